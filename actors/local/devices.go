@@ -17,15 +17,15 @@ import (
 	"krater/stages/load"
 )
 
-// openDevices starts the processor's threads, on their nodes where there are several, and makes the device that the layers
-// are on, unless prepare did.
+// openDevices starts the CPU threads, on their NUMA nodes if there are several, and opens the
+// device of the layers unless Prepare did.
 func (s *Model) openDevices() error {
 	f := &s.Plan.Options
 	if s.Wrap != nil && f.Device.Own() {
-		return fmt.Errorf("--device %s: this command measures the processor", f.Device)
+		return fmt.Errorf("--device %s: this command measures the CPU; use --device cpu", f.Device)
 	}
 	if nodes := s.Plan.Nodes; len(nodes) > 0 {
-		// Before the device: it looks how many there are.
+		// This runs before the device is opened, which reads the number of threads.
 		runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), cpu.Processors(nodes)))
 	}
 	var err error
@@ -52,8 +52,8 @@ func (s *Model) openDevices() error {
 	return nil
 }
 
-// placeExperts brings the experts of the open cache to the nodes of their pools and
-// lets the cache go.
+// placeExperts moves the experts of the open cache to the NUMA nodes of their pools and closes the
+// cache.
 func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
 	pools := s.Plan.Pools
 	s.partition = actors.Partition(s.Host, s.Config.MoE.Experts, pools)
@@ -71,11 +71,11 @@ func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
 		s.report.Progress("place experts", s.experts.Bytes*done/all, s.experts.Bytes)
 	}
 	if s.placed, err = expert.Place(ctx, s.Host, s.partition, layers, placed); err != nil {
-		return fmt.Errorf("experts to their nodes: %w", err)
+		return fmt.Errorf("move experts to their NUMA nodes: %w", err)
 	}
 	o.Experts = s.placed.Experts
 	s.copied += s.experts.Bytes
-	if !s.OnGPU() { // which takes experts of the same files
+	if !s.OnGPU() { // a GPU takes experts from the same files
 		err = s.experts.Close()
 		s.experts = nil
 	}
@@ -96,8 +96,8 @@ func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
 	return err
 }
 
-// placeExpertsBeside places the routed experts of loaded parts between the host and the devices of
-// the layers, those of each rank apart.
+// placeExpertsBeside divides the routed experts of loaded parts between the host and the devices of
+// the layers, for each rank separately.
 func (s *Model) placeExpertsBeside() error {
 	ranks, err := s.ranks()
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *Model) placeExpertsBeside() error {
 	return nil
 }
 
-// ClosePlacement takes the experts off the devices of the layers; the caller places them anew.
+// ClosePlacement removes the experts from the devices of the layers; the caller places them again.
 func (s *Model) ClosePlacement() {
 	for _, p := range s.Placements {
 		if p != nil {
@@ -137,7 +137,7 @@ func (s *Model) ClosePlacement() {
 	s.Placement, s.Placements = nil, nil
 }
 
-// expertLayers is the number of layers of parts that have experts.
+// expertLayers returns the number of layers of parts that have experts.
 func expertLayers(p *load.Parts) (n int) {
 	for _, g := range p.Groups {
 		for layer := g.First; layer < g.Last; layer++ {
@@ -149,8 +149,8 @@ func expertLayers(p *load.Parts) (n int) {
 	return n
 }
 
-// share has o place the experts of one of several ranks: those of n layers of all, after so many
-// others. Each rank has its part of the memory.
+// share sets o to place the experts of one of several ranks: n of all layers, starting after the
+// given number. Each rank gets its share of the memory.
 func share(o placement.Options, before, n, all int) placement.Options {
 	if n == all {
 		return o
@@ -163,7 +163,7 @@ func share(o placement.Options, before, n, all int) placement.Options {
 	return o
 }
 
-// WhereExperts tells where a rank's experts are computed.
+// WhereExperts describes where a rank's experts are computed.
 func (s *Model) WhereExperts() string {
 	n, bytes := s.Placement.Slots()
 	return fmt.Sprintf("prefill %s, decode %s, %d experts of %d bytes on %s",

@@ -13,8 +13,7 @@ import (
 	"krater/stages/weights/cache"
 )
 
-// CacheOptions describes the cache of a prepared session's experts; its weights
-// must be open.
+// CacheOptions describes the expert cache of a prepared model, whose weights must be open.
 func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
 	config, err := s.Source.Read("config.json", false)
 	if err != nil {
@@ -48,7 +47,7 @@ func (s *Model) hostFormat() tensor.Format {
 	return s.Plan.HostExperts
 }
 
-// gpuFormats has a cache hold what a GPU takes, and what the host does beside it.
+// gpuFormats adds to a cache what a GPU needs, and what the host needs next to it.
 func (s *Model) gpuFormats(c *cache.Options) error {
 	host := c.Plan
 	c.Plan.For = tensor.GPU
@@ -91,7 +90,7 @@ func (s *Model) integersOnly() error {
 	}
 	kept, err := c.Kept()
 	if err != nil || len(kept) == 0 {
-		return err // the load says which tensors are missing
+		return err // loading says which tensors are missing
 	}
 	for _, want := range append([]cache.Plan{c.Plan}, c.Also...) {
 		is := func(k cache.Plan) bool { return k.FileName() == want.FileName() }
@@ -109,7 +108,7 @@ func (s *Model) integersOnly() error {
 				flags = append(flags, expertFlags(k))
 			}
 		}
-		err := fmt.Errorf("%s: they cannot be made, the model has its experts only as integers (%s)", what, strings.Join(has, ", "))
+		err := fmt.Errorf("%s cannot be made: the model has its experts only as integers (%s)", what, strings.Join(has, ", "))
 		if len(flags) > 0 {
 			err = fmt.Errorf("%w: start with %s", err, strings.Join(flags, ", or "))
 		}
@@ -118,7 +117,7 @@ func (s *Model) integersOnly() error {
 	return nil
 }
 
-// expertsOf is what a file of experts holds, for people.
+// expertsOf describes what a file of experts holds, for people.
 func expertsOf(p cache.Plan) string {
 	device, group := "the processor", "one scale a row"
 	if p.For == tensor.GPU {
@@ -130,7 +129,7 @@ func expertsOf(p cache.Plan) string {
 	return fmt.Sprintf("experts as %s for %s, %s", p.Format.Name(), device, group)
 }
 
-// expertFlags are the flags with which a file of experts is used.
+// expertFlags returns the flags that use a file of experts.
 func expertFlags(p cache.Plan) string {
 	group := "row"
 	if p.Format.Group != 0 {
@@ -168,7 +167,7 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 				return err
 			}
 		}
-		c.Copy = !s.OnGPU() && s.copies() && !s.Plan.Places() // what is brought to nodes is copied there
+		c.Copy = !s.OnGPU() && s.copies() && !s.Plan.Places() // experts that move to nodes are copied there
 		if s.experts, err = cache.Open(ctx, s.Host, c); err != nil {
 			return fmt.Errorf("experts as %s: %w", o.Precision.Experts, err)
 		}
@@ -208,7 +207,7 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 	return nil
 }
 
-// sealIntegers ends the load: what was made is kept for the next start.
+// sealIntegers ends the load: it keeps the converted matrices for the next start.
 func (s *Model) sealIntegers() {
 	if s.Matrices == nil {
 		return

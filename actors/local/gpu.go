@@ -11,24 +11,24 @@ import (
 	"krater/stages/load"
 )
 
-// GPU is a GPU that layers run on.
+// GPU is a GPU that computes layers.
 type GPU interface {
 	load.Device
-	// Describe is the driver's name for it.
+	// Describe returns the driver's name for it.
 	Describe() string
-	// Capacity is all its memory in bytes, including what other programs use.
+	// Capacity returns all its memory in bytes, including what other programs use.
 	Capacity() int64
 }
 
 // ErrNoGPU reports that there is no GPU, or that this program cannot use one.
 var ErrNoGPU = errors.New("no GPU")
 
-// FactsOf is what is known of an open GPU.
+// FactsOf describes an open GPU.
 func FactsOf(c GPU) config.RankFacts {
 	return config.RankFacts{Name: c.Describe(), Memory: c.Memory().Total, Capacity: c.Capacity()}
 }
 
-// openGPU opens the GPU that options name.
+// openGPU opens the GPU that the options name.
 func openGPU(f *config.Options) (GPU, error) {
 	c, err := OpenGPU(cuda.Options{Index: f.CardIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32", Invariant: f.BatchInvariant, Portable: f.Portable})
 	if err != nil {
@@ -37,14 +37,15 @@ func openGPU(f *config.Options) (GPU, error) {
 	return c, nil
 }
 
-// Settle opens the GPU that --device cuda asks for. If there is none it tells so, and returns options for the processor.
+// Settle opens the GPU that --device cuda asks for. If there is none, it reports that and returns
+// options for the CPU.
 func Settle(f config.Options, r config.Reporter) (GPU, config.Options, error) {
 	if f.Device != config.CUDA {
 		return nil, f, nil
 	}
 	c, err := openGPU(&f)
 	if errors.Is(err, ErrNoGPU) {
-		r.Notice(fmt.Sprintf("%v; running on the processor", err))
+		r.Notice(fmt.Sprintf("%v; running on the CPU", err))
 		return nil, f.OnProcessor(), nil
 	}
 	return c, f, err

@@ -9,8 +9,8 @@ import (
 	"krater/kernels/cuda/driver"
 )
 
-// Usable says what is missing for a GPU to be used: the driver, or a GPU. It is nil where
-// nothing is.
+// Usable returns nil if a GPU can be used, and otherwise an error that says what is missing: the
+// driver or a GPU.
 func Usable() error { return driver.Available() }
 
 // OpenGPU opens a GPU.

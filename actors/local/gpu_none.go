@@ -8,10 +8,10 @@ import (
 	"krater/kernels/cuda"
 )
 
-// Usable says that this program was built without CUDA.
+// Usable returns an error: this program was built without CUDA.
 func Usable() error { return cuda.ErrNotBuilt }
 
-// OpenGPU says that this program was built without CUDA.
+// OpenGPU returns an error: this program was built without CUDA.
 func OpenGPU(cuda.Options) (GPU, error) {
 	return nil, fmt.Errorf("%w: %w", ErrNoGPU, cuda.ErrNotBuilt)
 }

@@ -12,16 +12,16 @@ import (
 	"krater/stages/source"
 )
 
-// MemoryUse is memory planned and taken, in bytes.
+// MemoryUse compares the memory planned with the memory taken, in bytes.
 type MemoryUse struct {
-	Planned   int64 // by the whole plan
-	Resident  int64 // of the process, 0: unknown
+	Planned   int64 // the whole plan
+	Resident  int64 // resident memory of the process; 0: unknown
 	Promised  int64 // what the plan says of weights and allocations
-	Allocated int64 // what they are
+	Allocated int64 // what weights and allocations take
 }
 
-// warnings compares the plan with what was taken. The system provides memory on first use, so less is resident soon after
-// the load than was planned; allocations tell about the rest.
+// warnings compares the plan with what was taken. The system provides memory on first use, so soon
+// after the load less is resident than planned; the allocations show the rest.
 func (u MemoryUse) warnings() []string {
 	var list []string
 	if off := planner.Off(u.Planned, u.Resident); off > planner.OffShare {
@@ -37,7 +37,7 @@ func (u MemoryUse) warnings() []string {
 func (s *Model) MemoryUse() MemoryUse {
 	u := MemoryUse{Planned: s.Plan.Memory.Devices[0].Planned, Resident: machine.Resident(), Promised: s.Plan.Promised}
 	if s.Plan.Options.Device.Own() {
-		u.Allocated = s.Rank().Memory().Used // weights too: it has copies
+		u.Allocated = s.Rank().Memory().Used // includes weights, of which it has copies
 		return u
 	}
 	u.Allocated = s.Host.Memory().Used + s.Parts.WeightBytes - s.Parts.MadeBytes - s.copied
@@ -59,8 +59,8 @@ func (u MemoryUse) Log(log zerolog.Logger) {
 	}
 }
 
-// Refusal says why a server with these options would not load the model, as far as that is known without opening a GPU;
-// nil: nothing speaks against it.
+// Refusal returns why a server with these options would not load the model, as far as that is known
+// without opening a GPU; nil: no reason is known.
 func Refusal(s *source.Source, f config.Options, l config.Case, m *machine.Machine) error {
 	cfg, _, err := s.Config()
 	if err == nil {

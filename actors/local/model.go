@@ -27,40 +27,40 @@ import (
 	"krater/stages/weights/cache"
 )
 
-// Model is a model on its devices: planned by Prepare, there after Load.
+// Model is a model on its devices. Prepare plans it, Load loads it.
 type Model struct {
 	Source  *source.Source
 	Config  *model.Config
 	Gen     model.Generation
 	Plan    *plan.Plan
 	Host    *cpu.Device   // the processor
-	Rates   hostsim.Rates // of a simulated device; zero: nothing takes time
-	devices []Rank        // that the layers are on: one
+	Rates   hostsim.Rates // rates of a simulated device; zero: nothing takes time
+	devices []Rank        // devices of the layers: one
 	report  config.Reporter
 
 	Weights    *weights.Set
 	Parts      *load.Parts
-	Placement  *placement.Placement   // of the experts that are beside the device of the layers: of the first rank that has some
-	Placements []*placement.Placement // of each rank
-	experts    *cache.Cache           // nil: as the files hold them, or placed
-	placed     *expert.Placed         // on their nodes
+	Placement  *placement.Placement   // experts outside the device of the layers, for the first rank that has some
+	Placements []*placement.Placement // the same for each rank
+	experts    *cache.Cache           // nil: experts are as the files hold them, or placed
+	placed     *expert.Placed         // experts on their NUMA nodes
 	partition  expert.Partition
-	Matrices   *cache.Matrices // the other weights as integers; nil: as the files hold them
-	Made       *synth.Loaded   // a synthetic model: owns parts
-	copied     int64           // bytes of weights read into memory of the device
+	Matrices   *cache.Matrices // weights other than experts as integers; nil: as the files hold them
+	Made       *synth.Loaded   // set for a model with random weights; owns parts
+	copied     int64           // bytes of weights copied into memory of the device
 
 	HeatSample  int       // as in actors.Options
 	TimingShare float64   // likewise
 	Heat        *heat.Map // counts by which experts are placed; nil: none
 
-	// Wrap, if set, wraps the processor's device for the stages, as a bench does that times operators.
+	// Wrap, if set, wraps the CPU device for the stages. A benchmark uses it to time operators.
 	Wrap func(*cpu.Device) load.Device
 }
 
-// Rank is a device that layers are on.
+// Rank is a device that computes layers.
 type Rank struct {
 	load.Device
-	GPU  GPU // the device, if it is a GPU
+	GPU  GPU // set if the device is a GPU
 	kind config.Kind
 }
 
@@ -72,13 +72,13 @@ func (r Rank) Describe() string {
 	return r.Name()
 }
 
-// Rank is the device that the layers are on.
+// Rank returns the device that computes the layers.
 func (s *Model) Rank() Rank { return s.devices[0] }
 
-// OnGPU reports whether that is a GPU, which takes experts in tiles.
+// OnGPU reports whether that device is a GPU, which takes experts in tiles.
 func (s *Model) OnGPU() bool { return s.Plan.Options.Device == config.CUDA }
 
-// lend closes the GPU, which is still empty, runs work and opens it again.
+// lend closes the GPU, which is still empty, calls work and opens it again.
 func (s *Model) lend(f config.Options, work func()) error {
 	s.closeRanks()
 	work()
@@ -90,7 +90,7 @@ func (s *Model) lend(f config.Options, work func()) error {
 	return nil
 }
 
-// Load puts a prepared model on its devices. After an error the model is closed.
+// Load puts a prepared model on its devices. After an error, the model is closed.
 func (s *Model) Load(ctx context.Context) (err error) {
 	defer s.report.End()
 	defer func() {
@@ -125,7 +125,7 @@ func (s *Model) Load(ctx context.Context) (err error) {
 	return s.keepBlocks()
 }
 
-// operators is the device as the stages see it.
+// operators returns the device as the stages see it.
 func (s *Model) operators() load.Device {
 	if s.Wrap != nil {
 		return s.Wrap(s.Host)
@@ -133,7 +133,8 @@ func (s *Model) operators() load.Device {
 	return s.Rank().Device
 }
 
-// bind puts the weights of the files on the device; routed experts that are not all there go where strategies say.
+// bind puts the weights of the files on the device. Routed experts that do not all fit go where the
+// strategies say.
 func (s *Model) bind(o load.Options) (err error) {
 	if s.OnGPU() && s.experts != nil {
 		o.Packed = s.packedExpert
@@ -146,7 +147,7 @@ func (s *Model) bind(o load.Options) (err error) {
 		case s.Plan.Beside():
 			err = s.placeExpertsBeside()
 		case s.OnGPU() && s.experts != nil:
-			err = s.experts.Close() // all of it is on the GPU now
+			err = s.experts.Close() // all experts are on the GPU now
 			s.experts = nil
 		}
 	}
@@ -156,7 +157,7 @@ func (s *Model) bind(o load.Options) (err error) {
 	return err
 }
 
-// make puts a synthetic model on the device.
+// make puts a model with random weights on the device.
 func (s *Model) make(o load.Options) (err error) {
 	threads := s.Plan.Options.ThreadCount()
 	switch dev := s.operators(); s.Plan.Options.Device {
@@ -181,7 +182,7 @@ func (s *Model) make(o load.Options) (err error) {
 	return nil
 }
 
-// keepBlocks makes room for KV blocks in host memory.
+// keepBlocks allocates room for KV blocks in host memory.
 func (s *Model) keepBlocks() error {
 	if s.Parts.Limits.HostBlocks == 0 {
 		return nil
@@ -228,7 +229,7 @@ func (s *Model) Close() {
 	s.Made, s.Parts, s.experts, s.Matrices, s.Weights, s.Host = nil, nil, nil, nil, nil, nil
 }
 
-// closeRanks closes the devices that have memory of their own.
+// closeRanks closes the devices that have their own memory.
 func (s *Model) closeRanks() {
 	for _, r := range s.devices {
 		if r.kind.Own() {
@@ -238,7 +239,7 @@ func (s *Model) closeRanks() {
 	s.devices = nil
 }
 
-// ranks are the loaded model cut as the options say.
+// ranks returns the loaded model cut as the options say.
 func (s *Model) ranks() ([]load.Rank, error) {
 	cuts, err := s.Plan.Options.Cuts(s.Config)
 	if err != nil {
@@ -256,7 +257,7 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 	}
 	chunk, share := s.Plan.Steps.Chunk, f.PrefillShare
 	if lim := s.Parts.Limits; lim.Window < lim.Tokens {
-		// What a pass copies is paid by all its prompts, so as many as there are go along.
+		// All prompts share the cost of a pass's copies, so as many as there are take part.
 		chunk, share = lim.Tokens-f.MaxSeqs, lim.Tokens-f.MaxSeqs
 	}
 	return actors.Start(ranks, actors.Options{
@@ -291,8 +292,8 @@ func (s *Model) Gateway(p *actors.Pipeline, id string) (*actors.Gateway, error) 
 	}), nil
 }
 
-// Identity is the hash of what decides, beside its tokens, what a prompt leaves in the KV
-// cache: the model and how its parts are kept, tokenizer and template, as far as they were read.
+// Identity returns the hash of everything except tokens that determines a prompt's KV cache: the
+// model, the precision of its parts, and the tokenizer and template if they were read.
 func (s *Model) Identity() [sha256.Size]byte {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s", s.Source.Name, s.Source.Dir, s.Plan.Load.Precision.Key(), s.Plan.Load.KVType)

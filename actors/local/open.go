@@ -1,6 +1,7 @@
-// Package local is an engine in this process: it finds a model, plans its memory, loads it on the devices that options name
-// and starts the pipeline of actors over it. Open does all of it; a program that looks at the plan first calls Prepare,
-// Model.Load, Model.Pipeline and Model.Gateway itself.
+// Package local is an engine in this process. It finds a model, plans its memory, loads it on the
+// devices that the options name, and starts the pipeline of actors. Open does all of that; a
+// program that wants to see the plan first calls Prepare, Model.Load, Model.Pipeline and
+// Model.Gateway.
 package local
 
 import (
@@ -20,20 +21,21 @@ import (
 	"krater/stages/source"
 )
 
-// Config says which model is loaded, and how. The zero value is the built-in model with the default options.
+// Config says which model to load, and how. The zero value is the built-in model with the default
+// options.
 type Config struct {
-	Model   string         // its folder; "": the built-in one
+	Model   string         // folder of the model; "": the built-in one
 	Source  *source.Source // instead of Model
-	Name    string         // that clients use; "": the folder's
+	Name    string         // name for clients; "": the folder's
 	Options config.Options // zero: config.Default
-	Log     zerolog.Logger // of the pipeline
+	Log     zerolog.Logger // log of the pipeline
 	config.Case
 	Machine *machine.Machine // nil: this one
-	Meter   predict.Meter    // measures rates of the machine that no earlier start has kept; nil: they are not measured
-	Report  config.Reporter  // how the load tells people about itself; functions that are nil tell nothing
+	Meter   predict.Meter    // measures rates of the machine that no earlier start has kept; nil: do not measure
+	Report  config.Reporter  // receives progress and notices; nil functions are skipped
 }
 
-// complete fills in what a config leaves open.
+// complete fills in the defaults of a config.
 func (c *Config) complete() (err error) {
 	if c.Options == (config.Options{}) {
 		c.Options = config.Default()
@@ -48,14 +50,14 @@ func (c *Config) complete() (err error) {
 	return err
 }
 
-// Engine is a model that answers. Close ends it.
+// Engine is a loaded model that answers requests. Close frees it.
 type Engine struct {
 	*actors.Gateway
 	Model    *Model
 	Pipeline *actors.Pipeline
 }
 
-// Open loads a model and starts its pipeline. ctx ends the load alone.
+// Open loads a model and starts its pipeline. ctx can cancel the load only.
 func Open(ctx context.Context, c Config) (*Engine, error) {
 	c.Served = true
 	m, err := Load(ctx, c)
@@ -81,14 +83,14 @@ func (e *Engine) Close() (err error) {
 	return err
 }
 
-// Load prepares a model and loads it. It reports what was chosen.
+// Load prepares a model and loads it. It reports which strategies were chosen.
 func Load(ctx context.Context, c Config) (*Model, error) {
 	m, err := Prepare(c)
 	if err != nil {
 		return nil, err
 	}
 	if !m.Plan.Memory.Fits() {
-		m.report.Notice(fmt.Sprint("going on with --force: ", m.Plan.Memory.Check()))
+		m.report.Notice(fmt.Sprint("continuing because of --force: ", m.Plan.Memory.Check()))
 	}
 	if line := m.Plan.Chosen(); line != "" {
 		m.report.Info(line)
@@ -99,8 +101,8 @@ func Load(ctx context.Context, c Config) (*Model, error) {
 	return m, nil
 }
 
-// Prepare reads a model's config, opens the GPU that options ask for and plans the memory. A plan that does not fit is an
-// error unless options force it.
+// Prepare reads a model's config, opens the GPU that the options ask for, and plans the memory. A
+// plan that does not fit is an error unless the options force it.
 func Prepare(c Config) (*Model, error) {
 	if err := c.complete(); err != nil {
 		return nil, err

@@ -12,9 +12,8 @@ import (
 	"krater/stages/weights"
 )
 
-// Check reads all small files of the model and the headers of its weights, so that every fault
-// of them is found before any weight is read. What is not there may be missing, unless the
-// model is to be served.
+// Check reads the model's small files and the headers of its weights, so that a fault is found
+// before any weight is read. Files may be missing unless the model is to be served.
 func (s *Source) Check(cfg *model.Config, served bool) error {
 	if s.checked || s.Synth != nil || s.Dir == "" && !served { // made, or built in
 		return nil
@@ -50,19 +49,19 @@ func (s *Source) Check(cfg *model.Config, served bool) error {
 	return nil
 }
 
-// Has reports whether a file is there, in whatever state.
+// Has reports whether a file exists, in whatever state.
 func (s *Source) Has(name string) bool {
 	_, err := fs.Stat(s.Files, name)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// HasWeights reports whether there is more than a config to plan by.
+// HasWeights reports whether the folder has weights besides a config.
 func (s *Source) HasWeights() bool {
 	return s.Has("model.safetensors") || s.Has("model.safetensors.index.json")
 }
 
-// hasExperts reports whether routed experts are among the tensors: the folder of a synthetic
-// model may have them as integers alone.
+// hasExperts reports whether the tensors include routed experts. The folder of a synthetic model
+// may have them as integers only.
 func hasExperts(cfg *model.Config, set *weights.Set) bool {
 	for i := range cfg.Layers {
 		if cfg.MoELayer(i) {
@@ -94,7 +93,7 @@ func (s *Source) checkVocab(tok *tokenizer.Tokenizer, vocab int) error {
 		s.Name, tok.VocabSize(), vocab, strings.Join(list, ", "))
 }
 
-// StopIDs are the tokens that end an answer: of both configs and of the tokenizer.
+// StopIDs returns the tokens that end an answer, from both configs and the tokenizer.
 func (s *Source) StopIDs(cfg *model.Config, gen model.Generation, tok *tokenizer.Tokenizer) []int32 {
 	if id, ok := tok.EOS(); ok {
 		return cfg.StopIDs(gen, id)

@@ -11,17 +11,16 @@ import (
 	"krater/stages/weights"
 )
 
-// errNoExperts: there is nothing to count.
+// errNoExperts is the error for a dense model.
 var errNoExperts = errors.New("the model has no routed experts")
 
-// heatSampleBytes is what heatIdentity covers of each router.
+// heatSampleBytes is how many bytes of each router HeatIdentity covers.
 const heatSampleBytes = 4096
 
-// HeatIdentity is of what decides a model's routing: config.json, and of every router
-// name, type, shape and 4 KiB from its middle. So another checkpoint of the same shape
-// is another model, and the same weights kept in other bits are the same one. A model
-// that is made when it is loaded is told by its config.json alone, which names its
-// seed and skew.
+// HeatIdentity returns a hash of what decides a model's routing: config.json, and each router's
+// name, type, shape and 4 KiB from its middle. Another checkpoint of the same shape is therefore
+// another model, and the same weights in another precision are the same model. For random weights
+// it is the hash of config.json alone, which names their seed and skew.
 func (s *Source) HeatIdentity(cfg *model.Config) (heat.Identity, error) {
 	config, err := s.Read("config.json", false)
 	if err != nil {
@@ -66,7 +65,7 @@ func heatDigest(config []byte, cfg *model.Config, set *weights.Set) (heat.Identi
 	return heat.Identity(h.Sum(nil)), nil
 }
 
-// NewHeat is a map of the model without counts; errNoExperts for a dense model.
+// NewHeat returns a heat map of the model without counts, or errNoExperts for a dense model.
 func (s *Source) NewHeat(cfg *model.Config) (*heat.Map, error) {
 	shape := heat.Shape{Experts: cfg.MoE.Experts, TopK: cfg.MoE.Router.TopK}
 	for l := range cfg.Layers {

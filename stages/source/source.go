@@ -1,5 +1,6 @@
-// Package source is a model as its files have it: config, tokenizer, chat template and weights, from a folder, from the
-// program itself, or of random weights. What is wrong with the small files is found before any weight is read.
+// Package source is a model as its files hold it: config, tokenizer, chat template and weights. The
+// files are in a folder or in the program itself, or the weights are random. Faults of small files
+// are found before any weight is read.
 package source
 
 import (
@@ -24,12 +25,12 @@ type Source struct {
 	Dir   string // "": embedded
 	Files fs.FS  // everything but the weights
 	Open  func() (*weights.Set, error)
-	Synth *synth.Model                 // instead of open: its weights are made, not read
-	Seen  map[string][sha256.Size]byte // of files read, by name
+	Synth *synth.Model                 // generates the weights instead of reading them
+	Seen  map[string][sha256.Size]byte // hashes of the files read, by name
 
-	tok       *tokenizer.Tokenizer // once it was read
+	tok       *tokenizer.Tokenizer // nil until it is read
 	tokConfig []byte
-	checked   bool // by check, as one that is to be served
+	checked   bool // Check has run for a model that is to be served
 }
 
 // Open finds the model without reading its weights.
@@ -48,11 +49,10 @@ func Open(dir string) (*Source, error) {
 	return &Source{Name: filepath.Base(abs), Dir: abs, Files: files.Dir(abs), Open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
 }
 
-// FileMaxBytes bounds the JSON files of a model; the largest real tokenizer.json
-// has 33 MB.
+// FileMaxBytes bounds the JSON files of a model; the largest real tokenizer.json has 33 MB.
 const FileMaxBytes = 256 << 20
 
-// Read gives a file's bytes; optional ones may be absent.
+// Read returns a file's bytes. An optional file may be missing.
 func (s *Source) Read(name string, optional bool) ([]byte, error) {
 	f, err := s.Files.Open(name)
 	if optional && errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +101,7 @@ func (s *Source) Config() (*model.Config, model.Generation, error) {
 	return cfg, gen, nil
 }
 
-// Tokenizer reads tokenizer.json and, where there is one, tokenizer_config.json, once.
+// Tokenizer reads tokenizer.json and, if present, tokenizer_config.json, once.
 func (s *Source) Tokenizer() (*tokenizer.Tokenizer, []byte, error) {
 	if s.tok != nil {
 		return s.tok, s.tokConfig, nil
@@ -135,7 +135,7 @@ func (s *Source) Template(tok *tokenizer.Tokenizer, config []byte) (*chat.Templa
 	return t, nil
 }
 
-// Size is a file's size, 0 if it is not there.
+// Size returns a file's size, or 0 if it does not exist.
 func (s *Source) Size(name string) int64 {
 	info, err := fs.Stat(s.Files, name)
 	if err != nil {
@@ -144,10 +144,10 @@ func (s *Source) Size(name string) int64 {
 	return info.Size()
 }
 
-// Sizes is a config that need not be one of a family that can be run.
+// Sizes is a config whose family need not be supported.
 type Sizes struct {
 	*model.Config
-	Cannot error // why it cannot be run, nil if it can
+	Cannot error // why the model cannot be run; nil if it can
 }
 
 // Sizes reads config.json.

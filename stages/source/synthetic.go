@@ -13,19 +13,19 @@ import (
 
 // Folder chooses the model.
 type Folder struct {
-	Model string `help:"Model folder: config.json, safetensors, tokenizer.json. Without it the embedded krater-tiny." type:"existingdir" placeholder:"DIR"`
+	Model string `help:"Folder of the model: config.json, safetensors and tokenizer files; default: the built-in krater-tiny." type:"existingdir" placeholder:"DIR"`
 }
 
-// Synthetic choose a model of random weights.
+// Synthetic are the options of a model with random weights.
 type Synthetic struct {
-	Shape       string `help:"Shape of a model of random weights, whose answers are noise: deepseek-v2-lite, qwen2.5-7b, qwen3-30b-a3b, qwen3-235b-a22b, qwen3-coder-next, kimi-k2." placeholder:"NAME"`
-	Layers      int    `help:"Layers of the shape that are made; 0: all." default:"0"`
-	Vocab       int    `help:"Tokens of the shape that are made; 0: all." default:"0"`
-	RoutingSkew string `help:"How the work is divided among experts: ${enum}. zipf gives half of it to a quarter of them." enum:"uniform,zipf" default:"uniform"`
-	WeightsSeed uint64 `help:"Seed of the random weights." default:"1"`
+	Shape       string `help:"Use random weights in the shape of a known model; the answers are noise: deepseek-v2-lite, qwen2.5-7b, qwen3-30b-a3b, qwen3-235b-a22b, qwen3-coder-next, kimi-k2." placeholder:"NAME"`
+	Layers      int    `help:"With --shape: number of layers to make; 0: all." default:"0"`
+	Vocab       int    `help:"With --shape: size of the vocabulary to make; 0: that of the shape." default:"0"`
+	RoutingSkew string `help:"With --shape: how tokens spread over experts: ${enum}. zipf sends half of them to a quarter of the experts." enum:"uniform,zipf" default:"uniform"`
+	WeightsSeed uint64 `help:"With --shape: seed of the random weights." default:"1"`
 }
 
-// Make is the model that the flags choose.
+// Make returns the model that the options choose.
 func (f *Synthetic) Make() (*synth.Model, error) {
 	if f.Shape == "" {
 		return nil, fmt.Errorf("--shape: choose one of %s", strings.Join(synth.Shapes(), ", "))
@@ -33,8 +33,8 @@ func (f *Synthetic) Make() (*synth.Model, error) {
 	return synth.New(f.Shape, synth.Options{Layers: f.Layers, Vocab: f.Vocab, Seed: f.WeightsSeed, Skew: synth.Skew(f.RoutingSkew)})
 }
 
-// Source is the model as something that can be loaded: its weights are made where
-// they are used.
+// Source returns the model as something that can be loaded. Its weights are generated where they
+// are used.
 func (f *Synthetic) Source() (*Source, error) {
 	m, err := f.Make()
 	if err != nil {
@@ -48,27 +48,27 @@ func (f *Synthetic) Source() (*Source, error) {
 	return &Source{Name: name, Files: files, Synth: m}, nil
 }
 
-// SourceOr is the model of random weights that the flags choose, or that of a folder ("": the
-// built-in one).
+// SourceOr returns the model of random weights that the options choose, or that of a folder ("":
+// the built-in one).
 func (f *Synthetic) SourceOr(dir string) (*Source, error) {
 	switch {
 	case f.Shape == "" && (f.Layers != 0 || f.Vocab != 0):
-		return nil, errors.New("--layers and --vocab belong to --shape")
+		return nil, errors.New("--layers and --vocab need --shape")
 	case f.Shape == "":
 		return Open(dir)
 	case dir != "":
-		return nil, errors.New("--model and --shape name two models")
+		return nil, errors.New("--model and --shape both name a model; use one of them")
 	}
 	return f.Source()
 }
 
-// MadeTokenizer is a tokenizer.json of n tokens, each with a text: a byte the first 256, t
-// and its number the others.
+// MadeTokenizer returns a tokenizer.json of n tokens. Token 0 to 255 has the text of that byte;
+// each later one is "t" and its number.
 func MadeTokenizer(n int) []byte {
 	vocab := make(map[string]int, n)
 	next := rune(256)
 	for b := range rune(min(n, 256)) {
-		r := b // as byte-level tokenizers write it: printable ones as they are, others from 256 on
+		r := b // byte-level tokenizers write printable bytes as they are and the others as runes from 256 on
 		if b < '!' || b > '~' && b < 0xa1 || b == 0xad {
 			r, next = next, next+1
 		}
@@ -85,9 +85,8 @@ func MadeTokenizer(n int) []byte {
 	return text
 }
 
-// Companions are the files that a model needs to be served: the tokenizer of the
-// default model, where the vocabulary has room for its tokens. The other tokens
-// have no text.
+// Companions returns the files that serving a model needs: the tokenizer of the default model if
+// the vocabulary has room for its tokens. Further tokens have no text.
 func Companions(m *synth.Model) map[string][]byte {
 	files, err := models.Default()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Default are the options of a command line without flags: those of the tags.
+// Default returns the options of a command line without flags, as the tags give them.
 func Default() Options {
 	var o Options
 	err := eachOption(reflect.ValueOf(&o).Elem(), func(v reflect.Value, tag reflect.StructTag) error {
@@ -21,7 +21,7 @@ func Default() Options {
 		return setOption(v, text)
 	})
 	if err != nil {
-		panic(err) // a tag of this package
+		panic(err) // panic(err) // a tag of this package is wrong
 	}
 	return o
 }
@@ -64,8 +64,8 @@ func setOption(v reflect.Value, text string) error {
 	return nil
 }
 
-// checkChoices refuses values that an option with a list of them does not have. A command line is read with the same
-// lists; a program may write what it likes.
+// checkChoices refuses a value that the option's list does not name. The command line is checked
+// against the same lists when it is read; a program may set any value.
 func (o *Options) checkChoices() error {
 	return eachOption(reflect.ValueOf(o).Elem(), func(v reflect.Value, tag reflect.StructTag) error {
 		enum, ok := tag.Lookup("enum")

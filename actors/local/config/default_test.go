@@ -44,9 +44,9 @@ func TestCheck(t *testing.T) {
 		"--max-seqs 0: want 1":                          func(o *Options) { o.MaxSeqs = 0 },
 		"--gpu-prefill-threshold 0":                     func(o *Options) { o.GPUPrefillThreshold = 0 },
 		"--device cpu has no memory of its own":         func(o *Options) { o.VRAM = 1 << 30 },
-		"--device cpu has only cpu_only":                func(o *Options) { o.DecodeStrategy = "lru" },
-		"leave the flags of single parts away":          func(o *Options) { o.Precision, o.LMHeadQuant = "int8", "int4" },
-		"--reuse-answers gives a prompt":                func(o *Options) { o.BatchInvariant, o.ReuseAnswers = true, true },
+		"--device cpu has only the strategy cpu_only":   func(o *Options) { o.DecodeStrategy = "lru" },
+		"remove the flags of single parts":              func(o *Options) { o.Precision, o.LMHeadQuant = "int8", "int4" },
+		"--reuse-answers changes the last bits":         func(o *Options) { o.BatchInvariant, o.ReuseAnswers = true, true },
 	} {
 		o := Default()
 		change(&o)

@@ -11,16 +11,16 @@ import (
 	"krater/stages/model"
 )
 
-// RankFacts is what is known of the device that the layers run on, where it is a GPU; the zero value is for others.
+// RankFacts describes the GPU that computes the layers. It is the zero value for other devices.
 type RankFacts struct {
 	Name     string // the driver's
-	Memory   int64  // that may be used
-	Capacity int64  // with what other programs use
+	Memory   int64  // memory that Krater may use
+	Capacity int64  // memory of the GPU, with what other programs use
 }
 
-// Case is what a load is for, beside its options.
+// Case says what a load is for, besides its options.
 type Case struct {
-	LogitRows int // rows with logits a step; 0: one a sequence
+	LogitRows int // rows with logits in a step; 0: one per sequence
 	KVType    tensor.DType
 	Rank      RankFacts
 	Heat      [][]uint32                              // counts of routers, [layer][expert], by which strategies are chosen
@@ -29,14 +29,15 @@ type Case struct {
 	Whole     bool                                    // every part as its file holds it; operators are compared one by one
 }
 
-// Steps are the tokens that go through the model together: a chunk of a prompt, and where prompts go through groups
-// of layers the pass of several chunks; 0: a chunk at a time.
+// Steps returns how many tokens go through the model together: a chunk of a prompt, or a pass of
+// several chunks where prompts go through groups of layers. 0 means one chunk at a time.
 type Steps struct{ Chunk, Pass int }
 
-// PassChunks is how many prefill chunks go through a group of layers together, where no option says otherwise.
+// PassChunks is the default number of prefill chunks that go through a group of layers together.
 const PassChunks = 4
 
-// StepRows are the tokens of a batch, and of the window that goes on to the next group of layers; 0: all of them.
+// StepRows returns the tokens of a batch, and those of the window that goes on to the next group of
+// layers; 0: all of them.
 func (f *Options) StepRows(s Steps) (tokens, window int) {
 	tokens = f.MaxBatchTokens
 	if tokens == 0 {
@@ -48,7 +49,7 @@ func (f *Options) StepRows(s Steps) (tokens, window int) {
 	return tokens, 0
 }
 
-// LoadOptions turns options into the sizes of a load; free is the memory that is available, 0 if unknown.
+// LoadOptions turns options into the sizes of a load. free is the available memory, 0 if unknown.
 func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o load.Options, err error) {
 	o.KVType = l.KVType
 	if o.KVType == tensor.Invalid {
@@ -77,7 +78,7 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	return o, err
 }
 
-// kvBlocks is the size of the KV cache in blocks.
+// kvBlocks returns the size of the KV cache in blocks.
 func kvBlocks(cfg *model.Config, f *Options, kv tensor.DType, free int64) (int, error) {
 	block := KVBlockBytes(cfg, f.BlockTokens, kv)
 	full := int64((cfg.MaxContext + f.BlockTokens - 1) / f.BlockTokens)
@@ -95,13 +96,13 @@ func kvBlocks(cfg *model.Config, f *Options, kv tensor.DType, free int64) (int, 
 	return int(n), nil
 }
 
-// hostBlocks is the size of --kv-ram in blocks.
+// hostBlocks returns the size of --kv-ram in blocks.
 func hostBlocks(cfg *model.Config, f *Options, kv tensor.DType) (int, error) {
 	if f.KVRAM == 0 {
 		return 0, nil
 	}
 	if !f.Device.Own() {
-		return 0, fmt.Errorf("--kv-ram %s: the KV cache of --device %s lies in host memory itself, --kv-cache makes it larger", f.KVRAM, f.Device)
+		return 0, fmt.Errorf("--kv-ram %s: the KV cache of --device %s is in host memory already; make it larger with --kv-cache", f.KVRAM, f.Device)
 	}
 	n := int64(f.KVRAM) / KVBlockBytes(cfg, f.BlockTokens, kv)
 	if n < 1 {
@@ -110,7 +111,7 @@ func hostBlocks(cfg *model.Config, f *Options, kv tensor.DType) (int, error) {
 	return int(min(n, int64(math.MaxInt32/f.BlockTokens))), nil
 }
 
-// KVBlockBytes is the size of a KV block in all layers.
+// KVBlockBytes returns the size of a KV block over all layers.
 func KVBlockBytes(cfg *model.Config, tokens int, kv tensor.DType) int64 {
 	return int64(tokens) * cfg.KVTokenBytes(kv)
 }

@@ -1,5 +1,6 @@
-// Package config is the options of an engine, and the sizes of a load that follow from them. An option has the name of
-// its flag in errors; its tags are those of the command line, which reads it as it is.
+// Package config is the options of an engine, and the sizes of a load that follow from them. Errors
+// name an option by its flag. The struct tags are those of the command line, which parses into
+// these structs.
 package config
 
 import (
@@ -13,10 +14,10 @@ import (
 	"krater/kernels/device"
 )
 
-// Kind is where layers are computed: a value of --device.
+// Kind is a device that computes layers: a value of --device.
 type Kind string
 
-// The devices. hostsim is a GPU that is simulated in host memory.
+// The devices. hostsim simulates a GPU in host memory.
 const (
 	CPU     Kind = "cpu"
 	HostSim Kind = "hostsim"
@@ -26,18 +27,18 @@ const (
 // Own reports whether the device has memory of its own.
 func (k Kind) Own() bool { return k != CPU }
 
-// Options say how a model is run.
+// Options say how to run a model.
 type Options struct {
-	Device         Kind          `help:"Where to compute: ${enum}." enum:"cpu,hostsim,cuda" default:"cpu"`
-	CardIndex      int           `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
-	Portable       bool          `name:"portable-kernels" help:"With --device cuda: run the kernels that GPUs of all generations since compute capability 8.0 run, not those for Hopper, with 99 KiB of shared memory a block as RTX GPUs have. For comparing: on an RTX GPU it is always so."`
-	Rows           string        `help:"Type of activations on a GPU: ${enum}. f32 takes the plain kernels, for comparing." enum:"auto,bf16,f32" default:"auto"`
-	Threads        int           `help:"CPU threads; 0 takes all cores." default:"0"`
-	TileBF16       bool          `name:"tile-bf16" help:"Multiply BF16 weights on the tile unit (AMX): prompts two to three times as fast, activations count with 16 of their 24 bits."`
-	LayerGroups    int           `help:"Cut the model into this many layer groups, each an actor." default:"1"`
-	ExpertPools    int           `help:"Expert pools the routed experts are divided among; 0: one for each memory node." default:"0"`
-	FakeTopology   string        `help:"Divide the threads as if the machine had these memory nodes, such as 2x8,1x4: two nodes of 8 cores and one of 4." placeholder:"NODES"`
-	MicroBatches   int           `help:"Parts that running sequences are divided into, each a batch of its own in flight; 0: one for each layer group." default:"0"`
+	Device         Kind          `help:"Device that computes the layers: ${enum}." enum:"cpu,hostsim,cuda" default:"cpu"`
+	CardIndex      int           `name:"gpu" help:"Index of the GPU, in the driver's order." default:"0"`
+	Portable       bool          `name:"portable-kernels" help:"With --device cuda: use the kernels that run on every GPU of compute capability 8.0 or newer, with at most 99 KiB of shared memory per block, instead of those for Hopper. For comparison; RTX GPUs always use them."`
+	Rows           string        `help:"Type of activations on a GPU: ${enum}. f32 uses the plain kernels, for comparison." enum:"auto,bf16,f32" default:"auto"`
+	Threads        int           `help:"CPU threads; 0: one per core." default:"0"`
+	TileBF16       bool          `name:"tile-bf16" help:"Multiply BF16 weights on the tile unit (AMX). Prefill is two to three times as fast; activations are rounded from 24 to 16 significant bits."`
+	LayerGroups    int           `help:"Number of layer groups that the model is cut into. Each is an actor." default:"1"`
+	ExpertPools    int           `help:"Number of pools that share the routed experts; 0: one per NUMA node." default:"0"`
+	FakeTopology   string        `help:"Divide the threads as if the machine had these NUMA nodes. 2x8,1x4 is two nodes of 8 cores and one of 4." placeholder:"NODES"`
+	MicroBatches   int           `help:"Number of micro-batches that the running sequences are divided into; 0: one per layer group." default:"0"`
 	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32,fp8,int8" default:"bf16"`
 	KVCache        Size          `name:"kv-cache" help:"Memory of the KV cache, such as 512MiB; 0: room for every sequence's context, at most a quarter of the free memory." default:"0"`
 	KVRAM          Size          `name:"kv-ram" help:"Host memory for KV blocks that a GPU's cache has no room for any more, such as 16GiB: a prefix that comes again is copied back instead of computed. 0: none." default:"0"`
@@ -57,12 +58,12 @@ type Options struct {
 	RankOptions
 	PrecisionOptions
 	CacheOptions
-	NoMeasure bool `name:"no-measure" help:"Choose strategies by rates of a card and processors that are assumed, where none were measured on this machine yet, instead of measuring them (some 10 s, once)."`
-	Force     bool `help:"Go on although the memory plan does not fit."`
+	NoMeasure bool `name:"no-measure" help:"Choose strategies by assumed rates where this machine's have not been measured yet. Without this flag they are measured once, in about 10 s."`
+	Force     bool `help:"Continue although the memory plan does not fit."`
 }
 
-// Check names the first setting that is out of its range. What depends on the
-// model is checked with it.
+// Check returns an error that names the first option out of its range. Limits that depend on the
+// model are checked when the model is loaded.
 func (f *Options) Check() error {
 	if err := f.checkChoices(); err != nil {
 		return err
@@ -94,7 +95,7 @@ func (f *Options) Check() error {
 	case f.BatchInvariant && f.ReuseAnswers:
 		return errors.New("--batch-invariant: --reuse-answers gives a prompt other last bits if it continues an earlier answer")
 	case f.BatchInvariant && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:
-		return fmt.Errorf("--batch-invariant: on a GPU the kernels of generated rows take %d, --max-seqs is %d", cuda.MostGenerated, f.MaxSeqs)
+		return fmt.Errorf("--batch-invariant: the GPU kernels for generated rows take at most %d, but --max-seqs is %d", cuda.MostGenerated, f.MaxSeqs)
 	}
 	if err := f.PipelineOptions.check(f.Device); err != nil {
 		return err
@@ -105,9 +106,9 @@ func (f *Options) Check() error {
 	return f.PrecisionOptions.check()
 }
 
-// Chunk is --prefill-chunk, or what suits a GPU with so much memory where it is left open; 0: there is no GPU. In
-// larger chunks weights are used for more rows, and fewer of a long prompt's latents are expanded again; they cost
-// scratch memory.
+// Chunk returns --prefill-chunk, or a default that suits a GPU with this much memory; 0: there is
+// no GPU. A larger chunk uses each weight for more rows, and expands fewer of a long prompt's
+// latents again, but takes more scratch memory.
 func (f *Options) Chunk(memory int64) int {
 	switch {
 	case f.PrefillChunk != 0:
@@ -128,8 +129,8 @@ func (f *Options) MicroBatchCount() int {
 	return f.MicroBatches
 }
 
-// States is the number of batches with memory of their own: a GPU has twice as many on their way, half of which take
-// the tokens that those before them choose.
+// States returns the number of batches with memory of their own. A GPU has two per micro-batch: one
+// in each pair takes the tokens that the other chooses.
 func (f *Options) States() int {
 	if f.Device == CUDA {
 		return 2 * f.MicroBatchCount()
@@ -137,7 +138,7 @@ func (f *Options) States() int {
 	return f.MicroBatchCount()
 }
 
-// ThreadCount is the number of threads that compute together.
+// ThreadCount returns the number of threads that compute together.
 func (f *Options) ThreadCount() int {
 	if f.Threads == 0 {
 		return runtime.GOMAXPROCS(0)
@@ -145,7 +146,7 @@ func (f *Options) ThreadCount() int {
 	return f.Threads
 }
 
-// layout is how the device of the layers wants batches; nil: as host memory has them.
+// layout returns the layout that the device wants batches in; nil: that of host memory.
 func (f *Options) layout() device.Layout {
 	if f.Device == CUDA {
 		return cuda.Layout{F32: f.Rows == "f32"}
@@ -153,7 +154,7 @@ func (f *Options) layout() device.Layout {
 	return nil
 }
 
-// OnProcessor is the options without what only a GPU has: where none is there.
+// OnProcessor returns the options for a machine without a GPU.
 func (f Options) OnProcessor() Options {
 	f.Device, f.VRAM, f.ExpertVRAM = CPU, 0, 0
 	f.PrefillStrategy, f.DecodeStrategy = Auto, Auto

@@ -101,17 +101,17 @@ func TestOtherNames(t *testing.T) {
 // TestCheckRefuses strategies and sizes that cannot be, by the flag.
 func TestCheckRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"no memory of its own":               {"--vram", "1GiB"},
-		"want 2 to 32767":                    {"--device", "hostsim", "--prefill-strategy", "layer_grouped:1"},
-		"--expert-divisor -2":                {"--device", "hostsim", "--expert-divisor=-2"},
-		"--cache-strategy: no such strategy": {"--device", "hostsim", "--cache-strategy", "fast"},
-		"another flag says lru":              {"--device", "hostsim", "--cache-strategy", "lru", "--decode-strategy", "chunked"},
-		"another flag says chunked":          {"--device", "hostsim", "--expert-divisor", "0", "--prefill-strategy", "lru"},
-		"another flag says cpu_only":         {"--device", "hostsim", "--no-gpu-decode", "--decode-strategy", "lru"},
-		"has no groups of layers to take":    {"--prefill-pass", "4096"},
-		"--prefill-pass -1":                  {"--device", "hostsim", "--prefill-pass=-1"},
-		"there are 1 cpu_only":               {"--device", "hostsim", "--decode-strategy", "fastest"},
-		"--gpu-prefill-threshold 0":          {"--device", "hostsim", "--gpu-prefill-threshold", "0"},
+		"no memory of its own":                  {"--vram", "1GiB"},
+		"want 2 to 32767":                       {"--device", "hostsim", "--prefill-strategy", "layer_grouped:1"},
+		"--expert-divisor -2":                   {"--device", "hostsim", "--expert-divisor=-2"},
+		"--cache-strategy: no such strategy":    {"--device", "hostsim", "--cache-strategy", "fast"},
+		"another flag that says lru":            {"--device", "hostsim", "--cache-strategy", "lru", "--decode-strategy", "chunked"},
+		"another flag that says chunked":        {"--device", "hostsim", "--expert-divisor", "0", "--prefill-strategy", "lru"},
+		"another flag that says cpu_only":       {"--device", "hostsim", "--no-gpu-decode", "--decode-strategy", "lru"},
+		"prompts go through all layers at once": {"--prefill-pass", "4096"},
+		"--prefill-pass -1":                     {"--device", "hostsim", "--prefill-pass=-1"},
+		"there are 1 cpu_only":                  {"--device", "hostsim", "--decode-strategy", "fastest"},
+		"--gpu-prefill-threshold 0":             {"--device", "hostsim", "--gpu-prefill-threshold", "0"},
 	} {
 		o := parsed(t, args...)
 		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {

@@ -10,9 +10,9 @@ import (
 	"krater/stages/model"
 )
 
-// PrecisionOptions say how each part of a model is kept. "auto" is what suits the
-// model: experts of 4 bits, everything a token always passes in 8 or as it is;
-// a small model stays as its files hold it.
+// PrecisionOptions set the precision of each part of a model. "auto" suits the model: 4 bits for
+// experts, and 8 bits or the file's type for parts that every token passes. A small model stays as
+// its files hold it.
 type PrecisionOptions struct {
 	Precision         string `help:"Keep every part in: ${enum}; 'mixed' is each part as its own flag says. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4,q8_0" default:"mixed"`
 	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of the routed experts on the processor: ${enum}." enum:"auto,4,8,16" default:"auto"`
@@ -25,8 +25,8 @@ type PrecisionOptions struct {
 	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale a row. It falls to what divides a matrix. q8_0 has 32, and so must have what stands beside it." enum:"32,64,128,row" default:"128"`
 }
 
-// smallModel is the size in BF16 below which "auto" keeps a model as it is:
-// there is no memory to save that would be worth its quality.
+// smallModel is the size in BF16 below which "auto" keeps a model as it is. The memory saved would
+// not be worth the loss of quality.
 const smallModel = 1 << 30
 
 // formatOf is the format that a value of a flag names: of bits, "4" and "8" are INT4 and INT8,
@@ -57,8 +57,8 @@ func (f *PrecisionOptions) GPUExperts() (t tensor.Format) {
 	return t
 }
 
-// Resolve resolves the flags for a model. whole: "auto" keeps everything as it
-// is, whatever the size. card: the experts are on a GPU.
+// Resolve turns the options into the precision of each part of a model. If whole is set, "auto"
+// keeps every part as it is. If card is set, the experts are on a GPU.
 func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Precision, error) {
 	p := load.Precision{}
 	experts := f.CPUExpertBits
@@ -115,7 +115,7 @@ func (f *PrecisionOptions) check() error {
 	}
 	for _, one := range []string{f.CPUExpertBits, f.GPUExpertBits, f.AttentionQuant, f.KVBProjQuant, f.SharedExpertQuant, f.DenseMLPQuant, f.LMHeadQuant} {
 		if one != "auto" && one != "" {
-			return errors.New("--precision sets every part: leave the flags of single parts away")
+			return errors.New("--precision sets every part: remove the flags of single parts")
 		}
 	}
 	return nil
@@ -124,7 +124,7 @@ func (f *PrecisionOptions) check() error {
 // KVTypes are the values of --kv-dtype.
 var KVTypes = map[string]tensor.DType{"bf16": tensor.BF16, "f32": tensor.F32, "fp8": tensor.F8E4M3, "int8": tensor.I8}
 
-// AllIn is the options with every part of the model kept in one precision.
+// AllIn returns the options with every part of the model in one precision.
 func (f Options) AllIn(precision string) Options {
 	f.PrecisionOptions = Default().PrecisionOptions
 	f.Precision = precision

@@ -10,38 +10,38 @@ import (
 
 // CacheOptions say where integer weights are kept between starts.
 type CacheOptions struct {
-	CacheDir  string `help:"Folder for converted weights; default: .krater_cache in the model's folder, else the user's cache folder." type:"path" placeholder:"DIR"`
-	CacheLoad string `help:"How converted weights come into memory: ${enum}. auto maps them on a machine with one memory node and copies elsewhere." enum:"auto,map,copy" default:"auto"`
+	CacheDir  string `help:"Folder of converted weights; default: .krater_cache in the model's folder, or the user's cache folder if that is read-only." type:"path" placeholder:"DIR"`
+	CacheLoad string `help:"How converted weights are loaded: ${enum}. auto maps the file on a machine with one NUMA node and copies it otherwise." enum:"auto,map,copy" default:"auto"`
 }
 
-// RankOptions are those of a rank with memory of its own.
+// RankOptions are the options of a rank that has its own memory.
 type RankOptions struct {
-	VRAM                Size   `name:"vram" help:"Memory of the rank; 0: no bound (hostsim)." default:"0"`
-	ExpertVRAM          Size   `name:"expert-vram" help:"Part of it for routed experts; 0: what the rest leaves." default:"0"`
-	PrefillExpertVRAM   Size   `name:"prefill-expert-vram" help:"Part of that for the prefill strategy, where decode has another; 0: what it asks for." default:"0"`
-	PrefillStrategy     string `help:"Where a prompt's experts are computed: auto, or a strategy by name or number (1 cpu_only, 2 chunked, 3 active_only, 4 static_pin, 5 weighted_pin, 6 lru, 7 persistent, 8 layer_grouped:GROUPS, 9 hot_cached_static)." default:"auto"`
-	DecodeStrategy      string `help:"Strategy for decode." default:"auto"`
-	ExpertDivisor       int    `help:"Alias of --prefill-strategy, and of --decode-strategy unless that is given: 0 is chunked, 1 persistent, N layer_grouped:N." default:"-1"`
+	VRAM                Size   `name:"vram" help:"Limit of GPU memory, such as 16GiB; 0: what is free, without a limit on hostsim." default:"0"`
+	ExpertVRAM          Size   `name:"expert-vram" help:"Part of --vram for routed experts; 0: what the other parts leave." default:"0"`
+	PrefillExpertVRAM   Size   `name:"prefill-expert-vram" help:"Part of --expert-vram for the prefill strategy, if decode has a different one; 0: what the strategy needs." default:"0"`
+	PrefillStrategy     string `help:"Strategy for prefill, which says where a prompt's experts are computed: auto, a name or a number (1 cpu_only, 2 chunked, 3 active_only, 4 static_pin, 5 weighted_pin, 6 lru, 7 persistent, 8 layer_grouped:GROUPS, 9 hot_cached_static)." default:"auto"`
+	DecodeStrategy      string `help:"Strategy for decode: auto, a name or a number as for --prefill-strategy." default:"auto"`
+	ExpertDivisor       int    `help:"Alias of --prefill-strategy, and of --decode-strategy unless that is given: 0 is chunked, 1 is persistent, N is layer_grouped:N." default:"-1"`
 	CacheStrategy       string `help:"Alias of --decode-strategy, and of --prefill-strategy unless --expert-divisor is given." placeholder:"NAME"`
 	NoGPUDecode         bool   `name:"no-gpu-decode" help:"Alias of --decode-strategy cpu_only."`
-	PrefillPass         int    `help:"Prompt tokens that go through a group of layers before any goes on to the next, for layer_grouped; 0: four prefill chunks." default:"0"`
-	GPUPrefillThreshold int    `name:"gpu-prefill-threshold" help:"Rows of a batch from which on it counts as a prompt." default:"300"`
+	PrefillPass         int    `help:"With layer_grouped: prompt tokens that pass one group of layers before the next group starts; 0: four prefill chunks." default:"0"`
+	GPUPrefillThreshold int    `name:"gpu-prefill-threshold" help:"Number of rows from which a batch uses the prefill strategy." default:"300"`
 }
 
-// Auto is the strategy that is chosen by what fits.
+// Auto leaves the choice of a strategy to Krater.
 const Auto = "auto"
 
-// The strategies that auto chooses between.
+// Names of strategies that planning treats specially.
 const (
 	Persistent = "persistent"
 	CPUOnly    = "cpu_only"
 )
 
-// GPUShare is the part of a GPU's memory that the KV cache may fill up to: the rest is for kernels, graphs and what
-// operators need besides.
+// GPUShare is the share of a GPU's memory that the KV cache may fill. The rest is for kernels,
+// graphs and scratch memory of operators.
 const GPUShare = planner.RefuseShare - 0.03
 
-// Named gives the strategies that flags name; auto stands for the others.
+// Named returns the strategies that the options name. autoPrefill and autoDecode stand for "auto".
 func (f *RankOptions) Named(autoPrefill, autoDecode string) (prefill, decode dispatch.Strategy, err error) {
 	prefillAlias, decodeAlias, err := f.aliases()
 	if err != nil {
@@ -53,7 +53,7 @@ func (f *RankOptions) Named(autoPrefill, autoDecode string) (prefill, decode dis
 	}{{"prefill-strategy", f.PrefillStrategy, prefillAlias, autoPrefill, &prefill}, {"decode-strategy", f.DecodeStrategy, decodeAlias, autoDecode, &decode}} {
 		switch {
 		case x.text != Auto && x.alias != "" && x.text != x.alias:
-			return nil, nil, fmt.Errorf("--%s %s: another flag says %s", x.flag, x.text, x.alias)
+			return nil, nil, fmt.Errorf("--%s %s conflicts with another flag that says %s", x.flag, x.text, x.alias)
 		case x.alias != "":
 			x.text = x.alias
 		case x.text == Auto:
@@ -66,7 +66,7 @@ func (f *RankOptions) Named(autoPrefill, autoDecode string) (prefill, decode dis
 	return prefill, decode, nil
 }
 
-// Wanted are the strategies that flags name, by name; "" for auto.
+// Wanted returns the names of the strategies that the options name; "" for auto.
 func (f *RankOptions) Wanted() (prefill, decode string, err error) {
 	prefill, decode, err = f.aliases()
 	if err != nil {
@@ -91,7 +91,7 @@ func (f *RankOptions) Wanted() (prefill, decode string, err error) {
 	return prefill, decode, nil
 }
 
-// aliases are the strategies that other flags stand for, "" where none does.
+// aliases returns the strategies that other flags stand for, or "".
 func (f *RankOptions) aliases() (prefill, decode string, err error) {
 	if f.ExpertDivisor != -1 {
 		s, err := dispatch.Divisor(f.ExpertDivisor)
@@ -112,7 +112,7 @@ func (f *RankOptions) aliases() (prefill, decode string, err error) {
 	if f.NoGPUDecode {
 		decode = CPUOnly
 	}
-	// What is said outright goes before a default of an alias's other half.
+	// An explicit strategy overrides the one that an alias sets only by default.
 	if f.DecodeStrategy != Auto && !f.NoGPUDecode && f.CacheStrategy == "" {
 		decode = ""
 	}
@@ -122,7 +122,7 @@ func (f *RankOptions) aliases() (prefill, decode string, err error) {
 	return prefill, decode, nil
 }
 
-// check refuses flags of a rank that is not there.
+// check refuses options of a GPU on a device that has no memory of its own.
 func (f *RankOptions) check(on Kind) error {
 	if f.GPUPrefillThreshold < 1 {
 		return fmt.Errorf("--gpu-prefill-threshold %d: want 1 or more", f.GPUPrefillThreshold)
@@ -135,11 +135,11 @@ func (f *RankOptions) check(on Kind) error {
 	case err != nil || on.Own():
 		return err
 	case f.PrefillPass != 0:
-		return errors.New("--prefill-pass: --device cpu has no groups of layers to take prompts through")
+		return errors.New("--prefill-pass: --device cpu does not support it; prompts go through all layers at once")
 	case f.VRAM != 0 || f.ExpertVRAM != 0 || f.PrefillExpertVRAM != 0:
 		return errors.New("--vram and --expert-vram: --device cpu has no memory of its own")
 	case prefill.Name() != CPUOnly || decode.Name() != CPUOnly:
-		return fmt.Errorf("prefill %s, decode %s: --device cpu has only %s", prefill.Name(), decode.Name(), CPUOnly)
+		return fmt.Errorf("prefill %s, decode %s: --device cpu has only the strategy %s", prefill.Name(), decode.Name(), CPUOnly)
 	}
 	return nil
 }

@@ -12,11 +12,11 @@ import (
 
 // PipelineOptions cut the model into ranks.
 type PipelineOptions struct {
-	Ranks       int    `help:"Cut the model into this many ranks, which compute one after another and work on different batches at the same time; 0: one, or as many as --pp-partition names." default:"0"`
-	PPPartition string `name:"pp-partition" help:"Layers of each rank, such as 14,13. Without it they are as equal as can be." placeholder:"A,B"`
+	Ranks       int    `help:"Number of ranks that the model is cut into. They compute one after another, and work on different batches at the same time. 0: one, or as many as --pp-partition names." default:"0"`
+	PPPartition string `name:"pp-partition" help:"Number of layers of each rank, such as 14,13; default: as equal as possible." placeholder:"A,B"`
 }
 
-// sizes are the layers of each rank in PPPartition.
+// sizes returns the layers of each rank in PPPartition.
 func (f *PipelineOptions) sizes() (list []int, err error) {
 	if f.PPPartition == "" {
 		return nil, nil
@@ -31,9 +31,9 @@ func (f *PipelineOptions) sizes() (list []int, err error) {
 	return list, nil
 }
 
-// RankCount is how many ranks there are.
+// RankCount returns the number of ranks.
 func (f *PipelineOptions) RankCount() int {
-	list, _ := f.sizes() // check refuses what is no list
+	list, _ := f.sizes() // check refuses a bad list
 	return max(1, f.Ranks, len(list))
 }
 
@@ -46,17 +46,17 @@ func (f *PipelineOptions) check(k Kind) error {
 	case f.Ranks < 0:
 		return fmt.Errorf("--ranks %d: want 0 or more", f.Ranks)
 	case f.Ranks > 0 && len(list) > 0 && f.Ranks != len(list):
-		return fmt.Errorf("--ranks %d: --pp-partition names %d", f.Ranks, len(list))
+		return fmt.Errorf("--ranks %d: --pp-partition names %d ranks", f.Ranks, len(list))
 	case f.RankCount() > 1 && k == CUDA:
-		return errors.New("--ranks: --device cuda has one rank")
+		return errors.New("--ranks: --device cuda supports one rank only")
 	}
 	return nil
 }
 
-// Groups is how many layer groups there are: one for each rank at least.
+// Groups returns the number of layer groups: at least one per rank.
 func (f *Options) Groups() int { return max(f.LayerGroups, f.RankCount()) }
 
-// Cuts are the layers of each rank.
+// Cuts returns the layers of each rank.
 func (f *Options) Cuts(cfg *model.Config) ([]load.Cut, error) {
 	layers := len(cfg.Layers)
 	sizes, err := f.sizes()

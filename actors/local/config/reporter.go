@@ -1,15 +1,15 @@
 package config
 
-// Reporter is how a load tells people about itself.
+// Reporter receives the progress and the notices of a load.
 type Reporter struct {
-	Notice   func(line string) // something to look at
+	Notice   func(line string) // called for each notice
 	Info     func(line string)
 	Progress func(phase string, done, all int64) // bytes
-	Measured Telling                             // how far a measurement is
-	End      func()                              // of the progress
+	Measured Telling                             // called as a measurement advances
+	End      func()                              // called when the progress ends
 }
 
-// Complete has functions that tell nothing where there are none.
+// Complete replaces missing functions by functions that do nothing.
 func (r Reporter) Complete() Reporter {
 	if r.Notice == nil {
 		r.Notice = func(string) {}
@@ -29,5 +29,5 @@ func (r Reporter) Complete() Reporter {
 	return r
 }
 
-// Telling is told what is being measured and how much of it is done.
+// Telling receives what is being measured and the share that is done.
 type Telling = func(what string, done, all float64)

@@ -19,11 +19,11 @@ var sizeUnits = []struct {
 	{"k", 1 << 10}, {"m", 1 << 20}, {"g", 1 << 30}, {"t", 1 << 40}, {"b", 1},
 }
 
-// bareLeast is the least number that is taken for bytes without saying so; 0 is one too.
+// bareLeast is the smallest number other than 0 that may stand without a unit.
 const bareLeast = 64 << 10
 
-// UnmarshalText implements encoding.TextUnmarshaler. A small number without a unit is refused: who
-// writes 16 means gigabytes, as elsewhere.
+// UnmarshalText implements encoding.TextUnmarshaler. It refuses a small number without a unit,
+// because a user who writes 16 usually means gigabytes.
 func (s *Size) UnmarshalText(text []byte) error {
 	number, unit := strings.ToLower(strings.TrimSpace(string(text))), 0.0
 	for _, u := range sizeUnits {
@@ -45,7 +45,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 		if v >= 1024 {
 			meant = "MiB"
 		}
-		return fmt.Errorf("%s bytes: did you mean %s%s? %sB says that bytes are meant", number, number, meant, number)
+		return fmt.Errorf("%s bytes: did you mean %s%s? write %sB for bytes", number, number, meant, number)
 	}
 	*s = Size(v * unit)
 	return nil

@@ -98,7 +98,7 @@ func TestForesight(t *testing.T) {
 		line                string // a part of it; "": none
 	}{
 		"known":         {hopperName, dir, "", "layer_grouped", "hot_cached_static", "predicted for " + hopperName + " (its description), routing zipf; krater plan has the table"},
-		"unknown":       {"NVIDIA Wonder", dir, "", "layer_grouped", "hot_cached_static", "nothing is known of the card NVIDIA Wonder"},
+		"unknown":       {"NVIDIA Wonder", dir, "", "layer_grouped", "hot_cached_static", "the rates of the GPU NVIDIA Wonder are unknown"},
 		"measured":      {"NVIDIA Wonder", kept("NVIDIA Wonder"), "", "layer_grouped", "layer_grouped", "predicted for NVIDIA Wonder (measured on this machine)"},
 		"another one":   {hopperName, kept("NVIDIA Wonder"), "", "layer_grouped", "layer_grouped", "(its description)"},
 		"one is wanted": {hopperName, dir, "--decode-strategy lru", "layer_grouped", "lru", "; decode lru, "},

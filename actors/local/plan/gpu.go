@@ -14,8 +14,9 @@ import (
 	"krater/stages/offload"
 )
 
-// fitGPU divides a GPU's memory between KV cache and experts. All experts go there if they fit beside some cache, which
-// gets the rest then; else a quarter of what is left is for the cache, and the experts have the others.
+// fitGPU divides a GPU's memory between KV cache and experts. If all experts fit next to a minimal
+// cache, they go there and the cache gets the rest. Otherwise the cache gets a quarter of what is
+// left and the experts get the other three.
 func (o *Plan) fitGPU() error {
 	f := &o.Options
 	if o.kvMost == 0 {
@@ -33,7 +34,7 @@ func (o *Plan) fitGPU() error {
 		return err
 	}
 	if f.BatchInvariant && !o.Resident {
-		return fmt.Errorf("--batch-invariant: on a GPU all experts have to be there, with strategies %s for prompts and %s for answers it hangs on the step where one is computed",
+		return fmt.Errorf("--batch-invariant: all experts must be on the GPU; with the strategies %s for prefill and %s for decode, where an expert is computed depends on the batch",
 			o.Experts.Prefill.Name(), o.Experts.Decode.Name())
 	}
 	if f.KVCache == 0 {
@@ -50,8 +51,8 @@ func (o *Plan) fitGPU() error {
 	return o.placeOnGPU(left)
 }
 
-// roomOnGPU is the memory of a GPU that the load leaves beside one block of KV cache, or that of --kv-cache, and what
-// all experts take there.
+// roomOnGPU returns the GPU memory that the load leaves next to one block of KV cache, or next to
+// --kv-cache, and the memory that all experts take.
 func (o *Plan) roomOnGPU() (left, experts int64, err error) {
 	needs, err := load.Plan(o.cfg, o.Load, o.use())
 	if err != nil {
@@ -68,12 +69,12 @@ func (o *Plan) roomOnGPU() (left, experts int64, err error) {
 	return left, experts, nil
 }
 
-// gpuStrategies settles the strategies, and reports whether all experts are on the GPU.
+// gpuStrategies chooses the strategies, and reports whether all experts are on the GPU.
 func (o *Plan) gpuStrategies(left, experts, block int64) (s strategies, resident bool, err error) {
 	f := &o.Options
 	least := min(int64(o.kvMost), int64((leastContext+f.BlockTokens-1)/f.BlockTokens)) * block
 	if f.KVCache > 0 {
-		least = 0 // it is in left
+		least = 0 // it is included in left
 	}
 	fits := left-least >= experts && (f.ExpertVRAM == 0 || int64(f.ExpertVRAM) >= experts)
 	autoPrefill, autoDecode := config.Persistent, config.Persistent
@@ -97,7 +98,7 @@ func (o *Plan) gpuStrategies(left, experts, block int64) (s strategies, resident
 	return s, o.cfg.MoE.Experts == 0 || s.Prefill.Name() == config.Persistent && s.Decode.Name() == config.Persistent && fits, nil
 }
 
-// placeOnGPU settles which experts are on a GPU that has so much memory left.
+// placeOnGPU chooses which experts are on a GPU with the given memory left.
 func (o *Plan) placeOnGPU(left int64) error {
 	f := &o.Options
 	slot, err := offload.SlotBytes(o.cfg, o.Load.Precision, o.Load.Layout)
@@ -112,29 +113,30 @@ func (o *Plan) placeOnGPU(left int64) error {
 	if f.ExpertVRAM > 0 {
 		left = min(left, int64(f.ExpertVRAM))
 	}
-	if o.Foreseen != nil && o.Foreseen.PrefillExperts > 0 { // an option left it open
+	if o.Foreseen != nil && o.Foreseen.PrefillExperts > 0 { // no option set it
 		o.PrefillExperts = int64(o.Foreseen.PrefillExperts) * slot
 	}
 	return o.Experts.sketch(o.PrefillExperts, setupOf(o.cfg, slot, max(0, left)))
 }
 
-// leastContext is the KV cache, in tokens, beside which all experts have to fit where nobody
-// says how large it is to be.
+// leastContext is the smallest KV cache, in tokens, that all experts must leave room for when no
+// option sets its size.
 const leastContext = 4096
 
-// ViewBytes is what tables of experts take on a GPU.
+// ViewBytes returns the GPU memory that tables of experts take.
 func ViewBytes(cfg *model.Config) int64 {
 	return int64(dispatch.Phases) * offload.ViewBytes(len(setupOf(cfg, 1, 0).Layers), cfg.MoE.Experts)
 }
 
-// addBesideGPU adds what the strategies of a GPU that does not hold all experts take, there and of the host.
+// addBesideGPU adds the memory, on the GPU and on the host, of strategies for a GPU that does not
+// hold all experts.
 func (o *Plan) addBesideGPU(l *ledger, lim stages.Limits) error {
 	cfg, states := o.cfg, o.Options.States()
 	batches := planner.Count(states, "batch")
 	l.promise("rows from the host", batches, int64(states)*offload.StageBytes(cfg, lim, o.Load.Layout))
 	l.promise("experts on it", o.Experts.String(), planner.Add(o.Experts.bytes(), ViewBytes(cfg)))
 	near := lim
-	near.QuantGroup = o.hostGroup() // rows are integers there if the host's experts are, whatever a GPU takes
+	near.QuantGroup = o.hostGroup() // the host's rows are integers if its experts are, whatever a GPU takes
 	l.host("rows of pools", o.poolRows(), o.nearBytes(near))
 	all, moved := len(setupOf(cfg, 1, 0).Layers), o.Experts.movedLayers()
 	l.host("experts as on the GPU", planner.Count(moved, "layer")+", pinned", int64(moved*cfg.MoE.Experts)*o.Experts.Slot)
@@ -154,8 +156,8 @@ func (o *Plan) addBesideGPU(l *ledger, lim stages.Limits) error {
 	return nil
 }
 
-// hostGroup is how many numbers of a row share a scale beside a GPU, 0 where the processor has no experts as integers
-// there.
+// hostGroup returns how many numbers of a row share a scale for experts on the host, or 0 if these
+// are not integers.
 func (o *Plan) hostGroup() int {
 	if o.Resident || !o.Experts.Host() {
 		return 0

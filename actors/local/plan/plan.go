@@ -1,5 +1,6 @@
-// Package plan says what goes where before a model is loaded: the memory that each part takes on each device, which experts
-// are on a GPU, and how large the KV cache is. What does not fit is refused with the option to change.
+// Package plan decides what goes where before a model is loaded: the memory of each part on each
+// device, which experts are on a GPU, and the size of the KV cache. It refuses what does not fit,
+// and names the option to change.
 package plan
 
 import (
@@ -19,43 +20,45 @@ import (
 	"krater/stages/offload"
 )
 
-// Plan is what is known of a load before anything is loaded: what goes where, and how the model will be run. It is
-// computed once from options and machine.
+// Plan is the result of planning a load: what goes where, and how the model will run. It is
+// computed once from the options and the machine.
 type Plan struct {
 	config.Case
-	Options config.Options // as they were asked for
+	Options config.Options // as the user gave them
 	cfg     *model.Config
 	Machine *machine.Machine
 	Steps   config.Steps
 	Load    load.Options
 	Needs   []load.Need
-	Memory  *planner.Plan // of the memory, and of a device with memory of its own
+	Memory  *planner.Plan // memory of the host, and of a device with its own memory
 	Nodes   []cpu.Node    // nil: one
 	Pools   int
 
-	Experts        strategies      // of a device with memory of its own that does not hold all experts
-	PrefillExperts int64           // bytes on it for the prefill strategy's experts at most; 0: what that asks for
+	Experts        strategies      // of a device with its own memory that does not hold all experts
+	PrefillExperts int64           // limit of the memory for the prefill strategy's experts; 0: what it needs
 	Resident       bool            // all experts are on the GPU
 	HostExperts    tensor.Format   // of experts on the processor beside a GPU
 	kvMost         int             // blocks of KV cache that would be of use on a GPU
 	Foreseen       *predict.Choice // what the forecast chose; nil: it was not asked
 
 	tokenizer int64 // the size of tokenizer.json
-	// promised is what the device that the layers are on is asked for, and weights that lie there: memoryUse compares it.
+	// promised is the memory that the device of the layers is asked for, plus weights there.
+	// MemoryUse compares it with what was taken.
 	Promised int64
 }
 
-// The memory of the process itself: code, heap, stacks, and the tokenizer, which
-// takes some 3.4 bytes for each of tokenizer.json while it is read and leaves
-// the collector as much again.
+// The memory of the process itself: code, heap, stacks and the tokenizer. While tokenizer.json is
+// read, the tokenizer takes about 3.4 bytes per byte of the file, and leaves as much for the
+// garbage collector.
 const (
 	runtimeBytes      = 48 << 20
 	tokenizerOverhead = 8
-	// What a driver keeps in the process and pinned memory of streams, as far as is known.
+	// Memory of a driver in the process and of pinned buffers of streams, as far as known.
 	driverBytes = 400 << 20
 )
 
-// New plans a load. Nothing of the model is read but its config; tokenizer is the size of its tokenizer.json.
+// New plans a load. It reads nothing of the model but its config; tokenizer is the size of
+// tokenizer.json.
 func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m *machine.Machine) (*Plan, error) {
 	if err := f.Check(); err != nil {
 		return nil, err
@@ -87,7 +90,7 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 	if err := o.add(); err != nil {
 		return nil, err
 	}
-	if o.Experts.streams() && f.PrefillPass == 0 && !l.Whole { // known only now: batches take more memory
+	if o.Experts.streams() && f.PrefillPass == 0 && !l.Whole { // batches are known only now to take more memory
 		o.Steps.Pass = config.PassChunks * o.Steps.Chunk
 		o.Load.Tokens, o.Load.Window = f.StepRows(o.Steps)
 		err = o.add()
@@ -95,8 +98,8 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 	return o, err
 }
 
-// nodesOf are the nodes that the threads are divided among: those of --fake-topology, else the machine's; nil where there
-// is one.
+// nodesOf returns the NUMA nodes that threads are divided among: those of --fake-topology, or the
+// machine's; nil for a single node.
 func nodesOf(f *config.Options, m *machine.Machine) ([]cpu.Node, error) {
 	var fake []machine.Node
 	if f.FakeTopology != "" {
@@ -108,8 +111,8 @@ func nodesOf(f *config.Options, m *machine.Machine) ([]cpu.Node, error) {
 	return cpu.NodesOf(m, fake, f.Threads)
 }
 
-// Places reports whether pools have nodes of their own, to which their experts are brought. With fewer pools than nodes
-// none has.
+// Places reports whether pools have their own NUMA nodes to which experts are moved. With fewer
+// pools than nodes, none has.
 func (o *Plan) Places() bool { return len(o.Nodes) > 1 && o.Pools >= len(o.Nodes) }
 
 // The devices of a plan.
@@ -119,10 +122,10 @@ const (
 	gpuName    = "GPU"
 )
 
-// layersOn are the devices of a plan that layers are on.
+// layersOn returns the devices of a plan that compute layers.
 var layersOn = map[config.Kind]string{config.CPU: memoryName, config.HostSim: rankName, config.CUDA: gpuName}
 
-// devices are those that the plan is for.
+// devices returns the devices of a plan.
 func (o *Plan) devices() []planner.Device {
 	list := []planner.Device{{Name: memoryName, Total: o.Machine.Total(), Available: o.Machine.Available()}}
 	switch o.Options.Device {
@@ -134,25 +137,25 @@ func (o *Plan) devices() []planner.Device {
 	return list
 }
 
-// ledger is the list of what a load takes.
+// ledger lists the memory of a load.
 type ledger struct {
-	layers   string // the device that they are on
+	layers   string // device of the layers
 	list     []planner.Component
 	promised int64
 }
 
-// host adds memory of the host.
+// host adds host memory.
 func (l *ledger) host(name, detail string, bytes int64) {
 	l.list = append(l.list, planner.Component{Device: memoryName, Name: name, Detail: detail, Bytes: bytes})
 }
 
-// promise adds memory of the device that the layers are on.
+// promise adds memory of the device of the layers.
 func (l *ledger) promise(name, detail string, bytes int64) {
 	l.list = append(l.list, planner.Component{Device: l.layers, Name: name, Detail: detail, Bytes: bytes})
 	l.promised = planner.Add(l.promised, bytes)
 }
 
-// add adds up what the load takes.
+// add adds the memory of a load.
 func (o *Plan) add() error {
 	f := &o.Options
 	if f.Device == config.CUDA {
@@ -173,7 +176,7 @@ func (o *Plan) add() error {
 		case n.Part == load.Experts && f.Device == config.HostSim:
 			l.host(n.Part.String(), n.Detail, n.Bytes)
 		case n.Part == load.Experts && f.Device == config.CUDA && !o.Resident: // see addBesideGPU
-		case n.Part == load.Scratch && f.Device != config.CUDA: // a bound, not an allocation
+		case n.Part == load.Scratch && f.Device != config.CUDA: // a limit, not an allocation
 			l.host(n.Part.String(), n.Detail, n.Bytes)
 		default:
 			l.promise(n.Part.String(), n.Detail, n.Bytes)
@@ -204,7 +207,7 @@ func (o *Plan) poolRows() string {
 	return fmt.Sprintf("%s on %s", planner.Count(o.Pools, "pool"), planner.Count(len(o.Nodes), "node"))
 }
 
-// nearBytes is what rows take near the experts of pools that have nodes of their own.
+// nearBytes returns the memory of rows close to the experts, for pools with their own NUMA nodes.
 func (o *Plan) nearBytes(lim stages.Limits) int64 {
 	if o.cfg.MoE.Experts == 0 || !o.Places() {
 		return 0
@@ -212,7 +215,7 @@ func (o *Plan) nearBytes(lim stages.Limits) int64 {
 	return int64(o.Pools) * expert.NearBytes(lim, o.cfg.Hidden)
 }
 
-// addSimulated adds what a simulated device takes besides the model, and its own memory, which is the host's.
+// addSimulated adds what a simulated device takes besides the model. Its own memory is host memory.
 func (o *Plan) addSimulated(l *ledger, lim stages.Limits) (err error) {
 	n := o.Options.MicroBatchCount()
 	batches := planner.Count(n, "batch")
@@ -243,12 +246,13 @@ func (o *Plan) addGPU(l *ledger, lim stages.Limits) error {
 	return nil
 }
 
-// Beside reports whether the routed experts are on the host beside the device of the layers, or go between both.
+// Beside reports whether the routed experts are on the host next to the device of the layers, or
+// move between the two.
 func (o *Plan) Beside() bool {
 	return o.Options.Device == config.HostSim || o.Options.Device == config.CUDA && !o.Resident
 }
 
-// Chosen is what the forecast chose and why, for people; "" where nothing had to be chosen.
+// Chosen says what the forecast chose and why, for people; "" if there was nothing to choose.
 func (o *Plan) Chosen() string {
 	if o.Foreseen == nil {
 		return ""
@@ -256,12 +260,12 @@ func (o *Plan) Chosen() string {
 	return o.Foreseen.Line
 }
 
-// use says how the model will be run.
+// use says how the model will run.
 func (o *Plan) use() load.Use {
 	return load.Use{States: o.Options.States() * o.Options.RankCount(), Streams: o.Options.Groups() + o.Pools + 1, Threads: o.Options.ThreadCount()}
 }
 
-// Weights is the size of the model's tensors as they are kept.
+// Weights returns the size of the model's tensors in their precision.
 func (o *Plan) Weights() (n int64) {
 	for _, x := range o.Needs {
 		if x.Part.Weight() {
@@ -271,11 +275,11 @@ func (o *Plan) Weights() (n int64) {
 	return n
 }
 
-// Refusal is the error of a plan that does not fit, nil if forced.
+// Refusal returns the error of a plan that does not fit, or nil if the user forces it.
 func (o *Plan) Refusal() error {
 	err := o.Memory.Check()
 	if err == nil || o.Options.Force {
 		return nil
 	}
-	return fmt.Errorf("%w\na smaller --kv-cache, --max-seqs or --prefill-chunk takes less; --force goes on in spite of it", err)
+	return fmt.Errorf("%w\nlower --kv-cache, --max-seqs or --prefill-chunk, or continue anyway with --force", err)
 }

@@ -14,9 +14,9 @@ import (
 
 // strategies say where a rank's experts are computed.
 type strategies struct {
-	Prefill, Decode dispatch.Strategy // as they were asked for
-	outline         placement.Outline // what becomes of them
-	Budget, Slot    int64             // bytes for experts, and of one
+	Prefill, Decode dispatch.Strategy // as the options name them
+	outline         placement.Outline // what they amount to for this model
+	Budget, Slot    int64             // bytes for all experts and for one
 }
 
 // Here reports whether all experts are computed on the host.
@@ -24,10 +24,10 @@ func (s *strategies) Here() bool {
 	return s.Prefill.Name() == config.CPUOnly && s.Decode.Name() == config.CPUOnly
 }
 
-// bytes is what the rank is asked for.
+// bytes returns the memory that the rank is asked for.
 func (s *strategies) bytes() int64 { return int64(s.outline.Slots) * s.Slot }
 
-// streams reports whether prompts go through the model part by part.
+// streams reports whether prompts go through the model in groups of layers.
 func (s *strategies) streams() bool { return len(s.outline.Sides[dispatch.Prefill].Start.Parts) > 1 }
 
 func (s *strategies) String() string {
@@ -37,8 +37,8 @@ func (s *strategies) String() string {
 	return fmt.Sprintf("prefill %s, decode %s", s.outline.Sides[dispatch.Prefill].Name(), s.outline.Sides[dispatch.Decode].Name())
 }
 
-// chooseBeside settles the strategies for a simulated rank whose other parts take so many bytes: auto
-// keeps all experts there if they fit.
+// chooseBeside chooses the strategies for a simulated rank whose other parts take the given bytes.
+// auto keeps all experts there if they fit.
 func chooseBeside(f *config.RankOptions, cfg *model.Config, p load.Precision, rest int64) (s strategies, err error) {
 	slot, err := offload.SlotBytes(cfg, p, nil)
 	if err != nil {
@@ -55,7 +55,8 @@ func chooseBeside(f *config.RankOptions, cfg *model.Config, p load.Precision, re
 	return s, s.sketch(int64(f.PrefillExpertVRAM), setup)
 }
 
-// sketch finds out what becomes of the strategies; prefill bounds the bytes for those of prompts, 0: not.
+// sketch computes the outline of the strategies. prefill limits the bytes for the prefill strategy;
+// 0: no limit.
 func (s *strategies) sketch(prefill int64, setup dispatch.Setup) (err error) {
 	s.Budget, s.Slot = setup.Budget, setup.Bytes
 	o := placement.Options{Prefill: s.Prefill, Decode: s.Decode, PrefillBudget: prefill}
@@ -63,7 +64,7 @@ func (s *strategies) sketch(prefill int64, setup dispatch.Setup) (err error) {
 	return err
 }
 
-// budget is bytes for experts where the rest of what is on the rank takes so many.
+// budget returns the bytes for experts when the other parts of the rank take the given bytes.
 func budget(f *config.RankOptions, rest int64) int64 {
 	room := int64(dispatch.Unlimited)
 	if f.VRAM > 0 {
@@ -75,7 +76,7 @@ func budget(f *config.RankOptions, rest int64) int64 {
 	return room
 }
 
-// setupOf is a model's experts as strategies see them; slot is the size of one.
+// setupOf describes a model's experts to the strategies. slot is the size of one expert.
 func setupOf(cfg *model.Config, slot, budget int64) dispatch.Setup {
 	setup := dispatch.Setup{Experts: max(1, cfg.MoE.Experts), Bytes: max(1, slot), Budget: budget}
 	for layer := range cfg.Layers {
@@ -86,7 +87,7 @@ func setupOf(cfg *model.Config, slot, budget int64) dispatch.Setup {
 	return setup
 }
 
-// Host reports whether any phase leaves experts to the host.
+// Host reports whether either phase computes experts on the host.
 func (s *strategies) Host() bool {
 	for phase := range dispatch.Phases {
 		if s.outline.Sides[phase].Start.Host[phase] {
@@ -96,7 +97,7 @@ func (s *strategies) Host() bool {
 	return false
 }
 
-// movedLayers is how many layers have experts that are copied again and again.
+// movedLayers returns the number of layers whose experts are copied repeatedly.
 func (s *strategies) movedLayers() int {
 	moved := map[int]bool{}
 	for phase := range dispatch.Phases {

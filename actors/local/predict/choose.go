@@ -12,15 +12,15 @@ import (
 	"krater/stages/source"
 )
 
-// Choice is what the forecast chooses for a GPU that does not hold all experts.
+// Choice is the forecast's choice for a GPU that does not hold all experts.
 type Choice struct {
-	Prefill, Decode string // the fixed strategies where there is no forecast
-	PrefillExperts  int    // that prefill's strategy has places for at most; 0: what it asks for
-	Line            string // what was chosen and why, for people; "" where nothing had to be
+	Prefill, Decode string // fixed strategies if there is no forecast
+	PrefillExperts  int    // number of expert slots for the prefill strategy at most; 0: what it needs
+	Line            string // what was chosen and why, for people; "" if there was nothing to choose
 }
 
-// The strategies of a GPU whose memory does not hold all experts, where no option names others and nothing is known to
-// choose by: prompts pay for copies with many rows, generated tokens leave cold experts to the processor.
+// The strategies for a GPU that cannot hold all experts, where no option names others and no rates
+// are known. A prompt has enough rows to pay for copies; decode leaves cold experts to the CPU.
 const (
 	partPrefill = "layer_grouped"
 	partDecode  = "hot_cached_static"
@@ -41,7 +41,7 @@ func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Mach
 		return out
 	}
 	w := forecast.Usual()
-	w.Batches = nil // of the table alone
+	w.Batches = nil // for the table only
 	c, err := NewCase(source.Sizes{Config: cfg}, f, r, l.Rank.Memory, m.Total(), "zipf", w)
 	if err != nil {
 		return out

@@ -1,5 +1,6 @@
-// Package predict says how fast a model would be under each strategy of placing its experts, and chooses by that. Times come
-// from rates that were measured on this machine, or from descriptions of GPUs and processors.
+// Package predict estimates how fast a model would be under each strategy of placing its experts,
+// and chooses by that. The rates are measured on this machine, or come from descriptions of GPUs
+// and CPUs.
 package predict
 
 import (
@@ -17,32 +18,31 @@ import (
 	"krater/stages/source"
 )
 
-// Flags choose what a forecast is made of.
+// Flags are the options of a forecast.
 type Flags struct {
-	Card        string      `help:"The card: a known one (rtx-4090, h100; a wrong name lists all) or a file that describes one; default: the card of this machine." placeholder:"NAME|FILE"`
-	CPU         string      `name:"cpu" help:"File that describes the processors; default: that of --card, or what was measured here before, or what such processors usually reach." type:"existingfile" placeholder:"FILE"`
-	RAM         config.Size `name:"ram" help:"Memory of the host; default: this machine's, none is asked for where --cpu or --card describes other processors." default:"0"`
-	RoutingSkew string      `help:"How the work is divided among experts: ${enum}. zipf gives half of it to a quarter of them, as trained routers do." enum:"uniform,zipf" default:"zipf"`
-	Streams     int         `help:"Number of streams that decide about decode." default:"1"`
-	Context     int         `help:"Tokens before a generated one." default:"2048"`
+	Card        string      `help:"The GPU: a known name (rtx-4090, h100; a wrong name lists all) or a file that describes one; default: this machine's GPU." placeholder:"NAME|FILE"`
+	CPU         string      `name:"cpu" help:"File that describes the CPUs; default: the one in the --card file, the rates measured on this machine, or typical rates of such CPUs." type:"existingfile" placeholder:"FILE"`
+	RAM         config.Size `name:"ram" help:"Memory of the host; default: this machine's, or unlimited if --cpu or --card describes other CPUs." default:"0"`
+	RoutingSkew string      `help:"How tokens spread over experts: ${enum}. zipf sends half of them to a quarter of the experts, as trained routers do." enum:"uniform,zipf" default:"zipf"`
+	Streams     int         `help:"Number of streams by which the decode strategy is chosen." default:"1"`
+	Context     int         `help:"Context length of generated tokens, in tokens." default:"2048"`
 
-	Measured *rates.File `kong:"-"` // just now; nil: not
+	Measured *rates.File `kong:"-"` // measured by this run; nil: not measured
 }
 
-// gpuReserve is the part of a GPU's memory that kernels, graphs and the driver take.
+// gpuReserve is the share of a GPU's memory that kernels, graphs and the driver take.
 const gpuReserve = planner.RefuseShare - config.GPUShare
 
-// errDense: a model without routed experts.
+// errDense reports a model without routed experts.
 var errDense = errors.New("no routed experts: nothing to choose")
 
-// NewCase turns a config and flags into what a forecast is made of. ram is the
-// host's memory.
+// NewCase turns a config and options into the inputs of a forecast. ram is the host's memory.
 func NewCase(cfg source.Sizes, f *config.Options, r rates.Rates, vram, ram int64, skew string, w forecast.Work) (*forecast.Case, error) {
 	if !slices.ContainsFunc(layerNumbers(len(cfg.Layers)), cfg.MoELayer) {
 		return nil, errDense
 	}
 	g := *f
-	g.Device = config.HostSim // which may have any strategy and any budget
+	g.Device = config.HostSim // may have any strategy and any memory limit
 	if err := g.Check(); err != nil {
 		return nil, err
 	}
@@ -73,14 +73,13 @@ func NewCase(cfg source.Sizes, f *config.Options, r rates.Rates, vram, ram int64
 			c.Budget.Fixed = planner.Add(c.Budget.Fixed, n.Bytes)
 		}
 	}
-	// What goes through groups of layers together waits between them, and what routers chose
-	// until the end.
+	// Between groups of layers, hidden rows wait; the routers' choices are kept to the end.
 	c.Budget.Window = int64(g.States()) * 4 * int64(cfg.Hidden+s.MoE*s.TopK) * int64(max(0, c.Work.Window-steps.Chunk))
 	c.Budget.KV = kvWish(&c.Budget, s, &c.Work, int64(f.KVCache))
 	return c, nil
 }
 
-// layerNumbers are those of all layers.
+// layerNumbers returns the numbers of all layers.
 func layerNumbers(n int) []int {
 	list := make([]int, n)
 	for i := range list {
@@ -89,7 +88,7 @@ func layerNumbers(n int) []int {
 	return list
 }
 
-// gpuNeeds is what the model takes on a GPU, with a KV cache of one block.
+// gpuNeeds returns what the model takes on a GPU, with a KV cache of one block.
 func gpuNeeds(cfg *model.Config, f *config.Options, steps config.Steps) ([]load.Need, load.Options, error) {
 	g := *f
 	g.KVCache = 0
@@ -102,9 +101,9 @@ func gpuNeeds(cfg *model.Config, f *config.Options, steps config.Steps) ([]load.
 	return needs, o, err
 }
 
-// kvWish is the KV cache's memory: what a flag says, or room for the streams and the
-// longest prompt of a table, at most a quarter of what the rest leaves; but room for
-// the streams that decide and the shortest prompt.
+// kvWish returns the memory of the KV cache. Without a flag, it has room for the streams and the
+// longest prompt of the table, but takes at most a quarter of what is left. It always has room for
+// the deciding streams and the shortest prompt.
 func kvWish(b *forecast.Budget, s *forecast.Shape, w *forecast.Work, flag int64) int64 {
 	if flag > 0 {
 		return flag
@@ -120,8 +119,7 @@ func kvWish(b *forecast.Budget, s *forecast.Shape, w *forecast.Work, flag int64)
 	return max(int64(least)*s.KVToken, min(int64(most)*s.KVToken, left/4))
 }
 
-// shapeOf is the sizes of a model as it is kept: needs are those of a GPU with
-// options o.
+// shapeOf returns the sizes of a model in its precision. needs are those of a GPU with options o.
 func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.Need) (*forecast.Shape, error) {
 	m := cfg.MoE
 	s := &forecast.Shape{Layers: len(cfg.Layers), Experts: m.Experts, TopK: m.Router.TopK}
@@ -169,9 +167,8 @@ func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.N
 	return s, nil
 }
 
-// What a row of a prompt moves through the GPU's memory beside products, in 16-bit
-// values: passes over hidden rows in a layer, and over the rows in, within and out of
-// each of its experts.
+// Memory traffic of a prompt's row on the GPU besides matrix products, in 16-bit values: passes
+// over hidden rows in a layer, and over the rows into, within and out of each expert.
 const (
 	hiddenPasses = 16
 	expertPasses = 3
@@ -181,7 +178,7 @@ func rowBytes(cfg *model.Config, s *forecast.Shape) float64 {
 	return 2 * (hiddenPasses*float64(len(cfg.Layers))*float64(cfg.Hidden) + expertPasses*float64(s.MoE*s.TopK)*float64(cfg.Hidden+cfg.MoE.FF))
 }
 
-// ByPart adds needs up.
+// ByPart adds up needs by part.
 func ByPart(needs []load.Need) map[load.Part]int64 {
 	sum := map[load.Part]int64{}
 	for _, n := range needs {
@@ -223,9 +220,8 @@ func (p *Flags) Report(name string, cfg source.Sizes, f *config.Options, m *mach
 	return report, nil
 }
 
-// Advice is the recommendation of krater plan in a line, for the GPU of a machine; ""
-// where there is none, or nothing to choose. card is its memory, 0: as its description
-// says.
+// Advice returns the recommendation of krater plan in one line for the machine's GPU; "" if there
+// is no GPU or nothing to choose. card is the GPU's memory; 0: as its description says.
 func Advice(name string, cfg *model.Config, f *config.Options, m *machine.Machine, card int64) string {
 	if cfg.MoE.Experts == 0 || len(m.GPUs) == 0 {
 		return ""

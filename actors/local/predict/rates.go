@@ -19,7 +19,7 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// sameCard tells whether kept rates are of a GPU of that name and memory; 0: of any.
+// sameCard reports whether kept rates are of a GPU of that name and memory; 0: any memory.
 func sameCard(kept *rates.File, name string, bytes int64) bool {
 	if kept == nil || kept.Card == nil || kept.Card.Name != name {
 		return false
@@ -45,7 +45,7 @@ func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Rep
 		file = *kept
 	}
 	defer r.End()
-	r.Info(fmt.Sprintf("measuring %s and the processors to choose strategies by, once for this machine, some 10 s; --no-measure goes without", on.Name))
+	r.Info(fmt.Sprintf("measuring %s and the CPUs to choose strategies; this takes about 10 s, once per machine, and --no-measure skips it", on.Name))
 	var err error
 	if !has {
 		var got rates.Card
@@ -64,12 +64,12 @@ func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Rep
 		}
 	}
 	if err != nil {
-		r.Notice(fmt.Sprintf("going on without: %v", err))
+		r.Notice(fmt.Sprintf("continuing without measured rates: %v", err))
 	}
 	if !sameCard(&file, on.Name, on.Capacity) {
 		return kept
 	}
-	if err := KeepRates(f.CacheDir, file); err != nil { // they are good for this start all the same
+	if err := KeepRates(f.CacheDir, file); err != nil { // they are still good for this start
 		r.Notice(fmt.Sprintf("the measured rates are not kept: %v", err))
 	}
 	return &file
@@ -83,7 +83,7 @@ type Meter interface {
 	Card(index int, tell config.Telling) (rates.Card, error)
 }
 
-// measureVersion changes whenever what is measured means something else.
+// measureVersion changes whenever the meaning of a measured rate changes.
 const measureVersion = 1
 
 // Identity names the machine as far as its rates depend on it.
@@ -102,15 +102,15 @@ func Identity(m *machine.Machine, threads int) string {
 		GPUs                                    []string
 		Driver                                  string
 	}{measureVersion, threads, m.CPU.Cores, m.CPU.Sockets, len(m.Nodes), m.CPU.Model, m.CPU.Features, m.CPU.Allowed, m.Limits.CPUs, m.Memory.Total, names, m.Driver})
-	if err != nil { // a quota that is no number
+	if err != nil { // the quota is not a number
 		text = []byte(m.CPU.Model)
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// RatesPath is where rates of a machine are kept: in a folder, or the user's cache
-// folder.
+// RatesPath returns where the rates of a machine are kept: in the given folder, or in the user's
+// cache folder.
 func RatesPath(dir, id string) (string, error) {
 	if dir == "" {
 		user, err := os.UserCacheDir()
@@ -122,8 +122,8 @@ func RatesPath(dir, id string) (string, error) {
 	return filepath.Join(dir, "rates-"+id+".json"), nil
 }
 
-// KeepRates writes what was measured; a plan that reads at the same time finds the old
-// file or the new one.
+// KeepRates writes the measured rates. A plan that reads at the same time finds the old file or the
+// new one.
 func KeepRates(dir string, f rates.File) error {
 	data, err := f.Bytes()
 	if err != nil {
@@ -150,8 +150,7 @@ func KeepRates(dir string, f rates.File) error {
 	return err
 }
 
-// Kept reads what was measured on a machine before; nil where there is nothing, or
-// nothing that can be used.
+// Kept returns the rates measured on a machine before; nil if there are none that can be used.
 func Kept(dir, id string) *rates.File {
 	path, err := RatesPath(dir, id)
 	if err != nil {
@@ -177,20 +176,20 @@ func readRates(path string) (*rates.File, error) {
 	return r, nil
 }
 
-// defaultCard stands in where there is no card and none is named.
+// defaultCard stands in for a missing GPU if none is named.
 const defaultCard = "rtx-4090"
 
-// Known says where a plan's rates are from.
+// Known says where the rates of a plan come from.
 type Known struct {
 	Card string `json:"card"`
 	CPU  string `json:"cpu"`
-	here bool   // the processors are this machine's
+	here bool   // the CPU is this machine's
 }
 
-// CPUAssumed is said of processors' rates that nobody has measured here.
+// CPUAssumed describes CPU rates that nothing has measured on this machine.
 const CPUAssumed = "assumed; --measure measures them"
 
-// Rates finds the rates that flags and machine give.
+// Rates finds the rates that options and machine call for.
 func (p *Flags) Rates(m *machine.Machine, f *config.Options) (r rates.Rates, known Known, err error) {
 	threads := f.ThreadCount()
 	kept := p.Measured
@@ -205,7 +204,7 @@ func (p *Flags) Rates(m *machine.Machine, f *config.Options) (r rates.Rates, kno
 	case p.CPU != "":
 		given, err := readRates(p.CPU)
 		if err == nil && given.CPU == nil {
-			err = fmt.Errorf("%s: it describes no processors", p.CPU)
+			err = fmt.Errorf("%s: it describes no CPUs", p.CPU)
 		}
 		if err != nil {
 			return r, known, fmt.Errorf("--cpu: %w", err)
@@ -225,24 +224,24 @@ func (p *Flags) Rates(m *machine.Machine, f *config.Options) (r rates.Rates, kno
 	return r, known, err
 }
 
-// ErrUnknownCard: a GPU whose rates nobody has measured or described.
-var ErrUnknownCard = errors.New("nothing is known of the card")
+// ErrUnknownCard: the rates of the GPU are neither measured nor described.
+var ErrUnknownCard = errors.New("no rates are known for the GPU")
 
-// card finds the GPU and, if it came from one, the file.
+// card finds the GPU, and the file if it came from one.
 func (p *Flags) card(card *rates.Card, known *Known, m *machine.Machine, kept *rates.File) (*rates.File, error) {
 	if p.Card != "" {
 		if c, ok := rates.Named(p.Card); ok {
-			*card, known.Card = c, "as asked for"
+			*card, known.Card = c, "named by --card"
 			return nil, nil
 		}
 		file, err := readRates(p.Card)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, fmt.Errorf("--card %s: neither a known card (%s) nor a file", p.Card, strings.Join(rates.Cards(), ", "))
+			return nil, fmt.Errorf("--card %s: neither a known GPU (%s) nor a file", p.Card, strings.Join(rates.Cards(), ", "))
 		case err != nil:
 			return nil, fmt.Errorf("--card: %w", err)
 		case file.Card == nil:
-			return nil, fmt.Errorf("--card: %s: it describes no card", p.Card)
+			return nil, fmt.Errorf("--card: %s: it describes no GPU", p.Card)
 		}
 		*card, known.Card = *file.Card, p.Card
 		return file, nil
@@ -253,19 +252,19 @@ func (p *Flags) card(card *rates.Card, known *Known, m *machine.Machine, kept *r
 	}
 	for _, g := range m.GPUs {
 		if c, ok := rates.Known(g.Name); ok {
-			*card, known.Card = c, "the card of this machine"
+			*card, known.Card = c, "this machine's GPU"
 			return nil, nil
 		}
 	}
 	if len(m.GPUs) > 0 {
-		return nil, fmt.Errorf("%w %s: describe it in a file, or name one like it: --card %s", ErrUnknownCard, m.GPUs[0].Name, strings.Join(rates.Cards(), ", "))
+		return nil, fmt.Errorf("%w %s: describe it in a file, or name a similar one with --card %s", ErrUnknownCard, m.GPUs[0].Name, strings.Join(rates.Cards(), ", "))
 	}
 	*card, _ = rates.Named(defaultCard)
 	known.Card = "an example, because this machine has no GPU; --card NAME plans for another one"
 	return nil, nil
 }
 
-// levelOf is the instructions that experts are multiplied with.
+// levelOf returns the instruction set for products with experts.
 func levelOf(f machine.Features) rates.Level {
 	switch {
 	case f.AMXInt8:

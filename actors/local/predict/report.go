@@ -17,13 +17,13 @@ type Report struct {
 	Known      Known                `json:"rates_from"`
 	Skew       string               `json:"routing_skew,omitempty"`
 	Budget     forecast.Budget      `json:"budget"`
-	Room       int64                `json:"expert_room"` // bytes of the GPU that experts may take
+	Room       int64                `json:"expert_room"` // GPU memory for experts, in bytes
 	Experts    int64                `json:"expert_bytes"`
 	Work       forecast.Work        `json:"work"`
 	Prefill    string               `json:"prefill,omitempty"` // the chosen strategies
 	Decode     string               `json:"decode,omitempty"`
-	Flags      string               `json:"flags,omitempty"` // for krater serve
-	KVToken    int64                `json:"-"`               // bytes of a token in the KV cache
+	Flags      string               `json:"flags,omitempty"` // flags for krater serve
+	KVToken    int64                `json:"-"`               // bytes per token of the KV cache
 	made       *forecast.Forecast   `json:"-"`
 	Candidates []forecast.Candidate `json:"candidates"`
 }
@@ -43,7 +43,7 @@ func newPlanReport(name string, known Known, c *forecast.Case, made *forecast.Fo
 	return r
 }
 
-// Line is the recommendation in a sentence.
+// Line returns the recommendation in one sentence.
 func (r *Report) Line() string {
 	if r.Prefill == "" {
 		why := r.Note
