@@ -20,15 +20,15 @@ import (
 	"krater/transport/server"
 )
 
-// batchFlags are those of the durable batch queue.
+// batchFlags are the flags of the durable batch queue.
 type batchFlags struct {
-	BatchDir      string        `name:"batch-dir" help:"Folder of the durable batch queue, one server at a time; 'off': no Batch API. Default: a folder for the served model in the user's state folder." placeholder:"DIR"`
-	BatchInFlight int           `name:"batch-in-flight" help:"Lines of batches that run at the same time; 0: half of --max-seqs." default:"0"`
-	BatchKeep     time.Duration `name:"batch-keep" help:"How long files and ended batches are kept." default:"720h"`
-	BatchStore    config.Size   `name:"batch-store" help:"Bytes that the queue's files may have together; uploads beyond are refused." default:"16GiB"`
+	BatchDir      string        `name:"batch-dir" help:"Folder of the durable batch queue, for one server at a time; 'off' serves no Batch API. Default: a folder for the served model in the user's state folder." placeholder:"DIR"`
+	BatchInFlight int           `name:"batch-in-flight" help:"Maximum number of batch lines that run at the same time; 0: half of --max-seqs." default:"0"`
+	BatchKeep     time.Duration `name:"batch-keep" help:"How long to keep files and ended batches." default:"720h"`
+	BatchStore    config.Size   `name:"batch-store" help:"Maximum total size of the queue's files; larger uploads are refused." default:"16GiB"`
 }
 
-// batchOff as --batch-dir serves no Batch API.
+// batchOff is the value of --batch-dir that turns the Batch API off.
 const batchOff = "off"
 
 func (f *batchFlags) check() error {
@@ -43,7 +43,7 @@ func (f *batchFlags) check() error {
 	return nil
 }
 
-// stateFolder is where a user's programs keep what must outlive them.
+// stateFolder returns the folder of a user's programs for data that outlives them.
 func stateFolder() (string, error) {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return dir, nil
@@ -52,7 +52,7 @@ func stateFolder() (string, error) {
 	return filepath.Join(home, ".local", "state"), err
 }
 
-// batchDir is the folder of a served model's queue: servers of two models have two.
+// batchDir returns the folder of the queue. Each served model has its own.
 func (f *batchFlags) batchDir(model string) (string, error) {
 	if f.BatchDir != "" {
 		return f.BatchDir, nil
@@ -61,15 +61,15 @@ func (f *batchFlags) batchDir(model string) (string, error) {
 	return filepath.Join(dir, "krater", "batches-"+url.PathEscape(model)), err
 }
 
-// batchDesk is a server's batch door with its store; nil where there is none.
+// batchDesk is the server's Batch API with its store; nil if it has none.
 type batchDesk struct {
 	store *batchqueue.Store
 	door  *batches.Door
 	log   zerolog.Logger
 }
 
-// openBatches adds the Batch API to a server. A folder that was asked for and cannot be
-// used is an error; the default one is done without.
+// openBatches adds the Batch API to a server. If the folder cannot be used, that is an error when
+// --batch-dir names it; otherwise the server starts without the Batch API.
 func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Logger) (*batchDesk, error) {
 	if c.BatchDir == batchOff {
 		batches.Closed(srv.Route, "this server has no Batch API (--batch-dir off)")
@@ -86,13 +86,13 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 	}
 	switch {
 	case err != nil && c.BatchDir != "":
-		return nil, fmt.Errorf("--batch-dir: %w (--batch-dir off serves without batches)", err)
+		return nil, fmt.Errorf("--batch-dir: %w (--batch-dir off starts without the Batch API)", err)
 	case errors.Is(err, batchqueue.ErrLocked):
-		log.Warn().Err(err).Msg("this server has no Batch API, because another one of the same model has its folder; --batch-dir DIR chooses one of its own, --batch-dir off goes without")
+		log.Warn().Err(err).Msg("no Batch API: another server of the same model uses the folder; choose another one with --batch-dir DIR, or --batch-dir off to start without")
 		batches.Closed(srv.Route, "this server has no Batch API: "+reason(cause))
 		return nil, nil
 	case err != nil:
-		log.Warn().Err(err).Msg("this server has no Batch API, because the folder of its queue cannot be used; mend it, or choose another one with --batch-dir DIR")
+		log.Warn().Err(err).Msg("no Batch API: the folder of its queue cannot be used; repair it, or choose another one with --batch-dir DIR")
 		batches.Closed(srv.Route, "this server has no Batch API: "+reason(err))
 		return nil, nil
 	}
@@ -116,14 +116,14 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 	}
 	if unknown := store.Unknown(); len(unknown) > 0 {
 		log.Warn().Str("folder", store.ContentFolder()).Int("files", len(unknown)).Str("first", unknown[0]).
-			Msg("files of a batch queue that queue.db does not know are left as they are; delete them if they are not wanted")
+			Msg("the batch queue's folder has files that queue.db does not list; Krater leaves them alone, delete them if you do not need them")
 	}
 	log.Debug().Str("dir", dir).Int("in_flight", opt.InFlight).Msg("batch queue opened")
 	return d, nil
 }
 
 // holderOf names the process that has locked a file of a folder, as the kernel lists it: " (process
-// 4711)". It is empty where that cannot be told, as of a process outside of this container.
+// 4711)". It returns "" if the process is unknown, for example outside this container.
 func holderOf(dir string) string {
 	locks, err := os.ReadFile("/proc/locks")
 	entries, err2 := os.ReadDir(dir)
@@ -149,7 +149,7 @@ func holderOf(dir string) string {
 	return ""
 }
 
-// reason says to clients why there are no batches, without the server's paths.
+// reason tells clients why there are no batches, without the server's paths.
 func reason(err error) string {
 	for _, known := range []error{batchqueue.ErrLocked, batchqueue.ErrForeign, batchqueue.ErrDamaged, batchqueue.ErrIncomplete} {
 		if errors.Is(err, known) {
@@ -166,7 +166,7 @@ func (d *batchDesk) start() {
 	}
 }
 
-// shutdown lets lines in flight end.
+// shutdown waits until the lines in flight have ended.
 func (d *batchDesk) shutdown(ctx context.Context) error {
 	if d == nil {
 		return nil
@@ -174,14 +174,13 @@ func (d *batchDesk) shutdown(ctx context.Context) error {
 	return d.door.Shutdown(ctx)
 }
 
-// close releases the folder.
-// withdraw is close for a server that has served nobody: it leaves no folder that it has made.
+// withdraw closes a server that served nothing. It removes the folder if the server created it.
 func (d *batchDesk) withdraw() {
 	if d == nil {
 		return
 	}
 	if err := d.store.Withdraw(); err != nil {
-		d.log.Warn().Err(err).Msg("the folder of the batch queue was not removed")
+		d.log.Warn().Err(err).Msg("cannot remove the folder of the batch queue")
 	}
 }
 
@@ -190,6 +189,6 @@ func (d *batchDesk) close() {
 		return
 	}
 	if err := d.store.Close(); err != nil {
-		d.log.Warn().Err(err).Msg("the batch queue was not closed well")
+		d.log.Warn().Err(err).Msg("cannot close the batch queue")
 	}
 }

@@ -69,8 +69,8 @@ func TestBenchStrategies(t *testing.T) {
 		}
 	}
 	for want, args := range map[string][]string{
-		"--only: no such strategy": {"--only", "best"}, "above 0": {"--copy-rate", "0"}, "runs all of them": {"--decode-strategy", "lru"}, "--decode 1": {"--decode", "1"},
-		"--prefill 0": {"--prefill", "0"}, "belong to --shape": {"--layers", "2"}, "has no experts": {"--shape", "qwen2.5-7b", "--layers", "1", "--vocab", "64"},
+		"--only: no such strategy": {"--only", "best"}, "must be above 0": {"--copy-rate", "0"}, "runs every strategy": {"--decode-strategy", "lru"}, "--decode 1": {"--decode", "1"},
+		"--prefill 0": {"--prefill", "0"}, "need --shape": {"--layers", "2"}, "has no routed experts": {"--shape", "qwen2.5-7b", "--layers", "1", "--vocab", "64"},
 	} {
 		if o := krater(t, "", append([]string{"bench", "strategies"}, args...)...); o.status != 1 || !strings.Contains(o.err, want) {
 			t.Errorf("%v: status %d: %s", args, o.status, o.err)

@@ -23,10 +23,10 @@ type chatCmd struct {
 	source.Synthetic
 	config.Options
 	chat.Sampling
-	System  string `help:"A system text before the conversation." placeholder:"TEXT"`
+	System  string `help:"System message at the start of the conversation." placeholder:"TEXT"`
 	Server  string `help:"Talk with a running server instead of loading a model." placeholder:"URL"`
-	APIKey  string `name:"api-key" help:"A key, if the server asks for one; better as KRATER_API_KEY, where other users do not see it." placeholder:"KEY"`
-	History bool   `help:"Keep the lines that are typed, for the arrow keys, in a file that only you can read." default:"true" negatable:""`
+	APIKey  string `name:"api-key" help:"API key, if the server asks for one. Prefer the variable KRATER_API_KEY, which other users cannot see." placeholder:"KEY"`
+	History bool   `help:"Keep the lines that you type, for the arrow keys, in a file that only you can read." default:"true" negatable:""`
 }
 
 // Run implements the command.
@@ -34,7 +34,7 @@ func (c *chatCmd) Run(e *console.Env) error {
 	in, inOK := e.In.(*os.File)
 	out, outOK := e.Out.(*os.File)
 	if !inOK || !outOK || !term.Is(in) || !term.Is(out) {
-		return errors.New(`chat needs a terminal; krater run "..." asks one question`)
+		return errors.New(`chat needs a terminal; use krater run "..." for a single question`)
 	}
 	if err := c.Sampling.Check(); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c *chatCmd) Run(e *console.Env) error {
 	return talk.Run()
 }
 
-// history is the file of the lines typed before; nil where there is to be none.
+// history returns the file of earlier lines; nil if none is kept.
 func (c *chatCmd) history(e *console.Env) *term.History {
 	if !c.History {
 		return nil
@@ -67,11 +67,11 @@ func (c *chatCmd) history(e *console.Env) *term.History {
 			return h
 		}
 	}
-	e.Say("lines are not kept:", err)
+	e.Say("the lines you type are not kept:", err)
 	return nil
 }
 
-// local loads the model and has it talk.
+// local loads the model for the conversation.
 func (c *chatCmd) local(e *console.Env, talk *chat.Conversation) (end func(), err error) {
 	c.MaxSeqs, c.MaxQueue = 1, 1 // one conversation needs one sequence
 	src, err := c.SourceOr(c.Model)
@@ -85,17 +85,17 @@ func (c *chatCmd) local(e *console.Env, talk *chat.Conversation) (end func(), er
 	_, err = g.Render(context.Background(), &engine.Chat{Messages: client.Messages(client.Message{Role: "user", Content: "hello"})})
 	if err != nil {
 		g.Close()
-		return nil, fmt.Errorf("%w; krater run --raw continues a text", err)
+		return nil, fmt.Errorf("%w; use krater run --raw to continue a text", err)
 	}
 	talk.Talker, talk.Name, talk.Context = &chat.Local{Gateway: g.Gateway, Flags: &c.Sampling}, g.Info().ID, g.Info().Context
 	return func() { g.Close() }, nil
 }
 
-// remote has a running server talk.
+// remote connects the conversation to a running server.
 func (c *chatCmd) remote(talk *chat.Conversation) error {
 	switch {
 	case c.Model != "" || c.Shape != "":
-		return errors.New("--server: its model is loaded; leave --model and --shape away")
+		return errors.New("--server: the server has loaded its own model; remove --model and --shape")
 	}
 	f := remote.Server{URL: c.Server, APIKey: c.APIKey}
 	cl, ctx, stop, err := f.Session()

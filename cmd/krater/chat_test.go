@@ -98,7 +98,7 @@ func TestChatWithAServer(t *testing.T) {
 	}
 	l.waitCount(t, ">>> ", 4)
 	l.typed(t, "\x03")
-	l.wait(t, "Ctrl-C once more")
+	l.wait(t, "Press Ctrl-C again")
 	l.waitCount(t, ">>> ", 5)
 	l.typed(t, "\x03")
 	l.ended(t, 0)
@@ -106,7 +106,7 @@ func TestChatWithAServer(t *testing.T) {
 		t.Error("--no-history keeps one")
 	}
 	srv.Close()
-	for server, words := range map[string]string{srv.URL: "does not answer: connection refused; krater serve starts a server, --server names another", "here": "--server here: want http://HOST:PORT"} {
+	for server, words := range map[string]string{srv.URL: "does not answer: connection refused; start a server with krater serve, or name another one with --server", "here": "--server here: want http://HOST:PORT"} {
 		l := onScreen(t, env, "chat", "--server", server)
 		l.ended(t, 1)
 		if !strings.Contains(l.String(), words) {
@@ -142,7 +142,7 @@ func TestWordsThatNameModels(t *testing.T) {
 		l.wait(t, "[y/N] ")
 		l.typed(t, answer)
 		l.ended(t, status)
-		if shown := l.String(); strings.Contains(shown, "prompt tokens") != (status == 0) || strings.Contains(shown, "Krater downloads nothing") != (answer == "\r") {
+		if shown := l.String(); strings.Contains(shown, "prompt tokens") != (status == 0) || strings.Contains(shown, "Krater does not download models") != (answer == "\r") {
 			t.Errorf("%q: got %q", answer, shown)
 		}
 	}

@@ -20,21 +20,21 @@ type compareCmd struct {
 	config.Options
 	Golden    string  `help:"Folder of the golden vectors; default: the model's folder." type:"existingdir" placeholder:"DIR"`
 	Chunk     int     `help:"Prompt tokens of a sequence in one step; 0: as many as fit." default:"0"`
-	Batch     int     `help:"Sequences computed together." default:"1"`
-	Tolerance float64 `help:"A larger tolerance than the golden's, for logits and hidden states." default:"0"`
-	Relative  float64 `help:"Compare the traced prompt alone, by relative L2 error: for activations that are rounded (--rows bf16). 0: what --rows asks for." default:"0"`
+	Batch     int     `help:"Number of sequences to compute together." default:"1"`
+	Tolerance float64 `help:"Tolerance for logits and hidden states, if larger than the golden's." default:"0"`
+	Relative  float64 `help:"Compare only the traced prompt, by relative L2 error, which suits rounded activations (--rows bf16). 0: the default for --rows." default:"0"`
 	JSON      bool    `name:"json" help:"Print the report as JSON."`
 }
 
-// compareRows is the number of rows a step of the comparison can give logits
-// for: every position of the longest golden prompt.
+// compareRows is the number of rows per step that can have logits: every position of the longest
+// golden prompt.
 const compareRows = 128
 
-// bf16Relative is three times what a whole run in bfloat16 loses on the goldens of the
-// DeepSeek-V2 family, as they say themselves.
+// bf16Relative is three times the error of a whole run in bfloat16 that the goldens of the
+// DeepSeek-V2 family record.
 const bf16Relative = 0.06
 
-// Run implements the command: exit status 0 only when everything agrees.
+// Run implements the command. The exit status is 0 only when everything agrees.
 func (c *compareCmd) Run(e *console.Env) error {
 	dir := c.Golden
 	if dir == "" {
@@ -47,7 +47,7 @@ func (c *compareCmd) Run(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	// The goldens were computed in float32 throughout, the KV cache included.
+	// The goldens were computed in float32, including the KV cache.
 	switch {
 	case c.Rows == config.Auto:
 		c.Rows = "f32"

@@ -28,19 +28,18 @@ import (
 type convertCmd struct {
 	source.Folder
 	config.Options
-	Method      string `help:"How integers are found: ${enum}. auto is feedback with a calibration text, search without." enum:"auto,absmax,search,weighted,feedback" default:"auto"`
-	Calibration string `help:"Text the model is run on to learn what its experts see." type:"existingfile" placeholder:"FILE"`
-	CalTokens   int    `name:"calibration-tokens" help:"Tokens of the calibration text that are used." default:"16384"`
+	Method      string `help:"How to find the integers: ${enum}. auto is feedback with a calibration text and search without one." enum:"auto,absmax,search,weighted,feedback" default:"auto"`
+	Calibration string `help:"Text to run the model on, to collect statistics of the experts' inputs." type:"existingfile" placeholder:"FILE"`
+	CalTokens   int    `name:"calibration-tokens" help:"Number of tokens of the calibration text to use." default:"16384"`
 	JSON        bool   `name:"json" help:"Print the result as JSON."`
 }
 
-// calibrationWindow is the number of tokens that see each other while the
-// calibration text is run.
+// calibrationWindow is the number of calibration tokens that attend to each other.
 const calibrationWindow = 512
 
 var cacheMethods = map[string]cache.Method{"absmax": cache.Absmax, "search": cache.Search, "weighted": cache.Weighted, "feedback": cache.Feedback}
 
-// method is the choice of --method.
+// method returns the choice of --method.
 func (c *convertCmd) method() (cache.Method, error) {
 	if c.CalTokens < calibrationWindow {
 		return 0, fmt.Errorf("--calibration-tokens %d: want %d or more", c.CalTokens, calibrationWindow)
@@ -53,7 +52,7 @@ func (c *convertCmd) method() (cache.Method, error) {
 	}
 	m := cacheMethods[c.Method]
 	if m >= cache.Weighted && c.Calibration == "" {
-		return 0, fmt.Errorf("--method %s needs a text: --calibration FILE", m)
+		return 0, fmt.Errorf("--method %s needs a calibration text: --calibration FILE", m)
 	}
 	return m, nil
 }
@@ -64,7 +63,7 @@ func (c *convertCmd) Run(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	c.MaxSeqs, c.Device = 1, config.CPU // files are the same for every device
+	c.MaxSeqs, c.Device = 1, config.CPU // the files are the same for every device
 	src, err := source.Open(c.Model)
 	if err != nil {
 		return err
@@ -76,7 +75,7 @@ func (c *convertCmd) Run(e *console.Env) error {
 	defer s.Close()
 	p := s.Plan.Load.Precision
 	if !p.Integer() {
-		return fmt.Errorf("model %s: its weights stay as they are: nothing to convert (see --cpu-expert-bits)", s.Source.Name)
+		return fmt.Errorf("model %s: nothing to convert: its weights stay as they are (see --cpu-expert-bits)", s.Source.Name)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -87,7 +86,7 @@ func (c *convertCmd) Run(e *console.Env) error {
 			return err
 		}
 	}
-	// The other matrices are made by a load, and kept.
+	// Loading converts the other matrices and keeps them.
 	if err := s.Load(ctx); err != nil {
 		return err
 	}
@@ -103,15 +102,15 @@ func (c *convertCmd) Run(e *console.Env) error {
 
 // converted is what krater convert --json prints.
 type converted struct {
-	Path         string  `json:"path"` // of the experts
+	Path         string  `json:"path"` // file of the experts
 	Bytes        int64   `json:"bytes"`
-	Found        bool    `json:"found"` // there and whole before
+	Found        bool    `json:"found"` // the file existed and is valid
 	Resumed      int     `json:"resumed_layers"`
-	GPUPath      string  `json:"gpu_path,omitempty"` // of the experts laid out for a GPU
+	GPUPath      string  `json:"gpu_path,omitempty"` // file of the experts in a GPU's layout
 	GPUBytes     int64   `json:"gpu_bytes,omitempty"`
 	GPUFound     bool    `json:"gpu_found,omitempty"`
 	Method       string  `json:"method"`
-	MatrixPath   string  `json:"matrix_path"` // of the other matrices
+	MatrixPath   string  `json:"matrix_path"` // file of the other matrices
 	MatrixBytes  int64   `json:"matrix_bytes"`
 	MatricesMade int     `json:"matrices_made"`
 	Seconds      float64 `json:"seconds"`
@@ -121,7 +120,7 @@ func (r *converted) print(w io.Writer) error {
 	line := func(path string, bytes int64, found bool) {
 		what := fmt.Sprintf("made in %.1f s", r.Seconds)
 		if found {
-			what = "was there and is whole"
+			what = "existed and is valid"
 		}
 		if path != "" {
 			fmt.Fprintf(w, "%s: %s, %s\n", path, planner.Size(bytes), what)
@@ -133,7 +132,7 @@ func (r *converted) print(w io.Writer) error {
 	return nil
 }
 
-// experts builds the file of the experts.
+// experts builds the file of experts.
 func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *local.Model, method cache.Method, r *converted) error {
 	set, err := s.Source.Open()
 	if err != nil {
@@ -171,22 +170,22 @@ func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *local.Model
 	return nil
 }
 
-// statistics of what experts see, collected a few layers at a time.
+// statistics describe the inputs of experts. They are collected for a few layers at a time.
 type statistics struct {
 	s      *local.Model
 	model  *direct.Model
 	ids    []int32
-	layers int // collected at once
-	from   int // the first of those in hand
+	layers int // number of layers collected at once
+	from   int // first of the current layers
 	seen   *calibration.Collector
 	err    error
-	done   func(n, all int) // tells how many tokens have been run of all, over all layers
+	done   func(n, all int) // reports how many tokens have run, over all layers
 }
 
-// collectorBytes bounds the memory of what is collected at once.
+// collectorBytes bounds the memory of the statistics collected at once.
 const collectorBytes = 2 << 30
 
-// statistics loads the model as its files hold it and the text.
+// statistics loads the text, and the model as its files hold it.
 func (c *convertCmd) statistics(e *console.Env) (*statistics, error) {
 	f := c.Options.AllIn("bf16")
 	f.PrefillChunk, f.MaxBatchTokens, f.KVCache = calibrationWindow, calibrationWindow, 0
@@ -208,7 +207,7 @@ func (c *convertCmd) statistics(e *console.Env) (*statistics, error) {
 	return st, nil
 }
 
-// read takes up to most tokens of a text and makes the model that runs them.
+// read tokenizes the start of a text and makes the model that runs it.
 func (t *statistics) read(path string, most int) error {
 	const bytesPerToken = 32 // more than any text needs
 	text, err := readText(path, int64(most)*bytesPerToken)
@@ -228,8 +227,7 @@ func (t *statistics) read(path string, most int) error {
 	return err
 }
 
-// expert is cache.Weights.Stats. The text is run again for every few layers,
-// which come in order.
+// expert is cache.Weights.Stats. It runs the text again for every few layers, which come in order.
 func (t *statistics) expert(layer, e int) (in, mid *quant.Hessian, ok bool) {
 	if t.err == nil && (t.from < 0 || layer < t.from || layer >= t.from+t.layers) {
 		t.err = t.collect(layer)

@@ -31,12 +31,12 @@ type doctorReport struct {
 	Plan    *planner.Plan    `json:"plan"`
 	Fits    bool             `json:"fits"`
 	Machine *machine.Machine `json:"machine"`
-	// Strategies is what krater plan recommends for the machine's card, "" without one.
+	// Strategies is the recommendation of krater plan for the machine's GPU; "" without one.
 	Strategies string `json:"strategies,omitempty"`
 }
 
-// Run implements the command: it looks at the machine and at the model's files, and reads no
-// weights. The exit status tells whether the files are whole and the plan fits.
+// Run implements the command. It looks at the machine and at the model's files, and reads no
+// weights. The exit status says whether the files are complete and the plan fits.
 func (c *doctorCmd) Run(e *console.Env) error {
 	src, err := source.Open(c.Model)
 	if err != nil {
@@ -83,7 +83,7 @@ func (c *doctorCmd) Run(e *console.Env) error {
 	return err
 }
 
-// print writes a line a check and the table of the plan.
+// print writes one line per check, and the table of the plan.
 func (r *doctorReport) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, c := range r.Checks {

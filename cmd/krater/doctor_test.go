@@ -220,7 +220,7 @@ func TestRefusal(t *testing.T) {
 		if o.status != 0 || !strings.HasPrefix(readGolden(t).Prompts[0].Answer, strings.TrimSuffix(o.out, "\n")) {
 			t.Errorf("%s: forced: status %d, %q", name, o.status, o.out)
 		}
-		if !strings.Contains(o.err, "going on with --force") || !strings.Contains(o.err, "DOES NOT FIT") {
+		if !strings.Contains(o.err, "continuing because of --force") || !strings.Contains(o.err, "DOES NOT FIT") {
 			t.Errorf("%s: forced: %s", name, o.err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"krater/transport/webui"
 )
 
-// openProfiles adds Go's own profiles.
+// openProfiles adds the profiles of Go's runtime.
 func openProfiles(srv *server.Server) {
 	own := map[string]http.HandlerFunc{"cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}
 	srv.Route("GET /debug/pprof/{name...}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -20,12 +20,12 @@ func openProfiles(srv *server.Server) {
 			h(w, r)
 			return
 		}
-		pprof.Index(w, r) // also heap, goroutine and the others by name
+		pprof.Index(w, r) // also serves heap, goroutine and other profiles by name
 	}))
 }
 
-// openDoors builds the HTTP server with the Responses door and the page of the trace
-// mounted: all share keys, limits, origins and the drain.
+// openDoors builds the HTTP server, with the Responses API and the trace page. All share keys,
+// limits, origins and the drain.
 func openDoors(e engine.Engine, opt server.Options, log zerolog.Logger) (*server.Server, *responses.Door) {
 	srv := server.New(e, opt)
 	door := responses.New(e, responses.Options{

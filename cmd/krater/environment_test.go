@@ -26,10 +26,10 @@ func TestStrangers(t *testing.T) {
 		"KRATER_KVDTYPE=int8", "KRATER_MAX_SEQ=4", "KRATER_TEMPERATURE_OF_THE_ROOM=20", "KRATER_=", "NOKRATER_X=1",
 	})
 	want := []string{
-		"the environment variable KRATER_ is no setting",
-		"the environment variable KRATER_KVDTYPE is no setting; KRATER_KV_DTYPE is one",
-		"the environment variable KRATER_MAX_SEQ is no setting; KRATER_MAX_SEQS is one",
-		"the environment variable KRATER_TEMPERATURE_OF_THE_ROOM is no setting",
+		"the environment variable KRATER_ is not a setting and is ignored",
+		"the environment variable KRATER_KVDTYPE is not a setting and is ignored; did you mean KRATER_KV_DTYPE?",
+		"the environment variable KRATER_MAX_SEQ is not a setting and is ignored; did you mean KRATER_MAX_SEQS?",
+		"the environment variable KRATER_TEMPERATURE_OF_THE_ROOM is not a setting and is ignored",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
@@ -39,7 +39,7 @@ func TestStrangers(t *testing.T) {
 // TestStrangersAreTold: by commands on standard error, by a server in its log.
 func TestStrangersAreTold(t *testing.T) {
 	t.Setenv("KRATER_LISTNE", "x")
-	const words = "KRATER_LISTNE is no setting; KRATER_LISTEN is one"
+	const words = "KRATER_LISTNE is not a setting and is ignored; did you mean KRATER_LISTEN?"
 	var out, log bytes.Buffer
 	for args, want := range map[string]int{"version": 0, "serve --print-config": 0, "bench serve --url http://127.0.0.1:1": 1} {
 		log.Reset()

@@ -67,10 +67,10 @@ func TestPlanTable(t *testing.T) {
 		t.Fatalf("status %d\n%s", o.status, o.err)
 	}
 	for _, words := range []string{
-		"\ndeepseek-v2-lite on NVIDIA RTX 2000 Ada, 6.0 GiB of its memory, routing zipf",
-		"reads 206 GB/s (assumed)", "Good Processor, 2 threads", "Prefill, tok/s by prompt", "Decode, tok/s of all streams at 2048 tokens, in what layer_grouped:26 leaves",
+		"\ndeepseek-v2-lite on NVIDIA RTX 2000 Ada, 6.0 GiB of its memory, zipf routing",
+		"reads 206 GB/s (assumed)", "Good Processor, 2 threads", "Prefill, tok/s by prompt", "Decode, tok/s of all streams at 2048 tokens of context, in the memory that layer_grouped:26 leaves",
 		"\n>  layer_grouped:26 ", "\n>  hot_cached_static ", "no room for all: 1664 experts, 6.9 GiB; 581 fit", "GB at 2048",
-		"; decode hot_cached_static, ", "predicted for NVIDIA RTX 2000 Ada (as asked for)",
+		"; decode hot_cached_static, ", "predicted for NVIDIA RTX 2000 Ada (named by --card)",
 		"\n   static_pin, weighted_pin: ",
 		"\nflags: --prefill-strategy layer_grouped:26 --decode-strategy hot_cached_static\n", // which lends its slots
 	} {
@@ -192,9 +192,9 @@ func TestPlanRates(t *testing.T) {
 		t.Errorf("status %d: %s", o.status, o.err)
 	}
 	for want, args := range map[string][]string{
-		"neither a known card (rtx-3090":     {"--card", "voodoo"},
-		"it describes no card":               {"--card", cpu},
-		"it describes no processors":         {"--cpu", card},
+		"neither a known GPU (rtx-3090":      {"--card", "voodoo"},
+		"it describes no GPU":                {"--card", cpu},
+		"it describes no CPUs":               {"--cpu", card},
 		"version 7":                          {"--card", write("new.json", `{"krater_rates":7}`)},
 		"unexpected end":                     {"--cpu", write("cut.json", `{"krater_rates":1,`)},
 		"incomplete description: tflops":     {"--card", write("thin.json", `{"krater_rates":1,"card":{"memory_gib":1,"memory_gbps":1,"copy_gbps":1}}`)},
@@ -391,7 +391,7 @@ func TestDoctorAdvises(t *testing.T) {
 		t.Errorf("%s", o.out)
 	}
 	m.GPUs[0].Name = "Voodoo"
-	if r := report(t, m, 0); !strings.Contains(r.Strategies, "nothing is known of the card Voodoo") {
+	if r := report(t, m, 0); !strings.Contains(r.Strategies, "no rates are known for the GPU Voodoo") {
 		t.Errorf("%s", r.Strategies)
 	}
 }

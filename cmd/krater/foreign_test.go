@@ -22,7 +22,7 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		"serve --port --host x":               "unknown flag --port: use --listen 127.0.0.1:PORT",
 		"run --port 9000 hi":                  "unknown flag --port: use --listen 127.0.0.1:9000",
 		"serve -m /models/x":                  "unknown flag -m: use --model DIR",
-		"serve -c 4096":                       "unknown flag -c: every model is served with its whole context; --kv-cache SIZE",
+		"serve -c 4096":                       "unknown flag -c: every model is served with its full context; --kv-cache SIZE",
 		"serve --ctx-size 4096":               "--kv-cache SIZE",
 		"serve --max-model-len 4096":          "--kv-cache SIZE",
 		"serve -ngl 99":                       "unknown flag -ngl: with --device cuda all layers are on the GPU",
@@ -32,9 +32,9 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		"serve -tp 2":                         "unknown flag -tp: Krater uses one GPU",
 		"serve --gpu-memory-utilization .9":   "use --vram SIZE",
 		"serve --api-key-file keys":           "use --api-keys FILE",
-		"serve --api-key secret":              "krater serve takes --api-keys FILE",
+		"serve --api-key secret":              "use --api-keys FILE (krater serve)",
 		"serve --temperature 0":               "unknown flag --temperature: it is one of krater run, krater chat",
-		"launch acme/none":                    "krater: acme/none: no such file or folder, and Krater downloads nothing: fetch it with hf download acme/none",
+		"launch acme/none":                    "krater: acme/none: no such file or folder, and Krater does not download models: download it with hf download acme/none",
 		"serve -v":                            "--log-level debug",
 		"run --temp 0 hi":                     "use --temperature 0",
 		"run -n 20 hi":                        "use --max-tokens 20",
@@ -45,13 +45,13 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		"run --listen 127.0.0.1:1 hi":         "unknown flag --listen: it is one of krater launch, krater serve",
 		"serve --modle x":                     `did you mean "--model"?`,
 		"serve --spam -- --host":              "unknown flag --spam",
-		"pull llama3":                         "there is no command pull: Krater downloads nothing: name a model's folder with --model DIR; krater launch",
+		"pull llama3":                         "there is no command pull: Krater does not download models: name a model's folder with --model DIR; krater launch",
 		"list":                                "there is no command list: krater launch shows",
 		"trace pull":                          "there is no command pull (see krater trace --help)",
 		"serve deepseek-ai/DeepSeek-V2-Lite":  "unexpected argument deepseek-ai/DeepSeek-V2-Lite: a model is named with --model DIR",
-		"serve --model deepseek-ai/DeepSeek3": "--model: deepseek-ai/DeepSeek3: no such file or folder, and Krater downloads nothing: fetch it with hf download deepseek-ai/DeepSeek3, and name the folder that it prints; krater launch finds models (see krater serve --help)",
-		"serve --model llama3":                "--model: llama3: no such file or folder, and Krater downloads nothing: fetch the model's safetensors with hf download",
-		"run --model ./nothing hi":            "--model: nothing: no such file or folder, and Krater downloads nothing; krater launch finds models",
+		"serve --model deepseek-ai/DeepSeek3": "--model: deepseek-ai/DeepSeek3: no such file or folder, and Krater does not download models: download it with hf download deepseek-ai/DeepSeek3, and name the folder that it prints; krater launch finds models (see krater serve --help)",
+		"serve --model llama3":                "--model: llama3: no such file or folder, and Krater does not download models: download the model's safetensors with hf download",
+		"run --model ./nothing hi":            "--model: nothing: no such file or folder, and Krater does not download models; krater launch finds models",
 	} {
 		t.Setenv("HF_HUB_CACHE", t.TempDir())
 		t.Setenv("COLUMNS", "100")
@@ -65,7 +65,7 @@ func TestFlagsOfOtherServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := cmdline.Strangers(ctx.Model, []string{"KRATER_MAX_MODEL_LEN=1"}); len(got) != 1 || !strings.Contains(got[0], "as a flag: every model is served with its whole context") {
+	if got := cmdline.Strangers(ctx.Model, []string{"KRATER_MAX_MODEL_LEN=1"}); len(got) != 1 || !strings.Contains(got[0], "as a flag: every model is served with its full context") {
 		t.Errorf("in the environment: %q", got)
 	}
 	if o := krater(t, "", "serve", "--config", write(t, "k.yaml", "port: 9000\nspam: 1\n")); !strings.Contains(o.err, "port (use --listen 127.0.0.1:PORT), spam") {
@@ -88,9 +88,9 @@ func TestModelsThatAreNotThere(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		"Acme/tiny":               "Hugging Face's cache has the model: --model " + snapshot,
-		write(t, "x.gguf", "G"):   "GGUF files cannot be read",
+		write(t, "x.gguf", "G"):   "GGUF files are not supported",
 		write(t, "x.bin", "G"):    "it is a file: name the model's folder",
-		filepath.Join(hub, "not"): "no such file or folder, and Krater downloads nothing; krater launch finds models",
+		filepath.Join(hub, "not"): "no such file or folder, and Krater does not download models; krater launch finds models",
 	} {
 		refuses(t, 2, []string{"serve", "--model", path}, "--model: "+path+": ", want)
 	}

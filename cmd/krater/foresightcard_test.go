@@ -29,7 +29,7 @@ func TestForesightOnCard(t *testing.T) {
 		return o
 	}
 	plain := ask()
-	if _, known := rates.Known(name); !known && !strings.Contains(plain.err, "nothing is known of the card "+name) {
+	if _, known := rates.Known(name); !known && !strings.Contains(plain.err, "the rates of the GPU "+name+" are unknown") {
 		t.Errorf("%s", plain.err)
 	}
 	card, _ := rates.Named("rtx-4090")

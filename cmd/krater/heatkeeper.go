@@ -16,11 +16,11 @@ import (
 	"krater/stages/source"
 )
 
-// heatFlags are those of a server that keeps a heat map.
+// heatFlags are the flags of a server that keeps a heat map.
 type heatFlags struct {
-	HeatFile      string        `name:"heat-file" help:"Read a heat map from this file and keep it up to date with what the routers choose." type:"path" placeholder:"FILE"`
-	HeatSaveEvery time.Duration `name:"heat-save-every" help:"Time between two saves of it; it is saved at the end too." default:"5m"`
-	HeatSample    int           `name:"heat-sample" help:"Of how many batches one is counted; 0: none." default:"8"`
+	HeatFile      string        `name:"heat-file" help:"File of a heat map: it is read at the start, and kept up to date with the routers' choices." type:"path" placeholder:"FILE"`
+	HeatSaveEvery time.Duration `name:"heat-save-every" help:"Time between saves of the heat map, which is also saved at the end." default:"5m"`
+	HeatSample    int           `name:"heat-sample" help:"Count the routers' choices in one of every N batches; 0: never." default:"8"`
 }
 
 func (f *heatFlags) check() error {
@@ -33,7 +33,7 @@ func (f *heatFlags) check() error {
 	return nil
 }
 
-// sample is the flag as actors.Options takes it.
+// sample returns the flag in the form of actors.Options.
 func (f *heatFlags) sample() int {
 	if f.HeatSample == 0 {
 		return -1
@@ -41,7 +41,8 @@ func (f *heatFlags) sample() int {
 	return f.HeatSample
 }
 
-// refusal is why the file cannot be of a model, nil if there is none yet or a new one is begun.
+// refusal returns why the file does not belong to the model; nil if the file is missing or damaged,
+// since a new one is then begun.
 func (f *heatFlags) refusal(src *source.Source) error {
 	if f.HeatFile == "" {
 		return nil
@@ -64,7 +65,7 @@ func (f *heatFlags) refusal(src *source.Source) error {
 	return fmt.Errorf("--heat-file %s: %w", f.HeatFile, err)
 }
 
-// readHeat reads the file of a prepared session, before its experts are placed.
+// readHeat reads the file before the experts of a prepared model are placed.
 func (c *serveCmd) readHeat(s *local.Model, log zerolog.Logger) error {
 	s.HeatSample = c.heatFlags.sample()
 	if c.HeatFile == "" {
@@ -77,8 +78,8 @@ func (c *serveCmd) readHeat(s *local.Model, log zerolog.Logger) error {
 	return err
 }
 
-// counted is what the file has counted, for choosing strategies; nil where it cannot be read,
-// of which readHeat tells.
+// counted returns the counts of the file, for choosing strategies; nil if it cannot be read, which
+// readHeat reports.
 func (f *heatFlags) counted() [][]uint32 {
 	if f.HeatFile == "" {
 		return nil
@@ -90,7 +91,7 @@ func (f *heatFlags) counted() [][]uint32 {
 	return m.Scaled()
 }
 
-// followHeat begins to keep the file of a session that serves.
+// followHeat starts to keep the file of a model that serves.
 func (c *serveCmd) followHeat(s *local.Model, p *actors.Pipeline, log zerolog.Logger) (err error) {
 	if c.HeatFile == "" || c.HeatSample == 0 {
 		return nil
@@ -100,8 +101,8 @@ func (c *serveCmd) followHeat(s *local.Model, p *actors.Pipeline, log zerolog.Lo
 	return err
 }
 
-// keepHeat saves now and then, and once more when its result is called, after the last
-// batch.
+// keepHeat saves the file regularly, and once more when the returned function is called, after the
+// last batch.
 func (c *serveCmd) keepHeat(log zerolog.Logger) (end func()) {
 	if c.keeper == nil {
 		return func() {}

@@ -25,15 +25,15 @@ type heatmapCmd struct {
 	source.Folder
 	config.Options
 	benches.Output
-	Text   string   `help:"Warm up on this text; special tokens in it are recognised. Default, unless --load names maps: the model's own heldout.txt." type:"existingfile" placeholder:"FILE"`
-	Tokens int      `help:"Use only this many tokens of the text; 0: all." default:"0"`
-	Window int      `help:"Tokens of a window; each runs on its own from position 0." default:"512"`
-	Load   []string `help:"Maps to start from, added up; without --text the model is not run." type:"existingfile" placeholder:"FILE"`
-	Keep   float64  `help:"Weight of what --load brings beside the warm-up: 0.5 lets it count half." default:"1"`
-	Save   string   `help:"Write the map into a file, such as krater serve takes with --heat-file." type:"path" placeholder:"FILE"`
+	Text   string   `help:"Text to run the model on; special tokens in it are recognised. Default, unless --load names maps: the model's own heldout.txt." type:"existingfile" placeholder:"FILE"`
+	Tokens int      `help:"Number of tokens of the text to use; 0: all." default:"0"`
+	Window int      `help:"Tokens per window. Each window runs separately, from position 0." default:"512"`
+	Load   []string `help:"Heat maps to start from, added up. Without --text the model then does not run." type:"existingfile" placeholder:"FILE"`
+	Keep   float64  `help:"Weight of the maps of --load next to the text: 0.5 counts them half." default:"1"`
+	Save   string   `help:"Write the map into a file, for krater serve --heat-file." type:"path" placeholder:"FILE"`
 }
 
-// heldoutText is the text that a model's folder may bring for a warm-up.
+// heldoutText is the text that a model's folder may contain for this command.
 const heldoutText = "heldout.txt"
 
 // Run implements the command.
@@ -81,7 +81,7 @@ func (c *heatmapCmd) Run(e *console.Env) error {
 func (c *heatmapCmd) check() error {
 	switch {
 	case c.Window < 1:
-		return errors.New("--window: a window needs a token or more")
+		return errors.New("--window: want 1 token or more")
 	case c.Tokens < 0:
 		return errors.New("--tokens: want 0 or more")
 	}
@@ -103,9 +103,9 @@ func (c *heatmapCmd) warmUp(e *console.Env, src *source.Source, m *heat.Map) err
 		ids = ids[:c.Tokens]
 	}
 	if len(ids) == 0 {
-		return errors.New("--text: there is nothing in it")
+		return errors.New("--text: the text is empty")
 	}
-	// Windows start empty: one sequence, whose rows fit into a step where they may.
+	// Windows start empty: one sequence, whose rows fit into one step if possible.
 	f := c.Options
 	f.PrefillChunk = f.Chunk(0)
 	f.MaxSeqs, f.MaxBatchTokens = 1, min(c.Window, f.PrefillChunk)
@@ -130,7 +130,7 @@ func (c *heatmapCmd) warmUp(e *console.Env, src *source.Source, m *heat.Map) err
 	return m.Merge(p.Heat(m.Identity))
 }
 
-// windows runs each window of a text on its own, and tells how far it is.
+// windows runs each window of a text separately, and reports progress.
 func windows(r drive.Runner, ids []int32, window int, done func(tokens int)) error {
 	for from := 0; from < len(ids); from += window {
 		part := ids[from:min(from+window, len(ids))]
@@ -142,19 +142,19 @@ func windows(r drive.Runner, ids []int32, window int, done func(tokens int)) err
 	return nil
 }
 
-// text is what the model is warmed up on.
+// text returns the text to run the model on.
 func (c *heatmapCmd) text(src *source.Source) (string, error) {
 	if c.Text != "" {
 		return readText(c.Text, textMaxBytes)
 	}
 	data, err := src.Read(heldoutText, true)
 	if err == nil && data == nil {
-		err = fmt.Errorf("model %s brings no %s: name a text with --text", src.Name, heldoutText)
+		err = fmt.Errorf("model %s has no %s: name a text with --text", src.Name, heldoutText)
 	}
 	return string(data), err
 }
 
-// heatReport is a map with what it is of.
+// heatReport is a map and what it was counted on.
 type heatReport struct {
 	Model string `json:"model"`
 	heat.Report
@@ -176,7 +176,7 @@ func (c *heatmapCmd) show(e *console.Env, r heatReport, m *heat.Map) error {
 // text prints the skew of every layer as a table.
 func (r *heatReport) text(w io.Writer) error {
 	b := &strings.Builder{}
-	fmt.Fprintf(b, "%s: %d tokens, %d layers of %d experts, %d a token\n\n", r.Model, r.Seen, len(r.Layers), r.Experts, r.TopK)
+	fmt.Fprintf(b, "%s: %d tokens, %d layers of %d experts, %d per token\n\n", r.Model, r.Seen, len(r.Layers), r.Experts, r.TopK)
 	fmt.Fprintf(b, "%7s  %29s  %9s  %17s\n", "", "% of rows at the hottest", "", "entropy")
 	fmt.Fprintf(b, "%7s  %5s  %6s  %6s  %6s  %9s  %5s  %10s\n", "layer", "one", "10 %", "25 %", "50 %", "used", "bits", "of even's")
 	row := func(name string, s heat.Skew) {
@@ -188,20 +188,20 @@ func (r *heatReport) text(w io.Writer) error {
 	}
 	row("all", r.Whole)
 	if len(r.Layers) > 1 {
-		fmt.Fprintf(b, "\nall: the hottest of all %d experts of all layers, layers counting alike\n", r.Whole.Experts)
+		fmt.Fprintf(b, "\nall: the hottest of the %d experts of all layers; every layer has the same weight\n", r.Whole.Experts)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// curvePoints is how many points of the curve of all experts are drawn.
+// curvePoints is the number of points drawn of the curve of all experts.
 const curvePoints = 400
 
-// figures are the picture of a map: layers by experts, and the skew of each layer.
+// figures draws a map: layers by experts, and the skew of each layer.
 func (r *heatReport) figures(m *heat.Map) []plot.Figure {
 	of := fmt.Sprintf("%s, %d tokens", r.Model, r.Seen)
 	h := &plot.Heat{Title: "Rows at each expert, as a multiple of an even share: " + of, X: "expert", Y: "layer"}
-	c := &plot.Curves{Title: "Work that the hottest experts do: " + of, X: "hottest experts, % of all", Y: "rows at them, % of all"}
+	c := &plot.Curves{Title: "Share of rows at the hottest experts: " + of, X: "hottest experts, % of all", Y: "rows at them, % of all"}
 	for _, l := range r.Layers {
 		h.Rows = append(h.Rows, fmt.Sprint(l.Layer))
 		var sum uint64
@@ -221,7 +221,7 @@ func (r *heatReport) figures(m *heat.Map) []plot.Figure {
 	return []plot.Figure{h, c}
 }
 
-// curve is that of a map in percent, at so many points after the first.
+// curve returns the curve of a map in percent, with the given number of points after the first.
 func curve(name string, c heat.Curve, points int) plot.Curve {
 	out := plot.Curve{Name: name, Y: make([]float64, points+1)}
 	for i := range out.Y {

@@ -146,7 +146,7 @@ func TestHeatmapFiles(t *testing.T) {
 	for _, name := range []string{"map.svg", "map.png"} {
 		table := answers(t, "", "heatmap", "--load", file("sum"), "--plot", file(name))
 		lines := strings.Split(table, "\n")
-		if !strings.HasPrefix(table, fmt.Sprintf("krater-tiny: %d tokens, 6 layers of 32 experts, 4 a token\n", sum.Tokens)) || len(lines) != 14 {
+		if !strings.HasPrefix(table, fmt.Sprintf("krater-tiny: %d tokens, 6 layers of 32 experts, 4 per token\n", sum.Tokens)) || len(lines) != 14 {
 			t.Errorf("%s", table)
 		}
 		if row := strings.Fields(lines[4]); len(row) != 8 || row[0] != "1" || row[5] != fmt.Sprintf("%d/32", again.Layers[0].Used) || row[3] != fmt.Sprintf("%.1f", 100*again.Layers[0].Share25) {
@@ -192,7 +192,7 @@ func TestHeatmapRefusals(t *testing.T) {
 		"--keep":            {"--load", file("a"), "--keep", "2"},
 		"--window":          {"--window", "0"},
 		"--tokens":          {"--tokens=-1"},
-		"nothing in it":     {"--text", write(t, "empty", "")},
+		"the text is empty": {"--text", write(t, "empty", "")},
 		"the context is":    {"--window", "4096", "--tokens", "10"},
 		"no such file":      {"--load", file("a"), "--save", file("no/map")},
 		"--prefill-share 0": {"--prefill-share", "0"},

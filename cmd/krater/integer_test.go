@@ -92,10 +92,10 @@ func TestConvertMatrices(t *testing.T) {
 // TestConvertRefuses: what there is nothing to do for, and what lacks a text.
 func TestConvertRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"nothing to convert":        {},
-		"--calibration FILE":        {"--cpu-expert-bits", "4", "--method", "feedback"},
-		"--calibration-tokens 1":    {"--cpu-expert-bits", "4", "--calibration-tokens", "1"},
-		"leave the flags of single": {"--precision", "int4", "--cpu-expert-bits", "8"},
+		"nothing to convert":         {},
+		"--calibration FILE":         {"--cpu-expert-bits", "4", "--method", "feedback"},
+		"--calibration-tokens 1":     {"--cpu-expert-bits", "4", "--calibration-tokens", "1"},
+		"remove the flags of single": {"--precision", "int4", "--cpu-expert-bits", "8"},
 	} {
 		if o := krater(t, "", append([]string{"convert"}, args...)...); o.status != 1 || !strings.Contains(o.err, want) {
 			t.Errorf("%v: status %d: %s", args, o.status, o.err)

@@ -16,26 +16,25 @@ import (
 	"krater/transport/server"
 )
 
-// keyring is the file of API keys: their hashes and, for those that have one, the range of
-// priorities that their requests may ask for. A nil keyring asks for no key.
+// keyring is the file of API keys: their hashes, and for some of them the range of priorities that
+// their requests may ask for. A nil keyring asks for no key.
 type keyring struct {
 	hashes []server.KeyHash
 	ranges map[string]*keyRange // by owner
 	log    zerolog.Logger
 }
 
-// keyRange is the priorities of one key.
+// keyRange is the range of priorities of one key.
 type keyRange struct {
 	line, low, high int
-	told            atomic.Bool // that it was exceeded
+	told            atomic.Bool // a request outside the range has been logged
 }
 
 // rangeField begins the last word of a line that has a range.
 const rangeField = "priority="
 
-// readKeys reads a file of API keys, one a line. Blank lines and lines that begin with # are left
-// out. A line may end with a range of priorities: "KEY priority=-10..10". Only hashes are
-// kept.
+// readKeys reads a file of API keys, one per line. It skips blank lines and lines that begin with
+// #. A line may end with a range of priorities: "KEY priority=-10..10". Only hashes are kept.
 func readKeys(path string, log zerolog.Logger) (*keyring, error) {
 	data, err := files.Read(path, keysMaxBytes)
 	if err != nil {
@@ -56,7 +55,7 @@ func readKeys(path string, log zerolog.Logger) (*keyring, error) {
 			own.line, key = n, strings.TrimSpace(key[:at])
 		}
 		if len(key) < 8 {
-			return nil, fmt.Errorf("--api-keys: line %d: a key of fewer than 8 characters", n)
+			return nil, fmt.Errorf("--api-keys: line %d: the key has fewer than 8 characters", n)
 		}
 		hash := server.HashKey(key)
 		ring.hashes = append(ring.hashes, hash)
@@ -86,8 +85,8 @@ func parseRange(text string) (*keyRange, error) {
 	return r, nil
 }
 
-// clip puts the priority that a request asks for into the range of its key. The first one outside
-// is logged for each key.
+// clip limits the priority that a request asks for to the range of its key. It logs the first such
+// request of each key.
 func (k *keyring) clip(owner string, priority int) int {
 	if k == nil {
 		return priority

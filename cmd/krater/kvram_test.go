@@ -142,6 +142,6 @@ func blocksAreTraced(t *testing.T, tracks []trace.Track) {
 func TestEvictedBlocksAreKept(t *testing.T) {
 	evictedAreKept(t, "--device", "hostsim")
 	evictedAreKept(t, "--device", "hostsim", "--layer-groups", "2", "--kv-dtype", "int8")
-	refuses(t, 1, []string{"run", "--kv-ram", "1GiB", "hello"}, "--kv-ram", "--kv-cache makes it larger")
+	refuses(t, 1, []string{"run", "--kv-ram", "1GiB", "hello"}, "--kv-ram", "make it larger with --kv-cache")
 	refuses(t, 1, []string{"run", "--device", "hostsim", "--kv-ram", "1KiB", "hello"}, "--kv-ram 1KiB", "one block")
 }

@@ -12,13 +12,13 @@ import (
 	"krater/transport/webui"
 )
 
-// lateEngine stands in for an engine that is still loading, so that the doors
-// can open first: /health answers at once, /ready when the model is there.
+// lateEngine stands in for an engine that is still loading, so that the server can listen first:
+// /health answers at once, and /ready reports when the model is loaded.
 type lateEngine struct {
 	name     string
 	start    time.Time
-	keys     *keyring       // whose ranges hold for every door
-	progress *term.Progress // of the load
+	keys     *keyring       // its ranges of priorities apply to every API
+	progress *term.Progress // progress of the load
 	engine   atomic.Pointer[engine.Engine]
 }
 
@@ -94,7 +94,7 @@ func (l *lateEngine) Render(ctx context.Context, c *engine.Chat) (string, error)
 	return e.Render(ctx, c)
 }
 
-// inside is the engine as it may be looked into, nil while it is loading.
+// inside returns the engine for inspection; nil while it is loading.
 func (l *lateEngine) inside() webui.Source {
 	e, err := l.get()
 	if err != nil {

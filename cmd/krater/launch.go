@@ -31,17 +31,17 @@ import (
 )
 
 type launchCmd struct {
-	Folders []string `arg:"" optional:"" help:"Models, or folders that hold some; default: the current folder. Hugging Face's cache is looked through too." type:"existingdir"`
-	Save    string   `help:"File that the settings are written to, as krater serve --config reads them." type:"path" default:"krater.yaml" placeholder:"FILE"`
-	Listen  string   `help:"Address that the server listens on; default: the file's, else 127.0.0.1:8080." placeholder:"HOST:PORT"`
+	Folders []string `arg:"" optional:"" help:"Folders of models, or folders that contain some; default: the current folder. Hugging Face's cache is always searched." type:"existingdir"`
+	Save    string   `help:"File to write the settings to, for krater serve --config." type:"path" default:"krater.yaml" placeholder:"FILE"`
+	Listen  string   `help:"Address for the server to listen on; default: the one in the file, or 127.0.0.1:8080." placeholder:"HOST:PORT"`
 }
 
-// Run implements the command: the wizard, and then what was chosen in it.
+// Run implements the command: it shows the wizard and then runs the action chosen there.
 func (c *launchCmd) Run(e *console.Env) error {
 	in, inOK := e.In.(*os.File)
 	out, outOK := e.Out.(*os.File)
 	if !inOK || !outOK || !term.Is(in) || !term.Is(out) {
-		return errors.New("launch needs a terminal; elsewhere write the settings into a file: krater serve --print-config shows them all")
+		return errors.New("launch needs a terminal; without one, write a settings file yourself: krater serve --print-config shows all settings")
 	}
 	w := c.wizard(e, e.Here())
 	if err := wizard.Run(w, in, out); err != nil {
@@ -49,7 +49,7 @@ func (c *launchCmd) Run(e *console.Env) error {
 	}
 	switch w.Done {
 	case wizard.Save:
-		fmt.Fprintf(e.Out, "%s is written; start with: krater serve --config %s\n", c.Save, c.Save)
+		fmt.Fprintf(e.Out, "wrote %s; start with: krater serve --config %s\n", c.Save, c.Save)
 	case wizard.Serve:
 		return c.then(e, "serve", "--config", c.Save)
 	case wizard.Start:
@@ -60,7 +60,7 @@ func (c *launchCmd) Run(e *console.Env) error {
 	return nil
 }
 
-// flags are the settings that were chosen, and those that the file has besides, as flags of a command.
+// flags returns the chosen settings, and the other settings of the file, as flags of a command.
 func (c *launchCmd) flags(w *wizard.Wizard, command string) (flags []string) {
 	_, others := storedSettings(c.Save, slices.Clone(w.Fields))
 	for name, value := range otherSettings(others.with(settled(w.Settings()))).of(command) {
@@ -70,7 +70,7 @@ func (c *launchCmd) flags(w *wizard.Wizard, command string) (flags []string) {
 	return flags
 }
 
-// then runs another command, and says which.
+// then runs another command, and prints its command line.
 func (c *launchCmd) then(e *console.Env, command ...string) error {
 	line := "krater"
 	for _, word := range command {
@@ -87,17 +87,17 @@ func (c *launchCmd) then(e *console.Env, command ...string) error {
 	return nil
 }
 
-// plainWord needs no quotes in a shell.
+// plainWord matches words that need no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[\w./:=,@%+-]+$`)
 
-// wizard is what there is to choose on a machine.
+// wizard describes the choices of a machine.
 func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 	folders := c.Folders
 	if len(folders) == 0 {
 		folders = []string{"."}
 	}
 	models := []wizard.Option{{Label: "krater-tiny, built in"}}
-	at := 0 // what was found and can be run, rather than the small one
+	at := 0 // prefer a model that was found and can run
 	for i, f := range wizard.Find(folders, wizard.Hubs()) {
 		models = append(models, wizard.Option{Label: term.Shown(f.Name + "  " + f.Dir), Value: f.Dir})
 		if at == 0 && runs(f.Dir) {
@@ -107,11 +107,11 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 	cards := launchCards()
 	fields := []wizard.Field{
 		{Key: "model", Title: "Model", Help: foundWhere(folders, len(models)-1), Options: models, At: at},
-		{Key: "gpu", Title: "Device", Help: "Where the layers are computed.", Options: deviceOptions(cards)},
-		{Key: "vram", Title: "GPU memory", Help: "How much memory of the GPU the model may use.", Options: vramOptions(cards)},
-		{Key: "precision", Title: "Precision", Help: "By part: large models keep experts in 4 bits, the rest in 8 or 16.", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
-		{Key: "kv-dtype", Title: "KV cache", Help: "Type of the keys and values that are kept of every token.", Options: options("", "bf16", "fp8", "fp8", "int8", "int8", "f32", "f32")},
-		{Key: "max-seqs", Title: "Streams", Help: "How many requests run at the same time.", Options: options("", "32", "1", "1", "4", "4", "8", "8", "16", "16", "64", "64", "128", "128")},
+		{Key: "gpu", Title: "Device", Help: "Device that computes the layers.", Options: deviceOptions(cards)},
+		{Key: "vram", Title: "GPU memory", Help: "GPU memory that the model may use.", Options: vramOptions(cards)},
+		{Key: "precision", Title: "Precision", Help: "auto: large models keep experts in 4 bits, the rest in 8 or 16.", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
+		{Key: "kv-dtype", Title: "KV cache", Help: "Type of the keys and values that are kept for every token.", Options: options("", "bf16", "fp8", "fp8", "int8", "int8", "f32", "f32")},
+		{Key: "max-seqs", Title: "Streams", Help: "Number of requests that run at the same time.", Options: options("", "32", "1", "1", "4", "4", "8", "8", "16", "16", "64", "64", "128", "128")},
 		{Key: "prefill-strategy", Title: "Prefill strategy", Help: "Where the experts of a prompt are computed (docs/strategies.md).", Options: strategyOptions()},
 		{Key: "decode-strategy", Title: "Decode strategy", Help: "Where the experts of generated tokens are computed.", Options: strategyOptions()},
 		{Key: "listen", Title: "Address", Help: "0.0.0.0 opens the server to the network; --listen HOST:PORT adds an address.", Options: options("", "127.0.0.1:8080", "127.0.0.1:8000", "127.0.0.1:8000", "0.0.0.0:8080", "0.0.0.0:8080")},
@@ -132,7 +132,7 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 	}
 }
 
-// runs reports whether a folder's model is of a family that can be run.
+// runs reports whether a folder's model is of a supported family.
 func runs(dir string) bool {
 	src, err := source.Open(dir)
 	if err != nil {
@@ -142,7 +142,7 @@ func runs(dir string) bool {
 	return err == nil
 }
 
-// foundWhere says how many models there are in what was looked through.
+// foundWhere says how many models were found, and in which folders.
 func foundWhere(folders []string, n int) string {
 	in := strings.Join(folders, ", ")
 	if in == "." {
@@ -154,10 +154,10 @@ func foundWhere(folders []string, n int) string {
 	return fmt.Sprintf("%s found in %s and Hugging Face's cache.", planner.Count(n, "model"), in)
 }
 
-// cardFields mean nothing on the processor.
+// cardFields are the fields that apply to a GPU only.
 var cardFields = []string{"vram", "prefill-strategy", "decode-strategy"}
 
-// settled has the device of a choice of one field: gpu names a card, "" the processor.
+// settled sets the device of a choice from one field: gpu names a GPU, "" the CPU.
 func settled(s wizard.Settings) wizard.Settings {
 	if s["gpu"] != "" {
 		s["device"] = "cuda"
@@ -165,7 +165,7 @@ func settled(s wizard.Settings) wizard.Settings {
 	return s
 }
 
-// options are pairs of value and label.
+// options builds pairs of value and label.
 func options(pairs ...string) []wizard.Option {
 	var list []wizard.Option
 	for i := 0; i < len(pairs); i += 2 {
@@ -174,7 +174,7 @@ func options(pairs ...string) []wizard.Option {
 	return list
 }
 
-// deviceOptions are the processor and the cards that this build can use.
+// deviceOptions returns the CPU and the GPUs that this build can use.
 func deviceOptions(cards []launchCard) []wizard.Option {
 	list := options("", "CPU")
 	for i, c := range cards {
@@ -183,7 +183,7 @@ func deviceOptions(cards []launchCard) []wizard.Option {
 	return list
 }
 
-// vramOptions are parts of the largest card.
+// vramOptions returns parts of the largest GPU's memory.
 func vramOptions(cards []launchCard) []wizard.Option {
 	list := options("", "all of it")
 	for _, gib := range []int64{8, 12, 16, 24, 40, 60} {
@@ -208,11 +208,11 @@ type launchCard struct {
 	memory int64
 }
 
-// cardsMax bounds the cards that are looked for.
+// cardsMax bounds the number of GPUs that are looked for.
 const cardsMax = 16
 
-// launchCards opens each GPU for a moment to learn its name and memory. They are asked for one
-// after the other, since a container may hide the bus.
+// launchCards opens each GPU briefly to learn its name and memory. It tries one index after the
+// other, because a container may hide the bus.
 func launchCards() []launchCard {
 	var cards []launchCard
 	for i := range cardsMax {
@@ -226,7 +226,7 @@ func launchCards() []launchCard {
 	return cards
 }
 
-// machineLines tell what the machine is.
+// machineLines describe the machine.
 func machineLines(m *machine.Machine) []string {
 	lines := []string{fmt.Sprintf("%s, %s free of %s", m.CPU.Model, planner.Size(m.Available()), planner.Size(m.Total()))}
 	for _, g := range m.GPUs {
@@ -235,7 +235,7 @@ func machineLines(m *machine.Machine) []string {
 	return lines
 }
 
-// serveFlags are the flags of krater serve with settings: the way every start takes.
+// serveFlags returns the flags of krater serve with these settings, parsed as at every start.
 func serveFlags(s wizard.Settings) (*serveCmd, error) {
 	args := []string{"serve"}
 	for k, v := range s {
@@ -246,7 +246,7 @@ func serveFlags(s wizard.Settings) (*serveCmd, error) {
 	return &c.Serve, err
 }
 
-// estimate plans a choice: nothing is loaded.
+// estimate plans a choice without loading anything.
 func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards []launchCard) (o wizard.Outlook) {
 	trouble := func(err error) wizard.Outlook {
 		o.Trouble = strings.Join(strings.Fields(err.Error()), " ")
@@ -291,8 +291,8 @@ func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards
 	return o
 }
 
-// measureFor measures the machine for a choice, as krater plan --measure does, and keeps what comes
-// of it. The screen is not written to.
+// measureFor measures the machine for a choice, as krater plan --measure does, and keeps the
+// result. It does not write to the screen.
 func measureFor(e *console.Env, s wizard.Settings, m *machine.Machine, tell func(term.State)) error {
 	f, err := serveFlags(s)
 	if err != nil {
@@ -313,15 +313,15 @@ func measureFor(e *console.Env, s wizard.Settings, m *machine.Machine, tell func
 		return err
 	}
 	if predict.Kept(f.CacheDir, predict.Identity(m, f.ThreadCount())) == nil {
-		return errors.New("what was measured cannot be kept: --cache-dir names a folder for it")
+		return errors.New("cannot keep the measured rates: name a folder with --cache-dir")
 	}
 	return nil
 }
 
-// measureTold is the time between two looks at a measurement.
+// measureTold is the time between two updates of a measurement's progress.
 const measureTold = 100 * time.Millisecond
 
-// budgetOf is a device's budget, the largest parts first.
+// budgetOf returns a device's memory plan, the largest parts first.
 func budgetOf(b *planner.Budget) wizard.Budget {
 	out := wizard.Budget{Name: b.Name, Bytes: planner.Size(b.Planned), Fits: b.Fits(), Says: b.Verdict()}
 	if b.Total > 0 {
@@ -335,10 +335,10 @@ func budgetOf(b *planner.Budget) wizard.Budget {
 	return out
 }
 
-// cachesHold is how many bytes of weights the caches of a processor may hold.
+// cachesHold returns how many bytes of weights the CPU caches may hold.
 const cachesHold = 256 << 20
 
-// speed is the forecast of a choice, in lines.
+// speed returns the forecast of a choice as lines of text.
 func speed(name string, cfg *model.Config, f *config.Options, m *machine.Machine, l config.Case) []string {
 	p := predict.Flags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
 	if f.Device != config.CUDA {
@@ -358,11 +358,11 @@ func speed(name string, cfg *model.Config, f *config.Options, m *machine.Machine
 	return []string{r.Line()}
 }
 
-// cpuSpeed bounds what processors can do: a generated token reads the weights that it needs, and
-// a prompt multiplies by them.
+// cpuSpeed returns an upper bound for the CPU: a generated token reads the weights that it needs,
+// and a prompt multiplies by them.
 func cpuSpeed(p *predict.Flags, cfg *model.Config, f *config.Options, m *machine.Machine) []string {
 	with := *m
-	with.GPUs = nil // nothing of a card is used
+	with.GPUs = nil // a CPU plan uses no GPU
 	r, known, err := p.Rates(&with, f)
 	if err != nil {
 		return []string{"speed unknown: " + err.Error()}
@@ -390,7 +390,7 @@ func cpuSpeed(p *predict.Flags, cfg *model.Config, f *config.Options, m *machine
 	if bytes == 0 || r.CPU.ReadGBps == 0 {
 		return nil
 	}
-	// Nothing is bounded by an assumption, nor by the memory where caches may hold the weights.
+	// There is no bound where the rate is only assumed, or where caches may hold the weights.
 	word, source := "at most", known.CPU
 	if bytes < cachesHold {
 		word = "about"

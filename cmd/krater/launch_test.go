@@ -270,7 +270,7 @@ func TestLaunchOnATerminal(t *testing.T) {
 	l.wait(t, "2/4")
 	time.Sleep(300 * time.Millisecond) // it is planned
 	l.typed(t, "w")
-	l.wait(t, "is written")
+	l.wait(t, "; start with: krater serve")
 	left(t, l)
 	if strings.Contains(l.String(), "panic") {
 		t.Errorf("got %q", l.String())

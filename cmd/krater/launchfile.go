@@ -16,10 +16,10 @@ import (
 	"krater/cmd/krater/wizard"
 )
 
-// otherSettings are those of a configuration file that the wizard has no field for: they stay.
+// otherSettings are the settings of the file that the wizard has no field for. They are kept.
 type otherSettings wizard.Settings
 
-// with are all settings, s and those that it does not have.
+// with returns all settings: s and the others.
 func (o otherSettings) with(s wizard.Settings) wizard.Settings {
 	all := wizard.Settings{}
 	maps.Copy(all, o)
@@ -27,7 +27,7 @@ func (o otherSettings) with(s wizard.Settings) wizard.Settings {
 	return all
 }
 
-// of are those that a command has as flags.
+// of returns the settings that are flags of a command.
 func (o otherSettings) of(command string) otherSettings {
 	list := otherSettings{}
 	parser, err := kong.New(&cli{}, kong.Name("krater"))
@@ -44,7 +44,7 @@ func (o otherSettings) of(command string) otherSettings {
 	return list
 }
 
-// choose chooses a value of a field, which gets it as an option where it has none.
+// choose selects a value of a field. If the field does not offer the value, it becomes an option.
 func choose(f *wizard.Field, value string) {
 	at := slices.IndexFunc(f.Options, func(o wizard.Option) bool { return o.Value == value || o.Value == "" && o.Label == value })
 	if at < 0 {
@@ -54,9 +54,9 @@ func choose(f *wizard.Field, value string) {
 	f.At = at
 }
 
-// storedSettings reads what is in the file already. Its values are chosen in the fields, which
-// get them as options where they have none; what no field is for is in others. A file that
-// cannot be read has nothing, and is replaced as any other, when asked twice.
+// storedSettings reads the existing file. It selects the file's values in the fields, and returns
+// the settings that have no field in others. A file that cannot be read counts as empty; it is
+// replaced only when the user confirms.
 func storedSettings(path string, fields []wizard.Field) (stored wizard.Settings, others otherSettings) {
 	file, err := cmdline.ReadConfig(path)
 	if err != nil {
@@ -64,12 +64,12 @@ func storedSettings(path string, fields []wizard.Field) (stored wizard.Settings,
 	}
 	values := wizard.Settings{}
 	for key, v := range file.Values {
-		if v != "" { // which is the default
+		if v != "" { // "" is the default
 			values[key] = cmdline.PlainValue(v)
 		}
 	}
 	if values["device"] != "cuda" {
-		delete(values, "gpu") // which names a card only there
+		delete(values, "gpu") // the wizard's device field names the GPU
 	}
 	stored, others = wizard.Settings{}, otherSettings(values)
 	for i := range fields {
@@ -83,18 +83,18 @@ func storedSettings(path string, fields []wizard.Field) (stored wizard.Settings,
 		}
 		delete(values, f.Key)
 		if f.Key == "gpu" && !slices.ContainsFunc(f.Options, func(o wizard.Option) bool { return o.Value == value }) {
-			continue // a GPU that is not here any more
+			continue // a GPU that is no longer there
 		}
 		choose(f, value)
 		if value = f.Options[f.At].Value; value != "" {
 			stored[f.Key] = value
 		}
 	}
-	delete(values, "device") // the field of cards has it
+	delete(values, "device") // part of the device field
 	return stored, others
 }
 
-// settingsText is a configuration file.
+// settingsText returns the text of a configuration file.
 func settingsText(s wizard.Settings) (string, error) {
 	var b strings.Builder
 	b.WriteString("# Written by krater launch; krater serve --config reads it.\n")
@@ -108,7 +108,8 @@ func settingsText(s wizard.Settings) (string, error) {
 	return b.String(), nil
 }
 
-// ownSettings reports whether the file is as the wizard wrote it, so that replacing it loses nobody's work.
+// ownSettings reports whether the file is unchanged since the wizard wrote it, so that replacing it
+// loses no one's work.
 func ownSettings(path string) bool {
 	file, err := cmdline.ReadConfig(path)
 	if err != nil {
@@ -126,7 +127,7 @@ func ownSettings(path string) bool {
 	return err == nil && string(got) == want
 }
 
-// storeSettings writes a configuration file: whole or not at all.
+// storeSettings writes a configuration file: completely or not at all.
 func storeSettings(path string, s wizard.Settings) error {
 	text, err := settingsText(s)
 	if err != nil {
@@ -136,7 +137,7 @@ func storeSettings(path string, s wizard.Settings) error {
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone once it is renamed
+	defer os.Remove(f.Name()) // fails after the rename
 	_, err = f.WriteString(text)
 	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err != nil {
 		return err

@@ -28,16 +28,16 @@ type planCmd struct {
 	source.Folder
 	config.Options
 	predict.Flags
-	Shape   string `help:"Plan a shape instead of a model, as in synth." placeholder:"NAME"`
-	Layers  int    `help:"Layers of the shape; 0: all." default:"0"`
-	Prefill []int  `help:"Prompt lengths that are predicted, and decide about prefill." default:"512,2048,8192"`
-	Batch   []int  `help:"Numbers of streams that are predicted." default:"1,8,32"`
-	Measure bool   `help:"Measure this machine's processors first (some 10 s), and keep the result for later plans."`
+	Shape   string `help:"Plan for the shape of a known model instead of a model's folder, as in krater synth." placeholder:"NAME"`
+	Layers  int    `help:"With --shape: number of layers; 0: all." default:"0"`
+	Prefill []int  `help:"Prompt lengths to predict. The prefill strategy is chosen by the middle one." default:"512,2048,8192"`
+	Batch   []int  `help:"Numbers of streams to predict." default:"1,8,32"`
+	Measure bool   `help:"Measure this machine's CPUs and GPU first (about 10 s), and keep the result for later plans."`
 	JSON    bool   `name:"json" help:"Print JSON: the candidates of every strategy."`
 }
 
-// Run implements the command: it needs config.json alone, and neither a card nor the weights.
-// What else is in the model's folder is checked.
+// Run implements the command. It needs only config.json, and neither a GPU nor the weights. It
+// checks any other files in the model's folder.
 func (c *planCmd) Run(e *console.Env) error {
 	src, err := c.source()
 	if err != nil {
@@ -75,23 +75,22 @@ func (c *planCmd) Run(e *console.Env) error {
 	return err
 }
 
-// source is the model, or a shape of one.
+// source returns the model, or the shape of one.
 func (c *planCmd) source() (*source.Source, error) {
 	if c.Shape == "" {
 		if c.Layers != 0 {
-			return nil, errors.New("--layers: of a --shape")
+			return nil, errors.New("--layers needs --shape")
 		}
 		return source.Open(c.Model)
 	}
 	if c.Model != "" {
-		return nil, errors.New("--shape and --model: choose one")
+		return nil, errors.New("--shape and --model both name a model; use one of them")
 	}
 	config, err := synth.Config(c.Shape, c.Layers)
 	return &source.Source{Name: c.Shape, Files: source.MemoryFiles{"config.json": config}}, err
 }
 
-// measure measures the processors, and the card where there is one, and keeps the result
-// for later plans.
+// measure measures the CPUs and, if there is one, the GPU, and keeps the result for later plans.
 func (c *planCmd) measure(e *console.Env, m *machine.Machine, cfg *model.Config) error {
 	f := &c.Options
 	p, err := f.Resolve(cfg, false, false)
@@ -101,7 +100,7 @@ func (c *planCmd) measure(e *console.Env, m *machine.Machine, cfg *model.Config)
 	with, tell := console.MeterOf(e, meter.UsualMeter), console.Measuring(e.Shown())
 	threads := f.ThreadCount()
 	defer e.Shown().End()
-	e.Say("measuring this machine, some 10 s")
+	e.Say("measuring this machine, about 10 s")
 	got, err := with.CPU(threads, p.Experts, m.Available(), tell)
 	if err != nil {
 		return fmt.Errorf("--measure: %w", err)
@@ -115,24 +114,24 @@ func (c *planCmd) measure(e *console.Env, m *machine.Machine, cfg *model.Config)
 	case len(m.GPUs) > 0 || errors.Is(err, cards.ErrEmulated):
 		e.Say("--measure:", err)
 	}
-	if err := predict.KeepRates(f.CacheDir, file); err != nil { // it is good for this plan all the same
+	if err := predict.KeepRates(f.CacheDir, file); err != nil { // it is still good for this plan
 		e.Say("the measured rates are not kept:", err)
 	}
 	c.Measured = &file
 	return nil
 }
 
-// planText is a report for people.
+// planText prints a report for people.
 type planText struct{ *predict.Report }
 
-// planWidth is how wide a plan is printed, where nobody asks for more columns of figures.
+// planWidth is the width of a printed plan, unless the user asks for more columns of figures.
 const planWidth = 100
 
-// beforeUnit is the space between a number and its unit, which stay in one line.
+// beforeUnit is a space that keeps a number and its unit on one line.
 var beforeUnit = regexp.MustCompile(`(\d) (%|B|[KMGT]iB|m?s\b)`)
 
-// paragraph writes text in lines of planWidth that begin with lead, the first of them with first, which is not
-// longer.
+// paragraph writes text in lines of planWidth. Each line begins with lead, the first one with
+// first, which is at most as long.
 func paragraph(out io.Writer, first, lead, text string) {
 	for _, line := range term.Wrap(beforeUnit.ReplaceAllString(text, "$1\x00$2"), planWidth-len(lead)) {
 		fmt.Fprintln(out, first+strings.ReplaceAll(line, "\x00", " "))
@@ -140,8 +139,8 @@ func paragraph(out io.Writer, first, lead, text string) {
 	}
 }
 
-// print writes the report for people: what is recommended, what it is for and made of, and the
-// figures of all strategies.
+// print writes the report for people: the recommendation, its inputs, and the figures of all
+// strategies.
 func (r planText) print(to io.Writer) error {
 	var out bytes.Buffer
 	if r.Note != "" {
@@ -160,18 +159,18 @@ func (r planText) print(to io.Writer) error {
 			first = "no prefill"
 		}
 		r.table(&out, "Prefill, tok/s by prompt", func(c *forecast.Candidate) *forecast.Side { return &c.Prefill }, r.Work.Lengths, fmt.Sprintf("GB at %d", r.decides()))
-		r.table(&out, fmt.Sprintf("Decode, tok/s of all streams at %d tokens, in what %s leaves", r.Work.Context, first),
+		r.table(&out, fmt.Sprintf("Decode, tok/s of all streams at %d tokens of context, in the memory that %s leaves", r.Work.Context, first),
 			func(c *forecast.Candidate) *forecast.Side { return &c.Decode }, r.Work.Batches, "GB/step")
 	}
 	_, err := to.Write(out.Bytes())
 	return err
 }
 
-// given writes what the forecast is for and what it is made of.
+// given writes the inputs of the forecast.
 func (r planText) given(out io.Writer) {
 	b := &r.Budget
 	c, p := &r.Rates.Card, &r.Rates.CPU
-	paragraph(out, "", "  ", fmt.Sprintf("%s on %s, %s of its memory, routing %s", r.Model, c.Name, planner.Size(b.VRAM), r.Skew))
+	paragraph(out, "", "  ", fmt.Sprintf("%s on %s, %s of its memory, %s routing", r.Model, c.Name, planner.Size(b.VRAM), r.Skew))
 	if r.Cannot != "" {
 		paragraph(out, "  ", "    ", "sizes alone: "+r.Cannot)
 	}
@@ -193,7 +192,7 @@ func orUnknown(name string) string {
 	return name
 }
 
-// hopeless reports whether nothing fits, for one reason.
+// hopeless reports whether nothing fits, for the same reason.
 func (r planText) hopeless() bool {
 	for i := range r.Candidates {
 		if s := &r.Candidates[i].Prefill; s.Fits || s.Reason != r.Candidates[0].Prefill.Reason {
@@ -203,7 +202,7 @@ func (r planText) hopeless() bool {
 	return true
 }
 
-// decides is the length that stands for all.
+// decides returns the prompt length by which the strategy was chosen.
 func (r planText) decides() int {
 	for i := range r.Candidates {
 		if n := r.Candidates[i].Prefill.Decides.N; n > 0 {
@@ -213,8 +212,8 @@ func (r planText) decides() int {
 	return 0
 }
 
-// table writes one phase: the strategies that fit, the chosen one marked, and below them what
-// bounds each, or why it does not fit. Strategies that have a reason in common share a line.
+// table writes one phase: the strategies that fit, with the chosen one marked, and below them the
+// bottleneck of each, or why it does not fit. Strategies with the same reason share a line.
 func (r planText) table(out *bytes.Buffer, title string, side func(*forecast.Candidate) *forecast.Side, list []int, copied string) {
 	t := stat.Table{Title: title, Columns: []string{"", "strategy"}}
 	for _, n := range list {
@@ -254,14 +253,14 @@ func (r planText) table(out *bytes.Buffer, title string, side func(*forecast.Can
 	if len(t.Rows) == 0 {
 		fmt.Fprintln(out, title)
 	} else {
-		t.Text(out) // a buffer takes everything
+		t.Text(out) // a buffer accepts every write
 	}
 	for _, reason := range reasons {
 		paragraph(out, "   ", "     ", strings.Join(names[reason], ", ")+": "+reason)
 	}
 }
 
-// sameRow reports whether another number of groups changes nothing.
+// sameRow reports whether a different number of groups changes nothing.
 func sameRow(a, b *forecast.Candidate, side func(*forecast.Candidate) *forecast.Side) bool {
 	x, y := side(a), side(b)
 	return a.Strategy == b.Strategy && x.Fits && y.Fits && !x.Chosen && !y.Chosen && x.Reason == y.Reason && x.VRAM == y.VRAM && x.Decides.PerSecond == y.Decides.PerSecond

@@ -28,9 +28,9 @@ type pplCmd struct {
 	source.Folder
 	config.Options
 	Text    string `help:"Text file; special tokens in it are recognised." type:"existingfile" required:"" placeholder:"FILE"`
-	Window  int    `help:"Tokens of a window; each runs on its own from position 0." default:"512"`
-	Bytes   int64  `help:"Use only this many bytes of the text, an incomplete character at the end dropped; 0: all." default:"0"`
-	Against string `help:"Also measure the distance (KL divergence, top-1 agreement) from the same model kept in this precision: ${enum}." enum:",bf16" default:"" placeholder:"bf16"`
+	Window  int    `help:"Tokens per window. Each window runs separately, from position 0." default:"512"`
+	Bytes   int64  `help:"Number of bytes of the text to use, without an incomplete character at the end; 0: all." default:"0"`
+	Against string `help:"Also measure the distance (KL divergence, top-1 agreement) from the same model in this precision: ${enum}." enum:",bf16" default:"" placeholder:"bf16"`
 	JSON    bool   `name:"json" help:"Print the result as JSON."`
 }
 
@@ -40,14 +40,14 @@ const textMaxBytes = 1 << 30
 // Run implements the command.
 func (c *pplCmd) Run(e *console.Env) error {
 	if c.Window < 2 {
-		return errors.New("--window: a window needs two tokens or more")
+		return errors.New("--window: want 2 tokens or more")
 	}
 	text, err := c.read()
 	if err != nil {
 		return err
 	}
-	// Every position of a window is predicted in one step where it fits, so a step
-	// has as many rows of logits as tokens. Windows start empty: one sequence.
+	// Every position of a window is predicted in one step if possible, so a step has as many rows
+	// of logits as tokens. Windows start empty: one sequence.
 	c.PrefillChunk = c.Chunk(0)
 	c.MaxSeqs, c.MaxBatchTokens = 1, min(c.Window, c.PrefillChunk)
 	l := config.Case{LogitRows: c.MaxBatchTokens}
@@ -81,8 +81,8 @@ func (c *pplCmd) Run(e *console.Env) error {
 	return err
 }
 
-// against measures how far the model is from itself as its files hold it, with a
-// float32 KV cache.
+// against measures how far the model is from itself in the precision of its files, with a float32
+// KV cache.
 func (c *pplCmd) against(e *console.Env, m *running, ids []int32, done func(int)) error {
 	f := c.Options.AllIn(c.Against)
 	reference, err := c.open(e, &f, config.Case{LogitRows: c.MaxBatchTokens, KVType: tensor.F32})
@@ -135,7 +135,7 @@ func (r *running) close() {
 	r.session.Close()
 }
 
-// chosen reports whether a flag was given on the command line or in the file.
+// chosen reports whether a flag was given on the command line or in the settings file.
 func (c *pplCmd) chosen(e *console.Env, flag string) bool {
 	for _, p := range e.Ctx.Path {
 		if p.Flag != nil && p.Flag.Name == flag {
@@ -153,8 +153,8 @@ func (c *pplCmd) read() (string, error) {
 	return readText(c.Text, limit)
 }
 
-// readText reads the start of a text file, at most limit bytes, without a last
-// character that is cut.
+// readText reads the start of a text file, at most limit bytes, without an incomplete last
+// character.
 func readText(path string, limit int64) (string, error) {
 	f, err := files.Open(path)
 	if err != nil {
@@ -165,7 +165,7 @@ func readText(path string, limit int64) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// A cut may have split the last character.
+	// The cut may have split the last character.
 	for i := 1; i < utf8.UTFMax && i <= len(data); i++ {
 		if b := data[len(data)-i]; utf8.RuneStart(b) {
 			if !utf8.FullRune(data[len(data)-i:]) {

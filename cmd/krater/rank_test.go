@@ -50,10 +50,10 @@ func TestRankGolden(t *testing.T) {
 // TestRankRefuses what cannot be.
 func TestRankRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"has only cpu_only":                             {"run", "--decode-strategy", "persistent", "Hello"},
+		"has only the strategy cpu_only":                {"run", "--decode-strategy", "persistent", "Hello"},
 		"DOES NOT FIT: over 95 % of 1.0 MiB":            {"run", "--device", "hostsim", "--vram", "1MiB", "Hello"},
 		"4194304 bytes asked, 131072 of 1048576 in use": {"run", "--device", "hostsim", "--vram", "1MiB", "--force", "Hello"},
-		"measures the processor":                        {"bench", "--device", "hostsim"},
+		"measures only cpu and cuda":                    {"bench", "--device", "hostsim"},
 	} {
 		if o := krater(t, "", args...); o.status != 1 || !strings.Contains(o.err, want) {
 			t.Errorf("%v: status %d: %s", args, o.status, o.err)

@@ -35,15 +35,16 @@ type runCmd struct {
 	source.Synthetic
 	config.Options
 	chat.Sampling
-	Question  string `arg:"" optional:"" help:"The question; or --file, or standard input: with '-', and where no question is given and nobody types. Without one a terminal gets a chat."`
+	Question  string `arg:"" optional:"" help:"The question. Without one, it is read from --file or from standard input ('-', or input that is not a terminal); on a terminal a chat begins."`
 	File      string `help:"Read the prompt from a file." type:"existingfile" placeholder:"FILE"`
-	System    string `help:"A system text before the question." placeholder:"TEXT"`
-	Raw       bool   `help:"Take the text as it is, without the chat template. Special tokens in it are read; BOS is added unless it is there."`
-	IDs       bool   `name:"ids" help:"Print the generated ids as one JSON list instead of the text."`
-	IgnoreEOS bool   `name:"ignore-eos" help:"Go on to --max-tokens whatever the model says."`
+	System    string `help:"System message before the question." placeholder:"TEXT"`
+	Raw       bool   `help:"Use the text as it is, without the chat template. Special tokens in it are recognised; BOS is added if missing."`
+	IDs       bool   `name:"ids" help:"Print the generated token ids as one JSON list instead of text."`
+	IgnoreEOS bool   `name:"ignore-eos" help:"Continue to --max-tokens even if the model ends its answer."`
 }
 
-// Run implements the command: only the answer goes to standard output. Without a question a terminal gets a chat.
+// Run implements the command. Only the answer goes to standard output. Without a question, a chat
+// begins on a terminal.
 func (c *runCmd) Run(e *console.Env) error {
 	if err := c.check(); err != nil {
 		return err
@@ -67,9 +68,9 @@ func (c *runCmd) Run(e *console.Env) error {
 		return err
 	}
 	if c.System != "" && src.Synth != nil {
-		return errors.New("--system: random weights have no chat template")
+		return errors.New("--system: a model with random weights has no chat template")
 	}
-	c.Raw = c.Raw || src.Synth != nil // which has no chat template
+	c.Raw = c.Raw || src.Synth != nil // random weights have no chat template
 	g, err := local.Open(context.Background(), console.ForLoad(e, src, c.Options, config.Case{}))
 	if err != nil {
 		return err
@@ -89,7 +90,7 @@ func (c *runCmd) Run(e *console.Env) error {
 
 func (c *runCmd) check() error {
 	if c.System != "" && c.Raw {
-		return errors.New("--system: --raw takes the text as it is")
+		return errors.New("--system cannot be used with --raw, which uses the text as it is")
 	}
 	return c.Sampling.Check()
 }
@@ -100,35 +101,36 @@ func (c *runCmd) chat(e *console.Env) error {
 	return chat.Run(e)
 }
 
-// meansModel reports whether the question is one word that names a model, as other programs take it, and no model is
-// named otherwise. What stands behind -- is a question.
+// meansModel reports whether the question is one word that names a model, as other programs take
+// it, and no flag names a model. A word after -- is always a question.
 func (c *runCmd) meansModel(e *console.Env) bool {
 	return c.Model == "" && c.Shape == "" && cmdline.NamesModel(c.Question) && !slices.Contains(e.Ctx.Args, "--")
 }
 
-// modelMeant asks on a terminal whether the word is a model: one that is there is talked with. Elsewhere that is an
-// error, since an answer of another model would be none.
+// modelMeant asks on a terminal whether the word is a question. If not, and the model exists, a
+// chat with it begins. Without a terminal it is an error, because another model's answer would be
+// wrong.
 func (c *runCmd) modelMeant(e *console.Env) (talked bool, err error) {
 	word := c.Question
 	_, err = os.Stat(filepath.Join(word, "config.json"))
 	there := err == nil
-	how := fmt.Sprintf("krater run --model %s", word)
+	how := fmt.Sprintf("with krater run --model %s", word)
 	if !there {
-		how = fmt.Sprintf("--model DIR (%s: %s)", word, cmdline.ModelMissing(word))
+		how = fmt.Sprintf("with --model DIR (%s: %s)", word, cmdline.ModelMissing(word))
 		if slices.Contains(synth.Shapes(), strings.ToLower(word)) {
-			how = fmt.Sprintf("--model DIR, one of random weights with --shape %s", strings.ToLower(word))
+			how = fmt.Sprintf("with --model DIR, or random weights with --shape %s", strings.ToLower(word))
 		}
 	}
 	if word == models.Name {
-		how = "the name left away: it is built in"
+		how = "by leaving the name away: it is built in"
 	}
 	if !term.Is(e.In) || !term.Is(e.Err) {
-		e.Say(fmt.Sprintf("%q looks like a model, and krater run takes a question. A model is asked with %s; krater run -- %s asks the question", word, how, word))
+		e.Say(fmt.Sprintf("%q looks like a model, but krater run takes a question. Choose a model %s; krater run -- %s asks the question", word, how, word))
 		return false, console.ExitError(2)
 	}
 	verb := "Is it a question"
 	if there {
-		verb = "Is it a question, and not the model to talk with"
+		verb = "Is it a question, and not a model to talk with"
 	}
 	fmt.Fprintf(e.Err, "%q looks like a model. %s? [y/N] ", word, verb)
 	line, err := bufio.NewReader(io.LimitReader(e.In, answerMost)).ReadString('\n')
@@ -141,23 +143,23 @@ func (c *runCmd) modelMeant(e *console.Env) (talked bool, err error) {
 		c.Model, c.Question = word, ""
 		return true, c.chat(e)
 	}
-	e.Say("A model is asked with", how)
+	e.Say("Choose a model", how)
 	return false, console.ExitError(2)
 }
 
-// answerMost bounds the answer to a question on the terminal, in bytes.
+// answerMost bounds the reply to a question on the terminal, in bytes.
 const answerMost = 1 << 10
 
 func (c *runCmd) prompt(in io.Reader) (string, error) {
 	switch {
 	case c.File != "" && c.Question != "":
-		return "", errors.New("give a question or --file, not both")
+		return "", errors.New("a question and --file: use one of them")
 	case c.File != "":
 		data, err := files.Read(c.File, source.FileMaxBytes)
 		return string(data), err
 	case c.Question != "" && c.Question != "-":
 		return c.Question, nil
-	case c.Question == "" && term.Is(in): // who types does not know that he is waited for
+	case c.Question == "" && term.Is(in): // tell the user that input is expected
 		return "", errNoQuestion
 	}
 	data, err := io.ReadAll(io.LimitReader(in, source.FileMaxBytes))
@@ -167,14 +169,14 @@ func (c *runCmd) prompt(in io.Reader) (string, error) {
 	return string(data), err
 }
 
-var errNoQuestion = errors.New(`there is no question: krater run "What is a lighthouse?"`)
+var errNoQuestion = errors.New(`no question given; try: krater run "What is a lighthouse?"`)
 
 // request turns flags into a request.
 func (c *runCmd) request(text string, info engine.Info) (*engine.Request, error) {
 	r := c.Sampling.Request("run", info)
 	r.IgnoreEOS = c.IgnoreEOS
 	if c.IDs {
-		r.Logprobs = 0 // the ids travel with the log-probabilities
+		r.Logprobs = 0 // token ids are part of the log-probabilities
 	}
 	if c.Raw {
 		r.Prompt.Text, r.Prompt.ParseSpecial = &text, true
@@ -192,7 +194,7 @@ func (c *runCmd) request(text string, info engine.Info) (*engine.Request, error)
 	return r, nil
 }
 
-// answer prints one answer as it comes.
+// answer prints an answer as it arrives.
 func (c *runCmd) answer(ctx context.Context, e *console.Env, g *actors.Gateway, req *engine.Request) error {
 	start := time.Now()
 	stream, err := g.Submit(ctx, req)
@@ -218,7 +220,7 @@ func (c *runCmd) answer(ctx context.Context, e *console.Env, g *actors.Gateway, 
 	if err != nil {
 		return err
 	}
-	if done.StopToken != nil { // the model made it too
+	if done.StopToken != nil { // the stop token was generated too
 		ids = append(ids, *done.StopToken)
 	}
 	return c.summary(e, done, ids, first, time.Since(start))

@@ -39,33 +39,33 @@ type serveCmd struct {
 	config.Options
 	heatFlags
 	batchFlags
-	Listen          string        `help:"Address to listen on." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
-	ServedModelName string        `help:"Name clients use for the model; default: the folder's name, of random weights that of the shape with -random." placeholder:"NAME"`
-	APIKeys         string        `name:"api-keys" help:"File of API keys, one a line, each with an optional range of priorities (KEY priority=-10..10); without it no key is asked for." type:"existingfile" placeholder:"FILE"`
-	TLSCert         string        `name:"tls-cert" help:"Certificate file (PEM)." type:"existingfile" placeholder:"FILE"`
-	TLSKey          string        `name:"tls-key" help:"Its private key (PEM)." type:"existingfile" placeholder:"FILE"`
+	Listen          string        `help:"Address and port to listen on; port 0 takes a free one." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
+	ServedModelName string        `help:"Name of the model for clients; default: the folder's name, or the shape's name and -random." placeholder:"NAME"`
+	APIKeys         string        `name:"api-keys" help:"File of API keys, one per line, each with an optional range of priorities (KEY priority=-10..10). Without it the server asks for no key." type:"existingfile" placeholder:"FILE"`
+	TLSCert         string        `name:"tls-cert" help:"TLS certificate file (PEM)." type:"existingfile" placeholder:"FILE"`
+	TLSKey          string        `name:"tls-key" help:"Private key file of --tls-cert (PEM)." type:"existingfile" placeholder:"FILE"`
 	Origins         []string      `help:"Browser origins that may call the server, such as https://app.example.org."`
-	Hosts           []string      `help:"Names clients may use for a server on loopback without keys, besides localhost and addresses; '*' for any."`
+	Hosts           []string      `help:"Further Host names that clients may use for a server on loopback without keys; localhost and addresses always work, '*' allows all."`
 	OpenMetrics     bool          `help:"Serve /metrics and /version without a key."`
-	OTLPEndpoint    string        `name:"otlp-endpoint" help:"OpenTelemetry collector that gets a span for every request, over HTTP, such as http://127.0.0.1:4318." placeholder:"URL"`
-	Pprof           bool          `help:"Serve Go's profiles under /debug/pprof, of a server on loopback only."`
-	MaxConcurrent   int           `help:"Answers over HTTP and WebSockets that may run or wait at once, each choice of a request counted; more are 429." default:"256"`
-	DrainTimeout    time.Duration `help:"How long running answers may take after a stop signal." default:"30s"`
-	LogLevel        string        `help:"Least level of the log: ${enum}." enum:"debug,info,warn,error" default:"info"`
-	LogFormat       string        `help:"Form of the log: ${enum}." enum:"auto,json,text" default:"auto"`
-	PrintConfig     bool          `help:"Print the effective settings with where each came from, and exit."`
+	OTLPEndpoint    string        `name:"otlp-endpoint" help:"OpenTelemetry collector that receives a span for every request, over HTTP, such as http://127.0.0.1:4318." placeholder:"URL"`
+	Pprof           bool          `help:"Serve Go's profiles under /debug/pprof, on loopback only."`
+	MaxConcurrent   int           `help:"Maximum number of answers, over HTTP and WebSocket, that run or wait at once. Each choice of a request counts; more are answered with 429." default:"256"`
+	DrainTimeout    time.Duration `help:"Time for running answers to finish after a stop signal." default:"30s"`
+	LogLevel        string        `help:"Lowest level that is logged: ${enum}." enum:"debug,info,warn,error" default:"info"`
+	LogFormat       string        `help:"Format of the log: ${enum}. auto is text on a terminal and JSON elsewhere." enum:"auto,json,text" default:"auto"`
+	PrintConfig     bool          `help:"Print the effective settings and the source of each, and exit."`
 
-	out     *lossyWriter     // of the log
-	checked *source.Source   // the model, whose small files were read
-	keeper  *heatfile.Keeper // of --heat-file; nil: none
+	out     *lossyWriter     // destination of the log
+	checked *source.Source   // the model, after its small files were read
+	keeper  *heatfile.Keeper // keeps --heat-file; nil: none
 }
 
-// maxConcurrentMost bounds --max-concurrent: each has goroutines and buffers of its own.
+// maxConcurrentMost bounds --max-concurrent: each answer has its own goroutines and buffers.
 const maxConcurrentMost = 1 << 16
 
-// servingGCPercent keeps the heap close to what is live. The weights are no part
-// of it, and what is (answers kept for retrieval, buffers) would double before the
-// default collects; collecting twice as often costs next to nothing here.
+// servingGCPercent keeps the heap close to its live size. The weights are not on the heap. The rest
+// (stored answers, buffers) would double before the default collects, and collecting twice as often
+// costs almost nothing here.
 const servingGCPercent = 50
 
 // Run implements the command.
@@ -79,7 +79,7 @@ func (c *serveCmd) Run(e *console.Env) error {
 	if err := c.batchFlags.check(); err != nil {
 		return err
 	}
-	signal.Ignore(syscall.SIGPIPE) // a write to a closed pipe is an error, not the end
+	signal.Ignore(syscall.SIGPIPE) // writing to a closed pipe returns an error instead
 	log, err := c.logger(e)
 	if err != nil {
 		return err
@@ -99,12 +99,12 @@ func (c *serveCmd) Run(e *console.Env) error {
 	name := c.servedName(src)
 	l, err := net.Listen("tcp", c.Listen)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("--listen %s: another program listens there; take another port, or 0 for any that is free", c.Listen)
+		return fmt.Errorf("--listen %s: another program uses this address; choose another port, or 0 for any free one", c.Listen)
 	}
 	if err != nil {
 		return fmt.Errorf("--listen: %w", err)
 	}
-	// A model that is refused leaves nothing behind: the batch queue makes its folder after this.
+	// A refused model leaves nothing behind: the batch queue creates its folder after this.
 	c.checked = src
 	if err = local.Refusal(src, c.Options, config.Case{Heat: c.counted(), Served: true}, e.Here()); err == nil {
 		err = c.heatFlags.refusal(src)
@@ -122,8 +122,8 @@ func (c *serveCmd) Run(e *console.Env) error {
 	return c.serve(ctx, e, l, newLateEngine(name, keys, e.Shown()), opt, log)
 }
 
-// servedName is what clients call the model. No client takes random weights for the model
-// whose shape they have.
+// servedName returns the model's name for clients. A model with random weights gets a name that no
+// client mistakes for the real one.
 func (c *serveCmd) servedName(src *source.Source) string {
 	switch {
 	case c.ServedModelName != "":
@@ -134,8 +134,8 @@ func (c *serveCmd) servedName(src *source.Source) string {
 	return src.Name
 }
 
-// serve opens the doors, loads the model behind them and waits for the end.
-// Clients see 503 on /ready until the model is loaded.
+// serve starts the server, loads the model and waits for the end. Clients see 503 on /ready until
+// the model is loaded.
 func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, late *lateEngine, opt server.Options, log zerolog.Logger) error {
 	start := time.Now()
 	name := late.name
@@ -178,7 +178,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 	}()
 	select {
 	case <-loaded:
-	case <-ctx.Done(): // the load goes on until the process ends, which is now
+	case <-ctx.Done(): // the load continues until the process exits
 		e.Shown().Close()
 		log.Info().Msg("stopped while loading")
 		return l.Close()
@@ -198,9 +198,9 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 	return errors.Join(err, c.shutdown(srv, door, desk, p, log))
 }
 
-// await waits for a reason to end: a signal, a listener or a pipeline that has failed. With weights
-// that are gone a new start would not help: the server goes on, and /health and the answer to
-// every request tell what is missing.
+// await waits for a reason to end: a signal, or a failure of the listener or the pipeline. If a
+// file of weights has vanished, a restart would not help: the server continues, and /health and the
+// answer to every request say what is missing.
 func (c *serveCmd) await(ctx context.Context, p *actors.Pipeline, served <-chan error, log zerolog.Logger) error {
 	failed := p.Failed()
 	for {
@@ -214,25 +214,25 @@ func (c *serveCmd) await(ctx context.Context, p *actors.Pipeline, served <-chan 
 			if _, lost := errors.AsType[*files.LostError](p.Err()); !lost {
 				return p.Err()
 			}
-			log.Error().Err(p.Err()).Msg("the model can serve nobody any more; restore the file and start the server again")
+			log.Error().Err(p.Err()).Msg("the model can no longer answer requests; restore the file and restart the server")
 			failed = nil
 		}
 	}
 }
 
-// spansTimeout bounds the sending of the last spans.
+// spansTimeout bounds the time to send the last spans.
 const spansTimeout = 5 * time.Second
 
-// closeSpans sends what is left.
+// closeSpans sends the remaining spans.
 func closeSpans(e *otlp.Exporter, log zerolog.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), spansTimeout)
 	defer cancel()
 	if err := e.Close(ctx); err != nil {
-		log.Warn().Err(err).Msg("spans are lost")
+		log.Warn().Err(err).Msg("some spans were not sent")
 	}
 }
 
-// load brings the model up behind the doors.
+// load loads the model while the server already listens.
 func (c *serveCmd) load(ctx context.Context, e *console.Env, late *lateEngine, log zerolog.Logger) (*local.Model, *actors.Pipeline, error) {
 	defer e.Shown().End()
 	e.Shown().Set("prepare", term.Steps, 0, 0)
@@ -286,28 +286,28 @@ func (c *serveCmd) load(ctx context.Context, e *console.Env, late *lateEngine, l
 	return s, p, nil
 }
 
-// batchGrace is how much longer than other answers the lines of batches are waited for.
+// batchGrace is the extra time for the lines of batches to end after other answers.
 const batchGrace = 10 * time.Second
 
-// shutdown lets running answers finish, then ends everything in the order of a
-// request's way.
+// shutdown lets running answers finish, then stops everything in the order in which a request
+// passes it.
 func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batchDesk, p *actors.Pipeline, log zerolog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
 	defer cancel()
 	doorDone, deskDone := make(chan error, 1), make(chan error, 1)
 	go func() { doorDone <- door.Shutdown(ctx) }()
-	// What the servers below cut comes back to the desk a moment after the timeout.
+	// The lines that the servers below cut off return to the desk a moment after the timeout.
 	grace, release := context.WithTimeout(context.Background(), c.DrainTimeout+batchGrace)
 	defer release()
 	go func() { deskDone <- desk.shutdown(grace) }()
 	if err := srv.Shutdown(ctx); err != nil {
-		log.Warn().Err(err).Msg("answers were cut")
+		log.Warn().Err(err).Msg("the drain timeout cut off answers")
 	}
 	if err := <-doorDone; err != nil {
-		log.Warn().Err(err).Msg("WebSocket answers were cut")
+		log.Warn().Err(err).Msg("the drain timeout cut off WebSocket answers")
 	}
 	if err := <-deskDone; err != nil {
-		log.Warn().Err(err).Msg("lines of batches were given up; they are run after the next start")
+		log.Warn().Err(err).Msg("the drain timeout cut off lines of batches; they run again after the next start")
 	}
 	if err := p.Close(); err != nil {
 		return err
@@ -316,11 +316,11 @@ func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batc
 	return nil
 }
 
-// announce tells a person what to do next.
+// announce tells the user what to do next.
 func (c *serveCmd) announce(e *console.Env, addr net.Addr, name string, took time.Duration) {
 	scheme, key, others := "http", "", ""
 	at := addr.String()
-	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() { // which is no place to go to
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() { // not an address to connect to
 		port := strconv.Itoa(tcp.Port)
 		at = net.JoinHostPort("127.0.0.1", port)
 		if host, err := os.Hostname(); err == nil {
@@ -336,7 +336,7 @@ func (c *serveCmd) announce(e *console.Env, addr net.Addr, name string, took tim
 	name = term.Shown(name)
 	fmt.Fprintf(e.Out, "Krater serves %s on %s://%s (ready after %.2f s). Try:\n\n", name, scheme, at, took.Seconds())
 	chat := ", and a chat box"
-	if c.Shape != "" { // it has no chat template
+	if c.Shape != "" { // random weights have no chat template
 		chat = ""
 	}
 	fmt.Fprintf(e.Out, "  open %s://%s/trace in a browser: the pipeline at work%s\n", scheme, at, chat)
@@ -345,13 +345,13 @@ func (c *serveCmd) announce(e *console.Env, addr net.Addr, name string, took tim
 	}
 	if c.Shape != "" {
 		fmt.Fprintf(e.Out, "  curl -s %s://%s/v1/completions -H 'Content-Type: application/json'%s -d '{\"prompt\":\"abc\",\"max_tokens\":16}'\n\n", scheme, at, key)
-		fmt.Fprintf(e.Out, "Its weights are random, and its answers noise; how long they take is true.\n\n")
+		fmt.Fprintf(e.Out, "Its weights are random and its answers are noise, but their timing is real.\n\n")
 		return
 	}
 	fmt.Fprintf(e.Out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, at, key)
 }
 
-// showMessage has the message of a log line shown. The writer quotes its other fields.
+// showMessage makes the message of a log line safe to show. The writer quotes the other fields.
 func showMessage(line map[string]any) error {
 	if text, ok := line[zerolog.MessageFieldName].(string); ok {
 		line[zerolog.MessageFieldName] = term.Shown(text)
@@ -359,8 +359,8 @@ func showMessage(line map[string]any) error {
 	return nil
 }
 
-// logger writes to standard error: text on a terminal, JSON lines elsewhere. How far the load is becomes a bar
-// beside text on a terminal, and lines of the log elsewhere.
+// logger writes to standard error: text on a terminal, JSON lines elsewhere. The progress of the
+// load is a bar on a terminal, and log lines elsewhere.
 func (c *serveCmd) logger(e *console.Env) (log zerolog.Logger, err error) {
 	level, err := zerolog.ParseLevel(c.LogLevel)
 	if err != nil {
@@ -385,7 +385,7 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *
 		return opt, nil, fmt.Errorf("--max-concurrent %d: want 1 to %d", c.MaxConcurrent, maxConcurrentMost)
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
-		return opt, nil, errors.New("--tls-cert and --tls-key belong together")
+		return opt, nil, errors.New("--tls-cert and --tls-key must be used together")
 	}
 	if c.TLSCert != "" {
 		cert, err := readCertificate(c.TLSCert, c.TLSKey)
@@ -395,14 +395,14 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *
 		opt.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	}
 	if c.Pprof && !loopback(c.Listen) {
-		return opt, nil, fmt.Errorf("--pprof: --listen %s can be reached from other machines, which could stop this one with profiles", c.Listen)
+		return opt, nil, fmt.Errorf("--pprof needs --listen on loopback: other machines can reach %s, and profiles can stall the server", c.Listen)
 	}
 	switch {
 	case c.APIKeys != "":
 	case loopback(c.Listen):
 		opt.Hosts = append([]string{"localhost"}, c.Hosts...)
 	default:
-		log.Warn().Str("listen", c.Listen).Msg("whoever reaches this address can use the model; --api-keys asks for keys")
+		log.Warn().Str("listen", c.Listen).Msg("anyone who can reach this address can use the model; require keys with --api-keys")
 	}
 	if c.APIKeys != "" {
 		if keys, err = readKeys(c.APIKeys, log); err != nil {
@@ -413,7 +413,7 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *
 	return opt, keys, nil
 }
 
-// loopback reports whether an address can be reached from this machine only.
+// loopback reports whether an address is reachable from this machine only.
 func loopback(listen string) bool {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -423,7 +423,7 @@ func loopback(listen string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// keysMaxBytes bounds a file of API keys, and those of a certificate.
+// keysMaxBytes bounds the size of a key file and of a certificate file.
 const keysMaxBytes = 16 << 20
 
 // readCertificate reads a certificate and its key (PEM).

@@ -284,7 +284,7 @@ func TestPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	refuses(t, 1, []string{"serve", "--listen", l.Addr().String()}, "--listen", l.Addr().String(), "another program listens", "another port")
+	refuses(t, 1, []string{"serve", "--listen", l.Addr().String()}, "--listen", l.Addr().String(), "another program uses this address", "another port")
 }
 
 // TestAnnounced: what is to be tried is an address that a browser can go to.

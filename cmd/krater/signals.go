@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// untilStopped gives a context that ends when the process is told to stop: by SIGINT, SIGTERM, or
-// SIGHUP when its terminal is closed, unless it was started to outlive that (nohup). A second SIGINT or
-// SIGTERM ends the process at once. A second SIGHUP does not: the terminal and its shell both send
+// untilStopped returns a context that ends when the process is told to stop: by SIGINT or SIGTERM,
+// or by SIGHUP when its terminal closes, unless it runs under nohup. A second SIGINT or SIGTERM
+// ends the process at once. A second SIGHUP does not, because the terminal and its shell both send
 // one.
 func untilStopped() (ctx context.Context, release func()) {
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
@@ -31,8 +31,8 @@ func untilStopped() (ctx context.Context, release func()) {
 	}
 }
 
-// lossyWriter writes the lines of a log. What cannot be written is dropped and counted: a server
-// does not end because nobody reads its log any more.
+// lossyWriter writes the lines of a log. It drops and counts lines that cannot be written: a server
+// does not end because its log has no reader any more.
 type lossyWriter struct {
 	w    io.Writer
 	lost atomic.Uint64
@@ -46,7 +46,7 @@ func (l *lossyWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// metric is the number of lost lines.
+// metric counts lost lines.
 func (l *lossyWriter) metric() prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "krater:log_lines_dropped", Help: "Lines of the log that could not be written.",

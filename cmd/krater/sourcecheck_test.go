@@ -126,7 +126,7 @@ func TestConfigAlone(t *testing.T) {
 	}
 	writeIn(t, dir, "config.json", string(data))
 	answers(t, "", "plan", "--model", dir, "--vram", "8GiB")
-	if out := answers(t, "", "doctor", "--model", dir); !strings.Contains(out, "config.json alone") {
+	if out := answers(t, "", "doctor", "--model", dir); !strings.Contains(out, "the plan uses config.json only") {
 		t.Errorf("%s", out)
 	}
 	refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--log-level", "error", "--model", dir}, "tokenizer.json")

@@ -25,9 +25,9 @@ import (
 type synthCmd struct {
 	source.Synthetic
 	config.Options
-	As       string `help:"What is written: ${enum}. A cache has the experts as integers, by --cpu-expert-bits and --group-size, and the rest in BF16." enum:"cache,safetensors,gguf" default:"cache"`
-	Out      string `help:"Folder to make." type:"path" placeholder:"DIR"`
-	InMemory bool   `help:"Make the model in memory, by the flags of precision, tell what it took, and end."`
+	As       string `help:"What to write: ${enum}. cache has the experts as integers, as --cpu-expert-bits and --group-size say, and the rest in BF16." enum:"cache,safetensors,gguf" default:"cache"`
+	Out      string `help:"Folder to create." type:"path" placeholder:"DIR"`
+	InMemory bool   `help:"Make the model in memory in the chosen precision, report its memory, and exit."`
 	JSON     bool   `name:"json" help:"Print the result as JSON."`
 }
 
@@ -35,11 +35,11 @@ type synthCmd struct {
 func (c *synthCmd) Run(e *console.Env) error {
 	switch {
 	case c.InMemory == (c.Out != ""):
-		return errors.New("say where the model goes: --out DIR or --in-memory")
+		return errors.New("choose where the model goes: --out DIR or --in-memory")
 	case c.InMemory:
 		return c.memory(e)
 	case c.As == "gguf":
-		return errors.New("--as gguf: GGUF files cannot be written; there are safetensors and cache")
+		return errors.New("--as gguf: GGUF is not supported; use safetensors or cache")
 	}
 	if err := c.Options.Check(); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (c *synthCmd) Run(e *console.Env) error {
 	} else {
 		err = c.cache(ctx, m, f, &r)
 	}
-	e.Shown().End() // before the report
+	e.Shown().End() // clear the progress before the report
 	if err != nil {
 		return err
 	}
@@ -70,8 +70,7 @@ func (c *synthCmd) Run(e *console.Env) error {
 	return r.print(e.Out, c.JSON)
 }
 
-// cache writes experts as integers: INT4 unless a flag says otherwise, however
-// small the model is.
+// cache writes experts as integers: INT4 unless a flag says otherwise, even for a small model.
 func (c *synthCmd) cache(ctx context.Context, m *synth.Model, f synth.Folder, r *synthReport) error {
 	if c.Precision == "mixed" && c.CPUExpertBits == "auto" {
 		c.CPUExpertBits = "4"
@@ -87,18 +86,18 @@ func (c *synthCmd) cache(ctx context.Context, m *synth.Model, f synth.Folder, r 
 	return m.WriteCache(ctx, f, p.Experts)
 }
 
-// synthReport is what krater synth prints.
+// synthReport is the output of krater synth.
 type synthReport struct {
 	Shape   string  `json:"shape"`
 	Layers  int     `json:"layers"`
 	Seconds float64 `json:"seconds"`
-	Bytes   int64   `json:"bytes"` // of all weights
+	Bytes   int64   `json:"bytes"` // size of all weights
 
 	As    string `json:"as,omitempty"`
 	Path  string `json:"path,omitempty"`
-	Start string `json:"start,omitempty"` // flags for a command that uses it
+	Start string `json:"start,omitempty"` // flags of a command that uses it
 
-	Resident int64       `json:"resident_bytes,omitempty"` // in memory: of the process
+	Resident int64       `json:"resident_bytes,omitempty"` // memory of the process
 	Parts    []synthPart `json:"parts,omitempty"`
 	Steps    []synthStep `json:"steps,omitempty"`
 }
@@ -115,10 +114,10 @@ type synthStep struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// inMemoryKV is the KV cache of a model that is made only to see what it takes.
+// inMemoryKV is the KV cache of a model that is made only to measure its memory.
 const inMemoryKV = 64 << 20
 
-// memory makes the model and tells what it took.
+// memory makes the model and reports its memory.
 func (c *synthCmd) memory(e *console.Env) error {
 	src, err := c.Source()
 	if err != nil {

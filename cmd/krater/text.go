@@ -21,8 +21,7 @@ import (
 // lineMaxBytes bounds a line on standard input.
 const lineMaxBytes = 64 << 20
 
-// eachLine calls f for every line of standard input and writes what it returns
-// as a line.
+// eachLine calls f for every line of standard input and writes the result as one line.
 func eachLine(e *console.Env, f func(line []byte) ([]byte, error)) error {
 	out := bufio.NewWriter(term.Safe(e.Out))
 	defer out.Flush()
@@ -40,8 +39,8 @@ func eachLine(e *console.Env, f func(line []byte) ([]byte, error)) error {
 	return in.Err()
 }
 
-// flushFirst flushes what was answered before it waits for more input: who
-// writes a line and waits for its answer gets it.
+// flushFirst flushes the output before it waits for more input, so that a program that writes a
+// line and waits for the answer gets it.
 type flushFirst struct {
 	io.Reader
 	out *bufio.Writer
@@ -56,8 +55,8 @@ func (f flushFirst) Read(p []byte) (int, error) {
 
 type tokenizeCmd struct {
 	source.Folder
-	AddSpecial bool `help:"Add the tokens the tokenizer puts around a text, such as BOS."`
-	Plain      bool `help:"Keep special-token text as plain text."`
+	AddSpecial bool `help:"Add the special tokens that the tokenizer puts around a text, such as BOS."`
+	Plain      bool `help:"Treat special tokens in the input as plain text."`
 }
 
 // Run implements the command.
@@ -81,7 +80,7 @@ func (c *tokenizeCmd) Run(e *console.Env) error {
 
 type detokenizeCmd struct {
 	source.Folder
-	SkipSpecial bool `help:"Leave special tokens out."`
+	SkipSpecial bool `help:"Leave special tokens out of the text."`
 }
 
 // Run implements the command.
@@ -104,7 +103,7 @@ func (c *detokenizeCmd) Run(e *console.Env) error {
 	})
 }
 
-// marshalText is json.Marshal without the escapes meant for HTML.
+// marshalText is json.Marshal without escapes for HTML.
 func marshalText(s string) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -124,7 +123,7 @@ func openTokenizer(dir string) (*tokenizer.Tokenizer, error) {
 
 type templateCmd struct {
 	source.Folder
-	Template string `help:"A template file instead of the model's." type:"existingfile" placeholder:"FILE"`
+	Template string `help:"Template file to use instead of the model's." type:"existingfile" placeholder:"FILE"`
 }
 
 // Run implements the command.
@@ -160,10 +159,10 @@ func (c *templateCmd) compile() (*chat.Template, error) {
 }
 
 type helpCmd struct {
-	Command []string `arg:"" optional:"" help:"The command, such as serve or bench model; default: the list of all."`
+	Command []string `arg:"" optional:"" help:"The command, such as serve or bench model; default: list all commands."`
 }
 
-// Run implements the command: what --help after the command prints.
+// Run implements the command. It prints what --help after the command prints.
 func (c *helpCmd) Run(e *console.Env) error {
 	if status := run(append(c.Command, "--help"), e); status != 0 {
 		return console.ExitError(status)
@@ -182,7 +181,7 @@ func (c *completionCmd) Run(e *console.Env) error {
 	case "bash":
 		return cmdline.CompleteBash(e.Out, words)
 	case "zsh":
-		// zsh runs scripts for bash once it is told to.
+		// zsh runs scripts for bash after bashcompinit.
 		if _, err := fmt.Fprint(e.Out, "#compdef krater\nautoload -U +X bashcompinit && bashcompinit\n"); err != nil {
 			return err
 		}

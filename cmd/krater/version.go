@@ -12,7 +12,7 @@ import (
 	"krater/models"
 )
 
-// licenses are the texts of all that is linked in, compressed.
+// licenses are the licence texts of all linked code, compressed.
 //
 //go:generate sh -c "cd ../.. && go run ./cmd/licenses"
 //go:embed licenses.txt.gz
@@ -34,9 +34,9 @@ func (c *versionCmd) Run(e *console.Env) error {
 		return nil
 	}
 	if notice := models.Notice(); notice != "" {
-		fmt.Fprintf(e.Out, "\nThe embedded model, Krater Tiny:\n\n%s\n", notice)
+		fmt.Fprintf(e.Out, "\nThe built-in model, Krater Tiny:\n\n%s\n", notice)
 	}
-	fmt.Fprint(e.Out, "\nKrater, Go and the libraries linked in, each text below the names of those that it is of:\n\n")
+	fmt.Fprint(e.Out, "\nKrater, Go and the linked libraries; each licence text follows the names of the modules that it covers:\n\n")
 	z, err := gzip.NewReader(bytes.NewReader(licenses))
 	if err != nil {
 		return err

@@ -21,20 +21,20 @@ import (
 	"krater/transport/client"
 )
 
-// Cmd talks to a running server's Batch API.
+// Cmd has the commands for a running server's Batch API.
 type Cmd struct {
-	Submit submitCmd `cmd:"" help:"Upload a file of lines and make a batch of it."`
-	Status statusCmd `cmd:"" help:"Show where a batch stands, or the newest ones."`
-	Fetch  fetchCmd  `cmd:"" help:"Write a batch's answers."`
-	Cancel cancelCmd `cmd:"" help:"End a batch; lines that run are finished."`
+	Submit submitCmd `cmd:"" help:"Upload a file of request lines and create a batch from it."`
+	Status statusCmd `cmd:"" help:"Show the state of one batch, or list the newest ones."`
+	Fetch  fetchCmd  `cmd:"" help:"Download the answers of a batch."`
+	Cancel cancelCmd `cmd:"" help:"Cancel a batch; lines that are running are finished."`
 }
 
 type submitCmd struct {
 	remote.Server
-	File     string        `arg:"" help:"File of lines: {\"custom_id\", \"method\", \"url\", \"body\"}, one JSON object a line." type:"existingfile"`
-	Endpoint string        `help:"Path that all lines ask; default: the first line's url." placeholder:"PATH"`
-	Window   time.Duration `help:"Time the batch may take." default:"24h"`
-	Wait     bool          `help:"Wait for its end; exit status 1 unless it is completed."`
+	File     string        `arg:"" help:"File of requests, one JSON object per line: {\"custom_id\", \"method\", \"url\", \"body\"}." type:"existingfile"`
+	Endpoint string        `help:"Path that all lines request; default: the url of the first line." placeholder:"PATH"`
+	Window   time.Duration `help:"Time in which the batch must end." default:"24h"`
+	Wait     bool          `help:"Wait for the end; the exit status is 1 unless the batch completes."`
 }
 
 // Run implements the command.
@@ -60,7 +60,7 @@ func (c *submitCmd) Run(e *console.Env) error {
 		return c.Plainly(err)
 	}
 	window := c.Window.String()
-	if c.Window%time.Hour == 0 { // 24h, as everybody writes it
+	if c.Window%time.Hour == 0 { // 24h instead of 24h0m0s
 		window = fmt.Sprintf("%dh", c.Window/time.Hour)
 	}
 	b, err := cl.CreateBatch(ctx, api.BatchRequest{InputFileID: &file.ID, Endpoint: &endpoint, Window: &window})
@@ -77,7 +77,7 @@ func (c *submitCmd) Run(e *console.Env) error {
 	})
 }
 
-// wait follows a batch to its end.
+// wait follows a batch until it ends.
 func (c *submitCmd) wait(ctx context.Context, e *console.Env, cl *client.Client, b *api.Batch) error {
 	last := ""
 	b, err := cl.WaitBatch(ctx, b.ID, 500*time.Millisecond, func(b *api.Batch) {
@@ -98,7 +98,7 @@ func (c *submitCmd) wait(ctx context.Context, e *console.Env, cl *client.Client,
 	return nil
 }
 
-// firstURL finds the url of a file's first line, and goes back to the start.
+// firstURL returns the url of a file's first line, and seeks back to the start.
 func firstURL(f *os.File) (string, error) {
 	in := bufio.NewReader(io.LimitReader(f, 16<<20))
 	var text string
@@ -109,7 +109,7 @@ func firstURL(f *os.File) (string, error) {
 		URL string `json:"url"`
 	}
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(text, "\uFEFF")), &line); err != nil || line.URL == "" {
-		return "", fmt.Errorf("%s: the first line is no object with a 'url'; name the endpoint with --endpoint", f.Name())
+		return "", fmt.Errorf("%s: the first line is not an object with a 'url'; name the endpoint with --endpoint", f.Name())
 	}
 	_, err := f.Seek(0, io.SeekStart)
 	return line.URL, err
@@ -117,8 +117,8 @@ func firstURL(f *os.File) (string, error) {
 
 type statusCmd struct {
 	remote.Server
-	ID    string `arg:"" optional:"" help:"The batch; without it the newest ones."`
-	Limit int    `help:"How many of them." default:"20"`
+	ID    string `arg:"" optional:"" help:"Id of the batch; default: list the newest ones."`
+	Limit int    `help:"Maximum number of batches to list." default:"20"`
 }
 
 // Run implements the command.
@@ -153,12 +153,12 @@ func (c *statusCmd) Run(e *console.Env) error {
 		}
 		_ = t.Flush()
 		if list.HasMore {
-			fmt.Fprintln(w, "there are more: --limit")
+			fmt.Fprintln(w, "there are more; raise --limit")
 		}
 	})
 }
 
-// progress is a batch in one short line.
+// progress describes a batch in one short line.
 func progress(b *api.Batch) string {
 	n := b.RequestCounts
 	if n.Total == 0 {
@@ -167,10 +167,10 @@ func progress(b *api.Batch) string {
 	return fmt.Sprintf("%s: %d of %d lines, %d failed", b.Status, n.Completed+n.Failed, n.Total, n.Failed)
 }
 
-// describe writes all that a person wants to know of a batch.
+// describe prints the details of a batch.
 func describe(w io.Writer, b *api.Batch) {
 	fmt.Fprintf(w, "%s  %s\n", b.ID, progress(b))
-	fmt.Fprintf(w, "  %s, model %s, made %s, to end by %s\n", b.Endpoint, b.Model, clockTime(b.CreatedAt), clockTime(b.ExpiresAt))
+	fmt.Fprintf(w, "  %s, model %s, created %s, must end by %s\n", b.Endpoint, b.Model, clockTime(b.CreatedAt), clockTime(b.ExpiresAt))
 	if b.Errors != nil {
 		for _, e := range b.Errors.Data {
 			where := ""
@@ -192,9 +192,9 @@ func clockTime(unix int64) string { return time.Unix(unix, 0).Format(time.DateTi
 
 type fetchCmd struct {
 	remote.Server
-	ID     string `arg:"" help:"The batch."`
+	ID     string `arg:"" help:"Id of the batch."`
 	Output string `short:"o" help:"File to write; default: standard output." type:"path" placeholder:"FILE"`
-	Errors bool   `help:"The lines that failed, instead of the answers."`
+	Errors bool   `help:"Download the lines that failed instead of the answers."`
 }
 
 // Run implements the command.
@@ -237,13 +237,13 @@ func (c *fetchCmd) Run(e *console.Env) error {
 	return c.Print(e, file, func(io.Writer) { fmt.Fprintf(e.Err, "%d bytes in %s\n", file.Bytes, c.Output) })
 }
 
-// save writes the file whole or not at all.
+// save writes the whole file or none of it.
 func (c *fetchCmd) save(body io.Reader, size int64) error {
 	tmp, err := os.CreateTemp(filepath.Dir(c.Output), filepath.Base(c.Output)+".*.part")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp.Name()) // does nothing once it has its name
+	defer os.Remove(tmp.Name()) // fails after the rename
 	n, err := io.Copy(tmp, body)
 	if err == nil && n != size {
 		err = fmt.Errorf("the server sent %d of %d bytes", n, size)
@@ -262,7 +262,7 @@ func (c *fetchCmd) save(body io.Reader, size int64) error {
 
 type cancelCmd struct {
 	remote.Server
-	ID string `arg:"" help:"The batch."`
+	ID string `arg:"" help:"Id of the batch."`
 }
 
 // Run implements the command.

@@ -20,16 +20,15 @@ import (
 	"krater/stages/source"
 )
 
-// Cmd is the command's parts; without the name of one it measures the engine
-// with its actors.
+// Cmd has the benchmarks. Without a subcommand it runs bench engine.
 type Cmd struct {
-	Engine  engineCmd  `cmd:"" default:"withargs" help:"Answers through the actors; what bench alone does."`
-	Kernels kernelsCmd `cmd:"" help:"The integer kernels as a share of what memory gives; with --device cuda the operators of a GPU, checked too."`
-	Model   modelCmd   `cmd:"" help:"Decode, prefill and the time of every stage of a model."`
+	Engine  engineCmd  `cmd:"" default:"withargs" help:"Measure answers through the actors (the default)."`
+	Kernels kernelsCmd `cmd:"" help:"Measure the integer kernels as a share of memory bandwidth; with --device cuda, check and measure the operators of a GPU."`
+	Model   modelCmd   `cmd:"" help:"Measure decode, prefill and the time of each stage of a model."`
 
-	Serve benchServeCmd `cmd:"" help:"Load a running server and measure latencies, throughput and goodput as its clients see them; soak tests."`
+	Serve benchServeCmd `cmd:"" help:"Load a running server; measure latencies, throughput and goodput as its clients see them, or run a soak test."`
 
-	Strategies strategiesCmd `cmd:"" help:"Every way to share experts between processor and rank, side by side: times of a described card, bytes copied, hits."`
+	Strategies strategiesCmd `cmd:"" help:"Run every dispatch strategy on a simulated GPU or on this one: times, bytes copied and hit rates side by side."`
 }
 
 type engineCmd struct {
@@ -37,16 +36,15 @@ type engineCmd struct {
 	source.Synthetic
 	config.Options
 	ActorsVsDirect bool  `help:"Compare a decode step through the actors with the same stages called as functions."`
-	Prefill        []int `help:"Prompt lengths whose time to the first token is measured." default:"200"`
-	Decode         int   `help:"Tokens of a measured answer." default:"128"`
-	Batch          []int `help:"Numbers of streams that answer together." default:"1,8"`
-	Context        []int `help:"On a GPU: lengths of the prompts that answers follow; none: 2048. On the processor they follow short ones."`
-	Rounds         int   `help:"Windows of each measurement; the median counts." default:"15"`
+	Prefill        []int `help:"Prompt lengths for the time to the first token." default:"200"`
+	Decode         int   `help:"Tokens of each measured answer." default:"128"`
+	Batch          []int `help:"Numbers of streams that decode together." default:"1,8"`
+	Context        []int `help:"On a GPU: context lengths at which decode is measured; default: 2048. On the CPU contexts are short."`
+	Rounds         int   `help:"Number of windows per measurement; the report has their median." default:"15"`
 	JSON           bool  `name:"json" help:"Print the report as JSON."`
 }
 
-// benchReport is what the command found. Times are medians over interleaved
-// windows of one run.
+// benchReport is the report of the command. Times are medians over interleaved windows of one run.
 type benchReport struct {
 	Model string `json:"model"`
 	benchHost
@@ -55,8 +53,8 @@ type benchReport struct {
 	KVType      string `json:"kv_dtype"`
 	LayerGroups int    `json:"layer_groups"`
 
-	ReadGBps1 float64 `json:"read_gbps_1"` // memory read, one thread
-	ReadGBps  float64 `json:"read_gbps"`   // and all threads
+	ReadGBps1 float64 `json:"read_gbps_1"` // memory read on one thread
+	ReadGBps  float64 `json:"read_gbps"`   // memory read on all threads
 	TokenMB   float64 `json:"mb_per_token"`
 
 	DirectStepUS float64 `json:"direct_step_us"`
@@ -72,8 +70,8 @@ type benchReport struct {
 type decodeResult struct {
 	Streams    int     `json:"streams"`
 	TokensPerS float64 `json:"tokens_per_second"`
-	GBps       float64 `json:"gbps"`       // of weights, one stream only
-	ReadShare  float64 `json:"read_share"` // of the bandwidth measured in this run
+	GBps       float64 `json:"gbps"`       // rate at which weights are read; one stream only
+	ReadShare  float64 `json:"read_share"` // share of the bandwidth measured in this run
 }
 
 type prefillResult struct {
@@ -85,24 +83,24 @@ type prefillResult struct {
 // Run implements the command.
 func (c *engineCmd) Run(e *console.Env) error {
 	if c.Decode < 2 || c.Rounds < 1 {
-		return errors.New("--decode wants at least 2 tokens, --rounds at least 1")
+		return errors.New("--decode: want 2 tokens or more, --rounds: want 1 or more")
 	}
 	if c.Device == config.CUDA {
 		return c.runCard(e)
 	}
 	if c.Device != config.CPU {
-		return errors.New("--device: krater bench measures the processor or a card")
+		return errors.New("--device: krater bench measures only cpu and cuda")
 	}
 	if len(c.Context) > 0 {
-		return fmt.Errorf("--context: on the processor answers follow prompts of %d tokens", benchPrompt)
+		return fmt.Errorf("--context needs --device cuda; on the CPU the context is %d tokens", benchPrompt)
 	}
 	if c.Shape != "" {
-		return errors.New("--shape: on the processor only krater bench model makes models")
+		return errors.New("--shape needs --device cuda; on the CPU use krater bench model")
 	}
 	if len(c.Batch) > 0 {
 		c.MaxSeqs = max(c.MaxSeqs, slices.Max(c.Batch))
 	}
-	c.PrefixCache = false // the same prompts are asked again, and are to be computed
+	c.PrefixCache = false // the same prompts are sent again and must be computed
 	src, err := source.Open(c.Model)
 	if err != nil {
 		return err
@@ -131,7 +129,7 @@ func (c *engineCmd) newReport(s *local.Model) *benchReport {
 	}
 }
 
-// tokenBytes is what a decoded token reads of the weights as they are kept.
+// tokenBytes returns how many bytes of weights a decoded token reads.
 func tokenBytes(s *local.Model) int64 {
 	if !s.Plan.Load.Precision.Integer() {
 		return s.Config.BytesPerToken()
@@ -157,8 +155,8 @@ type bench struct {
 	report *benchReport
 }
 
-// measure runs every measurement in interleaved windows: on a shared machine
-// only figures of the same seconds can be compared. tell gets the rounds that are done.
+// measure runs all measurements in interleaved windows, because on a shared machine only figures of
+// the same seconds can be compared. tell receives the number of finished rounds.
 func (b *bench) measure(tell func(rounds int)) error {
 	r := b.report
 	d, err := direct.New(b.s.Host, b.s.Parts)
@@ -235,7 +233,7 @@ func (b *bench) print(w interface{ Write([]byte) (int, error) }) error {
 	fmt.Fprintf(w, "memory read           %8.1f GB/s on one thread, %.1f GB/s on %d\n", r.ReadGBps1, r.ReadGBps, r.Threads)
 	for _, d := range r.Decode {
 		if d.Streams == 1 {
-			fmt.Fprintf(w, "decode, 1 stream      %8.0f tokens/s = %.1f GB/s of weights (%.1f MB a token) = %.2f of the read bandwidth\n", d.TokensPerS, d.GBps, r.TokenMB, d.ReadShare)
+			fmt.Fprintf(w, "decode, 1 stream      %8.0f tokens/s = %.1f GB/s of weights (%.1f MB per token) = %.2f of the read bandwidth\n", d.TokensPerS, d.GBps, r.TokenMB, d.ReadShare)
 			continue
 		}
 		fmt.Fprintf(w, "%-22s%8.0f tokens/s together = %.2f x one stream\n", fmt.Sprintf("decode, %d streams", d.Streams), d.TokensPerS, d.TokensPerS/max(1e-9, r.Decode[0].TokensPerS))

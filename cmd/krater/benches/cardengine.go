@@ -23,40 +23,40 @@ import (
 	"krater/stages/direct"
 )
 
-// cardEngineReport is what answers take on a GPU, through the actors and by the card alone.
+// cardEngineReport is the report of answers on a GPU, through the actors and without them.
 type cardEngineReport struct {
 	Model string `json:"model"`
 	Card  string `json:"card"`
 	benchHost
 	Precision string              `json:"precision"`
 	KVType    string              `json:"kv_dtype"`
-	Experts   string              `json:"experts,omitempty"` // where they are computed, if not all on the card
+	Experts   string              `json:"experts,omitempty"` // where experts are computed, if not all are on the GPU
 	Decode    []*cardEngineDecode `json:"decode"`
 	Prefill   []prefillResult     `json:"prefill"`
 }
 
-// cardEngineDecode is a number of streams behind prompts of a length. The card's own step
-// is one of a chain that is enqueued without a look at the tokens; what a step through
-// the actors takes beyond it the card has waited for.
+// cardEngineDecode is the result for a number of streams and a context length. The GPU's own step
+// time comes from a chain of steps that is enqueued without looking at the tokens. A step through
+// the actors takes longer by the time that the GPU waits.
 type cardEngineDecode struct {
 	Streams     int     `json:"streams"`
 	Context     int     `json:"context"`
 	TokensPerS  float64 `json:"tokens_per_second"`
 	ActorStepUS float64 `json:"actor_step_us"`
 	CardStepUS  float64 `json:"card_step_us"`
-	WaitUS      float64 `json:"wait_us"` // the median of rounds' differences
+	WaitUS      float64 `json:"wait_us"` // median of the rounds' differences
 
 	actor, card, wait stat.Sample
 }
 
-// chainWarm is the steps of a chain before those that count: the second of a kind makes a
-// graph, for either of two states.
+// chainWarm is the number of steps of a chain before the measured ones. The second step of a kind
+// is captured as a graph, for each of two states.
 const chainWarm = 5
 
 // runCard measures a model on a GPU.
 func (c *engineCmd) runCard(e *console.Env) error {
 	if c.Decode < 4*chainWarm {
-		return fmt.Errorf("--decode %d: want at least %d on a GPU", c.Decode, 4*chainWarm)
+		return fmt.Errorf("--decode %d: want %d or more on a GPU", c.Decode, 4*chainWarm)
 	}
 	src, err := c.SourceOr(c.Model)
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *engineCmd) runCard(e *console.Env) error {
 		c.Context = []int{2048}
 	}
 	f := &c.Options
-	f.PrefixCache = false // the same prompts are asked again, and are to be computed
+	f.PrefixCache = false // the same prompts are sent again and must be computed
 	most := max(1, slices.Max(append([]int{1}, c.Batch...)))
 	deepest := slices.Max(slices.Concat([]int{1}, c.Context, c.Prefill))
 	f.MaxSeqs = max(f.MaxSeqs, most)
@@ -112,10 +112,10 @@ func (c *engineCmd) runCard(e *console.Env) error {
 	return r.print(term.Paint(e.Out, console.TableRules...))
 }
 
-// onCard measures everything in interleaved rounds.
+// onCard runs all measurements in interleaved rounds.
 func (b *bench) onCard(e *console.Env, r *cardEngineReport) error {
 	var d *direct.Model
-	if b.s.Placement == nil { // else the card does not go on by itself
+	if b.s.Placement == nil { // otherwise the GPU cannot run ahead
 		var err error
 		if d, err = direct.New(b.s.Rank().Device, b.s.Parts); err != nil {
 			return err
@@ -128,7 +128,7 @@ func (b *bench) onCard(e *console.Env, r *cardEngineReport) error {
 		}
 	}
 	prefill := make([]stat.Sample, len(b.c.Prefill))
-	for round := range b.c.Rounds + 1 { // the first warms up
+	for round := range b.c.Rounds + 1 { // the first is a warm-up
 		fmt.Fprintf(e.Err, "krater: round %d of %d\n", round, b.c.Rounds)
 		for _, x := range r.Decode {
 			w, err := b.answers(x.Streams, x.Context, spare*b.c.Decode)
@@ -167,27 +167,26 @@ func (b *bench) onCard(e *console.Env, r *cardEngineReport) error {
 	return nil
 }
 
-// spare is how many times the tokens that are measured an answer may have: the first stream
-// goes on while the last one's prompt is computed.
+// spare is the length of an answer as a multiple of the measured tokens: the first stream continues
+// while the last stream's prompt is computed.
 const spare = 16
 
-// window is the time in which streams answer together, and what they answer.
+// window is a period in which all streams generate, and how much they generate.
 type window struct {
 	begin, end      time.Time
 	streams, tokens int // tokens of all streams
 }
 
-// stepUS is the time of a step in microseconds.
+// stepUS returns the time of a step in microseconds.
 func (w *window) stepUS() float64 {
 	return microseconds(w.end.Sub(w.begin)) * float64(w.streams) / float64(w.tokens)
 }
 
-// answers makes n answers of at most so many tokens together, behind prompts of a length, and
-// gives the window of some --decode tokens of each from the moment when the last stream has had its
-// first few.
+// answers runs n answers together, each behind a prompt of the given length. It returns the window
+// of --decode tokens per stream that starts when the last stream has produced its first few.
 func (b *bench) answers(n, length, most int) (window, error) {
 	type result struct {
-		at  []time.Time // of every token
+		at  []time.Time // arrival of every token
 		err error
 	}
 	results := make(chan result, n)
@@ -213,7 +212,7 @@ func (b *bench) answers(n, length, most int) (window, error) {
 		if len(r.at) <= chainWarm {
 			return w, fmt.Errorf("bench: an answer of %d tokens", len(r.at))
 		}
-		if first := r.at[chainWarm]; first.After(w.begin) { // the steps behind a prompt are not like those to come
+		if first := r.at[chainWarm]; first.After(w.begin) { // the steps behind a prompt differ from later ones
 			w.begin = first
 		}
 		if last := r.at[len(r.at)-1]; w.end.IsZero() || last.Before(w.end) {
@@ -229,13 +228,13 @@ func (b *bench) answers(n, length, most int) (window, error) {
 		}
 	}
 	if w.tokens < n*(b.c.Decode-chainWarm)/2 {
-		return w, fmt.Errorf("bench: %d streams were together for %d tokens only: raise --decode", n, w.tokens)
+		return w, fmt.Errorf("bench: %d streams ran together for %d tokens only; raise --decode", n, w.tokens)
 	}
 	return w, nil
 }
 
-// arrivals reads a stream until --decode tokens have come since all streams have begun, and
-// gives when each came.
+// arrivals reads a stream until --decode tokens have arrived since all streams began, and returns
+// the arrival times.
 func (b *bench) arrivals(s engine.Stream, started *atomic.Int32, streams int32) (at []time.Time, err error) {
 	defer s.Close()
 	together := 0
@@ -260,14 +259,14 @@ func (b *bench) arrivals(s engine.Stream, started *atomic.Int32, streams int32) 
 		}
 		switch {
 		case ev.Kind == engine.Done && len(at) == 0:
-			return at, errors.New("bench: an answer without tokens")
+			return at, errors.New("bench: an answer had no tokens")
 		case ev.Kind == engine.Done, together > b.c.Decode:
 			return at, nil
 		}
 	}
 }
 
-// chained is the card's own time of a step of the same rows, in microseconds.
+// chained returns the GPU's own time of a step with the same rows, in microseconds.
 func (b *bench) chained(d *direct.Model, n, length int) (float64, error) {
 	lim := d.Limits()
 	each := (length+b.c.Decode)/lim.BlockTokens + 1
@@ -307,7 +306,7 @@ func (r *cardEngineReport) print(w io.Writer) error {
 		fmt.Fprintf(w, "experts: %s\n\n", r.Experts)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "streams\tdepth\ttok/s\tus a step\tof the card alone\tit waits\t")
+	fmt.Fprintln(t, "streams\tdepth\ttok/s\tus per step\tGPU alone\tGPU waits\t")
 	for _, d := range r.Decode {
 		fmt.Fprintf(t, "%d\t%d\t%.0f\t%.1f\t%.1f\t%.1f\t\n", d.Streams, d.Context, d.TokensPerS, d.ActorStepUS, d.CardStepUS, d.WaitUS)
 	}

@@ -13,7 +13,7 @@ import (
 	"krater/stages/direct"
 )
 
-// cardModelReport is the report with what it is of.
+// cardModelReport is the report with the GPU and model that it describes.
 type cardModelReport struct {
 	Model string `json:"model"`
 	Card  string `json:"card"`
@@ -24,7 +24,7 @@ type cardModelReport struct {
 	*model.CardReport
 }
 
-// profiler is a device that tells what its operators take.
+// profiler is a device that measures its operators.
 type profiler interface {
 	Profile(tell func(op string, d time.Duration))
 }

@@ -11,17 +11,17 @@ import (
 	"krater/cmd/krater/console"
 )
 
-// benchCardFlags measure a GPU instead of the processor.
+// benchCardFlags choose a GPU to measure instead of the CPU.
 type benchCardFlags struct {
-	Device   string `help:"What to measure: ${enum}." enum:"cpu,cuda" default:"cpu"`
-	GPU      int    `name:"gpu" help:"Which GPU, of those the driver shows." default:"0"`
-	Model    string `help:"With --device cuda: whose sizes: ${enum}." enum:"v2-lite,qwen3-30b-a3b,heads-64" default:"v2-lite"`
-	Portable bool   `name:"portable-kernels" help:"With --device cuda: the kernels that GPUs of all generations since compute capability 8.0 run, with 99 KiB of shared memory a block as RTX GPUs have."`
-	Only     string `help:"With --device cuda: only operators whose name, shape and type match." placeholder:"REGEXP"`
-	Small    bool   `help:"With --device cuda: tiny sizes, checked but not timed."`
-	Plain    bool   `help:"With --device cuda: the plain kernels, which the fast ones are compared with."`
-	Launches bool   `help:"With --device cuda: the time of each kernel of an operator, too."`
-	Record   string `help:"With --device cuda: write the report as JSON to a file too." type:"path" placeholder:"FILE"`
+	Device   string `help:"Device to measure: ${enum}." enum:"cpu,cuda" default:"cpu"`
+	GPU      int    `name:"gpu" help:"Index of the GPU, in the driver's order." default:"0"`
+	Model    string `help:"With --device cuda: model whose sizes are used: ${enum}." enum:"v2-lite,qwen3-30b-a3b,heads-64" default:"v2-lite"`
+	Portable bool   `name:"portable-kernels" help:"With --device cuda: measure the kernels that run on every GPU of compute capability 8.0 or newer, with at most 99 KiB of shared memory per block, as RTX GPUs use them."`
+	Only     string `help:"With --device cuda: regular expression of the operators to run, by name, shape and type." placeholder:"REGEXP"`
+	Small    bool   `help:"With --device cuda: use tiny sizes; check without measuring."`
+	Plain    bool   `help:"With --device cuda: measure the plain kernels, to which the fast ones are compared."`
+	Launches bool   `help:"With --device cuda: also measure each kernel of an operator."`
+	Record   string `help:"With --device cuda: also write the report as JSON into a file." type:"path" placeholder:"FILE"`
 }
 
 // match compiles --only.
@@ -30,7 +30,7 @@ func (f *benchCardFlags) match() (func(string) bool, error) {
 		return nil, fmt.Errorf("--gpu %d: want 0 to 63", f.GPU)
 	}
 	if f.Device == "cpu" && (f.Portable || f.Only != "" || f.Small || f.Plain || f.Launches || f.Record != "") {
-		return nil, errors.New("--portable-kernels, --only, --small, --plain, --launches and --record go with --device cuda")
+		return nil, errors.New("--portable-kernels, --only, --small, --plain, --launches and --record need --device cuda")
 	}
 	if f.Only == "" {
 		return nil, nil
@@ -42,14 +42,14 @@ func (f *benchCardFlags) match() (func(string) bool, error) {
 	return re.MatchString, nil
 }
 
-// runCard measures a GPU's operators. It fails when one of them is wrong.
+// runCard measures a GPU's operators. It returns an error if one of them is wrong.
 func (c *kernelsCmd) runCard(e *console.Env) error {
 	match, err := c.match()
 	if err != nil {
 		return err
 	}
 	if c.Plot != "" {
-		return errors.New("--plot: only the processor's report is drawn")
+		return errors.New("--plot: only the report of the CPU can be drawn")
 	}
 	h := host()
 	rep, err := cards.Run(cards.Options{

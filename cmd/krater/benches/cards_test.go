@@ -12,8 +12,8 @@ func TestBenchCardFlags(t *testing.T) {
 	}{
 		{benchCardFlags{Device: "cpu"}, ""},
 		{benchCardFlags{Device: "cuda", Only: "mix T=1 ", Small: true, Record: "x"}, ""},
-		{benchCardFlags{Device: "cpu", Small: true}, "go with --device cuda"},
-		{benchCardFlags{Device: "cpu", Only: "mix"}, "go with --device cuda"},
+		{benchCardFlags{Device: "cpu", Small: true}, "need --device cuda"},
+		{benchCardFlags{Device: "cpu", Only: "mix"}, "need --device cuda"},
 		{benchCardFlags{Device: "cuda", Only: "("}, "--only"},
 		{benchCardFlags{Device: "cuda", GPU: -1}, "--gpu -1"},
 	} {

@@ -13,20 +13,20 @@ import (
 type kernelsCmd struct {
 	Output
 	benchCardFlags
-	Threads []int       `help:"Numbers of threads, each measured by itself; 0 takes all cores." default:"1,0"`
-	Seconds float64     `help:"Time of a measurement." default:"8"`
-	Size    config.Size `help:"Memory that weights are spread over: more than the caches hold." default:"0.8GB"`
-	Rows    []int       `help:"Rows of activations of the matrix products." default:"48"`
+	Threads []int       `help:"Numbers of threads to measure, each separately; 0: one per core." default:"1,0"`
+	Seconds float64     `help:"Duration of a measurement, in seconds." default:"8"`
+	Size    config.Size `help:"Memory that weights are spread over, which should exceed the caches." default:"0.8GB"`
+	Rows    []int       `help:"Numbers of activation rows of the matrix products." default:"48"`
 }
 
-// The largest numbers that are taken: threads, rows, seconds.
+// Limits of the flags: threads, rows, seconds.
 const (
 	benchThreadsMax = 1 << 12
 	benchRowsMax    = 1 << 12
 	benchSecondsMax = 3600
 )
 
-// kernelsReport is the report with the machine it is of.
+// kernelsReport is the report and the machine that it describes.
 type kernelsReport struct {
 	benchHost
 	*kernels.Report
@@ -53,8 +53,8 @@ func (c *kernelsCmd) Run(e *console.Env) error {
 	return c.write(e, h, r, kernelsReport{h, r})
 }
 
-// check names the first flag out of its range and gives the numbers of threads,
-// rising, each once.
+// check returns an error for the first flag out of its range. It also returns the numbers of
+// threads, ascending and without repetitions.
 func (c *kernelsCmd) check() ([]int, error) {
 	if err := c.Output.Check(); err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (c *kernelsCmd) check() ([]int, error) {
 	return threadCounts(c.Threads)
 }
 
-// threadCounts turns --threads into rising numbers, 0 being all cores.
+// threadCounts returns the numbers of --threads, ascending; 0 is replaced by the number of cores.
 func threadCounts(list []int) ([]int, error) {
 	if len(list) == 0 {
 		list = []int{0}

@@ -11,20 +11,20 @@ import (
 	"krater/actors/trace"
 )
 
-// letterTimes is what an expert pool does with a letter, in microseconds, the mean of all
-// pools.
+// letterTimes is how an expert pool spends its time on host calls, in microseconds: the mean over
+// all pools.
 type letterTimes struct {
-	Count    int     `json:"count"`      // of each pool
-	Rows     float64 `json:"rows"`       // of a letter
-	CardUS   float64 `json:"card_us"`    // behind the step's letter before: the card works, and the letters travel
-	GatherUS float64 `json:"gather_us"`  // rows widened, listed by expert, made integers
+	Count    int     `json:"count"`      // host calls per pool
+	Rows     float64 `json:"rows"`       // rows per host call
+	CardUS   float64 `json:"card_us"`    // since the step's previous call: the GPU computes and the call travels
+	GatherUS float64 `json:"gather_us"`  // widening rows, sorting them by expert, quantising
 	WorkUS   float64 `json:"work_us"`    // products
-	AnswerUS float64 `json:"answer_us"`  // sums, and what the other pools take longer
-	StepsUS  float64 `json:"between_us"` // from a step's last letter to the next step's first
+	AnswerUS float64 `json:"answer_us"`  // sums, and waiting for slower pools
+	StepsUS  float64 `json:"between_us"` // from a step's last call to the next step's first
 	Steps    int     `json:"steps"`
 }
 
-// tracksWithin is what the actors did from begin to end.
+// tracksWithin returns what the actors did from begin to end.
 func tracksWithin(g *trace.Registry, begin, end time.Time) []trace.Track {
 	tracks := g.Snapshot(0)
 	for i := range tracks {
@@ -35,8 +35,8 @@ func tracksWithin(g *trace.Registry, begin, end time.Time) []trace.Track {
 	return tracks
 }
 
-// lettersOf sums up the events of so many pools in a window: the share of it for which they
-// worked on experts, and their letters; nil without any.
+// lettersOf sums up the events of all pools in a window: the share of time spent on experts, and
+// the host calls; nil if there were none.
 func lettersOf(tracks []trace.Track, window time.Duration, pools int) (busy float64, out *letterTimes) {
 	var t letterTimes
 	var ran int64
@@ -45,7 +45,7 @@ func lettersOf(tracks []trace.Track, window time.Duration, pools int) (busy floa
 		if !strings.HasPrefix(track.Name, "pool") {
 			continue
 		}
-		last := map[uint8]trace.Event{} // of each lane
+		last := map[uint8]trace.Event{} // last event of each pool
 		for _, e := range track.Events {
 			if e.Kind != trace.Experts {
 				continue
@@ -85,7 +85,7 @@ func lettersOf(tracks []trace.Track, window time.Duration, pools int) (busy floa
 	return busy, &t
 }
 
-// keepTrace writes tracks to a file of that name in a folder.
+// keepTrace writes tracks into a file of that name in a folder.
 func keepTrace(dir, name string, tracks []trace.Track, devices []string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"krater/stages/sample"
 )
 
-// promptIDs is a prompt of n tokens, another for each stream: streams of equal text would
-// ask for the same experts.
+// promptIDs returns a prompt of n tokens that differs for each stream. Streams with equal text
+// would use the same experts.
 func (b *bench) promptIDs(stream, n int) []int32 {
 	ids := make([]int32, n)
 	for i := range ids {
@@ -22,7 +22,7 @@ func (b *bench) promptIDs(stream, n int) []int32 {
 	return ids
 }
 
-// request asks for exactly n tokens, greedily.
+// request asks for exactly n greedy tokens.
 func (b *bench) request(stream, prompt, n int) *engine.Request {
 	return &engine.Request{
 		ID: "bench", Prompt: engine.Prompt{IDs: b.promptIDs(stream, prompt)}, MaxTokens: n, IgnoreEOS: true, Logprobs: -1,
@@ -30,8 +30,7 @@ func (b *bench) request(stream, prompt, n int) *engine.Request {
 	}
 }
 
-// finish reads a stream to its end and returns when its first and last token
-// came.
+// finish reads a stream to its end and returns the arrival times of its first and last token.
 func finish(s engine.Stream) (first, last time.Time, tokens int, err error) {
 	defer s.Close()
 	for {
@@ -53,10 +52,10 @@ func finish(s engine.Stream) (first, last time.Time, tokens int, err error) {
 	}
 }
 
-// benchPrompt is the length of the prompts that decode is measured after.
+// benchPrompt is the length of the prompts before measured decode steps.
 const benchPrompt = 16
 
-// streams measures n answers together: generated tokens a second.
+// streams measures n concurrent answers, in generated tokens per second.
 func (b *bench) streams(n int) (float64, error) {
 	type result struct {
 		first, last time.Time
@@ -104,9 +103,9 @@ func (b *bench) firstToken(n int) (float64, error) {
 	return microseconds(last.Sub(start)) / 1e3, err
 }
 
-// pair measures one greedy answer through the actors and the same steps as
-// plain calls, in microseconds a token. The order changes from round to round,
-// so that neither always finds the caches as the other left them.
+// pair measures one greedy answer through the actors and the same steps as plain calls, in
+// microseconds per token. The order alternates from round to round, so that neither benefits from
+// the caches that the other leaves.
 func (b *bench) pair(d *direct.Model, directFirst bool) (directUS, actorUS float64, err error) {
 	var ids []int32
 	var tokens int
@@ -133,8 +132,8 @@ func (b *bench) pair(d *direct.Model, directFirst bool) (directUS, actorUS float
 	return directUS, actorUS, nil
 }
 
-// actorAnswer makes the answer of request through the pipeline and returns the
-// time of a decode step and the number of tokens.
+// actorAnswer runs the request through the pipeline. It returns the time of a decode step and the
+// number of tokens.
 func (b *bench) actorAnswer() (float64, int, error) {
 	s, err := b.g.Submit(context.Background(), b.request(0, benchPrompt, b.c.Decode))
 	if err != nil {
@@ -144,9 +143,8 @@ func (b *bench) actorAnswer() (float64, int, error) {
 	return microseconds(last.Sub(first)) / float64(n-1), n, err
 }
 
-// directAnswer makes the answer of request by calling the stages: prefill,
-// then a step a token with the sampler the pipeline uses. It returns the ids
-// and the time of a decode step.
+// directAnswer runs the request by calling the stages: prefill, then one step per token, with the
+// pipeline's sampler. It returns the ids and the time of a decode step.
 func (b *bench) directAnswer(d *direct.Model) ([]int32, float64, error) {
 	prompt := b.promptIDs(0, benchPrompt)
 	seq, err := sample.New(sample.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: -1, IgnoreEOS: true}, prompt, b.s.Config.Vocab)

@@ -23,22 +23,22 @@ type modelCmd struct {
 	source.Synthetic
 	config.Options
 	Output
-	Prefill []int `help:"Lengths of prompts." default:"512,2048,8192"`
-	Decode  int   `help:"Decode steps measured." default:"128"`
+	Prefill []int `help:"Prompt lengths to measure." default:"512,2048,8192"`
+	Decode  int   `help:"Number of measured decode steps." default:"128"`
 	Batch   []int `help:"Numbers of streams that decode together." default:"1,8,32"`
-	Context []int `help:"Depths at which decode is measured too, in tokens." default:"512,2048"`
-	Profile bool  `help:"On a GPU: the time of every operator too, in a run of its own."`
-	Scaling []int `help:"Numbers of threads that decode is measured with too, each by a load of its own."`
+	Context []int `help:"Further context lengths at which decode is measured, in tokens." default:"512,2048"`
+	Profile bool  `help:"On a GPU: also measure every operator, in a separate run."`
+	Scaling []int `help:"Further numbers of threads for decode; the model is loaded once for each."`
 }
 
-// modelReport is the report with what it is of.
+// modelReport is the report and the model that it describes.
 type modelReport struct {
 	Model string `json:"model"`
 	benchHost
 	Precision string `json:"precision"`
 	KVType    string `json:"kv_dtype"`
 	*model.Report
-	Skipped []string `json:"skipped,omitempty"` // what does not fit the model's context
+	Skipped []string `json:"skipped,omitempty"` // lengths that exceed the model's context
 }
 
 // Run implements the command.
@@ -84,7 +84,7 @@ func (c *modelCmd) check() error {
 		}
 	}
 	if c.LayerGroups != 1 || c.ExpertPools > 1 {
-		return errors.New("bench model calls the stages without actors: --layer-groups and --expert-pools are for krater bench alone")
+		return errors.New("bench model runs without actors; use --layer-groups and --expert-pools with krater bench engine")
 	}
 	return c.Output.Check()
 }
@@ -93,7 +93,7 @@ func (c *modelCmd) options() model.Options {
 	return model.Options{Prefill: c.Prefill, Decode: c.Decode, Batch: c.Batch, Context: c.Context}
 }
 
-// measure loads the model for so many threads and measures it.
+// measure loads the model for the given number of threads and measures it.
 func (c *modelCmd) measure(e *console.Env, o model.Options, threads int) (*modelReport, error) {
 	f := c.Options
 	f.Threads = threads
@@ -110,7 +110,7 @@ func (c *modelCmd) measure(e *console.Env, o model.Options, threads int) (*model
 	if r.Skipped, err = fit(&o, cfg.MaxContext); err != nil {
 		return nil, err
 	}
-	// Room for exactly what is measured.
+	// Make room for exactly what is measured.
 	f.MaxSeqs = max(1, slices.Max(append([]int{1}, o.Batch...)))
 	f.KVCache = config.Size(int64(o.Blocks(f.BlockTokens)) * config.KVBlockBytes(cfg, f.BlockTokens, config.KVTypes[f.KVDType]))
 	s, err := local.Prepare(console.ForLoad(e, src, f, config.Case{}))
@@ -140,7 +140,7 @@ func (c *modelCmd) measure(e *console.Env, o model.Options, threads int) (*model
 	return r, err
 }
 
-// fit leaves out what a context is too short for, and says so.
+// fit removes the lengths that exceed the context, and reports them.
 func fit(o *model.Options, context int) (skipped []string, err error) {
 	short := model.Options{Decode: o.Decode}
 	if short.Positions() > context {
@@ -164,8 +164,8 @@ func fit(o *model.Options, context int) (skipped []string, err error) {
 	return skipped, nil
 }
 
-// readBytes is the memory that plain reads go over: more than caches hold where
-// there is enough.
+// readBytes is the amount of memory for plain reads: more than the caches hold, if there is enough
+// memory.
 func readBytes(e *console.Env) int {
 	const most = 800 << 20
 	if free := e.Here().Available(); free > 0 {
@@ -174,7 +174,7 @@ func readBytes(e *console.Env) int {
 	return most
 }
 
-// precisionName tells how the parts of a model are kept.
+// precisionName describes the precision of a model's parts.
 func precisionName(p load.Precision) string {
 	if !p.Integer() {
 		return "bf16"

@@ -16,14 +16,14 @@ import (
 	"krater/cmd/krater/version"
 )
 
-// Output are the forms of a report.
+// Output selects the forms of a report.
 type Output struct {
 	JSON bool   `name:"json" help:"Print the report as JSON."`
-	Keep string `name:"json-file" help:"Write the report as JSON into a file, whatever is printed." type:"path" placeholder:"FILE"`
-	Plot string `help:"Draw the report into a file: .svg or .png." type:"path" placeholder:"FILE"`
+	Keep string `name:"json-file" help:"Also write the report as JSON into a file." type:"path" placeholder:"FILE"`
+	Plot string `help:"Also draw the report into a file: .svg or .png." type:"path" placeholder:"FILE"`
 }
 
-// Check refuses a file that cannot be drawn before anything is measured.
+// Check refuses a file name that cannot be drawn to, before anything is measured.
 func (o *Output) Check() error {
 	if o.Plot == "" {
 		return nil
@@ -37,7 +37,7 @@ type drawable interface {
 	Charts() []plot.Chart
 }
 
-// write prints, draws and keeps a report; whole is what JSON shows.
+// write prints, draws and saves a report. whole is the JSON form.
 func (o *Output) write(e *console.Env, h benchHost, r drawable, whole any) error {
 	if o.Plot != "" {
 		if err := plot.Save(o.Plot, r.Charts()...); err != nil {
@@ -60,7 +60,7 @@ func (o *Output) write(e *console.Env, h benchHost, r drawable, whole any) error
 	return r.Text(term.Paint(e.Out, console.TableRules...))
 }
 
-// benchHost is where and with what a report was made.
+// benchHost describes the machine and program of a report.
 type benchHost struct {
 	CPU       string `json:"cpu"`
 	GoVersion string `json:"go"`

@@ -18,42 +18,42 @@ import (
 
 type benchServeCmd struct {
 	Output
-	URL       string   `name:"url" help:"Address of the server." default:"http://127.0.0.1:8080"`
-	APIKey    string   `name:"api-key" help:"Key, if the server asks for one; better as KRATER_API_KEY, where other users do not see it." placeholder:"KEY"`
-	ModelName string   `help:"What requests name as the model; default: nothing, the served one." placeholder:"NAME"`
-	Door      []string `help:"Ways into the server: completions, chat, websocket. Each of several gets the whole load, at the same time." default:"completions"`
+	URL       string   `name:"url" help:"URL of the server." default:"http://127.0.0.1:8080"`
+	APIKey    string   `name:"api-key" help:"API key, if the server asks for one. Prefer the variable KRATER_API_KEY, which other users cannot see." placeholder:"KEY"`
+	ModelName string   `help:"Model name in requests; default: none, which means the served model." placeholder:"NAME"`
+	Door      []string `help:"APIs to use: completions, chat, websocket. Each gets the whole load, at the same time." default:"completions"`
 
-	Rate        float64   `help:"Open loop: requests a second, whether or not those before are answered."`
-	Sweep       []float64 `help:"Open loops of these rates, one after the other." placeholder:"RATE,..."`
-	Arrival     string    `help:"Gaps between requests of an open loop: ${enum}." enum:"poisson,constant,gamma" default:"poisson"`
-	Shape       float64   `name:"arrival-shape" help:"Of gamma gaps: under 1 requests come in bursts, 1 is poisson." default:"0.25"`
-	Concurrency []int     `help:"Closed loop: clients that ask again when they are answered; of several numbers one after the other." placeholder:"N,..."`
-	OpenMost    int       `help:"Requests of an open loop in flight at most; those over it are not sent, and counted." default:"4096"`
+	Rate        float64   `help:"Open loop: send this many requests per second, whether or not earlier ones are answered."`
+	Sweep       []float64 `help:"Run open loops with each of these rates in turn." placeholder:"RATE,..."`
+	Arrival     string    `help:"Distribution of the gaps between requests of an open loop: ${enum}." enum:"poisson,constant,gamma" default:"poisson"`
+	Shape       float64   `name:"arrival-shape" help:"With --arrival gamma: shape of the distribution. Below 1 requests come in bursts; 1 is poisson." default:"0.25"`
+	Concurrency []int     `help:"Closed loop: number of clients that each send a request when the last is answered. Several numbers run in turn." placeholder:"N,..."`
+	OpenMost    int       `help:"Open loop: maximum number of requests in flight. Further ones are counted but not sent." default:"4096"`
 
-	Requests int           `help:"How many requests a load has; 0: as many as the duration allows." default:"0"`
-	Duration time.Duration `help:"How long a load sends requests; 0: 30s, unless --requests says how many." default:"0"`
-	Warmup   int           `help:"Requests of each door before anything is measured." default:"2"`
-	Timeout  time.Duration `help:"Of one request." default:"10m"`
+	Requests int           `help:"Number of requests of a load; 0: as many as fit into the duration." default:"0"`
+	Duration time.Duration `help:"Time during which a load sends requests; 0: 30s, or no limit with --requests." default:"0"`
+	Warmup   int           `help:"Requests to each API before the measurement." default:"2"`
+	Timeout  time.Duration `help:"Timeout of one request." default:"10m"`
 
-	Mix         string         `help:"What is asked: ${enum}. sharegpt makes conversations whose lengths resemble that data set's." enum:"single,sharegpt" default:"single"`
-	Prompt      *serve.Lengths `help:"Tokens of a prompt: N, uniform:LEAST:MOST or lognormal:MEAN:SIGMA; default 128." placeholder:"N"`
-	Answer      *serve.Lengths `help:"Tokens of an answer, in the same forms; default 64." placeholder:"N"`
-	Prefix      int            `help:"A system prompt of so many tokens, the same for all, before a share of the prompts." default:"0"`
-	PrefixShare float64        `help:"That share, 0 to 1." default:"1"`
-	Disconnect  *float64       `help:"Share of requests whose client drops the connection at a random token; default 0, of a soak 0.2." placeholder:"SHARE"`
-	Cancel      *float64       `help:"Share of requests that are cancelled at a random token, or, where a door has no word for that, given up at a random time before the first; default 0, of a soak 0.1." placeholder:"SHARE"`
-	Seed        *uint64        `aliases:"load-seed" help:"Seed of prompts, lengths, arrivals and faults. The same seed makes the same requests again, and a server may have their prompts in its prefix cache; default: another one in every run, which the report names." placeholder:"N"`
-	Greedy      bool           `help:"Ask for the most likely tokens instead of the model's own sampling."`
-	Logprobs    bool           `help:"Ask for log-probabilities, so that each chunk tells its tokens; for models whose tokens have no text."`
+	Mix         string         `help:"Kind of requests: ${enum}. sharegpt makes conversations with lengths like those of that data set." enum:"single,sharegpt" default:"single"`
+	Prompt      *serve.Lengths `help:"Length of prompts in tokens: N, uniform:LEAST:MOST or lognormal:MEAN:SIGMA; default 128." placeholder:"N"`
+	Answer      *serve.Lengths `help:"Length of answers in tokens, in the same form; default 64." placeholder:"N"`
+	Prefix      int            `help:"Tokens of a common system prompt that a share of the prompts begins with." default:"0"`
+	PrefixShare float64        `help:"Share of the prompts with that system prompt, 0 to 1." default:"1"`
+	Disconnect  *float64       `help:"Share of requests whose client drops the connection at a random token; default 0, or 0.2 in a soak test." placeholder:"SHARE"`
+	Cancel      *float64       `help:"Share of requests that are cancelled at a random token. An API without cancellation drops them at a random time before the first token instead. Default 0, or 0.1 in a soak test." placeholder:"SHARE"`
+	Seed        *uint64        `aliases:"load-seed" help:"Seed of prompts, lengths, arrivals and faults. The same seed repeats the same requests, whose prompts a server may then have in its prefix cache. Default: a different one in every run, which the report names." placeholder:"N"`
+	Greedy      bool           `help:"Ask for greedy decoding instead of the model's default sampling."`
+	Logprobs    bool           `help:"Ask for log-probabilities, so that the tokens of each chunk can be counted even if they have no text."`
 
-	Goodput serve.Bounds `help:"Bounds that a good request keeps, such as ttft:500ms,tpot:50ms,e2el:10s." placeholder:"BOUNDS"`
-	Out     string       `help:"File for each request's figures, a line of JSON each." type:"path" placeholder:"FILE"`
+	Goodput serve.Bounds `help:"Limits for a good request, such as ttft:500ms,tpot:50ms,e2el:10s." placeholder:"BOUNDS"`
+	Out     string       `help:"File for the figures of each request, one JSON object per line." type:"path" placeholder:"FILE"`
 
-	Soak     time.Duration `help:"Load the server for so long, look at its memory, goroutines, files, blocks and queues, and exit with status 1 when something leaked." placeholder:"TIME"`
-	PID      int           `name:"pid" help:"The server's process here, for memory and open files; 0: by its metrics." default:"0"`
-	Sample   time.Duration `help:"Time between two looks of a soak." default:"2s"`
-	Leak     float64       `help:"MB an hour that memory may grow by." default:"16"`
-	LeakSize float64       `help:"MB that memory must have grown by in all to count as a leak." default:"16"`
+	Soak     time.Duration `help:"Soak test: load the server for this time, watch its memory, goroutines, files, KV blocks and queues, and exit with status 1 if one of them leaks." placeholder:"TIME"`
+	PID      int           `name:"pid" help:"Process id of a server on this machine, to read its memory and open files; 0: use its metrics." default:"0"`
+	Sample   time.Duration `help:"Time between two samples of a soak test." default:"2s"`
+	Leak     float64       `help:"Growth of memory that counts as a leak, in MB per hour." default:"16"`
+	LeakSize float64       `help:"Growth of memory in all that counts as a leak, in MB." default:"16"`
 }
 
 // Run implements the command.
@@ -105,11 +105,11 @@ func (c *benchServeCmd) plan() (*serve.Plan, error) {
 		rates = append([]float64{c.Rate}, rates...)
 	}
 	if len(rates) > 0 && len(c.Concurrency) > 0 {
-		return nil, errors.New("--rate and --sweep are open loops, --concurrency is a closed one")
+		return nil, errors.New("--rate and --sweep are open loops, --concurrency is a closed one: use one kind")
 	}
 	for _, r := range rates {
 		if !(r > 0 && r <= 1e6) {
-			return nil, fmt.Errorf("a rate of %v requests a second", r)
+			return nil, fmt.Errorf("a rate of %v requests per second", r)
 		}
 	}
 	for _, n := range c.Concurrency {
@@ -146,15 +146,15 @@ func (c *benchServeCmd) plan() (*serve.Plan, error) {
 	return p, err
 }
 
-// soakStreams are the clients of a soak that says nothing of its load.
+// soakStreams is the number of clients of a soak test without a load of its own.
 const soakStreams = 16
 
 func (c *benchServeCmd) soak(p *serve.Plan) error {
 	switch {
 	case c.Soak < 0 || c.Sample <= 0:
-		return errors.New("--soak and --sample want times above 0")
+		return errors.New("--soak and --sample: want times above 0")
 	case c.Requests != 0 || c.Duration != 0 || len(p.Rates)+len(p.Concurrency) > 1:
-		return errors.New("--soak says how long its one load lasts: no --requests, --duration or list of loads")
+		return errors.New("--soak runs one load for its own duration: remove --requests, --duration and lists of loads")
 	}
 	p.Load.Duration = c.Soak
 	if len(p.Rates)+len(p.Concurrency) == 0 {
@@ -164,7 +164,7 @@ func (c *benchServeCmd) soak(p *serve.Plan) error {
 	return nil
 }
 
-// mix is what is asked.
+// mix returns the kind of requests.
 func (c *benchServeCmd) mix() (serve.Mix, error) {
 	m := serve.Mix{ShareGPT: c.Mix == "sharegpt", Prefix: c.Prefix, PrefixShare: c.PrefixShare}
 	for _, x := range []struct {

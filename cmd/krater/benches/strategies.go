@@ -22,33 +22,33 @@ import (
 	"krater/stages/source"
 )
 
-// strategiesCmd runs a model under every strategy, on the simulated device or on a GPU.
-// On the former bytes, hits and memory are what they would be on any card; times are virtual,
-// those of a card and a host of the rates given.
+// strategiesCmd runs a model under every strategy, on the simulated device or on a GPU. On the
+// simulated device, bytes, hits and memory are those of any GPU, and times are virtual: those of a
+// GPU and a host with the given rates.
 type strategiesCmd struct {
 	source.Folder
 	source.Synthetic
 	config.Options
 	JSON    bool          `name:"json" help:"Print the report as JSON."`
-	Prefill []int         `help:"Lengths of prompts." default:"512,1024,2000"`
+	Prefill []int         `help:"Prompt lengths to measure." default:"512,1024,2000"`
 	Decode  int           `help:"Tokens generated after a short prompt." default:"32"`
-	Prompts int           `help:"Prompts of the first length that are put through together, too; 0: none." default:"0"`
-	Streams int           `help:"Streams that are answered together, too, with one micro-batch and with two; 0: none." default:"0"`
-	Budgets []config.Size `help:"Memory for experts, a table each; none: half of what all take, on a GPU with --vram what that leaves." placeholder:"SIZE"`
-	Trace   string        `help:"Folder for what the actors did while streams were answered together on a GPU, a file in Chrome's trace format for each strategy, budget and number of micro-batches." placeholder:"DIR"`
-	Only    []string      `help:"Strategies, by name or number, or one for prompts and one for tokens: layer_grouped/hot_cached_static; none: all." placeholder:"NAME"`
-	NoHeat  bool          `help:"Take the first experts by id for hot ones, instead of what a warm-up counts."`
+	Prompts int           `help:"Also measure this many prompts of the first length together; 0: none." default:"0"`
+	Streams int           `help:"Also measure this many streams together, with one and with two micro-batches; 0: none." default:"0"`
+	Budgets []config.Size `help:"Memory for experts, with one table each; default: half of what all experts take, or on a GPU with --vram what is left." placeholder:"SIZE"`
+	Trace   string        `help:"With --streams on a GPU: folder for traces of the actors, one Chrome trace file per strategy, budget and number of micro-batches." placeholder:"DIR"`
+	Only    []string      `help:"Strategies by name or number, or a pair for prefill and decode: layer_grouped/hot_cached_static; default: all." placeholder:"NAME"`
+	NoHeat  bool          `help:"Treat the first experts by id as the hot ones, instead of counting in a warm-up."`
 
-	CopyRate    float64 `help:"Copies to the rank, GB/s." default:"53"`
-	MemoryRate  float64 `help:"Memory of the rank, GB/s." default:"2460"`
-	ComputeRate float64 `help:"Products on the rank, TFLOP/s." default:"468"`
-	LaunchUS    float64 `name:"launch-us" help:"An operator's launch, microseconds." default:"1"`
-	CopyUS      float64 `name:"copy-us" help:"A copy's start, microseconds." default:"3"`
-	HostMemory  float64 `help:"Weights read by the host, GB/s." default:"83"`
-	HostCompute float64 `help:"Products on the host, TFLOP/s." default:"4"`
+	CopyRate    float64 `help:"Simulated rate of copies to the GPU, GB/s." default:"53"`
+	MemoryRate  float64 `help:"Simulated memory bandwidth of the GPU, GB/s." default:"2460"`
+	ComputeRate float64 `help:"Simulated rate of products on the GPU, TFLOP/s." default:"468"`
+	LaunchUS    float64 `name:"launch-us" help:"Simulated time to launch an operator, in microseconds." default:"1"`
+	CopyUS      float64 `name:"copy-us" help:"Simulated time to start a copy, in microseconds." default:"3"`
+	HostMemory  float64 `help:"Simulated memory bandwidth of the host, GB/s." default:"83"`
+	HostCompute float64 `help:"Simulated rate of products on the host, TFLOP/s." default:"4"`
 }
 
-// StrategiesReport is what the command found.
+// StrategiesReport is the report of the command.
 type StrategiesReport struct {
 	Model string `json:"model"`
 	benchHost
@@ -57,13 +57,13 @@ type StrategiesReport struct {
 	Heat        string           `json:"heat"`
 	ExpertBytes int64            `json:"expert_bytes"` // of one
 	Experts     int              `json:"experts"`
-	Card        string           `json:"card,omitempty"`  // times are its
-	Rates       *simRates        `json:"rates,omitempty"` // times are virtual
-	Strategies  []strategyResult `json:"strategies"`      // budget by budget
+	Card        string           `json:"card,omitempty"`  // the GPU that was measured
+	Rates       *simRates        `json:"rates,omitempty"` // rates of virtual times
+	Strategies  []strategyResult `json:"strategies"`      // results, budget by budget
 	Skipped     []string         `json:"skipped,omitempty"`
 }
 
-// simRates are those that virtual times come from, in the units of the flags.
+// simRates are the rates for virtual times, in the units of the flags.
 type simRates struct {
 	Copy        float64 `json:"copy_gbps"`
 	Memory      float64 `json:"memory_gbps"`
@@ -74,19 +74,19 @@ type simRates struct {
 	HostCompute float64 `json:"host_compute_tflops"`
 }
 
-// strategyResult is one strategy with one budget, for prompts and generated tokens.
+// strategyResult is one strategy with one budget, for prefill and decode.
 type strategyResult struct {
 	Strategy string          `json:"strategy"`
 	Budget   int64           `json:"budget_bytes"`
-	Runs     string          `json:"runs"`            // what it fell to, or itself
-	Falls    []string        `json:"falls,omitempty"` // a line for each phase
+	Runs     string          `json:"runs"`            // the strategy that ran, if it fell back to another
+	Falls    []string        `json:"falls,omitempty"` // one line per phase
 	Prefill  []strategyPhase `json:"prefill"`
 	Prompts  *strategyPhase  `json:"prompts,omitempty"` // several together
 	Decode   strategyPhase   `json:"decode"`
 	Together []strategyParts `json:"together,omitempty"` // several streams, by number of micro-batches
-	VRAM     int64           `json:"vram_bytes"`         // at most in use
+	VRAM     int64           `json:"vram_bytes"`         // largest use
 	OnRank   int64           `json:"experts_on_rank_bytes"`
-	KVTokens int64           `json:"kv_tokens"` // that fit beside it
+	KVTokens int64           `json:"kv_tokens"` // that fit next to it
 }
 
 // strategyPhase is a prompt, or the tokens after one.
@@ -96,7 +96,7 @@ type strategyPhase struct {
 	TokensPerS float64 `json:"tokens_per_second"`
 	Copied     int64   `json:"copied_bytes"`
 	HitRate    float64 `json:"hit_rate"`
-	HostShare  float64 `json:"host_share"` // of the experts used, computed there
+	HostShare  float64 `json:"host_share"` // share of the used experts that the host computed
 }
 
 func (c *strategiesCmd) check(context int) (skipped []string, err error) {
@@ -109,17 +109,17 @@ func (c *strategiesCmd) check(context int) (skipped []string, err error) {
 	case c.Streams < 0 || c.Streams > 1024:
 		return nil, fmt.Errorf("--streams %d: want 0 to 1024", c.Streams)
 	case c.Device == config.CUDA && c.Streams > 0 && c.Decode < 4*chainWarm:
-		return nil, fmt.Errorf("--decode %d: want at least %d with --streams on a GPU", c.Decode, 4*chainWarm)
+		return nil, fmt.Errorf("--decode %d: want %d or more with --streams on a GPU", c.Decode, 4*chainWarm)
 	case c.Trace != "" && (c.Streams == 0 || c.Device != config.CUDA):
-		return nil, errors.New("--trace: of --streams on a GPU")
+		return nil, errors.New("--trace needs --streams and --device cuda")
 	case c.MicroBatches != 0:
-		return nil, errors.New("--micro-batches: --streams measures one and two")
+		return nil, errors.New("--micro-batches: --streams always measures one and two")
 	case c.Decode < 2 || c.Decode > 1<<16:
 		return nil, fmt.Errorf("--decode %d: want 2 to %d", c.Decode, 1<<16)
 	case min(c.CopyRate, c.MemoryRate, c.ComputeRate, c.HostMemory, c.HostCompute) <= 0 || min(c.LaunchUS, c.CopyUS) < 0:
-		return nil, errors.New("rates of a card and a host have to be above 0")
+		return nil, errors.New("the rates of a simulated GPU and host must be above 0")
 	case c.PrefillStrategy != config.Auto || c.DecodeStrategy != config.Auto || c.ExpertDivisor != -1 || c.CacheStrategy != "" || c.NoGPUDecode:
-		return nil, errors.New("bench strategies runs all of them: --only names some")
+		return nil, errors.New("bench strategies runs every strategy; select with --only")
 	}
 	var fit []int
 	for _, n := range c.Prefill {
@@ -127,7 +127,7 @@ func (c *strategiesCmd) check(context int) (skipped []string, err error) {
 			return nil, fmt.Errorf("--prefill %d: want 1 to %d", n, 1<<20)
 		}
 		if n+1 > context {
-			skipped = append(skipped, fmt.Sprintf("a prompt of %d: the model's context is %d", n, context))
+			skipped = append(skipped, fmt.Sprintf("--prefill %d: the model's context is %d", n, context))
 			continue
 		}
 		fit = append(fit, n)
@@ -138,7 +138,7 @@ func (c *strategiesCmd) check(context int) (skipped []string, err error) {
 	return skipped, nil
 }
 
-// pair is a strategy for prompts and one for generated tokens, which may be the same.
+// pair is a strategy for prefill and one for decode, which may be the same.
 type pair struct{ prefill, decode dispatch.Strategy }
 
 func (p pair) String() string {
@@ -148,7 +148,7 @@ func (p pair) String() string {
 	return p.prefill.Name() + "/" + p.decode.Name()
 }
 
-// pairs are those that are compared.
+// pairs returns the pairs to compare.
 func (c *strategiesCmd) pairs() (list []pair, err error) {
 	for _, s := range dispatch.All() {
 		if len(c.Only) == 0 {
@@ -183,7 +183,7 @@ func (c *strategiesCmd) Run(e *console.Env) error {
 		return err
 	}
 	if cfg.MoE.Experts == 0 {
-		return fmt.Errorf("model %s has no experts", src.Name)
+		return fmt.Errorf("model %s has no routed experts", src.Name)
 	}
 	skipped, err := c.check(cfg.MaxContext)
 	if err != nil {
@@ -204,7 +204,7 @@ func (c *strategiesCmd) Run(e *console.Env) error {
 	return r.text(e.Out)
 }
 
-// measure loads the model once and places its experts anew for every strategy.
+// measure loads the model once and places its experts again for every strategy.
 func (c *strategiesCmd) measure(e *console.Env, src *source.Source, list []pair) (*StrategiesReport, error) {
 	if c.PrefillPass == 0 {
 		c.PrefillPass = slices.Max(append(c.Prefill, 1))
@@ -241,11 +241,11 @@ func (c *strategiesCmd) measure(e *console.Env, src *source.Source, list []pair)
 	return b.run(list)
 }
 
-// cacheSize is the KV cache that the bench's texts take.
+// cacheSize returns the size of the KV cache that the benchmark's texts need.
 func (c *strategiesCmd) cacheSize(src *source.Source) config.Size {
 	cfg, _, err := src.Config()
 	if err != nil {
-		return 0 // who loads it says so
+		return 0 // loading reports the error
 	}
 	longest := slices.Max(append(c.Prefill, benchPrompt+c.Decode+1))
 	if len(c.Prefill) > 0 {
@@ -263,12 +263,12 @@ type strategiesBench struct {
 	s    *local.Model
 	tell func(string)
 	now  func() time.Duration
-	sim  *hostsim.Processor // the host beside the simulated device; nil: times are real
+	sim  *hostsim.Processor // the host next to the simulated device; nil: times are real
 	heat [][]uint32
-	room int64 // the memory of the rank
+	room int64 // memory of the rank
 }
 
-// host is the processor.
+// host is the CPU.
 func (b *strategiesBench) host() offload.Host {
 	if b.sim != nil {
 		return b.sim
@@ -294,7 +294,7 @@ func (b *strategiesBench) run(list []pair) (*StrategiesReport, error) {
 		r.Card = b.s.Rank().Describe()
 	}
 	if c.NoHeat {
-		b.heat, r.Heat = nil, "unknown: the first by id"
+		b.heat, r.Heat = nil, "not counted: the first by id"
 	}
 	if len(c.Budgets) == 0 {
 		c.Budgets = []config.Size{config.Size(one * int64(experts) / 2)}
@@ -303,7 +303,7 @@ func (b *strategiesBench) run(list []pair) (*StrategiesReport, error) {
 		}
 	}
 	b.room = int64(planner.RefuseShare * float64(c.VRAM))
-	if c.VRAM == 0 { // what would hold the model whole
+	if c.VRAM == 0 { // enough to hold the whole model
 		b.room = b.s.Rank().Memory().Used + b.states() + one*int64(experts)
 	}
 	for _, budget := range c.Budgets {
@@ -319,13 +319,13 @@ func (b *strategiesBench) run(list []pair) (*StrategiesReport, error) {
 	return r, nil
 }
 
-// left is what a card has for experts beside what else is there and will be.
+// left returns the GPU memory for experts next to what else is or will be there.
 func (b *strategiesBench) left() int64 {
 	m, lim := b.s.Rank().Memory(), b.s.Parts.Limits
 	return int64(config.GPUShare*float64(m.Total)) - m.Used - b.states() - plan.ViewBytes(b.s.Config) - offload.StageBytes(b.s.Config, lim, b.s.Plan.Load.Layout)
 }
 
-// states is the memory of the batches.
+// states returns the memory of the batches.
 func (b *strategiesBench) states() int64 {
 	for _, n := range b.s.Plan.Needs {
 		if n.Part == load.States {
@@ -335,7 +335,7 @@ func (b *strategiesBench) states() int64 {
 	return 0
 }
 
-// prompt is n tokens; other seeds, other tokens.
+// prompt returns n tokens that depend on the seed.
 func (b *strategiesBench) prompt(n, seed int) []int32 {
 	ids := make([]int32, n)
 	for i := range ids {
@@ -344,7 +344,7 @@ func (b *strategiesBench) prompt(n, seed int) []int32 {
 	return ids
 }
 
-// warmUp counts which experts the router chooses.
+// warmUp counts how often the router chooses each expert.
 func (b *strategiesBench) warmUp() error {
 	seen := func(index int, work []dispatch.Rows) {
 		for len(b.heat) <= index {
@@ -360,7 +360,7 @@ func (b *strategiesBench) warmUp() error {
 	})
 }
 
-// named is a strategy that exists.
+// named returns a strategy that exists.
 func (b *strategiesBench) named(name string) dispatch.Strategy {
 	s, err := dispatch.Parse(name)
 	if err != nil {
@@ -369,7 +369,7 @@ func (b *strategiesBench) named(name string) dispatch.Strategy {
 	return s
 }
 
-// placed runs f with the experts placed.
+// placed calls f with the experts placed.
 func (b *strategiesBench) placed(o placement.Options, f func(*placement.Model, *placement.Placement) error) error {
 	o.Threshold = b.c.GPUPrefillThreshold
 	p, err := placement.New(b.s.Rank().Device, b.host(), b.s.Parts, o)
@@ -385,7 +385,7 @@ func (b *strategiesBench) placed(o placement.Options, f func(*placement.Model, *
 	return f(m, p)
 }
 
-// strategy measures one with one budget.
+// strategy measures one strategy with one budget.
 func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err error) {
 	r = strategyResult{Strategy: s.String(), Budget: budget}
 	o := placement.Options{Prefill: s.prefill, Decode: s.decode, Budget: max(1, budget), PrefillBudget: int64(b.c.PrefillExpertVRAM), Heat: b.heat}
@@ -428,8 +428,8 @@ func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err 
 	return r, err
 }
 
-// tries is how often something is measured: the first time finds what was there before, and
-// real times are noisy.
+// tries is the number of measurements: the first one finds caches as they were before, and real
+// times are noisy.
 func (b *strategiesBench) tries() int {
 	if b.sim == nil {
 		return 4
@@ -437,8 +437,8 @@ func (b *strategiesBench) tries() int {
 	return 2
 }
 
-// prefill puts prompts of a length through the model together, and gives the last of its
-// tries, or where times are real the fastest.
+// prefill puts prompts of the given length through the model together. It returns the last try, or
+// the fastest one if times are real.
 func (b *strategiesBench) prefill(m *placement.Model, p *placement.Placement, length, prompts, seed int) (best strategyPhase, err error) {
 	for try := range b.tries() {
 		var seqs []*drive.Sequence
@@ -456,8 +456,8 @@ func (b *strategiesBench) prefill(m *placement.Model, p *placement.Placement, le
 	return best, nil
 }
 
-// phase runs sequences and measures them: from the first token on where they generate
-// several, else to it.
+// phase runs sequences and measures them: from the first token if they generate several, otherwise
+// up to it.
 func (b *strategiesBench) phase(m *placement.Model, p *placement.Placement, seqs []*drive.Sequence, tokens int) (strategyPhase, error) {
 	stats := func() (s placement.Stats) {
 		for phase := range dispatch.Phases {

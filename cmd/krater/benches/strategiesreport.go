@@ -9,10 +9,10 @@ import (
 	"krater/scheduler/planner"
 )
 
-// text prints a table a budget.
+// text prints one table per budget.
 func (r *StrategiesReport) text(w io.Writer) error {
 	console.Sentence(w, "%s on %s, %s, revision %s", r.Model, r.CPU, r.GoVersion, r.Revision)
-	console.Sentence(w, "experts in %s, %d of %d bytes; prompts from %d rows on; heat %s", r.Precision, r.Experts, r.ExpertBytes, r.Threshold, r.Heat)
+	console.Sentence(w, "experts in %s, %d of %d bytes; prefill strategy from %d rows; heat %s", r.Precision, r.Experts, r.ExpertBytes, r.Threshold, r.Heat)
 	if r.Card != "" {
 		console.Sentence(w, "times of %s", r.Card)
 	}
@@ -77,7 +77,7 @@ func mega(bytes int64) float64 { return float64(bytes) / 1e6 }
 
 func percent(share float64) int { return int(100*share + 0.5) }
 
-// bytesText is a size for people, to three digits.
+// bytesText formats a size for people, with three digits.
 func bytesText(n int64) string {
 	switch {
 	case n >= 1<<30:

@@ -16,18 +16,19 @@ import (
 	"krater/stages/load"
 )
 
-// strategyParts is several streams answered together, in so many micro-batches.
+// strategyParts is the result of several streams that run together, with the given number of
+// micro-batches.
 type strategyParts struct {
 	Streams      int          `json:"streams"`
 	MicroBatches int          `json:"micro_batches"`
-	Tokens       int          `json:"tokens,omitempty"`  // of a card: generated while all streams did, and timed
-	TokensPerS   float64      `json:"tokens_per_second"` // of all streams
-	RankBusy     float64      `json:"rank_busy"`         // share of the time for which it computes
-	HostBusy     float64      `json:"host_busy"`         // the same of the host, with experts
-	Letters      *letterTimes `json:"letters,omitempty"` // what the host did with those of a card
+	Tokens       int          `json:"tokens,omitempty"`  // on a GPU: tokens in the period in which all streams generated
+	TokensPerS   float64      `json:"tokens_per_second"` // over all streams
+	RankBusy     float64      `json:"rank_busy"`         // share of the time in which it computes
+	HostBusy     float64      `json:"host_busy"`         // share of the time in which the host computes experts
+	Letters      *letterTimes `json:"letters,omitempty"` // time the host spends on a GPU's host calls
 }
 
-// ramp is the tokens after which all streams generate.
+// ramp is the number of tokens after which all streams generate.
 const ramp = 4
 
 // together measures streams through the actors.
@@ -35,7 +36,7 @@ func (b *strategiesBench) together(p *placement.Placement, parts int, of *strate
 	if b.sim == nil {
 		return b.real(p, parts, of)
 	}
-	// What more tokens take, in virtual time.
+	// The virtual time of the additional tokens.
 	var took, rank, host [2]time.Duration
 	for i, tokens := range []int{ramp, ramp + b.c.Decode} {
 		var err error
@@ -50,7 +51,7 @@ func (b *strategiesBench) together(p *placement.Placement, parts int, of *strate
 	}, nil
 }
 
-// virtual answers the streams in virtual time.
+// virtual runs the streams in virtual time.
 func (b *strategiesBench) virtual(p *placement.Placement, parts, tokens int) (took, rank, host time.Duration, err error) {
 	sim := b.s.Rank().Device.(*hostsim.Device)
 	before, busy, from := sim.Counters().Compute, b.sim.Busy(), b.now()
@@ -66,12 +67,12 @@ func (b *strategiesBench) virtual(p *placement.Placement, parts, tokens int) (to
 	return b.now() - from, sim.Counters().Compute - before, b.sim.Busy() - busy, errors.Join(err, v.Close())
 }
 
-// answerMost is how long answers on a card may be: the first goes on while other streams'
-// prompts are computed.
+// answerMost returns the maximum length of answers on a GPU: the first stream continues while the
+// other prompts are computed.
 func (c *strategiesCmd) answerMost() int { return 2*c.Decode + chainWarm + c.Streams }
 
-// real answers the streams on a card, and looks at the time in which all of them generate; how
-// busy the card is nobody tells.
+// real runs the streams on a GPU, and looks at the period in which all of them generate. How busy
+// the GPU is remains unknown.
 func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyResult) (x strategyParts, err error) {
 	o, err := b.pipeline(p, parts)
 	if err != nil {
@@ -82,7 +83,7 @@ func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyRe
 		return x, err
 	}
 	defer func() { err = errors.Join(err, live.Close()) }()
-	defer live.Trace().Watch()() // every step, not a sample
+	defer live.Trace().Watch()() // record every step instead of a sample
 	g, err := b.gateway(live)
 	if err != nil {
 		return x, err
@@ -101,7 +102,7 @@ func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyRe
 	return x, err
 }
 
-// pipeline is how the actors are run.
+// pipeline holds the options of the actors.
 func (b *strategiesBench) pipeline(p *placement.Placement, parts int) (actors.Options, error) {
 	groups, err := actors.Cut(len(b.s.Config.Layers), b.c.LayerGroups)
 	lim := b.s.Parts.Limits
@@ -121,8 +122,8 @@ func (b *strategiesBench) gateway(p *actors.Pipeline) (*actors.Gateway, error) {
 	return actors.NewGateway(p, actors.GatewayOptions{ID: "bench", Tokenizer: tok, Vocab: b.s.Config.Vocab}), nil
 }
 
-// answer has a pipeline answer the streams to their ends; run has it go on. Nobody asks for
-// log-probabilities: for those the host would have to choose the tokens.
+// answer runs the streams through a pipeline to their ends; run drives it. It does not ask for
+// log-probabilities, because the host would have to choose the tokens then.
 func (b *strategiesBench) answer(p *actors.Pipeline, tokens int, run func() error) error {
 	g, err := b.gateway(p)
 	if err != nil {
@@ -148,7 +149,7 @@ func (b *strategiesBench) answer(p *actors.Pipeline, tokens int, run func() erro
 	return err
 }
 
-// whole reads an answer that is there, and is an error where it did not come to its end.
+// whole reads a finished answer. It returns an error if the answer was cut.
 func whole(a engine.Stream) error {
 	defer a.Close()
 	for {

@@ -1,4 +1,5 @@
-// Package chat is a conversation on a terminal, with an engine in this process or with a running server.
+// Package chat is a conversation on a terminal, with an engine in this process or with a running
+// server.
 package chat
 
 import (
@@ -19,14 +20,14 @@ import (
 
 // Talker answers conversations.
 type Talker interface {
-	// Ask shows the answer as it comes. One that ctx has ended is no error.
+	// Ask shows the answer as it arrives. An answer that ctx cancels is not an error.
 	Ask(ctx context.Context, messages []client.Message, show func(text string) error) (End, error)
 }
 
-// End is how an answer ended.
+// End says how an answer ended.
 type End struct {
 	prompt, cached, tokens int  // tokens, as far as they are known
-	cut                    bool // by --max-tokens or the context's end
+	cut                    bool // by --max-tokens or the end of the context
 	cancelled              bool
 }
 
@@ -37,19 +38,19 @@ type Conversation struct {
 		Read(prompt string) (line string, pasted bool, err error)
 	}
 	Out      io.Writer
-	Name     string // of the model
+	Name     string // name of the model
 	Context  int    // tokens; 0: unknown
-	Most     int    // tokens of an answer; 0: up to the context
+	Most     int    // maximum tokens of an answer; 0: up to the context
 	System   string
 	messages []client.Message // without system
 	last     End
-	signals  chan os.Signal // interrupts while no line is typed
+	signals  chan os.Signal // interrupts that arrive while no line is typed
 }
 
 // messageMost bounds a message that is typed or pasted, in bytes.
 const messageMost = 4 << 20
 
-// fullFrom is the part of the context from which on its use is shown after every answer.
+// fullFrom is the share of the context from which its use is shown after every answer.
 const fullFrom = 0.75
 
 const chatHelp = `  /system TEXT   set the system text; without TEXT show it; /system none takes it away
@@ -70,7 +71,7 @@ func (c *Conversation) Run() error {
 		about = fmt.Sprintf("%s, %d tokens of context", c.Name, c.Context)
 	}
 	c.note("%s. /help lists the commands, Ctrl-D leaves.", about)
-	// All the time: an answer may end just before Ctrl-C is typed.
+	// Signals are caught all the time: an answer may end just before Ctrl-C is typed.
 	c.signals = make(chan os.Signal, 1)
 	signal.Notify(c.signals, os.Interrupt)
 	defer signal.Stop(c.signals)
@@ -85,7 +86,7 @@ func (c *Conversation) Run() error {
 			if interrupts++; interrupts == 2 {
 				return nil
 			}
-			c.note("Ctrl-C once more, Ctrl-D or /exit leaves.")
+			c.note("Press Ctrl-C again, press Ctrl-D or type /exit to leave.")
 		case errors.Is(err, io.EOF):
 			return nil
 		case errors.Is(err, term.ErrDropped), err == nil && strings.TrimSpace(text) == "":
@@ -103,7 +104,7 @@ func (c *Conversation) Run() error {
 	}
 }
 
-// note writes a line of Krater's own.
+// note writes a line that is not part of the conversation.
 func (c *Conversation) note(format string, args ...any) {
 	line := term.Shown(fmt.Sprintf(format, args...))
 	if term.Colours(c.Out) {
@@ -112,7 +113,7 @@ func (c *Conversation) note(format string, args ...any) {
 	fmt.Fprintln(c.Out, line)
 }
 
-// read reads a message of one line or several, or a command.
+// read reads a message of one or several lines, or a command.
 func (c *Conversation) read() (text string, command bool, err error) {
 	line, pasted, err := c.Lines.Read(">>> ")
 	if err != nil {
@@ -143,7 +144,7 @@ func (c *Conversation) read() (text string, command bool, err error) {
 		}
 		b.WriteByte('\n')
 		if b.Len() > messageMost {
-			c.note("A message may have %d MiB.", messageMost>>20)
+			c.note("A message may have at most %d MiB.", messageMost>>20)
 			return "", false, term.ErrDropped
 		}
 		switch line, pasted, err = c.Lines.Read("... "); {
@@ -157,7 +158,7 @@ func (c *Conversation) read() (text string, command bool, err error) {
 	}
 }
 
-// cutEnd takes the end of a block from a line; more tells that there is none.
+// cutEnd removes the end of a block from a line. more reports that the block continues.
 func cutEnd(line string) (text string, more bool) {
 	text, ended := strings.CutSuffix(strings.TrimRight(line, " "), `"""`)
 	if !ended {
@@ -166,7 +167,7 @@ func cutEnd(line string) (text string, more bool) {
 	return text, false
 }
 
-// command does what a command is for; it tells whether the chat is over.
+// command runs a command of the chat. It reports whether the chat is over.
 func (c *Conversation) command(text string) (over bool) {
 	name, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	rest = strings.TrimSpace(rest)
@@ -174,15 +175,15 @@ func (c *Conversation) command(text string) (over bool) {
 	case "exit", "quit", "bye":
 		return true
 	case "help", "?", "":
-		_, _ = io.WriteString(c.Out, chatHelp) // the terminal is gone if this fails, and the next read says so
+		_, _ = io.WriteString(c.Out, chatHelp) // if this fails the terminal is gone, and the next read reports it
 	case "reset", "clear":
 		c.messages, c.last = nil, End{}
-		c.note("A new conversation.")
+		c.note("Started a new conversation.")
 	case "undo":
 		if n := len(c.messages); n > 0 {
 			c.messages = c.messages[:n-2]
 		}
-		c.note("%d messages are left.", len(c.messages))
+		c.note("%d messages remain.", len(c.messages))
 	case "system":
 		switch rest {
 		case "":
@@ -192,9 +193,9 @@ func (c *Conversation) command(text string) (over bool) {
 			c.System = rest
 		}
 		if c.System == "" {
-			c.note("There is no system text.")
+			c.note("There is no system message.")
 		} else {
-			c.note("System text: %s", c.System)
+			c.note("System message: %s", c.System)
 		}
 	case "context":
 		c.note("%s, %d of the last prompt from the cache.", c.used(), c.last.cached)
@@ -202,15 +203,15 @@ func (c *Conversation) command(text string) (over bool) {
 		if err := c.save(rest); err != nil {
 			c.note("%v", err)
 		} else {
-			c.note("%s is written.", rest)
+			c.note("Wrote %s.", rest)
 		}
 	default:
-		c.note("There is no /%s; /help lists the commands.", name)
+		c.note("Unknown command /%s; /help lists the commands.", name)
 	}
 	return false
 }
 
-// used is how much of the context the last answer took.
+// used prints how much of the context the last answer took.
 func (c *Conversation) used() string {
 	n := c.last.prompt + c.last.tokens
 	if c.Context == 0 {
@@ -219,10 +220,10 @@ func (c *Conversation) used() string {
 	return fmt.Sprintf("context: %d of %d tokens, %d %%", n, c.Context, 100*n/c.Context)
 }
 
-// save writes the conversation as the messages of a request, into a new file.
+// save writes the conversation into a new file, as the messages of a request.
 func (c *Conversation) save(path string) error {
 	if path == "" {
-		return errors.New("say where: /save FILE")
+		return errors.New("name a file: /save FILE")
 	}
 	data, err := json.MarshalIndent(map[string]any{"messages": c.with()}, "", "  ")
 	if err != nil {
@@ -230,7 +231,7 @@ func (c *Conversation) save(path string) error {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("%s is there already: choose another name", path)
+		return fmt.Errorf("%s exists already; choose another name", path)
 	}
 	if err != nil {
 		return err
@@ -239,7 +240,7 @@ func (c *Conversation) save(path string) error {
 	return errors.Join(err, f.Close())
 }
 
-// with is the conversation with the system text, and more messages.
+// with returns the conversation with the system message, and further messages.
 func (c *Conversation) with(more ...client.Message) []client.Message {
 	list := []client.Message{}
 	if c.System != "" {
@@ -248,10 +249,10 @@ func (c *Conversation) with(more ...client.Message) []client.Message {
 	return append(append(list, c.messages...), more...)
 }
 
-// interruptible is a context that the next interrupt ends.
+// interruptible returns a context that the next interrupt ends.
 func (c *Conversation) interruptible() (context.Context, context.CancelFunc) {
 	select {
-	case <-c.signals: // it was for the answer before
+	case <-c.signals: // the interrupt was for the previous answer
 	default:
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -265,7 +266,7 @@ func (c *Conversation) interruptible() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// ask sends a message and shows the answer. Its error ends the chat.
+// ask sends a message and shows the answer. An error ends the chat.
 func (c *Conversation) ask(text string) error {
 	ctx, stop := c.interruptible()
 	defer stop()
@@ -290,14 +291,14 @@ func (c *Conversation) ask(text string) error {
 	if r.cancelled {
 		c.note("Cancelled.")
 	}
-	if answer.Len() == 0 && r.cancelled { // as if it had not been asked
+	if answer.Len() == 0 && r.cancelled { // forget the question
 		return nil
 	}
 	c.messages = append(c.messages, question, client.Message{Role: "assistant", Content: answer.String()})
 	full := c.Context > 0 && r.prompt+r.tokens >= c.Context
 	switch {
 	case full:
-		c.note("The answer was cut, the context is full (%d tokens). /undo takes it back, /reset begins a new conversation.", c.Context)
+		c.note("The answer was cut because the context is full (%d tokens). /undo removes the last question and answer; /reset starts a new conversation.", c.Context)
 	case r.cut && c.Most > 0:
 		c.note("The answer was cut after %d tokens (--max-tokens).", c.Most)
 	}
@@ -307,12 +308,12 @@ func (c *Conversation) ask(text string) error {
 	return nil
 }
 
-// refused says why there is no answer. The question is not part of the conversation.
+// refused reports why there is no answer, and removes the question from the conversation.
 func (c *Conversation) refused(err error) {
 	own, isOwn := errors.AsType[*engine.Error](err)
 	other, isOther := errors.AsType[*api.Error](err)
 	if isOwn && own.Kind == engine.ContextLength || isOther && other.Code == api.CodeContextLength {
-		c.note("The conversation no longer fits: %v. /undo takes the last question back, /reset begins a new conversation.", err)
+		c.note("The conversation no longer fits: %v. /undo removes the last question and answer; /reset starts a new conversation.", err)
 		return
 	}
 	c.note("No answer: %v.", err)

@@ -126,7 +126,7 @@ func TestMessages(t *testing.T) {
 	}
 	big := strings.Repeat("x", 3<<20)
 	e := &echo{}
-	if out := talked(t, &Conversation{}, says(big+`\`, big+`\`, "small"), e); len(e.asked) != 1 || !strings.Contains(out, "may have 4 MiB") {
+	if out := talked(t, &Conversation{}, says(big+`\`, big+`\`, "small"), e); len(e.asked) != 1 || !strings.Contains(out, "may have at most 4 MiB") {
 		t.Errorf("%d messages of any size", len(e.asked))
 	}
 }
@@ -152,7 +152,7 @@ func TestChatRemembers(t *testing.T) {
 	if len(e.asked) != len(want) {
 		t.Errorf("%d questions, want %d", len(e.asked), len(want))
 	}
-	for _, w := range []string{"re: a\n", "2 messages are left", "is written", "is there already", "/save FILE", "System text: Be long.", "There is no system text.", "There is no /nonsense", "/undo  "} {
+	for _, w := range []string{"re: a\n", "2 messages remain", "Wrote ", "exists already", "/save FILE", "System message: Be long.", "There is no system message.", "Unknown command /nonsense", "/undo  "} {
 		if !strings.Contains(out, w) {
 			t.Errorf("%q is not shown: %s", w, out)
 		}
@@ -195,7 +195,7 @@ func TestChatSaysHowFullTheContextIs(t *testing.T) {
 func TestInterruptsLeaveAtTheSecond(t *testing.T) {
 	e := &echo{}
 	s := &script{lines: []typed{{err: term.ErrInterrupted}, {line: "a"}, {err: term.ErrInterrupted}, {err: term.ErrDropped}, {err: term.ErrInterrupted}, {err: term.ErrInterrupted}, {line: "b"}}}
-	if out := talked(t, &Conversation{}, s, e); len(e.asked) != 1 || strings.Count(out, "Ctrl-C once more") != 3 {
+	if out := talked(t, &Conversation{}, s, e); len(e.asked) != 1 || strings.Count(out, "Press Ctrl-C again") != 3 {
 		t.Errorf("%d questions: %s", len(e.asked), out)
 	}
 }

@@ -7,16 +7,16 @@ import (
 	"krater/transport/api"
 )
 
-// Sampling are the flags of krater run and krater chat that choose tokens.
+// Sampling are the flags of krater run and krater chat for choosing tokens.
 type Sampling struct {
-	Temperature *float64 `help:"0 is greedy; default: the model's."`
-	TopP        *float64 `help:"Nucleus sampling; default: the model's."`
-	TopK        *int     `help:"Choose among the k most likely; default: the model's."`
+	Temperature *float64 `help:"Sampling temperature; 0 is greedy; default: the model's."`
+	TopP        *float64 `help:"Nucleus sampling: choose among the most likely tokens with this total probability; default: the model's."`
+	TopK        *int     `help:"Choose among this many most likely tokens; default: the model's."`
 	Seed        *uint64  `help:"Seed of the random choice."`
-	MaxTokens   int      `help:"Tokens of the answer at most; 0: up to the context." default:"0"`
+	MaxTokens   int      `help:"Maximum number of tokens of an answer; 0: up to the end of the context." default:"0"`
 }
 
-// Check names the first flag out of its range.
+// Check returns an error for the first flag out of its range.
 func (f *Sampling) Check() error {
 	if f.MaxTokens < 0 {
 		return fmt.Errorf("--max-tokens %d: want 0 or more", f.MaxTokens)
@@ -24,7 +24,7 @@ func (f *Sampling) Check() error {
 	return nil
 }
 
-// Request is a request with the flags and the model's own values, without a prompt.
+// Request returns a request without a prompt, with the flags and the model's defaults.
 func (f *Sampling) Request(id string, info engine.Info) *engine.Request {
 	r := &engine.Request{ID: id, Sampling: info.Defaults, MaxTokens: f.MaxTokens, Logprobs: -1}
 	if f.Temperature != nil {
@@ -40,7 +40,7 @@ func (f *Sampling) Request(id string, info engine.Info) *engine.Request {
 	return r
 }
 
-// wire is what the flags say as a part of a request to a server.
+// wire returns the flags as fields of a request to a server.
 func (f *Sampling) wire() api.Sampling {
 	s := api.Sampling{Temperature: f.Temperature, TopP: f.TopP, TopK: f.TopK}
 	if f.Seed != nil {

@@ -14,7 +14,7 @@ import (
 	"krater/transport/client"
 )
 
-// Local asks an engine in this process.
+// Local uses an engine in this process.
 type Local struct {
 	Gateway *actors.Gateway
 	Flags   *Sampling
@@ -39,7 +39,7 @@ func (t *Local) Ask(ctx context.Context, messages []client.Message, show func(st
 	return r, err
 }
 
-// Follow passes on the events of an answer and gives the last one.
+// Follow passes on the events of an answer and returns the last one.
 func Follow(stream engine.Stream, see func(*engine.Event) error) (engine.Event, error) {
 	for {
 		ev, err := stream.Next(context.Background())
@@ -58,12 +58,12 @@ func Follow(stream engine.Stream, see func(*engine.Event) error) (engine.Event, 
 	}
 }
 
-// OfServer rewords an error that names --url: krater chat calls that flag --server.
+// OfServer rewords an error that names --url, a flag that krater chat calls --server.
 func OfServer(err error) error {
 	return errors.New(strings.Replace(err.Error(), "--url", "--server", 1))
 }
 
-// Remote asks a running server.
+// Remote uses a running server.
 type Remote struct {
 	Client *client.Client
 	Server *remote.Server
@@ -93,13 +93,13 @@ func (t *Remote) Ask(ctx context.Context, messages []client.Message, show func(s
 		r.cancelled = true
 		return r, nil
 	}
-	if _, ok := errors.AsType[*api.Error](err); ok { // says what it is
+	if _, ok := errors.AsType[*api.Error](err); ok { // its message is complete
 		return r, err
 	}
 	return r, OfServer(t.Server.Plainly(err))
 }
 
-// read shows a stream up to its end, io.EOF.
+// read shows a stream until io.EOF.
 func (r *End) read(stream *client.Stream[api.ChatChunk], show func(string) error) error {
 	for {
 		chunk, err := stream.Next()

@@ -1,4 +1,5 @@
-// Package checks looks at a machine and a model for what makes serving slow or impossible, with the remedy of each fault.
+// Package checks looks for properties of a machine and a model that make serving slow or
+// impossible, and names the remedy of each.
 package checks
 
 import (
@@ -20,18 +21,17 @@ import (
 	"krater/stages/source"
 )
 
-// Check is one look at the machine: what was found, what is recommended, and what to
-// do where they differ. A check warns, it never refuses.
+// Check is one property of the machine: what was found, what is recommended, and what to do if they
+// differ. A check only warns.
 type Check struct {
 	Name        string `json:"name"`
 	OK          bool   `json:"ok"`
 	Value       string `json:"value"`
 	Recommended string `json:"recommended"`
-	Fix         string `json:"fix,omitempty"` // of a check that is not OK
+	Fix         string `json:"fix,omitempty"` // remedy, for a check that is not OK
 }
 
-// All looks at everything that decides about speed. dir is the model's
-// folder, "" for the built-in one.
+// All checks everything that affects speed. dir is the model's folder, "" for the built-in one.
 func All(o *plan.Plan, dir string) []Check {
 	m := o.Machine
 	list := []Check{
@@ -55,11 +55,11 @@ func checkFeatures(c *machine.CPU) Check {
 	}
 	return Check{
 		Name: "processor", OK: c.Features.AVX2, Value: model + ": " + c.Features.String(), Recommended: "AVX2 or better; AVX-512 with VNNI and AMX is fastest",
-		Fix: "let the virtual machine pass the features on (-cpu host); without AVX2 every product is computed in plain Go",
+		Fix: "pass the host's CPU features to the virtual machine (-cpu host); without AVX2 all products run in plain Go",
 	}
 }
 
-// checkThreads recommends one thread per core: a second one on the same core only takes
+// checkThreads recommends one thread per core, because a second thread on a core only competes for
 // its caches.
 func checkThreads(m *machine.Machine, threads int) Check {
 	c := &m.CPU
@@ -73,7 +73,7 @@ func checkThreads(m *machine.Machine, threads int) Check {
 	}
 	recommended, most := "one thread per core", max(1, cores)
 	if q := m.Limits.CPUs; q > 0 && q < float64(cores) {
-		value += fmt.Sprintf(", limited to %.3g processors", q)
+		value += fmt.Sprintf(", limited to %.3g CPUs", q)
 		recommended, most = "no more threads than the CPU limit allows", max(1, int(math.Floor(q)))
 	}
 	return Check{
@@ -95,8 +95,7 @@ func checkGovernor(governors []string) Check {
 // nodesShown bounds the nodes of a line.
 const nodesShown = 8
 
-// checkNodes looks at the machine's nodes. Made-up ones (--fake-topology) are told
-// beside them.
+// checkNodes checks the machine's NUMA nodes. It mentions those of --fake-topology, too.
 func checkNodes(m *machine.Machine, nodes []cpu.Node) Check {
 	var parts, bare []string
 	for i, n := range m.Nodes {
@@ -119,13 +118,13 @@ func checkNodes(m *machine.Machine, nodes []cpu.Node) Check {
 		value += fmt.Sprintf("; treated as %s of %s threads", planner.Count(len(nodes), "node"), strings.Join(threads, ", "))
 	}
 	return Check{
-		Name: "NUMA nodes", OK: len(bare) == 0, Value: value, Recommended: "memory at every node that has processors",
-		Fix: "put memory into the slots of node " + strings.Join(bare, ", "),
+		Name: "NUMA nodes", OK: len(bare) == 0, Value: value, Recommended: "memory at every node that has CPUs",
+		Fix: "install memory in the slots of node " + strings.Join(bare, ", "),
 	}
 }
 
-// largeSocket is the number of cores from which a socket of several dies gains
-// from being several nodes.
+// largeSocket is the number of cores from which several NUMA nodes on a socket of several dies pay
+// off.
 const largeSocket = 16
 
 func checkSockets(m *machine.Machine) Check {
@@ -141,8 +140,8 @@ func checkSockets(m *machine.Machine) Check {
 	return c
 }
 
-// checkHuge recommends large pages for what is planned: transparent ones, which the
-// buffers ask for, or a pool.
+// checkHuge recommends huge pages for the planned memory: transparent ones, which the buffers ask
+// for, or a pool.
 func checkHuge(h machine.HugePages, planned int64) Check {
 	thp := h.THP
 	if thp == "" {
@@ -161,19 +160,19 @@ func checkMemory(m *machine.Machine, b *planner.Budget) Check {
 	c := Check{
 		Name: "memory", OK: b.Fits() && !b.Tight(), Recommended: planner.Size(b.Planned) + " for the plan",
 		Value: fmt.Sprintf("%s free of %s", planner.Size(m.Available()), planner.Size(m.Total())),
-		Fix:   "end other programs, or make --kv-cache, --max-seqs or --prefill-chunk smaller",
+		Fix:   "stop other programs, or lower --kv-cache, --max-seqs or --prefill-chunk",
 	}
 	switch {
 	case m.Total() == 0:
 		c.Value = "unknown"
 	case m.Total() < m.Memory.Total:
 		c.Value += fmt.Sprintf(" (the container's limit; the machine has %s)", planner.Size(m.Memory.Total))
-		c.Fix = "raise the memory limit of the container, or make --kv-cache, --max-seqs or --prefill-chunk smaller"
+		c.Fix = "raise the memory limit of the container, or lower --kv-cache, --max-seqs or --prefill-chunk"
 	}
 	return c
 }
 
-// checkDisk recommends room for the weights once more, in another form.
+// checkDisk recommends room for a second, converted copy of the weights.
 func checkDisk(dir string, weights int64) Check {
 	if dir == "" {
 		dir = "."
@@ -213,43 +212,44 @@ func checkGPUs(m *machine.Machine) []Check {
 	return list
 }
 
-// checkNoGPU is for a machine whose bus shows no GPU; missing is what --device cuda lacks.
+// checkNoGPU is the check for a machine whose bus shows no GPU. missing is what --device cuda
+// lacks.
 func checkNoGPU(missing error) Check {
 	c := Check{Name: "GPU", OK: true, Value: "none", Recommended: "none needed: this build computes on the CPU"}
 	switch {
 	case errors.Is(missing, cuda.ErrNotBuilt):
 	case missing != nil:
-		c.Value, c.Recommended = fmt.Sprintf("none: %v", missing), "none for --device cpu; --device cuda needs a GPU and its driver, and a container must be given them"
+		c.Value, c.Recommended = fmt.Sprintf("none: %v", missing), "nothing for --device cpu; --device cuda needs a GPU and its driver, and a container needs access to both"
 	default:
-		c.Value, c.Recommended = "the driver has one that the PCI bus does not show", "none: its link cannot be checked here"
+		c.Value, c.Recommended = "the driver reports one that the PCI bus does not show", "nothing; its link cannot be checked here"
 	}
 	return c
 }
 
-// Warn logs the checks that are not fine, a line each.
+// Warn logs the checks that failed, one line each.
 func Warn(log zerolog.Logger, list []Check) {
 	for _, c := range list {
 		if !c.OK {
-			log.Warn().Str("check", c.Name).Str("value", c.Value).Str("recommended", c.Recommended).Str("fix", c.Fix).Msg("the machine could serve better")
+			log.Warn().Str("check", c.Name).Str("value", c.Value).Str("recommended", c.Recommended).Str("fix", c.Fix).Msg("a setting of this machine makes serving slower")
 		}
 	}
 }
 
-// CheckFiles is check as doctor shows it.
+// CheckFiles is the check of the model's files, as doctor shows it.
 func CheckFiles(s *source.Source, cfg *model.Config) Check {
-	c := Check{Name: "model files", OK: true, Value: "whole", Recommended: "whole files that fit together"}
+	c := Check{Name: "model files", OK: true, Value: "whole", Recommended: "complete files that match each other"}
 	if !s.HasWeights() && s.Dir != "" {
-		c.Value = "no weights: planned by config.json alone"
+		c.Value = "no weights; the plan uses config.json only"
 	}
 	if err := s.Check(cfg, s.HasWeights()); err != nil {
-		c.OK, c.Value, c.Fix = false, strings.ReplaceAll(err.Error(), "\n", "; "), "fetch what is wrong again; no command can load the model as it is"
+		c.OK, c.Value, c.Fix = false, strings.ReplaceAll(err.Error(), "\n", "; "), "download the faulty files again; no command can load the model as it is"
 	}
 	return c
 }
 
-// CheckEnd wants a token that ends answers.
+// CheckEnd checks that some token ends answers.
 func CheckEnd(s *source.Source, cfg *model.Config, gen model.Generation) Check {
-	c := Check{Name: "end token", Value: "none", Recommended: "a token that ends answers", Fix: "eos_token in tokenizer_config.json, or eos_token_id in generation_config.json; without one answers go on to max_tokens or to the end of the context"}
+	c := Check{Name: "end token", Value: "none", Recommended: "a token that ends answers", Fix: "eos_token in tokenizer_config.json, or eos_token_id in generation_config.json; without one, answers continue to max_tokens or the end of the context"}
 	if tok, _, err := s.Tokenizer(); err == nil {
 		var names []string
 		for _, id := range s.StopIDs(cfg, gen, tok) {

@@ -18,7 +18,7 @@ func TestDoctorWithoutGPU(t *testing.T) {
 		{cuda.ErrNotBuilt, "none", "this build computes on the CPU"},
 		{driver.ErrNoDriver, "none: no CUDA driver on this machine", "--device cuda needs a GPU and its driver"},
 		{errors.New("cuDeviceGetCount: CUDA_ERROR_NO_DEVICE"), "none: cuDeviceGetCount: CUDA_ERROR_NO_DEVICE", "--device cuda needs"},
-		{nil, "the driver has one", "link"},
+		{nil, "the driver reports one", "link"},
 	} {
 		if c := checkNoGPU(x.missing); !c.OK || !strings.HasPrefix(c.Value, x.value) || !strings.Contains(c.Recommended, x.recommended) {
 			t.Errorf("%v: %+v", x.missing, c)

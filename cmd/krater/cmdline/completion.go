@@ -9,16 +9,16 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Completion are the words that may follow a command.
+// Completion lists the words that may follow a command.
 type Completion struct {
-	Path     string // "bench kernels", "" at the top
+	Path     string // such as "bench kernels"; "" at the top
 	help     string
 	commands []*kong.Node
 	Flags    []*kong.Flag
 	values   []string // of the first argument
 }
 
-// Completions lists node and all commands below it.
+// Completions lists the completions of node and of all commands below it.
 func Completions(node *kong.Node) []Completion {
 	c := Completion{Path: strings.TrimPrefix(strings.TrimPrefix(node.FullPath(), "krater"), " "), help: node.Help}
 	for _, group := range node.AllFlags(true) {
@@ -36,7 +36,7 @@ func Completions(node *kong.Node) []Completion {
 			list = append(list, Completions(child)...)
 		}
 	}
-	// Flags of a command that stands for several belong to the one that it runs by default.
+	// A command that has subcommands leaves its flags to the subcommand that it runs by default.
 	if node.DefaultCmd != nil {
 		for _, f := range list[1:] {
 			if strings.HasSuffix(f.Path, node.DefaultCmd.Name) {
@@ -47,7 +47,7 @@ func Completions(node *kong.Node) []Completion {
 	return list
 }
 
-// words are what may be typed after the command.
+// words returns what may be typed after the command.
 func (c *Completion) words() []string {
 	var list []string
 	for _, n := range c.commands {
@@ -63,10 +63,10 @@ func (c *Completion) words() []string {
 	return list
 }
 
-// Negatable reports whether there is a --no- of the flag.
+// Negatable reports whether the flag has a --no- form.
 func Negatable(f *kong.Flag) bool { return f.Tag != nil && f.Tag.Negatable != "" }
 
-// CompleteBash writes a function that looks the command up in the words typed so far.
+// CompleteBash writes a function that finds the command in the words typed so far.
 func CompleteBash(w io.Writer, all []Completion) error {
 	var b strings.Builder
 	b.WriteString(`_krater() {
@@ -95,11 +95,11 @@ func CompleteBash(w io.Writer, all []Completion) error {
 	return err
 }
 
-// valued are flags that take one of the same values.
+// valued are flags that take the same set of values.
 type valued struct{ flags, values string }
 
-// flagValues lists the flags with fixed values. Flags of one name have the same values in
-// every command, or all of them.
+// flagValues lists the flags with a fixed set of values. Flags of the same name have the same
+// values in every command.
 func flagValues(all []Completion) []valued {
 	values := map[string][]string{}
 	var names []string
@@ -131,7 +131,7 @@ func takesFile(f *kong.Flag) bool {
 	return f.Tag != nil && slices.Contains([]string{"path", "existingfile", "existingdir"}, f.Tag.Type)
 }
 
-// fileFlags are the flags whose values are files.
+// fileFlags lists the flags whose values are files.
 func fileFlags(all []Completion) []string {
 	var list []string
 	for _, c := range all {
@@ -145,7 +145,7 @@ func fileFlags(all []Completion) []string {
 	return slices.Compact(list)
 }
 
-// CompleteFish writes a line for every command and flag.
+// CompleteFish writes one line per command and flag.
 func CompleteFish(w io.Writer, all []Completion) error {
 	var b strings.Builder
 	b.WriteString("complete -c krater -f\n")
@@ -162,7 +162,7 @@ func CompleteFish(w io.Writer, all []Completion) error {
 		}
 		for _, n := range c.commands {
 			also := when
-			if c.Path != "" { // a part is named once
+			if c.Path != "" { // suggest a subcommand only once
 				also += "; and not __fish_seen_subcommand_from " + siblings(c.commands)
 			}
 			fmt.Fprintf(&b, "complete -c krater -n %s -a %s -d %s\n", fishQuote(also), n.Name, fishQuote(firstSentence(n.Help)))
@@ -191,7 +191,7 @@ func CompleteFish(w io.Writer, all []Completion) error {
 	return err
 }
 
-// groupsWith are the commands that have a part of this name.
+// groupsWith returns the commands that have a subcommand of this name.
 func groupsWith(all []Completion, name string) string {
 	var list []string
 	for _, c := range all {
@@ -214,7 +214,7 @@ func fishQuote(s string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(s) + "'"
 }
 
-// firstSentence is help up to its first full stop.
+// firstSentence returns help up to its first full stop.
 func firstSentence(help string) string {
 	s, _, _ := strings.Cut(help, ". ")
 	return strings.TrimSuffix(s, ".")

@@ -1,5 +1,5 @@
-// Package cmdline reads the command line, the environment and the settings file, and prints help. It knows flags and
-// commands by kong's model alone.
+// Package cmdline reads the command line, the environment and the settings file, and prints help.
+// It knows flags and commands only through kong's model.
 package cmdline
 
 import (
@@ -18,17 +18,16 @@ import (
 	"krater/scheduler/files"
 )
 
-// Every setting has one name and four places it can come from, the first that
-// has it wins: the flag --listen, the variable KRATER_LISTEN, the key `listen`
-// of the file named by --config, the default.
+// A setting has one name and four possible sources. The first one that is set wins: the flag
+// --listen, the variable KRATER_LISTEN, the key `listen` in the file of --config, the default.
 
-// EnvName is the environment variable of a flag: --kv-dtype is KRATER_KV_DTYPE.
+// EnvName returns the environment variable of a flag: --kv-dtype is KRATER_KV_DTYPE.
 func EnvName(flag string) string {
 	return "KRATER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// nameEnvironment gives every flag below n its variable (kong.DefaultEnvars would cut
-// bf16 into BF_16).
+// nameEnvironment gives every flag below n its variable (kong.DefaultEnvars would cut bf16 into
+// BF_16).
 func nameEnvironment(n *kong.Node) {
 	for _, f := range n.Flags {
 		if f.Name != "help" {
@@ -44,7 +43,7 @@ func nameEnvironment(n *kong.Node) {
 // ConfigMaxBytes bounds a configuration file.
 const ConfigMaxBytes = 1 << 20
 
-// File hands kong the values of a configuration file.
+// File gives kong the values of a configuration file.
 type File struct {
 	path   string
 	Values map[string]any
@@ -97,21 +96,21 @@ func (r *File) Validate(app *kong.Application) error {
 	return nil
 }
 
-// Resolve implements kong.Resolver; the environment goes before the file. An
-// empty text leaves the default.
+// Resolve implements kong.Resolver. The environment overrides the file. An empty value means the
+// default.
 func (r *File) Resolve(_ *kong.Context, _ *kong.Path, f *kong.Flag) (any, error) {
 	if _, set := os.LookupEnv(EnvName(f.Name)); set {
 		return nil, nil
 	}
 	v, ok := r.Values[f.Name]
-	if !ok || v == "" { // an empty text is what print-config writes for a path that is not set
+	if !ok || v == "" { // PrintConfig writes an empty text for a path that is not set
 		return nil, nil
 	}
 	r.used[f.Name] = true
 	return PlainValue(v), nil
 }
 
-// PlainValue is a value of a file as a flag has it: lists are joined by commas.
+// PlainValue returns a value of the file in the form of a flag: lists are joined by commas.
 func PlainValue(v any) string {
 	list, ok := v.([]any)
 	if !ok {
@@ -124,8 +123,8 @@ func PlainValue(v any) string {
 	return strings.Join(parts, ",")
 }
 
-// configPath finds --config in args before the real parse, as the file decides
-// the other values; the environment variable stands in for it.
+// configPath finds --config in args before the real parse, because the file provides other values.
+// Without it, the environment variable counts.
 func configPath(args []string) string {
 	for i, a := range args {
 		if a == "--" {
@@ -173,7 +172,7 @@ func Parse(cli any, args []string, options ...kong.Option) (*kong.Context, *File
 	return ctx, file, nil
 }
 
-// misuse words what is wrong with a command line, and names the page of the command that was meant.
+// misuse describes what is wrong with a command line, and names the help page of the command.
 func misuse(pe *kong.ParseError) error {
 	text, page := pe.Error(), "krater"
 	node := pe.Context.Selected()
@@ -200,23 +199,23 @@ func misuse(pe *kong.ParseError) error {
 			text = strings.TrimPrefix(fmt.Sprintf("%s: %s: %s", path[1], name, meant), "[<folders> ...]: ")
 		}
 	}
-	text = strings.Replace(text, ": stat ", ": ", 1) // which call found a path missing says nothing
+	text = strings.Replace(text, ": stat ", ": ", 1) // the name of the failed system call does not help
 	return fmt.Errorf("%s (see %s --help)", text, page)
 }
 
-// pathMissing finds the path in what the parser says of a model's folder that is not there.
+// pathMissing matches the parser's message about a missing model folder.
 var pathMissing = regexp.MustCompile(`^(--model|\[<folders> \.\.\.\]): (?:stat (.*): [^:]*|"(.*)" exists but is not a directory)$`)
 
-// configLine is one setting as print-config shows it.
+// configLine is one setting as PrintConfig shows it.
 type configLine struct{ name, value, source string }
 
-// width is the number of columns the name and the value take.
+// width returns the number of columns of the name and the value.
 func (l *configLine) width() int {
 	return utf8.RuneCountInString(l.name) + utf8.RuneCountInString(l.value)
 }
 
-// PrintConfig writes every effective setting of the chosen command with where
-// it came from: as a configuration file that gives the same settings again.
+// PrintConfig writes every effective setting of the chosen command and its source, in the form of a
+// configuration file that gives the same settings again.
 func PrintConfig(w io.Writer, ctx *kong.Context, file *File) error {
 	var lines []configLine
 	width := 0
@@ -247,7 +246,7 @@ func PrintConfig(w io.Writer, ctx *kong.Context, file *File) error {
 	return nil
 }
 
-// sourceOf names the place a flag's value came from.
+// sourceOf names the source of a flag's value.
 func sourceOf(ctx *kong.Context, file *File, f *kong.Flag) string {
 	for _, p := range ctx.Path {
 		if p.Flag == f && !p.Resolved {

@@ -12,18 +12,17 @@ import (
 	"krater/kernels/cpu/level"
 )
 
-// environmentBeside are variables that are no flag's: of the kernels, and of Krater's own
-// tests and scripts.
+// environmentBeside are KRATER_ variables that are not flags: those of kernels, tests and scripts.
 var environmentBeside = []string{
 	amx.EnvAMX, level.EnvLevel, cpu.EnvPrefetch,
 	"KRATER_EXPECT_LEVEL", "KRATER_PAGE_PORT", "KRATER_PERFETTO", "KRATER_TRUE_SIZES",
 }
 
-// environmentForeign begins variables that Kubernetes sets for a service called krater.
+// environmentForeign are prefixes of variables that Kubernetes sets for a service called krater.
 var environmentForeign = []string{"KRATER_SERVICE_", "KRATER_PORT"}
 
-// Strangers says which variables of an environment ("NAME=value") look like settings and are
-// none, so that nobody relies on a setting that is not there.
+// Strangers returns a warning for each variable of the environment ("NAME=value") that looks like a
+// setting but is not one.
 func Strangers(app *kong.Application, environ []string) []string {
 	known := slices.Clone(environmentBeside)
 	_ = kong.Visit(app, func(n kong.Visitable, next kong.Next) error {
@@ -39,12 +38,12 @@ func Strangers(app *kong.Application, environ []string) []string {
 		if !foreign("KRATER_") || slices.Contains(known, name) || slices.ContainsFunc(environmentForeign, foreign) {
 			continue
 		}
-		line := fmt.Sprintf("the environment variable %s is no setting", name)
+		line := fmt.Sprintf("the environment variable %s is not a setting and is ignored", name)
 		flag := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(name, "KRATER_"), "_", "-"))
 		if meant := Foreign(flag, ""); meant != "" {
 			line += "; as a flag: " + meant
 		} else if near := nearest(name, known); near != "" {
-			line += "; " + near + " is one"
+			line += "; did you mean " + near + "?"
 		}
 		out = append(out, line)
 	}
@@ -52,7 +51,7 @@ func Strangers(app *kong.Application, environ []string) []string {
 	return out
 }
 
-// nearest is the candidate that takes the fewest changes of a letter, "" if all take many.
+// nearest returns the candidate with the smallest edit distance, or "" if all are far away.
 func nearest(name string, candidates []string) string {
 	best, least := "", 1+len(strings.TrimPrefix(name, "KRATER_"))/3
 	for _, c := range candidates {
@@ -63,15 +62,15 @@ func nearest(name string, candidates []string) string {
 	return best
 }
 
-// changes counts the letters to put in, take out or replace that make b of a (Levenshtein's
-// distance).
+// changes returns the Levenshtein distance between a and b: the number of letters to insert, delete
+// or replace.
 func changes(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		before := row[0] // of the row above, one to the left
+		before := row[0] // of the previous row, one column to the left
 		row[0] = i + 1
 		for j := range len(b) {
 			replaced := before

@@ -14,14 +14,14 @@ import (
 	"krater/stages/synth"
 )
 
-// Answers to the habits that users bring from vLLM, llama.cpp, SGLang and Ollama.
+// Answers for users who come from vLLM, llama.cpp, SGLang and Ollama.
 
-// ForeignFlags says what stands for a flag of another program here, by its name without dashes. VALUE is the
-// value that was given.
+// ForeignFlags says what to use instead of a flag of another program, by its name without dashes.
+// VALUE stands for the value given.
 var ForeignFlags = map[string]string{
 	"host":                     "use --listen VALUE:8080",
 	"port":                     "use --listen 127.0.0.1:VALUE",
-	"p":                        "the question of krater run is an argument, the address of krater serve is --listen HOST:PORT",
+	"p":                        "the question of krater run is an argument; the address of krater serve is --listen HOST:PORT",
 	"m":                        "use --model DIR",
 	"model-path":               "use --model DIR",
 	"hf-repo":                  noDownload,
@@ -31,12 +31,12 @@ var ForeignFlags = map[string]string{
 	"download-dir":             noDownload,
 	"revision":                 noDownload,
 	"hf-token":                 noDownload,
-	"tokenizer":                "the tokenizer is that of the model's folder",
-	"tokenizer-path":           "the tokenizer is that of the model's folder",
-	"chat-template":            "the chat template is that of the model's folder: chat_template.jinja or tokenizer_config.json",
-	"chat-template-file":       "the chat template is that of the model's folder: chat_template.jinja or tokenizer_config.json",
+	"tokenizer":                "the tokenizer comes from the model's folder",
+	"tokenizer-path":           "the tokenizer comes from the model's folder",
+	"chat-template":            "the chat template comes from the model's folder: chat_template.jinja or tokenizer_config.json",
+	"chat-template-file":       "the chat template comes from the model's folder: chat_template.jinja or tokenizer_config.json",
 	"jinja":                    "chat templates are always used; leave it out",
-	"trust-remote-code":        "no code of a model is run; leave it out",
+	"trust-remote-code":        "Krater never runs code of a model; leave it out",
 	"alias":                    "use --served-model-name VALUE",
 	"a":                        "use --served-model-name VALUE",
 	"ctx-size":                 noContext,
@@ -47,12 +47,12 @@ var ForeignFlags = map[string]string{
 	"n-gpu-layers":             allLayers,
 	"gpu-layers":               allLayers,
 	"ngl":                      allLayers,
-	"cpu-moe":                  "use --device cuda --prefill-strategy cpu_only --decode-strategy cpu_only: experts on the processor",
-	"cmoe":                     "use --device cuda --prefill-strategy cpu_only --decode-strategy cpu_only: experts on the processor",
-	"n-cpu-moe":                "use --device cuda --expert-vram SIZE: as many experts on the GPU as that holds",
-	"ncmoe":                    "use --device cuda --expert-vram SIZE: as many experts on the GPU as that holds",
-	"override-tensor":          "use --prefill-strategy and --decode-strategy, which say where experts are",
-	"ot":                       "use --prefill-strategy and --decode-strategy, which say where experts are",
+	"cpu-moe":                  "use --device cuda --prefill-strategy cpu_only --decode-strategy cpu_only: experts on the CPU",
+	"cmoe":                     "use --device cuda --prefill-strategy cpu_only --decode-strategy cpu_only: experts on the CPU",
+	"n-cpu-moe":                "use --device cuda --expert-vram SIZE, the GPU memory for experts",
+	"ncmoe":                    "use --device cuda --expert-vram SIZE, the GPU memory for experts",
+	"override-tensor":          "use --prefill-strategy and --decode-strategy, which say where experts are computed",
+	"ot":                       "use --prefill-strategy and --decode-strategy, which say where experts are computed",
 	"cpu-offload-gb":           "use --vram SIZE; experts that do not fit stay in host memory",
 	"tensor-parallel-size":     oneGPU,
 	"tp":                       oneGPU,
@@ -71,7 +71,7 @@ var ForeignFlags = map[string]string{
 	"t":                        "use --threads VALUE",
 	"tb":                       "use --threads VALUE",
 	"threads-batch":            "use --threads VALUE",
-	"numa":                     "memory nodes are used as they are; --expert-pools sets the number of pools",
+	"numa":                     "Krater uses NUMA nodes by itself; --expert-pools sets the number of pools",
 	"kv-cache-dtype":           "use --kv-dtype: bf16, f32, fp8 or int8",
 	"cache-type-k":             "use --kv-dtype: bf16, f32, fp8 or int8",
 	"ctk":                      "use --kv-dtype: bf16, f32, fp8 or int8",
@@ -105,18 +105,18 @@ var ForeignFlags = map[string]string{
 	"flash-attn":               "attention is always computed block by block; leave it out",
 	"fa":                       "attention is always computed block by block; leave it out",
 	"attention-backend":        "leave it out",
-	"mlock":                    "use --cache-load copy, which brings converted weights into memory",
-	"no-mmap":                  "use --cache-load copy, which brings converted weights into memory",
+	"mlock":                    "use --cache-load copy, which copies converted weights into memory",
+	"no-mmap":                  "use --cache-load copy, which copies converted weights into memory",
 	"mmap":                     "use --cache-load map",
-	"api-key":                  "krater serve takes --api-keys FILE, one key a line",
-	"api-key-file":             "use --api-keys FILE, one key a line",
+	"api-key":                  "use --api-keys FILE (krater serve), one key per line",
+	"api-key-file":             "use --api-keys FILE, one key per line",
 	"ssl-certfile":             "use --tls-cert FILE",
 	"ssl-cert-file":            "use --tls-cert FILE",
 	"ssl-keyfile":              "use --tls-key FILE",
 	"ssl-key-file":             "use --tls-key FILE",
 	"allowed-origins":          "use --origins URL",
 	"cors-allow-origins":       "use --origins URL",
-	"timeout":                  "use --drain-timeout for the time that running answers have at a stop",
+	"timeout":                  "use --drain-timeout, the time for running answers to finish at a stop",
 	"metrics":                  "metrics are always served under /metrics; leave it out",
 	"v":                        "use --log-level debug (krater serve), or krater version",
 	"verbose":                  "use --log-level debug (krater serve)",
@@ -140,14 +140,14 @@ var ForeignFlags = map[string]string{
 	"cnv":                      "use krater chat",
 	"conversation":             "use krater chat",
 	"keepalive":                "a model stays loaded as long as its server runs; leave it out",
-	"speculative-config":       "Krater does not draft answers; leave it out",
-	"model-draft":              "Krater does not draft answers; leave it out",
-	"md":                       "Krater does not draft answers; leave it out",
+	"speculative-config":       "Krater has no speculative decoding; leave it out",
+	"model-draft":              "Krater has no speculative decoding; leave it out",
+	"md":                       "Krater has no speculative decoding; leave it out",
 	"lora":                     "Krater has no adapters",
 	"enable-lora":              "Krater has no adapters",
-	"tool-call-parser":         "leave it out; docs/http-api.md says what is served",
-	"enable-auto-tool-choice":  "leave it out; docs/http-api.md says what is served",
-	"reasoning-parser":         "leave it out; docs/http-api.md says what is served",
+	"tool-call-parser":         "leave it out; docs/http-api.md lists what is served",
+	"enable-auto-tool-choice":  "leave it out; docs/http-api.md lists what is served",
+	"reasoning-parser":         "leave it out; docs/http-api.md lists what is served",
 	"embedding":                "Krater serves no embeddings",
 	"embeddings":               "Krater serves no embeddings",
 	"max-queued-requests":      "use --max-queue VALUE",
@@ -156,27 +156,27 @@ var ForeignFlags = map[string]string{
 }
 
 const (
-	noDownload   = "Krater downloads nothing: name a model's folder with --model DIR"
-	noContext    = "every model is served with its whole context; --kv-cache SIZE bounds the memory for it"
-	allLayers    = "with --device cuda all layers are on the GPU; --prefill-strategy and --decode-strategy say where experts are"
+	noDownload   = "Krater does not download models: name a model's folder with --model DIR"
+	noContext    = "every model is served with its full context; --kv-cache SIZE limits the memory for it"
+	allLayers    = "with --device cuda all layers are on the GPU; --prefill-strategy and --decode-strategy say where experts are computed"
 	oneGPU       = "Krater uses one GPU: --device cuda --gpu N"
 	answerLength = "use --max-tokens VALUE (krater run and krater chat); a request to a server has max_tokens"
 )
 
-// ForeignCommands says what stands for a command of another program here.
+// ForeignCommands says what to use instead of a command of another program.
 var ForeignCommands = map[string]string{
 	"pull": fetching, "download": fetching, "search": fetching, "push": fetching, "cp": fetching,
 	"list":     "krater launch shows the models in a folder and in Hugging Face's cache",
 	"ls":       "krater launch shows the models in a folder and in Hugging Face's cache",
 	"models":   "krater launch shows the models in a folder and in Hugging Face's cache",
-	"rm":       "a model is a folder: remove it, and what krater convert made lies in its .krater_cache",
+	"rm":       "a model is a folder: remove the folder; its .krater_cache holds the converted weights",
 	"create":   "a model is a folder: krater serve --model DIR",
-	"show":     "krater doctor --model DIR says what a model needs, krater plan how fast it would be",
-	"ps":       "GET /v1/models of a server names its model, GET /metrics says what it does",
+	"show":     "krater doctor --model DIR shows what a model needs, krater plan how fast it would be",
+	"ps":       "GET /v1/models of a server names its model; GET /metrics shows what it does",
 	"stop":     "a server ends with Ctrl-C or SIGTERM",
 	"start":    "krater serve starts a server",
 	"server":   "krater serve starts a server",
-	"quantize": "krater convert makes integers of a model's experts",
+	"quantize": "krater convert converts a model's experts to integers",
 	"generate": "krater run asks one question",
 	"complete": "krater run --raw continues a text",
 	"cli":      "krater chat talks with a model",
@@ -185,10 +185,10 @@ var ForeignCommands = map[string]string{
 	"ui":       "krater serve has a page under /trace",
 }
 
-const fetching = noDownload + "; krater launch finds those in a folder and in Hugging Face's cache"
+const fetching = noDownload + "; krater launch finds models in a folder and in Hugging Face's cache"
 
-// Foreign says what to use instead of a flag that Krater does not have; "": nobody else has it either. value
-// is what it was given, "": nothing or not known.
+// Foreign says what to use instead of a flag that Krater does not have; "" if no other program is
+// known to have it. value is the value given; "": none or unknown.
 func Foreign(name, value string) string {
 	text := ForeignFlags[name]
 	if value == "" || strings.HasPrefix(value, "-") {
@@ -202,8 +202,8 @@ func Foreign(name, value string) string {
 
 var unknownFlag = regexp.MustCompile(`^unknown flag (--?)([\w-]+)`)
 
-// flagMeant is what a command line with an unknown flag should have; "" where nobody knows. text is the parser's
-// error, which names the first letter of a flag with one dash.
+// flagMeant says what a command line with an unknown flag should have instead; "" if unknown. text
+// is the parser's error, which names only the first letter of a flag with one dash.
 func flagMeant(app *kong.Application, args []string, text string) string {
 	m := unknownFlag.FindStringSubmatch(text)
 	if m == nil {
@@ -229,12 +229,12 @@ func flagMeant(app *kong.Application, args []string, text string) string {
 		return fmt.Sprintf("unknown flag %s%s: %s", m[1], name, meant)
 	}
 	if has := commandsWith(app, name); len(has) > 0 && m[1] == "--" {
-		return fmt.Sprintf("unknown flag --%s: it is one of %s", name, strings.Join(has, ", "))
+		return fmt.Sprintf("unknown flag --%s: it belongs to %s", name, strings.Join(has, ", "))
 	}
 	return ""
 }
 
-// commandsWith are the commands that have a flag, the first three of them.
+// commandsWith returns the first three commands that have a flag.
 func commandsWith(app *kong.Application, flag string) (names []string) {
 	for _, c := range Completions(app.Node) {
 		if len(c.commands) == 0 && slices.ContainsFunc(c.Flags, func(f *kong.Flag) bool { return f.Name == flag }) {
@@ -244,17 +244,19 @@ func commandsWith(app *kong.Application, flag string) (names []string) {
 	return names[:min(3, len(names))]
 }
 
-// hubName is a model's name on Hugging Face: organisation and model.
+// hubName matches a model's name on Hugging Face: organisation and model.
 var hubName = regexp.MustCompile(`^[\w-][\w.-]*/[\w-][\w.-]*$`)
 
-// modelFamilies are how models' names begin; the first ones are hardly ever asked about alone.
+// modelFamilies are the beginnings of models' names. The first ones are rarely questions by
+// themselves.
 const modelFamilies = `llama|codellama|mistral|mixtral|ministral|devstral|qwen|qwq|deepseek|gemma|gpt-oss|kimi|glm|minimax|olmoe|starcoder|smollm|nemotron|tinyllama`
 
-// modelNamed is a word that names a model as other programs do: a family, mostly with its size or version.
+// modelNamed matches a word that names a model as other programs do: a family, usually with a size
+// or version.
 var modelNamed = regexp.MustCompile(`(?i)^((` + modelFamilies + `)|(` + modelFamilies + `|olmo|phi|falcon|yi|granite|command-r|dbrx|grok|krater)([-.:_]?v?\d|[-.:_][a-z]{1,12}[-.:\d]|[-:](tiny|chat|instruct|latest|base)$).*)$`)
 
-// NamesModel reports whether a word is rather a model than a question: one without blanks that is a folder with a
-// model, a file of weights, or a name that models have.
+// NamesModel reports whether a word is more likely a model than a question: a word without blanks
+// that is a folder with a model, a file of weights, or a typical name of a model.
 func NamesModel(word string) bool {
 	if word == "" || strings.ContainsAny(word, " \t\n?!,;\"") {
 		return false
@@ -267,7 +269,8 @@ func NamesModel(word string) bool {
 		modelNamed.MatchString(word) || slices.Contains(synth.Shapes(), lower)
 }
 
-// asGiven is a path that the parser made absolute as it was probably given: from the current folder on.
+// asGiven turns a path that the parser made absolute back into what the user probably typed:
+// relative to the current folder.
 func asGiven(path string) string {
 	here, err := os.Getwd()
 	if err != nil {
@@ -279,12 +282,12 @@ func asGiven(path string) string {
 	return path
 }
 
-// ModelMissing says what to do about a model's folder that is not there, or is none.
+// ModelMissing says what to do if a model's folder does not exist or is not a folder.
 func ModelMissing(path string) string {
 	info, err := os.Stat(path)
 	switch {
 	case err == nil && strings.HasSuffix(strings.ToLower(path), ".gguf"):
-		return "GGUF files cannot be read: name a folder with config.json, safetensors and tokenizer.json"
+		return "GGUF files are not supported: name a folder with config.json, safetensors and tokenizer.json"
 	case err == nil && !info.IsDir():
 		return "it is a file: name the model's folder"
 	case err != nil && !os.IsNotExist(err):
@@ -295,11 +298,11 @@ func ModelMissing(path string) string {
 			return "no such file or folder, but Hugging Face's cache has the model: --model " + f.Dir
 		}
 	}
-	text := "no such file or folder, and Krater downloads nothing"
+	text := "no such file or folder, and Krater does not download models"
 	if hubName.MatchString(path) {
-		text += fmt.Sprintf(": fetch it with hf download %s, and name the folder that it prints", path)
+		text += fmt.Sprintf(": download it with hf download %s, and name the folder that it prints", path)
 	} else if NamesModel(path) {
-		text += ": fetch the model's safetensors with hf download, and name the folder"
+		text += ": download the model's safetensors with hf download, and name the folder"
 	}
 	return text + "; krater launch finds models"
 }

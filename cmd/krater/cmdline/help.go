@@ -11,13 +11,13 @@ import (
 	"krater/cmd/krater/term"
 )
 
-// page is what the manual has of a command beside its flags.
+// page is the part of a command's manual that kong's model lacks.
 type page struct {
 	about    string
 	Examples []example
 }
 
-// example is a command line and what it is for.
+// example is a command line and what it does.
 type example struct{ Line, What string }
 
 // helpWidthMax keeps lines readable on wide terminals.
@@ -30,7 +30,7 @@ var helpRules = []term.Rule{
 	{Style: term.Cyan, At: regexp.MustCompile(`^    (krater .*)$`)},
 }
 
-// printHelp is kong's help as a page of a manual: name, synopsis, description, commands, options,
+// printHelp prints kong's help as a manual page: name, synopsis, description, commands, options,
 // examples, environment.
 func printHelp(_ kong.HelpOptions, ctx *kong.Context) error {
 	node := ctx.Selected()
@@ -70,14 +70,14 @@ func printHelp(_ kong.HelpOptions, ctx *kong.Context) error {
 	}
 	if node.Parent == nil {
 		h.section("ENVIRONMENT AND FILES")
-		h.wrap(2, "Every flag is also the variable KRATER_ and its name in capitals, and a line of the YAML file that --config names: --max-seqs 8, KRATER_MAX_SEQS=8, max-seqs: 8. The flag goes before the variable, the variable before the file. NO_COLOR turns colours off.")
+		h.wrap(2, "Every flag can also be set by an environment variable and in the YAML file that --config names: --max-seqs 8, KRATER_MAX_SEQS=8, max-seqs: 8. The flag overrides the variable, and the variable overrides the file. NO_COLOR turns colours off.")
 		h.print("")
-		h.wrap(2, "krater help COMMAND has the page of a command, as krater COMMAND --help.")
+		h.wrap(2, "For the page of a command: krater help COMMAND, or krater COMMAND --help.")
 	}
 	return h.err
 }
 
-// synopsis is the command line in short.
+// synopsis returns the command line in short.
 func synopsis(node *kong.Node, name string) string {
 	line := name
 	if len(node.Children) > 0 {
@@ -89,7 +89,7 @@ func synopsis(node *kong.Node, name string) string {
 	return line + " [flags]"
 }
 
-// helpWriter writes paragraphs; the first error stays.
+// helpWriter writes paragraphs and keeps the first error.
 type helpWriter struct {
 	w     io.Writer
 	width int
@@ -111,15 +111,15 @@ func (h *helpWriter) section(name string) {
 	h.print(name)
 }
 
-// wrap writes text in lines that begin with indent blanks.
+// wrap writes text in lines that begin with the given number of blanks.
 func (h *helpWriter) wrap(indent int, text string) {
 	for _, line := range term.Wrap(text, h.width-indent) {
 		h.print(strings.Repeat(" ", indent) + line)
 	}
 }
 
-// commands lists the commands below a node, those within commands too, beside what they are for. Those
-// of the program are in groups.
+// commands lists the commands below a node, including subcommands, and what they do. The program's
+// own commands are in groups.
 func (h *helpWriter) commands(node *kong.Node) {
 	if len(node.Children) == 0 {
 		return
@@ -151,7 +151,7 @@ func (h *helpWriter) commands(node *kong.Node) {
 	}
 }
 
-// options lists a node's arguments and its flags, its own first.
+// options lists a node's arguments and its flags, its own ones first.
 func (h *helpWriter) options(node *kong.Node) {
 	begun := false
 	entry := func(head, help string) {
@@ -172,7 +172,7 @@ func (h *helpWriter) options(node *kong.Node) {
 	}
 }
 
-// flagHead is a flag as it is written: -h, --name=VALUE.
+// flagHead returns a flag as it is typed: -h, --name=VALUE.
 func flagHead(f *kong.Flag) string {
 	head := "--" + f.Name
 	if Negatable(f) {

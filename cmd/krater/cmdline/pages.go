@@ -1,178 +1,177 @@
 package cmdline
 
-// Pages is the manual: what a command is for in a few words, and lines to try, by the
-// command's name. Every example is a valid command line of this program; files in them need
-// not exist.
+// Pages is the manual, by command name: a short description and examples. Every example is a valid
+// command line of this program; files in it need not exist.
 var Pages = map[string]page{
 	"": {
-		about: "Krater serves large mixture-of-experts models on one machine with little VRAM and much RAM. Without --model every command uses a small model that is built in.",
+		about: "Krater serves large mixture-of-experts language models on one machine with little VRAM and much RAM. Without --model, every command uses a small built-in model.",
 		Examples: []example{
 			{"krater serve", "Serve the built-in model on 127.0.0.1:8080."},
-			{"krater run \"What is a lighthouse?\"", "Ask it something."},
-			{"krater chat", "Talk with it."},
-			{"krater doctor --model /models/DeepSeek-V2-Lite", "Find out whether a model fits this machine."},
+			{"krater run \"What is a lighthouse?\"", "Ask it a question."},
+			{"krater chat", "Have a conversation with it."},
+			{"krater doctor --model /models/DeepSeek-V2-Lite", "Check whether a model fits this machine."},
 		},
 	},
 	"launch": {
-		about: "A wizard on the terminal. It finds models in the folders named (default: this one) and in Hugging Face's cache, shows the machine, and says of each choice what memory it takes and how fast it would be, before anything is loaded. What is chosen goes into a file that krater serve --config reads; then the server starts, or a benchmark, or nothing.",
+		about: "A wizard on the terminal. It finds models in the given folders (default: the current one) and in Hugging Face's cache, and shows the memory and the speed of every choice before anything is loaded. It saves the settings in a file for krater serve --config. Then it starts the server or a benchmark, or exits.",
 		Examples: []example{
-			{"krater launch", "Look through this folder and Hugging Face's cache."},
-			{"krater launch /models --save big.yaml", "Look through another folder, write another file."},
+			{"krater launch", "Choose among the models in this folder and in Hugging Face's cache."},
+			{"krater launch /models --save big.yaml", "Search another folder, and save the settings in another file."},
 		},
 	},
 	"serve": {
-		about: "Doors for the Chat Completions, Completions and Responses APIs over HTTP, and for the Responses API over a WebSocket. It listens at once and says on /ready when the model is loaded. SIGINT, SIGTERM and SIGHUP (its terminal was closed; not under nohup) let running answers end; a second SIGINT or SIGTERM does not wait for them.",
+		about: "Serves the Chat Completions, Completions and Responses APIs over HTTP, and the Responses API over WebSocket. The server listens at once; /ready reports when the model is loaded. After SIGINT, SIGTERM or SIGHUP (unless it runs under nohup) it finishes running answers and exits. A second SIGINT or SIGTERM stops it at once.",
 		Examples: []example{
-			{"krater serve --model /models/DeepSeek-V2-Lite --listen 0.0.0.0:8080 --api-keys keys.txt", "Open a model to a network, with keys."},
-			{"krater serve --model /models/DeepSeek-V2-Lite --device cuda --decode-strategy auto", "Layers on a GPU, experts where they are fastest."},
-			{"krater serve --config krater.yaml --print-config", "Show the settings that a file gives, and where each came from."},
+			{"krater serve --model /models/DeepSeek-V2-Lite --listen 0.0.0.0:8080 --api-keys keys.txt", "Serve a model to a network, with API keys."},
+			{"krater serve --model /models/DeepSeek-V2-Lite --device cuda --decode-strategy auto", "Compute layers on a GPU, and experts where that is fastest."},
+			{"krater serve --config krater.yaml --print-config", "Show the settings of a file, and the source of each."},
 		},
 	},
 	"run": {
-		about: "One question, one answer, and the speed of both. The answer goes to standard output, all else to standard error. Without a question it is krater chat on a terminal, and reads the question from standard input elsewhere. One word that names a model is asked about, since other programs take a model there: -- before it makes it a question.",
+		about: "Answers one question. The answer goes to standard output; timings go to standard error. Without a question, a chat begins if standard input is a terminal; otherwise the question is read from there. If the question is a single word that names a model, Krater asks whether you meant the model, because other programs expect one there. Put -- before the word to ask it as a question.",
 		Examples: []example{
 			{"krater run \"What is a lighthouse?\"", "Ask the built-in model."},
-			{"krater run --model /models/DeepSeek-V2-Lite --temperature 0 --max-tokens 100 --file prompt.txt", "A prompt from a file, greedily."},
+			{"krater run --model /models/DeepSeek-V2-Lite --temperature 0 --max-tokens 100 --file prompt.txt", "Answer a prompt from a file, with greedy decoding."},
 		},
 	},
 	"chat": {
-		about: "A conversation on the terminal: with a model that is loaded for it, or with a running server. Lines are edited and found again with the arrow keys; they are kept in krater/chat-history in the user's state folder, which nobody else can read. \\ at the end of a line and \"\"\" around several lines make a longer message, and what is pasted stays together. Ctrl-C cancels an answer; Ctrl-D leaves. The next turn is quick: what was computed of the conversation is kept. /help lists the commands.",
+		about: "A conversation on the terminal, with a model that is loaded for it or with a running server. The arrow keys edit the line and recall earlier ones, which are kept in krater/chat-history in your state folder; only you can read the file. \\ at the end of a line or \"\"\" around several lines make a longer message; pasted lines stay together. Ctrl-C cancels an answer, and Ctrl-D leaves. Krater keeps the conversation's KV cache, so each turn computes only what is new. /help lists the commands.",
 		Examples: []example{
 			{"krater chat", "Talk with the built-in model."},
-			{"krater chat --model /models/DeepSeek-V2-Lite --system \"Answer in one sentence.\"", "With another model and a system text."},
-			{"krater chat --server http://127.0.0.1:8080", "With a server that runs already."},
+			{"krater chat --model /models/DeepSeek-V2-Lite --system \"Answer in one sentence.\"", "Use another model and a system message."},
+			{"krater chat --server http://127.0.0.1:8080", "Use a running server."},
 		},
 	},
 	"compare": {
-		about: "Every operator of a prompt is held against what a reference computed. The first one that differs is named with its figures, and usual mistakes of layout are tried on it: what explains the difference is printed with the error before and after. docs/hooks/dump.py makes such a dump of a PyTorch model; docs/compare.md explains the rest. The exit status is 0 only when everything agrees.",
+		about: "Compares every operator of a prompt with what a reference implementation computed. It prints the first operator that differs, and tries the usual mistakes of layout on it: a mistake that explains the difference is named, with the error before and after. docs/hooks/dump.py dumps the operators of a PyTorch model; docs/compare.md explains the rest. The exit status is 0 only when everything agrees.",
 		Examples: []example{
-			{"krater compare --model /models/DeepSeek-V2-Lite --golden dump", "Compare with a dump."},
-			{"krater compare --model /models/DeepSeek-V2-Lite --golden dump --device cuda --rows bf16 --json", "The same on a GPU as it serves, for a program."},
+			{"krater compare --model /models/DeepSeek-V2-Lite --golden dump", "Compare with a dump of a PyTorch model."},
+			{"krater compare --model /models/DeepSeek-V2-Lite --golden dump --device cuda --rows bf16 --json", "Do the same on a GPU with rounded activations, and print JSON."},
 		},
 	},
 	"ppl": {
 		Examples: []example{
-			{"krater ppl --text README.md", "Perplexity of a text under the built-in model."},
-			{"krater ppl --model /models/DeepSeek-V2-Lite --text heldout.txt --cpu-expert-bits 4 --against bf16", "What four bits cost: how far the model is from its own files."},
+			{"krater ppl --text README.md", "Measure the built-in model."},
+			{"krater ppl --model /models/DeepSeek-V2-Lite --text heldout.txt --cpu-expert-bits 4 --against bf16", "Measure what 4-bit experts cost: the distance from the model as its files hold it."},
 		},
 	},
 	"convert": {
-		about: "A start that needs experts as integers makes them and keeps them. This makes them ahead of it. An interrupted conversion goes on where it was.",
+		about: "The first start with integer experts converts them and keeps the result. This command converts them beforehand. An interrupted conversion continues where it stopped.",
 		Examples: []example{
-			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits 4", "Experts in four bits."},
-			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits 4 --calibration text.txt", "The same by what the experts see of a text: slower, better."},
+			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits 4", "Convert experts to 4 bits."},
+			{"krater convert --model /models/DeepSeek-V2-Lite --cpu-expert-bits 4 --calibration text.txt", "Do the same with statistics of a text, which is slower and more accurate."},
 		},
 	},
 	"synth": {
-		about: "Models of the shapes of real ones with random weights, for measuring speed and memory without a download.",
+		about: "Makes models with the shapes of real ones and random weights, to measure speed and memory without a download.",
 		Examples: []example{
-			{"krater synth --shape deepseek-v2-lite --layers 4 --out /tmp/lite4", "Four layers, experts as integers."},
-			{"krater synth --shape qwen3-30b-a3b --in-memory", "See what it takes in memory."},
+			{"krater synth --shape deepseek-v2-lite --layers 4 --out /tmp/lite4", "Write four layers, with experts as integers."},
+			{"krater synth --shape qwen3-30b-a3b --in-memory", "Measure the memory that a model takes."},
 		},
 	},
 	"bench": {
-		about: "Without a part's name the engine is measured with its actors: bench engine.",
+		about: "Without a subcommand, it runs bench engine.",
 		Examples: []example{
-			{"krater bench --actors-vs-direct", "What the actors cost."},
-			{"krater bench kernels", "Each kernel beside what memory gives."},
-			{"krater bench model --shape deepseek-v2-lite --layers 4", "A real shape with random weights."},
+			{"krater bench --actors-vs-direct", "Measure what the actors cost."},
+			{"krater bench kernels", "Compare each kernel with memory bandwidth."},
+			{"krater bench model --shape deepseek-v2-lite --layers 4", "Measure a real shape with random weights."},
 		},
 	},
 	"bench engine": {Examples: []example{
-		{"krater bench engine --actors-vs-direct --json", "A step through the actors beside the same stages as calls."},
-		{"krater bench engine --batch 1,8,32 --decode 64", "Tokens a second by the number of streams."},
+		{"krater bench engine --actors-vs-direct --json", "Compare a step through the actors with plain calls of the same stages."},
+		{"krater bench engine --batch 1,8,32 --decode 64", "Measure tokens per second by the number of streams."},
 	}},
 	"bench kernels": {Examples: []example{
-		{"krater bench kernels --plot kernels.svg", "Measure and draw."},
-		{"krater bench kernels --device cuda", "A GPU's operators, checked and timed."},
+		{"krater bench kernels --plot kernels.svg", "Measure, and draw the report."},
+		{"krater bench kernels --device cuda", "Check and measure the operators of a GPU."},
 	}},
 	"bench model": {Examples: []example{
-		{"krater bench model", "The built-in model: decode, prefill, where the time goes."},
-		{"krater bench model --shape deepseek-v2-lite --layers 4 --plot lite.png", "A real shape, drawn."},
+		{"krater bench model", "Measure the built-in model: decode, prefill and the time of each stage."},
+		{"krater bench model --shape deepseek-v2-lite --layers 4 --plot lite.png", "Measure a real shape, and draw the report."},
 	}},
 	"bench strategies": {Examples: []example{
-		{"krater bench strategies --shape deepseek-v2-lite --layers 3", "All strategies side by side on a described card."},
+		{"krater bench strategies --shape deepseek-v2-lite --layers 3", "Compare all strategies on a simulated GPU."},
 	}},
 	"bench serve": {
-		about: "Sends requests to a server that runs, through one or several of its doors: so many a second whether or not those before are answered (--rate, --sweep), or so many clients that ask again when they are answered (--concurrency).",
+		about: "Sends requests to a running server, over one or several of its APIs. An open loop (--rate, --sweep) sends at a fixed rate, whether or not earlier requests are answered. A closed loop (--concurrency) has a fixed number of clients, each of which waits for an answer before its next request.",
 		Examples: []example{
-			{"krater bench serve --concurrency 1,8,32 --requests 64", "Throughput and latencies by the number of clients."},
-			{"krater bench serve --sweep 1,2,4,8 --duration 60s --plot load.svg", "Where latencies begin to rise, drawn."},
-			{"krater bench serve --door completions,websocket --rate 2 --mix sharegpt", "Conversations through two doors at the same time."},
+			{"krater bench serve --concurrency 1,8,32 --requests 64", "Measure throughput and latencies by the number of clients."},
+			{"krater bench serve --sweep 1,2,4,8 --duration 60s --plot load.svg", "Find the rate at which latencies rise, and draw it."},
+			{"krater bench serve --door completions,websocket --rate 2 --mix sharegpt", "Run conversations over two APIs at the same time."},
 		},
 	},
 	"batch": {
-		about: "Batches are files of requests that a server with --batch-dir works off in the background of others, and goes on with after a restart.",
+		about: "Batches are files of requests. A server answers them in the background of other requests, and continues them after a restart.",
 		Examples: []example{
-			{"krater batch submit requests.jsonl --wait", "Upload, start and wait."},
-			{"krater batch status", "The newest ones."},
+			{"krater batch submit requests.jsonl --wait", "Upload a file, start the batch and wait for its end."},
+			{"krater batch status", "List the newest batches."},
 		},
 	},
 	"batch submit": {Examples: []example{
-		{"krater batch submit requests.jsonl", "Print the new batch's id."},
-		{"krater batch submit requests.jsonl --url http://10.0.0.5:8080 --wait", "On another server, until it is done."},
+		{"krater batch submit requests.jsonl", "Start a batch and print its id."},
+		{"krater batch submit requests.jsonl --url http://10.0.0.5:8080 --wait", "Use another server, and wait for the end."},
 	}},
 	"batch status": {Examples: []example{
-		{"krater batch status", "The newest batches."},
-		{"krater batch status batch_123 --json", "One of them, for a program."},
+		{"krater batch status", "List the newest batches."},
+		{"krater batch status batch_123 --json", "Print one batch as JSON."},
 	}},
 	"batch fetch": {Examples: []example{
-		{"krater batch fetch batch_123 --output answers.jsonl", "The answers."},
-		{"krater batch fetch batch_123 --errors", "The lines that failed."},
+		{"krater batch fetch batch_123 --output answers.jsonl", "Download the answers."},
+		{"krater batch fetch batch_123 --errors", "Download the lines that failed."},
 	}},
-	"batch cancel": {Examples: []example{{"krater batch cancel batch_123", "No more lines are started."}}},
+	"batch cancel": {Examples: []example{{"krater batch cancel batch_123", "Start no more lines of the batch."}}},
 	"trace": {
-		about: "What the actors of a running server do, message by message: docs/trace.md says how to read it. The page /trace of the server shows the same live.",
+		about: "Shows what the actors of a running server do, message by message. docs/trace.md explains how to read it. The server's page /trace shows the same live.",
 		Examples: []example{
-			{"krater trace record --seconds 10 --out step.json", "Record a server."},
-			{"krater trace show step.json", "See it on the terminal."},
+			{"krater trace record --seconds 10 --out step.json", "Record the server on this machine."},
+			{"krater trace show step.json", "Show the recording on the terminal."},
 		},
 	},
 	"trace record": {Examples: []example{
-		{"krater trace record --out step.json", "Five seconds of the server on this machine, for ui.perfetto.dev too."},
-		{"krater trace record --url http://10.0.0.5:8080 --seconds 20 --out step.json", "Another server, longer."},
+		{"krater trace record --out step.json", "Record five seconds of the server on this machine."},
+		{"krater trace record --url http://10.0.0.5:8080 --seconds 20 --out step.json", "Record another server for longer."},
 	}},
 	"trace show": {Examples: []example{
-		{"krater trace show step.json --steps 1", "The last step alone."},
+		{"krater trace show step.json --steps 1", "Show only the last step."},
 	}},
 	"heatmap": {
-		about: "Routers prefer some experts. Which ones is worth knowing where a card has room for some: krater serve --heat-file starts from such a map.",
+		about: "Routers prefer some experts. A GPU that cannot hold all experts should hold those. This command counts them on a text; krater serve --heat-file uses the resulting heat map.",
 		Examples: []example{
-			{"krater heatmap --text README.md --plot heat.svg", "Count on a text, print and draw."},
+			{"krater heatmap --text README.md --plot heat.svg", "Count on a text; print and draw the map."},
 			{"krater heatmap --load monday.json --load tuesday.json --save week.json", "Add maps up."},
 		},
 	},
 	"plan": {
-		about: "Nine strategies say where routed experts are computed and what is copied to a card for it. All are predicted from config.json and the rates of the machine; the fastest that fit are marked. The exit status is 1 when nothing fits.",
+		about: "Nine strategies say where routed experts are computed, and what is copied to the GPU for that. This command predicts the speed of each from config.json and the rates of the machine, and marks the fastest ones that fit. The exit status is 1 when none fits.",
 		Examples: []example{
-			{"krater plan --model /models/DeepSeek-V2-Lite --vram 16GiB", "This machine's card, with so much of its memory."},
-			{"krater plan --shape deepseek-v2-lite --card rtx-3090 --vram 6GiB --json", "A card that is not there, for a program."},
+			{"krater plan --model /models/DeepSeek-V2-Lite --vram 16GiB", "Predict for this machine's GPU with a limit on its memory."},
+			{"krater plan --shape deepseek-v2-lite --card rtx-3090 --vram 6GiB --json", "Predict for another GPU, and print JSON."},
 		},
 	},
 	"doctor": {
-		about: "Looks at processors, memory, huge pages, nodes, disk and GPUs, and at the memory that a model needs; loads nothing. The exit status is 1 when the model does not fit.",
+		about: "Checks CPUs, memory, huge pages, NUMA nodes, disk and GPUs, and the memory that a model needs. It loads nothing. The exit status is 1 when the model does not fit.",
 		Examples: []example{
-			{"krater doctor", "This machine and the built-in model."},
-			{"krater doctor --model /models/DeepSeek-V2-Lite --cpu-expert-bits 4 --json", "Another model and precision, for a program."},
+			{"krater doctor", "Check this machine and the built-in model."},
+			{"krater doctor --model /models/DeepSeek-V2-Lite --cpu-expert-bits 4 --json", "Check another model and precision, and print JSON."},
 		},
 	},
-	"tokenize":   {Examples: []example{{"krater tokenize --model /models/DeepSeek-V2-Lite", "Lines of base64 text on standard input."}}},
-	"detokenize": {Examples: []example{{"krater detokenize --model /models/DeepSeek-V2-Lite", "Lists of ids on standard input."}}},
-	"template":   {Examples: []example{{"krater template --model /models/DeepSeek-V2-Lite", "Conversations as JSON on standard input."}}},
+	"tokenize":   {Examples: []example{{"krater tokenize --model /models/DeepSeek-V2-Lite", "Tokenize lines of standard input."}}},
+	"detokenize": {Examples: []example{{"krater detokenize --model /models/DeepSeek-V2-Lite", "Detokenize lists of standard input."}}},
+	"template":   {Examples: []example{{"krater template --model /models/DeepSeek-V2-Lite", "Render conversations of standard input."}}},
 	"completion": {
-		about: "Writes a script that has the shell complete commands, flags, their values and files.",
+		about: "Prints a script with which the shell completes commands, flags, their values and files.",
 		Examples: []example{
-			{"krater completion bash", "As in: source <(krater completion bash)"},
-			{"krater completion zsh", "Into a file _krater in a folder of $fpath."},
-			{"krater completion fish", "Into ~/.config/fish/completions/krater.fish."},
+			{"krater completion bash", "Use as: source <(krater completion bash)"},
+			{"krater completion zsh", "Save as _krater in a folder of $fpath."},
+			{"krater completion fish", "Save as ~/.config/fish/completions/krater.fish."},
 		},
 	},
 	"help": {Examples: []example{
-		{"krater help serve", "Every setting of the server."},
-		{"krater help bench model", "A command within a command."},
+		{"krater help serve", "Show every setting of the server."},
+		{"krater help bench model", "Show a subcommand."},
 	}},
 	"version": {Examples: []example{
-		{"krater version --licenses", "The licences of what is linked."},
-		{"krater version --json", "For a program."},
+		{"krater version --licenses", "Print the licences of all linked code."},
+		{"krater version --json", "Print JSON."},
 	}},
 }

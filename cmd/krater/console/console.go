@@ -1,5 +1,5 @@
-// Package console is what a command of the program reads from and writes to: its streams, the progress of long work,
-// and how reports look on a terminal.
+// Package console is what a command reads from and writes to: its streams, the progress of long
+// work, and the colours of reports on a terminal.
 package console
 
 import (
@@ -20,7 +20,7 @@ import (
 	"krater/kernels/machine"
 )
 
-// How reports look on a terminal. The rules find what a report prints anyway.
+// Colours of reports on a terminal. The rules match the text that a report prints.
 var (
 	DoctorRules = []term.Rule{
 		{Style: term.Green, At: regexp.MustCompile(`^(ok) `)},
@@ -51,10 +51,10 @@ var (
 	tableHead  = term.Rule{Style: term.Dim, At: regexp.MustCompile(`^\s*(?:memory\s+bytes|layer\s+(?:operator|one)|tokens\s+tokens/s|% of rows|operator\s|kernel\s|stage\s|streams\s|strategy\s).*`)}
 )
 
-// ProgressEvery is the time between two lines about long work, where there is no bar.
+// ProgressEvery is the time between two lines about long work if there is no bar.
 const ProgressEvery = 5 * time.Second
 
-// Shown is the progress of what the command does, on standard error.
+// Shown is the progress of the command, on standard error.
 func (e *Env) Shown() *term.Progress {
 	if e.Progress == nil {
 		e.Progress = term.NewProgress(e.Err, ProgressEvery, func(s term.State) { fmt.Fprintln(e.Err, "krater:", s) })
@@ -62,18 +62,18 @@ func (e *Env) Shown() *term.Progress {
 	return e.Progress
 }
 
-// Say writes a line for people to standard error, beside a bar.
+// Say writes a line for people to standard error, above a bar.
 func (e *Env) Say(text ...any) {
 	line := strings.TrimSuffix(fmt.Sprintln(text...), "\n")
 	fmt.Fprintln(e.Shown().Beside(e.Err), "krater:", term.Shown(line))
 }
 
-// Tokens tells how many tokens of all a phase has done.
+// Tokens reports how many of all tokens a phase has finished.
 func (e *Env) Tokens(phase string, all int) (done func(int)) {
 	return func(n int) { e.Shown().Set(phase, term.Tokens, int64(n), int64(all)) }
 }
 
-// Steps tells which of all steps begins: the bar's name on a terminal, a line elsewhere.
+// Steps reports which of all steps begins: as the bar's name on a terminal, as a line elsewhere.
 func (e *Env) Steps(all int) (next func(what string)) {
 	n := 0
 	return func(what string) {
@@ -85,7 +85,7 @@ func (e *Env) Steps(all int) (next func(what string)) {
 	}
 }
 
-// Env is what a command has from outside.
+// Env is the environment of a command.
 type Env struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -104,12 +104,12 @@ func (e *Env) Here() *machine.Machine {
 	return machine.Here()
 }
 
-// ExitError carries an exit status without another message.
+// ExitError is an exit status without a message.
 type ExitError int
 
 func (e ExitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// Measuring shows how far a measurement is: of a part in seconds, of a GPU in steps.
+// Measuring shows the progress of a measurement, by seconds or by steps.
 func Measuring(p *term.Progress) config.Telling {
 	return func(what string, done, all float64) {
 		unit := term.Seconds

@@ -13,7 +13,7 @@ import (
 	"krater/stages/source"
 )
 
-// ReportTo logs what a load has to tell.
+// ReportTo logs the progress and notices of a load.
 func ReportTo(log zerolog.Logger, p *term.Progress) config.Reporter {
 	return config.Reporter{
 		Notice:   func(line string) { log.Warn().Msg(line) },
@@ -24,7 +24,7 @@ func ReportTo(log zerolog.Logger, p *term.Progress) config.Reporter {
 	}
 }
 
-// ReportOn writes what a load has to tell for people.
+// ReportOn prints the progress and notices of a load for people.
 func ReportOn(e *Env) config.Reporter {
 	r := ReportTo(zerolog.Nop(), e.Shown())
 	r.Notice = func(line string) { e.Say(line) }
@@ -32,12 +32,12 @@ func ReportOn(e *Env) config.Reporter {
 	return r
 }
 
-// ForLoad is a load that tells people about itself.
+// ForLoad returns the configuration of a load that reports to people.
 func ForLoad(e *Env, src *source.Source, f config.Options, of config.Case) local.Config {
 	return local.Config{Source: src, Options: f, Case: of, Log: zerolog.New(e.Err).Level(zerolog.WarnLevel), Machine: e.Here(), Meter: MeterOf(e, meter.StartMeter), Report: ReportOn(e)}
 }
 
-// MeterOf is what measures this machine.
+// MeterOf returns what measures this machine.
 func MeterOf(e *Env, usual meter.KernelMeter) predict.Meter {
 	if e.Meter != nil {
 		return e.Meter
@@ -45,7 +45,7 @@ func MeterOf(e *Env, usual meter.KernelMeter) predict.Meter {
 	return usual
 }
 
-// LogProgress logs how far long work is.
+// LogProgress logs the progress of long work.
 func LogProgress(log zerolog.Logger) func(term.State) {
 	return func(s term.State) {
 		l := log.Info().Str("phase", s.Phase).Float64("share", math.Round(1000*s.Share())/1000).Str("done", s.Amounts())

@@ -1,4 +1,5 @@
-// Package heatfile keeps a file up to date with how often a pipeline's routers choose each expert.
+// Package heatfile keeps a file up to date with how often the routers of a pipeline choose each
+// expert.
 package heatfile
 
 import (
@@ -14,22 +15,22 @@ import (
 	"krater/scheduler/heat"
 )
 
-// heatMemory is how many tokens a server's map remembers: beyond it, what was counted
-// so far counts half, so that a server follows what it is used for.
+// heatMemory is the number of tokens that a server's map remembers. When it is reached, all counts
+// are halved, so that the map follows changes in use.
 const heatMemory = 4 << 20
 
-// Keeper keeps a file up to date with what a pipeline counts. It belongs to one
-// goroutine at a time.
+// Keeper keeps a file up to date with the counts of a pipeline. It belongs to one goroutine at a
+// time.
 type Keeper struct {
 	path  string
 	total *heat.Map        // as saved
-	last  *heat.Map        // of the pipeline, when total was last brought up to date
-	read  func() *heat.Map // of the pipeline
-	dirty bool             // the file lacks a part of total
+	last  *heat.Map        // counts of the pipeline when total was last updated
+	read  func() *heat.Map // reads the counts of the pipeline
+	dirty bool             // total has counts that the file lacks
 }
 
-// Open reads the map of a server's file, or begins one. A file of another model is
-// refused; a damaged one is put aside, path.damaged, so that a server comes up.
+// Open reads the map of a server's file, or creates an empty one. It refuses a file of another
+// model, and moves a damaged one to path.damaged so that the server can start.
 func Open(path string, empty *heat.Map, log zerolog.Logger) (*heat.Map, error) {
 	m, err := heat.Load(path)
 	switch {
@@ -42,17 +43,16 @@ func Open(path string, empty *heat.Map, log zerolog.Logger) (*heat.Map, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return empty, nil
 	case errors.Is(err, heat.ErrDamaged):
-		log.Warn().Err(err).Str("kept_as", path+".damaged").Msg("heat map not read; a new one is begun")
+		log.Warn().Err(err).Str("kept_as", path+".damaged").Msg("the heat map is damaged; starting a new one")
 		if err := os.Rename(path, path+".damaged"); err != nil {
 			return nil, fmt.Errorf("--heat-file: %w", err)
 		}
 		return empty, nil
 	}
-	return nil, fmt.Errorf("--heat-file: %w", err) // no heat map at all: somebody else's file
+	return nil, fmt.Errorf("--heat-file: %w", err) // not a heat map: it may belong to someone else
 }
 
-// Keep begins a keeper of total, which becomes its own, and tries whether the file can
-// be written.
+// Keep returns a keeper of total, which it then owns, and checks that the file can be written.
 func Keep(path string, total *heat.Map, read func() *heat.Map) (*Keeper, error) {
 	k := &Keeper{path: path, total: total, last: read(), read: read}
 	if err := k.total.Save(path); err != nil {
@@ -89,7 +89,7 @@ func (k *Keeper) save() error {
 	return nil
 }
 
-// Run saves every so often until ctx ends. A save that fails is told and tried again.
+// Run saves at the given interval until ctx ends. A save that fails is logged and tried again.
 func (k *Keeper) Run(ctx context.Context, every time.Duration, log zerolog.Logger) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -103,7 +103,7 @@ func (k *Keeper) Run(ctx context.Context, every time.Duration, log zerolog.Logge
 	}
 }
 
-// SaveOr saves and logs what went wrong.
+// SaveOr saves, and logs an error.
 func (k *Keeper) SaveOr(log zerolog.Logger) {
 	if err := k.save(); err != nil {
 		log.Warn().Err(err).Str("file", k.path).Msg("heat map not saved")

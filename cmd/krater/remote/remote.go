@@ -1,4 +1,5 @@
-// Package remote is how commands reach a running server: its flags, a client, and the wording of its errors.
+// Package remote is how commands reach a running server: flags, a client, and the wording of
+// errors.
 package remote
 
 import (
@@ -18,14 +19,14 @@ import (
 	"krater/transport/client"
 )
 
-// Server are the flags that name a running server and the form of what is printed.
+// Server has the flags that name a running server and the form of the output.
 type Server struct {
-	URL    string `name:"url" help:"The server's address." default:"http://127.0.0.1:8080" placeholder:"URL"`
-	APIKey string `name:"api-key" help:"A key, if the server asks for one; better as KRATER_API_KEY, where other users do not see it." placeholder:"KEY"`
+	URL    string `name:"url" help:"URL of the server." default:"http://127.0.0.1:8080" placeholder:"URL"`
+	APIKey string `name:"api-key" help:"API key, if the server asks for one. Prefer the variable KRATER_API_KEY, which other users cannot see." placeholder:"KEY"`
 	JSON   bool   `name:"json" help:"Print the server's objects as JSON."`
 }
 
-// Session gives a client and a context that ends with an interrupt.
+// Session returns a client and a context that an interrupt ends.
 func (f *Server) Session() (*client.Client, context.Context, context.CancelFunc, error) {
 	u, err := url.Parse(f.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -35,7 +36,7 @@ func (f *Server) Session() (*client.Client, context.Context, context.CancelFunc,
 	return client.New(f.URL, f.APIKey, nil), ctx, stop, nil
 }
 
-// Print writes an object of the server: as JSON, or as text for people.
+// Print prints an object of the server, as JSON or as text for people.
 func (f *Server) Print(e *console.Env, v any, text func(io.Writer)) error {
 	if f.JSON {
 		_, err := fmt.Fprintf(e.Out, "%s\n", api.Marshal(v))
@@ -56,14 +57,14 @@ func (f *Server) Plainly(err error) error {
 	return Answering(f.URL, err)
 }
 
-// Answering words an error: one of the connection says that the server does not answer.
+// Answering rewords an error of the connection: the server does not answer.
 func Answering(server string, err error) error {
 	failed, ok := errors.AsType[*url.Error](err)
 	switch {
 	case !ok:
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s does not answer: connection refused; krater serve starts a server, --url names another", server)
+		return fmt.Errorf("%s does not answer: connection refused; start a server with krater serve, or name another one with --url", server)
 	}
 	return fmt.Errorf("%s does not answer: %w", server, failed.Err)
 }

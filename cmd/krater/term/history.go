@@ -13,22 +13,22 @@ import (
 	"unicode/utf8"
 )
 
-// The most that a history keeps.
+// Limits of a history.
 const (
 	historyLines = 1000
 	historyLine  = 4 << 10 // bytes of a line
 )
 
-// History is the lines typed before, in a file that only its owner can read. It implements the History of
-// golang.org/x/term.
+// History is the lines typed before, in a file that only its owner can read. It implements the
+// History interface of golang.org/x/term.
 type History struct {
 	path  string
-	lines []string // the newest last
+	lines []string // newest last
 	err   error
 }
 
-// OpenHistory reads the file at path; it is made where there is none. Only the last lines count, and only those that
-// have no control characters. A file that is not a regular one is an error.
+// OpenHistory reads the file at path, or creates it. It keeps only the last lines, and only those
+// without control characters. A file that is not regular is an error.
 func OpenHistory(path string) (*History, error) {
 	h := &History{path: path}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -49,13 +49,13 @@ func OpenHistory(path string) (*History, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n > 2*historyLines { // so that a file is not written anew every time
+	if n > 2*historyLines { // the file is not rewritten every time
 		err = h.write()
 	}
 	return h, err
 }
 
-// open opens the file, a regular one of which nobody else can read.
+// open opens a regular file that no one else can read.
 func (h *History) open(flags int) (*os.File, error) {
 	f, err := os.OpenFile(h.path, flags|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
@@ -74,7 +74,7 @@ func (h *History) open(flags int) (*os.File, error) {
 	return f, nil
 }
 
-// read takes the lines of a file, but the first one if it is cut, and counts them.
+// read reads the lines of a file and counts them. It skips the first one if it is cut.
 func (h *History) read(r io.Reader, cut bool) (n int, err error) {
 	in := bufio.NewReader(r)
 	for {
@@ -93,7 +93,7 @@ func (h *History) read(r io.Reader, cut bool) (n int, err error) {
 	}
 }
 
-// take remembers a line, if it is one to be remembered.
+// take remembers a line if it qualifies.
 func (h *History) take(line string) bool {
 	odd := func(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }
 	switch {
@@ -108,13 +108,13 @@ func (h *History) take(line string) bool {
 	return true
 }
 
-// write replaces the file by what is remembered.
+// write replaces the contents of the file by the remembered lines.
 func (h *History) write() error {
 	f, err := os.CreateTemp(filepath.Dir(h.path), ".history-*") // 0600
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // gone once it is renamed
+	defer os.Remove(f.Name()) // fails after the rename
 	_, err = io.WriteString(f, strings.Join(h.lines, "\n")+"\n")
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
@@ -137,11 +137,11 @@ func (h *History) Add(line string) {
 	}
 }
 
-// Err is why lines are not kept.
+// Err returns why lines are not saved.
 func (h *History) Err() error { return h.err }
 
-// Len is the number of lines.
+// Len returns the number of lines.
 func (h *History) Len() int { return len(h.lines) }
 
-// At is a line, 0 the newest.
+// At returns a line; 0 is the newest.
 func (h *History) At(i int) string { return h.lines[len(h.lines)-1-i] }

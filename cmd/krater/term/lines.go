@@ -11,14 +11,14 @@ import (
 	"golang.org/x/term"
 )
 
-// Ctrl-C at an empty prompt, and after something was typed.
+// Errors for Ctrl-C at an empty prompt, and after some input.
 var (
 	ErrInterrupted = errors.New("interrupted")
 	ErrDropped     = errors.New("the line was given up")
 )
 
-// Lines reads lines that are typed on a terminal, with an editor and a history. Between two reads the terminal is as
-// before, so that Ctrl-C is a signal then. Not for several goroutines at once.
+// Lines reads lines from a terminal, with an editor and a history. Between two reads the terminal
+// is in its normal mode, in which Ctrl-C is a signal. It is not safe for concurrent use.
 type Lines struct {
 	in      *os.File
 	keys    *keys
@@ -26,14 +26,14 @@ type Lines struct {
 	editor  *term.Terminal
 }
 
-// NewLines reads from in and shows on out, both terminals. history may be nil.
+// NewLines reads from in and shows on out; both are terminals. history may be nil.
 func NewLines(in, out *os.File, history *History) *Lines {
 	l := &Lines{in: in, history: history, keys: &keys{Reader: in, Writer: out}}
 	l.begin()
 	return l
 }
 
-// begin makes a new editor: one that was interrupted still has its line.
+// begin creates a new editor, because an interrupted one still holds its line.
 func (l *Lines) begin() {
 	l.editor = term.NewTerminal(l.keys, "")
 	if l.history != nil {
@@ -41,7 +41,7 @@ func (l *Lines) begin() {
 	}
 }
 
-// keys is the terminal, with what was read from it last.
+// keys is the terminal, and the last input from it.
 type keys struct {
 	io.Reader
 	io.Writer
@@ -58,8 +58,9 @@ func (k *keys) Read(b []byte) (int, error) {
 
 const ctrlC, ctrlD = 3, 4
 
-// Read shows prompt and reads a line. pasted tells that it was pasted with its end, so that more of it may follow.
-// The error is io.EOF after Ctrl-D, ErrInterrupted or ErrDropped after Ctrl-C.
+// Read shows prompt and reads a line. pasted reports that the line was pasted together with its
+// end, so more may follow. The error is io.EOF after Ctrl-D, and ErrInterrupted or ErrDropped after
+// Ctrl-C.
 func (l *Lines) Read(prompt string) (line string, pasted bool, err error) {
 	fd := int(l.in.Fd())
 	before, err := term.MakeRaw(fd)
@@ -89,20 +90,21 @@ func (l *Lines) Read(prompt string) (line string, pasted bool, err error) {
 		default:
 			err = ErrInterrupted
 		}
-		_, _ = io.WriteString(l.keys, "\r\n") // the cursor stands behind the line
+		_, _ = io.WriteString(l.keys, "\r\n") // the cursor is behind the line
 		l.begin()
 	}
 	return line, false, err
 }
 
-// resize tells the editor how large the terminal is.
+// resize tells the editor the size of the terminal.
 func (l *Lines) resize() {
 	if width, height, err := term.GetSize(int(l.in.Fd())); err == nil {
 		_ = l.editor.SetSize(width, height)
 	}
 }
 
-// watch follows the terminal's size, and gives the terminal back before a signal ends the program. stop ends it.
+// watch follows the terminal's size, and restores the terminal before a signal ends the program.
+// stop ends it.
 func (l *Lines) watch(restore func()) (stop func()) {
 	signals, done := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(signals, syscall.SIGWINCH, syscall.SIGTERM, syscall.SIGHUP)

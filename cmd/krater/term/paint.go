@@ -20,21 +20,20 @@ const (
 	Cyan   Style = "36"
 )
 
-// Rule gives what a pattern matches a style: its first group, or all of it where it has none.
+// Rule gives a style to what a pattern matches: its first group, or the whole match.
 type Rule struct {
 	Style Style
 	At    *regexp.Regexp
 }
 
-// Painter colours lines on their way to a terminal, after they were laid out, so that
-// colours cannot shift a column.
+// Painter colours lines that are already laid out, so colours cannot shift a column.
 type Painter struct {
 	w     io.Writer
 	rules []Rule
-	line  []byte // what has no end yet
+	line  []byte // the incomplete last line
 }
 
-// Paint is Safe(w), with colours where w shows them. Where two rules match the same text the first
+// Paint returns Safe(w), with colours if w shows them. If two rules match the same text, the first
 // one wins. A line is written when it ends.
 func Paint(w io.Writer, rules ...Rule) io.Writer {
 	if !Colours(w) {
@@ -58,7 +57,7 @@ func (p *Painter) Write(b []byte) (int, error) {
 	}
 }
 
-// span is a piece of a line that has a style.
+// span is a part of a line with a style.
 type span struct {
 	from, to int
 	style    Style

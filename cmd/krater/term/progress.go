@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Progress is the one owner of how far long work is, phase by phase. It shows a bar in the last line of a
-// terminal, or tells a state now and then, and gives the state to whoever asks. The work calls Set after
-// every piece, End when all of it is done. It may be used from several goroutines; a Set that shows
-// nothing takes well under a microsecond.
+// Progress tracks long work phase by phase. It shows a bar in the last line of a terminal, or
+// reports its state at intervals; State returns the state at any time. The work calls Set after
+// every piece, and End at the end. Progress is safe for concurrent use. A Set that shows nothing
+// takes well under a microsecond.
 type Progress struct {
 	mu     sync.Mutex
 	state  State
-	began  time.Time // of the phase
-	marks  [2]mark   // where the rate of late is counted from, the older one first
+	began  time.Time // start of the phase
+	marks  [2]mark   // points from which the recent rate is computed, the older one first
 	set    mark      // the last Set
-	shown  time.Time // the last drawing or telling
-	told   bool      // the phase was
-	width  int       // columns of the bar that stands on the terminal
+	shown  time.Time // time of the last drawing or report
+	told   bool      // the phase has been reported
+	width  int       // columns of the bar on the terminal
 	w      io.Writer // the terminal; nil: none
 	tell   func(State)
-	every  time.Duration // between two drawings or tellings
+	every  time.Duration // between two drawings or reports
 	now    func() time.Time
 	closed bool
 }
@@ -36,15 +36,15 @@ type mark struct {
 
 const (
 	redraw  = 100 * time.Millisecond
-	rateFor = 10 * time.Second // the rate of late is that of this time, up to twice as much
+	rateFor = 10 * time.Second // the recent rate covers this time, or up to twice as much
 )
 
-// BarAfter is how long a phase takes before its bar is drawn: what is over at once does not flicker. It is
-// a variable for tests.
+// BarAfter is how long a phase lasts before its bar is drawn, so that short phases do not flicker.
+// It is a variable for tests.
 var BarAfter = 200 * time.Millisecond
 
-// NewProgress shows a bar where w is a terminal. Elsewhere it calls tell, nil: nobody, in a phase that takes
-// longer than every, that often and at its end.
+// NewProgress shows a bar if w is a terminal. Otherwise it calls tell, which may be nil, for each
+// phase that lasts longer than every: at that interval and at the end.
 func NewProgress(w io.Writer, every time.Duration, tell func(State)) *Progress {
 	p := &Progress{tell: tell, every: every, now: time.Now}
 	if Is(w) {
@@ -53,11 +53,11 @@ func NewProgress(w io.Writer, every time.Duration, tell func(State)) *Progress {
 	return p
 }
 
-// Bar reports whether there is a terminal with a bar.
+// Bar reports whether there is a terminal for a bar.
 func (p *Progress) Bar() bool { return p.w != nil }
 
-// Set says that done of all of a phase is done; another name than before begins another phase. all is 0
-// where nobody knows. After Close it does nothing.
+// Set reports that done of all of a phase is done. A new name begins a new phase. all is 0 if
+// unknown. After Close it does nothing.
 func (p *Progress) Set(phase string, unit Unit, done, all int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +70,7 @@ func (p *Progress) Set(phase string, unit Unit, done, all int64) {
 		first := mark{now, done}
 		p.state, p.began, p.shown, p.told, p.marks = State{Phase: phase}, now, now, false, [2]mark{first, first}
 		if p.w != nil {
-			p.shown = now.Add(BarAfter - p.every) // so that the bar comes BarAfter from now
+			p.shown = now.Add(BarAfter - p.every) // the bar appears BarAfter from now
 		}
 	}
 	p.set = mark{now, done}
@@ -86,7 +86,7 @@ func (p *Progress) Set(phase string, unit Unit, done, all int64) {
 	}
 }
 
-// End ends the work: the bar goes, the state is that of nothing.
+// End ends the work: the bar disappears and the state is empty.
 func (p *Progress) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -94,7 +94,7 @@ func (p *Progress) End() {
 	p.state, p.told = State{}, false
 }
 
-// Close ends it for good: whatever still works shows nothing more.
+// Close ends it for good: work that still runs shows nothing more.
 func (p *Progress) Close() {
 	p.End()
 	p.mu.Lock()
@@ -102,19 +102,19 @@ func (p *Progress) Close() {
 	p.closed = true
 }
 
-// State is how far the work is.
+// State returns the current state.
 func (p *Progress) State() State {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.state
 }
 
-// finish takes the bar away, or tells the end of a phase that was told of.
+// finish removes the bar, or reports the end of a phase that was reported before.
 func (p *Progress) finish() {
 	p.clear()
 	if p.tell != nil && p.told && p.state.Done >= p.state.All {
 		s := p.state
-		// At the end the rate is that of all of the phase.
+		// At the end the rate covers the whole phase.
 		if spent := p.set.at.Sub(p.began).Seconds(); spent > 0 {
 			s.PerSecond = float64(s.Done) / spent
 		}
@@ -122,7 +122,7 @@ func (p *Progress) finish() {
 	}
 }
 
-// show draws the bar, or tells the state.
+// show draws the bar, or reports the state.
 func (p *Progress) show(now time.Time) {
 	p.shown = now
 	if p.w != nil {
@@ -138,7 +138,7 @@ func (p *Progress) show(now time.Time) {
 	}
 }
 
-// clear takes the bar away; it comes back with the next Set.
+// clear removes the bar; the next Set draws it again.
 func (p *Progress) clear() {
 	if p.width > 0 {
 		fmt.Fprintf(p.w, "\r%s\r", strings.Repeat(" ", p.width))
@@ -146,7 +146,8 @@ func (p *Progress) clear() {
 	}
 }
 
-// Beside is w for lines that share the terminal with the bar: it goes before they are written.
+// Beside returns w for lines that share the terminal with the bar, which is removed before they are
+// written.
 func (p *Progress) Beside(w io.Writer) io.Writer {
 	if p.w == nil || !Is(w) {
 		return w
@@ -167,7 +168,8 @@ func (b beside) Write(data []byte) (int, error) {
 	return b.w.Write(data)
 }
 
-// Line is the state with a bar, in width columns at most: phase, bar, share, amounts, rate, time left.
+// Line returns the state with a bar, in at most width columns: phase, bar, share, amounts, rate,
+// time left.
 func (s State) Line(width int) string {
 	end := fmt.Sprintf(" %3.0f %%", 100*s.Share())
 	left, known := s.Left()
@@ -178,9 +180,9 @@ func (s State) Line(width int) string {
 	if known && s.Done < s.All {
 		rest += "  " + Duration(left) + " left"
 	}
-	const least = 10 // columns of a bar that tells something
+	const least = 10 // smallest useful bar
 	phase := s.Phase
-	if spare := width - len([]rune(phase+end+rest)) - 3 - least; spare < 0 && known { // a narrow screen
+	if spare := width - len([]rune(phase+end+rest)) - 3 - least; spare < 0 && known { // narrow screen
 		rest = "  " + Duration(left) + " left"
 	}
 	room := width - len([]rune(phase+end+rest)) - 3
@@ -191,7 +193,7 @@ func (s State) Line(width int) string {
 	return fmt.Sprintf("%s [%s%s]%s", phase, strings.Repeat("#", full), strings.Repeat(".", room-full), end+rest)
 }
 
-// clip is s in width columns at most.
+// clip cuts s to width columns.
 func clip(s string, width int) string {
 	if r := []rune(s); len(r) > width {
 		return string(r[:max(0, width)])

@@ -8,15 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// Shown is foreign text that a terminal can be given: control characters are written out, as
-// \x1b, since a terminal acts on them. Line ends and tabs stay. So do the bytes of valid text.
+// Shown makes foreign text safe for a terminal: it writes control characters as \x1b and the like,
+// because a terminal acts on them. Line ends, tabs and valid text stay.
 func Shown(s string) string {
 	var b strings.Builder
-	from := 0 // of what is not written yet
+	from := 0 // start of the text not written yet
 	for i, r := range s {
 		size := utf8.RuneLen(r)
 		switch {
-		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"): // a byte that is no character
+		case r == utf8.RuneError && !strings.HasPrefix(s[i:], "\uFFFD"): // not valid UTF-8
 			size = 1
 		case !unicode.IsControl(r) || r == '\n' || r == '\t':
 			continue
@@ -35,7 +35,7 @@ func Shown(s string) string {
 	return b.String()
 }
 
-// Safe is w, on a terminal with what is Shown of the text that is written.
+// Safe returns w, or on a terminal a writer that passes text through Shown.
 func Safe(w io.Writer) io.Writer {
 	if !Is(w) {
 		return w
@@ -45,7 +45,7 @@ func Safe(w io.Writer) io.Writer {
 
 type safe struct {
 	w    io.Writer
-	rest []byte // the beginning of a character that was cut
+	rest []byte // the beginning of an incomplete character
 }
 
 // Write implements io.Writer.

@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// Unit is what work is counted in.
+// Unit is the unit of an amount of work.
 type Unit uint8
 
 // The units.
 const (
 	Bytes Unit = iota
 	Tokens
-	Seconds // of work whose time is known
+	Seconds // for work whose duration is known
 	Steps
 )
 
-// State is how far a phase of long work is.
+// State is the progress of a phase of long work.
 type State struct {
-	Phase     string // what is being done: "load weights"; "": nothing
+	Phase     string // what is being done, such as "load weights"; "": nothing
 	Unit      Unit
-	Done, All int64   // All is 0 where nobody knows
-	PerSecond float64 // units a second, of late; 0: not known yet
+	Done, All int64   // All is 0 if unknown
+	PerSecond float64 // recent rate in units per second; 0: unknown
 }
 
-// Share is the part that is done, 0 to 1.
+// Share returns the part that is done, 0 to 1.
 func (s State) Share() float64 {
 	if s.All <= 0 {
 		return 0
@@ -32,7 +32,7 @@ func (s State) Share() float64 {
 	return min(1, max(0, float64(s.Done)/float64(s.All)))
 }
 
-// Left is the time that the rest takes at the rate of late; ok is false where that is not known.
+// Left returns the time that the rest takes at the recent rate; ok is false if unknown.
 func (s State) Left() (left time.Duration, ok bool) {
 	if s.All <= 0 || s.Done < s.All && s.PerSecond <= 0 {
 		return 0, false
@@ -42,7 +42,7 @@ func (s State) Left() (left time.Duration, ok bool) {
 	return min(most, time.Duration(rest/max(1e-9, s.PerSecond)*float64(time.Second))), true
 }
 
-// Rate is the rate of late for people, such as "1.2 GB/s"; "" where it is not known or says nothing.
+// Rate returns the recent rate for people, such as "1.2 GB/s"; "" if unknown or meaningless.
 func (s State) Rate() string {
 	if s.PerSecond <= 0 || s.Unit == Seconds {
 		return ""
@@ -50,7 +50,7 @@ func (s State) Rate() string {
 	return quantity(s.PerSecond, s.Unit) + "/s"
 }
 
-// Amounts is what is done of all: "1.2 GB of 9.5 GB".
+// Amounts returns the done part of the whole: "1.2 GB of 9.5 GB".
 func (s State) Amounts() string {
 	if s.Unit == Steps {
 		return fmt.Sprintf("%d of %d", s.Done, s.All)
@@ -58,7 +58,7 @@ func (s State) Amounts() string {
 	return quantity(float64(s.Done), s.Unit) + " of " + quantity(float64(s.All), s.Unit)
 }
 
-// quantity writes n units: decimal bytes, as rates of memory and disks are written.
+// quantity formats n units. Bytes are decimal, as is usual for rates of memory and disks.
 func quantity(n float64, u Unit) string {
 	switch u {
 	case Tokens:
@@ -79,7 +79,7 @@ func quantity(n float64, u Unit) string {
 	return fmt.Sprintf("%.0f B", n)
 }
 
-// String is the state in one line: "load weights: 43 %, 4.1 GB of 9.5 GB, 1.2 GB/s, 5s left".
+// String returns the state in one line: "load weights: 43 %, 4.1 GB of 9.5 GB, 1.2 GB/s, 5s left".
 func (s State) String() string {
 	if s.All <= 0 {
 		return s.Phase
@@ -94,7 +94,7 @@ func (s State) String() string {
 	return text
 }
 
-// Duration is a time that is left, in whole seconds, rounded up: "45s", "3m20s".
+// Duration formats a remaining time in whole seconds, rounded up: "45s", "3m20s".
 func Duration(d time.Duration) string {
 	return (d + time.Second - 1).Truncate(time.Second).String()
 }

@@ -1,5 +1,5 @@
-// Package term is what commands know about a terminal: whether something is one, how wide it
-// is, colours on it, progress on it. Elsewhere the same output is plain.
+// Package term knows the terminal: whether a stream is one, its width, colours and progress. On
+// other streams the same output is plain.
 package term
 
 import (
@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plainWidth is the width of lines where nobody says one.
+// plainWidth is the default width of lines.
 const plainWidth = 80
 
 // Is reports whether w is a terminal.
@@ -23,13 +23,13 @@ func Is(w any) bool {
 	return err == nil
 }
 
-// Colours reports whether w shows colours: it is a terminal, not a dumb one, and NO_COLOR is
-// not set (https://no-color.org).
+// Colours reports whether w shows colours: it is a terminal, not a dumb one, and NO_COLOR is not
+// set (https://no-color.org).
 func Colours(w io.Writer) bool {
 	return Is(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// Width is the number of columns of w: the terminal's, else $COLUMNS, else 80.
+// Width returns the number of columns of w: the terminal's, else $COLUMNS, else 80.
 func Width(w io.Writer) int {
 	if f, ok := w.(*os.File); ok {
 		if s, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && s.Col > 0 {

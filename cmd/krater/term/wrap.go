@@ -2,7 +2,7 @@ package term
 
 import "strings"
 
-// Wrap is text in lines of width columns at most, longer words aside.
+// Wrap breaks text into lines of at most width columns; longer words stay whole.
 func Wrap(text string, width int) []string {
 	var lines []string
 	line := ""

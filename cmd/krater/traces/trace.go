@@ -1,4 +1,4 @@
-// Package traces is the commands that record what the actors of a running server do, and show such a record.
+// Package traces is the commands that record the actors of a running server and show a recording.
 package traces
 
 import (
@@ -23,20 +23,20 @@ import (
 	"krater/scheduler/files"
 )
 
-// Cmd records what a running server's actors do, and shows such a record.
+// Cmd has the commands.
 type Cmd struct {
-	Record recordCmd `cmd:"" help:"Record what the actors of a running server do, into a file that ui.perfetto.dev opens."`
-	Show   showCmd   `cmd:"" help:"Show a recorded file on the terminal: a lane an actor, where the time went, the longest waits."`
+	Record recordCmd `cmd:"" help:"Record the actors of a running server into a file, which ui.perfetto.dev also opens."`
+	Show   showCmd   `cmd:"" help:"Show a recording on the terminal: one lane per actor, where the time went, and the longest waits."`
 }
 
 type recordCmd struct {
-	URL     string  `name:"url" help:"Address of the server." default:"http://127.0.0.1:8080" placeholder:"URL"`
-	Seconds float64 `help:"How long, up to 60." default:"5"`
+	URL     string  `name:"url" help:"URL of the server." default:"http://127.0.0.1:8080" placeholder:"URL"`
+	Seconds float64 `help:"Length of the recording in seconds, at most 60." default:"5"`
 	Out     string  `help:"File to write." required:"" type:"path" placeholder:"FILE"`
-	APIKey  string  `name:"api-key" help:"Key, if the server asks for one; better as KRATER_API_KEY, where other users do not see it." placeholder:"KEY"`
+	APIKey  string  `name:"api-key" help:"API key, if the server asks for one. Prefer the variable KRATER_API_KEY, which other users cannot see." placeholder:"KEY"`
 }
 
-// recordLineMax bounds a line of a recording, in bytes: what an actor did in 100 ms.
+// recordLineMax bounds a line of a recording in bytes: the events of an actor in 100 ms.
 const recordLineMax = 64 << 20
 
 // Run implements the command.
@@ -87,7 +87,7 @@ func (c *recordCmd) record(ctx context.Context) ([]trace.Track, []string, error)
 	return readRecording(res.Body)
 }
 
-// refused words what a server answered instead.
+// refused describes the error that a server answered with.
 func refused(res *http.Response) error {
 	var body struct{ Error struct{ Message string } }
 	data, _ := io.ReadAll(io.LimitReader(res.Body, 1<<16))
@@ -101,20 +101,20 @@ func refused(res *http.Response) error {
 }
 
 // readRecording reads the lines of GET /trace/record: the names of devices, then lists of an
-// actor's name and its events. Tracks are in the order of their names.
+// actor's name and its events. It returns tracks sorted by name.
 func readRecording(in io.Reader) (tracks []trace.Track, devices []string, err error) {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, recordLineMax)
 	if lines.Scan() {
 		if err := json.Unmarshal(lines.Bytes(), &devices); err != nil {
-			return nil, nil, fmt.Errorf("the server sent %.80q, which is no recording", lines.Bytes())
+			return nil, nil, fmt.Errorf("the server sent %.80q, which is not a recording", lines.Bytes())
 		}
 	}
 	for lines.Scan() {
 		var line []json.RawMessage
 		var name string
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil || len(line) == 0 || json.Unmarshal(line[0], &name) != nil {
-			return nil, nil, fmt.Errorf("the server sent %.80q, which is no recording", lines.Bytes())
+			return nil, nil, fmt.Errorf("the server sent %.80q, which is not a recording", lines.Bytes())
 		}
 		i, found := slices.BinarySearchFunc(tracks, name, func(t trace.Track, name string) int { return strings.Compare(t.Name, name) })
 		if !found {
@@ -131,7 +131,7 @@ func readRecording(in io.Reader) (tracks []trace.Track, devices []string, err er
 	return tracks, devices, lines.Err()
 }
 
-// eventOf reads an event as a list: lane, kind, batch, request, enqueued, started, ended, rows,
+// eventOf reads an event from a list: lane, kind, batch, request, enqueued, started, ended, rows,
 // layer, parts, bytes, micro-batch, device, others.
 func eventOf(raw []byte) (e trace.Event, err error) {
 	var lane int
@@ -152,11 +152,11 @@ func eventOf(raw []byte) (e trace.Event, err error) {
 }
 
 type showCmd struct {
-	File  string `arg:"" help:"What krater trace record wrote, or the page saved." type:"existingfile"`
-	Steps int    `help:"Show the last so many steps." default:"3"`
-	Width int    `help:"Columns of the picture; 0: those of the terminal, else 100." default:"0"`
-	Plain bool   `help:"No colours, on a terminal too."`
-	JSON  bool   `name:"json" help:"Print as JSON what each actor worked, where the time went and the longest waits."`
+	File  string `arg:"" help:"File that krater trace record wrote or the page /trace saved." type:"existingfile"`
+	Steps int    `help:"Number of steps to show, counted from the last." default:"3"`
+	Width int    `help:"Columns of the picture; 0: those of the terminal, or 100 without one." default:"0"`
+	Plain bool   `help:"Use no colours on a terminal."`
+	JSON  bool   `name:"json" help:"Print JSON: the work of each actor, where the time went, and the longest waits."`
 }
 
 // Run implements the command.
@@ -187,7 +187,7 @@ func (c *showCmd) Run(e *console.Env) error {
 	return v.out.Flush()
 }
 
-// took writes a time for people, in columns.
+// took formats a time for people, aligned in columns.
 func took(ns int64) string {
 	d := time.Duration(ns)
 	switch {

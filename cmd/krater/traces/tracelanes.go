@@ -12,16 +12,15 @@ import (
 )
 
 const (
-	// widthDefault is that of the picture where there is no terminal.
+	// widthDefault is the width of the picture without a terminal.
 	widthDefault = 100
 	// nameLeast and nameMost bound the width of the lanes' names.
 	nameLeast, nameMost = 10, 14
-	// waitsShown is how many of the longest waits are named.
+	// waitsShown is the number of waits listed.
 	waitsShown = 5
 )
 
-// look is how a kind of event is drawn: a letter, or a block in a colour of the terminal's
-// 256.
+// look is how a kind of event is drawn: by a letter, or by a block in one of 256 colours.
 type look struct {
 	letter byte
 	colour int
@@ -38,26 +37,26 @@ var looks = map[trace.Kind]look{
 	trace.PoolRows: {'r', 65, "rows"}, trace.PoolUp: {'u', 172, "gate and up"}, trace.PoolDown: {'w', 131, "down"}, trace.PoolSum: {'+', 133, "sums"}, trace.Failure: {'!', 196, "failure"}, trace.Control: {'c', 245, "control"},
 }
 
-// laneOrder is that of a batch's way.
+// laneOrder is the order in which a batch passes the actors.
 var laneOrder = []string{"schedule", "embed", "link", "group", "split", "merge", "pool", "head", "sample", "stream", "gateway"}
 
-// asides are how lanes beside that of an actor or a device end.
+// asides are the suffixes of the names of additional lanes of an actor or a device.
 var asides = []string{trace.CopyLane(""), trace.KVLane(""), trace.PhaseLane("")}
 
-// stretch is what the last steps of a recording took, in figures.
+// stretch summarises the last steps of a recording.
 type stretch struct {
 	Steps []uint64  `json:"steps"`
 	NS    int64     `json:"ns"`    // from the first event to the end of the last
-	Lanes []timeOf  `json:"lanes"` // how long each actor worked, in the order of a batch's way
-	Path  []timeOf  `json:"path"`  // critical paths added up, the largest part first; "waiting" is nobody's, "copies" are what a device waited for
+	Lanes []timeOf  `json:"lanes"` // work of each actor, in the order of a batch's path
+	Path  []timeOf  `json:"path"`  // critical paths added up, largest part first; "waiting" belongs to no actor, "copies" is time a device waited for copies
 	Waits []waitFor `json:"waits"` // the longest
 
-	tracks   []trace.Track // of these steps
+	tracks   []trace.Track // events of these steps
 	from, to int64
 	names    int // width of the lanes' names
 }
 
-// timeOf is an actor's time, and its share of a whole.
+// timeOf is an actor's time, and its share of the whole.
 type timeOf struct {
 	Name  string  `json:"name"`
 	NS    int64   `json:"ns"`
@@ -71,7 +70,7 @@ type waitFor struct {
 	Why  string `json:"why"`
 }
 
-// stretchOf adds up the last steps of tracks; without one it is empty.
+// stretchOf summarises the last steps of tracks; it is empty if there are none.
 func stretchOf(tracks []trace.Track, steps int) *stretch {
 	s := &stretch{Steps: []uint64{}, Lanes: []timeOf{}, Path: []timeOf{}, Waits: []waitFor{}}
 	batches, tracks, since := trace.Newest(tracks, steps, math.MaxInt)
@@ -106,7 +105,7 @@ func stretchOf(tracks []trace.Track, steps int) *stretch {
 	return s
 }
 
-// addPaths adds up where the time of the steps went. The step before them was back at since.
+// addPaths adds up where the time of the steps went. The previous step ended at since.
 func (s *stretch) addPaths(since int64) {
 	at := map[string]int64{}
 	total := int64(0)
@@ -129,7 +128,7 @@ func (s *stretch) addPaths(since int64) {
 	slices.SortFunc(s.Path, func(a, b timeOf) int { return cmp.Or(cmp.Compare(b.NS, a.NS), cmp.Compare(a.Name, b.Name)) })
 }
 
-// addWaits takes the longest gaps.
+// addWaits keeps the longest gaps.
 func (s *stretch) addWaits() {
 	gaps := slices.DeleteFunc(trace.Gaps(s.tracks, 1), func(g trace.Gap) bool { return g.Cause == trace.Idle })
 	slices.SortStableFunc(gaps, func(a, b trace.Gap) int { return cmp.Compare(b.To-b.From, a.To-a.From) })
@@ -146,10 +145,10 @@ type lanesView struct {
 	width   int
 }
 
-// show draws the steps, and says what they took.
+// show draws the steps and prints a summary.
 func (v *lanesView) show() {
 	if len(v.Steps) == 0 {
-		fmt.Fprintln(v.out, "There is no step in it.")
+		fmt.Fprintln(v.out, "The recording contains no step.")
 		return
 	}
 	fmt.Fprintf(v.out, "%s: %s\n\n", stepsOf(v.Steps), took(v.NS))
@@ -191,8 +190,8 @@ func (v *lanesView) axis(cells int) {
 	fmt.Fprintln(v.out, strings.TrimRight(string(row), " "))
 }
 
-// lane draws an actor: every cell shows the kind that it was at for most of the cell's time,
-// if it was at work at all.
+// lane draws an actor. Each cell shows the kind of event that filled most of its time, if the actor
+// worked at all.
 func (v *lanesView) lane(n, cells int) {
 	type cell struct {
 		ns   int64
@@ -255,7 +254,7 @@ func (v *lanesView) legend(tracks []trace.Track) {
 	fmt.Fprintln(v.out)
 }
 
-// path tells where the time of the steps went.
+// path prints where the time of the steps went.
 func (v *lanesView) path() {
 	if len(v.Path) == 0 {
 		return
@@ -264,13 +263,13 @@ func (v *lanesView) path() {
 	for _, p := range v.Path {
 		total += p.NS
 	}
-	fmt.Fprintf(v.out, "\nWhere the time went, %s a step:\n", took(total/int64(len(v.Steps))))
+	fmt.Fprintf(v.out, "\nWhere the time went, %s per step:\n", took(total/int64(len(v.Steps))))
 	for _, p := range v.Path {
 		fmt.Fprintf(v.out, "  %-*s %5.1f %%  %s\n", v.names, p.Name, 100*p.Share, strings.Repeat("#", max(1, int(math.Round(40*p.Share)))))
 	}
 }
 
-// waits names the longest gaps.
+// waits prints the longest gaps.
 func (v *lanesView) waits() {
 	if len(v.Waits) == 0 {
 		return

@@ -38,7 +38,7 @@ split0                 d                              1.0 %
 pool0                      XXXXXXXXXXXXXXXX          40.0 %
            s scheduler L layers d split X experts
 
-Where the time went, 100.0 us a step:
+Where the time went, 100.0 us per step:
   pool0       40.0 %  ################
   group0      35.0 %  ##############
   schedule    15.0 %  ######
@@ -65,7 +65,7 @@ The longest waits:
 			t.Errorf("%+v: %v, want %q", c, err, want)
 		}
 	}
-	if got := shown(t, showCmd{File: write(t, "empty.json", `{"traceEvents":[]}`), Steps: 3}); got != "There is no step in it.\n" {
+	if got := shown(t, showCmd{File: write(t, "empty.json", `{"traceEvents":[]}`), Steps: 3}); got != "The recording contains no step.\n" {
 		t.Errorf("of nothing it says %q", got)
 	}
 	if got := shown(t, showCmd{File: write(t, "none.json", `{"traceEvents":[]}`), Steps: 3, JSON: true}); strings.Contains(got, "null") || len(figuresOf(t, got).Steps) != 0 {

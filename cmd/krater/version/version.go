@@ -1,4 +1,4 @@
-// Package version says what a program was made of.
+// Package version says what source and toolchain a program was built from.
 package version
 
 import (
@@ -7,24 +7,24 @@ import (
 	"runtime/debug"
 )
 
-// Number is Krater's number. A release is the commit with the tag v and this number.
+// Number is Krater's version. A release is the commit with the tag v and this number.
 const Number = "0.2.0"
 
-// commit and date (YYYY-MM-DD) of the source are set by the linker (see the Makefile); else they
-// are what Go notes of a build in a git checkout.
+// commit and date (YYYY-MM-DD) of the source are set by the linker (see the Makefile). Otherwise
+// they are what Go records of a build in a git checkout.
 var commit, date string
 
-// Info is what a program was made of.
+// Info describes how a program was built.
 type Info struct {
 	Version string `json:"version"`
-	Commit  string `json:"commit,omitempty"` // -dirty behind it: the files were changed
-	Date    string `json:"date,omitempty"`   // of the commit
+	Commit  string `json:"commit,omitempty"` // -dirty at the end: files were changed
+	Date    string `json:"date,omitempty"`   // date of the commit
 	Go      string `json:"go"`
 	OS      string `json:"os"`
 	Arch    string `json:"arch"`
 }
 
-// This is the running program's.
+// This describes the running program.
 func This() Info {
 	b := Info{Version: Number, Commit: commit, Date: date, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()
@@ -35,7 +35,7 @@ func This() Info {
 	return b
 }
 
-// Noted takes commit and date from what Go notes of a build.
+// Noted reads commit and date from what Go records of a build.
 func (b *Info) Noted(settings []debug.BuildSetting) {
 	dirty := ""
 	for _, s := range settings {
@@ -53,7 +53,7 @@ func (b *Info) Noted(settings []debug.BuildSetting) {
 	}
 }
 
-// String is the first line of krater version.
+// String returns the first line of krater version.
 func (b Info) String() string {
 	text := "krater " + b.Version + " ("
 	if b.Commit != "" {

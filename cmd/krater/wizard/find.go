@@ -9,18 +9,18 @@ import (
 	"krater/scheduler/files"
 )
 
-// Found is a folder with a model in it.
+// Found is a folder with a model.
 type Found struct {
-	Name string // the folder's, or organisation and name of the hub
+	Name string // name of the folder, or organisation and name on the hub
 	Dir  string
 }
 
-// foundMax bounds what is looked at and shown: a folder of thousands is not a choice.
+// foundMax bounds the number of models searched for and shown.
 const foundMax = 200
 
-// Find looks for models in the folders given, which are models or hold some, and in the caches of
-// hubs. A model is a folder with config.json and safetensors, or with a cache of one. Folders
-// that cannot be read have none.
+// Find looks for models in the given folders, which are models or contain some, and in the caches
+// of hubs. A model is a folder with config.json and safetensors, or with converted weights. Folders
+// that cannot be read are skipped.
 func Find(folders, hubs []string) []Found {
 	var list []Found
 	add := func(name, dir string) {
@@ -32,7 +32,7 @@ func Find(folders, hubs []string) []Found {
 	}
 	for _, folder := range folders {
 		if isModel(folder) {
-			abs, _ := filepath.Abs(folder) // an error is add's
+			abs, _ := filepath.Abs(folder) // add reports the error
 			add(filepath.Base(abs), folder)
 			continue
 		}
@@ -56,7 +56,7 @@ func Find(folders, hubs []string) []Found {
 	return list
 }
 
-// Hubs are the folders in which Hugging Face's tools keep what they fetched.
+// Hubs returns the folders in which Hugging Face's tools keep their downloads.
 func Hubs() []string {
 	if dir := os.Getenv("HF_HUB_CACHE"); dir != "" {
 		return []string{dir}
@@ -74,7 +74,7 @@ func Hubs() []string {
 // revisionMost bounds the file that names a revision: a hash of 40 letters.
 const revisionMost = 4096
 
-// snapshot is the folder of a repository's main revision, else of any that is whole.
+// snapshot returns the folder of a repository's main revision, or of any complete one.
 func snapshot(repository string) string {
 	var revisions []string
 	if main, err := files.Read(filepath.Join(repository, "refs", "main"), revisionMost); err == nil {
@@ -102,12 +102,12 @@ func isModel(dir string) bool {
 	return false
 }
 
-// escaped is a path whose signs mean nothing to a pattern.
+// escaped quotes a path for use in a pattern.
 func escaped(path string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
-// subfolders are the names of the folders in a folder, links to some too.
+// subfolders returns the names of the folders in a folder, including links to folders.
 func subfolders(dir string) []string {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"krater/cmd/krater/term"
 )
 
-// The least screen that is laid out; a smaller one shows its upper left part.
+// The smallest screen that is laid out. A smaller one shows the upper left part.
 const (
 	widthMin  = 40
 	heightMin = 10
@@ -25,7 +25,7 @@ func (w *Wizard) View() tea.View {
 	return v
 }
 
-// Screen is the text of the screen: height lines of width columns at most.
+// Screen returns the text of the screen: height lines of at most width columns.
 func (w *Wizard) Screen() string {
 	width, height := w.width, w.height
 	if width == 0 || height == 0 {
@@ -34,7 +34,7 @@ func (w *Wizard) Screen() string {
 	width, height = max(width, widthMin), max(height, heightMin)
 	fields, cursor := w.fieldLines(width)
 	bottom := []string{w.actionLine(), w.footer(width)}
-	// The choice comes first, then what it means, then the machine.
+	// The choice comes first, then its consequences, then the machine.
 	room := height - len(bottom) - 1
 	head := w.head(width)
 	if len(head)+len(fields)+6 > room {
@@ -60,7 +60,7 @@ func (w *Wizard) Screen() string {
 	return strings.Join(lines, "\n")
 }
 
-// head is the title and the machine.
+// head returns the title and the machine.
 func (w *Wizard) head(width int) []string {
 	lines := []string{w.style(bold, "krater launch") + w.style(dim, "   use the arrow keys")}
 	for _, m := range w.Machine {
@@ -69,7 +69,7 @@ func (w *Wizard) head(width int) []string {
 	return lines
 }
 
-// fieldLines is a line for each field, and the line of the cursor.
+// fieldLines returns one line per field, and the line of the cursor.
 func (w *Wizard) fieldLines(width int) (lines []string, cursor int) {
 	for n, i := range w.visible() {
 		f := &w.Fields[i]
@@ -87,7 +87,7 @@ func (w *Wizard) fieldLines(width int) (lines []string, cursor int) {
 	return lines, cursor
 }
 
-// actionLine is the buttons.
+// actionLine returns the buttons.
 func (w *Wizard) actionLine() string {
 	at := w.cursor - len(w.visible())
 	var parts []string
@@ -101,7 +101,7 @@ func (w *Wizard) actionLine() string {
 	return strings.Join(parts, " ")
 }
 
-// footer is the last line: a message, what the field is for, or the keys.
+// footer returns the last line: a message, the help of the field, or the keys.
 func (w *Wizard) footer(width int) string {
 	list := w.visible()
 	switch {
@@ -115,11 +115,11 @@ func (w *Wizard) footer(width int) string {
 	return w.style(dim, clip("up, down: field   left, right: value   enter: run   settings are saved in "+w.File, width))
 }
 
-// outlookLines is trouble, speed and memory in room lines, what matters most first.
+// outlookLines returns errors, speed and memory in at most room lines, the most important first.
 func (w *Wizard) outlookLines(width, room int) []string {
 	var lines, speed, memory, parts []string
 	if w.Outlook.Trouble != "" {
-		for i, l := range term.Wrap("cannot be started: "+w.Outlook.Trouble, width) {
+		for i, l := range term.Wrap("cannot start: "+w.Outlook.Trouble, width) {
 			if i < 3 {
 				lines = append(lines, w.style(red, l))
 			}
@@ -142,7 +142,7 @@ func (w *Wizard) outlookLines(width, room int) []string {
 			parts = append(parts, clip(fmt.Sprintf("  %-22s %10s  %s", p.Name, p.Size, p.Detail), width))
 		}
 	}
-	if len(lines)+len(speed)+len(memory) > room { // whether it fits goes before how fast it is
+	if len(lines)+len(speed)+len(memory) > room { // memory is more important than speed
 		speed, memory = memory, speed
 	}
 	lines = append(append(lines, speed...), memory...)
@@ -166,7 +166,7 @@ const (
 	cyan   = "36"
 )
 
-// style is s in a style, where there are colours.
+// style sets s in a style, if there are colours.
 func (w *Wizard) style(style, s string) string {
 	if w.plain || s == "" {
 		return s
@@ -174,7 +174,7 @@ func (w *Wizard) style(style, s string) string {
 	return "\x1b[" + style + "m" + s + "\x1b[0m"
 }
 
-// clip is s in width columns at most; sequences of styles take none, and are closed.
+// clip cuts s to width columns. Style sequences take no columns and are closed.
 func clip(s string, width int) string {
 	n, styled, escape := 0, false, false
 	for i, r := range s {

@@ -1,6 +1,6 @@
-// Package wizard is the screen of krater launch: fields to choose from, the memory and
-// speed that a choice means, and actions. It knows neither models nor machines: its caller
-// lists the choices and estimates each.
+// Package wizard is the screen of krater launch: fields to choose from, the memory and speed of a
+// choice, and actions. It knows neither models nor machines; its caller lists the choices and
+// estimates each.
 package wizard
 
 import (
@@ -17,46 +17,46 @@ import (
 // Option is one value of a field.
 type Option struct {
 	Label string
-	Value string // of the setting; "": the default, which is not written
+	Value string // of the setting; "": the default, which is not saved
 }
 
 // Field is a setting with its options.
 type Field struct {
-	Key     string // the setting's name
+	Key     string // name of the setting
 	Title   string
 	Help    string // one line
 	Options []Option
-	At      int // the option that is chosen
+	At      int // index of the chosen option
 }
 
-// Settings are the values that are chosen, without defaults.
+// Settings returns the chosen values, without defaults.
 type Settings map[string]string
 
-// Budget is a memory and what is to be put into it.
+// Budget is a memory and the parts that must fit into it.
 type Budget struct {
 	Name  string
 	Parts []Part
-	Bytes string // their sum, as it is written
+	Bytes string // formatted sum
 	Share float64
 	Fits  bool
-	Says  string // what that means, in words
+	Says  string // what the sum means, in words
 }
 
-// Part is a piece of a budget.
+// Part is one part of a budget.
 type Part struct{ Name, Size, Detail string }
 
-// Outlook is what a choice would mean.
+// Outlook describes what a choice would mean.
 type Outlook struct {
 	Budgets []Budget
 	Speed   []string // lines
-	Trouble string   // why the choice cannot be started, "" if it can
-	Hidden  []string // keys of fields that mean nothing here
+	Trouble string   // why the choice cannot start; "" if it can
+	Hidden  []string // keys of fields that have no effect here
 }
 
-// Action is what happens at the end.
+// Action is what to do after the wizard.
 type Action int
 
-// What the wizard is left with. Save and Serve have written the file.
+// The actions. Save and Serve have written the file.
 const (
 	Quit Action = iota
 	Save
@@ -65,55 +65,55 @@ const (
 	Bench // without saving
 )
 
-// Wizard is the state of the screen; it implements tea.Model.
+// Wizard is the state of the screen. It implements tea.Model.
 type Wizard struct {
-	Machine []string // lines about the machine
+	Machine []string // describes the machine
 	Fields  []Field
-	File    string // where the settings go
-	Exists  bool   // there is such a file
-	Own     bool   // it is as the wizard wrote it: nobody's work is lost
-	// Stored is what the file has; what is the same need not replace it.
+	File    string // file of the settings
+	Exists  bool   // the file exists
+	Own     bool   // the file is unchanged since the wizard wrote it, so replacing it loses no one's work
+	// Stored is the settings in the file. Equal settings need not replace it.
 	Stored Settings
-	// Estimate says what a choice means. It is called beside the screen, one call at a time.
+	// Estimate says what a choice means. It is called in the background, one call at a time.
 	Estimate func(Settings) Outlook
-	Outlook  Outlook // the last estimate; before the first what is known without one
-	// Measure finds out how fast the machine is, for the choice, and tells how far it is; it is called beside the
-	// screen. Estimates after it use what it measured. nil: there is nothing to measure.
+	Outlook  Outlook // the last estimate; initially what is known without one
+	// Measure measures the machine for the choice and reports progress. It is called in the
+	// background. Later estimates use the result. nil: there is nothing to measure.
 	Measure func(s Settings, tell func(term.State)) error
 	// Store writes the settings.
 	Store func(Settings) error
 
-	Done     Action // after the end
-	waiting  bool   // for an estimate
+	Done     Action // chosen at the end
+	waiting  bool   // an estimate is running
 	measures bool   // the machine is being measured
 	measured term.State
-	send     func(tea.Msg) // to the running program; nil: there is none
-	wanted   *Action       // to be done once the choice is planned
-	stale    bool          // the choice changed meanwhile
-	cursor   int           // a visible field, or after them an action
-	sure     bool          // the file may be replaced
+	send     func(tea.Msg) // sends to the running program; nil: none
+	wanted   *Action       // runs once the choice is planned
+	stale    bool          // the choice has changed since the estimate began
+	cursor   int           // index of a visible field, or after them of an action
+	sure     bool          // the user confirmed that the file may be replaced
 	message  string
 	width    int
 	height   int
 	plain    bool
 }
 
-// actions are the buttons, in their order.
+// actions are the buttons, in order.
 var actions = []struct {
 	Action
 	label, key string
 }{{Serve, "Save, start", "s"}, {Start, "Start only", "t"}, {Bench, "Bench", "b"}, {Save, "Save, quit", "w"}, {Quit, "Quit", "q"}}
 
-// estimated is an outlook that has come.
+// estimated is a finished estimate.
 type estimated struct{ Outlook }
 
-// measuring is how far a measurement is, measured its end.
+// measuring is the progress of a measurement; measured is its end.
 type (
 	measuring struct{ term.State }
 	measured  struct{ error }
 )
 
-// Run shows the wizard on a terminal until something is chosen; the terminal is as before then, however it ends.
+// Run shows the wizard on a terminal until an action is chosen. It always restores the terminal.
 func Run(w *Wizard, in, out *os.File) error {
 	w.plain = os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb"
 	p := tea.NewProgram(w, tea.WithInput(in), tea.WithOutput(out))
@@ -129,7 +129,7 @@ func Run(w *Wizard, in, out *os.File) error {
 // Init implements tea.Model.
 func (w *Wizard) Init() tea.Cmd { return w.estimate() }
 
-// estimate asks for the outlook of what is chosen, unless that is being done.
+// estimate starts an estimate of the choice, unless one is running.
 func (w *Wizard) estimate() tea.Cmd {
 	if w.waiting {
 		w.stale = true
@@ -140,7 +140,7 @@ func (w *Wizard) estimate() tea.Cmd {
 	return func() tea.Msg { return estimated{w.Estimate(s)} }
 }
 
-// Settings are the values chosen, those of hidden fields left away.
+// Settings returns the chosen values of visible fields.
 func (w *Wizard) Settings() Settings {
 	s := Settings{}
 	for _, i := range w.visible() {
@@ -151,7 +151,7 @@ func (w *Wizard) Settings() Settings {
 	return s
 }
 
-// visible are the indices of the fields that mean something.
+// visible returns the indices of the fields that have an effect.
 func (w *Wizard) visible() []int {
 	var list []int
 	for i, f := range w.Fields {
@@ -174,7 +174,7 @@ func (w *Wizard) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	case estimated:
 		before := len(w.visible())
 		w.Outlook, w.waiting = m.Outlook, false
-		if w.cursor >= before { // an action stays the same one
+		if w.cursor >= before { // stay on the same action
 			w.cursor += len(w.visible()) - before
 		}
 		w.cursor = min(w.cursor, len(w.visible())+len(actions)-1)
@@ -199,7 +199,7 @@ func (w *Wizard) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return w, nil
 }
 
-// key does what a key is for.
+// key handles a key.
 func (w *Wizard) key(k string) tea.Cmd {
 	fields := len(w.visible())
 	last := fields + len(actions) - 1
@@ -235,7 +235,7 @@ func (w *Wizard) key(k string) tea.Cmd {
 	return nil
 }
 
-// measure begins to measure the machine, unless that is being done.
+// measure starts to measure the machine, unless that is running.
 func (w *Wizard) measure() tea.Cmd {
 	if w.Measure == nil || w.measures {
 		return nil
@@ -248,7 +248,7 @@ func (w *Wizard) measure() tea.Cmd {
 	return func() tea.Msg { return measured{w.Measure(s, tell)} }
 }
 
-// turn takes the next option of the field at the cursor, or goes along the actions.
+// turn selects the next option of the field at the cursor, or the next action.
 func (w *Wizard) turn(by int) tea.Cmd {
 	list := w.visible()
 	if w.cursor >= len(list) {
@@ -262,20 +262,20 @@ func (w *Wizard) turn(by int) tea.Cmd {
 	return w.estimate()
 }
 
-// do ends the wizard with an action, if that can be done.
+// do ends the wizard with an action if that is possible.
 func (w *Wizard) do(a Action) tea.Cmd {
 	switch {
 	case a == Quit:
 	case w.measures:
 		w.wanted = &a
-		w.message = "This starts when the machine has been measured."
+		w.message = "Krater starts when the machine has been measured."
 		return nil
 	case w.waiting:
 		w.wanted = &a
-		w.message = "This starts when the choice has been planned."
+		w.message = "Krater starts when the choice has been planned."
 		return nil
 	case a != Save && w.Outlook.Trouble != "":
-		w.message = "This cannot be started: " + w.Outlook.Trouble
+		w.message = "This choice cannot start: " + w.Outlook.Trouble
 		return nil
 	case a == Start || a == Bench:
 	case w.Exists && !w.Own && !w.sure && !(w.Stored != nil && maps.Equal(w.Settings(), w.Stored)):

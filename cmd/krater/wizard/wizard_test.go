@@ -131,7 +131,7 @@ func TestWhatCannotBeStarted(t *testing.T) {
 	if r.press("s") || r.press("b") || r.press("t") || len(r.stored) > 0 {
 		t.Error("it was started")
 	}
-	if s := r.Screen(); !strings.Contains(s, "This cannot be started: its family is not known") {
+	if s := r.Screen(); !strings.Contains(s, "This choice cannot start: its family is not known") {
 		t.Errorf("got\n%s", s)
 	}
 	if !r.press("w") || r.Done != Save {
@@ -151,7 +151,7 @@ func TestWhatIsAskedForEarlyIsDone(t *testing.T) {
 	}
 	r = newRig()
 	_, plan = r.Update(tea.KeyPressMsg{Code: tea.KeyLeft}) // what cannot be started
-	if r.press("s") || r.run(plan) || !strings.Contains(r.Screen(), "This cannot be started") {
+	if r.press("s") || r.run(plan) || !strings.Contains(r.Screen(), "This choice cannot start") {
 		t.Errorf("got\n%s", r.Screen())
 	}
 }
