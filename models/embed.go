@@ -11,8 +11,7 @@ import (
 //go:embed krater-tiny/tokenizer.json krater-tiny/tokenizer_config.json krater-tiny/heldout.txt
 var folder embed.FS
 
-// The weights are variables of their own: reading them through an embed.FS would
-// copy 33 MB.
+// The weights are variables of their own: reading them through an embed.FS would copy 33 MB.
 var (
 	//go:embed krater-tiny/model.safetensors.index.json
 	index []byte
@@ -26,15 +25,14 @@ var (
 	notice string
 )
 
-// ahead makes the linker put the shards at multiples of 8, where they can be used
-// in place. Embedded files have no alignment of their own; but the linker sorts
-// the data of a program by size, so that this variable, which is aligned, comes
-// right before the shards, whose sizes are multiples of 8 as its own is. It has a
-// value because zeros would go elsewhere. Should that order ever change, the
-// reader of the weights copies them, and TestAligned says so.
+// ahead makes the linker put the shards at multiples of 8, where they can be used in place.
+// Embedded files have no alignment of their own; but the linker sorts the data of a program by
+// size, so that this variable, which is aligned, comes right before the shards, whose sizes are
+// multiples of 8 as its own is. It has a value because zeros would go elsewhere. Should that order
+// ever change, the reader of the weights copies them, and TestAligned says so.
 var ahead = [1 << 17]uint64{1}
 
-// Default gives the default model, or ErrNoModel.
+// Default returns the default model, or ErrNoModel.
 func Default() (Files, error) {
 	sub, err := fs.Sub(folder, Name)
 	if err != nil {
@@ -48,6 +46,5 @@ func Default() (Files, error) {
 	}}, nil
 }
 
-// Notice is the licence text that has to travel with the default model; "" when
-// there is none.
+// Notice returns the licence text that has to travel with the default model; "" when there is none.
 func Notice() string { return notice }

@@ -13,8 +13,7 @@ import (
 	"unsafe"
 )
 
-// TestDefault: every file is the one in the folder, and the index names exactly
-// the shards.
+// TestDefault: every file is the one in the folder, and the index names exactly the shards.
 func TestDefault(t *testing.T) {
 	files, err := Default()
 	if err != nil {
@@ -74,8 +73,7 @@ func TestAligned(t *testing.T) {
 	}
 }
 
-// TestNotCopied: asking twice gives the same memory, and a changed map is the
-// caller's own.
+// TestNotCopied: asking twice gives the same memory, and a changed map is the caller's own.
 func TestNotCopied(t *testing.T) {
 	files, err := Default()
 	if err != nil {

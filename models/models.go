@@ -1,5 +1,5 @@
-// Package models holds the default model, so that the program can answer as soon
-// as it starts. The build tag nomodel leaves it out.
+// Package models holds the default model, so that the program can answer as soon as it starts. The
+// build tag nomodel leaves it out.
 package models
 
 import (
@@ -16,15 +16,14 @@ var ErrNoModel = errors.New("no model is built into this program (build tag nomo
 
 // Files are the files of an embedded model.
 type Files struct {
-	// FS has config.json, generation_config.json, tokenizer.json,
-	// tokenizer_config.json and heldout.txt, a text that the model was not trained on.
-	// Reading one copies it.
+	// FS has config.json, generation_config.json, tokenizer.json, tokenizer_config.json and
+	// heldout.txt, a text that the model was not trained on. Reading one copies it.
 	fs.FS
 	weights map[string][]byte
 	ahead   *uint64 // keeps the variable of that name in the program
 }
 
-// Weights gives the shards and their index by file name, in place in the
-// program's image, not copied: nobody may write to them. The pages are read
-// from the program's file when they are first used.
+// Weights returns the shards and their index by file name, in place in the program's image, not
+// copied: nobody may write to them. The pages are read from the program's file when they are first
+// used.
 func (f Files) Weights() map[string][]byte { return maps.Clone(f.weights) }

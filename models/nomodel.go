@@ -2,9 +2,8 @@
 
 package models
 
-// Default gives the default model, or ErrNoModel.
+// Default returns the default model, or ErrNoModel.
 func Default() (Files, error) { return Files{}, ErrNoModel }
 
-// Notice is the licence text that has to travel with the default model; "" when
-// there is none.
+// Notice returns the licence text that has to travel with the default model; "" when there is none.
 func Notice() string { return "" }

@@ -1,8 +1,7 @@
-// Package cores finds out how many cores the threads of this process really
-// have at a moment. On a virtual machine two processors may be two hardware
-// threads of one core, now and not a second later; memory and arithmetic are
-// then different ones, and a figure of several threads means little without
-// this.
+// Package cores finds out how many cores the threads of this process really have at a moment. On a
+// virtual machine two processors may be two hardware threads of one core, now and not a second
+// later; memory and arithmetic are then different ones, and a figure of several threads means
+// little without this.
 package cores
 
 import (
@@ -25,7 +24,7 @@ type Look struct {
 	All     float64 // and of all threads together
 }
 
-// Cores is how many single threads all of them were worth.
+// Cores returns how many times faster all threads together are than one.
 func (l Look) Cores() int {
 	if l.One <= 0 {
 		return 1
@@ -33,8 +32,8 @@ func (l Look) Cores() int {
 	return max(1, min(l.Threads, int(math.Round(l.All/l.One))))
 }
 
-// Regime names the state of the machine. Many threads never are worth their
-// number, since cores slow down together; so it is all, half or fewer cores then.
+// Regime names the state of the machine. Many threads never are worth their number, since cores
+// slow down together; so it is all, half or fewer cores then.
 func (l Look) Regime() string {
 	cores := l.Cores()
 	switch {
@@ -52,9 +51,8 @@ func (l Look) Regime() string {
 	return "fewer cores"
 }
 
-// The work of a probe: an integer product whose operands stay in the
-// second-level cache and which keeps a core's multipliers busy, so that a second
-// thread of the same core adds next to nothing.
+// The work of a probe: an integer product whose operands stay in the second-level cache and which
+// keeps a core's multipliers busy, so that a second thread of the same core adds next to nothing.
 const (
 	rows, n, k = 8, 256, 512
 	group      = 32

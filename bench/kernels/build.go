@@ -44,8 +44,7 @@ func (b *builder) close() {
 	}
 }
 
-// kernels lists GEMV of every format, and of the best level also a decode step
-// of experts and GEMM.
+// kernels lists GEMV of every format, and of the best level also a decode step of experts and GEMM.
 func (b *builder) kernels(rows []int, best bool) ([]*kernel, error) {
 	var err error
 	if b.stream, err = b.dev.NewStream(); err != nil {

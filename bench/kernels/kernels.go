@@ -1,6 +1,6 @@
-// Package kernels measures the integer kernels of the CPU against the speed of memory.
-// Windows of every kernel and of plain reads take turns in one process, over a working set
-// that no cache holds.
+// Package kernels measures the integer kernels of the CPU against the speed of memory. Windows of
+// every kernel and of plain reads take turns in one process, over a working set that no cache
+// holds.
 package kernels
 
 import (
@@ -52,8 +52,8 @@ func (k *kernel) turn() {
 // changing is the regime of windows during which the number of cores changed.
 const changing = "changing"
 
-// Run measures. It takes Options.Seconds for each number of threads, and before
-// that the time to fill the working set.
+// Run measures. It takes Options.Seconds for each number of threads, and before that the time to
+// fill the working set.
 func Run(o Options) (*Report, error) {
 	set, err := newSet(o.Bytes, o.Available)
 	if err != nil {
@@ -82,7 +82,7 @@ type variant struct {
 	suffix string
 }
 
-// variants are the best level and, where that is a higher one, AVX2.
+// variants returns the best level and, where that is a higher one, AVX2.
 func variants() ([]variant, error) {
 	active, err := level.Active()
 	if err != nil {
@@ -133,8 +133,8 @@ func measure(rep *Report, set *set, threads int, o Options, tell func(spent time
 // roundsMin is the number of rounds however short the time is.
 const roundsMin = 4
 
-// rounds lets kernels and reads take turns until the time is over. Every window
-// belongs to the regime that was seen before and after its round.
+// rounds lets kernels and reads take turns until the time is over. Every window belongs to the
+// regime that was seen before and after its round.
 func rounds(kernels []*kernel, reader *read.Reader, probe *cores.Probe, set *set, limit time.Duration, tell func(spent time.Duration)) {
 	for _, k := range kernels { // scratch memory, first use of code
 		k.run()
@@ -160,9 +160,9 @@ func rounds(kernels []*kernel, reader *read.Reader, probe *cores.Probe, set *set
 	}
 }
 
-// set is the working set: numbers that every kernel takes as its weights, and
-// scales for them. Whoever needs some takes the next piece of a ring, so that
-// nothing is met again before all of it has been read.
+// set is the working set: numbers that every kernel takes as its weights, and scales for them.
+// Whoever needs some takes the next piece of a ring, so that nothing is met again before all of it
+// has been read.
 type set struct {
 	dev    *cpu.Device
 	bufs   [2]device.Buffer

@@ -22,8 +22,8 @@ var names = strings.Fields(`gemv_int4_g32 gemv_int4_g64 gemv_int4_g128 gemv_int8
 	experts_int4_g32 gemm_int4_g32_m5 experts_int4_g128 gemm_int4_g128_m5 experts_int8 gemm_int8_m5
 	gemv_int4_g32_avx2 gemv_int4_g64_avx2 gemv_int4_g128_avx2 gemv_int8_avx2`)
 
-// TestRun measures shortly: every kernel is there for every number of threads
-// with figures of a possible size.
+// TestRun measures shortly: every kernel is there for every number of threads with figures of a
+// possible size.
 func TestRun(t *testing.T) {
 	var told []string
 	last := -1.0
@@ -74,8 +74,8 @@ func TestRefusesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
-// TestNothingTwice: weights come back only after the whole set has been handed
-// out, and scales stay inside their memory.
+// TestNothingTwice: weights come back only after the whole set has been handed out, and scales stay
+// inside their memory.
 func TestNothingTwice(t *testing.T) {
 	s := &set{values: make([]byte, 1<<20)}
 	taken := make([]int, 0, 100) // starts, in order
@@ -103,8 +103,8 @@ func TestNothingTwice(t *testing.T) {
 	}
 }
 
-// example is a report of made-up samples: with two threads, a machine that had
-// two cores for three rounds of four.
+// example returns a report of made-up samples: with two threads, a machine that had two cores for
+// three rounds of four.
 func example(t *testing.T) *Report {
 	t.Helper()
 	r := &Report{Level: "avx512", Bytes: 805306368, Seconds: 8}
@@ -140,8 +140,8 @@ func example(t *testing.T) *Report {
 	return r
 }
 
-// TestScalingChart: with three numbers of threads there is a line for reads and
-// for each kernel of one row.
+// TestScalingChart: with three numbers of threads there is a line for reads and for each kernel of
+// one row.
 func TestScalingChart(t *testing.T) {
 	r := &Report{}
 	for i, threads := range []int{1, 2, 4} {
@@ -158,8 +158,7 @@ func TestScalingChart(t *testing.T) {
 	}
 }
 
-// TestReport holds the report of made-up samples, as JSON, text and charts,
-// against a golden file.
+// TestReport holds the report of made-up samples, as JSON, text and charts, against a golden file.
 func TestReport(t *testing.T) {
 	r := example(t)
 	var b bytes.Buffer

@@ -11,9 +11,9 @@ import (
 	"krater/bench/stat"
 )
 
-// Report is what was measured. Rates are in GB/s (10^9 bytes) of weights and
-// scales; a ratio is to the median of plain reads with as many threads in the same
-// seconds and, where there are several threads, with as many cores really there.
+// Report is what was measured. Rates are in GB/s (10^9 bytes) of weights and scales; a ratio is to
+// the median of plain reads with as many threads in the same seconds and, where there are several
+// threads, with as many cores really there.
 type Report struct {
 	ReadGBps float64  `json:"read_gbps"` // with the most threads
 	Level    string   `json:"level"`
@@ -40,8 +40,7 @@ type RegimeShare struct {
 	GBps   float64 `json:"gbps"`
 }
 
-// Kernel is one kernel with a number of threads, in the regime that most windows
-// were in.
+// Kernel is one kernel with a number of threads, in the regime that most windows were in.
 type Kernel struct {
 	Name    string  `json:"name"`
 	Threads int     `json:"threads"`
@@ -108,7 +107,7 @@ func (r *Report) sum() {
 	r.ReadGBps = top.GBps
 }
 
-// Tables are the figures for people.
+// Tables returns the figures for people.
 func (r *Report) Tables() []stat.Table {
 	reads := stat.Table{
 		Title:   fmt.Sprintf("Memory read, working set %.2f GB", float64(r.Bytes)/1e9),
@@ -164,8 +163,7 @@ func (r *Report) regimeTable() stat.Table {
 // Text writes all tables.
 func (r *Report) Text(w io.Writer) error { return stat.Text(w, r.Tables()) }
 
-// Charts are bars of the kernels that are bound by memory, against reads, and of
-// the GEMM kernels.
+// Charts are bars of the kernels that are bound by memory, against reads, and of the GEMM kernels.
 func (r *Report) Charts() []plot.Chart {
 	bytes := plot.Chart{Title: "Integer kernels against memory reads", Y: "GB/s"}
 	ops := plot.Chart{Title: "Integer matrix products", Y: "GOP/s"}

@@ -74,8 +74,8 @@ func cpuOf(rep *kernels.Report, name string, threads int, weights tensor.Format)
 	return c.Complete()
 }
 
-// curveThrough has the rates few and many, in GOP/s, at fewRows and manyRows, of which the
-// latter are past its half.
+// curveThrough has the rates few and many, in GOP/s, at fewRows and manyRows, of which the latter
+// are past its half.
 func curveThrough(fewRows, few, manyRows, many float64) rates.Curve {
 	if few >= many { // noise, or as fast as can be
 		return rates.Curve{Peak: max(few, many) / 1e3}
@@ -91,8 +91,8 @@ func curveThrough(fewRows, few, manyRows, many float64) rates.Curve {
 // StartMeter is quicker: a start waits for it.
 var StartMeter = KernelMeter{4, 800e6}
 
-// Card implements meter by kernels and copies of a few seconds. A card whose memory others
-// have is not measured.
+// Card implements meter by kernels and copies of a few seconds. A card whose memory others have is
+// not measured.
 func (KernelMeter) Card(index int, tell telling) (rates.Card, error) {
 	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Step: func(done, all int) { tell("the GPU", float64(done), float64(all)) }})
 	if errors.Is(err, cards.ErrNoCard) || errors.Is(err, cards.ErrEmulated) || errors.Is(err, device.ErrOutOfMemory) {
@@ -104,9 +104,8 @@ func (KernelMeter) Card(index int, tell telling) (rates.Card, error) {
 	return cardOf(p)
 }
 
-// cardOf turns what a card did into rates. What is not measured (how many launches a layer
-// has, the maker's rates of memory and link, rows by flags in mapped memory) is assumed by
-// Complete.
+// cardOf turns what a card did into rates. What is not measured (how many launches a layer has, the
+// maker's rates of memory and link, rows by flags in mapped memory) is assumed by Complete.
 func cardOf(p *cards.Points) (rates.Card, error) {
 	if p.Emulated {
 		return rates.Card{}, fmt.Errorf("%w: %w", ErrUnmeasured, cards.ErrEmulated)
@@ -142,25 +141,25 @@ func cardOf(p *cards.Points) (rates.Card, error) {
 	return whole, nil
 }
 
-// workUS is the time of the work itself: forecasts count launches by themselves. Launches that
+// workUS returns the time of the work itself: forecasts count launches by themselves. Launches that
 // take most of it hide behind each other, so a part is always left.
 func workUS(p *cards.Points, s cards.Speed) float64 {
 	return max(s.US-float64(s.Launches)*p.NodeUS, s.US/4)
 }
 
-// shareOf is the part of what is read that work bound by memory reaches.
+// shareOf returns the part of what is read that work bound by memory reaches.
 func shareOf(p *cards.Points, s cards.Speed) float64 {
 	return min(1, s.Bytes/workUS(p, s)/1e3/p.ReadGBps)
 }
 
-// curveOf is the curve through two speeds.
+// curveOf returns the curve through two speeds.
 func curveOf(p *cards.Points, s [2]cards.Speed) rates.Curve {
 	rate := func(s cards.Speed) float64 { return s.Flops / workUS(p, s) / 1e3 } // GOP/s
 	return curveThrough(s[0].Rows, rate(s[0]), s[1].Rows, rate(s[1]))
 }
 
-// lineThrough is the rate and the constant part of copies of two sizes; noise that would
-// make either negative counts as none.
+// lineThrough returns the rate and the constant part of copies of two sizes; noise that would make
+// either negative counts as none.
 func lineThrough(small, large cards.Piece) (gbps, us float64) {
 	per := large.US / large.Bytes
 	if slope := (large.US - small.US) / (large.Bytes - small.Bytes); slope > 0 && slope < per {

@@ -12,8 +12,7 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// TestCPURates turns a report of kernels into a curve that goes through both of its
-// rates.
+// TestCPURates turns a report of kernels into a curve that goes through both of its rates.
 func TestCPURates(t *testing.T) {
 	rep := &kernels.Report{ReadGBps: 40, Kernels: []kernels.Kernel{
 		{Name: "experts_int4_g128", Threads: 2, GBps: 36}, {Name: "gemm_int4_g128_m4", Threads: 2, GOPS: 500}, {Name: "gemm_int4_g128_m96", Threads: 2, GOPS: 800},
@@ -48,7 +47,7 @@ func TestKernelMeter(t *testing.T) {
 	}
 }
 
-// pointsOf are those that a card of rates c gives, whose launches hide nothing.
+// pointsOf returns the points of a GPU of rates c, whose launches hide nothing.
 func pointsOf(c rates.Card) *cards.Points {
 	p := &cards.Points{
 		Card: c.Name, Memory: int64(c.MemoryGiB * (1 << 30)), ReadGBps: c.ReadGBps, TFLOPs: c.TFLOPS,
@@ -73,8 +72,8 @@ func pointsOf(c rates.Card) *cards.Points {
 	return p
 }
 
-// TestCardOf: what a card was measured to do gives the rates it has, marked as measured,
-// and what was not is assumed.
+// TestCardOf: what a card was measured to do gives the rates it has, marked as measured, and what
+// was not is assumed.
 func TestCardOf(t *testing.T) {
 	for _, name := range []string{"h100", "rtx-4090", "l4"} {
 		want, _ := rates.Named(name)

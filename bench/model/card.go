@@ -15,8 +15,8 @@ import (
 	"krater/stages/drive"
 )
 
-// CardReport is what was measured of a model on a card. Times are in milliseconds, of
-// whole steps as their caller sees them; speeds are of medians.
+// CardReport is what was measured of a model on a card. Times are in milliseconds, of whole steps
+// as their caller sees them; speeds are of medians.
 type CardReport struct {
 	Prefill   []CardPrefill `json:"prefill"`
 	Decode    []CardDecode  `json:"decode"`
@@ -57,8 +57,7 @@ type CardOptions struct {
 	Context []int // depths; several streams are measured at those of at most Together
 	Chunk   int
 	Vocab   int
-	// Profile, if set, has the device tell the time of every operator to tell while f
-	// runs.
+	// Profile, if set, has the device tell the time of every operator to tell while f runs.
 	Profile  func(tell func(op string, d time.Duration), f func() error) error
 	Progress func(string)
 }
@@ -66,8 +65,8 @@ type CardOptions struct {
 // Together is the largest depth at which several streams are measured.
 const Together = 2048
 
-// warmup is steps before those that count: the second of a kind makes a graph, for either
-// of two states.
+// warmup is steps before those that count: the second of a kind makes a graph, for either of two
+// states.
 const warmup = 6
 
 // pairs are streams and depths to be measured.
@@ -82,7 +81,7 @@ func (o *CardOptions) pairs() (list [][2]int) {
 	return list
 }
 
-// Blocks is the number of KV blocks of so many tokens that the measurement takes.
+// Blocks returns the number of KV blocks of so many tokens that the measurement takes.
 func (o *CardOptions) Blocks(blockTokens int) int {
 	most := 0
 	each := func(streams, tokens int) {
@@ -97,7 +96,7 @@ func (o *CardOptions) Blocks(blockTokens int) int {
 	return most
 }
 
-// room is the tokens that a decode measurement adds.
+// room returns the tokens that a decode measurement adds.
 func (o *CardOptions) room() int { return o.Decode + warmup + 2 }
 
 // RunCard measures a model on a card.
@@ -157,8 +156,8 @@ type chainer interface {
 	Chain(b *stages.Step, n int, read func(step int, st *stages.State) error) error
 }
 
-// cardDecode measures streams at a depth: the time from one step's tokens to the next's,
-// with the next step always enqueued already.
+// cardDecode measures streams at a depth: the time from one step's tokens to the next's, with the
+// next step always enqueued already.
 func (b *bench) cardDecode(r *CardReport, o *CardOptions, streams, context int) error {
 	b.tell("decode, %d streams at %d tokens", streams, context)
 	q, _, err := b.start(streams, context, o.room())

@@ -9,8 +9,7 @@ import (
 	"krater/bench/plot"
 )
 
-// TestCardCharts: every figure of a report is drawn, streams apart, and the files can be
-// made.
+// TestCardCharts: every figure of a report is drawn, streams apart, and the files can be made.
 func TestCardCharts(t *testing.T) {
 	r := &CardReport{
 		Prefill: []CardPrefill{{Tokens: 512, TokS: 40000}, {Tokens: 2048, TokS: 60000}},
@@ -29,8 +28,7 @@ func TestCardCharts(t *testing.T) {
 	}
 }
 
-// TestCardParts: operators by falling time within a step, steps in the order of their
-// measuring.
+// TestCardParts: operators by falling time within a step, steps in the order of their measuring.
 func TestCardParts(t *testing.T) {
 	r := &CardReport{Operators: []CardPart{{Of: "b", Op: "x", MS: 1}, {Of: "b", Op: "y", MS: 3}, {Of: "a", Op: "z", MS: 2}, {Of: "a", Op: "w", MS: 9}}}
 	var text strings.Builder

@@ -1,5 +1,5 @@
-// Package model measures a loaded model: decode by depth and streams, prefill by length,
-// and where the time goes. Plain reads of memory take turns with decode steps.
+// Package model measures a loaded model: decode by depth and streams, prefill by length, and where
+// the time goes. Plain reads of memory take turns with decode steps.
 package model
 
 import (
@@ -39,7 +39,7 @@ const (
 	contextMax  = 32 // steps at a depth
 )
 
-// Positions is how many tokens a lone sequence takes at most.
+// Positions returns the number of tokens a lone sequence takes at most.
 func (o *Options) Positions() int {
 	n := prompt
 	for _, l := range slices.Concat(o.Prefill, o.Context) {
@@ -48,7 +48,7 @@ func (o *Options) Positions() int {
 	return n + 2*o.Decode + 1
 }
 
-// Blocks is the number of KV blocks of so many tokens that the measurement takes.
+// Blocks returns the number of KV blocks of so many tokens that the measurement takes.
 func (o *Options) Blocks(blockTokens int) int {
 	each := func(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }
 	streams := 1
@@ -106,8 +106,8 @@ func (b *bench) tell(format string, args ...any) {
 	}
 }
 
-// look reads memory once by every loop, looks at the cores and gives the regime
-// since the last look.
+// look reads memory once by every loop, looks at the cores and gives the regime since the last
+// look.
 func (b *bench) look() string {
 	for range cpu.ReadLoops {
 		b.reader.Window(b.memory[b.at:][:read.WindowBytes])
@@ -129,8 +129,7 @@ type sequences struct {
 	pos   int
 }
 
-// start puts n prompts of length tokens into the cache and gives the time of
-// their steps.
+// start puts n prompts of length tokens into the cache and gives the time of their steps.
 func (b *bench) start(n, length, room int) (*sequences, time.Duration, error) {
 	lim := b.run.Limits()
 	each := (length + room + lim.BlockTokens - 1) / lim.BlockTokens
@@ -151,8 +150,8 @@ func (b *bench) start(n, length, room int) (*sequences, time.Duration, error) {
 	return q, took, err
 }
 
-// prefill puts a prompt a span into the cache: a lone one in chunks, several
-// together in as many rows a step.
+// prefill puts a prompt a span into the cache: a lone one in chunks, several together in as many
+// rows a step.
 func (b *bench) prefill(spans []stages.Span, length int) (took time.Duration, err error) {
 	chunk := min(max(1, b.o.Chunk), b.run.Limits().Tokens)
 	for len(spans) > 0 {
@@ -225,8 +224,7 @@ func (b *bench) forward(q *sequences) (time.Duration, error) {
 	})
 }
 
-// steps decodes n tokens of every sequence and gives the times in ms, with looks
-// in between.
+// steps decodes n tokens of every sequence and gives the times in ms, with looks in between.
 func (b *bench) steps(q *sequences, n int) (*stat.Series, error) {
 	s := &stat.Series{}
 	if _, err := b.forward(q); err != nil { // scratch memory, first use of code

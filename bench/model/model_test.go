@@ -14,8 +14,8 @@ import (
 	"krater/stages"
 )
 
-// TestReport: the arithmetic of a report of made-up steps. Of ten steps six had
-// two cores and took 10 ms for 300 MB; reads then gave 40 GB/s.
+// TestReport: the arithmetic of a report of made-up steps. Of ten steps six had two cores and took
+// 10 ms for 300 MB; reads then gave 40 GB/s.
 func TestReport(t *testing.T) {
 	dev, err := cpu.New(cpu.Options{Threads: 1})
 	if err != nil {
@@ -119,8 +119,8 @@ func (r *rows) Step(b *stages.Step, _ stages.Probe, read func(*stages.State) err
 	return read(nil)
 }
 
-// TestStart: every sequence gets its own prompt once, in order, within the rows of
-// a step, and its last row alone is wanted.
+// TestStart: every sequence gets its own prompt once, in order, within the rows of a step, and its
+// last row alone is wanted.
 func TestStart(t *testing.T) {
 	for _, c := range []struct{ streams, length, chunk int }{{1, 50, 7}, {5, 16, 33}, {5, 16, 3}, {3, 10, 1000}} {
 		r := &rows{lim: stages.Limits{Tokens: 40, Seqs: 8, Blocks: 100, BlockTokens: 4, Context: 99}, seen: map[uint64][]int32{}}

@@ -13,9 +13,9 @@ import (
 	"krater/bench/stat"
 )
 
-// Report is what was measured. Times are in milliseconds, rates in GB/s (10^9
-// bytes) of weights and KV cache, ratios to the median of plain reads in the same
-// seconds and regime. Speeds are of medians.
+// Report is what was measured. Times are in milliseconds, rates in GB/s (10^9 bytes) of weights and
+// KV cache, ratios to the median of plain reads in the same seconds and regime. Speeds are of
+// medians.
 type Report struct {
 	Threads int    `json:"threads"`
 	Level   string `json:"level"`
@@ -24,8 +24,8 @@ type Report struct {
 	DecodeGBps  float64 `json:"decode_gbps"`
 	ReadGBps    float64 `json:"read_gbps"`
 	DecodeRatio float64 `json:"decode_ratio"`
-	// BestRatio compares the quiet moments of both: the steps that 10 % are faster
-	// than, and the P90 of reads.
+	// BestRatio compares the quiet moments of both: the steps that 10 % are faster than, and the
+	// P90 of reads.
 	BestRatio    float64   `json:"decode_ratio_best"`
 	BytesPerStep int64     `json:"decode_bytes"`
 	Regime       string    `json:"regime,omitempty"` // the one that most steps were in
@@ -126,7 +126,7 @@ type Scaling struct {
 	Regime   string  `json:"regime,omitempty"`
 }
 
-// Of is the part of a report that Scaling shows.
+// Of returns the part of a report that Scaling shows.
 func (r *Report) Of() Scaling {
 	return Scaling{r.Threads, r.DecodeTokS, r.DecodeGBps, r.ReadGBps, r.DecodeRatio, r.Regime}
 }
@@ -180,7 +180,7 @@ func compare(a, b float64) int {
 	return 0
 }
 
-// stage is the mean of n steps that took all milliseconds together.
+// stage returns the mean of n steps that took all milliseconds together.
 func stage(name string, d time.Duration, bytes int64, all float64, n int) Stage {
 	return Stage{name, ms(d) / float64(n), stat.Ratio(ms(d), all), float64(bytes) / 1e6 / float64(n), stat.Ratio(float64(bytes)/1e6, ms(d))}
 }
@@ -231,7 +231,7 @@ func (r *Report) batch(streams int, s *stat.Series, reader *read.Reader, spent [
 	r.Batch = append(r.Batch, Batch{streams, tokS, gbps, ratio, steps(in)})
 }
 
-// Tables are the figures for people.
+// Tables returns the figures for people.
 func (r *Report) Tables() []stat.Table {
 	d := stat.Table{
 		Title: fmt.Sprintf("Decode, %d threads, level %s: %.1f MB a step, memory read %s GB/s (%s)%s", r.Threads, r.Level,
@@ -281,7 +281,7 @@ func (r *Report) regimes() string {
 	return "; " + strings.Join(parts, "; ")
 }
 
-// stageTable is the breakdown of a decode step and of the prompts, in one.
+// stageTable returns the breakdown of a decode step and of the prompts, in one.
 func (r *Report) stageTable() stat.Table {
 	t := stat.Table{Title: "Where the time goes", Columns: []string{"stage", "decode ms", "share", "MB", "GB/s"}}
 	for _, p := range r.Prefill {
@@ -308,8 +308,8 @@ func (r *Report) stageTable() stat.Table {
 // Text writes all tables.
 func (r *Report) Text(w io.Writer) error { return stat.Text(w, r.Tables()) }
 
-// Charts are prefill by length, decode by threads and by depth where they were
-// measured, and the breakdown of a decode step.
+// Charts are prefill by length, decode by threads and by depth where they were measured, and the
+// breakdown of a decode step.
 func (r *Report) Charts() []plot.Chart {
 	var charts []plot.Chart
 	line := func(title, x, name string, n int, at func(i int) (float64, float64)) {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// kind is a block format of GGUF (ggml's ggml.h and ggml-common.h): its number,
-// values and bytes of a block.
+// kind is a block format of GGUF (ggml's ggml.h and ggml-common.h): its number, values and bytes of
+// a block.
 type kind struct{ id, values, bytes uint64 }
 
 var (
@@ -82,7 +82,7 @@ func (f *file) check() error {
 	return nil
 }
 
-// bytes is the size of all tensors.
+// bytes returns the size of all tensors.
 func (f *file) bytes() (n uint64) {
 	for _, t := range f.tensors {
 		n += t.size()
@@ -90,8 +90,8 @@ func (f *file) bytes() (n uint64) {
 	return n
 }
 
-// tokenBytes is what a decoded token reads of them: everything but the embedding,
-// and of the experts those of one token.
+// tokenBytes returns what a decoded token reads of them: everything but the embedding, and of the
+// experts those of one token.
 func (f *file) tokenBytes() (n uint64) {
 	for _, t := range f.tensors {
 		switch {
@@ -236,7 +236,7 @@ func (k kind) scale(block []byte) {
 	}
 }
 
-// half is a float16 of a positive number in its normal range, cut off.
+// half returns a float16 of a positive number in its normal range, cut off.
 func half(v float32) uint16 {
 	b := math.Float32bits(v)
 	return uint16((b>>23)-127+15)<<10 | uint16(b>>13&0x3ff)

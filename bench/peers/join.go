@@ -37,8 +37,8 @@ type ourReport struct {
 	} `json:"prefill"`
 }
 
-// speed is a sample of tokens a second. The plateau is the median of the faster
-// half: what a shared machine gives when it gives anything.
+// speed is a sample of tokens a second. The plateau is the median of the faster half: what a shared
+// machine gives when it gives anything.
 type speed struct {
 	N       int     `json:"n"`
 	P50     float64 `json:"p50"`
@@ -83,8 +83,7 @@ func (t test) name() string {
 	return fmt.Sprintf("prefill %d", t.prompt)
 }
 
-// warmUp samples at the start of a run are left out: the peer repacks weights
-// then.
+// warmUp samples at the start of a run are left out: the peer repacks weights then.
 const warmUp = 15
 
 // join compares reports and writes a table or JSON.
@@ -152,8 +151,8 @@ func read[T any](list string, each func(T)) error {
 	return nil
 }
 
-// readTheirs adds the samples of llama-bench up; block is the number of tokens it
-// decodes in a sample.
+// readTheirs adds the samples of llama-bench up; block is the number of tokens it decodes in a
+// sample.
 func readTheirs(list string, samples map[test]stat.Sample, j *joined) (block int, err error) {
 	block = 1
 	err = read(list, func(all []theirReport) {

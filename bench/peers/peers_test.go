@@ -51,8 +51,8 @@ func (r *reader) value() any {
 	}
 }
 
-// TestWrite reads a file back: header, keys, tensors where the table says, blocks
-// with the scales they should have.
+// TestWrite reads a file back: header, keys, tensors where the table says, blocks with the scales
+// they should have.
 func TestWrite(t *testing.T) {
 	f := &file{}
 	f.add("norm", f32, 5)
@@ -132,8 +132,8 @@ func write(t *testing.T, name, text string) string {
 	return path
 }
 
-// TestJoin: decode is compared over the same number of tokens, without the
-// peer's first samples, and only what both measured.
+// TestJoin: decode is compared over the same number of tokens, without the peer's first samples,
+// and only what both measured.
 func TestJoin(t *testing.T) {
 	theirs := write(t, "theirs.json", `[
 		{"n_prompt": 0, "n_gen": 2, "n_depth": 0, "n_threads": 2, "model_type": "deepseek2 Q4_0", "samples_ts": [1, 20, 24, 25]},

@@ -2,8 +2,8 @@ package main
 
 import "fmt"
 
-// The sizes of DeepSeek-V2-Lite (its config.json), but for the vocabulary, which
-// is smaller so that the head does not hide the rest.
+// The sizes of DeepSeek-V2-Lite (its config.json), but for the vocabulary, which is smaller so that
+// the head does not hide the rest.
 const (
 	layers     = 27 // by which llama.cpp knows that there is no q_lora_rank
 	hidden     = 2048
@@ -20,10 +20,9 @@ const (
 	vocab      = 32000
 )
 
-// lite is the model as GGUF names its parts (architecture deepseek2, kv_b_proj
-// split into k_b and v_b). kind q4_0 keeps every matrix so; q4_k as converters do
-// it: Q5_0 where a row is no multiple of 256, k_b in Q8_0.
-// Fewer experts make a smaller file of which a token reads as much.
+// lite returns the model as GGUF names its parts (architecture deepseek2, kv_b_proj split into k_b
+// and v_b). kind q4_0 keeps every matrix so; q4_k as converters do it: Q5_0 where a row is no
+// multiple of 256, k_b in Q8_0. Fewer experts make a smaller file of which a token reads as much.
 func lite(kind string, experts int) (*file, error) {
 	if kind != "q4_0" && kind != "q4_k" {
 		return nil, fmt.Errorf("gguf: type %q is neither q4_0 nor q4_k", kind)

@@ -11,8 +11,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Curves are lines from (0, 0) to (100, 100), both in percent: what the largest part
-// of something makes up of it. A dashed diagonal is where all parts are alike.
+// Curves are lines from (0, 0) to (100, 100), both in percent: what the largest part of something
+// makes up of it. A dashed diagonal is where all parts are alike.
 type Curves struct {
 	Title, X, Y string
 	Lines       []Curve // in an order that their colours show
@@ -25,8 +25,7 @@ type Curve struct {
 	Y    []float64 // percent, at equal distances from 0 to 100 of X
 }
 
-// namesMost is how many lines the legend names; of more it names as many, evenly
-// spread.
+// namesMost is how many lines the legend names; of more it names as many, evenly spread.
 const namesMost = 7
 
 func (c *Curves) size() vg.Length { return height }
@@ -93,7 +92,7 @@ func lineOf(c Curve) (*plotter.Line, error) {
 	return plotter.NewLine(points)
 }
 
-// namedLines are those of n lines that the legend names.
+// namedLines returns the indices of the lines, of n, that the legend names.
 func namedLines(n int) map[int]bool {
 	named := map[int]bool{}
 	for i := range min(n, namesMost) {
@@ -106,8 +105,8 @@ func namedLines(n int) map[int]bool {
 	return named
 }
 
-// sequential goes from dark to light, its lightness with it (five of matplotlib's
-// viridis, without the yellow that does not show on white).
+// sequential goes from dark to light, its lightness with it (five of matplotlib's viridis, without
+// the yellow that does not show on white).
 var sequential = []color.RGBA{
 	{0x44, 0x01, 0x54, 0xff}, {0x3b, 0x52, 0x8b, 0xff}, {0x21, 0x91, 0x8c, 0xff}, {0x5e, 0xc9, 0x62, 0xff}, {0xb5, 0xde, 0x2b, 0xff},
 }

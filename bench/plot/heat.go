@@ -12,8 +12,8 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Heat is a matrix drawn as colours: how many times an even share something is. 1 is
-// the pale middle of the scale, more is red, less is blue, nothing is grey.
+// Heat is a matrix drawn as colours: how many times an even share something is. 1 is the pale
+// middle of the scale, more is red, less is blue, nothing is grey.
 type Heat struct {
 	Title  string
 	X, Y   string      // what columns and rows are
@@ -21,8 +21,7 @@ type Heat struct {
 	Values [][]float64 // [rows][columns], 0 or more; columns are numbered from 0
 }
 
-// Sizes of a matrix. A cell keeps at least three pixels' height, and few rows do not
-// make a band.
+// Sizes of a matrix. A cell keeps at least three pixels' height, and few rows do not make a band.
 const (
 	cellLeast  = 3 * vg.Millimeter
 	cellMost   = 11 * vg.Millimeter
@@ -62,7 +61,7 @@ func (h *Heat) check() error {
 	return nil
 }
 
-// top is the upper end of the scale; the lower one is as far from 1.
+// top returns the upper end of the scale; the lower one is as far from 1.
 func (h *Heat) top() float64 {
 	top := float64(scaleLeast)
 	for _, row := range h.Values {
@@ -101,8 +100,8 @@ func (h *Heat) draw(c draw.Canvas) error {
 	return nil
 }
 
-// steps are ticks at every n-th of count places, so that there are not more than most;
-// n is 1, 2, 4, ...
+// steps are ticks at every n-th of count places, so that there are not more than most; n is 1, 2,
+// 4, ...
 func steps(count, most int, label func(int) string) plot.ConstantTicks {
 	n := 1
 	for (count+n-1)/n > most {
@@ -129,8 +128,8 @@ type cells struct {
 	top    float64
 }
 
-// seam is how far a cell reaches into those to its right and below, which cover it: so
-// no background shows where they share a pixel.
+// seam is how far a cell reaches into those to its right and below, which cover it: so no
+// background shows where they share a pixel.
 const seam = vg.Length(1)
 
 // Plot implements plot.Plotter.
@@ -191,15 +190,15 @@ func scale(c draw.Canvas, r vg.Rectangle, top float64, font text.Style) {
 // neverColor is that of 0.
 var neverColor = color.RGBA{0x8c, 0x8c, 0x8c, 0xff}
 
-// diverging goes from little over even to much, for most colour-blind readers too
-// (ColorBrewer's RdBu of 11, turned round).
+// diverging goes from little over even to much, for most colour-blind readers too (ColorBrewer's
+// RdBu of 11, turned round).
 var diverging = []color.RGBA{
 	{0x05, 0x30, 0x61, 0xff}, {0x21, 0x66, 0xac, 0xff}, {0x43, 0x93, 0xc3, 0xff}, {0x92, 0xc5, 0xde, 0xff}, {0xd1, 0xe5, 0xf0, 0xff},
 	{0xf7, 0xf7, 0xf7, 0xff}, {0xfd, 0xdb, 0xc7, 0xff}, {0xf4, 0xa5, 0x82, 0xff}, {0xd6, 0x60, 0x4d, 0xff}, {0xb2, 0x18, 0x2b, 0xff},
 	{0x67, 0x00, 0x1f, 0xff},
 }
 
-// heatColor is the colour of v times an even share on a scale from 1/top to top.
+// heatColor returns the colour of v times an even share on a scale from 1/top to top.
 func heatColor(v, top float64) color.RGBA {
 	if v == 0 {
 		return neverColor
@@ -207,7 +206,7 @@ func heatColor(v, top float64) color.RGBA {
 	return between(diverging, (math.Log2(v)/math.Log2(top)+1)/2)
 }
 
-// between is the colour at a place of a row of colours, 0 to 1.
+// between returns the colour at a place of a row of colours, 0 to 1.
 func between(colors []color.RGBA, at float64) color.RGBA {
 	at = min(max(at, 0), 1) * float64(len(colors)-1)
 	i := min(int(at), len(colors)-2)

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// matrix is a heat of so many rows and columns, its values rising from 0.
+// matrix returns a heat of so many rows and columns, its values rising from 0.
 func matrix(rows, columns int) *Heat {
 	h := &Heat{Title: "experts by heat", X: "expert", Y: "layer"}
 	for r := range rows {
@@ -38,8 +38,8 @@ func drawn(t *testing.T, f ...Figure) image.Image {
 	return picture
 }
 
-// TestHeatCells: every cell of a picture has the colour of its value, in the order of
-// rows from the top and of columns from the left, and nothing else is between them.
+// TestHeatCells: every cell of a picture has the colour of its value, in the order of rows from the
+// top and of columns from the left, and nothing else is between them.
 func TestHeatCells(t *testing.T) {
 	for _, size := range [][2]int{{1, 8}, {6, 32}, {26, 64}} {
 		h := matrix(size[0], size[1])
@@ -50,8 +50,8 @@ func TestHeatCells(t *testing.T) {
 			}
 		}
 		picture := drawn(t, h)
-		// The matrix begins at the first grey pixel (the cell of 0) and ends before the
-		// scale, whose grey is lower.
+		// The matrix begins at the first grey pixel (the cell of 0) and ends before the scale,
+		// whose grey is lower.
 		at, to := area(picture)
 		cell := image.Pt(to.X-at.X, to.Y-at.Y)
 		for r, row := range h.Values {
@@ -74,8 +74,8 @@ func TestHeatCells(t *testing.T) {
 	}
 }
 
-// area finds the matrix in a picture of one heat: what is neither white nor of the
-// axes, left of the scale.
+// area finds the matrix in a picture of one heat: what is neither white nor of the axes, left of
+// the scale.
 func area(p image.Image) (from, to image.Point) {
 	grey := func(x, y int) bool { return color.RGBAModel.Convert(p.At(x, y)) == neverColor }
 	b := p.Bounds()
@@ -101,8 +101,8 @@ func area(p image.Image) (from, to image.Point) {
 	return
 }
 
-// TestHeatScale: the scale grows with what is to be shown, by powers of two up to a
-// bound, its middle is even, and more is always another colour.
+// TestHeatScale: the scale grows with what is to be shown, by powers of two up to a bound, its
+// middle is even, and more is always another colour.
 func TestHeatScale(t *testing.T) {
 	for largest, want := range map[float64]float64{0: 4, 1: 4, 4: 4, 4.1: 8, 31: 32, 64: 64, 1000: 64} {
 		if got := (&Heat{Values: [][]float64{{0, largest}}}).top(); got != want {
@@ -123,8 +123,8 @@ func TestHeatScale(t *testing.T) {
 	}
 }
 
-// TestFigures: names of rows, legend and scale are in the picture, few enough to be
-// read, and the same data gives the same bytes.
+// TestFigures: names of rows, legend and scale are in the picture, few enough to be read, and the
+// same data gives the same bytes.
 func TestFigures(t *testing.T) {
 	curves := &Curves{Title: "skew", X: "experts", Y: "rows", Main: Curve{"all layers", []float64{0, 70, 100}}}
 	for i := range 58 {

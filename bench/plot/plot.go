@@ -1,5 +1,5 @@
-// Package plot draws the figures of benchmarks and heat maps: grouped bars, lines,
-// matrices as colours, curves, as SVG or PNG. The same data gives the same bytes.
+// Package plot draws the figures of benchmarks and heat maps: grouped bars, lines, matrices as
+// colours, curves, as SVG or PNG. The same data gives the same bytes.
 package plot
 
 import (
@@ -16,9 +16,9 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Chart is the data of one figure. With Categories it has bars, a group for each
-// category and in it a bar for each series; without, lines with points, or, where
-// Dense, lines of so many that neither points nor ticks at each can be told apart.
+// Chart is the data of one figure. With Categories it has bars, a group for each category and in it
+// a bar for each series; without, lines with points, or, where Dense, lines of so many that neither
+// points nor ticks at each can be told apart.
 type Chart struct {
 	Title      string   `json:"title"`
 	X          string   `json:"x,omitempty"`
@@ -54,8 +54,7 @@ const (
 // Formats are the endings of files that Save can write.
 var Formats = []string{".svg", ".png"}
 
-// CheckPath tells before a long measurement whether Save can write a file of
-// this name.
+// CheckPath tells before a long measurement whether Save can write a file of this name.
 func CheckPath(path string) error {
 	for _, f := range Formats {
 		if strings.EqualFold(filepath.Ext(path), f) {

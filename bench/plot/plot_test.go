@@ -16,8 +16,8 @@ var examples = []Chart{
 	{Title: "prefill by length", X: "tokens", Y: "tokens/s", Series: []Series{{Name: "prefill", X: []float64{512, 2048, 8192}, Y: []float64{80, 75, 60}}}},
 }
 
-// TestWrite: the same bytes every time, all names in the picture, and nothing
-// but the data makes the difference.
+// TestWrite: the same bytes every time, all names in the picture, and nothing but the data makes
+// the difference.
 func TestWrite(t *testing.T) {
 	other := append([]Chart{}, examples...)
 	other[1].Series = []Series{{Name: "prefill", X: []float64{512, 2048, 8192}, Y: []float64{80, 75, 61}}}
@@ -52,8 +52,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestDense: lines of many points have no dots; on a logarithmic axis a decade is as
-// wide as the next.
+// TestDense: lines of many points have no dots; on a logarithmic axis a decade is as wide as the
+// next.
 func TestDense(t *testing.T) {
 	c := Chart{Title: "latency", X: "ms", Y: "%", Dense: true, LogX: true, Series: []Series{{Name: "chat"}}}
 	for i := range 300 {

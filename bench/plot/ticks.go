@@ -8,8 +8,8 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// ticks are the marks of an axis of numbers. An axis has labelsLeast labels or more,
-// whatever its range is.
+// ticks are the marks of an axis of numbers. An axis has labelsLeast labels or more, whatever its
+// range is.
 type ticks struct {
 	log bool
 	at  []float64 // where labels stand if they have room; nil: at round numbers
@@ -40,8 +40,8 @@ func (t ticks) Ticks(from, to float64) []plot.Tick {
 	return roundTicks(from, to, labelsLeast+1)
 }
 
-// roundTicks are ticks at multiples of the widest step of 1, 2 or 5 times a power of ten
-// of which least or more are in a range.
+// roundTicks are ticks at multiples of the widest step of 1, 2 or 5 times a power of ten of which
+// least or more are in a range.
 func roundTicks(from, to float64, least int) []plot.Tick {
 	for power := int(math.Ceil(math.Log10(to - from))); ; power-- {
 		for _, digit := range []float64{5, 2, 1} {
@@ -79,9 +79,9 @@ func number(v float64, decimals int) string {
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
-// logTicks are ticks of a logarithmic axis at all digits of all powers of ten. Labels have
-// the powers, or 1, 2 and 5 times them, or all digits; a small part of a decade has multiples
-// of a step.
+// logTicks are ticks of a logarithmic axis at all digits of all powers of ten. Labels have the
+// powers, or 1, 2 and 5 times them, or all digits; a small part of a decade has multiples of a
+// step.
 func logTicks(from, to float64) []plot.Tick {
 	low, high := int(math.Floor(math.Log10(from))), int(math.Ceil(math.Log10(to)))
 	every := 1 + (high-low)/labelsMost // of the powers

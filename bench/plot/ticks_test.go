@@ -11,7 +11,7 @@ import (
 	"gonum.org/v1/plot"
 )
 
-// labels are those of an axis that are in its range, in order.
+// labels returns the labels of an axis that are in its range, in order.
 func labels(t *testing.T, a plot.Axis) (list []string) {
 	t.Helper()
 	last := math.Inf(-1)

@@ -1,5 +1,5 @@
-// Package read measures how fast memory is read, in windows that other
-// measurements take turns with: the ceiling of everything that streams weights.
+// Package read measures how fast memory is read, in windows that other measurements take turns
+// with: the ceiling of everything that streams weights.
 package read
 
 import (
@@ -9,8 +9,8 @@ import (
 	"krater/kernels/cpu"
 )
 
-// WindowBytes is the size of a window: about a millisecond, so that some windows
-// of a busy machine meet nothing else.
+// WindowBytes is the size of a window: about a millisecond, so that some windows of a busy machine
+// meet nothing else.
 const WindowBytes = 32 << 20
 
 // Reader keeps the rates of every loop of a device.
@@ -53,7 +53,7 @@ type Loop struct {
 	stat.Summary
 }
 
-// In is the rates of every loop in a state, the best median first.
+// In returns the rates of every loop in a state, the best median first.
 func (r *Reader) In(state string) []Loop {
 	out := make([]Loop, 0, len(r.rates))
 	for i := range r.rates {
@@ -67,8 +67,8 @@ func (r *Reader) In(state string) []Loop {
 	return out
 }
 
-// Best is the loop with the best median in a state, with the best of every
-// percentile of any loop: what memory can give.
+// Best returns the loop with the best median in a state, with the best of every percentile of any
+// loop: what memory can give.
 func (r *Reader) Best(state string) Loop {
 	loops := r.In(state)
 	best := loops[0]

@@ -10,8 +10,8 @@ import (
 type Arrivals struct {
 	// Kind is poisson (exponential gaps), constant, or gamma.
 	Kind string
-	// Shape is of gamma gaps: 1 is Poisson, less comes in bursts, more is more even.
-	// The gaps' standard deviation is 1/sqrt(Shape) of their mean.
+	// Shape is of gamma gaps: 1 is Poisson, less comes in bursts, more is more even. The gaps'
+	// standard deviation is 1/sqrt(Shape) of their mean.
 	Shape float64
 }
 
@@ -42,9 +42,9 @@ func (a Arrivals) Gap(r *rand.Rand, rate float64) float64 {
 	return r.ExpFloat64() / rate
 }
 
-// gamma draws from the gamma distribution of scale 1 (Marsaglia and Tsang, 2000):
-// a normal deviate's cube, kept or thrown away; a shape under 1 is drawn with one
-// more and made smaller by a power of a uniform deviate.
+// gamma draws from the gamma distribution of scale 1 (Marsaglia and Tsang, 2000): a normal
+// deviate's cube, kept or thrown away; a shape under 1 is drawn with one more and made smaller by a
+// power of a uniform deviate.
 func gamma(r *rand.Rand, shape float64) float64 {
 	if shape < 1 {
 		return gamma(r, shape+1) * math.Pow(1-r.Float64(), 1/shape)

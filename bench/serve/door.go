@@ -31,11 +31,10 @@ type Asking struct {
 type Door interface {
 	// Name is the one that Open knows it by.
 	Name() string
-	// Chat tells if it takes messages; else token ids.
+	// Chat reports whether it takes messages; else token ids.
 	Chat() bool
-	// ask sends a and tells w of what comes. It returns when the answer is over, with
-	// what the server counted, or when w or ctx ends it: the connection is then
-	// dropped.
+	// ask sends a and tells w of what comes. It returns when the answer is over, with what the
+	// server counted, or when w or ctx ends it: the connection is then dropped.
 	ask(ctx context.Context, a *Ask, w *watch) (counts, error)
 	// Close ends connections that nobody uses.
 	Close()
@@ -85,7 +84,7 @@ func Open(name, url, key string, hc *http.Client, a Asking) (Door, error) {
 	return nil, fmt.Errorf("door %q: want one of %s", name, strings.Join(Doors, ", "))
 }
 
-// Transport is an HTTP client for so many streams at a time: each is a connection.
+// Transport returns an HTTP client for so many streams at a time: each is a connection.
 func Transport(streams int) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		MaxIdleConns: streams, MaxIdleConnsPerHost: streams, IdleConnTimeout: 30 * time.Second,
@@ -208,8 +207,8 @@ func (d *chatDoor) ask(ctx context.Context, a *Ask, w *watch) (counts, error) {
 	}, w)
 }
 
-// follow reads a stream of server-sent events to its end; any other end drops the
-// connection, which a mere Close might read on for a while to use it again.
+// follow reads a stream of server-sent events to its end; any other end drops the connection, which
+// a mere Close might read on for a while to use it again.
 func follow[T any](next func() (*T, error), drop func(), look func(*T) (text, tokens int, u *api.Usage), w *watch) (_ counts, err error) {
 	defer func() {
 		if err != nil {

@@ -38,7 +38,7 @@ func (b *Bounds) UnmarshalText(text []byte) (err error) {
 // MarshalText implements encoding.TextMarshaler.
 func (b Bounds) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
 
-// String is the flag's value again.
+// String returns the flag's value again.
 func (b Bounds) String() string {
 	var parts []string
 	for _, x := range []struct {
@@ -52,10 +52,10 @@ func (b Bounds) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Any tells if something is bounded.
+// Any reports whether something is bounded.
 func (b Bounds) Any() bool { return b != Bounds{} }
 
-// Keeps tells if a request that came to its end kept all bounds.
+// Keeps reports whether a request that came to its end kept all bounds.
 func (b Bounds) Keeps(r *Record) bool {
 	within := func(seconds float64, d time.Duration) bool { return d == 0 || seconds <= d.Seconds() }
 	return within(r.TTFT, b.TTFT) && within(r.TPOT, b.TPOT) && within(r.E2E, b.E2E)

@@ -4,17 +4,17 @@ import (
 	"math"
 )
 
-// The places of a Histogram: each is a factor wider than the one before, from
-// a microsecond to a day.
+// The places of a Histogram: each is a factor wider than the one before, from a microsecond to a
+// day.
 const (
 	histLeast  = 1e-6
 	histFactor = 1.005
 	histPlaces = 5050
 )
 
-// Histogram counts values over a fixed number of places, however many there are:
-// a load of an hour has millions of gaps between tokens. Percentiles are right to
-// half of histFactor-1 (0.25 %); least, most and sum are exact. Values are seconds.
+// Histogram counts values over a fixed number of places, however many there are: a load of an hour
+// has millions of gaps between tokens. Percentiles are right to half of histFactor-1 (0.25 %);
+// least, most and sum are exact. Values are seconds.
 type Histogram struct {
 	N        int
 	Sum      float64
@@ -46,7 +46,7 @@ func place(v float64) int {
 	return min(histPlaces-1, 1+int(math.Log(v/histLeast)/math.Log(histFactor)))
 }
 
-// middle is the value that a place stands for.
+// middle returns the value that a place stands for.
 func middle(i int) float64 {
 	if i == 0 {
 		return histLeast
@@ -54,7 +54,7 @@ func middle(i int) float64 {
 	return histLeast * math.Pow(histFactor, float64(i)-0.5)
 }
 
-// Percentile is the value that a share q does not exceed, by rank; 0 of nothing.
+// Percentile returns the value that a share q does not exceed, by rank; 0 of nothing.
 func (h *Histogram) Percentile(q float64) float64 {
 	if h.N == 0 {
 		return 0

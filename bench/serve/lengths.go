@@ -57,7 +57,7 @@ func (l *Lengths) UnmarshalText(text []byte) (err error) {
 // MarshalText implements encoding.TextMarshaler.
 func (l Lengths) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// String is the flag's value again.
+// String returns the flag's value again.
 func (l Lengths) String() string {
 	if l.kind == "fixed" {
 		return strconv.FormatFloat(l.a, 'f', -1, 64)
@@ -65,7 +65,7 @@ func (l Lengths) String() string {
 	return fmt.Sprintf("%s:%v:%v", l.kind, l.a, l.b)
 }
 
-// Draw gives a number of tokens, at least 1.
+// Draw returns a number of tokens, at least 1.
 func (l Lengths) Draw(r *rand.Rand) int {
 	switch l.kind {
 	case "uniform":

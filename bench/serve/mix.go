@@ -11,31 +11,30 @@ import (
 
 // Mix says what is asked.
 type Mix struct {
-	// ShareGPT makes conversations that resemble that data set instead of single
-	// questions; Prompt and Answer are then of its turns.
+	// ShareGPT makes conversations that resemble that data set instead of single questions; Prompt
+	// and Answer are then of its turns.
 	ShareGPT bool
 	Prompt   Lengths // tokens of a prompt, the chat template's among them
 	Answer   Lengths // tokens of an answer, all of which are generated
-	// Prefix is a system prompt of so many tokens before a share of the prompts, the
-	// same one for all.
+	// Prefix is a system prompt of so many tokens before a share of the prompts, the same one for
+	// all.
 	Prefix      int
 	PrefixShare float64
-	// Disconnect and Cancel are the shares of requests whose client drops the
-	// connection at a random token, or gives the request up.
+	// Disconnect and Cancel are the shares of requests whose client drops the connection at a
+	// random token, or gives the request up.
 	Disconnect, Cancel float64
 	Seed               uint64
 }
 
-// What a conversation of ShareGPT is like. Mean lengths of questions and answers are
-// those that the vLLM paper (Kwon et al., 2023) gives for its sample; how they are
-// spread and how many turns there are is a plain model of them: logarithms of
-// normal shape, a geometric number of turns.
+// What a conversation of ShareGPT is like. Mean lengths of questions and answers are those that the
+// vLLM paper (Kwon et al., 2023) gives for its sample; how they are spread and how many turns there
+// are is a plain model of them: logarithms of normal shape, a geometric number of turns.
 const (
 	ShareGPTPrompt = "lognormal:161:1.3"
 	ShareGPTAnswer = "lognormal:338:0.9"
 	turnsMean      = 3.5
-	// talks is how many conversations are open at a time: the next request belongs
-	// to one of them at random.
+	// talks is how many conversations are open at a time: the next request belongs to one of them
+	// at random.
 	talks = 16
 )
 
@@ -61,9 +60,8 @@ type Ask struct {
 	Leave    int // at which token of the answer, from 1
 }
 
-// Source makes requests, the same ones for the same seed and lane. It goes on where it
-// stopped, so one load does not repeat the prompts of the load before. Safe for concurrent
-// use.
+// Source makes requests, the same ones for the same seed and lane. It goes on where it stopped, so
+// one load does not repeat the prompts of the load before. Safe for concurrent use.
 type Source struct {
 	mix    Mix
 	words  *Words
@@ -83,8 +81,8 @@ type talk struct {
 	past                [][]int32 // words of questions and answers by turns
 }
 
-// NewSource checks the mix. Chat sources make messages, others token ids. Sources of
-// different lanes share nothing but the prefix.
+// NewSource checks the mix. Chat sources make messages, others token ids. Sources of different
+// lanes share nothing but the prefix.
 func NewSource(m Mix, w *Words, chat bool, lane int) (*Source, error) {
 	for _, share := range []struct {
 		name string
@@ -122,7 +120,7 @@ func (s *Source) Next() *Ask {
 	return a
 }
 
-// pick gives the conversation that goes on.
+// pick returns the conversation that goes on.
 func (s *Source) pick() *talk {
 	if !s.mix.ShareGPT {
 		return s.begin()
@@ -147,10 +145,9 @@ func (s *Source) begin() *talk {
 	return t
 }
 
-// turn makes the next question of t and remembers it with an answer of the same
-// length as the one asked for. The answer in the history is made up, not what the
-// server said: a load must not depend on what it measures. It is nil if the context
-// has no room, which a first question always has.
+// turn makes the next question of t and remembers it with an answer of the same length as the one
+// asked for. The answer in the history is made up, not what the server said: a load must not depend
+// on what it measures. It is nil if the context has no room, which a first question always has.
 func (s *Source) turn(t *talk) *Ask {
 	template := 0
 	if s.chat {

@@ -13,8 +13,8 @@ import (
 	"krater/transport/enginetest"
 )
 
-// TestPrompts: the server counts the tokens that a prompt was made to have, for
-// every kind of prompt, over every door.
+// TestPrompts: the server counts the tokens that a prompt was made to have, for every kind of
+// prompt, over every door.
 func TestPrompts(t *testing.T) {
 	for _, door := range Doors {
 		inBubble(t, func(r *rig) {
@@ -34,9 +34,9 @@ func TestPrompts(t *testing.T) {
 	}
 }
 
-// TestPromptsAreNew: no prompt begins as another one did, neither of the same load nor of
-// another load, another door or another run, but for the prefix that was asked for. So
-// nothing else comes from the prefix cache of a server.
+// TestPromptsAreNew: no prompt begins as another one did, neither of the same load nor of another
+// load, another door or another run, but for the prefix that was asked for. So nothing else comes
+// from the prefix cache of a server.
 func TestPromptsAreNew(t *testing.T) {
 	const prefix, prompt, begin = 80, 64, 16
 	inBubble(t, func(r *rig) {
@@ -74,7 +74,7 @@ func TestPromptsAreNew(t *testing.T) {
 	})
 }
 
-// asked is a prompt without what a template puts around it, a letter for each token.
+// asked returns a prompt without what a template puts around it, a letter for each token.
 func asked(t *testing.T, p engine.Prompt) (text string) {
 	if p.Chat == nil {
 		for _, id := range p.IDs {
@@ -106,8 +106,8 @@ func source(t *testing.T, m Mix, chat bool) *Source {
 	return s
 }
 
-// TestConversations: turns go on with what was said, in the order of a
-// conversation; the same seed gives the same ones; none outgrows the context.
+// TestConversations: turns go on with what was said, in the order of a conversation; the same seed
+// gives the same ones; none outgrows the context.
 func TestConversations(t *testing.T) {
 	m := Mix{ShareGPT: true, Prompt: Lengths{"lognormal", 161, 1.3}, Answer: Lengths{"lognormal", 338, 0.9}, Prefix: 64, PrefixShare: 0.3, Seed: 4, Disconnect: 0.2, Cancel: 0.1}
 	ids, again, talk := source(t, m, false), source(t, m, false), source(t, m, true)
@@ -164,7 +164,7 @@ func TestConversations(t *testing.T) {
 	}
 }
 
-// sharedIDs are the ids of the system prompt.
+// sharedIDs returns the ids of the system prompt.
 func (s *Source) sharedIDs() []int32 {
 	var out []int32
 	for _, i := range s.shared {

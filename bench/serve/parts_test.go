@@ -10,8 +10,8 @@ import (
 	"krater/bench/stat"
 )
 
-// TestArrivals: gaps have the rate's mean, the spread of their kind, and Poisson's
-// the shape of an exponential.
+// TestArrivals: gaps have the rate's mean, the spread of their kind, and Poisson's the shape of an
+// exponential.
 func TestArrivals(t *testing.T) {
 	const n, rate = 40000, 4.0
 	for _, c := range []struct {
@@ -92,8 +92,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestHistogram: percentiles of many values are those of the values themselves, to
-// half a place, and adding allocates nothing.
+// TestHistogram: percentiles of many values are those of the values themselves, to half a place,
+// and adding allocates nothing.
 func TestHistogram(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	var h Histogram
@@ -163,8 +163,8 @@ func TestTimeline(t *testing.T) {
 	}
 }
 
-// TestTrend: the slope of a line under noise, teeth and outliers, within its own
-// interval, which holds 0 where nothing grows.
+// TestTrend: the slope of a line under noise, teeth and outliers, within its own interval, which
+// holds 0 where nothing grows.
 func TestTrend(t *testing.T) {
 	for _, c := range []struct{ slope, noise float64 }{{0, 5}, {30, 5}, {-20, 2}, {400, 1}} {
 		r := rand.New(rand.NewPCG(7, 8))

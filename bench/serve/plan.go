@@ -12,16 +12,15 @@ import (
 	"krater/transport/client"
 )
 
-// Plan is a whole measurement: loads of one kind one after the other, each through
-// all doors at the same time.
+// Plan is a whole measurement: loads of one kind one after the other, each through all doors at the
+// same time.
 type Plan struct {
 	URL, Key string
 	Doors    []string
 	Asking   Asking
 	Mix      Mix
 	Load     Load // but Door, Source, Rate and Concurrency
-	// Rates of open loops or Concurrency of closed ones, one of both; every door gets
-	// as much.
+	// Rates of open loops or Concurrency of closed ones, one of both; every door gets as much.
 	Rates       []float64
 	Concurrency []int
 	Warmup      int // requests of each door before anything is measured
@@ -184,7 +183,7 @@ func (p *Plan) point(ctx context.Context, r *Report, lanes []*lane, seer *client
 	return ctx.Err()
 }
 
-// describe is the load in words.
+// describe returns the load in words.
 func (p *Plan) describe() string {
 	text := "closed loop"
 	if len(p.Rates) > 0 {

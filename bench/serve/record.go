@@ -63,11 +63,10 @@ type piece struct {
 	tokens int // as the server says; 0: it does not
 }
 
-// gaps divides the time between pieces among the tokens they carry, and calls
-// found with each token's share and how many have it. A chunk of k tokens that
-// comes t after the one before counts k times as t/k: the server joins what a slow
-// reader has not fetched, and tokens without text of their own come with the next
-// one. Tokens that come with the first piece have no gap.
+// gaps divides the time between pieces among the tokens they carry, and calls found with each
+// token's share and how many have it. A chunk of k tokens that comes t after the one before counts
+// k times as t/k: the server joins what a slow reader has not fetched, and tokens without text of
+// their own come with the next one. Tokens that come with the first piece have no gap.
 func (r *Record) gaps(found func(seconds float64, n int)) {
 	for i := 1; i < len(r.pieces); i++ {
 		if n := r.share[i]; n > 0 {
@@ -76,8 +75,8 @@ func (r *Record) gaps(found func(seconds float64, n int)) {
 	}
 }
 
-// divide says how many of all tokens each piece carries: what the server tells of
-// each, or by their bytes, at least one each as far as they go.
+// divide returns the number of of all tokens each piece carries: what the server tells of each, or
+// by their bytes, at least one each as far as they go.
 func divide(pieces []piece, all int) []int {
 	share := make([]int, len(pieces))
 	told, bytes := false, 0

@@ -62,7 +62,7 @@ func (r *Report) Text(w io.Writer) error {
 	return r.notes(w)
 }
 
-// times is the table of one point's latencies.
+// times returns the table of one point's latencies.
 func (p *Point) times() stat.Table {
 	t := stat.Table{
 		Title:   p.name() + ", times in ms",
@@ -82,7 +82,7 @@ func (p *Point) times() stat.Table {
 	return t
 }
 
-// rates is the table over points.
+// rates returns the table over points.
 func (r *Report) rates() stat.Table {
 	t := stat.Table{
 		Title: "Throughput",
@@ -103,7 +103,7 @@ func (r *Report) rates() stat.Table {
 	return t
 }
 
-// ends is the table of how requests ended.
+// ends returns the table of how requests ended.
 func (r *Report) ends() stat.Table {
 	t := stat.Table{
 		Title:   "Requests",
@@ -121,7 +121,7 @@ func (r *Report) ends() stat.Table {
 	return t
 }
 
-// servers is the table of the server's own figures.
+// servers returns the table of the server's own figures.
 func (r *Report) servers() stat.Table {
 	t := stat.Table{
 		Title: "What the server reports",

@@ -14,8 +14,8 @@ import (
 	"krater/transport/server"
 )
 
-// rig is a server with a scripted engine on an in-memory network and a clock of
-// its own: what takes 30 ms takes exactly that.
+// rig is a server with a scripted engine on an in-memory network and a clock of its own: what takes
+// 30 ms takes exactly that.
 type rig struct {
 	t      *testing.T
 	engine *enginetest.Engine
@@ -23,8 +23,8 @@ type rig struct {
 	server *httptest.Server
 }
 
-// inBubble runs a test on the fake clock. At its end no stream of the engine and no
-// goroutine may be left.
+// inBubble runs a test on the fake clock. At its end no stream of the engine and no goroutine may
+// be left.
 func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func inBubble(t *testing.T, test func(*rig)) {
 	})
 }
 
-// transport is an HTTP client for the in-memory network.
+// transport returns an HTTP client for the in-memory network.
 func (r *rig) transport(int) *http.Client {
 	return &http.Client{Transport: &http.Transport{DialContext: r.server.Client().Transport.(*http.Transport).DialContext, MaxIdleConnsPerHost: 64}}
 }
@@ -84,5 +84,5 @@ func (r *rig) paced(n int, queue, first, each time.Duration) {
 	})
 }
 
-// near tells if a figure in milliseconds is within what a histogram's place is wide.
+// near reports whether a figure in milliseconds is within what a histogram's place is wide.
 func near(got, want float64) bool { return got >= want*0.995 && got <= want*1.005 }

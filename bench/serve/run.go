@@ -1,7 +1,7 @@
-// Package serve puts a load on a server of the OpenAI API and measures what its clients
-// see. In an open loop requests arrive by a random process, whether or not the ones before
-// are answered. In a closed loop a fixed number of clients ask again as soon as they are
-// answered. docs/benchmarks.md defines the figures.
+// Package serve puts a load on a server of the OpenAI API and measures what its clients see. In an
+// open loop requests arrive by a random process, whether or not the ones before are answered. In a
+// closed loop a fixed number of clients ask again as soon as they are answered. docs/benchmarks.md
+// defines the figures.
 package serve
 
 import (
@@ -46,9 +46,8 @@ func (l *Load) check() error {
 	return nil
 }
 
-// Run puts the load on the server and waits for the last answer. When ctx ends it
-// sends no more, gives up what runs, and returns the figures of what came to its
-// end.
+// Run puts the load on the server and waits for the last answer. When ctx ends it sends no more,
+// gives up what runs, and returns the figures of what came to its end.
 func (l *Load) Run(ctx context.Context) (*Point, error) {
 	if err := l.check(); err != nil {
 		return nil, err
@@ -79,7 +78,7 @@ type running struct {
 	open int
 }
 
-// next gives the number of the next request; false: there are no more.
+// next returns the number of the next request; false: there are no more.
 func (r *running) next(ctx context.Context) (int, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +89,8 @@ func (r *running) next(ctx context.Context) (int, bool) {
 	return r.sent, true
 }
 
-// arrive sends requests when they are due. Each is made before its time, so that
-// making it delays none.
+// arrive sends requests when they are due. Each is made before its time, so that making it delays
+// none.
 func (r *running) arrive(ctx context.Context) {
 	gaps := rand.New(rand.NewPCG(r.Seed, 0x676170))
 	due := 0.0
@@ -135,8 +134,8 @@ func (r *running) arrive(ctx context.Context) {
 	}
 }
 
-// circle runs the streams of a closed loop. A stream that was refused waits as
-// long as the server said.
+// circle runs the streams of a closed loop. A stream that was refused waits as long as the server
+// said.
 func (r *running) circle(ctx context.Context) {
 	for range r.Concurrency {
 		r.all.Go(func() {
@@ -214,9 +213,9 @@ func (r *running) one(life context.Context, n int, a *Ask, due time.Time) *Recor
 	return rec
 }
 
-// patience is how long a client waits that gives its request up over a door
-// without a word for that: a random share of the usual time to the first token, so
-// that many go while their request waits or their prompt is read.
+// patience returns how long a client waits that gives its request up over a door without a word for
+// that: a random share of the usual time to the first token, so that many go while their request
+// waits or their prompt is read.
 func (r *running) patience(a *Ask) time.Duration {
 	r.tally.mu.Lock()
 	usual := r.tally.p.ttft.Percentile(0.5)

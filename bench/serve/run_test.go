@@ -16,8 +16,8 @@ import (
 	"krater/transport/enginetest"
 )
 
-// TestFigures: an engine of known timings gives exactly the figures that follow
-// from them, through every door.
+// TestFigures: an engine of known timings gives exactly the figures that follow from them, through
+// every door.
 func TestFigures(t *testing.T) {
 	for _, door := range Doors {
 		t.Run(door, func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestFigures(t *testing.T) {
 	}
 }
 
-// TestJoinedTokens: the time before a chunk of several tokens is divided among
-// them, whether the server tells how many they are or not.
+// TestJoinedTokens: the time before a chunk of several tokens is divided among them, whether the
+// server tells how many they are or not.
 func TestJoinedTokens(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		var steps []enginetest.Step
@@ -105,8 +105,7 @@ func TestJoinedTokens(t *testing.T) {
 	})
 }
 
-// TestOpenLoopWaitsForNobody: requests come at their times although none is
-// answered.
+// TestOpenLoopWaitsForNobody: requests come at their times although none is answered.
 func TestOpenLoopWaitsForNobody(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		gate := make(chan struct{})
@@ -126,8 +125,8 @@ func TestOpenLoopWaitsForNobody(t *testing.T) {
 	})
 }
 
-// TestTooManyOpen: what an open loop may not send is counted, and the report says
-// that the load was another.
+// TestTooManyOpen: what an open loop may not send is counted, and the report says that the load was
+// another.
 func TestTooManyOpen(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.paced(2, 0, time.Second, time.Second)
@@ -166,8 +165,8 @@ func TestLate(t *testing.T) {
 	}
 }
 
-// TestClosedLoop: as many streams as asked for, for as long as asked for; the
-// window of throughput ends with the first that finds no more.
+// TestClosedLoop: as many streams as asked for, for as long as asked for; the window of throughput
+// ends with the first that finds no more.
 func TestClosedLoop(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.paced(10, 0, 10*time.Millisecond, 10*time.Millisecond)
@@ -217,8 +216,8 @@ func TestClosedLoop(t *testing.T) {
 	})
 }
 
-// TestRefusals: 429s are counted with the longest wait they ask for, over every
-// door, and are no answers; a closed loop waits as it was told.
+// TestRefusals: 429s are counted with the longest wait they ask for, over every door, and are no
+// answers; a closed loop waits as it was told.
 func TestRefusals(t *testing.T) {
 	for _, door := range Doors {
 		t.Run(door, func(t *testing.T) {
@@ -244,8 +243,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestFaults: clients that disconnect leave at their token, and the engine learns of
-// it; over the WebSocket a cancel ends a response in order.
+// TestFaults: clients that disconnect leave at their token, and the engine learns of it; over the
+// WebSocket a cancel ends a response in order.
 func TestFaults(t *testing.T) {
 	for _, door := range Doors {
 		t.Run(door, func(t *testing.T) {
@@ -302,8 +301,8 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
-// TestManyStreams: a thousand streams at a time from one process, and no record of
-// one that has ended is kept.
+// TestManyStreams: a thousand streams at a time from one process, and no record of one that has
+// ended is kept.
 func TestManyStreams(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.paced(10, 0, 4*time.Second, 10*time.Millisecond)
@@ -355,8 +354,7 @@ func TestOtherServers(t *testing.T) {
 	}
 }
 
-// TestInterrupted: a load that is stopped gives up what runs and reports what came
-// to its end.
+// TestInterrupted: a load that is stopped gives up what runs and reports what came to its end.
 func TestInterrupted(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.paced(10, 0, 100*time.Millisecond, 100*time.Millisecond)

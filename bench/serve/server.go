@@ -9,8 +9,8 @@ import (
 	"krater/transport/client"
 )
 
-// ServerDelta is what the server says of a load in its own metrics: gauges before
-// and after, the most seen at looks in between, and what counters gained.
+// ServerDelta is what the server says of a load in its own metrics: gauges before and after, the
+// most seen at looks in between, and what counters gained.
 type ServerDelta struct {
 	Before  Gauges `json:"before"`
 	After   Gauges `json:"after"`
@@ -54,8 +54,7 @@ var prefixes = []string{"krater:", "vllm:"}
 // scrape is a look at /metrics.
 type scrape struct{ client.Metrics }
 
-// get is a sample's sum over its labels, whatever program's it is; counters may end
-// in _total.
+// get returns a sample's sum over its labels, whatever program's it is; counters may end in _total.
 func (s scrape) get(name string) (float64, bool) {
 	for _, p := range prefixes {
 		for _, full := range []string{p + name, p + name + "_total"} {
@@ -74,7 +73,7 @@ func (s scrape) gauges() Gauges {
 	return Gauges{int(running), int(waiting), kv}
 }
 
-// finished is how many requests ended for a reason.
+// finished returns the number of requests ended for a reason.
 func (s scrape) finished(reason string) float64 {
 	sum := 0.0
 	for key, v := range s.Metrics {
@@ -129,8 +128,7 @@ func observe(ctx context.Context, c *client.Client, every time.Duration) *observ
 	return o
 }
 
-// end looks a last time and gives the difference; nil if the server does not
-// answer any more.
+// end looks a last time and gives the difference; nil if the server does not answer any more.
 func (o *observer) end(ctx context.Context) *ServerDelta {
 	o.stop()
 	o.done.Wait()

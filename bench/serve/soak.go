@@ -21,9 +21,9 @@ type Watcher struct {
 	PID    int           // reads memory and files of /proc; 0: process_* of /metrics
 	Every  time.Duration // between two looks
 	Rest   time.Duration // how long the server may take to come to rest
-	// Slope is the growth of memory in MB an hour that is no leak yet, Slack what the
-	// fitted line must rise in all, so that a short run does not take a heap that finds
-	// its size for a leak; in MB.
+	// Slope is the growth of memory in MB an hour that is no leak yet, Slack what the fitted line
+	// must rise in all, so that a short run does not take a heap that finds its size for a leak; in
+	// MB.
 	Slope, Slack float64
 }
 
@@ -52,15 +52,14 @@ type Soak struct {
 	Leaks         []string `json:"leaks"`
 }
 
-// looksMost bounds what is kept; then every other look goes and the rest come half
-// as often.
+// looksMost bounds what is kept; then every other look goes and the rest come half as often.
 const looksMost = 1440
 
 // warmShare of a soak is left to caches and pools to find their size.
 const warmShare = 0.2
 
-// slack are the goroutines and files that may be there afterwards and were not
-// before: a scrape's own connection, a runtime's helper.
+// slack are the goroutines and files that may be there afterwards and were not before: a scrape's
+// own connection, a runtime's helper.
 const slackGoroutines, slackFiles = 4, 2
 
 // Errors of a soak.
@@ -112,9 +111,9 @@ func openFiles(pid int) (float64, error) {
 	return float64(len(list)), err
 }
 
-// Watch looks before load, during it and after it, and judges. load runs to its
-// end and leaves no connection open. The server should have answered a few requests
-// before: what it makes once is not lost.
+// Watch looks before load, during it and after it, and judges. load runs to its end and leaves no
+// connection open. The server should have answered a few requests before: what it makes once is not
+// lost.
 func (w *Watcher) Watch(ctx context.Context, load func(context.Context) error) (*Soak, error) {
 	start := time.Now()
 	s := &Soak{Settled: -1}
@@ -244,7 +243,7 @@ func (s *Soak) judge(w *Watcher) {
 	}
 }
 
-// tables are the soak's part of a report.
+// tables returns the soak's part of a report.
 func (s *Soak) tables() []stat.Table {
 	t := stat.Table{
 		Title:   fmt.Sprintf("Soak, %d looks, %d missed", len(s.Looks), s.Missed),

@@ -12,8 +12,8 @@ import (
 	"krater/actors/engine"
 )
 
-// TestSoakSeesWhatIsLeft: blocks, requests and messages that stay after a load are
-// leaks, on the server's own word; what goes away in time is none.
+// TestSoakSeesWhatIsLeft: blocks, requests and messages that stay after a load are leaks, on the
+// server's own word; what goes away in time is none.
 func TestSoakSeesWhatIsLeft(t *testing.T) {
 	rest := engine.Stats{KVBlocksTotal: 10, ActorQueue: map[string]int{"a": 0}}
 	for name, c := range map[string]struct {
@@ -59,8 +59,8 @@ func TestSoakSeesWhatIsLeft(t *testing.T) {
 	}
 }
 
-// TestSoakJudges: memory that grows faster than allowed is a leak, one that finds
-// its size, or goes up and down, is none.
+// TestSoakJudges: memory that grows faster than allowed is a leak, one that finds its size, or goes
+// up and down, is none.
 func TestSoakJudges(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -89,8 +89,7 @@ func TestSoakJudges(t *testing.T) {
 	}
 }
 
-// TestSoakEnds: a load that fails ends the soak, and so does a server without
-// metrics.
+// TestSoakEnds: a load that fails ends the soak, and so does a server without metrics.
 func TestSoakEnds(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		w := &Watcher{Client: r.client(), Every: time.Second}

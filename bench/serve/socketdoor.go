@@ -10,15 +10,14 @@ import (
 	"krater/transport/client"
 )
 
-// Bounds of a connection that is used again. A server ends one after an hour, and
-// sooner one that does not answer its pings, which an idle one does not.
+// Bounds of a connection that is used again. A server ends one after an hour, and sooner one that
+// does not answer its pings, which an idle one does not.
 const (
 	socketLife = 50 * time.Minute
 	socketIdle = 10 * time.Second
 )
 
-// socketDoor has a connection for each answer in flight and keeps those that are
-// free.
+// socketDoor has a connection for each answer in flight and keeps those that are free.
 type socketDoor struct {
 	client *client.Client
 	asking Asking
@@ -105,9 +104,9 @@ func (d *socketDoor) ask(ctx context.Context, a *Ask, w *watch) (counts, error) 
 	return got, err
 }
 
-// errCancelled is for a response that ended because its client said so, errTooLate
-// for one that ended by itself meanwhile: the server's answer to the cancel may
-// still come, so the connection is of no use to others.
+// errCancelled is for a response that ended because its client said so, errTooLate for one that
+// ended by itself meanwhile: the server's answer to the cancel may still come, so the connection is
+// of no use to others.
 var (
 	errCancelled = errors.New("cancelled")
 	errTooLate   = errors.New("ended before it was cancelled")

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// Point is one load and what came of it. Of requests that their clients gave up,
-// only what they had received counts, and that only for throughput.
+// Point is one load and what came of it. Of requests that their clients gave up, only what they had
+// received counts, and that only for throughput.
 type Point struct {
 	Door        string  `json:"door"`
 	Rate        float64 `json:"rate,omitempty"`        // requests a second, of an open loop
 	Concurrency int     `json:"concurrency,omitempty"` // of a closed loop
-	// Seconds are from the load's beginning to the last answer's end; an open loop of
-	// a duration lasts at least that.
+	// Seconds are from the load's beginning to the last answer's end; an open loop of a duration
+	// lasts at least that.
 	Seconds float64 `json:"seconds"`
-	// Window is the time that throughput is of: all of it in an open loop; in a closed
-	// one until the first stream finds no more to ask.
+	// Window is the time that throughput is of: all of it in an open loop; in a closed one until
+	// the first stream finds no more to ask.
 	Window float64 `json:"window_s"`
 
 	Sent     int             `json:"sent"`
@@ -46,8 +46,8 @@ type Point struct {
 	PromptTokens int `json:"prompt_tokens"`
 	AnswerTokens int `json:"answer_tokens"`
 	CachedTokens int `json:"cached_tokens"`
-	// PromptsOff counts prompts of which the server counted other tokens than they
-	// were made to have.
+	// PromptsOff counts prompts of which the server counted other tokens than they were made to
+	// have.
 	PromptsOff   int           `json:"prompts_off"`
 	RetryAfter   time.Duration `json:"retry_after_max"`      // ns, of refusals
 	NoRetryAfter int           `json:"refusals_no_retry"`    // refusals that do not say when to come again
@@ -65,8 +65,8 @@ type Second struct {
 	EndedPS  float64 `json:"ended_per_s"`
 }
 
-// lateMost is how far behind its schedule 1 % of a generator's requests may be
-// before its figures are of another load.
+// lateMost is how far behind its schedule 1 % of a generator's requests may be before its figures
+// are of another load.
 const lateMost = 10 * time.Millisecond
 
 // tally adds records up. It holds no record.
@@ -248,8 +248,8 @@ func (p *Point) outcomes() []Outcome {
 	})
 }
 
-// timeline counts over time in at most timelineMost places, which grow wider as the
-// time grows longer.
+// timeline counts over time in at most timelineMost places, which grow wider as the time grows
+// longer.
 type timeline struct {
 	width         float64 // seconds of a place
 	tokens, ended []int
@@ -283,8 +283,8 @@ func halve(v []int) []int {
 	return v[:(len(v)+1)/2]
 }
 
-// seconds are the rates up to total. Of a last place too short for a rate nothing is
-// said, unless there is no other.
+// seconds returns the rates up to total. Of a last place too short for a rate nothing is said,
+// unless there is no other.
 func (l *timeline) seconds(total float64) []Second {
 	var out []Second
 	for i := range l.tokens {

@@ -9,8 +9,8 @@ import (
 
 // Trend is how fast a quantity grows, whatever single values do.
 type Trend struct {
-	// Slope is the median of the slopes between all pairs of points (Theil and Sen), in
-	// units an hour; Low and High hold the true one with 95 % confidence (Sen, 1968).
+	// Slope is the median of the slopes between all pairs of points (Theil and Sen), in units an
+	// hour; Low and High hold the true one with 95 % confidence (Sen, 1968).
 	Slope float64 `json:"slope_per_h"`
 	Low   float64 `json:"low_per_h"`
 	High  float64 `json:"high_per_h"`
@@ -20,9 +20,9 @@ type Trend struct {
 	Points int     `json:"points"` // 0: too few to tell
 }
 
-// Bounds of a fit. Samples are joined into as many medians as trendBlocks, so that
-// a collector's teeth are in the noise of a point rather than in the slope, and
-// neighbours depend less on one another than the interval supposes.
+// Bounds of a fit. Samples are joined into as many medians as trendBlocks, so that a collector's
+// teeth are in the noise of a point rather than in the slope, and neighbours depend less on one
+// another than the interval supposes.
 const (
 	trendBlocks = 60
 	trendLeast  = 8
@@ -45,8 +45,8 @@ func fit(at, v []float64) Trend {
 	}
 	slices.Sort(slopes)
 	m := len(slopes)
-	// Kendall's statistic has this deviation where there is no trend; so many places
-	// from the middle are the interval's ends.
+	// Kendall's statistic has this deviation where there is no trend; so many places from the
+	// middle are the interval's ends.
 	half := 1.96 * math.Sqrt(float64(n*(n-1)*(2*n+5))/18) / 2
 	rank := func(f float64) float64 { return slopes[max(0, min(m-1, int(math.Round(f))))] }
 	t := Trend{
@@ -62,7 +62,7 @@ func fit(at, v []float64) Trend {
 	return t
 }
 
-// middleOf is the median of sorted values, between the two middle ones.
+// middleOf returns the median of sorted values, between the two middle ones.
 func middleOf(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
 
 // blocks joins neighbours into medians, trendBlocks at most.
@@ -75,6 +75,6 @@ func blocks(at, v []float64) (x, y []float64) {
 	return x, y
 }
 
-// Growth is how much the line rises from its beginning to its end, as little as the
-// interval allows.
+// Growth returns how much the line rises from its beginning to its end, as little as the interval
+// allows.
 func (t Trend) Growth() float64 { return t.Low * t.Hours }

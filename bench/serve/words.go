@@ -10,13 +10,12 @@ import (
 	"krater/transport/client"
 )
 
-// Words are texts of one token each, in any order: what prompts of an exact length
-// are made of.
+// Words are texts of one token each, in any order: what prompts of an exact length are made of.
 type Words struct {
 	texts []string
 	ids   []int32
-	// of a chat's template, in tokens: around one user message, and what a system
-	// message and another pair of answer and question add
+	// of a chat's template, in tokens: around one user message, and what a system message and
+	// another pair of answer and question add
 	around, system, pair int
 	// Context is the model's, prompt and answer together; 0 if the server does not say.
 	Context int
@@ -25,8 +24,8 @@ type Words struct {
 // wordsLeast is how few words do.
 const wordsLeast = 8
 
-// candidates are tried: frequent words of English with the space that byte-level
-// tokenizers put before them, else single letters.
+// candidates are tried: frequent words of English with the space that byte-level tokenizers put
+// before them, else single letters.
 var candidates = []string{
 	" the of and to in a is that it was for on are as with his they at be this from have or by one had not but " +
 		"what all were when we there can an your which their said if do will each about how up out them then she " +
@@ -41,8 +40,8 @@ var candidates = []string{
 	"a b c d e f g h i j k l m n o p q r s t u v w x y z",
 }
 
-// FindWords asks the server's tokenizer for words. With chat it also measures what
-// the chat template adds.
+// FindWords asks the server's tokenizer for words. With chat it also measures what the chat
+// template adds.
 func FindWords(ctx context.Context, c *client.Client, chat bool) (*Words, error) {
 	for i, list := range candidates {
 		space := " "
@@ -66,8 +65,8 @@ func FindWords(ctx context.Context, c *client.Client, chat bool) (*Words, error)
 	return nil, fmt.Errorf("the server's tokenizer has fewer than %d of the words that prompts are made of", wordsLeast)
 }
 
-// findWords keeps those of a list that are tokens of their own behind one another;
-// nil if they are too few.
+// findWords keeps those of a list that are tokens of their own behind one another; nil if they are
+// too few.
 func findWords(ctx context.Context, c *client.Client, list []string, space string) (*Words, error) {
 	w := &Words{}
 	known := map[int32]bool{}
@@ -106,8 +105,8 @@ func tokens(ctx context.Context, c *client.Client, text string) (ids []int32, li
 	return a.Tokens, a.MaxModelLen, nil
 }
 
-// measure finds what the template adds to the words of one user message, and what
-// further messages add.
+// measure finds what the template adds to the words of one user message, and what further messages
+// add.
 func (w *Words) measure(ctx context.Context, c *client.Client) error {
 	count := func(roles ...string) (int, error) {
 		var messages []client.Message
@@ -134,7 +133,7 @@ func (w *Words) measure(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// draw gives n words at random, as places in the list.
+// draw returns n words at random, as places in the list.
 func (w *Words) draw(r *rand.Rand, n int) []int32 {
 	out := make([]int32, n)
 	for i := range out {

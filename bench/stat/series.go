@@ -1,8 +1,8 @@
 package stat
 
-// Series is a sample whose measurements carry the state of the machine they
-// were made in: a small virtual machine has all of its cores at one moment and
-// shares them the next, and only figures of one state can be compared.
+// Series is a sample whose measurements carry the state of the machine they were made in: a small
+// virtual machine has all of its cores at one moment and shares them the next, and only figures of
+// one state can be compared.
 type Series struct {
 	Values Sample
 	states []string // of the first values; the rest have none yet
@@ -11,15 +11,14 @@ type Series struct {
 // Add appends a measurement that has no state yet.
 func (s *Series) Add(v float64) { s.Values = append(s.Values, v) }
 
-// Mark gives a state to all measurements that have none: those since the last
-// look at the machine.
+// Mark gives a state to all measurements that have none: those since the last look at the machine.
 func (s *Series) Mark(state string) {
 	for len(s.states) < len(s.Values) {
 		s.states = append(s.states, state)
 	}
 }
 
-// In is the measurements made in one state.
+// In returns the measurements made in one state.
 func (s *Series) In(state string) Sample {
 	var out Sample
 	for i, of := range s.states {
@@ -30,8 +29,7 @@ func (s *Series) In(state string) Sample {
 	return out
 }
 
-// States lists the states met, the most frequent first, of equal ones the
-// earlier.
+// States lists the states met, the most frequent first, of equal ones the earlier.
 func (s *Series) States() []string {
 	var order []string
 	count := map[string]int{}

@@ -1,5 +1,5 @@
-// Package stat is the arithmetic of benchmarks: percentiles of samples, samples
-// kept apart by the state the machine was in, and tables for people.
+// Package stat is the arithmetic of benchmarks: percentiles of samples, samples kept apart by the
+// state the machine was in, and tables for people.
 package stat
 
 import (
@@ -10,9 +10,9 @@ import (
 // Sample is a series of measurements of one thing.
 type Sample []float64
 
-// Summary is what is reported of a sample. Percentiles are by rank: P90 is a
-// value that 90 % of the measurements do not exceed. Of rates P90 and Max are
-// the quiet moments of a shared machine, of times P99 and Max the bad ones.
+// Summary is what is reported of a sample. Percentiles are by rank: P90 is a value that 90 % of the
+// measurements do not exceed. Of rates P90 and Max are the quiet moments of a shared machine, of
+// times P99 and Max the bad ones.
 type Summary struct {
 	N   int     `json:"n"`
 	Min float64 `json:"min"`
@@ -31,11 +31,10 @@ func (s Sample) Summary() Summary {
 	return Summary{N: len(v), Min: v[0], P50: rank(v, 0.5), P90: rank(v, 0.9), P99: rank(v, 0.99), Max: v[len(v)-1]}
 }
 
-// Median is the middle of s, the lower one of two; 0 of nothing.
+// Median returns the middle of s, the lower one of two; 0 of nothing.
 func (s Sample) Median() float64 { return s.Percentile(0.5) }
 
-// Percentile is the smallest value that a share q of the sample does not
-// exceed; 0 of nothing.
+// Percentile returns the smallest value that a share q of the sample does not exceed; 0 of nothing.
 func (s Sample) Percentile(q float64) float64 {
 	if len(s) == 0 {
 		return 0
@@ -43,7 +42,7 @@ func (s Sample) Percentile(q float64) float64 {
 	return rank(slices.Sorted(slices.Values(s)), q)
 }
 
-// rank is the percentile of sorted values, which are not empty.
+// rank returns the percentile of sorted values, which are not empty.
 func rank(v []float64, q float64) float64 {
 	i := int(math.Ceil(q*float64(len(v)))) - 1
 	return v[max(0, min(len(v)-1, i))]
@@ -58,8 +57,8 @@ func (s Sample) Map(f func(float64) float64) Sample {
 	return out
 }
 
-// Blocks joins every n values into their mean; a rest is left out. Times of
-// single tokens become comparable with a program that times n together.
+// Blocks joins every n values into their mean; a rest is left out. Times of single tokens become
+// comparable with a program that times n together.
 func (s Sample) Blocks(n int) Sample {
 	var out Sample
 	for at := 0; at+n <= len(s); at += n {

@@ -8,9 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Table is figures in rows, as every benchmark prints them. A cell is a string, a
-// whole number, a float64 (three significant digits, more where it is large), or
-// nil for nothing.
+// Table is figures in rows, as every benchmark prints them. A cell is a string, a whole number, a
+// float64 (three significant digits, more where it is large), or nil for nothing.
 type Table struct {
 	Title   string
 	Columns []string // a unit belongs to the name: "GB/s"
@@ -150,8 +149,7 @@ func cell(v any) string {
 	return fmt.Sprint(v)
 }
 
-// Number writes a figure with two or three significant digits, whole from
-// 100 on.
+// Number writes a figure with two or three significant digits, whole from 100 on.
 func Number(v float64) string {
 	abs := max(v, -v)
 	switch {

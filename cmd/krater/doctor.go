@@ -36,7 +36,7 @@ type doctorReport struct {
 }
 
 // Run implements the command. It looks at the machine and at the model's files, and reads no
-// weights. The exit status says whether the files are complete and the plan fits.
+// weights. The exit status reports whether the files are complete and the plan fits.
 func (c *doctorCmd) Run(e *console.Env) error {
 	src, err := source.Open(c.Model)
 	if err != nil {

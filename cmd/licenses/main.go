@@ -1,7 +1,6 @@
-// Command licenses writes the licence texts that `krater version --licenses` prints. They
-// are those of Krater, of Go, and of every module whose code is linked into a build of
-// cmd/krater, with their notices. It reads the module cache. Run it in the repository's
-// root:
+// Command licenses writes the licence texts that `krater version --licenses` prints. They are those
+// of Krater, of Go, and of every module whose code is linked into a build of cmd/krater, with their
+// notices. It reads the module cache. Run it in the repository's root:
 //
 //	go run ./cmd/licenses
 package main
@@ -63,12 +62,13 @@ func write(path string, text []byte) error {
 type part struct {
 	name string
 	dir  string
-	// folders are those of linked packages, from dir: code that a module has taken over may
-	// have a licence of its own beside it.
+	// folders are those of linked packages, from dir: code that a module has taken over may have a
+	// licence of its own beside it.
 	folders map[string]bool
 }
 
-// Texts is the file's content: every distinct text once, below the names of all whose text it is.
+// Texts returns the file's content: every distinct text once, below the names of all whose text it
+// is.
 func Texts(root string) ([]byte, error) {
 	goroot, err := output(root, nil, "go", "env", "GOROOT")
 	if err != nil {
@@ -108,7 +108,7 @@ func Texts(root string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// modules are those linked into any build, by their paths.
+// modules returns the modules linked into any build, by path.
 func modules(root string) ([]*part, error) {
 	found := map[string]*part{}
 	for _, b := range builds {
@@ -144,7 +144,7 @@ func modules(root string) ([]*part, error) {
 	return list, nil
 }
 
-// files are a part's licences, from its folder: those at its root, those in a folder of
+// files returns a part's licences, from its folder: those at its root, those in a folder of
 // licences there, and those beside linked packages.
 func (p *part) files() ([]string, error) {
 	var list []string

@@ -44,8 +44,8 @@ func TestFileIsCurrent(t *testing.T) {
 	}
 }
 
-// TestNoLicence: a module whose licence is not found is an error, and copies of others' code in
-// it are looked at.
+// TestNoLicence: a module whose licence is not found is an error, and copies of others' code in it
+// are looked at.
 func TestNoLicence(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"licence.go", "src/copying.txt", "src/deep/UNLICENSE", "src/other/LICENSE-MIT"} {

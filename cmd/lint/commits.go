@@ -11,8 +11,8 @@ const maxSubject = 72
 // trailer is a line such as "Signed-off-by: ...", which says nothing about the change.
 var trailer = regexp.MustCompile(`^[A-Z][A-Za-z-]+: `)
 
-// commitFaults checks the messages of the commits made since this file is in the repository.
-// In a shallow clone these are the ones that are there.
+// commitFaults checks the messages of the commits made since this file is in the repository. In a
+// shallow clone these are the ones that are there.
 func commitFaults() ([]string, error) {
 	if _, err := command("git", "rev-parse", "--verify", "HEAD"); err != nil {
 		return nil, nil // an archive of the sources, without history

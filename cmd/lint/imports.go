@@ -5,16 +5,15 @@ import (
 	"strings"
 )
 
-// rule says what one package, or every package below a prefix ("x/..."), may
-// import. Standard library packages and the package's own subtree are always
-// allowed; module and foreign paths are matched by prefix.
+// rule says what one package, or every package below a prefix ("x/..."), may import. Standard
+// library packages and the package's own subtree are always allowed; module and foreign paths are
+// matched by prefix.
 type rule struct {
 	pkg   string
 	allow []string
 }
 
-// The import table of ARCHITECTURE.md. The first rule that matches a package
-// holds.
+// The import table of ARCHITECTURE.md. The first rule that matches a package holds.
 var table = []rule{
 	{"krater/models", nil},
 	{"krater/scheduler/jsonlines", nil},
@@ -61,8 +60,8 @@ func under(path, prefix string) bool {
 	return path == prefix || strings.HasPrefix(path, prefix+"/")
 }
 
-// standard reports whether path is of the standard library: its first element
-// has no dot and it is not of this module.
+// standard reports whether path is of the standard library: its first element has no dot and it is
+// not of this module.
 func standard(path string) bool {
 	first, _, _ := strings.Cut(path, "/")
 	return !strings.Contains(first, ".") && first != "krater"
@@ -94,14 +93,14 @@ func fault(pkg, imp string) string {
 	return "may not import " + imp
 }
 
-// program is the folder of the program that a package of cmd is of.
+// program returns the folder of the program that a package of cmd is of.
 func program(pkg string) string {
 	parts := strings.SplitN(pkg, "/", 4)
 	return strings.Join(parts[:min(3, len(parts))], "/")
 }
 
-// reserved reports whether pkg imports what is not for it: nobody imports cmd, but the parts
-// of a program one another, and the packages of bench are for cmd and one another.
+// reserved reports whether pkg imports what is not for it: nobody imports cmd, but the parts of a
+// program one another, and the packages of bench are for cmd and one another.
 func reserved(pkg, imp string) bool {
 	return under(imp, "krater/cmd") && !under(imp, program(pkg)) || under(imp, "krater/bench") && !under(pkg, "krater/cmd") && !under(pkg, "krater/bench")
 }

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestRepository runs every check on the repository. `make lint` does so as well, and prints
-// the counts.
+// TestRepository runs every check on the repository. `make lint` does so as well, and prints the
+// counts.
 func TestRepository(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make lint runs the same checks")
@@ -152,8 +152,8 @@ func TestMessagesBite(t *testing.T) {
 	}
 }
 
-// TestCommitsBite: commits count from the one on that added the check, in a shallow clone as
-// well; those of a branch that began before do not.
+// TestCommitsBite: commits count from the one on that added the check, in a shallow clone as well;
+// those of a branch that began before do not.
 func TestCommitsBite(t *testing.T) {
 	repository(t, "cmd/lint/commits.go", "package main\n")
 	if got, err := commitFaults(); err != nil || len(got) != 0 {

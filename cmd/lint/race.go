@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// Packages whose code runs on several goroutines are tested with the race detector, all
-// others without. Where most tests of such a package compute or wait long on one goroutine,
-// only the tests named here run with the detector, and the others without.
+// Packages whose code runs on several goroutines are tested with the race detector, all others
+// without. Where most tests of such a package compute or wait long on one goroutine, only the tests
+// named here run with the detector, and the others without.
 var partly = []split{
 	// Whole programs: what several clients, requests or goroutines do at the same time.
 	{"krater/cmd/krater/...", "Crowd|TogetherAndAlone|Vanish|LongPromptsBesideAStream|QueueIsBounded|SmallKVCache|HugePromptsOfClientsThatLeave|" +
@@ -47,8 +47,8 @@ type testPackage struct {
 	tagged []string // those with the tag !race: the detector is too slow for them or makes them wrong
 }
 
-// listTests prints which tests run with the race detector ("race") or without ("plain"): a
-// line is the arguments of one run of go test. Each test is in one of them.
+// listTests prints which tests run with the race detector ("race") or without ("plain"): a line is
+// the arguments of one run of go test. Each test is in one of them.
 func listTests(out io.Writer, which string) error {
 	pkgs, err := testPackages()
 	if err != nil {

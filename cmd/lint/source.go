@@ -35,9 +35,8 @@ var (
 	prose = []string{".md", ".yml", ".yaml"}
 )
 
-// sourceFaults checks the length of files and functions and counts phrases, in all files
-// that git tracks or would. Generated files and the linter itself, which has the phrases, are
-// left out.
+// sourceFaults checks the length of files and functions and counts phrases, in all files that git
+// tracks or would. Generated files and the linter itself, which has the phrases, are left out.
 func sourceFaults(counts map[string]int) ([]string, error) {
 	list, err := command("git", "ls-files", "-co", "--exclude-standard")
 	if err != nil {
@@ -67,8 +66,8 @@ func sourceFaults(counts map[string]int) ([]string, error) {
 	return faults, nil
 }
 
-// longOnes returns what is too long in a file. It counts the long functions of tests, and the
-// lines of everything else that is long, which shows what exceptions are not needed any more.
+// longOnes returns what is too long in a file. It counts the long functions of tests, and the lines
+// of everything else that is long, which shows what exceptions are not needed any more.
 func longOnes(file, text string, counts map[string]int) (faults []string, err error) {
 	tooLong := func(name string, lines, limit int) {
 		if lines > limit {
@@ -109,7 +108,7 @@ func longOnes(file, text string, counts map[string]int) (faults []string, err er
 	return faults, nil
 }
 
-// functionName is the name of a function, or Type.Method.
+// functionName returns the name of a function, or Type.Method.
 func functionName(f *ast.FuncDecl) string {
 	if f.Recv == nil {
 		return f.Name.Name

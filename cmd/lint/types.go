@@ -26,8 +26,8 @@ const (
 // mixerPackages are the packages that implement kinds of attention.
 var mixerPackages = []string{"krater/stages/attention"}
 
-// typeCounts counts kind switches and optional interfaces in the code that is not for tests,
-// built with the tag cuda.
+// typeCounts counts kind switches and optional interfaces in the code that is not for tests, built
+// with the tag cuda.
 func typeCounts(counts map[string]int) ([]string, error) {
 	checked, faults, err := load()
 	if err != nil || len(faults) > 0 {
@@ -111,8 +111,8 @@ func optionalInterfaces(p checkedPackage, found map[*types.TypeName]bool) {
 	})
 }
 
-// ofDevice reports whether t is an interface of devicePackage, or one of operators: a method
-// of it takes an interface of devicePackage, as operators take a stream.
+// ofDevice reports whether t is an interface of devicePackage, or one of operators: a method of it
+// takes an interface of devicePackage, as operators take a stream.
 func ofDevice(t types.Type) bool {
 	declared := func(t types.Type) bool {
 		named, ok := types.Unalias(t).(*types.Named)
@@ -187,8 +187,8 @@ func list(args ...string) ([]goPackage, error) {
 	}
 }
 
-// load parses and type-checks the packages of the module, as they are with the tag cuda. It
-// needs neither the headers of CUDA nor a C compiler: what comes from C has no type then.
+// load parses and type-checks the packages of the module, as they are with the tag cuda. It needs
+// neither the headers of CUDA nor a C compiler: what comes from C has no type then.
 func load() (checked []checkedPackage, faults []string, err error) {
 	foreign, err := list("-deps", "-export", "./...")
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuMask is a set of processors as the kernel takes it. It has room for the
-// most that a kernel can be built for.
+// cpuMask is a set of processors as the kernel takes it. It has room for the most that a kernel can
+// be built for.
 type cpuMask [cpuLimit / 64]uint64
 
 // pinThread binds the calling thread to cpus and gives its id.
@@ -25,8 +25,7 @@ func pinThread(cpus []int) (thread int, err error) {
 	return thread, nil
 }
 
-// threadCPUs are the processors a thread of this process may run on; 0 is the
-// calling thread.
+// threadCPUs returns the processors a thread of this process may run on; 0 is the calling thread.
 func threadCPUs(thread int) ([]int, error) {
 	var mask cpuMask
 	n, _, e := unix.RawSyscall(unix.SYS_SCHED_GETAFFINITY, uintptr(thread), unsafe.Sizeof(mask), uintptr(unsafe.Pointer(&mask)))
@@ -42,6 +41,6 @@ func threadCPUs(thread int) ([]int, error) {
 	return cpus, nil
 }
 
-// yieldThread lets the system run another thread on this core. The goroutine
-// keeps the runtime's processor.
+// yieldThread lets the system run another thread on this core. The goroutine keeps the runtime's
+// processor.
 func yieldThread() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

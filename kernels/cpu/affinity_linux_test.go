@@ -14,8 +14,7 @@ import (
 	"krater/kernels/cpu"
 )
 
-// onProcessors are nodes of one real processor each: all of memory node 0, which
-// every machine has.
+// onProcessors are nodes of one real processor each: all of memory node 0, which every machine has.
 func onProcessors(t testing.TB, most int) []cpu.Node {
 	t.Helper()
 	var set unix.CPUSet
@@ -31,8 +30,8 @@ func onProcessors(t testing.TB, most int) []cpu.Node {
 	return nodes
 }
 
-// TestWorkersAreBound: the system itself says where a node's workers may run,
-// and goroutines on other threads keep all processors.
+// TestWorkersAreBound: the system itself says where a node's workers may run, and goroutines on
+// other threads keep all processors.
 func TestWorkersAreBound(t *testing.T) {
 	nodes := onProcessors(t, 8)
 	if len(nodes) < 2 {
@@ -84,8 +83,7 @@ func TestWorkersAreBound(t *testing.T) {
 	wg.Wait()
 }
 
-// TestBoundThreadsEnd with their device: no thread with a mask of its own is
-// left to others.
+// TestBoundThreadsEnd with their device: no thread with a mask of its own is left to others.
 func TestBoundThreadsEnd(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 5 {
@@ -120,7 +118,7 @@ func TestBoundThreadsEnd(t *testing.T) {
 	}
 }
 
-// alive tells whether a thread of this process has not ended.
+// alive reports whether a thread of this process has not ended.
 func alive(thread int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", thread))
 	if err != nil {
@@ -184,8 +182,8 @@ func TestPagesAreWhereTheyBelong(t *testing.T) {
 	}
 }
 
-// TestNodeThatIsNotThere: memory is had all the same, and both the refusal and
-// the wrong place are told.
+// TestNodeThatIsNotThere: memory is had all the same, and both the refusal and the wrong place are
+// told.
 func TestNodeThatIsNotThere(t *testing.T) {
 	const id = 999
 	nodes := onProcessors(t, 1)

@@ -64,8 +64,7 @@ func (a *mla) result(r, h int) *float32 {
 	return shift(rowAt(a.out, a.outStride, r), h*a.V)
 }
 
-// keyWeights is the first of the Nope rows of kv_b for head h; the V rows of
-// values follow.
+// keyWeights returns the first of the Nope rows of kv_b for head h; the V rows of values follow.
 func (a *mla) keyWeights(h int) unsafe.Pointer {
 	return unsafe.Add(a.kvB, h*(a.Nope+a.V)*a.kvRow)
 }

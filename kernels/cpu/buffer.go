@@ -23,8 +23,8 @@ type buffer struct {
 func (b *buffer) Size() int    { return len(b.host) }
 func (b *buffer) Host() []byte { return b.host }
 
-// Free gives the memory back; a second call does nothing. Views of the buffer
-// must not be used afterwards.
+// Free gives the memory back; a second call does nothing. Views of the buffer must not be used
+// afterwards.
 func (b *buffer) Free() {
 	b.once.Do(func() {
 		host := b.host
@@ -35,8 +35,7 @@ func (b *buffer) Free() {
 	})
 }
 
-// Alloc returns n zeroed bytes aligned to 64. Pages are first touched by
-// whoever writes them.
+// Alloc returns n zeroed bytes aligned to 64. Pages are first touched by whoever writes them.
 func (d *Device) Alloc(n int) (device.Buffer, error) {
 	if err := d.charge(n); err != nil {
 		return nil, err

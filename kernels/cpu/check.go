@@ -24,8 +24,8 @@ func (d *Device) stream(op string, s device.Stream) *Stream {
 	return own
 }
 
-// at checks that m lies within host memory and gives its first element; nil
-// when it has no elements.
+// at checks that m lies within host memory and gives its first element; nil when it has no
+// elements.
 func at(op, name string, m *device.Mat) unsafe.Pointer {
 	if m.Buf == nil {
 		fail(op, "%s is absent", name)
@@ -60,7 +60,7 @@ func weight(op, name string, m *device.Mat, rows, cols int) (p unsafe.Pointer, b
 	return at(op, name, m), m.DType == tensor.BF16
 }
 
-// i32s is a dense column of rows indices.
+// i32s returns a dense column of rows indices.
 func i32s(op, name string, m *device.Mat, rows int) []int32 {
 	if m.Rows != rows || m.Cols != 1 || m.DType != tensor.I32 || !(m.Dense() || m.Stride == 1) {
 		fail(op, "%s is %s, need dense I32 [%d, 1]", name, *m, rows)
@@ -77,7 +77,7 @@ func inRange(op, name string, ids []int32, limit int) {
 	}
 }
 
-// rowBytes is the memory of row r.
+// rowBytes returns the memory of row r.
 func rowBytes(op string, m *device.Mat, r int) []byte {
 	size := m.DType.Size()
 	p := at(op, "matrix", m)

@@ -6,16 +6,16 @@ import (
 	"krater/kernels/cpu/level"
 )
 
-// Choices are the variants that integer products use on this device, for reports.
-// No choice changes a bit of a result.
+// Choices are the variants that integer products use on this device, for reports. No choice changes
+// a bit of a result.
 type Choices struct {
 	Level level.Level
 	VNNI  bool // AVX-512's integer dot products; without them level AVX512 uses those of AVX2
-	// Bytes ahead of their use that weights are asked for: groups below 128 (and
-	// several rows), and others with one row.
+	// Bytes ahead of their use that weights are asked for: groups below 128 (and several rows), and
+	// others with one row.
 	PrefetchFine, PrefetchCoarse int
-	// The tile unit takes products from so many rows on (0: never): of groups of 64 to
-	// 127 columns, and of more.
+	// The tile unit takes products from so many rows on (0: never): of groups of 64 to 127 columns,
+	// and of more.
 	UnitFine, UnitCoarse int
 }
 

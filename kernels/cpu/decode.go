@@ -12,10 +12,9 @@ import (
 // headBlock is the number of heads that read a key block together.
 const headBlock = 16
 
-// decodeTask is MLA in the absorbed form (DeepSeek-V2, section 2.1.3): the key
-// half of kv_b is folded into the query, attention runs over the latents
-// themselves, the value half of kv_b is applied to the result. An item is one
-// row with up to headBlock heads.
+// decodeTask is MLA in the absorbed form (DeepSeek-V2, section 2.1.3): the key half of kv_b is
+// folded into the query, attention runs over the latents themselves, the value half of kv_b is
+// applied to the result. An item is one row with up to headBlock heads.
 type decodeTask struct {
 	mla
 	list  []decodeRow
@@ -26,11 +25,10 @@ type decodeTask struct {
 // decodeRow is a row of the batch and its span.
 type decodeRow struct{ span, row int }
 
-// MLADecode: out [T, Heads*V], q [T, Heads*(Nope+Rope)] F32 rotated, cache
-// [slots, Rank+Rope] of any type, groups of I8 dividing Rank and Rope, kvB
-// [Heads*(Nope+V), Rank] BF16 or F32, or integers: see decodequant.go. Row r of a
-// span sees the cached keys 0..Pos+r. Scratch per thread: headBlock rows of
-// 4*(Rank+Rope) + keyBlock values, and keyBlock rows of Rank+Rope values when the
+// MLADecode: out [T, Heads*V], q [T, Heads*(Nope+Rope)] F32 rotated, cache [slots, Rank+Rope] of
+// any type, groups of I8 dividing Rank and Rope, kvB [Heads*(Nope+V), Rank] BF16 or F32, or
+// integers: see decodequant.go. Row r of a span sees the cached keys 0..Pos+r. Scratch per thread:
+// headBlock rows of 4*(Rank+Rope) + keyBlock values, and keyBlock rows of Rank+Rope values when the
 // cache is of 8 bits.
 func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
 	spans := in.List
@@ -50,8 +48,8 @@ func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device
 	ns := flops / d.speed.flopsPerNs
 	t.heads = min(headBlock, p.Heads)
 	if s.shared(ns) {
-		// A lone sequence spreads over the lanes by heads, four at least. Where keys
-		// have to be widened every item does so for itself: as few as will do.
+		// A lone sequence spreads over the lanes by heads, four at least. Where keys have to be
+		// widened every item does so for itself: as few as will do.
 		enough := 2 * len(s.lanes)
 		if t.kv.narrow() {
 			enough = len(s.lanes)

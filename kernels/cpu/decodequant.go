@@ -6,11 +6,10 @@ import (
 	"krater/kernels/cpu/qrows"
 )
 
-// With kv_b in integers, decode absorbs and expands for all rows of a batch at
-// once, head by head, so that weights are read once: queries are quantised by the
-// groups of the key half, the weighted latents by those of the value half, and
-// both products are MatMulQ's, to the bit. Attention between them is as ever.
-// Shared scratch: Heads rows of 6*Rank bytes for each row of the batch.
+// With kv_b in integers, decode absorbs and expands for all rows of a batch at once, head by head,
+// so that weights are read once: queries are quantised by the groups of the key half, the weighted
+// latents by those of the value half, and both products are MatMulQ's, to the bit. Attention
+// between them is as ever. Shared scratch: Heads rows of 6*Rank bytes for each row of the batch.
 
 // decodeWhole is what the steps of a batch hand on, in the arena of the stream.
 type decodeWhole struct {
@@ -20,8 +19,8 @@ type decodeWhole struct {
 	index   []int32   // the batch's rows
 }
 
-// latent is a row and head of the latents; what fills them up to wide is zero
-// once they are weighted.
+// latent returns a row and head of the latents; what fills them up to wide is zero once they are
+// weighted.
 func (t *decodeTask) latent(i, head int) *float32 {
 	return rowAt(t.whole.latents, t.whole.wide, i*t.Heads+head)
 }

@@ -28,14 +28,14 @@ type Options struct {
 	Nodes   []Node      // where threads and memory are bound to; none: nowhere, the system moves both
 	Budget  int64       // bytes Alloc may hand out; 0: unlimited
 	Level   level.Level // level.Auto: the best one, or KRATER_CPU_LEVEL
-	// TileBF16 has MatMul and FFN multiply BF16 weights on the tile unit (AMX), for every
-	// number of rows; New fails where there is none. Activations count with 16 of their
-	// 24 bits, so results differ from those without it; see package btile.
+	// TileBF16 has MatMul and FFN multiply BF16 weights on the tile unit (AMX), for every number of
+	// rows; New fails where there is none. Activations count with 16 of their 24 bits, so results
+	// differ from those without it; see package btile.
 	TileBF16 bool
 }
 
-// Device computes on host memory. All methods but the operators are safe for
-// concurrent use; an operator belongs to its Stream.
+// Device computes on host memory. All methods but the operators are safe for concurrent use; an
+// operator belongs to its Stream.
 type Device struct {
 	name   string
 	level  level.Level
@@ -70,20 +70,18 @@ type Device struct {
 	encodings map[*tensor.Encoding]*encodingKernels
 }
 
-// speed is what one core does, for deciding whether work is worth sharing:
-// weights from between the third-level cache (90) and memory (25), and the
-// multiply-adds of a tile; then the same of integer weights, which are for models
-// too large for any cache.
+// speed is what one core does, for deciding whether work is worth sharing: weights from between the
+// third-level cache (90) and memory (25), and the multiply-adds of a tile; then the same of integer
+// weights, which are for models too large for any cache.
 type speed struct{ bytesPerNs, flopsPerNs, quantBytesPerNs, quantOpsPerNs int }
 
 var speeds = [...]speed{level.Pure: {2, 2, 1, 1}, level.AVX2: {50, 80, 30, 200}, level.AVX512: {50, 90, 30, 350}}
 
 var _ device.Device = (*Device)(nil)
 
-// New makes a device and starts Threads-1 resident workers. It fails when the
-// level asked for (or named by the environment) is unknown or not available, and
-// when nodes overlap, have more threads than processors, or processors that this
-// process may not use. See Processors about nodes.
+// New makes a device and starts Threads-1 resident workers. It fails when the level asked for (or
+// named by the environment) is unknown or not available, and when nodes overlap, have more threads
+// than processors, or processors that this process may not use. See Processors about nodes.
 func New(o Options) (*Device, error) {
 	l, err := level.Resolve(o.Level)
 	if err != nil {
@@ -135,10 +133,11 @@ func New(o Options) (*Device, error) {
 // Name is "cpu" or Options.Name.
 func (d *Device) Name() string { return d.name }
 
-// Level is the instruction level in use.
+// Level returns the instruction level in use.
 func (d *Device) Level() level.Level { return d.level }
 
-// Team is all threads, what the operators of a plain stream run on; others may use it for their own work.
+// Team returns all threads, what the operators of a plain stream run on; others may use it for
+// their own work.
 func (d *Device) Team() *Team { return d.team }
 
 // Memory counts what Alloc has handed out.
@@ -146,11 +145,11 @@ func (d *Device) Memory() device.Memory {
 	return device.Memory{Total: d.budget, Used: d.used.Load()}
 }
 
-// Scratch is the number of bytes the streams' scratch holds, outside the budget.
+// Scratch returns the number of bytes the streams' scratch holds, outside the budget.
 func (d *Device) Scratch() int64 { return d.scratch.Load() }
 
-// Close ends the workers. No operator may be running or run afterwards. Buffers
-// stay readable until they are freed.
+// Close ends the workers. No operator may be running or run afterwards. Buffers stay readable until
+// they are freed.
 func (d *Device) Close() error {
 	if d.closed.Swap(true) {
 		return errors.New("cpu: device closed twice")

@@ -42,8 +42,8 @@ func (t *ffnTask) do(l *lane, i int) {
 		return
 	}
 	end := min(item.gate.n, (chunk+1)*t.chunk)
-	// Gate and up alternate for each tile of rows, so both blocks should stay in
-	// cache; a packed row needs whole blocks of convert.Block.
+	// Gate and up alternate for each tile of rows, so both blocks should stay in cache; a packed
+	// row needs whole blocks of convert.Block.
 	step := max(convert.Block, min(innerMax, item.gate.block(item.rows)&^(convert.Block-1)))
 	for from := chunk * t.chunk; from < end; from += step {
 		t.innerRows(l, item, from, min(end, from+step))
@@ -159,8 +159,8 @@ func (t *ffnTask) pass(s *Stream, down bool, n, ns int) {
 	s.each(t, t.perItem*len(t.items), ns, 2*dot.Rows*innerMax)
 }
 
-// FFN is out [T, H] = down(silu(gate x) * up x), x [T, H] F32, weights BF16 or
-// F32. Scratch: groupRows rows of H + F values.
+// FFN is out [T, H] = down(silu(gate x) * up x), x [T, H] F32, weights BF16 or F32. Scratch:
+// groupRows rows of H + F values.
 func (d *Device) FFN(stream device.Stream, out, x device.Mat, e device.Expert) {
 	const op = "FFN"
 	s := d.stream(op, stream)
@@ -191,9 +191,9 @@ func (t *ffnTask) begin(d *Device, h int) {
 	t.items, t.in, t.out, t.f = t.items[:0], t.in[:0], t.out[:0], 0
 }
 
-// Experts runs the listed experts of bank on their rows: assignment a = token*K
-// + rank reads row token of x [T, H] and writes row a of y [T*K, H]. Rows of y
-// that no expert has are left as they are. Scratch as FFN.
+// Experts runs the listed experts of bank on their rows: assignment a = token*K + rank reads row
+// token of x [T, H] and writes row a of y [T*K, H]. Rows of y that no expert has are left as they
+// are. Scratch as FFN.
 func (d *Device) Experts(stream device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
 	const op = "Experts"
 	s := d.stream(op, stream)

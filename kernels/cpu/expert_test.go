@@ -20,8 +20,8 @@ func newExpert(d *cpu.Device, seed uint64, h, f int, inner, down tensor.DType) (
 	return e, w
 }
 
-// ffnTolerance: two dot products in a row, the inner one of norm |x||w|; errors
-// of both are far below 16 roundings of the largest result.
+// ffnTolerance: two dot products in a row, the inner one of norm |x||w|; errors of both are far
+// below 16 roundings of the largest result.
 func ffnTolerance(want []float32) kerneltest.Tolerance {
 	return kerneltest.Relative(want, 16, 16*kerneltest.Eps32*kerneltest.MaxAbs(want))
 }
@@ -49,8 +49,7 @@ func TestFFN(t *testing.T) {
 	})
 }
 
-// assignments gives every token topK different experts; expert numbers and
-// assignment lists rise.
+// assignments returns every token topK different experts; expert numbers and assignment lists rise.
 func assignments(seed uint64, tokens, topK, experts int) []device.ExpertRows {
 	r := kerneltest.Rand(seed)
 	lists := make([][]int32, experts)

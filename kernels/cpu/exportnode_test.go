@@ -3,7 +3,7 @@ package cpu
 // NodeRun runs a loop on a node's team.
 func (d *Device) NodeRun(node, parts int, fn func(part int)) { d.homes[node].team.Run(parts, fn) }
 
-// NodeScratch is the bytes mapped as scratch of the nodes' streams.
+// NodeScratch returns the bytes mapped as scratch of the nodes' streams.
 func (d *Device) NodeScratch() (n int64) {
 	for _, b := range d.pieces {
 		n += int64(len(b))
@@ -17,7 +17,7 @@ type Worker struct {
 	Thread int // as the system numbers it
 }
 
-// CPUs are the processors the system lets the worker run on.
+// CPUs returns the processors the system lets the worker run on.
 func (w Worker) CPUs() ([]int, error) { return threadCPUs(w.Thread) }
 
 // Workers lists the bound threads; without real nodes there are none.

@@ -40,8 +40,8 @@ func cutFile(t *testing.T, n int) []byte {
 	return b
 }
 
-// faults runs f, which must panic with a fault in memory. The stack is scanned while the
-// kernel that has faulted is on it.
+// faults runs f, which must panic with a fault in memory. The stack is scanned while the kernel
+// that has faulted is on it.
 func faults(t *testing.T, what string, f func()) {
 	t.Helper()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
@@ -57,8 +57,8 @@ func faults(t *testing.T, what string, f func()) {
 	f()
 }
 
-// TestFaultsInKernels: a fault on mapped weights reaches the caller of an operator as a panic
-// that can be recovered, from assembly and from workers too, and the device serves on.
+// TestFaultsInKernels: a fault on mapped weights reaches the caller of an operator as a panic that
+// can be recovered, from assembly and from workers too, and the device serves on.
 func TestFaultsInKernels(t *testing.T) {
 	gone := cutFile(t, 1<<21)
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {

@@ -1,8 +1,8 @@
 package cpu
 
-// ffnUnit is a network of BF16 weights on the tile unit (Options.TileBF16): the
-// products of MatMul one after the other, since each packs its rows for the unit.
-// As with MatMul the weights alone decide, never the number of rows.
+// ffnUnit is a network of BF16 weights on the tile unit (Options.TileBF16): the products of MatMul
+// one after the other, since each packs its rows for the unit. As with MatMul the weights alone
+// decide, never the number of rows.
 type ffnUnit struct {
 	dev      *Device
 	room     arena
@@ -19,8 +19,8 @@ func (t *ffnUnit) do(_ *lane, i int) {
 	}
 }
 
-// run computes out = the network's result for rows of x; strides are values.
-// Scratch: rowBlock rows of 2*F values, beside MatMul's.
+// run computes out = the network's result for rows of x; strides are values. Scratch: rowBlock rows
+// of 2*F values, beside MatMul's.
 func (t *ffnUnit) run(s *Stream, e *ffnItem, out *float32, outStride int, x *float32, xStride, rows int) {
 	t.dev, t.f = s.dev, e.gate.n
 	t.room.held, t.room.alloc = s.arena.held, s.arena.alloc

@@ -9,15 +9,14 @@ import (
 	"krater/kernels/device"
 )
 
-// queryBlock is the number of queries that read a key block together, while it
-// lies in the first-level cache.
+// queryBlock is the number of queries that read a key block together, while it lies in the
+// first-level cache.
 const queryBlock = 64
 
-// gqaTask is grouped-query attention. The queries of a span that share a key
-// head are counted row by row: query i is head i%group of row i/group. An item
-// is a stretch of them: a decoded row's whole group, so that its keys are read
-// once, or several rows of a prompt. Keys and values are used as they lie in
-// the cache, by the same tiles either way, so a row has the same bits whether
+// gqaTask is grouped-query attention. The queries of a span that share a key head are counted row
+// by row: query i is head i%group of row i/group. An item is a stretch of them: a decoded row's
+// whole group, so that its keys are read once, or several rows of a prompt. Keys and values are
+// used as they lie in the cache, by the same tiles either way, so a row has the same bits whether
 // it was part of a prompt or decoded.
 type gqaTask struct {
 	device.GQA
@@ -70,8 +69,8 @@ func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, i
 	t.spans = nil
 }
 
-// cut makes the items. When there are fewer than lanes they become smaller, and
-// some keys are read by several.
+// cut makes the items. When there are fewer than lanes they become smaller, and some keys are read
+// by several.
 func (t *gqaTask) cut(lanes int) {
 	longest := 0
 	for i := range t.spans {
@@ -92,7 +91,7 @@ func (t *gqaTask) cut(lanes int) {
 	}
 }
 
-// count is the number of items of the present size.
+// count returns the number of items of the present size.
 func (t *gqaTask) count() int {
 	n := 0
 	for i := range t.spans {
@@ -168,7 +167,7 @@ func (t *gqaTask) at(base *float32, stride int, c *gqaWork, j int) *float32 {
 	return shift(rowAt(base, stride, row), head*t.HeadDim)
 }
 
-// sees is the number of keys that query j of an item may see.
+// sees returns the number of keys that query j of an item may see.
 func (t *gqaTask) sees(c *gqaWork, j int) int { return c.seq.Pos + (c.first+j)/t.group + 1 }
 
 // first is the position of the first key that query j of an item sees.
@@ -225,9 +224,8 @@ func (t *gqaTask) tile(l *lane, c *gqaWork, j, n, from, to int) {
 	}
 }
 
-// weigh adds the values of positions [pos, end) to the results of n queries from
-// the i-th of the tile that begins at query j; its factors begin at position
-// from.
+// weigh adds the values of positions [pos, end) to the results of n queries from the i-th of the
+// tile that begins at query j; its factors begin at position from.
 func (t *gqaTask) weigh(l *lane, c *gqaWork, j, i, n, from, pos, end int) {
 	kernels := &t.dev.axpy.F32
 	if t.bf16 {

@@ -51,8 +51,7 @@ func newGQAScene(d *cpu.Device, p device.GQA, cacheType tensor.DType, positions,
 
 func (c *gqaScene) width() int { return c.p.Heads * c.p.HeadDim }
 
-// run gives the result for some spans of the scene; out and q have rows that lie
-// apart.
+// run returns the result for some spans of the scene; out and q have rows that lie apart.
 func (c *gqaScene) run(t testing.TB, d *cpu.Device, s device.Stream, spans []device.Span) []float32 {
 	t.Helper()
 	const gap = 3
@@ -99,8 +98,8 @@ func TestGQA(t *testing.T) {
 					ref.GQA(want, c.q, c.cacheRef, spans, p)
 					expected[key] = want
 				}
-				// Scores are sums of HeadDim products; an error in a score is a relative
-				// error of its weight.
+				// Scores are sums of HeadDim products; an error in a score is a relative error of
+				// its weight.
 				limit := 64 * kerneltest.Eps32 * kerneltest.MaxAbs(want)
 				if err := kerneltest.Compare(c.run(t, d, s, spans), want, c.width(), kerneltest.Relative(want, 16, limit)); err != nil {
 					t.Errorf("%+v, cache %s: %v", p, cacheType, err)
@@ -110,8 +109,8 @@ func TestGQA(t *testing.T) {
 	})
 }
 
-// Scores that rise with every key, far beyond where the exponential overflows:
-// each block has a new maximum.
+// Scores that rise with every key, far beyond where the exponential overflows: each block has a new
+// maximum.
 func TestGQARisingScores(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		p := device.GQA{Heads: 2, KVHeads: 1, HeadDim: 2, Scale: 1, BlockTokens: 16}
@@ -130,9 +129,8 @@ func TestGQARisingScores(t *testing.T) {
 	})
 }
 
-// CASES 20, 25: neither the chunk of a prompt nor the other sequences change a
-// bit, nor does it matter whether a row was decoded, whatever the number of
-// threads.
+// CASES 20, 25: neither the chunk of a prompt nor the other sequences change a bit, nor does it
+// matter whether a row was decoded, whatever the number of threads.
 func TestGQAIsBatchInvariant(t *testing.T) {
 	for _, p := range slices.Concat(gqaSizes[:3], gqaSizes[5:]) {
 		for _, cacheType := range kvTypes {

@@ -14,8 +14,8 @@ const hugePage = 2 << 20
 // mmap can be replaced by tests.
 var mmap = unix.MmapPtr
 
-// mapMemory asks the system for n zeroed bytes, n > 0, on huge pages where it has
-// them: from a huge page on they start at a multiple of one.
+// mapMemory asks the system for n zeroed bytes, n > 0, on huge pages where it has them: from a huge
+// page on they start at a multiple of one.
 func mapMemory(n int) ([]byte, error) {
 	size := n
 	if n >= hugePage {
@@ -47,8 +47,7 @@ func unmapMemory(b []byte) {
 	unmap(unsafe.Pointer(unsafe.SliceData(b)), n)
 }
 
-// unmap can fail only for memory that was not mapped, which would be a fault of
-// this package.
+// unmap can fail only for memory that was not mapped, which would be a fault of this package.
 func unmap(p unsafe.Pointer, n int) {
 	if n == 0 {
 		return

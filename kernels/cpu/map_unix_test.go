@@ -14,8 +14,8 @@ import (
 	"krater/kernels/device"
 )
 
-// TestNoMemory: where the system gives no memory, an allocation is an error that tells its
-// size, whatever the size, and the device goes on.
+// TestNoMemory: where the system gives no memory, an allocation is an error that tells its size,
+// whatever the size, and the device goes on.
 func TestNoMemory(t *testing.T) {
 	d, err := New(Options{Name: "dev", Threads: 1})
 	if err != nil {

@@ -28,8 +28,7 @@ func newProduct(op, name string, w *device.Mat, n, k int) product {
 	return product{w: p, stride: w.Stride * w.DType.Size(), n: n, k: k, bf16: bf16}
 }
 
-// block is the number of weight rows to go through in one piece for m rows of
-// activations.
+// block returns the number of weight rows to go through in one piece for m rows of activations.
 func (p *product) block(m int) int {
 	size := streamBlock
 	if m > dot.Rows {
@@ -49,7 +48,7 @@ func (p *product) tile(t *dot.Tile, from, to int) {
 	t.Stride, t.K, t.N = p.stride, p.k, to-from
 }
 
-// tiles gives the kernels for weights of this type.
+// tiles returns the kernels for weights of this type.
 func (d *Device) tiles(bf16 bool) *[dot.Rows + 1]func(*dot.Tile) {
 	if bf16 {
 		return &d.dot.BF16
@@ -108,8 +107,8 @@ func (t *packTask) do(_ *lane, i int) {
 	t.dev.convert.Pack(rowAt(t.dst, convert.Padded(t.k), i), rowAt(t.x, t.xStride, i), t.k)
 }
 
-// MatMul is out [T, N] F32 = x [T, K] F32 * transposed w [N, K] BF16 or F32.
-// Scratch: rowBlock rows of K values.
+// MatMul is out [T, N] F32 = x [T, K] F32 * transposed w [N, K] BF16 or F32. Scratch: rowBlock rows
+// of K values.
 func (d *Device) MatMul(stream device.Stream, out, x, w device.Mat) {
 	const op = "MatMul"
 	s := d.stream(op, stream)
@@ -142,9 +141,8 @@ func (s *Stream) multiply(p product, out *float32, outStride int, x *float32, xS
 	}
 }
 
-// items cuts the product and gives the number of items. A matrix of a few weight
-// rows, such as a router's, does not give all lanes work: then the rows of
-// activations are cut too.
+// items cuts the product and gives the number of items. A matrix of a few weight rows, such as a
+// router's, does not give all lanes work: then the rows of activations are cut too.
 func (t *matmulTask) items(s *Stream, ns int) int {
 	t.chunk, t.rows = s.chunk(t.n, ns), t.m
 	chunks := (t.n + t.chunk - 1) / t.chunk
@@ -165,8 +163,8 @@ func (s *Stream) packed(x *float32, stride, m, k int) *float32 {
 	return t.dst
 }
 
-// chunk is how many of n weight rows one item takes: all of them when the work
-// stays on the caller, else so that every lane has a few items.
+// chunk returns how many of n weight rows one item takes: all of them when the work stays on the
+// caller, else so that every lane has a few items.
 func (s *Stream) chunk(n, ns int) int {
 	if !s.shared(ns) {
 		return n

@@ -7,11 +7,11 @@ import (
 	"krater/kernels/cpu/convert"
 )
 
-// unitPack is the rows of a MatMul packed for the tile unit, in blocks of
-// btile.MostTokens; tokens is nil when the unit has no part in the product.
+// unitPack is the rows of a MatMul packed for the tile unit, in blocks of btile.MostTokens; tokens
+// is nil when the unit has no part in the product.
 //
-// Whether it has depends on the matrix alone, and so does which columns are its
-// own: all but the last N % 32. So batch invariance holds, for one row as for many.
+// Whether it has depends on the matrix alone, and so does which columns are its own: all but the
+// last N % 32. So batch invariance holds, for one row as for many.
 type unitPack struct {
 	arena  arena
 	tokens *float32
@@ -22,8 +22,8 @@ type unitPack struct {
 // onTiles reports whether the unit has a part in products with these weights.
 func (p *product) onTiles(d *Device) bool { return d.tileBF16 && p.bf16 && btile.Can(p.n, p.k) }
 
-// pack packs the rows of t where Options.TileBF16 asks for the unit, and gives the
-// scratch that an item of t takes of its lane's arena.
+// pack packs the rows of t where Options.TileBF16 asks for the unit, and gives the scratch that an
+// item of t takes of its lane's arena.
 func (u *unitPack) pack(s *Stream, t *matmulTask) int {
 	u.tokens = nil
 	if !t.onTiles(s.dev) {
@@ -44,13 +44,13 @@ func (u *unitPack) place(b int) *float32 {
 	return (*float32)(unsafe.Add(unsafe.Pointer(u.tokens), 4*b*btile.MostTokens*u.task.k))
 }
 
-// count is the rows of block b.
+// count returns the rows of block b.
 func (u *unitPack) count(b int) int {
 	return min(btile.MostTokens, u.task.m-b*btile.MostTokens)
 }
 
-// onUnit is do for the unit's columns of [from, end), step weight rows at a time;
-// it returns the first that it left.
+// onUnit is do for the unit's columns of [from, end), step weight rows at a time; it returns the
+// first that it left.
 func (t *matmulTask) onUnit(l *lane, from, end, step int) int {
 	const rows = btile.WeightRows
 	end = from + max(0, min(end, t.n/rows*rows)-from)/rows*rows

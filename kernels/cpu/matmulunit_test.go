@@ -13,8 +13,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// BF16 on the tile unit: close to exact sums, and a row has the same bits among any
-// other rows and for any number of threads.
+// BF16 on the tile unit: close to exact sums, and a row has the same bits among any other rows and
+// for any number of threads.
 func TestMatMulOnTheTileUnit(t *testing.T) {
 	if err := btile.Available(); err != nil {
 		if _, refused := cpu.New(cpu.Options{TileBF16: true}); refused == nil {
@@ -57,8 +57,8 @@ func TestMatMulOnTheTileUnit(t *testing.T) {
 	}
 }
 
-// TestFFNOnTheTileUnit: a network has the bits of its products and SiLU between
-// them, for any other rows and any number of threads, and makes no garbage.
+// TestFFNOnTheTileUnit: a network has the bits of its products and SiLU between them, for any other
+// rows and any number of threads, and makes no garbage.
 func TestFFNOnTheTileUnit(t *testing.T) {
 	if err := btile.Available(); err != nil {
 		t.Skip(err)

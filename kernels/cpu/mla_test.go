@@ -20,8 +20,8 @@ var mlaSizes = []device.MLA{
 	{Heads: 17, Nope: 8, Rope: 0, V: 9, Rank: 32, Scale: 0.2, BlockTokens: 1},
 }
 
-// scene is an attention problem: a cache filled at random, block tables that
-// are neither in order nor apart.
+// scene is an attention problem: a cache filled at random, block tables that are neither in order
+// nor apart.
 type scene struct {
 	p             device.MLA
 	cache         device.KV
@@ -73,7 +73,7 @@ var forms = []form{
 	}},
 }
 
-// run gives the result of a form for some spans of the scene.
+// run returns the result of a form for some spans of the scene.
 func (c *scene) run(t testing.TB, f form, d *cpu.Device, s device.Stream, spans []device.Span) []float32 {
 	t.Helper()
 	out := kerneltest.Guard[float32](c.rows*c.p.Heads*c.p.V, 4)
@@ -108,8 +108,8 @@ func TestMLA(t *testing.T) {
 					}
 					for _, f := range forms {
 						got := c.run(t, f, d, s, spans)
-						// Scores are sums of Rank+Rope products; an error in a score is a
-						// relative error of its weight.
+						// Scores are sums of Rank+Rope products; an error in a score is a relative
+						// error of its weight.
 						limit := 64 * kerneltest.Eps32 * kerneltest.MaxAbs(want)
 						if err := kerneltest.Compare(got, want, p.Heads*p.V, kerneltest.Relative(want, 16, limit)); err != nil {
 							t.Errorf("%s, %d heads, cache %s, weights %s: %v", f.name, p.Heads, cacheType, weightType, err)
@@ -121,8 +121,8 @@ func TestMLA(t *testing.T) {
 	})
 }
 
-// CASES 20, 25: the chunk of a prompt and the other sequences do not change a
-// bit, whatever the number of threads.
+// CASES 20, 25: the chunk of a prompt and the other sequences do not change a bit, whatever the
+// number of threads.
 func TestMLAIsBatchInvariant(t *testing.T) {
 	for _, f := range forms {
 		for i, cacheType := range kvTypes[1:] {

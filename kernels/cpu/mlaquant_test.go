@@ -43,10 +43,9 @@ func newKVB(d *cpu.Device, c kvbCase, e *tensor.Encoding) (w device.KVB, r ref.K
 	return w, r
 }
 
-// decodeTolerance is what decode may be off. The latents differ from ref's by
-// roundings, so a value that lies near the middle between two integers may become
-// the other one: a chance of about a ten-thousandth for each of Rank values. Three
-// in one result are allowed, of the largest weight.
+// decodeTolerance returns what decode may be off. The latents differ from ref's by roundings, so a
+// value that lies near the middle between two integers may become the other one: a chance of about
+// a ten-thousandth for each of Rank values. Three in one result are allowed, of the largest weight.
 func decodeTolerance(c *scene, w ref.KVB, spans []device.Span, want []float32) kerneltest.Tolerance {
 	p := c.p
 	allowed := make([]float64, len(want))
@@ -190,8 +189,7 @@ func TestMLARefusesWrongIntegers(t *testing.T) {
 	}
 }
 
-// No operator allocates once its scratch has grown, whatever the cache and kv_b
-// are kept in.
+// No operator allocates once its scratch has grown, whatever the cache and kv_b are kept in.
 func TestAttentionAllocatesNothing(t *testing.T) {
 	d, s := open(t, cpu.Options{Threads: 2})
 	d.ShareEverything()
@@ -222,8 +220,8 @@ func TestAttentionAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkPrefillKV is a prompt of DeepSeek-V2-Lite's attention, one layer, with
-// caches and kv_b of all kinds taken in turn.
+// BenchmarkPrefillKV is a prompt of DeepSeek-V2-Lite's attention, one layer, with caches and kv_b
+// of all kinds taken in turn.
 func BenchmarkPrefillKV(b *testing.B) {
 	lite := device.MLA{Heads: 16, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.1, BlockTokens: 64}
 	const rows = 256
@@ -257,8 +255,8 @@ func BenchmarkPrefillKV(b *testing.B) {
 	b.ReportMetric(best[0], "bf16-us")
 }
 
-// BenchmarkKVB is a decode step of DeepSeek-V2-Lite's attention at position 200,
-// with kv_b as BF16 and as integers in turn, over more layers than fit a cache.
+// BenchmarkKVB is a decode step of DeepSeek-V2-Lite's attention at position 200, with kv_b as BF16
+// and as integers in turn, over more layers than fit a cache.
 func BenchmarkKVB(b *testing.B) {
 	lite := device.MLA{Heads: 16, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.1, BlockTokens: 64}
 	for _, threads := range []int{1, 2} {

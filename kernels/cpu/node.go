@@ -26,13 +26,12 @@ const (
 	spareProcessors = 2
 )
 
-// NodesOf makes the nodes of a device of the machine's NUMA nodes, or of the
-// made-up ones of machine.ParseTopology where there are any. A node's processors
-// are one of each core that this process may use. threads is how many to use in
-// all, 0 for all cores, or of a real machine as many as its container is granted
-// the time of. They are divided in proportion to the nodes' cores; a node that
-// gets none is left out. A real machine with one node gives nil: its threads need
-// no place.
+// NodesOf makes the nodes of a device of the machine's NUMA nodes, or of the made-up ones of
+// machine.ParseTopology where there are any. A node's processors are one of each core that this
+// process may use. threads is how many to use in all, 0 for all cores, or of a real machine as many
+// as its container is granted the time of. They are divided in proportion to the nodes' cores; a
+// node that gets none is left out. A real machine with one node gives nil: its threads need no
+// place.
 func NodesOf(m *machine.Machine, fake []machine.Node, threads int) ([]Node, error) {
 	var nodes []Node
 	if len(fake) > 0 {
@@ -82,8 +81,8 @@ func coresOf(c *machine.CPU, ids []int) []int {
 	return cpus
 }
 
-// deal divides threads among nodes of so many cores in all, by largest
-// remainders, and leaves out nodes without one.
+// deal divides threads among nodes of so many cores in all, by largest remainders, and leaves out
+// nodes without one.
 func deal(nodes []Node, threads, cores int) []Node {
 	left := threads
 	for i := range nodes {
@@ -103,10 +102,9 @@ func deal(nodes []Node, threads, cores int) []Node {
 	return slices.DeleteFunc(nodes, func(n Node) bool { return n.Threads == 0 })
 }
 
-// Processors is what GOMAXPROCS should be for a device of these nodes: a bound
-// worker keeps its processor of the runtime while it looks for work, so other
-// goroutines need some of their own. It has to be set before New, which
-// otherwise takes a slower way of looking.
+// Processors returns what GOMAXPROCS should be for a device of these nodes: a bound worker keeps
+// its processor of the runtime while it looks for work, so other goroutines need some of their own.
+// It has to be set before New, which otherwise takes a slower way of looking.
 func Processors(nodes []Node) int {
 	n := runtime.GOMAXPROCS(0)
 	if bound(nodes) {

@@ -34,15 +34,15 @@ func fakes(t testing.TB, topology string) []cpu.Node {
 
 var topologies = []string{"1x1", "1x3", "2x1", "2x2", "4x1", "4x2", "1x3,1x1", "2x2,1x1"}
 
-// goroutine is the number of the calling goroutine.
+// goroutine returns the number of the calling goroutine.
 func goroutine() string {
 	var stack [64]byte
 	return string(bytes.Fields(stack[:runtime.Stack(stack[:], false)])[1])
 }
 
-// TestNodeLoopsStayOnTheirWorkers: the loops of a node have workers of their own,
-// as many as the node has threads, and the caller of one of several only waits.
-// The first node's last thread is the caller of loops over all.
+// TestNodeLoopsStayOnTheirWorkers: the loops of a node have workers of their own, as many as the
+// node has threads, and the caller of one of several only waits. The first node's last thread is
+// the caller of loops over all.
 func TestNodeLoopsStayOnTheirWorkers(t *testing.T) {
 	for _, topology := range topologies {
 		d, _ := open(t, cpu.Options{Nodes: fakes(t, topology)})
@@ -81,8 +81,8 @@ func TestNodeLoopsStayOnTheirWorkers(t *testing.T) {
 	}
 }
 
-// meet lets parts of a loop wait for one another, so that each has a goroutine
-// of its own, and gives these.
+// meet lets parts of a loop wait for one another, so that each has a goroutine of its own, and
+// gives these.
 func meet(parts int, run func(f func(int))) map[string]bool {
 	var mu sync.Mutex
 	var begun sync.WaitGroup
@@ -98,8 +98,8 @@ func meet(parts int, run func(f func(int))) map[string]bool {
 	return seen
 }
 
-// TestThreadsNeverMoreThanCores: experts on every node, as pools run them, beside
-// loops over all on one caller.
+// TestThreadsNeverMoreThanCores: experts on every node, as pools run them, beside loops over all on
+// one caller.
 func TestThreadsNeverMoreThanCores(t *testing.T) {
 	for _, topology := range []string{"2x2", "4x2", "1x3,1x1"} {
 		d, _ := open(t, cpu.Options{Nodes: fakes(t, topology)})
@@ -129,8 +129,8 @@ func TestThreadsNeverMoreThanCores(t *testing.T) {
 	}
 }
 
-// TestNodesAreBitwiseEqual: operators give the same bits on all threads, on those
-// of a node and without nodes, also several at once.
+// TestNodesAreBitwiseEqual: operators give the same bits on all threads, on those of a node and
+// without nodes, also several at once.
 func TestNodesAreBitwiseEqual(t *testing.T) {
 	plain, s := open(t, cpu.Options{Threads: 1})
 	step := newStep(plain, s)

@@ -14,8 +14,7 @@ import (
 	"krater/kernels/machine"
 )
 
-// halves are real nodes: the machine's, or where it has one, two of half its
-// processors each.
+// halves are real nodes: the machine's, or where it has one, two of half its processors each.
 func halves(b *testing.B) []cpu.Node {
 	nodes, err := cpu.NodesOf(machine.Here(), nil, 0)
 	if err != nil {
@@ -55,8 +54,8 @@ func plainDecoder(b *testing.B, bank []device.QExpert, x, y []float32) decoder {
 	}}
 }
 
-// nodeDecoder has experts in the memory of nodes, each node's run by a goroutine
-// that stays, as a pool is.
+// nodeDecoder has experts in the memory of nodes, each node's run by a goroutine that stays, as a
+// pool is.
 func nodeDecoder(b *testing.B, name string, nodes []cpu.Node, bank []device.QExpert, x, y []float32) decoder {
 	d, s := open(b, cpu.Options{Nodes: nodes})
 	q, out := nodeRows(d, s, x), f32s(d, y, liteTopK, liteH)
@@ -127,8 +126,8 @@ func onNode(b *testing.B, d *cpu.Device, node int, m device.QMat) device.QMat {
 	return m
 }
 
-// BenchmarkNodeDecode compares tokens through experts on all threads with the
-// same on nodes, made up and real, window by window in turn. GB/s of weights.
+// BenchmarkNodeDecode compares tokens through experts on all threads with the same on nodes, made
+// up and real, window by window in turn. GB/s of weights.
 func BenchmarkNodeDecode(b *testing.B) {
 	const experts = 120 // 0.5 GB
 	nodes := halves(b)

@@ -8,19 +8,17 @@ import (
 	"krater/kernels/device"
 )
 
-// home is one of a device's nodes with its threads. A device without nodes has
-// one, made up.
+// home is one of a device's nodes with its threads. A device without nodes has one, made up.
 type home struct {
 	Node
 	crew *crew
 	team *Team
 }
 
-// settle starts the threads of nodes. The callers of operators are the last
-// thread of the first node, so a loop over all nodes has its caller and all
-// workers. A loop of one of several nodes has that node's workers only and its
-// caller waits: threads that compute are never more than the nodes' cores. Only
-// where the first node has no thread but the callers', its loops are theirs.
+// settle starts the threads of nodes. The callers of operators are the last thread of the first
+// node, so a loop over all nodes has its caller and all workers. A loop of one of several nodes has
+// that node's workers only and its caller waits: threads that compute are never more than the
+// nodes' cores. Only where the first node has no thread but the callers', its loops are theirs.
 func settle(nodes []Node) (*Team, []home) {
 	homes := make([]home, len(nodes))
 	crews := make([]*crew, len(nodes))
@@ -49,10 +47,10 @@ func settle(nodes []Node) (*Team, []home) {
 	return all, homes
 }
 
-// Nodes is the number of nodes, at least 1.
+// Nodes returns the number of nodes, at least 1.
 func (d *Device) Nodes() int { return len(d.homes) }
 
-// NodeThreads is the number of threads of each node.
+// NodeThreads returns the number of threads of each node.
 func (d *Device) NodeThreads() []int {
 	n := make([]int, len(d.homes))
 	for i := range d.homes {
@@ -61,9 +59,9 @@ func (d *Device) NodeThreads() []int {
 	return n
 }
 
-// NewNodeStream makes a stream whose loops run on the workers of one node, with
-// scratch in that node's memory. Its operators' callers only wait, so it is for
-// work beside that of other streams; with one node it is like NewStream's.
+// NewNodeStream makes a stream whose loops run on the workers of one node, with scratch in that
+// node's memory. Its operators' callers only wait, so it is for work beside that of other streams;
+// with one node it is like NewStream's.
 func (d *Device) NewNodeStream(node int) (device.Stream, error) {
 	if err := d.checkNode(node); err != nil {
 		return nil, err
@@ -91,7 +89,7 @@ func (d *Device) notice(line string) {
 	}
 }
 
-// Notices are what the system refused and what is done instead, one line each.
+// Notices returns what the system refused and what is done instead, one line each.
 func (d *Device) Notices() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"krater/kernels/device"
 )
 
-// normTask normalises the heads of rows of x, cols values each, with delta added first where
-// there is one (and one head).
+// normTask normalises the heads of rows of x, cols values each, with delta added first where there
+// is one (and one head).
 type normTask struct {
 	dev                    *Device
 	x, out, add            *float32
@@ -54,8 +54,8 @@ func (t *normTask) head(f *norm.Funcs, r, h int) {
 // normNs is the time of a normalised value on one core, in 1/16 ns.
 const normNs = 4
 
-// RMSNorm is out = x / sqrt(mean(x^2) + eps) * w, row by row; out and x [T, H]
-// F32 (may be the same), w [1, H] BF16 or F32.
+// RMSNorm is out = x / sqrt(mean(x^2) + eps) * w, row by row; out and x [T, H] F32 (may be the
+// same), w [1, H] BF16 or F32.
 func (d *Device) RMSNorm(stream device.Stream, out, x, w device.Mat, eps float32) {
 	d.normalise("RMSNorm", stream, &out, &x, nil, &w, 1, eps)
 }

@@ -17,11 +17,10 @@ const (
 	looksMost  = 4096    // pages looked at for a Placement
 )
 
-// AllocOn is Alloc in the memory of a node. The pages are bound to it and touched
-// by its workers, so they exist when AllocOn returns. Where the node has no room
-// for them they are taken from elsewhere rather than have the system end the
-// process; where the system does not let them be bound, the touch alone decides.
-// Both are told by Notices; PlacementOn tells what came of it.
+// AllocOn is Alloc in the memory of a node. The pages are bound to it and touched by its workers,
+// so they exist when AllocOn returns. Where the node has no room for them they are taken from
+// elsewhere rather than have the system end the process; where the system does not let them be
+// bound, the touch alone decides. Both are told by Notices; PlacementOn tells what came of it.
 func (d *Device) AllocOn(node, n int) (device.Buffer, error) {
 	if err := d.checkNode(node); err != nil {
 		return nil, err
@@ -66,8 +65,7 @@ func (d *Device) mapOn(h *home, n int) ([]byte, error) {
 	return b, nil
 }
 
-// CopyOn copies src to dst from byte at on, by the workers of a node. dst is
-// memory of this device.
+// CopyOn copies src to dst from byte at on, by the workers of a node. dst is memory of this device.
 func (d *Device) CopyOn(node int, dst device.Buffer, at int, src []byte) error {
 	if err := d.checkNode(node); err != nil {
 		return err
@@ -87,13 +85,11 @@ func (d *Device) split(h *home, n int, work func(from, to int)) {
 	})
 }
 
-// scratchOn is memory of a node for a stream, in the place of old. It lasts as
-// long as the device.
+// scratchOn is memory of a node for a stream, in the place of old. It lasts as long as the device.
 func (d *Device) scratchOn(h *home, old []byte, n int) []byte {
 	b, err := d.mapOn(h, n)
 	if err != nil {
-		// As the collector's memory ends: there is no error to return from within an
-		// operator.
+		// As the collector's memory ends: there is no error to return from within an operator.
 		panic(fmt.Sprintf("cpu: %d bytes of scratch: %v", n, err))
 	}
 	d.mu.Lock()
@@ -126,7 +122,7 @@ type Placement struct {
 	Notice string `json:"notice,omitempty"`
 }
 
-// String is a line for people.
+// String returns a line for people.
 func (p Placement) String() string {
 	if p.Looked == 0 {
 		return fmt.Sprintf("node %d: %d MB, not looked at: %s", p.Node, p.Bytes>>20, p.Notice)
@@ -140,8 +136,7 @@ func (p Placement) String() string {
 
 var errFake = errors.New("the node is made up")
 
-// PlacementOn looks at pages of buffers that were allocated on a node, a few
-// thousand of all.
+// PlacementOn looks at pages of buffers that were allocated on a node, a few thousand of all.
 func (d *Device) PlacementOn(node int, buffers ...device.Buffer) (Placement, error) {
 	if err := d.checkNode(node); err != nil {
 		return Placement{}, err

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bindMemory sets from which node the pages of b, whole pages that were not
-// touched yet, will be taken: from that one only, or from it first.
+// bindMemory sets from which node the pages of b, whole pages that were not touched yet, will be
+// taken: from that one only, or from it first.
 func bindMemory(b []byte, node int, strict bool) error {
 	mode := uintptr(unix.MPOL_PREFERRED)
 	if strict {
@@ -26,8 +26,7 @@ func bindMemory(b []byte, node int, strict bool) error {
 	return nil
 }
 
-// pageNodes tells the node of the page of each address, negative where there is
-// no page.
+// pageNodes tells the node of the page of each address, negative where there is no page.
 func pageNodes(addresses []unsafe.Pointer) ([]int32, error) {
 	where := make([]int32, len(addresses))
 	_, _, e := unix.Syscall6(unix.SYS_MOVE_PAGES, 0, uintptr(len(addresses)),

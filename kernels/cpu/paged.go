@@ -9,13 +9,13 @@ import (
 // runningSize is the size of a running in float32 values.
 const runningSize = 3
 
-// keyBlock is the number of keys between two updates of the running softmax
-// (arXiv 1805.02867, 2205.14135). Blocks begin at absolute positions, so a
-// query meets the same blocks however its prompt was cut.
+// keyBlock is the number of keys between two updates of the running softmax (arXiv 1805.02867,
+// 2205.14135). Blocks begin at absolute positions, so a query meets the same blocks however its
+// prompt was cut.
 const keyBlock = 128
 
-// paged is what every attention has: spans of queries over a cache in blocks,
-// and the running softmax.
+// paged is what every attention has: spans of queries over a cache in blocks, and the running
+// softmax.
 type paged struct {
 	dev   *Device
 	kv    kvCache
@@ -25,8 +25,7 @@ type paged struct {
 	spans []device.Span
 }
 
-// bind checks the spans of a batch of rows rows over a cache that was checked;
-// block is set.
+// bind checks the spans of a batch of rows rows over a cache that was checked; block is set.
 func (a *paged) bind(op string, d *Device, cache *device.KV, kv kvCache, spans []device.Span, rows int) {
 	a.dev, a.spans, a.kv, a.bf16 = d, spans, kv, kv.bf16()
 	blocks := cache.Rows / a.block
@@ -43,8 +42,8 @@ func (a *paged) bind(op string, d *Device, cache *device.KV, kv kvCache, spans [
 	}
 }
 
-// run is the longest stretch of cache rows from position pos, at most end, that
-// lie one after the other: n from slot on.
+// run returns the longest stretch of cache rows from position pos, at most end, that lie one after
+// the other: n from slot on.
 func (a *paged) run(s *device.Span, pos, end int) (slot, n int) {
 	block, offset := pos/a.block, pos%a.block
 	slot = int(s.Blocks[block])*a.block + offset
@@ -56,7 +55,7 @@ func (a *paged) run(s *device.Span, pos, end int) (slot, n int) {
 	return slot, min(stop, end) - pos
 }
 
-// tileSize is the size in bytes of a value as the tiles read it.
+// tileSize returns the size in bytes of a value as the tiles read it.
 func (a *paged) tileSize() int {
 	if a.bf16 {
 		return 2
@@ -74,8 +73,8 @@ func shift(p *float32, n int) *float32 {
 // factor is where the kernel puts the exponential of a change of top.
 type running struct{ top, sum, factor float32 }
 
-// fold turns the n scores of a block into factors and scales what was
-// accumulated before (width values) to the new maximum.
+// fold turns the n scores of a block into factors and scales what was accumulated before (width
+// values) to the new maximum.
 func (a *paged) fold(s *running, scores *float32, n int, acc *float32, width int) {
 	top := a.dev.exp.Max(scores, n) * a.scale
 	if a.scale < 0 || top != top {
@@ -92,8 +91,7 @@ func (a *paged) fold(s *running, scores *float32, n int, acc *float32, width int
 	s.sum += a.dev.exp.ExpSum(scores, scores, n, a.scale, s.top)
 }
 
-// slowTop is the largest scaled score when the scale is negative or a score is
-// not a number.
+// slowTop returns the largest scaled score when the scale is negative or a score is not a number.
 func slowTop(scores *float32, n int, scale float32) float32 {
 	top := minusInf
 	for _, v := range unsafe.Slice(scores, n) {

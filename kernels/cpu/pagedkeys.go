@@ -18,8 +18,8 @@ type kvCache struct {
 	group    int      // columns of a scale
 }
 
-// newKVCache checks a cache of rows of width values. parts are what a row is made
-// of: groups of I8 divide each.
+// newKVCache checks a cache of rows of width values. parts are what a row is made of: groups of I8
+// divide each.
 func newKVCache(op string, c *device.KV, width int, parts ...int) kvCache {
 	if c.Cols != width {
 		fail(op, "cache is %s, need %d columns", c.Mat, width)
@@ -66,15 +66,15 @@ func (k *kvCache) store(c *convert.Funcs, slot int, from *float32, n int) {
 	}
 }
 
-// bf16 reports what the tiles read: BF16, the cache's own rows or float8 widened,
-// which is exact; else F32, the cache's own rows or integers times their scale.
+// bf16 reports what the tiles read: BF16, the cache's own rows or float8 widened, which is exact;
+// else F32, the cache's own rows or integers times their scale.
 func (k *kvCache) bf16() bool { return k.dt == tensor.BF16 || k.dt == tensor.F8E4M3 }
 
 // narrow reports whether rows have to be widened for the tiles.
 func (k *kvCache) narrow() bool { return k.dt.Size() == 1 }
 
-// wideRow is the size in bytes of n values of a row as the tiles read them when
-// they are widened.
+// wideRow returns the size in bytes of n values of a row as the tiles read them when they are
+// widened.
 func (k *kvCache) wideRow(n int) int {
 	if k.bf16() {
 		return 2 * convert.Padded(n)
@@ -82,8 +82,8 @@ func (k *kvCache) wideRow(n int) int {
 	return 4 * convert.Padded(n)
 }
 
-// wideBlock is the scratch that n columns of a block of keys take, in float32
-// values: none when the tiles read the cache as it lies.
+// wideBlock returns the scratch that n columns of a block of keys take, in float32 values: none
+// when the tiles read the cache as it lies.
 func (k *kvCache) wideBlock(n int) int {
 	if !k.narrow() {
 		return 0
@@ -91,8 +91,8 @@ func (k *kvCache) wideBlock(n int) int {
 	return keyBlock * k.wideRow(n) / 4
 }
 
-// widen turns columns [first, first+n) of rows rows from slot on into what the
-// tiles read. first and n are multiples of the group.
+// widen turns columns [first, first+n) of rows rows from slot on into what the tiles read. first
+// and n are multiples of the group.
 func (k *kvCache) widen(c *convert.Funcs, dst unsafe.Pointer, slot, rows, first, n int) {
 	if k.dt == tensor.F8E4M3 {
 		c.WidenF8((*uint16)(dst), (*uint8)(unsafe.Add(k.row(slot), first)), n, rows, k.rowBytes)
@@ -102,16 +102,16 @@ func (k *kvCache) widen(c *convert.Funcs, dst unsafe.Pointer, slot, rows, first,
 		k.group, n/k.group, rows, k.rowBytes, 4*k.scaleRow)
 }
 
-// keyRows are some columns of the cached rows of a block of keys, as the tiles
-// read them: in the cache, or widened.
+// keyRows are some columns of the cached rows of a block of keys, as the tiles read them: in the
+// cache, or widened.
 type keyRows struct {
 	wide         unsafe.Pointer // rows from position from on; nil: in the cache
 	from, offset int            // offset: bytes from the start of a row in the cache
 	stride       int            // bytes
 }
 
-// keys gives columns [first, first+n) of positions [from, to), at most keyBlock.
-// scratch, wideBlock(n) values, holds them when they have to be widened.
+// keys gives columns [first, first+n) of positions [from, to), at most keyBlock. scratch,
+// wideBlock(n) values, holds them when they have to be widened.
 func (a *paged) keys(s *device.Span, from, to, first, n int, scratch *float32) keyRows {
 	if !a.kv.narrow() {
 		return keyRows{offset: first * a.kv.dt.Size(), stride: a.kv.rowBytes}
@@ -125,8 +125,8 @@ func (a *paged) keys(s *device.Span, from, to, first, n int, scratch *float32) k
 	return k
 }
 
-// rows is the longest stretch of rows from position pos, at most end, that lie
-// one after the other.
+// rows returns the longest stretch of rows from position pos, at most end, that lie one after the
+// other.
 func (a *paged) rows(k *keyRows, s *device.Span, pos, end int) (rows unsafe.Pointer, n int) {
 	if k.wide != nil {
 		return unsafe.Add(k.wide, (pos-k.from)*k.stride), end - pos

@@ -17,8 +17,8 @@ import (
 // kvTypes are what a cache can be kept in.
 var kvTypes = []tensor.DType{tensor.F32, tensor.BF16, tensor.F8E4M3, tensor.I8}
 
-// newKV makes a cache with values in it; it gives what is stored. Rows of 8 bits
-// and their scales lie apart.
+// newKV makes a cache with values in it; it gives what is stored. Rows of 8 bits and their scales
+// lie apart.
 func newKV(d *cpu.Device, dt tensor.DType, values []float32, rows, width, group int) (device.KV, []float32) {
 	if dt == tensor.F32 || dt == tensor.BF16 {
 		m, stored := floats(d, dt, values, rows, width)
@@ -85,8 +85,8 @@ func TestStoreRowsOf8Bits(t *testing.T) {
 	})
 }
 
-// TestStoreRowsMarks: rows with a NaN or an infinity are noted once, whatever the cache is of; values
-// whose squares overflow are no such.
+// TestStoreRowsMarks: rows with a NaN or an infinity are noted once, whatever the cache is of;
+// values whose squares overflow are no such.
 func TestStoreRowsMarks(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		const rows, width, group = 6, 40, 8
@@ -124,7 +124,7 @@ func TestCacheOf8BitsHoldsNoNaN(t *testing.T) {
 	}
 }
 
-// device1 is a device of its own.
+// device1 returns a device of its own.
 func device1(t *testing.T) *cpu.Device {
 	t.Helper()
 	d, _ := open(t, cpu.Options{})
@@ -178,8 +178,8 @@ func TestCacheOf8BitsIsChecked(t *testing.T) {
 	panicsWith(t, "GQA", func() { ops["GQA"](whole) })
 }
 
-// BenchmarkDecodeKV is a decoded row over caches of every type, taken in turn so
-// that what else the machine does meets all.
+// BenchmarkDecodeKV is a decoded row over caches of every type, taken in turn so that what else the
+// machine does meets all.
 func BenchmarkDecodeKV(b *testing.B) {
 	lite := device.MLA{Heads: 16, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.1, BlockTokens: 64}
 	dense := device.GQA{Heads: 28, KVHeads: 4, HeadDim: 128, Scale: 0.1, BlockTokens: 64}
@@ -257,7 +257,7 @@ func decodeStep(b *testing.B, d *cpu.Device, s device.Stream, name string, dt te
 	}
 }
 
-// elapsed is the time of f in microseconds.
+// elapsed returns the time of f in microseconds.
 func elapsed(f func()) float64 {
 	start := time.Now()
 	f()

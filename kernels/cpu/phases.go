@@ -12,8 +12,8 @@ var _ device.PhaseTimer = (*Stream)(nil)
 // phasesMost bounds the phases that are told of; what comes then prolongs the last two.
 const phasesMost = 64
 
-// phases are the times of the experts that a stream computes: two looks at the clock for each
-// group of rows, and one for each expert of a group whose halves have no barrier between them.
+// phases are the times of the experts that a stream computes: two looks at the clock for each group
+// of rows, and one for each expert of a group whose halves have no barrier between them.
 type phases struct {
 	on   bool
 	list []device.Phase
@@ -35,8 +35,8 @@ func (p *phases) begin() {
 	}
 }
 
-// middle notes that middle rows are there: the last ones end the first half. Threads may call
-// it at the same time.
+// middle notes that middle rows are there: the last ones end the first half. Threads may call it at
+// the same time.
 func (p *phases) middle() {
 	if !p.on {
 		return

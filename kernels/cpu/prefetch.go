@@ -8,11 +8,11 @@ import (
 	"github.com/klauspost/cpuid/v2"
 )
 
-// EnvPrefetch is the environment variable that fixes how many bytes ahead of their
-// use integer weights are asked for, 0 to 65536, instead of the rule by maker.
+// EnvPrefetch is the environment variable that fixes how many bytes ahead of their use integer
+// weights are asked for, 0 to 65536, instead of the rule by maker.
 const EnvPrefetch = "KRATER_CPU_PREFETCH"
 
-// prefetchChoice is the environment's distance, or that of the processor's maker.
+// prefetchChoice returns the environment's distance, or that of the processor's maker.
 func prefetchChoice() (prefetch, error) {
 	const most = 1 << 16
 	name := os.Getenv(EnvPrefetch)
@@ -26,20 +26,19 @@ func prefetchChoice() (prefetch, error) {
 	return prefetch{fine: n, coarse: n}, nil
 }
 
-// prefetch is how many bytes before their use integer weights are asked for, when
-// they come from memory: for groups below 128, whose scales take the loop's time,
-// and for others. Plain loads get far on the cores' own prefetchers, so this is a
-// matter of the processor and is chosen by its maker.
+// prefetch is how many bytes before their use integer weights are asked for, when they come from
+// memory: for groups below 128, whose scales take the loop's time, and for others. Plain loads get
+// far on the cores' own prefetchers, so this is a matter of the processor and is chosen by its
+// maker.
 type prefetch struct{ fine, coarse int }
 
 // fineGroup: groups below are fine.
 const fineGroup = 128
 
-// prefetchFor is measured on two kinds, as a share of plain reads in the same
-// minutes. Zen 4: groups of 32 go from 0.82 to 0.88 with 4 KB and two threads,
-// groups of 128 fall from 0.93 to 0.89. Sapphire and Emerald Rapids: 4 KB are
-// worth 15 to 40 % with up to 12 threads, for every group. Never the non-temporal
-// hint, which there reads at a third of the speed.
+// prefetchFor is measured on two kinds, as a share of plain reads in the same minutes. Zen 4:
+// groups of 32 go from 0.82 to 0.88 with 4 KB and two threads, groups of 128 fall from 0.93 to
+// 0.89. Sapphire and Emerald Rapids: 4 KB are worth 15 to 40 % with up to 12 threads, for every
+// group. Never the non-temporal hint, which there reads at a third of the speed.
 func prefetchFor(vendor cpuid.Vendor) prefetch {
 	const some = 4096
 	if vendor == cpuid.AMD {
@@ -48,8 +47,8 @@ func prefetchFor(vendor cpuid.Vendor) prefetch {
 	return prefetch{fine: some, coarse: some}
 }
 
-// ahead is the distance for groups of so many columns and rows of activations.
-// Several rows keep the loop as busy as scales do.
+// ahead returns the distance for groups of so many columns and rows of activations. Several rows
+// keep the loop as busy as scales do.
 func (p prefetch) ahead(group, rows int) int {
 	if group < fineGroup || rows > 1 {
 		return p.fine

@@ -9,16 +9,15 @@ import (
 	"krater/kernels/device"
 )
 
-// prefillTask is MLA by its definition: for one span and one head, keys and
-// values of a block of positions are expanded from the cached latents, then
-// every query row that may see them takes them into its running softmax.
+// prefillTask is MLA by its definition: for one span and one head, keys and values of a block of
+// positions are expanded from the cached latents, then every query row that may see them takes them
+// into its running softmax.
 type prefillTask struct{ mla }
 
-// MLAPrefill has the arguments of MLADecode and computes the same; it pays off
-// when a span has many rows. Scratch per thread: keyBlock rows of
-// 2*Nope+Rope+2*V+Rank values, of Rank+Rope more when the cache is of 8 bits, three
-// values for each row of the longest span, and a head's weights widened to F32 when
-// kvB is kept as integers.
+// MLAPrefill has the arguments of MLADecode and computes the same; it pays off when a span has many
+// rows. Scratch per thread: keyBlock rows of 2*Nope+Rope+2*V+Rank values, of Rank+Rope more when
+// the cache is of 8 bits, three values for each row of the longest span, and a head's weights
+// widened to F32 when kvB is kept as integers.
 func (d *Device) MLAPrefill(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
 	spans := in.List
 	const op = "MLAPrefill"
@@ -119,8 +118,7 @@ func (t *prefillTask) expand(l *lane, c *prefillScratch, span *device.Span, head
 	}
 }
 
-// latent takes one cache row: its latent for kv_b, its rotated part as the end
-// of the key.
+// latent takes one cache row: its latent for kv_b, its rotated part as the end of the key.
 func (t *prefillTask) latent(c *prefillScratch, row unsafe.Pointer, j int) {
 	dst := rowAt(c.latents, c.wide, j)
 	t.widenLatent(dst, row)
@@ -164,8 +162,8 @@ func (t *prefillTask) rows(l *lane, c *prefillScratch, span *device.Span, head, 
 		visible := min(last, span.Pos+r+i+1) - from
 		t.fold(&c.state[r+i], rowAt(c.scores, keyBlock, i), visible, t.result(span.Row+r+i, head), t.V)
 	}
-	// All rows of the tile see the keys that the first one sees; what is left on
-	// the diagonal, up to n-1 keys, is taken row by row.
+	// All rows of the tile see the keys that the first one sees; what is left on the diagonal, up
+	// to n-1 keys, is taken row by row.
 	common := min(last, span.Pos+r+1) - from
 	l.axpy.Stride, l.axpy.Width = 4*t.V, t.V
 	l.axpy.W, l.axpy.N = unsafe.Pointer(c.values), common

@@ -8,15 +8,15 @@ import (
 	"krater/kernels/tensor"
 )
 
-// wideHead is kv_b of one head, kept as integers, widened to F32: exact, since
-// an integer times a BF16 scale fits. Both halves come out transposed.
+// wideHead is kv_b of one head, kept as integers, widened to F32: exact, since an integer times a
+// BF16 scale fits. Both halves come out transposed.
 type wideHead struct {
 	keys             *float32 // [padded Nope, keyRow], Rank values a row
 	values           *float32 // [padded Rank, valueRow], V values a row
 	keyRow, valueRow int
 }
 
-// wideWeights is the scratch of a wideHead.
+// wideWeights returns the scratch of a wideHead.
 func (t *prefillTask) wideWeights() int {
 	if !t.integer() {
 		return 0
@@ -24,7 +24,7 @@ func (t *prefillTask) wideWeights() int {
 	return t.kq[0].wideSize() + t.vq[0].wideSize()
 }
 
-// wideSize is the number of values of widen.
+// wideSize returns the number of values of widen.
 func (p *quantProduct) wideSize() int { return p.k * p.tiles() * tensor.TileRows }
 
 func (t *prefillTask) widenHead(l *lane, h int) (w wideHead) {
@@ -44,8 +44,8 @@ func (p *quantProduct) widen(dst *float32) {
 	}
 }
 
-// expandWide is expand with widened weights, for n rows of latents in natural
-// order. The values' weights lie as rows of a weighted sum want them.
+// expandWide is expand with widened weights, for n rows of latents in natural order. The values'
+// weights lie as rows of a weighted sum want them.
 func (t *prefillTask) expandWide(l *lane, c *prefillScratch, n int) {
 	qk, w := t.Nope+t.Rope, &c.weights
 	clearF32(c.values, n*t.V)

@@ -10,8 +10,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// What Probe tries: a matrix that stays in the second-level cache, these numbers of
-// rows, and how often each way in turn.
+// What Probe tries: a matrix that stays in the second-level cache, these numbers of rows, and how
+// often each way in turn.
 const (
 	probeN, probeK = 512, 1024
 	probeRounds    = 7
@@ -21,11 +21,10 @@ const (
 
 var probeRows = [...]int{8, 12, 16, 24, 32}
 
-// Probe measures from how many rows on the tile unit overtakes AVX-512 on this
-// processor, in some 10 ms, and keeps to it from then on; without a unit it does
-// nothing. It belongs before the device's first operator. Bits of results do not
-// depend on what it finds. Where what it finds makes no sense, as on a machine with
-// other work, the rule for the processor stays.
+// Probe measures from how many rows on the tile unit overtakes AVX-512 on this processor, in some
+// 10 ms, and keeps to it from then on; without a unit it does nothing. It belongs before the
+// device's first operator. Bits of results do not depend on what it finds. Where what it finds
+// makes no sense, as on a machine with other work, the rule for the processor stays.
 func (d *Device) Probe() {
 	if d.unit.fine == 0 && d.unit.coarse == 0 {
 		return
@@ -38,8 +37,8 @@ func (d *Device) Probe() {
 	}
 }
 
-// crossover finds the first of probeRows from which on the unit is faster; ok is
-// false when it is at some and is not at more of them.
+// crossover finds the first of probeRows from which on the unit is faster; ok is false when it is
+// at some and is not at more of them.
 func (d *Device) crossover(group int) (rows int, ok bool) {
 	f := tensor.Layout{Format: tensor.INT4.By(group), Rows: probeN, Cols: probeK}
 	most := probeRows[len(probeRows)-1]
@@ -86,7 +85,7 @@ func (d *Device) crossover(group int) (rows int, ok bool) {
 	return probeRows[first], true
 }
 
-// ratio is how many times as long a takes as b: the median of both in turn.
+// ratio returns the number of times as long a takes as b: the median of both in turn.
 func ratio(a, b func()) float64 {
 	var list [probeRounds]float64
 	took := func(f func()) float64 {

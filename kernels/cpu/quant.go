@@ -11,8 +11,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// maxGroup bounds the columns of a group: the sums of -8 (-128) times the
-// activations and of products up to 255*127 stay within 32 bits.
+// maxGroup bounds the columns of a group: the sums of -8 (-128) times the activations and of
+// products up to 255*127 stay within 32 bits.
 const maxGroup = 1 << 16
 
 // quantRows are device.QRows that were checked.
@@ -74,8 +74,8 @@ func (t *quantTask) do(l *lane, r int) {
 	t.dev.qrows.Quantize(x, q, scale, bias, t.out.k/t.out.group, t.out.group/qrows.Block)
 }
 
-// QuantizeRows writes the rows of x [T, K] F32 as integers. Scratch: a row a
-// thread when K is not a multiple of 32.
+// QuantizeRows writes the rows of x [T, K] F32 as integers. Scratch: a row a thread when K is not a
+// multiple of 32.
 func (d *Device) QuantizeRows(stream device.Stream, out device.QRows, x device.Mat) {
 	const op = "QuantizeRows"
 	s := d.stream(op, stream)
@@ -160,7 +160,7 @@ func part(op, name string, b device.Buffer, off, n int) unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(host)), off)
 }
 
-// tiles is the number of tiles, the last one perhaps not full.
+// tiles returns the number of tiles, the last one perhaps not full.
 func (p *quantProduct) tiles() int { return (p.n + tensor.TileRows - 1) / tensor.TileRows }
 
 // ns estimates the time of m rows on one core.
@@ -190,9 +190,9 @@ func pick(index []int32, first, j int) int {
 	return first + j
 }
 
-// multiply computes the columns of weight tiles [from, to) for rows rows. Tiles
-// go in pieces that stay in the second-level cache while all rows pass, or that
-// keep a call short when they are read once.
+// multiply computes the columns of weight tiles [from, to) for rows rows. Tiles go in pieces that
+// stay in the second-level cache while all rows pass, or that keep a call short when they are read
+// once.
 func (p *quantProduct) multiply(d *Device, l *lane, in quantInput, out quantOutput, rows, from, to int) {
 	if d.unit.takes(p, rows) {
 		from = p.onUnit(l, in, out, rows, from, to)
@@ -282,8 +282,8 @@ func (t *matmulQTask) do(l *lane, i int) {
 	t.multiply(t.dev, l, quantInput{quantRows: &t.x}, t.out, t.x.rows, i*n/t.cut, (i+1)*n/t.cut)
 }
 
-// MatMulQ is out [T, N] F32 = x [T, K] * transposed w [N, K]. Scratch:
-// that of the tile unit, see unit.go.
+// MatMulQ is out [T, N] F32 = x [T, K] * transposed w [N, K]. Scratch: that of the tile unit, see
+// unit.go.
 func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w device.QMat) {
 	const op = "MatMulQ"
 	s := d.stream(op, stream)
@@ -317,17 +317,16 @@ func (t *matmulQTask) wide(s *Stream, ns int) {
 	s.each(t, t.cut, ns, piece(qtile.Scratch(t.group())))
 }
 
-// group is the columns that share a scale.
+// group returns the columns that share a scale.
 func (p *quantProduct) group() int { return p.steps * qrows.Block }
 
-// groups is the number of scales of a row.
+// groups returns the number of scales of a row.
 func (p *quantProduct) groups() int { return p.k / p.group() }
 
-// cuts is in how many parts to cut each of n products that take ns together: none
-// when they stay on the caller, else so that every lane has eight. Parts are
-// taken in turn, so that a slow core takes fewer; but each part starts the cores'
-// prefetchers anew (measured on Zen 4, two threads, six experts: cut in two 0.95
-// of plain reads, in eight 0.88).
+// cuts is in how many parts to cut each of n products that take ns together: none when they stay on
+// the caller, else so that every lane has eight. Parts are taken in turn, so that a slow core takes
+// fewer; but each part starts the cores' prefetchers anew (measured on Zen 4, two threads, six
+// experts: cut in two 0.95 of plain reads, in eight 0.88).
 func (s *Stream) cuts(ns, n int) int {
 	if !s.shared(ns) {
 		return 1

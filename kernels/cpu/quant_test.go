@@ -166,8 +166,8 @@ func TestMatMulQManyRows(t *testing.T) {
 	})
 }
 
-// Blocks of tiles: matrices larger than what stays in cache, and outputs with
-// gaps between their rows.
+// Blocks of tiles: matrices larger than what stays in cache, and outputs with gaps between their
+// rows.
 func TestMatMulQInBlocks(t *testing.T) {
 	const most, n, k, group, stride = 10, 715, 2048, 128, 720
 	x, want := kerneltest.Normal(kerneltest.Rand(2), most*k, 1), make([]float32, most*n)

@@ -16,11 +16,10 @@ type ffnQItem struct {
 	row, rows int
 }
 
-// ffnQTask is SwiGLU in integers for a group of items, in one loop without a
-// barrier in the middle: every thread takes parts of W13, item after item, until
-// none is left, then parts of the W2 whose middle rows are there. It looks a
-// bounded while for middle rows that are still to come, then leaves: the thread
-// that makes them runs what is left of their W2. So nobody ever waits for a
+// ffnQTask is SwiGLU in integers for a group of items, in one loop without a barrier in the middle:
+// every thread takes parts of W13, item after item, until none is left, then parts of the W2 whose
+// middle rows are there. It looks a bounded while for middle rows that are still to come, then
+// leaves: the thread that makes them runs what is left of their W2. So nobody ever waits for a
 // thread that lost its core.
 type ffnQTask struct {
 	dev   *Device
@@ -68,8 +67,8 @@ func (t *ffnQTask) do(l *lane, _ int) {
 	}
 }
 
-// downs runs parts of W2 until none can be had. took: there were some; missing:
-// there are items whose middle rows are not there yet.
+// downs runs parts of W2 until none can be had. took: there were some; missing: there are items
+// whose middle rows are not there yet.
 func (t *ffnQTask) downs(l *lane) (took, missing bool) {
 	cut := int32(t.cut)
 	for i := range t.items {
@@ -98,8 +97,7 @@ func (t *ffnQTask) down(l *lane, item *ffnQItem, p int) {
 		item.rows, p*tiles/t.cut, (p+1)*tiles/t.cut)
 }
 
-// inner computes part p of gate and up of an item; whoever is last quantises the
-// middle rows.
+// inner computes part p of gate and up of an item; whoever is last quantises the middle rows.
 func (t *ffnQTask) inner(l *lane, i, p int) {
 	item := &t.items[i]
 	tiles := item.f / tensor.TileRows
@@ -146,8 +144,7 @@ func (t *ffnQTask) empty() {
 	t.items, t.in, t.out, t.stride = t.items[:0], t.in[:0], t.out[:0], 0
 }
 
-// add puts rows [row, row+rows) of the group on expert e, whose results have h
-// columns.
+// add puts rows [row, row+rows) of the group on expert e, whose results have h columns.
 func (t *ffnQTask) add(op string, e *device.QExpert, h, row, rows int) {
 	f := e.W2.Cols
 	if f < 1 || f%tensor.TileRows != 0 {
@@ -202,9 +199,9 @@ func (t *ffnQTask) run(s *Stream) {
 	t.empty()
 }
 
-// makeRoom takes the middle rows from the arena, with more values to be taken
-// later. Rows of integers are a cache line longer than they need, so that eight of
-// them do not meet in one place of the first-level cache.
+// makeRoom takes the middle rows from the arena, with more values to be taken later. Rows of
+// integers are a cache line longer than they need, so that eight of them do not meet in one place
+// of the first-level cache.
 func (t *ffnQTask) makeRoom(s *Stream, rows, more int) {
 	const line = 64
 	qStride, groups := t.stride+line, t.stride/qrows.Block
@@ -218,16 +215,16 @@ func (t *ffnQTask) makeRoom(s *Stream, rows, more int) {
 	}
 }
 
-// quantGroup is the rows of a group whose middle rows have f values: with many
-// lanes more, so that they wait for each other less often, in bounded memory.
+// quantGroup returns the rows of a group whose middle rows have f values: with many lanes more, so
+// that they wait for each other less often, in bounded memory.
 func (s *Stream) quantGroup(f int) int {
 	const lanes, most, values = 4, 1024, 2 << 20
 	return max(groupRows, min(len(s.lanes)/lanes*groupRows, most, values/f))
 }
 
-// FFNQ is out [T, H] F32 = down(silu(gate x) * up x) in integers; the middle row
-// is quantised by the groups of W2. Scratch: quantGroup rows of 9 bytes for
-// each of F values, their scales, and what the tile unit's rows take.
+// FFNQ is out [T, H] F32 = down(silu(gate x) * up x) in integers; the middle row is quantised by
+// the groups of W2. Scratch: quantGroup rows of 9 bytes for each of F values, their scales, and
+// what the tile unit's rows take.
 func (d *Device) FFNQ(stream device.Stream, out device.Mat, x device.QRows, e device.QExpert) {
 	const op = "FFNQ"
 	s := d.stream(op, stream)
@@ -248,10 +245,9 @@ func (d *Device) FFNQ(stream device.Stream, out device.Mat, x device.QRows, e de
 	}
 }
 
-// ExpertsQ runs the listed experts of bank on their rows, as Experts does:
-// assignment a = token*K + rank reads row token of x and writes row a of y
-// [T*K, H] F32. Rows of y that no expert has are left as they are. Scratch as
-// FFNQ.
+// ExpertsQ runs the listed experts of bank on their rows, as Experts does: assignment a = token*K +
+// rank reads row token of x and writes row a of y [T*K, H] F32. Rows of y that no expert has are
+// left as they are. Scratch as FFNQ.
 func (d *Device) ExpertsQ(stream device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, work []device.ExpertRows, topK int) {
 	const op = "ExpertsQ"
 	s := d.stream(op, stream)

@@ -19,8 +19,8 @@ func newQExpert(d *cpu.Device, seed uint64, h, f int, enc *tensor.Encoding, grou
 	return e, w
 }
 
-// composed is FFNQ by its own parts: the products of ref (the bits of MatMulQ),
-// the level's silu(gate) * up, ref's quantisation.
+// composed is FFNQ by its own parts: the products of ref (the bits of MatMulQ), the level's
+// silu(gate) * up, ref's quantisation.
 func composed(d *cpu.Device, x ref.QRows, rows int, e ref.QExpert) []float32 {
 	f := e.W2.Cols
 	both, mid := make([]float32, rows*2*f), make([]float32, rows*f)
@@ -60,19 +60,18 @@ func TestFFNQ(t *testing.T) {
 	})
 }
 
-// ffnQTolerance: silu differs by a few roundings, which seldom moves a middle
-// value over a boundary of its integer; where it does, the result moves by one
-// step of the value times one weight. Two such values are allowed in a result:
-// with 10^-5 of a step of difference, one in 10^5 values moves at all. A step is
-// at most a 127th of the largest middle value, which is not known here: results
-// are sums of many weights times such values, so the largest result bounds a
-// single product from above in all but contrived cases.
+// ffnQTolerance: silu differs by a few roundings, which seldom moves a middle value over a boundary
+// of its integer; where it does, the result moves by one step of the value times one weight. Two
+// such values are allowed in a result: with 10^-5 of a step of difference, one in 10^5 values moves
+// at all. A step is at most a 127th of the largest middle value, which is not known here: results
+// are sums of many weights times such values, so the largest result bounds a single product from
+// above in all but contrived cases.
 func ffnQTolerance(w ref.QExpert, want []float32) kerneltest.Tolerance {
 	return kerneltest.Relative(want, 64, kerneltest.MaxAbs(want)*2/127)
 }
 
-// TestFFNQOfManyThreads crosses the largest groups, which devices of many threads
-// take, and makes no garbage in doing so.
+// TestFFNQOfManyThreads crosses the largest groups, which devices of many threads take, and makes
+// no garbage in doing so.
 func TestFFNQOfManyThreads(t *testing.T) {
 	const rows, h, f, group = 1100, 128, 64, 64
 	for _, threads := range []int{2, 8, 16} {
@@ -183,8 +182,8 @@ func TestExpertsQSpreadNaN(t *testing.T) {
 	})
 }
 
-// Several streams share the team, and the parts of one wait for one another
-// while those of others run.
+// Several streams share the team, and the parts of one wait for one another while those of others
+// run.
 func TestExpertsQOfSeveralStreams(t *testing.T) {
 	d, _ := open(t, cpu.Options{Threads: 3})
 	d.ShareEverything()

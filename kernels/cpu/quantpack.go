@@ -5,15 +5,14 @@ import (
 	"krater/kernels/tensor"
 )
 
-// quantPack is some rows of activations packed for the tile unit, once for all
-// parts of a matrix that they are multiplied with.
+// quantPack is some rows of activations packed for the tile unit, once for all parts of a matrix
+// that they are multiplied with.
 type quantPack struct {
 	tokens      qtile.Tokens
 	first, last int // rows
 }
 
-// appendPacks cuts rows [first, first+rows) into packs, each as many as the unit
-// takes at a time.
+// appendPacks cuts rows [first, first+rows) into packs, each as many as the unit takes at a time.
 func appendPacks(packs []quantPack, first, rows int) []quantPack {
 	n := (rows + qtile.MostTokens - 1) / qtile.MostTokens
 	for i := range n {
@@ -22,7 +21,7 @@ func appendPacks(packs []quantPack, first, rows int) []quantPack {
 	return packs
 }
 
-// packScratch is the float32 values of memory that packs take for a product.
+// packScratch returns the float32 values of memory that packs take for a product.
 func (p *quantProduct) packScratch(packs []quantPack) (n int) {
 	for i := range packs {
 		n += piece(qtile.TokensScratch(packs[i].last-packs[i].first, p.k, p.group()))
@@ -47,8 +46,8 @@ func packRow(packs []quantPack, r int, q *int8, scale *float32) {
 	packs[i].tokens.Pack(r-packs[i].first, q, scale)
 }
 
-// multiplyPacked is multiply for rows that are packed: in and out name the same rows
-// as packs do, from row on. No packs: without the unit.
+// multiplyPacked is multiply for rows that are packed: in and out name the same rows as packs do,
+// from row on. No packs: without the unit.
 func (p *quantProduct) multiplyPacked(d *Device, l *lane, packs []quantPack, in quantInput, out quantOutput, row, rows, from, to int) {
 	if end := p.pairs(from, to); len(packs) > 0 && end > from {
 		l.arena.clear()
@@ -67,8 +66,8 @@ func (p *quantProduct) multiplyPacked(d *Device, l *lane, packs []quantPack, in 
 	p.stream(d, l, in, out, rows, from, to)
 }
 
-// pairs is the end of the whole tiles from from on, an even number of them, before
-// to: what the unit takes of [from, to).
+// pairs returns the end of the whole tiles from from on, an even number of them, before to: what
+// the unit takes of [from, to).
 func (p *quantProduct) pairs(from, to int) int {
 	return max(from, from+(min(to, p.n/tensor.TileRows)-from)/2*2)
 }

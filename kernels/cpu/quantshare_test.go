@@ -67,12 +67,11 @@ func liteBank(b *testing.B, d *cpu.Device, experts, bits, group int) (bank []dev
 // quantile of sorted values.
 func quantile(v []float64, q float64) float64 { return v[int(q*float64(len(v)-1))] }
 
-// BenchmarkQuantShareOfRead streams 0.8 GB and more through integer kernels.
-// Windows of some 25 MB alternate with plain reads of as much of the same memory,
-// so that what else the machine does meets both; they are short so that the best
-// ones met nothing. gemv: one matrix, at the distances of prefetch there are;
-// decode: tokens one after another through six experts of their own, with all
-// that belongs to ExpertsQ.
+// BenchmarkQuantShareOfRead streams 0.8 GB and more through integer kernels. Windows of some 25 MB
+// alternate with plain reads of as much of the same memory, so that what else the machine does
+// meets both; they are short so that the best ones met nothing. gemv: one matrix, at the distances
+// of prefetch there are; decode: tokens one after another through six experts of their own, with
+// all that belongs to ExpertsQ.
 func BenchmarkQuantShareOfRead(b *testing.B) {
 	for _, l := range level.Available()[1:] {
 		for _, bits := range []int{4, 8} {
@@ -173,9 +172,9 @@ func shareOfRead(b *testing.B, size int, compute, plain func()) {
 	b.ReportMetric(quantile(own, 0.9)/quantile(read, 0.9), "share-P90")
 }
 
-// BenchmarkQuantPrefill is the experts of a prompt: 48 tokens an expert, as 512
-// tokens give on average to the 64 experts of DeepSeek-V2-Lite. Calls are short (an
-// expert a thread), so that the best ones met nothing else on the machine.
+// BenchmarkQuantPrefill is the experts of a prompt: 48 tokens an expert, as 512 tokens give on
+// average to the 64 experts of DeepSeek-V2-Lite. Calls are short (an expert a thread), so that the
+// best ones met nothing else on the machine.
 func BenchmarkQuantPrefill(b *testing.B) {
 	for _, l := range level.Available()[1:] {
 		for _, bits := range []int{4, 8} {

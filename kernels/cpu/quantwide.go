@@ -8,24 +8,23 @@ import (
 )
 
 const (
-	// wideRows is the number of rows of a group from which a network runs step by
-	// step, each step spread over all threads: a barrier is nothing then, but one
-	// thread that quantises the middle rows of all, or that is left alone with the
-	// last matrix, is much. Below it weights are what takes time; see ffnQTask.
+	// wideRows is the number of rows of a group from which a network runs step by step, each step
+	// spread over all threads: a barrier is nothing then, but one thread that quantises the middle
+	// rows of all, or that is left alone with the last matrix, is much. Below it weights are what
+	// takes time; see ffnQTask.
 	wideRows = 64
 	// widePerLane is in how many parts each lane's share of a step is cut.
 	widePerLane = 4
 )
 
-// wide reports whether the group runs in steps. Several experts keep all threads
-// busy without (3 % faster on two); for the tile unit their rows would be packed
-// anew for each part.
+// wide reports whether the group runs in steps. Several experts keep all threads busy without (3 %
+// faster on two); for the tile unit their rows would be packed anew for each part.
 func (t *ffnQTask) wide(s *Stream) bool {
 	return len(t.in) >= wideRows && len(s.lanes) > 1 && (len(t.items) == 1 || s.dev.unit.takes(&t.items[0].w13, t.items[0].rows))
 }
 
-// ffnQWide is a group run in steps: rows packed for the tile unit where it is used,
-// W13, middle rows, W2.
+// ffnQWide is a group run in steps: rows packed for the tile unit where it is used, W13, middle
+// rows, W2.
 type ffnQWide struct {
 	*ffnQTask
 	step  wideStep
@@ -36,8 +35,8 @@ type ffnQWide struct {
 	owner []int32     // [rows] item of a row
 }
 
-// wideItem is where an item's packs are, for W13 and for W2: [first, last), none
-// where the unit is not used.
+// wideItem is where an item's packs are, for W13 and for W2: [first, last), none where the unit is
+// not used.
 type wideItem struct{ up, down struct{ first, last int } }
 
 type wideStep uint8
@@ -105,8 +104,8 @@ func (t *ffnQWide) down(l *lane, i, p int) {
 		quantOutput{base: t.y, stride: t.yRows, index: t.out}, item.row, item.rows, from, to)
 }
 
-// prepare says what of the group goes to the unit and cuts it; it gives the
-// float32 values of memory that the packs take.
+// prepare says what of the group goes to the unit and cuts it; it gives the float32 values of
+// memory that the packs take.
 func (t *ffnQWide) prepare(s *Stream) (memory int) {
 	t.rows = rowChunks{len(t.in)}
 	t.packs, t.items, t.owner = t.packs[:0], t.items[:0], t.owner[:0]
@@ -145,8 +144,7 @@ func (t *ffnQWide) run(s *Stream, ns int) {
 	if len(t.packs) == 0 {
 		scratch = 0
 	}
-	// Shares of the time: W13 is two thirds of the products, and the steps over rows
-	// are little.
+	// Shares of the time: W13 is two thirds of the products, and the steps over rows are little.
 	t.pass(s, widePackRows, t.rows.count(), ns/50, 0)
 	t.pass(s, wideUp, t.cut*len(t.items), ns*2/3, scratch)
 	t.pass(s, wideMiddle, t.rows.count(), ns/20, 0)

@@ -14,8 +14,8 @@ func TestReadBandwidth(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Wide of any machine this runs on: it shows a wrong unit or a loop that
-		// was optimised away.
+		// Wide of any machine this runs on: it shows a wrong unit or a loop that was optimised
+		// away.
 		if rate.Median < 100e6 || rate.Best < rate.Median || rate.Best > 10e12 || rate.Windows < 20 {
 			t.Errorf("%s: %+v", l, rate)
 		}

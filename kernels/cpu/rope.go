@@ -6,8 +6,8 @@ import (
 	"krater/kernels/device"
 )
 
-// Rope turns x [T, *] F32 in place by each row's position [T, 1] I32; row q of
-// table [P, Dim] F32 holds the pairs (cos, sin) of position q.
+// Rope turns x [T, *] F32 in place by each row's position [T, 1] I32; row q of table [P, Dim] F32
+// holds the pairs (cos, sin) of position q.
 func (d *Device) Rope(stream device.Stream, x, positions, table device.Mat, p device.Rope) {
 	const op = "Rope"
 	d.stream(op, stream)

@@ -16,10 +16,10 @@ type routerScratch struct {
 	chosen         []int32   // [TopK]
 }
 
-// RouteTopK chooses TopK experts for each row of logits [T, E] F32; bias [1, E]
-// F32 or absent is added for choosing only. ids [T, K] I32 and weights [T, K]
-// F32 come out by falling weight, then rising id. Equal scores are chosen by
-// rising id. A score that is not a number is never preferred to one that is.
+// RouteTopK chooses TopK experts for each row of logits [T, E] F32; bias [1, E] F32 or absent is
+// added for choosing only. ids [T, K] I32 and weights [T, K] F32 come out by falling weight, then
+// rising id. Equal scores are chosen by rising id. A score that is not a number is never preferred
+// to one that is.
 func (d *Device) RouteTopK(stream device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
 	const op = "RouteTopK"
 	s := d.stream(op, stream)
@@ -81,8 +81,7 @@ func (r *routerScratch) choose(p *device.Router) {
 	r.chosen = topK(r.chosen, r.choice, p.TopK)
 }
 
-// maskGroups sets the choice of all experts outside the best groups to minus
-// infinity.
+// maskGroups sets the choice of all experts outside the best groups to minus infinity.
 func (r *routerScratch) maskGroups(p *device.Router) {
 	size := p.Experts / p.Groups
 	r.rates = grown(r.rates, p.Groups)
@@ -133,9 +132,8 @@ func (r *routerScratch) weigh(p *device.Router, ids []int32, weights []float32) 
 
 var minusInf = float32(math.Inf(-1))
 
-// topK gives the indices of the k largest values, falling, equal ones by rising
-// index; values that are not numbers count as minus infinity. It needs k <=
-// len(values).
+// topK returns the indices of the k largest values, falling, equal ones by rising index; values
+// that are not numbers count as minus infinity. It needs k <= len(values).
 func topK(top []int32, values []float32, k int) []int32 {
 	top = top[:0]
 	for i, v := range values {

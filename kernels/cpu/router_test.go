@@ -25,13 +25,12 @@ func route(d *cpu.Device, s device.Stream, logits, bias []float32, p device.Rout
 	return ids, weights
 }
 
-// logit is the inverse of the sigmoid.
+// logit returns the inverse of the sigmoid.
 func logit(p float64) float32 { return float32(math.Log(p / (1 - p))) }
 
-// CASES 21: 8 experts in 4 groups, all biased scores negative. Masked groups
-// must be minus infinity (a mask of zero would win against every score here);
-// the group score is the sum of the two best biased scores (V3) or the best
-// score (V2), and the two rules disagree on these numbers.
+// CASES 21: 8 experts in 4 groups, all biased scores negative. Masked groups must be minus infinity
+// (a mask of zero would win against every score here); the group score is the sum of the two best
+// biased scores (V3) or the best score (V2), and the two rules disagree on these numbers.
 func TestRouterGroupsWithNegativeScores(t *testing.T) {
 	scores := []float64{0.90, 0.10, 0.60, 0.55, 0.30, 0.20, 0.58, 0.52}
 	var logits []float32
@@ -65,8 +64,8 @@ func TestRouterGroupsWithNegativeScores(t *testing.T) {
 	}
 }
 
-// CASES 22: a bias flips the selection; the weights are the raw scores of the
-// selected, normalised, then scaled.
+// CASES 22: a bias flips the selection; the weights are the raw scores of the selected, normalised,
+// then scaled.
 func TestRouterBiasSelectsButDoesNotWeigh(t *testing.T) {
 	scores := []float64{0.8, 0.7, 0.4, 0.2}
 	var logits []float32
@@ -104,8 +103,8 @@ func TestRouterTiesGoToLowerIds(t *testing.T) {
 	})
 }
 
-// Logits that are not numbers must still give different, valid experts: their
-// ids are used as indices.
+// Logits that are not numbers must still give different, valid experts: their ids are used as
+// indices.
 func TestRouterSurvivesNaN(t *testing.T) {
 	nan := float32(math.NaN())
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {

@@ -14,7 +14,7 @@ const chunkRows = 8
 
 func (c rowChunks) count() int { return (c.rows + chunkRows - 1) / chunkRows }
 
-// of is the rows of item i.
+// of returns the rows of item i.
 func (c rowChunks) of(i int) (from, to int) {
 	return i * chunkRows, min(c.rows, (i+1)*chunkRows)
 }

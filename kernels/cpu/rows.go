@@ -6,8 +6,7 @@ import (
 	"krater/kernels/device"
 )
 
-// GatherRows copies row ids[i] of table [V, H] (BF16 or F32) to row i of out
-// [n, H] F32.
+// GatherRows copies row ids[i] of table [V, H] (BF16 or F32) to row i of out [n, H] F32.
 func (d *Device) GatherRows(stream device.Stream, out, table, ids device.Mat) {
 	const op = "GatherRows"
 	d.stream(op, stream)
@@ -26,8 +25,8 @@ func (d *Device) GatherRows(stream device.Stream, out, table, ids device.Mat) {
 	}
 }
 
-// StoreRows writes row i of src [T, W] F32 to row slots[i] of cache [slots, W],
-// rounded to what the cache is kept in: see convert.Funcs.
+// StoreRows writes row i of src [T, W] F32 to row slots[i] of cache [slots, W], rounded to what the
+// cache is kept in: see convert.Funcs.
 func (d *Device) StoreRows(stream device.Stream, cache device.KV, src, slots device.Mat) {
 	const op = "StoreRows"
 	d.stream(op, stream)
@@ -95,8 +94,8 @@ func (d *Device) Add(stream device.Stream, x, delta device.Mat) {
 	}
 }
 
-// AddBias is x += b for every row; x [T, N] F32, b [1, N] BF16 or F32. Scratch:
-// N values for a BF16 bias.
+// AddBias is x += b for every row; x [T, N] F32, b [1, N] BF16 or F32. Scratch: N values for a BF16
+// bias.
 func (d *Device) AddBias(stream device.Stream, x, b device.Mat) {
 	const op = "AddBias"
 	s := d.stream(op, stream)

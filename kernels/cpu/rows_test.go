@@ -231,8 +231,8 @@ func TestRMSNorm(t *testing.T) {
 	})
 }
 
-// TestHeadNorm: every head of a part of wider rows has the bits of RMSNorm of it alone, and
-// nothing else is touched.
+// TestHeadNorm: every head of a part of wider rows has the bits of RMSNorm of it alone, and nothing
+// else is touched.
 func TestHeadNorm(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		for _, dt := range dtypes {

@@ -12,9 +12,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// BenchmarkShareOfRead streams weights that are far larger than any cache and
-// compares with plain reads taken in turn with it, window by window, so that
-// what else the machine does meets both.
+// BenchmarkShareOfRead streams weights that are far larger than any cache and compares with plain
+// reads taken in turn with it, window by window, so that what else the machine does meets both.
 func BenchmarkShareOfRead(b *testing.B) {
 	const h, f, experts = 2048, 1408, 16 // 277 MB of BF16
 	for _, threads := range []int{1, 2} {

@@ -2,17 +2,17 @@ package cpu
 
 import "sync"
 
-// Matrices of some megabytes, each mapped for itself, would lie on small pages
-// where their ends do not fill a huge one, which costs a product that streams them
-// a third of its speed. So they are cut from slabs, side by side.
+// Matrices of some megabytes, each mapped for itself, would lie on small pages where their ends do
+// not fill a huge one, which costs a product that streams them a third of its speed. So they are
+// cut from slabs, side by side.
 const (
 	slabSize = 64 << 20 // bytes of a slab
 	slabMost = 16 << 20 // bytes of the largest piece; what is larger has a mapping of its own
 	slabUnit = 4096     // bytes; pieces start at a multiple
 )
 
-// slabs hands out zeroed memory in pieces. A slab goes back to the system with its
-// last piece; what was freed is not used again, so that it need not be cleared.
+// slabs hands out zeroed memory in pieces. A slab goes back to the system with its last piece; what
+// was freed is not used again, so that it need not be cleared.
 type slabs struct {
 	mu   sync.Mutex
 	open *slab // the one being cut

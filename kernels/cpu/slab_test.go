@@ -7,8 +7,8 @@ import (
 	"unsafe"
 )
 
-// TestSlabs: pieces of any size are zeroed, aligned, apart from one another, and
-// all memory goes back.
+// TestSlabs: pieces of any size are zeroed, aligned, apart from one another, and all memory goes
+// back.
 func TestSlabs(t *testing.T) {
 	var s slabs
 	var wait sync.WaitGroup

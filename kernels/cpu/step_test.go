@@ -9,8 +9,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// step is one layer of a small model, every operator once, in the order of a
-// forward pass. It is what the tests of allocation and overhead run.
+// step is one layer of a small model, every operator once, in the order of a forward pass. It is
+// what the tests of allocation and overhead run.
 type step struct {
 	d *cpu.Device
 	s device.Stream
@@ -92,8 +92,8 @@ func BenchmarkStep(b *testing.B) {
 		b.ReportAllocs()
 		kerneltest.Report(b, kerneltest.Quartile(b, 1, step.run), 0, 0)
 	})
-	// Time of a call that has next to nothing to compute: checks, dispatch,
-	// one or two kernel calls.
+	// Time of a call that has next to nothing to compute: checks, dispatch, one or two kernel
+	// calls.
 	one := f32s(d, make([]float32, 16), 1, 16)
 	weights := f32s(d, make([]float32, 16*8), 8, 16)
 	eight := f32s(d, make([]float32, 8), 1, 8)
@@ -116,7 +116,7 @@ func BenchmarkStep(b *testing.B) {
 
 var zeroPosition device.Mat
 
-// c0 is a position of zero.
+// c0 returns a position of zero.
 func c0(d *cpu.Device) device.Mat {
 	if zeroPosition.Zero() {
 		zeroPosition = wrap(d, tensor.I32, []int32{0}, 1, 1)

@@ -12,9 +12,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Stream is a device.Stream whose operators are complete when they return. It
-// owns the scratch memory of its operators, so it belongs to one goroutine at a
-// time.
+// Stream is a device.Stream whose operators are complete when they return. It owns the scratch
+// memory of its operators, so it belongs to one goroutine at a time.
 type Stream struct {
 	device.Immediate
 	dev   *Device
@@ -66,8 +65,8 @@ func (d *Device) NewStream() (device.Stream, error) {
 	return d.newStream(d.team, func(_ []byte, n int) []byte { return alignedBytes(n) }), nil
 }
 
-// newStream makes a stream that runs on team, with scratch of alloc, which takes
-// back the piece that is outgrown.
+// newStream makes a stream that runs on team, with scratch of alloc, which takes back the piece
+// that is outgrown.
 func (d *Device) newStream(team *Team, alloc func(old []byte, n int) []byte) *Stream {
 	s := &Stream{dev: d, team: team}
 	scratch := arena{held: &d.scratch, alloc: alloc}
@@ -79,7 +78,7 @@ func (d *Device) newStream(team *Team, alloc func(old []byte, n int) []byte) *St
 	return s
 }
 
-// Device is the device this stream was made by.
+// Device returns the device this stream was made by.
 func (s *Stream) Device() device.Device { return s.dev }
 
 // CopyIn copies src, dense row by row, to dst.
@@ -108,8 +107,8 @@ func (s *Stream) CopyOut(dst []byte, src device.Mat) {
 // parked goroutine costs tens of microseconds.
 const wakeNs = 50_000
 
-// nearNs is the same where the workers are looking for work anyway: within a step
-// they start 1 to 3 us after a loop was published.
+// nearNs is the same where the workers are looking for work anyway: within a step they start 1 to 3
+// us after a loop was published.
 const nearNs = 4_000
 
 // shared reports whether work of ns nanoseconds is worth other cores.
@@ -117,10 +116,9 @@ func (s *Stream) shared(ns int) bool {
 	return len(s.lanes) > 1 && (ns >= s.dev.wakeNs || ns >= nearNs && s.team.looking())
 }
 
-// each runs t.do for items 0..n-1, in rising order on one thread when the whole
-// is too little to share, else spread over the team, items taken in turn. It
-// returns when all are done. scratch is what an item takes of its lane's arena;
-// the lanes grow here, so that no worker allocates.
+// each runs t.do for items 0..n-1, in rising order on one thread when the whole is too little to
+// share, else spread over the team, items taken in turn. It returns when all are done. scratch is
+// what an item takes of its lane's arena; the lanes grow here, so that no worker allocates.
 func (s *Stream) each(t task, n, ns, scratch int) {
 	lanes := s.lanes[:max(1, min(n, len(s.lanes)))]
 	if !s.shared(ns) {
@@ -153,8 +151,8 @@ func (s *Stream) runPart(part int) {
 	}
 }
 
-// arena is scratch handed out piece by piece and taken back as a whole. It
-// grows to the largest size asked for and keeps it.
+// arena is scratch handed out piece by piece and taken back as a whole. It grows to the largest
+// size asked for and keeps it.
 type arena struct {
 	data  []float32
 	raw   []byte // the same
@@ -166,8 +164,8 @@ type arena struct {
 // clear takes everything back.
 func (a *arena) clear() { a.used = 0 }
 
-// reset is clear, and makes room for total float32 values in pieces; the
-// padding of each piece is for the caller to count with piece.
+// reset is clear, and makes room for total float32 values in pieces; the padding of each piece is
+// for the caller to count with piece.
 func (a *arena) reset(total int) {
 	a.clear()
 	if total <= len(a.data) {

@@ -6,8 +6,8 @@ import (
 	"krater/kernels/device"
 )
 
-// sumBlock is the values of a row that an item of sumOfTask adds up: a few rows are enough for
-// all threads.
+// sumBlock is the values of a row that an item of sumOfTask adds up: a few rows are enough for all
+// threads.
 const sumBlock = 512
 
 // sumOfTask adds up, a block of a token at a time, those expert rows that count.
@@ -42,10 +42,10 @@ func (t *sumOfTask) do(l *lane, i int) {
 }
 
 // WeightedSumOf is out [T, H] = 0 + the sum over k of weights[t*K+k] * y[t*K+k], each product
-// rounded and added in that order, of the choices ids [T*K] that are not below 0; rows of y
-// [T*K, H] of the others may hold anything. A sum has the same bits whatever the threads and
-// their instructions are. out, weights and ids are slices since they may lie in memory that
-// another device has mapped. It has ended when the call returns, as all here have.
+// rounded and added in that order, of the choices ids [T*K] that are not below 0; rows of y [T*K,
+// H] of the others may hold anything. A sum has the same bits whatever the threads and their
+// instructions are. out, weights and ids are slices since they may lie in memory that another
+// device has mapped. It has ended when the call returns, as all here have.
 func (d *Device) WeightedSumOf(stream device.Stream, out []float32, y device.Mat, weights []float32, ids []int32) {
 	const op = "WeightedSumOf"
 	s := d.stream(op, stream)

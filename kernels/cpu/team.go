@@ -25,9 +25,9 @@ const (
 	spinRounds = 1000 // looks of an idle worker or a waiting caller before it parks: 20 to 60 us
 )
 
-// slot is one running loop. state holds the number of parts in its upper and
-// the next part in its lower half, so that taking a part is one addition that
-// cannot mistake a new loop in the same slot for an old one.
+// slot is one running loop. state holds the number of parts in its upper and the next part in its
+// lower half, so that taking a part is one addition that cannot mistake a new loop in the same slot
+// for an old one.
 type slot struct {
 	state   atomic.Uint64
 	done    atomic.Int64 // parts finished
@@ -61,14 +61,13 @@ func newTeam(threads int, handOff bool, crews ...*crew) *Team {
 	return t
 }
 
-// Threads is the number of threads that compute, the caller included where it
-// does.
+// Threads returns the number of threads that compute, the caller included where it does.
 func (t *Team) Threads() int { return t.threads }
 
-// Run calls fn(0) .. fn(parts-1), each once, on the caller and on workers that
-// are free, in no order, and returns when all have returned. The team of a node
-// runs them on its workers alone, see Device.NewNodeStream. It allocates
-// nothing. If parts panic, Run panics with what the first of them did, after all have ended.
+// Run calls fn(0) .. fn(parts-1), each once, on the caller and on workers that are free, in no
+// order, and returns when all have returned. The team of a node runs them on its workers alone, see
+// Device.NewNodeStream. It allocates nothing. If parts panic, Run panics with what the first of
+// them did, after all have ended.
 func (t *Team) Run(parts int, fn func(part int)) {
 	i := -1
 	if parts > 0 && t.handOff || parts > 1 && t.threads > 1 {
@@ -103,8 +102,8 @@ func (t *Team) Run(parts int, fn func(part int)) {
 	}
 }
 
-// call runs a part. A worker must not end with it, and the caller must not leave before the
-// others: a panic waits until all parts have ended.
+// call runs a part. A worker must not end with it, and the caller must not leave before the others:
+// a panic waits until all parts have ended.
 func (s *slot) call(part int) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -161,8 +160,8 @@ func (t *Team) rouse(n int) {
 	}
 }
 
-// take runs parts of slot i until none is left. ran: there were some; woke: it
-// ended the wait of a parked caller.
+// take runs parts of slot i until none is left. ran: there were some; woke: it ended the wait of a
+// parked caller.
 func (t *Team) take(i int) (ran, woke bool) {
 	s := &t.slots[i]
 	for {
@@ -176,8 +175,8 @@ func (t *Team) take(i int) (ran, woke bool) {
 		}
 		ran = true
 		if t.handOff && part == parts-1 {
-			// Nobody else says that there is no more to take. The slot is this loop's
-			// until the part is done.
+			// Nobody else says that there is no more to take. The slot is this loop's until the
+			// part is done.
 			t.active.And(^(uint64(1) << i))
 		}
 		s.call(part)
@@ -199,8 +198,8 @@ func (s *slot) await(parts int64) {
 	s.park(parts)
 }
 
-// park is await without looking. The flag and the channel are a strict pair:
-// whoever takes the flag down sends, or (here) does not receive.
+// park is await without looking. The flag and the channel are a strict pair: whoever takes the flag
+// down sends, or (here) does not receive.
 func (s *slot) park(parts int64) {
 	for s.done.Load() != parts {
 		s.waiting.Store(true)
@@ -220,8 +219,8 @@ func (t *Team) help() bool {
 			any = true
 		}
 		if woke && t.handOff {
-			// The runtime keeps a goroutine that was woken for the waker's core, where
-			// this worker goes on looking: others fetch it after a nap of 60 to 80 us.
+			// The runtime keeps a goroutine that was woken for the waker's core, where this worker
+			// goes on looking: others fetch it after a nap of 60 to 80 us.
 			runtime.Gosched()
 		}
 	}

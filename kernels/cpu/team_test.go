@@ -25,8 +25,8 @@ func TestTeamRunsEveryPartOnce(t *testing.T) {
 	}
 }
 
-// More loops at once than slots, each with its own sums: no part is lost, run
-// twice or run for another loop.
+// More loops at once than slots, each with its own sums: no part is lost, run twice or run for
+// another loop.
 func TestTeamRunsAtOnce(t *testing.T) {
 	team := cpu.NewTeam(4)
 	defer team.Close()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// crew is the workers of one node. A worker that finds nothing to do looks again
-// for a bounded while where that has paid off lately, then parks.
+// crew is the workers of one node. A worker that finds nothing to do looks again for a bounded
+// while where that has paid off lately, then parks.
 type crew struct {
 	teams []*Team // where the workers look for loops: their node's, then all nodes'
 	count int     // workers
@@ -28,16 +28,15 @@ type crew struct {
 }
 
 const (
-	// A worker whose looking was in vain twice in a row parks at once from then on,
-	// and tries looking again now and then. Where loops follow one another closely
-	// looking saves a wake-up; where one comes every half millisecond it only keeps a
-	// core from the goroutines that the end of a step has woken: 30 to 60 us a decode
-	// step of a small model on two cores.
+	// A worker whose looking was in vain twice in a row parks at once from then on, and tries
+	// looking again now and then. Where loops follow one another closely looking saves a wake-up;
+	// where one comes every half millisecond it only keeps a core from the goroutines that the end
+	// of a step has woken: 30 to 60 us a decode step of a small model on two cores.
 	spinMisses = 2
 	spinRetry  = 16
 
-	// spinTime is how long a worker looks before it parks: more than lies between two
-	// loops of a step.
+	// spinTime is how long a worker looks before it parks: more than lies between two loops of a
+	// step.
 	spinTime = 100 * time.Microsecond
 )
 
@@ -46,10 +45,10 @@ func newCrew(workers int) *crew {
 	return &crew{count: workers, nap: runtime.Gosched, wake: make(chan struct{}, workers+1)}
 }
 
-// bind makes the workers threads of their own that run on cpus only. A locked
-// goroutine that yields costs two changes of threads, 15 us, so a bound worker
-// leaves its core to other threads by the system's call, 0.5 us, where the
-// runtime has processors to run other goroutines on; see Processors.
+// bind makes the workers threads of their own that run on cpus only. A locked goroutine that yields
+// costs two changes of threads, 15 us, so a bound worker leaves its core to other threads by the
+// system's call, 0.5 us, where the runtime has processors to run other goroutines on; see
+// Processors.
 func (c *crew) bind(cpus []int, processorsToSpare bool) {
 	c.cpus = cpus
 	if processorsToSpare {
@@ -64,8 +63,8 @@ func (c *crew) start() {
 		ready.Add(1)
 		c.workers.Go(func() {
 			if c.cpus != nil {
-				// Never unlocked: the thread ends with the goroutine, so that no other one
-				// gets a thread with this mask.
+				// Never unlocked: the thread ends with the goroutine, so that no other one gets a
+				// thread with this mask.
 				runtime.LockOSThread()
 				c.pin()
 			}
@@ -93,8 +92,7 @@ func (c *crew) close() {
 	c.workers.Wait()
 }
 
-// rouse wakes up to n parked workers and tells how many. A token too many costs
-// one look.
+// rouse wakes up to n parked workers and tells how many. A token too many costs one look.
 func (c *crew) rouse(n int) int {
 	n = min(n, int(c.idle.Load()))
 	for i := range n {
@@ -152,13 +150,12 @@ func (c *crew) active() bool {
 	return false
 }
 
-// spin looks for work for a bounded while. It gives its core to others now and
-// then: a spinning worker must not hold one that an actor could use. All workers
-// together do that as often as one alone would, since giving it away costs them
-// 10 us and more where there are many.
+// spin looks for work for a bounded while. It gives its core to others now and then: a spinning
+// worker must not hold one that an actor could use. All workers together do that as often as one
+// alone would, since giving it away costs them 10 us and more where there are many.
 //
-// A loop that has no parts left is no reason to stop looking: its last parts are
-// still running elsewhere, and the next loop comes right after them.
+// A loop that has no parts left is no reason to stop looking: its last parts are still running
+// elsewhere, and the next loop comes right after them.
 func (c *crew) spin() bool {
 	const rounds = 64
 	start := time.Now()

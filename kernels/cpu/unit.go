@@ -8,14 +8,14 @@ import (
 	"krater/kernels/tensor"
 )
 
-// unitUse says from how many rows of activations on integer products go to the tile
-// unit (package qtile); zero: never. Groups of 64 to 127 columns, and of more. For
-// groups of 32 there is no gain: their scales take as long as their products.
+// unitUse says from how many rows of activations on integer products go to the tile unit (package
+// qtile); zero: never. Groups of 64 to 127 columns, and of more. For groups of 32 there is no gain:
+// their scales take as long as their products.
 type unitUse struct{ fine, coarse int }
 
-// unitFor is where the unit overtakes AVX-512 VNNI, measured on Sapphire and
-// Emerald Rapids: with 8 rows it is 0.7 to 1.4 times as fast, with 16 rows 1.2 to 1.5
-// times, with 32 to 128 rows 1.4 to 3.5 times. See Probe.
+// unitFor is where the unit overtakes AVX-512 VNNI, measured on Sapphire and Emerald Rapids: with 8
+// rows it is 0.7 to 1.4 times as fast, with 16 rows 1.2 to 1.5 times, with 32 to 128 rows 1.4 to
+// 3.5 times. See Probe.
 func unitFor(l level.Level) unitUse {
 	if l < level.AVX512 || qtile.Available() != nil {
 		return unitUse{}
@@ -34,8 +34,8 @@ func (u unitUse) takes(p *quantProduct, rows int) bool {
 	return from > 0 && rows >= from
 }
 
-// scratch is what multiply takes of a lane's arena: about MostTokens rows of k
-// bytes where the unit is used.
+// scratch returns what multiply takes of a lane's arena: about MostTokens rows of k bytes where the
+// unit is used.
 func (u unitUse) scratch(p *quantProduct, rows int) int {
 	if !u.takes(p, rows) {
 		return 0
@@ -44,8 +44,8 @@ func (u unitUse) scratch(p *quantProduct, rows int) int {
 	return piece(qtile.Scratch(group)) + piece(qtile.TokensScratch(qtile.MostTokens, p.k, group))
 }
 
-// onUnit is multiply for pairs of whole tiles, as many as there are in [from,
-// to); it returns the first tile it left.
+// onUnit is multiply for pairs of whole tiles, as many as there are in [from, to); it returns the
+// first tile it left.
 func (p *quantProduct) onUnit(l *lane, in quantInput, out quantOutput, rows, from, to int) int {
 	end := p.pairs(from, to)
 	if end == from {
@@ -69,8 +69,8 @@ func (p *quantProduct) onUnit(l *lane, in quantInput, out quantOutput, rows, fro
 	return end
 }
 
-// unitTiles multiplies the packed tokens of l.unit, rows [first, last) of out, with
-// tiles [from, end), whole ones and an even number.
+// unitTiles multiplies the packed tokens of l.unit, rows [first, last) of out, with tiles [from,
+// end), whole ones and an even number.
 func (p *quantProduct) unitTiles(l *lane, out quantOutput, first, last, from, end int) {
 	for tile := from; tile < end; tile += 2 {
 		l.unit.Multiply(p.unit, unsafe.Add(p.w, tile*p.tileBytes), unsafe.Add(p.s, tile*p.scaleBytes), p.tileBytes, p.scaleBytes)

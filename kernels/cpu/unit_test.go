@@ -14,7 +14,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// openUnit is a device that uses the tile unit for every product it can.
+// openUnit returns a device that uses the tile unit for every product it can.
 func openUnit(t testing.TB, threads int) (*cpu.Device, device.Stream) {
 	t.Helper()
 	if err := qtile.Available(); err != nil {
@@ -25,8 +25,8 @@ func openUnit(t testing.TB, threads int) (*cpu.Device, device.Stream) {
 	return d, s
 }
 
-// The tile unit gives the bits of ref, also where only a part of the tiles is for
-// it: odd numbers of tiles, a last one that is not full.
+// The tile unit gives the bits of ref, also where only a part of the tiles is for it: odd numbers
+// of tiles, a last one that is not full.
 func TestMatMulQOnTheTileUnit(t *testing.T) {
 	d, s := openUnit(t, 3)
 	d.ShareEverything()
@@ -73,8 +73,8 @@ func TestExpertsQOnTheTileUnit(t *testing.T) {
 	}
 }
 
-// TestProbe: whatever is found is one of the candidates, or the rule, or never; and
-// nothing without a unit.
+// TestProbe: whatever is found is one of the candidates, or the rule, or never; and nothing without
+// a unit.
 func TestProbe(t *testing.T) {
 	for _, l := range []level.Level{level.Pure, level.Auto} {
 		d, _ := open(t, cpu.Options{Level: l})
@@ -93,8 +93,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// BenchmarkTileUnit compares with AVX-512 VNNI on one core: where the unit
-// overtakes is what unitFor says and Probe measures.
+// BenchmarkTileUnit compares with AVX-512 VNNI on one core: where the unit overtakes is what
+// unitFor says and Probe measures.
 func BenchmarkTileUnit(b *testing.B) {
 	for _, group := range []int{64, 128} {
 		for _, m := range []int{4, 8, 16, 32, 48, 64, 128} {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Quartile runs f in b's loop and gives the first quartile of the time of one
-// call in nanoseconds: on a machine shared with others the mean tells of the
-// others. f should take a microsecond or more, or batch that many calls, count.
+// Quartile runs f in b's loop and gives the first quartile of the time of one call in nanoseconds:
+// on a machine shared with others the mean tells of the others. f should take a microsecond or
+// more, or batch that many calls, count.
 func Quartile(b *testing.B, count int, f func()) float64 {
 	const windows = 2000
 	times := make([]time.Duration, 0, windows)

@@ -10,17 +10,15 @@ const (
 	poison     = 0xa5
 )
 
-// Guarded is memory of exactly n elements between two poisoned zones, at a
-// chosen misalignment.
+// Guarded is memory of exactly n elements between two poisoned zones, at a chosen misalignment.
 type Guarded[E any] struct {
 	Data []E
 	raw  []byte
 	at   int // byte of raw where Data begins
 }
 
-// Guard makes n elements whose address is misalign bytes after a multiple of
-// 64; misalign must be a multiple of the element's size. The elements are
-// poisoned too, so one that is not written shows.
+// Guard makes n elements whose address is misalign bytes after a multiple of 64; misalign must be a
+// multiple of the element's size. The elements are poisoned too, so one that is not written shows.
 func Guard[E any](n, misalign int) *Guarded[E] {
 	var e E
 	size := int(unsafe.Sizeof(e))
@@ -39,7 +37,7 @@ func GuardOf[E any](values []E, misalign int) *Guarded[E] {
 	return g
 }
 
-// First is the address of the first element, also of none.
+// First returns the address of the first element, also of none.
 func (g *Guarded[E]) First() *E { return (*E)(unsafe.Pointer(&g.raw[g.at])) }
 
 // Check is an error when a byte outside Data was written.

@@ -1,5 +1,5 @@
-// Package kerneltest has what tests of operators share: seeded inputs, guarded memory,
-// tolerances from the data, and a comparison that names the worst element.
+// Package kerneltest has what tests of operators share: seeded inputs, guarded memory, tolerances
+// from the data, and a comparison that names the worst element.
 package kerneltest
 
 import (
@@ -11,10 +11,10 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Rand is a generator that always gives the same numbers for a seed.
+// Rand returns a generator that always gives the same numbers for a seed.
 func Rand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x6b7261746572)) }
 
-// Normal gives n values of standard deviation sd.
+// Normal returns n values of standard deviation sd.
 func Normal(r *rand.Rand, n int, sd float64) []float32 {
 	v := make([]float32, n)
 	for i := range v {
@@ -50,10 +50,10 @@ func Relative(want []float32, ulps, abs float64) Tolerance {
 	return func(i int) float64 { return math.Abs(float64(want[i]))*ulps*Eps32 + abs }
 }
 
-// DotTolerance bounds the error of float32 dot products of length k: a chain of
-// roundings grows with sum |x||w| <= |x| |w|, and its length is at most k/8+16
-// in a kernel of eight or more lanes (k in the scalar one, whose error in practice grows
-// as sqrt(k)). x is [m, k], w is [n, k], the result [m, n].
+// DotTolerance bounds the error of float32 dot products of length k: a chain of roundings grows
+// with sum |x||w| <= |x| |w|, and its length is at most k/8+16 in a kernel of eight or more lanes
+// (k in the scalar one, whose error in practice grows as sqrt(k)). x is [m, k], w is [n, k], the
+// result [m, n].
 func DotTolerance(x, w []float32, k int) Tolerance {
 	xs, ws := Norms(x, k), Norms(w, k)
 	growth := (16 + 2*math.Sqrt(float64(k))) * Eps32 / 2
@@ -62,7 +62,7 @@ func DotTolerance(x, w []float32, k int) Tolerance {
 	}
 }
 
-// Norms are the Euclidean norms of the rows of a [n, k] matrix.
+// Norms returns the Euclidean norms of the rows of a [n, k] matrix.
 func Norms(x []float32, k int) []float64 {
 	norms := make([]float64, len(x)/k)
 	for r := range norms {
@@ -75,7 +75,7 @@ func Norms(x []float32, k int) []float64 {
 	return norms
 }
 
-// MaxAbs is the largest magnitude.
+// MaxAbs returns the largest magnitude.
 func MaxAbs(x []float32) float64 {
 	var top float64
 	for _, v := range x {
@@ -84,8 +84,8 @@ func MaxAbs(x []float32) float64 {
 	return top
 }
 
-// Compare is nil when every element of got is within its tolerance of want;
-// otherwise it names the element furthest beyond it. NaN equals NaN only.
+// Compare is nil when every element of got is within its tolerance of want; otherwise it names the
+// element furthest beyond it. NaN equals NaN only.
 func Compare(got, want []float32, cols int, tol Tolerance) error {
 	if len(got) != len(want) {
 		return fmt.Errorf("%d elements, want %d", len(got), len(want))

@@ -17,8 +17,7 @@ type Limits struct {
 // noLimit is where v1's "no limit", the largest multiple of a page, begins.
 const noLimit = 1 << 60
 
-// limits looks through both versions of control groups: a hybrid system has
-// memory in one of them.
+// limits looks through both versions of control groups: a hybrid system has memory in one of them.
 func (t tree) limits() Limits {
 	var l Limits
 	groups, mounts := t.text("proc/self/cgroup"), t.text("proc/self/mountinfo")
@@ -79,8 +78,8 @@ func (l *Limits) cpus(quota, period string) {
 	}
 }
 
-// limitBytes reads a limit; "max" and version 1's huge number are none. A limit
-// of 0 exists, but nothing can run under it.
+// limitBytes reads a limit; "max" and version 1's huge number are none. A limit of 0 exists, but
+// nothing can run under it.
 func limitBytes(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n <= 0 || n >= noLimit {
@@ -103,16 +102,15 @@ func statBytes(text, name string) int64 {
 	return 0
 }
 
-// climb visits the folder of a group and those above it, as far as they are
-// mounted. kind is the file system's type, controller what a mount of version 1
-// must have.
+// climb visits the folder of a group and those above it, as far as they are mounted. kind is the
+// file system's type, controller what a mount of version 1 must have.
 func (t tree) climb(mounts, kind, controller, group string, visit func(folder string)) {
 	root, point := mountOf(mounts, kind, controller)
 	if point == "" {
 		return
 	}
-	// In a container the group is named from the host's root, of which only a
-	// part is mounted; a group outside of it is seen at the mount point only.
+	// In a container the group is named from the host's root, of which only a part is mounted; a
+	// group outside of it is seen at the mount point only.
 	rel, ok := strings.CutPrefix(path.Clean("/"+group), strings.TrimSuffix(root, "/"))
 	if !ok || rel != "" && rel[0] != '/' {
 		rel = ""
@@ -124,8 +122,8 @@ func (t tree) climb(mounts, kind, controller, group string, visit func(folder st
 	visit(point)
 }
 
-// mountOf finds a control group mount in /proc/self/mountinfo: its root within
-// the hierarchy and where it is, as a path of the tree.
+// mountOf finds a control group mount in /proc/self/mountinfo: its root within the hierarchy and
+// where it is, as a path of the tree.
 func mountOf(mounts, kind, controller string) (root, point string) {
 	for line := range strings.Lines(mounts) {
 		// 36 35 98:0 ROOT POINT options [tags] - TYPE source SUPER-OPTIONS

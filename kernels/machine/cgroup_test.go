@@ -99,8 +99,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestContainerIsTheMachine: a limit counts as the machine's memory; one above
-// it does not.
+// TestContainerIsTheMachine: a limit counts as the machine's memory; one above it does not.
 func TestContainerIsTheMachine(t *testing.T) {
 	host := Memory{Total: 64 * gib, Free: gib, Available: 60 * gib}
 	for _, x := range []struct {

@@ -10,8 +10,8 @@ import (
 	"krater/kernels/cpu/level"
 )
 
-// CPU is the processors of all sockets. A processor ("CPU" in the kernel's
-// words) is a hardware thread, a core has one or more.
+// CPU is the processors of all sockets. A processor ("CPU" in the kernel's words) is a hardware
+// thread, a core has one or more.
 type CPU struct {
 	Model     string   `json:"model"`
 	Online    []int    `json:"online"`    // processors that are on
@@ -105,7 +105,7 @@ func (t tree) cpu() CPU {
 	return c
 }
 
-// allowed is the process's affinity, all processors where it is not told.
+// allowed returns the process's affinity, all processors where it is not told.
 func (t tree) allowed(online []int) []int {
 	ids, err := parseList(field(t.text("proc/self/status"), "Cpus_allowed_list"))
 	if err != nil || len(ids) == 0 {
@@ -130,8 +130,7 @@ func processors(info string) []int {
 	return slices.Compact(ids)
 }
 
-// parseFeatures reads the flags of /proc/cpuinfo, which leave out what the
-// kernel has turned off.
+// parseFeatures reads the flags of /proc/cpuinfo, which leave out what the kernel has turned off.
 func parseFeatures(flags string) Features {
 	found := map[cpuid.FeatureID]bool{}
 	for flag := range strings.FieldsSeq(flags) {
@@ -145,8 +144,8 @@ func parseFeatures(flags string) Features {
 	})
 }
 
-// featuresOf are the instruction sets of a processor that has what has says. A
-// level of the kernels counts only as a whole.
+// featuresOf returns the instruction sets of a processor that has what has says. A level of the
+// kernels counts only as a whole.
 func featuresOf(has func(...cpuid.FeatureID) bool) Features {
 	wide := has(level.AVX512.Features()...)
 	return Features{

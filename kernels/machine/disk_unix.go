@@ -4,8 +4,7 @@ package machine
 
 import "golang.org/x/sys/unix"
 
-// FreeDisk is the space a user without privileges has in the file system of a
-// folder.
+// FreeDisk returns the space a user without privileges has in the file system of a folder.
 func FreeDisk(dir string) (int64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -59,8 +59,8 @@ func (t tree) gpus() (cards []GPU, driver string) {
 	return cards, driverVersion(t.text(nvidiaFolder + "/version"))
 }
 
-// driverVersion finds 550.54.14 in "NVRM version: NVIDIA UNIX x86_64 Kernel
-// Module  550.54.14  Thu ...".
+// driverVersion finds 550.54.14 in "NVRM version: NVIDIA UNIX x86_64 Kernel Module 550.54.14 Thu
+// ...".
 func driverVersion(text string) string {
 	for word := range strings.FieldsSeq(field(text, "NVRM version")) {
 		if major, _, ok := strings.Cut(word, "."); ok && len(word) < 32 {
@@ -72,8 +72,7 @@ func driverVersion(text string) string {
 	return ""
 }
 
-// parseLink reads "16" and "32.0 GT/s PCIe". A link that is down says 0 or 63
-// lanes and "Unknown".
+// parseLink reads "16" and "32.0 GT/s PCIe". A link that is down says 0 or 63 lanes and "Unknown".
 func parseLink(width, speed string) Link {
 	var l Link
 	if n, err := strconv.Atoi(width); err == nil && n > 0 && n <= 32 {

@@ -1,8 +1,7 @@
-// Package machine reads what the machine is from /proc and /sys: processor,
-// NUMA nodes, memory and what a container leaves of it, huge pages, graphics
-// cards. Nothing is loaded, set or measured by load. Every source may be
-// missing (a container hides some, another system has none): what could not be
-// read is zero, and no combination is an error.
+// Package machine reads what the machine is from /proc and /sys: processor, NUMA nodes, memory and
+// what a container leaves of it, huge pages, graphics cards. Nothing is loaded, set or measured by
+// load. Every source may be missing (a container hides some, another system has none): what could
+// not be read is zero, and no combination is an error.
 package machine
 
 import (
@@ -26,11 +25,11 @@ type Machine struct {
 	Driver string    `json:"driver"` // version of the NVIDIA kernel module, "" without one
 }
 
-// Total is the memory a process here can have: the machine's, or the
-// container's limit where that is less.
+// Total returns the memory a process here can have: the machine's, or the container's limit where
+// that is less.
 func (m *Machine) Total() int64 { return least(m.Memory.Total, m.Limits.Memory) }
 
-// Available is what could be had now without swapping, within the container.
+// Available returns what could be had now without swapping, within the container.
 func (m *Machine) Available() int64 {
 	if m.Limits.Memory == 0 || m.Limits.Memory >= m.Memory.Total && m.Memory.Total > 0 {
 		return m.Memory.Available
@@ -38,7 +37,7 @@ func (m *Machine) Available() int64 {
 	return least(m.Memory.Available, max(1, m.Limits.Memory-m.Limits.Used))
 }
 
-// least is the smaller of two sizes of which 0 means unknown.
+// least returns the smaller of two sizes of which 0 means unknown.
 func least(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -46,8 +45,8 @@ func least(a, b int64) int64 {
 	return a
 }
 
-// Here reads this machine. Processor and core count come from the processor
-// itself where the system does not tell them.
+// Here reads this machine. Processor and core count come from the processor itself where the system
+// does not tell them.
 func Here() *Machine {
 	m := Read(os.DirFS("/"))
 	if m.CPU.Model == "" {
@@ -68,8 +67,7 @@ func Here() *Machine {
 	return m
 }
 
-// Read reads the machine whose root folder is root: proc and sys are looked for
-// in it.
+// Read reads the machine whose root folder is root: proc and sys are looked for in it.
 func Read(root fs.FS) *Machine {
 	t := tree{root}
 	m := &Machine{Memory: t.memory(), Huge: t.hugePages(), Limits: t.limits(), CPU: t.cpu()}
@@ -78,14 +76,13 @@ func Read(root fs.FS) *Machine {
 	return m
 }
 
-// fileMaxBytes bounds what is read of one file; /proc/cpuinfo of 1,024
-// processors has some 2 MB.
+// fileMaxBytes bounds what is read of one file; /proc/cpuinfo of 1,024 processors has some 2 MB.
 const fileMaxBytes = 8 << 20
 
 // tree reads small files; what cannot be read is "".
 type tree struct{ fs fs.FS }
 
-// text is a file's content, "" where there is none.
+// text returns a file's content, "" where there is none.
 func (t tree) text(path string) string {
 	f, err := t.fs.Open(path)
 	if err != nil {

@@ -150,8 +150,8 @@ func TestHere(t *testing.T) {
 	}
 }
 
-// server has two sockets with five nodes: uneven ones, one of processors only
-// and one of memory only. Node 5 is not on.
+// server has two sockets with five nodes: uneven ones, one of processors only and one of memory
+// only. Node 5 is not on.
 func server() files {
 	f := files{
 		"proc/meminfo":                     "MemTotal: 700 kB\nMemAvailable: 600 kB\n",
@@ -207,8 +207,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// gpuHost has three cards: one on a narrow link, one that only the driver shows,
-// one of another maker.
+// gpuHost has three cards: one on a narrow link, one that only the driver shows, one of another
+// maker.
 func gpuHost() files {
 	f := desktop()
 	card := func(address string, more files) {

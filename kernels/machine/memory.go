@@ -17,8 +17,7 @@ func (t tree) memory() Memory {
 	return Memory{Total: parseKB(info, "MemTotal"), Free: parseKB(info, "MemFree"), Available: parseKB(info, "MemAvailable")}
 }
 
-// Resident is the memory this process holds in RAM, 0 if the system does not
-// tell.
+// Resident returns the memory this process holds in RAM, 0 if the system does not tell.
 func Resident() int64 { return parseKB(tree{os.DirFS("/")}.text("proc/self/status"), "VmRSS") }
 
 // HugePages are the pools of large pages and the mode of transparent ones.
@@ -42,7 +41,7 @@ func (t tree) hugePages() HugePages {
 	return HugePages{GiB: pool("1048576"), MiB2: pool("2048"), THP: chosen(t.line("sys/kernel/mm/transparent_hugepage/enabled"))}
 }
 
-// chosen is the word in brackets of "always [madvise] never".
+// chosen returns the word in brackets of "always [madvise] never".
 func chosen(line string) string {
 	_, rest, _ := strings.Cut(line, "[")
 	word, _, ok := strings.Cut(rest, "]")

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// Node is a NUMA node: processors and the memory that is near to them. Either
-// may be missing: a node of CXL or accelerator memory has no processors, one
-// with empty memory slots no memory.
+// Node is a NUMA node: processors and the memory that is near to them. Either may be missing: a
+// node of CXL or accelerator memory has no processors, one with empty memory slots no memory.
 type Node struct {
 	ID    int   `json:"id"`
 	CPUs  []int `json:"cpus"` // that are on
@@ -28,9 +27,8 @@ func (m *Machine) NodesPerSocket() int {
 	return n / max(1, m.CPU.Sockets)
 }
 
-// NodeRoom is the memory of a node that could be had now, 0 if unknown: what is
-// free, and file pages that can be dropped. That of a lone node is unknown, see
-// nodes.
+// NodeRoom returns the memory of a node that could be had now, 0 if unknown: what is free, and file
+// pages that can be dropped. That of a lone node is unknown, see nodes.
 func NodeRoom(id int) int64 { return tree{os.DirFS("/")}.nodeRoom(id) }
 
 func (t tree) nodeRoom(id int) int64 {
@@ -70,8 +68,8 @@ func (t tree) nodes(online []int, mem Memory) []Node {
 	}
 	switch {
 	case len(nodes) == 1 && mem.Total > 0:
-		// A lone node has it all: its own count may leave out memory that a virtual
-		// machine was given later.
+		// A lone node has it all: its own count may leave out memory that a virtual machine was
+		// given later.
 		nodes[0].Total, nodes[0].Free = mem.Total, mem.Free
 	case nodes == nil && len(online) > 0:
 		nodes = []Node{{CPUs: online, Total: mem.Total, Free: mem.Free}}

@@ -11,8 +11,8 @@ import (
 // cpuMax bounds processor and node numbers: the kernel's own limit is 8,192.
 const cpuMax = 1 << 16
 
-// parseList reads a list such as "0-3,8,10-11", as the kernel writes processors
-// and nodes: rising, without doubles. "" is the empty list.
+// parseList reads a list such as "0-3,8,10-11", as the kernel writes processors and nodes: rising,
+// without doubles. "" is the empty list.
 func parseList(text string) ([]int, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
@@ -48,7 +48,7 @@ func parseID(text string) (int, error) {
 	return int(id), nil
 }
 
-// list is a file with a list; a file that is not one is empty.
+// list returns a file with a list; a file that is not one is empty.
 func (t tree) list(path string) []int {
 	ids, err := parseList(t.text(path))
 	if err != nil {
@@ -57,7 +57,7 @@ func (t tree) list(path string) []int {
 	return ids
 }
 
-// number is a file with one number, 0 where it is not.
+// number returns a file with one number, 0 where it is not.
 func (t tree) number(path string) int64 {
 	n, err := strconv.ParseInt(t.line(path), 10, 64)
 	if err != nil || n < 0 {
@@ -66,9 +66,8 @@ func (t tree) number(path string) int64 {
 	return n
 }
 
-// parseKB finds a line such as "MemAvailable:  123 kB" of /proc/meminfo (or
-// "VmRSS:" of /proc/self/status, or the same behind "Node 0 ") and gives it in
-// bytes; 0 if it is not there.
+// parseKB finds a line such as "MemAvailable: 123 kB" of /proc/meminfo (or "VmRSS:" of
+// /proc/self/status, or the same behind "Node 0 ") and gives it in bytes; 0 if it is not there.
 func parseKB(text, name string) int64 {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, "Node "); ok {

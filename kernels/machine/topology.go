@@ -12,9 +12,9 @@ const (
 	fakeCoresMax = 1024 // of a node
 )
 
-// ParseTopology reads a made-up topology: groups of equal nodes as nodes x
-// cores, such as "2x8,1x4" for two nodes of 8 cores and one of 4. Processors are
-// numbered through, a core has one; memory is not divided (0).
+// ParseTopology reads a made-up topology: groups of equal nodes as nodes x cores, such as "2x8,1x4"
+// for two nodes of 8 cores and one of 4. Processors are numbered through, a core has one; memory is
+// not divided (0).
 func ParseTopology(text string) ([]Node, error) {
 	var nodes []Node
 	next := 0

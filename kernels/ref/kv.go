@@ -6,10 +6,9 @@ import (
 	"krater/kernels/tensor"
 )
 
-// F8E4M3 rounds to the nearest float8, ties to even. It saturates: what is beyond
-// 448, infinities too, becomes 448. NaN becomes zero, so that no later token finds
-// one in the cache: it comes with the hidden state of a token, whose own logits
-// tell of it.
+// F8E4M3 rounds to the nearest float8, ties to even. It saturates: what is beyond 448, infinities
+// too, becomes 448. NaN becomes zero, so that no later token finds one in the cache: it comes with
+// the hidden state of a token, whose own logits tell of it.
 func F8E4M3(x float32) uint8 {
 	if x != x {
 		return 0
@@ -40,7 +39,7 @@ func StoreRowsF8(cache []uint8, src []float32, slots []int32, width int) {
 	}
 }
 
-// WidenF8 is what a cache of float8 holds.
+// WidenF8 returns what a cache of float8 holds.
 func WidenF8(cache []uint8) []float32 {
 	out := make([]float32, len(cache))
 	for i, v := range cache {
@@ -49,11 +48,10 @@ func WidenF8(cache []uint8) []float32 {
 	return out
 }
 
-// StoreRowsI8 is StoreRows into a cache of integers: group values of a row share a
-// scale, scales [slots, width/group]. The arithmetic is QuantizeRows', in float32,
-// but nothing becomes NaN: magnitudes beyond 2^127 count as 2^127 (the largest
-// power of two that is still finite when it was rounded), NaN as zero, for the
-// reason given at F8E4M3.
+// StoreRowsI8 is StoreRows into a cache of integers: group values of a row share a scale, scales
+// [slots, width/group]. The arithmetic is QuantizeRows', in float32, but nothing becomes NaN:
+// magnitudes beyond 2^127 count as 2^127 (the largest power of two that is still finite when it was
+// rounded), NaN as zero, for the reason given at F8E4M3.
 func StoreRowsI8(cache []int8, scales, src []float32, slots []int32, width, group int) {
 	const most = 0x1p127
 	groups := width / group
@@ -72,7 +70,7 @@ func StoreRowsI8(cache []int8, scales, src []float32, slots []int32, width, grou
 	}
 }
 
-// WidenI8 is what a cache of integers holds.
+// WidenI8 returns what a cache of integers holds.
 func WidenI8(cache []int8, scales []float32, width, group int) []float32 {
 	out := make([]float32, len(cache))
 	for i, v := range cache {

@@ -61,8 +61,8 @@ func TestI8RowsAreWithinHalfAStep(t *testing.T) {
 	}
 }
 
-// The two forms of attention with kv_b in integers compute the same but for the
-// rounding of queries and latents to 8 bits.
+// The two forms of attention with kv_b in integers compute the same but for the rounding of queries
+// and latents to 8 bits.
 func TestMLAAbsorbedIsMLA(t *testing.T) {
 	p := device.MLA{Heads: 3, Nope: 40, Rope: 6, V: 24, Rank: 70, Scale: 0.05, BlockTokens: 4}
 	r := kerneltest.Rand(3)

@@ -24,7 +24,7 @@ func MLA(out, q, cache, kvB []float32, spans []device.Span, p device.MLA) {
 	}
 }
 
-// expand gives the keys and values of head h at all positions of a span.
+// expand returns the keys and values of head h at all positions of a span.
 func expand(cache, kvB []float32, s device.Span, h int, p device.MLA) (keys, values [][]float64) {
 	width := p.Rank + p.Rope
 	weights := kvB[h*(p.Nope+p.V)*p.Rank:]

@@ -5,8 +5,8 @@ import "krater/kernels/device"
 // KVB is kv_b in integers: see device.KVB.
 type KVB struct{ K, V []QMat }
 
-// Widen is the matrix [Heads*(Nope+V), Rank] that the integers stand for: with it
-// MLA is the reference of MLAPrefill.
+// Widen returns the matrix [Heads*(Nope+V), Rank] that the integers stand for: with it MLA is the
+// reference of MLAPrefill.
 func (w KVB) Widen(p device.MLA) []float32 {
 	out := make([]float32, 0, p.Heads*(p.Nope+p.V)*p.Rank)
 	row := make([]float32, p.Rank)
@@ -26,9 +26,9 @@ func (w KVB) Widen(p device.MLA) []float32 {
 	return out
 }
 
-// MLAAbsorbed is the reference of MLADecode with kv_b in integers: the query is
-// quantised and multiplied with the head's K, attention runs over the cache, its
-// result of Rank values is quantised and multiplied with V.
+// MLAAbsorbed is the reference of MLADecode with kv_b in integers: the query is quantised and
+// multiplied with the head's K, attention runs over the cache, its result of Rank values is
+// quantised and multiplied with V.
 func MLAAbsorbed(out, q, cache []float32, w KVB, spans []device.Span, p device.MLA) {
 	for _, s := range spans {
 		for r := range s.Len {
@@ -41,7 +41,7 @@ func MLAAbsorbed(out, q, cache []float32, w KVB, spans []device.Span, p device.M
 	}
 }
 
-// Latent is what row r of a span attends to with one head, in latent space.
+// Latent returns what row r of a span attends to with one head, in latent space.
 func Latent(query, cache []float32, k QMat, s device.Span, r int, p device.MLA) []float32 {
 	width := p.Rank + p.Rope
 	absorbed := make([]float32, width)

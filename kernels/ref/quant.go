@@ -28,8 +28,8 @@ func (w QMat) matrix() *tensor.Matrix { return w.Unpack(w.Values, w.Scales) }
 // QExpert is a SwiGLU network in integers: see device.QExpert.
 type QExpert struct{ W13, W2 QMat }
 
-// QuantizeRows quantises x [T, cols] by groups of group columns; cols is filled
-// up to a multiple of 32.
+// QuantizeRows quantises x [T, cols] by groups of group columns; cols is filled up to a multiple of
+// 32.
 func QuantizeRows(x []float32, cols, group int) QRows {
 	padded := (cols + 31) / 32 * 32
 	rows, groups := len(x)/cols, padded/group
@@ -97,8 +97,8 @@ func FFNQ(out []float32, x QRows, e QExpert) {
 	MatMulQ(out, QuantizeRows(mid, f, e.W2.Group), e.W2)
 }
 
-// ExpertsQ runs every assignment a = token*topK + rank through its expert; the
-// result is row a of y [T*topK, h].
+// ExpertsQ runs every assignment a = token*topK + rank through its expert; the result is row a of y
+// [T*topK, h].
 func ExpertsQ(y []float32, x QRows, bank []QExpert, work []device.ExpertRows, topK int) {
 	for _, item := range work {
 		e := bank[item.Expert]

@@ -1,13 +1,11 @@
-// Package ref is what every fast operator of a device is compared with: plain Go, one
-// function an operator, over dense row-major float32 slices, in float64 inside. It is
-// never optimised. Weights and cache rows stored as BF16 are widened by the
-// caller (exact). Shapes are those of the operator list in kernels/device, and so are paged
-// caches, integer formats and where they round.
+// Package ref is what every fast operator of a device is compared with: plain Go, one function an
+// operator, over dense row-major float32 slices, in float64 inside. It is never optimised. Weights
+// and cache rows stored as BF16 are widened by the caller (exact). Shapes are those of the operator
+// list in kernels/device, and so are paged caches, integer formats and where they round.
 //
-// stages/oracle defines the operators of a model a second time, in float64 and without
-// caches or formats: what a model means does not depend on devices. The two share nothing,
-// so that models which run on these operators and agree with it and with the goldens test
-// both.
+// stages/oracle defines the operators of a model a second time, in float64 and without caches or
+// formats: what a model means does not depend on devices. The two share nothing, so that models
+// which run on these operators and agree with it and with the goldens test both.
 package ref
 
 import (
@@ -96,8 +94,8 @@ func dot(a, b []float32) float64 {
 	return sum
 }
 
-// Rope turns the pairs of x [T, cols] in place by the angles of each row's
-// position; row p of table holds Dim/2 pairs (cos, sin).
+// Rope turns the pairs of x [T, cols] in place by the angles of each row's position; row p of table
+// holds Dim/2 pairs (cos, sin).
 func Rope(x []float32, cols int, positions []int32, table []float32, p device.Rope) {
 	for r, pos := range positions {
 		angles := table[int(pos)*p.Dim : (int(pos)+1)*p.Dim]
@@ -141,8 +139,8 @@ func FFN(out, x []float32, e Expert, h int) {
 	}
 }
 
-// Experts runs every assignment a = token*topK + rank through its expert; the
-// result is row a of y [T*topK, h].
+// Experts runs every assignment a = token*topK + rank through its expert; the result is row a of y
+// [T*topK, h].
 func Experts(y, x []float32, bank []Expert, work []device.ExpertRows, topK, h int) {
 	for _, item := range work {
 		for _, a := range item.Assign {
@@ -152,8 +150,8 @@ func Experts(y, x []float32, bank []Expert, work []device.ExpertRows, topK, h in
 	}
 }
 
-// WeightedSum is base (nil: zero) plus the topK rows of y [T*topK, h] that
-// belong to each token, weighted.
+// WeightedSum is base (nil: zero) plus the topK rows of y [T*topK, h] that belong to each token,
+// weighted.
 func WeightedSum(out, y, weights, base []float32, topK, h int) {
 	for t := 0; t*h < len(out); t++ {
 		for i := range h {

@@ -67,8 +67,8 @@ func TestFFNAndExperts(t *testing.T) {
 	expect(t, "weighted", out, 1+1.5*silu, 1-3*silu)
 }
 
-// With one key softmax is 1 and the result is that key's value; with two equal
-// keys it is the mean of the values. Rank 1, one head: value = 10 * latent.
+// With one key softmax is 1 and the result is that key's value; with two equal keys it is the mean
+// of the values. Rank 1, one head: value = 10 * latent.
 func TestMLA(t *testing.T) {
 	p := device.MLA{Heads: 1, Nope: 1, Rope: 1, V: 1, Rank: 1, Scale: 1, BlockTokens: 2}
 	cache := []float32{0, 0, 0, 0, 2, 7, 3, math.MaxFloat32} // slots 2 and 3 are block 1
@@ -83,8 +83,8 @@ func TestMLA(t *testing.T) {
 	expect(t, "weighted", out, 20, (20*a+30*b)/(a+b))
 }
 
-// Two query heads share one key head; the keys are 0, so the result is the mean
-// of the visible values. Then a key that only the second query head meets.
+// Two query heads share one key head; the keys are 0, so the result is the mean of the visible
+// values. Then a key that only the second query head meets.
 func TestGQA(t *testing.T) {
 	p := device.GQA{Heads: 2, KVHeads: 1, HeadDim: 2, Scale: 1, BlockTokens: 2}
 	const far = math.MaxFloat32
@@ -121,8 +121,8 @@ func TestAddBias(t *testing.T) {
 	expect(t, "biased", x, 11, 22, 13, 24)
 }
 
-// CASES 21: all biased scores are negative, so a masked group must count as
-// minus infinity; the two rules rate the groups differently.
+// CASES 21: all biased scores are negative, so a masked group must count as minus infinity; the two
+// rules rate the groups differently.
 func TestRouterGroups(t *testing.T) {
 	var logits []float32
 	for _, s := range []float64{0.90, 0.10, 0.60, 0.55, 0.30, 0.20, 0.58, 0.52} {

@@ -7,9 +7,9 @@ import (
 	"krater/kernels/device"
 )
 
-// RouteTopK chooses TopK experts for every row of logits [T, Experts]. bias is
-// nil or [Experts]; it takes part in choosing only. Sources: DeepSeek-V2's
-// MoEGate (greedy, group_limited_greedy) and DeepSeek-V3's (noaux_tc).
+// RouteTopK chooses TopK experts for every row of logits [T, Experts]. bias is nil or [Experts]; it
+// takes part in choosing only. Sources: DeepSeek-V2's MoEGate (greedy, group_limited_greedy) and
+// DeepSeek-V3's (noaux_tc).
 func RouteTopK(ids []int32, weights, logits, bias []float32, p device.Router) {
 	for t := 0; t*p.Experts < len(logits); t++ {
 		scores := Scores(logits[t*p.Experts:(t+1)*p.Experts], p.Scoring)
@@ -66,8 +66,7 @@ func Scores(logits []float32, s device.Scoring) []float64 {
 	return scores
 }
 
-// maskGroups sets the experts of every group but the TopGroups best to minus
-// infinity.
+// maskGroups sets the experts of every group but the TopGroups best to minus infinity.
 func maskGroups(choice []float64, p device.Router) {
 	size := p.Experts / p.Groups
 	rates := make([]float64, p.Groups)
@@ -90,8 +89,7 @@ func maskGroups(choice []float64, p device.Router) {
 	}
 }
 
-// topIndices gives the indices of the n largest values; equal values by rising
-// index.
+// topIndices returns the indices of the n largest values; equal values by rising index.
 func topIndices(values []float64, n int) []int {
 	order := make([]int, len(values))
 	for i := range order {

@@ -1,5 +1,5 @@
-// Package calibration collects what the routed experts of a model see on a text:
-// the statistics with which quantisation weighs its errors.
+// Package calibration collects what the routed experts of a model see on a text: the statistics
+// with which quantisation weighs its errors.
 package calibration
 
 import (
@@ -20,11 +20,11 @@ type seen struct {
 	mid *quant.Hessian // of the inputs [F] of down: silu(gate x) * up x, unquantised
 }
 
-// Collector is a probe (stages.Probe) that adds up the inputs of the experts of
-// some layers while a text runs through the model. It belongs to one goroutine.
+// Collector is a probe (stages.Probe) that adds up the inputs of the experts of some layers while a
+// text runs through the model. It belongs to one goroutine.
 //
-// Memory: 8 * (H^2 + F^2) bytes an expert of the chosen layers. For a large model
-// the text is run once for every few layers.
+// Memory: 8 * (H^2 + F^2) bytes an expert of the chosen layers. For a large model the text is run
+// once for every few layers.
 type Collector struct {
 	cfg   *model.Config
 	set   *weights.Set
@@ -43,8 +43,8 @@ type layer struct {
 	in      *quant.Hessian
 }
 
-// New makes a collector for the layers [from, to). set gives the experts'
-// weights, which the inputs of down are computed with; it must stay open.
+// New makes a collector for the layers [from, to). set gives the experts' weights, which the inputs
+// of down are computed with; it must stay open.
 func New(cfg *model.Config, set *weights.Set, from, to int) (*Collector, error) {
 	if from < 0 || to > len(cfg.Layers) || from >= to {
 		return nil, fmt.Errorf("calibration: layers %d to %d of %d", from, to, len(cfg.Layers))
@@ -66,11 +66,11 @@ func New(cfg *model.Config, set *weights.Set, from, to int) (*Collector, error) 
 	return c, nil
 }
 
-// Err is the first error of Observe.
+// Err returns the first error of Observe.
 func (c *Collector) Err() error { return c.err }
 
-// Observe is stages.Probe: it takes the rows before the router and then, with the
-// router's choice, shares them out.
+// Observe is stages.Probe: it takes the rows before the router and then, with the router's choice,
+// shares them out.
 func (c *Collector) Observe(s device.Stream, layer int, op string, m device.Mat, st *stages.State) {
 	if c.err != nil || layer < c.from || layer >= c.from+len(c.layer) || c.layer[layer-c.from].experts == nil || op != "router_weights" {
 		return
@@ -157,15 +157,14 @@ func dot(a, b []float32) float32 {
 	return s0 + s1 + s2 + s3
 }
 
-// Share of what all experts of a layer saw that is added to what one saw itself,
-// in inputs: an expert that the text hardly reaches is still weighed sensibly.
+// Share of what all experts of a layer saw that is added to what one saw itself, in inputs: an
+// expert that the text hardly reaches is still weighed sensibly.
 const borrowed = 32
 
-// Expert gives the statistics of one expert of a collected layer, of the inputs
-// [H] of gate and up, and of the inputs [F] of down (of the unquantised network).
-// Both are topped up with the mean over the layer's experts, worth 32 inputs;
-// Count is what the expert saw itself. ok is false when the text never reached
-// the layer.
+// Expert returns the statistics of one expert of a collected layer, of the inputs [H] of gate and
+// up, and of the inputs [F] of down (of the unquantised network). Both are topped up with the mean
+// over the layer's experts, worth 32 inputs; Count is what the expert saw itself. ok is false when
+// the text never reached the layer.
 func (c *Collector) Expert(layer, e int) (in, mid *quant.Hessian, ok bool) {
 	if layer < c.from || layer >= c.from+len(c.layer) || c.layer[layer-c.from].experts == nil {
 		return nil, nil, false

@@ -1,6 +1,5 @@
-// Package compare holds a running model against golden vectors: every layer,
-// operator and router choice of one prompt, the last logits and the greedy
-// continuation of all prompts.
+// Package compare holds a running model against golden vectors: every layer, operator and router
+// choice of one prompt, the last logits and the greedy continuation of all prompts.
 package compare
 
 import (
@@ -17,26 +16,24 @@ import (
 type Options struct {
 	Chunk int // prompt rows of a sequence in one batch; 0: as many as fit
 	Batch int // sequences together; 0: one
-	// Tolerance replaces the tolerances for logits and hidden states (1e-3) and,
-	// divided by ten, those for router weights and single operators; 0: as is.
+	// Tolerance replaces the tolerances for logits and hidden states (1e-3) and, divided by ten,
+	// those for router weights and single operators; 0: as is.
 	Tolerance float64
-	// Relative, if not 0, is for models whose activations are rounded: the traced prompt
-	// alone is compared, everything by its relative L2 error, and of every token the set
-	// of chosen experts.
+	// Relative, if not 0, is for models whose activations are rounded: the traced prompt alone is
+	// compared, everything by its relative L2 error, and of every token the set of chosen experts.
 	Relative float64
 }
 
-// The tolerances of the goldens for float32 arithmetic: logits and hidden
-// states differ by up to 2e-4 between correct evaluations.
+// The tolerances of the goldens for float32 arithmetic: logits and hidden states differ by up to
+// 2e-4 between correct evaluations.
 const (
 	hiddenTolerance = 1e-3
 	opTolerance     = 1e-4
 )
 
-// Run compares a model with a golden. r must run with a float32 KV cache for the
-// tolerances to make sense; chunks larger than the runner's rows of logits are
-// cut to that. weight gives a weight matrix widened to float32, for the
-// operators that no stage computes as such (kv_b, attn_probs).
+// Run compares a model with a golden. r must run with a float32 KV cache for the tolerances to make
+// sense; chunks larger than the runner's rows of logits are cut to that. weight gives a weight
+// matrix widened to float32, for the operators that no stage computes as such (kv_b, attn_probs).
 func Run(r drive.Runner, cfg *model.Config, g *Golden, weight func(name string) ([]float32, error), o Options) (*Report, error) {
 	o.Batch = max(1, o.Batch)
 	c := &comparison{r: r, cfg: cfg, golden: g, weight: weight, o: o, hidden: hiddenTolerance, op: opTolerance,
@@ -71,8 +68,8 @@ type comparison struct {
 	logits []float32            // of the traced prompt
 }
 
-// trace runs the traced prompt with a probe, other prompts beside it, and
-// compares all that the golden knows of it.
+// trace runs the traced prompt with a probe, other prompts beside it, and compares all that the
+// golden knows of it.
 func (c *comparison) trace() error {
 	p := &c.golden.Prompts[c.golden.traced]
 	logits := make([]float32, 0, len(p.IDs)*c.cfg.Vocab)
@@ -98,8 +95,8 @@ func (c *comparison) trace() error {
 	return nil
 }
 
-// prompts continues every prompt greedily, Batch at a time, and compares last
-// logits and ids. Prompts repeat to fill the last batch; every copy is compared.
+// prompts continues every prompt greedily, Batch at a time, and compares last logits and ids.
+// Prompts repeat to fill the last batch; every copy is compared.
 func (c *comparison) prompts() error {
 	list := c.golden.Prompts
 	for from := 0; from < len(list); from += c.o.Batch {
@@ -128,8 +125,7 @@ func (c *comparison) prompts() error {
 	return nil
 }
 
-// greedy compares a continuation and says how close the choice was where it
-// parts.
+// greedy compares a continuation and says how close the choice was where it parts.
 func (c *comparison) greedy(p *Prompt, got []int32) Check {
 	want := p.Greedy[:p.Compare]
 	check := ids(p.Name+".greedy_ids", -1, "greedy", got, want)
@@ -144,7 +140,7 @@ func (c *comparison) greedy(p *Prompt, got []int32) Check {
 	return check
 }
 
-// Weights gives the tensors of a set, widened, to Run.
+// Weights returns the tensors of a set, widened, to Run.
 func Weights(set *weights.Set) func(name string) ([]float32, error) {
 	return func(name string) ([]float32, error) {
 		t, ok := set.Tensor(name)

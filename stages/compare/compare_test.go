@@ -22,7 +22,7 @@ import (
 
 const dir = "../../testdata/goldens/deepseek_v2"
 
-// loaded is a golden's model on the reference device.
+// loaded returns a golden's model on the reference device.
 func loaded(t *testing.T) (*direct.Model, *weights.Set) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
@@ -68,8 +68,8 @@ func read(t *testing.T) *Golden {
 	return g
 }
 
-// TestEveryVectorCanFail spoils one element of every vector in turn: exactly the
-// checks of that vector must fail.
+// TestEveryVectorCanFail spoils one element of every vector in turn: exactly the checks of that
+// vector must fail.
 func TestEveryVectorCanFail(t *testing.T) {
 	m, set := loaded(t)
 	run := func(g *Golden) *Report {

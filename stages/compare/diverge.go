@@ -20,8 +20,8 @@ type Stats struct {
 	First   []float32 `json:"first"` // the first five elements
 }
 
-// Divergence is the first operator, in the order of the computation, that leaves the
-// tolerance, and what would explain it.
+// Divergence is the first operator, in the order of the computation, that leaves the tolerance, and
+// what would explain it.
 type Divergence struct {
 	Name   string  `json:"name"` // of the Check
 	Layer  int     `json:"layer"`
@@ -67,8 +67,7 @@ func cosine(a, b []float32) float64 {
 	return c
 }
 
-// diverge looks for the first check of the traced prompt that failed, and for what explains
-// it.
+// diverge looks for the first check of the traced prompt that failed, and for what explains it.
 func (c *comparison) diverge(p *Prompt, seen *capture) {
 	var first *Check
 	for i := range c.report.Checks {
@@ -104,7 +103,7 @@ func (c *comparison) diverge(p *Prompt, seen *capture) {
 	}
 }
 
-// engine is what the probe saw of an operator at every position, nil if it did not.
+// engine returns what the probe saw of an operator at every position, nil if it did not.
 func (c *comparison) engine(seen *capture, layer int, op string) []float32 {
 	switch op {
 	case "inv_freq":
@@ -132,7 +131,7 @@ func (c *comparison) agreed(layer int, op string) bool {
 	return false
 }
 
-// firstToken is the first of n tokens whose values differ by more than is allowed.
+// firstToken returns the first of n tokens whose values differ by more than is allowed.
 func firstToken(got, want []float32, n int, k *Check) int {
 	if len(got) != len(want) || n == 0 || len(want)%n != 0 || k.Op == "attn_probs" || k.Op == "inv_freq" {
 		return -1
@@ -146,7 +145,7 @@ func firstToken(got, want []float32, n int, k *Check) int {
 	return -1
 }
 
-// dot is the sum of a[i]*b[i] over a, in float64.
+// dot returns the sum of a[i]*b[i] over a, in float64.
 func dot(a, b []float32) float64 {
 	var sum float64
 	for i, x := range a {

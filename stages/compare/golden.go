@@ -20,8 +20,7 @@ import (
 // goldenBytesMax bounds the files of a golden; they hold a prompt or two.
 const goldenBytesMax = 1 << 28
 
-// ErrGolden: a directory that does not hold a golden, or one that contradicts
-// itself.
+// ErrGolden: a directory that does not hold a golden, or one that contradicts itself.
 var ErrGolden = errors.New("compare: bad golden")
 
 // Golden is what a model must compute.
@@ -50,9 +49,8 @@ type Vector struct {
 	I32   []int32
 }
 
-// ReadGolden reads a directory with goldens.safetensors (a prompt with layers
-// and operators, see testdata/goldens) or golden.json and golden.safetensors
-// (prompts of a trained model).
+// ReadGolden reads a directory with goldens.safetensors (a prompt with layers and operators, see
+// testdata/goldens) or golden.json and golden.safetensors (prompts of a trained model).
 func ReadGolden(dir string) (*Golden, error) {
 	g := &Golden{Name: filepath.Base(dir), traced: -1}
 	file, read := filepath.Join(dir, "goldens.safetensors"), g.readTraced
@@ -80,7 +78,7 @@ func ReadGolden(dir string) (*Golden, error) {
 	return g, nil
 }
 
-// Vector is a tensor of the golden by its name in the file.
+// Vector returns a tensor of the golden by its name in the file.
 func (g *Golden) Vector(name string) (Vector, bool) {
 	v, ok := g.vectors[name]
 	return v, ok
@@ -106,8 +104,8 @@ func (g *Golden) readTraced(string) error {
 	return nil
 }
 
-// readTrained reads golden.json; after its end mark a trained model starts a new
-// text whose choices can be close, so the ids up to that mark count.
+// readTrained reads golden.json; after its end mark a trained model starts a new text whose choices
+// can be close, so the ids up to that mark count.
 func (g *Golden) readTrained(dir string) error {
 	data, err := readBounded(filepath.Join(dir, "golden.json"))
 	if err != nil {

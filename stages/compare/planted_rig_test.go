@@ -83,7 +83,7 @@ func (r *rig) model(t *testing.T, dev load.Device, cfg *model.Config, set *weigh
 	return m
 }
 
-// dump is a golden of what m computes: every operator of every layer, or with ops false the
+// dump returns a golden of what m computes: every operator of every layer, or with ops false the
 // residual stream after each layer alone.
 func (r *rig) dump(t *testing.T, m *direct.Model, ops bool) *Golden {
 	t.Helper()
@@ -117,7 +117,7 @@ func (r *rig) dump(t *testing.T, m *direct.Model, ops bool) *Golden {
 	return g
 }
 
-// changed is the set with tensors replaced: f gives other values, or nil to leave them.
+// changed returns the set with tensors replaced: f gives other values, or nil to leave them.
 func (r *rig) changed(t *testing.T, f func(name string, w []float32, shape []int) []float32) *weights.Set {
 	t.Helper()
 	read := Weights(r.set)

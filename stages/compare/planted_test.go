@@ -31,8 +31,8 @@ type fault struct {
 	op    string // the first that differs
 	what  string // part of the first suspect's What
 	files string // the same where the files have the fault too; "": as what
-	// lone says that the residual stream alone, without dumped operators, does not tell it
-	// from other mistakes.
+	// lone says that the residual stream alone, without dumped operators, does not tell it from
+	// other mistakes.
 	lone bool
 }
 
@@ -78,8 +78,8 @@ var faults = []fault{
 	{name: "routed_scaling_factor", model: deepseek, config: map[string]any{"routed_scaling_factor": 1.0}, layer: 1, op: "router_weights", what: "routed_scaling_factor", lone: true},
 }
 
-// TestPlantedFaultsAreNamed loads each fault and holds it against a dump of the right model:
-// every operator of every layer, or the residual stream alone. A fault of the weights is the engine's
+// TestPlantedFaultsAreNamed loads each fault and holds it against a dump of the right model: every
+// operator of every layer, or the residual stream alone. A fault of the weights is the engine's
 // where the files are right, and the files' where they have it too.
 func TestPlantedFaultsAreNamed(t *testing.T) {
 	rigs := map[string]*rig{}
@@ -154,8 +154,8 @@ func TestNothingIsSuspectedWhereNothingIsWrong(t *testing.T) {
 	}
 }
 
-// TestUnexplainedIsNotBlamed: noise, and a weight that has nothing to do with the right one,
-// are found and put down to no mistake.
+// TestUnexplainedIsNotBlamed: noise, and a weight that has nothing to do with the right one, are
+// found and put down to no mistake.
 func TestUnexplainedIsNotBlamed(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for _, name := range []string{qwen, deepseek} {

@@ -113,7 +113,7 @@ func floats(name string, layer int, op string, got, want []float32, allowed floa
 	return c
 }
 
-// floats is the check by Options.Relative where that is asked for.
+// floats returns the check by Options.Relative where that is asked for.
 func (c *comparison) floats(name string, layer int, op string, got, want []float32, allowed float64) Check {
 	check := floats(name, layer, op, got, want, allowed)
 	if r := c.o.Relative; r > 0 && len(got) == len(want) {
@@ -125,8 +125,8 @@ func (c *comparison) floats(name string, layer int, op string, got, want []float
 	return check
 }
 
-// sets compares the chosen experts of each token, whatever their order. MaxAbs is the
-// share of tokens that chose others.
+// sets compares the chosen experts of each token, whatever their order. MaxAbs is the share of
+// tokens that chose others.
 func sets(name string, layer int, op string, got, want []int32, k int) Check {
 	c := Check{Name: name, Layer: layer, Op: op, Elements: len(want)}
 	if len(got) != len(want) || k < 1 {
@@ -149,8 +149,7 @@ func sets(name string, layer int, op string, got, want []int32, k int) Check {
 	return c
 }
 
-// ids compares token or expert ids, which must be equal. MaxAbs is the share of
-// unequal ones.
+// ids compares token or expert ids, which must be equal. MaxAbs is the share of unequal ones.
 func ids(name string, layer int, op string, got, want []int32) Check {
 	c := Check{Name: name, Layer: layer, Op: op, Elements: len(want)}
 	if len(got) != len(want) {

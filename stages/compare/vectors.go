@@ -11,8 +11,8 @@ import (
 	"krater/stages/oracle"
 )
 
-// vectors compares everything the golden holds about the traced prompt. A
-// vector it does not know is an error, so that nothing is left out silently.
+// vectors compares everything the golden holds about the traced prompt. A vector it does not know
+// is an error, so that nothing is left out silently.
 func (c *comparison) vectors(p *Prompt, seen *capture) error {
 	prefix := p.Name + "."
 	for _, name := range c.golden.names() {
@@ -30,8 +30,7 @@ func (c *comparison) vectors(p *Prompt, seen *capture) error {
 			return fmt.Errorf("compare: %s: %w", name, err)
 		}
 	}
-	// In the order of the computation, so that the first line that fails names
-	// the culprit.
+	// In the order of the computation, so that the first line that fails names the culprit.
 	order := make([][]string, len(c.cfg.Layers))
 	for i := range order {
 		order[i] = oracle.Operators(c.cfg, i)
@@ -40,8 +39,7 @@ func (c *comparison) vectors(p *Prompt, seen *capture) error {
 	return nil
 }
 
-// vector compares one vector of the traced prompt; short is its name without
-// the prompt's.
+// vector compares one vector of the traced prompt; short is its name without the prompt's.
 func (c *comparison) vector(p *Prompt, name, short string, v Vector, seen *capture) error {
 	part := strings.Split(short, ".")
 	if c.wants[name] = v.F32; v.I32 != nil {
@@ -152,7 +150,7 @@ func (c *comparison) observed(name string, k key, v Vector, seen *capture, allow
 	c.report.add(check)
 }
 
-// frequencies is the table that the model is run with.
+// frequencies returns the table that the model is run with.
 func (c *comparison) frequencies() []float32 {
 	var got []float32
 	if ropes := c.cfg.Ropes(); len(ropes) > 0 {
@@ -171,8 +169,7 @@ func (c *comparison) layer(number string) (int, error) {
 	return i, nil
 }
 
-// rank orders checks by where their vector is computed; order are the operators of each
-// layer.
+// rank orders checks by where their vector is computed; order are the operators of each layer.
 func rank(k Check, order [][]string) int {
 	const most = 100 // operators of a layer
 	switch {

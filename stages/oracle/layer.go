@@ -17,8 +17,8 @@ var ErrUnknown = errors.New("oracle: unknown operator")
 // Given are values that are known: of an operator of a layer, [T, width]; nil: not known.
 type Given func(layer int, op string) []float64
 
-// Layer computes the operators of one layer, or those outside the layers, for a text: each
-// by its definition from the operators before it. Operators are named as in the goldens.
+// Layer computes the operators of one layer, or those outside the layers, for a text: each by its
+// definition from the operators before it. Operators are named as in the goldens.
 type Layer struct {
 	*shared
 	values map[string][]float64 // computed, or put in the place of what is given
@@ -55,10 +55,10 @@ func New(cfg *model.Config, weight Weight, ids []int32, layer int, given Given) 
 	return &Layer{shared: s}, nil
 }
 
-// Given is an operator's values where they are known, else nil.
+// Given returns an operator's values where they are known, else nil.
 func (l *Layer) Given(op string) []float64 { return l.given(l.Index, op) }
 
-// Get is an operator's values: put in, given, or by its definition.
+// Get returns an operator's values: put in, given, or by its definition.
 func (l *Layer) Get(op string) []float64 {
 	if v, ok := l.values[op]; ok {
 		return v
@@ -90,12 +90,12 @@ func (l *Layer) follows(op string) bool {
 	return false
 }
 
-// With is a layer in which op came out as v.
+// With returns a layer in which op came out as v.
 func (l *Layer) With(op string, v []float64) *Layer {
 	return &Layer{shared: l.shared, values: map[string][]float64{op: v}, moved: true}
 }
 
-// Resized is the layer with other sizes and with values in the place of those it has; what
+// Resized returns the layer with other sizes and with values in the place of those it has; what
 // fails there is no error of l.
 func (l *Layer) Resized(change func(*Spec), values map[string][]float64) *Layer {
 	s := *l.shared
@@ -108,7 +108,7 @@ func (l *Layer) Resized(change func(*Spec), values map[string][]float64) *Layer 
 	return &Layer{shared: &s, values: values, moved: l.moved}
 }
 
-// In is the residual stream that enters the layer, [T, H].
+// In returns the residual stream that enters the layer, [T, H].
 func (l *Layer) In() []float64 {
 	op, layer := "layer_out", l.Index-1
 	switch {
@@ -124,7 +124,7 @@ func (l *Layer) In() []float64 {
 	return v
 }
 
-// Weight is a tensor of the files, which must have elements values unless that is 0.
+// Weight returns a tensor of the files, which must have elements values unless that is 0.
 func (l *Layer) Weight(name string, elements int) []float32 {
 	w, err := l.weight(name)
 	if err == nil && elements > 0 && len(w) != elements {
@@ -137,7 +137,7 @@ func (l *Layer) Weight(name string, elements int) []float32 {
 	return w
 }
 
-// Neighbours are the tensors with a role in the layers before and after.
+// Neighbours returns the tensors with a role in the layers before and after.
 func (l *Layer) Neighbours(role string) []string {
 	var list []string
 	for _, i := range []int{l.Index - 1, l.Index + 1} {
@@ -255,7 +255,7 @@ func (l *Layer) Product(op string) (Product, bool) {
 	return l.mixer.product(l, op)
 }
 
-// Matrix is the product's weight for the input x.
+// Matrix returns the product's weight for the input x.
 func (l *Layer) Matrix(p Product, x []float64) []float32 {
 	if len(x) == 0 {
 		return nil
@@ -271,7 +271,7 @@ func (l *Layer) Biased(p Product, y []float64) []float64 {
 	return y
 }
 
-// Embed is the rows of the embedding for ids.
+// Embed returns the rows of the embedding for ids.
 func (l *Layer) Embed(ids []int32) []float64 {
 	vocab, h := l.Config.Vocab, l.Config.Hidden
 	table := l.Weight(l.Tensor("embed"), vocab*h)
@@ -330,7 +330,7 @@ func (l *Layer) Network(n model.FFNNames, x []float64, t int, feed Feed) []float
 	return feed(x, gate, up, down, t)
 }
 
-// mlp is the network of the layer: dense, or the routed experts and the shared ones.
+// mlp returns the network of the layer: dense, or the routed experts and the shared ones.
 func (l *Layer) mlp() []float64 {
 	if !l.Routed {
 		return l.Network(l.Dense, l.Get("post_norm"), l.T, SwiGLU)
@@ -342,7 +342,7 @@ func (l *Layer) mlp() []float64 {
 	return out
 }
 
-// Mixture is the sum over the choices ids [T, K] of weights times the experts' results; ids
+// Mixture returns the sum over the choices ids [T, K] of weights times the experts' results; ids
 // count modulo the number of experts.
 func (l *Layer) Mixture(ids, weights []float64, feed Feed) []float64 {
 	x, h, e := l.Get("post_norm"), l.Config.Hidden, l.Config.MoE.Experts
@@ -376,7 +376,7 @@ func (l *Layer) Mixture(ids, weights []float64, feed Feed) []float64 {
 	return out
 }
 
-// Route is the choice of a router [T, K] and its weights.
+// Route returns the choice of a router [T, K] and its weights.
 func (l *Layer) Route(p device.Router) (ids, weights []float64) {
 	logits := l.Get("router_logits")
 	if len(logits) != l.T*p.Experts {

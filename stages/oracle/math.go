@@ -43,7 +43,7 @@ func Mul(x []float64, w []float32, t int) []float64 {
 	return y
 }
 
-// weigh is the sum of x[i]*w[i] over x.
+// weigh returns the sum of x[i]*w[i] over x.
 //
 //go:norace
 func weigh(x []float64, w []float32) float64 {
@@ -54,7 +54,7 @@ func weigh(x []float64, w []float32) float64 {
 	return sum
 }
 
-// Dot is the sum of a[i]*b[i] over a.
+// Dot returns the sum of a[i]*b[i] over a.
 //
 //go:norace
 func Dot(a, b []float64) float64 {
@@ -65,7 +65,7 @@ func Dot(a, b []float64) float64 {
 	return sum
 }
 
-// Sum is a + b, b repeated for every row.
+// Sum returns a + b, b repeated for every row.
 func Sum[F float32 | float64](a []float64, b []F) []float64 {
 	if len(b) == 0 || len(a)%len(b) != 0 {
 		return nil
@@ -112,8 +112,8 @@ func softmax(x []float64) {
 	}
 }
 
-// Rotate is RoPE (arXiv 2104.09864): each pair of a head of dim values in x [t, heads*dim],
-// taken as a complex number, times e^(i*position*frequency). position is that of a row.
+// Rotate is RoPE (arXiv 2104.09864): each pair of a head of dim values in x [t, heads*dim], taken
+// as a complex number, times e^(i*position*frequency). position is that of a row.
 func Rotate(x []float64, t, dim int, rope *model.RopeConfig, position func(row int) float64) []float64 {
 	half := len(rope.InvFreq)
 	if dim == 0 || t == 0 || len(x)%(t*dim) != 0 || 2*half > dim {

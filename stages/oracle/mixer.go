@@ -33,7 +33,7 @@ func (l *Layer) Attention() (Attention, bool) {
 	return x, ok
 }
 
-// Attend gives the output [T, heads*width] and the probabilities [heads, T, T].
+// Attend returns the output [T, heads*width] and the probabilities [heads, T, T].
 func (l *Layer) Attend(x Attention) (out, probs []float64) {
 	width := l.OutDim
 	out, probs = make([]float64, l.T*l.Heads*width), make([]float64, l.Heads*l.T*l.T)
@@ -57,10 +57,10 @@ func (l *Layer) Attend(x Attention) (out, probs []float64) {
 	return out, probs
 }
 
-// Unrotated is what becomes q_pe or k_pe, and how many values of a head are in it.
+// Unrotated returns what becomes q_pe or k_pe, and how many values of a head are in it.
 func (l *Layer) Unrotated(op string) (x []float64, dim int) { return l.mixer.unrotated(l, op) }
 
-// RotatedPart is the part of whole query heads that is rotated.
+// RotatedPart returns the part of whole query heads that is rotated.
 func RotatedPart(cfg *model.Config, layer int, q []float32) []float32 {
 	s := specOf(cfg, layer)
 	if s.mixer == nil {
@@ -74,8 +74,8 @@ type Product struct {
 	In   func() []float64 // [T, in]
 	Role string           // of the weight; that of the bias ends in "_bias"
 	Out  int
-	// The rows of the weight are heads of parts, such as without and with rope; Rope is the
-	// part that is rotated, -1: none.
+	// The rows of the weight are heads of parts, such as without and with rope; Rope is the part
+	// that is rotated, -1: none.
 	Heads int
 	Parts []int
 	Rope  int

@@ -1,11 +1,10 @@
-// Package oracle defines what a model computes: every operator, by its name in the
-// goldens, in float64, for a whole text at once, without cache or batching. It is slow, and
-// meant to be checked by reading. It shares nothing with the stages and kernels, which are
-// compared with it.
+// Package oracle defines what a model computes: every operator, by its name in the goldens, in
+// float64, for a whole text at once, without cache or batching. It is slow, and meant to be checked
+// by reading. It shares nothing with the stages and kernels, which are compared with it.
 //
-// Logits and Choices run a whole model, for tests. stages/compare computes single operators
-// from what an engine computed before them; stages/compare/suspect also with mistakes. A
-// kind of attention is one type here (mixer), in a file of its own.
+// Logits and Choices run a whole model, for tests. stages/compare computes single operators from
+// what an engine computed before them; stages/compare/suspect also with mistakes. A kind of
+// attention is one type here (mixer), in a file of its own.
 package oracle
 
 import (
@@ -17,8 +16,8 @@ import (
 // Weight gives a tensor by name, row-major, widened to float32.
 type Weight func(name string) ([]float32, error)
 
-// Logits [len(ids)][V] of the DeepSeek-V2 and Qwen2 families (arXiv 2405.04434,
-// 2407.10671, and the modelling code of the releases where the papers are silent).
+// Logits [len(ids)][V] of the DeepSeek-V2 and Qwen2 families (arXiv 2405.04434, 2407.10671, and the
+// modelling code of the releases where the papers are silent).
 func Logits(cfg *model.Config, weight Weight, ids []int32) ([][]float64, error) {
 	stream, err := run(cfg, weight, ids, func(*Layer) {})
 	if err != nil {
@@ -31,8 +30,8 @@ func Logits(cfg *model.Config, weight Weight, ids []int32) ([][]float64, error) 
 	return slices.Collect(slices.Chunk(l.Get("logits"), cfg.Vocab)), l.Err
 }
 
-// Choices are the experts that the router of each layer with some chooses for each
-// token, by the number of the layer: [len(ids)][top_k], rising.
+// Choices returns the experts that the router of each layer with some chooses for each token, by
+// the number of the layer: [len(ids)][top_k], rising.
 func Choices(cfg *model.Config, weight Weight, ids []int32) (map[int][][]int, error) {
 	chosen := map[int][][]int{}
 	_, err := run(cfg, weight, ids, func(l *Layer) {
@@ -51,7 +50,7 @@ func Choices(cfg *model.Config, weight Weight, ids []int32) (map[int][][]int, er
 	return chosen, err
 }
 
-// run gives what leaves the last layer. after is called with each layer.
+// run returns what leaves the last layer. after is called with each layer.
 func run(cfg *model.Config, weight Weight, ids []int32, after func(*Layer)) ([]float64, error) {
 	l, err := New(cfg, weight, ids, -1, nil)
 	if err != nil {

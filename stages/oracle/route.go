@@ -8,9 +8,9 @@ import (
 	"krater/kernels/device"
 )
 
-// Route gives the experts that a token's logits choose and their weights, by falling
-// weight, then rising number. DeepSeek-V2: softmax scores, optionally only within the best
-// groups (a group counts as its best expert).
+// Route returns the experts that a token's logits choose and their weights, by falling weight, then
+// rising number. DeepSeek-V2: softmax scores, optionally only within the best groups (a group
+// counts as its best expert).
 func Route(logits []float64, p device.Router) (ids []int, weights []float64) {
 	scores := slices.Clone(logits)
 	softmax(scores)

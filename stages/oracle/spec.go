@@ -8,8 +8,8 @@ import (
 	"krater/stages/model"
 )
 
-// Spec is what the definitions need to know of a layer: sizes, and the tensors by role.
-// Fields of another kind of attention, or of another network, are zero.
+// Spec is what the definitions need to know of a layer: sizes, and the tensors by role. Fields of
+// another kind of attention, or of another network, are zero.
 type Spec struct {
 	Heads  int
 	QKDim  int     // of a query or key head
@@ -63,15 +63,15 @@ func specOf(cfg *model.Config, layer int) Spec {
 	return s
 }
 
-// network gives the matrices whose roles start with prefix.
+// network returns the matrices whose roles start with prefix.
 func (s *Spec) network(prefix string) model.FFNNames {
 	return model.FFNNames{Gate: s.names[prefix+"gate"], Up: s.names[prefix+"up"], Down: s.names[prefix+"down"]}
 }
 
-// Tensor is the name of the tensor with a role, "" if the layer has none.
+// Tensor returns the name of the tensor with a role, "" if the layer has none.
 func (s *Spec) Tensor(role string) string { return s.names[role] }
 
-// Short is a tensor's name without its layer: "self_attn.q_proj.weight".
+// Short returns a tensor's name without its layer: "self_attn.q_proj.weight".
 func (s *Spec) Short(name string) string { return strings.TrimPrefix(name, s.prefix) }
 
 // Operators lists those of a layer in the order of their computation, -1 for those outside.

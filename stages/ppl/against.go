@@ -9,18 +9,17 @@ import (
 type Comparison struct {
 	Reference Result `json:"reference"`
 	Model     Result `json:"model"`
-	// MeanKL is the mean over predictions of KL(reference || model) in nats: what
-	// believing the model's distribution instead of the reference's costs.
+	// MeanKL is the mean over predictions of KL(reference || model) in nats: what believing the
+	// model's distribution instead of the reference's costs.
 	MeanKL float64 `json:"mean_kl"`
 	MaxKL  float64 `json:"max_kl"`
 	// Top1 is the share of predictions whose likeliest token is the reference's.
 	Top1 float64 `json:"top1"`
 }
 
-// Against measures reference and model as Measure does, and the distance of their
-// distributions at every prediction. The reference's logits of one window are
-// kept in memory: window * vocabulary * 4 bytes. done is told the number of
-// tokens scored by both.
+// Against measures reference and model as Measure does, and the distance of their distributions at
+// every prediction. The reference's logits of one window are kept in memory: window * vocabulary *
+// 4 bytes. done is told the number of tokens scored by both.
 func Against(reference, model Scorer, ids []int32, window int, done func(tokens int)) (Comparison, error) {
 	c := Comparison{Reference: Result{Tokens: len(ids), Window: window}, Model: Result{Tokens: len(ids), Window: window}}
 	if window < 2 || len(ids) < 2 {
@@ -99,8 +98,8 @@ func (p *pair) add(reference, model []float32, next int32) {
 	}
 }
 
-// KL is the Kullback-Leibler divergence of softmax(model) from
-// softmax(reference) in nats, summed in float64. Both have the same length.
+// KL returns the Kullback-Leibler divergence of softmax(model) from softmax(reference) in nats,
+// summed in float64. Both have the same length.
 func KL(reference, model []float32) float64 {
 	p, q := logSum(reference), logSum(model)
 	var sum float64
@@ -121,7 +120,7 @@ func logSum(logits []float32) float64 {
 	return math.Log(sum) + float64(top)
 }
 
-// likeliest is the index of the largest logit, the lowest of equals.
+// likeliest returns the index of the largest logit, the lowest of equals.
 func likeliest(logits []float32) int {
 	best := 0
 	for i, v := range logits {

@@ -9,8 +9,8 @@ import (
 
 // Scorer gives the logits of a text that starts at position 0.
 type Scorer interface {
-	// Score calls see once for every position of ids, rising, with the logits
-	// [V] that predict the next token; they are valid during the call.
+	// Score calls see once for every position of ids, rising, with the logits [V] that predict the
+	// next token; they are valid during the call.
 	Score(ids []int32, see func(pos int, logits []float32)) error
 }
 
@@ -26,9 +26,9 @@ type Result struct {
 // ErrText: nothing to predict.
 var ErrText = errors.New("ppl: a window needs two tokens or more")
 
-// Measure cuts ids into consecutive windows (the last may be shorter), runs each
-// on its own and predicts every token but the first of its window. done, if
-// set, is told the number of tokens scored so far.
+// Measure cuts ids into consecutive windows (the last may be shorter), runs each on its own and
+// predicts every token but the first of its window. done, if set, is told the number of tokens
+// scored so far.
 func Measure(s Scorer, ids []int32, window int, done func(tokens int)) (Result, error) {
 	r := Result{Tokens: len(ids), Window: window}
 	if window < 2 || len(ids) < 2 {
@@ -60,8 +60,8 @@ func Measure(s Scorer, ids []int32, window int, done func(tokens int)) (Result, 
 	return r, nil
 }
 
-// NLL is the negative natural log-likelihood of id under softmax(logits), summed
-// in float64. An id outside the logits has none: +Inf.
+// NLL returns the negative natural log-likelihood of id under softmax(logits), summed in float64.
+// An id outside the logits has none: +Inf.
 func NLL(logits []float32, id int32) float64 {
 	if id < 0 || int(id) >= len(logits) {
 		return math.Inf(1)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// counter predicts that the next id is the last one plus one: logit 2 for it, 0
-// for the other vocab-1 ids.
+// counter predicts that the next id is the last one plus one: logit 2 for it, 0 for the other
+// vocab-1 ids.
 type counter struct {
 	vocab int
 	texts [][]int32

@@ -43,8 +43,8 @@ func (h *history) entry(id int32) *used {
 // changes reports whether the next row is changed before a choice.
 func (q *Sequence) changes() bool { return q.change.Any(q.n) || q.p.Allow != nil }
 
-// changed returns a changed copy of a row. The order is that of device.Change, masks before
-// the penalties. Every operation is rounded, as on a GPU.
+// changed returns a changed copy of a row. The order is that of device.Change, masks before the
+// penalties. Every operation is rounded, as on a GPU.
 func (q *Sequence) changed(logits []float32, s *scratch) ([]float32, error) {
 	row := append(s.logits[:0], logits...)
 	s.logits = row
@@ -86,8 +86,8 @@ func (q *Sequence) changed(logits []float32, s *scratch) ([]float32, error) {
 	return row, nil
 }
 
-// logprobs fills in the logarithms of probabilities under the row as it came from
-// the model, with so many alternatives; largest is its largest logit.
+// logprobs fills in the logarithms of probabilities under the row as it came from the model, with
+// so many alternatives; largest is its largest logit.
 func logprobs(r *Result, logits []float32, largest float32, alternatives int, s *scratch) {
 	sum := 0.0
 	for _, x := range logits {

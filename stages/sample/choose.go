@@ -1,19 +1,18 @@
 package sample
 
-// topK returns the k most preferred tokens of a row in no order; all of them when
-// k is larger.
+// topK returns the k most preferred tokens of a row in no order; all of them when k is larger.
 //
-// Tokens that beat the worst of the best so far are collected; when the collection
-// is twice as large as needed, a selection halves it and raises the bar. So nearly
-// every token costs one comparison.
+// Tokens that beat the worst of the best so far are collected; when the collection is twice as
+// large as needed, a selection halves it and raises the bar. So nearly every token costs one
+// comparison.
 func (s *scratch) topK(row []float32, k int) []scored {
 	k = min(k, len(row))
 	buf := s.best[:0]
 	room := 2*k + 64
 	bar := negInf
 	for i, x := range row {
-		// Equal logits come with rising ids, so the earlier one stays: the
-		// comparison is strict, except that at first even -Inf is taken.
+		// Equal logits come with rising ids, so the earlier one stays: the comparison is strict,
+		// except that at first even -Inf is taken.
 		if x > bar || len(buf) < k {
 			buf = append(buf, scored{float64(x), int32(i)})
 			if len(buf) == room {
@@ -46,11 +45,11 @@ func partition(a []scored, k int) {
 	insertionSort(a)
 }
 
-// split moves the elements before some pivot to the front, the pivot last among
-// them, and returns how many there are: at least 1 and fewer than all. len(a) > 2.
+// split moves the elements before some pivot to the front, the pivot last among them, and returns
+// how many there are: at least 1 and fewer than all. len(a) > 2.
 func split(a []scored) int {
-	// The pivot is the median of three from scattered places, because logits can
-	// have any pattern; the places follow from the length, so a run can be repeated.
+	// The pivot is the median of three from scattered places, because logits can have any pattern;
+	// the places follow from the length, so a run can be repeated.
 	n := len(a)
 	h := uint64(n) * 0x9e3779b97f4a7c15
 	i, j := h>>33%uint64(n-1), h>>13%uint64(n-2)
@@ -87,12 +86,12 @@ func insertionSort(a []scored) {
 	}
 }
 
-// topP keeps the fewest most preferred tokens of pool whose weights reach the
-// share p of their sum, in place and without changing their order. The token that
-// crosses p is kept, so at least one is left.
+// topP keeps the fewest most preferred tokens of pool whose weights reach the share p of their sum,
+// in place and without changing their order. The token that crosses p is kept, so at least one is
+// left.
 func (s *scratch) topP(pool []scored, p, total float64) []scored {
-	// Tokens below this bar have less than 1-p together, so none of them is needed:
-	// on a peaked distribution a few are left of a whole vocabulary.
+	// Tokens below this bar have less than 1-p together, so none of them is needed: on a peaked
+	// distribution a few are left of a whole vocabulary.
 	bar := (1 - p) * total / float64(len(pool))
 	list := s.part[:0]
 	for _, c := range pool {
@@ -111,9 +110,8 @@ func (s *scratch) topP(pool []scored, p, total float64) []scored {
 	return kept
 }
 
-// crossing is the element at which the sum of weights, in the order of
-// preference, reaches need: a quickselect by weight. The last one if it never does
-// (a matter of rounding only).
+// crossing returns the element at which the sum of weights, in the order of preference, reaches
+// need: a quickselect by weight. The last one if it never does (a matter of rounding only).
 func crossing(a []scored, need float64) scored {
 	for len(a) > 16 {
 		n := split(a)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestDistribution draws many times under each filter and compares the counts
-// with the probabilities (chi-square at six standard deviations; fixed seeds).
+// TestDistribution draws many times under each filter and compares the counts with the
+// probabilities (chi-square at six standard deviations; fixed seeds).
 func TestDistribution(t *testing.T) {
 	row := []float32{2, 1, 0.5, 3, -1, 0, 2.5, 1.5, -3, 2}
 	for _, set := range []func(*Params){
@@ -46,8 +46,8 @@ func TestDistribution(t *testing.T) {
 	}
 }
 
-// TestSeedsDiffer: other seeds and later tokens give independent draws: the joint
-// counts of neighbours are even.
+// TestSeedsDiffer: other seeds and later tokens give independent draws: the joint counts of
+// neighbours are even.
 func TestSeedsDiffer(t *testing.T) {
 	p := off()
 	p.Temperature = 1

@@ -11,17 +11,16 @@ type scored struct {
 	id int32
 }
 
-// before is the order of preference: the larger one, then the smaller id. No two
-// tokens are equal in it.
+// before returns the order of preference: the larger one, then the smaller id. No two tokens are
+// equal in it.
 func (a scored) before(b scored) bool { return a.w > b.w || a.w == b.w && a.id < b.id }
 
-// draw picks a token at random: u in [0, 1) is the point of the cumulative
-// distribution over the tokens left by top_k, top_p and min_p, taken by rising
-// id. This order makes the choice reproducible anywhere, whatever way the filters
-// work. largest is the largest logit of the row.
+// draw picks a token at random: u in [0, 1) is the point of the cumulative distribution over the
+// tokens left by top_k, top_p and min_p, taken by rising id. This order makes the choice
+// reproducible anywhere, whatever way the filters work. largest is the largest logit of the row.
 //
-// Each filter keeps the first tokens in the order of preference, so each is a
-// selection, never a sort of the vocabulary.
+// Each filter keeps the first tokens in the order of preference, so each is a selection, never a
+// sort of the vocabulary.
 func (p *Params) draw(row []float32, largest float32, u float64, s *scratch) int32 {
 	pool, total := p.weigh(row, largest, s)
 	if p.TopP == 1 && p.MinP == 0 {
@@ -48,8 +47,8 @@ func (p *Params) draw(row []float32, largest float32, u float64, s *scratch) int
 	return pick(kept, u*total)
 }
 
-// pick is the token at which the sum of weights exceeds target; the last one with
-// a weight if rounding made target too large.
+// pick returns the token at which the sum of weights exceeds target; the last one with a weight if
+// rounding made target too large.
 func pick(pool []scored, target float64) int32 {
 	sum, last := 0.0, pool[0].id
 	for _, c := range pool {
@@ -66,9 +65,9 @@ func pick(pool []scored, target float64) int32 {
 // blockLen is the number of weights that share a sum.
 const blockLen = 256
 
-// weigh gives the weights of the tokens that top_k keeps, by rising id, and their
-// sum; s.sums has the sum of each blockLen of them. A weight is exp((logit -
-// largest) / temperature): in [0, 1], and 1 for the best token.
+// weigh returns the weights of the tokens that top_k keeps, by rising id, and their sum; s.sums has
+// the sum of each blockLen of them. A weight is exp((logit - largest) / temperature): in [0, 1],
+// and 1 for the best token.
 func (p *Params) weigh(row []float32, largest float32, s *scratch) (pool []scored, total float64) {
 	pool = slices.Grow(s.pool[:0], len(row))[:len(row)]
 	n := 0
@@ -102,7 +101,7 @@ func (p *Params) weigh(row []float32, largest float32, s *scratch) (pool []score
 	return s.pool, total
 }
 
-// last is the least preferred of a list.
+// last returns the least preferred of a list.
 func last(list []scored) scored {
 	edge := list[0]
 	for _, c := range list[1:] {
@@ -113,10 +112,9 @@ func last(list []scored) scored {
 	return edge
 }
 
-// The exponential function of this package: 2^(k/64) from a table times a
-// polynomial on |r| <= ln2/128. Its relative error is below 1e-12, for what
-// matters of a distribution (x > -30) below 5e-14, and it takes a fraction of
-// math.Exp's time, which counts for a whole vocabulary.
+// The exponential function of this package: 2^(k/64) from a table times a polynomial on |r| <=
+// ln2/128. Its relative error is below 1e-12, for what matters of a distribution (x > -30) below
+// 5e-14, and it takes a fraction of math.Exp's time, which counts for a whole vocabulary.
 const expSteps = 64
 
 var expTable = func() (t [expSteps]uint64) {

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// oracle is the whole of a choice written for reading, in float64, with sorts and
-// math.Exp: what the package has to agree with.
+// oracle is the whole of a choice written for reading, in float64, with sorts and math.Exp: what
+// the package has to agree with.
 type oracle struct {
 	p      Params
 	prompt []int32
 	answer []int32
 }
 
-// row gives the logits after bias, mask and penalties.
+// row returns the logits after bias, mask and penalties.
 func (o *oracle) row(logits []float32) []float64 {
 	x := make([]float64, len(logits))
 	for i, v := range logits {
@@ -53,7 +53,7 @@ func (o *oracle) row(logits []float32) []float64 {
 	return x
 }
 
-// greedy is the smallest id of the largest.
+// greedy returns the smallest id of the largest.
 func greedy(x []float64) int32 {
 	best := 0
 	for i := range x {
@@ -64,7 +64,7 @@ func greedy(x []float64) int32 {
 	return int32(best)
 }
 
-// distribution gives the probability of every token after all filters.
+// distribution returns the probability of every token after all filters.
 func (o *oracle) distribution(x []float64) []float64 {
 	order := make([]int, len(x))
 	top := x[greedy(x)]
@@ -113,8 +113,8 @@ func (o *oracle) distribution(x []float64) []float64 {
 	return out
 }
 
-// pickAt is the token at point u of the cumulative distribution by rising id, and
-// how near u is to the end of its range.
+// pickAt returns the token at point u of the cumulative distribution by rising id, and how near u
+// is to the end of its range.
 func pickAt(dist []float64, u float64) (id int32, margin float64) {
 	sum := 0.0
 	for i, p := range dist {

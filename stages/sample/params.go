@@ -1,12 +1,10 @@
-// Package sample chooses the next token of a sequence from a row of logits, on
-// the host. A choice depends on the row, the request's own parameters and its own
-// history only: never on the other sequences of a batch, nor on how a prompt was
-// cut into chunks.
+// Package sample chooses the next token of a sequence from a row of logits, on the host. A choice
+// depends on the row, the request's own parameters and its own history only: never on the other
+// sequences of a batch, nor on how a prompt was cut into chunks.
 //
-// Order of operations, as in vLLM: log-probabilities are taken from the logits as
-// they come; then logit_bias, min_tokens (end tokens masked), Allow, repetition, presence
-// and frequency penalties; greedy choice at temperature 0; else temperature,
-// top_k, top_p, min_p, and a draw.
+// Order of operations, as in vLLM: log-probabilities are taken from the logits as they come; then
+// logit_bias, min_tokens (end tokens masked), Allow, repetition, presence and frequency penalties;
+// greedy choice at temperature 0; else temperature, top_k, top_p, min_p, and a draw.
 package sample
 
 import (
@@ -47,14 +45,14 @@ type Params struct {
 	IgnoreEOS bool
 	MinTokens int // no token that ends the answer before so many
 
-	// Allow, where it is set, gives the tokens that may come after n tokens of the answer: bit
-	// i%32 of word i/32 is 1 for token i. It gives nil while the text that decides about them is
-	// not known: then the choice waits. It is called by several goroutines.
+	// Allow, where it is set, gives the tokens that may come after n tokens of the answer: bit i%32
+	// of word i/32 is 1 for token i. It gives nil while the text that decides about them is not
+	// known: then the choice waits. It is called by several goroutines.
 	Allow func(n int) []uint32
 }
 
-// minTemperature: below it the choice is greedy, as in vLLM: dividing by less
-// would only lose precision.
+// minTemperature: below it the choice is greedy, as in vLLM: dividing by less would only lose
+// precision.
 const minTemperature = 1e-5
 
 // check returns an ErrParams that names the first field out of range.

@@ -2,10 +2,9 @@ package sample
 
 import "math/bits"
 
-// philox is Philox4x32-10 (Salmon and others, "Parallel random numbers: as easy
-// as 1, 2, 3", 2011): ten rounds of multiply and exchange turn a counter and a key
-// into random bits. It has no state, so that any token of any sequence can be
-// drawn anywhere, in any order, with the same result.
+// philox is Philox4x32-10 (Salmon and others, "Parallel random numbers: as easy as 1, 2, 3", 2011):
+// ten rounds of multiply and exchange turn a counter and a key into random bits. It has no state,
+// so that any token of any sequence can be drawn anywhere, in any order, with the same result.
 func philox(counter [4]uint32, key [2]uint32) [4]uint32 {
 	const (
 		mul0, mul1 = 0xd2511f53, 0xcd9e8d57
@@ -22,8 +21,8 @@ func philox(counter [4]uint32, key [2]uint32) [4]uint32 {
 	return c
 }
 
-// uniform is the random number in [0, 1), a multiple of 2^-53, of the n-th choice
-// of a sequence with this seed.
+// uniform returns the random number in [0, 1), a multiple of 2^-53, of the n-th choice of a
+// sequence with this seed.
 func uniform(seed, n uint64) float64 {
 	r := philox([4]uint32{uint32(n), uint32(n >> 32)}, [2]uint32{uint32(seed), uint32(seed >> 32)})
 	return float64(uint64(r[0])<<21|uint64(r[1])>>11) * 0x1p-53

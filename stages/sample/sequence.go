@@ -9,8 +9,7 @@ import (
 	"krater/kernels/device"
 )
 
-// Sequence is the state of one request's choices. It belongs to one goroutine at
-// a time.
+// Sequence is the state of one request's choices. It belongs to one goroutine at a time.
 type Sequence struct {
 	p     Params
 	vocab int
@@ -26,8 +25,8 @@ type Sequence struct {
 type Result struct {
 	ID   int32
 	Stop bool // the token is an end token of the request
-	// Logprob and Top are natural logarithms of the probabilities in the model's
-	// own distribution (temperature 1, nothing masked); set when asked for.
+	// Logprob and Top are natural logarithms of the probabilities in the model's own distribution
+	// (temperature 1, nothing masked); set when asked for.
 	Logprob float32
 	Top     []Candidate // by falling probability, then rising id; the caller's own
 	Rank    int         // set by Score: 1 for the most likely token
@@ -39,8 +38,8 @@ type Candidate struct {
 	Logprob float32
 }
 
-// New starts a sequence after prompt, which is not kept. p's maps and slices are
-// copied. It fails with ErrParams.
+// New starts a sequence after prompt, which is not kept. p's maps and slices are copied. It fails
+// with ErrParams.
 func New(p Params, prompt []int32, vocab int) (*Sequence, error) {
 	if err := p.check(vocab); err != nil {
 		return nil, err
@@ -76,8 +75,8 @@ func New(p Params, prompt []int32, vocab int) (*Sequence, error) {
 	return q, nil
 }
 
-// scratch is the memory of one choice. It is pooled: as many exist as choices are
-// made at once, not one a request.
+// scratch is the memory of one choice. It is pooled: as many exist as choices are made at once, not
+// one a request.
 type scratch struct {
 	logits []float32 // the row after bias, mask and penalties
 	best   []scored
@@ -88,8 +87,8 @@ type scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// Next chooses a token from a row of logits [vocab], which it does not change. It
-// fails with ErrLogits, without a choice made.
+// Next chooses a token from a row of logits [vocab], which it does not change. It fails with
+// ErrLogits, without a choice made.
 func (q *Sequence) Next(logits []float32) (Result, error) {
 	if len(logits) != q.vocab {
 		return Result{}, fmt.Errorf("%w: %d of them for a vocabulary of %d", ErrLogits, len(logits), q.vocab)
@@ -146,11 +145,11 @@ func Score(logits []float32, id int32, alternatives int) (Result, error) {
 	return r, nil
 }
 
-// DrawAt is how a device may make the choice after n tokens in Next's place; ok is false where
-// only the host can: log-probabilities, and more tokens with a bias than a device has room for;
-// and where Allow does not know yet. Where logits are changed the caller has to say where the
-// device keeps the sequence's history. It reads nothing that a choice changes: another goroutine
-// may be about to take an earlier one.
+// DrawAt returns how a device may make the choice after n tokens in Next's place; ok is false where
+// only the host can: log-probabilities, and more tokens with a bias than a device has room for; and
+// where Allow does not know yet. Where logits are changed the caller has to say where the device
+// keeps the sequence's history. It reads nothing that a choice changes: another goroutine may be
+// about to take an earlier one.
 func (q *Sequence) DrawAt(n int) (d device.Draw, ok bool) {
 	p := &q.p
 	if p.Logprobs >= 0 {
@@ -199,12 +198,12 @@ func (q *Sequence) note(r *Result) {
 	}
 }
 
-// argmax is the smallest id with the largest logit.
+// argmax returns the smallest id with the largest logit.
 func argmax(x []float32) (int32, error) {
 	at, best := -1, float32(negInf)
 	i := 0
-	// The comparison is also true for NaN, and rarely true: the running maximum
-	// changes about log(n) times. Four to a round saves loop overhead.
+	// The comparison is also true for NaN, and rarely true: the running maximum changes about
+	// log(n) times. Four to a round saves loop overhead.
 	for ; i+4 <= len(x); i += 4 {
 		b := x[i : i+4 : i+4]
 		if b[0] <= best && b[1] <= best && b[2] <= best && b[3] <= best {

@@ -32,8 +32,8 @@ func mustNext(t testing.TB, q *Sequence, row []float32) Result {
 	return r
 }
 
-// randomRow has the shapes logits come in: spread, peaked, flat, coarse (many
-// equal values), sorted up and down, partly masked.
+// randomRow has the shapes logits come in: spread, peaked, flat, coarse (many equal values), sorted
+// up and down, partly masked.
 func randomRow(r *rand.Rand, vocab int) []float32 {
 	x := make([]float32, vocab)
 	kind := r.IntN(7)
@@ -99,8 +99,8 @@ func randomParams(r *rand.Rand, vocab int) Params {
 	return p
 }
 
-// TestAgainstOracle runs random requests over random rows, and holds each token to
-// the naive version.
+// TestAgainstOracle runs random requests over random rows, and holds each token to the naive
+// version.
 func TestAgainstOracle(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	drawn, near := 0, 0
@@ -159,7 +159,7 @@ func TestAgainstOracle(t *testing.T) {
 	}
 }
 
-// edgeMargin is how far a filter would have to move to let the token in.
+// edgeMargin returns how far a filter would have to move to let the token in.
 func edgeMargin(o *oracle, x []float64, id int32) float64 {
 	loose := *o
 	loose.p.TopP = min(1, o.p.TopP+1e-7)
@@ -170,8 +170,7 @@ func edgeMargin(o *oracle, x []float64, id int32) float64 {
 	return 1
 }
 
-// TestAlone: a request's tokens are its own, whoever is served between them
-// (CASES 25).
+// TestAlone: a request's tokens are its own, whoever is served between them (CASES 25).
 func TestAlone(t *testing.T) {
 	const vocab = 300
 	r := rand.New(rand.NewPCG(3, 3))
@@ -218,8 +217,8 @@ func TestAlone(t *testing.T) {
 	wg.Wait()
 }
 
-// TestUnusable: a bad logit is an error at every place, and never a token; the
-// sequence goes on afterwards as if the row had not been.
+// TestUnusable: a bad logit is an error at every place, and never a token; the sequence goes on
+// afterwards as if the row had not been.
 func TestUnusable(t *testing.T) {
 	inf, nan := float32(math.Inf(1)), float32(math.NaN())
 	negNaN := math.Float32frombits(0xffc00000)

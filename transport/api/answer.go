@@ -7,8 +7,8 @@ import (
 	"krater/actors/engine"
 )
 
-// Nullable is a field that may be left out (not Set), null (Set, nil Value) or
-// present. Tag it omitzero.
+// Nullable is a field that may be left out (not Set), null (Set, nil Value) or present. Tag it
+// omitzero.
 type Nullable[T any] struct {
 	Set   bool
 	Value *T
@@ -39,7 +39,7 @@ type Usage struct {
 	} `json:"completion_tokens_details"`
 }
 
-// NewUsage gives the wire form of u.
+// NewUsage returns the wire form of u.
 func NewUsage(u engine.Usage) Usage {
 	out := Usage{PromptTokens: u.Prompt, CompletionTokens: u.Completion, TotalTokens: u.Prompt + u.Completion}
 	out.PromptDetails.CachedTokens = u.Cached
@@ -47,8 +47,7 @@ func NewUsage(u engine.Usage) Usage {
 	return out
 }
 
-// FinishReason gives OpenAI's word for r; a cancelled answer has none, it is an
-// error.
+// FinishReason gives OpenAI's word for r; a cancelled answer has none, it is an error.
 func FinishReason(r engine.FinishReason) string {
 	if r == engine.FinishLength {
 		return "length"
@@ -126,8 +125,8 @@ type TokenLogprob struct {
 	Top []Alternative `json:"top_logprobs"`
 }
 
-// TextCompletion is the answer of POST /v1/completions and, as one event with
-// nullable usage, its stream.
+// TextCompletion is the answer of POST /v1/completions and, as one event with nullable usage, its
+// stream.
 type TextCompletion struct {
 	ID      string          `json:"id"`
 	Object  string          `json:"object"` // text_completion
@@ -147,8 +146,8 @@ type TextChoice struct {
 	PromptLogprobs PromptLogprobs `json:"prompt_logprobs,omitempty"`
 }
 
-// TextLogprobs is the older form of log-probabilities: one entry a token in
-// each list, null for the first of a prompt. TextOffset counts characters from the answer's start.
+// TextLogprobs is the older form of log-probabilities: one entry a token in each list, null for the
+// first of a prompt. TextOffset counts characters from the answer's start.
 type TextLogprobs struct {
 	Tokens        []string          `json:"tokens"`
 	TokenLogprobs []*float32        `json:"token_logprobs"`
@@ -156,8 +155,8 @@ type TextLogprobs struct {
 	TextOffset    []int             `json:"text_offset"`
 }
 
-// PromptLogprobs has an entry for each token of a prompt: null for the first, for others what
-// could have stood there by its id, the token that does among it (vLLM's form).
+// PromptLogprobs has an entry for each token of a prompt: null for the first, for others what could
+// have stood there by its id, the token that does among it (vLLM's form).
 type PromptLogprobs []OrNull[PromptLogprob]
 
 // OrNull is a JSON object, null where it is nil.

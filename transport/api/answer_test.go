@@ -140,8 +140,8 @@ func TestLogprobs(t *testing.T) {
 	}
 }
 
-// TestTextOffsets: offsets count the characters of the text that is sent, in which each
-// piece of a broken character is one U+FFFD, also at the end of the prompt.
+// TestTextOffsets: offsets count the characters of the text that is sent, in which each piece of a
+// broken character is one U+FFFD, also at the end of the prompt.
 func TestTextOffsets(t *testing.T) {
 	tokens := func(texts ...string) (all []engine.Token) {
 		for _, s := range texts {
@@ -180,8 +180,8 @@ func TestTextOffsets(t *testing.T) {
 	}
 }
 
-// TestOffsetsOfPrompt: where a tokenizer changed the prompt, its tokens are found in the text
-// that is sent, and the answer begins behind it.
+// TestOffsetsOfPrompt: where a tokenizer changed the prompt, its tokens are found in the text that
+// is sent, and the answer begins behind it.
 func TestOffsetsOfPrompt(t *testing.T) {
 	for _, c := range []struct {
 		prompt string
@@ -208,8 +208,8 @@ func TestOffsetsOfPrompt(t *testing.T) {
 	}
 }
 
-// TestSeparators: no answer holds a character at which readers with universal line ends
-// would split it.
+// TestSeparators: no answer holds a character at which readers with universal line ends would split
+// it.
 func TestSeparators(t *testing.T) {
 	const text = "A\u2028B\u0085C\u2029"
 	rec := httptest.NewRecorder()

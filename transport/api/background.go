@@ -9,13 +9,13 @@ import (
 
 type backgroundKey struct{}
 
-// Background marks what is done in a context as work that nobody waits for, and that is
-// wanted until then.
+// Background marks what is done in a context as work that nobody waits for, and that is wanted
+// until then.
 func Background(ctx context.Context, until time.Time) context.Context {
 	return context.WithValue(ctx, backgroundKey{}, until)
 }
 
-// InBackground tells if the context is marked.
+// InBackground reports whether the context is marked.
 func InBackground(ctx context.Context) bool { return ctx.Value(backgroundKey{}) != nil }
 
 // Yield lets a request of a marked context go behind all that somebody waits for. Its deadline

@@ -87,7 +87,7 @@ type BatchError struct {
 	Line    *int    `json:"line"` // from 1; null for the file as a whole
 }
 
-// Ended tells if nothing about the batch changes any more.
+// Ended reports whether nothing about the batch changes any more.
 func (b *Batch) Ended() bool {
 	switch b.Status {
 	case "failed", "completed", "expired", "cancelled":

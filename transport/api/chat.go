@@ -12,8 +12,8 @@ const (
 	MaxTopLogprobs = 20
 )
 
-// Ignored are fields that every route accepts and that never change an answer. Extras
-// are the members without a field, which must be in the table of hints.
+// Ignored are fields that every route accepts and that never change an answer. Extras are the
+// members without a field, which must be in the table of hints.
 type Ignored struct {
 	User             *string        `json:"user"`
 	Metadata         jsontext.Value `json:"metadata"` // an object, its content unread
@@ -31,14 +31,14 @@ func (i *Ignored) check() *Error {
 	return CheckHints("", i.Extras)
 }
 
-// StreamOptions is OpenAI's field of that name. Without stream it says nothing: the
-// answer has its usage anyway.
+// StreamOptions is OpenAI's field of that name. Without stream it says nothing: the answer has its
+// usage anyway.
 type StreamOptions struct {
 	IncludeUsage *bool          `json:"include_usage"`
 	Extras       jsontext.Value `json:",embed"`
 }
 
-// wantsUsage checks the options and tells if usage is wanted.
+// wantsUsage checks the options and reports whether usage is wanted.
 func (o *StreamOptions) wantsUsage() (bool, *Error) {
 	if o == nil {
 		return false, nil
@@ -69,11 +69,11 @@ type ChatRequest struct {
 
 // Plan is a validated request: what to submit and how to answer.
 type Plan struct {
-	// Requests holds one request a choice, in the order of their index. They
-	// share prompts and differ in the seed. IDs are left to the server.
+	// Requests holds one request a choice, in the order of their index. They share prompts and
+	// differ in the seed. IDs are left to the server.
 	Requests []*engine.Request
-	// Choices is the number of choices a prompt (n), Candidates the number of requests a
-	// prompt, of which those with the highest log-probability a token are its choices.
+	// Choices is the number of choices a prompt (n), Candidates the number of requests a prompt, of
+	// which those with the highest log-probability a token are its choices.
 	Choices, Candidates int
 	Stream              bool
 	// Usage: a stream ends with a usage chunk.
@@ -155,8 +155,8 @@ func (r *ChatRequest) refuse() *Error {
 	return CheckTextFormat("response_format", r.ResponseFormat)
 }
 
-// CheckTextFormat refuses every output format but plain text. The schema of a
-// refused one is not read.
+// CheckTextFormat refuses every output format but plain text. The schema of a refused one is not
+// read.
 func CheckTextFormat(param string, raw jsontext.Value) *Error {
 	if Absent(raw) {
 		return nil
@@ -174,8 +174,8 @@ func CheckTextFormat(param string, raw jsontext.Value) *Error {
 	return DecodeAt(param, raw, &format)
 }
 
-// tools gives the tool list for the template. Tool calls are not parsed out of
-// answers, so a list is accepted only where none may be called.
+// tools returns the tool list for the template. Tool calls are not parsed out of answers, so a list
+// is accepted only where none may be called.
 func (r *ChatRequest) tools() ([]byte, *Error) {
 	count, err := CheckTools("tools", r.Tools)
 	if err != nil {
@@ -248,8 +248,8 @@ func choices(name string, n *int, prompts int) (int, *Error) {
 	return *n, nil
 }
 
-// repeat makes n requests of one; with a seed each gets its own, counted up, so
-// that the whole answer is reproducible.
+// repeat makes n requests of one; with a seed each gets its own, counted up, so that the whole
+// answer is reproducible.
 func repeat(req *engine.Request, n int) []*engine.Request {
 	all := make([]*engine.Request, n)
 	for i := range all {

@@ -11,14 +11,14 @@ import (
 // MaxPromptIDs bounds the token ids of one request's prompts together.
 const MaxPromptIDs = 4 << 20
 
-// Prompts is the "prompt" of a completion: a string, an array of strings, an
-// array of token ids, or an array of such arrays; at most MaxChoices prompts.
+// Prompts is the "prompt" of a completion: a string, an array of strings, an array of token ids, or
+// an array of such arrays; at most MaxChoices prompts.
 type Prompts struct {
 	Texts []string  // the first two forms
 	IDs   [][]int32 // the last two
 }
 
-// Len is the number of prompts.
+// Len returns the number of prompts.
 func (p *Prompts) Len() int { return len(p.Texts) + len(p.IDs) }
 
 const promptForms = "a string, an array of strings, an array of token ids or an array of such arrays"
@@ -141,8 +141,8 @@ type CompletionRequest struct {
 	Echo          *bool          `json:"echo"`
 	Suffix        *string        `json:"suffix"`
 	// AddSpecialTokens puts the begin token before text that does not begin with it, and
-	// ParseSpecial reads special tokens in text; both are true unless said, and say nothing
-	// about token ids.
+	// ParseSpecial reads special tokens in text; both are true unless said, and say nothing about
+	// token ids.
 	AddSpecialTokens *bool `json:"add_special_tokens"`
 	ParseSpecial     *bool `json:"parse_special"`
 }
@@ -202,12 +202,12 @@ func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 	return plan, plan.scorePrompts(r.PromptScores)
 }
 
-// scoresOnly tells if no answer is wanted: the prompt is repeated or scored.
+// scoresOnly reports whether no answer is wanted: the prompt is repeated or scored.
 func (r *CompletionRequest) scoresOnly() bool {
 	return r.MaxTokens != nil && *r.MaxTokens == 0 && (isTrue(r.Echo) || r.PromptScores != nil)
 }
 
-// prompt gives the i-th prompt for the engine.
+// prompt returns the i-th prompt for the engine.
 func (r *CompletionRequest) prompt(i int) engine.Prompt {
 	if i >= len(r.Prompt.Texts) {
 		return engine.Prompt{IDs: r.Prompt.IDs[i]}
@@ -227,7 +227,7 @@ func (r *CompletionRequest) refuse(plan *Plan) *Error {
 	return nil
 }
 
-// candidates is the number of answers a prompt gets, of which the best are given.
+// candidates returns the number of answers a prompt gets, of which the best are given.
 func (r *CompletionRequest) candidates(plan *Plan) (int, *Error) {
 	if r.BestOf == nil {
 		return plan.Choices, nil

@@ -20,16 +20,15 @@ const (
 	maxEcho = 96
 )
 
-// Decode reads one strict JSON value into dst: names match exactly, and
-// duplicate keys, lone surrogates (escaped too), invalid UTF-8, trailing
-// bytes, too deep nesting, wrong types and unknown fields are each a 400 that
-// names the field. null leaves a pointer nil, like an absent field. dst must
-// bound its slices (StringList, IDs) or keep them raw (jsontext.Value): Decode
+// Decode reads one strict JSON value into dst: names match exactly, and duplicate keys, lone
+// surrogates (escaped too), invalid UTF-8, trailing bytes, too deep nesting, wrong types and
+// unknown fields are each a 400 that names the field. null leaves a pointer nil, like an absent
+// field. dst must bound its slices (StringList, IDs) or keep them raw (jsontext.Value): Decode
 // bounds bytes and depth only.
 func Decode(data []byte, dst any) *Error { return DecodeAt("", data, dst) }
 
-// DecodeAt is Decode for a value kept raw earlier: param is its place in the
-// request and the prefix of the fields that errors name.
+// DecodeAt is Decode for a value kept raw earlier: param is its place in the request and the prefix
+// of the fields that errors name.
 func DecodeAt(param string, data []byte, dst any) *Error {
 	if len(data) > MaxBytes {
 		return BadRequest(CodeTooLarge, param, "the request is longer than %d bytes", MaxBytes)
@@ -55,8 +54,8 @@ func DecodeAt(param string, data []byte, dst any) *Error {
 	return BadRequest(CodeInvalidJSON, param, "the request is not valid JSON")
 }
 
-// deeper tells if data nests more than limit levels, without allocating. On
-// malformed JSON it may be wrong either way; the decoder then refuses it.
+// deeper reports whether data nests more than limit levels, without allocating. On malformed JSON
+// it may be wrong either way; the decoder then refuses it.
 func deeper(data []byte, limit int) bool {
 	depth, quoted := 0, false
 	for i := 0; i < len(data); i++ {
@@ -77,14 +76,14 @@ func deeper(data []byte, limit int) bool {
 	return false
 }
 
-// TypeError is what an UnmarshalJSONFrom of a wire type returns when the JSON
-// kind does not fit; Want completes "must be".
+// TypeError is what an UnmarshalJSONFrom of a wire type returns when the JSON kind does not fit;
+// Want completes "must be".
 type TypeError struct{ Want string }
 
 func (e *TypeError) Error() string { return "must be " + e.Want }
 
-// ValueError is what an UnmarshalJSONFrom returns for a value it refuses;
-// Reason completes the field's name.
+// ValueError is what an UnmarshalJSONFrom returns for a value it refuses; Reason completes the
+// field's name.
 type ValueError struct{ Reason string }
 
 func (e *ValueError) Error() string { return e.Reason }

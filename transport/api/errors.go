@@ -41,8 +41,7 @@ const (
 	CodeUnsupportedType = "unsupported_media_type"
 )
 
-// StatusClientClosed is logged for a request whose client went away; no client
-// ever sees it.
+// StatusClientClosed is logged for a request whose client went away; no client ever sees it.
 const StatusClientClosed = 499
 
 // Error is a refusal or failure in the form every route answers with:
@@ -55,8 +54,8 @@ type Error struct {
 	Message string
 	// RetryAfter is sent as the Retry-After header, rounded up to seconds.
 	RetryAfter time.Duration
-	// Loading tells how far the load is, while the model is loading: phase, share, rate and left_seconds beside
-	// "error".
+	// Loading tells how far the load is, while the model is loading: phase, share, rate and
+	// left_seconds beside "error".
 	Loading *engine.Loading
 }
 
@@ -70,7 +69,7 @@ type Body struct {
 	Code    *string `json:"code"`
 }
 
-// Body gives the error's wire form.
+// Body returns the error's wire form.
 func (e *Error) Body() Body {
 	b := Body{Message: e.Message, Type: e.Type}
 	if e.Param != "" {
@@ -105,7 +104,7 @@ func (e *Error) MarshalJSON() ([]byte, error) {
 	return json.Marshal(loading, marshalOptions)
 }
 
-// BadRequest is a 400 that names the field at fault.
+// BadRequest returns a 400 that names the field at fault.
 func BadRequest(code, param, format string, args ...any) *Error {
 	return &Error{
 		Status: http.StatusBadRequest, Type: TypeInvalidRequest, Code: code, Param: param,
@@ -113,7 +112,7 @@ func BadRequest(code, param, format string, args ...any) *Error {
 	}
 }
 
-// Invalid is a 400 for a value that is out of range or contradicts another.
+// Invalid returns a 400 for a value that is out of range or contradicts another.
 func Invalid(param, format string, args ...any) *Error {
 	return BadRequest(CodeInvalidValue, param, format, args...)
 }
@@ -123,20 +122,19 @@ func Unsupported(param, format string, args ...any) *Error {
 	return BadRequest(CodeUnsupported, param, format, args...)
 }
 
-// NotServed refuses a route that other servers have. It is a 400 because clients try again
-// after a 5xx, and gateways take a 404 or a 5xx for a sick server.
+// NotServed refuses a route that other servers have. It is a 400 because clients try again after a
+// 5xx, and gateways take a 404 or a 5xx for a sick server.
 func NotServed(format string, args ...any) *Error {
 	return BadRequest(CodeNotServed, "", format, args...)
 }
 
-// Internal is the 500 that tells the client nothing about the inside.
+// Internal returns the 500 that tells the client nothing about the inside.
 func Internal() *Error {
 	return &Error{Status: http.StatusInternalServerError, Type: TypeServer, Message: "internal server error"}
 }
 
-// FromEngine turns an engine error into its answer. Messages of typed errors
-// are meant for the client; anything else is hidden behind a plain 500. A nil
-// error gives nil.
+// FromEngine turns an engine error into its answer. Messages of typed errors are meant for the
+// client; anything else is hidden behind a plain 500. A nil error gives nil.
 func FromEngine(err error) *Error {
 	if err == nil {
 		return nil
@@ -185,8 +183,8 @@ func fromKind(cause *engine.Error) *Error {
 // Noter is a ResponseWriter that wants to know the error of an answer, for the log.
 type Noter interface{ Note(*Error) }
 
-// Write sends e as the whole answer to a request. It does nothing useful once
-// the header is out; streams send Event instead.
+// Write sends e as the whole answer to a request. It does nothing useful once the header is out;
+// streams send Event instead.
 func (e *Error) Write(w http.ResponseWriter) {
 	if n, ok := w.(Noter); ok {
 		n.Note(e)

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// A hint is a group of fields of the public API or of other servers that Krater accepts
-// without effect: with any value, because the field changes no text, or with the values
-// that ask for what Krater does anyway. Another value is refused by name.
+// A hint is a group of fields of the public API or of other servers that Krater accepts without
+// effect: with any value, because the field changes no text, or with the values that ask for what
+// Krater does anyway. Another value is refused by name.
 type hint struct {
-	// names are separated by spaces. A field of a request stands alone, one inside it
-	// after its place: stream_options., messages[]. or content[].
+	// names are separated by spaces. A field of a request stands alone, one inside it after its
+	// place: stream_options., messages[]. or content[].
 	names string
-	// values are the JSON values that are accepted beside null, separated by " or ".
-	// They may also be the words any and boolean.
+	// values are the JSON values that are accepted beside null, separated by " or ". They may also
+	// be the words any and boolean.
 	values string
 	// note says why, or what to use instead.
 	note string
@@ -53,8 +53,8 @@ var hints = []hint{
 	{"audio prediction web_search_options moderation access_programs background_options context_management conversation image max_tool_calls prompt prompt_embeds cache_salt kv_transfer_params", "", "not served"},
 }
 
-// checkHints judges the members of an object that its type has no field for. place is the
-// prefix of their names in hints, param the object's place in the request.
+// checkHints judges the members of an object that its type has no field for. place is the prefix of
+// their names in hints, param the object's place in the request.
 func checkHints(place, param string, members jsontext.Value) *Error {
 	if Absent(members) {
 		return nil
@@ -96,7 +96,7 @@ func checkHint(name, param string, value jsontext.Value) *Error {
 	return BadRequest(CodeUnknownField, param, "unknown field '%s'", param)
 }
 
-// takes tells if a value is accepted; numbers are compared by value.
+// takes reports whether a value is accepted; numbers are compared by value.
 func (h *hint) takes(value jsontext.Value) bool {
 	switch {
 	case Absent(value) || h.values == "any":

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// eachHint calls f with each field of the table: its place, a JSON value that is accepted
-// and one that is not, "" where there is none.
+// eachHint calls f with each field of the table: its place, a JSON value that is accepted and one
+// that is not, "" where there is none.
 func eachHint(f func(place, name, good, bad string)) {
 	for _, h := range hints {
 		good, _, _ := strings.Cut(h.values, " or ")
@@ -32,8 +32,8 @@ func eachHint(f func(place, name, good, bad string)) {
 	}
 }
 
-// TestHints: a hint and a neutral value is accepted on every route, another value is refused
-// by name, and a field that is in no table is unknown.
+// TestHints: a hint and a neutral value is accepted on every route, another value is refused by
+// name, and a field that is in no table is unknown.
 func TestHints(t *testing.T) {
 	routes := map[string]func(field string) *Error{
 		"chat":       func(field string) *Error { _, err := planChat(t, "{"+hello+","+field+"}"); return err },
@@ -135,7 +135,7 @@ func TestHintValues(t *testing.T) {
 	}
 }
 
-// hintsPage is the table as the manual has it.
+// hintsPage returns the table as the manual has it.
 func hintsPage() string {
 	var b strings.Builder
 	b.WriteString("| field | accepted values | |\n|---|---|---|\n")

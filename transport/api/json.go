@@ -9,13 +9,13 @@ import (
 	"krater/scheduler/jsonlines"
 )
 
-// marshalOptions: model text that is not valid UTF-8 becomes U+FFFD instead of
-// an error in the middle of an answer.
+// marshalOptions: model text that is not valid UTF-8 becomes U+FFFD instead of an error in the
+// middle of an answer.
 var marshalOptions = json.JoinOptions(jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
 
-// Marshal encodes a wire value: nil slices as [], no HTML escapes, and the characters
-// that readers take for line ends escaped. The wire types hold nothing that cannot be
-// encoded, so an error is a programmer's and gives an encoded internal error.
+// Marshal encodes a wire value: nil slices as [], no HTML escapes, and the characters that readers
+// take for line ends escaped. The wire types hold nothing that cannot be encoded, so an error is a
+// programmer's and gives an encoded internal error.
 func Marshal(v any) []byte {
 	data, err := json.Marshal(v, marshalOptions)
 	if err != nil {

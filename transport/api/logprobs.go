@@ -28,7 +28,7 @@ func alternative(text []byte, p float32) Alternative {
 	return Alternative{Token: strings.ToValidUTF8(string(text), "\uFFFD"), Logprob: finite(p), Bytes: bytes}
 }
 
-// NewChatLogprobs gives the chat form; nil when there are no tokens.
+// NewChatLogprobs returns the chat form; nil when there are no tokens.
 func NewChatLogprobs(tokens []engine.Token) *ChatLogprobs {
 	if len(tokens) == 0 {
 		return nil
@@ -44,8 +44,8 @@ func NewChatLogprobs(tokens []engine.Token) *ChatLogprobs {
 	return out
 }
 
-// TextOffsets counts the characters of the text that is sent, over the tokens of one
-// answer; the zero value stands at its start.
+// TextOffsets counts the characters of the text that is sent, over the tokens of one answer; the
+// zero value stands at its start.
 type TextOffsets struct {
 	chars  int
 	part   []byte // the bytes of a character that is not whole yet, at most 3
@@ -70,9 +70,9 @@ func (o *TextOffsets) step(n int) {
 // alignWithin is how far ahead align looks, in bytes.
 const alignWithin = 64
 
-// align looks for a token of the prompt in what is left of its text, and gives the token's
-// text as it stands there. A tokenizer may drop or change characters: white space beside an
-// added token, what it normalises, a space that it puts in front.
+// align looks for a token of the prompt in what is left of its text, and gives the token's text as
+// it stands there. A tokenizer may drop or change characters: white space beside an added token,
+// what it normalises, a space that it puts in front.
 func (o *TextOffsets) align(token string) string {
 	bare := strings.TrimPrefix(token, " ")
 	switch i := strings.Index(o.rest[:min(len(o.rest), alignWithin+len(token))], token); {
@@ -85,7 +85,7 @@ func (o *TextOffsets) align(token string) string {
 	return token
 }
 
-// add gives the offset at which the token starts and moves on.
+// add returns the offset at which the token starts and moves on.
 func (o *TextOffsets) add(text []byte) int {
 	if len(text) > 0 {
 		if next := append(o.part, text[0]); utf8.FullRune(next) && !utf8.Valid(next) {
@@ -127,8 +127,8 @@ func (o *TextOffsets) endPrompt() {
 	}
 }
 
-// NewTextLogprobs gives the completions form of the next tokens of the prompt, and of the
-// answer behind it; nil when there are none.
+// NewTextLogprobs returns the completions form of the next tokens of the prompt, and of the answer
+// behind it; nil when there are none.
 func NewTextLogprobs(at *TextOffsets, prompt, answer []engine.Token) *TextLogprobs {
 	if len(prompt)+len(answer) == 0 {
 		return nil
@@ -167,7 +167,7 @@ func (l *TextLogprobs) add(t *engine.Token, at *TextOffsets) {
 
 func isNaN(p float32) bool { return p != p }
 
-// NewPromptLogprobs gives a prompt's tokens in vLLM's form.
+// NewPromptLogprobs returns a prompt's tokens in vLLM's form.
 func NewPromptLogprobs(tokens []engine.Token) PromptLogprobs {
 	out := make(PromptLogprobs, len(tokens))
 	for i := range tokens {

@@ -16,11 +16,10 @@ const (
 	MaxToolCalls = 128 // of one message
 )
 
-// message is the shape of one element of "messages". The engine gets the raw
-// JSON, since the order of keys decides the prompt's text; this type only
-// checks it. Fields that clients send back from an earlier answer (refusal,
-// annotations, audio, function_call) are known so that a replayed message is
-// not refused.
+// message is the shape of one element of "messages". The engine gets the raw JSON, since the order
+// of keys decides the prompt's text; this type only checks it. Fields that clients send back from
+// an earlier answer (refusal, annotations, audio, function_call) are known so that a replayed
+// message is not refused.
 type message struct {
 	Role             *string        `json:"role"`
 	Content          jsontext.Value `json:"content"`
@@ -46,8 +45,8 @@ type toolCall struct {
 	} `json:"function"`
 }
 
-// CheckMessages validates a conversation's shape: a template would render a
-// malformed one silently wrong. param is the array's place in the request.
+// CheckMessages validates a conversation's shape: a template would render a malformed one silently
+// wrong. param is the array's place in the request.
 func CheckMessages(param string, raw jsontext.Value) *Error {
 	if Absent(raw) {
 		return BadRequest(CodeMissing, param, "'%s' is required", param)
@@ -116,8 +115,8 @@ func checkContent(param string, raw jsontext.Value) *Error {
 }
 
 func checkPart(param string, raw jsontext.Value) *Error {
-	// The type comes first: an image part has other fields, and the refusal
-	// must name the type and not its fields.
+	// The type comes first: an image part has other fields, and the refusal must name the type and
+	// not its fields.
 	kind, ok := memberString(raw, "type")
 	if !ok {
 		return BadRequest(CodeMissing, param+".type", "'%s' must be an object with a string 'type'", param)
@@ -161,8 +160,8 @@ func checkToolCalls(param string, raw jsontext.Value) (int, *Error) {
 	})
 }
 
-// checkArguments accepts a JSON object or a string that holds one, also an empty string:
-// the renderer makes the object of it that templates need.
+// checkArguments accepts a JSON object or a string that holds one, also an empty string: the
+// renderer makes the object of it that templates need.
 func checkArguments(param string, raw jsontext.Value) *Error {
 	switch raw.Kind() {
 	case '{':
@@ -189,8 +188,7 @@ func checkArguments(param string, raw jsontext.Value) *Error {
 
 var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// CheckTools validates the shape of a tool list and gives its length; absent
-// counts as none.
+// CheckTools validates the shape of a tool list and gives its length; absent counts as none.
 func CheckTools(param string, raw jsontext.Value) (int, *Error) {
 	if Absent(raw) {
 		return 0, nil
@@ -224,8 +222,8 @@ func CheckTools(param string, raw jsontext.Value) (int, *Error) {
 	})
 }
 
-// eachRaw calls check for every element of a raw array, one at a time, so that
-// a long list costs no more memory than its text.
+// eachRaw calls check for every element of a raw array, one at a time, so that a long list costs no
+// more memory than its text.
 func eachRaw(param string, raw jsontext.Value, limit int, check func(string, jsontext.Value) *Error) (int, *Error) {
 	if raw.Kind() != '[' {
 		return 0, BadRequest(CodeInvalidType, param, "'%s' must be an array", param)

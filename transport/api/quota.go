@@ -6,8 +6,8 @@ import (
 )
 
 // Quota is an amount that requests share, places or bytes: so much of it in all, and so much of
-// that for one peer. Where there are several peers none can take all, so that a request of
-// another finds room.
+// that for one peer. Where there are several peers none can take all, so that a request of another
+// finds room.
 type Quota struct {
 	most int64
 
@@ -29,12 +29,12 @@ func NewQuota(most int64) *Quota {
 	return &Quota{most: most, held: map[string]int64{}}
 }
 
-// Share is what a peer may have.
+// Share returns what a peer may have.
 func (q *Quota) Share(peer string) int64 { return int64(ShareOf(peer, int(q.most))) }
 
-// Try takes n for a peer if it is there now. alone tells that others could have it: a peer may
-// hold three times as much as is free. One alone gets three quarters, and however many others
-// there are, a little is left.
+// Try takes n for a peer if it is there now. alone tells that others could have it: a peer may hold
+// three times as much as is free. One alone gets three quarters, and however many others there are,
+// a little is left.
 func (q *Quota) Try(peer string, n int64) (ok, alone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,7 +85,7 @@ func (q *Quota) Give(peer string, n int64) {
 	q.deal()
 }
 
-// Held is what a peer has.
+// Held returns what a peer has.
 func (q *Quota) Held(peer string) int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -100,8 +100,8 @@ func (q *Quota) take(peer string, n int64) {
 }
 
 // deal gives what there is to those that wait: to the peer that holds least first, and in their
-// order to those of one peer. One that needs more than there is is not overtaken by other peers,
-// or it might wait for ever, unless it is its own peer's share that is short. q.mu is held.
+// order to those of one peer. One that needs more than there is is not overtaken by other peers, or
+// it might wait for ever, unless it is its own peer's share that is short. q.mu is held.
 func (q *Quota) deal() {
 	for {
 		next := -1

@@ -307,8 +307,8 @@ func TestCompletionPrompts(t *testing.T) {
 	}
 }
 
-// TestRawText: special tokens in a text are read unless the client says otherwise, and a
-// request for the prompt alone asks for no answer.
+// TestRawText: special tokens in a text are read unless the client says otherwise, and a request
+// for the prompt alone asks for no answer.
 func TestRawText(t *testing.T) {
 	for fields, want := range map[string]engine.Prompt{
 		``:                                    {ParseSpecial: true},

@@ -7,8 +7,8 @@ import (
 	"krater/actors/engine"
 )
 
-// Sampling is the block of fields that every generating route takes: OpenAI's
-// and the common extensions. Embed it in a request. null is the same as absent.
+// Sampling is the block of fields that every generating route takes: OpenAI's and the common
+// extensions. Embed it in a request. null is the same as absent.
 type Sampling struct {
 	Temperature       *float64   `json:"temperature"`        // 0..2, 0 = greedy
 	TopP              *float64   `json:"top_p"`              // (0, 1]
@@ -42,9 +42,9 @@ type TemplateFields struct {
 	Thinking       jsontext.Value `json:"thinking"`
 }
 
-// Apply validates the block and puts it, with the model's defaults where it is
-// silent, into req. Prompt fields of a chat go through ApplyChat; MaxTokens is
-// the route's and must be in req already, for min_tokens is checked against it.
+// Apply validates the block and puts it, with the model's defaults where it is silent, into req.
+// Prompt fields of a chat go through ApplyChat; MaxTokens is the route's and must be in req
+// already, for min_tokens is checked against it.
 func (s *Sampling) Apply(req *engine.Request, info engine.Info) *Error {
 	out := info.Defaults
 	reals := []struct {
@@ -185,8 +185,7 @@ func (s *TemplateFields) think(c *engine.Chat) *Error {
 	return nil
 }
 
-// MaxTokens checks a bound on the answer's length; absent gives 0, "up to the
-// context".
+// MaxTokens checks a bound on the answer's length; absent gives 0, "up to the context".
 func MaxTokens(param string, value *int) (int, *Error) {
 	if value == nil {
 		return 0, nil

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// ShareOf is how much of a limit one peer may have: three quarters, so that none keeps the others
-// out. "" is a peer that has nobody to share with, and may have all.
+// ShareOf returns how much of a limit one peer may have: three quarters, so that none keeps the
+// others out. "" is a peer that has nobody to share with, and may have all.
 func ShareOf(peer string, limit int) int {
 	if peer == "" {
 		return limit
@@ -28,10 +28,10 @@ func (s *Shares) Take(peer string) (release func()) {
 	return func() { s.q.Give(peer, 1) }
 }
 
-// Held is how many places a peer has.
+// Held returns the number of places a peer has.
 func (s *Shares) Held(peer string) int { return int(s.q.Held(peer)) }
 
-// Overloaded is a 429 for somebody who may try again in a moment.
+// Overloaded returns a 429 for somebody who may try again in a moment.
 func Overloaded(message string) *Error {
 	return &Error{Status: http.StatusTooManyRequests, Type: TypeRateLimit, Code: CodeOverloaded, Message: message, RetryAfter: time.Second}
 }

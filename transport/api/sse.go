@@ -8,13 +8,11 @@ import (
 	"time"
 )
 
-// pieceBytes is what is written at once: a large event may take a client longer
-// than one write may.
+// pieceBytes is what is written at once: a large event may take a client longer than one write may.
 const pieceBytes = 64 << 10
 
-// EventWriter writes server-sent events. Every write has a deadline, so a
-// client that stops reading ends its own stream and nobody else's. Not safe
-// for concurrent use.
+// EventWriter writes server-sent events. Every write has a deadline, so a client that stops reading
+// ends its own stream and nobody else's. Not safe for concurrent use.
 type EventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
@@ -23,8 +21,8 @@ type EventWriter struct {
 	opened  bool
 }
 
-// NewEventWriter prepares w; nothing is sent before the first event. timeout
-// bounds each write, 0 means no bound.
+// NewEventWriter prepares w; nothing is sent before the first event. timeout bounds each write, 0
+// means no bound.
 func NewEventWriter(w http.ResponseWriter, timeout time.Duration) *EventWriter {
 	return &EventWriter{w: w, control: http.NewResponseController(w), timeout: timeout}
 }
@@ -35,7 +33,7 @@ func (e *EventWriter) Open() error {
 	return e.flush()
 }
 
-// Opened tells if the header is out, so that an error must be an event.
+// Opened reports whether the header is out, so that an error must be an event.
 func (e *EventWriter) Opened() bool { return e.opened }
 
 // Data sends one unnamed event with v as JSON.
@@ -50,8 +48,8 @@ func (e *EventWriter) Raw(name string, data []byte) error { return e.raw(name, d
 // Done sends the literal that ends a chat or text stream.
 func (e *EventWriter) Done() error { return e.raw("", []byte("[DONE]")) }
 
-// Heartbeat sends a comment, which clients skip; it keeps proxies from closing
-// a connection during a long prefill.
+// Heartbeat sends a comment, which clients skip; it keeps proxies from closing a connection during
+// a long prefill.
 func (e *EventWriter) Heartbeat() error {
 	e.buf.Reset()
 	e.buf.WriteString(": keep-alive\n\n")
@@ -97,8 +95,8 @@ func (e *EventWriter) send() error {
 
 func (e *EventWriter) deadline() {
 	if e.timeout > 0 {
-		// Not every writer has deadlines (a recorder in a test): then there is
-		// no socket to wait for either.
+		// Not every writer has deadlines (a recorder in a test): then there is no socket to wait
+		// for either.
 		_ = e.control.SetWriteDeadline(time.Now().Add(e.timeout))
 	}
 }

@@ -129,7 +129,7 @@ func (r *DetokenizeRequest) IDs(info engine.Info) ([]int32, *Error) {
 	return ids, CheckIDs("tokens", ids, info)
 }
 
-// Skip tells if special tokens are left out.
+// Skip reports whether special tokens are left out.
 func (r *DetokenizeRequest) Skip() bool { return isTrue(r.SkipSpecialTokens) }
 
 // idList is an array of token ids, at most MaxPromptIDs.

@@ -7,8 +7,7 @@ import (
 	"math"
 )
 
-// Limits of lists in a request; each is checked while reading, before more is
-// allocated.
+// Limits of lists in a request; each is checked while reading, before more is allocated.
 const (
 	MaxStops     = 16   // stop strings
 	MaxPriority  = 1000 // and its negative
@@ -17,8 +16,8 @@ const (
 	MaxBiases    = 1024 // entries of logit_bias
 )
 
-// StringList is a string or an array of strings, at most MaxStops. An empty string alone is
-// an empty list.
+// StringList is a string or an array of strings, at most MaxStops. An empty string alone is an
+// empty list.
 type StringList []string
 
 // UnmarshalJSONFrom reads either form; null leaves the list nil.
@@ -122,8 +121,8 @@ func (m *LogitBias) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return err
 }
 
-// wrongKind is the error for a value of another kind than wanted, or, where
-// the JSON is broken at this place, the decoder's own.
+// wrongKind is the error for a value of another kind than wanted, or, where the JSON is broken at
+// this place, the decoder's own.
 func wrongKind(d *jsontext.Decoder, want string) error {
 	if d.PeekKind() == 0 {
 		_, err := d.ReadToken()
@@ -183,5 +182,5 @@ func parseID(s string) (int32, bool) {
 	return int32(n), n <= math.MaxInt32
 }
 
-// Absent tells if a raw field was left out or null.
+// Absent reports whether a raw field was left out or null.
 func Absent(raw jsontext.Value) bool { return len(raw) == 0 || raw.Kind() == 'n' }

@@ -1,7 +1,6 @@
-// Package batches is the Batch API: uploaded files, batches made of them, and the runner
-// of their lines. Lines run in this process through the same handlers as requests from
-// outside, when no other request needs the model. What was accepted survives the process;
-// see package batchqueue.
+// Package batches is the Batch API: uploaded files, batches made of them, and the runner of their
+// lines. Lines run in this process through the same handlers as requests from outside, when no
+// other request needs the model. What was accepted survives the process; see package batchqueue.
 package batches
 
 import (
@@ -15,8 +14,8 @@ import (
 	"krater/transport/api"
 )
 
-// Options are the door's settings. Store, Model and Inside must be set; another zero
-// field has its default.
+// Options are the door's settings. Store, Model and Inside must be set; another zero field has its
+// default.
 type Options struct {
 	Store *batchqueue.Store
 	Model string // the served model; batches made for another wait for a server of theirs
@@ -25,23 +24,22 @@ type Options struct {
 	// Inside handles a line on behalf of an owner; it must be safe for concurrent use.
 	Inside func(owner string) http.Handler
 
-	// Owner names who sends a request; files and batches are visible to their owner
-	// only. nil: everybody is one owner.
+	// Owner names who sends a request; files and batches are visible to their owner only. nil:
+	// everybody is one owner.
 	Owner func(*http.Request) string
 	// Peer names who a limit is counted for: "" has nobody to share with. nil: the owner.
 	Peer func(*http.Request) string
-	// AllowOrigin tells if a browser page of the request's Origin may upload. nil: all.
+	// AllowOrigin reports whether a browser page of the request's Origin may upload. nil: all.
 	AllowOrigin func(*http.Request) bool
-	// ReadBody reads a JSON request body within the server's limits; done says that it is
-	// answered.
+	// ReadBody reads a JSON request body within the server's limits; done says that it is answered.
 	ReadBody func(http.ResponseWriter, *http.Request) (data []byte, done func(), err *api.Error)
 	// Ready is nil while new work is accepted. nil: always.
 	Ready func() error
 
 	InFlight int // lines at a time; 8
 
-	// Answers are committed in groups: what came within CommitDelay, or more than
-	// CommitLines or CommitBytes.
+	// Answers are committed in groups: what came within CommitDelay, or more than CommitLines or
+	// CommitBytes.
 	CommitDelay time.Duration // 50 ms
 	CommitLines int           // 256
 	CommitBytes int           // 4 MiB
@@ -49,9 +47,9 @@ type Options struct {
 	RetryMin time.Duration // wait before a line that was turned away is tried again; 250 ms, doubled each time
 	RetryMax time.Duration // 30 s
 	Poll     time.Duration // between looks at the clock; 1 s
-	// BodyTimeout bounds the silence of a client that uploads; 30 s. It has twice that and the
-	// time that its bytes take at uploadRate for all of it. WriteTimeout
-	// bounds one write to a client that downloads; 10 s.
+	// BodyTimeout bounds the silence of a client that uploads; 30 s. It has twice that and the time
+	// that its bytes take at uploadRate for all of it. WriteTimeout bounds one write to a client
+	// that downloads; 10 s.
 	BodyTimeout, WriteTimeout time.Duration
 
 	Log zerolog.Logger // the zero value is silent
@@ -107,7 +105,7 @@ func New(o Options) *Door {
 	return &Door{opt: o, store: o.Store, runner: newRunner(&o), uploads: api.NewShares(maxUploads)}
 }
 
-// handlers are the door's routes; d may be nil where none is called.
+// handlers returns the door's routes; d may be nil where none is called.
 func (d *Door) handlers() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"POST /v1/files":               d.upload,
@@ -132,9 +130,9 @@ func (d *Door) Mount(route func(pattern string, h http.Handler)) {
 // Start begins to run what the store holds, also from before.
 func (d *Door) Start() { d.runner.start() }
 
-// Shutdown starts no more lines and waits for those in flight, whose handlers the
-// server ends; what they were answered is committed. What they were not is run after
-// the next Start. The error is ctx's if it ended first. The store stays open.
+// Shutdown starts no more lines and waits for those in flight, whose handlers the server ends; what
+// they were answered is committed. What they were not is run after the next Start. The error is
+// ctx's if it ended first. The store stays open.
 func (d *Door) Shutdown(ctx context.Context) error { return d.runner.shutdown(ctx) }
 
 // Closed answers the routes of a server that keeps no batches with a 400 that says why.

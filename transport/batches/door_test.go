@@ -15,8 +15,8 @@ import (
 	"krater/transport/client"
 )
 
-// TestBatch: a batch over each endpoint comes back answered, in order, by the very
-// handlers that answer everybody.
+// TestBatch: a batch over each endpoint comes back answered, in order, by the very handlers that
+// answer everybody.
 func TestBatch(t *testing.T) {
 	r := start(t, setup{})
 	for path, body := range map[string]string{
@@ -271,8 +271,8 @@ func TestTricklingUpload(t *testing.T) {
 	<-trickled
 }
 
-// TestUploadsOfOneKey: a key that begins uploads and sends nothing leaves places for another's, and its
-// own come back when it goes.
+// TestUploadsOfOneKey: a key that begins uploads and sends nothing leaves places for another's, and
+// its own come back when it goes.
 func TestUploadsOfOneKey(t *testing.T) {
 	r := start(t, setup{idle: true, keys: []string{"key-of-many", "key-of-one"}, key: "key-of-one"})
 	begin := func() net.Conn {

@@ -61,8 +61,8 @@ func (d *Door) fail(w http.ResponseWriter, err error) {
 	}
 }
 
-// upload is POST /v1/files. The file goes to the disk as it comes; it counts when the
-// whole form was read and is right, whatever the order of its fields.
+// upload is POST /v1/files. The file goes to the disk as it comes; it counts when the whole form
+// was read and is right, whatever the order of its fields.
 func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
 	release, err := d.mayUpload(r)
 	if err != nil {
@@ -118,7 +118,7 @@ func (d *Door) mayUpload(r *http.Request) (release func(), err error) {
 	return release, nil
 }
 
-// bodyError words what went wrong while a body was read; failed tells if the connection did.
+// bodyError words what went wrong while a body was read; failed reports whether the connection did.
 func (d *Door) bodyError(err error, failed bool) error {
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return fmt.Errorf("%w: it may have %d bytes", batchqueue.ErrTooLarge, d.store.Limits().MaxFile)
@@ -141,8 +141,8 @@ var errIncomplete = api.BadRequest("incomplete_body", "", "the request's form di
 // uploadRate is what a client must send at least, in bytes a second on average.
 const uploadRate = 8 << 10
 
-// patientBody gives every read a deadline of its own: a large file may take long, a client that
-// is silent, or sends a byte now and then, may not.
+// patientBody gives every read a deadline of its own: a large file may take long, a client that is
+// silent, or sends a byte now and then, may not.
 type patientBody struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -252,7 +252,7 @@ func (f *uploadForm) field(part *multipart.Part) error {
 	}
 }
 
-// fileName is what a client calls a file, within bounds.
+// fileName returns what a client calls a file, within bounds.
 func fileName(name string) (string, error) {
 	if strings.ContainsFunc(name, unicode.IsControl) {
 		return "", api.Invalid("file", "the name of 'file' has a control character")
@@ -278,7 +278,7 @@ type pageQuery struct {
 	oldest         bool
 }
 
-// readPage reads the query of a list; files tells if it is one of files.
+// readPage reads the query of a list; files reports whether it is one of files.
 func readPage(query url.Values, most, usual int, files bool) (q pageQuery, refused *api.Error) {
 	q.limit = usual
 	for name, values := range query {

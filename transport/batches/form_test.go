@@ -17,8 +17,8 @@ func (r *rig) upload(header, purpose string) (status int, text string) {
 		"--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\n"+purpose+"\r\n--b\r\n"+header+"\r\n\r\n{}\r\n--b--\r\n")
 }
 
-// TestOddForms: a form with an odd file name or part is refused with the field, or the name
-// is kept; it is never the server's fault.
+// TestOddForms: a form with an odd file name or part is refused with the field, or the name is
+// kept; it is never the server's fault.
 func TestOddForms(t *testing.T) {
 	r := start(t, setup{idle: true})
 	refusedParts := []string{
@@ -97,8 +97,8 @@ func TestBrokenBody(t *testing.T) {
 	}
 }
 
-// TestSeparators: the files of a batch can be read by readers that take U+2028 for the end
-// of a line.
+// TestSeparators: the files of a batch can be read by readers that take U+2028 for the end of a
+// line.
 func TestSeparators(t *testing.T) {
 	r := start(t, setup{})
 	const text = `A\u2028B\u0085C`

@@ -9,8 +9,8 @@ import (
 	"krater/scheduler/batchqueue"
 )
 
-// FuzzUpload sends any form: the answer is JSON and no fault of the server's, and a refused form leaves no
-// file.
+// FuzzUpload sends any form: the answer is JSON and no fault of the server's, and a refused form
+// leaves no file.
 func FuzzUpload(f *testing.F) {
 	f.Add("xx", form("purpose", "batch", "file", "x"))
 	f.Add("xx", form("file", "x", "purpose", "batch", "purpose", "batch"))

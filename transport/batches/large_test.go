@@ -89,8 +89,8 @@ func peak() (end func() uint64) {
 	}
 }
 
-// TestLarge: a batch of as many lines as there may be, in a file of nearly 200 MB, runs
-// in memory that does not grow with it, and in few commits.
+// TestLarge: a batch of as many lines as there may be, in a file of nearly 200 MB, runs in memory
+// that does not grow with it, and in few commits.
 func TestLarge(t *testing.T) {
 	lines, filler := 50_000, 3600
 	if testing.Short() {

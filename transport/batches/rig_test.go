@@ -172,7 +172,7 @@ func chat(text string) string {
 	return fmt.Sprintf(`{"model":"test-model","messages":[{"role":"user","content":%q}]}`, text)
 }
 
-// chats is a file of n conversations.
+// chats returns a file of n conversations.
 func chats(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -246,7 +246,7 @@ func (r *rig) lines(id *string) (list []batchqueue.Output) {
 	return list
 }
 
-// said is the text of a chat answer.
+// said returns the text of a chat answer.
 func said(t testing.TB, o batchqueue.Output) string {
 	t.Helper()
 	var c api.ChatCompletion

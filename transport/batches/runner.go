@@ -14,15 +14,15 @@ import (
 const (
 	// sweepEvery is the time between two looks for what is kept too long.
 	sweepEvery = time.Hour
-	// failPause is how long the store is left alone after it failed (a full disk), an input
-	// that cannot be opened or read twice as long each time, up to failPauseMost.
+	// failPause is how long the store is left alone after it failed (a full disk), an input that
+	// cannot be opened or read twice as long each time, up to failPauseMost.
 	failPause     = 2 * time.Second
 	failPauseMost = time.Minute
 )
 
-// runner works the store off. Four kinds of goroutines share it: the keeper carries
-// batches from status to status, the feeder hands out lines in order, a worker runs
-// one line, the committer makes answers durable in groups.
+// runner works the store off. Four kinds of goroutines share it: the keeper carries batches from
+// status to status, the feeder hands out lines in order, a worker runs one line, the committer
+// makes answers durable in groups.
 type runner struct {
 	opt   *Options
 	store *batchqueue.Store
@@ -50,8 +50,8 @@ type runner struct {
 // cursor is how far a batch's lines were handed out.
 type cursor struct {
 	lines *batchqueue.Lines // nil when there are no more, or not now
-	// again is when an input that could not be read is opened anew, pause the wait before;
-	// zero while it can.
+	// again is when an input that could not be read is opened anew, pause the wait before; zero
+	// while it can.
 	again time.Time
 	pause time.Duration
 }
@@ -227,14 +227,14 @@ func (r *runner) halt(batch string) {
 	r.runs = slices.DeleteFunc(r.runs, func(b batchqueue.Batch) bool { return b.ID == batch })
 }
 
-// idle tells if no line of the batch is in flight.
+// idle reports whether no line of the batch is in flight.
 func (r *runner) idle(batch string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.flight[batch] == 0
 }
 
-// running tells if lines of the batch may be started.
+// running reports whether lines of the batch may be started.
 func (r *runner) running(batch string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -304,8 +304,8 @@ func (r *runner) feed() {
 }
 
 // next takes the next open line, and counts it as in flight. Owners take turns, so that nobody
-// waits for the end of another's batches; of an owner's batches the one whose time ends first
-// goes first.
+// waits for the end of another's batches; of an owner's batches the one whose time ends first goes
+// first.
 func (r *runner) next() (*task, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -338,9 +338,8 @@ func (r *runner) next() (*task, bool) {
 	return nil, false
 }
 
-// cursor gives a batch's cursor. Its input is opened the first time, and anew after it could
-// not be read, but not while lines are in flight, which are open and would come twice. r.mu is
-// held.
+// cursor returns a batch's cursor. Its input is opened the first time, and anew after it could not
+// be read, but not while lines are in flight, which are open and would come twice. r.mu is held.
 func (r *runner) cursor(b *batchqueue.Batch) *cursor {
 	c := r.cursors[b.ID]
 	if c == nil {
@@ -365,8 +364,8 @@ func (r *runner) broken(b *batchqueue.Batch, c *cursor, err error) {
 	r.opt.Log.Error().Err(err).Str("batch", b.ID).Dur("again_ms", c.pause).Msg("the input of a batch cannot be read")
 }
 
-// commit makes answers durable, those that come close together at once. It ends when
-// ends is closed.
+// commit makes answers durable, those that come close together at once. It ends when ends is
+// closed.
 func (r *runner) commit() {
 	defer close(r.over)
 	for first := range r.ends {
@@ -387,8 +386,8 @@ func (r *runner) commit() {
 	}
 }
 
-// settle commits a group. While the store fails it tries again, and so holds the
-// workers; what it cannot commit before the end is computed again after a restart.
+// settle commits a group. While the store fails it tries again, and so holds the workers; what it
+// cannot commit before the end is computed again after a restart.
 func (r *runner) settle(group []batchqueue.Settled) {
 	for {
 		_, err := r.store.Settle(group)

@@ -27,8 +27,8 @@ var hello = enginetest.Text("Hello", " world", "!")
 // gated answers once the gate is closed.
 func gated(gate <-chan struct{}) enginetest.Script { return enginetest.Gated(hello, 2, gate) }
 
-// TestTurnedAway: a server that is busy, stopping or failing now and then has not
-// answered; each line is tried again, and its own faults are kept.
+// TestTurnedAway: a server that is busy, stopping or failing now and then has not answered; each
+// line is tried again, and its own faults are kept.
 func TestTurnedAway(t *testing.T) {
 	r := start(t, setup{door: Options{InFlight: 4}})
 	var asked atomic.Int64
@@ -119,8 +119,7 @@ func TestUrgentFirst(t *testing.T) {
 	}
 }
 
-// TestCancel: lines in flight end and count; the others are told that they were
-// cancelled.
+// TestCancel: lines in flight end and count; the others are told that they were cancelled.
 func TestCancel(t *testing.T) {
 	r := start(t, setup{door: Options{InFlight: 2}})
 	gate := make(chan struct{})
@@ -179,8 +178,8 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestRestart: a server that stops gives lines in flight back, and the next one over
-// the same folder goes on, each line answered once.
+// TestRestart: a server that stops gives lines in flight back, and the next one over the same
+// folder goes on, each line answered once.
 func TestRestart(t *testing.T) {
 	dir := t.TempDir()
 	const lines = 300
@@ -329,8 +328,8 @@ func TestShutdownBeforeStart(t *testing.T) {
 	}
 }
 
-// TestStoreFails: a store that takes nothing any more holds the lines up, and a
-// shutdown all the same comes to its end; the lines are open as before.
+// TestStoreFails: a store that takes nothing any more holds the lines up, and a shutdown all the
+// same comes to its end; the lines are open as before.
 func TestStoreFails(t *testing.T) {
 	dir := t.TempDir()
 	r := start(t, setup{dir: dir, door: Options{InFlight: 2}})
@@ -401,8 +400,8 @@ func (h heard) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestInputComesBack: an input that cannot be opened for a while (too many open files, a disk
-// that is away) holds its batch up, and does not end it.
+// TestInputComesBack: an input that cannot be opened for a while (too many open files, a disk that
+// is away) holds its batch up, and does not end it.
 func TestInputComesBack(t *testing.T) {
 	dir, log := t.TempDir(), heard{"cannot be read", make(chan struct{}, 1)}
 	r := start(t, setup{dir: dir, idle: true, door: Options{Log: zerolog.New(log)}})
@@ -429,8 +428,8 @@ func TestInputComesBack(t *testing.T) {
 	}
 }
 
-// TestCrowd: many clients upload, make, cancel and delete at the same time; every
-// batch ends with each of its lines once.
+// TestCrowd: many clients upload, make, cancel and delete at the same time; every batch ends with
+// each of its lines once.
 func TestCrowd(t *testing.T) {
 	r := start(t, setup{door: Options{InFlight: 4}})
 	r.engine.Choose(echo)

@@ -9,8 +9,8 @@ import (
 	"krater/transport/client"
 )
 
-// TestKeysTakeTurns: a batch of one key does not wait for the end of another's, however soon that one's
-// time ends.
+// TestKeysTakeTurns: a batch of one key does not wait for the end of another's, however soon that
+// one's time ends.
 func TestKeysTakeTurns(t *testing.T) {
 	r := start(t, setup{door: Options{InFlight: 1}, keys: []string{"key-of-many", "key-of-one"}, key: "key-of-many"})
 	gate := make(chan struct{})

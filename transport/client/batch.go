@@ -12,8 +12,7 @@ import (
 	"krater/transport/api"
 )
 
-// Upload sends a file of lines for a batch. It is read to its end and never held in
-// memory.
+// Upload sends a file of lines for a batch. It is read to its end and never held in memory.
 func (c *Client) Upload(ctx context.Context, name string, content io.Reader) (*api.File, error) {
 	body, in := io.Pipe()
 	form := multipart.NewWriter(in)
@@ -53,8 +52,7 @@ func (c *Client) File(ctx context.Context, id string) (*api.File, error) {
 	return out, c.get(ctx, "/v1/files/"+url.PathEscape(id), out)
 }
 
-// Content reads a file as it comes. Close it; an answer that breaks off is an error of
-// its Read.
+// Content reads a file as it comes. Close it; an answer that breaks off is an error of its Read.
 func (c *Client) Content(ctx context.Context, id string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/files/"+url.PathEscape(id)+"/content", nil)
 	if err != nil {
@@ -82,8 +80,8 @@ func (c *Client) CreateBatch(ctx context.Context, req api.BatchRequest) (*api.Ba
 	return out, c.post(ctx, "/v1/batches", &req, out)
 }
 
-// Batches lists at most limit batches, the newest first, behind the one called after
-// ("": from the newest).
+// Batches lists at most limit batches, the newest first, behind the one called after ("": from the
+// newest).
 func (c *Client) Batches(ctx context.Context, after string, limit int) (*api.List[api.Batch], error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
 	if after != "" {
@@ -105,8 +103,8 @@ func (c *Client) CancelBatch(ctx context.Context, id string) (*api.Batch, error)
 	return out, c.post(ctx, "/v1/batches/"+url.PathEscape(id)+"/cancel", struct{}{}, out)
 }
 
-// WaitBatch looks at a batch every so often until it has ended; seen, which may be
-// nil, is called with what it sees.
+// WaitBatch looks at a batch every so often until it has ended; seen, which may be nil, is called
+// with what it sees.
 func (c *Client) WaitBatch(ctx context.Context, id string, every time.Duration, seen func(*api.Batch)) (*api.Batch, error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -12,8 +12,8 @@ import (
 	"krater/transport/api"
 )
 
-// TestUpload: the form has what the server wants; a file that cannot be read to its
-// end is no upload.
+// TestUpload: the form has what the server wants; a file that cannot be read to its end is no
+// upload.
 func TestUpload(t *testing.T) {
 	whole := 0
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

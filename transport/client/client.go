@@ -1,6 +1,6 @@
-// Package client is a small typed client of a Krater server: HTTP, WebSocket, metrics. It
-// has chat and text completions, streamed or whole, the Responses API over a WebSocket,
-// the tokenizer routes, metrics, and the wait for a server to become ready.
+// Package client is a small typed client of a Krater server: HTTP, WebSocket, metrics. It has chat
+// and text completions, streamed or whole, the Responses API over a WebSocket, the tokenizer
+// routes, metrics, and the wait for a server to become ready.
 package client
 
 import (
@@ -33,9 +33,8 @@ type Client struct {
 	http *http.Client
 }
 
-// New makes a client for a server's address (http://127.0.0.1:8080). An empty
-// key sends none; a nil hc means http.DefaultClient. Answers may take long:
-// give hc no Timeout, use the context.
+// New makes a client for a server's address (http://127.0.0.1:8080). An empty key sends none; a nil
+// hc means http.DefaultClient. Answers may take long: give hc no Timeout, use the context.
 func New(base, key string, hc *http.Client) *Client {
 	if hc == nil {
 		hc = http.DefaultClient
@@ -52,8 +51,8 @@ type Message struct {
 // Messages encodes a conversation for api.ChatRequest.
 func Messages(messages ...Message) []byte { return api.Marshal(messages) }
 
-// WaitReady polls /ready until it answers 200 or ctx ends; the error then says
-// what the server last answered.
+// WaitReady polls /ready until it answers 200 or ctx ends; the error then says what the server last
+// answered.
 func (c *Client) WaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -104,7 +103,7 @@ func (c *Client) CompleteStream(ctx context.Context, req api.CompletionRequest) 
 	return openStream[api.TextCompletion](ctx, c, "/v1/completions", &req)
 }
 
-// Tokenize gives the token ids of a text or conversation.
+// Tokenize returns the token ids of a text or conversation.
 func (c *Client) Tokenize(ctx context.Context, req api.TokenizeRequest) (*api.TokenizeAnswer, error) {
 	out := &api.TokenizeAnswer{}
 	return out, c.post(ctx, "/tokenize", &req, out)
@@ -153,8 +152,8 @@ func (c *Client) whole(req *http.Request, out any) error {
 	return json.Unmarshal(data, out)
 }
 
-// do sends req; any status but 200 is an error, an *api.Error where the body
-// holds one. The caller closes the body.
+// do sends req; any status but 200 is an error, an *api.Error where the body holds one. The caller
+// closes the body.
 func (c *Client) do(req *http.Request) (*http.Response, error) {
 	if c.key != "" {
 		req.Header.Set("Authorization", "Bearer "+c.key)

@@ -10,8 +10,8 @@ import (
 	"krater/transport/api"
 )
 
-// FuzzStream: whatever a server sends, the reader ends with an error, gives no
-// more events than the text has, and says the same again afterwards.
+// FuzzStream: whatever a server sends, the reader ends with an error, gives no more events than the
+// text has, and says the same again afterwards.
 func FuzzStream(f *testing.F) {
 	for _, text := range []string{
 		"data: {\"id\":\"1\",\"choices\":[{\"text\":\"x\"}]}\n\ndata: [DONE]\n\n", ": c\r\ndata:{\r\ndata: }\r\n\r\n", "data: {\"error\":{\"message\":\"m\"}}\n\n", "data", "\n\n\n",

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Metrics are the samples of a scrape by name with labels, as the server wrote
-// them: krater:request_success{finished_reason="stop"}.
+// Metrics are the samples of a scrape by name with labels, as the server wrote them:
+// krater:request_success{finished_reason="stop"}.
 type Metrics map[string]float64
 
 // Metrics reads GET /metrics.
@@ -33,8 +33,7 @@ func (c *Client) Metrics(ctx context.Context) (Metrics, error) {
 	return parseMetrics(data)
 }
 
-// parseMetrics reads the Prometheus text format; comments, timestamps and
-// exemplars are left out.
+// parseMetrics reads the Prometheus text format; comments, timestamps and exemplars are left out.
 func parseMetrics(data []byte) (Metrics, error) {
 	m := Metrics{}
 	in := bufio.NewScanner(bytes.NewReader(data))
@@ -44,8 +43,8 @@ func parseMetrics(data []byte) (Metrics, error) {
 		if line == "" || line[0] == '#' {
 			continue
 		}
-		// A label's value may hold spaces and braces: the name ends behind the last
-		// brace that is followed by a space.
+		// A label's value may hold spaces and braces: the name ends behind the last brace that is
+		// followed by a space.
 		end := strings.IndexByte(line, ' ')
 		if strings.IndexByte(line, '{') >= 0 {
 			if end = strings.LastIndex(line, "} ") + 1; end == 0 {
@@ -68,7 +67,7 @@ func parseMetrics(data []byte) (Metrics, error) {
 	return m, in.Err()
 }
 
-// Sum adds the samples of a name up, over all labels; found tells if there is one.
+// Sum adds the samples of a name up, over all labels; found reports whether there is one.
 func (m Metrics) Sum(name string) (sum float64, found bool) {
 	for key, v := range m {
 		if rest, ok := strings.CutPrefix(key, name); ok && (rest == "" || rest[0] == '{') {

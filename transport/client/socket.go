@@ -23,8 +23,8 @@ const (
 	hangUpTimeout    = 5 * time.Second  // for the other side of a closing handshake
 )
 
-// ResponseRequest is what response.create says beside its type. MaxTokens is
-// max_output_tokens; fields of Sampling stand beside them.
+// ResponseRequest is what response.create says beside its type. MaxTokens is max_output_tokens;
+// fields of Sampling stand beside them.
 type ResponseRequest struct {
 	api.Sampling
 	Model     *string   `json:"model"`
@@ -33,8 +33,7 @@ type ResponseRequest struct {
 	Store     *bool     `json:"store"`
 }
 
-// ResponseEvent is a server event of the Responses API as far as a reader of text
-// needs it.
+// ResponseEvent is a server event of the Responses API as far as a reader of text needs it.
 type ResponseEvent struct {
 	Type     string          `json:"type"`
 	Delta    string          `json:"delta"`    // of response.output_text.delta
@@ -61,7 +60,7 @@ type ResponseObject struct {
 	} `json:"usage"`
 }
 
-// Over tells if the response ends with this event.
+// Over reports whether the response ends with this event.
 func (e *ResponseEvent) Over() bool {
 	switch e.Type {
 	case "response.completed", "response.incomplete", "response.failed":
@@ -70,13 +69,13 @@ func (e *ResponseEvent) Over() bool {
 	return false
 }
 
-// Socket is a WebSocket to the Responses door, one response at a time. One
-// goroutine reads and one writes; Drop may be called from anywhere. Pings are
-// answered only while Next waits: do not keep an idle socket for long.
+// Socket is a WebSocket to the Responses door, one response at a time. One goroutine reads and one
+// writes; Drop may be called from anywhere. Pings are answered only while Next waits: do not keep
+// an idle socket for long.
 type Socket struct{ ws *websocket.Conn }
 
-// Dial opens a WebSocket at the client's address with its key. A server that
-// answers with anything but an upgrade gives an *api.Error with the status.
+// Dial opens a WebSocket at the client's address with its key. A server that answers with anything
+// but an upgrade gives an *api.Error with the status.
 func (c *Client) Dial(ctx context.Context) (*Socket, error) {
 	d := websocket.Dialer{HandshakeTimeout: handshakeTimeout}
 	if t, ok := c.http.Transport.(*http.Transport); ok {
@@ -127,8 +126,7 @@ func (s *Socket) send(frame []byte) error {
 	return s.ws.WriteMessage(websocket.TextMessage, jsonlines.Escape(frame))
 }
 
-// Next waits for the next event. An error frame is an *api.Error; the socket
-// stays usable after it.
+// Next waits for the next event. An error frame is an *api.Error; the socket stays usable after it.
 func (s *Socket) Next() (*ResponseEvent, error) {
 	kind, data, err := s.ws.ReadMessage()
 	if err != nil {

@@ -15,8 +15,8 @@ const maxEvent = 16 << 20
 // ErrEventTooLong is for a stream whose event is over the limit.
 var ErrEventTooLong = errors.New("client: an event is too long")
 
-// Stream reads a streamed answer event by event. Not safe for concurrent use,
-// but Close may be called from anywhere.
+// Stream reads a streamed answer event by event. Not safe for concurrent use, but Close may be
+// called from anywhere.
 type Stream[T any] struct {
 	body  io.ReadCloser
 	lines *bufio.Reader
@@ -36,9 +36,8 @@ func openStream[T any](ctx context.Context, c *Client, path string, body any) (*
 	return &Stream[T]{body: res.Body, lines: bufio.NewReader(res.Body)}, nil
 }
 
-// Next gives the next event. It returns io.EOF after [DONE], an *api.Error for
-// an error event, and io.ErrUnexpectedEOF for a stream that ends without
-// either.
+// Next returns the next event. It returns io.EOF after [DONE], an *api.Error for an error event,
+// and io.ErrUnexpectedEOF for a stream that ends without either.
 func (s *Stream[T]) Next() (*T, error) {
 	if s.err != nil {
 		return nil, s.err
@@ -71,8 +70,8 @@ func (s *Stream[T]) next() (*T, error) {
 	return out, nil
 }
 
-// event reads lines up to a blank one and joins their data; comments and
-// events without data are skipped.
+// event reads lines up to a blank one and joins their data; comments and events without data are
+// skipped.
 func (s *Stream[T]) event() ([]byte, error) {
 	var data []byte
 	found := false

@@ -1,6 +1,5 @@
-// Package enginetest is an engine.Engine that plays scripts, for tests of the
-// front doors. Its tokens are bytes: the id of a byte is its value, 256 is the
-// begin token and 257 the end token.
+// Package enginetest is an engine.Engine that plays scripts, for tests of the front doors. Its
+// tokens are bytes: the id of a byte is its value, 256 is the begin token and 257 the end token.
 package enginetest
 
 import (
@@ -22,8 +21,8 @@ const (
 	Vocab = 258
 )
 
-// Engine plays the script that its chooser gives for each request. The zero
-// value is not usable; see New.
+// Engine plays the script that its chooser gives for each request. The zero value is not usable;
+// see New.
 type Engine struct {
 	mu       sync.Mutex
 	info     engine.Info
@@ -36,8 +35,8 @@ type Engine struct {
 	stats    engine.Stats
 }
 
-// New makes a ready engine that serves "test-model" with a context of 256
-// tokens and answers every request with "Hello", " world", "!".
+// New makes a ready engine that serves "test-model" with a context of 256 tokens and answers every
+// request with "Hello", " world", "!".
 func New() *Engine {
 	return &Engine{
 		info: engine.Info{
@@ -235,9 +234,8 @@ func (e *Engine) Detokenize(ids []int32, skipSpecial bool) (string, error) {
 	return strings.ToValidUTF8(b.String(), "\uFFFD"), nil
 }
 
-// Render implements engine.Engine: <role>content for every message, then
-// <assistant>. Content is a string or text parts; a role "raise" fails as a
-// template that raises does.
+// Render implements engine.Engine: <role>content for every message, then <assistant>. Content is a
+// string or text parts; a role "raise" fails as a template that raises does.
 func (e *Engine) Render(_ context.Context, c *engine.Chat) (string, error) {
 	var messages []struct {
 		Role    string `json:"role"`

@@ -15,8 +15,8 @@ type Step struct {
 	Gate  <-chan struct{}
 }
 
-// Script gives the i-th step of an answer; false ends it like an engine that
-// broke its contract, so scripts end with Done or Failed.
+// Script gives the i-th step of an answer; false ends it like an engine that broke its contract, so
+// scripts end with Done or Failed.
 type Script func(i int) (Step, bool)
 
 // Steps plays the list.
@@ -66,9 +66,9 @@ func Gated(s Script, i int, gate <-chan struct{}) Script {
 	}
 }
 
-// Timed plays s by the clock, for one request: Queued at once, Started after queue,
-// the first event of the answer first later and each further one each later, Done
-// with the last of them. The clock starts when the first event is asked for.
+// Timed plays s by the clock, for one request: Queued at once, Started after queue, the first event
+// of the answer first later and each further one each later, Done with the last of them. The clock
+// starts when the first event is asked for.
 func Timed(s Script, queue, first, each time.Duration) Script {
 	var gates []<-chan struct{}
 	var start time.Time
@@ -188,8 +188,8 @@ func (s *Stream) Close() { s.end(Closed) }
 
 func (s *Stream) cancel() { s.end(Cancelled) }
 
-// end counts the stream out before anybody is told that it is over: whoever comes
-// second returns to an engine that knows.
+// end counts the stream out before anybody is told that it is over: whoever comes second returns to
+// an engine that knows.
 func (s *Stream) end(how Ending) {
 	s.mu.Lock()
 	if s.ending != Running {

@@ -11,16 +11,16 @@ import (
 	"krater/actors/engine"
 )
 
-// Limits of what a client may send. Version 00 of traceparent has 55 bytes, later ones may
-// have more; W3C asks for 512 of tracestate to be sent on.
+// Limits of what a client may send. Version 00 of traceparent has 55 bytes, later ones may have
+// more; W3C asks for 512 of tracestate to be sent on.
 const (
 	parentMax = 256
 	stateMax  = 512
 )
 
 // Caller reads a client's span out of a header, as W3C Trace Context has it (traceparent,
-// tracestate). Without one, with two, and with one that is wrong, it is none; a tracestate
-// that is wrong or too long is left out.
+// tracestate). Without one, with two, and with one that is wrong, it is none; a tracestate that is
+// wrong or too long is left out.
 func Caller(h http.Header) engine.Caller {
 	parents := h.Values("Traceparent")
 	if len(parents) != 1 || len(parents[0]) > parentMax {
@@ -44,7 +44,7 @@ func Caller(h http.Header) engine.Caller {
 	}
 }
 
-// within is a context in which spans are children of the caller's.
+// within returns a context in which spans are children of the caller's.
 func within(c engine.Caller) context.Context {
 	state, _ := oteltrace.ParseTraceState(c.State) // as Caller gave it: without fault
 	return oteltrace.ContextWithRemoteSpanContext(context.Background(), oteltrace.NewSpanContext(oteltrace.SpanContextConfig{

@@ -64,8 +64,8 @@ func TestCaller(t *testing.T) {
 	}
 }
 
-// TestChild: the spans of a request are a part of its caller's trace, with its tracestate;
-// those of a caller that is not sampled are not sent.
+// TestChild: the spans of a request are a part of its caller's trace, with its tracestate; those of
+// a caller that is not sampled are not sent.
 func TestChild(t *testing.T) {
 	s := &sink{}
 	server := httptest.NewServer(s)

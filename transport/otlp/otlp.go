@@ -1,6 +1,6 @@
-// Package otlp sends a span for every request that has ended to an OpenTelemetry collector,
-// with its time in the queue, that of its prompt and that of its answer inside. What it sends
-// comes out of the actors' trace, behind the requests: they are no slower for it.
+// Package otlp sends a span for every request that has ended to an OpenTelemetry collector, with
+// its time in the queue, that of its prompt and that of its answer inside. What it sends comes out
+// of the actors' trace, behind the requests: they are no slower for it.
 package otlp
 
 import (
@@ -27,8 +27,8 @@ type Source interface {
 	Info() engine.Info
 	// Trace is nil while the model is loading.
 	Trace() *trace.Registry
-	// Origin is what the door told of an open request or one that has ended lately; the
-	// zero value of any other.
+	// Origin is what the door told of an open request or one that has ended lately; the zero value
+	// of any other.
 	Origin(request uint64) engine.Origin
 }
 
@@ -56,9 +56,9 @@ type Exporter struct {
 }
 
 // Open begins to send to a collector's address, such as http://127.0.0.1:4318, over HTTP;
-// /v1/traces is added where it has no path. A collector that is away is tried again for a
-// minute; what it does not get then is lost, and the log says so. The library tells of
-// failures in one place for the whole process: an exporter takes it over.
+// /v1/traces is added where it has no path. A collector that is away is tried again for a minute;
+// what it does not get then is lost, and the log says so. The library tells of failures in one
+// place for the whole process: an exporter takes it over.
 func Open(endpoint, version string, src Source, log zerolog.Logger) (*Exporter, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -128,9 +128,9 @@ func (e *Exporter) read(ring *trace.Ring, events []trace.Event) []trace.Event {
 	return events
 }
 
-// span sends a request that has ended: as a part of its caller's trace, if it has one, and
-// not if the caller's span is not sampled. Attributes follow OpenTelemetry's conventions for
-// generative models where they have one.
+// span sends a request that has ended: as a part of its caller's trace, if it has one, and not if
+// the caller's span is not sampled. Attributes follow OpenTelemetry's conventions for generative
+// models where they have one.
 func (e *Exporter) span(r *trace.Event, from engine.Origin) {
 	model := e.src.Info().ID
 	came := r.Enqueued

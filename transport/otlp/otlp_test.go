@@ -64,8 +64,8 @@ func (source) Origin(id uint64) engine.Origin {
 	return engine.Origin{}
 }
 
-// TestSpans: a request that was answered is four spans with its times; one that never left
-// the queue is two.
+// TestSpans: a request that was answered is four spans with its times; one that never left the
+// queue is two.
 func TestSpans(t *testing.T) {
 	s := &sink{}
 	server := httptest.NewServer(s)

@@ -6,8 +6,8 @@ import (
 	"krater/actors/engine"
 )
 
-// BenchmarkDelta is the door's own work for one token: take it from the
-// engine, hand it to a follower and encode its frame.
+// BenchmarkDelta is the door's own work for one token: take it from the engine, hand it to a
+// follower and encode its frame.
 func BenchmarkDelta(b *testing.B) {
 	r := newResponse(&plan{generate: true}, "", "")
 	r.begin()

@@ -9,8 +9,8 @@ import (
 	"krater/actors/engine"
 )
 
-// TestCaller: a request over HTTP has the caller of its own header, one of a WebSocket that of
-// its client_metadata, else that of the upgrade.
+// TestCaller: a request over HTTP has the caller of its own header, one of a WebSocket that of its
+// client_metadata, else that of the upgrade.
 func TestCaller(t *testing.T) {
 	read := func(h http.Header) engine.Caller {
 		return engine.Caller{State: strings.Join(append(h.Values("traceparent"), h.Values("tracestate")...), " ")}

@@ -1,8 +1,8 @@
 // Package responses is the Responses API over HTTP and over a WebSocket. HTTP has POST
-// /v1/responses with and without streaming, and GET, DELETE and cancel of one response.
-// The WebSocket (GET /v1/responses with Upgrade) carries the same events, many responses
-// at a time. One logic serves both: a request becomes a plan, a plan is driven through the
-// engine into a response, and connections follow the response's events.
+// /v1/responses with and without streaming, and GET, DELETE and cancel of one response. The
+// WebSocket (GET /v1/responses with Upgrade) carries the same events, many responses at a time. One
+// logic serves both: a request becomes a plan, a plan is driven through the engine into a response,
+// and connections follow the response's events.
 package responses
 
 import (
@@ -20,8 +20,8 @@ import (
 // cancelWait bounds how long a cancelled request's last event is waited for.
 const cancelWait = 2 * time.Second
 
-// maxWarming is how many requests may prepare a conversation at a time, all
-// WebSockets together: each is tokenized, of up to MaxMessage bytes.
+// maxWarming is how many requests may prepare a conversation at a time, all WebSockets together:
+// each is tokenized, of up to MaxMessage bytes.
 const maxWarming = 16
 
 // maxReads is how many responses are fetched at a time.
@@ -29,23 +29,22 @@ const maxReads = 256
 
 // Options are the door's settings; a zero field has its default.
 type Options struct {
-	// Owner names who sends a request; responses are visible to their owner
-	// only. nil: everybody is one owner.
+	// Owner names who sends a request; responses are visible to their owner only. nil: everybody is
+	// one owner.
 	Owner func(*http.Request) string
 	// Peer names who a limit is counted for: "" has nobody to share with. nil: the owner.
 	Peer func(*http.Request) string
-	// AllowOrigin tells if a browser page of the request's Origin may open a
-	// WebSocket. nil: pages of this host only, and what is no browser.
+	// AllowOrigin reports whether a browser page of the request's Origin may open a WebSocket. nil:
+	// pages of this host only, and what is no browser.
 	AllowOrigin func(*http.Request) bool
-	// ReadBody reads a JSON request body within the server's limits. done says that
-	// the engine has taken the request, or that there is an answer. nil: JSON of at
-	// most MaxMessage bytes.
+	// ReadBody reads a JSON request body within the server's limits. done says that the engine has
+	// taken the request, or that there is an answer. nil: JSON of at most MaxMessage bytes.
 	ReadBody func(http.ResponseWriter, *http.Request) (data []byte, done func(), err *api.Error)
-	// Work waits until so many bytes of a WebSocket message may be read and worked
-	// on; done is ReadBody's. nil: at once.
+	// Work waits until so many bytes of a WebSocket message may be read and worked on; done is
+	// ReadBody's. nil: at once.
 	Work func(ctx context.Context, peer string, bytes int64) (done func(), err *api.Error)
-	// Acquire takes a place among the server's generating requests for a peer until
-	// release is called. nil: there are enough.
+	// Acquire takes a place among the server's generating requests for a peer until release is
+	// called. nil: there are enough.
 	Acquire func(peer string) (release func(), err *api.Error)
 	// Caller reads the client's span out of a header; nil: nobody wants to know.
 	Caller func(http.Header) engine.Caller
@@ -189,10 +188,9 @@ func (d *Door) Running() (responses, sockets int) {
 	return len(d.running), len(d.sockets)
 }
 
-// Shutdown refuses new requests and lets the running ones end; when ctx is
-// done it fails what is left. Each WebSocket is closed with 1001 after the
-// final events of its responses. It returns nil once no goroutine of the door
-// is left, or ctx's error if it had to cut answers short.
+// Shutdown refuses new requests and lets the running ones end; when ctx is done it fails what is
+// left. Each WebSocket is closed with 1001 after the final events of its responses. It returns nil
+// once no goroutine of the door is left, or ctx's error if it had to cut answers short.
 func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Lock()
 	d.draining = true

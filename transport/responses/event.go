@@ -33,11 +33,11 @@ var kindNames = [...]string{
 
 func (k kind) String() string { return kindNames[k] }
 
-// final tells if a response ends with k.
+// final reports whether a response ends with k.
 func (k kind) final() bool { return k >= completed }
 
-// event is one step of a response on its way to a client. Its fields are the
-// sender's own or immutable.
+// event is one step of a response on its way to a client. Its fields are the sender's own or
+// immutable.
 type event struct {
 	kind     kind
 	sequence int
@@ -93,7 +93,7 @@ type (
 	}
 )
 
-// encode gives the event's JSON, the same over SSE and WebSocket.
+// encode returns the event's JSON, the same over SSE and WebSocket.
 func (e *event) encode(streamID string) []byte {
 	env := envelope{Type: e.kind.String(), Sequence: e.sequence, StreamID: streamID}
 	at := place{ItemID: e.item}

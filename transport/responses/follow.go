@@ -3,8 +3,8 @@ package responses
 // maxJoined bounds the text that waiting deltas are joined to, in bytes.
 const maxJoined = 16 << 10
 
-// follower reads a response's events at its own pace. Not safe for concurrent
-// use; each connection has its own.
+// follower reads a response's events at its own pace. Not safe for concurrent use; each connection
+// has its own.
 type follower struct {
 	r       *response
 	next    int // sequence number of the next event
@@ -12,10 +12,9 @@ type follower struct {
 	granted int // bytes of text that waited when it began: a replay is no backlog
 }
 
-// follow begins after the event with that sequence number, -1 for all. Of a
-// response that has ended the final event comes in any case, so that a client
-// that resumes always sees an end. wake (capacity 1) is signalled when there
-// is something to take.
+// follow begins after the event with that sequence number, -1 for all. Of a response that has ended
+// the final event comes in any case, so that a client that resumes always sees an end. wake
+// (capacity 1) is signalled when there is something to take.
 func (r *response) follow(after int, wake chan<- struct{}) *follower {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -41,8 +40,8 @@ func (f *follower) leave() {
 	}
 }
 
-// take gives the next event. Deltas that wait are joined to one, which carries
-// the last one's sequence number. ok is false while nothing waits.
+// take returns the next event. Deltas that wait are joined to one, which carries the last one's
+// sequence number. ok is false while nothing waits.
 func (f *follower) take() (ev event, ok bool) {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
@@ -92,8 +91,7 @@ func (f *follower) waiting() int {
 	return 0
 }
 
-// backlog counts the bytes of text that wait beyond those that waited when the
-// follower began.
+// backlog counts the bytes of text that wait beyond those that waited when the follower began.
 func (f *follower) backlog() int {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()
@@ -102,7 +100,7 @@ func (f *follower) backlog() int {
 	return n - f.granted
 }
 
-// last is the sequence number of the last event made, -1 for none.
+// last returns the sequence number of the last event made, -1 for none.
 func (r *response) last() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,9 +8,8 @@ import (
 	"krater/transport/enginetest"
 )
 
-// FuzzFrames feeds client frames to a socket without a network: nothing may
-// panic, every refusal is an error frame in the documented form, and every
-// response that was started ends.
+// FuzzFrames feeds client frames to a socket without a network: nothing may panic, every refusal is
+// an error frame in the documented form, and every response that was started ends.
 func FuzzFrames(f *testing.F) {
 	for _, seed := range []string{
 		ask, `{"type":"response.cancel"}`, `{"type":"response.resume","response_id":"resp_1","after":3}`,

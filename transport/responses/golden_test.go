@@ -41,8 +41,7 @@ func token(text string, p float32) engine.Token {
 	return engine.Token{Text: []byte(text), Logprob: p, Top: []engine.TokenProb{{Text: []byte(text), Logprob: p}}}
 }
 
-// paced waits before every step until all that was made is delivered, so that
-// no deltas are joined.
+// paced waits before every step until all that was made is delivered, so that no deltas are joined.
 func paced(s enginetest.Script) enginetest.Script {
 	return func(i int) (enginetest.Step, bool) {
 		synctest.Wait()
@@ -50,8 +49,8 @@ func paced(s enginetest.Script) enginetest.Script {
 	}
 }
 
-// TestTranscripts fixes every byte of the event sequences, and that the
-// WebSocket, SSE and the plain answer agree.
+// TestTranscripts fixes every byte of the event sequences, and that the WebSocket, SSE and the
+// plain answer agree.
 func TestTranscripts(t *testing.T) {
 	for _, a := range answers {
 		t.Run(a.name, func(t *testing.T) {
@@ -88,8 +87,8 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// TestLogprobsOfDeltas: the deltas of an answer have its tokens between them, each once: those of the
-// first piece, those before it that have no text yet, and those behind the last one.
+// TestLogprobsOfDeltas: the deltas of an answer have its tokens between them, each once: those of
+// the first piece, those before it that have no text yet, and those behind the last one.
 func TestLogprobsOfDeltas(t *testing.T) {
 	piece := func(text string, tokens ...string) enginetest.Step {
 		ev := engine.Event{Kind: engine.Tokens, Text: text}
@@ -149,8 +148,8 @@ func stream(r *rig, payload string) string {
 // mask hides the ids.
 func mask(s string) string { return anyID.ReplaceAllString(s, "${1}_x") }
 
-// compareSSE holds a stream against the WebSocket's frames. The stream may
-// have joined deltas, so those are compared by their text.
+// compareSSE holds a stream against the WebSocket's frames. The stream may have joined deltas, so
+// those are compared by their text.
 func compareSSE(t *testing.T, sse string, frames []string) {
 	t.Helper()
 	var got, want strings.Builder

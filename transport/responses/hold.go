@@ -2,8 +2,8 @@ package responses
 
 import "time"
 
-// hold is one more connection that wants the answer: a grace time that runs
-// ends. A new response is held once, by its creator.
+// hold is one more connection that wants the answer: a grace time that runs ends. A new response is
+// held once, by its creator.
 func (r *response) hold() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -14,9 +14,9 @@ func (r *response) hold() {
 	}
 }
 
-// release gives a hold back. When the last one goes before the end, the
-// engine's request is cancelled: at once, after the grace time the request
-// asked for, or not at all if it runs in the background.
+// release gives a hold back. When the last one goes before the end, the engine's request is
+// cancelled: at once, after the grace time the request asked for, or not at all if it runs in the
+// background.
 func (r *response) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"krater/transport/api"
 )
 
-// post is POST /v1/responses. It takes its place before it reads: bodies that
-// come in are bounded like those in work.
+// post is POST /v1/responses. It takes its place before it reads: bodies that come in are bounded
+// like those in work.
 func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 	owner, peer := d.opt.Owner(req), d.opt.Peer(req)
 	release, err := d.opt.Acquire(peer)
@@ -81,9 +81,9 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// clientGone tells, once the request's context has ended, if the client left.
-// Else the server cut the request at the end of its patience with a shutdown:
-// then the response is stopped, and its last events may still be sent.
+// clientGone tells, once the request's context has ended, if the client left. Else the server cut
+// the request at the end of its patience with a shutdown: then the response is stopped, and its
+// last events may still be sent.
 func clientGone(req *http.Request, r *response) bool {
 	if errors.Is(context.Cause(req.Context()), context.Canceled) {
 		return true
@@ -92,8 +92,7 @@ func clientGone(req *http.Request, r *response) bool {
 	return false
 }
 
-// whole waits for the end and answers with the response, or with the error it
-// failed with.
+// whole waits for the end and answers with the response, or with the error it failed with.
 func (d *Door) whole(w http.ResponseWriter, req *http.Request, r *response) {
 	select {
 	case <-r.done:
@@ -110,8 +109,8 @@ func (d *Door) whole(w http.ResponseWriter, req *http.Request, r *response) {
 	api.WriteJSON(w, http.StatusOK, r.snapshot())
 }
 
-// stream sends the events after that sequence number as server-sent events
-// until the response or the client's connection ends.
+// stream sends the events after that sequence number as server-sent events until the response or
+// the client's connection ends.
 func (d *Door) stream(w http.ResponseWriter, req *http.Request, r *response, after int) {
 	out := api.NewEventWriter(w, d.opt.WriteWait)
 	if out.Open() != nil {
@@ -146,8 +145,8 @@ func (d *Door) stream(w http.ResponseWriter, req *http.Request, r *response, aft
 	}
 }
 
-// get is GET /v1/responses/{id}; with stream=true it replays the events after
-// starting_after and goes on while the response runs.
+// get is GET /v1/responses/{id}; with stream=true it replays the events after starting_after and
+// goes on while the response runs.
 func (d *Door) get(w http.ResponseWriter, req *http.Request) {
 	release := d.reads.Take(d.opt.Peer(req))
 	if release == nil {
@@ -208,8 +207,8 @@ func readQuery(req *http.Request) (after int, stream bool, refused *api.Error) {
 // bodyWait bounds the wait for the body of a GET.
 const bodyWait = 10 * time.Second
 
-// readGetBody reads stream from a body: the official Go client sends it there,
-// without a Content-Type.
+// readGetBody reads stream from a body: the official Go client sends it there, without a
+// Content-Type.
 func readGetBody(w http.ResponseWriter, req *http.Request, stream bool) (bool, *api.Error) {
 	const limit = 1024
 	control := http.NewResponseController(w)
@@ -250,8 +249,8 @@ func (d *Door) delete(w http.ResponseWriter, req *http.Request) {
 	}{r.id, "response", true})
 }
 
-// cancel is POST /v1/responses/{id}/cancel. It answers with the response after
-// its end; one that has ended already is given as it is.
+// cancel is POST /v1/responses/{id}/cancel. It answers with the response after its end; one that
+// has ended already is given as it is.
 func (d *Door) cancel(w http.ResponseWriter, req *http.Request) {
 	r, err := d.store.find(d.opt.Owner(req), req.PathValue("id"), false)
 	if err != nil {

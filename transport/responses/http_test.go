@@ -119,8 +119,7 @@ func TestFailureStatus(t *testing.T) {
 	}
 }
 
-// TestEngineBreaksItsContract: a stream that stops without a last event still
-// gives a final one.
+// TestEngineBreaksItsContract: a stream that stops without a last event still gives a final one.
 func TestEngineBreaksItsContract(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		r.engine.Play(enginetest.Steps(enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Text: "a"}}))
@@ -195,8 +194,8 @@ func TestSocketsOfOwners(t *testing.T) {
 	})
 }
 
-// TestPlaces: a response takes one of the server's places for as long as it
-// runs; warm-ups take none.
+// TestPlaces: a response takes one of the server's places for as long as it runs; warm-ups take
+// none.
 func TestPlaces(t *testing.T) {
 	free := 1
 	acquire := func(string) (func(), *api.Error) {
@@ -316,8 +315,7 @@ func TestBodies(t *testing.T) {
 	})
 }
 
-// TestBodyOfAGet: one that does not come is not waited for, one that came does not end the
-// answer.
+// TestBodyOfAGet: one that does not come is not waited for, one that came does not end the answer.
 func TestBodyOfAGet(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		script, gate := gated()
@@ -350,8 +348,8 @@ func TestBodyOfAGet(t *testing.T) {
 	})
 }
 
-// TestReplayOverHTTPHolds: who follows an answer over HTTP keeps it alive like
-// a resumed WebSocket, and no longer.
+// TestReplayOverHTTPHolds: who follows an answer over HTTP keeps it alive like a resumed WebSocket,
+// and no longer.
 func TestReplayOverHTTPHolds(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		script, _ := gated()

@@ -11,9 +11,8 @@ import (
 // maxItems bounds the items of an input and the parts of a message.
 const maxItems = 8192
 
-// turn is one message. The engine takes it in the chat shape: its text as a
-// string or, of several parts, as text parts, which the chat template's needs
-// decide how to join.
+// turn is one message. The engine takes it in the chat shape: its text as a string or, of several
+// parts, as text parts, which the chat template's needs decide how to join.
 type turn struct {
 	role  string
 	parts []string
@@ -38,8 +37,8 @@ func (t turn) chat() []byte {
 	return api.Marshal(message{t.role, parts})
 }
 
-// inputItem is a message of the input, in its long and its short form; ids and
-// states of items that come back from an earlier response say nothing new.
+// inputItem is a message of the input, in its long and its short form; ids and states of items that
+// come back from an earlier response say nothing new.
 type inputItem struct {
 	Type    *string        `json:"type"`
 	Role    *string        `json:"role"`
@@ -169,8 +168,7 @@ func readPart(param string, raw jsontext.Value) (string, *api.Error) {
 	return *part.Text, nil
 }
 
-// elements splits an array that the strict decoder has passed already; an
-// absent one has none.
+// elements splits an array that the strict decoder has passed already; an absent one has none.
 func elements(param string, raw jsontext.Value, limit int) ([]jsontext.Value, *api.Error) {
 	if api.Absent(raw) {
 		return nil, nil
@@ -208,8 +206,8 @@ func joinTurns(past []byte, turns []turn) []byte {
 	return out
 }
 
-// continueFrom puts the conversation together: instructions first (they are
-// never inherited), then what was said before, then this request's messages.
+// continueFrom puts the conversation together: instructions first (they are never inherited), then
+// what was said before, then this request's messages.
 func (p *plan) continueFrom(past []byte) {
 	p.past = past
 	var head []turn
@@ -227,8 +225,8 @@ func (p *plan) continueFrom(past []byte) {
 	p.req.Prompt.Chat.Messages = append(append([]byte{'['}, all...), ']')
 }
 
-// historyWith is the conversation that the next request continues: with the
-// answer, if there is one, and without the instructions.
+// historyWith returns the conversation that the next request continues: with the answer, if there
+// is one, and without the instructions.
 func (p *plan) historyWith(answer string, answered bool) []byte {
 	turns := p.turns
 	switch last := len(turns) - 1; {

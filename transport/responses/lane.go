@@ -7,8 +7,7 @@ import (
 	"krater/transport/api"
 )
 
-// maxRecent is how many of its last responses a connection may continue though
-// they are not stored.
+// maxRecent is how many of its last responses a connection may continue though they are not stored.
 const maxRecent = 16
 
 // lane is a response in flight under one stream_id ("" for none).
@@ -19,7 +18,7 @@ type lane struct {
 	f        *follower // nil until the engine has accepted
 }
 
-// admits tells if a response may start on that lane.
+// admits reports whether a response may start on that lane.
 func (s *socket) admits(streamID string) *api.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,8 +50,7 @@ func (s *socket) reserve(r *response, streamID, previous string) *lane {
 	return l
 }
 
-// started is the engine's answer to a response on a lane; it comes from the
-// response's goroutine.
+// started is the engine's answer to a response on a lane; it comes from the response's goroutine.
 func (s *socket) started(l *lane, err *api.Error) {
 	if err == nil {
 		s.attach(l, -1)
@@ -95,7 +93,7 @@ func (s *socket) withdraw(l *lane) bool {
 	return i >= 0
 }
 
-// inFlight is the response on that lane.
+// inFlight returns the response on that lane.
 func (s *socket) inFlight(streamID string) *response {
 	s.mu.Lock()
 	defer s.mu.Unlock()

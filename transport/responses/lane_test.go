@@ -26,8 +26,8 @@ func TestOneAtATimeWithoutStreamID(t *testing.T) {
 	})
 }
 
-// TestLanes: several answers at once, each event with its stream_id, each lane
-// with its own order and text, and a lane is free again after its end.
+// TestLanes: several answers at once, each event with its stream_id, each lane with its own order
+// and text, and a lane is free again after its end.
 func TestLanes(t *testing.T) {
 	inBubble(t, Options{MaxStreams: 3}, func(r *rig) {
 		gates := map[string]chan struct{}{"a": make(chan struct{}), "b": make(chan struct{}), "c": make(chan struct{})}
@@ -96,9 +96,8 @@ func TestSameLaneTwice(t *testing.T) {
 	})
 }
 
-// TestContinue: the last responses of a connection go on with store: false,
-// with the conversation but without the old instructions, and nobody else has
-// them.
+// TestContinue: the last responses of a connection go on with store: false, with the conversation
+// but without the old instructions, and nobody else has them.
 func TestContinue(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		r.engine.SetInfo(func(i *engine.Info) { i.Context = 4096 })
@@ -198,8 +197,8 @@ func TestFailedContinuationDropsItsID(t *testing.T) {
 	})
 }
 
-// TestWarmup: generate: false gives an id that a later request goes on with,
-// also with an empty input (CASES 42).
+// TestWarmup: generate: false gives an id that a later request goes on with, also with an empty
+// input (CASES 42).
 func TestWarmup(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		c := r.dial()

@@ -16,7 +16,7 @@ import (
 	"krater/transport/enginetest"
 )
 
-// gated is an answer of three pieces that waits before the third.
+// gated returns an answer of three pieces that waits before the third.
 func gated() (enginetest.Script, chan struct{}) {
 	gate := make(chan struct{})
 	return enginetest.Gated(enginetest.Text("a", "b", "c"), 4, gate), gate
@@ -25,8 +25,8 @@ func gated() (enginetest.Script, chan struct{}) {
 // vanish drops the connection without a closing handshake.
 func (c *client) vanish() { c.ws.NetConn().Close() }
 
-// TestVanish: a client that goes after two tokens ends its answer at once
-// (CASES 12), however it goes.
+// TestVanish: a client that goes after two tokens ends its answer at once (CASES 12), however it
+// goes.
 func TestVanish(t *testing.T) {
 	for name, leave := range map[string]func(*client){
 		"dropped": (*client).vanish,
@@ -146,8 +146,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelTellsTheUsage: the engine's last event after a cancel is waited
-// for, since it has the usage; an engine that gives none is left.
+// TestCancelTellsTheUsage: the engine's last event after a cancel is waited for, since it has the
+// usage; an engine that gives none is left.
 func TestCancelTellsTheUsage(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		var last chan engine.Event
@@ -222,8 +222,8 @@ func TestCancelBeforeTheEngineAnswers(t *testing.T) {
 	})
 }
 
-// TestResume: a new connection gets what was made after a sequence number,
-// byte for byte, and the rest as it comes.
+// TestResume: a new connection gets what was made after a sequence number, byte for byte, and the
+// rest as it comes.
 func TestResume(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		script, gate := gated()
@@ -293,8 +293,8 @@ func (r *rig) sse(path string) string {
 	return answer
 }
 
-// TestGraceEnds: with nobody back in time the answer is cancelled, and a
-// resume replays what was made and its end.
+// TestGraceEnds: with nobody back in time the answer is cancelled, and a resume replays what was
+// made and its end.
 func TestGraceEnds(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		script, _ := gated()
@@ -328,8 +328,7 @@ func TestGraceEnds(t *testing.T) {
 	})
 }
 
-// TestExpired: events are kept 10 minutes, a connection's own conversation
-// for as long as it lives.
+// TestExpired: events are kept 10 minutes, a connection's own conversation for as long as it lives.
 func TestExpired(t *testing.T) {
 	inBubble(t, Options{PongWait: time.Hour}, func(r *rig) {
 		c := r.dial()
@@ -376,8 +375,8 @@ func TestBackground(t *testing.T) {
 	})
 }
 
-// TestShutdown: running answers end, each socket is closed with 1001 after its
-// last event, and nothing new begins.
+// TestShutdown: running answers end, each socket is closed with 1001 after its last event, and
+// nothing new begins.
 func TestShutdown(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		script, gate := gated()
@@ -415,8 +414,8 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownCutsShort: what runs when the patience ends fails, in a final
-// event, over both transports.
+// TestShutdownCutsShort: what runs when the patience ends fails, in a final event, over both
+// transports.
 func TestShutdownCutsShort(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		script, _ := gated()
@@ -445,8 +444,8 @@ func TestShutdownCutsShort(t *testing.T) {
 	})
 }
 
-// TestServerCut: a server that cuts its requests' contexts gets final events
-// out too, also without the door's own Shutdown.
+// TestServerCut: a server that cuts its requests' contexts gets final events out too, also without
+// the door's own Shutdown.
 func TestServerCut(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		base, cut := context.WithCancelCause(context.Background())

@@ -22,8 +22,8 @@ const (
 	reasonCancelled = "cancelled"
 )
 
-// Object is a response as clients see it. Every field that the official
-// clients' types require is there, also where it says nothing here.
+// Object is a response as clients see it. Every field that the official clients' types require is
+// there, also where it says nothing here.
 type Object struct {
 	ID                string             `json:"id"`
 	Object            string             `json:"object"`     // always "response"
@@ -131,8 +131,8 @@ func usageOf(u engine.Usage) *Usage {
 	}
 }
 
-// logprobsOf gives the tokens of an answer that asked for them; never nil, for
-// the clients' types want the array.
+// logprobsOf returns the tokens of an answer that asked for them; never nil, for the clients' types
+// want the array.
 func logprobsOf(tokens []engine.Token) []api.TokenLogprob {
 	if len(tokens) == 0 {
 		return []api.TokenLogprob{}

@@ -21,8 +21,8 @@ const (
 	maxClientBytes  = 64 << 10 // of client_metadata
 )
 
-// body is the request of POST /v1/responses and, beside its type, of a
-// response.create frame. null is the same as absent.
+// body is the request of POST /v1/responses and, beside its type, of a response.create frame. null
+// is the same as absent.
 type body struct {
 	api.Sampling
 	Model          *string        `json:"model"`
@@ -70,8 +70,8 @@ type plan struct {
 	header     http.Header // what client_metadata has of one
 }
 
-// newPlan validates b for the model. The conversation before it and the
-// engine's own checks come later.
+// newPlan validates b for the model. The conversation before it and the engine's own checks come
+// later.
 func newPlan(b *body, info engine.Info) (*plan, *api.Error) {
 	if err := b.refuse(); err != nil {
 		return nil, err
@@ -147,8 +147,8 @@ func planSampling(b *body, p *plan, info engine.Info) *api.Error {
 	return nil
 }
 
-// includes are the values of include that the public API knows. All but the
-// last are about items that an answer here never has.
+// includes are the values of include that the public API knows. All but the last are about items
+// that an answer here never has.
 var includes = map[string]bool{
 	"file_search_call.results": true, "web_search_call.results": true,
 	"web_search_call.action.sources": true, "message.input_image.image_url": true,
@@ -188,8 +188,8 @@ func planLogprobs(b *body, p *plan, _ engine.Info) *api.Error {
 	return nil
 }
 
-// planTools refuses tools that could be called. With tool_choice none, and in
-// a request that generates nothing, they change nothing.
+// planTools refuses tools that could be called. With tool_choice none, and in a request that
+// generates nothing, they change nothing.
 func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 	p.echo.Tools, p.echo.ToolChoice = jsontext.Value("[]"), jsontext.Value(`"auto"`)
 	p.echo.ParallelToolCalls = isNotFalse(b.ParallelTools)
@@ -302,8 +302,8 @@ func planEcho(b *body, p *plan, info engine.Info) *api.Error {
 	return nil
 }
 
-// headerPrefix is that of client_metadata which stands for a header of this one request, as
-// a connection has one for all: the Codex clients send traceparent and tracestate so.
+// headerPrefix is that of client_metadata which stands for a header of this one request, as a
+// connection has one for all: the Codex clients send traceparent and tracestate so.
 const headerPrefix = "ws_request_header_"
 
 func planHeader(b *body, p *plan, _ engine.Info) *api.Error {

@@ -149,8 +149,8 @@ func TestRequestReachesTheEngine(t *testing.T) {
 	}
 }
 
-// TestTruncation: auto would have to drop items from an over-long prompt, so
-// there, and only there, it is refused by name.
+// TestTruncation: auto would have to drop items from an over-long prompt, so there, and only there,
+// it is refused by name.
 func TestTruncation(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		r.object("POST", "/v1/responses", `{"input":"short","truncation":"auto"}`)

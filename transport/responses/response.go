@@ -9,11 +9,10 @@ import (
 	"krater/transport/api"
 )
 
-// response is one generation: what was asked, the events made so far and how
-// it ended. The events are kept as marks into the growing text, so that any
-// number of followers read them at their own pace, join the text they are
-// late for, and a lost connection can be resumed; nobody's pace holds the
-// engine. A response has one writer (its drive) and any number of readers.
+// response is one generation: what was asked, the events made so far and how it ended. The events
+// are kept as marks into the growing text, so that any number of followers read them at their own
+// pace, join the text they are late for, and a lost connection can be resumed; nobody's pace holds
+// the engine. A response has one writer (its drive) and any number of readers.
 type response struct {
 	plan    *plan
 	id      string
@@ -42,8 +41,8 @@ type response struct {
 	grace    *time.Timer             // runs while nobody holds and the request gave a grace time
 }
 
-// mark is one event: its kind, and how much of the text and of the tokens
-// belongs to it and those before.
+// mark is one event: its kind, and how much of the text and of the tokens belongs to it and those
+// before.
 type mark struct {
 	kind   kind
 	text   int
@@ -59,8 +58,8 @@ func newResponse(p *plan, owner, peer string) *response {
 	}
 }
 
-// add appends an event and wakes the followers. Tokens belong to deltas: those
-// that came without text to the next one. r.mu is held.
+// add appends an event and wakes the followers. Tokens belong to deltas: those that came without
+// text to the next one. r.mu is held.
 func (r *response) add(k kind) {
 	m := mark{kind: k, text: len(r.text)}
 	switch n := len(r.marks); {
@@ -78,8 +77,8 @@ func (r *response) add(k kind) {
 	}
 }
 
-// has tells if an event of this kind was made; only the first few are asked
-// for. r.mu is held.
+// has reports whether an event of this kind was made; only the first few are asked for. r.mu is
+// held.
 func (r *response) has(k kind) bool {
 	for i := 0; i < len(r.marks) && r.marks[i].kind <= k; i++ {
 		if r.marks[i].kind == k {
@@ -96,7 +95,7 @@ func (r *response) begin() {
 	r.add(created)
 }
 
-// apply takes the engine's next event and tells if it was the last one.
+// apply takes the engine's next event and reports whether it was the last one.
 func (r *response) apply(ev engine.Event) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,8 +166,7 @@ func (r *response) write(ev engine.Event) {
 	r.add(textDelta)
 }
 
-// cut ends a response that was cancelled, by whom its context says; r.mu is
-// held.
+// cut ends a response that was cancelled, by whom its context says; r.mu is held.
 func (r *response) cut() {
 	if context.Cause(r.ctx) == errShutdown {
 		r.fault = shuttingDown()
@@ -179,8 +177,8 @@ func (r *response) cut() {
 	r.finish(incomplete)
 }
 
-// finish closes the message if there is one (a normal end always has one) and
-// makes the final event; r.mu is held.
+// finish closes the message if there is one (a normal end always has one) and makes the final
+// event; r.mu is held.
 func (r *response) finish(k kind) {
 	if k == completed && r.plan.generate {
 		r.open()
@@ -211,8 +209,8 @@ func (r *response) finish(k kind) {
 	close(r.done)
 }
 
-// end finishes a response whose stream stopped without a last event: after a
-// cancel, or because the engine broke its contract.
+// end finishes a response whose stream stopped without a last event: after a cancel, or because the
+// engine broke its contract.
 func (r *response) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -233,7 +231,7 @@ func (r *response) warm(promptTokens int) {
 	r.finish(completed)
 }
 
-// isDone tells if the final event was made.
+// isDone reports whether the final event was made.
 func (r *response) isDone() bool {
 	select {
 	case <-r.done:
@@ -243,7 +241,7 @@ func (r *response) isDone() bool {
 	}
 }
 
-// weigh gives the bytes that an ended response holds, roughly, and its end.
+// weigh returns the bytes that an ended response holds, roughly, and its end.
 func (r *response) weigh() (bytes int, ended time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -266,22 +264,22 @@ func (r *response) weigh() (bytes int, ended time.Time) {
 	return bytes, r.ended
 }
 
-// snapshot is the response as it stands now.
+// snapshot returns the response as it stands now.
 func (r *response) snapshot() *Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.object()
 }
 
-// failure is what a failed response failed with, else nil.
+// failure returns what a failed response failed with, else nil.
 func (r *response) failure() *api.Error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.fault
 }
 
-// early is the wire form without output and ending, as the first events carry
-// it. It reads only what never changes.
+// early returns the wire form without output and ending, as the first events carry it. It reads
+// only what never changes.
 func (r *response) early(status string) *Object {
 	o := r.plan.echo // a copy
 	o.ID, o.Object, o.CreatedAt, o.Status = r.id, "response", r.created.Unix(), status
@@ -289,7 +287,7 @@ func (r *response) early(status string) *Object {
 	return &o
 }
 
-// object is the wire form as the response stands; r.mu is held.
+// object returns the wire form as the response stands; r.mu is held.
 func (r *response) object() *Object {
 	o := r.early(r.status)
 	if r.has(partAdded) {
@@ -313,7 +311,7 @@ func (r *response) object() *Object {
 	return o
 }
 
-// itemStatus is a message's status in a response of this status.
+// itemStatus returns a message's status in a response of this status.
 func itemStatus(status string) string {
 	switch status {
 	case statusCompleted, statusInProgress:
@@ -322,8 +320,8 @@ func itemStatus(status string) string {
 	return statusIncomplete
 }
 
-// faultCode is the code under "error" of a failed response: the clients' types
-// know a fixed list.
+// faultCode returns the code under "error" of a failed response: the clients' types know a fixed
+// list.
 func faultCode(e *api.Error) string {
 	switch {
 	case e.Type == api.TypeRateLimit:

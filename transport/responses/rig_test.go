@@ -32,8 +32,8 @@ type rig struct {
 	server *httptest.Server
 }
 
-// inBubble runs a test on a fake clock. The bubble fails the test if one
-// goroutine of the door, the server or a client is left at its end.
+// inBubble runs a test on a fake clock. The bubble fails the test if one goroutine of the door, the
+// server or a client is left at its end.
 func inBubble(t *testing.T, opt Options, test func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -251,7 +251,7 @@ func (o *Object) text() string {
 	return b.String()
 }
 
-// messages is the prompt of the i-th request that the engine took.
+// messages returns the prompt of the i-th request that the engine took.
 func (r *rig) messages(i int) string {
 	r.t.Helper()
 	all := r.engine.Requests()

@@ -50,9 +50,8 @@ func (r *rig) dialNarrow(bytes int) *client {
 	return &client{t: r.t, ws: ws}
 }
 
-// TestStuckClient: one client stops reading. It loses its connection when a
-// write runs into its deadline, its answer ends then, and another client on
-// the same door is never late.
+// TestStuckClient: one client stops reading. It loses its connection when a write runs into its
+// deadline, its answer ends then, and another client on the same door is never late.
 func TestStuckClient(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		r.engine.Play(steady("12345678", 30_000))
@@ -105,8 +104,8 @@ func TestStuckHTTPClient(t *testing.T) {
 	})
 }
 
-// TestSlowClientIsDropped: one that reads, but never catches up, is closed
-// with 1013 at a bounded backlog.
+// TestSlowClientIsDropped: one that reads, but never catches up, is closed with 1013 at a bounded
+// backlog.
 func TestSlowClientIsDropped(t *testing.T) {
 	inBubble(t, Options{MaxBacklog: 32 << 10}, func(r *rig) {
 		r.engine.Play(steady(strings.Repeat("x", 64), 60_000))
@@ -130,8 +129,7 @@ func TestSlowClientIsDropped(t *testing.T) {
 	})
 }
 
-// TestLateClientGetsJoinedDeltas: what waited comes as few frames with the
-// whole text, in order.
+// TestLateClientGetsJoinedDeltas: what waited comes as few frames with the whole text, in order.
 func TestLateClientGetsJoinedDeltas(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		r.engine.Play(steady("äbc ", 5000))
@@ -231,8 +229,8 @@ func TestLargeEvents(t *testing.T) {
 	})
 }
 
-// TestChurn: clients on a real network that come, stream and go at random
-// leave nothing behind: no stream, no response, no goroutine.
+// TestChurn: clients on a real network that come, stream and go at random leave nothing behind: no
+// stream, no response, no goroutine.
 func TestChurn(t *testing.T) {
 	before := runtime.NumGoroutine()
 	e := enginetest.New()

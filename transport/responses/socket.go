@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxErrors bounds the error frames that wait for a client which sends bad
-	// frames and does not read.
+	// maxErrors bounds the error frames that wait for a client which sends bad frames and does not
+	// read.
 	maxErrors = 64
 	// closeWait bounds the wait for the client's half of the closing handshake.
 	closeWait = 2 * time.Second
@@ -30,10 +30,10 @@ const (
 	closeGoingAway = websocket.CloseGoingAway
 )
 
-// socket is one WebSocket connection: a reader (the HTTP handler's goroutine)
-// that is always reading, so that pings are answered during a long prefill,
-// and a writer. What the writer sends are error frames, a bounded queue, and
-// the events of the lanes, which wait in the responses themselves.
+// socket is one WebSocket connection: a reader (the HTTP handler's goroutine) that is always
+// reading, so that pings are answered during a long prefill, and a writer. What the writer sends
+// are error frames, a bounded queue, and the events of the lanes, which wait in the responses
+// themselves.
 type socket struct {
 	door  *Door
 	ws    *websocket.Conn
@@ -139,8 +139,8 @@ func sameOrigin(req *http.Request) bool {
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, req.Host)
 }
 
-// subprotocol agrees to the first one that the client offers, since browsers
-// refuse a server that picks none; keys are never sent back.
+// subprotocol agrees to the first one that the client offers, since browsers refuse a server that
+// picks none; keys are never sent back.
 func subprotocol(req *http.Request) string {
 	for _, name := range websocket.Subprotocols(req) {
 		if name != "" && !strings.Contains(name, "key") {
@@ -150,8 +150,8 @@ func subprotocol(req *http.Request) string {
 	return ""
 }
 
-// read takes frames until the connection ends. After a fatal fault it goes on
-// reading, without looking, so that the client gets to see the close frame.
+// read takes frames until the connection ends. After a fatal fault it goes on reading, without
+// looking, so that the client gets to see the close frame.
 func (s *socket) read() {
 	s.ws.SetReadLimit(s.door.opt.MaxMessage)
 	s.hear()
@@ -193,9 +193,9 @@ func (s *socket) read() {
 // smallMessage is how long a message may be that is read without asking.
 const smallMessage = 16 << 10
 
-// message reads one message, which must arrive within ReadWait once it has begun. A long one
-// is read when there is room for work on it. An *api.Error says that there is none; that message
-// is gone and the connection good.
+// message reads one message, which must arrive within ReadWait once it has begun. A long one is
+// read when there is room for work on it. An *api.Error says that there is none; that message is
+// gone and the connection good.
 func (s *socket) message() (kind int, data []byte, done func(), err error) {
 	kind, in, err := s.ws.NextReader()
 	if err != nil {
@@ -233,8 +233,8 @@ func (s *socket) receive(to io.Writer, from io.Reader) error {
 
 func (s *socket) hear() { s.heard.Store(time.Now().UnixNano()) }
 
-// lost ends what the connection held: its responses are released, which
-// cancels those that nobody else wants.
+// lost ends what the connection held: its responses are released, which cancels those that nobody
+// else wants.
 func (s *socket) lost() {
 	s.mu.Lock()
 	lanes, recent := s.lanes, s.recent
@@ -294,8 +294,7 @@ func (s *socket) drain(how closing) {
 	s.poke()
 }
 
-// abandon fails the responses in flight; the connection closes after their
-// final events.
+// abandon fails the responses in flight; the connection closes after their final events.
 func (s *socket) abandon() {
 	s.mu.Lock()
 	for _, l := range s.lanes {

@@ -16,8 +16,7 @@ import (
 
 const ask = `{"type":"response.create","input":"hi"}`
 
-// TestBadFrames: what is wrong with a frame becomes an error event and the
-// socket stays open.
+// TestBadFrames: what is wrong with a frame becomes an error event and the socket stays open.
 func TestBadFrames(t *testing.T) {
 	for _, c := range []struct {
 		name, frame        string
@@ -148,8 +147,8 @@ func TestFragments(t *testing.T) {
 	})
 }
 
-// TestPingDuringPrefill: a client's ping is answered while the engine is busy
-// with the prompt, also while it has not even accepted the request.
+// TestPingDuringPrefill: a client's ping is answered while the engine is busy with the prompt, also
+// while it has not even accepted the request.
 func TestPingDuringPrefill(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		gate := make(chan struct{})
@@ -197,8 +196,8 @@ func TestServerPings(t *testing.T) {
 	})
 }
 
-// TestSilentClientIsDropped: no pong for 60 s ends the connection and the
-// answer that only it wanted.
+// TestSilentClientIsDropped: no pong for 60 s ends the connection and the answer that only it
+// wanted.
 func TestSilentClientIsDropped(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		r.engine.Play(enginetest.Gated(enginetest.Text("a"), 2, make(chan struct{})))

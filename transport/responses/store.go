@@ -12,12 +12,11 @@ import (
 // maxTombs bounds the ids that are remembered as expired.
 const maxTombs = 4096
 
-// store keeps responses so that they can be fetched, resumed and continued:
-// the running ones, and those that ended less than keep ago while their number
-// and bytes allow. Where they do not, the oldest goes of the peer that holds
-// most, so that nobody's flood drops what another came to keep. A response that
-// a connection may still continue (pinned) is kept past its time for that
-// alone, within the same bounds.
+// store keeps responses so that they can be fetched, resumed and continued: the running ones, and
+// those that ended less than keep ago while their number and bytes allow. Where they do not, the
+// oldest goes of the peer that holds most, so that nobody's flood drops what another came to keep.
+// A response that a connection may still continue (pinned) is kept past its time for that alone,
+// within the same bounds.
 type store struct {
 	keep     time.Duration
 	maxCount int
@@ -85,9 +84,8 @@ func (s *store) settle(r *response) {
 	s.arm()
 }
 
-// find gives the owner's response with that id, or an error that tells an
-// unknown id from one that was kept and is gone. Hidden ones (store: false)
-// are found only if hidden is true.
+// find returns the owner's response with that id, or an error that tells an unknown id from one
+// that was kept and is gone. Hidden ones (store: false) are found only if hidden is true.
 func (s *store) find(owner, id string, hidden bool) (*response, *api.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -123,7 +121,7 @@ func (s *store) pin(r *response) bool {
 	return e != nil
 }
 
-// kept tells if a pinned response is still here: the bounds go before pins.
+// kept reports whether a pinned response is still here: the bounds go before pins.
 func (s *store) kept(r *response) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +229,7 @@ func (s *store) own(peer string, more share) {
 	}
 }
 
-// fullest is the peer with the largest amount above 0; s.mu is held.
+// fullest returns the peer with the largest amount above 0; s.mu is held.
 func (s *store) fullest(amount func(share) int) string {
 	peer, most := "", 0
 	for p, x := range s.owned {
@@ -242,8 +240,8 @@ func (s *store) fullest(amount func(share) int) string {
 	return peer
 }
 
-// next is what goes first where there is too much: the oldest of the peer that
-// holds most and has something that ended, which there is; s.mu is held.
+// next returns what goes first where there is too much: the oldest of the peer that holds most and
+// has something that ended, which there is; s.mu is held.
 func (s *store) next() *entry {
 	peer := s.fullest(func(x share) int {
 		switch {

@@ -69,8 +69,8 @@ func TestStoreBounds(t *testing.T) {
 	})
 }
 
-// TestStoreIsShared: a peer that keeps much loses its own first, by number and by bytes, and
-// of what is remembered as expired.
+// TestStoreIsShared: a peer that keeps much loses its own first, by number and by bytes, and of
+// what is remembered as expired.
 func TestStoreIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		of := func(owner, id string, bytes int) *response {

@@ -46,9 +46,9 @@ func (l *ledger) state() (asked int, taken int64) {
 	return len(l.peers), l.taken
 }
 
-// TestLongMessagesAreWork: a long WebSocket message asks before it is read, and is work until the engine
-// has its request, whatever becomes of it. Where there is no room the message is dropped and told of,
-// and the connection is good.
+// TestLongMessagesAreWork: a long WebSocket message asks before it is read, and is work until the
+// engine has its request, whatever becomes of it. Where there is no room the message is dropped and
+// told of, and the connection is good.
 func TestLongMessagesAreWork(t *testing.T) {
 	var l ledger
 	peer := func(r *http.Request) string { return "peer of " + r.Header.Get("X-Api-Key") }
@@ -136,8 +136,8 @@ func (e *slowSubmit) Submit(ctx context.Context, r *engine.Request) (engine.Stre
 	return e.Engine.Submit(ctx, r)
 }
 
-// TestBackgroundIsWork: a request in the background is work until the engine has it, also when its client
-// has left before.
+// TestBackgroundIsWork: a request in the background is work until the engine has it, also when its
+// client has left before.
 func TestBackgroundIsWork(t *testing.T) {
 	var l ledger
 	read := func(w http.ResponseWriter, r *http.Request) ([]byte, func(), *api.Error) {
@@ -282,8 +282,8 @@ func TestPeersShareADoor(t *testing.T) {
 	})
 }
 
-// TestNoCompression: a compressed message could be any number of times longer than its frames. It is not
-// offered, and a frame that claims to be one ends the connection.
+// TestNoCompression: a compressed message could be any number of times longer than its frames. It
+// is not offered, and a frame that claims to be one ends the connection.
 func TestNoCompression(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		c, answer, err := r.dialWith(nil) // which offers it

@@ -14,13 +14,12 @@ var ready = func() chan struct{} {
 	return c
 }()
 
-// pieceBytes is what is sent at once, with a deadline of its own: a large event (a
-// long answer with its log-probabilities) may take a client longer than one write
-// may.
+// pieceBytes is what is sent at once, with a deadline of its own: a large event (a long answer with
+// its log-probabilities) may take a client longer than one write may.
 const pieceBytes = 64 << 10
 
-// send writes a frame, a large one in fragments. That they are taken is a sign of
-// life: between them no pong is heard.
+// send writes a frame, a large one in fragments. That they are taken is a sign of life: between
+// them no pong is heard.
 func (s *socket) send(frame []byte) error {
 	wait := s.door.opt.WriteWait
 	_ = s.ws.SetWriteDeadline(time.Now().Add(wait))
@@ -42,9 +41,8 @@ func (s *socket) send(frame []byte) error {
 	return w.Close()
 }
 
-// write sends what there is to send until the connection ends. A write that
-// its deadline cuts off breaks the connection for good, so it is not tried
-// again.
+// write sends what there is to send until the connection ends. A write that its deadline cuts off
+// breaks the connection for good, so it is not tried again.
 func (s *socket) write() {
 	defer s.ws.Close() // ends the reader too
 	opt := &s.door.opt
@@ -93,8 +91,8 @@ func (s *socket) write() {
 	}
 }
 
-// next gives the frame to send next, or how to close once there is none.
-// Errors go first, then the lanes take turns.
+// next returns the frame to send next, or how to close once there is none. Errors go first, then
+// the lanes take turns.
 func (s *socket) next() ([]byte, *closing) {
 	s.mu.Lock()
 	if s.ending == nil && s.leaving != nil && len(s.errors) == 0 && len(s.lanes) == 0 {
@@ -118,9 +116,8 @@ func (s *socket) next() ([]byte, *closing) {
 	return ev.encode(l.streamID), nil
 }
 
-// takeEvent takes the next event of the lane whose turn it is, and frees the
-// lane with the final one, before the client can have seen it. No lane: nothing
-// waits. s.mu is held.
+// takeEvent takes the next event of the lane whose turn it is, and frees the lane with the final
+// one, before the client can have seen it. No lane: nothing waits. s.mu is held.
 func (s *socket) takeEvent() (event, *lane) {
 	for range len(s.lanes) {
 		i := s.turn % len(s.lanes)

@@ -12,8 +12,8 @@ import (
 	"krater/transport/api"
 )
 
-// authorize checks the request's key. The time it takes depends on the number
-// of keys, not on which one matches.
+// authorize checks the request's key. The time it takes depends on the number of keys, not on which
+// one matches.
 func (s *Server) authorize(r *http.Request) *api.Error {
 	if _, inside := insider(r); inside || len(s.opt.Keys) == 0 {
 		return nil
@@ -35,11 +35,11 @@ func (s *Server) authorize(r *http.Request) *api.Error {
 	}
 }
 
-// keyProtocol begins the WebSocket subprotocol that carries a key, as base64url without
-// padding: browsers let a page set no header of a WebSocket.
+// keyProtocol begins the WebSocket subprotocol that carries a key, as base64url without padding:
+// browsers let a page set no header of a WebSocket.
 const keyProtocol = "krater-key."
 
-// presentedKey is the key a request shows, of whatever worth.
+// presentedKey returns the key a request shows, of whatever worth.
 func presentedKey(r *http.Request) string {
 	for _, list := range r.Header.Values("Sec-Websocket-Protocol") {
 		for name := range strings.SplitSeq(list, ",") {
@@ -58,8 +58,8 @@ func presentedKey(r *http.Request) string {
 	return r.Header.Get("X-Api-Key")
 }
 
-// Owner names who sent an authorized request: the hash of its key, or "" where
-// no keys are asked for. Doors that keep things use it to keep them apart.
+// Owner names who sent an authorized request: the hash of its key, or "" where no keys are asked
+// for. Doors that keep things use it to keep them apart.
 func (s *Server) Owner(r *http.Request) string {
 	if owner, inside := insider(r); inside {
 		return owner
@@ -71,8 +71,8 @@ func (s *Server) Owner(r *http.Request) string {
 	return hex.EncodeToString(hash[:])
 }
 
-// OriginAllowed tells if a page of the request's Origin may open a WebSocket:
-// no Origin (not a browser), this server's own, or one of Options.Origins.
+// OriginAllowed reports whether a page of the request's Origin may open a WebSocket: no Origin (not
+// a browser), this server's own, or one of Options.Origins.
 func (s *Server) OriginAllowed(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" || s.originListed(origin) {
@@ -86,8 +86,8 @@ func (s *Server) originListed(origin string) bool {
 	return slices.Contains(s.opt.Origins, "*") || slices.Contains(s.opt.Origins, origin)
 }
 
-// cors lets listed origins read answers and sends preflight answers. Cookies
-// are never allowed: keys travel in headers.
+// cors lets listed origins read answers and sends preflight answers. Cookies are never allowed:
+// keys travel in headers.
 func (s *Server) cors(next http.Handler) http.Handler {
 	if len(s.opt.Origins) == 0 {
 		return next
@@ -107,8 +107,8 @@ func (s *Server) cors(next http.Handler) http.Handler {
 			return
 		}
 		h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
-		// Client libraries send headers of their own, so what is asked for is
-		// granted; the key is what protects the routes.
+		// Client libraries send headers of their own, so what is asked for is granted; the key is
+		// what protects the routes.
 		if asked := r.Header.Get("Access-Control-Request-Headers"); asked != "" && len(asked) <= 1024 {
 			h.Set("Access-Control-Allow-Headers", asked)
 		}

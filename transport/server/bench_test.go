@@ -21,8 +21,8 @@ func countdown(n int) enginetest.Script {
 	}
 }
 
-// BenchmarkChatStream is the door's whole cost of one streamed token over a
-// loopback socket, client included: one op is one token.
+// BenchmarkChatStream is the door's whole cost of one streamed token over a loopback socket, client
+// included: one op is one token.
 func BenchmarkChatStream(b *testing.B) {
 	e := enginetest.New()
 	server := httptest.NewServer(New(e, Options{}).Handler())

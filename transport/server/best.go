@@ -11,7 +11,7 @@ type score struct {
 	tokens  int
 }
 
-// mean is the log-probability a token; an answer without tokens is as good as any.
+// mean returns the log-probability a token; an answer without tokens is as good as any.
 func (s score) mean() float64 { return s.logprob / float64(max(1, s.tokens)) }
 
 // rate has answers weighed where more are made than given (best_of): their tokens come with
@@ -42,8 +42,8 @@ func (r *run) weigh(it *item) {
 	}
 }
 
-// given are the streams whose answers are given, in the order of the choices: those of a
-// prompt as they come, or with best_of the best first.
+// given returns the streams whose answers are given, in the order of the choices: those of a prompt
+// as they come, or with best_of the best first.
 func (r *run) given() []int {
 	var all []int
 	for from := 0; from < len(r.streams); from += r.perPrompt {

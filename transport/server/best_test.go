@@ -24,9 +24,9 @@ func rated(text string, logprobs ...float32) enginetest.Script {
 	)
 }
 
-// TestBestOf: of the candidates of each prompt those are given whose tokens were the most
-// likely on average, the best first, and all are counted. Log-probabilities are shown only
-// to who asked for them.
+// TestBestOf: of the candidates of each prompt those are given whose tokens were the most likely on
+// average, the best first, and all are counted. Log-probabilities are shown only to who asked for
+// them.
 func TestBestOf(t *testing.T) {
 	for _, c := range []struct {
 		ask   string
@@ -77,8 +77,7 @@ func TestBestOf(t *testing.T) {
 	}
 }
 
-// TestChoicesShareAPrompt: the engine is told which requests have one prompt, and whose they
-// are.
+// TestChoicesShareAPrompt: the engine is told which requests have one prompt, and whose they are.
 func TestChoicesShareAPrompt(t *testing.T) {
 	e := enginetest.New()
 	s := New(e, Options{Keys: []KeyHash{HashKey("one"), HashKey("two")}})

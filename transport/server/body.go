@@ -14,9 +14,9 @@ import (
 	"krater/transport/api"
 )
 
-// ReadBody reads a JSON request body within the size and time limits, and while there are not
-// too many bytes in work. done says that the work on it is over: the engine has taken the request,
-// or the answer is there; it may be called more than once. The error is the answer for the client:
+// ReadBody reads a JSON request body within the size and time limits, and while there are not too
+// many bytes in work. done says that the work on it is over: the engine has taken the request, or
+// the answer is there; it may be called more than once. The error is the answer for the client:
 // 408, 413, 415, 429 or 400; then there is nothing to be done.
 func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (data []byte, done func(), refused *api.Error) {
 	if err := jsonContent(r); err != nil {
@@ -65,8 +65,8 @@ func (s *Server) readAll(w http.ResponseWriter, r *http.Request) ([]byte, *api.E
 	return nil, api.BadRequest("incomplete_body", "", "the request's body did not arrive whole")
 }
 
-// jsonContent wants application/json: any other type a browser page could send
-// from a foreign origin without asking first.
+// jsonContent wants application/json: any other type a browser page could send from a foreign
+// origin without asking first.
 func jsonContent(r *http.Request) *api.Error {
 	kind, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	charset := params["charset"]
@@ -92,8 +92,8 @@ func (s *Server) tooLarge() *api.Error {
 	}
 }
 
-// decode reads and decodes the body into dst and checks the model it names. done is ReadBody's;
-// it is nil after an error, which has been answered.
+// decode reads and decodes the body into dst and checks the model it names. done is ReadBody's; it
+// is nil after an error, which has been answered.
 func (s *Server) decode(w http.ResponseWriter, r *http.Request, dst any, model func() *string) (info engine.Info, done func()) {
 	info = s.engine.Info()
 	data, done, err := s.ReadBody(w, r)

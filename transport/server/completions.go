@@ -36,7 +36,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, r, run, newTextFormat(run, info.ID, echo))
 }
 
-// echo gives the text that each choice starts with: its prompt, or nothing.
+// echo returns the text that each choice starts with: its prompt, or nothing.
 func (s *Server) echo(plan *api.Plan) ([]string, error) {
 	texts := make([]string, len(plan.Requests))
 	if !plan.Echo {
@@ -60,8 +60,7 @@ func (s *Server) echo(plan *api.Plan) ([]string, error) {
 	return texts, nil
 }
 
-// textFormat shapes text_completion objects; a stream's events have the same
-// form.
+// textFormat shapes text_completion objects; a stream's events have the same form.
 type textFormat struct {
 	run     *run
 	model   string
@@ -108,7 +107,7 @@ func (f *textFormat) chunks(it item) []any {
 	return out
 }
 
-// prefix gives the echo of a choice the first time it is asked.
+// prefix returns the echo of a choice the first time it is asked.
 func (f *textFormat) prefix(choice int) string {
 	text := f.echo[choice]
 	f.echo[choice] = ""

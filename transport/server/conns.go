@@ -7,8 +7,8 @@ import (
 	"krater/transport/api"
 )
 
-// guests is a listener that closes connections beyond a limit at once, or beyond an address's
-// share of it: each costs memory and a file descriptor, whatever it sends.
+// guests is a listener that closes connections beyond a limit at once, or beyond an address's share
+// of it: each costs memory and a file descriptor, whatever it sends.
 type guests struct {
 	net.Listener
 	places *api.Shares

@@ -182,8 +182,8 @@ func selfSigned(t *testing.T) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// Over TLS clients choose HTTP/2 by themselves; deadlines, drain and streams
-// must work there as well.
+// Over TLS clients choose HTTP/2 by themselves; deadlines, drain and streams must work there as
+// well.
 func TestTLS(t *testing.T) {
 	cert := selfSigned(t)
 	f := start(t, Options{TLS: &tls.Config{Certificates: []tls.Certificate{cert}}})

@@ -44,8 +44,7 @@ type item struct {
 	err    error
 }
 
-// begin submits every request of the plan; all are refused if one is. The run
-// must be closed.
+// begin submits every request of the plan; all are refused if one is. The run must be closed.
 func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run, error) {
 	now := time.Now()
 	r := &run{id: api.NewID(prefix), created: now.Unix(), plan: plan, perPrompt: plan.Candidates, items: make(chan item)}
@@ -101,8 +100,8 @@ func promptParam(req *engine.Request, err error) error {
 	return &named
 }
 
-// pump hands one stream's events to the reader of items. The channel has no
-// room, so what the client has not taken yet stays in the engine, which joins it.
+// pump hands one stream's events to the reader of items. The channel has no room, so what the
+// client has not taken yet stays in the engine, which joins it.
 func (r *run) pump(ctx context.Context, choice int, stream engine.Stream) {
 	defer r.pumps.Done()
 	for {
@@ -141,8 +140,8 @@ func (r *run) close() {
 	r.pumps.Wait()
 }
 
-// failure gives the error that ends the whole answer, if the item is one. One
-// failed choice fails all: half an answer is none.
+// failure gives the error that ends the whole answer, if the item is one. One failed choice fails
+// all: half an answer is none.
 func (r *run) failure(it item) error {
 	switch {
 	case it.err != nil:
@@ -157,8 +156,8 @@ func (r *run) failure(it item) error {
 	return nil
 }
 
-// count adds a finished choice to the usage: answers are summed, a prompt
-// counts once however many choices share it.
+// count adds a finished choice to the usage: answers are summed, a prompt counts once however many
+// choices share it.
 func (r *run) count(it item) {
 	u := it.event.Usage
 	r.usage.Completion += u.Completion
@@ -172,8 +171,8 @@ func (r *run) count(it item) {
 // queueHeader tells how many requests were to start before this one.
 const queueHeader = "X-Queue-Position"
 
-// see takes what the doors need of an event and its format does not. The header is sent with
-// the first token, or at the end.
+// see takes what the doors need of an event and its format does not. The header is sent with the
+// first token, or at the end.
 func (r *run) see(it *item, h http.Header) {
 	if it.event.Kind == engine.Queued {
 		if it.choice == 0 {
@@ -189,7 +188,7 @@ func (r *run) see(it *item, h http.Header) {
 	r.weigh(it)
 }
 
-// prompt are the scored tokens of the prompt of a stream, if the client asked for them beside
+// prompt returns the scored tokens of the prompt of a stream, if the client asked for them beside
 // the answer; echoed those that come before it.
 func (r *run) prompt(stream int) api.PromptLogprobs {
 	if !r.plan.PromptLogprobs {
@@ -205,8 +204,7 @@ func (r *run) echoed(stream int) []engine.Token {
 	return r.prompts[stream/r.perPrompt]
 }
 
-// cancelled says why ctx ended: nil if the client left, else the 503 that a
-// drain's end gives.
+// cancelled says why ctx ended: nil if the client left, else the 503 that a drain's end gives.
 func cancelled(ctx context.Context) *api.Error {
 	if errors.Is(context.Cause(ctx), errShutdown) {
 		return api.FromEngine(&engine.Error{Kind: engine.Unavailable, Message: errShutdown.Error()})
@@ -262,8 +260,8 @@ func (s *Server) abandon(w http.ResponseWriter, req *http.Request) {
 	w.WriteHeader(api.StatusClientClosed) // for the log; nobody reads it
 }
 
-// stream sends chunks as they come. The header waits for the first token, or
-// for the first heartbeat, so that an early failure still has its status.
+// stream sends chunks as they come. The header waits for the first token, or for the first
+// heartbeat, so that an early failure still has its status.
 func (s *Server) stream(w http.ResponseWriter, req *http.Request, r *run, f format) {
 	out := api.NewEventWriter(w, s.opt.WriteTimeout)
 	silence := time.NewTimer(s.opt.Heartbeat)
@@ -306,8 +304,8 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request, r *run, f form
 	_ = out.Done()
 }
 
-// failStream ends a stream with an error event and no [DONE], or, before the
-// header, with the error's own status.
+// failStream ends a stream with an error event and no [DONE], or, before the header, with the
+// error's own status.
 func (s *Server) failStream(w http.ResponseWriter, out *api.EventWriter, cause error) {
 	if !out.Opened() {
 		s.fail(w, cause)

@@ -9,9 +9,9 @@ import (
 	"krater/transport/api"
 )
 
-// local refuses requests that were not addressed to this machine by name. A web
-// page can make its own name resolve to 127.0.0.1 (DNS rebinding); the browser
-// then counts this server as the page's own, whatever the origin rules say.
+// local refuses requests that were not addressed to this machine by name. A web page can make its
+// own name resolve to 127.0.0.1 (DNS rebinding); the browser then counts this server as the page's
+// own, whatever the origin rules say.
 func (s *Server) local(next http.Handler) http.Handler {
 	if len(s.opt.Hosts) == 0 || slices.Contains(s.opt.Hosts, "*") {
 		return next

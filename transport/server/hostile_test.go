@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// raw sends bytes on a connection of its own and gives the status that comes back, 0 if the connection
-// ends without one.
+// raw sends bytes on a connection of its own and gives the status that comes back, 0 if the
+// connection ends without one.
 func (f *fixture) raw(t *testing.T, parts ...string) int {
 	t.Helper()
 	conn, err := net.Dial("tcp", f.addr)
@@ -120,8 +120,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestAnswersOfOneRequestCount: a request for many answers takes as many places, so that a few of one
-// key do not fill the queue.
+// TestAnswersOfOneRequestCount: a request for many answers takes as many places, so that a few of
+// one key do not fill the queue.
 func TestAnswersOfOneRequestCount(t *testing.T) {
 	a, b := HashKey("key-of-many"), HashKey("key-of-one")
 	f := start(t, Options{MaxConcurrent: 16, Keys: []KeyHash{a, b}})

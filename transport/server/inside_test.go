@@ -11,8 +11,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// TestInside: requests made in the process go the way of all others but for the key,
-// keep their owner, and end with the drain.
+// TestInside: requests made in the process go the way of all others but for the key, keep their
+// owner, and end with the drain.
 func TestInside(t *testing.T) {
 	var log bytes.Buffer
 	logger := zerolog.New(&log)

@@ -27,8 +27,8 @@ func (s *Server) metrics() http.Handler {
 	return promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Timeout: 10 * time.Second})
 }
 
-// statsCollector turns one snapshot of engine.Stats into metrics at each
-// scrape; nothing is counted twice and nothing is held between scrapes.
+// statsCollector turns one snapshot of engine.Stats into metrics at each scrape; nothing is counted
+// twice and nothing is held between scrapes.
 type statsCollector struct{ server *Server }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {

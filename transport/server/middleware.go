@@ -18,11 +18,10 @@ import (
 // requestIDHeader carries a request's id both ways.
 const requestIDHeader = "X-Request-Id"
 
-// outer is the middleware around every route, known or not.
+// outer returns the middleware around every route, known or not.
 func (s *Server) outer(next http.Handler) http.Handler { return s.recorded(s.local(s.cors(next))) }
 
-// recorded gives every request an id, a line in the log and an answer when its handler
-// panics.
+// recorded gives every request an id, a line in the log and an answer when its handler panics.
 func (s *Server) recorded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -47,7 +46,7 @@ func (s *Server) recorded(next http.Handler) http.Handler {
 	})
 }
 
-// requestID is the client's own id where it is short and plain, else a new one.
+// requestID returns the client's own id where it is short and plain, else a new one.
 func requestID(r *http.Request) string {
 	id := r.Header.Get(requestIDHeader)
 	if id == "" || len(id) > 128 {
@@ -62,8 +61,8 @@ func requestID(r *http.Request) string {
 	return id
 }
 
-// recovered answers a panic with 500. With the header already out it asks to
-// break the connection, so that no client takes a cut answer for a whole one.
+// recovered answers a panic with 500. With the header already out it asks to break the connection,
+// so that no client takes a cut answer for a whole one.
 func (s *Server) recovered(rec *recorder, id string, cause any) (abort bool) {
 	switch cause {
 	case nil:
@@ -97,9 +96,8 @@ func (s *Server) access(rec *recorder, r *http.Request, id string, took time.Dur
 		Dur("took_ms", took).Str("request", id).Str("remote", r.RemoteAddr).Msg("request")
 }
 
-// recorder notes status and size for the log. Unwrap gives ResponseController
-// the connection's deadlines; Hijack and Flush are here as well because
-// libraries ask for those interfaces directly.
+// recorder notes status and size for the log. Unwrap gives ResponseController the connection's
+// deadlines; Hijack and Flush are here as well because libraries ask for those interfaces directly.
 type recorder struct {
 	http.ResponseWriter
 	body     *trackedBody  // nil: there is none
@@ -130,8 +128,8 @@ func (r *recorder) begin(status int) {
 	}
 }
 
-// trackedBody notes that a body was read to its end, or to an error. It belongs to the
-// handler's goroutine.
+// trackedBody notes that a body was read to its end, or to an error. It belongs to the handler's
+// goroutine.
 type trackedBody struct {
 	io.ReadCloser
 	over bool
@@ -196,8 +194,8 @@ func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// errorLog sends net/http's own complaints to the log at debug level: most are
-// clients that break a handshake.
+// errorLog sends net/http's own complaints to the log at debug level: most are clients that break a
+// handshake.
 func errorLog(l *zerolog.Logger) *log.Logger { return log.New(debugWriter{l}, "", 0) }
 
 type debugWriter struct{ log *zerolog.Logger }

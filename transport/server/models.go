@@ -25,9 +25,8 @@ func (s *Server) model(w http.ResponseWriter, r *http.Request) {
 	api.WriteJSON(w, http.StatusOK, api.NewModel(info))
 }
 
-// health answers always: it says that the process lives, not that it is ready.
-// health is well while the process can serve, now or later: also while the model loads, and
-// while requests are drained.
+// health answers always: it says that the process lives, not that it is ready. health is well while
+// the process can serve, now or later: also while the model loads, and while requests are drained.
 func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	if err := s.engine.Ready(); err != nil {
 		if e, ok := errors.AsType[*engine.Error](err); ok && e.Lasting {

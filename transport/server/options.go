@@ -1,6 +1,6 @@
-// Package server is the HTTP front door: the mux and its middleware, and the
-// handlers of the chat, completion, model, tokenizer and operations routes.
-// Other doors join through Route and share keys, limits, log and drain.
+// Package server is the HTTP front door: the mux and its middleware, and the handlers of the chat,
+// completion, model, tokenizer and operations routes. Other doors join through Route and share
+// keys, limits, log and drain.
 package server
 
 import (
@@ -22,21 +22,21 @@ func HashKey(key string) KeyHash { return sha256.Sum256([]byte(key)) }
 
 // Options are the server's settings; zero values mean the defaults.
 type Options struct {
-	// Keys, when any, are asked for on every route but /health and /ready
-	// (and /metrics with OpenMetrics): "Authorization: Bearer KEY" or
-	// "X-Api-Key: KEY". Without keys both headers are ignored.
+	// Keys, when any, are asked for on every route but /health and /ready (and /metrics with
+	// OpenMetrics): "Authorization: Bearer KEY" or "X-Api-Key: KEY". Without keys both headers are
+	// ignored.
 	Keys []KeyHash
 	// OpenMetrics serves /metrics and /version without a key.
 	OpenMetrics bool
-	// Origins may call from a browser page of another origin: exact origins
-	// (https://example.org) or "*". Empty: no cross-origin access.
+	// Origins may call from a browser page of another origin: exact origins (https://example.org)
+	// or "*". Empty: no cross-origin access.
 	Origins []string
-	// Hosts are the names, besides loopback addresses, that a request's Host may
-	// have; "*" or none: any. A server on loopback without keys should set it.
+	// Hosts are the names, besides loopback addresses, that a request's Host may have; "*" or none:
+	// any. A server on loopback without keys should set it.
 	Hosts []string
 
-	// Caller reads the client's span out of a generating request's header; nil: nobody
-	// wants to know.
+	// Caller reads the client's span out of a generating request's header; nil: nobody wants to
+	// know.
 	Caller func(http.Header) engine.Caller
 
 	MaxBody        int64 // bytes of a request body; 8 MiB
@@ -56,8 +56,8 @@ type Options struct {
 
 	TLS     *tls.Config // nil: plain HTTP
 	Version string      // what GET /version says
-	// Log gets one line a request, never bodies, keys or query strings. The
-	// zero value logs nothing.
+	// Log gets one line a request, never bodies, keys or query strings. The zero value logs
+	// nothing.
 	Log *zerolog.Logger
 }
 

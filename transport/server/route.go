@@ -9,22 +9,21 @@ import (
 	"krater/transport/api"
 )
 
-// Route adds a handler under a ServeMux pattern with a method ("POST
-// /v1/responses"), behind the keys; a pattern under /v1/ also answers without
-// that prefix. Other methods of the path get a 405 with Allow. Patterns of one
-// path must name its wildcards alike. The handler's context ends with the
-// connection or when Shutdown cuts it, also after a WebSocket upgrade. It
-// panics on a bad pattern, as ServeMux does. Call it before Serve.
+// Route adds a handler under a ServeMux pattern with a method ("POST /v1/responses"), behind the
+// keys; a pattern under /v1/ also answers without that prefix. Other methods of the path get a 405
+// with Allow. Patterns of one path must name its wildcards alike. The handler's context ends with
+// the connection or when Shutdown cuts it, also after a WebSocket upgrade. It panics on a bad
+// pattern, as ServeMux does. Call it before Serve.
 func (s *Server) Route(pattern string, h http.Handler) { s.add(pattern, s.guard(h)) }
 
 // Open is Route for what needs no key.
 func (s *Server) Open(pattern string, h http.Handler) { s.add(pattern, h) }
 
-// Routed tells if there is a route of that method for exactly this path.
+// Routed reports whether there is a route of that method for exactly this path.
 func (s *Server) Routed(method, path string) bool { return slices.Contains(s.methods[path], method) }
 
-// insideKey marks the context of a request that was made in this process; the value
-// is its owner. No request from outside can have it.
+// insideKey marks the context of a request that was made in this process; the value is its owner.
+// No request from outside can have it.
 type insideKey struct{}
 
 func insider(r *http.Request) (owner string, inside bool) {
@@ -32,9 +31,9 @@ func insider(r *http.Request) (owner string, inside bool) {
 	return owner, inside
 }
 
-// Inside is the server for requests made in this process on behalf of an owner whose
-// key was checked when they were given: the same routes, limits and drain, without
-// keys, origins and host names. They are logged at debug level.
+// Inside returns the server for requests made in this process on behalf of an owner whose key was
+// checked when they were given: the same routes, limits and drain, without keys, origins and host
+// names. They are logged at debug level.
 func (s *Server) Inside(owner string) http.Handler {
 	next := s.recorded(s.mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -42,7 +41,7 @@ func (s *Server) Inside(owner string) http.Handler {
 	})
 }
 
-// Handler is the whole server as one handler.
+// Handler returns the whole server as one handler.
 func (s *Server) Handler() http.Handler { return s.outer(s.mux) }
 
 func (s *Server) add(pattern string, h http.Handler) {
@@ -82,8 +81,8 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, path string) {
 	e.Write(w)
 }
 
-// Limit refuses with 503 while not ready and 429 while MaxConcurrent requests
-// run, before the body is read.
+// Limit refuses with 503 while not ready and 429 while MaxConcurrent requests run, before the body
+// is read.
 func (s *Server) Limit(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		release, err := s.Acquire(s.Peer(r))

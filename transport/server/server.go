@@ -18,8 +18,8 @@ import (
 // errShutdown is the cause of a request's cancelled context when Shutdown cut it.
 var errShutdown = errors.New("the server is shutting down")
 
-// flushTimeout bounds the wait for the last bytes of finished answers. It is
-// short because net/http counts a connection that never sent anything as busy.
+// flushTimeout bounds the wait for the last bytes of finished answers. It is short because net/http
+// counts a connection that never sent anything as busy.
 const flushTimeout = 500 * time.Millisecond
 
 // Server serves one engine. Make it with New, add routes, then Serve.
@@ -94,8 +94,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return err
 }
 
-// Ready is nil while requests are served: the engine is ready and the server
-// does not drain.
+// Ready is nil while requests are served: the engine is ready and the server does not drain.
 func (s *Server) Ready() error {
 	if s.drains() {
 		return &engine.Error{Kind: engine.Unavailable, Message: errShutdown.Error()}
@@ -103,7 +102,7 @@ func (s *Server) Ready() error {
 	return s.engine.Ready()
 }
 
-// drains tells if Shutdown has begun.
+// drains reports whether Shutdown has begun.
 func (s *Server) drains() bool {
 	select {
 	case <-s.draining:
@@ -113,15 +112,14 @@ func (s *Server) drains() bool {
 	}
 }
 
-// Draining is closed when Shutdown begins: doors with long connections end
-// them when their running answers are done.
+// Draining is closed when Shutdown begins: doors with long connections end them when their running
+// answers are done.
 func (s *Server) Draining() <-chan struct{} { return s.draining }
 
-// Shutdown drains: from now on /ready says 503 and new generating requests are
-// refused, while running ones finish. What still runs when ctx ends is cut:
-// its context is cancelled and a stream gets an error event. The listener
-// stays open during the drain so that probes see it. The error says how many
-// requests were cut; nil means none.
+// Shutdown drains: from now on /ready says 503 and new generating requests are refused, while
+// running ones finish. What still runs when ctx ends is cut: its context is cancelled and a stream
+// gets an error event. The listener stays open during the drain so that probes see it. The error
+// says how many requests were cut; nil means none.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })
 	left := s.waitIdle(ctx)
@@ -142,8 +140,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// waitIdle blocks until no request is active and gives the number that still
-// is when ctx ends.
+// waitIdle blocks until no request is active and gives the number that still is when ctx ends.
 func (s *Server) waitIdle(ctx context.Context) int {
 	s.mu.Lock()
 	if s.active == 0 {

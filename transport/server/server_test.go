@@ -314,8 +314,8 @@ func TestBodyTimeout(t *testing.T) {
 	wantError(t, res, 408, api.TypeInvalidRequest, "timeout")
 }
 
-// TestUnreadBody: whoever says that a body follows and sends none is answered in time, by
-// routes that read no body too, and with no key.
+// TestUnreadBody: whoever says that a body follows and sends none is answered in time, by routes
+// that read no body too, and with no key.
 func TestUnreadBody(t *testing.T) {
 	f := start(t, Options{WriteTimeout: 6 * time.Second, Keys: []KeyHash{HashKey("k")}, Hosts: []string{"x"}})
 	f.Route("POST /v1/things/{id}/cancel", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

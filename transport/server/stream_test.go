@@ -48,9 +48,9 @@ type chatStream struct {
 	usage   *api.Usage
 }
 
-// checkChatStream validates every rule of a chat stream: one id, the role in
-// the first delta of a choice and only there, finish_reason null and then given
-// once, no text after it, usage alone in a last chunk, [DONE] at the end.
+// checkChatStream validates every rule of a chat stream: one id, the role in the first delta of a
+// choice and only there, finish_reason null and then given once, no text after it, usage alone in a
+// last chunk, [DONE] at the end.
 func checkChatStream(t *testing.T, text string, n int, wantUsage bool) chatStream {
 	t.Helper()
 	all := events(t, text)
@@ -169,8 +169,7 @@ func TestStreamWithoutText(t *testing.T) {
 	}
 }
 
-// The last piece may come with Done itself; it must not be lost (seen in the
-// field with "length").
+// The last piece may come with Done itself; it must not be lost (seen in the field with "length").
 func TestLastPieceInDone(t *testing.T) {
 	f := start(t, Options{})
 	f.engine.Play(enginetest.Steps(
@@ -292,8 +291,8 @@ func TestSlowClient(t *testing.T) {
 	f.waitOpen(t, 0) // the client never reads, so the write's deadline ends it
 }
 
-// TestLargeAnswer: a client that reads slowly, but reads, gets an answer whole that takes it
-// longer than one write may.
+// TestLargeAnswer: a client that reads slowly, but reads, gets an answer whole that takes it longer
+// than one write may.
 func TestLargeAnswer(t *testing.T) {
 	f := start(t, Options{WriteTimeout: time.Second})
 	const size, reads = 32 << 20, 64
@@ -314,8 +313,8 @@ func TestLargeAnswer(t *testing.T) {
 	}
 }
 
-// Clients that come and go at random leave nothing behind, and those that stay
-// get the whole answer.
+// Clients that come and go at random leave nothing behind, and those that stay get the whole
+// answer.
 func TestManyClients(t *testing.T) {
 	f := start(t, Options{})
 	pieces := strings.Split(strings.Repeat("ab ", 10), "")

@@ -7,8 +7,8 @@ import (
 	"krater/transport/api"
 )
 
-// tokensMost is how many tokens the tokenizer routes give or take: more than fit into the context,
-// since clients measure texts with them, but not any number.
+// tokensMost returns the number of tokens the tokenizer routes give or take: more than fit into the
+// context, since clients measure texts with them, but not any number.
 func tokensMost(info engine.Info) int { return max(4*info.Context, 256<<10) }
 
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {

@@ -57,8 +57,8 @@ var (
 	createdField = regexp.MustCompile(`"created":\d{10}`)
 )
 
-// A transcript file holds a script's name, a request and, below, the whole
-// answer as a client sees it; ids and times are masked.
+// A transcript file holds a script's name, a request and, below, the whole answer as a client sees
+// it; ids and times are masked.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/transcripts/*.txt")
 	if err != nil || len(files) < 10 {
@@ -105,8 +105,8 @@ func converse(script enginetest.Script, method, path, body string) string {
 	return fmt.Sprintf("%d %s\n%s", w.Code, w.Header().Get("Content-Type"), text)
 }
 
-// FuzzChat sends any bytes to the chat route: the answer is always whole JSON
-// or a whole stream, never a 500, and no stream stays open.
+// FuzzChat sends any bytes to the chat route: the answer is always whole JSON or a whole stream,
+// never a 500, and no stream stays open.
 func FuzzChat(f *testing.F) {
 	files, _ := filepath.Glob("testdata/transcripts/chat*.txt")
 	for _, file := range files {

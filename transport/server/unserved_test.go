@@ -7,8 +7,8 @@ import (
 	"krater/transport/api"
 )
 
-// TestNotServed: a known route that is not served is a 400 that names the feature, which no
-// client tries again and no gateway takes for a sick server.
+// TestNotServed: a known route that is not served is a 400 that names the feature, which no client
+// tries again and no gateway takes for a sick server.
 func TestNotServed(t *testing.T) {
 	f := start(t, Options{})
 	f.Route("GET /v1/responses/{id}", f.metrics()) // as the Responses door has it

@@ -41,12 +41,11 @@ func addressOf(remote string) string {
 	return addr.String()
 }
 
-// Shared tells if there are several keys.
+// Shared reports whether there are several keys.
 func (s *Server) Shared() bool { return len(s.opt.Keys) > 1 }
 
-// Acquire takes a place among the generating requests for a peer, for doors that hold a
-// connection over many. The error is the answer for the client; without one release must be
-// called once.
+// Acquire takes a place among the generating requests for a peer, for doors that hold a connection
+// over many. The error is the answer for the client; without one release must be called once.
 func (s *Server) Acquire(peer string) (release func(), err *api.Error) {
 	if err := s.Ready(); err != nil {
 		return nil, api.FromEngine(err)

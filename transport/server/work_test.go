@@ -143,8 +143,8 @@ func ownerOf(key string) string {
 	return fmt.Sprintf("%x", hash[:])
 }
 
-// TestWorkIsRefused: a request that waits too long for room gets a 429 with Retry-After; so does one
-// whose length is not known.
+// TestWorkIsRefused: a request that waits too long for room gets a 429 with Retry-After; so does
+// one whose length is not known.
 func TestWorkIsRefused(t *testing.T) {
 	f := start(t, Options{MaxWork: 64 << 10, BodyTimeout: 50 * time.Millisecond})
 	done, err := f.Work(t.Context(), "", 1<<20) // more than there is: all of it

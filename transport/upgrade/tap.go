@@ -10,8 +10,8 @@ import (
 // badGateway is close code 1014, which gorilla/websocket does not know.
 const badGateway = 1014
 
-// tap is a connection that follows the frames which the client sends, to see of close
-// frames what the library takes for something else. Only the goroutine that reads uses it.
+// tap is a connection that follows the frames which the client sends, to see of close frames what
+// the library takes for something else. Only the goroutine that reads uses it.
 type tap struct {
 	net.Conn
 	head    [14]byte // of the frame that is being read
@@ -51,7 +51,7 @@ func (t *tap) follow(p []byte) {
 	}
 }
 
-// headLen is the length of the frame's head, of which two bytes are there.
+// headLen returns the length of the frame's head, of which two bytes are there.
 func (t *tap) headLen() int {
 	n := 2
 	switch t.head[1] & 0x7f {

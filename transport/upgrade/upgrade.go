@@ -1,6 +1,6 @@
-// Package upgrade turns HTTP requests into WebSockets, with the checks that RFC 6455 asks
-// for. It makes the checks of the opening handshake that gorilla/websocket does not make,
-// and handles the close frames that it reads wrongly (sections 4.2, 4.4 and 7.4).
+// Package upgrade turns HTTP requests into WebSockets, with the checks that RFC 6455 asks for. It
+// makes the checks of the opening handshake that gorilla/websocket does not make, and handles the
+// close frames that it reads wrongly (sections 4.2, 4.4 and 7.4).
 package upgrade
 
 import (
@@ -26,8 +26,8 @@ const (
 
 const version = "13"
 
-// Check tells if a request is a valid opening handshake; else it has answered. allowOrigin
-// tells if a page of the request's Origin may connect.
+// Check reports whether a request is a valid opening handshake; else it has answered. allowOrigin
+// reports whether a page of the request's Origin may connect.
 func Check(w http.ResponseWriter, r *http.Request, allowOrigin func(*http.Request) bool) bool {
 	err := check(r)
 	if err == nil && !allowOrigin(r) {
@@ -116,9 +116,9 @@ func Do(w http.ResponseWriter, r *http.Request, o Options) (*websocket.Conn, err
 	return ws, nil
 }
 
-// Linger reads on for a moment if err, of a read, was a fault of the client that the library
-// has answered with a close frame: to close with unread data would reset the connection and
-// lose that frame.
+// Linger reads on for a moment if err, of a read, was a fault of the client that the library has
+// answered with a close frame: to close with unread data would reset the connection and lose that
+// frame.
 func Linger(ws *websocket.Conn, err error, wait time.Duration, most int64) {
 	if _, closed := errors.AsType[*websocket.CloseError](err); closed || !strings.HasPrefix(err.Error(), "websocket: ") {
 		return

@@ -143,7 +143,7 @@ func TestHandshake(t *testing.T) {
 
 var key = [4]byte{0x37, 0xfa, 0x21, 0x3d}
 
-// frame is a frame of a client.
+// frame returns a frame of a client.
 func frame(first byte, payload []byte) []byte {
 	out := []byte{first}
 	switch n := len(payload); {
@@ -269,8 +269,8 @@ type source struct {
 
 func (s source) Read(p []byte) (int, error) { return s.r.Read(p) }
 
-// FuzzTap: whatever a client sends, in whatever pieces, the tap changes nothing but the
-// second byte of a close code.
+// FuzzTap: whatever a client sends, in whatever pieces, the tap changes nothing but the second byte
+// of a close code.
 func FuzzTap(f *testing.F) {
 	f.Add(slices.Concat(frame(0x81, []byte("a")), closeFrame(1014, "x")))
 	f.Add(frame(0x88, []byte{3}))

@@ -75,8 +75,8 @@ func TestForeignPageRecords(t *testing.T) {
 	}
 }
 
-// TestRecordingsAreBounded: each reads all rings all the time, so there are only a few, and one that
-// ends makes room.
+// TestRecordingsAreBounded: each reads all rings all the time, so there are only a few, and one
+// that ends makes room.
 func TestRecordingsAreBounded(t *testing.T) {
 	s := serve(t, Options{Recordings: 2}, server.Options{})
 	var open []*http.Response

@@ -37,7 +37,7 @@ type events struct {
 	Older bool `json:"older,omitempty"`
 }
 
-// answer is what a viewer asked for.
+// answer returns what a viewer asked for.
 func (p *Page) answer(g *trace.Registry, a *ask) *events {
 	var tracks []trace.Track
 	var since int64
@@ -101,8 +101,9 @@ func (p *Page) answer(g *trace.Registry, a *ask) *events {
 	return r
 }
 
-// request is the events of a request, and when the newest ended of those that are left out because
-// they are too many (0: none are). One that still runs has an event until now, like one that has ended.
+// request returns the events of a request, and when the newest ended of those that are left out
+// because they are too many (0: none are). One that still runs has an event until now, like one
+// that has ended.
 func (p *Page) request(g *trace.Registry, id uint64) (tracks []trace.Track, cut int64) {
 	tracks = g.Request(id, math.MaxInt)
 	count := func() (n int, oldest int64) {
@@ -133,7 +134,7 @@ func (p *Page) request(g *trace.Registry, id uint64) (tracks []trace.Track, cut 
 	return tracks, cut
 }
 
-// wire is an event as a list: lane, kind, batch, request, enqueued, started, ended, rows,
+// wire returns an event as a list: lane, kind, batch, request, enqueued, started, ended, rows,
 // layer, parts, bytes, micro-batch, device, others. Times are ns on the trace's clock.
 func wire(lane int, e *trace.Event) []any {
 	return []any{

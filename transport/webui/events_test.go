@@ -10,8 +10,8 @@ import (
 	"krater/transport/server"
 )
 
-// TestLongRequest: of a request that is longer than what is kept the answer says what has gone,
-// by lane, and how many steps there were.
+// TestLongRequest: of a request that is longer than what is kept the answer says what has gone, by
+// lane, and how many steps there were.
 func TestLongRequest(t *testing.T) {
 	const steps = 700
 	s := serve(t, Options{MaxEvents: 3000}, server.Options{})

@@ -172,8 +172,8 @@ func (f *fake) Heat() engine.Heat {
 	return h
 }
 
-// step notes a step of so many requests that begins at a time and takes about so long: half
-// of its layers ask pools, the second of which is the slowest. It gives the step's end.
+// step notes a step of so many requests that begins at a time and takes about so long: half of its
+// layers ask pools, the second of which is the slowest. It gives the step's end.
 func (f *fake) step(at, took int64, requests int) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -271,8 +271,7 @@ func follow(e *enginetest.Engine) {
 	}
 }
 
-// serveFake serves the page of a fake pipeline with 100 streams, and its chat, until it is
-// killed.
+// serveFake serves the page of a fake pipeline with 100 streams, and its chat, until it is killed.
 func serveFake(at string) error {
 	f := newFake()
 	f.Choose(func(r *engine.Request) (enginetest.Script, error) {

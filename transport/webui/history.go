@@ -14,9 +14,9 @@ const (
 	historySpan = historyKept * time.Second
 )
 
-// point is a moment of the charts: the second on the trace's clock, generated and prompt
-// tokens a second, requests that run and wait, and the median and the 95th percentile of the
-// first token and of the time from token to token, in seconds.
+// point is a moment of the charts: the second on the trace's clock, generated and prompt tokens a
+// second, requests that run and wait, and the median and the 95th percentile of the first token and
+// of the time from token to token, in seconds.
 type point [9]float64
 
 // history is what the charts show and what latencies are measured against. It is kept from the
@@ -67,7 +67,7 @@ func (h *history) note(now int64, s *engine.Stats) {
 	h.at, h.prompt, h.tokens = now, s.PromptTokens, s.GeneratedTokens
 }
 
-// perSecond is the rate of a counter; one that has begun anew gives 0.
+// perSecond returns the rate of a counter; one that has begun anew gives 0.
 func perSecond(now, before uint64, seconds float64) float64 {
 	if now < before || seconds <= 0 {
 		return 0
@@ -80,7 +80,7 @@ func (h *history) latency(name string, now engine.Histogram) latency {
 	return between(h.past[0].hist[name], now)
 }
 
-// latencies are those of the window until now.
+// latencies returns the latencies of the window until now.
 func (h *history) latencies(s *engine.Stats) map[string]latency {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +91,7 @@ func (h *history) latencies(s *engine.Stats) map[string]latency {
 	return out
 }
 
-// all are the points, oldest first.
+// all returns the points, oldest first.
 func (h *history) all() []point {
 	h.mu.Lock()
 	defer h.mu.Unlock()

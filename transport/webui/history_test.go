@@ -10,8 +10,8 @@ import (
 	"krater/transport/server"
 )
 
-// TestHistory: two minutes of points are kept, the rates are those between two points, and what
-// has begun anew has no negative ones.
+// TestHistory: two minutes of points are kept, the rates are those between two points, and what has
+// begun anew has no negative ones.
 func TestHistory(t *testing.T) {
 	h := newHistory(time.Second)
 	s := engine.Stats{Running: 3, Waiting: 1}

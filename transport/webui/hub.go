@@ -8,8 +8,8 @@ import (
 	"krater/scheduler/jsonlines"
 )
 
-// show notes that a viewer looks, or does not. While anybody does, the meter runs and the
-// trace notes every batch in detail.
+// show notes that a viewer looks, or does not. While anybody does, the meter runs and the trace
+// notes every batch in detail.
 func (p *Page) show(v *viewer, yes bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -96,7 +96,7 @@ type frameKey struct {
 	full  bool
 }
 
-// frame is a push as JSON: a snapshot is all there is to know, with the topology.
+// frame returns a push as JSON: a snapshot is all there is to know, with the topology.
 func (p *Page) frame(s, delta *state, key frameKey) []byte {
 	f := struct {
 		Type     string    `json:"type"`

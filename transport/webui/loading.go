@@ -17,7 +17,7 @@ type loadState struct {
 	Rate  string  `json:"rate,omitempty"`
 }
 
-// loadingState is all there is to say before the model is there.
+// loadingState returns all there is to say before the model is there.
 func (p *Page) loadingState() *state {
 	l := p.progress()
 	return &state{Verdict: &verdict{Text: l.words()}, Loading: l}
@@ -39,7 +39,7 @@ func (p *Page) progress() *loadState {
 	return l
 }
 
-// words is the sentence at the top.
+// words returns the sentence at the top.
 func (l *loadState) words() string {
 	text := "The model is loading"
 	if l.Phase != "" {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// smoothing is how long a rate takes to follow a change, so that a step of a second does
-	// not look like idleness and a burst.
+	// smoothing is how long a rate takes to follow a change, so that a step of a second does not
+	// look like idleness and a burst.
 	smoothing = time.Second
 	// window is that of latencies.
 	window = 30 * time.Second
@@ -20,8 +20,8 @@ const (
 	requestsMax = 200
 	// heatEvery is how often heat is looked at.
 	heatEvery = time.Second
-	// heatKeep is what a row that was counted before still weighs when newer ones come in, as
-	// long as heatRows are left. So fewer rows than that all weigh the same.
+	// heatKeep is what a row that was counted before still weighs when newer ones come in, as long
+	// as heatRows are left. So fewer rows than that all weigh the same.
 	heatKeep = 0.9
 	heatRows = 200
 	// hotLeast is of how many rows of a layer something is said about its experts.
@@ -188,8 +188,8 @@ func (m *meter) experts(s *engine.Stats, rate func(old, amount float64) float64)
 	return x
 }
 
-// measureShares finds where the time goes: of the newest steps while there are any, of the
-// request that ended last while nothing runs. What was found stays until there is more to say.
+// measureShares finds where the time goes: of the newest steps while there are any, of the request
+// that ended last while nothing runs. What was found stays until there is more to say.
 func (m *meter) measureShares(now int64, quiet, stepped bool) {
 	g := m.src.Trace()
 	if g == nil {
@@ -219,7 +219,7 @@ func (m *meter) measureShares(now int64, quiet, stepped bool) {
 	}
 }
 
-// between is what a histogram got from one moment to another.
+// between returns what a histogram got from one moment to another.
 func between(before, after engine.Histogram) latency {
 	l := latency{Bounds: after.Bounds, Counts: make([]uint64, len(after.Bounds)+1)}
 	var below uint64

@@ -1,6 +1,6 @@
-// Package webui is the page that shows a running pipeline: embedded files, a WebSocket
-// that pushes what changes, and downloads of the trace. Without a viewer it only notes one
-// point of the charts per second.
+// Package webui is the page that shows a running pipeline: embedded files, a WebSocket that pushes
+// what changes, and downloads of the trace. Without a viewer it only notes one point of the charts
+// per second.
 package webui
 
 import (
@@ -31,12 +31,12 @@ type Source interface {
 
 // Options are the page's settings; a zero field has its default.
 type Options struct {
-	// Owner names who sends a request: open requests can be cancelled by their owner only.
-	// nil: everybody is one owner.
+	// Owner names who sends a request: open requests can be cancelled by their owner only. nil:
+	// everybody is one owner.
 	Owner func(*http.Request) string
 	// Peer names who a limit is counted for: "" has nobody to share with. nil: the owner.
 	Peer func(*http.Request) string
-	// AllowOrigin tells if a browser page of the request's Origin may connect. nil: all.
+	// AllowOrigin reports whether a browser page of the request's Origin may connect. nil: all.
 	AllowOrigin func(*http.Request) bool
 	// Draining is closed when the server shuts down; viewers are sent away then.
 	Draining <-chan struct{}
@@ -107,9 +107,8 @@ func New(src Source, opt Options) *Page {
 	return &Page{src: src, opt: opt, past: newHistory(opt.Sample), viewers: map[*viewer]struct{}{}, recordings: api.NewShares(opt.Recordings), exports: api.NewShares(opt.Recordings)}
 }
 
-// Mount adds the page's routes: open is for what needs no key, which is files that hold no
-// data, guarded for the rest. From now on the history of the charts is kept, until Draining is
-// closed.
+// Mount adds the page's routes: open is for what needs no key, which is files that hold no data,
+// guarded for the rest. From now on the history of the charts is kept, until Draining is closed.
 func (p *Page) Mount(open, guarded func(pattern string, h http.Handler)) {
 	go p.remember()
 	open("GET /{$}", http.HandlerFunc(home))
@@ -121,7 +120,7 @@ func (p *Page) Mount(open, guarded func(pattern string, h http.Handler)) {
 	guarded("POST /trace/requests/{id}/cancel", http.HandlerFunc(p.cancel))
 }
 
-// loading is the answer while there is no trace.
+// loading returns the answer while there is no trace.
 func loading() *api.Error {
 	return &api.Error{Status: http.StatusServiceUnavailable, Type: api.TypeServer, Message: "the model is loading", RetryAfter: time.Second}
 }

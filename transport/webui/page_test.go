@@ -82,8 +82,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestSnapshotAndDeltas: first all there is, then what changed; a viewer that comes later
-// gets all of it too.
+// TestSnapshotAndDeltas: first all there is, then what changed; a viewer that comes later gets all
+// of it too.
 func TestSnapshotAndDeltas(t *testing.T) {
 	s := serve(t, Options{}, server.Options{})
 	v := s.look()
@@ -123,8 +123,8 @@ func TestSnapshotAndDeltas(t *testing.T) {
 	}
 }
 
-// TestHiddenCostsNothing: while nobody looks nothing is sent, and the trace does not note more
-// than it does by itself.
+// TestHiddenCostsNothing: while nobody looks nothing is sent, and the trace does not note more than
+// it does by itself.
 func TestHiddenCostsNothing(t *testing.T) {
 	s := serve(t, Options{}, server.Options{})
 	detailed := func() bool {
@@ -298,8 +298,8 @@ func TestPeersShareThePage(t *testing.T) {
 	}
 }
 
-// TestSlowViewers: pushes that are not read are left out and the next is whole; one that
-// reads nothing is sent away.
+// TestSlowViewers: pushes that are not read are left out and the next is whole; one that reads
+// nothing is sent away.
 func TestSlowViewers(t *testing.T) {
 	p := New(newFake(), Options{MaxSkipped: 3})
 	v := &viewer{page: p, wake: make(chan struct{}, 1)}
@@ -347,8 +347,8 @@ func TestLoadingModel(t *testing.T) {
 	v.next(func(m *message) bool { return m.Type == "snapshot" && len(m.Topology.Nodes) > 5 })
 }
 
-// TestKeysAndOwners: the key may come as a subprotocol, as browsers send it; names of
-// requests are their owner's, and so is the right to cancel them.
+// TestKeysAndOwners: the key may come as a subprotocol, as browsers send it; names of requests are
+// their owner's, and so is the right to cancel them.
 func TestKeysAndOwners(t *testing.T) {
 	const alice, bob = "alice's key", "bob's key ünï"
 	s := serve(t, Options{}, server.Options{Keys: []server.KeyHash{server.HashKey(alice), server.HashKey(bob)}})

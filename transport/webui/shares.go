@@ -7,8 +7,8 @@ import (
 	"krater/actors/trace"
 )
 
-// shares says where the time of some steps went. The sentence at the top, the line below it,
-// the boxes and the bar of the time line all show it, so they cannot differ.
+// shares says where the time of some steps went. The sentence at the top, the line below it, the
+// boxes and the bar of the time line all show it, so they cannot differ.
 type shares struct {
 	Of    string `json:"of"` // "steps", or "request"
 	ID    uint64 `json:"id,omitempty"`
@@ -18,9 +18,9 @@ type shares struct {
 	Parts []part `json:"parts"` // the largest first
 }
 
-// part is the share of the time that an actor worked while a step could not go on without it.
-// An actor's share has no work of others in it: while a pool computes the experts of a layer,
-// the time is the pool's. Steps that overlap can make the shares add up to more than 1.
+// part is the share of the time that an actor worked while a step could not go on without it. An
+// actor's share has no work of others in it: while a pool computes the experts of a layer, the time
+// is the pool's. Steps that overlap can make the shares add up to more than 1.
 type part struct {
 	Lane  string  `json:"lane"`           // the actor or device; "" for a wait
 	Wait  string  `json:"wait,omitempty"` // waitMessage or waitCopy
@@ -36,8 +36,8 @@ const (
 // span is a stretch of time, in ns.
 type span struct{ from, to int64 }
 
-// divide finds the shares of the newest of batches, at most most, from their critical paths.
-// What was before the batch before them was back (since, or 0) is no time of theirs.
+// divide finds the shares of the newest of batches, at most most, from their critical paths. What
+// was before the batch before them was back (since, or 0) is no time of theirs.
 func divide(tracks []trace.Track, batches []uint64, most int, since int64) *shares {
 	if cut := len(batches) - most; cut > 0 {
 		since = max(since, ends(tracks)[batches[cut-1]])
@@ -86,7 +86,7 @@ func divide(tracks []trace.Track, batches []uint64, most int, since int64) *shar
 	return s
 }
 
-// length is the length of the union of spans, which it sorts.
+// length returns the length of the union of spans, which it sorts.
 func length(spans []span) (sum int64) {
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.from, b.from) })
 	until := int64(0)
@@ -116,8 +116,8 @@ func ends(tracks []trace.Track) map[uint64]int64 {
 	return at
 }
 
-// inDetail leaves those of batches whose layers were noted, where only a sample was: the time
-// of the pools would count as the layers' in the others.
+// inDetail leaves those of batches whose layers were noted, where only a sample was: the time of
+// the pools would count as the layers' in the others.
 func inDetail(tracks []trace.Track, batches []uint64) []uint64 {
 	sampled, detailed := false, map[uint64]bool{}
 	for t := range tracks {
@@ -143,7 +143,7 @@ const (
 	liveEvery = int64(1e9)
 )
 
-// liveShares are those of the newest steps.
+// liveShares returns the shares of the newest steps.
 func liveShares(g *trace.Registry, now int64, most int) *shares {
 	tracks, since := g.Steps(liveSteps, most)
 	batches, at := trace.Whole(tracks), ends(tracks)
@@ -154,7 +154,7 @@ func liveShares(g *trace.Registry, now int64, most int) *shares {
 	return divide(tracks, batches, n, since)
 }
 
-// requestShares are those of the newest steps of a request, nil where none is kept.
+// requestShares returns the shares of the newest steps of a request; nil if none is kept.
 func requestShares(g *trace.Registry, id uint64, most int) *shares {
 	return divideRequest(g, id, g.Request(id, most))
 }

@@ -46,8 +46,8 @@ func TestSharesOfPools(t *testing.T) {
 	}
 }
 
-// TestSharesOverlap: of steps that overlap, the actor that is always at work has all of the
-// time, wherever the others are.
+// TestSharesOverlap: of steps that overlap, the actor that is always at work has all of the time,
+// wherever the others are.
 func TestSharesOverlap(t *testing.T) {
 	r := trace.NewRegistry(64)
 	note := func(lane string, batch uint64, from, to int64) {

@@ -21,8 +21,8 @@ type state struct {
 	Loading  *loadState         `json:"loading,omitempty"` // of a model that is not there yet
 }
 
-// load is what an actor has to do: messages that wait for it, messages a second, the share
-// of the time it works, the mean wait in seconds, bytes a second.
+// load is what an actor has to do: messages that wait for it, messages a second, the share of the
+// time it works, the mean wait in seconds, bytes a second.
 type load [5]float64
 
 // The fields of a load.
@@ -79,8 +79,8 @@ type heat struct {
 	TopK    int    `json:"top_k"`
 	Rows    uint64 `json:"rows"`  // of a layer, counted since the start
 	Least   uint64 `json:"least"` // rows before which nothing is said of a layer's experts
-	// Levels [layers][experts] as base64: 32 is what an even router would give, 255 eight
-	// times as much or more.
+	// Levels [layers][experts] as base64: 32 is what an even router would give, 255 eight times as
+	// much or more.
 	Levels   []byte `json:"levels"`
 	Resident []byte `json:"resident,omitempty"` // [layers][experts] 1: on the rank
 	Hot      []hot  `json:"hot"`
@@ -118,7 +118,7 @@ type verdict struct {
 	Node string `json:"node"` // that it is about, or ""
 }
 
-// since is what has changed from before to s.
+// since returns what has changed from before to s.
 func (s *state) since(before *state) *state {
 	if before == nil || before.Flow == nil { // nothing, or a model that was loading
 		return s
@@ -157,7 +157,7 @@ func (s *state) since(before *state) *state {
 	return &d
 }
 
-// as is the state for one viewer: names of what others sent are left out.
+// as returns the state for one viewer: names of what others sent are left out.
 func (s *state) as(owner string) *state {
 	if s.Requests == nil {
 		return s

@@ -1,5 +1,5 @@
-// Package client holds the official Go client against a running server, whose
-// address is in KRATER_URL.
+// Package client holds the official Go client against a running server, whose address is in
+// KRATER_URL.
 package client
 
 import (

@@ -164,8 +164,8 @@ func fit(o *model.Options, context int) (skipped []string, err error) {
 	return skipped, nil
 }
 
-// readBytes is the amount of memory for plain reads: more than the caches hold, if there is enough
-// memory.
+// readBytes returns the amount of memory for plain reads: more than the caches hold, if there is
+// enough memory.
 func readBytes(e *console.Env) int {
 	const most = 800 << 20
 	if free := e.Here().Available(); free > 0 {

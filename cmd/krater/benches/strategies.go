@@ -268,7 +268,7 @@ type strategiesBench struct {
 	room int64 // memory of the rank
 }
 
-// host is the CPU.
+// host returns the CPU.
 func (b *strategiesBench) host() offload.Host {
 	if b.sim != nil {
 		return b.sim
@@ -428,8 +428,8 @@ func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err 
 	return r, err
 }
 
-// tries is the number of measurements: the first one finds caches as they were before, and real
-// times are noisy.
+// tries returns the number of measurements: the first one finds caches as they were before, and
+// real times are noisy.
 func (b *strategiesBench) tries() int {
 	if b.sim == nil {
 		return 4

@@ -38,7 +38,7 @@ func (r *StrategiesReport) text(w io.Writer) error {
 	return nil
 }
 
-// tables are the results by budget.
+// tables returns the results by budget.
 func (r *StrategiesReport) tables() (list []stat.Table) {
 	for i, x := range r.Strategies {
 		if i == 0 || x.Budget != r.Strategies[i-1].Budget {

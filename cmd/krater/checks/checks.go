@@ -212,7 +212,7 @@ func checkGPUs(m *machine.Machine) []Check {
 	return list
 }
 
-// checkNoGPU is the check for a machine whose bus shows no GPU. missing is what --device cuda
+// checkNoGPU returns the check for a machine whose bus shows no GPU. missing is what --device cuda
 // lacks.
 func checkNoGPU(missing error) Check {
 	c := Check{Name: "GPU", OK: true, Value: "none", Recommended: "none needed: this build computes on the CPU"}
@@ -235,7 +235,7 @@ func Warn(log zerolog.Logger, list []Check) {
 	}
 }
 
-// CheckFiles is the check of the model's files, as doctor shows it.
+// CheckFiles returns the check of the model's files, as doctor shows it.
 func CheckFiles(s *source.Source, cfg *model.Config) Check {
 	c := Check{Name: "model files", OK: true, Value: "whole", Recommended: "complete files that match each other"}
 	if !s.HasWeights() && s.Dir != "" {

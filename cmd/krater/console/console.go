@@ -54,7 +54,7 @@ var (
 // ProgressEvery is the time between two lines about long work if there is no bar.
 const ProgressEvery = 5 * time.Second
 
-// Shown is the progress of the command, on standard error.
+// Shown returns the progress of the command, on standard error.
 func (e *Env) Shown() *term.Progress {
 	if e.Progress == nil {
 		e.Progress = term.NewProgress(e.Err, ProgressEvery, func(s term.State) { fmt.Fprintln(e.Err, "krater:", s) })

@@ -1,11 +1,10 @@
-// Package amx says whether the tile unit of Intel's processors (AMX, from
-// Sapphire Rapids on) can be used, and holds what its kernels (qtile, btile)
-// share.
+// Package amx reports whether the tile unit of Intel's processors (AMX, from Sapphire Rapids on)
+// can be used, and holds what its kernels (qtile, btile) share.
 //
-// Tile registers belong to the thread of the operating system. A goroutine may
-// move to another thread whenever Go preempts it, but Go does not preempt
-// assembly: a routine that configures, computes and releases in one call needs no
-// lock. The first tile instruction of a thread traps once (some 20 us).
+// Tile registers belong to the thread of the operating system. A goroutine may move to another
+// thread whenever Go preempts it, but Go does not preempt assembly: a routine that configures,
+// computes and releases in one call needs no lock. The first tile instruction of a thread traps
+// once (some 20 us).
 package amx
 
 // EnvAMX is the environment variable that keeps the unit unused when it is "off".
@@ -23,7 +22,7 @@ const (
 // Config is what LDTILECFG reads.
 type Config [64]byte
 
-// NewConfig is the only palette there is, with all tiles unused.
+// NewConfig returns the only palette there is, with all tiles unused.
 func NewConfig() Config { return Config{0: 1} }
 
 // Set gives tile t so many rows of so many bytes.

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The bytes of a configuration are laid down by the processor: palette, start
-// row, 14 bytes of nothing, 16-bit row lengths, then rows.
+// The bytes of a configuration are laid down by the processor: palette, start row, 14 bytes of
+// nothing, 16-bit row lengths, then rows.
 func TestConfig(t *testing.T) {
 	c := NewConfig()
 	c.Set(0, 12, 64)
@@ -17,8 +17,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// CI says whether its machine has the unit: a probe that failed silently would
-// make every test of it pass by skipping.
+// CI reports whether its machine has the unit: a probe that failed silently would make every test
+// of it pass by skipping.
 func TestExpectedUnit(t *testing.T) {
 	if os.Getenv("KRATER_EXPECT_AMX") == "" {
 		t.Skip("KRATER_EXPECT_AMX is not set")

@@ -12,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enable asks the kernel for the tile registers, once for the whole process. It
-// refuses when some thread has too small an alternate signal stack; Go's are large
-// enough.
+// enable asks the kernel for the tile registers, once for the whole process. It refuses when some
+// thread has too small an alternate signal stack; Go's are large enough.
 var enable = sync.OnceValue(func() error {
 	if os.Getenv(EnvAMX) == "off" {
 		return errors.New(EnvAMX + " is off")

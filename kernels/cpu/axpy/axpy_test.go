@@ -20,8 +20,8 @@ func TestTileLayout(t *testing.T) {
 	}
 }
 
-// accumulate runs rows x n x width from seeded data in calls of cut rows and
-// gives the result rows in natural order.
+// accumulate runs rows x n x width from seeded data in calls of cut rows and gives the result rows
+// in natural order.
 func accumulate(fs *Funcs, bf16 bool, seed uint64, rows, n, width, cut int) (got [][]float32, err error) {
 	r := kerneltest.Rand(seed)
 	gap, misalign := int(seed%3), int(seed%16)

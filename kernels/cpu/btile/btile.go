@@ -1,12 +1,11 @@
-// Package btile multiplies rows of float32 activations with BF16 weights, as they
-// lie in a matrix, on the tile unit (package amx).
+// Package btile multiplies rows of float32 activations with BF16 weights, as they lie in a matrix,
+// on the tile unit (package amx).
 //
-// The unit multiplies BF16 only, so an activation is the sum of two such numbers,
-// its upper and its lower bits, each multiplied: 16 bits of 24 count. The unit adds
-// in an order of its own, and takes denormal numbers for zero. Results therefore
-// differ from those of package dot by roundings, but a result has the same bits for
-// every number of tokens in a call. A row of activations that is not finite (or
-// within half a BF16 step of it) gives NaN.
+// The unit multiplies BF16 only, so an activation is the sum of two such numbers, its upper and its
+// lower bits, each multiplied: 16 bits of 24 count. The unit adds in an order of its own, and takes
+// denormal numbers for zero. Results therefore differ from those of package dot by roundings, but a
+// result has the same bits for every number of tokens in a call. A row of activations that is not
+// finite (or within half a BF16 step of it) gives NaN.
 package btile
 
 import (
@@ -67,15 +66,15 @@ func newConfig(tokenBytes int) *amx.Config {
 	return &c
 }
 
-// Can reports whether a matrix [n, k] of BF16 has something for the unit; the last
-// n % WeightRows rows are not for it.
+// Can reports whether a matrix [n, k] of BF16 has something for the unit; the last n % WeightRows
+// rows are not for it.
 func Can(n, k int) bool { return k%Columns == 0 && n >= WeightRows }
 
-// tiles is the number of tiles of tokens.
+// tiles returns the number of tiles of tokens.
 func tiles(tokens int) int { return (tokens + amx.Rows - 1) / amx.Rows }
 
-// Pack packs tokens rows of k values, which follow one another stride values apart
-// in packed order (package convert), to dst, aligned to 64 bytes.
+// Pack packs tokens rows of k values, which follow one another stride values apart in packed order
+// (package convert), to dst, aligned to 64 bytes.
 func Pack(b *Block, dst, x *float32, stride, tokens, k int) {
 	if tokens == 1 {
 		packToken(x, dst, k/Columns)
@@ -97,9 +96,9 @@ func Pack(b *Block, dst, x *float32, stride, tokens, k int) {
 // Products is the float32 values of scratch of a Tile.
 const Products = amx.Rows * amx.Rows
 
-// Multiply writes out[t][n] = x[t] . w[n] for tokens packed tokens of k columns and
-// 32*blocks weight rows, which begin wStride bytes apart. outStride is in values.
-// Scratch of Products values is aligned to 64 bytes.
+// Multiply writes out[t][n] = x[t] . w[n] for tokens packed tokens of k columns and 32*blocks
+// weight rows, which begin wStride bytes apart. outStride is in values. Scratch of Products values
+// is aligned to 64 bytes.
 func Multiply(t *Tile, out *float32, outStride int, packed *float32, tokens, k int, w unsafe.Pointer, wStride, blocks int, scratch *float32) {
 	*t = Tile{
 		config: full, x: unsafe.Pointer(packed), w: w, out: out, products: scratch,

@@ -62,7 +62,7 @@ func (p *problem) pack() {
 	}
 }
 
-// run gives the results of tokens [from, to), in guarded memory.
+// run returns the results of tokens [from, to), in guarded memory.
 func (p *problem) run(t *testing.T, from, to int) []float32 {
 	t.Helper()
 	m := to - from
@@ -93,8 +93,8 @@ func (p *problem) run(t *testing.T, from, to int) []float32 {
 	return got
 }
 
-// check compares with exact sums. An activation is short of its last bits by up to
-// 2^-16, and k multiply-adds round.
+// check compares with exact sums. An activation is short of its last bits by up to 2^-16, and k
+// multiply-adds round.
 func (p *problem) check(got []float32) error {
 	for i := range p.m {
 		for n := range p.n {
@@ -214,8 +214,8 @@ func BenchmarkMultiply(b *testing.B) {
 	}
 }
 
-// packedSize is the float32 values that tokens <= MostTokens tokens of k columns
-// take when packed.
+// packedSize returns the float32 values that tokens <= MostTokens tokens of k columns take when
+// packed.
 func packedSize(tokens, k int) int {
 	if tokens == 1 {
 		return k

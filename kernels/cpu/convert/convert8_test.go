@@ -14,7 +14,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// notNaN are the float8 codes that a cache may hold.
+// notNaN returns the float8 codes that a cache may hold.
 func notNaN(code int) uint8 {
 	if code&0x7f == 0x7f {
 		return uint8(code - 1)

@@ -32,8 +32,8 @@ const (
 	f8Magic  = float32(1 << (23 - 9)) // its last bit is 2^-9, the smallest float8
 )
 
-// narrowF8 rounds a normal number by adding half of what is cut and its lowest bit,
-// a subnormal one by adding 2^14.
+// narrowF8 rounds a normal number by adding half of what is cut and its lowest bit, a subnormal one
+// by adding 2^14.
 func narrowF8(x float32) uint8 {
 	bits := math.Float32bits(x)
 	if x != x {

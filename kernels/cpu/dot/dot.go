@@ -1,10 +1,10 @@
-// Package dot has the inner tiles of every matrix product: up to four rows of
-// activations against consecutive rows of weights as they lie in the file.
+// Package dot has the inner tiles of every matrix product: up to four rows of activations against
+// consecutive rows of weights as they lie in the file.
 //
-// Batch invariance is made here: whatever the shape of a tile, the product of
-// one row and one weight row is a single vector accumulator that walks K in
-// one fixed order, one fixed sum of its lanes, one fixed tail. So a result has
-// the same bits in every tile shape; nobody may split K above this package.
+// Batch invariance is made here: whatever the shape of a tile, the product of one row and one
+// weight row is a single vector accumulator that walks K in one fixed order, one fixed sum of its
+// lanes, one fixed tail. So a result has the same bits in every tile shape; nobody may split K
+// above this package.
 package dot
 
 import (
@@ -16,11 +16,11 @@ import (
 // Rows is the most rows of activations a tile takes.
 const Rows = 4
 
-// Tile is one call: Out[m][n] = X[m] . W[n] for n < N. It lives in the
-// caller's scratch so that a call allocates nothing.
+// Tile is one call: Out[m][n] = X[m] . W[n] for n < N. It lives in the caller's scratch so that a
+// call allocates nothing.
 type Tile struct {
-	// X are rows of K values: natural order for F32 weights; packed order
-	// (package convert), padded with zeros, for BF16 weights.
+	// X are rows of K values: natural order for F32 weights; packed order (package convert), padded
+	// with zeros, for BF16 weights.
 	X [Rows]*float32
 	// Out are rows of N results.
 	Out [Rows]*float32
@@ -31,14 +31,13 @@ type Tile struct {
 	K, N   int
 }
 
-// Funcs are the tiles of one level, indexed by the number of rows (1..Rows;
-// element 0 is nil).
+// Funcs are the tiles of one level, indexed by the number of rows (1..Rows; element 0 is nil).
 type Funcs struct {
 	F32  [Rows + 1]func(*Tile)
 	BF16 [Rows + 1]func(*Tile)
 }
 
-// At gives the tiles of a level that Resolve has accepted.
+// At returns the tiles of a level that Resolve has accepted.
 func At(l level.Level) *Funcs {
 	if f := vector(l); f != nil {
 		return f

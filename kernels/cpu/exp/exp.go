@@ -1,5 +1,5 @@
-// Package exp has the kernels around the exponential function: the passes of
-// softmax, the logistic function and SwiGLU's silu(gate) * up.
+// Package exp has the kernels around the exponential function: the passes of softmax, the logistic
+// function and SwiGLU's silu(gate) * up.
 package exp
 
 import "krater/kernels/cpu/level"
@@ -16,7 +16,7 @@ type Funcs struct {
 	SiluMul func(dst, gate, up *float32, n int)
 }
 
-// At gives the kernels of a level that Resolve has accepted.
+// At returns the kernels of a level that Resolve has accepted.
 func At(l level.Level) *Funcs {
 	if f := vector(l); f != nil {
 		return f

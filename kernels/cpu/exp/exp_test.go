@@ -57,8 +57,8 @@ func TestExpSum(t *testing.T) {
 	})
 }
 
-// within is the documented accuracy: 2 units in the last place, counted
-// at the result (so a subnormal result may be off by two steps).
+// within returns the documented accuracy: 2 units in the last place, counted at the result (so a
+// subnormal result may be off by two steps).
 func within(want []float32) kerneltest.Tolerance {
 	return kerneltest.Relative(want, 2, 2*math.SmallestNonzeroFloat32)
 }

@@ -1,6 +1,6 @@
-// Package level says which vector instructions the kernels may use. The
-// machine is probed once; KRATER_CPU_LEVEL lowers the choice. Without assembly
-// (tag purego, or another architecture than amd64) only Pure exists.
+// Package level says which vector instructions the kernels may use. The machine is probed once;
+// KRATER_CPU_LEVEL lowers the choice. Without assembly (tag purego, or another architecture than
+// amd64) only Pure exists.
 package level
 
 import (
@@ -22,7 +22,7 @@ const (
 	AVX512              // AVX-512 F, BW, DQ and VL, 512 bits
 )
 
-// Features are what a processor must have to run a level.
+// Features returns what a processor must have to run a level.
 func (l Level) Features() []cpuid.FeatureID {
 	all := []cpuid.FeatureID{
 		cpuid.AVX2, cpuid.FMA3, cpuid.BMI2, cpuid.F16C,
@@ -40,7 +40,7 @@ func (l Level) Features() []cpuid.FeatureID {
 // EnvLevel is the environment variable that lowers the level.
 const EnvLevel = "KRATER_CPU_LEVEL"
 
-// String is the name Parse takes.
+// String returns the name Parse takes.
 func (l Level) String() string {
 	switch l {
 	case Auto:
@@ -55,7 +55,7 @@ func (l Level) String() string {
 	return fmt.Sprintf("Level(%d)", uint8(l))
 }
 
-// Parse is the inverse of String; the empty string is Auto.
+// Parse returns the inverse of String; the empty string is Auto.
 func Parse(name string) (Level, error) {
 	if name == "" {
 		return Auto, nil
@@ -75,7 +75,7 @@ var state struct {
 	active Level // Auto: not yet chosen
 }
 
-// Best is the highest level this machine and this build can run.
+// Best returns the highest level this machine and this build can run.
 func Best() Level {
 	state.Lock()
 	defer state.Unlock()
@@ -89,7 +89,8 @@ func best() Level {
 	return state.best
 }
 
-// Active is the level to use: the best one, unless the environment lowers it. An unknown or unavailable value of the environment is an error.
+// Active returns the level to use: the best one, unless the environment lowers it. An unknown or
+// unavailable value of the environment is an error.
 func Active() (Level, error) {
 	state.Lock()
 	defer state.Unlock()
@@ -121,15 +122,14 @@ func Resolve(l Level) (Level, error) {
 	return l, nil
 }
 
-// VNNI reports whether this machine has the integer dot products of AVX-512
-// (VPDPBUSD). It is a property of level AVX512, not a level: without it only the
-// integer kernels fall back to AVX2.
+// VNNI reports whether this machine has the integer dot products of AVX-512 (VPDPBUSD). It is a
+// property of level AVX512, not a level: without it only the integer kernels fall back to AVX2.
 func VNNI() bool { return !withoutVNNI.Load() && vnni() }
 
 var withoutVNNI atomic.Bool
 
-// WithoutVNNI makes the machine one without VNNI for devices made from now on and
-// returns a function that restores what was before. Meant for tests.
+// WithoutVNNI makes the machine one without VNNI for devices made from now on and returns a
+// function that restores what was before. Meant for tests.
 func WithoutVNNI() (restore func()) {
 	before := withoutVNNI.Swap(true)
 	return func() { withoutVNNI.Store(before) }

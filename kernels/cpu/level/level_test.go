@@ -47,8 +47,8 @@ func TestUnavailableLevelIsRefused(t *testing.T) {
 	}
 }
 
-// CI says which level its machine has; a probe that failed silently would make
-// everything slow and every test pass.
+// CI says which level its machine has; a probe that failed silently would make everything slow and
+// every test pass.
 func TestExpectedLevel(t *testing.T) {
 	name := os.Getenv("KRATER_EXPECT_LEVEL")
 	if name == "" {

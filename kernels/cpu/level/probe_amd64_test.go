@@ -9,8 +9,8 @@ import (
 	"github.com/klauspost/cpuid/v2"
 )
 
-// A level needs every one of its features: a processor (or an operating system
-// that does not save wide registers) that lacks one gets the next lower level.
+// A level needs every one of its features: a processor (or an operating system that does not save
+// wide registers) that lacks one gets the next lower level.
 func TestChooseByFeatures(t *testing.T) {
 	narrow := []cpuid.FeatureID{cpuid.AVX2, cpuid.FMA3, cpuid.BMI2, cpuid.F16C}
 	wide := append(slices.Clone(narrow), cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL)

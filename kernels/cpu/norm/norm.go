@@ -1,6 +1,5 @@
-// Package norm has the two passes of RMSNorm (arXiv 1910.07467): the sum of
-// squares of a row, and the scaled product with the weights. The lanes of a sum
-// depend on the row's length only.
+// Package norm has the two passes of RMSNorm (arXiv 1910.07467): the sum of squares of a row, and
+// the scaled product with the weights. The lanes of a sum depend on the row's length only.
 package norm
 
 import "krater/kernels/cpu/level"
@@ -17,7 +16,7 @@ type Funcs struct {
 	MulBF16 func(out, x *float32, w *uint16, n int, scale float32)
 }
 
-// At gives the kernels of a level that Resolve has accepted.
+// At returns the kernels of a level that Resolve has accepted.
 func At(l level.Level) *Funcs {
 	if f := vector(l); f != nil {
 		return f

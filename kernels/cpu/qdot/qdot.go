@@ -2,10 +2,9 @@
 // eight rows of INT8 activations against consecutive tiles of INT4 or INT8 weights in
 // the CPU's layout (package tensor), read in place.
 //
-// What a result is, is laid down to the bit in kernels/device (MatMulQ): exact
-// integer sums within a group, groups added in rising order by one fused
-// multiply-add each. So every level and every number of rows gives the same
-// bits, and nobody above may divide K.
+// What a result is, is laid down to the bit in kernels/device (MatMulQ): exact integer sums within
+// a group, groups added in rising order by one fused multiply-add each. So every level and every
+// number of rows gives the same bits, and nobody above may divide K.
 package qdot
 
 import (
@@ -18,8 +17,8 @@ import (
 // Rows is the most rows of activations a tile can take; see Funcs.Most.
 const Rows = 8
 
-// Tile is one call: Out[m][n] = X[m] . W[n] for the 16*Tiles weight rows n. It
-// lives in the caller's scratch so that a call allocates nothing.
+// Tile is one call: Out[m][n] = X[m] . W[n] for the 16*Tiles weight rows n. It lives in the
+// caller's scratch so that a call allocates nothing.
 type Tile struct {
 	X     [Rows]*int8    // rows of K values
 	Scale [Rows]*float32 // a scale for each group of X
@@ -27,11 +26,11 @@ type Tile struct {
 	Out   [Rows]*float32 // rows of 16*Tiles results; no two overlap
 	// W is the first weight tile, S its scales (bfloat16); the others follow.
 	W, S unsafe.Pointer
-	// K is the padded number of columns; Steps are the blocks of 32 in a group,
-	// and divide K/32. Tiles >= 1.
+	// K is the padded number of columns; Steps are the blocks of 32 in a group, and divide K/32.
+	// Tiles >= 1.
 	K, Steps, Tiles int
-	// Ahead is how many bytes before their use weights are asked for, 0 for not at
-	// all. Tiles of more than six rows have a distance of their own.
+	// Ahead is how many bytes before their use weights are asked for, 0 for not at all. Tiles of
+	// more than six rows have a distance of their own.
 	Ahead int
 }
 
@@ -44,8 +43,8 @@ type Funcs struct {
 	Most int
 }
 
-// At gives the tiles of a level that Resolve has accepted. Level AVX512 has its
-// own only where the processor has VNNI.
+// At returns the tiles of a level that Resolve has accepted. Level AVX512 has its own only where
+// the processor has VNNI.
 func At(l level.Level) *Funcs {
 	if l == level.AVX512 && !level.VNNI() {
 		l = level.AVX2

@@ -128,8 +128,8 @@ func TestTiles(t *testing.T) {
 	})
 }
 
-// Every level has tiles for every number of rows it says, on a processor without
-// VNNI too, and they give the same bits.
+// Every level has tiles for every number of rows it says, on a processor without VNNI too, and they
+// give the same bits.
 func TestTilesWithoutVNNI(t *testing.T) {
 	defer level.WithoutVNNI()()
 	for _, l := range level.Available() {
@@ -152,8 +152,8 @@ func TestTilesWithoutVNNI(t *testing.T) {
 	}
 }
 
-// The largest sums there can be, where 16-bit arithmetic would saturate and a
-// group of 65536 columns comes near the limits of 32 bits.
+// The largest sums there can be, where 16-bit arithmetic would saturate and a group of 65536
+// columns comes near the limits of 32 bits.
 func TestTilesOfExtremes(t *testing.T) {
 	variants(t, func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int) {
 		lo, hi := e.Range()

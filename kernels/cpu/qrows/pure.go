@@ -24,8 +24,8 @@ func pureQuantize(x *float32, q *int8, scale *float32, bias *int32, groups, step
 // leastTop: groups of less are zero; see device.
 const leastTop = 0x1p-100
 
-// group quantises one group. Magnitudes are compared as integers, sign cleared:
-// they rise with their bits, infinity and NaN above all.
+// group quantises one group. Magnitudes are compared as integers, sign cleared: they rise with
+// their bits, infinity and NaN above all.
 func group(q []int8, x []float32) (scale float32, sum int32) {
 	var bits uint32
 	for _, v := range x {

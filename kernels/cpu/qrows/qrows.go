@@ -1,7 +1,6 @@
-// Package qrows quantises rows of activations to INT8, alone or together with
-// SwiGLU's silu(gate) * up. What it computes is laid down to the bit in
-// kernels/device (QuantizeRows); only the logistic function differs between
-// levels, by roundings.
+// Package qrows quantises rows of activations to INT8, alone or together with SwiGLU's silu(gate) *
+// up. What it computes is laid down to the bit in kernels/device (QuantizeRows); only the logistic
+// function differs between levels, by roundings.
 package qrows
 
 import "krater/kernels/cpu/level"
@@ -9,8 +8,7 @@ import "krater/kernels/cpu/level"
 // Block is what rows and groups are multiples of.
 const Block = 32
 
-// Funcs are the kernels of one level. A row has groups >= 1 groups of 32*steps
-// values, steps >= 1.
+// Funcs are the kernels of one level. A row has groups >= 1 groups of 32*steps values, steps >= 1.
 type Funcs struct {
 	// Quantize writes the integers of x, one scale and one bias a group.
 	Quantize func(x *float32, q *int8, scale *float32, bias *int32, groups, steps int)
@@ -18,7 +16,7 @@ type Funcs struct {
 	SiluQuantize func(gate, up *float32, q *int8, scale *float32, bias *int32, groups, steps int)
 }
 
-// At gives the kernels of a level that Resolve has accepted.
+// At returns the kernels of a level that Resolve has accepted.
 func At(l level.Level) *Funcs {
 	if f := vector(l); f != nil {
 		return f

@@ -17,8 +17,8 @@ import (
 const (
 	// Columns is what a step of the unit takes; groups are multiples of it.
 	Columns = 64
-	// MostGroup bounds the scratch. Unpacked weights of a group up to sliceColumns stay
-	// in the first-level cache, of larger ones in the second-level cache.
+	// MostGroup bounds the scratch. Unpacked weights of a group up to sliceColumns stay in the
+	// first-level cache, of larger ones in the second-level cache.
 	MostGroup = 4096
 	// BlockTokens is the most tokens of a block: two tiles.
 	BlockTokens = 32
@@ -82,8 +82,8 @@ func (c *carver) take(n int) unsafe.Pointer {
 	return p
 }
 
-// Tokens is some tokens, packed for the unit: written by Pack, then read by any
-// number of Works at once. It lives in the caller's scratch.
+// Tokens is some tokens, packed for the unit: written by Pack, then read by any number of Works at
+// once. It lives in the caller's scratch.
 type Tokens struct {
 	k, group, groups int
 	blocks, rows     int // rows: tokens of a tile, 4, 8, 12 or 16
@@ -91,16 +91,15 @@ type Tokens struct {
 	scale            *float32
 }
 
-// TokensScratch is the float32 values that m tokens of k columns in groups take.
+// TokensScratch returns the float32 values that m tokens of k columns in groups take.
 func TokensScratch(m, k, group int) int {
 	n := (m + BlockTokens - 1) / BlockTokens * BlockTokens
 	return n*k/4 + n*(k/group) + 2*pad
 }
 
-// Begin prepares for m <= MostTokens tokens of k columns (a multiple of 64) in
-// groups that Can be, with scratch of TokensScratch values aligned to 64 bytes.
-// Rows are as few as the tokens allow, since the unit's time goes with them: 48
-// tokens are two blocks of 24.
+// Begin prepares for m <= MostTokens tokens of k columns (a multiple of 64) in groups that Can be,
+// with scratch of TokensScratch values aligned to 64 bytes. Rows are as few as the tokens allow,
+// since the unit's time goes with them: 48 tokens are two blocks of 24.
 func (t *Tokens) Begin(m, k, group int, scratch *float32) {
 	blocks := (m + BlockTokens - 1) / BlockTokens
 	rows := (m + 2*blocks - 1) / (2 * blocks)
@@ -115,8 +114,8 @@ func (t *Tokens) place(i int) (block, tile, row int) {
 	return i / (2 * t.rows), i / t.rows % 2, i % t.rows
 }
 
-// Pack packs token i: k values and a scale a group. Different tokens may be packed
-// by several goroutines at once.
+// Pack packs token i: k values and a scale a group. Different tokens may be packed by several
+// goroutines at once.
 func (t *Tokens) Pack(i int, q *int8, scale *float32) {
 	block, tile, row := t.place(i)
 	to := unsafe.Add(unsafe.Pointer(t.a), block*BlockTokens*t.k+(tile*tileRows+row)*Columns)
@@ -129,7 +128,7 @@ func (t *Tokens) Pack(i int, q *int8, scale *float32) {
 	}
 }
 
-// Scratch is the float32 values a Work needs for groups of so many columns.
+// Scratch returns the float32 values a Work needs for groups of so many columns.
 func Scratch(group int) int {
 	return WeightRows*max(sliceColumns, group)/4 + 4*tileRows*tileRows*(1+MostBlocks) + 3*pad
 }
@@ -142,8 +141,7 @@ type Work struct {
 	tokens *Tokens
 }
 
-// Begin prepares for tokens, with scratch of Scratch(group) values aligned to 64
-// bytes.
+// Begin prepares for tokens, with scratch of Scratch(group) values aligned to 64 bytes.
 func (w *Work) Begin(t *Tokens, scratch *float32) {
 	w.tokens = t
 	w.config = amx.NewConfig()

@@ -134,8 +134,7 @@ func TestMultiply(t *testing.T) {
 	}
 }
 
-// Goroutines that move between threads, with collections in between, keep their
-// tiles apart.
+// Goroutines that move between threads, with collections in between, keep their tiles apart.
 func TestMultiplyUnderPreemption(t *testing.T) {
 	available(t)
 	var all sync.WaitGroup

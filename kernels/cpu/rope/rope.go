@@ -3,9 +3,9 @@ package rope
 
 import "krater/kernels/cpu/level"
 
-// Funcs are the kernels of one level. Both turn, in every one of heads heads
-// that start stride elements apart at x, the first dim elements (dim even) by
-// the angles of table: dim/2 pairs (cos, sin).
+// Funcs are the kernels of one level. Both turn, in every one of heads heads that start stride
+// elements apart at x, the first dim elements (dim even) by the angles of table: dim/2 pairs (cos,
+// sin).
 type Funcs struct {
 	// Pairs turns (0,1), (2,3), ...
 	Pairs func(x, table *float32, heads, stride, dim int)
@@ -13,7 +13,7 @@ type Funcs struct {
 	Halves func(x, table *float32, heads, stride, dim int)
 }
 
-// At gives the kernels of a level that Resolve has accepted.
+// At returns the kernels of a level that Resolve has accepted.
 func At(l level.Level) *Funcs {
 	if f := vector(l); f != nil {
 		return f

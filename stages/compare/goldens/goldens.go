@@ -1,5 +1,5 @@
-// Package goldens finds the golden models under testdata/goldens for the tests of every
-// package, and picks the settings to run them with.
+// Package goldens finds the golden models under testdata/goldens for the tests of every package,
+// and picks the settings to run them with.
 package goldens
 
 import (
@@ -20,9 +20,8 @@ type Folder struct {
 	Missing string
 }
 
-// All gives every folder, by name. A folder that unsupported.txt does not name is one
-// that runs. The list fails the test where it names a folder that is not there or that has
-// become supported.
+// All returns every folder, by name. A folder that unsupported.txt does not name is one that runs.
+// The list fails the test where it names a folder that is not there or that has become supported.
 func All(t testing.TB) []Folder {
 	t.Helper()
 	all, err := read(root(t))
@@ -32,7 +31,7 @@ func All(t testing.TB) []Folder {
 	return all
 }
 
-// Names are the folders that run.
+// Names returns the folders that run.
 func Names(t testing.TB) []string {
 	t.Helper()
 	var names []string
@@ -44,8 +43,7 @@ func Names(t testing.TB) []string {
 	return names
 }
 
-// Each runs a subtest for every folder; those that the engine cannot run yet are skipped,
-// by name.
+// Each runs a subtest for every folder; those that the engine cannot run yet are skipped, by name.
 func Each(t *testing.T, run func(t *testing.T, f Folder)) {
 	t.Helper()
 	for _, f := range All(t) {
@@ -122,9 +120,9 @@ func read(root string) ([]Folder, error) {
 // (KRATER_GOLDENS=all), not a small set with each value at least once.
 func Everything() bool { return os.Getenv("KRATER_GOLDENS") == "all" }
 
-// Settings gives combinations of settings that have counts values each: [i] is the value
-// of setting i, from 0. It gives all of them with Everything, otherwise as few as have
-// each value of each setting at least once.
+// Settings gives combinations of settings that have counts values each: [i] is the value of setting
+// i, from 0. It gives all of them with Everything, otherwise as few as have each value of each
+// setting at least once.
 func Settings(counts ...int) [][]int {
 	n, all := 0, Everything()
 	if all {

@@ -13,7 +13,7 @@ type split struct {
 	change func(*oracle.Spec)
 }
 
-// splits are the head counts that the tensors of grouped-query attention allow beside the
+// splits returns the head counts that the tensors of grouped-query attention allow beside the
 // config's. (In latent attention the shared rotated key fixes the size of a head.)
 func (l *layer) splits() []split {
 	if l.KVHeads == 0 {
@@ -36,7 +36,7 @@ func (l *layer) splits() []split {
 	return list
 }
 
-// put is the layer with values in the place of what it has, and with other sizes.
+// put returns the layer with values in the place of what it has, and with other sizes.
 func (l *layer) put(change func(*oracle.Spec), values map[string][]float64) *layer {
 	return &layer{l.Resized(change, values), l.c}
 }

@@ -32,7 +32,7 @@ func newLayer(c *Case) (*layer, error) {
 	return l, err
 }
 
-// path is the operators up to op that the reference has not been found to agree in.
+// path returns the operators up to op that the reference has not been found to agree in.
 func (l *layer) path(op string) ([]string, error) {
 	end := slices.Index(l.Order, op)
 	if end < 0 {
@@ -54,7 +54,7 @@ func (l *layer) path(op string) ([]string, error) {
 	}), nil
 }
 
-// prefix is the rows of the tokens that are looked at.
+// prefix returns the rows of the tokens that are looked at.
 func (l *layer) prefix(op string, v []float32) []float64 {
 	all, t := len(l.c.IDs), l.T
 	switch {
@@ -73,10 +73,10 @@ func (l *layer) prefix(op string, v []float32) []float64 {
 	return oracle.Widen(v)
 }
 
-// with is a layer in which op came out as v.
+// with returns a layer in which op came out as v.
 func (l *layer) with(op string, v []float64) *layer { return &layer{l.With(op, v), l.c} }
 
-// maybe is a tensor that a mistake would read; nil if there is none.
+// maybe returns a tensor that a mistake would read; nil if there is none.
 func (l *layer) maybe(name string) []float32 {
 	w, err := l.c.Weight(name)
 	if err != nil {

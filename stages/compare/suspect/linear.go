@@ -8,7 +8,7 @@ type order struct {
 	from []int // row i is read from row from[i]
 }
 
-// orders are the layouts in which converters leave the rows of heads.
+// orders returns the layouts in which converters leave the rows of heads.
 func orders(p oracle.Product) []order {
 	dim := 0
 	for _, n := range p.Parts {
@@ -114,7 +114,7 @@ func (l *layer) productMistakes(op string, p oracle.Product) []mistake {
 	return list
 }
 
-// unnormed is what a product would read if the norm before it were left out.
+// unnormed returns what a product would read if the norm before it were left out.
 func (l *layer) unnormed(op string) []float64 {
 	switch {
 	case op == "router_logits":
@@ -125,8 +125,8 @@ func (l *layer) unnormed(op string) []float64 {
 	return l.In()
 }
 
-// fusedMistakes take q, k or v from their rows joined and divided as heads grouped by key
-// head: the queries of a group, its key, its value.
+// fusedMistakes take q, k or v from their rows joined and divided as heads grouped by key head: the
+// queries of a group, its key, its value.
 func (l *layer) fusedMistakes(op string) []mistake {
 	a := &l.Spec
 	if a.KVHeads == 0 { // latent attention has other matrices

@@ -28,7 +28,7 @@ func columns(x []float64, t int, from []int) []float64 {
 	return y
 }
 
-// inverse is the permutation that undoes p.
+// inverse returns the permutation that undoes p.
 func inverse(p []int) []int {
 	q := make([]int, len(p))
 	for i, at := range p {

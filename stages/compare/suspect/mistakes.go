@@ -9,7 +9,7 @@ import (
 	"krater/stages/oracle"
 )
 
-// mistakes are the ways in which an operator is usually done wrongly.
+// mistakes returns the ways in which an operator is usually done wrongly.
 func (l *layer) mistakes(op string) []mistake {
 	if p, ok := l.Product(op); ok {
 		return l.productMistakes(op, p)
@@ -76,7 +76,7 @@ func (l *layer) embedMistakes() []mistake {
 	}
 }
 
-// embedTransposed is the tokens' rows where element at of the table [v, h] is read from from.
+// embedTransposed returns the tokens' rows where element at of the table [v, h] is read from from.
 func (l *layer) embedTransposed(from func(at, h, v int) int) []float64 {
 	h, v := l.Config.Hidden, l.Config.Vocab
 	w := l.Weight(l.Tensor("embed"), v*h)
@@ -89,7 +89,7 @@ func (l *layer) embedTransposed(from func(at, h, v int) int) []float64 {
 	return out
 }
 
-// normMistakes are those of RMSNorm and of what goes into it.
+// normMistakes returns the mistakes in RMSNorm and its inputs.
 func (l *layer) normMistakes(op string, n oracle.Norm) []mistake {
 	x, name := n.In(), l.Tensor(n.Role)
 	w := l.Weight(name, 0)
@@ -138,7 +138,7 @@ func (l *layer) normMistakes(op string, n oracle.Norm) []mistake {
 	return list
 }
 
-// networkMistakes are those of a feed-forward network; of computes it with another one.
+// networkMistakes returns the mistakes in a feed-forward network; of computes it with another network.
 func (l *layer) networkMistakes(whose string, of func(oracle.Feed) []float64) []mistake {
 	var list []mistake
 	add := func(what string, feed oracle.Feed) {
@@ -170,7 +170,7 @@ func (l *layer) networkMistakes(whose string, of func(oracle.Feed) []float64) []
 	return list
 }
 
-// mixtureMistakes are those of who is added to what weight.
+// mixtureMistakes returns the mistakes in pairing experts with weights.
 func (l *layer) mixtureMistakes() []mistake {
 	ids, weights := l.Get("router_ids"), l.Get("router_weights")
 	ones := make([]float64, len(weights))

@@ -30,8 +30,8 @@ func (l *layer) turned(op string, r rotation) []float64 {
 	})
 }
 
-// pairs is where value i of a head comes from when pairs side by side are gathered into
-// halves: 0, 2, 4, ..., 1, 3, 5, ...
+// pairs is where value i of a head comes from when pairs side by side are gathered into halves: 0,
+// 2, 4, ..., 1, 3, 5, ...
 func pairs(dim int) []int {
 	p := make([]int, dim)
 	for i := range dim / 2 {
@@ -46,7 +46,7 @@ type turn struct {
 	r    rotation
 }
 
-// turns are the usual wrong rotations.
+// turns returns the usual wrong rotations.
 func (l *layer) turns() []turn {
 	rope := l.Rope
 	other := "halves of a head"
@@ -73,7 +73,7 @@ func (l *layer) turns() []turn {
 	return list
 }
 
-// rotationMistakes are those of queries or keys alone.
+// rotationMistakes returns the mistakes in rotating queries or keys alone.
 func (l *layer) rotationMistakes(op string) []mistake {
 	var list []mistake
 	for _, t := range l.turns() {

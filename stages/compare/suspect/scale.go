@@ -6,12 +6,12 @@ import (
 	"krater/stages/oracle"
 )
 
-// scaleTokensMin is how many tokens a scale a row of the weight is fitted to: with one it
-// would explain anything.
+// scaleTokensMin is how many tokens a scale a row of the weight is fitted to: with one it would
+// explain anything.
 const scaleTokensMin = 4
 
-// tryScales looks for what can be measured rather than guessed about a product: a scale of
-// the whole weight, one for each of its rows, or a bias.
+// tryScales looks for what can be measured rather than guessed about a product: a scale of the
+// whole weight, one for each of its rows, or a bias.
 func (l *layer) tryScales(f *Finding, op, who string, before float64, target []float64) {
 	p, ok := l.Product(op)
 	what := l.Short(l.Tensor(p.Role))
@@ -49,7 +49,7 @@ func (l *layer) tryScales(f *Finding, op, who string, before float64, target []f
 	add("the same added to every row: a bias that the files do not have, or that is left out", oracle.Sum(y, bias))
 }
 
-// fitted is the number that takes y closest to target.
+// fitted returns the number that takes y closest to target.
 func fitted(y, target []float64) float64 {
 	norm := oracle.Dot(y, y)
 	if norm == 0 {

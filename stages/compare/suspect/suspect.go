@@ -1,7 +1,7 @@
-// Package suspect names the usual mistake that explains why an operator's values differ
-// from a reference: a weight read transposed, heads in another order, a residual left out.
-// It computes operators by their definition, once as the config and the files say and once
-// with each mistake, and says which of them comes out where the engine or the reference does.
+// Package suspect names the usual mistake that explains why an operator's values differ from a
+// reference: a weight read transposed, heads in another order, a residual left out. It computes
+// operators by their definition, once as the config and the files say and once with each mistake,
+// and says which of them comes out where the engine or the reference does.
 package suspect
 
 import (
@@ -21,8 +21,8 @@ type Case struct {
 	IDs    []int32 // [T] the prompt
 	Layer  int     // -1 outside the layers
 	Op     string  // named as in the goldens
-	// Seen is what the engine computed, [T, width], router ids as numbers; nil where
-	// nobody saw it. Operators before Op agree with the reference where it has them.
+	// Seen is what the engine computed, [T, width], router ids as numbers; nil where nobody saw it.
+	// Operators before Op agree with the reference where it has them.
 	Seen func(layer int, op string) []float32
 	Want []float32 // the reference's values of Op, [T, width]
 	// Agreed says of an operator of Layer that the reference has it and agrees.
@@ -34,8 +34,8 @@ type Suspect struct {
 	Op   string `json:"op"`   // where it is made
 	Who  string `json:"who"`  // "engine" or "reference": whose values come out with it
 	What string `json:"what"` // "self_attn.q_proj.weight transposed"
-	// Before and After are relative L2 errors against those values: as the config and the
-	// files say, and with the mistake.
+	// Before and After are relative L2 errors against those values: as the config and the files
+	// say, and with the mistake.
 	Before float64 `json:"before"`
 	After  float64 `json:"after"`
 }
@@ -43,8 +43,8 @@ type Suspect struct {
 // Finding is the outcome of a search.
 type Finding struct {
 	// Own is the operator whose values the engine does not get from its own inputs by the
-	// definition, "" when it gets all of them: then the reference has other weights, another
-	// layout or other sizes than this model's files say.
+	// definition, "" when it gets all of them: then the reference has other weights, another layout
+	// or other sizes than this model's files say.
 	Own      string    `json:"own,omitempty"`
 	Tried    int       `json:"tried"` // mistakes tried
 	Suspects []Suspect `json:"suspects"`
@@ -54,8 +54,8 @@ const (
 	engine    = "engine"
 	reference = "reference"
 
-	// A mistake explains a difference when it leaves less than an eighth of it and no more
-	// than explainedMax: rounding to bfloat16 leaves less than a hundredth.
+	// A mistake explains a difference when it leaves less than an eighth of it and no more than
+	// explainedMax: rounding to bfloat16 leaves less than a hundredth.
 	explainedShare = 1.0 / 8
 	explainedMax   = 0.05
 	// What float32 arithmetic in another order may leave.
@@ -66,8 +66,8 @@ const (
 	tokensMin   = 8
 )
 
-// Find looks for the mistake. It returns an error only where values or weights cannot be
-// read; a difference that no mistake explains is a Finding without suspects.
+// Find looks for the mistake. It returns an error only where values or weights cannot be read; a
+// difference that no mistake explains is a Finding without suspects.
 func Find(c *Case) (Finding, error) {
 	var f Finding
 	l, err := newLayer(c)
@@ -119,8 +119,8 @@ func Find(c *Case) (Finding, error) {
 	return f.sorted(), l.Err
 }
 
-// sorted has the suspects that explain most first, and not too many. Those that leave no
-// more than rounding stay in the order in which they were tried: what is fitted comes last.
+// sorted has the suspects that explain most first, and not too many. Those that leave no more than
+// rounding stay in the order in which they were tried: what is fitted comes last.
 func (f Finding) sorted() Finding {
 	slices.SortStableFunc(f.Suspects, func(a, b Suspect) int {
 		return cmp.Compare(max(a.After, roundingMax), max(b.After, roundingMax))
@@ -160,8 +160,8 @@ type mistake struct {
 	values func() []float64 // what comes out, [T, width]; nil where it cannot be done
 }
 
-// String is one line: "the engine computes q with self_attn.q_proj.weight transposed: error
-// 1.3e+00 without, 2.1e-07 with it".
+// String is one line: "the engine computes q with self_attn.q_proj.weight transposed: error 1.3e+00
+// without, 2.1e-07 with it".
 func (s Suspect) String() string {
 	return fmt.Sprintf("the %s computes %s with %s: error %.1e without, %.1e with it", s.Who, s.Op, s.What, s.Before, s.After)
 }

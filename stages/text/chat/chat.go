@@ -1,11 +1,10 @@
-// Package chat turns a conversation into the text of a prompt by a model's chat template,
-// as transformers' apply_chat_template does. It also says which parts of that text are a
-// client's words, so that only the template can yield control tokens.
+// Package chat turns a conversation into the text of a prompt by a model's chat template, as
+// transformers' apply_chat_template does. It also says which parts of that text are a client's
+// words, so that only the template can yield control tokens.
 //
-// Whatever a template would render silently wrong is refused first: unknown
-// roles, malformed content, tool calls whose arguments are not JSON, and what
-// the template at hand leaves out of its prompt (probe.go finds that out when
-// the template is compiled).
+// Whatever a template would render silently wrong is refused first: unknown roles, malformed
+// content, tool calls whose arguments are not JSON, and what the template at hand leaves out of its
+// prompt (probe.go finds that out when the template is compiled).
 package chat
 
 import (
@@ -19,32 +18,29 @@ import (
 	"krater/stages/text/tokenizer"
 )
 
-// MaxInput bounds messages, tools and template variables together, in bytes of
-// JSON.
+// MaxInput bounds messages, tools and template variables together, in bytes of JSON.
 const MaxInput = 16 << 20
 
 // Options describe the model around a template.
 type Options struct {
 	BOS, EOS string // bos_token, eos_token
-	// Tokens are further named tokens that templates may use (unk_token,
-	// pad_token, ...), by name.
+	// Tokens are further named tokens that templates may use (unk_token, pad_token, ...), by name.
 	Tokens map[string]string
-	// ToolUse is the source of another template for conversations with tools, as
-	// models with a list of named templates have it. Empty: there is none.
+	// ToolUse is the source of another template for conversations with tools, as models with a list
+	// of named templates have it. Empty: there is none.
 	ToolUse string
-	// SpecialTokens are the texts of the tokens that only the template may yield.
-	// nil: all text of a client is protected, whatever it spells.
+	// SpecialTokens are the texts of the tokens that only the template may yield. nil: all text of
+	// a client is protected, whatever it spells.
 	SpecialTokens []string
-	// AssistantTokens are those of SpecialTokens that the content and reasoning
-	// of an assistant message may yield as well, because the model writes them in
-	// its answers and they control nothing: "<think>", "</think>".
+	// AssistantTokens are those of SpecialTokens that the content and reasoning of an assistant
+	// message may yield as well, because the model writes them in its answers and they control
+	// nothing: "<think>", "</think>".
 	AssistantTokens []string
 	// Now is the clock of strftime_now; nil: time.Now.
 	Now func() time.Time
 }
 
-// Template is a compiled chat template. It is immutable and safe for concurrent
-// use.
+// Template is a compiled chat template. It is immutable and safe for concurrent use.
 type Template struct {
 	main, tools *template.Program // tools is main where there is only one
 	fixed       map[string]template.Value
@@ -55,17 +51,16 @@ type Template struct {
 	traits      traits
 }
 
-// Conversation is what a client sent, as JSON in its own order: the order of
-// object keys decides the text.
+// Conversation is what a client sent, as JSON in its own order: the order of object keys decides
+// the text.
 type Conversation struct {
 	Messages []byte // array of messages in the chat-completions shape
 	Tools    []byte // array of tools; nil, null or empty: none
 	Kwargs   []byte // object of further template variables; nil or null: none
 	// AddGenerationPrompt opens an assistant message at the end.
 	AddGenerationPrompt bool
-	// ContinueFinalMessage ends the prompt behind the content of the last
-	// message, an assistant's, so that the model goes on with it; it turns
-	// AddGenerationPrompt off.
+	// ContinueFinalMessage ends the prompt behind the content of the last message, an assistant's,
+	// so that the model goes on with it; it turns AddGenerationPrompt off.
 	ContinueFinalMessage bool
 }
 
@@ -75,9 +70,8 @@ type Range = tokenizer.Range
 // Result is a rendered prompt.
 type Result struct {
 	Text string
-	// Protected are the ranges of Text, in order, that come from the client and
-	// spell a special token, or a part of one: no special token may be recognised
-	// that touches them.
+	// Protected are the ranges of Text, in order, that come from the client and spell a special
+	// token, or a part of one: no special token may be recognised that touches them.
 	Protected []Range
 }
 
@@ -117,9 +111,8 @@ func Compile(source string, o Options) (*Template, error) {
 // Sum identifies the template: the SHA-256 of its source.
 func (t *Template) Sum() [sha256.Size]byte { return t.sum }
 
-// Bounds of what Render makes of a conversation, so that a short request does not
-// become a long text: so many times its bytes, and so many more for the template's
-// own words.
+// Bounds of what Render makes of a conversation, so that a short request does not become a long
+// text: so many times its bytes, and so many more for the template's own words.
 const (
 	growth = 4
 	base   = 512 << 10
@@ -130,8 +123,8 @@ func (t *Template) Render(c Conversation) (Result, error) {
 	return t.RenderContext(context.Background(), c)
 }
 
-// RenderContext checks a conversation and renders it. The error is an *Error, or
-// what ctx ended with.
+// RenderContext checks a conversation and renders it. The error is an *Error, or what ctx ended
+// with.
 func (t *Template) RenderContext(ctx context.Context, c Conversation) (Result, error) {
 	vars, err := t.check(c)
 	if err != nil {
@@ -161,8 +154,8 @@ func (t *Template) RenderContext(ctx context.Context, c Conversation) (Result, e
 	return Result{Text: text, Protected: t.ranges(text, client)}, nil
 }
 
-// run renders with the program that the tools call for, and turns what a
-// template may raise into an *Error.
+// run renders with the program that the tools call for, and turns what a template may raise into an
+// *Error.
 func (t *Template) run(vars map[string]template.Value, c template.Config) (string, error) {
 	prog := t.main
 	if vars["tools"].IsTruthy() {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// rich is the test's own template: tools, tool calls, reasoning.
+// rich returns the test's own template: tools, tool calls, reasoning.
 func rich(t testing.TB, o Options) *Template {
 	t.Helper()
 	source, err := os.ReadFile("testdata/tools.jinja")

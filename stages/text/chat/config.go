@@ -18,12 +18,11 @@ type configFile struct {
 	} `json:"added_tokens_decoder"`
 }
 
-// FromConfig compiles the template of a model folder: that of
-// chat_template.jinja where there is such a file, else that of
-// tokenizer_config.json (config). special are the texts of the tokens that only
-// the template may yield: all added tokens of the tokenizer; nil protects all
-// text of a client. Those of them that config does not call special may also
-// come from an assistant message. Without a template the result is nil.
+// FromConfig compiles the template of a model folder: that of chat_template.jinja where there is
+// such a file, else that of tokenizer_config.json (config). special are the texts of the tokens
+// that only the template may yield: all added tokens of the tokenizer; nil protects all text of a
+// client. Those of them that config does not call special may also come from an assistant message.
+// Without a template the result is nil.
 func FromConfig(config, jinja []byte, special []string) (*Template, error) {
 	var c configFile
 	tokens := map[string]json.RawMessage{}
@@ -70,7 +69,7 @@ func FromConfig(config, jinja []byte, special []string) (*Template, error) {
 	return Compile(source, o)
 }
 
-// tokenText is the text of a named token: a string, or an object with content.
+// tokenText returns the text of a named token: a string, or an object with content.
 func tokenText(raw json.RawMessage) (string, bool) {
 	var s string
 	if json.Unmarshal(raw, &s) == nil {
@@ -85,7 +84,7 @@ func tokenText(raw json.RawMessage) (string, bool) {
 	return *o.Content, true
 }
 
-// sources are the default template and the one for tools.
+// sources returns the default template and the one for tools.
 func sources(raw json.RawMessage) (source, toolUse string, err error) {
 	if len(raw) == 0 || string(raw) == "null" || json.Unmarshal(raw, &source) == nil {
 		return source, "", nil

@@ -55,8 +55,7 @@ func TestBadTokens(t *testing.T) {
 	}
 }
 
-// TestAssistantTokens: what the config does not call special may come from an
-// assistant.
+// TestAssistantTokens: what the config does not call special may come from an assistant.
 func TestAssistantTokens(t *testing.T) {
 	const config = `{"chat_template":"{% for m in messages %}{{ m.content }}|{% endfor %}","added_tokens_decoder":{` +
 		`"1":{"content":"<think>","special":false},"2":{"content":"<|im_end|>","special":true}}}`

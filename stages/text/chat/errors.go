@@ -2,8 +2,7 @@ package chat
 
 import "fmt"
 
-// Error is why a conversation cannot become a prompt. It is the client's to
-// mend.
+// Error is why a conversation cannot become a prompt. It is the client's to mend.
 type Error struct {
 	Param   string // the place in the request: "messages[2].content[0].type"
 	Message string

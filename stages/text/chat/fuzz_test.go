@@ -8,9 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzRender: whatever the JSON, no panic; an error is an *Error with a place;
-// a prompt has one start and one end of turn for each message that are not
-// protected, and no more.
+// FuzzRender: whatever the JSON, no panic; an error is an *Error with a place; a prompt has one
+// start and one end of turn for each message that are not protected, and no more.
 func FuzzRender(f *testing.F) {
 	c := rich(f, Options{SpecialTokens: chatML, AssistantTokens: []string{"<think>", "</think>"}})
 	small := tiny(f, nil)

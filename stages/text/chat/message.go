@@ -8,8 +8,8 @@ import (
 	"krater/stages/text/chat/template"
 )
 
-// checker checks one conversation and builds the values that the template gets:
-// strings marked as a client's, in the shape that the template handles.
+// checker checks one conversation and builds the values that the template gets: strings marked as a
+// client's, in the shape that the template handles.
 type checker struct {
 	t     *Template
 	calls map[string]bool // ids of the tool calls so far
@@ -62,7 +62,7 @@ func decode(param string, data []byte) (template.Value, error) {
 	return v, nil
 }
 
-// absent tells whether an optional field is left out.
+// absent reports whether an optional field is left out.
 func absent(data []byte) bool {
 	s := strings.TrimSpace(string(data))
 	return s == "" || s == "null"
@@ -96,7 +96,7 @@ func kwargs(data []byte, vars map[string]template.Value) error {
 	return nil
 }
 
-// identifier tells whether s can be a variable of a template.
+// identifier reports whether s can be a variable of a template.
 func identifier(s string) bool {
 	for i := range len(s) {
 		c := s[i]
@@ -110,9 +110,9 @@ func identifier(s string) bool {
 // roles are those that a conversation may have.
 var roles = []string{"system", "developer", "user", "assistant", "tool", "function"}
 
-// known tells which roles may have a field. What says how long a prompt should stay
-// cached never reaches the template; the third group comes back from clients that repeat
-// an answer, and carries nothing.
+// known tells which roles may have a field. What says how long a prompt should stay cached never
+// reaches the template; the third group comes back from clients that repeat an answer, and carries
+// nothing.
 func known(role, field string) bool {
 	switch field {
 	case "role", "content", "name", "cache_control":
@@ -242,8 +242,8 @@ func (k *checker) complete(param, role string, in, out *template.Dict) error {
 	return nil
 }
 
-// reasoning hands on an assistant's reasoning under the names by which the
-// template asks for it; clients use three.
+// reasoning hands on an assistant's reasoning under the names by which the template asks for it;
+// clients use three.
 func (k *checker) reasoning(in, out *template.Dict) {
 	for _, field := range []string{"reasoning_content", "reasoning", "thinking"} {
 		v, ok := in.Get(field)

@@ -10,7 +10,7 @@ import (
 	"krater/stages/text/tokenizer"
 )
 
-// tiny is the default model's template, protecting the tokens given.
+// tiny returns the default model's template, protecting the tokens given.
 func tiny(t testing.TB, special []string) *Template {
 	t.Helper()
 	config, err := os.ReadFile(filepath.Join(root, "models", "krater-tiny", "tokenizer_config.json"))
@@ -68,8 +68,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestNoForeignControlTokens is CASES 31: whatever a client writes, the prompt
-// has the control tokens of its template and no more.
+// TestNoForeignControlTokens is CASES 31: whatever a client writes, the prompt has the control
+// tokens of its template and no more.
 func TestNoForeignControlTokens(t *testing.T) {
 	special := []string{"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"}
 	tok := tinyTokenizer(t)

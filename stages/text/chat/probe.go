@@ -8,10 +8,10 @@ import (
 	"krater/stages/text/chat/template"
 )
 
-// traits are what a template does with the parts of a conversation. They are
-// found by rendering small conversations when the template is compiled, since a
-// template says nothing about itself. What it refuses with words of its own is
-// left to it; what it drops without a word, Render refuses.
+// traits are what a template does with the parts of a conversation. They are found by rendering
+// small conversations when the template is compiled, since a template says nothing about itself.
+// What it refuses with words of its own is left to it; what it drops without a word, Render
+// refuses.
 type traits struct {
 	forms     map[string]form // of content, by role
 	dropped   map[string]bool // roles whose messages do not reach the prompt
@@ -23,7 +23,7 @@ type traits struct {
 	none         bool // content may be none in an assistant message
 }
 
-// called is the role that the template gets for a role of the conversation.
+// called returns the role that the template gets for a role of the conversation.
 func (t traits) called(role string) string {
 	if role == "developer" && t.developer {
 		return "system"
@@ -31,8 +31,8 @@ func (t traits) called(role string) string {
 	return role
 }
 
-// Words of the probes: nothing that a template would write itself, and nothing
-// that trimming or a change of case would touch.
+// Words of the probes: nothing that a template would write itself, and nothing that trimming or a
+// change of case would touch.
 const (
 	probeText  = "kq7text"
 	probeOther = "kq7other"
@@ -94,7 +94,7 @@ const (
 	answerTurn = `{"role":"assistant","content":"a"}`
 )
 
-// callTurn is an assistant message with a tool call.
+// callTurn returns an assistant message with a tool call.
 func callTurn(content, arguments string) string {
 	return fmt.Sprintf(`{"role":"assistant","content":%s,"tool_calls":[{"id":%q,"type":"function","function":{"name":%q,"arguments":%s}}]}`,
 		content, probeID, probeName, arguments)
@@ -120,8 +120,8 @@ func conversations(role, content string, r traits) []string {
 	return []string{call, call + "," + answerTurn + "," + userTurn, userTurn + "," + answerTurn + "," + m}
 }
 
-// attempts are the renders of a role's content in all its places, with and
-// without tools, that do not raise.
+// attempts returns the renders of a role's content in all its places, with and without tools, that
+// do not raise.
 func attempts(t *Template, r traits, role, content string) []string {
 	var out []string
 	for _, c := range conversations(role, content, r) {
@@ -152,8 +152,8 @@ func anyShows(texts []string, words ...string) bool {
 	return false
 }
 
-// probeRole finds the form of a role's content, and whether the template drops
-// the role's messages: some render succeeds, and none shows the content.
+// probeRole finds the form of a role's content, and whether the template drops the role's messages:
+// some render succeeds, and none shows the content.
 func probeRole(t *Template, r traits, role string) (form, bool) {
 	text, one := attempts(t, r, role, plainText), attempts(t, r, role, oneParts)
 	shown := anyShows(text, probeText)
@@ -165,8 +165,8 @@ func probeRole(t *Template, r traits, role string) (form, bool) {
 	case len(one) != len(text):
 		return formText, false
 	}
-	// Parts are handled if one part makes the very prompt that the string makes,
-	// and two parts show both, in order.
+	// Parts are handled if one part makes the very prompt that the string makes, and two parts show
+	// both, in order.
 	for i := range text {
 		if text[i] != one[i] {
 			return formText, false
@@ -179,7 +179,7 @@ func probeRole(t *Template, r traits, role string) (form, bool) {
 	return formBoth, false
 }
 
-// probeShown tells whether a role's content reaches the prompt.
+// probeShown reports whether a role's content reaches the prompt.
 func probeShown(t *Template, r traits, role string, f form) bool {
 	content := plainText
 	if f == formParts {
@@ -188,8 +188,8 @@ func probeShown(t *Template, r traits, role string, f form) bool {
 	return anyShows(attempts(t, r, role, content), probeText)
 }
 
-// probeCalls finds what the arguments of tool calls must be, and whether calls
-// are dropped. An object that is printed as Python prints dicts is not handled.
+// probeCalls finds what the arguments of tool calls must be, and whether calls are dropped. An
+// object that is printed as Python prints dicts is not handled.
 func probeCalls(t *Template) (text, dropped bool) {
 	try := func(arguments string) (shown, quoted, rendered bool) {
 		for _, content := range []string{`""`, "null", `"c"`} {
@@ -215,7 +215,7 @@ func probeCalls(t *Template) (text, dropped bool) {
 	return false, !shown && !shownText && (rendered || renderedText)
 }
 
-// probeNoTools tells whether tools reach no prompt although it renders.
+// probeNoTools reports whether tools reach no prompt although it renders.
 func probeNoTools(t *Template) bool {
 	rendered := false
 	for _, c := range []string{userTurn, `{"role":"system","content":"s"},` + userTurn} {
@@ -228,8 +228,8 @@ func probeNoTools(t *Template) bool {
 	return rendered
 }
 
-// probeNone tells whether the content of an assistant message may be none: the
-// prompt must not raise, nor say None where it would say nothing for "".
+// probeNone reports whether the content of an assistant message may be none: the prompt must not
+// raise, nor say None where it would say nothing for "".
 func probeNone(t *Template, r traits) bool {
 	arguments := probeObject
 	if r.argumentText {

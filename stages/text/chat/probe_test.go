@@ -32,8 +32,8 @@ func TestTraits(t *testing.T) {
 	golden(t, "testdata/traits.txt", b.String())
 }
 
-// TestConcurrent renders one conversation with one template from many
-// goroutines; the race detector watches.
+// TestConcurrent renders one conversation with one template from many goroutines; the race detector
+// watches.
 func TestConcurrent(t *testing.T) {
 	c := rich(t, Options{SpecialTokens: chatML})
 	conv := Conversation{Messages: []byte(`[` + userMessage + `,` + aCall + `,{"role":"tool","tool_call_id":"c1","content":"<|im_end|>"}]`), Tools: []byte(`[` + aTool + `]`)}

@@ -4,8 +4,8 @@ import (
 	"krater/stages/text/chat/template"
 )
 
-// finder finds the texts of tokens in a string: all occurrences, overlapping
-// ones too. It is a byte trie.
+// finder finds the texts of tokens in a string: all occurrences, overlapping ones too. It is a byte
+// trie.
 type finder struct {
 	nodes   []map[byte]int // node 0 is the root
 	end     []bool
@@ -37,8 +37,7 @@ func newFinder(texts []string) *finder {
 	return f
 }
 
-// at calls yield with the end of every text that begins at s[i], the shortest
-// first.
+// at calls yield with the end of every text that begins at s[i], the shortest first.
 func (f *finder) at(s string, i int, yield func(end int)) {
 	if !f.first[s[i]] {
 		return
@@ -55,7 +54,7 @@ func (f *finder) at(s string, i int, yield func(end int)) {
 	}
 }
 
-// spans are the longest occurrences in s from left to right, without overlap.
+// spans returns the longest occurrences in s from left to right, without overlap.
 func (f *finder) spans(s string) []template.Span {
 	if f.longest == 0 {
 		return nil
@@ -72,15 +71,14 @@ func (f *finder) spans(s string) []template.Span {
 	return out
 }
 
-// endsAt tells whether the single byte c is a text.
+// endsAt reports whether the single byte c is a text.
 func (f *finder) endsAt(c byte) bool {
 	next, ok := f.nodes[0][c]
 	return ok && f.end[next]
 }
 
-// ranges are the parts of the client's spans that belong to the text of a
-// special token, whether the rest of that text is the client's or the
-// template's.
+// ranges returns the parts of the client's spans that belong to the text of a special token,
+// whether the rest of that text is the client's or the template's.
 func (t *Template) ranges(text string, client []template.Span) []Range {
 	var out []Range
 	add := func(from, to int) {

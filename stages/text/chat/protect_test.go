@@ -59,8 +59,8 @@ func TestProtected(t *testing.T) {
 	}
 }
 
-// TestProtectedSeams: a token half of which the template writes is the client's
-// as well; the template's own half is not touched.
+// TestProtectedSeams: a token half of which the template writes is the client's as well; the
+// template's own half is not touched.
 func TestProtectedSeams(t *testing.T) {
 	c, err := Compile(`{% for m in messages %}<{{ m.content }}|x|>{{ m.content }}<|im_end|>{% endfor %}`, Options{SpecialTokens: []string{"<|x|>", "<|im_end|>", "|><|"}})
 	if err != nil {
@@ -84,7 +84,7 @@ func TestProtectedSeams(t *testing.T) {
 	}
 }
 
-// vars are the variables of a scenario, marked where the client's.
+// vars returns the variables of a scenario, marked where the client's.
 func (s *scenarios) vars(t *testing.T, name, scenario string, alter func(template.Value) template.Value, marked bool) map[string]template.Value {
 	t.Helper()
 	v, err := template.Decode(s.line(t, name, scenario))
@@ -139,8 +139,8 @@ func spread(tokens []string) func(template.Value) template.Value {
 	return walk
 }
 
-// TestMarksChangeNothing: over the real templates, marked strings make the very
-// text, and the very errors, that unmarked ones make.
+// TestMarksChangeNothing: over the real templates, marked strings make the very text, and the very
+// errors, that unmarked ones make.
 func TestMarksChangeNothing(t *testing.T) {
 	s := readScenarios(t)
 	sources := allTemplates(t)

@@ -28,8 +28,8 @@ func lacking(t *testing.T, what, how string) {
 	t.Skipf("%s: run `%s`", what, how)
 }
 
-// npmTemplates are the templates of the npm packages that `make vectors`
-// fetches, by the names of the vectors.
+// npmTemplates returns the templates of the npm packages that `make vectors` fetches, by the names
+// of the vectors.
 func npmTemplates(t *testing.T) map[string]string {
 	t.Helper()
 	modules := filepath.Join(root, ".vectors", "node_modules")
@@ -109,8 +109,8 @@ func member(t *testing.T, src, name string) (val, rest string) {
 	return "", ""
 }
 
-// moduleTemplates are those that the Go module github.com/ardanlabs/jinja brings
-// for its own tests.
+// moduleTemplates returns the templates that the Go module github.com/ardanlabs/jinja brings for its own
+// tests.
 func moduleTemplates(t *testing.T) map[string]string {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(root, ".vectors", "jinja", "*.jinja"))

@@ -33,8 +33,8 @@ func (k *checker) tools(data []byte) (template.Value, error) {
 	return template.Mark(v), nil
 }
 
-// checkTool checks one tool. A function without parameters gets the schema that
-// says so: templates walk through it.
+// checkTool checks one tool. A function without parameters gets the schema that says so: templates
+// walk through it.
 func checkTool(param string, v template.Value) error {
 	if !v.IsDict() {
 		return wrong(param, "an object")
@@ -104,8 +104,7 @@ next:
 	return nil
 }
 
-// functionName checks the name of a function: 1 to 128 letters, digits, "_",
-// "-", ".".
+// functionName checks the name of a function: 1 to 128 letters, digits, "_", "-", ".".
 func functionName(param string, d *template.Dict) error {
 	v, ok := d.Get("name")
 	if !ok {
@@ -213,10 +212,9 @@ func (k *checker) function(param string, v template.Value) (template.Value, erro
 	return out, nil
 }
 
-// arguments decodes the arguments of a call, which clients send as a string of
-// JSON: templates that walk through them crash on a string or print it quoted
-// twice. A template that wants the string gets it; it must hold an object all
-// the same.
+// arguments decodes the arguments of a call, which clients send as a string of JSON: templates that
+// walk through them crash on a string or print it quoted twice. A template that wants the string
+// gets it; it must hold an object all the same.
 func (k *checker) arguments(param string, v template.Value) (template.Value, error) {
 	raw := ""
 	if v.IsString() {

@@ -147,8 +147,8 @@ func holds(t *testing.T, s *scenarios, sources map[string]string, vectors []vect
 	return n
 }
 
-// TestRenders holds all real templates against the reference, and keeps the
-// counts and the differences in docs/chat-templates.md true.
+// TestRenders holds all real templates against the reference, and keeps the counts and the
+// differences in docs/chat-templates.md true.
 func TestRenders(t *testing.T) {
 	sources := allTemplates(t)
 	if *writeTemplates != "" {
@@ -185,8 +185,7 @@ func TestRenders(t *testing.T) {
 	section(t, filepath.Join(root, "docs", "chat-templates.md"), "renders", b.String())
 }
 
-// section compares the part of a document between two marks with text, or
-// writes it.
+// section compares the part of a document between two marks with text, or writes it.
 func section(t *testing.T, path, name, text string) {
 	t.Helper()
 	data, err := os.ReadFile(path)

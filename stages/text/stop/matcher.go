@@ -3,16 +3,16 @@ package stop
 
 import "unicode/utf8"
 
-// Matcher looks for the stop strings of one answer. It gives text out as soon as
-// no stop string can take it back: what it withholds is always the longest end of
-// the text that a stop string could begin with, never more.
+// Matcher looks for the stop strings of one answer. It gives text out as soon as no stop string can
+// take it back: what it withholds is always the longest end of the text that a stop string could
+// begin with, never more.
 //
-// The stop string that is complete first wins, that is, the one a reader of the
-// growing text would see first; of several that end at the same byte, the longest.
-// So the result does not depend on how the text was cut.
+// The stop string that is complete first wins, that is, the one a reader of the growing text would
+// see first; of several that end at the same byte, the longest. So the result does not depend on
+// how the text was cut.
 //
-// Pieces of whole characters give pieces of whole characters. A Matcher belongs
-// to one goroutine at a time.
+// Pieces of whole characters give pieces of whole characters. A Matcher belongs to one goroutine at
+// a time.
 type Matcher struct {
 	stops   []pattern
 	include bool
@@ -28,8 +28,8 @@ type pattern struct {
 	k    int32   // how much of text the input ends with
 }
 
-// New starts the search for stops. With include, the stop string found is part
-// of the text given out. A stop that is empty or not valid UTF-8 matches nothing.
+// New starts the search for stops. With include, the stop string found is part of the text given
+// out. A stop that is empty or not valid UTF-8 matches nothing.
 func New(stops []string, include bool) *Matcher {
 	m := &Matcher{include: include}
 	for _, s := range stops {
@@ -66,9 +66,9 @@ func (p *pattern) step(c byte) bool {
 	return int(p.k) == len(p.text)
 }
 
-// Push takes the next piece of text and returns what can be given out, and the
-// stop string that ended the answer or "". What follows a stop string is dropped;
-// after a match, Push gives no more text and names the match again.
+// Push takes the next piece of text and returns what can be given out, and the stop string that
+// ended the answer or "". What follows a stop string is dropped; after a match, Push gives no more
+// text and names the match again.
 func (m *Matcher) Push(text string) (out, matched string) {
 	if m.done {
 		return "", m.matched
@@ -100,8 +100,7 @@ func (m *Matcher) step(c byte) bool {
 	return m.matched != ""
 }
 
-// finish ends the search; text is what came since the last Push, up to the end of
-// the stop string.
+// finish ends the search; text is what came since the last Push, up to the end of the stop string.
 func (m *Matcher) finish(text string) string {
 	all := m.held + text
 	m.held, m.done = "", true

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// search is the naive version: it looks at the whole text from each end on.
+// search returns the naive version: it looks at the whole text from each end on.
 func search(text string, stops []string) (start int, matched string) {
 	for end := 1; end <= len(text); end++ {
 		for _, s := range stops {
@@ -23,7 +23,7 @@ func search(text string, stops []string) (start int, matched string) {
 	return len(text), ""
 }
 
-// withheld is the longest end of text that a stop string begins with.
+// withheld returns the longest end of text that a stop string begins with.
 func withheld(text string, stops []string) int {
 	for n := len(text); n > 0; n-- {
 		for _, s := range stops {
@@ -35,8 +35,8 @@ func withheld(text string, stops []string) int {
 	return 0
 }
 
-// feed pushes pieces and checks after each one that what is out is exactly what
-// may be out. It returns the whole text given out.
+// feed pushes pieces and checks after each one that what is out is exactly what may be out. It
+// returns the whole text given out.
 func feed(t *testing.T, pieces, stops []string, include bool) (out, matched string) {
 	t.Helper()
 	m := New(stops, include)

@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// addedToken is an entry of added_tokens: text that becomes one token before the
-// model sees it.
+// addedToken is an entry of added_tokens: text that becomes one token before the model sees it.
 type addedToken struct {
 	ID         int32  `json:"id"`
 	Content    string `json:"content"`
@@ -19,8 +18,8 @@ type addedToken struct {
 	Special    bool   `json:"special"`     // left out by Decode with skipSpecial
 }
 
-// trie finds added tokens in a text, the longest at each place, from left to
-// right without overlap. It works on bytes.
+// trie finds added tokens in a text, the longest at each place, from left to right without overlap.
+// It works on bytes.
 type trie struct {
 	nodes []trieNode
 	first [256]bool // bytes that some token starts with
@@ -49,8 +48,7 @@ func (t *trie) step(node int32, b byte) int32 {
 	return -1
 }
 
-// add makes the trie look for text and report tok. A text that is there already
-// keeps its token.
+// add makes the trie look for text and report tok. A text that is there already keeps its token.
 func (t *trie) add(text string, tok *addedToken) {
 	if text == "" {
 		return
@@ -78,8 +76,8 @@ func (t *trie) add(text string, tok *addedToken) {
 	t.count++
 }
 
-// candidate returns the next place at or after i where a token may start,
-// len(text) if there is none.
+// candidate returns the next place at or after i where a token may start, len(text) if there is
+// none.
 func (t *trie) candidate(text string, i int) int {
 	if t.count == 0 {
 		return len(text)
@@ -97,8 +95,8 @@ func (t *trie) candidate(text string, i int) int {
 	return i
 }
 
-// find returns the first match at or after i, tok == nil if there is none. A
-// match that guard does not allow is as if its token did not exist.
+// find returns the first match at or after i, tok == nil if there is none. A match that guard does
+// not allow is as if its token did not exist.
 func (t *trie) find(text string, i int, guard *guard) (start, end int, tok *addedToken) {
 	if guard.all {
 		return len(text), len(text), nil
@@ -126,16 +124,16 @@ func (t *trie) find(text string, i int, guard *guard) (start, end int, tok *adde
 	return len(text), len(text), nil
 }
 
-// guard says where added tokens may be recognised: nowhere in the ranges, which
-// are ordered and do not overlap, nor anywhere if all is set.
+// guard says where added tokens may be recognised: nowhere in the ranges, which are ordered and do
+// not overlap, nor anywhere if all is set.
 type guard struct {
 	ranges []Range
 	all    bool
 	next   int // ranges[:next] end at or before the last place asked for
 }
 
-// allows reports whether a match at [start, end) keeps clear of the ranges. It
-// must be asked for ascending starts.
+// allows reports whether a match at [start, end) keeps clear of the ranges. It must be asked for
+// ascending starts.
 func (g *guard) allows(start, end int) bool {
 	for g.next < len(g.ranges) && g.ranges[g.next].End <= start {
 		g.next++
@@ -157,8 +155,8 @@ func (g *guard) within(start, end int) guard {
 	return guard{ranges: out}
 }
 
-// stripped widens a match over the white space that its token takes with it,
-// not before from, where the match before it ended.
+// stripped widens a match over the white space that its token takes with it, not before from, where
+// the match before it ended.
 func stripped(text string, from, start, end int, tok *addedToken) (int, int) {
 	if tok.LStrip {
 		start = from + len(strings.TrimRightFunc(text[from:start], unicode.IsSpace))
@@ -176,8 +174,8 @@ func touchesWord(text string, start, end int) bool {
 	return start > 0 && isWord(before) || end < len(text) && isWord(after)
 }
 
-// isWord is \w of Unicode's UTS 18: alphabetic, mark, decimal digit, connector
-// punctuation or join control.
+// isWord is \w of Unicode's UTS 18: alphabetic, mark, decimal digit, connector punctuation or join
+// control.
 func isWord(r rune) bool {
 	return r == 0x200C || r == 0x200D ||
 		unicode.In(r, unicode.L, unicode.M, unicode.Nd, unicode.Nl, unicode.Pc, unicode.Other_Alphabetic)

@@ -17,7 +17,7 @@ func prose(b testing.TB) string {
 	return string(text)
 }
 
-// code is the source of this package.
+// code returns the source of this package.
 func code(b testing.TB) string {
 	var all strings.Builder
 	files, err := filepath.Glob("*.go")
@@ -34,8 +34,8 @@ func code(b testing.TB) string {
 	return all.String()
 }
 
-// words is 200 KB of words that no cache has seen: random letters, with a space
-// after every wordLen of them on average, or with none at all if it is 0.
+// words is 200 KB of words that no cache has seen: random letters, with a space after every wordLen
+// of them on average, or with none at all if it is 0.
 func words(wordLen int) string {
 	r := rand.New(rand.NewPCG(25, 26))
 	var all strings.Builder
@@ -49,7 +49,7 @@ func words(wordLen int) string {
 	return all.String()
 }
 
-// multilingual is the text of the multilingual vectors put together.
+// multilingual returns the text of the multilingual vectors put together.
 func multilingual(b testing.TB) string {
 	var all strings.Builder
 	for _, v := range readVectors[encodeVector](b, "tokenizer_vectors_public.jsonl") {
@@ -69,8 +69,8 @@ func benchTokenizer(b *testing.B, name string) *Tokenizer {
 	return family(b, name)
 }
 
-// BenchmarkEncode encodes whole texts. Cold starts every time with an empty word
-// cache: no word is known from a previous round, only from earlier in the text.
+// BenchmarkEncode encodes whole texts. Cold starts every time with an empty word cache: no word is
+// known from a previous round, only from earlier in the text.
 func BenchmarkEncode(b *testing.B) {
 	texts := map[string]string{"prose": prose(b), "code": code(b), "multilingual": multilingual(b), "random": words(6), "unbroken": words(0)}
 	for _, name := range benchFamilies {
@@ -93,8 +93,8 @@ func BenchmarkEncode(b *testing.B) {
 	}
 }
 
-// BenchmarkEncodeOneCharacter is the worst case for merging: 200 KB of one
-// character, which is one piece.
+// BenchmarkEncodeOneCharacter is the worst case for merging: 200 KB of one character, which is one
+// piece.
 func BenchmarkEncodeOneCharacter(b *testing.B) {
 	for _, name := range benchFamilies {
 		for _, char := range []string{"a", " ", "\n", "0", ".", "é", "中"} {

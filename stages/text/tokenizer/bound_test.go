@@ -33,8 +33,7 @@ func longTexts() map[string]string {
 	}
 }
 
-// boundTokenizers differ in how they cut a text: by pieces, or only where no merge
-// reaches across.
+// boundTokenizers differ in how they cut a text: by pieces, or only where no merge reaches across.
 func boundTokenizers(t *testing.T) map[string]*Tokenizer {
 	return map[string]*Tokenizer{"krater-tiny": kraterTiny(t), "byte_level": small(t, "byte_level"), "fallback": small(t, "fallback")}
 }

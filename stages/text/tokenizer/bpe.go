@@ -2,8 +2,8 @@ package tokenizer
 
 import "unicode/utf8"
 
-// bpe is the model of a tokenizer.json: it turns a piece of text into tokens.
-// It does not change after load, but for the cache.
+// bpe is the model of a tokenizer.json: it turns a piece of text into tokens. It does not change
+// after load, but for the cache.
 type bpe struct {
 	vocab *vocab     // keyed by the bytes that a token stands for if byteLevel
 	odd   *oddTokens // byteLevel only: tokens that spell no bytes
@@ -22,8 +22,8 @@ type bpe struct {
 	bounds *boundTable // where a piece can be cut without a change; nil: nowhere
 }
 
-// oddTokens are tokens of a byte-level vocabulary with characters that spell no
-// byte. No text becomes one of them, but they have ids and texts.
+// oddTokens are tokens of a byte-level vocabulary with characters that spell no byte. No text
+// becomes one of them, but they have ids and texts.
 type oddTokens struct {
 	ids   map[string]int32
 	texts map[int32]string
@@ -49,8 +49,8 @@ func (t *runeTable) get(r rune) int32 {
 	return -1
 }
 
-// appendPiece appends the tokens of piece, which is valid UTF-8 unless the model
-// is byte-level, to dst. Where sc.err is set then, some are missing.
+// appendPiece appends the tokens of piece, which is valid UTF-8 unless the model is byte-level, to
+// dst. Where sc.err is set then, some are missing.
 func (m *bpe) appendPiece(dst []int32, piece string, sc *scratch) []int32 {
 	if len(piece) == 0 {
 		return dst
@@ -98,8 +98,8 @@ func (m *bpe) appendWord(dst []int32, word string, h uint64, sc *scratch) []int3
 	return append(dst, ids...)
 }
 
-// byteSymbols appends the token of each byte. A byte without one is the unknown
-// token, and where the model has none it is left out, as in the reference.
+// byteSymbols appends the token of each byte. A byte without one is the unknown token, and where
+// the model has none it is left out, as in the reference.
 func (m *bpe) byteSymbols(dst []int32, word string) []int32 {
 	pending := false // an unknown that the next may fuse with
 	for i := range len(word) {
@@ -118,8 +118,8 @@ func (m *bpe) byteSymbols(dst []int32, word string) []int32 {
 	return dst
 }
 
-// runeSymbols appends the token of each character, its bytes' fallback tokens if
-// it has none, or the unknown token.
+// runeSymbols appends the token of each character, its bytes' fallback tokens if it has none, or
+// the unknown token.
 func (m *bpe) runeSymbols(dst []int32, word string) []int32 {
 	pending := false
 	for i, n := 0, 0; i < len(word); i += n {
@@ -142,11 +142,10 @@ func (m *bpe) runeSymbols(dst []int32, word string) []int32 {
 	return dst
 }
 
-// boundTable knows the pairs of characters that some merge brings together: the
-// last of its left token and the first of its right one. Between all others a
-// piece can be cut, for whatever is merged on either side, nothing reaches
-// across: the tokens are provably the same. The table errs on the other side
-// only, since pairs share bits.
+// boundTable knows the pairs of characters that some merge brings together: the last of its left
+// token and the first of its right one. Between all others a piece can be cut, for whatever is
+// merged on either side, nothing reaches across: the tokens are provably the same. The table errs
+// on the other side only, since pairs share bits.
 type boundTable struct {
 	ascii [128][128]bool
 	bits  [1 << 14]uint64 // of the hash of other pairs

@@ -1,11 +1,11 @@
 package tokenizer
 
-// Byte-level vocabularies spell each byte as one printable character (GPT-2's
-// bytes_to_unicode): the printable ones of Latin-1 stand for themselves, the
-// other 68 bytes are the characters from U+0100 on.
+// Byte-level vocabularies spell each byte as one printable character (GPT-2's bytes_to_unicode):
+// the printable ones of Latin-1 stand for themselves, the other 68 bytes are the characters from
+// U+0100 on.
 
-// byteChar[b] is the character that spells byte b; charByte is its inverse, -1
-// for characters that spell none.
+// byteChar[b] is the character that spells byte b; charByte is its inverse, -1 for characters that
+// spell none.
 var byteChar, charByte = func() (chars [256]rune, bytes [0x144]int16) {
 	for i := range bytes {
 		bytes[i] = -1
@@ -24,8 +24,8 @@ var byteChar, charByte = func() (chars [256]rune, bytes [0x144]int16) {
 	return chars, bytes
 }()
 
-// appendSpelled appends the bytes that text spells to dst. If text has a
-// character that spells no byte, dst is returned as it was, and false.
+// appendSpelled appends the bytes that text spells to dst. If text has a character that spells no
+// byte, dst is returned as it was, and false.
 func appendSpelled(dst []byte, text string) ([]byte, bool) {
 	n := len(dst)
 	for _, r := range text {

@@ -8,17 +8,17 @@ const (
 	cacheIDsMax = 8       // tokens of a word
 )
 
-// cacheEntry is one word with its tokens, a cache line of memory. It never
-// changes once it is in the cache.
+// cacheEntry is one word with its tokens, a cache line of memory. It never changes once it is in
+// the cache.
 type cacheEntry struct {
 	keyLen, idsLen uint8
 	key            [cacheKeyMax]byte
 	ids            [cacheIDsMax]int32
 }
 
-// wordCache remembers the tokens of short words. Its size is fixed: a new word
-// moves the younger of the two in its bucket to the second slot, and the older
-// out. Readers and writers need no lock, a slot is one pointer.
+// wordCache remembers the tokens of short words. Its size is fixed: a new word moves the younger of
+// the two in its bucket to the second slot, and the older out. Readers and writers need no lock, a
+// slot is one pointer.
 type wordCache struct {
 	slots [cacheSlots]atomic.Pointer[cacheEntry]
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/text/unicode/rangetable"
 )
 
-// class is a set of the kinds of character that split patterns tell apart; each
-// character has exactly one of them, or none (unassigned, format, control).
+// class is a set of the kinds of character that split patterns tell apart; each character has
+// exactly one of them, or none (unassigned, format, control).
 type class uint16
 
 const (
@@ -32,17 +32,16 @@ const (
 	classAny = ^class(0)
 )
 
-// ascii and the pair blockOf, blocks hold the class of every character. Blocks are
-// of 256 characters, equal ones are shared: about 60 KB.
+// ascii and the pair blockOf, blocks hold the class of every character. Blocks are of 256
+// characters, equal ones are shared: about 60 KB.
 var (
 	ascii   [utf8.RuneSelf]class
 	blockOf [(unicode.MaxRune + 1) / 256]uint16
 	blocks  [][256]class
 )
 
-// unicodeVersion is that of the reference's regular expressions. A character of
-// a later version has no class: to the reference, and to whoever trained a model
-// with it, it is none.
+// unicodeVersion is that of the reference's regular expressions. A character of a later version has
+// no class: to the reference, and to whoever trained a model with it, it is none.
 const unicodeVersion = "16.0.0"
 
 // loadClasses fills the tables from package unicode. It takes a few ms, once.
@@ -120,8 +119,8 @@ func runeAt(s string, i int) (r rune, n int) {
 	}
 }
 
-// classAt returns the class and the length in bytes of the character at s[i],
-// or 0, 0 at the end of s.
+// classAt returns the class and the length in bytes of the character at s[i], or 0, 0 at the end of
+// s.
 func classAt(s string, i int) (class, int) {
 	if i >= len(s) {
 		return 0, 0

@@ -8,8 +8,8 @@ import (
 // maxNesting bounds how deep Sequences may lie in each other.
 const maxNesting = 4
 
-// component is any normalizer, pre-tokenizer, decoder or post-processor of a
-// tokenizer.json: all fields that one of them has.
+// component is any normalizer, pre-tokenizer, decoder or post-processor of a tokenizer.json: all
+// fields that one of them has.
 type component struct {
 	Type string `json:"type"`
 
@@ -169,8 +169,7 @@ func (f *file) preTokenizers() ([]preTokenizer, error) {
 	return out, nil
 }
 
-// scheme returns the prepend_scheme of a Metaspace, for which older files have
-// add_prefix_space.
+// scheme returns the prepend_scheme of a Metaspace, for which older files have add_prefix_space.
 func (c component) scheme(part string) (prefixScheme, error) {
 	if utf8.RuneCountInString(c.Replacement) != 1 {
 		return 0, malformed(part, "the replacement %q of Metaspace is not one character", c.Replacement)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// componentVector is a line of testdata/components.jsonl: a small tokenizer with one
-// thing to test, and what the reference makes of some texts.
+// componentVector is a line of testdata/components.jsonl: a small tokenizer with one thing to test,
+// and what the reference makes of some texts.
 type componentVector struct {
 	Name      string
 	Tokenizer json.RawMessage

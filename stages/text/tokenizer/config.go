@@ -53,8 +53,8 @@ func (t *Tokenizer) configure(data []byte) error {
 	return t.addBOSAndEOS(c)
 }
 
-// addBOSAndEOS lets add_bos_token and add_eos_token, where they are given,
-// overrule the post-processor, as LlamaTokenizerFast does.
+// addBOSAndEOS lets add_bos_token and add_eos_token, where they are given, overrule the
+// post-processor, as LlamaTokenizerFast does.
 func (t *Tokenizer) addBOSAndEOS(c configFile) error {
 	if c.AddBOS != nil {
 		has := len(t.prefix) > 0 && t.prefix[0] == t.bos
@@ -82,8 +82,8 @@ func (t *Tokenizer) addBOSAndEOS(c configFile) error {
 	return nil
 }
 
-// named returns the id of a token that is given as its text or as an object with
-// a content; -1 if it is not given.
+// named returns the id of a token that is given as its text or as an object with a content; -1 if
+// it is not given.
 func (t *Tokenizer) named(part string, v jsontext.Value) (int32, error) {
 	if len(v) == 0 || v.Kind() == 'n' {
 		return -1, nil
@@ -105,9 +105,8 @@ func (t *Tokenizer) named(part string, v jsontext.Value) (int32, error) {
 	return id, nil
 }
 
-// addToken adds an added token. If it is there already it must have the same
-// id; with override its flags count from now on, except that a special token
-// stays one.
+// addToken adds an added token. If it is there already it must have the same id; with override its
+// flags count from now on, except that a special token stays one.
 func (t *Tokenizer) addToken(a addedToken, override bool) error {
 	const part = "added_tokens"
 	if a.Content == "" {

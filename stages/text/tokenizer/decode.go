@@ -6,31 +6,30 @@ import (
 	"unicode/utf8"
 )
 
-// A decoder of tokenizer.json maps the list of token texts to another list;
-// what is left in the end is joined. Here each is a stage that takes the tokens
-// one at a time and passes on what is certain, so that the same code serves
-// Decode and Stream.
+// A decoder of tokenizer.json maps the list of token texts to another list; what is left in the end
+// is joined. Here each is a stage that takes the tokens one at a time and passes on what is
+// certain, so that the same code serves Decode and Stream.
 
-// stage takes token texts. Behind a Fuse or ByteLevel all that follows is one
-// token, which comes in several puts.
+// stage takes token texts. Behind a Fuse or ByteLevel all that follows is one token, which comes in
+// several puts.
 type stage interface {
 	put(text string)
 	end()
 }
 
-// decoderSpec describes a stage and makes it for one decoding. fused is true if
-// what comes in is one token in several puts.
+// decoderSpec describes a stage and makes it for one decoding. fused is true if what comes in is
+// one token in several puts.
 type decoderSpec interface {
 	stage(next stage, fused bool) (s stage, fusedAfter bool)
-	// one maps a token that is not the first, false if it stands for raw bytes
-	// and further stages have nothing to do.
+	// one maps a token that is not the first, false if it stands for raw bytes and further stages
+	// have nothing to do.
 	one(text string) (string, bool)
 }
 
 // newChain makes the stages of one decoding, which write into out.
 func newChain(specs []decoderSpec, out *output) stage {
-	// Stages are made from the last to the first, what is fused is known from
-	// the first to the last.
+	// Stages are made from the last to the first, what is fused is known from the first to the
+	// last.
 	fused := make([]bool, len(specs)+1)
 	for i, s := range specs {
 		_, fused[i+1] = s.stage(nil, fused[i])
@@ -59,8 +58,8 @@ type output struct{ buf []byte }
 func (o *output) put(text string) { o.buf = append(o.buf, text...) }
 func (o *output) end()            {}
 
-// byteLevelDecoder is ByteLevel: the token texts, already turned into bytes, are
-// one text, in which bytes that are not UTF-8 become U+FFFD.
+// byteLevelDecoder is ByteLevel: the token texts, already turned into bytes, are one text, in which
+// bytes that are not UTF-8 become U+FFFD.
 type byteLevelDecoder struct{}
 
 func (byteLevelDecoder) stage(next stage, _ bool) (stage, bool) {
@@ -111,9 +110,9 @@ func (s *byteLevelStage) release(all bool) {
 	}
 }
 
-// byteFallbackDecoder is ByteFallback: a run of tokens <0xXX> is the text that
-// the bytes spell, or one U+FFFD a byte if all of them together are not UTF-8.
-// So nothing of a run is certain before it ends.
+// byteFallbackDecoder is ByteFallback: a run of tokens <0xXX> is the text that the bytes spell, or
+// one U+FFFD a byte if all of them together are not UTF-8. So nothing of a run is certain before it
+// ends.
 type byteFallbackDecoder struct{}
 
 func (byteFallbackDecoder) stage(next stage, fused bool) (stage, bool) {

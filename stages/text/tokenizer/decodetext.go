@@ -52,8 +52,8 @@ func (s *replaceStage) end() {
 	s.next.end()
 }
 
-// stripDecoder is Strip: up to start times content off the front of each token
-// and up to stop times off its end.
+// stripDecoder is Strip: up to start times content off the front of each token and up to stop times
+// off its end.
 type stripDecoder struct {
 	content     string // one character
 	start, stop int
@@ -127,8 +127,8 @@ func (s *stripStage) release(n int) {
 	}
 }
 
-// metaspaceDecoder is Metaspace: marks become spaces, but for those of the first
-// token where a mark was put in front.
+// metaspaceDecoder is Metaspace: marks become spaces, but for those of the first token where a mark
+// was put in front.
 type metaspaceDecoder struct {
 	mark  string
 	strip bool

@@ -1,6 +1,5 @@
-// Package tokenizer turns text into token ids and back, from a Hugging Face
-// tokenizer.json. It follows the semantics of the Rust tokenizers crate: the
-// ids are equal, not similar.
+// Package tokenizer turns text into token ids and back, from a Hugging Face tokenizer.json. It
+// follows the semantics of the Rust tokenizers crate: the ids are equal, not similar.
 //
 // The life of a text in Encode:
 //
@@ -13,15 +12,14 @@
 //  5. byte pair encoding turns each piece into ids (bpe.go, merge.go);
 //  6. the post-processor adds BOS and EOS (post.go).
 //
-// Decode and Stream are the same chain of decoder stages (decode.go), so what a
-// stream delivers is always what Decode returns.
+// Decode and Stream are the same chain of decoder stages (decode.go), so what a stream delivers is
+// always what Decode returns.
 //
-// What is a letter or a digit is decided by Unicode 16 and normalisation by
-// Unicode 9, as in the reference; a pattern that has no hand-written splitter goes
-// by the Unicode of package unicode, and is the only part of Encode with a time
-// limit (finder.go). Added tokens are never recognised in text that is not
-// trusted: see EncodeOptions.
+// What is a letter or a digit is decided by Unicode 16 and normalisation by Unicode 9, as in the
+// reference; a pattern that has no hand-written splitter goes by the Unicode of package unicode,
+// and is the only part of Encode with a time limit (finder.go). Added tokens are never recognised
+// in text that is not trusted: see EncodeOptions.
 //
-// Supported are BPE models, byte-level and with byte fallback. Whatever else a
-// file asks for is refused by name when it is loaded.
+// Supported are BPE models, byte-level and with byte fallback. Whatever else a file asks for is
+// refused by name when it is loaded.
 package tokenizer

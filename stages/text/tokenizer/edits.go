@@ -2,14 +2,14 @@ package tokenizer
 
 import "strings"
 
-// edits is a list of replacements in one text, in order and without overlap. It
-// is what a normaliser says about a text: enough to make the new text and to
-// find out where a byte range of the old one went.
+// edits is a list of replacements in one text, in order and without overlap. It is what a
+// normaliser says about a text: enough to make the new text and to find out where a byte range of
+// the old one went.
 type edits struct {
 	list []edit
 	buf  []byte // all new text, one after the other
-	// exact keeps neighbours apart, which only move needs: without it a text
-	// that changes everywhere costs no more than its bytes.
+	// exact keeps neighbours apart, which only move needs: without it a text that changes
+	// everywhere costs no more than its bytes.
 	exact bool
 }
 
@@ -51,9 +51,8 @@ func (e *edits) apply(s string) string {
 	return b.String()
 }
 
-// move maps ranges, ordered and without overlap, to the text after the edits,
-// which must be exact. What replaces bytes of a range, be it only in part,
-// belongs to the range.
+// move maps ranges, ordered and without overlap, to the text after the edits, which must be exact.
+// What replaces bytes of a range, be it only in part, belongs to the range.
 func (e *edits) move(ranges []Range) []Range {
 	if len(ranges) == 0 || len(e.list) == 0 {
 		return ranges

@@ -17,8 +17,8 @@ var (
 var (
 	// ErrTextTooLong: the text has more bytes than MaxText.
 	ErrTextTooLong = errors.New("tokenizer: text is too long")
-	// ErrSplitTime: a split pattern that this package has no hand-written
-	// splitter for went on for longer than its time limit.
+	// ErrSplitTime: a split pattern that this package has no hand-written splitter for went on for
+	// longer than its time limit.
 	ErrSplitTime = errors.New("tokenizer: splitting the text took too long")
 )
 
@@ -35,8 +35,8 @@ func unsupported(part, format string, args ...any) error {
 // LimitError: the text has more tokens than EncodeOptions.Limit.
 type LimitError struct {
 	Limit int
-	// AtLeast is a number of tokens that the text has at least; it is more than
-	// Limit. The text was not encoded to its end.
+	// AtLeast is a number of tokens that the text has at least; it is more than Limit. The text was
+	// not encoded to its end.
 	AtLeast int
 }
 

@@ -11,13 +11,13 @@ import (
 
 // finder finds all matches of a pattern in a text.
 type finder interface {
-	// all calls yield for each match, from left to right, until it returns an
-	// error. A match may be empty.
+	// all calls yield for each match, from left to right, until it returns an error. A match may be
+	// empty.
 	all(s string, b *regexBudget, yield func(start, end int) error) error
 }
 
-// matcher is a finder written by hand: it returns the first match at or after
-// byte i of s, valid UTF-8, which is never empty; start < 0 if there is none.
+// matcher is a finder written by hand: it returns the first match at or after byte i of s, valid
+// UTF-8, which is never empty; start < 0 if there is none.
 type matcher func(s string, i int) (start, end int)
 
 func (m matcher) all(s string, _ *regexBudget, yield func(start, end int) error) error {
@@ -64,9 +64,9 @@ func (l literal) all(s string, _ *regexBudget, yield func(start, end int) error)
 	}
 }
 
-// Limits for patterns that are not in matchers. regexp2 backtracks, so that a
-// hostile text can take quadratic time and worse. While a limit runs, and for a
-// moment after, regexp2 keeps a goroutine that reads the clock.
+// Limits for patterns that are not in matchers. regexp2 backtracks, so that a hostile text can take
+// quadratic time and worse. While a limit runs, and for a moment after, regexp2 keeps a goroutine
+// that reads the clock.
 const (
 	regexMatchTime = 1 * time.Second // one match; regexp2's clock ticks every 100 ms
 	regexTotalTime = 3 * time.Second // all matches of one Encode
@@ -79,8 +79,8 @@ type regexBudget struct{ deadline time.Time }
 // regex is a finder for any other pattern.
 type regex struct{ re *regexp2.Regexp }
 
-// newFinder returns the finder for a Regex pattern of a tokenizer.json, whose
-// dialect is Oniguruma's.
+// newFinder returns the finder for a Regex pattern of a tokenizer.json, whose dialect is
+// Oniguruma's.
 func newFinder(pattern string) (finder, error) {
 	if m := matchers[pattern]; m != nil {
 		return m, nil
@@ -100,8 +100,8 @@ func newFinder(pattern string) (finder, error) {
 	return regex{re}, nil
 }
 
-// foreignSyntax names the first thing in pattern that means something else in
-// Oniguruma than in regexp2, "" if there is none.
+// foreignSyntax names the first thing in pattern that means something else in Oniguruma than in
+// regexp2, "" if there is none.
 func foreignSyntax(pattern string) string {
 	inClass := false
 	for i := 0; i < len(pattern); i++ {

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzParse: no tokenizer.json makes Parse or what it returns panic, and what a
-// stream delivers is what Decode returns.
+// FuzzParse: no tokenizer.json makes Parse or what it returns panic, and what a stream delivers is
+// what Decode returns.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(base), []byte(nil), "aab<s> b")
 	f.Add([]byte(base), []byte(`{"bos_token":"<s>","add_bos_token":true,"added_tokens_decoder":{"6":{"content":"x","lstrip":true}}}`), " x <s>")
@@ -40,8 +40,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzEncode: a byte-level tokenizer whose vocabulary has every byte gives back
-// what it got, and cuts nothing else for protection.
+// FuzzEncode: a byte-level tokenizer whose vocabulary has every byte gives back what it got, and
+// cuts nothing else for protection.
 func FuzzEncode(f *testing.F) {
 	f.Add("a lighthouse, 12 <｜User｜> é", 3, 9)
 	for _, a := range atoms {

@@ -74,8 +74,8 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// Encode must not hold on to a text by way of its cache or scratch memory, nor
-// return memory that the next call writes to.
+// Encode must not hold on to a text by way of its cache or scratch memory, nor return memory that
+// the next call writes to.
 func TestEncodeReturnsItsOwnMemory(t *testing.T) {
 	tok := small(t, "byte_level")
 	first := tok.Encode("ab ab 12", EncodeOptions{})

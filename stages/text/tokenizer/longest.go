@@ -1,7 +1,7 @@
 package tokenizer
 
-// longestText is how many bytes of a text one token stands for at most, 0 where no
-// number is known: where a step drops text, or joins it without end.
+// longestText returns the number of bytes of a text one token stands for at most, 0 where no number
+// is known: where a step drops text, or joins it without end.
 func (t *Tokenizer) longestText() int {
 	longest := t.model.longest()
 	if longest == 0 {
@@ -24,7 +24,7 @@ func (t *Tokenizer) longestText() int {
 	return longest
 }
 
-// shrinks is how many bytes at most become one in a normalizer, 0 for any number.
+// shrinks returns the number of bytes at most become one in a normalizer, 0 for any number.
 func shrinks(n normalizer) int {
 	switch n := n.(type) {
 	case prepender:
@@ -42,8 +42,8 @@ func shrinks(n normalizer) int {
 	return 0
 }
 
-// longest is the length of the longest token, 0 where characters can be left out or
-// joined to one unknown token.
+// longest returns the length of the longest token, 0 where characters can be left out or joined to
+// one unknown token.
 func (m *bpe) longest() int {
 	if m.fallback == nil && (m.unk < 0 || m.fuseUnk) && !m.complete() {
 		return 0
@@ -60,7 +60,7 @@ func (m *bpe) longest() int {
 	return n
 }
 
-// complete tells if every byte has a token.
+// complete reports whether every byte has a token.
 func (m *bpe) complete() bool {
 	for _, id := range m.bytes {
 		if id < 0 {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// naiveMerge does what the definition says: look at all pairs, merge the leftmost
-// of the lowest rank, start again.
+// naiveMerge does what the definition says: look at all pairs, merge the leftmost of the lowest
+// rank, start again.
 func naiveMerge(pairs *pairTable, ids []int32) []int32 {
 	ids = slices.Clone(ids)
 	for {
@@ -26,8 +26,8 @@ func naiveMerge(pairs *pairTable, ids []int32) []int32 {
 	}
 }
 
-// randomMerges makes a table over few symbols, so that merges get in each
-// other's way. Ids grow like texts do: a merged token is longer than its parts.
+// randomMerges makes a table over few symbols, so that merges get in each other's way. Ids grow
+// like texts do: a merged token is longer than its parts.
 func randomMerges(r *rand.Rand, symbols, merges int) *pairTable {
 	texts := make([]string, symbols)
 	ids := map[string]int32{}

@@ -56,10 +56,9 @@ func (m *modelFile) build(byteLevel bool) (*bpe, error) {
 	return b, nil
 }
 
-// cuttable reports whether the bounds hold: every character of a text becomes at
-// least one symbol (one that is left out brings its neighbours together), no
-// symbol that is not spelled like its text takes part in a merge, and unknown
-// characters do not fuse.
+// cuttable reports whether the bounds hold: every character of a text becomes at least one symbol
+// (one that is left out brings its neighbours together), no symbol that is not spelled like its
+// text takes part in a merge, and unknown characters do not fuse.
 func (m *modelFile) cuttable(b *bpe) bool {
 	if b.fallback == nil {
 		return b.unk >= 0 && !b.fuseUnk && !m.operands[b.unk]

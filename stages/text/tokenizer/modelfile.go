@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// modelFile is the "model" part of a tokenizer.json. The vocabulary and the
-// merges, up to half a million entries, are read straight into the tables.
+// modelFile is the "model" part of a tokenizer.json. The vocabulary and the merges, up to half a
+// million entries, are read straight into the tables.
 type modelFile struct {
 	fields modelFields
 	vocab  *vocab     // keyed by the texts of the file
@@ -171,8 +171,8 @@ func (m *modelFile) readMerges(dec *jsontext.Decoder) error {
 	return err
 }
 
-// readMerge reads the two texts of a merge, one behind the other, into m.text
-// and returns the length of the first.
+// readMerge reads the two texts of a merge, one behind the other, into m.text and returns the
+// length of the first.
 func (m *modelFile) readMerge(dec *jsontext.Decoder) (left int, skip bool, err error) {
 	m.text = m.text[:0]
 	switch dec.PeekKind() {

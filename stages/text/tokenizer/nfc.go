@@ -9,9 +9,9 @@ import (
 	"golang.org/x/text/unicode/rangetable"
 )
 
-// unicodeForm is NFC, NFD, NFKC or NFKD. Package norm does the work, but for
-// long runs of combining marks: after 30 of them it inserts U+034F (the
-// Stream-Safe Text Format of UAX 15), which the reference does not.
+// unicodeForm is NFC, NFD, NFKC or NFKD. Package norm does the work, but for long runs of combining
+// marks: after 30 of them it inserts U+034F (the Stream-Safe Text Format of UAX 15), which the
+// reference does not.
 type unicodeForm struct {
 	form    norm.Form
 	split   norm.Form // its decomposition: NFD or NFKD
@@ -31,8 +31,8 @@ const normVersion = "9.0.0"
 // normKnown are the characters of normVersion.
 var normKnown = rangetable.Assigned(normVersion)
 
-// safeSegment is up to how many characters a segment is left to package norm:
-// no character decomposes into more than three marks.
+// safeSegment is up to how many characters a segment is left to package norm: no character
+// decomposes into more than three marks.
 const safeSegment = 10
 
 func (f unicodeForm) edits(s string, e *edits, _ *regexBudget) error {
@@ -49,8 +49,8 @@ func (f unicodeForm) edits(s string, e *edits, _ *regexBudget) error {
 	return nil
 }
 
-// segment normalises s[from:to], count characters. One that is newer than
-// normVersion stays as it is and keeps apart what is around it.
+// segment normalises s[from:to], count characters. One that is newer than normVersion stays as it
+// is and keeps apart what is around it.
 func (f unicodeForm) segment(s string, from, to, count int, e *edits) {
 	part := func(from, to int) {
 		changed := ""
@@ -79,16 +79,15 @@ func (f unicodeForm) segment(s string, from, to, count int, e *edits) {
 	}
 }
 
-// boundary reports whether the character at the start of s, or what it becomes,
-// never combines with anything before it.
+// boundary reports whether the character at the start of s, or what it becomes, never combines with
+// anything before it.
 func (f unicodeForm) boundary(s string) bool {
 	p := f.form.PropertiesString(s)
 	d := p.Decomposition()
 	return p.BoundaryBefore() && (d == nil || f.form.Properties(d).BoundaryBefore())
 }
 
-// segmentEnd returns the next boundary behind s[i] and how many characters are
-// before it.
+// segmentEnd returns the next boundary behind s[i] and how many characters are before it.
 func (f unicodeForm) segmentEnd(s string, i int) (end, count int) {
 	for {
 		_, n := utf8.DecodeRuneInString(s[i:])

@@ -22,8 +22,7 @@ func normalized(t testing.TB, n normalizer, s string) string {
 
 var forms = map[string]unicodeForm{"NFC": formNFC, "NFD": formNFD, "NFKC": formNFKC, "NFKD": formNFKD}
 
-// oldText is random text of characters that normVersion knows, with at most max
-// marks in a row.
+// oldText is random text of characters that normVersion knows, with at most max marks in a row.
 func oldText(r *rand.Rand, n, max int) string {
 	var b strings.Builder
 	marks := 0
@@ -73,9 +72,8 @@ func TestFormsEqualNorm(t *testing.T) {
 	}
 }
 
-// Long runs of marks: no U+034F appears, and what comes out is what package norm
-// makes of it without its limit, which shows when the run is cut where nothing
-// crosses.
+// Long runs of marks: no U+034F appears, and what comes out is what package norm makes of it
+// without its limit, which shows when the run is cut where nothing crosses.
 func TestFormsOfLongRuns(t *testing.T) {
 	for _, n := range []int{9, 10, 11, 29, 30, 31, 32, 60, 1000} {
 		above, below := strings.Repeat("\u0301", n), strings.Repeat("\u0323", n)
@@ -108,8 +106,7 @@ func TestFormsOfLongRuns(t *testing.T) {
 	}
 }
 
-// Characters that came after the reference's Unicode keep apart what is around
-// them, and stay.
+// Characters that came after the reference's Unicode keep apart what is around them, and stay.
 func TestFormsLeaveNewCharactersAlone(t *testing.T) {
 	for in, want := range map[string]string{
 		"a\u08d0\u0323":        "a\u08d0\u0323", // U+08D0 has class 230 today and would go behind

@@ -6,14 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// normalizer changes text before it is split. It appends what it changes in s,
-// valid UTF-8, to e.
+// normalizer changes text before it is split. It appends what it changes in s, valid UTF-8, to e.
 type normalizer interface {
 	edits(s string, e *edits, b *regexBudget) error
 }
 
-// normalize runs the normalizers over s and moves the ranges along. The result
-// is bounded: more than four times MaxText is ErrTextTooLong.
+// normalize runs the normalizers over s and moves the ranges along. The result is bounded: more
+// than four times MaxText is ErrTextTooLong.
 func normalize(steps []normalizer, s string, ranges []Range, b *regexBudget) (string, []Range, error) {
 	for _, n := range steps {
 		if r, ok := n.(literalReplacer); ok && len(ranges) == 0 {

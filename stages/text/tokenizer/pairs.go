@@ -5,10 +5,10 @@ import "math/bits"
 // noMerge is the value of a pair that does not merge: more than any other.
 const noMerge = ^uint64(0)
 
-// pairTable holds the merges: which two neighbouring tokens become which one,
-// and in what order. Almost all encoding time that is not splitting goes by in
-// its lookups, most of them in vain, hence open addressing in one array, and a
-// filter in front of it that fits a second-level cache where the array does not.
+// pairTable holds the merges: which two neighbouring tokens become which one, and in what order.
+// Almost all encoding time that is not splitting goes by in its lookups, most of them in vain,
+// hence open addressing in one array, and a filter in front of it that fits a second-level cache
+// where the array does not.
 type pairTable struct {
 	slots  []pairSlot
 	filter []uint64 // eight bits a slot, one set for each merge
@@ -16,8 +16,8 @@ type pairTable struct {
 	count  int
 }
 
-// pairSlot's key is (left + 1) << 32 | right, 0 if the slot is free. Its value
-// is rank << 32 | id of the merged token: the smallest value merges first.
+// pairSlot's key is (left + 1) << 32 | right, 0 if the slot is free. Its value is rank << 32 | id
+// of the merged token: the smallest value merges first.
 type pairSlot struct{ key, value uint64 }
 
 // newPairTable makes a table with room for count merges without growing.
@@ -40,9 +40,9 @@ func (t *pairTable) resize(log2 int) {
 
 func pairKey(left, right int32) uint64 { return uint64(left+1)<<32 | uint64(uint32(right)) }
 
-// pairHash spreads a key over the upper bits: the first ones choose the slot,
-// with three more the bit of the filter. The halves of the key are folded before
-// the multiplication, or the left token would not reach the upper bits.
+// pairHash spreads a key over the upper bits: the first ones choose the slot, with three more the
+// bit of the filter. The halves of the key are folded before the multiplication, or the left token
+// would not reach the upper bits.
 func pairHash(key uint64) uint64 { return (key ^ key>>29) * 0x9E3779B97F4A7C15 }
 
 // set adds a merge. Of two for the same pair the later counts.

@@ -13,8 +13,7 @@ import (
 // MaxFile bounds the size of tokenizer.json, in bytes.
 const MaxFile = 1 << 28
 
-// Load reads tokenizer.json and, if there is one, tokenizer_config.json from a
-// model folder.
+// Load reads tokenizer.json and, if there is one, tokenizer_config.json from a model folder.
 func Load(dir fs.FS) (*Tokenizer, error) {
 	tokenizerJSON, err := readBounded(dir, "tokenizer.json")
 	if err != nil {
@@ -47,13 +46,13 @@ func readBounded(dir fs.FS, name string) ([]byte, error) {
 	return buf.Bytes(), nil
 }
 
-// Parse makes a Tokenizer from the contents of tokenizer.json and of
-// tokenizer_config.json, which may be nil. From the latter it takes bos_token,
-// eos_token, add_bos_token, add_eos_token and added_tokens_decoder. Truncation
-// and padding of tokenizer.json are ignored: a server must not shorten a prompt.
+// Parse makes a Tokenizer from the contents of tokenizer.json and of tokenizer_config.json, which
+// may be nil. From the latter it takes bos_token, eos_token, add_bos_token, add_eos_token and
+// added_tokens_decoder. Truncation and padding of tokenizer.json are ignored: a server must not
+// shorten a prompt.
 //
-// Errors are ErrMalformed or ErrUnsupported and name the part of the file. The
-// Tokenizer keeps nothing of the arguments.
+// Errors are ErrMalformed or ErrUnsupported and name the part of the file. The Tokenizer keeps
+// nothing of the arguments.
 func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 	loadClasses()
 	if len(tokenizerJSON) > MaxFile {
@@ -75,8 +74,8 @@ func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// file is the top level of a tokenizer.json: the model, which is big, already
-// parsed, the rest as it stands.
+// file is the top level of a tokenizer.json: the model, which is big, already parsed, the rest as
+// it stands.
 type file struct {
 	parts map[string]jsontext.Value
 	model *modelFile
@@ -118,8 +117,7 @@ func syntax(err error) error {
 	return fmt.Errorf("%w: %v", ErrMalformed, err)
 }
 
-// eachMember reads an object. It calls member behind each name, which must read
-// the value.
+// eachMember reads an object. It calls member behind each name, which must read the value.
 func eachMember(dec *jsontext.Decoder, what string, member func(name string) error) error {
 	tok, err := dec.ReadToken()
 	if err != nil {

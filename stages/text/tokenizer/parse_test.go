@@ -15,8 +15,8 @@ const base = `{"version":"1.0","added_tokens":[{"id":4,"content":"<s>","special"
 "normalizer":null,"pre_tokenizer":null,"post_processor":null,"decoder":{"type":"Fuse"},
 "model":{"type":"BPE","vocab":{"?":0,"a":1,"b":2,"ab":3},"merges":["a b"]}}`
 
-// patched is base with the value at the path, separated by dots, replaced; an
-// empty value removes it.
+// patched is base with the value at the path, separated by dots, replaced; an empty value removes
+// it.
 func patched(t testing.TB, path, value string) []byte {
 	t.Helper()
 	var top map[string]any
@@ -128,8 +128,7 @@ var refusals = []struct {
 	{"added_tokens", `[{"id":1073741824,"content":"x"}]`, ErrMalformed, "1073741824"},
 }
 
-// Each broken or foreign file is refused with an error of the right kind that
-// names the place.
+// Each broken or foreign file is refused with an error of the right kind that names the place.
 func TestParseRefuses(t *testing.T) {
 	for _, c := range refusals {
 		_, err := Parse(patched(t, c.path, c.value), nil)
@@ -159,8 +158,8 @@ func TestMergesBeforeVocab(t *testing.T) {
 	}
 }
 
-// TestFillInTheMiddle: the markers are added tokens that are not special. Raw text spells
-// them; text of a chat does not.
+// TestFillInTheMiddle: the markers are added tokens that are not special. Raw text spells them;
+// text of a chat does not.
 func TestFillInTheMiddle(t *testing.T) {
 	const config = `{"added_tokens_decoder":{"6":{"content":"<｜fim▁begin｜>"},"7":{"content":"<｜fim▁hole｜>"},"8":{"content":"<｜fim▁end｜>"}}}`
 	tok, err := Parse(patched(t, "post_processor", "null"), []byte(config))

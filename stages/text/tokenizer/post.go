@@ -2,8 +2,7 @@ package tokenizer
 
 import "encoding/json/jsontext"
 
-// templatePiece is an element of TemplateProcessing's single: the text itself or
-// a special token.
+// templatePiece is an element of TemplateProcessing's single: the text itself or a special token.
 type templatePiece struct {
 	Sequence *struct {
 		ID string `json:"id"`
@@ -18,8 +17,8 @@ type templateSpecial struct {
 	IDs []int32 `json:"ids"`
 }
 
-// postProcessor returns the ids that go in front of those of a text and behind
-// them. Templates for pairs of texts have no use here.
+// postProcessor returns the ids that go in front of those of a text and behind them. Templates for
+// pairs of texts have no use here.
 func (f *file) postProcessor(t *Tokenizer) (prefix, suffix []int32, err error) {
 	const part = "post_processor"
 	list, err := flatten(part, f.parts[part], func(c component) []jsontext.Value { return c.Processors }, maxNesting)

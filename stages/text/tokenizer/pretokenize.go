@@ -7,9 +7,9 @@ import (
 
 // preTokenizer is one step that splits a piece of text into smaller ones.
 type preTokenizer interface {
-	// split calls yield for the parts of piece, valid UTF-8 and not empty, from left
-	// to right, and returns yield's first error. An empty part is left out. start is
-	// true for the first piece of a text.
+	// split calls yield for the parts of piece, valid UTF-8 and not empty, from left to right, and
+	// returns yield's first error. An empty part is left out. start is true for the first piece of
+	// a text.
 	split(piece string, start bool, b *regexBudget, yield func(part string) error) error
 }
 
@@ -29,8 +29,7 @@ var behaviors = map[string]behavior{
 	"MergedWithPrevious": mergedWithPrevious, "MergedWithNext": mergedWithNext,
 }
 
-// splitter is Split: at the matches of a pattern, or at what they leave if
-// invert is set.
+// splitter is Split: at the matches of a pattern, or at what they leave if invert is set.
 type splitter struct {
 	find     finder
 	behavior behavior
@@ -61,8 +60,7 @@ func (p splitter) split(piece string, _ bool, b *regexBudget, yield func(string)
 	return j.err
 }
 
-// isolate is split for the common case: matches and what is between them, both
-// as pieces.
+// isolate is split for the common case: matches and what is between them, both as pieces.
 func isolate(piece string, m matcher, yield func(string) error) error {
 	for i := 0; i < len(piece); {
 		start, end := m(piece, i)
@@ -82,8 +80,8 @@ func isolate(piece string, m matcher, yield func(string) error) error {
 	return nil
 }
 
-// joiner puts matches and gaps together as a behavior wants it. It holds one
-// piece, text[from:to], that may still grow.
+// joiner puts matches and gaps together as a behavior wants it. It holds one piece, text[from:to],
+// that may still grow.
 type joiner struct {
 	yield    func(string) error
 	err      error // the first one of yield, which is not called again
@@ -146,8 +144,8 @@ func (p digitSplitter) split(piece string, _ bool, _ *regexBudget, yield func(st
 	return nil
 }
 
-// byteLevelSplitter is ByteLevel. The bytes stay bytes here: the model looks
-// them up without the detour over the characters that spell them.
+// byteLevelSplitter is ByteLevel. The bytes stay bytes here: the model looks them up without the
+// detour over the characters that spell them.
 type byteLevelSplitter struct{ addPrefixSpace, useRegex bool }
 
 func (p byteLevelSplitter) split(piece string, _ bool, _ *regexBudget, yield func(string) error) error {

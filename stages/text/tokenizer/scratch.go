@@ -2,8 +2,7 @@ package tokenizer
 
 import "context"
 
-// scratch is the state and working memory of one Encode. It is reused, never
-// shared.
+// scratch is the state and working memory of one Encode. It is reused, never shared.
 type scratch struct {
 	ids   []int32  // the symbols of a piece
 	pairs []uint64 // pairs[i] is the value of the pair (symbol i, the next one)
@@ -18,8 +17,8 @@ type scratch struct {
 	since int   // bytes that were encoded since ctx was looked at
 	err   error // why the encoding ends early
 
-	// steps[i] hands a piece to pre-tokenizer i, the last one to the model. begun[i]
-	// says that the first piece has passed; first that it begins the text.
+	// steps[i] hands a piece to pre-tokenizer i, the last one to the model. begun[i] says that the
+	// first piece has passed; first that it begins the text.
 	steps []func(piece string) error
 	begun []bool
 	first bool
@@ -28,8 +27,8 @@ type scratch struct {
 const (
 	// lookEvery is after how many bytes, or merges, the context is looked at.
 	lookEvery = 16 << 10
-	// scratchKeep is up to how many symbols the memory of an Encode is kept for the
-	// next one. One huge text must not hold its memory for ever.
+	// scratchKeep is up to how many symbols the memory of an Encode is kept for the next one. One
+	// huge text must not hold its memory for ever.
 	scratchKeep = 1 << 16
 )
 
@@ -61,16 +60,16 @@ func (t *Tokenizer) putScratch(sc *scratch) {
 	t.scratch.Put(sc)
 }
 
-// preTokenize runs the pre-tokenizers over text and appends the ids of the pieces.
-// start is true for the beginning of the whole text.
+// preTokenize runs the pre-tokenizers over text and appends the ids of the pieces. start is true
+// for the beginning of the whole text.
 func (sc *scratch) preTokenize(text string, start bool) error {
 	clear(sc.begun)
 	sc.first = start
 	return sc.steps[0](text)
 }
 
-// spend notes that so many bytes were encoded and that there are so many ids
-// now; false if the encoding is to end.
+// spend notes that so many bytes were encoded and that there are so many ids now; false if the
+// encoding is to end.
 func (sc *scratch) spend(bytes, ids int) bool {
 	if sc.since += bytes + 1; sc.since >= lookEvery {
 		sc.since = 0
@@ -90,8 +89,8 @@ func (sc *scratch) look() bool {
 	return sc.err == nil
 }
 
-// room returns buf with room for n elements, the old ones lost if it is a new
-// one. A large one has no room to spare.
+// room returns buf with room for n elements, the old ones lost if it is a new one. A large one has
+// no room to spare.
 func room[T any](buf []T, n int) []T {
 	switch {
 	case cap(buf) >= n:

@@ -5,6 +5,6 @@ import (
 	"slices"
 )
 
-// AddedTexts are the texts of all added tokens, sorted: what a template, but no
-// text of a client, may turn into a token of its own.
+// AddedTexts returns the texts of all added tokens, sorted: what a template, but no text of a
+// client, may turn into a token of its own.
 func (t *Tokenizer) AddedTexts() []string { return slices.Sorted(maps.Keys(t.added)) }

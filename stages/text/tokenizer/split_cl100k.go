@@ -2,8 +2,8 @@ package tokenizer
 
 import "strings"
 
-// The patterns of OpenAI's cl100k_base and its relatives. What they match
-// covers every text without a gap, so the matchers always match at i.
+// The patterns of OpenAI's cl100k_base and its relatives. What they match covers every text without
+// a gap, so the matchers always match at i.
 
 const (
 	patternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
@@ -13,8 +13,8 @@ const (
 func matchLlama3(s string, i int) (start, end int) { return i, cl100k(s, i, 3) }
 func matchQwen2(s string, i int) (start, end int)  { return i, cl100k(s, i, 1) }
 
-// cl100k returns the end of the match at s[i], i < len(s), of patternLlama3 or,
-// if a number has at most one digit, patternQwen2.
+// cl100k returns the end of the match at s[i], i < len(s), of patternLlama3 or, if a number has at
+// most one digit, patternQwen2.
 func cl100k(s string, i, digits int) int {
 	c, n := classAt(s, i)
 	switch {
@@ -39,8 +39,8 @@ func cl100k(s string, i, digits int) int {
 	return spaces(s, i)
 }
 
-// contraction returns the length of (?i:'s|'t|'re|'ve|'m|'ll|'d) at s[i], which
-// is an apostrophe, or 0. The long s folds to s, no other foreign letter counts.
+// contraction returns the length of (?i:'s|'t|'re|'ve|'m|'ll|'d) at s[i], which is an apostrophe,
+// or 0. The long s folds to s, no other foreign letter counts.
 func contraction(s string, i int) int {
 	if i+1 >= len(s) {
 		return 0
@@ -63,8 +63,8 @@ func contraction(s string, i int) int {
 	return 0
 }
 
-// symbols returns the end of ` ?[^\s\p{L}\p{N}]+` and the characters of tail
-// behind it, or 0. The character at s[i] has class c and n bytes.
+// symbols returns the end of ` ?[^\s\p{L}\p{N}]+` and the characters of tail behind it, or 0. The
+// character at s[i] has class c and n bytes.
 func symbols(s string, i int, c class, n int, tail class) int {
 	const not = classWs | classL | classN
 	if s[i] == ' ' {
@@ -92,9 +92,9 @@ func runNot(s string, i int, set class) int {
 	return i
 }
 
-// spaces returns the end of \s*[\r\n]+|\s+(?!\S)|\s+ at s[i], a white space: up
-// to the last line end of the run, else all of a run that ends the text, else
-// all but its last character, which goes with the word that follows.
+// spaces returns the end of \s*[\r\n]+|\s+(?!\S)|\s+ at s[i], a white space: up to the last line
+// end of the run, else all of a run that ends the text, else all but its last character, which goes
+// with the word that follows.
 func spaces(s string, i int) int {
 	newline, last, end := -1, i, i
 	for {

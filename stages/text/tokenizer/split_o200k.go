@@ -1,7 +1,7 @@
 package tokenizer
 
-// patternO200k is OpenAI's o200k_base, of gpt_oss: words are split where lower
-// case turns to upper case. It covers every text without a gap.
+// patternO200k is OpenAI's o200k_base, of gpt_oss: words are split where lower case turns to upper
+// case. It covers every text without a gap.
 const patternO200k = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 
 const (
@@ -30,9 +30,9 @@ func matchO200k(s string, i int) (start, end int) {
 	return i, spaces(s, i)
 }
 
-// o200kWord returns the end of the first two alternatives at s[i] without the
-// contraction, 0 if neither matches. Both may start with one character that is
-// no letter, no digit and no line end; a mark can be that or part of the word.
+// o200kWord returns the end of the first two alternatives at s[i] without the contraction, 0 if
+// neither matches. Both may start with one character that is no letter, no digit and no line end; a
+// mark can be that or part of the word.
 func o200kWord(s string, i int, c class, n int) int {
 	if c&(classL|classNewline) == 0 {
 		if end := mixedCase(s, i+n); end > 0 {
@@ -48,9 +48,9 @@ func o200kWord(s string, i int, c class, n int) int {
 	return upperCase(s, i)
 }
 
-// mixedCase returns the end of Upper*Lower+ at s[i], 0 if it does not match. If
-// no lower case follows the run of Upper, the run gives characters back until
-// the next one is in both sets, and the match ends behind that one.
+// mixedCase returns the end of Upper*Lower+ at s[i], 0 if it does not match. If no lower case
+// follows the run of Upper, the run gives characters back until the next one is in both sets, and
+// the match ends behind that one.
 func mixedCase(s string, i int) int {
 	end, both := i, 0
 	for {
@@ -68,8 +68,8 @@ func mixedCase(s string, i int) int {
 	}
 }
 
-// upperCase returns the end of Upper+ at s[i], 0 if it does not match. It is
-// called where mixedCase failed, so no character of Lower follows.
+// upperCase returns the end of Upper+ at s[i], 0 if it does not match. It is called where mixedCase
+// failed, so no character of Lower follows.
 func upperCase(s string, i int) int {
 	if end := run(s, i, classUpper); end > i {
 		return end

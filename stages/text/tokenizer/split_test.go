@@ -38,9 +38,8 @@ func randomText(r *rand.Rand, n int) string {
 	return b.String()
 }
 
-// known drops the characters that regexp2 and the matchers see differently: those
-// that are newer than the reference's Unicode, and the long s, which regexp2 does
-// not fold to s.
+// known drops the characters that regexp2 and the matchers see differently: those that are newer
+// than the reference's Unicode, and the long s, which regexp2 does not fold to s.
 func known(s string) string {
 	assigned := rangetable.Assigned(unicodeVersion)
 	return strings.Map(func(r rune) rune {

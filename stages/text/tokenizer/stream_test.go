@@ -8,8 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// A stream delivers what Decode returns, whole characters at any moment, for any
-// ids: CASES 9.
+// A stream delivers what Decode returns, whole characters at any moment, for any ids: CASES 9.
 func TestStreamEqualsDecode(t *testing.T) {
 	for name := range families {
 		t.Run(name, func(t *testing.T) {
@@ -57,8 +56,8 @@ func checkStream(t *testing.T, tok *Tokenizer, ids []int32, skip bool) {
 	}
 }
 
-// A stream does not wait longer than it must: a byte-level text is out as soon as
-// its last character is whole.
+// A stream does not wait longer than it must: a byte-level text is out as soon as its last
+// character is whole.
 func TestStreamIsPrompt(t *testing.T) {
 	tok := family(t, "llama3")
 	ids := tok.Encode("ab 한 c 😀 d", EncodeOptions{})
@@ -144,8 +143,7 @@ func TestTokenBytes(t *testing.T) {
 	}
 }
 
-// The maximal subparts of the Unicode standard (tables 3-8 to 3-11) and of the
-// WHATWG decoder.
+// The maximal subparts of the Unicode standard (tables 3-8 to 3-11) and of the WHATWG decoder.
 func TestValidText(t *testing.T) {
 	for in, want := range map[string]string{
 		"abc":                                  "abc",

@@ -2,8 +2,8 @@ package tokenizer
 
 import "sync"
 
-// Tokenizer is a loaded tokenizer.json. It does not change after Parse, and all
-// its methods may be called from several goroutines at once.
+// Tokenizer is a loaded tokenizer.json. It does not change after Parse, and all its methods may be
+// called from several goroutines at once.
 type Tokenizer struct {
 	model       *bpe
 	normalizers []normalizer
@@ -24,8 +24,8 @@ type Tokenizer struct {
 	scratch sync.Pool     // of *scratch
 }
 
-// VocabSize returns the highest token id plus one, added tokens included. A
-// model's logits may have more rows.
+// VocabSize returns the highest token id plus one, added tokens included. A model's logits may have
+// more rows.
 func (t *Tokenizer) VocabSize() int { return t.size }
 
 // Beyond returns the ids of tokens from n on, by rising id: those that a model with n rows of
@@ -40,9 +40,8 @@ func (t *Tokenizer) Beyond(n int) []int32 {
 	return ids
 }
 
-// TokenID returns the id of the token with this text, as tokenizer.json spells
-// it: added tokens as they are ("<|im_end|>"), those of a byte-level vocabulary
-// in its alphabet ("Ġthe").
+// TokenID returns the id of the token with this text, as tokenizer.json spells it: added tokens as
+// they are ("<|im_end|>"), those of a byte-level vocabulary in its alphabet ("Ġthe").
 func (t *Tokenizer) TokenID(text string) (int32, bool) {
 	if a := t.added[text]; a != nil {
 		return a.ID, true
@@ -50,10 +49,9 @@ func (t *Tokenizer) TokenID(text string) (int32, bool) {
 	return t.model.id(text)
 }
 
-// TokenBytes returns the bytes that a token stands for within a text, which need
-// not be whole characters: "Ġthe" and "▁the" are " the", "<0x0A>" is a line end
-// where the decoder has byte fallback. It returns false if no token has the id.
-// The caller owns the bytes.
+// TokenBytes returns the bytes that a token stands for within a text, which need not be whole
+// characters: "Ġthe" and "▁the" are " the", "<0x0A>" is a line end where the decoder has byte
+// fallback. It returns false if no token has the id. The caller owns the bytes.
 func (t *Tokenizer) TokenBytes(id int32) ([]byte, bool) {
 	text, ok := t.tokenText(id)
 	if !ok {
@@ -62,19 +60,19 @@ func (t *Tokenizer) TokenBytes(id int32) ([]byte, bool) {
 	return decodeOne(t.decoders, text), true
 }
 
-// IsSpecial reports whether id is an added token marked special, one that
-// Decode with skipSpecial leaves out.
+// IsSpecial reports whether id is an added token marked special, one that Decode with skipSpecial
+// leaves out.
 func (t *Tokenizer) IsSpecial(id int32) bool {
 	a := t.addedByID[id]
 	return a != nil && a.Special
 }
 
-// BOS returns the id of tokenizer_config.json's bos_token, or of the first token
-// that the post-processor puts in front; false if there is none.
+// BOS returns the id of tokenizer_config.json's bos_token, or of the first token that the
+// post-processor puts in front; false if there is none.
 func (t *Tokenizer) BOS() (int32, bool) { return t.bos, t.bos >= 0 }
 
-// EOS returns the id of tokenizer_config.json's eos_token; false if there is
-// none. A model may have further stop tokens (generation_config.json).
+// EOS returns the id of tokenizer_config.json's eos_token; false if there is none. A model may have
+// further stop tokens (generation_config.json).
 func (t *Tokenizer) EOS() (int32, bool) { return t.eos, t.eos >= 0 }
 
 // AddBOS reports whether Encode with AddSpecial starts with the BOS token.
@@ -82,8 +80,8 @@ func (t *Tokenizer) AddBOS() bool {
 	return t.bos >= 0 && len(t.prefix) > 0 && t.prefix[0] == t.bos
 }
 
-// tokenText returns the text of a token as tokenizer.json spells it, but for a
-// byte-level vocabulary as the bytes that it spells.
+// tokenText returns the text of a token as tokenizer.json spells it, but for a byte-level
+// vocabulary as the bytes that it spells.
 func (t *Tokenizer) tokenText(id int32) (string, bool) {
 	if a := t.addedByID[id]; a != nil {
 		if t.model.byteLevel {

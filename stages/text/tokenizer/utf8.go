@@ -5,11 +5,10 @@ import "unicode/utf8"
 // replacement stands for bytes that are not UTF-8.
 const replacement = "\uFFFD"
 
-// badLen is the length of the maximal subpart at the start of s (Unicode 17,
-// 3.9, D93b; the WHATWG decoder and Rust's from_utf8_lossy do the same): the
-// bytes of an ill-formed sequence that together become one U+FFFD. s is not
-// empty and does not start with a whole character. cut is true if the end of s
-// is all that is wrong, so that more bytes could complete the character.
+// badLen is the length of the maximal subpart at the start of s (Unicode 17, 3.9, D93b; the WHATWG
+// decoder and Rust's from_utf8_lossy do the same): the bytes of an ill-formed sequence that
+// together become one U+FFFD. s is not empty and does not start with a whole character. cut is true
+// if the end of s is all that is wrong, so that more bytes could complete the character.
 func badLen[T string | []byte](s T) (n int, cut bool) {
 	lo, hi, want := byte(0x80), byte(0xBF), 0
 	switch b := s[0]; {
@@ -42,8 +41,8 @@ func badLen[T string | []byte](s T) (n int, cut bool) {
 	return n, false
 }
 
-// validText returns text with every maximal subpart replaced by U+FFFD, and the
-// ranges moved along with it.
+// validText returns text with every maximal subpart replaced by U+FFFD, and the ranges moved along
+// with it.
 func validText(text string, ranges []Range) (string, []Range) {
 	if utf8.ValidString(text) {
 		return text, ranges

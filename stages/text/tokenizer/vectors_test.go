@@ -20,8 +20,8 @@ var families = map[string]string{
 	"llama3_1": "llama3_1", "gpt_oss": "gptoss", "gemma3": "gemma3",
 }
 
-// modelFolder returns where the reference tokenizer of a family lies. Without
-// the files the test is skipped, but in CI it fails.
+// modelFolder returns where the reference tokenizer of a family lies. Without the files the test is
+// skipped, but in CI it fails.
 func modelFolder(t testing.TB, family string) string {
 	dir := os.Getenv("KRATER_VECTORS")
 	if dir == "" {
@@ -42,8 +42,7 @@ var (
 	loaded   = map[string]*Tokenizer{}
 )
 
-// family loads a reference tokenizer, without its configuration: that is how the
-// vectors were made.
+// family loads a reference tokenizer, without its configuration: that is how the vectors were made.
 func family(t testing.TB, name string) *Tokenizer {
 	t.Helper()
 	dir := modelFolder(t, name)

@@ -8,9 +8,9 @@ import (
 // maxID bounds token ids, and with them the tables indexed by id.
 const maxID = 1<<22 - 1
 
-// vocab maps token texts to ids and back: all texts in one blob, an index by
-// id, and an open-addressed hash table of ids. A map[string]int32 of 262,144
-// tokens would take three times the memory and load time.
+// vocab maps token texts to ids and back: all texts in one blob, an index by id, and an
+// open-addressed hash table of ids. A map[string]int32 of 262,144 tokens would take three times the
+// memory and load time.
 type vocab struct {
 	blob  []byte
 	spans []textSpan // by id; to == 0 where an id has no token
@@ -19,12 +19,12 @@ type vocab struct {
 	slots []vocabSlot // a power of two, at most 3/4 full
 }
 
-// textSpan is blob[from:to]. Blob has a byte in front that belongs to no token,
-// so that an empty token still differs from no token.
+// textSpan is blob[from:to]. Blob has a byte in front that belongs to no token, so that an empty
+// token still differs from no token.
 type textSpan struct{ from, to uint32 }
 
-// vocabSlot holds id + 1, 0 if free, and the upper half of the hash, which
-// spares most looks into the blob.
+// vocabSlot holds id + 1, 0 if free, and the upper half of the hash, which spares most looks into
+// the blob.
 type vocabSlot struct {
 	hash uint32
 	next int32
@@ -45,8 +45,8 @@ func (v *vocab) bytes(id int32) []byte { s := v.spans[id]; return v.blob[s.from:
 // text returns the text of a token.
 func (v *vocab) text(id int32) string { return string(v.bytes(id)) }
 
-// put gives id the text blob[from:], which the caller has just appended. The
-// hash table does not know it before index is called.
+// put gives id the text blob[from:], which the caller has just appended. The hash table does not
+// know it before index is called.
 func (v *vocab) put(id int32, from int) {
 	for int(id) >= len(v.spans) {
 		v.spans = append(v.spans, textSpan{})
@@ -55,8 +55,8 @@ func (v *vocab) put(id int32, from int) {
 	v.count++
 }
 
-// index builds the hash table. It returns an id whose text an other id has as
-// well, -1 if there is none; in that case the table holds only one of them.
+// index builds the hash table. It returns an id whose text an other id has as well, -1 if there is
+// none; in that case the table holds only one of them.
 func (v *vocab) index() (twice int32) {
 	v.slots = make([]vocabSlot, 1<<bits.Len(uint(v.count*4/3+1)))
 	twice = -1
@@ -81,7 +81,7 @@ func (v *vocab) index() (twice int32) {
 	return twice
 }
 
-// hash is the hash that find wants. The encoder uses it for its cache as well.
+// hash returns the hash that find wants. The encoder uses it for its cache as well.
 func (v *vocab) hash(text string) uint64 { return maphash.String(v.seed, text) }
 
 // find returns the id of text, whose hash is h.

@@ -33,8 +33,8 @@ func (p *parser) ifBlock() stmt {
 // target is what a value is assigned to.
 type target func(f *frame, v Value)
 
-// target reads what stands on the left of "in" or "=": one name or several, which
-// are unpacked. attr allows attributes of namespaces.
+// target reads what stands on the left of "in" or "=": one name or several, which are unpacked.
+// attr allows attributes of namespaces.
 func (p *parser) target(attr bool) target {
 	one := p.targetName(attr)
 	if !p.is(",") {
@@ -108,9 +108,8 @@ func (p *parser) filterBlock() stmt {
 	return printing(value)
 }
 
-// scoped reads a tag that marks a part of the template and gives it a scope:
-// generation (training masks), block (inheritance). A block does not see the
-// scopes around it unless it says so.
+// scoped reads a tag that marks a part of the template and gives it a scope: generation (training
+// masks), block (inheritance). A block does not see the scopes around it unless it says so.
 func (p *parser) scoped(name string) stmt {
 	apart := name == "block"
 	for p.peek().kind == kindName {

@@ -59,8 +59,7 @@ func init() {
 	}
 }
 
-// cased tells of a string whether it has letters of one case and none of the
-// other.
+// cased tells of a string whether it has letters of one case and none of the other.
 func cased(has, not func(rune) bool) check {
 	return func(r *run, a args) bool {
 		s := plain(r.printed(a.pos[0]))

@@ -1,7 +1,7 @@
 package template
 
-// iterableOrFalse is iterable, with no items in whatever is false: map, select
-// and reject ask that first.
+// iterableOrFalse is iterable, with no items in whatever is false: map, select and reject ask that
+// first.
 func iterableOrFalse(r *run, v Value) []Value {
 	if !v.IsTruthy() {
 		return nil

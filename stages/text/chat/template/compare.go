@@ -71,8 +71,8 @@ func order(op string) relation {
 	}
 }
 
-// compare is the order of two values: negative, zero, positive; false where
-// they have none (a NaN).
+// compare returns the order of two values: negative, zero, positive; false where they have none (a
+// NaN).
 func (r *run) compare(op string, x, y Value) (int, bool) {
 	undefined(x, y)
 	switch {
@@ -129,5 +129,5 @@ func in(r *run, x, y Value) bool {
 	panic(faultf("argument of type '%s' is not iterable", typeName(y)))
 }
 
-// unhashable tells whether Python refuses v as a key.
+// unhashable reports whether Python refuses v as a key.
 func unhashable(v Value) bool { return v.IsDict() || v.IsList() && !isTuple(v) }

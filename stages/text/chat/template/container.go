@@ -145,8 +145,7 @@ func (n *namespace) attribute(_ *run, name string) Value {
 	return v
 }
 
-// joinerGlobal makes a function that returns nothing at first and the separator
-// ever after.
+// joinerGlobal makes a function that returns nothing at first and the separator ever after.
 func joinerGlobal(_ *run, a args) Value {
 	sep, used := a.or(0, "sep", NewString(", ")), false
 	return Value{&callable{"joiner", func(*run, args) Value {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// ErrLimit is wrapped by the error of a render that was stopped because it did
-// more work or made more text than it may.
+// ErrLimit is wrapped by the error of a render that was stopped because it did more work or made
+// more text than it may.
 var ErrLimit = errors.New("the chat template was stopped")
 
 func limit(what string) error { return fmt.Errorf("%w: %s", ErrLimit, what) }
@@ -14,14 +14,14 @@ func limit(what string) error { return fmt.Errorf("%w: %s", ErrLimit, what) }
 // errPanic is wrapped by the error of a render that panicked.
 var errPanic = errors.New("the template could not be evaluated")
 
-// Raised is the error of a template that called raise_exception: its words are
-// meant for the client.
+// Raised is the error of a template that called raise_exception: its words are meant for the
+// client.
 type Raised struct{ Message string }
 
 func (e *Raised) Error() string { return e.Message }
 
-// A Fault is what Python would raise while rendering: an undefined value that
-// is used, an operation on values of the wrong type.
+// A Fault is what Python would raise while rendering: an undefined value that is used, an operation
+// on values of the wrong type.
 type Fault struct{ Message string }
 
 func (e *Fault) Error() string { return e.Message }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// between is the source from token start to the last token taken.
+// between returns the source from token start to the last token taken.
 func (p *parser) between(start token) string {
 	s := p.src[start.from:p.toks[p.pos-1].to]
 	if len(s) > 80 {
@@ -24,8 +24,8 @@ func (f *frame) all(list []expr) []Value {
 	return out
 }
 
-// several reads operands joined by an operator that takes any number of them;
-// one operand stays as it is.
+// several reads operands joined by an operator that takes any number of them; one operand stays as
+// it is.
 func (p *parser) several(op string, operand func() expr, join func(list []expr) expr) expr {
 	e := operand()
 	if !p.is(op) {
@@ -40,8 +40,7 @@ func (p *parser) several(op string, operand func() expr, join func(list []expr) 
 	return join(list)
 }
 
-// tuple reads an expression, or several with commas between; cond allows the
-// inline if.
+// tuple reads an expression, or several with commas between; cond allows the inline if.
 func (p *parser) tuple(cond bool) expr {
 	one := p.or
 	if cond {
@@ -91,8 +90,7 @@ func constant(v Value) expr {
 func (p *parser) or() expr  { return p.several("or", p.and, shortCircuit(true)) }
 func (p *parser) and() expr { return p.several("and", p.not, shortCircuit(false)) }
 
-// shortCircuit is the first of some values whose truth is the one given, or the
-// last.
+// shortCircuit returns the first of some values whose truth is the one given, or the last.
 func shortCircuit(truth bool) func([]expr) expr {
 	return func(list []expr) expr {
 		return func(f *frame) (v Value) {

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// filters are Jinja2's, without those that make HTML, shuffle, or print sizes;
-// tojson is transformers' (json.go).
+// filters are Jinja2's, without those that make HTML, shuffle, or print sizes; tojson is
+// transformers' (json.go).
 var filters map[string]function
 
 func init() {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// percent is Python's s % values, for the conversions s, r, d, i, f, x and %%,
-// with flags, width and precision.
+// percent is Python's s % values, for the conversions s, r, d, i, f, x and %%, with flags, width
+// and precision.
 func percent(r *run, s string, values Value) Value {
 	list := []Value{values}
 	if values.IsList() && isTuple(values) {
@@ -120,8 +120,7 @@ func padded(text, flags string, width int, verb byte) string {
 	return strings.Repeat(" ", n) + sign + text
 }
 
-// formatMethod is str.format, for fields without a format specification:
-// {}, {0}, {name}.
+// formatMethod is str.format, for fields without a format specification: {}, {0}, {name}.
 func formatMethod(r *run, v Value, a args) Value {
 	w := viewOf(v.AsString())
 	var b strings.Builder

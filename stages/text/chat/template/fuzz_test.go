@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzCompile: whatever the template, no panic and an end; with marks the text
-// is the same as without.
+// FuzzCompile: whatever the template, no panic and an end; with marks the text is the same as
+// without.
 func FuzzCompile(f *testing.F) {
 	for _, source := range []string{
 		"{% for m in messages %}{{ m.role ~ m['content'] | trim }}{% endfor %}", "{% macro f(a, b=1) %}{{ a[b:] }}{% endmacro %}{{ f(messages) }}",

@@ -4,8 +4,8 @@ import (
 	"unicode/utf8"
 )
 
-// items are the values a loop over v sees. ok is false where Python would say
-// that v is not iterable; an undefined value has none.
+// items returns the values a loop over v sees. ok is false where Python would say that v is not
+// iterable; an undefined value has none.
 func items(v Value) (list []Value, ok bool) {
 	switch {
 	case v.IsList():
@@ -41,7 +41,7 @@ func iterable(r *run, v Value) []Value {
 	return list
 }
 
-// unpack is the items of v, which are as many as there are names for them.
+// unpack returns the items of v, which are as many as there are names for them.
 func unpack(v Value, want int) []Value {
 	list, ok := items(v)
 	switch {

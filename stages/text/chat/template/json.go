@@ -19,9 +19,8 @@ const (
 	MaxValues = 1_000_000 // strings, numbers, literals, arrays and objects
 )
 
-// Decode reads one JSON value; objects keep the order of their members.
-// Duplicate members, invalid UTF-8, lone surrogates and trailing bytes are
-// errors. Integers beyond 64 bits keep their digits.
+// Decode reads one JSON value; objects keep the order of their members. Duplicate members, invalid
+// UTF-8, lone surrogates and trailing bytes are errors. Integers beyond 64 bits keep their digits.
 func Decode(data []byte) (Value, error) {
 	d := decoder{json: jsontext.NewDecoder(bytes.NewReader(data)), left: MaxValues}
 	v, err := d.value(MaxLevels)
@@ -120,7 +119,7 @@ type jsonStyle struct {
 	item, key     string // separators
 }
 
-// toJSON is the filter tojson of transformers: json.dumps with ensure_ascii off.
+// toJSON returns the filter tojson of transformers: json.dumps with ensure_ascii off.
 func toJSON(r *run, a args) Value {
 	s := jsonStyle{ascii: a.truth(1, "ensure_ascii", false), sorted: a.truth(4, "sort_keys", false), item: ", ", key: ": "}
 	switch ind := a.or(2, "indent", None()); {

@@ -30,8 +30,8 @@ type token struct {
 	from, to int
 }
 
-// lexer cuts a template into tokens by the rules of jinja2/lexer.py with
-// trim_blocks and lstrip_blocks on and keep_trailing_newline off.
+// lexer cuts a template into tokens by the rules of jinja2/lexer.py with trim_blocks and
+// lstrip_blocks on and keep_trailing_newline off.
 type lexer struct {
 	src  string
 	pos  int
@@ -150,8 +150,7 @@ func (l *lexer) comment(open int) {
 	l.shut(2, sign, true)
 }
 
-// rawOpen tells whether the block that starts here is {% raw %}; shut is where
-// its text begins.
+// rawOpen reports whether the block that starts here is {% raw %}; shut is where its text begins.
 func (l *lexer) rawOpen() (shut int, ok bool) {
 	rest := strings.TrimLeftFunc(l.src[l.pos:], isSpace)
 	rest, ok = strings.CutPrefix(rest, "raw")

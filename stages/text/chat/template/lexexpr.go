@@ -13,8 +13,7 @@ func isWord(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// name reads an identifier. Only ASCII ones are taken: no template in the field
-// uses others.
+// name reads an identifier. Only ASCII ones are taken: no template in the field uses others.
 func (l *lexer) name() {
 	i := l.pos
 	for i < len(l.src) && isWord(l.src[i]) {
@@ -32,8 +31,8 @@ func (l *lexer) name() {
 	return
 }
 
-// number reads an integer or a float. Underscores between digits and the
-// prefixes 0x, 0o, 0b are Python's; the parser converts.
+// number reads an integer or a float. Underscores between digits and the prefixes 0x, 0o, 0b are
+// Python's; the parser converts.
 func (l *lexer) number() {
 	digits := func(i int) int {
 		for i < len(l.src) && (l.src[i] >= '0' && l.src[i] <= '9' || l.src[i] == '_') {
@@ -94,9 +93,9 @@ var simpleEscapes = map[byte]string{
 	'f': "\f", 'n': "\n", 'r': "\r", 't': "\t", 'v': "\v",
 }
 
-// unescape resolves the escapes of a Python string literal. An escape that
-// Python does not know stays as it is written. False: a code point that UTF-8
-// cannot hold, a cut-off \x, \u or \U, or a \N name.
+// unescape resolves the escapes of a Python string literal. An escape that Python does not know
+// stays as it is written. False: a code point that UTF-8 cannot hold, a cut-off \x, \u or \U, or a
+// \N name.
 func unescape(s string) (string, bool) {
 	if strings.IndexByte(s, '\\') < 0 {
 		return s, true

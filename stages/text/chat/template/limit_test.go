@@ -56,8 +56,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestStackIsBounded: no template makes the stack overflow, which would end the
-// program.
+// TestStackIsBounded: no template makes the stack overflow, which would end the program.
 func TestStackIsBounded(t *testing.T) {
 	defer debug.SetMaxStack(debug.SetMaxStack(32 << 20))
 	long := strings.Repeat(".a", 140)
@@ -94,7 +93,7 @@ func TestOrdinaryWork(t *testing.T) {
 	}
 }
 
-// object is a dict of strings.
+// object returns a dict of strings.
 func object(pairs ...string) Value {
 	v := NewDict()
 	for i := 0; i < len(pairs); i += 2 {

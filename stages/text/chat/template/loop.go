@@ -74,8 +74,8 @@ func (l *loop) turn() signal {
 	return l.body.run(f)
 }
 
-// peek tells whether n items are to come. It asks the condition no earlier than it
-// must: what a turn assigns may change the answer.
+// peek reports whether n items are to come. It asks the condition no earlier than it must: what a
+// turn assigns may change the answer.
 func (l *loop) peek(n int) bool {
 	for len(l.ahead) < n && len(l.items) > 0 {
 		f, item := l.frame.child(), l.items[0]
@@ -132,7 +132,7 @@ func (l *loop) cycle(_ *run, a args) Value {
 	return a.pos[l.at%len(a.pos)]
 }
 
-// differs tells whether the arguments are others than in the call before.
+// differs reports whether the arguments are others than in the call before.
 func (l *loop) differs(r *run, a args) Value {
 	now := &List{Items: a.pos}
 	same := l.changed != nil && r.equal(Value{now}, Value{l.changed})
@@ -140,7 +140,7 @@ func (l *loop) differs(r *run, a args) Value {
 	return NewBool(!same)
 }
 
-// again is the call of a recursive loop with the list to go through.
+// again returns the call of a recursive loop with the list to go through.
 func (l *loop) again(r *run, a args) Value {
 	if !l.recursive {
 		panic(faultf("the loop must have the 'recursive' marker to be called recursively"))

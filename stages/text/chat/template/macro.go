@@ -7,8 +7,8 @@ type macro struct {
 	name   string
 	params []param
 	body   block
-	// The numbers of the variables that a macro gets beside its parameters, where
-	// its body mentions them; -1: it does not.
+	// The numbers of the variables that a macro gets beside its parameters, where its body mentions
+	// them; -1: it does not.
 	caller, kwargs, varargs int
 }
 
@@ -66,8 +66,7 @@ func (p *parser) macro() stmt {
 	}
 }
 
-// callBlock reads a call block: its body is a macro that the called one gets
-// under the name caller.
+// callBlock reads a call block: its body is a macro that the called one gets under the name caller.
 func (p *parser) callBlock() stmt {
 	m := &macro{name: "caller"}
 	if p.is("(") {
@@ -85,12 +84,12 @@ func (p *parser) callBlock() stmt {
 	return printing(e)
 }
 
-// in is the macro as a value of the scope that it stands in.
+// in returns the macro as a value of the scope that it stands in.
 func (m *macro) in(f *frame) Value {
 	return Value{&callable{m.name, func(_ *run, a args) Value { return m.call(f, a) }}}
 }
 
-// param is the position of a parameter; -1: there is none of this name.
+// param returns the position of a parameter; -1: there is none of this name.
 func (m *macro) param(name string) int {
 	return slices.IndexFunc(m.params, func(p param) bool { return p.name == name })
 }

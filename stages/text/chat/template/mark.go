@@ -4,9 +4,9 @@ import (
 	"strings"
 )
 
-// Marks are two bytes that valid UTF-8 cannot hold. A string of a render is a
-// run of plain text and marked parts: open, text, shut. Every string value is
-// balanced, marked parts do not nest and are not empty.
+// Marks are two bytes that valid UTF-8 cannot hold. A string of a render is a run of plain text and
+// marked parts: open, text, shut. Every string value is balanced, marked parts do not nest and are
+// not empty.
 const (
 	markOpen = '\xfe'
 	markShut = '\xff'
@@ -15,8 +15,7 @@ const (
 // Span is a range of bytes.
 type Span struct{ From, To int }
 
-// MarkString marks s as a client's words, except the spans, which are in order
-// and do not overlap.
+// MarkString marks s as a client's words, except the spans, which are in order and do not overlap.
 func MarkString(s string, except ...Span) string {
 	if s == "" {
 		return ""
@@ -66,7 +65,7 @@ func Mark(v Value) Value {
 // MarkKeys marks the keys of the dict v.
 func MarkKeys(v Value) { v.AsDict().client = true }
 
-// key is a key with its marks.
+// key returns a key with its marks.
 func (d *Dict) key(k string) string {
 	if d.client {
 		return MarkString(k)
@@ -87,8 +86,8 @@ func plain(s string) string {
 	return text
 }
 
-// Unmark separates a marked string into its text and the spans of the text that
-// are marked, in order; neighbours are joined.
+// Unmark separates a marked string into its text and the spans of the text that are marked, in
+// order; neighbours are joined.
 func Unmark(s string) (text string, marked []Span) {
 	if strings.IndexByte(s, markOpen) < 0 {
 		return s, nil

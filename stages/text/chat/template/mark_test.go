@@ -23,8 +23,8 @@ func TestMarkUnmark(t *testing.T) {
 	}
 }
 
-// TestCut: every part of a marked string is the part of its text with the marks
-// that lie there, against a byte-by-byte oracle.
+// TestCut: every part of a marked string is the part of its text with the marks that lie there,
+// against a byte-by-byte oracle.
 func TestCut(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 300 {

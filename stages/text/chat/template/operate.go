@@ -15,7 +15,7 @@ func undefined(v ...Value) {
 	}
 }
 
-// like is a new list, or a tuple where l is one.
+// like returns a new list, or a tuple where l is one.
 func (r *run) like(l *List, items []Value) Value {
 	r.made(16 * len(items))
 	return Value{&List{items, l.tuple}}
@@ -75,7 +75,7 @@ func mod(r *run, x, y Value) Value {
 	return arithmetic("%", x, y)
 }
 
-// arithmetic is an operation on two numbers.
+// arithmetic returns an operation on two numbers.
 func arithmetic(op string, x, y Value) Value {
 	undefined(x, y)
 	if !number(x) || !number(y) {
@@ -114,8 +114,8 @@ func arithmetic(op string, x, y Value) Value {
 	return NewFloat(math.Round((f - m) / g))
 }
 
-// integers is an operation on two integers, refused where the result does not
-// fit 64 bits (Python's have no bound).
+// integers returns an operation on two integers, refused where the result does not fit 64 bits
+// (Python's have no bound).
 func integers(op string, a, b int64) Value {
 	var n int64
 	fits := true
@@ -166,7 +166,7 @@ func product(a, b int64) (int64, bool) {
 	return n, ok
 }
 
-// neg is the minus sign of x.
+// neg returns the minus sign of x.
 func neg(_ *run, _, x Value) Value {
 	undefined(x)
 	if x.IsFloat() {
@@ -179,7 +179,7 @@ func neg(_ *run, _, x Value) Value {
 	return integers("-", 0, n)
 }
 
-// pos is the plus sign of x.
+// pos returns the plus sign of x.
 func pos(_ *run, _, x Value) Value {
 	undefined(x)
 	if n, ok := integer(x); ok {

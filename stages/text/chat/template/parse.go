@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Bounds of a template: its source in bytes, the nesting of its expressions and
-// blocks. The largest template known in the field has 33 KB and nests 17 deep.
+// Bounds of a template: its source in bytes, the nesting of its expressions and blocks. The largest
+// template known in the field has 33 KB and nests 17 deep.
 const (
 	maxSource  = 256 << 10
 	maxNesting = 150
@@ -17,12 +17,12 @@ const (
 // expr is a compiled expression.
 type expr func(f *frame) Value
 
-// link is what is done to the value of an expression: an attribute, a call, a
-// filter, the right side of an operator.
+// link is what is done to the value of an expression: an attribute, a call, a filter, the right
+// side of an operator.
 type link func(f *frame, v Value) Value
 
-// then is the expression with links behind it, one after the other: a long chain
-// must not become a deep recursion.
+// then returns the expression with links behind it, one after the other: a long chain must not
+// become a deep recursion.
 func (e expr) then(links []link) expr {
 	if len(links) == 0 {
 		return e
@@ -61,8 +61,7 @@ func (b block) run(f *frame) signal {
 	return onward
 }
 
-// text is the expression of what the block, read later, writes in a scope of its
-// own.
+// text returns the expression of what the block, read later, writes in a scope of its own.
 func (b *block) text() expr {
 	return func(f *frame) Value {
 		g := f.buffered()
@@ -101,7 +100,7 @@ func (p *parser) fail(t token, format string, args ...any) error {
 	}
 }
 
-// is tells whether the next token is this operator or keyword, without taking it.
+// is reports whether the next token is this operator or keyword, without taking it.
 func (p *parser) is(val string) bool {
 	t := p.peek()
 	return (t.kind == kindOp || t.kind == kindName) && t.val == val
@@ -130,8 +129,8 @@ func (p *parser) expectKind(k kind, what string) token {
 	return t
 }
 
-// more tells whether a list that shut ends goes on, and takes the comma before
-// its next part or the end; first tells that no part was read yet.
+// more reports whether a list that shut ends goes on, and takes the comma before its next part or
+// the end; first tells that no part was read yet.
 func (p *parser) more(first bool, shut string) bool {
 	if !first && !p.take(",") {
 		p.expect(shut)
@@ -148,7 +147,7 @@ func (p *parser) nested() func() {
 	return func() { p.depth-- }
 }
 
-// ident is the number of a variable.
+// ident returns the number of a variable.
 func (p *parser) ident(name string) int {
 	p.names[name] = true
 	id, ok := p.ids[name]
@@ -159,7 +158,7 @@ func (p *parser) ident(name string) int {
 	return id
 }
 
-// printing is the statement that writes the value of e.
+// printing returns the statement that writes the value of e.
 func printing(e expr) stmt {
 	return func(f *frame) signal {
 		f.write(f.printed(e(f)))
@@ -167,8 +166,7 @@ func printing(e expr) stmt {
 	}
 }
 
-// body reads statements up to a block tag named in stop and leaves the parser
-// behind that name.
+// body reads statements up to a block tag named in stop and leaves the parser behind that name.
 func (p *parser) body(stop ...string) (b block, end string) {
 	defer p.nested()()
 	for {

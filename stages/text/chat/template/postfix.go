@@ -14,8 +14,8 @@ type argument struct {
 	value expr
 }
 
-// postfix reads what follows a primary: attributes, subscripts, calls. start is
-// the token where the primary began, for the words of errors.
+// postfix reads what follows a primary: attributes, subscripts, calls. start is the token where the
+// primary began, for the words of errors.
 func (p *parser) postfix(e expr, start token) expr {
 	var links []link
 	for range maxNesting {
@@ -226,8 +226,8 @@ func (p *parser) test() link {
 	return applied("test", name, fn, site)
 }
 
-// applied is a filter or a test. One that is not there raises when it is evaluated:
-// it may stand in a branch that is not taken.
+// applied returns a filter or a test. One that is not there raises when it is evaluated: it may
+// stand in a branch that is not taken.
 func applied(what, name string, fn function, site *callSite) link {
 	return func(f *frame, v Value) Value {
 		if fn == nil {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestProbes compares small templates with what Python's Jinja2 makes of them,
-// with and without marks. testdata/probes.py writes the file.
+// TestProbes compares small templates with what Python's Jinja2 makes of them, with and without
+// marks. testdata/probes.py writes the file.
 func TestProbes(t *testing.T) {
 	f, err := os.Open("testdata/probes.jsonl")
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of one render. A step is one variable, operation or statement, or the
-// handling of 1 KB, or of 16 list items, by one.
+// Bounds of one render. A step is one variable, operation or statement, or the handling of 1 KB, or
+// of 16 list items, by one.
 const (
 	DefaultSteps  = 10_000_000 // a few seconds
 	DefaultOutput = 64 << 20   // bytes written, and bytes of one string
@@ -38,8 +38,8 @@ type Program struct {
 	names map[string]bool
 }
 
-// Compile compiles the source of a template. The error is a *SyntaxError, or
-// tells that the source is too long or not UTF-8.
+// Compile compiles the source of a template. The error is a *SyntaxError, or tells that the source
+// is too long or not UTF-8.
 func Compile(source string) (*Program, error) {
 	if len(source) > maxSource {
 		return nil, fmt.Errorf("chat template: %d bytes, the limit is %d", len(source), maxSource)
@@ -57,10 +57,9 @@ func Compile(source string) (*Program, error) {
 	return prog, err
 }
 
-// caught calls f and returns the error that f panics with. Nearly everything in
-// this package can meet an error of a template; it is a panic up to here. A fault
-// of the package itself must not take the server down: templates are programs of
-// strangers.
+// caught calls f and returns the error that f panics with. Nearly everything in this package can
+// meet an error of a template; it is a panic up to here. A fault of the package itself must not
+// take the server down: templates are programs of strangers.
 func caught(f func()) (err error) {
 	defer func() {
 		switch p := recover().(type) {
@@ -77,21 +76,20 @@ func caught(f func()) (err error) {
 	return nil
 }
 
-// Mentions tells whether the template names the identifier, as a variable, an
-// attribute or a string.
+// Mentions reports whether the template names the identifier, as a variable, an attribute or a
+// string.
 func (p *Program) Mentions(name string) bool { return p.names[name] }
 
-// Reserved tells whether a variable of this name would hide something that
-// templates rely on.
+// Reserved reports whether a variable of this name would hide something that templates rely on.
 func Reserved(name string) bool {
 	_, global := globals[name]
 	_, constant := constants[name]
 	return global || constant || isKeyword(name)
 }
 
-// Run renders the template. The values of vars are not changed and may be
-// shared. The result carries marks where a value of vars did; see Unmark. The
-// error is a *Raised, a *Fault, or wraps ErrLimit or what the context ended with.
+// Run renders the template. The values of vars are not changed and may be shared. The result
+// carries marks where a value of vars did; see Unmark. The error is a *Raised, a *Fault, or wraps
+// ErrLimit or what the context ended with.
 func (p *Program) Run(vars map[string]Value, c Config) (string, error) {
 	r := &run{now: c.Now, steps: c.Steps, output: c.Output, memory: c.Memory, ctx: c.Ctx}
 	if r.now == nil {
@@ -137,8 +135,7 @@ type run struct {
 	root   *frame  // that scope
 }
 
-// frame is a scope: of the template, of one turn of a loop, of a macro's call,
-// of a block.
+// frame is a scope: of the template, of one turn of a loop, of a macro's call, of a block.
 type frame struct {
 	*run
 	out    *strings.Builder // what the scope writes to
@@ -158,14 +155,14 @@ func (f *frame) child() *frame {
 	return c
 }
 
-// buffered is a child that writes to a text of its own.
+// buffered returns a child that writes to a text of its own.
 func (f *frame) buffered() *frame {
 	c := f.child()
 	c.out = new(strings.Builder)
 	return c
 }
 
-// get is a variable of this scope, or of those around it.
+// get returns a variable of this scope, or of those around it.
 func (f *frame) get(id int) Value {
 	for ; f.parent != nil; f = f.parent {
 		for i := range f.vars {
@@ -207,8 +204,8 @@ type args struct {
 	kw  *Dict // nil: none
 }
 
-// at is argument i, counted from 0, or the one called name; the second result
-// is false where there is neither.
+// at is argument i, counted from 0, or the one called name; the second result is false where there
+// is neither.
 func (a args) at(i int, name string) (Value, bool) {
 	if i < len(a.pos) {
 		return a.pos[i], true
@@ -242,7 +239,7 @@ func (r *run) apply(f function, a args) Value {
 	return v
 }
 
-// weight is the cost of handling v once, its items not looked into.
+// weight returns the cost of handling v once, its items not looked into.
 func weight(v Value) int {
 	switch v := v.v.(type) {
 	case string:
@@ -284,7 +281,7 @@ func (r *run) made(n int) {
 	}
 }
 
-// str is the value of a new string, checked against the budget.
+// str returns the value of a new string, checked against the budget.
 func (r *run) str(s string) Value {
 	r.made(len(s))
 	return NewString(s)

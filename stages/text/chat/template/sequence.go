@@ -50,8 +50,8 @@ func reverse(r *run, a args) Value {
 	return NewList(list)
 }
 
-// sortKey is what values are ordered by: the value or an attribute of it,
-// strings without case unless asked for.
+// sortKey returns what values are ordered by: the value or an attribute of it, strings without case
+// unless asked for.
 func sortKey(r *run, v, by Value, exact bool) Value {
 	if !by.IsNone() {
 		v = path(r, v, by, nil)

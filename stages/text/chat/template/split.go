@@ -31,7 +31,7 @@ func splitMethod(right bool) methodFunc {
 	}
 }
 
-// parts is the list of the pieces of a string.
+// parts returns the list of the pieces of a string.
 func (v view) parts(cuts []Span) Value {
 	list := make([]Value, len(cuts))
 	for i, c := range cuts {

@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// strftimeNow is transformers' strftime_now: the local time in a strftime
-// format, names in English.
+// strftimeNow is transformers' strftime_now: the local time in a strftime format, names in English.
 func strftimeNow(r *run, a args) Value {
 	f := a.or(0, "format", Undefined())
 	if !f.IsString() {

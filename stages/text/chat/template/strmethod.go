@@ -71,8 +71,8 @@ func strip(s string, chars Value, left, right bool) Value {
 	return NewString(v.cut(from, to))
 }
 
-// within resolves optional start and end arguments (from argument i on) to a
-// byte range of text; ok is false where start lies behind end.
+// within resolves optional start and end arguments (from argument i on) to a byte range of text; ok
+// is false where start lies behind end.
 func within(text string, a args, i int) (from, to int, ok bool) {
 	n := utf8.RuneCountInString(text)
 	start, stop := a.or(i, "start", None()), a.or(i+1, "end", None())
@@ -218,7 +218,7 @@ func removeAffix(prefix bool) methodFunc {
 	}
 }
 
-// whole makes a method that tells whether all characters, at least one, are so.
+// whole makes a method that reports whether all characters, at least one, are so.
 func whole(is func(rune) bool) methodFunc {
 	return func(_ *run, v Value, _ args) Value {
 		s := plain(v.AsString())

@@ -4,7 +4,7 @@ import (
 	"maps"
 )
 
-// valuesOf are the members of a dict as variables.
+// valuesOf returns the members of a dict as variables.
 func valuesOf(d *Dict) map[string]Value {
 	return maps.Clone(d.Data)
 }

@@ -8,14 +8,14 @@ import (
 	"unicode"
 )
 
-// Value is a value of a template. It holds nothing (undefined), none{}, a bool,
-// int64, digits, float64, string, *List, *Dict, *callable or instance.
+// Value is a value of a template. It holds nothing (undefined), none{}, a bool, int64, digits,
+// float64, string, *List, *Dict, *callable or instance.
 type Value struct{ v any }
 
 type none struct{}
 
-// digits is an integer of a client beyond 64 bits: it can be printed and
-// compared, but not used in arithmetic.
+// digits is an integer of a client beyond 64 bits: it can be printed and compared, but not used in
+// arithmetic.
 type digits string
 
 // List is a list or a tuple.
@@ -97,13 +97,13 @@ func (v Value) IsTruthy() bool {
 	return true
 }
 
-// Len is the number of items.
+// Len returns the number of items.
 func (l *List) Len() int { return len(l.Items) }
 
-// Len is the number of entries.
+// Len returns the number of entries.
 func (d *Dict) Len() int { return len(d.Keys) }
 
-// Get is the value of a key; a nil Dict has none.
+// Get returns the value of a key; a nil Dict has none.
 func (d *Dict) Get(key string) (Value, bool) {
 	if d == nil {
 		return Value{}, false
@@ -120,7 +120,7 @@ func (d *Dict) Set(key string, v Value) {
 	d.Data[key] = v
 }
 
-// isTuple tells whether a list is a tuple.
+// isTuple reports whether a list is a tuple.
 func isTuple(v Value) bool { return v.AsList().tuple }
 
 // typeName is Python's name of the type of v.
@@ -151,7 +151,7 @@ func typeName(v Value) string {
 	return "function"
 }
 
-// describe is how an error calls the owner of a missing attribute.
+// describe returns how an error calls the owner of a missing attribute.
 func describe(v Value) string {
 	if v.IsNone() {
 		return "None"
@@ -159,7 +159,7 @@ func describe(v Value) string {
 	return typeName(v) + " object"
 }
 
-// number tells whether v is an integer (booleans are) or a float.
+// number reports whether v is an integer (booleans are) or a float.
 func number(v Value) bool { return v.IsBool() || v.IsInt() || v.IsFloat() }
 
 func integer(v Value) (int64, bool) {
@@ -195,8 +195,8 @@ func (r *run) printed(v Value) string {
 	return b.String()
 }
 
-// repr writes Python's repr(v). Values that share parts can be small and print
-// large, so the work and the text are counted.
+// repr writes Python's repr(v). Values that share parts can be small and print large, so the work
+// and the text are counted.
 func (r *run) repr(b *strings.Builder, v Value, depth int) {
 	if r.spend(1); b.Len() > r.widest {
 		r.made(b.Len())
@@ -266,8 +266,7 @@ func (r *run) reprList(b *strings.Builder, l *List, depth int) {
 	b.WriteString(shut)
 }
 
-// reprString writes the literal of a string; marks pass through, outside of the
-// escapes.
+// reprString writes the literal of a string; marks pass through, outside of the escapes.
 func reprString(b *strings.Builder, s string) {
 	quote := '\''
 	if strings.ContainsRune(s, '\'') && !strings.ContainsRune(s, '"') {
