@@ -14,7 +14,7 @@ type Nullable[T any] struct {
 	Value *T
 }
 
-// IsZero tells json to leave the field out.
+// IsZero makes json leave the field out if it is not set.
 func (n Nullable[T]) IsZero() bool { return !n.Set }
 
 // MarshalJSONTo writes the value or null.
@@ -47,7 +47,8 @@ func NewUsage(u engine.Usage) Usage {
 	return out
 }
 
-// FinishReason gives OpenAI's word for r; a cancelled answer has none, it is an error.
+// FinishReason returns OpenAI's word for r. A cancelled answer has none, because it ends with an
+// error.
 func FinishReason(r engine.FinishReason) string {
 	if r == engine.FinishLength {
 		return "length"
@@ -63,7 +64,7 @@ type ChatCompletion struct {
 	Model   string       `json:"model"`
 	Choices []ChatChoice `json:"choices"`
 	Usage   Usage        `json:"usage"`
-	// PromptLogprobs is for those who asked.
+	// PromptLogprobs is set if the client asked for it.
 	PromptLogprobs PromptLogprobs `json:"prompt_logprobs,omitempty"`
 }
 
@@ -142,7 +143,7 @@ type TextChoice struct {
 	Text         string        `json:"text"`
 	Logprobs     *TextLogprobs `json:"logprobs"`
 	FinishReason *string       `json:"finish_reason"`
-	// PromptLogprobs is for those who asked.
+	// PromptLogprobs is set if the client asked for it.
 	PromptLogprobs PromptLogprobs `json:"prompt_logprobs,omitempty"`
 }
 
@@ -155,8 +156,8 @@ type TextLogprobs struct {
 	TextOffset    []int             `json:"text_offset"`
 }
 
-// PromptLogprobs has an entry for each token of a prompt: null for the first, for others what could
-// have stood there by its id, the token that does among it (vLLM's form).
+// PromptLogprobs has an entry for each token of a prompt: null for the first, and for the others
+// the likeliest tokens at this position by id, including the prompt's own (vLLM's form).
 type PromptLogprobs []OrNull[PromptLogprob]
 
 // OrNull is a JSON object, null where it is nil.
@@ -170,7 +171,7 @@ func (m OrNull[V]) MarshalJSONTo(e *jsontext.Encoder) error {
 	return json.MarshalEncode(e, map[string]V(m))
 }
 
-// PromptLogprob is a token that could stand at a place of a prompt.
+// PromptLogprob is a possible token at a position of a prompt.
 type PromptLogprob struct {
 	Logprob float32 `json:"logprob"`
 	Rank    int     `json:"rank"`

@@ -9,8 +9,7 @@ import (
 
 type backgroundKey struct{}
 
-// Background marks what is done in a context as work that nobody waits for, and that is wanted
-// until then.
+// Background marks a context: its work is wanted, but no client waits for it.
 func Background(ctx context.Context, until time.Time) context.Context {
 	return context.WithValue(ctx, backgroundKey{}, until)
 }
@@ -18,10 +17,10 @@ func Background(ctx context.Context, until time.Time) context.Context {
 // InBackground reports whether the context is marked.
 func InBackground(ctx context.Context) bool { return ctx.Value(backgroundKey{}) != nil }
 
-// Yield lets a request of a marked context go behind all that somebody waits for. Its deadline
-// becomes the context's: it may have to wait for longer than somebody would.
+// Yield gives a request of a marked context a lower rank than all requests that clients wait for.
+// Its deadline is the context's, because it may wait longer than a client would.
 func Yield(ctx context.Context, req *engine.Request) {
 	if until, marked := ctx.Value(backgroundKey{}).(time.Time); marked {
-		req.Background, req.Deadline = true, until // its priority orders it among its like
+		req.Background, req.Deadline = true, until // priorities order it among other background requests
 	}
 }

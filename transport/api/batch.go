@@ -66,14 +66,14 @@ type Batch struct {
 	Metadata      *map[string]string `json:"metadata"`
 }
 
-// BatchCounts are those of a batch's lines.
+// BatchCounts counts the lines of a batch.
 type BatchCounts struct {
 	Total     int `json:"total"`
 	Completed int `json:"completed"`
 	Failed    int `json:"failed"`
 }
 
-// BatchErrors is the list of what is wrong with an input file.
+// BatchErrors lists the faults of an input file.
 type BatchErrors struct {
 	Object string       `json:"object"` // list
 	Data   []BatchError `json:"data"`
@@ -87,7 +87,7 @@ type BatchError struct {
 	Line    *int    `json:"line"` // from 1; null for the file as a whole
 }
 
-// Ended reports whether nothing about the batch changes any more.
+// Ended reports whether the batch can no longer change.
 func (b *Batch) Ended() bool {
 	switch b.Status {
 	case "failed", "completed", "expired", "cancelled":

@@ -12,8 +12,8 @@ const (
 	MaxTopLogprobs = 20
 )
 
-// Ignored are fields that every route accepts and that never change an answer. Extras are the
-// members without a field, which must be in the table of hints.
+// Ignored are fields that every route accepts and that never change an answer. Extras holds unknown
+// members, which must be in the table of hints.
 type Ignored struct {
 	User             *string        `json:"user"`
 	Metadata         jsontext.Value `json:"metadata"` // an object, its content unread
@@ -31,8 +31,8 @@ func (i *Ignored) check() *Error {
 	return CheckHints("", i.Extras)
 }
 
-// StreamOptions is OpenAI's field of that name. Without stream it says nothing: the answer has its
-// usage anyway.
+// StreamOptions is OpenAI's field of that name. It has no effect without stream, since the answer
+// then has its usage anyway.
 type StreamOptions struct {
 	IncludeUsage *bool          `json:"include_usage"`
 	Extras       jsontext.Value `json:",embed"`
@@ -72,15 +72,16 @@ type Plan struct {
 	// Requests holds one request a choice, in the order of their index. They share prompts and
 	// differ in the seed. IDs are left to the server.
 	Requests []*engine.Request
-	// Choices is the number of choices a prompt (n), Candidates the number of requests a prompt, of
-	// which those with the highest log-probability a token are its choices.
+	// Choices is the number of choices per prompt (n). Candidates is the number of requests per
+	// prompt; the ones with the highest log-probability per token become its choices.
 	Choices, Candidates int
 	Stream              bool
 	// Usage: a stream ends with a usage chunk.
 	Usage bool
 	// Echo, for completions, starts each answer with its prompt.
 	Echo bool
-	// PromptLogprobs gives those of the prompt beside the answer, EchoLogprobs before its own.
+	// PromptLogprobs returns the prompt's log-probabilities next to the answer, EchoLogprobs before
+	// the answer's own.
 	PromptLogprobs, EchoLogprobs bool
 }
 
@@ -147,7 +148,7 @@ func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 	return plan, plan.scorePrompts(r.PromptLogprobs)
 }
 
-// refuse names the fields that would change the answer and are not served.
+// refuse returns an error for the first field that would change the answer and is not supported.
 func (r *ChatRequest) refuse() *Error {
 	if r.ReasoningEffort != nil && *r.ReasoningEffort != "none" {
 		return Unsupported("reasoning_effort", "'reasoning_effort' other than none is not supported")

@@ -140,9 +140,8 @@ type CompletionRequest struct {
 	PromptScores  *int           `json:"prompt_logprobs"`
 	Echo          *bool          `json:"echo"`
 	Suffix        *string        `json:"suffix"`
-	// AddSpecialTokens puts the begin token before text that does not begin with it, and
-	// ParseSpecial reads special tokens in text; both are true unless said, and say nothing about
-	// token ids.
+	// AddSpecialTokens adds the begin token to text that lacks it, and ParseSpecial recognises
+	// special tokens in text. Both default to true, and neither affects token ids.
 	AddSpecialTokens *bool `json:"add_special_tokens"`
 	ParseSpecial     *bool `json:"parse_special"`
 }
@@ -186,7 +185,7 @@ func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 	if err := r.Apply(base, info); err != nil {
 		return nil, err
 	}
-	// Raw text has no template: its fields are checked and have nothing to change.
+	// Raw text has no template, so its template fields are only checked.
 	if err := r.ApplyChat(&engine.Chat{}); err != nil {
 		return nil, err
 	}

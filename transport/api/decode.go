@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// MaxBytes bounds what Decode looks at. Doors have smaller limits of their own.
+	// MaxBytes bounds the input of Decode. Doors have smaller limits.
 	MaxBytes = 64 << 20
 	// MaxDepth bounds the nesting of arrays and objects.
 	MaxDepth = 128
@@ -76,14 +76,14 @@ func deeper(data []byte, limit int) bool {
 	return false
 }
 
-// TypeError is what an UnmarshalJSONFrom of a wire type returns when the JSON kind does not fit;
-// Want completes "must be".
+// TypeError is the error of an UnmarshalJSONFrom when the JSON kind does not fit. Want completes
+// "must be".
 type TypeError struct{ Want string }
 
 func (e *TypeError) Error() string { return "must be " + e.Want }
 
-// ValueError is what an UnmarshalJSONFrom returns for a value it refuses; Reason completes the
-// field's name.
+// ValueError is the error of an UnmarshalJSONFrom for a refused value. Reason completes the field's
+// name.
 type ValueError struct{ Reason string }
 
 func (e *ValueError) Error() string { return e.Reason }

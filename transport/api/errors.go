@@ -54,14 +54,14 @@ type Error struct {
 	Message string
 	// RetryAfter is sent as the Retry-After header, rounded up to seconds.
 	RetryAfter time.Duration
-	// Loading tells how far the load is, while the model is loading: phase, share, rate and
-	// left_seconds beside "error".
+	// Loading says how far the load of the model is, next to "error": phase, share, rate and
+	// left_seconds.
 	Loading *engine.Loading
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Body is the object under "error", for doors with a frame of their own.
+// Body is the object under "error", for doors that put it into their own frames.
 type Body struct {
 	Message string  `json:"message"`
 	Type    string  `json:"type"`
@@ -117,7 +117,7 @@ func Invalid(param, format string, args ...any) *Error {
 	return BadRequest(CodeInvalidValue, param, format, args...)
 }
 
-// Unsupported refuses by name what would change the answer and is not served.
+// Unsupported refuses by name a field that would change the answer and is not supported.
 func Unsupported(param, format string, args ...any) *Error {
 	return BadRequest(CodeUnsupported, param, format, args...)
 }
@@ -128,13 +128,13 @@ func NotServed(format string, args ...any) *Error {
 	return BadRequest(CodeNotServed, "", format, args...)
 }
 
-// Internal returns the 500 that tells the client nothing about the inside.
+// Internal returns a 500 that tells the client nothing about the server's internals.
 func Internal() *Error {
 	return &Error{Status: http.StatusInternalServerError, Type: TypeServer, Message: "internal server error"}
 }
 
 // FromEngine turns an engine error into its answer. Messages of typed errors are meant for the
-// client; anything else is hidden behind a plain 500. A nil error gives nil.
+// client; any other error becomes a plain 500. A nil error returns nil.
 func FromEngine(err error) *Error {
 	if err == nil {
 		return nil

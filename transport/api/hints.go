@@ -9,14 +9,14 @@ import (
 )
 
 // A hint is a group of fields of the public API or of other servers that Krater accepts without
-// effect: with any value, because the field changes no text, or with the values that ask for what
-// Krater does anyway. Another value is refused by name.
+// effect: with any value if the field changes no text, or with the values that ask for what Krater
+// does anyway. Another value is refused by name.
 type hint struct {
-	// names are separated by spaces. A field of a request stands alone, one inside it after its
-	// place: stream_options., messages[]. or content[].
+	// names are separated by spaces. A field of the request is written alone, a nested one after
+	// its place: stream_options., messages[]. or content[].
 	names string
-	// values are the JSON values that are accepted beside null, separated by " or ". They may also
-	// be the words any and boolean.
+	// values are the accepted JSON values besides null, separated by " or ", or one of the words
+	// any and boolean.
 	values string
 	// note says why, or what to use instead.
 	note string

@@ -9,13 +9,13 @@ import (
 	"krater/scheduler/jsonlines"
 )
 
-// marshalOptions: model text that is not valid UTF-8 becomes U+FFFD instead of an error in the
-// middle of an answer.
+// marshalOptions replaces invalid UTF-8 in a model's text by U+FFFD, so that an answer does not
+// fail in the middle.
 var marshalOptions = json.JoinOptions(jsontext.AllowInvalidUTF8(true), json.Deterministic(true))
 
-// Marshal encodes a wire value: nil slices as [], no HTML escapes, and the characters that readers
-// take for line ends escaped. The wire types hold nothing that cannot be encoded, so an error is a
-// programmer's and gives an encoded internal error.
+// Marshal encodes a wire value: nil slices as [], no HTML escapes, and characters that readers take
+// for line ends escaped. Wire types can always be encoded, so an error is a programming error and
+// yields an encoded internal error.
 func Marshal(v any) []byte {
 	data, err := json.Marshal(v, marshalOptions)
 	if err != nil {
@@ -31,5 +31,5 @@ func WriteJSON(w http.ResponseWriter, status int, v any) {
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(data)))
 	w.WriteHeader(status)
-	_, _ = w.Write(data) // the client may be gone; nothing is left to tell it
+	_, _ = w.Write(data) // if this fails, the client is gone
 }

@@ -44,14 +44,14 @@ func NewChatLogprobs(tokens []engine.Token) *ChatLogprobs {
 	return out
 }
 
-// TextOffsets counts the characters of the text that is sent, over the tokens of one answer; the
-// zero value stands at its start.
+// TextOffsets counts the characters of the text sent, token by token. The zero value is at the
+// start of the answer.
 type TextOffsets struct {
 	chars  int
 	part   []byte // the bytes of a character that is not whole yet, at most 3
 	answer bool   // the prompt's tokens, if any, have been counted
 	prompt int    // characters of the prompt that is sent; 0: not known
-	rest   string // of that prompt, what is not counted yet
+	rest   string // part of the prompt not counted yet
 }
 
 // OffsetsOf counts the tokens of a prompt that is sent as this text, and of its answer.
@@ -67,12 +67,12 @@ func (o *TextOffsets) step(n int) {
 	}
 }
 
-// alignWithin is how far ahead align looks, in bytes.
+// alignWithin is how many bytes ahead align looks.
 const alignWithin = 64
 
-// align looks for a token of the prompt in what is left of its text, and gives the token's text as
-// it stands there. A tokenizer may drop or change characters: white space beside an added token,
-// what it normalises, a space that it puts in front.
+// align looks for a token of the prompt in the rest of its text, and returns the token's text as it
+// appears there. A tokenizer may drop or change characters: white space next to an added token,
+// characters that it normalises, a space that it inserts in front.
 func (o *TextOffsets) align(token string) string {
 	bare := strings.TrimPrefix(token, " ")
 	switch i := strings.Index(o.rest[:min(len(o.rest), alignWithin+len(token))], token); {
@@ -89,7 +89,7 @@ func (o *TextOffsets) align(token string) string {
 func (o *TextOffsets) add(text []byte) int {
 	if len(text) > 0 {
 		if next := append(o.part, text[0]); utf8.FullRune(next) && !utf8.Valid(next) {
-			o.end() // the token does not go on with the character
+			o.end() // the token does not continue the character
 		}
 	}
 	if len(o.part) == 0 {
@@ -111,7 +111,7 @@ func (o *TextOffsets) add(text []byte) int {
 	return start
 }
 
-// end is the end of a character that breaks off: what has come of it is one U+FFFD.
+// end handles the end of an incomplete character, which becomes one U+FFFD.
 func (o *TextOffsets) end() {
 	if len(o.part) > 0 {
 		o.part = nil
@@ -127,8 +127,8 @@ func (o *TextOffsets) endPrompt() {
 	}
 }
 
-// NewTextLogprobs returns the completions form of the next tokens of the prompt, and of the answer
-// behind it; nil when there are none.
+// NewTextLogprobs returns the completions form of the next tokens of the prompt and of the answer
+// that follows; nil if there are none.
 func NewTextLogprobs(at *TextOffsets, prompt, answer []engine.Token) *TextLogprobs {
 	if len(prompt)+len(answer) == 0 {
 		return nil

@@ -188,7 +188,8 @@ func checkArguments(param string, raw jsontext.Value) *Error {
 
 var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 
-// CheckTools validates the shape of a tool list and gives its length; absent counts as none.
+// CheckTools validates the shape of a tool list and returns its length; a missing list has length
+// 0.
 func CheckTools(param string, raw jsontext.Value) (int, *Error) {
 	if Absent(raw) {
 		return 0, nil

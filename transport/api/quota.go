@@ -5,36 +5,35 @@ import (
 	"sync"
 )
 
-// Quota is an amount that requests share, places or bytes: so much of it in all, and so much of
-// that for one peer. Where there are several peers none can take all, so that a request of another
-// finds room.
+// Quota is an amount, of places or bytes, that requests share. It has a total and a limit per peer.
+// If there are several peers none can take everything, so a request of another peer finds room.
 type Quota struct {
 	most int64
 
 	mu   sync.Mutex
 	used int64
 	held map[string]int64 // by peer
-	line []*claim         // those that wait, the first first
+	line []*claim         // waiting claims, the first first
 }
 
-// claim is somebody who waits.
+// claim is a waiting request.
 type claim struct {
 	peer  string
 	n     int64
-	taken chan struct{} // closed when it has what it waits for
+	taken chan struct{} // closed when the claim is granted
 }
 
-// NewQuota makes an amount that peers share. It is safe for concurrent use.
+// NewQuota returns an amount that peers share. It is safe for concurrent use.
 func NewQuota(most int64) *Quota {
 	return &Quota{most: most, held: map[string]int64{}}
 }
 
-// Share returns what a peer may have.
+// Share returns the limit per peer.
 func (q *Quota) Share(peer string) int64 { return int64(ShareOf(peer, int(q.most))) }
 
-// Try takes n for a peer if it is there now. alone tells that others could have it: a peer may hold
-// three times as much as is free. One alone gets three quarters, and however many others there are,
-// a little is left.
+// Try takes n for a peer if that is possible now. alone reports that only this peer is refused: a
+// peer may hold three times as much as is free. A single peer gets three quarters, and some is left
+// for every further one.
 func (q *Quota) Try(peer string, n int64) (ok, alone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -48,7 +47,7 @@ func (q *Quota) Try(peer string, n int64) (ok, alone bool) {
 	return true, false
 }
 
-// Wait takes n for a peer, which is at most its share, or gives up when ctx ends.
+// Wait takes n for a peer, and n must not exceed the peer's share. It gives up when ctx ends.
 func (q *Quota) Wait(ctx context.Context, peer string, n int64) bool {
 	c := &claim{peer: peer, n: n, taken: make(chan struct{})}
 	q.mu.Lock()
@@ -73,7 +72,7 @@ func (q *Quota) Wait(ctx context.Context, peer string, n int64) bool {
 			break
 		}
 	}
-	q.deal() // it may have stood in the way
+	q.deal() // this claim may have blocked others
 	return false
 }
 
@@ -85,7 +84,7 @@ func (q *Quota) Give(peer string, n int64) {
 	q.deal()
 }
 
-// Held returns what a peer has.
+// Held returns how much a peer holds.
 func (q *Quota) Held(peer string) int64 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -99,9 +98,9 @@ func (q *Quota) take(peer string, n int64) {
 	}
 }
 
-// deal gives what there is to those that wait: to the peer that holds least first, and in their
-// order to those of one peer. One that needs more than there is is not overtaken by other peers, or
-// it might wait for ever, unless it is its own peer's share that is short. q.mu is held.
+// deal grants waiting claims: first those of the peer that holds the least, and those of one peer
+// in order. A claim that is larger than what is free is not overtaken by other peers, or it might
+// wait forever, unless its own peer's share is exhausted. q.mu is held.
 func (q *Quota) deal() {
 	for {
 		next := -1

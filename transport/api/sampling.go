@@ -30,7 +30,7 @@ type Sampling struct {
 	TemplateFields
 }
 
-// TemplateFields are those of the chat template. Raw text has no use for them.
+// TemplateFields are the fields of the chat template. Raw text ignores them.
 type TemplateFields struct {
 	AddGenerationPrompt *bool `json:"add_generation_prompt"`
 	ContinueFinal       *bool `json:"continue_final_message"`
@@ -185,13 +185,14 @@ func (s *TemplateFields) think(c *engine.Chat) *Error {
 	return nil
 }
 
-// MaxTokens checks a bound on the answer's length; absent gives 0, "up to the context".
+// MaxTokens checks the limit on the answer's length; a missing one returns 0, "up to the end of the
+// context".
 func MaxTokens(param string, value *int) (int, *Error) {
 	if value == nil {
 		return 0, nil
 	}
 	if *value <= 0 {
-		return 0, Invalid(param, "'%s' must be at least 1, not %d; leave it out for as many as fit", param, *value)
+		return 0, Invalid(param, "'%s' must be at least 1, not %d; leave it out for no limit", param, *value)
 	}
 	return *value, nil
 }

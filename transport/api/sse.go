@@ -8,11 +8,12 @@ import (
 	"time"
 )
 
-// pieceBytes is what is written at once: a large event may take a client longer than one write may.
+// pieceBytes is the size of one write. A large event may take a client longer than the deadline of
+// one write.
 const pieceBytes = 64 << 10
 
 // EventWriter writes server-sent events. Every write has a deadline, so a client that stops reading
-// ends its own stream and nobody else's. Not safe for concurrent use.
+// ends only its own stream. It is not safe for concurrent use.
 type EventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController

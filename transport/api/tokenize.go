@@ -24,7 +24,7 @@ type TokenizeAnswer struct {
 	TokenStrs   []string `json:"token_strs,omitzero"`
 }
 
-// Input validates the request and gives what to tokenize.
+// Input validates the request and returns the text to tokenize.
 func (r *TokenizeRequest) Input() (engine.Prompt, *Error) {
 	if Absent(r.Messages) {
 		return r.text()
@@ -33,9 +33,9 @@ func (r *TokenizeRequest) Input() (engine.Prompt, *Error) {
 	case r.Prompt != nil:
 		return engine.Prompt{}, Invalid("prompt", "give 'prompt' or 'messages', not both")
 	case isTrue(r.AddSpecialTokens):
-		return engine.Prompt{}, Unsupported("add_special_tokens", "'add_special_tokens' is for 'prompt'; the template writes those of a chat")
+		return engine.Prompt{}, Unsupported("add_special_tokens", "'add_special_tokens' goes with 'prompt'; in a chat the template adds special tokens")
 	case isTrue(r.ParseSpecial):
-		return engine.Prompt{}, Unsupported("parse_special", "'parse_special' is for 'prompt'; text of a chat stays text")
+		return engine.Prompt{}, Unsupported("parse_special", "'parse_special' goes with 'prompt'; the text of a chat stays text")
 	}
 	c, err := r.Chat()
 	return engine.Prompt{Chat: c}, err
@@ -114,7 +114,7 @@ type DetokenizeRequest struct {
 	Extras            jsontext.Value `json:",embed"`
 }
 
-// IDs validates the request and gives the tokens.
+// IDs validates the request and returns the tokens.
 func (r *DetokenizeRequest) IDs(info engine.Info) ([]int32, *Error) {
 	if err := CheckHints("", r.Extras); err != nil {
 		return nil, err

@@ -131,7 +131,7 @@ func wrongKind(d *jsontext.Decoder, want string) error {
 	return &TypeError{Want: want}
 }
 
-// eachElement calls read for every element of the array that d stands before.
+// eachElement calls read for every element of the array that d is about to read.
 func eachElement(d *jsontext.Decoder, limit int, read func() error) error {
 	if _, err := d.ReadToken(); err != nil {
 		return err

@@ -24,10 +24,10 @@ type Options struct {
 	// Inside handles a line on behalf of an owner; it must be safe for concurrent use.
 	Inside func(owner string) http.Handler
 
-	// Owner names who sends a request; files and batches are visible to their owner only. nil:
-	// everybody is one owner.
+	// Owner identifies the sender of a request; files and batches are visible to their owner only.
+	// nil: there is one owner.
 	Owner func(*http.Request) string
-	// Peer names who a limit is counted for: "" has nobody to share with. nil: the owner.
+	// Peer identifies the client that a limit counts for; "" shares with no one. nil: the owner.
 	Peer func(*http.Request) string
 	// AllowOrigin reports whether a browser page of the request's Origin may upload. nil: all.
 	AllowOrigin func(*http.Request) bool
@@ -47,9 +47,9 @@ type Options struct {
 	RetryMin time.Duration // wait before a line that was turned away is tried again; 250 ms, doubled each time
 	RetryMax time.Duration // 30 s
 	Poll     time.Duration // between looks at the clock; 1 s
-	// BodyTimeout bounds the silence of a client that uploads; 30 s. It has twice that and the time
-	// that its bytes take at uploadRate for all of it. WriteTimeout bounds one write to a client
-	// that downloads; 10 s.
+	// BodyTimeout bounds the silence of an uploading client; 30 s. The whole upload may take twice
+	// that, plus the time for its bytes at uploadRate. WriteTimeout bounds one write to a
+	// downloading client; 10 s.
 	BodyTimeout, WriteTimeout time.Duration
 
 	Log zerolog.Logger // the zero value is silent
@@ -95,7 +95,7 @@ type Door struct {
 	opt    Options
 	store  *batchqueue.Store
 	runner *runner
-	// uploads are those that come in.
+	// uploads are the uploads in progress.
 	uploads *api.Shares
 }
 
@@ -130,8 +130,8 @@ func (d *Door) Mount(route func(pattern string, h http.Handler)) {
 // Start begins to run what the store holds, also from before.
 func (d *Door) Start() { d.runner.start() }
 
-// Shutdown starts no more lines and waits for those in flight, whose handlers the server ends; what
-// they were answered is committed. What they were not is run after the next Start. The error is
+// Shutdown starts no more lines and waits for those in flight, whose handlers the server ends. It
+// commits the answers that have arrived; the other lines run after the next Start. The error is
 // ctx's if it ended first. The store stays open.
 func (d *Door) Shutdown(ctx context.Context) error { return d.runner.shutdown(ctx) }
 

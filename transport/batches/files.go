@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// envelopeBytes is the room of a form beside its file.
+	// envelopeBytes is the size of a form without its file.
 	envelopeBytes = 64 << 10
 	// nameMax bounds a file's name, in bytes.
 	nameMax = 255
-	// downloadChunk is what is written at once, each with a deadline of its own.
+	// downloadChunk is the size of one write, which has its own deadline.
 	downloadChunk = 128 << 10
 )
 
@@ -61,8 +61,8 @@ func (d *Door) fail(w http.ResponseWriter, err error) {
 	}
 }
 
-// upload is POST /v1/files. The file goes to the disk as it comes; it counts when the whole form
-// was read and is right, whatever the order of its fields.
+// upload is POST /v1/files. The file is written to disk as it arrives. It counts once the whole
+// form is read and valid, whatever the order of its fields.
 func (d *Door) upload(w http.ResponseWriter, r *http.Request) {
 	release, err := d.mayUpload(r)
 	if err != nil {
@@ -138,11 +138,11 @@ func (d *Door) bodyError(err error, failed bool) error {
 // errIncomplete is about a form that breaks off.
 var errIncomplete = api.BadRequest("incomplete_body", "", "the request's form did not arrive whole")
 
-// uploadRate is what a client must send at least, in bytes a second on average.
+// uploadRate is the minimum average rate of an upload, in bytes per second.
 const uploadRate = 8 << 10
 
-// patientBody gives every read a deadline of its own: a large file may take long, a client that is
-// silent, or sends a byte now and then, may not.
+// patientBody gives every read its own deadline: a large file may take long, but a client must not
+// be silent or send a byte now and then.
 type patientBody struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -171,7 +171,7 @@ func (b *patientBody) Read(p []byte) (int, error) {
 // done takes the deadline away, which the server would take for a lost client.
 func (b *patientBody) done() { _ = b.control.SetReadDeadline(time.Time{}) }
 
-// uploadForm is what was read of a form.
+// uploadForm is the parsed form.
 type uploadForm struct {
 	door    *Door
 	owner   string
@@ -210,7 +210,7 @@ func (f *uploadForm) read(parts *multipart.Reader) error {
 	return nil
 }
 
-// malformed words what multipart says of a form; other errors it leaves as they are.
+// malformed rewords the errors of package multipart; it returns other errors unchanged.
 func malformed(err error) error {
 	if _, ok := errors.AsType[textproto.ProtocolError](err); ok {
 		return api.Invalid("file", "the form has a part whose header is malformed, such as a 'file' with a control character in its name")
@@ -271,7 +271,7 @@ func wireFile(f *batchqueue.File) api.File {
 	}
 }
 
-// pageQuery is what a list's query asks for.
+// pageQuery is the query of a list.
 type pageQuery struct {
 	after, purpose string
 	limit          int
@@ -307,7 +307,7 @@ func readPage(query url.Values, most, usual int, files bool) (q pageQuery, refus
 	return q, nil
 }
 
-// wireList makes a page of what is listed.
+// wireList returns a page of a list.
 func wireList[S, T any](list []S, more bool, wire func(*S) T, id func(*T) string) api.List[T] {
 	out := api.List[T]{Object: "list", Data: make([]T, 0, len(list)), HasMore: more}
 	for i := range list {
@@ -364,7 +364,7 @@ func (d *Door) content(w http.ResponseWriter, r *http.Request) {
 		_ = control.SetWriteDeadline(time.Now().Add(d.opt.WriteTimeout)) // not every writer of a test has one
 		if n > 0 {
 			if _, err := w.Write(buf[:n]); err != nil {
-				return // the client has gone
+				return // the client has left
 			}
 		}
 		switch {

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// sweepEvery is the time between two looks for what is kept too long.
+	// sweepEvery is the time between searches for expired files.
 	sweepEvery = time.Hour
-	// failPause is how long the store is left alone after it failed (a full disk), an input that
-	// cannot be opened or read twice as long each time, up to failPauseMost.
+	// failPause is how long the store rests after a failure (such as a full disk). For an input
+	// that cannot be opened or read, the pause doubles each time up to failPauseMost.
 	failPause     = 2 * time.Second
 	failPauseMost = time.Minute
 )
@@ -29,7 +29,7 @@ type runner struct {
 
 	going context.Context // ends when no line may be started any more
 	stop  context.CancelFunc
-	wake  chan struct{}           // for the keeper: something changed
+	wake  chan struct{}           // wakes the keeper: something changed
 	more  chan struct{}           // for the feeder: there may be lines
 	slots chan struct{}           // one element a line in flight
 	ends  chan batchqueue.Settled // to the committer
@@ -47,11 +47,11 @@ type runner struct {
 	turn    int
 }
 
-// cursor is how far a batch's lines were handed out.
+// cursor is the position in a batch's lines.
 type cursor struct {
 	lines *batchqueue.Lines // nil when there are no more, or not now
-	// again is when an input that could not be read is opened anew, pause the wait before; zero
-	// while it can.
+	// again is when to reopen an input that could not be read, and pause is the wait before that;
+	// zero while the input is readable.
 	again time.Time
 	pause time.Duration
 }
@@ -111,7 +111,7 @@ func poke(c chan struct{}) {
 	}
 }
 
-// poke tells the keeper to look.
+// poke wakes the keeper.
 func (r *runner) poke() { poke(r.wake) }
 
 // pause waits, and is false when the runner stops meanwhile.
@@ -126,7 +126,7 @@ func (r *runner) pause(d time.Duration) bool {
 	}
 }
 
-// keep carries batches on whenever something changed, and looks at the clock.
+// keep advances batches whenever something changes, and at deadlines.
 func (r *runner) keep() {
 	tick := time.NewTicker(r.opt.Poll)
 	defer tick.Stop()
@@ -303,8 +303,8 @@ func (r *runner) feed() {
 	}
 }
 
-// next takes the next open line, and counts it as in flight. Owners take turns, so that nobody
-// waits for the end of another's batches; of an owner's batches the one whose time ends first goes
+// next returns the next open line and counts it as in flight. Owners take turns, so that none waits
+// for the end of another's batches. Among an owner's batches, the one whose time ends first comes
 // first.
 func (r *runner) next() (*task, bool) {
 	r.mu.Lock()
@@ -338,8 +338,8 @@ func (r *runner) next() (*task, bool) {
 	return nil, false
 }
 
-// cursor returns a batch's cursor. Its input is opened the first time, and anew after it could not
-// be read, but not while lines are in flight, which are open and would come twice. r.mu is held.
+// cursor returns a batch's cursor. Its input is opened the first time, and again after a failed
+// read, but not while lines are in flight: these are open and would be read twice. r.mu is held.
 func (r *runner) cursor(b *batchqueue.Batch) *cursor {
 	c := r.cursors[b.ID]
 	if c == nil {
@@ -364,8 +364,8 @@ func (r *runner) broken(b *batchqueue.Batch, c *cursor, err error) {
 	r.opt.Log.Error().Err(err).Str("batch", b.ID).Dur("again_ms", c.pause).Msg("the input of a batch cannot be read")
 }
 
-// commit makes answers durable, those that come close together at once. It ends when ends is
-// closed.
+// commit makes answers durable; answers that arrive close together share a commit. It ends when
+// ends is closed.
 func (r *runner) commit() {
 	defer close(r.over)
 	for first := range r.ends {
@@ -386,7 +386,7 @@ func (r *runner) commit() {
 	}
 }
 
-// settle commits a group. While the store fails it tries again, and so holds the workers; what it
+// settle commits a group. While the store fails it keeps trying, which stops the workers. What it
 // cannot commit before the end is computed again after a restart.
 func (r *runner) settle(group []batchqueue.Settled) {
 	for {

@@ -12,11 +12,11 @@ import (
 	"krater/transport/api"
 )
 
-// attemptsMax is how often a line is tried whose answer says that the server failed (500) or that
-// its time was over (408): such an answer may be the line's own fault.
+// attemptsMax is how often a line is tried whose answer is a 500 or a 408: the line itself may be
+// the cause.
 const attemptsMax = 3
 
-// lineTime is how long a line that is in flight at the end of its batch's window may go on.
+// lineTime is how long a line that is in flight when its batch's window ends may continue.
 const lineTime = time.Hour
 
 // task is a line in flight.
@@ -29,8 +29,8 @@ type task struct {
 	fault                  *batchqueue.Fault // not nil: the line is not run
 }
 
-// run answers a line and hands the answer to the committer; or gives the line back, open as it was,
-// when the runner stops or the batch ends before there is an answer.
+// run answers a line and passes the answer to the committer. It returns the line, still open, if
+// the runner stops or the batch ends before there is an answer.
 func (r *runner) run(t *task) {
 	if t.fault != nil {
 		end, err := batchqueue.Refused(t.batch, t.index, t.customID, t.fault)
@@ -69,8 +69,8 @@ func (r *runner) deliver(end batchqueue.Settled, err error, t *task) {
 	r.ends <- end
 }
 
-// ask sends a line through the server's own handlers, as work that nobody waits for: it may be
-// behind others for as long as its batch has time.
+// ask sends a line through the server's own handlers as background work: it may wait as long as its
+// batch has time.
 func (r *runner) ask(t *task) (a *answer) {
 	a = &answer{header: http.Header{}, id: api.NewID("req_")}
 	left := max(0, t.expires.Sub(r.store.Now()))

@@ -52,7 +52,8 @@ func (c *Client) File(ctx context.Context, id string) (*api.File, error) {
 	return out, c.get(ctx, "/v1/files/"+url.PathEscape(id), out)
 }
 
-// Content reads a file as it comes. Close it; an answer that breaks off is an error of its Read.
+// Content reads a file as it arrives. The caller closes it. If the answer breaks off, Read returns
+// an error.
 func (c *Client) Content(ctx context.Context, id string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/v1/files/"+url.PathEscape(id)+"/content", nil)
 	if err != nil {
@@ -80,8 +81,8 @@ func (c *Client) CreateBatch(ctx context.Context, req api.BatchRequest) (*api.Ba
 	return out, c.post(ctx, "/v1/batches", &req, out)
 }
 
-// Batches lists at most limit batches, the newest first, behind the one called after ("": from the
-// newest).
+// Batches lists at most limit batches, newest first, starting behind the batch with id after ("":
+// from the newest).
 func (c *Client) Batches(ctx context.Context, after string, limit int) (*api.List[api.Batch], error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
 	if after != "" {
@@ -91,7 +92,7 @@ func (c *Client) Batches(ctx context.Context, after string, limit int) (*api.Lis
 	return out, c.get(ctx, "/v1/batches?"+q.Encode(), out)
 }
 
-// Batch tells where a batch stands.
+// Batch returns the state of a batch.
 func (c *Client) Batch(ctx context.Context, id string) (*api.Batch, error) {
 	out := &api.Batch{}
 	return out, c.get(ctx, "/v1/batches/"+url.PathEscape(id), out)
@@ -103,8 +104,7 @@ func (c *Client) CancelBatch(ctx context.Context, id string) (*api.Batch, error)
 	return out, c.post(ctx, "/v1/batches/"+url.PathEscape(id)+"/cancel", struct{}{}, out)
 }
 
-// WaitBatch looks at a batch every so often until it has ended; seen, which may be nil, is called
-// with what it sees.
+// WaitBatch polls a batch until it has ended. It calls seen, which may be nil, with each state.
 func (c *Client) WaitBatch(ctx context.Context, id string, every time.Duration, seen func(*api.Batch)) (*api.Batch, error) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

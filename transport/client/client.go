@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// maxAnswer bounds what is read of an answer, in bytes.
+	// maxAnswer bounds how much of an answer is read, in bytes.
 	maxAnswer = 256 << 20
 	// readyPoll is the time between two looks at /ready.
 	readyPoll = 50 * time.Millisecond

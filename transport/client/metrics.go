@@ -33,7 +33,7 @@ func (c *Client) Metrics(ctx context.Context) (Metrics, error) {
 	return parseMetrics(data)
 }
 
-// parseMetrics reads the Prometheus text format; comments, timestamps and exemplars are left out.
+// parseMetrics reads the Prometheus text format. It ignores comments, timestamps and exemplars.
 func parseMetrics(data []byte) (Metrics, error) {
 	m := Metrics{}
 	in := bufio.NewScanner(bytes.NewReader(data))

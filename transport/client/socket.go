@@ -20,11 +20,11 @@ import (
 const (
 	handshakeTimeout = 30 * time.Second
 	frameTimeout     = 30 * time.Second // to write a frame
-	hangUpTimeout    = 5 * time.Second  // for the other side of a closing handshake
+	hangUpTimeout    = 5 * time.Second  // for the other side's part of the closing handshake
 )
 
-// ResponseRequest is what response.create says beside its type. MaxTokens is max_output_tokens;
-// fields of Sampling stand beside them.
+// ResponseRequest has the fields of response.create besides its type. MaxTokens is
+// max_output_tokens; the fields of Sampling are at the same level.
 type ResponseRequest struct {
 	api.Sampling
 	Model     *string   `json:"model"`
@@ -74,8 +74,8 @@ func (e *ResponseEvent) Over() bool {
 // an idle socket for long.
 type Socket struct{ ws *websocket.Conn }
 
-// Dial opens a WebSocket at the client's address with its key. A server that answers with anything
-// but an upgrade gives an *api.Error with the status.
+// Dial opens a WebSocket at the client's address with its key. If the server does not upgrade, it
+// returns an *api.Error with the status.
 func (c *Client) Dial(ctx context.Context) (*Socket, error) {
 	d := websocket.Dialer{HandshakeTimeout: handshakeTimeout}
 	if t, ok := c.http.Transport.(*http.Transport); ok {
@@ -138,7 +138,7 @@ func (s *Socket) Next() (*ResponseEvent, error) {
 	return parseEvent(data)
 }
 
-// parseEvent reads one event, or the error that a frame tells.
+// parseEvent reads one event, or the error in a frame.
 func parseEvent(data []byte) (*ResponseEvent, error) {
 	var e struct {
 		ResponseEvent

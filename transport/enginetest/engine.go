@@ -21,7 +21,7 @@ const (
 	Vocab = 258
 )
 
-// Engine plays the script that its chooser gives for each request. The zero value is not usable;
+// Engine plays the script that its chooser returns for each request. The zero value is not usable;
 // see New.
 type Engine struct {
 	mu       sync.Mutex
@@ -31,7 +31,7 @@ type Engine struct {
 	requests []*engine.Request
 	streams  []*Stream
 	open     int
-	changed  chan struct{} // closed and renewed whenever open or requests change
+	changed  chan struct{} // closed and replaced whenever open or requests change
 	stats    engine.Stats
 }
 
@@ -48,7 +48,7 @@ func New() *Engine {
 	}
 }
 
-// Play gives every later request this script.
+// Play uses this script for every later request.
 func (e *Engine) Play(s Script) {
 	e.Choose(func(*engine.Request) (Script, error) { return s, nil })
 }

@@ -15,8 +15,8 @@ type Step struct {
 	Gate  <-chan struct{}
 }
 
-// Script gives the i-th step of an answer; false ends it like an engine that broke its contract, so
-// scripts end with Done or Failed.
+// Script returns the i-th step of an answer. If it returns false, the stream ends like that of an
+// engine that broke its contract, so scripts end with Done or Failed.
 type Script func(i int) (Step, bool)
 
 // Steps plays the list.
@@ -135,7 +135,7 @@ func newStream(owner *Engine, script Script, prompt int) *Stream {
 	return &Stream{owner: owner, script: script, prompt: prompt, over: make(chan struct{})}
 }
 
-// Ending tells how the stream ended, if it did.
+// Ending returns how the stream ended, if it did.
 func (s *Stream) Ending() Ending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +188,8 @@ func (s *Stream) Close() { s.end(Closed) }
 
 func (s *Stream) cancel() { s.end(Cancelled) }
 
-// end counts the stream out before anybody is told that it is over: whoever comes second returns to
-// an engine that knows.
+// end stops counting the stream before it signals the end, so that a second caller sees the new
+// count.
 func (s *Stream) end(how Ending) {
 	s.mu.Lock()
 	if s.ending != Running {

@@ -18,9 +18,9 @@ const (
 	stateMax  = 512
 )
 
-// Caller reads a client's span out of a header, as W3C Trace Context has it (traceparent,
-// tracestate). Without one, with two, and with one that is wrong, it is none; a tracestate that is
-// wrong or too long is left out.
+// Caller reads a client's span from a header of W3C Trace Context (traceparent, tracestate). It
+// returns none if traceparent is missing, repeated or malformed. A malformed or overlong tracestate
+// is dropped.
 func Caller(h http.Header) engine.Caller {
 	parents := h.Values("Traceparent")
 	if len(parents) != 1 || len(parents[0]) > parentMax {

@@ -1,6 +1,6 @@
-// Package otlp sends a span for every request that has ended to an OpenTelemetry collector, with
-// its time in the queue, that of its prompt and that of its answer inside. What it sends comes out
-// of the actors' trace, behind the requests: they are no slower for it.
+// Package otlp sends a span to an OpenTelemetry collector for every request that has ended; child
+// spans cover its time in the queue, in the prompt and in the answer. The spans are made from the
+// actors' trace afterwards, so they do not slow requests down.
 package otlp
 
 import (
@@ -27,15 +27,14 @@ type Source interface {
 	Info() engine.Info
 	// Trace is nil while the model is loading.
 	Trace() *trace.Registry
-	// Origin is what the door told of an open request or one that has ended lately; the zero value
-	// of any other.
+	// Origin describes a request that runs or ended recently; it is the zero value for others.
 	Origin(request uint64) engine.Origin
 }
 
-// ringName is that of the actor that notes requests.
+// ringName is the name of the actor that records requests.
 const ringName = "stream"
 
-// every is how often what is new is looked for: a ring holds some seconds.
+// every is the interval at which new events are read; a ring holds a few seconds.
 const every = 500 * time.Millisecond
 
 // prefillsMax bounds the requests that have their first token and no end.
@@ -55,10 +54,10 @@ type Exporter struct {
 	prefills map[uint64]trace.Event // by request
 }
 
-// Open begins to send to a collector's address, such as http://127.0.0.1:4318, over HTTP;
-// /v1/traces is added where it has no path. A collector that is away is tried again for a minute;
-// what it does not get then is lost, and the log says so. The library tells of failures in one
-// place for the whole process: an exporter takes it over.
+// Open starts to send to a collector's address, such as http://127.0.0.1:4318, over HTTP;
+// /v1/traces is added if it has no path. An unreachable collector is retried for a minute; spans
+// that it does not receive are lost, and the log says so. The library reports failures in one place
+// per process, which an exporter takes over.
 func Open(endpoint, version string, src Source, log zerolog.Logger) (*Exporter, error) {
 	u, err := url.Parse(endpoint)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
@@ -82,7 +81,7 @@ func Open(endpoint, version string, src Source, log zerolog.Logger) (*Exporter, 
 	return e, nil
 }
 
-// Close sends what there is and ends. The error is that of ctx.
+// Close sends the remaining spans. The error is that of ctx.
 func (e *Exporter) Close(ctx context.Context) error {
 	close(e.stop)
 	<-e.done
@@ -106,7 +105,7 @@ func (e *Exporter) follow() {
 	}
 }
 
-// read makes spans of what is new in the ring. It returns the list for another use.
+// read makes spans of new events in the ring. It returns the list for reuse.
 func (e *Exporter) read(ring *trace.Ring, events []trace.Event) []trace.Event {
 	from := e.next
 	events, e.next = ring.Read(events, from)

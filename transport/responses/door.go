@@ -20,33 +20,33 @@ import (
 // cancelWait bounds how long a cancelled request's last event is waited for.
 const cancelWait = 2 * time.Second
 
-// maxWarming is how many requests may prepare a conversation at a time, all WebSockets together:
-// each is tokenized, of up to MaxMessage bytes.
+// maxWarming is how many requests, over all WebSockets, may prepare a conversation at a time: each
+// tokenizes up to MaxMessage bytes.
 const maxWarming = 16
 
-// maxReads is how many responses are fetched at a time.
+// maxReads is the number of responses fetched at a time.
 const maxReads = 256
 
 // Options are the door's settings; a zero field has its default.
 type Options struct {
-	// Owner names who sends a request; responses are visible to their owner only. nil: everybody is
-	// one owner.
+	// Owner identifies the sender of a request; responses are visible to their owner only. nil:
+	// there is one owner.
 	Owner func(*http.Request) string
-	// Peer names who a limit is counted for: "" has nobody to share with. nil: the owner.
+	// Peer identifies the client that a limit counts for; "" shares with no one. nil: the owner.
 	Peer func(*http.Request) string
 	// AllowOrigin reports whether a browser page of the request's Origin may open a WebSocket. nil:
-	// pages of this host only, and what is no browser.
+	// only pages of this host, and clients that are not browsers.
 	AllowOrigin func(*http.Request) bool
 	// ReadBody reads a JSON request body within the server's limits. done says that the engine has
 	// taken the request, or that there is an answer. nil: JSON of at most MaxMessage bytes.
 	ReadBody func(http.ResponseWriter, *http.Request) (data []byte, done func(), err *api.Error)
-	// Work waits until so many bytes of a WebSocket message may be read and worked on; done is
-	// ReadBody's. nil: at once.
+	// Work waits until a WebSocket message of the given size may be read and processed; done is as
+	// in ReadBody. nil: no wait.
 	Work func(ctx context.Context, peer string, bytes int64) (done func(), err *api.Error)
 	// Acquire takes a place among the server's generating requests for a peer until release is
 	// called. nil: there are enough.
 	Acquire func(peer string) (release func(), err *api.Error)
-	// Caller reads the client's span out of a header; nil: nobody wants to know.
+	// Caller reads the client's span from a header; nil: not needed.
 	Caller func(http.Header) engine.Caller
 
 	MaxMessage int64 // bytes of a WebSocket message; 8 MiB
@@ -188,9 +188,10 @@ func (d *Door) Running() (responses, sockets int) {
 	return len(d.running), len(d.sockets)
 }
 
-// Shutdown refuses new requests and lets the running ones end; when ctx is done it fails what is
-// left. Each WebSocket is closed with 1001 after the final events of its responses. It returns nil
-// once no goroutine of the door is left, or ctx's error if it had to cut answers short.
+// Shutdown refuses new requests and lets the running ones end; when ctx is done it fails the
+// remaining ones. Each WebSocket is closed with 1001 after the final events of its responses. It
+// returns nil once all goroutines of the door have ended, or ctx's error if it had to cut answers
+// short.
 func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Lock()
 	d.draining = true

@@ -9,9 +9,9 @@ import (
 	"krater/transport/api"
 )
 
-// create plans a request and resolves what it continues. local finds the responses that the asking
-// connection may continue though they are not stored; it may be nil. What is continued is work,
-// too, until the response's worked is called.
+// create plans a request and resolves the response that it continues. local, which may be nil,
+// finds responses that this connection may continue although they are not stored. The continued
+// text counts as work, too, until the response's worked is called.
 func (d *Door) create(ctx context.Context, b *body, owner, peer string, local func(id string) *response) (*response, *api.Error) {
 	p, err := newPlan(b, d.engine.Info())
 	if err != nil {
@@ -74,10 +74,9 @@ func (d *Door) place(p *plan, peer string) (release func(), err *api.Error) {
 	return nil, api.Overloaded("too many requests prepare conversations")
 }
 
-// start runs a response in a goroutine of its own: the asking connection goes on reading while the
-// engine tokenizes. started, which must not block, is called once with the engine's answer: nil, or
-// why it refused. It is not called after start itself refused. release gives back the response's
-// place.
+// start runs a response in a new goroutine: the connection continues to read while the engine
+// tokenizes. started, which must not block, is called once with the engine's answer: nil, or why it
+// refused. It is not called if start itself refuses. release returns the response's place.
 func (d *Door) start(r *response, release func(), started func(*api.Error)) *api.Error {
 	if !d.enter(r) {
 		r.worked()
@@ -104,8 +103,7 @@ func (d *Door) drive(r *response, started func(*api.Error)) {
 			started(api.FromEngine(err))
 			return
 		}
-		// Only a count: what is wrong with a conversation that is not whole yet is told when it is
-		// asked to go on.
+		// Only a count: faults of an incomplete conversation are reported when it is continued.
 		ids, _ := d.engine.Tokenize(r.ctx, r.plan.req.Prompt, d.engine.Info().Context)
 		r.plan.req = nil
 		r.warm(len(ids))
@@ -143,9 +141,9 @@ func (d *Door) drive(r *response, started func(*api.Error)) {
 	d.log.Debug().Str("response", r.id).Str("status", r.state()).Dur("took", time.Since(r.created)).Msg("response ended")
 }
 
-// pump reads the stream to its end. A stopped response goes on until the engine has noticed, which
-// takes it a step, for the last event carries the usage; an engine that does not is left after
-// cancelWait.
+// pump reads the stream to its end. A stopped response continues until the engine notices, which
+// takes one step, because the last event carries the usage. If the engine does not, pump leaves
+// after cancelWait.
 func (d *Door) pump(r *response, stream engine.Stream) {
 	ctx := r.ctx
 	for range 2 {
@@ -168,8 +166,8 @@ func (d *Door) pump(r *response, stream engine.Stream) {
 	r.end()
 }
 
-// refusal returns the engine's error as this door tells it: the conversation came in as input, and
-// truncation is what would have helped an over-long one.
+// refusal rewords the engine's error for this door: the conversation came in as input, and
+// truncation would have helped an overlong one.
 func (p *plan) refusal(err error) *api.Error {
 	e := api.FromEngine(err)
 	if strings.HasPrefix(e.Param, "messages") { // its index counts what came before, too

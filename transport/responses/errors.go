@@ -8,7 +8,7 @@ import (
 	"krater/transport/api"
 )
 
-// Error codes that only this door gives.
+// Error codes of this door only.
 const (
 	codeNotFound     = "response_not_found"
 	codeExpired      = "response_expired"

@@ -36,7 +36,7 @@ func (k kind) String() string { return kindNames[k] }
 // final reports whether a response ends with k.
 func (k kind) final() bool { return k >= completed }
 
-// event is one step of a response on its way to a client. Its fields are the sender's own or
+// event is one step of a response on its way to a client. Its fields belong to the sender or are
 // immutable.
 type event struct {
 	kind     kind
@@ -44,12 +44,12 @@ type event struct {
 	item     string         // the message's id
 	status   string         // the message's status in itemDone
 	text     string         // the piece of textDelta, the whole text of the done events
-	tokens   []engine.Token // those that text was made of, if asked for
+	tokens   []engine.Token // the tokens of text, if asked for
 	object   *Object        // of the events about the whole response
 	position int            // of queued: requests that are to start before it
 }
 
-// The wire forms. stream_id is the lane of a WebSocket, absent elsewhere.
+// The wire forms. stream_id is the lane of a WebSocket; it is absent over HTTP.
 type (
 	envelope struct {
 		Type     string `json:"type"`

@@ -12,9 +12,9 @@ type follower struct {
 	granted int // bytes of text that waited when it began: a replay is no backlog
 }
 
-// follow begins after the event with that sequence number, -1 for all. Of a response that has ended
-// the final event comes in any case, so that a client that resumes always sees an end. wake
-// (capacity 1) is signalled when there is something to take.
+// follow starts after the event with the given sequence number, -1 for all. The final event of an
+// ended response is always sent, so that a client that resumes sees an end. wake (capacity 1) is
+// signalled when there is something to take.
 func (r *response) follow(after int, wake chan<- struct{}) *follower {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +91,7 @@ func (f *follower) waiting() int {
 	return 0
 }
 
-// backlog counts the bytes of text that wait beyond those that waited when the follower began.
+// backlog counts the bytes of waiting text beyond what waited when the follower began.
 func (f *follower) backlog() int {
 	f.r.mu.Lock()
 	defer f.r.mu.Unlock()

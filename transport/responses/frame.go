@@ -19,12 +19,12 @@ const (
 	frameResume = "response.resume"
 )
 
-// maxStreamID bounds a stream_id: letters, digits, underscores, hyphens and periods, as the
-// official clients have it.
+// maxStreamID bounds a stream_id, which has letters, digits, underscores, hyphens and periods, as
+// in the official clients.
 const maxStreamID = 256
 
-// frameHead is what every client frame has; it is read first, leniently, so that an error about the
-// rest carries the stream_id.
+// frameHead has the fields of every client frame. It is read first, leniently, so that an error
+// about the rest carries the stream_id.
 type frameHead struct {
 	Type     *string        `json:"type"`
 	StreamID *string        `json:"stream_id"`
@@ -74,8 +74,8 @@ func newErrorFrame(e *api.Error, streamID string) []byte {
 	return api.Marshal(f)
 }
 
-// handle takes one text frame. Whatever is wrong with it becomes an error event, and the socket
-// stays open. done is called when the work on it is over.
+// handle processes one text frame. A fault in it becomes an error event, and the socket stays open.
+// done is called when the work on it is finished.
 func (s *socket) handle(data []byte, done func()) {
 	taken := false // by a response, which calls done
 	defer func() {
@@ -151,8 +151,8 @@ func previousOf(rest jsontext.Value) string {
 	return f.PreviousID
 }
 
-// create starts a response on a lane. done is called when the engine has it, unless there is an
-// error here.
+// create starts a response on a lane. done is called when the engine has it, unless create returns
+// an error.
 func (s *socket) create(b *body, streamID string, done func()) *api.Error {
 	if err := s.admits(streamID); err != nil {
 		return err
@@ -209,7 +209,7 @@ func (s *socket) cancel(responseID *string, streamID string) *api.Error {
 	return nil
 }
 
-// resume replays a response's events on a lane of this connection and goes on with it.
+// resume replays a response's events on a lane of this connection and continues with it.
 func (s *socket) resume(f *resumeFrame, streamID string) *api.Error {
 	if f.ResponseID == nil {
 		return api.BadRequest(api.CodeMissing, "response_id", "'response_id' is missing")
@@ -238,6 +238,6 @@ func (s *socket) resume(f *resumeFrame, streamID string) *api.Error {
 func limitReached(life time.Duration) *api.Error {
 	return &api.Error{
 		Status: http.StatusBadRequest, Type: api.TypeInvalidRequest, Code: codeConnLimit,
-		Message: fmt.Sprintf("this connection has reached its limit of %v; open a new one to go on", life),
+		Message: fmt.Sprintf("this connection has reached its limit of %v; open a new one to continue", life),
 	}
 }

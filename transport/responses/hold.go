@@ -14,9 +14,8 @@ func (r *response) hold() {
 	}
 }
 
-// release gives a hold back. When the last one goes before the end, the engine's request is
-// cancelled: at once, after the grace time the request asked for, or not at all if it runs in the
-// background.
+// release returns a hold. When the last hold is released before the end, the engine's request is
+// cancelled: at once, after the request's grace time, or not at all if it runs in the background.
 func (r *response) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -33,7 +33,7 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 	var r *response
 	if err = api.Decode(data, &b); err == nil {
 		if api.InBackground(req.Context()) && b.Store == nil {
-			b.Store = new(bool) // many, each delivered for good: they would crowd out those that people come back for
+			b.Store = new(bool) // there are many, and each is delivered once: storing them would displace responses that clients come back for
 		}
 		r, err = d.create(req.Context(), &b, owner, peer, nil)
 	}
@@ -68,7 +68,7 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 		err.Write(w)
 		return
 	}
-	if !r.plan.store && r.plan.grace == 0 { // nobody can ask for it again
+	if !r.plan.store && r.plan.grace == 0 { // no one can ask for it again
 		defer d.store.remove(r)
 	}
 	switch {
@@ -81,9 +81,8 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-// clientGone tells, once the request's context has ended, if the client left. Else the server cut
-// the request at the end of its patience with a shutdown: then the response is stopped, and its
-// last events may still be sent.
+// clientGone reports, after the request's context has ended, whether the client left. Otherwise a
+// shutdown ran out of time: the response is stopped, and its last events may still be sent.
 func clientGone(req *http.Request, r *response) bool {
 	if errors.Is(context.Cause(req.Context()), context.Canceled) {
 		return true
@@ -145,8 +144,8 @@ func (d *Door) stream(w http.ResponseWriter, req *http.Request, r *response, aft
 	}
 }
 
-// get is GET /v1/responses/{id}; with stream=true it replays the events after starting_after and
-// goes on while the response runs.
+// get is GET /v1/responses/{id}. With stream=true it replays the events after starting_after, and
+// continues while the response runs.
 func (d *Door) get(w http.ResponseWriter, req *http.Request) {
 	release := d.reads.Take(d.opt.Peer(req))
 	if release == nil {
@@ -249,8 +248,8 @@ func (d *Door) delete(w http.ResponseWriter, req *http.Request) {
 	}{r.id, "response", true})
 }
 
-// cancel is POST /v1/responses/{id}/cancel. It answers with the response after its end; one that
-// has ended already is given as it is.
+// cancel is POST /v1/responses/{id}/cancel. It answers with the response after its end; a response
+// that has ended is returned unchanged.
 func (d *Door) cancel(w http.ResponseWriter, req *http.Request) {
 	r, err := d.store.find(d.opt.Owner(req), req.PathValue("id"), false)
 	if err != nil {

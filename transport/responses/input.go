@@ -37,8 +37,8 @@ func (t turn) chat() []byte {
 	return api.Marshal(message{t.role, parts})
 }
 
-// inputItem is a message of the input, in its long and its short form; ids and states of items that
-// come back from an earlier response say nothing new.
+// inputItem is a message of the input, in its long and its short form. Ids and states of items that
+// come back from an earlier response are ignored.
 type inputItem struct {
 	Type    *string        `json:"type"`
 	Role    *string        `json:"role"`
@@ -206,8 +206,8 @@ func joinTurns(past []byte, turns []turn) []byte {
 	return out
 }
 
-// continueFrom puts the conversation together: instructions first (they are never inherited), then
-// what was said before, then this request's messages.
+// continueFrom builds the conversation: instructions (which are never inherited), then the earlier
+// messages, then this request's.
 func (p *plan) continueFrom(past []byte) {
 	p.past = past
 	var head []turn

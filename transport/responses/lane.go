@@ -7,18 +7,19 @@ import (
 	"krater/transport/api"
 )
 
-// maxRecent is how many of its last responses a connection may continue though they are not stored.
+// maxRecent is how many of its last responses a connection may continue although they are not
+// stored.
 const maxRecent = 16
 
 // lane is a response in flight under one stream_id ("" for none).
 type lane struct {
 	streamID string
 	r        *response
-	previous string    // what it continues
+	previous string    // response that it continues
 	f        *follower // nil until the engine has accepted
 }
 
-// admits reports whether a response may start on that lane.
+// admits reports whether a response may start on this lane.
 func (s *socket) admits(streamID string) *api.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +42,7 @@ func (s *socket) admits(streamID string) *api.Error {
 	return nil
 }
 
-// reserve takes a lane for a response that the socket holds from now on.
+// reserve takes a lane for a response that the socket now holds.
 func (s *socket) reserve(r *response, streamID, previous string) *lane {
 	l := &lane{streamID: streamID, r: r, previous: previous}
 	s.mu.Lock()
@@ -50,7 +51,7 @@ func (s *socket) reserve(r *response, streamID, previous string) *lane {
 	return l
 }
 
-// started is the engine's answer to a response on a lane; it comes from the response's goroutine.
+// started is the engine's answer to a response on a lane; the response's goroutine calls it.
 func (s *socket) started(l *lane, err *api.Error) {
 	if err == nil {
 		s.attach(l, -1)
@@ -79,7 +80,7 @@ func (s *socket) attach(l *lane, after int) {
 	s.poke()
 }
 
-// withdraw gives a lane back before its end; false if it was gone.
+// withdraw returns a lane before its end; false if it is gone already.
 func (s *socket) withdraw(l *lane) bool {
 	s.mu.Lock()
 	i := slices.Index(s.lanes, l)
@@ -93,7 +94,7 @@ func (s *socket) withdraw(l *lane) bool {
 	return i >= 0
 }
 
-// inFlight returns the response on that lane.
+// inFlight returns the response on the lane with this id.
 func (s *socket) inFlight(streamID string) *response {
 	s.mu.Lock()
 	defer s.mu.Unlock()

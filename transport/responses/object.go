@@ -16,14 +16,14 @@ const (
 	statusFailed     = "failed"
 )
 
-// The values of incomplete_details.reason that this server gives.
+// The values of incomplete_details.reason.
 const (
 	reasonMaxTokens = "max_output_tokens"
 	reasonCancelled = "cancelled"
 )
 
-// Object is a response as clients see it. Every field that the official clients' types require is
-// there, also where it says nothing here.
+// Object is a response as clients see it. It has every field that the official clients' types
+// require, even those without meaning here.
 type Object struct {
 	ID                string             `json:"id"`
 	Object            string             `json:"object"`     // always "response"
@@ -112,13 +112,13 @@ type Usage struct {
 	Total        int           `json:"total_tokens"`
 }
 
-// InputDetails tells how much of the prompt came from a cache.
+// InputDetails says how much of the prompt came from a cache.
 type InputDetails struct {
 	Cached     int `json:"cached_tokens"`
 	CacheWrite int `json:"cache_write_tokens"` // always 0: writing a cache costs nothing here
 }
 
-// OutputDetails tells how much of the answer was reasoning.
+// OutputDetails says how much of the answer was reasoning.
 type OutputDetails struct {
 	Reasoning int `json:"reasoning_tokens"`
 }

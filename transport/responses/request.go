@@ -21,7 +21,7 @@ const (
 	maxClientBytes  = 64 << 10 // of client_metadata
 )
 
-// body is the request of POST /v1/responses and, beside its type, of a response.create frame. null
+// body is the request of POST /v1/responses and, besides its type, of a response.create frame. null
 // is the same as absent.
 type body struct {
 	api.Sampling
@@ -33,7 +33,7 @@ type body struct {
 	TopLogprobs    *int           `json:"top_logprobs"`
 	Include        jsontext.Value `json:"include"`
 	Metadata       jsontext.Value `json:"metadata"`
-	ClientMetadata jsontext.Value `json:"client_metadata"` // told beside a request, without effect on the answer
+	ClientMetadata jsontext.Value `json:"client_metadata"` // describes the client; no effect on the answer
 	Text           jsontext.Value `json:"text"`
 	Truncation     *string        `json:"truncation"`
 	Tools          jsontext.Value `json:"tools"`
@@ -65,7 +65,7 @@ type plan struct {
 	background bool
 	generate   bool
 	truncate   bool // truncation: auto
-	continues  bool // the answer goes on with the last message
+	continues  bool // the answer continues the last message
 	grace      time.Duration
 	header     http.Header // what client_metadata has of one
 }
@@ -93,7 +93,7 @@ func newPlan(b *body, info engine.Info) (*plan, *api.Error) {
 	return p, nil
 }
 
-// refuse names the first field that would change the answer and is not served.
+// refuse returns an error for the first field that would change the answer and is not supported.
 func (b *body) refuse() *api.Error {
 	if err := api.CheckHints("", b.Extras); err != nil {
 		return err
@@ -188,8 +188,8 @@ func planLogprobs(b *body, p *plan, _ engine.Info) *api.Error {
 	return nil
 }
 
-// planTools refuses tools that could be called. With tool_choice none, and in a request that
-// generates nothing, they change nothing.
+// planTools refuses tools that could be called. They have no effect with tool_choice none, or if
+// nothing is generated.
 func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 	p.echo.Tools, p.echo.ToolChoice = jsontext.Value("[]"), jsontext.Value(`"auto"`)
 	p.echo.ParallelToolCalls = isNotFalse(b.ParallelTools)
@@ -254,7 +254,7 @@ func planText(b *body, p *plan, _ engine.Info) *api.Error {
 	return api.DecodeAt("text.format", text.Format, &TextFormat{})
 }
 
-// planLife reads what happens to the answer when nobody listens, and after.
+// planLife reads what happens to the answer while no client listens, and afterwards.
 func planLife(b *body, p *plan, _ engine.Info) *api.Error {
 	if b.Truncation != nil {
 		if *b.Truncation != "auto" && *b.Truncation != "disabled" {
@@ -302,8 +302,9 @@ func planEcho(b *body, p *plan, info engine.Info) *api.Error {
 	return nil
 }
 
-// headerPrefix is that of client_metadata which stands for a header of this one request, as a
-// connection has one for all: the Codex clients send traceparent and tracestate so.
+// headerPrefix begins the keys of client_metadata that stand for a header of this request, because
+// a connection has only one set of headers. The Codex clients send traceparent and tracestate this
+// way.
 const headerPrefix = "ws_request_header_"
 
 func planHeader(b *body, p *plan, _ engine.Info) *api.Error {

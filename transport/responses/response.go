@@ -9,16 +9,16 @@ import (
 	"krater/transport/api"
 )
 
-// response is one generation: what was asked, the events made so far and how it ended. The events
-// are kept as marks into the growing text, so that any number of followers read them at their own
-// pace, join the text they are late for, and a lost connection can be resumed; nobody's pace holds
-// the engine. A response has one writer (its drive) and any number of readers.
+// response is one generation: the request, the events so far and how it ended. Events are kept as
+// marks in the growing text. So any number of followers can read at their own pace, late followers
+// get joined text, and a lost connection can resume; no reader slows the engine. A response has one
+// writer (its drive) and any number of readers.
 type response struct {
 	plan    *plan
 	id      string
 	item    string // the message's id
-	owner   string // who may see it
-	peer    string // who it is counted for
+	owner   string // owner that may see it
+	peer    string // peer that it counts for
 	worked  func() // says that the engine has it: see Options.Work
 	created time.Time
 	ctx     context.Context // of the engine's request
@@ -38,7 +38,7 @@ type response struct {
 	history  []byte                  // the conversation with this answer: see appendTurns
 	watchers map[chan<- struct{}]int // woken at every event; the count of follows
 	holders  int                     // connections that want the answer
-	grace    *time.Timer             // runs while nobody holds and the request gave a grace time
+	grace    *time.Timer             // runs while there is no hold, if the request has a grace time
 }
 
 // mark is one event: its kind, and how much of the text and of the tokens belongs to it and those
@@ -58,8 +58,8 @@ func newResponse(p *plan, owner, peer string) *response {
 	}
 }
 
-// add appends an event and wakes the followers. Tokens belong to deltas: those that came without
-// text to the next one. r.mu is held.
+// add appends an event and wakes the followers. Tokens belong to deltas; tokens without text are
+// added to the next one. r.mu is held.
 func (r *response) add(k kind) {
 	m := mark{kind: k, text: len(r.text)}
 	switch n := len(r.marks); {
@@ -264,7 +264,7 @@ func (r *response) weigh() (bytes int, ended time.Time) {
 	return bytes, r.ended
 }
 
-// snapshot returns the response as it stands now.
+// snapshot returns the response in its current state.
 func (r *response) snapshot() *Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -278,8 +278,8 @@ func (r *response) failure() *api.Error {
 	return r.fault
 }
 
-// early returns the wire form without output and ending, as the first events carry it. It reads
-// only what never changes.
+// early returns the wire form without output and ending, for the first events. It reads only fields
+// that never change.
 func (r *response) early(status string) *Object {
 	o := r.plan.echo // a copy
 	o.ID, o.Object, o.CreatedAt, o.Status = r.id, "response", r.created.Unix(), status
@@ -287,7 +287,7 @@ func (r *response) early(status string) *Object {
 	return &o
 }
 
-// object returns the wire form as the response stands; r.mu is held.
+// object returns the wire form of the current state; r.mu is held.
 func (r *response) object() *Object {
 	o := r.early(r.status)
 	if r.has(partAdded) {

@@ -30,15 +30,14 @@ const (
 	closeGoingAway = websocket.CloseGoingAway
 )
 
-// socket is one WebSocket connection: a reader (the HTTP handler's goroutine) that is always
-// reading, so that pings are answered during a long prefill, and a writer. What the writer sends
-// are error frames, a bounded queue, and the events of the lanes, which wait in the responses
-// themselves.
+// socket is one WebSocket connection, with a reader and a writer. The reader (the HTTP handler's
+// goroutine) always reads, so that pings are answered during a long prefill. The writer sends error
+// frames from a bounded queue, and the events of the lanes, which wait in the responses themselves.
 type socket struct {
 	door  *Door
 	ws    *websocket.Conn
 	owner string
-	peer  string          // who its limits are counted for
+	peer  string          // peer that its limits count for
 	from  engine.Caller   // of the upgrade: of requests that name none
 	wake  chan struct{}   // capacity 1: something is to be sent
 	gone  chan struct{}   // closed when the reader has ended
@@ -50,11 +49,11 @@ type socket struct {
 	lanes   []*lane  // responses in flight
 	turn    int      // index of the lane that may send next
 	recent  []*response
-	leaving *closing // no new responses; close when the lanes are empty
+	leaving *closing // set when there are no new responses; close when the lanes are empty
 	ending  *closing // close now
 }
 
-// closing is how a connection ends.
+// closing says how a connection ends.
 type closing struct {
 	code int
 	text string
@@ -129,7 +128,7 @@ func (d *Door) dismiss(s *socket) {
 	d.idle.Broadcast()
 }
 
-// sameOrigin allows pages of this host; what is no browser sends no Origin.
+// sameOrigin allows pages of this host, and clients without an Origin, which are not browsers.
 func sameOrigin(req *http.Request) bool {
 	origin := req.Header.Get("Origin")
 	if origin == "" {
@@ -150,8 +149,8 @@ func subprotocol(req *http.Request) string {
 	return ""
 }
 
-// read takes frames until the connection ends. After a fatal fault it goes on reading, without
-// looking, so that the client gets to see the close frame.
+// read handles frames until the connection ends. After a fatal fault it continues to read, and
+// ignores what it reads, so that the client receives the close frame.
 func (s *socket) read() {
 	s.ws.SetReadLimit(s.door.opt.MaxMessage)
 	s.hear()
@@ -190,12 +189,12 @@ func (s *socket) read() {
 	}
 }
 
-// smallMessage is how long a message may be that is read without asking.
+// smallMessage is the length up to which a message is read without asking for room.
 const smallMessage = 16 << 10
 
-// message reads one message, which must arrive within ReadWait once it has begun. A long one is
-// read when there is room for work on it. An *api.Error says that there is none; that message is
-// gone and the connection good.
+// message reads one message, which must arrive within ReadWait once it has begun. It reads a long
+// one when there is room to work on it. An *api.Error says that there is none; the message is then
+// dropped, and the connection stays usable.
 func (s *socket) message() (kind int, data []byte, done func(), err error) {
 	kind, in, err := s.ws.NextReader()
 	if err != nil {
@@ -233,8 +232,8 @@ func (s *socket) receive(to io.Writer, from io.Reader) error {
 
 func (s *socket) hear() { s.heard.Store(time.Now().UnixNano()) }
 
-// lost ends what the connection held: its responses are released, which cancels those that nobody
-// else wants.
+// lost ends what the connection held: it releases its responses, which cancels those that have no
+// other hold.
 func (s *socket) lost() {
 	s.mu.Lock()
 	lanes, recent := s.lanes, s.recent

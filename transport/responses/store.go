@@ -13,10 +13,10 @@ import (
 const maxTombs = 4096
 
 // store keeps responses so that they can be fetched, resumed and continued: the running ones, and
-// those that ended less than keep ago while their number and bytes allow. Where they do not, the
-// oldest goes of the peer that holds most, so that nobody's flood drops what another came to keep.
-// A response that a connection may still continue (pinned) is kept past its time for that alone,
-// within the same bounds.
+// those that ended less than keep ago, within limits of number and bytes. Beyond the limits it
+// drops the oldest response of the peer that holds most, so that no client's flood displaces what
+// another needs. A response that a connection may still continue (pinned) is kept beyond its time
+// for that purpose, within the same limits.
 type store struct {
 	keep     time.Duration
 	maxCount int
@@ -40,7 +40,7 @@ type share struct {
 	tombs int
 }
 
-// tomb says who could see an expired response, and who it was counted for.
+// tomb remembers the owner and peer of an expired response.
 type tomb struct{ owner, peer string }
 
 type entry struct {
@@ -84,8 +84,8 @@ func (s *store) settle(r *response) {
 	s.arm()
 }
 
-// find returns the owner's response with that id, or an error that tells an unknown id from one
-// that was kept and is gone. Hidden ones (store: false) are found only if hidden is true.
+// find returns the owner's response with that id. Its error distinguishes an unknown id from one
+// that has expired. Hidden responses (store: false) are found only if hidden is true.
 func (s *store) find(owner, id string, hidden bool) (*response, *api.Error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +150,7 @@ func (s *store) close() {
 	}
 }
 
-// trim removes what is too old or too much; s.mu is held.
+// trim removes responses that are too old or exceed the limits; s.mu is held.
 func (s *store) trim() {
 	limit := time.Now().Add(-s.keep)
 	for el := s.ended.Front(); el != nil; {
@@ -240,8 +240,8 @@ func (s *store) fullest(amount func(share) int) string {
 	return peer
 }
 
-// next returns what goes first where there is too much: the oldest of the peer that holds most and
-// has something that ended, which there is; s.mu is held.
+// next returns the response to drop: the oldest ended one of the peer that holds most. There is
+// always one; s.mu is held.
 func (s *store) next() *entry {
 	peer := s.fullest(func(x share) int {
 		switch {

@@ -14,8 +14,8 @@ var ready = func() chan struct{} {
 	return c
 }()
 
-// pieceBytes is what is sent at once, with a deadline of its own: a large event (a long answer with
-// its log-probabilities) may take a client longer than one write may.
+// pieceBytes is the size of one write, which has its own deadline: a large event (a long answer
+// with its log-probabilities) may take a client longer than one write may.
 const pieceBytes = 64 << 10
 
 // send writes a frame, a large one in fragments. That they are taken is a sign of life: between
@@ -91,7 +91,7 @@ func (s *socket) write() {
 	}
 }
 
-// next returns the frame to send next, or how to close once there is none. Errors go first, then
+// next returns the frame to send next, or how to close if there is none. Errors come first, then
 // the lanes take turns.
 func (s *socket) next() ([]byte, *closing) {
 	s.mu.Lock()
@@ -116,8 +116,8 @@ func (s *socket) next() ([]byte, *closing) {
 	return ev.encode(l.streamID), nil
 }
 
-// takeEvent takes the next event of the lane whose turn it is, and frees the lane with the final
-// one, before the client can have seen it. No lane: nothing waits. s.mu is held.
+// takeEvent takes the next event of the lane whose turn it is. It frees the lane with the final
+// event, before the client can have seen it. It returns no lane if nothing waits. s.mu is held.
 func (s *socket) takeEvent() (event, *lane) {
 	for range len(s.lanes) {
 		i := s.turn % len(s.lanes)
@@ -149,7 +149,7 @@ func (s *socket) takeEvent() (event, *lane) {
 	return event{}, nil
 }
 
-// goodbye sends the close frame and gives the client a moment to answer it.
+// goodbye sends the close frame and waits a moment for the client's answer.
 func (s *socket) goodbye(how *closing) {
 	message := websocket.FormatCloseMessage(how.code, how.text)
 	if s.ws.WriteControl(websocket.CloseMessage, message, time.Now().Add(s.door.opt.WriteWait)) != nil {

@@ -58,8 +58,8 @@ func presentedKey(r *http.Request) string {
 	return r.Header.Get("X-Api-Key")
 }
 
-// Owner names who sent an authorized request: the hash of its key, or "" where no keys are asked
-// for. Doors that keep things use it to keep them apart.
+// Owner identifies the sender of an authorized request: the hash of its key, or "" if no keys are
+// required. Doors that store things use it to separate owners.
 func (s *Server) Owner(r *http.Request) string {
 	if owner, inside := insider(r); inside {
 		return owner
@@ -107,8 +107,8 @@ func (s *Server) cors(next http.Handler) http.Handler {
 			return
 		}
 		h.Set("Access-Control-Allow-Methods", "GET, POST, DELETE")
-		// Client libraries send headers of their own, so what is asked for is granted; the key is
-		// what protects the routes.
+		// Client libraries send their own headers, so the preflight grants whatever it asks for.
+		// The key protects the routes.
 		if asked := r.Header.Get("Access-Control-Request-Headers"); asked != "" && len(asked) <= 1024 {
 			h.Set("Access-Control-Allow-Headers", asked)
 		}

@@ -14,8 +14,8 @@ type score struct {
 // mean returns the log-probability a token; an answer without tokens is as good as any.
 func (s score) mean() float64 { return s.logprob / float64(max(1, s.tokens)) }
 
-// rate has answers weighed where more are made than given (best_of): their tokens come with
-// log-probabilities, whether the client asked for them or not.
+// rate asks for log-probabilities if more answers are generated than returned (best_of), whether or
+// not the client asked for them.
 func (r *run) rate() {
 	if r.plan.Candidates == r.plan.Choices {
 		return
@@ -27,7 +27,7 @@ func (r *run) rate() {
 	}
 }
 
-// weigh counts an event's tokens, and takes them off where the client did not ask for them.
+// weigh counts an event's log-probabilities, and removes them if the client did not ask for them.
 func (r *run) weigh(it *item) {
 	if r.scores == nil {
 		return
@@ -42,8 +42,8 @@ func (r *run) weigh(it *item) {
 	}
 }
 
-// given returns the streams whose answers are given, in the order of the choices: those of a prompt
-// as they come, or with best_of the best first.
+// given returns the streams to send, in the order of the choices: all of a prompt, or with best_of
+// the best ones first.
 func (r *run) given() []int {
 	var all []int
 	for from := 0; from < len(r.streams); from += r.perPrompt {

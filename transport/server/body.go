@@ -14,10 +14,10 @@ import (
 	"krater/transport/api"
 )
 
-// ReadBody reads a JSON request body within the size and time limits, and while there are not too
-// many bytes in work. done says that the work on it is over: the engine has taken the request, or
-// the answer is there; it may be called more than once. The error is the answer for the client:
-// 408, 413, 415, 429 or 400; then there is nothing to be done.
+// ReadBody reads a JSON request body within the limits of size and time, and waits while too many
+// bytes are in work. The caller calls done when the engine has taken the request or the answer is
+// complete; more than one call is allowed. The error is the answer for the client: 408, 413, 415,
+// 429 or 400; done is not needed then.
 func (s *Server) ReadBody(w http.ResponseWriter, r *http.Request) (data []byte, done func(), refused *api.Error) {
 	if err := jsonContent(r); err != nil {
 		return nil, nil, err

@@ -50,7 +50,7 @@ func newChatFormat(r *run, model string) *chatFormat {
 	return &chatFormat{run: r, model: model, started: make([]bool, n), answers: make([]chatAnswer, n)}
 }
 
-// chunks: a choice opens with its role, and its finish reason comes alone in its last chunk.
+// chunks: a choice begins with its role, and its finish reason is alone in its last chunk.
 func (f *chatFormat) chunks(it item) []any {
 	if it.event.Kind != engine.Tokens && it.event.Kind != engine.Done {
 		return nil

@@ -32,7 +32,7 @@ type run struct {
 
 	items  chan item
 	cancel context.CancelFunc
-	// release gives back the places of the answers beside the first.
+	// release returns the places of all answers but the first.
 	release func()
 	pumps   sync.WaitGroup
 }
@@ -63,7 +63,7 @@ func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run,
 		if i%r.perPrompt == 0 && r.perPrompt > 1 {
 			group = 1 + rand.Uint64N(math.MaxUint64)
 		}
-		if i%r.perPrompt == 1 { // the prompt is known to fit: it is tokenized once more for all the others
+		if i%r.perPrompt == 1 { // the prompt is known to fit; it is tokenized again for all further requests
 			if ids, err = s.engine.Tokenize(ctx, req.Prompt, s.engine.Info().Context); err != nil {
 				r.close()
 				return nil, promptParam(req, err)
@@ -89,7 +89,7 @@ func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run,
 	return r, nil
 }
 
-// promptParam gives an over-long text prompt its field's own name.
+// promptParam names the field of a text prompt that is too long.
 func promptParam(req *engine.Request, err error) error {
 	long, ok := errors.AsType[*engine.Error](err)
 	if !ok || long.Kind != engine.ContextLength || req.Prompt.Chat != nil {
@@ -120,7 +120,7 @@ func (r *run) pump(ctx context.Context, choice int, stream engine.Stream) {
 	}
 }
 
-// more takes a place for each answer beside the first, or as many as the peer may have.
+// more takes a place for each answer but the first, or as many as the peer may have.
 func (s *Server) more(r *run, peer string) error {
 	n := min(int64(len(r.plan.Requests)), s.places.Share(peer)) - 1
 	if ok, _ := s.places.Try(peer, n); !ok {
@@ -140,8 +140,8 @@ func (r *run) close() {
 	r.pumps.Wait()
 }
 
-// failure gives the error that ends the whole answer, if the item is one. One failed choice fails
-// all: half an answer is none.
+// failure returns the error that ends the whole answer, if the item is one. One failed choice fails
+// all of them.
 func (r *run) failure(it item) error {
 	switch {
 	case it.err != nil:
@@ -168,10 +168,10 @@ func (r *run) count(it item) {
 	}
 }
 
-// queueHeader tells how many requests were to start before this one.
+// queueHeader says how many requests were to start before this one.
 const queueHeader = "X-Queue-Position"
 
-// see takes what the doors need of an event and its format does not. The header is sent with the
+// see handles the parts of an event that do not depend on the format. It sends the header with the
 // first token, or at the end.
 func (r *run) see(it *item, h http.Header) {
 	if it.event.Kind == engine.Queued {
@@ -188,8 +188,8 @@ func (r *run) see(it *item, h http.Header) {
 	r.weigh(it)
 }
 
-// prompt returns the scored tokens of the prompt of a stream, if the client asked for them beside
-// the answer; echoed those that come before it.
+// prompt returns the scored tokens of a stream's prompt, if the client asked for them next to the
+// answer. echoed returns those that precede the answer.
 func (r *run) prompt(stream int) api.PromptLogprobs {
 	if !r.plan.PromptLogprobs {
 		return nil
@@ -204,7 +204,7 @@ func (r *run) echoed(stream int) []engine.Token {
 	return r.prompts[stream/r.perPrompt]
 }
 
-// cancelled says why ctx ended: nil if the client left, else the 503 that a drain's end gives.
+// cancelled returns why ctx ended: nil if the client left, or the 503 of a drain.
 func cancelled(ctx context.Context) *api.Error {
 	if errors.Is(context.Cause(ctx), errShutdown) {
 		return api.FromEngine(&engine.Error{Kind: engine.Unavailable, Message: errShutdown.Error()})
@@ -214,13 +214,13 @@ func cancelled(ctx context.Context) *api.Error {
 
 // format shapes one route's answers.
 type format interface {
-	// chunks gives the stream events for an event of a choice.
+	// chunks returns the stream events for an event of a choice.
 	chunks(it item) []any
-	// usage gives the last chunk of a stream that was asked for it.
+	// usage returns the last chunk of a stream that asked for usage.
 	usage(u engine.Usage) any
-	// collect takes an event for an answer in one piece.
+	// collect adds an event to an answer that is sent as a whole.
 	collect(it item)
-	// whole gives that answer.
+	// whole returns that answer.
 	whole(u engine.Usage) any
 }
 
@@ -257,7 +257,7 @@ func (s *Server) abandon(w http.ResponseWriter, req *http.Request) {
 		e.Write(w)
 		return
 	}
-	w.WriteHeader(api.StatusClientClosed) // for the log; nobody reads it
+	w.WriteHeader(api.StatusClientClosed) // for the log only
 }
 
 // stream sends chunks as they come. The header waits for the first token, or for the first

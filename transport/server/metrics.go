@@ -46,7 +46,7 @@ var (
 	descGraphs     = desc("step_graphs", "Steps that GPUs keep as graphs. Each takes some MB of host memory; their number is bounded.")
 	descQueries    = desc("prefix_cache_queries", "Prompt tokens looked for in the KV cache.")
 	descFound      = desc("prefix_cache_hits", "Prompt tokens found in the KV cache.")
-	descPreempted  = desc("num_preemptions", "Requests that lost their KV blocks to others and were computed again.")
+	descPreempted  = desc("num_preemptions", "Requests that were preempted: they lost their KV blocks to other requests and were computed again.")
 	descPrompt     = desc("prompt_tokens_total", "Prompt tokens processed.")
 	descGenerated  = desc("generation_tokens_total", "Tokens generated.")
 	descSuccess    = desc("request_success", "Finished requests.", "finished_reason")
@@ -61,7 +61,7 @@ var (
 	descLink       = desc("link_bytes", "Bytes moved over links.", "kind")
 	descExperts    = desc("experts_computed", "Expert evaluations.", "device")
 	descHits       = desc("expert_cache_hits", "Experts that were on the rank when their layer came.", "strategy", "rank")
-	descMisses     = desc("expert_cache_misses", "Experts that were copied to the rank for the layer in hand.", "strategy", "rank")
+	descMisses     = desc("expert_cache_misses", "Experts that were copied to the rank for the current layer.", "strategy", "rank")
 	descDMA        = desc("expert_dma_bytes", "Bytes of experts copied to the rank.", "strategy", "rank")
 )
 
@@ -98,7 +98,7 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	counter(descPrompt, float64(s.PromptTokens))
 	counter(descGenerated, float64(s.GeneratedTokens))
 	counter(descAhead, float64(s.StepsAhead))
-	// The four reasons are there from the start, so that rates begin at zero.
+	// All four reasons exist from the start, so that rates begin at zero.
 	finished := map[string]uint64{"stop": 0, "length": 0, "abort": 0, "error": 0}
 	for reason, n := range s.Finished {
 		finished[reason] = n

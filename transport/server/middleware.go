@@ -21,7 +21,7 @@ const requestIDHeader = "X-Request-Id"
 // outer returns the middleware around every route, known or not.
 func (s *Server) outer(next http.Handler) http.Handler { return s.recorded(s.local(s.cors(next))) }
 
-// recorded gives every request an id, a line in the log and an answer when its handler panics.
+// recorded gives every request an id and a log line, and answers if its handler panics.
 func (s *Server) recorded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -29,7 +29,7 @@ func (s *Server) recorded(next http.Handler) http.Handler {
 		rec := &recorder{ResponseWriter: w, timeout: s.opt.WriteTimeout}
 		rec.Header().Set(requestIDHeader, id)
 		rec.Header().Set("X-Content-Type-Options", "nosniff")
-		// The last answer on a kept connection left its deadline behind.
+		// The last answer on a kept connection left its deadline.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		if r.ContentLength != 0 {
 			rec.body = &trackedBody{ReadCloser: r.Body}
@@ -122,8 +122,8 @@ func (r *recorder) begin(status int) {
 	r.status = status
 	r.pace()
 	if r.body != nil && !r.body.over {
-		// net/http waits for what a handler leaves of a body before it sends the answer, also to
-		// who has no key. What is on its way may come, but not take the answer's own time.
+		// net/http reads the rest of a body before it sends the answer, even to a client without a
+		// key. The rest may arrive, but must not use up the answer's time.
 		_ = http.NewResponseController(r.ResponseWriter).SetReadDeadline(time.Now().Add(r.timeout / 2))
 	}
 }
@@ -141,14 +141,14 @@ func (b *trackedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// pace gives the next write its time, unless the handler does.
+// pace sets the deadline of the next write, unless the handler does.
 func (r *recorder) pace() {
 	if !r.paced {
 		_ = http.NewResponseController(r.ResponseWriter).SetWriteDeadline(time.Now().Add(r.timeout))
 	}
 }
 
-// SetWriteDeadline is what ResponseController calls.
+// SetWriteDeadline is called by ResponseController.
 func (r *recorder) SetWriteDeadline(at time.Time) error {
 	r.paced = true
 	return http.NewResponseController(r.ResponseWriter).SetWriteDeadline(at)
@@ -161,8 +161,8 @@ func (r *recorder) WriteHeader(status int) {
 	r.ResponseWriter.WriteHeader(status)
 }
 
-// pieceBytes is what is written at once, each with a deadline of its own: a slow client gets a
-// large answer whole as long as it reads.
+// pieceBytes is the size of one write, which has its own deadline: a slow client gets a large
+// answer completely as long as it keeps reading.
 const pieceBytes = 64 << 10
 
 func (r *recorder) Write(p []byte) (n int, err error) {
@@ -178,7 +178,7 @@ func (r *recorder) Write(p []byte) (n int, err error) {
 	}
 }
 
-// FlushError is what ResponseController calls.
+// FlushError is called by ResponseController.
 func (r *recorder) FlushError() error {
 	r.begin(http.StatusOK)
 	return http.NewResponseController(r.ResponseWriter).Flush()

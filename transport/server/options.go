@@ -31,12 +31,11 @@ type Options struct {
 	// Origins may call from a browser page of another origin: exact origins (https://example.org)
 	// or "*". Empty: no cross-origin access.
 	Origins []string
-	// Hosts are the names, besides loopback addresses, that a request's Host may have; "*" or none:
-	// any. A server on loopback without keys should set it.
+	// Hosts are the names, besides loopback addresses, that a request's Host header may have; "*"
+	// or none: any. A server on loopback without keys should set it.
 	Hosts []string
 
-	// Caller reads the client's span out of a generating request's header; nil: nobody wants to
-	// know.
+	// Caller reads the client's span from the header of a generating request; nil: not needed.
 	Caller func(http.Header) engine.Caller
 
 	MaxBody        int64 // bytes of a request body; 8 MiB

@@ -9,11 +9,11 @@ import (
 	"krater/transport/api"
 )
 
-// Route adds a handler under a ServeMux pattern with a method ("POST /v1/responses"), behind the
-// keys; a pattern under /v1/ also answers without that prefix. Other methods of the path get a 405
-// with Allow. Patterns of one path must name its wildcards alike. The handler's context ends with
-// the connection or when Shutdown cuts it, also after a WebSocket upgrade. It panics on a bad
-// pattern, as ServeMux does. Call it before Serve.
+// Route adds a handler under a ServeMux pattern with a method ("POST /v1/responses"). It requires a
+// key. A pattern under /v1/ also matches without that prefix. Other methods of the path get a 405
+// with Allow. Patterns with the same path must give its wildcards the same names. The handler's
+// context ends with the connection or when Shutdown cuts it, also after a WebSocket upgrade. Route
+// panics on a bad pattern, as ServeMux does. Call it before Serve.
 func (s *Server) Route(pattern string, h http.Handler) { s.add(pattern, s.guard(h)) }
 
 // Open is Route for what needs no key.

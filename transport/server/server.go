@@ -79,7 +79,7 @@ func (s *Server) routes() {
 	s.mux.Handle("/", http.HandlerFunc(s.unrouted))
 }
 
-// Serve answers connections of l until Shutdown; then it gives nil.
+// Serve answers connections of l until Shutdown; then it returns nil.
 func (s *Server) Serve(l net.Listener) error {
 	l = &guests{l, api.NewShares(s.opt.MaxConnections)}
 	var err error
@@ -140,7 +140,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// waitIdle blocks until no request is active and gives the number that still is when ctx ends.
+// waitIdle blocks until no request is active or ctx ends. It returns the number of active requests.
 func (s *Server) waitIdle(ctx context.Context) int {
 	s.mu.Lock()
 	if s.active == 0 {

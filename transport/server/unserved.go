@@ -8,9 +8,9 @@ import (
 	"krater/transport/api"
 )
 
-// unserved are routes of the public API and of other servers, by the names of their features:
-// patterns of path.Match, and with a slash at the end all that is below. Those under /v1/ also
-// stand for the path without it.
+// unserved are routes of the public API and of other servers that Krater lacks, by feature. They
+// are patterns of path.Match; a slash at the end matches everything below. A route under /v1/ also
+// matches without that prefix.
 var unserved = []struct{ name, routes string }{
 	{"embeddings", "/v1/embeddings /embed /embedding /api/embed /api/embeddings /v1/engines/"},
 	{"reranking and scoring", "/v1/rerank /v2/rerank /v1/reranking /v1/score /v1/classify /v1/pooling"},

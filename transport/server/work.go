@@ -10,12 +10,12 @@ import (
 	"krater/transport/api"
 )
 
-// freeWork is how long a request may be that counts for nothing. MaxConcurrent bounds those.
+// freeWork is the length up to which a request does not count. MaxConcurrent bounds these requests.
 const freeWork = 16 << 10
 
-// Peer names who a limit is counted for: the owner of a key where there are several, where there
-// are none the address (of IPv6 the network of 64 bits). It is "" for somebody who has nobody to
-// share with: the only key, or this machine without keys.
+// Peer identifies the client that a limit counts for: the owner of the key if there are several
+// keys, or without keys the address (for IPv6 the network of 64 bits). It is "" for a client that
+// shares with no one: the only key, or this machine without keys.
 func (s *Server) Peer(r *http.Request) string {
 	_, inside := insider(r)
 	switch {
@@ -27,7 +27,7 @@ func (s *Server) Peer(r *http.Request) string {
 	return addressOf(r.RemoteAddr)
 }
 
-// addressOf is who a remote address is counted for: "" on this machine.
+// addressOf returns the peer of a remote address: "" on this machine.
 func addressOf(remote string) string {
 	at, err := netip.ParseAddrPort(remote)
 	if err != nil || at.Addr().Unmap().IsLoopback() {

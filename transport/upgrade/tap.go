@@ -51,7 +51,7 @@ func (t *tap) follow(p []byte) {
 	}
 }
 
-// headLen returns the length of the frame's head, of which two bytes are there.
+// headLen returns the length of the frame's header, of which two bytes have been read.
 func (t *tap) headLen() int {
 	n := 2
 	switch t.head[1] & 0x7f {
@@ -86,7 +86,7 @@ func (t *tap) begin() {
 
 func (t *tap) closes() bool { return t.head[0]&0x0f == websocket.CloseMessage }
 
-// close looks at the code of a close frame: 1014 becomes 1000.
+// close replaces the code 1014 of a close frame by 1000.
 func (t *tap) close(p []byte) {
 	const code, other = badGateway, websocket.CloseNormalClosure
 	for i := range p {

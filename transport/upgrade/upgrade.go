@@ -84,8 +84,8 @@ type Options struct {
 	Protocol                string // the subprotocol that is agreed to; "": none
 }
 
-// Do answers a request that Check has passed and gives the connection. With an error it has
-// answered too, or the connection is lost.
+// Do answers a request that Check has passed and returns the connection. If it returns an error, it
+// has answered or the connection is lost.
 func Do(w http.ResponseWriter, r *http.Request, o Options) (*websocket.Conn, error) {
 	up := websocket.Upgrader{
 		HandshakeTimeout: o.Timeout, ReadBufferSize: o.ReadBuffer, WriteBufferSize: o.WriteBuffer, WriteBufferPool: o.Pool,
@@ -131,8 +131,7 @@ func Linger(ws *websocket.Conn, err error, wait time.Duration, most int64) {
 	}
 }
 
-// hijacker gives the upgrader the connection through any middleware that unwraps, which the
-// upgrader itself does not look behind, and taps it.
+// hijacker unwraps middleware to reach the connection, which the upgrader does not do, and taps it.
 type hijacker struct {
 	http.ResponseWriter
 	tap *tap

@@ -53,17 +53,17 @@ func (p *Page) export(w http.ResponseWriter, r *http.Request) {
 	_ = trace.WriteChrome(w, tracks, g.Devices())
 }
 
-// busy returns a 503 for who may try again in a moment.
+// busy returns a 503 for a client that may try again in a moment.
 func busy(message string) *api.Error {
 	return &api.Error{Status: http.StatusServiceUnavailable, Type: api.TypeServer, Code: api.CodeOverloaded, Message: message, RetryAfter: time.Second}
 }
 
-// recordEvery is how often a recording reads the rings, which hold some seconds.
+// recordEvery is how often a recording reads the rings, which hold a few seconds.
 const recordEvery = 100 * time.Millisecond
 
-// record is GET /trace/record?seconds=N: everything that is noted from now on, a JSON list a line.
-// The first has the names of devices, the others an actor's name and then its events, each as wire
-// makes it.
+// record is GET /trace/record?seconds=N: every event from now on, one JSON list per line. The first
+// line has the names of devices; each other one has an actor's name and then its events in the form
+// of wire.
 func (p *Page) record(w http.ResponseWriter, r *http.Request) {
 	g := p.src.Trace()
 	if g == nil {
@@ -137,8 +137,8 @@ func writeRings(out *json.Encoder, g *trace.Registry, next map[string]uint64) er
 	return nil
 }
 
-// cancel is POST /trace/requests/{id}/cancel. A page of another origin may not, even where no key
-// is asked for; others' requests are not there.
+// cancel is POST /trace/requests/{id}/cancel. It refuses pages of another origin even without keys,
+// and finds only the sender's own requests.
 func (p *Page) cancel(w http.ResponseWriter, r *http.Request) {
 	if !p.opt.AllowOrigin(r) {
 		(&api.Error{Status: http.StatusForbidden, Type: api.TypeInvalidRequest, Message: "pages of this origin may not cancel requests"}).Write(w)

@@ -22,7 +22,7 @@ const (
 // events is a stretch of the trace on the wire.
 type events struct {
 	Type    string     `json:"type"` // "events"
-	For     string     `json:"for"`  // what was asked for: steps, request
+	For     string     `json:"for"`  // what the viewer asked for: steps or a request
 	ID      uint64     `json:"id,omitempty"`
 	Lanes   []string   `json:"lanes"`
 	Devices []string   `json:"devices"`
@@ -31,9 +31,9 @@ type events struct {
 	Gaps    [][]any    `json:"gaps"`   // lane, from, to, cause, why
 	Riders  [][]uint64 `json:"riders"` // batch, request, rows, decode
 	Where   *shares    `json:"where,omitempty"`
-	// Kept is when, by lane, the oldest event that is still there ended; 0: nothing was lost.
+	// Kept is, per lane, the end of the oldest event that is still there; 0: nothing was lost.
 	Kept []int64 `json:"kept"`
-	// Older tells of a request that it may have had more steps than are known.
+	// Older says that the request may have had more steps than are known.
 	Older bool `json:"older,omitempty"`
 }
 
@@ -41,7 +41,7 @@ type events struct {
 func (p *Page) answer(g *trace.Registry, a *ask) *events {
 	var tracks []trace.Track
 	var since int64
-	var cut int64 // events that ended before were left out
+	var cut int64 // events that ended before this are left out
 	if a.Type == "request" {
 		tracks, cut = p.request(g, a.ID)
 	} else {
@@ -55,7 +55,7 @@ func (p *Page) answer(g *trace.Registry, a *ask) *events {
 		Type: "events", For: a.Type, ID: a.ID, Devices: g.Devices(),
 		Lanes: []string{}, Events: [][]any{}, Paths: [][]any{}, Gaps: [][]any{}, Riders: [][]uint64{}, Kept: []int64{},
 	}
-	first := make([]int, len(tracks)) // of a lane, among all events
+	first := make([]int, len(tracks)) // index of a lane's first event
 	var batches []uint64
 	seen := map[uint64]bool{}
 	for t := range tracks {
@@ -101,9 +101,8 @@ func (p *Page) answer(g *trace.Registry, a *ask) *events {
 	return r
 }
 
-// request returns the events of a request, and when the newest ended of those that are left out
-// because they are too many (0: none are). One that still runs has an event until now, like one
-// that has ended.
+// request returns the events of a request. It also returns the end of the newest event left out
+// because there are too many (0: none). A running request has an event that ends now.
 func (p *Page) request(g *trace.Registry, id uint64) (tracks []trace.Track, cut int64) {
 	tracks = g.Request(id, math.MaxInt)
 	count := func() (n int, oldest int64) {

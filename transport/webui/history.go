@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// historyKept is how many points the charts have: those of two minutes.
+	// historyKept is the number of points in the charts, which cover two minutes.
 	historyKept = 120
 	historySpan = historyKept * time.Second
 )
@@ -19,8 +19,8 @@ const (
 // of the time from token to token, in seconds.
 type point [9]float64
 
-// history is what the charts show and what latencies are measured against. It is kept from the
-// server's start, whoever looks: some 100 KB.
+// history is the data of the charts and the basis of latencies. It is recorded from the server's
+// start, with or without viewers, and takes about 100 KB.
 type history struct {
 	every time.Duration // between two points
 
@@ -67,7 +67,7 @@ func (h *history) note(now int64, s *engine.Stats) {
 	h.at, h.prompt, h.tokens = now, s.PromptTokens, s.GeneratedTokens
 }
 
-// perSecond returns the rate of a counter; one that has begun anew gives 0.
+// perSecond returns the rate of a counter; a counter that was reset gives 0.
 func perSecond(now, before uint64, seconds float64) float64 {
 	if now < before || seconds <= 0 {
 		return 0
@@ -75,7 +75,7 @@ func perSecond(now, before uint64, seconds float64) float64 {
 	return round3(float64(now-before) / seconds)
 }
 
-// latency is that of the window until now. h.mu is held.
+// latency returns the latencies of the window until now. h.mu is held.
 func (h *history) latency(name string, now engine.Histogram) latency {
 	return between(h.past[0].hist[name], now)
 }

@@ -64,11 +64,11 @@ func (p *Page) meter(stop chan struct{}) {
 	}
 }
 
-// push gives every viewer that looks what it has not seen of s.
+// push sends every active viewer the parts of s that it has not seen.
 func (p *Page) push(stop chan struct{}, s *state) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.stop != stop { // nobody looks any more
+	if p.stop != stop { // there is no viewer any more
 		return
 	}
 	delta := s
@@ -76,7 +76,7 @@ func (p *Page) push(stop chan struct{}, s *state) {
 		delta = s.since(p.last)
 	}
 	p.last = s
-	frames := map[frameKey][]byte{} // those of one owner are the same
+	frames := map[frameKey][]byte{} // viewers of the same owner get the same frame
 	for v := range p.viewers {
 		if !v.visible {
 			continue

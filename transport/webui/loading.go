@@ -9,21 +9,21 @@ import (
 	"net/url"
 )
 
-// loadState is how far a model has been loaded, as GET /ready tells it.
+// loadState is the progress of loading a model, as GET /ready reports it.
 type loadState struct {
 	Phase string  `json:"phase,omitempty"`
-	Share float64 `json:"share"` // 0 to 1; what is not known is 0
+	Share float64 `json:"share"` // 0 to 1; 0 if unknown
 	Left  float64 `json:"left_seconds,omitempty"`
 	Rate  string  `json:"rate,omitempty"`
 }
 
-// loadingState returns all there is to say before the model is there.
+// loadingState returns the state that is shown before the model is loaded.
 func (p *Page) loadingState() *state {
 	l := p.progress()
 	return &state{Verdict: &verdict{Text: l.words()}, Loading: l}
 }
 
-// progress asks what answers GET /ready; the zero state says that nothing is known.
+// progress asks GET /ready; the zero state means that nothing is known.
 func (p *Page) progress() *loadState {
 	l := &loadState{}
 	if p.opt.Ready == nil {

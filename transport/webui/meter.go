@@ -12,24 +12,24 @@ import (
 
 const (
 	// smoothing is how long a rate takes to follow a change, so that a step of a second does not
-	// look like idleness and a burst.
+	// look like idle time followed by a burst.
 	smoothing = time.Second
-	// window is that of latencies.
+	// window is the period of the latencies.
 	window = 30 * time.Second
 	// requestsMax bounds the table of open requests.
 	requestsMax = 200
-	// heatEvery is how often heat is looked at.
+	// heatEvery is the interval at which heat is read.
 	heatEvery = time.Second
-	// heatKeep is what a row that was counted before still weighs when newer ones come in, as long
-	// as heatRows are left. So fewer rows than that all weigh the same.
+	// heatKeep is the weight that older rows keep when newer ones arrive, while heatRows are left.
+	// Fewer rows than that all have the same weight.
 	heatKeep = 0.9
 	heatRows = 200
-	// hotLeast is of how many rows of a layer something is said about its experts.
+	// hotLeast is the number of a layer's rows from which its experts are described.
 	hotLeast = 50
 	hotMost  = 8
 	// eventsMost bounds the events that shares are found from.
 	eventsMost = 40_000
-	// requestsEvery is how often the table of requests is made anew.
+	// requestsEvery is the interval at which the table of requests is made.
 	requestsEvery = 500 * time.Millisecond
 )
 
@@ -48,8 +48,8 @@ type meter struct {
 	past    *history
 
 	where   *shares // of the newest steps, or of the last request while nothing runs
-	whereAt int64   // when it was found, if it is of steps
-	quiet   bool    // it is of request last, or nil where nothing of that is kept
+	whereAt int64   // when it was found, if it describes steps
+	quiet   bool    // it describes the last request, or nil if that is no longer kept
 	last    uint64
 
 	openAt int64
@@ -131,7 +131,7 @@ func (m *meter) measure(now int64) *state {
 	return s
 }
 
-// round3 leaves three digits, so that deltas of what hardly changes are empty.
+// round3 keeps three digits, so that small changes cause no delta.
 func round3(v float64) float64 {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return 0
@@ -275,7 +275,7 @@ func requests(open []engine.Running) *[]request {
 	return &list
 }
 
-// measureHeat lets what was chosen before weigh less as new choices come in.
+// measureHeat lowers the weight of earlier choices as new ones arrive.
 func (m *meter) measureHeat(now int64) {
 	if m.heat != nil && now-m.heatAt < int64(heatEvery) {
 		return
@@ -321,7 +321,7 @@ func (m *meter) measureHeat(now int64) {
 	m.heat = next
 }
 
-// shade sets levels and the hottest experts, those of layers of which enough rows were counted.
+// shade sets the levels and the hottest experts, for layers with enough counted rows.
 func (m *meter) shade(h *heat) {
 	for i, layer := range h.Layers {
 		for e, n := range m.recent[i] {

@@ -152,14 +152,14 @@ func TestVerdict(t *testing.T) {
 		want string
 	}{
 		{"", part{}, flow{}, "Idle: no request is running."},
-		{"", part{}, flow{Waiting: 1}, "The first step is on its way. 1 request waits for a place among the running ones."},
-		{"steps", part{"group0", "", 0.93}, flow{Running: 2}, "The group of layers 0–11 takes 93 % of a step: it limits."},
+		{"", part{}, flow{Waiting: 1}, "The first step is running. 1 request waits for a place among the running ones."},
+		{"steps", part{"group0", "", 0.93}, flow{Running: 2}, "The group of layers 0–11 takes 93 % of a step: it is the bottleneck."},
 		{"steps", part{"pool2", "", 0.4}, flow{Running: 1}, "Expert pool 2 takes the largest part of a step, 40 %."},
-		{"steps", part{"head", "", 0.2}, flow{Running: 1}, "Nothing limits by itself: the head takes the largest part of a step, only 20 %."},
+		{"steps", part{"head", "", 0.2}, flow{Running: 1}, "There is no single bottleneck: the head takes the largest part of a step, only 20 %."},
 		{"steps", part{"", waitMessage, 0.5}, flow{Running: 1}, "Waiting between actors takes the largest part of a step, 50 %."},
-		{"steps", part{"", waitCopy, 0.7}, flow{Running: 1}, "Waiting for copies takes 70 % of a step: it limits."},
-		{"steps", part{"group1", "", 0.7}, flow{Running: 8, Waiting: 1, KV: [3]int{99, 0, 100}}, "The group of layers 12–23 takes 70 % of a step: it limits. 1 request waits for blocks of the KV cache."},
-		{"steps", part{"schedule", "", 0.7}, flow{Running: 8, Waiting: 3, KV: [3]int{9, 0, 100}}, "The scheduler takes 70 % of a step: it limits. 3 requests wait for a place among the running ones."},
+		{"steps", part{"", waitCopy, 0.7}, flow{Running: 1}, "Waiting for copies takes 70 % of a step: it is the bottleneck."},
+		{"steps", part{"group1", "", 0.7}, flow{Running: 8, Waiting: 1, KV: [3]int{99, 0, 100}}, "The group of layers 12–23 takes 70 % of a step: it is the bottleneck. 1 request waits for blocks of the KV cache."},
+		{"steps", part{"schedule", "", 0.7}, flow{Running: 8, Waiting: 3, KV: [3]int{9, 0, 100}}, "The scheduler takes 70 % of a step: it is the bottleneck. 3 requests wait for a place among the running ones."},
 		{"request", part{"head", "", 0.45}, flow{}, "Idle: no request is running. The head took the largest part of the last request, 45 %."},
 		{"request", part{"head", "", 0.45}, flow{Running: 1, Waiting: 1}, "The head took the largest part of the last request, 45 %. 1 request waits for a place among the running ones."},
 	} {
@@ -173,8 +173,8 @@ func TestVerdict(t *testing.T) {
 	}
 	card := engine.Topology{Nodes: []engine.Node{{Name: "cuda:0", Kind: engine.NodeDevice, Device: "cuda:0"}, {Name: "pool1", Kind: engine.NodePool, Index: 1}}}
 	for lane, want := range map[string]string{
-		"cuda:0": "The device cuda:0 takes 80 % of a step: it limits.",
-		"pool1":  "Expert pool 1 takes 80 % of a step, and the device cuda:0 waits for it: it limits.",
+		"cuda:0": "The device cuda:0 takes 80 % of a step: it is the bottleneck.",
+		"pool1":  "Expert pool 1 takes 80 % of a step, and the device cuda:0 waits for it: it is the bottleneck.",
 	} {
 		if v := judge(card, &state{Where: &shares{Of: "steps", Parts: []part{{lane, "", 0.8}}}, Flow: &flow{Running: 1}}); v.Text != want {
 			t.Errorf("%s beside a card: %q", lane, v.Text)

@@ -1,6 +1,6 @@
 // Package webui is the page that shows a running pipeline: embedded files, a WebSocket that pushes
-// what changes, and downloads of the trace. Without a viewer it only notes one point of the charts
-// per second.
+// changes, and downloads of the trace. Without a viewer it only records one point of the charts per
+// second.
 package webui
 
 import (
@@ -31,16 +31,17 @@ type Source interface {
 
 // Options are the page's settings; a zero field has its default.
 type Options struct {
-	// Owner names who sends a request: open requests can be cancelled by their owner only. nil:
-	// everybody is one owner.
+	// Owner identifies the sender of a request; only the owner can cancel it. nil: there is one
+	// owner.
 	Owner func(*http.Request) string
-	// Peer names who a limit is counted for: "" has nobody to share with. nil: the owner.
+	// Peer identifies the client that a limit counts for; "" shares with no one. nil: the owner.
 	Peer func(*http.Request) string
 	// AllowOrigin reports whether a browser page of the request's Origin may connect. nil: all.
 	AllowOrigin func(*http.Request) bool
 	// Draining is closed when the server shuts down; viewers are sent away then.
 	Draining <-chan struct{}
-	// Ready answers GET /ready: what it tells of a model that is loading is shown. nil: nothing is.
+	// Ready answers GET /ready; the page shows what it says about a loading model. nil: nothing is
+	// shown.
 	Ready      http.Handler
 	Every      time.Duration // between two pushes; 250 ms
 	Sample     time.Duration // between two points of the charts; 1 s
@@ -48,7 +49,7 @@ type Options struct {
 	MaxSkipped int           // pushes that a viewer may miss, one after the other; 40
 	MaxEvents  int           // of an answer or a download; 40000
 	Ping       time.Duration // between pings to a viewer; 25 s
-	PongWait   time.Duration // silence after which a viewer is gone; 60 s
+	PongWait   time.Duration // silence after which a viewer counts as gone; 60 s
 	WriteWait  time.Duration // bound on one write; 10 s
 	RecordMax  time.Duration // the longest recording; 60 s
 	Recordings int           // at a time, and as many exports; 4
@@ -95,7 +96,7 @@ type Page struct {
 	viewers map[*viewer]struct{}
 	visible int           // viewers that look
 	stop    chan struct{} // ends the meter; nil: it does not run
-	last    *state        // what was pushed last; nil while nobody looks
+	last    *state        // last state pushed; nil without viewers
 
 	recordings *api.Shares
 	exports    *api.Shares

@@ -13,23 +13,23 @@ type shares struct {
 	Of    string `json:"of"` // "steps", or "request"
 	ID    uint64 `json:"id,omitempty"`
 	Steps int    `json:"steps"` // whose time it is
-	All   int    `json:"all"`   // steps of the request that are known; as many as Steps or more
+	All   int    `json:"all"`   // steps of the request that are known; at least Steps
 	Each  int64  `json:"each"`  // ns a step
 	Parts []part `json:"parts"` // the largest first
 }
 
-// part is the share of the time that an actor worked while a step could not go on without it. An
-// actor's share has no work of others in it: while a pool computes the experts of a layer, the time
-// is the pool's. Steps that overlap can make the shares add up to more than 1.
+// part is the share of time in which an actor worked and a step could not continue without it. Work
+// of others is not included: while a pool computes the experts of a layer, the time is the pool's.
+// With overlapping steps the shares can add up to more than 1.
 type part struct {
-	Lane  string  `json:"lane"`           // the actor or device; "" for a wait
+	Lane  string  `json:"lane"`           // actor or device; "" for a wait
 	Wait  string  `json:"wait,omitempty"` // waitMessage or waitCopy
 	Share float64 `json:"share"`
 }
 
 // The waits of a part.
 const (
-	waitMessage = "message" // nobody worked: a message was on its way
+	waitMessage = "message" // no actor worked: a message was on its way
 	waitCopy    = "copy"    // a device waited for a copy
 )
 
@@ -102,13 +102,13 @@ func length(spans []span) (sum int64) {
 	return sum
 }
 
-// ends is when what is known of each batch had ended.
+// ends is when the known part of each batch had ended.
 func ends(tracks []trace.Track) map[uint64]int64 {
 	at := map[uint64]int64{}
 	for t := range tracks {
 		for i := range tracks[t].Events {
 			e := &tracks[t].Events[i]
-			if e.Kind != trace.Stream { // text goes out beside a step
+			if e.Kind != trace.Stream { // text is sent independently of a step
 				at[e.Batch] = max(at[e.Batch], e.Ended)
 			}
 		}
@@ -116,8 +116,8 @@ func ends(tracks []trace.Track) map[uint64]int64 {
 	return at
 }
 
-// inDetail leaves those of batches whose layers were noted, where only a sample was: the time of
-// the pools would count as the layers' in the others.
+// inDetail keeps only the batches whose layers were recorded, if only a sample was. In the others,
+// the time of the pools would count as the layers'.
 func inDetail(tracks []trace.Track, batches []uint64) []uint64 {
 	sampled, detailed := false, map[uint64]bool{}
 	for t := range tracks {
@@ -136,10 +136,10 @@ func inDetail(tracks []trace.Track, batches []uint64) []uint64 {
 }
 
 const (
-	// liveSteps and liveTime bound the steps that the figures of now are of.
+	// liveSteps and liveTime bound the steps of the current figures.
 	liveSteps = 16
 	liveTime  = int64(2e9)
-	// liveEvery is how often they are found anew, in ns.
+	// liveEvery is the interval at which they are computed, in ns.
 	liveEvery = int64(1e9)
 )
 

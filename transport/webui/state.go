@@ -6,7 +6,7 @@ import (
 	"krater/actors/engine"
 )
 
-// state is what viewers see of a moment. A delta has only the parts that changed.
+// state is what viewers see at one moment. A delta has only the changed parts.
 type state struct {
 	Now      int64              `json:"now,omitempty"`   // the trace's clock, ns
 	Nodes    map[string]load    `json:"nodes,omitempty"` // by actor
@@ -21,8 +21,8 @@ type state struct {
 	Loading  *loadState         `json:"loading,omitempty"` // of a model that is not there yet
 }
 
-// load is what an actor has to do: messages that wait for it, messages a second, the share of the
-// time it works, the mean wait in seconds, bytes a second.
+// load describes an actor's load: waiting messages, messages per second, the share of time it
+// works, the mean wait in seconds, bytes per second.
 type load [5]float64
 
 // The fields of a load.
@@ -34,7 +34,7 @@ const (
 	loadBytes
 )
 
-// flow is what the whole pipeline does.
+// flow describes the whole pipeline.
 type flow struct {
 	Tokens  float64 `json:"tokens"` // generated, a second
 	Prompt  float64 `json:"prompt"` // tokens of prompts, a second
@@ -49,7 +49,7 @@ type flow struct {
 	Preempt int     `json:"preempted"`
 }
 
-// latency is of the requests of the last half minute.
+// latency covers the requests of the last half minute.
 type latency struct {
 	P50    float64   `json:"p50"`
 	P95    float64   `json:"p95"`
@@ -72,14 +72,14 @@ type expertCache struct {
 	Rate     float64 `json:"rate"` // of hits, since the start; -1: nothing was asked for
 }
 
-// heat is how hot experts are.
+// heat says how hot experts are.
 type heat struct {
 	Layers  []int  `json:"layers"`
 	Experts int    `json:"experts"`
 	TopK    int    `json:"top_k"`
 	Rows    uint64 `json:"rows"`  // of a layer, counted since the start
 	Least   uint64 `json:"least"` // rows before which nothing is said of a layer's experts
-	// Levels [layers][experts] as base64: 32 is what an even router would give, 255 eight times as
+	// Levels is [layers][experts] as base64: 32 is the share of an even router, 255 eight times as
 	// much or more.
 	Levels   []byte `json:"levels"`
 	Resident []byte `json:"resident,omitempty"` // [layers][experts] 1: on the rank
@@ -139,13 +139,13 @@ func (s *state) since(before *state) *state {
 	if reflect.DeepEqual(s.Experts, before.Experts) {
 		d.Experts = nil
 	}
-	if s.Heat == before.Heat { // made anew only when it changes
+	if s.Heat == before.Heat { // replaced only when it changes
 		d.Heat = nil
 	}
 	if s.Verdict != nil && before.Verdict != nil && *s.Verdict == *before.Verdict {
 		d.Verdict = nil
 	}
-	if s.Where == before.Where { // made anew only when it changes
+	if s.Where == before.Where { // replaced only when it changes
 		d.Where = nil
 	}
 	if s.Point != nil && before.Point != nil && *s.Point == *before.Point {
@@ -157,7 +157,7 @@ func (s *state) since(before *state) *state {
 	return &d
 }
 
-// as returns the state for one viewer: names of what others sent are left out.
+// as returns the state for one viewer, without the names of what others sent.
 func (s *state) as(owner string) *state {
 	if s.Requests == nil {
 		return s

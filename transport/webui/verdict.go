@@ -11,7 +11,7 @@ import (
 const (
 	// limits is the share of a step from which on a part of the pipeline limits it.
 	limits = 0.6
-	// largest is the share from which on a part stands out.
+	// largest is the share from which a part stands out.
 	largest = 0.3
 	kvFull  = 0.95
 )
@@ -43,7 +43,7 @@ func title(n engine.Node) string {
 	return "the " + string(n.Kind)
 }
 
-// judge says in words where the time goes: of the newest steps, or of the last request while
+// judge says in words where the time goes: in the newest steps, or in the last request while
 // nothing runs. Its figures are those of s.Where.
 func judge(top engine.Topology, s *state) *verdict {
 	idle := s.Flow.Running == 0 && s.Flow.Waiting == 0
@@ -51,7 +51,7 @@ func judge(top engine.Topology, s *state) *verdict {
 		if idle {
 			return &verdict{Text: "Idle: no request is running."}
 		}
-		return &verdict{Text: "The first step is on its way." + queued(s.Flow)}
+		return &verdict{Text: "The first step is running." + queued(s.Flow)}
 	}
 	most := s.Where.Parts[0]
 	name, percent := capital(most.title(top)), math.Round(100*most.Share)
@@ -66,11 +66,11 @@ func judge(top engine.Topology, s *state) *verdict {
 	}
 	switch asked := waitsFor(top, most); {
 	case most.Share >= limits:
-		v.Text = fmt.Sprintf("%s takes %.0f %% of a step%s: it limits.", name, percent, asked)
+		v.Text = fmt.Sprintf("%s takes %.0f %% of a step%s: it is the bottleneck.", name, percent, asked)
 	case most.Share >= largest:
 		v.Text = fmt.Sprintf("%s takes the largest part of a step, %.0f %%%s.", name, percent, asked)
 	default:
-		v.Text = fmt.Sprintf("Nothing limits by itself: %s takes the largest part of a step, only %.0f %%.", most.title(top), percent)
+		v.Text = fmt.Sprintf("There is no single bottleneck: %s takes the largest part of a step, only %.0f %%.", most.title(top), percent)
 	}
 	v.Text += queued(s.Flow)
 	return v
@@ -92,7 +92,7 @@ func (p part) title(top engine.Topology) string {
 	return p.Lane
 }
 
-// waitsFor tells of a device that waits for a pool, which it has asked in the middle of a step.
+// waitsFor describes a device that waits for a pool in the middle of a step.
 func waitsFor(top engine.Topology, p part) string {
 	pool := slices.ContainsFunc(top.Nodes, func(n engine.Node) bool { return n.Kind == engine.NodePool && n.Name == p.Lane })
 	for _, n := range top.Nodes {
@@ -103,7 +103,7 @@ func waitsFor(top engine.Topology, p part) string {
 	return ""
 }
 
-// queued tells of requests that wait.
+// queued describes waiting requests.
 func queued(f *flow) string {
 	if f.Waiting == 0 {
 		return ""

@@ -17,13 +17,13 @@ import (
 const (
 	// askMax bounds a viewer's message.
 	askMax = 4096
-	// repliesMax bounds what waits for a viewer besides the newest push.
+	// repliesMax bounds the messages that wait for a viewer besides the newest push.
 	repliesMax = 4
 	// closeWait bounds the wait for what a viewer sends after a fault.
 	closeWait = time.Second
 )
 
-// viewer is one connection. The handler's goroutine reads, another one writes.
+// viewer is one connection. The handler's goroutine reads, and another one writes.
 type viewer struct {
 	page  *Page
 	ws    *websocket.Conn
@@ -54,7 +54,7 @@ func (p *Page) upgrade(w http.ResponseWriter, r *http.Request) {
 	defer p.dismiss(v)
 	protocol := ""
 	for _, name := range websocket.Subprotocols(r) {
-		if name == "krater.trace" { // a browser wants one of what it offered, and never the key
+		if name == "krater.trace" { // a browser expects one of the subprotocols that it offered, and never the key
 			protocol = name
 		}
 	}
@@ -96,7 +96,7 @@ func (p *Page) dismiss(v *viewer) {
 	p.mu.Unlock()
 }
 
-// ask is what a viewer may send.
+// ask is a request of a viewer.
 type ask struct {
 	Type    string `json:"type"`
 	Visible bool   `json:"visible"` // of show

@@ -54,7 +54,7 @@ test("a question asked while the model loads waits for it", options, async () =>
   for (const id of ["pipeline", "time", "experts", "charts"]) assert.equal(await page.locator(`#${id}`).isVisible(), false, `${id} is empty and yet shown`);
   await page.fill("#question", "hello");
   await page.keyboard.press("Enter");
-  await says(page, "The model is loading. The question is asked when it is there");
+  await says(page, "The model is loading. Your question will be asked when it is loaded");
   await page.screenshot({ path: join(pictures, "loading.png") });
   assert.equal(stage.asked.length, 0);
   stage.push();

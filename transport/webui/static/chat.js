@@ -79,7 +79,7 @@ export class Chat {
   begin() {
     if (!this.pending) return;
     if (this.loading) {
-      this.note.textContent = "The model is loading. The question is asked when it is there.";
+      this.note.textContent = "The model is loading. Your question will be asked when it is loaded.";
       this.toEnd();
       return;
     }

@@ -65,18 +65,18 @@ export function title(node) {
 /** What actors do, by their kind. */
 export const about = {
   gateway: "takes requests in and turns their text into tokens",
-  schedule: "chooses the rows of each step and sends it off when it has a credit",
+  schedule: "chooses the rows of each step and starts it when it has a credit",
   embed: "turns each token into a row",
-  group: "computes attention, and what all rows share, of these layers",
-  split: "sends each row to the pools that have the experts it chose",
-  pool: "computes the experts it has for the rows that chose them",
-  merge: "adds what the pools answered to each row",
-  link: "carries rows to the next group of layers",
-  head: "turns rows into a score for every token there is",
+  group: "computes attention and the shared networks of these layers",
+  split: "sends each row to the pools that hold its experts",
+  pool: "computes its experts for the rows that need them",
+  merge: "adds the results of the pools to each row",
+  link: "copies rows to the next group of layers",
+  head: "computes a score for every token of the vocabulary",
   sample: "chooses the next tokens by their scores",
-  stream: "turns tokens into text and sends it to who asked",
-  device: "runs whole steps by itself; its time is that of its own clock",
-  copies: "brings experts to the device",
+  stream: "turns tokens into text and sends it to the client",
+  device: "runs whole steps by itself; its times are from its own clock",
+  copies: "copies experts to the device",
 };
 
 /** An element with attributes and children. */

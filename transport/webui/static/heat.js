@@ -49,7 +49,7 @@ export class Heat {
     const [l, x] = this.at, h = this.heat, i = l * h.experts + x;
     const times = h.levels[i] / EVEN;
     const lies = h.resident ? (h.resident[i] ? ", on the rank" : ", in host memory") : "";
-    this.detail.textContent = `Layer ${h.layers[l]}, expert ${x}: ${h.levels[i] === 255 ? "8 or more" : number(times)} times an even share${h.rows < h.least ? ` of ${h.rows} rows, which is too few to tell` : `, ${percent(Math.min(1, times * h.top_k / h.experts))} of the layer's rows`}${lies}.`;
+    this.detail.textContent = `Layer ${h.layers[l]}, expert ${x}: ${h.levels[i] === 255 ? "8 or more" : number(times)} times an even share${h.rows < h.least ? ` of ${h.rows} rows, too few to be meaningful` : `, ${percent(Math.min(1, times * h.top_k / h.experts))} of the layer's rows`}${lies}.`;
   }
 
   draw() {

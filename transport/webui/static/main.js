@@ -79,13 +79,13 @@ function figures(flow, latency, last) {
   const per = (n, s) => (n > 0 && s > 0 ? n / s : 0);
   const pick = (of, now) => (last ? of(last) : now);
   const list = [
-    ["tokens /s", "Tokens of answers that are generated in a second.", number(pick((r) => per(1, r.per_token), flow.tokens))],
-    ["prompt tokens /s", "Tokens of prompts that are computed in a second, without those that the KV cache had.", number(pick((r) => per(r.prompt - r.cached, r.to_first - r.waited), flow.prompt))],
-    [last ? "steps" : "steps /s", "A step takes the rows of many requests through all layers once; each request that is answered gets a token from it.", number(pick(() => state.where.all, flow.steps))],
-    ["first token", "The time from a request's arrival to its first token; of several requests the median of the last half minute.", seconds(pick((r) => r.to_first, latency?.ttft?.p50))],
-    ["token to token", "The time from one token of an answer to the next; of several requests the median of the last half minute.", seconds(pick((r) => r.per_token, latency?.itl?.p50))],
-    ["running, waiting", "Requests that have a place in the steps, and those that wait for one.", `${flow.running}, ${flow.waiting}`],
-    ["KV cache used", "The share of the KV cache's blocks that running requests hold. It keeps what attention needs of the tokens before.", flow.kv[2] ? percent(flow.kv[0] / flow.kv[2]) : "–"],
+    ["tokens /s", "Generated tokens per second.", number(pick((r) => per(1, r.per_token), flow.tokens))],
+    ["prompt tokens /s", "Prompt tokens computed per second, without tokens found in the KV cache.", number(pick((r) => per(r.prompt - r.cached, r.to_first - r.waited), flow.prompt))],
+    [last ? "steps" : "steps /s", "A step takes rows of many requests through all layers once. Each request that is being answered gets a token from it.", number(pick(() => state.where.all, flow.steps))],
+    ["first token", "Time from a request's arrival to its first token; for several requests, the median of the last half minute.", seconds(pick((r) => r.to_first, latency?.ttft?.p50))],
+    ["token to token", "Time from one token of an answer to the next; for several requests, the median of the last half minute.", seconds(pick((r) => r.per_token, latency?.itl?.p50))],
+    ["running, waiting", "Requests that take part in steps, and requests that wait to.", `${flow.running}, ${flow.waiting}`],
+    ["KV cache used", "Share of the KV cache's blocks that running requests hold. The cache keeps the keys and values of earlier tokens.", flow.kv[2] ? percent(flow.kv[0] / flow.kv[2]) : "–"],
   ];
   const dl = $("figures");
   if (!dl.children.length) dl.append(...list.map(([, meaning]) => tile(meaning)));
@@ -111,7 +111,7 @@ function caches(experts) {
   const pairs = [];
   for (const [device, rate] of Object.entries(experts.computed).sort()) pairs.push([`computed on ${device}`, `${number(rate)} /s`]);
   for (const c of experts.caches) {
-    pairs.push([`${c.strategy}: at hand on ${c.rank}`, c.rate < 0 ? "–" : percent(c.rate)]);
+    pairs.push([`${c.strategy}: hits on ${c.rank}`, c.rate < 0 ? "–" : percent(c.rate)]);
     pairs.push([`${c.strategy}: hits, misses`, `${number(c.hits)}, ${number(c.misses)} /s`]);
     pairs.push([`${c.strategy}: copied`, `${bytes(c.bytes)}/s`]);
   }

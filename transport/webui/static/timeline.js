@@ -52,7 +52,7 @@ export class TimeLine {
     m.events.forEach((e, i) => { e.index = i; });
     this.arrange();
     if (!m.events.length) {
-      $("subject").textContent = this.request ? `Nothing is remembered of request ${this.request}.` : "No step yet: ask the model something.";
+      $("subject").textContent = this.request ? `The trace no longer has request ${this.request}.` : "No step yet: ask the model something.";
       this.whole = null;
     } else {
       const from = Math.min(...m.events.map((e) => e[FROM])), to = Math.max(...m.events.map((e) => e[TO]));
@@ -313,7 +313,7 @@ export class TimeLine {
     this.chosen = hit.event ?? -1;
     if (hit.event >= 0 || hit.gap) $("live").checked = false; // what is read about stays
     if (hit.event >= 0) $("event").textContent = this.describe(this.data.events[hit.event]);
-    else if (hit.lost) $("event").textContent = "What was here is no longer kept: a ring has the newest messages of its actor.";
+    else if (hit.lost) $("event").textContent = "The messages that were here are no longer kept: each actor keeps only its newest ones.";
     else if (hit.gap) $("event").textContent = `${laneTitle(this.data.lanes[hit.gap[0]], this.nodes)}, ${nanos(hit.gap[2] - hit.gap[1])}: ${named(hit.gap[4], this.nodes)}.`;
     this.redraw();
   }

@@ -196,10 +196,10 @@ export class Topology {
     if (!n) return;
     const load = this.loads[n.name] ?? [0, 0, 0, 0, 0];
     const of = this.where?.of === "request" ? "of the last request's time" : "of a step's time";
-    const parts = [`In the last second it was busy ${percent(load[BUSY])} of the time, counting what others did meanwhile`, `${number(load[RATE])} messages a second`, `${load[QUEUE]} waiting`];
+    const parts = [`In the last second it was busy ${percent(load[BUSY])} of the time, including waits for other actors`, `${number(load[RATE])} messages a second`, `${load[QUEUE]} waiting`];
     if (load[WAIT] > 0) parts.push(`a message waits ${seconds(load[WAIT])}`);
     if (load[BYTES] > 0) parts.push(`${bytes(load[BYTES])}/s`);
-    if (n.device) parts.push(`on ${n.device}` + (n.kind === "pool" && n.memory >= 0 ? `, memory node ${n.memory}` : ""));
+    if (n.device) parts.push(`on ${n.device}` + (n.kind === "pool" && n.memory >= 0 ? `, NUMA node ${n.memory}` : ""));
     if (n.last > n.first) parts.push(`rank ${n.rank}`);
     const text = `${laneTitle(n.name, this.topology.nodes)}: ${percent(this.shares.get(n.name) ?? 0)} ${of}. It ${about[n.kind]}. ${parts.join("; ")}.`;
     if (this.detail.textContent !== text) this.detail.textContent = text;
