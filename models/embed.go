@@ -11,7 +11,7 @@ import (
 //go:embed krater-tiny/tokenizer.json krater-tiny/tokenizer_config.json krater-tiny/heldout.txt
 var folder embed.FS
 
-// The weights are variables of their own: reading them through an embed.FS would copy 33 MB.
+// The weights are separate variables: reading them through an embed.FS would copy 33 MB.
 var (
 	//go:embed krater-tiny/model.safetensors.index.json
 	index []byte
@@ -25,11 +25,11 @@ var (
 	notice string
 )
 
-// ahead makes the linker put the shards at multiples of 8, where they can be used in place.
-// Embedded files have no alignment of their own; but the linker sorts the data of a program by
-// size, so that this variable, which is aligned, comes right before the shards, whose sizes are
-// multiples of 8 as its own is. It has a value because zeros would go elsewhere. Should that order
-// ever change, the reader of the weights copies them, and TestAligned says so.
+// ahead makes the linker place the shards at multiples of 8, where they can be used in place.
+// Embedded files have no alignment. The linker sorts the data of a program by size, so this
+// variable, which is aligned, comes right before the shards, whose sizes are multiples of 8 as
+// well. It has a value because zeros would be placed elsewhere. If that order ever changes, the
+// reader of the weights copies them, and TestAligned reports it.
 var ahead = [1 << 17]uint64{1}
 
 // Default returns the default model, or ErrNoModel.

@@ -23,7 +23,6 @@ type Files struct {
 	ahead   *uint64 // keeps the variable of that name in the program
 }
 
-// Weights returns the shards and their index by file name, in place in the program's image, not
-// copied: nobody may write to them. The pages are read from the program's file when they are first
-// used.
+// Weights returns the shards and their index by file name, in place in the program's image: they
+// must not be written to. The pages are read from the program's file when they are first used.
 func (f Files) Weights() map[string][]byte { return maps.Clone(f.weights) }

@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cpuMask is a set of processors as the kernel takes it. It has room for the most that a kernel can
-// be built for.
+// cpuMask is a set of processors in the kernel's format. It has room for the largest number that a
+// kernel can support.
 type cpuMask [cpuLimit / 64]uint64
 
-// pinThread binds the calling thread to cpus and gives its id.
+// pinThread binds the calling thread to cpus and returns its id.
 func pinThread(cpus []int) (thread int, err error) {
 	var mask cpuMask
 	for _, id := range cpus {

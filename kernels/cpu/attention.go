@@ -6,7 +6,7 @@ import (
 	"krater/kernels/device"
 )
 
-// mla is what decode and prefill share: checked arguments as pointers.
+// mla is the arguments that decode and prefill share, checked and as pointers.
 type mla struct {
 	device.MLA
 	paged     // rows of Rank latent values, then Rope values

@@ -10,7 +10,7 @@ import (
 
 const (
 	alignment  = 64      // bytes, of every allocation
-	mapMinimum = 1 << 16 // bytes; from here on memory comes from the system and goes back to it
+	mapMinimum = 1 << 16 // bytes; larger buffers are mapped and unmapped
 )
 
 // buffer is a device.Buffer over host memory.
@@ -23,7 +23,7 @@ type buffer struct {
 func (b *buffer) Size() int    { return len(b.host) }
 func (b *buffer) Host() []byte { return b.host }
 
-// Free gives the memory back; a second call does nothing. Views of the buffer must not be used
+// Free releases the memory; a second call does nothing. Views of the buffer must not be used
 // afterwards.
 func (b *buffer) Free() {
 	b.once.Do(func() {
@@ -35,7 +35,8 @@ func (b *buffer) Free() {
 	})
 }
 
-// Alloc returns n zeroed bytes aligned to 64. Pages are first touched by whoever writes them.
+// Alloc returns n zeroed bytes aligned to 64. The first thread to write a page decides its NUMA
+// node.
 func (d *Device) Alloc(n int) (device.Buffer, error) {
 	if err := d.charge(n); err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func (d *Device) stream(op string, s device.Stream) *Stream {
 	return own
 }
 
-// at checks that m lies within host memory and gives its first element; nil when it has no
+// at checks that m lies within host memory and returns its first element; nil if it has no
 // elements.
 func at(op, name string, m *device.Mat) unsafe.Pointer {
 	if m.Buf == nil {

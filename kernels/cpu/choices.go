@@ -6,20 +6,20 @@ import (
 	"krater/kernels/cpu/level"
 )
 
-// Choices are the variants that integer products use on this device, for reports. No choice changes
-// a bit of a result.
+// Choices are the kernel variants that integer products use on this device, for reports. No choice
+// changes a bit of a result.
 type Choices struct {
 	Level level.Level
 	VNNI  bool // AVX-512's integer dot products; without them level AVX512 uses those of AVX2
-	// Bytes ahead of their use that weights are asked for: groups below 128 (and several rows), and
-	// others with one row.
+	// Prefetch distance of weights in bytes: for groups below 128 (and several rows), and for other
+	// groups with one row.
 	PrefetchFine, PrefetchCoarse int
-	// The tile unit takes products from so many rows on (0: never): of groups of 64 to 127 columns,
-	// and of more.
+	// Number of rows from which products run on the tile unit (0: never): for groups of 64 to 127
+	// columns, and for larger ones.
 	UnitFine, UnitCoarse int
 }
 
-// Choices tells which variants are in use.
+// Choices returns the variants in use.
 func (d *Device) Choices() Choices {
 	return Choices{
 		Level: d.level, VNNI: d.level == level.AVX512 && level.VNNI(),

@@ -48,8 +48,8 @@ func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device
 	ns := flops / d.speed.flopsPerNs
 	t.heads = min(headBlock, p.Heads)
 	if s.shared(ns) {
-		// A lone sequence spreads over the lanes by heads, four at least. Where keys have to be
-		// widened every item does so for itself: as few as will do.
+		// A lone sequence is spread over the lanes by heads, at least four per item. If keys have
+		// to be widened, every item widens them again, so there are as few items as possible.
 		enough := 2 * len(s.lanes)
 		if t.kv.narrow() {
 			enough = len(s.lanes)
@@ -146,10 +146,10 @@ func (t *decodeTask) absorb(l *lane, c *decodeScratch, row, head, j int) {
 	t.rotated(c, q, j)
 }
 
-// rotated completes the query of a head whose part of Rank values is there.
+// rotated completes the query of a head whose part of Rank values is computed.
 func (t *decodeTask) rotated(c *decodeScratch, q *float32, j int) {
 	dst := rowAt(c.absorbed, c.wide, j)
-	if t.Rope > 0 { // else there is nothing behind the query to point at
+	if t.Rope > 0 { // otherwise there is nothing after the query to point at
 		copy(unsafe.Slice(shift(dst, t.Rank), t.Rope), unsafe.Slice(shift(q, t.Nope), t.Rope))
 	}
 	if t.bf16 {
@@ -199,7 +199,7 @@ func (t *decodeTask) take(l *lane, c *decodeScratch, span *device.Span, heads, f
 	}
 }
 
-// expand applies the value half of kv_b to one head's weighted latents.
+// expand applies the value half of kv_b to the weighted latents of one head.
 func (t *decodeTask) expand(l *lane, c *decodeScratch, row, head, j int) {
 	acc := rowAt(c.acc, c.wide, j)
 	if t.bf16 != t.kvBF16 {

@@ -7,11 +7,11 @@ import (
 )
 
 // With kv_b in integers, decode absorbs and expands for all rows of a batch at once, head by head,
-// so that weights are read once: queries are quantised by the groups of the key half, the weighted
-// latents by those of the value half, and both products are MatMulQ's, to the bit. Attention
-// between them is as ever. Shared scratch: Heads rows of 6*Rank bytes for each row of the batch.
+// so that weights are read once. Queries are quantised by the groups of the key half, the weighted
+// latents by those of the value half; both products equal MatMulQ's to the bit. Attention in
+// between is unchanged. Shared scratch: Heads rows of 6*Rank bytes for each row of the batch.
 
-// decodeWhole is what the steps of a batch hand on, in the arena of the stream.
+// decodeWhole is the data that the steps of a batch pass on, in the stream's arena.
 type decodeWhole struct {
 	latents *float32  // [rows, Heads, wide] queries in latent space, then weighted latents
 	wide    int       // padded Rank
@@ -19,8 +19,7 @@ type decodeWhole struct {
 	index   []int32   // the batch's rows
 }
 
-// latent returns a row and head of the latents; what fills them up to wide is zero once they are
-// weighted.
+// latent returns the latents of a row and head. The padding up to wide is zero after weighting.
 func (t *decodeTask) latent(i, head int) *float32 {
 	return rowAt(t.whole.latents, t.whole.wide, i*t.Heads+head)
 }

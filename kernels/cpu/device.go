@@ -70,9 +70,9 @@ type Device struct {
 	encodings map[*tensor.Encoding]*encodingKernels
 }
 
-// speed is what one core does, for deciding whether work is worth sharing: weights from between the
-// third-level cache (90) and memory (25), and the multiply-adds of a tile; then the same of integer
-// weights, which are for models too large for any cache.
+// Assumed speeds of one core, by which the device decides whether work is worth sharing: weights
+// from between the third-level cache (90) and memory (25), and the multiply-adds of a tile; then
+// the same for integer weights, which belong to models too large for any cache.
 type speed struct{ bytesPerNs, flopsPerNs, quantBytesPerNs, quantOpsPerNs int }
 
 var speeds = [...]speed{level.Pure: {2, 2, 1, 1}, level.AVX2: {50, 80, 30, 200}, level.AVX512: {50, 90, 30, 350}}
@@ -136,8 +136,8 @@ func (d *Device) Name() string { return d.name }
 // Level returns the instruction level in use.
 func (d *Device) Level() level.Level { return d.level }
 
-// Team returns all threads, what the operators of a plain stream run on; others may use it for
-// their own work.
+// Team returns all threads, which run the operators of a plain stream. Callers may use it for their
+// own work.
 func (d *Device) Team() *Team { return d.team }
 
 // Memory counts what Alloc has handed out.

@@ -8,10 +8,11 @@
 // the other sequences. Threads divide rows of weights, rows of activations, heads and sequences,
 // never the dimension that is summed over.
 //
-// A device may have nodes: processors with memory near to them. Its threads are then bound to their
-// nodes' processors; streams run on all of them or, for work whose weights lie in one node's
-// memory, on those of that node.
+// A device may have nodes: processors with local memory. Its threads are then bound to their nodes'
+// processors. A stream runs on all of them, or on those of one node for work whose weights are in
+// that node's memory.
 //
 // An operator allocates nothing once its stream's scratch has grown to the largest shape seen.
-// Scratch is bounded: see the constants beside each operator; Device.Scratch tells the bytes held.
+// Scratch is bounded: see the constants next to each operator. Device.Scratch returns the number of
+// bytes held.
 package cpu

@@ -150,7 +150,7 @@ func (t *ffnTask) pass(s *Stream, down bool, n, ns int) {
 	t.downPass = down
 	t.chunk = n
 	if s.shared(ns) {
-		// Items share the lanes, so fewer cuts are needed when there are many.
+		// Items share the lanes, so many items need fewer cuts.
 		const perLane = 4
 		cuts := max(1, perLane*len(s.lanes)/len(t.items))
 		t.chunk = ((n+cuts-1)/cuts + convert.Block - 1) &^ (convert.Block - 1)
@@ -192,8 +192,8 @@ func (t *ffnTask) begin(d *Device, h int) {
 }
 
 // Experts runs the listed experts of bank on their rows: assignment a = token*K + rank reads row
-// token of x [T, H] and writes row a of y [T*K, H]. Rows of y that no expert has are left as they
-// are. Scratch as FFN.
+// token of x [T, H] and writes row a of y [T*K, H]. Rows of y without an expert stay unchanged.
+// Scratch as FFN.
 func (d *Device) Experts(stream device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
 	const op = "Experts"
 	s := d.stream(op, stream)

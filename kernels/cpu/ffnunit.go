@@ -19,8 +19,8 @@ func (t *ffnUnit) do(_ *lane, i int) {
 	}
 }
 
-// run computes out = the network's result for rows of x; strides are values. Scratch: rowBlock rows
-// of 2*F values, beside MatMul's.
+// run computes out, the network's result for rows of x. Strides are in values. Scratch: rowBlock
+// rows of 2*F values, besides MatMul's.
 func (t *ffnUnit) run(s *Stream, e *ffnItem, out *float32, outStride int, x *float32, xStride, rows int) {
 	t.dev, t.f = s.dev, e.gate.n
 	t.room.held, t.room.alloc = s.arena.held, s.arena.alloc

@@ -9,8 +9,7 @@ import (
 	"krater/kernels/device"
 )
 
-// queryBlock is the number of queries that read a key block together, while it lies in the
-// first-level cache.
+// queryBlock is the number of queries that share a key block while it is in the first-level cache.
 const queryBlock = 64
 
 // gqaTask is grouped-query attention. The queries of a span that share a key head are counted row
@@ -69,8 +68,8 @@ func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, i
 	t.spans = nil
 }
 
-// cut makes the items. When there are fewer than lanes they become smaller, and some keys are read
-// by several.
+// cut makes the items. If there are fewer than lanes, the items become smaller, and several read
+// the same keys.
 func (t *gqaTask) cut(lanes int) {
 	longest := 0
 	for i := range t.spans {
@@ -110,7 +109,7 @@ type gqaWork struct {
 	state  []running
 
 	keyScratch, valueScratch *float32 // wideBlock
-	keys, values             keyRows  // of the block in hand
+	keys, values             keyRows  // of the current block
 }
 
 func (t *gqaTask) work(l *lane, item gqaItem) (c gqaWork) {

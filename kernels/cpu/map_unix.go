@@ -28,7 +28,7 @@ func mapMemory(n int) ([]byte, error) {
 	if size == n {
 		return unsafe.Slice((*byte)(p), n), nil
 	}
-	// What lies before the first multiple and behind the last is given back.
+	// The memory before the first multiple and after the last is unmapped.
 	size -= hugePage
 	skip := int(-uintptr(p) & (hugePage - 1))
 	start := unsafe.Add(p, skip)
@@ -38,7 +38,7 @@ func mapMemory(n int) ([]byte, error) {
 	return unsafe.Slice((*byte)(start), n), nil
 }
 
-// unmapMemory gives back what mapMemory returned.
+// unmapMemory releases what mapMemory returned.
 func unmapMemory(b []byte) {
 	n := len(b)
 	if n >= hugePage {

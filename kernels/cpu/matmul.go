@@ -28,7 +28,7 @@ func newProduct(op, name string, w *device.Mat, n, k int) product {
 	return product{w: p, stride: w.Stride * w.DType.Size(), n: n, k: k, bf16: bf16}
 }
 
-// block returns the number of weight rows to go through in one piece for m rows of activations.
+// block returns the number of weight rows to process together for m rows of activations.
 func (p *product) block(m int) int {
 	size := streamBlock
 	if m > dot.Rows {
@@ -141,8 +141,8 @@ func (s *Stream) multiply(p product, out *float32, outStride int, x *float32, xS
 	}
 }
 
-// items cuts the product and gives the number of items. A matrix of a few weight rows, such as a
-// router's, does not give all lanes work: then the rows of activations are cut too.
+// items cuts the product and returns the number of items. A matrix of few weight rows, such as a
+// router's, does not occupy all lanes: then the rows of activations are cut too.
 func (t *matmulTask) items(s *Stream, ns int) int {
 	t.chunk, t.rows = s.chunk(t.n, ns), t.m
 	chunks := (t.n + t.chunk - 1) / t.chunk
@@ -163,8 +163,8 @@ func (s *Stream) packed(x *float32, stride, m, k int) *float32 {
 	return t.dst
 }
 
-// chunk returns how many of n weight rows one item takes: all of them when the work stays on the
-// caller, else so that every lane has a few items.
+// chunk returns how many of n weight rows one item takes: all of them if the work stays on the
+// caller, otherwise a share that gives every lane a few items.
 func (s *Stream) chunk(n, ns int) int {
 	if !s.shared(ns) {
 		return n

@@ -22,7 +22,7 @@ type unitPack struct {
 // onTiles reports whether the unit has a part in products with these weights.
 func (p *product) onTiles(d *Device) bool { return d.tileBF16 && p.bf16 && btile.Can(p.n, p.k) }
 
-// pack packs the rows of t where Options.TileBF16 asks for the unit, and gives the scratch that an
+// pack packs the rows of t if Options.TileBF16 asks for the unit, and returns the scratch that an
 // item of t takes of its lane's arena.
 func (u *unitPack) pack(s *Stream, t *matmulTask) int {
 	u.tokens = nil

@@ -12,9 +12,9 @@ import (
 // Node is processors with the memory that is near to them.
 type Node struct {
 	ID      int   // NUMA node as the system numbers it; several Nodes may share one
-	CPUs    []int // processors the node's workers run on, one a core
-	Threads int   // at most len(CPUs); 0: one a processor
-	Fake    bool  // made up: nothing is bound and memory comes from anywhere
+	CPUs    []int // processors of the node's workers, one per core
+	Threads int   // at most len(CPUs); 0: one per processor
+	Fake    bool  // made up: no thread is bound, and memory comes from anywhere
 }
 
 const (
@@ -22,16 +22,16 @@ const (
 	nodeIDLimit = 1 << 10 // NUMA nodes and
 	cpuLimit    = 1 << 13 // processors: the kernel's own limits
 
-	// spareProcessors are for goroutines beside the threads that compute.
+	// spareProcessors are for goroutines other than the computing threads.
 	spareProcessors = 2
 )
 
-// NodesOf makes the nodes of a device of the machine's NUMA nodes, or of the made-up ones of
-// machine.ParseTopology where there are any. A node's processors are one of each core that this
-// process may use. threads is how many to use in all, 0 for all cores, or of a real machine as many
-// as its container is granted the time of. They are divided in proportion to the nodes' cores; a
-// node that gets none is left out. A real machine with one node gives nil: its threads need no
-// place.
+// NodesOf returns the nodes of a device for the machine's NUMA nodes, or for made-up ones of
+// machine.ParseTopology. A node's processors are one of each core that this process may use.
+// threads is the number to use in all; 0 means all cores, or on a real machine as many as the
+// container's CPU limit grants. They are divided in proportion to the nodes' cores, and a node that
+// gets none is left out. A real machine with one node returns nil, since its threads need no
+// binding.
 func NodesOf(m *machine.Machine, fake []machine.Node, threads int) ([]Node, error) {
 	var nodes []Node
 	if len(fake) > 0 {
@@ -81,8 +81,8 @@ func coresOf(c *machine.CPU, ids []int) []int {
 	return cpus
 }
 
-// deal divides threads among nodes of so many cores in all, by largest remainders, and leaves out
-// nodes without one.
+// deal divides threads among nodes with the given numbers of cores, by largest remainders, and
+// leaves out nodes without threads.
 func deal(nodes []Node, threads, cores int) []Node {
 	left := threads
 	for i := range nodes {
@@ -102,9 +102,9 @@ func deal(nodes []Node, threads, cores int) []Node {
 	return slices.DeleteFunc(nodes, func(n Node) bool { return n.Threads == 0 })
 }
 
-// Processors returns what GOMAXPROCS should be for a device of these nodes: a bound worker keeps
-// its processor of the runtime while it looks for work, so other goroutines need some of their own.
-// It has to be set before New, which otherwise takes a slower way of looking.
+// Processors returns the value of GOMAXPROCS for a device of these nodes. A bound worker keeps its
+// P while it spins, so other goroutines need additional ones. It must be set before New, which
+// otherwise uses a slower way of spinning.
 func Processors(nodes []Node) int {
 	n := runtime.GOMAXPROCS(0)
 	if bound(nodes) {

@@ -59,9 +59,9 @@ func (d *Device) NodeThreads() []int {
 	return n
 }
 
-// NewNodeStream makes a stream whose loops run on the workers of one node, with scratch in that
-// node's memory. Its operators' callers only wait, so it is for work beside that of other streams;
-// with one node it is like NewStream's.
+// NewNodeStream returns a stream whose loops run on the workers of one node, with scratch in that
+// node's memory. The callers of its operators only wait, so it suits work that runs next to other
+// streams. With one node it is like NewStream.
 func (d *Device) NewNodeStream(node int) (device.Stream, error) {
 	if err := d.checkNode(node); err != nil {
 		return nil, err

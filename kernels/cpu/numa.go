@@ -13,14 +13,14 @@ import (
 
 const (
 	touchChunk = 8 << 20 // bytes a worker touches or copies in turn
-	roomSpare  = 1 << 28 // bytes of a node that are left to others
+	roomSpare  = 1 << 28 // bytes of a node that are left free
 	looksMost  = 4096    // pages looked at for a Placement
 )
 
-// AllocOn is Alloc in the memory of a node. The pages are bound to it and touched by its workers,
-// so they exist when AllocOn returns. Where the node has no room for them they are taken from
-// elsewhere rather than have the system end the process; where the system does not let them be
-// bound, the touch alone decides. Both are told by Notices; PlacementOn tells what came of it.
+// AllocOn is Alloc in the memory of a node. The pages are bound to the node and touched by its
+// workers, so they exist when AllocOn returns. If the node has no room, pages come from other
+// nodes, because the system would otherwise end the process. If the system does not allow binding,
+// the touch alone decides. Notices reports both cases; PlacementOn reports where pages are.
 func (d *Device) AllocOn(node, n int) (device.Buffer, error) {
 	if err := d.checkNode(node); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (d *Device) mapOn(h *home, n int) ([]byte, error) {
 		room := machine.NodeRoom(h.ID)
 		strict := room == 0 || int64(n) <= room-roomSpare
 		if !strict {
-			d.notice(fmt.Sprintf("node %d has room for %d MB more: what is too much for it goes to other nodes", h.ID, max(0, room-roomSpare)>>20))
+			d.notice(fmt.Sprintf("node %d has room for %d MB more; the rest goes to other nodes", h.ID, max(0, room-roomSpare)>>20))
 		}
 		if err := bindMemory(b, h.ID, strict); err != nil {
 			d.notice(fmt.Sprintf("memory is not bound to node %d, its threads touch it first: %v", h.ID, err))
@@ -112,7 +112,7 @@ func (d *Device) dropScratch() {
 	d.pieces = nil
 }
 
-// Placement tells where pages of memory meant for a node lie.
+// Placement says where the pages of memory meant for a node are.
 type Placement struct {
 	Node   int    `json:"node"`   // the system's number
 	Bytes  int64  `json:"bytes"`  // of all buffers
@@ -127,7 +127,7 @@ func (p Placement) String() string {
 	if p.Looked == 0 {
 		return fmt.Sprintf("node %d: %d MB, not looked at: %s", p.Node, p.Bytes>>20, p.Notice)
 	}
-	s := fmt.Sprintf("node %d: %d MB, %d of %d pages are there", p.Node, p.Bytes>>20, p.Right, p.Looked)
+	s := fmt.Sprintf("node %d: %d MB, %d of %d pages are on it", p.Node, p.Bytes>>20, p.Right, p.Looked)
 	if p.Absent > 0 {
 		s += fmt.Sprintf(", %d not in memory", p.Absent)
 	}

@@ -12,7 +12,7 @@ import (
 func bindMemory(b []byte, node int, strict bool) error {
 	mode := uintptr(unix.MPOL_PREFERRED)
 	if strict {
-		// Also makes the system drop file pages of that node before it looks at others.
+		// This also makes the system drop file pages of that node before it uses others.
 		mode = unix.MPOL_BIND
 	}
 	var mask [nodeIDLimit / 64]uint64
@@ -26,7 +26,7 @@ func bindMemory(b []byte, node int, strict bool) error {
 	return nil
 }
 
-// pageNodes tells the node of the page of each address, negative where there is no page.
+// pageNodes returns the node of the page of each address; negative if there is no page.
 func pageNodes(addresses []unsafe.Pointer) ([]int32, error) {
 	where := make([]int32, len(addresses))
 	_, _, e := unix.Syscall6(unix.SYS_MOVE_PAGES, 0, uintptr(len(addresses)),

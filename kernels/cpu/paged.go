@@ -14,8 +14,8 @@ const runningSize = 3
 // prompt was cut.
 const keyBlock = 128
 
-// paged is what every attention has: spans of queries over a cache in blocks, and the running
-// softmax.
+// paged is the common part of all attention operators: spans of queries over a cache in blocks, and
+// the running softmax.
 type paged struct {
 	dev   *Device
 	kv    kvCache
@@ -68,13 +68,12 @@ func shift(p *float32, n int) *float32 {
 	return (*float32)(unsafe.Add(unsafe.Pointer(p), 4*n))
 }
 
-// running is the state of one query's softmax: the largest scaled score and
-// the sum of exponentials relative to it.
-// factor is where the kernel puts the exponential of a change of top.
+// running is the state of one query's softmax: the largest scaled score, and the sum of
+// exponentials relative to it. The kernel stores the exponential of a change of top in factor.
 type running struct{ top, sum, factor float32 }
 
-// fold turns the n scores of a block into factors and scales what was accumulated before (width
-// values) to the new maximum.
+// fold turns the n scores of a block into factors, and scales the accumulated width values to the
+// new maximum.
 func (a *paged) fold(s *running, scores *float32, n int, acc *float32, width int) {
 	top := a.dev.exp.Max(scores, n) * a.scale
 	if a.scale < 0 || top != top {

@@ -18,8 +18,8 @@ type kvCache struct {
 	group    int      // columns of a scale
 }
 
-// newKVCache checks a cache of rows of width values. parts are what a row is made of: groups of I8
-// divide each.
+// newKVCache checks a cache of rows of width values. parts are the parts of a row; groups of I8
+// divide each of them.
 func newKVCache(op string, c *device.KV, width int, parts ...int) kvCache {
 	if c.Cols != width {
 		fail(op, "cache is %s, need %d columns", c.Mat, width)
@@ -48,7 +48,7 @@ func newKVCache(op string, c *device.KV, width int, parts ...int) kvCache {
 // row is where a row is.
 func (k *kvCache) row(slot int) unsafe.Pointer { return unsafe.Add(k.rows, slot*k.rowBytes) }
 
-// rowScales is where the scales of a row are.
+// rowScales returns the position of a row's scales.
 func (k *kvCache) rowScales(slot int) *float32 { return rowAt(k.scales, k.scaleRow, slot) }
 
 // store writes a row of n values.
@@ -73,8 +73,8 @@ func (k *kvCache) bf16() bool { return k.dt == tensor.BF16 || k.dt == tensor.F8E
 // narrow reports whether rows have to be widened for the tiles.
 func (k *kvCache) narrow() bool { return k.dt.Size() == 1 }
 
-// wideRow returns the size in bytes of n values of a row as the tiles read them when they are
-// widened.
+// wideRow returns the size in bytes of n widened values of a row, in the layout that the tiles
+// read.
 func (k *kvCache) wideRow(n int) int {
 	if k.bf16() {
 		return 2 * convert.Padded(n)
@@ -82,8 +82,8 @@ func (k *kvCache) wideRow(n int) int {
 	return 4 * convert.Padded(n)
 }
 
-// wideBlock returns the scratch that n columns of a block of keys take, in float32 values: none
-// when the tiles read the cache as it lies.
+// wideBlock returns the scratch that n columns of a block of keys take, in float32 values: none if
+// the tiles read the cache in place.
 func (k *kvCache) wideBlock(n int) int {
 	if !k.narrow() {
 		return 0
@@ -110,8 +110,8 @@ type keyRows struct {
 	stride       int            // bytes
 }
 
-// keys gives columns [first, first+n) of positions [from, to), at most keyBlock. scratch,
-// wideBlock(n) values, holds them when they have to be widened.
+// keys returns columns [first, first+n) of positions [from, to), at most keyBlock. If they have to
+// be widened, they are in scratch, wideBlock(n) values.
 func (a *paged) keys(s *device.Span, from, to, first, n int, scratch *float32) keyRows {
 	if !a.kv.narrow() {
 		return keyRows{offset: first * a.kv.dt.Size(), stride: a.kv.rowBytes}

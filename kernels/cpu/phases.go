@@ -9,7 +9,7 @@ import (
 
 var _ device.PhaseTimer = (*Stream)(nil)
 
-// phasesMost bounds the phases that are told of; what comes then prolongs the last two.
+// phasesMost bounds the number of recorded phases; later ones prolong the last two.
 const phasesMost = 64
 
 // phases are the times of the experts that a stream computes: two looks at the clock for each group
@@ -35,8 +35,8 @@ func (p *phases) begin() {
 	}
 }
 
-// middle notes that middle rows are there: the last ones end the first half. Threads may call it at
-// the same time.
+// middle notes that middle rows are computed; the last ones end the first half. It is safe for
+// concurrent use.
 func (p *phases) middle() {
 	if !p.on {
 		return

@@ -26,10 +26,9 @@ func prefetchChoice() (prefetch, error) {
 	return prefetch{fine: n, coarse: n}, nil
 }
 
-// prefetch is how many bytes before their use integer weights are asked for, when they come from
-// memory: for groups below 128, whose scales take the loop's time, and for others. Plain loads get
-// far on the cores' own prefetchers, so this is a matter of the processor and is chosen by its
-// maker.
+// prefetch is the prefetch distance of integer weights in bytes, when they come from memory: for
+// groups below 128, whose scales dominate the loop, and for others. Plain loads get far with the
+// cores' own prefetchers, so the distance depends on the CPU and is chosen by its maker.
 type prefetch struct{ fine, coarse int }
 
 // fineGroup: groups below are fine.
@@ -47,7 +46,7 @@ func prefetchFor(vendor cpuid.Vendor) prefetch {
 	return prefetch{fine: some, coarse: some}
 }
 
-// ahead returns the distance for groups of so many columns and rows of activations. Several rows
+// ahead returns the distance for groups of the given columns and rows of activations. Several rows
 // keep the loop as busy as scales do.
 func (p prefetch) ahead(group, rows int) int {
 	if group < fineGroup || rows > 1 {

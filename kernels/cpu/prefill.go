@@ -162,8 +162,8 @@ func (t *prefillTask) rows(l *lane, c *prefillScratch, span *device.Span, head, 
 		visible := min(last, span.Pos+r+i+1) - from
 		t.fold(&c.state[r+i], rowAt(c.scores, keyBlock, i), visible, t.result(span.Row+r+i, head), t.V)
 	}
-	// All rows of the tile see the keys that the first one sees; what is left on the diagonal, up
-	// to n-1 keys, is taken row by row.
+	// All rows of the tile see the keys that the first one sees; the rest of the diagonal, up to
+	// n-1 keys, is processed row by row.
 	common := min(last, span.Pos+r+1) - from
 	l.axpy.Stride, l.axpy.Width = 4*t.V, t.V
 	l.axpy.W, l.axpy.N = unsafe.Pointer(c.values), common

@@ -45,7 +45,7 @@ func (p *quantProduct) widen(dst *float32) {
 }
 
 // expandWide is expand with widened weights, for n rows of latents in natural order. The values'
-// weights lie as rows of a weighted sum want them.
+// weights are laid out as rows of a weighted sum.
 func (t *prefillTask) expandWide(l *lane, c *prefillScratch, n int) {
 	qk, w := t.Nope+t.Rope, &c.weights
 	clearF32(c.values, n*t.V)

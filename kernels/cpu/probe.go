@@ -15,16 +15,16 @@ import (
 const (
 	probeN, probeK = 512, 1024
 	probeRounds    = 7
-	// probeGain is how much faster the unit has to be.
+	// probeGain is how much faster the unit must be to be used.
 	probeGain = 1.05
 )
 
 var probeRows = [...]int{8, 12, 16, 24, 32}
 
-// Probe measures from how many rows on the tile unit overtakes AVX-512 on this processor, in some
-// 10 ms, and keeps to it from then on; without a unit it does nothing. It belongs before the
-// device's first operator. Bits of results do not depend on what it finds. Where what it finds
-// makes no sense, as on a machine with other work, the rule for the processor stays.
+// Probe measures the number of rows from which the tile unit beats AVX-512 on this CPU, in about 10
+// ms, and uses it from then on; without a unit it does nothing. Call it before the device's first
+// operator. Its result does not affect the bits of results. If the measurement makes no sense, as
+// on a busy machine, the fixed rule for the CPU stays.
 func (d *Device) Probe() {
 	if d.unit.fine == 0 && d.unit.coarse == 0 {
 		return

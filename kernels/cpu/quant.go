@@ -46,7 +46,7 @@ func newQuantRows(op string, x *device.QRows) quantRows {
 	}
 }
 
-// row is where the three parts of a row are.
+// row returns the three parts of a row.
 func (x *quantRows) row(r int) (q *int8, scale *float32, bias *int32) {
 	return (*int8)(unsafe.Add(unsafe.Pointer(x.q), r*x.qStride)), rowAt(x.scale, x.scaleStride, r),
 		(*int32)(unsafe.Add(unsafe.Pointer(x.bias), 4*r*x.biasStride))
@@ -74,8 +74,8 @@ func (t *quantTask) do(l *lane, r int) {
 	t.dev.qrows.Quantize(x, q, scale, bias, t.out.k/t.out.group, t.out.group/qrows.Block)
 }
 
-// QuantizeRows writes the rows of x [T, K] F32 as integers. Scratch: a row a thread when K is not a
-// multiple of 32.
+// QuantizeRows writes the rows of x [T, K] F32 as integers. Scratch: one row per thread if K is not
+// a multiple of 32.
 func (d *Device) QuantizeRows(stream device.Stream, out device.QRows, x device.Mat) {
 	const op = "QuantizeRows"
 	s := d.stream(op, stream)
@@ -251,7 +251,7 @@ func (p *quantProduct) call(l *lane, rows, from, to int) {
 	}
 }
 
-// matmulQTask multiplies rows with ranges of weight tiles.
+// matmulQTask multiplies rows by ranges of weight tiles.
 type matmulQTask struct {
 	quantProduct
 	dev *Device
@@ -259,7 +259,7 @@ type matmulQTask struct {
 	out quantOutput
 	cut int // items
 
-	// Of many rows for the tile unit: packed once for all items, in a loop of its own.
+	// Many rows for the tile unit are packed once for all items, in a loop before.
 	packs   []quantPack
 	packing bool
 	chunks  rowChunks
@@ -323,10 +323,10 @@ func (p *quantProduct) group() int { return p.steps * qrows.Block }
 // groups returns the number of scales of a row.
 func (p *quantProduct) groups() int { return p.k / p.group() }
 
-// cuts is in how many parts to cut each of n products that take ns together: none when they stay on
-// the caller, else so that every lane has eight. Parts are taken in turn, so that a slow core takes
-// fewer; but each part starts the cores' prefetchers anew (measured on Zen 4, two threads, six
-// experts: cut in two 0.95 of plain reads, in eight 0.88).
+// cuts returns the number of parts to cut each of n products that together take ns: one if they
+// stay on the caller, otherwise enough to give every lane eight. Lanes take parts in turn, so a
+// slow core takes fewer. But each part starts the cores' prefetchers again (measured on Zen 4, two
+// threads, six experts: cut in two 0.95 of plain reads, in eight 0.88).
 func (s *Stream) cuts(ns, n int) int {
 	if !s.shared(ns) {
 		return 1

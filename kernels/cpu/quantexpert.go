@@ -16,11 +16,11 @@ type ffnQItem struct {
 	row, rows int
 }
 
-// ffnQTask is SwiGLU in integers for a group of items, in one loop without a barrier in the middle:
-// every thread takes parts of W13, item after item, until none is left, then parts of the W2 whose
-// middle rows are there. It looks a bounded while for middle rows that are still to come, then
-// leaves: the thread that makes them runs what is left of their W2. So nobody ever waits for a
-// thread that lost its core.
+// ffnQTask is SwiGLU in integers for a group of items, in one loop without a barrier in the middle.
+// Every thread takes parts of W13, item after item, until none is left, and then parts of the W2
+// whose middle rows are ready. It waits a bounded time for middle rows that are not, and then
+// leaves: the thread that computes them runs the rest of their W2. So no thread waits for one that
+// lost its core.
 type ffnQTask struct {
 	dev   *Device
 	x     quantRows
@@ -41,13 +41,13 @@ type ffnQTask struct {
 	stride int // padded F, the largest of the group
 }
 
-// ffnQProgress is how far an item is.
+// ffnQProgress is the progress of an item.
 type ffnQProgress struct {
 	left atomic.Int32 // parts of W13 to go, and one more for the middle rows
 	down atomic.Int32 // parts of W2 that were taken
 }
 
-// midReady is the value of left when the middle rows are there.
+// midReady is the value of left when the middle rows are ready.
 const midReady = 0
 
 func (t *ffnQTask) do(l *lane, _ int) {
@@ -97,7 +97,8 @@ func (t *ffnQTask) down(l *lane, item *ffnQItem, p int) {
 		item.rows, p*tiles/t.cut, (p+1)*tiles/t.cut)
 }
 
-// inner computes part p of gate and up of an item; whoever is last quantises the middle rows.
+// inner computes part p of gate and up of an item. The thread that finishes last quantises the
+// middle rows.
 func (t *ffnQTask) inner(l *lane, i, p int) {
 	item := &t.items[i]
 	tiles := item.f / tensor.TileRows
@@ -215,8 +216,8 @@ func (t *ffnQTask) makeRoom(s *Stream, rows, more int) {
 	}
 }
 
-// quantGroup returns the rows of a group whose middle rows have f values: with many lanes more, so
-// that they wait for each other less often, in bounded memory.
+// quantGroup returns the number of rows of a group whose middle rows have f values. More lanes need
+// larger groups, to wait for each other less often, within bounded memory.
 func (s *Stream) quantGroup(f int) int {
 	const lanes, most, values = 4, 1024, 2 << 20
 	return max(groupRows, min(len(s.lanes)/lanes*groupRows, most, values/f))
@@ -246,8 +247,8 @@ func (d *Device) FFNQ(stream device.Stream, out device.Mat, x device.QRows, e de
 }
 
 // ExpertsQ runs the listed experts of bank on their rows, as Experts does: assignment a = token*K +
-// rank reads row token of x and writes row a of y [T*K, H] F32. Rows of y that no expert has are
-// left as they are. Scratch as FFNQ.
+// rank reads row token of x and writes row a of y [T*K, H] F32. Rows of y without an expert stay
+// unchanged. Scratch as FFNQ.
 func (d *Device) ExpertsQ(stream device.Stream, y device.Mat, x device.QRows, bank []device.QExpert, work []device.ExpertRows, topK int) {
 	const op = "ExpertsQ"
 	s := d.stream(op, stream)

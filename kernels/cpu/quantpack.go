@@ -12,7 +12,7 @@ type quantPack struct {
 	first, last int // rows
 }
 
-// appendPacks cuts rows [first, first+rows) into packs, each as many as the unit takes at a time.
+// appendPacks cuts rows [first, first+rows) into packs of the size that the unit takes at a time.
 func appendPacks(packs []quantPack, first, rows int) []quantPack {
 	n := (rows + qtile.MostTokens - 1) / qtile.MostTokens
 	for i := range n {
@@ -29,7 +29,7 @@ func (p *quantProduct) packScratch(packs []quantPack) (n int) {
 	return n
 }
 
-// begin gives packs their memory.
+// begin assigns memory to the packs.
 func (p *quantProduct) begin(packs []quantPack, memory *arena) {
 	for i := range packs {
 		x := &packs[i]

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// wideRows is the number of rows of a group from which a network runs step by step, each step
-	// spread over all threads: a barrier is nothing then, but one thread that quantises the middle
-	// rows of all, or that is left alone with the last matrix, is much. Below it weights are what
-	// takes time; see ffnQTask.
+	// wideRows is the number of rows of a group from which a network runs step by step, with each
+	// step spread over all threads. With this many rows a barrier costs almost nothing, but a
+	// single thread that quantises the middle rows of all, or is left alone with the last matrix,
+	// costs much. With fewer rows, reading weights dominates; see ffnQTask.
 	wideRows = 64
-	// widePerLane is in how many parts each lane's share of a step is cut.
+	// widePerLane is the number of parts that each lane's share of a step is cut into.
 	widePerLane = 4
 )
 
-// wide reports whether the group runs in steps. Several experts keep all threads busy without (3 %
-// faster on two); for the tile unit their rows would be packed anew for each part.
+// wide reports whether the group runs in steps. Several experts keep all threads busy without steps
+// (3 % faster on two); for the tile unit, each part would pack their rows again.
 func (t *ffnQTask) wide(s *Stream) bool {
 	return len(t.in) >= wideRows && len(s.lanes) > 1 && (len(t.items) == 1 || s.dev.unit.takes(&t.items[0].w13, t.items[0].rows))
 }
@@ -29,7 +29,7 @@ type ffnQWide struct {
 	*ffnQTask
 	step  wideStep
 	cut   int         // parts of a matrix
-	items []wideItem  // beside those of ffnQTask
+	items []wideItem  // in addition to those of ffnQTask
 	packs []quantPack // of all items
 	rows  rowChunks   // of the group
 	owner []int32     // [rows] item of a row
@@ -104,8 +104,8 @@ func (t *ffnQWide) down(l *lane, i, p int) {
 		quantOutput{base: t.y, stride: t.yRows, index: t.out}, item.row, item.rows, from, to)
 }
 
-// prepare says what of the group goes to the unit and cuts it; it gives the float32 values of
-// memory that the packs take.
+// prepare decides which part of the group uses the unit, and cuts it. It returns the memory of the
+// packs in float32 values.
 func (t *ffnQWide) prepare(s *Stream) (memory int) {
 	t.rows = rowChunks{len(t.in)}
 	t.packs, t.items, t.owner = t.packs[:0], t.items[:0], t.owner[:0]

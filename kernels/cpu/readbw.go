@@ -16,7 +16,7 @@ const (
 	readPasses = 6         // over the buffer, after one that touches it
 )
 
-// ReadRate is how fast memory was read.
+// ReadRate is a measured memory read bandwidth.
 type ReadRate struct {
 	Threads int
 	Windows int
@@ -24,10 +24,10 @@ type ReadRate struct {
 	Best    float64
 }
 
-// ReadBandwidth measures how fast threads cores read memory with a plain loop of vector loads: the
-// ceiling for work that streams weights. On a machine shared with others take it in the same run as
-// what it is compared with. It takes 256 MB of memory, outside the device's budget, and under a
-// second.
+// ReadBandwidth measures how fast the given number of cores reads memory with a plain loop of
+// vector loads: the ceiling for work that streams weights. On a shared machine, measure it in the
+// same run as the work compared with it. It takes 256 MB of memory, outside the device's budget,
+// and less than a second.
 func (d *Device) ReadBandwidth(threads int) (ReadRate, error) {
 	if threads < 1 {
 		return ReadRate{}, fmt.Errorf("%s: read bandwidth of %d threads", d.name, threads)

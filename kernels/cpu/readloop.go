@@ -6,8 +6,8 @@ import (
 	"krater/kernels/cpu/level"
 )
 
-// ReadLoop is a way to read memory with all threads of a device. None is the fastest on every
-// processor, so what memory gives is the best of them.
+// ReadLoop is a way to read memory with all threads of a device. No loop is the fastest on every
+// CPU, so memory bandwidth is that of the best one.
 type ReadLoop uint8
 
 const (

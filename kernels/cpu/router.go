@@ -8,7 +8,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// routerScratch is what RouteTopK needs for one row.
+// routerScratch is the scratch of RouteTopK for one row.
 type routerScratch struct {
 	scores, choice []float32 // [Experts]
 	rates          []float32 // [Groups]
@@ -110,7 +110,7 @@ func (r *routerScratch) maskGroups(p *device.Router) {
 	}
 }
 
-// weigh orders the chosen experts and gives their weights: the raw scores.
+// weigh orders the chosen experts and returns their weights: the raw scores.
 func (r *routerScratch) weigh(p *device.Router, ids []int32, weights []float32) {
 	var sum float32
 	for k, e := range r.chosen {

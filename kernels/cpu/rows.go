@@ -50,7 +50,7 @@ func (d *Device) StoreRows(stream device.Stream, cache device.KV, src, slots dev
 	}
 }
 
-// finite reports whether none of n values is NaN or infinite. Their sum of squares tells, but where
+// finite reports whether none of n values is NaN or infinite. Their sum of squares shows it, unless
 // it overflows.
 func (d *Device) finite(x *float32, n int) bool {
 	if sum := d.norm.SumSquares(x, n); sum-sum == 0 {

@@ -7,12 +7,12 @@ import "sync"
 // cut from slabs, side by side.
 const (
 	slabSize = 64 << 20 // bytes of a slab
-	slabMost = 16 << 20 // bytes of the largest piece; what is larger has a mapping of its own
+	slabMost = 16 << 20 // size of the largest piece in bytes; larger ones have their own mappings
 	slabUnit = 4096     // bytes; pieces start at a multiple
 )
 
-// slabs hands out zeroed memory in pieces. A slab goes back to the system with its last piece; what
-// was freed is not used again, so that it need not be cleared.
+// slabs hands out zeroed memory in pieces. A slab is unmapped with its last piece. Freed memory is
+// not reused, so that it need not be cleared.
 type slabs struct {
 	mu   sync.Mutex
 	open *slab // the one being cut
@@ -24,7 +24,7 @@ type slab struct {
 	live   int // pieces not freed
 }
 
-// take cuts n bytes, n <= slabMost. free gives them back.
+// take cuts n bytes, n <= slabMost. free releases them.
 func (s *slabs) take(n int) (b []byte, free func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -18,8 +18,8 @@ type Stream struct {
 	device.Immediate
 	dev   *Device
 	team  *Team
-	lanes []*lane // one a thread
-	arena arena   // what one operator call shares between lanes
+	lanes []*lane // one per thread
+	arena arena   // memory of one operator call that lanes share
 
 	// The loop being run; see each.
 	current task
@@ -116,9 +116,9 @@ func (s *Stream) shared(ns int) bool {
 	return len(s.lanes) > 1 && (ns >= s.dev.wakeNs || ns >= nearNs && s.team.looking())
 }
 
-// each runs t.do for items 0..n-1, in rising order on one thread when the whole is too little to
-// share, else spread over the team, items taken in turn. It returns when all are done. scratch is
-// what an item takes of its lane's arena; the lanes grow here, so that no worker allocates.
+// each runs t.do for items 0..n-1: in rising order on one thread if the work is too small to share,
+// otherwise spread over the team, which takes items in turn. It returns when all are done. scratch
+// is what an item takes of its lane's arena; the lanes grow here, so that no worker allocates.
 func (s *Stream) each(t task, n, ns, scratch int) {
 	lanes := s.lanes[:max(1, min(n, len(s.lanes)))]
 	if !s.shared(ns) {

@@ -10,7 +10,7 @@ import (
 // threads.
 const sumBlock = 512
 
-// sumOfTask adds up, a block of a token at a time, those expert rows that count.
+// sumOfTask adds the expert rows that count, one block of a token at a time.
 type sumOfTask struct {
 	dev          *Device
 	out          []float32 // [T*cols]
@@ -41,11 +41,11 @@ func (t *sumOfTask) do(l *lane, i int) {
 	}
 }
 
-// WeightedSumOf is out [T, H] = 0 + the sum over k of weights[t*K+k] * y[t*K+k], each product
-// rounded and added in that order, of the choices ids [T*K] that are not below 0; rows of y [T*K,
-// H] of the others may hold anything. A sum has the same bits whatever the threads and their
-// instructions are. out, weights and ids are slices since they may lie in memory that another
-// device has mapped. It has ended when the call returns, as all here have.
+// WeightedSumOf computes out [T, H] = 0 + the sum over k of weights[t*K+k] * y[t*K+k]. Each product
+// is rounded and added in that order. Only choices ids [T*K] >= 0 count; the other rows of y [T*K,
+// H] may hold anything. A sum has the same bits for any number of threads and any instruction set.
+// out, weights and ids are slices because they may lie in memory that another device has mapped. As
+// with all operators here, the work is complete when the call returns.
 func (d *Device) WeightedSumOf(stream device.Stream, out []float32, y device.Mat, weights []float32, ids []int32) {
 	const op = "WeightedSumOf"
 	s := d.stream(op, stream)

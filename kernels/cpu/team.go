@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Team is a set of resident workers that share loops with their callers: all
-// workers of a device, or those of one node.
-// All methods are safe for concurrent use; several goroutines may Run at once.
+// Team is a set of resident workers that share loops with their callers: all workers of a device,
+// or those of one node. All methods are safe for concurrent use; several goroutines may call Run at
+// once.
 type Team struct {
 	threads int
 	crews   []*crew // whose workers look for loops here
@@ -85,7 +85,7 @@ func (t *Team) Run(parts int, fn func(part int)) {
 	s.state.Store(uint64(parts) << 32)
 	t.active.Or(1 << i)
 	if t.handOff {
-		// The caller has no core of its own here, so it does not look, it parks.
+		// The caller has no core reserved here, so it parks without spinning.
 		t.rouse(parts)
 		s.park(int64(parts))
 	} else {
@@ -102,8 +102,8 @@ func (t *Team) Run(parts int, fn func(part int)) {
 	}
 }
 
-// call runs a part. A worker must not end with it, and the caller must not leave before the others:
-// a panic waits until all parts have ended.
+// call runs a part. A worker must not end with it, and the caller must not leave before the others,
+// so a panic is kept until all parts have ended.
 func (s *slot) call(part int) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -198,8 +198,8 @@ func (s *slot) await(parts int64) {
 	s.park(parts)
 }
 
-// park is await without looking. The flag and the channel are a strict pair: whoever takes the flag
-// down sends, or (here) does not receive.
+// park is await without spinning. The flag and the channel are a strict pair: the goroutine that
+// clears the flag sends, or, here, does not receive.
 func (s *slot) park(parts int64) {
 	for s.done.Load() != parts {
 		s.waiting.Store(true)
@@ -219,8 +219,8 @@ func (t *Team) help() bool {
 			any = true
 		}
 		if woke && t.handOff {
-			// The runtime keeps a goroutine that was woken for the waker's core, where this worker
-			// goes on looking: others fetch it after a nap of 60 to 80 us.
+			// The runtime keeps a woken goroutine for the waker's core, where this worker continues
+			// to spin: other cores fetch it after a nap of 60 to 80 us.
 			runtime.Gosched()
 		}
 	}

@@ -15,7 +15,7 @@ type crew struct {
 	count int     // workers
 
 	cpus []int  // that the workers are bound to; nil: the system moves them
-	nap  func() // gives the core away for a moment
+	nap  func() // yields the core briefly
 
 	idle    atomic.Int32 // workers that are parked or about to
 	wake    chan struct{}
@@ -28,15 +28,15 @@ type crew struct {
 }
 
 const (
-	// A worker whose looking was in vain twice in a row parks at once from then on, and tries
-	// looking again now and then. Where loops follow one another closely looking saves a wake-up;
-	// where one comes every half millisecond it only keeps a core from the goroutines that the end
-	// of a step has woken: 30 to 60 us a decode step of a small model on two cores.
+	// A worker that has spun in vain twice in a row parks at once from then on, and tries spinning
+	// again occasionally. If loops follow each other closely, spinning saves a wake-up. If one
+	// comes every half millisecond, spinning only keeps a core from goroutines that the end of a
+	// step has woken: 30 to 60 us per decode step of a small model on two cores.
 	spinMisses = 2
 	spinRetry  = 16
 
-	// spinTime is how long a worker looks before it parks: more than lies between two loops of a
-	// step.
+	// spinTime is how long a worker spins before it parks: longer than the gap between two loops of
+	// a step.
 	spinTime = 100 * time.Microsecond
 )
 
@@ -45,10 +45,9 @@ func newCrew(workers int) *crew {
 	return &crew{count: workers, nap: runtime.Gosched, wake: make(chan struct{}, workers+1)}
 }
 
-// bind makes the workers threads of their own that run on cpus only. A locked goroutine that yields
-// costs two changes of threads, 15 us, so a bound worker leaves its core to other threads by the
-// system's call, 0.5 us, where the runtime has processors to run other goroutines on; see
-// Processors.
+// bind makes the workers separate threads that run on cpus only. A locked goroutine that yields
+// costs two thread switches, 15 us. So a bound worker yields its core with the system call, 0.5 us,
+// if the runtime has processors for other goroutines; see Processors.
 func (c *crew) bind(cpus []int, processorsToSpare bool) {
 	c.cpus = cpus
 	if processorsToSpare {
@@ -92,7 +91,7 @@ func (c *crew) close() {
 	c.workers.Wait()
 }
 
-// rouse wakes up to n parked workers and tells how many. A token too many costs one look.
+// rouse wakes up to n parked workers and returns how many. A superfluous wake-up costs one look.
 func (c *crew) rouse(n int) int {
 	n = min(n, int(c.idle.Load()))
 	for i := range n {
@@ -107,7 +106,7 @@ func (c *crew) rouse(n int) int {
 
 // work is a worker's life.
 func (c *crew) work() {
-	debug.SetPanicOnFault(true) // of mapped weights whose file was cut: Run tells its caller
+	debug.SetPanicOnFault(true) // a fault in mapped weights whose file was cut becomes a panic that Run reports
 	misses := 0                 // times in a row that looking found nothing
 	for !c.closing.Load() {
 		if c.help() {
@@ -150,12 +149,12 @@ func (c *crew) active() bool {
 	return false
 }
 
-// spin looks for work for a bounded while. It gives its core to others now and then: a spinning
-// worker must not hold one that an actor could use. All workers together do that as often as one
-// alone would, since giving it away costs them 10 us and more where there are many.
+// spin looks for work for a bounded time. It yields its core occasionally: a spinning worker must
+// not keep a core that an actor could use. All workers together yield as often as one alone would,
+// because yielding costs them 10 us and more if there are many.
 //
-// A loop that has no parts left is no reason to stop looking: its last parts are still running
-// elsewhere, and the next loop comes right after them.
+// A loop without parts left is no reason to stop: its last parts still run elsewhere, and the next
+// loop follows directly.
 func (c *crew) spin() bool {
 	const rounds = 64
 	start := time.Now()

@@ -34,8 +34,8 @@ func (u unitUse) takes(p *quantProduct, rows int) bool {
 	return from > 0 && rows >= from
 }
 
-// scratch returns what multiply takes of a lane's arena: about MostTokens rows of k bytes where the
-// unit is used.
+// scratch returns the scratch that multiply takes of a lane's arena: about MostTokens rows of k
+// bytes if the unit is used.
 func (u unitUse) scratch(p *quantProduct, rows int) int {
 	if !u.takes(p, rows) {
 		return 0
@@ -44,8 +44,8 @@ func (u unitUse) scratch(p *quantProduct, rows int) int {
 	return piece(qtile.Scratch(group)) + piece(qtile.TokensScratch(qtile.MostTokens, p.k, group))
 }
 
-// onUnit is multiply for pairs of whole tiles, as many as there are in [from, to); it returns the
-// first tile it left.
+// onUnit is multiply for the pairs of whole tiles in [from, to). It returns the first tile that it
+// did not process.
 func (p *quantProduct) onUnit(l *lane, in quantInput, out quantOutput, rows, from, to int) int {
 	end := p.pairs(from, to)
 	if end == from {
@@ -69,8 +69,8 @@ func (p *quantProduct) onUnit(l *lane, in quantInput, out quantOutput, rows, fro
 	return end
 }
 
-// unitTiles multiplies the packed tokens of l.unit, rows [first, last) of out, with tiles [from,
-// end), whole ones and an even number.
+// unitTiles multiplies the packed tokens of l.unit, rows [first, last) of out, by tiles [from,
+// end), an even number of whole tiles.
 func (p *quantProduct) unitTiles(l *lane, out quantOutput, first, last, from, end int) {
 	for tile := from; tile < end; tile += 2 {
 		l.unit.Multiply(p.unit, unsafe.Add(p.w, tile*p.tileBytes), unsafe.Add(p.s, tile*p.scaleBytes), p.tileBytes, p.scaleBytes)

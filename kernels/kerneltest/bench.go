@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Quartile runs f in b's loop and gives the first quartile of the time of one call in nanoseconds:
-// on a machine shared with others the mean tells of the others. f should take a microsecond or
-// more, or batch that many calls, count.
+// Quartile runs f in b's loop and returns the first quartile of the time of one call, in
+// nanoseconds. On a machine shared with others the mean would measure the others. f should take a
+// microsecond or more, or batch count calls.
 func Quartile(b *testing.B, count int, f func()) float64 {
 	const windows = 2000
 	times := make([]time.Duration, 0, windows)
@@ -25,7 +25,7 @@ func Quartile(b *testing.B, count int, f func()) float64 {
 	return float64(times[len(times)/4].Nanoseconds()) / float64(count)
 }
 
-// Report adds rates at the quartile: bytes and flops are those of one call.
+// Report adds rates at the quartile; bytes and flops are per call.
 func Report(b *testing.B, ns float64, bytes, flops int) {
 	b.ReportMetric(ns, "q1-ns")
 	if bytes > 0 {

@@ -11,7 +11,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Rand returns a generator that always gives the same numbers for a seed.
+// Rand returns a generator that produces the same numbers for the same seed.
 func Rand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x6b7261746572)) }
 
 // Normal returns n values of standard deviation sd.
@@ -23,7 +23,7 @@ func Normal(r *rand.Rand, n int, sd float64) []float32 {
 	return v
 }
 
-// BF16 rounds values and gives both the stored and the widened form.
+// BF16 rounds values and returns both the stored and the widened form.
 func BF16(values []float32) (stored []uint16, widened []float32) {
 	stored, widened = make([]uint16, len(values)), make([]float32, len(values))
 	for i, v := range values {
@@ -45,15 +45,15 @@ type Tolerance func(i int) float64
 // Eps32 is the relative distance of float32 values: half of it is one rounding.
 const Eps32 = 1.0 / (1 << 23)
 
-// Relative allows ulps rounding steps of |want|, and abs besides.
+// Relative allows ulps rounding steps of |want|, plus abs.
 func Relative(want []float32, ulps, abs float64) Tolerance {
 	return func(i int) float64 { return math.Abs(float64(want[i]))*ulps*Eps32 + abs }
 }
 
-// DotTolerance bounds the error of float32 dot products of length k: a chain of roundings grows
-// with sum |x||w| <= |x| |w|, and its length is at most k/8+16 in a kernel of eight or more lanes
-// (k in the scalar one, whose error in practice grows as sqrt(k)). x is [m, k], w is [n, k], the
-// result [m, n].
+// DotTolerance bounds the error of float32 dot products of length k. A chain of roundings grows
+// with sum |x||w| <= |x| |w|; its length is at most k/8+16 in a kernel of eight or more lanes (k in
+// the scalar one, whose error in practice grows as sqrt(k)). x is [m, k], w is [n, k], the result
+// [m, n].
 func DotTolerance(x, w []float32, k int) Tolerance {
 	xs, ws := Norms(x, k), Norms(w, k)
 	growth := (16 + 2*math.Sqrt(float64(k))) * Eps32 / 2

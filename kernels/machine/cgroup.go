@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Limits are what the control groups of this process allow; 0: no limit.
+// Limits are the limits of this process's control groups; 0: no limit.
 type Limits struct {
 	Memory int64   `json:"memory"` // the smallest limit on the way from the process's group to the root
-	Used   int64   `json:"used"`   // of it; pages of files are free, as they can be dropped. Where a group above has less room, so much that its room is left
+	Used   int64   `json:"used"`   // memory in use; pages of files count as free because they can be dropped. If a parent group has less room, Used is raised to match
 	CPUs   float64 `json:"cpus"`   // processors' worth of time
 }
 
@@ -34,7 +34,8 @@ func (t tree) limits() Limits {
 		case slices.Contains(kinds, "memory"):
 			t.climb(mounts, "cgroup", "memory", parts[2], func(folder string) {
 				stat := t.text(folder + "/memory.stat")
-				// A container does not see the groups above its own, but the smallest limit among them.
+				// A container does not see the groups above its own, but the smallest limit among
+				// them.
 				limit := least(limitBytes(t.line(folder+"/memory.limit_in_bytes")), limitBytes(strconv.FormatInt(statBytes(stat, "hierarchical_memory_limit"), 10)))
 				l.memory(limit, t.number(folder+"/memory.usage_in_bytes"), statBytes(stat, "total_active_file")+statBytes(stat, "total_inactive_file"))
 			})
@@ -102,8 +103,8 @@ func statBytes(text, name string) int64 {
 	return 0
 }
 
-// climb visits the folder of a group and those above it, as far as they are mounted. kind is the
-// file system's type, controller what a mount of version 1 must have.
+// climb visits the folder of a group and the mounted ones above it. kind is the file system's type;
+// controller is what a mount of version 1 must have.
 func (t tree) climb(mounts, kind, controller, group string, visit func(folder string)) {
 	root, point := mountOf(mounts, kind, controller)
 	if point == "" {

@@ -49,7 +49,7 @@ type Features struct {
 	AMXBF16    bool `json:"amx_bf16"`
 }
 
-// String names what is there, "none" without any.
+// String lists the levels and units that are present, or "none".
 func (f Features) String() string {
 	var names []string
 	for _, x := range []struct {
@@ -144,8 +144,8 @@ func parseFeatures(flags string) Features {
 	})
 }
 
-// featuresOf returns the instruction sets of a processor that has what has says. A level of the
-// kernels counts only as a whole.
+// featuresOf returns the instruction sets of a processor; has reports single features. A level of
+// the kernels counts only if all its features are present.
 func featuresOf(has func(...cpuid.FeatureID) bool) Features {
 	wide := has(level.AVX512.Features()...)
 	return Features{

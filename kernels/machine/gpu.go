@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// GPU is an NVIDIA card as the PCI bus shows it, without its own driver's help.
+// GPU is an NVIDIA GPU as the PCI bus shows it, without the driver's help.
 type GPU struct {
 	Address string `json:"address"` // 0000:3b:00.0
 	Name    string `json:"name"`    // by the driver; else "10de:2330", vendor and device
 	Node    int    `json:"node"`    // NUMA node, -1 if unknown
-	Link    Link   `json:"link"`    // now; an idle card may lower its speed
+	Link    Link   `json:"link"`    // current link; an idle GPU may lower its speed
 	LinkMax Link   `json:"link_max"`
 }
 
 // Link is a PCIe connection, zero where unknown.
 type Link struct {
 	Width int     `json:"width"` // lanes
-	Speed float64 `json:"speed"` // GT/s a lane
+	Speed float64 `json:"speed"` // GT/s per lane
 }
 
 const (
@@ -28,7 +28,7 @@ const (
 	display      = "0x03" // VGA and 3D controllers
 )
 
-// gpus lists the cards and the version of the driver.
+// gpus lists the GPUs and the version of the driver.
 func (t tree) gpus() (cards []GPU, driver string) {
 	for _, address := range t.names(pciFolder) {
 		folder := pciFolder + "/" + address
@@ -72,7 +72,8 @@ func driverVersion(text string) string {
 	return ""
 }
 
-// parseLink reads "16" and "32.0 GT/s PCIe". A link that is down says 0 or 63 lanes and "Unknown".
+// parseLink reads "16" and "32.0 GT/s PCIe". A link that is down reports 0 or 63 lanes and
+// "Unknown".
 func parseLink(width, speed string) Link {
 	var l Link
 	if n, err := strconv.Atoi(width); err == nil && n > 0 && n <= 32 {

@@ -1,7 +1,7 @@
-// Package machine reads what the machine is from /proc and /sys: processor, NUMA nodes, memory and
-// what a container leaves of it, huge pages, graphics cards. Nothing is loaded, set or measured by
-// load. Every source may be missing (a container hides some, another system has none): what could
-// not be read is zero, and no combination is an error.
+// Package machine describes the machine, as /proc and /sys report it: CPU, NUMA nodes, memory and
+// the part of it that a container may use, huge pages, GPUs. It loads nothing, changes nothing and
+// runs no benchmark. Every source may be missing (a container hides some, and other systems have
+// none): a value that cannot be read is zero, and no combination is an error.
 package machine
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/klauspost/cpuid/v2"
 )
 
-// Machine is what was read. Sizes are in bytes, 0 where unknown.
+// Machine is a description of a machine. Sizes are in bytes, 0 if unknown.
 type Machine struct {
 	CPU    CPU       `json:"cpu"`
 	Nodes  []Node    `json:"nodes"` // by rising id; never empty after Here
@@ -76,7 +76,7 @@ func Read(root fs.FS) *Machine {
 	return m
 }
 
-// fileMaxBytes bounds what is read of one file; /proc/cpuinfo of 1,024 processors has some 2 MB.
+// fileMaxBytes bounds the size of one file; /proc/cpuinfo of 1,024 processors has about 2 MB.
 const fileMaxBytes = 8 << 20
 
 // tree reads small files; what cannot be read is "".

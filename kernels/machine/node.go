@@ -27,8 +27,8 @@ func (m *Machine) NodesPerSocket() int {
 	return n / max(1, m.CPU.Sockets)
 }
 
-// NodeRoom returns the memory of a node that could be had now, 0 if unknown: what is free, and file
-// pages that can be dropped. That of a lone node is unknown, see nodes.
+// NodeRoom returns the memory of a node that is available now, 0 if unknown: free memory, and pages
+// of files that can be dropped. For a machine with one node it is unknown, see nodes.
 func NodeRoom(id int) int64 { return tree{os.DirFS("/")}.nodeRoom(id) }
 
 func (t tree) nodeRoom(id int) int64 {

@@ -67,7 +67,7 @@ func (t tree) number(path string) int64 {
 }
 
 // parseKB finds a line such as "MemAvailable: 123 kB" of /proc/meminfo (or "VmRSS:" of
-// /proc/self/status, or the same behind "Node 0 ") and gives it in bytes; 0 if it is not there.
+// /proc/self/status, also after "Node 0 ") and returns the value in bytes; 0 if there is none.
 func parseKB(text, name string) int64 {
 	for line := range strings.Lines(text) {
 		if rest, ok := strings.CutPrefix(line, "Node "); ok {

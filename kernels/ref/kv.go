@@ -6,9 +6,9 @@ import (
 	"krater/kernels/tensor"
 )
 
-// F8E4M3 rounds to the nearest float8, ties to even. It saturates: what is beyond 448, infinities
-// too, becomes 448. NaN becomes zero, so that no later token finds one in the cache: it comes with
-// the hidden state of a token, whose own logits tell of it.
+// F8E4M3 rounds to the nearest float8, ties to even. It saturates: values beyond 448, also
+// infinities, become 448. NaN becomes zero, so that later tokens do not read a NaN from the cache.
+// A NaN comes with the hidden state of a token, and that token's own logits show it.
 func F8E4M3(x float32) uint8 {
 	if x != x {
 		return 0
@@ -48,10 +48,10 @@ func WidenF8(cache []uint8) []float32 {
 	return out
 }
 
-// StoreRowsI8 is StoreRows into a cache of integers: group values of a row share a scale, scales
-// [slots, width/group]. The arithmetic is QuantizeRows', in float32, but nothing becomes NaN:
-// magnitudes beyond 2^127 count as 2^127 (the largest power of two that is still finite when it was
-// rounded), NaN as zero, for the reason given at F8E4M3.
+// StoreRowsI8 is StoreRows into a cache of integers: a group of values of a row shares a scale,
+// scales [slots, width/group]. The arithmetic is that of QuantizeRows, in float32, except that
+// nothing becomes NaN: magnitudes beyond 2^127 (the largest power of two that is still finite after
+// rounding) count as 2^127, and NaN counts as zero for the reason given at F8E4M3.
 func StoreRowsI8(cache []int8, scales, src []float32, slots []int32, width, group int) {
 	const most = 0x1p127
 	groups := width / group

@@ -5,8 +5,8 @@ import "krater/kernels/device"
 // KVB is kv_b in integers: see device.KVB.
 type KVB struct{ K, V []QMat }
 
-// Widen returns the matrix [Heads*(Nope+V), Rank] that the integers stand for: with it MLA is the
-// reference of MLAPrefill.
+// Widen returns the matrix [Heads*(Nope+V), Rank] that the integers represent. With it, MLA is the
+// reference for MLAPrefill.
 func (w KVB) Widen(p device.MLA) []float32 {
 	out := make([]float32, 0, p.Heads*(p.Nope+p.V)*p.Rank)
 	row := make([]float32, p.Rank)

@@ -109,7 +109,7 @@ func ExpertsQ(y []float32, x QRows, bank []QExpert, work []device.ExpertRows, to
 	}
 }
 
-// row is one row as a batch of its own.
+// row returns one row as a batch.
 func (q QRows) row(r int) QRows {
 	groups := q.Cols / q.Group
 	q.Q = q.Q[r*q.Cols : (r+1)*q.Cols]

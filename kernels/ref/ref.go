@@ -1,7 +1,7 @@
-// Package ref is what every fast operator of a device is compared with: plain Go, one function an
-// operator, over dense row-major float32 slices, in float64 inside. It is never optimised. Weights
-// and cache rows stored as BF16 are widened by the caller (exact). Shapes are those of the operator
-// list in kernels/device, and so are paged caches, integer formats and where they round.
+// Package ref is the reference for every fast operator of a device: plain Go, one function per
+// operator, over dense row-major float32 slices, with float64 inside. It is never optimised. The
+// caller widens weights and cache rows stored as BF16, which is exact. Shapes, paged caches,
+// integer formats and places of rounding are those of the operator list in kernels/device.
 //
 // stages/oracle defines the operators of a model a second time, in float64 and without caches or
 // formats: what a model means does not depend on devices. The two share nothing, so that models

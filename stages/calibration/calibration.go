@@ -14,7 +14,7 @@ import (
 	"krater/stages/weights/quant"
 )
 
-// seen is what one expert saw.
+// seen is the statistics of one expert.
 type seen struct {
 	in  *quant.Hessian // of the inputs [H] of gate and up
 	mid *quant.Hessian // of the inputs [F] of down: silu(gate x) * up x, unquantised
@@ -43,8 +43,8 @@ type layer struct {
 	in      *quant.Hessian
 }
 
-// New makes a collector for the layers [from, to). set gives the experts' weights, which the inputs
-// of down are computed with; it must stay open.
+// New returns a collector for the layers [from, to). set has the experts' weights, which are needed
+// to compute the inputs of down; it must stay open.
 func New(cfg *model.Config, set *weights.Set, from, to int) (*Collector, error) {
 	if from < 0 || to > len(cfg.Layers) || from >= to {
 		return nil, fmt.Errorf("calibration: layers %d to %d of %d", from, to, len(cfg.Layers))
@@ -161,10 +161,10 @@ func dot(a, b []float32) float32 {
 // expert that the text hardly reaches is still weighed sensibly.
 const borrowed = 32
 
-// Expert returns the statistics of one expert of a collected layer, of the inputs [H] of gate and
-// up, and of the inputs [F] of down (of the unquantised network). Both are topped up with the mean
-// over the layer's experts, worth 32 inputs; Count is what the expert saw itself. ok is false when
-// the text never reached the layer.
+// Expert returns the statistics of one expert of a collected layer: of the inputs [H] of gate and
+// up, and of the inputs [F] of down in the unquantised network. Both are mixed with the mean over
+// the layer's experts, with the weight of 32 inputs; Count is the expert's own number of inputs. ok
+// is false if the text never reached the layer.
 func (c *Collector) Expert(layer, e int) (in, mid *quant.Hessian, ok bool) {
 	if layer < c.from || layer >= c.from+len(c.layer) || c.layer[layer-c.from].experts == nil {
 		return nil, nil, false

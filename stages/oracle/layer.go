@@ -21,11 +21,11 @@ type Given func(layer int, op string) []float64
 // definition from the operators before it. Operators are named as in the goldens.
 type Layer struct {
 	*shared
-	values map[string][]float64 // computed, or put in the place of what is given
-	moved  bool                 // something was put in: later operators are computed anew
+	values map[string][]float64 // computed, or put in
+	moved  bool                 // a value was put in: later operators are computed again
 }
 
-// shared is what a layer has in common with those that With makes of it.
+// shared is what a layer shares with the layers that With derives from it.
 type shared struct {
 	Spec
 	Config *model.Config
@@ -79,7 +79,7 @@ func (l *Layer) Get(op string) []float64 {
 // of is Get, later.
 func (l *Layer) of(op string) func() []float64 { return func() []float64 { return l.Get(op) } }
 
-// follows reports whether op comes after something that was put in.
+// follows reports whether op comes after a value that was put in.
 func (l *Layer) follows(op string) bool {
 	at := slices.Index(l.Order, op)
 	for o := range l.values {
@@ -158,7 +158,7 @@ func (l *Layer) fail(err error) {
 	}
 }
 
-// Define computes an operator from what goes into it, as config and files say.
+// Define computes an operator from its inputs, as config and files define it.
 func (l *Layer) Define(op string) []float64 {
 	if p, ok := l.Product(op); ok {
 		x := p.In()

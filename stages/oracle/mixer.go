@@ -8,7 +8,8 @@ type mixer interface {
 	operators() []string
 	// product describes the operators that are a product of their input with a weight.
 	product(l *Layer, op string) (Product, bool)
-	// unrotated is what becomes q_pe or k_pe, and how many values of a head are in it.
+	// unrotated returns the values that become q_pe or k_pe, and how many values of a head are in
+	// them.
 	unrotated(l *Layer, op string) (x []float64, dim int)
 	// rotatedPart is the part of whole query heads that is rotated.
 	rotatedPart(s *Spec, q []float32) []float32
@@ -16,7 +17,7 @@ type mixer interface {
 	attention(l *Layer, x *Attention) bool
 }
 
-// Attention is what softmax attention reads.
+// Attention is the inputs of softmax attention.
 type Attention struct {
 	Scale float64                      // of the scores
 	Sees  func(i int) int              // how many tokens, from the first on, token i sees
@@ -26,7 +27,7 @@ type Attention struct {
 	Value func(k, j int) []float64     // of key head k of token j
 }
 
-// Attention is that of the config, and causal; false where values are missing.
+// Attention returns the causal attention of the config; false if values are missing.
 func (l *Layer) Attention() (Attention, bool) {
 	x := Attention{Scale: l.Scale, Sees: func(i int) int { return i + 1 }, First: func(int) int { return 0 }}
 	ok := l.mixer.attention(l, &x)
@@ -57,7 +58,7 @@ func (l *Layer) Attend(x Attention) (out, probs []float64) {
 	return out, probs
 }
 
-// Unrotated returns what becomes q_pe or k_pe, and how many values of a head are in it.
+// Unrotated returns the values that become q_pe or k_pe, and how many values of a head are in them.
 func (l *Layer) Unrotated(op string) (x []float64, dim int) { return l.mixer.unrotated(l, op) }
 
 // RotatedPart returns the part of whole query heads that is rotated.

@@ -3,8 +3,8 @@
 // by reading. It shares nothing with the stages and kernels, which are compared with it.
 //
 // Logits and Choices run a whole model, for tests. stages/compare computes single operators from
-// what an engine computed before them; stages/compare/suspect also with mistakes. A kind of
-// attention is one type here (mixer), in a file of its own.
+// the engine's values, and stages/compare/suspect does so with deliberate mistakes. Each kind of
+// attention is one type (mixer) in one file.
 package oracle
 
 import (
@@ -13,11 +13,11 @@ import (
 	"krater/stages/model"
 )
 
-// Weight gives a tensor by name, row-major, widened to float32.
+// Weight returns a tensor by name, row-major, widened to float32.
 type Weight func(name string) ([]float32, error)
 
-// Logits [len(ids)][V] of the DeepSeek-V2 and Qwen2 families (arXiv 2405.04434, 2407.10671, and the
-// modelling code of the releases where the papers are silent).
+// Logits returns the logits [len(ids)][V] of a model of any supported family (arXiv 2405.04434,
+// 2407.10671, and the modelling code of the releases where the papers are silent).
 func Logits(cfg *model.Config, weight Weight, ids []int32) ([][]float64, error) {
 	stream, err := run(cfg, weight, ids, func(*Layer) {})
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"krater/stages/model"
 )
 
-// Spec is what the definitions need to know of a layer: sizes, and the tensors by role. Fields of
-// another kind of attention, or of another network, are zero.
+// Spec describes a layer to the definitions: sizes, and tensors by role. Fields of other kinds of
+// attention or networks are zero.
 type Spec struct {
 	Heads  int
 	QKDim  int     // of a query or key head
@@ -21,7 +21,7 @@ type Spec struct {
 	Window           int // how many tokens a token sees; 0: all
 	QNorm, KNorm     int // how many values are normed at once
 
-	QRank, KVRank, Nope, RopeDim, VDim int // of latent attention
+	QRank, KVRank, Nope, RopeDim, VDim int // latent attention
 	LatentEps                          float64
 
 	Routed        bool // a mixture of experts
@@ -74,7 +74,8 @@ func (s *Spec) Tensor(role string) string { return s.names[role] }
 // Short returns a tensor's name without its layer: "self_attn.q_proj.weight".
 func (s *Spec) Short(name string) string { return strings.TrimPrefix(name, s.prefix) }
 
-// Operators lists those of a layer in the order of their computation, -1 for those outside.
+// Operators lists the operators of a layer in the order of their computation; -1 for those outside
+// the layers.
 func Operators(cfg *model.Config, layer int) []string {
 	s := specOf(cfg, layer)
 	return s.operators()

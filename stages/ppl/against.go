@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Comparison is how far a model is from a reference on the same text.
+// Comparison says how far a model is from a reference on the same text.
 type Comparison struct {
 	Reference Result `json:"reference"`
 	Model     Result `json:"model"`
@@ -13,7 +13,7 @@ type Comparison struct {
 	// model's distribution instead of the reference's costs.
 	MeanKL float64 `json:"mean_kl"`
 	MaxKL  float64 `json:"max_kl"`
-	// Top1 is the share of predictions whose likeliest token is the reference's.
+	// Top1 is the share of predictions in which both have the same likeliest token.
 	Top1 float64 `json:"top1"`
 }
 
@@ -120,7 +120,7 @@ func logSum(logits []float32) float64 {
 	return math.Log(sum) + float64(top)
 }
 
-// likeliest returns the index of the largest logit, the lowest of equals.
+// likeliest returns the index of the largest logit, the lowest index of equal ones.
 func likeliest(logits []float32) int {
 	best := 0
 	for i, v := range logits {

@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// Scorer gives the logits of a text that starts at position 0.
+// Scorer computes the logits of a text that starts at position 0.
 type Scorer interface {
 	// Score calls see once for every position of ids, rising, with the logits [V] that predict the
 	// next token; they are valid during the call.

@@ -10,7 +10,7 @@ const maxFloat32 = math.MaxFloat32
 
 var negInf = float32(math.Inf(-1))
 
-// history is what the penalties need to know, in the order of first use.
+// history is the tokens that the penalties need, in the order of first use.
 type history struct {
 	at   map[int32]int32 // token -> place in list
 	list []used
@@ -40,10 +40,10 @@ func (h *history) entry(id int32) *used {
 	return &h.list[i]
 }
 
-// changes reports whether the next row is changed before a choice.
+// changes reports whether the next row is changed before the choice.
 func (q *Sequence) changes() bool { return q.change.Any(q.n) || q.p.Allow != nil }
 
-// changed returns a changed copy of a row. The order is that of device.Change, masks before the
+// changed returns a changed copy of a row. The order is that of device.Change: masks before
 // penalties. Every operation is rounded, as on a GPU.
 func (q *Sequence) changed(logits []float32, s *scratch) ([]float32, error) {
 	row := append(s.logits[:0], logits...)
@@ -86,8 +86,8 @@ func (q *Sequence) changed(logits []float32, s *scratch) ([]float32, error) {
 	return row, nil
 }
 
-// logprobs fills in the logarithms of probabilities under the row as it came from the model, with
-// so many alternatives; largest is its largest logit.
+// logprobs fills in log-probabilities under the row as it came from the model, with the given
+// number of alternatives. largest is its largest logit.
 func logprobs(r *Result, logits []float32, largest float32, alternatives int, s *scratch) {
 	sum := 0.0
 	for _, x := range logits {

@@ -66,7 +66,7 @@ func split(a []scored) int {
 	if second.before(*third) {
 		*second, *third = *third, *second
 	}
-	// Now the median is at the end, and one element at least comes after it.
+	// The median is at the end now, and at least one element comes after it.
 	pivot, m := *third, 0
 	for i := range a[:n-1] {
 		if c := a[i]; c.before(pivot) {
@@ -87,8 +87,7 @@ func insertionSort(a []scored) {
 }
 
 // topP keeps the fewest most preferred tokens of pool whose weights reach the share p of their sum,
-// in place and without changing their order. The token that crosses p is kept, so at least one is
-// left.
+// in place and in order. The token that reaches p is kept, so at least one is left.
 func (s *scratch) topP(pool []scored, p, total float64) []scored {
 	// Tokens below this bar have less than 1-p together, so none of them is needed: on a peaked
 	// distribution a few are left of a whole vocabulary.

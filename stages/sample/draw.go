@@ -15,9 +15,9 @@ type scored struct {
 // equal in it.
 func (a scored) before(b scored) bool { return a.w > b.w || a.w == b.w && a.id < b.id }
 
-// draw picks a token at random: u in [0, 1) is the point of the cumulative distribution over the
-// tokens left by top_k, top_p and min_p, taken by rising id. This order makes the choice
-// reproducible anywhere, whatever way the filters work. largest is the largest logit of the row.
+// draw picks a token at random. u in [0, 1) is the point of the cumulative distribution over the
+// tokens that top_k, top_p and min_p leave, by rising id. This order makes the choice reproducible,
+// however the filters work. largest is the largest logit of the row.
 //
 // Each filter keeps the first tokens in the order of preference, so each is a selection, never a
 // sort of the vocabulary.

@@ -43,11 +43,11 @@ type Params struct {
 	StopIDs   []int32 // end the answer
 	EOS       []int32 // end the answer too, unless IgnoreEOS
 	IgnoreEOS bool
-	MinTokens int // no token that ends the answer before so many
+	MinTokens int // tokens before which no end token may come
 
-	// Allow, where it is set, gives the tokens that may come after n tokens of the answer: bit i%32
-	// of word i/32 is 1 for token i. It gives nil while the text that decides about them is not
-	// known: then the choice waits. It is called by several goroutines.
+	// Allow, if set, returns the tokens that may follow n tokens of the answer: bit i%32 of word
+	// i/32 is 1 for token i. It returns nil while the text that decides is not known; the choice
+	// then waits. It must be safe for concurrent use.
 	Allow func(n int) []uint32
 }
 

@@ -3,8 +3,8 @@ package sample
 import "math/bits"
 
 // philox is Philox4x32-10 (Salmon and others, "Parallel random numbers: as easy as 1, 2, 3", 2011):
-// ten rounds of multiply and exchange turn a counter and a key into random bits. It has no state,
-// so that any token of any sequence can be drawn anywhere, in any order, with the same result.
+// ten rounds of multiplication and exchange turn a counter and a key into random bits. It has no
+// state, so any token of any sequence can be drawn anywhere and in any order, with the same result.
 func philox(counter [4]uint32, key [2]uint32) [4]uint32 {
 	const (
 		mul0, mul1 = 0xd2511f53, 0xcd9e8d57

@@ -14,8 +14,9 @@ type Sequence struct {
 	p     Params
 	vocab int
 	n     int // tokens chosen so far
-	// change is what is done to logits before a choice: Ends are all tokens that end the answer,
-	// Bias is LogitBias by rising id. encoded is the same for a device; nil if it has no room.
+	// change describes how logits change before a choice. Ends are all tokens that end the answer;
+	// Bias is LogitBias by rising id. encoded is the form for a device; nil if the device has no
+	// room for it.
 	change  device.Change
 	encoded device.Encoded
 	seen    history
@@ -75,20 +76,20 @@ func New(p Params, prompt []int32, vocab int) (*Sequence, error) {
 	return q, nil
 }
 
-// scratch is the memory of one choice. It is pooled: as many exist as choices are made at once, not
-// one a request.
+// scratch is the memory of one choice. It is pooled: there is one per concurrent choice, not one
+// per request.
 type scratch struct {
 	logits []float32 // the row after bias, mask and penalties
 	best   []scored
 	pool   []scored  // every token that may be drawn, by rising id
-	sums   []float64 // of the weights in pool, a block each
-	part   []scored  // those of them that top_p may keep, in the course of selection
+	sums   []float64 // sums of the weights in pool, one per block
+	part   []scored  // candidates of top_p during selection
 }
 
 var scratches = sync.Pool{New: func() any { return new(scratch) }}
 
-// Next chooses a token from a row of logits [vocab], which it does not change. It fails with
-// ErrLogits, without a choice made.
+// Next chooses a token from a row of logits [vocab], which it does not change. If it returns
+// ErrLogits, no choice was made.
 func (q *Sequence) Next(logits []float32) (Result, error) {
 	if len(logits) != q.vocab {
 		return Result{}, fmt.Errorf("%w: %d of them for a vocabulary of %d", ErrLogits, len(logits), q.vocab)
@@ -123,8 +124,8 @@ func (q *Sequence) Next(logits []float32) (Result, error) {
 	return r, nil
 }
 
-// Score tells how likely a token that is given was in a row of logits [vocab], with so many
-// alternatives. It fails with ErrLogits.
+// Score reports how likely a given token was in a row of logits [vocab], with the given number of
+// alternatives. It can return ErrLogits.
 func Score(logits []float32, id int32, alternatives int) (Result, error) {
 	if id < 0 || int(id) >= len(logits) {
 		return Result{}, fmt.Errorf("%w: %d of them, none of token %d", ErrLogits, len(logits), id)
@@ -145,11 +146,11 @@ func Score(logits []float32, id int32, alternatives int) (Result, error) {
 	return r, nil
 }
 
-// DrawAt returns how a device may make the choice after n tokens in Next's place; ok is false where
-// only the host can: log-probabilities, and more tokens with a bias than a device has room for; and
-// where Allow does not know yet. Where logits are changed the caller has to say where the device
-// keeps the sequence's history. It reads nothing that a choice changes: another goroutine may be
-// about to take an earlier one.
+// DrawAt returns how a device makes the choice after n tokens instead of Next. ok is false if only
+// the host can make it: with log-probabilities, with more biased tokens than a device has room for,
+// or while Allow does not know yet. If logits are changed, the caller has to say where the device
+// keeps the sequence's history. DrawAt reads nothing that a choice changes, since another goroutine
+// may be making an earlier choice.
 func (q *Sequence) DrawAt(n int) (d device.Draw, ok bool) {
 	p := &q.p
 	if p.Logprobs >= 0 {
@@ -202,8 +203,8 @@ func (q *Sequence) note(r *Result) {
 func argmax(x []float32) (int32, error) {
 	at, best := -1, float32(negInf)
 	i := 0
-	// The comparison is also true for NaN, and rarely true: the running maximum changes about
-	// log(n) times. Four to a round saves loop overhead.
+	// The comparison is also true for NaN, and is rarely true: the running maximum changes about
+	// log(n) times. Four elements per round save loop overhead.
 	for ; i+4 <= len(x); i += 4 {
 		b := x[i : i+4 : i+4]
 		if b[0] <= best && b[1] <= best && b[2] <= best && b[3] <= best {

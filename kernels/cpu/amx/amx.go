@@ -19,13 +19,13 @@ const (
 	Tiles = 8
 )
 
-// Config is what LDTILECFG reads.
+// Config is the operand of LDTILECFG.
 type Config [64]byte
 
 // NewConfig returns the only palette there is, with all tiles unused.
 func NewConfig() Config { return Config{0: 1} }
 
-// Set gives tile t so many rows of so many bytes.
+// Set sets the rows and the bytes per row of tile t.
 func (c *Config) Set(t, rows, bytes int) {
 	c[16+2*t], c[48+t] = byte(bytes), byte(rows)
 }

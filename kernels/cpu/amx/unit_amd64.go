@@ -23,7 +23,7 @@ var enable = sync.OnceValue(func() error {
 	}
 	const reqXCompPerm, tileData = 0x1023, 18 // arch_prctl(2), the state component
 	if _, _, e := unix.RawSyscall(unix.SYS_ARCH_PRCTL, reqXCompPerm, tileData, 0); e != 0 {
-		return fmt.Errorf("the kernel gives no tile registers: %w", e)
+		return fmt.Errorf("the kernel does not permit tile registers: %w", e)
 	}
 	return nil
 })

@@ -1,11 +1,11 @@
-// Package btile multiplies rows of float32 activations with BF16 weights, as they lie in a matrix,
-// on the tile unit (package amx).
+// Package btile multiplies rows of float32 activations by a matrix of BF16 weights on the tile unit
+// (package amx).
 //
 // The unit multiplies BF16 only, so an activation is the sum of two such numbers, its upper and its
-// lower bits, each multiplied: 16 bits of 24 count. The unit adds in an order of its own, and takes
-// denormal numbers for zero. Results therefore differ from those of package dot by roundings, but a
-// result has the same bits for every number of tokens in a call. A row of activations that is not
-// finite (or within half a BF16 step of it) gives NaN.
+// lower bits, each of which is multiplied: 16 of its 24 bits count. The unit adds in its own order,
+// and treats denormal numbers as zero. Results therefore differ from those of package dot by
+// roundings, but a result has the same bits for every number of tokens in a call. A row of
+// activations that is not finite (or within half a BF16 step of it) gives NaN.
 package btile
 
 import (
@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// Columns is what a step of the unit takes; K is a multiple of it.
+	// Columns is the number of columns of one step of the unit; K is a multiple of it.
 	Columns = 32
 	// MostTokens is the most tokens of a call.
 	MostTokens = 2 * amx.Rows
-	// WeightRows is what a block has of weight rows.
+	// WeightRows is the number of weight rows of a block.
 	WeightRows = 2 * amx.Rows
 
 	tile = amx.Rows * amx.RowBytes
@@ -42,7 +42,7 @@ type Tile struct {
 	tokens    int      // 1..32
 }
 
-// Block is what packs the 16 tokens of a tile; known by offsets as well.
+// Block packs the 16 tokens of a tile. The kernels also know its offsets.
 type Block struct {
 	rows  [amx.Rows]*float32
 	out   unsafe.Pointer

@@ -34,11 +34,11 @@ type Funcs struct {
 	Narrow func(dst *uint16, src *float32, n int)
 
 	// WidenF8 turns rows of n float8 values (e4m3), stride bytes apart, into BF16, which is exact.
-	// Rows of dst lie Padded(n) apart; what is behind their n values is undefined. There must be no
-	// NaN among the values: NarrowF8 makes none.
+	// Rows of dst are Padded(n) apart; the padding is undefined. The values must not be NaN;
+	// NarrowF8 writes none.
 	WidenF8 func(dst *uint16, src *uint8, n, rows, stride int)
-	// NarrowF8 rounds n values to float8, to nearest, ties to even. What is beyond 448, infinity
-	// too, becomes 448; NaN becomes zero.
+	// NarrowF8 rounds n values to float8, to nearest, ties to even. Values beyond 448, also
+	// infinities, become 448; NaN becomes zero.
 	NarrowF8 func(dst *uint8, src *float32, n int)
 	// WidenI8 turns rows of n = groups * group integers, stride bytes apart, into F32: integer *
 	// scale. The scales of a row lie scaleStride bytes after those of the row before, rows of dst

@@ -10,7 +10,7 @@ var pure = Funcs{Pack: purePack, Unpack: pureUnpack, Widen: pureWiden, WidenPack
 	WidenF8: pureWidenF8, NarrowF8: pureNarrowF8, WidenI8: pureWidenI8, QuantI8: pureQuantI8,
 	Columns: map[*tensor.Encoding]Columns{tensor.INT4: Any(tensor.INT4), tensor.INT8: Any(tensor.INT8)}}
 
-// place is where value i lies in packed order.
+// place returns the index of value i in packed order.
 func place(i int) int { return i&^(Block-1) + (i&1)*(Block/2) + i%Block/2 }
 
 func purePack(dst, src *float32, n int) {

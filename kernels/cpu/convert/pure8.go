@@ -27,13 +27,13 @@ func pureNarrowF8(dst *uint8, src *float32, n int) {
 const (
 	f8Top    = 0x43e00000             // 448
 	f8Normal = 0x3c800000             // 2^-6, the smallest normal float8
-	f8Half   = 1<<19 - 1              // half of what is cut, less its lowest bit
+	f8Half   = 1<<19 - 1              // half of the part cut off, minus its lowest bit
 	f8Rebias = (127 - 7) << 3         // exponents have biases of 127 and 7
 	f8Magic  = float32(1 << (23 - 9)) // its last bit is 2^-9, the smallest float8
 )
 
-// narrowF8 rounds a normal number by adding half of what is cut and its lowest bit, a subnormal one
-// by adding 2^14.
+// narrowF8 rounds a normal number by adding half of the part that is cut off and its lowest bit,
+// and a subnormal one by adding 2^14.
 func narrowF8(x float32) uint8 {
 	bits := math.Float32bits(x)
 	if x != x {

@@ -1,10 +1,10 @@
 // Package dot has the inner tiles of every matrix product: up to four rows of activations against
 // consecutive rows of weights as they lie in the file.
 //
-// Batch invariance is made here: whatever the shape of a tile, the product of one row and one
-// weight row is a single vector accumulator that walks K in one fixed order, one fixed sum of its
-// lanes, one fixed tail. So a result has the same bits in every tile shape; nobody may split K
-// above this package.
+// This package makes results independent of the batch: whatever the shape of a tile, the product of
+// one row and one weight row is a single vector accumulator that walks K in one fixed order, with
+// one fixed sum of its lanes and one fixed tail. So a result has the same bits in every tile shape;
+// callers must not split K.
 package dot
 
 import (

@@ -36,7 +36,7 @@ func at(p *float32, i int) *float32 {
 	return (*float32)(unsafe.Add(unsafe.Pointer(p), 4*i))
 }
 
-// rowF32 keeps four partial sums, which is what a scalar core can overlap.
+// rowF32 keeps four partial sums, which a scalar core can overlap.
 func rowF32(x, w []float32) float32 {
 	var s0, s1, s2, s3 float32
 	for len(x) >= 4 && len(w) >= 4 {

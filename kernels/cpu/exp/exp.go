@@ -8,7 +8,7 @@ import "krater/kernels/cpu/level"
 type Funcs struct {
 	// Max is the largest of n >= 1 values.
 	Max func(x *float32, n int) float32
-	// ExpSum is dst = exp(src * scale - shift) and gives the sum; dst may be src.
+	// ExpSum computes dst = exp(src * scale - shift) and returns the sum; dst may be src.
 	ExpSum func(dst, src *float32, n int, scale, shift float32) float32
 	// Sigmoid is dst = 1 / (1 + exp(-src)); dst may be src.
 	Sigmoid func(dst, src *float32, n int)

@@ -128,8 +128,8 @@ func VNNI() bool { return !withoutVNNI.Load() && vnni() }
 
 var withoutVNNI atomic.Bool
 
-// WithoutVNNI makes the machine one without VNNI for devices made from now on and returns a
-// function that restores what was before. Meant for tests.
+// WithoutVNNI hides VNNI from devices made afterwards, and returns a function that restores it. It
+// is for tests.
 func WithoutVNNI() (restore func()) {
 	before := withoutVNNI.Swap(true)
 	return func() { withoutVNNI.Store(before) }

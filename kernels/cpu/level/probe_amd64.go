@@ -7,7 +7,7 @@ import "github.com/klauspost/cpuid/v2"
 // probe asks the processor (and, through XGETBV, the operating system).
 func probe() Level { return choose(cpuid.CPU.Supports) }
 
-// choose returns the level of a machine that has what has says.
+// choose returns the level of a machine; has reports its features.
 func choose(has func(...cpuid.FeatureID) bool) Level {
 	l := AVX512
 	for l > Pure && !has(l.Features()...) {

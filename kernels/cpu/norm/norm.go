@@ -1,5 +1,6 @@
 // Package norm has the two passes of RMSNorm (arXiv 1910.07467): the sum of squares of a row, and
-// the scaled product with the weights. The lanes of a sum depend on the row's length only.
+// the scaled product with the weights. How a sum is split into lanes depends only on the row's
+// length.
 package norm
 
 import "krater/kernels/cpu/level"

@@ -2,9 +2,9 @@
 // eight rows of INT8 activations against consecutive tiles of INT4 or INT8 weights in
 // the CPU's layout (package tensor), read in place.
 //
-// What a result is, is laid down to the bit in kernels/device (MatMulQ): exact integer sums within
-// a group, groups added in rising order by one fused multiply-add each. So every level and every
-// number of rows gives the same bits, and nobody above may divide K.
+// kernels/device (MatMulQ) defines the result to the bit: exact integer sums within a group, and
+// groups added in rising order by one fused multiply-add each. So every level and every number of
+// rows gives the same bits, and callers must not split K.
 package qdot
 
 import (
@@ -29,8 +29,8 @@ type Tile struct {
 	// K is the padded number of columns; Steps are the blocks of 32 in a group, and divide K/32.
 	// Tiles >= 1.
 	K, Steps, Tiles int
-	// Ahead is how many bytes before their use weights are asked for, 0 for not at all. Tiles of
-	// more than six rows have a distance of their own.
+	// Ahead is the prefetch distance of weights in bytes, 0 for no prefetch. Tiles of more than six
+	// rows have a separate distance.
 	Ahead int
 }
 

@@ -5,7 +5,7 @@ package qrows
 
 import "krater/kernels/cpu/level"
 
-// Block is what rows and groups are multiples of.
+// Block is the unit of rows and groups: both are multiples of it.
 const Block = 32
 
 // Funcs are the kernels of one level. A row has groups >= 1 groups of 32*steps values, steps >= 1.

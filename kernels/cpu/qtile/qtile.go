@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// Columns is what a step of the unit takes; groups are multiples of it.
+	// Columns is the number of columns of one step of the unit; groups are multiples of it.
 	Columns = 64
 	// MostGroup bounds the scratch. Unpacked weights of a group up to sliceColumns stay in the
 	// first-level cache, of larger ones in the second-level cache.
@@ -24,7 +24,7 @@ const (
 	BlockTokens = 32
 	// MostBlocks bounds the tokens of a call, so that their sums stay near.
 	MostBlocks = 4
-	// MostTokens is what a Work takes at a time.
+	// MostTokens is the largest number of tokens of a Work.
 	MostTokens = MostBlocks * BlockTokens
 	// WeightRows is what a call multiplies with: two bands of packed weights.
 	WeightRows = 2 * tensor.TileRows
@@ -119,7 +119,7 @@ func (t *Tokens) place(i int) (block, tile, row int) {
 func (t *Tokens) Pack(i int, q *int8, scale *float32) {
 	block, tile, row := t.place(i)
 	to := unsafe.Add(unsafe.Pointer(t.a), block*BlockTokens*t.k+(tile*tileRows+row)*Columns)
-	for i := range t.k / Columns { // no pointer may stand behind what it points into
+	for i := range t.k / Columns { // the pointer must not point past the end of its array
 		*(*[Columns]int8)(unsafe.Add(to, 2*tileRows*Columns*i)) = *(*[Columns]int8)(unsafe.Add(unsafe.Pointer(q), Columns*i))
 	}
 	scales := unsafe.Slice(t.scale, t.blocks*BlockTokens*t.groups)
@@ -128,12 +128,12 @@ func (t *Tokens) Pack(i int, q *int8, scale *float32) {
 	}
 }
 
-// Scratch returns the float32 values a Work needs for groups of so many columns.
+// Scratch returns the float32 values that a Work needs for groups of the given number of columns.
 func Scratch(group int) int {
 	return WeightRows*max(sliceColumns, group)/4 + 4*tileRows*tileRows*(1+MostBlocks) + 3*pad
 }
 
-// Work multiplies packed tokens. It lives in the caller's scratch.
+// Work multiplies packed tokens. It is stored in the caller's scratch.
 type Work struct {
 	tile   Tile
 	call   Tile // the one at hand: the routine changes it
