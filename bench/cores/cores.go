@@ -17,7 +17,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Look is what one probe saw.
+// Look is the result of one probe.
 type Look struct {
 	Threads int
 	One     float64 // operations a second of one thread
@@ -98,7 +98,7 @@ func (p *Probe) Take() Look {
 	return look
 }
 
-// burst lets lanes work at the same time and gives their operations a second.
+// burst lets lanes work at the same time and returns their operations per second.
 func burst(lanes []*lane) float64 {
 	var ready atomic.Int32
 	var group sync.WaitGroup

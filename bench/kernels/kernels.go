@@ -22,7 +22,7 @@ type Options struct {
 	Bytes     int64 // working set
 	Available int64 // memory that may be used, 0: unknown
 	Rows      []int // rows of activations of the GEMM kernels
-	// Progress, if set, is told what is measured, and how many seconds of all are over.
+	// Progress, if set, receives what is measured, and how many seconds of all have passed.
 	Progress func(what string, done, all float64)
 }
 
@@ -35,7 +35,7 @@ type kernel struct {
 	speeds stat.Series // operations a second
 }
 
-// work is what a window read.
+// work is the bytes that a window read.
 type work struct{ bytes int }
 
 // turn measures a window.
@@ -49,7 +49,7 @@ func (k *kernel) turn() {
 	}
 }
 
-// changing is the regime of windows during which the number of cores changed.
+// changing is the regime of windows in which the number of cores changed.
 const changing = "changing"
 
 // Run measures. It takes Options.Seconds for each number of threads, and before that the time to

@@ -11,9 +11,9 @@ import (
 	"krater/bench/stat"
 )
 
-// Report is what was measured. Rates are in GB/s (10^9 bytes) of weights and scales; a ratio is to
-// the median of plain reads with as many threads in the same seconds and, where there are several
-// threads, with as many cores really there.
+// Report is the result of a run. Rates are in GB/s (10^9 bytes) of weights and scales. A ratio is
+// to the median of plain reads with the same number of threads, in the same seconds and, with
+// several threads, with the same number of available cores.
 type Report struct {
 	ReadGBps float64  `json:"read_gbps"` // with the most threads
 	Level    string   `json:"level"`
@@ -33,7 +33,7 @@ type Read struct {
 	Regimes []RegimeShare `json:"regimes,omitempty"`
 }
 
-// RegimeShare tells in which part of the windows the machine was in a state.
+// RegimeShare is the share of windows in which the machine was in a state.
 type RegimeShare struct {
 	Regime string  `json:"regime"`
 	Share  float64 `json:"share"`
@@ -68,7 +68,7 @@ type KernelRegime struct {
 	GOPS    float64 `json:"gops,omitempty"`
 }
 
-// minorShare: a regime of fewer windows is left out of what is listed.
+// minorShare is the share of windows below which a regime is not listed.
 const minorShare = 0.1
 
 func gb(v float64) float64 { return v / 1e9 }
@@ -101,7 +101,7 @@ func (r *Report) add(threads int, reader *read.Reader, kernels []*kernel) {
 	}
 }
 
-// sum fills in what is told of the whole.
+// sum fills in the summary.
 func (r *Report) sum() {
 	top := slices.MaxFunc(r.Read, func(a, b Read) int { return a.Threads - b.Threads })
 	r.ReadGBps = top.GBps

@@ -1,4 +1,5 @@
-// Package meter measures the rates of a machine that forecasts are made of, by short runs of the kernel benches.
+// Package meter measures the rates of a machine that forecasts are made of, by short runs of the
+// kernel benches.
 package meter
 
 import (
@@ -16,11 +17,12 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// telling is told what is being measured and how much of it is done.
+// telling receives what is being measured and the share that is done.
 type telling = func(what string, done, all float64)
 
-// ErrUnmeasured reports that no GPU here can be measured: there is none, or it is emulated, or its memory is in use.
-var ErrUnmeasured = errors.New("no card was measured")
+// ErrUnmeasured reports that no GPU here can be measured: there is none, or it is emulated, or its
+// memory is in use.
+var ErrUnmeasured = errors.New("no GPU was measured")
 
 // KernelMeter measures by the benches of single kernels.
 type KernelMeter struct {
@@ -91,7 +93,7 @@ func curveThrough(fewRows, few, manyRows, many float64) rates.Curve {
 // StartMeter is quicker: a start waits for it.
 var StartMeter = KernelMeter{4, 800e6}
 
-// Card implements meter by kernels and copies of a few seconds. A card whose memory others have is
+// Card implements meter by kernels and copies of a few seconds. A GPU whose memory others have is
 // not measured.
 func (KernelMeter) Card(index int, tell telling) (rates.Card, error) {
 	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Step: func(done, all int) { tell("the GPU", float64(done), float64(all)) }})
@@ -104,8 +106,8 @@ func (KernelMeter) Card(index int, tell telling) (rates.Card, error) {
 	return cardOf(p)
 }
 
-// cardOf turns what a card did into rates. What is not measured (how many launches a layer has, the
-// maker's rates of memory and link, rows by flags in mapped memory) is assumed by Complete.
+// cardOf turns measurements of a GPU into rates. Complete assumes what is not measured: launches
+// per layer, the maker's rates of memory and link, and rates by number of rows in mapped memory.
 func cardOf(p *cards.Points) (rates.Card, error) {
 	if p.Emulated {
 		return rates.Card{}, fmt.Errorf("%w: %w", ErrUnmeasured, cards.ErrEmulated)
@@ -121,7 +123,7 @@ func cardOf(p *cards.Points) (rates.Card, error) {
 	}
 	small, large := p.Copies[0], p.Copies[1]
 	c.CopyGBps, c.CopyUS = lineThrough(small, large)
-	// Beside computing a copy takes as long besides as alone, and is no faster.
+	// A copy that takes as long during computation as alone is not faster.
 	c.BusyGBps = c.CopyGBps
 	if us := p.Busy.US - c.CopyUS; us > 0 {
 		c.BusyGBps = min(c.CopyGBps, p.Busy.Bytes/us/1e3)
@@ -136,18 +138,18 @@ func cardOf(p *cards.Points) (rates.Card, error) {
 		err = (&rates.Rates{Card: whole}).Check()
 	}
 	if err != nil {
-		return rates.Card{}, fmt.Errorf("what was measured is no card: %w", err)
+		return rates.Card{}, fmt.Errorf("the measured rates do not describe a GPU: %w", err)
 	}
 	return whole, nil
 }
 
-// workUS returns the time of the work itself: forecasts count launches by themselves. Launches that
-// take most of it hide behind each other, so a part is always left.
+// workUS returns the time of the work without its launches, which forecasts count separately.
+// Launches that take most of the time overlap, so a part of it always remains.
 func workUS(p *cards.Points, s cards.Speed) float64 {
 	return max(s.US-float64(s.Launches)*p.NodeUS, s.US/4)
 }
 
-// shareOf returns the part of what is read that work bound by memory reaches.
+// shareOf returns the share of the read bandwidth that memory-bound work reaches.
 func shareOf(p *cards.Points, s cards.Speed) float64 {
 	return min(1, s.Bytes/workUS(p, s)/1e3/p.ReadGBps)
 }

@@ -72,7 +72,7 @@ func pointsOf(c rates.Card) *cards.Points {
 	return p
 }
 
-// TestCardOf: what a card was measured to do gives the rates it has, marked as measured, and what
+// TestCardOf: what a GPU was measured to do gives the rates it has, marked as measured, and what
 // was not is assumed.
 func TestCardOf(t *testing.T) {
 	for _, name := range []string{"h100", "rtx-4090", "l4"} {

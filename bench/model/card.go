@@ -15,8 +15,8 @@ import (
 	"krater/stages/drive"
 )
 
-// CardReport is what was measured of a model on a card. Times are in milliseconds, of whole steps
-// as their caller sees them; speeds are of medians.
+// CardReport is the measurement of a model on a GPU. Times are in milliseconds, of whole steps as
+// their caller sees them; speeds are medians.
 type CardReport struct {
 	Prefill   []CardPrefill `json:"prefill"`
 	Decode    []CardDecode  `json:"decode"`
@@ -41,7 +41,7 @@ type CardDecode struct {
 	Steps   Steps   `json:"steps"`
 }
 
-// CardPart is the card's time in an operator, in a step of Of.
+// CardPart is the GPU's time in an operator, in a step of kind Of.
 type CardPart struct {
 	Of    string  `json:"of"` // "prefill 2048", "decode 1 at 2048"
 	Op    string  `json:"op"`
@@ -54,7 +54,7 @@ type CardOptions struct {
 	Prefill []int // prompt lengths
 	Decode  int   // steps of a decode measurement
 	Batch   []int // numbers of streams
-	Context []int // depths; several streams are measured at those of at most Together
+	Context []int // context lengths; several streams are measured at those up to Together
 	Chunk   int
 	Vocab   int
 	// Profile, if set, has the device tell the time of every operator to tell while f runs.
@@ -65,8 +65,8 @@ type CardOptions struct {
 // Together is the largest depth at which several streams are measured.
 const Together = 2048
 
-// warmup is steps before those that count: the second of a kind makes a graph, for either of two
-// states.
+// warmup is the number of steps before the measured ones: the second step of a kind is captured as
+// a graph, for each of two states.
 const warmup = 6
 
 // pairs are streams and depths to be measured.
@@ -81,7 +81,7 @@ func (o *CardOptions) pairs() (list [][2]int) {
 	return list
 }
 
-// Blocks returns the number of KV blocks of so many tokens that the measurement takes.
+// Blocks returns the number of KV blocks, of the given tokens, that the measurement takes.
 func (o *CardOptions) Blocks(blockTokens int) int {
 	most := 0
 	each := func(streams, tokens int) {
@@ -99,7 +99,7 @@ func (o *CardOptions) Blocks(blockTokens int) int {
 // room returns the tokens that a decode measurement adds.
 func (o *CardOptions) room() int { return o.Decode + warmup + 2 }
 
-// RunCard measures a model on a card.
+// RunCard measures a model on a GPU.
 func RunCard(r drive.Runner, o CardOptions) (*CardReport, error) {
 	b := &bench{o: Options{Chunk: o.Chunk, Vocab: o.Vocab, Progress: o.Progress}, run: r, draws: true}
 	report := &CardReport{}
@@ -125,7 +125,7 @@ func RunCard(r drive.Runner, o CardOptions) (*CardReport, error) {
 	return report, nil
 }
 
-// cardPrefill measures one length.
+// cardPrefill measures one prompt length.
 func (b *bench) cardPrefill(n int) (*CardPrefill, error) {
 	b.tell("prefill, %d tokens", n)
 	p := &CardPrefill{Tokens: n}
@@ -156,8 +156,8 @@ type chainer interface {
 	Chain(b *stages.Step, n int, read func(step int, st *stages.State) error) error
 }
 
-// cardDecode measures streams at a depth: the time from one step's tokens to the next's, with the
-// next step always enqueued already.
+// cardDecode measures streams at a context length: the time from one step's tokens to the next's,
+// while the next step is always enqueued already.
 func (b *bench) cardDecode(r *CardReport, o *CardOptions, streams, context int) error {
 	b.tell("decode, %d streams at %d tokens", streams, context)
 	q, _, err := b.start(streams, context, o.room())
@@ -245,7 +245,7 @@ func (r *CardReport) Text(w io.Writer) error {
 	return r.parts(w)
 }
 
-// parts writes the operators, those that take longest first.
+// parts prints the operators, the slowest first.
 func (r *CardReport) parts(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	of := ""

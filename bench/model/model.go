@@ -28,7 +28,7 @@ type Options struct {
 	Vocab   int
 	// ReadBytes is the memory that plain reads go over.
 	ReadBytes int
-	Progress  func(string) // told what is measured next; may be nil
+	Progress  func(string) // receives what is measured next; may be nil
 }
 
 const (
@@ -48,7 +48,7 @@ func (o *Options) Positions() int {
 	return n + 2*o.Decode + 1
 }
 
-// Blocks returns the number of KV blocks of so many tokens that the measurement takes.
+// Blocks returns the number of KV blocks, of the given tokens, that the measurement takes.
 func (o *Options) Blocks(blockTokens int) int {
 	each := func(tokens int) int { return (tokens + blockTokens - 1) / blockTokens }
 	streams := 1
@@ -106,7 +106,7 @@ func (b *bench) tell(format string, args ...any) {
 	}
 }
 
-// look reads memory once by every loop, looks at the cores and gives the regime since the last
+// look reads memory once with every loop, probes the cores and returns the regime since the last
 // look.
 func (b *bench) look() string {
 	for range cpu.ReadLoops {
@@ -129,7 +129,7 @@ type sequences struct {
 	pos   int
 }
 
-// start puts n prompts of length tokens into the cache and gives the time of their steps.
+// start puts n prompts of length tokens into the cache and returns the time of their steps.
 func (b *bench) start(n, length, room int) (*sequences, time.Duration, error) {
 	lim := b.run.Limits()
 	each := (length + room + lim.BlockTokens - 1) / lim.BlockTokens
@@ -224,7 +224,7 @@ func (b *bench) forward(q *sequences) (time.Duration, error) {
 	})
 }
 
-// steps decodes n tokens of every sequence and gives the times in ms, with looks in between.
+// steps decodes n tokens of every sequence and returns the times in ms, with looks in between.
 func (b *bench) steps(q *sequences, n int) (*stat.Series, error) {
 	s := &stat.Series{}
 	if _, err := b.forward(q); err != nil { // scratch memory, first use of code
@@ -247,7 +247,7 @@ func (b *bench) steps(q *sequences, n int) (*stat.Series, error) {
 
 func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }
 
-// counted decodes n tokens with the clock on and gives what it counted.
+// counted decodes n tokens with the clock on and returns its counts.
 func (b *bench) counted(q *sequences, n int) ([]clock.Spent, time.Duration, error) {
 	b.clock.Reset()
 	b.clock.On = true
@@ -308,7 +308,7 @@ func (b *bench) batches() error {
 	return nil
 }
 
-// lengths measures prefill and, at the depths asked for, decode behind it.
+// lengths measures prefill and, at the given context lengths, the decode that follows.
 func (b *bench) lengths() error {
 	all := slices.Concat(b.o.Prefill, b.o.Context)
 	slices.SortFunc(all, cmp.Compare[int])

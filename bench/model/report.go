@@ -13,9 +13,9 @@ import (
 	"krater/bench/stat"
 )
 
-// Report is what was measured. Times are in milliseconds, rates in GB/s (10^9 bytes) of weights and
-// KV cache, ratios to the median of plain reads in the same seconds and regime. Speeds are of
-// medians.
+// Report is the result of a run. Times are in milliseconds, and rates in GB/s (10^9 bytes) of
+// weights and KV cache. Ratios are to the median of plain reads in the same seconds and regime.
+// Speeds are medians.
 type Report struct {
 	Threads int    `json:"threads"`
 	Level   string `json:"level"`
@@ -42,7 +42,7 @@ type Report struct {
 	Scaling   []Scaling  `json:"scaling,omitempty"`
 }
 
-// Changing is the regime of steps during which the number of cores changed.
+// Changing is the regime of steps in which the number of cores changed.
 const Changing = "changing"
 
 // Steps are percentiles of step times.
@@ -138,7 +138,8 @@ func sum(spent []clock.Spent) (bytes int64) {
 	return bytes
 }
 
-// speed gives tokens a second of so many tokens a step, GB/s and the ratio to reads.
+// speed returns tokens per second for the given tokens per step, GB/s, and the ratio to plain
+// reads.
 func speed(s *stat.Series, reader *read.Reader, tokens int, bytes int64) (in stat.Sample, tokS, gbps, ratio float64) {
 	main := s.States()[0]
 	in = s.In(main)
@@ -185,10 +186,10 @@ func stage(name string, d time.Duration, bytes int64, all float64, n int) Stage 
 	return Stage{name, ms(d) / float64(n), stat.Ratio(ms(d), all), float64(bytes) / 1e6 / float64(n), stat.Ratio(float64(bytes)/1e6, ms(d))}
 }
 
-// Other is what no operator took: the host's own work.
+// Other is the time outside operators: the host's own work.
 const Other = "other"
 
-// breakdown adds spent up by stage, the longest first, and what is left as other.
+// breakdown adds spent by stage, the longest first, and the rest as Other.
 func breakdown(spent []clock.Spent, all float64, n int) []Stage {
 	times, bytes := map[string]time.Duration{}, map[string]int64{}
 	left := all

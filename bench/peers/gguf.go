@@ -90,8 +90,8 @@ func (f *file) bytes() (n uint64) {
 	return n
 }
 
-// tokenBytes returns what a decoded token reads of them: everything but the embedding, and of the
-// experts those of one token.
+// tokenBytes returns how many bytes of weights a decoded token reads: everything but the embedding,
+// and of the experts those of one token.
 func (f *file) tokenBytes() (n uint64) {
 	for _, t := range f.tensors {
 		switch {

@@ -12,7 +12,7 @@ import (
 	"krater/bench/stat"
 )
 
-// theirReport is what llama-bench -o json tells of a test.
+// theirReport is a test of llama-bench -o json.
 type theirReport struct {
 	Prompt  int       `json:"n_prompt"`
 	Gen     int       `json:"n_gen"`
@@ -22,7 +22,7 @@ type theirReport struct {
 	Samples []float64 `json:"samples_ts"` // tokens a second
 }
 
-// ourReport is what krater bench model --json tells.
+// ourReport is the output of krater bench model --json.
 type ourReport struct {
 	Model     string    `json:"model"`
 	Precision string    `json:"precision"`
@@ -37,8 +37,8 @@ type ourReport struct {
 	} `json:"prefill"`
 }
 
-// speed is a sample of tokens a second. The plateau is the median of the faster half: what a shared
-// machine gives when it gives anything.
+// speed is a sample of tokens per second. The plateau is the median of the faster half: the speed
+// of a shared machine in its quiet moments.
 type speed struct {
 	N       int     `json:"n"`
 	P50     float64 `json:"p50"`
@@ -70,7 +70,7 @@ type joined struct {
 	Tests     []comparison `json:"tests"`
 }
 
-// test is what is compared: prompt or decoded tokens with a number of threads.
+// test is one comparison: prompt or decoded tokens with a number of threads.
 type test struct {
 	prompt  int // 0: decode
 	threads int
@@ -83,7 +83,8 @@ func (t test) name() string {
 	return fmt.Sprintf("prefill %d", t.prompt)
 }
 
-// warmUp samples at the start of a run are left out: the peer repacks weights then.
+// warmUp is the number of samples left out at the start of a run, in which the peer repacks
+// weights.
 const warmUp = 15
 
 // join compares reports and writes a table or JSON.

@@ -67,7 +67,7 @@ func run(args []string, out io.Writer) error {
 	return errors.New(usage)
 }
 
-// gguf writes a model and tells its sizes.
+// gguf writes a model and prints its sizes.
 func gguf(path, kind string, experts int, out io.Writer) error {
 	if path == "" {
 		return errors.New("gguf: --out names the file")

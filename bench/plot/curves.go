@@ -25,7 +25,7 @@ type Curve struct {
 	Y    []float64 // percent, at equal distances from 0 to 100 of X
 }
 
-// namesMost is how many lines the legend names; of more it names as many, evenly spread.
+// namesMost is how many lines the legend names. Of more lines, it names this many, evenly spread.
 const namesMost = 7
 
 func (c *Curves) size() vg.Length { return height }

@@ -20,7 +20,7 @@ type Figure interface {
 	size() vg.Length
 	// draw fills a canvas of that size.
 	draw(c draw.Canvas) error
-	// name is what an error says of it.
+	// name is how an error calls it.
 	name() string
 }
 

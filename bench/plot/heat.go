@@ -25,7 +25,7 @@ type Heat struct {
 const (
 	cellLeast  = 3 * vg.Millimeter
 	cellMost   = 11 * vg.Millimeter
-	cellsLeast = 30 * vg.Millimeter // of all rows: the scale has words beside it
+	cellsLeast = 30 * vg.Millimeter // of all rows: leaves room for the words at the scale
 	cellsAimed = 12 * vg.Centimeter // of all rows
 	heatFrame  = 27 * vg.Millimeter // title, axis and margins above and below
 	scaleWidth = 24 * vg.Millimeter // of the scale at the right, with its words
@@ -128,7 +128,7 @@ type cells struct {
 	top    float64
 }
 
-// seam is how far a cell reaches into those to its right and below, which cover it: so no
+// seam is how far a cell extends below those to its right and below, which cover it, so that no
 // background shows where they share a pixel.
 const seam = vg.Length(1)
 
@@ -150,7 +150,8 @@ func fill(c draw.Canvas, of color.Color, r vg.Rectangle) {
 	c.Fill(r.Path())
 }
 
-// scale draws what the colours mean beside a matrix, from little at the bottom to much.
+// scale draws the meaning of the colours next to a matrix, from little at the bottom to much at the
+// top.
 func scale(c draw.Canvas, r vg.Rectangle, top float64, font text.Style) {
 	font.XAlign, font.YAlign, font.Rotation = draw.XLeft, draw.YCenter, 0
 	words := func(y vg.Length, s string) { c.FillText(font, vg.Point{X: r.Max.X + 1.5*vg.Millimeter, Y: y}, s) }
@@ -187,7 +188,7 @@ func scale(c draw.Canvas, r vg.Rectangle, top float64, font text.Style) {
 	}
 }
 
-// neverColor is that of 0.
+// neverColor is the colour of 0.
 var neverColor = color.RGBA{0x8c, 0x8c, 0x8c, 0xff}
 
 // diverging goes from little over even to much, for most colour-blind readers too (ColorBrewer's

@@ -1,5 +1,5 @@
-// Package plot draws the figures of benchmarks and heat maps: grouped bars, lines, matrices as
-// colours, curves, as SVG or PNG. The same data gives the same bytes.
+// Package plot draws the figures of benchmarks and heat maps as SVG or PNG: grouped bars, lines,
+// coloured matrices, curves. The same data gives the same bytes.
 package plot
 
 import (
@@ -16,9 +16,9 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Chart is the data of one figure. With Categories it has bars, a group for each category and in it
-// a bar for each series; without, lines with points, or, where Dense, lines of so many that neither
-// points nor ticks at each can be told apart.
+// Chart is the data of one figure. With Categories it has bars: a group for each category, and in
+// it a bar for each series. Without, it has lines with points, or, if Dense, lines of so many
+// values that points and ticks at each would merge.
 type Chart struct {
 	Title      string   `json:"title"`
 	X          string   `json:"x,omitempty"`
@@ -54,7 +54,7 @@ const (
 // Formats are the endings of files that Save can write.
 var Formats = []string{".svg", ".png"}
 
-// CheckPath tells before a long measurement whether Save can write a file of this name.
+// CheckPath reports, before a long measurement, whether Save can write a file of this name.
 func CheckPath(path string) error {
 	for _, f := range Formats {
 		if strings.EqualFold(filepath.Ext(path), f) {
@@ -88,7 +88,7 @@ func (c *Chart) draw(canvas draw.Canvas) error {
 	return nil
 }
 
-// palette tells series apart for most colour-blind readers (Okabe and Ito, 2008).
+// palette has colours that most colour-blind readers can distinguish (Okabe and Ito, 2008).
 var palette = []color.RGBA{
 	{0x00, 0x72, 0xb2, 0xff}, {0xe6, 0x9f, 0x00, 0xff}, {0x00, 0x9e, 0x73, 0xff}, {0xcc, 0x79, 0xa7, 0xff},
 	{0x56, 0xb4, 0xe9, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0xf0, 0xe4, 0x42, 0xff}, {0x44, 0x44, 0x44, 0xff},

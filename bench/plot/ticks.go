@@ -12,7 +12,7 @@ import (
 // range is.
 type ticks struct {
 	log bool
-	at  []float64 // where labels stand if they have room; nil: at round numbers
+	at  []float64 // positions of labels that have room; nil: at round numbers
 }
 
 // Bounds of an axis.
@@ -68,7 +68,7 @@ func scaled(v float64, power int) float64 {
 	return v * math.Pow10(power)
 }
 
-// number writes v with so many decimals, or with an exponent if it is very large or small.
+// number formats v with the given decimals, or with an exponent if it is very large or small.
 func number(v float64, decimals int) string {
 	switch {
 	case v == 0:

@@ -40,7 +40,7 @@ func (r *Reader) Fake(rate float64) {
 	}
 }
 
-// Mark gives a state to all windows since the last call.
+// Mark assigns a state to all windows since the last call.
 func (r *Reader) Mark(state string) {
 	for i := range r.rates {
 		r.rates[i].Mark(state)

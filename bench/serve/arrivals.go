@@ -10,8 +10,8 @@ import (
 type Arrivals struct {
 	// Kind is poisson (exponential gaps), constant, or gamma.
 	Kind string
-	// Shape is of gamma gaps: 1 is Poisson, less comes in bursts, more is more even. The gaps'
-	// standard deviation is 1/sqrt(Shape) of their mean.
+	// Shape is the shape of gamma gaps: 1 is Poisson, less gives bursts, more is more regular. The
+	// gaps' standard deviation is 1/sqrt(Shape) of their mean.
 	Shape float64
 }
 

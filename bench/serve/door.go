@@ -16,7 +16,7 @@ import (
 // Doors are the names that Open knows.
 var Doors = []string{"completions", "chat", "websocket"}
 
-// codeRateLimit is how a response that failed says what a 429 says.
+// codeRateLimit is the code of a failed response that corresponds to a 429.
 const codeRateLimit = "rate_limit_exceeded"
 
 // Asking are the settings of every request.
@@ -33,10 +33,10 @@ type Door interface {
 	Name() string
 	// Chat reports whether it takes messages; else token ids.
 	Chat() bool
-	// ask sends a and tells w of what comes. It returns when the answer is over, with what the
-	// server counted, or when w or ctx ends it: the connection is then dropped.
+	// ask sends a and reports events to w. It returns when the answer is complete, with the
+	// server's counts, or when w or ctx ends it; the connection is then dropped.
 	ask(ctx context.Context, a *Ask, w *watch) (counts, error)
-	// Close ends connections that nobody uses.
+	// Close closes idle connections.
 	Close()
 }
 
@@ -46,7 +46,7 @@ type counts struct{ prompt, cached, answer int }
 // errLeft ends a client that wanted to leave.
 var errLeft = errors.New("the client has left")
 
-// watch is what a client sees of its answer.
+// watch is the client's view of its answer.
 type watch struct {
 	ask    *Ask
 	sent   time.Time
@@ -84,7 +84,7 @@ func Open(name, url, key string, hc *http.Client, a Asking) (Door, error) {
 	return nil, fmt.Errorf("door %q: want one of %s", name, strings.Join(Doors, ", "))
 }
 
-// Transport returns an HTTP client for so many streams at a time: each is a connection.
+// Transport returns an HTTP client for the given number of streams at a time: each is a connection.
 func Transport(streams int) *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		MaxIdleConns: streams, MaxIdleConnsPerHost: streams, IdleConnTimeout: 30 * time.Second,
@@ -92,7 +92,7 @@ func Transport(streams int) *http.Client {
 	}}
 }
 
-// streams is what the doors of server-sent events share.
+// streams is the common part of the doors with server-sent events.
 type streams struct {
 	client *client.Client
 	asking Asking

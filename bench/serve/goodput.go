@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Bounds are what a request must keep to count for goodput; 0 bounds nothing.
+// Bounds are the limits of a request that counts for goodput; 0: no limit.
 type Bounds struct {
 	TTFT, TPOT, E2E time.Duration
 }

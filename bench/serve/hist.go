@@ -46,7 +46,7 @@ func place(v float64) int {
 	return min(histPlaces-1, 1+int(math.Log(v/histLeast)/math.Log(histFactor)))
 }
 
-// middle returns the value that a place stands for.
+// middle returns the value at the middle of a bucket.
 func middle(i int) float64 {
 	if i == 0 {
 		return histLeast
@@ -72,7 +72,7 @@ func (h *Histogram) Percentile(q float64) float64 {
 	return h.Max
 }
 
-// Summary is what is reported of times, in milliseconds.
+// Summary is the summary of times, in milliseconds.
 type Summary struct {
 	N    int     `json:"n"`
 	Mean float64 `json:"mean_ms"`
@@ -92,7 +92,7 @@ func (h *Histogram) Summary() Summary {
 	return Summary{h.N, 1e3 * h.Sum / float64(h.N), ms(0.5), ms(0.9), ms(0.95), ms(0.99), 1e3 * h.Max}
 }
 
-// cdf gives points of the cumulative distribution: milliseconds and percent.
+// cdf returns points of the cumulative distribution: milliseconds and percent.
 func (h *Histogram) cdf() (x, y []float64) {
 	const points = 200
 	for i := range points + 1 {

@@ -9,32 +9,30 @@ import (
 	"krater/transport/client"
 )
 
-// Mix says what is asked.
+// Mix says what kind of requests to send.
 type Mix struct {
 	// ShareGPT makes conversations that resemble that data set instead of single questions; Prompt
 	// and Answer are then of its turns.
 	ShareGPT bool
 	Prompt   Lengths // tokens of a prompt, the chat template's among them
 	Answer   Lengths // tokens of an answer, all of which are generated
-	// Prefix is a system prompt of so many tokens before a share of the prompts, the same one for
-	// all.
+	// Prefix is the number of tokens of a common system prompt before a share of the prompts.
 	Prefix      int
 	PrefixShare float64
 	// Disconnect and Cancel are the shares of requests whose client drops the connection at a
-	// random token, or gives the request up.
+	// random token, or cancels.
 	Disconnect, Cancel float64
 	Seed               uint64
 }
 
-// What a conversation of ShareGPT is like. Mean lengths of questions and answers are those that the
-// vLLM paper (Kwon et al., 2023) gives for its sample; how they are spread and how many turns there
-// are is a plain model of them: logarithms of normal shape, a geometric number of turns.
+// A model of ShareGPT's conversations. The vLLM paper (Kwon et al., 2023) gives the mean lengths of
+// questions and answers of its sample. The spread and the number of turns are a plain assumption:
+// normal logarithms, and a geometric number of turns.
 const (
 	ShareGPTPrompt = "lognormal:161:1.3"
 	ShareGPTAnswer = "lognormal:338:0.9"
 	turnsMean      = 3.5
-	// talks is how many conversations are open at a time: the next request belongs to one of them
-	// at random.
+	// talks is the number of open conversations: the next request belongs to a random one of them.
 	talks = 16
 )
 
@@ -60,8 +58,8 @@ type Ask struct {
 	Leave    int // at which token of the answer, from 1
 }
 
-// Source makes requests, the same ones for the same seed and lane. It goes on where it stopped, so
-// one load does not repeat the prompts of the load before. Safe for concurrent use.
+// Source makes requests, the same ones for the same seed and lane. It continues where it stopped,
+// so a load does not repeat the prompts of the previous one. It is safe for concurrent use.
 type Source struct {
 	mix    Mix
 	words  *Words
@@ -82,7 +80,7 @@ type talk struct {
 }
 
 // NewSource checks the mix. Chat sources make messages, others token ids. Sources of different
-// lanes share nothing but the prefix.
+// lanes share only the prefix.
 func NewSource(m Mix, w *Words, chat bool, lane int) (*Source, error) {
 	for _, share := range []struct {
 		name string
@@ -120,7 +118,7 @@ func (s *Source) Next() *Ask {
 	return a
 }
 
-// pick returns the conversation that goes on.
+// pick returns the conversation to continue.
 func (s *Source) pick() *talk {
 	if !s.mix.ShareGPT {
 		return s.begin()
@@ -145,9 +143,9 @@ func (s *Source) begin() *talk {
 	return t
 }
 
-// turn makes the next question of t and remembers it with an answer of the same length as the one
-// asked for. The answer in the history is made up, not what the server said: a load must not depend
-// on what it measures. It is nil if the context has no room, which a first question always has.
+// turn makes the next question of t, and remembers it with an invented answer of the requested
+// length. It does not use the server's answer, because a load must not depend on what it measures.
+// It returns nil if the context has no room, which cannot happen for a first question.
 func (s *Source) turn(t *talk) *Ask {
 	template := 0
 	if s.chat {
@@ -185,7 +183,7 @@ func (s *Source) turn(t *talk) *Ask {
 	return a
 }
 
-// form gives a the conversation as its door wants it.
+// form gives a the conversation in the form of its door.
 func (s *Source) form(a *Ask, t *talk) {
 	parts := t.past
 	if t.prefix {

@@ -50,7 +50,7 @@ const lookEvery = 250 * time.Millisecond
 // errSilent is for a server that answered nothing.
 var errSilent = errors.New("no request was answered")
 
-// Run measures. A report comes back with an error if some of it was measured.
+// Run measures. If only a part was measured, it returns a report and an error.
 func (p *Plan) Run(ctx context.Context) (*Report, error) {
 	if len(p.Doors) == 0 || (len(p.Rates) > 0) == (len(p.Concurrency) > 0) {
 		return nil, errors.New("a plan has doors, and rates or concurrencies")
@@ -59,7 +59,7 @@ func (p *Plan) Run(ctx context.Context) (*Report, error) {
 	for _, n := range p.Concurrency {
 		streams = max(streams, n)
 	}
-	// Looks have a connection of their own each time, before a load as after it.
+	// Each look opens its own connection, before and after a load.
 	if p.dial == nil {
 		p.dial = Transport
 	}
@@ -107,13 +107,13 @@ func (p *Plan) Run(ctx context.Context) (*Report, error) {
 	return r, err
 }
 
-// lane is a door with what goes through it.
+// lane is a door and its requests.
 type lane struct {
 	door   Door
 	source *Source
 }
 
-// lane opens the i-th door and makes its requests.
+// lane opens the i-th door and prepares its requests.
 func (p *Plan) lane(ctx context.Context, i int, name string, streams int, c *client.Client) (*lane, error) {
 	door, err := Open(name, p.URL, p.Key, p.dial(streams), p.Asking)
 	if err != nil {
@@ -142,7 +142,7 @@ func (p *Plan) begin(ctx context.Context, lanes []*lane) error {
 	return nil
 }
 
-// point puts the i-th load on the server, through all lanes at the same time.
+// point runs the i-th load on the server, through all lanes at the same time.
 func (p *Plan) point(ctx context.Context, r *Report, lanes []*lane, seer *client.Client, i int) error {
 	points, errs := make([]*Point, len(lanes)), make([]error, len(lanes))
 	sees := observe(ctx, seer, lookEvery)

@@ -10,7 +10,7 @@ import (
 // Outcome says how a request ended, as its client saw it.
 type Outcome string
 
-// The outcomes. All that is not one of them is an error.
+// The outcomes. Everything else is an error.
 const (
 	OK        Outcome = "ok"
 	Left      Outcome = "disconnected" // by the client, on purpose
@@ -37,7 +37,8 @@ type Record struct {
 	// Queue is from sending until the server said that it had begun (WebSocket only).
 	Queue float64 `json:"queue_s,omitempty"`
 	TTFT  float64 `json:"ttft_s"` // from sending to the first text
-	// ITL are the times between tokens, a chunk's time divided among those it carries; TPOT is their mean.
+	// ITL are the times between tokens, a chunk's time divided among those it carries; TPOT is
+	// their mean.
 	ITL  []float64 `json:"itl_s,omitempty"`
 	TPOT float64   `json:"tpot_s"`
 	E2E  float64   `json:"e2e_s"` // from sending to the end of the stream
@@ -63,10 +64,10 @@ type piece struct {
 	tokens int // as the server says; 0: it does not
 }
 
-// gaps divides the time between pieces among the tokens they carry, and calls found with each
-// token's share and how many have it. A chunk of k tokens that comes t after the one before counts
-// k times as t/k: the server joins what a slow reader has not fetched, and tokens without text of
-// their own come with the next one. Tokens that come with the first piece have no gap.
+// gaps divides the time between pieces among their tokens, and calls found with the time per token
+// and the number of tokens. A chunk of k tokens that arrives t after the previous one counts k
+// times as t/k: the server joins what a slow reader has not fetched, and tokens without text arrive
+// with the next one. Tokens of the first piece have no gap.
 func (r *Record) gaps(found func(seconds float64, n int)) {
 	for i := 1; i < len(r.pieces); i++ {
 		if n := r.share[i]; n > 0 {
@@ -75,8 +76,8 @@ func (r *Record) gaps(found func(seconds float64, n int)) {
 	}
 }
 
-// divide returns the number of of all tokens each piece carries: what the server tells of each, or
-// by their bytes, at least one each as far as they go.
+// divide returns how many of all tokens each piece carries: the server's number, or a share by
+// bytes, at least one each as far as they go.
 func divide(pieces []piece, all int) []int {
 	share := make([]int, len(pieces))
 	told, bytes := false, 0
@@ -85,7 +86,7 @@ func divide(pieces []piece, all int) []int {
 		told = told || p.tokens > 0
 		bytes += p.bytes
 	}
-	if told || bytes == 0 { // what is left has no text
+	if told || bytes == 0 { // the rest has no text
 		return share
 	}
 	// The running sum is rounded, so that all are given away.
@@ -121,7 +122,7 @@ func (r *Record) finish(sent time.Time) {
 	}
 }
 
-// blame gives an error its outcome.
+// blame turns an error into an outcome.
 func (r *Record) blame(err error) {
 	r.Outcome, r.Error = Broken, err.Error()
 	refusal, ok := errors.AsType[*api.Error](err)

@@ -9,7 +9,7 @@ import (
 	"krater/bench/stat"
 )
 
-// Report is what was measured: a point for each rate or concurrency.
+// Report is the result: one point per rate or concurrency.
 type Report struct {
 	URL    string   `json:"url"`
 	Load   string   `json:"load"` // in words
@@ -29,7 +29,7 @@ func (r *Report) Compare() {
 	}
 }
 
-// name says what load a point is of.
+// name describes the load of a point.
 func (p *Point) name() string {
 	if p.Rate > 0 {
 		return fmt.Sprintf("%s, %v requests/s", p.Door, p.Rate)

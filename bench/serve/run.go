@@ -23,17 +23,17 @@ type Load struct {
 	Arrivals    Arrivals
 	Concurrency int // streams of a closed loop
 
-	Requests int           // how many are sent; 0: as many as Duration allows
+	Requests int           // number of requests; 0: as many as Duration allows
 	Duration time.Duration // how long requests are sent; 0: as long as Requests lasts
 	Timeout  time.Duration // of one request; 0: none
 	OpenMost int           // requests in flight; an open loop does not send more
 	Seed     uint64        // of the arrivals
 
 	Bounds Bounds
-	Out    io.Writer // JSON of each Record, a line each; nil: none
+	Out    io.Writer // one Record per line as JSON; nil: none
 }
 
-// check names what is missing.
+// check returns an error for a missing setting.
 func (l *Load) check() error {
 	switch {
 	case (l.Rate > 0) == (l.Concurrency > 0) || l.Rate < 0 || l.Concurrency < 0:
@@ -46,8 +46,8 @@ func (l *Load) check() error {
 	return nil
 }
 
-// Run puts the load on the server and waits for the last answer. When ctx ends it sends no more,
-// gives up what runs, and returns the figures of what came to its end.
+// Run loads the server and waits for the last answer. When ctx ends, it sends no more, drops
+// running requests, and returns the figures of the complete ones.
 func (l *Load) Run(ctx context.Context) (*Point, error) {
 	if err := l.check(); err != nil {
 		return nil, err
@@ -98,7 +98,7 @@ func (r *running) arrive(ctx context.Context) {
 	defer wait.Stop()
 	for {
 		if due += r.Arrivals.Gap(gaps, r.Rate); r.Duration > 0 && due >= r.Duration.Seconds() {
-			r.tally.lasts(r.Duration) // the gap up to there is of the load too
+			r.tally.lasts(r.Duration) // the gap up to there belongs to the load
 			return
 		}
 		a := r.Source.Next()
@@ -205,7 +205,7 @@ func (r *running) one(life context.Context, n int, a *Ask, due time.Time) *Recor
 	default:
 		rec.blame(err)
 	}
-	if rec.Outcome != OK { // nobody counted for it
+	if rec.Outcome != OK { // the server's token count is unknown
 		rec.Answer = w.tokens
 	}
 	rec.finish(w.sent)
@@ -213,9 +213,9 @@ func (r *running) one(life context.Context, n int, a *Ask, due time.Time) *Recor
 	return rec
 }
 
-// patience returns how long a client waits that gives its request up over a door without a word for
-// that: a random share of the usual time to the first token, so that many go while their request
-// waits or their prompt is read.
+// patience returns how long a client waits before it drops a request over a door without
+// cancellation: a random share of the usual time to the first token, so that many leave while their
+// request waits or their prompt is computed.
 func (r *running) patience(a *Ask) time.Duration {
 	r.tally.mu.Lock()
 	usual := r.tally.p.ttft.Percentile(0.5)

@@ -9,8 +9,8 @@ import (
 	"krater/transport/client"
 )
 
-// ServerDelta is what the server says of a load in its own metrics: gauges before and after, the
-// most seen at looks in between, and what counters gained.
+// ServerDelta is what the server's own metrics show about a load: gauges before and after, the
+// largest values in between, and the increase of counters.
 type ServerDelta struct {
 	Before  Gauges `json:"before"`
 	After   Gauges `json:"after"`
@@ -32,7 +32,7 @@ type Gauges struct {
 	KV      float64 `json:"kv_usage"` // share of the blocks
 }
 
-// Names of metrics, behind the prefix of the program: krater: or vllm:.
+// Names of metrics without the program's prefix, krater: or vllm:.
 const (
 	mRunning     = "num_requests_running"
 	mWaiting     = "num_requests_waiting"
@@ -128,7 +128,8 @@ func observe(ctx context.Context, c *client.Client, every time.Duration) *observ
 	return o
 }
 
-// end looks a last time and gives the difference; nil if the server does not answer any more.
+// end reads the metrics a last time and returns the difference; nil if the server does not answer
+// any more.
 func (o *observer) end(ctx context.Context) *ServerDelta {
 	o.stop()
 	o.done.Wait()

@@ -40,7 +40,7 @@ type Look struct {
 	Graphs     float64 `json:"graphs"`   // steps that GPUs keep as graphs, a cache that fills
 }
 
-// Soak is what looking found.
+// Soak is the result of a soak test.
 type Soak struct {
 	Before, After Look
 	Most          Look     `json:"most"` // each the most there was; At is nothing
@@ -52,7 +52,8 @@ type Soak struct {
 	Leaks         []string `json:"leaks"`
 }
 
-// looksMost bounds what is kept; then every other look goes and the rest come half as often.
+// looksMost bounds the stored looks. Beyond it, every other look is dropped and the interval
+// doubles.
 const looksMost = 1440
 
 // warmShare of a soak is left to caches and pools to find their size.
@@ -111,9 +112,9 @@ func openFiles(pid int) (float64, error) {
 	return float64(len(list)), err
 }
 
-// Watch looks before load, during it and after it, and judges. load runs to its end and leaves no
-// connection open. The server should have answered a few requests before: what it makes once is not
-// lost.
+// Watch looks at the server before, during and after load, and judges. load runs to its end and
+// leaves no connection open. The server should have answered a few requests before, because memory
+// that it allocates once is not a leak.
 func (w *Watcher) Watch(ctx context.Context, load func(context.Context) error) (*Soak, error) {
 	start := time.Now()
 	s := &Soak{Settled: -1}
@@ -198,7 +199,7 @@ func (w *Watcher) settle(ctx context.Context, start time.Time, s *Soak) error {
 	}
 }
 
-// remains names what is there now and was not before the load.
+// remains lists what exists now and did not before the load.
 func (s *Soak) remains() []string {
 	var out []string
 	for _, x := range []struct {

@@ -17,7 +17,7 @@ const (
 	socketIdle = 10 * time.Second
 )
 
-// socketDoor has a connection for each answer in flight and keeps those that are free.
+// socketDoor has a connection for each answer in flight, and keeps idle ones.
 type socketDoor struct {
 	client *client.Client
 	asking Asking
@@ -51,7 +51,7 @@ func (d *socketDoor) retire(idle time.Duration) {
 	d.free = append([]idleSocket(nil), old[n:]...)
 	d.mu.Unlock()
 	for _, s := range old[:n] {
-		// The answer is whole already: how the connection ends changes nothing.
+		// The answer is complete, so it does not matter how the connection ends.
 		_ = s.Close()
 	}
 }
@@ -104,9 +104,9 @@ func (d *socketDoor) ask(ctx context.Context, a *Ask, w *watch) (counts, error) 
 	return got, err
 }
 
-// errCancelled is for a response that ended because its client said so, errTooLate for one that
-// ended by itself meanwhile: the server's answer to the cancel may still come, so the connection is
-// of no use to others.
+// errCancelled is for a response that ended because its client cancelled it. errTooLate is for one
+// that ended by itself before that: the answer to the cancel may still arrive, so the connection
+// cannot be reused.
 var (
 	errCancelled = errors.New("cancelled")
 	errTooLate   = errors.New("ended before it was cancelled")

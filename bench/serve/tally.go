@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Point is one load and what came of it. Of requests that their clients gave up, only what they had
-// received counts, and that only for throughput.
+// Point is one load and its result. Of requests that clients dropped, only the received part
+// counts, and only for throughput.
 type Point struct {
 	Door        string  `json:"door"`
 	Rate        float64 `json:"rate,omitempty"`        // requests a second, of an open loop
@@ -20,8 +20,8 @@ type Point struct {
 	// Seconds are from the load's beginning to the last answer's end; an open loop of a duration
 	// lasts at least that.
 	Seconds float64 `json:"seconds"`
-	// Window is the time that throughput is of: all of it in an open loop; in a closed one until
-	// the first stream finds no more to ask.
+	// Window is the period for throughput: all of it in an open loop; in a closed loop until the
+	// first stream has no more requests.
 	Window float64 `json:"window_s"`
 
 	Sent     int             `json:"sent"`
@@ -51,36 +51,36 @@ type Point struct {
 	PromptsOff   int           `json:"prompts_off"`
 	RetryAfter   time.Duration `json:"retry_after_max"`      // ns, of refusals
 	NoRetryAfter int           `json:"refusals_no_retry"`    // refusals that do not say when to come again
-	Behind       string        `json:"behind,omitempty"`     // why the load was not the one asked for
+	Behind       string        `json:"behind,omitempty"`     // why the load was not the requested one
 	Server       *ServerDelta  `json:"server,omitempty"`     // nil: it shows no metrics
 	Throughput   []Second      `json:"throughput,omitempty"` // over time
 
 	ttft, e2e, itl Histogram
 }
 
-// Second is what came in a piece of the time.
+// Second is what arrived in one interval.
 type Second struct {
 	At       float64 `json:"at_s"` // its end
 	AnswerPS float64 `json:"answer_tokens_per_s"`
 	EndedPS  float64 `json:"ended_per_s"`
 }
 
-// lateMost is how far behind its schedule 1 % of a generator's requests may be before its figures
-// are of another load.
+// lateMost is how late 1 % of a generator's requests may be before its figures describe a different
+// load.
 const lateMost = 10 * time.Millisecond
 
 // tally adds records up. It holds no record.
 type tally struct {
 	bounds Bounds
 	begin  time.Time
-	out    *json.Encoder // nil: nobody wants the records
+	out    *json.Encoder // nil: records are not written
 
 	mu     sync.Mutex
 	p      Point
 	tpot   Histogram
 	queue  Histogram
 	late   Histogram
-	cut    time.Time // what comes later is not of the window
+	cut    time.Time // later events are outside the window
 	last   time.Time
 	tokens int // of answers in the window
 	ended  int // in the window
@@ -128,7 +128,7 @@ func (t *tally) lasts(d time.Duration) {
 	}
 }
 
-// leave counts a request out; fault tells that its client meant to give it up.
+// leave counts a request as finished; fault says that its client meant to drop it.
 func (t *tally) leave(r *Record, fault bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -173,7 +173,7 @@ func (t *tally) come(r *Record) {
 	if len(r.pieces) > 0 && within(r.pieces[0].at) {
 		if r.Outcome == OK {
 			t.prompt += r.Prompt
-		} else { // nobody counted for a client that left
+		} else { // the token count of a client that left is unknown
 			t.prompt += r.Wanted
 		}
 	}
@@ -233,7 +233,7 @@ func (t *tally) point() (*Point, error) {
 	}
 	switch n := p.Outcomes[NotServed]; {
 	case n > 0:
-		p.Behind = fmt.Sprintf("%d requests were not sent, so many were open", n)
+		p.Behind = fmt.Sprintf("%d requests were not sent because too many were open", n)
 	case p.Late.P99 > 1e3*lateMost.Seconds():
 		p.Behind = fmt.Sprintf("1 %% of the requests were sent %.0f ms or more after they were due: the load is not the one asked for", p.Late.P99)
 	}
@@ -241,7 +241,7 @@ func (t *tally) point() (*Point, error) {
 	return p, t.err
 }
 
-// outcomes lists them, the most frequent first.
+// outcomes lists the outcomes, the most frequent first.
 func (p *Point) outcomes() []Outcome {
 	return slices.SortedFunc(maps.Keys(p.Outcomes), func(a, b Outcome) int {
 		return cmp.Or(p.Outcomes[b]-p.Outcomes[a], cmp.Compare(a, b))

@@ -7,7 +7,7 @@ import (
 	"krater/bench/stat"
 )
 
-// Trend is how fast a quantity grows, whatever single values do.
+// Trend is how fast a quantity grows, robust against outliers.
 type Trend struct {
 	// Slope is the median of the slopes between all pairs of points (Theil and Sen), in units an
 	// hour; Low and High hold the true one with 95 % confidence (Sen, 1968).
@@ -45,8 +45,8 @@ func fit(at, v []float64) Trend {
 	}
 	slices.Sort(slopes)
 	m := len(slopes)
-	// Kendall's statistic has this deviation where there is no trend; so many places from the
-	// middle are the interval's ends.
+	// Kendall's statistic has this deviation without a trend; the interval's ends are this many
+	// places from the middle.
 	half := 1.96 * math.Sqrt(float64(n*(n-1)*(2*n+5))/18) / 2
 	rank := func(f float64) float64 { return slopes[max(0, min(m-1, int(math.Round(f))))] }
 	t := Trend{

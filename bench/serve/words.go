@@ -21,11 +21,11 @@ type Words struct {
 	Context int
 }
 
-// wordsLeast is how few words do.
+// wordsLeast is the smallest useful number of words.
 const wordsLeast = 8
 
-// candidates are tried: frequent words of English with the space that byte-level tokenizers put
-// before them, else single letters.
+// candidates are frequent words of English with the space that byte-level tokenizers put before
+// them, and single letters as a fallback.
 var candidates = []string{
 	" the of and to in a is that it was for on are as with his they at be this from have or by one had not but " +
 		"what all were when we there can an your which their said if do will each about how up out them then she " +
@@ -65,8 +65,8 @@ func FindWords(ctx context.Context, c *client.Client, chat bool) (*Words, error)
 	return nil, fmt.Errorf("the server's tokenizer has fewer than %d of the words that prompts are made of", wordsLeast)
 }
 
-// findWords keeps those of a list that are tokens of their own behind one another; nil if they are
-// too few.
+// findWords returns the words of a list that remain single tokens next to each other; nil if they
+// are too few.
 func findWords(ctx context.Context, c *client.Client, list []string, space string) (*Words, error) {
 	w := &Words{}
 	known := map[int32]bool{}
@@ -86,7 +86,7 @@ func findWords(ctx context.Context, c *client.Client, list []string, space strin
 	if len(w.texts) < wordsLeast {
 		return nil, nil
 	}
-	// In a mixed text they must be the same tokens; letters of most tokenizers are not.
+	// In a mixed text they must be the same tokens, which letters are not in most tokenizers.
 	r := rand.New(rand.NewPCG(1, 1))
 	mixed := w.draw(r, 512)
 	ids, _, err := tokens(ctx, c, w.text(mixed))

@@ -11,7 +11,7 @@ type Series struct {
 // Add appends a measurement that has no state yet.
 func (s *Series) Add(v float64) { s.Values = append(s.Values, v) }
 
-// Mark gives a state to all measurements that have none: those since the last look at the machine.
+// Mark assigns a state to all measurements without one: those since the last look at the machine.
 func (s *Series) Mark(state string) {
 	for len(s.states) < len(s.Values) {
 		s.states = append(s.states, state)

@@ -10,9 +10,9 @@ import (
 // Sample is a series of measurements of one thing.
 type Sample []float64
 
-// Summary is what is reported of a sample. Percentiles are by rank: P90 is a value that 90 % of the
-// measurements do not exceed. Of rates P90 and Max are the quiet moments of a shared machine, of
-// times P99 and Max the bad ones.
+// Summary describes a sample. Percentiles are by rank: P90 is a value that 90 % of the measurements
+// do not exceed. For rates, P90 and Max are the quiet moments of a shared machine; for times, P99
+// and Max are the bad ones.
 type Summary struct {
 	N   int     `json:"n"`
 	Min float64 `json:"min"`
@@ -48,7 +48,7 @@ func rank(v []float64, q float64) float64 {
 	return v[max(0, min(len(v)-1, i))]
 }
 
-// Map gives f of every value.
+// Map returns f of every value.
 func (s Sample) Map(f func(float64) float64) Sample {
 	out := make(Sample, len(s))
 	for i, v := range s {
@@ -57,8 +57,8 @@ func (s Sample) Map(f func(float64) float64) Sample {
 	return out
 }
 
-// Blocks joins every n values into their mean; a rest is left out. Times of single tokens become
-// comparable with a program that times n together.
+// Blocks replaces every n values by their mean, and drops the rest. This makes times of single
+// tokens comparable with a program that measures n together.
 func (s Sample) Blocks(n int) Sample {
 	var out Sample
 	for at := 0; at+n <= len(s); at += n {

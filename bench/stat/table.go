@@ -58,7 +58,7 @@ func Text(w io.Writer, tables []Table) error {
 	return nil
 }
 
-// Text writes the table with aligned columns; numbers stand right.
+// Text writes the table with aligned columns; numbers are right-aligned.
 func (t *Table) Text(w io.Writer) error {
 	var b strings.Builder
 	if t.Title != "" {
@@ -117,7 +117,7 @@ func (t *Table) Markdown(w io.Writer) error {
 	return err
 }
 
-// cells writes every cell out; right tells which columns hold numbers only.
+// cells formats every cell. right says which columns hold only numbers.
 func (t *Table) cells() (rows [][]string, right []bool) {
 	right = make([]bool, len(t.Columns))
 	for i := range right {

@@ -11,7 +11,7 @@ import (
 	"krater/kernels/cuda"
 )
 
-// childArgs has a process of this test run a command instead, with a card that fails.
+// childArgs has a process of this test run a command instead, with a GPU that fails.
 const childArgs = "TEST_CHILD_ARGS"
 
 // TestCardChild is that process.
@@ -26,11 +26,11 @@ func TestCardChild(t *testing.T) {
 	os.Exit(o.status)
 }
 
-// besideArgs have a third of krater-tiny's experts on a card, which others are copied to.
+// besideArgs have a third of krater-tiny's experts on a GPU, which others are copied to.
 const besideArgs = "--kv-cache 4MiB --prefill-chunk 64 --max-seqs 2 --gpu-prefill-threshold 3 --expert-vram 6MiB --prefill-strategy lru --decode-strategy hot_cached_static "
 
 // TestCardFaults: whatever call fails, the program ends with a line that says so, or goes on
-// another way and says that; with a card that is merely small it does not begin.
+// another way and says that; with a GPU that is merely small it does not begin.
 func TestCardFaults(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	if !strings.Contains(os.Getenv("LD_LIBRARY_PATH"), "cudaemu") {

@@ -8,7 +8,7 @@ import (
 	"krater/kernels/cuda"
 )
 
-// TestEvictedBlocksAreKeptOnCard: by way of pinned memory, in the order of the card's streams.
+// TestEvictedBlocksAreKeptOnCard: by way of pinned memory, in the order of the GPU's streams.
 func TestEvictedBlocksAreKeptOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	evictedAreKept(t, "--device", "cuda", "--kv-dtype", "fp8", "--kv-cache", "40KiB")

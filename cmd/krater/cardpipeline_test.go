@@ -45,12 +45,12 @@ func (f *faultyHost) Run(s device.Stream, l device.List) {
 	f.Device.Run(s, l)
 }
 
-// besideActors is krater-tiny on a card as actors, its experts placed beside a processor.
+// besideActors is krater-tiny on a GPU as actors, its experts placed beside a processor.
 type besideActors struct {
 	*actors.Pipeline
 	gw     *actors.Gateway
 	host   *faultyHost
-	place  *placement.Placement // nil: all experts are on the card
+	place  *placement.Placement // nil: all experts are on the GPU
 	prompt []int32
 	want   []int32 // what follows the prompt
 
@@ -61,8 +61,7 @@ type besideActors struct {
 
 const besideSlots = 70 // of 192 experts
 
-// actorsBesideCard has strategies place the experts, where there are any; else all are on the
-// card.
+// actorsBesideCard has strategies place the experts, where there are any; else all are on the GPU.
 func actorsBesideCard(t *testing.T, prefill, decode string, pools int, args ...string) *besideActors {
 	t.Helper()
 	cardFor(t, cuda.Options{}).Close()
@@ -361,7 +360,7 @@ func TestPoolGivenUpBesideCard(t *testing.T) {
 }
 
 // TestNoStepOvertakesPrompt: a prompt whose experts the processor computes between two layers, and
-// whose token the card chooses, is through before the step that takes this token.
+// whose token the GPU chooses, is through before the step that takes this token.
 func TestNoStepOvertakesPrompt(t *testing.T) {
 	b := actorsBesideCard(t, "cpu_only", "cpu_only", 1)
 	for len(b.prompt) < 50 { // over the threshold

@@ -12,8 +12,8 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// TestCardMeter: without a card, or with an emulated one, nothing is measured, and the plan
-// goes on and says so where that is news.
+// TestCardMeter: without a GPU, or with an emulated one, nothing is measured, and the plan goes on
+// and says so where that is news.
 func TestCardMeter(t *testing.T) {
 	c, err := meter.UsualMeter.Card(0, func(string, float64, float64) {})
 	switch {
@@ -33,7 +33,7 @@ func TestCardMeter(t *testing.T) {
 	if status != 0 {
 		t.Fatal(errs.String())
 	}
-	if told, news := strings.Contains(errs.String(), "no card was measured"), errors.Is(err, cards.ErrEmulated) || len(goodMachine().GPUs) > 0; told != news {
+	if told, news := strings.Contains(errs.String(), "no GPU was measured"), errors.Is(err, cards.ErrEmulated) || len(goodMachine().GPUs) > 0; told != news {
 		t.Errorf("%v: %s", err, errs.String())
 	}
 	if strings.Contains(out.String(), "emulated") {
@@ -41,7 +41,7 @@ func TestCardMeter(t *testing.T) {
 	}
 }
 
-// cpuMeter measures cards really.
+// cpuMeter measures GPUs really.
 type cpuMeter struct{ fakeMeter }
 
 func (*cpuMeter) Card(index int, tell config.Telling) (rates.Card, error) {

@@ -16,7 +16,7 @@ import (
 	"krater/kernels/cuda/cudatest"
 )
 
-// driverCall is a call of the driver and the number of an error after which a card is well.
+// driverCall is a call of the driver and the number of an error after which a GPU is well.
 type driverCall struct {
 	call  string
 	code  int
@@ -207,8 +207,8 @@ func TestRefusedCallsAtStart(t *testing.T) {
 	}
 }
 
-// TestLostCard: a fault of a kernel, after which a card answers nothing but that, ends the
-// request in hand with a typed error and the pipeline with it, at once.
+// TestLostCard: a fault of a kernel, after which a GPU answers nothing but that, ends the request
+// in hand with a typed error and the pipeline with it, at once.
 func TestLostCard(t *testing.T) {
 	b := actorsBesideCard(t, "layer_grouped", "hot_cached_static", 1)
 	cudatest.Fail(t, "launch:9:700")

@@ -22,14 +22,12 @@ import (
 	"krater/stages/synth"
 )
 
-// These run on a card, or on the emulated one (make test-cuda); without either they are
-// skipped.
+// These run on a GPU, or on the emulated one (make test-cuda); without either they are skipped.
 
-// trueSizes has the models of these tests made as wide as DeepSeek-V2-Lite is: for a
-// card.
+// trueSizes has the models of these tests made as wide as DeepSeek-V2-Lite is: for a GPU.
 var trueSizes = os.Getenv("KRATER_TRUE_SIZES") != ""
 
-// cardFor opens the card.
+// cardFor opens the GPU.
 func cardFor(t *testing.T, o cuda.Options) local.GPU {
 	t.Helper()
 	c, err := local.OpenGPU(o)
@@ -78,7 +76,7 @@ func latentModel(t *testing.T) *synth.Model {
 	return m
 }
 
-// onCard is the model on a card in a precision.
+// onCard is the model on a GPU in a precision.
 func onCard(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, f32 bool) *direct.Model {
 	t.Helper()
 	return onCardBy(t, m, p, kv, cuda.Options{F32: f32})

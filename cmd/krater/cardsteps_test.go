@@ -50,9 +50,9 @@ func TestRepeatedStepsOnCard(t *testing.T) {
 	}
 }
 
-// TestServeOnCard: answers written together, on a card a step ahead of what the scheduler
-// knows, are those that the processor writes; one that stops, one that is cut, one whose
-// logits the host has to see among them.
+// TestServeOnCard: answers written together, on a GPU a step ahead of what the scheduler knows, are
+// those that the processor writes; one that stops, one that is cut, one whose logits the host has
+// to see among them.
 func TestServeOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	type reply struct {

@@ -17,7 +17,7 @@ import (
 	"krater/stages/load"
 )
 
-// placedOnCard is latentModel on a card, its experts as strategies say.
+// placedOnCard is latentModel on a GPU, its experts as strategies say.
 type placedOnCard struct {
 	*placement.Model
 	place *placement.Placement
@@ -69,9 +69,9 @@ func chosen(t *testing.T, name string) dispatch.Strategy {
 // sharing are the strategies that leave experts to the processor.
 var sharing = map[string]bool{"cpu_only": true, "hot_cached_static": true}
 
-// TestStrategiesOnCard: every strategy with budgets from nothing to everything answers as the
-// model with all experts on the card does: in float32 with the same bits, where the
-// card computes all of them; else by as little as the processor's arithmetic differs.
+// TestStrategiesOnCard: every strategy with budgets from nothing to everything answers as the model
+// with all experts on the GPU does: in float32 with the same bits, where the GPU computes all of
+// them; else by as little as the processor's arithmetic differs.
 func TestStrategiesOnCard(t *testing.T) {
 	const experts = 2 * 8 // layers with experts, of the three
 	prompt := randomTokens(90, 1)

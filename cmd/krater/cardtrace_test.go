@@ -13,8 +13,8 @@ import (
 	"krater/scheduler/dispatch"
 )
 
-// TestCardLanes: the card's own clock says how long its steps took, a prompt's part by part,
-// in a lane of its own that fits between what the actors did.
+// TestCardLanes: the GPU's own clock says how long its steps took, a prompt's part by part, in a
+// lane of its own that fits between what the actors did.
 func TestCardLanes(t *testing.T) {
 	b := actorsBesideCard(t, "layer_grouped", "hot_cached_static", 1)
 	lanes := 0
@@ -76,9 +76,9 @@ func TestCardLanes(t *testing.T) {
 	}
 }
 
-// TestCardCopyLanes: copies of experts are on the lane of the card's copy engine, byte for byte
-// what the strategies count; where the card waited for one its lane says so, between the parts
-// of its step; and a file for Perfetto has all of it, both ways.
+// TestCardCopyLanes: copies of experts are on the lane of the GPU's copy engine, byte for byte what
+// the strategies count; where the GPU waited for one its lane says so, between the parts of its
+// step; and a file for Perfetto has all of it, both ways.
 func TestCardCopyLanes(t *testing.T) {
 	for _, x := range []struct{ prefill, decode string }{{"layer_grouped", "lru"}, {"active_only", "active_only"}} {
 		b := actorsBesideCard(t, x.prefill, x.decode, 1)

@@ -16,8 +16,8 @@ import (
 	"krater/stages/load"
 )
 
-// walked takes batches through a model on a card part by part: all pieces of a batch
-// through the layers of one before any goes on.
+// walked takes batches through a model on a GPU part by part: all pieces of a batch through the
+// layers of one before any goes on.
 type walked struct {
 	*direct.Model
 	s     device.Stream
@@ -49,7 +49,7 @@ func (w *walked) Step(b *stages.Step, _ stages.Probe, read func(*stages.State) e
 	return read(w.st)
 }
 
-// inPieces is latentModel on a card whose layers see so many rows at once; 0: all.
+// inPieces is latentModel on a GPU whose layers see so many rows at once; 0: all.
 func inPieces(t *testing.T, window int, parts []int) *walked {
 	t.Helper()
 	host, err := cpu.New(cpu.Options{Threads: 2})

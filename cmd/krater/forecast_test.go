@@ -151,8 +151,8 @@ func TestPlanShape(t *testing.T) {
 	}
 }
 
-// TestPlanRates: a card by its name, from a file, of the machine; processors from a
-// file, from an earlier measurement, or assumed.
+// TestPlanRates: a GPU by its name, from a file, of the machine; processors from a file, from an
+// earlier measurement, or assumed.
 func TestPlanRates(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
@@ -344,7 +344,7 @@ func TestPlanMeasures(t *testing.T) {
 	if r, _ = run1(goodMachine(), nil, "--threads", "3"); r.Rates.CPU.Name != "Good Processor" {
 		t.Errorf("three threads have the rates of two: %+v", r.Known)
 	}
-	// A card that can be measured is kept as well.
+	// A GPU that can be measured is kept as well.
 	card, _ := rates.Named("h200")
 	card.Name = "Mine, measured"
 	f.card = &card
@@ -377,7 +377,7 @@ func TestPlanMeasures(t *testing.T) {
 	}
 }
 
-// TestDoctorAdvises in a line where there is a card.
+// TestDoctorAdvises in a line where there is a GPU.
 func TestDoctorAdvises(t *testing.T) {
 	if r := report(t, goodMachine(), 0); r.Strategies != "" {
 		t.Errorf("without a card: %s", r.Strategies)
@@ -396,8 +396,8 @@ func TestDoctorAdvises(t *testing.T) {
 	}
 }
 
-// TestPlannerDocument: the description in docs/planner.md can be read and is complete,
-// and the cards it lists are those there are.
+// TestPlannerDocument: the description in docs/planner.md can be read and is complete, and the GPUs
+// it lists are those there are.
 func TestPlannerDocument(t *testing.T) {
 	text, err := os.ReadFile("../../docs/planner.md")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// TestForesightOnCard: a card whose rates were kept gets what is predicted for it, and answers
-// as one does that nothing is known of; each says so in a line.
+// TestForesightOnCard: a GPU whose rates were kept gets what is predicted for it, and answers as
+// one does that nothing is known of; each says so in a line.
 func TestForesightOnCard(t *testing.T) {
 	c := cardFor(t, cuda.Options{})
 	name, memory := c.Describe(), c.Capacity()

@@ -10,7 +10,7 @@ import (
 	"krater/kernels/cuda"
 )
 
-// sameHeat compares the counts of a text on a card with those on the processor.
+// sameHeat compares the counts of a text on a GPU with those on the processor.
 func sameHeat(t *testing.T, name string, got, want heatJSON) {
 	t.Helper()
 	if got.Tokens != want.Tokens || got.Identity != want.Identity || len(got.Layers) != len(want.Layers) {
@@ -23,9 +23,9 @@ func sameHeat(t *testing.T, name string, got, want heatJSON) {
 	}
 }
 
-// TestCardHeatmap: what a card keeps to itself until a step has ended is what the processor
-// counts, with all experts there and wherever else they lie: steps in which the host takes
-// part are counted once. Prompts come in batches of 16 rows and less, and in pieces of 7.
+// TestCardHeatmap: what a GPU keeps to itself until a step has ended is what the processor counts,
+// with all experts there and wherever else they lie: steps in which the host takes part are counted
+// once. Prompts come in batches of 16 rows and less, and in pieces of 7.
 func TestCardHeatmap(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	args := []string{"heatmap", "--json", "--kv-dtype", "f32", "--tokens", "40", "--window", "23", "--prefill-chunk", "16"}
@@ -45,8 +45,8 @@ func TestCardHeatmap(t *testing.T) {
 	}
 }
 
-// TestCardServesHeat: a server on a card keeps the map of what it serves, prompts in chunks
-// and generated rows, whose steps soon are graphs: as one on the processor does.
+// TestCardServesHeat: a server on a GPU keeps the map of what it serves, prompts in chunks and
+// generated rows, whose steps soon are graphs: as one on the processor does.
 func TestCardServesHeat(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	served := func(flags ...string) heatJSON {

@@ -56,7 +56,7 @@ func (a said) equal(b said) bool {
 // table is krater-tiny as actors.
 type table struct {
 	gw *actors.Gateway
-	// tokensOnly leaves out log-probabilities: what a card chooses itself, a step ahead.
+	// tokensOnly leaves out log-probabilities: what a GPU chooses itself, a step ahead.
 	tokensOnly bool
 }
 

@@ -14,15 +14,15 @@ import (
 	"krater/stages/drive"
 )
 
-// cardTable is krater-tiny on a card.
+// cardTable is krater-tiny on a GPU.
 func cardTable(t *testing.T, args ...string) *table {
 	t.Helper()
 	return tableFor(t, append([]string{"--device", "cuda", "--kv-cache", "4MiB", "--max-seqs", "16", "--prefill-chunk", "128"}, args...)...)
 }
 
-// TestBatchInvariantOnCard: on a card answers have the bits that they have alone with
-// --batch-invariant, whoever comes at once or in turn and however prompts are cut, and without
-// it they do not, by which this test is known to see something (CASES 25).
+// TestBatchInvariantOnCard: on a GPU answers have the bits that they have alone with
+// --batch-invariant, whoever comes at once or in turn and however prompts are cut, and without it
+// they do not, by which this test is known to see something (CASES 25).
 func TestBatchInvariantOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	list := company(8, 3, 2, 40, 9)
@@ -31,7 +31,7 @@ func TestBatchInvariantOnCard(t *testing.T) {
 	if who := differences(want, x.together(t, list, false)); who != nil {
 		t.Errorf("guests %v are answered something else than alone", who)
 	}
-	x.tokensOnly = true // which the card chooses, a step ahead
+	x.tokensOnly = true // which the GPU chooses, a step ahead
 	for i, a := range x.together(t, list[6:], false) {
 		if a.text == "" || a.text != want[6+i].text {
 			t.Errorf("guest %d: the card chose %q, the host %q", 6+i, a.text, want[6+i].text)

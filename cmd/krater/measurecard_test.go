@@ -18,7 +18,7 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// smallMeter measures a card by as little as can be, and says that it is one like another.
+// smallMeter measures a GPU by as little as can be, and says that it is one like another.
 type smallMeter struct{ asked int }
 
 // CPU implements meter.
@@ -38,9 +38,9 @@ func (m *smallMeter) Card(index int, tell config.Telling) (rates.Card, error) {
 	return c, nil
 }
 
-// TestStartMeasuresCard: a start measures its card in a context of its own, while it has not
-// opened it itself, goes on with it, and the next start takes what was kept. One that cannot be
-// measured is gone on with as well.
+// TestStartMeasuresCard: a start measures its GPU in a context of its own, while it has not opened
+// it itself, goes on with it, and the next start takes what was kept. One that cannot be measured
+// is gone on with as well.
 func TestStartMeasuresCard(t *testing.T) {
 	c := cardFor(t, cuda.Options{})
 	name := c.Describe()

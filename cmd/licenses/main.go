@@ -1,5 +1,5 @@
-// Command licenses writes the licence texts that `krater version --licenses` prints. They are those
-// of Krater, of Go, and of every module whose code is linked into a build of cmd/krater, with their
+// Command licenses writes the licence texts that `krater version --licenses` prints: those of
+// Krater, of Go, and of every module whose code is linked into a build of cmd/krater, with their
 // notices. It reads the module cache. Run it in the repository's root:
 //
 //	go run ./cmd/licenses
@@ -28,7 +28,7 @@ var builds = [][2]string{{"CGO_ENABLED=0", ""}, {"CGO_ENABLED=1", "cuda"}}
 // wanted is the name of a file that is a licence or belongs to one.
 var wanted = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|copyright|notice|patents|authors)([-._].*)?$`)
 
-// declined are licences that their owner offers beside another one: freetype's authors let one
+// declined are licences that their owner offers as an alternative: freetype's authors let one
 // choose the FreeType License.
 var declined = []string{"github.com/golang/freetype gpl.txt"}
 
@@ -62,8 +62,8 @@ func write(path string, text []byte) error {
 type part struct {
 	name string
 	dir  string
-	// folders are those of linked packages, from dir: code that a module has taken over may have a
-	// licence of its own beside it.
+	// folders are those of linked packages, starting at dir: code that a module has copied may have
+	// its own licence next to it.
 	folders map[string]bool
 }
 
@@ -144,8 +144,8 @@ func modules(root string) ([]*part, error) {
 	return list, nil
 }
 
-// files returns a part's licences, from its folder: those at its root, those in a folder of
-// licences there, and those beside linked packages.
+// files returns a module's licences: those in its root, in a folder of licences there, and next to
+// linked packages.
 func (p *part) files() ([]string, error) {
 	var list []string
 	folders := []string{"."}

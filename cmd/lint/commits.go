@@ -11,8 +11,8 @@ const maxSubject = 72
 // trailer is a line such as "Signed-off-by: ...", which says nothing about the change.
 var trailer = regexp.MustCompile(`^[A-Z][A-Za-z-]+: `)
 
-// commitFaults checks the messages of the commits made since this file is in the repository. In a
-// shallow clone these are the ones that are there.
+// commitFaults checks the messages of the commits made since this file exists. In a shallow clone
+// it checks the ones that are present.
 func commitFaults() ([]string, error) {
 	if _, err := command("git", "rev-parse", "--verify", "HEAD"); err != nil {
 		return nil, nil // an archive of the sources, without history
@@ -22,7 +22,7 @@ func commitFaults() ([]string, error) {
 		return nil, err
 	}
 	all := strings.Fields(added)
-	// With --ancestry-path, commits of branches that began before are left out.
+	// --ancestry-path leaves out commits of branches that began before.
 	log, err := command("git", "log", "--no-merges", "--ancestry-path", "--format=%h%x00%B%x01", all[len(all)-1]+"..HEAD")
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func commitFaults() ([]string, error) {
 	return faults, nil
 }
 
-// messageFault says what is wrong with a commit message, or "".
+// messageFault describes what is wrong with a commit message, or returns "".
 func messageFault(message string) string {
 	subject, body, _ := strings.Cut(message, "\n")
 	if n := len([]rune(subject)); n > maxSubject {

@@ -76,7 +76,7 @@ func ruleOf(pkg string) *rule {
 	return nil
 }
 
-// fault names what is wrong with pkg importing imp, or "".
+// fault describes what is wrong with pkg importing imp, or returns "".
 func fault(pkg, imp string) string {
 	r := ruleOf(pkg)
 	if r == nil {
@@ -93,14 +93,14 @@ func fault(pkg, imp string) string {
 	return "may not import " + imp
 }
 
-// program returns the folder of the program that a package of cmd is of.
+// program returns the folder of the program that a package of cmd belongs to.
 func program(pkg string) string {
 	parts := strings.SplitN(pkg, "/", 4)
 	return strings.Join(parts[:min(3, len(parts))], "/")
 }
 
-// reserved reports whether pkg imports what is not for it: nobody imports cmd, but the parts of a
-// program one another, and the packages of bench are for cmd and one another.
+// reserved reports whether pkg imports a package that is not for it: parts of a program in cmd are
+// only for one another, and packages of bench are only for cmd and one another.
 func reserved(pkg, imp string) bool {
 	return under(imp, "krater/cmd") && !under(imp, program(pkg)) || under(imp, "krater/bench") && !under(pkg, "krater/cmd") && !under(pkg, "krater/bench")
 }
@@ -122,7 +122,7 @@ func importFaults() ([]string, error) {
 				faults = append(faults, p.ImportPath+" "+why)
 			}
 			if reserved(p.ImportPath, imp) {
-				faults = append(faults, p.ImportPath+" imports "+imp+": only cmd and bench import bench, and nobody imports cmd")
+				faults = append(faults, p.ImportPath+" imports "+imp+": only cmd and bench may import bench, and no package may import cmd")
 			}
 		}
 	}

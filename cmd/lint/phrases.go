@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// phrase is a wording that is always wrong, with what to write instead. max is how often it is
-// still there; the count may only fall.
+// phrase is a wording that is always wrong, with what to write instead. max is the number of uses
+// that remain; it may only fall.
 type phrase struct {
 	pattern, instead string
 	max              int

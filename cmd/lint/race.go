@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// Packages whose code runs on several goroutines are tested with the race detector, all others
-// without. Where most tests of such a package compute or wait long on one goroutine, only the tests
-// named here run with the detector, and the others without.
+// Packages with code that runs on several goroutines are tested with the race detector, all others
+// without. If most tests of such a package only compute, or wait long, on one goroutine, then only
+// the tests named here run with the detector.
 var partly = []split{
 	// Whole programs: what several clients, requests or goroutines do at the same time.
 	{"krater/cmd/krater/...", "Crowd|TogetherAndAlone|Vanish|LongPromptsBesideAStream|QueueIsBounded|SmallKVCache|HugePromptsOfClientsThatLeave|" +
@@ -29,7 +29,7 @@ var partly = []split{
 	{"krater/stages/synth", "Load|Pack|WriteSafetensors|WriteFails"},
 	{"krater/scheduler/batchqueue", "ContentWhileItIsNamed|TwoProcesses"},
 	{"krater/bench/serve", "ManyStreams|Figures|Faults|PromptsAreNew|Conversations"},
-	// A lock for those who capture from several goroutines; no test does.
+	// A lock protects captures from several goroutines; no test makes any.
 	{"krater/stages/compare", ""},
 }
 
@@ -65,7 +65,7 @@ func listTests(out io.Writer, which string) error {
 	return err
 }
 
-// divide says how the tests run. It fails for an entry of partly that fits nothing.
+// divide says how the tests run. It fails for an entry of partly that matches nothing.
 func divide(partly []split, pkgs []testPackage) (race, plain []string, err error) {
 	var names []string
 	for _, s := range partly {
@@ -163,8 +163,7 @@ func parse(dir, name string) (*ast.File, error) {
 	return parser.ParseFile(token.NewFileSet(), filepath.Join(dir, name), nil, parser.SkipObjectResolution|parser.ParseComments)
 }
 
-// concurrent reports whether a file has code that runs beside other code: whether it starts a
-// goroutine or imports sync or sync/atomic.
+// concurrent reports whether a file starts a goroutine or imports sync or sync/atomic.
 func concurrent(f *ast.File) (found bool) {
 	for _, i := range f.Imports {
 		found = found || i.Path.Value == `"sync"` || i.Path.Value == `"sync/atomic"`

@@ -19,7 +19,7 @@ const (
 // mainLines counts package main of the program, without tests.
 const mainLines = "lines of cmd/krater"
 
-// exceptions are files and functions that are longer, with what they may have.
+// exceptions are the files and functions that may be longer, and by how much.
 var exceptions = map[string]int{
 	"scheduler/batchqueue/folder_test.go":        511,
 	"bench/cards/second.go secondHalf":           89,
@@ -29,14 +29,14 @@ var exceptions = map[string]int{
 	"models/train-krater-tiny/prepare_corpus.py": 750,
 }
 
-// sources are the extensions of what is written by hand: code, then prose.
+// sources are the extensions of hand-written files: code, then prose.
 var (
 	code  = []string{".go", ".cu", ".cuh", ".cpp", ".h", ".sh", ".py", ".mjs", ".js", ".css", ".mk"}
 	prose = []string{".md", ".yml", ".yaml"}
 )
 
 // sourceFaults checks the length of files and functions and counts phrases, in all files that git
-// tracks or would. Generated files and the linter itself, which has the phrases, are left out.
+// tracks or would. It skips generated files, and the linter itself, which contains the phrases.
 func sourceFaults(counts map[string]int) ([]string, error) {
 	list, err := command("git", "ls-files", "-co", "--exclude-standard")
 	if err != nil {
@@ -66,8 +66,8 @@ func sourceFaults(counts map[string]int) ([]string, error) {
 	return faults, nil
 }
 
-// longOnes returns what is too long in a file. It counts the long functions of tests, and the lines
-// of everything else that is long, which shows what exceptions are not needed any more.
+// longOnes returns what is too long in a file. It counts the long functions of tests. It also
+// returns the lengths of all other long items, which shows exceptions that are no longer needed.
 func longOnes(file, text string, counts map[string]int) (faults []string, err error) {
 	tooLong := func(name string, lines, limit int) {
 		if lines > limit {

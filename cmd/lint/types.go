@@ -157,7 +157,7 @@ func (p checkedPackage) inspect(visit func(ast.Node)) {
 	}
 }
 
-// goPackage is what `go list` says of a package.
+// goPackage is the output of `go list` for a package.
 type goPackage struct {
 	ImportPath, Dir, Export        string
 	Imports                        []string
@@ -187,8 +187,8 @@ func list(args ...string) ([]goPackage, error) {
 	}
 }
 
-// load parses and type-checks the packages of the module, as they are with the tag cuda. It needs
-// neither the headers of CUDA nor a C compiler: what comes from C has no type then.
+// load parses and type-checks the packages of the module with the tag cuda. It needs neither CUDA's
+// headers nor a C compiler: names from C have no type.
 func load() (checked []checkedPackage, faults []string, err error) {
 	foreign, err := list("-deps", "-export", "./...")
 	if err != nil {
@@ -225,7 +225,7 @@ func load() (checked []checkedPackage, faults []string, err error) {
 	return checked, faults, nil
 }
 
-// ours imports packages of the module as they were type-checked, others from export data.
+// ours imports packages of the module as type-checked, and others from export data.
 type ours struct {
 	done       map[string]*types.Package
 	other      types.Importer

@@ -207,7 +207,7 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// gpuHost has three cards: one on a narrow link, one that only the driver shows, one of another
+// gpuHost has three GPUs: one on a narrow link, one that only the driver shows, one of another
 // maker.
 func gpuHost() files {
 	f := desktop()

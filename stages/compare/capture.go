@@ -60,8 +60,8 @@ func (c *capture) Observe(s device.Stream, layer int, op string, m device.Mat, s
 	}
 }
 
-// put keeps count tokens of per rows each, from row on, as those of positions pos on, if they are
-// the sequence's.
+// put stores count tokens of per values each, starting at row row, as those of the positions from
+// pos on, if they belong to the sequence.
 func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp *stages.Span, pos int) {
 	if sp.Seq != c.seq || c.err != nil {
 		return
@@ -94,8 +94,8 @@ func (c *capture) put(k key, m device.Mat, host []byte, row, count, per int, sp 
 	c.rows[k] += count
 }
 
-// finish turns what was seen into operators as the goldens have them: of rotated query heads the
-// part that is rotated, q_pe.
+// finish turns the captured values into operators as the goldens name them: for rotated query heads
+// only the rotated part, q_pe.
 func (c *capture) finish(cfg *model.Config) error {
 	for k, v := range maps.Clone(c.f32) {
 		if pe := (key{k.layer, "q_pe"}); k.op == "q_rotated" {

@@ -31,9 +31,10 @@ const (
 	opTolerance     = 1e-4
 )
 
-// Run compares a model with a golden. r must run with a float32 KV cache for the tolerances to make
-// sense; chunks larger than the runner's rows of logits are cut to that. weight gives a weight
-// matrix widened to float32, for the operators that no stage computes as such (kv_b, attn_probs).
+// Run compares a model with a golden. The tolerances require that r runs with a float32 KV cache.
+// Chunks larger than the runner's rows of logits are cut to that size. weight returns a weight
+// matrix widened to float32, for the operators that no stage computes separately (kv_b,
+// attn_probs).
 func Run(r drive.Runner, cfg *model.Config, g *Golden, weight func(name string) ([]float32, error), o Options) (*Report, error) {
 	o.Batch = max(1, o.Batch)
 	c := &comparison{r: r, cfg: cfg, golden: g, weight: weight, o: o, hidden: hiddenTolerance, op: opTolerance,
@@ -68,8 +69,8 @@ type comparison struct {
 	logits []float32            // of the traced prompt
 }
 
-// trace runs the traced prompt with a probe, other prompts beside it, and compares all that the
-// golden knows of it.
+// trace runs the traced prompt with a probe, together with other prompts, and compares everything
+// that the golden has of it.
 func (c *comparison) trace() error {
 	p := &c.golden.Prompts[c.golden.traced]
 	logits := make([]float32, 0, len(p.IDs)*c.cfg.Vocab)

@@ -11,7 +11,7 @@ import (
 	"krater/stages/oracle"
 )
 
-// Stats describe a vector: enough to see at a glance whether two are of the same kind.
+// Stats describe a vector: enough to see quickly whether two are similar.
 type Stats struct {
 	Mean    float64   `json:"mean"`
 	AbsMean float64   `json:"abs_mean"`
@@ -190,7 +190,7 @@ func (d *Divergence) Text(w io.Writer) error {
 	case d.Own != "":
 		fmt.Fprintf(w, "The engine does not get %s from its own inputs as the config and the files say: the fault is in the engine.\n", d.Own)
 	case d.Tried > 0:
-		fmt.Fprintln(w, "The engine computes what the config and the files say; the reference comes out with something else.")
+		fmt.Fprintln(w, "The engine agrees with the config and the files; the reference does not.")
 	}
 	if len(d.Suspects) == 0 && d.Tried > 0 {
 		fmt.Fprintf(w, "None of %d mistakes that were tried explains it.\n", d.Tried)

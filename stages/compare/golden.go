@@ -23,7 +23,7 @@ const goldenBytesMax = 1 << 28
 // ErrGolden: a directory that does not hold a golden, or one that contradicts itself.
 var ErrGolden = errors.New("compare: bad golden")
 
-// Golden is what a model must compute.
+// Golden is the reference for a model.
 type Golden struct {
 	Name    string // the directory's
 	Prompts []Prompt

@@ -92,7 +92,7 @@ func floats(name string, layer int, op string, got, want []float32, allowed floa
 	for i, w := range want {
 		d := math.Abs(float64(got[i]) - float64(w))
 		if math.IsNaN(d) || math.IsInf(d, 0) {
-			// JSON has no NaN: the largest number stands for it.
+			// JSON has no NaN: the largest number replaces it.
 			c.MaxAbs, c.Relative = math.MaxFloat64, math.MaxFloat64
 			c.Detail = fmt.Sprintf("element %d is %v, the golden has %v", i, got[i], w)
 			return c
@@ -125,8 +125,8 @@ func (c *comparison) floats(name string, layer int, op string, got, want []float
 	return check
 }
 
-// sets compares the chosen experts of each token, whatever their order. MaxAbs is the share of
-// tokens that chose others.
+// sets compares the chosen experts of each token, in any order. MaxAbs is the share of tokens with
+// different choices.
 func sets(name string, layer int, op string, got, want []int32, k int) Check {
 	c := Check{Name: name, Layer: layer, Op: op, Elements: len(want)}
 	if len(got) != len(want) || k < 1 {

@@ -11,8 +11,8 @@ import (
 	"krater/stages/oracle"
 )
 
-// vectors compares everything the golden holds about the traced prompt. A vector it does not know
-// is an error, so that nothing is left out silently.
+// vectors compares everything that the golden has of the traced prompt. An unknown vector is an
+// error, so that nothing is skipped silently.
 func (c *comparison) vectors(p *Prompt, seen *capture) error {
 	prefix := p.Name + "."
 	for _, name := range c.golden.names() {

@@ -214,7 +214,7 @@ func (f *fake) step(at, took int64, requests int) int64 {
 				note(trace.PhaseLane(name), trace.PoolDown, 0, half, end, layer, 0)
 				last = max(last, end)
 			}
-			// The card computes what the group gives it, and then waits for a copy half of the time.
+			// The GPU computes what the group gives it, and then waits for a copy half of the time.
 			copied := t + 2*unit + int64(l%2)*unit
 			note("cuda:0", trace.DeviceGroup, 0, t+unit/8, t+2*unit, layer, 0)
 			note(trace.CopyLane("cuda:0"), trace.CopyExperts, 0, t-2*unit, copied, layer, 12<<20)

@@ -73,7 +73,7 @@ func roomy() *machine.Machine {
 const hopperName = "NVIDIA H100 80GB HBM3"
 
 // TestForesight: where a GPU does not hold all experts, what flags leave open is chosen by the
-// forecast of that card, with a line that says why; else the fixed strategies stand.
+// forecast of that GPU, with a line that says why; else the fixed strategies stand.
 func TestForesight(t *testing.T) {
 	dir := t.TempDir()
 	// Beside slow processors a GPU computes generated tokens by itself.

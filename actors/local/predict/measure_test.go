@@ -60,7 +60,7 @@ func TestMeasuresOnce(t *testing.T) {
 	if lent != 2 {
 		t.Error("the card was lent for what is kept")
 	}
-	// Another card is measured, and one of more memory; the processors are not again.
+	// Another GPU is measured, and one of more memory; the processors are not again.
 	f.threads = 0
 	memory *= 2
 	if got, told := start(f, mine); got == nil || got.Card.MemoryGiB != 48 || !strings.Contains(told, "measuring") || f.threads != 0 {

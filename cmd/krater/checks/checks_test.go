@@ -9,7 +9,7 @@ import (
 	"krater/kernels/cuda/driver"
 )
 
-// TestDoctorWithoutGPU: what is missing is said: a build for it, the driver, a card, or nothing.
+// TestDoctorWithoutGPU: what is missing is said: a build for it, the driver, a GPU, or nothing.
 func TestDoctorWithoutGPU(t *testing.T) {
 	for _, x := range []struct {
 		missing            error

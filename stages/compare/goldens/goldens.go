@@ -43,7 +43,7 @@ func Names(t testing.TB) []string {
 	return names
 }
 
-// Each runs a subtest for every folder; those that the engine cannot run yet are skipped, by name.
+// Each runs a subtest for every folder. It skips those that the engine cannot run yet, by name.
 func Each(t *testing.T, run func(t *testing.T, f Folder)) {
 	t.Helper()
 	for _, f := range All(t) {
@@ -120,9 +120,9 @@ func read(root string) ([]Folder, error) {
 // (KRATER_GOLDENS=all), not a small set with each value at least once.
 func Everything() bool { return os.Getenv("KRATER_GOLDENS") == "all" }
 
-// Settings gives combinations of settings that have counts values each: [i] is the value of setting
-// i, from 0. It gives all of them with Everything, otherwise as few as have each value of each
-// setting at least once.
+// Settings returns combinations of settings, of which setting i has counts[i] values, numbered from
+// 0. With Everything it returns all combinations, otherwise the fewest that contain each value of
+// each setting.
 func Settings(counts ...int) [][]int {
 	n, all := 0, Everything()
 	if all {

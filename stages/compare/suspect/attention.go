@@ -13,8 +13,8 @@ type split struct {
 	change func(*oracle.Spec)
 }
 
-// splits returns the head counts that the tensors of grouped-query attention allow beside the
-// config's. (In latent attention the shared rotated key fixes the size of a head.)
+// splits returns the head counts, other than the config's, that the tensors of grouped-query
+// attention allow. (In latent attention the shared rotated key fixes the size of a head.)
 func (l *layer) splits() []split {
 	if l.KVHeads == 0 {
 		return nil
@@ -36,13 +36,13 @@ func (l *layer) splits() []split {
 	return list
 }
 
-// put returns the layer with values in the place of what it has, and with other sizes.
+// put returns the layer with some values replaced, and with different sizes.
 func (l *layer) put(change func(*oracle.Spec), values map[string][]float64) *layer {
 	return &layer{l.Resized(change, values), l.c}
 }
 
 func (l *layer) attentionMistakes(op string) []mistake {
-	// pick is op with attention changed.
+	// pick computes op with a changed attention.
 	pick := func(l *layer, change func(*oracle.Attention)) []float64 {
 		x, ok := l.Attention()
 		if !ok {

@@ -114,7 +114,7 @@ func (l *layer) productMistakes(op string, p oracle.Product) []mistake {
 	return list
 }
 
-// unnormed returns what a product would read if the norm before it were left out.
+// unnormed returns the input of a product if the norm before it were missing.
 func (l *layer) unnormed(op string) []float64 {
 	switch {
 	case op == "router_logits":
@@ -133,7 +133,7 @@ func (l *layer) fusedMistakes(op string) []mistake {
 		return nil
 	}
 	group := a.Heads / a.KVHeads
-	// at is where head h of op lies among the grouped heads.
+	// at returns the position of head h of op among the grouped heads.
 	var at func(h int) int
 	heads := a.KVHeads
 	switch op {

@@ -2,7 +2,7 @@ package suspect
 
 import "math"
 
-// transposed reads w as [in, out] and gives it as [out, in].
+// transposed reads w as [in, out] and returns it as [out, in].
 func transposed(w []float32, out, in int) []float32 {
 	y := make([]float32, len(w))
 	for o := range out {

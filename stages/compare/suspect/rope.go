@@ -8,7 +8,7 @@ import (
 	"krater/stages/oracle"
 )
 
-// rotation is how rows are rotated.
+// rotation describes how rows are rotated.
 type rotation struct {
 	rope  model.RopeConfig
 	shift float64 // added to every position
@@ -30,8 +30,8 @@ func (l *layer) turned(op string, r rotation) []float64 {
 	})
 }
 
-// pairs is where value i of a head comes from when pairs side by side are gathered into halves: 0,
-// 2, 4, ..., 1, 3, 5, ...
+// pairs returns the source of value i of a head when adjacent pairs are gathered into halves: 0, 2,
+// 4, ..., 1, 3, 5, ...
 func pairs(dim int) []int {
 	p := make([]int, dim)
 	for i := range dim / 2 {
@@ -105,7 +105,7 @@ type frequencies struct {
 	inv  []float64
 }
 
-// otherFrequencies are tables that a wrong base, or scaling left out, would give.
+// otherFrequencies returns the tables that a wrong base, or missing scaling, would give.
 func (l *layer) otherFrequencies() []frequencies {
 	r := l.Rope
 	list := []frequencies{{fmt.Sprintf("frequencies without scaling (rope_theta %g alone)", r.Theta), inverseFrequencies(r.Dim, r.Theta)}}

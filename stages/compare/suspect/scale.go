@@ -6,8 +6,8 @@ import (
 	"krater/stages/oracle"
 )
 
-// scaleTokensMin is how many tokens a scale a row of the weight is fitted to: with one it would
-// explain anything.
+// scaleTokensMin is the number of tokens needed to fit one scale per row of the weight: with one
+// token it would explain anything.
 const scaleTokensMin = 4
 
 // tryScales looks for what can be measured rather than guessed about a product: a scale of the
@@ -46,7 +46,7 @@ func (l *layer) tryScales(f *Finding, op, who string, before float64, target []f
 	for i := range y {
 		bias[i%p.Out] += (target[i] - y[i]) / float64(l.T)
 	}
-	add("the same added to every row: a bias that the files do not have, or that is left out", oracle.Sum(y, bias))
+	add("the same vector is added to every row: a bias that the files do not have, or a missing one", oracle.Sum(y, bias))
 }
 
 // fitted returns the number that takes y closest to target.

@@ -1,7 +1,7 @@
 // Package suspect names the usual mistake that explains why an operator's values differ from a
-// reference: a weight read transposed, heads in another order, a residual left out. It computes
-// operators by their definition, once as the config and the files say and once with each mistake,
-// and says which of them comes out where the engine or the reference does.
+// reference: a weight read transposed, heads in another order, a residual left out. It computes an
+// operator by its definition, once as the config and the files say and once with each mistake, and
+// reports the mistakes that reproduce the values of the engine or the reference.
 package suspect
 
 import (
@@ -16,13 +16,13 @@ import (
 // Case is a model, a prompt, and the first operator at which an engine and a reference part.
 type Case struct {
 	Config *model.Config
-	// Weight gives a tensor as the files hold it, widened to float32.
+	// Weight returns a tensor of the files, widened to float32.
 	Weight func(name string) ([]float32, error)
 	IDs    []int32 // [T] the prompt
 	Layer  int     // -1 outside the layers
 	Op     string  // named as in the goldens
-	// Seen is what the engine computed, [T, width], router ids as numbers; nil where nobody saw it.
-	// Operators before Op agree with the reference where it has them.
+	// Seen is the engine's values [T, width], router ids as numbers; nil if they were not captured.
+	// Operators before Op agree with the reference as far as it has them.
 	Seen func(layer int, op string) []float32
 	Want []float32 // the reference's values of Op, [T, width]
 	// Agreed says of an operator of Layer that the reference has it and agrees.
@@ -32,7 +32,7 @@ type Case struct {
 // Suspect is a mistake that explains a difference.
 type Suspect struct {
 	Op   string `json:"op"`   // where it is made
-	Who  string `json:"who"`  // "engine" or "reference": whose values come out with it
+	Who  string `json:"who"`  // "engine" or "reference": whose values it reproduces
 	What string `json:"what"` // "self_attn.q_proj.weight transposed"
 	// Before and After are relative L2 errors against those values: as the config and the files
 	// say, and with the mistake.
@@ -61,7 +61,7 @@ const (
 	// What float32 arithmetic in another order may leave.
 	roundingMax = 1e-5
 	suspectsMax = 5
-	// elementsMax bounds the rows that are computed anew: rows times hidden size.
+	// elementsMax bounds the rows that are computed again: rows times hidden size.
 	elementsMax = 1 << 16
 	tokensMin   = 8
 )
@@ -89,7 +89,7 @@ func Find(c *Case) (Finding, error) {
 		return f, err
 	}
 	tolerance := math.Min(math.Max(before*explainedShare, roundingMax), explainedMax)
-	var hidden []string // operators before op that nobody saw
+	var hidden []string // operators before op that were not captured
 	for _, op := range ops {
 		seen := l.Given(op)
 		if seen == nil {
@@ -119,8 +119,8 @@ func Find(c *Case) (Finding, error) {
 	return f.sorted(), l.Err
 }
 
-// sorted has the suspects that explain most first, and not too many. Those that leave no more than
-// rounding stay in the order in which they were tried: what is fitted comes last.
+// sorted returns the suspects that explain most first, and limits their number. Those that leave
+// only rounding stay in the order in which they were tried: fitted ones come last.
 func (f Finding) sorted() Finding {
 	slices.SortStableFunc(f.Suspects, func(a, b Suspect) int {
 		return cmp.Compare(max(a.After, roundingMax), max(b.After, roundingMax))
@@ -157,7 +157,7 @@ func explains(before, after float64) bool {
 // mistake is a way in which an operator is done wrongly.
 type mistake struct {
 	what   string
-	values func() []float64 // what comes out, [T, width]; nil where it cannot be done
+	values func() []float64 // the operator's values [T, width]; nil if they cannot be computed
 }
 
 // String is one line: "the engine computes q with self_attn.q_proj.weight transposed: error 1.3e+00
