@@ -32,9 +32,9 @@ type Options struct {
 	// SpecialTokens are the texts of the tokens that only the template may yield. nil: all text of
 	// a client is protected, whatever it spells.
 	SpecialTokens []string
-	// AssistantTokens are those of SpecialTokens that the content and reasoning of an assistant
-	// message may yield as well, because the model writes them in its answers and they control
-	// nothing: "<think>", "</think>".
+	// AssistantTokens are the SpecialTokens that the content and reasoning of an assistant message
+	// may also contain, because the model writes them in its answers and they control nothing:
+	// "<think>", "</think>".
 	AssistantTokens []string
 	// Now is the clock of strftime_now; nil: time.Now.
 	Now func() time.Time
@@ -51,16 +51,16 @@ type Template struct {
 	traits      traits
 }
 
-// Conversation is what a client sent, as JSON in its own order: the order of object keys decides
-// the text.
+// Conversation is a client's conversation as JSON, with its members in order: the order of object
+// keys decides the text.
 type Conversation struct {
 	Messages []byte // array of messages in the chat-completions shape
 	Tools    []byte // array of tools; nil, null or empty: none
 	Kwargs   []byte // object of further template variables; nil or null: none
 	// AddGenerationPrompt opens an assistant message at the end.
 	AddGenerationPrompt bool
-	// ContinueFinalMessage ends the prompt behind the content of the last message, an assistant's,
-	// so that the model goes on with it; it turns AddGenerationPrompt off.
+	// ContinueFinalMessage ends the prompt after the content of the last message, an assistant's,
+	// so that the model continues it. It turns AddGenerationPrompt off.
 	ContinueFinalMessage bool
 }
 
@@ -111,8 +111,8 @@ func Compile(source string, o Options) (*Template, error) {
 // Sum identifies the template: the SHA-256 of its source.
 func (t *Template) Sum() [sha256.Size]byte { return t.sum }
 
-// Bounds of what Render makes of a conversation, so that a short request does not become a long
-// text: so many times its bytes, and so many more for the template's own words.
+// Bounds of the text that Render makes of a conversation, so that a short request does not become a
+// long text: a multiple of its bytes, and a constant for the template's own words.
 const (
 	growth = 4
 	base   = 512 << 10

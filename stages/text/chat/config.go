@@ -9,7 +9,7 @@ import (
 // Bounds of a list of named templates.
 const maxNamed = 16
 
-// configFile is what tokenizer_config.json says about chats.
+// configFile is the part of tokenizer_config.json about chats.
 type configFile struct {
 	Template json.RawMessage `json:"chat_template"` // a string, or a list of named ones
 	Added    map[string]struct {

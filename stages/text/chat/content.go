@@ -16,7 +16,7 @@ const (
 	formBoth              // either: content is handed on as it came
 )
 
-// content checks the content of a message and gives it the template's form.
+// content checks the content of a message and converts it to the template's form.
 func (k *checker) content(param, role string, v template.Value) (template.Value, error) {
 	switch {
 	case v.IsNone():
@@ -84,7 +84,7 @@ func (k *checker) mark(role, s string) template.Value {
 	return template.NewString(template.MarkString(s))
 }
 
-// shape gives content the form that the template handles for the role.
+// shape converts content to the form that the template handles for the role.
 func (k *checker) shape(role string, v template.Value) template.Value {
 	switch f := k.t.traits.forms[k.t.traits.called(role)]; {
 	case v.IsList() && f == formText:

@@ -7,12 +7,12 @@ import (
 	"krater/stages/text/chat/template"
 )
 
-// finalTag is put behind the content of the last message to find, in the rendered text, where the
-// model goes on. The space shows whether the template strips the content.
+// finalTag is appended to the content of the last message to find, in the rendered text, where the
+// model continues. The space shows whether the template strips the content.
 const finalTag = "CONTINUE_FINAL_MESSAGE_TAG "
 
-// openFinal puts the tag behind the content of the last message, which is in a list of messages
-// made for this render, and returns the tag.
+// openFinal appends the tag to the content of the last message, in a list of messages made for this
+// render, and returns the tag.
 func openFinal(messages template.Value) (string, error) {
 	const param = "continue_final_message"
 	list := messages.AsList().Items
@@ -34,14 +34,14 @@ func openFinal(messages template.Value) (string, error) {
 	return "", fail(param, "'%s' needs text in the last message", param)
 }
 
-// cutFinal ends the text where the tag stands, as transformers does: if the template stripped the
-// content, white space before the tag goes too.
+// cutFinal ends the text at the tag, as transformers does: if the template stripped the content,
+// white space before the tag is removed too.
 func cutFinal(text, tag string) (string, error) {
 	bare := strings.TrimSpace(tag)
 	i := strings.LastIndex(text, bare)
 	if i < 0 {
 		return "", fail("continue_final_message",
-			"the model's chat template does not show the last message as it is, so it cannot be continued")
+			"the model's chat template changes the last message, so it cannot be continued")
 	}
 	if strings.HasPrefix(text[i:], tag) {
 		return text[:i], nil

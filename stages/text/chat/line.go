@@ -9,7 +9,7 @@ import (
 
 // RenderLine renders one line of `krater template`: a JSON object whose members are the template's
 // variables (messages, tools, add_generation_prompt, bos_token, ...). It returns a JSON string, or
-// {"error": words}. The values reach the template as they are: this is the template alone, as
+// {"error": words}. The values reach the template unchanged: this is the template alone, as
 // transformers runs it, without the checks and the protection of Render.
 func (t *Template) RenderLine(line []byte) []byte {
 	text, err := t.renderLine(line)

@@ -107,12 +107,11 @@ func identifier(s string) bool {
 	return s != "" && len(s) <= 64
 }
 
-// roles are those that a conversation may have.
+// roles are the roles of a conversation.
 var roles = []string{"system", "developer", "user", "assistant", "tool", "function"}
 
-// known tells which roles may have a field. What says how long a prompt should stay cached never
-// reaches the template; the third group comes back from clients that repeat an answer, and carries
-// nothing.
+// known says which roles may have a field. Fields about prompt caching never reach the template.
+// The third group comes from clients that send an answer back, and has no meaning.
 func known(role, field string) bool {
 	switch field {
 	case "role", "content", "name", "cache_control":

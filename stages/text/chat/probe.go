@@ -8,10 +8,10 @@ import (
 	"krater/stages/text/chat/template"
 )
 
-// traits are what a template does with the parts of a conversation. They are found by rendering
-// small conversations when the template is compiled, since a template says nothing about itself.
-// What it refuses with words of its own is left to it; what it drops without a word, Render
-// refuses.
+// traits describe how a template handles the parts of a conversation. They are found by rendering
+// small conversations when the template is compiled, because a template does not describe itself.
+// Render refuses what the template drops silently, and leaves to the template what it refuses with
+// its own message.
 type traits struct {
 	forms     map[string]form // of content, by role
 	dropped   map[string]bool // roles whose messages do not reach the prompt
@@ -31,15 +31,15 @@ func (t traits) called(role string) string {
 	return role
 }
 
-// Words of the probes: nothing that a template would write itself, and nothing that trimming or a
-// change of case would touch.
+// Words of the probes: no template writes them itself, and neither trimming nor a change of case
+// affects them.
 const (
 	probeText  = "kq7text"
 	probeOther = "kq7other"
 	probeName  = "kq7name"
 	probeKey   = "kq7key"
 	probeValue = "kq7value"
-	probeID    = "kq7id0001" // nine letters and digits, as some templates demand
+	probeID    = "kq7id0001" // nine letters and digits, as some templates require
 )
 
 const probeSteps = 200_000
@@ -100,7 +100,7 @@ func callTurn(content, arguments string) string {
 		content, probeID, probeName, arguments)
 }
 
-// conversations are places where a message with the role may stand.
+// conversations are the places where a message with the role may be.
 func conversations(role, content string, r traits) []string {
 	m := fmt.Sprintf(`{"role":%q,"content":%s}`, role, content)
 	arguments := probeObject
@@ -228,8 +228,8 @@ func probeNoTools(t *Template) bool {
 	return rendered
 }
 
-// probeNone reports whether the content of an assistant message may be none: the prompt must not
-// raise, nor say None where it would say nothing for "".
+// probeNone reports whether the content of an assistant message may be none: the prompt must
+// neither raise, nor say None where "" would give nothing.
 func probeNone(t *Template, r traits) bool {
 	arguments := probeObject
 	if r.argumentText {

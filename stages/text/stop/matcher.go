@@ -3,13 +3,13 @@ package stop
 
 import "unicode/utf8"
 
-// Matcher looks for the stop strings of one answer. It gives text out as soon as no stop string can
-// take it back: what it withholds is always the longest end of the text that a stop string could
-// begin with, never more.
+// Matcher looks for the stop strings of one answer. It releases text as soon as no stop string can
+// include it: the withheld text is always the longest end of the text that a stop string could
+// begin with.
 //
-// The stop string that is complete first wins, that is, the one a reader of the growing text would
-// see first; of several that end at the same byte, the longest. So the result does not depend on
-// how the text was cut.
+// The stop string that is complete first wins: the one that a reader of the growing text would see
+// first. Of several that end at the same byte, the longest wins. So the result does not depend on
+// how the text is cut.
 //
 // Pieces of whole characters give pieces of whole characters. A Matcher belongs to one goroutine at
 // a time.
@@ -66,9 +66,9 @@ func (p *pattern) step(c byte) bool {
 	return int(p.k) == len(p.text)
 }
 
-// Push takes the next piece of text and returns what can be given out, and the stop string that
-// ended the answer or "". What follows a stop string is dropped; after a match, Push gives no more
-// text and names the match again.
+// Push takes the next piece of text and returns the text that can be released, and the stop string
+// that ended the answer or "". Text after a stop string is dropped. After a match, Push releases no
+// more text and returns the match again.
 func (m *Matcher) Push(text string) (out, matched string) {
 	if m.done {
 		return "", m.matched
@@ -100,7 +100,8 @@ func (m *Matcher) step(c byte) bool {
 	return m.matched != ""
 }
 
-// finish ends the search; text is what came since the last Push, up to the end of the stop string.
+// finish ends the search. text is what arrived since the last Push, up to the end of the stop
+// string.
 func (m *Matcher) finish(text string) string {
 	all := m.held + text
 	m.held, m.done = "", true
@@ -110,7 +111,7 @@ func (m *Matcher) finish(text string) string {
 	return all[:len(all)-len(m.matched)]
 }
 
-// Flush returns what is withheld: the text has ended and no stop string came.
+// Flush returns the withheld text: the text has ended without a stop string.
 func (m *Matcher) Flush() string {
 	out := m.held
 	m.held, m.done = "", true

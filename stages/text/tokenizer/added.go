@@ -15,7 +15,7 @@ type addedToken struct {
 	LStrip     bool   `json:"lstrip"`      // takes the white space on its left with it
 	RStrip     bool   `json:"rstrip"`      // and on its right
 	Normalized bool   `json:"normalized"`  // looked for after normalisation
-	Special    bool   `json:"special"`     // left out by Decode with skipSpecial
+	Special    bool   `json:"special"`     // Decode with skipSpecial omits it
 }
 
 // trie finds added tokens in a text, the longest at each place, from left to right without overlap.
@@ -48,7 +48,7 @@ func (t *trie) step(node int32, b byte) int32 {
 	return -1
 }
 
-// add makes the trie look for text and report tok. A text that is there already keeps its token.
+// add makes the trie find text and report tok. A text that is already present keeps its token.
 func (t *trie) add(text string, tok *addedToken) {
 	if text == "" {
 		return

@@ -2,10 +2,10 @@ package tokenizer
 
 import "unicode/utf8"
 
-// bpe is the model of a tokenizer.json: it turns a piece of text into tokens. It does not change
-// after load, but for the cache.
+// bpe is the model of a tokenizer.json: it turns a piece of text into tokens. After loading, only
+// its cache changes.
 type bpe struct {
-	vocab *vocab     // keyed by the bytes that a token stands for if byteLevel
+	vocab *vocab     // keyed by the bytes of a token if byteLevel
 	odd   *oddTokens // byteLevel only: tokens that spell no bytes
 	pairs *pairTable
 	cache *wordCache
@@ -19,11 +19,11 @@ type bpe struct {
 	fuseUnk      bool        // fuse_unk: neighbouring unknowns are one token
 	ignoreMerges bool        // ignore_merges: a piece in the vocabulary is that token
 
-	bounds *boundTable // where a piece can be cut without a change; nil: nowhere
+	bounds *boundTable // where a piece can be cut without a change of tokens; nil: nowhere
 }
 
-// oddTokens are tokens of a byte-level vocabulary with characters that spell no byte. No text
-// becomes one of them, but they have ids and texts.
+// oddTokens are tokens of a byte-level vocabulary with characters that spell no byte. They have ids
+// and texts, but no text is encoded to them.
 type oddTokens struct {
 	ids   map[string]int32
 	texts map[int32]string
@@ -98,8 +98,8 @@ func (m *bpe) appendWord(dst []int32, word string, h uint64, sc *scratch) []int3
 	return append(dst, ids...)
 }
 
-// byteSymbols appends the token of each byte. A byte without one is the unknown token, and where
-// the model has none it is left out, as in the reference.
+// byteSymbols appends the token of each byte. A byte without one becomes the unknown token, or is
+// left out if the model has none, as in the reference.
 func (m *bpe) byteSymbols(dst []int32, word string) []int32 {
 	pending := false // an unknown that the next may fuse with
 	for i := range len(word) {
@@ -142,10 +142,10 @@ func (m *bpe) runeSymbols(dst []int32, word string) []int32 {
 	return dst
 }
 
-// boundTable knows the pairs of characters that some merge brings together: the last of its left
-// token and the first of its right one. Between all others a piece can be cut, for whatever is
-// merged on either side, nothing reaches across: the tokens are provably the same. The table errs
-// on the other side only, since pairs share bits.
+// boundTable knows the pairs of characters that some merge joins: the last of its left token and
+// the first of its right one. A piece can be cut between all other pairs: whatever is merged on
+// either side, no merge crosses the cut, so the tokens are the same. Pairs share bits, so the table
+// may forbid a cut that is possible, but never the reverse.
 type boundTable struct {
 	ascii [128][128]bool
 	bits  [1 << 14]uint64 // of the hash of other pairs

@@ -1,8 +1,8 @@
 package tokenizer
 
 // Byte-level vocabularies spell each byte as one printable character (GPT-2's bytes_to_unicode):
-// the printable ones of Latin-1 stand for themselves, the other 68 bytes are the characters from
-// U+0100 on.
+// the printable ones of Latin-1 represent themselves, and the other 68 bytes are the characters
+// from U+0100 on.
 
 // byteChar[b] is the character that spells byte b; charByte is its inverse, -1 for characters that
 // spell none.

@@ -8,7 +8,7 @@ const (
 	cacheIDsMax = 8       // tokens of a word
 )
 
-// cacheEntry is one word with its tokens, a cache line of memory. It never changes once it is in
+// cacheEntry is one word with its tokens, a cache line of memory. It never changes after it is in
 // the cache.
 type cacheEntry struct {
 	keyLen, idsLen uint8

@@ -32,8 +32,8 @@ const (
 	classAny = ^class(0)
 )
 
-// ascii and the pair blockOf, blocks hold the class of every character. Blocks are of 256
-// characters, equal ones are shared: about 60 KB.
+// ascii and the pair blockOf, blocks hold the class of every character. Blocks have 256 characters,
+// and equal ones are shared: about 60 KB.
 var (
 	ascii   [utf8.RuneSelf]class
 	blockOf [(unicode.MaxRune + 1) / 256]uint16
@@ -41,7 +41,7 @@ var (
 )
 
 // unicodeVersion is that of the reference's regular expressions. A character of a later version has
-// no class: to the reference, and to whoever trained a model with it, it is none.
+// no class, as in the reference and in the training of models that used it.
 const unicodeVersion = "16.0.0"
 
 // loadClasses fills the tables from package unicode. It takes a few ms, once.

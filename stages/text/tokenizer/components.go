@@ -152,7 +152,7 @@ func (f *file) preTokenizers() ([]preTokenizer, error) {
 			p = digitSplitter{c.IndividualDigits}
 		case "ByteLevel":
 			if i != len(list)-1 {
-				return nil, unsupported(part, "%q behind ByteLevel", list[i+1].Type)
+				return nil, unsupported(part, "%q after ByteLevel", list[i+1].Type)
 			}
 			p = byteLevelSplitter{or(c.AddPrefixSpace, true), or(c.UseRegex, true)}
 		case "Metaspace":
@@ -198,12 +198,12 @@ func (f *file) decoders() ([]decoderSpec, error) {
 		switch c.Type {
 		case "ByteLevel":
 			if i != 0 {
-				return nil, unsupported(part, "ByteLevel behind %q", list[i-1].Type)
+				return nil, unsupported(part, "ByteLevel after %q", list[i-1].Type)
 			}
 			d = byteLevelDecoder{}
 		case "ByteFallback":
 			if fused {
-				return nil, unsupported(part, "ByteFallback behind Fuse")
+				return nil, unsupported(part, "ByteFallback after Fuse")
 			}
 			d = byteFallbackDecoder{}
 		case "Fuse":

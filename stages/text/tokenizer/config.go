@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// configFile is what is read of a tokenizer_config.json.
+// configFile is the part of tokenizer_config.json that is read.
 type configFile struct {
 	BOS    jsontext.Value         `json:"bos_token"`
 	EOS    jsontext.Value         `json:"eos_token"`
@@ -105,8 +105,8 @@ func (t *Tokenizer) named(part string, v jsontext.Value) (int32, error) {
 	return id, nil
 }
 
-// addToken adds an added token. If it is there already it must have the same id; with override its
-// flags count from now on, except that a special token stays one.
+// addToken adds an added token. If it is present already, it must have the same id. With override,
+// the new flags replace the old ones, except that a special token stays special.
 func (t *Tokenizer) addToken(a addedToken, override bool) error {
 	const part = "added_tokens"
 	if a.Content == "" {
@@ -123,7 +123,7 @@ func (t *Tokenizer) addToken(a addedToken, override bool) error {
 	}
 	if old := t.added[a.Content]; old != nil {
 		if !override {
-			return malformed(part, "%q is there twice", a.Content)
+			return malformed(part, "%q occurs twice", a.Content)
 		}
 		a.Special = a.Special || old.Special
 	}
@@ -132,7 +132,7 @@ func (t *Tokenizer) addToken(a addedToken, override bool) error {
 	return nil
 }
 
-// spelling returns the text of a token as the file has it.
+// spelling returns the text of a token as spelled in the file.
 func (t *Tokenizer) spelling(id int32) (string, bool) {
 	if a := t.addedByID[id]; a != nil {
 		return a.Content, true

@@ -6,29 +6,29 @@ import (
 	"unicode/utf8"
 )
 
-// A decoder of tokenizer.json maps the list of token texts to another list; what is left in the end
-// is joined. Here each is a stage that takes the tokens one at a time and passes on what is
+// A decoder of tokenizer.json maps the list of token texts to another list, which is finally
+// joined. Here each decoder is a stage that takes tokens one at a time and passes on what is
 // certain, so that the same code serves Decode and Stream.
 
-// stage takes token texts. Behind a Fuse or ByteLevel all that follows is one token, which comes in
+// stage takes token texts. After a Fuse or ByteLevel, everything is one token, which arrives in
 // several puts.
 type stage interface {
 	put(text string)
 	end()
 }
 
-// decoderSpec describes a stage and makes it for one decoding. fused is true if what comes in is
-// one token in several puts.
+// decoderSpec describes a stage and makes it for one decoding. fused says that the input is one
+// token in several puts.
 type decoderSpec interface {
 	stage(next stage, fused bool) (s stage, fusedAfter bool)
-	// one maps a token that is not the first, false if it stands for raw bytes and further stages
-	// have nothing to do.
+	// one maps a token that is not the first. It returns false if the token is raw bytes and
+	// further stages have nothing to do.
 	one(text string) (string, bool)
 }
 
 // newChain makes the stages of one decoding, which write into out.
 func newChain(specs []decoderSpec, out *output) stage {
-	// Stages are made from the last to the first, what is fused is known from the first to the
+	// Stages are made from the last to the first, but what is fused is known from the first to the
 	// last.
 	fused := make([]bool, len(specs)+1)
 	for i, s := range specs {

@@ -63,7 +63,7 @@ func (d stripDecoder) stage(next stage, fused bool) (stage, bool) {
 	return &stripStage{stripDecoder: d, next: next, fused: fused, left: d.start}, fused
 }
 
-// one leaves the token as it is: what is stripped depends on its place.
+// one leaves the token unchanged: what is stripped depends on its position.
 func (d stripDecoder) one(text string) (string, bool) { return text, true }
 
 type stripStage struct {
@@ -127,8 +127,8 @@ func (s *stripStage) release(n int) {
 	}
 }
 
-// metaspaceDecoder is Metaspace: marks become spaces, but for those of the first token where a mark
-// was put in front.
+// metaspaceDecoder is Metaspace: marks become spaces, except those of the first token if a mark was
+// put in front.
 type metaspaceDecoder struct {
 	mark  string
 	strip bool
@@ -159,7 +159,7 @@ func (s *metaspaceStage) put(text string) {
 
 func (s *metaspaceStage) end() { s.next.end() }
 
-// joinDecoder stands for no decoder at all: the tokens with a space between.
+// joinDecoder is the absence of a decoder: the tokens with a space between them.
 type joinDecoder struct{}
 
 func (joinDecoder) stage(next stage, _ bool) (stage, bool) {

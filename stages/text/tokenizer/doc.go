@@ -15,10 +15,10 @@
 // Decode and Stream are the same chain of decoder stages (decode.go), so what a stream delivers is
 // always what Decode returns.
 //
-// What is a letter or a digit is decided by Unicode 16 and normalisation by Unicode 9, as in the
-// reference; a pattern that has no hand-written splitter goes by the Unicode of package unicode,
-// and is the only part of Encode with a time limit (finder.go). Added tokens are never recognised
-// in text that is not trusted: see EncodeOptions.
+// Unicode 16 decides what is a letter or a digit, and Unicode 9 decides normalisation, as in the
+// reference. A pattern without a hand-written splitter uses the Unicode of package unicode, and is
+// the only part of Encode with a time limit (finder.go). Added tokens are never recognised in
+// untrusted text: see EncodeOptions.
 //
 // Supported are BPE models, byte-level and with byte fallback. Whatever else a file asks for is
 // refused by name when it is loaded.

@@ -2,13 +2,12 @@ package tokenizer
 
 import "strings"
 
-// edits is a list of replacements in one text, in order and without overlap. It is what a
-// normaliser says about a text: enough to make the new text and to find out where a byte range of
-// the old one went.
+// edits is a list of replacements in one text, in order and without overlap. A normaliser returns
+// it: it is enough to make the new text and to map byte ranges of the old one.
 type edits struct {
 	list []edit
 	buf  []byte // all new text, one after the other
-	// exact keeps neighbours apart, which only move needs: without it a text that changes
+	// exact keeps adjacent edits separate, which only move needs. Without it, a text that changes
 	// everywhere costs no more than its bytes.
 	exact bool
 }
@@ -16,7 +15,7 @@ type edits struct {
 // edit says that text[from:to] becomes buf[lo:hi]. No text has more than 2 GiB.
 type edit struct{ from, to, lo, hi int32 }
 
-// replace adds a replacement behind the ones before.
+// replace appends a replacement.
 func (e *edits) replace(from, to int, repl string) {
 	lo := len(e.buf)
 	e.buf = append(e.buf, repl...)

@@ -15,19 +15,19 @@ type Range struct{ Start, End int }
 // EncodeOptions say how Encode treats text that spells an added token, and what it puts around the
 // ids.
 type EncodeOptions struct {
-	// ParseSpecial recognises added tokens in the text. Without it "<|im_end|>" is ten characters
-	// like any others, which is what foreign text must be.
+	// ParseSpecial recognises added tokens in the text. Without it, "<|im_end|>" is ten ordinary
+	// characters, as it must be in untrusted text.
 	ParseSpecial bool
-	// AddSpecial puts in front and behind what the post-processor, or add_bos_token and
-	// add_eos_token, ask for. It does not look whether the text begins with BOS already.
+	// AddSpecial adds the tokens that the post-processor, or add_bos_token and add_eos_token, ask
+	// for. It does not check whether the text begins with BOS already.
 	AddSpecial bool
 	// Protected are byte ranges of the text in which no added token is recognised although
 	// ParseSpecial is set: what a user wrote, within a rendered chat template. A token that begins
 	// or ends outside is not recognised either if it touches the range. Splitting and merging see
 	// the same text as without.
 	Protected []Range
-	// Limit is how many ids are wanted at most, 0 for any number. A text with more is a
-	// *LimitError, and is not encoded to its end.
+	// Limit is the maximum number of ids, 0 for any number. For a longer text, Encode stops early
+	// and returns a *LimitError.
 	Limit int
 }
 
@@ -49,9 +49,9 @@ func (t *Tokenizer) TryEncode(text string, o EncodeOptions) ([]int32, error) {
 	return t.EncodeContext(context.Background(), text, o)
 }
 
-// longText is the length from which texts are encoded one at a time, since the worst of them take
-// some 45 bytes of memory a byte: a text of one character, or one that a normalizer changes
-// everywhere.
+// longText is the length from which texts are encoded one at a time, because the worst of them take
+// about 45 bytes of memory per byte: a text of one repeated character, or one that a normalizer
+// changes everywhere.
 const longText = 256 << 10
 
 // EncodeContext is TryEncode until ctx ends, whose error it returns then, also in the middle of a
@@ -87,8 +87,8 @@ func (t *Tokenizer) EncodeContext(ctx context.Context, text string, o EncodeOpti
 	return ids, nil
 }
 
-// AtLeast returns the number of tokens a text of so many bytes has at least, without added tokens
-// around it: 0 where nothing is known.
+// AtLeast returns the minimum number of tokens of a text with the given number of bytes, without
+// added tokens around it: 0 if unknown.
 func (t *Tokenizer) AtLeast(bytes int) int {
 	if t.longest == 0 {
 		return 0
@@ -125,8 +125,8 @@ func (t *Tokenizer) encode(text string, o EncodeOptions, sc *scratch) error {
 	return sc.err
 }
 
-// Wrap puts around the ids of a text what AddSpecial puts there, but nothing with which they begin
-// or end already. It tells how many tokens it put in front and behind.
+// Wrap puts around the ids of a text the tokens of AddSpecial, except those that are there already.
+// It returns how many tokens it put in front and after.
 func (t *Tokenizer) Wrap(ids []int32) (out []int32, front, back int) {
 	prefix, suffix := t.prefix, t.suffix
 	if len(ids) >= len(prefix) && slices.Equal(ids[:len(prefix)], prefix) {

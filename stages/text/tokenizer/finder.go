@@ -73,7 +73,7 @@ const (
 	regexMaxLen    = 4096            // bytes of a pattern
 )
 
-// regexBudget is what is left of the time of one Encode.
+// regexBudget is the remaining time of one Encode.
 type regexBudget struct{ deadline time.Time }
 
 // regex is a finder for any other pattern.
@@ -162,7 +162,7 @@ func (r regex) all(s string, b *regexBudget, yield func(start, end int) error) e
 		start := forward(index)
 		end := forward(index + length)
 		if start == end && end == last {
-			return true // an empty match right behind a match does not count
+			return true // an empty match right after a match does not count
 		}
 		last = end
 		failed = yield(start, end)

@@ -1,7 +1,7 @@
 package tokenizer
 
-// longestText returns the number of bytes of a text one token stands for at most, 0 where no number
-// is known: where a step drops text, or joins it without end.
+// longestText returns the maximum number of bytes of a text that one token represents, or 0 if
+// there is no limit: if a step drops text, or joins it without end.
 func (t *Tokenizer) longestText() int {
 	longest := t.model.longest()
 	if longest == 0 {
@@ -42,7 +42,7 @@ func shrinks(n normalizer) int {
 	return 0
 }
 
-// longest returns the length of the longest token, 0 where characters can be left out or joined to
+// longest returns the length of the longest token, or 0 if characters can be left out or joined to
 // one unknown token.
 func (m *bpe) longest() int {
 	if m.fallback == nil && (m.unk < 0 || m.fuseUnk) && !m.complete() {
@@ -55,7 +55,7 @@ func (m *bpe) longest() int {
 		}
 	}
 	if m.unk >= 0 {
-		n = max(n, 4) // it stands for one character, whatever its own text
+		n = max(n, 4) // it represents one character, whatever its own text
 	}
 	return n
 }

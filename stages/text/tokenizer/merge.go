@@ -4,9 +4,9 @@ package tokenizer
 // which is quadratic but beats the heap until about here.
 const shortPiece = 64
 
-// merge applies the merges to the symbols in sc.ids until none is left and returns the tokens,
-// which share memory with sc. Each step merges the pair of the lowest rank, the leftmost of several
-// (Sennrich et al. 2016 with the ranks of the file).
+// merge applies the merges to the symbols in sc.ids until none is possible, and returns the tokens,
+// which share memory with sc. Each step merges the pair of the lowest rank, the leftmost if there
+// are several (Sennrich et al. 2016 with the ranks of the file).
 func (t *pairTable) merge(sc *scratch) []int32 {
 	if len(sc.ids) <= shortPiece {
 		return t.mergeShort(sc)
@@ -56,9 +56,9 @@ func (t *pairTable) mergeShort(sc *scratch) []int32 {
 	}
 }
 
-// mergeLong keeps the candidates in a heap: O(n log n) for n symbols, whatever the text. An entry
-// is stale when its pair has changed meanwhile, which shows in its rank. When the context ends it
-// gives up; sc.err says so.
+// mergeLong keeps the candidates in a heap: O(n log n) for n symbols, for any text. An entry is
+// stale when its pair has changed, which its rank shows. When the context ends it gives up; sc.err
+// says so.
 func (t *pairTable) mergeLong(sc *scratch) []int32 {
 	n := len(sc.ids)
 	ids, pairs := sc.ids, t.pairValues(sc)
@@ -75,7 +75,7 @@ func (t *pairTable) mergeLong(sc *scratch) []int32 {
 		}
 	}
 	heapify(heap)
-	const gone = -1 // in ids: merged into the symbol on its left
+	const gone = -1 // merged into the symbol on its left
 	for looks := 0; len(heap) > 0; looks++ {
 		if looks%lookEvery == lookEvery-1 && !sc.look() {
 			return nil

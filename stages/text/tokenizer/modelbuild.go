@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// build makes the model. byteLevel says that the text comes as bytes.
+// build makes the model. byteLevel says that the text arrives as bytes.
 func (m *modelFile) build(byteLevel bool) (*bpe, error) {
 	f := m.fields
 	switch {
@@ -57,8 +57,8 @@ func (m *modelFile) build(byteLevel bool) (*bpe, error) {
 }
 
 // cuttable reports whether the bounds hold: every character of a text becomes at least one symbol
-// (one that is left out brings its neighbours together), no symbol that is not spelled like its
-// text takes part in a merge, and unknown characters do not fuse.
+// (omitting one would join its neighbours), no symbol whose spelling differs from its text takes
+// part in a merge, and unknown characters do not fuse.
 func (m *modelFile) cuttable(b *bpe) bool {
 	if b.fallback == nil {
 		return b.unk >= 0 && !b.fuseUnk && !m.operands[b.unk]

@@ -39,12 +39,12 @@ func readModel(dec *jsontext.Decoder) (*modelFile, error) {
 		switch name {
 		case "vocab":
 			if m.vocab != nil {
-				return malformed("model.vocab", "is there twice")
+				return malformed("model.vocab", "occurs twice")
 			}
 			return m.readVocab(dec)
 		case "merges":
 			if m.pairs != nil || m.late != nil {
-				return malformed("model.merges", "is there twice")
+				return malformed("model.merges", "occurs twice")
 			}
 			if m.vocab == nil { // they need the vocabulary
 				v, err := dec.ReadValue()
@@ -123,7 +123,7 @@ func (m *modelFile) readVocab(dec *jsontext.Decoder) error {
 		return err
 	}
 	if id := v.index(); id >= 0 {
-		return malformed("model.vocab", "%q is there twice", v.text(id))
+		return malformed("model.vocab", "%q occurs twice", v.text(id))
 	}
 	m.vocab, m.operands = v, make([]bool, len(v.spans))
 	return nil
@@ -171,8 +171,8 @@ func (m *modelFile) readMerges(dec *jsontext.Decoder) error {
 	return err
 }
 
-// readMerge reads the two texts of a merge, one behind the other, into m.text and returns the
-// length of the first.
+// readMerge reads the two texts of a merge into m.text, one after the other, and returns the length
+// of the first.
 func (m *modelFile) readMerge(dec *jsontext.Decoder) (left int, skip bool, err error) {
 	m.text = m.text[:0]
 	switch dec.PeekKind() {

@@ -41,7 +41,7 @@ func (f unicodeForm) edits(s string, e *edits, _ *regexBudget) error {
 		if i >= len(s) {
 			break
 		}
-		// i is a boundary; what comes up to the next one may need a change.
+		// i is a boundary; the text up to the next one may need a change.
 		end, count := f.segmentEnd(s, i)
 		f.segment(s, i, end, count, e)
 		i = end
@@ -49,8 +49,8 @@ func (f unicodeForm) edits(s string, e *edits, _ *regexBudget) error {
 	return nil
 }
 
-// segment normalises s[from:to], count characters. One that is newer than normVersion stays as it
-// is and keeps apart what is around it.
+// segment normalises s[from:to], count characters. A character newer than normVersion stays
+// unchanged and separates its neighbours.
 func (f unicodeForm) segment(s string, from, to, count int, e *edits) {
 	part := func(from, to int) {
 		changed := ""
@@ -79,15 +79,15 @@ func (f unicodeForm) segment(s string, from, to, count int, e *edits) {
 	}
 }
 
-// boundary reports whether the character at the start of s, or what it becomes, never combines with
-// anything before it.
+// boundary reports whether the character at the start of s, or its decomposition, never combines
+// with anything before it.
 func (f unicodeForm) boundary(s string) bool {
 	p := f.form.PropertiesString(s)
 	d := p.Decomposition()
 	return p.BoundaryBefore() && (d == nil || f.form.Properties(d).BoundaryBefore())
 }
 
-// segmentEnd returns the next boundary behind s[i] and how many characters are before it.
+// segmentEnd returns the next boundary after s[i] and the number of characters before it.
 func (f unicodeForm) segmentEnd(s string, i int) (end, count int) {
 	for {
 		_, n := utf8.DecodeRuneInString(s[i:])
@@ -121,7 +121,7 @@ func (f unicodeForm) long(segment string) string {
 	}
 	out := seq[:0]
 	starter := -1     // index in out
-	last := int16(-1) // class of the character before, -1 right behind the starter
+	last := int16(-1) // class of the character before, -1 right after the starter
 	for _, m := range seq {
 		if f.compose && starter >= 0 && (last < 0 || m.ccc != 0 && last < int16(m.ccc)) {
 			if r, ok := composed(out[starter].r, m.r); ok {

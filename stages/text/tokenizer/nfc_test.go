@@ -109,7 +109,7 @@ func TestFormsOfLongRuns(t *testing.T) {
 // Characters that came after the reference's Unicode keep apart what is around them, and stay.
 func TestFormsLeaveNewCharactersAlone(t *testing.T) {
 	for in, want := range map[string]string{
-		"a\u08d0\u0323":        "a\u08d0\u0323", // U+08D0 has class 230 today and would go behind
+		"a\u08d0\u0323":        "a\u08d0\u0323", // U+08D0 has class 230 today and would go after
 		"a\u0301\u1df8\u0323":  "\u00e1\u1df8\u0323",
 		"e\u08d0\u0301":        "e\u08d0\u0301",
 		"e\u0301\u08d0e\u0301": "\u00e9\u08d0\u00e9",

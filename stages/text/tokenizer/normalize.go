@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// normalizer changes text before it is split. It appends what it changes in s, valid UTF-8, to e.
+// normalizer changes text before it is split. It appends its changes of s, valid UTF-8, to e.
 type normalizer interface {
 	edits(s string, e *edits, b *regexBudget) error
 }

@@ -74,8 +74,8 @@ func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// file is the top level of a tokenizer.json: the model, which is big, already parsed, the rest as
-// it stands.
+// file is the top level of a tokenizer.json. The model, which is big, is already parsed; the rest
+// is raw.
 type file struct {
 	parts map[string]jsontext.Value
 	model *modelFile
@@ -86,7 +86,7 @@ func readFile(data []byte) (*file, error) {
 	f := &file{parts: map[string]jsontext.Value{}}
 	err := eachMember(dec, "top level", func(name string) error {
 		if _, twice := f.parts[name]; twice || name == "model" && f.model != nil {
-			return malformed(name, "is there twice")
+			return malformed(name, "occurs twice")
 		}
 		if name == "model" {
 			var err error
@@ -117,7 +117,7 @@ func syntax(err error) error {
 	return fmt.Errorf("%w: %v", ErrMalformed, err)
 }
 
-// eachMember reads an object. It calls member behind each name, which must read the value.
+// eachMember reads an object. It calls member after each name; member must read the value.
 func eachMember(dec *jsontext.Decoder, what string, member func(name string) error) error {
 	tok, err := dec.ReadToken()
 	if err != nil {

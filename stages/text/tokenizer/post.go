@@ -12,13 +12,13 @@ type templatePiece struct {
 	}
 }
 
-// templateSpecial gives the ids of a special token of a template.
+// templateSpecial is the ids of a special token of a template.
 type templateSpecial struct {
 	IDs []int32 `json:"ids"`
 }
 
-// postProcessor returns the ids that go in front of those of a text and behind them. Templates for
-// pairs of texts have no use here.
+// postProcessor returns the ids in front of and after those of a text. Templates for pairs of texts
+// are not needed here.
 func (f *file) postProcessor(t *Tokenizer) (prefix, suffix []int32, err error) {
 	const part = "post_processor"
 	list, err := flatten(part, f.parts[part], func(c component) []jsontext.Value { return c.Processors }, maxNesting)
@@ -31,7 +31,7 @@ func (f *file) postProcessor(t *Tokenizer) (prefix, suffix []int32, err error) {
 		case "ByteLevel": // only moves offsets
 		case "TemplateProcessing":
 			if seen {
-				// The reference takes what the first made for a pair of texts.
+				// The reference treats the output of the first as a pair of texts.
 				return nil, nil, unsupported(part, "two templates")
 			}
 			seen = true

@@ -13,14 +13,14 @@ type preTokenizer interface {
 	split(piece string, start bool, b *regexBudget, yield func(part string) error) error
 }
 
-// behavior is what a Split does with the text that its pattern matches.
+// behavior says what a Split does with the text that its pattern matches.
 type behavior uint8
 
 const (
-	isolated           behavior = iota // a piece of its own
+	isolated           behavior = iota // a separate piece
 	removed                            // left out
 	mergedWithPrevious                 // joined to the piece before
-	mergedWithNext                     // joined to the piece behind
+	mergedWithNext                     // joined to the next piece
 	contiguous                         // neighbouring matches are one piece
 )
 
@@ -29,7 +29,8 @@ var behaviors = map[string]behavior{
 	"MergedWithPrevious": mergedWithPrevious, "MergedWithNext": mergedWithNext,
 }
 
-// splitter is Split: at the matches of a pattern, or at what they leave if invert is set.
+// splitter is Split: it splits at the matches of a pattern or, with invert, at the text between
+// them.
 type splitter struct {
 	find     finder
 	behavior behavior
@@ -60,7 +61,7 @@ func (p splitter) split(piece string, _ bool, b *regexBudget, yield func(string)
 	return j.err
 }
 
-// isolate is split for the common case: matches and what is between them, both as pieces.
+// isolate is split for the common case: matches and the text between them are both pieces.
 func isolate(piece string, m matcher, yield func(string) error) error {
 	for i := 0; i < len(piece); {
 		start, end := m(piece, i)
@@ -103,7 +104,7 @@ func (j *joiner) add(start, end int, match bool) {
 	case mergedWithPrevious:
 		grow = match && !j.match
 	case mergedWithNext:
-		// Only the last of several matches goes with the gap behind them.
+		// Only the last of several matches is joined to the gap after them.
 		grow = !match && j.match
 	case contiguous:
 		grow = match == j.match

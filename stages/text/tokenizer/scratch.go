@@ -68,8 +68,8 @@ func (sc *scratch) preTokenize(text string, start bool) error {
 	return sc.steps[0](text)
 }
 
-// spend notes that so many bytes were encoded and that there are so many ids now; false if the
-// encoding is to end.
+// spend notes how many more bytes are encoded and how many ids there are; it returns false if the
+// encoding must end.
 func (sc *scratch) spend(bytes, ids int) bool {
 	if sc.since += bytes + 1; sc.since >= lookEvery {
 		sc.since = 0

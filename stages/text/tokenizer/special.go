@@ -5,6 +5,6 @@ import (
 	"slices"
 )
 
-// AddedTexts returns the texts of all added tokens, sorted: what a template, but no text of a
-// client, may turn into a token of its own.
+// AddedTexts returns the texts of all added tokens, sorted. A template may turn them into tokens; a
+// client's text may not.
 func (t *Tokenizer) AddedTexts() []string { return slices.Sorted(maps.Keys(t.added)) }

@@ -40,7 +40,7 @@ func cl100k(s string, i, digits int) int {
 }
 
 // contraction returns the length of (?i:'s|'t|'re|'ve|'m|'ll|'d) at s[i], which is an apostrophe,
-// or 0. The long s folds to s, no other foreign letter counts.
+// or 0. The long s folds to s; no other non-ASCII letter counts.
 func contraction(s string, i int) int {
 	if i+1 >= len(s) {
 		return 0
@@ -63,7 +63,7 @@ func contraction(s string, i int) int {
 	return 0
 }
 
-// symbols returns the end of ` ?[^\s\p{L}\p{N}]+` and the characters of tail behind it, or 0. The
+// symbols returns the end of ` ?[^\s\p{L}\p{N}]+` and the characters of tail after it, or 0. The
 // character at s[i] has class c and n bytes.
 func symbols(s string, i int, c class, n int, tail class) int {
 	const not = classWs | classL | classN

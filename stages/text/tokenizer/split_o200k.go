@@ -30,9 +30,9 @@ func matchO200k(s string, i int) (start, end int) {
 	return i, spaces(s, i)
 }
 
-// o200kWord returns the end of the first two alternatives at s[i] without the contraction, 0 if
-// neither matches. Both may start with one character that is no letter, no digit and no line end; a
-// mark can be that or part of the word.
+// o200kWord returns the end of the first two alternatives at s[i] without the contraction, or 0 if
+// neither matches. Both may start with one character that is not a letter, a digit or a line end; a
+// mark can be that character or part of the word.
 func o200kWord(s string, i int, c class, n int) int {
 	if c&(classL|classNewline) == 0 {
 		if end := mixedCase(s, i+n); end > 0 {
@@ -48,9 +48,9 @@ func o200kWord(s string, i int, c class, n int) int {
 	return upperCase(s, i)
 }
 
-// mixedCase returns the end of Upper*Lower+ at s[i], 0 if it does not match. If no lower case
-// follows the run of Upper, the run gives characters back until the next one is in both sets, and
-// the match ends behind that one.
+// mixedCase returns the end of Upper*Lower+ at s[i], or 0 if it does not match. If no lower case
+// follows the run of Upper, the run gives back characters until the next one is in both sets, and
+// the match ends after it.
 func mixedCase(s string, i int) int {
 	end, both := i, 0
 	for {

@@ -1,7 +1,7 @@
 package tokenizer
 
-// Short patterns: those of the models trained with this project, and the one built into the
-// ByteLevel pre-tokenizer (GPT-2).
+// Short patterns: those of the models trained in this project, and the one built into the ByteLevel
+// pre-tokenizer (GPT-2).
 const (
 	patternNewline        = `[\r\n]`
 	patternSpaceLetters   = `\s?\p{L}+`
@@ -39,8 +39,8 @@ func spaceThen(s string, i int, set class) (start, end int) {
 	return -1, -1
 }
 
-// matchTrailingSpaces finds \s+$, where $ is the end of the text or the place before a \n: of a run
-// of white space in the text it takes what comes before its last \n.
+// matchTrailingSpaces finds \s+$, where $ is the end of the text or the place before a \n: in a run
+// of white space inside the text it takes everything before its last \n.
 func matchTrailingSpaces(s string, i int) (start, end int) {
 	for {
 		i = runNot(s, i, classWs)

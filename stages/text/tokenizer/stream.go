@@ -2,9 +2,9 @@ package tokenizer
 
 import "strings"
 
-// Decode returns the text of the ids, whole characters always: what is not UTF-8 is U+FFFD. With
-// skipSpecial the special tokens are left out. An id without a token adds nothing, as in the
-// reference; TokenBytes tells which those are.
+// Decode returns the text of the ids in whole characters: invalid UTF-8 becomes U+FFFD. With
+// skipSpecial, special tokens are omitted. An id without a token adds nothing, as in the reference;
+// TokenBytes identifies such ids.
 func (t *Tokenizer) Decode(ids []int32, skipSpecial bool) string {
 	if t.byteLevelOnly() {
 		return t.decodeBytes(ids, skipSpecial)
@@ -45,7 +45,7 @@ func (t *Tokenizer) decodeBytes(ids []int32, skipSpecial bool) string {
 	return text
 }
 
-// shown returns the text of a token, false if it has none or is to be left out.
+// shown returns the text of a token, or false if it has none or must be omitted.
 func (t *Tokenizer) shown(id int32, skipSpecial bool) (string, bool) {
 	if skipSpecial && t.IsSpecial(id) {
 		return "", false
@@ -53,10 +53,10 @@ func (t *Tokenizer) shown(id int32, skipSpecial bool) (string, bool) {
 	return t.tokenText(id)
 }
 
-// Stream turns tokens into text while they come. What Push and Flush return, one behind the other,
-// is what Decode returns for all the ids, at any moment only whole characters of it: the beginning
+// Stream turns tokens into text as they arrive. The concatenated results of Push and Flush are what
+// Decode returns for all the ids. At any moment they contain only whole characters: the beginning
 // of a character is held back, and with a byte-fallback decoder a run of byte tokens until it ends,
-// since one bad byte spoils all of it. A Stream is for one goroutine.
+// since one bad byte spoils all of it. A Stream is not safe for concurrent use.
 type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
@@ -71,8 +71,8 @@ func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 	return s
 }
 
-// Push takes the next id and returns the text that is certain now, often none. An id without a
-// token adds nothing.
+// Push takes the next id and returns the text that is now certain, which is often empty. An id
+// without a token adds nothing.
 func (s *Stream) Push(id int32) string {
 	if text, ok := s.t.shown(id, s.skipSpecial); ok {
 		s.chain.put(text)
@@ -80,8 +80,8 @@ func (s *Stream) Push(id int32) string {
 	return s.take()
 }
 
-// Flush ends the text and returns what was held back, an unfinished character as U+FFFD. The Stream
-// is then at the beginning of a new text.
+// Flush ends the text and returns what was held back; an unfinished character becomes U+FFFD. The
+// Stream is then ready for a new text.
 func (s *Stream) Flush() string {
 	s.chain.end()
 	text := s.take()

@@ -2,8 +2,8 @@ package tokenizer
 
 import "sync"
 
-// Tokenizer is a loaded tokenizer.json. It does not change after Parse, and all its methods may be
-// called from several goroutines at once.
+// Tokenizer is a loaded tokenizer.json. It does not change after Parse, and all its methods are
+// safe for concurrent use.
 type Tokenizer struct {
 	model       *bpe
 	normalizers []normalizer
@@ -18,7 +18,7 @@ type Tokenizer struct {
 	prefix, suffix []int32 // what the post-processor puts around the ids
 	bos, eos       int32   // -1 if there is none
 	size           int     // highest id + 1
-	longest        int     // bytes of a text that one token stands for at most; 0: not known
+	longest        int     // maximum bytes of a text that one token represents; 0: unknown
 
 	long    chan struct{} // holds an element while a long text is encoded
 	scratch sync.Pool     // of *scratch
@@ -28,8 +28,8 @@ type Tokenizer struct {
 // more rows.
 func (t *Tokenizer) VocabSize() int { return t.size }
 
-// Beyond returns the ids of tokens from n on, by rising id: those that a model with n rows of
-// embedding does not have.
+// Beyond returns the ids of tokens from n on, in rising order: those that a model with n rows of
+// embedding lacks.
 func (t *Tokenizer) Beyond(n int) []int32 {
 	var ids []int32
 	for id := max(0, n); id < t.size; id++ {
@@ -40,7 +40,7 @@ func (t *Tokenizer) Beyond(n int) []int32 {
 	return ids
 }
 
-// TokenID returns the id of the token with this text, as tokenizer.json spells it: added tokens as
+// TokenID returns the id of the token with this text, spelled as in tokenizer.json: added tokens as
 // they are ("<|im_end|>"), those of a byte-level vocabulary in its alphabet ("Ġthe").
 func (t *Tokenizer) TokenID(text string) (int32, bool) {
 	if a := t.added[text]; a != nil {
@@ -49,8 +49,8 @@ func (t *Tokenizer) TokenID(text string) (int32, bool) {
 	return t.model.id(text)
 }
 
-// TokenBytes returns the bytes that a token stands for within a text, which need not be whole
-// characters: "Ġthe" and "▁the" are " the", "<0x0A>" is a line end where the decoder has byte
+// TokenBytes returns the bytes that a token represents within a text, which need not be whole
+// characters: "Ġthe" and "▁the" are " the", "<0x0A>" is a line end if the decoder has byte
 // fallback. It returns false if no token has the id. The caller owns the bytes.
 func (t *Tokenizer) TokenBytes(id int32) ([]byte, bool) {
 	text, ok := t.tokenText(id)
@@ -80,8 +80,8 @@ func (t *Tokenizer) AddBOS() bool {
 	return t.bos >= 0 && len(t.prefix) > 0 && t.prefix[0] == t.bos
 }
 
-// tokenText returns the text of a token as tokenizer.json spells it, but for a byte-level
-// vocabulary as the bytes that it spells.
+// tokenText returns the text of a token as spelled in tokenizer.json, or, for a byte-level
+// vocabulary, the bytes that it spells.
 func (t *Tokenizer) tokenText(id int32) (string, bool) {
 	if a := t.addedByID[id]; a != nil {
 		if t.model.byteLevel {

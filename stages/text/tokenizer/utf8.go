@@ -2,7 +2,7 @@ package tokenizer
 
 import "unicode/utf8"
 
-// replacement stands for bytes that are not UTF-8.
+// replacement is written for bytes that are not UTF-8.
 const replacement = "\uFFFD"
 
 // badLen is the length of the maximal subpart at the start of s (Unicode 17, 3.9, D93b; the WHATWG

@@ -45,8 +45,8 @@ func (v *vocab) bytes(id int32) []byte { s := v.spans[id]; return v.blob[s.from:
 // text returns the text of a token.
 func (v *vocab) text(id int32) string { return string(v.bytes(id)) }
 
-// put gives id the text blob[from:], which the caller has just appended. The hash table does not
-// know it before index is called.
+// put assigns to id the text blob[from:], which the caller has just appended. The hash table does
+// not know it until index is called.
 func (v *vocab) put(id int32, from int) {
 	for int(id) >= len(v.spans) {
 		v.spans = append(v.spans, textSpan{})

@@ -24,8 +24,8 @@ func attribute(r *run, v Value, name, src string) Value {
 	return Value{}
 }
 
-// bound returns the method of v called name; undefined: there is none. Methods that would change v
-// are refused, as by Jinja2's immutable sandbox.
+// bound returns the method of v with this name, or undefined. Methods that would change v are
+// refused, as in Jinja2's immutable sandbox.
 func bound(v Value, name string) Value {
 	var table map[string]methodFunc
 	var mutators []string
@@ -179,8 +179,8 @@ func bounds(parts []Value, length int) (start, stop, step int) {
 	return start, stop, step
 }
 
-// path follows a dotted attribute path, as the filters map, selectattr and their like do; def
-// stands in for what is missing.
+// path follows a dotted attribute path, as map, selectattr and similar filters do; def replaces a
+// missing value.
 func path(r *run, v Value, dotted Value, def *Value) Value {
 	if n, ok := integer(dotted); ok {
 		return subscript(r, v, NewInt(n), "item")

@@ -30,11 +30,11 @@ func (p *parser) ifBlock() stmt {
 	}
 }
 
-// target is what a value is assigned to.
+// target is the left side of an assignment.
 type target func(f *frame, v Value)
 
-// target reads what stands on the left of "in" or "=": one name or several, which are unpacked.
-// attr allows attributes of namespaces.
+// target reads the left side of "in" or "=": one name, or several that are unpacked. attr allows
+// attributes of namespaces.
 func (p *parser) target(attr bool) target {
 	one := p.targetName(attr)
 	if !p.is(",") {
@@ -109,7 +109,7 @@ func (p *parser) filterBlock() stmt {
 }
 
 // scoped reads a tag that marks a part of the template and gives it a scope: generation (training
-// masks), block (inheritance). A block does not see the scopes around it unless it says so.
+// masks), block (inheritance). A block does not see the enclosing scopes unless it says so.
 func (p *parser) scoped(name string) stmt {
 	apart := name == "block"
 	for p.peek().kind == kindName {

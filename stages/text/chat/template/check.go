@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// check is a Jinja2 test: what stands behind "is".
+// check is a Jinja2 test: the part after "is".
 type check = func(r *run, a args) bool
 
 var tests map[string]check
@@ -59,7 +59,7 @@ func init() {
 	}
 }
 
-// cased tells of a string whether it has letters of one case and none of the other.
+// cased reports whether a string has letters of one case and none of the other.
 func cased(has, not func(rune) bool) check {
 	return func(r *run, a args) bool {
 		s := plain(r.printed(a.pos[0]))

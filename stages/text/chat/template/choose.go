@@ -9,7 +9,7 @@ func iterableOrFalse(r *run, v Value) []Value {
 	return iterable(r, v)
 }
 
-// mapFilter applies a filter, or looks up an attribute, in every item.
+// mapFilter applies a filter to every item, or looks up an attribute of it.
 func mapFilter(r *run, a args) Value {
 	list := iterableOrFalse(r, a.pos[0])
 	out := make([]Value, len(list))

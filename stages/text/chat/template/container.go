@@ -92,7 +92,7 @@ func listCopy(_ *run, v Value, _ args) Value {
 	return NewList(slices.Clone(v.AsList().Items))
 }
 
-// globals are what every template may call.
+// globals are the functions that every template may call.
 var globals = map[string]Value{}
 
 func init() {

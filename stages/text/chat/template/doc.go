@@ -5,7 +5,7 @@
 // Compile reads a template by Jinja2's lexical and grammar rules and turns each expression and
 // statement into a Go closure; Run calls them. A render raises where Python raises, counts its work
 // against a budget, and carries marks: bytes that say which characters of a string came from a
-// client (mark.go). Marks are invisible to the template, so they change no branch and no text; they
-// survive slicing, splitting, replacing and joining, and tell in the end which ranges of the prompt
+// client (mark.go). The template cannot see marks, so they change no branch and no text. They
+// survive slicing, splitting, replacing and joining, and finally show which ranges of the prompt
 // are a client's words.
 package template

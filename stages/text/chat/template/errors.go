@@ -20,8 +20,8 @@ type Raised struct{ Message string }
 
 func (e *Raised) Error() string { return e.Message }
 
-// A Fault is what Python would raise while rendering: an undefined value that is used, an operation
-// on values of the wrong type.
+// A Fault is an error that Python would raise while rendering: use of an undefined value, an
+// operation on values of the wrong type.
 type Fault struct{ Message string }
 
 func (e *Fault) Error() string { return e.Message }

@@ -24,8 +24,8 @@ func (f *frame) all(list []expr) []Value {
 	return out
 }
 
-// several reads operands joined by an operator that takes any number of them; one operand stays as
-// it is.
+// several reads operands joined by an operator that takes any number of them; a single operand
+// stays unchanged.
 func (p *parser) several(op string, operand func() expr, join func(list []expr) expr) expr {
 	e := operand()
 	if !p.is(op) {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// filters are Jinja2's, without those that make HTML, shuffle, or print sizes; tojson is
+// filters are Jinja2's, except those that make HTML, shuffle, or print sizes; tojson is
 // transformers' (json.go).
 var filters map[string]function
 

@@ -41,7 +41,7 @@ func iterable(r *run, v Value) []Value {
 	return list
 }
 
-// unpack returns the items of v, which are as many as there are names for them.
+// unpack returns the items of v, whose number must be that of the names.
 func unpack(v Value, want int) []Value {
 	list, ok := items(v)
 	switch {

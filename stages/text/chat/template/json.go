@@ -29,7 +29,7 @@ func Decode(data []byte) (Value, error) {
 			return v, nil
 		}
 		if err == nil {
-			err = errors.New("data behind the value")
+			err = errors.New("data after the value")
 		}
 	}
 	if errors.Is(err, io.EOF) {
@@ -112,7 +112,7 @@ func decodeNumber(s string) Value {
 	return NewFloat(f)
 }
 
-// jsonStyle is how json.dumps is asked to write.
+// jsonStyle is the options of json.dumps.
 type jsonStyle struct {
 	ascii, sorted bool
 	pad           *string

@@ -27,7 +27,7 @@ func TestDecode(t *testing.T) {
 		}
 	}
 	for in, want := range map[string]string{
-		``: "no value", ` `: "no value", `{`: "EOF", `[1,]`: "invalid", `1 2`: "behind", `{"a":1,"a":2}`: "duplicate", "\"\xff\"": "UTF-8", `"\ud800"`: "surrogate",
+		``: "no value", ` `: "no value", `{`: "EOF", `[1,]`: "invalid", `1 2`: "data after", `{"a":1,"a":2}`: "duplicate", "\"\xff\"": "UTF-8", `"\ud800"`: "surrogate",
 		`nul`: "", `01`: "", `NaN`: "", "'a'": "", strings.Repeat("[", 65) + strings.Repeat("]", 65): "deeper than 64",
 		"[" + strings.Repeat("1,", MaxValues) + "1]": "more than",
 	} {

@@ -11,8 +11,8 @@ import (
 func upper(s string) string { return mapParts(s, cases.Upper(language.Und).String) }
 func lower(s string) string { return mapParts(s, cases.Lower(language.Und).String) }
 
-// letters maps the runes of s one by one; first is true at the first rune, and at one behind a rune
-// that ends says ends a word.
+// letters maps the runes of s one by one. first is true for the first rune, and for one after a
+// rune for which ends is true.
 func letters(s string, ends func(rune) bool, f func(r rune, first bool) string) string {
 	first := true
 	return mapParts(s, func(part string) string {
@@ -38,12 +38,12 @@ func capitalize(s string) string { return letters(s, never, titled) }
 
 func isCased(r rune) bool { return unicode.IsUpper(r) || unicode.IsLower(r) || unicode.IsTitle(r) }
 
-// title is str.title: a word begins behind whatever has no case.
+// title is str.title: a word begins after a character that has no case.
 func title(s string) string {
 	return letters(s, func(r rune) bool { return !isCased(r) }, titled)
 }
 
-// titleWords returns the filter title: words begin behind spaces and brackets.
+// titleWords returns the filter title: words begin after spaces and brackets.
 func titleWords(s string) string {
 	return letters(s, func(r rune) bool { return isSpace(r) || strings.ContainsRune("-({[<", r) },
 		func(r rune, first bool) string {

@@ -107,7 +107,7 @@ func (l *lexer) next() {
 	}
 }
 
-// text emits src[from:to] as data, stripped as the tag behind it asks for.
+// text emits src[from:to] as data, stripped as the next tag asks.
 func (l *lexer) text(from, to int, sign byte, block bool) {
 	s := l.src[from:to]
 	switch {

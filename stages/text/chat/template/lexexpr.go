@@ -13,7 +13,7 @@ func isWord(c byte) bool {
 	return c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// name reads an identifier. Only ASCII ones are taken: no template in the field uses others.
+// name reads an identifier. It accepts only ASCII; no template in the field uses other characters.
 func (l *lexer) name() {
 	i := l.pos
 	for i < len(l.src) && isWord(l.src[i]) {
@@ -94,8 +94,8 @@ var simpleEscapes = map[byte]string{
 }
 
 // unescape resolves the escapes of a Python string literal. An escape that Python does not know
-// stays as it is written. False: a code point that UTF-8 cannot hold, a cut-off \x, \u or \U, or a
-// \N name.
+// stays unchanged. It returns false for a code point that UTF-8 cannot hold, an incomplete \x, \u
+// or \U, and a \N name.
 func unescape(s string) (string, bool) {
 	if strings.IndexByte(s, '\\') < 0 {
 		return s, true

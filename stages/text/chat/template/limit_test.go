@@ -108,7 +108,7 @@ func TestSyntax(t *testing.T) {
 		"a\nb{{ x": "line 2: unexpected end of template", "{% if x %}": "expected elif or else or endif", "{% for x y %}": `expected "in"`,
 		"{% endif %}": `unsupported tag "endif"`, "{{ 'a }}": "string is not closed", "{# a": "end of comment", "{% raw %}x": "end of raw",
 		"{{ a b }}": `expected "}}"`, "{{ }}": "unexpected", "{{ a. }}": "expected an attribute", "{{ a[] }}": "expected a subscript", "{{ (1 }}": "expected",
-		"{{ [1 2] }}": `expected "]"`, "{{ {1} }}": `expected ":"`, "{{ f(a=1, 2) }}": "positional argument behind", "{{ 1 if }}": "unexpected",
+		"{{ [1 2] }}": `expected "]"`, "{{ {1} }}": `expected ":"`, "{{ f(a=1, 2) }}": "positional argument follows", "{{ 1 if }}": "unexpected",
 		"{% set 1 = 2 %}": "expected a name", "{% set true = 2 %}": "can't assign", "{% set a, = 1 %}": "expected a name", "{% macro f(a=1, b) %}": "needs a default", "{% macro f(caller) %}": "caller", "{% break %}": "outside of a loop",
 		"{% include 'x' %}": "include", "{% extends 'x' %}": "extends", "{% with a=1 %}{% endwith %}": "with", "{% macro f %}": `expected "("`, "{% call x %}": "macro call",
 		"{{ é }}": "ASCII", "{{ x ? y }}": "unexpected character", "{{ 99999999999999999999 }}": "integer", `{{ '\ud800' }}`: "bad escape", `{{ '\xg' }}`: "bad escape",

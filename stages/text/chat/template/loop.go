@@ -11,7 +11,7 @@ type forLoop struct {
 	body, none block
 }
 
-// forBlock reads a for tag behind its name.
+// forBlock reads a for tag after its name.
 func (p *parser) forBlock() stmt {
 	n := &forLoop{id: p.ident("loop"), target: p.target(false)}
 	p.expect("in")
@@ -35,7 +35,7 @@ func (p *parser) forBlock() stmt {
 // loop is the variable loop.
 type loop struct {
 	*forLoop
-	frame   *frame  // where the tag stands
+	frame   *frame  // frame of the tag
 	items   []Value // that cond has not seen yet
 	ahead   []Value // that passed it and come next
 	at      int     // the turn, from 0
@@ -74,8 +74,8 @@ func (l *loop) turn() signal {
 	return l.body.run(f)
 }
 
-// peek reports whether n items are to come. It asks the condition no earlier than it must: what a
-// turn assigns may change the answer.
+// peek reports whether n more items follow. It evaluates the condition as late as possible, because
+// assignments in a turn may change the answer.
 func (l *loop) peek(n int) bool {
 	for len(l.ahead) < n && len(l.items) > 0 {
 		f, item := l.frame.child(), l.items[0]
@@ -132,7 +132,7 @@ func (l *loop) cycle(_ *run, a args) Value {
 	return a.pos[l.at%len(a.pos)]
 }
 
-// differs reports whether the arguments are others than in the call before.
+// differs reports whether the arguments differ from those of the previous call.
 func (l *loop) differs(r *run, a args) Value {
 	now := &List{Items: a.pos}
 	same := l.changed != nil && r.equal(Value{now}, Value{l.changed})

@@ -7,7 +7,7 @@ type macro struct {
 	name   string
 	params []param
 	body   block
-	// The numbers of the variables that a macro gets beside its parameters, where its body mentions
+	// The numbers of the variables that a macro gets besides its parameters, if its body mentions
 	// them; -1: it does not.
 	caller, kwargs, varargs int
 }
@@ -84,7 +84,7 @@ func (p *parser) callBlock() stmt {
 	return printing(e)
 }
 
-// in returns the macro as a value of the scope that it stands in.
+// in returns the macro as a value of its scope.
 func (m *macro) in(f *frame) Value {
 	return Value{&callable{m.name, func(_ *run, a args) Value { return m.call(f, a) }}}
 }
@@ -110,7 +110,7 @@ func (m *macro) call(scope *frame, a args) Value {
 	return NewString(f.out.String())
 }
 
-// extra sets what a macro gets beside its parameters.
+// extra sets the variables that a macro gets besides its parameters.
 func (m *macro) extra(f *frame, a args) {
 	more := a.pos[min(len(m.params), len(a.pos)):]
 	rest := &Dict{Data: map[string]Value{}}

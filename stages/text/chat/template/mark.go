@@ -150,7 +150,7 @@ func (v view) cut(from, to int) string {
 	return b.String()
 }
 
-// mapParts applies f to every stretch of s that is marked or not as a whole.
+// mapParts applies f to every maximal part of s that is entirely marked or entirely unmarked.
 func mapParts(s string, f func(string) string) string {
 	if strings.IndexByte(s, markOpen) < 0 {
 		return f(s)

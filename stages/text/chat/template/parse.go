@@ -17,12 +17,12 @@ const (
 // expr is a compiled expression.
 type expr func(f *frame) Value
 
-// link is what is done to the value of an expression: an attribute, a call, a filter, the right
+// link is an operation on the value of an expression: an attribute, a call, a filter, the right
 // side of an operator.
 type link func(f *frame, v Value) Value
 
-// then returns the expression with links behind it, one after the other: a long chain must not
-// become a deep recursion.
+// then returns the expression with links applied one after the other: a long chain must not become
+// a deep recursion.
 func (e expr) then(links []link) expr {
 	if len(links) == 0 {
 		return e
@@ -39,7 +39,7 @@ func (e expr) then(links []link) expr {
 // stmt is a compiled statement.
 type stmt func(f *frame) signal
 
-// signal is how a statement ends.
+// signal says how a statement ends.
 type signal uint8
 
 const (
@@ -61,7 +61,7 @@ func (b block) run(f *frame) signal {
 	return onward
 }
 
-// text returns the expression of what the block, read later, writes in a scope of its own.
+// text returns the expression for the output of the block, which is read later, in a new scope.
 func (b *block) text() expr {
 	return func(f *frame) Value {
 		g := f.buffered()
@@ -129,8 +129,8 @@ func (p *parser) expectKind(k kind, what string) token {
 	return t
 }
 
-// more reports whether a list that shut ends goes on, and takes the comma before its next part or
-// the end; first tells that no part was read yet.
+// more reports whether a list that shut ends continues, and reads the comma before its next part,
+// or the end. first says that no part was read yet.
 func (p *parser) more(first bool, shut string) bool {
 	if !first && !p.take(",") {
 		p.expect(shut)
@@ -139,7 +139,7 @@ func (p *parser) more(first bool, shut string) bool {
 	return !p.take(shut)
 }
 
-// nested guards the recursion; the result ends what it began.
+// nested guards the recursion; the returned function ends what it began.
 func (p *parser) nested() func() {
 	if p.depth++; p.depth > maxNesting {
 		panic(p.fail(p.peek(), "nested too deeply"))
@@ -166,7 +166,7 @@ func printing(e expr) stmt {
 	}
 }
 
-// body reads statements up to a block tag named in stop and leaves the parser behind that name.
+// body reads statements up to a block tag named in stop, and leaves the parser after that name.
 func (p *parser) body(stop ...string) (b block, end string) {
 	defer p.nested()()
 	for {

@@ -3,7 +3,7 @@ package template
 // callSite is a call in the source.
 type callSite struct {
 	args   []argument
-	end    int    // the token behind it
+	end    int    // token after it
 	caller *macro // the body of the call block that it belongs to; nil: none
 }
 
@@ -34,13 +34,13 @@ func (p *parser) postfix(e expr, start token) expr {
 	panic(p.fail(p.peek(), "expression too long"))
 }
 
-// invoke reads the arguments of a call behind the opening parenthesis.
+// invoke reads the arguments of a call after the opening parenthesis.
 func (p *parser) invoke(src string) link {
 	site := p.call()
 	return func(f *frame, v Value) Value { return f.called(v, src, f.arguments(site)) }
 }
 
-// called calls v, which stands in the source as src.
+// called calls v, whose source text is src.
 func (r *run) called(v Value, src string, a args) Value {
 	switch c := v.v.(type) {
 	case *callable:
@@ -115,7 +115,7 @@ func (p *parser) subscript(src string) link {
 	}
 }
 
-// call reads the arguments of a call behind the opening parenthesis.
+// call reads the arguments of a call after the opening parenthesis.
 func (p *parser) call() *callSite {
 	defer p.nested()()
 	site := new(callSite)
@@ -132,7 +132,7 @@ func (p *parser) call() *callSite {
 			p.names[t.val] = true
 			arg.name = t.val
 		case named:
-			panic(p.fail(t, "positional argument behind a named one"))
+			panic(p.fail(t, "positional argument follows keyword argument"))
 		}
 		named = named || arg.stars == 2 || arg.name != ""
 		arg.value = p.expr()
@@ -175,7 +175,7 @@ func (f *frame) arguments(site *callSite, first ...Value) args {
 	return a
 }
 
-// filters reads the filters and tests behind an expression.
+// filters reads the filters and tests after an expression.
 func (p *parser) filters(e expr) expr {
 	var links []link
 	for n := range maxNesting {
@@ -194,7 +194,7 @@ func (p *parser) filters(e expr) expr {
 	panic(p.fail(p.peek(), "expression too long"))
 }
 
-// filter reads one filter behind its bar.
+// filter reads one filter after its bar.
 func (p *parser) filter() link {
 	name := p.expectKind(kindName, "a filter").val
 	site := new(callSite)
@@ -204,7 +204,7 @@ func (p *parser) filter() link {
 	return applied("filter", name, filters[name], site)
 }
 
-// test reads one test behind "is".
+// test reads one test after "is".
 func (p *parser) test() link {
 	negated := p.take("not")
 	name := p.expectKind(kindName, "a test").val
@@ -226,8 +226,8 @@ func (p *parser) test() link {
 	return applied("test", name, fn, site)
 }
 
-// applied returns a filter or a test. One that is not there raises when it is evaluated: it may
-// stand in a branch that is not taken.
+// applied returns a filter or a test. A missing one raises when it is evaluated, because it may be
+// in a branch that is not taken.
 func applied(what, name string, fn function, site *callSite) link {
 	return func(f *frame, v Value) Value {
 		if fn == nil {

@@ -22,7 +22,7 @@ const (
 	lookEvery     = 4096       // steps between looks at the context
 )
 
-// Config is what a render needs beside its variables. The zero value is valid.
+// Config is the settings of a render besides its variables. The zero value is valid.
 type Config struct {
 	Now    func() time.Time // for strftime_now; nil: time.Now
 	Steps  int              // 0: DefaultSteps
@@ -38,7 +38,7 @@ type Program struct {
 	names map[string]bool
 }
 
-// Compile compiles the source of a template. The error is a *SyntaxError, or tells that the source
+// Compile compiles the source of a template. The error is a *SyntaxError, or says that the source
 // is too long or not UTF-8.
 func Compile(source string) (*Program, error) {
 	if len(source) > maxSource {
@@ -88,8 +88,8 @@ func Reserved(name string) bool {
 }
 
 // Run renders the template. The values of vars are not changed and may be shared. The result
-// carries marks where a value of vars did; see Unmark. The error is a *Raised, a *Fault, or wraps
-// ErrLimit or what the context ended with.
+// carries the marks of values of vars; see Unmark. The error is a *Raised or a *Fault, or wraps
+// ErrLimit or the context's error.
 func (p *Program) Run(vars map[string]Value, c Config) (string, error) {
 	r := &run{now: c.Now, steps: c.Steps, output: c.Output, memory: c.Memory, ctx: c.Ctx}
 	if r.now == nil {
@@ -155,7 +155,7 @@ func (f *frame) child() *frame {
 	return c
 }
 
-// buffered returns a child that writes to a text of its own.
+// buffered returns a child that writes to a separate text.
 func (f *frame) buffered() *frame {
 	c := f.child()
 	c.out = new(strings.Builder)

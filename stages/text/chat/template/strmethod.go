@@ -8,7 +8,7 @@ import (
 // methodFunc is a method of v.
 type methodFunc func(r *run, v Value, a args) Value
 
-// stringMethods are those of Python's str, without the ones that make bytes.
+// stringMethods are the methods of Python's str, without those that return bytes.
 var stringMethods map[string]methodFunc
 
 func init() {
@@ -72,7 +72,7 @@ func strip(s string, chars Value, left, right bool) Value {
 }
 
 // within resolves optional start and end arguments (from argument i on) to a byte range of text; ok
-// is false where start lies behind end.
+// is false if start is after end.
 func within(text string, a args, i int) (from, to int, ok bool) {
 	n := utf8.RuneCountInString(text)
 	start, stop := a.or(i, "start", None()), a.or(i+1, "end", None())
@@ -263,7 +263,7 @@ func justify(align byte) methodFunc {
 	}
 }
 
-// zfill pads a number with zeros behind its sign.
+// zfill pads a number with zeros after its sign.
 func zfill(r *run, v Value, a args) Value {
 	w := viewOf(v.AsString())
 	width, ok := integer(a.or(0, "width", None()))

@@ -112,7 +112,7 @@ func (d *Dict) Get(key string) (Value, bool) {
 	return v, ok
 }
 
-// Set puts a value; a new key comes last.
+// Set stores a value; a new key comes last.
 func (d *Dict) Set(key string, v Value) {
 	if _, ok := d.Data[key]; !ok {
 		d.Keys = append(d.Keys, key)
