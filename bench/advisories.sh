@@ -14,7 +14,7 @@ left_out() {
 case $database in
 http*) curl -sf --head --max-time 10 "$database/index/db.json" >/dev/null || left_out "the database of advisories, $database, cannot be reached" ;;
 esac
-GOBIN=$tools timeout 120 go install golang.org/x/vuln/cmd/govulncheck@v1.9.0 || left_out "the checker cannot be had"
+GOBIN=$tools timeout 120 go install golang.org/x/vuln/cmd/govulncheck@v1.9.0 || left_out "the checker is not available"
 timeout 230 "$tools/govulncheck" -db "$database" "$@"
 status=$?
 case $status in

@@ -1,7 +1,6 @@
-// Package engine is what a front door may ask of the pipeline: requests (chat,
-// text or token ids) in, events out. It holds types and one interface, imports
-// the standard library only, and is the only part of actors/ that transport
-// knows besides the trace types.
+// Package engine is what a front door may ask of the pipeline: requests (chat, text or token ids)
+// in, events out. It holds types and one interface, imports the standard library only, and is the
+// only part of actors/ that transport knows besides the trace types.
 package engine
 
 import (
@@ -13,16 +12,15 @@ import (
 type Engine interface {
 	// Info describes the model; constant once ready.
 	Info() Info
-	// Ready is nil when requests are served; otherwise an *Error of kind
-	// Unavailable (loading, draining).
+	// Ready is nil when requests are served; otherwise an *Error of kind Unavailable (loading,
+	// draining).
 	Ready() error
-	// Submit validates, tokenizes and enqueues a request. Everything that can be
-	// refused is refused here, before any prefill, as an *Error. The returned
-	// Stream must be read to its end or closed. Cancelling ctx cancels the request.
+	// Submit validates, tokenizes and enqueues a request. Everything that can be refused is refused
+	// here, before any prefill, as an *Error. The returned Stream must be read to its end or
+	// closed. Cancelling ctx cancels the request.
 	Submit(ctx context.Context, req *Request) (Stream, error)
-	// Tokenize gives the ids Submit would use for this prompt. With more than most of
-	// them it stops, and so it does when ctx ends. The first is an *Error of kind
-	// ContextLength.
+	// Tokenize gives the ids Submit would use for this prompt. With more than most of them it
+	// stops, and so it does when ctx ends. The first is an *Error of kind ContextLength.
 	Tokenize(ctx context.Context, p Prompt, most int) ([]int32, error)
 	// Detokenize joins ids to text; skipSpecial leaves control tokens out.
 	Detokenize(ids []int32, skipSpecial bool) (string, error)
@@ -38,8 +36,8 @@ type Info struct {
 	Created time.Time
 	Context int // max_model_len: prompt and answer together
 	Vocab   int
-	// Defaults are the sampling values used where a request is silent
-	// (generation_config.json, else temperature 1, top_p 1).
+	// Defaults are the sampling values used where a request is silent (generation_config.json, else
+	// temperature 1, top_p 1).
 	Defaults Sampling
 }
 
@@ -48,13 +46,13 @@ type Prompt struct {
 	Chat *Chat
 	Text *string // raw text: BOS is added where the tokenizer config says so, unless it is there
 	IDs  []int32 // taken as they are
-	// ParseSpecial reads special-token text in Text as tokens; NoBOS adds no BOS
-	// token. Both are for Text only.
+	// ParseSpecial reads special-token text in Text as tokens; NoBOS adds no BOS token. Both are
+	// for Text only.
 	ParseSpecial, NoBOS bool
 }
 
-// Chat is a conversation as JSON, in the order the client sent it: the order of
-// object keys decides the prompt's text.
+// Chat is a conversation as JSON, in the order the client sent it: the order of object keys decides
+// the prompt's text.
 type Chat struct {
 	Messages             []byte // JSON array of messages in the chat-completions shape
 	Tools                []byte // JSON array or nil
@@ -68,12 +66,12 @@ type Request struct {
 	ID       string // for logs and traces; chosen by the door
 	Prompt   Prompt
 	Sampling Sampling
-	// MaxTokens bounds the answer; 0 = up to the context. The engine clips it to
-	// what the prompt leaves of the context; such an answer ends with FinishLength.
+	// MaxTokens bounds the answer; 0 = up to the context. The engine clips it to what the prompt
+	// leaves of the context; such an answer ends with FinishLength.
 	MaxTokens int
 	MinTokens int
-	// PromptOnly asks for no answer: the prompt is computed, and Done follows with
-	// FinishLength and no token.
+	// PromptOnly asks for no answer: the prompt is computed, and Done follows with FinishLength and
+	// no token.
 	PromptOnly bool
 	// Stop strings end the answer; they are withheld unless IncludeStop.
 	Stop        []string
@@ -84,16 +82,16 @@ type Request struct {
 	KeepSpecial bool
 	// Logprobs: -1 none, else that many alternatives per token (0 = the chosen one only).
 	Logprobs int
-	// PromptLogprobs, if set, asks for the log-probabilities of the prompt's own tokens, with
-	// so many alternatives. The whole prompt is computed then, whatever is cached of it.
+	// PromptLogprobs, if set, asks for the log-probabilities of the prompt's own tokens, with so
+	// many alternatives. The whole prompt is computed then, whatever is cached of it.
 	PromptLogprobs *int
 	Deadline       time.Time // zero: none
 	Priority       int       // higher first; 0 is the default
 	// Background requests run in the gaps that others leave.
 	Background bool
-	// Owner tells who sent the request apart from others: the hash of an API key, "" where
-	// there are none. Owners get equal shares of the pipeline, and find each other's
-	// prefixes in the KV cache only where the server allows it.
+	// Owner tells who sent the request apart from others: the hash of an API key, "" where there
+	// are none. Owners get equal shares of the pipeline, and find each other's prefixes in the KV
+	// cache only where the server allows it.
 	Owner string
 	// Group is that of all choices of one prompt, whose prefill is done once; 0: none.
 	Group uint64
@@ -110,8 +108,8 @@ type Caller struct {
 	State string // tracestate: for readers of the spans
 }
 
-// Sampling holds the values of one request's token choice, defaults applied by
-// the door through Info.Defaults.
+// Sampling holds the values of one request's token choice, defaults applied by the door through
+// Info.Defaults.
 type Sampling struct {
 	Temperature       float64 // 0 = greedy
 	TopP              float64 // 1 = off
@@ -124,14 +122,13 @@ type Sampling struct {
 	Seed              *uint64 // nil: a random one
 }
 
-// Stream delivers one request's events in order. A slow reader never holds the
-// pipeline: text that is not read yet is joined.
+// Stream delivers one request's events in order. A slow reader never holds the pipeline: text that
+// is not read yet is joined.
 type Stream interface {
-	// Next blocks for the next event. After a Done or Failed event, or after
-	// Close, it returns io.EOF. A cancelled ctx only ends this wait.
+	// Next blocks for the next event. After a Done or Failed event, or after Close, it returns
+	// io.EOF. A cancelled ctx only ends this wait.
 	Next(ctx context.Context) (Event, error)
-	// Close cancels the request if it still runs; safe to call twice and
-	// together with Next.
+	// Close cancels the request if it still runs; safe to call twice and together with Next.
 	Close()
 	// PromptTokens is known from the start.
 	PromptTokens() int
@@ -159,9 +156,9 @@ type Event struct {
 	Finish   FinishReason
 	// StopMatched is the stop string that ended the answer, if one did.
 	StopMatched string
-	// StopToken is the end token (EOS or one of StopIDs) that ended the answer, if
-	// one did. It counts in Usage; its text is in the answer, and itself among the
-	// Tokens, only with IncludeStop.
+	// StopToken is the end token (EOS or one of StopIDs) that ended the answer, if one did. It
+	// counts in Usage; its text is in the answer, and itself among the Tokens, only with
+	// IncludeStop.
 	StopToken *int32
 	Usage     Usage
 	Err       *Error

@@ -15,8 +15,8 @@ const (
 	Timeout                   // the request's deadline passed
 )
 
-// Error is the only error type that crosses the Engine interface. Message is
-// fit for the client; inner detail is logged where it arose.
+// Error is the only error type that crosses the Engine interface. Message is fit for the client;
+// inner detail is logged where it arose.
 type Error struct {
 	Kind       Kind
 	Param      string // the request field at fault, if one is
@@ -29,7 +29,7 @@ type Error struct {
 // Loading is how far a load is.
 type Loading struct {
 	Phase string         // what is being done: "load weights"
-	Share float64        // of the phase, 0 to 1; 0 where nobody knows
+	Share float64        // of the phase, 0 to 1; 0 if unknown
 	Rate  string         // for people: "1.2 GB/s"; "" where it is not known
 	Left  *time.Duration // of the phase; nil where it is not known
 }

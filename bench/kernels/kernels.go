@@ -160,9 +160,8 @@ func rounds(kernels []*kernel, reader *read.Reader, probe *cores.Probe, set *set
 	}
 }
 
-// set is the working set: numbers that every kernel takes as its weights, and scales for them.
-// Whoever needs some takes the next piece of a ring, so that nothing is met again before all of it
-// has been read.
+// set is the working set: numbers that every kernel takes as its weights, and scales for them. Each
+// use takes the next piece of a ring, so that nothing is met again before all of it has been read.
 type set struct {
 	dev    *cpu.Device
 	bufs   [2]device.Buffer

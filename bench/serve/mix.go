@@ -36,7 +36,7 @@ const (
 	talks = 16
 )
 
-// Fault is what a client does instead of reading its answer to the end.
+// Fault is how a client fails to read its answer to the end.
 type Fault uint8
 
 // The faults.

@@ -9,8 +9,8 @@ import (
 	"krater/transport/client"
 )
 
-// ServerDelta is what the server's own metrics show about a load: gauges before and after, the
-// largest values in between, and the increase of counters.
+// ServerDelta is a load as the server's own metrics show it: gauges before and after, the largest
+// values in between, and the increase of counters.
 type ServerDelta struct {
 	Before  Gauges `json:"before"`
 	After   Gauges `json:"after"`

@@ -58,7 +58,7 @@ type Point struct {
 	ttft, e2e, itl Histogram
 }
 
-// Second is what arrived in one interval.
+// Second counts what arrived in one interval.
 type Second struct {
 	At       float64 `json:"at_s"` // its end
 	AnswerPS float64 `json:"answer_tokens_per_s"`

@@ -12,8 +12,8 @@ import (
 	"krater/kernels/cuda/cudatest"
 )
 
-// TestLostBatchOnCard: while a batch is lost on one of two orders of steps, the other goes on
-// and requests come that get the blocks given back last. Whoever is answered is answered right.
+// TestLostBatchOnCard: while a batch is lost on one of two orders of steps, the other goes on and
+// requests come that get the blocks given back last. Every answer that is given is right.
 func TestLostBatchOnCard(t *testing.T) {
 	b := actorsBesideCard(t, "", "", 1, "--micro-batches", "2", "--layer-groups", "2")
 	const readers, n = 4, 6

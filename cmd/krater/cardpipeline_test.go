@@ -78,8 +78,7 @@ func actorsBesideCard(t *testing.T, prefill, decode string, pools int, args ...s
 	return b
 }
 
-// loadBesideCard is what actorsBesideCard is before it starts. What the program tells goes to
-// out.
+// loadBesideCard is what actorsBesideCard is before it starts. What the program tells goes to out.
 func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools int, args ...string) (*besideActors, error) {
 	t.Helper()
 	var c cli
@@ -105,8 +104,7 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 	return b, nil
 }
 
-// start places the experts and makes the pipeline, in place of the former ones, which are
-// closed.
+// start places the experts and makes the pipeline, in place of the former ones, which are closed.
 func (b *besideActors) start(log io.Writer) (err error) {
 	if b.s.Placement != nil {
 		b.s.ClosePlacement()
@@ -305,8 +303,8 @@ func TestPoolFailsBetweenCardAndPrompt(t *testing.T) {
 	}
 }
 
-// TestReadersLeaveBesideCard: requests that are given up at any time leave nothing behind,
-// and a pipeline that is closed under way ends at once.
+// TestReadersLeaveBesideCard: requests that are given up at any time leave nothing behind, and a
+// pipeline that is closed under way ends at once.
 func TestReadersLeaveBesideCard(t *testing.T) {
 	b := actorsBesideCard(t, "layer_grouped", "hot_cached_static", 1)
 	rounds := 4
@@ -342,8 +340,8 @@ func TestReadersLeaveBesideCard(t *testing.T) {
 	wg.Wait()
 }
 
-// TestPoolGivenUpBesideCard: a pool that fails every time ends the pipeline and all requests,
-// also with a step on its way that it will never answer.
+// TestPoolGivenUpBesideCard: a pool that fails every time ends the pipeline and all requests, also
+// with a step on its way that it will never answer.
 func TestPoolGivenUpBesideCard(t *testing.T) {
 	b := actorsBesideCard(t, "cpu_only", "cpu_only", 1)
 	for b.Err() == nil {
@@ -352,7 +350,7 @@ func TestPoolGivenUpBesideCard(t *testing.T) {
 	}
 	begin := time.Now()
 	if err := b.Close(); err == nil {
-		t.Error("nobody says that the pipeline has failed")
+		t.Error("no error says that the pipeline has failed")
 	}
 	if took := time.Since(begin); took > 40*time.Second {
 		t.Errorf("Close took %v", took)

@@ -65,8 +65,8 @@ var besideAll = []struct {
 	{"cpu_only", "cpu_only", nil},
 }
 
-// nths are which calls of a kind are refused: with KRATER_EVERY_CALL each, in a short run the
-// first and a few more.
+// nths are which calls of a kind are refused: with KRATER_EVERY_CALL each, in a short run the first
+// and a few more.
 func nths(yield func(int) bool) {
 	factor := 1.7
 	if testing.Short() {
@@ -79,8 +79,8 @@ func nths(yield func(int) bool) {
 	}
 }
 
-// TestRefusedCallsOnCard: whatever call of a request the driver refuses, the request ends with
-// a typed error, or is answered all the same, and the next one is answered right.
+// TestRefusedCallsOnCard: whatever call of a request the driver refuses, the request ends with a
+// typed error, or is answered all the same, and the next one is answered right.
 func TestRefusedCallsOnCard(t *testing.T) {
 	for i, x := range besideAll {
 		if testing.Short() && i > 0 {
@@ -146,8 +146,8 @@ func TestRefusedCallsOnCard(t *testing.T) {
 }
 
 // TestRefusedCallsAtStart: whatever call the driver refuses while the program starts and answers
-// for the first time, it says so in a line and is gone, or goes on; then at most that first
-// request fails.
+// for the first time, it says so in a line and is gone, or goes on; then at most that first request
+// fails.
 func TestRefusedCallsAtStart(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	for i, x := range besideAll {
@@ -226,7 +226,7 @@ func TestLostCard(t *testing.T) {
 	}
 	begin := time.Now()
 	if err := b.Close(); err == nil {
-		t.Error("nobody says that the pipeline has failed")
+		t.Error("no error says that the pipeline has failed")
 	}
 	if took := time.Since(begin); took > 20*time.Second {
 		t.Errorf("Close took %v", took)

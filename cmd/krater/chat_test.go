@@ -20,8 +20,8 @@ func chatEnv(t *testing.T) (env []string, history string) {
 	return []string{"XDG_STATE_HOME=" + dir, "NO_COLOR=1"}, filepath.Join(dir, "krater", "chat-history")
 }
 
-// TestChatOnATerminal: the built-in model answers twice, of which the second answer finds the first in the cache; lines
-// are edited, pasted and found again.
+// TestChatOnATerminal: the built-in model answers twice, of which the second answer finds the first
+// in the cache; lines are edited, pasted and found again.
 func TestChatOnATerminal(t *testing.T) {
 	env, history := chatEnv(t)
 	l := onScreen(t, env, "run", "--temperature", "0", "--max-tokens", "12", "--threads", "2", "--system", strings.Repeat("Be brief. ", 12))
@@ -154,7 +154,7 @@ func TestWordsThatNameModels(t *testing.T) {
 	l.ended(t, 0)
 }
 
-// TestSystemNeedsATemplate: a system text that nobody would read is refused.
+// TestSystemNeedsATemplate: a system message without a template is refused.
 func TestSystemNeedsATemplate(t *testing.T) {
 	refuses(t, 1, []string{"run", "--system", "x", "--raw", "hi"}, "--system", "--raw")
 	refuses(t, 1, []string{"run", "--system", "x", "--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "300", "hi"}, "--system", "no chat template")

@@ -100,7 +100,7 @@ func (c *convertCmd) Run(e *console.Env) error {
 	return r.print(e.Out)
 }
 
-// converted is what krater convert --json prints.
+// converted is the output of krater convert --json.
 type converted struct {
 	Path         string  `json:"path"` // file of the experts
 	Bytes        int64   `json:"bytes"`

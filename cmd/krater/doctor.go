@@ -24,7 +24,7 @@ type doctorCmd struct {
 	JSON bool `name:"json" help:"Print JSON."`
 }
 
-// doctorReport is what krater doctor --json prints.
+// doctorReport is the output of krater doctor --json.
 type doctorReport struct {
 	Model   string           `json:"model"`
 	Checks  []checks.Check   `json:"checks"`

@@ -159,8 +159,8 @@ func differences(alone, got []said) (who []int) {
 }
 
 // TestBatchInvariant: on the processor, and where it plays a device, answers have the bits that
-// they have alone, whoever is served with them, whenever they come and however prompts are
-// cut; with --batch-invariant and without (CASES 25).
+// they have alone, whatever requests are served with them, whenever they come and however prompts
+// are cut; with --batch-invariant and without (CASES 25).
 func TestBatchInvariant(t *testing.T) {
 	list := company(8, 9, 2, 21, 70, 130, 5)
 	var want []said
@@ -184,8 +184,8 @@ func TestBatchInvariant(t *testing.T) {
 // blockOf4 is a KV block of 4 tokens of krater-tiny, in bytes.
 const blockOf4 = 4 * 80 * 2 * 7
 
-// TestPreempted: those who give up their memory and have it computed again go on with the bits
-// they would have had.
+// TestPreempted: those who give up their memory and have it computed again go on with the bits they
+// would have had.
 func TestPreempted(t *testing.T) {
 	var list []guest
 	for i := range 4 {
@@ -198,7 +198,7 @@ func TestPreempted(t *testing.T) {
 			t.Errorf("%s: guests %v are answered something else than alone", device, who)
 		}
 		if x.gw.Stats().Preemptions == 0 {
-			t.Errorf("%s: nobody gave way", device)
+			t.Errorf("%s: no request was preempted", device)
 		}
 	}
 }

@@ -21,8 +21,8 @@ func cardTable(t *testing.T, args ...string) *table {
 }
 
 // TestBatchInvariantOnCard: on a GPU answers have the bits that they have alone with
-// --batch-invariant, whoever comes at once or in turn and however prompts are cut, and without it
-// they do not, by which this test is known to see something (CASES 25).
+// --batch-invariant, whatever requests come at once or in turn and however prompts are cut, and
+// without it they do not, by which this test is known to see something (CASES 25).
 func TestBatchInvariantOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	list := company(8, 3, 2, 40, 9)
@@ -44,12 +44,12 @@ func TestBatchInvariantOnCard(t *testing.T) {
 	x = cardTable(t)
 	list = list[7:]
 	if who := differences(x.alone(t, list), x.together(t, append(list, company(0, 3, 50, 31)...), false)[:len(list)]); who == nil {
-		t.Error("without --batch-invariant everybody is answered the same in company, too: this test shows nothing")
+		t.Error("without --batch-invariant all answers are the same in company, too: this test shows nothing")
 	}
 }
 
-// TestFormsOnCard: the same without actors for a model of the sizes that the fast kernels are
-// made for, over every row of logits.
+// TestFormsOnCard: the same without actors for a model of the sizes that the fast kernels are made
+// for, over every row of logits.
 func TestFormsOnCard(t *testing.T) {
 	d := onCardBy(t, latentModel(t), cardPrecisions["int4 g128"], tensor.F8E4M3, cuda.Options{Invariant: true})
 	var alone []answered
@@ -93,7 +93,7 @@ func TestPreemptedOnCard(t *testing.T) {
 		t.Errorf("guests %v are answered something else than alone", who)
 	}
 	if n := x.gw.Stats().Preemptions; n == 0 {
-		t.Error("nobody gave way")
+		t.Error("no request was preempted")
 	}
 }
 

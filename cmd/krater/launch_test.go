@@ -34,7 +34,7 @@ func TestEstimate(t *testing.T) {
 	}
 	unmeasured := estimate(wizard.Settings{"cache-dir": t.TempDir()}, nil, m, nil).Speed[0]
 	if !strings.HasPrefix(unmeasured, "decode: about ") || !strings.Contains(unmeasured, "; press m to measure") {
-		t.Errorf("of a machine that nobody measured: %s", unmeasured)
+		t.Errorf("of a machine that was not measured: %s", unmeasured)
 	}
 	bytesOf := func(s wizard.Settings) string { return estimate(s, nil, m, cards).Speed[0] }
 	if bf16, int4 := bytesOf(wizard.Settings{"precision": "bf16"}), bytesOf(wizard.Settings{"precision": "int4"}); bf16 == int4 {
@@ -103,7 +103,8 @@ func TestStoredSettingsAreRead(t *testing.T) {
 	}
 }
 
-// TestStoredSettingsAreChosen: the wizard begins with what the file has, and what it has no field for stays.
+// TestStoredSettingsAreChosen: the wizard begins with what the file has, and what it has no field
+// for stays.
 func TestStoredSettingsAreChosen(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "k.yaml")
@@ -138,7 +139,7 @@ func TestStoredSettingsAreChosen(t *testing.T) {
 	if w := c.wizard(&console.Env{}, machine.Here()); len(w.Settings()) != 0 || w.Stored == nil || !strings.Contains(w.Fields[0].Help, " models found in ") {
 		t.Errorf("%v, stored %v, %s", w.Settings(), w.Stored, w.Fields[0].Help)
 	}
-	// What it wrote itself is replaced unasked, unless somebody has edited it.
+	// What it wrote itself is replaced unasked, unless a user has edited it.
 	if w := c.wizard(&console.Env{}, machine.Here()); !w.Own {
 		t.Error("its own file is taken for another's")
 	}
@@ -261,7 +262,8 @@ func left(t *testing.T, l *typist) {
 	}
 }
 
-// TestLaunchOnATerminal: a choice is saved, read by krater serve, and the terminal is left as it was.
+// TestLaunchOnATerminal: a choice is saved, read by krater serve, and the terminal is left as it
+// was.
 func TestLaunchOnATerminal(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "k.yaml")
 	l := startLaunch(t, nil, "--save", file, "../../testdata/goldens")

@@ -33,8 +33,8 @@ func endless(max int) question {
 	return greedy("Tell me about the river.", max).with("ignore_eos", true).with("skip_special_tokens", false)
 }
 
-// TestReady measures the time from the start of the process. The goal is 1.5 s;
-// the bound only tells a hang from a slow machine.
+// TestReady measures the time from the start of the process. The goal is 1.5 s; the bound only
+// tells a hang from a slow machine.
 func TestReady(t *testing.T) {
 	p := launch(t, "serve", "--listen", "127.0.0.1:0")
 	s := p.outside()
@@ -57,8 +57,8 @@ func TestReady(t *testing.T) {
 	}
 }
 
-// stalled gives flags of a server whose load waits for somebody who seems to build its weight
-// cache, until finish is called. It says "waiting" when it does.
+// stalled gives flags of a server whose load waits for another process that seems to build its
+// weight cache, until finish is called. It says "waiting" when it does.
 func stalled(t *testing.T) (flags []string, finish func()) {
 	t.Helper()
 	src, err := source.Open(modelDir)
@@ -138,9 +138,9 @@ func TestStopWhileLoading(t *testing.T) {
 	}
 }
 
-// TestDrain: after a stop signal running answers come to their end while new ones are
-// refused; then the process ends with 0. A terminal that is closed is such a signal, and its
-// shell may send it again.
+// TestDrain: after a stop signal running answers come to their end while new ones are refused; then
+// the process ends with 0. A terminal that is closed is such a signal, and its shell may send it
+// again.
 func TestDrain(t *testing.T) {
 	const length = 500
 	p := launch(t, "serve", "--listen", "127.0.0.1:0")
@@ -201,8 +201,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestDrainTimeout: what does not end in time is cut with an error, and the
-// process still ends with 0.
+// TestDrainTimeout: what does not end in time is cut with an error, and the process still ends with
+// 0.
 func TestDrainTimeout(t *testing.T) {
 	p := launch(t, "serve", "--listen", "127.0.0.1:0", "--drain-timeout", "1ms")
 	s := p.outside()
@@ -319,8 +319,8 @@ func TestOpenDoor(t *testing.T) {
 	}
 }
 
-// TestNames: the server goes by the name it was given, and answers to no other
-// model's, nor on loopback to a host name that may be a trap.
+// TestNames: the server goes by the name it was given, and answers to no other model's, nor on
+// loopback to a host name that may be a trap.
 func TestNames(t *testing.T) {
 	s := open(t, "--hosts", "krater.test")
 	status, _, text := s.do("GET", "/v1/models", "")

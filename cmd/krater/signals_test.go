@@ -45,8 +45,8 @@ func detached(t *testing.T, before ...string) (s *site, cmd *exec.Cmd, output *o
 	return nil, nil, nil
 }
 
-// TestClosedLog: a server whose output nobody reads any more goes on, counts the lines that it drops,
-// and ends as usual.
+// TestClosedLog: a server whose output has no reader any more goes on, counts the lines that it
+// drops, and ends as usual.
 func TestClosedLog(t *testing.T) {
 	s, cmd, output := detached(t)
 	output.Close()

@@ -148,8 +148,8 @@ func TestRefusedPlan(t *testing.T) {
 	}
 }
 
-// TestEndTokens: the tokenizer's end token ends answers whatever the configs say, and where
-// nobody names one that is said.
+// TestEndTokens: the tokenizer's end token ends answers whatever the configs say, and where no file
+// names one, a warning says so.
 func TestEndTokens(t *testing.T) {
 	const other = `"eos_token_id": 2`
 	set := func(to string) func([]byte) []byte {

@@ -11,8 +11,8 @@ import (
 	"krater/cmd/krater/cmdline"
 )
 
-// shape is the smallest part of a real shape that has experts and room for the
-// default model's tokens.
+// shape is the smallest part of a real shape that has experts and room for the default model's
+// tokens.
 var shape = []string{"--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "8192"}
 
 func TestSynthRefuses(t *testing.T) {
@@ -40,8 +40,8 @@ func TestSynthRefuses(t *testing.T) {
 	refuses(t, 1, append([]string{"synth", "--out", dir}, shape...), dir, "not empty", "mine")
 }
 
-// TestSynthInMemory: the parts add up to the model, and the model is no more than it
-// was planned to be.
+// TestSynthInMemory: the parts add up to the model, and the model is no more than it was planned to
+// be.
 func TestSynthInMemory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a gigabyte of weights: not in the short suite")
@@ -67,8 +67,8 @@ func TestSynthInMemory(t *testing.T) {
 	}
 }
 
-// TestSynthCache: a start uses the cache that was written and answers. One that wants the
-// experts otherwise is told what there is.
+// TestSynthCache: a start uses the cache that was written and answers. One that wants the experts
+// otherwise is told what there is.
 func TestSynthCache(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a gigabyte of weights: not in the short suite")
@@ -100,7 +100,7 @@ func TestSynthCache(t *testing.T) {
 }
 
 // TestServeShape: a server of random weights is one under load like any other: each token is a
-// chunk of its own, without log-probabilities, and nobody takes it for the model of that shape.
+// chunk of its own, without log-probabilities, and its name differs from the model of that shape.
 func TestServeShape(t *testing.T) {
 	if testing.Short() {
 		t.Skip("half a gigabyte of weights: not in the short suite")

@@ -18,8 +18,8 @@ import (
 	"krater/cmd/krater/term"
 )
 
-// openTerminal gives the two ends of a pseudo-terminal of cols by rows: what is written to tty
-// is read from the other end, and what is written there is typed.
+// openTerminal gives the two ends of a pseudo-terminal of cols by rows: what is written to tty is
+// read from the other end, and what is written there is typed.
 func openTerminal(t *testing.T, cols, rows uint16) (end, tty *os.File) {
 	t.Helper()
 	end, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -68,7 +68,7 @@ func (s *screen) wait(t *testing.T, text string) {
 	s.waitCount(t, text, 1)
 }
 
-// typist is the program on a terminal of its own, and whoever types there.
+// typist is the program on a terminal of its own, and the user who types there.
 type typist struct {
 	screen
 	cmd    *exec.Cmd

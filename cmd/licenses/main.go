@@ -1,5 +1,5 @@
-// Command licenses writes the licence texts that `krater version --licenses` prints: those of
-// Krater, of Go, and of every module whose code is linked into a build of cmd/krater, with their
+// Command licenses writes the licence texts that `krater version --licenses` prints. They are those
+// of Krater, of Go, and of every module whose code is linked into a build of cmd/krater, with their
 // notices. It reads the module cache. Run it in the repository's root:
 //
 //	go run ./cmd/licenses
@@ -62,8 +62,8 @@ func write(path string, text []byte) error {
 type part struct {
 	name string
 	dir  string
-	// folders are those of linked packages, starting at dir: code that a module has copied may have
-	// its own licence next to it.
+	// folders start with dir, followed by those of linked packages: code that a module has copied
+	// may have its own licence next to it.
 	folders map[string]bool
 }
 

@@ -98,6 +98,12 @@ func TestPhrasesBite(t *testing.T) {
 		"Take is for who makes the rows.",
 		"The host answers whoever asks.",
 		"Logits are a row a token.",
+		"Owner tells whether there is one.",
+		"Laps are what the device takes the time of.",
+		"Moves are those of the core.",
+		"The batch is on its way.",
+		"Room for so many rows.",
+		"The weights lie on the card.",
 	}
 	if len(wrong) != len(phrases) {
 		t.Fatalf("%d examples of %d phrases", len(wrong), len(phrases))
@@ -111,7 +117,7 @@ func TestPhrasesBite(t *testing.T) {
 	}
 	for _, right := range []string{
 		"The result depends on the batch. Hang up on the client.", "The same batch, and the others of it.",
-		"It has to be closed; the caller has yet to do it.", "Everybody had to be there.", "40 tokens a second; four messages a step",
+		"It has to be closed; the caller has yet to do it.", "Everybody had to be there.", "40 tokens a second; four messages a step", "The cardinal and the discard.",
 	} {
 		counts := map[string]int{}
 		countPhrases(right, counts)

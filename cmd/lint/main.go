@@ -1,10 +1,6 @@
-// Command lint checks the rules of this code base that a compiler does not check: imports, lengths
-// of files and functions, phrases, commit messages, and counts that the design keeps low. It prints
-// the counts and fails for each fault.
-//
-//	go run ./cmd/lint        check the repository
-//	go run ./cmd/lint race   list the tests that run with the race detector, as arguments of go test
-//	go run ./cmd/lint plain  list the others
+// Command lint checks the rules of this code base that a compiler does not check. They are about
+// imports, lengths of files and functions, phrases, commit messages, and counts that the design
+// keeps low. It prints the counts and fails for each fault.
 package main
 
 import (

@@ -57,7 +57,7 @@ func TestWorkersAreBound(t *testing.T) {
 			t.Errorf("a worker of node %d may run on %v, want %v (%v)", w.Node, cpus, nodes[w.Node].CPUs, err)
 		}
 	}
-	// Whoever runs a loop's part is there.
+	// Every thread that runs a part of a loop is there.
 	for node, n := range d.NodeThreads() {
 		if node == 0 && n == 1 {
 			continue // its thread is the caller, which is nobody's

@@ -67,7 +67,7 @@ func (t *ffnQTask) do(l *lane, _ int) {
 	}
 }
 
-// downs runs parts of W2 until none can be had. took: there were some; missing: there are items
+// downs runs parts of W2 until none is available. took: there were some; missing: there are items
 // whose middle rows are not there yet.
 func (t *ffnQTask) downs(l *lane) (took, missing bool) {
 	cut := int32(t.cut)

@@ -34,7 +34,7 @@ func TestSlabs(t *testing.T) {
 				for len(held) > r.IntN(9) {
 					i := r.IntN(len(held))
 					if p := held[i]; p.b[0] != byte(w+1) || p.b[len(p.b)-1] != byte(w+1) {
-						t.Error("a piece was written by somebody else")
+						t.Error("a piece was written by another goroutine")
 					}
 					held[i].free()
 					held = append(held[:i], held[i+1:]...)

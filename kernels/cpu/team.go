@@ -175,7 +175,7 @@ func (t *Team) take(i int) (ran, woke bool) {
 		}
 		ran = true
 		if t.handOff && part == parts-1 {
-			// Nobody else says that there is no more to take. The slot is this loop's until the
+			// No one else reports that there is no more to take. The slot is this loop's until the
 			// part is done.
 			t.active.And(^(uint64(1) << i))
 		}

@@ -8,9 +8,9 @@ import (
 	"krater/kernels/tensor"
 )
 
-// unitUse says from how many rows of activations on integer products go to the tile unit (package
-// qtile); zero: never. Groups of 64 to 127 columns, and of more. For groups of 32 there is no gain:
-// their scales take as long as their products.
+// unitUse says the number of rows from which integer products go to the tile unit (package qtile);
+// zero: never. Groups of 64 to 127 columns, and of more. For groups of 32 there is no gain: their
+// scales take as long as their products.
 type unitUse struct{ fine, coarse int }
 
 // unitFor is where the unit overtakes AVX-512 VNNI, measured on Sapphire and Emerald Rapids: with 8

@@ -55,7 +55,7 @@ func (t tree) limitsV2(l *Limits, folder string) {
 	l.cpus(quota, period)
 }
 
-// memory adds a group with a limit. What can be had is the least room of all groups.
+// memory adds a group with a limit. The available memory is the least room of all groups.
 func (l *Limits) memory(limit, used, droppable int64) {
 	if limit <= 0 {
 		return

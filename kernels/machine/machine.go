@@ -29,7 +29,8 @@ type Machine struct {
 // that is less.
 func (m *Machine) Total() int64 { return least(m.Memory.Total, m.Limits.Memory) }
 
-// Available returns what could be had now without swapping, within the container.
+// Available returns the memory that is available now without swapping, within the container's
+// limit.
 func (m *Machine) Available() int64 {
 	if m.Limits.Memory == 0 || m.Limits.Memory >= m.Memory.Total && m.Memory.Total > 0 {
 		return m.Memory.Available

@@ -1,7 +1,7 @@
 // Package ref is the reference for every fast operator of a device: plain Go, one function per
 // operator, over dense row-major float32 slices, with float64 inside. It is never optimised. The
 // caller widens weights and cache rows stored as BF16, which is exact. Shapes, paged caches,
-// integer formats and places of rounding are those of the operator list in kernels/device.
+// integer formats and places of rounding follow the operator list in kernels/device.
 //
 // stages/oracle defines the operators of a model a second time, in float64 and without caches or
 // formats: what a model means does not depend on devices. The two share nothing, so that models

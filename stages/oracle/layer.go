@@ -25,7 +25,7 @@ type Layer struct {
 	moved  bool                 // a value was put in: later operators are computed again
 }
 
-// shared is what a layer shares with the layers that With derives from it.
+// shared is the common part of a layer and of the layers that With derives from it.
 type shared struct {
 	Spec
 	Config *model.Config

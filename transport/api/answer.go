@@ -101,7 +101,7 @@ type ChatChunkChoice struct {
 	FinishReason *string       `json:"finish_reason"`
 }
 
-// ChatDelta is what a chunk adds to the message.
+// ChatDelta is the text that a chunk adds to the message.
 type ChatDelta struct {
 	Role    string  `json:"role,omitzero"`
 	Content *string `json:"content,omitzero"`

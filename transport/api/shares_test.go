@@ -26,7 +26,7 @@ func TestShares(t *testing.T) {
 	}
 	for range 8 {
 		if s.Take("") == nil {
-			t.Error("somebody alone cannot have all")
+			t.Error("a single peer cannot have all")
 		}
 	}
 	one := NewShares(1)

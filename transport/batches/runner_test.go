@@ -357,8 +357,8 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
-// TestLinesMayWait: a line has the time of its batch, not that of a request somebody waits for,
-// whatever its endpoint.
+// TestLinesMayWait: a line has the time of its batch, not that of a request that a client waits
+// for, whatever its endpoint.
 func TestLinesMayWait(t *testing.T) {
 	r := start(t, setup{})
 	for _, path := range []string{chatPath, "/v1/responses"} {
@@ -380,7 +380,7 @@ func TestLinesMayWait(t *testing.T) {
 	}
 	all := r.engine.Requests()
 	if last := all[len(all)-1]; last.Background || time.Until(last.Deadline) > time.Hour {
-		t.Errorf("somebody waits: %v, %v", last.Background, last.Deadline)
+		t.Errorf("a client waits: %v, %v", last.Background, last.Deadline)
 	}
 }
 

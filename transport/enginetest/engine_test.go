@@ -109,7 +109,7 @@ func TestTimed(t *testing.T) {
 	})
 }
 
-// TestEndsAtOnce: whoever sees that a stream has ended finds it counted out.
+// TestEndsAtOnce: a caller that sees the end of a stream finds it counted out.
 func TestEndsAtOnce(t *testing.T) {
 	e := New()
 	for range 20_000 {

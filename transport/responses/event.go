@@ -36,7 +36,7 @@ func (k kind) String() string { return kindNames[k] }
 // final reports whether a response ends with k.
 func (k kind) final() bool { return k >= completed }
 
-// event is one step of a response on its way to a client. Its fields belong to the sender or are
+// event is one step of a response that goes to a client. Its fields belong to the sender or are
 // immutable.
 type event struct {
 	kind     kind

@@ -32,7 +32,7 @@ type store struct {
 	timer *time.Timer
 }
 
-// share is what a peer holds.
+// share counts the responses that a peer holds.
 type share struct {
 	count int // responses, running ones too
 	ended int // of them

@@ -23,10 +23,10 @@ func TestInside(t *testing.T) {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(method, path, strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
-		f.Inside("somebody").ServeHTTP(w, r)
+		f.Inside("an-owner").ServeHTTP(w, r)
 		return w
 	}
-	if w := ask("GET", "/v1/whose", ""); w.Code != 200 || owner != "somebody" {
+	if w := ask("GET", "/v1/whose", ""); w.Code != 200 || owner != "an-owner" {
 		t.Errorf("%d, %q", w.Code, owner)
 	}
 	const chat = `{"messages":[{"role":"user","content":"hi"}]}`

@@ -39,9 +39,9 @@ type Options struct {
 	Caller func(http.Header) engine.Caller
 
 	MaxBody        int64 // bytes of a request body; 8 MiB
-	MaxConcurrent  int   // generating requests at once; 256. More get a 429. Of several peers each may have three quarters.
-	MaxConnections int   // open at once; 4,096. More are closed at once. Of several addresses each may have three quarters.
-	MaxWork        int64 // bytes of requests that are read, rendered and tokenized at once; 32 MiB. More wait. The same of peers.
+	MaxConcurrent  int   // generating requests at once; 256. More get a 429. Each of several peers may have three quarters.
+	MaxConnections int   // open at once; 4,096. More are closed at once. Each of several addresses may have three quarters.
+	MaxWork        int64 // bytes of requests that are read, rendered and tokenized at once; 32 MiB. More wait. Each of several peers may have three quarters.
 	RetryAfter     time.Duration
 
 	HeaderTimeout  time.Duration // to receive a request's header; 10 s

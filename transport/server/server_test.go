@@ -256,7 +256,7 @@ func TestEngineErrorsHaveTheirStatus(t *testing.T) {
 	if res := f.send(t, "GET", "/health", ""); res.StatusCode != 200 {
 		t.Errorf("/health %d while loading", res.StatusCode)
 	}
-	// What does not go away is no health either: whoever watches has to act.
+	// A lasting fault is not healthy either: its operator has to act.
 	f.engine.SetReady(&engine.Error{Kind: engine.Unavailable, Message: "weights are lost", Lasting: true})
 	for _, path := range []string{"/health", "/ready"} {
 		res := f.send(t, "GET", path, "")
@@ -314,8 +314,8 @@ func TestBodyTimeout(t *testing.T) {
 	wantError(t, res, 408, api.TypeInvalidRequest, "timeout")
 }
 
-// TestUnreadBody: whoever says that a body follows and sends none is answered in time, by routes
-// that read no body too, and with no key.
+// TestUnreadBody: a client that announces a body and sends none is answered in time, by routes that
+// read no body too, and with no key.
 func TestUnreadBody(t *testing.T) {
 	f := start(t, Options{WriteTimeout: 6 * time.Second, Keys: []KeyHash{HashKey("k")}, Hosts: []string{"x"}})
 	f.Route("POST /v1/things/{id}/cancel", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

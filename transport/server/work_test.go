@@ -175,7 +175,7 @@ func TestWorkIsRefused(t *testing.T) {
 	w := httptest.NewRecorder() // a line of a batch, which is tried again after a 429
 	inside := httptest.NewRequest("POST", "/v1/completions", strings.NewReader(long))
 	inside.Header.Set("Content-Type", "application/json")
-	f.Inside("somebody").ServeHTTP(w, inside)
+	f.Inside("an-owner").ServeHTTP(w, inside)
 	if w.Code != 429 {
 		t.Errorf("in the process: %d", w.Code)
 	}

@@ -143,7 +143,7 @@ func TestHiddenCostsNothing(t *testing.T) {
 	v.say(`{"type":"show","visible":true}`)
 	v.of("delta")
 	if !detailed() {
-		t.Error("not everything is noted while somebody looks")
+		t.Error("not everything is noted while a viewer looks")
 	}
 	v.say(`{"type":"show","visible":false}`)
 	for deadline := time.Now().Add(patience); detailed(); time.Sleep(time.Millisecond) {
@@ -266,7 +266,8 @@ func TestViewersAreBounded(t *testing.T) {
 	}
 }
 
-// TestPeersShareThePage: one peer takes neither all places of viewers nor all recordings and exports.
+// TestPeersShareThePage: one peer takes neither all places of viewers nor all recordings and
+// exports.
 func TestPeersShareThePage(t *testing.T) {
 	var peer atomic.Value
 	peer.Store("a")

@@ -29,7 +29,7 @@ type part struct {
 
 // The waits of a part.
 const (
-	waitMessage = "message" // no actor worked: a message was on its way
+	waitMessage = "message" // no actor worked: a message was in flight
 	waitCopy    = "copy"    // a device waited for a copy
 )
 

@@ -6,7 +6,7 @@ import (
 	"krater/actors/engine"
 )
 
-// state is what viewers see at one moment. A delta has only the changed parts.
+// state is the page's data at one moment. A delta has only the changed parts.
 type state struct {
 	Now      int64              `json:"now,omitempty"`   // the trace's clock, ns
 	Nodes    map[string]load    `json:"nodes,omitempty"` // by actor

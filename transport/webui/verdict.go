@@ -44,7 +44,7 @@ func title(n engine.Node) string {
 }
 
 // judge says in words where the time goes: in the newest steps, or in the last request while
-// nothing runs. Its figures are those of s.Where.
+// nothing runs. The figures come from s.Where.
 func judge(top engine.Topology, s *state) *verdict {
 	idle := s.Flow.Running == 0 && s.Flow.Waiting == 0
 	if s.Where == nil || len(s.Where.Parts) == 0 {

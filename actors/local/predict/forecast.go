@@ -119,7 +119,8 @@ func kvWish(b *forecast.Budget, s *forecast.Shape, w *forecast.Work, flag int64)
 	return max(int64(least)*s.KVToken, min(int64(most)*s.KVToken, left/4))
 }
 
-// shapeOf returns the sizes of a model in its precision. needs are those of a GPU with options o.
+// shapeOf returns the sizes of a model in its precision. needs is its memory on a GPU with options
+// o.
 func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.Need) (*forecast.Shape, error) {
 	m := cfg.MoE
 	s := &forecast.Shape{Layers: len(cfg.Layers), Experts: m.Experts, TopK: m.Router.TopK}

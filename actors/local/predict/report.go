@@ -8,7 +8,7 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// Report is what krater plan prints.
+// Report is the output of krater plan.
 type Report struct {
 	Model      string               `json:"model"`
 	Cannot     string               `json:"cannot_run,omitempty"` // why this version cannot run the model

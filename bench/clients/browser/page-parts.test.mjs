@@ -83,7 +83,7 @@ test("a colour means one thing", options, async () => {
 
 test("what is out of sight is drawn, for prints and pictures of the whole page; the charts begin before the viewer", options, async () => {
   await busy(url, 2, async () => {
-    await new Promise((r) => setTimeout(r, 4000)); // nobody looks
+    await new Promise((r) => setTimeout(r, 4000)); // the page is hidden
     let history;
     const page = await open(url, { width: 390, height: 500, before: (page) => page.on("websocket", (ws) => ws.on("framereceived", ({ payload }) => {
       const m = JSON.parse(payload);

@@ -214,7 +214,7 @@ test("copies have a lane of their own, and what waits for them says so", options
   }
 });
 
-test("phases of many pools are folded until somebody asks for them", options, async () => {
+test("phases of many pools are folded until the viewer asks for them", options, async () => {
   const page = await open(await fake());
   await connected(page);
   await page.waitForFunction(() => /3 steps/.test(document.getElementById("subject").textContent));

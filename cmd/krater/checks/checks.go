@@ -212,8 +212,8 @@ func checkGPUs(m *machine.Machine) []Check {
 	return list
 }
 
-// checkNoGPU returns the check for a machine whose bus shows no GPU. missing is what --device cuda
-// lacks.
+// checkNoGPU returns the check for a machine whose bus shows no GPU. missing says why --device cuda
+// cannot work.
 func checkNoGPU(missing error) Check {
 	c := Check{Name: "GPU", OK: true, Value: "none", Recommended: "none needed: this build computes on the CPU"}
 	switch {

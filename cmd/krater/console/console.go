@@ -1,5 +1,5 @@
-// Package console is what a command reads from and writes to: its streams, the progress of long
-// work, and the colours of reports on a terminal.
+// Package console is the input and output of a command: its streams, the progress of long work, and
+// the colours of reports on a terminal.
 package console
 
 import (

@@ -49,7 +49,7 @@ func Open(path string, empty *heat.Map, log zerolog.Logger) (*heat.Map, error) {
 		}
 		return empty, nil
 	}
-	return nil, fmt.Errorf("--heat-file: %w", err) // not a heat map: it may belong to someone else
+	return nil, fmt.Errorf("--heat-file: %w", err) // not a heat map: it may be another program's file
 }
 
 // Keep returns a keeper of total, which it then owns, and checks that the file can be written.

@@ -113,7 +113,8 @@ func TestBar(t *testing.T) {
 	}
 }
 
-// TestProgressInALog: nothing of what is over soon; a line every five seconds, and one at the end with the rate of all.
+// TestProgressInALog: nothing of what is over soon; a line every five seconds, and one at the end
+// with the rate of all.
 func TestProgressInALog(t *testing.T) {
 	var out bytes.Buffer
 	p, told, pass := clock(t, &out, 0)
@@ -126,7 +127,7 @@ func TestProgressInALog(t *testing.T) {
 		pass(time.Second)
 	}
 	p.End()
-	p.End() // as a command and whoever started it do
+	p.End() // as a command and its caller do
 	want := []string{"ppl: 42 %, 500 tokens of 1200 tokens, 100 tokens/s, 7s left", "ppl: 83 %, 1000 tokens of 1200 tokens, 100 tokens/s, 2s left", "ppl: 100 %, 1200 tokens of 1200 tokens, 100 tokens/s"}
 	if !slices.Equal(*told, want) || out.Len() > 0 {
 		t.Errorf("got %q %q, want %q", *told, out.String(), want)
@@ -160,7 +161,7 @@ func TestRateOfLate(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if _, ok := p.State().Left(); ok {
-		t.Error("the end of what nobody measures is known")
+		t.Error("the end of unmeasured work is known")
 	}
 }
 

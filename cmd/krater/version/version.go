@@ -11,7 +11,7 @@ import (
 const Number = "0.2.0"
 
 // commit and date (YYYY-MM-DD) of the source are set by the linker (see the Makefile). Otherwise
-// they are what Go records of a build in a git checkout.
+// they come from Go's record of a build in a git checkout.
 var commit, date string
 
 // Info describes how a program was built.

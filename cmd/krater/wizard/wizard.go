@@ -53,7 +53,7 @@ type Outlook struct {
 	Hidden  []string // keys of fields that have no effect here
 }
 
-// Action is what to do after the wizard.
+// Action is the next action after the wizard.
 type Action int
 
 // The actions. Save and Serve have written the file.

@@ -90,7 +90,7 @@ void Worker::schedule() {
 	}
 }
 
-// turn_yielded lets those go on that wait for somebody else; false: there are none, or
+// turn_yielded lets those threads continue that wait for another thread; false: there are none, or
 // their time is up.
 bool Worker::turn_yielded() {
 	if (yielded.empty()) return false;

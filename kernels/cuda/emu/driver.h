@@ -164,7 +164,7 @@ int entered(const char *call);
 CUstream stream(CUstream s);
 // synchronise waits for the streams that block the default one; all: for all.
 void synchronise(bool all);
-// demand is KR_EMU_LAZY's: somebody waits for what stream s was given up to a place in its queue.
+// demand serves KR_EMU_LAZY: the host waits for the work of stream s up to a place in its queue.
 void demand(CUstream s, uint64_t upto);
 bool is_stream(CUstream s);
 // A call that may not be made by a thread that records. 0 or the answer; the capture is spoiled.

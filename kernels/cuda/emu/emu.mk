@@ -1,4 +1,4 @@
-# The emulated card: build/cudaemu/libcuda.so.1 from this folder and every kernel source.
+# The emulated GPU: build/cudaemu/libcuda.so.1 from this folder and every kernel source.
 # Needs g++ only. A stamp by content: a source that only got a new time is not compiled
 # again, and an edited one alone is.
 #
@@ -11,7 +11,7 @@ EMU_CXX   ?= g++
 EMU_ARCH  := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v3 -mtls-dialect=gnu2 -mno-red-zone -fcf-protection=none)
 EMU_FLAGS := -std=c++17 -O2 -g1 -fPIC -fvisibility=hidden -fno-stack-protector \
              -ffp-contract=off $(EMU_ARCH) -Wall -DKR_EMU
-# Kernels trap on what a card does not allow either: misaligned access, indices out of bounds.
+# Kernels trap on what a GPU does not allow either: misaligned access, indices out of bounds.
 EMU_KERNEL_FLAGS := $(EMU_FLAGS) -fno-exceptions -fno-strict-aliasing -Wno-unused-function -Wno-unused-variable -Wno-unknown-pragmas -Wno-sign-compare \
              -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error
 # EMU_RACE=1: every access is looked at (race.h). make cuda-emu-race builds that aside.
@@ -20,7 +20,7 @@ EMU_FLAGS += -DKR_EMU_RACE=1
 EMU_KERNEL_FLAGS += -DKR_EMU_RACE=1 -fsanitize=thread -Wno-tsan --param=tsan-instrument-func-entry-exit=0
 endif
 EMU_KERNELS ?= $(wildcard kernels/cuda/src/*.cu)
-# The builds of each kernel: 90 is what the card is by default, 80 what KR_EMU_CC=80 asks for.
+# The builds of each kernel: 90 is the default of the emulated GPU, 80 is chosen by KR_EMU_CC=80.
 EMU_ARCHS   ?= 80 90
 # A folder of objects by the hash of all they are made from, of earlier builds elsewhere.
 EMU_CACHE   ?=
@@ -31,7 +31,7 @@ EMU_OBJS    := $(patsubst $(EMU_DIR)/%.cpp,$(EMU_OUT)/lib_%.o,$(filter-out %/tls
 EMU_HEADERS := $(wildcard kernels/cuda/src/*.cuh) $(wildcard $(EMU_DIR)/*.h)
 
 .PHONY: cuda-emu cuda-emu-race cuda-emu-test
-cuda-emu: $(EMU_LIB) ## the emulated card, build/cudaemu/libcuda.so.1: LD_LIBRARY_PATH=build/cudaemu
+cuda-emu: $(EMU_LIB) ## the emulated GPU, build/cudaemu/libcuda.so.1: LD_LIBRARY_PATH=build/cudaemu
 
 # $(call emu_compile,object,source,what writes the source to stdin,compiler's arguments).
 # What is compared is the contents of all files that the compiler reads, and the arguments.
@@ -58,7 +58,7 @@ $(foreach k,$(EMU_KERNELS),$(foreach a,$(EMU_ARCHS),\
 $(EMU_LIB): $(EMU_OBJS)
 	@$(EMU_CXX) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,now,-z,defs -o $@.$$$$ $^ -lpthread -ldl && mv $@.$$$$ $@
 
-cuda-emu-race: ## the emulated card that finds races, slower: LD_LIBRARY_PATH=build/cudaemu-race
+cuda-emu-race: ## the emulated GPU that finds races, slower: LD_LIBRARY_PATH=build/cudaemu-race
 	@$(MAKE) --no-print-directory -f $(EMU_DIR)/emu.mk EMU_RACE=1 EMU_OUT=build/cudaemu-race
 
 # The emulator's own test, with kernels of its own; without and with the search for races.

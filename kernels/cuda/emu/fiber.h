@@ -148,7 +148,7 @@ struct Worker {
 		ready[behind++ % THREADS_MAX] = t;
 	}
 	bool idle() const { return first == behind; } // no fiber is ready
-	// suspend lets others run until somebody wakes this thread.
+	// suspend lets others run until another thread wakes this one.
 	__attribute__((always_inline)) void suspend(const char *what, uint32_t key) {
 		Thread *t = self();
 		t->waits = what;

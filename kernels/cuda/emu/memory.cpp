@@ -69,7 +69,7 @@ int unmap_region(void *p, Place place) {
 	if (i == m.regions.end() || i->second.place != place || !i->second.map) return CUDA_ERROR_INVALID_VALUE;
 	int r = 0;
 	if (slack_written(i->first, i->second)) {
-		fprintf(stderr, "cuda emulator: somebody wrote behind the end of the allocation of %zu bytes at %p\n", i->second.bytes, p);
+		fprintf(stderr, "cuda emulator: a write went beyond the end of the allocation of %zu bytes at %p\n", i->second.bytes, p);
 		sticky = r = ILLEGAL_ADDRESS;
 	}
 	if (place == Place::DEVICE) m.used -= i->second.bytes;

@@ -100,8 +100,7 @@ func (m *Matcher) step(c byte) bool {
 	return m.matched != ""
 }
 
-// finish ends the search. text is what arrived since the last Push, up to the end of the stop
-// string.
+// finish ends the search. text is the input since the last Push, up to the end of the stop string.
 func (m *Matcher) finish(text string) string {
 	all := m.held + text
 	m.held, m.done = "", true

@@ -53,10 +53,10 @@ func (t *Tokenizer) shown(id int32, skipSpecial bool) (string, bool) {
 	return t.tokenText(id)
 }
 
-// Stream turns tokens into text as they arrive. The concatenated results of Push and Flush are what
-// Decode returns for all the ids. At any moment they contain only whole characters: the beginning
-// of a character is held back, and with a byte-fallback decoder a run of byte tokens until it ends,
-// since one bad byte spoils all of it. A Stream is not safe for concurrent use.
+// Stream turns tokens into text as they arrive. The concatenated results of Push and Flush equal
+// the result of Decode for all the ids. At any moment they contain only whole characters: the
+// beginning of a character is held back, and with a byte-fallback decoder a run of byte tokens
+// until it ends, since one bad byte spoils all of it. A Stream is not safe for concurrent use.
 type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool

@@ -7,7 +7,7 @@ const GROUPED = ["link", "group", "split", "merge"];
 // How the names of lanes beside that of an actor or a device end.
 const COPY = " copy", KV = " kv", PHASES = " phases";
 
-/** More lanes of phases than that are folded until somebody asks for them. */
+/** More lanes of phases than that are folded until the viewer asks for them. */
 export const PHASES_SHOWN = 2;
 
 export const ofPhases = (name) => name.endsWith(PHASES);

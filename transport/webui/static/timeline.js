@@ -86,7 +86,7 @@ export class TimeLine {
     this.onPath = new Set(this.data.paths.filter((p) => !p[5]).map((p) => p[2]));
   }
 
-  /** Leaves lanes of phases out where they are many, until somebody asks for them. */
+  /** Leaves lanes of phases out where they are many, until the viewer asks for them. */
   fold() {
     const phases = this.lanes.filter((l) => ofPhases(l.name)).length;
     $("folded").hidden = !phases;

@@ -243,7 +243,7 @@ static Add f3({"times out", "KR_EMU_TIMEOUT=0.2", "waited too long", [] {
 	MUST(launch("t_wait", {{1, 1, 1}, {32, 1, 1}, 0}, nullptr, (uint64_t)(uintptr_t)word, (uint64_t)(uintptr_t)(word + 1)));
 	CHECK(cuCtxSynchronize() == 702);
 }});
-static Add m5({"gap", "", "somebody wrote behind the end of the allocation of 400 bytes", [] { // up to the alignment
+static Add m5({"gap", "", "a write went beyond the end of the allocation of 400 bytes", [] { // up to the alignment
 	Array<int> p(100);
 	MUST(launch("t_index", {{1, 1, 1}, {101, 1, 1}, 0}, nullptr, p));
 	MUST(cuCtxSynchronize());
