@@ -13,14 +13,14 @@ import (
 	"krater/cmd/krater/console"
 )
 
-// TestStrangers: variables that look like settings are told of, with the setting that was meant.
-func TestStrangers(t *testing.T) {
+// TestUnknownVariables: variables that look like settings are reported, with the setting that was meant.
+func TestUnknownVariables(t *testing.T) {
 	var c cli
 	ctx, _, err := cmdline.Parse(&c, []string{"version"}, kong.Writers(io.Discard, io.Discard))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := cmdline.Strangers(ctx.Model, []string{
+	got := cmdline.UnknownVariables(ctx.Model, []string{
 		"PATH=/bin", "KRATER_LISTEN=127.0.0.1:0", "KRATER_CPU_LEVEL=avx2", "KRATER_SERVICE_HOST=10.0.0.1", "KRATER_PORT_8080_TCP=x",
 		"KRATER_EXPECT_LEVEL=avx2", "KRATER_CONFIG=x",
 		"KRATER_KVDTYPE=int8", "KRATER_MAX_SEQ=4", "KRATER_TEMPERATURE_OF_THE_ROOM=20", "KRATER_=", "NOKRATER_X=1",
@@ -36,8 +36,8 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
-// TestStrangersAreTold: by commands on standard error, by a server in its log.
-func TestStrangersAreTold(t *testing.T) {
+// TestUnknownVariablesAreReported: by commands on standard error, by a server in its log.
+func TestUnknownVariablesAreReported(t *testing.T) {
 	t.Setenv("KRATER_LISTNE", "x")
 	const words = "KRATER_LISTNE is not a setting and is ignored; did you mean KRATER_LISTEN?"
 	var out, log bytes.Buffer

@@ -65,7 +65,7 @@ func TestFlagsOfOtherServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := cmdline.Strangers(ctx.Model, []string{"KRATER_MAX_MODEL_LEN=1"}); len(got) != 1 || !strings.Contains(got[0], "as a flag: every model is served with its full context") {
+	if got := cmdline.UnknownVariables(ctx.Model, []string{"KRATER_MAX_MODEL_LEN=1"}); len(got) != 1 || !strings.Contains(got[0], "as a flag: every model is served with its full context") {
 		t.Errorf("in the environment: %q", got)
 	}
 	if o := krater(t, "", "serve", "--config", write(t, "k.yaml", "port: 9000\nspam: 1\n")); !strings.Contains(o.err, "port (use --listen 127.0.0.1:PORT), spam") {

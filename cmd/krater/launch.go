@@ -104,7 +104,7 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 			at = i + 1
 		}
 	}
-	cards := launchCards()
+	cards := launchGPUs()
 	fields := []wizard.Field{
 		{Key: "model", Title: "Model", Help: foundWhere(folders, len(models)-1), Options: models, At: at},
 		{Key: "gpu", Title: "Device", Help: "Device that computes the layers.", Options: deviceOptions(cards)},
@@ -123,7 +123,7 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 	}
 	return &wizard.Wizard{
 		Machine: machineLines(m), Fields: fields, File: c.Save, Exists: err == nil, Own: ownSettings(c.Save), Stored: stored,
-		Outlook:  wizard.Outlook{Hidden: cardFields},
+		Outlook:  wizard.Outlook{Hidden: gpuFields},
 		Estimate: func(s wizard.Settings) wizard.Outlook { return estimate(settled(s), others.of("serve"), m, cards) },
 		Measure: func(s wizard.Settings, tell func(term.State)) error {
 			return measureFor(e, others.of("serve").with(settled(s)), m, tell)
@@ -154,8 +154,8 @@ func foundWhere(folders []string, n int) string {
 	return fmt.Sprintf("%s found in %s and Hugging Face's cache.", planner.Count(n, "model"), in)
 }
 
-// cardFields are the fields that apply to a GPU only.
-var cardFields = []string{"vram", "prefill-strategy", "decode-strategy"}
+// gpuFields are the fields that apply to a GPU only.
+var gpuFields = []string{"vram", "prefill-strategy", "decode-strategy"}
 
 // settled sets the device of a choice from one field: gpu names a GPU, "" the CPU.
 func settled(s wizard.Settings) wizard.Settings {
@@ -175,7 +175,7 @@ func options(pairs ...string) []wizard.Option {
 }
 
 // deviceOptions returns the CPU and the GPUs that this build can use.
-func deviceOptions(cards []launchCard) []wizard.Option {
+func deviceOptions(cards []launchGPU) []wizard.Option {
 	list := options("", "CPU")
 	for i, c := range cards {
 		list = append(list, wizard.Option{Value: strconv.Itoa(i), Label: fmt.Sprintf("GPU %d: %s, %s", i, c.name, planner.Size(c.memory))})
@@ -184,10 +184,10 @@ func deviceOptions(cards []launchCard) []wizard.Option {
 }
 
 // vramOptions returns parts of the largest GPU's memory.
-func vramOptions(cards []launchCard) []wizard.Option {
+func vramOptions(cards []launchGPU) []wizard.Option {
 	list := options("", "all of it")
 	for _, gib := range []int64{8, 12, 16, 24, 40, 60} {
-		if slices.ContainsFunc(cards, func(c launchCard) bool { return gib<<30 < c.memory }) {
+		if slices.ContainsFunc(cards, func(c launchGPU) bool { return gib<<30 < c.memory }) {
 			list = append(list, options(fmt.Sprintf("%dGiB", gib), fmt.Sprintf("%d GiB", gib))...)
 		}
 	}
@@ -202,25 +202,25 @@ func strategyOptions() []wizard.Option {
 	return list
 }
 
-// launchCard is a GPU that this build can use.
-type launchCard struct {
+// launchGPU is a GPU that this build can use.
+type launchGPU struct {
 	name   string
 	memory int64
 }
 
-// cardsMax bounds the number of GPUs that are looked for.
-const cardsMax = 16
+// gpusMax bounds the number of GPUs that are looked for.
+const gpusMax = 16
 
-// launchCards opens each GPU briefly to learn its name and memory. It tries one index after the
+// launchGPUs opens each GPU briefly to learn its name and memory. It tries one index after the
 // other, because a container may hide the bus.
-func launchCards() []launchCard {
-	var cards []launchCard
-	for i := range cardsMax {
+func launchGPUs() []launchGPU {
+	var cards []launchGPU
+	for i := range gpusMax {
 		c, err := local.OpenGPU(cuda.Options{Index: i})
 		if err != nil {
 			break
 		}
-		cards = append(cards, launchCard{c.Describe(), c.Memory().Total})
+		cards = append(cards, launchGPU{c.Describe(), c.Memory().Total})
 		c.Close()
 	}
 	return cards
@@ -247,13 +247,13 @@ func serveFlags(s wizard.Settings) (*serveCmd, error) {
 }
 
 // estimate plans a choice without loading anything.
-func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards []launchCard) (o wizard.Outlook) {
+func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards []launchGPU) (o wizard.Outlook) {
 	trouble := func(err error) wizard.Outlook {
 		o.Trouble = strings.Join(strings.Fields(err.Error()), " ")
 		return o
 	}
 	if s["device"] == "" {
-		o.Hidden = cardFields
+		o.Hidden = gpuFields
 	}
 	f, err := serveFlags(others.with(s))
 	if err != nil {
@@ -271,7 +271,7 @@ func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards
 		o.Hidden = []string{"prefill-strategy", "decode-strategy"}
 	}
 	l := config.Case{}
-	if i := f.CardIndex; s["device"] != "" && i < len(cards) {
+	if i := f.GPUIndex; s["device"] != "" && i < len(cards) {
 		l.Rank = config.RankFacts{Name: cards[i].name, Memory: cards[i].memory}
 		if f.VRAM > 0 {
 			l.Rank.Memory = min(l.Rank.Memory, int64(f.VRAM))
@@ -349,7 +349,7 @@ func speed(name string, cfg *model.Config, f *config.Options, m *machine.Machine
 	with := *m
 	with.GPUs = []machine.GPU{{Name: l.Rank.Name}}
 	r, err := p.Report(name, source.Sizes{Config: cfg}, &g, &with, forecast.Usual())
-	if errors.Is(err, predict.ErrUnknownCard) {
+	if errors.Is(err, predict.ErrUnknownGPU) {
 		return []string{"speed unknown: Krater does not know this GPU; press m to measure it"}
 	}
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 // TestEstimate holds the outlook of choices to what the commands behind it say.
 func TestEstimate(t *testing.T) {
 	m := machine.Here()
-	cards := []launchCard{{"NVIDIA GeForce RTX 3090", 24 << 30}}
+	cards := []launchGPU{{"NVIDIA GeForce RTX 3090", 24 << 30}}
 	o := estimate(wizard.Settings{}, nil, m, nil)
 	if o.Trouble != "" || len(o.Budgets) != 1 || !o.Budgets[0].Fits || len(o.Budgets[0].Parts) < 8 || len(o.Speed) != 1 || !strings.HasPrefix(o.Speed[0], "decode: ") {
 		t.Errorf("krater-tiny: %+v", o)
@@ -56,7 +56,7 @@ func TestEstimate(t *testing.T) {
 			t.Errorf("%s: %s", s.Value, o.Trouble)
 		}
 	}
-	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0"}, nil, m, []launchCard{{"A card of tomorrow", 24 << 30}})
+	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0"}, nil, m, []launchGPU{{"A card of tomorrow", 24 << 30}})
 	if o.Trouble != "" || !strings.Contains(o.Speed[0], "press m to measure") {
 		t.Errorf("a card that nothing is known of: %+v", o)
 	}

@@ -106,7 +106,7 @@ func (c *planCmd) measure(e *console.Env, m *machine.Machine, cfg *model.Config)
 		return fmt.Errorf("--measure: %w", err)
 	}
 	file := rates.File{Machine: predict.Identity(m, threads), CPU: &got}
-	switch card, err := with.Card(f.CardIndex, tell); {
+	switch card, err := with.Card(f.GPUIndex, tell); {
 	case err == nil:
 		file.Card = &card
 	case !errors.Is(err, meter.ErrUnmeasured):

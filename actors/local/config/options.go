@@ -30,7 +30,7 @@ func (k Kind) Own() bool { return k != CPU }
 // Options say how to run a model.
 type Options struct {
 	Device         Kind          `help:"Device that computes the layers: ${enum}." enum:"cpu,hostsim,cuda" default:"cpu"`
-	CardIndex      int           `name:"gpu" help:"Index of the GPU, in the driver's order." default:"0"`
+	GPUIndex       int           `name:"gpu" help:"Index of the GPU, in the driver's order." default:"0"`
 	Portable       bool          `name:"portable-kernels" help:"With --device cuda: use the kernels that run on every GPU of compute capability 8.0 or newer, with at most 99 KiB of shared memory per block, instead of those for Hopper. For comparison; RTX GPUs always use them."`
 	Rows           string        `help:"Type of activations on a GPU: ${enum}. f32 uses the plain kernels, for comparison." enum:"auto,bf16,f32" default:"auto"`
 	Threads        int           `help:"CPU threads; 0: one per core." default:"0"`
@@ -72,7 +72,7 @@ func (f *Options) Check() error {
 		name          string
 		value, lo, hi int
 	}{
-		{"gpu", f.CardIndex, 0, 63},
+		{"gpu", f.GPUIndex, 0, 63},
 		{"threads", f.Threads, 0, 1 << 12},
 		{"layer-groups", f.LayerGroups, 1, math.MaxInt32},
 		{"expert-pools", f.ExpertPools, 0, 64},

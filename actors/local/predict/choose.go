@@ -72,7 +72,7 @@ func foreseenRates(f *config.Options, l config.Case, m *machine.Machine, host te
 	}
 	var err error
 	switch {
-	case kept != nil && sameCard(kept, l.Rank.Name, l.Rank.Capacity):
+	case kept != nil && sameGPU(kept, l.Rank.Name, l.Rank.Capacity):
 		if r.Card, err = kept.Card.Complete(); err != nil {
 			return r, known, false
 		}

@@ -19,8 +19,8 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// sameCard reports whether kept rates are of a GPU of that name and memory; 0: any memory.
-func sameCard(kept *rates.File, name string, bytes int64) bool {
+// sameGPU reports whether kept rates are of a GPU of that name and memory; 0: any memory.
+func sameGPU(kept *rates.File, name string, bytes int64) bool {
 	if kept == nil || kept.Card == nil || kept.Card.Name != name {
 		return false
 	}
@@ -36,7 +36,7 @@ func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Rep
 	threads := f.ThreadCount()
 	id := Identity(m, threads)
 	kept := Kept(f.CacheDir, id)
-	has := sameCard(kept, on.Name, on.Capacity)
+	has := sameGPU(kept, on.Name, on.Capacity)
 	if f.NoMeasure || has && kept.CPU != nil {
 		return kept
 	}
@@ -49,7 +49,7 @@ func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Rep
 	var err error
 	if !has {
 		var got rates.Card
-		apart(func() { got, err = with.Card(f.CardIndex, r.Measured) })
+		apart(func() { got, err = with.Card(f.GPUIndex, r.Measured) })
 		if err == nil {
 			if got.Name = on.Name; on.Capacity > 0 {
 				got.MemoryGiB = float64(on.Capacity) / (1 << 30)
@@ -66,7 +66,7 @@ func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Rep
 	if err != nil {
 		r.Notice(fmt.Sprintf("continuing without measured rates: %v", err))
 	}
-	if !sameCard(&file, on.Name, on.Capacity) {
+	if !sameGPU(&file, on.Name, on.Capacity) {
 		return kept
 	}
 	if err := KeepRates(f.CacheDir, file); err != nil { // they are still good for this start
@@ -176,8 +176,8 @@ func readRates(path string) (*rates.File, error) {
 	return r, nil
 }
 
-// defaultCard stands in for a missing GPU if none is named.
-const defaultCard = "rtx-4090"
+// defaultGPU stands in for a missing GPU if none is named.
+const defaultGPU = "rtx-4090"
 
 // Known says where the rates of a plan come from.
 type Known struct {
@@ -224,8 +224,8 @@ func (p *Flags) Rates(m *machine.Machine, f *config.Options) (r rates.Rates, kno
 	return r, known, err
 }
 
-// ErrUnknownCard: the rates of the GPU are neither measured nor described.
-var ErrUnknownCard = errors.New("no rates are known for the GPU")
+// ErrUnknownGPU: the rates of the GPU are neither measured nor described.
+var ErrUnknownGPU = errors.New("no rates are known for the GPU")
 
 // card finds the GPU, and the file if it came from one.
 func (p *Flags) card(card *rates.Card, known *Known, m *machine.Machine, kept *rates.File) (*rates.File, error) {
@@ -257,9 +257,9 @@ func (p *Flags) card(card *rates.Card, known *Known, m *machine.Machine, kept *r
 		}
 	}
 	if len(m.GPUs) > 0 {
-		return nil, fmt.Errorf("%w %s: describe it in a file, or name a similar one with --card %s", ErrUnknownCard, m.GPUs[0].Name, strings.Join(rates.Cards(), ", "))
+		return nil, fmt.Errorf("%w %s: describe it in a file, or name a similar one with --card %s", ErrUnknownGPU, m.GPUs[0].Name, strings.Join(rates.Cards(), ", "))
 	}
-	*card, _ = rates.Named(defaultCard)
+	*card, _ = rates.Named(defaultGPU)
 	known.Card = "an example, because this machine has no GPU; --card NAME plans for another one"
 	return nil, nil
 }

@@ -21,9 +21,9 @@ var environmentBeside = []string{
 // environmentForeign are prefixes of variables that Kubernetes sets for a service called krater.
 var environmentForeign = []string{"KRATER_SERVICE_", "KRATER_PORT"}
 
-// Strangers returns a warning for each variable of the environment ("NAME=value") that looks like a
+// UnknownVariables returns a warning for each variable of the environment ("NAME=value") that looks like a
 // setting but is not one.
-func Strangers(app *kong.Application, environ []string) []string {
+func UnknownVariables(app *kong.Application, environ []string) []string {
 	known := slices.Clone(environmentBeside)
 	_ = kong.Visit(app, func(n kong.Visitable, next kong.Next) error {
 		if f, ok := n.(*kong.Flag); ok {
