@@ -86,7 +86,7 @@ func (c *engineCmd) Run(e *console.Env) error {
 		return errors.New("--decode: want 2 tokens or more, --rounds: want 1 or more")
 	}
 	if c.Device == config.CUDA {
-		return c.runCard(e)
+		return c.runGPU(e)
 	}
 	if c.Device != config.CPU {
 		return errors.New("--device: krater bench measures only cpu and cuda")

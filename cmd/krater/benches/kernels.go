@@ -12,7 +12,7 @@ import (
 
 type kernelsCmd struct {
 	Output
-	benchCardFlags
+	gpuFlags
 	Threads []int       `help:"Numbers of threads to measure, each separately; 0: one per core." default:"1,0"`
 	Seconds float64     `help:"Duration of a measurement, in seconds." default:"8"`
 	Size    config.Size `help:"Memory that weights are spread over, which should exceed the caches." default:"0.8GB"`
@@ -35,7 +35,7 @@ type kernelsReport struct {
 // Run implements the command.
 func (c *kernelsCmd) Run(e *console.Env) error {
 	if c.Device == "cuda" {
-		return c.runCard(e)
+		return c.runGPU(e)
 	}
 	threads, err := c.check()
 	if err != nil {

@@ -47,7 +47,7 @@ func (c *modelCmd) Run(e *console.Env) error {
 		return err
 	}
 	if c.Device == config.CUDA {
-		return c.runCard(e)
+		return c.runGPU(e)
 	}
 	r, err := c.measure(e, c.options(), c.Threads)
 	if err != nil {

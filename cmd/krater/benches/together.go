@@ -19,13 +19,13 @@ import (
 // strategyParts is the result of several streams that run together, with the given number of
 // micro-batches.
 type strategyParts struct {
-	Streams      int          `json:"streams"`
-	MicroBatches int          `json:"micro_batches"`
-	Tokens       int          `json:"tokens,omitempty"`  // on a GPU: tokens in the period in which all streams generated
-	TokensPerS   float64      `json:"tokens_per_second"` // over all streams
-	RankBusy     float64      `json:"rank_busy"`         // share of the time in which it computes
-	HostBusy     float64      `json:"host_busy"`         // share of the time in which the host computes experts
-	Letters      *letterTimes `json:"letters,omitempty"` // time the host spends on a GPU's host calls
+	Streams      int            `json:"streams"`
+	MicroBatches int            `json:"micro_batches"`
+	Tokens       int            `json:"tokens,omitempty"`     // on a GPU: tokens in the period in which all streams generated
+	TokensPerS   float64        `json:"tokens_per_second"`    // over all streams
+	RankBusy     float64        `json:"rank_busy"`            // share of the time in which it computes
+	HostBusy     float64        `json:"host_busy"`            // share of the time in which the host computes experts
+	HostCalls    *hostCallTimes `json:"host_calls,omitempty"` // time the host spends on a GPU's host calls
 }
 
 // ramp is the number of tokens after which all streams generate.
@@ -95,7 +95,7 @@ func (b *strategiesBench) real(p *placement.Placement, parts int, of *strategyRe
 	}
 	x = strategyParts{Streams: b.c.Streams, MicroBatches: parts, Tokens: w.tokens, TokensPerS: float64(w.tokens) / w.end.Sub(w.begin).Seconds()}
 	did := tracksWithin(live.Trace(), w.begin, w.end)
-	x.HostBusy, x.Letters = lettersOf(did, w.end.Sub(w.begin), b.s.Plan.Pools)
+	x.HostBusy, x.HostCalls = hostCallsOf(did, w.end.Sub(w.begin), b.s.Plan.Pools)
 	if b.c.Trace != "" {
 		err = keepTrace(b.c.Trace, fmt.Sprintf("%s-%d-%d", of.Strategy, of.Budget>>20, parts), did, live.Trace().Devices())
 	}

@@ -11,8 +11,8 @@ import (
 	"krater/cmd/krater/console"
 )
 
-// benchCardFlags choose a GPU to measure instead of the CPU.
-type benchCardFlags struct {
+// gpuFlags choose a GPU to measure instead of the CPU.
+type gpuFlags struct {
 	Device   string `help:"Device to measure: ${enum}." enum:"cpu,cuda" default:"cpu"`
 	GPU      int    `name:"gpu" help:"Index of the GPU, in the driver's order." default:"0"`
 	Model    string `help:"With --device cuda: model whose sizes are used: ${enum}." enum:"v2-lite,qwen3-30b-a3b,heads-64" default:"v2-lite"`
@@ -25,7 +25,7 @@ type benchCardFlags struct {
 }
 
 // match compiles --only.
-func (f *benchCardFlags) match() (func(string) bool, error) {
+func (f *gpuFlags) match() (func(string) bool, error) {
 	if f.GPU < 0 || f.GPU > 63 {
 		return nil, fmt.Errorf("--gpu %d: want 0 to 63", f.GPU)
 	}
@@ -42,8 +42,8 @@ func (f *benchCardFlags) match() (func(string) bool, error) {
 	return re.MatchString, nil
 }
 
-// runCard measures a GPU's operators. It returns an error if one of them is wrong.
-func (c *kernelsCmd) runCard(e *console.Env) error {
+// runGPU measures a GPU's operators. It returns an error if one of them is wrong.
+func (c *kernelsCmd) runGPU(e *console.Env) error {
 	match, err := c.match()
 	if err != nil {
 		return err

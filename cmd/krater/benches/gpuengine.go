@@ -23,22 +23,22 @@ import (
 	"krater/stages/direct"
 )
 
-// cardEngineReport is the report of answers on a GPU, through the actors and without them.
-type cardEngineReport struct {
+// gpuEngineReport is the report of answers on a GPU, through the actors and without them.
+type gpuEngineReport struct {
 	Model string `json:"model"`
 	Card  string `json:"card"`
 	benchHost
-	Precision string              `json:"precision"`
-	KVType    string              `json:"kv_dtype"`
-	Experts   string              `json:"experts,omitempty"` // where experts are computed, if not all are on the GPU
-	Decode    []*cardEngineDecode `json:"decode"`
-	Prefill   []prefillResult     `json:"prefill"`
+	Precision string             `json:"precision"`
+	KVType    string             `json:"kv_dtype"`
+	Experts   string             `json:"experts,omitempty"` // where experts are computed, if not all are on the GPU
+	Decode    []*gpuEngineDecode `json:"decode"`
+	Prefill   []prefillResult    `json:"prefill"`
 }
 
-// cardEngineDecode is the result for a number of streams and a context length. The GPU's own step
+// gpuEngineDecode is the result for a number of streams and a context length. The GPU's own step
 // time comes from a chain of steps that is enqueued without looking at the tokens. A step through
 // the actors takes longer by the time that the GPU waits.
-type cardEngineDecode struct {
+type gpuEngineDecode struct {
 	Streams     int     `json:"streams"`
 	Context     int     `json:"context"`
 	TokensPerS  float64 `json:"tokens_per_second"`
@@ -53,8 +53,8 @@ type cardEngineDecode struct {
 // is captured as a graph, for each of two states.
 const chainWarm = 5
 
-// runCard measures a model on a GPU.
-func (c *engineCmd) runCard(e *console.Env) error {
+// runGPU measures a model on a GPU.
+func (c *engineCmd) runGPU(e *console.Env) error {
 	if c.Decode < 4*chainWarm {
 		return fmt.Errorf("--decode %d: want %d or more on a GPU", c.Decode, 4*chainWarm)
 	}
@@ -99,7 +99,7 @@ func (c *engineCmd) runCard(e *console.Env) error {
 		return err
 	}
 	b := &bench{c: c, s: s, p: p, g: g}
-	r := &cardEngineReport{Model: src.Name, Card: s.Rank().Describe(), benchHost: host(), Precision: precisionName(s.Plan.Load.Precision), KVType: f.KVDType}
+	r := &gpuEngineReport{Model: src.Name, Card: s.Rank().Describe(), benchHost: host(), Precision: precisionName(s.Plan.Load.Precision), KVType: f.KVDType}
 	if s.Placement != nil {
 		r.Experts = s.WhereExperts()
 	}
@@ -113,7 +113,7 @@ func (c *engineCmd) runCard(e *console.Env) error {
 }
 
 // onCard runs all measurements in interleaved rounds.
-func (b *bench) onCard(e *console.Env, r *cardEngineReport) error {
+func (b *bench) onCard(e *console.Env, r *gpuEngineReport) error {
 	var d *direct.Model
 	if b.s.Placement == nil { // otherwise the GPU cannot run ahead
 		var err error
@@ -124,7 +124,7 @@ func (b *bench) onCard(e *console.Env, r *cardEngineReport) error {
 	}
 	for _, n := range b.c.Batch {
 		for _, length := range b.c.Context {
-			r.Decode = append(r.Decode, &cardEngineDecode{Streams: n, Context: length})
+			r.Decode = append(r.Decode, &gpuEngineDecode{Streams: n, Context: length})
 		}
 	}
 	prefill := make([]stat.Sample, len(b.c.Prefill))
@@ -300,7 +300,7 @@ func (b *bench) chained(d *direct.Model, n, length int) (float64, error) {
 }
 
 // print writes the report as text.
-func (r *cardEngineReport) print(w io.Writer) error {
+func (r *gpuEngineReport) print(w io.Writer) error {
 	fmt.Fprintf(w, "%s on %s, %s, kv %s, revision %s\n\n", r.Model, r.Card, r.Precision, r.KVType, r.Revision)
 	if r.Experts != "" {
 		fmt.Fprintf(w, "experts: %s\n\n", r.Experts)

@@ -15,16 +15,16 @@ import (
 	"krater/stages/drive"
 )
 
-// CardReport is the measurement of a model on a GPU. Times are in milliseconds, of whole steps as
+// GPUReport is the measurement of a model on a GPU. Times are in milliseconds, of whole steps as
 // their caller sees them; speeds are medians.
-type CardReport struct {
-	Prefill   []CardPrefill `json:"prefill"`
-	Decode    []CardDecode  `json:"decode"`
-	Operators []CardPart    `json:"operators"`
+type GPUReport struct {
+	Prefill   []GPUPrefill `json:"prefill"`
+	Decode    []GPUDecode  `json:"decode"`
+	Operators []GPUPart    `json:"operators"`
 }
 
-// CardPrefill is one prompt length.
-type CardPrefill struct {
+// GPUPrefill is one prompt length.
+type GPUPrefill struct {
 	Tokens  int       `json:"tokens"`
 	TokS    float64   `json:"tok_s"`
 	MS      float64   `json:"ms"`
@@ -33,24 +33,24 @@ type CardPrefill struct {
 	ChunkMS []float64 `json:"chunk_ms"` // of the fastest run, chunk by chunk
 }
 
-// CardDecode is a number of streams at a depth.
-type CardDecode struct {
+// GPUDecode is a number of streams at a depth.
+type GPUDecode struct {
 	Streams int     `json:"streams"`
 	Context int     `json:"context"`
 	TokS    float64 `json:"tok_s"`
 	Steps   Steps   `json:"steps"`
 }
 
-// CardPart is the GPU's time in an operator, in a step of kind Of.
-type CardPart struct {
+// GPUPart is the GPU's time in an operator, in a step of kind Of.
+type GPUPart struct {
 	Of    string  `json:"of"` // "prefill 2048", "decode 1 at 2048"
 	Op    string  `json:"op"`
 	MS    float64 `json:"ms"`
 	Calls int     `json:"calls"`
 }
 
-// CardOptions of a measurement.
-type CardOptions struct {
+// GPUOptions of a measurement.
+type GPUOptions struct {
 	Prefill []int // prompt lengths
 	Decode  int   // steps of a decode measurement
 	Batch   []int // numbers of streams
@@ -70,7 +70,7 @@ const Together = 2048
 const warmup = 6
 
 // pairs are streams and depths to be measured.
-func (o *CardOptions) pairs() (list [][2]int) {
+func (o *GPUOptions) pairs() (list [][2]int) {
 	for _, n := range o.Batch {
 		for _, ctx := range o.Context {
 			if n == 1 || ctx <= Together {
@@ -82,7 +82,7 @@ func (o *CardOptions) pairs() (list [][2]int) {
 }
 
 // Blocks returns the number of KV blocks, of the given tokens, that the measurement takes.
-func (o *CardOptions) Blocks(blockTokens int) int {
+func (o *GPUOptions) Blocks(blockTokens int) int {
 	most := 0
 	each := func(streams, tokens int) {
 		most = max(most, streams*((tokens+blockTokens-1)/blockTokens))
@@ -97,14 +97,14 @@ func (o *CardOptions) Blocks(blockTokens int) int {
 }
 
 // room returns the tokens that a decode measurement adds.
-func (o *CardOptions) room() int { return o.Decode + warmup + 2 }
+func (o *GPUOptions) room() int { return o.Decode + warmup + 2 }
 
-// RunCard measures a model on a GPU.
-func RunCard(r drive.Runner, o CardOptions) (*CardReport, error) {
+// RunGPU measures a model on a GPU.
+func RunGPU(r drive.Runner, o GPUOptions) (*GPUReport, error) {
 	b := &bench{o: Options{Chunk: o.Chunk, Vocab: o.Vocab, Progress: o.Progress}, run: r, draws: true}
-	report := &CardReport{}
+	report := &GPUReport{}
 	for _, n := range o.Prefill {
-		p, err := b.cardPrefill(n)
+		p, err := b.gpuPrefill(n)
 		if err != nil {
 			return nil, err
 		}
@@ -118,17 +118,17 @@ func RunCard(r drive.Runner, o CardOptions) (*CardReport, error) {
 		}
 	}
 	for _, p := range o.pairs() {
-		if err := b.cardDecode(report, &o, p[0], p[1]); err != nil {
+		if err := b.gpuDecode(report, &o, p[0], p[1]); err != nil {
 			return nil, err
 		}
 	}
 	return report, nil
 }
 
-// cardPrefill measures one prompt length.
-func (b *bench) cardPrefill(n int) (*CardPrefill, error) {
+// gpuPrefill measures one prompt length.
+func (b *bench) gpuPrefill(n int) (*GPUPrefill, error) {
 	b.tell("prefill, %d tokens", n)
-	p := &CardPrefill{Tokens: n}
+	p := &GPUPrefill{Tokens: n}
 	var times stat.Sample
 	const runs = 7
 	for begin := time.Now(); len(times) < runs && (len(times) < 2 || time.Since(begin) < prefillLong); {
@@ -156,9 +156,9 @@ type chainer interface {
 	Chain(b *stages.Step, n int, read func(step int, st *stages.State) error) error
 }
 
-// cardDecode measures streams at a context length: the time from one step's tokens to the next's,
+// gpuDecode measures streams at a context length: the time from one step's tokens to the next's,
 // while the next step is always enqueued already.
-func (b *bench) cardDecode(r *CardReport, o *CardOptions, streams, context int) error {
+func (b *bench) gpuDecode(r *GPUReport, o *GPUOptions, streams, context int) error {
 	b.tell("decode, %d streams at %d tokens", streams, context)
 	q, _, err := b.start(streams, context, o.room())
 	if err != nil {
@@ -169,7 +169,7 @@ func (b *bench) cardDecode(r *CardReport, o *CardOptions, streams, context int) 
 		return err
 	}
 	s := steps(times)
-	r.Decode = append(r.Decode, CardDecode{Streams: streams, Context: context, TokS: 1e3 * float64(streams) / s.P50MS, Steps: s})
+	r.Decode = append(r.Decode, GPUDecode{Streams: streams, Context: context, TokS: 1e3 * float64(streams) / s.P50MS, Steps: s})
 	return r.profile(o, fmt.Sprintf("decode %d at %d", streams, context), func() error {
 		_, err := b.forward(q)
 		return err
@@ -211,7 +211,7 @@ func (b *bench) chain(q *sequences, n int) (times stat.Sample, err error) {
 }
 
 // profile adds up the time of every operator of f.
-func (r *CardReport) profile(o *CardOptions, of string, f func() error) error {
+func (r *GPUReport) profile(o *GPUOptions, of string, f func() error) error {
 	if o.Profile == nil {
 		return nil
 	}
@@ -221,7 +221,7 @@ func (r *CardReport) profile(o *CardOptions, of string, f func() error) error {
 		if !ok {
 			i = len(r.Operators)
 			at[op] = i
-			r.Operators = append(r.Operators, CardPart{Of: of, Op: op})
+			r.Operators = append(r.Operators, GPUPart{Of: of, Op: op})
 		}
 		r.Operators[i].MS += ms(d)
 		r.Operators[i].Calls++
@@ -229,7 +229,7 @@ func (r *CardReport) profile(o *CardOptions, of string, f func() error) error {
 }
 
 // Text writes the report for people.
-func (r *CardReport) Text(w io.Writer) error {
+func (r *GPUReport) Text(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(t, "prompt\ttok/s\tms\tfastest\t")
 	for _, p := range r.Prefill {
@@ -246,7 +246,7 @@ func (r *CardReport) Text(w io.Writer) error {
 }
 
 // parts prints the operators, the slowest first.
-func (r *CardReport) parts(w io.Writer) error {
+func (r *GPUReport) parts(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	of := ""
 	first := map[string]int{} // of every step, in the order in which they were measured
@@ -256,7 +256,7 @@ func (r *CardReport) parts(w io.Writer) error {
 		}
 	}
 	list := slices.Clone(r.Operators)
-	slices.SortStableFunc(list, func(a, b CardPart) int {
+	slices.SortStableFunc(list, func(a, b GPUPart) int {
 		return cmp.Or(cmp.Compare(first[a.Of], first[b.Of]), cmp.Compare(b.MS, a.MS))
 	})
 	for _, p := range list {
@@ -270,7 +270,7 @@ func (r *CardReport) parts(w io.Writer) error {
 }
 
 // Charts draws prefill by length, and decode by depth for every number of streams.
-func (r *CardReport) Charts() []plot.Chart {
+func (r *GPUReport) Charts() []plot.Chart {
 	prefill := plot.Series{Name: "prefill"}
 	for _, p := range r.Prefill {
 		prefill.X, prefill.Y = append(prefill.X, float64(p.Tokens)), append(prefill.Y, stat.Round(p.TokS, 4))

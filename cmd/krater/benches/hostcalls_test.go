@@ -10,8 +10,8 @@ import (
 	"krater/actors/trace"
 )
 
-// TestLettersOf: by hand, two steps of two letters for each of two pools.
-func TestLettersOf(t *testing.T) {
+// TestHostCallsOf: computed by hand, two steps of two host calls for each of two pools.
+func TestHostCallsOf(t *testing.T) {
 	var tracks []trace.Track
 	for _, name := range []string{"pool0", "pool1"} {
 		track := trace.Track{Name: name}
@@ -28,12 +28,12 @@ func TestLettersOf(t *testing.T) {
 		tracks = append(tracks, track)
 	}
 	tracks = append(tracks, trace.Track{Name: "group0", Events: []trace.Event{{Started: 0, Ended: 1e6, Kind: trace.Group}}})
-	busy, got := lettersOf(tracks, 100*time.Microsecond, 2)
-	want := letterTimes{Count: 4, Rows: 4, CardUS: 5, GatherUS: 2, WorkUS: 7, AnswerUS: 1, StepsUS: 35, Steps: 1}
+	busy, got := hostCallsOf(tracks, 100*time.Microsecond, 2)
+	want := hostCallTimes{Count: 4, Rows: 4, CardUS: 5, GatherUS: 2, WorkUS: 7, AnswerUS: 1, StepsUS: 35, Steps: 1}
 	if got == nil || *got != want || busy != 0.4 {
 		t.Errorf("%v busy, %+v, want %+v", busy, got, want)
 	}
-	if busy, none := lettersOf(tracks[2:], time.Second, 2); none != nil || busy != 0 {
+	if busy, none := hostCallsOf(tracks[2:], time.Second, 2); none != nil || busy != 0 {
 		t.Errorf("%v busy, %+v without a pool", busy, none)
 	}
 }

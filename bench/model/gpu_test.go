@@ -11,9 +11,9 @@ import (
 
 // TestCardCharts: every figure of a report is drawn, streams apart, and the files can be made.
 func TestCardCharts(t *testing.T) {
-	r := &CardReport{
-		Prefill: []CardPrefill{{Tokens: 512, TokS: 40000}, {Tokens: 2048, TokS: 60000}},
-		Decode:  []CardDecode{{Streams: 1, Context: 512, TokS: 900}, {Streams: 1, Context: 2048, TokS: 800}, {Streams: 32, Context: 512, TokS: 6000}},
+	r := &GPUReport{
+		Prefill: []GPUPrefill{{Tokens: 512, TokS: 40000}, {Tokens: 2048, TokS: 60000}},
+		Decode:  []GPUDecode{{Streams: 1, Context: 512, TokS: 900}, {Streams: 1, Context: 2048, TokS: 800}, {Streams: 32, Context: 512, TokS: 6000}},
 	}
 	charts := r.Charts()
 	if len(charts) != 2 || len(charts[1].Series) != 2 || !slices.Equal(charts[1].Series[0].Y, []float64{900, 800}) ||
@@ -23,14 +23,14 @@ func TestCardCharts(t *testing.T) {
 	if err := plot.Save(filepath.Join(t.TempDir(), "card.svg"), charts...); err != nil {
 		t.Error(err)
 	}
-	if got := (&CardReport{}).Charts(); len(got) != 0 {
+	if got := (&GPUReport{}).Charts(); len(got) != 0 {
 		t.Errorf("an empty report draws %+v", got)
 	}
 }
 
 // TestCardParts: operators by falling time within a step, steps in the order of their measuring.
 func TestCardParts(t *testing.T) {
-	r := &CardReport{Operators: []CardPart{{Of: "b", Op: "x", MS: 1}, {Of: "b", Op: "y", MS: 3}, {Of: "a", Op: "z", MS: 2}, {Of: "a", Op: "w", MS: 9}}}
+	r := &GPUReport{Operators: []GPUPart{{Of: "b", Op: "x", MS: 1}, {Of: "b", Op: "y", MS: 3}, {Of: "a", Op: "z", MS: 2}, {Of: "a", Op: "w", MS: 9}}}
 	var text strings.Builder
 	if err := r.Text(&text); err != nil {
 		t.Fatal(err)
@@ -47,7 +47,7 @@ func TestCardParts(t *testing.T) {
 
 // TestCardBlocks: the cache holds what is measured, several streams only where they are.
 func TestCardBlocks(t *testing.T) {
-	o := CardOptions{Prefill: []int{10000}, Decode: 10, Batch: []int{1, 32}, Context: []int{2048, 32768}}
+	o := GPUOptions{Prefill: []int{10000}, Decode: 10, Batch: []int{1, 32}, Context: []int{2048, 32768}}
 	if got, want := o.pairs(), [][2]int{{1, 2048}, {1, 32768}, {32, 2048}}; !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}

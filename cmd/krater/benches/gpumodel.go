@@ -13,15 +13,15 @@ import (
 	"krater/stages/direct"
 )
 
-// cardModelReport is the report with the GPU and model that it describes.
-type cardModelReport struct {
+// gpuModelReport is the report with the GPU and model that it describes.
+type gpuModelReport struct {
 	Model string `json:"model"`
 	Card  string `json:"card"`
 	benchHost
 	Precision string `json:"precision"`
 	KVType    string `json:"kv_dtype"`
 	LoadMS    int64  `json:"load_ms"`
-	*model.CardReport
+	*model.GPUReport
 }
 
 // profiler is a device that measures its operators.
@@ -29,8 +29,8 @@ type profiler interface {
 	Profile(tell func(op string, d time.Duration))
 }
 
-// runCard measures a model on a GPU.
-func (c *modelCmd) runCard(e *console.Env) error {
+// runGPU measures a model on a GPU.
+func (c *modelCmd) runGPU(e *console.Env) error {
 	f := c.Options
 	src, err := c.SourceOr(c.Model)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *modelCmd) runCard(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	o := model.CardOptions{Prefill: c.Prefill, Decode: c.Decode, Batch: c.Batch, Context: c.Context, Vocab: cfg.Vocab}
+	o := model.GPUOptions{Prefill: c.Prefill, Decode: c.Decode, Batch: c.Batch, Context: c.Context, Vocab: cfg.Vocab}
 	f.MaxSeqs = max(1, slices.Max(append([]int{1}, o.Batch...)))
 	f.KVCache = config.Size(int64(o.Blocks(f.BlockTokens)) * config.KVBlockBytes(cfg, f.BlockTokens, config.KVTypes[f.KVDType]))
 	start := time.Now()
@@ -61,7 +61,7 @@ func (c *modelCmd) runCard(e *console.Env) error {
 		return err
 	}
 	defer d.Close()
-	r := &cardModelReport{Model: src.Name, Card: s.Rank().Describe(), benchHost: host(), KVType: f.KVDType,
+	r := &gpuModelReport{Model: src.Name, Card: s.Rank().Describe(), benchHost: host(), KVType: f.KVDType,
 		Precision: precisionName(s.Plan.Load.Precision), LoadMS: time.Since(start).Milliseconds()}
 	o.Progress = e.Steps(len(o.Prefill) + (1+len(o.Batch))*max(1, len(o.Context)))
 	if p, ok := s.Rank().GPU.(profiler); ok && c.Profile {
@@ -71,7 +71,7 @@ func (c *modelCmd) runCard(e *console.Env) error {
 			return f()
 		}
 	}
-	r.CardReport, err = model.RunCard(d, o)
+	r.GPUReport, err = model.RunGPU(d, o)
 	e.Shown().End()
 	if err != nil {
 		return err

@@ -11,9 +11,9 @@ import (
 	"krater/actors/trace"
 )
 
-// letterTimes is how an expert pool spends its time on host calls, in microseconds: the mean over
+// hostCallTimes is how an expert pool spends its time on host calls, in microseconds: the mean over
 // all pools.
-type letterTimes struct {
+type hostCallTimes struct {
 	Count    int     `json:"count"`      // host calls per pool
 	Rows     float64 `json:"rows"`       // rows per host call
 	CardUS   float64 `json:"card_us"`    // since the step's previous call: the GPU computes and the call travels
@@ -35,17 +35,17 @@ func tracksWithin(g *trace.Registry, begin, end time.Time) []trace.Track {
 	return tracks
 }
 
-// lettersOf sums up the events of all pools in a window: the share of time spent on experts, and
+// hostCallsOf sums up the events of all pools in a window: the share of time spent on experts, and
 // the host calls; nil if there were none.
-func lettersOf(tracks []trace.Track, window time.Duration, pools int) (busy float64, out *letterTimes) {
-	var t letterTimes
+func hostCallsOf(tracks []trace.Track, window time.Duration, pools int) (busy float64, out *hostCallTimes) {
+	var t hostCallTimes
 	var ran int64
 	behind := 0
 	for _, track := range tracks {
 		if !strings.HasPrefix(track.Name, "pool") {
 			continue
 		}
-		last := map[uint8]trace.Event{} // last event of each pool
+		last := map[uint8]trace.Event{} // last event of each micro-batch
 		for _, e := range track.Events {
 			if e.Kind != trace.Experts {
 				continue
