@@ -30,7 +30,7 @@ type planCmd struct {
 	predict.Flags
 	Shape   string `help:"Plan for the shape of a known model instead of a model's folder, as in krater synth." placeholder:"NAME"`
 	Layers  int    `help:"With --shape: number of layers; 0: all." default:"0"`
-	Prefill []int  `help:"Prompt lengths to predict. The prefill strategy is chosen by the middle one." default:"512,2048,8192"`
+	Prefill []int  `help:"Prompt lengths to predict. The prefill strategy has the best geometric mean of their rates." default:"512,2048,8192"`
 	Batch   []int  `help:"Numbers of streams to predict." default:"1,8,32"`
 	Measure bool   `help:"Measure this machine's CPUs and GPU first (about 10 s), and keep the result for later plans."`
 	JSON    bool   `name:"json" help:"Print JSON: the candidates of every strategy."`
@@ -202,7 +202,7 @@ func (r planText) hopeless() bool {
 	return true
 }
 
-// decides returns the prompt length by which the strategy was chosen.
+// decides returns the prompt length that stands for all of them.
 func (r planText) decides() int {
 	for i := range r.Candidates {
 		if n := r.Candidates[i].Prefill.Decides.N; n > 0 {
