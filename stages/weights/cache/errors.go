@@ -10,7 +10,7 @@ var (
 	// ErrVersion: another version of the format.
 	ErrVersion = errors.New("another version of the weight cache")
 	// ErrStale: made from other weights, for another shape or by a lesser method.
-	ErrStale = errors.New("weight cache of something else")
+	ErrStale = errors.New("weight cache of a different model")
 	// ErrTruncated: shorter or longer than its header says.
 	ErrTruncated = errors.New("weight cache of the wrong length")
 	// ErrUnfinished: a build that did not come to its end.

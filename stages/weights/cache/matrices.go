@@ -269,7 +269,7 @@ func (m *Matrices) extend() error {
 		m.fail(err)
 		return nil
 	}
-	m.o.notice("%s: lacks what this load wants; written anew", m.Path)
+	m.o.notice("%s: lacks matrices that this load needs; writing it again", m.Path)
 	return m.begin(false)
 }
 

@@ -276,7 +276,7 @@ func TestMatricesExtend(t *testing.T) {
 		t.Errorf("asked after the seal, made %d, %v", made, err)
 	}
 	m.Close()
-	if made := loadAll(t, o); made != 0 || !mentions(*lines, "written anew") {
+	if made := loadAll(t, o); made != 0 || !mentions(*lines, "writing it again") {
 		t.Errorf("made %d, notices %q", made, *lines)
 	}
 	onlyFiles(t, filepath.Dir(pathOfMatrices(o)), o.fileName())

@@ -136,7 +136,7 @@ func (o *Options) plans() ([]Plan, error) {
 		}
 		for j := range i {
 			if name := list[i].FileName(); name == list[j].FileName() {
-				return nil, fmt.Errorf("%w: %s is wanted twice", ErrShape, name)
+				return nil, fmt.Errorf("%w: %s is requested twice", ErrShape, name)
 			}
 		}
 	}
