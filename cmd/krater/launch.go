@@ -109,7 +109,7 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 		{Key: "model", Title: "Model", Help: foundWhere(folders, len(models)-1), Options: models, At: at},
 		{Key: "gpu", Title: "Device", Help: "Device that computes the layers.", Options: deviceOptions(cards)},
 		{Key: "vram", Title: "GPU memory", Help: "GPU memory that the model may use.", Options: vramOptions(cards)},
-		{Key: "precision", Title: "Precision", Help: "auto: large models keep experts in 4 bits, the rest in 8 or 16.", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
+		{Key: "precision", Title: "Precision", Help: "by part: large models keep experts in 4 bits, the rest in 8 or 16.", Options: options("", "by part", "bf16", "bf16", "int8", "int8", "int4", "int4")},
 		{Key: "kv-dtype", Title: "KV cache", Help: "Type of the keys and values that are kept for every token.", Options: options("", "bf16", "fp8", "fp8", "int8", "int8", "f32", "f32")},
 		{Key: "max-seqs", Title: "Streams", Help: "Number of requests that run at the same time.", Options: options("", "32", "1", "1", "4", "4", "8", "8", "16", "16", "64", "64", "128", "128")},
 		{Key: "prefill-strategy", Title: "Prefill strategy", Help: "Where the experts of a prompt are computed (docs/strategies.md).", Options: strategyOptions()},

@@ -41,14 +41,14 @@ CUDA_ENV = CGO_ENABLED=1 GOTOOLCHAIN=$(GOTOOLCHAIN) \
 
 .PHONY: cuda-env build-cuda vet-cuda test-cuda test-cuda-80 cuda-headers cuda-kernels gpu-bundle
 
-cuda-env: $(CUDA_READY) ## what the shell needs for go with -tags cuda: eval $$(make -s cuda-env)
+cuda-env: $(CUDA_READY) ## print the variables for go with -tags cuda: eval $$(make -s cuda-env)
 	@echo "export $(CUDA_ENV)"
 
 build-cuda: $(CUDA_READY) ## build the program with CUDA into build/krater-cuda (no GPU or toolkit needed)
 	@mkdir -p build
 	$(CUDA_ENV) go build -tags $(TAGS),cuda -trimpath -ldflags '$(LDFLAGS)' -o build/krater-cuda ./cmd/krater
 
-vet-cuda: $(CUDA_READY) ## go vet of what the tag cuda adds
+vet-cuda: $(CUDA_READY) ## run go vet with the tag cuda
 	$(CUDA_ENV) go vet -trimpath -tags $(TAGS),cuda $(CUDA_PACKAGES) ./cmd/...
 
 # Go's cache of test results does not see a changed emulator: -count 1.
@@ -59,18 +59,18 @@ CUDA_TEST_FILES = $(shell git ls-files -co --exclude-standard '*_test.go' | xarg
 CUDA_TESTS      = $(shell sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' $(CUDA_TEST_FILES) | paste -sd '|')
 CUDA_TESTED     = $(shell printf './%s\n' $(dir $(CUDA_TEST_FILES)) | sort -u)
 
-test-cuda: $(CUDA_READY) ## the short tests of what needs a GPU, on the emulator if it was made (make cuda-emu)
+test-cuda: $(CUDA_READY) ## run the short tests of GPU code, on the emulator if it was built (make cuda-emu)
 	$(EMU_TESTS) -run '^($(CUDA_TESTS))$$' $(CUDA_TESTED)
 
 test-cuda-80: $(CUDA_READY) ## the operators' short tests with the kernels for GPUs before Hopper, on the emulator
 	KR_EMU_CC=80 $(EMU_TESTS) ./bench/cards
 
-cuda-headers: $(CUDA_HEADERS) ## CUDA's headers, 2 MB, into build/cuda, unless CUDA_HOME has them
+cuda-headers: $(CUDA_HEADERS) ## fetch CUDA's headers, 2 MB, into build/cuda, unless CUDA_HOME has them
 
-cuda-kernels: $(CUDA_TOOLS) ## compile the kernels whose sources have changed (fetches nvcc, 100 MB, if there is none)
+cuda-kernels: $(CUDA_TOOLS) ## compile the kernels whose sources have changed (fetches nvcc, 100 MB, if missing)
 	go run ./$(CUDA)/bin/compile $(NVCC)
 
-gpu-bundle: $(CUDA_READY) ## build/gpu/krater-gpu.tgz: program, tests, model, goldens and a script for a machine with a card
+gpu-bundle: $(CUDA_READY) ## build/gpu/krater-gpu.tgz: program, tests, model, goldens and a script for a machine with a GPU
 	$(CUDA_ENV) $(CUDA)/bundle/bundle.sh $(or $(COMMIT),unknown)
 
 -include $(CUDA)/emu/emu.mk

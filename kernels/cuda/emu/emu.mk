@@ -31,7 +31,7 @@ EMU_OBJS    := $(patsubst $(EMU_DIR)/%.cpp,$(EMU_OUT)/lib_%.o,$(filter-out %/tls
 EMU_HEADERS := $(wildcard kernels/cuda/src/*.cuh) $(wildcard $(EMU_DIR)/*.h)
 
 .PHONY: cuda-emu cuda-emu-race cuda-emu-test
-cuda-emu: $(EMU_LIB) ## the emulated GPU, build/cudaemu/libcuda.so.1: LD_LIBRARY_PATH=build/cudaemu
+cuda-emu: $(EMU_LIB) ## build the emulated GPU, build/cudaemu/libcuda.so.1: LD_LIBRARY_PATH=build/cudaemu
 
 # $(call emu_compile,object,source,what writes the source to stdin,compiler's arguments).
 # What is compared is the contents of all files that the compiler reads, and the arguments.
@@ -58,12 +58,12 @@ $(foreach k,$(EMU_KERNELS),$(foreach a,$(EMU_ARCHS),\
 $(EMU_LIB): $(EMU_OBJS)
 	@$(EMU_CXX) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,now,-z,defs -o $@.$$$$ $^ -lpthread -ldl && mv $@.$$$$ $@
 
-cuda-emu-race: ## the emulated GPU that finds races, slower: LD_LIBRARY_PATH=build/cudaemu-race
+cuda-emu-race: ## build the emulated GPU that finds races, which is slower: LD_LIBRARY_PATH=build/cudaemu-race
 	@$(MAKE) --no-print-directory -f $(EMU_DIR)/emu.mk EMU_RACE=1 EMU_OUT=build/cudaemu-race
 
 # The emulator's own test, with kernels of its own; without and with the search for races.
 EMU_TEST = $(MAKE) --no-print-directory -f $(EMU_DIR)/emu.mk EMU_KERNELS='$(wildcard $(EMU_DIR)/selftest/*.cu)'
-cuda-emu-test: ## the emulator against plain formulas
+cuda-emu-test: ## test the emulator against plain formulas
 	@$(EMU_TEST) EMU_OUT=build/cudaemu-test build/cudaemu-test/selftest
 	build/cudaemu-test/selftest
 	@$(EMU_TEST) EMU_OUT=build/cudaemu-test/race EMU_RACE=1 build/cudaemu-test/race/selftest
