@@ -252,7 +252,7 @@ func TestServeLogsChecks(t *testing.T) {
 	}
 	var text bytes.Buffer
 	e := &console.Env{Out: &text, Err: &text, Ctx: ctx, File: file, Machine: func() *machine.Machine { return m }}
-	s, p, err := c.Serve.load(t.Context(), e, newLateEngine("krater-tiny", nil, e.Shown()), zerolog.New(&text))
+	s, p, err := c.Serve.load(t.Context(), e, newLoadingEngine("krater-tiny", nil, e.Shown()), zerolog.New(&text))
 	if err != nil {
 		t.Fatal(err)
 	}

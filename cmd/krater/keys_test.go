@@ -100,7 +100,7 @@ func TestPriorityRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := enginetest.New()
-	late := newLateEngine("test-model", ring, nil)
+	late := newLoadingEngine("test-model", ring, nil)
 	late.set(e)
 	srv, door := openDoors(late, server.Options{Keys: ring.hashes}, zerolog.Nop())
 	web := httptest.NewServer(srv.Handler())

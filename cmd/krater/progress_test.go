@@ -24,7 +24,7 @@ import (
 // it says anyway.
 func TestReadyTellsProgress(t *testing.T) {
 	p := term.NewProgress(io.Discard, time.Hour, nil)
-	late := newLateEngine("krater-tiny", nil, p)
+	late := newLoadingEngine("krater-tiny", nil, p)
 	srv, _ := openDoors(late, server.Options{}, zerolog.Nop())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

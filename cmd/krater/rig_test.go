@@ -284,7 +284,7 @@ func begin(t testing.TB, flags ...string) *site {
 	s.end = stop
 	go func() {
 		defer close(s.done)
-		s.err = c.Serve.serve(running, e, l, newLateEngine("krater-tiny", keys, e.Shown()), opt, log)
+		s.err = c.Serve.serve(running, e, l, newLoadingEngine("krater-tiny", keys, e.Shown()), opt, log)
 	}()
 	t.Cleanup(func() {
 		if err := s.stop(); err != nil {

@@ -119,7 +119,7 @@ func (c *serveCmd) Run(e *console.Env) error {
 	}
 	ctx, release := untilStopped()
 	defer release()
-	return c.serve(ctx, e, l, newLateEngine(name, keys, e.Shown()), opt, log)
+	return c.serve(ctx, e, l, newLoadingEngine(name, keys, e.Shown()), opt, log)
 }
 
 // servedName returns the model's name for clients. A model with random weights gets a name that no
@@ -136,7 +136,7 @@ func (c *serveCmd) servedName(src *source.Source) string {
 
 // serve starts the server, loads the model and waits for the end. Clients see 503 on /ready until
 // the model is loaded.
-func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, late *lateEngine, opt server.Options, log zerolog.Logger) error {
+func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, late *loadingEngine, opt server.Options, log zerolog.Logger) error {
 	start := time.Now()
 	name := late.name
 	if c.OTLPEndpoint != "" {
@@ -233,7 +233,7 @@ func closeSpans(e *otlp.Exporter, log zerolog.Logger) {
 }
 
 // load loads the model while the server already listens.
-func (c *serveCmd) load(ctx context.Context, e *console.Env, late *lateEngine, log zerolog.Logger) (*local.Model, *actors.Pipeline, error) {
+func (c *serveCmd) load(ctx context.Context, e *console.Env, late *loadingEngine, log zerolog.Logger) (*local.Model, *actors.Pipeline, error) {
 	defer e.Shown().End()
 	e.Shown().Set("prepare", term.Steps, 0, 0)
 	src, err := c.SourceOr(c.Model)
@@ -291,7 +291,7 @@ const batchGrace = 10 * time.Second
 
 // shutdown lets running answers finish, then stops everything in the order in which a request
 // passes it.
-func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batchDesk, p *actors.Pipeline, log zerolog.Logger) error {
+func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batchAPI, p *actors.Pipeline, log zerolog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
 	defer cancel()
 	doorDone, deskDone := make(chan error, 1), make(chan error, 1)

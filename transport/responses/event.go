@@ -49,7 +49,7 @@ type event struct {
 	position int            // of queued: requests that are to start before it
 }
 
-// The wire forms. stream_id is the lane of a WebSocket; it is absent over HTTP.
+// The wire forms. stream_id is the stream of a WebSocket; it is absent over HTTP.
 type (
 	envelope struct {
 		Type     string `json:"type"`

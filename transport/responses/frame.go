@@ -151,7 +151,7 @@ func previousOf(rest jsontext.Value) string {
 	return f.PreviousID
 }
 
-// create starts a response on a lane. done is called when the engine has it, unless create returns
+// create starts a response on a stream. done is called when the engine has it, unless create returns
 // an error.
 func (s *socket) create(b *body, streamID string, done func()) *api.Error {
 	if err := s.admits(streamID); err != nil {
@@ -209,7 +209,7 @@ func (s *socket) cancel(responseID *string, streamID string) *api.Error {
 	return nil
 }
 
-// resume replays a response's events on a lane of this connection and continues with it.
+// resume replays a response's events on a stream of this connection and continues with it.
 func (s *socket) resume(f *resumeFrame, streamID string) *api.Error {
 	if f.ResponseID == nil {
 		return api.BadRequest(api.CodeMissing, "response_id", "'response_id' is missing")

@@ -33,7 +33,7 @@ func FuzzFrames(f *testing.F) {
 			frame, _ := s.next()
 			if frame == nil {
 				s.mu.Lock()
-				idle := len(s.lanes) == 0 && len(s.errors) == 0
+				idle := len(s.streams) == 0 && len(s.errors) == 0
 				s.mu.Unlock()
 				if idle {
 					break

@@ -248,7 +248,7 @@ func TestResume(t *testing.T) {
 		if end.Type != "response.completed" || end.Response.text() != "abc" {
 			t.Fatalf("the replay ends with %s", end.raw)
 		}
-		// The tail is the same events, but for the joined deltas and the lane.
+		// The tail is the same events, but for the joined deltas and the stream.
 		text := ""
 		for {
 			f := tail.recv()

@@ -32,7 +32,7 @@ const (
 
 // socket is one WebSocket connection, with a reader and a writer. The reader (the HTTP handler's
 // goroutine) always reads, so that pings are answered during a long prefill. The writer sends error
-// frames from a bounded queue, and the events of the lanes, which wait in the responses themselves.
+// frames from a bounded queue, and the events of the streams, which wait in the responses themselves.
 type socket struct {
 	door  *Door
 	ws    *websocket.Conn
@@ -45,11 +45,11 @@ type socket struct {
 	heard atomic.Int64    // when the client last gave a sign of life, Unix ns
 
 	mu      sync.Mutex
-	errors  [][]byte // error frames to send, before any event
-	lanes   []*lane  // responses in flight
-	turn    int      // index of the lane that may send next
+	errors  [][]byte    // error frames to send, before any event
+	streams []*wsStream // responses in flight
+	turn    int         // index of the stream that may send next
 	recent  []*response
-	leaving *closing // set when there are no new responses; close when the lanes are empty
+	leaving *closing // set when there are no new responses; close when the streams are empty
 	ending  *closing // close now
 }
 
@@ -236,10 +236,10 @@ func (s *socket) hear() { s.heard.Store(time.Now().UnixNano()) }
 // other hold.
 func (s *socket) lost() {
 	s.mu.Lock()
-	lanes, recent := s.lanes, s.recent
-	s.lanes, s.recent = nil, nil
+	streams, recent := s.streams, s.recent
+	s.streams, s.recent = nil, nil
 	s.mu.Unlock()
-	for _, l := range lanes {
+	for _, l := range streams {
 		if l.f != nil {
 			l.f.leave()
 		}
@@ -296,7 +296,7 @@ func (s *socket) drain(how closing) {
 // abandon fails the responses in flight; the connection closes after their final events.
 func (s *socket) abandon() {
 	s.mu.Lock()
-	for _, l := range s.lanes {
+	for _, l := range s.streams {
 		l.r.stop(errShutdown)
 	}
 	s.mu.Unlock()

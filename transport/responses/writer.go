@@ -92,10 +92,10 @@ func (s *socket) write() {
 }
 
 // next returns the frame to send next, or how to close if there is none. Errors come first, then
-// the lanes take turns.
+// the streams take turns.
 func (s *socket) next() ([]byte, *closing) {
 	s.mu.Lock()
-	if s.ending == nil && s.leaving != nil && len(s.errors) == 0 && len(s.lanes) == 0 {
+	if s.ending == nil && s.leaving != nil && len(s.errors) == 0 && len(s.streams) == 0 {
 		s.ending = s.leaving
 	}
 	if s.ending != nil {
@@ -116,13 +116,13 @@ func (s *socket) next() ([]byte, *closing) {
 	return ev.encode(l.streamID), nil
 }
 
-// takeEvent takes the next event of the lane whose turn it is. It frees the lane with the final
-// event, before the client can have seen it. It returns no lane if nothing waits. s.mu is held.
-func (s *socket) takeEvent() (event, *lane) {
-	for range len(s.lanes) {
-		i := s.turn % len(s.lanes)
+// takeEvent takes the next event of the stream whose turn it is. It frees the stream with the final
+// event, before the client can have seen it. It returns no stream if nothing waits. s.mu is held.
+func (s *socket) takeEvent() (event, *wsStream) {
+	for range len(s.streams) {
+		i := s.turn % len(s.streams)
 		s.turn = i + 1
-		l := s.lanes[i]
+		l := s.streams[i]
 		if l.f == nil {
 			continue
 		}
@@ -134,7 +134,7 @@ func (s *socket) takeEvent() (event, *lane) {
 			s.endLocked(websocket.CloseTryAgainLater, "the client reads too slowly")
 		}
 		if ev.kind.final() {
-			s.lanes = slices.Delete(s.lanes, i, i+1)
+			s.streams = slices.Delete(s.streams, i, i+1)
 			s.turn = i
 			l.f.leave()
 			l.r.release()

@@ -26,9 +26,9 @@ func TestOneAtATimeWithoutStreamID(t *testing.T) {
 	})
 }
 
-// TestLanes: several answers at once, each event with its stream_id, each lane with its own order
-// and text, and a lane is free again after its end.
-func TestLanes(t *testing.T) {
+// TestStreams: several answers at once, each event with its stream_id, each stream with its own order
+// and text, and a stream is free again after its end.
+func TestStreams(t *testing.T) {
 	inBubble(t, Options{MaxStreams: 3}, func(r *rig) {
 		gates := map[string]chan struct{}{"a": make(chan struct{}), "b": make(chan struct{}), "c": make(chan struct{})}
 		r.engine.Choose(func(req *engine.Request) (enginetest.Script, error) {

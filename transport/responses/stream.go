@@ -11,15 +11,15 @@ import (
 // stored.
 const maxRecent = 16
 
-// lane is a response in flight under one stream_id ("" for none).
-type lane struct {
+// wsStream is a response in flight under one stream_id ("" for none).
+type wsStream struct {
 	streamID string
 	r        *response
 	previous string    // response that it continues
 	f        *follower // nil until the engine has accepted
 }
 
-// admits reports whether a response may start on this lane.
+// admits reports whether a response may start on this stream.
 func (s *socket) admits(streamID string) *api.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,13 +28,13 @@ func (s *socket) admits(streamID string) *api.Error {
 		return shuttingDown()
 	case s.leaving != nil:
 		return limitReached(s.door.opt.SocketLife)
-	case len(s.lanes) >= s.door.opt.MaxStreams:
+	case len(s.streams) >= s.door.opt.MaxStreams:
 		return &api.Error{
 			Status: http.StatusTooManyRequests, Type: api.TypeRateLimit, Code: codeTooMany,
 			Message: "too many responses in flight on this connection",
 		}
 	}
-	for _, l := range s.lanes {
+	for _, l := range s.streams {
 		if l.streamID == streamID {
 			return conflict(codeInFlight, "a response is in flight already; wait for its end or use another 'stream_id'")
 		}
@@ -42,17 +42,17 @@ func (s *socket) admits(streamID string) *api.Error {
 	return nil
 }
 
-// reserve takes a lane for a response that the socket now holds.
-func (s *socket) reserve(r *response, streamID, previous string) *lane {
-	l := &lane{streamID: streamID, r: r, previous: previous}
+// reserve takes a stream for a response that the socket now holds.
+func (s *socket) reserve(r *response, streamID, previous string) *wsStream {
+	l := &wsStream{streamID: streamID, r: r, previous: previous}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lanes = append(s.lanes, l)
+	s.streams = append(s.streams, l)
 	return l
 }
 
-// started is the engine's answer to a response on a lane; the response's goroutine calls it.
-func (s *socket) started(l *lane, err *api.Error) {
+// started is the engine's answer to a response on a stream; the response's goroutine calls it.
+func (s *socket) started(l *wsStream, err *api.Error) {
 	if err == nil {
 		s.attach(l, -1)
 		return
@@ -64,11 +64,11 @@ func (s *socket) started(l *lane, err *api.Error) {
 	s.fault(err, l.streamID)
 }
 
-// attach lets the lane's events flow.
-func (s *socket) attach(l *lane, after int) {
+// attach lets the stream's events flow.
+func (s *socket) attach(l *wsStream, after int) {
 	f := l.r.follow(after, s.wake)
 	s.mu.Lock()
-	alive := slices.Contains(s.lanes, l)
+	alive := slices.Contains(s.streams, l)
 	if alive {
 		l.f = f
 	}
@@ -80,12 +80,12 @@ func (s *socket) attach(l *lane, after int) {
 	s.poke()
 }
 
-// withdraw returns a lane before its end; false if it is gone already.
-func (s *socket) withdraw(l *lane) bool {
+// withdraw returns a stream before its end; false if it is gone already.
+func (s *socket) withdraw(l *wsStream) bool {
 	s.mu.Lock()
-	i := slices.Index(s.lanes, l)
+	i := slices.Index(s.streams, l)
 	if i >= 0 {
-		s.lanes = slices.Delete(s.lanes, i, i+1)
+		s.streams = slices.Delete(s.streams, i, i+1)
 	}
 	s.mu.Unlock()
 	if i >= 0 {
@@ -94,11 +94,11 @@ func (s *socket) withdraw(l *lane) bool {
 	return i >= 0
 }
 
-// inFlight returns the response on the lane with this id.
+// inFlight returns the response on the stream with this id.
 func (s *socket) inFlight(streamID string) *response {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, l := range s.lanes {
+	for _, l := range s.streams {
 		if l.streamID == streamID {
 			return l.r
 		}

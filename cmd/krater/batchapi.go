@@ -61,8 +61,8 @@ func (f *batchFlags) batchDir(model string) (string, error) {
 	return filepath.Join(dir, "krater", "batches-"+url.PathEscape(model)), err
 }
 
-// batchDesk is the server's Batch API with its store; nil if it has none.
-type batchDesk struct {
+// batchAPI is the server's Batch API with its store; nil if it has none.
+type batchAPI struct {
 	store *batchqueue.Store
 	door  *batches.Door
 	log   zerolog.Logger
@@ -70,7 +70,7 @@ type batchDesk struct {
 
 // openBatches adds the Batch API to a server. If the folder cannot be used, that is an error when
 // --batch-dir names it; otherwise the server starts without the Batch API.
-func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Logger) (*batchDesk, error) {
+func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Logger) (*batchAPI, error) {
 	if c.BatchDir == batchOff {
 		batches.Closed(srv.Route, "this server has no Batch API (--batch-dir off)")
 		return nil, nil
@@ -108,7 +108,7 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 			opt.Endpoints = append(opt.Endpoints, path)
 		}
 	}
-	d := &batchDesk{store: store, door: batches.New(opt), log: log}
+	d := &batchAPI{store: store, door: batches.New(opt), log: log}
 	d.door.Mount(srv.Route)
 	if err := srv.Register(d.door); err != nil {
 		store.Close()
@@ -160,14 +160,14 @@ func reason(err error) string {
 }
 
 // start begins to run lines.
-func (d *batchDesk) start() {
+func (d *batchAPI) start() {
 	if d != nil {
 		d.door.Start()
 	}
 }
 
 // shutdown waits until the lines in flight have ended.
-func (d *batchDesk) shutdown(ctx context.Context) error {
+func (d *batchAPI) shutdown(ctx context.Context) error {
 	if d == nil {
 		return nil
 	}
@@ -175,7 +175,7 @@ func (d *batchDesk) shutdown(ctx context.Context) error {
 }
 
 // withdraw closes a server that served nothing. It removes the folder if the server created it.
-func (d *batchDesk) withdraw() {
+func (d *batchAPI) withdraw() {
 	if d == nil {
 		return
 	}
@@ -184,7 +184,7 @@ func (d *batchDesk) withdraw() {
 	}
 }
 
-func (d *batchDesk) close() {
+func (d *batchAPI) close() {
 	if d == nil {
 		return
 	}

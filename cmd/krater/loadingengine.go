@@ -12,9 +12,9 @@ import (
 	"krater/transport/webui"
 )
 
-// lateEngine stands in for an engine that is still loading, so that the server can listen first:
+// loadingEngine stands in for an engine that is still loading, so that the server can listen first:
 // /health answers at once, and /ready reports when the model is loaded.
-type lateEngine struct {
+type loadingEngine struct {
 	name     string
 	start    time.Time
 	keys     *keyring       // its ranges of priorities apply to every API
@@ -22,13 +22,13 @@ type lateEngine struct {
 	engine   atomic.Pointer[engine.Engine]
 }
 
-func newLateEngine(name string, keys *keyring, p *term.Progress) *lateEngine {
-	return &lateEngine{name: name, start: time.Now(), keys: keys, progress: p}
+func newLoadingEngine(name string, keys *keyring, p *term.Progress) *loadingEngine {
+	return &loadingEngine{name: name, start: time.Now(), keys: keys, progress: p}
 }
 
-func (l *lateEngine) set(e engine.Engine) { l.engine.Store(&e) }
+func (l *loadingEngine) set(e engine.Engine) { l.engine.Store(&e) }
 
-func (l *lateEngine) get() (engine.Engine, error) {
+func (l *loadingEngine) get() (engine.Engine, error) {
 	if e := l.engine.Load(); e != nil {
 		return *e, nil
 	}
@@ -41,7 +41,7 @@ func (l *lateEngine) get() (engine.Engine, error) {
 }
 
 // Info implements engine.Engine.
-func (l *lateEngine) Info() engine.Info {
+func (l *loadingEngine) Info() engine.Info {
 	if e, err := l.get(); err == nil {
 		return e.Info()
 	}
@@ -49,7 +49,7 @@ func (l *lateEngine) Info() engine.Info {
 }
 
 // Ready implements engine.Engine.
-func (l *lateEngine) Ready() error {
+func (l *loadingEngine) Ready() error {
 	e, err := l.get()
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (l *lateEngine) Ready() error {
 }
 
 // Submit implements engine.Engine.
-func (l *lateEngine) Submit(ctx context.Context, req *engine.Request) (engine.Stream, error) {
+func (l *loadingEngine) Submit(ctx context.Context, req *engine.Request) (engine.Stream, error) {
 	e, err := l.get()
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (l *lateEngine) Submit(ctx context.Context, req *engine.Request) (engine.St
 }
 
 // Tokenize implements engine.Engine.
-func (l *lateEngine) Tokenize(ctx context.Context, p engine.Prompt, most int) ([]int32, error) {
+func (l *loadingEngine) Tokenize(ctx context.Context, p engine.Prompt, most int) ([]int32, error) {
 	e, err := l.get()
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (l *lateEngine) Tokenize(ctx context.Context, p engine.Prompt, most int) ([
 }
 
 // Detokenize implements engine.Engine.
-func (l *lateEngine) Detokenize(ids []int32, skipSpecial bool) (string, error) {
+func (l *loadingEngine) Detokenize(ids []int32, skipSpecial bool) (string, error) {
 	e, err := l.get()
 	if err != nil {
 		return "", err
@@ -86,7 +86,7 @@ func (l *lateEngine) Detokenize(ids []int32, skipSpecial bool) (string, error) {
 }
 
 // Render implements engine.Engine.
-func (l *lateEngine) Render(ctx context.Context, c *engine.Chat) (string, error) {
+func (l *loadingEngine) Render(ctx context.Context, c *engine.Chat) (string, error) {
 	e, err := l.get()
 	if err != nil {
 		return "", err
@@ -95,7 +95,7 @@ func (l *lateEngine) Render(ctx context.Context, c *engine.Chat) (string, error)
 }
 
 // inside returns the engine for inspection; nil while it is loading.
-func (l *lateEngine) inside() webui.Source {
+func (l *loadingEngine) inside() webui.Source {
 	e, err := l.get()
 	if err != nil {
 		return nil
@@ -105,7 +105,7 @@ func (l *lateEngine) inside() webui.Source {
 }
 
 // Topology implements webui.Source.
-func (l *lateEngine) Topology() engine.Topology {
+func (l *loadingEngine) Topology() engine.Topology {
 	if in := l.inside(); in != nil {
 		return in.Topology()
 	}
@@ -113,7 +113,7 @@ func (l *lateEngine) Topology() engine.Topology {
 }
 
 // Trace implements webui.Source.
-func (l *lateEngine) Trace() *trace.Registry {
+func (l *loadingEngine) Trace() *trace.Registry {
 	if in := l.inside(); in != nil {
 		return in.Trace()
 	}
@@ -121,7 +121,7 @@ func (l *lateEngine) Trace() *trace.Registry {
 }
 
 // Running implements webui.Source.
-func (l *lateEngine) Running() []engine.Running {
+func (l *loadingEngine) Running() []engine.Running {
 	if in := l.inside(); in != nil {
 		return in.Running()
 	}
@@ -129,7 +129,7 @@ func (l *lateEngine) Running() []engine.Running {
 }
 
 // Origin implements otlp.Source.
-func (l *lateEngine) Origin(id uint64) engine.Origin {
+func (l *loadingEngine) Origin(id uint64) engine.Origin {
 	if in, ok := l.inside().(otlp.Source); ok {
 		return in.Origin(id)
 	}
@@ -137,14 +137,14 @@ func (l *lateEngine) Origin(id uint64) engine.Origin {
 }
 
 // Cancel implements webui.Source.
-func (l *lateEngine) Cancel(id uint64) {
+func (l *loadingEngine) Cancel(id uint64) {
 	if in := l.inside(); in != nil {
 		in.Cancel(id)
 	}
 }
 
 // Heat implements webui.Source.
-func (l *lateEngine) Heat() engine.Heat {
+func (l *loadingEngine) Heat() engine.Heat {
 	if in := l.inside(); in != nil {
 		return in.Heat()
 	}
@@ -152,7 +152,7 @@ func (l *lateEngine) Heat() engine.Heat {
 }
 
 // Stats implements engine.Engine.
-func (l *lateEngine) Stats() engine.Stats {
+func (l *loadingEngine) Stats() engine.Stats {
 	if e, err := l.get(); err == nil {
 		return e.Stats()
 	}
