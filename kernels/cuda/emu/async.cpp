@@ -1,11 +1,11 @@
 // Asynchronous copies to shared memory and mbarriers.
 //
-// A copy happens as late as the kernel allows (or, KR_EMU_ASYNC=early, at once): a kernel
-// that reads before it has waited sees poison, one that reuses memory too soon loses data.
+// A copy happens as late as the kernel allows (or, with KR_EMU_ASYNC=early, at once). A kernel that
+// reads before it has waited sees poison, and one that reuses memory too soon loses data.
 //
-// What cp.async wrote must pass a fence_async before wgmma reads it. The unit remembers
-// who wrote it and when; it may be read if the writer has fenced since, or if the reader
-// has fenced after a barrier that came after the write.
+// Data written by cp.async must pass a fence_async before wgmma reads it. Each unit records who
+// wrote it and when. It may be read if the writer has fenced since, or if the reader has fenced
+// after a barrier that came after the write.
 #include <string.h>
 
 #include "emu_math.h"
@@ -39,14 +39,14 @@ void Worker::begin_async() {
 	anyWritten = false;
 }
 
-// end_async checks what a block must not leave behind.
+// end_async checks that a block leaves no unfinished copies.
 void Worker::end_async() {
 	if (!bulks.empty()) report(LAUNCH_FAILED, "the block has ended with %zu bulk copies in flight", bulks.size());
 	for (int i = 0; i < 16; i++)
 		if (named[i].arrived) report(LAUNCH_FAILED, "the block has ended with %d of %d threads at barrier %d", named[i].arrived, named[i].threads, i);
 }
 
-// land writes what copy c brings.
+// land writes the data of copy c.
 static void land(const Copy &c, Thread *by) {
 	unsigned char *dst = block()->shared + (c.dst - SHARED_BASE);
 	if (c.src) {
@@ -65,7 +65,7 @@ static MBarrier &find(uint32_t bar, const char *what) {
 	fail(LAUNCH_FAILED, "%s: no mbarrier was initialised at shared byte %d", what, (int)(bar - SHARED_BASE));
 }
 
-// turn ends the phase if all has come.
+// turn ends the phase if everything has arrived.
 static void turn(MBarrier &m) {
 	if (m.pending || m.bytes) return;
 	Worker &w = *worker();
@@ -92,7 +92,7 @@ static void arrive(MBarrier &m, uint32_t bytes, Thread *t) {
 	turn(m);
 }
 
-// run_copies lets the first n entries of t's copies happen, arrivals among them.
+// run_copies performs the first n entries of t's copies, including arrivals.
 static void run_copies(Thread *t, size_t n) {
 	Worker &w = *worker();
 	for (size_t i = 0; i < n; i++) {
@@ -194,7 +194,7 @@ static void run_bulk(size_t i) {
 	turn(m);
 }
 
-// hasten lets happen what stands between bar and the end of its phase.
+// hasten performs everything that bar waits for in its phase.
 static void hasten(uint32_t bar) {
 	Worker &w = *worker();
 	for (size_t i = 0; i < w.bulks.size();) {
@@ -247,7 +247,7 @@ void bulk(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar) {
 	memset(p, 0xff, bytes);
 }
 
-// progress is called when no thread can go on: a copy must come to the aid.
+// progress is called when no thread can continue: a copy must happen.
 bool Worker::progress() {
 	if (!bulks.empty()) {
 		run_bulk(0);

@@ -1,4 +1,4 @@
-// One block from its first thread to its last, what is checked at its end, and failure.
+// One block from its first thread to its last, the checks at its end, and failure.
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,8 +12,8 @@ extern thread_local char kr_emu_tls_first[], kr_emu_tls_last[];
 
 namespace kr_emu {
 
-// Memory of the block begins as NaN. __shared__ variables only when another launch begins:
-// which of them are this kernel's is not known.
+// Memory of the block begins as NaN. __shared__ variables do so only when another launch begins,
+// because it is unknown which of them belong to this kernel.
 void Worker::poison_shared() {
 	if (poisoned != launch->number) memset(kr_emu_tls_first, 0xff, (size_t)(kr_emu_tls_last - kr_emu_tls_first));
 	poisoned = launch->number;
@@ -23,7 +23,7 @@ void Worker::poison_shared() {
 	memset(blk.shared, 0xff, up);
 }
 
-// What lies between the end of dynamic shared memory and the guard page must be untouched.
+// The memory between the end of dynamic shared memory and the guard page must be unchanged.
 bool Worker::shared_overrun() const {
 	for (uint32_t i = launch->shared; i % 1024; i++)
 		if (blk.shared[i] != 0xff) return true;
@@ -111,7 +111,7 @@ void Worker::checks() {
 	if (launch->pdl && !pdlWaited && settings().cc >= 90) report(LAUNCH_FAILED, "launched with PDL, but no thread of this block called pdl_wait");
 }
 
-// reset forgets a block that failed: its fibers are gone as they are.
+// reset forgets a block that failed: its fibers are dropped.
 void Worker::reset() {
 	yielded.clear(), syncing.clear();
 	first = behind = 0;
@@ -123,7 +123,7 @@ void Worker::reset() {
 	for (unsigned i = 0; i < stacksMade; i++) freeStacks.push_back((uint16_t)i);
 }
 
-// deadlock reports that nothing can go on, or that the launch's time is up.
+// deadlock reports that no thread can continue, or that the launch's time is up.
 void Worker::deadlock() {
 	std::string s;
 	int shown = 0;
@@ -144,7 +144,7 @@ void Worker::deadlock() {
 	report(late ? LAUNCH_TIMEOUT : LAUNCH_FAILED, "%s: %u threads wait, %u have ended:%s", late ? "waited too long" : "deadlock", waiting, total - alive, s.c_str());
 }
 
-// report prints what went wrong and ends the block, without leaving the caller.
+// report prints the fault and ends the block; it does not return.
 void report(int code, const char *format, ...) {
 	va_list v;
 	va_start(v, format);

@@ -1,5 +1,5 @@
-// What kernels see of the machine that runs them: the current thread and block, how
-// threads meet, and how kernels become known. fiber.cpp implements it.
+// The machine as kernels see it: the current thread and block, meeting points of threads, and the
+// registration of kernels. fiber.cpp implements it.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -15,11 +15,11 @@ struct Warp;
 struct Launch;
 struct Worker;
 
-// Where dynamic shared memory begins in the shared address space: not 0, so that an
-// address that nobody set is noticed.
+// Start of dynamic shared memory in the shared address space. It is not 0, so that use of an unset
+// address is detected.
 enum : uint32_t { SHARED_BASE = 1024 };
 
-// One asynchronous copy to shared memory (cp.async), or an arrival behind such copies.
+// One asynchronous copy to shared memory (cp.async), or an arrival that follows such copies.
 struct Copy {
 	uint32_t dst;
 	uint32_t bytes;
@@ -61,11 +61,11 @@ struct Thread {
 	uint32_t productGroups;
 	bool pdlWaited;
 	bool fenced;         // wgmma_fence since registers may have changed
-	// what fence_async covers: see async.cpp
+	// state for fence_async: see async.cpp
 	uint32_t fenceAt, syncAt, fenceSyncAt;
 };
 
-// One block: what its threads share.
+// One block: the data that its threads share.
 struct Block {
 	uint3 idx;
 	dim3 dim, grid;
@@ -76,9 +76,9 @@ struct Block {
 	uint64_t rng;
 };
 
-// What runs: it lies at the top of the stack that it runs on. Stacks are aligned to their
-// size, so it is found from the stack pointer, without a thread-local variable (which would
-// cost a call: the kernels' __shared__ variables are too many for a cheaper kind).
+// The running fiber. It lies at the top of its stack. Stacks are aligned to their size, so it is
+// found from the stack pointer, without a thread-local variable. (That would cost a call: the
+// kernels' __shared__ variables are too many for a cheaper kind.)
 struct Head {
 	Thread *self;
 	Block *block;
@@ -103,17 +103,16 @@ inline Worker *worker() { return head().worker; }
 [[noreturn]] __attribute__((format(printf, 2, 3))) void fail(int code, const char *format, ...);
 enum { ILLEGAL_ADDRESS = 700, LAUNCH_TIMEOUT = 702, ASSERT = 710, ILLEGAL_INSTRUCTION = 715, MISALIGNED = 716, LAUNCH_FAILED = 719 };
 
-// The lanes of mask come together. The last to arrive runs f over what all have brought
-// (args[lane], memory of theirs that f may write answers to); then all go on. what names
-// the operation, in messages, and must be the same in all lanes.
+// The lanes of mask meet. The last to arrive calls f with the data of all lanes (args[lane], memory
+// of the lane that f may write answers to); then all continue. what names the operation for
+// messages, and must be the same in all lanes.
 typedef void (*Combine)(void *const *args, uint32_t mask);
 void meet(uint32_t mask, Combine f, void *arg, const char *what);
 
-// __syncthreads: every thread of the block that has not ended; votes are counted. The
-// answer is how many voted true.
+// __syncthreads for every thread of the block that has not ended. It returns how many voted true.
 unsigned sync_block(bool vote, const char *what);
 void barrier(int id, int threads, bool wait);
-// Lets other threads run, then returns. For loops that wait for another thread or the host.
+// Lets other threads run, then returns. It is for loops that wait for another thread or the host.
 void yield();
 
 // Address of n bytes of shared memory, after checks. align must divide the address.
@@ -145,7 +144,7 @@ void wgmma_commit();
 void wgmma_wait(uint32_t left);
 void wgmma_fence();
 
-// A kernel as the fake driver sees it.
+// A kernel as the driver sees it.
 struct Kernel {
 	const char *name;
 	unsigned threadsMax;

@@ -1,4 +1,4 @@
-// The card itself: what it says of itself, contexts, modules and functions, errors.
+// The GPU: its properties, contexts, modules and functions, errors.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// The driver behind the exported functions: types of its interface, written down from the
-// public documentation as far as they are used, and the objects that handles point to.
+// The driver behind the exported functions: the types of its interface, written from the public
+// documentation as far as needed, and the objects that handles point to.
 #pragma once
 #include <condition_variable>
 #include <deque>
@@ -67,9 +67,9 @@ namespace kr_emu {
 // --- memory.cpp
 
 enum class Place { NONE, DEVICE, PINNED };
-// place tells what the n bytes at p are; NONE also if only part of them is of one kind.
+// place says what kind of memory the n bytes at p are; NONE also if only a part is of one kind.
 Place place(const void *p, size_t n);
-void free_everything(); // all allocations of the card
+void free_everything(); // all allocations of the GPU
 
 // --- work in streams: one operation, as data, so that a graph can hold it
 
@@ -118,7 +118,7 @@ struct CUevent_st {
 	uint64_t ops = 0;
 };
 
-// A stream: a queue and the thread that works it off.
+// A stream: a queue, and the thread that works through it.
 struct CUstream_st {
 	explicit CUstream_st(unsigned flags, int priority);
 	~CUstream_st();
@@ -152,22 +152,23 @@ struct CUgraphExec_st {
 
 namespace kr_emu {
 
-// The card's first error that is not to be got over; 0 while it is well.
+// The GPU's first unrecoverable error; 0 if there is none.
 extern std::atomic<int> sticky;
-// entered does what every call begins with: 0, or what the call must answer. KR_EMU_FAIL
-// is counted here.
+// entered starts every call: it returns 0, or the error that the call must return. It counts for
+// KR_EMU_FAIL.
 int entered(const char *call);
 #define ENTER(call)                                  \
 	if (int bad_ = kr_emu::entered(call)) return bad_
 
-// stream gives the object of a handle: null is the default stream.
+// stream returns the object of a handle: null is the default stream.
 CUstream stream(CUstream s);
-// synchronise waits for the streams that block the default one; all: for all.
+// synchronise waits for the streams that block the default one, or with all for every stream.
 void synchronise(bool all);
 // demand serves KR_EMU_LAZY: the host waits for the work of stream s up to a place in its queue.
 void demand(CUstream s, uint64_t upto);
 bool is_stream(CUstream s);
-// A call that may not be made by a thread that records. 0 or the answer; the capture is spoiled.
+// For a call that a recording thread must not make. It returns 0 or the error; the capture is then
+// invalid.
 int not_while_capturing();
 // submit queues n on s, or records it.
 int submit(CUstream s, Node &&n);

@@ -1,7 +1,7 @@
-// CUDA C++ for a CPU: included by kr.cuh under KR_EMU, so that g++ compiles the kernel
-// sources as they are. The language (qualifiers, threadIdx, vector types, intrinsics) is
-// here and in vector.h and intrinsics.h; the twins of kr.cuh's instructions are in
-// instructions.h. What they call is in the library (fiber.cpp, async.cpp, tensor.cpp).
+// CUDA C++ for a CPU. kr.cuh includes it under KR_EMU, so that g++ compiles the kernel sources
+// unchanged. The language (qualifiers, threadIdx, vector types, intrinsics) is here and in vector.h
+// and intrinsics.h; the counterparts of kr.cuh's instructions are in instructions.h. They call the
+// library (fiber.cpp, async.cpp, tensor.cpp).
 //
 // KR_EMU_HOPPER 1 stands for the sm_90a build, 0 for compute_80. A source is compiled
 // once as each, inside an anonymous namespace (emu.mk), so that templates of equal names
@@ -30,7 +30,7 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __grid_constant__
-// One copy an OS thread: the blocks that run on it follow one another.
+// One copy per OS thread: the blocks that it runs follow one another.
 #define __shared__ static thread_local __attribute__((tls_model("global-dynamic")))
 
 #define KR_DEV static inline

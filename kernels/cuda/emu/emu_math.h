@@ -1,4 +1,4 @@
-// Small things that several sources of the library need.
+// Small helpers that several sources of the library need.
 #pragma once
 #include <stdarg.h>
 #include <stdint.h>

@@ -29,11 +29,11 @@ Worker::Worker() {
 	written.resize(SHARED_MAX / 16);
 }
 
-// prepare makes stack i begin f as t.
+// prepare sets up stack i to run f as t.
 void *Worker::prepare(unsigned i, Thread *t, void (*f)()) {
 	unsigned char *top = stack(i) + STACK - sizeof(Head);
 	*reinterpret_cast<Head *>(top) = {t, &blk, this};
-	// Tops differ modulo 4096, or all stacks would compete for the same lines of the cache.
+	// Tops differ modulo 4096; otherwise all stacks would compete for the same cache lines.
 	return prepare_stack(stack(i) + GUARD, STACK - GUARD - sizeof(Head) - (i * 7 % 16) * 256, f);
 }
 
@@ -42,7 +42,7 @@ void *Worker::landing_stack(Thread *t) {
 	return stack(LANDING) + STACK - 64 - 8; // as a call leaves it
 }
 
-// start makes the next thread's record.
+// start initialises the next thread's record.
 Thread *Worker::start() {
 	unsigned i = order.empty() ? started : order[started];
 	started++;
@@ -63,7 +63,7 @@ Thread *Worker::start() {
 	return t;
 }
 
-// begin gives t a stack.
+// begin assigns a stack to t.
 void Worker::begin(Thread *t) {
 	unsigned s;
 	if (!freeStacks.empty()) {
@@ -91,7 +91,7 @@ Thread *Worker::pick_other() {
 	return nullptr;
 }
 
-// fiber is what runs on a stack: one thread after the other, for as long as none waits.
+// fiber runs on a stack: one thread after the other, as long as none waits.
 void Worker::fiber() {
 	Head &h = head();
 	Worker &w = *h.worker;
@@ -105,8 +105,8 @@ void Worker::fiber() {
 			w.stackOf[h.self->index] = stack;
 			continue;
 		}
-		// The stack is free from here on, but nobody writes to it before it is left: pick
-		// does not prepare one while a fiber is ready.
+		// The stack is free from here on, but it is not written to before this fiber leaves it:
+		// pick does not prepare a stack while a fiber is ready.
 		w.freeStacks.push_back(stack);
 		void *dead;
 		kr_emu_switch(&dead, w.idle() ? w.home : w.pick()->sp);

@@ -1,5 +1,5 @@
-// The machine behind core.h: one Worker an OS thread runs one block at a time, its
-// threads as fibers. Included by the library's sources only.
+// The implementation of core.h: one Worker per OS thread runs one block at a time, with its threads
+// as fibers. Only the library's sources include it.
 #pragma once
 #include <setjmp.h>
 
@@ -12,7 +12,7 @@
 
 namespace kr_emu {
 
-// How the environment wants things run; see README.md.
+// Settings from the environment; see README.md.
 struct Settings {
 	int cc = 90;                    // KR_EMU_CC
 	int sms = 4;                    // KR_EMU_SMS
@@ -43,9 +43,9 @@ struct Launch {
 	std::atomic<int> error{0};
 	int64_t deadline = 0; // clock64
 };
-// Runs all blocks, on this OS thread and helpers. 0 or a CUresult.
+// Runs all blocks, on this OS thread and helpers. Returns 0 or a CUresult.
 int run(Launch &l);
-// Catches faults inside kernels. For every thread that runs blocks.
+// Catches faults inside kernels. Every thread that runs blocks calls it.
 void catch_faults();
 
 // Lanes that wait for others of their mask.
@@ -60,7 +60,7 @@ struct Warp {
 	int meetings;
 	Meeting meeting[32];
 };
-// How far each warp had come when it last arrived: race.h.
+// How far each warp had come when it last arrived: see race.h.
 struct Clocks {
 	uint32_t of[32] = {};
 };
@@ -141,7 +141,7 @@ struct Worker {
 	void *faultAddress = nullptr, *faultAt = nullptr;
 	void *landing_stack(Thread *t); // its top, for the fault of t
 
-	// pick gives a fiber that can go on, or null.
+	// pick returns a fiber that can continue, or null.
 	Thread *pick() { return orderly == Settings::FORWARD && !idle() ? ready[first++ % THREADS_MAX] : pick_other(); }
 	void wake(Thread *t) {
 		t->waits = nullptr;
@@ -182,7 +182,7 @@ struct Worker {
 // The worker of this OS thread while it runs a block: for the handler of faults.
 extern __thread Worker *running;
 
-// What lies at an address, in words: for messages. memory.cpp
+// Describes the memory at an address, for messages. See memory.cpp.
 std::string describe(const void *p);
 
 } // namespace kr_emu

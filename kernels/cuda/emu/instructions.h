@@ -1,4 +1,4 @@
-// The twins of kr.cuh's instructions: equal names, signatures and meaning.
+// The counterparts of kr.cuh's instructions: the same names, signatures and meaning.
 #pragma once
 
 KR_DEV uint32_t smem_u32(const void *p) { return kr_emu::shared_address(p); }

@@ -1,9 +1,9 @@
-// CUDA's intrinsics that kernels use: warp operations, barriers, atomics, bits, math.
-// There is no atomicAdd of floats: sums have a fixed order here.
+// CUDA's intrinsics that the kernels use: warp operations, barriers, atomics, bits, math. There is
+// no atomicAdd of floats, because sums have a fixed order here.
 #pragma once
 #include <time.h>
 
-// min and max of the same pairs of types as CUDA has, so that what is ambiguous there is here.
+// min and max for the same pairs of types as in CUDA, so that the same calls are ambiguous.
 #define KR_MINMAX(a, b, r)                                                           \
 	static inline r max(a x, b y) { return (r)x > (r)y ? (r)x : (r)y; }               \
 	static inline r min(a x, b y) { return (r)x < (r)y ? (r)x : (r)y; }
@@ -23,7 +23,7 @@ static inline void __syncthreads() { kr_emu::sync_block(false, "__syncthreads");
 static inline int __syncthreads_or(int v) { return kr_emu::sync_block(v != 0, "__syncthreads_or") != 0; }
 static inline int __syncthreads_and(int v) { return kr_emu::sync_block(v == 0, "__syncthreads_and") == 0; }
 static inline int __syncthreads_count(int v) { return (int)kr_emu::sync_block(v != 0, "__syncthreads_count"); }
-// Not seen by the search for races (race.h).
+// The race detection does not see it (race.h).
 #define KR_UNSEEN __attribute__((no_sanitize("thread")))
 KR_UNSEEN static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 KR_UNSEEN static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }

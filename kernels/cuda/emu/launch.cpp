@@ -80,7 +80,7 @@ Kernel *kernel(const char *name) {
 
 static struct sigaction before[32];
 
-// Where a fault lands, on a stack of its own: the fiber's may be full.
+// Faults are handled on a separate stack: the fiber's may be full.
 static void landing() {
 	Worker &w = *worker();
 	unsigned char *p = static_cast<unsigned char *>(w.faultAddress);
@@ -140,7 +140,7 @@ void catch_faults() {
 	});
 }
 
-// own_thread readies a thread of the emulator: a stack for signals, and no signals but faults.
+// own_thread prepares a thread of the emulator: a stack for signals, and no signals but faults.
 static void own_thread() {
 	static thread_local unsigned char stack[32 << 10];
 	stack_t s{};
@@ -168,7 +168,7 @@ static Pool &pool() {
 	return *p;
 }
 
-// Workers that nobody uses just now: streams come and go, a worker has many stacks.
+// Idle workers: streams come and go, and a worker has many stacks.
 namespace {
 struct Idle {
 	std::mutex m;

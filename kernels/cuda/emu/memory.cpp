@@ -1,5 +1,5 @@
-// Memory of the card: every allocation is a mapping of its own that ends at a page which
-// cannot be touched, filled with 0xff (NaN) at first; and pinned memory of the host.
+// Memory of the GPU: every allocation is a separate mapping that ends at a protected page and is
+// filled with 0xff (NaN) at first. Also pinned memory of the host.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,7 @@ Memory &memory() {
 	return *m;
 }
 
-// covering finds the region that holds p. m is held.
+// covering returns the region that contains p. m is held.
 std::map<uintptr_t, Region>::iterator covering(Memory &m, uintptr_t p) {
 	auto i = m.regions.upper_bound(p);
 	if (i == m.regions.begin()) return m.regions.end();
@@ -53,7 +53,7 @@ void *map_region(size_t n, uint64_t align, Place place) {
 	return p;
 }
 
-// slack tells whether something was written between the end and the guard page.
+// slack reports whether something was written between the end and the guard page.
 bool slack_written(uintptr_t p, const Region &r) {
 	if (r.place != Place::DEVICE || r.bytes > FILL_MAX) return false;
 	const unsigned char *q = reinterpret_cast<unsigned char *>(p) + r.bytes, *end = static_cast<unsigned char *>(r.map) + r.mapBytes - PAGE;
@@ -123,7 +123,7 @@ std::string describe(const void *p) {
 		snprintf(s, sizeof s, "%zu bytes before an allocation of %zu bytes", (size_t)(i->first - a), i->second.bytes);
 		return s;
 	}
-	return "not memory of the card";
+	return "not memory of the GPU";
 }
 
 void free_everything() {
@@ -134,8 +134,8 @@ void free_everything() {
 			++i;
 			continue;
 		}
-		// Memory that the host has registered is the host's: the card forgets it, as it could not
-		// be asked to while it was lost, and something else may come to lie there.
+		// Memory that the host has registered belongs to the host. The GPU forgets it, because it
+		// could not be unregistered while the context was lost, and the address may be reused.
 		if (i->second.map) {
 			munmap(i->second.map, i->second.mapBytes);
 		} else if (!sticky) {

@@ -1,5 +1,5 @@
-// See race.h. The __tsan_ functions are what gcc's -fsanitize=thread calls; no runtime of
-// the compiler is linked.
+// See race.h. gcc's -fsanitize=thread calls the __tsan_ functions; no runtime of the compiler is
+// linked.
 #include "race.h"
 
 #if KR_EMU_RACE
@@ -31,7 +31,7 @@ struct Race {
 };
 thread_local Race *mine; // in the segment that holds __shared__ variables, too
 
-// find_static asks the loader where this library's thread-local segment is.
+// find_static asks the loader for the address of this library's thread-local segment.
 int find_static(dl_phdr_info *i, size_t, void *to) {
 	const ElfW(Addr) here = reinterpret_cast<ElfW(Addr)>(&find_static);
 	bool ours = false;
@@ -78,7 +78,7 @@ void touch(Thread *t, size_t at, unsigned n, bool write, const char *what, const
 	}
 }
 
-// Which launch wrote a piece of 64 bytes last.
+// The launch that last wrote a piece of 64 bytes.
 enum { PIECE = 6 };
 std::atomic<uint32_t> launches{1}, complete{1}; // the latest; those before complete are done
 struct Before { // the launch before, in a stream

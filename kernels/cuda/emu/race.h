@@ -1,20 +1,19 @@
-// Races on shared memory, found in the build of `make cuda-emu-race` (KR_EMU_RACE): there
-// the compiler calls race.cpp at every access of a kernel, and the functions below say
-// what orders accesses. In the usual build they are nothing.
+// Detection of races on shared memory, in the build of `make cuda-emu-race` (KR_EMU_RACE). There
+// the compiler calls race.cpp at every access of a kernel, and the functions below say what orders
+// accesses. In the usual build they do nothing.
 //
 // Two accesses to a byte, at least one a write, by different threads, must have a barrier
 // between them: of the block, a named one, an mbarrier, or within a warp __syncwarp.
 // Shuffles, votes and matrix instructions order no memory.
 //
-// Warps have clocks and know how far others have come (vector clocks); lanes of a warp
-// are told apart only by whether the warp has synchronised since. What one lane learns
-// all lanes of its warp know: some races are missed, none is invented.
+// Warps have clocks and know how far others have come (vector clocks). Lanes of a warp are
+// distinguished only by whether the warp has synchronised since. Whatever one lane learns, all
+// lanes of its warp know: some races are missed, but none is invented.
 //
-// Of global memory it is only looked at whether a kernel launched with PDL touches before
-// pdl_wait what its predecessors may still write or read: before the wait it may write
-// nothing, and read only what is complete. That is what was written before the latest
-// launch without PDL; and before its predecessor, if that one called pdl_launch only when
-// it had waited itself.
+// For global memory there is only one check: what a kernel launched with PDL accesses before
+// pdl_wait. Before the wait it must write nothing, and read only complete data: data written before
+// the latest launch without PDL, and data written before its predecessor if that one called
+// pdl_launch only after its own wait.
 #pragma once
 #include <string.h>
 

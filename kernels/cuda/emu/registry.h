@@ -1,4 +1,4 @@
-// The kernels of the build that the card of KR_EMU_CC runs.
+// The kernels of the build for KR_EMU_CC.
 #pragma once
 #include <deque>
 
@@ -8,7 +8,7 @@ namespace kr_emu {
 
 std::deque<Kernel> &kernels();
 Kernel *kernel(const char *name); // null: there is none
-// Readies a thread of the emulator's own: signals that are not faults are blocked.
+// Prepares a thread of the emulator: it blocks signals other than faults.
 void stream_thread();
 
 } // namespace kr_emu

@@ -1,5 +1,5 @@
-// Streams and events. A stream has a thread, so that work runs while the host goes on,
-// as it would on a card; the default stream waits for all that do not say otherwise.
+// Streams and events. A stream has a thread, so that work runs while the host continues, as on a
+// GPU. The default stream waits for all streams that are not created as non-blocking.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,15 +1,15 @@
-// The switch between two stacks: kr_emu_switch(&save, to) stores where it stopped and
-// goes on where to stopped. prepare_stack makes a "to" that begins a function.
+// The switch between two stacks: kr_emu_switch(&save, to) stores the current position and continues
+// at to. prepare_stack makes a "to" that begins a function.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
 #if defined(__x86_64__) && !defined(KR_EMU_UCONTEXT)
 #define KR_EMU_JUMPS 1
-// In line, and by a jump: a call and its return would be two more returns that the
-// processor predicts wrongly, and that is what a switch costs. All registers count as
-// changed, so the compiler saves just those that it needs. The caller must not use the
-// memory below its stack pointer (-mno-red-zone).
+// It is inline and uses a jump: a call and its return would be two more returns that the processor
+// mispredicts, which is the cost of a switch. All registers count as changed, so the compiler saves
+// only those that it needs. The caller must not use the memory below its stack pointer
+// (-mno-red-zone).
 static inline __attribute__((always_inline)) void kr_emu_switch(void **save, void *to) {
 	asm volatile(
 	    "pushq %%rbp\n\t"
@@ -34,8 +34,8 @@ static inline void *prepare_stack(unsigned char *base, size_t size, void (*f)())
 	return top;
 }
 #else
-// Elsewhere (or to try it, EMU_CXX='g++ -DKR_EMU_UCONTEXT'): ucontext, its record at the
-// top of the stack. Ten times slower.
+// On other systems (to try it: EMU_CXX='g++ -DKR_EMU_UCONTEXT'): ucontext, with its record at the
+// top of the stack. It is ten times slower.
 #include <ucontext.h>
 #include <new>
 

@@ -1,4 +1,4 @@
-// Matrix instructions: the maps of fragments and tiles, and plain products over them.
+// Matrix instructions: the layouts of fragments and tiles, and plain products over them.
 //
 // Fragments (PTX ISA, "Matrix Fragments for mma.m16n8k16"): lane 4g+c of a warp has
 //   a0 (g, 2c..) a1 (g+8, 2c..) a2 (g, 2c+8..) a3 (g+8, 2c+8..)   pairs along k

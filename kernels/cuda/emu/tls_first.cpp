@@ -1,3 +1,3 @@
-// Linked before the kernels, tls_last.cpp behind them: between the two lie the kernels'
-// __shared__ variables of an OS thread.
+// Linked before the kernels, with tls_last.cpp after them: the kernels' __shared__ variables of an
+// OS thread lie between the two.
 __attribute__((visibility("hidden"))) thread_local char kr_emu_tls_first[64];

@@ -1,4 +1,4 @@
-// What a stream does: launches, copies, fills; and graphs of them.
+// The work of a stream: launches, copies, fills, and graphs of them.
 #include <string.h>
 #include <unistd.h>
 
@@ -101,10 +101,10 @@ KR_API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, vo
 
 enum Way { UNIFIED, HTOD, DTOH, DTOD };
 
-// allowed tells whether the two ends are what the call says.
+// allowed reports whether the two ends are of the kinds that the call requires.
 static bool allowed(Way way, const void *dst, const void *src, size_t n) {
 	Place d = place(dst, n), s = place(src, n);
-	bool toDevice = d != Place::NONE, fromDevice = s != Place::NONE; // pinned memory has a card's address, too
+	bool toDevice = d != Place::NONE, fromDevice = s != Place::NONE; // pinned memory has a GPU address, too
 	switch (way) {
 	case HTOD: return d == Place::DEVICE && s != Place::DEVICE;
 	case DTOH: return s == Place::DEVICE && d != Place::DEVICE;

@@ -89,7 +89,7 @@ double now();
 CUfunction_t function(const char *name);
 uint64_t device(size_t n);
 
-template <typename T> struct Array { // on the card
+template <typename T> struct Array { // on the GPU
 	uint64_t at;
 	size_t n;
 	explicit Array(size_t n) : at(device(n * sizeof(T))), n(n) {}
