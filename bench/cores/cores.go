@@ -1,7 +1,7 @@
-// Package cores finds out how many cores the threads of this process really have at a moment. On a
-// virtual machine two processors may be two hardware threads of one core, now and not a second
-// later; memory and arithmetic are then different ones, and a figure of several threads means
-// little without this.
+// Package cores measures how many cores the threads of this process have at the moment. On a
+// virtual machine, two processors may be two hardware threads of one core for a while and two cores
+// a second later. Memory bandwidth and arithmetic then differ, so a figure for several threads
+// means little without this number.
 package cores
 
 import (
@@ -32,8 +32,8 @@ func (l Look) Cores() int {
 	return max(1, min(l.Threads, int(math.Round(l.All/l.One))))
 }
 
-// Regime names the state of the machine. Many threads never are worth their number, since cores
-// slow down together; so it is all, half or fewer cores then.
+// Regime names the state of the machine. Many threads never reach their number, because cores slow
+// down together; so the states are all, half, or fewer cores.
 func (l Look) Regime() string {
 	cores := l.Cores()
 	switch {
@@ -52,18 +52,18 @@ func (l Look) Regime() string {
 }
 
 // The work of a probe: an integer product whose operands stay in the second-level cache and which
-// keeps a core's multipliers busy, so that a second thread of the same core adds next to nothing.
+// keeps a core's multipliers busy, so that a second thread of the same core adds almost nothing.
 const (
 	rows, n, k = 8, 256, 512
 	group      = 32
-	bursts     = 3  // the best of which counts: one thread that loses its core spoils a burst
-	products   = 24 // of a burst, some 0.2 ms
+	bursts     = 3  // the best one counts: a thread that loses its core spoils a burst
+	products   = 24 // products per burst, about 0.2 ms
 )
 
 // Probe is the work of every thread.
 type Probe struct{ lanes []*lane }
 
-// New makes a probe of threads threads.
+// New returns a probe for the given number of threads.
 func New(threads int) (*Probe, error) {
 	if threads < 1 {
 		return nil, fmt.Errorf("cores: a probe of %d threads", threads)
@@ -88,7 +88,7 @@ func (p *Probe) Close() {
 	p.lanes = nil
 }
 
-// Take looks at the machine; it takes a few milliseconds of all cores.
+// Take probes the machine; it takes a few milliseconds of all cores.
 func (p *Probe) Take() Look {
 	look := Look{Threads: len(p.lanes)}
 	for range bursts {

@@ -44,7 +44,8 @@ func (b *builder) close() {
 	}
 }
 
-// kernels lists GEMV of every format, and of the best level also a decode step of experts and GEMM.
+// kernels lists GEMV for every format and, for the best level, also a decode step of experts and
+// GEMM.
 func (b *builder) kernels(rows []int, best bool) ([]*kernel, error) {
 	var err error
 	if b.stream, err = b.dev.NewStream(); err != nil {
@@ -82,7 +83,7 @@ func (b *builder) mat(dt tensor.DType, rows, cols int) (device.Mat, error) {
 	return m, err
 }
 
-// activations are rows of of hidden values, and the same as integers.
+// activations are rows of hidden values, as floats and as integers.
 func (b *builder) activations(rows, group int) (x device.Mat, q device.QRows, err error) {
 	if x, err = b.mat(tensor.F32, rows, hidden); err != nil {
 		return x, q, err

@@ -15,9 +15,9 @@ import (
 	"krater/kernels/device"
 )
 
-// Options of a measurement.
+// Options are the settings of a measurement.
 type Options struct {
-	Threads   []int // numbers of threads, each measured by itself
+	Threads   []int // numbers of threads, each measured separately
 	Seconds   float64
 	Bytes     int64 // working set
 	Available int64 // memory that may be used, 0: unknown
@@ -26,19 +26,19 @@ type Options struct {
 	Progress func(what string, done, all float64)
 }
 
-// kernel is one measured thing on one device.
+// kernel is one kernel on one device, and its measurements.
 type kernel struct {
 	name   string
 	run    func() work
-	rates  stat.Series // bytes a second
-	ops    float64     // multiplications and additions of a window; 0: not told
-	speeds stat.Series // operations a second
+	rates  stat.Series // bytes per second
+	ops    float64     // multiplications and additions per window; 0: unknown
+	speeds stat.Series // operations per second
 }
 
 // work is the bytes that a window read.
 type work struct{ bytes int }
 
-// turn measures a window.
+// turn measures one window.
 func (k *kernel) turn() {
 	start := time.Now()
 	w := k.run()
@@ -52,8 +52,7 @@ func (k *kernel) turn() {
 // changing is the regime of windows in which the number of cores changed.
 const changing = "changing"
 
-// Run measures. It takes Options.Seconds for each number of threads, and before that the time to
-// fill the working set.
+// Run measures for Options.Seconds for each number of threads, and first fills the working set.
 func Run(o Options) (*Report, error) {
 	set, err := newSet(o.Bytes, o.Available)
 	if err != nil {
@@ -76,7 +75,7 @@ func Run(o Options) (*Report, error) {
 	return rep, nil
 }
 
-// variant is a level that kernels are measured at.
+// variant is a level at which kernels are measured.
 type variant struct {
 	level  level.Level
 	suffix string
@@ -130,13 +129,13 @@ func measure(rep *Report, set *set, threads int, o Options, tell func(spent time
 	return nil
 }
 
-// roundsMin is the number of rounds however short the time is.
+// roundsMin is the minimum number of rounds, however short the time is.
 const roundsMin = 4
 
-// rounds lets kernels and reads take turns until the time is over. Every window belongs to the
-// regime that was seen before and after its round.
+// rounds alternates between kernels and reads until the time is over. A window belongs to a regime
+// if the same regime was seen before and after its round.
 func rounds(kernels []*kernel, reader *read.Reader, probe *cores.Probe, set *set, limit time.Duration, tell func(spent time.Duration)) {
-	for _, k := range kernels { // scratch memory, first use of code
+	for _, k := range kernels { // warm-up: scratch memory, first use of code
 		k.run()
 	}
 	start, before := time.Now(), probe.Take().Regime()
@@ -175,7 +174,7 @@ const scaleShare = 8
 // newSet allocates and fills a working set of bytes, rounded up to windows.
 func newSet(bytes, available int64) (*set, error) {
 	windows := (bytes + read.WindowBytes - 1) / read.WindowBytes
-	const windowsMin = 4 // more than anything takes at once
+	const windowsMin = 4 // more than any kernel takes at once
 	size := max(windowsMin, windows) * read.WindowBytes
 	need := size + size/scaleShare
 	if available > 0 && need > available/10*9 {
@@ -219,7 +218,7 @@ func fill(values, scales []byte) {
 	}
 }
 
-// take hands out where the next n bytes of values lie.
+// take returns the position of the next n bytes of values.
 func (s *set) take(n int) int {
 	n = (n + alignment - 1) / alignment * alignment
 	if s.at+n > len(s.values) {

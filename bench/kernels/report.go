@@ -27,7 +27,7 @@ type Report struct {
 type Read struct {
 	Threads int     `json:"threads"`
 	GBps    float64 `json:"gbps"`
-	Regime  string  `json:"regime,omitempty"` // the one that most windows were in
+	Regime  string  `json:"regime,omitempty"` // regime of most windows
 	read.Loop
 	Loops   []read.Loop   `json:"loops"`
 	Regimes []RegimeShare `json:"regimes,omitempty"`
@@ -59,7 +59,7 @@ type Kernel struct {
 	Regimes   []KernelRegime `json:"regimes,omitempty"`
 }
 
-// KernelRegime is the same in another state of the machine.
+// KernelRegime is the same figures in another state of the machine.
 type KernelRegime struct {
 	Regime  string  `json:"regime"`
 	Windows int     `json:"windows"`
@@ -145,7 +145,7 @@ func (d *Read) regimes() string {
 	return strings.Join(parts, ", ")
 }
 
-// regimeTable lists kernels by regime where there was more than one.
+// regimeTable lists kernels by regime if there was more than one.
 func (r *Report) regimeTable() stat.Table {
 	t := stat.Table{Title: "By what the machine gave", Columns: []string{"kernel", "threads", "regime", "GB/s", "of read", "GOP/s", "windows"}}
 	for _, k := range r.Kernels {

@@ -1,5 +1,5 @@
-// Package meter measures the rates of a machine that forecasts are made of, by short runs of the
-// kernel benches.
+// Package meter measures the rates of a machine for forecasts, with short runs of the kernel
+// benchmarks.
 package meter
 
 import (
@@ -24,16 +24,16 @@ type telling = func(what string, done, all float64)
 // memory is in use.
 var ErrUnmeasured = errors.New("no GPU was measured")
 
-// KernelMeter measures by the benches of single kernels.
+// KernelMeter measures with the benchmarks of single kernels.
 type KernelMeter struct {
 	Seconds float64
 	Bytes   int64 // working set
 }
 
-// UsualMeter takes some ten seconds and a gigabyte.
+// UsualMeter takes about ten seconds and a gigabyte.
 var UsualMeter = KernelMeter{8, 800e6}
 
-// The rows of an expert at which products are measured: a curve goes through both.
+// The numbers of rows per expert at which products are measured. The curve goes through both.
 const fewRows, manyRows = 4, 96
 
 // CPU implements meter.
@@ -76,13 +76,13 @@ func cpuOf(rep *kernels.Report, name string, threads int, weights tensor.Format)
 	return c.Complete()
 }
 
-// curveThrough has the rates few and many, in GOP/s, at fewRows and manyRows, of which the latter
-// are past its half.
+// curveThrough returns the curve with the rates few and many, in GOP/s, at fewRows and manyRows.
+// manyRows is beyond the half-rate point.
 func curveThrough(fewRows, few, manyRows, many float64) rates.Curve {
-	if few >= many { // noise, or as fast as can be
+	if few >= many { // noise, or the maximum already
 		return rates.Curve{Peak: max(few, many) / 1e3}
 	}
-	// No curve grows as fast as the rows, or faster: then it is half of its peak at manyRows.
+	// No curve grows as fast as the rows or faster: assume half of the peak at manyRows.
 	half := manyRows
 	if d := few/fewRows - many/manyRows; d > 0 {
 		half = min(half, (many-few)/d)
@@ -90,7 +90,7 @@ func curveThrough(fewRows, few, manyRows, many float64) rates.Curve {
 	return rates.Curve{Peak: many / 1e3 * (manyRows + half) / manyRows, Half: half}
 }
 
-// StartMeter is quicker: a start waits for it.
+// StartMeter is faster, because a start waits for it.
 var StartMeter = KernelMeter{4, 800e6}
 
 // Card implements meter by kernels and copies of a few seconds. A GPU whose memory others have is

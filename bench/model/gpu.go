@@ -30,10 +30,10 @@ type GPUPrefill struct {
 	MS      float64   `json:"ms"`
 	MinMS   float64   `json:"min_ms"`
 	Runs    int       `json:"runs"`
-	ChunkMS []float64 `json:"chunk_ms"` // of the fastest run, chunk by chunk
+	ChunkMS []float64 `json:"chunk_ms"` // chunks of the fastest run
 }
 
-// GPUDecode is a number of streams at a depth.
+// GPUDecode is a number of streams at a context length.
 type GPUDecode struct {
 	Streams int     `json:"streams"`
 	Context int     `json:"context"`
@@ -49,7 +49,7 @@ type GPUPart struct {
 	Calls int     `json:"calls"`
 }
 
-// GPUOptions of a measurement.
+// GPUOptions are the settings of a measurement.
 type GPUOptions struct {
 	Prefill []int // prompt lengths
 	Decode  int   // steps of a decode measurement
@@ -57,19 +57,19 @@ type GPUOptions struct {
 	Context []int // context lengths; several streams are measured at those up to Together
 	Chunk   int
 	Vocab   int
-	// Profile, if set, has the device tell the time of every operator to tell while f runs.
+	// Profile, if set, runs f and passes the time of every operator to tell.
 	Profile  func(tell func(op string, d time.Duration), f func() error) error
 	Progress func(string)
 }
 
-// Together is the largest depth at which several streams are measured.
+// Together is the largest context length at which several streams are measured.
 const Together = 2048
 
 // warmup is the number of steps before the measured ones: the second step of a kind is captured as
 // a graph, for each of two states.
 const warmup = 6
 
-// pairs are streams and depths to be measured.
+// pairs returns the numbers of streams and context lengths to measure.
 func (o *GPUOptions) pairs() (list [][2]int) {
 	for _, n := range o.Batch {
 		for _, ctx := range o.Context {
@@ -138,7 +138,7 @@ func (b *bench) gpuPrefill(n int) (*GPUPrefill, error) {
 			return nil, err
 		}
 		if p.Runs++; p.Runs == 1 {
-			continue // the first grows scratch memory
+			continue // the first run grows scratch memory
 		}
 		if v := ms(took); len(times) == 0 || v < slices.Min(times) {
 			p.ChunkMS = slices.Clone(b.chunks)
@@ -151,7 +151,7 @@ func (b *bench) gpuPrefill(n int) (*GPUPrefill, error) {
 	return p, nil
 }
 
-// chainer enqueues a step while the one before it runs, as serving does (direct.Model).
+// chainer enqueues a step while the previous one runs, as serving does (direct.Model).
 type chainer interface {
 	Chain(b *stages.Step, n int, read func(step int, st *stages.State) error) error
 }
@@ -176,7 +176,7 @@ func (b *bench) gpuDecode(r *GPUReport, o *GPUOptions, streams, context int) err
 	})
 }
 
-// chain decodes n tokens of every sequence after some to warm up.
+// chain decodes n tokens of every sequence, after a few to warm up.
 func (b *bench) chain(q *sequences, n int) (times stat.Sample, err error) {
 	c, ok := b.run.(chainer)
 	if !ok {
@@ -269,7 +269,7 @@ func (r *GPUReport) parts(w io.Writer) error {
 	return t.Flush()
 }
 
-// Charts draws prefill by length, and decode by depth for every number of streams.
+// Charts draws prefill by length, and decode by context length for every number of streams.
 func (r *GPUReport) Charts() []plot.Chart {
 	prefill := plot.Series{Name: "prefill"}
 	for _, p := range r.Prefill {

@@ -1,5 +1,5 @@
-// Package model measures a loaded model: decode by depth and streams, prefill by length, and where
-// the time goes. Plain reads of memory take turns with decode steps.
+// Package model measures a loaded model: decode by context length and number of streams, prefill by
+// length, and the time of each stage. Plain reads of memory alternate with decode steps.
 package model
 
 import (
@@ -18,12 +18,12 @@ import (
 	"krater/stages/drive"
 )
 
-// Options of a measurement.
+// Options are the settings of a measurement.
 type Options struct {
 	Prefill []int // prompt lengths
-	Decode  int   // steps of a decode measurement
+	Decode  int   // steps per measurement
 	Batch   []int // numbers of streams that decode together; a lone one is always measured
-	Context []int // depths at which a lone stream decodes
+	Context []int // context lengths at which a single stream decodes
 	Chunk   int   // prompt tokens of a step
 	Vocab   int
 	// ReadBytes is the memory that plain reads go over.
@@ -58,7 +58,7 @@ func (o *Options) Blocks(blockTokens int) int {
 	return max(each(o.Positions()), streams*each(prompt+2*min(o.Decode, contextMax)))
 }
 
-// bench is a measurement going on.
+// bench is a running measurement.
 type bench struct {
 	o      Options
 	run    drive.Runner
@@ -150,8 +150,8 @@ func (b *bench) start(n, length, room int) (*sequences, time.Duration, error) {
 	return q, took, err
 }
 
-// prefill puts a prompt a span into the cache: a lone one in chunks, several together in as many
-// rows a step.
+// prefill puts one prompt per span into the cache: a single prompt in chunks, several together with
+// as many rows per step.
 func (b *bench) prefill(spans []stages.Span, length int) (took time.Duration, err error) {
 	chunk := min(max(1, b.o.Chunk), b.run.Limits().Tokens)
 	for len(spans) > 0 {
@@ -179,7 +179,7 @@ func (b *bench) prefill(spans []stages.Span, length int) (took time.Duration, er
 	return took, nil
 }
 
-// token is one of a made-up text.
+// token returns a token of an invented text.
 func token(seq, pos, vocab int) int32 { return int32((pos*7919 + seq*104729 + 13) % vocab) }
 
 // step runs a batch and gives the time until its result was there.
@@ -287,7 +287,7 @@ func (b *bench) decode() error {
 func (b *bench) batches() error {
 	for _, n := range b.o.Batch {
 		if n == 1 {
-			continue // that is decode
+			continue // measured by decode
 		}
 		b.tell("decode, %d streams", n)
 		steps := min(b.o.Decode, contextMax)

@@ -24,13 +24,13 @@ type Report struct {
 	DecodeGBps  float64 `json:"decode_gbps"`
 	ReadGBps    float64 `json:"read_gbps"`
 	DecodeRatio float64 `json:"decode_ratio"`
-	// BestRatio compares the quiet moments of both: the steps that 10 % are faster than, and the
-	// P90 of reads.
+	// BestRatio compares the quiet moments of both: the step time that 10 % of the steps stay
+	// below, and the P90 of reads.
 	BestRatio    float64   `json:"decode_ratio_best"`
 	BytesPerStep int64     `json:"decode_bytes"`
-	Regime       string    `json:"regime,omitempty"` // the one that most steps were in
+	Regime       string    `json:"regime,omitempty"` // regime of most steps
 	Decode       Steps     `json:"decode"`
-	StepsMS      []float64 `json:"steps_ms"` // of every step in order, whatever the regime
+	StepsMS      []float64 `json:"steps_ms"` // every step in order, in any regime
 	Regimes      []Regime  `json:"regimes,omitempty"`
 	ReadLoop     read.Loop `json:"read"`
 
@@ -98,7 +98,7 @@ type Operator struct {
 	Calls    float64 `json:"calls"`
 }
 
-// Context is decode at a depth.
+// Context is decode at a context length.
 type Context struct {
 	Tokens int     `json:"tokens"`
 	TokS   float64 `json:"tok_s"`

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// kind is a block format of GGUF (ggml's ggml.h and ggml-common.h): its number, values and bytes of
-// a block.
+// kind is a block format of GGUF (ggml's ggml.h and ggml-common.h): its number, and the values and
+// bytes of a block.
 type kind struct{ id, values, bytes uint64 }
 
 var (
@@ -72,7 +72,7 @@ func (f *file) end() uint64 {
 	return last.off + last.size()
 }
 
-// check names a tensor whose rows are no whole blocks.
+// check returns an error for a tensor whose rows are not whole blocks.
 func (f *file) check() error {
 	for _, t := range f.tensors {
 		if t.dims[0]%t.kind.values != 0 {
@@ -105,7 +105,7 @@ func (f *file) tokenBytes() (n uint64) {
 	return n
 }
 
-// output writes little-endian values and counts. The first error stays.
+// output writes little-endian values and counts bytes. It keeps the first error.
 type output struct {
 	w   io.Writer
 	pos uint64
@@ -158,7 +158,7 @@ func (o *output) value(v any) {
 	}
 }
 
-// write writes the file with random weights, the same every time.
+// write writes the file with random weights, which are the same every time.
 func (f *file) write(w io.Writer) error {
 	o := &output{w: w}
 	o.u32(magic)
@@ -190,7 +190,7 @@ func (f *file) write(w io.Writer) error {
 	return o.err
 }
 
-// fill writes random blocks whose values spread by some 0.02; norms are one.
+// fill writes random blocks whose values have a spread of about 0.02; norms are one.
 func (t *entry) fill(o *output, r *rand.PCG) {
 	if t.kind == f32 {
 		normal := rand.New(r)
@@ -236,7 +236,7 @@ func (k kind) scale(block []byte) {
 	}
 }
 
-// half returns a float16 of a positive number in its normal range, cut off.
+// half returns a positive number in float16's normal range as float16, truncated.
 func half(v float32) uint16 {
 	b := math.Float32bits(v)
 	return uint16((b>>23)-127+15)<<10 | uint16(b>>13&0x3ff)

@@ -50,7 +50,7 @@ func speedOf(s stat.Sample) speed {
 	return speed{len(s), s.Median(), s.Percentile(0.75), s.Percentile(1)}
 }
 
-// pair of both programs' speeds; ratios are ours to theirs.
+// pair is the speeds of both programs; ratios are ours to theirs.
 type comparison struct {
 	Test    string  `json:"test"`
 	Threads int     `json:"threads"`
@@ -152,8 +152,7 @@ func read[T any](list string, each func(T)) error {
 	return nil
 }
 
-// readTheirs adds the samples of llama-bench up; block is the number of tokens it decodes in a
-// sample.
+// readTheirs collects the samples of llama-bench; block is the number of tokens per sample.
 func readTheirs(list string, samples map[test]stat.Sample, j *joined) (block int, err error) {
 	block = 1
 	err = read(list, func(all []theirReport) {
@@ -176,7 +175,7 @@ func readTheirs(list string, samples map[test]stat.Sample, j *joined) (block int
 	return block, err
 }
 
-// readOurs adds our samples up, decode in blocks of as many tokens as theirs.
+// readOurs collects our samples, with decode in blocks of the same number of tokens.
 func readOurs(list string, block int, samples map[test]stat.Sample, j *joined) error {
 	return read(list, func(r ourReport) {
 		j.Model, j.Precision = r.Model, r.Precision

@@ -1,6 +1,6 @@
 // Command peers compares Krater with llama.cpp, for bench/peers/llama.sh. It makes a model of
-// DeepSeek-V2-Lite's shape in the peer's format, counts the cores that are really there, and
-// compares both programs' figures.
+// DeepSeek-V2-Lite's shape in the peer's format, counts the available cores, and compares both
+// programs' figures.
 package main
 
 import (

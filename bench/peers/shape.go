@@ -2,10 +2,10 @@ package main
 
 import "fmt"
 
-// The sizes of DeepSeek-V2-Lite (its config.json), but for the vocabulary, which is smaller so that
-// the head does not hide the rest.
+// The sizes of DeepSeek-V2-Lite (from its config.json), with a smaller vocabulary, so that the head
+// does not hide the other parts.
 const (
-	layers     = 27 // by which llama.cpp knows that there is no q_lora_rank
+	layers     = 27 // llama.cpp infers from it that there is no q_lora_rank
 	hidden     = 2048
 	inner      = 1408  // moe_intermediate_size
 	innerDense = 10944 // intermediate_size

@@ -11,15 +11,15 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Curves are lines from (0, 0) to (100, 100), both in percent: what the largest part of something
-// makes up of it. A dashed diagonal is where all parts are alike.
+// Curves are lines from (0, 0) to (100, 100), both in percent: the share of a whole that its
+// largest parts make up. A dashed diagonal is the line of equal parts.
 type Curves struct {
 	Title, X, Y string
-	Lines       []Curve // in an order that their colours show
+	Lines       []Curve // the colours show their order
 	Main        Curve   // drawn over them in black; may be absent
 }
 
-// Curve is one of them.
+// Curve is one line.
 type Curve struct {
 	Name string
 	Y    []float64 // percent, at equal distances from 0 to 100 of X

@@ -12,11 +12,11 @@ import (
 	"gonum.org/v1/plot/vg/draw"
 )
 
-// Heat is a matrix drawn as colours: how many times an even share something is. 1 is the pale
-// middle of the scale, more is red, less is blue, nothing is grey.
+// Heat is a matrix drawn in colours, in multiples of an even share. 1 is the pale middle of the
+// scale, more is red, less is blue, and nothing is grey.
 type Heat struct {
 	Title  string
-	X, Y   string      // what columns and rows are
+	X, Y   string      // names of columns and rows
 	Rows   []string    // their names, from the top
 	Values [][]float64 // [rows][columns], 0 or more; columns are numbered from 0
 }
@@ -100,8 +100,7 @@ func (h *Heat) draw(c draw.Canvas) error {
 	return nil
 }
 
-// steps are ticks at every n-th of count places, so that there are not more than most; n is 1, 2,
-// 4, ...
+// steps returns ticks at every n-th of count places, at most most of them; n is 1, 2, 4, ...
 func steps(count, most int, label func(int) string) plot.ConstantTicks {
 	n := 1
 	for (count+n-1)/n > most {
@@ -191,8 +190,8 @@ func scale(c draw.Canvas, r vg.Rectangle, top float64, font text.Style) {
 // neverColor is the colour of 0.
 var neverColor = color.RGBA{0x8c, 0x8c, 0x8c, 0xff}
 
-// diverging goes from little over even to much, for most colour-blind readers too (ColorBrewer's
-// RdBu of 11, turned round).
+// diverging goes from little over even to much. Most colour-blind readers can read it
+// (ColorBrewer's RdBu with 11 colours, reversed).
 var diverging = []color.RGBA{
 	{0x05, 0x30, 0x61, 0xff}, {0x21, 0x66, 0xac, 0xff}, {0x43, 0x93, 0xc3, 0xff}, {0x92, 0xc5, 0xde, 0xff}, {0xd1, 0xe5, 0xf0, 0xff},
 	{0xf7, 0xf7, 0xf7, 0xff}, {0xfd, 0xdb, 0xc7, 0xff}, {0xf4, 0xa5, 0x82, 0xff}, {0xd6, 0x60, 0x4d, 0xff}, {0xb2, 0x18, 0x2b, 0xff},
@@ -207,7 +206,7 @@ func heatColor(v, top float64) color.RGBA {
 	return between(diverging, (math.Log2(v)/math.Log2(top)+1)/2)
 }
 
-// between returns the colour at a place of a row of colours, 0 to 1.
+// between returns the interpolated colour at a position, 0 to 1, in a list of colours.
 func between(colors []color.RGBA, at float64) color.RGBA {
 	at = min(max(at, 0), 1) * float64(len(colors)-1)
 	i := min(int(at), len(colors)-2)

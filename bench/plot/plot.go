@@ -30,14 +30,14 @@ type Chart struct {
 	LogX       bool     `json:"log_x,omitempty"` // of lines: the X axis is logarithmic; all of X is above 0
 }
 
-// Series is one colour. Y has a value for each category, or for each of X.
+// Series is one colour. Y has a value for each category, or for each X.
 type Series struct {
 	Name string    `json:"name"`
 	X    []float64 `json:"x,omitempty"`
 	Y    []float64 `json:"y"`
 }
 
-// Limit is a level that the figures are held against: a dashed line.
+// Limit is a reference level: a dashed line.
 type Limit struct {
 	Name string  `json:"name"`
 	Y    float64 `json:"y"`
@@ -94,13 +94,13 @@ var palette = []color.RGBA{
 	{0x56, 0xb4, 0xe9, 0xff}, {0xd5, 0x5e, 0x00, 0xff}, {0xf0, 0xe4, 0x42, 0xff}, {0x44, 0x44, 0x44, 0xff},
 }
 
-// valueMost and spanLeast bound what an axis shows: 1e-300 is 0.
+// valueMost and spanLeast bound the range of an axis: 1e-300 counts as 0.
 const (
 	valueMost = 1e300
 	spanLeast = 1e-300
 )
 
-// check names what does not fit together.
+// check returns an error for data that does not fit together.
 func (c *Chart) check() error {
 	if len(c.Series) == 0 {
 		return fmt.Errorf("no series")
@@ -203,7 +203,7 @@ func (c *Chart) lines(p *plot.Plot) error {
 		}
 	}
 	p.X.Tick.Marker = x
-	switch one := p.X.Min == p.X.Max; { // where all points have one place it is the middle
+	switch one := p.X.Min == p.X.Max; { // all points have the same X, which becomes the middle
 	case c.LogX && one:
 		p.X.Scale, p.X.Min, p.X.Max = plot.LogScale{}, p.X.Min/2, p.X.Max*2
 	case c.LogX:

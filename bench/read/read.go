@@ -1,5 +1,5 @@
-// Package read measures how fast memory is read, in windows that other measurements take turns
-// with: the ceiling of everything that streams weights.
+// Package read measures memory read bandwidth, in windows that alternate with other measurements.
+// It is the ceiling of everything that streams weights.
 package read
 
 import (
@@ -9,8 +9,8 @@ import (
 	"krater/kernels/cpu"
 )
 
-// WindowBytes is the size of a window: about a millisecond, so that some windows of a busy machine
-// meet nothing else.
+// WindowBytes is the size of a window: about a millisecond, so that on a busy machine some windows
+// are undisturbed.
 const WindowBytes = 32 << 20
 
 // Reader keeps the rates of every loop of a device.
@@ -25,7 +25,7 @@ func New(dev *cpu.Device) *Reader {
 	return &Reader{dev: dev, rates: make([]stat.Series, len(cpu.ReadLoops))}
 }
 
-// Window reads b, of WindowBytes or so, with the loop whose turn it is.
+// Window reads b, about WindowBytes, with the next loop in turn.
 func (r *Reader) Window(b []byte) {
 	start := time.Now()
 	r.dev.Read(cpu.ReadLoops[r.next], b)
@@ -67,8 +67,8 @@ func (r *Reader) In(state string) []Loop {
 	return out
 }
 
-// Best returns the loop with the best median in a state, with the best of every percentile of any
-// loop: what memory can give.
+// Best returns the loop with the best median in a state, with the best percentiles of all loops:
+// the memory bandwidth.
 func (r *Reader) Best(state string) Loop {
 	loops := r.In(state)
 	best := loops[0]

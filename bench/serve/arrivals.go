@@ -18,7 +18,7 @@ type Arrivals struct {
 // ArrivalKinds are the values of Arrivals.Kind.
 var ArrivalKinds = []string{"poisson", "constant", "gamma"}
 
-// Check names what cannot be.
+// Check returns an error for impossible settings.
 func (a Arrivals) Check() error {
 	switch {
 	case a.Kind == "poisson" || a.Kind == "constant":
@@ -42,9 +42,9 @@ func (a Arrivals) Gap(r *rand.Rand, rate float64) float64 {
 	return r.ExpFloat64() / rate
 }
 
-// gamma draws from the gamma distribution of scale 1 (Marsaglia and Tsang, 2000): a normal
-// deviate's cube, kept or thrown away; a shape under 1 is drawn with one more and made smaller by a
-// power of a uniform deviate.
+// gamma draws from the gamma distribution of scale 1 (Marsaglia and Tsang, 2000): the cube of a
+// normal deviate, accepted or rejected. For a shape below 1 it draws with shape + 1, and scales by
+// a power of a uniform deviate.
 func gamma(r *rand.Rand, shape float64) float64 {
 	if shape < 1 {
 		return gamma(r, shape+1) * math.Pow(1-r.Float64(), 1/shape)

@@ -13,25 +13,25 @@ import (
 	"krater/transport/client"
 )
 
-// Doors are the names that Open knows.
+// Doors are the names that Open accepts.
 var Doors = []string{"completions", "chat", "websocket"}
 
 // codeRateLimit is the code of a failed response that corresponds to a 429.
 const codeRateLimit = "rate_limit_exceeded"
 
-// Asking are the settings of every request.
+// Asking has the settings of every request.
 type Asking struct {
-	Model    string // "": the served one
-	Seed     int64  // of the server's choice of tokens; requests differ by their number
+	Model    string // "": the served model
+	Seed     int64  // for the server's sampling; requests differ by their number
 	Greedy   bool   // the most likely token always, instead of the model's defaults
-	Logprobs bool   // ask for log-probabilities, so that chunks tell their tokens
+	Logprobs bool   // ask for log-probabilities, so that tokens of chunks can be counted
 }
 
-// Door is one way into a server. Safe for concurrent use.
+// Door is one API of a server. It is safe for concurrent use.
 type Door interface {
-	// Name is the one that Open knows it by.
+	// Name is the name for Open.
 	Name() string
-	// Chat reports whether it takes messages; else token ids.
+	// Chat reports whether it takes messages instead of token ids.
 	Chat() bool
 	// ask sends a and reports events to w. It returns when the answer is complete, with the
 	// server's counts, or when w or ctx ends it; the connection is then dropped.
@@ -43,14 +43,14 @@ type Door interface {
 // counts are tokens as the server counted them.
 type counts struct{ prompt, cached, answer int }
 
-// errLeft ends a client that wanted to leave.
+// errLeft ends a client that left on purpose.
 var errLeft = errors.New("the client has left")
 
 // watch is the client's view of its answer.
 type watch struct {
 	ask    *Ask
 	sent   time.Time
-	begun  time.Time // the server said so
+	begun  time.Time // when the server reported it
 	pieces []piece
 	tokens int // at least
 }
@@ -61,7 +61,7 @@ func (w *watch) started() {
 	}
 }
 
-// piece notes text and returns errLeft where the client wants to go.
+// piece records text and returns errLeft when the client leaves.
 func (w *watch) piece(bytes, tokens int) error {
 	w.pieces = append(w.pieces, piece{time.Now(), bytes, tokens})
 	if w.tokens += max(1, tokens); w.ask.Fault != NoFault && w.tokens >= w.ask.Leave {
@@ -70,7 +70,7 @@ func (w *watch) piece(bytes, tokens int) error {
 	return nil
 }
 
-// Open makes the door of a name to a server. hc may be nil; see Transport.
+// Open returns the door with this name to a server. hc may be nil; see Transport.
 func Open(name, url, key string, hc *http.Client, a Asking) (Door, error) {
 	c := client.New(url, key, hc)
 	switch name {
@@ -127,7 +127,7 @@ func usageOf(u *api.Usage) counts {
 	return counts{u.PromptTokens, u.PromptDetails.CachedTokens, u.CompletionTokens}
 }
 
-// errNoUsage is for a stream that ends without having counted.
+// errNoUsage is for a stream that ends without usage.
 var errNoUsage = fmt.Errorf("the stream ends without usage: %w", io.ErrUnexpectedEOF)
 
 func withUsage() *api.StreamOptions {
@@ -207,8 +207,8 @@ func (d *chatDoor) ask(ctx context.Context, a *Ask, w *watch) (counts, error) {
 	}, w)
 }
 
-// follow reads a stream of server-sent events to its end; any other end drops the connection, which
-// a mere Close might read on for a while to use it again.
+// follow reads a stream of server-sent events to its end. If it ends otherwise, it drops the
+// connection; a plain Close might read on to reuse it.
 func follow[T any](next func() (*T, error), drop func(), look func(*T) (text, tokens int, u *api.Usage), w *watch) (_ counts, err error) {
 	defer func() {
 		if err != nil {

@@ -55,7 +55,7 @@ func (b Bounds) String() string {
 // Any reports whether something is bounded.
 func (b Bounds) Any() bool { return b != Bounds{} }
 
-// Keeps reports whether a request that came to its end kept all bounds.
+// Keeps reports whether a completed request kept all limits.
 func (b Bounds) Keeps(r *Record) bool {
 	within := func(seconds float64, d time.Duration) bool { return d == 0 || seconds <= d.Seconds() }
 	return within(r.TTFT, b.TTFT) && within(r.TPOT, b.TPOT) && within(r.E2E, b.E2E)

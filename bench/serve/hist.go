@@ -4,7 +4,7 @@ import (
 	"math"
 )
 
-// The places of a Histogram: each is a factor wider than the one before, from a microsecond to a
+// The buckets of a Histogram: each is a factor wider than the previous one, from a microsecond to a
 // day.
 const (
 	histLeast  = 1e-6
@@ -12,9 +12,9 @@ const (
 	histPlaces = 5050
 )
 
-// Histogram counts values over a fixed number of places, however many there are: a load of an hour
-// has millions of gaps between tokens. Percentiles are right to half of histFactor-1 (0.25 %);
-// least, most and sum are exact. Values are seconds.
+// Histogram counts values in a fixed number of buckets: a load of an hour has millions of gaps
+// between tokens. Percentiles are accurate to half of histFactor-1 (0.25 %); minimum, maximum and
+// sum are exact. Values are seconds.
 type Histogram struct {
 	N        int
 	Sum      float64
@@ -22,7 +22,7 @@ type Histogram struct {
 	places   []int32
 }
 
-// Add counts v n times; negative values count as none passed.
+// Add counts v n times; negative values count as zero.
 func (h *Histogram) Add(v float64, n int) {
 	if n <= 0 {
 		return
@@ -38,7 +38,7 @@ func (h *Histogram) Add(v float64, n int) {
 	h.places[place(v)] += int32(n)
 }
 
-// place is where v is counted.
+// place returns the bucket of v.
 func place(v float64) int {
 	if v <= histLeast {
 		return 0

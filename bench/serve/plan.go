@@ -12,18 +12,18 @@ import (
 	"krater/transport/client"
 )
 
-// Plan is a whole measurement: loads of one kind one after the other, each through all doors at the
-// same time.
+// Plan is a whole measurement: loads of one kind in sequence, each through all doors at the same
+// time.
 type Plan struct {
 	URL, Key string
 	Doors    []string
 	Asking   Asking
 	Mix      Mix
-	Load     Load // but Door, Source, Rate and Concurrency
-	// Rates of open loops or Concurrency of closed ones, one of both; every door gets as much.
+	Load     Load // all fields except Door, Source, Rate and Concurrency
+	// Either Rates of open loops or Concurrency of closed ones; every door gets this load.
 	Rates       []float64
 	Concurrency []int
-	Warmup      int // requests of each door before anything is measured
+	Warmup      int // requests per door before the measurement
 	Soak        *Watcher
 	Progress    func(string)
 
@@ -31,7 +31,7 @@ type Plan struct {
 	dial    func(streams int) *http.Client // nil: Transport
 }
 
-// serial lets the loads of several doors write whole lines to one file.
+// serial makes writes of whole lines to one file safe for the loads of several doors.
 type serial struct {
 	w    io.Writer
 	turn *sync.Mutex
@@ -127,7 +127,7 @@ func (p *Plan) lane(ctx context.Context, i int, name string, streams int, c *cli
 	return &lane{door, source}, err
 }
 
-// begin warms the server up and closes the connections that this took.
+// begin warms up the server and closes the connections used for that.
 func (p *Plan) begin(ctx context.Context, lanes []*lane) error {
 	for _, l := range lanes {
 		for range p.Warmup {

@@ -25,7 +25,8 @@ func pinThread(cpus []int) (thread int, err error) {
 	return thread, nil
 }
 
-// threadCPUs returns the processors a thread of this process may run on; 0 is the calling thread.
+// threadCPUs returns the processors that a thread of this process may run on; 0 is the calling
+// thread.
 func threadCPUs(thread int) ([]int, error) {
 	var mask cpuMask
 	n, _, e := unix.RawSyscall(unix.SYS_SCHED_GETAFFINITY, uintptr(thread), unsafe.Sizeof(mask), uintptr(unsafe.Pointer(&mask)))

@@ -49,7 +49,7 @@ func (d *Device) Alloc(n int) (device.Buffer, error) {
 	return &buffer{host: host, release: func([]byte) { free(); d.used.Add(-int64(n)) }}, nil
 }
 
-// memory is n zeroed bytes from where their number says.
+// memory allocates n zeroed bytes in the way that suits their number.
 func (d *Device) memory(n int) (b []byte, free func(), err error) {
 	switch {
 	case n < mapMinimum:
@@ -58,7 +58,7 @@ func (d *Device) memory(n int) (b []byte, free func(), err error) {
 		if b, free, err = d.slabs.take(n); err == nil {
 			return b, free, nil
 		}
-		// There is no room for a slab; there may be for the piece.
+		// There is no room for a slab, but perhaps for the piece.
 	}
 	if b, err = mapMemory(n); err != nil {
 		return nil, nil, err
@@ -78,7 +78,7 @@ func (d *Device) charge(n int) error {
 	return nil
 }
 
-// Wrap uses b where it is; nothing is copied or counted.
+// Wrap uses b in place; nothing is copied or counted.
 func (d *Device) Wrap(b []byte) (device.Buffer, error) { return &buffer{host: b}, nil }
 
 // alignedBytes is garbage-collected memory aligned to 64.

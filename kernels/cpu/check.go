@@ -8,7 +8,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// fail raises the error of arguments that do not fit.
+// fail raises the error of invalid arguments.
 //
 //go:noinline
 func fail(op, format string, args ...any) {

@@ -42,7 +42,7 @@ func (t *ffnTask) do(l *lane, i int) {
 		return
 	}
 	end := min(item.gate.n, (chunk+1)*t.chunk)
-	// Gate and up alternate for each tile of rows, so both blocks should stay in cache; a packed
+	// Gate and up alternate for each tile of rows, so both blocks should stay in cache. A packed
 	// row needs whole blocks of convert.Block.
 	step := max(convert.Block, min(innerMax, item.gate.block(item.rows)&^(convert.Block-1)))
 	for from := chunk * t.chunk; from < end; from += step {
@@ -102,7 +102,7 @@ func (t *ffnTask) down(l *lane, item *ffnItem, from, to int) {
 	}
 }
 
-// add puts rows [row, row+rows) of the group on expert e.
+// add assigns rows [row, row+rows) of the group to expert e.
 func (t *ffnTask) add(op string, e *device.Expert, row, rows int) {
 	f := e.Gate.Rows
 	item := ffnItem{
@@ -167,7 +167,7 @@ func (d *Device) FFN(stream device.Stream, out, x device.Mat, e device.Expert) {
 	o, in := f32(op, "out", &out, x.Rows, x.Cols), f32(op, "x", &x, x.Rows, x.Cols)
 	t := &s.ffn
 	t.begin(d, x.Cols)
-	t.add(op, &e, 0, 0) // checks even when there is no row
+	t.add(op, &e, 0, 0) // checks the arguments even if there is no row
 	if one := &t.items[0]; one.gate.onTiles(d) && one.up.onTiles(d) && one.down.onTiles(d) {
 		s.ffnUnit.run(s, one, o, out.Stride, in, x.Stride, x.Rows)
 		return
@@ -209,7 +209,7 @@ func (d *Device) Experts(stream device.Stream, y, x device.Mat, bank []device.Ex
 		}
 		inRange(op, "assignment", work[i].Assign, y.Rows)
 		e := &bank[work[i].Expert]
-		t.add(op, e, 0, 0) // checks shapes of all before anything is written
+		t.add(op, e, 0, 0) // checks all shapes before anything is written
 	}
 	t.begin(d, x.Cols)
 	for i := range work {

@@ -1,8 +1,8 @@
 package cpu
 
-// ffnUnit is a network of BF16 weights on the tile unit (Options.TileBF16): the products of MatMul
-// one after the other, since each packs its rows for the unit. As with MatMul the weights alone
-// decide, never the number of rows.
+// ffnUnit is a network with BF16 weights on the tile unit (Options.TileBF16). It runs the products
+// of MatMul one after the other, since each packs its rows for the unit. As in MatMul, only the
+// weights decide whether the unit is used, never the number of rows.
 type ffnUnit struct {
 	dev      *Device
 	room     arena

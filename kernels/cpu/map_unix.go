@@ -22,7 +22,7 @@ func mapMemory(n int) ([]byte, error) {
 		size = (n+hugePage-1)&^(hugePage-1) + hugePage
 	}
 	p, err := mmap(-1, 0, nil, uintptr(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil { // p is nil then, and has no slice of n bytes
+	if err != nil { // p is nil then, so it is not a slice of n bytes
 		return nil, err
 	}
 	if size == n {
@@ -47,7 +47,7 @@ func unmapMemory(b []byte) {
 	unmap(unsafe.Pointer(unsafe.SliceData(b)), n)
 }
 
-// unmap can fail only for memory that was not mapped, which would be a fault of this package.
+// unmap fails only for memory that is not mapped, which would be a fault of this package.
 func unmap(p unsafe.Pointer, n int) {
 	if n == 0 {
 		return

@@ -10,8 +10,8 @@ import (
 // unitPack is the rows of a MatMul packed for the tile unit, in blocks of btile.MostTokens; tokens
 // is nil when the unit has no part in the product.
 //
-// Whether it has depends on the matrix alone, and so does which columns are its own: all but the
-// last N % 32. So batch invariance holds, for one row as for many.
+// The matrix alone decides whether the unit is used, and for which columns: all but the last N %
+// 32. So results do not depend on the number of rows.
 type unitPack struct {
 	arena  arena
 	tokens *float32
@@ -19,7 +19,7 @@ type unitPack struct {
 	block  btile.Block
 }
 
-// onTiles reports whether the unit has a part in products with these weights.
+// onTiles reports whether the unit is used for products with these weights.
 func (p *product) onTiles(d *Device) bool { return d.tileBF16 && p.bf16 && btile.Can(p.n, p.k) }
 
 // pack packs the rows of t if Options.TileBF16 asks for the unit, and returns the scratch that an
@@ -39,7 +39,7 @@ func (u *unitPack) pack(s *Stream, t *matmulTask) int {
 	return btile.Products
 }
 
-// place is where block b is.
+// place returns the position of block b.
 func (u *unitPack) place(b int) *float32 {
 	return (*float32)(unsafe.Add(unsafe.Pointer(u.tokens), 4*b*btile.MostTokens*u.task.k))
 }
@@ -49,8 +49,8 @@ func (u *unitPack) count(b int) int {
 	return min(btile.MostTokens, u.task.m-b*btile.MostTokens)
 }
 
-// onUnit is do for the unit's columns of [from, end), step weight rows at a time; it returns the
-// first that it left.
+// onUnit is do for the unit's columns of [from, end), step weight rows at a time. It returns the
+// first column that it did not compute.
 func (t *matmulTask) onUnit(l *lane, from, end, step int) int {
 	const rows = btile.WeightRows
 	end = from + max(0, min(end, t.n/rows*rows)-from)/rows*rows
@@ -68,5 +68,5 @@ func (t *matmulTask) onUnit(l *lane, from, end, step int) int {
 	return end
 }
 
-// The unit takes whole blocks of the packed order, and items are cut at them.
+// The unit takes whole blocks of the packed order, so items are cut at block borders.
 var _ = [1]struct{}{}[convert.Block-btile.Columns]

@@ -9,7 +9,7 @@ import (
 	"krater/kernels/machine"
 )
 
-// Node is processors with the memory that is near to them.
+// Node is a set of processors with local memory.
 type Node struct {
 	ID      int   // NUMA node as the system numbers it; several Nodes may share one
 	CPUs    []int // processors of the node's workers, one per core
@@ -159,7 +159,7 @@ func checkNodes(nodes []Node) error {
 	}
 	allowed, err := threadCPUs(0)
 	if err != nil {
-		return nil // binding fails too then, and is told
+		return nil // binding will fail too, and be reported
 	}
 	for id := range seen {
 		if !slices.Contains(allowed, id) {

@@ -8,7 +8,7 @@ import (
 	"krater/kernels/device"
 )
 
-// home is one of a device's nodes with its threads. A device without nodes has one, made up.
+// home is one of a device's nodes with its threads. A device without nodes has one made-up home.
 type home struct {
 	Node
 	crew *crew
@@ -16,9 +16,9 @@ type home struct {
 }
 
 // settle starts the threads of nodes. The callers of operators are the last thread of the first
-// node, so a loop over all nodes has its caller and all workers. A loop of one of several nodes has
-// that node's workers only and its caller waits: threads that compute are never more than the
-// nodes' cores. Only where the first node has no thread but the callers', its loops are theirs.
+// node, so a loop over all nodes uses its caller and all workers. A loop on one of several nodes
+// uses only that node's workers, and its caller waits: there are never more computing threads than
+// cores in the nodes. Only if the first node has no other thread, its loops run on the callers.
 func settle(nodes []Node) (*Team, []home) {
 	homes := make([]home, len(nodes))
 	crews := make([]*crew, len(nodes))
@@ -80,7 +80,7 @@ func (d *Device) checkNode(node int) error {
 	return nil
 }
 
-// notice keeps a line for people, once.
+// notice keeps a line for people, without repetitions.
 func (d *Device) notice(line string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -85,11 +85,11 @@ func (d *Device) split(h *home, n int, work func(from, to int)) {
 	})
 }
 
-// scratchOn is memory of a node for a stream, in the place of old. It lasts as long as the device.
+// scratchOn replaces old by memory of a node, for a stream. It lasts as long as the device.
 func (d *Device) scratchOn(h *home, old []byte, n int) []byte {
 	b, err := d.mapOn(h, n)
 	if err != nil {
-		// As the collector's memory ends: there is no error to return from within an operator.
+		// This ends like memory of the garbage collector: an operator cannot return an error.
 		panic(fmt.Sprintf("cpu: %d bytes of scratch: %v", n, err))
 	}
 	d.mu.Lock()

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bindMemory sets from which node the pages of b, whole pages that were not touched yet, will be
-// taken: from that one only, or from it first.
+// bindMemory sets the node from which the pages of b, whole untouched pages, will be taken: only
+// that node, or that node first.
 func bindMemory(b []byte, node int, strict bool) error {
 	mode := uintptr(unix.MPOL_PREFERRED)
 	if strict {
@@ -17,7 +17,7 @@ func bindMemory(b []byte, node int, strict bool) error {
 	}
 	var mask [nodeIDLimit / 64]uint64
 	mask[node/64] = 1 << (node % 64)
-	// The kernel takes one bit less than it is told.
+	// The kernel uses one bit less than the given number.
 	_, _, e := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)),
 		mode, uintptr(unsafe.Pointer(&mask)), nodeIDLimit+1, 0)
 	if e != 0 {

@@ -10,7 +10,7 @@ import (
 const runningSize = 3
 
 // keyBlock is the number of keys between two updates of the running softmax (arXiv 1805.02867,
-// 2205.14135). Blocks begin at absolute positions, so a query meets the same blocks however its
+// 2205.14135). Blocks begin at absolute positions, so a query sees the same blocks however its
 // prompt was cut.
 const keyBlock = 128
 
@@ -63,7 +63,7 @@ func (a *paged) tileSize() int {
 	return 4
 }
 
-// shift is n values on; there must be a value.
+// shift returns the address n values further; there must be a value.
 func shift(p *float32, n int) *float32 {
 	return (*float32)(unsafe.Add(unsafe.Pointer(p), 4*n))
 }

@@ -10,8 +10,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// What Probe tries: a matrix that stays in the second-level cache, these numbers of rows, and how
-// often each way in turn.
+// The settings of Probe: a matrix that stays in the second-level cache, the numbers of rows, and
+// the number of alternating repetitions.
 const (
 	probeN, probeK = 512, 1024
 	probeRounds    = 7
@@ -49,7 +49,7 @@ func (d *Device) crossover(group int) (rows int, ok bool) {
 	}
 	scales := alignedBytes(f.ScaleBytes())
 	for i := range scales {
-		scales[i] = 0x3c // a small number, whichever byte
+		scales[i] = 0x3c // a small number in either byte order
 	}
 	p := d.product(&f)
 	p.w, p.s = unsafe.Pointer(&values[0]), unsafe.Pointer(&scales[0])
@@ -85,7 +85,7 @@ func (d *Device) crossover(group int) (rows int, ok bool) {
 	return probeRows[first], true
 }
 
-// ratio returns the number of times as long a takes as b: the median of both in turn.
+// ratio returns how many times as long a takes as b: the median of alternating runs.
 func ratio(a, b func()) float64 {
 	var list [probeRounds]float64
 	took := func(f func()) float64 {
