@@ -71,7 +71,7 @@ func TestEveryRouteGivesTheSame(t *testing.T) {
 
 // TestStopStrings: a stop string ends the answer before it on every route, also
 // where it crosses tokens or is the very first text; the head of one that does
-// not come is not lost (CASES 10).
+// not come is not lost.
 func TestStopStrings(t *testing.T) {
 	s := open(t)
 	for _, r := range routes {
@@ -139,7 +139,7 @@ func byteToken(t *testing.T, s *site, b byte) int32 {
 }
 
 // TestWholeCharacters: a character that is spread over tokens arrives whole, on
-// every route, and half a one at the end is shown as U+FFFD (CASES 9).
+// every route, and half a one at the end is shown as U+FFFD.
 func TestWholeCharacters(t *testing.T) {
 	s := open(t)
 	for _, text := range []string{"\U0001F600", "\uD55C"} {
@@ -220,8 +220,7 @@ func TestSpecialTextStaysText(t *testing.T) {
 	}
 }
 
-// TestTooLongPrompts: refused with both numbers before anything is computed
-// (CASES 39).
+// TestTooLongPrompts: refused with both numbers before anything is computed.
 func TestTooLongPrompts(t *testing.T) {
 	s := open(t)
 	before := s.metrics()["krater:prompt_tokens_total"]
@@ -268,7 +267,7 @@ func marshal(t testing.TB, v any) []byte {
 }
 
 // TestWarmUp: the model is not in the URL, and a frame that generates nothing
-// gives an id to go on from (CASES 42).
+// gives an id to go on from.
 func TestWarmUp(t *testing.T) {
 	s := open(t)
 	ws, err := s.dial(t.Context())

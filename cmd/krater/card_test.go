@@ -64,8 +64,7 @@ func TestChunksOnCard(t *testing.T) {
 }
 
 // TestThresholdsOnCard: prompts of one token less, as many and one more than where other
-// kernels take over, as one piece and with the last token by itself, give the same tokens
-// (CASES 1).
+// kernels take over, as one piece and with the last token by itself, give the same tokens.
 func TestThresholdsOnCard(t *testing.T) {
 	d := onCard(t, latentModel(t), cardPrecisions["int4 g128"], tensor.BF16, false)
 	for _, n := range []int{3, 4, 5, 8, 9, gemv.MaxRows - 1, gemv.MaxRows, gemv.MaxRows + 1, 127, 128, 129} {

@@ -32,7 +32,7 @@ func changed(t *testing.T, src *source.Source, name string) fs.FS {
 }
 
 // TestIdentity: what is kept of a prefix belongs to one model, tokenizer, template and KV
-// type; the same prompt under another finds nothing (CASES 18).
+// type; the same prompt under another finds nothing.
 func TestIdentity(t *testing.T) {
 	src, err := source.Open("")
 	if err != nil {

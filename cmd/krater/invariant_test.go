@@ -160,7 +160,7 @@ func differences(alone, got []said) (who []int) {
 
 // TestBatchInvariant: on the processor, and where it plays a device, answers have the bits that
 // they have alone, whatever requests are served with them, whenever they come and however prompts
-// are cut; with --batch-invariant and without (CASES 25).
+// are cut; with --batch-invariant and without.
 func TestBatchInvariant(t *testing.T) {
 	list := company(8, 9, 2, 21, 70, 130, 5)
 	var want []said

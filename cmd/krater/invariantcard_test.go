@@ -22,7 +22,7 @@ func cardTable(t *testing.T, args ...string) *table {
 
 // TestBatchInvariantOnCard: on a GPU answers have the bits that they have alone with
 // --batch-invariant, whatever requests come at once or in turn and however prompts are cut, and
-// without it they do not, by which this test is known to see something (CASES 25).
+// without it they do not, by which this test is known to see something.
 func TestBatchInvariantOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	list := company(8, 3, 2, 40, 9)

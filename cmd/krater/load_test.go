@@ -12,7 +12,7 @@ import (
 )
 
 // TestVanish: a client that goes after two pieces of text frees its place and
-// its blocks at once, on every streaming route (CASES 12).
+// its blocks at once, on every streaming route.
 func TestVanish(t *testing.T) {
 	s := open(t)
 	for i, r := range streams() {
@@ -61,7 +61,7 @@ func TestVanish(t *testing.T) {
 }
 
 // TestTogetherAndAlone: eight equal greedy requests, and eight with different
-// seeds, get together what they get alone (CASES 25).
+// seeds, get together what they get alone.
 func TestTogetherAndAlone(t *testing.T) {
 	s := open(t)
 	var questions []question
@@ -100,8 +100,7 @@ func (s *site) together(t testing.TB, r route, questions []question) []reply {
 	return got
 }
 
-// TestLongPromptsBesideAStream: a stream goes on while long prompts are read
-// (CASES 26).
+// TestLongPromptsBesideAStream: a stream goes on while long prompts are read.
 func TestLongPromptsBesideAStream(t *testing.T) {
 	s := open(t)
 	long := greedy(strings.Repeat("The ship passed the lighthouse. ", 300), 1)
@@ -152,7 +151,7 @@ func TestLongPromptsBesideAStream(t *testing.T) {
 }
 
 // TestOneClientBeforeAndAfterMany: what many clients need leaves no cost for
-// one (CASES 27).
+// one.
 func TestOneClientBeforeAndAfterMany(t *testing.T) {
 	s := open(t)
 	q := endless(48)

@@ -140,7 +140,7 @@ func measure(t testing.TB, flags ...string) perplexity {
 	return decode[perplexity](t, answers(t, "", args...))
 }
 
-// TestPerplexity: no setting changes the mathematics (CASES 2).
+// TestPerplexity: no setting changes the mathematics.
 func TestPerplexity(t *testing.T) {
 	want := measure(t)
 	windows := (want.Tokens + 127) / 128
@@ -173,7 +173,7 @@ func TestPerplexity(t *testing.T) {
 	refuses(t, 1, []string{"ppl", "--text", write(t, "empty.txt", "")}, "token")
 }
 
-// TestAnyCutGivesTheSameAnswer: neither the size of prefill chunks (CASES 20)
+// TestAnyCutGivesTheSameAnswer: neither the size of prefill chunks
 // nor the shape of the pipeline changes an answer.
 func TestAnyCutGivesTheSameAnswer(t *testing.T) {
 	file := write(t, "long", "Tell me about this: "+strings.Repeat("the ship passed the lighthouse at the harbour, and ", 8)+"what is a lighthouse?")

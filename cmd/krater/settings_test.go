@@ -118,7 +118,7 @@ func TestPrintConfigIsAConfig(t *testing.T) {
 	}
 }
 
-// TestSwitchesAreParsed: 0 and false in the environment mean off (CASES 6), and
+// TestSwitchesAreParsed: 0 and false in the environment mean off, and
 // what is neither is refused.
 func TestSwitchesAreParsed(t *testing.T) {
 	switches := 0

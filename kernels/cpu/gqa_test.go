@@ -129,7 +129,7 @@ func TestGQARisingScores(t *testing.T) {
 	})
 }
 
-// CASES 20, 25: neither the chunk of a prompt nor the other sequences change a bit, nor does it
+// Neither the chunk of a prompt nor the other sequences change a bit, nor does it
 // matter whether a row was decoded, whatever the number of threads.
 func TestGQAIsBatchInvariant(t *testing.T) {
 	for _, p := range slices.Concat(gqaSizes[:3], gqaSizes[5:]) {

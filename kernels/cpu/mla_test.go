@@ -121,7 +121,7 @@ func TestMLA(t *testing.T) {
 	})
 }
 
-// CASES 20, 25: the chunk of a prompt and the other sequences do not change a bit, whatever the
+// The chunk of a prompt and the other sequences do not change a bit, whatever the
 // number of threads.
 func TestMLAIsBatchInvariant(t *testing.T) {
 	for _, f := range forms {

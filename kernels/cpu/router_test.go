@@ -28,7 +28,7 @@ func route(d *cpu.Device, s device.Stream, logits, bias []float32, p device.Rout
 // logit returns the inverse of the sigmoid.
 func logit(p float64) float32 { return float32(math.Log(p / (1 - p))) }
 
-// CASES 21: 8 experts in 4 groups, all biased scores negative. Masked groups must be minus infinity
+// 8 experts in 4 groups, all biased scores negative. Masked groups must be minus infinity
 // (a mask of zero would win against every score here); the group score is the sum of the two best
 // biased scores (V3) or the best score (V2), and the two rules disagree on these numbers.
 func TestRouterGroupsWithNegativeScores(t *testing.T) {
@@ -64,7 +64,7 @@ func TestRouterGroupsWithNegativeScores(t *testing.T) {
 	}
 }
 
-// CASES 22: a bias flips the selection; the weights are the raw scores of the selected, normalised,
+// A bias flips the selection; the weights are the raw scores of the selected, normalised,
 // then scaled.
 func TestRouterBiasSelectsButDoesNotWeigh(t *testing.T) {
 	scores := []float64{0.8, 0.7, 0.4, 0.2}

@@ -121,7 +121,7 @@ func TestAddBias(t *testing.T) {
 	expect(t, "biased", x, 11, 22, 13, 24)
 }
 
-// CASES 21: all biased scores are negative, so a masked group must count as minus infinity; the two
+// All biased scores are negative, so a masked group must count as minus infinity; the two
 // rules rate the groups differently.
 func TestRouterGroups(t *testing.T) {
 	var logits []float32

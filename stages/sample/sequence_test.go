@@ -170,7 +170,7 @@ func edgeMargin(o *oracle, x []float64, id int32) float64 {
 	return 1
 }
 
-// TestAlone: a request's tokens are its own, whatever requests are served between them (CASES 25).
+// TestAlone: a request's tokens are its own, whatever requests are served between them.
 func TestAlone(t *testing.T) {
 	const vocab = 300
 	r := rand.New(rand.NewPCG(3, 3))

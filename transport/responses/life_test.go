@@ -25,7 +25,7 @@ func gated() (enginetest.Script, chan struct{}) {
 // vanish drops the connection without a closing handshake.
 func (c *client) vanish() { c.ws.NetConn().Close() }
 
-// TestVanish: a client that goes after two tokens ends its answer at once (CASES 12), however it
+// TestVanish: a client that goes after two tokens ends its answer at once, however it
 // goes.
 func TestVanish(t *testing.T) {
 	for name, leave := range map[string]func(*client){

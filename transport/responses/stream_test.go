@@ -198,7 +198,7 @@ func TestFailedContinuationDropsItsID(t *testing.T) {
 }
 
 // TestWarmup: generate: false gives an id that a later request goes on with, also with an empty
-// input (CASES 42).
+// input.
 func TestWarmup(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		c := r.dial()

@@ -68,7 +68,7 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// TestNoForeignControlTokens is CASES 31: whatever a client writes, the prompt has the control
+// TestNoForeignControlTokens: whatever a client writes, the prompt has the control
 // tokens of its template and no more.
 func TestNoForeignControlTokens(t *testing.T) {
 	special := []string{"<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"}

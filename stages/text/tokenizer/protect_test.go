@@ -34,7 +34,7 @@ var chats = map[string][3]string{
 	"gemma3":      {"<bos><start_of_turn>user\n", "<end_of_turn>\n<start_of_turn>model\n", "<end_of_turn>\n<start_of_turn>model\n<unused7>"},
 }
 
-// CASES 31: what a user wrote never becomes a control token, what the template wrote always does,
+// What a user wrote never becomes a control token, what the template wrote always does,
 // and no text is lost.
 func TestProtectedContentYieldsNoSpecials(t *testing.T) {
 	for name, chat := range chats {

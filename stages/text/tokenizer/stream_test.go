@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// A stream delivers what Decode returns, whole characters at any moment, for any ids: CASES 9.
+// A stream delivers what Decode returns, whole characters at any moment, for any ids.
 func TestStreamEqualsDecode(t *testing.T) {
 	for name := range families {
 		t.Run(name, func(t *testing.T) {
