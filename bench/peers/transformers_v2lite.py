@@ -5,7 +5,7 @@ the same shape and random bfloat16 weights, on the same card.
 Prints one JSON object: prefill {tokens: tok/s} and decode {streams: tok/s} at 2,048 tokens
 of context, of each the best of what a user can choose: experts by grouped_mm or
 batched_mm, a captured graph with a static cache, and the MoE and the norms compiled.
-What it does goes to standard error. Needs torch and transformers 5, a card with 40 GB.
+What it does goes to standard error. Needs torch and transformers 5, a GPU with 40 GB.
 
 usage: transformers_v2lite.py [--seconds 200] [--prefill 512,2048,8192] [--batch 1,32]
 """

@@ -23,12 +23,12 @@ var phrases = []phrase{
 	{`\bis for who(ever)?\b`, "name who", 0},
 	{`\b(whoever|somebody|someone)\b`, "name who: the caller, the client, the scheduler", 67},
 	{`\b(a|one) (row|block|launch|message|copy) a (row|token|layer|step|batch|expert)\b`, "one per", 1},
-	{`\btells (if|whether)\b`, "reports whether", 39},
-	{`\b(is|are) what\b`, "say what it is", 302},
-	{`\bare those (of|that|which)\b`, "name them again", 66},
-	{`\bon (its|their) way\b`, "in flight", 75},
-	{`\bso many\b`, "n, or the given number of", 157},
-	{`\b(a|the|one|each|every|no) cards?\b|\bcard's\b`, "GPU", 386},
+	{`\btells (if|whether)\b`, "reports whether", 33},
+	{`\b(is|are) what\b`, "say what it is", 278},
+	{`\bare those (of|that|which)\b`, "name them again", 60},
+	{`\bon (its|their) way\b`, "in flight", 68},
+	{`\bso many\b`, "n, or the given number of", 150},
+	{`\b(a|the|one|each|every|no) cards?\b|\bcard's\b`, "GPU", 247},
 }
 
 func phraseLimits() []limit {

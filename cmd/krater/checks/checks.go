@@ -202,7 +202,7 @@ func checkGPUs(m *machine.Machine) []Check {
 		c := Check{
 			Name: "GPU " + g.Address, OK: g.Link.Width == g.LinkMax.Width,
 			Value: g.Name + ", PCIe link unknown", Recommended: "a link of full width (its speed may drop while idle)",
-			Fix: "seat the card in a slot with all lanes; see lspci -vv, LnkSta",
+			Fix: "seat the GPU in a slot with all lanes; see lspci -vv, LnkSta",
 		}
 		if g.Link.Width > 0 {
 			c.Value = fmt.Sprintf("%s, PCIe x%d of x%d, %g of %g GT/s", g.Name, g.Link.Width, g.LinkMax.Width, g.Link.Speed, g.LinkMax.Speed)
