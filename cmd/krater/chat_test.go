@@ -147,7 +147,7 @@ func TestWordsThatNameModels(t *testing.T) {
 		}
 	}
 	l := onScreen(t, env, "run", modelDir)
-	l.wait(t, "the model to talk with? [y/N] ")
+	l.wait(t, "a model to talk with? [y/N] ")
 	l.typed(t, "n\r")
 	l.wait(t, ">>> ")
 	l.typed(t, "/exit\r")

@@ -128,7 +128,7 @@ func TestDoctorWarns(t *testing.T) {
 		"features":  {func(m *machine.Machine) { m.CPU.Features = machine.Features{} }, "processor", []string{"none", "-cpu host"}},
 		"SMT":       {func(m *machine.Machine) { m.CPU.Cores, m.CPU.Siblings = 1, [][]int{{0, 1, 2, 3}} }, "threads", []string{"SMT on", "--threads 1"}},
 		"affinity":  {func(m *machine.Machine) { m.CPU.Allowed = []int{3} }, "threads", []string{"1 of them allowed", "--threads 1"}},
-		"quota":     {func(m *machine.Machine) { m.Limits.CPUs = 1.5 }, "threads", []string{"limited to 1.5 processors", "--threads 1"}},
+		"quota":     {func(m *machine.Machine) { m.Limits.CPUs = 1.5 }, "threads", []string{"limited to 1.5 CPUs", "--threads 1"}},
 		"governor":  {func(m *machine.Machine) { m.CPU.Governors = []string{"performance", "powersave"} }, "frequency governor", []string{"powersave", "cpupower"}},
 		"node":      {func(m *machine.Machine) { m.Nodes = append(m.Nodes, machine.Node{ID: 1, CPUs: []int{3}}) }, "NUMA nodes", []string{"node 1: 1 processor, 0 B", "slots of node 1"}},
 		"NPS1":      {func(m *machine.Machine) { m.CPU.Model, m.CPU.Cores = "AMD EPYC 9654", 96 }, "sockets", []string{"1 node each", "NPS4"}},

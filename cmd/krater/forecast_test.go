@@ -199,7 +199,7 @@ func TestPlanRates(t *testing.T) {
 		"unexpected end":                     {"--cpu", write("cut.json", `{"krater_rates":1,`)},
 		"incomplete description: tflops":     {"--card", write("thin.json", `{"krater_rates":1,"card":{"memory_gib":1,"memory_gbps":1,"copy_gbps":1}}`)},
 		"--layers":                           {"--layers", "2"},
-		"choose one":                         {"--model", modelDir, "--shape", "deepseek-v2-lite"},
+		"both name a model":                  {"--model", modelDir, "--shape", "deepseek-v2-lite"},
 		"no such shape":                      {"--shape", "deepseek-v9"},
 		"impossible sizes: work":             {"--prefill", "0"},
 		"impossible sizes: 0 lengths":        {"--prefill", ""},
@@ -280,7 +280,7 @@ func TestPlanRAM(t *testing.T) {
 	}
 	// Nothing fits, each strategy for a reason of its own: the tables say so.
 	o := on(t, goodMachine(), "plan", "--shape", "kimi-k2", "--card", "h100", "--cache-dir", t.TempDir())
-	if o.status != 1 || !strings.Contains(o.out, "no room for all: ") || !strings.Contains(o.out, "in what no prefill leaves") || !strings.Contains(o.out, "nothing fits") {
+	if o.status != 1 || !strings.Contains(o.out, "no room for all: ") || !strings.Contains(o.out, "at 2048 tokens of context\n") || !strings.Contains(o.out, "nothing fits") {
 		t.Errorf("status %d\n%s", o.status, o.out)
 	}
 }
@@ -415,7 +415,7 @@ func TestPlannerDocument(t *testing.T) {
 	if _, err := f.CPU.Complete(); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(string(text), "Known cards: "+strings.Join(rates.Cards(), ", ")+".") {
+	if !strings.Contains(string(text), "Known GPUs: "+strings.Join(rates.Cards(), ", ")+".") {
 		t.Errorf("the document does not list %s", strings.Join(rates.Cards(), ", "))
 	}
 }

@@ -108,7 +108,7 @@ func TestServeHeatFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, "--heat-file", path)
-	s.log.wait(t, "heat map not read", s.done)
+	s.log.wait(t, "the heat map is damaged; starting a new one", s.done)
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}

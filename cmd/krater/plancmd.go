@@ -154,12 +154,12 @@ func (r planText) print(to io.Writer) error {
 	out.WriteByte('\n')
 	r.given(&out)
 	if !r.hopeless() {
-		first := r.Prefill
-		if first == "" {
-			first = "no prefill"
+		decode := fmt.Sprintf("Decode, tok/s of all streams at %d tokens of context", r.Work.Context)
+		if r.Prefill != "" {
+			decode += fmt.Sprintf(", in the memory that %s leaves", r.Prefill)
 		}
 		r.table(&out, "Prefill, tok/s by prompt", func(c *forecast.Candidate) *forecast.Side { return &c.Prefill }, r.Work.Lengths, fmt.Sprintf("GB at %d", r.decides()))
-		r.table(&out, fmt.Sprintf("Decode, tok/s of all streams at %d tokens of context, in the memory that %s leaves", r.Work.Context, first),
+		r.table(&out, decode,
 			func(c *forecast.Candidate) *forecast.Side { return &c.Decode }, r.Work.Batches, "GB/step")
 	}
 	_, err := to.Write(out.Bytes())

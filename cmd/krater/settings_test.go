@@ -196,7 +196,7 @@ func TestBadFlags(t *testing.T) {
 		line   string
 		words  string
 	}{
-		{2, "serv", "there is no command serv did you mean \"serve\"? (see krater --help)"},
+		{2, "serv", "there is no command serv; did you mean \"serve\"? (see krater --help)"},
 		{2, "trace shew", "there is no command shew (see krater trace --help)"},
 		{2, "help serv", "there is no command serv"},
 		{2, "run --nonsense hi", "--nonsense (see krater run --help)"},

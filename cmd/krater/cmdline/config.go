@@ -185,7 +185,7 @@ func misuse(pe *kong.ParseError) error {
 		case node == nil && meant != "":
 			text = fmt.Sprintf("there is no command %s: %s", word, meant)
 		case node == nil || len(node.Children) > 0:
-			text = "there is no command " + rest
+			text = "there is no command " + strings.Replace(rest, ", did you mean", "; did you mean", 1)
 		case NamesModel(word):
 			text += ": a model is named with --model DIR"
 		}
