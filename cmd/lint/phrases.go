@@ -24,11 +24,11 @@ var phrases = []phrase{
 	{`\b(whoever|somebody|someone)\b`, "name who: the caller, the client, the scheduler", 67},
 	{`\b(a|one) (row|block|launch|message|copy) a (row|token|layer|step|batch|expert)\b`, "one per", 1},
 	{`\btells (if|whether)\b`, "reports whether", 33},
-	{`\b(is|are) what\b`, "say what it is", 278},
-	{`\bare those (of|that|which)\b`, "name them again", 60},
+	{`\b(is|are) what\b`, "say what it is", 288},
+	{`\bare those (of|that|which)\b`, "name them again", 67},
 	{`\bon (its|their) way\b`, "in flight", 68},
-	{`\bso many\b`, "n, or the given number of", 150},
-	{`\b(a|the|one|each|every|no) cards?\b|\bcard's\b`, "GPU", 247},
+	{`\bso many\b`, "n, or the given number of", 152},
+	{`\b(a|the|one|each|every|no) cards?\b|\bcard's\b`, "GPU", 245},
 }
 
 func phraseLimits() []limit {
