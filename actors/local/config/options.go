@@ -93,7 +93,7 @@ func (f *Options) Check() error {
 	case f.Portable && f.Device != CUDA:
 		return errors.New("--portable-kernels goes with --device cuda")
 	case f.BatchInvariant && f.ReuseAnswers:
-		return errors.New("--batch-invariant: --reuse-answers gives a prompt other last bits if it continues an earlier answer")
+		return errors.New("--batch-invariant: --reuse-answers changes the last bits of a prompt that continues an earlier answer; use one of the two")
 	case f.BatchInvariant && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:
 		return fmt.Errorf("--batch-invariant: the GPU kernels for generated rows take at most %d, but --max-seqs is %d", cuda.MostGenerated, f.MaxSeqs)
 	}

@@ -35,7 +35,7 @@ func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Mach
 	if err != nil || prefill != "" && decode != "" {
 		return out
 	}
-	out.Line = fmt.Sprintf("strategies: %s and %s where no flag says otherwise, since nothing is known of the card %s to predict by; krater plan --measure finds it out once, as a start does without --no-measure", partPrefill, partDecode, l.Rank.Name)
+	out.Line = fmt.Sprintf("strategies: %s for prefill and %s for decode unless flags name others, because the rates of the GPU %s are unknown; measure them once with krater plan --measure, or start without --no-measure", partPrefill, partDecode, l.Rank.Name)
 	r, known, ok := foreseenRates(f, l, m, host)
 	if !ok {
 		return out
