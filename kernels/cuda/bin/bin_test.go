@@ -168,7 +168,19 @@ var excused = map[string]string{
 	"kr_moe_int8_g32_t64 sm_120":  fewBytes,
 	"kr_moe_int8_g64_t64 sm_120":  fewBytes,
 	"kr_moe_int8_g128_t64 sm_120": fewBytes,
+
+	"kr_gqa_prefill_bf16_128_h sm_90a": aTile,
+	"kr_gqa_prefill_bf16_256_h sm_90a": aTile,
+	"kr_gqa_prefill_e4m3_64_h sm_90a":  aTile,
+	"kr_gqa_prefill_e4m3_128_h sm_90a": aTile,
+	"kr_gqa_prefill_e4m3_256_h sm_90a": aTile,
+	"kr_gqa_prefill_i8_64_h sm_90a":    aTile,
+	"kr_gqa_prefill_i8_128_h sm_90a":   aTile,
+	"kr_gqa_prefill_i8_256_h sm_90a":   aTile,
 }
+
+// More registers for either side cost more than what is read back.
+const aTile = "what a tile of rows needs between two loops over keys; all registers of a multiprocessor are taken"
 
 const fewBytes = "16 bytes at most, outside of the loop over K, for two blocks a multiprocessor"
 

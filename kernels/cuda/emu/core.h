@@ -28,6 +28,9 @@ struct Copy {
 	uint32_t bar;        // not 0: no copy, an arrival at this mbarrier
 };
 
+// What the elements of a and b are.
+enum class Format { bf16, f16, s8 };
+
 // One wgmma in flight: d += a * b.
 struct Product {
 	void *d;             // N/2 float or int of this thread
@@ -36,7 +39,7 @@ struct Product {
 	uint64_t da, db;     // descriptors
 	bool shared;         // A from shared memory
 	bool trans;          // B is [k][n]
-	bool s8;
+	Format format;
 	uint32_t group;
 };
 enum : uint32_t { OPEN = 0xffffffffu };

@@ -123,20 +123,22 @@ KR_DEV void mbar_arrive_cp_async(uint32_t bar) { kr_emu::mbarrier_arrive_copies(
 KR_DEV void mbar_wait(uint32_t bar, uint32_t parity) { kr_emu::mbarrier_wait(bar, parity); }
 KR_DEV void bulk_copy(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar) { kr_emu::bulk(dst, src, bytes, bar); }
 
-#define KR_WGMMA_RS(name, type, trans, s8)                                                          \
+#define KR_WGMMA_RS(name, type, trans, format)                                                       \
 	template <int N> KR_DEV void name(type (&d)[N / 2], const uint32_t (&a)[4], uint64_t db) {        \
-		kr_emu::wgmma({d, N, {a[0], a[1], a[2], a[3]}, 0, db, false, trans, s8, kr_emu::OPEN});      \
+		kr_emu::wgmma({d, N, {a[0], a[1], a[2], a[3]}, 0, db, false, trans, kr_emu::Format::format, kr_emu::OPEN}); \
 	}
-#define KR_WGMMA_SS(name, type, trans, s8)                                                          \
+#define KR_WGMMA_SS(name, type, trans, format)                                                       \
 	template <int N> KR_DEV void name(type (&d)[N / 2], uint64_t da, uint64_t db) {                   \
-		kr_emu::wgmma({d, N, {0, 0, 0, 0}, da, db, true, trans, s8, kr_emu::OPEN});                  \
+		kr_emu::wgmma({d, N, {0, 0, 0, 0}, da, db, true, trans, kr_emu::Format::format, kr_emu::OPEN}); \
 	}
-KR_WGMMA_RS(wgmma_rs, float, false, false)
-KR_WGMMA_RS(wgmma_rs_t, float, true, false)
-KR_WGMMA_SS(wgmma_ss, float, false, false)
-KR_WGMMA_SS(wgmma_ss_t, float, true, false)
-KR_WGMMA_RS(wgmma_s8_rs, int, false, true)
-KR_WGMMA_SS(wgmma_s8_ss, int, false, true)
+KR_WGMMA_RS(wgmma_rs, float, false, bf16)
+KR_WGMMA_RS(wgmma_rs_t, float, true, bf16)
+KR_WGMMA_SS(wgmma_ss, float, false, bf16)
+KR_WGMMA_SS(wgmma_ss_t, float, true, bf16)
+KR_WGMMA_SS(wgmma_f16_ss, float, false, f16)
+KR_WGMMA_RS(wgmma_f16_rs_t, float, true, f16)
+KR_WGMMA_RS(wgmma_s8_rs, int, false, s8)
+KR_WGMMA_SS(wgmma_s8_ss, int, false, s8)
 #undef KR_WGMMA_RS
 #undef KR_WGMMA_SS
 #endif // KR_HOPPER

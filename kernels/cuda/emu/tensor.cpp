@@ -55,14 +55,12 @@ void ldmatrix(uint32_t *r, uint32_t at, int count, bool trans) {
 
 // --- products of a warp: a [16][K], b [K][N] in rows of N, c [16][N]
 
-static inline float lo(uint32_t v) { return bf16_f32(v & 0xffff); }
-static inline float hi(uint32_t v) { return bf16_f32(v >> 16); }
-
-static void a_bf16(float *a, const uint32_t *r, int lane) {
+// value gives what 16 bits are as a number: bf16_f32 or f16_f32.
+template <float (*value)(uint32_t)> static void a_16(float *a, const uint32_t *r, int lane) {
 	int g = lane / 4, c = lane % 4;
 	for (int i = 0; i < 4; i++) {
 		float *p = a + (g + 8 * (i & 1)) * 16 + 2 * c + 8 * (i >> 1);
-		p[0] = lo(r[i]), p[1] = hi(r[i]);
+		p[0] = value(r[i] & 0xffff), p[1] = value(r[i] >> 16);
 	}
 }
 static void a_s8(int *a, const uint32_t *r, int lane) {
@@ -102,16 +100,12 @@ struct Mma {
 	uint32_t b0, b1;
 };
 
-// Pairs of bf16 or of f16, whose values `value` gives.
 template <float (*value)(uint32_t)> static void combine_mma(void *const *args, uint32_t) {
 	float a[256], b[128], sum[128];
 	for (int l = 0; l < 32; l++) {
 		Mma *m = static_cast<Mma *>(args[l]);
 		int g = l / 4, c = l % 4;
-		for (int i = 0; i < 4; i++) {
-			float *p = a + (g + 8 * (i & 1)) * 16 + 2 * c + 8 * (i >> 1);
-			p[0] = value(m->a[i] & 0xffff), p[1] = value(m->a[i] >> 16);
-		}
+		a_16<value>(a, m->a, l);
 		const uint32_t pairs[2] = {m->b0, m->b1};
 		for (int i = 0; i < 2; i++) b[(2 * c + 8 * i) * 8 + g] = value(pairs[i] & 0xffff), b[(2 * c + 8 * i + 1) * 8 + g] = value(pairs[i] >> 16);
 	}
@@ -182,70 +176,80 @@ struct Tile {
 	}
 };
 
-static void rows_bf16(float *a, const Tile &t, int first) { // [16][16]
+template <float (*value)(uint32_t)> static void rows_16(float *a, const Tile &t, int first) { // [16][16]
 	for (int r = 0; r < 16; r++)
 		for (int u = 0; u < 2; u++) {
 			uint16_t v[8];
 			memcpy(v, t.row(first + r, u), 16);
-			for (int i = 0; i < 8; i++) a[r * 16 + 8 * u + i] = bf16_f32(v[i]);
+			for (int i = 0; i < 8; i++) a[r * 16 + 8 * u + i] = value(v[i]);
 		}
 }
 
-static void combine_wgmma(void *const *args, uint32_t) {
-	static thread_local float fb[16 * 256], fsum[16 * 256];
-	static thread_local int ib[32 * 256], isum[16 * 256];
-	const Product &p = *static_cast<Product *>(args[0]);
-	int n = p.n, warp = (int)(self()->index / 32 % 4);
-	for (int l = 1; l < 32; l++) {
-		const Product &q = *static_cast<Product *>(args[l]);
-		if (q.n != n || q.db != p.db || q.da != p.da || q.shared != p.shared || q.trans != p.trans || q.s8 != p.s8)
-			fail(LAUNCH_FAILED, "wgmma: lane %d has another shape or descriptor than lane 0", l);
-	}
-	Tile b(p.db);
-	if (p.s8) {
-		int a[512];
-		for (int j = 0; j < n; j++)
-			for (int u = 0; u < 2; u++) {
-				const unsigned char *x = b.row(j, u);
-				for (int i = 0; i < 16; i++) ib[(16 * u + i) * n + j] = (signed char)x[i];
-			}
-		if (p.shared) {
-			Tile t(p.da);
-			for (int r = 0; r < 16; r++)
-				for (int u = 0; u < 2; u++) {
-					const unsigned char *x = t.row(16 * warp + r, u);
-					for (int i = 0; i < 16; i++) a[r * 32 + 16 * u + i] = (signed char)x[i];
-				}
-		} else {
-			for (int l = 0; l < 32; l++) a_s8(a, static_cast<Product *>(args[l])->a, l);
+static void combine_s8(void *const *args, const Product &p, int warp) {
+	static thread_local int b[32 * 256], sum[16 * 256];
+	Tile tile(p.db);
+	int n = p.n, a[512];
+	for (int j = 0; j < n; j++)
+		for (int u = 0; u < 2; u++) {
+			const unsigned char *x = tile.row(j, u);
+			for (int i = 0; i < 16; i++) b[(16 * u + i) * n + j] = (signed char)x[i];
 		}
-		product<int, 32>(isum, a, ib, n);
-		for (int l = 0; l < 32; l++) scatter(static_cast<int *>(static_cast<Product *>(args[l])->d), isum, n, l);
-		return;
+	if (p.shared) {
+		Tile t(p.da);
+		for (int r = 0; r < 16; r++)
+			for (int u = 0; u < 2; u++) {
+				const unsigned char *x = t.row(16 * warp + r, u);
+				for (int i = 0; i < 16; i++) a[r * 32 + 16 * u + i] = (signed char)x[i];
+			}
+	} else {
+		for (int l = 0; l < 32; l++) a_s8(a, static_cast<Product *>(args[l])->a, l);
 	}
+	product<int, 32>(sum, a, b, n);
+	for (int l = 0; l < 32; l++) scatter(static_cast<int *>(static_cast<Product *>(args[l])->d), sum, n, l);
+}
+
+template <float (*value)(uint32_t)> static void combine_16(void *const *args, const Product &p, int warp) {
+	static thread_local float b[16 * 256], sum[16 * 256];
+	Tile tile(p.db);
+	int n = p.n;
 	float a[256];
 	if (p.trans) {
 		for (int k = 0; k < 16; k++)
 			for (int j = 0; j < n; j += 8) {
 				uint16_t v[8];
-				memcpy(v, b.column(k, j), 16);
-				for (int i = 0; i < 8; i++) fb[k * n + j + i] = bf16_f32(v[i]);
+				memcpy(v, tile.column(k, j), 16);
+				for (int i = 0; i < 8; i++) b[k * n + j + i] = value(v[i]);
 			}
 	} else {
 		for (int j = 0; j < n; j++)
 			for (int u = 0; u < 2; u++) {
 				uint16_t v[8];
-				memcpy(v, b.row(j, u), 16);
-				for (int i = 0; i < 8; i++) fb[(8 * u + i) * n + j] = bf16_f32(v[i]);
+				memcpy(v, tile.row(j, u), 16);
+				for (int i = 0; i < 8; i++) b[(8 * u + i) * n + j] = value(v[i]);
 			}
 	}
 	if (p.shared) {
-		rows_bf16(a, Tile(p.da), 16 * warp);
+		rows_16<value>(a, Tile(p.da), 16 * warp);
 	} else {
-		for (int l = 0; l < 32; l++) a_bf16(a, static_cast<Product *>(args[l])->a, l);
+		for (int l = 0; l < 32; l++) a_16<value>(a, static_cast<Product *>(args[l])->a, l);
 	}
-	product<float, 16>(fsum, a, fb, n);
-	for (int l = 0; l < 32; l++) scatter(static_cast<float *>(static_cast<Product *>(args[l])->d), fsum, n, l);
+	product<float, 16>(sum, a, b, n);
+	for (int l = 0; l < 32; l++) scatter(static_cast<float *>(static_cast<Product *>(args[l])->d), sum, n, l);
+}
+
+static void combine_wgmma(void *const *args, uint32_t) {
+	const Product &p = *static_cast<Product *>(args[0]);
+	for (int l = 1; l < 32; l++) {
+		const Product &q = *static_cast<Product *>(args[l]);
+		if (q.n != p.n || q.db != p.db || q.da != p.da || q.shared != p.shared || q.trans != p.trans || q.format != p.format)
+			fail(LAUNCH_FAILED, "wgmma: lane %d has another shape or descriptor than lane 0", l);
+	}
+	int warp = (int)(self()->index / 32 % 4);
+	switch (p.format) {
+	case Format::bf16: return combine_16<bf16_f32>(args, p, warp);
+	case Format::f16: return combine_16<f16_f32>(args, p, warp);
+	case Format::s8: return combine_s8(args, p, warp);
+	}
 }
 
 void wgmma_fence() { self()->fenced = true; }

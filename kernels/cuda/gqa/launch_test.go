@@ -92,22 +92,30 @@ func TestDecodeRepeats(t *testing.T) {
 	}
 }
 
+// On Hopper with a turn, a multiprocessor has one block, which takes several tiles of heads' rows.
 func TestPrefillLaunches(t *testing.T) {
 	list := []device.Span{{Len: 129}, {Len: 5, Pos: 700}}
 	for _, x := range []struct {
 		card  launch.Card
+		dt    tensor.DType
 		dim   int
+		turn  launch.Ptr
 		name  string
-		tiles uint32
+		grid  launch.Dim
 		block uint32
+		count int
 	}{
-		{h200, 128, "kr_gqa_prefill_bf16_128_h", 3, 384}, {small, 128, "kr_gqa_prefill_bf16_128", 3, 256}, {small, 256, "kr_gqa_prefill_bf16_256", 6, 128},
+		{h200, tensor.BF16, 128, 0, "kr_gqa_prefill_bf16_128_h", launch.Dim{X: 120}, 384, 15},
+		{h200, tensor.F8E4M3, 128, 512, "kr_gqa_prefill_e4m3_128_h", launch.Dim{X: 120}, 512, 15},
+		{launch.Card{SMs: 7, Hopper: true, SharedMax: h200.SharedMax}, tensor.I8, 256, 512, "kr_gqa_prefill_i8_256_h", launch.Dim{X: 7}, 384, 15},
+		{small, tensor.BF16, 128, 512, "kr_gqa_prefill_bf16_128", launch.Dim{X: 40, Y: 3}, 256, 13},
+		{small, tensor.BF16, 256, 512, "kr_gqa_prefill_bf16_256", launch.Dim{X: 40, Y: 6}, 128, 13},
 	} {
-		a := newArgs(134, tensor.BF16, device.GQA{Heads: 8, KVHeads: 2, HeadDim: x.dim})
+		a := newArgs(134, x.dt, device.GQA{Heads: 40, KVHeads: 2, HeadDim: x.dim})
 		var l launch.List
-		Prefill(&l, x.card, a.out, a.q, a.cache, list, a.table, a.p)
+		Prefill(&l, x.card, a.out, a.q, a.cache, list, a.table, x.turn, a.p)
 		o := &l.Ops[0]
-		if len(l.Ops) != 1 || o.Kernel.String() != x.name || o.Config.Grid != (launch.Dim{X: 8, Y: x.tiles}) || o.Config.Block.X != x.block || o.Count != 13 {
+		if len(l.Ops) != 1 || o.Kernel.String() != x.name || o.Config.Grid != x.grid || o.Config.Block.X != x.block || int(o.Count) != x.count {
 			t.Errorf("%+v: %s %+v, %d arguments", x, o.Kernel, o.Config, o.Count)
 		}
 	}
@@ -143,7 +151,7 @@ func TestFastRefuses(t *testing.T) {
 		var l launch.List
 		for _, f := range []func(){
 			func() { a.decode(&l, h200, 2, spans.ItemGroup) },
-			func() { Prefill(&l, h200, a.out, a.q, a.cache, list, a.table, a.p) },
+			func() { Prefill(&l, h200, a.out, a.q, a.cache, list, a.table, 0, a.p) },
 		} {
 			func() {
 				defer func() {

@@ -1,25 +1,27 @@
 package gqa
 
 import (
+	"math"
+
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/spans"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
-// prefiller is the two kernels of a cache's type and a head size, and the shared memory of
-// their blocks.
+// prefiller is the two kernels of a cache's type and a head size, and what their blocks need.
 type prefiller struct {
-	any, hopper             launch.Kernel
-	shared, sharedHopper    int
-	threads, partsOfRowTile int // of any
+	any, hopper            launch.Kernel
+	shared, sharedHopper   int
+	threads, threadsHopper int
+	partsOfRowTile         int // of any
 }
 
 var prefillers = func() map[kernelKey]prefiller {
 	out := map[kernelKey]prefiller{}
 	for _, dim := range []int{64, 128, 256} {
 		for dt, name := range dtypeNames {
-			k := prefiller{any: named("kr_gqa_prefill_"+name, dim), threads: 256, partsOfRowTile: 1}
+			k := prefiller{any: named("kr_gqa_prefill_"+name, dim), threads: 256, threadsHopper: 384, partsOfRowTile: 1}
 			k.hopper = launch.Named(k.any.String() + "_h")
 			keys, keysHopper := 64, 128
 			if dim > 128 { // half as many rows and keys
@@ -27,10 +29,12 @@ var prefillers = func() map[kernelKey]prefiller {
 				k.shared = spans.RowTile / 2 * 2 * dim
 			}
 			k.shared += 2 * 2 * keys * 2 * dim
-			k.sharedHopper = spans.RowTile*2*dim + 2*2*keysHopper*2*dim + 8*8
-			if dt != tensor.BF16 { // a stage as it lies in the cache; on Hopper besides
+			k.sharedHopper = spans.RowTile*2*dim + 2*2*keysHopper*2*dim + 12*8 + 8
+			if dt != tensor.BF16 { // a stage as it lies in the cache
 				k.shared += 2*keys*dim - 2*keys*2*dim
-				k.sharedHopper += 2 * keysHopper * dim
+				if dim <= 128 {
+					k.threadsHopper = 512 // more to widen
+				}
 			}
 			out[kernelKey{dt, dim}] = k
 		}
@@ -45,8 +49,9 @@ func CanPrefill(card launch.Card, out, q launch.Mat, cache launch.KV, p device.G
 }
 
 // Prefill is attention of the rows of all prompts: list is what table has. out [T, heads*d]
-// BF16 or F32, q [T, heads*d] BF16. It needs no scratch memory.
-func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, p device.GQA) {
+// BF16 or F32, q [T, heads*d] BF16. turn is a word of zero on the GPU, which is zero again
+// afterwards; 0: none. It needs no scratch memory.
+func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, turn launch.Ptr, p device.GQA) {
 	check(out, q, &cache, table, p)
 	if !CanPrefill(card, out, q, cache, p) {
 		refuse("no kernel for out %v, q %v, cache %v", out, q, cache.Mat)
@@ -61,10 +66,16 @@ func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.K
 	k := prefillers[kernelKey{cache.DType, p.HeadDim}]
 	kernel, config := k.any, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: uint32(tiles * k.partsOfRowTile)},
 		Block: launch.Dim{X: uint32(k.threads)}, Shared: uint32(k.shared), PDL: true}
-	if card.Hopper && card.SharedMax >= k.sharedHopper {
-		kernel, config.Grid.Y, config.Block.X, config.Shared = k.hopper, uint32(tiles), 384, uint32(k.sharedHopper)
+	args := []launch.Arg{launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
+		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens)}
+	units := cache.Rows * cache.Stride * cache.DType.Size() / 16 // which Hopper's kernels count in 32 bits
+	if card.Hopper && card.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
+		blocks := p.Heads * tiles
+		if turn != 0 { // a block takes one tile after the other
+			blocks = min(blocks, card.SMs)
+		}
+		kernel, config.Grid, config.Block.X, config.Shared = k.hopper, launch.Dim{X: uint32(blocks)}, uint32(k.threadsHopper), uint32(k.sharedHopper)
+		args = append(args, launch.I32(p.Heads), launch.P(turn))
 	}
-	l.Add(kernel, config,
-		launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
-		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens))
+	l.Add(kernel, config, args...)
 }

@@ -23,8 +23,11 @@ func cards(c *cudatest.Card) []launch.Card {
 }
 
 func (b *problem) runPrefill(card launch.Card, dt tensor.DType) []float32 {
-	out := b.out(dt)
-	b.c.Run(func(l *launch.List) { Prefill(l, card, out, b.q, b.kv, b.prefill, b.table, b.p) })
+	out, turn := b.out(dt), b.c.I32(make([]int32, 1), 1, 1)
+	b.c.Run(func(l *launch.List) { Prefill(l, card, out, b.q, b.kv, b.prefill, b.table, turn.At, b.p) })
+	if n := cudatest.Download[int32](b.c, turn.At, 1)[0]; n != 0 {
+		panic(fmt.Sprint("the turn is left at ", n))
+	}
 	return b.c.Floats(out)
 }
 
@@ -53,7 +56,7 @@ func TestPrefill(t *testing.T) {
 	}
 }
 
-// A row has the same bits however its prompt was cut into batches.
+// A row has the same bits however its prompt was cut into batches, and whichever block has it.
 func TestPrefillInvariance(t *testing.T) {
 	c := cudatest.Open(t)
 	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3, 256: tensor.BF16} {
@@ -61,6 +64,11 @@ func TestPrefillInvariance(t *testing.T) {
 		for _, card := range cards(c) {
 			b.putTable()
 			all := b.runPrefill(card, tensor.F32)
+			for _, sms := range []int{1, 3, 100} {
+				few := card
+				few.SMs = sms
+				sameBits(t, fmt.Sprint(sms, " multiprocessors"), b.runPrefill(few, tensor.F32), all)
+			}
 			s, list := b.prefill[1], b.prefill
 			one, two := s, s
 			one.Len, two.Len = 77, s.Len-77
@@ -83,7 +91,7 @@ func TestMixed(t *testing.T) {
 	out, slow := b.out(tensor.F32), b.out(tensor.F32)
 	scratch := c.Alloc(DecodeScratch(b.items(), b.p))
 	c.Run(func(l *launch.List) {
-		Prefill(l, c.Info(), out, b.q, b.kv, b.prefill, b.table, b.p)
+		Prefill(l, c.Info(), out, b.q, b.kv, b.prefill, b.table, 0, b.p)
 		Decode(l, c.Info(), out, b.q, b.kv, b.table, 2, b.items(), scratch, b.p)
 		Plain(l, slow, b.q, b.kv, b.table, false, b.p)
 		Plain(l, slow, b.q, b.kv, b.table, true, b.p)

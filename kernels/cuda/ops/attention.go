@@ -77,7 +77,7 @@ func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, list []device.Span, ta
 		items := DecodeItems(list)
 		gqa.Decode(b.List, b.Card, out, q, cache, table, len(list), items, b.Scratch(gqa.DecodeScratch(items, p)), p)
 	case !decode && !b.Plain && gqa.CanPrefill(b.Card, out, q, cache, p):
-		gqa.Prefill(b.List, b.Card, out, q, cache, list, table, p)
+		gqa.Prefill(b.List, b.Card, out, q, cache, list, table, b.Turn, p)
 	default:
 		gqa.Plain(b.List, out, q, cache, table, decode, p)
 	}

@@ -1,201 +1,308 @@
 // Flash attention of prompts with grouped heads for Hopper: what kr_gqa_prefill does
-// (gqa_prefill.cu has the definitions and the argument list), with wgmma.
+// (gqa_prefill.cu has the definitions), with wgmma.
 //
-// A block has ROW_TILE rows of a query head. Warpgroup 0 brings keys and values from the paged
-// cache to shared memory as bf16, two stages of each; what has 8 bits it copies as it is and then
-// widens. Warpgroups 1 and 2 have 64 rows each and take turns: while one weighs its
-// scores, the other's products run. A warpgroup starts the scores of a tile, then the values
-// of the tile before it, and weighs the scores while the values are added.
+// An item of work is a tile of rows of one query head. A block takes items until there are none left,
+// the longest first. Its first warps, the producers, bring keys and values from the paged cache to a
+// ring in shared memory, half of them keys and half of them values. Behind them are two warpgroups, the
+// consumers, of 64 rows each, which take turns: while one computes the weights of its scores, the
+// other's products run. A consumer starts the scores of a tile, then adds the values of the tile
+// before it, and computes the weights while the values are added.
 //
-// Tiles of keys lie at absolute positions, so a row's sums are taken in one order however its
-// prompt was cut.
+// The producers widen what has 8 bits: e4m3 to f16 and int8 to bf16. They go on with the next item while
+// the consumers finish this one. Tiles of keys lie at absolute positions, so a row's sums are taken in
+// one order however its prompt was cut.
 #include "gqa.cuh"
 
 #ifdef KR_HOPPER
 
-enum { CONSUMERS = 256, THREADS_H = 384, STAGES = 2 };
-
-// A piece is 64 columns: rows of 128 bytes.
-template <int KIND, int D> struct Tiles {
-	static const int keys = D > 128 ? 64 : 128, pieces = D / 64;
-	static const int sub_q = 64 * 128, sub = keys * 128;
-	static const int raw = KIND == BF16_ROWS ? 0 : keys * D; // bytes of keys or of values as they lie in the cache
-	static const int at_keys = 2 * pieces * sub_q, at_values = at_keys + STAGES * pieces * sub, at_raw = at_values + STAGES * pieces * sub;
-	static const int at_bars = at_raw + 2 * raw, bytes = at_bars + 64;
-	static const int producer = KIND == I8_ROWS && D < 256 ? 56 : 40, consumer = KIND == I8_ROWS && D < 256 ? 224 : 232; // registers of a thread
+// Named barriers: TURN says which consumer may start products, QUERIES that its queries are there.
+enum { CONSUMERS = 256, STAGES = 2, TURN = 1, QUERIES = 3 };
+// mbarriers, STAGES of each, and two of each for items of work.
+enum {
+	KEYS_FULL, KEYS_EMPTY = KEYS_FULL + STAGES, VALUES_FULL = KEYS_EMPTY + STAGES, VALUES_EMPTY = VALUES_FULL + STAGES,
+	ITEM_FULL = VALUES_EMPTY + STAGES, ITEM_EMPTY = ITEM_FULL + 2, BARS = ITEM_EMPTY + 2
 };
 
-// Barriers of the block's parts: whose turn it is on the tensor cores, and the queries of a
-// warpgroup.
-enum { TURN = 1, QUERIES = 3 };
-// mbarriers, STAGES of each.
-enum { KEYS_FULL, KEYS_EMPTY = KEYS_FULL + STAGES, VALUES_FULL = KEYS_EMPTY + STAGES, VALUES_EMPTY = VALUES_FULL + STAGES, BARS = VALUES_EMPTY + STAGES };
+// Where things lie in shared memory: the consumers' queries, keys and values, all in pieces of 64
+// columns, which are rows of 128 bytes; the mbarriers; two items. And how threads are used: m64n256
+// needs more registers than each of 512 threads can begin with, so heads of 256 have half the
+// producers.
+template <int KIND, int D> struct Tiles {
+	static const int keys = D > 128 ? 64 : 128, pieces = D / 64;
+	static const int sub_q = 64 * 128, sub = keys * 128, stage = pieces * sub;
+	static const int at_keys = 2 * pieces * sub_q, at_values = at_keys + STAGES * stage, at_bars = at_values + STAGES * stage;
+	static const int at_items = at_bars + 8 * BARS, bytes = at_items + 8;
+	static const int producers = KIND == BF16_ROWS || D > 128 ? 4 : 8, threads = CONSUMERS + 32 * producers; // warps of producers
+	// Registers of a thread of producers and of consumers.
+	static const int few = KIND == BF16_ROWS || D <= 128 ? 40 : 56, many = threads > 384 ? 216 : KIND == BF16_ROWS ? 232 : 224;
+};
 
-// The work of a block.
+// An item of work.
 struct Part {
 	Span s;
 	int head, key_head, key_heads;
 	int first; // row of the tile among the sequence's
 	int end;   // keys that the tile needs
-	int tokens, shift;
+	int tokens;
+	uint32_t inverse; // of tokens: its quotients are exact for keys below 2^32 / tokens; 0: of 1
 };
 
-KR_DEV bool part_of(Part &p, const int *table, int key_heads, int block_tokens) {
-	p.head = blockIdx.x, p.key_heads = key_heads, p.key_head = p.head / ((int)gridDim.x / key_heads);
-	p.tokens = block_tokens, p.shift = __popc(block_tokens) == 1 ? 31 - __clz(block_tokens) : -1;
-	int tile = table[HEAD_TILES] - 1 - (int)blockIdx.y;
-	int found = tile < 0 ? -1 : span_of_item(table, 0, table[HEAD_PREFILL], tile);
-	if (found < 0) return false;
-	p.s = span_at(table, found);
+KR_DEV Part part_of(const int *table, int item, int heads, int key_heads, int tokens, uint32_t inverse) {
+	Part p;
+	int tile = table[HEAD_TILES] - 1 - item / heads;
+	p.s = span_at(table, span_of_item(table, 0, table[HEAD_PREFILL], tile));
+	p.head = item % heads, p.key_heads = key_heads, p.key_head = p.head / (heads / key_heads);
 	p.first = (tile - p.s.start) * ROW_TILE;
 	p.end = p.s.pos + min(p.s.len, p.first + ROW_TILE);
-	return true;
+	p.tokens = tokens, p.inverse = inverse;
+	return p;
 }
 
 // Unit u of row r lies at u ^ r%8, as wgmma wants it.
 KR_DEV uint32_t swizzled(uint32_t row, uint32_t unit) { return row * 128 + ((unit ^ (row & 7)) << 4); }
+// From where a unit of a row lies to the same unit `rows` rows further; the row has zeros where rows
+// has ones.
+KR_DEV uint32_t rows_on(uint32_t at, uint32_t rows) { return (at ^ (rows & 7) << 4) + rows * 128; }
 
-// --- the warpgroup that copies
+// A place in a ring. Consumers begin with parity 0, producers with 1.
+struct Place {
+	uint32_t stage, parity;
+};
+KR_DEV Place after(Place p) { return p.stage + 1 == STAGES ? Place{0, p.parity ^ 1} : Place{p.stage + 1, p.parity}; }
 
-// The cache's row of key `key`, < 0 past the end.
-KR_DEV int slot_of(const Part &p, const int *table, int key) {
-	if (key >= p.end) return -1;
-	int i = p.shift >= 0 ? key >> p.shift : key / p.tokens;
-	return table[p.s.first + i] * p.tokens + (key - i * p.tokens);
+// Called by all lanes of a warp, which arrives once.
+KR_DEV void arrive(uint32_t bar) {
+	if (threadIdx.x % 32 == 0) mbar_arrive(bar);
 }
 
-// Two warps bring keys, two others values, each half of a tile's rows: a lane looks up one row
-// of every 32.
-template <int KIND, int D> struct Half {
-	static const int rows = Tiles<KIND, D>::keys / 2, looks = rows / 32, bytes = D * Element<KIND>::size;
-	static const int lanes = bytes / 16, each = 32 / lanes; // of a row; rows that a warp copies at a time
+// --- items: thread 0 hands each to all warps
+
+struct Items {
+	volatile int *two;
+	uint32_t bars, taken;
 };
 
-template <int KIND, int D> KR_DEV void look_up(int (&slot)[Half<KIND, D>::looks], const Part &p, const int *table, int tile) {
-	int at = tile * Tiles<KIND, D>::keys + threadIdx.x / 32 % 2 * Half<KIND, D>::rows + threadIdx.x % 32;
-#pragma unroll
-	for (int i = 0; i < Half<KIND, D>::looks; i++) slot[i] = slot_of(p, table, at + 32 * i);
+KR_DEV void hand_out(Items &q, int item) {
+	mbar_wait(q.bars + 8 * (ITEM_EMPTY + q.taken % 2), q.taken / 2 % 2 ^ 1);
+	q.two[q.taken % 2] = item;
+	mbar_arrive(q.bars + 8 * (ITEM_FULL + q.taken % 2));
 }
 
-// Starts the copy of rows to dst, or as they lie in the cache to raw. from: column and unit of a
-// lane in the cache's first row.
-template <int KIND, int D> KR_DEV void start_copy(uint32_t dst, uint32_t raw, const char *from, int stride, const int (&slot)[Half<KIND, D>::looks]) {
-	typedef Half<KIND, D> H;
-	int lane = threadIdx.x % 32, half = threadIdx.x / 32 % 2, r = lane / H::lanes, u = lane % H::lanes;
-#pragma unroll
-	for (int k = 0; k < H::looks; k++) {
-#pragma unroll (KIND == I8_ROWS ? 1 : 4)
-		for (int i = 0; i < 32 / H::each; i++) {
-			int at = __shfl_sync(0xffffffffu, slot[k], i * H::each + r), row = half * H::rows + 32 * k + i * H::each + r;
-			uint32_t to = KIND == BF16_ROWS ? dst + u / 8 * Tiles<KIND, D>::sub + swizzled(row, u % 8) : raw + row * H::bytes + u * 16;
-			cp_async16(to, from + (long long)max(at, 0) * stride, at >= 0);
-		}
-	}
-	cp_async_commit();
+KR_DEV int take(Items &q) {
+	mbar_wait(q.bars + 8 * (ITEM_FULL + q.taken % 2), q.taken / 2 % 2);
+	int item = q.two[q.taken % 2];
+	__syncwarp();
+	arrive(q.bars + 8 * (ITEM_EMPTY + q.taken % 2));
+	q.taken++;
+	return item;
 }
 
-// Widens what this thread has copied, with the scales of this lane's rows (of an int8 cache).
-template <int KIND, int D> KR_DEV void widen_copy(unsigned char *dst, const unsigned char *raw, const float (&scale)[Half<KIND, D>::looks]) {
-	typedef Half<KIND, D> H;
-	int lane = threadIdx.x % 32, half = threadIdx.x / 32 % 2, r = lane / H::lanes, u = lane % H::lanes;
+// --- producers
+
+// A warp's share of a tile of keys or values: `rows` rows, of which it copies `each` at a time. A lane
+// looks up one row of every 32.
+template <int KIND, int D> struct Share {
+	static const int warps = Tiles<KIND, D>::producers / 2, rows = Tiles<KIND, D>::keys / warps, looks = (rows + 31) / 32;
+	static const int units = D * Element<KIND>::size / 16, each = 32 / units, copies = rows / each;
+};
+
+// Where rows of the cache begin, in 16 bytes. Past the end it is the last row, as nothing looks at those scores and
+// their weights are zero.
+template <int KIND, int D> KR_DEV void look_up(uint32_t (&row)[Share<KIND, D>::looks], int (&slot)[Share<KIND, D>::looks], const Part &p, const int *table, int stride, int tile) {
+	int at = tile * Tiles<KIND, D>::keys + threadIdx.x / 32 % Share<KIND, D>::warps * Share<KIND, D>::rows + threadIdx.x % 32;
 #pragma unroll
-	for (int k = 0; k < H::looks; k++) {
-#pragma unroll 1
-		for (int i = 0; i < 32 / H::each; i++) {
-			int row = half * H::rows + 32 * k + i * H::each + r;
-			uint4 v = lds16(raw, row * H::bytes + u * 16);
-			uint32_t in[4] = {v.x, v.y, v.z, v.w}, out[8];
-			float s = KIND == I8_ROWS ? __shfl_sync(0xffffffffu, scale[k], i * H::each + r) : 0.f;
-#pragma unroll
-			for (int j = 0; j < 4; j++) {
-				if (KIND == I8_ROWS) widen_i8(in[j], s, out[2 * j], out[2 * j + 1]);
-				else widen_e4m3(in[j], out[2 * j], out[2 * j + 1]);
-			}
-			unsigned char *to = dst + u / 4 * Tiles<KIND, D>::sub;
-			*(uint4 *)(to + swizzled(row, u % 4 * 2)) = make_uint4(out[0], out[1], out[2], out[3]);
-			*(uint4 *)(to + swizzled(row, u % 4 * 2 + 1)) = make_uint4(out[4], out[5], out[6], out[7]);
-		}
+	for (int k = 0; k < Share<KIND, D>::looks; k++) {
+		int key = min(at + 32 * k, p.end - 1), i = p.inverse ? (int)__umulhi((uint32_t)key, p.inverse) : key;
+		slot[k] = table[p.s.first + i] * p.tokens + (key - i * p.tokens);
+		row[k] = (uint32_t)slot[k] * (uint32_t)(stride * Element<KIND>::size / 16);
 	}
 }
 
-// All tiles of keys, or of values. What has 8 bits is on its way a tile ahead.
-template <int KIND, int D> KR_DEV void produce(const Part &p, unsigned char *shared, const Cache &c, const int *table) {
+// Keys or values of an item, as a warp brings them.
+struct Source {
+	const char *rows; // the lane's 16 bytes of the cache's first row
+	int head;         // among keys and values
+	uint32_t to;      // where the lane's first copy goes, from the first stage's start on
+	uint32_t full, empty;
+};
+
+// row, unit: of the lane's first copy. per: units of the cache in a row of a piece.
+template <int KIND, int D> KR_DEV Source source_of(const Part &p, uint32_t base, const Cache &c, int row, int unit, int per) {
 	typedef Tiles<KIND, D> T;
-	const int LOOKS = Half<KIND, D>::looks;
-	bool values = threadIdx.x >= 64;
-	int tiles = (p.end + T::keys - 1) / T::keys, head = p.key_head + (values ? p.key_heads : 0), stride = c.stride * Element<KIND>::size;
-	const char *from = c.rows + (long long)head * D * Element<KIND>::size + threadIdx.x % 32 % Half<KIND, D>::lanes * 16;
-	uint32_t base = smem_u32(shared), full = base + T::at_bars + 8 * (values ? VALUES_FULL : KEYS_FULL), empty = base + T::at_bars + 8 * (values ? VALUES_EMPTY : KEYS_EMPTY);
-	uint32_t at = values ? T::at_values : T::at_keys, raw = T::at_raw + (values ? T::raw : 0);
-	int slot[LOOKS];
-	look_up<KIND, D>(slot, p, table, 0);
-	if (KIND != BF16_ROWS) start_copy<KIND, D>(0, base + raw, from, stride, slot);
-#pragma unroll 1
-	for (int i = 0; i < tiles; i++) {
-		uint32_t stage = i % STAGES, parity = i / STAGES & 1, to = at + stage * T::pieces * T::sub;
-		float scale[LOOKS];
-#pragma unroll
-		for (int k = 0; k < LOOKS; k++) scale[k] = KIND == I8_ROWS && slot[k] >= 0 ? c.scales[(long long)slot[k] * c.scales_stride + head] : 0.f;
-		mbar_wait(empty + 8 * stage, parity ^ 1);
-		if (KIND == BF16_ROWS) start_copy<KIND, D>(base + to, 0, from, stride, slot);
-		look_up<KIND, D>(slot, p, table, i + 1);
-		cp_async_wait<0>();
-		if (KIND != BF16_ROWS) {
-			widen_copy<KIND, D>(shared + to, shared + raw, scale);
-			start_copy<KIND, D>(0, base + raw, from, stride, slot); // a tile too many, of zeros
-		}
-		fence_async();
-		mbar_arrive(full + 8 * stage);
-	}
-	cp_async_wait<0>();
+	typedef Share<KIND, D> S;
+	bool values = threadIdx.x >= 32 * S::warps;
+	int size = Element<KIND>::size;
+	Source s;
+	s.head = p.key_head + (values ? p.key_heads : 0);
+	s.rows = c.rows + (long long)s.head * D * size + unit * 16;
+	s.to = (values ? T::at_values : T::at_keys) + unit / per * T::sub + swizzled(threadIdx.x / 32 % S::warps * S::rows + row, unit % per * (8 / per));
+	s.full = base + T::at_bars + 8 * (values ? VALUES_FULL : KEYS_FULL), s.empty = base + T::at_bars + 8 * (values ? VALUES_EMPTY : KEYS_EMPTY);
+	return s;
 }
 
-// --- the warpgroups that compute
+// bf16 goes straight to its place. Copies arrive by themselves, so several tiles are in flight.
+template <int D> KR_DEV void produce_bf16(Place &at, const Part &p, unsigned char *shared, const Cache &c, const int *table) {
+	typedef Share<BF16_ROWS, D> S;
+	uint32_t base = smem_u32(shared);
+	int lane = threadIdx.x % 32, r = lane / S::units, tiles = (p.end + Tiles<BF16_ROWS, D>::keys - 1) / Tiles<BF16_ROWS, D>::keys;
+	Source from = source_of<BF16_ROWS, D>(p, base, c, r, lane % S::units, 8);
+	uint32_t rows[S::looks], next[S::looks];
+	int slot[S::looks];
+	look_up<BF16_ROWS, D>(rows, slot, p, table, c.stride, 0);
+#pragma unroll 1
+	for (int i = 0; i < tiles; i++, at = after(at)) {
+		mbar_wait(from.empty + 8 * at.stage, at.parity);
+		look_up<BF16_ROWS, D>(next, slot, p, table, c.stride, i + 1);
+		uint32_t to = base + from.to + at.stage * Tiles<BF16_ROWS, D>::stage;
+#pragma unroll
+		for (int k = 0; k < S::looks; k++) {
+#pragma unroll 8
+			for (int j = 0; j < 32 / S::each; j++) {
+				uint32_t row = __shfl_sync(0xffffffffu, rows[k], j * S::each + r);
+				cp_async16(rows_on(to, 32 * k + j * S::each), from.rows + (unsigned long long)row * 16);
+			}
+			rows[k] = next[k];
+		}
+		mbar_arrive_cp_async(from.full + 8 * at.stage);
+	}
+}
 
-// What a thread has of rows g and g+8: sums of weight * value, the largest
-// score, its own keys' weights.
+// A lane's 16 values as what products take. scale: of int8, in two parts as split gives them.
+template <int KIND> KR_DEV void widen16(uint32_t (&out)[8], uint4 v, uint32_t scale) {
+	uint32_t in[4] = {v.x, v.y, v.z, v.w}, high = __byte_perm(scale, 0, 0x1010), low = __byte_perm(scale, 0, 0x3232);
+#pragma unroll
+	for (int k = 0; k < 4; k++) {
+		widen<KIND>(in[k], out[2 * k], out[2 * k + 1]);
+		if (KIND == I8_ROWS) {
+#pragma unroll
+			for (int h = 0; h < 2; h++) out[2 * k + h] = fma_bf16x2(out[2 * k + h], high, fma_bf16x2(out[2 * k + h], low, 0x80008000));
+		}
+	}
+}
+
+// A float as a sum of two bf16.
+KR_DEV uint32_t split(float v) { return pack_bf16(v, v - lo_f32(pack_bf16(v, 0.f))); }
+
+// 8 bits are loaded to registers, a part of a tile ahead, and stored widened. Eight lanes have 4 units of 2 rows, so that
+// what they store at a time lies in different banks.
+template <int KIND, int D> KR_DEV void produce_8bit(Place &at, const Part &p, unsigned char *shared, const Cache &c, const int *table) {
+	typedef Share<KIND, D> S;
+	const int BATCH = D > 128 ? 8 : 4; // more registers here would be fewer for consumers
+	int lane = threadIdx.x % 32, r = lane / 4 % 2 + lane / 8 / (S::units / 4) * 2, tiles = (p.end + Tiles<KIND, D>::keys - 1) / Tiles<KIND, D>::keys;
+	Source from = source_of<KIND, D>(p, smem_u32(shared), c, r, lane % 4 + lane / 8 % (S::units / 4) * 4, 4);
+	uint32_t rows[S::looks], next[S::looks], scale[S::looks];
+	int slot[S::looks], next_slot[S::looks];
+	uint4 v[BATCH];
+	auto load = [&](int first) {
+#pragma unroll
+		for (int j = 0; j < BATCH; j++) {
+			int row = (first + j) * S::each;
+			v[j] = *(const uint4 *)(from.rows + (unsigned long long)__shfl_sync(0xffffffffu, rows[row / 32], (row + r) % 32) * 16);
+		}
+		if (KIND == I8_ROWS && first == 0) {
+#pragma unroll
+			for (int k = 0; k < S::looks; k++) scale[k] = split(c.scales[(long long)slot[k] * c.scales_stride + from.head]);
+		}
+	};
+	look_up<KIND, D>(rows, slot, p, table, c.stride, 0);
+	load(0);
+	look_up<KIND, D>(next, next_slot, p, table, c.stride, 1);
+#pragma unroll 1
+	for (int i = 0; i < tiles; i++, at = after(at)) {
+		mbar_wait(from.empty + 8 * at.stage, at.parity);
+		uint32_t to = from.to + at.stage * Tiles<KIND, D>::stage;
+#pragma unroll
+		for (int j = 0; j < S::copies; j++) {
+			uint32_t out[8], x = rows_on(to, j * S::each);
+			widen16<KIND>(out, v[j % BATCH], KIND == I8_ROWS ? __shfl_sync(0xffffffffu, scale[j * S::each / 32], (j * S::each + r) % 32) : 0);
+			*(uint4 *)(shared + x) = make_uint4(out[0], out[1], out[2], out[3]);
+			*(uint4 *)(shared + (x ^ 16)) = make_uint4(out[4], out[5], out[6], out[7]);
+			if (j % BATCH == BATCH - 1 && j + 1 < S::copies) load(j + 1);
+		}
+		fence_async(); // it waits for loads too: so the next come after it
+		__syncwarp();
+		arrive(from.full + 8 * at.stage);
+#pragma unroll
+		for (int k = 0; k < S::looks; k++) rows[k] = next[k], slot[k] = next_slot[k];
+		load(0);
+		look_up<KIND, D>(next, next_slot, p, table, c.stride, i + 2);
+	}
+}
+
+// --- consumers
+
+// What a thread has of rows g and g+8: sums of weight * value, the score that weights are relative to,
+// and its own keys' weights.
 template <int D> struct State {
 	float sum[D / 2];
 	float most[2], total[2];
 };
 
-// The queries of a warpgroup's 64 rows to shared memory.
-template <int D> KR_DEV void fetch_queries(uint32_t dst, const bf16 *q, int q_stride, const Part &p, int group) {
-	const int units = D / 8;
-	int t = threadIdx.x % 128;
-	for (int i = t; i < 64 * units; i += 128) {
-		int row = i / units, unit = i % units;
-		const bf16 *src = q + (long long)(p.s.row + min(p.first + group * 64 + row, p.s.len - 1)) * q_stride + p.head * D + unit * 8;
-		cp_async16(dst + unit / 8 * (64 * 128) + swizzled(row, unit % 8), src);
+// The queries of a consumer's 64 rows, before they are in shared memory.
+template <int KIND, int D> struct Queries {
+	uint4 v[D / 16];
+};
+
+template <int KIND, int D> KR_DEV void fetch(Queries<KIND, D> &f, const bf16 *q, int q_stride, const Part &p, int group) {
+#pragma unroll
+	for (int k = 0; k < D / 16; k++) {
+		int i = k * 128 + threadIdx.x % 128, row = i / (D / 8), unit = i % (D / 8);
+		f.v[k] = *(const uint4 *)(q + (long long)(p.s.row + min(p.first + group * 64 + row, p.s.len - 1)) * q_stride + p.head * D + unit * 8);
 	}
-	cp_async_commit();
-	cp_async_wait<0>();
+}
+
+KR_DEV uint32_t f16_of_bf16(uint32_t pair) { return pack_f16(lo_f32(pair), hi_f32(pair)); }
+
+template <int KIND, int D> KR_DEV void put(const Queries<KIND, D> &f, unsigned char *dst, int group) {
+	bar_sync(QUERIES + group, 128); // no warp reads those before
+#pragma unroll
+	for (int k = 0; k < D / 16; k++) {
+		int i = k * 128 + threadIdx.x % 128, row = i / (D / 8), unit = i % (D / 8);
+		uint4 v = f.v[k];
+		if (KIND == E4M3_ROWS) v = make_uint4(f16_of_bf16(v.x), f16_of_bf16(v.y), f16_of_bf16(v.z), f16_of_bf16(v.w));
+		*(uint4 *)(dst + unit / 8 * (64 * 128) + swizzled(row, unit % 8)) = v;
+	}
 	fence_async();
 	bar_sync(QUERIES + group, 128);
 }
 
+// Waits for keys or values. What cp.async wrote needs the fence here, as nobody waited for it before.
+template <int KIND> KR_DEV void wait_full(uint32_t bar, uint32_t parity) {
+	mbar_wait(bar, parity);
+	if (KIND == BF16_ROWS) fence_async();
+}
+
 // Starts scores = queries * keys.
-template <int D, int KEYS> KR_DEV void start_scores(float (&s)[KEYS / 2], uint32_t queries, uint32_t keys) {
+template <int KIND, int D, int KEYS> KR_DEV void start_scores(float (&s)[KEYS / 2], uint32_t queries, uint32_t keys) {
 #pragma unroll
 	for (int i = 0; i < KEYS / 2; i++) s[i] = 0.f;
 	wgmma_fence();
 #pragma unroll
-	for (int k = 0; k < D / 16; k++) wgmma_ss<KEYS>(s, wgmma_desc(queries + k / 4 * (64 * 128)) + k % 4 * 2, wgmma_desc(keys + k / 4 * (KEYS * 128)) + k % 4 * 2);
+	for (int k = 0; k < D / 16; k++) {
+		uint64_t a = wgmma_desc(queries + k / 4 * (64 * 128)) + k % 4 * 2, b = wgmma_desc(keys + k / 4 * (KEYS * 128)) + k % 4 * 2;
+		if (KIND == E4M3_ROWS) wgmma_f16_ss<KEYS>(s, a, b);
+		else wgmma_ss<KEYS>(s, a, b);
+	}
 	wgmma_commit();
 }
 
 // Starts sum += weights * values.
-template <int D, int KEYS> KR_DEV void start_values(State<D> &st, const uint32_t (&w)[KEYS / 16][4], uint32_t values) {
+template <int KIND, int D, int KEYS> KR_DEV void start_values(State<D> &st, const uint32_t (&w)[KEYS / 16][4], uint32_t values) {
 	wgmma_fence();
 #pragma unroll
-	for (int k = 0; k < KEYS / 16; k++) wgmma_rs_t<D>(st.sum, w[k], wgmma_desc_t(values, KEYS * 128) + k * 128);
+	for (int k = 0; k < KEYS / 16; k++) {
+		uint64_t b = wgmma_desc_t(values, KEYS * 128) + k * 128;
+		if (KIND == E4M3_ROWS) wgmma_f16_rs_t<D>(st.sum, w[k], b);
+		else wgmma_rs_t<D>(st.sum, w[k], b);
+	}
 	wgmma_commit();
 }
 
-// Scores become weights, and old what the sums so far are to be multiplied with. key: of
-// column 0; top: position of row 0 of the warp.
+// Scores become weights, and old what the sums so far are to be multiplied with. The score that weights are
+// relative to may be 8 powers of two below the largest, so that old is seldom other than 1. key: of column 0;
+// top: position of row 0 of the warp.
 template <int D, int KEYS> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 2], float (&old)[2], float scale, int key, int top) {
-	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+	int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
 	if (key + KEYS - 1 > top) {
 #pragma unroll
 		for (int i = 0; i < KEYS / 2; i++)
@@ -208,75 +315,77 @@ template <int D, int KEYS> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 2],
 		for (int n = 0; n < KEYS / 8; n++) m = fmaxf(m, fmaxf(s[4 * n + 2 * h], s[4 * n + 2 * h + 1]));
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+		if ((m - st.most[h]) * scale <= 8.f) m = st.most[h];
 		old[h] = exp2_approx((st.most[h] - m) * scale);
-		float base = m * scale, total = st.total[h] * old[h];
 		st.most[h] = m;
+	}
+#pragma unroll
+	for (int h = 0; h < 2; h++) {
+		float base = st.most[h] * scale, even = st.total[h] * old[h], odd = 0.f;
 #pragma unroll
 		for (int n = 0; n < KEYS / 8; n++) {
-			float a = exp2_approx(fmaf(s[4 * n + 2 * h], scale, -base)), b = exp2_approx(fmaf(s[4 * n + 2 * h + 1], scale, -base));
-			s[4 * n + 2 * h] = a, s[4 * n + 2 * h + 1] = b;
-			total += a + b;
+			float &a = s[4 * n + 2 * h], &b = s[4 * n + 2 * h + 1];
+			a = exp2_approx(fmaf(a, scale, -base)), b = exp2_approx(fmaf(b, scale, -base));
+			even += a, odd += b;
 		}
-		st.total[h] = total;
+		st.total[h] = even + odd;
 	}
 }
 
-template <int D, int KEYS> KR_DEV void settle(State<D> &st, uint32_t (&w)[KEYS / 16][4], const float (&s)[KEYS / 2], const float (&old)[2]) {
-	if (__any_sync(0xffffffffu, old[0] != 1.f || old[1] != 1.f)) { // most tiles: nothing would change
+template <int KIND, int D, int KEYS> KR_DEV void settle(State<D> &st, uint32_t (&w)[KEYS / 16][4], const float (&s)[KEYS / 2], const float (&old)[2]) {
+	if (__any_sync(0xffffffffu, old[0] != 1.f || old[1] != 1.f)) { // a factor of 1 changes nothing, so other rows do not matter
 #pragma unroll
 		for (int i = 0; i < D / 2; i++) st.sum[i] *= old[i / 2 % 2];
 	}
 #pragma unroll
 	for (int k = 0; k < KEYS / 16; k++)
 #pragma unroll
-		for (int i = 0; i < 4; i++) w[k][i] = pack_bf16(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
+		for (int i = 0; i < 4; i++) w[k][i] = pack<KIND>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
 }
 
-KR_DEV void release(uint32_t bar) {
-	if (threadIdx.x % 32 == 0) mbar_arrive(bar);
-}
-
-template <int D> KR_DEV void sums_done(State<D> &st) {
-	wgmma_wait<0>();
-	wgmma_done(st.sum);
-}
-
-// All tiles of keys for a warpgroup. top: position of row 0 of the warp.
-template <int KIND, int D> KR_DEV void consume(State<D> &st, const Part &p, uint32_t base, int group, int top, float scale) {
+// All tiles of keys of an item for a consumer, but for the wait for the last values. at: the first tile's place,
+// and then the last one's. top: position of row 0 of the warp.
+template <int KIND, int D> KR_DEV void consume(State<D> &st, Place &at, const Part &p, uint32_t base, int group, int top, float scale) {
 	typedef Tiles<KIND, D> T;
-	const int KEYS = T::keys, STEP = T::pieces * T::sub;
+	const int KEYS = T::keys;
 	uint32_t bars = base + T::at_bars, queries = base + group * T::pieces * T::sub_q;
 	int tiles = (p.end + KEYS - 1) / KEYS;
 	float s[KEYS / 2], old[2];
 	uint32_t w[KEYS / 16][4];
 	if (group == 1 && tiles > 1) bar_arrive(TURN, CONSUMERS);
-	mbar_wait(bars + 8 * KEYS_FULL, 0);
-	start_scores<D, KEYS>(s, queries, base + T::at_keys);
+	wait_full<KIND>(bars + 8 * (KEYS_FULL + at.stage), at.parity);
+	start_scores<KIND, D, KEYS>(s, queries, base + T::at_keys + at.stage * T::stage);
 	wgmma_wait<0>();
 	wgmma_done(s);
-	release(bars + 8 * KEYS_EMPTY);
+	arrive(bars + 8 * (KEYS_EMPTY + at.stage));
 	weigh<D, KEYS>(st, s, old, scale, 0, top);
-	settle<D, KEYS>(st, w, s, old);
+	settle<KIND, D, KEYS>(st, w, s, old);
+	Place next = after(at);
+	if (tiles > 1) wait_full<KIND>(bars + 8 * (KEYS_FULL + next.stage), next.parity);
 #pragma unroll 1
 	for (int i = 1; i < tiles; i++) {
-		uint32_t stage = i % STAGES, before = (i - 1) % STAGES;
-		mbar_wait(bars + 8 * (KEYS_FULL + stage), i / STAGES & 1);
 		bar_sync(TURN + group, CONSUMERS);
-		start_scores<D, KEYS>(s, queries, base + T::at_keys + stage * STEP);
-		mbar_wait(bars + 8 * (VALUES_FULL + before), (i - 1) / STAGES & 1);
-		start_values<D, KEYS>(st, w, base + T::at_values + before * STEP);
+		start_scores<KIND, D, KEYS>(s, queries, base + T::at_keys + next.stage * T::stage);
+		wait_full<KIND>(bars + 8 * (VALUES_FULL + at.stage), at.parity);
+		start_values<KIND, D, KEYS>(st, w, base + T::at_values + at.stage * T::stage);
 		if (group == 0 || i + 1 < tiles) bar_arrive(TURN + 1 - group, CONSUMERS);
 		wgmma_wait<1>();
 		wgmma_done(s);
-		release(bars + 8 * (KEYS_EMPTY + stage));
+		arrive(bars + 8 * (KEYS_EMPTY + next.stage));
 		weigh<D, KEYS>(st, s, old, scale, i * KEYS, top);
-		sums_done(st);
-		release(bars + 8 * (VALUES_EMPTY + before));
-		settle<D, KEYS>(st, w, s, old);
+		uint32_t read = bars + 8 * (VALUES_EMPTY + at.stage);
+		at = next, next = after(at);
+		// The compiler would compute weights only after the wait for the values. So what comes
+		// before it takes the weights' sum, which is never below zero.
+		uint32_t zero = st.total[0] < 0.f || st.total[1] < 0.f;
+		if (i + 1 < tiles) wait_full<KIND>(bars + 8 * (KEYS_FULL + next.stage), next.parity ^ zero);
+		wgmma_wait<0>();
+		wgmma_done(st.sum);
+		arrive(read);
+		settle<KIND, D, KEYS>(st, w, s, old);
 	}
-	mbar_wait(bars + 8 * (VALUES_FULL + (tiles - 1) % STAGES), (tiles - 1) / STAGES & 1);
-	start_values<D, KEYS>(st, w, base + T::at_values + (tiles - 1) % STAGES * STEP);
-	sums_done(st);
+	wait_full<KIND>(bars + 8 * (VALUES_FULL + at.stage), at.parity);
+	start_values<KIND, D, KEYS>(st, w, base + T::at_values + at.stage * T::stage);
 }
 
 template <int D> KR_DEV void put_row(void *out, int wide, long long at, const State<D> &st, int h) {
@@ -294,50 +403,88 @@ template <int D> KR_DEV void put_row(void *out, int wide, long long at, const St
 	}
 }
 
-template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens) {
+// --- the kernel
+
+template <int KIND, int D> KR_DEV void make_barriers(uint32_t bars) {
 	typedef Tiles<KIND, D> T;
-	uint32_t base = smem_u32(shared), bars = base + T::at_bars;
-	pdl_launch();
-	pdl_wait();
-	Part p;
-	if (!part_of(p, table, key_heads, block_tokens)) return;
-	if (threadIdx.x == 0) {
-		for (int i = 0; i < STAGES; i++) {
-			mbar_init(bars + 8 * (KEYS_FULL + i), 64), mbar_init(bars + 8 * (VALUES_FULL + i), 64);
-			mbar_init(bars + 8 * (KEYS_EMPTY + i), CONSUMERS / 32), mbar_init(bars + 8 * (VALUES_EMPTY + i), CONSUMERS / 32);
-		}
-		mbar_init_fence();
+	// cp.async arrives for every thread, other producers once a warp.
+	int full = T::producers / 2 * (KIND == BF16_ROWS ? 32 : 1);
+	for (int i = 0; i < STAGES; i++) {
+		mbar_init(bars + 8 * (KEYS_FULL + i), full), mbar_init(bars + 8 * (VALUES_FULL + i), full);
+		mbar_init(bars + 8 * (KEYS_EMPTY + i), CONSUMERS / 32), mbar_init(bars + 8 * (VALUES_EMPTY + i), CONSUMERS / 32);
 	}
+	for (int i = 0; i < 2; i++) mbar_init(bars + 8 * (ITEM_FULL + i), 1), mbar_init(bars + 8 * (ITEM_EMPTY + i), T::threads / 32);
+	mbar_init_fence();
+}
+
+// turn: a word of zero, which counts items that were fetched and is zero again in the end; null: a block
+// has one item. Grid: at most as many blocks as there are items.
+template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens, int heads, unsigned *turn) {
+	typedef Tiles<KIND, D> T;
+	const int PRODUCERS = 32 * T::producers;
+	uint32_t base = smem_u32(shared), bars = base + T::at_bars, inverse = 0xffffffffu / block_tokens + 1;
+	pdl_launch();
+	if (threadIdx.x == 0) make_barriers<KIND, D>(bars);
+	pdl_wait();
 	__syncthreads();
-	if (threadIdx.x < 128) {
-		reg_shrink<T::producer>();
-		produce<KIND, D>(p, shared, c, table);
+	Items queue = {(volatile int *)(shared + T::at_items), bars, 0};
+	int item = blockIdx.x, items = heads * table[HEAD_TILES];
+	if (item >= items) return;
+	Part p = part_of(table, item, heads, key_heads, block_tokens, inverse);
+	if (threadIdx.x < PRODUCERS) {
+		reg_shrink<T::few>();
+		Place at = {0, 1};
+#pragma unroll 1
+		for (;;) {
+			if (KIND == BF16_ROWS) produce_bf16<D>(at, p, shared, c, table);
+			else produce_8bit<KIND == BF16_ROWS ? E4M3_ROWS : KIND, D>(at, p, shared, c, table);
+			// All blocks together fetch `items` times. Fetching earlier would give long items to blocks that have long ones.
+			if (threadIdx.x == 0) hand_out(queue, turn ? atomicInc(turn, items - 1) + gridDim.x : items);
+			__syncwarp();
+			item = take(queue);
+			if (item >= items) break;
+			p = part_of(table, item, heads, key_heads, block_tokens, inverse);
+		}
+		cp_async_wait<0>();
 	} else {
-		reg_grow<T::consumer>();
-		int group = threadIdx.x / 128 - 1, warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4;
-		fetch_queries<D>(base + group * T::pieces * T::sub_q, q, q_stride, p, group);
-		State<D> st;
+		reg_grow<T::many>();
+		int group = (threadIdx.x - PRODUCERS) / 128, row = group * 64 + threadIdx.x % 128 / 32 * 16, g = threadIdx.x % 32 / 4;
+		Queries<KIND, D> queries;
+		Place at = {0, 0};
+		fetch<KIND, D>(queries, q, q_stride, p, group);
+#pragma unroll 1
+		while (item < items) {
+			put<KIND, D>(queries, shared + group * T::pieces * T::sub_q, group);
+			State<D> st = State<D>();
+			st.most[0] = st.most[1] = -INFINITY;
+			consume<KIND, D>(st, at, p, base, group, p.s.pos + p.first + row, scale);
+			long long to[2];
 #pragma unroll
-		for (int i = 0; i < D / 2; i++) st.sum[i] = 0.f;
-		st.most[0] = st.most[1] = -INFINITY;
-		st.total[0] = st.total[1] = 0.f;
-		int row = p.first + group * 64 + warp * 16;
-		consume<KIND, D>(st, p, base, group, p.s.pos + row, scale);
-#pragma unroll
-		for (int h = 0; h < 2; h++) {
-			int r = row + g + 8 * h;
-			put_row<D>(out, wide, r < p.s.len ? (long long)(p.s.row + r) * out_stride + p.head * D : -1, st, h);
+			for (int h = 0; h < 2; h++) {
+				int r = p.first + row + g + 8 * h;
+				to[h] = r < p.s.len ? (long long)(p.s.row + r) * out_stride + p.head * D : -1;
+			}
+			item = take(queue);
+			if (item < items) { // its queries come while the last values are added
+				p = part_of(table, item, heads, key_heads, block_tokens, inverse);
+				fetch<KIND, D>(queries, q, q_stride, p, group);
+			}
+			wgmma_wait<0>();
+			wgmma_done(st.sum);
+			arrive(bars + 8 * (VALUES_EMPTY + at.stage));
+			at = after(at);
+			for (int h = 0; h < 2; h++) put_row<D>(out, wide, to[h], st, h);
 		}
 	}
 }
 
 #define PREFILL(name, kind, d)                                                                                                      \
-	KR_KERNEL(THREADS_H, 1)                                                                                                            \
+	KR_KERNEL((Tiles<kind, d>::threads), 1)                                                                                            \
 	name(void *out, int wide, int out_stride, const bf16 *q, int q_stride, const char *cache, const float *scales, int stride,        \
-	     int scales_stride, const int *table, int key_heads, float scale, int block_tokens) {                                          \
+	     int scales_stride, const int *table, int key_heads, float scale, int block_tokens, int heads, unsigned *turn) {               \
 		KR_SHARED(unsigned char, shared);                                                                                                \
 		Cache c = {cache, scales, kind, stride, scales_stride, d};                                                                      \
-		prefill<kind, d>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens);                          \
+		prefill<kind, d>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens, heads, turn);             \
 	}                                                                                                                                  \
 	KR_EXPORT(name)
 PREFILL(kr_gqa_prefill_bf16_64_h, BF16_ROWS, 64)

@@ -10,8 +10,8 @@ static __device__ void tile(bf16 *s, const bf16 *p, int rows) {
 	}
 }
 
-// c [64][N] = a [64][64] b', b [N][64]: SS; and RS with fragments from global memory.
-template <int N> __device__ void products(const bf16 *a, const bf16 *b, const bf16 *bt, float *ss, float *rs, float *st, float *rt) {
+// c [64][N] = a [64][64] b', b [N][64]: SS; and RS with fragments from global memory. HALF: of f16, ss and rt only.
+template <int N, bool HALF> __device__ void products(const bf16 *a, const bf16 *b, const bf16 *bt, float *ss, float *rs, float *st, float *rt) {
 	KR_SHARED(bf16, s);
 	bf16 *sa = s, *sb = s + 64 * 64, *sbt = sb + N * 64; // bt: [64 k][N] in tiles of 64 columns
 	tile(sa, a, 64);
@@ -35,10 +35,15 @@ template <int N> __device__ void products(const bf16 *a, const bf16 *b, const bf
 	wgmma_fence();
 	for (int k = 0; k < 4; k++) {
 		uint32_t f[4] = {pair(16 * k), pair(8 * 64 + 16 * k), pair(16 * k + 8), pair(8 * 64 + 16 * k + 8)};
-		wgmma_ss<N>(d[0], da + 2 * k, db + 2 * k);
-		wgmma_rs<N>(d[1], f, db + 2 * k);
-		wgmma_ss_t<N>(d[2], da + 2 * k, dt + 128 * k);
-		wgmma_rs_t<N>(d[3], f, dt + 128 * k);
+		if constexpr (HALF) {
+			wgmma_f16_ss<N>(d[0], da + 2 * k, db + 2 * k);
+			wgmma_f16_rs_t<N>(d[3], f, dt + 128 * k);
+		} else {
+			wgmma_ss<N>(d[0], da + 2 * k, db + 2 * k);
+			wgmma_rs<N>(d[1], f, db + 2 * k);
+			wgmma_ss_t<N>(d[2], da + 2 * k, dt + 128 * k);
+			wgmma_rs_t<N>(d[3], f, dt + 128 * k);
+		}
 		wgmma_commit();
 		if (k % 2) wgmma_wait<1>();
 	}
@@ -48,15 +53,17 @@ template <int N> __device__ void products(const bf16 *a, const bf16 *b, const bf
 		for (int i = 0; i < N / 2; i++)
 			out[v][(16 * w + g + i / 2 % 2 * 8) * N + i / 4 * 8 + 2 * c + i % 2] = d[v][i] - (float)v;
 }
-#define PRODUCTS(n)                                                                                                         \
-	KR_KERNEL(128, 1) h_products_##n(const bf16 *a, const bf16 *b, const bf16 *bt, float *ss, float *rs, float *st, float *rt) { \
-		products<n>(a, b, bt, ss, rs, st, rt);                                                                                 \
-	}                                                                                                                          \
-	KR_EXPORT(h_products_##n)
-PRODUCTS(8)
-PRODUCTS(64)
-PRODUCTS(96)
-PRODUCTS(256)
+#define PRODUCTS(name, n, half)                                                                                  \
+	KR_KERNEL(128, 1) name(const bf16 *a, const bf16 *b, const bf16 *bt, float *ss, float *rs, float *st, float *rt) { \
+		products<n, half>(a, b, bt, ss, rs, st, rt);                                                                \
+	}                                                                                                               \
+	KR_EXPORT(name)
+PRODUCTS(h_products_8, 8, false)
+PRODUCTS(h_products_64, 64, false)
+PRODUCTS(h_products_96, 96, false)
+PRODUCTS(h_products_256, 256, false)
+PRODUCTS(h_f16_64, 64, true)
+PRODUCTS(h_f16_256, 256, true)
 
 // int8: c [64][32] = a [64][128] b', b [32][128].
 KR_KERNEL(128, 1) h_s8(const bf16 *a, const bf16 *b, int *ss, int *rs) {

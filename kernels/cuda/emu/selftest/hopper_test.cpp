@@ -21,17 +21,27 @@ static std::vector<uint16_t> small(int n, int seed) {
 }
 static int big(const char *name, const Dims &d) { return cuFuncSetAttribute(function(name), 8, (int)d.shared); }
 
-static void products(int n) {
+// The bits of an integer up to 8, as f16.
+static uint16_t half(float f) {
+	uint32_t u;
+	memcpy(&u, &f, 4);
+	return f == 0 ? 0 : (uint16_t)((u >> 16 & 0x8000) | ((u >> 23 & 0xff) - 112) << 10 | (u >> 13 & 0x3ff));
+}
+
+static void products(int n, bool f16) {
 	char name[32];
-	snprintf(name, sizeof name, "h_products_%d", n);
+	snprintf(name, sizeof name, f16 ? "h_f16_%d" : "h_products_%d", n);
 	std::vector<uint16_t> ha = small(64 * 64, 1), hb = small(n * 64, 2), ht = small(64 * n, 5);
-	Array<uint16_t> a(ha), b(hb), t(ht);
+	std::vector<uint16_t> in[3] = {ha, hb, ht};
+	for (auto &v : in)
+		for (auto &x : v) x = f16 ? half(f32(x)) : x;
+	Array<uint16_t> a(in[0]), b(in[1]), t(in[2]);
 	std::vector<Array<float>> out;
 	for (int i = 0; i < 4; i++) out.emplace_back((size_t)64 * n);
 	Dims d{{1, 1, 1}, {128, 1, 1}, (unsigned)(64 * 128 + n * 128 + (n + 63) / 64 * 8192)};
 	MUST(big(name, d));
 	MUST(launch(name, d, nullptr, a, b, t, out[0], out[1], out[2], out[3]));
-	for (int v = 0; v < 4; v++) {
+	for (int v = 0; v < 4; v += f16 ? 3 : 1) {
 		std::vector<float> got = out[v].get();
 		int wrong = 0;
 		for (int m = 0; m < 64; m++)
@@ -45,7 +55,8 @@ static void products(int n) {
 	}
 }
 static void wgmma() {
-	for (int n : {8, 64, 96, 256}) products(n);
+	for (int n : {8, 64, 96, 256}) products(n, false);
+	for (int n : {64, 256}) products(n, true);
 }
 
 static void wgmma_s8() {
