@@ -40,6 +40,8 @@ func TestChoices(t *testing.T) {
 		{"o", 4, 2048, 2048, tiles(8, 64, 2048, 2048, false), "kr_gemv_int8_g64", 128, 8, 4096 + 8*4*528},
 		{"o of 5 rows", 5, 2048, 2048, tiles(8, 64, 2048, 2048, false), "kr_gemv_wide1_int8_g64", 64, 8, 32768},
 		{"o of 64 rows", 64, 2048, 2048, tiles(4, 32, 2048, 2048, false), "kr_gemv_wide2_int4_g32", 256, 8, 65536},
+		{"qkv of 32 rows", 32, 5120, 2048, tiles(8, 128, 5120, 2048, false), "kr_gemv_wide4x3_int8_g128", 107, 8, 131072},
+		{"o of 32 rows", 32, 2048, 4096, tiles(8, 128, 2048, 4096, false), "kr_gemv_wide4x1_int8_g128", 128, 8, 131072},
 		{"head", 1, 102400, 2048, launch.Weight{F: mat(tensor.BF16, 102400, 2048)}, "kr_gemv_bf16", 6400, 1, 512},
 		{"head of 32 rows", 32, 102400, 2048, tiles(8, 0, 102400, 2048, false), "kr_gemv_wide4_int8_g128", 800, 4, 16384},
 		{"dense down", 1, 2048, 10944, tiles(4, 128, 2048, 10944, false), "kr_gemv_int4_g128", 128, 8, 4096},
@@ -65,6 +67,15 @@ func mixture(m, sharedBits int) *Mixture {
 	return v
 }
 
+// qwen3 is Qwen3-30B-A3B's mixture.
+func qwen3(m int) *Mixture {
+	v := &Mixture{X: mat(tensor.BF16, m, 2048), IDs: mat(tensor.I32, m, 8), Weights: mat(tensor.F32, m, 8)}
+	v.Bank = launch.Bank{Experts: 128, W13: tiles(4, 128, 1536, 2048, true), W2: tiles(4, 128, 2048, 768, false),
+		Step: 1536 * 1024, Step2: 2048 * 384, ScaleStep: 1536 * 32, ScaleStep2: 2048 * 12}
+	v.Aligned = route.NewAligned(4096, m, 8, 128, Tile(h100, v))
+	return v
+}
+
 func TestMixtures(t *testing.T) {
 	bf16 := mixture(2, 4)
 	bf16.Shared = Network{launch.Weight{F: mat(tensor.BF16, 5632, 2048)}, launch.Weight{F: mat(tensor.BF16, 2048, 2816)}}
@@ -84,11 +95,15 @@ func TestMixtures(t *testing.T) {
 		{"INT8 beside INT4", mixture(1, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 44, 4 + 6, 8}, {"kr_gemv_down_all_int4_g128_int8_g128", 128, 1, 16}}},
 		{"none shared", none, []op{{"kr_gemv_gate_up_int4_g128", 44, 6, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 12}}},
 		{"BF16 beside INT4", bf16, []op{{"kr_gemv_gate_up_bf16", 88, 1, 8}, {"kr_gemv_hidden_bf16", 128, 1, 4},
-			{"kr_gemv_gate_up_int4_g128", 44, 12, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 12}}},
+			{"kr_gemv_gate_up_int4_g128", 44, 12, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 6}}},
 		{"8 rows", mixture(8, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 44, 4 + 48, 8},
 			{"kr_gemv_down_int4_g128_int8_g128", 32, 2 + 48, 8}, {"kr_gemv_combine", 8, 8, 8}}},
 		{"32 rows", mixture(32, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 44, 16 + 80, 8},
 			{"kr_gemv_down_int4_g128_int8_g128", 32, 8 + 80, 8}, {"kr_gemv_combine", 8, 32, 8}}},
+		// one row of small experts has a warp for each of 4 and 2 parts, more have one for two
+		{"one row of small experts", qwen3(1), []op{{"kr_gemv_gate_up_int4_g128", 48, 8, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 16}}},
+		{"2 rows of small experts", qwen3(2), []op{{"kr_gemv_gate_up_int4_g128", 48, 16, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 8}}},
+		{"32 rows of small experts", qwen3(32), []op{{"kr_gemv_gate_up_int4_g128", 24, 144, 8}, {"kr_gemv_down_int4_g128", 16, 144, 8}, {"kr_gemv_combine", 8, 32, 8}}},
 	} {
 		var l launch.List
 		MoE(&l, h100, mat(tensor.F32, c.m.X.Rows, 2048), 4096, c.m, Options{Add: true})

@@ -60,6 +60,8 @@ func within(t *testing.T, what string, got []float32, want, bound []float64) {
 func TestMatMulKernels(t *testing.T) {
 	c := cudatest.Open(t)
 	t.Run("split rows", func(t *testing.T) { testMatMul(t, c, h100) })
+	// Blocks of 32 rows would make a second round: they have 48.
+	t.Run("three row blocks", func(t *testing.T) { testMatMul(t, c, launch.Card{SMs: 12, SharedMax: 232448}) })
 	// Rows are whole and blocks have several warps of rows.
 	t.Run("whole rows", func(t *testing.T) { testMatMul(t, c, launch.Card{SMs: 1, SharedMax: 64 << 10}) })
 }
@@ -220,34 +222,32 @@ func sorted(c *cudatest.Card, ids []int32, rows, topK, experts, tile int) route.
 	return a
 }
 
-const (
-	moeHidden, moeWidth, moeShared = 192, 128, 320
-	moeExperts, moeTopK            = 5, 3
-)
+const moeShared, moeExperts, moeTopK = 320, 5, 3
 
 // moeCase is a mixture on the card, and what it should give for rows rows.
 type moeCase struct {
-	bank        launch.Bank
-	w13, w2     cudatest.Weights
-	s13, s2     cudatest.Weights
-	shared      bool
-	x           []float32
-	ids         []int32
-	weights     []float32
-	want, bound []float64
+	hidden, width int
+	bank          launch.Bank
+	w13, w2       cudatest.Weights
+	s13, s2       cudatest.Weights
+	shared        bool
+	x             []float32
+	ids           []int32
+	weights       []float32
+	want, bound   []float64
 }
 
-func newMoECase(c *cudatest.Card, rng *rand.Rand, k, shared *cudatest.Layout, rows int) *moeCase {
-	v := &moeCase{shared: shared != nil}
-	v.w13 = c.RandomWeights(rng, joined(*k), moeExperts, 2*moeWidth, moeHidden)
-	v.w2 = c.RandomWeights(rng, *k, moeExperts, moeHidden, moeWidth)
+func newMoECase(c *cudatest.Card, rng *rand.Rand, k, shared *cudatest.Layout, hidden, width, rows int) *moeCase {
+	v := &moeCase{hidden: hidden, width: width, shared: shared != nil}
+	v.w13 = c.RandomWeights(rng, joined(*k), moeExperts, 2*v.width, v.hidden)
+	v.w2 = c.RandomWeights(rng, *k, moeExperts, v.hidden, v.width)
 	v.bank = launch.Bank{Experts: moeExperts, W13: v.w13.Weight, W2: v.w2.Weight,
 		Step: v.w13.Step, ScaleStep: v.w13.ScaleStep, Step2: v.w2.Step, ScaleStep2: v.w2.ScaleStep}
 	if v.shared {
-		v.s13 = c.RandomWeights(rng, joined(*shared), 1, 2*moeShared, moeHidden)
-		v.s2 = c.RandomWeights(rng, *shared, 1, moeHidden, moeShared)
+		v.s13 = c.RandomWeights(rng, joined(*shared), 1, 2*moeShared, v.hidden)
+		v.s2 = c.RandomWeights(rng, *shared, 1, v.hidden, moeShared)
 	}
-	v.x = cudatest.Normal(rng, rows*moeHidden)
+	v.x = cudatest.Normal(rng, rows*v.hidden)
 	for r := range rows {
 		p := rng.Perm(moeExperts)
 		for rank := range moeTopK {
@@ -270,8 +270,8 @@ func newMoECase(c *cudatest.Card, rng *rand.Rand, k, shared *cudatest.Layout, ro
 
 // row appends what row r should become.
 func (v *moeCase) row(r int) {
-	x := v.x[r*moeHidden : (r+1)*moeHidden]
-	sum, bound := make([]float64, moeHidden), make([]float64, moeHidden)
+	x := v.x[r*v.hidden : (r+1)*v.hidden]
+	sum, bound := make([]float64, v.hidden), make([]float64, v.hidden)
 	add := func(weight float64, w13, w2 []float32) {
 		y, b := swiglu(x, w13, w2)
 		for i := range y {
@@ -294,7 +294,7 @@ func (v *moeCase) row(r int) {
 func (v *moeCase) run(c *cudatest.Card, card launch.Card, from, to int, o Options, out launch.Mat) []float32 {
 	rows := to - from
 	ids := v.ids[from*moeTopK : to*moeTopK]
-	m := &Mixture{X: c.BF16(v.x[from*moeHidden:], rows, moeHidden), Bank: v.bank, IDs: c.I32(ids, rows, moeTopK),
+	m := &Mixture{X: c.BF16(v.x[from*v.hidden:], rows, v.hidden), Bank: v.bank, IDs: c.I32(ids, rows, moeTopK),
 		Weights: c.F32(v.weights[from*moeTopK:], rows, moeTopK)}
 	width := 0
 	if v.shared {
@@ -303,7 +303,7 @@ func (v *moeCase) run(c *cudatest.Card, card launch.Card, from, to int, o Option
 	if Grouped(rows) {
 		m.Aligned = sorted(c, ids, rows, moeTopK, moeExperts, Tile(card, m))
 	}
-	memory := c.Alloc(MoEScratch(rows, moeTopK, moeHidden, moeWidth, width))
+	memory := c.Alloc(MoEScratch(rows, moeTopK, v.hidden, v.width, width))
 	c.Run(func(l *launch.List) { MoE(l, card, out, memory, m, o) })
 	return c.Floats(out)
 }
@@ -313,35 +313,40 @@ func TestMoEKernels(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
 	int4, int8 := &cudatest.Layout{Bits: 4, Group: 128}, &cudatest.Layout{Bits: 8, Group: 128}
 	bf16, small, channel := &cudatest.Layout{DType: tensor.BF16}, &cudatest.Layout{Bits: 4, Group: 32}, &cudatest.Layout{Bits: 8}
-	for i, v := range []struct{ routed, shared *cudatest.Layout }{
-		{int4, int4}, {int4, int8}, {int4, bf16}, {bf16, nil}, {bf16, bf16}, {small, channel}, {channel, channel}, {int8, nil},
+	for i, v := range []struct {
+		routed, shared *cudatest.Layout
+		hidden, width  int
+	}{
+		{int4, int4, 192, 128}, {int4, int8, 192, 128}, {int4, bf16, 192, 128}, {bf16, nil, 192, 128}, {bf16, bf16, 192, 128},
+		{small, channel, 192, 128}, {channel, channel, 192, 128}, {int8, nil, 192, 128},
+		{int4, nil, 1024, 768}, {small, nil, 1024, 128}, // parts are paired
 	} {
 		rows := 9
 		if i == 1 {
 			rows = 33
 		}
-		m := newMoECase(c, rng, v.routed, v.shared, rows)
-		name := fmt.Sprintf("%+v and %+v", v.routed, v.shared)
-		all := m.run(c, h100, 0, rows, Options{}, c.Mat(tensor.F32, rows, moeHidden))
+		m := newMoECase(c, rng, v.routed, v.shared, v.hidden, v.width, rows)
+		name := fmt.Sprintf("%+v and %+v, %d of %d", v.routed, v.shared, v.width, v.hidden)
+		all := m.run(c, h100, 0, rows, Options{}, c.Mat(tensor.F32, rows, m.hidden))
 		within(t, name, all, m.want, m.bound)
 		for _, part := range [][2]int{{0, 1}, {1, 2}, {2, 5}, {1, 5}, {0, 9}} {
-			got := m.run(c, h100, part[0], part[1], Options{}, c.Strided(tensor.F32, part[1]-part[0], moeHidden, moeHidden+4))
-			if !slices.Equal(got, all[part[0]*moeHidden:part[1]*moeHidden]) {
+			got := m.run(c, h100, part[0], part[1], Options{}, c.Strided(tensor.F32, part[1]-part[0], m.hidden, m.hidden+4))
+			if !slices.Equal(got, all[part[0]*m.hidden:part[1]*m.hidden]) {
 				t.Fatalf("%s: rows %v alone differ from the same of %d", name, part, rows)
 			}
 		}
 		// less shared memory: smaller tiles and fewer warps
 		for _, part := range [][2]int{{0, 1}, {0, 9}} {
-			if got := m.run(c, launch.Card{SMs: 28, SharedMax: 9 << 10}, part[0], part[1], Options{}, c.Mat(tensor.F32, part[1]-part[0], moeHidden)); !slices.Equal(got, all[:len(got)]) {
+			if got := m.run(c, launch.Card{SMs: 28, SharedMax: 9<<10 + 2*m.hidden}, part[0], part[1], Options{}, c.Mat(tensor.F32, part[1]-part[0], m.hidden)); !slices.Equal(got, all[:len(got)]) {
 				t.Fatalf("%s: rows %v differ with less shared memory", name, part)
 			}
 		}
-		for r, got := range m.run(c, h100, 0, 1, Options{Add: true}, c.F32(all, 1, moeHidden)) {
+		for r, got := range m.run(c, h100, 0, 1, Options{Add: true}, c.F32(all, 1, m.hidden)) {
 			if got != 2*all[r] {
 				t.Fatalf("%s: added to itself: %v after %v", name, got, all[r])
 			}
 		}
-		for r, got := range m.run(c, h100, 0, 4, Options{}, c.Mat(tensor.BF16, 4, moeHidden)) {
+		for r, got := range m.run(c, h100, 0, 4, Options{}, c.Mat(tensor.BF16, 4, m.hidden)) {
 			if got != tensor.BF16ToF32(tensor.F32ToBF16(all[r])) {
 				t.Fatalf("%s: as BF16 %v, as F32 %v", name, got, all[r])
 			}

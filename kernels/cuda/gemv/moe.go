@@ -143,7 +143,7 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	}
 	if shared > 0 && !fold {
 		sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
-		m.Shared.run(l, card, sum, s.shared, m.X, sharedGateParts(m), downParts(shared), Options{})
+		m.Shared.run(l, card, sum, s.shared, m.X, sharedGateParts(m), networkDownParts(shared), Options{})
 	}
 	tile := Tile(card, m)
 	p, _ := gateUpPlan(card, m, tile)
@@ -159,11 +159,34 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	}
 }
 
-// gateParts and downParts are into how many parts the products of an expert are split.
-func gateParts(hidden int) int { return min(maxParts, (unitsOf(hidden)+7)/8) }
-func downParts(width int) int  { return min(maxParts, (unitsOf(width)+5)/6) }
+// gateParts and downParts are into how many parts the products of an expert are split. Where
+// one row's experts are so small that a GPU would be left without enough warps, these are twice
+// as many, added two by two (paired): in the kernels of many rows a warp takes two. (A shared
+// network beside them gives warps enough.)
+func gateParts(m *Mixture) (parts int, paired bool) {
+	n, units := networkGateParts(m.X.Cols), unitsOf(m.X.Cols)
+	if m.Shared.Zero() && 2*n <= maxParts && units >= 8*n && units%(2*n) == 0 && m.IDs.Cols*blocksOf(m.Bank.W13.Rows())*n < enoughWarps {
+		return 2 * n, true
+	}
+	return n, false
+}
 
-// sharedGateParts is gateParts of the shared network: more where a warp has but one unit of
+func downParts(m *Mixture) (parts int, paired bool) {
+	n := networkDownParts(m.Bank.W2.Cols())
+	if units := unitsOf(m.Bank.W2.Cols()); m.Shared.Zero() && n == 1 && units == 6 && 2*m.IDs.Cols <= downWarps {
+		return 2, true
+	}
+	return n, false
+}
+
+// enoughWarps keep a GPU of 132 multiprocessors busy.
+const enoughWarps = 2048
+
+// networkGateParts and networkDownParts do the same for a network that all rows take.
+func networkGateParts(hidden int) int { return min(maxParts, (unitsOf(hidden)+7)/8) }
+func networkDownParts(width int) int  { return min(maxParts, (unitsOf(width)+5)/6) }
+
+// sharedGateParts is that of the shared network: more where a warp has but one unit of
 // INT8 on its way beside two of INT4, so that both take as many turns to memory.
 func sharedGateParts(m *Mixture) int {
 	if !m.Shared.Zero() && folded(m) {
@@ -172,7 +195,7 @@ func sharedGateParts(m *Mixture) int {
 			return min(maxParts, (unitsOf(m.X.Cols)+3)/4)
 		}
 	}
-	return gateParts(m.X.Cols)
+	return networkGateParts(m.X.Cols)
 }
 
 // work says where the assignments are.

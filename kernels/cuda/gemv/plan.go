@@ -11,6 +11,7 @@ import (
 type plan struct {
 	warps              int
 	parts, sharedParts int // of the columns of a row
+	pairs, half        int // how the routed experts' parts are added: Cut of src/gemv_flow.cuh
 	tokens             int // of a block, at most
 	bytes              int // of shared memory
 }
@@ -25,9 +26,23 @@ const (
 // stagedBytes is a row of so many activations in shared memory.
 func stagedBytes(cols int) int { return unitsOf(cols)*256 + 16 }
 
+// pair sets how paired parts of rows of cols columns are added: few rows have a warp for each
+// part, many one for two of them.
+func (p *plan) pair(rows, cols int) {
+	if !Grouped(rows) {
+		p.pairs = 1
+		return
+	}
+	p.half = unitsOf(cols) / p.parts
+	p.parts /= 2
+}
+
+// noHalf is NO_HALF of src/gemv_flow.cuh.
+const noHalf = 1 << 20
+
 // planFor is the plan of blocks with room for tokens rows of so many bytes.
 func planFor(card launch.Card, parts, sharedParts, tokens, rowBytes int) (p plan, ok bool) {
-	p = plan{warps: maxParts, parts: parts, sharedParts: sharedParts, tokens: tokens, bytes: results + zeros + tokens*rowBytes}
+	p = plan{warps: maxParts, parts: parts, sharedParts: sharedParts, half: noHalf, tokens: tokens, bytes: results + zeros + tokens*rowBytes}
 	return p, card.SharedMax == 0 || p.bytes+fixed <= card.SharedMax
 }
 
@@ -69,7 +84,7 @@ func over(n int) int { return (1<<16 + max(n, 1) - 1) / max(n, 1) }
 func (p *plan) append(args []launch.Arg, rows, sharedRows int) []launch.Arg {
 	args = append(args, launch.I32(rows), launch.I32(p.tokens), launch.I32(p.groups(rows)),
 		launch.I32(bits.Len(uint(p.rowBlocks(p.parts)))-1), launch.I32(bits.Len(uint(p.rowBlocks(p.sharedParts)))-1))
-	return append(p.appendParts(args), launch.I32(sharedRows))
+	return append(p.appendParts(args), launch.I32(p.pairs), launch.I32(p.half), launch.I32(sharedRows))
 }
 
 // folded reports whether kernels take a mixture's routed and shared networks together.
@@ -88,30 +103,42 @@ func folded(m *Mixture) bool {
 // gateUpPlan, downPlan and downAllPlan are the plans of a mixture's kernels, with tiles of
 // so many tokens.
 func gateUpPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {
-	hidden := m.X.Cols
-	return planFor(card, gateParts(hidden), sharedGateParts(m), tile, stagedBytes(hidden))
+	parts, paired := gateParts(m)
+	p, ok := planFor(card, parts, sharedGateParts(m), tile, stagedBytes(m.X.Cols))
+	if paired {
+		p.pair(m.X.Rows, m.X.Cols)
+	}
+	return p, ok
 }
 
 func downPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {
-	width := m.Bank.W2.Cols()
-	parts, bytes := downParts(width), stagedBytes(width)
-	sharedParts := parts
+	parts, paired := downParts(m)
+	sharedParts, bytes := parts, stagedBytes(m.Bank.W2.Cols())
 	if folded(m) {
-		sharedParts, bytes = downParts(m.Shared.Width()), max(bytes, stagedBytes(m.Shared.Width()))
+		sharedParts, bytes = networkDownParts(m.Shared.Width()), max(bytes, stagedBytes(m.Shared.Width()))
 	}
-	return planFor(card, parts, sharedParts, tile, bytes)
+	p, ok := planFor(card, parts, sharedParts, tile, bytes)
+	if paired {
+		p.pair(m.X.Rows, m.Bank.W2.Cols())
+	}
+	return p, ok
 }
 
 // downWarps is the most warps of a block of kr_gemv_down_all.
 const downWarps = 16
 
 func downAllPlan(m *Mixture) plan {
-	p := plan{parts: downParts(m.Bank.W2.Cols())}
+	p := plan{}
+	p.parts, _ = downParts(m)
 	if folded(m) {
-		p.sharedParts = downParts(m.Shared.Width())
+		p.sharedParts = networkDownParts(m.Shared.Width())
 	}
 	items := m.IDs.Cols*p.parts + p.sharedParts
-	rounds := (items + downWarps - 1) / downWarps
+	most := downWarps
+	if m.X.Rows > 1 {
+		most /= 2 // two blocks a multiprocessor: as many warps, and a token's blocks do not wait for another's
+	}
+	rounds := (items + most - 1) / most
 	p.warps = (items + rounds - 1) / rounds
 	p.bytes = 64*items + 4*m.IDs.Cols
 	return p

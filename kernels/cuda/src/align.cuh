@@ -42,10 +42,58 @@ KR_DEV int scan_tiles(int *first, const int *loads, int experts, int tile) {
 	return __shfl_sync(0xffffffffu, sum, 31);
 }
 
+// Reports whether place_few takes them.
+KR_DEV bool few_enough(int n, int experts) { return n <= (int)blockDim.x && experts <= (int)blockDim.x && experts >= (int)blockDim.x / 32; }
+
+// What place does, by a single block with a thread for every assignment and every expert: an
+// expert's assignments are the bits of a mask. shared: as for place.
+KR_DEV void place_few(const Sorted &s, const int *ids, int n, int experts, int *shared) {
+	int i = threadIdx.x, lane = i % 32, warp = i / 32, warps = blockDim.x / 32, words = (n + 31) / 32;
+	unsigned *masks = (unsigned *)shared; // [experts][words]
+	int *first = shared + warps * experts, *sums = first + experts;
+	for (int k = i; k < experts * words; k += blockDim.x) masks[k] = 0;
+	int e = expert_at(ids, i, n, experts), lies = i;
+	if (s.map) {
+		if (e >= 0 && __ldcg(s.map + e) < 0) e = -1; // it is nowhere
+		if (i < experts) lies = __ldcg(s.map + i);
+	}
+	__syncthreads();
+	if (e >= 0) atomicOr(&masks[e * words + warp], 1u << lane);
+	__syncthreads();
+	int load = 0;
+	if (i < experts)
+		for (int w = 0; w < words; w++) load += __popc(masks[i * words + w]);
+	int tiles = (load + s.tile - 1) / s.tile, at = tiles;
+	for (int d = 1; d < 32; d <<= 1) {
+		int v = __shfl_up_sync(0xffffffffu, at, d);
+		if (lane >= d) at += v;
+	}
+	if (lane == 31) sums[warp] = at;
+	__syncthreads();
+	for (int w = 0; w < warp; w++) at += sums[w];
+	if (i == (int)blockDim.x - 1) *s.count = at;
+	at -= tiles;
+	if (i < experts) first[i] = at;
+	__syncthreads();
+	if (e >= 0) {
+		int rank = __popc(masks[e * words + warp] & ((1u << lane) - 1));
+		for (int w = 0; w < warp; w++) rank += __popc(masks[e * words + w]);
+		s.slots[first[e] * s.tile + rank] = i;
+	}
+	if (i >= experts) return;
+	for (int t = 0; t < tiles; t++) s.tiles[at + t] = make_int4(lies, (at + t) * s.tile, min(s.tile, load - t * s.tile), 0);
+	for (int k = load; k < tiles * s.tile; k++) s.slots[at * s.tile + k] = -1;
+	s.loads[i] = load;
+}
+
 // Block `block` of `blocks` places the assignments of its part, warp w of it a part of that.
 // counts is what kr_align_count left, or 0 for a single block, which counts for itself.
 // shared: [warps + 2][experts] ints; at most 16 warps.
 KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part, const int *counts, int block, int blocks, int *shared) {
+	if (blocks == 1 && few_enough(n, experts)) {
+		place_few(s, ids, n, experts, shared);
+		return;
+	}
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
 	int *next = shared, *total = shared + warps * experts, *first = total + experts;
 	for (int i = threadIdx.x; i < warps * experts; i += blockDim.x) next[i] = 0;

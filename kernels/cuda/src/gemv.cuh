@@ -102,6 +102,7 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 	const uint32_t *scales;
 	int tiles, next; // next: words from a group's scales to the next one's
 
+	KR_MEMBER Packed() {}
 	// block: of 16 stored rows
 	KR_MEMBER Packed(const Matrix &w, int block) {
 		int lane = threadIdx.x % 32;
@@ -209,6 +210,7 @@ struct Plain {
 	const bf16 *lo, *hi;
 	int tiles;
 
+	KR_MEMBER Plain() {}
 	// The rows that this lane has, of a matrix of that many rows; what is behind the last
 	// one is computed and not stored.
 	KR_MEMBER Plain(const Matrix &w, int row_lo, int row_hi) {

@@ -80,9 +80,13 @@ struct Staged {
 	KR_MEMBER Staged(const uint8_t *zeros, const uint8_t *rows, int stride, int token, bool on) : at(on ? rows + token * stride : zeros), step(on ? 256 : 0) {}
 };
 
+enum { NO_HALF = 1 << 20 };
+
 // Units from..to-1 of a product, added to sum. ready() is called once, when the first
-// weights are on their way, and gives the token in shared memory.
-template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, Ready ready) {
+// weights are on their way, and gives the token in shared memory. The last half units are a
+// part of their own unless half is NO_HALF; memory keeps the sums of the part before it, to
+// which it is added.
+template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, int half, uint8_t *memory, Ready ready) {
 	const int D = F::FLOW_DEPTH;
 	typename F::Load ring[D];
 #pragma unroll
@@ -101,10 +105,18 @@ template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, in
 					b[4 * j] = v.x, b[4 * j + 1] = v.y, b[4 * j + 2] = v.z, b[4 * j + 3] = v.w;
 				}
 				at += token.step;
+				if (half < NO_HALF && u + i + half == to) {
+					reinterpret_cast<float4 *>(memory)[threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+					sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
+				}
 				w.template multiply<true>(sum, ring[i], b, Token(), u + i);
 				if (u + i + D < to) w.load(ring[i], u + i + D);
 			}
 		}
+	}
+	if (half < NO_HALF) {
+		float4 v = reinterpret_cast<float4 *>(memory)[threadIdx.x];
+		sum[0] = v.x + sum[0], sum[1] = v.y + sum[1], sum[2] = v.z + sum[2], sum[3] = v.w + sum[3];
 	}
 }
 
@@ -122,11 +134,15 @@ struct Parts {
 
 // How the warps of a block are shared out: 2^shift rows of 16, parts of the columns of
 // each. Warps beyond that only take part in what the block does together.
+//
+// Small experts have twice as many parts for few rows, so that a GPU has enough warps. They are
+// added two by two (pairs). For many rows a warp has both parts of a pair (half), and the sums
+// are the same.
 struct Cut {
-	int row, part, shift, parts;
-	int from, to; // units
+	int row, part, shift, parts, pairs;
+	int from, to, half; // units; half: as of flow
 	bool works;
-	KR_MEMBER Cut(int shift_of, const Parts &p, const Matrix &w) : shift(shift_of), parts(p.n) {
+	KR_MEMBER Cut(int shift_of, const Parts &p, int pairs_of, int half_of, const Matrix &w) : shift(shift_of), parts(p.n), pairs(pairs_of), half(half_of) {
 		int warp = threadIdx.x / 32;
 		row = warp & ((1 << shift) - 1), part = warp >> shift;
 		works = part < parts;
@@ -146,8 +162,12 @@ struct Cut {
 		__syncthreads();
 		if (part != 0) return;
 #pragma unroll 1
-		for (int i = 1; i < parts; i++) {
+		for (int i = 1; i < parts; i += 1 + pairs) {
 			float4 v = results[((i << shift) + row) * 32 + threadIdx.x % 32];
+			if (pairs && i > 1) {
+				float4 before = results[(((i - 1) << shift) + row) * 32 + threadIdx.x % 32];
+				v = make_float4(before.x + v.x, before.y + v.y, before.z + v.z, before.w + v.w);
+			}
 			sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
 		}
 	}

@@ -104,6 +104,7 @@ struct Plan {
 	int m, tokens, groups; // groups of tokens
 	int shift, shared_shift; // of Cut
 	Parts parts, shared_parts;
+	int pairs, half; // of Cut; not beside a shared network of another format
 	int shared_rows;
 };
 enum { RESULTS = 8 * 512, ROWS = RESULTS + ZEROS };
@@ -131,7 +132,7 @@ template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], con
 		__syncthreads();
 		return Staged(memory + RESULTS, memory + ROWS, staged_stride(tiles), g, g < n);
 	};
-	flow(sum, w, cut.from, cut.works ? cut.to : cut.from, ready);
+	flow(sum, w, cut.from, cut.works ? cut.to : cut.from, cut.half, memory, ready);
 	cut.join(sum, (float4 *)memory);
 }
 
@@ -170,7 +171,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
 	if ((int)blockIdx.y < p.shared_rows) {
-		Cut cut(p.shared_shift, p.shared_parts, s);
+		Cut cut(p.shared_shift, p.shared_parts, 0, NO_HALF, s);
 		const SharedBlock b(p, cut, s.rows);
 		if (b.none) {
 			pdl_wait();
@@ -187,7 +188,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		if (early) pdl_wait(); // who waits for this launch counts on those before it
 		return;
 	}
-	Cut cut(p.shift, p.parts, bank.first);
+	Cut cut(p.shift, p.parts, ROUTED == SHARED ? p.pairs : 0, ROUTED == SHARED ? p.half : NO_HALF, bank.first);
 	int block = ((int)blockIdx.x << cut.shift) + cut.row, i = blockIdx.y - p.shared_rows;
 	if (blockIdx.x == 0) work.call_map();
 	pdl_wait();
@@ -222,9 +223,9 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, [&](int i) { return i < kept.count ? slot_of(kept, i) : -1; });
 }
 #define PLAN_ARGS \
-	int m, int tokens, int groups, int shift, int shared_shift, int parts, int over, int shared_parts, int shared_over, int shared_rows
+	int m, int tokens, int groups, int shift, int shared_shift, int parts, int over, int shared_parts, int shared_over, int pairs, int half, int shared_rows
 #define PLAN \
-	{ m, tokens, groups, shift, shared_shift, {parts, over}, {shared_parts, shared_over}, shared_rows }
+	{ m, tokens, groups, shift, shared_shift, {parts, over}, {shared_parts, shared_over}, pairs, half, shared_rows }
 #define GATE_UP_KERNEL(name, ROUTED, SHARED)                                                                                        \
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int *ids, const int4 *tiles,              \
@@ -264,7 +265,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		}
 	};
 	if ((int)blockIdx.y < p.shared_rows) {
-		Cut cut(p.shared_shift, p.shared_parts, s);
+		Cut cut(p.shared_shift, p.shared_parts, 0, NO_HALF, s);
 		const SharedBlock b(p, cut, s.rows);
 		pdl_launch();
 		if (b.none) {
@@ -279,7 +280,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		if (cut.works && cut.part == 0) each(b.block, b.n, s.rows, [&](int t, int row, float v) { base[(long long)(b.first + t) * s.rows + row] = v; });
 		return;
 	}
-	Cut cut(p.shift, p.parts, bank.first);
+	Cut cut(p.shift, p.parts, ROUTED == SHARED ? p.pairs : 0, ROUTED == SHARED ? p.half : NO_HALF, bank.first);
 	int block = ((int)blockIdx.x << cut.shift) + cut.row;
 	const Tile t = work.at(blockIdx.y - p.shared_rows);
 	pdl_launch();

@@ -1,5 +1,5 @@
 // Products for more tokens than one operand B has, up to 32 at a time: a warp multiplies
-// 32 rows of weights, unpacked once, with up to 4 times 8 tokens. Sums run in the same
+// 16 * R rows of weights, unpacked once, with up to 4 times 8 tokens. Sums run in the same
 // order as in gemv.cu, so a token's bits are the same here and there.
 //
 // A block has parts * row_warps warps: warp w has part w / row_warps of the columns of
@@ -7,8 +7,8 @@
 // columns of all tokens ahead; the warps of a part share them.
 #include "gemv.cuh"
 
-// Two row blocks: weights are loaded by 16 rows, activations used twice.
-enum { R = 2, STAGES = 2 };
+// R row blocks, one to three: weights are loaded by 16 rows, activations used R times.
+enum { STAGES = 2 };
 
 // The tokens of a part in shared memory: STAGES units of [8 * N tokens][128 columns], 16
 // bytes of a row at its unit ^ swizzle: then 8 rows at one place (ldmatrix) and 2 rows at
@@ -52,7 +52,7 @@ template <int N> struct Tokens {
 };
 
 // One unit: sums of R row blocks and N times 8 tokens.
-template <int N, int BITS, int GROUP>
+template <int R, int N, int BITS, int GROUP>
 KR_DEV void multiply(float (&sum)[R][N][4], const typename Packed<BITS, GROUP, false>::Load (&v)[R], const Tokens<N> &x, int stage) {
 	typedef Packed<BITS, GROUP, false> Format;
 	float d[R][N][4], e[N][4];
@@ -60,7 +60,11 @@ KR_DEV void multiply(float (&sum)[R][N][4], const typename Packed<BITS, GROUP, f
 #pragma unroll
 		for (int n = 0; n < N; n++)
 #pragma unroll
-			for (int i = 0; i < 4; i++) d[0][n][i] = d[1][n][i] = e[n][i] = 0.f;
+			for (int i = 0; i < 4; i++) {
+				e[n][i] = 0.f;
+#pragma unroll
+				for (int r = 0; r < R; r++) d[r][n][i] = 0.f;
+			}
 	};
 	clear();
 	uint32_t b[N][4];
@@ -91,7 +95,7 @@ KR_DEV void multiply(float (&sum)[R][N][4], const typename Packed<BITS, GROUP, f
 		}
 	}
 }
-template <int N> KR_DEV void multiply(float (&sum)[R][N][4], const Plain::Load (&v)[R], const Tokens<N> &x, int stage) {
+template <int R, int N> KR_DEV void multiply(float (&sum)[R][N][4], const Plain::Load (&v)[R], const Tokens<N> &x, int stage) {
 #pragma unroll
 	for (int i = 0; i < 4; i++) {
 		uint32_t b[N][4];
@@ -116,21 +120,21 @@ template <int FORMAT> struct Kept {
 	static const int DEPTH = BITS == 4 ? 2 : 1;
 	typedef Packed<BITS, GROUP, false> type;
 	KR_MEMBER static type make(const Matrix &w, int block, bool) { return type(w, block); }
-	template <int N> KR_MEMBER static void go(float (&sum)[R][N][4], const typename type::Load (&v)[R], const Tokens<N> &x, int stage) {
-		multiply<N, BITS, GROUP>(sum, v, x, stage);
+	template <int R, int N> KR_MEMBER static void go(float (&sum)[R][N][4], const typename type::Load (&v)[R], const Tokens<N> &x, int stage) {
+		multiply<R, N, BITS, GROUP>(sum, v, x, stage);
 	}
 };
 template <> struct Kept<PLAIN_BF16> {
 	static const int DEPTH = 1;
 	typedef Plain type;
 	KR_MEMBER static type make(const Matrix &w, int block, bool gate_up) { return plain_block(w, block, gate_up); }
-	template <int N> KR_MEMBER static void go(float (&sum)[R][N][4], const Plain::Load (&v)[R], const Tokens<N> &x, int stage) {
-		multiply<N>(sum, v, x, stage);
+	template <int R, int N> KR_MEMBER static void go(float (&sum)[R][N][4], const Plain::Load (&v)[R], const Tokens<N> &x, int stage) {
+		multiply<R, N>(sum, v, x, stage);
 	}
 };
 
 // The sums of all parts, [warps][R * N * 4][32] in shared memory.
-template <int FORMAT, int N>
+template <int FORMAT, int R, int N>
 KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, const bf16 *x, int x_stride, int m, int parts) {
 	typedef Kept<FORMAT> K;
 	const int D = K::DEPTH;
@@ -139,7 +143,9 @@ KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, con
 	const int from = units.from, to = units.to;
 	int last = (w.rows + 63) / 64 * 4 - 1; // block that there is, in format A: tiles are whole
 	int block = first_block + R * (warp % row_warps);
-	const typename K::type rows[R] = {K::make(w, min(block, last), gate_up), K::make(w, min(block + 1, last), gate_up)};
+	typename K::type rows[R];
+#pragma unroll
+	for (int r = 0; r < R; r++) rows[r] = K::make(w, min(block + r, last), gate_up);
 	typename K::type::Load ring[D][R];
 #pragma unroll
 	for (int i = 0; i < D; i++)
@@ -187,11 +193,11 @@ KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, con
 
 // out [m, rows] = x [m, columns] * transposed w; blocks of 32 * row_warps rows and 8 * N
 // tokens, all tokens of the same rows one after the other.
-template <int FORMAT, int N>
+template <int FORMAT, int R, int N>
 KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, int parts, const Matrix &w, float *all) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, row_warps = warps / parts, g = lane / 4, c = lane % 4;
 	int tiles = (m + 8 * N - 1) / (8 * N), first = blockIdx.x % tiles * (8 * N), first_block = blockIdx.x / tiles * (R * row_warps);
-	sums<FORMAT, N>(all, w, false, first_block, x + (long long)first * x_stride, x_stride, m - first, parts);
+	sums<FORMAT, R, N>(all, w, false, first_block, x + (long long)first * x_stride, x_stride, m - first, parts);
 	for (int i = warp; i < row_warps * (R * N * 4); i += warps) {
 		int rw = i / (R * N * 4), e = i % (R * N * 4), r = e / (4 * N), n = e / 4 % N, q = e % 4;
 		int row = 16 * (first_block + R * rw + r) + g + q / 2 * 8, token = first + 8 * n + 2 * c + q % 2;
@@ -202,11 +208,11 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 
 // h [m, rows / 2] = silu(gate x) * up x, in order; joined matrices, or plain rows gate's
 // first.
-template <int FORMAT, int N>
+template <int FORMAT, int R, int N>
 KR_DEV void gate_up(bf16 *h, const bf16 *x, int x_stride, int m, int parts, const Matrix &w, float *all) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, row_warps = warps / parts, g = lane / 4, c = lane % 4;
 	int tiles = (m + 8 * N - 1) / (8 * N), first = blockIdx.x % tiles * (8 * N), first_block = blockIdx.x / tiles * (R * row_warps);
-	sums<FORMAT, N>(all, w, true, first_block, x + (long long)first * x_stride, x_stride, m - first, parts);
+	sums<FORMAT, R, N>(all, w, true, first_block, x + (long long)first * x_stride, x_stride, m - first, parts);
 	for (int i = warp; i < row_warps * (R * N * 2); i += warps) {
 		int rw = i / (R * N * 2), e = i % (R * N * 2), r = e / (2 * N), n = e / 2 % N, q = e % 2;
 		int f = 8 * (first_block + R * rw + r) + g, token = first + 8 * n + 2 * c + q, step = row_warps * (R * N * 4) * 32;
@@ -215,26 +221,28 @@ KR_DEV void gate_up(bf16 *h, const bf16 *x, int x_stride, int m, int parts, cons
 	}
 }
 
-#define WIDE_KERNELS(name, FORMAT, N)                                                                                        \
-	KR_KERNEL(256, 1)                                                                                                       \
-	kr_gemv_wide##N##_##name(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, int parts, MATRIX_ARGS(w)) { \
-		KR_SHARED(float, all);                                                                                              \
-		const Matrix w = MATRIX(w);                                                                                         \
-		matrix<FORMAT, N>(out, wide, out_stride, add, x, x_stride, m, parts, w, all);                                       \
-	}                                                                                                                       \
-	KR_EXPORT(kr_gemv_wide##N##_##name)                                                                                     \
-	KR_KERNEL(256, 1)                                                                                                       \
-	kr_gemv_wide##N##_gate_up_##name(bf16 *h, const bf16 *x, int x_stride, int m, int parts, MATRIX_ARGS(w)) {              \
-		KR_SHARED(float, all);                                                                                              \
-		const Matrix w = MATRIX(w);                                                                                         \
-		gate_up<FORMAT, N>(h, x, x_stride, m, parts, w, all);                                                               \
-	}                                                                                                                       \
-	KR_EXPORT(kr_gemv_wide##N##_gate_up_##name)
-#define X(name, FORMAT) WIDE_KERNELS(name, FORMAT, 1) WIDE_KERNELS(name, FORMAT, 2)
+#define WIDE_KERNELS(width, name, FORMAT, R, N)                                                                                        \
+	KR_KERNEL(256, 1)                                                                                                                 \
+	kr_gemv_wide##width##_##name(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, int parts, MATRIX_ARGS(w)) { \
+		KR_SHARED(float, all);                                                                                                        \
+		const Matrix w = MATRIX(w);                                                                                                   \
+		matrix<FORMAT, R, N>(out, wide, out_stride, add, x, x_stride, m, parts, w, all);                                              \
+	}                                                                                                                                 \
+	KR_EXPORT(kr_gemv_wide##width##_##name)                                                                                           \
+	KR_KERNEL(256, 1)                                                                                                                 \
+	kr_gemv_wide##width##_gate_up_##name(bf16 *h, const bf16 *x, int x_stride, int m, int parts, MATRIX_ARGS(w)) {                    \
+		KR_SHARED(float, all);                                                                                                        \
+		const Matrix w = MATRIX(w);                                                                                                   \
+		gate_up<FORMAT, R, N>(h, x, x_stride, m, parts, w, all);                                                                      \
+	}                                                                                                                                 \
+	KR_EXPORT(kr_gemv_wide##width##_gate_up_##name)
+#define X(name, FORMAT) WIDE_KERNELS(1, name, FORMAT, 2, 1) WIDE_KERNELS(2, name, FORMAT, 2, 2)
 ALL_FORMATS(X)
 #undef X
 // Small groups need too many registers.
-WIDE_KERNELS(bf16, PLAIN_BF16, 4)
-WIDE_KERNELS(int4_g128, INT4_G128, 4)
-WIDE_KERNELS(int8_g64, INT8_G64, 4)
-WIDE_KERNELS(int8_g128, INT8_G128, 4)
+WIDE_KERNELS(4, int8_g64, INT8_G64, 2, 4)
+#define X(name, FORMAT) WIDE_KERNELS(4, name, FORMAT, 2, 4) WIDE_KERNELS(4x1, name, FORMAT, 1, 4) WIDE_KERNELS(4x3, name, FORMAT, 3, 4)
+X(bf16, PLAIN_BF16)
+X(int4_g128, INT4_G128)
+X(int8_g128, INT8_G128)
+#undef X

@@ -231,7 +231,7 @@ LOGITS_8(kr_logits_8_ff, false)
 LOGITS_8(kr_logits_8_fb, true)
 
 // A warp a row. parts: as kr_logits_few has them, n of them.
-KR_KERNEL(128, 6)
+KR_KERNEL(128, 5)
 kr_route_top_k(int *ids, int ids_stride, float *weights, int weights_stride, float *parts, int n, float *logits, int logits_stride,
                const float *bias, const int *rows, int tokens, int experts, int k, int sigmoid, int groups, int top_groups, int top2,
                int normalize, float scale) {

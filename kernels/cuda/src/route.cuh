@@ -305,6 +305,7 @@ KR_DEV void choose_row(int row, int real, const Sums &s, const Choice &c, const 
 		return;
 	}
 	if (r.experts <= 64) choose<2>(ids, weights, row, s, c.bias, r, room);
+	else if (r.experts <= 128) choose<4>(ids, weights, row, s, c.bias, r, room);
 	else if (r.experts <= 256) choose<8>(ids, weights, row, s, c.bias, r, room);
 	else choose<16>(ids, weights, row, s, c.bias, r, room);
 }
