@@ -78,7 +78,7 @@ func stale(m *bin.Manifest, src string) ([]string, error) {
 			if err != nil {
 				return nil, err
 			}
-			if m.Sources[s] != bin.Sum(text) {
+			if m.Sources[s] != bin.SourceSum(text) {
 				out = append(out, s+" (of "+base+") has changed since it was compiled")
 			}
 		}
@@ -129,7 +129,7 @@ func TestStaleArtifactsAreFound(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m.Sources[s] = bin.Sum(text)
+			m.Sources[s] = bin.SourceSum(text)
 		}
 		for _, arch := range []string{bin.PTX, bin.Hopper} {
 			m.Artifact[bin.ArtifactName("a", arch)] = bin.Artifact{Sum: "s", Sources: list}
@@ -158,6 +158,29 @@ func TestStaleArtifactsAreFound(t *testing.T) {
 	}
 	write("a.cu", "int a;\n")
 	expect("a header no longer included", true)
+}
+
+// TestSourceSum: comments and blanks do not count, everything else does.
+func TestSourceSum(t *testing.T) {
+	sum := func(s string) string { return bin.SourceSum([]byte(s)) }
+	want := sum("int a = 1'000; // first\nchar *b = \"// no \\\" comment\";\nchar c = '\"'; /* two\nlines */ int d;\n")
+	for _, same := range []string{
+		"// a title\n\n\tint a = 1'000;\nchar *b = \"// no \\\" comment\"; // second\n\n  char c = '\"'; /* */ int d;",
+		"int a = 1'000; /* first */\nchar *b = \"// no \\\" comment\";\nchar c = '\"'; /**/ int d; // open /*",
+	} {
+		if sum(same) != want {
+			t.Errorf("counted as a change: %q", same)
+		}
+	}
+	for _, other := range []string{
+		"int a = 1'001;\nchar *b = \"// no \\\" comment\";\nchar c = '\"'; int d;\n",
+		"int a = 1'000;\nchar *b = \"// a \\\" comment\";\nchar c = '\"'; int d;\n",
+		"int a = 1'000;\nchar *b = \"// no \\\" comment\";\nchar c = '\"'; int e;\n",
+	} {
+		if sum(other) == want {
+			t.Errorf("not counted: %q", other)
+		}
+	}
 }
 
 // excused are kernels that are allowed to spill registers or to serialise their products,

@@ -82,6 +82,58 @@ func Sum(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
+// SourceSum returns the hash of a source file as the manifest writes it. Comments, indentation and
+// empty lines do not count, so that editing them neither makes artifacts stale nor measurements.
+func SourceSum(text []byte) string {
+	var kept []byte
+	for line := range bytes.Lines(withoutComments(text)) {
+		if line = bytes.TrimSpace(line); len(line) > 0 {
+			kept = append(append(kept, line...), '\n')
+		}
+	}
+	return Sum(kept)
+}
+
+// withoutComments returns C++ text with a space in place of each comment. Raw strings, which the
+// kernels do not have, would be read as plain ones.
+func withoutComments(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		switch rest := text[i:]; {
+		case bytes.HasPrefix(rest, []byte("//")):
+			end := bytes.IndexByte(rest, '\n')
+			if end < 0 {
+				return out
+			}
+			out = append(out, '\n')
+			i += end
+		case bytes.HasPrefix(rest, []byte("/*")):
+			end := bytes.Index(rest[2:], []byte("*/"))
+			if end < 0 {
+				return out
+			}
+			out = append(out, ' ')
+			i += 2 + end + 1
+		case rest[0] == '"' || rest[0] == '\'' && (i == 0 || !digit(text[i-1])): // 1'000 is a number
+			n := 1
+			for n < len(rest) && rest[n] != rest[0] && rest[n] != '\n' {
+				if rest[n] == '\\' {
+					n++
+				}
+				n++
+			}
+			n = min(n+1, len(rest))
+			out = append(out, rest[:n]...)
+			i += n - 1
+		default:
+			out = append(out, rest[0])
+		}
+	}
+	return out
+}
+
+func digit(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F' }
+
 // Includes lists a source file of folder src and everything it includes with quotes,
 // sorted. What the emulator alone includes counts too: to be too careful is cheap.
 func Includes(src, file string) ([]string, error) {

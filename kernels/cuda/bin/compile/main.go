@@ -132,7 +132,7 @@ func (b *build) sources(name string) error {
 		if err != nil {
 			return err
 		}
-		b.manifest.Sources[s] = bin.Sum(text)
+		b.manifest.Sources[s] = bin.SourceSum(text)
 	}
 	for arch := range flags {
 		b.manifest.Artifact[bin.ArtifactName(name, arch)] = bin.Artifact{Sources: list}
