@@ -99,8 +99,7 @@ type Request struct {
 	Caller Caller
 }
 
-// Caller is a span of the client's trace, as W3C Trace Context describes it. The zero value
-// is none.
+// Caller is a span of the client's trace, as W3C Trace Context defines it. The zero value is none.
 type Caller struct {
 	Trace [16]byte
 	Span  [8]byte

@@ -26,7 +26,7 @@ func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
 	f, p := &s.Plan.Options, s.Plan.Load.Precision
 	format := p.Experts
 	if format.Zero() {
-		format = tensor.INT4.By(128) // none is wanted, others are looked for
+		format = tensor.INT4.By(128) // none is wanted; search for the others
 	}
 	plan, err := cache.NewPlan(s.Config, format, method, print)
 	if err != nil {
@@ -38,8 +38,8 @@ func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
 	}, nil
 }
 
-// hostFormat is how the host keeps experts that it computes beside a GPU; the zero one: it
-// computes none, or has them as the files hold them.
+// hostFormat returns the format of the experts that the host computes next to a GPU. It is zero if
+// the host computes none or keeps them as the files hold them.
 func (s *Model) hostFormat() tensor.Format {
 	if !s.Plan.Beside() || !s.Plan.Experts.Host() {
 		return tensor.Format{}
@@ -65,7 +65,7 @@ func (s *Model) gpuFormats(c *cache.Options) error {
 	return nil
 }
 
-// integersOnly refuses experts in a precision that cannot be made: a folder that has them only as
+// integersOnly refuses a precision that is not available: a folder whose experts exist only as
 // integers (krater synth) has no floats to convert.
 func (s *Model) integersOnly() error {
 	cfg, p := s.Config, s.Plan.Load.Precision
@@ -119,7 +119,7 @@ func (s *Model) integersOnly() error {
 
 // expertsOf describes what a file of experts holds, for people.
 func expertsOf(p cache.Plan) string {
-	device, group := "the processor", "one scale a row"
+	device, group := "the processor", "one scale per row"
 	if p.For == tensor.GPU {
 		device = "a GPU"
 	}
@@ -142,19 +142,19 @@ func expertFlags(p cache.Plan) string {
 	return "--precision " + p.Format.Name()
 }
 
-// hostExperts are the experts of a layer for the processor.
+// hostExperts returns the experts of a layer for the CPU.
 func (s *Model) hostExperts(layer int) []device.QExpert { return s.experts.Experts(tensor.CPU, layer) }
 
-// copies reports whether converted weights are read into memory of the device.
+// copies reports whether converted weights are read into memory of the device instead of mapped.
 func (s *Model) copies() bool {
 	f := &s.Plan.Options
 	several := len(s.Plan.Machine.Nodes) > 1 || len(s.Plan.Nodes) > 1
 	return f.CacheLoad == "copy" || f.CacheLoad == "auto" && several
 }
 
-// openIntegers puts the packed weights on the device: from
-// their caches, which are made first where there are no good ones. Those of a
-// second kind are made while the model is loaded; see sealIntegers.
+// openIntegers puts the packed weights on the device, from their caches. It makes a cache first
+// where there is none that is valid. Matrices other than experts are converted while the model is
+// loaded; see sealIntegers.
 func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 	var experts cache.Fingerprint
 	if !o.Precision.Experts.Zero() {
@@ -186,7 +186,7 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 	}
 	rest := o.Precision
 	if rest.Experts = (tensor.Format{}); !rest.Integer() || s.OnGPU() {
-		return nil // a GPU's are made at every load
+		return nil // those of a GPU are made at every load
 	}
 	raw, err := s.Source.Read("config.json", false)
 	if err != nil {

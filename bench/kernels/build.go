@@ -24,12 +24,12 @@ func FormatName(f tensor.Format) string {
 	return f.String()
 }
 
-// matrix is a weight matrix of rows x cols.
+// matrix returns a weight matrix of rows x cols.
 func matrix(f tensor.Format, rows, cols int) tensor.Layout {
 	return tensor.Layout{Format: f, Rows: rows, Cols: cols}
 }
 
-// builder makes the kernels of a device.
+// builder creates the kernels of a device.
 type builder struct {
 	set    *set
 	dev    *cpu.Device
@@ -106,7 +106,7 @@ func (b *builder) weights(f tensor.Layout) device.QMat {
 	return device.QMat{Layout: f, Values: b.set.bufs[0], ValueAt: at, Scales: b.set.bufs[1], ScaleAt: at / scaleShare}
 }
 
-// gemv is one row by a matrix of a window's bytes.
+// gemv multiplies one row by a matrix with the bytes of a window.
 func (b *builder) gemv(f tensor.Format) (*kernel, error) {
 	k := &kernel{name: "gemv_" + FormatName(f)}
 	fb := matrix(f, read.WindowBytes*8/f.Bits()/hidden, hidden)
@@ -123,7 +123,7 @@ func (b *builder) gemv(f tensor.Format) (*kernel, error) {
 	return k, err
 }
 
-// gemm is m rows by gate and up of one expert.
+// gemm multiplies m rows by gate and up of one expert.
 func (b *builder) gemm(f tensor.Format, m int) (*kernel, error) {
 	k := &kernel{name: fmt.Sprintf("gemm_%s_m%d", FormatName(f), m), ops: 2 * float64(m) * 2 * inner * hidden}
 	fb := matrix(f, 2*inner, hidden)
@@ -140,8 +140,8 @@ func (b *builder) gemm(f tensor.Format, m int) (*kernel, error) {
 	return k, err
 }
 
-// experts is a token's experts of a layer with all that belongs to them: the
-// activations made integers, gate and up, SiLU, down.
+// experts returns the work of a token's experts of a layer: quantising the activations, gate and
+// up, SiLU, down.
 func (b *builder) experts(f tensor.Format) (*kernel, error) {
 	k := &kernel{name: "experts_" + FormatName(f)}
 	up := matrix(f, 2*inner, hidden)

@@ -294,7 +294,7 @@ func (r *GPUReport) Charts() []plot.Chart {
 	return charts
 }
 
-// greedy are draws of the largest logit for every wanted row of a batch.
+// greedy returns draws of the largest logit for every wanted row of a batch.
 func greedy(b *stages.Step) []device.Draw {
 	var list []device.Draw
 	for i := range b.Spans {

@@ -182,7 +182,7 @@ func (b *bench) prefill(spans []stages.Span, length int) (took time.Duration, er
 // token returns a token of an invented text.
 func token(seq, pos, vocab int) int32 { return int32((pos*7919 + seq*104729 + 13) % vocab) }
 
-// step runs a batch and gives the time until its result was there.
+// step runs a batch and returns the time until its result is ready.
 func (b *bench) step(batch *stages.Step, read func(*stages.State)) (time.Duration, error) {
 	batch.Draws = nil
 	if b.draws {

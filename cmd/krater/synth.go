@@ -80,7 +80,7 @@ func (c *synthCmd) cache(ctx context.Context, m *synth.Model, f synth.Folder, r 
 		return err
 	}
 	if p.Experts.Zero() && m.Config.MoE.Experts > 0 {
-		return errors.New("a cache has experts of 4 or 8 bits (--cpu-expert-bits); --as safetensors writes them in BF16")
+		return errors.New("--as cache needs --cpu-expert-bits 4 or 8; --as safetensors writes experts in BF16")
 	}
 	r.Start = fmt.Sprintf("--model %s --cpu-expert-bits %d --group-size %s", c.Out, p.Experts.Bits(), c.GroupSize)
 	return m.WriteCache(ctx, f, p.Experts)

@@ -223,8 +223,8 @@ func (p *quantProduct) stream(d *Device, l *lane, in quantInput, out quantOutput
 	}
 }
 
-// call runs the kernel on tiles [from, to); Out are the starts of the rows. A last
-// tile that is not full goes through a buffer, since kernels write whole tiles.
+// call runs the kernel on tiles [from, to); Out are the starts of the rows. A last tile that is not
+// full goes through a buffer, since kernels write whole tiles.
 func (p *quantProduct) call(l *lane, rows, from, to int) {
 	kernel := p.qdot[rows]
 	t := &l.qdot

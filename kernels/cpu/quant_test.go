@@ -33,7 +33,7 @@ func newQMat(d *cpu.Device, seed uint64, rows, cols int, e *tensor.Encoding, gro
 	return device.QMat{Layout: f, Values: vb, ValueAt: 64, Scales: sb, ScaleAt: 6}, w
 }
 
-// perChannel is the group of a matrix with one scale a row.
+// perChannel returns the group of a matrix with one scale per row.
 func perChannel(cols int) int { return tensor.Layout{Cols: cols}.PaddedCols() }
 
 // guardedRows are quantised rows in guarded memory, at strides of their own.

@@ -38,7 +38,7 @@ func noise(b *testing.B, d *cpu.Device, n int) device.Buffer {
 	return buf
 }
 
-// quantMat is a matrix in noise from byte at on: values, then scales of about 0.01.
+// quantMat returns a matrix in noise from byte at on: values, then scales of about 0.01.
 func quantMat(f tensor.Layout, buf device.Buffer, at int) device.QMat {
 	m := device.QMat{Layout: f, Values: buf, ValueAt: at, Scales: buf, ScaleAt: at + f.ValueBytes()}
 	scales := buf.Host()[m.ScaleAt:][:f.ScaleBytes()]

@@ -139,7 +139,7 @@ func (m *Model) loadCard(l *Loaded, dev load.Device, host device.Device, o load.
 		}
 	}
 	o.Quantized = func(name string, f tensor.Layout) (*tensor.Matrix, error) { return m.quantized(name, f, threads), nil }
-	return l.step("on the card", func() (n int64, err error) {
+	return l.step("copy to the GPU", func() (n int64, err error) {
 		if l.Parts, err = load.Model(dev, m.Config, l.set, o); err == nil {
 			n = l.Parts.WeightBytes
 		}

@@ -23,10 +23,10 @@ type Case struct {
 	LogitRows int // rows with logits in a step; 0: one per sequence
 	KVType    tensor.DType
 	Rank      RankFacts
-	Heat      [][]uint32                              // counts of routers, [layer][expert], by which strategies are chosen
-	Measure   func(experts tensor.Format) *rates.File // measures the rates of this machine that are not kept; nil: they are not measured
-	Served    bool                                    // the model gets requests: tokenizer and weights must be there
-	Whole     bool                                    // every part as its file holds it; operators are compared one by one
+	Heat      [][]uint32                              // router counts, [layer][expert], for choosing strategies
+	Measure   func(experts tensor.Format) *rates.File // measures the machine's rates where none are kept; nil: do not measure
+	Served    bool                                    // the model serves requests: tokenizer and weights must be there
+	Whole     bool                                    // keep every part as its file holds it, so that operators can be compared one by one
 }
 
 // Steps returns how many tokens go through the model together: a chunk of a prompt, or a pass of

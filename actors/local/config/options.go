@@ -40,20 +40,20 @@ type Options struct {
 	FakeTopology   string        `help:"Divide the threads as if the machine had these NUMA nodes. 2x8,1x4 is two nodes of 8 cores and one of 4." placeholder:"NODES"`
 	MicroBatches   int           `help:"Number of micro-batches that the running sequences are divided into; 0: one per layer group." default:"0"`
 	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32,fp8,int8" default:"bf16"`
-	KVCache        Size          `name:"kv-cache" help:"Memory of the KV cache, such as 512MiB; 0: room for every sequence's context, at most a quarter of the free memory." default:"0"`
-	KVRAM          Size          `name:"kv-ram" help:"Host memory for KV blocks that a GPU's cache has no room for any more, such as 16GiB: a prefix that comes again is copied back instead of computed. 0: none." default:"0"`
-	PrefixCache    bool          `help:"Keep the KV blocks of what was computed, for prompts that begin alike." default:"true" negatable:""`
-	ReuseAnswers   bool          `help:"With latent attention (DeepSeek): a prompt that goes on from an answer takes its keys and values as they were generated, whose last bits differ from a prompt's. Without it they are computed once more."`
-	BatchInvariant bool          `help:"Answers do not depend on what else is in a batch, to the last bit. On the processor that is always so and costs nothing; on a GPU, whose kernels are otherwise chosen by the number of rows, steps with prompts and answers read weights twice, and all experts have to be there."`
-	SharePrefixes  bool          `help:"Let requests with different API keys find each other's prefixes in the KV cache: how long an answer takes then tells one client what another has asked."`
-	Aging          int           `help:"Steps after which a waiting request gains a level of priority among those of its key, and again after as many more; 0: never." default:"1000"`
-	BlockTokens    int           `help:"Tokens in a KV block." default:"32"`
-	MaxSeqs        int           `help:"Sequences that run at the same time." default:"32"`
-	MaxQueue       int           `help:"Requests that may wait; more are answered with 429." default:"256"`
-	PrefillChunk   int           `help:"Prompt tokens of one sequence in a step; 0: 2048, on a GPU of 16 GiB or more 4096, of 40 GiB or more 8192." default:"0"`
-	MaxBatchTokens int           `help:"Tokens of a step; 0: prefill chunk and one a sequence." default:"0"`
-	PrefillShare   int           `help:"Prompt tokens of a step while other answers are being written." default:"256"`
-	InlineBelow    time.Duration `help:"Expert work estimated to be shorter than this is done by the layer group itself." default:"50us"`
+	KVCache        Size          `name:"kv-cache" help:"Size of the KV cache, such as 512MiB; 0: enough for the full context of every sequence, but at most a quarter of the free memory." default:"0"`
+	KVRAM          Size          `name:"kv-ram" help:"Host memory for KV blocks that no longer fit into a GPU's cache, such as 16GiB. A prefix found there is copied back instead of computed again. 0: none." default:"0"`
+	PrefixCache    bool          `help:"Keep KV blocks for later prompts with the same prefix." default:"true" negatable:""`
+	ReuseAnswers   bool          `help:"For latent attention (DeepSeek): let a prompt that continues an answer reuse the keys and values of the generated tokens. Their last bits differ from those of a prompt. Without this flag they are computed again."`
+	BatchInvariant bool          `help:"Make answers independent, to the last bit, of the other rows in a batch. On the CPU this always holds and costs nothing. A GPU otherwise chooses kernels by the number of rows: with this flag, steps that mix prompts and answers read the weights twice, and all experts must be on the GPU."`
+	SharePrefixes  bool          `help:"Let requests with different API keys share prefixes in the KV cache. The time to an answer then shows one client what another has asked."`
+	Aging          int           `help:"Steps after which a waiting request gains one level of priority among the requests of its key, again and again; 0: never." default:"1000"`
+	BlockTokens    int           `help:"Tokens per KV block." default:"32"`
+	MaxSeqs        int           `help:"Maximum number of sequences that run at the same time." default:"32"`
+	MaxQueue       int           `help:"Maximum number of waiting requests; more are answered with 429." default:"256"`
+	PrefillChunk   int           `help:"Prompt tokens of one sequence in a step; 0: 2048, or 4096 on a GPU of at least 16 GiB and 8192 on one of at least 40 GiB." default:"0"`
+	MaxBatchTokens int           `help:"Maximum number of tokens in a step; 0: one prefill chunk and one token per sequence." default:"0"`
+	PrefillShare   int           `help:"Maximum number of prompt tokens in a step while other answers are generated." default:"256"`
+	InlineBelow    time.Duration `help:"The layer group itself does expert work that it estimates to be shorter than this." default:"50us"`
 	PipelineOptions
 	RankOptions
 	PrecisionOptions
@@ -121,7 +121,7 @@ func (f *Options) Chunk(memory int64) int {
 	return 2048
 }
 
-// MicroBatchCount is the number of parts that running sequences are divided into.
+// MicroBatchCount returns the number of parts that running sequences are divided into.
 func (f *Options) MicroBatchCount() int {
 	if f.MicroBatches == 0 {
 		return f.Groups()

@@ -14,15 +14,15 @@ import (
 // experts, and 8 bits or the file's type for parts that every token passes. A small model stays as
 // its files hold it.
 type PrecisionOptions struct {
-	Precision         string `help:"Keep every part in: ${enum}; 'mixed' is each part as its own flag says. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4,q8_0" default:"mixed"`
-	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of the routed experts on the processor: ${enum}." enum:"auto,4,8,16" default:"auto"`
-	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of the routed experts on a GPU: ${enum}; convert also lays them out for one if told 4 or 8." enum:"auto,4,8,16" default:"auto"`
-	AttentionQuant    string `help:"Attention projections: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	KVBProjQuant      string `name:"kv-b-proj-quant" help:"kv_b_proj of latent attention: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	SharedExpertQuant string `help:"Shared experts: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	DenseMLPQuant     string `name:"dense-mlp-quant" help:"The network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	LMHeadQuant       string `name:"lm-head-quant" help:"lm_head: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale a row. It falls to what divides a matrix. q8_0 has 32, and so must have what stands beside it." enum:"32,64,128,row" default:"128"`
+	Precision         string `help:"Precision of every part: ${enum}; 'mixed' leaves it to the flag of each part. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4,q8_0" default:"mixed"`
+	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of routed experts on the CPU: ${enum}." enum:"auto,4,8,16" default:"auto"`
+	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of routed experts on a GPU: ${enum}. With 4 or 8, krater convert also writes the GPU's layout." enum:"auto,4,8,16" default:"auto"`
+	AttentionQuant    string `help:"Precision of attention projections: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	KVBProjQuant      string `name:"kv-b-proj-quant" help:"Precision of kv_b_proj, for latent attention: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	SharedExpertQuant string `help:"Precision of shared experts: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	DenseMLPQuant     string `name:"dense-mlp-quant" help:"Precision of the feed-forward network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	LMHeadQuant       string `name:"lm-head-quant" help:"Precision of lm_head: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, and on the CPU all parts need one size." enum:"32,64,128,row" default:"128"`
 }
 
 // smallModel is the size in BF16 below which "auto" keeps a model as it is. The memory saved would
@@ -48,8 +48,8 @@ func (f *PrecisionOptions) formatOf(choice string) (tensor.Format, error) {
 	return tensor.Named(choice, group)
 }
 
-// GPUExperts is the format that --gpu-expert-bits names, the zero one where it names none. The
-// flags have been resolved before, so their values are good.
+// GPUExperts returns the format that --gpu-expert-bits names; zero: it names none. Call it after
+// Resolve, which checks the value.
 func (f *PrecisionOptions) GPUExperts() (t tensor.Format) {
 	if f.GPUExpertBits != "auto" {
 		t, _ = f.formatOf(f.GPUExpertBits)
@@ -98,8 +98,8 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 	return p, nil
 }
 
-// HostExperts is what the host keeps experts in that a GPU keeps by p: the same, unless a flag
-// says otherwise.
+// HostExperts returns the format of the host's copy of experts that a GPU keeps as p says: the same,
+// unless an option says otherwise.
 func (f *PrecisionOptions) HostExperts(cfg *model.Config, p load.Precision) (tensor.Format, error) {
 	if f.CPUExpertBits == "auto" {
 		return p.Experts, nil

@@ -37,9 +37,9 @@ type Plan struct {
 	Experts        strategies      // of a device with its own memory that does not hold all experts
 	PrefillExperts int64           // limit of the memory for the prefill strategy's experts; 0: what it needs
 	Resident       bool            // all experts are on the GPU
-	HostExperts    tensor.Format   // of experts on the processor beside a GPU
-	kvMost         int             // blocks of KV cache that would be of use on a GPU
-	Foreseen       *predict.Choice // what the forecast chose; nil: it was not asked
+	HostExperts    tensor.Format   // the format of experts on the CPU next to a GPU
+	kvMost         int             // number of blocks above which a GPU's KV cache has no use
+	Foreseen       *predict.Choice // what the forecast chose; nil: there was none
 
 	tokenizer int64 // the size of tokenizer.json
 	// promised is the memory that the device of the layers is asked for, plus weights there.

@@ -26,9 +26,9 @@ const (
 	partDecode  = "hot_cached_static"
 )
 
-// Choose chooses strategies for the GPU of a case by the forecast, where options leave any open. kv and experts are the
-// parts of the GPU's memory that are for either; host is the format of experts on the processor. Without a forecast, of a
-// card that nothing is known of, the fixed strategies stand.
+// Choose chooses the strategies that the options leave open, by the forecast. kv and experts are
+// the parts of the GPU's memory for each; host is the format of experts on the CPU. If no rates of
+// the GPU are known, it returns the fixed strategies.
 func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Machine, host tensor.Format, kv, experts int64) *Choice {
 	out := &Choice{Prefill: partPrefill, Decode: partDecode}
 	prefill, decode, err := f.Wanted()
@@ -60,8 +60,8 @@ func Choose(cfg *model.Config, f *config.Options, l config.Case, m *machine.Mach
 	return out
 }
 
-// foreseenRates are those of this machine and of the GPU of a case: as measured here before or now, else those of a GPU
-// by this name; false where neither is there.
+// foreseenRates returns the rates of this machine and the GPU of a case: as measured, or those of a
+// known GPU of that name; false if there are neither.
 func foreseenRates(f *config.Options, l config.Case, m *machine.Machine, host tensor.Format) (r rates.Rates, known Known, ok bool) {
 	threads := f.ThreadCount()
 	var kept *rates.File

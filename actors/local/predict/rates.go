@@ -28,10 +28,10 @@ func sameGPU(kept *rates.File, name string, bytes int64) bool {
 	return bytes == 0 || math.Abs(kept.Card.MemoryGiB-float64(bytes)/gib) < 1.0/1024 // as text has it
 }
 
-// MeasureOnce gives the rates that are kept of a machine and a GPU, measured now and kept where one of them is not,
-// unless an option says that nothing is to be; nil: there are none. experts are in that format on the processors; apart does
-// work while nobody else has the GPU open. Whatever fails, a start goes on without. An emulated card is not measured, nor
-// is what stands beside it.
+// MeasureOnce returns the kept rates of a machine and a GPU. It first measures and keeps those that
+// are missing, unless an option forbids it; nil: there are none. experts is the format of experts on
+// the CPU. apart runs work while no one else has the GPU open. A failure does not stop the start. An
+// emulated GPU and its host are not measured.
 func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Reporter, on config.RankFacts, experts tensor.Format, apart func(work func())) *rates.File {
 	threads := f.ThreadCount()
 	id := Identity(m, threads)
@@ -77,9 +77,9 @@ func MeasureOnce(f *config.Options, m *machine.Machine, with Meter, r config.Rep
 
 // Meter measures rates of this machine.
 type Meter interface {
-	// CPU measures the processors with so many threads on experts in a format.
+	// CPU measures the CPU with the given threads on experts in a format.
 	CPU(threads int, experts tensor.Format, available int64, tell config.Telling) (rates.CPU, error)
-	// Card measures a GPU by its number.
+	// Card measures the GPU with this index.
 	Card(index int, tell config.Telling) (rates.Card, error)
 }
 

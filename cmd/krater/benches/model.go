@@ -190,5 +190,5 @@ func precisionName(p load.Precision) string {
 	if g := p.Any().Group; g != 0 {
 		return text + fmt.Sprintf("groups of %d", g)
 	}
-	return text + "a scale a row"
+	return text + "one scale per row"
 }

@@ -1,6 +1,6 @@
-// Package convert converts values between the types and orders that the kernels read.
-// These are F32, BF16, the packed order of F32 for BF16 weights, and the types of fewer
-// bits: float8, INT8 with scales, packed weights.
+// Package convert converts values between the types and orders that the kernels read. These are
+// F32, BF16, the packed order of F32 for BF16 weights, and the types of fewer bits: float8, INT8
+// with scales, packed weights.
 //
 // Packed order: in every block of 32 values the 16 at even places come first, then the 16 at odd
 // places; the last block is filled up with zeros. A 32-bit lane of BF16 weights holds an even value
@@ -48,16 +48,16 @@ type Funcs struct {
 	// (127 / top) rounded to nearest, ties to even. Magnitudes beyond 2^127 count as 2^127, NaN as
 	// zero. A group whose top is below 2^-100 is all zero.
 	QuantI8 func(dst *int8, src, scales *float32, group, groups int)
-	// Columns widen a band of 16 packed rows of an encoding, of groups groups of 32*steps
-	// columns. Column c of the rows goes to dst + c*stride bytes; all columns are written,
-	// those that fill up a block of 32 too.
+	// Columns widens a band of 16 packed rows of an encoding, with groups groups of 32*steps
+	// columns. Column c of the rows goes to dst + c*stride bytes; all columns are written, including
+	// the padding of a block of 32.
 	Columns map[*tensor.Encoding]Columns
 }
 
 // Columns widens a band of packed weights column by column.
 type Columns = func(dst *float32, w, s *byte, stride, groups, steps int)
 
-// At gives the conversions of a level that Resolve has accepted.
+// At returns the conversions of a level that Resolve has accepted.
 func At(l level.Level) *Funcs {
 	if f := vector(l); f != nil {
 		return f

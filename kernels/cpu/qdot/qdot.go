@@ -1,6 +1,6 @@
-// Package qdot has the inner tiles of every product with integer weights. A tile is up to
-// eight rows of INT8 activations against consecutive tiles of INT4 or INT8 weights in
-// the CPU's layout (package tensor), read in place.
+// Package qdot has the inner tiles of every product with integer weights. A tile is up to eight
+// rows of INT8 activations against consecutive tiles of INT4 or INT8 weights in the CPU's layout
+// (package tensor), read in place.
 //
 // kernels/device (MatMulQ) defines the result to the bit: exact integer sums within a group, and
 // groups added in rising order by one fused multiply-add each. So every level and every number of

@@ -100,8 +100,8 @@ func (p *problem) want() []float32 {
 
 var encodings = []*tensor.Encoding{tensor.INT4, tensor.INT8, tensor.Q8_0}
 
-// variants runs f for every level, encoding and number of rows. Level AVX512 has
-// no tiles of its own on a processor without VNNI.
+// variants runs f for every level, encoding and number of rows. Level AVX512 has no tiles of its own
+// on a processor without VNNI.
 func variants(t *testing.T, f func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int)) {
 	for _, l := range level.Available() {
 		fs := At(l)

@@ -1,10 +1,9 @@
-// Package qtile multiplies blocks of tokens with packed INT4 or INT8 weights on the tile unit
-// (package amx). The results have the bits of package qdot: the arithmetic is laid down in
-// kernels/device (MatMulQ).
+// Package qtile multiplies blocks of tokens by packed INT4 or INT8 weights on the tile unit
+// (package amx). The results have the bits of package qdot; kernels/device (MatMulQ) defines the
+// arithmetic.
 //
-// A line of packed weights is a row of the unit's weight tile as it lies: INT8 lines become
-// signed bytes by a change of the top bit, INT4 lines two rows, one of low and one of high
-// nibbles.
+// A line of packed weights is a row of the unit's weight tile: INT8 lines become signed bytes by a
+// change of the top bit, and INT4 lines become two rows, one of low and one of high nibbles.
 package qtile
 
 import (
@@ -26,7 +25,7 @@ const (
 	MostBlocks = 4
 	// MostTokens is the largest number of tokens of a Work.
 	MostTokens = MostBlocks * BlockTokens
-	// WeightRows is what a call multiplies with: two bands of packed weights.
+	// WeightRows is the number of weight rows of one call: two bands of packed weights.
 	WeightRows = 2 * tensor.TileRows
 
 	sliceColumns = 256 // of weights unpacked at a time
@@ -59,13 +58,13 @@ type Tile struct {
 	aBlock, scaleBlock unsafe.Pointer
 }
 
-// Kernel multiplies with the weights of an encoding.
+// Kernel multiplies by weights of one encoding.
 type Kernel func(*Tile)
 
-// Kernels are the encodings that the unit takes.
+// Kernels has the kernel of each encoding that the unit supports.
 var Kernels = map[*tensor.Encoding]Kernel{tensor.INT4: int4Blocks, tensor.INT8: int8Blocks}
 
-// Can reports whether groups of so many columns are possible.
+// Can reports whether groups of the given number of columns are supported.
 func Can(group int) bool { return group%Columns == 0 && group <= MostGroup }
 
 const pad = 16 // float32 values; pieces of scratch begin at 64 bytes
@@ -168,8 +167,8 @@ func (w *Work) Begin(t *Tokens, scratch *float32) {
 	}
 }
 
-// Multiply computes 32 weight rows for every token: values and scales of two bands of packed
-// weights that follow one another, each of so many bytes. Read the results with Result.
+// Multiply computes 32 weight rows for every token. values and scales are those of two consecutive
+// bands of packed weights; a band has valueBytes and scaleBytes of them. Read the results with Result.
 func (w *Work) Multiply(kernel Kernel, values, scales unsafe.Pointer, valueBytes, scaleBytes int) {
 	w.call = w.tile
 	w.call.w, w.call.s = values, scales
