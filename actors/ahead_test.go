@@ -224,7 +224,7 @@ func TestHistoriesAreWhole(t *testing.T) {
 		left := 25
 		for steps := 0; left > 0 || len(s.live) > 0 || len(s.flying) > 0 || len(s.forget) > 0; steps++ {
 			if steps > 5000 {
-				t.Fatalf("seed %d: %v live, %d on their way", seed, s.live, len(s.flying))
+				t.Fatalf("seed %d: %v live, %d in flight", seed, s.live, len(s.flying))
 			}
 			switch k := s.rng.IntN(30); {
 			case k < 4 && left > 0 && len(s.live) < 8:

@@ -33,7 +33,7 @@ func routerOf(layers, dense, experts, topK int) *model.Config {
 	return cfg
 }
 
-// routed draws the work of a layer: so many rows that go to topK different experts each.
+// routed draws the work of a layer: each row goes to topK different experts.
 func routed(r *rand.Rand, rows, experts, topK int) []device.ExpertRows {
 	assign := make([][]int32, experts)
 	for row := range rows {
@@ -167,8 +167,8 @@ func TestHeatWhileItIsRead(t *testing.T) {
 	}
 }
 
-// TestHeatSample: one of eight batches is counted, in all layers, and shares are those
-// of all, also where the work has a rhythm of eight.
+// TestHeatSample: one of eight batches is counted, in all layers. The shares equal the shares
+// over all batches, even if the work repeats every eight batches.
 func TestHeatSample(t *testing.T) {
 	const experts, topK, batches, every = 16, 2, 80_000, 8
 	cfg := routerOf(3, 1, experts, topK)

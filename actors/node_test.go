@@ -42,7 +42,7 @@ func (s slot) post(m any, _ *worker) {
 	}
 }
 
-// solo makes a turn of a pipeline of so many groups and pools whose messages go
+// solo makes a turn of a pipeline with the given numbers of groups and pools. Its messages go
 // to p.
 func solo(p *post, groups, pools int) *turn {
 	pid := func(name string) address { return slot{name, p} }
@@ -80,7 +80,7 @@ func TestSplitLetsGo(t *testing.T) {
 		t.Errorf("sent to %v, %d parts in the trace", p.to, c.event.Parts)
 	}
 	if !b.Held() {
-		t.Error("parts are on their way and do not hold the batch")
+		t.Error("parts are in flight and do not hold the batch")
 	}
 	for _, m := range p.msgs {
 		m.(msg.Holding).Release()

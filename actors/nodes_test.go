@@ -34,7 +34,7 @@ func fakes(t testing.TB, topology string) []cpu.Node {
 }
 
 // integers loads the routed experts as INT4 or INT8 and, on a device with nodes,
-// places them for so many pools.
+// places them for the given number of pools.
 func integers(t testing.TB, bits, pools int) func(d *cpu.Device, l *loaded, o *load.Options) {
 	return func(d *cpu.Device, l *loaded, o *load.Options) {
 		t.Helper()

@@ -6,7 +6,7 @@ import "krater/actors/engine"
 // look them up half a second later.
 const originsKept = 1024
 
-// origins are those of the newest ended requests.
+// origins has the origins of the requests that ended last.
 type origins struct {
 	of    map[uint64]engine.Origin
 	order []uint64 // ids in a circle

@@ -88,7 +88,7 @@ func (p *Pipeline) startsRank(group int) bool {
 	return group == 0 || specs[group-1].Rank != specs[group].Rank
 }
 
-// poolLimits are those of rows that the rank's pools read.
+// poolLimits returns the limits of the rows that the rank's pools read.
 func (r *rank) poolLimits() stages.Limits {
 	lim := r.Limits
 	if r.place != nil {

@@ -253,8 +253,8 @@ func TestPreemptionChangesNoToken(t *testing.T) {
 	}
 }
 
-// TestPromptLogprobs: the log-probabilities of a prompt's tokens are those that the tokens have
-// as an answer, in chunks of any size, and one prompt alone or among others.
+// TestPromptLogprobs: a prompt's tokens have the log-probabilities that they have in an answer,
+// for chunks of any size, and for a prompt alone or among others.
 func TestPromptLogprobs(t *testing.T) {
 	o := prefixed("qwen2")
 	o.limits.LogitRows = 7

@@ -271,7 +271,7 @@ func (d *director) credits() {
 	}
 }
 
-// further has a batch ahead of one on its way, for a request: as from a device that chooses
+// further puts a batch for a request behind one in flight, as for a device that chooses
 // tokens itself, which this one does not.
 func (d *director) further(after, request uint64) *msg.Batch {
 	n := d.node
@@ -324,7 +324,7 @@ func TestVoidBatch(t *testing.T) {
 		is(1, 0, 0, 1)
 		d.submit(2, 2, 8, 0)
 		d.tell(&msg.Tick{})
-		is(1, 0, 0, 1) // nothing goes by what is still on its way
+		is(1, 0, 0, 1) // nothing overtakes a batch in flight
 		if fails {
 			d.tell(&msg.Failed{Batch: second, Epoch: second.Epoch, Cause: errors.New("injected")})
 			is(1, 0, 1, 1)

@@ -84,7 +84,7 @@ func (a *audit) flight(f *flight) {
 		"batch %d has %d rows, %d wanted, says %d and %d", f.ID, rows, wanted, f.Rows, f.Wanted)
 }
 
-// fits tells whether a span agrees with the progress of its sequence.
+// fits reports whether a span agrees with the progress of its sequence.
 func fits(f *flight, sp *Span, s *seq) bool {
 	switch {
 	case f.After != 0:

@@ -74,9 +74,9 @@ func (s *served) wait(t *testing.T, id uint64, most int) int {
 // usual is a server with the defaults of the command line, about.
 var usual = Config{BlockTokens: 32, Blocks: 4096, MaxBatchTokens: 1024, MaxSeqs: 32, PrefillChunk: 512, PrefillShare: 256, MaxQueue: 256, MicroBatches: 1, PrefillBatches: 1}
 
-// firstTokenBound is what docs/scheduling.md promises: the most batches until the first token of
-// a request whose key has nothing else, where so many keys have requests, no more than
-// sequences can run. A device that takes a batch ahead, or several, adds those in flight.
+// firstTokenBound is the bound that docs/scheduling.md promises: the most batches until the first
+// token of a request that is the only one of its key. keys is the number of keys with requests, at
+// most the number of sequences that can run. A device that takes batches ahead adds those in flight.
 func firstTokenBound(cfg Config, keys, prompt int) int {
 	return keys*(share(prompt, cfg.PrefillShare)+1) + debt*(keys-1) + 2*cfg.Depth()
 }

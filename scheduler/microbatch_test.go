@@ -2,14 +2,14 @@ package scheduler
 
 import "testing"
 
-// divided is roomy with so many micro-batches.
+// divided is roomy with the given number of micro-batches.
 func divided(micros int, ahead bool) Config {
 	cfg := roomy
 	cfg.MicroBatches, cfg.PrefillBatches, cfg.Ahead = micros, micros, ahead
 	return cfg
 }
 
-// even checks that what is in flight are all rows of so many streams, and that no
+// even checks that the batches in flight have the rows of all streams, and that no
 // batch has more than its share.
 func (r *relay) even(t *testing.T, streams int) {
 	t.Helper()

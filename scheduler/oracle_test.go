@@ -127,7 +127,7 @@ func (o *oracle) tick(now int64) {
 	}
 }
 
-// streams are those of a micro-batch, of every micro-batch with -1.
+// streams returns the streams of a micro-batch, or of all micro-batches if micro is -1.
 func (o *oracle) streams(micro int) []*dumb {
 	return o.pick(func(d *dumb) bool {
 		stream := !d.ended && (d.batch == 0 && d.decoding || d.batch != 0 && d.span.Last)
@@ -140,7 +140,7 @@ func (o *oracle) in(micro int) []*dumb {
 	return o.pick(func(d *dumb) bool { return d.batch != 0 && o.microOf[d.batch] == micro })
 }
 
-// even is a part of n for one of so many.
+// even returns the size of one part if n is divided evenly, rounded up.
 func even(n, parts int) int { return int(math.Ceil(float64(n) / float64(parts))) }
 
 // idle are the streams that wait, the one that waits longest first.
@@ -150,7 +150,7 @@ func (o *oracle) idle() []*dumb {
 	return idle
 }
 
-// overdue tells whether too many batches went by without an idle stream.
+// overdue reports whether too many batches went by without an idle stream.
 func (o *oracle) overdue(d *dumb) bool {
 	most := o.cfg.MicroBatches - 1
 	if o.cfg.Ahead {
@@ -206,8 +206,8 @@ func (o *oracle) level() {
 	}
 }
 
-// most is a micro-batch's part of so many streams: dealt out one by one, the micro-batches in the order
-// in which those before this one have more than an even part already.
+// most returns a micro-batch's part of the given number of streams. They are dealt out one by one;
+// micro-batches before this one that already have more than an even part keep it.
 func (o *oracle) most(micro, streams int) int {
 	extra := streams - streams/o.cfg.MicroBatches*o.cfg.MicroBatches
 	for before := range micro {
@@ -275,7 +275,7 @@ func (o *oracle) further(micro int) []Span {
 	return spans
 }
 
-// sooner tells whether another micro-batch that may take prompts has all its batches back
+// sooner reports whether another micro-batch that may take prompts gets all its batches back
 // before this one, if they come in order.
 func (o *oracle) sooner(micro int) bool {
 	last := map[int]uint64{}

@@ -139,7 +139,7 @@ func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) erro
 	return runCrowd(rng, cfg, 1, steps, log, sum)
 }
 
-// runCrowd runs a script in which shared prompts have so many tokens at least.
+// runCrowd runs a script in which prompts share at least the given number of tokens.
 func runCrowd(rng *rand.Rand, cfg Config, shared, steps int, log *strings.Builder, sum *shares) error {
 	core, err := New(cfg)
 	if err != nil {
@@ -432,8 +432,8 @@ func (w *crowd) settle() error {
 	return w.core.Check()
 }
 
-// finish lets everything run out: with nothing in flight and a live request there is
-// always a next batch, and after so many steps no request is left.
+// finish lets all requests end: with nothing in flight and a live request there is
+// always a next batch, and after a bounded number of steps no request is left.
 func (w *crowd) finish() error {
 	w.note("finish")
 	for range 5000 {

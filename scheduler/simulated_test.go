@@ -46,8 +46,8 @@ func (m *monitor) path(c *client, p int) int {
 	return c.path[p]
 }
 
-// adopt has a client take the rows of its prompt with which it begins in the form in which the
-// cache has them.
+// adopt sets the expected path of a client's cached prompt rows: a row may be cached in the form of
+// a prompt or of a generated token, and the client expects the same form.
 func (m *monitor) adopt(d *simulated, sp *Span, c *client) {
 	if c.found || !m.cfg.ReuseAnswers || c.Prompt == nil {
 		return
@@ -66,7 +66,7 @@ func (m *monitor) adopt(d *simulated, sp *Span, c *client) {
 	}
 }
 
-// form tells whether the row of a position has to be computed as that of a generated token.
+// form reports whether the row of a position must be computed like the row of a generated token.
 func (c *client) form(p int) bool {
 	return p >= c.PromptLen || p < len(c.answered) && c.answered[p]
 }

@@ -47,8 +47,8 @@ func (m *monitor) touch(b Batch) touches {
 	return t
 }
 
-// apart checks that a new batch neither writes what one on its way, lost or not, touches,
-// nor touches what that writes, unless it comes behind it in its micro-batch.
+// apart checks that a new batch does not write what a batch in flight touches, lost or not, and
+// does not touch what that batch writes, unless it follows that batch in its micro-batch.
 func (m *monitor) apart(b Batch) error {
 	mine := m.touch(b)
 	for _, x := range m.flying {
@@ -59,7 +59,7 @@ func (m *monitor) apart(b Batch) error {
 		for _, pair := range [][2]touches{{mine, theirs}, {theirs, mine}} {
 			for at := range pair[0].writes {
 				if pair[1].writes[at] || pair[1].reads[at] {
-					return fmt.Errorf("batches %d and %d are on their way (lost %v) and share %s %d", b.ID, x.ID, m.lost[x.ID], at.kind, at.id)
+					return fmt.Errorf("batches %d and %d are in flight (lost %v) and share %s %d", b.ID, x.ID, m.lost[x.ID], at.kind, at.id)
 				}
 			}
 		}

@@ -22,7 +22,7 @@ type inputs struct {
 	changes device.Mat
 	from    device.Mat // [T, 1] of it: where a step takes its tokens from; empty where it brings them
 	spans   device.Mat // [1, *] of it, at a multiple of 16 bytes: the table of spans that layers see; absent on host memory
-	// tables are those of all pieces of a batch of several: Look chooses one.
+	// tables has the tables of all pieces, if a batch has several: Look chooses one.
 	tables []device.Mat
 }
 

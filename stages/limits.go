@@ -76,7 +76,7 @@ func (l Limits) LayerRows() int {
 	return min(l.Window, l.Tokens)
 }
 
-// windows is in how many pieces layers see so many rows.
+// windows returns the number of pieces in which layers see the given number of rows.
 func (l Limits) windows(rows int) int { return (rows + l.LayerRows() - 1) / l.LayerRows() }
 
 // Slots is the number of rows of a layer's KV cache.

@@ -11,10 +11,10 @@ func (st *State) window(i int) (from, to int) {
 	return from, min(from+st.lim.LayerRows(), st.Total())
 }
 
-// Look has layers see piece i of the batch, of Windows: T, the matrices, Prefill and
-// Decode are those of its rows, until Whole. What is in Hidden and in the KV cache stays;
-// everything else belongs to the piece, so nothing may be Pending. A batch of one piece is
-// as Fill leaves it; one of more must be looked at before layers run.
+// Look selects piece i of the batch, of Windows, for layers: until Whole, T, the matrices,
+// Prefill and Decode describe its rows. The content of Hidden and of the KV cache stays;
+// everything else belongs to the piece, so nothing may be Pending. A batch of one piece
+// needs no Look; one of several pieces needs it before layers run.
 func (st *State) Look(i int) {
 	st.piece(st.window(i))
 	if st.layout != nil {

@@ -36,7 +36,8 @@ func (tableLayout) PutSpans(dst []int32, prefill, decode []device.Span) int {
 	return len(table)
 }
 
-// randomSpans are sequences of so many rows in all, each with its whole context of blocks.
+// randomSpans returns sequences with the given number of rows in all, each with all the blocks of
+// its context.
 func randomSpans(rng *rand.Rand, lim Limits, rows int) *Step {
 	b := &Step{Tokens: make([]int32, rows)}
 	for row := 0; row < rows; {

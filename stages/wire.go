@@ -188,7 +188,7 @@ func (r *reader) int32() int32 {
 	return int32(v)
 }
 
-// count is the length of a list of at most so many items of at least so many bytes.
+// count reads the length of a list of at most most items, each of at least the given bytes.
 func (r *reader) count(most, bytes int) int {
 	n := r.int()
 	if n > most || n*bytes > len(r.rest) {
@@ -216,7 +216,7 @@ func (r *reader) float() float64 {
 	return f
 }
 
-// draw reads a draw of a sequence of at most context tokens, with a mask of at most so many words.
+// draw reads a draw of a sequence of at most context tokens. Its mask has at most mask words.
 func (r *reader) draw(context, mask int) (d device.Draw) {
 	d.Temperature, d.TopP, d.MinP = r.float(), r.float(), r.float()
 	d.TopK = int(r.int32())

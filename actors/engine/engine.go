@@ -82,8 +82,8 @@ type Request struct {
 	KeepSpecial bool
 	// Logprobs: -1 none, else that many alternatives per token (0 = the chosen one only).
 	Logprobs int
-	// PromptLogprobs, if set, asks for the log-probabilities of the prompt's own tokens, with so
-	// many alternatives. The whole prompt is computed then, whatever is cached of it.
+	// PromptLogprobs, if set, asks for the log-probabilities of the prompt's own tokens. The value
+	// is the number of alternatives. The whole prompt is then computed, even if it is cached.
 	PromptLogprobs *int
 	Deadline       time.Time // zero: none
 	Priority       int       // higher first; 0 is the default

@@ -25,7 +25,7 @@ const (
 	NodeSample   NodeKind = "sample"
 	NodeStream   NodeKind = "stream"
 	NodeDevice   NodeKind = "device" // no actor: the steps of a device that computes apart from the host, by its own clock
-	NodeCopies   NodeKind = "copies" // no actor: experts on their way to a rank
+	NodeCopies   NodeKind = "copies" // no actor: copies of experts to a rank
 )
 
 // Node is an actor.

@@ -131,7 +131,7 @@ type Reply struct {
 	stamp
 }
 
-// replies are those that are not in use.
+// replies holds replies that are not in use.
 var replies = sync.Pool{New: func() any { return new(Reply) }}
 
 // Free returns r for another step. Its receiver calls it once, when it is done with r.

@@ -28,8 +28,8 @@ func (w *watching) Run(s device.Stream, l device.List) {
 	}
 }
 
-// TestCopiesBeforeFoundExperts: what a layer misses is on its way before the host enqueues the
-// work of what is there; where a copy takes the place of an expert in use, behind it.
+// TestCopiesBeforeFoundExperts: copies of a layer's missing experts are enqueued before the work of
+// the experts that are there. A copy into the slot of an expert in use is enqueued after its work.
 func TestCopiesBeforeFoundExperts(t *testing.T) {
 	host := processor(t)
 	s := open(t, "")

@@ -66,8 +66,8 @@ func end(t *testing.T, g *actors.Gateway, ids []int32, n int) ([]int32, *engine.
 	}
 }
 
-// placedBoth are pairs of strategies that between them have every kind of copy and of
-// work on either side, with room for so many experts.
+// placedBoth has pairs of strategies that together have every kind of copy and of work on
+// either side, with the number of experts that fit.
 var placedBoth = []struct {
 	prefill, decode string
 	slots           int64

@@ -18,7 +18,7 @@ type loan struct {
 // flight at the same time, and each has to Enter.
 func (p *Placement) Lends() bool { return p.loan.lends }
 
-// Enter prepares the slots for a batch of so many rows, before any of it is enqueued on s: a prompt
+// Enter prepares the slots for a batch with this number of rows, before any of it is enqueued on s: a prompt
 // borrows slots, and the first decode batch after it gets them back. The batch waits for these copies
 // on the device. On an error nothing may run.
 func (p *Placement) Enter(s device.Stream, rows int) error {

@@ -107,9 +107,9 @@ func (r *served) halves(t *testing.T) {
 	}
 }
 
-// within counts, of batches of so many rows, the stretches of work of the group (a
-// layer's sum, the next one's attention and router) and those of them that lie within a
-// pool's work for another batch.
+// within counts, for batches with the given number of rows, the stretches of work of the
+// group (a layer's sum, the next one's attention and router) and how many of them lie
+// within a pool's work for another batch.
 func (r *served) within(rows uint32) (inside, all int) {
 	for _, g := range r.tracks["group0"] {
 		if g.Kind != trace.Group || g.Rows != rows || g.Ended == g.Started {

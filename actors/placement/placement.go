@@ -144,7 +144,7 @@ func (p *Placement) Close() {
 	p.Experts.Close()
 }
 
-// Phase is the phase of a batch of so many rows.
+// Phase returns the phase of a batch with the given number of rows.
 func (p *Placement) Phase(rows int) dispatch.Phase {
 	if rows >= p.threshold {
 		return dispatch.Prefill
@@ -152,8 +152,8 @@ func (p *Placement) Phase(rows int) dispatch.Phase {
 	return dispatch.Decode
 }
 
-// Shares reports whether Run may leave work of a batch of so many rows to the host. Then Mirror.Fetch
-// has to be enqueued before the wait for the router's choice.
+// Shares reports whether Run may leave work of a batch with the given number of rows to the host.
+// Then Mirror.Fetch has to be enqueued before the wait for the router's choice.
 func (p *Placement) Shares(rows int) bool { return p.Leaves(p.Phase(rows)) }
 
 // Leaves reports whether Run may leave work of a phase to the host.
@@ -161,8 +161,8 @@ func (p *Placement) Leaves(phase dispatch.Phase) bool {
 	return p.sides[phase].settled.Start.Host[phase]
 }
 
-// Parts are the layers at which parts of the model begin. All pieces of a batch of so many rows pass a
-// part before any goes on (group.Walk). nil: there is one part.
+// Parts returns the layers at which parts of the model begin, for a batch with the given number of
+// rows. All its pieces pass a part before any goes on (group.Walk). nil: there is one part.
 func (p *Placement) Parts(rows int) []int {
 	if p.Phase(rows) != dispatch.Prefill {
 		return nil
@@ -281,16 +281,16 @@ func (p *Placement) Steady() bool {
 	return true
 }
 
-// Whole reports whether the experts of a layer can be enqueued without knowing the router's choice for
-// a batch of so many rows, by Mix. A step with a probe shows the rows of experts, which must then all
-// be on the device.
+// Whole reports whether the experts of a layer can be enqueued, by Mix, without knowing the router's
+// choice for a batch with the given number of rows. A step with a probe shows the rows of experts,
+// which must then all be on the device.
 func (p *Placement) Whole(rows int, watched bool) bool {
 	phase := p.Phase(rows)
 	start := &p.sides[phase].settled.Start
 	return p.accel && start.Fixed[phase] && (!start.Host[phase] || p.Asks(rows, watched))
 }
 
-// Asks reports whether a batch of so many rows makes host calls for experts.
+// Asks reports whether a batch with the given number of rows makes host calls for experts.
 func (p *Placement) Asks(rows int, watched bool) bool {
 	phase := p.Phase(rows)
 	start := &p.sides[phase].settled.Start
@@ -301,9 +301,9 @@ func (p *Placement) Asks(rows int, watched bool) bool {
 // read and write host memory.
 const callRowsMost = 512
 
-// NewHostCalls makes the host calls of a batch for so many servers; nil if no batch makes any. If
-// the device refuses, no batch makes any from now on: the host takes part between two layers, and
-// Notices says so. It is called before the first step.
+// NewHostCalls makes the host calls of a batch for the given number of servers; nil if no batch
+// makes any. If the device refuses, no batch makes any from now on: the host takes part between two
+// layers, and Notices says so. It is called before the first step.
 func (p *Placement) NewHostCalls(servers int) *offload.HostCalls {
 	if p.callRows == 0 {
 		return nil
@@ -337,8 +337,8 @@ func (p *Placement) mostCallRows() int {
 	return rows
 }
 
-// HostCallRows is the most rows of a host call where batches from threshold rows on are
-// prompts, and layers see so many rows.
+// HostCallRows returns the most rows of a host call. Batches of threshold or more rows are prompts,
+// and rows is the most that a layer sees at once.
 func HostCallRows(threshold, rows int) int {
 	rows = min(rows, callRowsMost)
 	if threshold > 1 { // else all batches are prompts
@@ -383,8 +383,8 @@ func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer
 	return nil
 }
 
-// Ahead begins the copies that a batch of so many rows needs first, if a prefill goes through the model
-// part by part: dense layers and attention run meanwhile. timing gets the time that they take.
+// Ahead begins the copies that a batch with the given number of rows needs first, if a prefill goes
+// through the model part by part: dense layers and attention run meanwhile. timing gets their time.
 func (p *Placement) Ahead(rows int, timing *device.Timing) error {
 	if len(p.Parts(rows)) < 2 {
 		return nil
@@ -400,7 +400,7 @@ func (p *Placement) Ahead(rows int, timing *device.Timing) error {
 	return nil
 }
 
-// decide fills p.decision for the routed work of a layer in a batch of so many rows.
+// decide fills p.decision for the routed work of a layer in a batch with the given number of rows.
 func (p *Placement) decide(layer, rows int, work []device.ExpertRows) dispatch.Phase {
 	phase := p.Phase(rows)
 	s := p.sides[phase]

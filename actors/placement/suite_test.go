@@ -21,9 +21,9 @@ func strategies(t testing.TB) []dispatch.Strategy {
 }
 
 // TestEveryStrategyOnDevice sweeps budgets from nothing to everything, in batches that
-// layers take in pieces: the bits are those of the model on the CPU, the device never
-// has more than its budget, and what is copied to it beyond what every run copies is
-// what the account of the placement says.
+// layers take in pieces: the results have the bits of the model on the CPU, the device never
+// has more than its budget, and the bytes copied to it beyond those of every run are the
+// number that the placement reports.
 func TestEveryStrategyOnDevice(t *testing.T) {
 	host := processor(t)
 	s := open(t, golden)

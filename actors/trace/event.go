@@ -66,7 +66,7 @@ func KindOf(name string) (Kind, bool) {
 	return 0, false
 }
 
-// Event is one message handled, 72 bytes. Times are those of Now.
+// Event is one message handled, 72 bytes. Times come from Now.
 type Event struct {
 	Batch    uint64 // 0: about no batch
 	Request  uint64 // the scheduler's id, for events about one request; else 0

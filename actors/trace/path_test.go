@@ -68,8 +68,8 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// ahead is two steps of a card: the second is on its way before the first is back, and waits for
-// the card.
+// ahead returns two steps of a GPU: the second is enqueued before the first is back, and waits for
+// the GPU.
 func ahead() []Track {
 	return []Track{
 		{"schedule", []Event{

@@ -13,7 +13,7 @@ import (
 // The experts of DeepSeek-V2-Lite: hidden size, inner size, experts of a token.
 const hidden, inner, topK = 2048, 1408, 6
 
-// formats are those that are measured.
+// formats are the formats to measure.
 var formats = []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(128), tensor.INT8.By(128)}
 
 // FormatName is the name of a format in names of kernels.

@@ -3,8 +3,8 @@
 #   bench/peers/llama.sh install DIR            fetch and build into DIR (network, Go, git, g++, npm)
 #   DIR/peer/llama.sh model [gguf flags]        write DIR/peer/model.gguf: --type q4_0 --experts 64
 #   DIR/peer/llama.sh measure [1,2]             the peer alone, for these numbers of threads
-#   DIR/peer/llama.sh compare KRATER "FLAGS"    both in turn: FLAGS are those of `krater bench model`
-#                                               that choose the same model (shape, layers, precision)
+#   DIR/peer/llama.sh compare KRATER "FLAGS"    both in turn: FLAGS of `krater bench model` choose
+#                                               the same model (shape, layers, precision)
 # THREADS (default "1,2"), ROUNDS (2), SAMPLES (40 decode samples of 8 tokens) and
 # PROMPTS (4) change how long compare takes. The folder DIR/peer needs nothing
 # outside it but the C++ runtime: it can be carried to a machine without network.

@@ -121,7 +121,7 @@ def decode(torch, model, config, batch, experts):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--seconds", type=float, default=200, help="begin nothing after so many")
+    ap.add_argument("--seconds", type=float, default=200, help="start no new measurement after this time")
     ap.add_argument("--prefill", default="512,2048,8192")
     ap.add_argument("--batch", default="1,32")
     args = ap.parse_args()

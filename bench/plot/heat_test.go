@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// matrix returns a heat of so many rows and columns, its values rising from 0.
+// matrix returns a heat of the given size whose values rise from 0.
 func matrix(rows, columns int) *Heat {
 	h := &Heat{Title: "experts by heat", X: "expert", Y: "layer"}
 	for r := range rows {

@@ -17,8 +17,8 @@ import (
 )
 
 // Chart is the data of one figure. With Categories it has bars: a group for each category, and in
-// it a bar for each series. Without, it has lines with points, or, if Dense, lines of so many
-// values that points and ticks at each would merge.
+// it a bar for each series. Without, it has lines with points. Dense leaves out points and ticks,
+// which would merge on lines of many values.
 type Chart struct {
 	Title      string   `json:"title"`
 	X          string   `json:"x,omitempty"`

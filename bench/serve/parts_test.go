@@ -92,8 +92,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestHistogram: percentiles of many values are those of the values themselves, to half a place,
-// and adding allocates nothing.
+// TestHistogram: percentiles of many values equal the percentiles of the sorted values, to half a
+// place, and adding allocates nothing.
 func TestHistogram(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	var h Histogram

@@ -180,7 +180,7 @@ func (b *besideActors) learn(t *testing.T, n int) {
 	}
 }
 
-// right asks so many times at once, and wants what was learnt.
+// right asks n times at once, and wants the answers that learn recorded.
 func (b *besideActors) right(t *testing.T, readers, n int) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -341,7 +341,7 @@ func TestReadersLeaveBesideCard(t *testing.T) {
 }
 
 // TestPoolGivenUpBesideCard: a pool that fails every time ends the pipeline and all requests, also
-// with a step on its way that it will never answer.
+// with a step in flight that it will never answer.
 func TestPoolGivenUpBesideCard(t *testing.T) {
 	b := actorsBesideCard(t, "cpu_only", "cpu_only", 1)
 	for b.Err() == nil {

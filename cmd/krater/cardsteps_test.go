@@ -50,9 +50,8 @@ func TestRepeatedStepsOnCard(t *testing.T) {
 	}
 }
 
-// TestServeOnCard: answers written together, on a GPU a step ahead of what the scheduler knows, are
-// those that the processor writes; one that stops, one that is cut, one whose logits the host has
-// to see among them.
+// TestServeOnCard: answers generated together, on a GPU a step ahead of what the scheduler knows,
+// equal the answers of the CPU. One of them stops, one is cut, and one needs its logits on the host.
 func TestServeOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	type reply struct {

@@ -49,7 +49,7 @@ func (w *walked) Step(b *stages.Step, _ stages.Probe, read func(*stages.State) e
 	return read(w.st)
 }
 
-// inPieces is latentModel on a GPU whose layers see so many rows at once; 0: all.
+// inPieces is latentModel on a GPU whose layers see at most window rows at once; 0: all.
 func inPieces(t *testing.T, window int, parts []int) *walked {
 	t.Helper()
 	host, err := cpu.New(cpu.Options{Threads: 2})

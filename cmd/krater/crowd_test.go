@@ -41,9 +41,9 @@ func TestCrowd(t *testing.T) {
 	soak(t, 40, 3*time.Second, 12, rand.Uint64())
 }
 
-// soak lets so many clients in for a time. Afterwards everything must be as it
-// was: goroutines, KV blocks, queues, memory; and every answer that came to its
-// end must have been the one that its question has alone.
+// soak runs the given number of clients for a time. Afterwards goroutines, KV blocks, queues
+// and memory must be as they were before. Every complete answer must equal the answer to the
+// same question asked alone.
 func soak(t *testing.T, clients int, length time.Duration, questions int, seed uint64) {
 	t.Logf("seed %d", seed)
 	s := open(t)
@@ -157,7 +157,7 @@ func (c *crowd) grade(way string, e exam, got reply) {
 	c.count("finished over " + way)
 }
 
-// busy tells if the server had too much to do, which clients must bear.
+// busy reports whether err says that the server is overloaded, which is not a fault.
 func (c *crowd) busy(err error) bool {
 	var r *refusal
 	if errors.As(err, &r) && (r.status == http.StatusTooManyRequests || r.code == "rate_limit_exceeded") {

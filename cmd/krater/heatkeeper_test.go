@@ -12,8 +12,8 @@ import (
 	"krater/stages/source"
 )
 
-// rows are those that the layers of a server have seen: every token of prompts and
-// answers but the last of each answer.
+// rows returns the number of rows that the layers of a server have computed: every token of prompts
+// and answers except the last of each answer.
 func (s *site) rows(requests int) uint64 {
 	m := s.metrics()
 	return uint64(m["krater:prompt_tokens_total"]+m["krater:generation_tokens_total"]) - uint64(requests)

@@ -77,8 +77,8 @@ func TestHeatmapIsTheModels(t *testing.T) {
 	}
 }
 
-// TestHeatmapIsExact: on any device, cut anyhow, the counts of a text are those that a
-// probe finds when the stages are called as functions.
+// TestHeatmapIsExact: on any device and for any division of the text, the counts equal those that
+// a probe finds when the stages are called as functions.
 func TestHeatmapIsExact(t *testing.T) {
 	const tokens, window = 1000, 300
 	s, _ := started(t, "--kv-dtype", "f32", "--max-seqs", "1")
@@ -121,7 +121,7 @@ func TestHeatmapIsExact(t *testing.T) {
 }
 
 // TestHeatmapFiles: maps are saved, added up, weighed, printed and drawn without running
-// the model again, and are those of one model.
+// the model again, and keep the identity of the model.
 func TestHeatmapFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }

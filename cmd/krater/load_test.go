@@ -141,7 +141,7 @@ func TestLongPromptsBesideAStream(t *testing.T) {
 		t.Fatalf("the stream ended before the prompts were read: %v", err)
 	}
 	t.Logf("%d prompts read in %v, meanwhile %d pieces of the stream, the longest gap %v", prompts, read.Round(time.Millisecond), during, gap.Round(time.Millisecond))
-	// 256 prompt tokens a step at most: so many steps, each with one more token.
+	// A step has at most 256 prompt tokens, and each step adds one token to the stream.
 	if during < 6 {
 		t.Errorf("%d pieces of the stream while the prompts were read", during)
 	}

@@ -118,7 +118,7 @@ func TestCompare(t *testing.T) {
 	refuses(t, 1, []string{"compare", "--model", goldenDir, "--golden", modelDir}, "vocabulary of 512")
 }
 
-// failingLine tells if a line about a vector says that it failed.
+// failingLine reports whether a line about a vector says that it failed.
 func failingLine(report, name string) bool {
 	for line := range strings.Lines(report) {
 		if strings.Contains(line, name) && strings.Contains(strings.ToLower(line), "fail") {

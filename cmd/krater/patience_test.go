@@ -59,7 +59,7 @@ func newWatch(progress string, now time.Time, used time.Duration) *watch {
 	return &watch{progress, now, used}
 }
 
-// idleShare is the part of a processor, one in so many, below which a process is idle.
+// idleShare: a process is idle if it uses less than 1/idleShare of a processor.
 const idleShare = 50
 
 func (w *watch) stuck(progress string, now time.Time, used time.Duration) bool {

@@ -14,8 +14,8 @@ import (
 	"krater/stages/text/tokenizer"
 )
 
-// heldOut writes a stretch of krater-tiny's text that has so many tokens with the one
-// at the beginning, long enough for a prompt's strategy, and gives the file's name.
+// heldOut writes a stretch of krater-tiny's text, long enough for a prompt's strategy, and returns
+// the file's name. The text has the given number of tokens, including the one at its beginning.
 func heldOut(t testing.TB, tokens int) string {
 	t.Helper()
 	data, err := os.ReadFile("../../models/krater-tiny/heldout.txt")

@@ -1,6 +1,6 @@
-// Command licenses writes the licence texts that `krater version --licenses` prints. They are those
-// of Krater, of Go, and of every module whose code is linked into a build of cmd/krater, with their
-// notices. It reads the module cache. Run it in the repository's root:
+// Command licenses writes the licence texts that `krater version --licenses` prints. They include the
+// licences and notices of Krater, of Go, and of every module whose code is linked into a build of
+// cmd/krater. It reads the module cache. Run it in the repository's root:
 //
 //	go run ./cmd/licenses
 package main

@@ -12,7 +12,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// The environment fixes the prefetch; whatever it is, the bits are those of ref.
+// The environment fixes the prefetch; for every value the results have the bits of ref.
 func TestPrefetchIsChosenAndChangesNothing(t *testing.T) {
 	const n, k, group = 50, 256, 128
 	x, want := kerneltest.Normal(kerneltest.Rand(1), k, 1), make([]float32, n)

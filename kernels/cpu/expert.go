@@ -150,7 +150,7 @@ func (t *ffnTask) pass(s *Stream, down bool, n, ns int) {
 	t.downPass = down
 	t.chunk = n
 	if s.shared(ns) {
-		// Items share the lanes, so many items need fewer cuts.
+		// The items are spread over the lanes: the more items, the fewer cuts.
 		const perLane = 4
 		cuts := max(1, perLane*len(s.lanes)/len(t.items))
 		t.chunk = ((n+cuts-1)/cuts + convert.Block - 1) &^ (convert.Block - 1)

@@ -316,7 +316,7 @@ func TestMadeUpNodes(t *testing.T) {
 	}
 }
 
-// big3 are three real nodes of so many cores.
+// big3 returns three real nodes with the given number of cores.
 func big3(cores int) []cpu.Node {
 	nodes := make([]cpu.Node, 3)
 	for i := range nodes {

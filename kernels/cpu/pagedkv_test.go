@@ -50,7 +50,7 @@ func newKV(d *cpu.Device, dt tensor.DType, values []float32, rows, width, group 
 	return c, ref.WidenI8(cells, scales, width, group)
 }
 
-// Stored bits are those of ref, and nothing beside the rows is written.
+// Stored rows have the bits of ref, and nothing outside the rows is written.
 func TestStoreRowsOf8Bits(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		for width := 1; width < 200; width += 7 {

@@ -55,7 +55,8 @@ func TestWeightedSumOf(t *testing.T) {
 	})
 }
 
-// BenchmarkWeightedSumOf is the end of a host call of so many rows, of DeepSeek-V2-Lite's width.
+// BenchmarkWeightedSumOf measures the end of a host call, for several numbers of rows of
+// DeepSeek-V2-Lite's width.
 func BenchmarkWeightedSumOf(b *testing.B) {
 	const topK, h = 6, 2048
 	for _, rows := range []int{1, 8, 64} {

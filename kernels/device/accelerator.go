@@ -77,16 +77,16 @@ type Layout interface {
 	PutDraw(dst []int32, d Draw)
 	// ScratchBytes bounds the memory that a stream keeps for operators of such steps.
 	ScratchBytes(s *StepSizes) int
-	// SpanWords is the size of a table of spans, in 32-bit words, for so many spans with
-	// so many blocks in all.
+	// SpanWords returns the size of a table of spans, in 32-bit words, for the given numbers of
+	// spans and of blocks in all spans together.
 	SpanWords(spans, blocks int) int
 	// PutSpans writes the table of a batch and returns its length. Operators take spans from a copy
 	// of it in the device's memory, so that a step can be replayed.
 	PutSpans(dst []int32, prefill, decode []Span) int
 }
 
-// Draw is how the token of a row is chosen from its logits: the fields are those of
-// stages/sample.Params. N is how many tokens the sequence has chosen before.
+// Draw says how the token of a row is chosen from its logits. It has the fields of
+// stages/sample.Params. N is the number of tokens that the sequence has chosen before.
 type Draw struct {
 	Temperature float64 // 0: the largest logit
 	TopK        int

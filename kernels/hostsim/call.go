@@ -112,9 +112,9 @@ func (c *call) kvB(w device.KVB) device.KVB {
 	return out
 }
 
-// spans copies spans, whose memory may be another batch's when they are used, and
-// counts the cache rows they read, of so many bytes, and the pairs of a query and
-// a key.
+// spans copies spans, whose memory may belong to another batch when they are used. It
+// counts the bytes of the cache rows that they read, and the pairs of a query and a
+// key.
 func (c *call) spans(in device.Spans, cache device.KV) (own []device.Span, keys, pairs int64) {
 	for _, s := range in.List {
 		s.Blocks = append([]int32(nil), s.Blocks...)
@@ -157,7 +157,7 @@ func (c *call) copies(name string, m device.Mat, bytes int) {
 	}
 }
 
-// run enqueues an operator of so many floating point operations.
+// run enqueues an operator that has the given number of floating point operations.
 func (c *call) run(flops int64, f func(device.Stream)) {
 	d, s := c.dev, c.s
 	c.work.flops = flops

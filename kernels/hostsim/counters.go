@@ -71,18 +71,18 @@ const (
 	kinds
 )
 
-// Fail makes the n-th use of a kind from now on fail, the next one with n = 1; 0
-// takes that back. A failed operator or copy breaks the device for good, as a
-// fault does on a GPU: it shows when somebody waits. A failed
-// allocation is ErrOutOfMemory and does not stay. What is refused panics with
-// ErrRefused when it is to be enqueued; the device and what else is enqueued stay whole.
+// Fail makes the n-th use of a kind fail, counted from now: n = 1 is the next one. 0 cancels
+// that. A failed operator or copy breaks the device for good, as a fault does on a GPU: the next
+// wait returns the error. A failed allocation returns ErrOutOfMemory and has no lasting effect.
+// A refused call panics with ErrRefused when it is enqueued; the device and all other enqueued
+// work are not affected.
 func (d *Device) Fail(k Kind, n int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.armed[k] = n
 }
 
-// hit counts a use of k and tells whether it is the one to fail. d.mu is held.
+// hit counts a use of k and reports whether it must fail. d.mu is held.
 func (d *Device) hit(k Kind) bool {
 	if d.armed[k] == 0 {
 		return false

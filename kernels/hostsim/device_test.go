@@ -56,7 +56,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestDeferred: nothing is there before somebody waits, and everything after.
+// TestDeferred: no result exists before a wait, and every result exists after it.
 func TestDeferred(t *testing.T) {
 	d := simulated(t, Options{})
 	s := newStream(t, d)
@@ -155,7 +155,7 @@ func TestEventsBetweenStreams(t *testing.T) {
 	}
 }
 
-// TestFaults: the n-th use fails, shows when somebody waits, and stays.
+// TestFaults: the n-th use fails, the next wait returns the error, and so does every later one.
 func TestFaults(t *testing.T) {
 	processor := processor(t)
 	for name, enqueue := range map[string]func(d *Device, s device.Stream, m device.Mat, src []byte){

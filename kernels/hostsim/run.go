@@ -9,8 +9,8 @@ import (
 // Fused implements device.Device: what the processor computes as one is one launch.
 func (d *Device) Fused(l device.List) int { return d.cpu.Fused(l) }
 
-// Run implements device.Device. The bytes of a launch are its arguments, each read or written once. Its
-// floating point operations are those of matrix products.
+// Run implements device.Device. The bytes of a launch are its arguments, each read or written once. Of
+// floating point operations, only those of matrix products count.
 func (d *Device) Run(s device.Stream, l device.List) {
 	for part := range l.Parts(d) {
 		d.launch(s, part)

@@ -110,8 +110,8 @@ func (s *Store) own(owner string, more share) {
 	}
 }
 
-// room tells if an owner may have so much more: everybody together has a limit, and one of
-// several owners three quarters of it, so that none fills the store. s.mu is held.
+// room returns an error if an owner may not use more. All owners together have a limit, and one
+// of several owners may use three quarters of it, so that none fills the store. s.mu is held.
 func (s *Store) room(owner string, more share) error {
 	for _, l := range []struct {
 		what           string

@@ -231,7 +231,7 @@ func clip(s string) string {
 // long ids take no more memory than short ones.
 type names map[[16]byte]struct{}
 
-// add tells if the id is new.
+// add reports whether the id is new.
 func (n names) add(id string) bool {
 	sum := sha256.Sum256([]byte(id))
 	key := [16]byte(sum[:16])

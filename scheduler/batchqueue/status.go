@@ -29,12 +29,12 @@ const (
 // Statuses lists all of them in the order of a batch's life.
 var Statuses = []Status{Validating, Failed, InProgress, Finalizing, Completed, Expired, Cancelling, Cancelled}
 
-// Ended tells if nothing changes any more.
+// Ended reports whether the status is final.
 func (s Status) Ended() bool {
 	return s == Failed || s == Completed || s == Expired || s == Cancelled
 }
 
-// Counts are those of a batch's lines. Total is 0 before its file was validated.
+// Counts counts the lines of a batch. Total is 0 before its file was validated.
 type Counts struct {
 	Total     int `json:"total"`
 	Completed int `json:"completed"` // answered with status 200
@@ -73,13 +73,13 @@ type Batch struct {
 	EndedAt      time.Time `json:"ended_at,omitzero"`
 }
 
-// Runs tells if open lines may be started.
+// Runs reports whether open lines may be started.
 func (b *Batch) Runs() bool { return b.Status == InProgress }
 
-// Ending tells if the output is to be made once no line is in flight.
+// Ending reports whether the output is written as soon as no line is in flight.
 func (b *Batch) Ending() bool { return b.Status == Finalizing || b.Status == Cancelling }
 
-// Due tells if the batch's time is over and it is not ending yet.
+// Due reports whether the batch's time is over and it is not ending yet.
 func (b *Batch) Due(now time.Time) bool {
 	return (b.Status == Validating || b.Status == InProgress) && !now.Before(b.Expires)
 }

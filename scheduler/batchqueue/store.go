@@ -153,9 +153,9 @@ func syncNames(folders []string) error {
 	return nil
 }
 
-// open opens and checks the database, beside which there are so many contents. A file
-// that was cut or overwritten makes bbolt panic or fault in its mapped memory; both
-// become ErrDamaged.
+// open opens and checks the database. contents is the number of contents next to it. A
+// file that was cut or overwritten makes bbolt panic or fault in its mapped memory;
+// both become ErrDamaged.
 func (s *Store) open(path string, contents int) (err error) {
 	// bbolt would make one of a missing or empty file.
 	switch info, err := os.Stat(path); {

@@ -21,7 +21,7 @@ import (
 type Phase uint8
 
 const (
-	// Prefill is a batch of so many rows that reading an expert is paid back.
+	// Prefill is a batch with enough rows that copying an expert to the device pays off.
 	Prefill Phase = iota
 	Decode
 	Phases
@@ -125,7 +125,7 @@ type Decision struct {
 	wanted       []uint64 // a bit an expert
 }
 
-// Wave is work whose experts are all on the device after Loads. Slots are those of the
+// Wave is work whose experts are all on the device after Loads. Slots are numbered as in the
 // residency.
 type Wave struct {
 	Loads []Load

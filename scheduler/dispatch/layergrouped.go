@@ -9,9 +9,9 @@ import (
 // the others group by group, all of a group, once for all rows of a prefill. With two
 // staging buffers the next group is copied while one is worked on.
 //
-// Of L layers R stay, spread evenly, the first among them so that something is there to
-// be computed during the first copy. The other L-R are cut into so many groups, and a
-// buffer holds the largest of them.
+// Of L layers R stay, spread evenly. The first layer is one of them, so that it can be
+// computed during the first copy. The other L-R are cut into the given number of groups,
+// and a buffer holds the largest of them.
 type layerGrouped struct {
 	groups  int // 0: one layer each
 	buffers int // for staging: 2, or 1 without overlap
@@ -27,7 +27,7 @@ func (g layerGrouped) Name() string {
 	return fmt.Sprintf("layer_grouped:%d", g.groups)
 }
 
-// count is the number of groups of so many streamed layers.
+// count returns the number of groups of the streamed layers.
 func (g layerGrouped) count(streamed int) int {
 	if g.groups == 0 {
 		return streamed
@@ -35,7 +35,7 @@ func (g layerGrouped) count(streamed int) int {
 	return min(g.groups, streamed)
 }
 
-// layers is how many layers fit where so many stay.
+// layers returns the number of layers that fit if stay of them stay.
 func (g layerGrouped) layers(total, stay int) int {
 	if stay == total {
 		return total

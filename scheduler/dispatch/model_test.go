@@ -18,7 +18,7 @@ type model interface {
 	step(phase Phase, index int, experts []int32) counts
 }
 
-// recent is a list of experts in room for so many, the one used longest ago first.
+// recent is a list of experts with a maximum length, the least recently used first.
 type recent struct {
 	room int
 	list []Key
@@ -374,7 +374,7 @@ func play(t *testing.T, s *Setup, x *Settled, m model, r *rand.Rand, batches int
 }
 
 // TestModel sweeps budgets from nothing to everything: copies, hits and misses of every
-// strategy, or of the one it falls to, are those of a simple model, whatever the heat.
+// strategy, or of its fallback, equal those of a simple model, whatever the heat.
 func TestModel(t *testing.T) {
 	for _, s := range everyone(t) {
 		for _, layers := range []int{1, 2, 7} {

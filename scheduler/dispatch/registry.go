@@ -82,8 +82,8 @@ func parseGroups(text string) (Strategy, error) {
 	return g, nil
 }
 
-// Divisor is the strategy of an --expert-divisor: 0 chunked, 1 persistent, from 2 on
-// layer_grouped with so many groups.
+// Divisor returns the strategy of an --expert-divisor: 0 is chunked, 1 persistent, and a larger n
+// layer_grouped with n groups.
 func Divisor(n int) (Strategy, error) {
 	switch n {
 	case 0:

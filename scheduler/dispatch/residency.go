@@ -3,7 +3,7 @@ package dispatch
 import "fmt"
 
 // Residency says which expert lies in which slot of a device, and which slots of a place were used
-// least recently. Its slots are those of all strategies of the device, one after the other.
+// least recently. Its slots include the slots of all strategies of the device, one after the other.
 type Residency struct {
 	slots []Key // free: Layer -1
 	where map[Key]int32

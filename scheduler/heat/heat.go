@@ -107,8 +107,8 @@ func (m *Map) Tokens(layer int32) uint64 {
 // sample of steps was counted.
 func (m *Map) Seen() uint64 { return slices.Max(m.tokens) }
 
-// Counts are those of a layer's experts [experts], nil where it has none. They belong
-// to the map and are read only.
+// Counts returns the counts of a layer's experts [experts], nil if it has none. They belong
+// to the map and are read-only.
 func (m *Map) Counts(layer int32) []uint64 {
 	if i := m.index(layer); i >= 0 {
 		return m.row(i)

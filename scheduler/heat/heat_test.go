@@ -58,7 +58,7 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// TestAdd: counts are those of a plain table, and what cannot be changes nothing.
+// TestAdd: counts equal the counts of a plain table, and invalid rows change nothing.
 func TestAdd(t *testing.T) {
 	m, r := random(t, 1, 0), rand.New(rand.NewPCG(2, 3))
 	want, tokens := map[Key]uint64{}, map[int32]uint64{}

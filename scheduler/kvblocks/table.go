@@ -67,7 +67,7 @@ func (p *Pool) search(hash, parent uint64, equal func([]int32) bool) int32 {
 	return -1
 }
 
-// Tokens are those of a page with an identity. They stay the pool's.
+// Tokens returns the tokens of a page with an identity. They belong to the pool.
 func (p *Pool) Tokens(page int32) []int32 { return p.pages[page].tokens }
 
 // Serial is the identity of a page; 0 where it has none.

@@ -19,7 +19,7 @@ type flight struct {
 
 // Chain decodes n tokens of every row of b. Like the pipeline, it enqueues each step while the one
 // before it runs, whose tokens it takes on the device. The spans of b are generated rows, wanted and
-// with draws, and its tokens are those of the first step; each step moves the spans by one token. Chain
+// with draws, and b has the tokens of the first step; each step moves the spans by one token. Chain
 // calls read with the result of every step in order. The state is valid during the call.
 func (m *Model) Chain(b *stages.Step, n int, read func(step int, st *stages.State) error) error {
 	one := flight{m.stream, m.state}

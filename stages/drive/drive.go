@@ -21,7 +21,7 @@ type Runner interface {
 	Step(b *stages.Step, probe stages.Probe, read func(*stages.State) error) error
 }
 
-// Sequence is a text on its way through a Runner. The caller sets Prompt, New
+// Sequence is a text that a Runner continues. The caller sets Prompt, New
 // and perhaps See and Stop.
 type Sequence struct {
 	Prompt []int32

@@ -14,7 +14,7 @@ type Bank struct {
 	Routed   []device.Expert  // [E]
 	Integers []device.QExpert // [E] instead of Routed
 	Here     device.Bank      // instead of both: where the device finds experts by itself
-	Away     int              // instead of all: the number of experts, whose place somebody else knows
+	Away     int              // instead of all: the number of experts; their place is not known here
 	Shared   device.FFN       // all shared experts as one network; zero: none
 	Gate     device.Mat       // [1, H] of the shared network's output, absent without such a gate
 }

@@ -91,7 +91,7 @@ func (p Partition) Node(pool int) int {
 	return p.Nodes[pool]
 }
 
-// Check tells whether p covers a bank of experts.
+// Check returns an error unless p covers a bank of experts.
 func (p Partition) Check(experts int) error {
 	if p.Pools < 1 || len(p.Owner) != experts {
 		return fmt.Errorf("expert: %d owners in %d pools for %d experts", len(p.Owner), p.Pools, experts)

@@ -48,7 +48,7 @@ func (s *state) free() {
 	}
 }
 
-// copy appends that the rows of one sequence or snapshot are those of another.
+// copy appends copies of all rows of one sequence or snapshot to another.
 func (s *state) copy(p *device.List, to *device.KV, i int, from *device.KV, j int) {
 	p.CopyRows(to.RowRange(i*s.Rows, (i+1)*s.Rows), from.RowRange(j*s.Rows, (j+1)*s.Rows))
 	if !to.Scales.Zero() {
@@ -78,7 +78,7 @@ func (g *Group) moveStates(s device.Stream, st *stages.State) {
 	g.send(s)
 }
 
-// send has the device do the copies that were appended.
+// send enqueues the copies that were appended.
 func (g *Group) send(s device.Stream) {
 	if len(g.program.Ops) > 0 {
 		g.dev.Run(s, g.program)

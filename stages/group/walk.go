@@ -7,10 +7,10 @@ import (
 	"krater/stages"
 )
 
-// Walk is where a batch is on its way through a group: the layers of a part for one
-// piece of the batch after the other, then the next part. With one part that is
-// all layers for the first piece, then for the second; with one piece it is the layers
-// in their order.
+// Walk is the position of a batch in a group: the layers of a part for one piece of
+// the batch after the other, then the next part. With one part that is all layers for
+// the first piece, then for the second; with one piece it is the layers in their
+// order.
 type Walk struct {
 	Layer, Window int
 

@@ -14,13 +14,13 @@ type Rank struct {
 	*Parts
 }
 
-// Cut is the layers of a rank: those from First on, in groups of so many.
+// Cut is the layers of a rank: from First on, in groups of the given sizes.
 type Cut struct {
 	First  int
 	Groups []int
 }
 
-// Layers is how many there are.
+// Layers returns the number of layers.
 func (c *Cut) Layers() (n int) {
 	for _, size := range c.Groups {
 		n += size
@@ -28,9 +28,9 @@ func (c *Cut) Layers() (n int) {
 	return n
 }
 
-// Divide cuts a model's layers into ranks of so many layers each, and these into layer groups:
-// as many as are asked for in all, but at least one a rank and at most one a layer. The rank
-// whose groups are the largest has the next one.
+// Divide cuts a model's layers into ranks, whose numbers of layers are in ranks, and these into
+// layer groups: the given number in all, but at least one per rank and at most one per layer. The
+// rank with the largest groups gets the next one.
 func Divide(layers, groups int, ranks []int) ([]Cut, error) {
 	if len(ranks) < 1 || len(ranks) > layers {
 		return nil, fmt.Errorf("load: %d ranks of %d layers: want 1 to %d", len(ranks), layers, layers)

@@ -99,7 +99,7 @@ func softmaxExperts(f fields, experts, width string, normalize bool, layers int)
 	return m
 }
 
-// checkExperts refuses what no model can have; the names are those of the fields.
+// checkExperts refuses what no model can have. Its errors use the names of the fields.
 func (f fields) checkExperts(m MoE, experts, topK string, layers int) {
 	if m.Router.TopK > m.Experts {
 		f.clash(topK, []string{experts}, "%d is more than %s %d", m.Router.TopK, experts, m.Experts)

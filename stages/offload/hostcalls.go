@@ -128,8 +128,8 @@ func (h *HostCalls) Take(s device.Stream, st *stages.State) {
 	p.Send()
 }
 
-// Begin is called before a step of so many rows is enqueued, when the former one has ended. It
-// returns the number of the step, for its servers.
+// Begin is called before a step with the given number of rows is enqueued, when the former one has
+// ended. It returns the number of the step, for its servers.
 func (h *HostCalls) Begin(rows int) (step uint64) {
 	step = h.step.Add(1) // before the calls are counted anew, see Server
 	h.stepped.Store(int64(rows))
@@ -211,8 +211,8 @@ const (
 	Answered                 // the server has done its part; the last server has sent the answer
 )
 
-// Teller is called with the progress of a server in a layer's call of so many rows. The server
-// waits for it.
+// Teller is called with the progress of a server in a layer's call with the given number of rows.
+// The server waits for it.
 type Teller func(layer, rows int, at Progress)
 
 // Server answers the calls of a step, one after another, together with the other servers.

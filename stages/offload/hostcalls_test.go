@@ -114,7 +114,7 @@ func (m *memoryCalls) post(t *testing.T, n int, asks bool) []float32 {
 	return slices.Clone(call.Out)
 }
 
-// callRig makes the calls of a model with two layers of experts, for so many servers.
+// callRig makes the calls of a model with two layers of experts, for the given number of servers.
 func callRig(t *testing.T, servers int) (*rig, *calling, *HostCalls) {
 	t.Helper()
 	r := newRig(t)
@@ -157,7 +157,7 @@ func (r *rig) whole(t *testing.T, m *memoryCalls, l *HostCalls) (out [2][]float3
 	return out
 }
 
-// TestHostCallsAnswers: the sums of what was asked for, to the bit the same whoever computes.
+// TestHostCallsAnswers: the sums have the same bits whichever server computes them.
 func TestHostCallsAnswers(t *testing.T) {
 	var want [2][]float32
 	for _, servers := range []int{1, 2, 5} {
@@ -302,8 +302,8 @@ func TestDismiss(t *testing.T) {
 	}
 }
 
-// TestQuit: all who serve return, and the steps on their way and behind it come to an end,
-// without results, even if one of those who serve is gone.
+// TestQuit: all servers return, and the step in flight and those behind it end without results,
+// even if one of the servers is gone.
 func TestQuit(t *testing.T) {
 	r, d, l := callRig(t, 3)
 	want := r.whole(t, d.last, l)

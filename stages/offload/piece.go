@@ -35,7 +35,7 @@ type place struct {
 	bytes int
 }
 
-// places are those of an expert of one kind or the other, in the order of a slot.
+// places returns the places of an expert of one kind or the other, in the order of a slot.
 func places(f *device.Expert, q *device.QExpert) []place {
 	if f != nil {
 		return []place{ofMat(&f.Gate), ofMat(&f.Up), ofMat(&f.Down)}

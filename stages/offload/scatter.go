@@ -7,7 +7,7 @@ import (
 )
 
 // scatter returns rows of experts to where they belong, so that the device adds the same
-// numbers whoever computed them.
+// numbers whether it or the host computed them.
 type scatter struct {
 	marks []bool // [tokens*K] rows to be returned
 	// Scattered rows go to stage, on the device, and from there to where they belong.

@@ -64,7 +64,7 @@ func (r *sums) fetch(s device.Stream, m *Mirror, st *stages.State) {
 func (r *sums) widen(m *Mirror) {
 	parallel(m.st.T, func(t int) {
 		if err := tensor.Widen(m.in.RowRange(t, t+1).F32s(), r.raw.DType, hostBytes(r.raw.RowRange(t, t+1))); err != nil {
-			panic(err) // the sizes are those of the matrices
+			panic(err) // the matrices have these sizes
 		}
 	})
 }

@@ -20,7 +20,7 @@ type Counter struct {
 	host []byte
 }
 
-// NewCounter makes a counter for a model of so many layers and experts.
+// NewCounter makes a counter for a model with the given numbers of layers and experts.
 func NewCounter(layers, experts int) *Counter {
 	c := &Counter{Tokens: make([]uint64, layers), Counts: make([][]uint64, layers)}
 	for l := range c.Counts {

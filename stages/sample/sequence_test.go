@@ -313,7 +313,7 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestLogprobs: they are those of the raw row, whatever the parameters do to it.
+// TestLogprobs: log-probabilities come from the raw row, whatever the parameters do to it.
 func TestLogprobs(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	for run := range 300 {

@@ -103,9 +103,9 @@ func (m *Model) load(l *Loaded, dev load.Device, host device.Device, o load.Opti
 }
 
 // LoadCard makes the model on an accelerator: the same numbers as Load of equal
-// precision, in its formats. host is where plain weights are made on their way, and where
-// experts stay with o.Routed, which is host then: those that the accelerator is to be given are
-// made when they are copied, and the host has its own in a format, the zero one: none.
+// precision, in its formats. host is the device on which plain weights are made before they are
+// copied. With o.Routed, which must be host, experts stay there: experts for the accelerator are
+// made when they are copied, and the host keeps its own in the given format (zero: none).
 func (m *Model) LoadCard(dev load.Device, host device.Device, o load.Options, format tensor.Format, threads int) (*Loaded, error) {
 	l := &Loaded{}
 	if err := m.loadCard(l, dev, host, o, format, threads); err != nil {

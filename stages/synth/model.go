@@ -1,8 +1,8 @@
-// Package synth makes models of real shapes with random weights, where the weights
-// cannot be had or do not matter: in memory, as safetensors, or as a cache of
-// integer experts. Every tensor depends on the seed and its own name only, so that
-// the same model comes out whatever the number of threads and whatever is made of
-// it; nothing is ever held beyond what is being written.
+// Package synth makes models of real shapes with random weights, for use where the real
+// weights are not available or do not matter. It makes them in memory, as safetensors,
+// or as a cache of integer experts. Every tensor depends only on the seed and its own name, so the
+// model is the same for any number of threads and any output. Only the part that is
+// being written is held in memory.
 package synth
 
 import (
@@ -48,7 +48,7 @@ type Model struct {
 	rank []float64 // of Zipf: what the logit of the nth hottest expert gains
 }
 
-// ErrShape: there is no shape of this name, or it cannot be had as asked for.
+// ErrShape: there is no shape of this name, or it does not allow the given options.
 var ErrShape = errors.New("no such shape")
 
 //go:embed shapes/*.json
@@ -76,8 +76,8 @@ func New(shape string, o Options) (*Model, error) {
 	return FromConfig(shape, config, o)
 }
 
-// Config is the config.json of a named shape with so many layers (0: all), whether its
-// family can be run or not.
+// Config returns the config.json of a named shape with the given number of layers (0: all),
+// whether its family can be run or not.
 func Config(shape string, layers int) ([]byte, error) {
 	config, err := read(shape)
 	if err != nil {
@@ -148,8 +148,8 @@ func resize(config []byte, o Options) ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// embedStd is the spread of the embedding. It is 1 as the norms' outputs are, but
-// for a tied one, whose rows are those of a head as well.
+// embedStd returns the spread of the embedding. It is 1, like that of the norms' outputs, except
+// for a tied embedding, which is also the matrix of the head.
 func (m *Model) embedStd() float64 {
 	if m.Config.TieEmbed {
 		return 1 / math.Sqrt(float64(m.Config.Hidden))

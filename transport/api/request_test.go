@@ -178,7 +178,7 @@ func TestMessagesAccepted(t *testing.T) {
 			continue
 		}
 		if got := string(plan.Requests[0].Prompt.Chat.Messages); got != messages {
-			t.Errorf("the messages changed on their way:\n%s\n%s", messages, got)
+			t.Errorf("the messages changed:\n%s\n%s", messages, got)
 		}
 	}
 }

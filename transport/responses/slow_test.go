@@ -32,7 +32,7 @@ func steady(piece string, n int) enginetest.Script {
 	}
 }
 
-// dialNarrow opens a WebSocket whose network holds only so many bytes.
+// dialNarrow opens a WebSocket whose network buffers hold only the given number of bytes.
 func (r *rig) dialNarrow(bytes int) *client {
 	r.t.Helper()
 	dialer := websocket.Dialer{NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -174,7 +174,7 @@ func TestReplayIsNoBacklog(t *testing.T) {
 	})
 }
 
-// slowConn reads so many bytes a second.
+// slowConn reads at a limited number of bytes per second.
 type slowConn struct {
 	net.Conn
 	rate int

@@ -307,7 +307,7 @@ func TestErrorFlood(t *testing.T) {
 	})
 }
 
-// TestRFC6455: the door's handshake and close codes are those of package upgrade.
+// TestRFC6455: the handshake and the close codes follow package upgrade.
 func TestRFC6455(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		req, err := http.NewRequest("GET", "http://example.com/v1/responses", nil)

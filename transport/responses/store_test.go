@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ended makes a response that has ended with so many bytes of history.
+// ended makes a response that has ended, with a history of the given size.
 func ended(id string, bytes int) *response {
 	r := newResponse(&plan{store: true}, "", "")
 	r.id, r.ended, r.history = id, time.Now(), make([]byte, bytes)

@@ -43,7 +43,7 @@ func (e *gatedEngine) add(owner string, n int) {
 	e.more = make(chan struct{})
 }
 
-// wait waits until so many requests of an owner are inside.
+// wait waits until n requests of an owner are inside.
 func (e *gatedEngine) wait(t *testing.T, owner string, n int) {
 	t.Helper()
 	late := time.After(patience)
@@ -74,8 +74,9 @@ func (e *gatedEngine) Submit(ctx context.Context, r *engine.Request) (engine.Str
 	return nil, &engine.Error{Kind: engine.BadRequest, Message: "tokenized"}
 }
 
-// TestWorkIsBounded: of long requests only so many are read and tokenized at once, of one key only
-// three quarters of that; the others wait and are served. One whose client leaves makes room.
+// TestWorkIsBounded: only a limited number of long requests are read and tokenized at once, and at
+// most three quarters of it for one key; the others wait and are served. A client that leaves frees
+// its place.
 func TestWorkIsBounded(t *testing.T) {
 	e := newGatedEngine()
 	f := startWith(t, e.Engine, New(e, Options{Keys: []KeyHash{HashKey("key-of-many"), HashKey("key-of-one")}, MaxWork: 400 << 10}))

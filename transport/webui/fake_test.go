@@ -172,8 +172,8 @@ func (f *fake) Heat() engine.Heat {
 	return h
 }
 
-// step notes a step of so many requests that begins at a time and takes about so long: half of its
-// layers ask pools, the second of which is the slowest. It gives the step's end.
+// step records a step with the given requests that begins at time at and takes about took: half of its
+// layers ask pools, the second of which is the slowest. It returns the step's end.
 func (f *fake) step(at, took int64, requests int) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -111,8 +111,8 @@ func TestHeatFades(t *testing.T) {
 	}
 }
 
-// TestFewRows: nothing is said of a layer's experts before enough rows were counted, and the shares
-// of few rows are shares that so many rows can have.
+// TestFewRows: a layer's experts are not reported before enough rows were counted, and the shares
+// of few rows are multiples of one row.
 func TestFewRows(t *testing.T) {
 	f := newFake()
 	m := newMeter(f, newHistory(time.Second), 0)

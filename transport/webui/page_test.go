@@ -151,8 +151,8 @@ func TestHiddenCostsNothing(t *testing.T) {
 			t.Fatal("everything is noted though nobody looks")
 		}
 	}
-	// What was on its way may still come, before an answer that is asked for now. Then nothing but
-	// another answer.
+	// Messages that were sent before may still come, before an answer that is asked for now. Then
+	// nothing comes but another answer.
 	v.say(`{"type":"steps","n":1}`)
 	v.of("events")
 	time.Sleep(50 * time.Millisecond)

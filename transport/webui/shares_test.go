@@ -100,8 +100,8 @@ func TestSharesOfSample(t *testing.T) {
 	}
 }
 
-// TestLastRequest: when nothing runs any more the figures are the last request's, until the next
-// one; under load they are those of now.
+// TestLastRequest: under load the figures describe the present; when nothing runs they are the
+// last request's, until the next one.
 func TestLastRequest(t *testing.T) {
 	f := newFake()
 	m := newMeter(f, newHistory(time.Second), 0)

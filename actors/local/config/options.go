@@ -1,6 +1,6 @@
 // Package config is the options of an engine, and the sizes of a load that follow from them. Errors
-// name an option by its flag. The struct tags are those of the command line, which parses into
-// these structs.
+// name an option by its flag. The struct tags describe the flags of the command line, which parses
+// into these structs.
 package config
 
 import (

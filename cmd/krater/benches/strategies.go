@@ -23,8 +23,8 @@ import (
 )
 
 // strategiesCmd runs a model under every strategy, on the simulated device or on a GPU. On the
-// simulated device, bytes, hits and memory are those of any GPU, and times are virtual: those of a
-// GPU and a host with the given rates.
+// simulated device, bytes, hits and memory are the same as on any GPU, and times are virtual: they
+// are the times of a GPU and a host with the given rates.
 type strategiesCmd struct {
 	source.Folder
 	source.Synthetic

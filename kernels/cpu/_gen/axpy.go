@@ -182,7 +182,7 @@ func (a *axpyTile) withAcc(nv int, left *mask, body func(acc [][]reg.VecVirtual)
 // W, even and odd the offsets of its two halves in the packed result rows.
 type unit struct{ at, even, odd int }
 
-// units are those of n blocks of 32 columns.
+// units returns the units of n blocks of 32 columns.
 func (a *axpyTile) units(n int) []unit {
 	var all []unit
 	for block := range n {

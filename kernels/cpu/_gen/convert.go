@@ -25,7 +25,7 @@ func (g *isa) blocks(n reg.GPVirtual, pointers []pointer, body func(), tail func
 	g.Label("done")
 }
 
-// masks are those of the vectors of a block of which n values are there.
+// masks returns the masks of the vectors of a block that has n values.
 func (g *isa) masks(n reg.GPVirtual) []mask {
 	if g.wide() {
 		t, lo, hi := g.GP64(), g.K(), g.K()

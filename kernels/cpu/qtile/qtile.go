@@ -167,8 +167,8 @@ func (w *Work) Begin(t *Tokens, scratch *float32) {
 	}
 }
 
-// Multiply computes 32 weight rows for every token. values and scales are those of two consecutive
-// bands of packed weights; a band has valueBytes and scaleBytes of them. Read the results with Result.
+// Multiply computes 32 weight rows for every token. values and scales point to two consecutive bands
+// of packed weights, each of valueBytes and scaleBytes. Read the results with Result.
 func (w *Work) Multiply(kernel Kernel, values, scales unsafe.Pointer, valueBytes, scaleBytes int) {
 	w.call = w.tile
 	w.call.w, w.call.s = values, scales

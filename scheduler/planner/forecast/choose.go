@@ -157,7 +157,7 @@ func (x *chooser) prefill(s *strategy, groups int) Side {
 	return x.prefillIn(s, groups, room)
 }
 
-// prefillIn predicts prompts with room for so many experts.
+// prefillIn predicts prompts with memory for room experts.
 func (x *chooser) prefillIn(s *strategy, groups, room int) Side {
 	if reason := x.crowded(); reason != "" {
 		return Side{Reason: reason}

@@ -115,7 +115,7 @@ func newRouter(shape *Shape, picks []float64, r *rand.Rand) *router {
 	return x
 }
 
-// run counts the copies and the host's experts of a step of so many rows, on average.
+// run counts the copies and the host's experts of a step with the given number of rows, on average.
 func (x *router) run(s *dispatch.Settled, budget int64, rows int) (loads, host float64) {
 	setup := &dispatch.Setup{Layers: x.layers, Experts: len(x.picks), Bytes: 1, Budget: budget, Heat: x.heat}
 	residency := dispatch.NewResidency()

@@ -6,7 +6,8 @@ import (
 	"krater/scheduler/planner"
 )
 
-// Of the fastest prefill so much may be given up where decode is so many times as fast then.
+// A division whose prefill has nearlyAsFast of the fastest speed is chosen if its decode is
+// muchFaster times as fast.
 const (
 	nearlyAsFast = 0.9
 	muchFaster   = 1.2
@@ -15,7 +16,7 @@ const (
 // divisions is how many parts of the room for experts prefill may have some of.
 const divisions = 8
 
-// answerTokens are those of the answer that a division is weighed by: behind a prompt of the
+// answerTokens is the length of the answer by which divisions are compared, behind a prompt of the
 // middle length.
 const answerTokens = 256
 

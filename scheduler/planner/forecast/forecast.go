@@ -149,7 +149,7 @@ func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
 		s, l.kept = &strategy{layer: resident}, 0
 	}
 	var rows float64
-	var layers, window Time // layers: for so many rows; only the last pass has others
+	var layers, window Time // layers: for rows rows; only the last pass has another number
 	pieces := 0             // of the window
 	x.chunks(tokens, func(pos, m float64) {
 		if m != rows {

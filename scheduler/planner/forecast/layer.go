@@ -54,13 +54,14 @@ func grouped(c *calc, l layout, m float64, few bool) Time {
 	return fetch(c, l, slotHits(c.picks[l.kept:], m, float64(groups)/float64(l.buffers)), math.Inf(1), m, few)
 }
 
-// fetch copies what is not found of the experts that m rows take and that do not stay, into
-// so many places. The host has to see the router's choice first (chooser.layers). Experts that
-// are there are one wave; the others come in waves of half the places, each of which is computed
-// when all of it is there, while the next one comes. Every wave is told to the card, and launched,
-// by the host: the first copies begin behind what is found, which launches hide where nothing
-// is copied. Where what is found lies in the places that the first copies go to, they wait
-// until it is computed. Shared experts follow on the stream of the last wave.
+// fetch predicts the copies of the experts that m rows take, that do not stay, and that are not
+// found on the GPU, into the given number of places. The host has to see the router's choice first
+// (chooser.layers). Experts that are found are one wave. The others come in waves of half the
+// places: a wave is computed when all of it is there, while the next one comes. The host hands over
+// and launches every wave. The first copies begin after the handover of the found experts; if
+// nothing is copied, launches hide that time. If found experts lie in the places of the first
+// copies, the copies wait until these are computed. Shared experts follow on the stream of the last
+// wave.
 func fetch(c *calc, l layout, found, places, m float64, few bool) Time {
 	need, n := active(c.picks, m), active(c.picks[l.kept:], m)*(1-found)
 	shared, routed := c.shared(m, few), c.experts(c.picks, m)
@@ -79,8 +80,8 @@ func fetch(c *calc, l layout, found, places, m float64, few bool) Time {
 	return t
 }
 
-// waveOf is how many experts come at once to so many places, half of them; between two whole
-// numbers of places it is what layers of either have on average.
+// waveOf returns the number of experts that come at once, half the number of places. Between two
+// whole numbers of places it is the average of layers that have one or the other.
 func waveOf(places float64) float64 {
 	whole := math.Floor(places)
 	less, more := math.Floor((whole+1)/2), math.Floor((whole+2)/2)

@@ -34,8 +34,8 @@ type strategy struct {
 	// host has to see the router's choice of every layer, as long as not all experts stay, and
 	// where any could be missing even then.
 	hosts, copies, asks bool
-	// layouts are the ways to use room for so many experts beside those that base says
-	// stay already; none with the reason where it is too little. The fastest is taken.
+	// layouts returns the ways to use memory for room experts besides those that base says
+	// stay already; none, with the reason, if it is too little. The fastest is taken.
 	layouts func(s *Shape, room int, base layout, groups int) ([]layout, string)
 	// layer is the routed experts of one layer for m rows, with the shared ones; not all
 	// of the layer stay.
@@ -68,7 +68,7 @@ var strategies = []strategy{
 	{"hot_cached_static", true, false, false, hot, split},
 }
 
-// short says that room for so many experts does not do.
+// short returns the message that memory for room experts is too little.
 func short(s *Shape, what string, need, room int) string {
 	experts := "an expert"
 	if need != 1 {

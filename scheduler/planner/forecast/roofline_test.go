@@ -117,7 +117,7 @@ func TestPrefillRooflines(t *testing.T) {
 	}
 }
 
-// TestCrossover: from so many tokens on computing takes longer than copying.
+// TestCrossover: from the predicted number of tokens on, computing takes longer than copying.
 func TestCrossover(t *testing.T) {
 	for _, m := range []struct {
 		published

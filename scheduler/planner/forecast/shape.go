@@ -71,7 +71,7 @@ func (s *Shape) check() error {
 	return nil
 }
 
-// expertBytes are those of n experts on the card, at most the largest number there is.
+// expertBytes returns the bytes of n experts on the GPU, at most the largest int64.
 func (s *Shape) expertBytes(n int) int64 {
 	if n > 0 && s.ExpertCard > math.MaxInt64/int64(n) {
 		return math.MaxInt64

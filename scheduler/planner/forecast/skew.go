@@ -167,9 +167,9 @@ func ownHits(picks []float64, m, places float64) float64 {
 	return again(picks, m, window(picks, m, places))
 }
 
-// sharedHits is of places that many layers have together, so many for each on average.
-// When a layer comes again a whole step has passed, or several: nothing is found if they
-// have no room for one.
+// sharedHits returns the hits in places that many layers share; places is the average per layer.
+// When a layer comes again, one or more whole steps have passed: nothing is found if the places
+// do not hold one step.
 func sharedHits(picks []float64, m, places float64) float64 {
 	need := active(picks, m)
 	switch {
@@ -181,8 +181,8 @@ func sharedHits(picks []float64, m, places float64) float64 {
 	return again(picks, m, math.Floor(window(picks, m, places)))
 }
 
-// slotHits is of places of which each belongs to one expert of every one of so many
-// layers: it holds that of the layer that wanted it last.
+// slotHits returns the hits in places of which each belongs to one expert of each of the given
+// number of layers: it holds the expert of the layer that wanted it last.
 func slotHits(picks []float64, m, layers float64) float64 {
 	need := active(picks, m)
 	if need == 0 || layers <= 1 {
@@ -197,7 +197,7 @@ func slotHits(picks []float64, m, layers float64) float64 {
 	return found / need
 }
 
-// window is in how many steps so many experts are needed, at least 1.
+// window returns the number of steps, at least 1, that need the given number of experts.
 func window(picks []float64, m, experts float64) float64 {
 	low, high := 1.0, 2.0
 	for active(picks, m*high) < experts && high < 1e12 {
@@ -213,7 +213,7 @@ func window(picks []float64, m, experts float64) float64 {
 	return low
 }
 
-// again is the part of a step's experts that the steps before, so many, had too.
+// again returns the part of a step's experts that the given number of steps before it had too.
 func again(picks []float64, m, steps float64) float64 {
 	need, found := 0.0, 0.0
 	for _, q := range picks {

@@ -5,7 +5,7 @@ package rates
 
 import "fmt"
 
-// Rates are those of one machine. A figure of 0 is not known; Complete fills it in.
+// Rates are the rates of one machine. A figure of 0 is not known; Complete fills it in.
 type Rates struct {
 	Card Card `json:"card"`
 	CPU  CPU  `json:"cpu"`
@@ -45,8 +45,8 @@ type Card struct {
 	Dense     Curve   `json:"dense"`
 	Experts   Curve   `json:"experts"`
 	Attention Curve   `json:"attention"`
-	// LaunchUS is what a launch costs when the host makes it, NodeUS as a part of a
-	// graph; Launches are those of a layer.
+	// LaunchUS is the cost of a launch by the host, NodeUS of a launch as part of a graph;
+	// Launches is the number of launches per layer.
 	LaunchUS float64 `json:"launch_us"`
 	NodeUS   float64 `json:"node_us"`
 	Launches float64 `json:"launches"`

@@ -243,7 +243,7 @@ func (l *layer) routerMistakes(op string) []mistake {
 	return list
 }
 
-// gateMistakes are those of the gate of the shared expert.
+// gateMistakes returns the mistakes of the gate of the shared expert.
 func (l *layer) gateMistakes() []mistake {
 	x, logits := l.Get("shared_raw"), l.Get("shared_gate_logit")
 	if len(logits) != l.T {
@@ -266,7 +266,7 @@ func (l *layer) gateMistakes() []mistake {
 	}
 }
 
-// sumMistakes are those of adding the routed and the shared experts.
+// sumMistakes returns the mistakes of adding the routed and the shared experts.
 func (l *layer) sumMistakes() []mistake {
 	list := []mistake{{"routed experts missing", func() []float64 {
 		if l.Shared.Gate == "" {

@@ -1,7 +1,7 @@
-// Package refdevice is a device for tests whose operators are those of
-// kernels/ref. Its memory cannot be addressed by the host and its streams defer
-// everything until someone waits, as a graphics card may: stages that read
-// results too early, or reuse what a stream still needs, compute nonsense here.
+// Package refdevice is a device for tests that runs the operators of kernels/ref.
+// The host cannot address its memory, and its streams defer all work until the
+// host waits, as a GPU may. Stages that read results too early, or reuse memory
+// that a stream still needs, get wrong results here.
 package refdevice
 
 import (

@@ -18,7 +18,7 @@ const lockPoll = 50 * time.Millisecond
 
 // lock takes the exclusive lock beside path; the kernel gives it back when the
 // process ends, however it ends. The lock's file stays: removing it would let two
-// processes lock two files of one name. waiting is called once if somebody else
+// processes lock two files of one name. waiting is called once if another process
 // has it.
 func lock(ctx context.Context, path string, waiting func()) (unlock func(), err error) {
 	f, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o644)

@@ -42,7 +42,7 @@ func FingerprintOf(config []byte, cfg *model.Config, set *weights.Set) (Fingerpr
 	return fingerprint(config, set, all)
 }
 
-// MatrixFingerprintOf covers the same of all tensors that are not routed experts'.
+// MatrixFingerprintOf is like FingerprintOf, for all tensors except those of routed experts.
 func MatrixFingerprintOf(config []byte, cfg *model.Config, set *weights.Set) (Fingerprint, error) {
 	experts := map[string]bool{}
 	for _, name := range expertTensors(cfg) {

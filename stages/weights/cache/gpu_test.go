@@ -264,7 +264,7 @@ func TestOneReading(t *testing.T) {
 		same(t, "w13", x.W13, w13)
 		same(t, "w2", x.W2, w2)
 	}
-	// Whoever reads last decides what the other gets without reading.
+	// The last reader decides what the other gets without reading.
 	other := w.As(a.Format)
 	if _, _, err := other.Expert(1, 7); err != nil {
 		t.Fatal(err)

@@ -30,10 +30,10 @@ import (
 //
 // then zeros. Checksums are CRC-32C (Castagnoli): it detects every burst up to 32
 // bits, is in the standard library, and has an instruction of its own on amd64
-// and arm64, so that verifying runs at memory speed (12-20 GB/s a core) and can
-// be part of the pass that brings the file into memory. It does not protect from
-// somebody who forges a cache on purpose; who can write there can also write
-// the model.
+// and arm64, so that verifying runs at memory speed (12-20 GB/s per core) and can
+// be part of the pass that reads the file into memory. It does not protect against
+// deliberate forgery: an attacker who can write the cache can also write the
+// model.
 const (
 	magic       = "KRATERWB"
 	magicA      = "KRATERWA"
@@ -51,7 +51,7 @@ type fields struct {
 	sum, seal, fixed int // fixed: the first layer
 }
 
-// fields are those of the version of the plan's file.
+// fields returns the header fields of the version of the plan's file.
 func (p *Plan) fields() fields {
 	if p.first {
 		return fields{nameAt, nameAt + 4, nameAt + 8}
@@ -114,7 +114,7 @@ func putSeal(b []byte, at int) { binary.LittleEndian.PutUint32(b[at:], sealOf(b,
 
 // parse reads a header. file is the start of the file, or all of it; nothing is
 // allocated beyond what lies in it. Entries of layers that are not valid come
-// back as not done; sealed tells whether the header as a whole is that of a
+// back as not done; sealed reports whether the header as a whole is that of a
 // finished file.
 func parse(file []byte) (p Plan, entries []entry, sealed bool, err error) {
 	kind := string(file[:min(len(file), len(magic))])

@@ -132,9 +132,9 @@ func (m *Matrices) find(path string, say bool) error {
 	return nil
 }
 
-// begin takes the lock and starts a new file with what the old one has. look:
-// somebody else may have built it meanwhile. An error is one of waiting or
-// reading; a failure to write is kept for Seal.
+// begin takes the lock and starts a new file with what the old one has. look: check
+// first whether another process has built the file meanwhile. begin returns errors of
+// waiting and reading; it keeps an error of writing for Seal.
 func (m *Matrices) begin(look bool) error {
 	unlock, err := lock(m.ctx, m.Path, func() { m.o.notice("%s: another process builds it; waiting", m.Path) })
 	if err != nil {

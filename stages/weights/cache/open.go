@@ -216,7 +216,7 @@ func (o *Options) Kept() (list []Plan, err error) {
 	return list, nil
 }
 
-// there tells whether one of the folders has a plan's file.
+// there reports whether one of the folders has a plan's file.
 func (p *Plan) there(dirs []string) bool {
 	for _, path := range p.paths(dirs) {
 		if x, err := openFile(path, p); err == nil {

@@ -29,7 +29,7 @@ func (h *hooks) step(name string) {
 	}
 }
 
-// part is a file being written, beside its place under another name: "path.part".
+// part is a file that is being written, as "path.part" next to its final path.
 // The lock of path is held.
 type part struct {
 	storage

@@ -27,7 +27,7 @@ func readVectors[T any](t testing.TB, name string) (v T) {
 	return v
 }
 
-// randomBytes are those of splitmix64, as generate.py makes them.
+// randomBytes returns n bytes of splitmix64, as generate.py makes them.
 func randomBytes(seed uint64, n int) []byte {
 	var b []byte
 	for z := seed; len(b) < n; {

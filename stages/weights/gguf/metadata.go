@@ -129,7 +129,7 @@ func (v Value) String() string {
 // Len is the number of elements of an array, 0 for others.
 func (v Value) Len() int { return v.n }
 
-// bytes are those of a number.
+// bytes returns the bytes of a number.
 func (v Value) bytes() []byte { return unsafe.Slice(unsafe.StringData(v.raw), len(v.raw)) }
 
 // Int returns a whole number of any width; a uint64 over the largest int64 is none.

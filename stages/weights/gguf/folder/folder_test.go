@@ -138,7 +138,7 @@ func turned(op string, x []float32, shape []int) (out []float32) {
 	return out
 }
 
-// llama3Factors are those of a config.
+// llama3Factors returns the factors of a config.
 func llama3Factors(config map[string]any) (out []float32) {
 	s := config["rope_scaling"].(map[string]any)
 	get := func(name string) float64 { return s[name].(float64) }

@@ -205,7 +205,7 @@ func TestScales(t *testing.T) {
 	}
 }
 
-// TestGeneration: recommended sampling parameters are those of generation_config.json.
+// TestGeneration: recommended sampling parameters come from generation_config.json.
 func TestGeneration(t *testing.T) {
 	_, f, _ := build(t, "qwen3")
 	d, err := New(f)

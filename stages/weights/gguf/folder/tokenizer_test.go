@@ -252,8 +252,8 @@ func compareVectors(t *testing.T, tok *tokenizer.Tokenizer, name string) {
 	}
 }
 
-// TestPublished: real byte-level tokenizers, stored as llama.cpp does, give the recorded tokens,
-// and their patterns are those of the release to the letter, so that they are matched fast.
+// TestPublished: real byte-level tokenizers, stored as llama.cpp does, give the recorded tokens.
+// Their patterns equal the released ones to the letter, so that they are matched fast.
 func TestPublished(t *testing.T) {
 	for name, p := range published {
 		if testing.Short() && name != "qwen3" {

@@ -21,8 +21,8 @@ type piece struct {
 	from       gguf.Tensor
 	first      int // row
 	rows       int
-	transposed int // >0: the piece is the rows columns of so many stored rows
-	head       int // >0: in each so many rows, those of the first half and of the second take turns
+	transposed int // >0: the piece is rows columns of this number of stored rows
+	head       int // >0: in every head rows, rows of the first half and of the second alternate
 }
 
 // change is what llama.cpp does to the values of a tensor when it converts a model.
