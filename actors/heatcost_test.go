@@ -111,9 +111,9 @@ func TestHeatCost(t *testing.T) {
 		{"krater-tiny, a prompt of 256", layers, 256, moe.Experts, moe.Router.TopK, []int{1, 0}, quickest(drive.Sequence{Prompt: prompt, New: 1})},
 		// A step beside a GPU as short as it could get, without any work of experts on
 		// the host; and on the host alone at 400 GB/s.
-		{"DeepSeek-V2-Lite, decode beside a card", 26, 1, 64, 6, []int{0}, 570 * time.Microsecond},
-		{"Qwen3-30B-A3B, decode beside a card", 48, 1, 128, 8, []int{0}, 1000 * time.Microsecond},
-		{"Kimi K2, decode of 32 beside a card", 60, 32, 384, 8, []int{0}, 8700 * time.Microsecond},
+		{"DeepSeek-V2-Lite, decode beside a GPU", 26, 1, 64, 6, []int{0}, 570 * time.Microsecond},
+		{"Qwen3-30B-A3B, decode beside a GPU", 48, 1, 128, 8, []int{0}, 1000 * time.Microsecond},
+		{"Kimi K2, decode of 32 beside a GPU", 60, 32, 384, 8, []int{0}, 8700 * time.Microsecond},
 		{"DeepSeek-V2-Lite, decode on the host", 26, 1, 64, 6, []int{1, 0}, 2700 * time.Microsecond},
 	} {
 		events := c.layers * min(c.rows*c.topK, c.experts)

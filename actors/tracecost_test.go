@@ -126,7 +126,7 @@ func TestTraceCost(t *testing.T) {
 		// model, 60 layers of which are split among two memory nodes, 32 sequences beside a GPU.
 		// A pool notes two to four phases of a layer beside the message.
 		{"DeepSeek-V2-Lite, decode on the host", 8, 26 * (4 + 2), 2700 * time.Microsecond, 0},
-		{"DeepSeek-V2-Lite, decode beside a card", 8, 26 * (1 + 4), 1270 * time.Microsecond, 0},
+		{"DeepSeek-V2-Lite, decode beside a GPU", 8, 26 * (1 + 4), 1270 * time.Microsecond, 0},
 		{"Kimi K2, decode of 32 on two nodes", 8, 60 * (6 + 2*4), 8700 * time.Microsecond, 0},
 		// A link of 50 GB/s brings half of the experts of every layer.
 		{"DeepSeek-V2-Lite, decode with copies", 8, 26 * 2, 7 * time.Millisecond, 26 * 2},

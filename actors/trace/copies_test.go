@@ -111,7 +111,7 @@ func TestCopyTotals(t *testing.T) {
 		}
 	}
 	if card := g.Ring("cuda:0").Totals(); card.Count != 3 || card.Run != 30 {
-		t.Errorf("the card: %+v", card)
+		t.Errorf("the GPU: %+v", card)
 	}
 	if copies := g.Ring(CopyLane("cuda:0")).Totals(); copies.Bytes != 10+99+98+5 || copies.Run != 5+39+7+5 {
 		t.Errorf("copies: %+v", copies)
@@ -125,7 +125,7 @@ func TestCopyChrome(t *testing.T) {
 	if err := WriteChrome(&file, want, []string{"host", "cuda:0"}); err != nil {
 		t.Fatal(err)
 	}
-	if flows := bytes.Count(file.Bytes(), []byte(`"cat":"batch"`)); flows != 5 { // embed, three on the card, sample
+	if flows := bytes.Count(file.Bytes(), []byte(`"cat":"batch"`)); flows != 5 { // embed, three on the GPU, sample
 		t.Errorf("%d arrows", flows)
 	}
 	got, _, err := ReadChrome(&file)

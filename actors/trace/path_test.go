@@ -91,16 +91,16 @@ func ahead() []Track {
 			{Batch: 2, Kind: DeviceGroup, Layer: -1, Started: 130, Ended: 185},
 		}},
 		{"pool0", []Event{
-			{Batch: 2, Kind: Experts, Layer: 3, Started: 120, Ended: 125}, // of which the card knows nothing yet
+			{Batch: 2, Kind: Experts, Layer: 3, Started: 120, Ended: 125}, // of which the GPU knows nothing yet
 			{Batch: 2, Kind: Experts, Layer: 4, Started: 140, Ended: 160},
 			{Batch: 3, Kind: Experts, Layer: 4, Started: 170, Ended: 180},
 		}},
 	}
 }
 
-// TestPaths: steps that overlap take together what the clock says, each from the moment at which
-// the one before was back; and where an actor waits for a card, it is the card that takes the
-// time, the copy that it waits for, or the pool that it has asked.
+// TestPaths: the times of overlapping steps add up to the elapsed time: each step counts from the
+// return of the step before it. Where an actor waits for a GPU, the time counts as the GPU's, or as
+// that of the copy or pool that the GPU waits for.
 func TestPaths(t *testing.T) {
 	tracks := ahead()
 	paths := Paths(tracks, []uint64{2, 99, 1}, 0)

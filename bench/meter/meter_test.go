@@ -130,11 +130,11 @@ func TestNoisyCards(t *testing.T) {
 		}
 	}
 	if _, err := cardOf(&cards.Points{Card: "nothing"}); err == nil || errors.Is(err, ErrUnmeasured) {
-		t.Errorf("a card of no figures: %v", err)
+		t.Errorf("a GPU without figures: %v", err)
 	}
 	p := pointsOf(card)
 	p.Emulated = true
 	if _, err := cardOf(p); !errors.Is(err, ErrUnmeasured) {
-		t.Errorf("an emulated card: %v", err)
+		t.Errorf("an emulated GPU: %v", err)
 	}
 }

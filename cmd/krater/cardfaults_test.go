@@ -34,7 +34,7 @@ const besideArgs = "--kv-cache 4MiB --prefill-chunk 64 --max-seqs 2 --gpu-prefil
 func TestCardFaults(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	if !strings.Contains(os.Getenv("LD_LIBRARY_PATH"), "cudaemu") {
-		t.Skip("faults are the emulated card's")
+		t.Skip("faults are the emulated GPU's")
 	}
 	for name, c := range map[string]struct {
 		env  string
@@ -49,7 +49,7 @@ func TestCardFaults(t *testing.T) {
 		"a copy":                       {"KR_EMU_FAIL=cuMemcpy:9:999", "context is lost", "", 1},
 		"a launch, refused":            {"KR_EMU_FAIL=cuLaunchKernel:30:1", "krater: ", "", 1},
 		"a kernel":                     {"KR_EMU_FAIL=launch:60:700", "context is lost", "", 1},
-		"a small card":                 {"KR_EMU_MEMORY=40000000", "DOES NOT FIT", "", 1},
+		"a small GPU":                  {"KR_EMU_MEMORY=40000000", "DOES NOT FIT", "", 1},
 		"experts beside it are pinned": {"KR_EMU_FAIL=cuMemHostRegister:1:2,cuMemHostRegister:2:2", "bytes of host memory are not pinned", besideArgs, 0},
 		"their slots, all of them":     {"KR_EMU_MEMORY=150000000", "out of memory", besideArgs + "--vram 200MiB ", 1},
 		"a copy of them":               {"KR_EMU_FAIL=cuMemcpy:60:1", "krater: ", besideArgs, 1},

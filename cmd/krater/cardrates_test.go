@@ -37,7 +37,7 @@ func TestCardMeter(t *testing.T) {
 		t.Errorf("%v: %s", err, errs.String())
 	}
 	if strings.Contains(out.String(), "emulated") {
-		t.Errorf("a plan for an emulated card:\n%s", out.String())
+		t.Errorf("a plan for an emulated GPU:\n%s", out.String())
 	}
 }
 

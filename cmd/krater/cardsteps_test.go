@@ -84,7 +84,7 @@ func TestServeOnCard(t *testing.T) {
 	}
 	want, _ := all()
 	beside := []string{"--expert-vram", "5MiB", "--prefill-strategy", "layer_grouped", "--decode-strategy", "hot_cached_static", "--gpu-prefill-threshold", "5"}
-	parts := "1" // an emulated card, two pools that look for its calls, and the rest are too much for two cores
+	parts := "1" // an emulated GPU, two pools that look for its calls, and the rest are too much for two cores
 	if trueSizes {
 		parts, beside = "2", append(beside, "--expert-pools", "2")
 	}
@@ -135,7 +135,7 @@ func TestChainOnCard(t *testing.T) {
 			for i := range rows {
 				id, ok := st.ChosenID(i)
 				if !ok {
-					t.Fatal("the card has not chosen")
+					t.Fatal("the GPU has not chosen")
 				}
 				out = append(out, id)
 			}
@@ -213,7 +213,7 @@ func TestTakesFromMoreRowsOnCard(t *testing.T) {
 		for i := range b.Spans {
 			id, ok := x.state.ChosenID(i)
 			if !ok {
-				t.Fatal("the card has not chosen")
+				t.Fatal("the GPU has not chosen")
 			}
 			ids = append(ids, id)
 		}

@@ -27,7 +27,7 @@ func TestCardLanes(t *testing.T) {
 		}
 	}
 	if lanes != 1 {
-		t.Errorf("%d lanes of the card", lanes)
+		t.Errorf("%d lanes of the GPU", lanes)
 	}
 	stop := b.Trace().Watch()
 	defer stop()
@@ -50,7 +50,7 @@ func TestCardLanes(t *testing.T) {
 	for batch, list := range parts {
 		s := sampled[batch]
 		if s.Ended == 0 {
-			t.Errorf("step %d was on the card and never sampled", batch)
+			t.Errorf("step %d was on the GPU and never sampled", batch)
 		}
 		took := time.Duration(0)
 		for i, e := range list {
@@ -60,7 +60,7 @@ func TestCardLanes(t *testing.T) {
 			took += time.Duration(e.Ended - e.Started)
 		}
 		if took <= 0 {
-			t.Errorf("step %d took the card %v", batch, took)
+			t.Errorf("step %d took the GPU %v", batch, took)
 		}
 		switch first := list[0].Kind; {
 		case len(list) == 1 && first == trace.Device:
@@ -72,7 +72,7 @@ func TestCardLanes(t *testing.T) {
 		}
 	}
 	if len(parts) != len(sampled) || prompts == 0 {
-		t.Errorf("%d of %d steps are on the card's lane, %d in one piece, %d in parts", len(parts), len(sampled), whole, prompts)
+		t.Errorf("%d of %d steps are on the GPU's lane, %d in one piece, %d in parts", len(parts), len(sampled), whole, prompts)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestCardCopyLanes(t *testing.T) {
 		}
 		t.Logf("%s, then %s: %d of %d bytes copied are on the lane, %d waits", x.prefill, x.decode, bytes, counted, waits)
 		if waits == 0 {
-			t.Errorf("%s: the card never waits for a copy", x.prefill)
+			t.Errorf("%s: the GPU never waits for a copy", x.prefill)
 		}
 		roundTrip(t, tracks, b.Trace().Devices())
 	}

@@ -130,7 +130,7 @@ func TestPlanShape(t *testing.T) {
 		got, want float64
 	}{
 		{"operations of an expert", s.ExpertFLOP, 2 * expert},
-		{"an expert on the card", float64(s.ExpertCard), 0.515625 * expert},
+		{"an expert on the GPU", float64(s.ExpertCard), 0.515625 * expert},
 		{"an expert on the host", float64(s.ExpertHost), 0.515625 * expert},
 		{"shared experts", s.SharedFLOP, 2 * 26 * 2 * expert},
 		{"shared experts in INT8", float64(s.SharedBytes), 1.015625 * 26 * 2 * expert},
@@ -380,7 +380,7 @@ func TestPlanMeasures(t *testing.T) {
 // TestDoctorAdvises in a line where there is a GPU.
 func TestDoctorAdvises(t *testing.T) {
 	if r := report(t, goodMachine(), 0); r.Strategies != "" {
-		t.Errorf("without a card: %s", r.Strategies)
+		t.Errorf("without a GPU: %s", r.Strategies)
 	}
 	m := goodMachine()
 	m.Driver, m.GPUs = "570.1", []machine.GPU{{Name: "NVIDIA GeForce RTX 3090"}}

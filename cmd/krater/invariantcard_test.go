@@ -34,7 +34,7 @@ func TestBatchInvariantOnCard(t *testing.T) {
 	x.tokensOnly = true // which the GPU chooses, a step ahead
 	for i, a := range x.together(t, list[6:], false) {
 		if a.text == "" || a.text != want[6+i].text {
-			t.Errorf("guest %d: the card chose %q, the host %q", 6+i, a.text, want[6+i].text)
+			t.Errorf("guest %d: the GPU chose %q, the host %q", 6+i, a.text, want[6+i].text)
 		}
 	}
 	x = cardTable(t, "--batch-invariant", "--prefill-chunk", "16", "--prefill-share", "7")
@@ -82,7 +82,7 @@ func TestFormsOnCard(t *testing.T) {
 // one at a time, go on with the bits they would have had.
 func TestPreemptedOnCard(t *testing.T) {
 	if testing.Short() {
-		t.Skip("some 40 steps of an emulated card")
+		t.Skip("some 40 steps of an emulated GPU")
 	}
 	cardFor(t, cuda.Options{}).Close()
 	const tokens = 9

@@ -30,7 +30,7 @@ func TestEstimate(t *testing.T) {
 		t.Errorf("krater-tiny: %+v", o)
 	}
 	if !slices.Contains(o.Hidden, "decode-strategy") {
-		t.Errorf("strategies without a card: %v", o.Hidden)
+		t.Errorf("strategies without a GPU: %v", o.Hidden)
 	}
 	unmeasured := estimate(wizard.Settings{"cache-dir": t.TempDir()}, nil, m, nil).Speed[0]
 	if !strings.HasPrefix(unmeasured, "decode: about ") || !strings.Contains(unmeasured, "; press m to measure") {
@@ -44,7 +44,7 @@ func TestEstimate(t *testing.T) {
 	lite := filepath.Join("..", "..", "testdata", "goldens", "deepseek_v2_lite")
 	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "vram": "8GiB"}, nil, m, cards)
 	if o.Trouble != "" || len(o.Hidden) != 0 || len(o.Budgets) < 2 || !strings.HasPrefix(o.Speed[0], "strategies: prefill ") {
-		t.Errorf("on a card: %+v", o)
+		t.Errorf("on a GPU: %+v", o)
 	}
 	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0", "decode-strategy": "lru"}, nil, m, cards)
 	if !strings.Contains(o.Speed[0], "decode lru") {
@@ -56,9 +56,9 @@ func TestEstimate(t *testing.T) {
 			t.Errorf("%s: %s", s.Value, o.Trouble)
 		}
 	}
-	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0"}, nil, m, []launchGPU{{"A card of tomorrow", 24 << 30}})
+	o = estimate(wizard.Settings{"model": lite, "device": "cuda", "gpu": "0"}, nil, m, []launchGPU{{"A GPU of tomorrow", 24 << 30}})
 	if o.Trouble != "" || !strings.Contains(o.Speed[0], "press m to measure") {
-		t.Errorf("a card that nothing is known of: %+v", o)
+		t.Errorf("an unknown GPU: %+v", o)
 	}
 	o = estimate(wizard.Settings{"model": filepath.Join("..", "..", "testdata", "goldens", "qwen2"), "device": "cuda", "gpu": "0"}, nil, m, cards)
 	if !slices.Contains(o.Hidden, "prefill-strategy") {

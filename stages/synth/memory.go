@@ -113,7 +113,7 @@ func (m *Model) LoadCard(dev load.Device, host device.Device, o load.Options, fo
 		return nil, fmt.Errorf("synth: %s: %w", m.Shape, err)
 	}
 	if o.Routed == nil {
-		l.free() // what is left on the host is on the card
+		l.free() // the GPU has copies of what is left on the host
 	}
 	return l, nil
 }

@@ -177,7 +177,7 @@ func TestVerdict(t *testing.T) {
 		"pool1":  "Expert pool 1 takes 80 % of a step, and the device cuda:0 waits for it: it is the bottleneck.",
 	} {
 		if v := judge(card, &state{Where: &shares{Of: "steps", Parts: []part{{lane, "", 0.8}}}, Flow: &flow{Running: 1}}); v.Text != want {
-			t.Errorf("%s beside a card: %q", lane, v.Text)
+			t.Errorf("%s beside a GPU: %q", lane, v.Text)
 		}
 	}
 }

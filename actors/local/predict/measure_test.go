@@ -47,7 +47,7 @@ func TestMeasuresOnce(t *testing.T) {
 		t.Fatalf("%+v: %s", got, told)
 	}
 	if lent != 2 {
-		t.Errorf("the card was lent %d times", lent)
+		t.Errorf("the GPU was lent %d times", lent)
 	}
 	if strings.Count(told, "\n") != 1 || !strings.Contains(told, "measuring "+mine) || !strings.Contains(told, "--no-measure") {
 		t.Errorf("%q", told)
@@ -58,7 +58,7 @@ func TestMeasuresOnce(t *testing.T) {
 		}
 	}
 	if lent != 2 {
-		t.Error("the card was lent for what is kept")
+		t.Error("the GPU was lent although its rates are kept")
 	}
 	// Another GPU is measured, and one of more memory; the processors are not again.
 	f.threads = 0

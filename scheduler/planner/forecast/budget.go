@@ -8,7 +8,7 @@ import (
 
 // Budget is the memory there is, in bytes.
 type Budget struct {
-	VRAM    int64 `json:"vram"`    // of the card, of which planner.RefuseShare is used
+	VRAM    int64 `json:"vram"`    // of the GPU, of which planner.RefuseShare is used
 	Fixed   int64 `json:"fixed"`   // of it: weights but routed experts, states, workspace
 	KV      int64 `json:"kv"`      // of it: what the KV cache has at least
 	Experts int64 `json:"experts"` // of it: what routed experts have at most; 0: what the rest leaves

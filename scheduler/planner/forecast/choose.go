@@ -174,7 +174,7 @@ func (x *chooser) crowded() string {
 	if x.b.Room() >= 0 {
 		return ""
 	}
-	return fmt.Sprintf("weights and workspace (%s) and the KV cache (%s) exceed %.0f %% of the card's %s",
+	return fmt.Sprintf("weights and workspace (%s) and the KV cache (%s) exceed %.0f %% of the GPU's %s",
 		planner.Size(x.b.Fixed), planner.Size(x.b.KV), 100*planner.RefuseShare, planner.Size(x.b.VRAM))
 }
 
@@ -217,8 +217,8 @@ func (x *chooser) bothForms(side Side, s *strategy, p int, first layout) Side {
 	return side
 }
 
-// fastest is the best of several layouts by what decides. held are the experts on the
-// card beside a layout.
+// fastest returns the best of several layouts by the deciding time. held returns the number of
+// experts on the GPU besides those of a layout.
 func (x *chooser) fastest(s *strategy, list []layout, reason string, held func(layout) int, decode bool) Side {
 	out := Side{Reason: reason}
 	for _, l := range list {

@@ -10,7 +10,7 @@ import (
 )
 
 // toy is a model of round numbers: 10 layers of 8 experts of 1 MB, of which a row takes
-// 2; a token has 1 KB of KV cache. The card reads 100 GB/s, copies 10 and multiplies
+// 2; a token has 1 KB of KV cache. The GPU reads 100 GB/s, copies 10 and multiplies
 // without an end; the processors read 20 GB/s. Only reading and copying take time.
 func toy() Case {
 	c := Case{
@@ -46,7 +46,7 @@ func TestByHand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The card reads 20 MB of fixed weights in 0.2 ms and all experts in 0.8 ms.
+	// The GPU reads 20 MB of fixed weights in 0.2 ms and all experts in 0.8 ms.
 	const fixed, all = 0.2e-3, 0.8e-3
 	for _, x := range []struct {
 		name            string
@@ -73,7 +73,7 @@ func TestByHand(t *testing.T) {
 		// Three layers stay, two buffers of one: after the seventh copy a layer is computed.
 		{"layer_grouped:8", 5.6e-3 + 0.1e-3, 0, 56},
 		{"layer_grouped:10", 5.6e-3 + 0.1e-3, 0, 56},
-		// Four of eight stay: half of the work of the processors, beside the card's.
+		// Four of eight stay: half of the work of the processors, beside the GPU's.
 		{"hot_cached_static", fixed + 2e-3, fixed + 0.5e-3, 0},
 	} {
 		a := f.find(t, x.name)
@@ -103,7 +103,7 @@ func TestChoices(t *testing.T) {
 		reasons         map[string][2]string // of a candidate's prefill and decode, parts of them
 	}{
 		"room for all": {func(c *Case) { c.Rates.CPU.ReadGBps = 1 }, "persistent", "persistent", map[string][2]string{
-			"persistent":        {"the card's own work takes 1 ms of 1 ms", "the card's own work takes 400 us of 400 us"},
+			"persistent":        {"the GPU's own work takes 1 ms of 1 ms", "the GPU's own work takes 400 us of 400 us"},
 			"hot_cached_static": {"the same as persistent here", "the same as persistent here"},
 			"cpu_only":          {"0.012 of persistent: experts on the processors take 80 ms of 80.2 ms", "0.02 of persistent: experts on the processors take 20 ms of 20.2 ms"},
 			"chunked":           {"0.11 of persistent: copying 76.3 MiB takes 8 ms of 9 ms", "no room for a buffer: an expert, 976.6 KiB; 0 fit beside prefill's"},
@@ -135,7 +135,7 @@ func TestChoices(t *testing.T) {
 			"cpu_only": {"the KV cache has room for 999 tokens for sure, not for a prompt of 1000", "no prefill fits"},
 		}},
 		"too small": {func(c *Case) { c.Budget.VRAM = 41e6 }, "", "", map[string][2]string{
-			"persistent": {"weights and workspace (19.1 MiB) and the KV cache (19.1 MiB) exceed 95 % of the card's 39.1 MiB", "exceed 95 %"},
+			"persistent": {"weights and workspace (19.1 MiB) and the KV cache (19.1 MiB) exceed 95 % of the GPU's 39.1 MiB", "exceed 95 %"},
 		}},
 		"decode does not fit": {func(c *Case) { c.Work.Streams, c.Work.Context = 100, 10_000 }, "", "", map[string][2]string{
 			"cpu_only": {"no strategy decodes beside it: the KV cache has room for", "the KV cache has room for 170000 tokens, not for 100 streams of 10000"},
@@ -194,7 +194,7 @@ func TestWanted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := f.find(t, "persistent").Prefill.Reason; r != "80.2 times cpu_only, which is wanted: the card's own work takes 1 ms of 1 ms" {
+	if r := f.find(t, "persistent").Prefill.Reason; r != "80.2 times cpu_only, which is wanted: the GPU's own work takes 1 ms of 1 ms" {
 		t.Error(r)
 	}
 	for _, bad := range []string{"best", "layer_grouped:", "layer_grouped:0", "layer_grouped:x", "lru:2"} {

@@ -31,7 +31,7 @@ type Point struct {
 	PerSecond float64 `json:"tokens_per_second"` // of all streams together; 0: the KV cache is too small
 	Seconds   float64 `json:"seconds"`           // of the prompt, or of a step
 	Copied    float64 `json:"copied_bytes"`      // experts copied for it
-	HitRate   float64 `json:"hit_rate"`          // of the experts needed, those that were on the card
+	HitRate   float64 `json:"hit_rate"`          // of the experts needed, those that were on the GPU
 	Time      Time    `json:"parts"`
 }
 
@@ -40,7 +40,7 @@ type Side struct {
 	Fits    bool    `json:"fits"`
 	Chosen  bool    `json:"chosen"`
 	Reason  string  `json:"reason"` // why it does not fit, or lost; of a chosen one, what bounds it
-	Kept    int     `json:"kept"`   // experts that always stay on the card
+	Kept    int     `json:"kept"`   // experts that always stay on the GPU
 	VRAM    int64   `json:"vram"`   // of experts, and of what prompts in groups of layers take besides
 	RAM     int64   `json:"ram"`    // of the host, for experts
 	KV      int64   `json:"kv_tokens"`
@@ -192,7 +192,7 @@ func point(n int, t Time, fits bool) Point {
 	return p
 }
 
-// side predicts one layout in a phase. held are experts on the card beside it.
+// side predicts one layout in a phase. held is the number of other experts on the GPU.
 func (x *chooser) side(s *strategy, l layout, held int, decode bool) Side {
 	out := Side{Fits: true, Kept: l.stay(x.s), layout: l, VRAM: x.s.expertBytes(held + l.experts(x.s))}
 	out.KV = x.b.kv(out.VRAM) / x.s.KVToken

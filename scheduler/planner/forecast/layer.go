@@ -5,7 +5,7 @@ import "math"
 // cpuOnly: rows go to the processors and come back, shared experts run meanwhile.
 func cpuOnly(c *calc, _ layout, m float64, few bool) Time { return split(c, layout{}, m, few) }
 
-// split has the hottest experts on the card and the others on the processors, at the
+// split has the hottest experts on the GPU and the others on the processors, at the
 // same time.
 func split(c *calc, l layout, m float64, few bool) Time {
 	hot, cold := c.picks[:l.kept], c.picks[l.kept:]
@@ -94,14 +94,14 @@ func waveOf(places float64) float64 {
 // pipeline is a prompt through groups of layers: the experts of a group come once, all
 // pieces of the prompt are computed with them, one after the other, and with two buffers the
 // next group's come meanwhile. Layers that stay are spread evenly, the first among them, so that
-// something can be computed during the first copy. work is what the card computes in
+// something can be computed during the first copy. work is what the GPU computes in
 // all; every layer has the same part of it, of which every piece has the same.
 func (c *calc) pipeline(l layout, work Time, pieces int) Time {
 	layers, stay := c.s.MoE, l.layers
 	streamed := layers - stay
 	groups := min(l.groups, streamed)
 	x := work.Total / float64(layers*pieces)
-	busy := work.Total / float64(streamed) // of the card, while a layer comes
+	busy := work.Total / float64(streamed) // of the GPU, while a layer comes
 	if l.buffers == 1 && groups == streamed {
 		busy = 0
 	}

@@ -9,7 +9,7 @@ import (
 	"krater/scheduler/planner"
 )
 
-// layout is what a strategy puts into a card's memory.
+// layout is what a strategy puts into a GPU's memory.
 type layout struct {
 	layers  int // layers of which all experts stay there
 	kept    int // the hottest experts of each other layer that do
@@ -21,7 +21,7 @@ type layout struct {
 // stay is how many experts are always there.
 func (l layout) stay(s *Shape) int { return l.layers*s.Experts + l.kept*(s.MoE-l.layers) }
 
-// experts is how many the card has places for.
+// experts returns the number of experts that the GPU has places for.
 func (l layout) experts(s *Shape) int { return l.stay(s) + l.slots }
 
 // whole reports whether all experts stay.

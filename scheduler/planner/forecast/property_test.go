@@ -85,7 +85,7 @@ func TestEveryForecast(t *testing.T) {
 					continue
 				}
 				if s.VRAM > max(0, c.Budget.Room()) || s.VRAM < 0 {
-					t.Errorf("%s: experts take %d bytes of the card, there are %d", name, s.VRAM, c.Budget.Room())
+					t.Errorf("%s: experts take %d bytes of the GPU, there are %d", name, s.VRAM, c.Budget.Room())
 				}
 				if used := s.VRAM + s.KV*c.Shape.KVToken + c.Budget.Fixed; float64(used) > planner.RefuseShare*float64(c.Budget.VRAM)+1 || s.KV*c.Shape.KVToken < c.Budget.KV-c.Shape.KVToken {
 					t.Errorf("%s: %d bytes used of %d, %d tokens of KV cache", name, used, c.Budget.VRAM, s.KV)
@@ -123,10 +123,10 @@ func TestEveryForecast(t *testing.T) {
 // faster are changes of a machine that cannot make anything slower.
 var faster = map[string]func(*rates.Rates){
 	"copies": func(r *rates.Rates) { r.Card.LinkGBps *= 1.5 },
-	"card's memory": func(r *rates.Rates) {
+	"GPU's memory": func(r *rates.Rates) {
 		r.Card.MemoryGBps *= 1.5
 	},
-	"card's products": func(r *rates.Rates) { r.Card.TFLOPS *= 1.5 },
+	"GPU's products":  func(r *rates.Rates) { r.Card.TFLOPS *= 1.5 },
 	"host's memory":   func(r *rates.Rates) { r.CPU.ReadGBps *= 1.5 },
 	"host's products": func(r *rates.Rates) { r.CPU.Experts.Peak *= 1.5 },
 }
@@ -228,7 +228,7 @@ func TestMoreMemory(t *testing.T) {
 				least *= nearlyAsFast
 			}
 			if now < least {
-				t.Errorf("seed %d: a card of %d bytes prefills %g tokens a second, a smaller one %g", seed, c.Budget.VRAM, now, last)
+				t.Errorf("seed %d: a GPU of %d bytes prefills %g tokens a second, a smaller one %g", seed, c.Budget.VRAM, now, last)
 			}
 			if f.PrefillExperts == 0 {
 				last = max(last, now)

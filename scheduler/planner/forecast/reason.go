@@ -40,7 +40,7 @@ func (x *chooser) explain(s *Side, chosen *Candidate, decode bool) {
 	default: // it would leave less to decode with, or takes more memory
 		s.Reason = "as fast as " + chosen.Name()
 		if a, b := planner.Size(s.VRAM), planner.Size(best.VRAM); a != b {
-			s.Reason += fmt.Sprintf(", in %s of the card instead of %s", a, b)
+			s.Reason += fmt.Sprintf(", in %s of the GPU instead of %s", a, b)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func bound(p *Point) string {
 		seconds float64
 		what    string
 	}{
-		{t.Card, "the card's own work takes %s of %s"},
+		{t.Card, "the GPU's own work takes %s of %s"},
 		{t.Copies, "copying " + planner.Size(int64(t.Copied)) + " takes %s of %s"},
 		{t.Host, "experts on the processors take %s of %s"},
 		{t.HandOver, "handing over takes %s of %s"},

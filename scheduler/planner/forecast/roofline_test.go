@@ -133,7 +133,7 @@ func TestCrossover(t *testing.T) {
 	}
 }
 
-// TestResidentShare: what stays on the card divides the copies.
+// TestResidentShare: what stays on the GPU divides the copies.
 func TestResidentShare(t *testing.T) {
 	c := qwen.with(flat())
 	all := c.sideOf(t, "layer_grouped", layout{groups: 94, buffers: 2}, false).Decides
@@ -151,9 +151,9 @@ func TestHybridDecode(t *testing.T) {
 	hot := []float64{0, 0.5, 0.75, 0.9}
 	for _, m := range []struct {
 		published
-		fixed float64            // ms on the card
+		fixed float64            // ms on the GPU
 		host  map[int][4]float64 // GB/s of the host to tokens a second by h
-		all   float64            // everything on the card
+		all   float64            // everything on the GPU
 	}{
 		{v2Lite, 0.57, map[int][4]float64{98: {111, 207, 366, 675}, 200: {211, 371, 599, 948}, 400: {371, 599, 864, 1166}, 800: {599, 864, 1110, 1166}}, 1124},
 		{qwen, 4.1, map[int][4]float64{98: {11, 21, 38, 76}, 200: {21, 39, 66, 115}, 400: {39, 66, 103, 140}, 800: {66, 103, 142, 140}}, 134},
@@ -175,7 +175,7 @@ func TestHybridDecode(t *testing.T) {
 				near(t, m.name, got.PerSecond, want[i], max(0.05, 0.5/want[i]))
 			}
 		}
-		near(t, m.name+", all on the card", c.sideOf(t, "persistent", layout{kept: m.experts}, true).Points[0].PerSecond, m.all, 0.03)
+		near(t, m.name+", all on the GPU", c.sideOf(t, "persistent", layout{kept: m.experts}, true).Points[0].PerSecond, m.all, 0.03)
 	}
 }
 

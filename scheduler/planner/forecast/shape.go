@@ -15,11 +15,11 @@ type Shape struct {
 	Experts int // of such a layer
 	TopK    int // that a row takes
 
-	ExpertCard int64   // bytes of an expert as the card holds it
+	ExpertCard int64   // bytes of an expert as the GPU holds it
 	ExpertHost int64   // and as the host does
 	ExpertFLOP float64 // of a row in one expert
 
-	FixedBytes  int64   // on the card, read in every step: projections, dense networks, routers, norms
+	FixedBytes  int64   // on the GPU, read in every step: projections, dense networks, routers, norms
 	FixedFLOP   float64 // of a row
 	SharedBytes int64   // bytes of the shared experts, which run beside routed ones; read in every step
 	SharedFLOP  float64
@@ -30,7 +30,7 @@ type Shape struct {
 	PairFLOP   float64 // of a query and a key of a prompt
 	DecodePair float64 // of a query and a key of generated rows
 	ExpandFLOP float64 // of a cached token of former chunks, once a chunk (latent attention)
-	RowBytes   float64 // activations that a row of a prompt moves through the card's memory
+	RowBytes   float64 // activations that a row of a prompt moves through the GPU's memory
 
 	HandIn  int64 // bytes of a row that the host is given, a layer
 	HandOut int64 // that it gives back: the sum of its experts in float32

@@ -35,7 +35,7 @@ func lite() Case {
 	}
 }
 
-// TestMeasuredH100: within 10 % of what the engine does with everything on the card
+// TestMeasuredH100: within 10 % of what the engine does with everything on the GPU
 // (bench/results/gpu.md, a prompt in one chunk, 2,048 tokens before a generated one).
 func TestMeasuredH100(t *testing.T) {
 	c := lite()
@@ -57,7 +57,7 @@ func TestMeasuredH100(t *testing.T) {
 	}
 }
 
-// TestMeasuredH200: on both cards the same program decoded 585 and 623, 1,821 and 1,853,
+// TestMeasuredH200: on both GPUs the same program decoded 585 and 623, 1,821 and 1,853,
 // 3,676 and 4,170 tokens a second.
 func TestMeasuredH200(t *testing.T) {
 	c := lite()
@@ -97,7 +97,7 @@ func small() Case {
 	return c
 }
 
-// TestMeasuredTables: prompts with everything on the card, and streamed anew for every
+// TestMeasuredTables: prompts with everything on the GPU, and streamed anew for every
 // 2,048 tokens.
 func TestMeasuredTables(t *testing.T) {
 	c := small()

@@ -8,15 +8,15 @@ import (
 // other count in full, so that Total may be less than their sum.
 type Time struct {
 	Total    float64 `json:"-"`
-	Card     float64 `json:"card"`      // computing and reading on the card
-	Copies   float64 `json:"copies"`    // of experts to the card
+	Card     float64 `json:"card"`      // computing and reading on the GPU
+	Copies   float64 `json:"copies"`    // of experts to the GPU
 	Host     float64 `json:"host"`      // experts on the processors
 	HandOver float64 `json:"hand_over"` // rows to the host and back, and waiting for it
 	Launches float64 `json:"launches"`
 
 	Copied float64 `json:"-"` // bytes of experts copied
 	Wanted float64 `json:"-"` // experts that were needed, each counted once a layer and pass
-	Found  float64 `json:"-"` // of them, on the card already
+	Found  float64 `json:"-"` // of them, on the GPU already
 }
 
 // add sums up times that follow each other.
@@ -92,8 +92,8 @@ func (c *calc) head() Time {
 	return Time{Total: t, Card: t}
 }
 
-// shared is the shared experts of one layer on the card. few: by the kernels of few
-// rows.
+// shared returns the time of the shared experts of one layer on the GPU. few: with the kernels for
+// few rows.
 func (c *calc) shared(m float64, few bool) float64 {
 	n, rate := float64(c.s.MoE), c.card.Dense.At(m)
 	if few {
@@ -102,7 +102,7 @@ func (c *calc) shared(m float64, few bool) float64 {
 	return max(m*c.s.SharedFLOP/n/rate, float64(c.s.SharedBytes)/n/c.weights())
 }
 
-// experts is some experts of one layer on the card, for m rows.
+// experts returns the time of the experts in picks, of one layer, on the GPU, for m rows.
 func (c *calc) experts(picks []float64, m float64) float64 {
 	n, rows := active(picks, m), taken(picks, m)
 	if n == 0 {
@@ -132,15 +132,15 @@ func (c *calc) handOver(m float64) float64 {
 	return min(micro*c.card.FlagUS+bytes/(giga*c.card.FlagGBps), micro*c.card.SyncUS+bytes/(giga*c.card.CopyGBps))
 }
 
-// copies is n experts to the card, while it computes for busy seconds of the time:
-// then they are slower.
+// copies returns the time of copying n experts to the GPU. The copies are slower during the busy
+// seconds in which the GPU computes.
 func (c *calc) copies(n, busy float64) float64 {
 	if n <= 0 {
 		return 0
 	}
 	idle, loaded := giga*c.card.CopyGBps, giga*c.card.BusyGBps
 	bytes := n * float64(c.s.ExpertCard)
-	// At the slower rate while the card computes, then at the other one.
+	// At the slower rate while the GPU computes, then at the other one.
 	return n*micro*c.card.CopyUS + (bytes+min(busy, bytes/loaded)*(idle-loaded))/idle
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// entry is a card by name. words are what a driver's name of it has to contain.
+// entry is a GPU by name. A driver's name of it has to contain words.
 type entry struct {
 	name  string
 	words []string
@@ -52,7 +52,7 @@ const (
 	gen5x16 = 63.0
 )
 
-// entries are the cards known by name. Products are dense bfloat16 ones that add in
+// entries are the GPUs known by name. Products are dense bfloat16 ones that add in
 // float32, without the sparsity that data sheets like to count twice.
 var entries = []entry{
 	{"rtx-3090", []string{"3090"}, makers("NVIDIA GeForce RTX 3090", 24, 936, 71, gen4x16)},
@@ -83,7 +83,7 @@ func Cards() []string {
 	return names
 }
 
-// Named gives the card of a name of Cards, complete; false where there is none.
+// Named returns the GPU of a name of Cards, complete; false if there is none.
 func Named(name string) (Card, bool) {
 	i := slices.IndexFunc(entries, func(e entry) bool { return e.name == strings.ToLower(name) })
 	if i < 0 {
@@ -92,7 +92,7 @@ func Named(name string) (Card, bool) {
 	return entries[i].complete()
 }
 
-// Known finds the card that a driver calls by name, such as "NVIDIA H100 80GB HBM3".
+// Known finds the GPU that a driver calls by name, such as "NVIDIA H100 80GB HBM3".
 func Known(name string) (Card, bool) {
 	for _, e := range entries {
 		if !slices.ContainsFunc(e.words, func(w string) bool { return !strings.Contains(name, w) }) && !longer(name, e.words[0]) {

@@ -60,8 +60,8 @@ func complete(list []fill, sources map[string]Source) map[string]Source {
 // ErrIncomplete: a description without a figure that nothing stands in for.
 var ErrIncomplete = errors.New("incomplete description")
 
-// Complete gives the card with every figure, those it lacks assumed from the
-// others. It needs the rate of the memory, that of products, and that of the link.
+// Complete returns the GPU with every figure: it estimates missing figures from the
+// others. It needs the rates of the memory, of products, and of the link.
 func (c Card) Complete() (Card, error) {
 	c.Sources = complete([]fill{
 		{"memory_gbps", &c.MemoryGBps, c.ReadGBps / readShare},
@@ -100,7 +100,7 @@ func (c Card) Complete() (Card, error) {
 		{"flag_gbps", &c.FlagGBps, c.LinkGBps * flagShare},
 		{"sync_us", &c.SyncUS, syncUS},
 	}, c.Sources)
-	if c.BusyGBps > c.CopyGBps { // or a card would copy faster the more it computes
+	if c.BusyGBps > c.CopyGBps { // or a GPU would copy faster the more it computes
 		return c, fmt.Errorf("card %q: busy_copy_gbps %g is more than copy_gbps %g", c.Name, c.BusyGBps, c.CopyGBps)
 	}
 	return c, nil

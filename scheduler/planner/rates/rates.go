@@ -104,7 +104,7 @@ type figure struct {
 	lo, hi float64
 }
 
-// figures lists the numbers of a card. The bounds lie far outside of any machine;
+// figures lists the numbers of a GPU. The bounds lie far outside those of any machine;
 // within them no forecast overflows.
 func (c *Card) figures() []figure {
 	return []figure{

@@ -20,7 +20,7 @@ func TestCurve(t *testing.T) {
 	}
 }
 
-// TestCards: every card is complete, physically sensible, and says where its figures
+// TestCards: every GPU is complete, physically sensible, and says where its figures
 // are from.
 func TestCards(t *testing.T) {
 	for _, name := range Cards() {
@@ -55,7 +55,7 @@ func TestCards(t *testing.T) {
 		t.Errorf("rtx-4090: %+v", c)
 	}
 	if _, ok := Named("rtx-1"); ok {
-		t.Error("a card that nobody makes is known")
+		t.Error("a GPU that nobody makes is known")
 	}
 }
 
