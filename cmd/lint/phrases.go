@@ -26,9 +26,9 @@ var phrases = []phrase{
 	{`\btells (if|whether)\b`, "reports whether", 0},
 	{`\b(is|are) what\b`, "say what it is", 268},
 	{`\bare those (of|that|which)\b`, "name them again", 6},
-	{`\bon (its|their) way\b`, "in flight", 29},
+	{`\bon (its|their) way\b`, "in flight", 28},
 	{`\bso many\b`, "n, or the given number of", 43},
-	{`\b(a|the|one|each|every|no) cards?\b|\bcard's\b`, "GPU", 158},
+	{`\b(a|the|one|each|every|no) cards?\b|\bcard's\b`, "GPU", 146},
 }
 
 func phraseLimits() []limit {
