@@ -1,6 +1,7 @@
 package batchqueue
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -57,105 +58,114 @@ func TestTwoProcesses(t *testing.T) {
 	openStore(t, dir, Options{})
 }
 
-// TestForeign: what is no store of this version is refused with a line that says so,
-// and left as it is.
+// updateDatabase returns a function that changes the database at a path, which it makes if there is none.
+func updateDatabase(change func(*bolt.Tx) error) func(*testing.T, string) {
+	return func(t *testing.T, path string) {
+		t.Helper()
+		db, err := bolt.Open(path, 0o600, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if err := db.Update(change); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// makeStore makes a store with some batches. The path is that of its database.
+func makeStore(t *testing.T, path string) {
+	t.Helper()
+	s := openStore(t, filepath.Dir(path), Options{})
+	for range 8 {
+		begin(t, s, requests(50))
+	}
+	s.Close()
+}
+
+// changeBytes returns a function that changes the bytes of a file.
+func changeBytes(change func([]byte) []byte) func(*testing.T, string) {
+	return func(t *testing.T, path string) {
+		t.Helper()
+		data, err := os.ReadFile(path)
+		if err == nil {
+			err = os.WriteFile(path, change(data), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestForeign: Open refuses a database that is damaged or not of this version with an error of one
+// line. It does not change the file, and it releases the lock.
 func TestForeign(t *testing.T) {
-	database := func(change func(*bolt.Tx) error) func(*testing.T, string) {
-		return func(t *testing.T, path string) {
-			db, err := bolt.Open(path, 0o600, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer db.Close()
-			if err := db.Update(change); err != nil {
-				t.Fatal(err)
-			}
-		}
+	type steps []func(t *testing.T, path string)
+	createBucket := func(name []byte) func(*testing.T, string) {
+		return updateDatabase(func(tx *bolt.Tx) error {
+			_, err := tx.CreateBucket(name)
+			return err
+		})
 	}
-	whole := func(t *testing.T, path string) {
-		s := openStore(t, filepath.Dir(path), Options{})
-		for range 8 {
-			begin(t, s, requests(50))
-		}
-		s.Close()
-	}
-	bytes := func(change func([]byte) []byte) func(*testing.T, string) {
-		return func(t *testing.T, path string) {
-			whole(t, path)
-			data, err := os.ReadFile(path)
-			if err == nil {
-				err = os.WriteFile(path, change(data), 0o600)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+	put := func(bucket, key []byte, value string) func(*testing.T, string) {
+		return updateDatabase(func(tx *bolt.Tx) error { return tx.Bucket(bucket).Put(key, []byte(value)) })
 	}
 	for name, c := range map[string]struct {
-		make func(*testing.T, string)
+		make steps
 		want error
 	}{
-		"a text": {func(t *testing.T, path string) {
+		"a text": {steps{func(t *testing.T, path string) {
 			if err := os.WriteFile(path, []byte(strings.Repeat("no database\n", 5000)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, ErrForeign},
-		"another database": {database(func(tx *bolt.Tx) error {
-			_, err := tx.CreateBucket([]byte("users"))
-			return err
-		}), ErrForeign},
-		"another meta": {database(func(tx *bolt.Tx) error {
-			_, err := tx.CreateBucket(metaBucket)
-			return err
-		}), ErrForeign},
-		"another version": {func(t *testing.T, path string) {
-			whole(t, path)
-			database(func(tx *bolt.Tx) error { return tx.Bucket(metaBucket).Put(versionKey, []byte("99")) })(t, path)
-		}, ErrForeign},
-		"a bad record": {func(t *testing.T, path string) {
-			whole(t, path)
-			database(func(tx *bolt.Tx) error { return tx.Bucket(batchesBucket).Put([]byte("batch_1"), []byte("{")) })(t, path)
-		}, ErrDamaged},
-		"a bad entry": {func(t *testing.T, path string) {
-			whole(t, path)
-			database(func(tx *bolt.Tx) error {
-				b, err := tx.Bucket(linesBucket).CreateBucket([]byte("batch_1"))
-				if err == nil {
-					err = b.Put(lineKey(0), []byte("short"))
-				}
-				return err
-			})(t, path)
-		}, ErrDamaged},
-		"cut":         {bytes(func(b []byte) []byte { return b[:len(b)/2] }), ErrDamaged},
-		"cut to meta": {bytes(func(b []byte) []byte { return b[:8192] }), ErrDamaged},
-		"overwritten": {bytes(func(b []byte) []byte {
-			for i := 8192; i < len(b); i++ {
-				b[i] = 0xA5
+		}}, ErrForeign},
+		"another database": {steps{createBucket([]byte("users"))}, ErrForeign},
+		"another meta":     {steps{createBucket(metaBucket)}, ErrForeign},
+		"another version":  {steps{makeStore, put(metaBucket, versionKey, "99")}, ErrForeign},
+		"a bad record":     {steps{makeStore, put(batchesBucket, []byte("batch_1"), "{")}, ErrDamaged},
+		"a bad entry": {steps{makeStore, updateDatabase(func(tx *bolt.Tx) error {
+			b, err := tx.Bucket(linesBucket).CreateBucket([]byte("batch_1"))
+			if err == nil {
+				err = b.Put(lineKey(0), []byte("short"))
 			}
-			return b
-		}), ErrDamaged},
+			return err
+		})}, ErrDamaged},
+		"cut":         {steps{makeStore, changeBytes(func(b []byte) []byte { return b[:len(b)/2] })}, ErrDamaged},
+		"cut to meta": {steps{makeStore, changeBytes(func(b []byte) []byte { return b[:8192] })}, ErrDamaged},
+		"overwritten": {steps{makeStore, changeBytes(func(b []byte) []byte {
+			return append(b[:8192], bytes.Repeat([]byte{0xA5}, len(b)-8192)...)
+		})}, ErrDamaged},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			path := filepath.Join(dir, databaseName)
-			c.make(t, path)
-			before, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
+			path := filepath.Join(t.TempDir(), databaseName)
+			for _, step := range c.make {
+				step(t, path)
 			}
-			for i := range 2 { // the second time shows that the first released it
-				s, err := Open(dir, Options{LockTimeout: 50 * time.Millisecond})
-				if err == nil {
-					s.Close()
-				}
-				if !errors.Is(err, c.want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
-					t.Fatalf("%d: %v, want %v", i, err, c.want)
-				}
-			}
-			after, err := os.ReadFile(path)
-			if err != nil || string(after) != string(before) {
-				t.Errorf("the file was changed, %v", err)
-			}
+			refusedTwice(t, path, c.want)
 		})
+	}
+}
+
+// refusedTwice checks that Open refuses the folder of a database and leaves the file as it is. The second
+// call shows that the first released the lock.
+func refusedTwice(t *testing.T, path string, want error) {
+	t.Helper()
+	dir := filepath.Dir(path)
+	before, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		s, err := Open(dir, Options{LockTimeout: 50 * time.Millisecond})
+		if err == nil {
+			s.Close()
+		}
+		if !errors.Is(err, want) || !strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("%d: %v, want %v", i, err, want)
+		}
+	}
+	after, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(after, before) {
+		t.Errorf("the file was changed, %v", err)
 	}
 }
