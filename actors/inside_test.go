@@ -2,6 +2,7 @@ package actors
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -51,7 +52,43 @@ func TestTopology(t *testing.T) {
 	}
 }
 
-// TestRunning: an open request is told of as it is, from its queue to its last token.
+// submitNamed submits a request whose origin and priority are made of a name.
+func submitNamed(t *testing.T, gw *Gateway, name string) engine.Stream {
+	t.Helper()
+	req := greedy([]int32{5, 6, 7}, 4)
+	req.ID, req.Owner, req.Priority = name, "o-"+name, len(name)
+	req.Caller.State = "c-" + name
+	st, err := gw.Submit(context.Background(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
+
+// checkOrigin checks that a request is from the caller of that name. "": its origin is forgotten.
+func checkOrigin(t *testing.T, gw *Gateway, id uint64, name string) {
+	t.Helper()
+	if o := gw.Origin(id); o.Name != name || name != "" && o.Caller.State != "c-"+name {
+		t.Errorf("request %d is from %+v, want %q", id, o, name)
+	}
+}
+
+// awaitPhase returns the two requests once the first is in a phase and, if it decodes, has two tokens:
+// the stream actor may still pass on what the step before returned.
+func awaitPhase(t *testing.T, gw *Gateway, phase engine.Phase) []engine.Running {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		list := gw.Running()
+		if len(list) == 2 && list[0].Phase == phase && (phase != engine.Decoding || list[0].Generated == 2) {
+			return list
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("running: %+v", list)
+		}
+	}
+}
+
+// TestRunning: Running describes a request in each phase, from the queue to the last token.
 func TestRunning(t *testing.T) {
 	reached := make(chan struct{}, 8)
 	proceed := make(chan struct{})
@@ -64,47 +101,19 @@ func TestRunning(t *testing.T) {
 		}}
 	}})
 	gw := r.gateway(t)
-	ask := func(name string) engine.Stream {
-		req := greedy([]int32{5, 6, 7}, 4)
-		req.ID, req.Owner, req.Priority = name, "o-"+name, len(name)
-		req.Caller.State = "c-" + name
-		st, err := gw.Submit(context.Background(), req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return st
-	}
-	first, second := ask("a"), ask("bb")
-	// told waits until the stream actor has passed on what the step before brought.
-	told := func(phase engine.Phase) []engine.Running {
-		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-			list := gw.Running()
-			if len(list) == 2 && list[0].Phase == phase && (phase != engine.Decoding || list[0].Generated == 2) {
-				return list
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("running: %+v", list)
-			}
-		}
-	}
+	first, second := submitNamed(t, gw, "a"), submitNamed(t, gw, "bb")
 	<-reached
-	list := told(engine.Prefilling)
-	if a, b := list[0], list[1]; a.Name != "a" || a.Owner != "o-a" || a.Prompt != 3 || a.Most != 4 || a.Generated != 0 || a.ToFirst != 0 || a.Waited > a.Since ||
+	list := awaitPhase(t, gw, engine.Prefilling)
+	a, b := list[0], list[1]
+	if a.Name != "a" || a.Owner != "o-a" || a.Prompt != 3 || a.Most != 4 || a.Generated != 0 || a.ToFirst != 0 || a.Waited > a.Since ||
 		b.Name != "bb" || b.Phase != engine.Waiting || b.Priority != 2 || b.Waited != b.Since || b.ID != a.ID+1 {
 		t.Errorf("in its first step: %+v", list)
 	}
-	origin := func(id uint64, name string) {
-		t.Helper()
-		if o := gw.Origin(id); o.Name != name || name != "" && o.Caller.State != "c-"+name {
-			t.Errorf("request %d is from %+v, want %q", id, o, name)
-		}
-	}
-	a, b := list[0].ID, list[1].ID
-	origin(a, "a")
-	origin(b, "bb")
+	checkOrigin(t, gw, a.ID, "a")
+	checkOrigin(t, gw, b.ID, "bb")
 	proceed <- struct{}{}
 	<-reached
-	list = told(engine.Decoding)
+	list = awaitPhase(t, gw, engine.Decoding)
 	if a := list[0]; a.ToFirst < a.Waited || a.PerToken <= 0 || a.ToFirst+a.PerToken > a.Since {
 		t.Errorf("in its third step: %+v", a)
 	}
@@ -122,17 +131,24 @@ func TestRunning(t *testing.T) {
 	if len(list) != 2 || list[0].Phase != engine.Ended || list[1].Phase != engine.Ended || list[0].Name != "bb" || list[1].Generated != 4 {
 		t.Errorf("in the end: %+v", list)
 	}
-	origin(a, "a")
-	origin(b, "bb")
-	for i := range originsKept - 1 { // bb ended first
-		r.remember(engine.Running{ID: uint64(100 + i)}, engine.Origin{Name: "c", Caller: engine.Caller{State: "c-c"}})
+	checkOrigin(t, gw, a.ID, "a")
+	checkOrigin(t, gw, b.ID, "bb")
+}
+
+// TestRemembered: only the last requests that have ended are kept, and the origins of more of them.
+func TestRemembered(t *testing.T) {
+	r := newRig(t, setup{dir: golden("deepseek_v2_lite"), limits: small(1)})
+	gw := r.gateway(t)
+	for i := range originsKept + 1 {
+		name := fmt.Sprint(i)
+		r.remember(engine.Running{ID: uint64(100 + i)}, engine.Origin{Name: name, Caller: engine.Caller{State: "c-" + name}})
 	}
-	if list := gw.Running(); len(list) != endedKept || list[0].ID != uint64(100+originsKept-1-endedKept) {
+	if list := gw.Running(); len(list) != endedKept || list[0].ID != uint64(100+originsKept+1-endedKept) {
 		t.Errorf("%d are remembered", len(list))
 	}
-	origin(a, "a")
-	origin(b, "")
-	origin(100, "c")
+	checkOrigin(t, gw, 100, "")
+	checkOrigin(t, gw, 101, "1")
+	checkOrigin(t, gw, 100+originsKept, fmt.Sprint(originsKept))
 	if n := len(r.origins.of); n != originsKept {
 		t.Errorf("%d origins are kept", n)
 	}

@@ -82,8 +82,8 @@ func tracks(t *testing.T, r *rig) map[string][]trace.Event {
 	return all
 }
 
-// TestTraceOfAStep (V1): every message of a step is in the rings, with its
-// batch, its layer, the time in the queue and at work.
+// TestTraceOfAStep: every message of a step is in the rings, with its batch, its layer, the time in the
+// queue and at work.
 func TestTraceOfAStep(t *testing.T) {
 	const groups, pools = 2, 3
 	r := newRig(t, setup{dir: golden("deepseek_v2_lite"), groups: groups, pools: pools, depth: 1, limits: small(1)})
@@ -98,12 +98,6 @@ func TestTraceOfAStep(t *testing.T) {
 	}
 	rest(t, r, gw)
 	all := tracks(t, r)
-	kinds := map[string]trace.Kind{
-		"embed": trace.Embed, "head": trace.Head, "sample": trace.Sample, "schedule": trace.Schedule, "stream": trace.Stream,
-		"group0": trace.Group, "group1": trace.Group, "split0": trace.Split, "split1": trace.Split, "merge0": trace.Merge, "merge1": trace.Merge,
-		"link1": trace.Link, "pool0": trace.Experts, "pool1": trace.Experts, "pool2": trace.Experts,
-	}
-	hosts := map[string]bool{"schedule": true, "stream": true, "split0": true, "split1": true, "merge0": true, "merge1": true, "link1": true}
 	for pool := range pools {
 		phases := map[trace.Kind]int{}
 		for _, e := range all[trace.PhaseLane(fmt.Sprint("pool", pool))] {
@@ -114,66 +108,13 @@ func TestTraceOfAStep(t *testing.T) {
 		}
 	}
 	for batch := uint64(1); batch <= 4; batch++ {
-		got := map[string][]trace.Event{}
-		for name, events := range all {
-			for _, e := range events {
-				if e.Batch != batch {
-					continue
-				}
-				if pool, phases := strings.CutSuffix(name, " phases"); phases {
-					checkPhase(t, all[pool], e)
-					continue
-				}
-				got[name] = append(got[name], e)
-				if host := e.Device == 0; host != hosts[name] || e.Others != 0 {
-					t.Errorf("%s: on device %d, for %d others", name, e.Device, e.Others)
-				}
-				if moves := name == "link1" || e.Kind == trace.Experts; moves != (e.Bytes > 0) {
-					t.Errorf("%s: %d bytes", name, e.Bytes)
-				}
-				if e.Kind != kinds[name] || e.Enqueued == 0 || e.Enqueued > e.Started || e.Started > e.Ended {
-					t.Errorf("%s: %+v", name, e)
-				}
-				if rows := []uint32{3, 1}[min(1, batch-1)]; e.Rows != rows && name != "stream" {
-					t.Errorf("%s: %d rows, want %d", name, e.Rows, rows)
-				}
-			}
-		}
-		// Layer 0 is dense and belongs, with layer 1, to the first group.
-		for name, layers := range map[string][]int16{
-			"embed": {-1}, "head": {-1}, "sample": {-1}, "schedule": {-1}, "link1": {-1}, "stream": {-1},
-			"group0": {-1, 1}, "group1": {-1, 2}, "split0": {1}, "split1": {2},
-		} {
-			var seen []int16
-			for _, e := range got[name] {
-				seen = append(seen, e.Layer)
-			}
-			if !slices.Equal(seen, layers) {
-				t.Errorf("batch %d: %s handled layers %v, want %v", batch, name, seen, layers)
-			}
-		}
+		got := eventsOf(t, all, batch)
+		checkLayers(t, batch, got)
 		for g := range groups {
 			checkParts(t, got, g, pools)
 		}
 	}
-	if e := all["gateway"]; len(e) != 1 || e[0].Kind != trace.Gateway || e[0].Request != 1 || e[0].Rows != 3 || e[0].Started > e[0].Ended {
-		t.Errorf("gateway %+v", e)
-	}
-	var requests, prefills []trace.Event
-	for _, e := range all["stream"] {
-		if e.Kind == trace.Prefill {
-			prefills = append(prefills, e)
-		}
-		if e.Kind == trace.Request {
-			requests = append(requests, e)
-		}
-	}
-	if len(requests) != 1 || requests[0].Request != 1 || requests[0].Enqueued == 0 || requests[0].Enqueued > requests[0].Started || requests[0].Started >= requests[0].Ended {
-		t.Errorf("requests %+v", requests)
-	}
-	if q := requests[0]; len(prefills) != 1 || prefills[0].Request != 1 || prefills[0].Rows != 3 || prefills[0].Enqueued != q.Enqueued || prefills[0].Started != q.Started || prefills[0].Ended <= q.Started || prefills[0].Ended >= q.Ended {
-		t.Errorf("prefills %+v of %+v", prefills, requests)
-	}
+	checkRequest(t, all)
 	// From the request to its batches, and back.
 	roster := r.Trace().Roster()
 	if of := roster.Of(1); !slices.Equal(of, []uint64{1, 2, 3, 4}) {
@@ -183,6 +124,91 @@ func TestTraceOfAStep(t *testing.T) {
 		if got := roster.Riders(batch); !slices.Equal(got, []trace.Rider{want}) {
 			t.Errorf("batch %d had %+v", batch, got)
 		}
+	}
+}
+
+// eventsOf returns the events of a batch by actor. It checks each of them and each phase.
+func eventsOf(t *testing.T, all map[string][]trace.Event, batch uint64) map[string][]trace.Event {
+	t.Helper()
+	got := map[string][]trace.Event{}
+	for name, events := range all {
+		for _, e := range events {
+			if e.Batch != batch {
+				continue
+			}
+			if pool, phases := strings.CutSuffix(name, " phases"); phases {
+				checkPhase(t, all[pool], e)
+				continue
+			}
+			got[name] = append(got[name], e)
+			checkEvent(t, name, e)
+		}
+	}
+	return got
+}
+
+// checkEvent checks an event of an actor. The first batch has a prompt of 3 tokens, the others have a
+// row each.
+func checkEvent(t *testing.T, name string, e trace.Event) {
+	t.Helper()
+	kinds := map[string]trace.Kind{
+		"embed": trace.Embed, "head": trace.Head, "sample": trace.Sample, "schedule": trace.Schedule, "stream": trace.Stream,
+		"group": trace.Group, "split": trace.Split, "merge": trace.Merge, "link": trace.Link, "pool": trace.Experts,
+	}
+	role := strings.TrimRight(name, "0123456789")
+	onHost := slices.Contains([]string{"schedule", "stream", "split", "merge", "link"}, role)
+	if host := e.Device == 0; host != onHost || e.Others != 0 {
+		t.Errorf("%s: on device %d, for %d others", name, e.Device, e.Others)
+	}
+	if moves := role == "link" || e.Kind == trace.Experts; moves != (e.Bytes > 0) {
+		t.Errorf("%s: %d bytes", name, e.Bytes)
+	}
+	if e.Kind != kinds[role] || e.Enqueued == 0 || e.Enqueued > e.Started || e.Started > e.Ended {
+		t.Errorf("%s: %+v", name, e)
+	}
+	if rows := []uint32{3, 1}[min(1, e.Batch-1)]; e.Rows != rows && name != "stream" {
+		t.Errorf("%s: %d rows, want %d", name, e.Rows, rows)
+	}
+}
+
+// checkLayers checks which layers each actor handled in a batch. Layer 0 is dense and belongs, with
+// layer 1, to the first group.
+func checkLayers(t *testing.T, batch uint64, got map[string][]trace.Event) {
+	t.Helper()
+	for name, layers := range map[string][]int16{
+		"embed": {-1}, "head": {-1}, "sample": {-1}, "schedule": {-1}, "link1": {-1}, "stream": {-1},
+		"group0": {-1, 1}, "group1": {-1, 2}, "split0": {1}, "split1": {2},
+	} {
+		var seen []int16
+		for _, e := range got[name] {
+			seen = append(seen, e.Layer)
+		}
+		if !slices.Equal(seen, layers) {
+			t.Errorf("batch %d: %s handled layers %v, want %v", batch, name, seen, layers)
+		}
+	}
+}
+
+// checkRequest checks what the gateway and the stream actor note of the only request.
+func checkRequest(t *testing.T, all map[string][]trace.Event) {
+	t.Helper()
+	if e := all["gateway"]; len(e) != 1 || e[0].Kind != trace.Gateway || e[0].Request != 1 || e[0].Rows != 3 || e[0].Started > e[0].Ended {
+		t.Errorf("gateway %+v", e)
+	}
+	of := map[trace.Kind][]trace.Event{}
+	for _, e := range all["stream"] {
+		of[e.Kind] = append(of[e.Kind], e)
+	}
+	requests, prefills := of[trace.Request], of[trace.Prefill]
+	if len(requests) != 1 || len(prefills) != 1 {
+		t.Fatalf("requests %+v, prefills %+v", requests, prefills)
+	}
+	q, p := requests[0], prefills[0]
+	if q.Request != 1 || q.Enqueued == 0 || q.Enqueued > q.Started || q.Started >= q.Ended {
+		t.Errorf("request %+v", q)
+	}
+	if p.Request != 1 || p.Rows != 3 || p.Enqueued != q.Enqueued || p.Started != q.Started || p.Ended <= q.Started || p.Ended >= q.Ended {
+		t.Errorf("prefill %+v of %+v", p, q)
 	}
 }
 

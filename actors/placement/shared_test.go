@@ -49,6 +49,15 @@ func (s *source) shared(t testing.TB, d load.Device, host offload.Host, o placem
 	return p
 }
 
+// pair is a way to run a model on a device and a host.
+type pair struct {
+	prefill, decode string
+	slots           int64 // that the budget holds; 0: without a bound
+	async, inline   bool
+	nodes           bool // of the host: two
+	window          int  // rows that layers see at once; 0: all
+}
+
 // TestPipelineOnTwoDevices: attention on the device and experts where a strategy
 // puts them, through the actors: the bits of the model on the CPU, the golden, and
 // the golden's tokens for requests with several batches in flight.
@@ -66,20 +75,20 @@ func TestPipelineOnTwoDevices(t *testing.T) {
 	}
 	want := ask(t, plain(t, host, s.on(t, host, pipelined)), s.cfg.Vocab, 5, 12)
 	expert := s.slotBytes(t, host, pipelined)
-	for _, x := range []struct {
-		prefill, decode string
-		slots           int64 // that the budget holds; 0: without a bound
-		async, inline   bool
-		nodes           bool // of the host: two
-		window          int  // rows that layers see at once; 0: all
-	}{
-		{"cpu_only", "cpu_only", 0, false, false, false, 0}, {"cpu_only", "cpu_only", 0, true, true, false, 9},
-		{"persistent", "persistent", 0, false, false, false, 0}, {"hot_cached_static", "hot_cached_static", 9, false, false, false, 0},
-		{"hot_cached_static", "cpu_only", 9, true, false, false, 13}, {"hot_cached_static", "hot_cached_static", 9, false, true, false, 10},
-		{"cpu_only", "cpu_only", 0, false, false, true, 0}, {"hot_cached_static", "hot_cached_static", 9, true, false, true, 0},
-		{"chunked", "chunked", 5, false, false, false, 7}, {"active_only", "lru", 12, true, false, false, 0},
-		{"layer_grouped:2:1", "hot_cached_static", 24, false, false, true, 9}, {"layer_grouped", "static_pin", 40, true, true, false, 11},
-		{"lru", "weighted_pin", 9, false, false, false, 20},
+	for _, x := range []pair{
+		{prefill: "cpu_only", decode: "cpu_only"},
+		{prefill: "cpu_only", decode: "cpu_only", async: true, inline: true, window: 9},
+		{prefill: "persistent", decode: "persistent"},
+		{prefill: "hot_cached_static", decode: "hot_cached_static", slots: 9},
+		{prefill: "hot_cached_static", decode: "cpu_only", slots: 9, async: true, window: 13},
+		{prefill: "hot_cached_static", decode: "hot_cached_static", slots: 9, inline: true, window: 10},
+		{prefill: "cpu_only", decode: "cpu_only", nodes: true},
+		{prefill: "hot_cached_static", decode: "hot_cached_static", slots: 9, async: true, nodes: true},
+		{prefill: "chunked", decode: "chunked", slots: 5, window: 7},
+		{prefill: "active_only", decode: "lru", slots: 12, async: true},
+		{prefill: "layer_grouped:2:1", decode: "hot_cached_static", slots: 24, nodes: true, window: 9},
+		{prefill: "layer_grouped", decode: "static_pin", slots: 40, async: true, inline: true, window: 11},
+		{prefill: "lru", decode: "weighted_pin", slots: 9, window: 20},
 	} {
 		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
 			host := host
@@ -99,40 +108,52 @@ func TestPipelineOnTwoDevices(t *testing.T) {
 				}
 			}
 			gw := s.gateway(t, p)
-			const copies = 3
-			faults := make(chan error)
-			for range copies {
-				for _, q := range g.Prompts {
-					go func() {
-						ids, err := generate(gw, q.IDs, len(q.Greedy))
-						if err == nil && !slices.Equal(ids, q.Greedy) {
-							err = fmt.Errorf("%s: %v, want %v", q.Name, ids, q.Greedy)
-						}
-						faults <- err
-					}()
-				}
-			}
-			for range copies * len(g.Prompts) {
-				if err := <-faults; err != nil {
-					t.Error(err)
-				}
-			}
-			st := gw.Stats()
-			on := map[string]engine.ExpertCache{}
-			for _, c := range st.ExpertCaches {
-				if _, twice := on[c.Strategy]; twice || c.Rank != d.Name() {
-					t.Errorf("%+v", st.ExpertCaches)
-				}
-				on[c.Strategy] = c
-			}
-			c, ok := on[x.decode]
-			if copies := x.decode != "cpu_only" && x.decode != "persistent" && x.decode != "hot_cached_static" && x.slots < 32; !ok || copies != (c.CopiedBytes > 0) || copies != (c.Misses > 0) {
-				t.Errorf("%+v of %+v", c, st.ExpertCaches)
-			}
-			if all := x.prefill == "cpu_only" && x.decode == "cpu_only"; all != (st.ExpertsComputed[d.Name()] == 0) || all && st.ExpertsComputed["cpu"] == 0 {
-				t.Errorf("%v", st.ExpertsComputed)
-			}
+			checkGreedy(t, gw, g, 3)
+			checkCounts(t, gw.Stats(), d.Name(), x)
 		})
+	}
+}
+
+// checkGreedy generates copies of all of the golden's answers at once and checks their tokens.
+func checkGreedy(t *testing.T, gw *actors.Gateway, g *compare.Golden, copies int) {
+	t.Helper()
+	faults := make(chan error)
+	for range copies {
+		for _, q := range g.Prompts {
+			go func() {
+				ids, err := generate(gw, q.IDs, len(q.Greedy))
+				if err == nil && !slices.Equal(ids, q.Greedy) {
+					err = fmt.Errorf("%s: %v, want %v", q.Name, ids, q.Greedy)
+				}
+				faults <- err
+			}()
+		}
+	}
+	for range copies * len(g.Prompts) {
+		if err := <-faults; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// checkCounts checks that each strategy is counted once, that experts were copied only if the strategy
+// copies and not all fit, and that a device computed experts only if a strategy puts some there.
+func checkCounts(t *testing.T, st engine.Stats, device string, x pair) {
+	t.Helper()
+	on := map[string]engine.ExpertCache{}
+	for _, c := range st.ExpertCaches {
+		if _, twice := on[c.Strategy]; twice || c.Rank != device {
+			t.Errorf("%+v", st.ExpertCaches)
+		}
+		on[c.Strategy] = c
+	}
+	copies := !slices.Contains([]string{"cpu_only", "persistent", "hot_cached_static"}, x.decode) && x.slots < 32
+	if c, ok := on[x.decode]; !ok || copies != (c.CopiedBytes > 0) || copies != (c.Misses > 0) {
+		t.Errorf("%+v of %+v", c, st.ExpertCaches)
+	}
+	all := x.prefill == "cpu_only" && x.decode == "cpu_only"
+	if all != (st.ExpertsComputed[device] == 0) || all && st.ExpertsComputed["cpu"] == 0 {
+		t.Errorf("%v", st.ExpertsComputed)
 	}
 }
 
