@@ -3,10 +3,8 @@
 package elem
 
 import (
-	"bytes"
-	"math"
+	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 
 	"krater/kernels/cuda/cudatest"
@@ -38,78 +36,68 @@ func TestHeadNorm(t *testing.T) {
 	}
 }
 
-// TestHeadStore: one launch does to the bit what the operators do.
+// headCase is a shape of heads, and the types of queries, of keys and values, of norms and of the cache.
+type headCase struct {
+	heads, kvHeads, dim, gap int
+	norms, interleaved       bool
+	qt, kt, wt, cache        tensor.DType
+}
+
+// TestHeadStore: HeadStore has the bits of the operators that it replaces.
 func TestHeadStore(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(19, 1))
-	slots, positions := []int32{3, -1, 0, 7, 5}, []int32{1, 4, 9, 2, 12} // the last has no angles, the fourth no slot
-	const eps = 1e-6
-	for n, s := range []struct {
-		heads, kvHeads, dim, gap int
-		norms, interleaved       bool
-	}{
-		{4, 2, 128, 8, true, false}, {32, 4, 64, 0, true, false}, {3, 3, 256, 0, true, false}, {2, 1, 16, 0, true, false},
-		{6, 2, 32, 0, false, false}, {8, 1, 64, 8, false, true}, {4, 20, 256, 0, true, false}, // more keys than a block has at a time
+	for n, s := range []headCase{
+		{heads: 4, kvHeads: 2, dim: 128, gap: 8, norms: true}, {heads: 32, kvHeads: 4, dim: 64, norms: true},
+		{heads: 3, kvHeads: 3, dim: 256, norms: true}, {heads: 2, kvHeads: 1, dim: 16, norms: true},
+		{heads: 6, kvHeads: 2, dim: 32}, {heads: 8, kvHeads: 1, dim: 64, gap: 8, interleaved: true},
+		{heads: 4, kvHeads: 20, dim: 256, norms: true}, // more keys than a block has at a time
 	} {
 		for i, kind := range cacheTypes {
-			p := device.Rope{Heads: s.heads, HeadDim: s.dim, Dim: s.dim, Interleaved: s.interleaved}
-			key := p
-			key.Heads = s.kvHeads
-			qt, kt, wt := types[i%2], types[(i+n)%2], types[(i/2+n)%2]
-			rows, qCols, width := len(slots), s.heads*s.dim, 2*s.kvHeads*s.dim
-			q, kv := values(rng, rows*qCols), values(rng, rows*width)
-			table := put(c, f32, angles(12, s.dim), 12, s.dim, 0)
-			pos, sm := c.I32(positions, rows, 1), c.I32(slots, rows, 1)
-			var qNorm, kNorm launch.Mat
-			if s.norms {
-				qNorm, kNorm = put(c, wt, values(rng, s.dim), 1, s.dim, 0), put(c, wt, values(rng, s.dim), 1, s.dim, 0)
-			}
-			var h [2]Heads
-			var caches [2]launch.KV
-			for j := range 2 {
-				h[j] = Heads{Q: put(c, qt, q, rows, qCols, s.gap), KV: put(c, kt, kv, rows, width, s.gap), QNorm: qNorm, KNorm: kNorm, Eps: eps,
-					Positions: pos, Slots: sm, Angles: table, Rope: p, KRope: key}
-				caches[j] = newCache(c, kind, 7, width, s.dim, s.gap)
-			}
-			if !CanHeadStore(caches[0], &h[0]) {
-				t.Fatalf("%+v is refused", s)
-			}
-			c.Run(func(l *launch.List) {
-				HeadStore(l, caches[0], &h[0])
-				keys := h[1].KV.ColRange(0, width/2)
-				if s.norms {
-					HeadNorm(l, h[1].Q, s.heads, qNorm, eps)
-					HeadNorm(l, keys, s.kvHeads, kNorm, eps)
-				}
-				Rope(l, h[1].Q, pos, table, p)
-				Rope(l, keys, pos, table, key)
-				StoreRows(l, caches[1], h[1].KV, sm)
-			})
-			if err := kerneltest.SameBits(c.Floats(h[0].Q), c.Floats(h[1].Q)); err != nil {
-				t.Errorf("%s %+v: queries: %v", kind, s, err)
-			}
-			if err := kerneltest.SameBits(c.Floats(h[0].KV), c.Floats(h[1].KV)); err != nil {
-				t.Errorf("%s %+v: keys and values: %v", kind, s, err)
-			}
-			cached := content(c, caches[0])
-			if !bytes.Equal(cached, content(c, caches[1])) {
-				t.Errorf("%s %+v: the caches differ", kind, s)
-			}
-			if !slices.Contains(cached, 0xff) || bytes.Count(cached, []byte{0xff}) == len(cached) {
-				t.Errorf("%s %+v: nothing or everything was stored", kind, s)
-			}
-			gapsKept(t, c, "q", h[0].Q)
-			gapsKept(t, c, "kv", h[0].KV)
-			// Rows that are not finite: in a value, in a key, and where nothing is stored.
-			kv[3*width-1], kv[4*width], kv[2*width-1] = float32(math.NaN()), float32(math.Inf(1)), float32(math.NaN())
-			h[0].KV = put(c, kt, kv, rows, width, s.gap)
-			caches[0].Marks, caches[0].Mark = c.I32([]int32{0, 0, 0, 0, 3}, rows, 1), 5
-			c.Run(func(l *launch.List) { HeadStore(l, caches[0], &h[0]) })
-			if got := cudatest.Download[int32](c, caches[0].Marks.At, rows); !slices.Equal(got, []int32{0, 0, 5, 0, 3}) {
-				t.Errorf("%s %+v: marks %v, want the third row's and that of the fifth, which was there", kind, s, got)
-			}
+			s.qt, s.kt, s.wt, s.cache = types[i%2], types[(i+n)%2], types[(i/2+n)%2], kind
+			s.check(t, c, rng)
 		}
 	}
+}
+
+func (s headCase) check(t *testing.T, c *cudatest.Card, rng *rand.Rand) {
+	t.Helper()
+	slots, positions := []int32{3, -1, 0, 7, 5}, []int32{1, 4, 9, 2, 12} // the last has no angles, the fourth no slot
+	rows, qCols, width := len(slots), s.heads*s.dim, 2*s.kvHeads*s.dim
+	q, kv := values(rng, rows*qCols), values(rng, rows*width)
+	h := Heads{Eps: 1e-6, Angles: put(c, f32, angles(12, s.dim), 12, s.dim, 0), Positions: c.I32(positions, rows, 1), Slots: c.I32(slots, rows, 1),
+		Rope: device.Rope{Heads: s.heads, HeadDim: s.dim, Dim: s.dim, Interleaved: s.interleaved}}
+	h.KRope = h.Rope
+	h.KRope.Heads = s.kvHeads
+	if s.norms {
+		h.QNorm, h.KNorm = put(c, s.wt, values(rng, s.dim), 1, s.dim, 0), put(c, s.wt, values(rng, s.dim), 1, s.dim, 0)
+	}
+	var sides [2]storeMats
+	for i := range sides {
+		sides[i] = storeMats{put(c, s.qt, q, rows, qCols, s.gap), put(c, s.kt, kv, rows, width, s.gap), newCache(c, s.cache, 7, width, s.dim, s.gap)}
+	}
+	one, apart := sides[0], sides[1]
+	h.Q, h.KV = one.q, one.kv
+	if !CanHeadStore(one.cache, &h) {
+		t.Fatalf("%+v is refused", s)
+	}
+	c.Run(func(l *launch.List) {
+		HeadStore(l, one.cache, &h)
+		keys := apart.kv.ColRange(0, width/2)
+		if s.norms {
+			HeadNorm(l, apart.q, s.heads, h.QNorm, h.Eps)
+			HeadNorm(l, keys, s.kvHeads, h.KNorm, h.Eps)
+		}
+		Rope(l, apart.q, h.Positions, h.Angles, h.Rope)
+		Rope(l, keys, h.Positions, h.Angles, h.KRope)
+		StoreRows(l, apart.cache, apart.kv, h.Slots)
+	})
+	name := fmt.Sprintf("%+v", s)
+	sameStores(t, c, name, one, apart)
+	marksRows(t, c, name, one, s.kt, kv, func(l *launch.List, kv launch.Mat, cache launch.KV) {
+		h.KV = kv
+		HeadStore(l, cache, &h)
+	})
 }
 
 // What has no lanes or does not turn as a whole is left to the operators.

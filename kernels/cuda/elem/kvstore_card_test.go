@@ -4,6 +4,7 @@ package elem
 
 import (
 	"bytes"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -207,43 +208,66 @@ func TestLatentStore(t *testing.T) {
 			q, kv, w := values(rng, rows*qCols), values(rng, rows*width), values(rng, s.rank)
 			table := put(c, f32, angles(12, s.dim), 12, s.dim, 0)
 			norm, pos, sm := put(c, wt, w, 1, s.rank, 0), c.I32(positions, rows, 1), c.I32(slots, rows, 1)
-			var qs, kvs [2]launch.Mat
-			var caches [2]launch.KV
-			for j := range 2 {
-				qs[j], kvs[j] = put(c, qt, q, rows, qCols, s.gap), put(c, kt, kv, rows, width, s.gap)
-				caches[j] = newCache(c, kind, 7, width, s.group, s.gap)
+			var sides [2]storeMats
+			for j := range sides {
+				sides[j] = storeMats{put(c, qt, q, rows, qCols, s.gap), put(c, kt, kv, rows, width, s.gap), newCache(c, kind, 7, width, s.group, s.gap)}
 			}
+			one, apart := sides[0], sides[1]
 			c.Run(func(l *launch.List) {
-				LatentStore(l, caches[0], qs[0], kvs[0], norm, eps, pos, sm, table, p, key)
-				latent := kvs[1].ColRange(0, s.rank)
+				LatentStore(l, one.cache, one.q, one.kv, norm, eps, pos, sm, table, p, key)
+				latent := apart.kv.ColRange(0, s.rank)
 				RMSNorm(l, latent, latent, norm, eps)
-				Rope(l, kvs[1].ColRange(s.rank, width), pos, table, key)
-				Rope(l, qs[1], pos, table, p)
-				StoreRows(l, caches[1], kvs[1], sm)
+				Rope(l, apart.kv.ColRange(s.rank, width), pos, table, key)
+				Rope(l, apart.q, pos, table, p)
+				StoreRows(l, apart.cache, apart.kv, sm)
 			})
-			if err := kerneltest.SameBits(c.Floats(qs[0]), c.Floats(qs[1])); err != nil {
-				t.Errorf("%s %+v: queries: %v", kind, s, err)
-			}
-			if err := kerneltest.SameBits(c.Floats(kvs[0]), c.Floats(kvs[1])); err != nil {
-				t.Errorf("%s %+v: latent: %v", kind, s, err)
-			}
-			if !bytes.Equal(content(c, caches[0]), content(c, caches[1])) {
-				t.Errorf("%s %+v: the caches differ", kind, s)
-			}
-			if cached := content(c, caches[0]); !slices.Contains(cached, 0xff) || bytes.Count(cached, []byte{0xff}) == len(cached) {
-				t.Errorf("%s %+v: nothing or everything was stored", kind, s)
-			}
-			gapsKept(t, c, "q", qs[0])
-			gapsKept(t, c, "kv", kvs[0])
-			// Rows that are not finite: in the rotated part, in the latent, and where nothing is stored.
-			kv[3*width-1], kv[4*width], kv[2*width-1] = float32(math.NaN()), float32(math.Inf(1)), float32(math.NaN())
-			spoilt := put(c, kt, kv, rows, width, s.gap)
-			caches[0].Marks, caches[0].Mark = c.I32([]int32{0, 0, 0, 0, 3}, rows, 1), 5
-			c.Run(func(l *launch.List) { LatentStore(l, caches[0], qs[0], spoilt, norm, eps, pos, sm, table, p, key) })
-			if got := cudatest.Download[int32](c, caches[0].Marks.At, rows); !slices.Equal(got, []int32{0, 0, 5, 0, 3}) {
-				t.Errorf("%s %+v: marks %v, want the third row's and that of the fifth, which was there", kind, s, got)
-			}
+			name := fmt.Sprintf("%s %+v", kind, s)
+			sameStores(t, c, name, one, apart)
+			marksRows(t, c, name, one, kt, kv, func(l *launch.List, kv launch.Mat, cache launch.KV) {
+				LatentStore(l, cache, one.q, kv, norm, eps, pos, sm, table, p, key)
+			})
 		}
+	}
+}
+
+// storeMats is queries, keys and values (or latents), and the cache that the latter are stored in.
+type storeMats struct {
+	q, kv launch.Mat
+	cache launch.KV
+}
+
+// sameStores checks that one launch has the bits of operators apart, stores some rows but not all, and
+// leaves gaps as they are.
+func sameStores(t *testing.T, c *cudatest.Card, name string, one, apart storeMats) {
+	t.Helper()
+	if err := kerneltest.SameBits(c.Floats(one.q), c.Floats(apart.q)); err != nil {
+		t.Errorf("%s: queries: %v", name, err)
+	}
+	if err := kerneltest.SameBits(c.Floats(one.kv), c.Floats(apart.kv)); err != nil {
+		t.Errorf("%s: keys and values: %v", name, err)
+	}
+	cached := content(c, one.cache)
+	if !bytes.Equal(cached, content(c, apart.cache)) {
+		t.Errorf("%s: the caches differ", name)
+	}
+	if !slices.Contains(cached, 0xff) || bytes.Count(cached, []byte{0xff}) == len(cached) {
+		t.Errorf("%s: nothing or everything was stored", name)
+	}
+	gapsKept(t, c, "q", one.q)
+	gapsKept(t, c, "kv", one.kv)
+}
+
+// marksRows checks that a store marks rows that are not finite, of the five rows kv: a key, a value, and
+// a row that is not stored.
+func marksRows(t *testing.T, c *cudatest.Card, name string, s storeMats, dt tensor.DType, kv []float32, store func(*launch.List, launch.Mat, launch.KV)) {
+	t.Helper()
+	rows, width := s.kv.Rows, s.kv.Cols
+	kv[3*width-1], kv[4*width], kv[2*width-1] = float32(math.NaN()), float32(math.Inf(1)), float32(math.NaN())
+	spoiled := put(c, dt, kv, rows, width, s.kv.Stride-width)
+	s.cache.Marks, s.cache.Mark = c.I32([]int32{0, 0, 0, 0, 3}, rows, 1), 5
+	c.Run(func(l *launch.List) { store(l, spoiled, s.cache) })
+	if got := cudatest.Download[int32](c, s.cache.Marks.At, rows); !slices.Equal(got, []int32{0, 0, 5, 0, 3}) {
+		t.Errorf("%s: marks %v, want the third row's and that of the fifth, which was there", name, got)
 	}
 }
 

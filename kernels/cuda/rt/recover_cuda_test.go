@@ -13,102 +13,115 @@ import (
 	"krater/kernels/cuda/rt"
 )
 
-// TestRecover: whichever call of a step the driver refuses, the stream answers that until it
-// is recovered; then it works as ever, with graphs made anew.
+// stepper runs steps of copies over two streams of a GPU.
+type stepper struct {
+	t        *testing.T
+	s, other *rt.Stream
+	in, got  []byte
+	at, out  launch.Ptr
+	round    byte // that the last step copied
+}
+
+// step copies a new round from in to got. With a key, the third step of that key is a graph.
+func (r *stepper) step(key uint64) error {
+	r.round++
+	s, half := r.s, int64(len(r.in)/2)
+	secondHalf := func(l *launch.List) { l.Copy(r.out+launch.Ptr(half), r.at+launch.Ptr(half), half) }
+	fill(r.in, r.round)
+	s.CopyIn(r.at, r.in)
+	if key == 0 {
+		s.CopyIn(r.at+8, bytes.Repeat([]byte{r.round}, 8)) // by staging
+	}
+	if !s.Repeat(key) {
+		s.List.Copy(r.out, r.at, half)
+		if key == 0 {
+			e := s.Record()
+			r.other.After(e)
+			secondHalf(&r.other.List)
+			s.After(r.other.Record())
+		} else {
+			secondHalf(&s.List)
+		}
+	}
+	s.CopyOut(r.got, r.out)
+	s.Submit()
+	return s.Synchronize()
+}
+
+// steps runs up to n steps and stops at the first error. A wrong result is an error.
+func (r *stepper) steps(n int, key uint64) error {
+	for i := range n {
+		if err := r.step(key); err != nil {
+			return err
+		}
+		if !one(r.got, r.round) {
+			return fmt.Errorf("step %d: %d, want %d", i, r.got[0], r.round)
+		}
+	}
+	return nil
+}
+
+func (r *stepper) recoverBoth() {
+	r.t.Helper()
+	if err := errors.Join(r.s.Recover(), r.other.Recover()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// refuse has the driver refuse one call in three steps, and recovers from it. It reports false if the
+// steps make fewer such calls.
+func (r *stepper) refuse(call string, nth int, key uint64) bool {
+	r.t.Helper()
+	if key != 0 { // so that the graph is made again
+		r.recoverBoth()
+	}
+	cudatest.Fail(r.t, fmt.Sprintf("%s:%d:1", call, nth))
+	err := r.steps(3, key)
+	if fired := cudatest.Fail(r.t, ""); fired == 0 {
+		if err != nil {
+			r.t.Fatalf("%s %d: %v", call, nth, err)
+		}
+		return false
+	}
+	if err == nil {
+		r.t.Errorf("%s %d of key %d: no step failed", call, nth, key)
+	}
+	if again := r.step(key); !errors.Is(again, err) {
+		r.t.Errorf("%s %d: then %v, want %v", call, nth, again, err)
+	}
+	r.recoverBoth()
+	if err := r.steps(4, key); err != nil {
+		r.t.Fatalf("after %s %d: %v", call, nth, err)
+	}
+	return true
+}
+
+// TestRecover: after the driver refused any call of a step, the stream returns that error until it
+// is recovered. Then it works as before, with new graphs.
 func TestRecover(t *testing.T) {
 	c := cudatest.Open(t)
 	cudatest.Fail(t, "")
-	s, other := c.Stream(), second(t, c)
 	const n = 1 << 12
-	in, at, out := pages(t, n), c.Alloc(n), c.Alloc(n)
-	release, err := c.Pin(in)
+	r := &stepper{t: t, s: c.Stream(), other: second(t, c), in: pages(t, n), got: make([]byte, n), at: c.Alloc(n), out: c.Alloc(n)}
+	release, err := c.Pin(r.in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, n)
-	round := byte(0)
-	step := func(key uint64) error { // the third time a graph
-		round++
-		fill(in, round)
-		s.CopyIn(at, in)
-		if key == 0 {
-			s.CopyIn(at+8, bytes.Repeat([]byte{round}, 8)) // by staging
-		}
-		if !s.Repeat(key) {
-			s.List.Copy(out, at, n/2)
-			if key == 0 {
-				e := s.Record()
-				other.After(e)
-				other.List.Copy(out+n/2, at+n/2, n/2)
-				s.After(other.Record())
-			} else {
-				s.List.Copy(out+n/2, at+n/2, n/2)
-			}
-		}
-		s.CopyOut(got, out)
-		s.Submit()
-		return s.Synchronize()
-	}
-	right := func(key uint64) error {
-		if err := step(key); err != nil {
-			return err
-		}
-		if !one(got, round) {
-			return fmt.Errorf("%d, want %d", got[0], round)
-		}
-		return nil
-	}
-	seen := map[string]int{}
+	refused := map[string]int{}
+	calls := []string{"cuMemcpy", "cuEventRecord", "cuStreamWaitEvent", "cuStreamWriteValue32", "cuStreamBeginCapture",
+		"cuStreamEndCapture", "cuGraphInstantiate", "cuGraphLaunch"}
 	for _, key := range []uint64{0, 7} {
-		for range 3 {
-			if err := right(key); err != nil {
-				t.Fatal(err)
-			}
+		if err := r.steps(3, key); err != nil {
+			t.Fatal(err)
 		}
-		for _, call := range []string{"cuMemcpy", "cuEventRecord", "cuStreamWaitEvent", "cuStreamWriteValue32", "cuStreamBeginCapture",
-			"cuStreamEndCapture", "cuGraphInstantiate", "cuGraphLaunch", "cuEventCreate"} {
-			for nth := 1; ; nth++ {
-				if key != 0 { // as before the graph
-					for _, s := range []*rt.Stream{s, other} {
-						if err := s.Recover(); err != nil {
-							t.Fatal(err)
-						}
-					}
-				}
-				cudatest.Fail(t, fmt.Sprintf("%s:%d:1", call, nth))
-				var err error
-				for i := 0; i < 3 && err == nil; i++ {
-					err = right(key)
-				}
-				if fired := cudatest.Fail(t, ""); fired == 0 {
-					if err != nil {
-						t.Fatalf("%s %d: %v", call, nth, err)
-					}
-					break
-				}
-				seen[call]++
-				if err == nil {
-					t.Errorf("%s %d of key %d: nobody noticed", call, nth, key)
-				}
-				if again := step(key); !errors.Is(again, err) {
-					t.Errorf("%s %d: then %v, want %v", call, nth, again, err)
-				}
-				for _, s := range []*rt.Stream{s, other} {
-					if err := s.Recover(); err != nil {
-						t.Fatalf("%s %d: %v", call, nth, err)
-					}
-				}
-				for i := range 4 {
-					if err := right(key); err != nil {
-						t.Fatalf("step %d after %s %d: %v", i, call, nth, err)
-					}
-				}
+		for _, call := range append(calls, "cuEventCreate") { // a step may find all events made
+			for nth := 1; r.refuse(call, nth, key); nth++ {
+				refused[call]++
 			}
 		}
 	}
-	for _, call := range []string{"cuMemcpy", "cuEventRecord", "cuStreamWaitEvent", "cuStreamWriteValue32", "cuStreamBeginCapture",
-		"cuStreamEndCapture", "cuGraphInstantiate", "cuGraphLaunch"} {
-		if seen[call] == 0 {
+	for _, call := range calls {
+		if refused[call] == 0 {
 			t.Errorf("no %s was refused", call)
 		}
 	}
