@@ -30,75 +30,105 @@ func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Ca
 		Rel:   relFFN, Abs: absFFN,
 	}
 	c.Rotate = int(c.Bytes)
-	c.build = func(d *desk) *job {
-		x, in, w := d.numbers(tensor.F32, t, m.hidden, unit), d.numbers(tensor.BF16, t, heads, unit), d.weights(shared, 1, m.hidden, heads, false)
-		norm, gate := d.numbers(tensor.BF16, 1, m.hidden, unit), d.numbers(tensor.BF16, m.experts, m.hidden, small)
-		rows, delta := d.room(tensor.BF16, t, m.hidden), d.room(tensor.BF16, t, m.hidden)
-		y, z := d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
-		logits, ids, share := d.room(tensor.F32, t, m.experts), d.room(tensor.I32, t, m.topK), d.room(tensor.F32, t, m.topK)
-		w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, !routed.packed.Zero()), d.weights(routed, m.experts, m.hidden, m.width, false)
-		var s13, s2 weights
-		if m.shared > 0 {
-			s13, s2 = d.weights(shared, 1, 2*m.shared, m.hidden, !shared.packed.Zero()), d.weights(shared, 1, m.hidden, m.shared, false)
-		}
-		return &job{
-			run: func(b *ops.Builder, i int) {
-				bank := launch.Bank{Experts: m.experts, W13: w13.of(i), W2: w2.of(i),
-					Step: w13.next, ScaleStep: w13.nextScale, Step2: w2.next, ScaleStep2: w2.nextScale}
-				var n ops.Network
-				if m.shared > 0 {
-					n = ops.Network{W13: s13.of(i), W2: s2.of(i)}
-				}
-				b.AddMatMul(x.of(i), delta.of(i), in.of(i), w.of(i))
-				b.NormRoute(ids.of(i), share.of(i), logits.of(i), rows.of(i), x.of(i), norm.of(i), eps, gate.of(i), launch.Mat{}, p)
-				b.AddMix(x.of(i), delta.of(i), y.of(i), z.of(i), rows.of(i), bank, n, ids.of(i), share.of(i))
-			},
-			outs: []data{rows, logits, ids, share},
-			check: func(read reader) []Sample {
-				var s []Sample
-				for _, row := range d.spread(t, 2) {
-					// the product and the norm, then all else of the rows that the card has
-					sums, hidden, scales := make([]float64, m.hidden), x.row(row), norm.row(0)
-					heads := in.row(row)
-					parallel(m.hidden, func(i int) {
-						v, _ := dot(heads, w.row(0, i))
-						sums[i] = hidden[i] + v
-					})
-					squares, _ := dot(sums, sums)
-					factor := 1 / math.Sqrt(squares/float64(m.hidden)+eps)
-					normed := read(rows.RowRange(row, row+1))
-					for i, v := range normed {
-						s = append(s, Sample{v, sums[i] * factor * scales[i], 1})
-					}
-					s = append(s, chosen(normed, &gate, p, read(ids.RowRange(row, row+1)), read(share.RowRange(row, row+1)))...)
-					got, e, factors := read(x.RowRange(row, row+1)), read(ids.RowRange(row, row+1)), read(share.RowRange(row, row+1))
-					var common []float64
-					if m.shared > 0 {
-						common = hiddenOf(normed, &s13, 0, m.shared)
-					}
-					var parts [][]float64
-					for _, id := range e {
-						if id < 0 || int(id) >= m.experts {
-							return append(s, Sample{id, math.NaN(), 1})
-						}
-						parts = append(parts, hiddenOf(normed, &w13, int(id), m.width))
-					}
-					for _, col := range d.spread(m.hidden, 40) {
-						want, scale := 0.0, 0.0
-						if m.shared > 0 {
-							want, scale = dot(common, s2.row(0, col))
-							scale *= scale
-						}
-						for k, h := range parts {
-							v, size := dot(h, w2.row(int(e[k]), col))
-							want, scale = want+factors[k]*v, scale+factors[k]*size*factors[k]*size
-						}
-						s = append(s, Sample{got[col], sums[col] + want, 1 + math.Sqrt(scale)})
-					}
-				}
-				return s
-			},
-		}
-	}
+	c.build = func(d *desk) *job { return newSecond(d, m, routed, shared, t, heads, p).job() }
 	return c
+}
+
+// second is the data of a second half.
+type second struct {
+	*desk
+	moe
+	p             device.Router
+	rows          int
+	x, in         data // the residual stream and the heads
+	w             weights
+	norm, gate    data
+	normed, delta data
+	y, z          data
+	logits        data
+	ids, share    data
+	w13, w2       weights
+	common        [2]weights // w13 and w2 of the shared network, if there is one
+}
+
+func newSecond(d *desk, m moe, routed, shared format, t, heads int, p device.Router) *second {
+	s := &second{desk: d, moe: m, p: p, rows: t}
+	s.x, s.in, s.w = d.numbers(tensor.F32, t, m.hidden, unit), d.numbers(tensor.BF16, t, heads, unit), d.weights(shared, 1, m.hidden, heads, false)
+	s.norm, s.gate = d.numbers(tensor.BF16, 1, m.hidden, unit), d.numbers(tensor.BF16, m.experts, m.hidden, small)
+	s.normed, s.delta = d.room(tensor.BF16, t, m.hidden), d.room(tensor.BF16, t, m.hidden)
+	s.y, s.z = d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
+	s.logits, s.ids, s.share = d.room(tensor.F32, t, m.experts), d.room(tensor.I32, t, m.topK), d.room(tensor.F32, t, m.topK)
+	s.w13, s.w2 = d.weights(routed, m.experts, 2*m.width, m.hidden, !routed.packed.Zero()), d.weights(routed, m.experts, m.hidden, m.width, false)
+	if m.shared > 0 {
+		s.common = [2]weights{d.weights(shared, 1, 2*m.shared, m.hidden, !shared.packed.Zero()), d.weights(shared, 1, m.hidden, m.shared, false)}
+	}
+	return s
+}
+
+func (s *second) job() *job {
+	return &job{run: s.run, outs: []data{s.normed, s.logits, s.ids, s.share}, check: func(read reader) (list []Sample) {
+		for _, row := range s.spread(s.rows, 2) {
+			list = append(list, s.check(read, row)...)
+		}
+		return list
+	}}
+}
+
+func (s *second) run(b *ops.Builder, i int) {
+	bank := launch.Bank{Experts: s.experts, W13: s.w13.of(i), W2: s.w2.of(i),
+		Step: s.w13.next, ScaleStep: s.w13.nextScale, Step2: s.w2.next, ScaleStep2: s.w2.nextScale}
+	var n ops.Network
+	if s.shared > 0 {
+		n = ops.Network{W13: s.common[0].of(i), W2: s.common[1].of(i)}
+	}
+	b.AddMatMul(s.x.of(i), s.delta.of(i), s.in.of(i), s.w.of(i))
+	b.NormRoute(s.ids.of(i), s.share.of(i), s.logits.of(i), s.normed.of(i), s.x.of(i), s.norm.of(i), eps, s.gate.of(i), launch.Mat{}, s.p)
+	b.AddMix(s.x.of(i), s.delta.of(i), s.y.of(i), s.z.of(i), s.normed.of(i), bank, n, s.ids.of(i), s.share.of(i))
+}
+
+// check samples a row: first the product and the norm, then the rest, from the norm that the GPU has.
+func (s *second) check(read reader, row int) (list []Sample) {
+	sums, hidden, scales := make([]float64, s.hidden), s.x.row(row), s.norm.row(0)
+	heads := s.in.row(row)
+	parallel(s.hidden, func(i int) {
+		v, _ := dot(heads, s.w.row(0, i))
+		sums[i] = hidden[i] + v
+	})
+	squares, _ := dot(sums, sums)
+	factor := 1 / math.Sqrt(squares/float64(s.hidden)+eps)
+	normed := read(s.normed.RowRange(row, row+1))
+	for i, v := range normed {
+		list = append(list, Sample{v, sums[i] * factor * scales[i], 1})
+	}
+	ids, share := read(s.ids.RowRange(row, row+1)), read(s.share.RowRange(row, row+1))
+	list = append(list, chosen(normed, &s.gate, s.p, ids, share)...)
+	return append(list, s.checkMix(read(s.x.RowRange(row, row+1)), sums, normed, ids, share)...)
+}
+
+// checkMix samples x after the experts and the shared network. sums has its values from before.
+func (s *second) checkMix(got, sums, normed, ids, share []float64) (list []Sample) {
+	var common []float64
+	if s.shared > 0 {
+		common = hiddenOf(normed, &s.common[0], 0, s.shared)
+	}
+	var parts [][]float64
+	for _, id := range ids {
+		if id < 0 || int(id) >= s.experts {
+			return []Sample{{id, math.NaN(), 1}}
+		}
+		parts = append(parts, hiddenOf(normed, &s.w13, int(id), s.width))
+	}
+	for _, col := range s.spread(s.hidden, 40) {
+		want, scale := 0.0, 0.0
+		if s.shared > 0 {
+			want, scale = dot(common, s.common[1].row(0, col))
+			scale *= scale
+		}
+		for k, h := range parts {
+			v, size := dot(h, s.w2.row(int(ids[k]), col))
+			want, scale = want+share[k]*v, scale+share[k]*size*share[k]*size
+		}
+		list = append(list, Sample{got[col], sums[col] + want, 1 + math.Sqrt(scale)})
+	}
+	return list
 }

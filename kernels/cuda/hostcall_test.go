@@ -150,86 +150,119 @@ func TestExpertsOnBothSides(t *testing.T) {
 	}
 }
 
+// hostStep is the data of a step.
+type hostStep struct {
+	*split
+	s                *Stream
+	m                device.HostCalls
+	hidden, delta, y device.Mat
+	x, ids, weights  device.Mat
+}
+
+// choices is the input of a step.
+type choices struct {
+	in, shares []float32
+	chosen     []int32
+}
+
 func (c *split) compare(rng *rand.Rand, rows int) {
-	t, d, dt := c.t, c.dev, c.dev.RowType()
-	s := c.stream()
-	m, err := d.NewHostCalls(device.HostCallSize{Rows: 8, Hidden: hostHidden, TopK: hostTopK, Limit: time.Minute})
+	c.t.Helper()
+	m, err := c.dev.NewHostCalls(device.HostCallSize{Rows: 8, Hidden: hostHidden, TopK: hostTopK, Limit: time.Minute})
 	if err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
 	defer m.Close()
-	n := rows * hostHidden
+	dt := c.dev.RowType()
 	room := func(dt tensor.DType, rows, cols int) device.Mat {
 		return c.wrap(dt, rows, cols, make([]byte, rows*cols*dt.Size()))
 	}
-	hidden, delta, y := room(tensor.F32, rows, hostHidden), room(dt, rows, hostHidden), room(dt, rows*hostTopK, hostHidden)
-	x, ids, weights := room(dt, rows, hostHidden), room(tensor.I32, rows, hostTopK), room(tensor.F32, rows, hostTopK)
+	h := &hostStep{split: c, s: c.stream(), m: m,
+		hidden: room(tensor.F32, rows, hostHidden), delta: room(dt, rows, hostHidden), y: room(dt, rows*hostTopK, hostHidden),
+		x: room(dt, rows, hostHidden), ids: room(tensor.I32, rows, hostTopK), weights: room(tensor.F32, rows, hostTopK)}
 	for i := range hostRepeats {
-		in, shares := random(rng, n, 1), random(rng, rows*hostTopK, 1)
-		var chosen []int32
+		in := choices{in: random(rng, rows*hostHidden, 1), shares: random(rng, rows*hostTopK, 1)}
 		for range rows {
 			p := rng.Perm(hostExperts)
-			chosen = append(chosen, int32(p[0]), int32(p[1]))
+			in.chosen = append(in.chosen, int32(p[0]), int32(p[1]))
 		}
-		m.Begin()
-		s.CopyIn(hidden, make([]byte, 4*n))
-		s.CopyIn(x, words(dt, in))
-		s.CopyIn(ids, ints(chosen))
-		s.CopyIn(weights, words(tensor.F32, shares))
-		if repeated := s.Repeat(7); repeated != (i >= 2) {
-			t.Fatalf("step %d repeated: %v", i, repeated)
-		} else if !repeated {
-			for range hostLayers {
-				run(d, s, func(l *device.List) {
-					l.AskHost(m, x, ids, weights, c.hereMat)
-					l.ExpertsOn(y, x, &c.bank, ids)
-					l.WeightedSum(delta, y, weights, device.Mat{}, ids, c.bank.Map)
-					l.Add(hidden, delta)
-					l.TakeAnswer(m, hidden)
-				})
-			}
+		out := make([]byte, 4*len(in.in))
+		if repeated := h.submit(in, out); repeated != (i >= 2) {
+			c.t.Fatalf("step %d repeated: %v", i, repeated)
 		}
-		out := make([]byte, 4*n)
-		s.CopyOut(out, hidden)
-		s.Submit()
-		var ended atomic.Bool
-		served := make(chan bool)
-		go func() {
-			for call := range hostLayers {
-				l, ok := m.Await(call, ended.Load)
-				if !ok {
-					served <- false
-					return
-				}
-				if l.Rows > 0 {
-					c.answer(l)
-					m.Answer(call)
-				}
-			}
-			served <- true
-		}()
-		err := s.Synchronize()
-		ended.Store(true)
-		if ok := <-served; err != nil || !ok || m.Err() != nil {
-			t.Fatalf("step %d: %v, all calls came: %v, %v", i, err, ok, m.Err())
+		if err := h.serve(); err != nil {
+			c.t.Fatalf("step %d: %v", i, err)
 		}
-		want, size := make([]float32, n), make([]float64, rows) // size: of the terms, about
-		for k, e := range chosen {
-			row := k / hostTopK * hostHidden
-			size[k/hostTopK] += hostLayers * math.Abs(float64(shares[k]))
-			c.expert(e, hostLayers*shares[k], in[row:][:hostHidden], want[row:][:hostHidden])
-		}
-		bound := 1e-4
-		if dt == tensor.BF16 {
-			bound = 1e-2 // a hidden value may be rounded the other way
-		}
-		for j := range want {
-			got := math.Float32frombits(binary.LittleEndian.Uint32(out[4*j:]))
-			if off := math.Abs(float64(got - want[j])); !(off <= bound*size[j/hostHidden]) {
-				t.Fatalf("step %d: [%d] is %v, want %v", i, j, got, want[j])
-			}
+		if err := h.check(in, out); err != nil {
+			c.t.Fatalf("step %d: %v", i, err)
 		}
 	}
+}
+
+// submit starts a step, and reports whether it is repeated as it was.
+func (h *hostStep) submit(in choices, out []byte) (repeated bool) {
+	h.m.Begin()
+	h.s.CopyIn(h.hidden, make([]byte, len(out)))
+	h.s.CopyIn(h.x, words(h.dev.RowType(), in.in))
+	h.s.CopyIn(h.ids, ints(in.chosen))
+	h.s.CopyIn(h.weights, words(tensor.F32, in.shares))
+	if repeated = h.s.Repeat(7); !repeated {
+		for range hostLayers {
+			run(h.dev, h.s, func(l *device.List) {
+				l.AskHost(h.m, h.x, h.ids, h.weights, h.hereMat)
+				l.ExpertsOn(h.y, h.x, &h.bank, h.ids)
+				l.WeightedSum(h.delta, h.y, h.weights, device.Mat{}, h.ids, h.bank.Map)
+				l.Add(h.hidden, h.delta)
+				l.TakeAnswer(h.m, h.hidden)
+			})
+		}
+	}
+	h.s.CopyOut(out, h.hidden)
+	h.s.Submit()
+	return repeated
+}
+
+// serve answers the calls of a step until it ends.
+func (h *hostStep) serve() error {
+	var ended atomic.Bool
+	served := make(chan error)
+	go func() {
+		for call := range hostLayers {
+			l, ok := h.m.Await(call, ended.Load)
+			if !ok {
+				served <- fmt.Errorf("call %d did not come", call)
+				return
+			}
+			if l.Rows > 0 {
+				h.answer(l)
+				h.m.Answer(call)
+			}
+		}
+		served <- nil
+	}()
+	err := h.s.Synchronize()
+	ended.Store(true)
+	return errors.Join(err, <-served, h.m.Err())
+}
+
+// check compares the result of a step with what all experts give on the host.
+func (h *hostStep) check(in choices, out []byte) error {
+	want, size := make([]float32, len(in.in)), make([]float64, h.x.Rows) // size: of the terms, about
+	for k, e := range in.chosen {
+		row := k / hostTopK * hostHidden
+		size[k/hostTopK] += hostLayers * math.Abs(float64(in.shares[k]))
+		h.expert(e, hostLayers*in.shares[k], in.in[row:][:hostHidden], want[row:][:hostHidden])
+	}
+	bound := 1e-4
+	if h.dev.RowType() == tensor.BF16 {
+		bound = 1e-2 // a hidden value may be rounded the other way
+	}
+	for j := range want {
+		got := math.Float32frombits(binary.LittleEndian.Uint32(out[4*j:]))
+		if off := math.Abs(float64(got - want[j])); !(off <= bound*size[j/hostHidden]) {
+			return fmt.Errorf("[%d] is %v, want %v", j, got, want[j])
+		}
+	}
+	return nil
 }
 
 // TestMapOfAnotherBank: a map that does not have a place for every expert is refused.

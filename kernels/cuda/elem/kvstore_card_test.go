@@ -230,7 +230,7 @@ func TestLatentStore(t *testing.T) {
 	}
 }
 
-// storeMats is queries, keys and values (or latents), and the cache that the latter are stored in.
+// storeMats is the operands of a store: queries, keys and values (or latents), and the cache.
 type storeMats struct {
 	q, kv launch.Mat
 	cache launch.KV
