@@ -24,11 +24,11 @@ var phrases = []phrase{
 	{`\b(whoever|somebody|someone)\b`, "name who: the caller, the client, the scheduler", 11},
 	{`\b(a|one) (row|block|launch|message|copy) a (row|token|layer|step|batch|expert)\b`, "one per", 1},
 	{`\btells (if|whether)\b`, "reports whether", 0},
-	{`\b(is|are) what\b`, "say what it is", 268},
+	{`\b(is|are) what\b`, "say what it is", 267},
 	{`\bare those (of|that|which)\b`, "name them again", 6},
 	{`\bon (its|their) way\b`, "in flight", 28},
 	{`\bso many\b`, "n, or the given number of", 43},
-	{`\b(a|the|one|each|every|no) cards?\b|\bcard's\b`, "GPU", 146},
+	{`\b(a|the|one|each|every|no) cards?\b|\bcard's\b`, "GPU", 145},
 }
 
 func phraseLimits() []limit {
