@@ -44,6 +44,8 @@ var table = []rule{
 	// The only door that keeps its requests on the disk.
 	{"krater/transport/batches", []string{"krater/transport", "krater/actors/engine", "krater/scheduler/batchqueue", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/transport/otlp", []string{"krater/actors/engine", "krater/actors/trace", "github.com/rs/zerolog", "go.opentelemetry.io/otel"}},
+	// A client of hubs, and the folder that it downloads into.
+	{"krater/transport/hub", []string{"krater/stages/source/hubcache", "krater/scheduler/files", "golang.org/x/sys"}},
 	{"krater/transport/...", []string{"krater/transport", "krater/scheduler/jsonlines", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/cmd/krater/wizard", []string{"krater/cmd/krater/term", "krater/scheduler/files", "charm.land/bubbletea/v2"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
