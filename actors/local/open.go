@@ -24,7 +24,7 @@ import (
 // Config says which model to load, and how. The zero value is the built-in model with the default
 // options.
 type Config struct {
-	Model   string         // folder of the model; "": the built-in one
+	Model   string         // folder of the model, or ORG/MODEL in Hugging Face's cache; "": the built-in one
 	Source  *source.Source // instead of Model
 	Name    string         // name for clients; "": the folder's
 	Options config.Options // zero: config.Default

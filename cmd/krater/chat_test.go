@@ -142,7 +142,7 @@ func TestWordsThatNameModels(t *testing.T) {
 		l.wait(t, "[y/N] ")
 		l.typed(t, answer)
 		l.ended(t, status)
-		if shown := l.String(); strings.Contains(shown, "prompt tokens") != (status == 0) || strings.Contains(shown, "Krater does not download models") != (answer == "\r") {
+		if shown := l.String(); strings.Contains(shown, "prompt tokens") != (status == 0) || strings.Contains(shown, "krater pull ORG/MODEL downloads one") != (answer == "\r") {
 			t.Errorf("%q: got %q", answer, shown)
 		}
 	}

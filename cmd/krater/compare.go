@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -36,10 +37,7 @@ const bf16Relative = 0.06
 
 // Run implements the command. The exit status is 0 only when everything agrees.
 func (c *compareCmd) Run(e *console.Env) error {
-	dir := c.Golden
-	if dir == "" {
-		dir = c.Model
-	}
+	dir := cmp.Or(c.Golden, c.Model)
 	if dir == "" {
 		return errors.New("name the folder of the golden vectors: --golden DIR")
 	}

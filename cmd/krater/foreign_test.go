@@ -34,7 +34,7 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		"serve --api-key-file keys":           "use --api-keys FILE",
 		"serve --api-key secret":              "use --api-keys FILE (krater serve)",
 		"serve --temperature 0":               "unknown flag --temperature: it belongs to krater run, krater chat",
-		"launch acme/none":                    "krater: acme/none: no such file or folder, and Krater does not download models: download it with hf download acme/none",
+		"launch acme/none":                    "krater: acme/none: there is no such folder, and in the cache CACHE it is not there. Download it with: krater pull acme/none (see krater launch --help)",
 		"serve -v":                            "--log-level debug",
 		"run --temp 0 hi":                     "use --temperature 0",
 		"run -n 20 hi":                        "use --max-tokens 20",
@@ -45,15 +45,19 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		"run --listen 127.0.0.1:1 hi":         "unknown flag --listen: it belongs to krater launch, krater serve",
 		"serve --modle x":                     `did you mean "--model"?`,
 		"serve --spam -- --host":              "unknown flag --spam",
-		"pull llama3":                         "there is no command pull: Krater does not download models: name a model's folder with --model DIR; krater launch",
-		"list":                                "there is no command list: krater launch shows",
+		"download llama3":                     "there is no command download: krater pull ORG/MODEL downloads a model",
+		"list":                                "there is no command list: krater models lists",
+		"serve -hf acme/tiny:Q4_0":            "krater pull acme/tiny:Q4_0 downloads it, then use --model acme/tiny:Q4_0",
 		"trace pull":                          "there is no command pull (see krater trace --help)",
-		"serve deepseek-ai/DeepSeek-V2-Lite":  "unexpected argument deepseek-ai/DeepSeek-V2-Lite: a model is named with --model DIR",
-		"serve --model deepseek-ai/DeepSeek3": "--model: deepseek-ai/DeepSeek3: no such file or folder, and Krater does not download models: download it with hf download deepseek-ai/DeepSeek3, and name the folder that it prints; krater launch finds models (see krater serve --help)",
-		"serve --model llama3":                "--model: llama3: no such file or folder, and Krater does not download models: download the model's safetensors with hf download",
-		"run --model ./nothing hi":            "--model: nothing: no such file or folder, and Krater does not download models; krater launch finds models",
+		"serve deepseek-ai/DeepSeek-V2-Lite":  "unexpected argument deepseek-ai/DeepSeek-V2-Lite: a model is named with --model (see",
+		"serve --model deepseek-ai/DeepSeek3": "--model: deepseek-ai/DeepSeek3: there is no such folder, and in the cache CACHE it is not there. Download it with: krater pull deepseek-ai/DeepSeek3 (see krater serve --help)",
+		"serve --model llama3":                "--model: llama3: no such file or folder; krater models lists the models that are here, and krater pull ORG/MODEL downloads one",
+		"run --model ./nothing hi":            "--model: ./nothing: no such file or folder; krater models",
+		"serve --model acme/x:Q4_0@v1":        "Download it with: krater pull acme/x:Q4_0@v1",
 	} {
-		t.Setenv("HF_HUB_CACHE", t.TempDir())
+		cache := t.TempDir()
+		t.Setenv("HF_HUB_CACHE", cache)
+		want = strings.Replace(want, "CACHE", cache, 1)
 		t.Setenv("COLUMNS", "100")
 		o := krater(t, "", strings.Fields(line)...)
 		if o.status != 2 || !strings.Contains(o.err, "krater: ") || !strings.Contains(o.err, want) {
@@ -73,27 +77,37 @@ func TestFlagsOfOtherServers(t *testing.T) {
 	}
 }
 
-// TestModelsThatAreNotThere: what is a file, and what Hugging Face's cache has.
-func TestModelsThatAreNotThere(t *testing.T) {
-	hub := t.TempDir()
-	t.Setenv("HF_HUB_CACHE", hub)
-	snapshot := filepath.Join(hub, "models--acme--tiny", "snapshots", "1")
-	if err := os.MkdirAll(snapshot, 0o755); err != nil {
+// TestModelsByName: the cache's snapshot takes the place of ORG/MODEL, and what is no model is told.
+func TestModelsByName(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("HF_HUB_CACHE", cache)
+	snapshot := filepath.Join(cache, "models--acme--tiny", "snapshots", "1")
+	if err := os.MkdirAll(filepath.Dir(snapshot), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"config.json", "model.safetensors"} {
-		if err := os.WriteFile(filepath.Join(snapshot, name), nil, 0o644); err != nil {
-			t.Fatal(err)
+	if err := os.CopyFS(snapshot, os.DirFS(modelDir)); err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"acme/tiny", "Acme/tiny@1", filepath.Join(cache, "models--acme--tiny"), snapshot} {
+		o := krater(t, "", "doctor", "--json", "--model", word)
+		if o.status != 0 || !strings.Contains(o.out, `"model": "acme/tiny"`) {
+			t.Errorf("%s: %d %q %q", word, o.status, o.out, o.err)
 		}
 	}
+	if o := krater(t, "", "serve", "--model", "acme/tiny", "--print-config"); !strings.Contains(o.out, "model: "+snapshot+" ") {
+		t.Errorf("%q", o.out)
+	}
+	if err := os.Remove(filepath.Join(snapshot, "config.json")); err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]string{
-		"Acme/tiny":               "Hugging Face's cache has the model: --model " + snapshot,
-		write(t, "x.gguf", "G"):   "GGUF files are not supported",
-		write(t, "x.bin", "G"):    "it is a file: name the model's folder",
-		filepath.Join(hub, "not"): "no such file or folder, and Krater does not download models; krater launch finds models",
+		"acme/tiny":                "its download has not ended",
+		write(t, "x.bin", "G"):     "it is a file: name the model's folder",
+		filepath.Join(cache, "no"): "no such file or folder; krater models",
 	} {
 		refuses(t, 2, []string{"serve", "--model", path}, "--model: "+path+": ", want)
 	}
+	refuses(t, 1, []string{"tokenize", "--model", write(t, "x.gguf", "G")}, "x.gguf: GGUF files cannot be loaded")
 }
 
 // TestForeignFlagsNameOurs: what is recommended is there, and no flag of ours is in the table.

@@ -28,6 +28,7 @@ import (
 	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/source"
+	"krater/stages/source/hubcache"
 )
 
 type launchCmd struct {
@@ -97,10 +98,10 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 		folders = []string{"."}
 	}
 	models := []wizard.Option{{Label: "krater-tiny, built in"}}
-	at := 0 // prefer a model that was found and can run
-	for i, f := range wizard.Find(folders, wizard.Hubs()) {
-		models = append(models, wizard.Option{Label: term.Shown(f.Name + "  " + f.Dir), Value: f.Dir})
-		if at == 0 && runs(f.Dir) {
+	at := 0 // prefer a model that was found and can run; GGUF files cannot
+	for i, f := range slices.DeleteFunc(hubcache.Find(folders, hubcache.Dir()), hubcache.Found.GGUF) {
+		models = append(models, wizard.Option{Label: term.Shown(f.Name + "  " + f.Path), Value: f.Path})
+		if at == 0 && runs(f.Path) {
 			at = i + 1
 		}
 	}
@@ -135,10 +136,9 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 // runs reports whether a folder's model is of a supported family.
 func runs(dir string) bool {
 	src, err := source.Open(dir)
-	if err != nil {
-		return false
+	if err == nil {
+		_, _, err = src.Config()
 	}
-	_, _, err = src.Config()
 	return err == nil
 }
 
@@ -149,7 +149,7 @@ func foundWhere(folders []string, n int) string {
 		in = "this folder"
 	}
 	if n == 0 {
-		return fmt.Sprintf("No model found in %s or Hugging Face's cache; try krater launch FOLDER.", in)
+		return fmt.Sprintf("No model found in %s or Hugging Face's cache; try krater launch FOLDER or krater pull ORG/MODEL.", in)
 	}
 	return fmt.Sprintf("%s found in %s and Hugging Face's cache.", planner.Count(n, "model"), in)
 }

@@ -14,6 +14,7 @@ import (
 	"krater/cmd/krater/benches"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
+	"krater/cmd/krater/fetch"
 	"krater/cmd/krater/term"
 	"krater/cmd/krater/traces"
 	"krater/scheduler/files"
@@ -29,6 +30,9 @@ type cli struct {
 	Serve  serveCmd  `cmd:"" group:"Start" help:"Serve a model over HTTP and WebSocket."`
 	Run    runCmd    `cmd:"" group:"Start" help:"Ask one question on the terminal."`
 	Chat   chatCmd   `cmd:"" group:"Start" help:"Talk with a model on the terminal."`
+
+	Pull   fetch.PullCmd   `cmd:"" group:"Models" help:"Download a model from a hub."`
+	Models fetch.ModelsCmd `cmd:"" group:"Models" help:"List the models that are here, and whether they fit this machine."`
 
 	Batch batch.Cmd  `cmd:"" group:"Use a running server" help:"Submit, watch, fetch and cancel batches of a running server."`
 	Trace traces.Cmd `cmd:"" group:"Use a running server" help:"Record what a running server's actors do, and show it."`

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -97,8 +96,7 @@ func (c *runCmd) check() error {
 
 // chat talks with the model that the flags choose.
 func (c *runCmd) chat(e *console.Env) error {
-	chat := chatCmd{Folder: c.Folder, Synthetic: c.Synthetic, Options: c.Options, Sampling: c.Sampling, System: c.System, History: true}
-	return chat.Run(e)
+	return (&chatCmd{Folder: c.Folder, Synthetic: c.Synthetic, Options: c.Options, Sampling: c.Sampling, System: c.System, History: true}).Run(e)
 }
 
 // meansModel reports whether the question is one word that names a model, as other programs take
@@ -112,11 +110,11 @@ func (c *runCmd) meansModel(e *console.Env) bool {
 // wrong.
 func (c *runCmd) modelMeant(e *console.Env) (talked bool, err error) {
 	word := c.Question
-	_, err = os.Stat(filepath.Join(word, "config.json"))
+	path, err := source.Locate(word)
 	there := err == nil
 	how := fmt.Sprintf("with krater run --model %s", word)
 	if !there {
-		how = fmt.Sprintf("with --model DIR (%s: %s)", word, cmdline.ModelMissing(word))
+		how = fmt.Sprintf("with --model DIR (%s)", err)
 		if slices.Contains(synth.Shapes(), strings.ToLower(word)) {
 			how = fmt.Sprintf("with --model DIR, or random weights with --shape %s", strings.ToLower(word))
 		}
@@ -140,7 +138,7 @@ func (c *runCmd) modelMeant(e *console.Env) (talked bool, err error) {
 	case err != nil && line == "": // Ctrl-D
 		return false, console.ExitError(2)
 	case there:
-		c.Model, c.Question = word, ""
+		c.Model, c.Question = path, ""
 		return true, c.chat(e)
 	}
 	e.Say("Choose a model", how)

@@ -40,7 +40,7 @@ type serveCmd struct {
 	heatFlags
 	batchFlags
 	Listen          string        `help:"Address and port to listen on; port 0 takes a free one." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
-	ServedModelName string        `help:"Name of the model for clients; default: the folder's name, or the shape's name and -random." placeholder:"NAME"`
+	ServedModelName string        `help:"Name of the model for clients; default: ORG/MODEL for a model of a hub, the folder's name, or the shape's name and -random." placeholder:"NAME"`
 	APIKeys         string        `name:"api-keys" help:"File of API keys, one per line, each with an optional range of priorities (KEY priority=-10..10). Without it the server asks for no key." type:"existingfile" placeholder:"FILE"`
 	TLSCert         string        `name:"tls-cert" help:"TLS certificate file (PEM)." type:"existingfile" placeholder:"FILE"`
 	TLSKey          string        `name:"tls-key" help:"Private key file of --tls-cert (PEM)." type:"existingfile" placeholder:"FILE"`

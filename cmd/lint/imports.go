@@ -47,7 +47,7 @@ var table = []rule{
 	// A client of hubs, and the folder that it downloads into.
 	{"krater/transport/hub", []string{"krater/stages/source/hubcache", "krater/scheduler/files", "golang.org/x/sys"}},
 	{"krater/transport/...", []string{"krater/transport", "krater/scheduler/jsonlines", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
-	{"krater/cmd/krater/wizard", []string{"krater/cmd/krater/term", "krater/scheduler/files", "charm.land/bubbletea/v2"}},
+	{"krater/cmd/krater/wizard", []string{"krater/cmd/krater/term", "charm.land/bubbletea/v2"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
 	{"krater/docs/...", []string{"krater/actors/local", "krater/actors/engine"}},
 	{"krater/bench/meter", []string{"krater/bench", "krater/kernels", "krater/scheduler/planner/rates"}},

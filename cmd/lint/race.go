@@ -20,7 +20,7 @@ var partly = []split{
 	{"krater/cmd/krater/...", "Crowd|TogetherAndAlone|Vanish|LongPromptsBesideAStream|QueueIsBounded|SmallKVCache|HugePromptsOfClientsThatLeave|" +
 		"Ready|WhileLoading|StopWhileLoading|Drain|DrainTimeout|NothingIsLeft|EveryRouteGivesTheSame|BatchBehind|BatchDir|" +
 		"EvictedBlocksAreKept|Preempted|ServeOnRanks|ServeHeat|HeatKeeper|HeatmapIsExact|LogOfProgress|LoadsShowBars|LossyWriter|" +
-		"TracePage|OTLP|BenchServe|ChatWithAServer|Topologies"},
+		"TracePage|Pull.*|OTLP|BenchServe|ChatWithAServer|Topologies"},
 	// The arithmetic is the same on one goroutine; actors use all of it on several.
 	{"krater/kernels/cpu", "Team.*|Nodes?[A-Z].*|ThreadsNeverMoreThanCores|WorkersAreBound|Budget.*|StreamsAreIndependent|Slabs|" +
 		"FaultsInKernels|.*OfSeveralStreams|.*OfManyThreads|Read.*"},

@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"krater/models"
 	"krater/scheduler/files"
 	"krater/stages/model"
+	"krater/stages/source/hubcache"
 	"krater/stages/synth"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
@@ -33,7 +36,7 @@ type Source struct {
 	checked   bool // Check has run for a model that is to be served
 }
 
-// Open finds the model without reading its weights.
+// Open finds the model without reading its weights. Locate finds dir; "" is the built-in model.
 func Open(dir string) (*Source, error) {
 	if dir == "" {
 		tiny, err := models.Default()
@@ -42,11 +45,20 @@ func Open(dir string) (*Source, error) {
 		}
 		return &Source{Name: "krater-tiny", Files: tiny, Open: func() (*weights.Set, error) { return weights.FromBytes(tiny.Weights()) }}, nil
 	}
-	abs, err := filepath.Abs(dir)
+	path, err := Locate(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &Source{Name: filepath.Base(abs), Dir: abs, Files: files.Dir(abs), Open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if strings.EqualFold(filepath.Ext(abs), ".gguf") {
+		if info, err := os.Stat(abs); err == nil && !info.IsDir() {
+			return nil, fmt.Errorf("%s: GGUF files cannot be loaded: name a folder with config.json, safetensors and tokenizer.json", abs)
+		}
+	}
+	return &Source{Name: hubcache.NameOf(abs), Dir: abs, Files: files.Dir(abs), Open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
 }
 
 // FileMaxBytes bounds the JSON files of a model; the largest real tokenizer.json has 33 MB.

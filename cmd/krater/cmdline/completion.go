@@ -128,7 +128,7 @@ func flagValues(all []Completion) []valued {
 
 // takesFile reports whether a flag's value is a file or a folder.
 func takesFile(f *kong.Flag) bool {
-	return f.Tag != nil && slices.Contains([]string{"path", "existingfile", "existingdir"}, f.Tag.Type)
+	return f.Tag != nil && slices.Contains([]string{"path", "existingfile", "existingdir", "model"}, f.Tag.Type)
 }
 
 // fileFlags lists the flags whose values are files.

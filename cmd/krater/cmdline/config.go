@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"krater/scheduler/files"
+	"krater/stages/source"
 )
 
 // A setting has one name and four possible sources. The first one that is set wins: the flag
@@ -148,6 +150,7 @@ func Parse(cli any, args []string, options ...kong.Option) (*kong.Context, *File
 		kong.PostBuild(func(k *kong.Kong) error { nameEnvironment(k.Model.Node); return nil }),
 		kong.UsageOnError(),
 		kong.Help(printHelp),
+		kong.NamedMapper("model", kong.MapperFunc(locateModel)),
 	)
 	var file *File
 	if path := configPath(args); path != "" {
@@ -187,24 +190,42 @@ func misuse(pe *kong.ParseError) error {
 		case node == nil || len(node.Children) > 0:
 			text = "there is no command " + strings.Replace(rest, ", did you mean", "; did you mean", 1)
 		case NamesModel(word):
-			text += ": a model is named with --model DIR"
+			text += ": a model is named with --model"
 		}
 	}
 	if meant := flagMeant(pe.Context.Model, pe.Context.Args, text); meant != "" {
 		text = meant
 	}
 	if path := pathMissing.FindStringSubmatch(text); path != nil {
-		name := asGiven(path[2] + path[3])
-		if meant := ModelMissing(name); meant != "" {
-			text = strings.TrimPrefix(fmt.Sprintf("%s: %s: %s", path[1], name, meant), "[<folders> ...]: ")
+		if _, err := source.Locate(asGiven(path[1] + path[2])); err != nil {
+			text = err.Error()
 		}
 	}
 	text = strings.Replace(text, ": stat ", ": ", 1) // the name of the failed system call does not help
 	return fmt.Errorf("%s (see %s --help)", text, page)
 }
 
-// pathMissing matches the parser's message about a missing model folder.
-var pathMissing = regexp.MustCompile(`^(--model|\[<folders> \.\.\.\]): (?:stat (.*): [^:]*|"(.*)" exists but is not a directory)$`)
+// pathMissing matches the parser's message about a missing folder of models.
+var pathMissing = regexp.MustCompile(`^\[<folders> \.\.\.\]: (?:stat (.*): [^:]*|"(.*)" exists but is not a directory)$`)
+
+// locateModel reads the value of a flag that names a model. The flag gets the model's path.
+func locateModel(ctx *kong.DecodeContext, target reflect.Value) error {
+	var word string
+	if err := ctx.Scan.PopValueInto("model", &word); err != nil {
+		return err
+	}
+	if word == "" { // the default
+		return nil
+	}
+	if strings.HasPrefix(word, "~") {
+		word = kong.ExpandPath(word)
+	}
+	path, err := source.Locate(word)
+	if err == nil {
+		target.SetString(kong.ExpandPath(path))
+	}
+	return err
+}
 
 // configLine is one setting as PrintConfig shows it.
 type configLine struct{ name, value, source string }

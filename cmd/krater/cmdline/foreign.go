@@ -10,7 +10,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"krater/cmd/krater/wizard"
 	"krater/stages/synth"
 )
 
@@ -24,13 +23,15 @@ var ForeignFlags = map[string]string{
 	"p":                        "the question of krater run is an argument; the address of krater serve is --listen HOST:PORT",
 	"m":                        "use --model DIR",
 	"model-path":               "use --model DIR",
-	"hf-repo":                  noDownload,
-	"hf":                       noDownload,
-	"model-url":                noDownload,
-	"mu":                       noDownload,
-	"download-dir":             noDownload,
-	"revision":                 noDownload,
-	"hf-token":                 noDownload,
+	"hf-repo":                  pullFirst,
+	"hf":                       pullFirst,
+	"hf-file":                  "krater pull ORG/MODEL --include VALUE downloads it",
+	"hff":                      "krater pull ORG/MODEL --include VALUE downloads it",
+	"model-url":                "krater pull ORG/MODEL downloads a model from a hub",
+	"mu":                       "krater pull ORG/MODEL downloads a model from a hub",
+	"download-dir":             "krater pull downloads into Hugging Face's cache: set HF_HOME",
+	"revision":                 "use --model ORG/MODEL@VALUE",
+	"hf-token":                 "set HF_TOKEN for krater pull",
 	"tokenizer":                "the tokenizer comes from the model's folder",
 	"tokenizer-path":           "the tokenizer comes from the model's folder",
 	"chat-template":            "the chat template comes from the model's folder: chat_template.jinja or tokenizer_config.json",
@@ -156,7 +157,7 @@ var ForeignFlags = map[string]string{
 }
 
 const (
-	noDownload   = "Krater does not download models: name a model's folder with --model DIR"
+	pullFirst    = "krater pull VALUE downloads it, then use --model VALUE"
 	noContext    = "every model is served with its full context; --kv-cache SIZE limits the memory for it"
 	allLayers    = "with --device cuda all layers are on the GPU; --prefill-strategy and --decode-strategy say where experts are computed"
 	oneGPU       = "Krater uses one GPU: --device cuda --gpu N"
@@ -165,10 +166,10 @@ const (
 
 // ForeignCommands says what to use instead of a command of another program.
 var ForeignCommands = map[string]string{
-	"pull": fetching, "download": fetching, "search": fetching, "push": fetching, "cp": fetching,
-	"list":     "krater launch shows the models in a folder and in Hugging Face's cache",
-	"ls":       "krater launch shows the models in a folder and in Hugging Face's cache",
-	"models":   "krater launch shows the models in a folder and in Hugging Face's cache",
+	"download": "krater pull ORG/MODEL downloads a model",
+	"search":   "krater pull ORG/MODEL downloads a model that you know by name",
+	"list":     "krater models lists the models in a folder and in Hugging Face's cache",
+	"ls":       "krater models lists the models in a folder and in Hugging Face's cache",
 	"rm":       "a model is a folder: remove the folder; its .krater_cache holds the converted weights",
 	"create":   "a model is a folder: krater serve --model DIR",
 	"show":     "krater doctor --model DIR shows what a model needs, krater plan how fast it would be",
@@ -184,8 +185,6 @@ var ForeignCommands = map[string]string{
 	"web":      "krater serve has a page under /trace",
 	"ui":       "krater serve has a page under /trace",
 }
-
-const fetching = noDownload + "; krater launch finds models in a folder and in Hugging Face's cache"
 
 // Foreign says what to use instead of a flag that Krater does not have; "" if no other program is
 // known to have it. value is the value given; "": none or unknown.
@@ -216,7 +215,7 @@ func flagMeant(app *kong.Application, args []string, text string) string {
 		}
 		word, given, _ := strings.Cut(a, "=")
 		bare, ok := strings.CutPrefix(word, m[1])
-		if !ok || bare != name && (m[1] != "-" || !strings.HasPrefix(bare, name) || ForeignFlags[bare] == "") {
+		if !ok || bare != name && (m[1] != "-" || !strings.Contains(bare, name) || ForeignFlags[bare] == "") {
 			continue
 		}
 		name, value = bare, given
@@ -280,29 +279,4 @@ func asGiven(path string) string {
 		return rel
 	}
 	return path
-}
-
-// ModelMissing says what to do if a model's folder does not exist or is not a folder.
-func ModelMissing(path string) string {
-	info, err := os.Stat(path)
-	switch {
-	case err == nil && strings.HasSuffix(strings.ToLower(path), ".gguf"):
-		return "GGUF files are not supported: name a folder with config.json, safetensors and tokenizer.json"
-	case err == nil && !info.IsDir():
-		return "it is a file: name the model's folder"
-	case err != nil && !os.IsNotExist(err):
-		return ""
-	}
-	for _, f := range wizard.Find(nil, wizard.Hubs()) {
-		if strings.EqualFold(f.Name, path) {
-			return "no such file or folder, but Hugging Face's cache has the model: --model " + f.Dir
-		}
-	}
-	text := "no such file or folder, and Krater does not download models"
-	if hubName.MatchString(path) {
-		text += fmt.Sprintf(": download it with hf download %s, and name the folder that it prints", path)
-	} else if NamesModel(path) {
-		text += ": download the model's safetensors with hf download, and name the folder"
-	}
-	return text + "; krater launch finds models"
 }

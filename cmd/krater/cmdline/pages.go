@@ -42,6 +42,21 @@ var Pages = map[string]page{
 			{"krater chat --server http://127.0.0.1:8080", "Use a running server."},
 		},
 	},
+	"pull": {
+		about: "Downloads a model from a Hugging Face compatible hub into the cache of Hugging Face's tools (HF_HOME, HF_HUB_CACHE), and prints its path. Every command takes the same name with --model. Without --include it downloads config, tokenizer, chat template and safetensors, or the .gguf files of the given quantisation. Every file is checked against the hub's hash. To continue an interrupted download, run the same command again. HF_TOKEN, or the token of hf auth login, is sent to the hub only.",
+		Examples: []example{
+			{"krater pull deepseek-ai/DeepSeek-V2-Lite-Chat", "Download a model."},
+			{"krater pull unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M", "The GGUF files of one quantisation."},
+			{"krater pull Qwen/Qwen3-30B-A3B@main --include *.json --hub https://hub.example", "Some files of a revision, from another hub."},
+		},
+	},
+	"models": {
+		about: "Lists the models in Hugging Face's cache and in the folders named, with family, size, precision, and whether they fit this machine's memory with the default options. It reads configs and headers only. krater doctor says more about one model.",
+		Examples: []example{
+			{"krater models", "List the models in the cache."},
+			{"krater models /models --json", "Include another folder, for a program."},
+		},
+	},
 	"compare": {
 		about: "Compares every operator of a prompt with what a reference implementation computed. It prints the first operator that differs, and tries the usual mistakes of layout on it: a mistake that explains the difference is named, with the error before and after. docs/hooks/dump.py dumps the operators of a PyTorch model; docs/compare.md explains the rest. The exit status is 0 only when everything agrees.",
 		Examples: []example{

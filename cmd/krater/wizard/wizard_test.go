@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -364,44 +363,5 @@ func TestProgram(t *testing.T) {
 	}
 	if s := out.String(); !strings.Contains(s, "\x1b[?1049h") || strings.LastIndex(s, "\x1b[?1049l") < strings.LastIndex(s, "\x1b[?1049h") {
 		t.Errorf("the other screen is not left: %q", s)
-	}
-}
-
-func TestFind(t *testing.T) {
-	root := t.TempDir()
-	put := func(path string, data string) {
-		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(data), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put("models/a/config.json", "{}")
-	put("models/a/model-00001-of-00002.safetensors", "")
-	put("models/b/config.json", "{}") // no weights
-	put("models/c/notes.txt", "")
-	put("one/config.json", "{}")
-	put("one/.krater_cache/x", "")
-	hub := "hub/models--acme--big--moe"
-	put(hub+"/refs/main", "r2\n")
-	put(hub+"/snapshots/r1/config.json", "{}")
-	put(hub+"/snapshots/r1/model.safetensors", "")
-	put(hub+"/snapshots/r2/config.json", "{}")
-	put(hub+"/snapshots/r2/model.safetensors", "")
-	put("hub/models--acme--half/snapshots/r/config.json", "{}")
-	put("hub/models--acme--sly/refs/main", "../../../../models/a")
-	put("hub/datasets--acme--text/snapshots/r/config.json", "{}")
-	in := func(dir string) string { return filepath.Join(root, dir) }
-	got := Find([]string{in("models"), in("one"), in("none"), in("one")}, []string{in("hub"), in("nowhere")})
-	want := []Found{{"a", in("models/a")}, {"one", in("one")}, {"acme/big--moe", in(hub + "/snapshots/r2")}}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	t.Setenv("HF_HUB_CACHE", "")
-	t.Setenv("HF_HOME", "/hf")
-	if h := Hubs(); !slices.Equal(h, []string{"/hf/hub"}) {
-		t.Errorf("got %v", h)
 	}
 }

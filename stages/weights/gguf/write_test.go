@@ -52,3 +52,20 @@ func TestWrite(t *testing.T) {
 		}
 	}
 }
+
+// TestQuantisation: the file's own word counts, if it is known.
+func TestQuantisation(t *testing.T) {
+	for number, want := range map[uint32]string{15: "Q4_K_M", 38: "MXFP4_MOE", 4711: "Q8_0"} {
+		var out bytes.Buffer
+		if err := Write(&out, []Pair{{"general.file_type", number}}, []Tensor{{"a", Q8_0, []int{32}, randomBytes(1, 34)}, {"b", F32, nil, []byte{0, 0, 0, 0}}}); err != nil {
+			t.Fatal(err)
+		}
+		f, err := Parse(out.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Quantisation(); got != want {
+			t.Errorf("%d: %s, want %s", number, got, want)
+		}
+	}
+}
