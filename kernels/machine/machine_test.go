@@ -42,7 +42,7 @@ func (f files) without(prefix string) files {
 	return rest
 }
 
-const desktopFlags = "fpu sse avx avx2 fma bmi2 avx512f avx512dq avx512bw avx512vl avx512_vnni"
+const desktopFlags = "fpu sse avx avx2 f16c fma bmi2 avx512f avx512dq avx512bw avx512vl avx512_vnni"
 
 // desktop has 4 cores of two threads; processor 7 is turned off.
 func desktop() files {

@@ -91,9 +91,9 @@ func FuzzParse(f *testing.F) {
 
 // TestParseFeatures: an instruction set counts where its kernels can run.
 func TestParseFeatures(t *testing.T) {
-	const wide = "avx2 fma bmi2 avx512f avx512bw avx512dq avx512vl"
+	const wide = "avx2 fma bmi2 f16c avx512f avx512bw avx512dq avx512vl"
 	for flags, want := range map[string]string{
-		"": "none", "avx2 fma": "none", "avx2 bmi2": "none", "avx2 fma bmi2": "AVX2", wide: "AVX2, AVX-512", "avx2 fma bmi2 avx512_vnni avx512f": "AVX2",
+		"": "none", "avx2 fma": "none", "avx2 bmi2": "none", "avx2 fma bmi2": "none", "avx2 fma bmi2 f16c": "AVX2", wide: "AVX2, AVX-512", "avx2 fma bmi2 f16c avx512_vnni avx512f": "AVX2",
 		wide + " avx512_vnni amx_tile amx_int8 amx_bf16": "AVX2, AVX-512, VNNI, AMX INT8, AMX BF16", wide + " amx_int8": "AVX2, AVX-512",
 	} {
 		if got := parseFeatures(flags).String(); got != want {
