@@ -15,7 +15,7 @@ import (
 )
 
 // h200 is the GPU that the record was taken on.
-var h200 = launch.Card{Name: "NVIDIA H200", SMs: 132, Hopper: true, SharedMax: 227 << 10}
+var h200 = launch.GPU{Name: "NVIDIA H200", SMs: 132, Hopper: true, SharedMax: 227 << 10}
 
 func sources(t *testing.T) *Sources {
 	t.Helper()
@@ -38,7 +38,7 @@ func sources(t *testing.T) *Sources {
 }
 
 // TestEveryCaseCanBeBuilt: names differ, every case launches something, and what it
-// launches is among the compiled kernels, on a card with and one without Hopper's build.
+// launches is among the compiled kernels, on a GPU with and one without Hopper's build.
 func TestEveryCaseCanBeBuilt(t *testing.T) {
 	built := sources(t)
 	older, least := h200, h200
@@ -54,10 +54,10 @@ func TestEveryCaseCanBeBuilt(t *testing.T) {
 			if c.Bytes <= 0 || c.Rotate <= 0 || c.copies() < 1 {
 				t.Errorf("%s: %g bytes, %d rotated in %d copies", c.Name(), c.Bytes, c.Rotate, c.copies())
 			}
-			for _, card := range []launch.Card{h200, older, least} {
-				kernels := c.Kernels(card)
-				if n := c.shared(card); n > card.SharedMax {
-					t.Errorf("%s: a block has %d bytes of shared memory, the GPU %d", c.Name(), n, card.SharedMax)
+			for _, gpu := range []launch.GPU{h200, older, least} {
+				kernels := c.Kernels(gpu)
+				if n := c.shared(gpu); n > gpu.SharedMax {
+					t.Errorf("%s: a block has %d bytes of shared memory, the GPU %d", c.Name(), n, gpu.SharedMax)
 				}
 				if len(kernels) == 0 {
 					t.Errorf("%s launches nothing", c.Name())
@@ -178,7 +178,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// filled is an arena without a card that has the host's copies.
+// filled is an arena without a GPU that has the host's copies.
 type filled struct{ plan }
 
 func (f *filled) put(n, _ int, fill func([]byte)) (launch.Ptr, int64, []byte) {
@@ -195,7 +195,7 @@ func (f *filled) put(n, _ int, fill func([]byte)) (launch.Ptr, int64, []byte) {
 func TestChecksRefuseWhatWasNotComputed(t *testing.T) {
 	for _, c := range Table(Small()) {
 		for _, value := range []float64{math.NaN(), 0} {
-			d := &desk{card: h200, arena: &filled{}, rng: rand.New(rand.NewPCG(3, 4)), copies: 1}
+			d := &desk{gpu: h200, arena: &filled{}, rng: rand.New(rand.NewPCG(3, 4)), copies: 1}
 			samples := c.build(d).check(func(m launch.Mat) []float64 {
 				out := make([]float64, m.Rows*m.Cols)
 				for i := range out {
@@ -211,7 +211,7 @@ func TestChecksRefuseWhatWasNotComputed(t *testing.T) {
 }
 
 // TestNothingStaysInTheCache: between two launches over the same data so much else is
-// read that a cache of 50 MB has lost it, wherever that fits into a card.
+// read that a cache of 50 MB has lost it, wherever that fits into a GPU.
 func TestNothingStaysInTheCache(t *testing.T) {
 	const cache = 50 << 20
 	for _, c := range Table(V2Lite()) {

@@ -15,9 +15,9 @@ const (
 	blockSteps   = 8    // products a step, in kernels/cuda/src/ceiling.cu
 )
 
-// ceilings measures what the card gives at best, over so many bytes and steps.
+// ceilings measures what the GPU gives at best, over so many bytes and steps.
 func (r *runner) ceilings(bytes int64, steps int) error {
-	info := r.card.Info()
+	info := r.gpu.Info()
 	at, to := r.alloc(bytes), r.alloc(bytes)
 	if r.err != nil {
 		return r.clear()
@@ -37,24 +37,24 @@ func (r *runner) ceilings(bytes int64, steps int) error {
 // farMost bounds the memory that far reads, in what the other measurements take.
 const farMost = 32
 
-// far measures reads of ever more memory, up to half of what is free: where a card's
+// far measures reads of ever more memory, up to half of what is free: where a GPU's
 // tables of addresses no longer reach, they get slower, and so do a large model's weights.
 func (r *runner) far(bytes int64) {
-	free, err := r.card.Free()
+	free, err := r.gpu.Free()
 	if err != nil {
 		r.err = err
 		return
 	}
 	for n := 2 * bytes; n <= min(farMost*bytes, free/2); n *= 2 {
-		at, err := r.card.Alloc(n, true)
+		at, err := r.gpu.Alloc(n, true)
 		if err != nil {
 			r.err = err
 			return
 		}
 		r.s.List.Fill(at, n, 1)
-		us := r.best(func() { readAll(&r.s.List, r.card.Info(), at, at, n) })
+		us := r.best(func() { readAll(&r.s.List, r.gpu.Info(), at, at, n) })
 		r.rep.Ceilings.Far = append(r.rep.Ceilings.Far, Far{int(n >> 30), stat.Round(float64(n)/1e3/us, 4)})
-		if err := r.card.Release(at); err != nil && r.err == nil {
+		if err := r.gpu.Release(at); err != nil && r.err == nil {
 			r.err = err
 		}
 	}
@@ -74,13 +74,13 @@ func (r *runner) best(f func()) float64 {
 	return slices.Min(times)
 }
 
-func readAll(l *launch.List, c launch.Card, at, to launch.Ptr, bytes int64) {
+func readAll(l *launch.List, c launch.GPU, at, to launch.Ptr, bytes int64) {
 	l.Add(kRead, launch.Config{Grid: launch.Dim{X: uint32(4 * c.SMs)}, Block: launch.Dim{X: 512}},
 		launch.P(at), launch.I64(bytes/16), launch.P(to))
 }
 
 // multiply adds products of registers, and gives how many operations they are.
-func multiply(l *launch.List, c launch.Card, to launch.Ptr, steps int) float64 {
+func multiply(l *launch.List, c launch.GPU, to launch.Ptr, steps int) float64 {
 	if c.Hopper { // a group of 4 warps: 64 x 128 x 16, from shared memory
 		l.Add(kProductsH, launch.Config{Grid: launch.Dim{X: uint32(c.SMs)}, Block: launch.Dim{X: 256}, Shared: 48 << 10},
 			launch.I32(steps), launch.P(to))

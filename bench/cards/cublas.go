@@ -15,7 +15,7 @@ import (
 
 const (
 	workspaceBytes = 32 << 20
-	// The side of the product that says what a library reaches on this card.
+	// The side of the product that says what a library reaches on this GPU.
 	square = 8192
 )
 
@@ -79,7 +79,7 @@ func (r *runner) librarySpeed() float64 {
 	if r.library == nil {
 		return 0
 	}
-	d := &desk{card: r.card.Info(), arena: r, rng: r.random(), copies: 1}
+	d := &desk{gpu: r.gpu.Info(), arena: r, rng: r.random(), copies: 1}
 	x, w := d.numbers(tensor.BF16, square, square, unit), d.numbers(tensor.BF16, square, square, small)
 	out, room := d.room(tensor.BF16, square, square), r.alloc(workspaceBytes)
 	us := r.best(func() { r.product(out.Mat, x.Mat, w.Mat, room) })

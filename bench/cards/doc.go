@@ -1,11 +1,11 @@
-// Package cards checks and times a GPU's operators, one by one at the sizes of a real
+// Package GPUs checks and times a GPU's operators, one by one at the sizes of a real
 // model. A result is checked with poisoned outputs, new random inputs in every run, and
 // samples compared with float64 on the host. A time is compared with what the GPU can do:
 // bytes over the speed of a read, operations over the speed of its matrix units, both
 // measured in the same run.
 //
 // A case is built from launches that package kernels/cuda/ops chooses, as the stages
-// run them, so what is measured is what serves. Which kernels those are needs no card:
+// run them, so what is measured is what serves. Which kernels those are needs no GPU:
 // tests know for every case whether it has a record for the present sources.
 package cards
 
@@ -53,13 +53,13 @@ type Sample struct{ Got, Want, Scale float64 }
 
 // desk is what a case is built on.
 type desk struct {
-	card   launch.Card
+	gpu    launch.GPU
 	arena  arena
 	rng    *rand.Rand
 	copies int
 }
 
-// arena is where data lies: on a card, or nowhere.
+// arena is where data lies: on a GPU, or nowhere.
 type arena interface {
 	// put gives room for copies of n bytes. Without fill they are poisoned; else all
 	// are what fill makes of the first one, and host is that one. In a plan fill is not
@@ -68,7 +68,7 @@ type arena interface {
 }
 
 // Copies of a case's data take turns until the cache is sure to have forgotten the
-// first: the largest cache of a card has 50 MB.
+// first: the largest cache of a GPU has 50 MB.
 const (
 	rotateBytes = 200 << 20
 	copiesMax   = 128
@@ -80,7 +80,7 @@ func (c *Case) copies() int {
 	return max(1, min(n, copiesBytes/max(1, c.Rotate, c.Size)))
 }
 
-// plan is an arena without a card.
+// plan is an arena without a GPU.
 type plan struct{ next launch.Ptr }
 
 func (p *plan) put(n, copies int, _ func([]byte)) (launch.Ptr, int64, []byte) {
@@ -93,22 +93,22 @@ func (p *plan) put(n, copies int, _ func([]byte)) (launch.Ptr, int64, []byte) {
 // align is what every copy starts at.
 const align = 256
 
-// launches is what a case does on a card, without running it.
-func (c *Case) launches(card launch.Card) *launch.List {
+// launches is what a case does on a GPU, without running it.
+func (c *Case) launches(gpu launch.GPU) *launch.List {
 	scratch := &plan{}
-	d := &desk{card: card, arena: scratch, rng: rand.New(rand.NewPCG(1, 2)), copies: 1}
+	d := &desk{gpu: gpu, arena: scratch, rng: rand.New(rand.NewPCG(1, 2)), copies: 1}
 	var list launch.List
-	c.build(d).run(&ops.Builder{Card: card, List: &list, Turn: align, Scratch: func(n int) launch.Ptr {
+	c.build(d).run(&ops.Builder{GPU: gpu, List: &list, Turn: align, Scratch: func(n int) launch.Ptr {
 		at, _, _ := scratch.put(n, 1, nil)
 		return at
 	}}, 0)
 	return &list
 }
 
-// Kernels names what a case launches on a card, in order, without running it.
-func (c *Case) Kernels(card launch.Card) []string {
+// Kernels names what a case launches on a GPU, in order, without running it.
+func (c *Case) Kernels(gpu launch.GPU) []string {
 	var names []string
-	for _, o := range c.launches(card).Ops {
+	for _, o := range c.launches(gpu).Ops {
 		if o.Kind == launch.Run {
 			names = append(names, o.Kernel.String())
 		}
@@ -117,9 +117,9 @@ func (c *Case) Kernels(card launch.Card) []string {
 }
 
 // shared is the most shared memory that a block of a case asks for, bytes.
-func (c *Case) shared(card launch.Card) int {
+func (c *Case) shared(gpu launch.GPU) int {
 	n := uint32(0)
-	for _, o := range c.launches(card).Ops {
+	for _, o := range c.launches(gpu).Ops {
 		n = max(n, o.Config.Shared)
 	}
 	return int(n)

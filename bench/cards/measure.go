@@ -29,7 +29,7 @@ type extent struct {
 	rounds    int
 }
 
-// usual takes a few seconds on a card, most of them to make up weights.
+// usual takes a few seconds on a GPU, most of them to make up weights.
 func usual() extent {
 	return extent{
 		Sizes: V2Lite(), readBytes: 8 << 30, steps: ceilingSteps, launches: 500, few: []int{1, 32},
@@ -45,11 +45,11 @@ func little() extent {
 	}
 }
 
-// Measure finds out what a planner has to know of a card, in a few seconds. Of the options
-// Index, Seed, Small and Step count; an emulated card is measured with Small alone.
+// Measure finds out what a planner has to know of a GPU, in a few seconds. Of the options
+// Index, Seed, Small and Step count; an emulated GPU is measured with Small alone.
 func Measure(o Options) (*Points, error) {
 	if err := driver.Available(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNoCard, err)
+		return nil, fmt.Errorf("%w: %w", ErrNoGPU, err)
 	}
 	r, err := open(o)
 	if err != nil {
@@ -60,10 +60,10 @@ func Measure(o Options) (*Points, error) {
 	switch {
 	case o.Small:
 		x = little()
-	case r.card.Emulated():
+	case r.gpu.Emulated():
 		return nil, ErrEmulated
 	}
-	p := &Points{Card: r.card.Info().Name, Emulated: r.card.Emulated(), Memory: r.card.Total()}
+	p := &Points{GPU: r.gpu.Info().Name, Emulated: r.gpu.Emulated(), Memory: r.gpu.Total()}
 	steps := []func(*Points, *extent) error{r.bounds, r.launching, r.few, r.many, r.copying, r.round}
 	for i, f := range steps {
 		if o.Step != nil {
@@ -78,11 +78,11 @@ func Measure(o Options) (*Points, error) {
 
 // bounds measures what nothing is faster than.
 func (r *runner) bounds(p *Points, x *extent) error {
-	free, err := r.card.Free()
+	free, err := r.gpu.Free()
 	if err != nil {
 		return err
 	}
-	bytes, info := min(x.readBytes, free/4)&^255, r.card.Info()
+	bytes, info := min(x.readBytes, free/4)&^255, r.gpu.Info()
 	at := r.alloc(bytes)
 	if r.err != nil {
 		return r.clear()
@@ -126,8 +126,8 @@ func (r *runner) launching(p *Points, x *extent) error {
 
 // speed is how long a case takes; its results are not looked at.
 func (r *runner) speed(c *Case, rows float64) Speed {
-	s := Speed{Rows: rows, Bytes: c.Bytes, Flops: c.Flops, Launches: len(c.Kernels(r.card.Info()))}
-	free, err := r.card.Free()
+	s := Speed{Rows: rows, Bytes: c.Bytes, Flops: c.Flops, Launches: len(c.Kernels(r.gpu.Info()))}
+	free, err := r.gpu.Free()
 	if err != nil && r.err == nil {
 		r.err = err
 	}
@@ -135,7 +135,7 @@ func (r *runner) speed(c *Case, rows float64) Speed {
 	if r.opt.Small {
 		copies = 2
 	}
-	j := c.build(&desk{card: r.card.Info(), arena: r, rng: r.random(), copies: copies})
+	j := c.build(&desk{gpu: r.gpu.Info(), arena: r, rng: r.random(), copies: copies})
 	b := r.builder()
 	var first time.Duration
 	if r.err == nil {
@@ -180,11 +180,11 @@ func (r *runner) copying(p *Points, x *extent) error {
 		return fmt.Errorf("%d bytes of host memory: %w", x.pieces*expert, err)
 	}
 	defer syscall.Munmap(host)
-	release, err := r.card.Pin(host)
+	release, err := r.gpu.Pin(host)
 	if err != nil {
 		return err
 	}
-	s, err := r.card.NewStream()
+	s, err := r.gpu.NewStream()
 	if err == nil {
 		err = r.copies(p, x, s, host, expert)
 		s.Close()
@@ -241,7 +241,7 @@ const besideMost = 1 << 12
 // beside measures copies while products go on that end after them.
 func (r *runner) beside(x *extent, copies func() (Piece, error), median func(func() (Piece, error)) (Piece, error)) (Piece, error) {
 	c := network("dense", int8, x.rows[1], x.hidden, x.dense)
-	j := c.build(&desk{card: r.card.Info(), arena: r, rng: r.random(), copies: 1})
+	j := c.build(&desk{gpu: r.gpu.Info(), arena: r, rng: r.random(), copies: 1})
 	b, products := r.builder(), 4
 	once := func() (Piece, error) {
 		for {
@@ -254,7 +254,7 @@ func (r *runner) beside(x *extent, copies func() (Piece, error), median func(fun
 			if e := r.s.Synchronize(); err == nil {
 				err = e
 			}
-			if err != nil || late || r.card.Emulated() {
+			if err != nil || late || r.gpu.Emulated() {
 				return one, err
 			}
 			if products *= 2; products > besideMost {
@@ -268,7 +268,7 @@ func (r *runner) beside(x *extent, copies func() (Piece, error), median func(fun
 	return median(once)
 }
 
-// round measures how long the host takes to see a result of the card and to answer.
+// round measures how long the host takes to see a result of the GPU and to answer.
 func (r *runner) round(p *Points, x *extent) error {
 	const n = 64
 	at, build := launch.Mat{At: r.alloc(4 * n), DType: tensor.F32, Rows: 1, Cols: n, Stride: n}, r.builder()

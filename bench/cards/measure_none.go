@@ -9,4 +9,4 @@ import (
 )
 
 // Measure has nothing to measure in a program built without the tag cuda.
-func Measure(Options) (*Points, error) { return nil, fmt.Errorf("%w: %w", ErrNoCard, cuda.ErrNotBuilt) }
+func Measure(Options) (*Points, error) { return nil, fmt.Errorf("%w: %w", ErrNoGPU, cuda.ErrNotBuilt) }

@@ -9,17 +9,17 @@ import (
 	"krater/kernels/cuda/driver"
 )
 
-// TestMeasure goes all the ways at small sizes. On an emulated card times mean nothing, and
+// TestMeasure goes all the ways at small sizes. On an emulated GPU times mean nothing, and
 // it is not measured otherwise.
 func TestMeasure(t *testing.T) {
 	p, err := Measure(Options{Small: true, Seed: 3})
-	if errors.Is(err, ErrNoCard) {
+	if errors.Is(err, ErrNoGPU) {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Card == "" || p.Memory <= 0 || len(p.Few) != 2 {
+	if p.GPU == "" || p.Memory <= 0 || len(p.Few) != 2 {
 		t.Errorf("%+v", p)
 	}
 	for name, s := range map[string]Speed{"few": p.Few[0], "more": p.Few[1], "keys": p.KV, "dense": p.Dense[0], "dense, many": p.Dense[1],
@@ -38,10 +38,10 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	if _, err := Measure(Options{}); p.Emulated && !errors.Is(err, ErrEmulated) {
-		t.Errorf("an emulated card at a card's sizes: %v", err)
+		t.Errorf("an emulated GPU at a GPU's sizes: %v", err)
 	}
 	if _, err := Measure(Options{Small: true, Index: 63}); err == nil {
-		t.Error("card 63 of this machine")
+		t.Error("GPU 63 of this machine")
 	}
 }
 

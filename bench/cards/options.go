@@ -2,7 +2,7 @@ package cards
 
 // Options of a run.
 type Options struct {
-	Index int    // of the card
+	Index int    // of the GPU
 	Model string // of Models; "": v2-lite
 	Small bool   // tiny sizes, each checked and run twice, nothing timed
 	Plain bool   // the plain kernels instead of the fast ones

@@ -2,17 +2,17 @@ package cards
 
 import "errors"
 
-// ErrNoCard: there is no card to measure, or this program cannot use one. ErrEmulated: what
+// ErrNoCard: there is no GPU to measure, or this program cannot use one. ErrEmulated: what
 // there is has no speed of its own.
 var (
-	ErrNoCard   = errors.New("no card to measure")
-	ErrEmulated = errors.New("an emulated card, whose times mean nothing")
+	ErrNoGPU    = errors.New("no GPU to measure")
+	ErrEmulated = errors.New("an emulated GPU, whose times mean nothing")
 )
 
-// Points are what a card was measured to do, for those who plan with it. Times of work are
+// Points are what a GPU was measured to do, for those who plan with it. Times of work are
 // medians of graphs that repeat it over copies of its data which no cache holds.
 type Points struct {
-	Card     string
+	GPU      string
 	Emulated bool  // no time is true
 	Memory   int64 // bytes of all of it
 

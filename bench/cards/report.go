@@ -10,17 +10,17 @@ import (
 	"krater/bench/stat"
 )
 
-// Report is what a card did.
+// Report is what a GPU did.
 type Report struct {
 	Commit   string   `json:"commit"`
-	Card     string   `json:"card"`
+	GPU      string   `json:"card"`
 	Portable bool     `json:"portable,omitempty"` // with the kernels of all generations
 	Ceilings Ceilings `json:"ceilings"`
 	Trips    []Trip   `json:"trips,omitempty"`
 	Rows     []Row    `json:"rows"`
 }
 
-// Ceilings are what the card gives at best, measured in the same run.
+// Ceilings are what the GPU gives at best, measured in the same run.
 type Ceilings struct {
 	ReadGBps float64 `json:"read_gbps"`
 	CopyGBps float64 `json:"copy_gbps"` // bytes read and bytes written
@@ -126,7 +126,7 @@ func (r *Report) JSON(w io.Writer) error {
 	if r.Portable {
 		portable = `"portable": true, `
 	}
-	fmt.Fprintf(&b, "{\"commit\": %q, \"card\": %q, %s\"ceilings\": %s,\n\"trips\": %s,\n\"rows\": [", r.Commit, r.Card, portable, ceilings, trips)
+	fmt.Fprintf(&b, "{\"commit\": %q, \"card\": %q, %s\"ceilings\": %s,\n\"trips\": %s,\n\"rows\": [", r.Commit, r.GPU, portable, ceilings, trips)
 	for i := range r.Rows {
 		row, err := json.Marshal(&r.Rows[i])
 		if err != nil {
@@ -154,7 +154,7 @@ func (r *Report) Text(w io.Writer) error {
 		}
 	}
 	if _, err := fmt.Fprintf(w, "%s: reads %.0f GB/s, copies %.0f GB/s, %.0f TFLOP/s (cuBLASLt %.0f)\n\n%-14s%-60s%-28s%10s%9s%9s%8s  %-8s%9s\n",
-		r.Card, r.Ceilings.ReadGBps, r.Ceilings.CopyGBps, r.Ceilings.TFLOPs, r.Ceilings.LibraryTFLOPs,
+		r.GPU, r.Ceilings.ReadGBps, r.Ceilings.CopyGBps, r.Ceilings.TFLOPs, r.Ceilings.LibraryTFLOPs,
 		"operator", "shape", "type", "us", "GB/s", "TFLOP/s", "share", "bound", "error"); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ func TestRates(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	var b strings.Builder
-	if err := (&Report{Card: "a card", Ceilings: Ceilings{ReadGBps: 3012, Far: []Far{{8, 2345}}}, Rows: []Row{*r},
+	if err := (&Report{GPU: "a GPU", Ceilings: Ceilings{ReadGBps: 3012, Far: []Far{{8, 2345}}}, Rows: []Row{*r},
 		Trips: []Trip{{Rows: 1, Hidden: 2048, DType: "BF16", US: 6.25}, {Rows: 2, Hidden: 8, DType: "F32", Silent: true, Fault: "late"}}}).Text(&b); err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,7 @@ func Run(o Options) (*Report, error) {
 		}
 		row, err := r.row(c, built)
 		if err != nil {
-			return r.rep, fmt.Errorf("%s: %w", c.Name(), err) // the card may be lost
+			return r.rep, fmt.Errorf("%s: %w", c.Name(), err) // the GPU may be lost
 		}
 		r.rep.Rows = append(r.rep.Rows, *row)
 		if o.Progress != nil {
@@ -63,16 +63,16 @@ func Run(o Options) (*Report, error) {
 }
 
 func open(o Options) (*runner, error) {
-	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Portable: o.Portable})
+	gpu, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Portable: o.Portable})
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{card: card, opt: o, rep: &Report{Commit: o.Commit, Card: card.Info().Name, Portable: o.Portable}}
-	if r.s, err = card.NewStream(); err != nil {
-		_ = card.Close() // the first error counts
+	r := &runner{gpu: gpu, opt: o, rep: &Report{Commit: o.Commit, GPU: gpu.Info().Name, Portable: o.Portable}}
+	if r.s, err = gpu.NewStream(); err != nil {
+		_ = gpu.Close() // the first error counts
 		return nil, err
 	}
-	if r.turn, err = card.Alloc(route.TurnBytes, false); err != nil {
+	if r.turn, err = gpu.Alloc(route.TurnBytes, false); err != nil {
 		r.close()
 		return nil, err
 	}
@@ -82,12 +82,12 @@ func open(o Options) (*runner, error) {
 func (r *runner) close() {
 	r.closeLibrary()
 	r.s.Close()
-	_ = r.card.Close() // all that counts is in the report
+	_ = r.gpu.Close() // all that counts is in the report
 }
 
-// runner measures on one card. It is an arena, too: what is put there stays until clear.
+// runner measures on one GPU. It is an arena, too: what is put there stays until clear.
 type runner struct {
-	card    *rt.Card
+	gpu     *rt.GPU
 	s       *rt.Stream
 	opt     Options
 	rep     *Report
@@ -99,7 +99,7 @@ type runner struct {
 	library *cublaslt.Library // nil: not on this machine
 }
 
-// put lays out data on the card; the first error stays in r.err.
+// put lays out data on the GPU; the first error stays in r.err.
 func (r *runner) put(n, copies int, fill func([]byte)) (launch.Ptr, int64, []byte) {
 	step := int64(n+align-1) / align * align
 	at := r.alloc(step * int64(copies))
@@ -125,7 +125,7 @@ func (r *runner) alloc(n int64) launch.Ptr {
 	if r.err != nil {
 		return 0
 	}
-	at, err := r.card.Alloc(n, true)
+	at, err := r.gpu.Alloc(n, true)
 	if err != nil {
 		r.err = err
 		return 0
@@ -136,7 +136,7 @@ func (r *runner) alloc(n int64) launch.Ptr {
 
 func (r *runner) clear() error {
 	for _, at := range r.owned {
-		if err := r.card.Release(at); err != nil && r.err == nil {
+		if err := r.gpu.Release(at); err != nil && r.err == nil {
 			r.err = err
 		}
 	}
@@ -148,7 +148,7 @@ func (r *runner) clear() error {
 
 // builder appends launches to the stream's list.
 func (r *runner) builder() *ops.Builder {
-	return &ops.Builder{Card: r.card.Info(), List: &r.s.List, Plain: r.opt.Plain, Turn: r.turn, Scratch: func(n int) launch.Ptr {
+	return &ops.Builder{GPU: r.gpu.Info(), List: &r.s.List, Plain: r.opt.Plain, Turn: r.turn, Scratch: func(n int) launch.Ptr {
 		if n > r.room {
 			r.room = n
 			r.scratch = r.alloc(int64(n))
@@ -159,7 +159,7 @@ func (r *runner) builder() *ops.Builder {
 
 // row is one case.
 func (r *runner) row(c *Case, built *Sources) (*Row, error) {
-	row := &Row{Op: c.Op, Shape: c.Shape, DType: c.DType, Kernels: c.Kernels(r.card.Info())}
+	row := &Row{Op: c.Op, Shape: c.Shape, DType: c.DType, Kernels: c.Kernels(r.gpu.Info())}
 	var err error
 	if row.Source, err = built.Hash(row.Kernels); err != nil && !r.opt.Small { // nothing small is recorded
 		return nil, err
@@ -168,7 +168,7 @@ func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	if r.opt.Small {
 		copies = 2
 	}
-	d := &desk{card: r.card.Info(), arena: r, rng: r.random(), copies: copies}
+	d := &desk{gpu: r.gpu.Info(), arena: r, rng: r.random(), copies: copies}
 	j := c.build(d)
 	b := r.builder()
 	var first time.Duration

@@ -10,7 +10,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// TestSmallTable runs every case at its small size, on a card or the emulator.
+// TestSmallTable runs every case at its small size, on a GPU or the emulator.
 func TestSmallTable(t *testing.T) {
 	rep, err := Run(Options{Small: true, Seed: 7})
 	if errors.Is(err, driver.ErrNoDriver) {

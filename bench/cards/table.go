@@ -59,7 +59,7 @@ func Models() map[string]Sizes {
 }
 
 // Small has the shapes of all models where kernels depend on them and is small otherwise: for
-// the emulator and for tools that slow a card down.
+// the emulator and for tools that slow a GPU down.
 func Small() Sizes {
 	return Sizes{
 		moe:   moe{hidden: 256, experts: 4, topK: 2, width: 128, shared: 256},

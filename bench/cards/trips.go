@@ -11,7 +11,7 @@ import (
 // layers asks for in a step.
 const tripCalls = 60
 
-// Trip is a round trip between the card and the host, within a graph of tripCalls of
+// Trip is a round trip between the GPU and the host, within a graph of tripCalls of
 // them: rows to the host, which copies them back as sums.
 type Trip struct {
 	Rows   int     `json:"rows"`

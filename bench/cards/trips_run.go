@@ -38,7 +38,7 @@ func (r *runner) trips() error {
 // trip is one of them. Every answer has 1 in the first column and the call's rows after
 // that, so what hidden's first column counts is calls that came and went.
 func (r *runner) trip(t *Trip) error {
-	d := &desk{card: r.card.Info(), arena: r, rng: r.random(), copies: 1}
+	d := &desk{gpu: r.gpu.Info(), arena: r, rng: r.random(), copies: 1}
 	x := d.numbers(t.dtype, t.Rows, t.Hidden, unit)
 	hidden := d.mat(tensor.F32, t.Rows, t.Hidden, func([]byte) {})
 	id := int32(0)
@@ -49,7 +49,7 @@ func (r *runner) trip(t *Trip) error {
 	where := d.ints(1, 2, func(e int) int32 { return int32(e) - 1 }) // the first is the host's
 	state := d.mat(tensor.I8, 1, hostcall.StateBytes, func([]byte) {})
 	box := &hostcall.Box{State: state.At, Size: hostcall.Size{HostCallSize: device.HostCallSize{Rows: t.Rows, Hidden: t.Hidden, TopK: 1, Limit: tripLimit}, RowType: t.dtype}}
-	memory, at, err := r.card.MapHost(box.Bytes())
+	memory, at, err := r.gpu.MapHost(box.Bytes())
 	if err != nil {
 		return errors.Join(err, r.clear())
 	}
@@ -90,7 +90,7 @@ func (r *runner) trip(t *Trip) error {
 			t.US = stat.Round(times[len(times)/2], 4)
 		}
 	}
-	return errors.Join(r.card.FreeHost(memory), r.clear())
+	return errors.Join(r.gpu.FreeHost(memory), r.clear())
 }
 
 // exchange runs a step while a goroutine answers its calls, each as it comes. rows are

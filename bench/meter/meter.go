@@ -97,7 +97,7 @@ var StartMeter = KernelMeter{4, 800e6}
 // not measured.
 func (KernelMeter) Card(index int, tell telling) (rates.Card, error) {
 	p, err := cards.Measure(cards.Options{Index: index, Seed: 1, Step: func(done, all int) { tell("the GPU", float64(done), float64(all)) }})
-	if errors.Is(err, cards.ErrNoCard) || errors.Is(err, cards.ErrEmulated) || errors.Is(err, device.ErrOutOfMemory) {
+	if errors.Is(err, cards.ErrNoGPU) || errors.Is(err, cards.ErrEmulated) || errors.Is(err, device.ErrOutOfMemory) {
 		return rates.Card{}, fmt.Errorf("%w: %w", ErrUnmeasured, err)
 	}
 	if err != nil {
@@ -113,7 +113,7 @@ func cardOf(p *cards.Points) (rates.Card, error) {
 		return rates.Card{}, fmt.Errorf("%w: %w", ErrUnmeasured, cards.ErrEmulated)
 	}
 	c := rates.Card{
-		Name: p.Card, MemoryGiB: float64(p.Memory) / (1 << 30), ReadGBps: p.ReadGBps, TFLOPS: p.TFLOPs,
+		Name: p.GPU, MemoryGiB: float64(p.Memory) / (1 << 30), ReadGBps: p.ReadGBps, TFLOPS: p.TFLOPs,
 		LaunchUS: p.LaunchUS, NodeUS: p.NodeUS, SyncUS: p.RoundUS,
 		Dense: curveOf(p, p.Dense), Experts: curveOf(p, p.Experts), Attention: curveOf(p, p.Attention),
 		KVShare: shareOf(p, p.KV),

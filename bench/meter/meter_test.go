@@ -50,7 +50,7 @@ func TestKernelMeter(t *testing.T) {
 // pointsOf returns the points of a GPU of rates c, whose launches hide nothing.
 func pointsOf(c rates.Card) *cards.Points {
 	p := &cards.Points{
-		Card: c.Name, Memory: int64(c.MemoryGiB * (1 << 30)), ReadGBps: c.ReadGBps, TFLOPs: c.TFLOPS,
+		GPU: c.Name, Memory: int64(c.MemoryGiB * (1 << 30)), ReadGBps: c.ReadGBps, TFLOPs: c.TFLOPS,
 		LaunchUS: c.LaunchUS, NodeUS: c.NodeUS, RoundUS: c.SyncUS,
 	}
 	memory := func(bytes, share float64, launches int) cards.Speed {
@@ -129,7 +129,7 @@ func TestNoisyCards(t *testing.T) {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}
-	if _, err := cardOf(&cards.Points{Card: "nothing"}); err == nil || errors.Is(err, ErrUnmeasured) {
+	if _, err := cardOf(&cards.Points{GPU: "nothing"}); err == nil || errors.Is(err, ErrUnmeasured) {
 		t.Errorf("a GPU without figures: %v", err)
 	}
 	p := pointsOf(card)

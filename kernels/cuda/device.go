@@ -21,7 +21,7 @@ import (
 // waited for, or before.
 type Device struct {
 	Layout
-	card    *rt.Card
+	gpu     *rt.GPU
 	queues  []*rt.Stream // the streams of operators are siblings of these; apart uses the first
 	wrap    sync.Mutex   // of the first queue
 	name    string
@@ -42,16 +42,16 @@ var (
 
 // Open opens a GPU. Without a driver or a GPU the error says which is missing.
 func Open(o Options) (*Device, error) {
-	card, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Portable: o.Portable, Graphs: o.Graphs})
+	gpu, err := rt.Open(rt.Options{Index: o.Index, Images: bin.Images, Portable: o.Portable, Graphs: o.Graphs})
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{Layout: Layout{F32: o.F32}, card: card, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget, invariant: o.Invariant}
+	d := &Device{Layout: Layout{F32: o.F32}, gpu: gpu, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget, invariant: o.Invariant}
 	if _, err = d.queue(0); err == nil && d.budget <= 0 {
-		d.budget, err = card.Free()
+		d.budget, err = gpu.Free()
 	}
 	if err != nil {
-		card.Close()
+		gpu.Close()
 		return nil, err
 	}
 	return d, nil
@@ -61,10 +61,10 @@ func Open(o Options) (*Device, error) {
 func (d *Device) Name() string { return d.name }
 
 // Describe is the GPU's name.
-func (d *Device) Describe() string { return d.card.Info().Name }
+func (d *Device) Describe() string { return d.gpu.Info().Name }
 
 // Capacity is the GPU's memory in bytes, including what other programs use.
-func (d *Device) Capacity() int64 { return d.card.Total() }
+func (d *Device) Capacity() int64 { return d.gpu.Total() }
 
 // Profile makes every operator wait for its end and calls tell with the time that the GPU took; nil
 // ends that. Nothing else may run meanwhile.
@@ -77,7 +77,7 @@ func (d *Device) Accelerator() device.Accelerator { return d }
 func (d *Device) Memory() device.Memory {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return device.Memory{Total: d.budget, Used: d.used, Graphs: d.card.Graphs()}
+	return device.Memory{Total: d.budget, Used: d.used, Graphs: d.gpu.Graphs()}
 }
 
 // Close closes the GPU. Buffers and streams must not be used any more.
@@ -85,7 +85,7 @@ func (d *Device) Close() error {
 	for _, s := range d.queues {
 		s.Close()
 	}
-	return d.card.Close()
+	return d.gpu.Close()
 }
 
 // buffer is memory of the GPU.
@@ -106,7 +106,7 @@ func (b *buffer) Free() {
 	if b.at == 0 {
 		return
 	}
-	_ = b.dev.card.Release(b.at) // the driver frees the memory of a lost GPU
+	_ = b.dev.gpu.Release(b.at) // the driver frees the memory of a lost GPU
 	b.dev.take(-pool.Rounded(int64(b.size)))
 	b.at = 0
 }
@@ -130,7 +130,7 @@ func (d *Device) alloc(n int, raw bool) (*buffer, error) {
 	if err := d.take(size); err != nil {
 		return nil, err
 	}
-	at, err := d.card.Alloc(int64(n), raw)
+	at, err := d.gpu.Alloc(int64(n), raw)
 	if err != nil {
 		_ = d.take(-size) // always fits
 		return nil, fmt.Errorf("%s: %d bytes: %w", d.name, n, err)
@@ -191,11 +191,11 @@ func (d *Device) NewQueueStream(queue int) (device.AcceleratorStream, error) {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
 	out := &Stream{dev: d, s: s}
-	if out.turn, err = d.card.Alloc(route.TurnBytes, false); err != nil {
+	if out.turn, err = d.gpu.Alloc(route.TurnBytes, false); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
-	out.ops = ops.Builder{Card: d.card.Info(), List: &s.List, Scratch: out.scratch, Turn: out.turn, Invariant: d.invariant}
+	out.ops = ops.Builder{GPU: d.gpu.Info(), List: &s.List, Scratch: out.scratch, Turn: out.turn, Invariant: d.invariant}
 	return out, nil
 }
 
@@ -207,7 +207,7 @@ func (d *Device) queue(n int) (*rt.Stream, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for len(d.queues) <= n {
-		s, err := d.card.NewStream()
+		s, err := d.gpu.NewStream()
 		if err != nil {
 			return nil, err
 		}
@@ -219,7 +219,7 @@ func (d *Device) queue(n int) (*rt.Stream, error) {
 // NewCopyStream makes a stream that runs at the same time as all others. It takes copies and
 // events; operators refuse it.
 func (d *Device) NewCopyStream() (device.Stream, error) {
-	s, err := d.card.NewStream()
+	s, err := d.gpu.NewStream()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
@@ -228,7 +228,7 @@ func (d *Device) NewCopyStream() (device.Stream, error) {
 
 // Pin makes copies read b in place.
 func (d *Device) Pin(b []byte) (release func() error, err error) {
-	if release, err = d.card.Pin(b); err != nil {
+	if release, err = d.gpu.Pin(b); err != nil {
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
 	return release, nil
@@ -273,7 +273,7 @@ func (s *Stream) scratch(n int) launch.Ptr {
 func (s *Stream) Close() {
 	s.s.Close()
 	if s.turn != 0 {
-		_ = s.dev.card.Release(s.turn) // a lost GPU is freed by the driver
+		_ = s.dev.gpu.Release(s.turn) // a lost GPU is freed by the driver
 	}
 	for _, b := range []*buffer{s.room, s.blocks} {
 		if b != nil {
@@ -344,7 +344,7 @@ func (s *Stream) Cost() time.Duration { return timestampCost }
 
 // WaitTimed is Wait between two timestamps.
 func (s *Stream) WaitTimed(e device.Event) (from, to device.Timestamp) {
-	if own, ok := e.(*rt.Event); ok && own.Card() == s.dev.card {
+	if own, ok := e.(*rt.Event); ok && own.GPU() == s.dev.gpu {
 		a, b := s.s.AfterTimed(own)
 		return timestamp(a), timestamp(b)
 	}
@@ -380,7 +380,7 @@ func (s *Stream) Record() device.Event { return s.s.Record() }
 
 // Wait makes the stream wait for an event of this GPU, and the host for an event of another device.
 func (s *Stream) Wait(e device.Event) {
-	if own, ok := e.(*rt.Event); ok && own.Card() == s.dev.card {
+	if own, ok := e.(*rt.Event); ok && own.GPU() == s.dev.gpu {
 		s.s.After(own)
 		return
 	}
@@ -403,7 +403,7 @@ func mat(m device.Mat) launch.Mat {
 	}
 	b, ok := m.Buf.(*buffer)
 	if !ok {
-		panic(&device.ShapeError{Op: "cuda", Why: m.String() + " is not in a card's memory"})
+		panic(&device.ShapeError{Op: "cuda", Why: m.String() + " is not in a GPU's memory"})
 	}
 	if m.Rows > 0 && m.Cols > 0 {
 		end := m.Off + ((m.Rows-1)*m.Stride+m.Cols)*m.DType.Size()

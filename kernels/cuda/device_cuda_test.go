@@ -53,10 +53,10 @@ func working(t *testing.T) (*Device, device.Stream) {
 // TestPortable: a GPU of any generation is taken for one without Hopper's kernels and with as
 // little shared memory as there may be.
 func TestPortable(t *testing.T) {
-	if d := opened(t, Options{Portable: true}); d.card.Info().Hopper || d.card.Info().SharedMax > 99<<10 {
-		t.Errorf("%+v", d.card.Info())
+	if d := opened(t, Options{Portable: true}); d.gpu.Info().Hopper || d.gpu.Info().SharedMax > 99<<10 {
+		t.Errorf("%+v", d.gpu.Info())
 	}
-	if all := opened(t, Options{}).card.Info(); all.SharedMax <= 99<<10 {
+	if all := opened(t, Options{}).gpu.Info(); all.SharedMax <= 99<<10 {
 		t.Errorf("%+v: nothing was left out", all)
 	}
 }

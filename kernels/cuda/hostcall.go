@@ -25,11 +25,11 @@ func (d *Device) NewHostCalls(o device.HostCallSize) (device.HostCalls, error) {
 	m := &mailbox{dev: d, box: hostcall.Box{Size: hostcall.Size{HostCallSize: o, RowType: d.RowType()}}}
 	err := m.box.Check()
 	if err == nil {
-		m.host, m.box.Host, err = d.card.MapHost(m.box.Bytes())
+		m.host, m.box.Host, err = d.gpu.MapHost(m.box.Bytes())
 	}
 	if err == nil {
-		if m.box.State, err = d.card.Alloc(hostcall.StateBytes, false); err != nil {
-			err = errors.Join(err, d.card.FreeHost(m.host))
+		if m.box.State, err = d.gpu.Alloc(hostcall.StateBytes, false); err != nil {
+			err = errors.Join(err, d.gpu.FreeHost(m.host))
 		}
 	}
 	if err != nil {
@@ -46,8 +46,8 @@ func (m *mailbox) clear() error {
 
 // Close frees the mailbox. Steps that use it, and graphs of them, must not run any more.
 func (m *mailbox) Close() {
-	_ = m.dev.card.FreeHost(m.host) // the driver frees the memory of a lost GPU
-	_ = m.dev.card.Release(m.box.State)
+	_ = m.dev.gpu.FreeHost(m.host) // the driver frees the memory of a lost GPU
+	_ = m.dev.gpu.Release(m.box.State)
 }
 
 // box is the mailbox of m, which must be this device's.

@@ -14,7 +14,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// stream is the card's stream behind s, which must be this device's.
+// stream is the GPU's stream behind s, which must be this device's.
 func (d *Device) stream(op string, s device.Stream) *Stream {
 	own, ok := s.(*Stream)
 	if !ok || own.dev != d {
@@ -119,7 +119,7 @@ func (d *Device) MoveBlocks(s device.Stream, m *device.BlockMoves) (ok bool) {
 	own := d.stream("MoveBlocks", s)
 	own.parts = own.parts[:0]
 	for _, p := range m.Parts {
-		at, mapped := d.card.Mapped(p.Host)
+		at, mapped := d.gpu.Mapped(p.Host)
 		if !mapped {
 			return false
 		}
@@ -133,7 +133,7 @@ func (d *Device) MoveBlocks(s device.Stream, m *device.BlockMoves) (ok bool) {
 	return true
 }
 
-// blockTable is room of the card for a table of so many bytes. Tables of a stream follow one
+// blockTable is room of the GPU for a table of so many bytes. Tables of a stream follow one
 // another in its order.
 func (s *Stream) blockTable(n int) launch.Ptr {
 	if s.blocks == nil || s.blocks.size < n {
@@ -168,7 +168,7 @@ func tiles(t *device.QMat) launch.Tiles {
 	at := func(b device.Buffer, off, n int) launch.Ptr {
 		own, ok := b.(*buffer)
 		if !ok || off < 0 || off+n > own.size {
-			refuse("cuda", fmt.Sprintf("tiles [%d, %d] are not within a buffer of a card", t.Rows, t.Cols))
+			refuse("cuda", fmt.Sprintf("tiles [%d, %d] are not within a buffer of a GPU", t.Rows, t.Cols))
 		}
 		return own.at + launch.Ptr(off)
 	}

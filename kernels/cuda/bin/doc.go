@@ -1,7 +1,7 @@
 // Package bin holds the compiled kernels of ../src and says what they were made from.
 //
 // A source S.cu has two artifacts: S.ptx.gz, the text form for compute_80 that a driver
-// compiles for any card from 8.0 on, and S.sm_90a.gz, the machine code for 9.0. Both are
+// compiles for any GPU from 8.0 on, and S.sm_90a.gz, the machine code for 9.0. Both are
 // committed, so that building the program takes no CUDA compiler; they are in the
 // program only with the build tag cuda. MANIFEST has, for each artifact, the hash of
 // every source it includes, the compiler's version and its flags, and RESOURCES what
@@ -11,7 +11,7 @@
 // `make cuda-kernels` makes what is out of date.
 package bin
 
-// Capability of the cards that the machine code is for; all others get the text form.
+// Capability of the GPUs that the machine code is for; all others get the text form.
 const hopper = 90
 
 // Architectures of the two artifacts, as RESOURCES names them.

@@ -21,7 +21,7 @@ import (
 // names are what the library is looked for as, the newest first.
 var names = []string{"libcublasLt.so.13", "libcublasLt.so.12"}
 
-// Library is an open cuBLASLt. It is for one goroutine, on the thread that has the card's
+// Library is an open cuBLASLt. It is for one goroutine, on the thread that has the GPU's
 // context.
 type Library struct {
 	lt    *C.kr_lt
@@ -85,7 +85,7 @@ func (l *Library) Version() int { return int(C.kr_lt_version(l.lt)) }
 
 // BF16 queues out [M, N] = x [M, K] * transposed w [N, K] on a stream of the driver (0: its
 // default stream), with add out += it. x and w are BF16, out BF16 or F32. workspace is
-// bytes of the card's memory, aligned to 256. The algorithm is the first that the library
+// bytes of the GPU's memory, aligned to 256. The algorithm is the first that the library
 // offers, asked once for a shape.
 func (l *Library) BF16(stream uintptr, out, x, w launch.Mat, add bool, workspace launch.Ptr, bytes int64) error {
 	if x.DType != tensor.BF16 || w.DType != tensor.BF16 || out.DType != tensor.BF16 && out.DType != tensor.F32 ||
@@ -125,7 +125,7 @@ func (l *Library) plan(k key) (*C.kr_lt_plan, error) {
 	return p, nil
 }
 
-// address is a number of the card's memory, or of the driver, as C has it; it points to
+// address is a number of the GPU's memory, or of the driver, as C has it; it points to
 // nothing that Go knows.
 func address(p launch.Ptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 

@@ -16,22 +16,22 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Card is a card for one test; what it allocates goes back when the test ends.
-type Card struct {
-	*rt.Card
+// GPU is a GPU for one test; what it allocates goes back when the test ends.
+type GPU struct {
+	*rt.GPU
 	t testing.TB
 	s *rt.Stream
 }
 
 var (
 	once   sync.Once
-	shared *rt.Card
+	shared *rt.GPU
 	refuse error
 )
 
-// Open gives the process' card. Where there is none the test is skipped; any other
+// Open gives the process' GPU. Where there is none the test is skipped; any other
 // failure to open it fails the test.
-func Open(t testing.TB) *Card {
+func Open(t testing.TB) *GPU {
 	t.Helper()
 	once.Do(func() {
 		if refuse = driver.Available(); refuse == nil {
@@ -49,20 +49,20 @@ func Open(t testing.TB) *Card {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	return &Card{Card: shared, t: t, s: s}
+	return &GPU{GPU: shared, t: t, s: s}
 }
 
 // Stream is the test's stream.
-func (c *Card) Stream() *rt.Stream { return c.s }
+func (c *GPU) Stream() *rt.Stream { return c.s }
 
 // Poison is what fresh memory is filled with: every float of it is NaN, every index far
 // out of range.
 const Poison = 0xff
 
 // Alloc gives n poisoned bytes.
-func (c *Card) Alloc(n int) launch.Ptr {
+func (c *GPU) Alloc(n int) launch.Ptr {
 	c.t.Helper()
-	at, err := c.Card.Alloc(int64(n), true)
+	at, err := c.GPU.Alloc(int64(n), true)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -77,19 +77,19 @@ func (c *Card) Alloc(n int) launch.Ptr {
 }
 
 // Mat is a poisoned dense matrix.
-func (c *Card) Mat(dt tensor.DType, rows, cols int) launch.Mat {
+func (c *GPU) Mat(dt tensor.DType, rows, cols int) launch.Mat {
 	c.t.Helper()
 	return c.Strided(dt, rows, cols, cols)
 }
 
 // Strided is a poisoned matrix with gaps between its rows.
-func (c *Card) Strided(dt tensor.DType, rows, cols, stride int) launch.Mat {
+func (c *GPU) Strided(dt tensor.DType, rows, cols, stride int) launch.Mat {
 	c.t.Helper()
 	return launch.Mat{At: c.Alloc(rows * stride * dt.Size()), DType: dt, Rows: rows, Cols: cols, Stride: stride}
 }
 
-// Bytes copies b to the card.
-func (c *Card) Bytes(b []byte) launch.Ptr {
+// Bytes copies b to the GPU.
+func (c *GPU) Bytes(b []byte) launch.Ptr {
 	c.t.Helper()
 	at := c.Alloc(len(b))
 	c.s.CopyIn(at, b)
@@ -97,20 +97,20 @@ func (c *Card) Bytes(b []byte) launch.Ptr {
 	return at
 }
 
-// Upload copies x to the card.
-func Upload[E any](c *Card, x []E) launch.Ptr {
+// Upload copies x to the GPU.
+func Upload[E any](c *GPU, x []E) launch.Ptr {
 	c.t.Helper()
 	return c.Bytes(Raw(x))
 }
 
 // F32 is a matrix of x [rows, cols]; BF16 the same rounded to bfloat16; I32 of integers.
-func (c *Card) F32(x []float32, rows, cols int) launch.Mat {
+func (c *GPU) F32(x []float32, rows, cols int) launch.Mat {
 	c.t.Helper()
 	return launch.Mat{At: Upload(c, x[:rows*cols]), DType: tensor.F32, Rows: rows, Cols: cols, Stride: cols}
 }
 
 // BF16 is a matrix of x [rows, cols], rounded.
-func (c *Card) BF16(x []float32, rows, cols int) launch.Mat {
+func (c *GPU) BF16(x []float32, rows, cols int) launch.Mat {
 	c.t.Helper()
 	v := make([]uint16, rows*cols)
 	for i := range v {
@@ -120,13 +120,13 @@ func (c *Card) BF16(x []float32, rows, cols int) launch.Mat {
 }
 
 // I32 is a matrix of x [rows, cols].
-func (c *Card) I32(x []int32, rows, cols int) launch.Mat {
+func (c *GPU) I32(x []int32, rows, cols int) launch.Mat {
 	c.t.Helper()
 	return launch.Mat{At: Upload(c, x[:rows*cols]), DType: tensor.I32, Rows: rows, Cols: cols, Stride: cols}
 }
 
 // Tiles packs integers [Rows, Cols] and scales [Rows, groups].
-func (c *Card) Tiles(f tensor.Layout, values []int8, scales []float32) launch.Tiles {
+func (c *GPU) Tiles(f tensor.Layout, values []int8, scales []float32) launch.Tiles {
 	c.t.Helper()
 	v, s := make([]byte, f.ValueBytes()), make([]byte, f.ScaleBytes())
 	f.Pack(v, s, f.Matrix(values, scales))
@@ -134,14 +134,14 @@ func (c *Card) Tiles(f tensor.Layout, values []int8, scales []float32) launch.Ti
 }
 
 // Run has build append to a list, runs it and waits.
-func (c *Card) Run(build func(l *launch.List)) {
+func (c *GPU) Run(build func(l *launch.List)) {
 	c.t.Helper()
 	build(&c.s.List)
 	c.Sync()
 }
 
 // Sync waits for the stream; an error ends the test.
-func (c *Card) Sync() {
+func (c *GPU) Sync() {
 	c.t.Helper()
 	if err := c.s.Synchronize(); err != nil {
 		c.t.Fatal(err)
@@ -149,7 +149,7 @@ func (c *Card) Sync() {
 }
 
 // Download reads n elements at at.
-func Download[E any](c *Card, at launch.Ptr, n int) []E {
+func Download[E any](c *GPU, at launch.Ptr, n int) []E {
 	c.t.Helper()
 	out := make([]E, n)
 	c.s.CopyOut(Raw(out), at)
@@ -158,7 +158,7 @@ func Download[E any](c *Card, at launch.Ptr, n int) []E {
 }
 
 // Floats reads a matrix of F32 or BF16 as float32 [Rows, Cols]: the gaps are left out.
-func (c *Card) Floats(m launch.Mat) []float32 {
+func (c *GPU) Floats(m launch.Mat) []float32 {
 	c.t.Helper()
 	out := make([]float32, m.Rows*m.Cols)
 	for r := range m.Rows {

@@ -30,7 +30,7 @@ func Fail(t testing.TB, faults string) (fired int) {
 	c := C.CString(faults)
 	defer C.free(unsafe.Pointer(c))
 	if fired = int(C.kr_fail(c)); fired < 0 {
-		t.Skip("faults are the emulated card's")
+		t.Skip("faults are the emulated GPU's")
 	}
 	if faults != "" {
 		t.Cleanup(func() {

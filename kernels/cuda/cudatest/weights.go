@@ -19,7 +19,7 @@ type Layout struct {
 	Joined bool
 }
 
-// Weights are N random matrices [Rows, Cols] on the card, one behind the other, and the
+// Weights are N random matrices [Rows, Cols] on the GPU, one behind the other, and the
 // numbers they stand for.
 type Weights struct {
 	launch.Weight         // the first
@@ -28,7 +28,7 @@ type Weights struct {
 }
 
 // RandomWeights makes n matrices of about unit norm a row.
-func (c *Card) RandomWeights(rng *rand.Rand, k Layout, n, rows, cols int) Weights {
+func (c *GPU) RandomWeights(rng *rand.Rand, k Layout, n, rows, cols int) Weights {
 	c.t.Helper()
 	w := Weights{Dense: make([][]float32, n)}
 	var values, scales []byte

@@ -12,8 +12,8 @@ import (
 	"gorgonia.org/cu"
 )
 
-// onCard runs f on the owner's thread of a card or the emulator.
-func onCard(t *testing.T, f func(s cu.Stream) error) {
+// onCard runs f on the owner's thread of a GPU or the emulator.
+func onGPU(t *testing.T, f func(s cu.Stream) error) {
 	t.Helper()
 	o, err := NewOwner(0)
 	if errors.Is(err, ErrNoDriver) {
@@ -38,7 +38,7 @@ func onCard(t *testing.T, f func(s cu.Stream) error) {
 // TestGraphsOfWordsInHostMemory: what a graph recorded runs when it is launched, not
 // before, and an update gives it other values.
 func TestGraphsOfWordsInHostMemory(t *testing.T) {
-	onCard(t, func(s cu.Stream) error {
+	onGPU(t, func(s cu.Stream) error {
 		page, err := HostAlloc(64, DeviceMap)
 		if err != nil {
 			return err
@@ -70,7 +70,7 @@ func TestGraphsOfWordsInHostMemory(t *testing.T) {
 
 // TestFailedRecordingLeavesTheStream usable.
 func TestFailedRecordingLeavesTheStream(t *testing.T) {
-	onCard(t, func(s cu.Stream) error {
+	onGPU(t, func(s cu.Stream) error {
 		own := errors.New("on purpose")
 		if g, err := Capture(s, func() error { return own }); !errors.Is(err, own) || g != nil {
 			t.Errorf("%v, %v", g, err)
@@ -86,7 +86,7 @@ func TestFailedRecordingLeavesTheStream(t *testing.T) {
 // TestRegisteredMemory: pages of the program's own are copied from once they are pinned;
 // what is not pinned cannot be given back.
 func TestRegisteredMemory(t *testing.T) {
-	onCard(t, func(s cu.Stream) error {
+	onGPU(t, func(s cu.Stream) error {
 		const size = 1 << 20
 		b, err := syscall.Mmap(-1, 0, size, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
 		if err != nil {
@@ -99,17 +99,17 @@ func TestRegisteredMemory(t *testing.T) {
 		if err := HostRegister(b, Portable|DeviceMap); err != nil {
 			return err
 		}
-		card, err := cu.MemAlloc(size)
+		gpu, err := cu.MemAlloc(size)
 		if err != nil {
 			return err
 		}
 		back := make([]byte, size)
-		err = errors.Join(cu.MemcpyHtoDAsync(card, unsafe.Pointer(&b[0]), size, s), s.Synchronize(),
-			cu.MemcpyDtoH(unsafe.Pointer(&back[0]), card, size))
+		err = errors.Join(cu.MemcpyHtoDAsync(gpu, unsafe.Pointer(&b[0]), size, s), s.Synchronize(),
+			cu.MemcpyDtoH(unsafe.Pointer(&back[0]), gpu, size))
 		if err == nil && string(back) != string(b) {
 			t.Error("what came back is not what was sent")
 		}
-		err = errors.Join(err, HostUnregister(b), cu.MemFree(card))
+		err = errors.Join(err, HostUnregister(b), cu.MemFree(gpu))
 		if again := HostUnregister(b); again == nil || Sticky(again) {
 			t.Errorf("given back twice: %v", again)
 		}
@@ -119,7 +119,7 @@ func TestRegisteredMemory(t *testing.T) {
 
 // TestMemoryRunsOut with an error that says so and harms nothing.
 func TestMemoryRunsOut(t *testing.T) {
-	onCard(t, func(cu.Stream) error {
+	onGPU(t, func(cu.Stream) error {
 		if _, err := cu.MemAlloc(1 << 50); !OutOfMemory(err) || Sticky(err) {
 			t.Errorf("a pebibyte: %v", err)
 		}

@@ -23,7 +23,7 @@ var (
 func function(f cu.Function) C.CUfunction { return *(*C.CUfunction)(unsafe.Pointer(&f)) }
 func stream(s cu.Stream) C.CUstream       { return *(*C.CUstream)(unsafe.Pointer(&s)) }
 
-// Available answers nil when a driver is loaded, has started and sees a card.
+// Available answers nil when a driver is loaded, has started and sees a GPU.
 func Available() error {
 	var r C.CUresult
 	switch C.kr_available(&r) {

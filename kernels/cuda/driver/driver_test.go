@@ -12,7 +12,7 @@ import (
 	"gorgonia.org/cu"
 )
 
-// These run on a machine without a card: that the program gets here at all is half of
+// These run on a machine without a GPU: that the program gets here at all is half of
 // the test.
 
 func TestAvailableSaysWhy(t *testing.T) {
@@ -22,7 +22,7 @@ func TestAvailableSaysWhy(t *testing.T) {
 		t.Fatalf("neither ErrNoDriver nor an Error: %v", err)
 	}
 	if _, ownerErr := NewOwner(0); err != nil && ownerErr == nil {
-		t.Fatal("an owner without a card")
+		t.Fatal("an owner without a GPU")
 	}
 }
 
@@ -44,7 +44,7 @@ func TestSpinUntil(t *testing.T) {
 	}
 }
 
-// serving is an owner that has no card.
+// serving is an owner that has no GPU.
 func serving(t *testing.T) *Owner {
 	o := newOwner()
 	go func() {
@@ -69,7 +69,7 @@ func TestOwnerOutlivesPanics(t *testing.T) {
 	}
 }
 
-func TestOwnerOfALostCardRunsNothing(t *testing.T) {
+func TestOwnerOfALostGPURunsNothing(t *testing.T) {
 	for _, lost := range []error{cu.IllegalAddress, Check("cuLaunchKernel", int(cu.LaunchFailed))} {
 		o := serving(t)
 		if err := o.Do(func() error { return fmt.Errorf("step 3: %w", lost) }); !errors.Is(err, lost) {

@@ -76,9 +76,9 @@ const (
 	externalDevice   = 911 // CUDA_ERROR_EXTERNAL_DEVICE
 )
 
-// Sticky reports whether err has ended the card's context: a kernel or the hardware
+// Sticky reports whether err has ended the GPU's context: a kernel or the hardware
 // failed in a way after which every call in the context answers the same error. Its
-// memory, modules and streams are gone; only a new process has the card back for sure.
+// memory, modules and streams are gone; only a new process has the GPU back for sure.
 func Sticky(err error) bool {
 	switch Code(err) {
 	case C.CUDA_ERROR_ILLEGAL_ADDRESS, C.CUDA_ERROR_MISALIGNED_ADDRESS, C.CUDA_ERROR_INVALID_ADDRESS_SPACE,
@@ -97,5 +97,5 @@ func NotReady(err error) bool { return Code(err) == C.CUDA_ERROR_NOT_READY }
 // NotFound reports whether err says that a module has no such kernel.
 func NotFound(err error) bool { return Code(err) == C.CUDA_ERROR_NOT_FOUND }
 
-// OutOfMemory reports whether err says that the card (or pinned host memory) is full.
+// OutOfMemory reports whether err says that the GPU (or pinned host memory) is full.
 func OutOfMemory(err error) bool { return Code(err) == C.CUDA_ERROR_OUT_OF_MEMORY }

@@ -86,7 +86,7 @@ func (x *Graph) Launch(s cu.Stream) error {
 	return check("cuGraphLaunch", C.cuGraphLaunch(x.exec, stream(s)))
 }
 
-// Upload moves the graph to the card ahead of its first launch, which is slow otherwise.
+// Upload moves the graph to the GPU ahead of its first launch, which is slow otherwise.
 func (x *Graph) Upload(s cu.Stream) error {
 	return check("cuGraphUpload", C.cuGraphUpload(x.exec, stream(s)))
 }

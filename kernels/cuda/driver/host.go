@@ -17,7 +17,7 @@ import (
 const (
 	Portable  = C.CU_MEMHOSTREGISTER_PORTABLE  // pinned for every context, not only the current one
 	DeviceMap = C.CU_MEMHOSTREGISTER_DEVICEMAP // kernels may read and write it through HostDevicePtr
-	ReadOnly  = C.CU_MEMHOSTREGISTER_READ_ONLY // the card only reads it: for pages mapped read-only, where the driver can
+	ReadOnly  = C.CU_MEMHOSTREGISTER_READ_ONLY // the GPU only reads it: for pages mapped read-only, where the driver can
 )
 
 // start is the address of b's first byte.
@@ -30,7 +30,7 @@ func HostRegister(b []byte, flags uint) error {
 	return check("cuMemHostRegister", C.cuMemHostRegister(start(b), C.size_t(len(b)), C.uint(flags)))
 }
 
-// HostUnregister undoes HostRegister of the same memory. The card must be done with it.
+// HostUnregister undoes HostRegister of the same memory. The GPU must be done with it.
 func HostUnregister(b []byte) error {
 	return check("cuMemHostUnregister", C.cuMemHostUnregister(start(b)))
 }

@@ -15,11 +15,11 @@ import (
 )
 
 // ErrClosed is the answer of Do after Close.
-var ErrClosed = errors.New("the card's owner is closed")
+var ErrClosed = errors.New("the GPU's owner is closed")
 
-// Owner is the one goroutine, on one locked thread, that talks to one card. All driver
-// calls for the card go through Do, which runs closures one after another with the
-// card's primary context current.
+// Owner is the one goroutine, on one locked thread, that talks to one GPU. All driver
+// calls for the GPU go through Do, which runs closures one after another with the
+// GPU's primary context current.
 type Owner struct {
 	jobs   chan job
 	spin   atomic.Int64  // nanoseconds to look for the next job before sleeping
@@ -33,14 +33,14 @@ type job struct {
 	done chan error
 }
 
-// NewOwner starts the owner of a card (0 is the first).
-func NewOwner(card int) (*Owner, error) {
+// NewOwner starts the owner of a GPU (0 is the first).
+func NewOwner(gpu int) (*Owner, error) {
 	if err := Available(); err != nil {
 		return nil, err
 	}
 	o := newOwner()
 	started := make(chan error)
-	go o.loop(card, started)
+	go o.loop(gpu, started)
 	if err := <-started; err != nil {
 		return nil, err
 	}
@@ -49,12 +49,12 @@ func NewOwner(card int) (*Owner, error) {
 
 func newOwner() *Owner { return &Owner{jobs: make(chan job, 1), gone: make(chan struct{})} }
 
-func (o *Owner) loop(card int, started chan<- error) {
+func (o *Owner) loop(gpu int, started chan<- error) {
 	runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
 	defer close(o.gone)
-	d, err := cu.GetDevice(card)
+	d, err := cu.GetDevice(gpu)
 	if err != nil {
-		started <- fmt.Errorf("card %d: %w", card, err)
+		started <- fmt.Errorf("GPU %d: %w", gpu, err)
 		return
 	}
 	ctx, err := d.RetainPrimaryCtx()
@@ -84,18 +84,18 @@ func (o *Owner) serve() {
 		}
 		err := guarded(j.run)
 		if Sticky(err) {
-			lost = fmt.Errorf("the card's context is lost: %w", err)
+			lost = fmt.Errorf("the GPU's context is lost: %w", err)
 		}
 		j.done <- err
 	}
 }
 
-// guarded turns a panic into an error: the card may be well, and its owner must go on
+// guarded turns a panic into an error: the GPU may be well, and its owner must go on
 // serving the others.
 func guarded(run func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("panic on the card's thread: %v\n%s", p, debug.Stack())
+			err = fmt.Errorf("panic on the GPU's thread: %v\n%s", p, debug.Stack())
 		}
 	}()
 	return run()

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrDeadline is the answer of SpinUntil when the word did not change in time.
-var ErrDeadline = errors.New("deadline passed while waiting for the card")
+var ErrDeadline = errors.New("deadline passed while waiting for the GPU")
 
 // next receives from c, first spinning, then sleeping.
 func next[T any](c <-chan T, spin time.Duration) (v T, ok bool) {
@@ -33,7 +33,7 @@ func next[T any](c <-chan T, spin time.Duration) (v T, ok bool) {
 }
 
 // SpinUntil waits, burning its core, until the word reads want. The word lies in mapped
-// host memory; what the card wrote before it (with __threadfence_system in between) is
+// host memory; what the GPU wrote before it (with __threadfence_system in between) is
 // visible afterwards.
 func SpinUntil(word *uint32, want uint32, limit time.Duration) error {
 	var start time.Time

@@ -26,7 +26,7 @@ func values(rng *rand.Rand, n int) []float32 {
 }
 
 // put makes a matrix [rows, cols] of x with a poisoned gap behind every row.
-func put(c *cudatest.Card, dt tensor.DType, x []float32, rows, cols, gap int) launch.Mat {
+func put(c *cudatest.GPU, dt tensor.DType, x []float32, rows, cols, gap int) launch.Mat {
 	stride := cols + gap
 	m := launch.Mat{DType: dt, Rows: rows, Cols: cols, Stride: stride}
 	wide, half := make([]float32, rows*stride), make([]uint16, rows*stride)
@@ -46,7 +46,7 @@ func put(c *cudatest.Card, dt tensor.DType, x []float32, rows, cols, gap int) la
 }
 
 // gapsKept fails when something was written between the rows of m.
-func gapsKept(t *testing.T, c *cudatest.Card, name string, m launch.Mat) {
+func gapsKept(t *testing.T, c *cudatest.GPU, name string, m launch.Mat) {
 	t.Helper()
 	size := m.DType.Size()
 	b := cudatest.Download[byte](c, m.At, ((m.Rows-1)*m.Stride+m.Cols)*size)
@@ -65,7 +65,7 @@ func within(dt tensor.DType, want []float32, ulps float64) kerneltest.Tolerance 
 	return kerneltest.Relative(want, ulps, 1e-30)
 }
 
-func check(t *testing.T, c *cudatest.Card, name string, out launch.Mat, want []float32, ulps float64) {
+func check(t *testing.T, c *cudatest.GPU, name string, out launch.Mat, want []float32, ulps float64) {
 	t.Helper()
 	if err := kerneltest.Compare(c.Floats(out), want, out.Cols, within(out.DType, want, ulps)); err != nil {
 		t.Fatalf("%s: %v", name, err)

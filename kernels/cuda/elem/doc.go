@@ -5,7 +5,7 @@
 //
 // A row's bits depend on that row only, and are the same in every run. An operator
 // given shapes that do not fit panics with *device.ShapeError; one of no rows does
-// nothing. Where an index comes from the card's memory, one that is out of range is
+// nothing. Where an index comes from the GPU's memory, one that is out of range is
 // left out (said at each operator): rows that fill up a batch carry -1.
 package elem
 

@@ -60,7 +60,7 @@ func TestHeadStore(t *testing.T) {
 	}
 }
 
-func (s headCase) check(t *testing.T, c *cudatest.Card, rng *rand.Rand) {
+func (s headCase) check(t *testing.T, c *cudatest.GPU, rng *rand.Rand) {
 	t.Helper()
 	slots, positions := []int32{3, -1, 0, 7, 5}, []int32{1, 4, 9, 2, 12} // the last has no angles, the fourth no slot
 	rows, qCols, width := len(slots), s.heads*s.dim, 2*s.kvHeads*s.dim

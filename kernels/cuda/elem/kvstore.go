@@ -149,14 +149,14 @@ func LatentStore(l *launch.List, cache launch.KV, q, kv, kvNorm launch.Mat, eps 
 		launch.I32(qRope.Heads), launch.I32(qRope.HeadDim), launch.I32(qRope.Offset), launch.I32(dim), m[0], m[1], launch.I32(f))
 }
 
-// BlockPart is a matrix of blocks of a cache, and the host's room for blocks as the card
+// BlockPart is a matrix of blocks of a cache, and the host's room for blocks as the GPU
 // addresses it; Bytes is the size of a block.
 type BlockPart struct {
 	Cache, Host launch.Ptr
 	Bytes       int
 }
 
-// BlockTable is what MoveBlocks reads of the card's memory: parts and moves, which go from a
+// BlockTable is what MoveBlocks reads of the GPU's memory: parts and moves, which go from a
 // block to a block. It is appended to buf.
 func BlockTable(buf []byte, parts []BlockPart, from, to []int32) []byte {
 	for _, p := range parts {
@@ -172,7 +172,7 @@ func BlockTable(buf []byte, parts []BlockPart, from, to []int32) []byte {
 }
 
 // MoveBlocks copies blocks of every part between cache and host, as table says, which lies in
-// the card's memory: to the host where save is set. Sources and destinations share no block.
+// the GPU's memory: to the host where save is set. Sources and destinations share no block.
 func MoveBlocks(l *launch.List, table launch.Ptr, parts, moves int, save bool) {
 	if parts == 0 || moves == 0 {
 		return

@@ -69,7 +69,7 @@ func TestRope(t *testing.T) {
 var cacheTypes = []tensor.DType{f32, bf16, tensor.F8E4M3, tensor.I8}
 
 // newCache is a poisoned cache.
-func newCache(c *cudatest.Card, dt tensor.DType, slots, width, group, gap int) launch.KV {
+func newCache(c *cudatest.GPU, dt tensor.DType, slots, width, group, gap int) launch.KV {
 	kv := launch.KV{Mat: c.Strided(dt, slots, width, width+gap)}
 	if dt == tensor.I8 {
 		kv.Scales, kv.Group = c.Strided(f32, slots, width/group, width/group+gap), group
@@ -78,7 +78,7 @@ func newCache(c *cudatest.Card, dt tensor.DType, slots, width, group, gap int) l
 }
 
 // content is all of a cache's memory.
-func content(c *cudatest.Card, kv launch.KV) []byte {
+func content(c *cudatest.GPU, kv launch.KV) []byte {
 	b := cudatest.Download[byte](c, kv.At, kv.Rows*kv.Stride*kv.DType.Size())
 	if !kv.Scales.Zero() {
 		b = append(b, cudatest.Download[byte](c, kv.Scales.At, 4*kv.Scales.Rows*kv.Scales.Stride)...)
@@ -238,7 +238,7 @@ type storeMats struct {
 
 // sameStores checks that one launch has the bits of operators apart, stores some rows but not all, and
 // leaves gaps as they are.
-func sameStores(t *testing.T, c *cudatest.Card, name string, one, apart storeMats) {
+func sameStores(t *testing.T, c *cudatest.GPU, name string, one, apart storeMats) {
 	t.Helper()
 	if err := kerneltest.SameBits(c.Floats(one.q), c.Floats(apart.q)); err != nil {
 		t.Errorf("%s: queries: %v", name, err)
@@ -259,7 +259,7 @@ func sameStores(t *testing.T, c *cudatest.Card, name string, one, apart storeMat
 
 // marksRows checks that a store marks rows that are not finite, of the five rows kv: a key, a value, and
 // a row that is not stored.
-func marksRows(t *testing.T, c *cudatest.Card, name string, s storeMats, dt tensor.DType, kv []float32, store func(*launch.List, launch.Mat, launch.KV)) {
+func marksRows(t *testing.T, c *cudatest.GPU, name string, s storeMats, dt tensor.DType, kv []float32, store func(*launch.List, launch.Mat, launch.KV)) {
 	t.Helper()
 	rows, width := s.kv.Rows, s.kv.Cols
 	kv[3*width-1], kv[4*width], kv[2*width-1] = float32(math.NaN()), float32(math.Inf(1)), float32(math.NaN())

@@ -59,9 +59,9 @@ func writable(m launch.Mat) bool {
 
 // Scratch is how many bytes BF16 can use to cut K for one product of this size: 0 where it
 // would not.
-func Scratch(card launch.Card, m, n, k int) int {
+func Scratch(gpu launch.GPU, m, n, k int) int {
 	z := Sizes{M: m, N: n, K: k}
-	p := Choose(card, z)
+	p := Choose(gpu, z)
 	if p.Parts <= 1 {
 		return 0
 	}
@@ -71,14 +71,14 @@ func Scratch(card launch.Card, m, n, k int) int {
 // BF16 is out [M, N] = x [M, K] * transposed w [N, K]. A row of out has the same bits for
 // every M under one plan. All kernels of a build sum in the same order, 16 columns at a
 // time, so without Scratch the plan does not matter either.
-func BF16(l *launch.List, card launch.Card, out, x, w launch.Mat, o Options) {
+func BF16(l *launch.List, gpu launch.GPU, out, x, w launch.Mat, o Options) {
 	const op = "gemm BF16"
 	p := o.Plan
 	if p.Variant == Auto {
-		p = Choose(card, Sizes{M: x.Rows, N: w.Rows, K: w.Cols, Batch: o.Batch, Whole: o.Scratch == 0})
+		p = Choose(gpu, Sizes{M: x.Rows, N: w.Rows, K: w.Cols, Batch: o.Batch, Whole: o.Scratch == 0})
 	}
 	switch {
-	case !Can(out, x, w) || out.Rows != x.Rows || out.Cols != w.Rows || !p.Variant.runs(card):
+	case !Can(out, x, w) || out.Rows != x.Rows || out.Cols != w.Rows || !p.Variant.runs(gpu):
 		refuse(op, "out %v, x %v, w %v, kernel %v", out, x, w, p)
 	case o.Accumulate && out.DType != tensor.F32:
 		refuse(op, "accumulates into %v", out)
@@ -92,7 +92,7 @@ func BF16(l *launch.List, card launch.Card, out, x, w launch.Mat, o Options) {
 	}
 	j := job{out: out, mode: modeOf(out, o.Accumulate), x: x, w: w, batch: max(1, o.Batch), outStep: o.OutStep, xStep: o.XStep, wStep: o.WStep}
 	if p.Parts <= 1 {
-		j.add(l, card, p.Variant)
+		j.add(l, gpu, p.Variant)
 		return
 	}
 	length, parts := part(x.Cols, p.Parts)
@@ -100,7 +100,7 @@ func BF16(l *launch.List, card launch.Card, out, x, w launch.Mat, o Options) {
 	j.out = launch.Mat{At: o.Scratch, DType: tensor.F32, Rows: x.Rows, Cols: w.Rows, Stride: w.Rows}
 	j.mode, j.part, j.batch = toF32, length, parts
 	j.outStep, j.xStep, j.wStep = int64(x.Rows)*int64(w.Rows), int64(length), int64(length)
-	j.add(l, card, p.Variant)
+	j.add(l, gpu, p.Variant)
 	last.sum(l, o.Scratch, parts)
 }
 
@@ -122,13 +122,13 @@ func CanSwiGLU(out, x, gate, up launch.Mat) bool {
 // SwiGLU is out [M, F] = silu(x * transposed gate) * (x * transposed up), gate and up
 // [F, K] BF16, in one pass: the sums are not rounded before they meet. Of o only Plan
 // counts.
-func SwiGLU(l *launch.List, card launch.Card, out, x, gate, up launch.Mat, o Options) {
+func SwiGLU(l *launch.List, gpu launch.GPU, out, x, gate, up launch.Mat, o Options) {
 	const op = "gemm SwiGLU"
 	p := o.Plan
 	if p.Variant == Auto {
-		p = Choose(card, Sizes{M: x.Rows, N: gate.Rows, K: gate.Cols, SwiGLU: true})
+		p = Choose(gpu, Sizes{M: x.Rows, N: gate.Rows, K: gate.Cols, SwiGLU: true})
 	}
-	if !CanSwiGLU(out, x, gate, up) || out.Rows != x.Rows || out.Cols != gate.Rows || !p.Variant.runs(card) ||
+	if !CanSwiGLU(out, x, gate, up) || out.Rows != x.Rows || out.Cols != gate.Rows || !p.Variant.runs(gpu) ||
 		p.Parts > 1 || o.Batch > 1 || o.Accumulate {
 		refuse(op, "out %v, x %v, gate %v, up %v, %v, batch %d, accumulate %v", out, x, gate, up, p, o.Batch, o.Accumulate)
 	}
@@ -136,7 +136,7 @@ func SwiGLU(l *launch.List, card launch.Card, out, x, gate, up launch.Mat, o Opt
 		return
 	}
 	j := job{out: out, mode: modeOf(out, false), x: x, w: gate, up: up, batch: 1}
-	j.add(l, card, p.Variant)
+	j.add(l, gpu, p.Variant)
 }
 
 // job is one launch of a kernel.
@@ -149,7 +149,7 @@ type job struct {
 	outStep, xStep, wStep int64
 }
 
-func (j *job) add(l *launch.List, card launch.Card, v Variant) {
+func (j *job) add(l *launch.List, gpu launch.GPU, v Variant) {
 	s := &shapes[v]
 	k, threads, cols := s.kernel, s.threads, s.cols
 	if !j.up.Zero() {
@@ -158,7 +158,7 @@ func (j *job) add(l *launch.List, card launch.Card, v Variant) {
 	tileRows, tileCols := ceil(j.x.Rows, s.rows), ceil(j.w.Rows, cols)
 	tiles := tileRows * tileCols * j.batch
 	l.Add(k, launch.Config{
-		Grid:   launch.Dim{X: uint32(s.grid(card, tiles))},
+		Grid:   launch.Dim{X: uint32(s.grid(gpu, tiles))},
 		Block:  launch.Dim{X: uint32(threads)},
 		Shared: uint32(s.shared),
 		PDL:    true,
@@ -171,12 +171,12 @@ func (j *job) add(l *launch.List, card launch.Card, v Variant) {
 
 // grid is the number of blocks for so many tiles. Those of wgmma stay and take tile after
 // tile.
-func (s *shape) grid(card launch.Card, tiles int) int {
+func (s *shape) grid(gpu launch.GPU, tiles int) int {
 	if tiles > math.MaxInt32 {
 		refuse("gemm", "%d tiles", tiles)
 	}
 	if s.hopper {
-		return min(tiles, max(1, card.SMs)*s.blocks)
+		return min(tiles, max(1, gpu.SMs)*s.blocks)
 	}
 	return tiles
 }

@@ -10,16 +10,16 @@ import (
 )
 
 var (
-	h100 = launch.Card{Name: "H100", SMs: 132, Hopper: true, SharedMax: 227 << 10}
-	a100 = launch.Card{Name: "A100", SMs: 108, SharedMax: 163 << 10}
-	ada  = launch.Card{Name: "RTX 4090", SMs: 128, SharedMax: 99 << 10}
-	old  = launch.Card{SMs: 40, SharedMax: 48 << 10}
+	h100 = launch.GPU{Name: "H100", SMs: 132, Hopper: true, SharedMax: 227 << 10}
+	a100 = launch.GPU{Name: "A100", SMs: 108, SharedMax: 163 << 10}
+	ada  = launch.GPU{Name: "RTX 4090", SMs: 128, SharedMax: 99 << 10}
+	old  = launch.GPU{SMs: 40, SharedMax: 48 << 10}
 )
 
 // The shapes of DeepSeek-V2-Lite: what the model of costs makes of them.
 func TestChoose(t *testing.T) {
 	for _, c := range []struct {
-		card launch.Card
+		gpu  launch.GPU
 		z    Sizes
 		want string
 	}{
@@ -39,22 +39,22 @@ func TestChoose(t *testing.T) {
 		{a100, Sizes{M: 65, N: 4096, K: 512}, "64x64"},
 		{old, Sizes{M: 2048, N: 2048, K: 2048}, "64x64"},
 	} {
-		if got := Choose(c.card, c.z).String(); got != c.want {
-			t.Errorf("%s %+v: %s, want %s", c.card.Name, c.z, got, c.want)
+		if got := Choose(c.gpu, c.z).String(); got != c.want {
+			t.Errorf("%s %+v: %s, want %s", c.gpu.Name, c.z, got, c.want)
 		}
 	}
 }
 
-// Every plan fits the card and its limits, and costs no more than what it was chosen from.
+// Every plan fits the GPU and its limits, and costs no more than what it was chosen from.
 func TestEveryPlanFits(t *testing.T) {
-	for _, card := range []launch.Card{h100, a100, ada, {SMs: 1}, {Hopper: true}} {
+	for _, gpu := range []launch.GPU{h100, a100, ada, {SMs: 1}, {Hopper: true}} {
 		for m := 1; m < 9000; m += 1 + m/3 {
 			for _, n := range []int{8, 576, 2048, 102400} {
 				for _, k := range []int{8, 512, 2048, 10944} {
 					z := Sizes{M: m, N: n, K: k}
-					p := Choose(card, z)
-					if !p.Variant.runs(card) || shapes[p.Variant].hopper != card.Hopper {
-						t.Fatalf("%v %+v: %v", card, z, p)
+					p := Choose(gpu, z)
+					if !p.Variant.runs(gpu) || shapes[p.Variant].hopper != gpu.Hopper {
+						t.Fatalf("%v %+v: %v", gpu, z, p)
 					}
 					length, count := part(k, p.Parts)
 					if length%64 != 0 || count != p.Parts || (count-1)*length >= k || count*length < k {
@@ -64,11 +64,11 @@ func TestEveryPlanFits(t *testing.T) {
 					if p.Parts > 1 {
 						want = 4 * m * n * p.Parts
 					}
-					if got := Scratch(card, m, n, k); got != want || got > scratchMax {
+					if got := Scratch(gpu, m, n, k); got != want || got > scratchMax {
 						t.Fatalf("%+v, %v: %d bytes of scratch, want %d", z, p, got, want)
 					}
 					for v := Auto + 1; v < variants; v++ {
-						if s := &shapes[v]; v.runs(card) && s.hopper == card.Hopper && cost(card, z, Plan{v, 1}) < cost(card, z, p) {
+						if s := &shapes[v]; v.runs(gpu) && s.hopper == gpu.Hopper && cost(gpu, z, Plan{v, 1}) < cost(gpu, z, p) {
 							t.Fatalf("%+v: %v is cheaper than %v", z, v, p)
 						}
 					}

@@ -15,7 +15,7 @@ import (
 )
 
 // runnable are the variants that the GPU has.
-func runnable(c *cudatest.Card) (v []Variant) {
+func runnable(c *cudatest.GPU) (v []Variant) {
 	for i := Auto + 1; i < variants; i++ {
 		if i.runs(c.Info()) {
 			v = append(v, i)
@@ -58,7 +58,7 @@ func near(t *testing.T, got []float32, want, size []float64, k int, dt tensor.DT
 }
 
 // strided puts x [rows, cols] as BF16 into a poisoned matrix with gaps.
-func strided(c *cudatest.Card, x []float32, rows, cols, gap int) launch.Mat {
+func strided(c *cudatest.GPU, x []float32, rows, cols, gap int) launch.Mat {
 	m := c.Strided(tensor.BF16, rows, cols, cols+gap)
 	v := make([]uint16, (rows-1)*m.Stride+cols)
 	for i := range v {
@@ -123,11 +123,11 @@ func untouched(t *testing.T, before, after []byte, m launch.Mat) {
 	}
 }
 
-// narrow is the card with so few multiprocessors that a block has several tiles.
-func narrow(c *cudatest.Card) launch.Card {
-	card := c.Info()
-	card.SMs = 1
-	return card
+// narrow is the GPU with so few multiprocessors that a block has several tiles.
+func narrow(c *cudatest.GPU) launch.GPU {
+	gpu := c.Info()
+	gpu.SMs = 1
+	return gpu
 }
 
 // A row's bits are the same whichever rows are with it, and however many tiles its block

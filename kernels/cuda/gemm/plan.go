@@ -28,7 +28,7 @@ type shape struct {
 	blocks     int // that a multiprocessor holds
 	shared     int // bytes
 	hopper     bool
-	rate       float64 // of a full card, TFLOP/s: see cost
+	rate       float64 // of a full GPU, TFLOP/s: see cost
 	kernel     launch.Kernel
 	both       launch.Kernel // SwiGLU of two matrices
 }
@@ -59,13 +59,13 @@ func (v Variant) String() string {
 	return shapes[v].name
 }
 
-// runs reports whether the card has the variant.
-func (v Variant) runs(card launch.Card) bool {
+// runs reports whether the GPU has the variant.
+func (v Variant) runs(gpu launch.GPU) bool {
 	if v == Auto || v >= variants {
 		return false
 	}
 	s := &shapes[v]
-	return (card.Hopper || !s.hopper) && (card.SharedMax == 0 || s.shared <= card.SharedMax)
+	return (gpu.Hopper || !s.hopper) && (gpu.SharedMax == 0 || s.shared <= gpu.SharedMax)
 }
 
 // Plan says how a product is carried out. The zero Plan is chosen by shape.
@@ -110,29 +110,29 @@ func (z Sizes) whole() bool { return z.Whole || z.SwiGLU || z.Batch > 1 }
 // scratch is the size of so many parts in bytes.
 func (z Sizes) scratch(parts int) int { return 4 * parts * z.M * z.N }
 
-// fills reports whether there are tiles for all blocks that the card holds.
-func (z Sizes) fills(card launch.Card, v Variant) bool {
+// fills reports whether there are tiles for all blocks that the GPU holds.
+func (z Sizes) fills(gpu launch.GPU, v Variant) bool {
 	s := &shapes[v]
-	return ceil(z.M, s.rows)*ceil(z.N, s.cols) >= card.SMs*s.blocks
+	return ceil(z.M, s.rows)*ceil(z.N, s.cols) >= gpu.SMs*s.blocks
 }
 
-// Choose gives the plan with the least cost of those that the card has: of the mma.sync
+// Choose gives the plan with the least cost of those that the GPU has: of the mma.sync
 // kernels only where there is no wgmma. It depends on nothing but its arguments.
-func Choose(card launch.Card, z Sizes) Plan {
+func Choose(gpu launch.GPU, z Sizes) Plan {
 	var best Plan
 	least := 0.0
 	for v := Auto + 1; v < variants; v++ {
-		if s := &shapes[v]; !v.runs(card) || card.Hopper != s.hopper {
+		if s := &shapes[v]; !v.runs(gpu) || gpu.Hopper != s.hopper {
 			continue
 		}
 		for parts := 1; parts <= partsMax; parts++ {
-			if parts > 1 && (z.whole() || z.K < parts*partMin || z.scratch(parts) > scratchMax || z.fills(card, v)) {
+			if parts > 1 && (z.whole() || z.K < parts*partMin || z.scratch(parts) > scratchMax || z.fills(gpu, v)) {
 				break
 			}
 			if _, n := part(z.K, parts); n != parts {
 				continue
 			}
-			if c := cost(card, z, Plan{v, parts}); best.Variant == Auto || c < least {
+			if c := cost(gpu, z, Plan{v, parts}); best.Variant == Auto || c < least {
 				best, least = Plan{v, parts}, c
 			}
 		}
@@ -151,9 +151,9 @@ const (
 )
 
 // cost is about how many microseconds a plan takes. Tiles run in rounds of as many as the
-// card holds; in the last round a multiprocessor may have fewer blocks than it can hold,
+// GPU holds; in the last round a multiprocessor may have fewer blocks than it can hold,
 // and then hides less of its waiting.
-func cost(card launch.Card, z Sizes, p Plan) float64 {
+func cost(gpu launch.GPU, z Sizes, p Plan) float64 {
 	s := &shapes[p.Variant]
 	k, parts := part(z.K, max(1, p.Parts))
 	cols, batch := z.N, max(1, z.Batch)
@@ -161,7 +161,7 @@ func cost(card launch.Card, z Sizes, p Plan) float64 {
 		cols *= 2
 	}
 	tiles := ceil(z.M, s.rows) * ceil(cols, s.cols) * batch * parts
-	sms := max(1, card.SMs)
+	sms := max(1, gpu.SMs)
 	tile := 2 * float64(s.rows) * float64(s.cols) * float64(k) / (s.rate * 1e6 / fullSMs)
 	held := float64(s.blocks)
 	us := tileUs + float64(tiles/(sms*s.blocks))*held*tile

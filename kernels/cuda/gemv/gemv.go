@@ -3,7 +3,7 @@
 // for BF16 activations. Weights are BF16 rows, or packed with any group.
 //
 // What a row's result is to the bit depends on its own values, on shapes and on the
-// card, never on the other rows or their number.
+// GPU, never on the other rows or their number.
 package gemv
 
 import (
@@ -82,18 +82,18 @@ type Options struct {
 }
 
 // MatMul is out [M, N] = x [M, K] * transposed w [N, K]. out is F32 or BF16.
-func MatMul(l *launch.List, card launch.Card, out, x launch.Mat, w launch.Weight, o Options) {
+func MatMul(l *launch.List, gpu launch.GPU, out, x launch.Mat, w launch.Weight, o Options) {
 	const op = "gemv MatMul"
 	f, _ := formatOf(&w)
 	if !Can(x, &w) {
 		refuse(op, "x %v, w [%d, %d] %s", x, w.Rows(), w.Cols(), formatNames[f])
 	}
 	checkOut(op, out, x.Rows, w.Rows())
-	parts := partsFor(card, w.Rows(), w.Cols())
+	parts := partsFor(gpu, w.Rows(), w.Cols())
 	switch {
 	case x.Rows == 0:
 	case x.Rows >= wideFrom:
-		wideMatrix(l, card, out, x.At, x.Stride, &w, parts, o)
+		wideMatrix(l, gpu, out, x.At, x.Stride, &w, parts, o)
 	default:
 		matrix(l, kMatrix[f], out, x.At, x.Stride, &w, parts, o)
 	}
@@ -140,7 +140,7 @@ func FFNScratch(rows, width int) int { return up16(2 * rows * width) }
 
 // FFN is out [M, H] = down(silu(gate x) * up x), F32 or BF16. h is FFNScratch(M, F)
 // bytes, aligned to 16.
-func FFN(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Weight, o Options) {
+func FFN(l *launch.List, gpu launch.GPU, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Weight, o Options) {
 	const op = "gemv FFN"
 	n := Network{w13, w2}
 	if !n.can(x) {
@@ -150,26 +150,26 @@ func FFN(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launc
 	if x.Rows == 0 {
 		return
 	}
-	n.run(l, card, out, h, x, partsFor(card, w13.Rows(), w13.Cols()), partsFor(card, w2.Rows(), w2.Cols()), o)
+	n.run(l, gpu, out, h, x, partsFor(gpu, w13.Rows(), w13.Cols()), partsFor(gpu, w2.Rows(), w2.Cols()), o)
 }
 
 // run launches both halves.
-func (n *Network) run(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launch.Mat, parts, downParts int, o Options) {
-	p, ok := n.plan(card, x.Rows, parts)
+func (n *Network) run(l *launch.List, gpu launch.GPU, out launch.Mat, h launch.Ptr, x launch.Mat, parts, downParts int, o Options) {
+	p, ok := n.plan(gpu, x.Rows, parts)
 	if x.Rows >= wideFrom || !ok {
-		wideGateUp(l, card, h, x, &n.W13, parts)
-		wideMatrix(l, card, out, h, n.Width(), &n.W2, downParts, o)
+		wideGateUp(l, gpu, h, x, &n.W13, parts)
+		wideMatrix(l, gpu, out, h, n.Width(), &n.W2, downParts, o)
 		return
 	}
 	gateUp(l, p, x, nil, work{}, 0, n, h)
 	n.down(l, out, h, downParts, o)
 }
 
-// plan is that of the first half for few rows; ok is false if no block of the card has
+// plan is that of the first half for few rows; ok is false if no block of the GPU has
 // room for one.
-func (n *Network) plan(card launch.Card, rows, parts int) (p plan, ok bool) {
+func (n *Network) plan(gpu launch.GPU, rows, parts int) (p plan, ok bool) {
 	for tokens := min(rows, TileRows); tokens > 0 && !ok; tokens-- {
-		p, ok = planFor(card, parts, parts, tokens, stagedBytes(n.W2.Rows()))
+		p, ok = planFor(gpu, parts, parts, tokens, stagedBytes(n.W2.Rows()))
 	}
 	return p, ok
 }
@@ -182,9 +182,9 @@ func (n *Network) down(l *launch.List, out launch.Mat, h launch.Ptr, parts int, 
 
 // partsFor is into how many parts the rows of a matrix are split: the fewest that give
 // every multiprocessor 16 warps.
-func partsFor(card launch.Card, rows, cols int) int {
+func partsFor(gpu launch.GPU, rows, cols int) int {
 	n := 1
-	for n < maxParts && 2*n <= unitsOf(cols) && blocksOf(rows)*n < 16*card.SMs {
+	for n < maxParts && 2*n <= unitsOf(cols) && blocksOf(rows)*n < 16*gpu.SMs {
 		n *= 2
 	}
 	return n

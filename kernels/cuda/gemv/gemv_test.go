@@ -10,7 +10,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-var h100 = launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}
+var h100 = launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}
 
 func mat(dt tensor.DType, rows, cols int) launch.Mat {
 	return launch.Mat{At: 4096, DType: dt, Rows: rows, Cols: cols, Stride: cols}
@@ -166,13 +166,13 @@ func TestCan(t *testing.T) {
 	}
 }
 
-// Whatever a card has, tiles fit into its shared memory; too little is refused.
+// Whatever a GPU has, tiles fit into its shared memory; too little is refused.
 func TestPlansFit(t *testing.T) {
 	for _, shared := range []int{0, 232448, 166912, 101376, 64 << 10, 48 << 10, 8 << 10} {
-		card := launch.Card{SMs: 28, SharedMax: shared}
+		gpu := launch.GPU{SMs: 28, SharedMax: shared}
 		for _, m := range []*Mixture{mixture(1, 8), mixture(3, 4), mixture(8, 8), mixture(64, 4)} {
-			tile := Tile(card, m)
-			if CanMoE(card, m) != (tile > 0) || tile > TileRows || (shared == 0 || shared > 100<<10) && tile < 3 && m.X.Rows > 2 || shared == 8<<10 && tile > 0 {
+			tile := Tile(gpu, m)
+			if CanMoE(gpu, m) != (tile > 0) || tile > TileRows || (shared == 0 || shared > 100<<10) && tile < 3 && m.X.Rows > 2 || shared == 8<<10 && tile > 0 {
 				t.Errorf("%d bytes, %d rows: tiles of %d", shared, m.X.Rows, tile)
 			}
 			if tile == 0 {
@@ -180,7 +180,7 @@ func TestPlansFit(t *testing.T) {
 			}
 			m.Aligned = route.NewAligned(4096, m.X.Rows, 6, 64, tile)
 			var l launch.List
-			MoE(&l, card, mat(tensor.F32, m.X.Rows, 2048), 4096, m, Options{})
+			MoE(&l, gpu, mat(tensor.F32, m.X.Rows, 2048), 4096, m, Options{})
 			for i := range l.Ops {
 				if c := &l.Ops[i].Config; shared > 0 && int(c.Shared) > shared {
 					t.Errorf("%d bytes, %d rows: %s wants %d", shared, m.X.Rows, l.Ops[i].Kernel, c.Shared)

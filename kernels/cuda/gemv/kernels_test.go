@@ -61,12 +61,12 @@ func TestMatMulKernels(t *testing.T) {
 	c := cudatest.Open(t)
 	t.Run("split rows", func(t *testing.T) { testMatMul(t, c, h100) })
 	// Blocks of 32 rows would make a second round: they have 48.
-	t.Run("three row blocks", func(t *testing.T) { testMatMul(t, c, launch.Card{SMs: 12, SharedMax: 232448}) })
+	t.Run("three row blocks", func(t *testing.T) { testMatMul(t, c, launch.GPU{SMs: 12, SharedMax: 232448}) })
 	// Rows are whole and blocks have several warps of rows.
-	t.Run("whole rows", func(t *testing.T) { testMatMul(t, c, launch.Card{SMs: 1, SharedMax: 64 << 10}) })
+	t.Run("whole rows", func(t *testing.T) { testMatMul(t, c, launch.GPU{SMs: 1, SharedMax: 64 << 10}) })
 }
 
-func testMatMul(t *testing.T, c *cudatest.Card, card launch.Card) {
+func testMatMul(t *testing.T, c *cudatest.GPU, gpu launch.GPU) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	const most = 33
 	for i, k := range layouts {
@@ -82,7 +82,7 @@ func testMatMul(t *testing.T, c *cudatest.Card, card launch.Card) {
 				want[r], bound[r] = v, rounding(dt)*math.Abs(v)+summing*size
 			}
 			run := func(m int, o Options, out launch.Mat) []float32 {
-				c.Run(func(l *launch.List) { MatMul(l, card, out, in.RowRange(0, m), w.Weight, o) })
+				c.Run(func(l *launch.List) { MatMul(l, gpu, out, in.RowRange(0, m), w.Weight, o) })
 				return c.Floats(out)
 			}
 			all := run(most, Options{}, c.Mat(dt, most, n))
@@ -190,7 +190,7 @@ func TestFFNKernels(t *testing.T) {
 }
 
 // sorted is what route.Align leaves of ids, made here.
-func sorted(c *cudatest.Card, ids []int32, rows, topK, experts, tile int) route.Aligned {
+func sorted(c *cudatest.GPU, ids []int32, rows, topK, experts, tile int) route.Aligned {
 	a := route.NewAligned(c.Alloc(route.AlignedBytes(rows, topK, experts, tile)), rows, topK, experts, tile)
 	var tiles, slots []int32
 	for e := range int32(experts) {
@@ -224,7 +224,7 @@ func sorted(c *cudatest.Card, ids []int32, rows, topK, experts, tile int) route.
 
 const moeShared, moeExperts, moeTopK = 320, 5, 3
 
-// moeCase is a mixture on the card, and what it should give for rows rows.
+// moeCase is a mixture on the GPU, and what it should give for rows rows.
 type moeCase struct {
 	hidden, width int
 	bank          launch.Bank
@@ -237,7 +237,7 @@ type moeCase struct {
 	want, bound   []float64
 }
 
-func newMoECase(c *cudatest.Card, rng *rand.Rand, k, shared *cudatest.Layout, hidden, width, rows int) *moeCase {
+func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, hidden, width, rows int) *moeCase {
 	v := &moeCase{hidden: hidden, width: width, shared: shared != nil}
 	v.w13 = c.RandomWeights(rng, joined(*k), moeExperts, 2*v.width, v.hidden)
 	v.w2 = c.RandomWeights(rng, *k, moeExperts, v.hidden, v.width)
@@ -291,7 +291,7 @@ func (v *moeCase) row(r int) {
 }
 
 // run computes rows [from, to).
-func (v *moeCase) run(c *cudatest.Card, card launch.Card, from, to int, o Options, out launch.Mat) []float32 {
+func (v *moeCase) run(c *cudatest.GPU, gpu launch.GPU, from, to int, o Options, out launch.Mat) []float32 {
 	rows := to - from
 	ids := v.ids[from*moeTopK : to*moeTopK]
 	m := &Mixture{X: c.BF16(v.x[from*v.hidden:], rows, v.hidden), Bank: v.bank, IDs: c.I32(ids, rows, moeTopK),
@@ -301,10 +301,10 @@ func (v *moeCase) run(c *cudatest.Card, card launch.Card, from, to int, o Option
 		m.Shared, width = Network{v.s13.Weight, v.s2.Weight}, moeShared
 	}
 	if Grouped(rows) {
-		m.Aligned = sorted(c, ids, rows, moeTopK, moeExperts, Tile(card, m))
+		m.Aligned = sorted(c, ids, rows, moeTopK, moeExperts, Tile(gpu, m))
 	}
 	memory := c.Alloc(MoEScratch(rows, moeTopK, v.hidden, v.width, width))
-	c.Run(func(l *launch.List) { MoE(l, card, out, memory, m, o) })
+	c.Run(func(l *launch.List) { MoE(l, gpu, out, memory, m, o) })
 	return c.Floats(out)
 }
 
@@ -337,7 +337,7 @@ func TestMoEKernels(t *testing.T) {
 		}
 		// less shared memory: smaller tiles and fewer warps
 		for _, part := range [][2]int{{0, 1}, {0, 9}} {
-			if got := m.run(c, launch.Card{SMs: 28, SharedMax: 9<<10 + 2*m.hidden}, part[0], part[1], Options{}, c.Mat(tensor.F32, part[1]-part[0], m.hidden)); !slices.Equal(got, all[:len(got)]) {
+			if got := m.run(c, launch.GPU{SMs: 28, SharedMax: 9<<10 + 2*m.hidden}, part[0], part[1], Options{}, c.Mat(tensor.F32, part[1]-part[0], m.hidden)); !slices.Equal(got, all[:len(got)]) {
 				t.Fatalf("%s: rows %v differ with less shared memory", name, part)
 			}
 		}

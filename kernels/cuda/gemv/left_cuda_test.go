@@ -62,7 +62,7 @@ func TestChoiceLeft(t *testing.T) {
 // leftMixture is the weights of a case and, after in, rows of input.
 type leftMixture struct {
 	leftCase
-	c                        *cudatest.Card
+	c                        *cudatest.GPU
 	bank                     launch.Bank
 	n                        Network
 	gate, bias, norm         launch.Mat
@@ -72,7 +72,7 @@ type leftMixture struct {
 
 const leftWidth, leftShared = 128, 192
 
-func newLeftMixture(c *cudatest.Card, rng *rand.Rand, v leftCase, turn launch.Ptr) *leftMixture {
+func newLeftMixture(c *cudatest.GPU, rng *rand.Rand, v leftCase, turn launch.Ptr) *leftMixture {
 	e := v.p.Experts
 	w13, w2 := c.RandomWeights(rng, joined(*v.routed), e, 2*leftWidth, v.hidden), c.RandomWeights(rng, *v.routed, e, v.hidden, leftWidth)
 	m := &leftMixture{leftCase: v, c: c, turn: turn, one: c.Alloc(16),

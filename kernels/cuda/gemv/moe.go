@@ -40,26 +40,26 @@ type Mixture struct {
 }
 
 // CanMoE reports whether MoE takes the mixture: as CanFFN, for experts and shared
-// network, if a card's blocks have the shared memory for at least one token.
-func CanMoE(card launch.Card, m *Mixture) bool {
+// network, if a GPU's blocks have the shared memory for at least one token.
+func CanMoE(gpu launch.GPU, m *Mixture) bool {
 	n := Network{m.Bank.W13, m.Bank.W2}
 	return n.can(m.X) && (m.Shared.Zero() || m.Shared.can(m.X)) &&
 		m.IDs.Cols <= 32 && m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%16 == 0 && m.Bank.ScaleStep2%16 == 0 &&
-		Tile(card, m) > 0
+		Tile(gpu, m) > 0
 }
 
 // Tile is the tile of tokens that assignments are sorted into: up to TileRows, as the
-// card's shared memory allows; 0 if it does not suffice at all.
-func Tile(card launch.Card, m *Mixture) int {
+// GPU's shared memory allows; 0 if it does not suffice at all.
+func Tile(gpu launch.GPU, m *Mixture) int {
 	rows := m.X.Rows
 	for tile := min(TileRows, max(1, rows)); tile > 0; tile-- {
-		if _, ok := gateUpPlan(card, m, tile); !ok {
+		if _, ok := gateUpPlan(gpu, m, tile); !ok {
 			continue
 		}
 		if !Grouped(rows) {
 			return tile
 		}
-		if _, ok := downPlan(card, m, tile); ok {
+		if _, ok := downPlan(gpu, m, tile); ok {
 			return tile
 		}
 	}
@@ -105,17 +105,17 @@ func scratchOf(at launch.Ptr, rows, topK, hidden, width, shared int) scratch {
 // MoEScratch bytes, aligned to 16. If the last launch of l is a router's that chooses IDs
 // and Weights, the mixture may make the choice in its place, and writes what that would
 // have written.
-func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m *Mixture, o Options) {
+func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *Mixture, o Options) {
 	const op = "gemv MoE"
 	rows, topK, hidden, width := m.X.Rows, m.IDs.Cols, m.X.Cols, m.Bank.W2.Cols()
 	switch {
-	case !CanMoE(card, m):
+	case !CanMoE(gpu, m):
 		refuse(op, "x %v, experts [%d, %d] and [%d, %d]", m.X, m.Bank.W13.Rows(), m.Bank.W13.Cols(), m.Bank.W2.Rows(), width)
 	case m.IDs.DType != tensor.I32 || m.IDs.Rows != rows || !m.IDs.Dense() || topK < 1:
 		refuse(op, "ids %v for x %v", m.IDs, m.X)
 	case m.Weights.DType != tensor.F32 || m.Weights.Rows != rows || m.Weights.Cols != topK || !m.Weights.Dense():
 		refuse(op, "weights %v for ids %v", m.Weights, m.IDs)
-	case Grouped(rows) && (m.Aligned.Tile != Tile(card, m) || m.Aligned.Assignments != rows*topK || m.Aligned.Experts != m.Bank.Experts || m.Aligned.Map != m.Bank.Map):
+	case Grouped(rows) && (m.Aligned.Tile != Tile(gpu, m) || m.Aligned.Assignments != rows*topK || m.Aligned.Experts != m.Bank.Experts || m.Aligned.Map != m.Bank.Map):
 		refuse(op, "%d assignments of %d experts in tiles of %d, by map %#x", m.Aligned.Assignments, m.Aligned.Experts, m.Aligned.Tile, uint64(m.Aligned.Map))
 	}
 	checkOut(op, out, rows, hidden)
@@ -143,19 +143,19 @@ func MoE(l *launch.List, card launch.Card, out launch.Mat, memory launch.Ptr, m 
 	}
 	if shared > 0 && !fold {
 		sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
-		m.Shared.run(l, card, sum, s.shared, m.X, sharedGateParts(m), networkDownParts(shared), Options{})
+		m.Shared.run(l, gpu, sum, s.shared, m.X, sharedGateParts(m), networkDownParts(shared), Options{})
 	}
-	tile := Tile(card, m)
-	p, _ := gateUpPlan(card, m, tile)
+	tile := Tile(gpu, m)
+	p, _ := gateUpPlan(gpu, m, tile)
 	var with *Network
 	if fold {
 		with = &m.Shared
 	}
 	gateUp(l, p, m.X, &m.Bank, w, s.h, with, s.shared)
 	if Grouped(rows) {
-		downGrouped(l, card, out, m, tile, s, base, o)
+		downGrouped(l, gpu, out, m, tile, s, base, o)
 	} else {
-		downAll(l, card, out, m, s, base, &w.left, o)
+		downAll(l, gpu, out, m, s, base, &w.left, o)
 	}
 }
 
@@ -263,7 +263,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 
 // downAll launches the second half of few rows: experts, shared network (if folded) or
 // its output (base), and their sum.
-func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, left *route.Left, o Options) {
+func downAll(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, left *route.Left, o Options) {
 	p := downAllPlan(m)
 	routed, _ := formatOf(&m.Bank.W2)
 	kernel := kDownAll[routed]
@@ -284,8 +284,8 @@ func downAll(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, s scr
 
 // downGrouped launches the second half of sorted work and of a folded network, and the
 // sums.
-func downGrouped(l *launch.List, card launch.Card, out launch.Mat, m *Mixture, tile int, s scratch, base launch.Ptr, o Options) {
-	p, _ := downPlan(card, m, tile)
+func downGrouped(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, tile int, s scratch, base launch.Ptr, o Options) {
+	p, _ := downPlan(gpu, m, tile)
 	routed, _ := formatOf(&m.Bank.W2)
 	kernel, a := kDown[routed], &m.Aligned
 	width, sharedRows := p.blocks(out.Cols, p.parts), 0

@@ -26,7 +26,7 @@ func TestNormMatMul(t *testing.T) {
 			if j > 2 && i%3 > 0 {
 				continue
 			}
-			card := []launch.Card{h100, {SMs: 1, SharedMax: 64 << 10}}[(i+j)%2]
+			gpu := []launch.GPU{h100, {SMs: 1, SharedMax: 64 << 10}}[(i+j)%2]
 			w := c.RandomWeights(rng, k, 1, n, cols)
 			norm := c.BF16(cudatest.Normal(rng, cols), 1, cols)
 			if j%2 == 1 {
@@ -40,12 +40,12 @@ func TestNormMatMul(t *testing.T) {
 				in, want := c.Mat(tensor.BF16, most, cols), c.Mat(tensor.BF16, most, n)
 				c.Run(func(l *launch.List) {
 					elem.RMSNorm(l, in, x, norm, eps)
-					MatMul(l, card, want, in, w.Weight, Options{})
+					MatMul(l, gpu, want, in, w.Weight, Options{})
 				})
 				all := c.Floats(want)
 				for m := 1; m <= most; m++ {
 					out := c.Strided(tensor.BF16, m, n, n+3)
-					c.Run(func(l *launch.List) { NormMatMul(l, card, out, x.RowRange(0, m), norm, eps, w.Weight) })
+					c.Run(func(l *launch.List) { NormMatMul(l, gpu, out, x.RowRange(0, m), norm, eps, w.Weight) })
 					if got := c.Floats(out); !slices.Equal(got, all[:m*n]) {
 						t.Fatalf("%s: %d rows of F32 %v differ from a norm and a product", fmt.Sprintf("%+v %v", k, shape), m, wide)
 					}

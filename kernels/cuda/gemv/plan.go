@@ -41,9 +41,9 @@ func (p *plan) pair(rows, cols int) {
 const noHalf = 1 << 20
 
 // planFor is the plan of blocks with room for tokens rows of so many bytes.
-func planFor(card launch.Card, parts, sharedParts, tokens, rowBytes int) (p plan, ok bool) {
+func planFor(gpu launch.GPU, parts, sharedParts, tokens, rowBytes int) (p plan, ok bool) {
 	p = plan{warps: maxParts, parts: parts, sharedParts: sharedParts, half: noHalf, tokens: tokens, bytes: results + zeros + tokens*rowBytes}
-	return p, card.SharedMax == 0 || p.bytes+fixed <= card.SharedMax
+	return p, gpu.SharedMax == 0 || p.bytes+fixed <= gpu.SharedMax
 }
 
 // rowBlocks is how many row blocks of 16 a block has if its rows are cut into parts: Cut of
@@ -102,22 +102,22 @@ func folded(m *Mixture) bool {
 
 // gateUpPlan, downPlan and downAllPlan are the plans of a mixture's kernels, with tiles of
 // so many tokens.
-func gateUpPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {
+func gateUpPlan(gpu launch.GPU, m *Mixture, tile int) (plan, bool) {
 	parts, paired := gateParts(m)
-	p, ok := planFor(card, parts, sharedGateParts(m), tile, stagedBytes(m.X.Cols))
+	p, ok := planFor(gpu, parts, sharedGateParts(m), tile, stagedBytes(m.X.Cols))
 	if paired {
 		p.pair(m.X.Rows, m.X.Cols)
 	}
 	return p, ok
 }
 
-func downPlan(card launch.Card, m *Mixture, tile int) (plan, bool) {
+func downPlan(gpu launch.GPU, m *Mixture, tile int) (plan, bool) {
 	parts, paired := downParts(m)
 	sharedParts, bytes := parts, stagedBytes(m.Bank.W2.Cols())
 	if folded(m) {
 		sharedParts, bytes = networkDownParts(m.Shared.Width()), max(bytes, stagedBytes(m.Shared.Width()))
 	}
-	p, ok := planFor(card, parts, sharedParts, tile, bytes)
+	p, ok := planFor(gpu, parts, sharedParts, tile, bytes)
 	if paired {
 		p.pair(m.X.Rows, m.Bank.W2.Cols())
 	}

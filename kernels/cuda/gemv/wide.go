@@ -50,15 +50,15 @@ type wideShape struct {
 	config launch.Config
 }
 
-func wideShapeOf(card launch.Card, w *launch.Weight, rows, parts int) wideShape {
+func wideShapeOf(gpu launch.GPU, w *launch.Weight, rows, parts int) wideShape {
 	s := wideShape{wideKernel: wideKernel{rowBlocks: 2, eights: 1}}
 	s.format, _ = formatOf(w)
-	for s.eights < min(maxEights[s.format], eightsOf(rows)) && wideShared(2, 2*s.eights, parts, maxParts) <= card.SharedMax {
+	for s.eights < min(maxEights[s.format], eightsOf(rows)) && wideShared(2, 2*s.eights, parts, maxParts) <= gpu.SharedMax {
 		s.eights *= 2
 	}
 	tiles := (eightsOf(rows) + s.eights - 1) / s.eights
 	rowWarps := 1 // of a part; they share its activations, if blocks enough are left
-	for rowWarps < 4 && 2*rowWarps*parts <= maxParts && w.Rows()/(64*rowWarps)*tiles >= 2*card.SMs {
+	for rowWarps < 4 && 2*rowWarps*parts <= maxParts && w.Rows()/(64*rowWarps)*tiles >= 2*gpu.SMs {
 		rowWarps *= 2
 	}
 	blocks := func(rowBlocks int) int {
@@ -66,9 +66,9 @@ func wideShapeOf(card launch.Card, w *launch.Weight, rows, parts int) wideShape 
 	}
 	if s.eights == 4 && fitted[s.format] { // one block a multiprocessor
 		switch {
-		case blocks(1) <= card.SMs:
+		case blocks(1) <= gpu.SMs:
 			s.rowBlocks = 1
-		case blocks(2) > card.SMs && blocks(3) <= card.SMs: // not a second round for a few
+		case blocks(2) > gpu.SMs && blocks(3) <= gpu.SMs: // not a second round for a few
 			s.rowBlocks = 3
 		}
 	}
@@ -84,8 +84,8 @@ func wideShared(rowBlocks, eights, parts, warps int) int {
 }
 
 // wideMatrix is matrix for rows in order.
-func wideMatrix(l *launch.List, card launch.Card, out launch.Mat, x launch.Ptr, stride int, w *launch.Weight, parts int, o Options) {
-	s := wideShapeOf(card, w, out.Rows, parts)
+func wideMatrix(l *launch.List, gpu launch.GPU, out launch.Mat, x launch.Ptr, stride int, w *launch.Weight, parts int, o Options) {
+	s := wideShapeOf(gpu, w, out.Rows, parts)
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(x), launch.I32(stride), launch.I32(out.Rows),
 		launch.I32(parts))
@@ -93,8 +93,8 @@ func wideMatrix(l *launch.List, card launch.Card, out launch.Mat, x launch.Ptr, 
 }
 
 // wideGateUp writes h [M, F] in order.
-func wideGateUp(l *launch.List, card launch.Card, h launch.Ptr, x launch.Mat, w13 *launch.Weight, parts int) {
-	s := wideShapeOf(card, w13, x.Rows, parts)
+func wideGateUp(l *launch.List, gpu launch.GPU, h launch.Ptr, x launch.Mat, w13 *launch.Weight, parts int) {
+	s := wideShapeOf(gpu, w13, x.Rows, parts)
 	args := append(make([]launch.Arg, 0, maxArgs), launch.P(h), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows), launch.I32(parts))
 	l.Add(kWideGateUp[s.wideKernel], s.config, appendMatrix(args, w13)...)
 }

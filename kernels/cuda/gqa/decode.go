@@ -78,9 +78,9 @@ func decoderOf(dt tensor.DType, p device.GQA) (d decoder, ok bool) {
 
 // CanDecode reports whether Decode takes these: heads of 64, 128 or 256, queries of BF16, a
 // cache of BF16, F8E4M3 or I8 with a scale a head, rows aligned to 16 bytes.
-func CanDecode(card launch.Card, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
+func CanDecode(gpu launch.GPU, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
 	d, ok := decoderOf(cache.DType, p)
-	return ok && readable(out, q, &cache, p) && card.SharedMax >= d.shared
+	return ok && readable(out, q, &cache, p) && gpu.SharedMax >= d.shared
 }
 
 // readable reports whether fast kernels take rows and cache. They know no window.
@@ -105,9 +105,9 @@ func partBytes(items int, p device.GQA) int { return 4 * items * p.Heads * p.Hea
 // decodeShape is the grid of attention: parts of the groups of query heads, and shares of the
 // items. groups says that a block joins the items of whole groups, which is done where no
 // multiprocessor waits long for others with a group more.
-func decodeShape(card launch.Card, d decoder, items int, p device.GQA) (grid launch.Dim, groups bool) {
+func decodeShape(gpu launch.GPU, d decoder, items int, p device.GQA) (grid launch.Dim, groups bool) {
 	parts := p.KVHeads * ((p.Heads/p.KVHeads + d.heads - 1) / d.heads)
-	room := max(1, card.SMs*d.blocks/parts)
+	room := max(1, gpu.SMs*d.blocks/parts)
 	n := items / spans.ItemGroup
 	rounds := (n + room - 1) / room
 	return launch.Dim{X: uint32(parts), Y: uint32(min(items, room))}, rounds > 3 || n > 0 && 8*n >= 7*rounds*room
@@ -117,9 +117,9 @@ func decodeShape(card launch.Card, d decoder, items int, p device.GQA) (grid lau
 // of work (DecodeItems, or what else bounds spans.Items of all rows); only these bounds make
 // the grid, and a row beyond them becomes NaN. out [T, heads*d] BF16 or F32, q [T, heads*d]
 // BF16. scratch has DecodeScratch bytes, aligned to 16.
-func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, table launch.Mat, rows, items int, scratch launch.Ptr, p device.GQA) {
+func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, table launch.Mat, rows, items int, scratch launch.Ptr, p device.GQA) {
 	check(out, q, &cache, table, p)
-	if !CanDecode(card, out, q, cache, p) {
+	if !CanDecode(gpu, out, q, cache, p) {
 		refuse("no kernel for out %v, q %v, cache %v", out, q, cache.Mat)
 	}
 	if rows > q.Rows || items < rows || scratch%16 != 0 {
@@ -129,7 +129,7 @@ func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV
 		return
 	}
 	d, _ := decoderOf(cache.DType, p)
-	grid, groups := decodeShape(card, d, items, p)
+	grid, groups := decodeShape(gpu, d, items, p)
 	part, marks, whole := launch.P(scratch), launch.P(scratch+launch.Ptr(partBytes(items, p))), bit(groups)
 	l.Add(d.attend, launch.Config{Grid: grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(d.shared), PDL: true},
 		part, marks, launch.I32(items), whole, launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),

@@ -22,12 +22,12 @@ func (b *problem) items() int {
 }
 
 // decodeWithin runs Decode with such bounds and a poisoned output.
-func (b *problem) decodeWithin(card launch.Card, dt tensor.DType, rows, items int) []float32 {
+func (b *problem) decodeWithin(gpu launch.GPU, dt tensor.DType, rows, items int) []float32 {
 	b.q.Rows = max(b.q.Rows, rows)
 	out := b.out(dt)
 	out.Rows = b.q.Rows
 	scratch := b.c.Alloc(DecodeScratch(items, b.p))
-	b.c.Run(func(l *launch.List) { Decode(l, card, out, b.q, b.kv, b.table, rows, items, scratch, b.p) })
+	b.c.Run(func(l *launch.List) { Decode(l, gpu, out, b.q, b.kv, b.table, rows, items, scratch, b.p) })
 	b.q.Rows, out.Rows = b.rows, b.rows
 	return b.c.Floats(out)
 }
@@ -66,9 +66,9 @@ func TestDecodeInvariance(t *testing.T) {
 		compare(t, dt.String(), all, b.want(), epsMMA)
 		sameBits(t, "again", b.decodeWithin(c.Info(), tensor.F32, 4, b.items()), all)
 		for _, sms := range []int{1, 2, 3, 5, 9, 100} {
-			card := c.Info()
-			card.SMs = sms
-			sameBits(t, fmt.Sprint(sms, " multiprocessors"), b.decodeWithin(card, tensor.F32, 6, b.items()+3), all)
+			gpu := c.Info()
+			gpu.SMs = sms
+			sameBits(t, fmt.Sprint(sms, " multiprocessors"), b.decodeWithin(gpu, tensor.F32, 6, b.items()+3), all)
 		}
 		for _, s := range b.decode {
 			b.decode = []device.Span{s}

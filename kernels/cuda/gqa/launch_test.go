@@ -11,8 +11,8 @@ import (
 )
 
 var (
-	h200  = launch.Card{SMs: 132, Hopper: true, SharedMax: 227 << 10}
-	small = launch.Card{SMs: 82, SharedMax: 99 << 10} // compute capability 8.6, 8.9 and 12.0
+	h200  = launch.GPU{SMs: 132, Hopper: true, SharedMax: 227 << 10}
+	small = launch.GPU{SMs: 82, SharedMax: 99 << 10} // compute capability 8.6, 8.9 and 12.0
 )
 
 func mat(dt tensor.DType, rows, cols int) launch.Mat {
@@ -36,8 +36,8 @@ func newArgs(t int, dt tensor.DType, p device.GQA) args {
 	return a
 }
 
-func (a *args) decode(l *launch.List, card launch.Card, rows, items int) {
-	Decode(l, card, a.out, a.q, a.cache, a.table, rows, items, 1<<20, a.p)
+func (a *args) decode(l *launch.List, gpu launch.GPU, rows, items int) {
+	Decode(l, gpu, a.out, a.q, a.cache, a.table, rows, items, 1<<20, a.p)
 }
 
 func first(d decoder, _ bool) decoder { return d }
@@ -96,7 +96,7 @@ func TestDecodeRepeats(t *testing.T) {
 func TestPrefillLaunches(t *testing.T) {
 	list := []device.Span{{Len: 129}, {Len: 5, Pos: 700}}
 	for _, x := range []struct {
-		card  launch.Card
+		gpu   launch.GPU
 		dt    tensor.DType
 		dim   int
 		turn  launch.Ptr
@@ -107,13 +107,13 @@ func TestPrefillLaunches(t *testing.T) {
 	}{
 		{h200, tensor.BF16, 128, 0, "kr_gqa_prefill_bf16_128_h", launch.Dim{X: 120}, 384, 15},
 		{h200, tensor.F8E4M3, 128, 512, "kr_gqa_prefill_e4m3_128_h", launch.Dim{X: 120}, 512, 15},
-		{launch.Card{SMs: 7, Hopper: true, SharedMax: h200.SharedMax}, tensor.I8, 256, 512, "kr_gqa_prefill_i8_256_h", launch.Dim{X: 7}, 384, 15},
+		{launch.GPU{SMs: 7, Hopper: true, SharedMax: h200.SharedMax}, tensor.I8, 256, 512, "kr_gqa_prefill_i8_256_h", launch.Dim{X: 7}, 384, 15},
 		{small, tensor.BF16, 128, 512, "kr_gqa_prefill_bf16_128", launch.Dim{X: 40, Y: 3}, 256, 13},
 		{small, tensor.BF16, 256, 512, "kr_gqa_prefill_bf16_256", launch.Dim{X: 40, Y: 6}, 128, 13},
 	} {
 		a := newArgs(134, x.dt, device.GQA{Heads: 40, KVHeads: 2, HeadDim: x.dim})
 		var l launch.List
-		Prefill(&l, x.card, a.out, a.q, a.cache, list, a.table, x.turn, a.p)
+		Prefill(&l, x.gpu, a.out, a.q, a.cache, list, a.table, x.turn, a.p)
 		o := &l.Ops[0]
 		if len(l.Ops) != 1 || o.Kernel.String() != x.name || o.Config.Grid != x.grid || o.Config.Block.X != x.block || int(o.Count) != x.count {
 			t.Errorf("%+v: %s %+v, %d arguments", x, o.Kernel, o.Config, o.Count)
@@ -121,7 +121,7 @@ func TestPrefillLaunches(t *testing.T) {
 	}
 }
 
-// Every kernel that is not Hopper's has room on every card from 8.0 on, and Hopper's on Hopper.
+// Every kernel that is not Hopper's has room on every GPU from 8.0 on, and Hopper's on Hopper.
 func TestSharedMemory(t *testing.T) {
 	for key, two := range decoders {
 		for _, d := range two {

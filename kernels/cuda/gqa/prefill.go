@@ -43,17 +43,17 @@ var prefillers = func() map[kernelKey]prefiller {
 }()
 
 // CanPrefill reports whether Prefill takes these: the sizes and types that CanDecode names.
-func CanPrefill(card launch.Card, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
+func CanPrefill(gpu launch.GPU, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
 	k, ok := prefillers[kernelKey{cache.DType, p.HeadDim}]
-	return ok && readable(out, q, &cache, p) && card.SharedMax >= k.shared
+	return ok && readable(out, q, &cache, p) && gpu.SharedMax >= k.shared
 }
 
 // Prefill is attention of the rows of all prompts: list is what table has. out [T, heads*d]
 // BF16 or F32, q [T, heads*d] BF16. turn is a word of zero on the GPU, which is zero again
 // afterwards; 0: none. It needs no scratch memory.
-func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, turn launch.Ptr, p device.GQA) {
+func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, turn launch.Ptr, p device.GQA) {
 	check(out, q, &cache, table, p)
-	if !CanPrefill(card, out, q, cache, p) {
+	if !CanPrefill(gpu, out, q, cache, p) {
 		refuse("no kernel for out %v, q %v, cache %v", out, q, cache.Mat)
 	}
 	tiles := 0
@@ -69,10 +69,10 @@ func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.K
 	args := []launch.Arg{launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens)}
 	units := cache.Rows * cache.Stride * cache.DType.Size() / 16 // which Hopper's kernels count in 32 bits
-	if card.Hopper && card.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
+	if gpu.Hopper && gpu.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
 		blocks := p.Heads * tiles
 		if turn != 0 { // a block takes one tile after the other
-			blocks = min(blocks, card.SMs)
+			blocks = min(blocks, gpu.SMs)
 		}
 		kernel, config.Grid, config.Block.X, config.Shared = k.hopper, launch.Dim{X: uint32(blocks)}, uint32(k.threadsHopper), uint32(k.sharedHopper)
 		args = append(args, launch.I32(p.Heads), launch.P(turn))

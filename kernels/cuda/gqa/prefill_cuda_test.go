@@ -12,19 +12,19 @@ import (
 	"krater/kernels/tensor"
 )
 
-// cards are the card with all it has, and as one without Hopper's kernels.
-func cards(c *cudatest.Card) []launch.Card {
+// GPUs are the GPU with all it has, and as one without Hopper's kernels.
+func cards(c *cudatest.GPU) []launch.GPU {
 	older := c.Info()
 	older.Hopper = false
 	if c.Info().Hopper {
-		return []launch.Card{c.Info(), older}
+		return []launch.GPU{c.Info(), older}
 	}
-	return []launch.Card{older}
+	return []launch.GPU{older}
 }
 
-func (b *problem) runPrefill(card launch.Card, dt tensor.DType) []float32 {
+func (b *problem) runPrefill(gpu launch.GPU, dt tensor.DType) []float32 {
 	out, turn := b.out(dt), b.c.I32(make([]int32, 1), 1, 1)
-	b.c.Run(func(l *launch.List) { Prefill(l, card, out, b.q, b.kv, b.prefill, b.table, turn.At, b.p) })
+	b.c.Run(func(l *launch.List) { Prefill(l, gpu, out, b.q, b.kv, b.prefill, b.table, turn.At, b.p) })
 	if n := cudatest.Download[int32](b.c, turn.At, 1)[0]; n != 0 {
 		panic(fmt.Sprint("the turn is left at ", n))
 	}
@@ -50,8 +50,8 @@ func TestPrefill(t *testing.T) {
 	} {
 		b := newProblem(c, uint64(x.dim), x.heads, x.kvHeads, x.dim, x.block, x.cache, x.seqs)
 		want := b.want()
-		for _, card := range cards(c) {
-			compare(t, fmt.Sprintf("%s, %d heads of %d, Hopper %v", x.cache, x.heads, x.dim, card.Hopper), b.runPrefill(card, x.out), want, epsMMA)
+		for _, gpu := range cards(c) {
+			compare(t, fmt.Sprintf("%s, %d heads of %d, Hopper %v", x.cache, x.heads, x.dim, gpu.Hopper), b.runPrefill(gpu, x.out), want, epsMMA)
 		}
 	}
 }
@@ -61,11 +61,11 @@ func TestPrefillInvariance(t *testing.T) {
 	c := cudatest.Open(t)
 	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3, 256: tensor.BF16} {
 		b := newProblem(c, 9, 2, 1, dim, 16, dt, []seq{{past: 20, rows: 40}, {past: 60, rows: 141}})
-		for _, card := range cards(c) {
+		for _, gpu := range cards(c) {
 			b.putTable()
-			all := b.runPrefill(card, tensor.F32)
+			all := b.runPrefill(gpu, tensor.F32)
 			for _, sms := range []int{1, 3, 100} {
-				few := card
+				few := gpu
 				few.SMs = sms
 				sameBits(t, fmt.Sprint(sms, " multiprocessors"), b.runPrefill(few, tensor.F32), all)
 			}
@@ -76,7 +76,7 @@ func TestPrefillInvariance(t *testing.T) {
 			for _, part := range []device.Span{one, two} {
 				b.prefill = []device.Span{part}
 				b.putTable()
-				sameBits(t, "in parts", b.of(b.runPrefill(card, tensor.F32), part), b.of(all, part))
+				sameBits(t, "in parts", b.of(b.runPrefill(gpu, tensor.F32), part), b.of(all, part))
 			}
 			b.prefill = list
 		}

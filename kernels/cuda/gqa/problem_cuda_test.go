@@ -34,10 +34,10 @@ func contexts(n ...int) []seq {
 	return s
 }
 
-// problem is a batch on the card, whose blocks lie in any order, with NaN wherever no position
+// problem is a batch on the GPU, whose blocks lie in any order, with NaN wherever no position
 // is. Queries and cache rows have a gap behind them.
 type problem struct {
-	c               *cudatest.Card
+	c               *cudatest.GPU
 	p               device.GQA
 	prefill, decode []device.Span
 	rows, slots     int
@@ -46,7 +46,7 @@ type problem struct {
 	kv              launch.KV
 }
 
-func newProblem(c *cudatest.Card, seed uint64, heads, kvHeads, dim, blockTokens int, cache tensor.DType, seqs []seq) *problem {
+func newProblem(c *cudatest.GPU, seed uint64, heads, kvHeads, dim, blockTokens int, cache tensor.DType, seqs []seq) *problem {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	b := &problem{c: c, p: device.GQA{Heads: heads, KVHeads: kvHeads, HeadDim: dim, Scale: float32(1.3 / math.Sqrt(float64(dim))), BlockTokens: blockTokens}}
 	b.place(rng, seqs)

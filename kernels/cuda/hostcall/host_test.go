@@ -179,7 +179,7 @@ func TestAnswers(t *testing.T) {
 	h.post(1, 2)
 	l, _ = h.Await(0, never)
 	if &l.Out[0] != (*float32)(unsafe.Pointer(&h.memory[h.parts.out])) || len(h.out) != 0 {
-		t.Error("the answer of a call of many rows is not where the card looks")
+		t.Error("the answer of a call of many rows is not where the GPU looks")
 	}
 	h.Answer(0)
 	if got := atomic.LoadUint32(h.answered); got != 1 {

@@ -28,7 +28,7 @@ const (
 // rig is a mailbox with what the calls of a step are made of.
 type rig struct {
 	t       *testing.T
-	c       *cudatest.Card
+	c       *cudatest.GPU
 	box     Box
 	host    *Host
 	rows    int
@@ -49,7 +49,7 @@ type rig struct {
 var testWhere = []int32{4, -1, 0, -3, 7}
 
 // newRig makes calls of rows rows; the mailbox has room for more.
-func newRig(t *testing.T, c *cudatest.Card, rows, hidden int, dt tensor.DType, limit time.Duration) *rig {
+func newRig(t *testing.T, c *cudatest.GPU, rows, hidden int, dt tensor.DType, limit time.Duration) *rig {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(uint64(rows), uint64(hidden)))
 	r := &rig{t: t, c: c, rows: rows, box: Box{State: c.I32(make([]int32, StateBytes/4), 1, StateBytes/4).At,

@@ -7,8 +7,8 @@ const GraphsKept = 64
 // graph: 3.0 MB a graph of DeepSeek-V2-Lite's 27 layers (H200, driver 580).
 const GraphBytes = 112 << 10
 
-// Card is what the choice of a kernel may depend on.
-type Card struct {
+// GPU is what the choice of a kernel may depend on.
+type GPU struct {
 	Name      string
 	SMs       int  // multiprocessors
 	Hopper    bool // the sm_90a build is loaded: kernels named ..._h exist, and PDL

@@ -60,7 +60,7 @@ type Dim struct{ X, Y, Z uint32 }
 type Config struct {
 	Grid, Block Dim
 	Shared      uint32 // dynamic shared memory, bytes
-	// PDL lets the kernel start while its predecessor still runs, on cards that can. It
+	// PDL lets the kernel start while its predecessor still runs, on GPUs that can. It
 	// must then call pdl_wait before it touches anything its predecessors write or read.
 	PDL bool
 }
@@ -71,10 +71,10 @@ type Arg struct {
 	size uint8
 }
 
-// Ptr is an address in the card's memory.
+// Ptr is an address in the GPU's memory.
 type Ptr uint64
 
-// Range is a piece of the card's memory.
+// Range is a piece of the GPU's memory.
 type Range struct {
 	At    Ptr
 	Bytes int
@@ -93,7 +93,7 @@ type Kind uint8
 const (
 	Run  Kind = iota // a kernel
 	Fill             // bytes of memory set to one value: Dst, Bytes, Value
-	Copy             // Bytes from Src to Dst, both on the card
+	Copy             // Bytes from Src to Dst, both on the GPU
 )
 
 // Op is one entry of a list. Its arguments lie in the list.
@@ -130,7 +130,7 @@ func (l *List) Fill(dst Ptr, n int64, value byte) {
 	l.Ops = append(l.Ops, Op{Kind: Fill, Dst: dst, Bytes: n, Value: value})
 }
 
-// Copy appends a copy of n bytes within the card.
+// Copy appends a copy of n bytes within the GPU.
 func (l *List) Copy(dst, src Ptr, n int64) {
 	l.Ops = append(l.Ops, Op{Kind: Copy, Dst: dst, Src: src, Bytes: n})
 }

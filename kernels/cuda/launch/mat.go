@@ -6,7 +6,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Mat is a row-major matrix in the card's memory. The zero Mat means "absent".
+// Mat is a row-major matrix in the GPU's memory. The zero Mat means "absent".
 type Mat struct {
 	At     Ptr // of the first element
 	DType  tensor.DType

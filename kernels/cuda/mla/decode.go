@@ -57,10 +57,10 @@ func readable(q launch.Mat, cache *launch.KV, kvb *launch.Weight, p device.MLA) 
 
 // CanDecode reports whether Decode takes these: DeepSeek's head sizes, queries and kv_b
 // of BF16, a cache of BF16, F8E4M3 or I8 in groups that 4 divides, all aligned to 16
-// bytes, and a card whose blocks can have 160 KiB of shared memory.
-func CanDecode(card launch.Card, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
+// bytes, and a GPU whose blocks can have 160 KiB of shared memory.
+func CanDecode(gpu launch.GPU, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
 	_, ok := kAttend[cache.DType]
-	return ok && readable(q, &cache, &kvb, p) && card.SharedMax >= decodeShared && (cache.DType != tensor.I8 || cache.Group%4 == 0)
+	return ok && readable(q, &cache, &kvb, p) && gpu.SharedMax >= decodeShared && (cache.DType != tensor.I8 || cache.Group%4 == 0)
 }
 
 // DecodeItems is the most items of work that rows generated rows of at most context
@@ -85,12 +85,12 @@ func layout(rows, items int, p device.MLA) places {
 func align(n int) int { return (n + 255) &^ 255 }
 
 // attendShape is the grid of attention, heads and shares of the items, and whether its
-// blocks sum up groups of items themselves: that takes shared memory that only some cards
+// blocks sum up groups of items themselves: that takes shared memory that only some GPUs
 // have.
-func attendShape(card launch.Card, items, heads int) (grid launch.Dim, folds bool, shared uint32) {
+func attendShape(gpu launch.GPU, items, heads int) (grid launch.Dim, folds bool, shared uint32) {
 	blocks := int(over(heads, headsPerBlock))
-	shares := min(max(1, card.SMs/blocks), items)
-	if grid = (launch.Dim{X: uint32(blocks), Y: uint32(shares)}); card.SharedMax < foldShared {
+	shares := min(max(1, gpu.SMs/blocks), items)
+	if grid = (launch.Dim{X: uint32(blocks), Y: uint32(shares)}); gpu.SharedMax < foldShared {
 		return grid, false, decodeShared
 	}
 	return grid, true, foldShared
@@ -100,19 +100,19 @@ func attendShape(card launch.Card, items, heads int) (grid launch.Dim, folds boo
 // most items of work (DecodeItems, or what else bounds spans.Items of all rows); only
 // these bounds make the grid, and a row beyond them becomes NaN. out [T, heads*128] BF16
 // or F32, q [T, heads*192] BF16. scratch has DecodeScratch bytes, aligned to 16.
-func Decode(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA) {
-	DecodeNew(l, card, out, q, cache, kvb, table, rows, items, scratch, p, nil)
+func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA) {
+	DecodeNew(l, gpu, out, q, cache, kvb, table, rows, items, scratch, p, nil)
 }
 
 // DecodeNew is Decode of a batch of generated rows only whose own latents are still to be
 // stored: fresh are they, and q is not turned yet. With nil it is Decode.
-func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA, fresh *Fresh) {
+func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA, fresh *Fresh) {
 	const op = "MLADecode"
 	check(op, out, q, &cache, &kvb, table, p)
-	if !CanDecode(card, q, cache, kvb, p) {
+	if !CanDecode(gpu, q, cache, kvb, p) {
 		refuse(op, "no kernel for q %v, cache %v, kv_b %v", q, cache.Mat, kvb.F)
 	}
-	if fresh != nil && !CanDecodeNew(card, q, cache, kvb, p, fresh) {
+	if fresh != nil && !CanDecodeNew(gpu, q, cache, kvb, p, fresh) {
 		refuse(op, "no kernel for latents %v", fresh.KV)
 	}
 	if rows > q.Rows || items < rows || scratch%16 != 0 {
@@ -134,7 +134,7 @@ func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch
 	} else {
 		fresh.add(l, begin, queries, each, q, &cache, p)
 	}
-	grid, folds, shared := attendShape(card, items, p.Heads)
+	grid, folds, shared := attendShape(gpu, items, p.Heads)
 	shares := 0 // of items that are not summed up yet
 	if folds {
 		shares = int(grid.Y)
@@ -144,10 +144,10 @@ func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group), launch.P(table.At),
 		heads, launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens))
 	outAt, outWide, outStride, at := launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(table.At)
-	if rows*p.Heads > card.SMs {
-		// A block of each head takes few rows, and all blocks are on the card at once.
+	if rows*p.Heads > gpu.SMs {
+		// A block of each head takes few rows, and all blocks are on the GPU at once.
 		each := 2
-		if p.Heads*int(over(rows, each)) > card.SMs {
+		if p.Heads*int(over(rows, each)) > gpu.SMs {
 			each = bothRows
 		}
 		l.Add(kBoth, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: over(rows, each)}, Block: launch.Dim{X: 512}, PDL: true},
@@ -168,7 +168,7 @@ func DecodeNew(l *launch.List, card launch.Card, out, q launch.Mat, cache launch
 
 // absorbEach is how many rows a block brings into the latent space. Up to 32 rows it is one
 // product's, since a block waits for the queries of a second one again; of more, blocks would
-// be too many for the card to hold at once.
+// be too many for the GPU to hold at once.
 func absorbEach(rows int) int { return absorbRows * min(int(over(rows, 2*absorbRows)), 4) }
 
 // halves is 1 for a cache whose keys become F16 to be multiplied, 0 where they become BF16.

@@ -30,14 +30,14 @@ func (b *problem) items() int {
 	return items
 }
 
-func (b *problem) decodeWithin(card launch.Card, dt tensor.DType, rows, items int) []float32 {
+func (b *problem) decodeWithin(gpu launch.GPU, dt tensor.DType, rows, items int) []float32 {
 	b.q.Rows = max(b.q.Rows, rows)
 	out := b.out(dt)
 	out.Rows = b.q.Rows
 	defer func() { b.q.Rows = b.rows }()
 	scratch := b.c.Alloc(DecodeScratch(rows, items, b.p))
 	b.c.Run(func(l *launch.List) {
-		Decode(l, card, out, b.q, b.kv, b.kvb, b.table, rows, items, scratch, b.p)
+		Decode(l, gpu, out, b.q, b.kv, b.kvb, b.table, rows, items, scratch, b.p)
 	})
 	out.Rows = b.rows
 	return b.c.Floats(out)
@@ -88,11 +88,11 @@ func TestDecodeInvariance(t *testing.T) {
 		compare(t, dt.String(), all, b.want(), epsMMA)
 		sameBits(t, "again", b.runDecode(tensor.F32), all)
 		for _, sms := range []int{1, 2, 3, 20} {
-			card := c.Info()
-			card.SMs = sms
-			sameBits(t, "on few multiprocessors", b.decodeWithin(card, tensor.F32, 3, 20), all)
-			card.SharedMax = decodeShared
-			sameBits(t, "without room for sums", b.decodeWithin(card, tensor.F32, 3, 21), all)
+			gpu := c.Info()
+			gpu.SMs = sms
+			sameBits(t, "on few multiprocessors", b.decodeWithin(gpu, tensor.F32, 3, 20), all)
+			gpu.SharedMax = decodeShared
+			sameBits(t, "without room for sums", b.decodeWithin(gpu, tensor.F32, 3, 21), all)
 		}
 		cols := b.p.Heads * b.p.V
 		list := b.decode
@@ -115,9 +115,9 @@ func TestDecodeAmongMany(t *testing.T) {
 		n = append(n, 1+i*i)
 	}
 	b := newProblem(c, 5, p, tensor.BF16, tensor.F8E4M3, tensor.BF16, contexts(n...))
-	card := c.Info()
-	card.SMs = 7
-	all := b.decodeWithin(card, tensor.BF16, len(n), b.items())
+	gpu := c.Info()
+	gpu.SMs = 7
+	all := b.decodeWithin(gpu, tensor.BF16, len(n), b.items())
 	b.decode = b.decode[:1]
 	b.putTable()
 	sameBits(t, "alone", b.decodeWithin(c.Info(), tensor.BF16, 1, b.items())[:p.V], all[:p.V])
@@ -129,14 +129,14 @@ func TestDecodeShares(t *testing.T) {
 	p := lite
 	p.Heads = 1
 	b := newProblem(c, 6, p, tensor.BF16, tensor.F8E4M3, tensor.BF16, contexts(520, 70, 1100, 1030, 5, 512, 700)) // 9, 2, 18, 17, 1, 8 and 11 items
-	card := c.Info()
-	card.SharedMax = decodeShared
-	all := b.decodeWithin(card, tensor.F32, 7, b.items())
+	gpu := c.Info()
+	gpu.SharedMax = decodeShared
+	all := b.decodeWithin(gpu, tensor.F32, 7, b.items())
 	compare(t, "without room for sums", all, b.want(), epsMMA)
 	for _, sms := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 30, 70} {
-		card := c.Info()
-		card.SMs = sms
-		sameBits(t, fmt.Sprint(sms), b.decodeWithin(card, tensor.F32, 7, b.items()), all)
+		gpu := c.Info()
+		gpu.SMs = sms
+		sameBits(t, fmt.Sprint(sms), b.decodeWithin(gpu, tensor.F32, 7, b.items()), all)
 	}
 }
 

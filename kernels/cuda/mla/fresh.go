@@ -20,8 +20,8 @@ type Fresh struct {
 
 // CanDecodeNew reports whether DecodeNew takes these: as CanDecode, and latents of BF16,
 // everything aligned for chunks of 8.
-func CanDecodeNew(card launch.Card, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA, f *Fresh) bool {
-	return CanDecode(card, q, cache, kvb, p) && f.KV.DType == tensor.BF16 && elem.Chunks(f.KV, f.Norm) && q.Stride%8 == 0 &&
+func CanDecodeNew(gpu launch.GPU, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA, f *Fresh) bool {
+	return CanDecode(gpu, q, cache, kvb, p) && f.KV.DType == tensor.BF16 && elem.Chunks(f.KV, f.Norm) && q.Stride%8 == 0 &&
 		f.Angles.At%16 == 0 && f.Angles.Stride%4 == 0 && f.Angles.DType == tensor.F32
 }
 

@@ -17,7 +17,7 @@ import (
 )
 
 // copied is another matrix of the same bytes.
-func copied(c *cudatest.Card, m launch.Mat) launch.Mat {
+func copied(c *cudatest.GPU, m launch.Mat) launch.Mat {
 	if !m.Zero() {
 		m.At = c.Bytes(cudatest.Download[byte](c, m.At, m.Rows*m.Stride*m.DType.Size()))
 	}

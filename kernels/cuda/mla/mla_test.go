@@ -10,7 +10,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-var h100 = launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}
+var h100 = launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}
 
 // args are matching matrices of t rows for V2-Lite, as nothing but addresses.
 type args struct {
@@ -92,21 +92,21 @@ func TestDecodeLaunches(t *testing.T) {
 	}
 }
 
-// Every head has a block even on a small card, and a block's sums have room or stay out.
+// Every head has a block even on a small GPU, and a block's sums have room or stay out.
 func TestAttendShape(t *testing.T) {
 	for _, x := range []struct {
-		card         launch.Card
+		gpu          launch.GPU
 		items, heads int
 		grid         launch.Dim
 		folds        bool
 	}{
 		{h100, 5, 16, launch.Dim{X: 1, Y: 5}, true},
 		{h100, 500, 20, launch.Dim{X: 2, Y: 66}, true},
-		{launch.Card{SMs: 4, SharedMax: 232448}, 500, 128, launch.Dim{X: 8, Y: 1}, true},
-		{launch.Card{SMs: 108, SharedMax: 166912}, 500, 16, launch.Dim{X: 1, Y: 108}, false},
+		{launch.GPU{SMs: 4, SharedMax: 232448}, 500, 128, launch.Dim{X: 8, Y: 1}, true},
+		{launch.GPU{SMs: 108, SharedMax: 166912}, 500, 16, launch.Dim{X: 1, Y: 108}, false},
 	} {
-		grid, folds, shared := attendShape(x.card, x.items, x.heads)
-		if grid != x.grid || folds != x.folds || int(shared) > x.card.SharedMax {
+		grid, folds, shared := attendShape(x.gpu, x.items, x.heads)
+		if grid != x.grid || folds != x.folds || int(shared) > x.gpu.SharedMax {
 			t.Errorf("%+v: %+v, folds %v, %d bytes", x, grid, folds, shared)
 		}
 	}
@@ -143,7 +143,7 @@ func TestDecodeRefuses(t *testing.T) {
 		refused(t, name, func() { a.decode(new(launch.List), 4, 100) })
 	}
 	a := newArgs(4, 16)
-	if !CanDecode(h100, a.q, a.cache, a.kvb, a.p) || CanDecode(launch.Card{SMs: 80, SharedMax: 101376}, a.q, a.cache, a.kvb, a.p) {
+	if !CanDecode(h100, a.q, a.cache, a.kvb, a.p) || CanDecode(launch.GPU{SMs: 80, SharedMax: 101376}, a.q, a.cache, a.kvb, a.p) {
 		t.Error("CanDecode is wrong about shared memory")
 	}
 	refused(t, "more rows than q", func() { a.decode(new(launch.List), 5, 100) })
@@ -171,7 +171,7 @@ func TestPrefillLaunches(t *testing.T) {
 			t.Errorf("out %v, x %v", out, x)
 		}
 	}
-	Prefill(&l, launch.Card{SharedMax: 101376}, a.out, a.q, a.cache, a.kvb, list, a.table, 384, 1<<20, expand, a.p)
+	Prefill(&l, launch.GPU{SharedMax: 101376}, a.out, a.q, a.cache, a.kvb, list, a.table, 384, 1<<20, expand, a.p)
 	// 512 + 128 keys in pieces of 384; 3 + 1 tiles of rows
 	if len(l.Ops) != 4 || products != 2 {
 		t.Fatalf("%d launches, %d products", len(l.Ops), products)
@@ -203,12 +203,12 @@ func TestPrefillLaunches(t *testing.T) {
 
 func TestPrefillKernel(t *testing.T) {
 	for _, x := range []struct {
-		card launch.Card
+		gpu  launch.GPU
 		want string
-	}{{h100, "kr_mla_prefill_h"}, {launch.Card{SharedMax: 232448}, "kr_mla_prefill"}, {launch.Card{Hopper: true, SharedMax: 101376}, "kr_mla_prefill"}} {
-		k, c := attention(x.card)
-		if k.String() != x.want || int(c.Shared) > x.card.SharedMax {
-			t.Errorf("%+v: %s with %d bytes", x.card, k, c.Shared)
+	}{{h100, "kr_mla_prefill_h"}, {launch.GPU{SharedMax: 232448}, "kr_mla_prefill"}, {launch.GPU{Hopper: true, SharedMax: 101376}, "kr_mla_prefill"}} {
+		k, c := attention(x.gpu)
+		if k.String() != x.want || int(c.Shared) > x.gpu.SharedMax {
+			t.Errorf("%+v: %s with %d bytes", x.gpu, k, c.Shared)
 		}
 	}
 }

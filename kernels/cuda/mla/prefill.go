@@ -29,8 +29,8 @@ const DefaultKeys = 8192
 
 // CanPrefill reports whether Prefill takes these: DeepSeek's head sizes, queries and kv_b
 // of BF16, any type of cache, all aligned to 16 bytes.
-func CanPrefill(card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
-	return readable(q, &cache, &kvb, p) && card.SharedMax >= prefillShared && aligned(out) && (cache.DType != tensor.I8 || cache.Group%4 == 0)
+func CanPrefill(gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
+	return readable(q, &cache, &kvb, p) && gpu.SharedMax >= prefillShared && aligned(out) && (cache.DType != tensor.I8 || cache.Group%4 == 0)
 }
 
 // PrefillScratch is the scratch memory that Prefill needs for prompts with so many tiles
@@ -69,10 +69,10 @@ type Expand func(out, x launch.Mat, w launch.Weight)
 // products to l. out [T, heads*128] BF16 or F32, q [T, heads*192] BF16; scratch has
 // PrefillScratch bytes, aligned to 16. Bits do not depend on chunk, if those of expand's
 // rows do not depend on their number.
-func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.KV, kvb launch.Weight, list []device.Span, table launch.Mat, chunk int, scratch launch.Ptr, expand Expand, p device.MLA) {
+func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, list []device.Span, table launch.Mat, chunk int, scratch launch.Ptr, expand Expand, p device.MLA) {
 	const op = "MLAPrefill"
 	check(op, out, q, &cache, &kvb, table, p)
-	if !CanPrefill(card, out, q, cache, kvb, p) {
+	if !CanPrefill(gpu, out, q, cache, kvb, p) {
 		refuse(op, "no kernel for out %v, q %v, cache %v, kv_b %v", out, q, cache.Mat, kvb.F)
 	}
 	if chunk < spans.KeyAlign || chunk%spans.KeyAlign != 0 || scratch%16 != 0 {
@@ -88,7 +88,7 @@ func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.K
 	if keys > chunk {
 		kept = scratch + launch.Ptr(s.kept)
 	}
-	kernel, config := attention(card)
+	kernel, config := attention(gpu)
 	config.Grid, config.PDL = launch.Dim{X: uint32(p.Heads), Y: uint32(tiles)}, true
 	for from := 0; from < keys; from += chunk {
 		n := min(chunk, keys-from)
@@ -104,9 +104,9 @@ func Prefill(l *launch.List, card launch.Card, out, q launch.Mat, cache launch.K
 	}
 }
 
-// attention is the kernel that card has, with its block.
-func attention(card launch.Card) (launch.Kernel, launch.Config) {
-	if card.Hopper && card.SharedMax >= prefillSharedH {
+// attention is the kernel that GPU has, with its block.
+func attention(gpu launch.GPU) (launch.Kernel, launch.Config) {
+	if gpu.Hopper && gpu.SharedMax >= prefillSharedH {
 		return kPrefillH, launch.Config{Block: launch.Dim{X: 384}, Shared: prefillSharedH}
 	}
 	return kPrefill, launch.Config{Block: launch.Dim{X: 256}, Shared: prefillShared}

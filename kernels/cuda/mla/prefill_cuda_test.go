@@ -15,7 +15,7 @@ import (
 )
 
 // runPrefill runs Prefill with a poisoned output; the expansion is the plain product.
-func (b *problem) runPrefill(card launch.Card, dt tensor.DType, chunk int) []float32 {
+func (b *problem) runPrefill(gpu launch.GPU, dt tensor.DType, chunk int) []float32 {
 	tiles, keys := 0, 0
 	for i := range b.prefill {
 		tiles, keys = tiles+spans.Tiles(&b.prefill[i]), keys+spans.Keys(&b.prefill[i])
@@ -24,14 +24,14 @@ func (b *problem) runPrefill(card launch.Card, dt tensor.DType, chunk int) []flo
 	scratch := b.c.Alloc(PrefillScratch(tiles, keys, chunk, b.p))
 	b.c.Run(func(l *launch.List) {
 		expand := func(out, x launch.Mat, w launch.Weight) { plain.MatMul(l, out, x, w) }
-		Prefill(l, card, out, b.q, b.kv, b.kvb, b.prefill, b.table, chunk, scratch, expand, b.p)
+		Prefill(l, gpu, out, b.q, b.kv, b.kvb, b.prefill, b.table, chunk, scratch, expand, b.p)
 	})
 	return b.c.Floats(out)
 }
 
-// cards are this one, and where it is a Hopper also what others run.
-func cards(c *cudatest.Card) []launch.Card {
-	all := []launch.Card{c.Info()}
+// GPUs are this one, and where it is a Hopper also what others run.
+func cards(c *cudatest.GPU) []launch.GPU {
+	all := []launch.GPU{c.Info()}
 	if c.Info().Hopper {
 		plain := c.Info()
 		plain.Hopper = false
@@ -61,8 +61,8 @@ func TestPrefill(t *testing.T) {
 		p.Heads = x.heads
 		b := newProblem(c, uint64(x.chunk+x.heads), p, tensor.BF16, x.cache, tensor.BF16, x.seqs)
 		want := b.want()
-		for _, card := range cards(c) {
-			compare(t, fmt.Sprintf("%s, Hopper %v", x.cache, card.Hopper), b.runPrefill(card, x.out, x.chunk), want, epsExpanded)
+		for _, gpu := range cards(c) {
+			compare(t, fmt.Sprintf("%s, Hopper %v", x.cache, gpu.Hopper), b.runPrefill(gpu, x.out, x.chunk), want, epsExpanded)
 		}
 	}
 }
@@ -74,22 +74,22 @@ func TestPrefillInvariance(t *testing.T) {
 	p := lite
 	p.Heads = 1
 	b := newProblem(c, 9, p, tensor.BF16, tensor.BF16, tensor.BF16, []seq{{rows: 150}, {past: 10, rows: 2}})
-	for _, card := range cards(c) {
-		t.Run(fmt.Sprintf("Hopper %v", card.Hopper), func(t *testing.T) { b.invariant(t, card) })
+	for _, gpu := range cards(c) {
+		t.Run(fmt.Sprintf("Hopper %v", gpu.Hopper), func(t *testing.T) { b.invariant(t, gpu) })
 	}
 }
 
-func (b *problem) invariant(t *testing.T, card launch.Card) {
+func (b *problem) invariant(t *testing.T, gpu launch.GPU) {
 	list := b.prefill
 	defer func() { b.prefill = list; b.putTable() }()
-	all := b.runPrefill(card, tensor.F32, DefaultKeys)
-	sameBits(t, "again", b.runPrefill(card, tensor.F32, DefaultKeys), all)
-	sameBits(t, "128 keys at a time", b.runPrefill(card, tensor.F32, 128), all)
+	all := b.runPrefill(gpu, tensor.F32, DefaultKeys)
+	sameBits(t, "again", b.runPrefill(gpu, tensor.F32, DefaultKeys), all)
+	sameBits(t, "128 keys at a time", b.runPrefill(gpu, tensor.F32, 128), all)
 	whole, cols := b.prefill[0], b.p.Heads*b.p.V
 	for _, part := range [][2]int{{0, 70}, {70, whole.Len}} {
 		b.prefill = []device.Span{{Row: part[0], Len: part[1] - part[0], Pos: part[0], Blocks: whole.Blocks}}
 		b.putTable()
-		got := b.runPrefill(card, tensor.F32, DefaultKeys)
+		got := b.runPrefill(gpu, tensor.F32, DefaultKeys)
 		sameBits(t, "a piece of the prompt", got[part[0]*cols:part[1]*cols], all[part[0]*cols:part[1]*cols])
 	}
 }

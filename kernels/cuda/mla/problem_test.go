@@ -22,10 +22,10 @@ type seq struct {
 	decode     bool
 }
 
-// problem is a batch of sequences on the card, whose blocks lie in any order, with poison
+// problem is a batch of sequences on the GPU, whose blocks lie in any order, with poison
 // wherever no position is.
 type problem struct {
-	c               *cudatest.Card
+	c               *cudatest.GPU
 	p               device.MLA
 	prefill, decode []device.Span
 	rows            int
@@ -47,7 +47,7 @@ var (
 
 // newProblem makes q, cache and kv_b of the given types. Rows of the batch are in order
 // of seqs.
-func newProblem(c *cudatest.Card, seed uint64, p device.MLA, q, cache, kvb tensor.DType, seqs []seq) *problem {
+func newProblem(c *cudatest.GPU, seed uint64, p device.MLA, q, cache, kvb tensor.DType, seqs []seq) *problem {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	p.Scale = float32(scaled / math.Sqrt(float64(p.Nope+p.Rope)))
 	b := &problem{c: c, p: p}

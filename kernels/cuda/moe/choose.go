@@ -79,11 +79,11 @@ const (
 )
 
 // choose gives the variant for so many tokens an expert.
-func choose(card launch.Card, mean int) Variant {
+func choose(gpu launch.GPU, mean int) Variant {
 	switch {
-	case !card.Hopper && mean < tokensForA64:
+	case !gpu.Hopper && mean < tokensForA64:
 		return A32
-	case !card.Hopper:
+	case !gpu.Hopper:
 		return A64
 	case mean < tokensForH64:
 		return H32
@@ -97,13 +97,13 @@ func choose(card launch.Card, mean int) Variant {
 
 // For is the variant that Experts runs for so many assignments, Tokens of which is the
 // tile that route.Align must cut.
-func For(card launch.Card, assignments, experts int) Variant {
-	return choose(card, assignments/max(1, experts))
+func For(gpu launch.GPU, assignments, experts int) Variant {
+	return choose(gpu, assignments/max(1, experts))
 }
 
-// runs reports whether the card has the variant.
-func (v Variant) runs(card launch.Card) bool {
-	return v > Auto && v < variants && (card.Hopper || v <= A64)
+// runs reports whether the GPU has the variant.
+func (v Variant) runs(gpu launch.GPU) bool {
+	return v > Auto && v < variants && (gpu.Hopper || v <= A64)
 }
 
 // format numbers the formats of weights.

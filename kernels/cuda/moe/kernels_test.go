@@ -31,8 +31,8 @@ var layouts = []cudatest.Layout{
 	{Bits: 8, Group: 128}, {Bits: 8, Group: 64}, {Bits: 8, Group: 32}, {Bits: 8},
 }
 
-// runnable are the variants the card has.
-func runnable(c *cudatest.Card) (v []Variant) {
+// runnable are the variants the GPU has.
+func runnable(c *cudatest.GPU) (v []Variant) {
 	for i := Auto + 1; i < variants; i++ {
 		if i.runs(c.Info()) {
 			v = append(v, i)
@@ -122,15 +122,15 @@ var mixtures = []mixture{
 	{3, 1, 4, 64, 64, func(*rand.Rand, int, int) int32 { return -1 }},
 }
 
-// rig is a mixture on the card.
+// rig is a mixture on the GPU.
 type rig struct {
 	mixture
-	c       *cudatest.Card
+	c       *cudatest.GPU
 	w13, w2 cudatest.Weights
 	bank    launch.Bank
 }
 
-func newRig(c *cudatest.Card, rng *rand.Rand, k cudatest.Layout, m mixture) *rig {
+func newRig(c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout, m mixture) *rig {
 	r := &rig{mixture: m, c: c}
 	joined := k
 	joined.Joined = true
@@ -148,7 +148,7 @@ func (r *rig) expert(e int32, x []float32, factor float32, rounded bool) []float
 }
 
 // doubt is by how much expert rounded may be off, as a norm, since a hidden value that
-// lies next to where rounding to bfloat16 turns may turn the other way on a card, whose
+// lies next to where rounding to bfloat16 turns may turn the other way on a GPU, whose
 // exponential is another one.
 func (r *rig) doubt(e int32, x []float32, factor float32) float64 {
 	exact := swiglu(dot(r.w13.Dense[e], x, groups(&r.w13.A)), false)
@@ -216,7 +216,7 @@ func TestExperts(t *testing.T) {
 	}
 }
 
-func testExperts(t *testing.T, c *cudatest.Card, rng *rand.Rand, k cudatest.Layout, v Variant, m mixture, wide, weighted bool) {
+func testExperts(t *testing.T, c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout, v Variant, m mixture, wide, weighted bool) {
 	r := newRig(c, rng, k, m)
 	slots := m.tokens * m.topK
 	ids, factors := make([]int32, slots), make([]float32, slots)
@@ -353,7 +353,7 @@ func TestDense(t *testing.T) {
 	}
 }
 
-func testDense(t *testing.T, c *cudatest.Card, rng *rand.Rand, k cudatest.Layout, v Variant, shape [3]int, e Epilogue) {
+func testDense(t *testing.T, c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout, v Variant, shape [3]int, e Epilogue) {
 	m, n, cols := shape[0], shape[1], shape[2]
 	w := c.RandomWeights(rng, k, 1, n, cols)
 	x := cudatest.Normal(rng, m*cols)
@@ -400,7 +400,7 @@ func TestFFN(t *testing.T) {
 			near(t, fmt.Sprintf("%+v row %d", k, i), got[i*hidden:(i+1)*hidden], want, boundF32)
 		}
 		for i := range added {
-			// the sum may take the product before it is rounded: a card fuses the two
+			// the sum may take the product before it is rounded: a GPU fuses the two
 			if off := math.Abs(float64(added[i]) - (float64(base[i]) + float64(got[i]))); off > math.Ldexp(math.Abs(float64(added[i]))+math.Abs(float64(got[i])), -24) {
 				t.Fatalf("%+v: %d: %v + %v gives %v", k, i, base[i], got[i], added[i])
 			}
@@ -408,7 +408,7 @@ func TestFFN(t *testing.T) {
 	}
 }
 
-// Experts that lie far apart: on a card 5 GiB, so that offsets pass 32 bits, and not in
+// Experts that lie far apart: on a GPU 5 GiB, so that offsets pass 32 bits, and not in
 // the order of their numbers everywhere.
 func TestFarExperts(t *testing.T) {
 	c := cudatest.Open(t)
@@ -447,7 +447,7 @@ func TestFarExperts(t *testing.T) {
 // The sizes of DeepSeek-V2-Lite, with two experts and few tokens.
 func TestRealSizes(t *testing.T) {
 	if testing.Short() {
-		t.Skip("some seconds on an emulated card")
+		t.Skip("some seconds on an emulated GPU")
 	}
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(9, 2))

@@ -47,17 +47,17 @@ func HiddenBytes(rows, width int) int { return (2*rows*width + 15) &^ 15 }
 // expert that lies somewhere: down(silu(gate x[t]) * up x[t]). Other rows are left as they are. a
 // is x's assignments in tiles of For(...).Tokens() (of o.Variant's, if that is given); h
 // is HiddenBytes(T*K, F) of scratch, aligned to 16.
-func Experts(l *launch.List, card launch.Card, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, a route.Aligned, o Options) {
+func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, a route.Aligned, o Options) {
 	const op = "moe Experts"
 	slots := a.Assignments
 	v := o.Variant
 	if v == Auto {
-		v = For(card, slots, a.Experts)
+		v = For(gpu, slots, a.Experts)
 	}
 	switch {
 	case !CanExperts(x, &b):
 		refuse(op, "x %v, experts [%d, %d] and [%d, %d]", x, b.W13.Rows(), b.W13.Cols(), b.W2.Rows(), b.W2.Cols())
-	case !v.runs(card) || a.Tile != v.Tokens():
+	case !v.runs(gpu) || a.Tile != v.Tokens():
 		refuse(op, "tiles of %d assignments for kernel %v", a.Tile, v)
 	case slots != x.Rows*a.TopK || a.Experts != b.Experts || a.Map != b.Map:
 		refuse(op, "%d assignments of %d of %d experts by map %#x for x %v", slots, a.TopK, a.Experts, uint64(a.Map), x)
@@ -88,19 +88,19 @@ const (
 )
 
 // Dense is out = x [M, K] * transposed w [N, K].
-func Dense(l *launch.List, card launch.Card, out, x launch.Mat, w launch.Tiles, e Epilogue) {
-	DenseBy(l, card, Auto, out, x, w, e)
+func Dense(l *launch.List, gpu launch.GPU, out, x launch.Mat, w launch.Tiles, e Epilogue) {
+	DenseBy(l, gpu, Auto, out, x, w, e)
 }
 
 // DenseBy is Dense with a kernel given, for comparisons.
-func DenseBy(l *launch.List, card launch.Card, v Variant, out, x launch.Mat, w launch.Tiles, e Epilogue) {
+func DenseBy(l *launch.List, gpu launch.GPU, v Variant, out, x launch.Mat, w launch.Tiles, e Epilogue) {
 	const op = "moe Dense"
 	if v == Auto {
-		v = denseFor(card, x.Rows, w.Rows)
+		v = denseFor(gpu, x.Rows, w.Rows)
 	}
 	cols, m := w.Rows, toHidden
 	switch {
-	case !CanDense(out, x, &w) || !v.runs(card):
+	case !CanDense(out, x, &w) || !v.runs(gpu):
 		refuse(op, "out %v, x %v, w [%d, %d], kernel %v", out, x, w.Rows, w.Cols, v)
 	case w.Joined != (e == SwiGLU):
 		refuse(op, "epilogue %d of a matrix that is joined: %v", e, w.Joined)
@@ -125,7 +125,7 @@ func CanFFN(x launch.Mat, w13, w2 *launch.Tiles) bool { return canNetwork(x, w13
 
 // FFN is out [M, H] = down(silu(gate x) * up x), or with add (out F32) out += it. h is
 // HiddenBytes(M, F) of scratch, aligned to 16.
-func FFN(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Tiles, add bool) {
+func FFN(l *launch.List, gpu launch.GPU, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Tiles, add bool) {
 	if !CanFFN(x, &w13, &w2) {
 		refuse("moe FFN", "x %v, w13 [%d, %d], w2 [%d, %d]", x, w13.Rows, w13.Cols, w2.Rows, w2.Cols)
 	}
@@ -134,17 +134,17 @@ func FFN(l *launch.List, card launch.Card, out launch.Mat, h launch.Ptr, x launc
 	if add {
 		e = Add
 	}
-	Dense(l, card, hidden, x, w13, SwiGLU)
-	Dense(l, card, out, hidden, w2, e)
+	Dense(l, gpu, hidden, x, w13, SwiGLU)
+	Dense(l, gpu, out, hidden, w2, e)
 }
 
 // denseFor is the variant for m rows of activations and n of weights: as for one expert,
 // but smaller where a multiprocessor would be left without work.
-func denseFor(card launch.Card, m, n int) Variant {
-	v := choose(card, m)
+func denseFor(gpu launch.GPU, m, n int) Variant {
+	v := choose(gpu, m)
 	for smaller[v] != Auto {
 		s := &shapes[v]
-		if ((m+s.tokens-1)/s.tokens)*((n+s.rows-1)/s.rows) >= card.SMs {
+		if ((m+s.tokens-1)/s.tokens)*((n+s.rows-1)/s.rows) >= gpu.SMs {
 			break
 		}
 		v = smaller[v]

@@ -11,9 +11,9 @@ import (
 )
 
 var (
-	h100 = launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}
-	a100 = launch.Card{SMs: 108, SharedMax: 166912}
-	v86  = launch.Card{SMs: 84, SharedMax: 101376}
+	h100 = launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}
+	a100 = launch.GPU{SMs: 108, SharedMax: 166912}
+	v86  = launch.GPU{SMs: 84, SharedMax: 101376}
 )
 
 func mat(dt tensor.DType, rows, cols int) launch.Mat {
@@ -31,7 +31,7 @@ func tiles(bits, group, rows, cols int, joined bool) launch.Tiles {
 // The kernels and grids of the routed experts of DeepSeek-V2-Lite.
 func TestExpertsChoices(t *testing.T) {
 	for _, c := range []struct {
-		card     launch.Card
+		gpu      launch.GPU
 		tokens   int
 		bits     int
 		group    int
@@ -54,7 +54,7 @@ func TestExpertsChoices(t *testing.T) {
 		b := launch.Bank{Experts: 64, W13: launch.Weight{A: tiles(c.bits, c.group, 2816, 2048, true)},
 			W2:   launch.Weight{A: tiles(c.bits, c.group, 2048, 1408, false)},
 			Step: 2816 * 256 * int64(c.bits), Step2: 2048 * 176 * int64(c.bits), ScaleStep: 2816 * 2, ScaleStep2: 2048 * 2}
-		v := For(c.card, c.tokens*6, 64)
+		v := For(c.gpu, c.tokens*6, 64)
 		if v != c.variants {
 			t.Errorf("%d tokens: %v, want %v", c.tokens, v, c.variants)
 			continue
@@ -63,7 +63,7 @@ func TestExpertsChoices(t *testing.T) {
 		var l launch.List
 		run := func() {
 			l.Reset()
-			Experts(&l, c.card, mat(tensor.BF16, c.tokens*6, 2048), 4096, mat(tensor.BF16, c.tokens, 2048), b, a, Options{})
+			Experts(&l, c.gpu, mat(tensor.BF16, c.tokens*6, 2048), 4096, mat(tensor.BF16, c.tokens, 2048), b, a, Options{})
 		}
 		run()
 		if len(l.Ops) != 2 {
@@ -85,7 +85,7 @@ func TestExpertsChoices(t *testing.T) {
 // Matrices of V2-Lite that stay integers: the kernel follows rows on both sides.
 func TestDenseChoices(t *testing.T) {
 	for _, c := range []struct {
-		card    launch.Card
+		gpu     launch.GPU
 		m, n, k int
 		want    Variant
 	}{
@@ -98,11 +98,11 @@ func TestDenseChoices(t *testing.T) {
 		{a100, 65, 2048, 2048, A32},
 		{a100, 2048, 3648, 2048, A64},
 	} {
-		if v := denseFor(c.card, c.m, c.n); v != c.want {
+		if v := denseFor(c.gpu, c.m, c.n); v != c.want {
 			t.Errorf("%v: %v", c, v)
 		}
 		var l launch.List
-		Dense(&l, c.card, mat(tensor.F32, c.m, c.n), mat(tensor.BF16, c.m, c.k), tiles(4, 128, c.n, c.k, false), Add)
+		Dense(&l, c.gpu, mat(tensor.F32, c.m, c.n), mat(tensor.BF16, c.m, c.k), tiles(4, 128, c.n, c.k, false), Add)
 		if len(l.Ops) != 1 || l.Ops[0].Kernel != kernels[c.want][2] {
 			t.Errorf("%v: %v", c, l.Ops[0].Kernel)
 		}

@@ -14,7 +14,7 @@ func (b *Builder) MLAPrefill(out, q launch.Mat, cache launch.KV, kvb launch.Weig
 	if len(list) == 0 {
 		return
 	}
-	if b.Plain || !mla.CanPrefill(b.Card, out, q, cache, kvb, p) {
+	if b.Plain || !mla.CanPrefill(b.GPU, out, q, cache, kvb, p) {
 		mla.PlainPrefill(b.List, out, q, cache, kvb, table, p)
 		return
 	}
@@ -24,7 +24,7 @@ func (b *Builder) MLAPrefill(out, q launch.Mat, cache launch.KV, kvb launch.Weig
 	}
 	chunk := min(keys, mla.DefaultKeys)
 	scratch := b.Scratch(mla.PrefillScratch(tiles, keys, chunk, p))
-	mla.Prefill(b.List, b.Card, out, q, cache, kvb, list, table, chunk, scratch, b.expand, p)
+	mla.Prefill(b.List, b.GPU, out, q, cache, kvb, list, table, chunk, scratch, b.expand, p)
 }
 
 // expandRows is for how many rows the product that expands keys and values is planned:
@@ -36,9 +36,9 @@ func (b *Builder) expand(out, x launch.Mat, w launch.Weight) {
 	if !gemm.Can(out, x, w.F) {
 		refuse("MLAPrefill", "keys and values %v of %v and %v", out, x, w.F)
 	}
-	plan := gemm.Choose(b.Card, gemm.Sizes{M: expandRows, N: w.F.Rows, K: w.F.Cols})
+	plan := gemm.Choose(b.GPU, gemm.Sizes{M: expandRows, N: w.F.Rows, K: w.F.Cols})
 	plan.Parts = 1 // a plan in parts would need scratch memory of its own
-	gemm.BF16(b.List, b.Card, out, x, w.F, gemm.Options{Plan: plan})
+	gemm.BF16(b.List, b.GPU, out, x, w.F, gemm.Options{Plan: plan})
 }
 
 // MLADecode is latent attention of the generated rows of list.
@@ -46,12 +46,12 @@ func (b *Builder) MLADecode(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 	if len(list) == 0 {
 		return
 	}
-	if b.Plain || !mla.CanDecode(b.Card, q, cache, kvb, p) {
+	if b.Plain || !mla.CanDecode(b.GPU, q, cache, kvb, p) {
 		mla.PlainDecode(b.List, out, q, cache, kvb, table, p)
 		return
 	}
 	items := DecodeItems(list)
-	mla.Decode(b.List, b.Card, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p)
+	mla.Decode(b.List, b.GPU, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p)
 }
 
 // LatentDecode is Latent and MLADecode of a batch that has generated rows only; q and kv
@@ -59,13 +59,13 @@ func (b *Builder) MLADecode(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 func (b *Builder) LatentDecode(out, q, kv, norm launch.Mat, eps float32, cache launch.KV, positions, slots, angles launch.Mat, qRope, kRope device.Rope,
 	kvb launch.Weight, list []device.Span, table launch.Mat, p device.MLA) {
 	f := mla.Fresh{KV: kv, Norm: norm, Eps: eps, Positions: positions, Slots: slots, Angles: angles, Interleaved: qRope.Interleaved}
-	if b.Plain || len(list) == 0 || !mla.CanDecodeNew(b.Card, q, cache, kvb, p, &f) {
+	if b.Plain || len(list) == 0 || !mla.CanDecodeNew(b.GPU, q, cache, kvb, p, &f) {
 		b.Latent(cache, q, kv, norm, eps, positions, slots, angles, qRope, kRope)
 		b.MLADecode(out, q, cache, kvb, list, table, p)
 		return
 	}
 	items := DecodeItems(list)
-	mla.DecodeNew(b.List, b.Card, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p, &f)
+	mla.DecodeNew(b.List, b.GPU, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p, &f)
 }
 
 // GQA is grouped-query attention of the prompts of list, whose table lies at table, or of its
@@ -73,11 +73,11 @@ func (b *Builder) LatentDecode(out, q, kv, norm launch.Mat, eps float32, cache l
 func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, decode bool, p device.GQA) {
 	switch {
 	case len(list) == 0:
-	case decode && !b.Plain && gqa.CanDecode(b.Card, out, q, cache, p):
+	case decode && !b.Plain && gqa.CanDecode(b.GPU, out, q, cache, p):
 		items := DecodeItems(list)
-		gqa.Decode(b.List, b.Card, out, q, cache, table, len(list), items, b.Scratch(gqa.DecodeScratch(items, p)), p)
-	case !decode && !b.Plain && gqa.CanPrefill(b.Card, out, q, cache, p):
-		gqa.Prefill(b.List, b.Card, out, q, cache, list, table, b.Turn, p)
+		gqa.Decode(b.List, b.GPU, out, q, cache, table, len(list), items, b.Scratch(gqa.DecodeScratch(items, p)), p)
+	case !decode && !b.Plain && gqa.CanPrefill(b.GPU, out, q, cache, p):
+		gqa.Prefill(b.List, b.GPU, out, q, cache, list, table, b.Turn, p)
 	default:
 		gqa.Plain(b.List, out, q, cache, table, decode, p)
 	}

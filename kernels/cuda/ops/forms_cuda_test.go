@@ -30,7 +30,7 @@ type formsRig struct {
 	wide, in, sum launch.Mat // inputs [formsMost, formsCols] and [, formsHidden], and a residual stream
 }
 
-func newFormsRig(t *testing.T, c *cudatest.Card, k cudatest.Layout) *formsRig {
+func newFormsRig(t *testing.T, c *cudatest.GPU, k cudatest.Layout) *formsRig {
 	rng := rand.New(rand.NewPCG(31, 7))
 	weights := func(k cudatest.Layout, rows, cols int) launch.Weight {
 		return c.RandomWeights(rng, k, 1, rows, cols).Weight

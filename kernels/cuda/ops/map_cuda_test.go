@@ -37,7 +37,7 @@ var maps = []struct {
 
 // mapRig is a bank, each expert at its number, and what else a mixture takes.
 type mapRig struct {
-	c          *cudatest.Card
+	c          *cudatest.GPU
 	bank       launch.Bank
 	sizes      [4]int64 // Step, ScaleStep, Step2, ScaleStep2
 	shared     Network
@@ -53,7 +53,7 @@ func joined(k cudatest.Layout) cudatest.Layout {
 	return k
 }
 
-func newMapRig(t *testing.T, c *cudatest.Card, routed, shared cudatest.Layout, rows tensor.DType) *mapRig {
+func newMapRig(t *testing.T, c *cudatest.GPU, routed, shared cudatest.Layout, rows tensor.DType) *mapRig {
 	rng := rand.New(rand.NewPCG(21, 4))
 	w13 := c.RandomWeights(rng, joined(routed), mapExperts, 2*mapWidth, mapHidden)
 	w2 := c.RandomWeights(rng, routed, mapExperts, mapHidden, mapWidth)
@@ -116,7 +116,7 @@ func present(where, ids []int32, weights []float32) ([]int32, []float32) {
 
 func (r *mapRig) run(build func(b *Builder)) {
 	r.c.Run(func(l *launch.List) {
-		build(&Builder{Card: r.c.Info(), List: l, Turn: r.turn, Plain: r.plain, Scratch: func(n int) launch.Ptr {
+		build(&Builder{GPU: r.c.Info(), List: l, Turn: r.turn, Plain: r.plain, Scratch: func(n int) launch.Ptr {
 			if n > 16<<20 {
 				panic("too little room")
 			}

@@ -15,12 +15,12 @@ import (
 
 // Builder appends operators to a list.
 type Builder struct {
-	Card launch.Card
+	GPU  launch.GPU
 	List *launch.List
-	// Scratch gives n bytes of the card's memory, aligned to 256, which may be the
+	// Scratch gives n bytes of the GPU's memory, aligned to 256, which may be the
 	// same at every call: operators of one stream run one after the other.
 	Scratch func(n int) launch.Ptr
-	// Turn is route.TurnBytes of zeros on the card, which are zeros again after every
+	// Turn is route.TurnBytes of zeros on the GPU, which are zeros again after every
 	// operator; 0: none.
 	Turn launch.Ptr
 	// Plain has every operator run the plain kernels: what the fast ones are compared

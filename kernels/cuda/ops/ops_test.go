@@ -102,12 +102,12 @@ func spansOf(rng *rand.Rand, rows int, decode bool) []device.Span {
 	return list
 }
 
-// TestScratchIsBounded: no step asks for more scratch memory than was planned, on cards of
+// TestScratchIsBounded: no step asks for more scratch memory than was planned, on GPUs of
 // both kinds.
 func TestScratchIsBounded(t *testing.T) {
 	planned := ScratchBytes(&lite)
 	rng := rand.New(rand.NewPCG(1, 2))
-	for _, card := range []launch.Card{{SMs: 132, Hopper: true, SharedMax: 232448}, {SMs: 108, SharedMax: 166912}, {SMs: 28, SharedMax: 101376}} {
+	for _, gpu := range []launch.GPU{{SMs: 132, Hopper: true, SharedMax: 232448}, {SMs: 108, SharedMax: 166912}, {SMs: 28, SharedMax: 101376}} {
 		for _, bits := range []int{0, 4, 8} {
 			for range 30 {
 				rows, decode := 1+rng.IntN(lite.Rows), rng.IntN(2) == 0
@@ -115,13 +115,13 @@ func TestScratchIsBounded(t *testing.T) {
 					rows = 1 + rng.IntN(lite.Seqs)
 				}
 				most := 0
-				b := &Builder{Card: card, List: &launch.List{}, Scratch: func(n int) launch.Ptr {
+				b := &Builder{GPU: gpu, List: &launch.List{}, Scratch: func(n int) launch.Ptr {
 					most = max(most, n)
 					return 1 << 60
 				}}
 				everything(b, &at{}, rows, spansOf(rng, rows, decode), decode, bits)
 				if most > planned {
-					t.Errorf("%d rows, %d bits, decode %v on %d multiprocessors: %d bytes, planned are %d", rows, bits, decode, card.SMs, most, planned)
+					t.Errorf("%d rows, %d bits, decode %v on %d multiprocessors: %d bytes, planned are %d", rows, bits, decode, gpu.SMs, most, planned)
 				}
 			}
 		}
@@ -134,7 +134,7 @@ func TestScratchIsBounded(t *testing.T) {
 // TestStepsRepeat: two steps of generated rows with equal keys are the same list, though
 // their contexts differ.
 func TestStepsRepeat(t *testing.T) {
-	card := launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}
+	gpu := launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}
 	rng := rand.New(rand.NewPCG(3, 4))
 	seen := map[int]*launch.List{}
 	repeated := 0
@@ -144,7 +144,7 @@ func TestStepsRepeat(t *testing.T) {
 			list[i].Pos = 2000 + rng.IntN(400)
 		}
 		l := &launch.List{}
-		b := &Builder{Card: card, List: l, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+		b := &Builder{GPU: gpu, List: l, Scratch: func(int) launch.Ptr { return 1 << 60 }}
 		everything(b, &at{}, 4, list, true, 4)
 		key := DecodeItems(list)
 		if old := seen[key]; old != nil {
@@ -168,7 +168,7 @@ func TestFastKernelsAreChosen(t *testing.T) {
 		for _, bits := range []int{4, 8} {
 			decode := rows <= lite.Seqs
 			l := &launch.List{}
-			b := &Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+			b := &Builder{GPU: launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Scratch: func(int) launch.Ptr { return 1 << 60 }}
 			everything(b, &at{}, rows, spansOf(rng, rows, decode), decode, bits)
 			for i := range l.Ops {
 				if o := &l.Ops[i]; o.Kind == launch.Run && isPlain(o.Kernel.String()) {
@@ -205,7 +205,7 @@ func TestRouteSorts(t *testing.T) {
 	for _, bits := range []int{4, 8} {
 		for rows := 1; rows <= 130; rows++ {
 			a, l := &at{}, &launch.List{}
-			b := &Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 20, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+			b := &Builder{GPU: launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 20, Scratch: func(int) launch.Ptr { return 1 << 60 }}
 			x, ids, weights := a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.I32, rows, s.TopK), a.mat(tensor.F32, rows, s.TopK)
 			b.Route(ids, weights, a.mat(tensor.F32, rows, s.Experts), x, a.mat(tensor.F32, s.Experts, s.Hidden), launch.Mat{},
 				device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1})
@@ -322,7 +322,7 @@ func layer(rows int) *launch.List { return layerBy(rows, 0) }
 // layerBy is layer with experts that lie where a map says, 0: at their numbers.
 func layerBy(rows int, where launch.Ptr) *launch.List {
 	s, a, l := &lite, &at{}, &launch.List{}
-	b := &Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 59, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+	b := &Builder{GPU: launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 59, Scratch: func(int) launch.Ptr { return 1 << 60 }}
 	h, x, delta := a.mat(tensor.F32, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden)
 	norm, both, out := a.mat(tensor.BF16, 1, s.Hidden), a.mat(tensor.BF16, rows, 16*192+576), a.mat(tensor.BF16, rows, 16*128)
 	q, kv := both.ColRange(0, 16*192), both.ColRange(16*192, both.Cols)
@@ -361,7 +361,7 @@ func isPlain(name string) bool {
 // recognising the list.
 func BenchmarkStep(b *testing.B) {
 	l := &launch.List{}
-	builder := &Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Scratch: func(int) launch.Ptr { return 1 << 60 }}
+	builder := &Builder{GPU: launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Scratch: func(int) launch.Ptr { return 1 << 60 }}
 	list := spansOf(rand.New(rand.NewPCG(1, 1)), 1, true)
 	var hash uint64
 	for b.Loop() {
@@ -382,7 +382,7 @@ func TestGroupedScratch(t *testing.T) {
 		list = append(list, device.Span{Row: i, Len: 1, Pos: s.Context - 1})
 	}
 	most := 0
-	b := Builder{Card: launch.Card{SMs: 132, Hopper: true, SharedMax: 227 << 10}, List: &launch.List{}, Scratch: func(n int) launch.Ptr {
+	b := Builder{GPU: launch.GPU{SMs: 132, Hopper: true, SharedMax: 227 << 10}, List: &launch.List{}, Scratch: func(n int) launch.Ptr {
 		most = max(most, n)
 		return 1 << 20
 	}}

@@ -31,9 +31,9 @@ func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
 	}
 	switch to, in := b.sized(out), b.sized(x); {
 	case b.few(x.Rows) && gemv.Can(in, &w):
-		gemv.MatMul(b.List, b.Card, out, x, w, gemv.Options{})
+		gemv.MatMul(b.List, b.GPU, out, x, w, gemv.Options{})
 	case !b.Plain && !w.A.Zero() && moe.CanDense(to, in, &w.A):
-		moe.Dense(b.List, b.Card, out, x, w.A, moe.Store)
+		moe.Dense(b.List, b.GPU, out, x, w.A, moe.Store)
 	case !b.Plain && w.A.Zero() && gemm.Can(to, in, w.F):
 		b.wide(out, x, w.F)
 	default:
@@ -57,7 +57,7 @@ func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
 		return
 	}
 	if b.few(in.Rows) && gemv.Can(b.sized(in), &w) {
-		gemv.MatMul(b.List, b.Card, x, in, w, gemv.Options{Add: true})
+		gemv.MatMul(b.List, b.GPU, x, in, w, gemv.Options{Add: true})
 		return
 	}
 	b.MatMul(delta, in, w)
@@ -66,8 +66,8 @@ func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
 
 // NormMatMul is out = RMSNorm(x) * w^T; in is room for the normed rows, and may be x.
 func (b *Builder) NormMatMul(out, in, x, norm launch.Mat, eps float32, w launch.Weight) {
-	if b.few(in.Rows) && in.Rows <= NormRows && !exact(out, &w) && gemv.CanNorm(b.Card, in, x, norm, &w) {
-		gemv.NormMatMul(b.List, b.Card, out, x, norm, eps, w)
+	if b.few(in.Rows) && in.Rows <= NormRows && !exact(out, &w) && gemv.CanNorm(b.GPU, in, x, norm, &w) {
+		gemv.NormMatMul(b.List, b.GPU, out, x, norm, eps, w)
 		return
 	}
 	b.RMSNorm(in, x, norm, eps)
@@ -80,7 +80,7 @@ func (b *Builder) wide(out, x, w launch.Mat) {
 	if n := b.partsBytes(x.Rows, w.Rows, w.Cols); n > 0 {
 		o.Scratch = b.Scratch(n)
 	}
-	gemm.BF16(b.List, b.Card, out, x, w, o)
+	gemm.BF16(b.List, b.GPU, out, x, w, o)
 }
 
 // partsBytes is the scratch memory of a product that is summed in parts. How many there are
@@ -89,7 +89,7 @@ func (b *Builder) partsBytes(rows, n, k int) int {
 	if b.Invariant {
 		return 0
 	}
-	return gemm.Scratch(b.Card, rows, n, k)
+	return gemm.Scratch(b.GPU, rows, n, k)
 }
 
 // FFN is one network for all rows.
@@ -99,12 +99,12 @@ func (b *Builder) FFN(out, x launch.Mat, n Network) {
 	}
 	if b.few(x.Rows) && gemv.CanFFN(b.sized(x), n.W13, n.W2) {
 		h := b.Scratch(gemv.FFNScratch(x.Rows, n.W2.Cols()))
-		gemv.FFN(b.List, b.Card, out, h, x, n.W13, n.W2, gemv.Options{})
+		gemv.FFN(b.List, b.GPU, out, h, x, n.W13, n.W2, gemv.Options{})
 		return
 	}
 	if !b.Plain && !n.W13.A.Zero() && moe.CanFFN(b.sized(x), &n.W13.A, &n.W2.A) {
 		h := b.Scratch(moe.HiddenBytes(x.Rows, n.W2.Cols()))
-		moe.FFN(b.List, b.Card, out, h, x, n.W13.A, n.W2.A, false)
+		moe.FFN(b.List, b.GPU, out, h, x, n.W13.A, n.W2.A, false)
 		return
 	}
 	if !b.Plain && b.ffnWide(out, x, &n) {
@@ -123,7 +123,7 @@ func (b *Builder) AddFFN(x, delta, in launch.Mat, n Network) {
 	}
 	if b.few(in.Rows) && gemv.CanFFN(b.sized(in), n.W13, n.W2) {
 		h := b.Scratch(gemv.FFNScratch(in.Rows, n.W2.Cols()))
-		gemv.FFN(b.List, b.Card, x, h, in, n.W13, n.W2, gemv.Options{Add: true})
+		gemv.FFN(b.List, b.GPU, x, h, in, n.W13, n.W2, gemv.Options{Add: true})
 		return
 	}
 	b.FFN(delta, in, n)
@@ -148,8 +148,8 @@ func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
 			o.Scratch = a.cut(n)
 		}
 	})
-	gemm.SwiGLU(b.List, b.Card, h, x, gate, up, gemm.Options{})
-	gemm.BF16(b.List, b.Card, out, h, down, o)
+	gemm.SwiGLU(b.List, b.GPU, h, x, gate, up, gemm.Options{})
+	gemm.BF16(b.List, b.GPU, out, h, down, o)
 	return true
 }
 
@@ -218,7 +218,7 @@ func rowsOf(m launch.Mat, from, to int) launch.Mat {
 // sortedBytes bounds what Mix takes for sorted assignments, which it cuts first.
 func (b *Builder) sortedBytes(rows, topK, experts int) int {
 	if rows > gemv.MaxRows {
-		return route.AlignedBytes(rows, topK, experts, moe.For(b.Card, rows*topK, experts).Tokens())
+		return route.AlignedBytes(rows, topK, experts, moe.For(b.GPU, rows*topK, experts).Tokens())
 	}
 	most := 0
 	for tile := 1; tile <= gemv.TileRows; tile++ {
@@ -231,7 +231,7 @@ func (b *Builder) sortedBytes(rows, topK, experts int) int {
 // expert with all its tokens.
 func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 	rows, topK := x.Rows, ids.Cols
-	tile := moe.For(b.Card, rows*topK, bank.Experts).Tokens()
+	tile := moe.For(b.GPU, rows*topK, bank.Experts).Tokens()
 	var sorted, sort, hidden launch.Ptr
 	b.lay(func(a *arena) {
 		sorted = a.cut(route.AlignedBytes(rows, topK, bank.Experts, tile))
@@ -241,7 +241,7 @@ func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat)
 	a := route.NewAligned(sorted, rows, topK, bank.Experts, tile)
 	a.Map = bank.Map
 	route.Align(b.List, &a, ids, sort)
-	moe.Experts(b.List, b.Card, y, hidden, x, bank, a, moe.Options{})
+	moe.Experts(b.List, b.GPU, y, hidden, x, bank, a, moe.Options{})
 }
 
 // mixFew is Mix of few rows.
@@ -251,7 +251,7 @@ func (b *Builder) mixFew(out launch.Mat, m *gemv.Mixture, o gemv.Options) {
 	if !m.Shared.Zero() {
 		width = m.Shared.Width()
 	}
-	tile := gemv.Tile(b.Card, m)
+	tile := gemv.Tile(b.GPU, m)
 	var sorted, sort, memory launch.Ptr
 	b.lay(func(a *arena) {
 		sorted = a.cut(b.sortedBytes(rows, topK, experts))
@@ -266,5 +266,5 @@ func (b *Builder) mixFew(out launch.Mat, m *gemv.Mixture, o gemv.Options) {
 		m.Aligned.Map = m.Bank.Map
 		route.Align(b.List, &m.Aligned, m.IDs, sort)
 	}
-	gemv.MoE(b.List, b.Card, out, memory, m, o)
+	gemv.MoE(b.List, b.GPU, out, memory, m, o)
 }

@@ -22,7 +22,7 @@ var layouts = []cudatest.Layout{
 var types = []tensor.DType{tensor.F32, tensor.BF16}
 
 // upload is x as a matrix of type dt.
-func upload(c *cudatest.Card, dt tensor.DType, x []float32, rows, cols int) launch.Mat {
+func upload(c *cudatest.GPU, dt tensor.DType, x []float32, rows, cols int) launch.Mat {
 	if dt == tensor.F32 {
 		return c.F32(x, rows, cols)
 	}

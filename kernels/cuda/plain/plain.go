@@ -61,7 +61,7 @@ func FFN(l *launch.List, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 lau
 }
 
 // Experts runs every row of x [T, H] through its K experts: row t*K+k of y [T*K, H]
-// is the output of expert ids[t, k] (I32 [T, K], read on the card), or zeros where
+// is the output of expert ids[t, k] (I32 [T, K], read on the GPU), or zeros where
 // there is no such expert (below 0, or not below bank.Experts). The rows of experts that
 // bank.Map has nowhere stay as they are. h is
 // ScratchBytes(T*K, F, x.DType) of scratch.

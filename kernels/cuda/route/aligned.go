@@ -3,7 +3,7 @@ package route
 import "krater/kernels/cuda/launch"
 
 // Aligned is the work of the routed experts of a batch: its assignments sorted by
-// expert and cut into tiles, each of one expert. Align writes it on the card, the
+// expert and cut into tiles, each of one expert. Align writes it on the GPU, the
 // grouped products read it; the host knows the shapes only.
 //
 // An assignment is token*K + rank: its input is row assignment/K of x, its output

@@ -17,7 +17,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-func upload(c *cudatest.Card, dt tensor.DType, x []float32, rows, cols int) launch.Mat {
+func upload(c *cudatest.GPU, dt tensor.DType, x []float32, rows, cols int) launch.Mat {
 	if dt == f32 {
 		return c.F32(x, rows, cols)
 	}
@@ -141,7 +141,7 @@ func TestTopK(t *testing.T) {
 	}
 }
 
-func ints(c *cudatest.Card, m launch.Mat) []int32 {
+func ints(c *cudatest.GPU, m launch.Mat) []int32 {
 	var out []int32
 	for r := range m.Rows {
 		out = append(out, cudatest.Download[int32](c, m.RowRange(r, r+1).At, m.Cols)...)
@@ -339,7 +339,7 @@ func anywhere(rng *rand.Rand, experts int) []int32 {
 }
 
 // sorted compares with a stable sort on the host. where is a's map, nil: none.
-func sorted(c *cudatest.Card, a Aligned, ids, where []int32) error {
+func sorted(c *cudatest.GPU, a Aligned, ids, where []int32) error {
 	of := make([][]int32, a.Experts)
 	for i, e := range ids {
 		if e >= 0 && int(e) < a.Experts && (where == nil || where[e] >= 0) {

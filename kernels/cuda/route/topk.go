@@ -18,7 +18,7 @@ const (
 // or absent takes part in choosing only. Equal choices come by rising id; a score that
 // is not a number is never preferred to one that is.
 //
-// rows is 0, or an I32 on the card: rows at or past it get ids -1 and weights 0.
+// rows is 0, or an I32 on the GPU: rows at or past it get ids -1 and weights 0.
 func TopK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router, rows launch.Ptr) {
 	const op = "TopK"
 	checkTopK(op, ids, weights, logits, bias, p)
@@ -43,7 +43,7 @@ const (
 )
 
 // Route is Logits and TopK, up to MaxFused tokens of BF16 in one launch. turn is TurnBytes
-// on the card that are zeros when the launch starts, and again when it ends; launches that
+// on the GPU that are zeros when the launch starts, and again when it ends; launches that
 // may run at the same time need such each. scratch is Scratch bytes, aligned to 16.
 func Route(l *launch.List, ids, weights, logits, x, gate, bias launch.Mat, p device.Router, rows, turn, scratch launch.Ptr) {
 	const op = "Route"

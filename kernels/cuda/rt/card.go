@@ -20,7 +20,7 @@ import (
 
 // ErrLost says that the GPU's context is gone after a fault of a kernel or of the
 // hardware: nothing on it can be used any more in this process.
-var ErrLost = errors.New("the card's context is lost")
+var ErrLost = errors.New("the GPU's context is lost")
 
 // Options say how a GPU is opened.
 type Options struct {
@@ -42,10 +42,10 @@ type Options struct {
 // capability 8.0 on.
 const PortableShared = 99 << 10
 
-// Card is an opened GPU.
-type Card struct {
+// GPU is an opened GPU.
+type GPU struct {
 	owner *driver.Owner
-	info  launch.Card
+	info  launch.GPU
 	graph int
 	kept  atomic.Int64 // graphs of all streams
 	pins  pins
@@ -64,26 +64,26 @@ type Card struct {
 }
 
 // Graphs is how many instantiated graphs all streams keep now.
-func (c *Card) Graphs() int { return int(c.kept.Load()) }
+func (c *GPU) Graphs() int { return int(c.kept.Load()) }
 
 // Open takes a GPU into use. Without a driver or a GPU the error says which.
-func Open(o Options) (*Card, error) {
+func Open(o Options) (*GPU, error) {
 	owner, err := driver.NewOwner(o.Index)
 	if err != nil {
 		return nil, err
 	}
-	c := &Card{owner: owner, graph: o.Graphs}
+	c := &GPU{owner: owner, graph: o.Graphs}
 	if c.graph == 0 {
 		c.graph = launch.GraphsKept
 	}
 	if err := owner.Do(func() error { return c.open(o) }); err != nil {
 		owner.Close()
-		return nil, fmt.Errorf("card %d: %w", o.Index, err)
+		return nil, fmt.Errorf("GPU %d: %w", o.Index, err)
 	}
 	return c, nil
 }
 
-func (c *Card) open(o Options) error {
+func (c *GPU) open(o Options) error {
 	var err error
 	if c.dev, err = cu.GetDevice(o.Index); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (c *Card) open(o Options) error {
 		return v
 	}
 	capability := 10*attr(cu.ComputeCapabilityMajor) + attr(cu.ComputeCapabilityMinor)
-	c.info = launch.Card{
+	c.info = launch.GPU{
 		SMs:       attr(cu.MultiprocessorCount),
 		Hopper:    capability == 90,
 		SharedMax: attr(sharedOptin),
@@ -134,11 +134,11 @@ func (c *Card) open(o Options) error {
 const emulator = "Krater emulated"
 
 // Emulated reports whether the GPU is the emulator: it times nothing.
-func (c *Card) Emulated() bool { return strings.HasPrefix(c.info.Name, emulator) }
+func (c *GPU) Emulated() bool { return strings.HasPrefix(c.info.Name, emulator) }
 
 // spin is how long the owner looks for the next job while a step is in progress: not at all
 // where the processor that would look is the one that emulates the GPU.
-func (c *Card) spin() time.Duration {
+func (c *GPU) spin() time.Duration {
 	if c.Emulated() {
 		return 0
 	}
@@ -149,13 +149,13 @@ func (c *Card) spin() time.Duration {
 const sharedOptin cu.DeviceAttribute = 97
 
 // Info is what the choice of kernels depends on.
-func (c *Card) Info() launch.Card { return c.info }
+func (c *GPU) Info() launch.GPU { return c.info }
 
 // Total is the GPU's memory in bytes.
-func (c *Card) Total() int64 { return c.total }
+func (c *GPU) Total() int64 { return c.total }
 
 // Free asks how many bytes of the GPU's memory nobody uses.
-func (c *Card) Free() (free int64, err error) {
+func (c *GPU) Free() (free int64, err error) {
 	err = c.do(func() error {
 		free, _, err = cu.MemInfo()
 		return err
@@ -164,7 +164,7 @@ func (c *Card) Free() (free int64, err error) {
 }
 
 // Close gives the GPU back. Its streams must be idle.
-func (c *Card) Close() error {
+func (c *GPU) Close() error {
 	err := c.owner.Do(func() error {
 		for i := range c.events {
 			_ = cu.DestroyEvent(&c.events[i]) // the context ends anyway
@@ -186,18 +186,18 @@ func (c *Card) Close() error {
 }
 
 // Err is why the GPU is lost, nil while it is well.
-func (c *Card) Err() error {
+func (c *GPU) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lost
 }
 
 // Owner is the thread that talks to the GPU, for those who measure.
-func (c *Card) Owner() *driver.Owner { return c.owner }
+func (c *GPU) Owner() *driver.Owner { return c.owner }
 
 // do runs f on the owner's thread. After a fault that ends the context everything
 // answers ErrLost.
-func (c *Card) do(f func() error) error {
+func (c *GPU) do(f func() error) error {
 	if err := c.Err(); err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (source) Alloc(n int64) (uint64, error) {
 func (source) Free(at uint64) error { return cu.MemFree(cu.DevicePtr(at)) }
 
 // Alloc gives n bytes of the GPU's memory, cleared unless raw. It is aligned to 256.
-func (c *Card) Alloc(n int64, raw bool) (launch.Ptr, error) {
+func (c *GPU) Alloc(n int64, raw bool) (launch.Ptr, error) {
 	var at uint64
 	err := c.do(func() error {
 		var err error
@@ -246,13 +246,13 @@ func (c *Card) Alloc(n int64, raw bool) (launch.Ptr, error) {
 }
 
 // Release gives memory back. No work that uses it may be under way.
-func (c *Card) Release(at launch.Ptr) error {
+func (c *GPU) Release(at launch.Ptr) error {
 	return c.do(func() error { return c.mem.Free(uint64(at)) })
 }
 
 // MapHost makes n bytes of host memory, cleared and aligned to a page, that kernels reach at
 // the address it gives. For small mailboxes.
-func (c *Card) MapHost(n int) (host []byte, at launch.Ptr, err error) {
+func (c *GPU) MapHost(n int) (host []byte, at launch.Ptr, err error) {
 	err = c.do(func() error {
 		b, err := driver.HostAlloc(n, driver.DeviceMap)
 		if err != nil {
@@ -270,12 +270,12 @@ func (c *Card) MapHost(n int) (host []byte, at launch.Ptr, err error) {
 }
 
 // FreeHost frees what MapHost made. No work that uses it may be under way.
-func (c *Card) FreeHost(host []byte) error {
+func (c *GPU) FreeHost(host []byte) error {
 	return c.do(func() error { return driver.HostFree(host) })
 }
 
 // Held is what the GPU's pool has from the driver.
-func (c *Card) Held() (n int64) {
+func (c *GPU) Held() (n int64) {
 	_ = c.do(func() error { n = c.mem.Held(); return nil }) // a lost GPU holds nothing of use
 	return n
 }

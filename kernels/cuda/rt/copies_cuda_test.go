@@ -27,7 +27,7 @@ func emulated(t *testing.T, env string) bool {
 		return true
 	}
 	if !cudatest.Open(t).Emulated() {
-		t.Skip("what is late, and faults, are the emulated card's")
+		t.Skip("what is late, and faults, are the emulated GPU's")
 	}
 	name := strings.ReplaceAll(t.Name(), "/", "$/^")
 	cmd := exec.Command(os.Args[0], "-test.v", "-test.run=^"+name+"$")
@@ -59,7 +59,7 @@ func fill(b []byte, v byte) {
 }
 
 // second is another stream of the GPU.
-func second(t *testing.T, c *cudatest.Card) *rt.Stream {
+func second(t *testing.T, c *cudatest.GPU) *rt.Stream {
 	t.Helper()
 	s, err := c.NewStream()
 	if err != nil {

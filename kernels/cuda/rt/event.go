@@ -16,7 +16,7 @@ import (
 // order, so an event of the driver's goes back to the GPU when its point is known to be
 // passed, and whoever still holds the Event finds that out by its number alone.
 type points struct {
-	card      *Card
+	gpu       *GPU
 	s         cu.Stream
 	passed    atomic.Uint64 // points up to this number are known to be passed
 	recovered atomic.Uint64 // how often the stream was
@@ -40,17 +40,17 @@ type Event struct {
 // mark makes the next point. It runs on the owner's thread.
 func (p *points) mark() (uint64, error) {
 	p.drop()
-	if len(p.card.events) == 0 && len(p.open) >= openMost {
+	if len(p.gpu.events) == 0 && len(p.open) >= openMost {
 		if err := p.look(); err != nil {
 			return 0, err
 		}
 	}
-	e, err := p.card.event()
+	e, err := p.gpu.event()
 	if err != nil {
 		return 0, err
 	}
 	if err := e.Record(p.s); err != nil {
-		p.card.events = append(p.card.events, e)
+		p.gpu.events = append(p.gpu.events, e)
 		return 0, err
 	}
 	p.open = append(p.open, e)
@@ -90,7 +90,7 @@ func (p *points) reach(n uint64) {
 func (p *points) drop() {
 	first := p.last - uint64(len(p.open)) // the last point that is not open
 	if n := int64(p.passed.Load()) - int64(first); n > 0 {
-		p.card.events = append(p.card.events, p.open[:n]...)
+		p.gpu.events = append(p.gpu.events, p.open[:n]...)
 		p.open = append(p.open[:0], p.open[n:]...)
 	}
 }
@@ -111,7 +111,7 @@ func (p *points) hold(s cu.Stream, n uint64) error {
 
 // event takes an event of the driver's from those that nobody needs. It runs on the
 // owner's thread.
-func (c *Card) event() (cu.Event, error) {
+func (c *GPU) event() (cu.Event, error) {
 	if n := len(c.events); n > 0 {
 		e := c.events[n-1]
 		c.events = c.events[:n-1]
@@ -128,9 +128,9 @@ func (s *Stream) Record() *Event {
 	if s.err == nil {
 		s.step.cut = true
 		if !s.own {
-			s.card.owner.SetSpin(s.card.spin())
+			s.gpu.owner.SetSpin(s.gpu.spin())
 		}
-		s.Fail(s.card.do(func() error {
+		s.Fail(s.gpu.do(func() error {
 			err := s.flush()
 			if err == nil {
 				ev.n, err = s.points.mark()
@@ -161,8 +161,8 @@ func (s *Stream) After(ev *Event) {
 	s.holds = append(s.holds, hold{ev: ev, uploads: len(s.uploads), ops: len(s.List.Ops)})
 }
 
-// Card is whose event it is.
-func (e *Event) Card() *Card { return e.of.card }
+// GPU is whose event it is.
+func (e *Event) GPU() *GPU { return e.of.gpu }
 
 func (e *Event) passed() bool { return e.n <= e.of.passed.Load() }
 
@@ -171,7 +171,7 @@ func (e *Event) Done() bool {
 	if e.err != nil || e.passed() { // Wait tells
 		return true
 	}
-	if err := e.of.card.do(e.of.look); err != nil {
+	if err := e.of.gpu.do(e.of.look); err != nil {
 		return true // Wait tells
 	}
 	return e.passed()
@@ -190,5 +190,5 @@ func (e *Event) Wait() error {
 	for !e.Done() {
 		driver.Nap(20 * time.Microsecond)
 	}
-	return e.of.card.Err()
+	return e.of.gpu.Err()
 }

@@ -42,7 +42,7 @@ func (g *graphs) run(s *Stream) error {
 		g.note(s, e)
 		return e.g.Launch(s.s)
 	}
-	plain := func() error { return s.card.run.run(&s.card.mods, &s.List, 0, len(s.List.Ops), s.s) }
+	plain := func() error { return s.gpu.run.run(&s.gpu.mods, &s.List, 0, len(s.List.Ops), s.s) }
 	if _, again := g.seen[key]; !again {
 		if g.seen == nil || len(g.seen) >= seenMax {
 			g.seen = map[uint64]struct{}{}

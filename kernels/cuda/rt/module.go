@@ -88,7 +88,7 @@ func (f *function) room(n uint32) error {
 		return nil
 	}
 	if int(n) > f.max {
-		return fmt.Errorf("%d bytes of shared memory, the card has %d", n, f.max)
+		return fmt.Errorf("%d bytes of shared memory, the GPU has %d", n, f.max)
 	}
 	if err := driver.SetMaxDynamicShared(f.fn, int(n)); err != nil {
 		return err

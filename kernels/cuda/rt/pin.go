@@ -67,7 +67,7 @@ func (p *pins) find(b []byte) (s span, ok bool) {
 
 // Mapped is where kernels see b, which lies in memory that Pin has made known; false where they
 // do not.
-func (c *Card) Mapped(b []byte) (launch.Ptr, bool) {
+func (c *GPU) Mapped(b []byte) (launch.Ptr, bool) {
 	s, ok := c.pins.find(b)
 	if !ok || s.at == 0 {
 		return 0, false
@@ -114,7 +114,7 @@ func (p *pins) drop(b []byte) {
 // is an error that harms nothing.
 //
 // release ends that, once however often it is called; it waits for the GPU.
-func (c *Card) Pin(b []byte) (release func() error, err error) {
+func (c *GPU) Pin(b []byte) (release func() error, err error) {
 	if len(b) == 0 {
 		return func() error { return nil }, nil
 	}
@@ -147,7 +147,7 @@ func register(b []byte) error {
 	return nil
 }
 
-func (c *Card) unpin(b []byte) error {
+func (c *GPU) unpin(b []byte) error {
 	c.pins.drop(b)
 	err := c.do(func() error {
 		if err := cu.Synchronize(); err != nil {

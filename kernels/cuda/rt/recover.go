@@ -17,10 +17,10 @@ import (
 func (s *Stream) Recover() error {
 	s.clear()
 	s.step, s.keep, s.sent = step{}, false, false
-	s.card.owner.SetSpin(0)
+	s.gpu.owner.SetSpin(0)
 	s.count++
 	want := s.count
-	err := s.card.do(func() error {
+	err := s.gpu.do(func() error {
 		s.graphs.clear()
 		s.graphs.seen = nil
 		// If this is refused, the wait below ends when the driver's stream is empty.
@@ -33,7 +33,7 @@ func (s *Stream) Recover() error {
 		err = s.wait()
 	}
 	if err == nil {
-		err = s.card.do(func() error { _, err := idle(s.s); return err })
+		err = s.gpu.do(func() error { _, err := idle(s.s); return err })
 	}
 	if err != nil {
 		s.Fail(err)
@@ -60,7 +60,7 @@ func idle(s cu.Stream) (bool, error) {
 func (p *points) ended(n uint64) error {
 	for p.recovered.Load() < n {
 		over := false
-		if err := p.card.do(func() (err error) { over, err = idle(p.s); return err }); err != nil || over {
+		if err := p.gpu.do(func() (err error) { over, err = idle(p.s); return err }); err != nil || over {
 			return err
 		}
 		driver.Nap(20 * time.Microsecond)

@@ -31,7 +31,7 @@ func (s *Stream) Mark() bool {
 		return false
 	}
 	s.Flush()
-	s.Fail(s.card.do(func() error {
+	s.Fail(s.gpu.do(func() error {
 		if err := s.begins(); err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func (s *Stream) Took() []time.Duration {
 	if s.err != nil || len(t.marks) < 2 || len(t.took) > 0 {
 		return t.took
 	}
-	s.Fail(s.card.do(func() error {
+	s.Fail(s.gpu.do(func() error {
 		for i := 1; i < len(t.marks); i++ {
 			ms, err := t.marks[i-1].Elapsed(t.marks[i])
 			if err != nil {

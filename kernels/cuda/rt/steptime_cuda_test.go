@@ -37,7 +37,7 @@ func TestStepTimes(t *testing.T) {
 		}
 		took = s.Took()
 		if len(took) > 0 && time.Since(began) > time.Minute {
-			t.Fatal("the card takes a minute")
+			t.Fatal("the GPU takes a minute")
 		}
 		for _, d := range took {
 			if d < 0 || d > time.Minute {

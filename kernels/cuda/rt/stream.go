@@ -31,7 +31,7 @@ const (
 type Stream struct {
 	List launch.List
 
-	card   *Card
+	gpu    *GPU
 	s      cu.Stream
 	own    bool // s is not another Stream's
 	graphs graphs
@@ -68,7 +68,7 @@ type hold struct {
 // in pinned memory for the stream.
 type upload struct {
 	dst launch.Ptr
-	src []byte // in staging, or pinned by Card.Pin
+	src []byte // in staging, or pinned by GPU.Pin
 }
 
 type down struct {
@@ -79,15 +79,15 @@ type down struct {
 type out struct{ dst, src []byte }
 
 // NewStream makes a stream whose work may run beside that of others.
-func (c *Card) NewStream() (*Stream, error) { return c.newStream(nil) }
+func (c *GPU) NewStream() (*Stream, error) { return c.newStream(nil) }
 
 // Sibling makes a stream that belongs to somebody else, but whose work runs one after the
 // other with that of s, in the order in which both are submitted. s must outlive it.
-func (s *Stream) Sibling() (*Stream, error) { return s.card.newStream(s) }
+func (s *Stream) Sibling() (*Stream, error) { return s.gpu.newStream(s) }
 
-func (c *Card) newStream(on *Stream) (*Stream, error) {
-	s := &Stream{card: c, own: on == nil, graphs: graphs{max: c.graph, kept: &c.kept}}
-	s.points.card = c
+func (c *GPU) newStream(on *Stream) (*Stream, error) {
+	s := &Stream{gpu: c, own: on == nil, graphs: graphs{max: c.graph, kept: &c.kept}}
+	s.points.gpu = c
 	err := c.do(func() error {
 		var err error
 		if on != nil {
@@ -112,7 +112,7 @@ func (c *Card) newStream(on *Stream) (*Stream, error) {
 
 // Close frees the stream; its work must be done.
 func (s *Stream) Close() {
-	_ = s.card.do(func() error { // nobody is left to tell
+	_ = s.gpu.do(func() error { // nobody is left to tell
 		s.graphs.clear()
 		s.points.close()
 		s.timing.close()
@@ -129,8 +129,8 @@ func (s *Stream) Close() {
 	})
 }
 
-// Card is whose stream it is.
-func (s *Stream) Card() *Card { return s.card }
+// GPU is whose stream it is.
+func (s *Stream) GPU() *GPU { return s.gpu }
 
 // Keep says that the lists to come will come again, the same each time: a list waits
 // until it is whole then, and from its second time on it is a graph. Whoever says so
@@ -183,22 +183,22 @@ func (s *Stream) keepStep(on bool) {
 	}
 	s.keep = on
 	if on {
-		s.card.owner.SetSpin(s.card.spin())
+		s.gpu.owner.SetSpin(s.gpu.spin())
 	} else {
-		s.card.owner.SetSpin(0)
+		s.gpu.owner.SetSpin(0)
 	}
 }
 
 // Forget drops all graphs: memory they use is gone. The stream must be idle.
 func (s *Stream) Forget() {
-	s.Fail(s.card.do(func() error { s.graphs.clear(); return nil }))
+	s.Fail(s.gpu.do(func() error { s.graphs.clear(); return nil }))
 }
 
 // Flush sends what has gathered to the GPU. It does not wait for it.
 func (s *Stream) Flush() {
 	if s.err == nil && s.gathered() {
 		s.step.cut = true
-		s.Fail(s.card.do(s.flush))
+		s.Fail(s.gpu.do(s.flush))
 	}
 	s.clear()
 }
@@ -240,7 +240,7 @@ func (s *Stream) flush() error {
 			return err
 		}
 		if err := cu.MemcpyHtoDAsync(cu.DevicePtr(u.dst), unsafe.Pointer(unsafe.SliceData(u.src)), int64(len(u.src)), s.s); err != nil {
-			return fmt.Errorf("copy of %d bytes to the card: %w", len(u.src), err)
+			return fmt.Errorf("copy of %d bytes to the GPU: %w", len(u.src), err)
 		}
 	}
 	if err := hold(len(s.uploads), 0); err != nil {
@@ -251,7 +251,7 @@ func (s *Stream) flush() error {
 	}
 	for _, d := range s.downs {
 		if err := cu.MemcpyDtoHAsync(unsafe.Pointer(unsafe.SliceData(d.dst)), cu.DevicePtr(d.src), int64(len(d.dst)), s.s); err != nil {
-			return fmt.Errorf("copy of %d bytes from the card: %w", len(d.dst), err)
+			return fmt.Errorf("copy of %d bytes from the GPU: %w", len(d.dst), err)
 		}
 	}
 	return nil
@@ -282,7 +282,7 @@ func (s *Stream) runList(holds []hold) error {
 	at := 0
 	for i := range holds {
 		h := &holds[i]
-		if err := s.card.run.run(&s.card.mods, &s.List, at, h.ops, s.s); err != nil {
+		if err := s.gpu.run.run(&s.gpu.mods, &s.List, at, h.ops, s.s); err != nil {
 			return err
 		}
 		if err := h.pass(s.s); err != nil {
@@ -290,10 +290,10 @@ func (s *Stream) runList(holds []hold) error {
 		}
 		at = h.ops
 	}
-	return s.card.run.run(&s.card.mods, &s.List, at, len(s.List.Ops), s.s)
+	return s.gpu.run.run(&s.gpu.mods, &s.List, at, len(s.List.Ops), s.s)
 }
 
-// CopyIn copies src to the GPU, after what was added before. Pinned memory (Card.Pin) is
+// CopyIn copies src to the GPU, after what was added before. Pinned memory (GPU.Pin) is
 // read when the GPU gets there; other memory may change when CopyIn has returned, which
 // takes until a large copy is done.
 func (s *Stream) CopyIn(dst launch.Ptr, src []byte) {
@@ -303,13 +303,13 @@ func (s *Stream) CopyIn(dst launch.Ptr, src []byte) {
 	if len(s.List.Ops)+len(s.downs) > 0 {
 		s.Flush()
 	}
-	if s.card.pins.covers(src) {
+	if s.gpu.pins.covers(src) {
 		s.uploads = append(s.uploads, upload{dst, src})
 		return
 	}
 	if len(src) > stagedMax {
 		s.Flush()
-		s.Fail(s.card.do(func() error { return s.upload(dst, src) }))
+		s.Fail(s.gpu.do(func() error { return s.upload(dst, src) }))
 		return
 	}
 	pinned := s.room(len(src))
@@ -351,7 +351,7 @@ func (s *Stream) upload(dst launch.Ptr, src []byte) error {
 func (s *Stream) room(n int) []byte {
 	const line = 64
 	if s.staging == nil {
-		s.Fail(s.card.do(func() (err error) { s.staging, err = driver.HostAlloc(stagingBytes, 0); return err }))
+		s.Fail(s.gpu.do(func() (err error) { s.staging, err = driver.HostAlloc(stagingBytes, 0); return err }))
 		if s.err != nil {
 			return make([]byte, n) // nothing will be copied any more
 		}
@@ -370,7 +370,7 @@ func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
 	if len(dst) == 0 || s.err != nil {
 		return
 	}
-	if s.card.pins.covers(dst) {
+	if s.gpu.pins.covers(dst) {
 		s.downs = append(s.downs, down{dst, src})
 		return
 	}
@@ -393,7 +393,7 @@ func (s *Stream) submit(ends bool) {
 	}
 	s.count++
 	want := s.count
-	s.Fail(s.card.do(func() error {
+	s.Fail(s.gpu.do(func() error {
 		if err := s.flush(); err != nil {
 			return err
 		}
@@ -407,7 +407,7 @@ func (s *Stream) submit(ends bool) {
 	s.clear()
 	s.sent = s.err == nil
 	if !s.keep {
-		s.card.owner.SetSpin(0) // Record may have had it look
+		s.gpu.owner.SetSpin(0) // Record may have had it look
 	}
 }
 
@@ -445,7 +445,7 @@ func (s *Stream) wait() error {
 	for {
 		passed := time.Since(begin)
 		nap, look := s.usual.next(passed)
-		if s.card.Emulated() {
+		if s.gpu.Emulated() {
 			nap, look = maxNap, 0
 		}
 		if nap > 0 {
@@ -461,7 +461,7 @@ func (s *Stream) wait() error {
 		}
 		asked = passed
 		over := false
-		if err := s.card.do(func() (err error) { over, err = idle(s.s); return err }); err != nil || over {
+		if err := s.gpu.do(func() (err error) { over, err = idle(s.s); return err }); err != nil || over {
 			return err
 		}
 	}

@@ -15,7 +15,7 @@ func (s *Stream) Timed(f func()) (time.Duration, error) {
 	s.Flush()
 	var from, to cu.Event
 	mark := func(e *cu.Event) {
-		s.Fail(s.card.do(func() error {
+		s.Fail(s.gpu.do(func() error {
 			var err error
 			if *e, err = cu.MakeEvent(cu.DefaultEvent); err != nil {
 				return err
@@ -31,7 +31,7 @@ func (s *Stream) Timed(f func()) (time.Duration, error) {
 		return 0, err
 	}
 	var ms float64
-	err := s.card.do(func() error {
+	err := s.gpu.do(func() error {
 		var err error
 		if ms, err = from.Elapsed(to); err != nil {
 			return fmt.Errorf("time between events: %w", err)
@@ -48,5 +48,5 @@ func (s *Stream) Timed(f func()) (time.Duration, error) {
 // it gets as the driver knows it.
 func (s *Stream) Outside(f func(stream uintptr) error) {
 	s.Flush()
-	s.Fail(s.card.do(func() error { return f(*(*uintptr)(unsafe.Pointer(&s.s))) }))
+	s.Fail(s.gpu.do(func() error { return f(*(*uintptr)(unsafe.Pointer(&s.s))) }))
 }

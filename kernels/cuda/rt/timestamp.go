@@ -16,7 +16,7 @@ var _ device.Timestamp = (*Timestamp)(nil)
 // Timestamp is a point of a stream at which the GPU reads its clock (device.Timestamp). If the driver
 // refuses a call for it, the timestamp has no time, and the stream goes on.
 type Timestamp struct {
-	card *Card
+	gpu  *GPU
 	lent bool // the event belongs to the stream's timing
 	// The owner's thread only, until the timestamp is released.
 	ev       cu.Event
@@ -32,7 +32,7 @@ func (s *Stream) Timestamp() *Timestamp {
 	if len(s.downs) > 0 {
 		s.Flush()
 	}
-	m := &Timestamp{card: s.card}
+	m := &Timestamp{gpu: s.gpu}
 	s.holds = append(s.holds, hold{to: m, uploads: len(s.uploads), ops: len(s.List.Ops)})
 	return m
 }
@@ -45,7 +45,7 @@ func (s *Stream) AfterTimed(ev *Event) (from, to *Timestamp) {
 		return nil, nil
 	}
 	h := &s.holds[len(s.holds)-1]
-	h.from, h.to = &Timestamp{card: s.card}, &Timestamp{card: s.card}
+	h.from, h.to = &Timestamp{gpu: s.gpu}, &Timestamp{gpu: s.gpu}
 	return h.from, h.to
 }
 
@@ -54,7 +54,7 @@ func (m *Timestamp) record(s cu.Stream) (err error) {
 	if m == nil {
 		return nil
 	}
-	if m.ev, err = m.card.clock(); err == nil {
+	if m.ev, err = m.gpu.clock(); err == nil {
 		m.made = true
 		err = m.ev.Record(s)
 	}
@@ -65,7 +65,7 @@ func (m *Timestamp) record(s cu.Stream) (err error) {
 }
 
 // clock takes an event with a time from the unused ones, or makes one. It runs on the owner's thread.
-func (c *Card) clock() (cu.Event, error) {
+func (c *GPU) clock() (cu.Event, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := len(c.clocks); n > 0 {
@@ -81,10 +81,10 @@ func (m *Timestamp) Ago(list []device.Timestamp, ago []time.Duration) {
 	for i := range list {
 		ago[i] = device.Never
 	}
-	_ = m.card.do(func() error { // a lost GPU has no times
+	_ = m.gpu.do(func() error { // a lost GPU has no times
 		for i := range list {
 			x, ok := list[i].(*Timestamp)
-			if !ok || x.card != m.card || !m.recorded || !x.recorded {
+			if !ok || x.gpu != m.gpu || !m.recorded || !x.recorded {
 				continue
 			}
 			if x.ev == m.ev {
@@ -111,9 +111,9 @@ func (m *Timestamp) Release() {
 		return
 	}
 	m.made, m.recorded = false, false
-	m.card.mu.Lock()
-	defer m.card.mu.Unlock()
-	m.card.clocks = append(m.card.clocks, m.ev)
+	m.gpu.mu.Lock()
+	defer m.gpu.mu.Unlock()
+	m.gpu.clocks = append(m.gpu.clocks, m.ev)
 }
 
 // End is the end of the last part of the step that was waited for last, nil if that was not timed.
@@ -122,5 +122,5 @@ func (s *Stream) End() *Timestamp {
 	if s.err != nil || len(t.marks) < 2 {
 		return nil
 	}
-	return &Timestamp{card: s.card, lent: true, ev: t.marks[len(t.marks)-1], recorded: true}
+	return &Timestamp{gpu: s.gpu, lent: true, ev: t.marks[len(t.marks)-1], recorded: true}
 }

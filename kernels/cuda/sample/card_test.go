@@ -91,8 +91,8 @@ func (b *batch) ask(t *testing.T, row []float32, p host.Params) int32 {
 	return first(t, row, p)
 }
 
-// run gives the card's tokens and logarithms of probabilities for the n-th token of each.
-func (b *batch) run(c *cudatest.Card, n uint64, pad int) ([]int32, []float32) {
+// run gives the GPU's tokens and logarithms of probabilities for the n-th token of each.
+func (b *batch) run(c *cudatest.GPU, n uint64, pad int) ([]int32, []float32) {
 	rows := len(b.params)
 	records := make([]byte, rows*RowBytes)
 	wide := make([]float32, rows*(b.vocab+pad))
@@ -112,7 +112,7 @@ func (b *batch) run(c *cudatest.Card, n uint64, pad int) ([]int32, []float32) {
 	return cudatest.Download[int32](c, out.At, rows), c.Floats(logprobs)
 }
 
-// TestAgainstHost: the card chooses what the host does.
+// TestAgainstHost: the GPU chooses what the host does.
 func TestAgainstHost(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -181,8 +181,8 @@ func TestEqualAtTheEdge(t *testing.T) {
 	}
 }
 
-// TestUniform: the card's random numbers are the host's to the last bits. Where the host
-// turns from one of two tokens to the other, so does the card.
+// TestUniform: the GPU's random numbers are the host's to the last bits. Where the host
+// turns from one of two tokens to the other, so does the GPU.
 func TestUniform(t *testing.T) {
 	c := cudatest.Open(t)
 	row := []float32{0, -1}

@@ -59,16 +59,16 @@ type changed struct {
 	over   bool // no token could be chosen
 }
 
-// changeRig has sequences, and rows for their histories on a card.
+// changeRig has sequences, and rows for their histories on a GPU.
 type changeRig struct {
-	c     *cudatest.Card
+	c     *cudatest.GPU
 	vocab int
 	list  []*changed
 	slots []int // of list in store
 	store launch.Mat
 }
 
-func newChangeRig(t *testing.T, c *cudatest.Card, rng *rand.Rand, rows, vocab int) *changeRig {
+func newChangeRig(t *testing.T, c *cudatest.GPU, rng *rand.Rand, rows, vocab int) *changeRig {
 	t.Helper()
 	r := &changeRig{c: c, vocab: vocab, store: c.Mat(i32, rows+2, device.ChangeWords+96), slots: rng.Perm(rows + 2)[:rows]}
 	for i := range rows {
@@ -88,7 +88,7 @@ func newChangeRig(t *testing.T, c *cudatest.Card, rng *rand.Rand, rows, vocab in
 		}
 		d, ok := other.DrawAt(0)
 		if !ok {
-			t.Fatalf("a card cannot choose by %+v", p)
+			t.Fatalf("a GPU cannot choose by %+v", p)
 		}
 		q.change = d.Change
 		r.list = append(r.list, q)
@@ -108,7 +108,7 @@ func (r *changeRig) put(i int) {
 	r.c.Sync()
 }
 
-// choose is the card's n-th token of every sequence, with its logarithm of probability.
+// choose is the GPU's n-th token of every sequence, with its logarithm of probability.
 func (r *changeRig) choose(logits []float32, n int) ([]int32, []float32) {
 	c, rows, words := r.c, len(r.list), (r.vocab+31)/32
 	records, table, masks := make([]byte, rows*RowBytes), make([]int32, 2*rows), make([]int32, rows*words)
@@ -141,7 +141,7 @@ func (r *changeRig) choose(logits []float32, n int) ([]int32, []float32) {
 }
 
 // TestChangesAgainstHost: with penalties, biases, end tokens that may not come yet and masks the
-// card chooses what the host does, token after token; it keeps the history itself, and takes
+// GPU chooses what the host does, token after token; it keeps the history itself, and takes
 // over where the host has written it.
 func TestChangesAgainstHost(t *testing.T) {
 	c := cudatest.Open(t)

@@ -87,7 +87,7 @@ func TestAlone(t *testing.T) {
 // TestLarge: a vocabulary of 200,000, few rows.
 func TestLarge(t *testing.T) {
 	if testing.Short() {
-		t.Skip("slow on an emulated card")
+		t.Skip("slow on an emulated GPU")
 	}
 	c := cudatest.Open(t)
 	const vocab = 200_003

@@ -48,7 +48,7 @@ type Row struct {
 	Logprob     bool
 }
 
-// RowBytes is the size of a Row on the card.
+// RowBytes is the size of a Row on the GPU.
 const RowBytes = 48
 
 // Put writes r as the kernel reads it.
@@ -90,7 +90,7 @@ const maxVocab = 1 << 20
 // parts is the number of parts of a row.
 func parts(vocab int) int { return (vocab + part - 1) / part }
 
-// sharers is the number of blocks that share each of n rows. All of them are on a card of
+// sharers is the number of blocks that share each of n rows. All of them are on a GPU of
 // 132 multiprocessors at once, 4 on each, and all warps take equally many parts.
 func sharers(n, vocab int) int {
 	const places = 4 * 132

@@ -1,4 +1,4 @@
-// What a card gives at best, for `krater bench kernels`: reads without a use, products
+// What a GPU gives at best, for `krater bench kernels`: reads without a use, products
 // without memory.
 #include "kr.cuh"
 

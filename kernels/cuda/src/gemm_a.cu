@@ -1,4 +1,4 @@
-// Dense products for every card: mma.sync, both operands through shared memory. A warp has
+// Dense products for every GPU: mma.sync, both operands through shared memory. A warp has
 // WM x WN of a tile's results: large, for what it reads of shared memory in a step of k
 // grows with WM + WN, what it multiplies with WM * WN; with 64 x 32 the reading alone would
 // take nearly as long as the multiplying.

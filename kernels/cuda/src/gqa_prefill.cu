@@ -1,4 +1,4 @@
-// Flash attention of prompts with grouped heads, for every card. A block has 16 rows of a query
+// Flash attention of prompts with grouped heads, for every GPU. A block has 16 rows of a query
 // head for each of its warps and reads keys and values straight from the paged cache, a tile
 // ahead; what has 8 bits is widened to bf16 between two tiles.
 //

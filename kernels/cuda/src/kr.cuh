@@ -3,7 +3,7 @@
 // assembly, so that the same sources also compile for a CPU (KR_EMU, kernels/cuda/emu),
 // where these functions do in plain C++ what the instruction does.
 //
-// Two builds: compute_80 (mma.sync, cp.async, ldmatrix), which every card from 8.0 on
+// Two builds: compute_80 (mma.sync, cp.async, ldmatrix), which every GPU from 8.0 on
 // runs, and sm_90a, which adds what KR_HOPPER guards (wgmma, bulk copies, programmatic
 // launch). A kernel that needs the latter exists in that build only.
 #pragma once
@@ -166,14 +166,14 @@ KR_DEV uint4 ld_fresh(const void *p) {
 KR_DEV void st_words(void *p, uint64_t a) { asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(p), "l"(a) : "memory"); }
 KR_DEV void st_words(void *p, uint64_t a, uint64_t b) { asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(p), "l"(a), "l"(b) : "memory"); }
 KR_DEV void ld_words(const void *p, uint64_t &a, uint64_t &b) { asm volatile("ld.volatile.global.v2.u64 {%0,%1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory"); }
-// The card's clock in nanoseconds, which moves on about every microsecond.
+// The GPU's clock in nanoseconds, which moves on about every microsecond.
 KR_DEV uint64_t nanos() {
 	uint64_t t;
 	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
 	return t;
 }
 
-// --- atomics that are release and acquire at the scope of the card
+// --- atomics that are release and acquire at the scope of the GPU
 // atomicInc: what was there, which becomes 0 if it was limit, and else one more.
 KR_DEV unsigned atomic_inc_acq_rel(unsigned *p, unsigned limit) {
 	unsigned v;

@@ -1,8 +1,8 @@
-// Letters between a card and the host in the middle of a step (kernels/cuda/mail): kr_post
+// Letters between a GPU and the host in the middle of a step (kernels/cuda/mail): kr_post
 // sends rows to memory of the host, kr_take waits for the sums that come back. Arguments are
 // the same each time a graph of them runs, so letters are counted here.
 //
-// A look at host memory takes a microsecond, and so does each of its loads: what the card
+// A look at host memory takes a microsecond, and so does each of its loads: what the GPU
 // has to know lies in its own memory, who waits reads one word a turn, and loads are all on
 // their way before the first is used.
 //
@@ -11,7 +11,7 @@
 // the writes before it, and rows of an answer come with the look that finds them.
 #include "kr.cuh"
 
-// What the card keeps of a mailbox; aligned to 16.
+// What the GPU keeps of a mailbox; aligned to 16.
 struct State {
 	uint32_t round; // letters so far
 	uint32_t rows;  // of the last one; 0: nothing was asked
@@ -167,7 +167,7 @@ kr_post_few(uint64_t *words, uint64_t *posted, State *s, uint8_t *x, long long x
 }
 KR_EXPORT(kr_post_few)
 
-// The card gives up a wait, and all that follow in the step.
+// The GPU gives up a wait, and all that follow in the step.
 KR_DEV void give_up(State *s, uint32_t *late) {
 	s->late = 1;
 	st_release_sys(late, 1u);

@@ -1,4 +1,4 @@
-// Grouped products for every card: mma.sync with weights as the A operand, activations as
+// Grouped products for every GPU: mma.sync with weights as the A operand, activations as
 // the B operand through ldmatrix. A block of 8 warps has 256 stored rows, a warp 32 of
 // them and all tokens of the tile: each fragment of weights, dear to unpack, meets
 // TN/8 of activations, each of activations two of weights.
