@@ -1,4 +1,4 @@
-// Package GPUs checks and times a GPU's operators, one by one at the sizes of a real
+// Package cards checks and times a GPU's operators, one by one at the sizes of a real
 // model. A result is checked with poisoned outputs, new random inputs in every run, and
 // samples compared with float64 on the host. A time is compared with what the GPU can do:
 // bytes over the speed of a read, operations over the speed of its matrix units, both

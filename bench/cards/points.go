@@ -2,7 +2,7 @@ package cards
 
 import "errors"
 
-// ErrNoCard: there is no GPU to measure, or this program cannot use one. ErrEmulated: what
+// ErrNoGPU: there is no GPU to measure, or this program cannot use one. ErrEmulated: what
 // there is has no speed of its own.
 var (
 	ErrNoGPU    = errors.New("no GPU to measure")

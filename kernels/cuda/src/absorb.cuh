@@ -1,12 +1,12 @@
-// Queries of generated rows come into the latent space: qa = q_nope * w_kc, and q_rope
-// beside it, turned before or here.
+// Projects the queries of generated rows into the latent space: qa = q_nope * w_kc, followed by
+// q_rope, which is rotated here or was rotated before.
 #pragma once
 #include "kvstore.cuh"
 #include "mla.cuh"
 
 enum { ABSORB_COLS = 128, ABSORB_MOST = 64, ABSORB_THREADS = 256, ABSORB_UNITS = ROPE / 8 * ABSORB_COLS / RANK };
 
-// Where the angles of every row's position are; no kernel writes any of it.
+// The angles for the position of every row. No kernel writes this memory.
 struct Angles {
 	const int *positions;
 	const float *table; // [rows, ROPE]
@@ -14,13 +14,14 @@ struct Angles {
 	bool interleaved;
 };
 
-// Queries are read 16 bytes at a time: of every 32 columns lane 4g+c has 8c..8c+7, for two
-// products. So slot i of product k is not its own row of w_kc but this one, and eight that
-// ldmatrix takes at once are two neighbours each in four eights. unfold parts them.
+// Queries are read 16 bytes at a time: of every 32 columns, lane 4g+c has columns 8c..8c+7, for
+// two products. So slot i of product k is the row of w_kc that this function returns. Eight rows
+// that ldmatrix loads at once are two neighbours each in four groups of eight; unfold separates
+// them.
 KR_DEV int absorb_row(int k, int i) { return k / 2 * 32 + k % 2 * 4 + i % 8 / 2 * 8 + i / 8 * 2 + i % 2; }
 KR_DEV uint32_t unfold(uint32_t row, uint32_t unit) { return row * 2 * ABSORB_COLS + ((unit ^ ((row & 1) << 2 | (row >> 3 & 3))) << 4); }
 
-// What rows g and g+8 of 16 have in the columns of this lane.
+// The values of rows g and g+8 of 16 in this lane's columns.
 struct RowPair {
 	uint4 x[NOPE / 32], y[NOPE / 32];
 	__device__ __forceinline__ void fetch_from(const bf16 *one, const bf16 *two) {
@@ -29,24 +30,24 @@ struct RowPair {
 	}
 };
 
-// Within what f16 holds; NaN stays.
+// Limits v to the range of f16. NaN stays.
 KR_DEV float clamp_f16(float v) { return v > 65504.f ? 65504.f : v < -65504.f ? -65504.f : v; }
 
-// Two latent queries as attention takes them: bf16, or f16 (half) for keys of e4m3.
+// Two latent queries in the type that attention reads: bf16, or f16 (half) for keys of e4m3.
 KR_DEV uint32_t pack_query(float lo, float hi, int half) {
 	return half ? pack_f16(clamp_f16(lo), clamp_f16(hi)) : pack_bf16(lo, hi);
 }
 
-// The part of q_rope that a thread has: a unit of 16 bytes of a row, or with TURN two that
-// turn together.
+// A thread's part of q_rope: a unit of 16 bytes of a row, or with TURN two units that are rotated
+// together.
 template <bool TURN> struct RopePart {
-	int at, row; // its number among the generated rows, and the row of the batch; below 0: no part
+	int at, row; // its number among the generated rows, and its row of the batch; below 0: this thread has no part
 	int one, two;
 	bool turns;
 	uint4 a, b;
 	float angles[16];
 
-	// of rows first..last-1, in block `block` of a head
+	// Covers rows first..last-1, in block `block` of a head.
 	__device__ __forceinline__ RopePart(int block, int first, int last, const int *records, const Angles &t) {
 		const int EACH = TURN ? 1 : ABSORB_UNITS;
 		at = first + threadIdx.x / EACH, row = at < last ? records[at * SPAN_RECORD] : -1;
@@ -58,14 +59,14 @@ template <bool TURN> struct RopePart {
 		turns = position >= 0 && position < t.rows;
 		if (turns) fetch_angles(angles, t.table + (long long)position * t.stride, block);
 	}
-	// q: of a head
+	// q: the head's.
 	__device__ __forceinline__ void fetch_from(const bf16 *q, int stride) {
 		if (row < 0) return;
 		const uint4 *rope = (const uint4 *)(q + (long long)row * stride + NOPE);
 		a = rope[one];
 		if (TURN) b = rope[two];
 	}
-	// qa: of the row
+	// qa: the row's.
 	__device__ __forceinline__ void store_to(uint32_t *qa, int head, int half, bool interleaved) {
 		if (row < 0) return;
 		if (TURN && turns) {
@@ -87,18 +88,19 @@ template <bool TURN> struct RopePart {
 };
 static_assert(RANK / ABSORB_COLS == ROPE / 16 && ABSORB_MOST * ABSORB_UNITS <= ABSORB_THREADS, "a block has a unit of turning");
 
-// qa [decode rows, heads, WIDTH], as query_at says, of q [rows, heads * QK]. A block of
-// ABSORB_THREADS: ABSORB_COLS latent columns of a head, block `block` of it, `each` rows (a
-// multiple of 16, ABSORB_MOST at most) by blockIdx.z; a warp 16 of the columns; and a part of
-// q_rope. Not more blocks than needed, since those of attention, which may begin to fetch
-// keys, have no room beside them. shared: NOPE * ABSORB_COLS * 2 bytes.
+// Computes qa [decode rows, heads, WIDTH], laid out as query_at defines, from q [rows, heads *
+// QK]. A block has ABSORB_THREADS threads. It computes ABSORB_COLS latent columns of a head (its
+// number is `block`) for `each` rows (a multiple of 16, at most ABSORB_MOST), chosen by
+// blockIdx.z. A warp computes 16 of the columns and copies a part of q_rope. The grid has no more
+// blocks than needed, because they take up the room of attention's blocks, which may already
+// fetch keys. shared: NOPE * ABSORB_COLS * 2 bytes.
 template <bool TURN>
 KR_DEV void absorb(unsigned char *shared, uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int block,
                    int head, int heads, int half, int each, const Angles &angles) {
 	uint32_t base = smem_u32(shared);
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
 	pdl_launch();
-	// neither the weights nor the table wait for anybody
+	// No earlier kernel writes the weights or the table.
 	const bf16 *w = kvb + (long long)head * EXPANDED * kvb_stride + block * ABSORB_COLS;
 #pragma unroll
 	for (int i = 0; i < NOPE * ABSORB_COLS / 8 / ABSORB_THREADS; i++) {
@@ -114,7 +116,8 @@ KR_DEV void absorb(unsigned char *shared, uint32_t *qa, const bf16 *q, int q_str
 	int pairs = (heads + HEADS - 1) / HEADS * QUERY_PAIRS;
 	q += head * QK;
 	const bf16 *mine = q + 8 * c;
-	// where this lane's first eight columns of a row go, and how far behind it the others
+	// The place of this lane's first eight columns of a row, and the distance to its other
+	// columns.
 	const int to = query_at(head, block * ABSORB_COLS + warp * 16, half) + query_pair(c), further = half ? 256 : 4;
 	cp_async_wait<0>();
 	__syncthreads();

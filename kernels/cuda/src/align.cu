@@ -1,7 +1,8 @@
-// Assignments sorted by expert (align.cuh) in launches of their own.
+// Sorts assignments by expert (align.cuh) in launches of their own.
 #include "align.cuh"
 
-// counts [blocks][experts]: how often each expert occurs in a block's `part` assignments.
+// counts [blocks][experts]: the number of assignments of each expert in a block's `part`
+// assignments.
 KR_KERNEL(512, 1)
 kr_align_count(int *counts, const int *ids, int n, int experts, int part) {
 	KR_SHARED(int, hist);

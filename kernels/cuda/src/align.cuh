@@ -1,16 +1,16 @@
-// Assignments sorted by expert and cut into tiles (kernels/cuda/route, Aligned). The
-// order is that of a stable sort, whatever the number of blocks: ranks come from counts
-// over fixed parts of the list, never from who is first.
+// Sorts assignments by expert and cuts them into tiles (kernels/cuda/route, Aligned). The order
+// is that of a stable sort for every number of blocks: ranks come from counts over fixed parts of
+// the list, not from the order in which blocks run.
 #pragma once
 #include "kr.cuh"
 
-// Where the sorted assignments go; slots 0: nowhere.
+// Where the sorted assignments are written. slots 0: nowhere.
 struct Sorted {
 	int *slots;
 	int4 *tiles;
 	int *count, *loads;
 	int tile;
-	const int *map; // [experts]: which slot of a bank each lies in, below 0: none, and it is left out; 0: their own numbers
+	const int *map; // [experts]: the bank's slot of each expert; below 0: none, so its assignments are left out; null: slot e is expert e
 };
 
 // The expert of assignment i, or -1.
@@ -19,8 +19,8 @@ KR_DEV int expert_at(const int *ids, int i, int to, int experts) {
 	return e >= 0 && e < experts ? e : -1;
 }
 
-// first[e] = the tiles of the experts before e; the sum. By one warp, a lane some experts
-// in a row.
+// first[e] = the number of tiles of the experts before e. Returns the sum. One warp calls it;
+// each lane has some neighbouring experts.
 KR_DEV int scan_tiles(int *first, const int *loads, int experts, int tile) {
 	int lane = threadIdx.x % 32, each = (experts + 31) / 32, from = lane * each, to = min(experts, from + each), own = 0;
 	for (int e = from; e < to; e++) {
@@ -42,11 +42,11 @@ KR_DEV int scan_tiles(int *first, const int *loads, int experts, int tile) {
 	return __shfl_sync(0xffffffffu, sum, 31);
 }
 
-// Reports whether place_few takes them.
+// Reports whether place_few can place them.
 KR_DEV bool few_enough(int n, int experts) { return n <= (int)blockDim.x && experts <= (int)blockDim.x && experts >= (int)blockDim.x / 32; }
 
-// What place does, by a single block with a thread for every assignment and every expert: an
-// expert's assignments are the bits of a mask. shared: as for place.
+// Does the work of place in a single block with one thread per assignment and per expert. The
+// bits of a mask are an expert's assignments. shared: as for place.
 KR_DEV void place_few(const Sorted &s, const int *ids, int n, int experts, int *shared) {
 	int i = threadIdx.x, lane = i % 32, warp = i / 32, warps = blockDim.x / 32, words = (n + 31) / 32;
 	unsigned *masks = (unsigned *)shared; // [experts][words]
@@ -54,7 +54,7 @@ KR_DEV void place_few(const Sorted &s, const int *ids, int n, int experts, int *
 	for (int k = i; k < experts * words; k += blockDim.x) masks[k] = 0;
 	int e = expert_at(ids, i, n, experts), lies = i;
 	if (s.map) {
-		if (e >= 0 && __ldcg(s.map + e) < 0) e = -1; // it is nowhere
+		if (e >= 0 && __ldcg(s.map + e) < 0) e = -1; // the expert has no slot
 		if (i < experts) lies = __ldcg(s.map + i);
 	}
 	__syncthreads();
@@ -86,9 +86,9 @@ KR_DEV void place_few(const Sorted &s, const int *ids, int n, int experts, int *
 	s.loads[i] = load;
 }
 
-// Block `block` of `blocks` places the assignments of its part, warp w of it a part of that.
-// counts is what kr_align_count left, or 0 for a single block, which counts for itself.
-// shared: [warps + 2][experts] ints; at most 16 warps.
+// Places the assignments of one part. The part is that of block `block` of `blocks`, and warp w
+// places a part of it. counts is the result of kr_align_count, or 0 if a single block counts by
+// itself. shared: [warps + 2][experts] ints. At most 16 warps.
 KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part, const int *counts, int block, int blocks, int *shared) {
 	if (blocks == 1 && few_enough(n, experts)) {
 		place_few(s, ids, n, experts, shared);
@@ -98,7 +98,7 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 	int *next = shared, *total = shared + warps * experts, *first = total + experts;
 	for (int i = threadIdx.x; i < warps * experts; i += blockDim.x) next[i] = 0;
 	__syncthreads();
-	// How often each expert occurs in the part of each warp.
+	// Count each expert in the part of each warp.
 	int *mine = next + warp * experts, share = ((part + warps - 1) / warps + 31) / 32 * 32;
 	int end = min(n, (block + 1) * part), from = block * part + warp * share, to = min(end, from + share);
 	for (int i = from + lane; i < to; i += 32) {
@@ -106,7 +106,7 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 		if (e >= 0) atomicAdd(&mine[e], 1);
 	}
 	__syncthreads();
-	// So where each warp's first assignment of an expert comes among all of that expert.
+	// Find the place of each warp's first assignment of an expert among all of that expert.
 	for (int e = threadIdx.x; e < experts; e += blockDim.x) {
 		int before = 0, all = 0, at = s.map ? __ldcg(s.map + e) : e;
 		if (counts)
@@ -117,7 +117,7 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 			}
 		int c[16];
 #pragma unroll
-		for (int w = 0; w < 16; w++) c[w] = w < warps ? next[w * experts + e] : 0; // all on the way at once
+		for (int w = 0; w < 16; w++) c[w] = w < warps ? next[w * experts + e] : 0; // all in flight at once
 #pragma unroll
 		for (int w = 0; w < 16; w++) {
 			if (w < warps) next[w * experts + e] = before;
@@ -133,7 +133,7 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 	__syncthreads();
 	for (int i = from + lane; i - lane < to; i += 32) {
 		int e = expert_at(ids, i, to, experts);
-		if (s.map && e >= 0 && total[e] == 0) e = -1; // it is nowhere
+		if (s.map && e >= 0 && total[e] == 0) e = -1; // the expert has no slot
 		unsigned same = __match_any_sync(0xffffffffu, e);
 		int rank = __popc(same & ((1u << lane) - 1));
 		if (e >= 0) s.slots[first[e] * s.tile + mine[e] + rank] = i;
@@ -141,7 +141,8 @@ KR_DEV void place(const Sorted &s, const int *ids, int n, int experts, int part,
 		if (e >= 0 && rank == 0) mine[e] += __popc(same);
 		__syncwarp();
 	}
-	// Tiles, and the empty slots of each last one: eight threads an expert.
+	// Write the tiles, and fill the empty slots of each expert's last tile: eight threads per
+	// expert.
 	int l = threadIdx.x % 8;
 	for (int e = (block * blockDim.x + threadIdx.x) / 8; e < experts; e += blocks * blockDim.x / 8) {
 		int at = first[e], load = total[e], n_tiles = (load + s.tile - 1) / s.tile;

@@ -1,20 +1,21 @@
-// Attention without any trick, of any size and type: a block computes one row of one
-// head in float32. What the fast kernels refuse runs here, and they are compared with it.
-// Latent attention takes the absorbed form: the query is brought into the latent space,
-// the weighted sum of latents out of it, so there is nothing to expand or keep.
+// Attention without optimisations, for every size and type. A block computes one row of one head
+// in float32. These kernels run the shapes that the fast kernels refuse, and tests compare the
+// fast ones with them. Latent attention takes the absorbed form: the query is projected into the
+// latent space and the weighted sum of latents out of it, so no keys or values are expanded or
+// stored.
 #include "latent.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
 
-// Which columns of a cache row are key and value.
+// The columns of a cache row that are the key and the value.
 struct Columns { int key, key_width, value, value_width; };
 
-// Work space of a block.
+// A block's scratch memory.
 struct Room {
 	float *query; // [key_width]
 	float *sum;   // [value_width]
 	float *p;     // [THREADS] weights of a tile of keys
-	int *slots;   // [THREADS] where they lie
+	int *slots;   // [THREADS] their cache rows
 	float *joint; // [2 * WARPS]
 };
 KR_DEV Room room(float *at, int query, int sum) {
@@ -23,7 +24,8 @@ KR_DEV Room room(float *at, int query, int sum) {
 	return b;
 }
 
-// The batch's row this block has, with its span; false: none of this list's.
+// Finds the batch's row of this block, and its span. Returns false if it is in none of this
+// list's spans.
 KR_DEV bool find_row(Span &s, const int *table, int decode, int row) {
 	int prompts = table[HEAD_PREFILL], lane = threadIdx.x % 32;
 	int from = decode ? prompts : 0, to = decode ? prompts + table[HEAD_DECODE] : prompts;
@@ -48,8 +50,9 @@ KR_DEV float score(const Room &b, const Cache &c, const Columns &w, long long sl
 	return v * scale;
 }
 
-// b.sum = softmax(query . keys * scale) . values over positions first..ctx-1, a tile of
-// THREADS of them at a time, tiles counted from 0 on. scale has log2(e) in it. All threads.
+// b.sum = softmax(query . keys * scale) . values over positions first..ctx-1. It reads a tile of
+// THREADS positions at a time; tiles are counted from position 0. scale includes log2(e). All
+// threads call it.
 KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *table, const Span &s, int first, int ctx, float scale, int block_tokens) {
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
 	float top = -INFINITY, total = 0.f;
@@ -84,7 +87,7 @@ KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *t
 	__syncthreads();
 }
 
-// out, q [rows, heads * ..]; grid (heads, rows). scale has log2(e) in it.
+// out, q [rows, heads * ..]; grid (heads, rows). scale includes log2(e).
 KR_KERNEL(THREADS, 1)
 kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide, int q_stride, const char *cache, const float *scales,
              int kind, int cache_stride, int scales_stride, int group, const void *kvb, int kvb_wide, int kvb_stride, const int *table,
@@ -116,8 +119,8 @@ kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 }
 KR_EXPORT(kr_mla_plain)
 
-// Grouped-query attention: out, q [rows, heads * dim]; grid (heads, rows). window: how many keys a
-// row sees, 0: all.
+// Grouped-query attention: out, q [rows, heads * dim]; grid (heads, rows). window: the number of
+// keys that a row sees; 0: all.
 KR_KERNEL(THREADS, 1)
 kr_gqa_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide, int q_stride, const char *cache, const float *scales,
              int kind, int cache_stride, int scales_stride, int group, const int *table, int decode, int kv_heads, int dim, float scale,

@@ -1,13 +1,13 @@
-// Blocks of the KV cache to the host's memory and back.
+// Copies blocks of the KV cache to the host's memory and back.
 #include "kr.cuh"
 
-// A matrix of blocks of the cache, and the host's room for blocks, as addresses of the device.
+// A matrix of blocks of the cache, and the host's memory for blocks, as device addresses.
 struct BlockPart {
-	unsigned long long cache, host, bytes; // bytes: of a block
+	unsigned long long cache, host, bytes; // bytes: the size of a block
 };
 
 template <typename T> KR_DEV void copy_block(char *dst, const char *src, int bytes) {
-	const int unroll = 4; // reads on their way: host memory is far
+	const int unroll = 4; // reads in flight: host memory is slow to answer
 	int n = bytes / (int)sizeof(T), step = blockDim.x;
 	for (int i = threadIdx.x; i < n; i += unroll * step) {
 		T v[unroll];
@@ -18,8 +18,8 @@ template <typename T> KR_DEV void copy_block(char *dst, const char *src, int byt
 	}
 }
 
-// Of every part block list[move][0] of one side to block list[move][1] of the other. table has the
-// parts, then the list. Grid: x moves, y parts.
+// Copies block list[move][0] of one side to block list[move][1] of the other, for every part.
+// table has the parts, then the list. Grid: x moves, y parts.
 KR_KERNEL(256, 1)
 kr_move_blocks(const void *table, int save) {
 	pdl_launch();

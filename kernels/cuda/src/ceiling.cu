@@ -1,8 +1,8 @@
-// What a GPU gives at best, for `krater bench kernels`: reads without a use, products
-// without memory.
+// Measures a GPU's limits for `krater bench kernels`: reads whose data is not used, and products
+// whose operands are not read from memory.
 #include "kr.cuh"
 
-// Reads n times 16 bytes. Their sum is written only where it cannot be.
+// Reads n times 16 bytes. The sum is written only if it has a value that it cannot have.
 KR_KERNEL(512, 4) kr_ceiling_read(const uint4 *p, long long n, uint32_t *out) {
 	uint32_t sum = 0;
 	long long step = (long long)gridDim.x * blockDim.x;
@@ -13,19 +13,19 @@ KR_KERNEL(512, 4) kr_ceiling_read(const uint4 *p, long long n, uint32_t *out) {
 #pragma unroll
 		for (int j = 0; j < 4; j++) sum |= v[j].x | v[j].y | v[j].z | v[j].w;
 	}
-	if (sum == 0x9e3779b9) *out = sum; // the memory is filled with ones a byte
+	if (sum == 0x9e3779b9) *out = sum; // every byte of the memory is 1
 }
 KR_EXPORT(kr_ceiling_read)
 
-// Two bf16 numbers of 1/8 to 2 with random signs: how much power a product takes, and so
-// the clock, depends on the bits.
+// Two bf16 numbers from 1/8 to 2 with random signs. The bits matter: a product's power, and so
+// the clock, depends on them.
 KR_DEV uint32_t noise(uint32_t i) {
 	i *= 2654435761u; // Knuth's multiplicative hash
 	i ^= i >> 15;
 	return (i * 0x85ebca6bu & 0x81ff81ff) | 0x3e003e00;
 }
 
-// steps times 8 products of 16 x 8 x 16 a warp, all from registers.
+// A warp computes 8 products of 16 x 8 x 16 per step, all from registers.
 KR_KERNEL(256, 2) kr_ceiling_products(int steps, float *out) {
 	float acc[8][4] = {};
 	uint32_t a[4], b[8];
@@ -43,7 +43,7 @@ KR_KERNEL(256, 2) kr_ceiling_products(int steps, float *out) {
 KR_EXPORT(kr_ceiling_products)
 
 #ifdef KR_HOPPER
-// steps times 8 products of 64 x 128 x 16 a warpgroup, both operands from shared memory.
+// A warpgroup computes 8 products of 64 x 128 x 16 per step, both operands from shared memory.
 KR_KERNEL(256, 1) kr_ceiling_products_h(int steps, float *out) {
 	KR_SHARED(uint32_t, tiles); // A: 2 x 64 rows, B: 128 rows, of 128 bytes
 	for (int i = threadIdx.x; i < 256 * 32; i += blockDim.x) tiles[i] = noise(i);

@@ -1,27 +1,27 @@
-// Changes of logits before a choice, in place: biases, tokens that may not come, penalties.
+// Changes logits before a choice, in place: biases, tokens that are not allowed, penalties.
 #include "draw.cuh"
 
 // CHANGE_TOKENS and the layout of Change are also in kernels/device, RANGE in
 // kernels/cuda/sample.
 enum { CHANGE_TOKENS = 1280, RANGE = 8192 };
 
-// How a sequence's logits are changed. Behind it are the sequence's tokens by position.
+// The changes of a sequence's logits. The sequence's tokens, by position, follow it in memory.
 struct Change {
 	float repetition, presence, frequency;
-	int prompt; // tokens
+	int prompt; // the number of tokens
 	int biases, ends, least, penalises;
 	struct Named {
 		int id;
 		float add;
-	} list[CHANGE_TOKENS]; // biases, then the tokens that may not be among the answer's first `least`
+	} list[CHANGE_TOKENS]; // the number of biases, then of the tokens that may not be among the answer's first `least`
 };
 
-// NaN and +Inf stay: whoever looks for the largest logit tells of them.
+// Leaves NaN and +Inf as they are: the search for the largest logit reports them.
 KR_DEV void ban(float *x) {
 	if (*x <= 3.4028234664e38f) *x = minus_infinity();
 }
 
-// Counts the block's tokens among those at positions [0, last): 2 for each time in the
+// Counts the block's tokens among the tokens at positions [0, last): 2 for each occurrence in the
 // answer, 1 once for the prompt.
 KR_DEV void count(unsigned *had, int first, int n, const int *tokens, int prompt, int last, int token) {
 	auto note = [&](int id, int at) {
@@ -39,9 +39,9 @@ KR_DEV void count(unsigned *had, int first, int n, const int *tokens, int prompt
 	if (threadIdx.x == 0) note(token, last);
 }
 
-// table [rows]: the row of store that has the Change, below 0 for none, and whether the row
-// has a mask. A row's last token is that of the step, ids[wanted]. One rounding an operation,
-// as on the host. Grid: x ranges of tokens, y rows.
+// table [rows]: the row of store that has the Change, below 0 for none, and whether the row has a
+// mask. A row's last token is this step's, ids[wanted]. Each operation rounds once, as on the
+// host. Grid: x ranges of tokens, y rows.
 KR_KERNEL(THREADS, 4)
 kr_change_logits(float *logits, int stride, int vocab, const Params *params, const int2 *table, const int *ids, const int *wanted,
                  int *store, long long store_stride, const uint32_t *masks) {
@@ -84,7 +84,7 @@ kr_change_logits(float *logits, int stride, int vocab, const Params *params, con
 			if (!(mask[i / 32] >> (i % 32) & 1)) ban(x + i);
 	}
 	if (!penalises) return;
-	for (int i = threadIdx.x; i < n; i += THREADS) { // the thread that has masked i
+	for (int i = threadIdx.x; i < n; i += THREADS) { // the thread that masked i
 		if (!had[i]) continue;
 		float v = x[i];
 		v = v > 0.f ? v / c->repetition : v * c->repetition;

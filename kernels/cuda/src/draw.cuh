@@ -1,12 +1,12 @@
-// Which tokens top_k and top_p keep, and a draw from them.
+// Finds the tokens that top_k and top_p keep, and draws one of them.
 //
-// A row's logits are counted and weighed by bins of equal width from the largest one down.
-// The bin in which top_k or top_p ends leaves doubt about its own tokens only; they are
-// listed, and the last block of the row to be done finds the last one kept among them.
+// The tokens of a row are counted and weighed in bins of equal width, from the largest logit
+// down. Only the tokens of the bin in which top_k or top_p ends are in doubt. They are listed,
+// and the row's last block to finish finds the last kept token among them.
 #pragma once
 #include "sample.cuh"
 
-// One row's way to choose (kernels/cuda/sample, Row).
+// How one row chooses (kernels/cuda/sample, Row).
 struct Params {
 	double temperature, top_p, min_p;
 	u64 seed, n;
@@ -15,8 +15,8 @@ struct Params {
 	__device__ __forceinline__ bool weighs() const { return top_p < 1.; }
 };
 
-// Philox4x32-10 (Salmon and others, 2011), as stages/sample has it: the n-th number in
-// [0, 1) of a seed.
+// Philox4x32-10 (Salmon and others, 2011), as in stages/sample: the n-th number in [0, 1) of a
+// seed.
 KR_DEV double uniform(u64 seed, u64 n) {
 	uint32_t c0 = (uint32_t)n, c1 = (uint32_t)(n >> 32), c2 = 0, c3 = 0, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll 1
@@ -28,8 +28,8 @@ KR_DEV double uniform(u64 seed, u64 n) {
 	return (double)((u64)c0 << 21 | c1 >> 11) * 0x1p-53;
 }
 
-// Bins of equal width, the largest logit in bin 0; the last one has all that is further
-// down, too little to weigh anything or too far to be among the k best of usual logits.
+// Bins of equal width, with the largest logit in bin 0. The last bin has all logits further down:
+// they weigh too little to matter, or are too far down to be among the k best of usual logits.
 struct Bins {
 	float top, scale;
 };
@@ -40,8 +40,8 @@ KR_DEV Bins bins_of(const Best &b, const Params &p, int vocab) {
 }
 KR_DEV int bin_of(const Bins &b, float x) { return (int)fminf((b.top - x) * b.scale, BINS - 1.f); }
 
-// *lo, *hi += v, as halves of 64 bits in shared memory, which has no addition of so many:
-// the first one's carry goes to the second.
+// *lo, *hi += v, as halves of 64 bits. Shared memory has no addition of 64 bits, so the carry of
+// the lower half is added to the upper one.
 KR_DEV unsigned add_low(unsigned *lo, u64 v) { return atomicAdd(lo, (unsigned)v); }
 KR_DEV void add_high(unsigned *hi, u64 v, unsigned before) {
 	unsigned more = (unsigned)(v >> 32) + (before + (unsigned)v < before);
@@ -61,12 +61,12 @@ template <typename T> KR_DEV T inclusive(T v) {
 	return v;
 }
 
-// The sum over the threads before this one, and over all of them. Sums of doubles have a
+// Sums v over the threads before this one, and over all threads. Sums of doubles are added in a
 // fixed order.
 template <typename T> struct Sums {
 	T before, total;
 };
-// A barrier must be between two calls.
+// There must be a barrier between two calls.
 template <typename T> static __device__ __noinline__ Sums<T> sums_of_block(T own) {
 	__shared__ T room[WARPS];
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -83,13 +83,14 @@ template <typename T> static __device__ __noinline__ Sums<T> sums_of_block(T own
 	return s;
 }
 
-// Where a running sum reaches what is needed: the bin, the sum before it and what is in it.
+// The bin in which a running sum reaches the needed value, the sum before it and the bin's own
+// value.
 struct Crossing {
 	int bin; // the number of bins: nowhere
 	u64 before, in;
 };
-// The thread's bins are v, the first N of thread 0, and s their sums; need is at least 1. A
-// barrier must be between two calls.
+// The thread's bins are v (thread 0 has the first N), and s their sums. need is at least 1. There
+// must be a barrier between two calls.
 template <int N> KR_DEV Crossing crossing(const u64 (&v)[N], const Sums<u64> &s, u64 need) {
 	__shared__ Crossing found;
 	u64 before = s.before;
@@ -110,26 +111,26 @@ template <int N> KR_DEV Sums<u64> sums_of_bins(const u64 (&v)[N]) {
 	return sums_of_block(own);
 }
 
-// What a share p of a mass is, at least 1.
+// The part p of a mass, at least 1.
 KR_DEV u64 share_of_mass(double p, u64 total) {
 	u64 need = (u64)ceil(p * (double)total);
 	return need > total ? max(total, 1ull) : max(need, 1ull);
 }
 
-// What the bins of a row say.
+// What the bins of a row decide.
 struct Plan {
-	// Tokens of bins below sure are kept; those of bins sure to last, and of bin edge, may be
-	// and are listed.
+	// Tokens of bins below sure are kept. Tokens of bins sure to last, and of bin edge, may be
+	// kept, and are listed.
 	int sure, last, edge;
 	bool top_k, top_p;
-	double share;    // of the mass, for top_p
-	u64 most;        // top_k
-	u64 k;           // top_k keeps so many of bin edge
-	u64 pool;        // what the bins before edge weigh
-	u64 above, need; // what the bins below sure weigh; with top_p alone, what is to be added to them
+	double share;    // the mass that top_p needs
+	u64 most;        // of top_k
+	u64 k;           // the number of tokens of bin edge that top_k keeps
+	u64 pool;        // the weight of the bins before edge
+	u64 above, need; // the weight of the bins below sure; with top_p alone, the weight to which the rest is added
 };
 
-// plan is in shared memory and there for thread 0, for others behind a barrier.
+// Makes the plan in shared memory. Thread 0 can read it at once, the others after a barrier.
 KR_DEV void make_plan(Plan &plan, const Params &p, const Notes *notes, int vocab) {
 	__shared__ u64 pool[2];
 	const int own = BINS / THREADS;
@@ -144,7 +145,7 @@ KR_DEV void make_plan(Plan &plan, const Params &p, const Notes *notes, int vocab
 		}
 		k = crossing(v, sums_of_bins(v), p.top_k);
 	}
-	bool top_k = k.bin < BINS; // else all tokens are fewer than k
+	bool top_k = k.bin < BINS; // else there are fewer than k tokens
 	if (threadIdx.x == 0) {
 		plan.top_k = top_k, plan.top_p = p.weighs(), plan.share = p.top_p, plan.most = p.top_k;
 		plan.sure = k.bin, plan.last = plan.edge = top_k ? k.bin : -1, plan.k = p.top_k - k.before;
@@ -162,8 +163,8 @@ KR_DEV void make_plan(Plan &plan, const Params &p, const Notes *notes, int vocab
 		if (threadIdx.x == 0) plan.sure = plan.last = c.bin, plan.above = c.before, plan.need = need - c.before;
 		return;
 	}
-	// What top_k keeps weighs between what the bins before its last one do and that with all
-	// of it.
+	// The weight of top_k's tokens lies between that of the bins before its last one and that
+	// including the last one.
 	if (first <= k.bin && k.bin < first + own) {
 		u64 sum = sums.before, in = 0;
 #pragma unroll
@@ -185,8 +186,8 @@ KR_DEV void make_plan(Plan &plan, const Params &p, const Notes *notes, int vocab
 	}
 }
 
-// Tokens among which the last one kept is: those of a list, or a row's, which pass through
-// the list's memory.
+// The tokens among which the last kept one is: a list, or a whole row, which is read in pieces
+// through the list's memory.
 struct Pool {
 	Row row;
 	u64 *list;
@@ -199,7 +200,7 @@ template <typename F> KR_DEV void each(const Pool &pool, const F &f) {
 		if (pool.n < 0) {
 			n = min((int)LISTED, pool.row.vocab - from);
 #pragma unroll
-			for (int i = threadIdx.x; i < LISTED; i += THREADS) // a thread reads what it writes
+			for (int i = threadIdx.x; i < LISTED; i += THREADS) // a thread reads what it wrote itself
 				if (i < n) pool.list[i] = order_of(pool.row.x[from + i], from + i, pool.bits);
 		}
 #pragma unroll 1
@@ -218,13 +219,13 @@ struct Fine {
 	unsigned counts[FINE];
 };
 
-// The order of the token with which the running sum of the pool's tokens from order `at` on,
-// of width orders, reaches need: of their weights or their number. A round tells 1024
-// intervals of orders apart.
+// Finds the order of the token with which the running sum of the pool's tokens reaches need. The
+// sum begins at order `at` and covers width orders. It is of weights or of numbers of tokens.
+// Each round distinguishes 1024 intervals of orders.
 KR_DEV u64 last_kept(const Pool &pool, const Weigher &w, bool by_mass, u64 at, u64 width, u64 need, Fine &fine) {
 	for (;;) {
 		int shift = max(0, 64 - __clzll((long long)(width - 1)) - 10);
-		__syncthreads(); // fine is free
+		__syncthreads(); // fine is not in use
 		for (int i = threadIdx.x; i < FINE; i += THREADS) fine.mass[i] = 0, fine.counts[i] = 0;
 		__syncthreads();
 		each(pool, [&](u64 order, float x) {

@@ -1,14 +1,14 @@
-// Operators that look at one element, or one row index, at a time. Grid: x rows, y
-// pieces of a row, a chunk a thread.
+// Operators on one element, or one row index, at a time. Grid: x rows, y pieces of a row; each
+// thread has one chunk.
 #include "elem.cuh"
 
-// The thread's chunk of a row, or -1 behind its end.
+// The thread's chunk of a row, or -1 past its end.
 KR_DEV int chunk_of(int cols, int v) {
 	int i = blockIdx.y * blockDim.x + threadIdx.x;
 	return i < cols / v ? i : -1;
 }
 
-// out[i] = table[ids[i]], zero for an id that is not in the table.
+// out[i] = table[ids[i]], or zeros for an id that is not in the table.
 // Flags: out, table.
 template <int V> KR_DEV void gather_rows(void *out, int out_stride, const void *table, int table_stride, int rows, const int *ids, int cols, int flags) {
 	int i = chunk_of(cols, V);

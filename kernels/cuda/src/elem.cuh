@@ -1,12 +1,12 @@
-// Rows whose element type the launch tells (kernels/cuda/elem): every operator is one
-// kernel for all types. Work goes by chunks of V elements a thread, V = 8 where rows
-// are aligned for it (16 bytes of bf16), else 1. Fetching a chunk and widening it are
-// apart, so that a thread has all its loads on the way before it uses the first.
+// Rows whose element type is an argument of the launch (kernels/cuda/elem): every operator is one
+// kernel for all types. A thread works on chunks of V elements: V is 8 for rows that are aligned
+// to 16 bytes of bf16, else 1. Loading a chunk and widening it are separate functions, so that a
+// thread can issue all its loads before it uses the first.
 #pragma once
 #include "kr.cuh"
 
-// Bits of a kernel's flags: chunks of 8, and which operands are bf16 (else float32),
-// in the order of the kernel's arguments.
+// Bits of a kernel's flags: whether chunks have 8 elements, and which operands are bf16 (else
+// float32), in the order of the kernel's arguments.
 enum { VEC = 1, BF16_0 = 2, BF16_1 = 4, BF16_2 = 8, BF16_3 = 16, BF16_4 = 32 };
 
 template <int V> struct Chunk;
@@ -23,7 +23,7 @@ KR_DEV const char *row_of(const void *p, long long row, int stride, bool half) {
 }
 KR_DEV char *row_of(void *p, long long row, int stride, bool half) { return (char *)p + row * stride * (half ? 2 : 4); }
 
-// Chunk i of a row: elements V*i and on. half: bf16.
+// Chunk i of a row: V elements from element V*i on. half: bf16.
 KR_DEV void fetch(Chunk<8> &c, const void *row, int i, bool half) {
 	const uint4 *p = (const uint4 *)row + (half ? i : 2 * i);
 	c.a = p[0];
@@ -61,15 +61,15 @@ KR_DEV void put(void *row, int i, const float (&v)[1], bool half) {
 	else store((float *)row + i, v[0]);
 }
 
-// v as it reads after it was stored.
+// The value that a load returns after v was stored.
 template <int V> KR_DEV void round_to(float (&v)[V], bool half) {
 	if (half)
 		for (int j = 0; j < V; j++) v[j] = f32(to_bf16(v[j]));
 }
 
-// The sum of v over the first `threads` threads of the block (whole warps, who alone
-// call it): the same bits in every one of them, and wherever the same threads have the
-// same values. parts: 32 floats of shared memory.
+// The sum of v over the first `threads` threads of the block. They are whole warps, and only they
+// call it. Every one of them gets the same bits, which depend only on the threads' values. parts:
+// 32 floats of shared memory.
 KR_DEV float block_sum(float v, int threads, float *parts) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = threads / 32;
 	v = warp_sum(v);
@@ -78,5 +78,5 @@ KR_DEV float block_sum(float v, int threads, float *parts) {
 	return warp_sum(lane < warps ? parts[lane] : 0.f);
 }
 
-// RMSNorm's factor of a row whose squares sum to sum.
+// RMSNorm's factor for a row whose sum of squares is sum.
 KR_DEV float rms_scale(float sum, int cols, float eps) { return 1.f / sqrtf(sum / (float)cols + eps); }

@@ -1,4 +1,4 @@
-// Rows multiplied by the sigmoid of a product with a vector: the gate of a shared expert.
+// Multiplies rows by the sigmoid of a product with a vector: the gate of a shared expert.
 #include "elem.cuh"
 
 struct Gate {
@@ -8,8 +8,8 @@ struct Gate {
 	bool out_half, x_half, w_half;
 };
 
-// out *= sigmoid(x * w), of one row. Elements of the product are summed by thread, chunks in
-// rising order, then over the block: a fixed order for a block size, which follows from cols.
+// out *= sigmoid(x * w), for one row. Each thread adds its chunks in rising order, then the block
+// adds the threads' sums. The order depends only on the block size, which follows from cols.
 template <int V> KR_DEV void gate_row(const Gate &g, float *parts) {
 	float sum = 0.f;
 	for (int i = threadIdx.x; i < g.cols / V; i += blockDim.x) {
@@ -27,7 +27,7 @@ template <int V> KR_DEV void gate_row(const Gate &g, float *parts) {
 	}
 }
 
-// A block has a row. Flags: out, x, w.
+// One block per row. Flags: out, x, w.
 KR_KERNEL(512, 2)
 kr_gate_rows(void *out, int out_stride, const void *x, int x_stride, const void *w, int n, int cols, int flags) {
 	__shared__ float parts[32];

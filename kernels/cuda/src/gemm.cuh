@@ -1,35 +1,33 @@
-// What the dense products share (gemm_a.cu with mma.sync, gemm_h.cu with wgmma): out [m, n]
-// = x [m, k] * transposed w [n, k], all bfloat16, sums in float32.
+// Shared by the dense products (gemm_a.cu with mma.sync, gemm_h.cu with wgmma): out [m, n] = x
+// [m, k] * transposed w [n, k], all bfloat16, with sums in float32.
 //
-// The matrix of results is cut into tiles of BM rows of x and BN rows of w. Every sum runs
-// over k in order in one accumulator and nothing is shared between rows, so a row's bits do
-// not depend on which rows are multiplied with it. Edges are filled with zeros, which are
-// read from nowhere.
+// The matrix of results is cut into tiles of BM rows of x and BN rows of w. Every sum runs over k
+// in order in one accumulator, and rows share no sums. So a row's bits do not depend on the rows
+// that are multiplied with it. Edges are filled with zeros, without reading memory.
 #pragma once
 #include "kr.cuh"
 
-// What becomes of the sums.
+// What is done with the sums.
 enum {
 	GEMM_BF16,
 	GEMM_F32,
 	GEMM_ADD, // float32 out += sums
 };
 
-// The arguments of every kernel, in the order of Go's args. Strides and steps count
-// elements.
+// The arguments of every kernel, in the order of Go's args. Strides and steps count elements.
 struct Gemm {
 	void *out;
 	int mode;
 	int out_stride;
-	const bf16 *x; // rows aligned to 16 bytes, as are w's and up's
+	const bf16 *x; // rows are aligned to 16 bytes, as are those of w and up
 	int x_stride;
 	const bf16 *w;
-	const bf16 *up; // of SwiGLU: w is gate, out = silu(x gate^T) * (x up^T)
+	const bf16 *up; // for SwiGLU: w is gate, out = silu(x gate^T) * (x up^T)
 	int w_stride;
 	int m, n, k;   // n and k: multiples of 8
-	int part;      // 0, or a product is one of several parts of k, each so long (the last shorter)
-	int tile_rows; // tiles above one another
-	int tile_cols; // side by side
+	int part;      // 0, or the length of the parts into which k is cut (the last part may be shorter)
+	int tile_rows; // the number of tiles above one another
+	int tile_cols; // and side by side
 	int tiles;     // of all products
 	long long out_step, x_step, w_step; // from one product to the next
 };
@@ -45,8 +43,8 @@ struct Place {
 	int k;                 // columns to multiply
 };
 
-// Tiles that run at the same time should share what they read: up to so many above one
-// another are taken before the next column of tiles.
+// Tiles that run at the same time should share the memory that they read. So up to this many
+// tiles above one another come before the next column of tiles.
 enum { GEMM_BAND = 16 };
 
 // Tile t of rows x cols tiles.
@@ -62,9 +60,9 @@ KR_DEV Place place_of(const Gemm &j, int t) {
 	return Place{product, at.x, at.y, j.part ? min(j.part, j.k - product * j.part) : j.k};
 }
 
-// Where row r of a tile of w comes from. A tile of gate and up is cut into pieces of WIDTH
-// rows, what one warp or warpgroup multiplies, and each is half gate, half up of the same
-// features: so a thread has both sums of a feature.
+// Where row r of a tile of w is read from. A tile of gate and up is cut into pieces of WIDTH
+// rows, the rows that one warp or warpgroup multiplies. Half of a piece is gate, half up, for the
+// same features, so a thread has both sums of a feature.
 template <int WIDTH, bool SWIGLU> struct Source {
 	static __device__ __forceinline__ bool up(int r) { return SWIGLU && r % WIDTH >= WIDTH / 2; }
 	static __device__ __forceinline__ int row(int r) { return SWIGLU ? r / WIDTH * (WIDTH / 2) + r % (WIDTH / 2) : r; }
@@ -72,8 +70,8 @@ template <int WIDTH, bool SWIGLU> struct Source {
 
 KR_DEV float gemm_silu(float v) { return __fdividef(v, 1.f + __expf(-v)); } // -0 where the exponential is beyond 2^126
 
-// Takes COLS sums of a row, of which lane 4g+c has v[2i], v[2i+1]: columns col+8i+2c and
-// the next. All lanes of the warp call it together; rows behind the last are not stored.
+// Stores COLS sums of a row. Lane 4g+c has v[2i], v[2i+1]: columns col+8i+2c and the next. All
+// lanes of the warp call it together; rows past the last one are not stored.
 template <int COLS> KR_DEV void put_row(const Gemm &j, int product, int row, int col, const float (&v)[COLS / 4]) {
 	const int c = threadIdx.x % 4;
 	const long long at = product * j.out_step + (long long)row * j.out_stride;
@@ -81,8 +79,8 @@ template <int COLS> KR_DEV void put_row(const Gemm &j, int product, int row, int
 		bf16 *p = reinterpret_cast<bf16 *>(j.out) + at + col + 8 * c;
 #pragma unroll
 		for (int q = 0; q < COLS / 32; q++) {
-			// The four lanes of a row exchange pairs, as one transposes a 4x4 matrix: then
-			// lane c has the 8 columns of group c, 16 bytes.
+			// The four lanes of a row exchange pairs, as in the transposition of a 4x4 matrix.
+			// Then lane c has the 8 columns of group c, which are 16 bytes.
 			uint32_t w[4];
 #pragma unroll
 			for (int i = 0; i < 4; i++) w[i] = pack_bf16(v[8 * q + 2 * i], v[8 * q + 2 * i + 1]);
@@ -112,8 +110,9 @@ template <int COLS> KR_DEV void put_row(const Gemm &j, int product, int row, int
 	}
 }
 
-// Takes the sums of rows g and g+8 (from row on) and WIDTH rows of w: d[4i], d[4i+1] are
-// row g, columns 8i+2c and the next, d[4i+2], d[4i+3] row g+8. col is the first of out's.
+// Stores the sums of rows g and g+8 (counted from row) and WIDTH rows of w. d[4i], d[4i+1] are
+// row g, columns 8i+2c and the next; d[4i+2], d[4i+3] are row g+8. col is the first column of
+// out.
 template <int WIDTH, bool SWIGLU> KR_DEV void put(const Gemm &j, int product, int row, int col, const float (&d)[WIDTH / 2]) {
 	const int COLS = SWIGLU ? WIDTH / 2 : WIDTH;
 #pragma unroll
@@ -129,14 +128,14 @@ template <int WIDTH, bool SWIGLU> KR_DEV void put(const Gemm &j, int product, in
 }
 
 #ifdef KR_HOPPER
-// A ring of STAGES pairs of tiles of x and w in shared memory, then their barriers: full,
-// at which the 128 threads of the copying warpgroup arrive when their cp.async are done,
-// and empty, at which a lane of every warp that multiplies arrives.
+// A ring of STAGES pairs of tiles of x and w in shared memory, then their barriers. At full, the
+// 128 threads of the copying warpgroup arrive when their cp.async are done. At empty, one lane of
+// every multiplying warp arrives.
 template <int X_BYTES, int W_BYTES, int STAGES> struct Ring {
 	static const int BYTES = X_BYTES + W_BYTES;
 	uint32_t at;
 	int slot;
-	uint32_t turn; // how often the ring was gone round, its lowest bit
+	uint32_t turn; // the number of rounds, lowest bit
 
 	__device__ __forceinline__ explicit Ring(uint32_t shared) : at(shared), slot(0), turn(0) {}
 	__device__ __forceinline__ uint32_t x() const { return at + slot * BYTES; }
@@ -146,7 +145,7 @@ template <int X_BYTES, int W_BYTES, int STAGES> struct Ring {
 	__device__ __forceinline__ void next() {
 		if (++slot == STAGES) slot = 0, turn ^= 1;
 	}
-	// For all threads of the block. warps: that multiply.
+	// All threads of the block call it. warps: the number of multiplying warps.
 	__device__ __forceinline__ void init(int warps) {
 		if (threadIdx.x == 0) {
 			for (; slot < STAGES; slot++) {

@@ -1,12 +1,12 @@
-// Dense products for every GPU: mma.sync, both operands through shared memory. A warp has
-// WM x WN of a tile's results: large, for what it reads of shared memory in a step of k
-// grows with WM + WN, what it multiplies with WM * WN; with 64 x 32 the reading alone would
-// take nearly as long as the multiplying.
+// Dense products for every GPU: mma.sync, both operands through shared memory. A warp computes WM
+// x WN results of a tile. This should be large: in a step of k a warp reads WM + WN rows of
+// shared memory for WM * WN products. With 64 x 32 the reads alone take nearly as long as the
+// products.
 #include "gemm.cuh"
 
-// A step takes 32 columns of k: rows of 64 bytes, unit u (16 bytes) of row r at unit
-// u ^ r/2%4. So what ldmatrix reads at a time, unit u of 8 rows, lies in 32 banks, and what
-// 8 lanes copy does too.
+// A step takes 32 columns of k. Rows have 64 bytes, and 16-byte unit u of row r lies at unit u ^
+// r/2%4. So the units that ldmatrix reads at a time (unit u of 8 rows) lie in 32 banks, and so do
+// the units that 8 lanes copy.
 KR_DEV uint32_t row64(int r, int u) { return r * 64 + ((u ^ (r / 2 % 4)) << 4); }
 
 // The rows of a tile that a thread copies: r0, r0 + THREADS/4, ...
@@ -14,9 +14,9 @@ template <int ROWS, int THREADS> struct Rows64 {
 	static const int UNITS = ROWS * 4 / THREADS;
 	static_assert(THREADS / 4 % 8 == 0 && UNITS > 0, "all rows of a thread have the same swizzle");
 	const bf16 *from[UNITS];
-	unsigned inside; // a bit a unit
+	unsigned inside; // one bit per unit
 
-	// left: columns that there are of this step's. k: the first of them.
+	// left: the number of columns left for this step. k: the first of them.
 	__device__ __forceinline__ void copy(uint32_t stage, int k, int left) const {
 		const int r = threadIdx.x / 4, u = threadIdx.x % 4;
 #pragma unroll
@@ -49,7 +49,7 @@ template <int BM, int BN, int WM, int WN, int STAGES, bool SWIGLU> KR_DEV void g
 	}
 	const uint32_t ring = smem_u32(shared);
 	const int steps = (t.k + 31) / 32;
-	auto copy = [&](int k) { // a group even if there is nothing left: groups count steps
+	auto copy = [&](int k) { // commits a group even if nothing is left, because groups count steps
 		if (k < steps) {
 			const uint32_t stage = ring + k % STAGES * STAGE;
 			x.copy(stage, 32 * k, t.k - 32 * k);
@@ -86,14 +86,14 @@ template <int BM, int BN, int WM, int WN, int STAGES, bool SWIGLU> KR_DEV void g
 			for (int i = 0; i < WM / 16; i++)
 				mma_bf16(*reinterpret_cast<float(*)[4]>(&d[i][4 * n]), o.a[i], o.b[n / 2][n % 2 * 2], o.b[n / 2][n % 2 * 2 + 1]);
 	};
-	// Half a step's operands are read while the half before it is multiplied.
+	// One half of a step's operands is read while the half before it is multiplied.
 	Operands even, odd;
 	cp_async_wait<STAGES - 2>();
 	__syncthreads();
 	fetch(even, 0, 0);
 	for (int k = 0; k < steps; k++) {
 		fetch(odd, k, 1);
-		copy(k + STAGES - 1); // to where step k-1 lay, which all had read before the last barrier
+		copy(k + STAGES - 1); // to the stage of step k-1, which all warps have read before the last barrier
 		multiply(even);
 		cp_async_wait<STAGES - 2>();
 		__syncthreads();
@@ -116,8 +116,8 @@ GEMM_KERNEL(kr_gemm_64x64, 64, 64, 32, 32, 4, 4, false)
 GEMM_KERNEL(kr_gemm_swiglu_128x128, 128, 128, 64, 64, 4, 2, true)
 GEMM_KERNEL(kr_gemm_swiglu_64x64, 64, 64, 32, 64, 4, 5, true)
 
-// out = the sum of parts (float32 [m, n] each) in their order, or in mode GEMM_ADD out +=
-// it. A thread has 4 columns.
+// out = the sum of the parts (float32 [m, n] each) in order, or with mode GEMM_ADD out += the
+// sum. A thread has 4 columns.
 KR_KERNEL(256, 4) kr_gemm_sum(void *out, int mode, int out_stride, const float *parts, int count, int m, int n) {
 	pdl_wait();
 	pdl_launch();

@@ -1,12 +1,11 @@
-// Dense products for Hopper: wgmma, both operands from shared memory in the 128-byte
-// swizzle. One warpgroup copies (cp.async, its arrival counted by an mbarrier), the others
-// multiply; a block stays and takes one tile after the other, so that the next tile is on
-// its way while results are stored.
+// Dense products for Hopper: wgmma, both operands in shared memory in the 128-byte swizzle. One
+// warpgroup copies with cp.async and signals arrival through an mbarrier; the others multiply. A
+// block computes one tile after the other, so the next tile is loaded while results are stored.
 #include "gemm.cuh"
 
 #ifdef KR_HOPPER
 
-// The copying warpgroup: thread p has 16-byte unit p%8 of rows p/8, p/8+16, ...
+// The copying warpgroup: thread p copies 16-byte unit p%8 of rows p/8, p/8+16, ...
 template <int BM, int BN, int STAGES, int WIDTH, bool SWIGLU> KR_DEV void produce(const Gemm &j, Ring<BM * 128, BN * 128, STAGES> ring) {
 	typedef Source<WIDTH, SWIGLU> From;
 	const int r = threadIdx.x % 128 / 8, u = threadIdx.x % 8;
@@ -14,7 +13,7 @@ template <int BM, int BN, int STAGES, int WIDTH, bool SWIGLU> KR_DEV void produc
 	const long long x_step = 16ll * j.x_stride, w_step = 16ll * j.w_stride;
 	for (int tile = blockIdx.x; tile < j.tiles; tile += gridDim.x) {
 		const Place t = place_of(j, tile);
-		const int rows = j.m - t.row * BM - r, cols = j.n - t.col * (SWIGLU ? BN / 2 : BN) - r; // that there are from this thread's first on
+		const int rows = j.m - t.row * BM - r, cols = j.n - t.col * (SWIGLU ? BN / 2 : BN) - r; // the number of rows from this thread's first on
 		const bf16 *x = j.x + t.product * j.x_step + (long long)(j.m - rows) * j.x_stride + 8 * u;
 		const long long wo = t.product * j.w_step + (long long)(j.n - cols) * j.w_stride + 8 * u;
 		const bf16 *w = j.w + wo, *up = SWIGLU ? j.up + wo : w;
@@ -35,10 +34,10 @@ template <int BM, int BN, int STAGES, int WIDTH, bool SWIGLU> KR_DEV void produc
 		}
 	}
 	cp_async_commit();
-	cp_async_wait<0>(); // nothing may be on its way when the thread ends
+	cp_async_wait<0>(); // no copy may be in flight when the thread ends
 }
 
-// A multiplying warpgroup: 64 rows of x (the group's, of CM) and WIDTH of w (of CN).
+// A multiplying warpgroup: 64 rows of x (its own of CM) and WIDTH rows of w (of CN).
 template <int CM, int CN, int WIDTH, int STAGES, bool SWIGLU> KR_DEV void consume(const Gemm &j, Ring<CM * 8192, CN * WIDTH * 128, STAGES> ring) {
 	const int group = threadIdx.x / 128, gm = group / CN, gn = group % CN, warp = threadIdx.x % 128 / 32;
 	const bool first = threadIdx.x % 32 == 0;
@@ -47,7 +46,7 @@ template <int CM, int CN, int WIDTH, int STAGES, bool SWIGLU> KR_DEV void consum
 		float d[WIDTH / 2];
 #pragma unroll
 		for (int i = 0; i < WIDTH / 2; i++) d[i] = 0.f;
-		uint32_t before = 0; // the barrier that says that the tile before this one is used up
+		uint32_t before = 0; // the barrier at which the warps report that they have used the tile before
 		for (int k = 0; k < t.k; k += 64) {
 			mbar_wait(ring.full(), ring.turn);
 			fence_async();

@@ -1,18 +1,18 @@
-// Products of a matrix and few tokens (gemv.cuh has the core). Grids and the parts of a
-// row depend on shapes only. There is a kernel for every format of weights.
+// Products of a matrix and few tokens (gemv.cuh has the core). Grids and the parts of a row
+// depend on shapes only. There is one kernel per format of weights.
 #include "gemv.cuh"
 
-// out [m, rows] = x [m, columns] * transposed w. A block has 16 rows and 8 tokens, its
-// warps a part of the columns each; all tokens of 16 rows follow one another.
-// Tokens that are not permuted and have short parts come by way of shared memory: a warp
-// fetches its part of each with one load, where the core would take 16 for a unit.
-enum { PART_BYTES = 528 }; // of a token: two units, and 16 that 8 tokens lie in different banks
+// out [m, rows] = x [m, columns] * transposed w. A block has 16 rows and 8 tokens, and each of
+// its warps a part of the columns. The blocks of the same 16 rows follow one another. Tokens that
+// are not permuted and have short parts go through shared memory: a warp fetches its part of each
+// with one load, where the core would take 16 for a unit.
+enum { PART_BYTES = 528 }; // per token: two units, and 16 bytes so that 8 tokens lie in different banks
 template <int FORMAT, bool PERMUTED>
 KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, const Matrix &w, float4 *parts) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 	int eights = (m + 7) / 8, block = blockIdx.x / eights, first = blockIdx.x % eights * 8;
 	float sum[4] = {0, 0, 0, 0}, before[4] = {0, 0, 0, 0};
-	auto results = [&](auto f) { // f(i, where) of the results that this lane has
+	auto results = [&](auto f) { // calls f(i, where) for the results of this lane
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
 			int token = first + 2 * c + i % 2, row = 16 * block + g + i / 2 * 8;
@@ -50,7 +50,7 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 	if (warp != 0) return;
 	results([&](int i, long long at) { give(out, wide, 0, at, add ? before[i] + sum[i] : sum[i]); });
 }
-// ..._hidden: of rows of hidden values as kr_gemv_gate_up leaves them.
+// The ..._hidden kernels multiply rows of hidden values as kr_gemv_gate_up writes them.
 #define MATRIX_KERNEL(name, FORMAT, PERMUTED)                                                                                     \
 	KR_KERNEL(256, 2)                                                                                                             \
 	name(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, MATRIX_ARGS(w)) {                      \

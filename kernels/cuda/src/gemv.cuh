@@ -1,17 +1,16 @@
-// The core of the products for few tokens: a warp multiplies 16 rows of weights with up
-// to 8 tokens. Weights are the A operand of mma m16n8k16 and go from global memory to
-// registers, each byte once; tokens are its B operand. Lane 4g+c has rows g and g+8 of
-// the weights, the activations of token g, and the results of rows g and g+8 for tokens
-// 2c and 2c+1.
+// The core of the products for few tokens. A warp multiplies 16 rows of weights with up to 8
+// tokens. Weights are the A operand of mma m16n8k16 and go from global memory to registers, each
+// byte once. Tokens are its B operand. Lane 4g+c has rows g and g+8 of the weights, the
+// activations of token g, and the results of rows g and g+8 for tokens 2c and 2c+1.
 //
-// The work is counted in units of 128 columns; a row is split over the warps of a block
-// in whole units, each warp sums its part in order, and the parts are added in order.
-// Nothing of that depends on the other tokens, so a token's bits never do either.
+// The work is counted in units of 128 columns. A row is split over the warps of a block in whole
+// units, each warp sums its part in order, and the parts are added in order. None of this depends
+// on the other tokens, so a token's bits do not either.
 #pragma once
 #include "kr.cuh"
 
-// How a matrix is kept. Format A as tensor.FormatA says, one scale for all columns
-// counts as groups of 128.
+// How a matrix is stored. Packed integers have the GPU layout of kernels/tensor/integergpu.go;
+// one scale for all columns counts as groups of 128.
 enum { PLAIN_BF16, INT4_G32, INT4_G64, INT4_G128, INT8_G32, INT8_G64, INT8_G128 };
 #define ALL_FORMATS(X)       \
 	X(bf16, PLAIN_BF16)      \
@@ -26,9 +25,9 @@ struct Matrix {
 	const uint8_t *values;
 	const uint32_t *scales;
 	int rows;
-	int tiles;  // of 64 columns
-	int groups; // scales of a row; 1: the same for all columns
-	int stride; // of plain rows, elements
+	int tiles;  // the number of tiles of 64 columns
+	int groups; // scales per row; 1: the same for all columns
+	int stride; // of plain rows, in elements
 };
 
 // The arguments of a matrix in a kernel's list, and the matrix.
@@ -47,15 +46,15 @@ struct Token {
 	bool on; // false: there is no such token, zeros
 };
 
-// Where column k of 64 lies in a permuted row: so that what lane c wants of 64 columns,
-// 2c, 2c+1, 2c+8 and 2c+9 of each 16, are 32 bytes in a row.
+// The place of column k of 64 in a permuted row. Of 64 columns, lane c needs 2c, 2c+1, 2c+8 and
+// 2c+9 of each 16; in a permuted row these are 32 consecutive bytes.
 KR_DEV int permuted(int k) {
 	int i = k % 64 / 16, kk = k % 16;
 	return k / 64 * 64 + kk % 8 / 2 * 16 + i * 4 + kk / 8 * 2 + kk % 2;
 }
 
-// 8 columns of a row, the chunk-th. PERMUTE: pair j of them goes 32 * j bytes further, so
-// that what a lane wants of a tile lies together (permuted).
+// Stores 8 columns of a row, the chunk-th. PERMUTE: pair j of them goes 32 * j bytes further, so
+// that all values that a lane needs of a tile are consecutive (permuted).
 template <bool PERMUTE> KR_DEV void put_chunk(uint8_t *row, int chunk, uint4 v) {
 	if (!PERMUTE) {
 		*reinterpret_cast<uint4 *>(row + 16 * chunk) = v;
@@ -65,7 +64,7 @@ template <bool PERMUTE> KR_DEV void put_chunk(uint8_t *row, int chunk, uint4 v) 
 	p[0] = v.x, p[8] = v.y, p[16] = v.z, p[24] = v.w;
 }
 
-// b[2i], b[2i+1]: the B operand of step i (16 columns) of a tile of format A.
+// b[2i], b[2i+1]: the B operand of step i (16 columns) of a tile of packed integers.
 template <bool PERMUTED> KR_DEV void load_token(uint32_t *b, const Token &x, int tile, bool there) {
 	int c = threadIdx.x % 4;
 	const bf16 *p = x.row + (long long)tile * 64;
@@ -86,10 +85,10 @@ template <bool PERMUTED> KR_DEV void load_token(uint32_t *b, const Token &x, int
 	}
 }
 
-// A format: what a lane holds of a unit on its way from memory (Load), how it gets
-// there, and its product with the token. DEPTH units are in flight at a time: 4 to 8
-// loads of 16 bytes a lane, what 80 registers allow without a spill; 24 warps of 3 KiB
-// are more than a multiprocessor needs on its way (16 KiB at 3 TB/s and 700 ns).
+// A format of weights: the registers of a lane for a unit in flight (Load), the loads, and the
+// product with the token. DEPTH units are in flight at a time. These are 4 to 8 loads of 16 bytes
+// per lane, the most that 80 registers allow without a spill. 24 warps of 3 KiB are more than a
+// multiprocessor needs in flight (16 KiB at 3 TB/s and 700 ns).
 template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 	static const int DEPTH = BITS == 8 ? (GROUP == 32 ? 1 : 2) : GROUP == 128 ? 3 : 2;
 	static const int LOADS = BITS / 4; // of 16 bytes, a tile
@@ -100,10 +99,10 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 	};
 	const uint8_t *values;
 	const uint32_t *scales;
-	int tiles, next; // next: words from a group's scales to the next one's
+	int tiles, next; // next: words from one group's scales to those of the next
 
 	KR_MEMBER Packed() {}
-	// block: of 16 stored rows
+	// block: the number of a block of 16 stored rows.
 	KR_MEMBER Packed(const Matrix &w, int block) {
 		int lane = threadIdx.x % 32;
 		long long tile_row = block / 4;
@@ -131,8 +130,8 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 		load_token<PERMUTED>(b, x, 2 * unit, true);
 		load_token<PERMUTED>(b + 8, x, 2 * unit + 1, both(unit));
 	}
-	// The product with a token whose part b is here already, or (AHEAD false) is loaded
-	// now, a tile at a time.
+	// The product with a token whose part b is already here or, if AHEAD is false, is loaded now,
+	// a tile at a time.
 	template <bool AHEAD> KR_MEMBER void multiply(float (&sum)[4], const Load &v, uint32_t (&b)[16], const Token &x, int unit) const {
 		float d[4] = {0, 0, 0, 0}, e[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -152,8 +151,8 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 			}
 		}
 	}
-	// Two units with the token's parts, one after the other in the sums, but step by step
-	// together: a product need not wait for the one right before it.
+	// Two units with the token's parts. Their sums are in order, but their steps are interleaved,
+	// so that a product need not wait for the one right before it.
 	KR_MEMBER void multiply_pair(float (&sum)[4], const Load (&v)[2], const uint32_t (&b)[2][16]) const {
 		static_assert(GROUP == 128, "a group is a unit");
 		float d[2][4] = {}, e[2][4] = {};
@@ -174,10 +173,10 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 	}
 	// The A operand of step i (0..7) of a unit.
 	//
-	// INT4: a nibble n (value + 8) becomes the bfloat16 number 128 + n by its bits alone;
-	// 136 times the sum of the activations, which e has, is too much in the product.
-	// INT8: the low 7 bits of a byte (value + 128) give 128 + them; minus 128 if the high
-	// bit is set, minus 256 if not, is the value: all exact in bfloat16.
+	// INT4: the bits of a nibble n (value + 8) make the bfloat16 number 128 + n. The product is
+	// then too large by 136 times the sum of the activations, which e has. INT8: the low 7 bits
+	// of a byte (value + 128) make 128 plus these bits. Subtracting 128 if the high bit is set,
+	// or 256 if not, gives the value. All of this is exact in bfloat16.
 	static KR_MEMBER void unpack(uint32_t (&a)[4], const Load &v, int i) {
 		const uint4 &q = v.q[i * LOADS / 4];
 		if (BITS == 4) {
@@ -190,7 +189,7 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 			for (int j = 0; j < 4; j++) a[j] = fma_bf16x2(and_or<0x007f007f, 0x43004300>(w[j]), ONES, andn_or<0x00800080, 0xc300c300>(w[j]));
 		}
 	}
-	// A group's product d, with the sums e of its activations, to the row's sum.
+	// Adds a group's product d, with the sums e of its activations, to the row's sum.
 	static KR_MEMBER void scale(float (&sum)[4], const float (&d)[4], const float (&e)[4], uint32_t scales) {
 #pragma unroll
 		for (int r = 0; r < 4; r++) {
@@ -200,19 +199,19 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 	}
 };
 
-// Plain rows of bfloat16. Any order of the columns serves that is the same for weights
-// and activations, so lane c takes columns 8c..8c+7 of each 32: 16 bytes of either.
+// Plain rows of bfloat16. The order of the columns is free if weights and activations have the
+// same, so lane c takes columns 8c..8c+7 of each 32: 16 bytes of either.
 struct Plain {
 	static const int DEPTH = 1;
 	struct Load {
-		uint4 q[8]; // of step of 32 columns i: 2i of row g, 2i+1 of row g+8
+		uint4 q[8]; // of step i of 32 columns: 2i is row g, 2i+1 row g+8
 	};
 	const bf16 *lo, *hi;
 	int tiles;
 
 	KR_MEMBER Plain() {}
-	// The rows that this lane has, of a matrix of that many rows; what is behind the last
-	// one is computed and not stored.
+	// This lane's rows of a matrix with that many rows. Rows past the last one are computed but
+	// not stored.
 	KR_MEMBER Plain(const Matrix &w, int row_lo, int row_hi) {
 		int c = threadIdx.x % 4;
 		const bf16 *p = reinterpret_cast<const bf16 *>(w.values) + 8 * c;
@@ -256,17 +255,17 @@ struct Plain {
 	}
 };
 
-// The rows of a block. gate_up: rows are gate's, then up's, and 8 of each make a block, as
-// in joined tiles.
+// The rows of a block. gate_up: the rows are gate's, then up's, and a block has 8 of each, as in
+// joined tiles.
 KR_DEV Plain plain_block(const Matrix &w, int block, bool gate_up) {
 	int g = threadIdx.x % 32 / 4, lo = gate_up ? 8 * block + g : 16 * block + g;
 	return Plain(w, lo, gate_up ? w.rows / 2 + lo : lo + 8);
 }
 
-// Units from..to-1 of a product, added to sum. ready() is called once, when the first
-// weights are on their way, and gives the token: what it waits for does not hold up the
-// weights. AHEAD: the token's numbers are loaded as far ahead as the weights, for
-// kernels with few warps, which have the registers for it and would wait otherwise.
+// Adds the product of units from..to-1 to sum. ready() is called once, when the first weights are
+// in flight, and returns the token: so weights do not wait for what the token waits for. AHEAD:
+// the token's values are loaded as far ahead as the weights. This is for kernels with few warps,
+// which have enough registers and would otherwise wait.
 template <bool AHEAD, class Format, class Ready> KR_DEV void product(float (&sum)[4], const Format &w, int from, int to, Ready ready) {
 	const int D = Format::DEPTH;
 	typename Format::Load ring[D];
@@ -323,7 +322,7 @@ template <int FORMAT, class Ready> KR_DEV void short_product(float (&sum)[4], co
 		if (from + i < to) w.template multiply<true>(sum, v[i], b[i], x, from + i);
 }
 
-// Part part of parts of the units of w.
+// Part `part` of `parts` of the units of w.
 struct Range {
 	int from, to;
 	KR_MEMBER Range(int a, int b) : from(a), to(b) {}
@@ -334,8 +333,8 @@ struct Range {
 	}
 };
 
-// Some units of the product of a block of 16 stored rows. PERMUTED says how activations
-// lie for format A; for plain rows they always lie in order.
+// The product of some units of a block of 16 stored rows. PERMUTED says how activations lie for
+// packed weights; for plain rows they are always in order.
 template <int FORMAT, bool PERMUTED, bool AHEAD, class Ready>
 KR_DEV void product_of(float (&sum)[4], const Matrix &w, int block, bool gate_up, Range units, Ready ready) {
 	if constexpr (FORMAT == PLAIN_BF16) {
@@ -345,8 +344,8 @@ KR_DEV void product_of(float (&sum)[4], const Matrix &w, int block, bool gate_up
 	}
 }
 
-// Adds up the parts of a row, which the warps of the block have, in order; the first
-// warp has the result. parts: [warps][32] of shared memory.
+// Adds the parts of a row, which the warps of the block have, in order. The first warp gets the
+// result. parts: [warps][32] of shared memory.
 KR_DEV void join(float (&sum)[4], float4 *parts) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
 	if (warps == 1) return;
@@ -382,7 +381,7 @@ KR_DEV float swiglu(float gate, float up) { return gate / (1.f + __expf(-gate)) 
 
 KR_DEV float got(const void *out, int wide, long long at) { return wide ? ((const float *)out)[at] : load((const bf16 *)out + at); }
 
-// A result goes out: as float32 or bfloat16, added to what is there or not.
+// Stores a result as float32 or bfloat16, or adds it to the stored value.
 KR_DEV void give(void *out, int wide, int add, long long at, float v) {
 	if (wide) {
 		float *p = (float *)out + at;

@@ -1,19 +1,19 @@
-// Products for few tokens of blocks of several rows: activations are laid out in shared
-// memory once a block, permuted, so that a warp has those of 128 columns with four loads
-// that take a few dozen cycles. Weights go to registers as in gemv.cuh, the first ones
-// before the block waits for anything, and sums run in its order.
+// Products for few tokens in blocks of several rows. A block copies activations to shared memory
+// once, permuted, so that a warp reads those of 128 columns with four loads that take a few dozen
+// cycles. Weights go to registers as in gemv.cuh, the first ones before the block waits for
+// anything, and sums run in the same order.
 //
-// A warp has some 1,000 instructions of products, so what comes before and after them
-// counts: no divisions, and few tests.
+// A warp has only some 1,000 instructions of products, so the instructions before and after them
+// matter: there are no divisions and few tests.
 #pragma once
 #include "gemv.cuh"
 
 KR_DEV uint4 lds16(const uint8_t *shared, int at) { return *reinterpret_cast<const uint4 *>(shared + at); }
 
-// How the activations of a unit are read: of format A, permuted, or of plain rows.
+// How the activations of a unit are read: permuted for packed weights, in order for plain rows.
 template <int FORMAT> struct FlowOf : FormatOf<FORMAT, true>::type {
 	typedef typename FormatOf<FORMAT, true>::type Base;
-	// Units in flight: fewer than Base::DEPTH where that makes room for more warps.
+	// The number of units in flight: fewer than Base::DEPTH where that makes room for more warps.
 	enum { FLOW_DEPTH = FORMAT == INT4_G128 ? 2 : FORMAT == INT8_G128 ? 1 : Base::DEPTH };
 	KR_MEMBER FlowOf(const Matrix &w, int block, bool) : Base(w, block) {}
 	static KR_MEMBER int place(int i) { return i / 2 * 128 + threadIdx.x % 4 * 32 + i % 2 * 16; }
@@ -24,9 +24,8 @@ template <> struct FlowOf<PLAIN_BF16> : Plain {
 	static KR_MEMBER int place(int i) { return i * 64 + threadIdx.x % 4 * 16; }
 };
 
-// Rows of activations in shared memory: 256 bytes of zeros, which stand for tokens that
-// are not there, then rows of whole units, 16 bytes apart so that 8 of them lie in
-// different banks.
+// Rows of activations in shared memory: first 256 bytes of zeros, which stand for missing tokens,
+// then rows of whole units. Rows are 16 bytes apart so that 8 of them lie in different banks.
 enum { ZEROS = 256 };
 KR_DEV int staged_stride(int tiles) { return (tiles + 1) / 2 * 256 + 16; }
 
@@ -34,13 +33,13 @@ KR_DEV void stage_zeros(uint8_t *to) {
 	if (threadIdx.x < ZEROS / 16) reinterpret_cast<uint4 *>(to)[threadIdx.x] = make_uint4(0, 0, 0, 0);
 }
 
-// Copies a row of tiles * 64 columns by threads first, first + step, ...
+// Copies a row of tiles * 64 columns with threads first, first + step, ...
 template <bool PERMUTE> KR_DEV void stage_row(uint8_t *to, const bf16 *row, int tiles, int first, int step) {
 #pragma unroll 1
 	for (int u = first; u < (tiles + 1) / 2 * 16; u += step)
 		put_chunk<PERMUTE>(to, u, u < tiles * 8 ? reinterpret_cast<const uint4 *>(row)[u] : make_uint4(0, 0, 0, 0));
 }
-// The same, two chunks at a time: for a row that is waited for alone.
+// Copies two chunks at a time, for a row that nothing else hides the wait for.
 template <bool PERMUTE> KR_DEV void stage_alone(uint8_t *to, const bf16 *row, int tiles, int first, int step) {
 	int chunks = (tiles + 1) / 2 * 16;
 #pragma unroll 1
@@ -52,8 +51,8 @@ template <bool PERMUTE> KR_DEV void stage_alone(uint8_t *to, const bf16 *row, in
 		if (u + step < chunks) put_chunk<PERMUTE>(to, u + step, w);
 	}
 }
-// Copies rows 0..n-1, row r from row(r), by the whole block, two at a time; without a
-// barrier. row is called by whole warps.
+// Copies rows 0..n-1 by the whole block, two at a time, without a barrier; row(r) is row r. Whole
+// warps call row.
 template <bool PERMUTE, class Row> KR_DEV void stage(uint8_t *to, int n, int tiles, Row row) {
 	int stride = staged_stride(tiles), chunks = (tiles + 1) / 2 * 16;
 	if (n & 1) {
@@ -73,7 +72,7 @@ template <bool PERMUTE, class Row> KR_DEV void stage(uint8_t *to, int n, int til
 	}
 }
 
-// A lane's token among staged rows: its first unit, and what it is to the next.
+// A lane's token among the staged rows: its first unit, and the distance to the next.
 struct Staged {
 	const uint8_t *at;
 	int step;
@@ -82,10 +81,10 @@ struct Staged {
 
 enum { NO_HALF = 1 << 20 };
 
-// Units from..to-1 of a product, added to sum. ready() is called once, when the first
-// weights are on their way, and gives the token in shared memory. The last half units are a
-// part of their own unless half is NO_HALF; memory keeps the sums of the part before it, to
-// which it is added.
+// Adds the product of units from..to-1 to sum. ready() is called once, when the first weights are
+// in flight, and returns the token in shared memory. Unless half is NO_HALF, the last half units
+// are a part of their own: memory keeps the sums of the part before it, to which this part is
+// added.
 template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, int from, int to, int half, uint8_t *memory, Ready ready) {
 	const int D = F::FLOW_DEPTH;
 	typename F::Load ring[D];
@@ -120,7 +119,7 @@ template <class F, class Ready> KR_DEV void flow(float (&sum)[4], const F &w, in
 	}
 }
 
-// In how many parts a row is cut: times and over are exact for n * parts below 2^16
+// The number of parts into which a row is cut. times and over are exact for n * parts below 2^16
 // (over is 2^16 / parts, rounded up, from the host).
 struct Parts {
 	int n, over;
@@ -132,15 +131,16 @@ struct Parts {
 	}
 };
 
-// How the warps of a block are shared out: 2^shift rows of 16, parts of the columns of
-// each. Warps beyond that only take part in what the block does together.
+// How the work is distributed over the warps of a block: 2^shift blocks of 16 rows, and `parts`
+// parts of the columns of each. Other warps only take part in the work that the whole block does
+// together.
 //
-// Small experts have twice as many parts for few rows, so that a GPU has enough warps. They are
-// added two by two (pairs). For many rows a warp has both parts of a pair (half), and the sums
-// are the same.
+// Small experts have twice as many parts for few rows, so that a GPU has enough warps. The parts
+// are added two by two (pairs). For many rows a warp has both parts of a pair (half), and the
+// sums are the same.
 struct Cut {
 	int row, part, shift, parts, pairs;
-	int from, to, half; // units; half: as of flow
+	int from, to, half; // in units; half: as for flow
 	bool works;
 	KR_MEMBER Cut(int shift_of, const Parts &p, int pairs_of, int half_of, const Matrix &w) : shift(shift_of), parts(p.n), pairs(pairs_of), half(half_of) {
 		int warp = threadIdx.x / 32;
@@ -148,14 +148,14 @@ struct Cut {
 		works = part < parts;
 		p.range(from, to, w, part);
 	}
-	// Reports whether the block has any of a matrix' rows, if this warp has row block
-	// block; a warp behind the last row does not work.
+	// Reports whether the block has any rows of the matrix, if this warp has row block `block`. A
+	// warp past the last row does not work.
 	KR_MEMBER bool within(int block, int matrix_rows) {
 		if (16 * block >= matrix_rows) works = false;
 		return 16 * (block - row) < matrix_rows;
 	}
-	// Adds up the parts of a row in order; the warps of part 0 have the result. results:
-	// [warps][32] of shared memory that nobody uses any more.
+	// Adds the parts of a row in order; the warps of part 0 get the result. results: [warps][32]
+	// of shared memory that is not in use.
 	KR_MEMBER void join(float (&sum)[4], float4 *results) const {
 		if (parts == 1) return;
 		results[threadIdx.x] = make_float4(sum[0], sum[1], sum[2], sum[3]);

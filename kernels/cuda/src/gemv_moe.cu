@@ -1,12 +1,11 @@
-// A mixture of experts for few tokens: gate and up, down, and the sum over the experts,
-// with a shared network beside the routed ones (gemv_flow.cuh has the core). Grids and
-// the parts of a row depend on shapes only. There is a kernel for every format of
-// weights; those with a routed and a shared network are for equal formats, and for INT8
-// beside INT4.
+// A mixture of experts for few tokens: gate and up, down, and the sum over the experts, with a
+// shared network next to the routed ones (gemv_flow.cuh has the core). Grids and the parts of a
+// row depend on shapes only. There is one kernel per format of weights. Kernels with a routed and
+// a shared network exist for equal formats, and for an INT8 shared network with INT4 experts.
 #include "gemv_flow.cuh"
 #include "route.cuh"
 
-// Blocks of 256 threads that registers must suffice for: as many as go without a spill.
+// Blocks of 256 threads per multiprocessor: as many as registers allow without a spill.
 #ifdef KR_HOPPER
 #define MOST_BLOCKS 4
 #else
@@ -15,23 +14,23 @@
 #define BLOCKS_OF(FORMAT) \
 	((FORMAT) == INT4_G128 ? MOST_BLOCKS : (FORMAT) == INT4_G32 || (FORMAT) == INT4_G64 || (FORMAT) == INT8_G64 ? 2 : 3)
 
-// Up to 8 tokens of one expert: how they are found.
+// Up to 8 tokens of one expert.
 struct Tile {
-	int expert;       // below 0: nothing to do
-	int count;        // tokens
+	int expert;       // below 0: no work
+	int count;        // the number of tokens
 	const int *slots; // their assignments; null: only one, single
 	int single;
 };
 KR_DEV int slot_of(const Tile &t, int i) { return t.slots ? __ldcg(t.slots + i) : t.single; }
 
-// Where the assignments of the routed experts stand: sorted (tiles, slots and count as
-// in kernels/cuda/route.Aligned), or, without those, as they are in ids [m * top_k].
+// The assignments of the routed experts: sorted (tiles, slots and count as in
+// kernels/cuda/route.Aligned), or else in the order of ids [m * top_k].
 struct Work {
 	const int *ids;
 	const int4 *tiles;
 	const int *slots, *count;
 	int top_k, experts, over; // over: 2^16 / top_k, rounded up
-	const int *map;           // [experts]: the slot of the bank that each lies in, below 0: none; null: its own number
+	const int *map;           // [experts]: the bank's slot of each, below 0: none; null: its own number
 
 	KR_MEMBER int token(int slot) const { return (slot * over) >> 16; }
 	KR_MEMBER Tile at(int i) const {
@@ -50,15 +49,16 @@ struct Work {
 	}
 	KR_MEMBER int id(int slot) const { return __ldcg(ids + slot); }
 	KR_MEMBER int where(int e) const { return map && e >= 0 ? __ldcg(map + e) : e; }
-	// Has the map come to the L2 cache while the kernel waits: it was last read a step ago.
+	// Prefetches the map into the L2 cache while the kernel waits: the previous step was the last
+	// to read it.
 	KR_MEMBER void call_map() const {
 		for (int i = 32 * threadIdx.x; map && i < experts; i += 32 * blockDim.x) prefetch_l2(map + i);
 	}
 };
 
-// The router's logits, of which a kernel chooses experts for itself: for few tokens that
-// costs less than to wait for a block that does it for all. Up to 64 experts.
-// parts, n and logits as of sums_of(); n 0: ids and weights are there.
+// The router's logits, from which a kernel chooses experts itself. For few tokens this costs less
+// than waiting for a block that chooses for all. At most 64 experts. parts, n and logits: as for
+// sums_of(). n 0: ids and weights are already there.
 struct Unchosen {
 	float *parts;
 	int n;
@@ -67,13 +67,14 @@ struct Unchosen {
 	const float *bias;
 	Router router;
 
-	// The experts of a token, by the first warps of a block; out: its logits go to memory.
+	// Chooses the experts of a token, with the first warps of a block. out: also writes its
+	// logits.
 	KR_MEMBER void choose_for(int token, bool out, FewChosen &to, int warps) const {
 		Sums s = sums_of(parts, n, logits, logits_stride, tokens, router.experts);
 		if (!out) s.out = nullptr;
 		to.choose(token, s, bias, router, warps);
 	}
-	// By one warp, after that: ids and weights, in their order.
+	// One warp writes ids and weights after that, in their order.
 	KR_MEMBER void order(const FewChosen &from, int *ids, float *weights) const { order_chosen(ids, weights, from.ids, from.scores, bias, router); }
 };
 #define UNCHOSEN_ARGS                                                                                                               \
@@ -82,7 +83,7 @@ struct Unchosen {
 #define UNCHOSEN(tokens, experts, k) \
 	{ parts_of, n_parts, logits, logits_stride, tokens, bias, {experts, k, sigmoid, of_groups, top_groups, top2, normalize, scale} }
 
-// The routed experts' matrices, one every step bytes, their scales every scale_step.
+// The routed experts' matrices, step bytes apart, and their scales, scale_step bytes apart.
 struct Bank {
 	Matrix first;
 	long long step, scale_step;
@@ -97,25 +98,24 @@ struct Bank {
 #define BANK(w) \
 	{ MATRIX(w), w##_step, w##_scale_step }
 
-// How a block's shared memory is laid out: results of its warps, zeros, rows of
-// activations. tokens is how many rows there may be, shared_rows how many rows of the grid
-// belong to the shared network.
+// The layout of a block's shared memory: results of its warps, zeros, rows of activations. tokens
+// is the most rows, shared_rows the number of rows of the grid that belong to the shared network.
 struct Plan {
-	int m, tokens, groups; // groups of tokens
+	int m, tokens, groups; // the number of groups of tokens
 	int shift, shared_shift; // of Cut
 	Parts parts, shared_parts;
-	int pairs, half; // of Cut; not beside a shared network of another format
+	int pairs, half; // of Cut; unused if the shared network has another format
 	int shared_rows;
 };
 enum { RESULTS = 8 * 512, ROWS = RESULTS + ZEROS };
 
-// A block of the shared network: which rows of weights and which tokens.
+// A block of the shared network: its rows of weights and its tokens.
 struct SharedBlock {
-	int first, n; // tokens
-	int block;    // of 16 rows, this warp's
-	bool none;    // the block has nothing to do
+	int first, n; // the number of tokens
+	int block;    // this warp's block of 16 rows
+	bool none;    // the block has no work
 	KR_MEMBER SharedBlock(const Plan &p, Cut &cut, int rows) {
-		int i = blockIdx.y * gridDim.x + blockIdx.x, rest = 0; // tokens of the same rows follow one another
+		int i = blockIdx.y * gridDim.x + blockIdx.x, rest = 0; // blocks with the same rows follow one another
 		if (p.groups > 1) rest = i % p.groups, i /= p.groups;
 		first = rest * p.tokens, n = min(p.tokens, p.m - first);
 		block = (i << cut.shift) + cut.row;
@@ -123,8 +123,8 @@ struct SharedBlock {
 	}
 };
 
-// The sums of a warp's 16 rows and the n tokens that stage_rows() lays out, which all
-// threads of the block call; it waits for the kernel before this one.
+// The sums of a warp's 16 rows and n tokens. stage_rows() copies the tokens to shared memory; all
+// threads of the block call it, and it waits for the kernel before this one.
 template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], const Cut &cut, const F &w, int tiles, int n, uint8_t *memory, Stage stage_rows) {
 	int g = threadIdx.x % 32 / 4;
 	auto ready = [&] {
@@ -136,8 +136,8 @@ template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], con
 	cut.join(sum, (float4 *)memory);
 }
 
-// silu(gate) * up of 8 features and 8 tokens, from sums as a product leaves them, to
-// the rows of h that row(i) gives for token i (0..7), below 0: none.
+// Stores silu(gate) * up of 8 features and 8 tokens, from the sums of a product. Token i (0..7)
+// goes to row(i) of h; below 0: it is left out.
 template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, int block, const float (&sum)[4], Row row) {
 	int lane = threadIdx.x % 32, f = 8 * block + lane / 4;
 	if (!in_order) f = permuted(f);
@@ -148,17 +148,17 @@ template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, i
 	}
 }
 
-// The first half of a mixture of experts: h = silu(gate x) * up x, for the shared
-// network (hs [m, width], the first shared_rows rows of the grid) and for every
-// assignment that has an expert (h [m * top_k, width]). Hidden values are permuted
-// unless their reader is not in format A (in_order). The next launch may start only
-// after this one's wait: kr_gemv_down... read before their own what was written before.
+// The first half of a mixture of experts: h = silu(gate x) * up x, for the shared network (hs [m,
+// width], by the first shared_rows rows of the grid) and for every assignment that has an expert
+// (h [m * top_k, width]). Hidden values are permuted unless their reader multiplies plain rows
+// (in_order). The next launch may start only after this one's wait, because kr_gemv_down... reads
+// results of earlier kernels before its own wait.
 //
-// early: the kernel before this one, the router, lets it start only when x is there, so the
-// shared network need not wait for the choice.
+// early: the kernel before this one is the router, and lets this one start only when x is there.
+// So the shared network need not wait for the choice.
 //
-// With pick.n a block chooses the expert of its assignment itself, and one block of each
-// token leaves what the router would have: logits, ids and weights.
+// With pick.n a block chooses the expert of its assignment itself, and one block of each token
+// writes what the router would: logits, ids and weights.
 template <int ROUTED, int SHARED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
                     const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, int early, uint8_t *memory) {
@@ -167,7 +167,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	__shared__ __align__(16) FewChosen few;
 	__shared__ int chosen[MOST_CHOSEN];
 	__shared__ float shares[MOST_CHOSEN];
-	__shared__ Tile kept; // beside the products there is no room for it in registers
+	__shared__ Tile kept; // there are no registers left for it during the products
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
 	if ((int)blockIdx.y < p.shared_rows) {
@@ -185,7 +185,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 			stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
 		});
 		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [&](int t) { return t < b.n ? b.first + t : -1; });
-		if (early) pdl_wait(); // who waits for this launch counts on those before it
+		if (early) pdl_wait(); // a kernel that waits for this launch relies on the launches before it
 		return;
 	}
 	Cut cut(p.shift, p.parts, ROUTED == SHARED ? p.pairs : 0, ROUTED == SHARED ? p.half : NO_HALF, bank.first);
@@ -245,10 +245,10 @@ ALL_FORMATS(X)
 #undef X
 GATE_UP_KERNEL(kr_gemv_gate_up_int4_g128_int8_g128, INT4_G128, INT8_G128)
 
-// The second half for more tokens: row slot of y [m * top_k, rows] = expert(h) for every
-// sorted assignment, and base [m, rows] = shared(hs) by the first shared_rows rows of the
-// grid. Assignments were sorted before kr_gemv_gate_up, which lets nothing start before it
-// has them itself, so they are read before the wait.
+// The second half for more tokens: row slot of y [m * top_k, rows] = expert(h) for every sorted
+// assignment, and base [m, rows] = shared(hs) by the first shared_rows rows of the grid.
+// Assignments were sorted before kr_gemv_gate_up, which lets this kernel start only when it has
+// them itself. So they are read before the wait.
 template <int ROUTED, int SHARED>
 KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Work &work, const Plan &p, const Bank &bank, const Matrix &s, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
@@ -256,7 +256,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 	int lane = threadIdx.x % 32;
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
-	// where sum i of this lane's token goes
+	// The address for sum i of this lane's token.
 	auto each = [&](int block, int n, int rows, auto put) {
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
@@ -313,13 +313,13 @@ ALL_FORMATS(X)
 #undef X
 DOWN_KERNEL(kr_gemv_down_int4_g128_int8_g128, INT4_G128, INT8_G128)
 
-// The second half for few tokens, a row of blocks a token: out = the sum over its ranks,
-// in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has 16
-// rows and all experts; its warps take the parts of the products in turn (parts of each
-// expert, then of the shared network). Ids and weights are read before the wait, as above,
-// or chosen (pick.n) from what was written then, and all that the last sums need is here
-// when they are due. No warp shares another's activations, so they go to registers from
-// where they lie, as far ahead as the weights.
+// The second half for few tokens, with one row of blocks per token: out = the sum over the
+// token's ranks, in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has
+// 16 rows and all experts. Its warps take the parts of the products in turn (the parts of each
+// expert, then those of the shared network). Ids and weights are read before the wait, as above,
+// or chosen (pick.n) from logits that were written by then. All inputs of the last sums are
+// loaded before they are needed. Warps share no activations, so each loads its own to registers,
+// as far ahead as the weights.
 template <int ROUTED, int SHARED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
                      const float *weights, const Parts &parts, const Parts &shared_parts, const Bank &bank, const Matrix &s, const Unchosen &pick,
@@ -410,8 +410,8 @@ ALL_FORMATS(X)
 #undef X
 DOWN_ALL_KERNEL(kr_gemv_down_all_int4_g128_int8_g128, INT4_G128, INT8_G128)
 
-// out [m, n] = the sum over the ranks, in order, of weight * y [m * top_k, n], plus base
-// [m, n] if there is one: what kr_gemv_down_all computes, to the bit.
+// out [m, n] = the sum over the ranks, in order, of weight * y [m * top_k, n], plus base [m, n]
+// if it is given. The bits equal those of kr_gemv_down_all.
 KR_KERNEL(256, 1)
 kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, const float *base, int n, const int *ids,
                 const float *weights, int top_k, int experts, const int *map) {
@@ -420,7 +420,7 @@ kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, co
 	int column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
 	if (column >= n) return;
 	const Work work = {ids, 0, 0, 0, top_k, experts, 0, map};
-	const int AHEAD = 8; // all of most models at once; of a rank without an expert y is anything
+	const int AHEAD = 8; // all at once for most models; for a rank without an expert y is undefined
 	float total = 0.f, rest = 0.f, before = 0.f;
 	long long at = (long long)token * out_stride + column;
 	if (base) rest = base[(long long)token * n + column];
@@ -436,7 +436,7 @@ kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, co
 #pragma unroll
 		for (int k = 0; k < AHEAD; k++)
 			if (e[k] >= experts) e[k] = -1;
-		if (map) { // apart, so that no load above waits for an id
+		if (map) { // a separate loop, so that no load above waits for an id
 #pragma unroll
 			for (int k = 0; k < AHEAD; k++) e[k] = work.where(e[k]);
 		}

@@ -1,6 +1,6 @@
-// Products of very few rows that are normed on the way: out = RMSNorm(x) * transposed w.
-// Every block norms the rows for itself while its weights are on their way, which costs
-// less than a launch. The bits are those of kr_rms_norm and then gemv.cu.
+// Products of very few rows, with the norm included: out = RMSNorm(x) * transposed w. Every block
+// norms all rows itself while its weights are in flight, which costs less than a launch. The bits
+// equal those of kr_rms_norm followed by gemv.cu.
 #include "gemv.cuh"
 #include "norm.cuh"
 
@@ -10,7 +10,7 @@ struct Permuting {
 	}
 };
 
-// out [m, rows], m up to 8. A block has 16 rows, its warps a part of the columns each.
+// out [m, rows], m up to 8. A block has 16 rows, and each of its warps a part of the columns.
 template <int FORMAT>
 KR_DEV void norm_matrix(void *out, int wide, int out_stride, const NormRows &n, const Matrix &w, float4 *parts) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4, c = lane % 4, block = blockIdx.x;

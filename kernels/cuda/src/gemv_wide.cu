@@ -1,18 +1,19 @@
-// Products for more tokens than one operand B has, up to 32 at a time: a warp multiplies
-// 16 * R rows of weights, unpacked once, with up to 4 times 8 tokens. Sums run in the same
-// order as in gemv.cu, so a token's bits are the same here and there.
+// Products for more tokens than one B operand holds, up to 32 at a time. A warp unpacks 16 * R
+// rows of weights once and multiplies them with up to 4 times 8 tokens. Sums run in the same
+// order as in gemv.cu, so a token has the same bits in both.
 //
-// A block has parts * row_warps warps: warp w has part w / row_warps of the columns of
-// rows 32 * (w % row_warps) and on. Activations come through shared memory, a unit of 128
-// columns of all tokens ahead; the warps of a part share them.
+// A block has parts * row_warps warps. Warp w has part w / row_warps of the columns, for rows 32
+// * (w % row_warps) and on. Activations go through shared memory, a unit of 128 columns of all
+// tokens ahead; the warps of a part share them.
 #include "gemv.cuh"
 
-// R row blocks, one to three: weights are loaded by 16 rows, activations used R times.
+// R row blocks, one to three: weights are loaded 16 rows at a time, and activations are used R
+// times.
 enum { STAGES = 2 };
 
-// The tokens of a part in shared memory: STAGES units of [8 * N tokens][128 columns], 16
-// bytes of a row at its unit ^ swizzle: then 8 rows at one place (ldmatrix) and 2 rows at
-// 4 neighbours (16-byte loads) lie in different banks.
+// The tokens of a part in shared memory: STAGES units of [8 * N tokens][128 columns]. The 16-byte
+// units of a row are swizzled. So 8 rows at one place (ldmatrix) lie in different banks, and so
+// do 2 rows at 4 neighbouring places (16-byte loads).
 KR_DEV int swizzle(int row) { return (row & 1) << 2 | (row & 2) | (row >> 2 & 1); }
 
 template <int N> struct Tokens {
@@ -26,7 +27,7 @@ template <int N> struct Tokens {
 		if (row_warps > 1) bar_sync(1 + part, 32 * row_warps);
 		else __syncwarp();
 	}
-	// Starts the copy of a unit; beyond the last one nothing, but a group all the same.
+	// Starts the copy of a unit. Past the last one it only commits an empty group.
 	KR_MEMBER void fetch(int unit, int stage, int to) const {
 		if (unit < to) {
 			int lane = threadIdx.x % 32, me = threadIdx.x / 32 % row_warps;
@@ -38,12 +39,12 @@ template <int N> struct Tokens {
 		}
 		cp_async_commit();
 	}
-	// b: the B operands of steps 2i and 2i+1 of 8 tokens of a unit, as format A wants them
+	// b: the B operands of steps 2i and 2i+1 of 8 tokens of a unit, for packed weights.
 	KR_MEMBER void steps(uint32_t (&b)[4], int stage, int eight, int i) const {
 		int lane = threadIdx.x % 32, row = 8 * eight + lane % 8, u = 4 * i + lane / 8;
 		ldmatrix_x4(b, base + stage * BYTES + row * 256 + (u ^ swizzle(lane % 8)) * 16);
 	}
-	// the same as plain rows want them: columns 8c..8c+7 of 32
+	// The B operands for plain rows: columns 8c..8c+7 of 32.
 	KR_MEMBER void columns(uint32_t (&b)[4], int stage, int eight, int i) const {
 		int lane = threadIdx.x % 32, row = 8 * eight + lane / 4, u = 4 * i + lane % 4;
 		uint4 v = *reinterpret_cast<const uint4 *>(memory + stage * BYTES + row * 256 + (u ^ swizzle(lane / 4)) * 16);
@@ -51,7 +52,7 @@ template <int N> struct Tokens {
 	}
 };
 
-// One unit: sums of R row blocks and N times 8 tokens.
+// One unit: adds to the sums of R row blocks and N times 8 tokens.
 template <int R, int N, int BITS, int GROUP>
 KR_DEV void multiply(float (&sum)[R][N][4], const typename Packed<BITS, GROUP, false>::Load (&v)[R], const Tokens<N> &x, int stage) {
 	typedef Packed<BITS, GROUP, false> Format;
@@ -114,7 +115,7 @@ template <int R, int N> KR_DEV void multiply(float (&sum)[R][N][4], const Plain:
 	}
 }
 
-// A format's row block, and how many units of it are in flight.
+// A format's row block, and the number of its units in flight.
 template <int FORMAT> struct Kept {
 	static const int BITS = FORMAT <= INT4_G128 ? 4 : 8, GROUP = 32 << (FORMAT - 1) % 3;
 	static const int DEPTH = BITS == 4 ? 2 : 1;
@@ -141,7 +142,7 @@ KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, con
 	int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row_warps = blockDim.x / 32 / parts, part = warp / row_warps;
 	const Range units(w, part, parts);
 	const int from = units.from, to = units.to;
-	int last = (w.rows + 63) / 64 * 4 - 1; // block that there is, in format A: tiles are whole
+	int last = (w.rows + 63) / 64 * 4 - 1; // last block of packed weights: their tiles are whole
 	int block = first_block + R * (warp % row_warps);
 	typename K::type rows[R];
 #pragma unroll
@@ -191,8 +192,8 @@ KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, con
 	__syncthreads();
 }
 
-// out [m, rows] = x [m, columns] * transposed w; blocks of 32 * row_warps rows and 8 * N
-// tokens, all tokens of the same rows one after the other.
+// out [m, rows] = x [m, columns] * transposed w. A block has 32 * row_warps rows and 8 * N
+// tokens; the blocks of the same rows follow one another.
 template <int FORMAT, int R, int N>
 KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, int parts, const Matrix &w, float *all) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, row_warps = warps / parts, g = lane / 4, c = lane % 4;
@@ -206,8 +207,8 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 	}
 }
 
-// h [m, rows / 2] = silu(gate x) * up x, in order; joined matrices, or plain rows gate's
-// first.
+// h [m, rows / 2] = silu(gate x) * up x, in order. w is a joined matrix, or plain rows with
+// gate's first.
 template <int FORMAT, int R, int N>
 KR_DEV void gate_up(bf16 *h, const bf16 *x, int x_stride, int m, int parts, const Matrix &w, float *all) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, row_warps = warps / parts, g = lane / 4, c = lane % 4;

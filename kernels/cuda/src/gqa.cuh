@@ -1,21 +1,21 @@
-// Grouped-query attention at head sizes of 64, 128 and 256: what decode and prefill share.
-// A cache row is the keys of all key heads, then their values.
+// Grouped-query attention at head sizes of 64, 128 and 256: the functions that decode and prefill
+// share. A cache row has the keys of all key heads, then their values.
 #pragma once
 #include "mla.cuh" // swizzled rows in shared memory, e4m3 as bf16, how sums are joined
 
-// Bytes of a value of the cache.
+// Bytes per value in the cache.
 template <int KIND> struct Element { static const int size = KIND == BF16_ROWS ? 2 : 1; };
 
-// Where 16-byte unit `unit` of row `row` lies in shared memory, for rows of ROW bytes: eight
-// neighbouring rows have a unit in different banks, and so have two neighbouring rows an
-// aligned quad of units.
+// The place of 16-byte unit `unit` of row `row` in shared memory, for rows of ROW bytes. A unit
+// of eight neighbouring rows lies in different banks, and so does an aligned quad of units of two
+// rows.
 template <int ROW> KR_DEV uint32_t place(uint32_t row, uint32_t unit) {
 	uint32_t start = ROW >= 128 ? row * ROW : row / 2 * 128; // rows of 64 bytes: two share a line
 	return start + ((unit ^ twist(row)) << 4);
 }
 
-// Four int8 as four bf16, exactly: the low seven bits b of v give 128 + b, and 128 or, below
-// zero, 256 is taken from it.
+// Converts four int8 to four bf16, exactly. The low seven bits b of v make 128 + b; then 128 is
+// subtracted, or 256 if v is below zero.
 KR_DEV void widen_s8(uint32_t w, uint32_t &lo, uint32_t &hi) {
 	const uint32_t one = 0x3f803f80;
 	uint32_t a = __byte_perm(w, 0x43, 0x4140), b = __byte_perm(w, 0x43, 0x4342);
@@ -23,13 +23,13 @@ KR_DEV void widen_s8(uint32_t w, uint32_t &lo, uint32_t &hi) {
 	hi = fma_bf16x2(and_or<0xff7fff7f, 0>(b), one, and_or<0xff80ff80, 0x80008000>(b));
 }
 
-// Four values of 8 bits as what products take: f16 of e4m3, bf16 of int8.
+// Converts four 8-bit values to the operands of products: f16 for e4m3, bf16 for int8.
 template <int KIND> KR_DEV void widen(uint32_t w, uint32_t &lo, uint32_t &hi) {
 	if (KIND == E4M3_ROWS) widen_e4m3_f16(w, lo, hi);
 	else widen_s8(w, lo, hi);
 }
 
-// A product of 16 rows of queries or weights with keys or values of a cache of KIND.
+// Multiplies 16 rows of queries or weights with keys or values of a cache of KIND.
 template <int KIND> KR_DEV void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 	if (KIND == E4M3_ROWS) mma_f16(c, a, b0, b1);
 	else mma_bf16(c, a, b0, b1);
@@ -37,8 +37,8 @@ template <int KIND> KR_DEV void multiply(float (&c)[4], const uint32_t (&a)[4], 
 
 template <int KIND> KR_DEV uint32_t pack(float lo, float hi) { return KIND == E4M3_ROWS ? pack_f16(lo, hi) : pack_bf16(lo, hi); }
 
-// Adds newer sums to older ones with the factors of fold_factors. Wherever sums are joined,
-// it is done by this function in one order, so the bits are equal.
+// Adds newer sums to older ones with the factors of fold_factors. Only this function joins sums,
+// and in one order, so the bits are equal.
 KR_DEV float fold(float older, float newer, float2 f) { return fmaf(f.y, newer, older * f.x); }
 KR_DEV void fold(float4 &a, const float4 &b, float2 f) {
 	a.x = fold(a.x, b.x, f), a.y = fold(a.y, b.y, f), a.z = fold(a.z, b.z, f), a.w = fold(a.w, b.w, f);

@@ -1,58 +1,56 @@
-// Grouped-query attention of generated rows: flash decoding. A block has a key head and a
-// share of the items of all rows (kernels/cuda/spans), and 8 or 16 query heads of the key head's
-// group, which are the columns of its products: keys, and columns of values, are the rows. So
-// each key and value is read once for all of them.
+// Grouped-query attention of generated rows: flash decoding. A block has a key head, a share of the items of all rows
+// (kernels/cuda/spans), and 8 or 16 query heads of the key head's group. The query heads are the columns of its
+// products; keys, and columns of values, are the rows. So each key and value is read once for all query heads.
 //
 //   decode: sums of every item, or of every group of FOLD items
-//   join:   the items of a row together
+//   join:   joins the items of a row
 //
-// Each of the four warps has 16 keys of every tile and its own ring of them in shared
-// memory, so warps wait for one another at the end of an item only. An item is cut by its
-// row's own length, and sums are joined in one order: a row's bits do not depend on the batch.
+// Each of the four warps has 16 keys of every tile and its own ring of them in shared memory, so warps wait for one
+// another only at the end of an item. An item is cut by its row's own length, and sums are joined in one order: a
+// row's bits do not depend on the batch.
 //
-// The table of spans was copied before the step's first kernel, so it is read without waiting
-// for kernels before; so are cache rows of positions before a row's own.
+// The table of spans was copied before the step's first kernel, so it is read without waiting for earlier kernels. The
+// same holds for cache rows of positions before a row's own.
 #include "gqa.cuh"
 
-enum { THREADS = 128, WARPS = 4, STEP = KEY_TILE / WARPS }; // keys of a warp in a tile
+enum { THREADS = 128, WARPS = 4, STEP = KEY_TILE / WARPS }; // a warp's keys in a tile
 
 // N: eights of query heads.
 template <int KIND, int D, int N> struct Ring {
 	static const int row = D * Element<KIND>::size;
-	static const int unit = STEP * row;                                // keys or values of a step
-	static const int most = 4096 / unit < 4 ? 4096 / unit : 4, steps = most < 1 ? 1 : most; // in shared memory or on their way
-	static const int scales = KIND == I8_ROWS ? STEP * 2 * 4 : 0;      // of a step's keys and values
-	static const int step = 2 * unit + scales + 16;                    // and a Step
+	static const int unit = STEP * row;                                // of a step: keys or values
+	static const int most = 4096 / unit < 4 ? 4096 / unit : 4, steps = most < 1 ? 1 : most; // in shared memory or in flight
+	static const int scales = KIND == I8_ROWS ? STEP * 2 * 4 : 0;      // of a step: keys and values
+	static const int step = 2 * unit + scales + 16;                    // the same, and a Step
 	static const int warp = steps * step;
-	static const bool far = D * N > 256;                               // queries, and sums of a group's items, stay in shared memory
+	static const bool far = D * N > 256;                               // queries, and the sums of a group's items, stay in shared memory
 	static const int heads = 8 * N, chunk = far ? 32 : D < 128 / N ? D : 128 / N; // columns of sums that warps join at a time
-	static const int gap = chunk + 4;                                  // floats from head to head: stores meet no bank twice
+	static const int gap = chunk + 4;                                  // floats between heads, so that stores hit no bank twice
 	static const int at_sums = WARPS * warp;                           // [WARPS][heads][gap] float
 	static const int at_marks = at_sums + WARPS * heads * gap * 4;     // [WARPS][heads] float2
 	static const int at_queries = at_marks + WARPS * heads * 8;        // far: [D / 16][N][32] uint2
 	static const int at_kept = at_queries + (far ? D / 16 * N * 256 : 0); // far: [D / cols][THREADS] float4
-	static const int cols = 64 / N;                                    // columns that threads have in one go when warps are joined
+	static const int cols = 64 / N;                                    // columns that threads have in one pass when warps are joined
 	static const int bytes = at_kept + (far ? D / cols * THREADS * 16 : 0);
 };
 static_assert(STEP == 16, "a step is the depth of a product");
 
 struct Job {
 	const int *table;
-	int tokens, shift; // of a block, and its logarithm or -1
+	int tokens, shift; // the number per block, and its logarithm or -1
 	int key_head, key_heads;
-	int items; // that have room
+	int items; // the number that have room
 };
 
-// What there is to know of a step in shared memory: its tile's keys at.. of an item whose keys
-// end before to, the batch's row, and which of the row's items it is: its number * 2, + 1 of
-// the last one.
+// Describes a step in shared memory: its tile's keys at.. of an item whose keys end before to, the batch's row, and
+// the item's number in the row * 2, + 1 for the last item.
 struct Step { int at, to, row, number; };
 
 // What a warp fetches next: its 16 keys of the tile at `at` of an item.
 struct Feed {
 	Span s;
-	int row, item, end, at, to; // item == end: there is nothing; row: among the generated ones
-	int block, offset;          // of key lane % 16 of the step: where it lies; offset < 0: past the end
+	int row, item, end, at, to; // item == end: nothing is left; row: its number among the generated rows
+	int block, offset;          // the place of the step's key lane % 16; offset < 0: past the end
 	int slot;                   // of the step whose keys were fetched last
 };
 
@@ -73,7 +71,7 @@ KR_DEV void begin_item(Feed &f) {
 	f.to = min((int)((i + 1) * tiles / n) * KEY_TILE, f.s.pos + f.s.len);
 }
 
-// The first item from item i on that begins a group; all lanes of a warp alike.
+// The first item, from item i on, that begins a group. All lanes of a warp get the same.
 KR_DEV int group_from(const Job &j, int i) {
 	int prompts = j.table[HEAD_PREFILL], found = span_of_item(j.table, prompts, prompts + j.table[HEAD_DECODE], i);
 	if (found < 0) return i;
@@ -81,7 +79,7 @@ KR_DEV int group_from(const Job &j, int i) {
 	return s.start + min((i - s.start + FOLD - 1) / FOLD * FOLD, s.count);
 }
 
-// This block's share of the items: whole groups, if it joins them.
+// This block's share of the items. The share has whole groups if the block joins them.
 KR_DEV Feed feed_at(const Job &j, int share, int shares, bool groups) {
 	Feed f = {};
 	int prompts = j.table[HEAD_PREFILL], rows = j.table[HEAD_DECODE], items = min(j.table[HEAD_ITEMS], j.items);
@@ -100,7 +98,7 @@ KR_DEV Feed feed_at(const Job &j, int share, int shares, bool groups) {
 	return f;
 }
 
-// Goes on to the next tile.
+// Advances to the next tile.
 KR_DEV void advance(Feed &f, const Job &j) {
 	f.at += KEY_TILE;
 	if (f.at >= f.to) {
@@ -111,7 +109,7 @@ KR_DEV void advance(Feed &f, const Job &j) {
 	look_up(f, j);
 }
 
-// Starts the copy of a step's keys (or values) from column `first` of their slots on.
+// Starts the copy of a step's keys (or values), from column `first` of their slots on.
 template <int KIND, int D> KR_DEV void copy(uint32_t to, const Cache &c, int slot, int first) {
 	const int row = Ring<KIND, D, 1>::row, lanes = row / 16, rows = 32 / lanes;
 	int lane = threadIdx.x % 32, r = lane / lanes, u = lane % lanes;
@@ -141,7 +139,7 @@ template <int KIND, int D> KR_DEV void fetch_keys(unsigned char *stage, Feed &f,
 	cp_async_commit();
 }
 
-// And of the values of the same step; then on to the next one.
+// Starts the copy of the same step's values, then advances to the next step.
 template <int KIND, int D> KR_DEV void fetch_values(unsigned char *stage, Feed &f, const Cache &c, const Job &j) {
 	if (f.item < f.end) {
 		copy<KIND, D>(smem_u32(stage) + Ring<KIND, D, 1>::unit, c, f.slot, (j.key_heads + j.key_head) * D);
@@ -152,14 +150,14 @@ template <int KIND, int D> KR_DEV void fetch_values(unsigned char *stage, Feed &
 
 // --- queries
 
-// Queries of the heads as right operands. A product's columns are neighbours of a lane's, as
-// keys are read 16 bytes at a time: of bf16 keys lane 4g+c has columns 8c..8c+7 of every 32, for
-// two products; of 8-bit keys columns 16c..16c+15 of every 64, for four.
+// Queries of the heads as right operands. A product's columns are neighbours in a lane, because keys are read 16 bytes
+// at a time. Of bf16 keys, lane 4g+c has columns 8c..8c+7 of every 32, for two products; of 8-bit keys columns
+// 16c..16c+15 of every 64, for four.
 template <int KIND, int D, int N> struct Queries {
 	uint2 b[Ring<KIND, D, N>::far ? 1 : D / 16][N];
 };
 
-// The columns of a lane for product i, of a head's queries; 0: there is no such head.
+// The columns of a lane for product i, from a head's queries; 0: there is no such head.
 template <int KIND> KR_DEV uint2 query(const bf16 *head, int i) {
 	int c = threadIdx.x % 4, at = KIND == BF16_ROWS ? i / 2 * 32 + 8 * c + i % 2 * 4 : i / 4 * 64 + 16 * c + i % 4 * 4;
 	uint2 x = head ? *(const uint2 *)(head + at) : make_uint2(0, 0);
@@ -167,11 +165,12 @@ template <int KIND> KR_DEV uint2 query(const bf16 *head, int i) {
 	return x;
 }
 
-// Queries of a row: of heads first.. of a group of `heads`, whose queries begin at from. All threads.
+// Loads a row's queries of heads first.. of a group of `heads`; the group's queries begin at from. All threads call
+// it.
 template <int KIND, int D, int N> KR_DEV void fetch_queries(Queries<KIND, D, N> &q, unsigned char *shared, const bf16 *from, int first, int heads) {
 	const bool far = Ring<KIND, D, N>::far;
 	int lane = threadIdx.x % 32;
-	if (far) __syncthreads(); // nobody needs the row before any more
+	if (far) __syncthreads(); // no thread still needs the row before
 #pragma unroll
 	for (int n = 0; n < N; n++) {
 		int head = first + 8 * n + lane / 4;
@@ -188,9 +187,9 @@ template <int KIND, int D, int N> KR_DEV void fetch_queries(Queries<KIND, D, N> 
 
 // --- a step
 
-// What a warp has of its keys of an item: sums of weight * value (lane 4g+c: heads 8n + 2c,
-// 8n + 2c + 1, of columns 16t + g and 16t + 8 + g, of 8-bit values 16t + 2g and 16t + 2g + 1), the
-// largest score of these heads, and of the lane's own keys the weights.
+// A warp's sums for its keys of an item. They are of weight * value: lane 4g+c has heads 8n + 2c and 8n + 2c + 1, for
+// columns 16t + g and 16t + 8 + g (of 8-bit values 16t + 2g and 16t + 2g + 1). It also has the largest score of these
+// heads and the sum of weights of the lane's own keys.
 template <int D, int N> struct State {
 	float sum[D / 16][N][4];
 	float most[N][2], total[N][2];
@@ -204,7 +203,7 @@ template <int D, int N> KR_DEV void begin(State<D, N> &st) {
 
 // Scores of the heads for the step's 16 keys: s[n] of keys g, g, g+8, g+8 for heads 8n + 2c, 8n + 2c + 1 in turn.
 template <int KIND, int D, int N> KR_DEV void scores(float (&s)[N][4], const Queries<KIND, D, N> &q, const unsigned char *shared, const unsigned char *keys) {
-	const int row = Ring<KIND, D, N>::row, each = KIND == BF16_ROWS ? 2 : 4; // products of a lane's 16 bytes
+	const int row = Ring<KIND, D, N>::row, each = KIND == BF16_ROWS ? 2 : 4; // products per 16 bytes of a lane
 	const bool far = Ring<KIND, D, N>::far;
 	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 	float sum[2][N][4] = {}; // of even and of odd products
@@ -235,8 +234,8 @@ template <int KIND, int D, int N> KR_DEV void scores(float (&s)[N][4], const Que
 		for (int i = 0; i < 4; i++) s[n][i] = sum[0][n][i] + sum[1][n][i];
 }
 
-// Scores become weights, as powers of two below the largest score; what was summed so far is
-// brought down to it.
+// Turns scores into weights: powers of two relative to the largest score. Rescales the earlier sums to the new largest
+// score.
 template <int D, int N> KR_DEV void weigh(State<D, N> &st, float (&s)[N][4]) {
 	float old[N][2];
 	bool same = true;
@@ -255,7 +254,7 @@ template <int D, int N> KR_DEV void weigh(State<D, N> &st, float (&s)[N][4]) {
 			st.total[n][i] = fmaf(st.total[n][i], old[n][i], s[n][i] + s[n][i + 2]);
 		}
 	}
-	if (!__any_sync(0xffffffffu, !same)) return; // most steps: nothing would change
+	if (!__any_sync(0xffffffffu, !same)) return; // in most steps nothing would change
 #pragma unroll
 	for (int t = 0; t < D / 16; t++)
 #pragma unroll
@@ -264,9 +263,8 @@ template <int D, int N> KR_DEV void weigh(State<D, N> &st, float (&s)[N][4]) {
 			for (int i = 0; i < 4; i++) st.sum[t][n][i] *= old[n][i % 2];
 }
 
-// sum += values * weights. A lane has weights of keys g and g+8 for two heads, and gets those of
-// keys 2c, 2c+1, 2c+8, 2c+9 for head g. Values of 8 bits are read in pairs, as if they were one
-// number, and parted then.
+// sum += values * weights. A lane has weights of keys g and g+8 for two heads, and fetches those of keys 2c, 2c+1,
+// 2c+8, 2c+9 for head g. 8-bit values are read in pairs, as one number, and separated afterwards.
 template <int KIND, int D, int N> KR_DEV void add_values(State<D, N> &st, const float (&w)[N][4], uint32_t values) {
 	const int row = Ring<KIND, D, N>::row;
 	int lane = threadIdx.x % 32, g = lane / 4, from = lane % 4 * 8 + g / 2;
@@ -302,8 +300,7 @@ template <int KIND, int D, int N> KR_DEV void add_values(State<D, N> &st, const 
 
 // --- the end of an item
 
-// Sums as a thread has them when warps are joined: of one head (head_of), a float4 of every
-// `cols` columns (quad_of).
+// A thread's sums when warps are joined: of one head (head_of), a float4 of every `cols` columns (quad_of).
 template <int D, int N> struct Joined {
 	float4 sum[D * N / 64];
 	float most, total;
@@ -311,7 +308,7 @@ template <int D, int N> struct Joined {
 template <int N> KR_DEV int head_of() { return threadIdx.x / (16 / N); }
 template <int N> KR_DEV int quad_of() { return threadIdx.x % (16 / N); }
 
-// The sums of all warps. All threads.
+// Joins the sums of all warps. All threads call it.
 template <int KIND, int D, int N> KR_DEV void join_warps(Joined<D, N> &out, const State<D, N> &st, unsigned char *shared) {
 	typedef Ring<KIND, D, N> R;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, head = head_of<N>();
@@ -329,7 +326,7 @@ template <int KIND, int D, int N> KR_DEV void join_warps(Joined<D, N> &out, cons
 	float f[WARPS];
 #pragma unroll
 	for (int k = 0; k < D / R::chunk; k++) {
-		__syncthreads(); // what was joined before has been read
+		__syncthreads(); // the previous result has been read
 #pragma unroll
 		for (int n = 0; n < N; n++) {
 			if (k == 0 && g == 0) {
@@ -371,7 +368,7 @@ template <int KIND, int D, int N> KR_DEV void join_warps(Joined<D, N> &out, cons
 	}
 }
 
-// What a block has of a group's items so far: sums here, or in shared memory.
+// A block's sums for a group's items so far, in registers or in shared memory.
 template <int KIND, int D, int N> struct Group {
 	float4 sum[Ring<KIND, D, N>::far ? 1 : D * N / 64];
 	float most, total;
@@ -388,7 +385,7 @@ template <int KIND, int D, int N> KR_DEV void keep_item(Group<KIND, D, N> &g, un
 	for (int i = 0; i < D * N / 64; i++) group_sum(g, shared, i) = x.sum[i];
 }
 
-// x becomes the sums of the group with it.
+// Adds x to the group's sums, and returns them in x.
 template <int KIND, int D, int N> KR_DEV void add_group(Joined<D, N> &x, Group<KIND, D, N> &g, unsigned char *shared) {
 	float2 f = fold_factors(g.most, x.most);
 	x.most = g.most, x.total = fold(g.total, x.total, f);
@@ -400,7 +397,7 @@ template <int KIND, int D, int N> KR_DEV void add_group(Joined<D, N> &x, Group<K
 	}
 }
 
-// part [items, heads, D] and marks [items, heads, 2]: at is item * heads + head of the thread.
+// part [items, heads, D] and marks [items, heads, 2]; at is item * heads + head of the thread.
 template <int D, int N> KR_DEV void put(float *part, float *marks, const Joined<D, N> &x, long long at) {
 #pragma unroll
 	for (int i = 0; i < D * N / 64; i++) ((float4 *)(part + at * D + i * (64 / N)))[quad_of<N>()] = x.sum[i];
@@ -409,13 +406,13 @@ template <int D, int N> KR_DEV void put(float *part, float *marks, const Joined<
 
 // --- attention
 
-// part and marks of every item, or (groups) of every group of FOLD items in its first one's
-// place. Grid (parts of the groups of query heads, shares of the items). scale has log2(e) in it.
+// Writes part and marks of every item. With groups it writes those of every group of FOLD items in the place of the
+// group's first item. Grid (parts of the groups of query heads, shares of the items). scale includes log2(e).
 template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, float *part, float *marks, bool groups, const bf16 *q, int q_stride, const Cache &c, Job j, int heads, float scale) {
 	typedef Ring<KIND, D, N> R;
 	pdl_launch();
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, group = heads / j.key_heads, blocks = (group + R::heads - 1) / R::heads;
-	int first = (int)blockIdx.x % blocks * R::heads; // of the group's heads
+	int first = (int)blockIdx.x % blocks * R::heads; // of the heads in the group
 	j.key_head = blockIdx.x / blocks;
 	Feed f = feed_at(j, blockIdx.y, gridDim.y, groups);
 	int item = f.item, end = f.end;
@@ -441,7 +438,7 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 	for (int stage = 0;; stage = stage + 1 == R::steps ? 0 : stage + 1) {
 		unsigned char *at = ring + stage * R::step;
 		cp_async_wait<2 * R::steps - 1>();
-		__syncwarp(); // the keys are there
+		__syncwarp(); // the keys have arrived
 		int4 now = *(const int4 *)(at + 2 * R::unit + R::scales);
 		if (row != now.z) {
 			row = now.z;
@@ -461,7 +458,7 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 #pragma unroll
 				for (int i = 0; i < 4; i++) s[n][i] = key + i / 2 * 8 < now.y ? s[n][i] * (i < 2 ? one : two) : -INFINITY;
 			weigh(st, s);
-			if (KIND == I8_ROWS) { // weights of integers
+			if (KIND == I8_ROWS) { // the weights of integers include the scale
 				one = scales[16 + g], two = scales[24 + g];
 #pragma unroll
 				for (int n = 0; n < N; n++)
@@ -469,10 +466,10 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 					for (int i = 0; i < 4; i++) s[n][i] *= i < 2 ? one : two;
 			}
 		}
-		__syncwarp(); // nobody reads the keys any more
+		__syncwarp(); // no warp reads the keys any more
 		fetch_keys<KIND, D>(at, f, c, j);
 		cp_async_wait<2 * R::steps - 1>();
-		__syncwarp(); // the values are there
+		__syncwarp(); // the values have arrived
 		if (some) add_values<KIND, D, N>(st, s, smem_u32(at) + R::unit);
 		__syncwarp();
 		fetch_values<KIND, D>(at, f, c, j);
@@ -519,8 +516,8 @@ DECODE(kr_gqa_decode16_i8_256, I8_ROWS, 256, 2, 2)
 
 // --- join
 
-// out [rows, heads * D] of part and marks. A block: a head of a row; a line of D / 4 threads
-// has every LINES'th group of items. Grid (heads, rows).
+// out [rows, heads * D] from part and marks. One block per head of a row; a line of D / 4 threads has every LINES'th
+// group of items. Grid (heads, rows).
 template <int D> KR_DEV void join(void *out, int wide, int out_stride, const float *part, const float *marks, int items_max, int groups, const int *table) {
 	const int QUADS = D / 4, LINES = THREADS / QUADS;
 	__shared__ __align__(16) float4 sums[THREADS];

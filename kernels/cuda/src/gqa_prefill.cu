@@ -1,17 +1,17 @@
 // Flash attention of prompts with grouped heads, for every GPU. A block has 16 rows of a query
-// head for each of its warps and reads keys and values straight from the paged cache, a tile
-// ahead; what has 8 bits is widened to bf16 between two tiles.
+// head for each of its warps. It reads keys and values directly from the paged cache, a tile
+// ahead. 8-bit tiles are widened to bf16 between the use of two tiles.
 //
-// Tiles of keys lie at absolute positions, so a row's sums are taken in one order however its
-// prompt was cut.
+// Tiles of keys lie at absolute positions, so the order of a row's sums does not depend on how
+// its prompt was cut.
 #include "gqa.cuh"
 
 template <int KIND, int D> struct Tiles {
 	static const bool far = D > 128; // queries stay in shared memory, and a block has half a tile of rows
 	static const int warps = far ? 4 : 8, threads = 32 * warps, keys = 8 * warps, rows = 16 * warps;
 	static const int row = 2 * D, part = keys * row, stage = 2 * part; // keys, then values
-	static const int raw = KIND == BF16_ROWS ? 0 : keys * D;           // of keys or of values as they lie in the cache
-	static const int at_raw = KIND == BF16_ROWS ? 2 * stage : stage;   // two stages of bf16, or one and what lies in the cache
+	static const int raw = KIND == BF16_ROWS ? 0 : keys * D;           // of keys or of values, as stored in the cache
+	static const int at_raw = KIND == BF16_ROWS ? 2 * stage : stage;   // two stages of bf16, or one stage and the cache's bytes
 	static const int at_queries = at_raw + 2 * raw, bytes = at_queries + (far ? rows * row : 0);
 };
 
@@ -19,8 +19,8 @@ template <int KIND, int D> struct Tiles {
 struct Part {
 	Span s;
 	int head, key_head, key_heads;
-	int first; // of its rows among the sequence's
-	int end;   // keys that its rows need
+	int first; // its rows, counted in the sequence
+	int end;   // the number of keys that its rows need
 	int tokens, shift;
 };
 
@@ -39,7 +39,7 @@ template <int ROWS> KR_DEV bool part_of(Part &p, const int *table, int key_heads
 
 // --- keys and values
 
-// The cache's row of key `key`, < 0 past the end. A warp has 8 keys of a tile, lane i looks up
+// The cache's row of key `key`, < 0 past the end. A warp has 8 keys of a tile; lane i looks up
 // key i % 8.
 KR_DEV int slot_of(const Part &p, const int *table, int tile_at) {
 	int key = tile_at + threadIdx.x / 32 * 8 + threadIdx.x % 8;
@@ -48,7 +48,7 @@ KR_DEV int slot_of(const Part &p, const int *table, int tile_at) {
 	return table[p.s.first + i] * p.tokens + (key - i * p.tokens);
 }
 
-// Starts the copy of a tile from column `column` of its rows on. slot: of this lane's key.
+// Starts the copy of a tile, from column `column` of its rows on. slot: that of this lane's key.
 template <int KIND, int D> KR_DEV void start_copy(uint32_t to, const Cache &c, int slot, int column) {
 	const int size = Element<KIND>::size, lanes = D * size / 16, rows = 32 / lanes;
 	int t = threadIdx.x, lane = t % 32, r = lane / lanes, u = lane % lanes;
@@ -61,7 +61,7 @@ template <int KIND, int D> KR_DEV void start_copy(uint32_t to, const Cache &c, i
 	}
 }
 
-// Keys and values of a tile; of 8 bits as they are.
+// Copies the keys and values of a tile; 8-bit values stay packed.
 template <int KIND, int D> KR_DEV void fetch(uint32_t base, int stage, const Part &p, const Cache &c, int slot) {
 	typedef Tiles<KIND, D> T;
 	uint32_t to = KIND == BF16_ROWS ? base + stage * T::stage : base + T::at_raw;
@@ -69,7 +69,8 @@ template <int KIND, int D> KR_DEV void fetch(uint32_t base, int stage, const Par
 	start_copy<KIND, D>(to + (KIND == BF16_ROWS ? T::part : T::raw), c, slot, (p.key_heads + p.key_head) * D);
 }
 
-// Widens what this thread has copied, with the scale of this lane's key (of an int8 cache).
+// Widens the bytes that this thread has copied, with the scale of this lane's key (of an int8
+// cache).
 template <int KIND, int D> KR_DEV void widen_copy(unsigned char *to, const unsigned char *raw, float scale) {
 	const int lanes = D / 16, rows = 32 / lanes;
 	int t = threadIdx.x, lane = t % 32, r = lane / lanes, u = lane % lanes;
@@ -91,7 +92,7 @@ template <int KIND, int D> KR_DEV void widen_copy(unsigned char *to, const unsig
 
 // --- attention
 
-// A warp's 16 rows of queries as left operands, or where they lie in shared memory.
+// A warp's 16 rows of queries as left operands, or their place in shared memory.
 template <int KIND, int D> struct Queries {
 	uint32_t a[Tiles<KIND, D>::far ? 1 : D / 16][4];
 	uint32_t at;
@@ -106,7 +107,7 @@ template <int KIND, int D> KR_DEV void fetch_queries(Queries<KIND, D> &q, uint32
 			int row = i / (D / 8), unit = i % (D / 8);
 			cp_async16(q.at + place<2 * D>(row, unit), from + (long long)min(p.first + warp * 16 + row, last) * q_stride + unit * 8);
 		}
-		return; // they come with the first tile
+		return; // they are loaded with the first tile
 	}
 	const bf16 *one = from + (long long)min(p.first + warp * 16 + g, last) * q_stride, *two = from + (long long)min(p.first + warp * 16 + g + 8, last) * q_stride;
 #pragma unroll
@@ -140,14 +141,14 @@ template <int KIND, int D, int KEYS> KR_DEV void scores(float (&s)[KEYS / 8][4],
 	}
 }
 
-// What a lane has summed of rows g and g+8: weight * value, the largest score, and its own
-// keys' weights.
+// A lane's sums of rows g and g+8: weight * value, the largest score, and the sum of weights of
+// the lane's own keys.
 template <int D> struct State {
 	float sum[D / 8][4];
 	float most[2], total[2];
 };
 
-// Scores become weights; what was summed so far is brought down to the largest score.
+// Turns scores into weights, and rescales the earlier sums to the new largest score.
 template <int D, int KEYS> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 8][4], float scale) {
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
@@ -201,8 +202,8 @@ template <int D> KR_DEV void put_row(void *out, int wide, long long at, const St
 	}
 }
 
-// out and q [rows, heads * D]. The last tiles first, as they have most keys. Grid (heads, parts
-// of tiles).
+// out and q [rows, heads * D]. The last tiles come first, because they have the most keys. Grid
+// (heads, parts of tiles).
 template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens) {
 	typedef Tiles<KIND, D> T;
 	const int KEYS = T::keys;
@@ -212,7 +213,7 @@ template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out,
 	pdl_wait();
 	Part p;
 	if (!part_of<T::rows>(p, table, key_heads, block_tokens)) return;
-	int row = p.first + warp * 16 + g;         // of the sequence's rows; and row + 8
+	int row = p.first + warp * 16 + g;         // row of the sequence; the other is row + 8
 	int top = p.s.pos + p.first + warp * 16;   // position of the warp's first row
 	bool idle = p.first + warp * 16 >= p.s.len;
 	Queries<KIND, D> queries;
@@ -226,7 +227,7 @@ template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out,
 #pragma unroll 1
 	for (int key = 0; key < p.end; key += KEYS) {
 		cp_async_wait<0>();
-		__syncthreads(); // the tile is there, and nobody reads the other one any more
+		__syncthreads(); // the tile has arrived, and no warp reads the other one any more
 		if (KIND != BF16_ROWS) {
 			float scales[2] = {0.f, 0.f};
 			if (KIND == I8_ROWS && slot >= 0) {
@@ -242,7 +243,7 @@ template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out,
 		cp_async_commit();
 		uint32_t at = base + (KIND == BF16_ROWS ? stage * T::stage : 0);
 		stage ^= 1;
-		if (idle || key > top + 15) continue; // none of the warp's rows has these keys
+		if (idle || key > top + 15) continue; // none of the warp's rows sees these keys
 		float s[KEYS / 8][4];
 		scores<KIND, D, KEYS>(s, queries, at);
 		if (key + KEYS - 1 > top) {

@@ -1,39 +1,37 @@
-// Flash attention of prompts with grouped heads for Hopper: what kr_gqa_prefill does
-// (gqa_prefill.cu has the definitions), with wgmma.
+// Flash attention of prompts with grouped heads for Hopper: what kr_gqa_prefill does (gqa_prefill.cu has the
+// definitions), with wgmma.
 //
-// An item of work is a tile of rows of one query head. A block takes items until there are none left,
-// the longest first. Its first warps, the producers, bring keys and values from the paged cache to a
-// ring in shared memory, half of them keys and half of them values. Behind them are two warpgroups, the
-// consumers, of 64 rows each, which take turns: while one computes the weights of its scores, the
-// other's products run. A consumer starts the scores of a tile, then adds the values of the tile
-// before it, and computes the weights while the values are added.
+// An item of work is a tile of rows of one query head. A block takes items until there are none left, the longest
+// first. Its first warps, the producers, bring keys and values from the paged cache to a ring in shared memory, half
+// of them keys and half of them values. Behind them are two warpgroups, the consumers, of 64 rows each, which take
+// turns: while one computes the weights of its scores, the other's products run. A consumer starts the scores of a
+// tile, then adds the values of the tile before it, and computes the weights while the values are added.
 //
-// The producers widen what has 8 bits: e4m3 to f16 and int8 to bf16. They go on with the next item while
-// the consumers finish this one. Tiles of keys lie at absolute positions, so a row's sums are taken in
-// one order however its prompt was cut.
+// The producers widen what has 8 bits: e4m3 to f16 and int8 to bf16. They go on with the next item while the consumers
+// finish this one. Tiles of keys lie at absolute positions, so a row's sums are taken in one order however its prompt
+// was cut.
 #include "gqa.cuh"
 
 #ifdef KR_HOPPER
 
-// Named barriers: TURN says which consumer may start products, QUERIES that its queries are there.
+// Named barriers. TURN: this consumer may start products. QUERIES: its queries have arrived.
 enum { CONSUMERS = 256, STAGES = 2, TURN = 1, QUERIES = 3 };
-// mbarriers, STAGES of each, and two of each for items of work.
+// mbarriers: STAGES of each, and two of each for items of work.
 enum {
 	KEYS_FULL, KEYS_EMPTY = KEYS_FULL + STAGES, VALUES_FULL = KEYS_EMPTY + STAGES, VALUES_EMPTY = VALUES_FULL + STAGES,
 	ITEM_FULL = VALUES_EMPTY + STAGES, ITEM_EMPTY = ITEM_FULL + 2, BARS = ITEM_EMPTY + 2
 };
 
-// Where things lie in shared memory: the consumers' queries, keys and values, all in pieces of 64
-// columns, which are rows of 128 bytes; the mbarriers; two items. And how threads are used: m64n256
-// needs more registers than each of 512 threads can begin with, so heads of 256 have half the
-// producers.
+// The layout of shared memory: the consumers' queries, then keys and values, all in pieces of 64 columns with rows of
+// 128 bytes; then the mbarriers and two items. Also the use of the threads: m64n256 needs more registers than each of
+// 512 threads can start with, so heads of 256 have half the producers. producers.
 template <int KIND, int D> struct Tiles {
 	static const int keys = D > 128 ? 64 : 128, pieces = D / 64;
 	static const int sub_q = 64 * 128, sub = keys * 128, stage = pieces * sub;
 	static const int at_keys = 2 * pieces * sub_q, at_values = at_keys + STAGES * stage, at_bars = at_values + STAGES * stage;
 	static const int at_items = at_bars + 8 * BARS, bytes = at_items + 8;
-	static const int producers = KIND == BF16_ROWS || D > 128 ? 4 : 8, threads = CONSUMERS + 32 * producers; // warps of producers
-	// Registers of a thread of producers and of consumers.
+	static const int producers = KIND == BF16_ROWS || D > 128 ? 4 : 8, threads = CONSUMERS + 32 * producers; // the number of producer warps
+	// Registers per thread of producers and of consumers.
 	static const int few = KIND == BF16_ROWS || D <= 128 ? 40 : 56, many = threads > 384 ? 216 : KIND == BF16_ROWS ? 232 : 224;
 };
 
@@ -41,10 +39,10 @@ template <int KIND, int D> struct Tiles {
 struct Part {
 	Span s;
 	int head, key_head, key_heads;
-	int first; // row of the tile among the sequence's
-	int end;   // keys that the tile needs
+	int first; // row of the tile, counted in the sequence
+	int end;   // the number of keys that the tile needs
 	int tokens;
-	uint32_t inverse; // of tokens: its quotients are exact for keys below 2^32 / tokens; 0: of 1
+	uint32_t inverse; // divides by tokens: quotients are exact for keys below 2^32 / tokens; 0: divides by 1
 };
 
 KR_DEV Part part_of(const int *table, int item, int heads, int key_heads, int tokens, uint32_t inverse) {
@@ -58,19 +56,19 @@ KR_DEV Part part_of(const int *table, int item, int heads, int key_heads, int to
 	return p;
 }
 
-// Unit u of row r lies at u ^ r%8, as wgmma wants it.
+// Unit u of row r lies at u ^ r%8, as wgmma requires.
 KR_DEV uint32_t swizzled(uint32_t row, uint32_t unit) { return row * 128 + ((unit ^ (row & 7)) << 4); }
-// From where a unit of a row lies to the same unit `rows` rows further; the row has zeros where rows
-// has ones.
+// The distance from a unit of a row to the same unit `rows` rows further. The bits that are set in rows must be zero
+// in the row.
 KR_DEV uint32_t rows_on(uint32_t at, uint32_t rows) { return (at ^ (rows & 7) << 4) + rows * 128; }
 
-// A place in a ring. Consumers begin with parity 0, producers with 1.
+// A position in a ring. Consumers begin with parity 0, producers with 1.
 struct Place {
 	uint32_t stage, parity;
 };
 KR_DEV Place after(Place p) { return p.stage + 1 == STAGES ? Place{0, p.parity ^ 1} : Place{p.stage + 1, p.parity}; }
 
-// Called by all lanes of a warp, which arrives once.
+// All lanes of a warp call it; the warp arrives once.
 KR_DEV void arrive(uint32_t bar) {
 	if (threadIdx.x % 32 == 0) mbar_arrive(bar);
 }
@@ -99,15 +97,15 @@ KR_DEV int take(Items &q) {
 
 // --- producers
 
-// A warp's share of a tile of keys or values: `rows` rows, of which it copies `each` at a time. A lane
-// looks up one row of every 32.
+// A warp's share of a tile of keys or values: `rows` rows, of which it copies `each` at a time. A lane looks up one
+// row of every 32.
 template <int KIND, int D> struct Share {
 	static const int warps = Tiles<KIND, D>::producers / 2, rows = Tiles<KIND, D>::keys / warps, looks = (rows + 31) / 32;
 	static const int units = D * Element<KIND>::size / 16, each = 32 / units, copies = rows / each;
 };
 
-// Where rows of the cache begin, in 16 bytes. Past the end it is the last row, as nothing looks at those scores and
-// their weights are zero.
+// The starts of the cache's rows, in units of 16 bytes. Past the end it is the last row: its scores are not read and
+// its weights are zero.
 template <int KIND, int D> KR_DEV void look_up(uint32_t (&row)[Share<KIND, D>::looks], int (&slot)[Share<KIND, D>::looks], const Part &p, const int *table, int stride, int tile) {
 	int at = tile * Tiles<KIND, D>::keys + threadIdx.x / 32 % Share<KIND, D>::warps * Share<KIND, D>::rows + threadIdx.x % 32;
 #pragma unroll
@@ -118,15 +116,15 @@ template <int KIND, int D> KR_DEV void look_up(uint32_t (&row)[Share<KIND, D>::l
 	}
 }
 
-// Keys or values of an item, as a warp brings them.
+// A warp's copies of an item's keys or values.
 struct Source {
 	const char *rows; // the lane's 16 bytes of the cache's first row
-	int head;         // among keys and values
-	uint32_t to;      // where the lane's first copy goes, from the first stage's start on
+	int head;         // tile number, counted over keys and values
+	uint32_t to;      // the destination of the lane's first copy, relative to the first stage
 	uint32_t full, empty;
 };
 
-// row, unit: of the lane's first copy. per: units of the cache in a row of a piece.
+// row, unit: those of the lane's first copy. per: the cache's units per row of a piece.
 template <int KIND, int D> KR_DEV Source source_of(const Part &p, uint32_t base, const Cache &c, int row, int unit, int per) {
 	typedef Tiles<KIND, D> T;
 	typedef Share<KIND, D> S;
@@ -140,7 +138,7 @@ template <int KIND, int D> KR_DEV Source source_of(const Part &p, uint32_t base,
 	return s;
 }
 
-// bf16 goes straight to its place. Copies arrive by themselves, so several tiles are in flight.
+// bf16 is copied directly to its place. Copies arrive at the mbarrier by themselves, so several tiles are in flight.
 template <int D> KR_DEV void produce_bf16(Place &at, const Part &p, unsigned char *shared, const Cache &c, const int *table) {
 	typedef Share<BF16_ROWS, D> S;
 	uint32_t base = smem_u32(shared);
@@ -167,7 +165,7 @@ template <int D> KR_DEV void produce_bf16(Place &at, const Part &p, unsigned cha
 	}
 }
 
-// A lane's 16 values as what products take. scale: of int8, in two parts as split gives them.
+// A lane's 16 values as operands of products. scale: of int8, in the two parts that split returns.
 template <int KIND> KR_DEV void widen16(uint32_t (&out)[8], uint4 v, uint32_t scale) {
 	uint32_t in[4] = {v.x, v.y, v.z, v.w}, high = __byte_perm(scale, 0, 0x1010), low = __byte_perm(scale, 0, 0x3232);
 #pragma unroll
@@ -180,14 +178,14 @@ template <int KIND> KR_DEV void widen16(uint32_t (&out)[8], uint4 v, uint32_t sc
 	}
 }
 
-// A float as a sum of two bf16.
+// Splits a float into a sum of two bf16.
 KR_DEV uint32_t split(float v) { return pack_bf16(v, v - lo_f32(pack_bf16(v, 0.f))); }
 
-// 8 bits are loaded to registers, a part of a tile ahead, and stored widened. Eight lanes have 4 units of 2 rows, so that
-// what they store at a time lies in different banks.
+// 8-bit values are loaded to registers, a part of a tile ahead, and stored widened. Eight lanes have 4 units of 2
+// rows, so that their stores go to different banks.
 template <int KIND, int D> KR_DEV void produce_8bit(Place &at, const Part &p, unsigned char *shared, const Cache &c, const int *table) {
 	typedef Share<KIND, D> S;
-	const int BATCH = D > 128 ? 8 : 4; // more registers here would be fewer for consumers
+	const int BATCH = D > 128 ? 8 : 4; // more registers here would mean fewer for consumers
 	int lane = threadIdx.x % 32, r = lane / 4 % 2 + lane / 8 / (S::units / 4) * 2, tiles = (p.end + Tiles<KIND, D>::keys - 1) / Tiles<KIND, D>::keys;
 	Source from = source_of<KIND, D>(p, smem_u32(shared), c, r, lane % 4 + lane / 8 % (S::units / 4) * 4, 4);
 	uint32_t rows[S::looks], next[S::looks], scale[S::looks];
@@ -219,7 +217,7 @@ template <int KIND, int D> KR_DEV void produce_8bit(Place &at, const Part &p, un
 			*(uint4 *)(shared + (x ^ 16)) = make_uint4(out[4], out[5], out[6], out[7]);
 			if (j % BATCH == BATCH - 1 && j + 1 < S::copies) load(j + 1);
 		}
-		fence_async(); // it waits for loads too: so the next come after it
+		fence_async(); // it also waits for loads, so the next ones are issued after it
 		__syncwarp();
 		arrive(from.full + 8 * at.stage);
 #pragma unroll
@@ -231,14 +229,14 @@ template <int KIND, int D> KR_DEV void produce_8bit(Place &at, const Part &p, un
 
 // --- consumers
 
-// What a thread has of rows g and g+8: sums of weight * value, the score that weights are relative to,
-// and its own keys' weights.
+// A thread's state for rows g and g+8: sums of weight * value, the score to which weights are relative, and the sum of
+// weights of its own keys.
 template <int D> struct State {
 	float sum[D / 2];
 	float most[2], total[2];
 };
 
-// The queries of a consumer's 64 rows, before they are in shared memory.
+// Loads the queries of a consumer's 64 rows and stores them in shared memory.
 template <int KIND, int D> struct Queries {
 	uint4 v[D / 16];
 };
@@ -254,7 +252,7 @@ template <int KIND, int D> KR_DEV void fetch(Queries<KIND, D> &f, const bf16 *q,
 KR_DEV uint32_t f16_of_bf16(uint32_t pair) { return pack_f16(lo_f32(pair), hi_f32(pair)); }
 
 template <int KIND, int D> KR_DEV void put(const Queries<KIND, D> &f, unsigned char *dst, int group) {
-	bar_sync(QUERIES + group, 128); // no warp reads those before
+	bar_sync(QUERIES + group, 128); // no warp still reads the previous ones
 #pragma unroll
 	for (int k = 0; k < D / 16; k++) {
 		int i = k * 128 + threadIdx.x % 128, row = i / (D / 8), unit = i % (D / 8);
@@ -266,7 +264,7 @@ template <int KIND, int D> KR_DEV void put(const Queries<KIND, D> &f, unsigned c
 	bar_sync(QUERIES + group, 128);
 }
 
-// Waits for keys or values. What cp.async wrote needs the fence here, as nobody waited for it before.
+// Waits for keys or values. Data written by cp.async needs the fence here, because no thread waited for it before.
 template <int KIND> KR_DEV void wait_full(uint32_t bar, uint32_t parity) {
 	mbar_wait(bar, parity);
 	if (KIND == BF16_ROWS) fence_async();
@@ -298,9 +296,9 @@ template <int KIND, int D, int KEYS> KR_DEV void start_values(State<D> &st, cons
 	wgmma_commit();
 }
 
-// Scores become weights, and old what the sums so far are to be multiplied with. The score that weights are
-// relative to may be 8 powers of two below the largest, so that old is seldom other than 1. key: of column 0;
-// top: position of row 0 of the warp.
+// Turns scores into weights, and sets old to the factor for the earlier sums. The score to which weights are relative
+// may be 8 powers of two below the largest, so old is seldom other than 1. key: the key of column 0. top: the position
+// of the warp's row 0.
 template <int D, int KEYS> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 2], float (&old)[2], float scale, int key, int top) {
 	int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
 	if (key + KEYS - 1 > top) {
@@ -333,7 +331,7 @@ template <int D, int KEYS> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 2],
 }
 
 template <int KIND, int D, int KEYS> KR_DEV void settle(State<D> &st, uint32_t (&w)[KEYS / 16][4], const float (&s)[KEYS / 2], const float (&old)[2]) {
-	if (__any_sync(0xffffffffu, old[0] != 1.f || old[1] != 1.f)) { // a factor of 1 changes nothing, so other rows do not matter
+	if (__any_sync(0xffffffffu, old[0] != 1.f || old[1] != 1.f)) { // a factor of 1 changes nothing, so other rows are unaffected
 #pragma unroll
 		for (int i = 0; i < D / 2; i++) st.sum[i] *= old[i / 2 % 2];
 	}
@@ -343,8 +341,8 @@ template <int KIND, int D, int KEYS> KR_DEV void settle(State<D> &st, uint32_t (
 		for (int i = 0; i < 4; i++) w[k][i] = pack<KIND>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
 }
 
-// All tiles of keys of an item for a consumer, but for the wait for the last values. at: the first tile's place,
-// and then the last one's. top: position of row 0 of the warp.
+// A consumer's work on all tiles of an item's keys, except for the wait for the last values. at: on entry the first
+// tile's place, then the last one's. top: the position of the warp's row 0.
 template <int KIND, int D> KR_DEV void consume(State<D> &st, Place &at, const Part &p, uint32_t base, int group, int top, float scale) {
 	typedef Tiles<KIND, D> T;
 	const int KEYS = T::keys;
@@ -375,8 +373,8 @@ template <int KIND, int D> KR_DEV void consume(State<D> &st, Place &at, const Pa
 		weigh<D, KEYS>(st, s, old, scale, i * KEYS, top);
 		uint32_t read = bars + 8 * (VALUES_EMPTY + at.stage);
 		at = next, next = after(at);
-		// The compiler would compute weights only after the wait for the values. So what comes
-		// before it takes the weights' sum, which is never below zero.
+		// Without this, the compiler would compute weights only after the wait for the values. So the code before the
+		// wait uses the weights' sum, which is never below zero.
 		uint32_t zero = st.total[0] < 0.f || st.total[1] < 0.f;
 		if (i + 1 < tiles) wait_full<KIND>(bars + 8 * (KEYS_FULL + next.stage), next.parity ^ zero);
 		wgmma_wait<0>();
@@ -407,7 +405,7 @@ template <int D> KR_DEV void put_row(void *out, int wide, long long at, const St
 
 template <int KIND, int D> KR_DEV void make_barriers(uint32_t bars) {
 	typedef Tiles<KIND, D> T;
-	// cp.async arrives for every thread, other producers once a warp.
+	// cp.async arrives once per thread, other producers once per warp.
 	int full = T::producers / 2 * (KIND == BF16_ROWS ? 32 : 1);
 	for (int i = 0; i < STAGES; i++) {
 		mbar_init(bars + 8 * (KEYS_FULL + i), full), mbar_init(bars + 8 * (VALUES_FULL + i), full);
@@ -417,8 +415,8 @@ template <int KIND, int D> KR_DEV void make_barriers(uint32_t bars) {
 	mbar_init_fence();
 }
 
-// turn: a word of zero, which counts items that were fetched and is zero again in the end; null: a block
-// has one item. Grid: at most as many blocks as there are items.
+// turn: a word that counts the fetched items. It is zero at the start and again at the end; null: a block has one
+// item. Grid: at most as many blocks as there are items.
 template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens, int heads, unsigned *turn) {
 	typedef Tiles<KIND, D> T;
 	const int PRODUCERS = 32 * T::producers;
@@ -438,7 +436,8 @@ template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out,
 		for (;;) {
 			if (KIND == BF16_ROWS) produce_bf16<D>(at, p, shared, c, table);
 			else produce_8bit<KIND == BF16_ROWS ? E4M3_ROWS : KIND, D>(at, p, shared, c, table);
-			// All blocks together fetch `items` times. Fetching earlier would give long items to blocks that have long ones.
+			// All blocks together fetch `items` times. Fetching earlier would give long items to blocks that already
+			// have long ones.
 			if (threadIdx.x == 0) hand_out(queue, turn ? atomicInc(turn, items - 1) + gridDim.x : items);
 			__syncwarp();
 			item = take(queue);
@@ -465,7 +464,7 @@ template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out,
 				to[h] = r < p.s.len ? (long long)(p.s.row + r) * out_stride + p.head * D : -1;
 			}
 			item = take(queue);
-			if (item < items) { // its queries come while the last values are added
+			if (item < items) { // its queries are loaded while the last values are added
 				p = part_of(table, item, heads, key_heads, block_tokens, inverse);
 				fetch<KIND, D>(queries, q, q_stride, p, group);
 			}

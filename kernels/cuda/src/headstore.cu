@@ -1,10 +1,11 @@
-// Grouped-query attention between its projections and its products: norm of every head of
-// queries and keys, rotation, and the row's way into the cache, each of them optional.
+// The part of grouped-query attention between its projections and its products: norm of every
+// head of queries and keys, rotation, and the store of the row in the cache. Each of them is
+// optional.
 #include "kvstore.cuh"
 
 enum { THREADS = 256 };
 
-// RMSNorm over each head of x [rows, heads * dim] in place, of any size and type: a warp has
+// RMSNorm over each head of x [rows, heads * dim] in place, for every size and type. A warp has
 // every warps'th head of a row.
 KR_KERNEL(THREADS, 1)
 kr_head_norm(void *x, int stride, const void *w, int heads, int dim, float eps, int flags) {
@@ -30,11 +31,11 @@ kr_head_norm(void *x, int stride, const void *w, int heads, int dim, float eps, 
 }
 KR_EXPORT(kr_head_norm)
 
-// What a lane has of every head: the same two chunks, whose weights of norms and whose angles
-// it keeps from head to head.
+// A lane's values that are the same for every head: its two chunks, and their norm weights and
+// angles.
 struct Lane {
 	int one, two;        // chunks of a head
-	Chunk<8> norm[2][2]; // of queries and of keys
+	Chunk<8> norm[2][2]; // the numbers of heads of queries and of keys
 	float angles[16];
 	bool norms, turns, norm_half, interleaved;
 	int dim;
@@ -44,14 +45,14 @@ struct Lane {
 // A head of a row.
 struct Head {
 	char *row;
-	int at;                // its first chunk
-	bool half;             // type of the row
-	bool query, value;     // neither: a key
-	bool there;            // false: nothing is read or written
+	int at;                // the lane's first chunk
+	bool half;             // the row's type
+	bool query, value;     // neither: it is a key
+	bool there;            // false: neither read nor written
 };
 
-// Two chunks of a head, by one of the dim / 16 lanes that it has, who all call it: norm, rotation,
-// back in place. What is left in a and b is what reads from there.
+// Norms and rotates two chunks of a head in place. All dim / 16 lanes of the head call it. a and
+// b are then the values that a load returns.
 KR_DEV void head_unit(float (&a)[8], float (&b)[8], const Lane &l, const Head &h) {
 	Chunk<8> x, y;
 	x.a = x.b = y.a = y.b = make_uint4(0, 0, 0, 0);
@@ -89,10 +90,10 @@ KR_DEV void head_unit(float (&a)[8], float (&b)[8], const Lane &l, const Head &h
 	}
 }
 
-// Every head has dim / 16 lanes (dim is 16, 32, 64, 128 or 256). Heads of a row in turn: keys,
-// values, queries. cache 0: nothing is stored. Flags: q, kv, norms; CACHE_VEC; INTERLEAVED;
-// TURNS. Grid (rows, parts of a row's heads); a cache of I8 wants all keys and values of a row
-// in the first part.
+// Every head has dim / 16 lanes (dim is 16, 32, 64, 128 or 256). The heads of a row come in
+// order: keys, values, queries. cache 0: nothing is stored. Flags: q, kv, norms; CACHE_VEC;
+// INTERLEAVED; TURNS. Grid (rows, parts of a row's heads). A cache of I8 needs all keys and
+// values of a row in the first part.
 enum { TURNS = 512 };
 KR_KERNEL(THREADS, 3)
 kr_head_store(void *cache, float *scales, int kind, int cache_stride, int scales_stride, int group, int cache_rows, void *q, int q_stride, void *kv,
@@ -126,7 +127,7 @@ kr_head_store(void *cache, float *scales, int kind, int cache_stride, int scales
 		keep(c, slot_row(c, slot), h.at + l.two, b);
 	}
 	if (kind != I8_ROWS || blockIdx.y > 0) return;
-	__syncthreads(); // the row is whole
+	__syncthreads(); // the row is complete
 	if (slot >= 0) keep_groups(c, slot, kv_row, kv_half, 2 * key_heads * dim);
 }
 KR_EXPORT(kr_head_store)

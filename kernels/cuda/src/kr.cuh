@@ -1,16 +1,16 @@
-// What the kernels are written with: number formats, and every instruction that has
-// no name in CUDA C++, as a function. Nothing else in this folder holds inline
-// assembly, so that the same sources also compile for a CPU (KR_EMU, kernels/cuda/emu),
-// where these functions do in plain C++ what the instruction does.
+// The base of all kernels: number formats, and a function for every instruction that has no name
+// in CUDA C++. No other file in this folder has inline assembly, so the same sources also compile
+// for a CPU (KR_EMU, kernels/cuda/emu), where these functions do the instruction's work in plain
+// C++.
 //
-// Two builds: compute_80 (mma.sync, cp.async, ldmatrix), which every GPU from 8.0 on
-// runs, and sm_90a, which adds what KR_HOPPER guards (wgmma, bulk copies, programmatic
-// launch). A kernel that needs the latter exists in that build only.
+// There are two builds: compute_80 (mma.sync, cp.async, ldmatrix), which runs on every GPU from
+// 8.0 on, and sm_90a, which adds the parts guarded by KR_HOPPER (wgmma, bulk copies, programmatic
+// launch). A kernel that needs these parts exists in that build only.
 #pragma once
 #include <stdint.h>
 
 #ifdef KR_EMU
-#include "../emu/emu.h" // defines KR_HOPPER for its sm_90 variant, and all below up to "plain"
+#include "../emu/emu.h" // defines KR_HOPPER for its sm_90 variant, and everything below up to "plain"
 #else
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -18,8 +18,8 @@
 #endif
 
 #define KR_DEV static __device__ __forceinline__
-// A kernel: KR_KERNEL(threads of a block, blocks of a multiprocessor) name(...) { }
-// KR_EXPORT(name) after its body.
+// A kernel is KR_KERNEL(threads per block, blocks per multiprocessor) name(...) { }, followed by
+// KR_EXPORT(name).
 #define KR_KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define KR_EXPORT(name)
 // The block's dynamic shared memory as an array of type named name.
@@ -27,16 +27,17 @@
 	extern __shared__ __align__(1024) unsigned char kr_shared_[];    \
 	type *name = reinterpret_cast<type *>(kr_shared_)
 
-// Addresses of shared memory as instructions take them. Only of dynamic shared memory.
+// Addresses of shared memory as instructions take them. They work for dynamic shared memory only.
 KR_DEV uint32_t smem_u32(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
-// --- asynchronous copies, global to shared, 16 bytes a thread
+// --- asynchronous copies, global to shared, 16 bytes per thread
+//
 // ok false: writes zeros and does not read src.
 KR_DEV void cp_async16(uint32_t dst, const void *src, bool ok = true) {
 	int n = ok ? 16 : 0;
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n) : "memory");
 }
-// As cp_async16, of what is read once: the L2 cache lets go of it before anything else.
+// As cp_async16, for data that is read once: the L2 cache evicts it first.
 KR_DEV void cp_async16_once(uint32_t dst, const void *src, bool ok = true) {
 	int n = ok ? 16 : 0;
 	uint64_t policy;
@@ -49,11 +50,12 @@ template <int N> KR_DEV void cp_async_small(uint32_t dst, const void *src, bool 
 	asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(dst), "l"(src), "n"(N), "r"(n) : "memory");
 }
 KR_DEV void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most N of this thread's groups are on their way.
+// Waits until at most N of this thread's groups are in flight.
 template <int N> KR_DEV void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 
 // --- loads that should not stay in a cache (weights read once)
-// Calls the 128 bytes at p into the L2 cache, and waits for nothing.
+//
+// Prefetches the 128 bytes at p into the L2 cache, without waiting.
 KR_DEV void prefetch_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 KR_DEV uint4 ld_stream(const void *p) {
 	uint4 v;
@@ -61,8 +63,8 @@ KR_DEV uint4 ld_stream(const void *p) {
 	return v;
 }
 
-// --- fragments from shared memory: four (two) 8x8 matrices of 16-bit elements, lane i
-// gives the address of row i%8 of matrix i/8
+// --- fragments from shared memory: four (or two) 8x8 matrices of 16-bit elements; lane i passes
+// the address of row i%8 of matrix i/8
 KR_DEV void ldmatrix_x4(uint32_t (&r)[4], uint32_t at) {
 	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
 	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
@@ -86,13 +88,13 @@ KR_DEV void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_
 	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// the same of f16
+// The same product with operands of f16.
 KR_DEV void mma_f16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
 	             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// m16n8k32 of int8: as above with four bytes where two bf16 stand
+// m16n8k32 of int8: as above, with four bytes in place of two bf16.
 KR_DEV void mma_s8(int (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 	asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
 	             : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
@@ -120,19 +122,19 @@ KR_DEV uint32_t pack_f16(float lo, float hi) { // round to nearest even
 KR_DEV void widen_e4m3_f16(uint32_t w, uint32_t &lo, uint32_t &hi) {
 #ifdef KR_HOPPER
 	asm("{\n.reg .b16 l, h;\nmov.b32 {l, h}, %2;\ncvt.rn.f16x2.e4m3x2 %0, l;\ncvt.rn.f16x2.e4m3x2 %1, h;\n}" : "=r"(lo), "=r"(hi) : "r"(w));
-#else // the seven bits move to where f16 has exponent and fraction, and 2^8 makes up for the biases
+#else // the seven bits move to the place of f16's exponent and fraction; 2^8 corrects the exponent bias
 	uint32_t a = __byte_perm(w, 0, 0x1404), b = __byte_perm(w, 0, 0x3424), up = 0x5c005c00;
 	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(lo) : "r"((a & 0x80008000) | (a >> 1 & 0x3f803f80)), "r"(up));
 	asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(hi) : "r"((b & 0x80008000) | (b >> 1 & 0x3f803f80)), "r"(up));
 #endif
 }
-// (a & mask) | bits in one instruction
+// (a & mask) | bits, in one instruction.
 template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t and_or(uint32_t a) {
 	uint32_t r;
 	asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(a), "n"(MASK), "n"(BITS));
 	return r;
 }
-// (~a & mask) | bits in one instruction
+// (~a & mask) | bits, in one instruction.
 template <uint32_t MASK, uint32_t BITS> KR_DEV uint32_t andn_or(uint32_t a) {
 	uint32_t r;
 	asm("lop3.b32 %0, %1, %2, %3, 0xae;" : "=r"(r) : "r"(a), "n"(MASK), "n"(BITS));
@@ -156,7 +158,7 @@ KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
 	return v;
 }
 KR_DEV void st_release_sys(uint64_t *p, uint64_t v) { asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory"); }
-// 16 bytes as they are in memory just now, from no cache.
+// 16 bytes from memory itself, from no cache.
 KR_DEV uint4 ld_fresh(const void *p) {
 	uint4 v;
 	asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
@@ -166,7 +168,7 @@ KR_DEV uint4 ld_fresh(const void *p) {
 KR_DEV void st_words(void *p, uint64_t a) { asm volatile("st.volatile.global.u64 [%0], %1;" ::"l"(p), "l"(a) : "memory"); }
 KR_DEV void st_words(void *p, uint64_t a, uint64_t b) { asm volatile("st.volatile.global.v2.u64 [%0], {%1,%2};" ::"l"(p), "l"(a), "l"(b) : "memory"); }
 KR_DEV void ld_words(const void *p, uint64_t &a, uint64_t &b) { asm volatile("ld.volatile.global.v2.u64 {%0,%1}, [%2];" : "=l"(a), "=l"(b) : "l"(p) : "memory"); }
-// The GPU's clock in nanoseconds, which moves on about every microsecond.
+// The GPU's clock in nanoseconds. It advances about every microsecond.
 KR_DEV uint64_t nanos() {
 	uint64_t t;
 	asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
@@ -174,7 +176,8 @@ KR_DEV uint64_t nanos() {
 }
 
 // --- atomics that are release and acquire at the scope of the GPU
-// atomicInc: what was there, which becomes 0 if it was limit, and else one more.
+//
+// atomicInc returns the old value, and sets it to 0 if it was limit, else to one more.
 KR_DEV unsigned atomic_inc_acq_rel(unsigned *p, unsigned limit) {
 	unsigned v;
 	asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "r"(limit) : "memory");
@@ -199,14 +202,14 @@ KR_DEV void pdl_launch() {
 // unit u ^ r%8)
 KR_DEV void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 KR_DEV void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// After the wait for a product: nothing that reads its sums moves above this.
+// Follows the wait for a product: the compiler moves no read of its sums above this.
 template <int N> KR_DEV void wgmma_done(float (&d)[N]) {
 #pragma unroll
 	for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 template <int N> KR_DEV void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
-// Between writes to shared memory by ordinary stores or cp.async and their reading by
-// wgmma or a bulk copy.
+// Separates writes to shared memory by ordinary stores or cp.async from their reads by wgmma or a
+// bulk copy.
 KR_DEV void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 template <int N> KR_DEV void reg_grow() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> KR_DEV void reg_shrink() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
@@ -215,10 +218,10 @@ template <int N> KR_DEV void reg_shrink() { asm volatile("setmaxnreg.dec.sync.al
 KR_DEV void mbar_init(uint32_t bar, int arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory"); }
 KR_DEV void mbar_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 KR_DEV void mbar_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
-KR_DEV void mbar_expect(uint32_t bar, uint32_t bytes) { // arrives, and bytes more must come
+KR_DEV void mbar_expect(uint32_t bar, uint32_t bytes) { // arrives, and expects that many more bytes
 	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
-// This thread's earlier cp.async arrive when they are done (one arrival, counted by init).
+// This thread's earlier cp.async arrive when they are done (one arrival, which init counts).
 KR_DEV void mbar_arrive_cp_async(uint32_t bar) { asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory"); }
 KR_DEV void mbar_wait(uint32_t bar, uint32_t parity) {
 	asm volatile("{\n.reg .pred p;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra again;\ndone:\n}"
@@ -268,8 +271,9 @@ KR_DEV float2 load2(const bf16 *p) {
 KR_DEV void store2(float *p, float a, float b) { *reinterpret_cast<float2 *>(p) = make_float2(a, b); }
 KR_DEV void store2(bf16 *p, float a, float b) { *reinterpret_cast<uint32_t *>(p) = pack_bf16(a, b); }
 
-// e4m3 (OCP FP8, no infinity): exact to float32, and back rounded to nearest even,
-// saturating at 448; NaN becomes 0, as a KV cache wants it (kernels/device.KV).
+// e4m3 (OCP FP8, no infinity). The conversion to float32 is exact. The conversion from float32
+// rounds to nearest even and saturates at 448; NaN becomes 0, as the KV cache requires
+// (kernels/device.KV).
 KR_DEV float from_e4m3(e4m3 v) {
 	uint32_t m = v & 0x7f;
 	float f = __uint_as_float(m << 20) * 1.329227995784916e36f; // 2^120: exponent bias 127 - 7, denormals too
@@ -278,7 +282,8 @@ KR_DEV float from_e4m3(e4m3 v) {
 KR_DEV e4m3 to_e4m3(float v) {
 	uint32_t sign = (__float_as_uint(v) >> 24) & 0x80;
 	float a = fminf(fabsf(v), 448.f);
-	// both at once, without branches: below 2^-6 steps of 2^-9, then nearest even at 3 bits
+	// Computes both cases without branches: below 2^-6 steps of 2^-9, else nearest even at 3
+	// bits.
 	uint32_t tiny = __float_as_uint(a + 16384.f) & 0xf; // 2^14, whose last bit is 2^-9
 	uint32_t u = __float_as_uint(a), large = ((u + 0x7ffff + (u >> 20 & 1)) >> 20) - (120 << 3);
 	uint32_t kept = sign | (a < 0.015625f ? tiny : large);

@@ -1,8 +1,8 @@
-// Rotary embedding and the cache of keys and values: apart, and for MLA's latent rows
-// all in one. A block has a row of the batch.
+// Rotary embedding and the cache of keys and values: separately, and for MLA's latent rows all in
+// one kernel. One block per row of the batch.
 #include "kvstore.cuh"
 
-// A row whose position is not in the table stays as it is. Flags: x; INTERLEAVED.
+// A row whose position is not in the table stays unchanged. Flags: x; INTERLEAVED.
 KR_KERNEL(256, 1)
 kr_rope(void *x, int x_stride, const int *positions, const float *table, int table_stride, int rows, int heads, int head_dim,
         int first, int dim, int flags) {
@@ -19,8 +19,8 @@ kr_rope(void *x, int x_stride, const int *positions, const float *table, int tab
 }
 KR_EXPORT(kr_rope)
 
-// Row i of src to slot slots[i]; a slot that the cache does not have is left out.
-// Flags: src; VEC of src, CACHE_VEC.
+// Stores row i of src in slot slots[i]; a slot that the cache does not have is left out. Flags:
+// src; VEC of src, CACHE_VEC.
 KR_KERNEL(256, 1)
 kr_store_rows(void *cache, float *scales, int kind, int cache_stride, int scales_stride, int group, int cache_rows, const void *src,
               int src_stride, const int *slots, int cols, int *marks, int layer, int flags) {
@@ -37,11 +37,10 @@ kr_store_rows(void *cache, float *scales, int kind, int cache_stride, int scales
 }
 KR_EXPORT(kr_store_rows)
 
-// For every row of the batch: the heads of q and the shared key (behind the latent in
-// kv) turn, the latent is normed, all in place, and kv's row goes to slot slots[row].
-// The first norm_threads threads norm, the others turn.
-// Flags: q, kv, w; VEC of the rotations, NORM_VEC, CACHE_VEC; INTERLEAVED of both
-// rotations.
+// For every row of the batch, rotates the heads of q and the shared key (which follows the latent
+// in kv) and norms the latent, all in place, and stores kv's row in slot slots[row]. The first
+// norm_threads threads norm, the others rotate. Flags: q, kv, w; VEC of the rotations, NORM_VEC,
+// CACHE_VEC; INTERLEAVED of both rotations.
 KR_KERNEL(1024, 1)
 kr_latent_store(void *cache, float *scales, int kind, int cache_stride, int scales_stride, int group, int cache_rows, void *q,
                 int q_stride, void *kv, int kv_stride, const void *w, int rank, float eps, int norm_threads, const int *positions,
@@ -66,7 +65,7 @@ kr_latent_store(void *cache, float *scales, int kind, int cache_stride, int scal
 		else turn_heads<1>(q_row, queries, kv_row, key, angles, c, slot, turner, turners, q_half, kv_half);
 	}
 	if (kind != I8_ROWS) return;
-	__syncthreads(); // the row is whole
+	__syncthreads(); // the row is complete
 	if (slot >= 0) keep_groups(c, slot, kv_row, kv_half, rank + dim);
 }
 KR_EXPORT(kr_latent_store)

@@ -1,23 +1,23 @@
-// What rotates rows and stores them in a cache of keys and values: the same functions
-// wherever it is done, so the bits are equal.
+// The functions that rotate rows and store them in a cache of keys and values. All kernels use
+// these, so the bits are equal.
 #pragma once
 #include "elem.cuh"
 #include "latent.cuh"
 
-// Bits of a kernel's flags beside those of elem.cuh.
+// Bits of a kernel's flags, in addition to those of elem.cuh.
 enum { INTERLEAVED = 64, NORM_VEC = 128, CACHE_VEC = 256 };
 
 // --- rotation
 
-// The elements of a row that turn: dim from `first` on, in every one of heads heads of
+// The elements of a row that are rotated: dim elements from `first` on, in each of heads heads of
 // head_dim elements.
 struct Turn {
 	int heads, head_dim, first, dim;
 	bool interleaved;
 };
 
-// Turns V pairs by their angles (cos, sin): interleaved, the neighbours of the 2V
-// elements a, b; else a[j] with b[j].
+// Rotates V pairs by their angles (cos, sin). Interleaved: the pairs are neighbours among the 2V
+// elements a, b. Else pair j is a[j] with b[j].
 template <int V> KR_DEV void rotate(float (&a)[V], float (&b)[V], const float (&angles)[2 * V], bool interleaved) {
 	if (V > 1 && interleaved) {
 #pragma unroll
@@ -45,7 +45,7 @@ KR_DEV void fetch_angles(float (&v)[16], const float *table, int unit) {
 }
 KR_DEV void fetch_angles(float (&v)[2], const float *table, int unit) { v[0] = table[2 * unit], v[1] = table[2 * unit + 1]; }
 
-// The chunks of a row that unit u of a head, its pairs V*u and on, consists of.
+// The chunks of a row that make up unit u of a head, whose pairs are V*u and on.
 template <int V> KR_DEV void unit_chunks(int &one, int &two, const Turn &t, int head, int u) {
 	int at = head * t.head_dim + t.first;
 	if (t.interleaved) {
@@ -56,8 +56,8 @@ template <int V> KR_DEV void unit_chunks(int &one, int &two, const Turn &t, int 
 	}
 }
 
-// Turns unit i of a row (heads one after the other) in place, and leaves it in a and b
-// as it reads from there.
+// Rotates unit i of a row (heads one after the other) in place. a and b are then the values that
+// a load returns.
 template <int V> KR_DEV void turn_unit(float (&a)[V], float (&b)[V], int &one, int &two, void *row, const Turn &t, const float *angles, int i, bool half) {
 	int units = t.dim / 2 / V, u = i % units;
 	unit_chunks<V>(one, two, t, i / units, u);
@@ -85,17 +85,17 @@ template <int V> KR_DEV void turn_row(void *row, const Turn &t, const float *ang
 
 // --- the cache
 
-// A cache to be written (Cache is one to be read).
+// A cache to write to (a Cache is one to read from).
 struct Store {
 	char *rows;
-	float *scales; // of I8: a float a group
+	float *scales; // for I8: one float per group
 	int kind, stride, scales_stride, group;
 	bool wide; // rows are aligned for chunks of 8
-	int *mark; // of the row: layer goes there if a value is NaN or infinite, unless there is a mark; may be 0
+	int *mark; // the row's mark: set to layer if a value is NaN or infinite, unless it is set already; may be 0
 	int layer;
 };
 
-// Notes a row that is not finite. Threads of a row write the same.
+// Marks a row that is not finite. All threads of a row write the same.
 KR_DEV void note(const Store &c, bool bad) {
 	if (bad && c.mark && *c.mark == 0) *c.mark = c.layer;
 }
@@ -114,7 +114,7 @@ KR_DEV char *slot_row(const Store &c, int slot) {
 	return c.rows + (long long)slot * c.stride * size;
 }
 
-// Chunk i of a slot's row, unless the cache is of I8.
+// Stores chunk i of a slot's row, unless the cache is I8.
 KR_DEV void keep(const Store &c, char *row, int i, const float (&v)[1]) {
 	if (c.kind != E4M3_ROWS) put(row, i, v, c.kind == BF16_ROWS);
 	else ((e4m3 *)row)[i] = to_e4m3(v[0]);
@@ -135,11 +135,11 @@ KR_DEV void keep(const Store &c, char *row, int i, const float (&v)[8]) {
 	}
 }
 
-// What an I8 cache takes for a value: no NaN, nothing beyond 2^127.
+// The value that an I8 cache stores: no NaN, nothing beyond 2^127.
 KR_DEV float tamed(float v) { return v == v ? fminf(fmaxf(v, -0x1p127f), 0x1p127f) : 0.f; }
 
-// The groups of a row as integers (kernels/device.KV): scale = top / 127, value = x *
-// (127 / top) to nearest even. A warp takes a group.
+// Stores the groups of a row as integers (kernels/device.KV): scale = top / 127, value = x * (127
+// / top) to nearest even. One warp per group.
 KR_DEV void keep_groups(const Store &c, int slot, const void *src, bool half, int cols) {
 	int lane = threadIdx.x % 32, warps = blockDim.x / 32;
 	for (int g = threadIdx.x / 32; g < cols / c.group; g += warps) {
@@ -175,8 +175,8 @@ template <int V> KR_DEV void keep_row(const Store &c, int slot, const void *src,
 
 // --- MLA's latent rows
 
-// The rotations of a row, by threads first, first + step, ...: the query heads, and
-// behind them the shared key, which also goes to its place in the cache.
+// Rotates the parts of a row with threads first, first + step, ...: the query heads and, after
+// them, the shared key, which is also stored in the cache.
 template <int V> KR_DEV void turn_heads(void *q, const Turn &queries, char *kv, const Turn &key, const float *angles, const Store &c, int slot,
                                         int first, int step, bool q_half, bool kv_half) {
 	int units = queries.dim / 2 / V, all = queries.heads * units + units, one, two;
@@ -194,7 +194,7 @@ template <int V> KR_DEV void turn_heads(void *q, const Turn &queries, char *kv, 
 	}
 }
 
-// The shared key of a row that does not turn, to its place in the cache.
+// Stores the shared key of a row that is not rotated in the cache.
 KR_DEV void keep_key(const Store &c, int slot, const void *kv, int rank, int dim, int first, int step, bool half) {
 	if (slot < 0 || c.kind == I8_ROWS) return;
 	for (int i = first; i < dim; i += step) {
@@ -205,9 +205,9 @@ KR_DEV void keep_key(const Store &c, int slot, const void *kv, int rank, int dim
 	}
 }
 
-// RMSNorm of the latent part of kv in place by the first `threads` threads, who alone
-// call it; its values also go to slot `slot` of the cache, below 0: none. It waits for the
-// kernel before this one.
+// RMSNorm of the latent part of kv in place, by the first `threads` threads; only they call it.
+// Its values are also stored in slot `slot` of the cache, below 0: none. It waits for the kernel
+// before this one.
 template <int V> KR_DEV void norm_latent(char *kv, const void *w, int rank, float eps, int threads, const Store &c, int slot, bool half, bool w_half) {
 	__shared__ float parts[32];
 	int chunks = rank / V;

@@ -1,16 +1,16 @@
-// A layer's cache of keys and values: a row a slot, of float32, bf16, e4m3 or int8 with
+// A layer's cache of keys and values: one row per slot, of float32, bf16, e4m3 or int8 with
 // scales (kernels/device.KV).
 #pragma once
 #include "spans.cuh"
 
-// How its elements are kept (kernels/cuda/mla, cacheKind).
+// How its elements are stored (kernels/cuda/mla, cacheKind).
 enum Kind { F32_ROWS, BF16_ROWS, E4M3_ROWS, I8_ROWS };
 
 struct Cache {
 	const char *rows;
-	const float *scales;       // of I8_ROWS: a float a group of columns
+	const float *scales;       // for I8_ROWS: one float per group of columns
 	int kind;
-	int stride, scales_stride; // elements between rows
+	int stride, scales_stride; // elements from row to row
 	int group;
 };
 

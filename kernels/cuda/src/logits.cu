@@ -1,13 +1,13 @@
-// The router's logits from bf16 activations by tensor cores, without losing what float32
-// has: a weight is three bf16 numbers, exactly (8 + 8 + 8 bits of its fraction), so their
+// The router's logits from bf16 activations by tensor cores, without losing float32's precision.
+// A weight is the exact sum of three bf16 numbers (8 + 8 + 8 bits of its fraction), so their
 // products with x are exact and only sums round.
 //
-// The order of a logit's sum is the same in every kernel here, so a token's logits do not
-// depend on how many tokens there are. 64 columns are summed from zero by four steps of
-// mma for each of the weight's three parts, and those three added, the smallest first;
-// eight of these make a slice of 512 columns, in rising order, and so do slices the
-// logit. Within 32 columns lane 4g+c has columns 8c..8c+7 of row g: two steps of mma
-// whose k are not the columns' order, for both operands alike.
+// The order of a logit's sum is the same in every kernel here, so a token's logits do not depend
+// on the number of tokens. 64 columns are summed from zero by four steps of mma for each of the
+// weight's three parts, and these three sums are added, the smallest first. Eight such sums make
+// a slice of 512 columns, in rising order, and the slices make the logit, also in rising order.
+// Within 32 columns, lane 4g+c has columns 8c..8c+7 of row g. These are two steps of mma whose k
+// is not the columns' order, for both operands alike.
 #include "align.cuh"
 #include "norm.cuh"
 #include "route.cuh"
@@ -24,24 +24,24 @@ struct Product {
 
 KR_DEV int slices_of(int cols) { return (cols + SLICE - 1) / SLICE; }
 
-// 16 experts by 64 columns as operand A of four steps. rest: mid and lo are not all zeros,
-// in the warp.
+// 16 experts by 64 columns as operand A of four steps. rest: mid and lo are not all zeros in the
+// warp.
 struct Weights {
 	uint32_t hi[4][4], mid[4][4], lo[4][4];
 	bool rest;
 };
 
-// Of a row a lane has 8 columns of either half of 64: this many units of 16 bytes.
+// The 16-byte units that a lane has of a row: 8 columns of either half of 64.
 template <bool HALF> struct Units {
 	static const int N = HALF ? 1 : 2;
 };
 
 KR_DEV uint32_t word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-// The upper halves of two float32 as a pair of bf16, and what they leave of one.
+// The upper halves of two float32 as a pair of bf16, and the remainder of one.
 KR_DEV uint32_t upper(uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); }
 KR_DEV uint32_t remainder_of(uint32_t a) { return __float_as_uint(__uint_as_float(a) - __uint_as_float(a & 0xffff0000u)); }
 
-// get(r, h, u) is unit u of what the lane has of half h of row g + 8*r.
+// get(r, h, u) is unit u of the lane's values in half h of row g + 8*r.
 template <bool HALF, typename Get> KR_DEV void split(Weights &w, Get get) {
 	uint32_t below = 0;
 #pragma unroll
@@ -51,9 +51,9 @@ template <bool HALF, typename Get> KR_DEV void split(Weights &w, Get get) {
 		w.hi[i / 2][i % 2 + 2] = HALF ? word(v, i / 2 % 2 * 2 + 1) : upper(v.z, v.w);
 		below |= (v.x | v.y | v.z | v.w) & 0xffffu;
 	}
-	w.rest = !HALF && __any_sync(0xffffffffu, below != 0); // a gate that was bf16 once has nothing there
+	w.rest = !HALF && __any_sync(0xffffffffu, below != 0); // zero for a gate whose values are bf16
 	if (!w.rest) return;
-	__syncwarp(); // read again what is in shared memory: that many registers there are not
+	__syncwarp(); // read again from shared memory, because there are not enough registers
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		uint4 v = get(i % 2, i / 4, i / 2 % 2);
@@ -64,8 +64,8 @@ template <bool HALF, typename Get> KR_DEV void split(Weights &w, Get get) {
 	}
 }
 
-// v = the sums of 64 columns of 16 experts and N times 8 tokens: experts g, g+8 and tokens
-// 2c, 2c+1, as mma has them. Chains that do not depend on each other take turns.
+// v = the sums of 64 columns for 16 experts and N times 8 tokens: experts g, g+8 and tokens 2c,
+// 2c+1, as mma has them. Independent chains of sums are interleaved.
 template <bool REST, int N> KR_DEV void multiply(float (&v)[N][4], const Weights &w, const uint4 (&x)[N][2]) {
 	float mid[N][4], lo[N][4];
 #pragma unroll
@@ -85,6 +85,7 @@ template <bool REST, int N> KR_DEV void multiply(float (&v)[N][4], const Weights
 }
 
 // --- few tokens: a block has 16 experts, a slice and 8 tokens, a warp 64 of the columns.
+//
 // Grid: x experts by 16, then slices; y tokens by 8.
 
 template <bool HALF> KR_DEV void fetch_gate(uint4 (&v)[2][2][Units<HALF>::N], const Product &a, int e, int col) {
@@ -99,9 +100,9 @@ template <bool HALF> KR_DEV void fetch_gate(uint4 (&v)[2][2][Units<HALF>::N], co
 	}
 }
 
-// rows() gives what a.x would be, when it is there.
+// rows() returns the value of a.x, once it is there.
 template <bool HALF, class Rows> KR_DEV void logits_few(const Product &a, Rows rows) {
-	const int PITCH = 20; // of a token's 16 experts: no bank twice
+	const int PITCH = 20; // of a token's 16 experts: uses no bank twice
 	__shared__ float sums[8][8 * PITCH];
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, across = (a.experts + 15) / 16;
 	int e = blockIdx.x % across * 16, slice = blockIdx.x / across, t = blockIdx.y * 8, col = slice * SLICE + warp * COLS;
@@ -131,17 +132,17 @@ template <bool HALF, class Rows> KR_DEV void logits_few(const Product &a, Rows r
 	a.out[slice * a.step + (long long)(t + token) * a.out_stride + e + expert] = sum;
 }
 
-// Whether this block is the last of n that come here; then it sees what the others wrote.
-// *turn is 0 before and after. All threads of the block get the same answer. One thread's
-// release and acquire are the whole block's: barriers come before and after.
+// Reports whether this block is the last of n that call it. The last one sees the writes of the
+// others. *turn is 0 before and after. All threads of the block get the same answer. One thread's
+// release and acquire cover the whole block, because barriers come before and after.
 KR_DEV bool last_of(unsigned *turn, unsigned n) {
 	__syncthreads();
 	return __syncthreads_or(threadIdx.x == 0 && atomic_inc_acq_rel(turn, n - 1) == n - 1);
 }
 
-// The block that finishes last of those of 8 tokens chooses for them, and that which
-// chooses last sorts the choices, if they are to be: at most MOST_SORTED, ids without gaps.
-// ROWS: not more tokens than those; nothing is sorted below 8.
+// Of the blocks of 8 tokens, the last to finish chooses for these tokens. The last to choose
+// sorts the choices if that is wanted: at most MOST_SORTED, ids without gaps. ROWS: an upper
+// bound of the number of tokens; below 8 nothing is sorted.
 enum { MOST_SORTED = 2048, SORT_ROOM = MOST_SORTED + (8 + 2) * MOST_EXPERTS };
 
 template <int ROWS>
@@ -160,9 +161,9 @@ KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice
 	place(sorted, ids, n, r.experts, n, 0, 0, 1, shared);
 }
 
-// parts: [slices][tokens][experts] F32, read and written if there is more than one slice.
-// turns: 0 for products alone, which kr_logits_join completes. slots: 0 if nothing is sorted.
-// The next launch may start only when x is there: it may read x before its own wait.
+// parts: [slices][tokens][experts] F32, read and written if there is more than one slice. turns:
+// 0 for products alone, which kr_logits_join completes. slots: 0 if nothing is sorted. The next
+// launch may start only when x is there, because it may read x before its own wait.
 #define LOGITS_FEW(name, half)                                                                                                 \
 	KR_KERNEL(256, 2)                                                                                                          \
 	name(unsigned *turns, float *parts, float *logits, int logits_stride, const void *x, int x_stride, int tokens,             \
@@ -181,10 +182,9 @@ KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice
 LOGITS_FEW(kr_logits_few_f, false)
 LOGITS_FEW(kr_logits_few_b, true)
 
-// The same of very few rows that are normed on the way, by every block for itself: x
-// [tokens, cols] = RMSNorm(of) by norm. The first block leaves them in x, for those who come
-// after. turns: 0 if who comes after also chooses. Shared memory: the rows, and sums of
-// norm_rows.
+// The logits of very few rows with the norm included: every block computes x [tokens, cols] =
+// RMSNorm(of) by norm for itself, and the first block stores it in x for later kernels. turns: 0
+// if a later kernel also chooses. Shared memory: the rows, and sums of norm_rows.
 enum { NORMED = 2 };
 
 KR_DEV bf16 *normed_rows() {
@@ -213,12 +213,13 @@ KR_DEV bf16 *normed_rows() {
 NORM_ROUTE(kr_norm_route_f, false)
 NORM_ROUTE(kr_norm_route_b, true)
 
-// --- many tokens: a block has 64 experts, a slice and 32*W tokens, its 4 x W warps 16 by
-// 32 each; 64 columns of all rows come to shared memory at a time, a few steps ahead.
+// --- many tokens: a block has 64 experts, a slice and 32*W tokens, its 4 x W warps 16 by 32
+// each. 64 columns of all rows are copied to shared memory at a time, a few steps ahead.
+//
 // Grid: x experts by 64, then slices; y tokens by 32*W.
 
-// A row of a step in shared memory: its units of 16 bytes, those of odd rows changed so
-// that a quarter of a warp, which reads two rows, finds all banks.
+// A row of a step in shared memory. The order of the 16-byte units of odd rows is changed so that
+// a quarter of a warp, which reads two rows, uses all banks.
 template <bool HALF> struct Staged {
 	static const int UNITS = HALF ? 8 : 16, SWAP = HALF ? 4 : 1;
 };
@@ -228,7 +229,7 @@ template <bool HALF, int THREADS> KR_DEV void stage_rows(uint32_t to, const char
 	int u = threadIdx.x % UNITS, at = col + u * (HALF ? 8 : 4), row = threadIdx.x / UNITS;
 	bool real = at < cols;
 	from += real ? at * (HALF ? 2 : 4) : 0;
-	to += 16 * (row * UNITS + (u ^ (row & 1) * Staged<HALF>::SWAP)); // THREADS / UNITS rows further are even ones
+	to += 16 * (row * UNITS + (u ^ (row & 1) * Staged<HALF>::SWAP)); // THREADS / UNITS rows further is an even number
 #pragma unroll
 	for (int i = 0; i < rows * UNITS / THREADS; i++)
 		cp_async16(to + 16 * THREADS * i, from + (uint32_t)(min(row + i * (THREADS / UNITS), last) * row_bytes), real);
@@ -282,7 +283,7 @@ template <bool HALF, int W> KR_DEV void logits_many(const Product &a) {
 #pragma unroll 1
 	for (int s = 0; s < count; s++) {
 		cp_async_wait<STAGES - 2>();
-		__syncthreads(); // step s is there for all, and all are done with step s - 1
+		__syncthreads(); // step s has arrived for all warps, and all are done with step s - 1
 		stage_x(s + STAGES - 1);
 		stage_gate(s + STAGES - 1);
 		cp_async_commit();
@@ -317,7 +318,7 @@ LOGITS_MANY(kr_logits_64_b, true, 2)
 LOGITS_MANY(kr_logits_128_f, false, 4)
 LOGITS_MANY(kr_logits_128_b, true, 4)
 
-// The sums of the slices where nothing is chosen. A thread a logit.
+// Adds the slices where no expert is chosen. One thread per logit.
 KR_KERNEL(256, 1)
 kr_logits_join(float *parts, int slices, float *logits, int logits_stride, int tokens, int experts) {
 	pdl_launch();

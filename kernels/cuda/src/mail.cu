@@ -1,22 +1,22 @@
-// Letters between a GPU and the host in the middle of a step (kernels/cuda/mail): kr_post
-// sends rows to memory of the host, kr_take waits for the sums that come back. Arguments are
-// the same each time a graph of them runs, so letters are counted here.
+// Calls of the host by a GPU in the middle of a step (kernels/cuda/hostcall). kr_post sends rows
+// to host memory; kr_take waits for the sums that come back. A replayed graph has the same
+// arguments each time, so the kernels count the calls.
 //
-// A look at host memory takes a microsecond, and so does each of its loads: what the GPU
-// has to know lies in its own memory, who waits reads one word a turn, and loads are all on
-// their way before the first is used.
+// A read of host memory takes about a microsecond. So the GPU keeps its own state in its own
+// memory, a waiting block polls a single word, and all loads are in flight before the first is
+// used.
 //
-// Few rows go as tagged words, 4 bytes of them below the letter's number (kr_post_few,
-// kr_take_few): each word says itself that it is there, so that no release has to wait for
-// the writes before it, and rows of an answer come with the look that finds them.
+// Few rows are sent as tagged words: 4 bytes of data below the call's number (kr_post_few,
+// kr_take_few). A reader that finds the number in a word has its data too. So no release waits
+// for earlier writes, and the read that finds an answer also returns its rows.
 #include "kr.cuh"
 
-// What the GPU keeps of a mailbox; aligned to 16.
+// The GPU's state of a mailbox, aligned to 16 bytes.
 struct State {
-	uint32_t round; // letters so far
-	uint32_t rows;  // of the last one; 0: nothing was asked
-	uint32_t late;  // an answer did not come in time: nobody asks or waits any more in this step
-	unsigned turn;  // of kr_post's blocks; 0 between launches
+	uint32_t round; // the number of calls so far
+	uint32_t rows;  // rows of the last call; 0: it asked for nothing
+	uint32_t late;  // an answer came too late: nothing is sent or awaited for the rest of this step
+	unsigned turn;  // counts kr_post's blocks; 0 between launches
 };
 
 KR_DEV State state_now(const State *s) { // in one load
@@ -24,30 +24,30 @@ KR_DEV State state_now(const State *s) { // in one load
 	return State{v.x, v.y, v.z, v.w};
 }
 
-// A thread's units of 16 bytes of a piece: a block takes pieces of THREADS * AHEAD of them.
+// The 16-byte units per thread in a piece. A block takes pieces of THREADS * AHEAD units.
 enum { THREADS = 256, AHEAD = 4, PIECE = THREADS * AHEAD };
 
-// Unit i of rows of `units` units of BYTES each, that lie `stride` bytes apart.
+// Unit i of rows that have `units` units of BYTES each and lie `stride` bytes apart.
 template <int BYTES = 16> KR_DEV uint8_t *unit_at(uint8_t *rows, int i, int units, long long stride) {
 	return rows + i / units * stride + (long long)BYTES * (i % units);
 }
 
-// What is written to the host: all within the mailbox, rows without gaps.
+// The data sent to the host. All of it lies in the mailbox, with no gaps between rows.
 struct Letter {
 	uint8_t *x;
 	int *ids;
 	float *weights;
-	uint64_t *posted; // the letter's number in the upper half, its rows in the lower
+	uint64_t *posted; // the call's number in the upper half, its rows in the lower
 };
 
-// The choices that are the host's: those of experts that `where` has below 0.
+// Finds the choices that the host computes: those of experts whose entry in `where` is below 0.
 struct Asked {
 	const int *ids, *where;
 	int experts;
 	const float *weights;
 	__device__ __forceinline__ bool host(int e) const { return e >= 0 && e < experts && __ldcg(where + e) < 0; }
-	// A thread looks at every THREADS-th choice: whether any is the host's. What it will write
-	// of its first is there when it is due.
+	// Reports whether any of this thread's choices (every THREADS-th) is the host's. It also
+	// loads the thread's first choice, which is written later.
 	__device__ __forceinline__ bool look(int choices, int &id, float &share) const {
 		bool any = false;
 		id = -1, share = 0.f;
@@ -59,20 +59,20 @@ struct Asked {
 		for (int i = threadIdx.x + THREADS; i < choices; i += THREADS) any |= host(__ldcg(ids + i));
 		return any;
 	}
-	// Another choice, as it is written.
+	// Loads another choice for writing.
 	__device__ __forceinline__ int other(int i) const {
 		int e = __ldcg(ids + i);
 		return host(e) ? e : -1;
 	}
 };
-// Its experts' places were last read a step ago.
+// Prefetches the entries of its experts, which were last read a step ago.
 KR_DEV void call_places(const int *where, int experts) {
 	for (int i = 32 * threadIdx.x; i < experts; i += 32 * THREADS) prefetch_l2(where + i);
 }
 
-// Every block finds out whether anything is asked, for all choices; the last to finish says
-// so to the host. With nothing asked x stays here. Blocks take pieces of x in turn, the first
-// of which is on its way meanwhile.
+// Every block checks all choices for ones that the host computes. The last block to finish
+// notifies the host. If there are none, x is not sent. Blocks take pieces of x in turn; the first
+// is already in flight during the check.
 KR_KERNEL(256, 2)
 kr_post(uint8_t *to_x, int *to_ids, float *to_weights, uint64_t *posted, State *s, uint8_t *x, long long x_stride, int units,
         const int *ids, const float *weights, const int *where, int experts, int rows, int top_k) {
@@ -109,8 +109,8 @@ kr_post(uint8_t *to_x, int *to_ids, float *to_weights, uint64_t *posted, State *
 			}
 		}
 	}
-	// One thread's release is the whole block's after a barrier; that of the last block, which
-	// has acquired the others', is all blocks'.
+	// After a barrier, one thread's release covers the whole block. The last block has acquired
+	// the others' writes, so its release covers all blocks.
 	__syncthreads();
 	if (threadIdx.x != 0) return;
 	unsigned last = gridDim.x - 1;
@@ -125,8 +125,8 @@ KR_EXPORT(kr_post)
 
 KR_DEV uint64_t tagged(uint32_t v, uint32_t number) { return (uint64_t)number << 32 | v; }
 
-// kr_post of one block, for a piece of units of 8 bytes at most: all that it writes is tagged,
-// and comes in any order. Words hold ids, weights, and then x.
+// Does the work of kr_post in one block, for at most a piece of 8-byte units. All its writes are
+// tagged words, which may arrive in any order. The words hold ids, weights, and then x.
 KR_KERNEL(256, 2)
 kr_post_few(uint64_t *words, uint64_t *posted, State *s, uint8_t *x, long long x_stride, int units, const int *ids, const float *weights,
             const int *where, int experts, int rows, int top_k) {
@@ -167,14 +167,14 @@ kr_post_few(uint64_t *words, uint64_t *posted, State *s, uint8_t *x, long long x
 }
 KR_EXPORT(kr_post_few)
 
-// The GPU gives up a wait, and all that follow in the step.
+// Gives up this wait, and all that follow in the step.
 KR_DEV void give_up(State *s, uint32_t *late) {
 	s->late = 1;
 	st_release_sys(late, 1u);
 }
 
-// Waits until the host has answered letter `round`. An answer that is late once ends all
-// waits of the step, so that a host that is gone costs one limit and not one a layer.
+// Waits until the host has answered call `round`. One late answer ends all waits of the step. So
+// a host that has stopped costs one timeout per step, not one per layer.
 KR_DEV bool answered_in_time(State *s, uint32_t round, const uint32_t *answered, uint32_t *late, uint32_t limit_us) {
 	uint64_t end = nanos() + 1000ull * limit_us;
 	while (ld_acquire_sys(answered) != round) {
@@ -185,8 +185,8 @@ KR_DEV bool answered_in_time(State *s, uint32_t round, const uint32_t *answered,
 	return true;
 }
 
-// hidden [rows, 4*units] F32 += from, rows that lie stride bytes apart and without gaps. Every
-// block waits for itself: few do for what a bus carries.
+// hidden [rows, 4*units] F32 += from. The rows of hidden lie stride bytes apart, those of from
+// without gaps. Every block waits by itself: a few blocks suffice for the bandwidth of the bus.
 KR_KERNEL(256, 2)
 kr_take(uint8_t *hidden, long long stride, int units, int rows, const uint8_t *from, const uint32_t *answered, uint32_t *late, State *s,
         uint32_t limit_us) {
@@ -223,9 +223,9 @@ kr_take(uint8_t *hidden, long long stride, int units, int rows, const uint8_t *f
 }
 KR_EXPORT(kr_take)
 
-// kr_take of one block, for a piece of units of 8 bytes at most, of an answer in tagged words.
-// Threads look in step: those that each looked for themselves would see the last word at
-// different times, and the latest of them counts.
+// Does the work of kr_take in one block, for an answer of at most a piece of 8-byte units in
+// tagged words. Threads poll in step. If each polled by itself, they would see the last word at
+// different times, and the block would wait for the latest.
 KR_KERNEL(256, 2)
 kr_take_few(uint8_t *hidden, long long stride, int units, int rows, const uint64_t *words, uint32_t *late, State *s, uint32_t limit_us) {
 	pdl_launch();

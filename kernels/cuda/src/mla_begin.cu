@@ -1,12 +1,12 @@
-// The beginning of latent attention of a batch of generated rows only, in one launch: what
-// kr_latent_store does, to the same bits, beside kr_mla_absorb, which needs only the
-// queries of it and turns them itself.
+// The beginning of latent attention for a batch of generated rows only, in one launch. It does
+// the work of kr_latent_store, with the same bits, and that of kr_mla_absorb. The latter needs
+// only the queries of the former, and rotates them itself.
 #include "absorb.cuh"
 
-enum { STORE_THREADS = 64 }; // that norm; the others turn the key
+enum { STORE_THREADS = 64 }; // the threads that norm; the others rotate the key
 
-// Row `row` of the batch, by a block: kv is normed and turned in place, and
-// goes to its slot. All is aligned for chunks.
+// One block norms and rotates kv of row `row` of the batch in place, and stores it in its slot.
+// Everything is aligned for chunks.
 KR_DEV void store_latent(const Store &c, int slot, char *kv, const void *w, bool w_half, float eps, int position, const Angles &t) {
 	if (threadIdx.x < STORE_THREADS) {
 		norm_latent<8>(kv, w, RANK, eps, STORE_THREADS, c, slot, true, w_half);
@@ -18,13 +18,12 @@ KR_DEV void store_latent(const Store &c, int slot, char *kv, const void *w, bool
 		else turn_heads<8>((void *)0, none, kv, key, t.table + (long long)position * t.stride, c, slot, turner, turners, true, true);
 	}
 	if (c.kind != I8_ROWS) return;
-	__syncthreads(); // the row is whole
+	__syncthreads(); // the row is complete
 	if (slot >= 0) keep_groups(c, slot, kv, true, WIDTH);
 }
 
-// q and kv [rows, ..] of bf16, rows of the batch all generated. Grid: x first the blocks of
-// kr_mla_absorb, a head's after one another, then those that store rows, in turn; z rows /
-// each.
+// q and kv [rows, ..] of bf16; all rows of the batch are generated. Grid: x first the blocks of
+// kr_mla_absorb, head by head, then the blocks that store rows; z rows / each.
 KR_KERNEL(ABSORB_THREADS, 2)
 kr_mla_begin(uint32_t *qa, const bf16 *q, int q_stride, const bf16 *kvb, int kvb_stride, const int *table, int heads, int half, int each, void *cache,
              float *scales, int kind, int cache_stride, int scales_stride, int group, int cache_rows, int cache_vec, bf16 *kv, int kv_stride,

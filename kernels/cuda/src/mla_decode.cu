@@ -1,17 +1,17 @@
-// Latent attention of generated rows, absorbed: queries are brought into the latent
-// space, so all heads of a row read the same latents, each byte of them once.
+// Latent attention of generated rows, absorbed: queries are projected into the latent space, so
+// all heads of a row read the same latents, and each byte is read once.
 //
-//   absorb: qa = q_nope * w_kc, and q_rope beside it (mla_merge.cu)
-//   attend: flash decoding over items of rows' keys, 16 heads a block
-//   merge:  the items of a row, and out = latent * w_vc (mla_merge.cu)
+//   absorb: qa = q_nope * w_kc, followed by q_rope (mla_merge.cu)
+//   attend: flash decoding over items of rows' keys, 16 heads per block
+//   merge:  joins the items of a row, and out = latent * w_vc (mla_merge.cu)
 //
-// The table of spans was copied before the step's first kernel, so it is read without
-// waiting for kernels before; so are cache rows of positions before a row's own, which
-// earlier steps stored.
+// The table of spans was copied before the step's first kernel, so it is read without waiting for
+// earlier kernels. The same holds for cache rows of positions before a row's own, which earlier
+// steps stored.
 //
-// An item is cut by the row's own length alone (kernels/cuda/spans). Its sums are taken in
-// one order, and so are those of several items (spans.cuh), by whichever kernel: a row's
-// bits do not depend on the batch.
+// An item is cut by the row's own length alone (kernels/cuda/spans). Its sums are added in one
+// order, and so are those of several items (spans.cuh), in whichever kernel. So a row's bits do
+// not depend on the batch.
 #include "mla.cuh"
 
 enum {
@@ -24,41 +24,40 @@ enum {
 	AT_FOLD = AT_SCORES + ATTEND_WARPS * 3 * 512,       // a thread's sums of a group's items, if there is room
 };
 
-// How many tiles are in shared memory or on their way to it, and how large they are there.
-// Tiles of e4m3 stay as they are, and become f16 (which holds every e4m3) where they are
-// multiplied. Tiles of int8 are widened to bf16, in the second half of the memory.
+// The number of tiles in shared memory or in flight to it, and their size there. Tiles of e4m3
+// stay packed and become f16 (which represents every e4m3) when they are multiplied. Tiles of
+// int8 are widened to bf16, in the second half of the memory.
 template <int KIND> struct Ring {
 	static const int stages = KIND == E4M3_ROWS ? 4 : 2, row = KIND == BF16_ROWS ? (int)ROW_BYTES : (int)WIDTH, tile = KEY_TILE * row;
 };
 
-// Row r of a tile of e4m3 has unit u at u ^ turn(r): rows are 4.5 times 128 bytes long, so
-// that way eight neighbouring rows have a unit in different banks, and so have two
-// neighbouring rows a quad of units.
+// Row r of a tile of e4m3 has unit u at u ^ turn(r). Rows are 4.5 times 128 bytes long. So a unit
+// of eight neighbouring rows lies in different banks, and so does a quad of units of two
+// neighbouring rows.
 KR_DEV uint32_t turn(uint32_t r) { return r >> 1 & 3; }
 
-// --- the way of tiles into shared memory
+// --- copies of tiles to shared memory
 
-// What there is to know of a tile in shared memory: keys at.. of a row's item, whose keys
-// end before to.
+// Describes a tile in shared memory: keys at.. of a row's item, whose keys end before to.
 struct Tile {
 	int at, to;
-	int item, row;     // the number of the item, and of the row among the generated ones
-	int number, count; // of the item among the row's, and how many the row has
+	int item, row;     // the number of the item, and of the row among the generated rows
+	int number, count; // the item's number in the row, and the row's number of items
 };
 
-// What is to be fetched next: the tile at `at` of an item, then the items before end. A
-// thread copies a quarter of a tile's row.
+// What is fetched next: the tile at `at` of an item, then the items before end. A thread copies a
+// quarter of a tile's row.
 struct Feed {
 	Span s;
-	int row, item, end, at, to; // row < 0: there is nothing
-	int block, offset;          // where this thread's row of the tile lies; offset < 0: past the end
-	int last;                   // the row of the cache that was this thread's in the tile before, or < 0
+	int row, item, end, at, to; // row < 0: nothing is left
+	int block, offset;          // the source of this thread's row of the tile; offset < 0: past the end
+	int last;                   // this thread's cache row in the previous tile, or < 0
 };
 
 // block_tokens and, if it is a power of two, its logarithm.
 struct Blocks { int tokens, shift; };
 
-// Nothing here waits for what it loads.
+// No function here waits for its loads.
 KR_DEV void look_up(Feed &f, const int *table, const Blocks &b) {
 	int key = f.at + threadIdx.x / 4;
 	if (key < f.to) {
@@ -76,7 +75,7 @@ KR_DEV void begin_item(Feed &f) {
 	f.to = min((int)((i + f.s.five) / n) * KEY_TILE, f.s.pos + f.s.len);
 }
 
-// The first tile of this block's share of the items, for all lanes of a warp alike.
+// The first tile of this block's share of the items. All lanes of a warp get the same.
 KR_DEV Feed feed_at(const int *table, int share, int shares, int items_max, const Blocks &b) {
 	Feed f = {};
 	f.row = -1;
@@ -102,8 +101,8 @@ KR_DEV void advance(Feed &f, const int *table, const Blocks &b) {
 	look_up(f, table, b);
 }
 
-// Starts the copy of a tile, and goes on to the next; rows past the end are zeros. Of an
-// int8 cache the bytes come as they are, each thread's own to widen.
+// Starts the copy of a tile and advances to the next one; rows past the end are zeros. Bytes of
+// an int8 cache are copied packed, and each thread widens its own.
 template <int KIND> KR_DEV void fetch_tile(unsigned char *shared, int stage, Feed &f, const Cache &c, const int *table, const Blocks &b) {
 	const int size = Ring<KIND>::row / WIDTH;
 	int row = threadIdx.x / 4, unit = threadIdx.x % 4;
@@ -119,7 +118,7 @@ template <int KIND> KR_DEV void fetch_tile(unsigned char *shared, int stage, Fee
 	advance(f, table, b);
 }
 
-// The tile of bf16 from this thread's bytes of an int8 one; slot is of its row.
+// Makes the tile of bf16 from this thread's bytes of an int8 tile; slot is that of its row.
 KR_DEV void widen_tile(unsigned char *tile, const unsigned char *raw, const Cache &c, int slot) {
 	int row = threadIdx.x / 4, unit = threadIdx.x % 4;
 	const float *scales = c.scales;
@@ -139,16 +138,16 @@ KR_DEV void widen_tile(unsigned char *tile, const unsigned char *raw, const Cach
 
 // --- scores
 
-// Four warps share 32 keys and part their columns: a warp makes a quarter of the products
-// with all 32 keys, and then has 8 keys for which it adds up the quarters. So each needs a
-// quarter of the queries only, whose way to registers is long for a block of one tile.
+// Four warps share 32 keys and divide their columns: a warp computes a quarter of the products
+// with all 32 keys, and then adds the quarters for 8 of the keys. So each warp needs a quarter of
+// the queries only, whose load to registers takes long for a block with one tile.
 enum { PARTS = 4, EACH = PRODUCTS / PARTS, LATENT = RANK / 16 / PARTS };
 static_assert(PARTS - 1 == 3 && EACH == LATENT + 1 && ATTEND_WARPS * 8 == KEY_TILE, "a warp has one product of q_rope");
 
 // Queries of 16 heads: left operands (query_at), first of LATENT products, then one of q_rope.
 struct Queries { uint32_t a[EACH][4]; };
 
-// from: this lane's of the row's products.
+// from: this lane's part of the row's products.
 KR_DEV void fetch_queries(Queries &q, const uint4 *from) {
 	int part = threadIdx.x / 32 % PARTS;
 #pragma unroll
@@ -172,12 +171,12 @@ template <int KIND> KR_DEV void score(float (&s)[4], const uint32_t (&q)[4], uin
 // Scores of 16 heads for this warp's 8 keys: lane 4g+c has heads g (s[0], s[1]) and g+8
 // for keys 2c and 2c+1.
 template <int KIND> KR_DEV void scores(float (&s)[4], const Queries &q, unsigned char *shared, const unsigned char *tile) {
-	const int step = KIND == E4M3_ROWS ? 4 : 2; // products of 16 bytes of a key
+	const int step = KIND == E4M3_ROWS ? 4 : 2; // products per 16 bytes of a key
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, part = warp % PARTS;
 	float sum[PARTS][4] = {}; // of the warp's own keys, then of its neighbours'
 	const int row = KIND == E4M3_ROWS ? (int)WIDTH : (int)ROW_BYTES;
 	const unsigned char *from = tile + ((warp - part) * 8 + g) * row;
-	// a quad of units of neighbour n
+	// The quad of units of neighbour n.
 	auto at = [&](int n, uint32_t quad) {
 		uint32_t unit = 4 * quad + c;
 		return from + (part + n) % PARTS * 8 * row + ((unit ^ (KIND == E4M3_ROWS ? turn(g) : twist(g))) << 4);
@@ -220,9 +219,9 @@ template <int KIND> KR_DEV void scores(float (&s)[4], const Queries &q, unsigned
 
 // --- sums
 
-// What a warp keeps of the 16 heads: sums over keys of weight * latent for 64 of the
-// latent columns, and for all heads the sum of weights (a product with a column of ones:
-// count[0] and count[2]) and the largest score so far. Lane 4g+c has heads g and g+8.
+// A warp's sums for the 16 heads: over keys, weight * latent for 64 of the latent columns; and
+// for all heads the sum of weights (a product with a column of ones: count[0] and count[2]) and
+// the largest score so far. Lane 4g+c has heads g and g+8.
 struct State {
 	float sum[8][4];
 	float count[4];
@@ -234,7 +233,7 @@ KR_DEV void begin(State &st) {
 	st.most[0] = st.most[1] = -INFINITY;
 }
 
-// This warp's largest scores, for all warps behind the next meeting.
+// Writes this warp's largest scores, for all warps to read after the next barrier.
 KR_DEV void put_most(unsigned char *shared, const float (&s)[4]) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 #pragma unroll
@@ -246,8 +245,8 @@ KR_DEV void put_most(unsigned char *shared, const float (&s)[4]) {
 	}
 }
 
-// The weights of a tile's keys, as powers of two below the largest score, for all warps
-// behind the next meeting; what was summed so far is brought down to it.
+// Writes the weights of a tile's keys, as powers of two relative to the largest score, for all
+// warps to read after the next barrier. Rescales the earlier sums to the new largest score.
 template <int KIND> KR_DEV void weigh(State &st, unsigned char *shared, const float (&s)[4]) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 	const float4 *most = (const float4 *)(shared + AT_MOST) + g * (ATTEND_WARPS / 4);
@@ -285,8 +284,8 @@ KR_DEV void add_latents(State &st, uint32_t p, uint32_t tile) {
 	}
 }
 
-// The same of a tile of e4m3: sum[2n] are the even ones of 16 columns, sum[2n+1] the odd
-// ones. Bytes of a row are read in pairs, as if they were one number, and parted then.
+// sum += weights * latents for a tile of e4m3: sum[2n] has the even ones of 16 columns, sum[2n+1]
+// the odd ones. The bytes of a row are read in pairs, as one number, and separated afterwards.
 KR_DEV void add_latents_e4m3(State &st, uint32_t p, uint32_t tile) {
 	const uint32_t ones = 0x3c003c00;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -314,9 +313,8 @@ KR_DEV void add_latents_e4m3(State &st, uint32_t p, uint32_t tile) {
 
 // --- items
 
-// Of a group of items, this block's share of which begins with the group's first: the
-// largest score and the sum of weights so far. The sums lie in shared memory, a thread's
-// own.
+// The largest score and the sum of weights of a group of items so far, if this block's share
+// begins with the group's first item. Each thread's sums lie in shared memory.
 struct Group {
 	bool open;
 	float most[2], total[2];
@@ -364,8 +362,8 @@ template <int KIND> KR_DEV void put_item(const State &st, float *part, float *ma
 	}
 }
 
-// The end of an item, `ends` the share's last one: it joins its group's before it if this
-// block has those, and what no item of this block follows is written.
+// Ends an item; `ends` means the last of the share. The item is joined to its group's earlier
+// items if this block has them. The result is written if no item of this block follows.
 template <int KIND> KR_DEV void finish(State &st, Group &group, unsigned char *shared, float *part, float *marks, const Tile &t, bool folds, bool ends, int first, int heads) {
 	int place = t.number % FOLD;
 	float4 *kept = (float4 *)(shared + AT_FOLD) + threadIdx.x;
@@ -375,13 +373,13 @@ template <int KIND> KR_DEV void finish(State &st, Group &group, unsigned char *s
 	else put_item<KIND>(st, part, marks, group.open ? t.item - place : t.item, first, heads);
 }
 
-// part [items_max, heads, RANK], marks [items_max, heads, 2]: of every item, or (folds) of
-// what this block's share has of a group from its first item on. blockIdx.x: which heads,
-// blockIdx.y: which share of the items. Further tiles are on their way while one is worked
-// on. scale has log2(e) in it.
+// part [items_max, heads, RANK], marks [items_max, heads, 2]: of every item or, with folds, of
+// this block's share of a group from the share's first item on. blockIdx.x: heads. blockIdx.y:
+// the share of the items. The next tiles are in flight while one is in use. scale includes
+// log2(e).
 template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part, float *marks, int items_max, bool folds, const uint32_t *qa, const Cache &cache, const int *table, int heads, float scale, int block_tokens) {
 	const int stages = Ring<KIND>::stages;
-	const bool deep = stages > 2; // enough to let a tile be read while another is waited for
+	const bool deep = stages > 2; // enough to read one tile while another is in flight
 	const Blocks blocks = {block_tokens, __popc(block_tokens) == 1 ? 31 - __clz(block_tokens) : -1};
 	int first = blockIdx.x * HEADS;
 	pdl_launch();
@@ -394,7 +392,7 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 	bool waited = false;
 #pragma unroll 1
 	for (int i = 0; i < stages - 1; i++) {
-		bool stored = feed.at + KEY_TILE <= feed.s.pos; // all of the tile, in earlier steps
+		bool stored = feed.at + KEY_TILE <= feed.s.pos; // the whole tile was stored by earlier steps
 		if (feed.item < end && !stored && !waited) pdl_wait(), waited = true;
 		if (feed.item < end) fetch_tile<KIND>(shared, i, feed, cache, table, blocks);
 		cp_async_commit();
@@ -403,19 +401,19 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 	if (row < 0) return;
 	Queries q;
 	fetch_queries(q, from);
-	__syncwarp(); // they are on their way before a tile is waited for
+	__syncwarp(); // they are in flight before the wait for a tile
 	State st;
 	begin(st);
 	Group group = {};
 	if (deep) {
 		cp_async_wait<stages - 2>();
-		__syncthreads(); // the first tile is there
+		__syncthreads(); // the first tile has arrived
 	}
 	for (int stage = 0;; stage = stage + 1 == stages ? 0 : stage + 1) {
 		int free = stage == 0 ? stages - 1 : stage - 1, slot = feed.last;
 		if (!deep) {
 			cp_async_wait<0>();
-			__syncthreads(); // the tile is there, and nobody reads the one before any more
+			__syncthreads(); // the tile has arrived, and no warp still reads the one before
 			if (feed.item < end) fetch_tile<KIND>(shared, free, feed, cache, table, blocks);
 			cp_async_commit();
 		}
@@ -435,10 +433,10 @@ template <int KIND> KR_DEV void attend_items(unsigned char *shared, float *part,
 #pragma unroll
 		for (int i = 0; i < 4; i++) s[i] = key + i % 2 < t.to ? s[i] * scale : -INFINITY;
 		put_most(shared, s);
-		__syncthreads(); // and nobody reads the weights and the tile before any more
+		__syncthreads(); // and no warp still reads the weights and the tile
 		weigh<KIND>(st, shared, s);
 		if (deep) cp_async_wait<deep ? stages - 3 : 0>();
-		__syncthreads(); // if deep, the next tile is there
+		__syncthreads(); // if deep, the next tile has arrived
 		if (deep) {
 			if (feed.item < end) fetch_tile<KIND>(shared, free, feed, cache, table, blocks);
 			cp_async_commit();

@@ -1,7 +1,7 @@
-// The two ends of latent attention of generated rows: queries are brought into the latent
-// space before it (absorb), and what it has summed up is brought to values after it
-// (merge, which joins the items of a row first; of several rows join does that, of many
-// join_merge does both).
+// The two ends of latent attention of generated rows. Before it, absorb projects queries into the
+// latent space. After it, merge turns the sums of latents into values. Merge also joins the items
+// if there is a single row; for several rows join does that first, and for many join_merge does
+// both.
 #include "absorb.cuh"
 
 // Grid (RANK / ABSORB_COLS, heads, rows / each).
@@ -17,9 +17,8 @@ KR_EXPORT(kr_mla_absorb)
 
 enum { GROUPS_MAX = ITEMS_MAX / FOLD, LINES = 4, QUADS = RANK / 4 };
 
-// How the items of a row are summed up for a head: an item by itself counts step.y, what
-// was summed up before it in its group step.x (1 and 0 where there is nothing to add); a
-// group counts weight.
+// How the items of a row are summed for a head. A single item counts step.y, and the earlier
+// items of its group count step.x (1 and 0 where there is nothing to add). A group counts weight.
 struct Plan {
 	float4 steps[ITEMS_MAX / 2]; // of two items each
 	float weight[GROUPS_MAX], scale;
@@ -27,8 +26,8 @@ struct Plan {
 	int count;
 };
 
-// The part of the plan that the table tells, by a warp. A row whose items had no room has
-// none.
+// The part of the plan that follows from the table, by one warp. A row whose items had no room
+// has no plan.
 KR_DEV void plan_items(Plan &p, const Span &s, int items, int items_max, int shares) {
 	int g = threadIdx.x % 32, n = s.start + s.count > items_max ? 0 : s.count;
 	int size = shares > 0 ? share_size(min(items, items_max), shares) : 0;
@@ -36,7 +35,8 @@ KR_DEV void plan_items(Plan &p, const Span &s, int items, int items_max, int sha
 	if (g == 0) p.count = n;
 }
 
-// Which items of a group there are, a bit each: the first, and what is not summed up yet.
+// The items of a group that have sums of their own, one bit each: the first, and those that were
+// not added to it.
 KR_DEV int members(const Plan &p, int g) {
 	int n = min((int)FOLD, p.count - g * FOLD);
 	return n > 0 ? 1 | ((1 << n) - (1 << p.folded[g])) : 0;
@@ -44,15 +44,15 @@ KR_DEV int members(const Plan &p, int g) {
 
 KR_DEV bool has(int members, int j) { return members >> j & 1; }
 
-// Largest scores and sums of weights of a group whose first item's is mark.
+// Largest scores and sums of weights of a group; mark is that of its first item.
 KR_DEV void fetch_marks(float2 (&m)[FOLD], int of, const float2 *mark, int heads) {
 #pragma unroll
 	for (int j = 0; j < FOLD; j++, mark += heads) m[j] = has(of, j) ? *mark : make_float2(0.f, 0.f);
-	__syncwarp(); // these come first, since there is more to do with them
+	__syncwarp(); // these come first, because they need more work
 }
 
-// The rest of the plan, by the same warp: a lane a group, whose marks it has. There are no
-// branches here, since everybody waits for this.
+// The rest of the plan, by the same warp: one lane per group, whose marks it has. There are no
+// branches here, because all other warps wait for this.
 KR_DEV void plan_weights(Plan &p, const float2 (&m)[FOLD], int of) {
 	int g = threadIdx.x % 32;
 	float most = of ? m[0].x : -INFINITY, total = m[0].y;
@@ -83,14 +83,14 @@ KR_DEV void fold(float4 &a, float fx, float fy, float4 x) {
 	a.x = fmaf(fy, x.x, a.x * fx), a.y = fmaf(fy, x.y, a.y * fx), a.z = fmaf(fy, x.z, a.z * fx), a.w = fmaf(fy, x.w, a.w * fx);
 }
 
-// Four columns of a group whose first item's are part; 0 where there is no item.
+// Four columns of a group, the first item's of which are part; 0 where there is no item.
 KR_DEV void fetch_group(float4 (&x)[FOLD], int of, const float4 *part, long long step) {
 #pragma unroll
 	for (int j = 0; j < FOLD; j++, part += step) x[j] = has(of, j) ? *part : make_float4(0.f, 0.f, 0.f, 0.f);
 }
 
-// Every LINES'th group from g on, whose first item's columns are part, summed up; x has
-// the first group already.
+// The sum of every LINES'th group from g on; part is the columns of their first item. x has the
+// first group already.
 KR_DEV float4 sum_line(float4 (&x)[FOLD], const Plan &p, const float4 *part, long long step, int g) {
 	float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 	if (g * FOLD >= p.count) return sum;
@@ -111,7 +111,7 @@ KR_DEV float4 sum_line(float4 (&x)[FOLD], const Plan &p, const float4 *part, lon
 	}
 }
 
-// The lines of four columns together, as bf16.
+// Adds the lines of four columns, and returns bf16.
 KR_DEV uint2 join_lines(float4 a, float4 b, float4 c, float4 d, float scale) {
 	float4 s = make_float4((a.x + b.x) + (c.x + d.x), (a.y + b.y) + (c.y + d.y), (a.z + b.z) + (c.z + d.z), (a.w + b.w) + (c.w + d.w));
 	return make_uint2(pack_bf16(s.x * scale, s.y * scale), pack_bf16(s.z * scale, s.w * scale));
@@ -119,8 +119,8 @@ KR_DEV uint2 join_lines(float4 a, float4 b, float4 c, float4 d, float scale) {
 
 enum { JOIN_QUADS = 16 };
 
-// latents [decode rows, heads, RANK] of part and marks (mla_decode.cu). A block: a row, a
-// head, every parts'th 4 * JOIN_QUADS columns. Grid (heads * parts, rows).
+// latents [decode rows, heads, RANK] from part and marks (mla_decode.cu). A block has a row, a
+// head and every parts'th 4 * JOIN_QUADS columns. Grid (heads * parts, rows).
 KR_KERNEL(JOIN_QUADS *LINES, 12)
 kr_mla_join(bf16 *latents, const float *part, const float *marks, int items_max, int shares, const int *table, int heads, int parts) {
 	__shared__ __align__(16) Plan plan;
@@ -143,7 +143,7 @@ kr_mla_join(bf16 *latents, const float *part, const float *marks, int items_max,
 	if (tid < 32) fetch_marks(m, mine, mark, heads);
 	fetch_group(x, of, from + quad, step);
 	if (tid < 32) plan_weights(plan, m, mine);
-	__syncthreads(); // the plan is whole
+	__syncthreads(); // the plan is complete
 	uint2 *to = (uint2 *)(latents + ((long long)row * heads + head) * RANK);
 #pragma unroll 1
 	for (int odd = 0;; odd ^= 1) {
@@ -163,8 +163,8 @@ KR_EXPORT(kr_mla_join)
 
 enum { MERGE_ROWS = 8, MERGE_V = 32, MERGE_THREADS = 512, PIECES = 8, PIECE = RANK / PIECES };
 
-// Joins the items of the one row there is, by all threads of the block, into latents
-// [RANK], behind the wait for what made them.
+// Joins the items of the only row, by all threads of the block, into latents [RANK]. It waits for
+// the kernels that made them.
 KR_DEV void join_row(bf16 *latents, float4 (&lines)[LINES][QUADS], Plan &plan, const float *part, const float *marks, const Span &s, int head, int heads) {
 	int tid = threadIdx.x, quad = tid % QUADS, line = tid / QUADS;
 	long long at = (long long)s.start * heads + head, step = (long long)heads * QUADS;
@@ -177,17 +177,17 @@ KR_DEV void join_row(bf16 *latents, float4 (&lines)[LINES][QUADS], Plan &plan, c
 	if (tid < 32) fetch_marks(m, mine, mark, heads);
 	fetch_group(x, of, from, step);
 	if (tid < 32) plan_weights(plan, m, mine);
-	__syncthreads(); // the plan is whole
+	__syncthreads(); // the plan is complete
 	lines[line][quad] = sum_line(x, plan, from, step, line);
 	__syncthreads();
 	if (line == 0) ((uint2 *)latents)[quad] = join_lines(lines[0][quad], lines[1][quad], lines[2][quad], lines[3][quad], plan.scale);
 	__syncthreads();
 }
 
-// out [rows, heads * VDIM] = latents * w_vc. A block: MERGE_V of a head's values for
-// MERGE_ROWS generated rows; a warp 16 of the values, of a piece of the latent columns.
-// latents [decode rows, heads, RANK]; null: there is one row, and its items are joined
-// here. Grid (heads * VDIM / MERGE_V, rows / MERGE_ROWS).
+// out [rows, heads * VDIM] = latents * w_vc. A block has MERGE_V of a head's values for
+// MERGE_ROWS generated rows; a warp has 16 of the values, for a piece of the latent columns.
+// latents [decode rows, heads, RANK]; null: there is one row, and its items are joined here. Grid
+// (heads * VDIM / MERGE_V, rows / MERGE_ROWS).
 KR_KERNEL(MERGE_THREADS, 1)
 kr_mla_merge(void *out, int wide, int out_stride, const bf16 *latents, const float *part, const float *marks, int items_max, int shares, const bf16 *kvb, int kvb_stride, const int *table, int heads) {
 	__shared__ __align__(16) Plan plan;
@@ -196,8 +196,8 @@ kr_mla_merge(void *out, int wide, int out_stride, const bf16 *latents, const flo
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
 	int head = blockIdx.x / (VDIM / MERGE_V), v = blockIdx.x % (VDIM / MERGE_V) * MERGE_V, piece = warp / 2 * PIECE;
 	pdl_launch();
-	// w_vc as the left operand; lane 4g+c has 8 neighbouring columns of rows g and g+8, as
-	// of the latents below
+	// w_vc as the left operand; lane 4g+c has 8 neighbouring columns of rows g and g+8, and the
+	// same columns of the latents below.
 	const bf16 *w = kvb + ((long long)head * EXPANDED + NOPE + v + warp % 2 * 16 + g) * kvb_stride + piece + 8 * c;
 	uint4 one[PIECE / 32], two[PIECE / 32], x[PIECE / 32];
 #pragma unroll
@@ -238,7 +238,7 @@ kr_mla_merge(void *out, int wide, int out_stride, const bf16 *latents, const flo
 	sums[warp * 32 + lane] = make_float4(d[0][0] + d[1][0], d[0][1] + d[1][1], d[0][2] + d[1][2], d[0][3] + d[1][3]);
 	__syncthreads();
 	if (tid >= 32 * MERGE_ROWS || first + warp >= rows) return;
-	// a warp a row now, a lane a value
+	// Now one warp per row, and one lane per value.
 	const float *mine = (const float *)sums + lane / 16 * 128 + (4 * (lane % 8) + warp / 2) * 4 + lane / 8 % 2 * 2 + warp % 2;
 	float p[PIECES];
 #pragma unroll
@@ -249,10 +249,10 @@ KR_EXPORT(kr_mla_merge)
 
 // --- both for many rows
 
-// Which item of a group comes next, of a row's groups from line `line` on: a line's groups
-// after one another.
+// The next item of a group, over a row's groups from line `line` on. The groups of a line follow
+// one another.
 struct Cursor {
-	int line, group, left; // left: the items of the group that are still to come, a bit each; 0: none is left of all
+	int line, group, left; // left: the remaining items of the group, one bit each; 0: none is left in any group
 
 	__device__ __forceinline__ void start(const Plan &p, int at) { line = group = at, left = members(p, at); }
 	__device__ __forceinline__ int item() const { return group * FOLD + __ffs(left) - 1; }
@@ -270,9 +270,9 @@ struct Cursor {
 	}
 };
 
-// Four columns of a row's lines first..end-1 summed up, whose first item's columns are part;
-// AHEAD items are on their way at a time. What is summed up in lines 0 and 1, and 2 and 3,
-// comes together before these two do.
+// The sum of four columns of a row's lines first..end-1; part is the columns of their first item.
+// AHEAD items are in flight at a time. Lines 0 and 1, and lines 2 and 3, are added before these
+// two sums.
 template <int AHEAD> struct Walk {
 	float4 x[AHEAD];
 	Cursor next, at;
@@ -326,14 +326,14 @@ template <int AHEAD> struct Walk {
 enum { UNITS = MERGE_THREADS / QUADS, MOST_ROWS = 4, LATENTS = RANK + 32, TILES = VDIM / 16, HALF = PIECES / 2 };
 static_assert((int)UNITS == LINES && (int)UNITS == MOST_ROWS && MERGE_THREADS / 32 == 2 * TILES, "a unit of threads has two lines of a row or all of them");
 
-// out [rows, heads * VDIM] of part and marks (mla_decode.cu), to the bits that kr_mla_join
-// and kr_mla_merge give. A block: a head's values for `each` generated rows (2 or 4); a warp
-// 16 of the values, of half of the latent columns. Grid (heads, rows / each).
+// out [rows, heads * VDIM] from part and marks (mla_decode.cu), with the bits of kr_mla_join and
+// kr_mla_merge. A block has a head's values for `each` generated rows (2 or 4); a warp has 16 of
+// the values, for half of the latent columns. Grid (heads, rows / each).
 KR_KERNEL(MERGE_THREADS, 1)
 kr_mla_join_merge(void *out, int wide, int out_stride, const float *part, const float *marks, int items_max, int shares, const bf16 *kvb, int kvb_stride, const int *table, int heads, int each) {
 	__shared__ __align__(16) Plan plans[MOST_ROWS];
 	__shared__ __align__(16) float4 sums[MERGE_THREADS];               // of units; then [half of the columns][tile of values][lane]
-	__shared__ __align__(16) bf16 latents[MOST_ROWS * LATENTS];         // rows apart by some banks
+	__shared__ __align__(16) bf16 latents[MOST_ROWS * LATENTS];         // row distance, which spreads rows over the banks
 	__shared__ int targets[MOST_ROWS];
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
 	int quad = tid % QUADS, unit = tid / QUADS, of = UNITS / each, row = unit / of, head = blockIdx.x;
@@ -356,7 +356,7 @@ kr_mla_join_merge(void *out, int wide, int out_stride, const float *part, const 
 	}
 	Span s = span_at(table, prompts + first + min(row, there - 1));
 	Plan &plan = plans[row];
-	bool planner = unit % of == 0 && quad < 32; // the row's warp for its plan
+	bool planner = unit % of == 0 && quad < 32; // the warp of the row makes its plan
 	if (planner) {
 		plan_items(plan, s, table[HEAD_ITEMS], items_max, shares);
 		if (quad == 0) targets[row] = s.row;
@@ -371,7 +371,7 @@ kr_mla_join_merge(void *out, int wide, int out_stride, const float *part, const 
 	if (planner) fetch_marks(m, mine, (const float2 *)marks + at + lane * FOLD * heads, heads);
 	walk.start(plan, unit % of * each, unit % of * each + each, from, step);
 	if (planner) plan_weights(plan, m, mine);
-	__syncthreads(); // the plans are whole
+	__syncthreads(); // the plans are complete
 	float4 sum = walk.sum(plan, from, step);
 	if (of > 1) { // two units have two lines each
 		sums[tid] = sum;

@@ -1,10 +1,10 @@
-// Latent attention of prompts, expanded: latents of all keys are brought together, kv_b
-// makes keys and values of them (a matrix product, elsewhere), and flash attention reads
-// those. Where there are more keys than fit, all this is done for a piece of them at a
-// time, and what a row has summed up so far waits in memory.
+// Latent attention of prompts, expanded: the latents of all keys are gathered, kv_b makes keys
+// and values from them (a matrix product, elsewhere), and flash attention reads these. If there
+// are more keys than fit, all this is done for a piece of them at a time, and a row's sums so far
+// are kept in memory in between.
 //
-// Keys are read in tiles at absolute positions of their sequence, so a row's sums are
-// taken in one order however its prompt was cut.
+// Keys are read in tiles at absolute positions of their sequence, so the order of a row's sums
+// does not depend on how its prompt was cut.
 #include "mla.cuh"
 
 // --- gather
@@ -31,8 +31,8 @@ KR_DEV uint4 eight(const Cache &c, long long slot, int unit) {
 	return make_uint4(r[0], r[1], r[2], r[3]);
 }
 
-// Keys from.. of all prompts' keys (kernels/cuda/spans): latents [keys, RANK] and ropes
-// [keys, ROPE] as bf16, zeros where a sequence was filled up. A warp a key.
+// Gathers keys from.. of all prompts' keys (kernels/cuda/spans): latents [keys, RANK] and ropes
+// [keys, ROPE] as bf16, zeros where a sequence is padded. One warp per key.
 KR_KERNEL(256, 4)
 kr_mla_gather(bf16 *latents, bf16 *ropes, const char *cache, const float *scales, int kind, int stride, int scales_stride, int group,
               const int *table, int from, int block_tokens) {
@@ -73,13 +73,13 @@ enum {
 	KEPT = 68, // floats a thread keeps between pieces of the keys
 };
 
-// What the blocks of a launch share. Rows of expanded are EXPANDED columns a head.
+// Data that the blocks of a launch share. Rows of expanded have EXPANDED columns per head.
 struct Piece {
 	const bf16 *expanded, *ropes;
 	int heads;
 };
 
-// Starts the copy of a tile of keys: row `row` on of the piece.
+// Starts the copy of a tile of keys, from row `row` of the piece on.
 KR_DEV void fetch_keys(uint32_t dst, const Piece &p, int head, int row) {
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
 	const bf16 *src = p.expanded + ((long long)(row + warp) * p.heads + head) * EXPANDED + lane * 8;
@@ -122,14 +122,14 @@ KR_DEV void scores(float (&s)[8][4], const uint32_t (&q)[QK / 16][4], uint32_t s
 	}
 }
 
-// What a lane has summed of rows g and g+8: weight * value, the largest score, and its
-// own keys' weights.
+// A lane's sums of rows g and g+8: weight * value, the largest score, and the sum of weights of
+// the lane's own keys.
 struct State {
 	float sum[VDIM / 8][4];
 	float most[2], total[2];
 };
 
-// Scores become weights; what was summed so far is brought down to the largest score.
+// Turns scores into weights, and rescales the earlier sums to the new largest score.
 KR_DEV void weigh(State &st, float (&s)[8][4], float scale) {
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
@@ -201,9 +201,9 @@ KR_DEV void put_row(void *out, int wide, long long at, const State &st, int h) {
 	}
 }
 
-// out [rows, heads * VDIM], q [rows, heads * QK]. expanded [keys, heads * EXPANDED] and
-// ropes [keys, ROPE] are keys from..from+keys-1 of all prompts' keys. A block: ROW_TILE
-// rows of a head, the last tiles first, as they have most keys. Grid (heads, tiles).
+// out [rows, heads * VDIM], q [rows, heads * QK]. expanded [keys, heads * EXPANDED] and ropes
+// [keys, ROPE] are keys from..from+keys-1 of all prompts' keys. A block has ROW_TILE rows of a
+// head. The last tiles come first, because they have the most keys. Grid (heads, tiles).
 KR_KERNEL(THREADS, 1)
 kr_mla_prefill(void *out, int wide, int out_stride, const bf16 *q, int q_stride, const bf16 *expanded, const bf16 *ropes, int from, int keys,
                float *kept, const int *table, float scale) {
@@ -217,10 +217,10 @@ kr_mla_prefill(void *out, int wide, int out_stride, const bf16 *q, int q_stride,
 	int found = tile < 0 ? -1 : span_of_item(table, 0, table[HEAD_PREFILL], tile);
 	if (found < 0) return;
 	Span s = span_at(table, found);
-	int first = (tile - s.start) * ROW_TILE, end = s.pos + min(s.len, first + ROW_TILE); // keys this tile of rows needs
+	int first = (tile - s.start) * ROW_TILE, end = s.pos + min(s.len, first + ROW_TILE); // the number of keys that this tile of rows needs
 	int lo = max(0, from - s.five), hi = min(end, from + keys - s.five);
 	if (lo >= hi) return;
-	int row = first + warp * 16 + g; // of the sequence's rows; and row + 8
+	int row = first + warp * 16 + g; // row of the sequence; the other is row + 8
 	int top = s.pos + first + warp * 16; // position of the warp's first row
 	bool idle = first + warp * 16 >= s.len;
 	fetch_keys(base, p, head, s.five + lo - from);
@@ -236,10 +236,10 @@ kr_mla_prefill(void *out, int wide, int out_stride, const bf16 *q, int q_stride,
 	int stage = 0;
 	for (int key = lo; key < hi; key += KEY_TILE, stage ^= 1) {
 		cp_async_wait<0>();
-		__syncthreads(); // the tile is there, and nobody reads the other one any more
+		__syncthreads(); // the tile has arrived, and no warp reads the other one any more
 		if (key + KEY_TILE < hi) fetch_keys(base + (stage ^ 1) * STAGE, p, head, s.five + key + KEY_TILE - from);
 		cp_async_commit();
-		if (idle || key > top + 15) continue; // none of the warp's rows has these keys
+		if (idle || key > top + 15) continue; // none of the warp's rows sees these keys
 		uint32_t at = base + stage * STAGE;
 		float v[8][4];
 		scores(v, queries, at);

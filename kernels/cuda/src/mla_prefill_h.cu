@@ -1,11 +1,10 @@
-// Flash attention of prompts for Hopper: what kr_mla_prefill does (mla_prefill.cu has the
+// Flash attention of prompts for Hopper: the work of kr_mla_prefill (mla_prefill.cu has the
 // definitions and the argument list), with wgmma and KEYS_H keys at a time.
 //
-// A block has ROW_TILE rows of a head. Warpgroup 0 copies keys and values to shared
-// memory, two stages of each. Warpgroups 1 and 2 have 64 rows each and take turns: while
-// one weighs its scores, the other's products run. A warpgroup starts the scores of a
-// tile, then the values of the tile before it, and weighs the scores while the values are
-// added.
+// A block has ROW_TILE rows of a head. Warpgroup 0 copies keys and values to shared memory, two
+// stages of each. Warpgroups 1 and 2 have 64 rows each and take turns: while one computes its
+// weights, the other's products run. A warpgroup starts the scores of a tile, then the values of
+// the tile before it, and computes the weights while the values are added.
 #include "mla.cuh"
 
 #ifdef KR_HOPPER
@@ -16,8 +15,8 @@ enum {
 	AT_KEYS = 2 * 3 * SUB_Q, AT_VALUES = AT_KEYS + STAGES * 3 * SUB_KEYS, AT_BARS = AT_VALUES + STAGES * 2 * SUB_KEYS,
 	KEPT = 68, // floats a thread keeps between pieces of the keys
 };
-// Barriers of the block's parts: whose turn it is on the tensor cores, and the queries of
-// a warpgroup.
+// Barriers of parts of the block: which warpgroup may use the tensor cores, and whether a
+// warpgroup's queries have arrived.
 enum { TURN = 1, QUERIES = 3 };
 // mbarriers, STAGES of each.
 enum { KEYS_FULL, KEYS_EMPTY = KEYS_FULL + STAGES, VALUES_FULL = KEYS_EMPTY + STAGES, VALUES_EMPTY = VALUES_FULL + STAGES, BARS = VALUES_EMPTY + STAGES };
@@ -26,10 +25,10 @@ enum { KEYS_FULL, KEYS_EMPTY = KEYS_FULL + STAGES, VALUES_FULL = KEYS_EMPTY + ST
 struct Part {
 	Span s;
 	int tile, head, heads;
-	int first;  // row of the tile among the sequence's
-	int end;    // keys that the tile needs
-	int lo, hi; // of which this launch has these
-	int at;     // row of expanded where key lo is
+	int first;  // row of the tile, counted in the sequence
+	int end;    // the number of keys that the tile needs
+	int lo, hi; // those of them that this launch has
+	int at;     // row of expanded with key lo
 };
 
 KR_DEV bool part_of(Part &p, const int *table, int from, int keys) {
@@ -45,12 +44,12 @@ KR_DEV bool part_of(Part &p, const int *table, int from, int keys) {
 	return p.lo < p.hi;
 }
 
-// Unit u of row r lies at u ^ r%8, as wgmma wants it.
+// Unit u of row r lies at u ^ r%8, as wgmma requires.
 KR_DEV uint32_t swizzled(uint32_t row, uint32_t unit) { return row * 128 + ((unit ^ (row & 7)) << 4); }
 
 // --- the warpgroup that copies
 
-// 16 units of 16 bytes of rows tid/16 + 8j, to two pieces of 64 columns.
+// Copies 16 units of 16 bytes of rows tid/16 + 8j, to two pieces of 64 columns.
 KR_DEV void copy_wide(uint32_t dst, const bf16 *src, long long row_step) {
 	int t = threadIdx.x % 128, unit = t % 16, row = t / 16;
 	dst += unit / 8 * SUB_KEYS + swizzled(row, unit % 8);
@@ -66,7 +65,7 @@ KR_DEV void copy_narrow(uint32_t dst, const bf16 *src) {
 	for (int j = 0; j < KEYS_H / 16; j++) cp_async16(dst + j * 2048, src + j * 16 * ROPE);
 }
 
-// A copy is announced when the next one is on its way.
+// The arrival of a copy is signalled after the next copy has started.
 KR_DEV void produce(const Part &p, uint32_t base, const bf16 *expanded, const bf16 *ropes) {
 	long long row_step = (long long)p.heads * EXPANDED;
 	const bf16 *key = expanded + p.at * row_step + p.head * EXPANDED, *rope = ropes + (long long)p.at * ROPE;
@@ -98,14 +97,14 @@ KR_DEV void produce(const Part &p, uint32_t base, const bf16 *expanded, const bf
 
 // --- the warpgroups that compute
 
-// What a thread has of rows g and g+8: sums of weight * value (two halves of 64 columns),
-// the largest score, its own keys' weights.
+// A thread's state for rows g and g+8: sums of weight * value (two halves of 64 columns), the
+// largest score, and the sum of weights of its own keys.
 struct State {
 	float sum[2][32];
 	float most[2], total[2];
 };
 
-// The queries of a warpgroup's 64 rows to shared memory, three pieces of 64 columns.
+// Copies the queries of a warpgroup's 64 rows to shared memory, three pieces of 64 columns.
 KR_DEV void fetch_queries(uint32_t dst, const bf16 *q, int q_stride, const Part &p, int group) {
 	int t = threadIdx.x % 128;
 	for (int i = t; i < 64 * QK / 8; i += 128) {
@@ -140,8 +139,8 @@ KR_DEV void start_values(State &st, const uint32_t (&w)[KEYS_H / 16][4], uint32_
 	wgmma_commit();
 }
 
-// Scores become weights, and old what the sums so far are to be multiplied with. key: of
-// column 0; top: position of row 0 of the warp.
+// Turns scores into weights, and sets old to the factor for the earlier sums. key: the key of
+// column 0. top: the position of the warp's row 0.
 KR_DEV void weigh(State &st, float (&s)[64], float (&old)[2], float scale, int key, int top) {
 	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 	if (key + KEYS_H - 1 > top) {
@@ -182,7 +181,7 @@ KR_DEV void release(uint32_t bar) {
 	if (threadIdx.x % 32 == 0) mbar_arrive(bar);
 }
 
-// All tiles of keys for a warpgroup. top: position of row 0 of the warp.
+// A warpgroup's work on all tiles of keys. top: the position of the warp's row 0.
 KR_DEV void consume(State &st, const Part &p, uint32_t base, int group, int top, float scale) {
 	uint32_t bars = base + AT_BARS, queries = base + group * 3 * SUB_Q;
 	int tiles = (p.hi - p.lo + KEYS_H - 1) / KEYS_H;

@@ -1,23 +1,23 @@
-// What the grouped products share (moe_a.cu with mma.sync, moe_h.cu with wgmma): weights
-// in format A on their way from memory to the A operand of a matrix instruction, rows of
-// activations gathered to shared memory, and the way of results to memory.
+// Shared by the grouped products (moe_a.cu with mma.sync, moe_h.cu with wgmma): the load of
+// packed weights into the A operand of a matrix instruction, the gathering of rows of activations
+// to shared memory, and the store of results.
 //
-// A block multiplies ROWS stored rows of one expert's weights with a tile of up to TN
-// tokens. blockIdx.x counts blocks of rows, blockIdx.y tiles of tokens: what runs at the
-// same time shares activations, and an expert's weights stay in L2 from one of its tiles
-// to the next. Every sum runs over k in order in one accumulator; nothing depends on the
-// other tokens of a tile or on how many there are.
+// A block multiplies ROWS stored rows of one expert's weights with a tile of up to TN tokens.
+// blockIdx.x counts blocks of rows, blockIdx.y tiles of tokens. So blocks that run at the same
+// time share activations, and an expert's weights stay in L2 from one of its tiles to the next.
+// Every sum runs over k in order in one accumulator. It does not depend on the other tokens of a
+// tile or on their number.
 #pragma once
 #include "kr.cuh"
 
 #define KR_MEMBER __device__ __forceinline__
 
-// Formats: name, bits of a weight, columns that share a scale (0: all, named ch).
+// Formats: name, bits per weight, columns that share a scale (0: all, named ch).
 #define ALL_FORMATS(X) \
 	X(int4_g32, 4, 32) X(int4_g64, 4, 64) X(int4_g128, 4, 128) X(int4_ch, 4, 0) \
 	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128) X(int8_ch, 8, 0)
 
-// What becomes of the sums.
+// What is done with the sums.
 enum {
 	TO_HIDDEN, // stored rows are gate and up joined: silu(gate) * up as bfloat16
 	TO_BF16,
@@ -30,10 +30,10 @@ struct Job {
 	void *out;
 	int mode;
 	int out_stride;          // elements
-	const float *row_factor; // of an output row, or null: multiplies its results
+	const float *row_factor; // of each output row, or null: multiplies its results
 	const bf16 *x;
 	int x_stride;            // elements, a multiple of 8
-	int divisor;             // output row / divisor is the row of x
+	int divisor;             // the row of x is output row / divisor
 	const int4 *tiles;       // kernels/cuda/route.Aligned: expert, first slot, rows;
 	const int *slots;        // null: one matrix, and tiles of TN of the m rows of x
 	const int *count;
@@ -54,33 +54,34 @@ struct Job {
 
 // --- weights
 
-// Weights in format A as one lane of a warp sees them: rows g and g+8 of 16.
+// Packed weights (kernels/tensor/integergpu.go) as one lane of a warp has them: rows g and g+8 of
+// 16.
 template <int BITS, int GROUP> struct Packed {
-	static const int PIECES = BITS / 4;  // loads of 16 bytes, a tile
-	static const int STEPS = 4 / PIECES; // of 16 columns, a piece
-	static const int SCALES = GROUP == 0 ? 0 : GROUP == 32 ? STEPS / 2 : 1; // words, a piece
-	struct Piece { // as it lies in memory
+	static const int PIECES = BITS / 4;  // loads of 16 bytes per tile
+	static const int STEPS = 4 / PIECES; // steps of 16 columns per piece
+	static const int SCALES = GROUP == 0 ? 0 : GROUP == 32 ? STEPS / 2 : 1; // words per piece
+	struct Piece { // as stored in memory
 		uint4 q;
 		uint32_t s[SCALES + (SCALES == 0)];
 	};
 	const uint8_t *values;
 	const uint32_t *scales;
 
-	// block: 16 rows of the expert's matrix. What is behind the last tile of rows reads
-	// that one again: its results are not stored.
+	// block: 16 rows of the expert's matrix. A block past the last tile of rows reads that tile
+	// again; its results are not stored.
 	KR_MEMBER Packed(const Job &j, int expert, int block) {
 		int lane = threadIdx.x % 32, row = min(block / 4, (j.rows - 1) / 64);
 		values = j.values + expert * j.step + (long long)row * j.tile_cols * (512 * BITS) + 16 * (block % 4 * 32 + lane);
 		scales = (const uint32_t *)((const uint8_t *)j.scales + expert * j.scale_step) + (long long)row * j.groups * 32 + block % 4 * 8 + lane / 4;
 	}
-	// piece: of the row of tiles. at: the same, less what values has been moved on. further:
-	// 16-row blocks beyond the first, in the same tile.
+	// piece: its number in the row of tiles. at: the number minus the pieces by which values has
+	// advanced. further: 16-row blocks beyond the first, in the same tile.
 	KR_MEMBER void load(Piece &v, int at, int piece, int further = 0) const {
 		v.q = ld_stream(values + (long long)at * 2048 + 512 * further);
 #pragma unroll
 		for (int i = 0; i < SCALES; i++) v.s[i] = __ldg(scale(piece, i) + 8 * further);
 	}
-	// By way of a place of the thread's own in shared memory; step: to that of its next
+	// Loads through a place of the thread's own in shared memory. step: the distance to its next
 	// scale.
 	KR_MEMBER void copy(uint32_t to, uint32_t scale_to, int step, int at, int piece) const {
 		cp_async16(to, values + at * 2048);
@@ -95,28 +96,28 @@ template <int BITS, int GROUP> struct Packed {
 	KR_MEMBER const uint32_t *scale(int piece, int i) const {
 		return scales + (uint32_t)(GROUP > 32 ? piece * (16 * STEPS) / GROUP : piece * SCALES + i) * 32u;
 	}
-	// The scales that come at the end, of rows g and g+8: all of them if there are no
-	// groups.
+	// Loads the scales that are applied at the end, of rows g and g+8: all of them if there are
+	// no groups.
 	KR_MEMBER float2 last_scale(int further = 0) const {
 		if (GROUP != 0) return make_float2(1.f, 1.f);
 		uint32_t s = __ldg(scales + 8 * further);
 		return make_float2(lo_f32(s), hi_f32(s));
 	}
-	// The A operand of step 0..STEPS-1 of a piece: exact integers, times the scale.
-	// The offset and the scale are two roundings on purpose: offset * scale is not a
-	// bfloat16 number, so a single fma of it would lose a quarter of a step of the weight.
+	// The A operand of step 0..STEPS-1 of a piece: exact integers times the scale. The offset and
+	// the scale are two roundings on purpose. offset * scale is not a bfloat16 number, so a
+	// single fma of it would lose a quarter of a step of the weight.
 	static KR_MEMBER void operand(uint32_t (&a)[4], const Piece &v, int step) {
 		if constexpr (BITS == 4) {
 			const uint4 &q = v.q;
 			uint32_t w = step == 0 ? q.x : step == 1 ? q.y : step == 2 ? q.z : q.w;
-			// a nibble n (value + 8) becomes 128 + n by its bits alone; minus 136 is exact
+			// The bits of a nibble n (value + 8) make 128 + n; subtracting 136 is exact.
 #pragma unroll
 			for (int i = 0; i < 4; i++) a[i] = fma_bf16x2(and_or<0x000f000f, 0x43004300>(w >> (4 * i)), 0x3f803f80u, 0xc308c308u);
 		} else {
 			const uint4 &q = v.q;
 			uint32_t w0 = step == 0 ? q.x : q.z, w1 = step == 0 ? q.y : q.w, w[4] = {w0, w0 >> 8, w1, w1 >> 8};
-			// the low 7 bits of a byte (value + 128) give 128 + them; minus 128 if the high
-			// bit is set, minus 256 if not, is the value
+			// The low 7 bits of a byte (value + 128) make 128 plus these bits. Subtracting 128 if
+			// the high bit is set, or 256 if not, gives the value.
 #pragma unroll
 			for (int i = 0; i < 4; i++)
 				a[i] = fma_bf16x2(and_or<0x007f007f, 0x43004300>(w[i]), 0x3f803f80u, (w[i] & 0x00800080u) ^ 0xc380c380u);
@@ -124,7 +125,7 @@ template <int BITS, int GROUP> struct Packed {
 		if constexpr (GROUP != 0) {
 			uint32_t s = v.s[GROUP == 32 ? step / 2 : 0], lo = __byte_perm(s, s, 0x1010), hi = __byte_perm(s, s, 0x3232);
 #pragma unroll
-			for (int i = 0; i < 4; i++) a[i] = fma_bf16x2(a[i], i % 2 ? hi : lo, 0x80008000u); // -0: keeps the product as it is
+			for (int i = 0; i < 4; i++) a[i] = fma_bf16x2(a[i], i % 2 ? hi : lo, 0x80008000u); // -0 leaves the product unchanged
 		}
 	}
 };
@@ -132,28 +133,28 @@ template <int BITS, int GROUP> struct Packed {
 // --- tokens
 
 struct Tile {
-	int expert, first, count; // count 0: nothing to do
+	int expert, first, count; // count 0: no work
 };
 
 KR_DEV Tile tile_of(const Job &j, int tokens) {
 	int i = blockIdx.y;
 	if (!j.slots) return Tile{0, i * tokens, min(tokens, j.m - i * tokens)};
-	int4 v = __ldcg(j.tiles + i); // there is memory for every tile of the grid: both loads at once
+	int4 v = __ldcg(j.tiles + i); // memory exists for every tile of the grid, so both loads are issued at once
 	return i < __ldcg(j.count) ? Tile{v.x, v.y, v.z} : Tile{0, 0, 0};
 }
 
 // The output row of token r (below count) of a tile.
 KR_DEV int row_of(const Job &j, const Tile &t, int r) { return j.slots ? __ldcg(j.slots + t.first + r) : t.first + r; }
 
-// Copies tiles [TN tokens][64 columns] of the tokens' rows to shared memory: rows of 128
-// bytes, unit u (16 bytes) of row r at unit u ^ r%8, as wgmma and a conflict-free ldmatrix
-// want it. Behind the last token that one is copied again.
+// Copies tiles [TN tokens][64 columns] of the tokens' rows to shared memory: rows of 128 bytes,
+// unit u (16 bytes) of row r at unit u ^ r%8, as wgmma and a conflict-free ldmatrix require. Past
+// the last token that token is copied again.
 template <int TN, int THREADS> struct Gather {
 	static const int BYTES = TN * 128;
-	static const int UNITS = TN * 8 / THREADS; // a thread copies
+	static const int UNITS = TN * 8 / THREADS; // per thread
 	const uint4 *x;
-	uint32_t from[UNITS]; // in units: 64 GiB of activations
-	uint32_t to;          // in bytes: also a place of its own for each thread
+	uint32_t from[UNITS]; // in units: up to 64 GiB of activations
+	uint32_t to;          // in bytes; also a place of its own for each thread
 
 	KR_MEMBER Gather(const Job &j, const Tile &t) {
 		int r = threadIdx.x / 8, u = threadIdx.x % 8;
@@ -165,8 +166,8 @@ template <int TN, int THREADS> struct Gather {
 			from[i] = (uint32_t)row * (uint32_t)(j.x_stride / 8) + u;
 		}
 	}
-	// Copies tile tile, less what x has been moved on by; base: of the thread's first unit,
-	// to beyond the stage's start.
+	// Copies tile tile, counted from where x has advanced to. base: the address of the thread's
+	// first unit, relative to the stage's start.
 	KR_MEMBER void copy(uint32_t base, int tile) const {
 #pragma unroll
 		for (int i = 0; i < UNITS; i++) cp_async16(base + i * (THREADS * 16), x + (from[i] + 8u * (uint32_t)tile));
@@ -175,18 +176,17 @@ template <int TN, int THREADS> struct Gather {
 
 // --- results
 
-// Bytes of a row of results in shared memory: 16 more than there are, so that what lanes
-// of 4 tokens and 8 rows store at a time lies in 32 banks.
+// Bytes per row of results in shared memory: 16 more than the results need. So the values of 4
+// tokens and 8 rows that lanes store at a time lie in 32 banks.
 KR_DEV int pitch_of(int rows) { return 2 * rows + 16; }
 
-// What a block needs of shared memory: the ring of activations, later the results, and
-// the output rows.
+// The shared memory of a block: the ring of activations, later the results, and the output rows.
 KR_DEV int output_rows_at(int ring, int tokens, int rows) { return max(ring, tokens * pitch_of(rows)); }
 
 KR_DEV float silu(float v) { return __fdividef(v, 1.f + __expf(-v)); } // -0 where the exponential is beyond 2^126
 
-// The results of 16 stored rows and TN tokens that a lane has: in d[i], row g of tokens
-// 8i+2c and 8i+2c+1, then row g+8 of both. each(token, row g, row g+8).
+// A lane's results of 16 stored rows and TN tokens: d[i] has row g of tokens 8i+2c and 8i+2c+1,
+// then row g+8 of both. Calls each(token, row g, row g+8).
 template <int TN, class Each> KR_DEV void for_each(const float (&d)[TN / 8][4], float2 scale, Each each) {
 	int c = threadIdx.x % 4;
 #pragma unroll
@@ -196,9 +196,9 @@ template <int TN, class Each> KR_DEV void for_each(const float (&d)[TN / 8][4], 
 	}
 }
 
-// Takes those results, of the 16 rows that are local in the thread block and whole in the
-// matrix. float32 goes to memory at once, 8 rows of a token are a sector; bfloat16 to the
-// block's results.
+// Stores those results. The 16 rows are `local` in the thread block and `whole` in the matrix.
+// float32 goes directly to memory, where 8 rows of a token are a sector; bfloat16 goes to the
+// block's results in shared memory.
 template <int TN>
 KR_DEV void take(const Job &j, float (&d)[TN / 8][4], float2 scale, const int *rows, unsigned char *results, int pitch, int local, int whole) {
 	int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
@@ -236,7 +236,7 @@ KR_DEV void take(const Job &j, float (&d)[TN / 8][4], float2 scale, const int *r
 // Stores the block's bfloat16 results, 16 bytes a thread at a time.
 template <int TN, int ROWS, int THREADS> KR_DEV void give(const Job &j, const int *rows, const unsigned char *results, int pitch) {
 	if (j.mode > TO_BF16) return;
-	int half = j.mode == TO_HIDDEN, bits = (ROWS == 256 ? 5 : 4) - half; // 16-byte units of a token: ROWS / 8, or half
+	int half = j.mode == TO_HIDDEN, bits = (ROWS == 256 ? 5 : 4) - half; // 16-byte units per token: ROWS / 8, or half
 	int width = j.rows >> half, first = blockIdx.x * (ROWS >> half);
 	bf16 *out = reinterpret_cast<bf16 *>(j.out);
 	for (int i = threadIdx.x; i < TN << bits; i += THREADS) {

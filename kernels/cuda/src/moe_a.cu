@@ -1,7 +1,7 @@
-// Grouped products for every GPU: mma.sync with weights as the A operand, activations as
-// the B operand through ldmatrix. A block of 8 warps has 256 stored rows, a warp 32 of
-// them and all tokens of the tile: each fragment of weights, dear to unpack, meets
-// TN/8 of activations, each of activations two of weights.
+// Grouped products for every GPU: mma.sync with weights as the A operand and activations as the B
+// operand through ldmatrix. A block of 8 warps has 256 stored rows; a warp has 32 of them and all
+// tokens of the tile. So each fragment of weights, which is expensive to unpack, is multiplied
+// with TN/8 fragments of activations, and each fragment of activations with two of weights.
 #include "moe.cuh"
 
 template <int BITS, int GROUP, int TN> KR_DEV void grouped_a(const Job &j, unsigned char *shared) {
@@ -37,7 +37,7 @@ template <int BITS, int GROUP, int TN> KR_DEV void grouped_a(const Job &j, unsig
 	const uint32_t token = (lane / 16 * 8 + lane % 8) * 128;
 	for (int k = 0; k < steps; k++) {
 		cp_async_wait<STAGES - 2>();
-		__syncthreads(); // also: all have done with step k-1, whose place the copy takes
+		__syncthreads(); // also: all warps are done with step k-1, whose stage the copy overwrites
 		copy(k + STAGES - 1);
 		const uint32_t stage = ring + k % STAGES * Tokens::BYTES + token;
 #pragma unroll

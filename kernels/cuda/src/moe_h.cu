@@ -1,17 +1,17 @@
-// Grouped products for Hopper: wgmma with weights as the A operand from registers and
-// activations as the B operand from shared memory. A warpgroup has 64 stored rows.
+// Grouped products for Hopper: wgmma with weights as the A operand from registers and activations
+// as the B operand from shared memory. A warpgroup has 64 stored rows.
 //
-// A tile of 64 columns is multiplied in two halves with a set of registers each. A half
-// is unpacked while the one before it is multiplied, and started before that one is
-// waited for: at every point, barriers included, a product is under way. (Unpacking a
-// whole tile before the wait for the one before looks the same in C++, but the compiler
-// moves it behind the wait to save registers; here there is none to save.)
+// A tile of 64 columns is multiplied in two halves, each with its own set of registers. A half is
+// unpacked while the half before it is multiplied, and its product is started before the wait for
+// that one. So a product is running at every point, barriers included. (Unpacking a whole tile
+// before that wait looks the same in C++, but the compiler moves it behind the wait to save
+// registers; with halves there is nothing to save.)
 //
-// Activations are copied to a ring in shared memory, two tiles less ahead than it has
-// stages: when all have started tile k, only tile k-2 is done with. Weights of small tiles
-// of tokens go with them: memory sets the pace there, and wants some 18 KiB of every
-// multiprocessor on their way. With 128 tokens shared memory has enough to do, and weights
-// go straight to registers, one and a half tiles ahead.
+// Activations are copied to a ring in shared memory. Copies run two tiles less ahead than the
+// ring has stages: when all warps have started tile k, only tile k-2 is finished. For small tiles
+// of tokens the weights are copied too: there memory is the limit, and needs some 18 KiB in
+// flight per multiprocessor. With 128 tokens shared memory is busy enough, and weights go
+// directly to registers, one and a half tiles ahead.
 #include "moe.cuh"
 
 #ifdef KR_HOPPER
@@ -38,8 +38,8 @@ template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED> KR_D
 		for (int i = 0; i < Weights::PIECES; i++) w.load(p.piece[i], i, tile * Weights::PIECES + i);
 		w.values += Weights::PIECES * 2048;
 	};
-	// Where things stand, of the next tile to be copied and of the next to be multiplied;
-	// moved on with the tiles, since to compute it anew takes more.
+	// The positions of the next tile to copy and of the next to multiply. They advance with the
+	// tiles, because computing them anew takes longer.
 	struct Place {
 		int slot;
 		uint32_t offset, scale_offset; // of this thread's
@@ -58,7 +58,7 @@ template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED> KR_D
 	Place in = {0, x.to, SCALES_AT + 4 * threadIdx.x}, out = in;
 	in.offset += ring;
 	in.scale_offset += ring;
-	auto copy = [&](int tile) { // a group even if there is nothing left: groups count tiles
+	auto copy = [&](int tile) { // commits a group even if nothing is left, because groups count tiles
 		if (tile < tiles) {
 			x.copy(in.offset, 0);
 			x.x += 8;
@@ -147,8 +147,8 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 	pdl_launch();
 	const Tile t = tile_of(j, TN);
 	if (t.count < 1) return;
-	// An expert's last tile is half empty on average: half as many multiplications do for
-	// half of them. (Not where two scales a tile leave no register for that.)
+	// An expert's last tile is half empty on average, so a half tile takes half the
+	// multiplications. (Not with two scales per tile, which leave no register for this.)
 	const bool HALVES = TN > 32 && !(GROUP == 32 && TN == 128 && GROUPS == 2);
 	if (!HALVES || t.count > TN / 2) {
 		tile_h<BITS, GROUP, TN, GROUPS, STAGES, STAGED>(j, t, shared);
@@ -164,7 +164,7 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 		grouped_h<BITS, GROUP, TN, GROUPS>(job, shared);             \
 	}                                                                \
 	KR_EXPORT(name)
-// Tokens of a tile, and x4: four warpgroups, one block a multiprocessor.
+// The tokens of a tile, and x4: four warpgroups, one block per multiprocessor.
 #define X(name, BITS, GROUP)                                         \
 	GROUPED_KERNEL(kr_moe_##name##_t32_h, BITS, GROUP, 32, 2, 3)      \
 	GROUPED_KERNEL(kr_moe_##name##_t64_h, BITS, GROUP, 64, 2, 2)      \

@@ -1,9 +1,9 @@
-// RMSNorm, alone or after an addition to the residual, and the weighted sum of expert
-// outputs. A block has a row; a thread keeps its first two chunks in registers, which is all
-// of a row of up to 8192 aligned elements.
+// RMSNorm, alone or after an addition to the residual, and the weighted sum of expert outputs.
+// One block per row. A thread keeps its first two chunks in registers, which cover rows of up to
+// 8192 aligned elements.
 #include "elem.cuh"
 
-// y [rows*k, cols], a row an assignment, summed by weights onto base.
+// The weighted sum of y [rows*k, cols], one row per assignment, added to base.
 struct Sum {
 	const void *y, *base; // base may be 0
 	int y_stride, base_stride, k;
@@ -11,13 +11,13 @@ struct Sum {
 	bool y_half, base_half;
 };
 
-// Which of a row's k count: those of experts that lie somewhere.
+// The assignments of a row that count: those of experts that are in the bank.
 struct All {
 	__device__ __forceinline__ bool operator()(int) const { return true; }
 };
 struct Here {
 	const int *ids; // of this row
-	const int *map; // [experts], below 0: nowhere
+	const int *map; // [experts], below 0: not in the bank
 	int experts;
 	__device__ __forceinline__ bool operator()(int k) const {
 		int e = ids[k];
@@ -25,9 +25,9 @@ struct Here {
 	}
 };
 
-// Chunk i of base + sum of weights[j] * y[row*k + j], in that order. A weight of zero
-// leaves out its row, which then need not have been written. Rows are fetched four at a
-// time, whatever their weights, so that no fetch waits for another.
+// Chunk i of base + sum of weights[j] * y[row*k + j], in that order. A row with a weight of zero
+// is left out, so it need not have been written. Rows are fetched four at a time, whatever their
+// weights, so that no fetch waits for another.
 template <int V, class Counts> KR_DEV void weighted(float (&v)[V], const Sum &s, long long row, int i, const Counts &counts) {
 	const int AHEAD = 4;
 	Chunk<V> base, y[AHEAD];
@@ -54,7 +54,7 @@ template <int V, class Counts> KR_DEV void weighted(float (&v)[V], const Sum &s,
 	}
 }
 
-// out = weighted sum. Flags: out, y, base. Grid: x rows, y pieces of a row.
+// out = the weighted sum. Flags: out, y, base. Grid: x rows, y pieces of a row.
 template <int V, class Counts> KR_DEV void weighted_sum(void *out, int out_stride, const Sum &s, int cols, bool half, const Counts &counts) {
 	int i = blockIdx.y * blockDim.x + threadIdx.x;
 	if (i >= cols / V) return;
@@ -75,7 +75,7 @@ kr_weighted_sum(void *out, int out_stride, const void *y, int y_stride, const fl
 }
 KR_EXPORT(kr_weighted_sum)
 
-// The same of those ids [rows, k] that lie somewhere.
+// The weighted sum over the ids [rows, k] whose experts are in the bank.
 KR_KERNEL(256, 1)
 kr_weighted_sum_here(void *out, int out_stride, const void *y, int y_stride, const float *weights, int weights_stride, int k,
                      const void *base, int base_stride, const int *ids, const int *map, int experts, int cols, int flags) {
@@ -90,14 +90,14 @@ kr_weighted_sum_here(void *out, int out_stride, const void *y, int y_stride, con
 KR_EXPORT(kr_weighted_sum_here)
 
 struct Norm {
-	void *out, *x; // x is float32 where delta is added
+	void *out, *x; // x is float32 if delta is added
 	const void *delta, *w;
 	int cols;
 	float eps;
 	bool out_half, x_half, delta_half, w_half;
 };
 
-// Chunk i of x; with ADD of x after the addition of delta, which is also stored.
+// Chunk i of x; with ADD, of x after the addition of delta, which is also stored.
 template <int V, bool ADD> KR_DEV void take(float (&v)[V], const Norm &n, int i) {
 	Chunk<V> x;
 	fetch(x, n.x, i, n.x_half);
@@ -122,8 +122,9 @@ template <int V> KR_DEV void scaled(const Norm &n, int i, const float (&v)[V], c
 	put(n.out, i, o, n.out_half);
 }
 
-// out = RMSNorm(x), or with ADD of x + delta. Elements are summed by thread, chunks in rising
-// order, then over the block: a fixed order for a block size, which follows from cols.
+// out = RMSNorm(x), or with ADD of x + delta. Each thread adds its chunks in rising order, then
+// the block adds the threads' sums. The order depends only on the block size, which follows from
+// cols.
 template <int V, bool ADD> KR_DEV void norm_row(const Norm &n) {
 	__shared__ float parts[32];
 	const int KEPT = 2;

@@ -1,5 +1,6 @@
-// RMSNorm of few rows by every block for itself, for a kernel that is their only reader or
-// that would wait for another launch: into shared memory, with the bits of kr_rms_norm.
+// RMSNorm of few rows, computed by every block for itself into shared memory, with the bits of
+// kr_rms_norm. It is for kernels that are the only reader of the result, or that would otherwise
+// wait for another launch.
 #pragma once
 #include "elem.cuh"
 
@@ -11,16 +12,16 @@ struct NormRows {
 	const void *w; // [1, cols]
 	bool w_half;
 	float eps;
-	int threads; // of a block of kr_rms_norm: the order of its sums
-	bf16 *copy;  // [m, cols] of rows; 0: nobody else wants them
+	int threads; // threads of a block of kr_rms_norm: they determine the order of its sums
+	bf16 *copy;  // [m, cols] of the rows; 0: no other kernel reads them
 	int copy_stride;
 };
 
-// The elements from a row to the next one, in shared memory: not all in one bank.
+// The elements from one row to the next in shared memory, so that rows are spread over the banks.
 KR_DEV int norm_step(int cols) { return cols + 8; }
 
-// warp_sum of the sums of up to 16 warps and zeros, to the bit: the same additions by every
-// thread for itself, without a shuffle.
+// warp_sum of the sums of up to 16 warps and zeros, with the same bits: every thread makes the
+// same additions by itself, without a shuffle.
 KR_DEV float sum_of_warps(const float *sums, int warps) {
 	float v[16], a[8], b[4];
 #pragma unroll
@@ -35,13 +36,13 @@ KR_DEV float sum_of_warps(const float *sums, int warps) {
 	return (b[0] + b[2]) + (b[1] + b[3]);
 }
 
-// How chunk i of a row is put.
+// Stores chunk i of a row.
 struct InOrder {
 	__device__ __forceinline__ void operator()(bf16 *row, int i, const float (&v)[8]) const { put(row, i, v, true); }
 };
 
-// For all threads of a block of whole warps: rows [m] norm_step apart, of bfloat16, and
-// sums [m][32], both in shared memory. It waits for the kernel before this one.
+// All threads of a block of whole warps call it. rows [m], norm_step apart, of bfloat16, and sums
+// [m][32] are in shared memory. It waits for the kernel before this one.
 template <class Put> KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRows &n, Put put_row) {
 	int chunks = n.cols / 8, lane = threadIdx.x % 32, first = threadIdx.x;
 	bool mine = first < min(n.threads, chunks);

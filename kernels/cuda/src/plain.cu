@@ -1,15 +1,16 @@
-// Matrix products without any trick: a warp computes one output, in float32, of any
-// shape, of any mix of types. What the fast kernels refuse runs here, and they are
-// compared with it. The lanes take the columns in turn and their sums are joined in a
-// fixed order, so a row's bits depend on that row only.
+// Matrix products without optimisations. A warp computes one output in float32, for any shape and
+// any mix of types. These kernels run the shapes that the fast kernels refuse, and tests compare
+// the fast ones with them. The lanes take the columns in turn and their sums are added in a fixed
+// order, so a row's bits depend on that row only.
 #include "kr.cuh"
 
-// How the elements of a weight matrix are kept (kernels/cuda/plain, weightKind).
+// How the elements of a weight matrix are stored (kernels/cuda/plain, weightKind).
 enum { ROWS_F32, ROWS_BF16, TILES_INT4, TILES_INT8 };
 
-// A weight matrix. rows and the like as in tensor.FormatA; stride only of plain rows.
+// A weight matrix. Packed integers have the GPU layout of kernels/tensor/integergpu.go; only
+// plain rows have a stride.
 struct Weight {
-	const uint8_t *values; // of the expert
+	const uint8_t *values; // the expert's
 	const bf16 *scales;
 	int kind, rows, cols, stride, group, groups, joined;
 };
@@ -23,7 +24,7 @@ KR_DEV void put(void *p, int wide, long long i, float v) {
 	else store((bf16 *)p + i, v);
 }
 
-// tensor.FormatA.stored: where a row of gate and up lies.
+// The stored row of a row of gate or up (stored in integergpu.go).
 KR_DEV int stored(const Weight &w, int row) {
 	if (!w.joined) return row;
 	int up = row >= w.rows / 2;
@@ -31,7 +32,7 @@ KR_DEV int stored(const Weight &w, int row) {
 	return row / 8 * 16 + row % 8 + 8 * up;
 }
 
-// tensor.FormatA.place and scaleAt: one weight by its stored row.
+// One weight, by its stored row (place and scaleAt in integergpu.go).
 KR_DEV float tile_value(const Weight &w, int row, int col) {
 	int r = row % 64, k = col % 64;
 	int thread = r / 16 * 32 + r % 8 * 4 + k % 8 / 2;
@@ -48,8 +49,8 @@ KR_DEV float tile_value(const Weight &w, int row, int col) {
 	return (float)v * f32(w.scales[2 * pair + half]);
 }
 
-// The product of a row of x, from element at on, with a row of w; the same bits in
-// every lane.
+// The product of a row of w with a row of x that starts at element at. Every lane gets the same
+// bits.
 KR_DEV float dot(const Weight &w, int row, const void *x, int wide, long long at) {
 	int lane = threadIdx.x % 32;
 	float sum = 0.f;
@@ -63,7 +64,7 @@ KR_DEV float dot(const Weight &w, int row, const void *x, int wide, long long at
 	return warp_sum(sum);
 }
 
-// The output of this warp, counted over all rows.
+// The number of this warp's output, counted over all rows.
 KR_DEV long long warp_number() { return (long long)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }
 
 // out [t, n] = x [t, k] * transposed w [n, k].
@@ -90,11 +91,11 @@ KR_DEV int expert_of(const int *ids, int experts, long long i) {
 	return e < experts ? e : -1;
 }
 
-// The place of an expert in the bank, below 0: nowhere. Without a map it is its number.
+// The slot of an expert in the bank, below 0: none. Without a map it is the expert's number.
 KR_DEV int place_of(const int *map, int e) { return map ? map[e] : e; }
 
-// h [slots, rows / 2] = silu(gate x) * up x of every slot that has an expert; w is W13
-// of expert 0, the others follow by step and scale_step bytes.
+// h [slots, rows / 2] = silu(gate x) * up x for every slot that has an expert. w is W13 of expert
+// 0; the others follow at distances of step and scale_step bytes.
 KR_KERNEL(256, 1)
 kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int top_k, const int *ids, int experts, const int *map,
                  long long step, long long scale_step,
@@ -114,8 +115,8 @@ kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int 
 }
 KR_EXPORT(kr_plain_gate_up)
 
-// out [slots, rows] = h [slots, cols] * transposed w of the slot's expert, zero where
-// it has none; what belongs to an expert that lies nowhere stays as it is.
+// out [slots, rows] = h [slots, cols] * transposed w of the slot's expert, or zeros if it has
+// none. Rows of an expert that is not in the bank stay unchanged.
 KR_KERNEL(256, 1)
 kr_plain_down(void *out, int out_wide, int out_stride, const void *h, int wide, int slots, const int *ids, int experts, const int *map,
               long long step, long long scale_step,

@@ -1,15 +1,14 @@
-// The router: logits of float32 activations, or of rows that are not aligned (others:
-// logits.cu), and the choice of experts.
+// The router: logits of float32 activations, or of rows that are not aligned (logits.cu has the
+// others), and the choice of experts.
 //
-// The order of a logit's sum is the same in every kernel here: lane l adds the chunks l,
-// l + 32, ... of 8 columns (single columns where rows are not aligned), column by
-// column, and the lanes' sums are joined by halves, 16 apart first. So a token's logits
-// do not depend on how many tokens there are.
+// The order of a logit's sum is the same in every kernel here. Lane l adds the chunks l, l + 32,
+// ... of 8 columns (single columns if rows are not aligned), column by column. The lanes' sums
+// are added by halves, 16 apart first. So a token's logits do not depend on the number of tokens.
 #include "route.cuh"
 
-// The sums over the warp of N values a lane, N a power of two up to 64: value i comes to
-// lanes i*32/N and on (N <= 32), values 2*lane and 2*lane+1 to a lane (N = 64); in a[0]
-// (and a[1]). The same additions as warp_sum's.
+// The sums over the warp of N values per lane; N is a power of two up to 64. Value i is in lanes
+// i*32/N and on (N <= 32), or values 2*lane and 2*lane+1 are in each lane (N = 64); in a[0] (and
+// a[1]). The additions are those of warp_sum.
 template <int N> KR_DEV void warp_sums(float (&a)[N]) {
 	int lane = threadIdx.x % 32, n = N;
 #pragma unroll
@@ -49,10 +48,10 @@ KR_DEV void accumulate(float (&sum)[TT * EE], const Chunk<V> (&x)[TT], const flo
 	}
 }
 
-// Joins the lanes' sums of a tile from token t and expert e on, and stores what exists.
+// Adds the lanes' sums of a tile from token t and expert e on, and stores those that exist.
 template <int TT, int EE> KR_DEV void finish(const Logits &a, int t, int e, float (&sum)[TT * EE]) {
-	const int PER = TT * EE / 32 > 1 ? TT * EE / 32 : 1; // values a lane has
-	const int LANES = TT * EE < 32 ? 32 / (TT * EE) : 1; // lanes that have the same one
+	const int PER = TT * EE / 32 > 1 ? TT * EE / 32 : 1; // values per lane
+	const int LANES = TT * EE < 32 ? 32 / (TT * EE) : 1; // lanes that have the same value
 	int lane = threadIdx.x % 32;
 	warp_sums(sum);
 #pragma unroll
@@ -62,12 +61,12 @@ template <int TT, int EE> KR_DEV void finish(const Logits &a, int t, int e, floa
 	}
 }
 
-// The logits of tokens t.. and experts e.., TT x EE of them, by a warp. Those that do not
-// exist are computed from the last row and not stored.
+// The logits of tokens t.. and experts e.., TT x EE of them, by one warp. Those that do not exist
+// are computed from the last row and not stored.
 //
-// A lane's next AHEAD chunks of the gate are always on their way, the first of them before
-// the wait for the kernel that writes x: no kernel writes the gate, and it comes from
-// memory. x, of which XA chunks are on their way, was just written and comes from the cache.
+// A lane's next AHEAD chunks of the gate are always in flight. The first of them are loaded
+// before the wait for the kernel that writes x: no kernel writes the gate, and it comes from
+// memory. XA chunks of x are in flight; x was just written and comes from the cache.
 template <int V, int TT, int EE, int AHEAD, int XA>
 KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_half) {
 	int lane = threadIdx.x % 32, chunks = a.cols / V;
@@ -112,8 +111,8 @@ KR_DEV void logit_tile(const Logits &a, int t, int e, bool x_half, bool gate_hal
 	finish<TT, EE>(a, t, e, sum);
 }
 
-// The warps of the grid take the tiles in turn, experts inside tokens: a single logit each
-// (of rows that need not be aligned), 4 tokens by an expert, or 4 by 2. Flags: x, gate.
+// The warps of the grid take the tiles in turn, experts before tokens: a single logit each (for
+// rows that need not be aligned), 4 tokens by an expert, or 4 by 2. Flags: x, gate.
 KR_DEV int warp_number() { return blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32; }
 KR_DEV void logits_1(const Logits &a, int flags) {
 	int t = warp_number() / a.experts, e = warp_number() % a.experts;
@@ -140,14 +139,14 @@ LOGITS(kr_logits_1, logits_1)
 LOGITS(kr_logits_4, logits_4)
 LOGITS(kr_logits_4x2, logits_4x2)
 
-// --- many tokens: a block has 16 tokens by 32 experts, its 2 x 4 warps 8 by 8 each; 256
-// columns of all rows come to shared memory at a time, a few steps ahead.
+// --- many tokens: a block has 16 tokens by 32 experts, its 2 x 4 warps 8 by 8 each; 256 columns
+// of all rows are copied to shared memory at a time, a few steps ahead.
 
 enum { BLOCK_T = 16, BLOCK_E = 32, STEP = 256 };
 
-// A row of a step in shared memory is 32 chunks: lane l's 16 bytes of bf16 at 16*l; of
-// float32 its first four numbers there, the other four 512 bytes on. So the lanes of a
-// quarter warp always read 128 bytes in a row.
+// A row of a step in shared memory has 32 chunks. Lane l's 16 bytes of bf16 are at 16*l. Of
+// float32 its first four numbers are there, and the other four 512 bytes further. So the lanes of
+// a quarter warp always read 128 consecutive bytes.
 template <bool HALF> struct Staged {
 	static const int BYTES = HALF ? 512 : 1024;
 };
@@ -197,7 +196,7 @@ template <bool GH> KR_DEV void logit_block(const Logits &a) {
 	int my_t = warp / 4 * 8, my_e = warp % 4 * 8;
 	for (int s = 0; s < steps; s++) {
 		cp_async_wait<STAGES - 2>();
-		__syncthreads(); // step s is there for all, and all are done with step s - 1
+		__syncthreads(); // step s has arrived for all warps, and all are done with step s - 1
 		stage_x(s + STAGES - 1);
 		stage_gate(s + STAGES - 1);
 		cp_async_commit();
@@ -230,7 +229,7 @@ template <bool GH> KR_DEV void logit_block(const Logits &a) {
 LOGITS_8(kr_logits_8_ff, false)
 LOGITS_8(kr_logits_8_fb, true)
 
-// A warp a row. parts: as kr_logits_few has them, n of them.
+// One warp per row. parts: as kr_logits_few has them, n of them.
 KR_KERNEL(128, 5)
 kr_route_top_k(int *ids, int ids_stride, float *weights, int weights_stride, float *parts, int n, float *logits, int logits_stride,
                const float *bias, const int *rows, int tokens, int experts, int k, int sigmoid, int groups, int top_groups, int top2,

@@ -8,13 +8,14 @@ struct Router {
 	float scale;
 };
 
-// Room of a warp: what it chose, and what it chooses by where there are groups.
+// A warp's memory: what it chose and, with groups, the values by which it chooses.
 enum { MOST_EXPERTS = 512, MOST_CHOSEN = 32, ROOM = 2 * MOST_CHOSEN + MOST_EXPERTS };
 
 KR_DEV float minus_infinity() { return __uint_as_float(0xff800000u); }
 
-// Logits as they come: of a row the sum of `parts` rows `step` apart, in order, which out
-// gets too; or what out would get (0: parts is 1). No parts: all zeros.
+// The source of logits. Those of a row are the sum of `parts` rows that are `step` apart, in
+// order; the sum is also written to out. With 0 they are read from out (parts is 1). No parts:
+// all zeros.
 struct Sums {
 	float *from;
 	long long step;
@@ -35,7 +36,7 @@ KR_DEV float get_logit(const Sums &s, int row, int e) {
 	if (!s.out) return v;
 	int p = 1;
 #pragma unroll 1
-	for (; p + 3 <= s.parts; p += 3) { // three on the way at once
+	for (; p + 3 <= s.parts; p += 3) { // three in flight at once
 		float a = __ldcg(at + p * s.step), b = __ldcg(at + (p + 1) * s.step), c = __ldcg(at + (p + 2) * s.step);
 		v = ((v + a) + b) + c;
 	}
@@ -45,9 +46,9 @@ KR_DEV float get_logit(const Sums &s, int row, int e) {
 	return v;
 }
 
-// get_logit of experts lane + 32*j in v[j], minus infinity where there is none. All that is
-// read is on its way at once: four parts of one or two experts, fewer where a lane has more.
-// What does not exist is read elsewhere, so that no load waits for another's condition.
+// v[j] = get_logit of expert lane + 32*j, or minus infinity if there is none. All reads are in
+// flight at once: four parts of one or two experts, fewer if a lane has more. A value that does
+// not exist is read from another place, so that no load waits for another's condition.
 template <int P> KR_DEV void get_logits(float (&v)[P], int row, const Sums &s, int experts) {
 	const int N = P <= 2 ? 4 : P <= 8 ? 2 : 1;
 	int lane = threadIdx.x % 32;
@@ -78,7 +79,7 @@ template <int P> KR_DEV void get_logits(float (&v)[P], int row, const Sums &s, i
 	}
 }
 
-// What a choice writes, and what else it takes.
+// The outputs of a choice, and its other arguments.
 struct Choice {
 	int *ids;
 	float *weights;
@@ -87,7 +88,7 @@ struct Choice {
 	const int *rows;   // 0: all; rows at or past it get ids -1 and weights 0
 };
 
-// Bits that rise with the number. NaN counts as minus infinity; nothing gives 0.
+// Bits that rise with the number. NaN counts as minus infinity; no number gives 0.
 KR_DEV uint32_t rising(float v) {
 	if (v != v) v = minus_infinity();
 	uint32_t u = __float_as_uint(v + 0.f); // -0 is 0
@@ -96,8 +97,8 @@ KR_DEV uint32_t rising(float v) {
 // The number that rises to u.
 KR_DEV float risen(uint32_t u) { return __uint_as_float(u & 0x80000000u ? u & 0x7fffffffu : ~u); }
 
-// Which groups are among the best, as a mask with a bit for the first of `each` lanes
-// of every group. choice lies in shared memory; groups are of `size` experts.
+// The best groups, as a mask with a bit for the first of `each` lanes of every group. choice is
+// in shared memory; groups have `size` experts.
 KR_DEV uint32_t best_groups(const float *choice, const Router &r, int size, int each) {
 	int lane = threadIdx.x % 32, group = lane / each;
 	float first = minus_infinity(), second = first;
@@ -107,7 +108,7 @@ KR_DEV uint32_t best_groups(const float *choice, const Router &r, int size, int 
 			if (v > first) second = first, first = v;
 			else if (v > second) second = v;
 		}
-	for (int d = 1; d < each; d <<= 1) { // two pairs become the best two of four
+	for (int d = 1; d < each; d <<= 1) { // two pairs give the best two of four
 		float f = __shfl_xor_sync(0xffffffffu, first, d), s = __shfl_xor_sync(0xffffffffu, second, d);
 		second = fmaxf(fminf(first, f), fmaxf(second, s));
 		first = fmaxf(first, f);
@@ -121,7 +122,8 @@ KR_DEV uint32_t best_groups(const float *choice, const Router &r, int size, int 
 	return __ballot_sync(0xffffffffu, group < r.groups && lane % each == 0 && better < r.top_groups);
 }
 
-// Scores of a row in v, expert lane + 32*j in v[j]; those that do not exist are anything.
+// Scores of a row, in v: expert lane + 32*j is v[j]. Those of experts that do not exist are
+// undefined.
 template <int P> KR_DEV void score(float (&v)[P], int row, const Sums &s, const Router &r) {
 	float top = minus_infinity(), sum = 0.f;
 	get_logits(v, row, s, r.experts);
@@ -143,8 +145,8 @@ template <int P> KR_DEV void score(float (&v)[P], int row, const Sums &s, const 
 	for (int j = 0; j < P; j++) v[j] = v[j] / sum;
 }
 
-// Keys of experts of other than the best groups become those of minus infinity. v: what is
-// chosen by.
+// Sets the keys of experts outside the best groups to minus infinity. v: the values by which it
+// chooses.
 template <int P> KR_DEV void keep_groups(uint32_t (&key)[P], const float (&v)[P], const Router &r, float *room) {
 	int lane = threadIdx.x % 32, size = r.experts / r.groups, each = 32;
 	while (each * r.groups > 32) each /= 2;
@@ -160,8 +162,8 @@ template <int P> KR_DEV void keep_groups(uint32_t (&key)[P], const float (&v)[P]
 	}
 }
 
-// The expert with the largest key, of equal ones the lowest, in the lane that has it; the
-// other lanes may get -1.
+// The expert with the largest key, of equal ones the lowest, in the lane that has it. The other
+// lanes may get -1.
 template <int P> KR_DEV int largest(const uint32_t (&key)[P]) {
 	int lane = threadIdx.x % 32, at = 0;
 	uint32_t best = key[0];
@@ -184,14 +186,14 @@ template <int P> KR_DEV void get_bias(float (&v)[P], const float *bias, int expe
 	for (int j = 0; j < P; j++) v[j] = bias && lane + 32 * j < experts ? __ldg(bias + lane + 32 * j) : 0.f;
 }
 
-// What a row's experts are chosen by, and their scores: expert lane + 32*j in by[j] and v[j],
-// by one warp; 0 for those that do not exist. Those with the largest keys are chosen, of
-// equal ones the lowest. room: of `experts` floats.
+// The values by which a row's experts are chosen, and their scores: expert lane + 32*j is by[j]
+// and v[j], for one warp; 0 for experts that do not exist. The largest keys are chosen, of equal
+// ones the lowest expert. room: `experts` floats.
 template <int P>
 KR_DEV void keys_of(uint32_t (&key)[P], float (&v)[P], int row, const Sums &from, const float *bias, const Router &r, float *room) {
 	int lane = threadIdx.x % 32;
 	float by[P];
-	if (P == 2) get_bias(by, bias, r.experts); // on its way with the logits
+	if (P == 2) get_bias(by, bias, r.experts); // in flight together with the logits
 	score(v, row, from, r);
 	if (P > 2) get_bias(by, bias, r.experts);
 #pragma unroll
@@ -202,8 +204,8 @@ KR_DEV void keys_of(uint32_t (&key)[P], float (&v)[P], int row, const Sums &from
 	if (r.groups > 1) keep_groups(key, by, r, room);
 }
 
-// The end of a choice, by one warp: ids_of and scores in the order of what they were chosen
-// by become ids and weights by falling score, then rising id.
+// Ends a choice, by one warp. ids_of and scores are in the order of the values by which they were
+// chosen. They become ids and weights by falling score, then rising id.
 KR_DEV void order_chosen(int *ids, float *weights, const int *ids_of, const float *scores, bool biased, const Router &r) {
 	int lane = threadIdx.x % 32;
 	if (lane >= r.k) return;
@@ -225,16 +227,16 @@ KR_DEV void order_chosen(int *ids, float *weights, const int *ids_of, const floa
 	weights[rank] = mine * r.scale;
 }
 
-// Chooses r.k of at most 32*P experts: the best by score + bias (0: none) of the best
-// groups, equal ones by rising id; they come out by falling score, then rising id.
-// room: ROOM floats of shared memory of this warp, for one row.
+// Chooses r.k of at most 32*P experts: the best by score + bias (0: none) of the best groups,
+// equal ones by rising id. The results are ordered by falling score, then rising id. room: ROOM
+// floats of this warp's shared memory, for one row.
 template <int P>
 KR_DEV void choose(int *ids, float *weights, int row, const Sums &from, const float *bias, const Router &r, float *room) {
 	int lane = threadIdx.x % 32, *ids_of = (int *)room + MOST_CHOSEN;
 	float v[P], *scores = room;
 	uint32_t key[P];
 	keys_of(key, v, row, from, bias, r, room + 2 * MOST_CHOSEN);
-	// Who has a chosen expert writes it: in place, if neither order nor weight may change.
+	// A lane that has a chosen expert writes it: in place, if neither order nor weight changes.
 	bool done = P == 2 && !bias && !r.normalize;
 #pragma unroll 1
 	for (int k = 0; k < r.k; k++) {
@@ -252,16 +254,16 @@ KR_DEV void choose(int *ids, float *weights, int row, const Sums &from, const fl
 	order_chosen(ids, weights, ids_of, scores, bias, r);
 }
 
-// The same choice of at most 64 experts by several warps, for who waits for it: each counts
-// how many are better than some of the experts.
+// The same choice of at most 64 experts by several warps, which takes less time: each warp counts
+// how many experts are better than each of some experts.
 struct FewChosen {
 	uint32_t key[64]; // aligned to 16
 	float score[64];
 	int ids[MOST_CHOSEN]; // in the order of keys
 	float scores[MOST_CHOSEN];
 
-	// For warps 0 to warps-1 of the block, the first of which has the logits read. Shared
-	// memory that any of them wrote before is seen by all after. Barrier 1 is used.
+	// Warps 0 to warps-1 of the block call it; the first of them has read the logits. Afterwards
+	// all of them see the earlier writes of each to shared memory. It uses barrier 1.
 	__device__ __forceinline__ void choose(int row, const Sums &from, const float *bias, const Router &r, int warps) {
 		int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = lane % 4; // of 16 keys
 		if (warp == 0) {
@@ -281,7 +283,7 @@ struct FewChosen {
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				uint4 v = other[i];
-				int before = e - (16 * part + 4 * i); // how many of them and what follows have lower ids
+				int before = e - (16 * part + 4 * i); // how many of these, and of those that follow, have lower ids
 				better += v.x > mine || (v.x == mine && before > 0);
 				better += v.y > mine || (v.y == mine && before > 1);
 				better += v.z > mine || (v.z == mine && before > 2);
@@ -295,7 +297,7 @@ struct FewChosen {
 	}
 };
 
-// The choice for one row, by one warp. real: how many rows there are, as c.rows says.
+// The choice for one row, by one warp. real: the number of rows that exist, from c.rows.
 KR_DEV void choose_row(int row, int real, const Sums &s, const Choice &c, const Router &r, float *room) {
 	int *ids = c.ids + (long long)row * c.ids_stride, lane = threadIdx.x % 32;
 	float *weights = c.weights + (long long)row * c.weights_stride;
@@ -310,5 +312,5 @@ KR_DEV void choose_row(int row, int real, const Sums &s, const Choice &c, const 
 	else choose<16>(ids, weights, row, s, c.bias, r, room);
 }
 
-// The rows to choose for of `rows` rows. Of the kernels before this one.
+// The number of rows, of `rows`, for which experts are chosen. Earlier kernels write it.
 KR_DEV int real_rows(const Choice &c, int rows) { return c.rows ? __ldcg(c.rows) : rows; }

@@ -1,8 +1,8 @@
-// The choice of the next token: the largest logit, or a draw. Several blocks share a row:
-// grid x blocks of a row, y rows, everywhere but where a comment says so.
+// The choice of the next token: the largest logit, or a draw. Several blocks share a row. The
+// grid is x blocks of a row, y rows, unless a comment says otherwise.
 #include "draw.cuh"
 
-// What each block found; with `begin`, notes are made ready for a draw.
+// Writes each block's result; with `begin`, also prepares the notes for a draw.
 KR_KERNEL(THREADS, 4)
 kr_find_best(unsigned char *scratch, long long size, const float *logits, int stride, int vocab, int vec, int begin) {
 	pdl_launch();
@@ -20,7 +20,7 @@ kr_find_best(unsigned char *scratch, long long size, const float *logits, int st
 }
 KR_EXPORT(kr_find_best)
 
-// The largest logit of what n blocks found. Grid: x rows, of a warp.
+// The largest logit of the results of n blocks. Grid: x rows, one warp each.
 KR_KERNEL(32, 1)
 kr_argmax(int *out, const unsigned char *scratch, long long size, int n) {
 	pdl_launch();
@@ -30,7 +30,7 @@ kr_argmax(int *out, const unsigned char *scratch, long long size, int n) {
 }
 KR_EXPORT(kr_argmax)
 
-// Bins of a block, weights in halves.
+// A block's bins; weights are kept in halves.
 struct Tally {
 	double table[64];
 	unsigned low[BINS], high[BINS], counts[BINS];
@@ -62,8 +62,8 @@ KR_DEV void tally_part(Tally &t, const float (&x)[EACH], const Bins &bins, const
 		if (m[j]) add_high(&t.high[bin[j]], m[j], before[j]);
 }
 
-// Counts and weighs the tokens of each bin of rows that top_k or top_p cuts; writes the
-// token of rows that have no draw.
+// Counts and weighs the tokens in each bin of the rows that top_k or top_p cuts. Writes the token
+// of rows that have no draw.
 KR_KERNEL(THREADS, 4)
 kr_tally(int *out, unsigned char *scratch, long long size, const float *logits, int stride, int vocab, int vec, const Params *params) {
 	KR_SHARED(Tally, t);
@@ -103,14 +103,15 @@ kr_tally(int *out, unsigned char *scratch, long long size, const float *logits, 
 }
 KR_EXPORT(kr_tally)
 
-// What a block of kr_draw has in shared memory; behind it are the sums of parts.
+// A block's shared memory in kr_draw, followed by the sums of parts.
 struct Desk {
 	double table[64];
 	Fine fine;
 	u64 list[LISTED];
 };
 
-// The part's tokens that are surely kept are weighed, the others that may be are listed.
+// Adds the weights of the part's tokens that are certainly kept, and lists those that may be
+// kept.
 KR_DEV u64 sort_out(const float (&x)[EACH], int first, const Bins &bins, const Plan &plan, const Weigher &w, Notes *notes, int bits) {
 	u64 sum = 0;
 	unsigned sure = 0, doubt = 0;
@@ -143,10 +144,10 @@ KR_DEV u64 sort_out(const float (&x)[EACH], int first, const Bins &bins, const P
 	return sum;
 }
 
-// The order of the last token that is kept.
+// The order of the last kept token.
 KR_DEV u64 edge_of(const Pool &pool, const Plan &plan, const Best &best, const Bins &bins, const Weigher &w, Desk *desk) {
-	// The list's keys, from the preferred end; the last one up to bin last, behind which tokens
-	// may be that are not listed; the tokens of bins before edge.
+	// The list's keys, from the preferred end; the last key up to bin last, behind which there
+	// may be tokens that are not listed; and the number of tokens of bins before edge.
 	__shared__ unsigned first, last, whole, ahead;
 	bool all = pool.n < 0;
 	u64 at = (u64)~rising(best.x) << pool.bits, end = ((u64)~rising(best.low) + 1) << pool.bits;
@@ -181,7 +182,7 @@ KR_DEV u64 edge_of(const Pool &pool, const Plan &plan, const Best &best, const B
 	return edge;
 }
 
-// A token by the sums of parts and the random number u, in every thread.
+// Returns a token from the sums of parts and the random number u, in every thread.
 KR_DEV int pick(const Row &r, const Weigher &w, u64 edge, int bits, const u64 *sums, double u) {
 	__shared__ double left;
 	__shared__ int hit, last, token, last_token;
@@ -216,8 +217,8 @@ KR_DEV int pick(const Row &r, const Weigher &w, u64 edge, int bits, const u64 *s
 	return token == 0x7fffffff ? last_token : token;
 }
 
-// Draws: every block does its parts, and the last one to be done with a row the rest.
-// Shared memory: a Desk, and 8 bytes for every part.
+// Draws. Every block does its parts, and the last block to finish a row does the rest. Shared
+// memory: a Desk, and 8 bytes for every part.
 KR_KERNEL(THREADS, 4)
 kr_draw(int *out, unsigned char *scratch, long long size, const float *logits, int stride, int vocab, int vec, const Params *params) {
 	KR_SHARED(Desk, desk);
@@ -250,7 +251,7 @@ kr_draw(int *out, unsigned char *scratch, long long size, const float *logits, i
 		for (int j = 0; j < EACH; j++) x[j] = next[j];
 	}
 	__syncthreads();
-	if (threadIdx.x == 0) { // its fences are for the block: barriers are on both sides
+	if (threadIdx.x == 0) { // its fences cover the block, because there are barriers on both sides
 		__threadfence();
 		done = atomicAdd(&notes->turn, 1u) == gridDim.x - 1;
 		__threadfence();
@@ -260,7 +261,7 @@ kr_draw(int *out, unsigned char *scratch, long long size, const float *logits, i
 	u64 *parts = reinterpret_cast<u64 *>(desk + 1), edge = ~0ull;
 	bool cut = plan.top_k || plan.top_p;
 	int listed = cut ? (int)__ldcg(&notes->listed) : 0;
-	bool all = listed > LISTED; // too many for the list: the row itself is searched
+	bool all = listed > LISTED; // too many for the list: search the row itself
 	for (int i = threadIdx.x; i < r.parts; i += THREADS) parts[i] = all ? 0 : __ldcg(&sums[i]);
 	if (cut) {
 		if (!all)
@@ -278,8 +279,8 @@ kr_draw(int *out, unsigned char *scratch, long long size, const float *logits, i
 }
 KR_EXPORT(kr_draw)
 
-// The logarithm of the chosen token's probability under raw, of rows that ask for it; rows
-// whose raw logits have no distribution lose their token. Grid: x rows, of a block.
+// The logarithm of the chosen token's probability under raw, for rows that request it. Rows whose
+// raw logits are no distribution lose their token. Grid: x rows, one block each.
 KR_KERNEL(THREADS, 1)
 kr_logprob(int *out, float *logprobs, const float *raw, int stride, int vocab, int vec, const Params *params) {
 	__shared__ double table[64];

@@ -1,10 +1,10 @@
-// Rows of logits, their largest one, and what a token weighs in a draw. A row is cut into
-// parts of 128 tokens, and its parts among the blocks that share it: a warp takes one at a
-// time, a lane 4 neighbours of it.
+// Rows of logits, their largest logit, and the weight of a token in a draw. A row is cut into
+// parts of 128 tokens, which are distributed over the blocks that share the row. A warp takes one
+// part at a time; a lane has 4 neighbouring tokens of it.
 //
-// A weight is a whole number of 2^-54, and sums of them are whole numbers too, so they do
-// not depend on the order in which they are added: atomic additions give the same bits in
-// every run, and any number of blocks does.
+// A weight is a whole multiple of 2^-54, and so are sums of weights. So sums do not depend on the
+// order of their additions: atomic additions give the same bits in every run and with any number
+// of blocks.
 #pragma once
 #include "kr.cuh"
 
@@ -13,17 +13,17 @@ typedef unsigned long long u64;
 // MOST_BLOCKS and the size of Notes are also in kernels/cuda/sample.
 enum { PART = 128, EACH = PART / 32, THREADS = 256, WARPS = THREADS / 32, BINS = 2048, MOST_BLOCKS = 128, LISTED = 2048 };
 
-// Why there is no token (kernels/cuda/sample).
+// The reasons for no token (kernels/cuda/sample).
 enum { IS_NAN = -1, IS_INFINITE = -2, ALL_MASKED = -3 };
 
-// What the blocks of a row tell each other, in scratch memory. Behind it are the sums of
-// the weights of each part.
+// Data that the blocks of a row exchange, in scratch memory. The sums of the weights of each part
+// follow.
 struct Notes {
 	int4 found[MOST_BLOCKS];       // a block's Found
-	unsigned turn, listed, pad[2]; // blocks that are done; tokens for the list, which may have no room for all
-	u64 mass[BINS];                // what the tokens of each bin weigh
+	unsigned turn, listed, pad[2]; // the number of finished blocks; the number of tokens for the list, which may have no room for all
+	u64 mass[BINS];                // the weight of the tokens in each bin
 	unsigned counts[BINS];
-	u64 list[LISTED]; // orders of tokens about which the bins leave doubt
+	u64 list[LISTED]; // orders of tokens that the bins do not decide
 };
 struct Pad {
 	unsigned char *at;
@@ -41,7 +41,7 @@ KR_DEV Row row_at(const float *logits, int row, int stride, int vocab, int vec) 
 	return Row{logits + (long long)row * stride, vocab, (vocab + PART - 1) / PART, vec != 0};
 }
 
-// The parts of this warp: from, from + WARPS, ... below to.
+// The parts of this warp: from, from + WARPS, ..., below to.
 struct Share {
 	int from, to;
 };
@@ -53,14 +53,14 @@ KR_DEV Share share_of(const Row &r) {
 KR_DEV float minus_infinity() { return __uint_as_float(0xff800000u); }
 KR_DEV float infinity() { return __uint_as_float(0x7f800000u); }
 
-// Bits that rise with the number, equal for both zeros. Not for NaN.
+// Bits that rise with the number and are equal for both zeros. Not for NaN.
 KR_DEV uint32_t rising(float v) {
 	uint32_t u = __float_as_uint(v + 0.f);
 	return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 KR_DEV float from_rising(uint32_t k) { return __uint_as_float(k & 0x80000000u ? k & 0x7fffffffu : ~k); }
 
-// The lane's first token of a part, and its logits; minus infinity behind the row's end.
+// The lane's first token of a part, and its logits; minus infinity past the row's end.
 KR_DEV int first_of(int part) { return part * PART + EACH * ((int)threadIdx.x % 32); }
 KR_DEV void load_part(float (&x)[EACH], const Row &r, int part) {
 	int first = first_of(part);
@@ -73,8 +73,8 @@ KR_DEV void load_part(float (&x)[EACH], const Row &r, int part) {
 	for (int j = 0; j < EACH; j++) x[j] = first + j < r.vocab ? r.x[first + j] : minus_infinity();
 }
 
-// Of some tokens: the largest logit's key and the smallest token that has it, and the key
-// of the smallest logit above minus infinity (all bits set if there is none).
+// Of some tokens: the largest logit's key, the smallest token that has it, and the key of the
+// smallest logit above minus infinity (all bits set if there is none).
 struct Found {
 	uint32_t key;
 	int token, nan; // nan: some logit is
@@ -88,14 +88,14 @@ KR_DEV Found both(const Found &a, const Found &b) {
 	return f;
 }
 
-// Of values of a warp's lanes, in every lane.
+// Combines the values of a warp's lanes, in every lane.
 KR_DEV Found join(const Found &f) {
 	uint32_t most = __reduce_max_sync(0xffffffffu, f.key);
 	int token = __reduce_min_sync(0xffffffffu, f.key == most ? f.token : 0x7fffffff);
 	return Found{most, token, __any_sync(0xffffffffu, f.nan), __reduce_min_sync(0xffffffffu, f.low)};
 }
 
-// Of a block's parts; in every thread.
+// Combines a block's parts, in every thread.
 KR_DEV Found look(const Row &r, const Share &s) {
 	__shared__ Found each[WARPS];
 	int lane = threadIdx.x % 32;
@@ -120,8 +120,8 @@ KR_DEV Found look(const Row &r, const Share &s) {
 	return join(lane < WARPS ? each[lane] : nothing());
 }
 
-// The largest logit and its token, or why there is none, as a token below 0; the smallest
-// logit above minus infinity.
+// The largest logit and its token, or the reason for no token, as a token below 0; and the
+// smallest logit above minus infinity.
 struct Best {
 	float x;
 	int token;
@@ -135,11 +135,11 @@ KR_DEV Best verdict(const Found &f) {
 	return b;
 }
 
-// What n blocks found, in every lane.
+// Combines the results of n blocks, in every lane.
 KR_DEV Best best_of(const Notes *notes, int n) {
 	int4 v[MOST_BLOCKS / 32];
 #pragma unroll
-	for (int j = 0; j < MOST_BLOCKS / 32; j++) { // all on their way at once
+	for (int j = 0; j < MOST_BLOCKS / 32; j++) { // all in flight at once
 		int i = 32 * j + (int)threadIdx.x % 32;
 		v[j] = make_int4(0, 0x7fffffff, 0, -1);
 		if (i < n) v[j] = __ldcg(&notes->found[i]);
@@ -184,22 +184,22 @@ KR_DEV double exp_of(double x, const double *table) {
 	return __longlong_as_double(__double_as_longlong(table[k & 63]) + ((long long)(k >> 6) << 52)) * poly;
 }
 
-// Tokens in the order of preference, falling logit and then rising token: orders rise.
-// bits: of a token.
+// Tokens in the order of preference, by falling logit and then rising token; orders rise. bits:
+// the number of bits of a token.
 KR_DEV u64 order_of(float x, int token, int bits) { return (u64)~rising(x) << bits | (unsigned)token; }
 KR_DEV int bits_of(int vocab) { return 32 - __clz(vocab); }
 
-// What a token weighs: exp((logit - top) * scale).
+// The weight of a token: exp((logit - top) * scale).
 struct Weigher {
-	double top, scale, least; // least: what draws leave out weighs less
+	double top, scale, least; // least: draws leave out tokens with smaller weights
 	const double *table;
-	int drop; // low bits for which sums over a row have no room
+	int drop; // low bits that a sum over a row cannot hold
 };
 KR_DEV Weigher weigher(float top, double temperature, double least, int vocab, const double *table) {
 	return Weigher{top, 1. / temperature, least, table, max(0, bits_of(vocab) - 9)};
 }
 KR_DEV bool weighs_some(const Weigher &w, float x) { return ((double)x - w.top) * w.scale > -39.; } // else below 2^-55
-KR_DEV u64 weight(const Weigher &w, float x, double least) { // no branches: several are on their way at once
+KR_DEV u64 weight(const Weigher &w, float x, double least) { // no branches: several are in flight at once
 	double y = ((double)x - w.top) * w.scale;
 	bool some = y > -39.;
 	double v = exp_of(some ? y : -39., w.table);

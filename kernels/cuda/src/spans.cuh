@@ -9,10 +9,10 @@ enum { HEAD_PREFILL, HEAD_DECODE, HEAD_ITEMS, HEAD_TILES, HEAD_KEYS };
 
 // One sequence's part of the batch.
 struct Span {
-	int row, len, pos;  // rows row..row+len-1 of the batch are at positions pos..
-	int first, blocks;  // its block table in the table
-	int five;           // of a prompt: its first key among all prompts' keys; of a generated row: tiles of keys
-	int start, count;   // its first tile of rows or item, and how many
+	int row, len, pos;  // rows row..row+len-1 of the batch have positions pos..
+	int first, blocks;  // the place of its block table in the table
+	int five;           // of a prompt: its first key among all prompts' keys; of a generated row: the number of tiles of keys
+	int start, count;   // its first tile of rows or item, and their number
 };
 
 KR_DEV Span span_at(const int *table, int i) {
@@ -22,8 +22,8 @@ KR_DEV Span span_at(const int *table, int i) {
 	return s;
 }
 
-// The span of records from..to-1 in which work item number i is, by all lanes of a warp
-// alike; -1: none.
+// The span of records from..to-1 that has work item number i; all lanes of a warp get the same.
+// -1: none.
 KR_DEV int span_of_item(const int *table, int from, int to, int i) {
 	int lane = threadIdx.x % 32;
 	for (int at = from; at < to; at += 32) {
@@ -45,21 +45,21 @@ KR_DEV long long span_slot(const int *table, const Span &s, int p, int block_tok
 	return (long long)table[s.first + b] * block_tokens + (p - b * block_tokens);
 }
 
-// Items of decode, numbered through all rows, are shared out in order to at most `most`
-// blocks, so many to each (the last may have less). Rows of whole groups (folded) are cut
-// at their ends, if they are as many as blocks have.
+// The items of decode, numbered through all rows, are distributed in order over at most `most`
+// blocks. Each block gets the same number, except that the last may have fewer. Rows of whole
+// groups (folded) are cut at the ends of groups, if there are as many groups as blocks.
 //
-// A share that ends in the middle of a group leaves the rest of it to be summed up item by
-// item, which costs as much as two items or three: so shares become whole groups where that
-// takes so little.
+// If a share ends in the middle of a group, the rest of the group has to be added item by item,
+// which costs as much as two items or three. So shares become whole groups if that takes so
+// little.
 KR_DEV int share_size(int items, int most) {
 	int size = (items + most - 1) / most, whole = (size + FOLD - 1) / FOLD * FOLD;
 	return whole - size <= 2 ? whole : size;
 }
 
-// A row's items are summed up FOLD at a time, one after the other, and then these groups
-// are joined: always in that order, whoever does it. What a share has of a group from its
-// first item on is summed up already, and in the first item's place. So many of the n
-// items of a group that begins at item `first` are there, for shares of `size` (0: nobody
-// has summed up anything).
+// The items of a row are added FOLD at a time, one after the other, and then these groups are
+// added. The order is the same in every kernel. A share's part of a group, from the share's first
+// item on, is already added, and is in the first item's place. Returns how many of the n items of
+// a group that begins at item `first` have sums of their own, for shares of `size` (0: no items
+// were added).
 KR_DEV int folded(int first, int n, int size) { return size == 0 ? 1 : min(n, size - first % size); }

@@ -10,7 +10,8 @@ static __device__ void tile(bf16 *s, const bf16 *p, int rows) {
 	}
 }
 
-// c [64][N] = a [64][64] b', b [N][64]: SS; and RS with fragments from global memory. HALF: of f16, ss and rt only.
+// c [64][N] = a [64][64] b', b [N][64]: both operands in shared memory (SS), or a as fragments
+// from global memory (RS). HALF: the operands are f16, for SS and RT only.
 template <int N, bool HALF> __device__ void products(const bf16 *a, const bf16 *b, const bf16 *bt, float *ss, float *rs, float *st, float *rt) {
 	KR_SHARED(bf16, s);
 	bf16 *sa = s, *sb = s + 64 * 64, *sbt = sb + N * 64; // bt: [64 k][N] in tiles of 64 columns
@@ -117,7 +118,7 @@ KR_KERNEL(96, 1) h_bulk(const int *in, int *out, int n) {
 }
 KR_EXPORT(h_bulk)
 
-// The same with cp.async that arrive at the barrier.
+// The same ring, filled with cp.async that arrive at the barrier.
 KR_KERNEL(96, 1) h_cpbar(const int *in, int *out, int n) {
 	KR_SHARED(int, s);
 	uint32_t full = smem_u32(s + 512), empty = full + 16;
@@ -143,7 +144,7 @@ KR_KERNEL(96, 1) h_cpbar(const int *in, int *out, int n) {
 }
 KR_EXPORT(h_cpbar)
 
-// cp.async, then wgmma: fence 0 none, 1 by the writers, 2 by the readers after the barrier.
+// cp.async, then wgmma. fence: 0 none, 1 by the writers, 2 by the readers after the barrier.
 KR_KERNEL(128, 1) h_fence(const bf16 *a, float *out, int fence) {
 	KR_SHARED(bf16, s);
 	for (int i = threadIdx.x; i < 512; i += 128) cp_async16(smem_u32(s + (i / 8 * 64 + (i % 8 ^ i / 8 % 8) * 8)), a + i * 8);
@@ -161,8 +162,8 @@ KR_KERNEL(128, 1) h_fence(const bf16 *a, float *out, int fence) {
 }
 KR_EXPORT(h_fence)
 
-// mode 0: no wgmma_fence; 1: ends without a wait; 2: lanes with different descriptors;
-// 3: a tile that is not aligned; 4: one warp does without
+// mode 0: without wgmma_fence; 1: ends without a wait; 2: lanes have different descriptors; 3:
+// the tile is not aligned; 4: one warp does not take part.
 KR_KERNEL(128, 1) h_bad(const bf16 *a, int mode) {
 	KR_SHARED(bf16, s);
 	tile(s, a, 64);

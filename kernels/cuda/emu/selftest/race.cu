@@ -1,7 +1,8 @@
-// Kernels with a race each, and their right twins. Found by the build that looks (race.h).
+// Kernels that have a race each, and their correct twins. The build that detects races (race.h)
+// finds them.
 #include "kr.cuh"
 
-// fix 1: with the barrier that the wrong one lacks.
+// fix 1: has the barrier that the wrong kernel lacks.
 KR_KERNEL(64, 1) r_block(int *out, int fix) {
 	KR_SHARED(int, s);
 	s[threadIdx.x] = threadIdx.x;
@@ -17,7 +18,7 @@ KR_KERNEL(32, 1) r_warp(int *out, int fix) {
 	out[threadIdx.x] = s[31 - threadIdx.x];
 }
 KR_EXPORT(r_warp)
-// Read, then overwritten: the second barrier of a loop.
+// Overwrites memory that others may still read: the loop lacks its second barrier.
 KR_KERNEL(64, 1) r_again(int *out, int fix) {
 	KR_SHARED(int, s);
 	for (int k = 0; k < 3; k++) {
@@ -37,8 +38,8 @@ KR_KERNEL(64, 1) r_bytes(int *out, int fix) {
 	out[threadIdx.x] = s[threadIdx.x];
 }
 KR_EXPORT(r_bytes)
-// Follows r_fill: mode 0 waits first, 1 reads too early, 2 writes too early, 3 counts too
-// early, 4: one thread waits for all; weights may be read at any time.
+// Follows r_fill. mode 0: waits first; 1: reads too early; 2: writes too early; 3: counts too
+// early; 4: one thread waits for all. Weights may be read at any time.
 KR_KERNEL(64, 1) r_fill(int *x) { x[threadIdx.x] = threadIdx.x; }
 KR_EXPORT(r_fill)
 KR_KERNEL(64, 1) r_pdl(const int *weights, const int *x, int *out, unsigned *count, int mode) {
@@ -55,7 +56,7 @@ KR_KERNEL(64, 1) r_pdl(const int *weights, const int *x, int *out, unsigned *cou
 	out[threadIdx.x] = v + x[threadIdx.x];
 }
 KR_EXPORT(r_pdl)
-// Between the two: lets the next start after (late) or before it has waited.
+// Runs between the two, and lets the next kernel start before it has waited, or after (late).
 KR_KERNEL(64, 1) r_middle(int *y, int late) {
 	if (!late) pdl_launch();
 	pdl_wait();
@@ -64,7 +65,7 @@ KR_KERNEL(64, 1) r_middle(int *y, int late) {
 }
 KR_EXPORT(r_middle)
 #ifdef KR_HOPPER
-// A copy into memory that others may still read: they say they are done too early.
+// Copies into memory that others may still read: they report too early that they are done.
 KR_KERNEL(64, 1) r_bulk(const int *in, int *out, int fix) {
 	KR_SHARED(int, s);
 	uint32_t full = smem_u32(s + 64), empty = full + 8;

@@ -1,5 +1,5 @@
-// Kernels of the emulator's own test: each primitive once, in a form that main.cpp can
-// compare with a plain formula; and kernels that are wrong on purpose.
+// Kernels for the test of the emulator itself. Each primitive occurs once, in a kernel whose
+// result main.cpp compares with a plain formula. Some kernels are wrong on purpose.
 #include "kr.cuh"
 
 KR_KERNEL(1024, 1) t_index(int *out) {
@@ -58,14 +58,14 @@ KR_KERNEL(256, 1) t_sum(const int *in, int n, int *sums, unsigned *count, int *t
 KR_EXPORT(t_sum)
 
 KR_KERNEL(128, 1) t_votes(int *out) {
-	if (threadIdx.x >= 96) return; // the rest goes on without it
+	if (threadIdx.x >= 96) return; // the others go on without it
 	int c = __syncthreads_count(threadIdx.x < 40);
 	int o = __syncthreads_or(threadIdx.x == 95), a = __syncthreads_and(threadIdx.x < 95);
 	out[threadIdx.x] = c * 4 + o * 2 + a;
 }
 KR_EXPORT(t_votes)
 
-// Warps 0 and 1 make, warps 2 and 3 use, over two named barriers.
+// Warps 0 and 1 produce, warps 2 and 3 consume, over two named barriers.
 KR_KERNEL(128, 1) t_named(int *out, int rounds) {
 	KR_SHARED(int, buf);
 	int i = threadIdx.x % 64;
@@ -172,7 +172,7 @@ KR_KERNEL(256, 1) t_speed(float *out, int n) { // n times: 5 shuffles and 2 mma
 	out[threadIdx.x] = v + c[0];
 }
 KR_EXPORT(t_speed)
-// Waits for the host's word, then answers.
+// Waits until the host writes its word, then answers.
 KR_KERNEL(32, 1) t_wait(const uint32_t *flag, uint32_t *answer) {
 	if (threadIdx.x == 0) {
 		while (ld_acquire_sys(flag) != 7) __nanosleep(100);
@@ -181,7 +181,8 @@ KR_KERNEL(32, 1) t_wait(const uint32_t *flag, uint32_t *answer) {
 	__syncwarp();
 }
 KR_EXPORT(t_wait)
-// Waits so many nanoseconds for it: 1 if it came, below the word that lies 12 bytes on.
+// Waits for the word at most the given number of nanoseconds. Writes 1 if it came, and the 12
+// bytes that follow it.
 KR_KERNEL(32, 1) t_limit(const uint32_t *flag, uint64_t *answer, int limit) {
 	if (threadIdx.x == 0) {
 		uint64_t end = nanos() + limit;
@@ -193,7 +194,7 @@ KR_KERNEL(32, 1) t_limit(const uint32_t *flag, uint64_t *answer, int limit) {
 	__syncwarp();
 }
 KR_EXPORT(t_limit)
-// Each lane waits for its two words to have 7 above, and sends back what they have below.
+// Each lane waits until the upper halves of its two words are 7, and returns the lower halves.
 KR_KERNEL(32, 1) t_words(const uint64_t *words, uint64_t *answer) {
 	uint64_t a, b;
 	do ld_words(words + 2 * threadIdx.x, a, b);
@@ -253,7 +254,7 @@ KR_KERNEL(64, 1) bad_race(int *out) { // no barrier between the two
 	out[threadIdx.x] = s[63 - threadIdx.x];
 }
 KR_EXPORT(bad_race)
-// Gives what __shared__ memory holds at first.
+// Returns what __shared__ memory holds at the start.
 KR_KERNEL(64, 1) t_static(int *out, int write) {
 	__shared__ int s[64];
 	out[threadIdx.x] = s[threadIdx.x];
