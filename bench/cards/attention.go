@@ -11,27 +11,27 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Attention rounds probabilities and what it multiplies keys with to BF16: each is off by
-// 2^-9, hundreds of them add up at random.
+// Attention rounds probabilities, and the factors of keys, to BF16. Each is off by up to 2^-9,
+// and hundreds of such errors add up at random.
 const relMLA, absMLA = 1.0 / 64, 1.0 / 32
 
-// history is the sequences of a batch: rows new tokens each, after past tokens.
+// history describes the sequences of a batch: rows new tokens each, after past tokens.
 type history struct{ seqs, rows, past int }
 
 func (h history) context() int { return h.past + h.rows }
 
-// cached is a cache with the blocks of every sequence in a random order, and the table of
-// the batch.
+// cached is a cache that has the blocks of every sequence in a random order, and the table of the
+// batch.
 type cached struct {
 	kv     data
-	scales data // of I8
+	scales data // for I8
 	group  int
-	tokens int // of a block
+	tokens int // per block
 	table  data
 	list   []device.Span
 }
 
-// cached makes rows of width values; group shares a scale in a cache of I8.
+// cached makes rows of width values. In a cache of I8, group values share a scale.
 func (d *desk) cached(h history, dt tensor.DType, width, group, blockTokens int, decode bool) *cached {
 	each := (h.context() + blockTokens - 1) / blockTokens
 	slots := h.seqs * each * blockTokens
@@ -57,7 +57,7 @@ func (d *desk) cached(h history, dt tensor.DType, width, group, blockTokens int,
 	return c
 }
 
-// of is a copy.
+// of returns a copy of the cache.
 func (c *cached) of(i int) launch.KV {
 	kv := launch.KV{Mat: c.kv.of(i)}
 	if c.kv.DType == tensor.I8 {
@@ -66,12 +66,12 @@ func (c *cached) of(i int) launch.KV {
 	return kv
 }
 
-// slot is the row of the cache with a position of a sequence.
+// slot returns the cache row that holds a position of a sequence.
 func (c *cached) slot(seq, pos int) int {
 	return int(c.list[seq].Blocks[pos/c.tokens])*c.tokens + pos%c.tokens
 }
 
-// values are n of a slot's row, from column `first` on.
+// values returns n values of a slot's row, from column `first` on.
 func (c *cached) values(slot, first, n int) []float64 {
 	out := make([]float64, n)
 	for i := range out {
@@ -82,7 +82,7 @@ func (c *cached) values(slot, first, n int) []float64 {
 	return out
 }
 
-// latent is attention of a batch: generated rows (one a sequence) or prompts.
+// latent builds attention of a batch of generated rows (one per sequence) or of prompts.
 func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
 	t, ctx := h.seqs*h.rows, float64(h.context())
 	width := float64((p.Rank + p.Rope) * dt.Size())
@@ -95,7 +95,7 @@ func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
 		Bytes: float64(h.seqs)*ctx*width + kvB + rows,
 		Rel:   relMLA, Abs: absMLA,
 	}
-	// Keys that a row sees, summed over the rows of a sequence.
+	// The number of keys that each row sees, summed over the rows of a sequence.
 	seen := float64(h.rows)*float64(h.past) + float64(h.rows)*float64(h.rows+1)/2
 	if decode {
 		c.Op = "mla decode"
@@ -126,7 +126,7 @@ func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
 	return c
 }
 
-// checkLatent samples four rows and four heads of each.
+// checkLatent samples four rows, and four heads of each.
 func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h history, p device.MLA, rounded bool) []Sample {
 	rows, heads := d.spread(out.Rows, 4), d.spread(p.Heads, 4)
 	var got [][]float64
@@ -144,11 +144,11 @@ func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h hi
 	return s
 }
 
-// attended is one head of a row, and how large the terms of its sums were. The query goes
-// through kv_b to the latents, so that keys need not be expanded: the same numbers. If
-// rounded, that query is BF16, as decode keeps it (beside a cache of FP8 it is F16, whose
-// error is nothing): an error of a query moves all scores together, so unlike that of the
-// scores it does not get less with more keys.
+// attended computes one head of a row, and the size of the terms of its sums. It multiplies the
+// query by kv_b instead of expanding the keys, which gives the same numbers. If rounded, the
+// projected query is BF16, as in decode (with a cache of FP8 it is F16, whose error is
+// negligible). An error of a query moves all scores together, so unlike errors of scores it does
+// not shrink with more keys.
 func attended(in *cached, q data, w *weights, row, head int, h history, p device.MLA, rounded bool) (out []float64, scale float64) {
 	seq, ctx := row/h.rows, h.past+row%h.rows+1
 	at := head * (p.Nope + p.Rope)

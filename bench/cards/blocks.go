@@ -10,9 +10,9 @@ import (
 	"krater/kernels/tensor"
 )
 
-// moveBlocks copies KV blocks of latent attention between the cache and other memory with one
-// kernel for all layers. Both sides lie in the GPU's memory here: what is measured is the kernel,
-// not the link to the host.
+// moveBlocks copies KV blocks of latent attention between the cache and other memory, with one
+// kernel for all layers. Both sides are in GPU memory, so it measures the kernel and not the link
+// to the host.
 func moveBlocks(moves, layers int, dt tensor.DType, save bool, p device.MLA) *Case {
 	const blocks = 24
 	size := p.BlockTokens * (p.Rank + p.Rope) * dt.Size()
@@ -28,7 +28,7 @@ func moveBlocks(moves, layers int, dt tensor.DType, save bool, p device.MLA) *Ca
 	}
 	c.Rotate, c.Size = int(c.Bytes), 2*layers*blocks*size
 	c.build = func(d *desk) *job {
-		// Rows of eight elements: checks read a few of them.
+		// Rows have eight elements; the checks read a few of them.
 		const cols = 8
 		perBlock := size / dt.Size() / cols
 		src := d.numbers(dt, layers*blocks*perBlock, cols, unit)

@@ -14,7 +14,7 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// h200 is the GPU that the record was taken on.
+// h200 is the GPU on which the record was measured.
 var h200 = launch.GPU{Name: "NVIDIA H200", SMs: 132, Hopper: true, SharedMax: 227 << 10}
 
 func sources(t *testing.T) *Sources {
@@ -37,8 +37,8 @@ func sources(t *testing.T) *Sources {
 	return NewSources(m, rows)
 }
 
-// TestEveryCaseCanBeBuilt: names differ, every case launches something, and what it
-// launches is among the compiled kernels, on a GPU with and one without Hopper's build.
+// TestEveryCaseCanBeBuilt: names differ, every case launches something, and its kernels are among
+// the compiled ones, on a GPU with Hopper's build and on one without.
 func TestEveryCaseCanBeBuilt(t *testing.T) {
 	built := sources(t)
 	older, least := h200, h200
@@ -70,10 +70,10 @@ func TestEveryCaseCanBeBuilt(t *testing.T) {
 	}
 }
 
-// records are the reports of the GPU, by model.
+// records returns the reports of the GPU, by model.
 var records = map[string]string{"v2-lite": "../results/h200-kernels.json", "qwen3-30b-a3b": "../results/h200-kernels-qwen3.json", "heads-64": "../results/h200-kernels-heads64.json"}
 
-// unproven names the cases that have no recorded pass for the present sources.
+// unproven returns the names of the cases that have no recorded pass for the current sources.
 func unproven(rep *Report, table []*Case, built *Sources) (out []string, err error) {
 	rows := map[string]*Row{}
 	for i := range rep.Rows {
@@ -98,7 +98,7 @@ func unproven(rep *Report, table []*Case, built *Sources) (out []string, err err
 	return out, nil
 }
 
-// TestKernelsAreProven fails for a kernel whose present sources no GPU has run.
+// TestKernelsAreProven fails for kernels whose current sources have not run on a GPU.
 func TestKernelsAreProven(t *testing.T) {
 	for model, sizes := range Models() {
 		record := records[model]
@@ -124,7 +124,7 @@ func TestKernelsAreProven(t *testing.T) {
 	}
 }
 
-// TestUnprovenIsFound holds that check itself to account.
+// TestUnprovenIsFound tests that check itself.
 func TestUnprovenIsFound(t *testing.T) {
 	built, table := sources(t), Table(Small())[:3]
 	whole := func() *Report {
@@ -178,7 +178,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// filled is an arena without a GPU that has the host's copies.
+// filled is an arena without a GPU. It keeps the host's copies.
 type filled struct{ plan }
 
 func (f *filled) put(n, _ int, fill func([]byte)) (launch.Ptr, int64, []byte) {
@@ -190,8 +190,8 @@ func (f *filled) put(n, _ int, fill func([]byte)) (launch.Ptr, int64, []byte) {
 	return at, step, b
 }
 
-// TestChecksRefuseWhatWasNotComputed: outputs that are still poisoned, or all zero, fail
-// every case.
+// TestChecksRefuseWhatWasNotComputed: every case fails if its outputs are still poisoned, or all
+// zero.
 func TestChecksRefuseWhatWasNotComputed(t *testing.T) {
 	for _, c := range Table(Small()) {
 		for _, value := range []float64{math.NaN(), 0} {
@@ -210,8 +210,8 @@ func TestChecksRefuseWhatWasNotComputed(t *testing.T) {
 	}
 }
 
-// TestNothingStaysInTheCache: between two launches over the same data so much else is
-// read that a cache of 50 MB has lost it, wherever that fits into a GPU.
+// TestNothingStaysInTheCache: between two launches over the same data, enough other data is read
+// to evict it from a cache of 50 MB, wherever that fits into a GPU.
 func TestNothingStaysInTheCache(t *testing.T) {
 	const cache = 50 << 20
 	for _, c := range Table(V2Lite()) {

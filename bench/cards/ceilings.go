@@ -11,11 +11,11 @@ import (
 
 const (
 	ceilingBytes = 1 << 30
-	ceilingSteps = 4096 // products of a thread group
-	blockSteps   = 8    // products a step, in kernels/cuda/src/ceiling.cu
+	ceilingSteps = 4096 // products per warpgroup
+	blockSteps   = 8    // products per step, in kernels/cuda/src/ceiling.cu
 )
 
-// ceilings measures what the GPU gives at best, over so many bytes and steps.
+// ceilings measures the GPU's limits, with the given numbers of bytes and steps.
 func (r *runner) ceilings(bytes int64, steps int) error {
 	info := r.gpu.Info()
 	at, to := r.alloc(bytes), r.alloc(bytes)
@@ -34,11 +34,12 @@ func (r *runner) ceilings(bytes int64, steps int) error {
 	return r.clear()
 }
 
-// farMost bounds the memory that far reads, in what the other measurements take.
+// farMost bounds the memory that far reads, as a multiple of the other measurements'.
 const farMost = 32
 
-// far measures reads of ever more memory, up to half of what is free: where a GPU's
-// tables of addresses no longer reach, they get slower, and so do a large model's weights.
+// far measures reads over more and more memory, up to half of the free memory. Reads get slower
+// beyond the reach of the GPU's address translation caches, and so does the use of a large
+// model's weights.
 func (r *runner) far(bytes int64) {
 	free, err := r.gpu.Free()
 	if err != nil {
@@ -60,7 +61,7 @@ func (r *runner) far(bytes int64) {
 	}
 }
 
-// best is the shortest time of what f adds, in microseconds.
+// best returns the shortest time of the launches that f adds, in microseconds.
 func (r *runner) best(f func()) float64 {
 	var times []float64
 	for range rounds {
@@ -79,9 +80,9 @@ func readAll(l *launch.List, c launch.GPU, at, to launch.Ptr, bytes int64) {
 		launch.P(at), launch.I64(bytes/16), launch.P(to))
 }
 
-// multiply adds products of registers, and gives how many operations they are.
+// multiply adds products from registers, and returns the number of operations.
 func multiply(l *launch.List, c launch.GPU, to launch.Ptr, steps int) float64 {
-	if c.Hopper { // a group of 4 warps: 64 x 128 x 16, from shared memory
+	if c.Hopper { // per group of 4 warps: 64 x 128 x 16, from shared memory
 		l.Add(kProductsH, launch.Config{Grid: launch.Dim{X: uint32(c.SMs)}, Block: launch.Dim{X: 256}, Shared: 48 << 10},
 			launch.I32(steps), launch.P(to))
 		return float64(c.SMs) * 2 * float64(steps) * blockSteps * 2 * 64 * 128 * 16

@@ -15,11 +15,11 @@ import (
 
 const (
 	workspaceBytes = 32 << 20
-	// The side of the product that says what a library reaches on this GPU.
+	// The size of the square product that measures what a library reaches on this GPU.
 	square = 8192
 )
 
-// openLibrary looks for cuBLASLt; without one there are no times beside ours.
+// openLibrary opens cuBLASLt. Without it the report has no times of the library.
 func (r *runner) openLibrary() error {
 	var err error
 	r.s.Outside(func(uintptr) error {
@@ -38,16 +38,16 @@ func (r *runner) closeLibrary() {
 	}
 }
 
-// product queues one of the library's.
+// product enqueues a product of the library.
 func (r *runner) product(out, x, w launch.Mat, room launch.Ptr) {
 	r.s.Outside(func(stream uintptr) error {
 		return r.library.BF16(stream, out, x, w, false, room, workspaceBytes)
 	})
 }
 
-// libraryTime is the median of what the library takes for a case's product, in
-// microseconds; 0 where it has none. Its launches are issued one by one, so a short
-// product's time is that of issuing it.
+// libraryTime returns the library's median time for a case's product in microseconds, 0 if it has
+// no such product. Its launches are issued one by one, so the time of a short product is that of
+// issuing it.
 func (r *runner) libraryTime(j *job, copies int, us float64) float64 {
 	if r.library == nil || j.product == nil || r.err != nil || us <= 0 {
 		return 0
@@ -55,7 +55,7 @@ func (r *runner) libraryTime(j *job, copies int, us float64) float64 {
 	room := r.alloc(workspaceBytes)
 	launches := min(max(replaysMin, copies), max(2, int(float64(graphLimit.Microseconds())/us)))
 	var times []float64
-	for i := range rounds + 1 { // the first chooses an algorithm
+	for i := range rounds + 1 { // the first run chooses an algorithm
 		if r.err != nil {
 			return 0
 		}
@@ -74,7 +74,7 @@ func (r *runner) libraryTime(j *job, copies int, us float64) float64 {
 	return stat.Round(times[len(times)/2], 4)
 }
 
-// librarySpeed is the library's rate for a large product of random numbers, in TFLOP/s.
+// librarySpeed returns the library's rate for a large product of random numbers, in TFLOP/s.
 func (r *runner) librarySpeed() float64 {
 	if r.library == nil {
 		return 0

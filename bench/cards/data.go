@@ -10,21 +10,21 @@ import (
 	"krater/kernels/tensor"
 )
 
-// data is a dense matrix, in copies.
+// data is a dense matrix and its copies.
 type data struct {
 	launch.Mat // the first copy
 	step       int64
 	host       []byte
 }
 
-// of is a copy.
+// of returns a copy.
 func (x data) of(copy int) launch.Mat {
 	m := x.Mat
 	m.At += launch.Ptr(int64(copy) * x.step)
 	return m
 }
 
-// get is an element of the host's copy.
+// get returns an element of the host's copy.
 func (x data) get(row, col int) float64 {
 	i := row*x.Cols + col
 	switch x.DType {
@@ -42,10 +42,10 @@ func (x data) get(row, col int) float64 {
 	panic(fmt.Sprintf("cards: elements of %s", x.DType))
 }
 
-// signed is a byte as an integer with a sign (int8 is a format here).
+// signed converts a byte to a signed integer (int8 is a format here).
 func signed(b byte) int { return int(b) - int(b>>7)<<8 }
 
-// row is a row of the host's copy.
+// row returns a row of the host's copy.
 func (x data) row(row int) []float64 {
 	out := make([]float64, x.Cols)
 	switch x.DType {
@@ -66,16 +66,16 @@ func (x data) row(row int) []float64 {
 	return out
 }
 
-// Random numbers have a random sign and significand and one of four exponents from
-// low on: between 2^(low-127) and 16 times that. unit is about 1 large, small what
-// makes a product of 2,048 terms with unit numbers about 2 large.
+// Random numbers have a random sign and significand, and one of four exponents from low on: they
+// are between 2^(low-127) and 16 times that. unit gives numbers of about 1. small gives numbers
+// for which a product of 2,048 terms with unit numbers is about 2.
 const (
 	unit  = 124
 	small = 120
 )
 
-// words has every 64-bit word of b be random & keep | set. Pieces have generators of
-// their own, so all cores fill.
+// words sets every 64-bit word of b to random & keep | set. Pieces have their own generators, so
+// all cores work at once.
 func words(rng *rand.Rand, b []byte, keep, set uint64) {
 	const piece = 1 << 20
 	seed := rng.Uint64()
@@ -93,7 +93,7 @@ func words(rng *rand.Rand, b []byte, keep, set uint64) {
 
 func put32(b []byte, v float64) { binary.LittleEndian.PutUint32(b, math.Float32bits(float32(v))) }
 
-// random fills b with numbers of a type; low is a multiple of 4.
+// random fills b with random numbers of a type; low is a multiple of 4.
 func random(rng *rand.Rand, b []byte, dt tensor.DType, low uint64) {
 	switch dt {
 	case tensor.F32:
@@ -102,22 +102,22 @@ func random(rng *rand.Rand, b []byte, dt tensor.DType, low uint64) {
 		words(rng, b, 0x81ff81ff_81ff81ff, 0x0001000100010001*(low<<7))
 	case tensor.F8E4M3: // 0.5 to 2
 		words(rng, b, 0x8f8f8f8f_8f8f8f8f, 0x30303030_30303030)
-	case tensor.I8: // odd: -128, which a cache has not, does not occur
+	case tensor.I8: // odd: -128, which a cache never holds, does not occur
 		words(rng, b, 0xfefefefe_fefefefe, 0x01010101_01010101)
 	default:
 		panic(fmt.Sprintf("cards: random %s", dt))
 	}
 }
 
-// room is a poisoned matrix.
+// room makes a poisoned matrix.
 func (d *desk) room(dt tensor.DType, rows, cols int) data { return d.mat(dt, rows, cols, nil) }
 
-// numbers is a random matrix.
+// numbers makes a random matrix.
 func (d *desk) numbers(dt tensor.DType, rows, cols int, low uint64) data {
 	return d.mat(dt, rows, cols, func(b []byte) { random(d.rng, b, dt, low) })
 }
 
-// ints is a matrix of what value says.
+// ints makes a matrix of the values that value returns.
 func (d *desk) ints(rows, cols int, value func(i int) int32) data {
 	return d.mat(tensor.I32, rows, cols, func(b []byte) {
 		for i := range rows * cols {
@@ -131,7 +131,7 @@ func (d *desk) mat(dt tensor.DType, rows, cols int, fill func([]byte)) data {
 	return data{launch.Mat{At: at, DType: dt, Rows: rows, Cols: cols, Stride: cols}, step, host}
 }
 
-// format is how weights are kept: rows of a type, or packed.
+// format is how weights are stored: as rows of a type, or packed.
 type format struct {
 	dtype  tensor.DType
 	packed tensor.Format
@@ -155,7 +155,7 @@ func (f format) tiles(rows, cols int, joined bool) tensor.Layout {
 	return tensor.Layout{Format: f.packed, Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined}
 }
 
-// bytes is the size of a matrix.
+// bytes returns the size of a matrix.
 func (f format) bytes(rows, cols int) int {
 	if f.packed.Zero() {
 		return rows * cols * f.dtype.Size()
@@ -163,7 +163,7 @@ func (f format) bytes(rows, cols int) int {
 	return f.tiles(rows, cols, false).Bytes()
 }
 
-// weights are n matrices of a format, one after the other, in copies.
+// weights is n matrices of a format, one after the other, and their copies.
 type weights struct {
 	format
 	launch.Weight   // the first matrix of the first copy
@@ -171,7 +171,7 @@ type weights struct {
 	values, scales  data
 }
 
-// weights makes n matrices [rows, cols]; joined is of gate and up.
+// weights makes n matrices [rows, cols]; joined means gate and up.
 func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
 	w := weights{format: f}
 	if f.packed.Zero() {
@@ -188,9 +188,9 @@ func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
 			words(d.rng, b, ^uint64(0), 0)
 			return
 		}
-		words(d.rng, b, 0xfefefefe_fefefefe, 0x01010101_01010101) // odd: -128, kept as 0, does not occur
+		words(d.rng, b, 0xfefefefe_fefefefe, 0x01010101_01010101) // odd: -128, which is stored as 0, does not occur
 	})
-	low := uint64(0x3a00) // 2^-11 and up: about 1/64 large with the integers
+	low := uint64(0x3a00) // 2^-11 and up: about 1/64 when multiplied with the integers
 	if f.packed.Encoding == tensor.INT8 {
 		low = 0x3800
 	}
@@ -199,7 +199,7 @@ func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
 	return w
 }
 
-// of is a copy's first matrix.
+// of returns the first matrix of a copy.
 func (w *weights) of(copy int) launch.Weight {
 	out := w.Weight
 	if w.packed.Zero() {
@@ -210,7 +210,7 @@ func (w *weights) of(copy int) launch.Weight {
 	return out
 }
 
-// row is a row of matrix i of the host's copy.
+// row returns a row of matrix i of the host's copy.
 func (w *weights) row(i, row int) []float64 {
 	if w.packed.Zero() {
 		return w.values.row(i*w.F.Rows + row)

@@ -1,12 +1,12 @@
-// Package cards checks and times a GPU's operators, one by one at the sizes of a real
-// model. A result is checked with poisoned outputs, new random inputs in every run, and
-// samples compared with float64 on the host. A time is compared with what the GPU can do:
-// bytes over the speed of a read, operations over the speed of its matrix units, both
-// measured in the same run.
+// Package cards checks and times a GPU's operators, one by one, at the sizes of a real model. It
+// checks a result with poisoned outputs, new random inputs in every run, and samples compared
+// with float64 on the host. It compares a time with the GPU's limits, which it measures in the
+// same run: bytes divided by the speed of reads, and operations divided by the speed of the
+// matrix units.
 //
-// A case is built from launches that package kernels/cuda/ops chooses, as the stages
-// run them, so what is measured is what serves. Which kernels those are needs no GPU:
-// tests know for every case whether it has a record for the present sources.
+// A case consists of launches that package kernels/cuda/ops chooses, as for the stages, so it
+// measures the kernels that serve. The choice needs no GPU: tests find out for every case whether
+// the current sources have a record.
 package cards
 
 import (
@@ -20,11 +20,12 @@ import (
 type Case struct {
 	Op    string // "mix"
 	Shape string // "T=8 E=64 K=6 ..."
-	DType string // of the weights, or of what is read most
+	DType string // of the weights, or of the operand that is read most
 	Bytes float64
 	Flops float64
-	// Rotate is the size of what a launch reads or writes: as many copies of the data take
-	// turns as the cache cannot hold. Size is that of a copy, where it is more.
+	// Rotate is the number of bytes that a launch reads or writes. There are enough copies of the
+	// data to exceed the cache, and launches use them in turn. Size is the size of a copy, if
+	// that is larger.
 	Rotate, Size int
 	// A sample is right within Rel*|want| + Abs*scale.
 	Rel, Abs float64
@@ -32,26 +33,26 @@ type Case struct {
 	build func(d *desk) *job
 }
 
-// Name tells cases of a table apart.
+// Name is unique among the cases of a table.
 func (c *Case) Name() string { return c.Op + " " + c.Shape + " " + c.DType }
 
-// job is a case with its data in place.
+// job is a case whose data is in memory.
 type job struct {
 	run   func(b *ops.Builder, copy int) // appends the launches over a copy's data
 	outs  []data
 	check func(read reader) []Sample
-	// product is the whole case as one product of BF16, out = x * w^T; nil: it is not.
+	// product is the case as a single product of BF16, out = x * w^T; nil if it is not one.
 	product func(copy int) (out, x, w launch.Mat)
 }
 
-// reader gives the numbers of a matrix that is F32, BF16 or I32.
+// reader returns the numbers of a matrix of F32, BF16 or I32.
 type reader func(m launch.Mat) []float64
 
-// Sample is an output beside what float64 makes of the same inputs. Scale is about how
-// large the sum's terms were together: an error is measured by it.
+// Sample is an output and its float64 value for the same inputs. Scale is about the sum of the
+// sizes of the terms; errors are relative to it.
 type Sample struct{ Got, Want, Scale float64 }
 
-// desk is what a case is built on.
+// desk has everything that the construction of a case needs.
 type desk struct {
 	gpu    launch.GPU
 	arena  arena
@@ -59,20 +60,20 @@ type desk struct {
 	copies int
 }
 
-// arena is where data lies: on a GPU, or nowhere.
+// arena allocates data on a GPU or, for a plan, nowhere.
 type arena interface {
-	// put gives room for copies of n bytes. Without fill they are poisoned; else all
-	// are what fill makes of the first one, and host is that one. In a plan fill is not
-	// called and host is nil.
+	// put allocates copies of n bytes. Without fill they are poisoned. Else all copies hold the
+	// data that fill writes to the first one, and host is that data. A plan does not call fill,
+	// and its host is nil.
 	put(n, copies int, fill func(b []byte)) (at launch.Ptr, step int64, host []byte)
 }
 
-// Copies of a case's data take turns until the cache is sure to have forgotten the
-// first: the largest cache of a GPU has 50 MB.
+// Launches use the copies of a case's data in turn, so that the cache no longer has the first
+// copy when it is used again. The largest cache of a GPU has 50 MB.
 const (
 	rotateBytes = 200 << 20
 	copiesMax   = 128
-	copiesBytes = 8 << 30 // of all copies, about
+	copiesBytes = 8 << 30 // of all copies, approximately
 )
 
 func (c *Case) copies() int {
@@ -90,10 +91,10 @@ func (p *plan) put(n, copies int, _ func([]byte)) (launch.Ptr, int64, []byte) {
 	return at, int64(step), nil
 }
 
-// align is what every copy starts at.
+// align is the alignment of every copy.
 const align = 256
 
-// launches is what a case does on a GPU, without running it.
+// launches returns the launches of a case on a GPU, without running them.
 func (c *Case) launches(gpu launch.GPU) *launch.List {
 	scratch := &plan{}
 	d := &desk{gpu: gpu, arena: scratch, rng: rand.New(rand.NewPCG(1, 2)), copies: 1}
@@ -105,7 +106,8 @@ func (c *Case) launches(gpu launch.GPU) *launch.List {
 	return &list
 }
 
-// Kernels names what a case launches on a GPU, in order, without running it.
+// Kernels returns the names of the kernels that a case launches on a GPU, in order, without
+// running it.
 func (c *Case) Kernels(gpu launch.GPU) []string {
 	var names []string
 	for _, o := range c.launches(gpu).Ops {
@@ -116,7 +118,7 @@ func (c *Case) Kernels(gpu launch.GPU) []string {
 	return names
 }
 
-// shared is the most shared memory that a block of a case asks for, bytes.
+// shared returns the most shared memory that a block of a case requests, in bytes.
 func (c *Case) shared(gpu launch.GPU) int {
 	n := uint32(0)
 	for _, o := range c.launches(gpu).Ops {

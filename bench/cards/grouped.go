@@ -11,14 +11,15 @@ import (
 	"krater/kernels/tensor"
 )
 
-// grouped is grouped-query attention of a batch: generated rows (one a sequence) or prompts.
+// grouped builds grouped-query attention of a batch of generated rows (one per sequence) or of
+// prompts.
 func grouped(decode bool, h history, dt tensor.DType, p device.GQA) *Case {
 	t, width := h.seqs*h.rows, p.Heads*p.HeadDim
 	row := p.Width() * dt.Size()
 	if dt == tensor.I8 {
 		row += 4 * p.Width() / p.HeadDim
 	}
-	// Keys that a row sees, summed over the rows of a sequence.
+	// The number of keys that each row sees, summed over the rows of a sequence.
 	seen := float64(h.rows)*float64(h.past) + float64(h.rows)*float64(h.rows+1)/2
 	c := &Case{
 		Op:    "gqa prefill",
@@ -61,7 +62,7 @@ func grouped(decode bool, h history, dt tensor.DType, p device.GQA) *Case {
 	return c
 }
 
-// attendedBy is one head of a row, and how large the terms of its sums were.
+// attendedBy computes one head of a row, and the size of the terms of its sums.
 func attendedBy(in *cached, q data, row, head int, h history, p device.GQA) (out []float64, scale float64) {
 	seq, ctx, d := row/h.rows, h.past+row%h.rows+1, p.HeadDim
 	kv := head / (p.Heads / p.KVHeads)
@@ -92,8 +93,8 @@ func attendedBy(in *cached, q data, row, head int, h history, p device.GQA) (out
 	return out, scale
 }
 
-// headStore is what grouped-query attention does between its projections and its products: norm
-// of the heads, rotation, storing.
+// headStore builds the work of grouped-query attention between its projections and its products:
+// norm of the heads, rotation and the store in the cache.
 func headStore(t int, dt tensor.DType, p device.GQA) *Case {
 	const context = 4096
 	width, kvWidth := p.Heads*p.HeadDim, p.Width()
@@ -101,7 +102,7 @@ func headStore(t int, dt tensor.DType, p device.GQA) *Case {
 		Op:    "head store",
 		Shape: fmt.Sprintf("T=%d, %d heads of %d, %d of keys", t, p.Heads, p.HeadDim, p.KVHeads),
 		DType: "cache " + dt.String(),
-		// Values are read and stored, all else is written back too.
+		// Values are read and stored; everything else is also written back.
 		Bytes: float64(t * (2*2*width + 3*kvWidth + kvWidth*dt.Size())),
 		Rel:   1.0 / 128, Abs: 1e-2,
 	}
@@ -138,7 +139,7 @@ func headStore(t int, dt tensor.DType, p device.GQA) *Case {
 					query, rows := floats(q, row, 1), floats(kv, row, 1)
 					ref.HeadNorm(query, floats(qNorm, 0, 1), eps)
 					ref.HeadNorm(rows[:kvWidth/2], floats(kNorm, 0, 1), eps)
-					for _, x := range [][]float32{query, rows} { // as they are before they turn
+					for _, x := range [][]float32{query, rows} { // before their rotation
 						for i, v := range x {
 							x[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
 						}
@@ -158,9 +159,9 @@ func headStore(t int, dt tensor.DType, p device.GQA) *Case {
 	return c
 }
 
-// turned returns s, which are whole heads after a rotation, each with the length of its pair
-// added to its scale. Norms are rounded to BF16 before the rotation, and may be rounded the
-// other way than in float64: then both numbers of the pair are off by a part of it.
+// turned returns s, whole heads after a rotation, with the length of each number's pair added to
+// its scale. Norms are rounded to BF16 before the rotation, and a norm may round differently than
+// in float64. Then both numbers of the pair are off by a part of the rounding.
 func turned(s []Sample, dim int) []Sample {
 	for head := 0; head < len(s); head += dim {
 		for i := head; i < head+dim/2; i++ {
@@ -173,7 +174,7 @@ func turned(s []Sample, dim int) []Sample {
 	return s
 }
 
-// readCached is a row of a cache, integers times their scales.
+// readCached returns a row of a cache; integers are multiplied by their scales.
 func readCached(read reader, cache, scales data, slot int) []float64 {
 	row := read(cache.RowRange(slot, slot+1))
 	if cache.DType == tensor.I8 {

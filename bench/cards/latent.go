@@ -11,8 +11,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// latentStore is what latent attention does between its projections and its products:
-// rotation of queries and keys, norm of the latents, storing.
+// latentStore builds the work of latent attention between its projections and its products:
+// rotation of queries and keys, norm of the latents and the store in the cache.
 func latentStore(t int, dt tensor.DType, p device.MLA) *Case {
 	const context = 4096
 	width, qWidth := p.Rank+p.Rope, p.Heads*(p.Nope+p.Rope)
@@ -20,7 +20,7 @@ func latentStore(t int, dt tensor.DType, p device.MLA) *Case {
 		Op:    "latent store",
 		Shape: fmt.Sprintf("T=%d, %d heads of %d+%d, rank %d", t, p.Heads, p.Nope, p.Rope, p.Rank),
 		DType: "cache " + dt.String(),
-		// Of the queries, only what turns.
+		// Only the part of the queries that is rotated.
 		Bytes: float64(t * (2*2*p.Heads*p.Rope + 2*width + width*dt.Size())),
 		Rel:   1.0 / 128, Abs: 1e-2,
 	}
@@ -59,7 +59,7 @@ func latentStore(t int, dt tensor.DType, p device.MLA) *Case {
 	return c
 }
 
-// compareRow adds the numbers of a row that was rounded to a type.
+// compareRow adds samples for a row that was rounded to a type.
 func compareRow(s []Sample, got []float64, want []float32, dt tensor.DType) []Sample {
 	top := 0.0
 	for _, w := range want {
@@ -69,7 +69,7 @@ func compareRow(s []Sample, got []float64, want []float32, dt tensor.DType) []Sa
 		v := math.Abs(float64(w))
 		scale := 0.1 + v
 		switch dt {
-		case tensor.F8E4M3: // 3 bits and the hidden one: off by 1/16
+		case tensor.F8E4M3: // 3 bits and the implicit one: off by 1/16
 			scale = 1 + 8*v
 		case tensor.I8: // off by half a step of 1/127 of the largest
 			scale = top / 2
@@ -79,7 +79,7 @@ func compareRow(s []Sample, got []float64, want []float32, dt tensor.DType) []Sa
 	return s
 }
 
-// floats are rows of the host's copy.
+// floats returns rows of the host's copy.
 func floats(x data, row, rows int) []float32 {
 	out := make([]float32, rows*x.Cols)
 	for i := range out {
@@ -88,7 +88,7 @@ func floats(x data, row, rows int) []float32 {
 	return out
 }
 
-// turns is a table of (cos, sin) for a rotation of dim elements, without scaling.
+// turns makes a table of (cos, sin) for a rotation of dim elements, without scaling.
 func (d *desk) turns(positions, dim int) data {
 	return d.mat(tensor.F32, positions, dim, func(b []byte) {
 		for at := range positions {

@@ -15,21 +15,21 @@ import (
 	"krater/kernels/tensor"
 )
 
-// extent is how much of everything Measure does.
+// extent has the sizes that Measure uses.
 type extent struct {
 	Sizes
 	readBytes int64
-	steps     int // products of a thread group
+	steps     int // products per warpgroup
 	launches  int
-	few       []int // generated rows
+	few       []int // numbers of generated rows
 	decode    history
-	rows      [2]int // of prompts
-	pieces    int    // of an expert's size
-	small     int    // bytes of a small piece
+	rows      [2]int // rows of prompts
+	pieces    int    // copies of an expert's size
+	small     int    // bytes of a small copy
 	rounds    int
 }
 
-// usual takes a few seconds on a GPU, most of them to make up weights.
+// usual takes a few seconds on a GPU, most of which go into random weights.
 func usual() extent {
 	return extent{
 		Sizes: V2Lite(), readBytes: 8 << 30, steps: ceilingSteps, launches: 500, few: []int{1, 32},
@@ -37,7 +37,7 @@ func usual() extent {
 	}
 }
 
-// little goes the same ways, on the emulator.
+// little runs the same code on the emulator.
 func little() extent {
 	return extent{
 		Sizes: Small(), readBytes: 1 << 16, steps: 1, launches: 4, few: []int{1, 3},
@@ -45,8 +45,8 @@ func little() extent {
 	}
 }
 
-// Measure finds out what a planner has to know of a GPU, in a few seconds. Of the options
-// Index, Seed, Small and Step count; an emulated GPU is measured with Small alone.
+// Measure measures the rates of a GPU that a planner needs, in a few seconds. Of the options it
+// uses Index, Seed, Small and Step. It refuses an emulated GPU without Small.
 func Measure(o Options) (*Points, error) {
 	if err := driver.Available(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoGPU, err)
@@ -76,7 +76,7 @@ func Measure(o Options) (*Points, error) {
 	return p, nil
 }
 
-// bounds measures what nothing is faster than.
+// bounds measures the limits of the GPU.
 func (r *runner) bounds(p *Points, x *extent) error {
 	free, err := r.gpu.Free()
 	if err != nil {
@@ -114,7 +114,7 @@ func (r *runner) launching(p *Points, x *extent) error {
 	}
 	p.LaunchUS = r.best(all) / float64(x.launches)
 	r.s.Keep(true)
-	for range 2 { // launched one by one, recorded
+	for range 2 { // first launched one by one, then recorded
 		if _, err := r.s.Timed(all); err != nil && r.err == nil {
 			r.err = err
 		}
@@ -124,7 +124,7 @@ func (r *runner) launching(p *Points, x *extent) error {
 	return r.clear()
 }
 
-// speed is how long a case takes; its results are not looked at.
+// speed returns the time of a case, without checking its results.
 func (r *runner) speed(c *Case, rows float64) Speed {
 	s := Speed{Rows: rows, Bytes: c.Bytes, Flops: c.Flops, Launches: len(c.Kernels(r.gpu.Info()))}
 	free, err := r.gpu.Free()
@@ -148,7 +148,7 @@ func (r *runner) speed(c *Case, rows float64) Speed {
 	return s
 }
 
-// few measures kernels of few rows.
+// few measures kernels for few rows.
 func (r *runner) few(p *Points, x *extent) error {
 	m := x.mla
 	for _, t := range x.few {
@@ -159,7 +159,7 @@ func (r *runner) few(p *Points, x *extent) error {
 	return r.clear()
 }
 
-// many measures kernels of many rows.
+// many measures kernels for many rows.
 func (r *runner) many(p *Points, x *extent) error {
 	routed := x.moe
 	routed.shared = 0
@@ -172,7 +172,7 @@ func (r *runner) many(p *Points, x *extent) error {
 	return r.clear()
 }
 
-// copying measures copies from pinned memory, alone and beside products.
+// copying measures copies from pinned memory, alone and during products.
 func (r *runner) copying(p *Points, x *extent) error {
 	expert := int4.bytes(2*x.width, x.hidden) + int4.bytes(x.hidden, x.width)
 	host, err := syscall.Mmap(-1, 0, x.pieces*expert, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON|syscall.MAP_POPULATE)
@@ -198,13 +198,13 @@ func (r *runner) copying(p *Points, x *extent) error {
 	return err
 }
 
-// copies does copying, on s.
+// copies measures copies on s.
 func (r *runner) copies(p *Points, x *extent, s *rt.Stream, host []byte, expert int) error {
 	at := r.alloc(int64(len(host)))
 	if r.err != nil {
 		return r.err
 	}
-	some := func(piece, n int) (Piece, error) { // a copy, among n that follow each other
+	some := func(piece, n int) (Piece, error) { // per copy, among n consecutive ones
 		took, err := s.Timed(func() {
 			for i := range n {
 				s.CopyIn(at+launch.Ptr(i*piece), host[i*piece:(i+1)*piece])
@@ -235,10 +235,10 @@ func (r *runner) copies(p *Points, x *extent, s *rt.Stream, host []byte, expert 
 	return err
 }
 
-// besideMost bounds how many products of many rows are enqueued to have copies beside them.
+// besideMost bounds the number of products that are enqueued to run during copies.
 const besideMost = 1 << 12
 
-// beside measures copies while products go on that end after them.
+// beside measures copies during products that end after them.
 func (r *runner) beside(x *extent, copies func() (Piece, error), median func(func() (Piece, error)) (Piece, error)) (Piece, error) {
 	c := network("dense", int8, x.rows[1], x.hidden, x.dense)
 	j := c.build(&desk{gpu: r.gpu.Info(), arena: r, rng: r.random(), copies: 1})
@@ -268,7 +268,7 @@ func (r *runner) beside(x *extent, copies func() (Piece, error), median func(fun
 	return median(once)
 }
 
-// round measures how long the host takes to see a result of the GPU and to answer.
+// round measures the time from a result on the GPU to the host's reply on the GPU.
 func (r *runner) round(p *Points, x *extent) error {
 	const n = 64
 	at, build := launch.Mat{At: r.alloc(4 * n), DType: tensor.F32, Rows: 1, Cols: n, Stride: n}, r.builder()

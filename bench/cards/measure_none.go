@@ -8,5 +8,5 @@ import (
 	"krater/kernels/cuda"
 )
 
-// Measure has nothing to measure in a program built without the tag cuda.
+// Measure returns an error in a program built without the tag cuda.
 func Measure(Options) (*Points, error) { return nil, fmt.Errorf("%w: %w", ErrNoGPU, cuda.ErrNotBuilt) }

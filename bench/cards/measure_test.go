@@ -9,8 +9,8 @@ import (
 	"krater/kernels/cuda/driver"
 )
 
-// TestMeasure goes all the ways at small sizes. On an emulated GPU times mean nothing, and
-// it is not measured otherwise.
+// TestMeasure runs all measurements at small sizes. Times on an emulated GPU mean nothing, so it
+// refuses to measure that at other sizes.
 func TestMeasure(t *testing.T) {
 	p, err := Measure(Options{Small: true, Seed: 3})
 	if errors.Is(err, ErrNoGPU) {
@@ -45,7 +45,7 @@ func TestMeasure(t *testing.T) {
 	}
 }
 
-// TestExpertsAlone: a block without a shared network is right.
+// TestExpertsAlone: a block without a shared network gives correct results.
 func TestExpertsAlone(t *testing.T) {
 	r, err := open(Options{Seed: 5, Small: true})
 	if errors.Is(err, driver.ErrNoDriver) {

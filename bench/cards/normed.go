@@ -8,7 +8,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// normed is a product of rows that are normed first, as a layer begins: x [t, k] in F32.
+// normed builds a product of rows that are normed first, as at the start of a layer: x [t, k] in
+// F32.
 func normed(what string, f format, t, n, k int) *Case {
 	c := &Case{
 		Op:    "norm+matmul",

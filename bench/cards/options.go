@@ -3,19 +3,19 @@ package cards
 // Options of a run.
 type Options struct {
 	Index int    // of the GPU
-	Model string // of Models; "": v2-lite
-	Small bool   // tiny sizes, each checked and run twice, nothing timed
+	Model string // a key of Models; "": v2-lite
+	Small bool   // tiny sizes; each case is checked and run twice, and nothing is timed
 	Plain bool   // the plain kernels instead of the fast ones
-	// Portable has a GPU run the kernels of all generations (cuda.Options).
+	// Portable selects the kernels for GPUs of all generations (cuda.Options).
 	Portable bool
 	Seed     uint64
 	Commit   string
-	// Launches has every kernel of a case timed alone, too.
+	// Launches also times every kernel of a case by itself.
 	Launches bool
-	// Match, if set, leaves out cases whose name it refuses.
+	// Match, if set, selects cases by name.
 	Match func(name string) bool
-	// Progress, if set, is told of every row.
+	// Progress, if set, is called with every row.
 	Progress func(*Row)
-	// Step, if set, is told how many steps of Measure are done.
+	// Step, if set, is called with the number of steps of Measure that are done.
 	Step func(done, all int)
 }

@@ -12,14 +12,14 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Tolerances of products with sums in float32. What is written as BF16 is off by half of
-// its last place, 2^-9; Abs is what other orders of summing may make of the terms, and
-// still less than one term of 2,048 that is left out.
+// Tolerances of products whose sums are in float32. A BF16 result is off by half a unit in its
+// last place, 2^-9. Abs allows for other orders of summing, relative to the terms, and is still
+// less than one missing term of 2,048.
 const (
 	relF32, absF32   = 1e-4, 1e-4
 	relBF16, absBF16 = 1.0 / 256, 2e-3
-	// Integers times their scale may become BF16 on their way into a product of many rows:
-	// every term is off by up to 2^-9, and 3.6 times their typical sum is met in practice.
+	// Products of many rows may convert integers times their scale to BF16. Then every term is
+	// off by up to 2^-9; in practice errors reach 3.6 times their typical sum.
 	absTiles = 1.0 / 128
 	// A network rounds what is between its two products too.
 	relFFN, absFFN = 1.0 / 128, 1.0 / 64
@@ -36,7 +36,7 @@ func tolerance(f format, out tensor.DType) (rel, abs float64) {
 	return rel, abs
 }
 
-// spread gives up to n numbers below limit: the first, the last, and some between.
+// spread returns up to n numbers below limit: the first, the last, and some in between.
 func (d *desk) spread(limit, n int) []int {
 	if limit <= n {
 		all := make([]int, limit)
@@ -66,7 +66,7 @@ func parallel(n int, f func(i int)) {
 	wait.Wait()
 }
 
-// dot sums products, and gives the size of the sum.
+// dot returns the sum of products, and the sum of their sizes.
 func dot(a, b []float64) (sum, scale float64) {
 	b = b[:len(a)]
 	for i := range a {
@@ -77,7 +77,7 @@ func dot(a, b []float64) (sum, scale float64) {
 	return sum, math.Sqrt(scale)
 }
 
-// matmul is a product x [t, k] * w^T, w [n, k].
+// matmul builds a product x [t, k] * w^T, w [n, k].
 func matmul(what string, f format, out tensor.DType, t, n, k int) *Case {
 	c := &Case{
 		Op:    "matmul",
@@ -114,7 +114,8 @@ func matmul(what string, f format, out tensor.DType, t, n, k int) *Case {
 	return c
 }
 
-// hidden is silu(gate x) * up x of matrix i of w13 for row of x, as the kernels keep it.
+// hidden returns silu(gate x) * up x for a row of x and matrix i of w13, rounded as in the
+// kernels.
 func hidden(x data, row int, w13 *weights, i, width int) []float64 {
 	return hiddenOf(x.row(row), w13, i, width)
 }
@@ -129,7 +130,7 @@ func hiddenOf(in []float64, w13 *weights, i, width int) []float64 {
 	return h
 }
 
-// network is a dense SwiGLU network of width f.
+// network builds a dense SwiGLU network of width f.
 func network(what string, f format, t, hiddenSize, width int) *Case {
 	size := f.bytes(2*width, hiddenSize) + f.bytes(hiddenSize, width)
 	c := &Case{
@@ -163,11 +164,11 @@ func network(what string, f format, t, hiddenSize, width int) *Case {
 	return c
 }
 
-// moe is the sizes of a block of experts; shared 0: without a shared network.
+// moe has the sizes of a block of experts; shared 0: without a shared network.
 type moe struct{ hidden, experts, topK, width, shared int }
 
-// choice gives k different experts a token, always the same for the same sizes: how
-// many experts are read depends on it.
+// choice returns k different experts for each token. It always returns the same for the same
+// sizes, because the number of experts that are read depends on it.
 func (m *moe) choice(t int) []int32 {
 	ids := make([]int32, 0, t*m.topK)
 	state := uint64(0x9e3779b97f4a7c15)
@@ -187,11 +188,11 @@ func (m *moe) choice(t int) []int32 {
 	return ids
 }
 
-// mix is a whole block: routed experts of one format, the shared network of another, and
-// the weighted sum of both.
+// mix builds a whole block: routed experts of one format, the shared network of another, and the
+// weighted sum of both.
 func mix(m moe, routed, shared format, t int) *Case { return mixBy("mix", m, routed, shared, t, nil) }
 
-// mixHere is mix of experts that lie where a map says, every third of them nowhere.
+// mixHere is mix with a map of experts, every third of which is not in the bank.
 func mixHere(m moe, routed, shared format, t int) *Case {
 	where := make([]int32, m.experts)
 	for e := range where {
@@ -202,7 +203,7 @@ func mixHere(m moe, routed, shared format, t int) *Case {
 	return mixBy("mix here", m, routed, shared, t, where)
 }
 
-// mixBy is mix with a map; nil: none.
+// mixBy is mix with a map; nil: without one.
 func mixBy(op string, m moe, routed, shared format, t int, where []int32) *Case {
 	ids := m.choice(t)
 	seen := map[int32]bool{}

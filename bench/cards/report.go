@@ -10,54 +10,54 @@ import (
 	"krater/bench/stat"
 )
 
-// Report is what a GPU did.
+// Report is the result of a run on a GPU.
 type Report struct {
 	Commit   string   `json:"commit"`
 	GPU      string   `json:"card"`
-	Portable bool     `json:"portable,omitempty"` // with the kernels of all generations
+	Portable bool     `json:"portable,omitempty"` // measured with the kernels for GPUs of all generations
 	Ceilings Ceilings `json:"ceilings"`
 	Trips    []Trip   `json:"trips,omitempty"`
 	Rows     []Row    `json:"rows"`
 }
 
-// Ceilings are what the GPU gives at best, measured in the same run.
+// Ceilings are the GPU's limits, measured in the same run.
 type Ceilings struct {
 	ReadGBps float64 `json:"read_gbps"`
 	CopyGBps float64 `json:"copy_gbps"` // bytes read and bytes written
 	Far      []Far   `json:"far,omitempty"`
-	TFLOPs   float64 `json:"tflops"` // BF16 matrix instructions without any memory
-	// A product of 8192 x 8192 x 8192 by cuBLASLt; 0 where there is none.
+	TFLOPs   float64 `json:"tflops"` // BF16 matrix instructions without memory accesses
+	// The rate of a product of 8192 x 8192 x 8192 by cuBLASLt; 0 without the library.
 	LibraryTFLOPs float64 `json:"cublaslt_tflops,omitempty"`
 }
 
-// Far is how fast so much memory is read in one go.
+// Far is the rate of reads over that much memory.
 type Far struct {
 	GiB  int     `json:"gib"`
 	GBps float64 `json:"gbps"`
 }
 
-// Row is a case's result.
+// Row is the result of a case.
 type Row struct {
 	Op      string   `json:"op"`
 	Shape   string   `json:"shape"`
 	DType   string   `json:"dtype"`
 	Kernels []string `json:"kernels"`
-	Source  string   `json:"source"`          // hash of what the kernels were made from
-	US      float64  `json:"us"`              // a launch of the case
-	GBps    float64  `json:"gbps"`            // of the bytes that have to move
-	TFLOPs  float64  `json:"tflops"`          // of the operations that have to be done
-	Share   float64  `json:"share"`           // of what the ceilings allow
-	Bound   string   `json:"bound"`           // "memory" or "compute": what the ceiling is
-	Error   float64  `json:"error"`           // the worst sample's, as a share of its terms
+	Source  string   `json:"source"`          // hash of the kernels' sources
+	US      float64  `json:"us"`              // of one run of the case
+	GBps    float64  `json:"gbps"`            // rate of the bytes that have to move
+	TFLOPs  float64  `json:"tflops"`          // rate of the operations that have to be done
+	Share   float64  `json:"share"`           // of the rate that the ceilings allow
+	Bound   string   `json:"bound"`           // "memory" or "compute": the ceiling that limits the case
+	Error   float64  `json:"error"`           // the worst sample's error, relative to its terms
 	Pass    bool     `json:"pass"`            // all samples were within the tolerance
-	Fault   string   `json:"fault,omitempty"` // why not
-	// Each kernel's own time, if it was asked for: repeated alone, one after the other.
+	Fault   string   `json:"fault,omitempty"` // why a sample failed
+	// The time of each kernel by itself, repeated, if requested.
 	Launches []Launch `json:"launches,omitempty"`
-	// What cuBLASLt takes for the same product, where it is there and has one.
+	// cuBLASLt's time for the same product, if the library exists and has one.
 	LibraryUS float64 `json:"cublaslt_us,omitempty"`
 }
 
-// Launch is what one of a case's kernels takes.
+// Launch is the time of one of a case's kernels.
 type Launch struct {
 	Kernel string  `json:"kernel"`
 	US     float64 `json:"us"`
@@ -83,7 +83,7 @@ func (c *Case) judge(samples []Sample) (worst float64, fault string) {
 	return worst, fault
 }
 
-// rate fills in what follows from the time of a launch in microseconds.
+// rate computes the rates from the time of a launch in microseconds.
 func (r *Row) rate(c *Case, us float64, top Ceilings) {
 	r.US = stat.Round(us, 4)
 	r.GBps = stat.Round(c.Bytes/us/1e3, 4)
@@ -96,7 +96,7 @@ func (r *Row) rate(c *Case, us float64, top Ceilings) {
 	r.Share = stat.Round(max(memory, compute)/us, 3)
 }
 
-// Faults are the rows and trips that did not pass.
+// Faults returns the rows and trips that did not pass.
 func (r *Report) Faults() (out []string) {
 	for i := range r.Trips {
 		if t := &r.Trips[i]; t.Fault != "" {
@@ -111,7 +111,7 @@ func (r *Report) Faults() (out []string) {
 	return out
 }
 
-// JSON writes the report: a line a row, so that versions of it can be compared.
+// JSON writes the report with one line per row, so that versions of it are easy to compare.
 func (r *Report) JSON(w io.Writer) error {
 	ceilings, err := json.Marshal(r.Ceilings)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestRates: what a row and the table say of a launch, with digits enough to compare.
+// TestRates: a row and the table give a launch's rates with enough digits for comparisons.
 func TestRates(t *testing.T) {
 	r := &Row{Op: "matmul", Pass: true, Launches: []Launch{{"kr_x", 12.34}}}
 	r.rate(&Case{Bytes: 30.12e6, Flops: 1e9}, 12.345678, Ceilings{ReadGBps: 3012, TFLOPs: 800})

@@ -14,7 +14,7 @@ import (
 
 const eps = 1e-6
 
-// addNorm is x += delta; out = RMSNorm(x): x in F32, the rest BF16.
+// addNorm builds x += delta; out = RMSNorm(x). x is F32, the rest BF16.
 func addNorm(t, n int) *Case {
 	c := &Case{
 		Op:    "add+norm",
@@ -52,7 +52,7 @@ func addNorm(t, n int) *Case {
 	return c
 }
 
-// weightedSum joins the rows of a token's experts.
+// weightedSum builds the sum of the rows of a token's experts.
 func weightedSum(t, k, n int) *Case {
 	c := &Case{
 		Op:    "weighted sum",
@@ -87,7 +87,7 @@ func weightedSum(t, k, n int) *Case {
 	return c
 }
 
-// gather reads rows of an embedding table.
+// gather builds the read of rows of an embedding table.
 func gather(t, vocab, n int) *Case {
 	c := &Case{
 		Op:    "gather",
@@ -116,8 +116,9 @@ func gather(t, vocab, n int) *Case {
 	return c
 }
 
-// router is logits and the choice of experts by softmax. A choice is judged by how likely
-// it is, beside how likely the best are: those that are all but equal may change places.
+// router builds logits and the choice of experts by softmax. A check compares the probabilities
+// of the chosen experts with the largest ones, because experts with nearly equal probabilities
+// may change places.
 func router(t, hidden int, p device.Router) *Case {
 	c := &Case{
 		Op:    "route",
@@ -148,7 +149,7 @@ func router(t, hidden int, p device.Router) *Case {
 	return c
 }
 
-// chosen are samples of a softmax router's choice for a row.
+// chosen returns samples of a softmax router's choice for a row.
 func chosen(x []float64, gate *data, p device.Router, ids, share []float64) []Sample {
 	var s []Sample
 	likely, sum := make([]float64, p.Experts), 0.
@@ -168,7 +169,7 @@ func chosen(x []float64, gate *data, p device.Router, ids, share []float64) []Sa
 	return s
 }
 
-// topK chooses experts from logits.
+// topK builds the choice of experts from logits.
 func topK(t int, p device.Router) *Case {
 	c := &Case{
 		Op:    "top-k",

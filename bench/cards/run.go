@@ -19,7 +19,7 @@ import (
 	"krater/kernels/cuda/rt"
 )
 
-// At least so many launches of a case are timed together, so many times.
+// At least this many launches of a case are timed together, this many times.
 const (
 	replaysMin = 20
 	rounds     = 5
@@ -82,10 +82,10 @@ func open(o Options) (*runner, error) {
 func (r *runner) close() {
 	r.closeLibrary()
 	r.s.Close()
-	_ = r.gpu.Close() // all that counts is in the report
+	_ = r.gpu.Close() // the report has all results
 }
 
-// runner measures on one GPU. It is an arena, too: what is put there stays until clear.
+// runner measures on one GPU. It is also an arena: data stays allocated until clear.
 type runner struct {
 	gpu     *rt.GPU
 	s       *rt.Stream
@@ -94,12 +94,12 @@ type runner struct {
 	owned   []launch.Ptr
 	scratch launch.Ptr
 	room    int
-	turn    launch.Ptr // of ops.Builder
+	turn    launch.Ptr // Turn of ops.Builder
 	err     error
 	library *cublaslt.Library // nil: not on this machine
 }
 
-// put lays out data on the GPU; the first error stays in r.err.
+// put allocates data on the GPU; the first error stays in r.err.
 func (r *runner) put(n, copies int, fill func([]byte)) (launch.Ptr, int64, []byte) {
 	step := int64(n+align-1) / align * align
 	at := r.alloc(step * int64(copies))
@@ -146,7 +146,7 @@ func (r *runner) clear() error {
 	return err
 }
 
-// builder appends launches to the stream's list.
+// builder returns a builder that appends launches to the stream's list.
 func (r *runner) builder() *ops.Builder {
 	return &ops.Builder{GPU: r.gpu.Info(), List: &r.s.List, Plain: r.opt.Plain, Turn: r.turn, Scratch: func(n int) launch.Ptr {
 		if n > r.room {
@@ -157,11 +157,11 @@ func (r *runner) builder() *ops.Builder {
 	}}
 }
 
-// row is one case.
+// row measures one case.
 func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	row := &Row{Op: c.Op, Shape: c.Shape, DType: c.DType, Kernels: c.Kernels(r.gpu.Info())}
 	var err error
-	if row.Source, err = built.Hash(row.Kernels); err != nil && !r.opt.Small { // nothing small is recorded
+	if row.Source, err = built.Hash(row.Kernels); err != nil && !r.opt.Small { // small runs are not recorded
 		return nil, err
 	}
 	copies := c.copies()
@@ -190,12 +190,12 @@ func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	return row, r.clear()
 }
 
-// random is a generator of numbers new in every run and case.
+// random returns a generator whose numbers are new in every run and case.
 func (r *runner) random() *rand.Rand {
 	return rand.New(rand.NewPCG(r.opt.Seed, uint64(len(r.rep.Rows))))
 }
 
-// launches times each kernel of a case alone.
+// launches times each kernel of a case by itself.
 func (r *runner) launches(j *job, copies int, first time.Duration) (out []Launch) {
 	var all launch.List
 	b := r.builder()
@@ -218,8 +218,8 @@ func (r *runner) launches(j *job, copies int, first time.Duration) (out []Launch
 	return out
 }
 
-// time is the median of what run adds, in microseconds: graphs of it, each time with the
-// next copy of the data; fewer than usual where the first took long.
+// time returns the median time of the launches that run adds, in microseconds. It times graphs of
+// them, each on the next copy of the data, and fewer than usual if the first took long.
 func (r *runner) time(copies int, first time.Duration, run func(copy int)) float64 {
 	replays := min(max(replaysMin, copies), max(2, int(graphLimit/max(1, first))))
 	if r.opt.Small {
@@ -234,7 +234,7 @@ func (r *runner) time(copies int, first time.Duration, run func(copy int)) float
 	r.s.Keep(true)
 	defer r.s.Keep(false)
 	var times []float64
-	for i := range rounds + 2 { // the first is launched one by one, the second recorded
+	for i := range rounds + 2 { // the first is launched one by one, the second is recorded
 		if r.err != nil {
 			return 0
 		}
@@ -270,7 +270,7 @@ func (r *runner) read(m launch.Mat) []float64 {
 	return out
 }
 
-// built is what the kernels in this program were made from.
+// built is the manifest of the kernels in this program.
 func built() (*Sources, error) {
 	m, rows, err := bin.Built()
 	if err != nil {

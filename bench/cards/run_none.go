@@ -4,5 +4,5 @@ package cards
 
 import "krater/kernels/cuda"
 
-// Run measures nothing in a program built without the tag cuda.
+// Run returns an error in a program built without the tag cuda.
 func Run(Options) (*Report, error) { return nil, cuda.ErrNotBuilt }

@@ -30,7 +30,7 @@ func TestSmallTable(t *testing.T) {
 	}
 }
 
-// TestTimes: the ceilings and the timed path, with little to do.
+// TestTimes tests the ceilings and the timed path, with little work.
 func TestTimes(t *testing.T) {
 	r, err := open(Options{Seed: 5})
 	if errors.Is(err, driver.ErrNoDriver) {

@@ -11,7 +11,7 @@ import (
 	host "krater/stages/sample"
 )
 
-// choose is the choice of a token a row; temperature 0 is the largest logit.
+// choose builds the choice of one token per row; temperature 0 chooses the largest logit.
 func choose(t, vocab int, temperature, topP float64, topK int) *Case {
 	c := &Case{
 		Op:    "sample",
@@ -61,7 +61,7 @@ func choose(t, vocab int, temperature, topP float64, topK int) *Case {
 	return c
 }
 
-// changeLogits is penalties and biases for rows of sequences with so many tokens.
+// changeLogits builds penalties and biases for rows of sequences with that many tokens.
 func changeLogits(t, vocab, tokens int) *Case {
 	c := &Case{
 		Op:    "change logits",
@@ -101,7 +101,7 @@ func changeLogits(t, vocab, tokens int) *Case {
 				for _, row := range d.spread(t, 4) {
 					want, times := floats(logits, row, 1), map[int32]int{}
 					for at := range tokens {
-						n := 1 // for a token of the answer; else 0 says that it was there
+						n := 1 // for a token of the answer; else 0 means that it occurred
 						if at < change.Prompt {
 							n = 0
 						}

@@ -9,7 +9,7 @@ import (
 	"krater/kernels/cuda/bin"
 )
 
-// Sources knows what every kernel was made from.
+// Sources has the sources of every kernel.
 type Sources struct {
 	manifest *bin.Manifest
 	file     map[string]string // by kernel
@@ -24,7 +24,7 @@ func NewSources(m *bin.Manifest, rows []bin.Resources) *Sources {
 	return s
 }
 
-// Hash stands for all sources of some kernels.
+// Hash returns a hash of all sources of some kernels.
 func (s *Sources) Hash(kernels []string) (string, error) {
 	var files []string
 	for _, k := range kernels {

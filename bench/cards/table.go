@@ -6,17 +6,18 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Sizes of a model whose operators are measured. What is zero it has not.
+// Sizes are the sizes of a model whose operators are measured. Zero means that the model has no
+// such part.
 type Sizes struct {
 	moe
 	vocab  int
 	layers int
 	dense  int // width of the dense network
 	mla    device.MLA
-	gqa    device.GQA // with norms of heads
-	few    []int      // generated rows of a batch
-	many   []int      // rows of a prompt
-	depths []int      // tokens that decode looks back on
+	gqa    device.GQA // heads have norms
+	few    []int      // generated rows per batch
+	many   []int      // rows per prompt
+	depths []int      // tokens before a generated row
 }
 
 // V2Lite is DeepSeek-V2-Lite (its config.json).
@@ -43,7 +44,7 @@ func Qwen3() Sizes {
 	}
 }
 
-// Heads64 is attention alone, of gpt-oss' head size and group.
+// Heads64 is attention alone, with the head size and group of gpt-oss.
 func Heads64() Sizes {
 	return Sizes{
 		gqa:    device.GQA{Heads: 64, KVHeads: 8, HeadDim: 64, Scale: 0.125, BlockTokens: 64},
@@ -58,8 +59,8 @@ func Models() map[string]Sizes {
 	return map[string]Sizes{"v2-lite": V2Lite(), "qwen3-30b-a3b": Qwen3(), "heads-64": Heads64()}
 }
 
-// Small has the shapes of all models where kernels depend on them and is small otherwise: for
-// the emulator and for tools that slow a GPU down.
+// Small has the shapes of all models if kernels depend on them, and is small otherwise. It is for
+// the emulator, and for tools that slow a GPU down.
 func Small() Sizes {
 	return Sizes{
 		moe:   moe{hidden: 256, experts: 4, topK: 2, width: 128, shared: 256},
@@ -72,7 +73,7 @@ func Small() Sizes {
 	}
 }
 
-// Table lists the cases of a model's sizes.
+// Table returns the cases for a model's sizes.
 func Table(s Sizes) []*Case {
 	var out []*Case
 	add := func(c ...*Case) { out = append(out, c...) }
@@ -113,7 +114,7 @@ func Table(s Sizes) []*Case {
 	return out
 }
 
-// attention is the cases of a batch for types of a cache. Latent attention is not measured
+// attention returns the cases of a batch for types of a cache. Latent attention is not measured
 // with integers.
 func (s *Sizes) attention(decode bool, h history, types ...tensor.DType) (out []*Case) {
 	for _, dt := range types {
@@ -127,7 +128,7 @@ func (s *Sizes) attention(decode bool, h history, types ...tensor.DType) (out []
 	return out
 }
 
-// rows is the cases of t rows without attention.
+// rows returns the cases of t rows without attention.
 func (s *Sizes) rows(t int) (out []*Case) {
 	add := func(c *Case) { out = append(out, c) }
 	joint, what, heads := s.mla.Heads*(s.mla.Nope+s.mla.Rope)+s.mla.Rank+s.mla.Rope, "q+kv_a", s.mla.Heads*s.mla.V // one product

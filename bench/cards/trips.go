@@ -7,17 +7,17 @@ import (
 	"krater/kernels/tensor"
 )
 
-// tripCalls is how many calls a measured graph sends: as many as a model of so many
-// layers asks for in a step.
+// tripCalls is the number of calls in a measured graph: as many as a model of that many layers
+// makes in a step.
 const tripCalls = 60
 
-// Trip is a round trip between the GPU and the host, within a graph of tripCalls of
-// them: rows to the host, which copies them back as sums.
+// Trip is a round trip between the GPU and the host, in a graph of tripCalls of them. The GPU
+// sends rows to the host, which copies them back as sums.
 type Trip struct {
 	Rows   int     `json:"rows"`
 	Hidden int     `json:"hidden"`
-	DType  string  `json:"dtype"`            // of the rows that are sent; sums are F32
-	Silent bool    `json:"silent,omitempty"` // nothing is asked, so nobody is waited for
+	DType  string  `json:"dtype"`            // of the sent rows; sums are F32
+	Silent bool    `json:"silent,omitempty"` // nothing is requested, so the GPU waits for no answer
 	US     float64 `json:"us"`
 	Fault  string  `json:"fault,omitempty"`
 
@@ -28,8 +28,9 @@ func newTrip(rows, hidden int, dt tensor.DType, silent bool) *Trip {
 	return &Trip{Rows: rows, Hidden: hidden, DType: dt.String(), Silent: silent, dtype: dt}
 }
 
-// trips are those that are measured: a call that asks nothing, little more than the
-// flags, a row of V2-Lite, as many bytes back as there, a row of the largest models, batches.
+// trips are the measured round trips: a call that requests nothing, one with little more than the
+// flags, a row of V2-Lite, an answer as large as that row, a row of the largest models, and
+// batches.
 func trips() []*Trip {
 	return []*Trip{
 		newTrip(1, 2048, tensor.BF16, true),
@@ -45,7 +46,7 @@ func trips() []*Trip {
 	}
 }
 
-// Name tells trips apart, and from cases.
+// Name is unique among trips and cases.
 func (t *Trip) Name() string {
 	name := fmt.Sprintf("trip T=%d H=%d %s", t.Rows, t.Hidden, t.DType)
 	if t.Silent {

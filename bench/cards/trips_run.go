@@ -18,7 +18,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// tripLimit ends a measurement whose host does not answer.
+// tripLimit ends a measurement if the host does not answer.
 const tripLimit = time.Second
 
 // trips measures round trips.
@@ -35,8 +35,8 @@ func (r *runner) trips() error {
 	return nil
 }
 
-// trip is one of them. Every answer has 1 in the first column and the call's rows after
-// that, so what hidden's first column counts is calls that came and went.
+// trip measures one of them. Every answer has 1 in the first column, followed by the call's rows.
+// So the first column of hidden counts the completed calls.
 func (r *runner) trip(t *Trip) error {
 	d := &desk{gpu: r.gpu.Info(), arena: r, rng: r.random(), copies: 1}
 	x := d.numbers(t.dtype, t.Rows, t.Hidden, unit)
@@ -46,7 +46,7 @@ func (r *runner) trip(t *Trip) error {
 		id = 1
 	}
 	ids, weights := d.ints(t.Rows, 1, func(int) int32 { return id }), d.numbers(tensor.F32, t.Rows, 1, unit)
-	where := d.ints(1, 2, func(e int) int32 { return int32(e) - 1 }) // the first is the host's
+	where := d.ints(1, 2, func(e int) int32 { return int32(e) - 1 }) // the first expert is the host's
 	state := d.mat(tensor.I8, 1, hostcall.StateBytes, func([]byte) {})
 	box := &hostcall.Box{State: state.At, Size: hostcall.Size{HostCallSize: device.HostCallSize{Rows: t.Rows, Hidden: t.Hidden, TopK: 1, Limit: tripLimit}, RowType: t.dtype}}
 	memory, at, err := r.gpu.MapHost(box.Bytes())
@@ -70,7 +70,7 @@ func (r *runner) trip(t *Trip) error {
 	var times []float64
 	runs := 0
 	sent := x.host
-	for i := 0; i < rounds+2 && r.err == nil && t.Fault == ""; i++ { // one by one, recorded, replayed
+	for i := 0; i < rounds+2 && r.err == nil && t.Fault == ""; i++ { // launched one by one, recorded, replayed
 		if i >= 2 {
 			sent = nil
 		}
@@ -93,8 +93,8 @@ func (r *runner) trip(t *Trip) error {
 	return errors.Join(r.gpu.FreeHost(memory), r.clear())
 }
 
-// exchange runs a step while a goroutine answers its calls, each as it comes. rows are
-// what it should find in them; nil: it does not look.
+// exchange runs a step while a goroutine answers its calls in order. rows are the expected rows
+// of the calls; nil: they are not checked.
 func (r *runner) exchange(host *hostcall.Host, calls int, rows []byte, step func()) (took time.Duration, fault string, err error) {
 	host.Begin()
 	var ended atomic.Bool
@@ -131,7 +131,7 @@ func (r *runner) exchange(host *hostcall.Host, calls int, rows []byte, step func
 	return took, fault, err
 }
 
-// judge says what is wrong with hidden after so many calls.
+// judge returns the faults of hidden after that many calls.
 func (t *Trip) judge(hidden []float64, x data, calls float64) string {
 	want := calls
 	if t.Silent {
@@ -141,7 +141,7 @@ func (t *Trip) judge(hidden []float64, x data, calls float64) string {
 		if got := hidden[row*t.Hidden]; got != want {
 			return fmt.Sprintf("row %d counts %g calls of %g", row, got, want)
 		}
-		if t.dtype != tensor.F32 { // what comes back is no number
+		if t.dtype != tensor.F32 { // a returned value is not a number
 			continue
 		}
 		for i := 1; i < t.Hidden; i++ {

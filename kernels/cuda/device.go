@@ -17,8 +17,8 @@ import (
 	"krater/kernels/device"
 )
 
-// Device is a GPU as a device.Device and device.Accelerator. What is enqueued runs when the stream is
-// waited for, or before.
+// Device is a GPU as a device.Device and device.Accelerator. Enqueued work runs at the latest
+// when the stream is waited for.
 type Device struct {
 	Layout
 	gpu     *rt.GPU
@@ -111,7 +111,7 @@ func (b *buffer) Free() {
 	b.at = 0
 }
 
-// take adds n bytes to what is used of the budget.
+// take adds n bytes to the used part of the budget.
 func (d *Device) take(n int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -363,13 +363,13 @@ func timestamp(m *rt.Timestamp) device.Timestamp {
 // End is the end of the last part of a step.
 func (s *Stream) End() device.Timestamp { return timestamp(s.s.End()) }
 
-// Time says whether the GPU takes the time of the step that begins.
+// Time sets whether the GPU times the step that begins.
 func (s *Stream) Time(on bool) { s.s.Time(on) }
 
 // Mark ends a part of a step.
 func (s *Stream) Mark() bool { return s.s.Mark() }
 
-// Took is how long the GPU took for the parts of a step.
+// Took returns the GPU's time for each part of a step.
 func (s *Stream) Took() []time.Duration { return s.s.Took() }
 
 // Repeat begins a step, and reports whether the GPU replays it as a graph.
@@ -396,7 +396,8 @@ func (s *Stream) Synchronize() error { return s.s.Synchronize() }
 // Recover makes the stream usable again after an error.
 func (s *Stream) Recover() error { return s.s.Recover() }
 
-// mat is a matrix in the form that kernels take. A matrix of another device is a programmer error.
+// mat converts a matrix to the type that kernels take. A matrix of another device is a programmer
+// error.
 func mat(m device.Mat) launch.Mat {
 	if m.Zero() {
 		return launch.Mat{}

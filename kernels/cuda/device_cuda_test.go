@@ -20,7 +20,7 @@ func (passed) Done() bool    { return true }
 func (p passed) Wait() error { return p.err }
 func (passed) Err() error    { return nil }
 
-// opened is a GPU, closed when the test is over; without a driver the test is skipped.
+// opened opens a GPU and closes it when the test ends; without a driver it skips the test.
 func opened(t *testing.T, o Options) *Device {
 	t.Helper()
 	d, err := Open(o)
@@ -38,7 +38,7 @@ func opened(t *testing.T, o Options) *Device {
 	return d
 }
 
-// working is a GPU with a stream.
+// working opens a GPU and a stream.
 func working(t *testing.T) (*Device, device.Stream) {
 	t.Helper()
 	d := opened(t, Options{})
@@ -50,8 +50,8 @@ func working(t *testing.T) (*Device, device.Stream) {
 	return d, s
 }
 
-// TestPortable: a GPU of any generation is taken for one without Hopper's kernels and with as
-// little shared memory as there may be.
+// TestPortable: with Portable, every GPU counts as one without Hopper's kernels and with the
+// least shared memory.
 func TestPortable(t *testing.T) {
 	if d := opened(t, Options{Portable: true}); d.gpu.Info().Hopper || d.gpu.Info().SharedMax > 99<<10 {
 		t.Errorf("%+v", d.gpu.Info())
@@ -68,8 +68,8 @@ func run(d *Device, s device.Stream, add func(l *device.List)) {
 	d.Run(s, l)
 }
 
-// TestCopyStream: its copies are read in place, in the order of events, with rows that are
-// not dense and beside operators; it has no operators itself.
+// TestCopyStream: copies of a copy stream read their sources in place, in the order of events,
+// during operators and with rows that are not dense; the stream refuses operators.
 func TestCopyStream(t *testing.T) {
 	d, work := working(t)
 	copies, err := d.NewCopyStream()
@@ -132,8 +132,8 @@ func TestCopyStream(t *testing.T) {
 	}
 }
 
-// TestMovedRows: rows go over whole within a GPU, and out to the host and back, in the order
-// of the stream.
+// TestMovedRows: rows are copied whole within a GPU, and to the host and back, in the order of
+// the stream.
 func TestMovedRows(t *testing.T) {
 	d, s := working(t)
 	const rows, cols, wide = 7, 96, 130

@@ -1,10 +1,9 @@
-// Package cuda is a GPU as a device: memory, streams, and the operators of the stages as
-// lists of launches (package ops chooses the kernels). The stages run on it unchanged,
-// and Run computes several of their operators as one where it can. Experts of a bank may lie
-// anywhere in it or nowhere (device.Bank); those that are the host's it asks for in the middle of
-// a step.
+// Package cuda implements a GPU as a device: memory, streams, and the operators of the stages as
+// lists of launches (package ops chooses the kernels). The stages run on it unchanged, and Run
+// fuses several of their operators where it can. Experts of a bank may be at any place in it or
+// absent (device.Bank); the GPU requests absent ones from the host in the middle of a step.
 //
-// Without the build tag cuda there is no GPU, and Open says so.
+// Without the build tag cuda there is no GPU, and Open returns ErrNotBuilt.
 package cuda
 
 import (
@@ -19,7 +18,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// scratchStep is the least by which the scratch memory of a stream grows.
+// scratchStep is the least amount by which a stream's scratch memory grows.
 const scratchStep = 16 << 20
 
 // ErrNotBuilt is returned by Open in a program that was built without the tag cuda.
@@ -28,8 +27,8 @@ var ErrNotBuilt = errors.New("this program was built without CUDA (build tag cud
 // Options say how to open a GPU.
 type Options struct {
 	Index  int
-	Budget int64 // bytes of its memory that may be used; 0: what is free
-	Graphs int   // instantiated graphs a stream keeps; 0: 64, below 0: none
+	Budget int64 // the most bytes of its memory that may be used; 0: the free memory
+	Graphs int   // the number of instantiated graphs per stream; 0: 64, below 0: none
 	F32    bool  // see Layout
 	// Portable selects the kernels for any GPU from compute capability 8.0 on instead of those for
 	// Hopper (rt.Options).
@@ -42,9 +41,9 @@ type Options struct {
 // MostGenerated is the most generated rows of a batch with Options.Invariant.
 const MostGenerated = gemv.MaxRows
 
-// Layout is the form in which a GPU takes the parts of a batch (device.Layout).
+// Layout describes how a GPU expects the parts of a batch (device.Layout).
 type Layout struct {
-	// F32 keeps activations in float32, for comparisons: only the plain kernels take them.
+	// F32 keeps activations in float32, for comparisons; only the plain kernels support this.
 	F32 bool
 }
 
@@ -56,13 +55,13 @@ func (l Layout) RowType() tensor.DType {
 	return tensor.BF16
 }
 
-// SpanWords is the size of a table of spans.
+// SpanWords returns the size of a table of spans.
 func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }
 
-// StepKey is what attention's grid depends on.
+// StepKey returns a number for everything on which attention's grid depends.
 func (Layout) StepKey(decode []device.Span) uint64 { return uint64(ops.DecodeItems(decode)) }
 
-// ScratchBytes bounds a stream's scratch memory.
+// ScratchBytes returns a bound of a stream's scratch memory.
 func (Layout) ScratchBytes(s *device.StepSizes) int { return max(ops.ScratchBytes(s), scratchStep) }
 
 // DrawWords is the size of a draw.

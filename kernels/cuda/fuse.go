@@ -8,8 +8,8 @@ import (
 	"krater/kernels/device"
 )
 
-// Run implements device.Device: operators become launches on s, those that Fused joins become
-// one operator of package ops.
+// Run implements device.Device: operators become launches on s, and sequences that Fused
+// recognises become one operator of package ops.
 func (d *Device) Run(s device.Stream, l device.List) {
 	for len(l.Ops) > 0 {
 		f := d.first(l)
@@ -31,7 +31,7 @@ type fusion struct {
 	add  func(b *ops.Builder, o []device.Op)
 }
 
-// first finds the longest sequence at the head of l that is computed as one.
+// first finds the longest sequence at the head of l that can be fused.
 func (d *Device) first(l device.List) fusion {
 	for _, p := range patterns[l.Ops[0].Kind] {
 		if p.n = p.matches(d, l); p.n > 0 {
@@ -42,13 +42,14 @@ func (d *Device) first(l device.List) fusion {
 	return fusion{k.String(), 1, d.single(k)}
 }
 
-// pattern is a fusion with the question how many operators of l it takes, 0: it does not fit.
+// pattern is a fusion, with a function that returns how many operators of l it covers, 0 for
+// none.
 type pattern struct {
 	fusion
 	matches func(d *Device, l device.List) int
 }
 
-// patterns are those that begin with an operator of a kind, longest first.
+// patterns are the fusions that begin with an operator of a kind, longest first.
 var patterns = map[device.Kind][]pattern{
 	device.OpRMSNorm: {
 		{fusion{name: "NormRoute", add: addNormRoute}, isNormRoute},
@@ -82,12 +83,12 @@ func kinds(l device.List, want ...device.Kind) bool {
 	return true
 }
 
-// norms reports whether few rows are normed where a product reads them: every block does so for
+// norms reports whether a product norms the few rows that it reads: every block does so for
 // itself.
 func (d *Device) norms(rows int) bool { return !d.F32 && rows <= ops.NormRows }
 
-// adds reports whether sums are added to the residual stream where they are made: for few rows, or,
-// where bits must not depend on their number, for any of which some are generated.
+// adds reports whether the kernel that makes a sum also adds it to the residual stream: for few
+// rows or, if bits must not depend on their number, for any rows that include generated ones.
 func (d *Device) adds(rows, generated int) bool {
 	if d.F32 {
 		return false
@@ -95,8 +96,8 @@ func (d *Device) adds(rows, generated int) bool {
 	return rows <= ops.AddRows || d.invariant && generated > 0
 }
 
-// added reports whether operator i of l adds the result of the one before it, which nobody else
-// reads, to the residual stream, and may do so where it is made.
+// added reports whether operator i of l adds the result of the one before it to the residual
+// stream, and the one before it may add it itself, because no other operator reads that result.
 func (d *Device) added(l device.List, i int) bool {
 	if len(l.Ops) <= i || l.Ops[i].Kind != device.OpAdd {
 		return false
@@ -105,7 +106,7 @@ func (d *Device) added(l device.List, i int) bool {
 	return sum.X == l.Ops[i-1].Out && d.adds(sum.Out.Rows, l.Generated) && unread(l.From(i+1), sum.X)
 }
 
-// unread reports whether no operator of l reads what m holds now.
+// unread reports whether no operator of l reads the current content of m.
 func unread(l device.List, m device.Mat) bool {
 	for i := range l.Ops {
 		o := &l.Ops[i]
@@ -219,7 +220,7 @@ func addAddFFN(b *ops.Builder, o []device.Op) {
 	b.AddFFN(mat(sum.Out), mat(sum.X), mat(ffn.X), network(ffn.FFN))
 }
 
-// isLatent finds rotation of the queries, norm and rotation of the latent row, and its storing.
+// isLatent finds rotation of the queries, norm and rotation of the latent row, and its store.
 func isLatent(_ *Device, l device.List) int {
 	if !kinds(l, device.OpRope, device.OpRMSNorm, device.OpRope, device.OpStoreRows) {
 		return 0
@@ -240,8 +241,8 @@ func addLatent(b *ops.Builder, o []device.Op) {
 	b.Latent(kv(&store.KV), mat(q.Out), mat(store.X), mat(norm.W), norm.Eps, mat(q.A), mat(store.A), mat(q.W), *q.Rope, *turn.Rope)
 }
 
-// isLatentDecode finds isLatent and the attention of a batch that has generated rows only: queries
-// and latent rows may hold anything afterwards.
+// isLatentDecode finds isLatent and the attention of a batch that has generated rows only.
+// Queries and latent rows are undefined afterwards.
 func isLatentDecode(d *Device, l device.List) int {
 	if isLatent(d, l) == 0 || len(l.Ops) < 5 {
 		return 0
@@ -259,7 +260,7 @@ func addLatentDecode(b *ops.Builder, o []device.Op) {
 		kvB(at.KVB), at.Spans.List, mat(at.Spans.Table), *at.MLA)
 }
 
-// isHeadStore finds rotation of queries and keys, and the storing of keys and values.
+// isHeadStore finds rotation of queries and keys, and the store of keys and values.
 func isHeadStore(_ *Device, l device.List) int {
 	if !kinds(l, device.OpRope, device.OpRope, device.OpStoreRows) {
 		return 0
@@ -294,8 +295,8 @@ func addNormedHeadStore(b *ops.Builder, o []device.Op) {
 	headStore(b, o[2:], mat(o[0].W), mat(o[1].W), o[0].Eps)
 }
 
-// isMix finds the routed experts, the shared network where there is one, with or without a gate,
-// and their sum.
+// isMix finds the routed experts, the shared network if there is one, with or without a gate, and
+// their sum.
 func isMix(_ *Device, l device.List) int {
 	n := sumOf(l.Ops)
 	if len(l.Ops) <= n || l.Ops[n].Kind != device.OpWeightedSum {
@@ -315,7 +316,7 @@ func isMix(_ *Device, l device.List) int {
 	return n + 1
 }
 
-// sumOf is where the sum of the mixture that o begins with has to be.
+// sumOf returns the matrix for the sum of the mixture that o begins with.
 func sumOf(o []device.Op) int {
 	n := 1
 	if len(o) > n && o[n].Kind == device.OpFFN {
@@ -350,8 +351,8 @@ func addAddMix(b *ops.Builder, o []device.Op) {
 	addGated(b, o, add.Out)
 }
 
-// sharedOf is the shared network of a mixture and room for what it gives; a network with a gate
-// comes after the mixture (addGated).
+// sharedOf returns the shared network of a mixture, and memory for its result. A network with a
+// gate is added after the mixture (addGated).
 func sharedOf(o []device.Op) (out launch.Mat, n ops.Network) {
 	if sumOf(o) != 2 {
 		return out, n

@@ -10,15 +10,15 @@ import (
 	"krater/kernels/tensor"
 )
 
-// memory is a buffer that nobody computes on.
+// memory is a buffer that no kernel uses.
 type memory struct{ device.Buffer }
 
-// rowsOf is a matrix of its own memory.
+// rowsOf makes a matrix in its own memory.
 func rowsOf(dt tensor.DType, rows, cols int) device.Mat {
 	return device.NewMat(new(memory), dt, rows, cols)
 }
 
-// names are the operators that a list becomes.
+// names returns the operators that a list becomes.
 func names(d *Device, l device.List) (out []string) {
 	for len(l.Ops) > 0 {
 		f := d.first(l)
@@ -28,8 +28,8 @@ func names(d *Device, l device.List) (out []string) {
 	return out
 }
 
-// layer appends a layer with latent or grouped-query attention and experts, for rows of which all
-// are generated, or none. Gated: the shared network of latent layers has a gate.
+// layer appends a layer with latent or grouped-query attention and experts; all of its rows are
+// generated, or none. Gated: the shared network of latent layers has a gate.
 func layer(l *device.List, rows int, latent, generated, gated bool, extra func(normed, delta device.Mat)) {
 	m := func(dt tensor.DType, cols int) device.Mat { return rowsOf(dt, rows, cols) }
 	hidden, normed, delta, out := m(tensor.F32, 64), m(tensor.BF16, 64), m(tensor.BF16, 64), m(tensor.BF16, 64)
@@ -76,7 +76,8 @@ func layer(l *device.List, rows int, latent, generated, gated bool, extra func(n
 	l.Add(hidden, delta)
 }
 
-// TestFused: a layer becomes these operators, and a value that another operator reads is there for it.
+// TestFused: a layer becomes these operators, and a value that another operator reads is computed
+// for it.
 func TestFused(t *testing.T) {
 	many := 300
 	for _, c := range []struct {
@@ -113,7 +114,7 @@ func TestFused(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	// The next layer writes the queries anew before it reads them.
+	// The next layer writes the queries again before it reads them.
 	var two device.List
 	two.Generated = 1
 	layer(&two, 1, true, true, false, nil)
@@ -122,7 +123,7 @@ func TestFused(t *testing.T) {
 	if got := names(&Device{}, two); !slices.Equal(got, append(want, want...)) {
 		t.Errorf("two layers: %q", got)
 	}
-	// What is read after its sum cannot stay away.
+	// A value that is read after its sum must be computed.
 	var l device.List
 	hidden, delta, x := rowsOf(tensor.F32, 1, 64), rowsOf(tensor.BF16, 1, 64), rowsOf(tensor.BF16, 1, 64)
 	l.MatMul(delta, x, device.QRows{}, &device.Weight{F: rowsOf(tensor.BF16, 64, 64)})

@@ -11,7 +11,7 @@ import (
 	"krater/kernels/device"
 )
 
-// mailbox is device.HostCalls by a mailbox in host memory.
+// mailbox implements device.HostCalls with a mailbox in host memory.
 type mailbox struct {
 	*hostcall.Host
 	dev  *Device
@@ -50,7 +50,7 @@ func (m *mailbox) Close() {
 	_ = m.dev.gpu.Release(m.box.State)
 }
 
-// box is the mailbox of m, which must be this device's.
+// box returns the mailbox of m, which must be this device's.
 func (d *Device) box(op string, m device.HostCalls) *hostcall.Box {
 	own, ok := m.(*mailbox)
 	if !ok || own.dev != d {

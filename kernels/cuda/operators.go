@@ -14,7 +14,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// stream is the GPU's stream behind s, which must be this device's.
+// stream returns the GPU's stream of s, which must be this device's.
 func (d *Device) stream(op string, s device.Stream) *Stream {
 	own, ok := s.(*Stream)
 	if !ok || own.dev != d {
@@ -32,7 +32,7 @@ func (d *Device) do(op string, s device.Stream, f func(s *Stream)) {
 	own.s.Begin()
 	if d.profile != nil {
 		took, err := own.s.Timed(func() { f(own) })
-		if err == nil { // else the stream tells
+		if err == nil { // else the stream reports it
 			d.profile(op, took)
 		}
 		return
@@ -40,7 +40,7 @@ func (d *Device) do(op string, s device.Stream, f func(s *Stream)) {
 	f(own)
 }
 
-// single is an operator by itself.
+// single makes a list of one operator.
 func (d *Device) single(k device.Kind) func(b *ops.Builder, o []device.Op) {
 	switch k {
 	case device.OpAskHost:
@@ -133,13 +133,13 @@ func (d *Device) MoveBlocks(s device.Stream, m *device.BlockMoves) (ok bool) {
 	return true
 }
 
-// blockTable is room of the GPU for a table of so many bytes. Tables of a stream follow one
-// another in its order.
+// blockTable returns GPU memory for a table of that many bytes. The tables of a stream are used
+// in its order.
 func (s *Stream) blockTable(n int) launch.Ptr {
 	if s.blocks == nil || s.blocks.size < n {
 		if s.blocks != nil {
 			if err := s.s.Synchronize(); err != nil { // the old one may be in use
-				return s.blocks.at // nothing will run any more
+				return s.blocks.at // the stream runs nothing any more
 			}
 			s.blocks.Free()
 		}
@@ -152,12 +152,12 @@ func (s *Stream) blockTable(n int) launch.Ptr {
 	return s.blocks.at
 }
 
-// blockTableBytes is room for 64 layers and some 1,500 blocks.
+// blockTableBytes suffices for 64 layers and some 1,500 blocks.
 const blockTableBytes = 16 << 10
 
 func refuse(op, why string) { panic(&device.ShapeError{Op: op, Why: why}) }
 
-// tiles is a matrix of tiles as the kernels take it.
+// tiles converts a matrix of tiles for the kernels.
 func tiles(t *device.QMat) launch.Tiles {
 	if t.Zero() {
 		return launch.Tiles{}

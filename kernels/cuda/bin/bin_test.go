@@ -47,7 +47,7 @@ func read(t *testing.T) (*bin.Manifest, []bin.Resources) {
 	return m, rows
 }
 
-// stale names what in folder src differs from the manifest.
+// stale returns the names of the files in folder src that differ from the manifest.
 func stale(m *bin.Manifest, src string) ([]string, error) {
 	var out []string
 	files, err := filepath.Glob(filepath.Join(src, "*.cu"))
@@ -108,7 +108,7 @@ func TestArtifactsAreOfTheSources(t *testing.T) {
 	}
 }
 
-// TestStaleArtifactsAreFound holds the check itself to account.
+// TestStaleArtifactsAreFound tests the check itself.
 func TestStaleArtifactsAreFound(t *testing.T) {
 	src := t.TempDir()
 	write := func(name, text string) {
@@ -160,7 +160,7 @@ func TestStaleArtifactsAreFound(t *testing.T) {
 	expect("a header no longer included", true)
 }
 
-// TestSourceSum: comments and blanks do not count, everything else does.
+// TestSourceSum: comments and blank lines do not count, everything else does.
 func TestSourceSum(t *testing.T) {
 	sum := func(s string) string { return bin.SourceSum([]byte(s)) }
 	want := sum("int a = 1'000; // first\nchar *b = \"// no \\\" comment\";\nchar c = '\"'; /* two\nlines */ int d;\n")
@@ -183,8 +183,8 @@ func TestSourceSum(t *testing.T) {
 	}
 }
 
-// excused are kernels that are allowed to spill registers or to serialise their products,
-// each with its reason, by "kernel architecture".
+// excused are the kernels that may spill registers or serialise their products, each with its
+// reason, by "kernel architecture".
 var excused = map[string]string{
 	"kr_moe_int4_g32_t64 sm_120":  fewBytes,
 	"kr_moe_int4_g64_t64 sm_120":  fewBytes,
@@ -202,7 +202,7 @@ var excused = map[string]string{
 	"kr_gqa_prefill_i8_256_h sm_90a":   aTile,
 }
 
-// More registers for either side cost more than what is read back.
+// More registers for either side would cost more than reading the spilled values back.
 const aTile = "what a tile of rows needs between two loops over keys; all registers of a multiprocessor are taken"
 
 const fewBytes = "16 bytes at most, outside of the loop over K, for two blocks a multiprocessor"
@@ -242,8 +242,8 @@ func TestKernelsKeepTheirRegisters(t *testing.T) {
 
 var export = regexp.MustCompile(`(?m)^[ \t]*KR_EXPORT\((\w+)\)`)
 
-// TestExportedKernelsAreCompiled: what the emulator finds by name is also in the
-// artifacts. Names that macros make are not looked at.
+// TestExportedKernelsAreCompiled: the kernels that the emulator finds by name are also in the
+// artifacts. It ignores names that macros make.
 func TestExportedKernelsAreCompiled(t *testing.T) {
 	_, rows := read(t)
 	built := map[string]bool{}
@@ -286,8 +286,8 @@ func withoutMacros(text string) string {
 	return b.String()
 }
 
-// TestNamedKernelsAreCompiled: what Go code launches by name is in the artifacts, the
-// compute_80 ones as well unless only Hopper has the kernel.
+// TestNamedKernelsAreCompiled: the kernels that Go code launches by name are in the artifacts,
+// and also in those for compute_80 unless only Hopper has the kernel.
 func TestNamedKernelsAreCompiled(t *testing.T) {
 	_, rows := read(t)
 	built := map[string]map[string]bool{bin.PTX: {}, bin.Hopper: {}}
@@ -319,8 +319,8 @@ func TestNamedKernelsAreCompiled(t *testing.T) {
 	}
 }
 
-// named finds launch.Named("..."). A call whose argument is no literal is fine where
-// families_test.go imports the package, so that its variables have said the name.
+// named finds launch.Named("..."). A call whose argument is no literal is allowed if
+// families_test.go imports the package, so that its variables have registered the name.
 func named(t *testing.T) map[string]string {
 	t.Helper()
 	names := map[string]string{}

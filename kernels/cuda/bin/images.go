@@ -14,12 +14,12 @@ import (
 //go:embed *.gz MANIFEST RESOURCES
 var files embed.FS
 
-// imageMax bounds what one artifact unpacks to.
+// imageMax bounds the unpacked size of one artifact.
 const imageMax = 256 << 20
 
-// Images are the kernels for a compute capability (90 for 9.0), one image a source file:
-// machine code where there is some, or else the text form. An image is a string as
-// cuModuleLoadData takes it.
+// Images returns the kernels for a compute capability (90 for 9.0), one image per source file:
+// machine code if there is any, else the text form. An image is a string as cuModuleLoadData
+// takes it.
 func Images(capability int) ([]string, error) {
 	arch := PTX
 	if capability == hopper {
@@ -47,7 +47,7 @@ func Images(capability int) ([]string, error) {
 	return images, nil
 }
 
-// Built is what the kernels in this program were made from, and need.
+// Built returns the manifest and the resources of the kernels in this program.
 func Built() (*Manifest, []Resources, error) {
 	text, err := files.ReadFile("MANIFEST")
 	if err != nil {
@@ -65,7 +65,7 @@ func Built() (*Manifest, []Resources, error) {
 	return m, rows, err
 }
 
-// unpack ends the image with the zero byte that the text form needs.
+// unpack ends the image with a zero byte, which the text form needs.
 func unpack(name string) (string, error) {
 	packed, err := files.ReadFile(name)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Manifest is what the artifacts were made from and with.
+// Manifest records the sources, the compiler and the flags of the artifacts.
 type Manifest struct {
 	Compiler string            // "13.0.88"
 	Flags    map[string]string // by architecture
@@ -53,7 +53,7 @@ func sorted[V any](m map[string]V) []string {
 	return keys
 }
 
-// ParseManifest reads what String wrote.
+// ParseManifest reads the text of String.
 func ParseManifest(text []byte) (*Manifest, error) {
 	m := &Manifest{Flags: map[string]string{}, Sources: map[string]string{}, Artifact: map[string]Artifact{}}
 	lines := bufio.NewScanner(bytes.NewReader(text))
@@ -76,7 +76,7 @@ func ParseManifest(text []byte) (*Manifest, error) {
 	return m, lines.Err()
 }
 
-// Sum is the hash of a file's content as the manifest writes it.
+// Sum returns the hash of a file's content as the manifest writes it.
 func Sum(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])
@@ -134,8 +134,8 @@ func withoutComments(text []byte) []byte {
 
 func digit(c byte) bool { return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F' }
 
-// Includes lists a source file of folder src and everything it includes with quotes,
-// sorted. What the emulator alone includes counts too: to be too careful is cheap.
+// Includes returns a source file of folder src and everything it includes with quotes, sorted.
+// Files that only the emulator includes count too; that only makes artifacts stale more often.
 func Includes(src, file string) ([]string, error) {
 	seen := map[string]bool{}
 	var visit func(string) error
@@ -169,9 +169,9 @@ func Includes(src, file string) ([]string, error) {
 	return sorted(seen), nil
 }
 
-// SourceHash stands for everything that the kernels of one .cu file (named without its
-// ending) were made from: sources, flags and compiler. It is what a measurement is filed
-// under; "" when there is no such file.
+// SourceHash returns a hash of everything that the kernels of one .cu file (named without its
+// ending) are made from: sources, flags and compiler. Measurements are filed under it. It returns
+// "" if there is no such file.
 func (m *Manifest) SourceHash(file string) string {
 	a, ok := m.Artifact[ArtifactName(file, PTX)]
 	if !ok {

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Resources is what a kernel needs of a multiprocessor, as the assembler says.
+// Resources are a kernel's registers and memory, as the assembler reports them.
 type Resources struct {
 	Kernel, Arch, Source string // Source: the .cu file, without its ending
-	Registers            int    // a thread
-	Stack                int    // bytes a thread
-	SpillStores          int    // bytes a thread
+	Registers            int    // per thread
+	Stack                int    // bytes per thread
+	SpillStores          int    // bytes per thread
 	SpillLoads           int
-	Shared               int  // static shared memory, bytes a block
-	Serialized           bool // its wgmma wait for one another: the assembler gave up overlapping them
+	Shared               int  // static shared memory, bytes per block
+	Serialized           bool // its wgmma wait for one another, because the assembler could not overlap them
 }
 
 const resourcesHead = "# Made by `make cuda-kernels`; do not edit.\n" +
 	"# kernel architecture source registers stack spill-stores spill-loads shared serialized\n"
 
-// FormatResources is the text of RESOURCES; it sorts rows.
+// FormatResources returns the text of RESOURCES; it sorts rows.
 func FormatResources(rows []Resources) string {
 	slices.SortFunc(rows, func(a, b Resources) int {
 		return strings.Compare(a.Source+" "+a.Kernel+" "+a.Arch, b.Source+" "+b.Kernel+" "+b.Arch)
@@ -36,7 +36,7 @@ func FormatResources(rows []Resources) string {
 	return b.String()
 }
 
-// ParseResources reads what FormatResources wrote.
+// ParseResources reads the text of FormatResources.
 func ParseResources(text []byte) ([]Resources, error) {
 	var rows []Resources
 	lines := bufio.NewScanner(bytes.NewReader(text))

@@ -18,24 +18,23 @@ import (
 	"krater/kernels/tensor"
 )
 
-// names are what the library is looked for as, the newest first.
+// names are the library's file names, the newest first.
 var names = []string{"libcublasLt.so.13", "libcublasLt.so.12"}
 
-// Library is an open cuBLASLt. It is for one goroutine, on the thread that has the GPU's
-// context.
+// Library is an open cuBLASLt. It is for one goroutine, on the thread that has the GPU's context.
 type Library struct {
 	lt    *C.kr_lt
 	plans map[key]*C.kr_lt_plan
 }
 
-// key is what the choice of an algorithm depends on.
+// key has everything on which the choice of an algorithm depends.
 type key struct {
 	m, n, k, outStride, xStride, wStride int
 	out                                  tensor.DType
 	workspace                            int64
 }
 
-// Error is a call that failed: the library's status, as its manual numbers them.
+// Error is a failed call: the library's status code, as its manual numbers them.
 type Error struct {
 	Call   string
 	Status int
@@ -43,8 +42,8 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%s: cuBLASLt status %d", e.Call, e.Status) }
 
-// Open finds the library on the loader's path and starts it. The error Is ErrAbsent where
-// there is none.
+// Open finds the library on the loader's path and starts it. The error Is ErrAbsent if there is
+// none.
 func Open() (*Library, error) { return open(names) }
 
 func open(names []string) (*Library, error) {
@@ -71,7 +70,7 @@ func open(names []string) (*Library, error) {
 	return nil, fmt.Errorf("%w (%s)", ErrAbsent, last)
 }
 
-// Close ends the library's use.
+// Close closes the library.
 func (l *Library) Close() {
 	for _, p := range l.plans {
 		C.kr_lt_plan_free(l.lt, p)
@@ -80,13 +79,13 @@ func (l *Library) Close() {
 	l.lt, l.plans = nil, nil
 }
 
-// Version is the library's, such as 130100 for 13.1.0.
+// Version returns the library's version, such as 130100 for 13.1.0.
 func (l *Library) Version() int { return int(C.kr_lt_version(l.lt)) }
 
-// BF16 queues out [M, N] = x [M, K] * transposed w [N, K] on a stream of the driver (0: its
-// default stream), with add out += it. x and w are BF16, out BF16 or F32. workspace is
-// bytes of the GPU's memory, aligned to 256. The algorithm is the first that the library
-// offers, asked once for a shape.
+// BF16 enqueues out [M, N] = x [M, K] * transposed w [N, K] on a stream of the driver (0: its
+// default stream), with add out += it. x and w are BF16, out is BF16 or F32. workspace is bytes
+// of the GPU's memory, aligned to 256. The algorithm is the first that the library offers; it is
+// looked up once per shape.
 func (l *Library) BF16(stream uintptr, out, x, w launch.Mat, add bool, workspace launch.Ptr, bytes int64) error {
 	if x.DType != tensor.BF16 || w.DType != tensor.BF16 || out.DType != tensor.BF16 && out.DType != tensor.F32 ||
 		x.Cols != w.Cols || out.Rows != x.Rows || out.Cols != w.Rows || bytes < 0 {
@@ -125,8 +124,8 @@ func (l *Library) plan(k key) (*C.kr_lt_plan, error) {
 	return p, nil
 }
 
-// address is a number of the GPU's memory, or of the driver, as C has it; it points to
-// nothing that Go knows.
+// address converts an address of the GPU's memory, or of the driver, for C. It points to no Go
+// memory.
 func address(p launch.Ptr) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&p)) }
 
 func flag(b bool) C.int {

@@ -34,7 +34,7 @@ func TestAbsence(t *testing.T) {
 	}
 }
 
-// fake is the library of testdata, in the host's memory.
+// fake opens the library of testdata, which computes in host memory.
 func fake(t *testing.T) *Library {
 	t.Helper()
 	cc, err := exec.LookPath("cc")
@@ -55,7 +55,7 @@ func fake(t *testing.T) *Library {
 
 const stream = 77 // what the fake expects
 
-// hostMat is a matrix of bfloat16 small integers in the host's memory.
+// hostMat makes a matrix of bfloat16 with small integers in host memory.
 func hostMat(pin *runtime.Pinner, rng *rand.Rand, rows, cols, stride int) (launch.Mat, []float32) {
 	v, f := make([]uint16, rows*stride), make([]float32, rows*cols)
 	for i := range f {

@@ -1,6 +1,6 @@
 //go:build cuda
 
-// Package cudatest is how tests of kernels use a GPU, or the emulator.
+// Package cudatest gives tests of kernels a GPU, or the emulator.
 package cudatest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// GPU is a GPU for one test; what it allocates goes back when the test ends.
+// GPU is a GPU for one test. Its memory is released when the test ends.
 type GPU struct {
 	*rt.GPU
 	t testing.TB
@@ -29,8 +29,8 @@ var (
 	refuse error
 )
 
-// Open gives the process' GPU. Where there is none the test is skipped; any other
-// failure to open it fails the test.
+// Open returns the process' GPU. It skips the test if there is none; any other failure to open it
+// fails the test.
 func Open(t testing.TB) *GPU {
 	t.Helper()
 	once.Do(func() {
@@ -52,14 +52,14 @@ func Open(t testing.TB) *GPU {
 	return &GPU{GPU: shared, t: t, s: s}
 }
 
-// Stream is the test's stream.
+// Stream returns the test's stream.
 func (c *GPU) Stream() *rt.Stream { return c.s }
 
-// Poison is what fresh memory is filled with: every float of it is NaN, every index far
+// Poison is the byte with which new memory is filled: every float of it is NaN, every index far
 // out of range.
 const Poison = 0xff
 
-// Alloc gives n poisoned bytes.
+// Alloc returns n poisoned bytes.
 func (c *GPU) Alloc(n int) launch.Ptr {
 	c.t.Helper()
 	at, err := c.GPU.Alloc(int64(n), true)
@@ -76,13 +76,13 @@ func (c *GPU) Alloc(n int) launch.Ptr {
 	return at
 }
 
-// Mat is a poisoned dense matrix.
+// Mat makes a poisoned dense matrix.
 func (c *GPU) Mat(dt tensor.DType, rows, cols int) launch.Mat {
 	c.t.Helper()
 	return c.Strided(dt, rows, cols, cols)
 }
 
-// Strided is a poisoned matrix with gaps between its rows.
+// Strided makes a poisoned matrix with gaps between its rows.
 func (c *GPU) Strided(dt tensor.DType, rows, cols, stride int) launch.Mat {
 	c.t.Helper()
 	return launch.Mat{At: c.Alloc(rows * stride * dt.Size()), DType: dt, Rows: rows, Cols: cols, Stride: stride}
@@ -103,13 +103,13 @@ func Upload[E any](c *GPU, x []E) launch.Ptr {
 	return c.Bytes(Raw(x))
 }
 
-// F32 is a matrix of x [rows, cols]; BF16 the same rounded to bfloat16; I32 of integers.
+// F32 makes a matrix of x [rows, cols].
 func (c *GPU) F32(x []float32, rows, cols int) launch.Mat {
 	c.t.Helper()
 	return launch.Mat{At: Upload(c, x[:rows*cols]), DType: tensor.F32, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// BF16 is a matrix of x [rows, cols], rounded.
+// BF16 makes a matrix of x [rows, cols], rounded to bfloat16.
 func (c *GPU) BF16(x []float32, rows, cols int) launch.Mat {
 	c.t.Helper()
 	v := make([]uint16, rows*cols)
@@ -119,7 +119,7 @@ func (c *GPU) BF16(x []float32, rows, cols int) launch.Mat {
 	return launch.Mat{At: Upload(c, v), DType: tensor.BF16, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// I32 is a matrix of x [rows, cols].
+// I32 makes a matrix of x [rows, cols].
 func (c *GPU) I32(x []int32, rows, cols int) launch.Mat {
 	c.t.Helper()
 	return launch.Mat{At: Upload(c, x[:rows*cols]), DType: tensor.I32, Rows: rows, Cols: cols, Stride: cols}
@@ -133,7 +133,7 @@ func (c *GPU) Tiles(f tensor.Layout, values []int8, scales []float32) launch.Til
 	return launch.Tiles{Layout: f, Values: c.Bytes(v), Scales: c.Bytes(s)}
 }
 
-// Run has build append to a list, runs it and waits.
+// Run calls build to append to a list, runs the list and waits.
 func (c *GPU) Run(build func(l *launch.List)) {
 	c.t.Helper()
 	build(&c.s.List)
@@ -148,7 +148,7 @@ func (c *GPU) Sync() {
 	}
 }
 
-// Download reads n elements at at.
+// Download reads n elements from address at.
 func Download[E any](c *GPU, at launch.Ptr, n int) []E {
 	c.t.Helper()
 	out := make([]E, n)
@@ -157,7 +157,7 @@ func Download[E any](c *GPU, at launch.Ptr, n int) []E {
 	return out
 }
 
-// Floats reads a matrix of F32 or BF16 as float32 [Rows, Cols]: the gaps are left out.
+// Floats reads a matrix of F32 or BF16 as float32 [Rows, Cols], without its gaps.
 func (c *GPU) Floats(m launch.Mat) []float32 {
 	c.t.Helper()
 	out := make([]float32, m.Rows*m.Cols)
@@ -170,7 +170,7 @@ func (c *GPU) Floats(m launch.Mat) []float32 {
 	return out
 }
 
-// Raw is x's memory.
+// Raw returns the memory of x.
 func Raw[E any](x []E) []byte {
 	var e E
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), len(x)*int(unsafe.Sizeof(e)))

@@ -6,7 +6,7 @@ package cudatest
 #include <dlfcn.h>
 #include <stdlib.h>
 
-// kr_fail calls the emulated driver's kr_emu_fail; -1 where the driver is none.
+// kr_fail calls the emulated driver's kr_emu_fail; -1: the driver is not emulated.
 static int kr_fail(const char *faults) {
 	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	int (*fail)(const char *) = lib ? (int (*)(const char *))dlsym(lib, "kr_emu_fail") : 0;
@@ -22,9 +22,10 @@ import (
 	"unsafe"
 )
 
-// Fail has calls of the emulated driver fail from now on, as KR_EMU_FAIL says it: "cuMemcpy:3:1"
-// is the third copy, with CUDA_ERROR_INVALID_VALUE; "" is none. It gives how many of those asked
-// for before have failed. With a real driver the test is skipped. The faults end with the test.
+// Fail makes calls of the emulated driver fail from now on. The argument is as in KR_EMU_FAIL:
+// "cuMemcpy:3:1" is the third copy, with CUDA_ERROR_INVALID_VALUE; "" is no fault. It returns how
+// many of the faults requested before have occurred. With a real driver the test is skipped. The
+// faults end with the test.
 func Fail(t testing.TB, faults string) (fired int) {
 	t.Helper()
 	c := C.CString(faults)

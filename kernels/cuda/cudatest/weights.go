@@ -19,15 +19,14 @@ type Layout struct {
 	Joined bool
 }
 
-// Weights are N random matrices [Rows, Cols] on the GPU, one behind the other, and the
-// numbers they stand for.
+// Weights are N random matrices [Rows, Cols] on the GPU, one after the other, and their values.
 type Weights struct {
-	launch.Weight         // the first
+	launch.Weight         // the first matrix
 	Step, ScaleStep int64 // bytes to the next one's values and scales
 	Dense           [][]float32
 }
 
-// RandomWeights makes n matrices of about unit norm a row.
+// RandomWeights makes n matrices whose rows have a norm of about 1.
 func (c *GPU) RandomWeights(rng *rand.Rand, k Layout, n, rows, cols int) Weights {
 	c.t.Helper()
 	w := Weights{Dense: make([][]float32, n)}
@@ -71,8 +70,8 @@ func appendRows(b []byte, rng *rand.Rand, dt tensor.DType, dense []float32, size
 	return b
 }
 
-// randomTiles fills dense and packs it. Every integer that the format has occurs, and
-// every scale differs.
+// randomTiles fills dense and packs it. Every integer of the format occurs, and all scales
+// differ.
 func randomTiles(rng *rand.Rand, f tensor.Layout, dense []float32, size float32) (values, scales []byte) {
 	q := make([]int8, len(dense))
 	groups := (f.Cols + f.Group - 1) / f.Group
@@ -93,7 +92,7 @@ func randomTiles(rng *rand.Rand, f tensor.Layout, dense []float32, size float32)
 	return values, scales
 }
 
-// Normal gives n numbers of a normal distribution that bfloat16 has.
+// Normal returns n normally distributed numbers, rounded to bfloat16.
 func Normal(rng *rand.Rand, n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {

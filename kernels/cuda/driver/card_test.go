@@ -35,8 +35,8 @@ func onGPU(t *testing.T, f func(s cu.Stream) error) {
 	}
 }
 
-// TestGraphsOfWordsInHostMemory: what a graph recorded runs when it is launched, not
-// before, and an update gives it other values.
+// TestGraphsOfWordsInHostMemory: a recorded graph runs when it is launched and not before, and an
+// update changes its values.
 func TestGraphsOfWordsInHostMemory(t *testing.T) {
 	onGPU(t, func(s cu.Stream) error {
 		page, err := HostAlloc(64, DeviceMap)
@@ -68,7 +68,7 @@ func TestGraphsOfWordsInHostMemory(t *testing.T) {
 	})
 }
 
-// TestFailedRecordingLeavesTheStream usable.
+// TestFailedRecordingLeavesTheStream: a stream is usable after a failed recording.
 func TestFailedRecordingLeavesTheStream(t *testing.T) {
 	onGPU(t, func(s cu.Stream) error {
 		own := errors.New("on purpose")
@@ -83,8 +83,8 @@ func TestFailedRecordingLeavesTheStream(t *testing.T) {
 	})
 }
 
-// TestRegisteredMemory: pages of the program's own are copied from once they are pinned;
-// what is not pinned cannot be given back.
+// TestRegisteredMemory: pages of the program's own are copied from once they are pinned; memory
+// that is not pinned cannot be unregistered.
 func TestRegisteredMemory(t *testing.T) {
 	onGPU(t, func(s cu.Stream) error {
 		const size = 1 << 20
@@ -117,7 +117,7 @@ func TestRegisteredMemory(t *testing.T) {
 	})
 }
 
-// TestMemoryRunsOut with an error that says so and harms nothing.
+// TestMemoryRunsOut: the error names the cause, and later calls work.
 func TestMemoryRunsOut(t *testing.T) {
 	onGPU(t, func(cu.Stream) error {
 		if _, err := cu.MemAlloc(1 << 50); !OutOfMemory(err) || Sticky(err) {

@@ -13,8 +13,8 @@ import (
 	"gorgonia.org/cu"
 )
 
-// gorgonia keeps its handles unexported: each is a struct of one pointer, which these
-// two read. A change of that layout stops the build here.
+// gorgonia keeps its handles unexported: each is a struct of one pointer. These two functions
+// read it. A change of that layout stops the build here.
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(cu.Function{})-unsafe.Sizeof(uintptr(0))]
 	_ = [1]struct{}{}[unsafe.Sizeof(cu.Stream{})-unsafe.Sizeof(uintptr(0))]
@@ -23,7 +23,7 @@ var (
 func function(f cu.Function) C.CUfunction { return *(*C.CUfunction)(unsafe.Pointer(&f)) }
 func stream(s cu.Stream) C.CUstream       { return *(*C.CUstream)(unsafe.Pointer(&s)) }
 
-// Available answers nil when a driver is loaded, has started and sees a GPU.
+// Available returns nil if a driver is loaded, has started and sees a GPU.
 func Available() error {
 	var r C.CUresult
 	switch C.kr_available(&r) {
@@ -42,8 +42,8 @@ func Available() error {
 	return nil
 }
 
-// SetMaxDynamicShared lets launches of f ask for up to n bytes of dynamic shared memory.
-// Needed above 48 KB (227 KB on compute capability 9.0, 163 KB on 8.0).
+// SetMaxDynamicShared lets launches of f request up to n bytes of dynamic shared memory. It is
+// needed above 48 KB (the limit is 227 KB on compute capability 9.0 and 163 KB on 8.0).
 func SetMaxDynamicShared(f cu.Function, n int) error {
 	const attribute = C.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 	return check("cuFuncSetAttribute", C.cuFuncSetAttribute(function(f), attribute, C.int(n)))

@@ -12,8 +12,8 @@ import (
 	"gorgonia.org/cu"
 )
 
-// These run on a machine without a GPU: that the program gets here at all is half of
-// the test.
+// These tests run on a machine without a GPU. That the program starts there at all is half of the
+// test.
 
 func TestAvailableSaysWhy(t *testing.T) {
 	err := Available()
@@ -44,7 +44,7 @@ func TestSpinUntil(t *testing.T) {
 	}
 }
 
-// serving is an owner that has no GPU.
+// serving makes an owner that has no GPU.
 func serving(t *testing.T) *Owner {
 	o := newOwner()
 	go func() {

@@ -14,8 +14,7 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Error is a failed driver call: which one, and the driver's number and name for what
-// went wrong.
+// Error is a failed driver call: the call, and the driver's number and name for the error.
 type Error struct {
 	Call string // "cuGraphLaunch"
 	Code int
@@ -31,7 +30,7 @@ func (e *Error) Is(target error) bool {
 	return ok && t.Code == e.Code
 }
 
-// Check is the error of a call that answered code, nil for success. It is for packages
+// Check converts the code that a call returned to an error, nil for success. It is for packages
 // with calls of their own.
 func Check(call string, code int) error { return check(call, C.CUresult(code)) }
 
@@ -44,13 +43,13 @@ func check(call string, r C.CUresult) error {
 	if C.cuGetErrorName(r, &name) == C.CUDA_SUCCESS && name != nil {
 		e.Name = C.GoString(name)
 	} else {
-		e.Name = fmt.Sprintf("CUresult %d", int(r)) // no driver, or one that does not know it
+		e.Name = fmt.Sprintf("CUresult %d", int(r)) // there is no driver, or it does not know the number
 	}
 	return e
 }
 
-// Code is the driver's number in err, whether it came from this package or from
-// gorgonia; 0 when there is none.
+// Code returns the driver's number in err, from this package or from gorgonia; 0 if there is
+// none.
 func Code(err error) int {
 	if e := (*Error)(nil); errors.As(err, &e) {
 		return e.Code
@@ -58,7 +57,7 @@ func Code(err error) int {
 	return resultCode(err, cu.Success)
 }
 
-// resultCode finds an error of gorgonia's unexported result type, which like has.
+// resultCode finds an error of gorgonia's unexported result type; like has that type.
 func resultCode[R interface {
 	~int
 	error
@@ -69,16 +68,16 @@ func resultCode[R interface {
 	return 0
 }
 
-// Numbers that headers before CUDA 13 do not name.
+// Numbers that headers before CUDA 13 have no names for.
 const (
 	contained        = 226 // CUDA_ERROR_CONTAINED: memory failed, the program must end
 	tensorMemoryLeak = 721 // CUDA_ERROR_TENSOR_MEMORY_LEAK
 	externalDevice   = 911 // CUDA_ERROR_EXTERNAL_DEVICE
 )
 
-// Sticky reports whether err has ended the GPU's context: a kernel or the hardware
-// failed in a way after which every call in the context answers the same error. Its
-// memory, modules and streams are gone; only a new process has the GPU back for sure.
+// Sticky reports whether err has ended the GPU's context. A kernel or the hardware has failed so
+// that every later call in the context returns the same error. Its memory, modules and streams
+// are lost; only a new process is sure to be able to use the GPU again.
 func Sticky(err error) bool {
 	switch Code(err) {
 	case C.CUDA_ERROR_ILLEGAL_ADDRESS, C.CUDA_ERROR_MISALIGNED_ADDRESS, C.CUDA_ERROR_INVALID_ADDRESS_SPACE,
@@ -91,11 +90,11 @@ func Sticky(err error) bool {
 	return false
 }
 
-// NotReady reports whether err only says that queued work is not done yet.
+// NotReady reports whether err only means that queued work is not done yet.
 func NotReady(err error) bool { return Code(err) == C.CUDA_ERROR_NOT_READY }
 
-// NotFound reports whether err says that a module has no such kernel.
+// NotFound reports whether err means that a module has no such kernel.
 func NotFound(err error) bool { return Code(err) == C.CUDA_ERROR_NOT_FOUND }
 
-// OutOfMemory reports whether err says that the GPU (or pinned host memory) is full.
+// OutOfMemory reports whether err means that the GPU's memory (or pinned host memory) is full.
 func OutOfMemory(err error) bool { return Code(err) == C.CUDA_ERROR_OUT_OF_MEMORY }

@@ -13,19 +13,18 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Graph is an executable copy of captured work. It is owned by one goroutine. Device
-// addresses and launch arguments are frozen in it: keep what varies from step to step in
-// device buffers, or Update it.
+// Graph is an executable copy of captured work. It belongs to one goroutine. Device addresses and
+// launch arguments are fixed in it: keep values that change from step to step in device buffers,
+// or use Update.
 type Graph struct {
 	exec  C.CUgraphExec
 	nodes int
 }
 
-// capture records what record queues on s, without running any of it. The stream must
-// not be the default one. On an error inside record the capture is ended, so that the
-// stream stays usable.
+// capture records the work that record enqueues on s, without running it. The stream must not be
+// the default one. If record fails, the capture is ended, so that the stream stays usable.
 func capture(s cu.Stream, record func() error) (C.CUgraph, error) {
-	// Thread-local: other threads may allocate and copy meanwhile, this one must not.
+	// Thread-local: other threads may allocate and copy during the capture, this one must not.
 	const mode = C.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 	if err := check("cuStreamBeginCapture", C.cuStreamBeginCapture(stream(s), mode)); err != nil {
 		return nil, err
@@ -45,7 +44,8 @@ func capture(s cu.Stream, record func() error) (C.CUgraph, error) {
 	return g, nil
 }
 
-// Capture makes a graph of what record queues on s (launches, copies, memory operations).
+// Capture makes a graph of the work that record enqueues on s (launches, copies, memory
+// operations).
 func Capture(s cu.Stream, record func() error) (*Graph, error) {
 	g, err := capture(s, record)
 	if err != nil {
@@ -78,10 +78,10 @@ func (x *Graph) Update(s cu.Stream, record func() error) error {
 	return nil
 }
 
-// Nodes is the number of nodes that were captured.
+// Nodes returns the number of captured nodes.
 func (x *Graph) Nodes() int { return x.nodes }
 
-// Launch queues the whole graph on s.
+// Launch enqueues the whole graph on s.
 func (x *Graph) Launch(s cu.Stream) error {
 	return check("cuGraphLaunch", C.cuGraphLaunch(x.exec, stream(s)))
 }

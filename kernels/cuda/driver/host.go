@@ -20,12 +20,12 @@ const (
 	ReadOnly  = C.CU_MEMHOSTREGISTER_READ_ONLY // the GPU only reads it: for pages mapped read-only, where the driver can
 )
 
-// start is the address of b's first byte.
+// start returns the address of b's first byte.
 func start(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
-// HostRegister pins memory that already exists. b must not be Go heap memory: use mmap,
-// with MADV_HUGEPAGE, and touch it first. This is ten times faster than HostAlloc (0.1 s
-// a GiB) and the copies run as fast.
+// HostRegister pins existing memory. b must not be Go heap memory: use mmap with MADV_HUGEPAGE,
+// and touch the pages first. This is ten times faster than HostAlloc (0.1 s per GiB), and copies
+// run as fast.
 func HostRegister(b []byte, flags uint) error {
 	return check("cuMemHostRegister", C.cuMemHostRegister(start(b), C.size_t(len(b)), C.uint(flags)))
 }
@@ -35,7 +35,7 @@ func HostUnregister(b []byte) error {
 	return check("cuMemHostUnregister", C.cuMemHostUnregister(start(b)))
 }
 
-// HostAlloc makes n bytes of pinned memory, cleared. For small mailboxes; free with
+// HostAlloc allocates n zeroed bytes of pinned memory, for small mailboxes. Free it with
 // HostFree.
 func HostAlloc(n int, flags uint) ([]byte, error) {
 	var p unsafe.Pointer
@@ -47,11 +47,10 @@ func HostAlloc(n int, flags uint) ([]byte, error) {
 	return b, nil
 }
 
-// HostFree frees what HostAlloc made.
+// HostFree frees memory of HostAlloc.
 func HostFree(b []byte) error { return check("cuMemFreeHost", C.cuMemFreeHost(start(b))) }
 
-// HostDevicePtr is the address under which kernels see b, which was pinned with
-// DeviceMap.
+// HostDevicePtr returns the address at which kernels see b, which must be pinned with DeviceMap.
 func HostDevicePtr(b []byte) (cu.DevicePtr, error) {
 	var d C.CUdeviceptr
 	err := check("cuMemHostGetDevicePointer", C.cuMemHostGetDevicePointer(&d, start(b), 0))

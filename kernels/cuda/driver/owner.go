@@ -14,17 +14,17 @@ import (
 	"gorgonia.org/cu"
 )
 
-// ErrClosed is the answer of Do after Close.
+// ErrClosed is returned by Do after Close.
 var ErrClosed = errors.New("the GPU's owner is closed")
 
-// Owner is the one goroutine, on one locked thread, that talks to one GPU. All driver
-// calls for the GPU go through Do, which runs closures one after another with the
-// GPU's primary context current.
+// Owner is the one goroutine, on one locked thread, that talks to one GPU. All driver calls for
+// the GPU go through Do, which runs closures one after another with the GPU's primary context
+// current.
 type Owner struct {
 	jobs   chan job
-	spin   atomic.Int64  // nanoseconds to look for the next job before sleeping
+	spin   atomic.Int64  // nanoseconds of polling for the next job before sleeping
 	gone   chan struct{} // closed when the thread has ended
-	mu     sync.RWMutex  // held for reading while a job is handed over; for writing to close
+	mu     sync.RWMutex  // read-locked while a job is handed over, locked to close
 	closed bool
 }
 
@@ -66,11 +66,11 @@ func (o *Owner) loop(gpu int, started chan<- error) {
 		return
 	}
 	o.serve()
-	_ = d.ReleasePrimaryCtx() // nobody is left to tell
+	_ = d.ReleasePrimaryCtx() // there is no caller to report it to
 }
 
-// serve runs jobs until Close. After an error that has ended the context no job runs any
-// more: each is answered with that error.
+// serve runs jobs until Close. After an error that has ended the context it runs no more jobs: it
+// returns that error for each.
 func (o *Owner) serve() {
 	var lost error
 	for {
@@ -90,8 +90,8 @@ func (o *Owner) serve() {
 	}
 }
 
-// guarded turns a panic into an error: the GPU may be well, and its owner must go on
-// serving the others.
+// guarded turns a panic into an error: the GPU may be fine, and its owner must go on serving the
+// other callers.
 func guarded(run func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -101,14 +101,14 @@ func guarded(run func() error) (err error) {
 	return run()
 }
 
-// SetSpin makes the owner and the callers of Do look for work that long before they
-// sleep: waking a sleeping locked thread costs about 20 us, finding it awake about one. It
-// burns the owner's core meanwhile: set it while a batch is in progress.
+// SetSpin makes the owner and the callers of Do poll for that long before they sleep. Waking a
+// sleeping locked thread takes about 20 us, a polling one about 1 us. Polling uses a whole core,
+// so set it only while a batch is in progress.
 func (o *Owner) SetSpin(d time.Duration) { o.spin.Store(int64(d)) }
 
-// Do runs f on the owner's thread and answers its error. It blocks until f has run.
-// Calling it from inside f deadlocks. Once a job's error was Sticky, Do answers that
-// error and runs nothing.
+// Do runs f on the owner's thread and returns its error. It blocks until f has run. Calling it
+// from inside f deadlocks. After a job's error was Sticky, Do returns that error and runs
+// nothing.
 func (o *Owner) Do(f func() error) error {
 	j := job{f, make(chan error, 1)}
 	o.mu.RLock()

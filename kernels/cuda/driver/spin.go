@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ErrDeadline is the answer of SpinUntil when the word did not change in time.
+// ErrDeadline is returned by SpinUntil if the word did not change in time.
 var ErrDeadline = errors.New("deadline passed while waiting for the GPU")
 
 // next receives from c, first spinning, then sleeping.
@@ -32,8 +32,8 @@ func next[T any](c <-chan T, spin time.Duration) (v T, ok bool) {
 	return v, ok
 }
 
-// SpinUntil waits, burning its core, until the word reads want. The word lies in mapped
-// host memory; what the GPU wrote before it (with __threadfence_system in between) is
+// SpinUntil polls until the word reads want, which uses a whole core. The word lies in mapped
+// host memory. Data that the GPU wrote before it (with __threadfence_system in between) is
 // visible afterwards.
 func SpinUntil(word *uint32, want uint32, limit time.Duration) error {
 	var start time.Time
@@ -41,7 +41,7 @@ func SpinUntil(word *uint32, want uint32, limit time.Duration) error {
 		if atomic.LoadUint32(word) == want {
 			return nil
 		}
-		if i&1023 == 0 { // look at the clock rarely: it costs as much as some ten loads
+		if i&1023 == 0 { // read the clock rarely: it costs as much as some ten loads
 			if now := time.Now(); start.IsZero() {
 				start = now
 			} else if now.Sub(start) > limit {
@@ -51,9 +51,9 @@ func SpinUntil(word *uint32, want uint32, limit time.Duration) error {
 	}
 }
 
-// Nap sleeps for d, some 60 us longer. time.Sleep takes up to a millisecond longer when
-// nothing else runs: then the runtime waits in epoll, which counts in milliseconds.
+// Nap sleeps for d plus some 60 us. time.Sleep takes up to a millisecond longer if nothing else
+// runs, because the runtime then waits in epoll, which counts milliseconds.
 func Nap(d time.Duration) {
 	t := syscall.NsecToTimespec(d.Nanoseconds())
-	_ = syscall.Nanosleep(&t, nil) // a signal ends it early: the caller looks again
+	_ = syscall.Nanosleep(&t, nil) // a signal ends it early, and the caller polls again
 }

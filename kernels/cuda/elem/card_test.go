@@ -16,7 +16,7 @@ import (
 
 var types = []tensor.DType{f32, bf16}
 
-// values are n numbers of both signs that BF16 has, a few of them extreme.
+// values returns n numbers of both signs that BF16 represents, a few of them extreme.
 func values(rng *rand.Rand, n int) []float32 {
 	x := cudatest.Normal(rng, n)
 	for range n / 50 {
@@ -25,7 +25,7 @@ func values(rng *rand.Rand, n int) []float32 {
 	return x
 }
 
-// put makes a matrix [rows, cols] of x with a poisoned gap behind every row.
+// put makes a matrix [rows, cols] of x with a poisoned gap after every row.
 func put(c *cudatest.GPU, dt tensor.DType, x []float32, rows, cols, gap int) launch.Mat {
 	stride := cols + gap
 	m := launch.Mat{DType: dt, Rows: rows, Cols: cols, Stride: stride}
@@ -45,7 +45,7 @@ func put(c *cudatest.GPU, dt tensor.DType, x []float32, rows, cols, gap int) lau
 	return m
 }
 
-// gapsKept fails when something was written between the rows of m.
+// gapsKept fails if a kernel has written between the rows of m.
 func gapsKept(t *testing.T, c *cudatest.GPU, name string, m launch.Mat) {
 	t.Helper()
 	size := m.DType.Size()
@@ -73,7 +73,7 @@ func check(t *testing.T, c *cudatest.GPU, name string, out launch.Mat, want []fl
 	gapsKept(t, c, name, out)
 }
 
-// rounded is x as dt has it.
+// rounded returns x rounded to dt.
 func rounded(dt tensor.DType, x []float32) []float32 {
 	x = slices.Clone(x)
 	for i := range x {

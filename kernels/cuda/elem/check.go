@@ -12,21 +12,21 @@ func refuse(op, format string, args ...any) {
 	panic(&device.ShapeError{Op: op, Why: fmt.Sprintf(format, args...)})
 }
 
-// floats refuses what is not a matrix [rows, cols] of F32 or BF16.
+// floats panics unless m is a matrix [rows, cols] of F32 or BF16.
 func floats(op, name string, m launch.Mat, rows, cols int) {
 	if m.Zero() || m.DType != tensor.F32 && m.DType != tensor.BF16 || m.Rows != rows || m.Cols != cols || m.Stride < cols {
 		refuse(op, "%s is %v, need F32 or BF16 [%d, %d]", name, m, rows, cols)
 	}
 }
 
-// typed refuses what is not a matrix [rows, cols] of that type.
+// typed panics unless m is a matrix [rows, cols] of that type.
 func typed(op, name string, m launch.Mat, dt tensor.DType, rows, cols int) {
 	if m.Zero() || m.DType != dt || m.Rows != rows || m.Cols != cols || m.Stride < cols {
 		refuse(op, "%s is %v, need %s [%d, %d]", name, m, dt, rows, cols)
 	}
 }
 
-// column refuses what is not I32 [rows, 1] without gaps.
+// column panics unless m is I32 [rows, 1] without gaps.
 func column(op, name string, m launch.Mat, rows int) {
 	typed(op, name, m, tensor.I32, rows, 1)
 	if !m.Dense() {
@@ -43,18 +43,18 @@ const (
 	flagCacheVec    = 256
 )
 
-// chunk is the number of elements a thread takes at a time from aligned rows.
+// chunk is the number of elements that a thread processes at a time in aligned rows.
 const chunk = 8
 
-// aligned reports whether every row of m starts and ends where chunks do. It goes by
-// the stride even of a single row, so that a row is computed alike in every batch.
+// aligned reports whether every row of m starts and ends at chunk boundaries. It checks the
+// stride even for a single row, so that a row is computed the same way in every batch.
 func aligned(m launch.Mat) bool {
 	return m.Zero() || m.At%alignment(m.DType) == 0 && m.Stride%chunk == 0 && m.Cols%chunk == 0
 }
 
 func alignment(dt tensor.DType) launch.Ptr { return launch.Ptr(min(16, chunk*dt.Size())) }
 
-// flags says which operands are BF16, and vec if all are aligned.
+// flags has a bit for each operand that is BF16, and vec if all are aligned.
 func flags(operands ...launch.Mat) int {
 	f := flagVec
 	for i, m := range operands {
@@ -68,7 +68,7 @@ func flags(operands ...launch.Mat) int {
 	return f
 }
 
-// step is the number of elements a thread takes at a time.
+// step returns the number of elements that a thread processes at a time.
 func step(flags, vec int) int {
 	if flags&vec != 0 {
 		return chunk
@@ -76,7 +76,7 @@ func step(flags, vec int) int {
 	return 1
 }
 
-// pieces is the launch of a thread for every chunk: x rows, y pieces of a row.
+// pieces returns a launch with one thread per chunk: x rows, y pieces of a row.
 func pieces(op string, rows, cols, flags int) launch.Config {
 	chunks := cols / step(flags, flagVec)
 	threads := min(256, warps(chunks))
@@ -90,19 +90,20 @@ func pieces(op string, rows, cols, flags int) launch.Config {
 // warps rounds a number of threads up to whole warps.
 func warps(threads int) int { return (threads + 31) &^ 31 }
 
-// normThreads is the size of a block that norms a row, at most 512, its threads about
-// equally busy. It is a function of the width, and so is the order of the sum.
+// normThreads returns the size of a block that norms a row: at most 512, with about equal work
+// per thread. It depends only on the width, and so does the order of the sum.
 func normThreads(cols, step int) int {
 	chunks := cols / step
 	each := (chunks + 511) / 512
 	return warps((chunks + each - 1) / each)
 }
 
-// Chunks reports whether a kernel takes these by chunks, which with NormThreads gives the
-// order of a norm's sum: for kernels elsewhere that norm rows with the bits of RMSNorm.
+// Chunks reports whether a kernel processes these matrices by chunks. With NormThreads this
+// determines the order of a norm's sum, for kernels elsewhere that norm rows with the bits of
+// RMSNorm.
 func Chunks(operands ...launch.Mat) bool { return flags(operands...)&flagVec != 0 }
 
-// NormThreads is the number of threads that norm a row of cols elements, by chunks.
+// NormThreads returns the number of threads that norm a row of cols elements by chunks.
 func NormThreads(cols int) int { return normThreads(cols, chunk) }
 
 // Aligned reports whether every row of m is made of aligned chunks.

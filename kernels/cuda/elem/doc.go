@@ -1,12 +1,11 @@
-// Package elem launches the operators that look at rows: gathering, norms, rotation,
-// the cache of keys and values, sums of expert outputs. Activations are
-// F32 or BF16, each operand as its Mat says; sums are in float32. Any width works; rows
-// aligned for it go 8 elements a thread. What each operator means is in kernels/device.
+// Package elem launches the operators on single rows: gathering, norms, rotation, the cache of
+// keys and values, sums of expert outputs. Activations are F32 or BF16, each operand as its Mat
+// says; sums are in float32. Any width works; in aligned rows a thread processes 8 elements at a
+// time. Package kernels/device defines the operators.
 //
-// A row's bits depend on that row only, and are the same in every run. An operator
-// given shapes that do not fit panics with *device.ShapeError; one of no rows does
-// nothing. Where an index comes from the GPU's memory, one that is out of range is
-// left out (said at each operator): rows that fill up a batch carry -1.
+// A row's bits depend on that row only and are the same in every run. An operator panics with
+// *device.ShapeError if shapes do not fit, and does nothing for no rows. An index from the GPU's
+// memory that is out of range is left out (as each operator says): rows that pad a batch have -1.
 package elem
 
 import "krater/kernels/cuda/launch"

@@ -2,7 +2,7 @@ package elem
 
 import "krater/kernels/cuda/launch"
 
-// GatherRows is out[i] = table[ids[i]]; out [n, H], table [V, H], ids I32 [n, 1]. A row
+// GatherRows computes out[i] = table[ids[i]]; out [n, H], table [V, H], ids I32 [n, 1]. A row
 // whose id is not in the table is zero.
 func GatherRows(l *launch.List, out, table, ids launch.Mat) {
 	const op = "GatherRows"
@@ -18,21 +18,21 @@ func GatherRows(l *launch.List, out, table, ids launch.Mat) {
 		launch.P(ids.At), launch.I32(out.Cols), launch.I32(f))
 }
 
-// Add is x += delta, both [T, H].
+// Add computes x += delta, both [T, H].
 func Add(l *launch.List, x, delta launch.Mat) {
 	floats("Add", "x", x, x.Rows, x.Cols)
 	floats("Add", "delta", delta, x.Rows, x.Cols)
 	add(l, "Add", x, delta, delta.Stride)
 }
 
-// AddBias is x += b in every row; x [T, N], b [1, N].
+// AddBias computes x += b in every row; x [T, N], b [1, N].
 func AddBias(l *launch.List, x, b launch.Mat) {
 	floats("AddBias", "x", x, x.Rows, x.Cols)
 	floats("AddBias", "b", b, 1, x.Cols)
 	add(l, "AddBias", x, b, 0)
 }
 
-// GateRows is out *= sigmoid(x * w), one factor for each row; out [T, N], x [T, H], w [1, H].
+// GateRows computes out *= sigmoid(x * w), one factor per row; out [T, N], x [T, H], w [1, H].
 func GateRows(l *launch.List, out, x, w launch.Mat) {
 	const op = "GateRows"
 	floats(op, "out", out, x.Rows, out.Cols)

@@ -9,12 +9,12 @@ import (
 	"krater/kernels/tensor"
 )
 
-// at is a matrix that lies nowhere: launches are looked at, not run.
+// at makes a matrix without memory: the tests inspect launches and do not run them.
 func at(p launch.Ptr, dt tensor.DType, rows, cols int) launch.Mat {
 	return launch.Mat{At: p, DType: dt, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// args is the number of arguments that each kernel takes.
+// args is the number of arguments of each kernel.
 var args = map[launch.Kernel]int{
 	kGatherRows: 8, kAdd: 6, kWeightedSum: 11, kWeightedSumHere: 14, kRMSNorm: 8, kAddRMSNorm: 10,
 	kGateRows: 8, kRope: 11, kStoreRows: 14, kLatentStore: 27, kMoveBlocks: 2,
@@ -86,7 +86,7 @@ func TestLaunches(t *testing.T) {
 	}
 }
 
-// TestSingleRowIsLikeMany: whether rows go by chunks does not depend on their number.
+// TestSingleRowIsLikeMany: whether rows are processed by chunks does not depend on their number.
 func TestSingleRowIsLikeMany(t *testing.T) {
 	m := launch.Mat{At: 0x100, DType: bf16, Rows: 4, Cols: 64, Stride: 68}
 	if aligned(m) || aligned(m.RowRange(0, 1)) {

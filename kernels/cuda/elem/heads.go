@@ -18,12 +18,12 @@ const (
 	manyRows    = 512
 )
 
-// byLanes reports whether kr_head_store takes heads of x: dim/16 lanes of a warp have one.
+// byLanes reports whether kr_head_store takes heads of x: each has dim/16 lanes of a warp.
 func byLanes(x launch.Mat, dim int) bool {
 	return dim >= 16 && dim <= 256 && dim&(dim-1) == 0 && x.At%alignment(x.DType) == 0 && x.Stride%chunk == 0
 }
 
-// HeadNorm is RMSNorm over each of the heads of x [T, heads*d] in place; w [1, d].
+// HeadNorm computes RMSNorm over each of the heads of x [T, heads*d] in place; w [1, d].
 func HeadNorm(l *launch.List, x launch.Mat, heads int, w launch.Mat, eps float32) {
 	const op = "HeadNorm"
 	dim := checkHeads(op, "x", x, heads)
@@ -40,7 +40,7 @@ func HeadNorm(l *launch.List, x launch.Mat, heads int, w launch.Mat, eps float32
 	headStore(l, &launch.KV{}, &Heads{Q: x, QNorm: w, Eps: eps}, heads, dim)
 }
 
-// checkHeads is the size of x's heads.
+// checkHeads returns the size of x's heads.
 func checkHeads(op, name string, x launch.Mat, heads int) int {
 	if heads < 1 || x.Cols%heads != 0 {
 		refuse(op, "%s is %v, of %d heads", name, x, heads)
@@ -49,8 +49,9 @@ func checkHeads(op, name string, x launch.Mat, heads int) int {
 	return x.Cols / heads
 }
 
-// Heads are the rows of a batch in grouped-query attention as the projections give them, and
-// what becomes of them: q [T, heads*d] and kv [T, 2*kvHeads*d], keys then values.
+// Heads are the rows of a batch in grouped-query attention as the projections return them, and
+// the arguments for their norm, rotation and store: q [T, heads*d] and kv [T, 2*kvHeads*d], keys
+// then values.
 type Heads struct {
 	Q, KV                    launch.Mat
 	QNorm, KNorm             launch.Mat // [1, d]; both or none
@@ -60,7 +61,7 @@ type Heads struct {
 }
 
 // CanHeadStore reports whether HeadStore takes these: heads of 16 to 256 elements, a power of
-// two, which turn as a whole (with norms by halves, so that their sums are HeadNorm's), and
+// two, that are rotated as a whole (with norms by halves, so that their sums are HeadNorm's), and
 // everything aligned for chunks of 8.
 func CanHeadStore(cache launch.KV, h *Heads) bool {
 	dim := h.Rope.HeadDim
@@ -71,9 +72,9 @@ func CanHeadStore(cache launch.KV, h *Heads) bool {
 		h.QNorm.DType == h.KNorm.DType && h.Angles.At%16 == 0 && h.Angles.Stride%4 == 0
 }
 
-// HeadStore does in one launch, to the same bits, what grouped-query attention does between
-// its projections and its products: HeadNorm of q and of the keys, where there are norms, Rope
-// of both, and StoreRows of kv.
+// HeadStore does in one launch, with the same bits, the work of grouped-query attention between
+// its projections and its products: HeadNorm of q and of the keys (if there are norms), Rope of
+// both, and StoreRows of kv.
 func HeadStore(l *launch.List, cache launch.KV, h *Heads) {
 	const op = "HeadStore"
 	dim := checkHeads(op, "q", h.Q, h.Rope.Heads)
@@ -96,7 +97,7 @@ func HeadStore(l *launch.List, cache launch.KV, h *Heads) {
 	}
 }
 
-// headStore launches kr_head_store; without h.KV it is but the norm of q.
+// headStore launches kr_head_store; without h.KV it is only the norm of q.
 func headStore(l *launch.List, cache *launch.KV, h *Heads, heads, dim int) {
 	const op = "HeadStore"
 	var c [7]launch.Arg
@@ -112,13 +113,14 @@ func headStore(l *launch.List, cache *launch.KV, h *Heads, heads, dim int) {
 	if h.Rope.Interleaved {
 		f |= flagInterleaved
 	}
-	// Many rows keep all multiprocessors busy: then a thread has several heads with what it knows.
+	// Many rows keep all multiprocessors busy, so a thread processes several heads with the same
+	// weights and angles.
 	threads, all := headThreads, heads+2*kvHeads
 	if h.Q.Rows >= manyRows {
 		threads = headThreads / 2
 	}
 	each, parts := threads/(dim/16), 1
-	if h.Q.Rows < manyRows && (cache.DType != tensor.I8 || 2*kvHeads <= each) { // integers are made of whole rows
+	if h.Q.Rows < manyRows && (cache.DType != tensor.I8 || 2*kvHeads <= each) { // an integer row is stored as a whole
 		parts = (all + each - 1) / each
 	}
 	config := rowBlocks(h.Q.Rows, threads)

@@ -8,9 +8,9 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Rope turns x [T, *] in place by each row's position, I32 [T, 1]; row q of table
-// [P, Dim] F32 holds the pairs (cos, sin) of position q. A row whose position is not in
-// the table stays as it is.
+// Rope rotates x [T, *] in place by each row's position, I32 [T, 1]. Row q of table [P, Dim] F32
+// holds the pairs (cos, sin) of position q. A row whose position is not in the table is
+// unchanged.
 func Rope(l *launch.List, x, positions, table launch.Mat, p device.Rope) {
 	const op = "Rope"
 	floats(op, "x", x, x.Rows, x.Cols)
@@ -39,14 +39,14 @@ func checkRope(op string, p device.Rope, cols int) {
 	}
 }
 
-// turnsByChunks reports whether the halves of every head's turning part, and the
-// table's rows, are made of aligned chunks.
+// turnsByChunks reports whether the halves of every head's rotated part, and the table's rows,
+// consist of aligned chunks.
 func turnsByChunks(x, table launch.Mat, p device.Rope) bool {
 	return x.At%alignment(x.DType) == 0 && x.Stride%chunk == 0 && p.HeadDim%chunk == 0 && p.Offset%chunk == 0 && p.Dim%(2*chunk) == 0 &&
 		table.At%16 == 0 && table.Stride%4 == 0
 }
 
-// cacheKind as the kernels number it.
+// cacheKind returns the kernels' number for the type of a cache.
 func cacheKind(op string, c *launch.KV, cols int) int {
 	kind := 0
 	switch c.DType {
@@ -70,7 +70,7 @@ func cacheKind(op string, c *launch.KV, cols int) int {
 	return kind
 }
 
-// cacheArgs are the first arguments of what stores: the cache up to its rows.
+// cacheArgs returns the first arguments of kernels that store: the cache up to its rows.
 func cacheArgs(op string, c *launch.KV, cols int) (args [7]launch.Arg, flags int) {
 	kind := cacheKind(op, c, cols)
 	if c.DType != tensor.I8 && aligned(c.Mat) {
@@ -80,7 +80,7 @@ func cacheArgs(op string, c *launch.KV, cols int) (args [7]launch.Arg, flags int
 		launch.I32(c.Group), launch.I32(c.Rows)}, flags
 }
 
-// markArgs are the arguments about rows that are not finite.
+// markArgs returns the arguments for rows that are not finite.
 func markArgs(op string, c *launch.KV, rows int) [2]launch.Arg {
 	if !c.Marks.Zero() {
 		column(op, "marks", c.Marks, rows)
@@ -88,8 +88,8 @@ func markArgs(op string, c *launch.KV, rows int) [2]launch.Arg {
 	return [2]launch.Arg{launch.P(c.Marks.At), launch.I32(c.Mark)}
 }
 
-// StoreRows writes row i of src [T, W] to row slots[i] of the cache, as device.KV says:
-// rounded, saturated, NaN as zero in 8 bits. Slots outside of the cache (-1) are left
+// StoreRows writes row i of src [T, W] to row slots[i] of the cache as device.KV defines:
+// rounded, saturated, and with NaN as zero in 8 bits. Slots outside of the cache (-1) are left
 // out.
 func StoreRows(l *launch.List, cache launch.KV, src, slots launch.Mat) {
 	const op = "StoreRows"
@@ -103,16 +103,16 @@ func StoreRows(l *launch.List, cache launch.KV, src, slots launch.Mat) {
 	f |= flags(src)
 	threads := min(256, warps(src.Cols/step(f, flagVec)))
 	if cache.DType == tensor.I8 {
-		threads = min(256, 32*(src.Cols/cache.Group)) // a warp a group
+		threads = min(256, 32*(src.Cols/cache.Group)) // one warp per group
 	}
 	l.Add(kStoreRows, rowBlocks(src.Rows, threads), c[0], c[1], c[2], c[3], c[4], c[5], c[6],
 		launch.P(src.At), launch.I32(src.Stride), launch.P(slots.At), launch.I32(src.Cols), m[0], m[1], launch.I32(f))
 }
 
-// LatentStore does in one launch, to the same bits, what latent attention does between
-// its projections and its products: Rope of q [T, *] by qRope; RMSNorm by kvNorm
-// [1, rank] of the first rank columns of kv [T, rank+rope], in place; Rope of the other
-// columns by kRope; StoreRows of kv.
+// LatentStore does in one launch, with the same bits, the work of latent attention between its
+// projections and its products: Rope of q [T, *] by qRope; RMSNorm by kvNorm [1, rank] of the
+// first rank columns of kv [T, rank+rope], in place; Rope of the other columns by kRope;
+// StoreRows of kv.
 func LatentStore(l *launch.List, cache launch.KV, q, kv, kvNorm launch.Mat, eps float32, positions, slots, table launch.Mat, qRope, kRope device.Rope) {
 	const op = "LatentStore"
 	rank, dim := kvNorm.Cols, kRope.Dim
@@ -149,15 +149,15 @@ func LatentStore(l *launch.List, cache launch.KV, q, kv, kvNorm launch.Mat, eps 
 		launch.I32(qRope.Heads), launch.I32(qRope.HeadDim), launch.I32(qRope.Offset), launch.I32(dim), m[0], m[1], launch.I32(f))
 }
 
-// BlockPart is a matrix of blocks of a cache, and the host's room for blocks as the GPU
-// addresses it; Bytes is the size of a block.
+// BlockPart is a matrix of blocks of a cache, and the host memory for its blocks as the GPU
+// addresses it. Bytes is the size of a block.
 type BlockPart struct {
 	Cache, Host launch.Ptr
 	Bytes       int
 }
 
-// BlockTable is what MoveBlocks reads of the GPU's memory: parts and moves, which go from a
-// block to a block. It is appended to buf.
+// BlockTable appends the table that MoveBlocks reads to buf: parts, and moves from a block to a
+// block.
 func BlockTable(buf []byte, parts []BlockPart, from, to []int32) []byte {
 	for _, p := range parts {
 		buf = binary.LittleEndian.AppendUint64(buf, uint64(p.Cache))
@@ -171,8 +171,8 @@ func BlockTable(buf []byte, parts []BlockPart, from, to []int32) []byte {
 	return buf
 }
 
-// MoveBlocks copies blocks of every part between cache and host, as table says, which lies in
-// the GPU's memory: to the host where save is set. Sources and destinations share no block.
+// MoveBlocks copies blocks of every part between cache and host, as table says, which lies in the
+// GPU's memory. With save it copies to the host. Sources and destinations must not share a block.
 func MoveBlocks(l *launch.List, table launch.Ptr, parts, moves int, save bool) {
 	if parts == 0 || moves == 0 {
 		return

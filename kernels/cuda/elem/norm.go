@@ -5,8 +5,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// RMSNorm is out = x / sqrt(mean(x^2) + eps) * w; out and x [T, H], the same or apart,
-// w [1, H].
+// RMSNorm computes out = x / sqrt(mean(x^2) + eps) * w; out and x [T, H] may be the same; w [1,
+// H].
 func RMSNorm(l *launch.List, out, x, w launch.Mat, eps float32) {
 	const op = "RMSNorm"
 	floats(op, "out", out, x.Rows, x.Cols)
@@ -21,7 +21,7 @@ func RMSNorm(l *launch.List, out, x, w launch.Mat, eps float32) {
 		launch.I32(x.Cols), launch.F32(eps), launch.I32(f))
 }
 
-// AddRMSNorm is x += delta, then out = RMSNorm(x); x is F32, out may be delta.
+// AddRMSNorm computes x += delta, then out = RMSNorm(x); x is F32, out may be delta.
 func AddRMSNorm(l *launch.List, out, x, delta, w launch.Mat, eps float32) {
 	const op = "AddRMSNorm"
 	floats(op, "out", out, x.Rows, x.Cols)
@@ -40,22 +40,22 @@ func AddRMSNorm(l *launch.List, out, x, delta, w launch.Mat, eps float32) {
 		launch.P(w.At), launch.I32(x.Cols), launch.F32(eps), launch.I32(f))
 }
 
-// WeightedSum is out [T, H] = base + the sum over k of weights[t, k] * y[t*K+k], added
-// in that order; y [T*K, H], weights [T, K] F32, base [T, H], out itself, or absent. A
-// weight of zero leaves its row of y out: it may hold anything.
+// WeightedSum computes out [T, H] = base + the sum over k of weights[t, k] * y[t*K+k], added in
+// that order; y [T*K, H], weights [T, K] F32, base [T, H], out itself, or absent. A row of y
+// whose weight is zero is not used, and may hold anything.
 func WeightedSum(l *launch.List, out, y, weights, base launch.Mat) {
 	sum(l, kWeightedSum, out, y, weights, base)
 }
 
-// Here says which rows of y count: those of ids [T, K] I32, without gaps, that lie within
-// 0..Experts-1 and that Map I32 [Experts] has not below 0.
+// Here selects the rows of y that count: those of ids [T, K] I32, without gaps, that are in
+// 0..Experts-1 and whose entry in Map I32 [Experts] is not below 0.
 type Here struct {
 	IDs     launch.Mat
 	Map     launch.Ptr
 	Experts int
 }
 
-// SumHere is WeightedSum of the rows that count; others may hold anything.
+// SumHere computes WeightedSum of the rows that count; others may hold anything.
 func SumHere(l *launch.List, out, y, weights, base launch.Mat, h Here) {
 	const op = "SumHere"
 	typed(op, "ids", h.IDs, tensor.I32, out.Rows, weights.Cols)

@@ -13,11 +13,11 @@ import (
 	"krater/kernels/ref"
 )
 
-// normShapes have rows beyond what a block keeps in registers: 2*512 elements, or
+// normShapes include rows with more than the elements that a block keeps in registers: 2*512, or
 // 2*512*8 aligned ones.
 var normShapes = append([]struct{ rows, cols, gap int }{{2, 1031, 0}, {1, 1600, 1}, {1, 8208, 0}, {2, 4160, 0}}, shapes...)
 
-// ulps that a sum over cols elements may be off by, generously.
+// ulps is a generous bound of the error of a sum over cols elements.
 func sumUlps(cols int) float64 { return 8 + math.Sqrt(float64(cols)) }
 
 func TestRMSNorm(t *testing.T) {
@@ -94,7 +94,7 @@ func TestWeightedSum(t *testing.T) {
 				t.Fatalf("sum %+v: %v", s, err)
 			}
 			gapsKept(t, c, "sum", out)
-			// Fused against one after the other.
+			// One fused launch compared with separate ones.
 			norm := put(c, bt, w, 1, s.cols, 0)
 			d := put(c, f32, want, s.rows, s.cols, s.gap)
 			fused, apart := put(c, f32, x, s.rows, s.cols, s.gap), put(c, f32, x, s.rows, s.cols, s.gap)
@@ -163,7 +163,7 @@ func TestNormSpecial(t *testing.T) {
 	}
 }
 
-// TestRowsAlone: a row of a batch has the bits it has alone, in every run.
+// TestRowsAlone: a row of a batch has the same bits as alone, in every run.
 func TestRowsAlone(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(6, 1))

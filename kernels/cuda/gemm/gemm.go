@@ -11,7 +11,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// mode says what becomes of the sums, as the kernels number it.
+// mode says what is done with the sums, as the kernels number it.
 type mode int
 
 const (
@@ -20,18 +20,18 @@ const (
 	addF32
 )
 
-// Options change what a product does.
+// Options change a product.
 type Options struct {
-	// Accumulate makes it out += x * transposed w; out is F32.
+	// Accumulate computes out += x * transposed w; out is F32.
 	Accumulate bool
-	// Batch is a number of products of equal shape; the matrices given are of the first.
-	// 0: one. The steps are elements from one product's matrix to the next's.
+	// Batch is a number of products of equal shape; the given matrices belong to the first. 0:
+	// one. The steps are the elements from one product's matrix to the next one's.
 	Batch                 int
 	OutStep, XStep, WStep int64
-	// Scratch is Scratch(...) bytes for the parts of K, aligned to 16; 0: K is not cut.
+	// Scratch has Scratch(...) bytes for the parts of K, aligned to 16; 0: K is not cut.
 	Scratch launch.Ptr
-	// Plan runs instead of the one that Choose gives, for comparisons. A plan of parts
-	// needs parts*M*N*4 bytes of scratch.
+	// Plan replaces the plan that Choose returns, for comparisons. A plan with parts needs
+	// parts*M*N*4 bytes of scratch.
 	Plan Plan
 }
 
@@ -57,8 +57,8 @@ func writable(m launch.Mat) bool {
 	return readable(m)
 }
 
-// Scratch is how many bytes BF16 can use to cut K for one product of this size: 0 where it
-// would not.
+// Scratch returns the number of bytes that BF16 can use to cut K for one product of this size: 0
+// if it would not cut it.
 func Scratch(gpu launch.GPU, m, n, k int) int {
 	z := Sizes{M: m, N: n, K: k}
 	p := Choose(gpu, z)
@@ -68,9 +68,9 @@ func Scratch(gpu launch.GPU, m, n, k int) int {
 	return z.scratch(p.Parts)
 }
 
-// BF16 is out [M, N] = x [M, K] * transposed w [N, K]. A row of out has the same bits for
-// every M under one plan. All kernels of a build sum in the same order, 16 columns at a
-// time, so without Scratch the plan does not matter either.
+// BF16 computes out [M, N] = x [M, K] * transposed w [N, K]. A row of out has the same bits for
+// every M under one plan. All kernels of a build sum in the same order, 16 columns at a time, so
+// without Scratch the plan does not change the bits either.
 func BF16(l *launch.List, gpu launch.GPU, out, x, w launch.Mat, o Options) {
 	const op = "gemm BF16"
 	p := o.Plan
@@ -119,9 +119,9 @@ func CanSwiGLU(out, x, gate, up launch.Mat) bool {
 	return Can(out, x, gate) && Can(out, x, up) && gate.Rows == up.Rows && (gate.Stride == up.Stride || gate.Rows == 1)
 }
 
-// SwiGLU is out [M, F] = silu(x * transposed gate) * (x * transposed up), gate and up
-// [F, K] BF16, in one pass: the sums are not rounded before they meet. Of o only Plan
-// counts.
+// SwiGLU computes out [M, F] = silu(x * transposed gate) * (x * transposed up), gate and up [F,
+// K] BF16, in one pass: the sums are not rounded before they are multiplied. It ignores all of o
+// except Plan.
 func SwiGLU(l *launch.List, gpu launch.GPU, out, x, gate, up launch.Mat, o Options) {
 	const op = "gemm SwiGLU"
 	p := o.Plan
@@ -169,8 +169,8 @@ func (j *job) add(l *launch.List, gpu launch.GPU, v Variant) {
 		launch.I64(j.outStep), launch.I64(j.xStep), launch.I64(j.wStep))
 }
 
-// grid is the number of blocks for so many tiles. Those of wgmma stay and take tile after
-// tile.
+// grid returns the number of blocks for that many tiles. A block of wgmma computes one tile after
+// the other.
 func (s *shape) grid(gpu launch.GPU, tiles int) int {
 	if tiles > math.MaxInt32 {
 		refuse("gemm", "%d tiles", tiles)

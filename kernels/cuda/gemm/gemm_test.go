@@ -16,7 +16,7 @@ var (
 	old  = launch.GPU{SMs: 40, SharedMax: 48 << 10}
 )
 
-// The shapes of DeepSeek-V2-Lite: what the model of costs makes of them.
+// The shapes of DeepSeek-V2-Lite, and the plans that the cost model chooses for them.
 func TestChoose(t *testing.T) {
 	for _, c := range []struct {
 		gpu  launch.GPU
@@ -45,7 +45,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// Every plan fits the GPU and its limits, and costs no more than what it was chosen from.
+// Every plan is within the GPU's limits, and costs no more than the other candidates.
 func TestEveryPlanFits(t *testing.T) {
 	for _, gpu := range []launch.GPU{h100, a100, ada, {SMs: 1}, {Hopper: true}} {
 		for m := 1; m < 9000; m += 1 + m/3 {
@@ -82,7 +82,7 @@ func mat(dt tensor.DType, rows, cols int) launch.Mat {
 	return launch.Mat{At: 1 << 20, DType: dt, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// kernelArgs is how many parameters the kernels have, sumArgs the second kernel of a
+// kernelArgs is the number of parameters of the kernels, sumArgs that of the second kernel of a
 // product in parts.
 const (
 	kernelArgs = 18

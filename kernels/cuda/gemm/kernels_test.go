@@ -24,8 +24,8 @@ func runnable(c *cudatest.GPU) (v []Variant) {
 	return v
 }
 
-// dense is x [m, k] * transposed w [n, k], and for each element the sum of magnitudes, of
-// which its rounding errors are a part.
+// dense computes x [m, k] * transposed w [n, k], and for each element the sum of magnitudes,
+// which bounds its rounding errors.
 func dense(x, w []float32, m, n, k int) (out, size []float64) {
 	out, size = make([]float64, m*n), make([]float64, m*n)
 	for i := range m {
@@ -41,9 +41,9 @@ func dense(x, w []float32, m, n, k int) (out, size []float64) {
 	return out, size
 }
 
-// near compares element by element. float32 sums of k products err by at most k * 2^-24 of
-// their size (tensor cores cut off instead of rounding: twice that); bfloat16 results by
-// 2^-9 of themselves.
+// near compares element by element. float32 sums of k products are off by at most k * 2^-24 of
+// their size (tensor cores truncate instead of rounding: twice that), bfloat16 results by 2^-9 of
+// themselves.
 func near(t *testing.T, got []float32, want, size []float64, k int, dt tensor.DType) {
 	t.Helper()
 	for i, w := range want {
@@ -57,7 +57,7 @@ func near(t *testing.T, got []float32, want, size []float64, k int, dt tensor.DT
 	}
 }
 
-// strided puts x [rows, cols] as BF16 into a poisoned matrix with gaps.
+// strided makes a poisoned matrix with gaps that holds x [rows, cols] as BF16.
 func strided(c *cudatest.GPU, x []float32, rows, cols, gap int) launch.Mat {
 	m := c.Strided(tensor.BF16, rows, cols, cols+gap)
 	v := make([]uint16, (rows-1)*m.Stride+cols)
@@ -73,8 +73,8 @@ func strided(c *cudatest.GPU, x []float32, rows, cols, gap int) launch.Mat {
 	return m
 }
 
-// small are the sizes that every variant sees: {1,7,64,65,129,200} x {8,72,136,264} x
-// {8,64,72,136,512}, each value of each at least once.
+// small are the sizes for every variant: {1,7,64,65,129,200} x {8,72,136,264} x
+// {8,64,72,136,512}, with each value of each at least once.
 var small = []Sizes{
 	{M: 1, N: 8, K: 8}, {M: 7, N: 72, K: 64}, {M: 64, N: 136, K: 72}, {M: 65, N: 264, K: 136}, {M: 129, N: 72, K: 512},
 	{M: 200, N: 264, K: 64}, {M: 1, N: 264, K: 136}, {M: 200, N: 8, K: 72},
@@ -111,7 +111,7 @@ func TestBF16(t *testing.T) {
 	}
 }
 
-// untouched finds a write to the gaps between rows.
+// untouched fails if the gaps between rows were written.
 func untouched(t *testing.T, before, after []byte, m launch.Mat) {
 	t.Helper()
 	size := m.DType.Size()
@@ -123,15 +123,16 @@ func untouched(t *testing.T, before, after []byte, m launch.Mat) {
 	}
 }
 
-// narrow is the GPU with so few multiprocessors that a block has several tiles.
+// narrow is the GPU with the given number of multiprocessors, so few that a block has several
+// tiles.
 func narrow(c *cudatest.GPU) launch.GPU {
 	gpu := c.Info()
 	gpu.SMs = 1
 	return gpu
 }
 
-// A row's bits are the same whichever rows are with it, and however many tiles its block
-// had before. 1,100 rows are more than a band of tiles.
+// A row has the same bits whatever the other rows are, and whatever number of tiles its block
+// computed before. 1,100 rows are more than a band of tiles.
 func TestRowsAreIndependent(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(3, 2))
@@ -157,8 +158,7 @@ func TestRowsAreIndependent(t *testing.T) {
 	}
 }
 
-// The kernels of a build sum in the same order, so that what Choose makes of M changes no
-// bit of a row.
+// The kernels of a build sum in the same order, so the choice by M changes no bit of a row.
 func TestVariantsAgree(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(10, 2))
@@ -212,7 +212,8 @@ func TestAccumulateAndParts(t *testing.T) {
 	}
 }
 
-// The absorbed products of latent attention: a matrix a head, heads side by side in a row.
+// The absorbed products of latent attention: one matrix per head, heads next to each other in a
+// row.
 func TestBatch(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(5, 2))

@@ -6,11 +6,11 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// Variant is a kernel: how large a tile of results a block has.
+// Variant is a kernel, with its size of tile per block.
 type Variant uint8
 
 const (
-	Auto Variant = iota // by shape
+	Auto Variant = iota // chosen by shape
 	A64                 // mma.sync, 64 rows of x with 64 of w
 	A128                // mma.sync, 128 x 128
 	H64                 // wgmma, 64 x 128
@@ -19,13 +19,13 @@ const (
 	variants
 )
 
-// shape is what a variant's block takes and needs, as the kernels have it.
+// shape has the sizes and resources of a variant's block, as in the kernels.
 type shape struct {
 	name       string
-	rows, cols int // of a tile: of x, of w
+	rows, cols int // rows of a tile: of x, of w
 	threads    int
-	swiglu     int // threads of the kernel with two matrices
-	blocks     int // that a multiprocessor holds
+	swiglu     int // threads; with two matrices
+	blocks     int // blocks per multiprocessor
 	shared     int // bytes
 	hopper     bool
 	rate       float64 // of a full GPU, TFLOP/s: see cost
@@ -33,8 +33,8 @@ type shape struct {
 	both       launch.Kernel // SwiGLU of two matrices
 }
 
-// Dynamic shared memory, a ring of stages: of gemm_a.cu rows of 64 bytes of both matrices,
-// of gemm_h.cu rows of 128 and two barriers.
+// The dynamic shared memory is a ring of stages. gemm_a.cu has rows of 64 bytes of both matrices,
+// gemm_h.cu rows of 128 bytes and two barriers.
 func sharedA(rows int) int         { return 4 * rows * 64 }
 func sharedH(stages, rows int) int { return stages * (rows*128 + 16) }
 
@@ -51,7 +51,7 @@ var shapes = [variants]shape{
 		kernel: launch.Named("kr_gemm_128x256_h"), both: launch.Named("kr_gemm_swiglu_128x256_h")},
 }
 
-// String is the variant's name.
+// String returns the variant's name.
 func (v Variant) String() string {
 	if v == Auto || v >= variants {
 		return "auto"
@@ -68,11 +68,11 @@ func (v Variant) runs(gpu launch.GPU) bool {
 	return (gpu.Hopper || !s.hopper) && (gpu.SharedMax == 0 || s.shared <= gpu.SharedMax)
 }
 
-// Plan says how a product is carried out. The zero Plan is chosen by shape.
+// Plan says how a product is computed. The zero Plan is chosen by shape.
 type Plan struct {
 	Variant Variant
-	// Parts is into how many pieces K is cut, each multiplied by blocks of its own into
-	// float32 and then added up in order by a second kernel; 0 and 1: it is not.
+	// Parts is the number of pieces into which K is cut. Each is multiplied by its own blocks
+	// into float32, and a second kernel adds them in order. 0 and 1: K is not cut.
 	Parts int
 }
 
@@ -83,41 +83,41 @@ func (p Plan) String() string {
 	return p.Variant.String()
 }
 
-// partMin is the least length of a part that Choose makes, partsMax the most parts,
-// scratchMax what they may take.
+// partMin is the least length of a part that Choose makes, partsMax the most parts, and
+// scratchMax the most memory for them.
 const (
 	partMin    = 512
 	partsMax   = 8
 	scratchMax = 64 << 20
 )
 
-// part is the length of a part of k, a multiple of 64, and count how many there are.
+// part returns the length of a part of k, a multiple of 64, and the number of parts.
 func part(k, parts int) (length, count int) {
 	length = (ceil(k, parts) + 63) &^ 63
 	return length, ceil(k, length)
 }
 
-// Sizes are of out [M, N] = x [M, K] * transposed w [N, K].
+// Sizes are the sizes of out [M, N] = x [M, K] * transposed w [N, K].
 type Sizes struct {
 	M, N, K int
-	Batch   int  // how often; 0: once
+	Batch   int  // the number of products; 0: one
 	SwiGLU  bool // with two matrices w
 	Whole   bool // K may not be cut
 }
 
 func (z Sizes) whole() bool { return z.Whole || z.SwiGLU || z.Batch > 1 }
 
-// scratch is the size of so many parts in bytes.
+// scratch returns the size of that many parts in bytes.
 func (z Sizes) scratch(parts int) int { return 4 * parts * z.M * z.N }
 
-// fills reports whether there are tiles for all blocks that the GPU holds.
+// fills reports whether there are tiles for all blocks that fit on the GPU.
 func (z Sizes) fills(gpu launch.GPU, v Variant) bool {
 	s := &shapes[v]
 	return ceil(z.M, s.rows)*ceil(z.N, s.cols) >= gpu.SMs*s.blocks
 }
 
-// Choose gives the plan with the least cost of those that the GPU has: of the mma.sync
-// kernels only where there is no wgmma. It depends on nothing but its arguments.
+// Choose returns the cheapest plan that the GPU can run; it uses mma.sync kernels only without
+// wgmma. The result depends on nothing but its arguments.
 func Choose(gpu launch.GPU, z Sizes) Plan {
 	var best Plan
 	least := 0.0
@@ -140,9 +140,9 @@ func Choose(gpu launch.GPU, z Sizes) Plan {
 	return best
 }
 
-// What cost assumes, of an H100. That the numbers are right among themselves matters, how
-// large they are does not. The rates grow with a tile's rows times columns over their sum:
-// what comes from L2 for a product is in that ratio, and limits all but the largest.
+// The assumptions of cost, for an H100. Only their ratios matter. The rates grow with a tile's
+// rows times columns over their sum: the traffic from L2 for a product has that ratio, and limits
+// all but the largest tiles.
 const (
 	fullSMs    = 132
 	tileUs     = 2.0 // to start a block's copies and to store its results
@@ -150,9 +150,9 @@ const (
 	bytesPerUs = 3e6
 )
 
-// cost is about how many microseconds a plan takes. Tiles run in rounds of as many as the
-// GPU holds; in the last round a multiprocessor may have fewer blocks than it can hold,
-// and then hides less of its waiting.
+// cost estimates the microseconds of a plan. Tiles run in rounds of as many as the GPU holds. In
+// the last round a multiprocessor may have fewer blocks than it can hold, and then hides less of
+// its waiting.
 func cost(gpu launch.GPU, z Sizes, p Plan) float64 {
 	s := &shapes[p.Variant]
 	k, parts := part(z.K, max(1, p.Parts))
@@ -172,7 +172,7 @@ func cost(gpu launch.GPU, z Sizes, p Plan) float64 {
 	results := float64(z.M) * float64(z.N) * float64(batch)
 	bytes := 2*float64(z.M+cols)*float64(z.K)*float64(batch) + 2*results
 	us = max(us, tileUs+bytes/bytesPerUs)
-	if parts > 1 { // the parts are written while the products run, at best, and read after
+	if parts > 1 { // at best the parts are written while the products run, and are read afterwards
 		us += partsUs + 4*float64(parts)*results/bytesPerUs
 	}
 	return us

@@ -1,9 +1,9 @@
-// Package gemv launches the products of 1 to 64 rows, which read each weight once at the
-// speed of memory. The operators are a matrix, a SwiGLU network and a mixture of experts,
-// for BF16 activations. Weights are BF16 rows, or packed with any group.
+// Package gemv launches the products of 1 to 64 rows, which read each weight once at the speed of
+// memory. The operators are a matrix, a SwiGLU network and a mixture of experts, for BF16
+// activations. Weights are BF16 rows, or packed with any group size.
 //
-// What a row's result is to the bit depends on its own values, on shapes and on the
-// GPU, never on the other rows or their number.
+// The bits of a row's result depend on its own values, on shapes and on the GPU. They do not
+// depend on the other rows or their number.
 package gemv
 
 import (
@@ -14,10 +14,11 @@ import (
 	"krater/kernels/tensor"
 )
 
-// MaxRows is the most rows of activations; beyond it tiles of tokens pay.
+// MaxRows is the most rows of activations; for more rows, kernels with tiles of tokens are
+// faster.
 const MaxRows = 64
 
-// format numbers the ways in which a matrix is kept, as gemv.cuh does.
+// format numbers the formats of a matrix, as in gemv.cuh.
 type format int
 
 const (
@@ -38,7 +39,7 @@ var formatIndex = map[tensor.Format]format{
 	tensor.INT8.By(32): int8x32, tensor.INT8.By(64): int8x64, tensor.INT8.By(128): int8x128, tensor.INT8.By(0): int8x128,
 }
 
-// byFormat are the kernels of a name, one a format.
+// byFormat are the kernels of a name, one per format.
 func byFormat(prefix string) (k [formats]launch.Kernel) {
 	for i, name := range formatNames {
 		k[i] = launch.Named(prefix + name)
@@ -52,7 +53,7 @@ var (
 	kGateUp = byFormat("kr_gemv_gate_up_")
 )
 
-// formatOf is how w is kept; ok is false if no kernel here takes it.
+// formatOf returns the format of w; ok is false if no kernel here takes it.
 func formatOf(w *launch.Weight) (f format, ok bool) {
 	if w.A.Zero() {
 		return plainBF16, w.F.DType == tensor.BF16 && aligned(w.F)
@@ -61,7 +62,7 @@ func formatOf(w *launch.Weight) (f format, ok bool) {
 	return f, ok && w.A.Check() == nil && w.A.Values%16 == 0 && w.A.Scales%16 == 0
 }
 
-// aligned: rows of m can be read 16 bytes at a time.
+// aligned reports whether rows of m can be read 16 bytes at a time.
 func aligned(m launch.Mat) bool { return m.At%16 == 0 && (m.Stride%8 == 0 || m.Rows <= 1) }
 
 // Can reports whether MatMul takes the product of x [M, K] and w [N, K]: BF16 rows
@@ -76,12 +77,12 @@ func canRead(x launch.Mat, w *launch.Weight) bool {
 	return x.DType == tensor.BF16 && x.Rows <= MaxRows && aligned(x) && x.Cols == w.Cols() && w.Cols()%tensor.TileA == 0
 }
 
-// Options change what is done with a result.
+// Options change the use of a result.
 type Options struct {
 	Add bool // out += it
 }
 
-// MatMul is out [M, N] = x [M, K] * transposed w [N, K]. out is F32 or BF16.
+// MatMul computes out [M, N] = x [M, K] * transposed w [N, K]. out is F32 or BF16.
 func MatMul(l *launch.List, gpu launch.GPU, out, x launch.Mat, w launch.Weight, o Options) {
 	const op = "gemv MatMul"
 	f, _ := formatOf(&w)
@@ -117,7 +118,7 @@ type Network struct{ W13, W2 launch.Weight }
 // Zero reports whether n is absent.
 func (n *Network) Zero() bool { return n.W13.A.Zero() && n.W13.F.Zero() }
 
-// Width is F.
+// Width returns F.
 func (n *Network) Width() int { return n.W2.Cols() }
 
 // can reports whether the kernels take the network.
@@ -135,11 +136,11 @@ func CanFFN(x launch.Mat, w13, w2 launch.Weight) bool {
 	return n.can(x)
 }
 
-// FFNScratch is the size of h in bytes.
+// FFNScratch returns the size of h in bytes.
 func FFNScratch(rows, width int) int { return up16(2 * rows * width) }
 
-// FFN is out [M, H] = down(silu(gate x) * up x), F32 or BF16. h is FFNScratch(M, F)
-// bytes, aligned to 16.
+// FFN computes out [M, H] = down(silu(gate x) * up x), F32 or BF16. h has FFNScratch(M, F) bytes,
+// aligned to 16.
 func FFN(l *launch.List, gpu launch.GPU, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Weight, o Options) {
 	const op = "gemv FFN"
 	n := Network{w13, w2}
@@ -165,8 +166,8 @@ func (n *Network) run(l *launch.List, gpu launch.GPU, out launch.Mat, h launch.P
 	n.down(l, out, h, downParts, o)
 }
 
-// plan is that of the first half for few rows; ok is false if no block of the GPU has
-// room for one.
+// plan returns the plan of the first half for few rows; ok is false if no block of the GPU has
+// room for a row.
 func (n *Network) plan(gpu launch.GPU, rows, parts int) (p plan, ok bool) {
 	for tokens := min(rows, TileRows); tokens > 0 && !ok; tokens-- {
 		p, ok = planFor(gpu, parts, parts, tokens, stagedBytes(n.W2.Rows()))
@@ -174,14 +175,14 @@ func (n *Network) plan(gpu launch.GPU, rows, parts int) (p plan, ok bool) {
 	return p, ok
 }
 
-// down launches the second half, of hidden values that are permuted as w2 wants them.
+// down launches the second half. The hidden values are permuted for w2.
 func (n *Network) down(l *launch.List, out launch.Mat, h launch.Ptr, parts int, o Options) {
 	f, _ := formatOf(&n.W2)
 	matrix(l, kHidden[f], out, h, n.Width(), &n.W2, parts, o)
 }
 
-// partsFor is into how many parts the rows of a matrix are split: the fewest that give
-// every multiprocessor 16 warps.
+// partsFor returns the number of parts into which the rows of a matrix are split: the fewest that
+// give every multiprocessor 16 warps.
 func partsFor(gpu launch.GPU, rows, cols int) int {
 	n := 1
 	for n < maxParts && 2*n <= unitsOf(cols) && blocksOf(rows)*n < 16*gpu.SMs {
@@ -192,20 +193,20 @@ func partsFor(gpu launch.GPU, rows, cols int) int {
 
 const (
 	maxParts = 8  // warps of a block, 256 threads
-	maxArgs  = 60 // of a kernel here
+	maxArgs  = 60 // for a kernel here
 	// partBytes is a token's part of two units in shared memory: PART_BYTES of src/gemv.cu.
 	partBytes = 528
 )
 
-// unitsOf is the number of units of 128 columns, blocksOf that of blocks of 16 rows,
-// eightsOf that of tiles of 8 tokens.
+// unitsOf returns the number of units of 128 columns, blocksOf the number of blocks of 16 rows,
+// and eightsOf the number of tiles of 8 tokens.
 func unitsOf(cols int) int  { return (cols + 127) / 128 }
 func blocksOf(rows int) int { return (rows + 15) / 16 }
 func eightsOf(rows int) int { return (rows + 7) / 8 }
 func up16(n int) int        { return (n + 15) &^ 15 }
 
-// config is a grid of blocks of so many warps, each of which leaves a part of 512
-// bytes in shared memory.
+// config returns a grid of blocks with that many warps, each of which writes a part of 512 bytes
+// to shared memory.
 func config(x, y, warps int) launch.Config {
 	return launch.Config{Grid: launch.Dim{X: uint32(x), Y: uint32(y)}, Block: launch.Dim{X: uint32(32 * warps)},
 		Shared: uint32(512 * warps), PDL: true}

@@ -57,7 +57,7 @@ func TestChoices(t *testing.T) {
 	}
 }
 
-// mixture is V2-Lite's, with shared weights of some bits.
+// mixture is V2-Lite's, with shared weights of the given bits.
 func mixture(m, sharedBits int) *Mixture {
 	v := &Mixture{X: mat(tensor.BF16, m, 2048), IDs: mat(tensor.I32, m, 6), Weights: mat(tensor.F32, m, 6)}
 	v.Bank = launch.Bank{Experts: 64, W13: tiles(4, 128, 2816, 2048, true), W2: tiles(4, 128, 2048, 1408, false),
@@ -100,7 +100,8 @@ func TestMixtures(t *testing.T) {
 			{"kr_gemv_down_int4_g128_int8_g128", 32, 2 + 48, 8}, {"kr_gemv_combine", 8, 8, 8}}},
 		{"32 rows", mixture(32, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 44, 16 + 80, 8},
 			{"kr_gemv_down_int4_g128_int8_g128", 32, 8 + 80, 8}, {"kr_gemv_combine", 8, 32, 8}}},
-		// one row of small experts has a warp for each of 4 and 2 parts, more have one for two
+		// One row of small experts has one warp for each of 4 and 2 parts; more rows have one for
+		// two parts.
 		{"one row of small experts", qwen3(1), []op{{"kr_gemv_gate_up_int4_g128", 48, 8, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 16}}},
 		{"2 rows of small experts", qwen3(2), []op{{"kr_gemv_gate_up_int4_g128", 48, 16, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 8}}},
 		{"32 rows of small experts", qwen3(32), []op{{"kr_gemv_gate_up_int4_g128", 24, 144, 8}, {"kr_gemv_down_int4_g128", 16, 144, 8}, {"kr_gemv_combine", 8, 32, 8}}},
@@ -166,7 +167,7 @@ func TestCan(t *testing.T) {
 	}
 }
 
-// Whatever a GPU has, tiles fit into its shared memory; too little is refused.
+// Tiles fit into the shared memory of every GPU; too little memory is refused.
 func TestPlansFit(t *testing.T) {
 	for _, shared := range []int{0, 232448, 166912, 101376, 64 << 10, 48 << 10, 8 << 10} {
 		gpu := launch.GPU{SMs: 28, SharedMax: shared}

@@ -27,7 +27,7 @@ func joined(k cudatest.Layout) cudatest.Layout {
 	return k
 }
 
-// dot is the product, and the sum of the absolute terms.
+// dot returns the product, and the sum of the sizes of its terms.
 func dot(x, w []float32) (v, size float64) {
 	for i := range x {
 		p := float64(x[i]) * float64(w[i])
@@ -36,8 +36,8 @@ func dot(x, w []float32) (v, size float64) {
 	return v, size
 }
 
-// An INT4 product is summed up as numbers of up to 143 for an average of 4, and 136
-// times the activations taken off: that costs 5 or 6 of float32's 24 bits.
+// An INT4 product sums numbers of up to 143 (the average value is 4) and then subtracts 136 times
+// the activations. This costs 5 or 6 of float32's 24 bits.
 const summing = 0x1p-16
 
 func rounding(dt tensor.DType) float64 {
@@ -47,7 +47,7 @@ func rounding(dt tensor.DType) float64 {
 	return 0x1p-8
 }
 
-// within fails the test where got is not within bound of want.
+// within fails the test where got is off by more than bound.
 func within(t *testing.T, what string, got []float32, want, bound []float64) {
 	t.Helper()
 	for i := range want {
@@ -60,9 +60,9 @@ func within(t *testing.T, what string, got []float32, want, bound []float64) {
 func TestMatMulKernels(t *testing.T) {
 	c := cudatest.Open(t)
 	t.Run("split rows", func(t *testing.T) { testMatMul(t, c, h100) })
-	// Blocks of 32 rows would make a second round: they have 48.
+	// Blocks of 32 rows would need a second round, so they have 48.
 	t.Run("three row blocks", func(t *testing.T) { testMatMul(t, c, launch.GPU{SMs: 12, SharedMax: 232448}) })
-	// Rows are whole and blocks have several warps of rows.
+	// Rows are not split, and blocks have several warps of rows.
 	t.Run("whole rows", func(t *testing.T) { testMatMul(t, c, launch.GPU{SMs: 1, SharedMax: 64 << 10}) })
 }
 
@@ -108,7 +108,7 @@ func testMatMul(t *testing.T, c *cudatest.GPU, gpu launch.GPU) {
 	}
 }
 
-// What is computed equals the plain kernels' result, and every run's.
+// The result equals that of the plain kernels, and is the same in every run.
 func TestAgainstPlain(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(5, 6))
@@ -141,8 +141,8 @@ func TestAgainstPlain(t *testing.T) {
 	}
 }
 
-// swiglu is a network's output in float64 with hidden values rounded to bfloat16, and a
-// bound of its error: a hidden value may be rounded the other way.
+// swiglu returns a network's output in float64 with hidden values rounded to bfloat16, and a
+// bound of its error: a hidden value may round the other way.
 func swiglu(x, w13, w2 []float32) (y, bound []float64) {
 	width, hidden := len(w2)/len(x), len(x)
 	h := make([]float32, width)
@@ -189,7 +189,7 @@ func TestFFNKernels(t *testing.T) {
 	}
 }
 
-// sorted is what route.Align leaves of ids, made here.
+// sorted returns the result of route.Align for ids.
 func sorted(c *cudatest.GPU, ids []int32, rows, topK, experts, tile int) route.Aligned {
 	a := route.NewAligned(c.Alloc(route.AlignedBytes(rows, topK, experts, tile)), rows, topK, experts, tile)
 	var tiles, slots []int32
@@ -224,7 +224,7 @@ func sorted(c *cudatest.GPU, ids []int32, rows, topK, experts, tile int) route.A
 
 const moeShared, moeExperts, moeTopK = 320, 5, 3
 
-// moeCase is a mixture on the GPU, and what it should give for rows rows.
+// moeCase is a mixture on the GPU, with its expected results for rows rows.
 type moeCase struct {
 	hidden, width int
 	bank          launch.Bank
@@ -268,7 +268,7 @@ func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, hid
 	return v
 }
 
-// row appends what row r should become.
+// row appends the expected result of row r.
 func (v *moeCase) row(r int) {
 	x := v.x[r*v.hidden : (r+1)*v.hidden]
 	sum, bound := make([]float64, v.hidden), make([]float64, v.hidden)
@@ -335,7 +335,7 @@ func TestMoEKernels(t *testing.T) {
 				t.Fatalf("%s: rows %v alone differ from the same of %d", name, part, rows)
 			}
 		}
-		// less shared memory: smaller tiles and fewer warps
+		// Less shared memory: smaller tiles and fewer warps.
 		for _, part := range [][2]int{{0, 1}, {0, 9}} {
 			if got := m.run(c, launch.GPU{SMs: 28, SharedMax: 9<<10 + 2*m.hidden}, part[0], part[1], Options{}, c.Mat(tensor.F32, part[1]-part[0], m.hidden)); !slices.Equal(got, all[:len(got)]) {
 				t.Fatalf("%s: rows %v differ with less shared memory", name, part)

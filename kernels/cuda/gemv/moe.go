@@ -11,29 +11,29 @@ var (
 	kDown    = byFormat("kr_gemv_down_")
 	kCombine = launch.Named("kr_gemv_combine")
 
-	// INT8 shared network beside INT4 experts
+	// INT8 shared network with INT4 experts
 	kGateUpMixed  = launch.Named("kr_gemv_gate_up_int4_g128_int8_g128")
 	kDownMixed    = launch.Named("kr_gemv_down_int4_g128_int8_g128")
 	kDownAllMixed = launch.Named("kr_gemv_down_all_int4_g128_int8_g128")
 )
 
-// TileRows is the most tokens of a tile that MoE wants assignments sorted into.
+// TileRows is the most tokens of a tile of MoE's sorted assignments.
 const TileRows = 8
 
-// groupedFrom is the number of rows from which experts are read once for all their
-// tokens: 8 rows of top 6 of 64 hit 35 experts 48 times. Below it that saves less than
-// the launches it needs.
+// groupedFrom is the number of rows from which experts are read once for all their tokens: 8 rows
+// of top 6 of 64 use 35 experts 48 times. With fewer rows this saves less than the additional
+// launches cost.
 const groupedFrom = 4
 
-// Grouped reports whether MoE of so many rows wants its assignments sorted
-// (route.Align with tiles of Tile). The results are the same, to the bit.
+// Grouped reports whether MoE of that many rows needs its assignments sorted (route.Align with
+// tiles of Tile). The results have the same bits.
 func Grouped(rows int) bool { return rows >= groupedFrom }
 
 // Mixture are the arguments of a mixture of experts.
 type Mixture struct {
 	X       launch.Mat    // [M, H] BF16
 	Bank    launch.Bank   // E experts of width F
-	IDs     launch.Mat    // [M, K] I32; an id that is none (below 0, or not below E), or is nowhere, adds nothing
+	IDs     launch.Mat    // [M, K] I32; an id that is no expert (below 0, or not below E), or not in the bank, adds nothing
 	Weights launch.Mat    // [M, K] F32
 	Shared  Network       // of width S; may be absent
 	Aligned route.Aligned // IDs sorted into tiles of Tile; read if Grouped(M)
@@ -48,8 +48,8 @@ func CanMoE(gpu launch.GPU, m *Mixture) bool {
 		Tile(gpu, m) > 0
 }
 
-// Tile is the tile of tokens that assignments are sorted into: up to TileRows, as the
-// GPU's shared memory allows; 0 if it does not suffice at all.
+// Tile returns the tile of tokens for the sorting of assignments: up to TileRows, as far as the
+// GPU's shared memory allows; 0 if it does not suffice for one token.
 func Tile(gpu launch.GPU, m *Mixture) int {
 	rows := m.X.Rows
 	for tile := min(TileRows, max(1, rows)); tile > 0; tile-- {
@@ -66,18 +66,18 @@ func Tile(gpu launch.GPU, m *Mixture) int {
 	return 0
 }
 
-// MoEScratch is the scratch memory of MoE in bytes; shared is the width of the shared
+// MoEScratch returns the scratch memory of MoE in bytes. shared is the width of the shared
 // network, 0 if there is none.
 func MoEScratch(rows, topK, hidden, width, shared int) int {
 	s := scratchOf(0, rows, topK, hidden, width, shared)
 	return s.bytes
 }
 
-// scratch is how MoE cuts up its memory.
+// scratch has the parts of MoE's memory.
 type scratch struct {
 	h      launch.Ptr // BF16 [M*K, F]
 	shared launch.Ptr // BF16 [M, S]
-	base   launch.Ptr // F32 [M, H]: the shared network's output, if it is not folded in
+	base   launch.Ptr // F32 [M, H]: the output of the shared network, if a separate kernel computes it
 	y      launch.Ptr // F32 [M*K, H], if the work is grouped
 	bytes  int
 }
@@ -100,11 +100,10 @@ func scratchOf(at launch.Ptr, rows, topK, hidden, width, shared int) scratch {
 	return s
 }
 
-// MoE is out [M, H] (F32 or BF16) = the sum over the ranks k = 0..K-1, in that order, of
-// weights[., k] * the expert ids[., k] of x, plus the shared network of x. memory is
-// MoEScratch bytes, aligned to 16. If the last launch of l is a router's that chooses IDs
-// and Weights, the mixture may make the choice in its place, and writes what that would
-// have written.
+// MoE computes out [M, H] (F32 or BF16) = the sum over the ranks k = 0..K-1, in that order, of
+// weights[., k] * the expert ids[., k] of x, plus the shared network of x. memory has MoEScratch
+// bytes, aligned to 16. If the last launch of l is a router that chooses IDs and Weights, the
+// mixture may choose instead, and then also writes the router's results.
 func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *Mixture, o Options) {
 	const op = "gemv MoE"
 	rows, topK, hidden, width := m.X.Rows, m.IDs.Cols, m.X.Cols, m.Bank.W2.Cols()
@@ -159,10 +158,10 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 	}
 }
 
-// gateParts and downParts are into how many parts the products of an expert are split. Where
-// one row's experts are so small that a GPU would be left without enough warps, these are twice
-// as many, added two by two (paired): in the kernels of many rows a warp takes two. (A shared
-// network beside them gives warps enough.)
+// gateParts and downParts return the number of parts into which the products of an expert are
+// split. If one row's experts are so small that the GPU would lack warps, these are twice as many
+// and are added two by two (paired); in the kernels for many rows a warp takes two. (With a
+// shared network there are enough warps.)
 func gateParts(m *Mixture) (parts int, paired bool) {
 	n, units := networkGateParts(m.X.Cols), unitsOf(m.X.Cols)
 	if m.Shared.Zero() && 2*n <= maxParts && units >= 8*n && units%(2*n) == 0 && m.IDs.Cols*blocksOf(m.Bank.W13.Rows())*n < enoughWarps {
@@ -182,12 +181,13 @@ func downParts(m *Mixture) (parts int, paired bool) {
 // enoughWarps keep a GPU of 132 multiprocessors busy.
 const enoughWarps = 2048
 
-// networkGateParts and networkDownParts do the same for a network that all rows take.
+// networkGateParts and networkDownParts do the same for a network that all rows use.
 func networkGateParts(hidden int) int { return min(maxParts, (unitsOf(hidden)+7)/8) }
 func networkDownParts(width int) int  { return min(maxParts, (unitsOf(width)+5)/6) }
 
-// sharedGateParts is that of the shared network: more where a warp has but one unit of
-// INT8 on its way beside two of INT4, so that both take as many turns to memory.
+// sharedGateParts is the number of parts of the shared network. It is higher if a warp has only
+// one unit of INT8 in flight while others have two of INT4, so that both need the same number of
+// memory accesses.
 func sharedGateParts(m *Mixture) int {
 	if !m.Shared.Zero() && folded(m) {
 		r, _ := formatOf(&m.Bank.W13)
@@ -198,16 +198,16 @@ func sharedGateParts(m *Mixture) int {
 	return networkGateParts(m.X.Cols)
 }
 
-// work says where the assignments are.
+// work has the assignments of a launch.
 type work struct {
 	ids           launch.Ptr
 	weights       launch.Ptr     // written if left is to be chosen
-	left          route.Left     // the choice, if nobody has made it
+	left          route.Left     // the choice, if no launch has made it
 	early         bool           // x is there before the choice is
 	aligned       *route.Aligned // nil: one by one
 	topK, experts int
-	where         launch.Ptr // of the bank: its map
-	rows          int        // of the grid: assignments, or tiles
+	where         launch.Ptr // the bank's map
+	rows          int        // size of the grid: assignments, or tiles
 }
 
 // append appends tiles, slots and count.
@@ -282,8 +282,7 @@ func downAll(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, s scrat
 	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), left.Append(appendMatrix(args, shared))...)
 }
 
-// downGrouped launches the second half of sorted work and of a folded network, and the
-// sums.
+// downGrouped launches the second half of sorted work and of a folded network, and the sums.
 func downGrouped(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, tile int, s scratch, base launch.Ptr, o Options) {
 	p, _ := downPlan(gpu, m, tile)
 	routed, _ := formatOf(&m.Bank.W2)

@@ -8,7 +8,7 @@ import (
 
 var kNorm = byFormat("kr_gemv_norm_")
 
-// normShared is what a block of NormMatMul may have of shared memory.
+// normShared is the most shared memory of a block of NormMatMul.
 const normShared = 48 << 10
 
 // CanNorm reports whether NormMatMul takes the product of RMSNorm(x) [M, K] and w [N, K]:
@@ -24,12 +24,12 @@ func normConfig(gpu launch.GPU, x launch.Mat, w *launch.Weight) launch.Config {
 	return c
 }
 
-// NormMatMul is out [M, N] = RMSNorm(x [M, K]) by norm [1, K] * transposed w [N, K], in one
+// NormMatMul computes out [M, N] = RMSNorm(x [M, K]) by norm [1, K] * transposed w [N, K], in one
 // launch, with the bits of elem.RMSNorm to BF16 and MatMul. out is F32 or BF16.
 func NormMatMul(l *launch.List, gpu launch.GPU, out, x, norm launch.Mat, eps float32, w launch.Weight) {
 	const op = "gemv NormMatMul"
 	in := launch.Mat{At: 16, DType: tensor.BF16, Rows: x.Rows, Cols: x.Cols, Stride: x.Cols}
-	if !CanNorm(gpu, in, x, norm, &w) { // in is any that would do
+	if !CanNorm(gpu, in, x, norm, &w) { // in may be any matrix of the right shape
 		refuse(op, "x %v, norm %v, w [%d, %d]", x, norm, w.Rows(), w.Cols())
 	}
 	checkOut(op, out, x.Rows, w.Rows())

@@ -14,8 +14,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// TestNormMatMul: the bits of a norm and then a product, for blocks of fewer and of more
-// threads than norm a row alone, and rows of several chunks a thread.
+// TestNormMatMul: the result has the bits of a norm followed by a product. Blocks have fewer and
+// more threads than those that norm a row separately, and rows have several chunks per thread.
 func TestNormMatMul(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(7, 8))

@@ -6,28 +6,27 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// A plan is how the blocks of a kernel of gemv_moe.cu share out their warps and their
-// shared memory.
+// A plan says how the blocks of a kernel of gemv_moe.cu use their warps and their shared memory.
 type plan struct {
 	warps              int
 	parts, sharedParts int // of the columns of a row
 	pairs, half        int // how the routed experts' parts are added: Cut of src/gemv_flow.cuh
-	tokens             int // of a block, at most
-	bytes              int // of shared memory
+	tokens             int // per block, at most
+	bytes              int // bytes of shared memory
 }
 
 // The sizes of src/gemv_flow.cuh and src/gemv_moe.cu.
 const (
 	zeros   = 256
 	results = maxParts * 512
-	fixed   = 2048 // of kr_gemv_gate_up, beside what a launch asks for
+	fixed   = 2048 // of kr_gemv_gate_up, in addition to the launch's dynamic memory
 )
 
-// stagedBytes is a row of so many activations in shared memory.
+// stagedBytes returns the size of a row of that many activations in shared memory.
 func stagedBytes(cols int) int { return unitsOf(cols)*256 + 16 }
 
-// pair sets how paired parts of rows of cols columns are added: few rows have a warp for each
-// part, many one for two of them.
+// pair sets how paired parts of rows of cols columns are added: for few rows each part has a
+// warp, for many rows one warp has two parts.
 func (p *plan) pair(rows, cols int) {
 	if !Grouped(rows) {
 		p.pairs = 1
@@ -40,13 +39,13 @@ func (p *plan) pair(rows, cols int) {
 // noHalf is NO_HALF of src/gemv_flow.cuh.
 const noHalf = 1 << 20
 
-// planFor is the plan of blocks with room for tokens rows of so many bytes.
+// planFor returns the plan of blocks with room for tokens rows of that many bytes.
 func planFor(gpu launch.GPU, parts, sharedParts, tokens, rowBytes int) (p plan, ok bool) {
 	p = plan{warps: maxParts, parts: parts, sharedParts: sharedParts, half: noHalf, tokens: tokens, bytes: results + zeros + tokens*rowBytes}
 	return p, gpu.SharedMax == 0 || p.bytes+fixed <= gpu.SharedMax
 }
 
-// rowBlocks is how many row blocks of 16 a block has if its rows are cut into parts: Cut of
+// rowBlocks returns the number of row blocks of 16 per block, if rows are cut into parts: Cut of
 // gemv_flow.cuh.
 func (p *plan) rowBlocks(parts int) int {
 	n := maxParts
@@ -56,13 +55,13 @@ func (p *plan) rowBlocks(parts int) int {
 	return n
 }
 
-// blocks is how many blocks so many rows make.
+// blocks returns the number of blocks for that many rows.
 func (p *plan) blocks(rows, parts int) int {
 	n := 16 * p.rowBlocks(parts)
 	return (rows + n - 1) / n
 }
 
-// groups is how many groups of tokens so many rows of activations make.
+// groups returns the number of groups of tokens for that many rows of activations.
 func (p *plan) groups(rows int) int { return (rows + p.tokens - 1) / p.tokens }
 
 func (p *plan) config(x, y int) launch.Config {
@@ -70,14 +69,14 @@ func (p *plan) config(x, y int) launch.Config {
 		Shared: uint32(p.bytes), PDL: true}
 }
 
-// appendParts appends both numbers of parts, each with what multiplies instead of a
-// division by it (Parts in gemv_flow.cuh).
+// appendParts appends both numbers of parts, each with the factor that replaces a division by it
+// (Parts in gemv_flow.cuh).
 func (p *plan) appendParts(args []launch.Arg) []launch.Arg {
 	return append(args, launch.I32(p.parts), launch.I32(over(p.parts)), launch.I32(p.sharedParts), launch.I32(over(p.sharedParts)))
 }
 
-// over is what multiplies instead of a division by n: 2^16 / n, rounded up. It is exact for
-// numbers whose product with n stays below 2^16.
+// over returns the factor that replaces a division by n: 2^16 / n, rounded up. It is exact for
+// numbers whose product with n is below 2^16.
 func over(n int) int { return (1<<16 + max(n, 1) - 1) / max(n, 1) }
 
 // append appends the arguments PLAN_ARGS.
@@ -87,7 +86,7 @@ func (p *plan) append(args []launch.Arg, rows, sharedRows int) []launch.Arg {
 	return append(p.appendParts(args), launch.I32(p.pairs), launch.I32(p.half), launch.I32(sharedRows))
 }
 
-// folded reports whether kernels take a mixture's routed and shared networks together.
+// folded reports whether kernels compute a mixture's routed and shared networks together.
 func folded(m *Mixture) bool {
 	if m.Shared.Zero() {
 		return false
@@ -100,8 +99,8 @@ func folded(m *Mixture) bool {
 	return together(&m.Bank.W13, &m.Shared.W13) && together(&m.Bank.W2, &m.Shared.W2)
 }
 
-// gateUpPlan, downPlan and downAllPlan are the plans of a mixture's kernels, with tiles of
-// so many tokens.
+// gateUpPlan, downPlan and downAllPlan return the plans of a mixture's kernels, with tiles of
+// that many tokens.
 func gateUpPlan(gpu launch.GPU, m *Mixture, tile int) (plan, bool) {
 	parts, paired := gateParts(m)
 	p, ok := planFor(gpu, parts, sharedGateParts(m), tile, stagedBytes(m.X.Cols))
@@ -136,7 +135,7 @@ func downAllPlan(m *Mixture) plan {
 	items := m.IDs.Cols*p.parts + p.sharedParts
 	most := downWarps
 	if m.X.Rows > 1 {
-		most /= 2 // two blocks a multiprocessor: as many warps, and a token's blocks do not wait for another's
+		most /= 2 // two blocks per multiprocessor: as many warps, and a token's blocks do not wait for another token's
 	}
 	rounds := (items + most - 1) / most
 	p.warps = (items + rounds - 1) / rounds

@@ -6,18 +6,18 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// wideFrom is the number of rows from which activations go through shared memory, for
-// 16 to 48 rows of weights and up to 32 of activations at a time. The results are the same,
-// to the bit.
+// wideFrom is the number of rows from which activations go through shared memory, for 16 to 48
+// rows of weights and up to 32 of activations at a time. The results have the same bits.
 const wideFrom = 5
 
-// maxEights is how many times 8 rows of activations a kernel of each format takes.
+// maxEights is the most groups of 8 rows of activations that a kernel of each format takes.
 var maxEights = [formats]int{4, 2, 2, 4, 2, 4, 4}
 
-// fitted are the formats whose kernels of 32 rows of activations take 16 and 48 rows of weights, too.
+// fitted are the formats with kernels of 32 rows of activations for 16 and 48 rows of weights,
+// too.
 var fitted = [formats]bool{plainBF16: true, int4x128: true, int8x128: true}
 
-// wideKernel is a kernel by row blocks of weights and by times 8 rows of activations.
+// wideKernel is a kernel, by row blocks of weights and by groups of 8 rows of activations.
 type wideKernel struct {
 	rowBlocks, eights int
 	format            format
@@ -44,7 +44,7 @@ func wideKernels() (m, g map[wideKernel]launch.Kernel) {
 	return m, g
 }
 
-// wideShape is how a kernel cuts its work.
+// wideShape says how a kernel divides its work.
 type wideShape struct {
 	wideKernel
 	config launch.Config
@@ -57,18 +57,18 @@ func wideShapeOf(gpu launch.GPU, w *launch.Weight, rows, parts int) wideShape {
 		s.eights *= 2
 	}
 	tiles := (eightsOf(rows) + s.eights - 1) / s.eights
-	rowWarps := 1 // of a part; they share its activations, if blocks enough are left
+	rowWarps := 1 // warps of a part; they share its activations, if enough blocks remain
 	for rowWarps < 4 && 2*rowWarps*parts <= maxParts && w.Rows()/(64*rowWarps)*tiles >= 2*gpu.SMs {
 		rowWarps *= 2
 	}
 	blocks := func(rowBlocks int) int {
 		return (w.Rows() + 16*rowBlocks*rowWarps - 1) / (16 * rowBlocks * rowWarps) * tiles
 	}
-	if s.eights == 4 && fitted[s.format] { // one block a multiprocessor
+	if s.eights == 4 && fitted[s.format] { // one block per multiprocessor
 		switch {
 		case blocks(1) <= gpu.SMs:
 			s.rowBlocks = 1
-		case blocks(2) > gpu.SMs && blocks(3) <= gpu.SMs: // not a second round for a few
+		case blocks(2) > gpu.SMs && blocks(3) <= gpu.SMs: // avoids a second round for a few blocks
 			s.rowBlocks = 3
 		}
 	}
@@ -77,8 +77,8 @@ func wideShapeOf(gpu launch.GPU, w *launch.Weight, rows, parts int) wideShape {
 	return s
 }
 
-// wideShared is the shared memory of a block: two units of activations for each part,
-// then the sums of every warp.
+// wideShared returns the shared memory of a block: two units of activations per part, then the
+// sums of every warp.
 func wideShared(rowBlocks, eights, parts, warps int) int {
 	return max(parts*2*8*eights*256, warps*rowBlocks*eights*512)
 }

@@ -18,12 +18,12 @@ const (
 	stepBytes     = 4096 // of a warp's keys in shared memory, in at most four steps
 )
 
-// decoder is the kernels of a cache's type and a head size for 8 or 16 query heads of a group.
+// decoder is the kernels for a cache's type and a head size, with 8 or 16 query heads of a group.
 type decoder struct {
 	attend, join launch.Kernel
-	heads        int // query heads of a block
-	shared       int // of a block of attend
-	blocks       int // of a multiprocessor
+	heads        int // query heads per block
+	shared       int // threads of a block of attend
+	blocks       int // blocks per multiprocessor
 }
 
 type kernelKey struct {
@@ -51,7 +51,7 @@ var decoders = func() map[kernelKey][2]decoder {
 	return out
 }()
 
-// decodeShared is Ring's size.
+// decodeShared returns the size of Ring.
 func decodeShared(dt tensor.DType, dim, heads int) int {
 	unit, scales, chunk, far := stepKeys*dim*dt.Size(), 0, min(dim, 1024/heads), dim*heads > 2048
 	if dt == tensor.I8 {
@@ -67,7 +67,7 @@ func decodeShared(dt tensor.DType, dim, heads int) int {
 	return n
 }
 
-// decoderOf is the kernels for p's groups.
+// decoderOf returns the kernels for p's groups.
 func decoderOf(dt tensor.DType, p device.GQA) (d decoder, ok bool) {
 	two, ok := decoders[kernelKey{dt, p.HeadDim}]
 	if p.Heads > 8*p.KVHeads {
@@ -76,35 +76,35 @@ func decoderOf(dt tensor.DType, p device.GQA) (d decoder, ok bool) {
 	return two[0], ok
 }
 
-// CanDecode reports whether Decode takes these: heads of 64, 128 or 256, queries of BF16, a
-// cache of BF16, F8E4M3 or I8 with a scale a head, rows aligned to 16 bytes.
+// CanDecode reports whether Decode takes these: heads of 64, 128 or 256, queries of BF16, a cache
+// of BF16, F8E4M3 or I8 with one scale per head, rows aligned to 16 bytes.
 func CanDecode(gpu launch.GPU, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
 	d, ok := decoderOf(cache.DType, p)
 	return ok && readable(out, q, &cache, p) && gpu.SharedMax >= d.shared
 }
 
-// readable reports whether fast kernels take rows and cache. They know no window.
+// readable reports whether the fast kernels take rows and cache. They do not support a window.
 func readable(out, q launch.Mat, cache *launch.KV, p device.GQA) bool {
 	return p.Window == 0 && q.DType == tensor.BF16 && aligned(q) && aligned(cache.Mat) && aligned(out) && (cache.DType != tensor.I8 || cache.Group == p.HeadDim)
 }
 
-// aligned: rows of m can be read 16 bytes at a time.
+// aligned reports whether rows of m can be read 16 bytes at a time.
 func aligned(m launch.Mat) bool {
 	return m.At%16 == 0 && (m.Rows <= 1 || m.Stride*m.DType.Size()%16 == 0)
 }
 
-// DecodeItems is the most items of work that rows generated rows of at most context positions
-// make.
+// DecodeItems returns the most items of work of rows generated rows with at most context
+// positions.
 func DecodeItems(rows, context int) int { return rows * spans.ItemBound(context) }
 
-// DecodeScratch is the scratch memory that Decode needs for so many items, in bytes.
+// DecodeScratch returns the scratch memory of Decode for that many items, in bytes.
 func DecodeScratch(items int, p device.GQA) int { return partBytes(items, p) + 2*4*items*p.Heads }
 
 func partBytes(items int, p device.GQA) int { return 4 * items * p.Heads * p.HeadDim }
 
-// decodeShape is the grid of attention: parts of the groups of query heads, and shares of the
-// items. groups says that a block joins the items of whole groups, which is done where no
-// multiprocessor waits long for others with a group more.
+// decodeShape returns the grid of attention: parts of the groups of query heads, and shares of
+// the items. groups means that a block joins the items of whole groups. It is set if no
+// multiprocessor then waits long for one that has a group more.
 func decodeShape(gpu launch.GPU, d decoder, items int, p device.GQA) (grid launch.Dim, groups bool) {
 	parts := p.KVHeads * ((p.Heads/p.KVHeads + d.heads - 1) / d.heads)
 	room := max(1, gpu.SMs*d.blocks/parts)
@@ -113,10 +113,10 @@ func decodeShape(gpu launch.GPU, d decoder, items int, p device.GQA) (grid launc
 	return launch.Dim{X: uint32(parts), Y: uint32(min(items, room))}, rounds > 3 || n > 0 && 8*n >= 7*rounds*room
 }
 
-// Decode is attention of all generated rows in table, at most rows of them with at most items
-// of work (DecodeItems, or what else bounds spans.Items of all rows); only these bounds make
-// the grid, and a row beyond them becomes NaN. out [T, heads*d] BF16 or F32, q [T, heads*d]
-// BF16. scratch has DecodeScratch bytes, aligned to 16.
+// Decode computes attention of all generated rows in table: at most rows of them, with at most
+// items of work (DecodeItems, or another bound of spans.Items over all rows). The grid depends
+// only on these bounds, and a row beyond them becomes NaN. out [T, heads*d] BF16 or F32, q [T,
+// heads*d] BF16. scratch has DecodeScratch bytes, aligned to 16.
 func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, table launch.Mat, rows, items int, scratch launch.Ptr, p device.GQA) {
 	check(out, q, &cache, table, p)
 	if !CanDecode(gpu, out, q, cache, p) {
@@ -139,7 +139,7 @@ func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, 
 		launch.P(out.At), wide(out), launch.I32(out.Stride), part, marks, launch.I32(items), whole, launch.P(table.At))
 }
 
-// scale brings scores to powers of two.
+// scale converts scores to powers of two.
 func scale(p device.GQA) launch.Arg { return launch.F32(float32(float64(p.Scale) * math.Log2E)) }
 
 func bit(v bool) launch.Arg {

@@ -21,7 +21,7 @@ func (b *problem) items() int {
 	return items
 }
 
-// decodeWithin runs Decode with such bounds and a poisoned output.
+// decodeWithin runs Decode with these bounds and a poisoned output.
 func (b *problem) decodeWithin(gpu launch.GPU, dt tensor.DType, rows, items int) []float32 {
 	b.q.Rows = max(b.q.Rows, rows)
 	out := b.out(dt)
@@ -56,8 +56,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// A row has the same bits alone, among others, however its items are shared out and whoever
-// joins them, and in every run.
+// A row has the same bits alone and among others, for every distribution and every join of its
+// items, and in every run.
 func TestDecodeInvariance(t *testing.T) {
 	c := cudatest.Open(t)
 	for dim, dt := range map[int]tensor.DType{64: tensor.F8E4M3, 128: tensor.BF16, 256: tensor.I8} {
@@ -78,7 +78,7 @@ func TestDecodeInvariance(t *testing.T) {
 	}
 }
 
-// Items beyond the bound are left out, and their rows are NaN; others are as ever.
+// Items beyond the bound are left out, and their rows are NaN; other rows are unchanged.
 func TestDecodeBeyondItsBound(t *testing.T) {
 	c := cudatest.Open(t)
 	b := newProblem(c, 4, 2, 1, 64, 16, tensor.BF16, contexts(9, 100, 20))

@@ -1,9 +1,9 @@
 // Package gqa launches grouped-query attention (arXiv 2305.13245) over a paged cache. Heads of
-// 64, 128 and 256 have kernels with tensor cores (Decode, Prefill); the plain kernel, a block
-// for each row and head, takes every size and a window, and is what the others are compared with.
+// 64, 128 and 256 have kernels with tensor cores (Decode, Prefill). The plain kernel, with a
+// block for each row and head, takes every size and a window; tests compare the others with it.
 //
-// A row's bits depend on its own sequence only: keys are read in tiles at absolute positions,
-// and only a sequence's own length decides how its keys are cut for several blocks.
+// A row's bits depend on its own sequence only: keys are read in tiles at absolute positions, and
+// only the sequence's own length decides how its keys are cut for several blocks.
 package gqa
 
 import (
@@ -19,9 +19,9 @@ var kPlain = launch.Named("kr_gqa_plain")
 
 const plainThreads = 128
 
-// Plain is attention of the rows of all prompts in table (package spans), or of all
-// generated rows: out [T, heads*d], q [T, heads*d], both F32 or BF16; cache [slots,
-// 2*kvHeads*d] of F32, BF16, F8E4M3 or I8. Other rows of out are left alone.
+// Plain computes attention of the rows of all prompts in table (package spans), or of all
+// generated rows: out [T, heads*d], q [T, heads*d], both F32 or BF16; cache [slots, 2*kvHeads*d]
+// of F32, BF16, F8E4M3 or I8. Other rows of out are unchanged.
 func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, table launch.Mat, decode bool, p device.GQA) {
 	kind, list := check(out, q, &cache, table, p), 0
 	if decode {
@@ -43,10 +43,10 @@ func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, table launch.Mat,
 		scale(p), launch.I32(p.BlockTokens), launch.I32(p.Window))
 }
 
-// named is the kernel of a head size.
+// named returns the kernel of a head size.
 func named(name string, dim int) launch.Kernel { return launch.Named(name + "_" + strconv.Itoa(dim)) }
 
-// check panics unless all sizes fit, and numbers the cache's type as latent.cuh does.
+// check panics unless all sizes fit, and returns the cache's type as latent.cuh numbers it.
 func check(out, q launch.Mat, c *launch.KV, table launch.Mat, p device.GQA) int {
 	switch {
 	case p.KVHeads < 1 || p.HeadDim < 1 || p.BlockTokens < 1 || p.Heads < 1 || p.Heads%p.KVHeads != 0 || p.Window < 0:

@@ -15,7 +15,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Two prompts and two generated rows with blocks in any order and NaN where no position is.
+// Two prompts and two generated rows, with blocks in any order and NaN at unused positions.
 func TestPlain(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(8, 1))

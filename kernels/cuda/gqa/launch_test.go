@@ -19,7 +19,7 @@ func mat(dt tensor.DType, rows, cols int) launch.Mat {
 	return launch.Mat{At: 4096, DType: dt, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// args are matching matrices of t rows, as nothing but addresses.
+// args are matching matrices of t rows that only have addresses.
 type args struct {
 	out, q, table launch.Mat
 	cache         launch.KV
@@ -44,7 +44,7 @@ func first(d decoder, _ bool) decoder { return d }
 
 var qwen3 = device.GQA{Heads: 32, KVHeads: 4, HeadDim: 128}
 
-// A share is whole groups of items where that leaves work for all blocks.
+// A share has whole groups of items if that leaves work for all blocks.
 func TestDecodeLaunches(t *testing.T) {
 	for _, x := range []struct {
 		p             device.GQA
@@ -80,7 +80,7 @@ func TestDecodeLaunches(t *testing.T) {
 	}
 }
 
-// The graph of a step is that of another with other lengths.
+// Steps with different lengths have the same graph.
 func TestDecodeRepeats(t *testing.T) {
 	a := newArgs(4, tensor.F8E4M3, qwen3)
 	var one, two, three launch.List
@@ -92,7 +92,8 @@ func TestDecodeRepeats(t *testing.T) {
 	}
 }
 
-// On Hopper with a turn, a multiprocessor has one block, which takes several tiles of heads' rows.
+// On Hopper with a turn, a multiprocessor has one block, which computes several tiles of heads'
+// rows.
 func TestPrefillLaunches(t *testing.T) {
 	list := []device.Span{{Len: 129}, {Len: 5, Pos: 700}}
 	for _, x := range []struct {
@@ -121,7 +122,7 @@ func TestPrefillLaunches(t *testing.T) {
 	}
 }
 
-// Every kernel that is not Hopper's has room on every GPU from 8.0 on, and Hopper's on Hopper.
+// The kernels of compute_80 fit on every GPU from 8.0 on, and Hopper's on Hopper.
 func TestSharedMemory(t *testing.T) {
 	for key, two := range decoders {
 		for _, d := range two {
@@ -166,7 +167,7 @@ func TestFastRefuses(t *testing.T) {
 	}
 }
 
-// TestWindow: the fast kernels know no window, so the plain one has to take it.
+// TestWindow: the fast kernels do not support a window, so the plain one takes it.
 func TestWindow(t *testing.T) {
 	for window, want := range map[int]bool{0: true, 8: false} {
 		a := newArgs(4, tensor.BF16, qwen3)

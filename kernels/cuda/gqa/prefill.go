@@ -9,7 +9,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// prefiller is the two kernels of a cache's type and a head size, and what their blocks need.
+// prefiller is the two kernels for a cache's type and a head size, and the resources of their
+// blocks.
 type prefiller struct {
 	any, hopper            launch.Kernel
 	shared, sharedHopper   int
@@ -30,7 +31,7 @@ var prefillers = func() map[kernelKey]prefiller {
 			}
 			k.shared += 2 * 2 * keys * 2 * dim
 			k.sharedHopper = spans.RowTile*2*dim + 2*2*keysHopper*2*dim + 12*8 + 8
-			if dt != tensor.BF16 { // a stage as it lies in the cache
+			if dt != tensor.BF16 { // a stage as stored in the cache
 				k.shared += 2*keys*dim - 2*keys*2*dim
 				if dim <= 128 {
 					k.threadsHopper = 512 // more to widen
@@ -48,9 +49,9 @@ func CanPrefill(gpu launch.GPU, out, q launch.Mat, cache launch.KV, p device.GQA
 	return ok && readable(out, q, &cache, p) && gpu.SharedMax >= k.shared
 }
 
-// Prefill is attention of the rows of all prompts: list is what table has. out [T, heads*d]
-// BF16 or F32, q [T, heads*d] BF16. turn is a word of zero on the GPU, which is zero again
-// afterwards; 0: none. It needs no scratch memory.
+// Prefill computes attention of the rows of all prompts; list is the batch in table. out [T,
+// heads*d] BF16 or F32, q [T, heads*d] BF16. turn is a word on the GPU that is zero before and
+// after; 0: none. It needs no scratch memory.
 func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, turn launch.Ptr, p device.GQA) {
 	check(out, q, &cache, table, p)
 	if !CanPrefill(gpu, out, q, cache, p) {
@@ -68,10 +69,10 @@ func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV,
 		Block: launch.Dim{X: uint32(k.threads)}, Shared: uint32(k.shared), PDL: true}
 	args := []launch.Arg{launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens)}
-	units := cache.Rows * cache.Stride * cache.DType.Size() / 16 // which Hopper's kernels count in 32 bits
+	units := cache.Rows * cache.Stride * cache.DType.Size() / 16 // Hopper's kernels count them in 32 bits
 	if gpu.Hopper && gpu.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
 		blocks := p.Heads * tiles
-		if turn != 0 { // a block takes one tile after the other
+		if turn != 0 { // a block computes one tile after the other
 			blocks = min(blocks, gpu.SMs)
 		}
 		kernel, config.Grid, config.Block.X, config.Shared = k.hopper, launch.Dim{X: uint32(blocks)}, uint32(k.threadsHopper), uint32(k.sharedHopper)

@@ -12,7 +12,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// GPUs are the GPU with all it has, and as one without Hopper's kernels.
+// gpus are the GPU itself, and the GPU without Hopper's kernels.
 func cards(c *cudatest.GPU) []launch.GPU {
 	older := c.Info()
 	older.Hopper = false
@@ -56,7 +56,8 @@ func TestPrefill(t *testing.T) {
 	}
 }
 
-// A row has the same bits however its prompt was cut into batches, and whichever block has it.
+// A row has the same bits however its prompt was cut into batches, and whichever block computes
+// it.
 func TestPrefillInvariance(t *testing.T) {
 	c := cudatest.Open(t)
 	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3, 256: tensor.BF16} {

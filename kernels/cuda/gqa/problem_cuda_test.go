@@ -20,7 +20,7 @@ import (
 // size 1), and so is the result.
 const epsMMA = 2. / 256
 
-// seq is one sequence of a batch: rows new rows behind past positions.
+// seq is one sequence of a batch: rows new rows after past positions.
 type seq struct {
 	past, rows int
 	decode     bool
@@ -34,8 +34,8 @@ func contexts(n ...int) []seq {
 	return s
 }
 
-// problem is a batch on the GPU, whose blocks lie in any order, with NaN wherever no position
-// is. Queries and cache rows have a gap behind them.
+// problem is a batch on the GPU. Its blocks are in any order, unused positions are NaN, and
+// queries and cache rows are followed by a gap.
 type problem struct {
 	c               *cudatest.GPU
 	p               device.GQA
@@ -60,7 +60,7 @@ func newProblem(c *cudatest.GPU, seed uint64, heads, kvHeads, dim, blockTokens i
 	return b
 }
 
-// place gives the sequences their rows and blocks, and makes the table.
+// place assigns rows and blocks to the sequences, and makes the table.
 func (b *problem) place(rng *rand.Rand, seqs []seq) {
 	bt, blocks := b.p.BlockTokens, 3
 	for _, s := range seqs {
@@ -99,8 +99,8 @@ func (b *problem) putTable() {
 	b.table = b.c.I32(words, 1, len(words))
 }
 
-// fill makes the cache: random values where a position is, elsewhere NaN (or in int8 any
-// number with a scale of NaN).
+// fill makes the cache: random values at used positions, NaN elsewhere (or in int8 any number
+// with a scale of NaN).
 func (b *problem) fill(rng *rand.Rand, dt tensor.DType) {
 	used := make([]bool, b.slots)
 	for _, s := range b.all() {
@@ -150,27 +150,27 @@ func (b *problem) fill(rng *rand.Rand, dt tensor.DType) {
 	}
 }
 
-// want is what the reference says, for all rows.
+// want returns the reference's results for all rows.
 func (b *problem) want() []float32 {
 	out := make([]float32, b.rows*b.p.Heads*b.p.HeadDim)
 	ref.GQA(out, b.query, b.cached, b.all(), b.p)
 	return out
 }
 
-// out is a poisoned output with gaps between rows.
+// out makes a poisoned output with gaps between rows.
 func (b *problem) out(dt tensor.DType) launch.Mat {
 	n := b.p.Heads * b.p.HeadDim
 	return b.c.Strided(dt, b.rows, n, n+8)
 }
 
-// of are the values of a span's rows.
+// of returns the values of a span's rows.
 func (b *problem) of(x []float32, s device.Span) []float32 {
 	n := b.p.Heads * b.p.HeadDim
 	return x[s.Row*n : (s.Row+s.Len)*n]
 }
 
-// compare holds got against want: eps is the relative error of one rounding on the way; every
-// output is a mean of values of size 1, so errors are seen beside 1.
+// compare compares got with want. eps is the relative error of one rounding; every output is a
+// mean of values of size 1, so errors are relative to 1.
 func compare(t *testing.T, what string, got, want []float32, eps float64) {
 	t.Helper()
 	worst, at := -1.0, 0

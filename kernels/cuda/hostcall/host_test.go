@@ -15,7 +15,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Calls of up to 4 rows of small are tagged, those of wide are not: neither are answers.
+// Calls of up to 4 rows of small are tagged. Calls of wide are not, and neither are its answers.
 var (
 	small = Size{HostCallSize: device.HostCallSize{Rows: 4, Hidden: 8, TopK: 2, Limit: time.Second}, RowType: tensor.BF16}
 	wide  = Size{HostCallSize: device.HostCallSize{Rows: 4, Hidden: 4096, TopK: 2, Limit: time.Second}, RowType: tensor.BF16}
@@ -23,7 +23,7 @@ var (
 
 func newHost(s Size, clear func() error) *Host { return NewHost(s, make([]byte, s.Bytes()), clear) }
 
-// say does what the GPU does to say that a call is there.
+// say publishes a call, as the GPU does.
 func (h *Host) say(round, rows uint32) { atomic.StoreUint64(h.posted, uint64(round)<<32|uint64(rows)) }
 
 // word writes a tagged word of a call: its place.
@@ -31,7 +31,7 @@ func (h *Host) word(i int, round uint32) {
 	atomic.StoreUint64(&h.in.words[i], uint64(round)<<32|uint64(i))
 }
 
-// post does all that the GPU does.
+// post writes a whole call, as the GPU does.
 func (h *Host) post(round, rows uint32) {
 	if few, _ := h.size.few(); int(rows) <= few {
 		for i := range h.size.taggedWords(int(rows)) {
@@ -43,12 +43,12 @@ func (h *Host) post(round, rows uint32) {
 
 func never() bool { return false }
 
-// TestHostCalls: a call is seen by all who await it, one that asks nothing holds nobody up
-// even if the GPU is further already, and numbers go on where they were.
+// TestHostCalls: every goroutine that awaits a call sees it, a call that requests nothing delays
+// none of them even if the GPU is already further, and numbers continue.
 func TestHostCalls(t *testing.T) {
 	for _, size := range []Size{small, wide} {
 		h := newHost(size, nil)
-		atomic.StoreUint64(h.posted, 7<<32|4) // calls of an earlier life
+		atomic.StoreUint64(h.posted, 7<<32|4) // calls of an earlier step
 		h.Begin()
 		var wait sync.WaitGroup
 		for range 3 {
@@ -80,14 +80,14 @@ func TestHostCalls(t *testing.T) {
 	}
 }
 
-// TestWordsInAnyOrder: a call is there when its last word is, whichever that is, and its parts
-// are what the words say.
+// TestWordsInAnyOrder: a call has arrived with its last word, whichever that is, and its parts
+// have the values of the words.
 func TestWordsInAnyOrder(t *testing.T) {
 	const rows = 3
 	h := newHost(small, nil)
 	words := small.taggedWords(rows)
 	for last := range words {
-		h.post(uint32(last)*2+1, 4) // words of the call before lie there
+		h.post(uint32(last)*2+1, 4) // the words of the previous call are still there
 		h.Begin()
 		number := uint32(last)*2 + 2
 		for i := range words {
@@ -118,7 +118,8 @@ func TestWordsInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestReadersTogether: several who await calls whose words come one by one find them whole.
+// TestReadersTogether: several goroutines that await calls whose words arrive one by one find
+// them complete.
 func TestReadersTogether(t *testing.T) {
 	const calls, rows = 20, 4
 	h := newHost(small, nil)
@@ -148,9 +149,9 @@ func TestReadersTogether(t *testing.T) {
 	wait.Wait()
 }
 
-// TestAnswers: of few rows every word has the call's number; of more a flag behind them has,
-// and what was written is where the GPU looks. A call that the GPU has given up is not
-// answered where it looks for the next one's.
+// TestAnswers: every word of an answer of few rows has the call's number; a larger answer is
+// followed by a flag that has it. The values are where the GPU reads them. The answer to a call
+// that the GPU has given up is not written over the next call's.
 func TestAnswers(t *testing.T) {
 	h := newHost(small, nil)
 	h.Begin()
@@ -187,7 +188,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestNumbersWrap: after four thousand million calls they go on.
+// TestNumbersWrap: numbers continue after 2^32 calls.
 func TestNumbersWrap(t *testing.T) {
 	h := newHost(small, nil)
 	h.say(0xfffffffe, 1)
@@ -215,7 +216,7 @@ func TestNumbersWrap(t *testing.T) {
 	}
 }
 
-// TestAwaitStops: who waits in vain asks now and then, not every turn.
+// TestAwaitStops: a wait without an answer calls stop now and then, not every turn.
 func TestAwaitStops(t *testing.T) {
 	h := newHost(small, nil)
 	h.Begin()
@@ -226,7 +227,7 @@ func TestAwaitStops(t *testing.T) {
 	}
 }
 
-// TestLate: the host learns of it, and the next step begins with a GPU that waits again.
+// TestLate: the host learns that an answer was late, and in the next step the GPU waits again.
 func TestLate(t *testing.T) {
 	fault := errors.New("lost")
 	cleared, answer := 0, fault

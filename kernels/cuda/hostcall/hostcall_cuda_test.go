@@ -21,11 +21,11 @@ import (
 
 const (
 	testExperts, testTopK = 5, 3
-	testCalls             = 4 // of a step
-	silent                = 2 // the call that asks nothing
+	testCalls             = 4 // per step
+	silent                = 2 // the call that requests nothing
 )
 
-// rig is a mailbox with what the calls of a step are made of.
+// rig is a mailbox and the inputs of a step's calls.
 type rig struct {
 	t       *testing.T
 	c       *cudatest.GPU
@@ -33,7 +33,7 @@ type rig struct {
 	host    *Host
 	rows    int
 	x       []launch.Mat // a call's rows, in strided memory
-	raw     [][]byte     // the same as the host gets them
+	raw     [][]byte     // the same, as the host receives them
 	values  [][]float32
 	ids     [][]int32
 	weights [][]float32
@@ -42,7 +42,7 @@ type rig struct {
 	where   launch.Mat
 	hidden  launch.Mat
 	delta   launch.Mat // added between Post and Take
-	want    []float32  // hidden by now
+	want    []float32  // the current value of hidden
 	more    []float32
 }
 
@@ -116,7 +116,7 @@ func (r *rig) step() {
 	}
 }
 
-// expect is step on the host; late: from that call on nobody answered.
+// expect computes step on the host; late: no call from that one on is answered.
 func (r *rig) expect(late int) {
 	for n := range testCalls {
 		for i := range r.want {
@@ -132,7 +132,7 @@ func (r *rig) expect(late int) {
 	}
 }
 
-// compute makes an answer that depends on all of a call.
+// compute makes an answer that depends on everything in a call.
 func (r *rig) compute(n int, out []float32) {
 	for row := range r.rows {
 		share := float32(0)
@@ -147,7 +147,7 @@ func (r *rig) compute(n int, out []float32) {
 	}
 }
 
-// serve answers the calls of a step before the given one; several look on.
+// serve answers the calls of a step before the given one; other goroutines await them too.
 func (r *rig) serve(until int, stop func() bool) error {
 	var watchers sync.WaitGroup
 	defer watchers.Wait()
@@ -180,7 +180,7 @@ func (r *rig) serve(until int, stop func() bool) error {
 	return nil
 }
 
-// run has a step's calls answered up to one, and compares.
+// run runs a step whose calls are answered up to one, and compares.
 func (r *rig) run(what string, until int) {
 	r.t.Helper()
 	r.host.Begin()
@@ -231,8 +231,8 @@ func TestRounds(t *testing.T) {
 	}
 }
 
-// TestDeadHost: a host that no longer answers costs one limit, and the next step can have
-// a new one. Sums that came in time are there.
+// TestDeadHost: a host that no longer answers costs one timeout, and the next step can have a new
+// host. Sums that came in time are added.
 func TestDeadHost(t *testing.T) {
 	c := cudatest.Open(t)
 	const limit = 5 * time.Millisecond
@@ -249,7 +249,7 @@ func TestDeadHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.box.Limit = limit
-		// an answer that comes too late is not taken for the next step's
+		// An answer that comes too late is not taken for one of the next step.
 		r.host.Begin()
 		r.step()
 		c.Sync()
@@ -262,7 +262,7 @@ func TestDeadHost(t *testing.T) {
 	}
 }
 
-// TestStepCutShort: calls that nobody waits for leave the next step as it should be.
+// TestStepCutShort: calls that are never awaited do not affect the next step.
 func TestStepCutShort(t *testing.T) {
 	c := cudatest.Open(t)
 	r := newRig(t, c, 2, 64, tensor.BF16, time.Minute)

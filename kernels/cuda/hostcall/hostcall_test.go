@@ -18,8 +18,8 @@ func boxOf(rows, hidden, topK int, dt tensor.DType) *Box {
 	return &Box{Size: Size{HostCallSize: device.HostCallSize{Rows: rows, Hidden: hidden, TopK: topK, Limit: 5 * time.Millisecond}, RowType: dt}, Host: 1 << 40, State: 1 << 30}
 }
 
-// TestLaunches: a launch each, of as many blocks as their bytes keep busy; few rows go as
-// tagged words, of one block.
+// TestLaunches: one launch each, with as many blocks as its bytes keep busy; few rows are tagged
+// words, in one block.
 func TestLaunches(t *testing.T) {
 	for _, c := range []struct {
 		rows, hidden int
@@ -81,7 +81,7 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestRefusals: what does not fit is refused before anything is added.
+// TestRefusals: arguments that do not fit are refused before anything is added.
 func TestRefusals(t *testing.T) {
 	b := boxOf(4, 64, 2, tensor.BF16)
 	x, ids, weights, where := at(tensor.BF16, 4, 64), at(tensor.I32, 4, 2), at(tensor.F32, 4, 2), at(tensor.I32, 1, 8)

@@ -1,6 +1,6 @@
-// Package launch is what the host tells a GPU: a list of kernel launches with their
-// arguments, as plain data. Making a list needs no driver, so the kernel for a shape, its
-// grid and the order of launches are tested on any machine. Package rt carries lists out.
+// Package launch describes work for a GPU: a list of kernel launches with their arguments, as
+// plain data. Making a list needs no driver, so tests on any machine can check the kernel for a
+// shape, its grid and the order of launches. Package rt runs lists.
 package launch
 
 import (
@@ -19,8 +19,8 @@ var names struct {
 	byID map[string]Kernel
 }
 
-// Named gives the kernel of a name: the extern "C" name in kernels/cuda/src. It is
-// for package variables; a name that the loaded modules lack fails when it is run.
+// Named returns the kernel of a name: the extern "C" name in kernels/cuda/src. It is for package
+// variables. A name that the loaded modules lack fails when it is run.
 func Named(name string) Kernel {
 	names.Lock()
 	defer names.Unlock()
@@ -36,7 +36,7 @@ func Named(name string) Kernel {
 	return k
 }
 
-// String is the kernel's name.
+// String returns the kernel's name.
 func (k Kernel) String() string {
 	names.Lock()
 	defer names.Unlock()
@@ -46,7 +46,7 @@ func (k Kernel) String() string {
 	return fmt.Sprintf("kernel %d", uint32(k))
 }
 
-// Kernels is how many names there are.
+// Kernels returns the number of names.
 func Kernels() int {
 	names.Lock()
 	defer names.Unlock()
@@ -60,8 +60,8 @@ type Dim struct{ X, Y, Z uint32 }
 type Config struct {
 	Grid, Block Dim
 	Shared      uint32 // dynamic shared memory, bytes
-	// PDL lets the kernel start while its predecessor still runs, on GPUs that can. It
-	// must then call pdl_wait before it touches anything its predecessors write or read.
+	// PDL lets the kernel start while its predecessor still runs, on GPUs that support this. It
+	// must then call pdl_wait before it accesses memory that its predecessors write or read.
 	PDL bool
 }
 
@@ -74,7 +74,7 @@ type Arg struct {
 // Ptr is an address in the GPU's memory.
 type Ptr uint64
 
-// Range is a piece of the GPU's memory.
+// Range is a range of the GPU's memory.
 type Range struct {
 	At    Ptr
 	Bytes int
@@ -87,7 +87,7 @@ func U32(v uint32) Arg  { return Arg{uint64(v), 4} }
 func I64(v int64) Arg   { return Arg{uint64(v), 8} }
 func F32(v float32) Arg { return Arg{uint64(math.Float32bits(v)), 4} }
 
-// Kind tells what an op does.
+// Kind is the kind of an op.
 type Kind uint8
 
 const (
@@ -96,7 +96,7 @@ const (
 	Copy             // Bytes from Src to Dst, both on the GPU
 )
 
-// Op is one entry of a list. Its arguments lie in the list.
+// Op is one entry of a list. Its arguments are in the list.
 type Op struct {
 	Kind   Kind
 	Kernel Kernel
@@ -109,8 +109,8 @@ type Op struct {
 	Value  byte
 }
 
-// List is a sequence of ops in the order in which they run. It is owned by one
-// goroutine; Reset keeps its memory, so a list that is used again allocates nothing.
+// List is a sequence of ops in the order in which they run. It belongs to one goroutine. Reset
+// keeps its memory, so a list that is used again allocates nothing.
 type List struct {
 	Ops  []Op
 	Args []Arg
@@ -135,13 +135,13 @@ func (l *List) Copy(dst, src Ptr, n int64) {
 	l.Ops = append(l.Ops, Op{Kind: Copy, Dst: dst, Src: src, Bytes: n})
 }
 
-// OpArgs are the arguments of an op.
+// OpArgs returns the arguments of an op.
 func (l *List) OpArgs(o *Op) []Arg { return l.Args[o.First : o.First+o.Count] }
 
-// Size is the argument's size in bytes, Put writes it little endian to dst.
+// Size returns the argument's size in bytes.
 func (a Arg) Size() int { return int(a.size) }
 
-// Put writes the argument to dst, little endian, and gives its size.
+// Put writes the argument to dst, little endian, and returns its size.
 func (a Arg) Put(dst []byte) int {
 	if a.size == 8 {
 		binary.LittleEndian.PutUint64(dst, a.bits)
@@ -151,8 +151,8 @@ func (a Arg) Put(dst []byte) int {
 	return int(a.size)
 }
 
-// Same reports whether m would do exactly what l does: equal kernels, shapes and
-// arguments in the same order.
+// Same reports whether m does exactly the same as l: equal kernels, shapes and arguments in the
+// same order.
 func (l *List) Same(m *List) bool {
 	if len(l.Ops) != len(m.Ops) || len(l.Args) != len(m.Args) {
 		return false
@@ -190,7 +190,7 @@ func (l *List) Hash() uint64 {
 	return h
 }
 
-// Clone is a copy that does not change with l.
+// Clone returns a copy that does not change with l.
 func (l *List) Clone() *List {
 	return &List{Ops: append([]Op(nil), l.Ops...), Args: append([]Arg(nil), l.Args...)}
 }

@@ -59,7 +59,7 @@ type Weight struct {
 	A Tiles
 }
 
-// Rows is N, Cols K.
+// Rows returns N.
 func (w *Weight) Rows() int {
 	if !w.A.Zero() {
 		return w.A.Rows
@@ -67,7 +67,7 @@ func (w *Weight) Rows() int {
 	return w.F.Rows
 }
 
-// Cols is K.
+// Cols returns K.
 func (w *Weight) Cols() int {
 	if !w.A.Zero() {
 		return w.A.Cols
@@ -75,23 +75,24 @@ func (w *Weight) Cols() int {
 	return w.F.Cols
 }
 
-// Bank is the routed experts of a layer, one after the other at equal distances.
-// W13 and W2 describe expert 0: W13 [2F, H] joined (gate and up), W2 [H, F]. In
-// plain rows W13 holds gate's F rows, then up's. Step is the distance between two
+// Bank is the routed experts of a layer, one after the other at equal distances. W13 and W2
+// describe expert 0: W13 [2F, H] joined (gate and up), W2 [H, F]. In plain rows W13 holds gate's
+// F rows, then up's. Step is the distance between two experts' values (in bytes), ScaleStep that
+// between their scales.
 // experts' values (in bytes), ScaleStep of their scales.
 type Bank struct {
 	Experts           int
 	W13, W2           Weight
 	Step, ScaleStep   int64 // of W13
 	Step2, ScaleStep2 int64 // of W2
-	// Map I32 [Experts] is the place of every expert among those that lie there, below 0
-	// where it lies nowhere; 0: each lies at its own number. Kernels may read it before they
-	// wait for what was launched before them: nothing writes it in the course of a step.
+	// Map I32 [Experts] is the slot of every expert in the bank, below 0 if it has none; 0: slot
+	// e is expert e. Kernels may read it before they wait for earlier launches, because nothing
+	// writes it during a step.
 	Map Ptr
 }
 
-// KV is a layer's cache of keys and values: a row a slot. Scales [slots,
-// width/Group] F32 belong to I8.
+// KV is a layer's cache of keys and values: one row per slot. Scales [slots, width/Group] F32
+// belong to I8.
 type KV struct {
 	Mat
 	Scales Mat

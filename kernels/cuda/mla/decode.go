@@ -26,31 +26,31 @@ const (
 
 	absorbCols, absorbRows = 128, 16 // columns of a block, rows of a product
 	headsPerBlock          = 16
-	joinCols               = 64 // columns a block takes at a time
+	joinCols               = 64 // columns per block
 	mergeRows, mergeV      = 8, 32
 	bothRows               = 4 // rows of a block that joins and merges, at most
-	// two tiles of 64 keys, a tile of weights, marks of 8 warps, what is known of tiles,
-	// three of four parts of scores
+	// two tiles of 64 keys, a tile of weights, marks of 8 warps, the tiles' descriptions, three
+	// of four parts of scores
 	decodeShared = 2*64*2*width + headsPerBlock*64*2 + 4*8*headsPerBlock + 128 + 3*4*headsPerBlock*64
-	// and what a block has summed up of a group of items
+	// and a block's sums of a group of items
 	foldShared = decodeShared + 4*headsPerBlock*rank
 
-	// Up to so many items of a single row, merge joins them itself: each of its blocks
-	// reads all of a head's.
+	// Up to this many items of a single row, merge joins them itself: each of its blocks reads
+	// all items of a head.
 	mergeItems = 48
 )
 
-// fixed reports whether the sizes are those the fast kernels are made for.
+// fixed reports whether the sizes are those of the fast kernels.
 func fixed(p device.MLA) bool {
 	return p.Nope == nope && p.Rope == rope && p.V == vDim && p.Rank == rank
 }
 
-// aligned: rows of m can be read 16 bytes at a time.
+// aligned reports whether rows of m can be read 16 bytes at a time.
 func aligned(m launch.Mat) bool {
 	return m.At%16 == 0 && (m.Rows <= 1 || m.Stride*m.DType.Size()%16 == 0)
 }
 
-// readable reports whether fast kernels take q, kv_b and the cache.
+// readable reports whether the fast kernels take q, kv_b and the cache.
 func readable(q launch.Mat, cache *launch.KV, kvb *launch.Weight, p device.MLA) bool {
 	return fixed(p) && q.DType == tensor.BF16 && aligned(q) && kvb.F.DType == tensor.BF16 && aligned(kvb.F) && aligned(cache.Mat)
 }
@@ -63,18 +63,18 @@ func CanDecode(gpu launch.GPU, q launch.Mat, cache launch.KV, kvb launch.Weight,
 	return ok && readable(q, &cache, &kvb, p) && gpu.SharedMax >= decodeShared && (cache.DType != tensor.I8 || cache.Group%4 == 0)
 }
 
-// DecodeItems is the most items of work that rows generated rows of at most context
-// positions make.
+// DecodeItems returns the most items of work of rows generated rows with at most context
+// positions.
 func DecodeItems(rows, context int) int { return rows * spans.ItemBound(context) }
 
-// DecodeScratch is the scratch memory that Decode needs, in bytes: 33 KB an item and 18 KB
-// a row at 16 heads.
+// DecodeScratch returns the scratch memory of Decode in bytes: 33 KB per item and 18 KB per row
+// at 16 heads.
 func DecodeScratch(rows, items int, p device.MLA) int {
 	d := layout(rows, items, p)
 	return d.marks + 2*4*items*p.Heads
 }
 
-// places are where the parts of Decode's scratch memory begin, in bytes.
+// places are the offsets of the parts of Decode's scratch memory, in bytes.
 type places struct{ part, marks int }
 
 func layout(rows, items int, p device.MLA) places {
@@ -84,9 +84,8 @@ func layout(rows, items int, p device.MLA) places {
 
 func align(n int) int { return (n + 255) &^ 255 }
 
-// attendShape is the grid of attention, heads and shares of the items, and whether its
-// blocks sum up groups of items themselves: that takes shared memory that only some GPUs
-// have.
+// attendShape returns the grid of attention, heads and shares of the items, and whether its
+// blocks sum groups of items themselves. That needs shared memory that only some GPUs have.
 func attendShape(gpu launch.GPU, items, heads int) (grid launch.Dim, folds bool, shared uint32) {
 	blocks := int(over(heads, headsPerBlock))
 	shares := min(max(1, gpu.SMs/blocks), items)
@@ -96,16 +95,16 @@ func attendShape(gpu launch.GPU, items, heads int) (grid launch.Dim, folds bool,
 	return grid, true, foldShared
 }
 
-// Decode is latent attention of all generated rows in table, at most rows of them with at
-// most items of work (DecodeItems, or what else bounds spans.Items of all rows); only
-// these bounds make the grid, and a row beyond them becomes NaN. out [T, heads*128] BF16
-// or F32, q [T, heads*192] BF16. scratch has DecodeScratch bytes, aligned to 16.
+// Decode computes latent attention of all generated rows in table: at most rows of them, with at
+// most items of work (DecodeItems, or another bound of spans.Items over all rows). The grid
+// depends only on these bounds, and a row beyond them becomes NaN. out [T, heads*128] BF16 or
+// F32, q [T, heads*192] BF16. scratch has DecodeScratch bytes, aligned to 16.
 func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA) {
 	DecodeNew(l, gpu, out, q, cache, kvb, table, rows, items, scratch, p, nil)
 }
 
-// DecodeNew is Decode of a batch of generated rows only whose own latents are still to be
-// stored: fresh are they, and q is not turned yet. With nil it is Decode.
+// DecodeNew is Decode for a batch of generated rows only whose latents, fresh, are not stored yet
+// and whose q is not rotated yet. With nil it is Decode.
 func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA, fresh *Fresh) {
 	const op = "MLADecode"
 	check(op, out, q, &cache, &kvb, table, p)
@@ -135,7 +134,7 @@ func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.K
 		fresh.add(l, begin, queries, each, q, &cache, p)
 	}
 	grid, folds, shared := attendShape(gpu, items, p.Heads)
-	shares := 0 // of items that are not summed up yet
+	shares := 0 // of items that are not summed yet
 	if folds {
 		shares = int(grid.Y)
 	}
@@ -145,7 +144,7 @@ func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.K
 		heads, launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens))
 	outAt, outWide, outStride, at := launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(table.At)
 	if rows*p.Heads > gpu.SMs {
-		// A block of each head takes few rows, and all blocks are on the GPU at once.
+		// Blocks of a head have few rows each, and all blocks fit on the GPU at once.
 		each := 2
 		if p.Heads*int(over(rows, each)) > gpu.SMs {
 			each = bothRows
@@ -156,7 +155,7 @@ func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.K
 	}
 	latents := launch.P(0)
 	if rows > 1 || items > mergeItems {
-		latents = launch.P(scratch) // the queries are not needed any more
+		latents = launch.P(scratch) // the queries are no longer needed
 		parts := rank / joinCols
 		l.Add(kJoin, launch.Config{Grid: launch.Dim{X: uint32(p.Heads * parts), Y: uint32(rows)}, Block: launch.Dim{X: joinCols}, PDL: true},
 			latents, part, marks, launch.I32(items), launch.I32(shares), at, heads, launch.I32(parts))
@@ -166,12 +165,12 @@ func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.K
 		outAt, outWide, outStride, latents, part, marks, launch.I32(items), launch.I32(shares), kvbAt, kvbStride, at, heads)
 }
 
-// absorbEach is how many rows a block brings into the latent space. Up to 32 rows it is one
-// product's, since a block waits for the queries of a second one again; of more, blocks would
-// be too many for the GPU to hold at once.
+// absorbEach returns the number of rows that a block projects into the latent space. Up to 32
+// rows it is the rows of one product, because a block waits again for the queries of a second
+// one. For more rows it is higher, because the GPU would not hold all blocks at once.
 func absorbEach(rows int) int { return absorbRows * min(int(over(rows, 2*absorbRows)), 4) }
 
-// halves is 1 for a cache whose keys become F16 to be multiplied, 0 where they become BF16.
+// halves returns 1 for a cache whose keys become F16 in products, 0 if they become BF16.
 func halves(dt tensor.DType) launch.Arg {
 	if dt == tensor.F8E4M3 {
 		return launch.I32(1)

@@ -76,8 +76,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// A row has the same bits alone, among others, on few multiprocessors, where blocks have
-// no room to sum up several items, and in every run.
+// A row has the same bits alone, among others, on few multiprocessors (where blocks have no room
+// for the sums of several items), and in every run.
 func TestDecodeInvariance(t *testing.T) {
 	c := cudatest.Open(t)
 	for heads, dt := range map[int]tensor.DType{2: tensor.F8E4M3, 17: tensor.BF16, 1: tensor.I8} {
@@ -123,7 +123,7 @@ func TestDecodeAmongMany(t *testing.T) {
 	sameBits(t, "alone", b.decodeWithin(c.Info(), tensor.BF16, 1, b.items())[:p.V], all[:p.V])
 }
 
-// Bits do not depend on how the items are shared out, nor on which kernels join them.
+// Bits do not depend on the distribution of the items, nor on the kernels that join them.
 func TestDecodeShares(t *testing.T) {
 	c := cudatest.Open(t)
 	p := lite
@@ -140,7 +140,7 @@ func TestDecodeShares(t *testing.T) {
 	}
 }
 
-// Items beyond the bound are left out, and their rows are NaN; others are as ever.
+// Items beyond the bound are left out, and their rows are NaN; other rows are unchanged.
 func TestDecodeBeyondItsBound(t *testing.T) {
 	c := cudatest.Open(t)
 	p := lite

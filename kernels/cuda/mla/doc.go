@@ -1,11 +1,11 @@
-// Package mla launches multi-head latent attention (DeepSeek-V2, arXiv 2405.04434
-// section 2.1) over a paged cache. Generated rows take the absorbed form, which reads
-// each latent once for all heads; prompts' rows take the form with expanded keys and
-// values. Sizes outside DeepSeek's own (Can) run plain kernels.
+// Package mla launches multi-head latent attention (DeepSeek-V2, arXiv 2405.04434 section 2.1)
+// over a paged cache. Generated rows take the absorbed form, which reads each latent once for all
+// heads. Prompts' rows take the form with expanded keys and values. Sizes other than DeepSeek's
+// (CanDecode, CanPrefill) run plain kernels.
 //
-// A row's bits depend on its own sequence only: keys are read in tiles at absolute
-// positions, and only a sequence's own length decides how its keys are cut for several
-// blocks. They do not depend on how a prompt was cut into batches either.
+// A row's bits depend on its own sequence only: keys are read in tiles at absolute positions, and
+// only the sequence's own length decides how its keys are cut for several blocks. They do not
+// depend on how a prompt was cut into batches either.
 package mla
 
 import (
@@ -17,10 +17,10 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Log2E: scores are powers of two.
+// Log2E converts scores to powers of two.
 const log2E = math.Log2E
 
-// cacheKind numbers the types of a cache, as latent.cuh does.
+// cacheKind returns the number of a cache's type, as in latent.cuh.
 func cacheKind(op string, c *launch.KV) int {
 	switch c.DType {
 	case tensor.F32:
@@ -39,7 +39,7 @@ func cacheKind(op string, c *launch.KV) int {
 	return -1
 }
 
-// wide is 1 for F32, 0 for BF16.
+// wide returns 1 for F32, 0 for BF16.
 func wide(op string, m launch.Mat) launch.Arg {
 	switch m.DType {
 	case tensor.F32:

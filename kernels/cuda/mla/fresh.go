@@ -9,8 +9,8 @@ import (
 
 var kBegin = launch.Named("kr_mla_begin")
 
-// Fresh are the latents of a batch's rows as the projection gives them, and what becomes
-// of them: elem.LatentStore says it.
+// Fresh are the latents of a batch's rows as the projection returns them, and the arguments of
+// elem.LatentStore for them.
 type Fresh struct {
 	KV, Norm                 launch.Mat // [T, rank+rope] BF16, [1, rank]
 	Eps                      float32
@@ -25,8 +25,9 @@ func CanDecodeNew(gpu launch.GPU, q launch.Mat, cache launch.KV, kvb launch.Weig
 		f.Angles.At%16 == 0 && f.Angles.Stride%4 == 0 && f.Angles.DType == tensor.F32
 }
 
-// add launches the storing of latents beside the queries' way into the latent space, which
-// begin and queries are of: of `each` rows a block, and each of these by a block of its own.
+// add launches the store of latents and, in the same kernel, the projection of the queries into
+// the latent space, to which begin and queries belong: `each` rows per block. Each of these rows
+// is stored by a block of its own.
 func (f *Fresh) add(l *launch.List, begin launch.Config, queries [9]launch.Arg, each int, q launch.Mat, c *launch.KV, p device.MLA) {
 	const op = "MLADecode"
 	switch t := q.Rows; {

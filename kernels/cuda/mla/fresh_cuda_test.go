@@ -16,7 +16,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// copied is another matrix of the same bytes.
+// copied makes another matrix with the same bytes.
 func copied(c *cudatest.GPU, m launch.Mat) launch.Mat {
 	if !m.Zero() {
 		m.At = c.Bytes(cudatest.Download[byte](c, m.At, m.Rows*m.Stride*m.DType.Size()))
@@ -24,8 +24,8 @@ func copied(c *cudatest.GPU, m launch.Mat) launch.Mat {
 	return m
 }
 
-// TestDecodeNew: the bits of LatentStore and then Decode, in the cache too, with more rows
-// than blocks to store them and a row whose position has no angles.
+// TestDecodeNew: the bits are those of LatentStore followed by Decode, also in the cache. There
+// are more rows than blocks to store them, and a row whose position has no angles.
 func TestDecodeNew(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(4, 4))
@@ -79,7 +79,7 @@ func TestDecodeNew(t *testing.T) {
 					t.Errorf("%s, %d rows: the caches differ", dt, b.rows)
 				}
 			}
-			// A row that is not finite is noted, in either part of the latent.
+			// A row that is not finite is marked, for either part of the latent.
 			at := len(values) - 1 - i%2*rope
 			values[at] = float32(math.NaN())
 			both = c.BF16(values, b.rows, b.q.Cols+width)

@@ -11,8 +11,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Prompts and generated rows in one batch: each call writes its own rows, the plain
-// kernels say the same, and queries may lie beside other columns.
+// Prompts and generated rows in one batch: each call writes its own rows, the plain kernels give
+// the same results, and queries may be some of the columns of a wider matrix.
 func TestMixed(t *testing.T) {
 	c := cudatest.Open(t)
 	p := lite

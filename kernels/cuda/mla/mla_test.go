@@ -12,7 +12,7 @@ import (
 
 var h100 = launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}
 
-// args are matching matrices of t rows for V2-Lite, as nothing but addresses.
+// args are matching matrices of t rows for V2-Lite that only have addresses.
 type args struct {
 	out, q, table launch.Mat
 	cache         launch.KV
@@ -92,7 +92,8 @@ func TestDecodeLaunches(t *testing.T) {
 	}
 }
 
-// Every head has a block even on a small GPU, and a block's sums have room or stay out.
+// Every head has a block even on a small GPU, and a block keeps sums only if it has room for
+// them.
 func TestAttendShape(t *testing.T) {
 	for _, x := range []struct {
 		gpu          launch.GPU
@@ -112,7 +113,7 @@ func TestAttendShape(t *testing.T) {
 	}
 }
 
-// The graph of a step is that of another with other lengths.
+// Steps with different lengths have the same graph.
 func TestDecodeRepeats(t *testing.T) {
 	a := newArgs(4, 16)
 	var one, two launch.List

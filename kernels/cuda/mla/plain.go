@@ -9,15 +9,15 @@ var kPlain = launch.Named("kr_mla_plain")
 
 const plainThreads = 128
 
-// PlainPrefill is latent attention of the rows of all prompts in table (package spans):
-// out [T, heads*v], q [T, heads*(nope+rope)], both F32 or BF16; kvb is rows of F32 or
-// BF16 [heads*(nope+v), rank]; a cache of F32, BF16, F8E4M3 or I8. Rows of out that
-// belong to no prompt are left alone. It needs no scratch memory.
+// PlainPrefill computes latent attention of the rows of all prompts in table (package spans): out
+// [T, heads*v], q [T, heads*(nope+rope)], both F32 or BF16; kvb is rows of F32 or BF16
+// [heads*(nope+v), rank]; a cache of F32, BF16, F8E4M3 or I8. Rows of out that belong to no
+// prompt are unchanged. It needs no scratch memory.
 func PlainPrefill(l *launch.List, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, p device.MLA) {
 	anySize("plain MLAPrefill", l, out, q, cache, kvb, table, p, 0)
 }
 
-// PlainDecode is the same of all generated rows.
+// PlainDecode computes latent attention of all generated rows.
 func PlainDecode(l *launch.List, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, p device.MLA) {
 	anySize("plain MLADecode", l, out, q, cache, kvb, table, p, 1)
 }

@@ -19,11 +19,11 @@ const (
 	prefillShared = 2 * spans.KeyTile * (nope + vDim + rope) * 2
 	// 128 rows of queries, two stages of 128 keys and values, eight mbarriers
 	prefillSharedH = 128*(nope+rope)*2 + 2*128*(nope+rope+vDim)*2 + 8*8
-	keptBytes      = 4 * 68 * 256 // of a tile of rows, a head
+	keptBytes      = 4 * 68 * 256 // per tile of rows and head
 	gatherKeys     = 8
 )
 
-// DefaultKeys is how many keys Prefill expands at a time where memory is no concern: 84 MB
+// DefaultKeys is the number of keys that Prefill expands at a time if memory is no concern: 84 MB
 // at 16 heads.
 const DefaultKeys = 8192
 
@@ -33,10 +33,9 @@ func CanPrefill(gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.W
 	return readable(q, &cache, &kvb, p) && gpu.SharedMax >= prefillShared && aligned(out) && (cache.DType != tensor.I8 || cache.Group%4 == 0)
 }
 
-// PrefillScratch is the scratch memory that Prefill needs for prompts with so many tiles
-// of rows and so many keys in all (spans.Tiles, spans.Keys), of which it expands chunk at
-// a time: 9.4 KB a key of the chunk at 16 heads, and, where keys exceeds chunk, 1.1 MB a
-// tile.
+// PrefillScratch returns the scratch memory of Prefill for prompts with that many tiles of rows
+// and keys in all (spans.Tiles, spans.Keys), of which it expands chunk at a time: 9.4 KB per key
+// of the chunk at 16 heads and, if keys exceeds chunk, 1.1 MB per tile.
 func PrefillScratch(tiles, keys, chunk int, p device.MLA) int {
 	s := prefillLayout(keys, chunk, p)
 	if keys > chunk {
@@ -45,13 +44,13 @@ func PrefillScratch(tiles, keys, chunk int, p device.MLA) int {
 	return s.kept
 }
 
-// PrefillBounds are the most tiles and keys that prompts of at most seqs sequences with
-// rows rows in all can have, of at most context positions each.
+// PrefillBounds returns the most tiles and keys of prompts of at most seqs sequences with rows
+// rows in all and at most context positions each.
 func PrefillBounds(rows, seqs, context int) (tiles, keys int) {
 	return rows/spans.RowTile + seqs, seqs * spans.Keys(&device.Span{Len: context})
 }
 
-// room are where the parts of Prefill's scratch memory begin, in bytes.
+// room are the offsets of the parts of Prefill's scratch memory, in bytes.
 type room struct{ latents, ropes, kept int }
 
 func prefillLayout(keys, chunk int, p device.MLA) room {
@@ -64,11 +63,11 @@ func prefillLayout(keys, chunk int, p device.MLA) room {
 // Expand is a product out [n, N] = x [n, K] * transposed w [N, K], all BF16, rows dense.
 type Expand func(out, x launch.Mat, w launch.Weight)
 
-// Prefill is latent attention of the rows of all prompts: list is what table has, chunk
-// (a multiple of 64) how many of their keys are expanded at a time. expand appends the
+// Prefill computes latent attention of the rows of all prompts; list is the batch in table, and
+// chunk (a multiple of 64) is the number of keys that are expanded at a time. expand appends the
 // products to l. out [T, heads*128] BF16 or F32, q [T, heads*192] BF16; scratch has
-// PrefillScratch bytes, aligned to 16. Bits do not depend on chunk, if those of expand's
-// rows do not depend on their number.
+// PrefillScratch bytes, aligned to 16. Bits do not depend on chunk if the rows of expand do not
+// depend on their number.
 func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, list []device.Span, table launch.Mat, chunk int, scratch launch.Ptr, expand Expand, p device.MLA) {
 	const op = "MLAPrefill"
 	check(op, out, q, &cache, &kvb, table, p)
@@ -104,7 +103,7 @@ func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV,
 	}
 }
 
-// attention is the kernel that GPU has, with its block.
+// attention returns the kernel for the GPU, with its block.
 func attention(gpu launch.GPU) (launch.Kernel, launch.Config) {
 	if gpu.Hopper && gpu.SharedMax >= prefillSharedH {
 		return kPrefillH, launch.Config{Block: launch.Dim{X: 384}, Shared: prefillSharedH}

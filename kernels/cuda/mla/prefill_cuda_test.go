@@ -29,7 +29,7 @@ func (b *problem) runPrefill(gpu launch.GPU, dt tensor.DType, chunk int) []float
 	return b.c.Floats(out)
 }
 
-// GPUs are this one, and where it is a Hopper also what others run.
+// gpus are this GPU and, if it is a Hopper, the same without Hopper's kernels.
 func cards(c *cudatest.GPU) []launch.GPU {
 	all := []launch.GPU{c.Info()}
 	if c.Info().Hopper {
@@ -67,7 +67,7 @@ func TestPrefill(t *testing.T) {
 	}
 }
 
-// A row has the same bits in every run, however many keys are expanded at a time and
+// A row has the same bits in every run, for every number of keys that are expanded at a time, and
 // however its prompt is cut.
 func TestPrefillInvariance(t *testing.T) {
 	c := cudatest.Open(t)

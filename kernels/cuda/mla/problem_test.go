@@ -16,21 +16,21 @@ import (
 	"krater/kernels/tensor"
 )
 
-// seq is one sequence of a batch: rows new rows behind past positions.
+// seq is one sequence of a batch: rows new rows after past positions.
 type seq struct {
 	past, rows int
 	decode     bool
 }
 
-// problem is a batch of sequences on the GPU, whose blocks lie in any order, with poison
-// wherever no position is.
+// problem is a batch of sequences on the GPU. Its blocks are in any order, and unused positions
+// are poisoned.
 type problem struct {
 	c               *cudatest.GPU
 	p               device.MLA
 	prefill, decode []device.Span
 	rows            int
 	query           []float32
-	cached          []float32 // [slots, rank+rope] as the cache keeps it
+	cached          []float32 // [slots, rank+rope] as stored in the cache
 	weights         []float32
 	q               launch.Mat
 	kv              launch.KV
@@ -72,7 +72,7 @@ func (b *problem) upload(dt tensor.DType, x []float32, rows, cols int) launch.Ma
 	return b.c.BF16(x, rows, cols)
 }
 
-// place gives the sequences their rows and blocks, and makes the table.
+// place assigns rows and blocks to the sequences, and makes the table.
 func (b *problem) place(rng *rand.Rand, seqs []seq) {
 	bt := b.p.BlockTokens
 	blocks := 3
@@ -118,8 +118,8 @@ func (b *problem) used() []bool {
 	return used
 }
 
-// fill makes the cache: random rows where a position is, elsewhere NaN (or in int8 any
-// number with a scale of NaN).
+// fill makes the cache: random rows at used positions, NaN elsewhere (or in int8 any number with
+// a scale of NaN).
 func (b *problem) fill(rng *rand.Rand, dt tensor.DType, width int) {
 	const group = 4
 	b.cached = make([]float32, b.slots*width)
@@ -140,7 +140,7 @@ func (b *problem) fill(rng *rand.Rand, dt tensor.DType, width int) {
 	}
 }
 
-// element appends v as dt and gives the value that was kept.
+// element appends v as dt and returns the stored value.
 func element(raw []byte, rng *rand.Rand, dt tensor.DType, v float32, scale *float32) (float32, []byte) {
 	switch dt {
 	case tensor.F32:
@@ -171,7 +171,7 @@ func element(raw []byte, rng *rand.Rand, dt tensor.DType, v float32, scale *floa
 	return float32(q) * *scale, append(raw, byte(q))
 }
 
-// want is what the reference says, for all rows.
+// want returns the reference's results for all rows.
 func (b *problem) want() []float32 {
 	out := make([]float32, b.rows*b.p.Heads*b.p.V)
 	ref.MLA(out, b.query, b.cached, b.weights, b.prefill, b.p)
@@ -179,13 +179,13 @@ func (b *problem) want() []float32 {
 	return out
 }
 
-// out is a poisoned output with gaps between rows.
+// out makes a poisoned output with gaps between rows.
 func (b *problem) out(dt tensor.DType) launch.Mat {
 	return b.c.Strided(dt, b.rows, b.p.Heads*b.p.V, b.p.Heads*b.p.V+8)
 }
 
-// compare holds got against want: eps is the relative error of one rounding on the way;
-// every output is a mean of values of size 1, so errors are seen beside 1.
+// compare compares got with want. eps is the relative error of one rounding; every output is a
+// mean of values of size 1, so errors are relative to 1.
 func compare(t *testing.T, what string, got, want []float32, eps float64) {
 	t.Helper()
 	worst, at := -1.0, 0

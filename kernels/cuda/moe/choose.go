@@ -7,21 +7,21 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Variant is a kernel of a format: how much of a product a block takes.
+// Variant is a kernel of a format, with the part of a product that a block computes.
 type Variant uint8
 
 const (
-	Auto   Variant = iota // by shape
+	Auto   Variant = iota // chosen by shape
 	A32                   // mma.sync, 256 rows of weights with 32 tokens
 	A64                   // mma.sync, 256 x 64
-	H32                   // wgmma, 128 x 32, three blocks a multiprocessor
+	H32                   // wgmma, 128 x 32, three blocks per multiprocessor
 	H64                   // wgmma, 128 x 64, two
 	H128                  // wgmma, 128 x 128, two
 	H128x4                // wgmma, 256 x 128, one
 	variants
 )
 
-// shape is what a variant's block takes and needs, as the kernels have it.
+// shape has the sizes and resources of a variant's block, as in the kernels.
 type shape struct {
 	suffix  string
 	tokens  int
@@ -40,8 +40,8 @@ var shapes = [variants]shape{
 	H128x4: {"_t128x4_h", 128, 256, 512, 5, false},
 }
 
-// shared is the dynamic shared memory of a block: the ring of activations and perhaps
-// weights, in which the results stand later, and the output row of every token.
+// shared returns the dynamic shared memory of a block: the ring of activations and perhaps
+// weights, which later holds the results, and the output row of every token.
 func (s *shape) shared(f format) int {
 	stage := s.tokens * 128
 	if s.staged {
@@ -50,11 +50,11 @@ func (s *shape) shared(f format) int {
 	return max(s.stages*stage, s.tokens*(2*s.rows+16)) + 4*s.tokens
 }
 
-// placeBytes are what a thread has of a tile of 64 columns: 16 bytes of weights a load, 4
-// a scale.
+// placeBytes is the size of a thread's part of a tile of 64 columns: 16 bytes of weights per
+// load, 4 per scale.
 var placeBytes = [formats]int{24, 20, 20, 16, 40, 40, 40, 32}
 
-// Tokens is the number of tokens of a tile, String the variant's name.
+// Tokens returns the number of tokens of a tile.
 func (v Variant) Tokens() int { return shapes[v].tokens }
 
 func (v Variant) String() string {
@@ -64,13 +64,13 @@ func (v Variant) String() string {
 	return shapes[v].suffix[1:]
 }
 
-// From how many tokens an expert on average a tile is how large. Measured on an H100 with
-// 64 experts of 1408 x 2048, a simpler loop: at 48 tokens an expert tiles of 64 take two
-// thirds of the time of tiles of 128, at 192 four warpgroups with 128 tokens are the
-// fastest, at 768 two blocks of two. Weights are unpacked once a tile, however few its
-// tokens: so tiles are rather too large, and kernels for Hopper multiply half a tile where
-// that holds all. Tiles of 32 are for what would hardly ever fill more than such a half,
-// and have more blocks at a time.
+// The average numbers of tokens per expert from which larger tiles are used. Measured on an H100
+// with 64 experts of 1408 x 2048, with a simpler loop: at 48 tokens per expert, tiles of 64 take
+// two thirds of the time of tiles of 128; at 192, four warpgroups with 128 tokens are the
+// fastest; at 768, two blocks of two. Weights are unpacked once per tile, however few its tokens
+// are. So tiles are rather too large, and kernels for Hopper multiply half a tile if that holds
+// all tokens. Tiles of 32 are for experts that would rarely fill more than such a half; they give
+// more blocks at a time.
 const (
 	tokensForH64    = 16
 	tokensForA64    = 24
@@ -78,7 +78,7 @@ const (
 	tokensForBlocks = 384
 )
 
-// choose gives the variant for so many tokens an expert.
+// choose returns the variant for that many tokens per expert.
 func choose(gpu launch.GPU, mean int) Variant {
 	switch {
 	case !gpu.Hopper && mean < tokensForA64:
@@ -95,8 +95,8 @@ func choose(gpu launch.GPU, mean int) Variant {
 	return H128
 }
 
-// For is the variant that Experts runs for so many assignments, Tokens of which is the
-// tile that route.Align must cut.
+// For returns the variant that Experts runs for that many assignments. route.Align must cut tiles
+// of its Tokens.
 func For(gpu launch.GPU, assignments, experts int) Variant {
 	return choose(gpu, assignments/max(1, experts))
 }
@@ -124,7 +124,7 @@ var formatIndex = func() map[tensor.Format]format {
 	return m
 }()
 
-// formatOf is how w is kept; ok is false if no kernel here takes it.
+// formatOf returns the format of w; ok is false if no kernel here takes it.
 func formatOf(w *launch.Tiles) (f format, ok bool) {
 	f, ok = formatIndex[w.Scaling()]
 	return f, ok
@@ -140,8 +140,8 @@ var kernels = func() (k [variants][formats]launch.Kernel) {
 	return k
 }()
 
-// fits reports whether a kernel takes w: a multiple of 64 columns and of 8 rows (of 16
-// where gate and up are joined), what a thread loads aligned.
+// fits reports whether a kernel takes w: a multiple of 64 columns and of 8 rows (of 16 if gate
+// and up are joined), with aligned addresses.
 func fits(w *launch.Tiles) bool {
 	rows := 8
 	if w.Joined {
@@ -159,5 +159,5 @@ func readable(m launch.Mat) bool {
 	return m.DType == tensor.BF16 && m.At%16 == 0 && (m.Stride%8 == 0 || m.Rows <= 1)
 }
 
-// writable is readable for results: F32 may lie at any element.
+// writable is readable for results: F32 may be at any element.
 func writable(m launch.Mat) bool { return m.DType == tensor.F32 || readable(m) }

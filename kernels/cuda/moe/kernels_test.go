@@ -15,10 +15,10 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Largest errors of a row, relative to its norm. Against weights as they are packed, a
-// product rounds weights and results to bfloat16, 2^-9 at most and half of that on
-// average; two in a row, with hidden values between, do so twice. Against weights rounded
-// as the kernels round them, only results are.
+// The largest errors of a row, relative to its norm. Compared with packed weights, a product
+// rounds weights and results to bfloat16: 2^-9 at most, half of that on average. Two products in
+// a row, with hidden values in between, do so twice. Compared with weights that are rounded as in
+// the kernels, only results are rounded.
 const (
 	boundOne  = 4e-3
 	boundPair = 8e-3
@@ -41,7 +41,7 @@ func runnable(c *cudatest.GPU) (v []Variant) {
 	return v
 }
 
-// dot is x * transposed w for one row, rounded: with weights as the kernels round them.
+// dot computes x * transposed w for one row; rounded: with weights rounded as in the kernels.
 func dot(w, x []float32, rounded bool) []float64 {
 	out := make([]float64, len(w)/len(x))
 	for i := range out {
@@ -58,11 +58,11 @@ func dot(w, x []float32, rounded bool) []float64 {
 
 func bf16(v float32) float32 { return tensor.BF16ToF32(tensor.F32ToBF16(v)) }
 
-// groups reports whether weights are rounded: with one scale for all columns it comes
-// after the sum.
+// groups reports whether weights are rounded. With one scale for all columns they are not: the
+// sum is scaled.
 func groups(w *launch.Tiles) bool { return w.Groups() > 1 }
 
-// swiglu is silu of the first half of v times the second, rounded or not.
+// swiglu computes silu of the first half of v times the second, rounded or not.
 func swiglu(v []float64, rounded bool) []float32 {
 	out := make([]float32, len(v)/2)
 	for i := range out {
@@ -74,13 +74,13 @@ func swiglu(v []float64, rounded bool) []float32 {
 	return out
 }
 
-// near compares a row with what it should be.
+// near compares a row with the expected one.
 func near(t *testing.T, what string, got []float32, want []float64, bound float64) {
 	t.Helper()
 	nearly(t, what, got, want, bound, 0)
 }
 
-// nearly is near with slack, a norm, beside the bound.
+// nearly is near with slack, a norm, added to the bound.
 func nearly(t *testing.T, what string, got []float32, want []float64, bound, slack float64) {
 	t.Helper()
 	var d, n float64
@@ -95,7 +95,7 @@ func nearly(t *testing.T, what string, got []float32, want []float64, bound, sla
 
 func poisoned(v float32) bool { return math.IsNaN(float64(v)) }
 
-// mixture is a bank and how its assignments are spread.
+// mixture is a bank and the distribution of its assignments.
 type mixture struct {
 	tokens, topK, experts, hidden, width int
 	pick                                 func(rng *rand.Rand, token, rank int) int32
@@ -105,10 +105,10 @@ func spread(experts int) func(*rand.Rand, int, int) int32 {
 	return func(rng *rand.Rand, token, rank int) int32 { return int32(rng.IntN(experts)) }
 }
 
-// some leaves one expert out, and a third of the assignments without an expert.
+// some leaves one expert out, and a third of the assignments have no expert.
 func some(rng *rand.Rand, token, rank int) int32 { return int32(rng.IntN(3)) - 1 }
 
-// one has every token on expert 2.
+// one sends every token to expert 2.
 func one(*rand.Rand, int, int) int32 { return 2 }
 
 var mixtures = []mixture{
@@ -141,15 +141,14 @@ func newRig(c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout, m mixture) *rig 
 	return r
 }
 
-// expert is what row x gives.
+// expert returns the expected result of row x.
 func (r *rig) expert(e int32, x []float32, factor float32, rounded bool) []float64 {
 	h := swiglu(dot(r.w13.Dense[e], x, rounded && groups(&r.w13.A)), rounded)
 	return r.second(e, h, factor, rounded)
 }
 
-// doubt is by how much expert rounded may be off, as a norm, since a hidden value that
-// lies next to where rounding to bfloat16 turns may turn the other way on a GPU, whose
-// exponential is another one.
+// doubt returns the possible error of a rounded expert, as a norm. A hidden value near the
+// midpoint of two bfloat16 may round the other way on a GPU, because its exponential differs.
 func (r *rig) doubt(e int32, x []float32, factor float32) float64 {
 	exact := swiglu(dot(r.w13.Dense[e], x, groups(&r.w13.A)), false)
 	for i, v := range exact {
@@ -162,8 +161,8 @@ func (r *rig) doubt(e int32, x []float32, factor float32) float64 {
 	return math.Sqrt(sum)
 }
 
-// turn is a unit of v as bfloat16 if v lies within 2^-17 of itself of the middle of two,
-// else 0.
+// turn returns the distance of two neighbouring bfloat16 if v lies within 2^-17 of itself of
+// their midpoint, else 0.
 func turn(h float32) float32 {
 	v := float64(h)
 	if v == 0 {
@@ -176,7 +175,7 @@ func turn(h float32) float32 {
 	return 0
 }
 
-// second is the second half of an expert.
+// second computes the second half of an expert.
 func (r *rig) second(e int32, h []float32, factor float32, rounded bool) []float64 {
 	out := dot(r.w2.Dense[e], h, rounded && groups(&r.w2.A))
 	for i := range out {
@@ -185,7 +184,7 @@ func (r *rig) second(e int32, h []float32, factor float32, rounded bool) []float
 	return out
 }
 
-// run gives y for rows x of the given choices.
+// run returns y for rows x with the given choices.
 func (r *rig) run(y, x launch.Mat, ids []int32, o Options) {
 	c, slots := r.c, x.Rows*r.topK
 	idm := c.I32(ids, x.Rows, r.topK)
@@ -207,7 +206,7 @@ func TestExperts(t *testing.T) {
 			m := mixtures[n%len(mixtures)]
 			n++
 			t.Run(fmt.Sprintf("%+v/%v", k, v), func(t *testing.T) { testExperts(t, c, rng, k, v, m, n%2 == 0, n%3 == 0) })
-			if i == 0 { // the most used format sees all shapes
+			if i == 0 { // the most used format runs all shapes
 				for _, m := range mixtures {
 					t.Run(fmt.Sprintf("%v/%d tokens", v, m.tokens), func(t *testing.T) { testExperts(t, c, rng, k, v, m, m.tokens%2 == 0, m.tokens%3 == 0) })
 				}
@@ -272,7 +271,7 @@ func testExperts(t *testing.T, c *cudatest.GPU, rng *rand.Rand, k cudatest.Layou
 	}
 }
 
-// What a row is does not change with what else is in the batch, nor from run to run.
+// A row's result does not change with the rest of the batch, nor from run to run.
 func TestBatchInvariance(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(5, 2))
@@ -305,8 +304,8 @@ func TestBatchInvariance(t *testing.T) {
 	}
 }
 
-// The kernels of a build add in the same order, so that what For and Dense make of the number
-// of tokens changes no bit of a row.
+// The kernels of a build add in the same order, so the choice of For and Dense by the number of
+// tokens changes no bit of a row.
 func TestVariantsAgree(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(12, 2))
@@ -400,7 +399,7 @@ func TestFFN(t *testing.T) {
 			near(t, fmt.Sprintf("%+v row %d", k, i), got[i*hidden:(i+1)*hidden], want, boundF32)
 		}
 		for i := range added {
-			// the sum may take the product before it is rounded: a GPU fuses the two
+			// The sum may include the product before it is rounded: a GPU fuses the two.
 			if off := math.Abs(float64(added[i]) - (float64(base[i]) + float64(got[i]))); off > math.Ldexp(math.Abs(float64(added[i]))+math.Abs(float64(got[i])), -24) {
 				t.Fatalf("%+v: %d: %v + %v gives %v", k, i, base[i], got[i], added[i])
 			}
@@ -408,8 +407,8 @@ func TestFFN(t *testing.T) {
 	}
 }
 
-// Experts that lie far apart: on a GPU 5 GiB, so that offsets pass 32 bits, and not in
-// the order of their numbers everywhere.
+// Experts that are far apart: on a GPU 5 GiB, so that offsets exceed 32 bits, and not always in
+// the order of their numbers.
 func TestFarExperts(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(8, 2))

@@ -9,7 +9,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// mode says what becomes of the sums, as the kernels number it.
+// mode says what is done with the sums, as the kernels number it.
 type mode int
 
 const (
@@ -19,12 +19,11 @@ const (
 	addF32
 )
 
-// Options change what Experts does.
+// Options change Experts.
 type Options struct {
-	// Factors [T*K] F32 are multiplied into the rows of y before they are rounded;
-	// 0: they are not.
+	// Factors [T*K] F32 multiply the rows of y before they are rounded; 0: they do not.
 	Factors launch.Ptr
-	// Variant runs instead of the one that For gives, for comparisons.
+	// Variant replaces the variant that For returns, for comparisons.
 	Variant Variant
 }
 
@@ -40,13 +39,13 @@ func canNetwork(x launch.Mat, w13, w2 *launch.Tiles) bool {
 		x.Cols == w13.Cols && w13.Rows == 2*w2.Cols && w2.Rows == x.Cols
 }
 
-// HiddenBytes is the size of the hidden values of so many rows of a network.
+// HiddenBytes returns the size of the hidden values of that many rows of a network.
 func HiddenBytes(rows, width int) int { return (2*rows*width + 15) &^ 15 }
 
-// Experts is a row of y [T*K, H], BF16 or F32, for every assignment t*K+rank that has an
-// expert that lies somewhere: down(silu(gate x[t]) * up x[t]). Other rows are left as they are. a
-// is x's assignments in tiles of For(...).Tokens() (of o.Variant's, if that is given); h
-// is HiddenBytes(T*K, F) of scratch, aligned to 16.
+// Experts computes a row of y [T*K, H], BF16 or F32, for every assignment t*K+rank whose expert
+// is in the bank: down(silu(gate x[t]) * up x[t]). Other rows are unchanged. a has x's
+// assignments in tiles of For(...).Tokens() (of o.Variant's, if that is set); h is
+// HiddenBytes(T*K, F) of scratch, aligned to 16.
 func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, a route.Aligned, o Options) {
 	const op = "moe Experts"
 	slots := a.Assignments
@@ -78,7 +77,7 @@ func CanDense(out, x launch.Mat, w *launch.Tiles) bool {
 	return readable(x) && writable(out) && fits(w) && x.Cols == w.Cols
 }
 
-// Epilogue says what Dense makes of the product.
+// Epilogue says what Dense does with the product.
 type Epilogue uint8
 
 const (
@@ -87,12 +86,12 @@ const (
 	SwiGLU                 // w is joined: out [M, N/2] BF16 = silu(gate) * up
 )
 
-// Dense is out = x [M, K] * transposed w [N, K].
+// Dense computes out = x [M, K] * transposed w [N, K].
 func Dense(l *launch.List, gpu launch.GPU, out, x launch.Mat, w launch.Tiles, e Epilogue) {
 	DenseBy(l, gpu, Auto, out, x, w, e)
 }
 
-// DenseBy is Dense with a kernel given, for comparisons.
+// DenseBy is Dense with a given kernel, for comparisons.
 func DenseBy(l *launch.List, gpu launch.GPU, v Variant, out, x launch.Mat, w launch.Tiles, e Epilogue) {
 	const op = "moe Dense"
 	if v == Auto {
@@ -123,7 +122,7 @@ func DenseBy(l *launch.List, gpu launch.GPU, v Variant, out, x launch.Mat, w lau
 // CanFFN reports whether FFN takes the network on x [M, H].
 func CanFFN(x launch.Mat, w13, w2 *launch.Tiles) bool { return canNetwork(x, w13, w2) }
 
-// FFN is out [M, H] = down(silu(gate x) * up x), or with add (out F32) out += it. h is
+// FFN computes out [M, H] = down(silu(gate x) * up x), or with add (out F32) out += it. h is
 // HiddenBytes(M, F) of scratch, aligned to 16.
 func FFN(l *launch.List, gpu launch.GPU, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Tiles, add bool) {
 	if !CanFFN(x, &w13, &w2) {
@@ -138,8 +137,8 @@ func FFN(l *launch.List, gpu launch.GPU, out launch.Mat, h launch.Ptr, x launch.
 	Dense(l, gpu, out, hidden, w2, e)
 }
 
-// denseFor is the variant for m rows of activations and n of weights: as for one expert,
-// but smaller where a multiprocessor would be left without work.
+// denseFor returns the variant for m rows of activations and n of weights: as for one expert, but
+// smaller if a multiprocessor would have no work.
 func denseFor(gpu launch.GPU, m, n int) Variant {
 	v := choose(gpu, m)
 	for smaller[v] != Auto {
@@ -157,7 +156,7 @@ var smaller = [variants]Variant{A64: A32, H128x4: H128, H128: H64, H64: H32}
 // job is the tokens of a launch: sorted assignments, or all rows.
 type job struct {
 	aligned *route.Aligned
-	rows    int // if there is no aligned
+	rows    int // used without aligned
 	tiles   int
 }
 

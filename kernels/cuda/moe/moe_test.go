@@ -82,7 +82,7 @@ func TestExpertsChoices(t *testing.T) {
 	}
 }
 
-// Matrices of V2-Lite that stay integers: the kernel follows rows on both sides.
+// Matrices of V2-Lite that remain integers: the kernel depends on both numbers of rows.
 func TestDenseChoices(t *testing.T) {
 	for _, c := range []struct {
 		gpu     launch.GPU

@@ -9,7 +9,7 @@ import (
 	"krater/kernels/device"
 )
 
-// MLAPrefill is latent attention of the prompts of list, whose table lies at table.
+// MLAPrefill computes latent attention of the prompts of list, whose table is at table.
 func (b *Builder) MLAPrefill(out, q launch.Mat, cache launch.KV, kvb launch.Weight, list []device.Span, table launch.Mat, p device.MLA) {
 	if len(list) == 0 {
 		return
@@ -27,8 +27,8 @@ func (b *Builder) MLAPrefill(out, q launch.Mat, cache launch.KV, kvb launch.Weig
 	mla.Prefill(b.List, b.GPU, out, q, cache, kvb, list, table, chunk, scratch, b.expand, p)
 }
 
-// expandRows is for how many rows the product that expands keys and values is planned:
-// always the same, so that a key has the same bits whatever is expanded with it.
+// expandRows is the number of rows for which the product that expands keys and values is planned.
+// It is fixed, so that a key has the same bits whatever other keys are expanded with it.
 const expandRows = 2048
 
 // expand is a product within MLAPrefill (mla.Expand).
@@ -37,11 +37,11 @@ func (b *Builder) expand(out, x launch.Mat, w launch.Weight) {
 		refuse("MLAPrefill", "keys and values %v of %v and %v", out, x, w.F)
 	}
 	plan := gemm.Choose(b.GPU, gemm.Sizes{M: expandRows, N: w.F.Rows, K: w.F.Cols})
-	plan.Parts = 1 // a plan in parts would need scratch memory of its own
+	plan.Parts = 1 // a plan with parts would need its own scratch memory
 	gemm.BF16(b.List, b.GPU, out, x, w.F, gemm.Options{Plan: plan})
 }
 
-// MLADecode is latent attention of the generated rows of list.
+// MLADecode computes latent attention of the generated rows of list.
 func (b *Builder) MLADecode(out, q launch.Mat, cache launch.KV, kvb launch.Weight, list []device.Span, table launch.Mat, p device.MLA) {
 	if len(list) == 0 {
 		return
@@ -54,8 +54,8 @@ func (b *Builder) MLADecode(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 	mla.Decode(b.List, b.GPU, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p)
 }
 
-// LatentDecode is Latent and MLADecode of a batch that has generated rows only; q and kv
-// may hold anything afterwards.
+// LatentDecode computes Latent and MLADecode of a batch that has generated rows only; q and kv
+// are undefined afterwards.
 func (b *Builder) LatentDecode(out, q, kv, norm launch.Mat, eps float32, cache launch.KV, positions, slots, angles launch.Mat, qRope, kRope device.Rope,
 	kvb launch.Weight, list []device.Span, table launch.Mat, p device.MLA) {
 	f := mla.Fresh{KV: kv, Norm: norm, Eps: eps, Positions: positions, Slots: slots, Angles: angles, Interleaved: qRope.Interleaved}
@@ -68,7 +68,7 @@ func (b *Builder) LatentDecode(out, q, kv, norm launch.Mat, eps float32, cache l
 	mla.DecodeNew(b.List, b.GPU, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p, &f)
 }
 
-// GQA is grouped-query attention of the prompts of list, whose table lies at table, or of its
+// GQA computes grouped-query attention of the prompts of list, whose table is at table, or of its
 // generated rows.
 func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, decode bool, p device.GQA) {
 	switch {
@@ -83,8 +83,8 @@ func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, list []device.Span, ta
 	}
 }
 
-// DecodeItems is how many items of work attention of generated rows provides for: enough for list, and the
-// same for long as contexts grow.
+// DecodeItems returns the number of items of work that attention of generated rows provides for:
+// enough for list, and the same for a long time as contexts grow.
 func DecodeItems(list []device.Span) int {
 	n := 0
 	for i := range list {

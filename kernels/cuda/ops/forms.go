@@ -5,18 +5,19 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// form is a family of kernels whose rows have the same bits however many there are.
+// form is a numerics class: a family of kernels whose rows have the same bits whatever their
+// number.
 type form uint8
 
 const (
-	bySize form = iota // few or many, as is faster for so many rows
+	bySize form = iota // few or many, whichever is faster for the number of rows
 	few                // gemv: up to gemv.MaxRows
-	many               // tiles of rows, however many
+	many               // tiles of rows, for any number
 )
 
-// forms has part append an operator for rows [from, to) twice, for generated rows by the
-// kernels of few and for the others by those of many; false where the number of rows
-// decides, or where that is what part is doing.
+// forms calls part twice to append an operator for rows [from, to): for generated rows with the
+// kernels for few rows, and for the others with those for many. It returns false if the number of
+// rows decides, or if it is called by part.
 func (b *Builder) forms(op string, rows int, part func(from, to int)) bool {
 	if !b.Invariant || b.Plain || b.form != bySize {
 		return false
@@ -37,14 +38,13 @@ func (b *Builder) forms(op string, rows int, part func(from, to int)) bool {
 	return true
 }
 
-// few reports whether the kernels of few rows may have an operator, if it is all of them that
-// are asked for.
+// few reports whether the kernels for few rows may run an operator with that many rows.
 func (b *Builder) few(rows int) bool {
 	return !b.Plain && (b.form == few || b.form == bySize && (!b.Invariant || rows <= b.Generated))
 }
 
-// sized is m for asking whether kernels take it: in a form that must not hang on a matrix
-// having but one row, which may lie anywhere.
+// sized returns m for the question whether kernels take it. In a numerics class the answer must
+// not depend on a matrix having a single row, which may be at any address.
 func (b *Builder) sized(m launch.Mat) launch.Mat {
 	if b.Invariant {
 		m.Rows = max(m.Rows, 2)
@@ -52,7 +52,7 @@ func (b *Builder) sized(m launch.Mat) launch.Mat {
 	return m
 }
 
-// canMoE is gemv.CanMoE, with Invariant for any number of rows.
+// canMoE is gemv.CanMoE; with Invariant, for any number of rows.
 func (b *Builder) canMoE(m gemv.Mixture) bool {
 	if b.Invariant && m.X.Rows <= gemv.MaxRows {
 		m.X.Rows = gemv.MaxRows

@@ -15,14 +15,14 @@ import (
 	"krater/kernels/tensor"
 )
 
-// The sizes of an operator in the tests of forms: of so many columns are products of bfloat16
-// summed in parts, where there are few rows.
+// The sizes of an operator in these tests. With this many columns, products of bfloat16 of few
+// rows are summed in parts.
 const (
 	formsOut, formsCols, formsHidden, formsMost = 72, 1088, 64, 130
 	formsWidth                                  = 1088
 )
 
-// formsRig has what the operators take.
+// formsRig has the operands of the operators.
 type formsRig struct {
 	*mapRig
 	matrix        launch.Weight
@@ -42,8 +42,8 @@ func newFormsRig(t *testing.T, c *cudatest.GPU, k cudatest.Layout) *formsRig {
 		sum:     c.F32(cudatest.Normal(rng, formsMost*formsCols), formsMost, formsCols)}
 }
 
-// formsOps are the operators whose kernels are chosen by the number of rows: each gives the
-// first rows of what it makes, all rows one after the other.
+// formsOps are the operators whose kernels depend on the number of rows. Each returns the first
+// rows of its results, one after the other.
 var formsOps = []struct {
 	name string
 	run  func(r *formsRig, b *Builder, rows int) launch.Mat
@@ -92,8 +92,8 @@ var formsOps = []struct {
 	}},
 }
 
-// TestForms: with Invariant a row of an operator has the bits of its form, whatever number
-// of rows of either form are with it; without, those that the number of rows gives.
+// TestForms: with Invariant, a row of an operator has the bits of its numerics class, whatever
+// number of rows of either class are in the batch. Without it, the number of rows decides.
 func TestForms(t *testing.T) {
 	c := cudatest.Open(t)
 	for _, k := range []cudatest.Layout{{DType: tensor.BF16}, {Bits: 4, Group: 128}, {Bits: 8}} {
@@ -137,7 +137,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestFormsRefuse: more generated rows than the kernels of few rows take.
+// TestFormsRefuse: more generated rows than the kernels for few rows take.
 func TestFormsRefuse(t *testing.T) {
 	var l launch.List
 	b := Builder{List: &l, Invariant: true, Generated: gemv.MaxRows + 1}

@@ -21,10 +21,10 @@ const (
 	mapMost                       = 300
 )
 
-// nowhere is the place of an expert that the bank lacks.
+// nowhere marks an expert that is not in the bank.
 const nowhere = -1
 
-// maps are where the experts lie.
+// maps are maps of experts to slots.
 var maps = []struct {
 	name  string
 	where [mapExperts]int32
@@ -35,7 +35,8 @@ var maps = []struct {
 	{"none", [mapExperts]int32{nowhere, nowhere, nowhere, nowhere, nowhere, nowhere}},
 }
 
-// mapRig is a bank, each expert at its number, and what else a mixture takes.
+// mapRig is a bank, with each expert in the slot of its number, and the other operands of a
+// mixture.
 type mapRig struct {
 	c          *cudatest.GPU
 	bank       launch.Bank
@@ -79,7 +80,7 @@ func newMapRig(t *testing.T, c *cudatest.GPU, routed, shared cudatest.Layout, ro
 	return r
 }
 
-// spread is the bank with its experts where the map says, among poison.
+// spread makes a bank whose experts are in the slots of the map; other slots are poisoned.
 func (r *mapRig) spread(where []int32) launch.Bank {
 	c, b := r.c, r.bank
 	move := func(at launch.Ptr, step int64) launch.Ptr {
@@ -103,7 +104,7 @@ func (r *mapRig) spread(where []int32) launch.Bank {
 	return b
 }
 
-// present are ids and weights without the choices that the map has nowhere.
+// present returns ids and weights without the choices whose experts the map leaves out.
 func present(where, ids []int32, weights []float32) ([]int32, []float32) {
 	ids, weights = slices.Clone(ids), slices.Clone(weights)
 	for i, e := range ids {
@@ -125,7 +126,7 @@ func (r *mapRig) run(build func(b *Builder)) {
 	})
 }
 
-// mix is AddMix of the first rows, or Mix.
+// mix computes AddMix of the first rows, or Mix.
 func (r *mapRig) mix(rows int, add bool, bank launch.Bank, ids []int32, weights []float32) []float32 {
 	c, dt := r.c, r.x.DType
 	hidden := c.F32(make([]float32, rows*mapHidden), rows, mapHidden)
@@ -145,7 +146,7 @@ func (r *mapRig) mix(rows int, add bool, bank launch.Bank, ids []int32, weights 
 	return c.Floats(delta)
 }
 
-// experts are the rows of Experts as they lie in memory.
+// experts returns the rows of Experts as they are in memory.
 func (r *mapRig) experts(rows int, bank launch.Bank) []byte {
 	y := r.c.Mat(r.x.DType, rows*mapTopK, mapHidden)
 	im := r.c.I32(r.ids, rows, mapTopK)
@@ -153,7 +154,7 @@ func (r *mapRig) experts(rows int, bank launch.Bank) []byte {
 	return cudatest.Download[byte](r.c, y.At, rows*mapTopK*mapHidden*y.DType.Size())
 }
 
-// mapLayouts are of routed and shared weights, with the rows that stand for them.
+// mapLayouts are the formats of routed and shared weights, with a name for rows of each.
 var mapLayouts = []struct {
 	routed, shared cudatest.Layout
 	rows           tensor.DType
@@ -166,8 +167,8 @@ var mapLayouts = []struct {
 	{cudatest.Layout{Bits: 4, Group: 32}, cudatest.Layout{Bits: 8, Group: 128}, tensor.F32, []int{1, 9}},
 }
 
-// TestMap: experts that lie elsewhere give the bits they give at their numbers, those that
-// lie nowhere add nothing and leave their rows.
+// TestMap: experts in other slots give the same bits. Experts that are not in the bank add
+// nothing and leave their rows unchanged.
 func TestMap(t *testing.T) {
 	c := cudatest.Open(t)
 	for _, k := range mapLayouts {
@@ -203,8 +204,8 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestMapAfterRouter: the same where the mixture makes the router's choice itself, and where
-// the router's launch sorts what it chose.
+// TestMapAfterRouter: the same if the mixture makes the router's choice itself, and if the
+// router's launch sorts its choices.
 func TestMapAfterRouter(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(22, 4))

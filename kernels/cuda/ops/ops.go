@@ -1,6 +1,6 @@
-// Package ops turns the operators of the stages into lists of launches: which family of
-// kernels takes a shape, what scratch memory it gets, in what order. It needs no
-// driver, so all of it is tested on any machine.
+// Package ops turns the operators of the stages into lists of launches. It chooses the family of
+// kernels for a shape, the scratch memory and the order. It needs no driver, so tests on any
+// machine cover all of it.
 package ops
 
 import (
@@ -17,18 +17,17 @@ import (
 type Builder struct {
 	GPU  launch.GPU
 	List *launch.List
-	// Scratch gives n bytes of the GPU's memory, aligned to 256, which may be the
-	// same at every call: operators of one stream run one after the other.
+	// Scratch returns n bytes of the GPU's memory, aligned to 256. It may return the same memory
+	// at every call, because the operators of one stream run one after the other.
 	Scratch func(n int) launch.Ptr
-	// Turn is route.TurnBytes of zeros on the GPU, which are zeros again after every
-	// operator; 0: none.
+	// Turn is route.TurnBytes of zeros on the GPU; they are zeros again after every operator. 0:
+	// none.
 	Turn launch.Ptr
-	// Plain has every operator run the plain kernels: what the fast ones are compared
-	// with.
+	// Plain makes every operator run the plain kernels, with which the fast ones are compared.
 	Plain bool
-	// Invariant has a row's bits hang on its form alone, never on how many rows there are:
-	// the first Generated rows of an operator, gemv.MaxRows at most, take the kernels of few
-	// rows, those behind them the kernels of many.
+	// Invariant makes a row's bits depend on its numerics class alone, never on the number of
+	// rows. The first Generated rows of an operator, at most gemv.MaxRows, take the kernels for
+	// few rows; the rows after them take the kernels for many.
 	Invariant bool
 	Generated int
 
@@ -42,24 +41,24 @@ type Network struct{ W13, W2 launch.Weight }
 // Zero reports whether n is absent.
 func (n *Network) Zero() bool { return n.W13.Rows() == 0 }
 
-// GatherRows is out[i] = table[ids[i]].
+// GatherRows computes out[i] = table[ids[i]].
 func (b *Builder) GatherRows(out, table, ids launch.Mat) { elem.GatherRows(b.List, out, table, ids) }
 
-// RMSNorm is out = x / sqrt(mean(x^2) + eps) * w.
+// RMSNorm computes out = x / sqrt(mean(x^2) + eps) * w.
 func (b *Builder) RMSNorm(out, x, w launch.Mat, eps float32) { elem.RMSNorm(b.List, out, x, w, eps) }
 
-// AddRMSNorm is x += delta; out = RMSNorm(x).
+// AddRMSNorm computes x += delta; out = RMSNorm(x).
 func (b *Builder) AddRMSNorm(out, x, delta, w launch.Mat, eps float32) {
 	elem.AddRMSNorm(b.List, out, x, delta, w, eps)
 }
 
-// Add is x += delta.
+// Add computes x += delta.
 func (b *Builder) Add(x, delta launch.Mat) { elem.Add(b.List, x, delta) }
 
-// AddBias is x += bias in every row.
+// AddBias computes x += bias in every row.
 func (b *Builder) AddBias(x, bias launch.Mat) { elem.AddBias(b.List, x, bias) }
 
-// GateRows is out *= sigmoid(x * w), one factor for each row.
+// GateRows computes out *= sigmoid(x * w), one factor per row.
 func (b *Builder) GateRows(out, x, w launch.Mat) { elem.GateRows(b.List, out, x, w) }
 
 // Rope rotates x in place.
@@ -67,7 +66,7 @@ func (b *Builder) Rope(x, positions, table launch.Mat, p device.Rope) {
 	elem.Rope(b.List, x, positions, table, p)
 }
 
-// CopyRows is dst = src, of one type and size.
+// CopyRows copies src to dst, of one type and size.
 func (b *Builder) CopyRows(dst, src launch.Mat) {
 	row := int64(dst.Cols * dst.DType.Size())
 	if dst.Dense() && src.Dense() {
@@ -84,17 +83,17 @@ func (b *Builder) StoreRows(cache launch.KV, src, slots launch.Mat) {
 	elem.StoreRows(b.List, cache, src, slots)
 }
 
-// Latent is norm, rotation and storing of latent attention.
+// Latent does norm, rotation and store of latent attention.
 func (b *Builder) Latent(cache launch.KV, q, kv, norm launch.Mat, eps float32, positions, slots, table launch.Mat, qRope, kRope device.Rope) {
 	elem.LatentStore(b.List, cache, q, kv, norm, eps, positions, slots, table, qRope, kRope)
 }
 
-// HeadNorm is RMSNorm over each of the heads of x in place.
+// HeadNorm computes RMSNorm over each of the heads of x in place.
 func (b *Builder) HeadNorm(x launch.Mat, heads int, w launch.Mat, eps float32) {
 	elem.HeadNorm(b.List, x, heads, w, eps)
 }
 
-// HeadStore is norm (where there are norms), rotation and storing of grouped-query attention.
+// HeadStore does norm (if there are norms), rotation and store of grouped-query attention.
 func (b *Builder) HeadStore(cache launch.KV, q, kv, qNorm, kNorm launch.Mat, eps float32, positions, slots, table launch.Mat, qRope, kRope device.Rope) {
 	h := elem.Heads{Q: q, KV: kv, QNorm: qNorm, KNorm: kNorm, Eps: eps, Positions: positions, Slots: slots, Angles: table, Rope: qRope, KRope: kRope}
 	if elem.CanHeadStore(cache, &h) {
@@ -111,19 +110,19 @@ func (b *Builder) HeadStore(cache launch.KV, q, kv, qNorm, kNorm launch.Mat, eps
 	b.StoreRows(cache, kv, slots)
 }
 
-// Route is router logits and the choice of experts.
+// Route computes router logits and chooses experts.
 func (b *Builder) Route(ids, weights, logits, x, gate, bias launch.Mat, p device.Router) {
 	var parts launch.Ptr
 	b.lay(func(a *arena) {
 		if x.Rows <= route.MaxFused {
-			a.cut(b.sortedBytes(x.Rows, p.TopK, p.Experts)) // Mix may have the same launch sort to there
+			a.cut(b.sortedBytes(x.Rows, p.TopK, p.Experts)) // Mix may let the same launch sort to it
 		}
 		parts = a.cut(route.Scratch(x.Rows, gate.Rows, gate.Cols))
 	})
 	route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn, parts)
 }
 
-// NormRoute is Route of x = RMSNorm(of).
+// NormRoute computes Route of x = RMSNorm(of).
 func (b *Builder) NormRoute(ids, weights, logits, x, of, norm launch.Mat, eps float32, gate, bias launch.Mat, p device.Router) {
 	if !b.Plain && x.Rows <= NormRows && b.Turn != 0 && route.CanNorm(x, of, norm, gate) {
 		route.NormRoute(b.List, ids, weights, logits, x, of, norm, eps, gate, bias, p, b.Turn, b.Scratch(route.Scratch(x.Rows, gate.Rows, gate.Cols)))
@@ -138,23 +137,23 @@ func (b *Builder) TopK(ids, weights, logits, bias launch.Mat, p device.Router) {
 	route.TopK(b.List, ids, weights, logits, bias, p, 0)
 }
 
-// ChangeLogits does penalties, biases and masks in place.
+// ChangeLogits applies penalties, biases and masks in place.
 func (b *Builder) ChangeLogits(logits launch.Mat, c *sample.Changes) {
 	sample.Change(b.List, logits, c)
 }
 
-// Choose picks a token a row of logits [n, V], by the n draws.
+// Choose chooses one token per row of logits [n, V], by the n draws.
 func (b *Builder) Choose(ids, logits, draws launch.Mat) {
 	sample.Sample(b.List, ids, logits, draws.At, launch.Mat{}, launch.Mat{}, b.Scratch(sample.Scratch(logits.Rows, logits.Cols)))
 }
 
-// WeightedSum is out[t] = the sum over k of weights[t, k] * y[t*K+k], plus base[t].
+// WeightedSum computes out[t] = the sum over k of weights[t, k] * y[t*K+k], plus base[t].
 func (b *Builder) WeightedSum(out, y, weights, base launch.Mat) {
 	elem.WeightedSum(b.List, out, y, weights, base)
 }
 
-// WeightedSumOf is WeightedSum of the choices ids [T, K] whose expert is somewhere, not below 0
-// in where [1, E].
+// WeightedSumOf computes WeightedSum of the choices ids [T, K] whose expert has a slot, not below
+// 0 in where [1, E].
 func (b *Builder) WeightedSumOf(out, y, weights, base, ids, where launch.Mat) {
 	elem.SumHere(b.List, out, y, weights, base, elem.Here{IDs: ids, Map: where.At, Experts: where.Cols})
 }

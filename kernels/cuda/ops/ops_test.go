@@ -34,7 +34,7 @@ func (a *at) tiles(rows, cols, bits int, joined bool) launch.Weight {
 		Values: a.next, Scales: a.next + 1<<34}}
 }
 
-// everything appends every operator of a step of V2-Lite with so many rows.
+// everything appends every operator of a step of V2-Lite with that many rows.
 func everything(b *Builder, a *at, rows int, list []device.Span, decode bool, bits int) {
 	s := &lite
 	h := a.mat(tensor.F32, rows, s.Hidden)
@@ -83,7 +83,7 @@ func everything(b *Builder, a *at, rows int, list []device.Span, decode bool, bi
 	b.AddMix(h, delta, y, shared, x, bank, network(s.SharedFF), ids, weights)
 }
 
-// spansOf are sequences of so many rows in all; generated rows at random depths.
+// spansOf returns sequences with that many rows in all; generated rows have random contexts.
 func spansOf(rng *rand.Rand, rows int, decode bool) []device.Span {
 	var list []device.Span
 	for at := 0; at < rows; {
@@ -102,8 +102,8 @@ func spansOf(rng *rand.Rand, rows int, decode bool) []device.Span {
 	return list
 }
 
-// TestScratchIsBounded: no step asks for more scratch memory than was planned, on GPUs of
-// both kinds.
+// TestScratchIsBounded: no step requests more scratch memory than planned, on GPUs with and
+// without Hopper's kernels.
 func TestScratchIsBounded(t *testing.T) {
 	planned := ScratchBytes(&lite)
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -131,8 +131,8 @@ func TestScratchIsBounded(t *testing.T) {
 	}
 }
 
-// TestStepsRepeat: two steps of generated rows with equal keys are the same list, though
-// their contexts differ.
+// TestStepsRepeat: two steps of generated rows with equal keys are the same list, even if their
+// contexts differ.
 func TestStepsRepeat(t *testing.T) {
 	gpu := launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -160,8 +160,7 @@ func TestStepsRepeat(t *testing.T) {
 	}
 }
 
-// TestFastKernelsAreChosen: at the sizes they are made for, no operator falls back to the
-// plain kernels.
+// TestFastKernelsAreChosen: at the sizes of the fast kernels, no operator uses the plain kernels.
 func TestFastKernelsAreChosen(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for _, rows := range []int{1, 5, 64, 65, 2048} {
@@ -179,7 +178,7 @@ func TestFastKernelsAreChosen(t *testing.T) {
 	}
 }
 
-// TestLaunchesOfALayer: what a layer of V2-Lite launches for a few generated rows.
+// TestLaunchesOfALayer: the launches of a layer of V2-Lite for a few generated rows.
 func TestLaunchesOfALayer(t *testing.T) {
 	norms := []string{"kr_rms_norm", "kr_gemv_int8_g128"}
 	for rows, want := range map[int][]string{
@@ -198,8 +197,8 @@ func TestLaunchesOfALayer(t *testing.T) {
 	}
 }
 
-// TestRouteSorts: a mixture right behind the router needs no launch to sort its choices,
-// unless there are many.
+// TestRouteSorts: a mixture directly after the router needs no launch to sort its choices, unless
+// there are many.
 func TestRouteSorts(t *testing.T) {
 	s := &lite
 	for _, bits := range []int{4, 8} {
@@ -225,8 +224,8 @@ func TestRouteSorts(t *testing.T) {
 	}
 }
 
-// TestChoiceIsLeft: up to three rows the mixture makes the router's choice itself, whose
-// turn is 0 then, and where the logits' parts lie nothing else is written.
+// TestChoiceIsLeft: up to three rows the mixture makes the router's choice itself. The router's
+// turn is then 0, and no other data is written to the memory of the logits' parts.
 func TestChoiceIsLeft(t *testing.T) {
 	for rows := 1; rows <= 4; rows++ {
 		l := layer(rows)
@@ -252,9 +251,9 @@ func TestChoiceIsLeft(t *testing.T) {
 	}
 }
 
-// TestSharedNetworkIsEarly: where the router reads rows that were normed before it, the
-// shared network does not wait for the choice, and what it writes lies apart from what the
-// router still reads. Up to two rows the router makes those rows itself.
+// TestSharedNetworkIsEarly: if the router reads rows that were normed before it, the shared
+// network does not wait for the choice, and writes no memory that the router still reads. Up to
+// two rows the router norms the rows itself.
 func TestSharedNetworkIsEarly(t *testing.T) {
 	for _, rows := range []int{1, 2, 3, 4, 8, 32, 64} {
 		l := layer(rows)
@@ -277,8 +276,8 @@ func TestSharedNetworkIsEarly(t *testing.T) {
 	}
 }
 
-// TestMapIsGiven: with a map a layer takes the launches that it takes without. Those that look
-// for experts are given it, and the sum of many rows is another kernel.
+// TestMapIsGiven: a layer has the same launches with a map as without one. Those that look up
+// experts get the map, and the sum of many rows is another kernel.
 func TestMapIsGiven(t *testing.T) {
 	const where = launch.Ptr(1 << 58)
 	for rows, want := range map[int][]string{
@@ -316,10 +315,10 @@ func at64(a launch.Arg) uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// layer is the launches of a MoE layer of V2-Lite.
+// layer returns the launches of a MoE layer of V2-Lite.
 func layer(rows int) *launch.List { return layerBy(rows, 0) }
 
-// layerBy is layer with experts that lie where a map says, 0: at their numbers.
+// layerBy is layer with a map of experts; 0: slot e is expert e.
 func layerBy(rows int, where launch.Ptr) *launch.List {
 	s, a, l := &lite, &at{}, &launch.List{}
 	b := &Builder{GPU: launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 59, Scratch: func(int) launch.Ptr { return 1 << 60 }}
@@ -357,7 +356,7 @@ func isPlain(name string) bool {
 	return false
 }
 
-// BenchmarkStep is what the host does for a layer of a generated row: appending, and
+// BenchmarkStep measures the host's work for a layer of a generated row: appending, and
 // recognising the list.
 func BenchmarkStep(b *testing.B) {
 	l := &launch.List{}
@@ -372,7 +371,7 @@ func BenchmarkStep(b *testing.B) {
 	b.ReportMetric(float64(len(l.Ops)), "launches")
 }
 
-// TestGroupedScratch: what is planned for a step is what grouped-query attention takes.
+// TestGroupedScratch: grouped-query attention uses the scratch memory planned for a step.
 func TestGroupedScratch(t *testing.T) {
 	s := device.StepSizes{Rows: 300, Seqs: 20, LogitRows: 20, Context: 9000, Hidden: 64, Vocab: 100,
 		GQA: device.GQA{Heads: 32, KVHeads: 4, HeadDim: 128, Scale: 0.1, BlockTokens: 64}}

@@ -11,18 +11,18 @@ import (
 	"krater/kernels/tensor"
 )
 
-// routerRows is up to how many outputs of float32 a product is taken for a router's,
-// which is exact in float32: a choice of experts must not hang on how a sum is rounded.
+// routerRows is the most float32 outputs of a product that is treated as a router's. Such a
+// product is exact in float32: a choice of experts must not depend on the rounding of a sum.
 const routerRows = 1024
 
-// exact reports whether a product is taken for a router's.
+// exact reports whether a product is treated as a router's.
 func exact(out launch.Mat, w *launch.Weight) bool {
 	return out.DType == tensor.F32 && w.A.Zero() && w.Rows() <= routerRows
 }
 
-// MatMul is out = x * w^T.
+// MatMul computes out = x * w^T.
 func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
-	if exact(out, &w) { // by kernels that all add in one order
+	if exact(out, &w) { // with kernels that all add in one order
 		route.Logits(b.List, out, x, w.F, b.Scratch(route.Scratch(x.Rows, w.F.Rows, w.F.Cols)))
 		return
 	}
@@ -41,15 +41,14 @@ func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
 	}
 }
 
-// Up to how many rows a product is added to the residual where it is made, and of how many
-// a product norms its own rows: every block does so for itself, which costs it what a
-// launch costs at about four.
+// The most rows for which a product adds to the residual itself, and for which it norms its own
+// rows. Every block norms all rows, which costs as much as a launch at about four rows.
 const (
 	AddRows  = gemv.MaxRows
 	NormRows = 2
 )
 
-// AddMatMul is x [M, N] F32 += in * w^T; delta [M, N] is room for the product.
+// AddMatMul computes x [M, N] F32 += in * w^T; delta [M, N] is room for the product.
 func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
 	if b.forms("AddMatMul", x.Rows, func(from, to int) {
 		b.AddMatMul(x.RowRange(from, to), delta.RowRange(from, to), in.RowRange(from, to), w)
@@ -64,7 +63,7 @@ func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
 	b.Add(x, delta)
 }
 
-// NormMatMul is out = RMSNorm(x) * w^T; in is room for the normed rows, and may be x.
+// NormMatMul computes out = RMSNorm(x) * w^T; in is room for the normed rows, and may be x.
 func (b *Builder) NormMatMul(out, in, x, norm launch.Mat, eps float32, w launch.Weight) {
 	if b.few(in.Rows) && in.Rows <= NormRows && !exact(out, &w) && gemv.CanNorm(b.GPU, in, x, norm, &w) {
 		gemv.NormMatMul(b.List, b.GPU, out, x, norm, eps, w)
@@ -74,7 +73,7 @@ func (b *Builder) NormMatMul(out, in, x, norm launch.Mat, eps float32, w launch.
 	b.MatMul(out, in, w)
 }
 
-// wide is a product of many rows of bfloat16.
+// wide computes a product of many rows of bfloat16.
 func (b *Builder) wide(out, x, w launch.Mat) {
 	var o gemm.Options
 	if n := b.partsBytes(x.Rows, w.Rows, w.Cols); n > 0 {
@@ -83,8 +82,8 @@ func (b *Builder) wide(out, x, w launch.Mat) {
 	gemm.BF16(b.List, b.GPU, out, x, w, o)
 }
 
-// partsBytes is the scratch memory of a product that is summed in parts. How many there are
-// hangs on the number of rows, so with Invariant there is one.
+// partsBytes returns the scratch memory of a product that is summed in parts. The number of parts
+// depends on the number of rows, so with Invariant there is one.
 func (b *Builder) partsBytes(rows, n, k int) int {
 	if b.Invariant {
 		return 0
@@ -92,7 +91,7 @@ func (b *Builder) partsBytes(rows, n, k int) int {
 	return gemm.Scratch(b.GPU, rows, n, k)
 }
 
-// FFN is one network for all rows.
+// FFN computes one network for all rows.
 func (b *Builder) FFN(out, x launch.Mat, n Network) {
 	if b.forms("FFN", x.Rows, func(from, to int) { b.FFN(out.RowRange(from, to), x.RowRange(from, to), n) }) {
 		return
@@ -114,7 +113,7 @@ func (b *Builder) FFN(out, x launch.Mat, n Network) {
 	plain.FFN(b.List, out, h, x, n.W13, n.W2)
 }
 
-// AddFFN is x [M, H] F32 += FFN of in; delta [M, H] is room for that.
+// AddFFN computes x [M, H] F32 += FFN of in; delta [M, H] is room for that.
 func (b *Builder) AddFFN(x, delta, in launch.Mat, n Network) {
 	if b.forms("AddFFN", x.Rows, func(from, to int) {
 		b.AddFFN(x.RowRange(from, to), delta.RowRange(from, to), in.RowRange(from, to), n)
@@ -130,7 +129,7 @@ func (b *Builder) AddFFN(x, delta, in launch.Mat, n Network) {
 	b.Add(x, delta)
 }
 
-// ffnWide is FFN of many rows with weights of bfloat16, if there are kernels for it.
+// ffnWide computes FFN of many rows with weights of bfloat16, if there are kernels for it.
 func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
 	w, down, width := n.W13.F, n.W2.F, n.W2.Cols()
 	if w.Zero() || x.DType != tensor.BF16 {
@@ -153,7 +152,7 @@ func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
 	return true
 }
 
-// Experts is a row of y [T*K, H] for every choice of ids [T, K].
+// Experts computes a row of y [T*K, H] for every choice of ids [T, K].
 func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 	if !b.Plain && !bank.W13.A.Zero() && moe.CanExperts(b.sized(x), &bank) {
 		b.expertsMany(y, x, bank, ids)
@@ -163,8 +162,8 @@ func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 	plain.Experts(b.List, y, h, x, bank, ids)
 }
 
-// Mix is a MoE block from the router's choice on: delta = the weighted sum of the
-// experts plus the shared network. y [T*K, H] and shared [T, H] are room for the parts.
+// Mix computes a MoE block after the router's choice: delta = the weighted sum of the experts
+// plus the shared network. y [T*K, H] and shared [T, H] are room for the parts.
 func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Network, ids, weights launch.Mat) {
 	if b.forms("Mix", x.Rows, func(from, to int) {
 		b.Mix(delta.RowRange(from, to), y.RowRange(from*ids.Cols, to*ids.Cols), rowsOf(shared, from, to), x.RowRange(from, to), bank, n,
@@ -190,7 +189,7 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 	elem.WeightedSum(b.List, delta, y, weights, shared)
 }
 
-// AddMix is hidden [T, H] F32 += Mix; delta is room for that.
+// AddMix computes hidden [T, H] F32 += Mix; delta is room for that.
 func (b *Builder) AddMix(hidden, delta, y, shared, x launch.Mat, bank launch.Bank, n Network, ids, weights launch.Mat) {
 	if b.forms("AddMix", x.Rows, func(from, to int) {
 		b.AddMix(hidden.RowRange(from, to), delta.RowRange(from, to), y.RowRange(from*ids.Cols, to*ids.Cols), rowsOf(shared, from, to),
@@ -207,7 +206,7 @@ func (b *Builder) AddMix(hidden, delta, y, shared, x launch.Mat, bank launch.Ban
 	b.Add(hidden, delta)
 }
 
-// rowsOf is rows [from, to) of m, which may be absent.
+// rowsOf returns rows [from, to) of m, which may be absent.
 func rowsOf(m launch.Mat, from, to int) launch.Mat {
 	if m.Zero() {
 		return m
@@ -215,7 +214,7 @@ func rowsOf(m launch.Mat, from, to int) launch.Mat {
 	return m.RowRange(from, to)
 }
 
-// sortedBytes bounds what Mix takes for sorted assignments, which it cuts first.
+// sortedBytes bounds the memory for sorted assignments in Mix, which cuts it first.
 func (b *Builder) sortedBytes(rows, topK, experts int) int {
 	if rows > gemv.MaxRows {
 		return route.AlignedBytes(rows, topK, experts, moe.For(b.GPU, rows*topK, experts).Tokens())
@@ -227,8 +226,8 @@ func (b *Builder) sortedBytes(rows, topK, experts int) int {
 	return most
 }
 
-// expertsMany is Experts of many rows: assignments sorted by expert, then products of an
-// expert with all its tokens.
+// expertsMany is Experts for many rows: assignments sorted by expert, then products of an expert
+// with all its tokens.
 func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 	rows, topK := x.Rows, ids.Cols
 	tile := moe.For(b.GPU, rows*topK, bank.Experts).Tokens()
@@ -244,7 +243,7 @@ func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat)
 	moe.Experts(b.List, b.GPU, y, hidden, x, bank, a, moe.Options{})
 }
 
-// mixFew is Mix of few rows.
+// mixFew is Mix for few rows.
 func (b *Builder) mixFew(out launch.Mat, m *gemv.Mixture, o gemv.Options) {
 	rows, topK, experts := m.X.Rows, m.IDs.Cols, m.Bank.Experts
 	width := 0
@@ -255,7 +254,7 @@ func (b *Builder) mixFew(out launch.Mat, m *gemv.Mixture, o gemv.Options) {
 	var sorted, sort, memory launch.Ptr
 	b.lay(func(a *arena) {
 		sorted = a.cut(b.sortedBytes(rows, topK, experts))
-		a.cut(route.Scratch(rows, experts, m.X.Cols)) // Route's, which may yet be at work or leave logits there
+		a.cut(route.Scratch(rows, experts, m.X.Cols)) // Route's, which may still run or have left logits there
 		if gemv.Grouped(rows) {
 			sort = a.cut(route.AlignScratch(rows, topK, experts))
 		}

@@ -11,12 +11,12 @@ import (
 	"krater/kernels/device"
 )
 
-// tileMin is the smallest tile that assignments are sorted into for products of many
-// rows: it needs the most memory for what is not full.
+// tileMin is the smallest tile for the sorting of assignments for products of many rows. It needs
+// the most memory for partly filled tiles.
 const tileMin = 32
 
-// partsBytes bounds what the parts take into which products of bfloat16 cut K: that is
-// done only where few tiles make few results.
+// partsBytes bounds the memory for the parts of products of bfloat16 that cut K. They do so only
+// if few tiles make few results.
 const partsBytes = 64 << 20
 
 // ScratchBytes bounds the scratch memory of a stream whose steps are within s.
@@ -48,7 +48,7 @@ func ScratchBytes(s *device.StepSizes) int {
 				gemv.MoEScratch(few, s.TopK, s.Hidden, s.ExpertFF, s.SharedFF))
 		}
 	}
-	need(4*s.Rows*max(s.DenseFF, s.SharedFF), partsBytes) // F32 where the plain kernels run
+	need(4*s.Rows*max(s.DenseFF, s.SharedFF), partsBytes) // F32 for the plain kernels
 	need(4 * s.Rows * s.TopK * s.ExpertFF)
 	need(sample.Scratch(s.LogitRows, s.Vocab))
 	return most

@@ -21,7 +21,7 @@ var layouts = []cudatest.Layout{
 
 var types = []tensor.DType{tensor.F32, tensor.BF16}
 
-// upload is x as a matrix of type dt.
+// upload makes a matrix of x with type dt.
 func upload(c *cudatest.GPU, dt tensor.DType, x []float32, rows, cols int) launch.Mat {
 	if dt == tensor.F32 {
 		return c.F32(x, rows, cols)
@@ -29,7 +29,7 @@ func upload(c *cudatest.GPU, dt tensor.DType, x []float32, rows, cols int) launc
 	return c.BF16(x, rows, cols)
 }
 
-// dot is the product, and the sum of the absolute terms.
+// dot returns the product, and the sum of the sizes of its terms.
 func dot(x, w []float32) (v, size float64) {
 	for i := range x {
 		p := float64(x[i]) * float64(w[i])
@@ -70,8 +70,8 @@ func TestMatMul(t *testing.T) {
 	}
 }
 
-// swiglu is the expert's output in float64, with hidden values rounded to dt, and a
-// bound of its error.
+// swiglu returns the expert's output in float64, with hidden values rounded to dt, and a bound of
+// its error.
 func swiglu(x, w13, w2 []float32, dt tensor.DType) (y, bound []float64) {
 	h, hidden := len(w2)/len(x), len(x)
 	mid := make([]float32, h)
@@ -120,7 +120,7 @@ func TestExperts(t *testing.T) {
 				}
 			}
 		}
-		// A network for every row is expert 0 for every row, to the bit.
+		// A network for every row has the bits of expert 0 for every row.
 		out, all := c.Mat(tensor.F32, rows, hidden), c.Mat(tensor.F32, rows, hidden)
 		zeros := c.I32(make([]int32, rows), rows, 1)
 		c.Run(func(l *launch.List) {

@@ -1,6 +1,6 @@
-// Package plain launches the matrix kernels that take every shape and type: a warp
-// an output, float32 sums. They are what the fast families are compared with, and
-// what runs where those refuse a shape.
+// Package plain launches the matrix kernels that take every shape and type: one warp per output,
+// float32 sums. The fast families are compared with them, and they run the shapes that the fast
+// ones refuse.
 package plain
 
 import (
@@ -32,8 +32,8 @@ const (
 
 var weightKinds = map[*tensor.Encoding]int{tensor.INT4: tilesInt4, tensor.INT8: tilesInt8}
 
-// MatMul is out [T, N] = x [T, K] * transposed w [N, K]. Activations are F32 or BF16,
-// each as its Mat says; w is rows of F32 or BF16, or tiles.
+// MatMul computes out [T, N] = x [T, K] * transposed w [N, K]. Activations are F32 or BF16, each
+// as its Mat says; w is rows of F32 or BF16, or tiles.
 func MatMul(l *launch.List, out, x launch.Mat, w launch.Weight) {
 	const op = "plain MatMul"
 	t := x.Rows
@@ -50,20 +50,19 @@ func MatMul(l *launch.List, out, x launch.Mat, w launch.Weight) {
 	l.Add(kMatMul, config(t*w.Rows()), append(args, weight[:]...)...)
 }
 
-// ScratchBytes is the size of h for rows rows of a network of the given width, with
+// ScratchBytes returns the size of h for rows rows of a network of the given width, with
 // activations of type dt.
 func ScratchBytes(rows, width int, dt tensor.DType) int { return rows * width * dt.Size() }
 
-// FFN is out [T, H] = down(silu(gate x) * up x). w13 [2F, H] is gate's rows, then
-// up's (or joined tiles), w2 [H, F]; h is ScratchBytes(T, F, x.DType) of scratch.
+// FFN computes out [T, H] = down(silu(gate x) * up x). w13 [2F, H] is gate's rows, then up's (or
+// joined tiles), w2 [H, F]; h is ScratchBytes(T, F, x.DType) of scratch.
 func FFN(l *launch.List, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Weight) {
 	network("plain FFN", l, out, h, x, launch.Bank{Experts: 1, W13: w13, W2: w2}, 0, 1)
 }
 
-// Experts runs every row of x [T, H] through its K experts: row t*K+k of y [T*K, H]
-// is the output of expert ids[t, k] (I32 [T, K], read on the GPU), or zeros where
-// there is no such expert (below 0, or not below bank.Experts). The rows of experts that
-// bank.Map has nowhere stay as they are. h is
+// Experts runs every row of x [T, H] through its K experts. Row t*K+k of y [T*K, H] is the output
+// of expert ids[t, k] (I32 [T, K], read on the GPU), or zeros if there is no such expert (below
+// 0, or not below bank.Experts). Rows of experts that bank.Map leaves out are unchanged. h is
 // ScratchBytes(T*K, F, x.DType) of scratch.
 func Experts(l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 	const op = "plain Experts"
@@ -129,7 +128,7 @@ func weightArgs(op string, w *launch.Weight) [9]launch.Arg {
 		launch.I32(0), launch.I32(a.Group), launch.I32(a.Groups()), launch.I32(joined)}
 }
 
-// wide is 1 for F32, 0 for BF16.
+// wide returns 1 for F32, 0 for BF16.
 func wide(op string, m launch.Mat) launch.Arg {
 	if m.DType == tensor.F32 {
 		return launch.I32(1)

@@ -1,6 +1,6 @@
-// Package pool cuts a GPU's memory into buffers: small ones from chunks, large ones each
-// with a driver's allocation of its own. Asking the driver costs tens of microseconds and
-// rounds up to 2 MiB; a model has thousands of small buffers.
+// Package pool divides a GPU's memory into buffers. Small buffers are parts of chunks; each large
+// buffer is an allocation of the driver. A driver call costs tens of microseconds and rounds up
+// to 2 MiB, and a model has thousands of small buffers.
 package pool
 
 import (
@@ -9,20 +9,21 @@ import (
 )
 
 const (
-	// Align is what every buffer starts at.
+	// Align is the alignment of every buffer.
 	Align = 256
-	// ChunkBytes is the size of a chunk, Large what no longer comes from one.
+	// ChunkBytes is the size of a chunk. Large is the size from which buffers are allocations of
+	// their own.
 	ChunkBytes = 32 << 20
 	Large      = 4 << 20
 )
 
-// Source is where chunks and large buffers come from.
+// Source allocates chunks and large buffers.
 type Source interface {
 	Alloc(n int64) (uint64, error)
 	Free(at uint64) error
 }
 
-// Pool is owned by one goroutine.
+// Pool belongs to one goroutine.
 type Pool struct {
 	src    Source
 	chunks []*chunk
@@ -32,7 +33,7 @@ type Pool struct {
 	exact  bool
 }
 
-// chunk has its free pieces in rising order, never two that touch.
+// chunk has its free pieces in rising order; no two of them are adjacent.
 type chunk struct {
 	at   uint64
 	free []piece
@@ -50,15 +51,15 @@ func New(src Source) *Pool {
 	return &Pool{src: src, large: map[uint64]int64{}, small: map[uint64]place{}}
 }
 
-// NewExact makes a pool that cuts nothing: each buffer is an allocation of just its size,
-// so that a source that guards the ends of what it gives guards every buffer.
+// NewExact makes a pool in which each buffer is an allocation of exactly its size. A source that
+// guards the ends of its allocations then guards every buffer.
 func NewExact(src Source) *Pool {
 	p := New(src)
 	p.exact = true
 	return p
 }
 
-// Takes is what a buffer of n bytes takes of p.
+// Takes returns the bytes of p that a buffer of n bytes uses.
 func (p *Pool) Takes(n int64) int64 {
 	if p.exact {
 		return max(n, 1)
@@ -66,13 +67,13 @@ func (p *Pool) Takes(n int64) int64 {
 	return Rounded(n)
 }
 
-// Rounded is what a buffer of n bytes takes.
+// Rounded returns the bytes that a buffer of n bytes uses.
 func Rounded(n int64) int64 { return max(n+Align-1, Align) / Align * Align }
 
-// Held is what the pool has from its source.
+// Held returns the bytes that the pool has allocated from its source.
 func (p *Pool) Held() int64 { return p.held }
 
-// Alloc gives n bytes, not cleared.
+// Alloc returns n bytes, not zeroed.
 func (p *Pool) Alloc(n int64) (uint64, error) {
 	if n < 0 {
 		return 0, fmt.Errorf("pool: %d bytes", n)
@@ -105,7 +106,7 @@ func (p *Pool) Alloc(n int64) (uint64, error) {
 	return at + uint64(off), nil
 }
 
-// take cuts n bytes off the first piece that has them.
+// take cuts n bytes off the first piece that is large enough.
 func (c *chunk) take(n int64) (int64, bool) {
 	for i := range c.free {
 		f := &c.free[i]
@@ -122,8 +123,8 @@ func (c *chunk) take(n int64) (int64, bool) {
 	return 0, false
 }
 
-// Free gives a buffer back; an empty chunk goes back to the source. An address that
-// Alloc did not give, or gave back already, is an error.
+// Free releases a buffer; an empty chunk goes back to the source. An address that is not a
+// buffer's is an error.
 func (p *Pool) Free(at uint64) error {
 	if n, ok := p.large[at]; ok {
 		delete(p.large, at)
@@ -144,7 +145,7 @@ func (p *Pool) Free(at uint64) error {
 	return p.src.Free(s.c.at)
 }
 
-// give joins a piece with the free ones it touches.
+// give joins a piece with adjacent free ones.
 func (c *chunk) give(x piece) {
 	i, _ := slices.BinarySearchFunc(c.free, x.off, func(f piece, off int64) int { return int(f.off - off) })
 	if i < len(c.free) && x.off+x.n == c.free[i].off {
@@ -158,7 +159,7 @@ func (c *chunk) give(x piece) {
 	c.free = slices.Insert(c.free, i, x)
 }
 
-// Close gives everything back.
+// Close releases everything.
 func (p *Pool) Close() error {
 	var first error
 	keep := func(err error) {

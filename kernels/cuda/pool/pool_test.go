@@ -8,7 +8,7 @@ import (
 
 var errFull = errors.New("full")
 
-// source counts what it gave; addresses never repeat.
+// source counts its allocations; addresses never repeat.
 type source struct {
 	next, limit, used uint64
 	sizes             map[uint64]int64
@@ -34,8 +34,8 @@ func (s *source) Free(at uint64) error {
 	return nil
 }
 
-// TestBuffersDoNotMeet: random allocations and frees; no two live buffers overlap, each
-// lies within what the source gave, and nothing is left at the end.
+// TestBuffersDoNotMeet: random allocations and frees. No two live buffers overlap, each lies
+// within an allocation of the source, and nothing is left at the end.
 func TestBuffersDoNotMeet(t *testing.T) {
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -90,8 +90,7 @@ func TestBuffersDoNotMeet(t *testing.T) {
 	}
 }
 
-// TestRefusals: what the source refuses is refused and costs nothing; a stranger is no
-// buffer.
+// TestRefusals: a refused allocation costs nothing; an unknown address is no buffer.
 func TestRefusals(t *testing.T) {
 	src := &source{limit: ChunkBytes, sizes: map[uint64]int64{}}
 	p := New(src)
@@ -141,7 +140,7 @@ func TestExactGivesJustWhatIsAskedFor(t *testing.T) {
 	}
 }
 
-// sizes is a source that remembers what it was asked for.
+// sizes is a source that records the requested sizes.
 type sizes struct {
 	last int64
 	open int

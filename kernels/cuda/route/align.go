@@ -5,10 +5,10 @@ import (
 	"krater/kernels/tensor"
 )
 
-// part is the number of assignments a block of Align places.
+// part is the number of assignments that a block of Align places.
 const part = 4096
 
-// AlignScratch is the scratch memory of Align in bytes: 0 for one block's work.
+// AlignScratch returns the scratch memory of Align in bytes: 0 if one block does the work.
 func AlignScratch(tokens, topK, experts int) int {
 	if n := tokens * topK; n > part {
 		return 4 * experts * ((n + part - 1) / part)
@@ -16,10 +16,10 @@ func AlignScratch(tokens, topK, experts int) int {
 	return 0
 }
 
-// Align writes out from the router's ids [T, K] I32, without gaps, of which those
-// outside 0..E-1 and those that out.Map has nowhere are left out. scratch is AlignScratch bytes, aligned to 4. One launch
-// up to 4096 assignments, two beyond; none if Route in one launch, the last of l, chooses
-// these ids: then that sorts them too.
+// Align writes out from the router's ids [T, K] I32, without gaps. Ids outside 0..E-1, and
+// experts that out.Map leaves out, are skipped. scratch is AlignScratch bytes, aligned to 4. It
+// appends one launch up to 4096 assignments and two beyond. It appends none if the last launch of
+// l is a Route in one launch that chooses these ids: then that launch also sorts them.
 func Align(l *launch.List, out *Aligned, ids launch.Mat, scratch launch.Ptr) {
 	const op = "Align"
 	n := ids.Rows * ids.Cols
@@ -54,8 +54,8 @@ func Align(l *launch.List, out *Aligned, ids launch.Mat, scratch launch.Ptr) {
 // mostSorted is the most assignments that Route sorts.
 const mostSorted = 2048
 
-// sortInRoute has the last launch of l sort what it chooses, if that is ids and its
-// scratch memory is not where the result lies.
+// sortInRoute makes the last launch of l sort the ids that it chooses, if these are ids and its
+// scratch memory does not overlap the result.
 func sortInRoute(l *launch.List, out *Aligned, ids launch.Mat) bool {
 	if len(l.Ops) == 0 || out.Assignments > mostSorted {
 		return false
@@ -79,7 +79,7 @@ func sortInRoute(l *launch.List, out *Aligned, ids launch.Mat) bool {
 	return true
 }
 
-// args are where the result goes, the tile, and the map.
+// args returns the arguments for the result, the tile and the map.
 func (a *Aligned) args() [6]launch.Arg {
 	return [6]launch.Arg{launch.P(a.Slots), launch.P(a.Tiles), launch.P(a.Count), launch.P(a.Loads), launch.I32(a.Tile), launch.P(a.Map)}
 }

@@ -24,8 +24,8 @@ func upload(c *cudatest.GPU, dt tensor.DType, x []float32, rows, cols int) launc
 	return c.BF16(x, rows, cols)
 }
 
-// TestLogits: against float64, and the same bits however many tokens there are, in
-// every kernel that takes them. Every other gate of F32 is BF16 in fact, as most are.
+// TestLogits: compared with float64, and the same bits for every number of tokens, in every
+// kernel that takes them. Every other gate of F32 has BF16 values, as most have in practice.
 func TestLogits(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -61,7 +61,7 @@ func TestLogits(t *testing.T) {
 	}
 }
 
-// finest gives numbers with all bits of float32.
+// finest returns numbers that use all bits of float32.
 func finest(rng *rand.Rand, n int) []float32 {
 	x := make([]float32, n)
 	for i := range x {
@@ -70,7 +70,7 @@ func finest(rng *rand.Rand, n int) []float32 {
 	return x
 }
 
-// TestLogitsAreExact: a token that picks out a column gets the very weights, in every kernel
+// TestLogitsAreExact: a token that selects a column gets exactly its weights, in every kernel
 // that takes BF16.
 func TestLogitsAreExact(t *testing.T) {
 	c := cudatest.Open(t)
@@ -94,7 +94,7 @@ func TestLogitsAreExact(t *testing.T) {
 	}
 }
 
-// routers is every kind of choice.
+// routers are all kinds of choice.
 var routers = []device.Router{
 	{Experts: 64, TopK: 6, Scale: 1},
 	{Experts: 8, TopK: 2, Normalize: true, Scale: 1},
@@ -149,8 +149,8 @@ func ints(c *cudatest.GPU, m launch.Mat) []int32 {
 	return out
 }
 
-// TestTies: equal scores by rising id, values that are no numbers last, padded rows
-// without experts.
+// TestTies: equal scores come by rising id, values that are not numbers last; padded rows have no
+// experts.
 func TestTies(t *testing.T) {
 	c := cudatest.Open(t)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
@@ -202,7 +202,7 @@ func TestTies(t *testing.T) {
 	}
 }
 
-// TestRoute: one launch gives the bits of two and of three, again and again.
+// TestRoute: one launch gives the bits of two and of three, repeatedly.
 func TestRoute(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(3, 1))
@@ -245,7 +245,7 @@ func TestRoute(t *testing.T) {
 	}
 }
 
-// TestAlign: tiles and slots of random and lopsided choices are those of a stable sort.
+// TestAlign: tiles and slots of random and lopsided choices equal those of a stable sort.
 func TestAlign(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(4, 1))
@@ -258,7 +258,7 @@ func TestAlign(t *testing.T) {
 				switch kind {
 				case 0:
 					ids[i] = int32(rng.IntN(s.experts))
-				case 1: // padding, and what is no expert
+				case 1: // padding, and ids that are no expert
 					ids[i] = int32(rng.IntN(s.experts+2) - 1)
 				case 2: // all to the last one
 					ids[i] = int32(s.experts - 1)
@@ -287,7 +287,8 @@ func TestAlign(t *testing.T) {
 	}
 }
 
-// TestAlignInRoute: sorting in the launch that chooses gives what sorting alone gives.
+// TestAlignInRoute: sorting in the launch that chooses gives the same result as sorting
+// separately.
 func TestAlignInRoute(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(5, 1))
@@ -327,7 +328,7 @@ func TestAlignInRoute(t *testing.T) {
 	}
 }
 
-// anywhere is a map of experts into twice as many places, a quarter of them nowhere.
+// anywhere makes a map of experts to twice as many slots; a quarter of the experts have none.
 func anywhere(rng *rand.Rand, experts int) []int32 {
 	where := make([]int32, experts)
 	for e, slot := range rng.Perm(2 * experts)[:experts] {

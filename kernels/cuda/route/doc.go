@@ -1,9 +1,9 @@
-// Package route has the kernels that choose experts: router logits, top-k, and the
-// sorting of assignments into tiles of one expert for the grouped products.
+// Package route launches the kernels that choose experts: router logits, top-k, and the sorting
+// of assignments into tiles of one expert for the grouped products.
 //
-// Everything is computed as in float32, in a fixed order: a token's choice does not depend
-// on the others of its batch, nor on how many there are, and is the same in every run.
-// Functions given shapes that do not fit panic with *device.ShapeError.
+// All values are computed as in float32, in a fixed order. A token's choice does not depend on
+// the other tokens of its batch or their number, and is the same in every run. Functions panic
+// with *device.ShapeError if shapes do not fit.
 package route
 
 import (

@@ -9,14 +9,14 @@ import (
 // MaxLeft is the most experts of a choice that may be left to its readers.
 const MaxLeft = 64
 
-// Left is a choice that a launch leaves to those who read it: where the logits are, and
-// how experts are chosen by them. The zero value is none.
+// Left is a choice that a launch leaves to its readers: the logits, and the rules for choosing
+// experts by them. The zero value is none.
 type Left struct{ args [11]launch.Arg }
 
-// Leave has the last launch of l, if that is Route or NormRoute in one launch and chooses
-// these ids and weights among so many experts, leave the choice to its readers: it writes
-// the logits' parts alone, and neither logits, ids nor weights, which a reader must do. The
-// parts must not lie within memory. ok is false, and nothing changed, if it cannot be.
+// Leave makes the last launch of l leave the choice to its readers, if it is Route or NormRoute
+// in one launch and chooses these ids and weights among that many experts. The launch then writes
+// the logits' parts alone, and a reader must write logits, ids and weights. The parts must not be
+// within memory. ok is false, and nothing has changed, if this is not possible.
 func Leave(l *launch.List, ids, weights launch.Mat, experts int, memory launch.Range) (left Left, ok bool) {
 	if len(l.Ops) == 0 || experts > MaxLeft || !ids.Dense() || !weights.Dense() {
 		return left, false

@@ -13,12 +13,12 @@ const (
 	flagBF16w = 4
 )
 
-// sliceCols is how many columns a block of the tensor cores' kernels takes.
+// sliceCols is the number of columns per block in the tensor cores' kernels.
 const sliceCols = 512
 
 func slicesOf(cols int) int { return (cols + sliceCols - 1) / sliceCols }
 
-// Scratch is the most scratch memory that Logits and Route need, in bytes.
+// Scratch returns the most scratch memory that Logits and Route need, in bytes.
 func Scratch(tokens, experts, cols int) int {
 	if n := slicesOf(cols); n > 1 {
 		return 4 * n * tokens * experts
@@ -26,7 +26,7 @@ func Scratch(tokens, experts, cols int) int {
 	return 0
 }
 
-// Logits is logits [T, E] F32 = x [T, H] * transposed gate [E, H], in float32 without
+// Logits computes logits [T, E] F32 = x [T, H] * transposed gate [E, H], in float32 without
 // rounding of inputs. scratch is Scratch bytes, aligned to 16.
 func Logits(l *launch.List, logits, x, gate launch.Mat, scratch launch.Ptr) {
 	const op = "Logits"
@@ -51,7 +51,7 @@ func Logits(l *launch.List, logits, x, gate launch.Mat, scratch launch.Ptr) {
 	}
 }
 
-// exact are the flags of what tensor cores take: bf16 times three bf16.
+// exact returns the flags for the tensor cores' kernels: bf16 times three bf16.
 const exact = flagVec | flagBF16x
 
 func checkLogits(op string, logits, x, gate launch.Mat, scratch launch.Ptr) (flags int) {
@@ -76,7 +76,7 @@ func checkLogits(op string, logits, x, gate launch.Mat, scratch launch.Ptr) (fla
 	return flags
 }
 
-// Most tokens for which a block computes logits of 8, and of 64.
+// The most tokens for which a block computes logits of 8, and of 64.
 const (
 	mostFew = 128
 	most64  = 4096
@@ -86,7 +86,7 @@ func fewConfig(x, gate launch.Mat) launch.Config {
 	return launch.Config{Grid: launch.Dim{X: uint32((gate.Rows + 15) / 16 * slicesOf(x.Cols)), Y: uint32(x.Rows+7) / 8}, Block: launch.Dim{X: 256}, PDL: true}
 }
 
-// Arguments of the kernel of few tokens: turn, product, choice, and where to sort.
+// Arguments of the kernel for few tokens: turn, product, choice, and the destination of sorting.
 const (
 	argTurn    = 0
 	argProduct = argTurn + 1
@@ -104,7 +104,7 @@ const (
 	argsFew    = argSorted + 6
 )
 
-// few appends the kernel of few tokens: with a turn it chooses too.
+// few appends the kernel for few tokens; with a turn it also chooses.
 func few(l *launch.List, logits, x, gate launch.Mat, scratch, turn launch.Ptr, choice [13]launch.Arg) {
 	c := fewConfig(x, gate)
 	var args [argsFew]launch.Arg
@@ -116,7 +116,7 @@ func few(l *launch.List, logits, x, gate launch.Mat, scratch, turn launch.Ptr, c
 	l.Add(kLogitsFew[half(gate)], c, args[:]...)
 }
 
-// choiceOf are the arguments of a choice in the kernel that does all.
+// choiceOf returns the arguments of a choice in the kernel that does everything.
 func choiceOf(ids, weights, bias launch.Mat, p device.Router, rows launch.Ptr) [13]launch.Arg {
 	r := routerArgs(p)
 	return [13]launch.Arg{launch.P(ids.At), launch.I32(ids.Stride), launch.P(weights.At), launch.I32(weights.Stride), launch.P(bias.At), launch.P(rows),
@@ -137,7 +137,7 @@ func many(l *launch.List, logits, x, gate launch.Mat, scratch launch.Ptr) {
 	l.Add(k[half(gate)], c, args[:]...)
 }
 
-// half is 1 for BF16.
+// half returns 1 for BF16.
 func half(m launch.Mat) int {
 	if m.DType == tensor.BF16 {
 		return 1
@@ -150,16 +150,16 @@ func logitArgs(logits, x, gate launch.Mat, scratch launch.Ptr) [10]launch.Arg {
 		launch.P(gate.At), launch.I32(gate.Stride), launch.I32(gate.Rows), launch.I32(gate.Cols)}
 }
 
-// Most tokens for which a warp computes one logit, those of 4 tokens, and of 4 tokens with
-// 2 experts. Fewer tokens want more warps, more want fewer reads.
+// The most tokens for which a warp computes one logit, those of 4 tokens, and those of 4 tokens
+// with 2 experts. Fewer tokens need more warps; more tokens need fewer reads.
 const (
 	most1   = 2
 	most4   = 16
 	most4x2 = 128
 )
 
-// pickLogits chooses the kernel of what tensor cores do not take; all of them give the
-// same bits.
+// pickLogits chooses the kernel for operands that tensor cores do not take. All of these kernels
+// give the same bits.
 func pickLogits(x, gate launch.Mat, flags int) (launch.Kernel, launch.Config) {
 	switch {
 	case flags&flagVec == 0 || x.Rows <= most1:

@@ -10,8 +10,8 @@ import (
 // MaxNormed is the most tokens that NormRoute takes.
 const MaxNormed = 2
 
-// normShared is what a block of NormRoute may have of shared memory beside the 10 KB of
-// products and choice.
+// normShared is the shared memory of a block of NormRoute in addition to the 10 KB of products
+// and choice.
 const normShared = 30 << 10
 
 // CanNorm reports whether NormRoute takes these: x BF16, of F32 or BF16, all rows aligned
@@ -23,8 +23,8 @@ func CanNorm(x, of, norm, gate launch.Mat) bool {
 
 func normBytes(x launch.Mat) int { return x.Rows * (2*(x.Cols+8) + 4*32) }
 
-// NormRoute is Route of x [T, H] = RMSNorm(of [T, H]) by norm [1, H], all in one launch, with
-// the bits of elem.RMSNorm and Route. turn and scratch as there.
+// NormRoute computes Route of x [T, H] = RMSNorm(of [T, H]) by norm [1, H], all in one launch,
+// with the bits of elem.RMSNorm and Route. turn and scratch are as in Route.
 func NormRoute(l *launch.List, ids, weights, logits, x, of, norm launch.Mat, eps float32, gate, bias launch.Mat, p device.Router, turn, scratch launch.Ptr) {
 	const op = "NormRoute"
 	if !CanNorm(x, of, norm, gate) || turn == 0 {

@@ -15,7 +15,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// TestNormRoute: rows, logits and choice have the bits of a norm and of Route, and the turn
+// TestNormRoute: rows, logits and choice have the bits of a norm followed by Route, and the turn
 // is zero again.
 func TestNormRoute(t *testing.T) {
 	c := cudatest.Open(t)

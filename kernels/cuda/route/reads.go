@@ -2,9 +2,9 @@ package route
 
 import "krater/kernels/cuda/launch"
 
-// Reads reports whether the last launch of l is the router's of few tokens and reads x,
-// without writing to memory. It lets the next launch start only when x is there, so that
-// may read x, and write to memory, before it waits for the choice.
+// Reads reports whether the last launch of l is the router for few tokens, and reads x from
+// memory without writing it. It lets the next launch start only when x is there. So the next
+// launch may read x, and write to memory, before it waits for the choice.
 func Reads(l *launch.List, x launch.Mat, memory launch.Range) bool {
 	if len(l.Ops) == 0 {
 		return false

@@ -11,12 +11,12 @@ import (
 
 const f32, bf16, i32 = tensor.F32, tensor.BF16, tensor.I32
 
-// at is a matrix that lies nowhere: launches are looked at, not run.
+// at makes a matrix without memory: the tests inspect launches and do not run them.
 func at(dt tensor.DType, rows, cols int) launch.Mat {
 	return launch.Mat{At: 0x100, DType: dt, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// args is the number of arguments that each kernel takes.
+// args is the number of arguments of each kernel.
 var args = map[launch.Kernel]int{
 	kLogitsFew[0]: 30, kLogitsFew[1]: 30, kLogits64[0]: 10, kLogits64[1]: 10, kLogits128[0]: 10, kLogits128[1]: 10, kLogitsJoin: 6,
 	kLogits1: 10, kLogits4: 10, kLogits4x2: 10, kLogits8[0]: 10, kLogits8[1]: 10, kTopK: 19, kAlignCount: 5, kAlign: 11,

@@ -13,12 +13,12 @@ const (
 	maxGroups  = 32
 )
 
-// TopK chooses K experts for every row of logits [T, E] F32: ids [T, K] I32 and weights
-// [T, K] F32, by falling score, then rising id, as device.Router says. bias [1, E] F32
-// or absent takes part in choosing only. Equal choices come by rising id; a score that
-// is not a number is never preferred to one that is.
+// TopK chooses K experts for every row of logits [T, E] F32: ids [T, K] I32 and weights [T, K]
+// F32, by falling score, then rising id, as device.Router defines. bias [1, E] F32 or absent
+// affects the choice only. Equal choices come by rising id; a score that is not a number is never
+// preferred to one that is.
 //
-// rows is 0, or an I32 on the GPU: rows at or past it get ids -1 and weights 0.
+// rows is 0, or an I32 on the GPU: rows from that one on get ids -1 and weights 0.
 func TopK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router, rows launch.Ptr) {
 	const op = "TopK"
 	checkTopK(op, ids, weights, logits, bias, p)
@@ -36,15 +36,16 @@ func topK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router
 		launch.I32(logits.Rows), launch.I32(p.Experts), r[0], r[1], r[2], r[3], r[4], r[5], r[6])
 }
 
-// MaxFused is the most tokens for which Route may be one launch, TurnBytes what that needs.
+// MaxFused is the most tokens for which Route may be one launch; TurnBytes is the memory that
+// such a launch needs.
 const (
 	MaxFused  = mostFew
 	TurnBytes = (MaxFused/8 + 1) * 4
 )
 
-// Route is Logits and TopK, up to MaxFused tokens of BF16 in one launch. turn is TurnBytes
-// on the GPU that are zeros when the launch starts, and again when it ends; launches that
-// may run at the same time need such each. scratch is Scratch bytes, aligned to 16.
+// Route computes Logits and TopK, in one launch for up to MaxFused tokens of BF16. turn is
+// TurnBytes on the GPU that are zeros when the launch starts, and again when it ends; launches
+// that may run at the same time need separate ones. scratch is Scratch bytes, aligned to 16.
 func Route(l *launch.List, ids, weights, logits, x, gate, bias launch.Mat, p device.Router, rows, turn, scratch launch.Ptr) {
 	const op = "Route"
 	f := checkLogits(op, logits, x, gate, scratch)
@@ -86,7 +87,7 @@ func checkTopK(op string, ids, weights, logits, bias launch.Mat, p device.Router
 	}
 }
 
-// routerArgs are K and what follows it.
+// routerArgs returns K and the arguments after it.
 func routerArgs(p device.Router) [7]launch.Arg {
 	return [7]launch.Arg{launch.I32(p.TopK), flag(p.Scoring == device.ScoreSigmoid), launch.I32(max(1, p.Groups)), launch.I32(p.TopGroups),
 		flag(p.GroupScore == device.GroupTop2Sum), flag(p.Normalize), launch.F32(p.Scale)}

@@ -18,28 +18,28 @@ import (
 	"krater/kernels/device"
 )
 
-// ErrLost says that the GPU's context is gone after a fault of a kernel or of the
-// hardware: nothing on it can be used any more in this process.
+// ErrLost means that a fault of a kernel or of the hardware has ended the GPU's context: this
+// process cannot use anything on the GPU any more.
 var ErrLost = errors.New("the GPU's context is lost")
 
 // Options say how a GPU is opened.
 type Options struct {
 	Index int
-	// Images give the kernels for a compute capability (90 for 9.0): cubins or PTX.
+	// Images returns the kernels for a compute capability (90 for 9.0): cubins or PTX.
 	Images func(capability int) ([]string, error)
-	// Portable has a GPU run what one of compute capability 8.6, 8.9 or 12.0 would: the kernels
-	// for compute_80, in blocks with at most PortableShared bytes of shared memory.
+	// Portable makes a GPU run the kernels of compute capability 8.6, 8.9 or 12.0: those for
+	// compute_80, in blocks with at most PortableShared bytes of shared memory.
 	Portable bool
-	// Graphs is how many instantiated graphs a stream keeps; 0: the default, below 0: none
-	// are made.
+	// Graphs is the number of instantiated graphs that a stream keeps; 0: the default, below 0:
+	// none.
 	Graphs int
-	// Exact makes every buffer an allocation of its own, of just its size: for tests, with
-	// a driver that guards the ends of allocations.
+	// Exact makes every buffer an allocation of exactly its size. It is for tests with a driver
+	// that guards the ends of allocations.
 	Exact bool
 }
 
-// PortableShared is what a block can have of shared memory on every GPU from compute
-// capability 8.0 on.
+// PortableShared is the shared memory that a block can have on every GPU from compute capability
+// 8.0 on.
 const PortableShared = 99 << 10
 
 // GPU is an opened GPU.
@@ -63,10 +63,10 @@ type GPU struct {
 	total int64
 }
 
-// Graphs is how many instantiated graphs all streams keep now.
+// Graphs returns the number of instantiated graphs that all streams keep now.
 func (c *GPU) Graphs() int { return int(c.kept.Load()) }
 
-// Open takes a GPU into use. Without a driver or a GPU the error says which.
+// Open opens a GPU. Without a driver or a GPU the error says which is missing.
 func Open(o Options) (*GPU, error) {
 	owner, err := driver.NewOwner(o.Index)
 	if err != nil {
@@ -116,7 +116,7 @@ func (c *GPU) open(o Options) error {
 	if c.total, err = c.dev.TotalMem(); err != nil {
 		return err
 	}
-	images := []string{c.info.Name} // of the emulator, which has its kernels in itself
+	images := []string{c.info.Name} // the emulator contains its kernels
 	if !strings.HasPrefix(c.info.Name, emulator) {
 		if images, err = o.Images(capability); err != nil {
 			return err
@@ -130,14 +130,14 @@ func (c *GPU) open(o Options) error {
 	return c.mods.load(images)
 }
 
-// emulator is how the GPU of kernels/cuda/emu calls itself.
+// emulator begins the name of the GPU of kernels/cuda/emu.
 const emulator = "Krater emulated"
 
-// Emulated reports whether the GPU is the emulator: it times nothing.
+// Emulated reports whether the GPU is the emulator, whose times mean nothing.
 func (c *GPU) Emulated() bool { return strings.HasPrefix(c.info.Name, emulator) }
 
-// spin is how long the owner looks for the next job while a step is in progress: not at all
-// where the processor that would look is the one that emulates the GPU.
+// spin returns how long the owner polls for the next job while a step is in progress. It is 0 for
+// the emulator, which needs the same processor.
 func (c *GPU) spin() time.Duration {
 	if c.Emulated() {
 		return 0
@@ -148,13 +148,13 @@ func (c *GPU) spin() time.Duration {
 // sharedOptin is CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN.
 const sharedOptin cu.DeviceAttribute = 97
 
-// Info is what the choice of kernels depends on.
+// Info returns the properties on which the choice of kernels depends.
 func (c *GPU) Info() launch.GPU { return c.info }
 
-// Total is the GPU's memory in bytes.
+// Total returns the GPU's memory in bytes.
 func (c *GPU) Total() int64 { return c.total }
 
-// Free asks how many bytes of the GPU's memory nobody uses.
+// Free returns the unused bytes of the GPU's memory.
 func (c *GPU) Free() (free int64, err error) {
 	err = c.do(func() error {
 		free, _, err = cu.MemInfo()
@@ -163,7 +163,7 @@ func (c *GPU) Free() (free int64, err error) {
 	return free, err
 }
 
-// Close gives the GPU back. Its streams must be idle.
+// Close closes the GPU. Its streams must be idle.
 func (c *GPU) Close() error {
 	err := c.owner.Do(func() error {
 		for i := range c.events {
@@ -180,23 +180,23 @@ func (c *GPU) Close() error {
 	})
 	c.owner.Close()
 	if c.Err() != nil {
-		return nil // what was lost cannot be freed
+		return nil // memory of a lost GPU cannot be freed
 	}
 	return err
 }
 
-// Err is why the GPU is lost, nil while it is well.
+// Err returns why the GPU is lost, nil while it works.
 func (c *GPU) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lost
 }
 
-// Owner is the thread that talks to the GPU, for those who measure.
+// Owner returns the thread that talks to the GPU, for measurements.
 func (c *GPU) Owner() *driver.Owner { return c.owner }
 
-// do runs f on the owner's thread. After a fault that ends the context everything
-// answers ErrLost.
+// do runs f on the owner's thread. After a fault that ends the context, every call returns
+// ErrLost.
 func (c *GPU) do(f func() error) error {
 	if err := c.Err(); err != nil {
 		return err
@@ -213,7 +213,7 @@ func (c *GPU) do(f func() error) error {
 	return err
 }
 
-// source is the driver as a pool's.
+// source allocates memory for a pool from the driver.
 type source struct{}
 
 func (source) Alloc(n int64) (uint64, error) {
@@ -223,7 +223,7 @@ func (source) Alloc(n int64) (uint64, error) {
 
 func (source) Free(at uint64) error { return cu.MemFree(cu.DevicePtr(at)) }
 
-// Alloc gives n bytes of the GPU's memory, cleared unless raw. It is aligned to 256.
+// Alloc returns n bytes of the GPU's memory, cleared unless raw. They are aligned to 256.
 func (c *GPU) Alloc(n int64, raw bool) (launch.Ptr, error) {
 	var at uint64
 	err := c.do(func() error {
@@ -232,7 +232,7 @@ func (c *GPU) Alloc(n int64, raw bool) (launch.Ptr, error) {
 			return err
 		}
 		if err = cu.MemsetD8(cu.DevicePtr(at), 0, c.mem.Takes(n)); err == nil {
-			err = cu.Synchronize() // the legacy stream does not order those that streams here are
+			err = cu.Synchronize() // the legacy stream is not ordered with these streams
 		}
 		if err != nil {
 			_ = c.mem.Free(at) // the first error counts
@@ -245,13 +245,13 @@ func (c *GPU) Alloc(n int64, raw bool) (launch.Ptr, error) {
 	return launch.Ptr(at), err
 }
 
-// Release gives memory back. No work that uses it may be under way.
+// Release frees memory. No work that uses it may be running.
 func (c *GPU) Release(at launch.Ptr) error {
 	return c.do(func() error { return c.mem.Free(uint64(at)) })
 }
 
-// MapHost makes n bytes of host memory, cleared and aligned to a page, that kernels reach at
-// the address it gives. For small mailboxes.
+// MapHost allocates n bytes of host memory, cleared and aligned to a page, and returns the
+// address at which kernels see it. It is for small mailboxes.
 func (c *GPU) MapHost(n int) (host []byte, at launch.Ptr, err error) {
 	err = c.do(func() error {
 		b, err := driver.HostAlloc(n, driver.DeviceMap)
@@ -269,12 +269,12 @@ func (c *GPU) MapHost(n int) (host []byte, at launch.Ptr, err error) {
 	return host, at, err
 }
 
-// FreeHost frees what MapHost made. No work that uses it may be under way.
+// FreeHost frees memory of MapHost. No work that uses it may be running.
 func (c *GPU) FreeHost(host []byte) error {
 	return c.do(func() error { return driver.HostFree(host) })
 }
 
-// Held is what the GPU's pool has from the driver.
+// Held returns the memory that the GPU's pool has allocated from the driver.
 func (c *GPU) Held() (n int64) {
 	_ = c.do(func() error { n = c.mem.Held(); return nil }) // a lost GPU holds nothing of use
 	return n

@@ -16,11 +16,11 @@ import (
 	"krater/kernels/cuda/rt"
 )
 
-// inChild is set in a process of a test that runs it once more with a GPU like no other.
+// inChild is set in the process that runs a test again with a special GPU.
 const inChild = "TEST_CHILD"
 
-// emulated has the test run in a process of its own, with the emulated GPU as env says.
-// It reports whether this is that process.
+// emulated runs the test in a process of its own, with the emulated GPU that env describes. It
+// reports whether this is that process.
 func emulated(t *testing.T, env string) bool {
 	t.Helper()
 	if os.Getenv(inChild) == env {
@@ -38,10 +38,10 @@ func emulated(t *testing.T, env string) bool {
 	return false
 }
 
-// lazy has copies and kernels happen as late as they may.
+// lazy makes copies and kernels run as late as possible.
 const lazy = "KR_EMU_LAZY=1"
 
-// pages is memory that is not the heap's.
+// pages allocates memory outside the heap.
 func pages(t *testing.T, n int) []byte {
 	t.Helper()
 	b, err := syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANON)
@@ -58,7 +58,7 @@ func fill(b []byte, v byte) {
 	}
 }
 
-// second is another stream of the GPU.
+// second makes another stream of the GPU.
 func second(t *testing.T, c *cudatest.GPU) *rt.Stream {
 	t.Helper()
 	s, err := c.NewStream()
@@ -69,12 +69,12 @@ func second(t *testing.T, c *cudatest.GPU) *rt.Stream {
 	return s
 }
 
-// one reports whether all of b is v.
+// one reports whether all bytes of b are v.
 func one(b []byte, v byte) bool { return bytes.Count(b, []byte{v}) == len(b) }
 
-// TestPinnedMemoryIsReadInPlace: whatever the size, by every stream, when the GPU gets
-// there; what lies only partly in it is copied aside at once, and so is all of it when it
-// is released.
+// TestPinnedMemoryIsReadInPlace: pinned memory of any size is read by every stream when the GPU
+// gets there. Memory that is only partly pinned is copied at once, and so is memory that was
+// released.
 func TestPinnedMemoryIsReadInPlace(t *testing.T) {
 	if !emulated(t, lazy) {
 		return
@@ -126,8 +126,8 @@ func TestPinnedMemoryIsReadInPlace(t *testing.T) {
 	}
 }
 
-// TestPinnedMemoryIsWrittenInPlace: copies to the host of any size, in their order among what
-// else a stream does; what lies only partly in it comes by way of other memory.
+// TestPinnedMemoryIsWrittenInPlace: copies to the host of any size run in the order of the
+// stream's work. Memory that is only partly pinned is copied through staging memory.
 func TestPinnedMemoryIsWrittenInPlace(t *testing.T) {
 	c := cudatest.Open(t)
 	s := c.Stream()
@@ -157,10 +157,10 @@ func TestPinnedMemoryIsWrittenInPlace(t *testing.T) {
 	}
 }
 
-// ring copies rounds of bytes through two slots of the GPU, on a stream for copies, and
-// from there to where they are looked for: a copy waits for what used its slot last, its
-// use for the copy. forget leaves out one of the two; with ahead the copies are waited for
-// before their uses.
+// ring copies rounds of bytes through two slots of the GPU, on a stream for copies, and from
+// there to the checked memory. A copy waits for the last use of its slot, and the use waits for
+// the copy. forget leaves out one of the two waits. With ahead, the waits for copies come before
+// their uses.
 func ring(t *testing.T, rounds int, forget string, ahead bool) (wrong int) {
 	const slot = 1 << 16
 	c := cudatest.Open(t)
@@ -206,8 +206,8 @@ func ring(t *testing.T, rounds int, forget string, ahead bool) (wrong int) {
 	return wrong
 }
 
-// TestStreamsInTurn: two streams use slots in turn, right at any pace. A wait that is
-// forgotten is seen where the other stream is as late, or as early, as it may be.
+// TestStreamsInTurn: two streams use slots in turn, correctly at any pace. A missing wait is
+// noticed if the other stream is as late, or as early, as possible.
 func TestStreamsInTurn(t *testing.T) {
 	for _, x := range []struct {
 		name, forget string
@@ -233,7 +233,7 @@ func TestStreamsInTurn(t *testing.T) {
 	}
 }
 
-// TestEventsAreUsedAgain: as few as are open at once are ever made.
+// TestEventsAreUsedAgain: no more events are made than are open at once.
 func TestEventsAreUsedAgain(t *testing.T) {
 	if !emulated(t, "KR_EMU_FAIL=cuEventCreate:4:2") {
 		return
@@ -258,8 +258,7 @@ func TestEventsAreUsedAgain(t *testing.T) {
 	}
 }
 
-// TestWaitsKeepTheirPlace: what was added before a wait does not wait, what was added after
-// it does.
+// TestWaitsKeepTheirPlace: work added before a wait does not wait, work added after it does.
 func TestWaitsKeepTheirPlace(t *testing.T) {
 	if !emulated(t, lazy) {
 		return
@@ -288,7 +287,7 @@ func TestWaitsKeepTheirPlace(t *testing.T) {
 	}
 }
 
-// TestWaitsAmongCopies: a copy waits for what was waited for before it alone.
+// TestWaitsAmongCopies: a copy waits only for the waits before it.
 func TestWaitsAmongCopies(t *testing.T) {
 	if !emulated(t, lazy) {
 		return
@@ -319,7 +318,7 @@ func TestWaitsAmongCopies(t *testing.T) {
 	}
 }
 
-// TestStepsWithEventsAreNotRepeated, those without are.
+// TestStepsWithEventsAreNotRepeated: steps with events do not become graphs, others do.
 func TestStepsWithEventsAreNotRepeated(t *testing.T) {
 	c := cudatest.Open(t)
 	s, other := c.Stream(), second(t, c)
@@ -351,7 +350,7 @@ func TestStepsWithEventsAreNotRepeated(t *testing.T) {
 	s.Repeat(0)
 }
 
-// TestPinRefused: the error says what it was about, and the memory is copied from as any.
+// TestPinRefused: the error names the memory, which is then copied like any other.
 func TestPinRefused(t *testing.T) {
 	for name, env := range map[string]string{
 		"as it is and for reading": "KR_EMU_FAIL=cuMemHostRegister:1:1,cuMemHostRegister:1:801",
@@ -378,8 +377,8 @@ func TestPinRefused(t *testing.T) {
 	}
 }
 
-// TestPinForReading: a driver that refuses pages mapped read-only may take them when it is
-// told that the GPU only reads them.
+// TestPinForReading: a driver that refuses pages mapped read-only may accept them if it is told
+// that the GPU only reads them.
 func TestPinForReading(t *testing.T) {
 	if !emulated(t, "KR_EMU_FAIL=cuMemHostRegister:1:1") {
 		return
@@ -394,8 +393,8 @@ func TestPinForReading(t *testing.T) {
 	}
 }
 
-// TestFailedCopies tell the stream, its events and who waits for them, and no one else; a
-// lost GPU tells everybody, and memory can be released all the same.
+// TestFailedCopies: a failed copy is reported to the stream, its events and their waiters, and to
+// no others. A lost GPU is reported to all, and memory can still be released.
 func TestFailedCopies(t *testing.T) {
 	for _, env := range []string{"KR_EMU_FAIL=cuMemcpy:1:1", "KR_EMU_FAIL=cuMemcpy:1:999"} {
 		t.Run(strings.ReplaceAll(env, ":", " "), func(t *testing.T) {

@@ -12,29 +12,29 @@ import (
 	"krater/kernels/cuda/driver"
 )
 
-// points are the places of a stream that somebody may wait for. They are passed in their
-// order, so an event of the driver's goes back to the GPU when its point is known to be
-// passed, and whoever still holds the Event finds that out by its number alone.
+// points are the points of a stream that may be waited for. They are passed in order. So a
+// driver's event returns to the GPU's list when its point is known to be passed, and an Event
+// that is still held finds that out by its number alone.
 type points struct {
 	gpu       *GPU
 	s         cu.Stream
 	passed    atomic.Uint64 // points up to this number are known to be passed
-	recovered atomic.Uint64 // how often the stream was
+	recovered atomic.Uint64 // how often the stream was recovered
 
-	// The owner's thread only.
+	// Only for the owner's thread.
 	last uint64     // the newest
 	open []cu.Event // of the newest points, in order
 }
 
-// openMost is how many open points a stream has before it asks which of them are passed,
-// rather than take a new event.
+// openMost is the number of open points from which a stream asks which of them are passed instead
+// of taking a new event.
 const openMost = 16
 
 // Event is a point of a stream. It is safe for concurrent use.
 type Event struct {
 	of  *points
 	n   uint64
-	err error // the stream's at that point: n is then the recovery that makes it good
+	err error // the stream's at that point: n is then the recovery that ends the failure
 }
 
 // mark makes the next point. It runs on the owner's thread.
@@ -58,7 +58,7 @@ func (p *points) mark() (uint64, error) {
 	return p.last, nil
 }
 
-// look asks the GPU which points are passed. It runs on the owner's thread.
+// look asks the driver which points are passed. It runs on the owner's thread.
 func (p *points) look() error {
 	p.drop()
 	n := 0
@@ -76,7 +76,7 @@ func (p *points) look() error {
 	return err
 }
 
-// reach notes that points up to n are passed.
+// reach records that points up to n are passed.
 func (p *points) reach(n uint64) {
 	for {
 		old := p.passed.Load()
@@ -86,7 +86,7 @@ func (p *points) reach(n uint64) {
 	}
 }
 
-// drop gives events of passed points back to the GPU. It runs on the owner's thread.
+// drop returns events of passed points to the GPU's list. It runs on the owner's thread.
 func (p *points) drop() {
 	first := p.last - uint64(len(p.open)) // the last point that is not open
 	if n := int64(p.passed.Load()) - int64(first); n > 0 {
@@ -101,7 +101,7 @@ func (p *points) close() {
 	p.drop()
 }
 
-// hold has s wait for a point. It runs on the owner's thread.
+// hold makes s wait for a point. It runs on the owner's thread.
 func (p *points) hold(s cu.Stream, n uint64) error {
 	if n <= p.passed.Load() {
 		return nil
@@ -109,8 +109,7 @@ func (p *points) hold(s cu.Stream, n uint64) error {
 	return s.Wait(p.open[len(p.open)-1-int(p.last-n)], 0)
 }
 
-// event takes an event of the driver's from those that nobody needs. It runs on the
-// owner's thread.
+// event takes an unused driver event, or makes one. It runs on the owner's thread.
 func (c *GPU) event() (cu.Event, error) {
 	if n := len(c.events); n > 0 {
 		e := c.events[n-1]
@@ -120,9 +119,9 @@ func (c *GPU) event() (cu.Event, error) {
 	return cu.MakeEvent(cu.DisableTiming)
 }
 
-// Record sends what has gathered to the GPU and marks the point that it reaches: one trip
-// to the GPU's thread. A step may have many, so that thread stays awake until the step is
-// whole; who has a stream for copies alone leaves that to the step they are for.
+// Record sends the gathered work to the GPU and marks the point after it, in one call to the
+// GPU's thread. A step may have many points, so that thread polls until the step is complete. A
+// stream only for copies leaves this to the stream of the step.
 func (s *Stream) Record() *Event {
 	ev := &Event{of: &s.points}
 	if s.err == nil {
@@ -147,8 +146,8 @@ func (s *Stream) Record() *Event {
 	return ev
 }
 
-// After has the stream wait for an event of this GPU, here: what is added from now on
-// runs after it. Nothing leaves for that, unless lists become graphs.
+// After makes the stream wait for an event of this GPU: work added from now on runs after it.
+// Nothing is sent for this, unless lists become graphs.
 func (s *Stream) After(ev *Event) {
 	s.Fail(ev.err)
 	if s.err != nil || ev.of.s == s.s || ev.passed() {
@@ -161,28 +160,28 @@ func (s *Stream) After(ev *Event) {
 	s.holds = append(s.holds, hold{ev: ev, uploads: len(s.uploads), ops: len(s.List.Ops)})
 }
 
-// GPU is whose event it is.
+// GPU returns the event's GPU.
 func (e *Event) GPU() *GPU { return e.of.gpu }
 
 func (e *Event) passed() bool { return e.n <= e.of.passed.Load() }
 
 // Done reports whether the point was reached.
 func (e *Event) Done() bool {
-	if e.err != nil || e.passed() { // Wait tells
+	if e.err != nil || e.passed() { // Wait reports it
 		return true
 	}
 	if err := e.of.gpu.do(e.of.look); err != nil {
-		return true // Wait tells
+		return true // Wait reports it
 	}
 	return e.passed()
 }
 
-// Err is why the stream had failed at this point, nil if it had not: what comes before it is
-// not done, or not all of it.
+// Err returns why the stream had failed at this point, nil if it had not. After a failure the
+// work before the point may be incomplete.
 func (e *Event) Err() error { return e.err }
 
-// Wait blocks until the point was reached. Where the stream had failed it answers why, once
-// nothing that was sent before is under way.
+// Wait blocks until the point is reached. If the stream had failed, it returns the reason, after
+// all work that was sent before has ended.
 func (e *Event) Wait() error {
 	if e.err != nil {
 		return errors.Join(e.err, e.of.ended(e.n))

@@ -9,19 +9,19 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// graphs turns lists that come again into graphs. What has changed between two steps
-// lies in the GPU's memory, so two steps of equal shape are equal lists: the second
-// one is captured, later ones are one call. It belongs to the owner's thread.
+// graphs turns repeated lists into graphs. Data that changes between two steps is in the GPU's
+// memory, so two steps of equal shape are equal lists. The second one is captured; later ones are
+// one call. It belongs to the owner's thread.
 //
-// A graph costs milliseconds and memory, so at most max are kept and the one that was
-// not used for longest goes.
+// A graph costs milliseconds and memory, so at most max are kept, and the least recently used one
+// is evicted.
 type graphs struct {
 	max   int
-	kept  *atomic.Int64 // of the GPU's streams together
+	kept  *atomic.Int64 // of all streams of the GPU
 	clock uint64
 	byKey map[uint64]*entry   // by the list's hash
-	steps map[uint64]*entry   // by the key of the step that is one such list
-	seen  map[uint64]struct{} // hashes of lists that came once
+	steps map[uint64]*entry   // by the key of a step that is one such list
+	seen  map[uint64]struct{} // hashes of lists that have occurred once
 }
 
 type entry struct {
@@ -31,7 +31,7 @@ type entry struct {
 	step uint64 // key in steps, 0: none
 }
 
-// seenMax bounds what is remembered of lists that came once.
+// seenMax bounds the number of remembered hashes.
 const seenMax = 1024
 
 func (g *graphs) run(s *Stream) error {
@@ -50,7 +50,7 @@ func (g *graphs) run(s *Stream) error {
 		g.seen[key] = struct{}{}
 		return plain()
 	}
-	if old, ok := g.byKey[key]; ok { // another list of this hash
+	if old, ok := g.byKey[key]; ok { // another list with this hash
 		g.drop(key, old)
 	}
 	graph, err := driver.Capture(s.s, plain)
@@ -70,7 +70,7 @@ func (g *graphs) run(s *Stream) error {
 	return graph.Launch(s.s)
 }
 
-// note remembers that a step which has left in one piece is e.
+// note records that e is the graph of a step that was sent in one piece.
 func (g *graphs) note(s *Stream, e *entry) {
 	if s.step.key == 0 || s.step.cut || e.step != 0 {
 		return
@@ -103,7 +103,7 @@ func (g *graphs) evict() {
 }
 
 func (g *graphs) drop(key uint64, e *entry) {
-	_ = e.g.Destroy() // it stays usable for launches under way; nothing else to do
+	_ = e.g.Destroy() // it remains usable for running launches; nothing else to do
 	g.kept.Add(-1)
 	delete(g.byKey, key)
 	delete(g.seen, key)

@@ -14,7 +14,7 @@ import (
 // modules finds kernels by number. It belongs to the owner's thread.
 type modules struct {
 	mods      []cu.Module
-	found     []*function // by launch.Kernel; nil: not looked for yet
+	found     []*function // by launch.Kernel; nil: not looked up yet
 	hopper    bool
 	sharedMax int
 }
@@ -27,7 +27,7 @@ type function struct {
 	max    int
 }
 
-// staticShared is what every launch may have without asking.
+// staticShared is the shared memory that every launch may use without a request.
 const staticShared = 48 << 10
 
 func (m *modules) load(images []string) error {
@@ -68,8 +68,8 @@ func (m *modules) function(k launch.Kernel) (*function, error) {
 	return nil, fmt.Errorf("no kernel %s in the loaded modules", name)
 }
 
-// fits checks arguments against the kernel's own parameters: a wrong one would be read
-// past its end.
+// fits checks arguments against the kernel's own parameters: a driver would read past the end of
+// a wrong one.
 func (f *function) fits(args []launch.Arg) error {
 	if len(args) != len(f.sizes) {
 		return fmt.Errorf("takes %d arguments, got %d", len(f.sizes), len(args))
@@ -82,7 +82,7 @@ func (f *function) fits(args []launch.Arg) error {
 	return nil
 }
 
-// room lets launches have n bytes of dynamic shared memory.
+// room lets launches use n bytes of dynamic shared memory.
 func (f *function) room(n uint32) error {
 	if n <= f.shared {
 		return nil

@@ -16,13 +16,14 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// pins is the host memory that a GPU knows: Pin changes it, every copy looks at it.
+// pins is the host memory that is pinned for a GPU. Pin changes it, and every copy reads it.
 type pins struct {
-	mu   sync.Mutex // of changes
+	mu   sync.Mutex // for changes
 	list atomic.Pointer[[]span]
 }
 
-// span is memory from one address up to another, and where kernels see it; at 0: nowhere.
+// span is memory from one address up to another, and the address at which kernels see it; at 0:
+// none.
 type span struct {
 	from, to uintptr
 	at       launch.Ptr
@@ -33,14 +34,14 @@ func spanOf(b []byte) span {
 	return span{from: at, to: at + uintptr(len(b))}
 }
 
-// covers reports whether all of b lies in one pinned piece: of two that touch each other
-// the driver copies in two calls only.
+// covers reports whether all of b lies in one pinned piece. The driver copies memory in two
+// adjacent pieces only in two calls.
 func (p *pins) covers(b []byte) bool {
 	_, ok := p.find(b)
 	return ok
 }
 
-// find is the pinned piece that all of b lies in.
+// find returns the pinned piece that contains all of b.
 func (p *pins) find(b []byte) (s span, ok bool) {
 	list := p.list.Load()
 	if list == nil {
@@ -65,8 +66,7 @@ func (p *pins) find(b []byte) (s span, ok bool) {
 	return (*list)[i], true
 }
 
-// Mapped is where kernels see b, which lies in memory that Pin has made known; false where they
-// do not.
+// Mapped returns the address at which kernels see b, if b is pinned and they can.
 func (c *GPU) Mapped(b []byte) (launch.Ptr, bool) {
 	s, ok := c.pins.find(b)
 	if !ok || s.at == 0 {
@@ -75,7 +75,7 @@ func (c *GPU) Mapped(b []byte) (launch.Ptr, bool) {
 	return s.at + launch.Ptr(spanOf(b).from-s.from), true
 }
 
-// change replaces the list by what f makes of a copy of it.
+// change replaces the list by the result of f for a copy of it.
 func (p *pins) change(f func([]span) []span) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -106,14 +106,14 @@ func (p *pins) drop(b []byte) {
 	})
 }
 
-// Pin has the GPU read and write b, which is not the Go heap's, without a copy in between:
-// CopyIn takes what lies wholly in b from where it lies, at once and of any size, and b must not
-// change until the stream has passed; CopyOut puts it there. It costs some 0.1 s a GiB of memory that has been
-// touched, in which nobody else talks to the GPU. What the driver refuses (memory that
-// others have pinned, more than may be locked, with some drivers a file mapped read-only)
-// is an error that harms nothing.
+// Pin lets the GPU read and write b in place. b must not be in the Go heap. CopyIn then reads
+// memory that lies entirely in b directly, at once and of any size, and b must not change until
+// the stream has passed; CopyOut writes to b directly. Pin takes some 0.1 s per GiB of touched
+// memory, during which no other call reaches the GPU. If the driver refuses (memory that others
+// have pinned, more than may be locked, with some drivers a file mapped read-only), Pin returns
+// an error and nothing changes.
 //
-// release ends that, once however often it is called; it waits for the GPU.
+// release unpins b; it may be called more than once, and waits for the GPU.
 func (c *GPU) Pin(b []byte) (release func() error, err error) {
 	if len(b) == 0 {
 		return func() error { return nil }, nil
@@ -134,8 +134,8 @@ func (c *GPU) Pin(b []byte) (release func() error, err error) {
 	return sync.OnceValue(func() error { return c.unpin(b) }), nil
 }
 
-// register pins b. Pages that the program itself may only read are refused unless that is
-// said, which not every driver knows. It runs on the owner's thread.
+// register pins b. The driver refuses pages that the program itself may only read, unless it is
+// told so, and not every driver knows that flag. It runs on the owner's thread.
 func register(b []byte) error {
 	err := driver.HostRegister(b, driver.Portable|driver.DeviceMap)
 	if err == nil || driver.Sticky(err) || driver.OutOfMemory(err) {
@@ -156,7 +156,7 @@ func (c *GPU) unpin(b []byte) error {
 		return driver.HostUnregister(b)
 	})
 	if errors.Is(err, ErrLost) || errors.Is(err, driver.ErrClosed) {
-		return nil // the context's end has unpinned everything
+		return nil // the end of the context has unpinned everything
 	}
 	return err
 }

@@ -10,10 +10,10 @@ import (
 	"krater/kernels/cuda/driver"
 )
 
-// Recover makes a stream usable again after the driver has refused a call while the GPU itself works.
-// It drops what was not sent, waits for what was, and forgets the error and all graphs: what the
-// lost work was to write is unknown. If the GPU is lost it returns why, and the stream stays as it
-// is. No other goroutine may use the stream meanwhile.
+// Recover makes a stream usable again after the driver has refused a call while the GPU itself
+// works. It drops work that was not sent, waits for work that was, and forgets the error and all
+// graphs: the results of the lost work are undefined. If the GPU is lost, it returns the reason
+// and the stream stays as it is. No other goroutine may use the stream meanwhile.
 func (s *Stream) Recover() error {
 	s.clear()
 	s.step, s.keep, s.sent = step{}, false, false
@@ -55,8 +55,7 @@ func idle(s cu.Stream) (bool, error) {
 	return err == nil, err
 }
 
-// ended waits until no work is under way on a stream that had failed before it was recovered for the
-// n-th time.
+// ended waits until no work is running on a stream that had failed before its n-th recovery.
 func (p *points) ended(n uint64) error {
 	for p.recovered.Load() < n {
 		over := false

@@ -17,8 +17,8 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// gorgonia keeps its handles unexported: each is a struct of one pointer. A change of
-// that layout, or of launch.Arg, stops the build here.
+// gorgonia keeps its handles unexported: each is a struct of one pointer. A change of that
+// layout, or of launch.Arg, stops the build here.
 var (
 	_ = [1]struct{}{}[unsafe.Sizeof(cu.Function{})-unsafe.Sizeof(uintptr(0))]
 	_ = [1]struct{}{}[unsafe.Sizeof(cu.Stream{})-unsafe.Sizeof(uintptr(0))]
@@ -27,10 +27,10 @@ var (
 
 func cStream(s cu.Stream) C.CUstream { return *(*C.CUstream)(unsafe.Pointer(&s)) }
 
-// runner turns lists into what kr_run takes; it keeps its memory.
+// runner converts lists to the arguments of kr_run; it keeps its memory.
 type runner struct{ ops []C.kr_run_op }
 
-// run queues ops [from, to) of l on s. It belongs to the owner's thread.
+// run enqueues ops [from, to) of l on s. It belongs to the owner's thread.
 func (r *runner) run(m *modules, l *launch.List, from, to int, s cu.Stream) error {
 	r.ops = r.ops[:0]
 	for i := from; i < to; i++ {
@@ -63,7 +63,7 @@ func opName(o *launch.Op) string {
 	return o.Kernel.String()
 }
 
-// prepare checks an op against its kernel and lays it out.
+// prepare checks an op against its kernel and lays out its arguments.
 func (m *modules) prepare(l *launch.List, o *launch.Op) (C.kr_run_op, error) {
 	if o.Kind != launch.Run {
 		return C.kr_run_op{kind: C.int32_t(o.Kind), value: C.int32_t(o.Value),

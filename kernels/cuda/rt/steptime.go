@@ -11,13 +11,13 @@ import (
 
 // timing is the state of a step that the GPU times.
 type timing struct {
-	begins bool       // the step has begun, and nothing of it has been sent
+	begins bool       // the step has begun, and none of it has been sent
 	marks  []cu.Event // its beginning, and the ends of its parts
 	spare  []cu.Event
 	took   []time.Duration
 }
 
-// Time says whether the GPU times the step that begins.
+// Time sets whether the GPU times the step that begins.
 func (s *Stream) Time(on bool) {
 	t := &s.timing
 	t.spare = append(t.spare, t.marks...)
@@ -40,8 +40,8 @@ func (s *Stream) Mark() bool {
 	return s.err == nil
 }
 
-// begins marks the beginning of a step that is timed, before the first of its work. It runs on the
-// owner's thread, as mark does.
+// begins marks the beginning of a timed step, before the first of its work. Like mark it runs on
+// the owner's thread.
 func (s *Stream) begins() error {
 	if !s.timing.begins {
 		return nil
@@ -50,7 +50,7 @@ func (s *Stream) begins() error {
 	return s.mark()
 }
 
-// mark adds an event with a time.
+// mark adds an event that has a time.
 func (s *Stream) mark() error {
 	t := &s.timing
 	var e cu.Event
@@ -69,7 +69,7 @@ func (s *Stream) mark() error {
 	return nil
 }
 
-// Took is how long the GPU took for the parts of the step that was waited for last.
+// Took returns the GPU's times for the parts of the step that was waited for last.
 func (s *Stream) Took() []time.Duration {
 	t := &s.timing
 	if s.err != nil || len(t.marks) < 2 || len(t.took) > 0 {

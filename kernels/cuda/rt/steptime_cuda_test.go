@@ -9,8 +9,8 @@ import (
 	"krater/kernels/cuda/cudatest"
 )
 
-// TestStepTimes: a timed step tells the lengths of its parts, a repeated one that of the
-// whole, and one that is not timed nothing; results are what they are without.
+// TestStepTimes: a timed step reports the times of its parts, a replayed one the time of the
+// whole, and one that is not timed nothing. Results do not change.
 func TestStepTimes(t *testing.T) {
 	c := cudatest.Open(t)
 	s := c.Stream()
@@ -72,7 +72,7 @@ func TestStepTimes(t *testing.T) {
 	}
 }
 
-// TestStepTimesUseEventsAgain: no more are made than a step has.
+// TestStepTimesUseEventsAgain: no more events are made than a step has.
 func TestStepTimesUseEventsAgain(t *testing.T) {
 	if !emulated(t, "KR_EMU_FAIL=cuEventCreate:4:2") {
 		return

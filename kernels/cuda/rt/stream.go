@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// stepSpin is how long the GPU's thread looks for the next step before it sleeps.
+	// stepSpin is how long the GPU's thread polls for the next step before it sleeps.
 	stepSpin = 2 * time.Millisecond
-	// askEvery is how often somebody who waits asks the driver whether the GPU is well.
+	// askEvery is how often a waiting goroutine asks the driver whether the GPU works.
 	askEvery = 2 * time.Millisecond
-	// stagingBytes is a stream's room of pinned memory for copies from and to the host,
-	// stagedMax the largest copy that goes through it.
+	// stagingBytes is a stream's pinned memory for copies from and to the host, stagedMax the
+	// largest copy that uses it.
 	stagingBytes = 16 << 20
 	stagedMax    = 1 << 20
 )
 
-// Stream is an order of work on a GPU. Ops are appended to List; they leave for the GPU
-// together, with the next Submit, event, wait, or copy to the GPU: what others submit
-// comes before or after all of them. The first error stays and every later wait answers
-// it, until Recover.
+// Stream is a queue of work on a GPU. Ops are appended to List. They are sent to the GPU
+// together, with the next Submit, event, wait, or copy to the GPU, so the work of other
+// goroutines comes before or after all of them. The first error stays, and every later wait
+// returns it, until Recover.
 type Stream struct {
 	List launch.List
 
@@ -47,7 +47,7 @@ type Stream struct {
 	marked  uint64 // the newest of points
 	staging []byte // pinned
 	used    int
-	done    []byte  // a mapped word the GPU writes when it gets there
+	done    []byte  // a mapped word that the GPU writes when it gets there
 	word    *uint32 // the same
 	doneAt  cu.DevicePtr
 	count   uint32
@@ -56,16 +56,16 @@ type Stream struct {
 	err     error
 }
 
-// hold is an event that is waited for behind so many uploads and ops, between two timestamps
-// where it is timed. Without an event there is but a timestamp.
+// hold is an event that the stream waits for after that many uploads and ops, between two
+// timestamps if the wait is timed. Without an event it is only a timestamp.
 type hold struct {
 	ev           *Event
 	from, to     *Timestamp
 	uploads, ops int
 }
 
-// upload is a copy to the GPU that waits for its list, out one to the host that waits
-// in pinned memory for the stream.
+// upload is a copy to the GPU that waits for its list. out is a copy to the host that waits in
+// pinned memory for the stream.
 type upload struct {
 	dst launch.Ptr
 	src []byte // in staging, or pinned by GPU.Pin
@@ -78,11 +78,11 @@ type down struct {
 
 type out struct{ dst, src []byte }
 
-// NewStream makes a stream whose work may run beside that of others.
+// NewStream makes a stream whose work may run at the same time as that of others.
 func (c *GPU) NewStream() (*Stream, error) { return c.newStream(nil) }
 
-// Sibling makes a stream that belongs to somebody else, but whose work runs one after the
-// other with that of s, in the order in which both are submitted. s must outlive it.
+// Sibling makes a separate stream whose work is in one order with that of s: the order in which
+// both are submitted. s must outlive it.
 func (s *Stream) Sibling() (*Stream, error) { return s.gpu.newStream(s) }
 
 func (c *GPU) newStream(on *Stream) (*Stream, error) {
@@ -112,7 +112,7 @@ func (c *GPU) newStream(on *Stream) (*Stream, error) {
 
 // Close frees the stream; its work must be done.
 func (s *Stream) Close() {
-	_ = s.gpu.do(func() error { // nobody is left to tell
+	_ = s.gpu.do(func() error { // there is no caller to report it to
 		s.graphs.clear()
 		s.points.close()
 		s.timing.close()
@@ -129,12 +129,12 @@ func (s *Stream) Close() {
 	})
 }
 
-// GPU is whose stream it is.
+// GPU returns the stream's GPU.
 func (s *Stream) GPU() *GPU { return s.gpu }
 
-// Keep says that the lists to come will come again, the same each time: a list waits
-// until it is whole then, and from its second time on it is a graph. Whoever says so
-// cuts lists (Flush) where they are to be cut.
+// Keep declares that the next lists will repeat unchanged. Then a list is sent only when it is
+// complete, and from its second time on it is a graph. The caller decides where lists end
+// (Flush).
 func (s *Stream) Keep(on bool) {
 	if s.keep == on {
 		return
@@ -143,21 +143,21 @@ func (s *Stream) Keep(on bool) {
 	s.keepStep(on)
 }
 
-// Begin is to be called before appending to List.
+// Begin must be called before appending to List.
 func (s *Stream) Begin() {
 	if len(s.downs) > 0 {
 		s.Flush() // the copies come first
 	}
 }
 
-// step is what a stream knows of the step that Repeat has begun.
+// step is the state of a step that Repeat has begun.
 type step struct {
 	key    uint64
-	cut    bool   // it has left in several pieces
-	replay *entry // it is done by this graph
+	cut    bool   // it was sent in several pieces
+	replay *entry // this graph replaces it
 }
 
-// Repeat begins a step that key tells apart from all others.
+// Repeat begins a step that key identifies.
 func (s *Stream) Repeat(key uint64) bool {
 	if s.graphs.max < 0 {
 		key = 0
@@ -175,7 +175,7 @@ func (s *Stream) Repeat(key uint64) bool {
 	return false
 }
 
-// keepStep is Keep. What has been added so far is not of the step.
+// keepStep is Keep. Earlier work does not belong to the step.
 func (s *Stream) keepStep(on bool) {
 	if len(s.List.Ops) > 0 {
 		s.Flush()
@@ -189,12 +189,12 @@ func (s *Stream) keepStep(on bool) {
 	}
 }
 
-// Forget drops all graphs: memory they use is gone. The stream must be idle.
+// Forget drops all graphs, because memory they use was freed. The stream must be idle.
 func (s *Stream) Forget() {
 	s.Fail(s.gpu.do(func() error { s.graphs.clear(); return nil }))
 }
 
-// Flush sends what has gathered to the GPU. It does not wait for it.
+// Flush sends the gathered work to the GPU. It does not wait for it.
 func (s *Stream) Flush() {
 	if s.err == nil && s.gathered() {
 		s.step.cut = true
@@ -203,18 +203,18 @@ func (s *Stream) Flush() {
 	s.clear()
 }
 
-// gathered reports whether something waits to be sent.
+// gathered reports whether there is work to send.
 func (s *Stream) gathered() bool {
 	return len(s.holds)+len(s.uploads)+len(s.List.Ops)+len(s.downs) > 0
 }
 
 func (s *Stream) clear() {
-	clear(s.holds) // events are other streams', which may go
+	clear(s.holds) // events belong to other streams, which may be closed
 	s.holds, s.uploads, s.downs = s.holds[:0], s.uploads[:0], s.downs[:0]
 	s.List.Reset()
 }
 
-// Fail has the stream answer err, unless it already answers another.
+// Fail sets the error of the stream, unless it already has one.
 func (s *Stream) Fail(err error) {
 	if s.err == nil {
 		s.err = err
@@ -257,7 +257,7 @@ func (s *Stream) flush() error {
 	return nil
 }
 
-// pass has s wait, and the GPU look at its clock. It runs on the owner's thread.
+// pass makes s wait, and the GPU read its clock. It runs on the owner's thread.
 func (h *hold) pass(s cu.Stream) error {
 	if err := h.from.record(s); err != nil {
 		return err
@@ -270,8 +270,8 @@ func (h *hold) pass(s cu.Stream) error {
 	return h.to.record(s)
 }
 
-// runList sends List, cut by holds, of which there are none where lists become graphs. It
-// runs on the owner's thread.
+// runList sends List, split at holds. There are none if lists become graphs. It runs on the
+// owner's thread.
 func (s *Stream) runList(holds []hold) error {
 	switch {
 	case s.step.replay != nil:
@@ -293,9 +293,9 @@ func (s *Stream) runList(holds []hold) error {
 	return s.gpu.run.run(&s.gpu.mods, &s.List, at, len(s.List.Ops), s.s)
 }
 
-// CopyIn copies src to the GPU, after what was added before. Pinned memory (GPU.Pin) is
-// read when the GPU gets there; other memory may change when CopyIn has returned, which
-// takes until a large copy is done.
+// CopyIn copies src to the GPU, after earlier work. Pinned memory (GPU.Pin) is read when the GPU
+// gets there. Other memory may change after CopyIn has returned, which for a large copy is when
+// it is done.
 func (s *Stream) CopyIn(dst launch.Ptr, src []byte) {
 	if len(src) == 0 || s.err != nil {
 		return
@@ -317,8 +317,8 @@ func (s *Stream) CopyIn(dst launch.Ptr, src []byte) {
 	s.uploads = append(s.uploads, upload{dst, pinned})
 }
 
-// upload copies through pinned memory piece by piece: from pageable memory the driver
-// does the same, slower.
+// upload copies through pinned memory piece by piece. From pageable memory the driver does the
+// same, more slowly.
 func (s *Stream) upload(dst launch.Ptr, src []byte) error {
 	if s.staging == nil {
 		var err error
@@ -347,13 +347,13 @@ func (s *Stream) upload(dst launch.Ptr, src []byte) error {
 	return s.s.Synchronize()
 }
 
-// room gives n bytes of pinned memory that nothing uses until the next Synchronize.
+// room returns n bytes of pinned memory that are not used otherwise until the next Synchronize.
 func (s *Stream) room(n int) []byte {
 	const line = 64
 	if s.staging == nil {
 		s.Fail(s.gpu.do(func() (err error) { s.staging, err = driver.HostAlloc(stagingBytes, 0); return err }))
 		if s.err != nil {
-			return make([]byte, n) // nothing will be copied any more
+			return make([]byte, n) // no copy will use them any more
 		}
 	}
 	if s.used+n > len(s.staging) {
@@ -383,8 +383,8 @@ func (s *Stream) CopyOut(dst []byte, src launch.Ptr) {
 	}
 }
 
-// Submit sends what has gathered to the GPU and has it tell when all of it is done: a
-// Synchronize that follows only waits. It ends the last part of a step that is timed.
+// Submit sends the gathered work to the GPU, which signals when all of it is done: a following
+// Synchronize only waits. It ends the last part of a timed step.
 func (s *Stream) Submit() { s.submit(true) }
 
 func (s *Stream) submit(ends bool) {
@@ -407,12 +407,12 @@ func (s *Stream) submit(ends bool) {
 	s.clear()
 	s.sent = s.err == nil
 	if !s.keep {
-		s.gpu.owner.SetSpin(0) // Record may have had it look
+		s.gpu.owner.SetSpin(0) // Record may have made it poll
 	}
 }
 
-// Synchronize waits until the GPU has done everything and the host has what it asked
-// for. It answers the stream's first error.
+// Synchronize waits until the GPU has done all work and the host has all requested data. It
+// returns the stream's first error.
 func (s *Stream) Synchronize() error {
 	if !s.sent || s.gathered() {
 		s.submit(false)
@@ -430,7 +430,7 @@ func (s *Stream) Synchronize() error {
 	return s.err
 }
 
-// deliver gives the host what it asked for and the GPU has copied.
+// deliver copies the requested data that the GPU has copied to pinned memory.
 func (s *Stream) deliver() {
 	for _, o := range s.outs {
 		copy(o.dst, o.src)
@@ -438,8 +438,8 @@ func (s *Stream) deliver() {
 	s.outs = s.outs[:0]
 }
 
-// wait looks at a word the GPU writes at the end: the owner's thread stays free for
-// other streams. What fails on the GPU writes nothing, so ask now and then.
+// wait polls a word that the GPU writes at the end, so the owner's thread stays free for other
+// streams. Failed work writes nothing, so it also asks the driver now and then.
 func (s *Stream) wait() error {
 	begin, asked := time.Now(), time.Duration(0)
 	for {

@@ -10,7 +10,7 @@ import (
 	"gorgonia.org/cu"
 )
 
-// Timed has the GPU take the time of what f adds to the stream, and waits for it.
+// Timed makes the GPU time the work that f adds to the stream, and waits for it.
 func (s *Stream) Timed(f func()) (time.Duration, error) {
 	s.Flush()
 	var from, to cu.Event
@@ -44,8 +44,7 @@ func (s *Stream) Timed(f func()) (time.Duration, error) {
 	return time.Duration(ms * float64(time.Millisecond)), err
 }
 
-// Outside has f, on the GPU's thread, queue work of another library on the stream, which
-// it gets as the driver knows it.
+// Outside calls f on the GPU's thread, to enqueue work of another library on the driver's stream.
 func (s *Stream) Outside(f func(stream uintptr) error) {
 	s.Flush()
 	s.Fail(s.gpu.do(func() error { return f(*(*uintptr)(unsafe.Pointer(&s.s))) }))

@@ -24,7 +24,8 @@ type Timestamp struct {
 	recorded bool
 }
 
-// Timestamp adds a timestamp after what was added; nil if that would cut what may become a graph.
+// Timestamp adds a timestamp after earlier work; nil if that would split a list that may become a
+// graph.
 func (s *Stream) Timestamp() *Timestamp {
 	if s.err != nil || s.keep || s.step.replay != nil {
 		return nil
@@ -105,7 +106,7 @@ func (m *Timestamp) Ago(list []device.Timestamp, ago []time.Duration) {
 	})
 }
 
-// Release implements device.Timestamp. What was added before must have been sent.
+// Release implements device.Timestamp. Earlier work must have been sent.
 func (m *Timestamp) Release() {
 	if !m.made || m.lent {
 		return
@@ -116,7 +117,8 @@ func (m *Timestamp) Release() {
 	m.gpu.clocks = append(m.gpu.clocks, m.ev)
 }
 
-// End is the end of the last part of the step that was waited for last, nil if that was not timed.
+// End returns the end of the last part of the step that was waited for last, nil if that was not
+// timed.
 func (s *Stream) End() *Timestamp {
 	t := &s.timing
 	if s.err != nil || len(t.marks) < 2 {

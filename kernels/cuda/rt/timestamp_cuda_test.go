@@ -11,8 +11,8 @@ import (
 	"krater/kernels/device"
 )
 
-// TestTimestamps: timestamps of two streams of a GPU are on one clock, in the order that waits
-// give them; a wait that is timed begins before what it waits for ends, and ends after it.
+// TestTimestamps: timestamps of two streams of a GPU are on one clock, in the order of the waits.
+// A timed wait begins before the awaited work ends, and ends after it.
 func TestTimestamps(t *testing.T) {
 	c := cudatest.Open(t)
 	work, copies := c.Stream(), c.Stream()
@@ -44,7 +44,7 @@ func TestTimestamps(t *testing.T) {
 			t.Fatal("timestamps", began, there, end, again, nothing)
 		}
 		if from == nil && !c.Emulated() {
-			continue // a copy that is there already is not waited for
+			continue // a finished copy is not waited for
 		}
 		list := []device.Timestamp{began, there, end}
 		if from != nil {
@@ -70,8 +70,8 @@ func TestTimestamps(t *testing.T) {
 	}
 }
 
-// TestMomentsOfSteps: what may become a graph is not cut for one; the end of a step that is
-// timed is a timestamp; what was never sent has no time.
+// TestMomentsOfSteps: a list that may become a graph is not split for a timestamp; the end of a
+// timed step is a timestamp; work that was never sent has no time.
 func TestMomentsOfSteps(t *testing.T) {
 	c := cudatest.Open(t)
 	s := c.Stream()
@@ -106,7 +106,7 @@ func TestMomentsOfSteps(t *testing.T) {
 	}
 }
 
-// TestMomentsAreRefused: a call that the driver refuses for a timestamp costs nothing else.
+// TestMomentsAreRefused: a refused call for a timestamp has no other effect.
 func TestMomentsAreRefused(t *testing.T) {
 	if !emulated(t, "KR_EMU_FAIL=cuEventRecord:1:2") {
 		return
@@ -153,7 +153,7 @@ func TestMomentsUseEventsAgain(t *testing.T) {
 	}
 }
 
-// BenchmarkTimestamps is what two timestamps around a piece of work cost, read once for 50 of them.
+// BenchmarkTimestamps measures two timestamps around a piece of work, read once for 50 pieces.
 func BenchmarkTimestamps(b *testing.B) {
 	c := cudatest.Open(b)
 	at := c.Alloc(64)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// waited plays a wait that ends after d, with sleeps that take late longer than asked. It
-// gives when the end is seen and how long a core has looked.
+// waited simulates a wait that ends after d, with sleeps that take late longer than requested. It
+// returns when the end is noticed and how long a core has polled.
 func waited(u *usual, d, late time.Duration) (seen, looked time.Duration) {
 	for {
 		nap, look := u.next(seen)
@@ -31,8 +31,8 @@ func waited(u *usual, d, late time.Duration) (seen, looked time.Duration) {
 	return seen, looked
 }
 
-// TestUsual holds waits to what they are for: at once there when steps repeat, with most of
-// the core's time free, and never far behind one that is unlike those before it.
+// TestUsual: waits notice the end at once when steps repeat, with most of the core's time free,
+// and soon when a step is unlike the earlier ones.
 func TestUsual(t *testing.T) {
 	const late = 60 * time.Microsecond
 	for _, step := range []time.Duration{300 * time.Microsecond, 1250 * time.Microsecond, 5400 * time.Microsecond, 40 * time.Millisecond} {

@@ -15,8 +15,8 @@ import (
 
 var negInf = float32(math.Inf(-1))
 
-// randomRow has the shapes logits come in: spread, peaked, flat, coarse (many equal
-// values), sorted up and down, partly masked.
+// randomRow has the typical shapes of logits: spread, peaked, flat, coarse (many equal values),
+// sorted up and down, partly masked.
 func randomRow(r *rand.Rand, kind, vocab int) []float32 {
 	x := make([]float32, vocab)
 	for i := range x {
@@ -44,7 +44,7 @@ func randomRow(r *rand.Rand, kind, vocab int) []float32 {
 	return x
 }
 
-// randomParams turns each feature on now and then.
+// randomParams enables each feature now and then.
 func randomParams(r *rand.Rand, vocab int) host.Params {
 	p := host.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: r.IntN(2) - 1, Seed: r.Uint64()}
 	maybe := func() bool { return r.IntN(3) == 0 }
@@ -70,7 +70,7 @@ type batch struct {
 	vocab  int
 }
 
-// first is the host's first token for a row.
+// first returns the host's first token for a row.
 func first(t *testing.T, row []float32, p host.Params) int32 {
 	t.Helper()
 	q, err := host.New(p, nil, len(row))
@@ -84,14 +84,14 @@ func first(t *testing.T, row []float32, p host.Params) int32 {
 	return r.ID
 }
 
-// ask appends a row and gives the host's first token for it.
+// ask appends a row and returns the host's first token for it.
 func (b *batch) ask(t *testing.T, row []float32, p host.Params) int32 {
 	t.Helper()
 	b.logits, b.params = append(b.logits, row...), append(b.params, p)
 	return first(t, row, p)
 }
 
-// run gives the GPU's tokens and logarithms of probabilities for the n-th token of each.
+// run returns the GPU's tokens and logarithms of probabilities for the n-th token of each.
 func (b *batch) run(c *cudatest.GPU, n uint64, pad int) ([]int32, []float32) {
 	rows := len(b.params)
 	records := make([]byte, rows*RowBytes)
@@ -112,7 +112,7 @@ func (b *batch) run(c *cudatest.GPU, n uint64, pad int) ([]int32, []float32) {
 	return cudatest.Download[int32](c, out.At, rows), c.Floats(logprobs)
 }
 
-// TestAgainstHost: the GPU chooses what the host does.
+// TestAgainstHost: the GPU chooses the same tokens as the host.
 func TestAgainstHost(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -120,7 +120,7 @@ func TestAgainstHost(t *testing.T) {
 	for i, vocab := range []int{1, 2, 3, 40, 61, 256, 257, 1000, 9001, 16501} {
 		rows := 28
 		switch {
-		case vocab > 1<<14: // the search by blocks of its own
+		case vocab > 1<<14: // the search uses blocks of its own
 			rows = 7
 		case vocab > 500:
 			rows = 14
@@ -166,7 +166,7 @@ func TestAgainstHost(t *testing.T) {
 	}
 }
 
-// TestEqualAtTheEdge: of tokens equal to the last that top_k keeps, top_p takes none that
+// TestEqualAtTheEdge: of tokens equal to the last one that top_k keeps, top_p keeps none that
 // top_k left out.
 func TestEqualAtTheEdge(t *testing.T) {
 	c := cudatest.Open(t)
@@ -181,12 +181,12 @@ func TestEqualAtTheEdge(t *testing.T) {
 	}
 }
 
-// TestUniform: the GPU's random numbers are the host's to the last bits. Where the host
-// turns from one of two tokens to the other, so does the GPU.
+// TestUniform: the GPU's random numbers are the host's to the last bits. The GPU changes from one
+// of two tokens to the other where the host does.
 func TestUniform(t *testing.T) {
 	c := cudatest.Open(t)
 	row := []float32{0, -1}
-	// share asks for token 0 with this probability, of at least a half.
+	// share requests token 0 with this probability, at least a half.
 	share := func(p float64, seed uint64) host.Params {
 		return host.Params{Temperature: -1 / math.Log(1/p-1), TopP: 1, RepetitionPenalty: 1, Logprobs: -1, Seed: seed}
 	}
@@ -213,7 +213,7 @@ func TestUniform(t *testing.T) {
 	}
 }
 
-// TestUnusable: rows without a choice say why, and leave the others alone.
+// TestUnusable: rows without a choice report the reason, and other rows are not affected.
 func TestUnusable(t *testing.T) {
 	c := cudatest.Open(t)
 	const vocab = 300
@@ -247,7 +247,7 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// TestArgmax: the smallest of equal ones, at any place of any vocabulary.
+// TestArgmax: the smallest of equal tokens, at any place of any vocabulary.
 func TestArgmax(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(2, 1))
@@ -274,8 +274,8 @@ func TestArgmax(t *testing.T) {
 	}
 }
 
-// TestDistribution: many draws of a small vocabulary have the frequencies that the
-// parameters ask for (chi-square).
+// TestDistribution: many draws from a small vocabulary have the frequencies of the parameters
+// (chi-square).
 func TestDistribution(t *testing.T) {
 	c := cudatest.Open(t)
 	const vocab = 11
@@ -311,14 +311,14 @@ func TestDistribution(t *testing.T) {
 			n := q * float64(draws)
 			sum += (got[i] - n) * (got[i] - n) / n
 		}
-		// Mean f and deviation sqrt(2f): five of them.
+		// Mean f and deviation sqrt(2f); the limit is five deviations.
 		if f := float64(freedom); sum > f+5*math.Sqrt(2*f)+5 {
 			t.Errorf("%+v: chi-square %.1f of %d", p, sum, freedom)
 		}
 	}
 }
 
-// expected is the distribution after the filters, by sorting.
+// expected returns the distribution after the filters, by sorting.
 func expected(row []float32, p host.Params) []float64 {
 	order := make([]int, len(row))
 	for i := range order {

@@ -6,19 +6,19 @@ import (
 	"krater/kernels/tensor"
 )
 
-// changeRange is how many tokens a block of kr_change_logits has (src/change.cu).
+// changeRange is the number of tokens per block of kr_change_logits (src/change.cu).
 const changeRange = 8192
 
-// Changes are device.LogitChanges: Rows is its Draws, Wanted its Rows. Masks may be absent
-// where no row has one.
+// Changes are device.LogitChanges: Rows is its Draws, Wanted its Rows. Masks may be absent if no
+// row has one.
 type Changes struct {
 	Rows                             launch.Ptr // as Sample takes them
 	Table, IDs, Wanted, Store, Masks launch.Mat
 }
 
-// Change changes logits [n, V] F32 in place before a choice, as the host does: biases, end
-// tokens that may not come yet, masks, then penalties. What makes a row unusable, NaN and
-// +Inf, stays. The token that the step has for a row is added to the row's history.
+// Change changes logits [n, V] F32 in place before a choice, as the host does: biases, end tokens
+// that are not allowed yet, masks, then penalties. NaN and +Inf, which make a row unusable, stay.
+// The step's token for a row is added to the row's history.
 func Change(l *launch.List, logits launch.Mat, c *Changes) {
 	const op = "Change"
 	checkLogits(op, logits)

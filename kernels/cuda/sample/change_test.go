@@ -16,7 +16,7 @@ import (
 	host "krater/stages/sample"
 )
 
-// changeParams turns each change of logits on now and then; mask says which tokens may come.
+// changeParams enables each change of logits now and then; mask has the allowed tokens.
 func changeParams(r *rand.Rand, vocab int) (p host.Params, mask []uint32) {
 	p = randomParams(r, vocab)
 	maybe := func() bool { return r.IntN(2) == 0 }
@@ -108,7 +108,7 @@ func (r *changeRig) put(i int) {
 	r.c.Sync()
 }
 
-// choose is the GPU's n-th token of every sequence, with its logarithm of probability.
+// choose returns the GPU's n-th token of every sequence, with its logarithm of probability.
 func (r *changeRig) choose(logits []float32, n int) ([]int32, []float32) {
 	c, rows, words := r.c, len(r.list), (r.vocab+31)/32
 	records, table, masks := make([]byte, rows*RowBytes), make([]int32, 2*rows), make([]int32, rows*words)
@@ -140,9 +140,9 @@ func (r *changeRig) choose(logits []float32, n int) ([]int32, []float32) {
 	return cudatest.Download[int32](c, out.At, rows), c.Floats(logprobs)
 }
 
-// TestChangesAgainstHost: with penalties, biases, end tokens that may not come yet and masks the
-// GPU chooses what the host does, token after token; it keeps the history itself, and takes
-// over where the host has written it.
+// TestChangesAgainstHost: with penalties, biases, end tokens that are not allowed yet and masks,
+// the GPU chooses the same tokens as the host, one after the other. It keeps the history itself,
+// and uses history that the host has written.
 func TestChangesAgainstHost(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(3, 1))
@@ -196,8 +196,8 @@ func TestChangesAgainstHost(t *testing.T) {
 	}
 }
 
-// TestChangedBits: every logit has the host's bits, and what makes a row unusable stays where it
-// is masked.
+// TestChangedBits: every logit has the host's bits, and values that make a row unusable stay at
+// masked tokens.
 func TestChangedBits(t *testing.T) {
 	c := cudatest.Open(t)
 	const vocab = 100

@@ -12,8 +12,8 @@ import (
 	host "krater/stages/sample"
 )
 
-// alike has kinds of rows that bins cannot tell apart, so that the row itself is searched:
-// all tokens equal, two values, values next to each other below one that is far up.
+// alike has kinds of rows that bins cannot separate, so that the row itself is searched: all
+// tokens equal, two values, neighbouring values below one that is far above.
 func alike(r *rand.Rand, kind, vocab int) []float32 {
 	x := make([]float32, vocab)
 	for i := range x {
@@ -30,7 +30,7 @@ func alike(r *rand.Rand, kind, vocab int) []float32 {
 	return x
 }
 
-// TestAlike: rows with more tokens in doubt than their list has room for.
+// TestAlike: rows in which more tokens are in doubt than the list can hold.
 func TestAlike(t *testing.T) {
 	c := cudatest.Open(t)
 	const vocab = 9000
@@ -53,8 +53,8 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// TestAlone: a row's token is the same whatever stands beside it, which is also how many
-// blocks share it, and in every run.
+// TestAlone: a row's token is the same whatever other rows there are (these determine how many
+// blocks share it), and in every run.
 func TestAlone(t *testing.T) {
 	c := cudatest.Open(t)
 	const vocab = 5000 // five blocks alone
@@ -65,7 +65,7 @@ func TestAlone(t *testing.T) {
 	for i := 1; i < 3; i++ {
 		many.logits, many.params = append(many.logits, randomRow(rng, i, vocab)...), append(many.params, randomParams(rng, vocab))
 	}
-	tall := batch{vocab: 2049} // fewer blocks a row where there are many rows
+	tall := batch{vocab: 2049} // fewer blocks per row if there are many rows
 	for i := range 300 {
 		tall.logits, tall.params = append(tall.logits, one.logits[:2049]...), append(tall.params, one.params[0])
 		tall.params[i].TopK = 1000

@@ -1,13 +1,13 @@
-// Package sample chooses tokens on the GPU as stages/sample does on the host. Logits are
-// [n, V] F32, one row per sequence. The order of operations, the random numbers and the
-// weights are the same. Sums of weights are whole numbers here, of 2^-54 of the largest
-// weight for a draw and of 2^-46 (in a vocabulary of 100,000) for top_p; weights below
-// that count as nothing. So a draw that falls within about 1e-12 of the border between two
-// tokens, or a share within 1e-9 of where top_p ends, may give the neighbour; otherwise
-// the tokens are the same.
+// Package sample chooses tokens on the GPU as stages/sample does on the host. Logits are [n, V]
+// F32, one row per sequence. The order of operations, the random numbers and the weights are the
+// same. Sums of weights are whole numbers here: multiples of 2^-54 of the largest weight for a
+// draw, and of 2^-46 (in a vocabulary of 100,000) for top_p. Smaller weights count as zero. So
+// the GPU may choose the neighbouring token if a draw falls within about 1e-12 of the border
+// between two tokens, or a share within 1e-9 of the end of top_p. Otherwise the tokens are the
+// same.
 //
-// A choice depends on its row and parameters only and is the same in every run.
-// Functions given shapes that do not fit panic with *device.ShapeError.
+// A choice depends on its row and parameters only and is the same in every run. Functions panic
+// with *device.ShapeError if shapes do not fit.
 package sample
 
 import (
@@ -30,21 +30,21 @@ var (
 	kChange   = launch.Named("kr_change_logits")
 )
 
-// What stands in the place of a token that could not be chosen: a logit is NaN, or +Inf,
-// or all are -Inf or masked.
+// Values in place of a token that could not be chosen: a logit is NaN, or +Inf, or all are -Inf
+// or masked.
 const (
 	IsNaN      = -1
 	IsInfinite = -2
 	AllMasked  = -3
 )
 
-// Row is how one row's token is chosen: stages/sample.Params' fields of these names, in
-// their ranges.
+// Row has the parameters of one row's choice: the fields of stages/sample.Params with these
+// names, in their ranges.
 type Row struct {
 	Temperature float64 // below 1e-5: greedy
 	TopP, MinP  float64
 	TopK        int    // 0: all
-	Seed, N     uint64 // the request's seed, and how many tokens it has chosen so far
+	Seed, N     uint64 // the request's seed, and the number of tokens it has chosen so far
 	Logprob     bool
 }
 
@@ -71,7 +71,7 @@ func (r *Row) Put(dst []byte) {
 	le.PutUint32(dst[44:], logprob)
 }
 
-// Of src/sample.cuh: tokens in a part, a warp's share of work; threads and warps of a
+// Of src/sample.cuh: tokens in a part, which is a warp's unit of work; threads and warps of a
 // block; the most blocks that share a row; bytes of Notes; bytes of a Tally and a Desk
 // (src/sample.cu).
 const (
@@ -87,11 +87,11 @@ const (
 // maxVocab bounds the sums that a block keeps in shared memory.
 const maxVocab = 1 << 20
 
-// parts is the number of parts of a row.
+// parts returns the number of parts of a row.
 func parts(vocab int) int { return (vocab + part - 1) / part }
 
-// sharers is the number of blocks that share each of n rows. All of them are on a GPU of
-// 132 multiprocessors at once, 4 on each, and all warps take equally many parts.
+// sharers returns the number of blocks that share each of n rows. All of them run at once on a
+// GPU of 132 multiprocessors, 4 on each, and all warps have the same number of parts.
 func sharers(n, vocab int) int {
 	const places = 4 * 132
 	turns := func(blocks int) int { return (parts(vocab) + warps*blocks - 1) / (warps * blocks) }
@@ -99,15 +99,14 @@ func sharers(n, vocab int) int {
 	return (parts(vocab) + warps*each - 1) / (warps * each)
 }
 
-// room is the scratch memory of a row.
+// room returns the scratch memory of a row.
 func room(vocab int) int { return notes + (8*parts(vocab)+15)&^15 }
 
-// Scratch is the scratch memory of Argmax and Sample in bytes for n rows.
+// Scratch returns the scratch memory of Argmax and Sample in bytes for n rows.
 func Scratch(n, vocab int) int { return n * room(vocab) }
 
-// Argmax writes to out [n, 1] I32 the smallest token with the largest logit of each row,
-// or why there is none (IsNaN, IsInfinite, AllMasked). scratch is Scratch(n, V) bytes,
-// aligned to 16.
+// Argmax writes to out [n, 1] I32 the smallest token with the largest logit of each row, or the
+// reason for none (IsNaN, IsInfinite, AllMasked). scratch is Scratch(n, V) bytes, aligned to 16.
 func Argmax(l *launch.List, out, logits launch.Mat, scratch launch.Ptr) {
 	const op = "Argmax"
 	check(op, out, logits, scratch)
@@ -120,17 +119,17 @@ func Argmax(l *launch.List, out, logits launch.Mat, scratch launch.Ptr) {
 	l.Add(kArgmax, c, launch.P(out.At), launch.P(scratch), launch.I64(int64(room(logits.Cols))), launch.I32(sharers(n, logits.Cols)))
 }
 
-// find looks for the largest logits; begin 1 makes the scratch memory ready for a draw.
+// find searches for the largest logits; begin 1 prepares the scratch memory for a draw.
 func find(l *launch.List, logits launch.Mat, scratch launch.Ptr, begin int) {
 	l.Add(kFindBest, shared(logits, 0), launch.P(scratch), launch.I64(int64(room(logits.Cols))),
 		launch.P(logits.At), launch.I32(logits.Stride), launch.I32(logits.Cols), launch.I32(vectors(logits)), launch.I32(begin))
 }
 
-// Sample writes to out [n, 1] I32 the token of each row, by the n Rows at rows, or why
-// there is none. logprobs [n, 1] F32 or absent: of rows that ask for it, the natural
-// logarithm of the token's probability under raw [n, V], the logits as they came from the
-// model (logits itself where nothing changed them); IsNaN or IsInfinite if raw has no
-// distribution. scratch is Scratch(n, V) bytes, aligned to 16.
+// Sample writes to out [n, 1] I32 the token of each row, by the n Rows at rows, or the reason for
+// none. logprobs [n, 1] F32 or absent: for rows that request it, the natural logarithm of the
+// token's probability under raw [n, V], the model's unchanged logits (logits itself if nothing
+// changed them); IsNaN or IsInfinite if raw has no distribution. scratch is Scratch(n, V) bytes,
+// aligned to 16.
 func Sample(l *launch.List, out, logits launch.Mat, rows launch.Ptr, logprobs, raw launch.Mat, scratch launch.Ptr) {
 	const op = "Sample"
 	check(op, out, logits, scratch)
@@ -163,7 +162,7 @@ func Sample(l *launch.List, out, logits launch.Mat, rows launch.Ptr, logprobs, r
 	}
 }
 
-// shared is a launch of the blocks that share rows, with so many bytes of shared memory.
+// shared returns a launch of the blocks that share rows, with that many bytes of shared memory.
 func shared(logits launch.Mat, memory int) launch.Config {
 	return launch.Config{
 		Grid:   launch.Dim{X: uint32(sharers(logits.Rows, logits.Cols)), Y: uint32(logits.Rows)},
@@ -189,7 +188,7 @@ func checkLogits(op string, m launch.Mat) {
 	}
 }
 
-// vectors is 1 where rows can be read 16 bytes at a time.
+// vectors returns 1 if rows can be read 16 bytes at a time.
 func vectors(m launch.Mat) int {
 	if m.At%16 == 0 && m.Stride%4 == 0 {
 		return 1

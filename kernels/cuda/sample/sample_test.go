@@ -13,12 +13,12 @@ import (
 
 const f32, i32 = tensor.F32, tensor.I32
 
-// at is a matrix that lies nowhere: launches are looked at, not run.
+// at makes a matrix without memory: the tests inspect launches and do not run them.
 func at(dt tensor.DType, rows, cols int) launch.Mat {
 	return launch.Mat{At: 0x100, DType: dt, Rows: rows, Cols: cols, Stride: cols}
 }
 
-// changesOf are changes of n rows of a vocabulary in a step of so many tokens.
+// changesOf makes changes for n rows of a vocabulary in a step of that many tokens.
 func changesOf(n, tokens, vocab int) *Changes {
 	return &Changes{Rows: 0x100, Table: at(i32, n, 2), IDs: at(i32, tokens, 1), Wanted: at(i32, n, 1),
 		Store: at(i32, 4, device.ChangeWords+64), Masks: at(i32, n, (vocab+31)/32)}
@@ -64,7 +64,7 @@ func TestLaunches(t *testing.T) {
 	}
 }
 
-// TestSharers: blocks a row, within what the kernels' memory has room for.
+// TestSharers: the number of blocks per row is within the kernels' memory.
 func TestSharers(t *testing.T) {
 	for _, tt := range []struct{ n, vocab, want int }{
 		{1, 1, 1}, {1, 1024, 1}, {1, 1025, 2}, {1, 102400, 100}, {8, 102400, 50}, {32, 102400, 15}, {64, 102400, 8}, {600, 102400, 1}, {1, maxVocab, mostBlocks},

@@ -1,12 +1,12 @@
 // Package spans lays out the sequences of a batch in a GPU's memory. A step's launches are
-// recorded once and repeated, so what differs from step to step (rows, lengths, block
-// tables, how much work there is) is read by the kernels from this table, which the host
-// writes and copies once a batch. kernels/cuda/src/spans.cuh is the other half.
+// recorded once and replayed, so kernels read values that differ from step to step (rows,
+// lengths, block tables, the amount of work) from this table, which the host writes and copies
+// once per batch. kernels/cuda/src/spans.cuh reads it.
 package spans
 
 import "krater/kernels/device"
 
-// A table is 32-bit words: a head of HeadWords, a record of RecordWords for each span,
+// A table consists of 32-bit words: a head of HeadWords, a record of RecordWords for each span,
 // the prompts' first, then the block tables one after the other.
 //
 // Head: 0 prompts, 1 generated rows, 2 items of decode, 3 tiles of prompts' rows, 4 keys
@@ -29,33 +29,34 @@ const (
 	headKeys
 )
 
-// KeyTile is how many keys attention reads at a time. Tiles begin at multiples of it in a
-// sequence, wherever the batch begins, so a row's sums are taken in one order always.
+// KeyTile is the number of keys that attention reads at a time. Tiles begin at multiples of it in
+// a sequence, wherever the batch begins, so a row's sums always have one order.
 const KeyTile = 64
 
-// KeyAlign is what a prompt's keys are counted in: the largest tile of any kernel.
+// KeyAlign is the multiple to which the number of a prompt's keys is rounded: the largest tile of
+// any kernel.
 const KeyAlign = 128
 
-// RowTile is how many rows of a prompt share a tile of work.
+// RowTile is the number of rows of a prompt per tile of work.
 const RowTile = 128
 
-// A generated row's keys are cut into items for several blocks, each of whole tiles, as
-// equal as can be: item i of n has tiles i*T/n to (i+1)*T/n of T. Only the row's own length
-// decides, so its bits do not depend on the batch. Short items let a single row have many
-// blocks; where there are many rows, blocks take several items at a time and sum up groups
-// of ItemGroup (spans.cuh): so a row has whole groups, if it is long enough for one.
+// A generated row's keys are cut into items for several blocks. Items have whole tiles and are as
+// equal as possible: item i of n has tiles i*T/n to (i+1)*T/n of T. Only the row's own length
+// decides, so its bits do not depend on the batch. Short items let a single row use many blocks.
+// If there are many rows, blocks take several items at a time and sum groups of ItemGroup
+// (spans.cuh): so a row has whole groups, if it is long enough for one.
 const (
 	ItemsMax  = 128
 	ItemGroup = 8
 )
 
-// Words is the size of a table for so many spans with so many blocks in all.
+// Words returns the size of a table for that many spans with that many blocks in all.
 func Words(spans, blocks int) int { return HeadWords + spans*RecordWords + blocks }
 
-// KeyTiles is in how many tiles ctx keys lie.
+// KeyTiles returns the number of tiles of ctx keys.
 func KeyTiles(ctx int) int { return (ctx + KeyTile - 1) / KeyTile }
 
-// Items is in how many items ctx keys are cut.
+// Items returns the number of items of ctx keys.
 func Items(ctx int) int {
 	t := KeyTiles(ctx)
 	if t < ItemGroup {
@@ -64,17 +65,16 @@ func Items(ctx int) int {
 	return min(ItemsMax, t/ItemGroup*ItemGroup)
 }
 
-// ItemBound is the most items that a row of at most context keys can have.
+// ItemBound returns the most items of a row with at most context keys.
 func ItemBound(context int) int { return Items(context) }
 
-// Keys is how many keys s has, filled up to a multiple of KeyAlign.
+// Keys returns the number of keys of s, rounded up to a multiple of KeyAlign.
 func Keys(s *device.Span) int { return (s.Pos + s.Len + KeyAlign - 1) / KeyAlign * KeyAlign }
 
-// Tiles is how many tiles of rows s has.
+// Tiles returns the number of tiles of rows of s.
 func Tiles(s *device.Span) int { return (s.Len + RowTile - 1) / RowTile }
 
-// Put writes the table of a batch to dst, which has room for Words of it, and gives its
-// length.
+// Put writes the table of a batch to dst, which has room for Words of it, and returns its length.
 func Put(dst []int32, prefill, decode []device.Span) int {
 	at := HeadWords + (len(prefill)+len(decode))*RecordWords
 	keys, tiles, items := 0, 0, 0
@@ -98,7 +98,8 @@ func Put(dst []int32, prefill, decode []device.Span) int {
 	return at
 }
 
-// put writes record i and its blocks, from word at on, and gives the word after them.
+// put writes record i and its blocks, from word at on, and returns the index of the word after
+// them.
 func put(dst []int32, i, at int, s *device.Span, five, first, count int) int {
 	r := dst[HeadWords+i*RecordWords:][:RecordWords]
 	r[0], r[1], r[2] = int32(s.Row), int32(s.Len), int32(s.Pos)

@@ -30,8 +30,8 @@ func TestPut(t *testing.T) {
 	}
 }
 
-// What a bound promises holds for every length; no item is empty, and a row that has a
-// whole group has nothing but whole groups.
+// A bound holds for every length; no item is empty, and a row that has a whole group consists of
+// whole groups.
 func TestItems(t *testing.T) {
 	most := 0
 	for ctx := 1; ctx <= 200000; ctx += 1 + ctx/1000 {

@@ -1,6 +1,6 @@
-// Command compile makes the artifacts of kernels/cuda/bin from the sources in
-// kernels/cuda/src: those whose sources, flags or compiler have changed. It runs in the
-// repository's root; its argument is nvcc.
+// Command compile makes the artifacts of kernels/cuda/bin from the sources in kernels/cuda/src if
+// their sources, flags or compiler have changed. It runs in the repository's root; its argument
+// is nvcc.
 package main
 
 import (
@@ -79,7 +79,7 @@ func run(nvcc string) error {
 		}
 	}
 	wait.Wait()
-	return errors.Join(b.err, b.write()) // what could be compiled stays
+	return errors.Join(b.err, b.write()) // keep the files that compiled
 }
 
 // load reads the last run's manifest and table; without them everything is new.
@@ -112,7 +112,7 @@ func compiler(nvcc string) (string, error) {
 	return strings.Fields(after)[0], nil
 }
 
-// build gathers the new manifest.
+// build makes the new manifest.
 type build struct {
 	nvcc     string
 	mu       sync.Mutex
@@ -121,7 +121,7 @@ type build struct {
 	err      error
 }
 
-// sources notes what a file is made from.
+// sources records the sources of a file.
 func (b *build) sources(name string) error {
 	list, err := bin.Includes(src, name+".cu")
 	if err != nil {
@@ -140,7 +140,7 @@ func (b *build) sources(name string) error {
 	return nil
 }
 
-// fresh reports whether the artifacts of the last run are still right.
+// fresh reports whether the artifacts of the last run are up to date.
 func (b *build) fresh(name string, old *bin.Manifest) bool {
 	if h := b.manifest.SourceHash(name); h == "" || h != old.SourceHash(name) {
 		return false
@@ -155,8 +155,8 @@ func (b *build) fresh(name string, old *bin.Manifest) bool {
 	return true
 }
 
-// keep takes over what the last run has of a file; false: it did not assemble the text form for
-// every architecture.
+// keep reuses the last run's results for a file. It returns false if these lack an architecture
+// that the text form is assembled for.
 func (b *build) keep(name string, old *bin.Manifest, rows []bin.Resources) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -215,11 +215,11 @@ func assembleFile(packed, name string) ([]bin.Resources, error) {
 	return assemble(image, name)
 }
 
-// ptxas is the assembler.
+// ptxas returns the command of the assembler.
 var ptxas string
 
-// assemble is the assembler's word on the text form, and a check that it assembles, for every
-// architecture that runs it.
+// assemble assembles the text form for every architecture that runs it, and returns the
+// assembler's messages.
 func assemble(image, name string) (rows []bin.Resources, err error) {
 	for _, arch := range append([]string{bin.PTX}, bin.Assembled...) {
 		target := strings.Replace(arch, "compute", "sm", 1)
@@ -270,7 +270,7 @@ func (b *build) compile(name, arch string) (file, sum string, rows []bin.Resourc
 	return file, bin.Sum(packed), rows, os.WriteFile(filepath.Join(out, file), packed, 0o644)
 }
 
-// pack has no name and no time in it: equal content gives equal bytes.
+// pack compresses without a name or a time, so equal content gives equal bytes.
 func pack(content []byte) ([]byte, error) {
 	var buf bytes.Buffer
 	w, err := gzip.NewWriterLevel(&buf, gzip.BestCompression)
@@ -296,7 +296,7 @@ func (b *build) done(file, sum string, rows []bin.Resources, err error) {
 	b.rows = append(b.rows, rows...)
 }
 
-// write writes manifest and table and removes artifacts of sources that are gone.
+// write writes manifest and table, and removes the artifacts of sources that no longer exist.
 func (b *build) write() error {
 	packed, err := filepath.Glob(filepath.Join(out, "*.gz"))
 	if err != nil {

@@ -38,7 +38,7 @@ func parse(said, source, arch string) ([]bin.Resources, error) {
 			r.Shared = before(line, " bytes smem")
 		}
 	}
-	// A file of kernels for Hopper has none for compute_80.
+	// A file of kernels for Hopper has no kernels for compute_80.
 	if len(rows) == 0 && (arch == bin.Hopper || !strings.Contains(said, " bytes gmem")) {
 		return nil, fmt.Errorf("no kernel in what the assembler says:\n%s", said)
 	}
@@ -52,7 +52,7 @@ func parse(said, source, arch string) ([]bin.Resources, error) {
 	return rows, nil
 }
 
-// before is the number that stands before what, 0 where what does not occur.
+// before returns the number before the given text, 0 if the text does not occur.
 func before(line, what string) int {
 	head, _, ok := strings.Cut(line, what)
 	if !ok {
@@ -66,7 +66,7 @@ func before(line, what string) int {
 	return n
 }
 
-// quoted is the first word in quotes, lastQuoted the last.
+// quoted returns the first word in quotes, lastQuoted the last.
 func quoted(line string) string {
 	_, after, _ := strings.Cut(line, "'")
 	name, _, _ := strings.Cut(after, "'")
