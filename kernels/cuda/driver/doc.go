@@ -1,5 +1,5 @@
-// Package driver is the part of the CUDA driver API that gorgonia.org/cu v0.9.6 does not wrap:
-// registered and mapped host memory, function attributes, stream capture, graphs, stream memory
+// Package driver is the part of the CUDA driver API that gorgonia.org/cu v0.9.6 does not wrap.
+// It has registered and mapped host memory, function attributes, stream capture, graphs, stream memory
 // operations, and the one thread that drives a GPU. It uses gorgonia's types for everything else:
 // contexts, modules, memory, streams, events. Package rt makes the launches.
 //
