@@ -13,7 +13,7 @@ import (
 )
 
 // gpus are the GPU itself, and the GPU without Hopper's kernels.
-func cards(c *cudatest.GPU) []launch.GPU {
+func gpus(c *cudatest.GPU) []launch.GPU {
 	older := c.Info()
 	older.Hopper = false
 	if c.Info().Hopper {
@@ -50,7 +50,7 @@ func TestPrefill(t *testing.T) {
 	} {
 		b := newProblem(c, uint64(x.dim), x.heads, x.kvHeads, x.dim, x.block, x.cache, x.seqs)
 		want := b.want()
-		for _, gpu := range cards(c) {
+		for _, gpu := range gpus(c) {
 			compare(t, fmt.Sprintf("%s, %d heads of %d, Hopper %v", x.cache, x.heads, x.dim, gpu.Hopper), b.runPrefill(gpu, x.out), want, epsMMA)
 		}
 	}
@@ -62,7 +62,7 @@ func TestPrefillInvariance(t *testing.T) {
 	c := cudatest.Open(t)
 	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3, 256: tensor.BF16} {
 		b := newProblem(c, 9, 2, 1, dim, 16, dt, []seq{{past: 20, rows: 40}, {past: 60, rows: 141}})
-		for _, gpu := range cards(c) {
+		for _, gpu := range gpus(c) {
 			b.putTable()
 			all := b.runPrefill(gpu, tensor.F32)
 			for _, sms := range []int{1, 3, 100} {

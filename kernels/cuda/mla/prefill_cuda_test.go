@@ -30,7 +30,7 @@ func (b *problem) runPrefill(gpu launch.GPU, dt tensor.DType, chunk int) []float
 }
 
 // gpus are this GPU and, if it is a Hopper, the same without Hopper's kernels.
-func cards(c *cudatest.GPU) []launch.GPU {
+func gpus(c *cudatest.GPU) []launch.GPU {
 	all := []launch.GPU{c.Info()}
 	if c.Info().Hopper {
 		plain := c.Info()
@@ -61,7 +61,7 @@ func TestPrefill(t *testing.T) {
 		p.Heads = x.heads
 		b := newProblem(c, uint64(x.chunk+x.heads), p, tensor.BF16, x.cache, tensor.BF16, x.seqs)
 		want := b.want()
-		for _, gpu := range cards(c) {
+		for _, gpu := range gpus(c) {
 			compare(t, fmt.Sprintf("%s, Hopper %v", x.cache, gpu.Hopper), b.runPrefill(gpu, x.out, x.chunk), want, epsExpanded)
 		}
 	}
@@ -74,7 +74,7 @@ func TestPrefillInvariance(t *testing.T) {
 	p := lite
 	p.Heads = 1
 	b := newProblem(c, 9, p, tensor.BF16, tensor.BF16, tensor.BF16, []seq{{rows: 150}, {past: 10, rows: 2}})
-	for _, gpu := range cards(c) {
+	for _, gpu := range gpus(c) {
 		t.Run(fmt.Sprintf("Hopper %v", gpu.Hopper), func(t *testing.T) { b.invariant(t, gpu) })
 	}
 }

@@ -36,7 +36,7 @@ func TestRandomBatches(t *testing.T) {
 		t.Log(i, seqs, dt, p.BlockTokens)
 		cols := p.V
 		if len(b.prefill) > 0 {
-			for _, gpu := range cards(c) {
+			for _, gpu := range gpus(c) {
 				got := b.runPrefill(gpu, tensor.F32, 128*(1+rng.IntN(3)))
 				for _, s := range b.prefill {
 					compare(t, "prefill", got[s.Row*cols:(s.Row+s.Len)*cols], want[s.Row*cols:(s.Row+s.Len)*cols], epsExpanded)
