@@ -2,6 +2,8 @@ package convert
 
 import (
 	"math"
+	"slices"
+	"sync"
 	"unsafe"
 
 	"krater/kernels/tensor"
@@ -88,17 +90,32 @@ func quantI8(q []int8, x []float32) (scale float32) {
 	return top / 127
 }
 
-// Any widens by the encoding's own definition, for those without a kernel.
+// Any widens by the encoding's own definition, for those without a kernel. Its scratch memory is
+// kept for later calls.
 func Any(e *tensor.Encoding) Columns {
+	type scratch struct {
+		m           tensor.Matrix
+		values      []int8
+		scales, row []float32
+	}
+	var kept sync.Pool
 	return func(dst *float32, w, s *byte, stride, groups, steps int) {
 		l := tensor.Layout{Format: e.By(32 * steps), Rows: tensor.TileRows, Cols: 32 * steps * groups}
-		m := l.Unpack(unsafe.Slice(w, l.ValueBytes()), unsafe.Slice(s, l.ScaleBytes()))
-		row := make([]float32, l.Cols)
+		x, _ := kept.Get().(*scratch)
+		if x == nil {
+			x = new(scratch)
+		}
+		x.values = slices.Grow(x.values[:0], l.Rows*l.Cols)[:l.Rows*l.Cols]
+		x.scales = slices.Grow(x.scales[:0], l.Rows*groups)[:l.Rows*groups]
+		x.row = slices.Grow(x.row[:0], l.Cols)[:l.Cols]
+		x.m = tensor.Matrix{Format: l.Format, Rows: l.Rows, Cols: l.Cols, Values: x.values, Scales: x.scales}
+		l.UnpackRows(&x.m, unsafe.Slice(w, l.ValueBytes()), unsafe.Slice(s, l.ScaleBytes()), 0, l.Rows)
 		for r := range l.Rows {
-			m.Row(row, r)
-			for c, v := range row {
+			x.m.Row(x.row, r)
+			for c, v := range x.row {
 				*(*float32)(unsafe.Add(unsafe.Pointer(dst), c*stride+4*r)) = v
 			}
 		}
+		kept.Put(x)
 	}
 }
