@@ -139,17 +139,13 @@ func headStore(t int, dt tensor.DType, p device.GQA) *Case {
 					query, rows := floats(q, row, 1), floats(kv, row, 1)
 					ref.HeadNorm(query, floats(qNorm, 0, 1), eps)
 					ref.HeadNorm(rows[:kvWidth/2], floats(kNorm, 0, 1), eps)
-					for _, x := range [][]float32{query, rows} { // before their rotation
-						for i, v := range x {
-							x[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
-						}
-					}
+					queryOff, rowsOff := roundNorms(query), roundNorms(rows)
 					ref.Rope(query, width, at, angles, qRope)
 					ref.Rope(rows[:kvWidth/2], kvWidth/2, at, angles, kRope)
 					slot := int(slots.get(row, 0))
-					s = append(s, turned(compareRow(nil, read(q.RowRange(row, row+1)), query, tensor.BF16), p.HeadDim)...)
+					s = append(s, allowTies(compareRow(nil, read(q.RowRange(row, row+1)), query, tensor.BF16), queryOff, p.HeadDim, c.Abs)...)
 					keys := compareRow(nil, readCached(read, cache, scales, slot), rows, dt)
-					turned(keys[:kvWidth/2], p.HeadDim)
+					allowTies(keys[:kvWidth/2], rowsOff, p.HeadDim, c.Abs)
 					s = append(s, keys...)
 				}
 				return s
@@ -159,17 +155,32 @@ func headStore(t int, dt tensor.DType, p device.GQA) *Case {
 	return c
 }
 
-// turned returns s, whole heads after a rotation, with the length of each number's pair added to
-// its scale. Norms are rounded to BF16 before the rotation, and a norm may round differently than
-// in float64. Then both numbers of the pair are off by a part of the rounding.
-func turned(s []Sample, dim int) []Sample {
-	for head := 0; head < len(s); head += dim {
-		for i := head; i < head+dim/2; i++ {
-			a, b := &s[i], &s[i+dim/2]
-			pair := math.Hypot(a.Want, b.Want)
-			a.Scale += pair
-			b.Scale += pair
+// roundNorms rounds x to BF16, as norms are before their rotation. It returns the step of BF16 of
+// each number that lies so near the middle of two that float32 may round it the other way, and 0
+// for all others.
+func roundNorms(x []float32) []float64 {
+	off := make([]float64, len(x))
+	for i, v := range x {
+		if v != 0 {
+			step := math.Ldexp(1, math.Ilogb(float64(v))-7)
+			if math.Abs(math.Remainder(float64(v)-step/2, step)) < math.Ldexp(math.Abs(float64(v)), -17) {
+				off[i] = step
+			}
 		}
+		x[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
+	}
+	return off
+}
+
+// allowTies returns s, whole heads after a rotation. A number of a pair with a norm that may round
+// the other way may differ by that step, on top of the case's tolerance, abs of its scale.
+func allowTies(s []Sample, off []float64, dim int, abs float64) []Sample {
+	for i := range s {
+		pair := i + dim/2
+		if i%dim >= dim/2 {
+			pair = i - dim/2
+		}
+		s[i].Scale += (off[i] + off[pair]) / abs
 	}
 	return s
 }
