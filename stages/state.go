@@ -55,6 +55,9 @@ type Rows struct {
 	// ExpertSlot [1, E] I32, if set, is below 0 for experts of the current layer that are not on
 	// this device: they have no rows in ExpertOut, and the host adds their output to Hidden.
 	ExpertSlot device.Mat
+	// HostSum [T, H] F32, if set, is that output in a step that a Probe sees. It is not in Hidden
+	// then, so that the probe sees the sum of all experts.
+	HostSum device.Mat
 
 	// Histories is memory for draws with a Change; nil: draws must not have any.
 	Histories *Histories

@@ -149,6 +149,13 @@ func TestGoldensOnCard(t *testing.T) {
 	})
 }
 
+// TestGoldenBesideCard: what a probe sees of a layer includes the experts that the host computes.
+func TestGoldenBesideCard(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	dir := filepath.Join("..", "..", "testdata", "goldens", "deepseek_v2_lite")
+	answers(t, "", "compare", "--device", "cuda", "--rows", "f32", "--decode-strategy", "cpu_only", "--model", dir, "--golden", dir)
+}
+
 // TestInt4GoldenOnCard: with experts of four bits krater-tiny's logits are others, and its
 // greedy answers still the golden ones, to their ends.
 func TestInt4GoldenOnCard(t *testing.T) {

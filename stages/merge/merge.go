@@ -9,12 +9,21 @@ import (
 // Run appends that st.Delta is the output of the MoE block: the sum over the ranks
 // 0..K-1, in that order, of st.RouterWeights times st.ExpertOut, plus st.Shared.
 // Which device computed a row of ExpertOut, and when, does not change a bit of it.
-// Choices of experts that where [1, E] has below 0 are left out; it may be absent.
+// Choices of experts that slots [1, E] has below 0 are left out; it may be absent.
+// st.HostSum is added to st.Delta, and is absent afterwards.
 func Run(p *stages.Program, st *stages.State, slots device.Mat, layer int) {
 	if p.Probed() {
-		p.WeightedSum(st.Delta, st.ExpertOut, st.RouterWeights, device.Mat{}, st.RouterIDs, slots)
+		sum(p, st, device.Mat{}, slots)
 		p.Observe(layer, "experts_out", st.Delta)
 	}
-	p.WeightedSum(st.Delta, st.ExpertOut, st.RouterWeights, st.Shared, st.RouterIDs, slots)
+	sum(p, st, st.Shared, slots)
+	st.HostSum = device.Mat{}
 	p.Observe(layer, "mlp_out", st.Delta)
+}
+
+func sum(p *stages.Program, st *stages.State, base, slots device.Mat) {
+	p.WeightedSum(st.Delta, st.ExpertOut, st.RouterWeights, base, st.RouterIDs, slots)
+	if !st.HostSum.Zero() {
+		p.Add(st.Delta, st.HostSum)
+	}
 }

@@ -23,7 +23,7 @@ test("a conversation: several turns, a limit that is shown, going on, settings, 
   await says(page, "The answer ends here: it has reached the limit of 6 tokens");
   assert.match(await text(page, "speed"), /^6 tokens/);
   const begin = await page.locator("#talk .a").last().textContent();
-  await page.click("text=Continue");
+  await page.click("#talk >> text=Continue");
   await done(page);
   const longer = await page.locator("#talk .a").last().textContent();
   assert.ok(longer.startsWith(begin) && longer.length > begin.length, `${begin} went on as ${longer}`);

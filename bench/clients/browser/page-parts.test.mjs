@@ -148,7 +148,7 @@ test("what has left the rings is shown as gone", options, async () => {
   await page.waitForFunction(() => document.getElementById("subject").textContent === "Request 7: 1,900 steps, the last 64 of them 1 ms each. The critical path is underlined. The first 1,836 steps are no longer kept.");
   assert.equal(await text(page, "last"), "Request 7 took 1,900 steps; each of the last 64 took 1 ms: layers 0–5 60 %, expert pool 0 30 %, waiting 10 %.");
   assert.match(await text(page, "kinds"), /hatched: no longer kept/);
-  const gone = /^What was here is no longer kept/;
+  const gone = /^The messages that were here are no longer kept/;
   const click = async (x, y) => {
     await page.keyboard.press("Escape");
     await page.click("#lanes", { position: { x, y } });
