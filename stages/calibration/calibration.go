@@ -126,7 +126,7 @@ func (c *Collector) read(dst []float32, name string) error {
 	if !ok {
 		return fmt.Errorf("calibration: %w: %s", model.ErrTensorMissing, name)
 	}
-	if err := tensor.Widen(dst, t.DType, t.Data); err != nil {
+	if err := t.Floats(dst, 0); err != nil {
 		return fmt.Errorf("calibration: %s: %w", name, err)
 	}
 	return nil

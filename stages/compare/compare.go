@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"krater/kernels/tensor"
 	"krater/stages/drive"
 	"krater/stages/model"
 	"krater/stages/weights"
@@ -148,8 +147,9 @@ func Weights(set *weights.Set) func(name string) ([]float32, error) {
 		if !ok {
 			return nil, fmt.Errorf("%w: %s", model.ErrTensorMissing, name)
 		}
-		out := make([]float32, len(t.Data)/max(1, t.DType.Size()))
-		if err := tensor.Widen(out, t.DType, t.Data); err != nil {
+		rows, width := t.Rows()
+		out := make([]float32, rows*width)
+		if err := t.Floats(out, 0); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		return out, nil

@@ -132,7 +132,7 @@ func (r *rig) changed(t *testing.T, f func(name string, w []float32, shape []int
 		}
 		list = append(list, weights.Named{Name: name, Tensor: tensor})
 	}
-	return weights.Of(list, func() error { return nil })
+	return weights.Of(list, func() error { return nil }, nil)
 }
 
 // bf16 are values that bfloat16 has, as bytes.

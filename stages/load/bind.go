@@ -1,10 +1,8 @@
 package load
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	"krater/kernels/device"
@@ -78,8 +76,8 @@ func (b *binder) bound(n int64) {
 // mat binds a tensor [n] as [1, n], [n, k] as it is.
 func (b *binder) mat(name string) device.Mat { return b.on(b.dev, name) }
 
-// on is mat on a device.
-func (b *binder) on(dev device.Device, name string) device.Mat {
+// on is mat on a device, of a type that also has the values of other tensors.
+func (b *binder) on(dev device.Device, name string, names ...string) device.Mat {
 	if b.err != nil {
 		return device.Mat{}
 	}
@@ -92,14 +90,14 @@ func (b *binder) on(dev device.Device, name string) device.Mat {
 	if len(t.Shape) == 2 {
 		rows, cols = t.Shape[0], t.Shape[1]
 	}
-	kept, err := floatType(t.DType)
+	kept, err := b.kept(name, names...)
 	var buf device.Buffer
 	switch {
 	case err != nil:
-	case kept == t.DType:
+	case t.Coded == nil && kept == t.DType:
 		buf, err = dev.Wrap(t.Data)
 	default:
-		buf, err = b.widened(dev, t)
+		buf, err = b.decoded(dev, t, kept)
 		b.set.Release(name)
 	}
 	if err != nil {
@@ -114,6 +112,22 @@ func (b *binder) on(dev device.Device, name string) device.Mat {
 	return device.NewMat(buf, kept, rows, cols)
 }
 
+// kept is the type that several tensors are loaded as: the smallest that has all their values.
+func (b *binder) kept(name string, names ...string) (tensor.DType, error) {
+	t, ok := b.set.Tensor(name)
+	if !ok {
+		return t.DType, fmt.Errorf("%w: %s", model.ErrTensorMissing, name)
+	}
+	kept, err := floatType(t.DType)
+	if err == nil && len(names) > 0 {
+		var other tensor.DType
+		if other, err = b.kept(names[0], names[1:]...); other == tensor.F32 {
+			kept = other
+		}
+	}
+	return kept, err
+}
+
 // floatType is the type that weights of a type are multiplied in: no operator takes F16, and
 // F32 has all its values.
 func floatType(t tensor.DType) (tensor.DType, error) {
@@ -126,9 +140,12 @@ func floatType(t tensor.DType) (tensor.DType, error) {
 	return t, fmt.Errorf("it is %s: only BF16, F16 and F32 weights can be used", t)
 }
 
-// KeptType is the type that a model's weights have once they are loaded, where they are not
-// packed: BF16 if its config names none.
-func KeptType(cfg *model.Config) tensor.DType {
+// KeptType is the type that the weights of a part have once they are loaded, where they are not
+// packed: BF16 if nothing names one.
+func KeptType(cfg *model.Config, part model.Part) tensor.DType {
+	if t, ok := cfg.Types[part]; ok {
+		return t
+	}
 	if cfg.DType == tensor.Invalid {
 		return tensor.BF16
 	}
@@ -136,33 +153,56 @@ func KeptType(cfg *model.Config) tensor.DType {
 	return t
 }
 
-// widened is an F16 tensor as F32 in memory of dev.
-func (b *binder) widened(dev device.Device, t weights.Tensor) (device.Buffer, error) {
-	buf, err := dev.Alloc(2 * len(t.Data))
+// Types are the types that a model's weights are loaded as where they are not packed, for
+// model.Config.Types: of each part the widest. nil if all are plain numbers.
+func Types(cfg *model.Config, set *weights.Set) map[model.Part]tensor.DType {
+	types, coded := map[model.Part]tensor.DType{}, false
+	for _, x := range cfg.Expected() {
+		t, ok := set.Tensor(x.Name)
+		if !ok {
+			continue
+		}
+		coded = coded || t.Coded != nil
+		if kept, err := floatType(t.DType); err == nil && types[x.Part] != tensor.F32 {
+			types[x.Part] = kept
+		}
+	}
+	if !coded {
+		return nil
+	}
+	if cfg.TieEmbed {
+		types[model.Head] = types[model.Embedding]
+	}
+	return types
+}
+
+// decoded is a tensor as numbers of another type in memory of dev.
+func (b *binder) decoded(dev device.Device, t weights.Tensor, kept tensor.DType) (device.Buffer, error) {
+	rows, width := t.Rows()
+	buf, err := dev.Alloc(rows * width * kept.Size())
 	if err != nil {
 		return nil, err
 	}
 	host := buf.Host()
-	if host == nil {
+	if host == nil { // the device copies it
 		buf.Free()
-		return dev.Wrap(widen(make([]byte, 2*len(t.Data)), t.Data))
+		plain := make([]byte, rows*width*kept.Size())
+		if err := t.Write(plain, kept); err != nil {
+			return nil, err
+		}
+		return dev.Wrap(plain)
 	}
-	widen(host, t.Data)
+	if err := t.Write(host, kept); err != nil {
+		buf.Free()
+		return nil, err
+	}
 	b.parts.MadeBytes += int64(len(host))
 	return buf, nil
 }
 
-// widen writes F16 values to dst as F32.
-func widen(dst, src []byte) []byte {
-	le := binary.LittleEndian
-	for i := range len(src) / 2 {
-		le.PutUint32(dst[4*i:], math.Float32bits(tensor.F16ToF32(le.Uint16(src[2*i:]))))
-	}
-	return dst
-}
-
+// expert binds a network. Operators want one type for gate and up.
 func (b *binder) expert(dev device.Device, n model.FFNNames) device.Expert {
-	return device.Expert{Gate: b.on(dev, n.Gate), Up: b.on(dev, n.Up), Down: b.on(dev, n.Down)}
+	return device.Expert{Gate: b.on(dev, n.Gate, n.Up), Up: b.on(dev, n.Up, n.Gate), Down: b.on(dev, n.Down)}
 }
 
 // roles binds the tensors of one layer by role (attention.Binder).

@@ -63,23 +63,24 @@ func (b *binder) put(buf device.Buffer, at int, data []byte) {
 	}
 }
 
-// stacked is the rows of several tensors of equal width and type as one matrix.
+// stacked is the rows of several tensors of equal width as one matrix.
 func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
-	t, _ := b.set.Tensor(names[0])
-	kept, err := floatType(t.DType)
+	kept, err := b.kept(names[0], names[1:]...)
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", names[0], err)
 		return device.Mat{}
 	}
 	buf, at := b.alloc(names[0], rows*cols*kept.Size()), 0
 	for _, name := range names {
-		x, _ := b.set.Tensor(name)
-		if x.DType != t.DType && b.err == nil {
-			b.err = fmt.Errorf("load: %s is %s, %s is %s", names[0], t.DType, name, x.DType)
-		}
-		data := x.Data
-		if kept != x.DType {
-			data = widen(make([]byte, 2*len(data)), data)
+		t, _ := b.set.Tensor(name)
+		data := t.Data
+		if t.Coded != nil || t.DType != kept {
+			n, width := t.Rows()
+			data = make([]byte, n*width*kept.Size())
+			if err := t.Write(data, kept); err != nil && b.err == nil {
+				b.err = fmt.Errorf("load: %s: %w", name, err)
+			}
+			b.set.Release(name)
 		}
 		b.put(buf, at, data)
 		at += len(data)

@@ -20,7 +20,7 @@ func without(ws *weights.Set, part string) *weights.Set {
 			list = append(list, weights.Named{Name: name, Tensor: t})
 		}
 	}
-	return weights.Of(list, nil)
+	return weights.Of(list, nil, nil)
 }
 
 // TestGivenExperts: experts that come as integers need not be in the files; all

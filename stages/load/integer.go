@@ -135,20 +135,18 @@ func (b *binder) kvB(key, name string, f tensor.Format, heads, nope, v, rank int
 	return w
 }
 
-// read widens a tensor into the start of x and tells how many values it has.
+// read writes the values of a tensor to the start of x and tells how many values it has.
 func (b *binder) read(x []float32, name string) (int, error) {
 	t, ok := b.set.Tensor(name)
 	if !ok {
 		return 0, fmt.Errorf("%w: %s", model.ErrTensorMissing, name)
 	}
-	n := 1
-	for _, d := range t.Shape {
-		n *= d
-	}
+	rows, width := t.Rows()
+	n := rows * width
 	if n > len(x) {
 		return 0, fmt.Errorf("%s has %d values, room is for %d", name, n, len(x))
 	}
-	if err := tensor.Widen(x[:n], t.DType, t.Data); err != nil {
+	if err := t.Floats(x[:n], 0); err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
 	}
 	b.set.Release(name)

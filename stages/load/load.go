@@ -74,7 +74,8 @@ type Parts struct {
 	// Slots is how an accelerator keeps routed experts; nil elsewhere and without such.
 	Slots *Slots
 	// MadeBytes is the part of it that this load made and keeps in memory of the
-	// device: packed matrices without a Store, F16 weights as F32.
+	// device: packed matrices without a Store, weights that the files hold
+	// in another type.
 	MadeBytes int64
 
 	bufs []device.Buffer

@@ -136,7 +136,7 @@ func WeightBytes(cfg *model.Config) (n int64) {
 
 // weightNeeds adds up by part the tensors that o loads; its limits are checked.
 func weightNeeds(cfg *model.Config, o *Options) []Need {
-	p, dt := o.Precision, KeptType(cfg)
+	p := o.Precision
 	needs := make([]Need, Head+1)
 	moe := 0
 	for i := range o.Layers {
@@ -145,11 +145,11 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 		}
 	}
 	for i := range needs {
-		needs[i] = Need{Part: Part(i), Detail: kept(p.of(model.Part(i)), dt)}
+		needs[i] = Need{Part: Part(i), Detail: kept(cfg, p, model.Part(i))}
 	}
-	attention := needs[Attention].Detail
-	if p.KVB != p.Attention && cfg.Has(model.KVB) {
-		attention += ", kv_b " + kept(p.KVB, dt)
+	attention, kvb := needs[Attention].Detail, kept(cfg, p, model.KVB)
+	if kvb != attention && cfg.Has(model.KVB) {
+		attention += ", kv_b " + kvb
 	}
 	needs[Attention].Detail = fmt.Sprintf("%s, %s", count(o.Layers, "layer"), attention)
 	needs[Dense].Detail = fmt.Sprintf("%s, %s", count(o.Layers-moe, "layer"), needs[Dense].Detail)
@@ -165,12 +165,12 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 		if t.Part == model.KVB {
 			part = Attention
 		}
-		needs[part].Bytes = plus(needs[part].Bytes, p.tensorBytes(t, dt))
+		needs[part].Bytes = plus(needs[part].Bytes, p.tensorBytes(cfg, t))
 	}
 	if cfg.TieEmbed && o.last(cfg) {
 		needs[Head].Detail = "the embedding"
 		if !p.Head.Zero() || o.First > 0 {
-			needs[Head] = Need{Head, "the embedding, " + kept(p.Head, dt), p.tensorBytes(model.TensorSpec{Shape: []int{cfg.Vocab, cfg.Hidden}, Part: model.Head}, dt)}
+			needs[Head] = Need{Head, "the embedding, " + kept(cfg, p, model.Head), p.tensorBytes(cfg, model.TensorSpec{Shape: []int{cfg.Vocab, cfg.Hidden}, Part: model.Head})}
 		}
 	}
 	return needs

@@ -107,10 +107,11 @@ func (p Precision) Integers(t model.TensorSpec) bool {
 	return len(t.Shape) == 2 && !p.of(t.Part).Zero()
 }
 
-// kept names a format, dt that of the files.
-func kept(f tensor.Format, dt tensor.DType) string {
+// kept names what a part is kept in.
+func kept(cfg *model.Config, p Precision, part model.Part) string {
+	f := p.of(part)
 	if f.Zero() {
-		return dt.String()
+		return KeptType(cfg, part).String()
 	}
 	return strings.ToUpper(f.Name())
 }
@@ -125,12 +126,12 @@ func (p Precision) matrixBytes(f tensor.Format, rows, cols int) int64 {
 	return plus(times(l.Bands(), values), times(l.Bands(), scales))
 }
 
-// tensorBytes is what a tensor takes, of type dt where it stays as it is.
-func (p Precision) tensorBytes(t model.TensorSpec, dt tensor.DType) (n int64) {
+// tensorBytes is what a tensor takes.
+func (p Precision) tensorBytes(cfg *model.Config, t model.TensorSpec) (n int64) {
 	f := p.of(t.Part)
 	switch {
 	case !p.Integers(t):
-		return times(append([]int{dt.Size()}, t.Shape...)...)
+		return times(append([]int{KeptType(cfg, t.Part).Size()}, t.Shape...)...)
 	case t.Cut == nil:
 		return p.matrixBytes(f, t.Shape[0], t.Shape[1])
 	}

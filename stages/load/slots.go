@@ -96,7 +96,7 @@ func (x *Slots) Bank(buf device.Buffer, experts int) device.Bank {
 func SlotBytes(cfg *model.Config, p Precision) (int64, error) {
 	f, h := cfg.MoE.FF, cfg.Hidden
 	if p.Experts.Zero() {
-		dt := KeptType(cfg)
+		dt := KeptType(cfg, model.Experts)
 		return int64(aligned(2*f*h*dt.Size()) + aligned(f*h*dt.Size())), nil
 	}
 	w13, w2, err := p.Experts.Network(tensor.GPU, h, f)
@@ -154,14 +154,13 @@ func (b *binder) packedSlots(layer int) *Slots {
 // plainSlots is slots of experts as the files hold them.
 func (b *binder) plainSlots(layer int) *Slots {
 	f, h := b.cfg.MoE.FF, b.cfg.Hidden
-	first, ok := b.set.Tensor(b.cfg.ExpertNames(layer, 0).Gate)
-	kept, err := floatType(first.DType)
-	if !ok {
-		err = model.ErrTensorMissing
-	}
+	kept, err := b.kept(b.cfg.ExpertNames(layer, 0).Gate)
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", b.cfg.ExpertNames(layer, 0).Gate, err)
 		return nil
+	}
+	if all, ok := b.cfg.Types[model.Experts]; ok {
+		kept = all // of all layers
 	}
 	size := kept.Size()
 	downAt := aligned(2 * f * h * size)
@@ -178,16 +177,11 @@ func (b *binder) plainSlots(layer int) *Slots {
 				at   int
 			}{{n.Gate, 0}, {n.Up, f * h * size}, {n.Down, downAt}} {
 				t, ok := set.Tensor(x.name)
-				switch {
-				case !ok:
+				if !ok {
 					return fmt.Errorf("%w: %s", model.ErrTensorMissing, x.name)
-				case t.DType != first.DType:
-					return fmt.Errorf("%s is %s, others are %s", x.name, t.DType, first.DType)
 				}
-				if kept != t.DType {
-					widen(dst[x.at:], t.Data)
-				} else {
-					copy(dst[x.at:], t.Data)
+				if err := t.Write(dst[x.at:][:f*h*size], kept); err != nil {
+					return fmt.Errorf("%s: %w", x.name, err)
 				}
 			}
 			return nil

@@ -17,6 +17,9 @@ type Config struct {
 	NormEps    float32
 	TieEmbed   bool         // tie_word_embeddings
 	DType      tensor.DType // torch_dtype or dtype, Invalid when absent: what most weights are stored as
+	// Types are the types that the weights of a part have once they are decoded; parts that are not
+	// there have DType. nil unless the files hold encoded weights.
+	Types map[Part]tensor.DType
 
 	Layers []LayerSpec
 	MoE    MoE   // of the layers with experts, which are all alike

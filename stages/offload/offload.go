@@ -140,7 +140,7 @@ func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, err
 	if l != nil {
 		return load.SlotBytes(cfg, p)
 	}
-	f, h, dt := cfg.MoE.FF, cfg.Hidden, load.KeptType(cfg)
+	f, h, dt := cfg.MoE.FF, cfg.Hidden, load.KeptType(cfg, model.Experts)
 	e := device.Expert{Gate: device.NewMat(nil, dt, f, h), Up: device.NewMat(nil, dt, f, h), Down: device.NewMat(nil, dt, h, f)}
 	list := places(&e, nil)
 	if !p.Experts.Zero() {

@@ -58,9 +58,11 @@ func heatDigest(config []byte, cfg *model.Config, set *weights.Set) (heat.Identi
 		if !ok {
 			return heat.Identity{}, fmt.Errorf("%w: %s", model.ErrTensorMissing, name)
 		}
-		piece([]byte(fmt.Sprintf("%s %s %v", name, t.DType, t.Shape)))
-		from := max(0, len(t.Data)-heatSampleBytes) / 2
-		piece(t.Data[from:min(len(t.Data), from+heatSampleBytes)])
+		piece([]byte(fmt.Sprintf("%s %s %v", name, t.Encoding(), t.Shape)))
+		for _, stored := range t.Stored() {
+			from := max(0, len(stored)-heatSampleBytes) / 2
+			piece(stored[from:min(len(stored), from+heatSampleBytes)])
+		}
 	}
 	return heat.Identity(h.Sum(nil)), nil
 }

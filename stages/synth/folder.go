@@ -62,7 +62,7 @@ func (m *Model) WriteCache(ctx context.Context, f Folder, format tensor.Format) 
 			named = append(named, weights.Named{Name: t.Name, Tensor: weights.Tensor{DType: tensor.BF16, Shape: t.Shape}})
 		}
 	}
-	print, err := cache.FingerprintOf(m.JSON, m.Config, weights.Of(named, nil))
+	print, err := cache.FingerprintOf(m.JSON, m.Config, weights.Of(named, nil, nil))
 	if err != nil {
 		return err
 	}

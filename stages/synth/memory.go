@@ -233,7 +233,7 @@ func (m *Model) loadFloats(l *Loaded, dev device.Device, p load.Precision, threa
 		}
 		list = append(list, x)
 	}
-	l.set = weights.Of(list, nil)
+	l.set = weights.Of(list, nil, nil)
 	return bytes, nil
 }
 

@@ -1,5 +1,6 @@
 // Package weights opens a model's weights: one safetensors file, or shards with
-// an index. Tensors are views of the mapped or embedded files; none is copied.
+// an index. Tensors are views of the mapped or embedded files; none is copied. Their values are
+// plain numbers, or a code that is decoded where they are used (Coded).
 //
 // The index is an allow-list: a shard that is missing or not named, a tensor
 // that is missing, stray or present twice is an error before anything is used.
@@ -12,17 +13,9 @@ import (
 	"iter"
 	"slices"
 
-	"krater/kernels/tensor"
 	"krater/scheduler/files"
 	"krater/stages/weights/safetensors"
 )
-
-// Tensor is one weight as stored.
-type Tensor struct {
-	DType tensor.DType
-	Shape []int  // empty for a scalar; not to be changed
-	Data  []byte // little endian, row-major, at any address; read-only, valid until Set.Close
-}
 
 // Set holds the tensors of a model. It is safe for concurrent use until Close.
 type Set struct {
@@ -31,6 +24,31 @@ type Set struct {
 	bytes   int64
 	unmap   []func() error
 	release func(b []byte) // nil: not mapped
+}
+
+// Of is a set of tensors that were made otherwise than read. free (nil: nothing) is called by
+// Close. release (nil: nothing) is called by Release, for each piece of Stored. Data may be nil
+// where only name, type and shape are used.
+func Of(list []Named, free func() error, release func(b []byte)) *Set {
+	s := &Set{tensors: make(map[string]Tensor, len(list)), release: release}
+	for _, t := range list {
+		s.tensors[t.Name] = t.Tensor
+		s.names = append(s.names, t.Name)
+		s.bytes += t.Bytes()
+	}
+	if free != nil {
+		s.unmap = append(s.unmap, free)
+	}
+	return s
+}
+
+// View is a set of tensors made of those of s: a part of one, or values with their scales. It
+// takes over the memory of s, which is empty from then on.
+func (s *Set) View(list []Named) *Set {
+	v := Of(list, nil, s.release)
+	v.unmap = s.unmap
+	*s = Set{}
+	return v
 }
 
 // Tensor returns a tensor by name.
@@ -51,11 +69,13 @@ func (s *Set) Bytes() int64 { return s.bytes }
 // called while others read the tensor.
 func (s *Set) Release(name string) {
 	if t, ok := s.tensors[name]; ok && s.release != nil {
-		s.release(t.Data)
+		for _, piece := range t.Stored() {
+			s.release(piece)
+		}
 	}
 }
 
-// Close gives the memory back. No Data of the set may be used afterwards.
+// Close gives the memory back. No tensor of the set may be read afterwards.
 // Calling it twice is allowed.
 func (s *Set) Close() error {
 	unmap := s.unmap

@@ -44,6 +44,30 @@ func TestPrecisionOnCard(t *testing.T) {
 	}
 }
 
+// TestPrecisionOfCoded: attention that the file has encoded is INT8 unless a flag says otherwise;
+// a GPU keeps kv_b_proj as decoded.
+func TestPrecisionOfCoded(t *testing.T) {
+	cfg := &model.Config{Hidden: 64, Vocab: 16 << 20, Types: map[model.Part]tensor.DType{model.Attention: tensor.F32, model.KVB: tensor.F32}}
+	cfg.Stack(1, nil, func(int) (model.Mixer, model.FFN) { return model.MLA{}, model.MoE{Experts: 4, SharedFF: 1} })
+	int8 := tensor.INT8.By(64)
+	f := Default().PrecisionOptions
+	f.GroupSize = "64"
+	for _, card := range []bool{false, true} {
+		p, err := f.Resolve(cfg, false, card)
+		if err != nil || p.Attention != int8 || p.KVB.Zero() != card {
+			t.Errorf("card %v: %+v, %v", card, p, err)
+		}
+	}
+	f.AttentionQuant, f.KVBProjQuant = "bf16", "bf16"
+	if p, err := f.Resolve(cfg, false, false); err != nil || !p.Attention.Zero() || !p.KVB.Zero() {
+		t.Errorf("asked for floats: %+v, %v", p, err)
+	}
+	f = Default().PrecisionOptions
+	if p, err := f.Resolve(cfg, true, false); err != nil || !p.Attention.Zero() {
+		t.Errorf("a model that stays as it is: %+v, %v", p, err)
+	}
+}
+
 // TestFormatsOfFlags: flags offer every encoding, and each value is a format.
 func TestFormatsOfFlags(t *testing.T) {
 	f := PrecisionOptions{GroupSize: "64"}

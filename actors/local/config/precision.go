@@ -11,7 +11,7 @@ import (
 )
 
 // PrecisionOptions set the precision of each part of a model. "auto" suits the model: 4 bits for
-// experts, and 8 bits or the file's type for parts that every token passes. A small model stays as
+// experts, and 8 bits or the file's type for parts that every token passes; 8 bits if the file has them encoded. A small model stays as
 // its files hold it.
 type PrecisionOptions struct {
 	Precision         string `help:"Precision of every part: ${enum}; 'mixed' leaves it to the flag of each part. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4,q8_0" default:"mixed"`
@@ -67,16 +67,17 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 	}
 	whole = whole || load.WeightBytes(cfg) < smallModel
 	for _, x := range []struct {
+		part       model.Part
 		format     *tensor.Format
 		flag, auto string
 		exists     bool
 	}{
-		{&p.Experts, experts, "4", cfg.MoE.Experts > 0},
-		{&p.Attention, f.AttentionQuant, "bf16", true},
-		{&p.KVB, f.KVBProjQuant, "bf16", cfg.Has(model.KVB) && !(card && f.Precision != "mixed")},
-		{&p.Shared, f.SharedExpertQuant, "int8", cfg.MoE.SharedFF > 0},
-		{&p.Dense, f.DenseMLPQuant, "int8", true},
-		{&p.Head, f.LMHeadQuant, "int8", true},
+		{model.Experts, &p.Experts, experts, "4", cfg.MoE.Experts > 0},
+		{model.Attention, &p.Attention, f.AttentionQuant, "bf16", true},
+		{model.KVB, &p.KVB, f.KVBProjQuant, "bf16", cfg.Has(model.KVB) && !(card && f.Precision != "mixed")},
+		{model.Shared, &p.Shared, f.SharedExpertQuant, "int8", cfg.MoE.SharedFF > 0},
+		{model.DenseFFN, &p.Dense, f.DenseMLPQuant, "int8", true},
+		{model.Head, &p.Head, f.LMHeadQuant, "int8", true},
 	} {
 		choice := x.flag
 		switch {
@@ -84,6 +85,8 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 			choice = f.Precision
 		case choice == "auto" && whole:
 			choice = "bf16"
+		case choice == "auto" && x.auto == "bf16" && cfg.Types[x.part] == tensor.F32 && !(card && x.part == model.KVB):
+			choice = "int8" // decoded weights would take four bytes each
 		case choice == "auto":
 			choice = x.auto
 		}

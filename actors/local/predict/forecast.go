@@ -130,15 +130,14 @@ func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.N
 		}
 	}
 	card, count := ByPart(needs), ByPart(nil)
-	plain := o
-	plain.Precision, plain.Layout = load.Precision{}, nil
-	list, err := load.Plan(cfg.Config, plain, load.Use{})
+	plain, values := o, *cfg.Config
+	plain.Precision, plain.Layout, values.Types = load.Precision{}, nil, nil
+	list, err := load.Plan(&values, plain, load.Use{})
 	if err != nil {
 		return nil, err
 	}
-	size := load.KeptType(cfg.Config).Size()
 	for part, n := range ByPart(list) { // of values
-		count[part] = n / int64(size)
+		count[part] = n / int64(load.KeptType(&values, model.Experts).Size())
 	}
 	host := *f
 	host.Device = config.CPU

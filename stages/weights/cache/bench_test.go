@@ -42,7 +42,7 @@ func BenchmarkConvert(b *testing.B) {
 			list = append(list, weights.Named{Name: name, Tensor: weights.Tensor{DType: tensor.BF16, Shape: []int{cfg.MoE.FF, cfg.Hidden}, Data: data}})
 		}
 	}
-	set := weights.Of(list, nil)
+	set := weights.Of(list, nil, nil)
 	for _, bits := range []int{4, 8} {
 		for _, x := range []struct {
 			files   string

@@ -26,8 +26,8 @@ const (
 )
 
 // FingerprintOf covers: the quantiser's version; the bytes of config.json; name,
-// type and shape of every routed expert's tensors; and 64 bytes from the middle
-// of up to 4,096 of these tensors, evenly spread. Other weights of the same
+// type, encoding and shape of every routed expert's tensors; and 64 bytes from the
+// middle of what is stored of up to 4,096 of these tensors, evenly spread. Other weights of the same
 // shapes (another checkpoint, a fine-tuned model) differ in these bytes; not
 // noticed is a change of single values elsewhere. Hashing every byte would read
 // the whole model at every start, which the cache is there to avoid.
@@ -91,13 +91,19 @@ func fingerprint(config []byte, set *weights.Set, names []string) (Fingerprint, 
 		word(uint64(len(name)))
 		h.Write([]byte(name))
 		word(uint64(t.DType))
+		if t.Coded != nil {
+			word(uint64(len(t.Encoding())))
+			h.Write([]byte(t.Encoding()))
+		}
 		word(uint64(len(t.Shape)))
 		for _, n := range t.Shape {
 			word(uint64(n))
 		}
 		if i%every == 0 {
-			half := len(t.Data) / 2
-			h.Write(t.Data[half:min(len(t.Data), half+sampleBytes)])
+			for _, piece := range t.Stored() {
+				half := len(piece) / 2
+				h.Write(piece[half:min(len(piece), half+sampleBytes)])
+			}
 		}
 	}
 	return Fingerprint(h.Sum(nil)), nil

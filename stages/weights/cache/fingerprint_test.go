@@ -24,7 +24,7 @@ func TestFingerprintWithoutExperts(t *testing.T) {
 		for _, n := range names {
 			list = append(list, weights.Named{Name: n, Tensor: weights.Tensor{DType: tensor.BF16, Shape: []int{1}, Data: []byte{1, 2}}})
 		}
-		return weights.Of(list, nil)
+		return weights.Of(list, nil, nil)
 	}
 	a, err := FingerprintOf([]byte("seed 1"), cfg, set("model.norm.weight"))
 	if err != nil {

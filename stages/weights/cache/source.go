@@ -85,7 +85,7 @@ func (w *Weights) read(layer, e int, n model.FFNNames) error {
 		if !ok {
 			return fmt.Errorf("cache: %w: %s", model.ErrTensorMissing, x.name)
 		}
-		if err := tensor.Widen(x.dst, t.DType, t.Data); err != nil {
+		if err := t.Floats(x.dst, 0); err != nil {
 			return fmt.Errorf("cache: %s: %w", x.name, err)
 		}
 		w.Set.Release(x.name) // a conversion must not gather the whole source in memory
