@@ -27,7 +27,7 @@ trap finish EXIT
 pids+=($!)
 server=
 for _ in $(seq 300); do
-	server=$(grep -oE '127\.0\.0\.1:[0-9]+' "$tmp/server.out" | head -n 1) && break
+	server=$(grep -oE '127\.0\.0\.1:[0-9]+' "$tmp/server.out" 2>/dev/null | head -n 1) && break
 	sleep 0.1
 done
 [ -n "$server" ] || { echo "the server does not start"; exit 1; }

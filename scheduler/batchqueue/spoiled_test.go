@@ -1,7 +1,9 @@
 package batchqueue
 
 import (
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -134,7 +136,7 @@ func everything(t *testing.T, dir string) string {
 		if d.Type().IsRegular() {
 			data, err = os.ReadFile(path)
 		}
-		b.WriteString(path[len(dir):] + ": " + string(data[:min(len(data), 32)]) + " " + string(rune('0'+len(data)%64)) + "\n")
+		fmt.Fprintf(&b, "%s %v: %d bytes, %x\n", path[len(dir):], d.Type(), len(data), sha256.Sum256(data))
 		return err
 	})
 	if err != nil {
