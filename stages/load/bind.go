@@ -78,6 +78,15 @@ func (b *binder) mat(name string) device.Mat { return b.on(b.dev, name) }
 
 // on is mat on a device, of a type that also has the values of other tensors.
 func (b *binder) on(dev device.Device, name string, names ...string) device.Mat {
+	kept, err := b.kept(name, names...)
+	if err != nil && b.err == nil {
+		b.err = fmt.Errorf("load: %w", err)
+	}
+	return b.as(dev, name, kept)
+}
+
+// as is mat on a device, of the type kept.
+func (b *binder) as(dev device.Device, name string, kept tensor.DType) device.Mat {
 	if b.err != nil {
 		return device.Mat{}
 	}
@@ -90,10 +99,9 @@ func (b *binder) on(dev device.Device, name string, names ...string) device.Mat 
 	if len(t.Shape) == 2 {
 		rows, cols = t.Shape[0], t.Shape[1]
 	}
-	kept, err := b.kept(name, names...)
 	var buf device.Buffer
+	var err error
 	switch {
-	case err != nil:
 	case t.Coded == nil && kept == t.DType:
 		buf, err = dev.Wrap(t.Data)
 	default:
@@ -119,7 +127,10 @@ func (b *binder) kept(name string, names ...string) (tensor.DType, error) {
 		return t.DType, fmt.Errorf("%w: %s", model.ErrTensorMissing, name)
 	}
 	kept, err := floatType(t.DType)
-	if err == nil && len(names) > 0 {
+	if err != nil {
+		return kept, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(names) > 0 {
 		var other tensor.DType
 		if other, err = b.kept(names[0], names[1:]...); other == tensor.F32 {
 			kept = other
@@ -159,7 +170,7 @@ func Types(cfg *model.Config, set *weights.Set) map[model.Part]tensor.DType {
 	types, coded := map[model.Part]tensor.DType{}, false
 	for _, x := range cfg.Expected() {
 		t, ok := set.Tensor(x.Name)
-		if !ok {
+		if !ok || x.F32 {
 			continue
 		}
 		coded = coded || t.Coded != nil
@@ -230,7 +241,12 @@ func (r *roles) key(what string) string { return fmt.Sprintf("layer.%d.%s", r.la
 func (r *roles) format(role string) tensor.Format { return r.precision.of(r.tensors[role].Part) }
 
 // Vector implements attention.Binder.
-func (r *roles) Vector(role string) device.Mat { return r.mat(r.spec.Name(role)) }
+func (r *roles) Vector(role string) device.Mat {
+	if r.tensors[role].F32 {
+		return r.as(r.dev, r.spec.Name(role), tensor.F32)
+	}
+	return r.mat(r.spec.Name(role))
+}
 
 // Weight implements attention.Binder.
 func (r *roles) Weight(role string) device.Weight {
@@ -280,6 +296,9 @@ func (b *binder) layer(i int) group.Layer {
 		return l
 	}
 	l.Router = route.Stage{Gate: device.Weight{F: r.Vector("router")}, Params: b.cfg.MoE.Router}
+	if b.cfg.MoE.Correction {
+		l.Router.Bias = r.Vector("correction")
+	}
 	l.Bank.Shared = r.network("shared", "shared.")
 	if b.cfg.MoE.SharedGate {
 		l.Bank.Gate = r.Vector("shared_gate")

@@ -67,7 +67,7 @@ func (b *binder) put(buf device.Buffer, at int, data []byte) {
 func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
 	kept, err := b.kept(names[0], names[1:]...)
 	if err != nil {
-		b.err = fmt.Errorf("load: %s: %w", names[0], err)
+		b.err = fmt.Errorf("load: %w", err)
 		return device.Mat{}
 	}
 	buf, at := b.alloc(names[0], rows*cols*kept.Size()), 0

@@ -130,6 +130,8 @@ func (p Precision) matrixBytes(f tensor.Format, rows, cols int) int64 {
 func (p Precision) tensorBytes(cfg *model.Config, t model.TensorSpec) (n int64) {
 	f := p.of(t.Part)
 	switch {
+	case t.F32:
+		return times(append([]int{tensor.F32.Size()}, t.Shape...)...)
 	case !p.Integers(t):
 		return times(append([]int{KeptType(cfg, t.Part).Size()}, t.Shape...)...)
 	case t.Cut == nil:

@@ -156,7 +156,7 @@ func (b *binder) plainSlots(layer int) *Slots {
 	f, h := b.cfg.MoE.FF, b.cfg.Hidden
 	kept, err := b.kept(b.cfg.ExpertNames(layer, 0).Gate)
 	if err != nil {
-		b.err = fmt.Errorf("load: %s: %w", b.cfg.ExpertNames(layer, 0).Gate, err)
+		b.err = fmt.Errorf("load: %w", err)
 		return nil
 	}
 	if all, ok := b.cfg.Types[model.Experts]; ok {

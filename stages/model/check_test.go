@@ -5,23 +5,30 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
 
-// fileShapes reads names and shapes of a weight file, without the product's reader.
+// fileShapes reads names and shapes of the weight files, without the product's reader.
 func fileShapes(t *testing.T, arch string) map[string][]int {
 	t.Helper()
-	b := readFile(t, goldens, arch, "model.safetensors")
-	header := map[string]struct{ Shape []int }{}
-	if err := json.Unmarshal(b[8:8+binary.LittleEndian.Uint64(b)], &header); err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob(filepath.Join(goldens, arch, "model*.safetensors"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(arch, "has no weight files", err)
 	}
 	out := map[string][]int{}
-	for name, h := range header {
-		if name != "__metadata__" {
-			out[name] = h.Shape
+	for _, file := range files {
+		b := readFile(t, file)
+		header := map[string]struct{ Shape []int }{}
+		if err := json.Unmarshal(b[8:8+binary.LittleEndian.Uint64(b)], &header); err != nil {
+			t.Fatal(err)
+		}
+		for name, h := range header {
+			if name != "__metadata__" {
+				out[name] = h.Shape
+			}
 		}
 	}
 	return out

@@ -24,6 +24,9 @@ type Config struct {
 	Layers []LayerSpec
 	MoE    MoE   // of the layers with experts, which are all alike
 	Roles  Roles // the names of the tensors
+	// Foreign lists prefixes of the names of tensors that may be in the files and that the language
+	// model does not use: layers that predict tokens further ahead, a vision tower.
+	Foreign []string
 
 	BOS int32   // bos_token_id, -1 when absent
 	EOS []int32 // eos_token_id, one or several

@@ -19,19 +19,21 @@ const deepSeekLatentEps = 1e-6
 // they differ the field has to be there.
 func parseDeepSeekV2(f fields) *Config {
 	c, layers := common(f)
-	a, dense := mlaSizes(f), denseFF(f)
+	a, dense := latentAttention(f, c), denseFF(f)
+	moe, has := deepSeekMoE(f, layers, deepSeekRouter)
+	c.Stack(layers, Usual(mlaRoles), mixed(a, dense, moe, has))
+	return c
+}
+
+// latentAttention reads latent attention without biases, whose pairs are neighbours.
+func latentAttention(f fields, c *Config) MLA {
+	f.refuseBias("attention_bias")
+	a := mlaSizes(f)
 	var scale float64
 	a.Rope, scale = parseRope(f, a.RopeDim, c.MaxContext)
 	a.Rope.Interleaved = true
 	a.Scale = float32(scale / math.Sqrt(float64(a.QKDim())))
-	moe, has := deepSeekMoE(f, layers)
-	c.Stack(layers, Usual(mlaRoles), func(i int) (Mixer, FFN) {
-		if has(i) {
-			return a, moe
-		}
-		return a, dense
-	})
-	return c
+	return a
 }
 
 // mlaSizes reads the sizes of latent attention.
@@ -61,8 +63,8 @@ func mlaSizes(f fields) MLA {
 	return a
 }
 
-// deepSeekMoE reads the experts, and which layers have them.
-func deepSeekMoE(f fields, layers int) (m MoE, has func(layer int) bool) {
+// deepSeekMoE reads the experts, and which layers have them. router reads how they are chosen.
+func deepSeekMoE(f fields, layers int, router func(f fields, m *MoE)) (m MoE, has func(layer int) bool) {
 	if f.null("n_routed_experts") { // a dense model, as the release's config class allows
 		return m, func(int) bool { return false }
 	}
@@ -78,7 +80,7 @@ func deepSeekMoE(f fields, layers int) (m MoE, has func(layer int) bool) {
 	if first > layers {
 		f.clash("first_k_dense_replace", []string{"num_hidden_layers"}, "%d is more than num_hidden_layers %d", first, layers)
 	}
-	m.Router = deepSeekRouter(f, m.Experts)
+	router(f, &m)
 	f.checkExperts(m, "n_routed_experts", "num_experts_per_tok", layers)
 	return m, func(i int) bool { return i >= first && i%every == 0 }
 }
@@ -86,9 +88,9 @@ func deepSeekMoE(f fields, layers int) (m MoE, has func(layer int) bool) {
 // deepSeekRouter follows MoEGate of the release: group-limited choice rates a
 // group by its best expert, and the scaling factor applies to weights that are
 // not normalised (normalising needs more than one expert per token).
-func deepSeekRouter(f fields, experts int) device.Router {
+func deepSeekRouter(f fields, m *MoE) {
 	r := device.Router{
-		Experts:    experts,
+		Experts:    m.Experts,
 		TopK:       f.int("num_experts_per_tok", 1, maxExperts),
 		Scoring:    device.ScoreSoftmax,
 		GroupScore: device.GroupMax,
@@ -98,24 +100,30 @@ func deepSeekRouter(f fields, experts int) device.Router {
 	if f.boolOr("norm_topk_prob", false) && r.TopK > 1 {
 		r.Normalize, r.Scale = true, 1
 	}
+	limited := f.oneOf("topk_method", "greedy", "greedy", "group_limited_greedy") != "greedy"
+	f.routerGroups(&r, limited)
+	m.Router = r
+}
+
+// routerGroups reads the groups of a router's experts. limited: they limit the choice.
+func (f fields) routerGroups(r *device.Router, limited bool) {
 	groups, top := f.intOr("n_group", 1, 1, maxExperts), f.intOr("topk_group", 1, 1, maxExperts)
-	if experts%groups != 0 {
-		f.clash("n_group", []string{"n_routed_experts"}, "%d does not divide n_routed_experts %d", groups, experts)
+	if r.Experts%groups != 0 {
+		f.clash("n_group", []string{"n_routed_experts"}, "%d does not divide n_routed_experts %d", groups, r.Experts)
 	}
 	if top > groups {
 		f.clash("topk_group", []string{"n_group"}, "%d is more than n_group %d", top, groups)
 	}
-	if f.oneOf("topk_method", "greedy", "greedy", "group_limited_greedy") == "greedy" {
-		return r
+	if !limited {
+		return
 	}
 	f.require("n_group")
 	f.require("topk_group")
 	// Fewer experts in the open groups than are chosen: the rest would come from
 	// closed groups at weight 0.
-	if r.TopK > top*(experts/groups) {
+	if r.TopK > top*(r.Experts/groups) {
 		f.clash("num_experts_per_tok", []string{"n_routed_experts", "n_group", "topk_group"},
-			"%d is more than the %d experts of topk_group %d groups", r.TopK, top*(experts/groups), top)
+			"%d is more than the %d experts of topk_group %d groups", r.TopK, top*(r.Experts/groups), top)
 	}
 	r.Groups, r.TopGroups = groups, top
-	return r
 }

@@ -19,6 +19,9 @@ type MoE struct {
 	// SharedGate: what the shared experts give is multiplied by the sigmoid of the token's product
 	// with a vector.
 	SharedGate bool
+	// Correction: a vector is added to the scores of the router before experts are chosen by them,
+	// not before they become weights (e_score_correction_bias; arXiv 2412.19437, section 2.1.2).
+	Correction bool
 	Router     device.Router
 }
 
@@ -36,6 +39,7 @@ var usualRoles = Roles{
 	"up":          "mlp.up_proj.weight",
 	"down":        "mlp.down_proj.weight",
 	"router":      "mlp.gate.weight",
+	"correction":  "mlp.gate.e_score_correction_bias",
 	"expert.gate": "mlp.experts.*.gate_proj.weight",
 	"expert.up":   "mlp.experts.*.up_proj.weight",
 	"expert.down": "mlp.experts.*.down_proj.weight",
@@ -71,6 +75,9 @@ func (d Dense) Routed() int { return 0 }
 // Tensors implements FFN.
 func (m MoE) Tensors(h int) []TensorSpec {
 	list := []TensorSpec{{Role: "router", Shape: []int{m.Experts, h}, Part: Router}}
+	if m.Correction {
+		list = append(list, TensorSpec{Role: "correction", Shape: []int{m.Experts}, Part: Router, F32: true})
+	}
 	list = append(list, network("expert.", Experts, m.FF, h)...)
 	if m.SharedFF > 0 {
 		list = append(list, network("shared.", Shared, m.SharedFF, h)...)
@@ -83,6 +90,16 @@ func (m MoE) Tensors(h int) []TensorSpec {
 
 // Routed implements FFN.
 func (m MoE) Routed() int { return m.Experts }
+
+// mixed is layers of one mixer, some with experts.
+func mixed(a Mixer, dense Dense, moe MoE, has func(layer int) bool) func(i int) (Mixer, FFN) {
+	return func(i int) (Mixer, FFN) {
+		if has(i) {
+			return a, moe
+		}
+		return a, dense
+	}
+}
 
 // expertsField is the name that the number of experts has; transformers 5 writes the second.
 func expertsField(f fields) string { return f.firstOf("num_experts", "num_local_experts") }

@@ -15,7 +15,7 @@ type GQA struct {
 	NormEps   float32     // of those norms
 	Scale     float32     // softmax scale
 	Window    int         // sliding_window: how many tokens a token sees, itself among them; 0: all
-	Rope      *RopeConfig // of whole heads
+	Rope      *RopeConfig // of the first Rope.Dim values of a head
 }
 
 // gqaRoles are the usual names of the tensors.

@@ -1,6 +1,9 @@
 package model
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Names are the tensors outside the layers.
 type Names struct {
@@ -36,5 +39,6 @@ func (c *Config) ExpertNames(layer, expert int) FFNNames {
 // ignored reports whether a tensor may be present without being used: rotary
 // tables are made from the config, and a tied head is the embedding.
 func (c *Config) ignored(name string) bool {
-	return strings.HasSuffix(name, ".rotary_emb.inv_freq") || c.TieEmbed && name == c.Roles["head"]
+	return strings.HasSuffix(name, ".rotary_emb.inv_freq") || c.TieEmbed && name == c.Roles["head"] ||
+		slices.ContainsFunc(c.Foreign, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }

@@ -72,12 +72,15 @@ func refuse(f fields) {
 		}
 		f.fail("quantization_config", "quantised weights (%s) are not supported", clip(method))
 	}
-	for _, name := range []string{"attention_bias", "mlp_bias"} {
-		if f.boolOr(name, false) {
-			f.fail(name, "true is not supported: no such biases are added")
-		}
-	}
+	f.refuseBias("mlp_bias")
 	f.oneOf("hidden_act", "silu", "silu")
+}
+
+// refuseBias refuses biases of products that have none here.
+func (f fields) refuseBias(name string) {
+	if f.boolOr(name, false) {
+		f.fail(name, "true is not supported: no such biases are added")
+	}
 }
 
 // Limits of sizes. They lie far above every published model and keep any

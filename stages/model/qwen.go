@@ -16,13 +16,19 @@ func parseQwen2(f fields) *Config {
 	return c
 }
 
-// groupedQuery reads attention that rotates whole heads.
+// groupedQuery reads attention without biases that rotates whole heads.
 func groupedQuery(f fields, c *Config) GQA {
+	f.refuseBias("attention_bias")
 	a := gqaSizes(f, c.Hidden)
-	var scale float64
-	a.Rope, scale = parseRope(f, a.HeadDim, c.MaxContext)
-	a.Scale = float32(scale / math.Sqrt(float64(a.HeadDim)))
+	a.rotate(f, c, a.HeadDim)
 	return a
+}
+
+// rotate reads how the first dim values of a head are rotated, and the softmax scale.
+func (g *GQA) rotate(f fields, c *Config, dim int) {
+	var scale float64
+	g.Rope, scale = parseRope(f, dim, c.MaxContext)
+	g.Scale = float32(scale / math.Sqrt(float64(g.HeadDim)))
 }
 
 // gqaSizes reads the sizes. Some releases have no head_dim.

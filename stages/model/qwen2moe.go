@@ -20,11 +20,6 @@ func parseQwen2MoE(f fields) *Config {
 	moe := qwenExperts(f, layers)
 	moe.SharedFF, moe.SharedGate = f.int("shared_expert_intermediate_size", 1, maxFF), true
 	has := qwenSparse(f)
-	c.Stack(layers, qwen2MoERoles, func(i int) (Mixer, FFN) {
-		if has(i) {
-			return a, moe
-		}
-		return a, ffn
-	})
+	c.Stack(layers, qwen2MoERoles, mixed(a, ffn, moe, has))
 	return c
 }

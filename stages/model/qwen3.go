@@ -8,10 +8,13 @@ var (
 )
 
 // qwen3Roles are the names of Qwen3's tensors.
-var qwen3Roles = Usual(gqaRoles, Roles{
-	"q_norm": "self_attn.q_norm.weight",
-	"k_norm": "self_attn.k_norm.weight",
-})
+var (
+	qwen3Roles = Usual(gqaRoles, qwen3Norms)
+	qwen3Norms = Roles{
+		"q_norm": "self_attn.q_norm.weight",
+		"k_norm": "self_attn.k_norm.weight",
+	}
+)
 
 // parseQwen3 reads the dense Qwen3 family (arXiv 2505.09388): grouped-query attention whose
 // query and key heads are normed before they are rotated, a SwiGLU network in every layer.
@@ -29,12 +32,7 @@ func parseQwen3MoE(f fields) *Config {
 	ffn, a := denseFF(f), qwen3Attention(f, c, layers)
 	moe := qwenExperts(f, layers)
 	has := qwenSparse(f)
-	c.Stack(layers, qwen3Roles, func(i int) (Mixer, FFN) {
-		if has(i) {
-			return a, moe
-		}
-		return a, ffn
-	})
+	c.Stack(layers, qwen3Roles, mixed(a, ffn, moe, has))
 	return c
 }
 

@@ -47,6 +47,26 @@ func parseRope(f fields, dim, context int) (r *RopeConfig, scale float64) {
 	return r, 1
 }
 
+// partialRotary reads how many values of a head are rotated, the first ones: partial_rotary_factor,
+// which transformers 5 writes into rope_parameters too, or without it def of the head.
+func partialRotary(f fields, headDim int, def float64) int {
+	const name = "partial_rotary_factor"
+	factor := f.floatOr(name, def, 1e-3, 1)
+	if p, ok := f.object("rope_parameters"); ok && p.has(name) {
+		if inner := p.float(name, 1e-3, 1); f.has(name) && inner != factor {
+			f.clash(name, []string{"rope_parameters." + name}, "%g contradicts rope_parameters.%s %g", factor, name, inner)
+		} else {
+			factor = inner
+		}
+	}
+	dim := int(float64(headDim) * factor)
+	if dim < 2 || dim%2 != 0 {
+		f.clash(name, []string{"head_dim"}, "%g of heads of %d are %d values: rotation needs pairs", factor, headDim, dim)
+		return 2 // harmless
+	}
+	return dim
+}
+
 // maxRopeFactor bounds context extension.
 const maxRopeFactor = 1e4
 

@@ -68,6 +68,7 @@ type TensorSpec struct {
 	Shape []int
 	Role  string // "q", "router": unique in a layer, and by it a stage asks for the tensor
 	Part  Part
+	F32   bool  // float32 once loaded, whatever the files have
 	Cut   []Cut // the matrices it becomes when it is kept as integers; nil: one of Shape
 }
 

@@ -3,7 +3,8 @@ package oracle
 import "krater/stages/model"
 
 // grouped is grouped-query attention (arXiv 2305.13245): query head h reads key head
-// h / (query heads of a key head). Whole heads are rotated; some models norm each before, or all of them as one row.
+// h / (query heads of a key head). The first Rope.Dim values of a head are rotated; some models norm each head before,
+// or all of them as one row.
 type grouped struct{}
 
 var _ = define(func(s *Spec, a model.GQA) mixer {
@@ -20,6 +21,9 @@ func (grouped) operators() []string {
 
 func (grouped) product(l *Layer, op string) (Product, bool) {
 	p := Product{In: l.of("input_norm"), Role: op, Heads: l.KVHeads, Parts: []int{l.HeadDim}, Out: l.KVHeads * l.HeadDim}
+	if op != "v" && l.Rope.Dim < l.HeadDim {
+		p.Parts = []int{l.Rope.Dim, l.HeadDim - l.Rope.Dim}
+	}
 	switch op {
 	case "q":
 		p.Heads, p.Out = l.Heads, l.Heads*l.HeadDim

@@ -7,7 +7,6 @@ import (
 	"math"
 	"slices"
 
-	"krater/kernels/device"
 	"krater/stages/model"
 )
 
@@ -183,11 +182,12 @@ func (l *Layer) Define(op string) []float64 {
 			return probs
 		}
 		return out
-	case "router_ids":
-		ids, _ := l.Route(l.Config.MoE.Router)
-		return ids
-	case "router_weights":
-		_, weights := l.Route(l.Config.MoE.Router)
+	case "router_ids", "router_weights":
+		correction := l.Correction()
+		ids, weights := l.Route(func(logits []float64) ([]int, []float64) { return Route(logits, correction, l.Config.MoE.Router) })
+		if op == "router_ids" {
+			return ids
+		}
 		return weights
 	case "experts_out":
 		return l.Mixture(l.Get("router_ids"), l.Get("router_weights"), SwiGLU)
@@ -376,14 +376,24 @@ func (l *Layer) Mixture(ids, weights []float64, feed Feed) []float64 {
 	return out
 }
 
-// Route returns the choice of a router [T, K] and its weights.
-func (l *Layer) Route(p device.Router) (ids, weights []float64) {
-	logits := l.Get("router_logits")
-	if len(logits) != l.T*p.Experts {
+// Correction returns what is added to the scores of experts for the choice; nil: nothing.
+func (l *Layer) Correction() []float64 {
+	name := l.Tensor("correction")
+	if name == "" {
+		return nil
+	}
+	return Widen(l.Weight(name, l.Config.MoE.Experts))
+}
+
+// Route returns the choice of the router [T, K] and its weights, by what route makes of a token's
+// logits.
+func (l *Layer) Route(route func(logits []float64) (ids []int, weights []float64)) (ids, weights []float64) {
+	logits, n := l.Get("router_logits"), l.Config.MoE.Experts
+	if len(logits) != l.T*n {
 		return nil, nil
 	}
 	for t := range l.T {
-		chosen, w := Route(logits[t*p.Experts:][:p.Experts], p)
+		chosen, w := route(logits[t*n:][:n])
 		for _, e := range chosen {
 			ids = append(ids, float64(e))
 		}

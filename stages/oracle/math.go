@@ -113,7 +113,8 @@ func softmax(x []float64) {
 }
 
 // Rotate is RoPE (arXiv 2104.09864): each pair of a head of dim values in x [t, heads*dim], as a
-// complex number, times e^(i*position*frequency). position returns the position of a row.
+// complex number, times e^(i*position*frequency). Values of a head behind the pairs stay as they are.
+// position returns the position of a row.
 func Rotate(x []float64, t, dim int, rope *model.RopeConfig, position func(row int) float64) []float64 {
 	half := len(rope.InvFreq)
 	if dim == 0 || t == 0 || len(x)%(t*dim) != 0 || 2*half > dim {

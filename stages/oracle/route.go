@@ -8,17 +8,32 @@ import (
 	"krater/kernels/device"
 )
 
-// Route returns the experts that a token's logits choose and their weights, by falling weight, then
-// rising number. DeepSeek-V2: softmax scores, optionally only within the best groups (a group
-// counts as its best expert).
-func Route(logits []float64, p device.Router) (ids []int, weights []float64) {
+// Scores turns the logits of a token into its experts' scores: the softmax of all, or the sigmoid of
+// each (arXiv 2412.19437, section 2.1.2).
+func Scores(logits []float64, kind device.Scoring) []float64 {
 	scores := slices.Clone(logits)
-	softmax(scores)
-	open := slices.Clone(scores)
+	if kind != device.ScoreSigmoid {
+		softmax(scores)
+		return scores
+	}
+	for i, v := range scores {
+		scores[i] = 1 / (1 + math.Exp(-v))
+	}
+	return scores
+}
+
+// Choose returns the TopK experts with the best choice, optionally only within the best groups. A
+// group counts as its best expert (DeepSeek-V2), or as the sum of its two best (DeepSeek-V3).
+func Choose(choice []float64, p device.Router) []int {
+	open := slices.Clone(choice)
 	if p.Groups > 1 {
 		size, best := len(open)/p.Groups, make([]float64, p.Groups)
 		for g := range best {
-			best[g] = slices.Max(scores[g*size : (g+1)*size])
+			group := slices.Sorted(slices.Values(open[g*size : (g+1)*size]))
+			best[g] = group[size-1]
+			if p.GroupScore == device.GroupTop2Sum && size > 1 {
+				best[g] += group[size-2]
+			}
 		}
 		for _, g := range falling(best)[p.TopGroups:] {
 			for e := g * size; e < (g+1)*size; e++ {
@@ -26,9 +41,15 @@ func Route(logits []float64, p device.Router) (ids []int, weights []float64) {
 			}
 		}
 	}
-	ids = falling(open)[:p.TopK]
+	return falling(open)[:p.TopK]
+}
+
+// Weigh orders chosen experts by falling score, then rising number, and returns their weights.
+func Weigh(scores []float64, ids []int, p device.Router) (ordered []int, weights []float64) {
+	ordered = slices.Clone(ids)
+	slices.SortFunc(ordered, func(a, b int) int { return cmp.Or(cmp.Compare(scores[b], scores[a]), cmp.Compare(a, b)) })
 	var sum float64
-	for _, e := range ids {
+	for _, e := range ordered {
 		weights = append(weights, scores[e])
 		sum += scores[e]
 	}
@@ -38,7 +59,18 @@ func Route(logits []float64, p device.Router) (ids []int, weights []float64) {
 		}
 		weights[i] *= float64(p.Scale)
 	}
-	return ids, weights
+	return ordered, weights
+}
+
+// Route returns the experts that a token's logits choose and their weights. correction is added to
+// the scores for the choice alone; nil: nothing.
+func Route(logits, correction []float64, p device.Router) (ids []int, weights []float64) {
+	scores := Scores(logits, p.Scoring)
+	choice := scores
+	if correction != nil {
+		choice = Sum(scores, correction)
+	}
+	return Weigh(scores, Choose(choice, p), p)
 }
 
 // falling lists the indices of the largest value first; equal values by rising index.

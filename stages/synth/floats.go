@@ -23,8 +23,11 @@ func (m *Model) floats(t model.TensorSpec) floats {
 	f := floats{rows: 1, cols: t.Shape[0], key: m.key(t.Name)}
 	if len(t.Shape) == 1 {
 		f.table = normals(1, 0.05) // a norm
-		if strings.HasSuffix(t.Role, "_bias") {
+		switch {
+		case strings.HasSuffix(t.Role, "_bias"):
 			f.table = normals(0, 0.1)
+		case t.Role == "correction":
+			f.table = normals(0, 0.02) // of sigmoids
 		}
 		return f
 	}

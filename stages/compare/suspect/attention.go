@@ -73,7 +73,11 @@ func (l *layer) attentionMistakes(op string) []mistake {
 		of("a sliding window one too short", first(l.Window-1))
 	}
 	of("scores not scaled", scale(1))
-	of("scores scaled by 1/sqrt(head size) alone", scale(1/math.Sqrt(float64(l.QKDim))))
+	plain := 1 / math.Sqrt(float64(l.QKDim))
+	of("scores scaled by 1/sqrt(head size) alone", scale(plain))
+	if math.Abs(l.Scale/plain-1) > 1e-6 {
+		of("scores scaled by mscale once, not by its square", scale(math.Sqrt(l.Scale*plain)))
+	}
 	if l.KVHeads > 0 {
 		list = append(list, mistake{"keys and values swapped", func() []float64 {
 			return pick(l.put(nil, map[string][]float64{"q_pe": l.Get("q_pe"), "k_pe": l.Get("v"), "v": l.Get("k_pe")}), nil)

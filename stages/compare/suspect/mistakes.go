@@ -124,6 +124,15 @@ func (l *layer) normMistakes(op string, n oracle.Norm) []mistake {
 			norm(other+" in the place of "+l.Short(name), x, l.maybe(other))
 		}
 	}
+	if n.Width == l.HeadDim && (op == "q_norm" || op == "k_norm") {
+		list = append(list, mistake{"all heads normed as one row", func() []float64 {
+			wide := make([]float32, 0, len(x)/l.T)
+			for len(wide) < len(x)/l.T {
+				wide = append(wide, w...)
+			}
+			return oracle.RMSNorm(x, wide, n.Eps)
+		}})
+	}
 	if n.Width != l.HeadDim && (op == "q_norm" || op == "k_norm") {
 		list = append(list, mistake{"each head normed by itself", func() []float64 {
 			out := oracle.RMSNorm(x, plus(make([]float32, l.HeadDim), 1), n.Eps)
@@ -208,20 +217,42 @@ func (l *layer) mixtureMistakes() []mistake {
 
 func (l *layer) routerMistakes(op string) []mistake {
 	var list []mistake
-	r := l.Config.MoE.Router
-	of := func(what string, change func(*device.Router)) {
-		p := r
-		change(&p)
+	r, correction := l.Config.MoE.Router, l.Correction()
+	by := func(what string, route func(logits []float64) ([]int, []float64)) {
 		list = append(list, mistake{what, func() []float64 {
-			ids, weights := l.Route(p)
+			ids, weights := l.Route(route)
 			if op == "router_ids" {
 				return ids
 			}
 			return weights
 		}})
 	}
+	of := func(what string, change func(*device.Router)) {
+		p := r
+		change(&p)
+		by(what, func(logits []float64) ([]int, []float64) { return oracle.Route(logits, correction, p) })
+	}
 	if r.Groups > 1 {
 		of("the choice not limited to groups", func(p *device.Router) { p.Groups = 1 })
+		if r.GroupScore == device.GroupTop2Sum {
+			of("groups rated by their best expert, not by the sum of their two best", func(p *device.Router) { p.GroupScore = device.GroupMax })
+		} else {
+			of("groups rated by the sum of their two best experts, not by their best", func(p *device.Router) { p.GroupScore = device.GroupTop2Sum })
+		}
+	}
+	if r.Scoring == device.ScoreSigmoid {
+		of("softmax in the place of the sigmoid", func(p *device.Router) { p.Scoring = device.ScoreSoftmax })
+	} else {
+		of("the sigmoid in the place of softmax", func(p *device.Router) { p.Scoring = device.ScoreSigmoid })
+	}
+	if correction != nil {
+		name := l.Short(l.Tensor("correction"))
+		by(name+" missing", func(logits []float64) ([]int, []float64) { return oracle.Route(logits, nil, r) })
+		by(name+" added to the weights too", func(logits []float64) ([]int, []float64) {
+			choice := oracle.Sum(oracle.Scores(logits, r.Scoring), correction)
+			return oracle.Weigh(choice, oracle.Choose(choice, r), r)
+		})
+		by(name+" added to the logits", func(logits []float64) ([]int, []float64) { return oracle.Route(oracle.Sum(logits, correction), nil, r) })
 	}
 	if op == "router_weights" {
 		what := "router weights divided by their sum"

@@ -14,6 +14,7 @@ type rotation struct {
 	shift float64 // added to every position
 	still bool    // not rotated
 	back  bool    // by the negative angle
+	last  bool    // the last values of a head, not the first
 }
 
 // turned is q_pe or k_pe under a rotation.
@@ -22,12 +23,24 @@ func (l *layer) turned(op string, r rotation) []float64 {
 	if r.still {
 		return x
 	}
-	return oracle.Rotate(x, l.T, dim, &r.rope, func(row int) float64 {
-		if r.back {
-			return -float64(row)
+	if n := 2 * len(r.rope.InvFreq); r.last && n < dim && len(x)%dim == 0 {
+		from := make([]int, dim) // the last values first
+		for i := range from {
+			from[i] = (i + dim - n) % dim
 		}
-		return float64(row) + r.shift
-	})
+		heads := len(x) / dim
+		y := oracle.Rotate(columns(x, heads, from), l.T, dim, &r.rope, r.position)
+		return columns(y, heads, inverse(from))
+	}
+	return oracle.Rotate(x, l.T, dim, &r.rope, r.position)
+}
+
+// position is that of a row.
+func (r rotation) position(row int) float64 {
+	if r.back {
+		return -float64(row)
+	}
+	return float64(row) + r.shift
 }
 
 // pairs returns the source of value i of a head when adjacent pairs are gathered into halves: 0, 2,
@@ -65,6 +78,16 @@ func (l *layer) turns() []turn {
 	if rope.CosSinScale != 1 {
 		list = append(list, turn{"a factor on cos and sin of 1", rotation{rope: plain}})
 	}
+	if rope.Dim < l.HeadDim {
+		whole := plain
+		whole.Dim, whole.InvFreq = l.HeadDim, inverseFrequencies(l.HeadDim, rope.Theta)
+		part := plain
+		part.InvFreq = whole.InvFreq[:rope.Dim/2]
+		list = append(list,
+			turn{"rope over whole heads, not over a part of each", rotation{rope: whole}},
+			turn{"rope over the last values of a head, not over the first", rotation{rope: rope, last: true}},
+			turn{"frequencies of whole heads for a part of each", rotation{rope: part}})
+	}
 	for _, f := range l.otherFrequencies() {
 		r := rotation{rope: plain}
 		r.rope.InvFreq = f.inv
@@ -81,10 +104,14 @@ func (l *layer) rotationMistakes(op string) []mistake {
 	}
 	// Pairs turned rightly, then left in the other order.
 	_, dim := l.Unrotated(op)
+	gathered := pairs(min(dim, l.Rope.Dim))
+	for i := len(gathered); i < dim; i++ {
+		gathered = append(gathered, i)
+	}
 	for _, order := range []struct {
 		what string
 		perm []int
-	}{{"pairs of rope gathered into halves afterwards", pairs(dim)}, {"halves of rope dealt into pairs afterwards", inverse(pairs(dim))}} {
+	}{{"pairs of rope gathered into halves afterwards", gathered}, {"halves of rope dealt into pairs afterwards", inverse(gathered)}} {
 		list = append(list, mistake{order.what, func() []float64 {
 			if dim == 0 {
 				return nil

@@ -1,0 +1,34 @@
+package model
+
+import (
+	"maps"
+)
+
+var (
+	_ = register("kimi_k2", parseDeepSeekV3) // arXiv 2507.20534
+	_ = register("kimi_k25", parseKimiK25)
+)
+
+// parseKimiK25 reads Kimi K2.5, a model for text and images: its text_config is a config of the
+// DeepSeek-V3 family, whose tensors are below language_model. The vision tower is not run.
+func parseKimiK25(f fields) *Config {
+	text, ok := f.object("text_config")
+	if !ok {
+		f.require("text_config")
+		return nil
+	}
+	text.oneOf("model_type", "kimi_k2", "kimi_k2", "deepseek_v3")
+	refuse(text)
+	c := parseDeepSeekV3(text)
+	roles := maps.Clone(c.Roles)
+	for _, role := range []string{"embed", "norm", "head", "layer"} {
+		roles[role] = "language_model." + roles[role]
+	}
+	layers := c.Layers
+	c.Stack(len(layers), roles, func(i int) (Mixer, FFN) { return layers[i].Mixer, layers[i].FFN })
+	for i, name := range c.Foreign {
+		c.Foreign[i] = "language_model." + name
+	}
+	c.Foreign = append(c.Foreign, "vision_tower.", "mm_projector.")
+	return c
+}
