@@ -92,8 +92,8 @@ func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
 }
 
 // copied is a packed matrix on the device.
-func (b *binder) copied(key string, l tensor.Layout, f tensor.Format, fill func([]float32) error) device.QMat {
-	q, err := b.pack(key, l, f, fill)
+func (b *binder) copied(key string, l tensor.Layout, f tensor.Format, v values) device.QMat {
+	q, err := b.pack(key, l, f, v)
 	if err != nil {
 		b.err = fmt.Errorf("load: %w", err)
 		return device.QMat{}
@@ -105,8 +105,8 @@ func (b *binder) copied(key string, l tensor.Layout, f tensor.Format, fill func(
 }
 
 // pack makes a matrix that is to lie as l, in the format f, in host memory.
-func (b *binder) pack(key string, l tensor.Layout, f tensor.Format, fill func([]float32) error) (device.QMat, error) {
-	m, err := b.quantize(key, l, f, fill)
+func (b *binder) pack(key string, l tensor.Layout, f tensor.Format, v values) (device.QMat, error) {
+	m, err := b.quantize(key, l, f, v)
 	if err != nil {
 		return device.QMat{}, fmt.Errorf("%s: %w", key, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/model"
+	"krater/stages/weights"
 	"krater/stages/weights/quant"
 )
 
@@ -71,9 +72,16 @@ func (b *binder) packed(key string, f tensor.Format, rows, cols int, names ...st
 	return device.Weight{Q: b.matrix(key, f, rows, cols, b.rows(names...))}
 }
 
-// rows reads the rows of the named tensors, one after the other.
-func (b *binder) rows(names ...string) func([]float32) error {
-	return func(x []float32) error {
+// values gives the values of a matrix.
+type values struct {
+	fill func([]float32) error // writes them
+	// exact is the matrix in a format that has them exactly; nil: it does not.
+	exact func(f tensor.Format, cols int) *tensor.Matrix
+}
+
+// rows gives the rows of the named tensors, one after the other.
+func (b *binder) rows(names ...string) values {
+	fill := func(x []float32) error {
 		for _, name := range names {
 			n, err := b.read(x, name)
 			if err != nil {
@@ -83,6 +91,19 @@ func (b *binder) rows(names ...string) func([]float32) error {
 		}
 		return nil
 	}
+	exact := func(f tensor.Format, cols int) *tensor.Matrix {
+		var list []weights.Tensor
+		for _, name := range names {
+			t, _ := b.set.Tensor(name)
+			list = append(list, t)
+		}
+		m := weights.IntegersOf(f, cols, list...)
+		for i := 0; m != nil && i < len(names); i++ {
+			b.set.Release(names[i])
+		}
+		return m
+	}
+	return values{fill, exact}
 }
 
 // kvB binds MLA's kv_b_proj [heads*(nope+v), rank] in a format.
@@ -111,7 +132,7 @@ func (b *binder) kvB(key, name string, f tensor.Format, heads, nope, v, rank int
 	}
 	var w device.KVB
 	for h := range heads {
-		w.K = append(w.K, b.matrix(fmt.Sprintf("%s.%d.k", key, h), f, rank, nope, func(x []float32) error {
+		w.K = append(w.K, b.matrix(fmt.Sprintf("%s.%d.k", key, h), f, rank, nope, values{fill: func(x []float32) error {
 			rows, err := head(h)
 			if err != nil {
 				return err
@@ -122,15 +143,15 @@ func (b *binder) kvB(key, name string, f tensor.Format, heads, nope, v, rank int
 				}
 			}
 			return nil
-		}))
-		w.V = append(w.V, b.matrix(fmt.Sprintf("%s.%d.v", key, h), f, v, rank, func(x []float32) error {
+		}}))
+		w.V = append(w.V, b.matrix(fmt.Sprintf("%s.%d.v", key, h), f, v, rank, values{fill: func(x []float32) error {
 			rows, err := head(h)
 			if err != nil {
 				return err
 			}
 			copy(x, rows[nope*rank:])
 			return nil
-		}))
+		}}))
 	}
 	return w
 }
@@ -153,25 +174,25 @@ func (b *binder) read(x []float32, name string) (int, error) {
 	return n, nil
 }
 
-// matrix is a matrix [rows, cols] in a format; fill writes its values.
-func (b *binder) matrix(key string, f tensor.Format, rows, cols int, fill func([]float32) error) device.QMat {
+// matrix is a matrix [rows, cols] in a format; v gives its values.
+func (b *binder) matrix(key string, f tensor.Format, rows, cols int, v values) device.QMat {
 	l, err := f.On(b.precision.kind, rows, cols)
 	if err != nil && b.err == nil {
 		b.err = fmt.Errorf("load: %s: %w", key, err)
 	}
-	return b.keep(key, l, f, fill)
+	return b.keep(key, l, f, v)
 }
 
 // keep asks the store for a matrix that is to lie as l, in the format f that was asked for;
-// fill writes its values.
-func (b *binder) keep(key string, l tensor.Layout, f tensor.Format, fill func([]float32) error) device.QMat {
+// v gives its values.
+func (b *binder) keep(key string, l tensor.Layout, f tensor.Format, v values) device.QMat {
 	if b.err != nil {
 		return device.QMat{}
 	}
 	if b.card != nil {
-		return b.copied(key, l, f, fill)
+		return b.copied(key, l, f, v)
 	}
-	q, err := b.store.Matrix(key, l, func() (*tensor.Matrix, error) { return b.quantize(key, l, f, fill) })
+	q, err := b.store.Matrix(key, l, func() (*tensor.Matrix, error) { return b.quantize(key, l, f, v) })
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", key, err)
 		return device.QMat{}
@@ -182,12 +203,17 @@ func (b *binder) keep(key string, l tensor.Layout, f tensor.Format, fill func([]
 }
 
 // quantize makes a matrix that is to lie as l, in the format f, or is given it.
-func (b *binder) quantize(key string, l tensor.Layout, f tensor.Format, fill func([]float32) error) (*tensor.Matrix, error) {
+func (b *binder) quantize(key string, l tensor.Layout, f tensor.Format, v values) (*tensor.Matrix, error) {
 	if b.card != nil && b.card.made != nil {
 		return b.card.made(key, l)
 	}
+	if v.exact != nil {
+		if m := v.exact(f, l.Cols); m != nil {
+			return m, nil
+		}
+	}
 	x := make([]float32, l.Rows*l.Cols)
-	if err := fill(x); err != nil {
+	if err := v.fill(x); err != nil {
 		return nil, err
 	}
 	return quant.Quantize(x, l.Rows, l.Cols, f, quant.Options{})

@@ -21,6 +21,10 @@ type Config struct {
 	// there have DType. nil unless the files hold encoded weights.
 	Types map[Part]tensor.DType
 
+	// Quantization says how the files store quantised weights (quantization_config); nil: they have
+	// none.
+	Quantization *Quantization
+
 	Layers []LayerSpec
 	MoE    MoE   // of the layers with experts, which are all alike
 	Roles  Roles // the names of the tensors

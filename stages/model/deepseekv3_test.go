@@ -55,7 +55,7 @@ func TestBrokenDeepSeekV3(t *testing.T) {
 		{m{"num_nextn_predict_layers": "-1"}, "num_nextn_predict_layers"},
 		{m{"rope_interleave": `"yes"`}, "rope_interleave"},
 		{m{"moe_intermediate_size": ""}, "moe_intermediate_size"},
-		{m{"quantization_config": `{"quant_method":"no_such_method"}`}, "quantization_config"},
+		{m{"quantization_config": `{"quant_method":"no_such_method"}`}, "quantization_config.quant_method"},
 	} {
 		t.Run(fmt.Sprint(x.change), func(t *testing.T) { checkFields(t, edit(t, base, x.change), x.fields) })
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json/jsontext"
 	json "encoding/json/v2"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -202,6 +203,21 @@ func (f fields) object(name string) (fields, bool) {
 		return fields{}, false
 	}
 	return fields{path: f.path + name + ".", raw: raw, errs: f.errs}, true
+}
+
+// objects are the objects that an object has, sorted by name.
+func (f fields) objects(name string, limit int) (list []fields) {
+	all, ok := f.object(name)
+	if ok && len(all.raw) > limit {
+		f.fail(name, "want at most %d, got %d", limit, len(all.raw))
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(all.raw)) {
+		if x, ok := all.object(name); ok {
+			list = append(list, x)
+		}
+	}
+	return list
 }
 
 // maxIDs bounds a list of token ids.

@@ -72,7 +72,7 @@ func TestBrokenKimi(t *testing.T) {
 		{m{"model_type": `"llama"`}, "text_config.model_type"},
 		{m{"kv_lora_rank": ""}, "text_config.kv_lora_rank"},
 		{m{"hidden_act": `"gelu"`}, "text_config.hidden_act"},
-		{m{"quantization_config": `{"quant_method":"no_such_method"}`}, "text_config.quantization_config"},
+		{m{"quantization_config": `{"quant_method":"no_such_method"}`}, "text_config.quantization_config.quant_method"},
 	} {
 		if _, set := x.change["model_type"]; !set {
 			x.change["model_type"] = `"kimi_k2"`

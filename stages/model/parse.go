@@ -37,6 +37,7 @@ func Parse(configJSON []byte) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	whole := f
 	name := f.stringOr("model_type", "")
 	if _, known := families[name]; !known {
 		if text, ok := f.object("text_config"); ok {
@@ -54,24 +55,17 @@ func Parse(configJSON []byte) (*Config, error) {
 			&FieldError{Field: f.path + "model_type", Why: "cannot be run"}, ErrFamily, clip(name), strings.Join(Families(), ", "))
 	}
 	refuse(f)
-	c := parse(f)
+	c, q := parse(f), quantization(whole)
 	if f.failed() {
 		return nil, joinErrors(*f.errs, 0)
 	}
-	c.Family = name
+	c.Family, c.Quantization = name, q
 	return c, nil
 }
 
 // refuse names what would need code that is not there, whatever the family:
 // running without it would give plausible nonsense.
 func refuse(f fields) {
-	if f.has("quantization_config") {
-		method := "of an unnamed method"
-		if q, ok := f.object("quantization_config"); ok {
-			method = q.stringOr("quant_method", method)
-		}
-		f.fail("quantization_config", "quantised weights (%s) are not supported", clip(method))
-	}
 	f.refuseBias("mlp_bias")
 	f.oneOf("hidden_act", "silu", "silu")
 }

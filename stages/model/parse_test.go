@@ -161,7 +161,7 @@ var brokenRelease = []brokenCase{
 	{m{"hidden_act": `"gelu"`}, "hidden_act"},
 	{m{"attention_bias": "true"}, "attention_bias"},
 	{m{"mlp_bias": "true"}, "mlp_bias"},
-	{m{"quantization_config": `{"quant_method":"fp8"}`}, "quantization_config"},
+	{m{"quantization_config": `{"quant_method":"gptq"}`}, "quantization_config.quant_method"},
 	{m{"bos_token_id": "512"}, "bos_token_id"},
 	{m{"eos_token_id": "[1,512]"}, "eos_token_id"},
 	{m{"eos_token_id": "[[1]]"}, "eos_token_id"},

@@ -73,7 +73,7 @@ var brokenQwen2 = []brokenCase{
 	{m{"layer_types": `[1,2,3]`}, "layer_types"},
 	{m{"attention_bias": "true"}, "attention_bias"},
 	{m{"hidden_act": `"gelu"`}, "hidden_act"},
-	{m{"quantization_config": `{"quant_method":"awq"}`}, "quantization_config"},
+	{m{"quantization_config": `{"quant_method":"awq"}`}, "quantization_config.quant_method"},
 	{m{"rope_theta": ""}, "rope_theta"},
 	{m{"rope_scaling": `{"type":"dynamic","factor":2}`}, "rope_scaling.type"},
 	{m{"rope_scaling": `{"type":"yarn","factor":4,"original_max_position_embeddings":65536}`}, "max_position_embeddings"},

@@ -14,12 +14,14 @@ import (
 
 	"krater/models"
 	"krater/scheduler/files"
+	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/source/hubcache"
 	"krater/stages/synth"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
 	"krater/stages/weights"
+	"krater/stages/weights/scaled"
 )
 
 // Source is a model's files, from a folder or from the binary itself.
@@ -58,7 +60,7 @@ func Open(dir string) (*Source, error) {
 			return nil, fmt.Errorf("%s: GGUF files cannot be loaded: name a folder with config.json, safetensors and tokenizer.json", abs)
 		}
 	}
-	return &Source{Name: hubcache.NameOf(abs), Dir: abs, Files: files.Dir(abs), Open: func() (*weights.Set, error) { return weights.Open(abs) }}, nil
+	return &Source{Name: hubcache.NameOf(abs), Dir: abs, Files: files.Dir(abs), Open: func() (*weights.Set, error) { return scaled.Open(abs) }}, nil
 }
 
 // FileMaxBytes bounds the JSON files of a model; the largest real tokenizer.json has 33 MB.
@@ -100,6 +102,12 @@ func (s *Source) Config() (*model.Config, model.Generation, error) {
 	cfg, err := model.Parse(data)
 	if err != nil {
 		return nil, model.Generation{}, fmt.Errorf("model %s: config.json: %w", s.Name, err)
+	}
+	if cfg.Quantization != nil {
+		if set, err := s.Open(); err == nil { // else Check says what is wrong with the weights, or there are none
+			cfg.Types = load.Types(cfg, set)
+			set.Close()
+		}
 	}
 	gen := model.DefaultGeneration()
 	if data, err = s.Read("generation_config.json", true); err != nil {

@@ -38,6 +38,36 @@ type Coded interface {
 	Stored() [][]byte
 }
 
+// Integers is a Coded that may have the integers and scales of a number format.
+type Integers interface {
+	Coded
+	// Integers writes all rows to those of dst from row at on, if dst's format has their values
+	// exactly. Else it reports false, and dst is undefined.
+	Integers(dst *tensor.Matrix, at int) bool
+}
+
+// IntegersOf is the rows of tensors, one after the other, as a matrix of a format that has their
+// values exactly; nil: it does not, or one of the tensors is not stored as integers.
+func IntegersOf(f tensor.Format, cols int, list ...Tensor) *tensor.Matrix {
+	rows := 0
+	for _, t := range list {
+		n, width := t.Rows()
+		if _, ok := t.Coded.(Integers); !ok || width != cols {
+			return nil
+		}
+		rows += n
+	}
+	m, at := tensor.NewMatrix(f.Of(cols), rows, cols), 0
+	for _, t := range list {
+		if !t.Coded.(Integers).Integers(m, at) {
+			return nil
+		}
+		n, _ := t.Rows()
+		at += n
+	}
+	return m
+}
+
 // Named is a tensor and its name.
 type Named struct {
 	Name string

@@ -124,7 +124,7 @@ func TestModels(t *testing.T) {
 	}
 	put(filepath.Join(folder, "a", "l-Q4_K_M.gguf"), file.String())
 	put(filepath.Join(folder, "b.gguf"), "no model")
-	put(filepath.Join(folder, "c", "config.json"), `{"model_type":"acme_vl","text_config":{"model_type":"acme","dtype":"float16","quantization_config":{"quant_method":"fp8"}}}`)
+	put(filepath.Join(folder, "c", "config.json"), `{"model_type":"acme_vl","text_config":{"model_type":"acme","dtype":"float16","quantization_config":{"quant_method":"fp8","weight_block_size":[128,128]}}}`)
 	put(filepath.Join(folder, "c", "model.safetensors"), "12345")
 	put(filepath.Join(folder, "d", "config.json"), `{]`)
 	put(filepath.Join(folder, "d", "model.safetensors"), "")
@@ -149,7 +149,7 @@ func TestModels(t *testing.T) {
 			got = append(got, fmt.Sprint(m["name"], " ", m["family"], " ", m["precision"], " ", m["bytes"], " ", m["fits"], " ", m["note"]))
 		}
 		want := []string{
-			`b <nil> <nil> 0 <nil> not a GGUF file`, "l-Q4_K_M llama Q4_K_M " + fmt.Sprint(file.Len()) + " <nil> GGUF files cannot be loaded", "c acme_vl fp8 5 <nil> ",
+			`b <nil> <nil> 0 <nil> not a GGUF file`, "l-Q4_K_M llama Q4_K_M " + fmt.Sprint(file.Len()) + " <nil> GGUF files cannot be loaded", "c acme_vl FP8 128x128 blocks 5 <nil> ",
 			"d <nil> <nil> 0 <nil> config.json: ", "acme/tiny deepseek_v2 bfloat16 ",
 		}
 		if len(got) != len(want) {

@@ -18,6 +18,7 @@ import (
 	"krater/kernels/machine"
 	"krater/scheduler/files"
 	"krater/scheduler/planner"
+	spec "krater/stages/model"
 	"krater/stages/source"
 	"krater/stages/source/hubcache"
 	"krater/stages/weights/gguf"
@@ -128,6 +129,9 @@ func (m *model) fromFolder() error {
 			m.Precision = strings.TrimSpace(cmp.Or(f.Quant.Method, "quantised") + " " + f.Quant.Format)
 			break
 		}
+	}
+	if q, err := spec.ParseQuantization(data); err == nil && q != nil {
+		m.Precision = q.String()
 	}
 	return nil
 }

@@ -98,6 +98,9 @@ func (w *Weights) read(layer, e int, n model.FFNNames) error {
 func (w *Weights) Expert(layer, e int) (w13, w2 *tensor.Matrix, err error) {
 	h, f := w.Config.Hidden, w.Config.MoE.FF
 	n := w.Config.ExpertNames(layer, e)
+	if w13, w2 = w.exact(h, n.Gate, n.Up), w.exact(f, n.Down); w13 != nil && w2 != nil {
+		return w13, w2, nil
+	}
 	if err := w.read(layer, e, n); err != nil {
 		return nil, nil, err
 	}
@@ -111,13 +114,33 @@ func (w *Weights) Expert(layer, e int) (w13, w2 *tensor.Matrix, err error) {
 			return nil, nil, fmt.Errorf("cache: the calibration text does not reach layer %d", layer)
 		}
 	}
-	if w13, err = w.quantize(w.w13, 2*f, h, in); err != nil {
-		return nil, nil, fmt.Errorf("cache: %s and %s: %w", n.Gate, n.Up, err)
+	if w13 == nil {
+		if w13, err = w.quantize(w.w13, 2*f, h, in); err != nil {
+			return nil, nil, fmt.Errorf("cache: %s and %s: %w", n.Gate, n.Up, err)
+		}
 	}
-	if w2, err = w.quantize(w.w2, h, f, mid); err != nil {
-		return nil, nil, fmt.Errorf("cache: %s: %w", n.Down, err)
+	if w2 == nil {
+		if w2, err = w.quantize(w.w2, h, f, mid); err != nil {
+			return nil, nil, fmt.Errorf("cache: %s: %w", n.Down, err)
+		}
 	}
 	return w13, w2, nil
+}
+
+// exact is the rows of tensors whose stored integers the format has.
+func (w *Weights) exact(cols int, names ...string) *tensor.Matrix {
+	var list []weights.Tensor
+	for _, name := range names {
+		t, _ := w.Set.Tensor(name)
+		list = append(list, t)
+	}
+	m := weights.IntegersOf(w.Format, cols, list...)
+	if m != nil {
+		for _, name := range names {
+			w.Set.Release(name)
+		}
+	}
+	return m
 }
 
 func (w *Weights) quantize(x []float32, rows, cols int, stats *quant.Hessian) (*tensor.Matrix, error) {

@@ -1,0 +1,167 @@
+// Package scaled reads quantised matrices of safetensors files: FP8, INT8, INT4, MXFP4 and NVFP4.
+// A checkpoint stores one as several tensors, codes and the scales of their blocks. View joins
+// them to a tensor that has the name of the plain weight.
+//
+// A value is the number of its code times its scale, one product in float32. Formats and their
+// sources: DeepSeek-V3's FP8 (README_WEIGHTS.md of the release), compressed-tensors
+// (float-quantized, int-quantized, pack-quantized, nvfp4-pack-quantized), NVIDIA's Model
+// Optimizer, and gpt-oss's MXFP4 (OCP microscaling formats 1.0).
+package scaled
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"krater/kernels/tensor"
+	"krater/stages/model"
+	"krater/stages/weights"
+)
+
+// Matrix is the codes of a tensor [.., rows, cols] with their scales (weights.Coded).
+type Matrix struct {
+	scheme     model.Scheme
+	shape      []int
+	lead       int // matrices [rows, cols], one after the other
+	rows, cols int
+
+	codes  []byte // of lead * rows rows
+	stride int    // bytes of a row of codes
+	halves bool   // a byte has two codes, the first in its low half
+	values *[256]float32
+
+	scales               []byte // [lead, down, across]
+	scaleType            tensor.DType
+	down, across         int
+	blockRows, blockCols int
+
+	global  []byte  // NVFP4: the scale of the whole tensor
+	factor  float32 // what it says
+	divides bool    // scales are divided by it, else multiplied with it
+}
+
+// tensor is the matrix under its plain name.
+func (m *Matrix) tensor() weights.Tensor {
+	t := weights.Tensor{DType: tensor.F32, Shape: m.shape, Coded: m}
+	if m.scheme.Codes == model.MXFP4 { // every value is a bfloat16 number
+		t.DType = tensor.BF16
+	}
+	return t
+}
+
+// Encoding implements weights.Coded.
+func (m *Matrix) Encoding() string { return m.scheme.Encoding() }
+
+// Scheme says what the codes are and which of them share a scale.
+func (m *Matrix) Scheme() model.Scheme { return m.scheme }
+
+// Blocks implements weights.Coded: codes and scales lie apart.
+func (m *Matrix) Blocks() ([]byte, bool) { return nil, false }
+
+// Stored implements weights.Coded.
+func (m *Matrix) Stored() [][]byte {
+	if m.global != nil {
+		return [][]byte{m.codes, m.scales, m.global}
+	}
+	return [][]byte{m.codes, m.scales}
+}
+
+// Floats implements weights.Coded.
+func (m *Matrix) Floats(dst []float32, firstRow int) error {
+	n := len(dst) / m.cols
+	if len(dst)%m.cols != 0 || firstRow < 0 || firstRow > m.lead*m.rows-n {
+		return fmt.Errorf("scaled: %d values from row %d of %d rows of %d", len(dst), firstRow, m.lead*m.rows, m.cols)
+	}
+	for i := range n {
+		m.row(dst[i*m.cols:][:m.cols], firstRow+i)
+	}
+	return nil
+}
+
+// row decodes row r of all matrices.
+func (m *Matrix) row(dst []float32, r int) {
+	codes, at := m.codes[r*m.stride:][:m.stride], m.scaleRow(r)
+	for c := 0; c < m.cols; c += m.blockCols {
+		block, s := dst[c:min(c+m.blockCols, m.cols)], m.Scale(at+c/m.blockCols)
+		if !m.halves {
+			for i, code := range codes[c:][:len(block)] {
+				block[i] = m.values[code] * s
+			}
+			continue
+		}
+		pairs := codes[c/2:]
+		for i := 1; i < len(block); i += 2 {
+			b := pairs[i/2]
+			block[i-1], block[i] = m.values[b&15]*s, m.values[b>>4]*s
+		}
+		if n := len(block); n%2 != 0 {
+			block[n-1] = m.values[pairs[n/2]&15] * s
+		}
+	}
+}
+
+// code is the code of a column in a row.
+func (m *Matrix) code(row []byte, c int) byte {
+	if m.halves {
+		return row[c/2] >> (4 * (c % 2)) & 15
+	}
+	return row[c]
+}
+
+// scaleRow is the number of the first scale of row r.
+func (m *Matrix) scaleRow(r int) int {
+	return (r/m.rows*m.down + r%m.rows/m.blockRows) * m.across
+}
+
+// Scale is a scale by its number, with that of the whole tensor.
+func (m *Matrix) Scale(i int) float32 {
+	le, s := binary.LittleEndian, float32(0)
+	switch m.scaleType {
+	case tensor.F32:
+		s = math.Float32frombits(le.Uint32(m.scales[4*i:]))
+	case tensor.BF16:
+		s = tensor.BF16ToF32(le.Uint16(m.scales[2*i:]))
+	case tensor.F16:
+		s = tensor.F16ToF32(le.Uint16(m.scales[2*i:]))
+	case tensor.F8E4M3:
+		s = tensor.F8E4M3ToF32(m.scales[i])
+	default: // U8 or F8_E8M0
+		s = tensor.F8E8M0ToF32(m.scales[i])
+	}
+	switch {
+	case m.global == nil:
+		return s
+	case m.divides:
+		return s / m.factor
+	}
+	return s * m.factor
+}
+
+// Integers implements weights.Integers: INT4 and INT8 become the format's integers where the
+// scales are bfloat16 numbers and groups of the format lie within blocks.
+func (m *Matrix) Integers(dst *tensor.Matrix, at int) bool {
+	same := m.scheme.Codes == model.INT4 && dst.Encoding == tensor.INT4 || m.scheme.Codes == model.INT8 && dst.Encoding == tensor.INT8
+	if !same || dst.Cols != m.cols || m.blockCols < m.cols && m.blockCols%dst.Group != 0 {
+		return false
+	}
+	least, _ := dst.Range()
+	for r := range m.lead * m.rows {
+		scales, first := dst.Scales[(at+r)*dst.Groups():][:dst.Groups()], m.scaleRow(r)
+		for g := range scales {
+			s := m.Scale(first + min(g*dst.Group/m.blockCols, m.across-1))
+			if tensor.BF16ToF32(tensor.F32ToBF16(s)) != s || math.IsInf(float64(s), 0) { // NaN too
+				return false
+			}
+			scales[g] = s
+		}
+		codes, values := m.codes[r*m.stride:], dst.Values[(at+r)*m.cols:][:m.cols]
+		for c := range values {
+			v := int(m.values[m.code(codes, c)])
+			if v < least {
+				return false // -128
+			}
+			values[c] = int8(v)
+		}
+	}
+	return true
+}

@@ -1,0 +1,257 @@
+package scaled
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"krater/kernels/tensor"
+	"krater/stages/model"
+	"krater/stages/weights"
+)
+
+// stored is a tensor of a file.
+type stored struct {
+	name  string
+	dtype string
+	shape []int
+	data  []byte
+}
+
+// open is a set of tensors in a safetensors file.
+func open(t testing.TB, list ...stored) *weights.Set {
+	t.Helper()
+	set, err := weights.FromBytes(map[string][]byte{"model.safetensors": file(list...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// file writes a safetensors file.
+func file(list ...stored) []byte {
+	var entries []string
+	var data []byte
+	for _, x := range list {
+		shape, _ := json.Marshal(append([]int{}, x.shape...))
+		entries = append(entries, fmt.Sprintf(`%q:{"dtype":%q,"shape":%s,"data_offsets":[%d,%d]}`, x.name, x.dtype, shape, len(data), len(data)+len(x.data)))
+		data = append(data, x.data...)
+	}
+	head := "{" + strings.Join(entries, ",") + "}"
+	return append(append(binary.LittleEndian.AppendUint64(nil, uint64(len(head))), head...), data...)
+}
+
+// randomBytes returns n bytes of splitmix64, as generate.py makes them.
+func randomBytes(seed uint64, n int) []byte {
+	var b []byte
+	for z := seed; len(b) < n; {
+		z += 0x9E3779B97F4A7C15
+		x := (z ^ z>>30) * 0xBF58476D1CE4E5B9
+		x = (x ^ x>>27) * 0x94D049BB133111EB
+		b = binary.LittleEndian.AppendUint64(b, x^x>>31)
+	}
+	return b[:n]
+}
+
+// noNaN clears bits of random numbers as generate.py does.
+func noNaN(dtype, end string, b []byte) {
+	size, top, mask := 1, 0, byte(0)
+	switch dtype {
+	case "F8_E4M3":
+		mask = 0x7f
+	case "U8", "F8_E8M0":
+		if mask = 0xff; end == "_blocks" || end == plainEnd || end == packedEnd {
+			return
+		}
+	case "F32":
+		size, top, mask = 4, 3, 0x7f
+	case "BF16":
+		size, top, mask = 2, 1, 0x7f
+	case "F16":
+		size, top, mask = 2, 1, 0x7c
+	default:
+		return
+	}
+	for i := top; i < len(b); i += size {
+		if b[i]&mask == mask {
+			b[i] &^= mask & -mask
+		}
+	}
+	if end == dividesEnd || end == timesEnd {
+		b[3] &= 0x7f
+	}
+}
+
+// vector is a matrix of the files of testdata/scaled.
+type vector struct {
+	Encoding string
+	Config   json.RawMessage
+	Shape    []int
+	Tensors  []struct {
+		End, Type string
+		Shape     []int
+		Seed      uint64
+		SHA256    string
+		Data      []byte // base64
+	}
+	Values string // the sum of the values
+	Data   []byte // or the values themselves
+	First  string
+}
+
+// tensors are the stored tensors under a name.
+func (v *vector) tensors(t testing.TB, name string) (list []stored) {
+	t.Helper()
+	for _, x := range v.Tensors {
+		dtype, _ := tensor.ParseDType(x.Type)
+		data := x.Data
+		if x.SHA256 != "" {
+			n := dtype.Size()
+			for _, d := range x.Shape {
+				n *= d
+			}
+			data = randomBytes(x.Seed, n)
+			noNaN(x.Type, x.End, data)
+			if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != x.SHA256 {
+				t.Fatalf("%s%s: these are not the bytes of the vectors", v.Encoding, x.End)
+			}
+		}
+		list = append(list, stored{name + x.End, x.Type, x.Shape, data})
+	}
+	return list
+}
+
+// quantization reads a quantization_config.
+func quantization(t testing.TB, config []byte) *model.Quantization {
+	t.Helper()
+	q, err := model.ParseQuantization(fmt.Appendf(nil, `{"quantization_config":%s}`, config))
+	if err != nil || q == nil {
+		t.Fatalf("%s: %v, %v", config, q, err)
+	}
+	return q
+}
+
+func readVectors(t testing.TB, name string) (list []vector) {
+	t.Helper()
+	data, err := os.ReadFile("../../../testdata/scaled/" + name)
+	if err == nil {
+		err = json.Unmarshal(data, &list)
+	}
+	if err != nil || len(list) == 0 {
+		t.Fatal(name, err)
+	}
+	return list
+}
+
+// view opens a vector's matrix beside a plain tensor.
+func (v *vector) view(t testing.TB) weights.Tensor {
+	t.Helper()
+	list := append(v.tensors(t, "a.b"), stored{"c.weight", "BF16", []int{1}, []byte{0, 0}})
+	set, err := View(open(t, list...), quantization(t, v.Config))
+	if err != nil {
+		t.Fatalf("%s: %v", v.Encoding, err)
+	}
+	t.Cleanup(func() { set.Close() })
+	name := "a.b.weight"
+	if strings.HasSuffix(list[0].name, blocksEnd) {
+		name = "a.b"
+	}
+	if want := []string{name, "c.weight"}; !slices.Equal(set.Names(), want) {
+		t.Fatalf("%s: tensors %v, want %v", v.Encoding, set.Names(), want)
+	}
+	x, _ := set.Tensor(name)
+	return x
+}
+
+// TestVectors: matrices of every format have the values that independent programs give them, to the
+// bit, whole and in pieces.
+func TestVectors(t *testing.T) {
+	for _, name := range []string{"random.json", "compressed.json"} {
+		for _, v := range readVectors(t, name) {
+			x := v.view(t)
+			if x.Encoding() != v.Encoding || !slices.Equal(x.Shape, v.Shape) {
+				t.Errorf("%s %s: %s %v, want %v", name, v.Encoding, x.Encoding(), x.Shape, v.Shape)
+				continue
+			}
+			rows, width := x.Rows()
+			values := make([]float32, rows*width)
+			if err := x.Floats(values, 0); err != nil {
+				t.Fatal(err)
+			}
+			got := bytesOf(values)
+			if sum := sha256.Sum256(got); v.Values != "" && hex.EncodeToString(sum[:]) != v.Values || v.Values == "" && !bytes.Equal(got, v.Data) {
+				t.Errorf("%s %s %v: other values; the first are %v, want %s", name, v.Encoding, v.Shape, values[:4], v.First)
+			}
+			piece := make([]float32, max(1, rows/3)*width)
+			from := rows - max(1, rows/3)
+			if err := x.Floats(piece, from); err != nil || !bytes.Equal(bytesOf(piece), got[4*from*width:]) {
+				t.Errorf("%s %s: other values of the last rows, %v", name, v.Encoding, err)
+			}
+			plain := make([]byte, x.DType.Size()*len(values))
+			if err := x.Write(plain, x.DType); err != nil {
+				t.Fatal(err)
+			}
+			again := make([]float32, len(values))
+			if err := tensor.Widen(again, x.DType, plain); err != nil || !bytes.Equal(bytesOf(again), got) {
+				t.Errorf("%s %s: %s does not hold the values, %v", name, v.Encoding, x.DType, err)
+			}
+		}
+	}
+}
+
+// bytesOf are numbers as little-endian bytes.
+func bytesOf(x []float32) []byte {
+	b := make([]byte, 0, 4*len(x))
+	for _, v := range x {
+		b = binary.LittleEndian.AppendUint32(b, math.Float32bits(v))
+	}
+	return b
+}
+
+// TestIntegers: INT4 of a checkpoint becomes our INT4 without loss where groups and scales allow it,
+// and is refused elsewhere.
+func TestIntegers(t *testing.T) {
+	for _, name := range []string{"random.json", "compressed.json"} {
+		for _, v := range readVectors(t, name) {
+			x := v.view(t)
+			m := x.Coded.(*Matrix)
+			rows, cols := x.Rows()
+			for _, format := range []tensor.Format{tensor.INT4.By(128), tensor.INT4.By(64), tensor.INT4.By(32), tensor.INT4.By(0), tensor.INT8.By(64), tensor.INT8.By(0)} {
+				l, err := format.On(tensor.CPU, rows, cols)
+				if err != nil {
+					t.Fatal(err)
+				}
+				dst := tensor.NewMatrix(l.Format, rows+1, cols)
+				want := dst.Encoding == tensor.INT4 && m.scheme.Codes == model.INT4 || dst.Encoding == tensor.INT8 && m.scheme.Codes == model.INT8
+				want = want && m.scaleType == tensor.BF16 && (m.scheme.Cols == 0 || l.Group <= m.scheme.Cols)
+				if want && m.scheme.Codes == model.INT8 {
+					want = !bytes.Contains(m.codes, []byte{0x80}) // -128
+				}
+				got := m.Integers(dst, 1)
+				if got != want {
+					t.Errorf("%s %s as %s: %v, want %v", name, v.Encoding, l.Format, got, want)
+				}
+				if !got {
+					continue
+				}
+				values, row := make([]float32, rows*cols), make([]float32, cols)
+				if err := x.Floats(values, 0); err != nil {
+					t.Fatal(err)
+				}
+				for r := range rows {
+					if dst.Row(row, r+1); !bytes.Equal(bytesOf(row), bytesOf(values[r*cols:][:cols])) {
+						t.Fatalf("%s %s as %s: row %d has other values", name, v.Encoding, l.Format, r)
+					}
+				}
+			}
+		}
+	}
+}
