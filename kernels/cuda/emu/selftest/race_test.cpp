@@ -32,7 +32,7 @@ static Add right({"no race", "", nullptr, [] {
 	CHECK(pdl(0) == 0 && pdl(4) == 0 && pdl(1, 1) == 0);
 }});
 static Add r1({"r_block", "", "race: writes of shared memory byte 128 that thread (31,0,0) read", [] { CHECK(run("r_block", 0) == 719); }});
-static Add r2({"r_block", "KR_EMU_ORDER=reverse", "with no barrier between: race.cu:7", [] { CHECK(run("r_block", 0) == 719); }});
+static Add r2({"r_block", "KR_EMU_ORDER=reverse", "with no barrier between: race.cu:8", [] { CHECK(run("r_block", 0) == 719); }});
 static Add r3({"r_warp", "", "a __shared__ variable", [] { CHECK(run("r_warp", 0) == 719); }});
 static Add r4({"r_again", "", "race: reads of shared memory byte 252 that thread (63,0,0) wrote", [] { CHECK(run("r_again", 0) == 719); }});
 static Add r5({"r_bytes", "", "race: writes of shared memory byte 5 that thread", [] { CHECK(run("r_bytes", 0) == 719); }});
