@@ -20,6 +20,7 @@ import (
 	"krater/stages/model"
 	"krater/stages/text/tokenizer"
 	"krater/stages/weights"
+	"krater/stages/weights/scaled"
 )
 
 // setup says how a test's pipeline is made; zero fields have defaults.
@@ -107,7 +108,7 @@ func loadModel(t testing.TB, o setup) *loaded {
 		}
 	} else {
 		r.files = os.DirFS(o.dir)
-		if r.set, err = weights.Open(o.dir); err != nil {
+		if r.set, err = scaled.Open(o.dir); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"krater/stages/synth"
 	"krater/stages/weights"
 	"krater/stages/weights/quant"
+	"krater/stages/weights/scaled"
 )
 
 var (
@@ -61,7 +62,7 @@ func open(t testing.TB, dir string) *source {
 		}
 	} else {
 		files = os.DirFS(dir)
-		if s.set, err = weights.Open(dir); err != nil {
+		if s.set, err = scaled.Open(dir); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/weights"
+	"krater/stages/weights/scaled"
 )
 
 const dir = "../../testdata/goldens/deepseek_v2"
@@ -33,7 +34,7 @@ func loaded(t *testing.T) (*direct.Model, *weights.Set) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := weights.Open(dir)
+	set, err := scaled.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

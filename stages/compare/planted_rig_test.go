@@ -21,6 +21,7 @@ import (
 	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/weights"
+	"krater/stages/weights/scaled"
 )
 
 // rig is a golden's model, and what is dumped of it when nothing is wrong.
@@ -41,7 +42,7 @@ func newRig(t *testing.T, name string) *rig {
 	}
 	r := &rig{ids: []int32{3, 141, 59, 26, 5, 35, 89, 79, 32}, json: data}
 	r.cfg = r.config(t, nil)
-	if r.set, err = weights.Open(dir); err != nil {
+	if r.set, err = scaled.Open(dir); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { r.set.Close() })

@@ -20,6 +20,7 @@ import (
 	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/weights"
+	"krater/stages/weights/scaled"
 )
 
 var _ load.Device = (*cpu.Device)(nil)
@@ -42,11 +43,14 @@ func files(t testing.TB, dir, config string) (*model.Config, *weights.Set) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if config != "config.json" {
+		data = goldens.Wrapped(t, dir, data)
+	}
 	cfg, err := model.Parse(data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := weights.Open(dir)
+	set, err := scaled.Open(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

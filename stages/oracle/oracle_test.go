@@ -10,7 +10,7 @@ import (
 	"krater/stages/compare/goldens"
 	"krater/stages/model"
 	"krater/stages/oracle"
-	"krater/stages/weights"
+	"krater/stages/weights/scaled"
 )
 
 // TestOracle holds the oracle itself against the goldens' last logits.
@@ -24,7 +24,7 @@ func TestOracle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set, err := weights.Open(f.Dir)
+		set, err := scaled.Open(f.Dir)
 		if err != nil {
 			t.Fatal(err)
 		}

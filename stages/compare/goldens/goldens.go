@@ -3,6 +3,8 @@
 package goldens
 
 import (
+	"encoding/json/jsontext"
+	json "encoding/json/v2"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,6 +56,28 @@ func Each(t *testing.T, run func(t *testing.T, f Folder)) {
 			run(t, f)
 		})
 	}
+}
+
+// Wrapped returns a config of a folder's text model in the wrapper that the folder's config.json has
+// around it, or config itself if that has none. The dumps of transformers 5 have no wrapper.
+func Wrapped(t testing.TB, dir string, config []byte) []byte {
+	t.Helper()
+	var whole map[string]jsontext.Value
+	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &whole)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := whole["text_config"]; !ok {
+		return config
+	}
+	whole["text_config"] = config
+	if config, err = json.Marshal(whole); err != nil {
+		t.Fatal(err)
+	}
+	return config
 }
 
 // root is testdata/goldens of the module that the test runs in.
