@@ -19,7 +19,7 @@ import (
 type compareCmd struct {
 	source.Folder
 	config.Options
-	Golden    string  `help:"Folder of the golden vectors; default: the model's folder." type:"existingdir" placeholder:"DIR"`
+	Golden    string  `help:"Folder of the golden vectors; default: the folder of the model." type:"existingdir" placeholder:"DIR"`
 	Chunk     int     `help:"Prompt tokens of a sequence in one step; 0: as many as fit." default:"0"`
 	Batch     int     `help:"Number of sequences to compute together." default:"1"`
 	Tolerance float64 `help:"Tolerance for logits and hidden states, if larger than the golden's." default:"0"`

@@ -98,8 +98,8 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 		folders = []string{"."}
 	}
 	models := []wizard.Option{{Label: "krater-tiny, built in"}}
-	at := 0 // prefer a model that was found and can run; GGUF files cannot
-	for i, f := range slices.DeleteFunc(hubcache.Find(folders, hubcache.Dir()), hubcache.Found.GGUF) {
+	at := 0 // prefer a model that was found and can run
+	for i, f := range hubcache.Find(folders, hubcache.Dir()) {
 		models = append(models, wizard.Option{Label: term.Shown(f.Name + "  " + f.Path), Value: f.Path})
 		if at == 0 && runs(f.Path) {
 			at = i + 1
@@ -133,7 +133,7 @@ func (c *launchCmd) wizard(e *console.Env, m *machine.Machine) *wizard.Wizard {
 	}
 }
 
-// runs reports whether a folder's model is of a supported family.
+// runs reports whether a model is of a supported family.
 func runs(dir string) bool {
 	src, err := source.Open(dir)
 	if err == nil {

@@ -50,8 +50,12 @@ type Vector struct {
 }
 
 // ReadGolden reads a directory with goldens.safetensors (a prompt with layers and operators, see
-// testdata/goldens) or golden.json and golden.safetensors (prompts of a trained model).
+// testdata/goldens) or golden.json and golden.safetensors (prompts of a trained model). For a .gguf
+// file it reads the folder of the file.
 func ReadGolden(dir string) (*Golden, error) {
+	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
+		dir = filepath.Dir(dir)
+	}
 	g := &Golden{Name: filepath.Base(dir), traced: -1}
 	file, read := filepath.Join(dir, "goldens.safetensors"), g.readTraced
 	if _, err := os.Stat(file); errors.Is(err, os.ErrNotExist) {

@@ -55,9 +55,9 @@ func (s *Source) Has(name string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// HasWeights reports whether the folder has weights besides a config.
+// HasWeights reports whether there are weights besides a config.
 func (s *Source) HasWeights() bool {
-	return s.Has("model.safetensors") || s.Has("model.safetensors.index.json")
+	return s.encoded || s.Has("model.safetensors") || s.Has("model.safetensors.index.json")
 }
 
 // hasExperts reports whether the tensors include routed experts. The folder of a synthetic model

@@ -44,7 +44,7 @@ func TestLocate(t *testing.T) {
 	if s, err := Open("acme/tiny"); err != nil || s.Name != "acme/tiny" || s.Dir != snapshot {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := Open("acme/tiny:Q4_0"); err == nil || !strings.Contains(err.Error(), "GGUF files cannot be loaded") {
+	if _, err := Open("acme/tiny:Q4_0"); err == nil || !strings.Contains(err.Error(), "t-Q4_0.gguf: ") {
 		t.Errorf("%v", err)
 	}
 }

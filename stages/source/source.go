@@ -1,5 +1,5 @@
 // Package source is a model as its files hold it: config, tokenizer, chat template and weights. The
-// files are in a folder or in the program itself, or the weights are random. Faults of small files
+// files are in a folder, in a .gguf file or in the program itself, or the weights are random. Faults of small files
 // are found before any weight is read.
 package source
 
@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"krater/models"
 	"krater/scheduler/files"
@@ -24,10 +22,10 @@ import (
 	"krater/stages/weights/scaled"
 )
 
-// Source is a model's files, from a folder or from the binary itself.
+// Source is a model's files, from a folder, from a .gguf file or from the binary itself.
 type Source struct {
 	Name  string
-	Dir   string // "": embedded
+	Dir   string // the folder, or the .gguf file (the first of its parts); "": embedded
 	Files fs.FS  // everything but the weights
 	Open  func() (*weights.Set, error)
 	Synth *synth.Model                 // generates the weights instead of reading them
@@ -36,6 +34,7 @@ type Source struct {
 	tok       *tokenizer.Tokenizer // nil until it is read
 	tokConfig []byte
 	checked   bool // Check has run for a model that is to be served
+	encoded   bool // weights may be encoded: a .gguf file
 }
 
 // Open finds the model without reading its weights. Locate finds dir; "" is the built-in model.
@@ -55,10 +54,12 @@ func Open(dir string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	if strings.EqualFold(filepath.Ext(abs), ".gguf") {
-		if info, err := os.Stat(abs); err == nil && !info.IsDir() {
-			return nil, fmt.Errorf("%s: GGUF files cannot be loaded: name a folder with config.json, safetensors and tokenizer.json", abs)
-		}
+	file, err := ggufIn(abs)
+	if err != nil {
+		return nil, err
+	}
+	if file != "" {
+		return openGGUF(file)
 	}
 	return &Source{Name: hubcache.NameOf(abs), Dir: abs, Files: files.Dir(abs), Open: func() (*weights.Set, error) { return scaled.Open(abs) }}, nil
 }
@@ -71,6 +72,9 @@ func (s *Source) Read(name string, optional bool) ([]byte, error) {
 	f, err := s.Files.Open(name)
 	if optional && errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) && s.encoded {
+		return nil, fmt.Errorf("model %s: %s: %w", s.Name, s.Dir, err)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("model %s: there is no %s in %s: a model's folder has config.json, safetensors, tokenizer.json and tokenizer_config.json", s.Name, name, s.Dir)
@@ -103,7 +107,7 @@ func (s *Source) Config() (*model.Config, model.Generation, error) {
 	if err != nil {
 		return nil, model.Generation{}, fmt.Errorf("model %s: config.json: %w", s.Name, err)
 	}
-	if cfg.Quantization != nil {
+	if cfg.Quantization != nil || s.encoded {
 		if set, err := s.Open(); err == nil { // else Check says what is wrong with the weights, or there are none
 			cfg.Types = load.Types(cfg, set)
 			set.Close()

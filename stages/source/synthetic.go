@@ -13,7 +13,7 @@ import (
 
 // Folder chooses the model.
 type Folder struct {
-	Model string `help:"Folder of the model (config.json, safetensors and tokenizer files), or ORG/MODEL[:QUANT][@REV] after krater pull; default: the built-in krater-tiny." type:"model" placeholder:"DIR"`
+	Model string `help:"The model: its folder (config.json, safetensors and tokenizer files), a .gguf file, or ORG/MODEL[:QUANT][@REV] after krater pull; default: the built-in krater-tiny." type:"model" placeholder:"DIR"`
 }
 
 // Synthetic are the options of a model with random weights.

@@ -51,7 +51,7 @@ func Find(folders []string, cache string) []Found {
 				continue
 			}
 			for _, path := range firstParts(dir) {
-				add(strings.TrimSuffix(filepath.Base(path), filepath.Ext(path)), path)
+				add(NameOf(filepath.Join("/", filepath.Base(path))), path)
 			}
 		}
 	}
@@ -74,12 +74,21 @@ func Find(folders []string, cache string) []Found {
 	return list
 }
 
-// NameOf returns the name of the model at an absolute path: ORG/MODEL in a hub's cache, else the folder's name.
+// NameOf returns the name of the model at an absolute path: ORG/MODEL in a hub's cache, else the name of the folder, or of the
+// .gguf file without its ending and part.
 func NameOf(path string) string {
 	if repo := RepoOf(path); repo != "" {
 		return repo
 	}
-	return filepath.Base(path)
+	name := filepath.Base(path)
+	if !isGGUF(name) {
+		return name
+	}
+	name = name[:len(name)-len(".gguf")]
+	if m := partName.FindStringSubmatch(name); m != nil {
+		return m[1]
+	}
+	return name
 }
 
 // quants lists the quantisations that a repository's snapshots hold.
@@ -196,8 +205,11 @@ func isModel(dir string) bool {
 	if info, err := os.Stat(filepath.Join(dir, "config.json")); err != nil || !info.Mode().IsRegular() {
 		return false
 	}
+	if len(Tensors(dir)) > 0 {
+		return true
+	}
 	_, err := os.Stat(filepath.Join(dir, ".krater_cache"))
-	return err == nil || len(Tensors(dir)) > 0
+	return err == nil && len(gguf(filesIn(dir))) == 0 // which keep theirs there as well
 }
 
 // Tensors lists the safetensors of a folder.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -18,7 +19,8 @@ const folderName = ".krater_cache"
 // if given; else the model's own folder, then the user's cache folder (for a
 // model that is read-only or embedded). Outside the model's folder a folder named
 // after the fingerprint keeps models apart: folder names of two models may be
-// equal.
+// equal. A model that is a .gguf file has a folder of its own name within that of
+// its folder, since there may be several.
 func (o *Options) folders() ([]string, error) { return folders(o.Dir, o.Model, o.Plan.Source) }
 
 func folders(dir, model string, source Fingerprint) ([]string, error) {
@@ -28,7 +30,7 @@ func folders(dir, model string, source Fingerprint) ([]string, error) {
 	}
 	var list []string
 	if model != "" {
-		list = append(list, filepath.Join(model, folderName))
+		list = append(list, folderOf(model))
 	}
 	user, err := os.UserCacheDir()
 	if err == nil {
@@ -38,6 +40,17 @@ func folders(dir, model string, source Fingerprint) ([]string, error) {
 		return nil, fmt.Errorf("%w: %w; choose one with --cache-dir", ErrNoFolder, err)
 	}
 	return list, nil
+}
+
+// folderOf is the cache folder of a model's folder or .gguf file.
+func folderOf(model string) string {
+	if strings.EqualFold(filepath.Ext(model), ".gguf") {
+		if info, err := os.Stat(model); err == nil && !info.IsDir() {
+			name := filepath.Base(model)
+			return filepath.Join(filepath.Dir(model), folderName, name[:len(name)-len(".gguf")])
+		}
+	}
+	return filepath.Join(model, folderName)
 }
 
 // writable makes the first folder that can be written to. It leaves nothing

@@ -79,7 +79,7 @@ func partsOf(path string) ([]string, error) {
 		return nil, err
 	}
 	if err == nil && info.IsDir() {
-		if path, err = modelIn(path); err != nil {
+		if path, err = ModelIn(path); err != nil {
 			return nil, err
 		}
 	}
@@ -124,9 +124,9 @@ func unfinished(path string) string {
 	return ""
 }
 
-// modelIn finds the model of a folder: its only .gguf file, or the first of its only series of
-// parts.
-func modelIn(dir string) (string, error) {
+// ModelIn finds the model of a folder: its only .gguf file, or the first of its only series of
+// parts. It is ErrNoFile if there is none, ErrSeveral if there are several.
+func ModelIn(dir string) (string, error) {
 	list, err := os.ReadDir(dir)
 	if err != nil {
 		return "", err

@@ -7,10 +7,7 @@
 // two halves of kv_b_proj are one, and norms that hold 1 + w hold w. Where a release stores
 // experts as one tensor (gpt-oss), they are given one by one all the same, under the usual names.
 //
-// Nothing uses it yet. A source of models whose path leads to a .gguf file, any part of one, or
-// their folder calls gguf.Open and New, and takes Config, Generation and Tokenizer in place of the
-// folder's files, and Names and Tensor in place of a weights.Set: View.Blocks with View.Type for
-// what is used as stored, View.Floats for what is converted.
+// Set gives the tensors as a weights.Set; Config, Generation and Tokenizer give the other files.
 package folder
 
 import (
@@ -22,6 +19,7 @@ import (
 	"slices"
 	"strings"
 
+	"krater/stages/weights"
 	"krater/stages/weights/gguf"
 )
 
@@ -106,11 +104,13 @@ func (d *Folder) Tensor(name string) (View, bool) {
 	return v, ok
 }
 
-// Release tells that a tensor is not needed for now; see gguf.File.Release.
-func (d *Folder) Release(name string) {
-	for _, p := range d.views[name].pieces {
-		d.file.Release(p.stored())
+// Set is the tensors as a set of weights, which closes the file.
+func (d *Folder) Set() *weights.Set {
+	list := make([]weights.Named, len(d.names))
+	for i, name := range d.names {
+		list[i] = weights.Named{Name: name, Tensor: d.views[name].tensor()}
 	}
+	return weights.Of(list, d.file.Close, d.file.Release)
 }
 
 // add takes a tensor of the release.

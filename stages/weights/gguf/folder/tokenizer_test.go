@@ -3,9 +3,7 @@ package folder
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,26 +13,11 @@ import (
 	"strings"
 	"testing"
 
+	"krater/stages/compare/goldens"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
 	"krater/stages/weights/gguf"
 )
-
-// release is a tokenizer.json, as far as conversions read it.
-type releaseTokenizer struct {
-	Model struct {
-		Vocab        map[string]int
-		Merges       []any
-		IgnoreMerges bool `json:"ignore_merges"`
-	}
-	Added []struct {
-		ID      int
-		Content string
-		Special bool
-	} `json:"added_tokens"`
-	Normalizer   any
-	PreTokenizer any `json:"pre_tokenizer"`
-}
 
 func readJSON(t testing.TB, path string, to any) []byte {
 	t.Helper()
@@ -46,42 +29,6 @@ func readJSON(t testing.TB, path string, to any) []byte {
 		t.Fatal(err)
 	}
 	return data
-}
-
-// tokens lists the tokens with their types, as llama.cpp's conversion does.
-func (r *releaseTokenizer) tokens() (tokens []string, types []int32) {
-	n := len(r.Model.Vocab)
-	for _, id := range r.Model.Vocab {
-		n = max(n, id+1)
-	}
-	for _, a := range r.Added {
-		n = max(n, a.ID+1)
-	}
-	tokens, types = make([]string, n), make([]int32, n)
-	for id := range tokens {
-		tokens[id], types[id] = fmt.Sprintf("[PAD%d]", id), tokenUnused
-	}
-	for text, id := range r.Model.Vocab {
-		tokens[id], types[id] = text, tokenNormal
-	}
-	for _, a := range r.Added {
-		tokens[a.ID], types[a.ID] = a.Content, tokenUserDefined
-		if a.Special {
-			types[a.ID] = tokenControl
-		}
-	}
-	return tokens, types
-}
-
-// merges writes each merge as a text.
-func (r *releaseTokenizer) merges() (out []string) {
-	for _, m := range r.Model.Merges {
-		if pair, ok := m.([]any); ok {
-			m = fmt.Sprintf("%s %s", pair[0], pair[1])
-		}
-		out = append(out, m.(string))
-	}
-	return out
 }
 
 // parsed writes metadata to a file, reads them, and makes the tokenizer.
@@ -106,32 +53,6 @@ func parsed(t testing.TB, meta []gguf.Pair) (tok *tokenizer.Tokenizer, made, con
 }
 
 const kraterTiny = "../../../../models/krater-tiny/"
-
-// tinyMetadata are the metadata that the Python package gguf writes for krater-tiny's tokenizer.
-func tinyMetadata(t testing.TB) []gguf.Pair {
-	t.Helper()
-	var r releaseTokenizer
-	readJSON(t, kraterTiny+"tokenizer.json", &r)
-	var c map[string]any
-	readJSON(t, kraterTiny+"tokenizer_config.json", &c)
-	tokens, types := r.tokens()
-	id := func(name string) uint32 { return uint32(slices.Index(tokens, c[name].(string))) }
-	meta := []gguf.Pair{{Key: "general.architecture", Value: "deepseek2"}, {Key: "tokenizer.ggml.model", Value: "gpt2"}, {Key: "tokenizer.ggml.pre", Value: "deepseek-coder"},
-		{Key: "tokenizer.ggml.tokens", Value: tokens}, {Key: "tokenizer.ggml.token_type", Value: types}, {Key: "tokenizer.ggml.merges", Value: r.merges()},
-		{Key: "tokenizer.ggml.bos_token_id", Value: id("bos_token")}, {Key: "tokenizer.ggml.eos_token_id", Value: id("eos_token")},
-		{Key: "tokenizer.ggml.padding_token_id", Value: id("pad_token")}, {Key: "tokenizer.ggml.add_bos_token", Value: true},
-		{Key: "tokenizer.ggml.add_eos_token", Value: false}, {Key: "tokenizer.chat_template", Value: c["chat_template"]}}
-	var want struct{ SHA256 string }
-	readJSON(t, vectors+"tokenizer.json", &want)
-	var out bytes.Buffer
-	if err := gguf.Write(&out, meta, nil); err != nil {
-		t.Fatal(err)
-	}
-	if sum := sha256.Sum256(out.Bytes()); hex.EncodeToString(sum[:]) != want.SHA256 {
-		t.Fatal("this is not the file that the package wrote")
-	}
-	return meta
-}
 
 // tinyRelease is krater-tiny's tokenizer.json with the pre-tokenizer of DeepSeek's coder, which
 // llama.cpp has a name for.
@@ -161,7 +82,7 @@ func tinyRelease(t testing.TB) *tokenizer.Tokenizer {
 // TestKraterTiny: the tokenizer of a file that the Python package gguf writes gives the tokens of
 // the tokenizer.json that it was made from, and the chat template is there.
 func TestKraterTiny(t *testing.T) {
-	got, _, config := parsed(t, tinyMetadata(t))
+	got, _, config := parsed(t, goldens.TinyMetadata(t))
 	ref := tinyRelease(t)
 	held, err := os.ReadFile(kraterTiny + "heldout.txt")
 	if err != nil {
@@ -260,13 +181,13 @@ func TestPublished(t *testing.T) {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
-			var r releaseTokenizer
+			var r goldens.ReleaseTokenizer
 			readJSON(t, filepath.Join(publishedFolder(t, p.folder), "tokenizer.json"), &r)
-			tokens, types := r.tokens()
+			tokens, types := r.Tokens()
 			tok, made, _ := parsed(t, []gguf.Pair{{Key: "tokenizer.ggml.model", Value: "gpt2"}, {Key: "tokenizer.ggml.pre", Value: p.pre},
-				{Key: "tokenizer.ggml.tokens", Value: tokens}, {Key: "tokenizer.ggml.token_type", Value: types}, {Key: "tokenizer.ggml.merges", Value: r.merges()}})
+				{Key: "tokenizer.ggml.tokens", Value: tokens}, {Key: "tokenizer.ggml.token_type", Value: types}, {Key: "tokenizer.ggml.merges", Value: r.Merges()}})
 			compareVectors(t, tok, name)
-			var m releaseTokenizer
+			var m goldens.ReleaseTokenizer
 			if err := json.Unmarshal(made, &m); err != nil {
 				t.Fatal(err)
 			}
@@ -288,9 +209,9 @@ func patterns(v any) (out []string) {
 
 // TestSentencePiece: Llama 2's tokenizer, of tokens and scores, gives the recorded tokens.
 func TestSentencePiece(t *testing.T) {
-	var r releaseTokenizer
+	var r goldens.ReleaseTokenizer
 	readJSON(t, filepath.Join(publishedFolder(t, "llama2"), "tokenizer.json"), &r)
-	tokens, types := r.tokens()
+	tokens, types := r.Tokens()
 	scores := make([]float32, len(tokens))
 	for id := range tokens { // a release lists the merges in the order of their tokens' scores
 		scores[id] = -1e6
@@ -298,7 +219,7 @@ func TestSentencePiece(t *testing.T) {
 			types[id] = tokenByte
 		}
 	}
-	for i, m := range slices.Backward(r.merges()) {
+	for i, m := range slices.Backward(r.Merges()) {
 		scores[r.Model.Vocab[strings.Replace(m, " ", "", 1)]] = -float32(i)
 	}
 	types[0] = tokenUnknown

@@ -3,11 +3,15 @@ package folder
 import (
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
+	"krater/kernels/tensor"
+	"krater/stages/weights"
 	"krater/stages/weights/gguf"
 )
 
-// View is a tensor of the release, made of rows of stored tensors.
+// View is a tensor of the release, made of rows of stored tensors. It is a weights.Coded.
 type View struct {
 	Shape []int   // of the release's tensor, row-major
 	Scale float32 // what all stored values are multiplied by: 1, but for NVFP4 that has a scale for the tensor
@@ -80,10 +84,10 @@ func (v View) Type() (gguf.Type, bool) {
 	return v.pieces[0].from.Type, true
 }
 
-// Blocks returns the stored rows in the order of the release, without Scale: the file's own bytes
-// where they lie in one run, else a copy. ok is false where Type's is.
+// Blocks returns the stored rows in the order of the release: the file's own bytes where they lie in
+// one run, else a copy. ok is false if they have no Type, or if Scale is not 1.
 func (v View) Blocks() (data []byte, ok bool) {
-	if _, ok := v.Type(); !ok {
+	if _, ok := v.Type(); !ok || v.Scale != 1 {
 		return nil, false
 	}
 	if len(v.pieces) == 1 && v.pieces[0].head == 0 {
@@ -112,31 +116,60 @@ func (p piece) append(to []byte) []byte {
 	}
 	n := rowBytes(p.from)
 	for row := range p.rows {
-		i := row % p.head
-		at := row - i + i%(p.head/2)*2 + i/(p.head/2)
-		to = append(to, data[at*n:][:n]...)
+		to = append(to, data[p.at(row)*n:][:n]...)
 	}
 	return to
 }
 
-// Floats writes all values to dst, which has Elements.
-func (v View) Floats(dst []float32) error {
-	if len(dst) != v.Elements() {
-		return fmt.Errorf("%w: %d values for a shape of %v", gguf.ErrLength, len(dst), v.Shape)
-	}
-	at := dst
+// Encoding names how the values are stored, of each type once.
+func (v View) Encoding() string {
+	var names []string
 	for _, p := range v.pieces {
-		n := p.rows * width(p.from)
-		if p.transposed > 0 {
-			n = p.rows * p.transposed
+		if name := strings.ToLower(p.from.Type.String()); !slices.Contains(names, name) {
+			names = append(names, name)
 		}
-		if n > len(at) {
-			return fmt.Errorf("%w: %q does not fill a shape of %v", gguf.ErrShape, p.from.Name, v.Shape)
+	}
+	return strings.Join(names, "+")
+}
+
+// Stored lists the memory that the values are read from.
+func (v View) Stored() (list [][]byte) {
+	for _, p := range v.pieces {
+		list = append(list, p.stored())
+	}
+	return list
+}
+
+// rowWidth is the length of a row of the release's tensor.
+func (v View) rowWidth() int {
+	if len(v.Shape) == 0 {
+		return 1
+	}
+	return v.Shape[len(v.Shape)-1]
+}
+
+// Floats writes the rows that dst has room for, from firstRow on.
+func (v View) Floats(dst []float32, firstRow int) error {
+	w := v.rowWidth()
+	if firstRow < 0 || len(dst)%w != 0 || firstRow*w > v.Elements()-len(dst) {
+		return fmt.Errorf("%w: %d values from row %d on for a shape of %v", gguf.ErrLength, len(dst), firstRow, v.Shape)
+	}
+	at, skip := dst, firstRow*w // values of the pieces before the first row
+	for _, p := range v.pieces {
+		w := p.width()
+		first := min(skip/w, p.rows)
+		skip -= first * w
+		n := min(p.rows-first, len(at)/w)
+		if n == 0 {
+			continue
 		}
-		if err := p.floats(at[:n]); err != nil {
+		if err := p.floats(at[:n*w], first); err != nil {
 			return fmt.Errorf("tensor %q: %w", p.from.Name, err)
 		}
-		at = at[n:]
+		at = at[n*w:]
+	}
+	if len(at) > 0 {
+		return fmt.Errorf("%w: stored tensors do not fill a shape of %v", gguf.ErrShape, v.Shape)
 	}
 	for i, x := range dst {
 		switch v.change {
@@ -151,23 +184,67 @@ func (v View) Floats(dst []float32) error {
 	return nil
 }
 
-func (p piece) floats(dst []float32) error {
+// width is the length of a row of the piece.
+func (p piece) width() int {
+	if p.transposed > 0 {
+		return p.transposed
+	}
+	return width(p.from)
+}
+
+// floats writes whole rows of the piece from first on.
+func (p piece) floats(dst []float32, first int) error {
+	stored, n, w := p.stored(), rowBytes(p.from), p.width()
 	switch {
 	case p.transposed > 0:
-	case p.head > 0:
-		return p.from.Type.Decode(dst, p.append(nil))
-	default:
-		return p.from.Type.Decode(dst, p.stored())
+		return p.columns(dst, first)
+	case p.head == 0:
+		return p.from.Type.Decode(dst, stored[first*n:][:len(dst)/w*n])
 	}
-	w := width(p.from)
-	stored := make([]float32, p.transposed*w)
-	if err := p.from.Type.Decode(stored, p.stored()); err != nil {
-		return err
-	}
-	for i := range p.rows {
-		for j := range p.transposed {
-			dst[i*p.transposed+j] = stored[j*w+i]
+	for i := range len(dst) / w {
+		if err := p.from.Type.Decode(dst[i*w:][:w], stored[p.at(first+i)*n:][:n]); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// at is where a row of a permuted piece is stored.
+func (p piece) at(row int) int {
+	i := row % p.head
+	return row - i + i%(p.head/2)*2 + i/(p.head/2)
+}
+
+// columns writes columns of the stored rows from first on.
+func (p piece) columns(dst []float32, first int) error {
+	w := width(p.from)
+	row := make([]float32, w)
+	for j := range p.transposed {
+		n := rowBytes(p.from)
+		if err := p.from.Type.Decode(row, p.stored()[j*n:][:n]); err != nil {
+			return err
+		}
+		for i := range len(dst) / p.transposed {
+			dst[i*p.transposed+j] = row[first+i]
+		}
+	}
+	return nil
+}
+
+// tensor is the view as a set of weights has it: plain numbers where they lie in one run.
+func (v View) tensor() weights.Tensor {
+	t := weights.Tensor{DType: tensor.F32, Shape: v.Shape, Coded: v}
+	plain := map[gguf.Type]tensor.DType{gguf.F32: tensor.F32, gguf.F16: tensor.F16, gguf.BF16: tensor.BF16}
+	stored, same := v.Type()
+	dtype, ok := plain[stored]
+	if !same || !ok || v.Scale != 1 {
+		return t
+	}
+	if len(v.pieces) == 1 && v.pieces[0].head == 0 {
+		return weights.Tensor{DType: dtype, Shape: v.Shape, Data: v.pieces[0].stored()}
+	}
+	if dtype == tensor.BF16 {
+		t.DType = dtype
+	}
+	return t
 }
