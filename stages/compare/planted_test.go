@@ -3,19 +3,23 @@ package compare
 import (
 	"bytes"
 	"cmp"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
+	"krater/kernels/device"
 	"krater/stages/internal/refdevice"
 	"krater/stages/load"
 	"krater/stages/weights"
 )
 
 const (
-	qwen     = "qwen2"       // dense, grouped-query attention with biases
-	deepseek = "deepseek_v2" // latent attention, experts from layer 1 on
+	qwen      = "qwen2"       // dense, grouped-query attention with biases
+	deepseek  = "deepseek_v2" // latent attention, experts from layer 1 on
+	deepseek3 = "deepseek_v3" // the same with a router of sigmoids
+	glm       = "glm4_moe"    // grouped-query attention with norms, half of each head is rotated
 )
 
 // fault is something that is done wrongly, and how it is named.
@@ -75,6 +79,19 @@ var faults = []fault{
 	{name: "the shared expert's gate missing", model: "qwen2_moe", dev: func() load.Device { return noGate{} }, op: "shared_out", what: "the shared expert's gate missing"},
 	{name: "window", model: "mistral", config: map[string]any{"sliding_window": 7}, op: "attn", what: "a sliding window one too long"},
 	{name: "heads normed one by one", model: "olmoe", dev: func() load.Device { return headNorms{} }, op: "q_norm", what: "each head normed by itself"},
+	{name: "all heads normed as one row", model: glm, dev: func() load.Device { return wideNorms{} }, op: "q_norm", what: "all heads normed as one row"},
+	{name: "whole heads rotated", model: glm, dev: func() load.Device { return wholeRope{} }, op: "q_pe", what: "rope over whole heads"},
+	{name: "the last values rotated", model: glm, dev: func() load.Device { return lastRope{} }, op: "q_pe", what: "rope over the last values of a head"},
+	{name: "the part with the frequencies of whole heads", model: glm, dev: func() load.Device { return wholeRope{part: true} }, op: "q_pe", what: "frequencies of whole heads for a part of each"},
+	{name: "no mscale", model: deepseek3, dev: func() load.Device { return scaled{by: 1} }, op: "attn", what: "scores scaled by 1/sqrt(head size) alone"},
+	{name: "mscale once", model: deepseek3, dev: func() load.Device { return scaled{by: 0.1*math.Log(40) + 1} }, op: "attn", what: "scores scaled by mscale once"},
+	{name: "softmax for the sigmoid", model: deepseek3, dev: routed(func(c *choice) { c.Scoring = device.ScoreSoftmax }), layer: 1, op: "router_ids", what: "softmax in the place of the sigmoid"},
+	{name: "groups by their best expert", model: deepseek3, dev: routed(func(c *choice) { c.GroupScore = device.GroupMax }), layer: 1, op: "router_ids", what: "groups rated by their best expert"},
+	{name: "groups by their two best experts", model: deepseek, dev: routed(func(c *choice) { c.GroupScore = device.GroupTop2Sum }), layer: 1, op: "router_ids", what: "groups rated by the sum of their two best"},
+	{name: "no groups", model: deepseek3, dev: routed(func(c *choice) { c.Groups = 0 }), layer: 1, op: "router_ids", what: "the choice not limited to groups"},
+	{name: "correction missing", model: deepseek3, dev: routed(func(c *choice) { c.missing = true }), layer: 1, op: "router_ids", what: "mlp.gate.e_score_correction_bias missing"},
+	{name: "correction in the weights", model: "minimax_m2", dev: routed(func(c *choice) { c.weighs = true }), op: "router_weights", what: "block_sparse_moe.e_score_correction_bias added to the weights too"},
+	{name: "weights not normalised", model: glm, dev: routed(func(c *choice) { c.Normalize = false }), layer: 1, op: "router_weights", what: "router weights not divided by their sum"},
 	{name: "routed_scaling_factor", model: deepseek, config: map[string]any{"routed_scaling_factor": 1.0}, layer: 1, op: "router_weights", what: "routed_scaling_factor", lone: true},
 }
 

@@ -248,10 +248,9 @@ func (l *layer) routerMistakes(op string) []mistake {
 	if correction != nil {
 		name := l.Short(l.Tensor("correction"))
 		by(name+" missing", func(logits []float64) ([]int, []float64) { return oracle.Route(logits, nil, r) })
-		by(name+" added to the weights too", func(logits []float64) ([]int, []float64) {
-			choice := oracle.Sum(oracle.Scores(logits, r.Scoring), correction)
-			return oracle.Weigh(choice, oracle.Choose(choice, r), r)
-		})
+		if op == "router_weights" {
+			list = append(list, mistake{name + " added to the weights too", func() []float64 { return l.correctedWeights(correction) }})
+		}
 		by(name+" added to the logits", func(logits []float64) ([]int, []float64) { return oracle.Route(oracle.Sum(logits, correction), nil, r) })
 	}
 	if op == "router_weights" {
@@ -272,6 +271,29 @@ func (l *layer) routerMistakes(op string) []mistake {
 		return l.with("router_logits", columns(logits, l.T, from)).Get(op)
 	}})
 	return list
+}
+
+// correctedWeights returns the weights of the chosen experts if the correction were added to them.
+func (l *layer) correctedWeights(correction []float64) []float64 {
+	r, logits, ids := l.Config.MoE.Router, l.Get("router_logits"), l.Get("router_ids")
+	if len(logits) != l.T*r.Experts || len(ids) != l.T*r.TopK {
+		return nil
+	}
+	out := make([]float64, 0, len(ids))
+	for t := range l.T {
+		scores, sum := oracle.Sum(oracle.Scores(logits[t*r.Experts:][:r.Experts], r.Scoring), correction), 1.0
+		row := ids[t*r.TopK:][:r.TopK]
+		if r.Normalize {
+			sum = 0
+			for _, e := range row {
+				sum += scores[int(e)]
+			}
+		}
+		for _, e := range row {
+			out = append(out, scores[int(e)]/sum*float64(r.Scale))
+		}
+	}
+	return out
 }
 
 // gateMistakes returns the mistakes of the gate of the shared expert.
