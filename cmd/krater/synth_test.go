@@ -24,7 +24,6 @@ func TestSynthRefuses(t *testing.T) {
 		{"synth --shape deepseek-v2-lite", []string{"--out", "--in-memory"}},
 		{"synth --shape deepseek-v2-lite --in-memory --out x", []string{"--out", "--in-memory"}},
 		{"synth --shape deepseek-v3-lite --in-memory", []string{"deepseek-v3-lite", "deepseek-v2-lite"}},
-		{"synth --shape kimi-k2 --in-memory", []string{"kimi-k2", "kimi_k2"}},
 		{"synth --shape deepseek-v2-lite --layers 28 --in-memory", []string{"28 layers", "27"}},
 		{"synth --shape deepseek-v2-lite --as gguf --out x", []string{"--as gguf", "safetensors"}},
 		{"synth --shape qwen2.5-7b --out x", []string{"qwen2.5-7b", "no experts"}},

@@ -56,16 +56,19 @@ type Heads struct {
 	Q, KV                    launch.Mat
 	QNorm, KNorm             launch.Mat // [1, d]; both or none
 	Eps                      float32
-	Positions, Slots, Angles launch.Mat // I32 [T, 1] twice, written by no kernel of the step; F32 [positions, d]
+	Positions, Slots, Angles launch.Mat // I32 [T, 1] twice, written by no kernel of the step; F32 [positions, Rope.Dim]
 	Rope, KRope              device.Rope
 }
 
 // CanHeadStore reports whether HeadStore takes these: heads of 16 to 256 elements, a power of
-// two, that are rotated as a whole (with norms by halves, so that their sums are HeadNorm's), and
-// everything aligned for chunks of 8.
+// two, that are rotated as a whole or by halves in a first part, a power of two up to half of them
+// (with norms by halves, so that their sums are HeadNorm's), and everything aligned for chunks of 8.
 func CanHeadStore(cache launch.KV, h *Heads) bool {
-	dim := h.Rope.HeadDim
-	turns := device.Rope{Heads: h.Rope.Heads, HeadDim: dim, Dim: dim, Interleaved: h.Rope.Interleaved}
+	dim, part := h.Rope.HeadDim, h.Rope.Dim
+	if part != dim && (part < 16 || part > dim/2 || part&(part-1) != 0 || h.Rope.Interleaved) {
+		return false
+	}
+	turns := device.Rope{Heads: h.Rope.Heads, HeadDim: dim, Dim: part, Interleaved: h.Rope.Interleaved}
 	keys := turns
 	keys.Heads = h.KRope.Heads
 	return h.Rope == turns && h.KRope == keys && (h.QNorm.Zero() || !h.Rope.Interleaved) && byLanes(h.Q, dim) && byLanes(h.KV, dim) && aligned(h.QNorm) && aligned(h.KNorm) &&
@@ -91,7 +94,7 @@ func HeadStore(l *launch.List, cache launch.KV, h *Heads) {
 	}
 	column(op, "positions", h.Positions, h.Q.Rows)
 	column(op, "slots", h.Slots, h.Q.Rows)
-	typed(op, "angles", h.Angles, tensor.F32, h.Angles.Rows, dim)
+	typed(op, "angles", h.Angles, tensor.F32, h.Angles.Rows, h.Rope.Dim)
 	if h.Q.Rows > 0 {
 		headStore(l, &cache, h, h.Rope.Heads, dim)
 	}
@@ -101,8 +104,9 @@ func HeadStore(l *launch.List, cache launch.KV, h *Heads) {
 func headStore(l *launch.List, cache *launch.KV, h *Heads, heads, dim int) {
 	const op = "HeadStore"
 	var c [7]launch.Arg
-	f, m, kvHeads := 0, [2]launch.Arg{launch.P(0), launch.I32(0)}, h.KRope.Heads
+	f, m, kvHeads, turned := 0, [2]launch.Arg{launch.P(0), launch.I32(0)}, h.KRope.Heads, h.Rope.Dim
 	if h.KV.Zero() {
+		turned = dim
 		c = [7]launch.Arg{launch.P(0), launch.P(0), launch.I32(0), launch.I32(0), launch.I32(0), launch.I32(0), launch.I32(0)}
 	} else {
 		c, f = cacheArgs(op, cache, h.KV.Cols)
@@ -128,5 +132,5 @@ func headStore(l *launch.List, cache *launch.KV, h *Heads, heads, dim int) {
 	l.Add(kHeadStore, config, c[0], c[1], c[2], c[3], c[4], c[5], c[6],
 		launch.P(h.Q.At), launch.I32(h.Q.Stride), launch.P(h.KV.At), launch.I32(h.KV.Stride), launch.P(h.QNorm.At), launch.P(h.KNorm.At),
 		launch.F32(h.Eps), launch.P(h.Positions.At), launch.P(h.Slots.At), launch.P(h.Angles.At), launch.I32(h.Angles.Stride),
-		launch.I32(h.Angles.Rows), launch.I32(heads), launch.I32(kvHeads), launch.I32(dim), m[0], m[1], launch.I32(f))
+		launch.I32(h.Angles.Rows), launch.I32(heads), launch.I32(kvHeads), launch.I32(dim), launch.I32(turned), m[0], m[1], launch.I32(f))
 }

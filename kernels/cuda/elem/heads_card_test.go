@@ -3,6 +3,7 @@
 package elem
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -39,6 +40,7 @@ func TestHeadNorm(t *testing.T) {
 // headCase is a shape of heads, and the types of queries, of keys and values, of norms and of the cache.
 type headCase struct {
 	heads, kvHeads, dim, gap int
+	part                     int // of a head is rotated; 0: all
 	norms, interleaved       bool
 	qt, kt, wt, cache        tensor.DType
 }
@@ -52,6 +54,8 @@ func TestHeadStore(t *testing.T) {
 		{heads: 3, kvHeads: 3, dim: 256, norms: true}, {heads: 2, kvHeads: 1, dim: 16, norms: true},
 		{heads: 6, kvHeads: 2, dim: 32}, {heads: 8, kvHeads: 1, dim: 64, gap: 8, interleaved: true},
 		{heads: 4, kvHeads: 20, dim: 256, norms: true}, // more keys than a block has at a time
+		{heads: 12, kvHeads: 2, dim: 128, part: 64, norms: true}, {heads: 6, kvHeads: 2, dim: 128, part: 64, gap: 8},
+		{heads: 5, kvHeads: 1, dim: 256, part: 64, norms: true}, {heads: 4, kvHeads: 2, dim: 32, part: 16, norms: true},
 	} {
 		for i, kind := range cacheTypes {
 			s.qt, s.kt, s.wt, s.cache = types[i%2], types[(i+n)%2], types[(i/2+n)%2], kind
@@ -65,8 +69,9 @@ func (s headCase) check(t *testing.T, c *cudatest.GPU, rng *rand.Rand) {
 	slots, positions := []int32{3, -1, 0, 7, 5}, []int32{1, 4, 9, 2, 12} // the last has no angles, the fourth no slot
 	rows, qCols, width := len(slots), s.heads*s.dim, 2*s.kvHeads*s.dim
 	q, kv := values(rng, rows*qCols), values(rng, rows*width)
-	h := Heads{Eps: 1e-6, Angles: put(c, f32, angles(12, s.dim), 12, s.dim, 0), Positions: c.I32(positions, rows, 1), Slots: c.I32(slots, rows, 1),
-		Rope: device.Rope{Heads: s.heads, HeadDim: s.dim, Dim: s.dim, Interleaved: s.interleaved}}
+	turned := cmp.Or(s.part, s.dim)
+	h := Heads{Eps: 1e-6, Angles: put(c, f32, angles(12, turned), 12, turned, 0), Positions: c.I32(positions, rows, 1), Slots: c.I32(slots, rows, 1),
+		Rope: device.Rope{Heads: s.heads, HeadDim: s.dim, Dim: turned, Interleaved: s.interleaved}}
 	h.KRope = h.Rope
 	h.KRope.Heads = s.kvHeads
 	if s.norms {
@@ -111,9 +116,15 @@ func TestCanHeadStore(t *testing.T) {
 		k.Heads = 2
 		return &Heads{Q: m(bf16, 256), KV: m(bf16, 256), QNorm: m(bf16, 64), KNorm: m(bf16, 64), Angles: m(f32, 64), Rope: p, KRope: k}
 	}
+	part := func(h *Heads, n int, pairs bool) {
+		h.Rope.Dim, h.KRope.Dim, h.Rope.Interleaved, h.KRope.Interleaved = n, n, pairs, pairs
+	}
 	for name, spoil := range map[string]func(h *Heads){
 		"":            func(*Heads) {},
-		"part":        func(h *Heads) { h.Rope.Dim = 32; h.KRope.Dim = 32 },
+		"pairs":       func(h *Heads) { h.QNorm, h.KNorm = launch.Mat{}, launch.Mat{}; part(h, 32, true) },
+		"most":        func(h *Heads) { part(h, 48, false) },
+		"a few":       func(h *Heads) { part(h, 8, false) },
+		"24":          func(h *Heads) { part(h, 24, false) },
 		"odd heads":   func(h *Heads) { h.Rope.HeadDim, h.Rope.Dim, h.KRope.HeadDim, h.KRope.Dim = 24, 24, 24, 24 },
 		"neighbours":  func(h *Heads) { h.Rope.Interleaved, h.KRope.Interleaved = true, true },
 		"other keys":  func(h *Heads) { h.KRope.Interleaved = true },

@@ -38,6 +38,9 @@ struct Lane {
 	Chunk<8> norm[2][2]; // the numbers of heads of queries and of keys
 	float angles[16];
 	bool norms, turns, norm_half, interleaved;
+	// Where a part of each head is rotated, a pair is in the first chunks of two lanes, this far
+	// apart. 0: it is in one lane.
+	int apart;
 	int dim;
 	float eps;
 };
@@ -80,8 +83,21 @@ KR_DEV void head_unit(float (&a)[8], float (&b)[8], const Lane &l, const Head &h
 			round_to(b, h.half);
 		}
 	}
+	float other[8];
+	if (l.apart) {
+#pragma unroll
+		for (int j = 0; j < 8; j++) other[j] = __shfl_xor_sync(0xffffffffu, a[j], l.apart);
+	}
 	if (h.value || !(l.norms || l.turns)) return;
-	if (l.turns) rotate(a, b, l.angles, l.interleaved);
+	if (l.turns && l.apart) {
+#pragma unroll
+		for (int j = 0; j < 8; j++) {
+			float turned = other[j] * l.angles[2 * j + 1];
+			a[j] = fmaf(a[j], l.angles[2 * j], l.one & l.apart ? turned : -turned);
+		}
+	} else if (l.turns) {
+		rotate(a, b, l.angles, l.interleaved);
+	}
 	if (h.there) {
 		put(h.row, one, a, h.half);
 		put(h.row, two, b, h.half);
@@ -90,15 +106,16 @@ KR_DEV void head_unit(float (&a)[8], float (&b)[8], const Lane &l, const Head &h
 	}
 }
 
-// Every head has dim / 16 lanes (dim is 16, 32, 64, 128 or 256). The heads of a row come in
-// order: keys, values, queries. cache 0: nothing is stored. Flags: q, kv, norms; CACHE_VEC;
+// Every head has dim / 16 lanes (dim is 16, 32, 64, 128 or 256). Of each head the first `turned`
+// values are rotated: all, or a power of two up to half. The heads of a row come in order: keys,
+// values, queries. cache 0: nothing is stored. Flags: q, kv, norms; CACHE_VEC;
 // INTERLEAVED; TURNS. Grid (rows, parts of a row's heads). A cache of I8 needs all keys and
 // values of a row in the first part.
 enum { TURNS = 512 };
 KR_KERNEL(THREADS, 3)
 kr_head_store(void *cache, float *scales, int kind, int cache_stride, int scales_stride, int group, int cache_rows, void *q, int q_stride, void *kv,
               int kv_stride, const void *q_norm, const void *k_norm, float eps, const int *positions, const int *slots, const float *table,
-              int table_stride, int rows, int heads, int key_heads, int dim, int *marks, int layer, int flags) {
+              int table_stride, int rows, int heads, int key_heads, int dim, int turned, int *marks, int layer, int flags) {
 	pdl_launch();
 	int row = blockIdx.x, position = flags & TURNS ? positions[row] : -1, slot = cache ? slots[row] : -1; // no kernel writes them
 	if (slot >= cache_rows) slot = -1;
@@ -111,9 +128,13 @@ kr_head_store(void *cache, float *scales, int kind, int cache_stride, int scales
 	l.turns = position >= 0 && position < rows;
 	const Turn t = {1, dim, 0, dim, l.interleaved};
 	unit_chunks<8>(l.one, l.two, t, 0, lane);
+	if (turned < dim) {
+		l.apart = turned / 16;
+		l.turns = l.turns && lane < 2 * l.apart;
+	}
 	if (q_norm) fetch(l.norm[0][0], q_norm, l.one, l.norm_half), fetch(l.norm[0][1], q_norm, l.two, l.norm_half);
 	if (k_norm) fetch(l.norm[1][0], k_norm, l.one, l.norm_half), fetch(l.norm[1][1], k_norm, l.two, l.norm_half);
-	if (l.turns) fetch_angles(l.angles, table + (long long)position * table_stride, lane);
+	if (l.turns) fetch_angles(l.angles, table + (long long)position * table_stride, l.apart ? lane % l.apart : lane);
 	pdl_wait();
 	for (int first = blockIdx.y * each; first < all; first += gridDim.y * each) {
 		int i = first + threadIdx.x / lanes;
