@@ -61,15 +61,15 @@ func (d lastRope) Rope(s device.Stream, x, positions, table device.Mat, p device
 	d.Device.Rope(s, x, positions, table, p)
 }
 
-// scaled has a softmax scale of its own: by / sqrt(head size).
-type scaled struct {
+// rescaled has a softmax scale of its own: by / sqrt(head size).
+type rescaled struct {
 	refdevice.Device
 	by float64
 }
 
-func (d scaled) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+func (d rescaled) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
 
-func (d scaled) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
+func (d rescaled) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, spans device.Spans, p device.MLA) {
 	p.Scale = float32(d.by / math.Sqrt(float64(p.Nope+p.Rope)))
 	d.Device.MLAPrefill(s, out, q, cache, kvB, spans, p)
 }

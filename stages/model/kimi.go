@@ -1,8 +1,6 @@
 package model
 
-import (
-	"maps"
-)
+import "maps"
 
 var (
 	_ = register("kimi_k2", parseDeepSeekV3) // arXiv 2507.20534

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// wrapped is a config of Kimi K2.5 around that of the DeepSeek-V3 golden, changed.
-func wrapped(t *testing.T, change m) []byte {
+// kimiConfig is a config of Kimi K2.5 around that of the DeepSeek-V3 golden, changed.
+func kimiConfig(t *testing.T, change m) []byte {
 	t.Helper()
 	text := edit(t, readFile(t, goldens, "deepseek_v3", "config.json"), change)
 	outer, err := json.Marshal(map[string]any{"model_type": "kimi_k25", "vision_config": map[string]any{}, "text_config": json.RawMessage(text)})
@@ -30,7 +30,7 @@ func TestParseKimi(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k25, err := Parse(wrapped(t, m{"model_type": `"kimi_k2"`, "num_nextn_predict_layers": "1"}))
+	k25, err := Parse(kimiConfig(t, m{"model_type": `"kimi_k2"`, "num_nextn_predict_layers": "1"}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +77,7 @@ func TestBrokenKimi(t *testing.T) {
 		if _, set := x.change["model_type"]; !set {
 			x.change["model_type"] = `"kimi_k2"`
 		}
-		t.Run(x.fields, func(t *testing.T) { checkFields(t, wrapped(t, x.change), x.fields) })
+		t.Run(x.fields, func(t *testing.T) { checkFields(t, kimiConfig(t, x.change), x.fields) })
 	}
 	checkFields(t, []byte(`{"model_type":"kimi_k25"}`), "text_config")
 }
