@@ -153,7 +153,7 @@ func (c *convertCmd) experts(ctx context.Context, e *console.Env, s *local.Model
 		defer stats.close()
 		o.Source.(*cache.Weights).Stats = stats.expert
 	}
-	if f := c.GPUExperts(); !f.Zero() {
+	if f := c.GPUExperts(s.Config); !f.Zero() {
 		gpu := o.Plan
 		gpu.For, gpu.Format = tensor.GPU, f
 		o.Also = append(o.Also, gpu)

@@ -28,7 +28,7 @@ func TestDefault(t *testing.T) {
 	if want := parsed(t); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if got.MaxSeqs != 32 || got.InlineBelow != 50*time.Microsecond || !got.PrefixCache || got.Device != CPU || got.GroupSize != "128" {
+	if got.MaxSeqs != 32 || got.InlineBelow != 50*time.Microsecond || !got.PrefixCache || got.Device != CPU || got.GroupSize != "auto" {
 		t.Errorf("%+v", got)
 	}
 	if err := got.Check(); err != nil {

@@ -68,6 +68,25 @@ func TestPrecisionOfCoded(t *testing.T) {
 	}
 }
 
+// TestGroupOfFiles: without a flag INT4 has the groups that the files have it in, where there are such.
+func TestGroupOfFiles(t *testing.T) {
+	cfg := &model.Config{Hidden: 64, Vocab: 16 << 20}
+	cfg.Stack(1, nil, func(int) (model.Mixer, model.FFN) { return model.MLA{}, model.MoE{Experts: 4} })
+	for group, want := range map[int]int{0: 128, 16: 128, 32: 32, 128: 128} {
+		if cfg.Quantization = nil; group > 0 {
+			cfg.Quantization = &model.Quantization{Schemes: []model.Scheme{{Codes: model.INT4, Rows: 1, Cols: group}}}
+		}
+		f := Default().PrecisionOptions
+		if p, err := f.Resolve(cfg, false, false); err != nil || p.Experts != tensor.INT4.By(want) || p.Head != tensor.INT8.By(want) {
+			t.Errorf("groups of %d in the files: %+v, %v", group, p, err)
+		}
+		f.GroupSize = "64"
+		if p, err := f.Resolve(cfg, false, false); err != nil || p.Experts != tensor.INT4.By(64) {
+			t.Errorf("--group-size 64 with groups of %d in the files: %+v, %v", group, p, err)
+		}
+	}
+}
+
 // TestFormatsOfFlags: flags offer every encoding, and each value is a format.
 func TestFormatsOfFlags(t *testing.T) {
 	f := PrecisionOptions{GroupSize: "64"}
@@ -81,7 +100,7 @@ func TestFormatsOfFlags(t *testing.T) {
 			t.Errorf("%s offers %v, there are %v", field.Name, names, tensor.Encodings())
 		}
 		for _, name := range names {
-			if got, err := f.formatOf(name); err != nil || got.Name() != name {
+			if got, err := f.formatOf(&model.Config{}, name); err != nil || got.Name() != name {
 				t.Errorf("%s: %s is %s, %v", field.Name, name, got, err)
 			}
 		}

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"krater/kernels/tensor"
@@ -22,7 +23,7 @@ type PrecisionOptions struct {
 	SharedExpertQuant string `help:"Precision of shared experts: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
 	DenseMLPQuant     string `name:"dense-mlp-quant" help:"Precision of the feed-forward network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
 	LMHeadQuant       string `name:"lm-head-quant" help:"Precision of lm_head: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, and on the CPU all parts need one size." enum:"32,64,128,row" default:"128"`
+	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row, 'auto' is 128, or the size in which the files have INT4. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, and on the CPU all parts need one size." enum:"auto,32,64,128,row" default:"auto"`
 }
 
 // smallModel is the size in BF16 below which "auto" keeps a model as it is. The memory saved would
@@ -31,7 +32,7 @@ const smallModel = 1 << 30
 
 // formatOf is the format that a value of a flag names: of bits, "4" and "8" are INT4 and INT8,
 // and "16" is like "bf16".
-func (f *PrecisionOptions) formatOf(choice string) (tensor.Format, error) {
+func (f *PrecisionOptions) formatOf(cfg *model.Config, choice string) (tensor.Format, error) {
 	switch choice {
 	case "bf16", "16", "":
 		return tensor.Format{}, nil
@@ -39,7 +40,13 @@ func (f *PrecisionOptions) formatOf(choice string) (tensor.Format, error) {
 		choice = "int" + choice
 	}
 	group := 0
-	if f.GroupSize != "row" {
+	switch f.GroupSize {
+	case "row":
+	case "auto":
+		if group = 128; slices.Contains(tensor.INT4.GroupSizes(), cfg.Quantization.Group()) && cfg.Quantization.Group() > 0 {
+			group = cfg.Quantization.Group() // so that they keep their integers
+		}
+	default:
 		var err error
 		if group, err = strconv.Atoi(f.GroupSize); err != nil {
 			return tensor.Format{}, fmt.Errorf("--group-size: %w", err)
@@ -50,9 +57,9 @@ func (f *PrecisionOptions) formatOf(choice string) (tensor.Format, error) {
 
 // GPUExperts returns the format that --gpu-expert-bits names; zero: it names none. Call it after
 // Resolve, which checks the value.
-func (f *PrecisionOptions) GPUExperts() (t tensor.Format) {
+func (f *PrecisionOptions) GPUExperts(cfg *model.Config) (t tensor.Format) {
 	if f.GPUExpertBits != "auto" {
-		t, _ = f.formatOf(f.GPUExpertBits)
+		t, _ = f.formatOf(cfg, f.GPUExpertBits)
 	}
 	return t
 }
@@ -94,7 +101,7 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 			continue
 		}
 		var err error
-		if *x.format, err = f.formatOf(choice); err != nil {
+		if *x.format, err = f.formatOf(cfg, choice); err != nil {
 			return p, err
 		}
 	}

@@ -137,31 +137,44 @@ func (m *Matrix) Scale(i int) float32 {
 	return s * m.factor
 }
 
-// Integers implements weights.Integers: INT4 and INT8 become the format's integers where the
-// scales are bfloat16 numbers and groups of the format lie within blocks.
+// Integers implements weights.Integers: integers, and 4-bit floats times 2, become the integers of
+// INT4, INT8 or Q8_0 where these have them and the scales, and where a group of the format lies
+// within a block.
 func (m *Matrix) Integers(dst *tensor.Matrix, at int) bool {
-	same := m.scheme.Codes == model.INT4 && dst.Encoding == tensor.INT4 || m.scheme.Codes == model.INT8 && dst.Encoding == tensor.INT8
-	if !same || dst.Cols != m.cols || m.blockCols < m.cols && m.blockCols%dst.Group != 0 {
+	exact := exactScale[dst.Encoding]
+	if exact == nil || dst.Cols != m.cols || m.scheme.Codes == model.FP8 || m.blockCols < m.cols && m.blockCols%dst.Group != 0 {
 		return false
 	}
-	least, _ := dst.Range()
+	integers, unit := m.values, float32(1)
+	if m.values == e2m1Values {
+		integers, unit = e2m1Doubles, 0.5
+	}
+	least, most := dst.Range()
 	for r := range m.lead * m.rows {
 		scales, first := dst.Scales[(at+r)*dst.Groups():][:dst.Groups()], m.scaleRow(r)
 		for g := range scales {
-			s := m.Scale(first + min(g*dst.Group/m.blockCols, m.across-1))
-			if tensor.BF16ToF32(tensor.F32ToBF16(s)) != s || math.IsInf(float64(s), 0) { // NaN too
+			if scales[g] = m.Scale(first+min(g*dst.Group/m.blockCols, m.across-1)) * unit; !exact(scales[g]) {
 				return false
 			}
-			scales[g] = s
 		}
 		codes, values := m.codes[r*m.stride:], dst.Values[(at+r)*m.cols:][:m.cols]
 		for c := range values {
-			v := int(m.values[m.code(codes, c)])
-			if v < least {
-				return false // -128
+			v := int(integers[m.code(codes, c)])
+			if v < least || v > most {
+				return false
 			}
 			values[c] = int8(v)
 		}
 	}
 	return true
+}
+
+// exactScale reports whether the scales of an encoding of integers have a number.
+var exactScale = map[*tensor.Encoding]func(s float32) bool{
+	tensor.INT4: inBF16, tensor.INT8: inBF16,
+	tensor.Q8_0: func(s float32) bool { return tensor.F16ToF32(tensor.F32ToF16(s)) == s },
+}
+
+func inBF16(s float32) bool {
+	return tensor.BF16ToF32(tensor.F32ToBF16(s)) == s && !math.IsInf(float64(s), 0)
 }

@@ -14,6 +14,7 @@ var (
 	packedInt8Values = table(func(b uint8) float32 { return float32(int(b) - 128) })
 	packedInt4Values = table(func(b uint8) float32 { return float32(int(b&15) - 8) })
 	e2m1Values       = table(e2m1)
+	e2m1Doubles      = table(func(b uint8) float32 { return 2 * e2m1(b) })
 )
 
 func table(f func(uint8) float32) *[256]float32 {
