@@ -17,11 +17,12 @@ const (
 // ffnItem is one expert with some consecutive rows of the group.
 type ffnItem struct {
 	gate, up, down product
-	row, rows      int
+	extra
+	row, rows int
 }
 
 // ffnTask is SwiGLU for a group of items in two passes: inner rows
-// (gate, up, SiLU) first, then down.
+// (gate, up, activation) first, then down.
 type ffnTask struct {
 	dev      *Device
 	items    []ffnItem
@@ -50,7 +51,7 @@ func (t *ffnTask) do(l *lane, i int) {
 	}
 }
 
-// innerRows computes silu(gate x) * up x for inner rows [from, to).
+// innerRows computes the middle values [from, to).
 func (t *ffnTask) innerRows(l *lane, item *ffnItem, from, to int) {
 	n := to - from
 	l.arena.clear()
@@ -76,10 +77,10 @@ func (t *ffnTask) innerRows(l *lane, item *ffnItem, from, to int) {
 			g, u := rowAt(gate, innerMax, j), rowAt(up, innerMax, j)
 			dst := (*float32)(unsafe.Add(unsafe.Pointer(rowAt(t.inner, convert.Padded(t.f), item.row+r+j)), 4*from))
 			if !item.down.bf16 {
-				t.dev.exp.SiluMul(dst, g, u, n)
+				item.middle(t.dev, dst, g, u, from, n)
 				continue
 			}
-			t.dev.exp.SiluMul(g, g, u, n)
+			item.middle(t.dev, g, g, u, from, n)
 			t.dev.convert.Pack(dst, g, n)
 		}
 	}
@@ -90,7 +91,8 @@ func (t *ffnTask) down(l *lane, item *ffnItem, from, to int) {
 	kernels := t.dev.tiles(item.down.bf16)
 	step := item.down.block(item.rows)
 	for ; from < to; from += step {
-		item.down.tile(&l.dot, from, min(to, from+step))
+		end := min(to, from+step)
+		item.down.tile(&l.dot, from, end)
 		for r := 0; r < item.rows; r += dot.Rows {
 			rows := min(dot.Rows, item.rows-r)
 			for j := range rows {
@@ -98,6 +100,9 @@ func (t *ffnTask) down(l *lane, item *ffnItem, from, to int) {
 				l.dot.Out[j] = (*float32)(unsafe.Add(unsafe.Pointer(t.out[item.row+r+j]), 4*from))
 			}
 			kernels[rows](&l.dot)
+			for j := range rows {
+				item.finish(t.dev, l.dot.Out[j], from, end-from)
+			}
 		}
 	}
 }
@@ -108,8 +113,8 @@ func (t *ffnTask) add(op string, e *device.Expert, row, rows int) {
 	item := ffnItem{
 		gate: newProduct(op, "gate", &e.Gate, f, t.h),
 		up:   newProduct(op, "up", &e.Up, f, t.h),
-		down: newProduct(op, "down", &e.Down, t.h, f),
-		row:  row, rows: rows,
+		down: newProduct(op, "down", &e.Down, t.h, f), extra: newExtra(op, &e.Extra, f, t.h),
+		row: row, rows: rows,
 	}
 	if item.gate.bf16 != item.up.bf16 || f == 0 || t.h == 0 {
 		fail(op, "gate is %s, up is %s", e.Gate, e.Up)
@@ -159,7 +164,7 @@ func (t *ffnTask) pass(s *Stream, down bool, n, ns int) {
 	s.each(t, t.perItem*len(t.items), ns, 2*dot.Rows*innerMax)
 }
 
-// FFN is out [T, H] = down(silu(gate x) * up x), x [T, H] F32, weights BF16 or F32. Scratch:
+// FFN is out [T, H] = down(silu(gate x) * up x), or with the activation and biases of e.Extra, x [T, H] F32, weights BF16 or F32. Scratch:
 // groupRows rows of H + F values.
 func (d *Device) FFN(stream device.Stream, out, x device.Mat, e device.Expert) {
 	const op = "FFN"

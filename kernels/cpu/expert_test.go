@@ -20,6 +20,17 @@ func newExpert(d *cpu.Device, seed uint64, h, f int, inner, down tensor.DType) (
 	return e, w
 }
 
+// adorn gives a network biases, another activation, or both, by the seed.
+func adorn(d *cpu.Device, seed uint64, h, f int, e *device.Extra, w *ref.Extra) {
+	r := kerneltest.Rand(seed + 77)
+	if seed%2 == 1 {
+		w.B13, w.B2 = kerneltest.Normal(r, 2*f, 1), kerneltest.Normal(r, h, 1)
+		e.B13, e.B2 = f32s(d, w.B13, 1, 2*f), f32s(d, w.B2, 1, h)
+	}
+	e.Act = []device.Activation{{}, {}, {Alpha: 1.702, Limit: 0.5, Shift: 1}, {Alpha: 1.702, Limit: 7, Shift: 1}, {Limit: 1}}[seed%5]
+	w.Act = e.Act
+}
+
 // ffnTolerance: two dot products in a row, the inner one of norm |x||w|; errors of both are far
 // below 16 roundings of the largest result.
 func ffnTolerance(want []float32) kerneltest.Tolerance {
@@ -33,6 +44,7 @@ func TestFFN(t *testing.T) {
 				for _, down := range dtypes {
 					rows, h, f := size[0], size[1], size[2]
 					e, w := newExpert(d, uint64(i), h, f, inner, down)
+					adorn(d, uint64(i), h, f, &e.Extra, &w.Extra)
 					x := kerneltest.Normal(kerneltest.Rand(5), rows*h, 1)
 					want, got := make([]float32, rows*h), kerneltest.Guard[float32](rows*h, 4)
 					ref.FFN(want, x, w, h)
@@ -75,6 +87,7 @@ func TestExperts(t *testing.T) {
 		for i := range experts {
 			// Widths and types differ, as in a model of mixed precision.
 			e, w := newExpert(d, uint64(i), h, 32+9*i, dtypes[i%2], dtypes[i/2%2])
+			adorn(d, uint64(i), h, 32+9*i, &e.Extra, &w.Extra)
 			bank, banks = append(bank, e), append(banks, w)
 		}
 		for _, tokens := range []int{1, 2, 9, 200} {
@@ -132,12 +145,17 @@ func TestExpertsRefuseWrongArguments(t *testing.T) {
 	const h, f = 8, 16
 	e, _ := newExpert(d, 1, h, f, tensor.F32, tensor.F32)
 	other, _ := newExpert(d, 1, h+1, f, tensor.F32, tensor.F32)
+	biased, down, act := e, e, e
+	biased.B13, down.B2, act.Act.Limit = f32s(d, make([]float32, f), 1, f), f32s(d, make([]float32, h+1), 1, h+1), -1
 	x, y := f32s(d, make([]float32, 2*h), 2, h), f32s(d, make([]float32, 2*h), 2, h)
-	bank, one := []device.Expert{e, other}, func(e, a int32) []device.ExpertRows {
+	bank, one := []device.Expert{e, other, biased, down, act}, func(e, a int32) []device.ExpertRows {
 		return []device.ExpertRows{{Expert: 0, Assign: []int32{0}}, {Expert: e, Assign: []int32{a}}}
 	}
 	for name, f := range map[string]func(){
-		"expert":     func() { d.Experts(s, y, x, bank, one(2, 0), 1) },
+		"expert":     func() { d.Experts(s, y, x, bank, one(5, 0), 1) },
+		"bias":       func() { d.Experts(s, y, x, bank, one(2, 0), 1) },
+		"down bias":  func() { d.Experts(s, y, x, bank, one(3, 0), 1) },
+		"limit":      func() { d.Experts(s, y, x, bank, one(4, 0), 1) },
 		"negative":   func() { d.Experts(s, y, x, bank, one(-1, 0), 1) },
 		"assignment": func() { d.Experts(s, y, x, bank, one(0, 2), 1) },
 		"shape":      func() { d.Experts(s, y, x, bank, one(1, 0), 1) },

@@ -8,21 +8,22 @@ type ffnUnit struct {
 	room     arena
 	gate, up *float32 // [rows, f]
 	f        int
+	extra    *extra
 	rows     rowChunks
 }
 
-// do is silu(gate) * up for an item of rows.
+// do computes the middle values of an item of rows.
 func (t *ffnUnit) do(_ *lane, i int) {
 	for r, to := t.rows.of(i); r < to; r++ {
 		g := rowAt(t.gate, t.f, r)
-		t.dev.exp.SiluMul(g, g, rowAt(t.up, t.f, r), t.f)
+		t.extra.middle(t.dev, g, g, rowAt(t.up, t.f, r), 0, t.f)
 	}
 }
 
 // run computes out, the network's result for rows of x. Strides are in values. Scratch: rowBlock
 // rows of 2*F values, besides MatMul's.
 func (t *ffnUnit) run(s *Stream, e *ffnItem, out *float32, outStride int, x *float32, xStride, rows int) {
-	t.dev, t.f = s.dev, e.gate.n
+	t.dev, t.f, t.extra = s.dev, e.gate.n, &e.extra
 	t.room.held, t.room.alloc = s.arena.held, s.arena.alloc
 	t.room.reset(2 * piece(rowBlock*t.f))
 	t.gate, t.up = t.room.take(rowBlock*t.f), t.room.take(rowBlock*t.f)
@@ -35,5 +36,8 @@ func (t *ffnUnit) run(s *Stream, e *ffnItem, out *float32, outStride int, x *flo
 		const valuesPerNs = 2
 		s.each(t, t.rows.count(), n*t.f/valuesPerNs, 0)
 		s.multiply(e.down, rowAt(out, outStride, r), outStride, t.gate, t.f, n)
+		for j := range n {
+			e.finish(s.dev, rowAt(out, outStride, r+j), 0, e.down.n)
+		}
 	}
 }

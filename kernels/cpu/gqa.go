@@ -7,6 +7,7 @@ import (
 	"krater/kernels/cpu/convert"
 	"krater/kernels/cpu/dot"
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 )
 
 // queryBlock is the number of queries that share a key block while it is in the first-level cache.
@@ -27,6 +28,8 @@ type gqaTask struct {
 	queries   int // of an item, at most
 	wide      int // values between rows of scratch
 	items     []gqaItem
+	sinks     unsafe.Pointer // [Heads]; nil: none
+	sinksBF16 bool
 }
 
 // gqaItem is the queries [first, first+n) of a span and key head.
@@ -34,10 +37,11 @@ type gqaItem struct{ span, head, first, n int }
 
 // GQA: out and q [T, Heads*HeadDim] F32, q rotated, cache [slots, Width] of any
 // type, groups of I8 dividing HeadDim, each row the keys of all key heads, then
-// their values. Row r of a span sees the cached keys 0..Pos+r, with a window the last of them. Scratch per thread:
+// their values. Row r of a span sees the cached keys 0..Pos+r, with a window the last of them. sinks [1, Heads]
+// BF16 or F32, or absent. Scratch per thread:
 // queryBlock rows of 2*HeadDim values, four of keyBlock, and keyBlock rows of
 // 2*HeadDim when the cache is of 8 bits.
-func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, in device.Spans, p device.GQA) {
+func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, sinks device.Mat, in device.Spans, p device.GQA) {
 	spans := in.List
 	const op = "GQA"
 	s := d.stream(op, stream)
@@ -50,6 +54,9 @@ func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, i
 	t.q = f32(op, "q", &q, q.Rows, p.Heads*p.HeadDim)
 	t.outStride, t.qStride = out.Stride, q.Stride
 	t.bind(op, d, &cache, newKVCache(op, &cache, p.Width(), p.HeadDim), spans, q.Rows)
+	if t.sinks = nil; !sinks.Zero() {
+		t.sinks, t.sinksBF16 = weight(op, "sinks", &sinks, 1, p.Heads)
+	}
 	t.group, t.wide = p.Heads/p.KVHeads, convert.Padded(p.HeadDim)
 
 	pairs, keys := 0, 0 // of queries and keys, keys read
@@ -123,8 +130,21 @@ func (t *gqaTask) work(l *lane, item gqaItem) (c gqaWork) {
 		c.keyScratch, c.valueScratch = l.arena.take(n), l.arena.take(n)
 	}
 	clear(c.state)
+	for j := range c.state {
+		if t.sinks != nil { // a key whose value is zero
+			c.state[j].top, c.state[j].sum = t.sink(c.head*t.group+(c.first+j)%t.group), 1
+		}
+	}
 	clearF32(c.acc, n*t.wide)
 	return c
+}
+
+// sink is the score of a head's sink.
+func (t *gqaTask) sink(head int) float32 {
+	if t.sinksBF16 {
+		return tensor.BF16ToF32(*(*uint16)(unsafe.Add(t.sinks, 2*head)))
+	}
+	return *(*float32)(unsafe.Add(t.sinks, 4*head))
 }
 
 func (t *gqaTask) do(l *lane, i int) {

@@ -31,6 +31,8 @@ type gqaScene struct {
 	table    []int32
 	q        []float32
 	rows     int
+	sinks    device.Mat // absent: none
+	sinksRef []float32
 }
 
 func newGQAScene(d *cpu.Device, p device.GQA, cacheType tensor.DType, positions, rows int) *gqaScene {
@@ -61,7 +63,7 @@ func (c *gqaScene) run(t testing.TB, d *cpu.Device, s device.Stream, spans []dev
 	for r := range c.rows {
 		copy(q[r*wide:], c.q[r*c.width():(r+1)*c.width()])
 	}
-	d.GQA(s, f32s(d, out.Data, c.rows, wide).ColRange(0, c.width()), f32s(d, q, c.rows, wide).ColRange(0, c.width()), c.cache, device.Spans{List: spans}, c.p)
+	d.GQA(s, f32s(d, out.Data, c.rows, wide).ColRange(0, c.width()), f32s(d, q, c.rows, wide).ColRange(0, c.width()), c.cache, c.sinks, device.Spans{List: spans}, c.p)
 	if err := out.Check(); err != nil {
 		t.Error(err)
 	}
@@ -80,9 +82,12 @@ func (c *gqaScene) run(t testing.TB, d *cpu.Device, s device.Stream, spans []dev
 func TestGQA(t *testing.T) {
 	expected := map[string][]float32{} // the same for all levels, and dear
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		for _, p := range gqaSizes {
+		for i, p := range gqaSizes {
 			for _, cacheType := range kvTypes {
 				c := newGQAScene(d, p, cacheType, 300, 200)
+				if i%2 == 1 {
+					c.sinks, c.sinksRef = floats(d, dtypes[i/2%2], kerneltest.Normal(kerneltest.Rand(uint64(i)), p.Heads, 3), 1, p.Heads)
+				}
 				spans := []device.Span{
 					{Row: 0, Len: 1, Pos: 0, Blocks: c.table},
 					{Row: 1, Len: 7, Pos: 3, Blocks: c.table[min(1, len(c.table)-1):]},
@@ -95,7 +100,7 @@ func TestGQA(t *testing.T) {
 				want := expected[key]
 				if want == nil {
 					want = make([]float32, c.rows*c.width())
-					ref.GQA(want, c.q, c.cacheRef, spans, p)
+					ref.GQA(want, c.q, c.cacheRef, c.sinksRef, spans, p)
 					expected[key] = want
 				}
 				// Scores are sums of HeadDim products; an error in a score is a relative error of
@@ -122,7 +127,7 @@ func TestGQARisingScores(t *testing.T) {
 		copy(c.q, []float32{1, 0, 0, 1}) // the second head's scores fall
 		spans := []device.Span{{Row: 0, Len: 1, Pos: 299, Blocks: c.table}}
 		want := make([]float32, 4)
-		ref.GQA(want, c.q, c.cacheRef, spans, p)
+		ref.GQA(want, c.q, c.cacheRef, c.sinksRef, spans, p)
 		if err := kerneltest.Compare(c.run(t, d, s, spans), want, 4, kerneltest.Relative(want, 64, 0)); err != nil {
 			t.Error(err)
 		}
@@ -191,7 +196,7 @@ func TestGQARefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, out := f32s(d, c.q, 4, c.width()), f32s(d, make([]float32, 4*c.width()), 4, c.width())
-			panicsWith(t, "GQA", func() { d.GQA(s, out, q, c.cache, device.Spans{List: []device.Span{good}}, bad) })
+			panicsWith(t, "GQA", func() { d.GQA(s, out, q, c.cache, device.Mat{}, device.Spans{List: []device.Span{good}}, bad) })
 		})
 	}
 }
@@ -220,7 +225,7 @@ func BenchmarkGQA(b *testing.B) {
 			scene.cache.Mat = cache
 			out, q := f32s(d, make([]float32, len(scene.q)), c.rows, scene.width()), f32s(d, scene.q, c.rows, scene.width())
 			spans := []device.Span{{Row: 0, Len: c.rows, Pos: c.pos, Blocks: scene.table}}
-			ns := kerneltest.Quartile(b, 1, func() { d.GQA(s, out, q, scene.cache, device.Spans{List: spans}, c.p) })
+			ns := kerneltest.Quartile(b, 1, func() { d.GQA(s, out, q, scene.cache, device.Mat{}, device.Spans{List: spans}, c.p) })
 			pairs := c.rows*c.pos + c.rows*(c.rows+1)/2
 			kerneltest.Report(b, ns, (c.pos+c.rows)*c.p.Width()*2, 4*pairs*c.p.Heads*c.p.HeadDim)
 		})

@@ -210,7 +210,7 @@ func TestAttentionAllocatesNothing(t *testing.T) {
 					f.run(d, s, out, q, c.cache, w, spans, c.p)
 				}
 			}
-			d.GQA(s, gOut, gQ, g.cache, device.Spans{List: gqaSpans}, g.p)
+			d.GQA(s, gOut, gQ, g.cache, device.Mat{}, device.Spans{List: gqaSpans}, g.p)
 			d.StoreRows(s, c.cache, src, slots)
 		}
 		run()

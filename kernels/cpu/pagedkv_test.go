@@ -149,7 +149,7 @@ func TestCacheOf8BitsIsChecked(t *testing.T) {
 		"MLAPrefill": func(c device.KV) {
 			d.MLAPrefill(s, zeros(16), zeros(32), c, device.KVB{F: kvB}, device.Spans{List: spans}, p)
 		},
-		"GQA": func(c device.KV) { d.GQA(s, zeros(12), zeros(12), c, device.Spans{List: spans}, g) },
+		"GQA": func(c device.KV) { d.GQA(s, zeros(12), zeros(12), c, device.Mat{}, device.Spans{List: spans}, g) },
 	}
 	for op, f := range ops {
 		f(good)
@@ -252,7 +252,7 @@ func decodeStep(b *testing.B, d *cpu.Device, s device.Stream, name string, dt te
 		if name == "v2lite" {
 			d.MLADecode(s, out, q, caches[layer], device.KVB{F: kvB}, device.Spans{List: spans}, lite)
 		} else {
-			d.GQA(s, out, q, caches[layer], device.Spans{List: spans}, p)
+			d.GQA(s, out, q, caches[layer], device.Mat{}, device.Spans{List: spans}, p)
 		}
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 // ffnQItem is one expert with some consecutive rows of the group.
 type ffnQItem struct {
-	w13, w2   quantProduct
+	w13, w2 quantProduct
+	extra
 	f         int // columns of W2, a multiple of 16
 	row, rows int
 }
@@ -92,9 +93,19 @@ func (t *ffnQTask) downs(l *lane) (took, missing bool) {
 // down computes part p of the results of an item.
 func (t *ffnQTask) down(l *lane, item *ffnQItem, p int) {
 	tiles := item.w2.tiles()
+	from, to := p*tiles/t.cut, (p+1)*tiles/t.cut
 	item.w2.multiply(t.dev, l, quantInput{quantRows: &t.mid, first: item.row},
 		quantOutput{base: t.y, stride: t.yRows, index: t.out[item.row:]},
-		item.rows, p*tiles/t.cut, (p+1)*tiles/t.cut)
+		item.rows, from, to)
+	t.biased(item, from, to)
+}
+
+// biased adds the bias to the results of tiles [from, to) of an item.
+func (t *ffnQTask) biased(item *ffnQItem, from, to int) {
+	at, end := from*tensor.TileRows, min(to*tensor.TileRows, item.w2.n)
+	for _, row := range t.out[item.row : item.row+item.rows] {
+		item.finish(t.dev, shift(rowAt(t.y, t.yRows, int(row)), at), at, end-at)
+	}
 }
 
 // inner computes part p of gate and up of an item. The thread that finishes last quantises the
@@ -132,7 +143,13 @@ func (t *ffnQTask) middle(item *ffnQItem, r int) {
 		clearF32((*float32)(unsafe.Add(unsafe.Pointer(up), 4*item.f)), fill)
 	}
 	q, scale, bias := t.mid.row(r)
-	t.dev.qrows.SiluQuantize(gate, up, q, scale, bias, item.w2.groups(), item.w2.steps)
+	if item.silu {
+		item.extra.biased(t.dev, gate, up, 0, item.f)
+		t.dev.qrows.SiluQuantize(gate, up, q, scale, bias, item.w2.groups(), item.w2.steps)
+		return
+	}
+	item.extra.middle(t.dev, gate, gate, up, 0, item.f)
+	t.dev.qrows.Quantize(gate, q, scale, bias, item.w2.groups(), item.w2.steps)
 }
 
 // begin makes t ready for rows of x.
@@ -152,9 +169,9 @@ func (t *ffnQTask) add(op string, e *device.QExpert, h, row, rows int) {
 		fail(op, "inner size %d is not a multiple of %d", f, tensor.TileRows)
 	}
 	t.items = append(t.items, ffnQItem{
-		w13: t.dev.quantProduct(op, "W13", &e.W13, 2*f, t.x.k, t.x.group),
-		w2:  t.dev.quantProduct(op, "W2", &e.W2, h, e.W2.PaddedCols(), e.W2.Group),
-		f:   f, row: row, rows: rows,
+		w13:   t.dev.quantProduct(op, "W13", &e.W13, 2*f, t.x.k, t.x.group),
+		w2:    t.dev.quantProduct(op, "W2", &e.W2, h, e.W2.PaddedCols(), e.W2.Group),
+		extra: newExtra(op, &e.Extra, f, h), f: f, row: row, rows: rows,
 	})
 	t.stride = max(t.stride, e.W2.PaddedCols())
 }
@@ -223,7 +240,7 @@ func (s *Stream) quantGroup(f int) int {
 	return max(groupRows, min(len(s.lanes)/lanes*groupRows, most, values/f))
 }
 
-// FFNQ is out [T, H] F32 = down(silu(gate x) * up x) in integers; the middle row is quantised by
+// FFNQ is out [T, H] F32 = down(silu(gate x) * up x), or with the activation and biases of e.Extra, in integers; the middle row is quantised by
 // the groups of W2. Scratch: quantGroup rows of 9 bytes for each of F values, their scales, and
 // what the tile unit's rows take.
 func (d *Device) FFNQ(stream device.Stream, out device.Mat, x device.QRows, e device.QExpert) {

@@ -1,6 +1,7 @@
 package cpu_test
 
 import (
+	"cmp"
 	"math"
 	"sync"
 	"testing"
@@ -20,16 +21,30 @@ func newQExpert(d *cpu.Device, seed uint64, h, f int, enc *tensor.Encoding, grou
 }
 
 // composed is FFNQ by its own parts: the products of ref (the bits of MatMulQ), the level's
-// silu(gate) * up, ref's quantisation.
+// activation, ref's quantisation.
 func composed(d *cpu.Device, x ref.QRows, rows int, e ref.QExpert) []float32 {
 	f := e.W2.Cols
 	both, mid := make([]float32, rows*2*f), make([]float32, rows*f)
 	ref.MatMulQ(both, x, e.W13)
 	for r := range rows {
-		exp.At(d.Level()).SiluMul(&mid[r*f], &both[r*2*f], &both[r*2*f+f], f)
+		if e.B13 != nil {
+			ref.Add(both[r*2*f:(r+1)*2*f], e.B13)
+		}
+		if kernels, a := exp.At(d.Level()), e.Act; a == (device.Activation{}) {
+			kernels.SiluMul(&mid[r*f], &both[r*2*f], &both[r*2*f+f], f)
+		} else {
+			limit := a.Limit
+			if limit == 0 {
+				limit = float32(math.Inf(1))
+			}
+			kernels.SwiGLU(&mid[r*f], &both[r*2*f], &both[r*2*f+f], f, cmp.Or(a.Alpha, 1), limit, a.Shift)
+		}
 	}
 	out := make([]float32, rows*e.W2.Rows)
 	ref.MatMulQ(out, ref.QuantizeRows(mid, f, e.W2.Group), e.W2)
+	if e.B2 != nil {
+		ref.AddBias(out, e.B2)
+	}
 	return out
 }
 
@@ -40,6 +55,7 @@ func TestFFNQ(t *testing.T) {
 			for _, enc := range encodings {
 				rows, h, f := size[0], size[1], size[2]
 				e, w := newQExpert(d, uint64(i), h, f, enc, size[3], size[4])
+				adorn(d, uint64(i), h, f, &e.Extra, &w.Extra)
 				x := kerneltest.Normal(kerneltest.Rand(5), rows*h, 1)
 				q := ref.QuantizeRows(x, h, size[3])
 				got := kerneltest.Guard[float32](rows*h, 4)
@@ -77,6 +93,7 @@ func TestFFNQOfManyThreads(t *testing.T) {
 	for _, threads := range []int{2, 8, 16} {
 		d, s := open(t, cpu.Options{Threads: threads})
 		e, w := newQExpert(d, 3, h, f, tensor.INT4, group, group)
+		adorn(d, 3, h, f, &e.Extra, &w.Extra)
 		x := kerneltest.Normal(kerneltest.Rand(5), rows*h, 1)
 		q := ref.QuantizeRows(x, h, group)
 		got := kerneltest.Guard[float32](rows*h, 4)
@@ -103,6 +120,7 @@ func TestExpertsQ(t *testing.T) {
 			// Widths, bits and inner groups differ, as in a model of mixed precision.
 			f := 32 + 16*i
 			e, w := newQExpert(d, uint64(i), h, f, tensor.Integers(4+4*(i%2)), group, []int{32, perChannel(f)}[i/2%2])
+			adorn(d, uint64(i), h, f, &e.Extra, &w.Extra)
 			bank, banks = append(bank, e), append(banks, w)
 		}
 		for _, tokens := range []int{1, 2, 9, 140} {

@@ -102,6 +102,7 @@ func (t *ffnQWide) down(l *lane, i, p int) {
 	from, to := evenCut(p, t.cut, item.w2.tiles())
 	item.w2.multiplyPacked(t.dev, l, t.downPacks(i), quantInput{quantRows: &t.mid, first: item.row},
 		quantOutput{base: t.y, stride: t.yRows, index: t.out}, item.row, item.rows, from, to)
+	t.biased(item, from, to)
 }
 
 // prepare decides which part of the group uses the unit, and cuts it. It returns the memory of the

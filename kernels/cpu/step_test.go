@@ -74,7 +74,7 @@ func (c *step) run() {
 	d.MLADecode(s, c.att, c.q, device.KV{Mat: c.cache}, device.KVB{F: c.kvB}, device.Spans{List: c.spans}, c.p)
 	d.MLAPrefill(s, c.att, c.q, device.KV{Mat: c.cache}, device.KVB{F: c.kvB}, device.Spans{List: c.spans}, c.p)
 	d.AddBias(s, c.kv, c.bias)
-	d.GQA(s, c.att.ColRange(0, 160), c.q.ColRange(0, 160), device.KV{Mat: c.cache}, device.Spans{List: c.spans}, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 20, Scale: 0.2, BlockTokens: 16})
+	d.GQA(s, c.att.ColRange(0, 160), c.q.ColRange(0, 160), device.KV{Mat: c.cache}, device.Mat{}, device.Spans{List: c.spans}, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 20, Scale: 0.2, BlockTokens: 16})
 	d.MatMul(s, c.delta, c.att, c.oW)
 	d.AddRMSNorm(s, c.normed, c.x, c.delta, c.normW, 1e-6)
 	d.MatMul(s, c.logits, c.normed, c.routerW)

@@ -86,6 +86,9 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		}
 		attend(mat(o.Out), mat(o.X), kv(&o.KV), kvB(o.KVB), o.Spans.List, mat(o.Spans.Table), *o.MLA)
 	case device.OpGQA:
+		if !o.W.Zero() {
+			refuse("GQA", "sinks are not supported")
+		}
 		b.GQA(mat(o.Out), mat(o.X), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.GQA)
 	case device.OpRouteTopK:
 		b.TopK(mat(o.Out), mat(o.A), mat(o.X), mat(o.W), *o.Router)
@@ -187,6 +190,7 @@ func kvB(w *device.KVB) launch.Weight {
 }
 
 func bank(b *device.Bank) launch.Bank {
+	plainNetwork(&b.Extra)
 	step := int64(b.Step)
 	m := mat(b.Map)
 	if !m.Zero() && (m.DType != tensor.I32 || m.Rows != 1 || m.Cols != b.Experts) {
@@ -195,7 +199,16 @@ func bank(b *device.Bank) launch.Bank {
 	return launch.Bank{Experts: b.Experts, W13: weight(&b.W13), W2: weight(&b.W2), Step: step, ScaleStep: step, Step2: step, ScaleStep2: step, Map: m.At}
 }
 
+// plainNetwork refuses biases and other activations.
+func plainNetwork(e *device.Extra) {
+	if *e != (device.Extra{}) {
+		refuse("FFN", "biases and other activations are not supported")
+	}
+}
+
 func network(n *device.FFN) ops.Network {
+	plainNetwork(&n.F.Extra)
+	plainNetwork(&n.Q.Extra)
 	if n.F.Gate.Zero() {
 		return ops.Network{W13: launch.Weight{A: tiles(&n.Q.W13)}, W2: launch.Weight{A: tiles(&n.Q.W2)}}
 	}

@@ -155,6 +155,7 @@ type Spans struct {
 type Bank struct {
 	Experts int
 	W13, W2 Weight // of the first expert
+	Extra          // the biases are of the first expert, Step bytes apart as the matrices
 	Step    int
 	// Map [1, Experts] I32, unless absent, has the slot of expert e, below 0 if it has none: slot s
 	// lies s * Step bytes after W13 and W2. There may be more slots than experts.
@@ -165,4 +166,4 @@ type Bank struct {
 func (b *Bank) Zero() bool { return b.Experts == 0 }
 
 // ExpertBytes is what a pass over one expert reads.
-func (b *Bank) ExpertBytes() int { return b.W13.Bytes() + b.W2.Bytes() }
+func (b *Bank) ExpertBytes() int { return b.W13.Bytes() + b.W2.Bytes() + b.Extra.Bytes() }

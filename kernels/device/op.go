@@ -22,9 +22,9 @@ const (
 	OpStoreRows                    // KV[A[i]] = X[i]; X [T,W], A [T,1] slots
 	OpCopyRows                     // Out = X [n,W], of one type and not overlapping
 	OpMLA                          // Out [T,heads*v]: latent attention of queries X over KV by KVB, Spans and MLA
-	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA
+	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA; W [1,heads] sinks or absent
 	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent
-	OpFFN                          // Out [T,H] = down(silu(gate X) * up X) of FFN; Q is X for integer weights
+	OpFFN                          // Out [T,H] = down(act(gate X, up X)) of FFN; Q is X for integer weights
 	OpExperts                      // Out [T*K,H]: rows that Work lists, by Experts, each for its rows of X [T,H]; Q is X for integer weights
 	OpExpertsOn                    // Out [T*K,H]: a row for every choice A [T,K] of Bank; ids below 0 give zeros, experts nowhere in Bank.Map leave their rows
 	OpGateRows                     // Out [T,N] *= sigmoid(X * W), one factor for each row; X [T,H], W [1,H]
@@ -212,10 +212,10 @@ func (l *List) MLA(out, q Mat, cache KV, kvB *KVB, spans Spans, p *MLA) {
 	o.KV, o.KVB, o.Spans, o.MLA = cache, kvB, spans, p
 }
 
-// GQA appends grouped-query attention of the rows that spans lists.
-func (l *List) GQA(out, q Mat, cache KV, spans Spans, p *GQA) {
+// GQA appends grouped-query attention of the rows that spans lists. sinks may be absent.
+func (l *List) GQA(out, q Mat, cache KV, sinks Mat, spans Spans, p *GQA) {
 	o := l.add(OpGQA, out, q)
-	o.KV, o.Spans, o.GQA = cache, spans, p
+	o.KV, o.W, o.Spans, o.GQA = cache, sinks, spans, p
 }
 
 // RouteTopK appends the choice of experts.

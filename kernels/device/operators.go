@@ -18,7 +18,7 @@ type Operators interface {
 	CopyRows(s Stream, dst, src Mat)
 	MLAPrefill(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
 	MLADecode(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
-	GQA(s Stream, out, q Mat, cache KV, spans Spans, p GQA)
+	GQA(s Stream, out, q Mat, cache KV, sinks Mat, spans Spans, p GQA)
 	RouteTopK(s Stream, ids, weights, logits, bias Mat, p Router)
 	FFN(s Stream, out, x Mat, e Expert)
 	FFNQ(s Stream, out Mat, x QRows, e QExpert)
@@ -58,7 +58,7 @@ func (o *Op) On(d Operators, s Stream) {
 	case OpCopyRows:
 		d.CopyRows(s, o.Out, o.X)
 	case OpGQA:
-		d.GQA(s, o.Out, o.X, o.KV, o.Spans, *o.GQA)
+		d.GQA(s, o.Out, o.X, o.KV, o.W, o.Spans, *o.GQA)
 	case OpRouteTopK:
 		d.RouteTopK(s, o.Out, o.A, o.X, o.W, *o.Router)
 	case OpGateRows:

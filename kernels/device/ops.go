@@ -1,5 +1,7 @@
 package device
 
+import "math"
+
 // The sizes and parameters of operators. Kind says what each operator computes.
 
 // Rope says which elements of each row RoPE turns: in every one of Heads heads
@@ -36,6 +38,10 @@ type MLA struct {
 // With KVHeads == Heads it is ordinary multi-head attention, with 1 multi-query
 // attention. Queries are [T, Heads*HeadDim], already rotated; the cache holds a
 // row per slot: the rotated keys of all key heads, then their values.
+//
+// Sinks [1, Heads], BF16 or F32, are scores of one more key for each head, whose value is zero: exp(sink)
+// is added to the sum that the softmax divides by. Scale does not multiply them (gpt-oss,
+// arXiv 2508.10925 section 2.2).
 type GQA struct {
 	Heads       int // a multiple of KVHeads
 	KVHeads     int
@@ -85,11 +91,41 @@ type Router struct {
 	Scale      float32 // routed_scaling_factor, applied last
 }
 
-// Expert is one SwiGLU feed-forward network: down(silu(gate x) * (up x)).
+// Expert is one SwiGLU feed-forward network: down(silu(gate x) * (up x)), or with the activation and biases of Extra.
 type Expert struct {
 	Gate Mat // [F, H]
 	Up   Mat // [F, H]
 	Down Mat // [H, F]
+	Extra
+}
+
+// Extra holds the biases and the activation of a SwiGLU network. The zero value has no biases and
+// SiLU.
+type Extra struct {
+	Act Activation
+	B13 Mat // [1, 2F] F32, added to gate x, then to up x; absent without biases
+	B2  Mat // [1, H] F32, added to the result; absent without biases
+}
+
+// Activation computes a middle value of a SwiGLU network from a value g of gate and a value u of up. The zero
+// value is silu(g) * u. With a Limit, first g = min(g, Limit) and u = max(-Limit, min(u, Limit)).
+// The result is g * sigmoid(Alpha*g) * (u + Shift).
+type Activation struct {
+	Alpha float32 // 0 is 1
+	Limit float32 // above 0, or 0: none (swiglu_limit)
+	Shift float32
+}
+
+// Of computes one value.
+func (a Activation) Of(g, u float64) float64 {
+	alpha, limit := float64(a.Alpha), float64(a.Limit)
+	if alpha == 0 {
+		alpha = 1
+	}
+	if limit > 0 {
+		g, u = min(g, limit), max(-limit, min(u, limit))
+	}
+	return g / (1 + math.Exp(-alpha*g)) * (u + float64(a.Shift))
 }
 
 // ExpertRows lists the work of one expert: Assign holds rising assignment

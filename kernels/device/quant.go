@@ -34,6 +34,7 @@ type QRows struct {
 type QExpert struct {
 	W13 QMat // [2F, H]
 	W2  QMat // [H, F]
+	Extra
 }
 
 // The operators of a CPU that multiply quantised rows. Batch invariance holds as for the others, and more: the
@@ -42,7 +43,7 @@ type QExpert struct {
 //
 //	QuantizeRows(s, out QRows, x [T,K] F32)
 //	MatMulQ(s, out [T,N] F32, x QRows, w QMat)                          out = x * w^T
-//	FFNQ(s, out [T,H] F32, x QRows, e QExpert)                          down(quantised silu(gate x) * up x), by W2's group
+//	FFNQ(s, out [T,H] F32, x QRows, e QExpert)                          down(quantised silu(gate x) * up x), by W2's group, or with the activation and biases of Extra
 //	ExpertsQ(s, y [T*K,H] F32, x QRows, bank []QExpert, work []ExpertRows, topK)
 //
 // QuantizeRows, for each row and group, in float32: top = max|x|, scale = top /

@@ -48,10 +48,13 @@ func (n *FFN) Bytes() int {
 }
 
 // Bytes is what a pass over the network reads.
-func (e *Expert) Bytes() int { return e.Gate.Bytes() + e.Up.Bytes() + e.Down.Bytes() }
+func (e *Expert) Bytes() int { return e.Gate.Bytes() + e.Up.Bytes() + e.Down.Bytes() + e.Extra.Bytes() }
 
 // Bytes is what a pass over the network reads.
-func (e *QExpert) Bytes() int { return e.W13.Bytes() + e.W2.Bytes() }
+func (e *QExpert) Bytes() int { return e.W13.Bytes() + e.W2.Bytes() + e.Extra.Bytes() }
+
+// Bytes is the size of the biases.
+func (e *Extra) Bytes() int { return e.B13.Bytes() + e.B2.Bytes() }
 
 // KVB is MLA's kv_b_proj, which turns a compressed row of the cache into the keys
 // and values of every head: F [Heads*(Nope+V), Rank], or packed, cut by head

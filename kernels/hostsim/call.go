@@ -90,11 +90,16 @@ func (c *call) integers(name string, q device.QMat) device.QMat {
 }
 
 func (c *call) expert(e device.Expert) device.Expert {
-	return device.Expert{Gate: c.mat("gate", e.Gate), Up: c.mat("up", e.Up), Down: c.mat("down", e.Down)}
+	return device.Expert{Gate: c.mat("gate", e.Gate), Up: c.mat("up", e.Up), Down: c.mat("down", e.Down), Extra: c.extra(e.Extra)}
 }
 
 func (c *call) quantised(e device.QExpert) device.QExpert {
-	return device.QExpert{W13: c.integers("W13", e.W13), W2: c.integers("W2", e.W2)}
+	return device.QExpert{W13: c.integers("W13", e.W13), W2: c.integers("W2", e.W2), Extra: c.extra(e.Extra)}
+}
+
+func (c *call) extra(e device.Extra) device.Extra {
+	e.B13, e.B2 = c.mat("the bias of gate and up", e.B13), c.mat("the bias of down", e.B2)
+	return e
 }
 
 // cache translates a KV cache; what is read of it is counted apart.

@@ -37,7 +37,11 @@ func (r *rig) zero(dt tensor.DType, rows, cols int) device.Mat {
 }
 
 func (r *rig) expert(h, f int) device.Expert {
-	return device.Expert{Gate: r.weight(f, h), Up: r.weight(f, h), Down: r.weight(h, f)}
+	return device.Expert{Gate: r.weight(f, h), Up: r.weight(f, h), Down: r.weight(h, f), Extra: r.extra(h, f)}
+}
+
+func (r *rig) extra(h, f int) device.Extra {
+	return device.Extra{Act: device.Activation{Alpha: 1.702, Limit: 7, Shift: 1}, B13: r.normal(1, 2*f), B2: r.normal(1, h)}
 }
 
 func (r *rig) integers(rows, cols int) device.QMat {
@@ -69,7 +73,7 @@ func (r *rig) quantised(x device.Mat) device.QRows {
 }
 
 func (r *rig) network(h, f int) device.QExpert {
-	return device.QExpert{W13: r.integers(2*f, h), W2: r.integers(h, f)}
+	return device.QExpert{W13: r.integers(2*f, h), W2: r.integers(h, f), Extra: r.extra(h, f)}
 }
 
 var (
@@ -148,7 +152,7 @@ var cases = map[string]func(r *rig) []device.Mat{
 	"GQA": func(r *rig) []device.Mat {
 		out := r.zero(tensor.F32, 3, 32)
 		run(r.dev, r.s, func(l *device.List) {
-			l.GQA(out, r.normal(3, 32), device.KV{Mat: r.weight(12, 32)}, device.Spans{List: spans}, &gqa)
+			l.GQA(out, r.normal(3, 32), device.KV{Mat: r.weight(12, 32)}, r.normal(1, 4), device.Spans{List: spans}, &gqa)
 		})
 		return []device.Mat{out}
 	},
@@ -260,11 +264,11 @@ func TestOperatorArgumentsAreReadAtOnce(t *testing.T) {
 	r := &rig{t: t, dev: d, s: newStream(t, d)}
 	q, cache := r.normal(3, 32), device.KV{Mat: r.weight(12, 32)}
 	out, again := r.zero(tensor.F32, 3, 32), r.zero(tensor.F32, 3, 32)
-	run(d, r.s, func(l *device.List) { l.GQA(out, q, cache, device.Spans{List: spans}, &gqa) })
+	run(d, r.s, func(l *device.List) { l.GQA(out, q, cache, device.Mat{}, device.Spans{List: spans}, &gqa) })
 	want := get(t, r.s, out)
 	mine := []device.Span{spans[0], spans[1]}
 	mine[0].Blocks = []int32{1, 0}
-	run(d, r.s, func(l *device.List) { l.GQA(again, q, cache, device.Spans{List: mine}, &gqa) })
+	run(d, r.s, func(l *device.List) { l.GQA(again, q, cache, device.Mat{}, device.Spans{List: mine}, &gqa) })
 	mine[0].Blocks[0], mine[1].Pos = 2, 0
 	if !bytes.Equal(want, get(t, r.s, again)) {
 		t.Error("spans that changed after the call changed the result")
@@ -288,17 +292,17 @@ func TestOperatorArgumentsAreReadAtOnce(t *testing.T) {
 func TestWork(t *testing.T) {
 	d := simulated(t, Options{})
 	for name, want := range map[string]work{
-		"GatherRows": {3*16*4 + 3*16*2 + 3*4, 0},                  // out, rows of the table, ids
-		"Rope":       {3*16*4 + 3*4, 0},                           // x, positions
-		"StoreRows":  {2*16*4 + 2*16*2 + 2*4, 0},                  // src, rows of the cache, slots
-		"CopyRows":   {2 * 3 * 16 * 2, 0},                         // rows there and here
-		"MatMul":     {3*7*4 + 3*33*4 + 7*33*2, 2 * 3 * 7 * 33},   // out, x, w
-		"GateRows":   {3*7*4 + 3*33*4 + 33*2, 2 * 3 * 33},         // out, x, w
-		"FFN":        {2*3*16*4 + 3*24*16*2, 2 * 3 * 3 * 24 * 16}, // out and x, three matrices
+		"GatherRows": {3*16*4 + 3*16*2 + 3*4, 0},                                // out, rows of the table, ids
+		"Rope":       {3*16*4 + 3*4, 0},                                         // x, positions
+		"StoreRows":  {2*16*4 + 2*16*2 + 2*4, 0},                                // src, rows of the cache, slots
+		"CopyRows":   {2 * 3 * 16 * 2, 0},                                       // rows there and here
+		"MatMul":     {3*7*4 + 3*33*4 + 7*33*2, 2 * 3 * 7 * 33},                 // out, x, w
+		"GateRows":   {3*7*4 + 3*33*4 + 33*2, 2 * 3 * 33},                       // out, x, w
+		"FFN":        {2*3*16*4 + 3*24*16*2 + 4*(2*24+16), 2 * 3 * 3 * 24 * 16}, // out and x, three matrices, biases
 		// Four rows out, two in, two of three experts.
-		"Experts": {4*16*4 + 2*16*4 + 2*3*24*16*2, 2 * 4 * 3 * 24 * 16},
-		// Spans of 5 and 2 keys; 4+5+2 pairs.
-		"GQA": {2*3*32*4 + 7*32*2, 4 * 11 * 4 * 8},
+		"Experts": {4*16*4 + 2*16*4 + 2*(3*24*16*2+4*(2*24+16)), 2 * 4 * 3 * 24 * 16},
+		// Spans of 5 and 2 keys, four sinks; 4+5+2 pairs.
+		"GQA": {2*3*32*4 + 4*4 + 7*32*2, 4 * 11 * 4 * 8},
 		// The same with 20 values a key, which all are expanded to 2 heads.
 		"MLA of prompts": {3*12*4 + 3*24*4 + 28*16*2 + 7*20*2, 2 * 2 * (7*14*16 + 11*18)},
 		// Two rows that read 6 and 1 keys.
@@ -347,7 +351,7 @@ func TestForeignMemory(t *testing.T) {
 			})
 		},
 		"GQA: cache.Scales is memory of hostsim:1, the operator runs on hostsim:0": func() {
-			run(one, s, func(l *device.List) { l.GQA(a, a, device.KV{Mat: a, Scales: b}, device.Spans{}, &gqa) })
+			run(one, s, func(l *device.List) { l.GQA(a, a, device.KV{Mat: a, Scales: b}, device.Mat{}, device.Spans{}, &gqa) })
 		},
 		"MLA: kv_b.V.Scales is memory of hostsim:1, the operator runs on hostsim:0": func() {
 			run(one, s, func(l *device.List) {

@@ -18,7 +18,7 @@ func MLA(out, q, cache, kvB []float32, spans []device.Span, p device.MLA) {
 			for r := range s.Len {
 				row := s.Row + r
 				query := q[(row*p.Heads+h)*(p.Nope+p.Rope):][:p.Nope+p.Rope]
-				attend(out[(row*p.Heads+h)*p.V:][:p.V], query, keys[:s.Pos+r+1], values, float64(p.Scale))
+				attend(out[(row*p.Heads+h)*p.V:][:p.V], query, keys[:s.Pos+r+1], values, float64(p.Scale), math.Inf(-1))
 			}
 		}
 	}
@@ -44,10 +44,10 @@ func expand(cache, kvB []float32, s device.Span, h int, p device.MLA) (keys, val
 	return keys, values
 }
 
-// attend is softmax(q . keys * scale) . values.
-func attend(out, query []float32, keys, values [][]float64, scale float64) {
+// attend is softmax(q . keys * scale) . values, where the softmax has sink as one more score.
+func attend(out, query []float32, keys, values [][]float64, scale, sink float64) {
 	scores := make([]float64, len(keys))
-	top := math.Inf(-1)
+	top := sink
 	for j, key := range keys {
 		for i, v := range query {
 			scores[j] += float64(v) * key[i]
@@ -55,7 +55,7 @@ func attend(out, query []float32, keys, values [][]float64, scale float64) {
 		scores[j] *= scale
 		top = math.Max(top, scores[j])
 	}
-	var sum float64
+	sum := math.Exp(sink - top)
 	for j := range scores {
 		scores[j] = math.Exp(scores[j] - top)
 		sum += scores[j]

@@ -1,6 +1,10 @@
 package ref
 
-import "krater/kernels/device"
+import (
+	"math"
+
+	"krater/kernels/device"
+)
 
 // KVB is kv_b in integers: see device.KVB.
 type KVB struct{ K, V []QMat }
@@ -53,6 +57,6 @@ func Latent(query, cache []float32, k QMat, s device.Span, r int, p device.MLA) 
 		keys = append(keys, widen(cache[slot*width:][:width]))
 	}
 	latent := make([]float32, p.Rank)
-	attend(latent, absorbed, keys, keys, float64(p.Scale))
+	attend(latent, absorbed, keys, keys, float64(p.Scale), math.Inf(-1))
 	return latent
 }

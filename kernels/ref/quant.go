@@ -26,7 +26,10 @@ type QMat struct {
 func (w QMat) matrix() *tensor.Matrix { return w.Unpack(w.Values, w.Scales) }
 
 // QExpert is a SwiGLU network in integers: see device.QExpert.
-type QExpert struct{ W13, W2 QMat }
+type QExpert struct {
+	W13, W2 QMat
+	Extra
+}
 
 // QuantizeRows quantises x [T, cols] by groups of group columns; cols is filled up to a multiple of
 // 32.
@@ -85,16 +88,17 @@ func MatMulQ(out []float32, x QRows, w QMat) {
 	}
 }
 
-// FFNQ is down(silu(gate x) * up x); the middle row is quantised by W2's group.
+// FFNQ is down(silu(gate x) * up x), or with the activation and biases of e.Extra; the middle row is quantised by W2's group.
 func FFNQ(out []float32, x QRows, e QExpert) {
 	rows, f := len(x.Q)/x.Cols, e.W2.Cols
 	both, mid := make([]float32, rows*2*f), make([]float32, rows*f)
 	MatMulQ(both, x, e.W13)
 	for i := range mid {
 		r, c := i/f, i%f
-		mid[i] = float32(Silu(float64(both[r*2*f+c])) * float64(both[r*2*f+f+c]))
+		mid[i] = float32(e.activate(float64(both[r*2*f+c]), float64(both[r*2*f+f+c]), c, f))
 	}
 	MatMulQ(out, QuantizeRows(mid, f, e.W2.Group), e.W2)
+	e.add(out)
 }
 
 // ExpertsQ runs every assignment a = token*topK + rank through its expert; the result is row a of y

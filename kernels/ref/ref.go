@@ -123,9 +123,32 @@ type Expert struct {
 	Gate []float32 // [F, H]
 	Up   []float32 // [F, H]
 	Down []float32 // [H, F]
+	Extra
 }
 
-// FFN is down(silu(gate x) * up x) for every row of x [T, h].
+// Extra holds biases and activation: see device.Extra.
+type Extra struct {
+	Act device.Activation
+	B13 []float32 // [2F] or nil
+	B2  []float32 // [H] or nil
+}
+
+// activate is the middle value i of f, of gate and up without their biases.
+func (e *Extra) activate(g, u float64, i, f int) float64 {
+	if e.B13 != nil {
+		g, u = g+float64(e.B13[i]), u+float64(e.B13[f+i])
+	}
+	return e.Act.Of(g, u)
+}
+
+// add adds the bias of the results to rows of y.
+func (e *Extra) add(y []float32) {
+	if e.B2 != nil {
+		AddBias(y, e.B2)
+	}
+}
+
+// FFN is down(silu(gate x) * up x), or with the activation and biases of e.Extra, for every row of x [T, h].
 func FFN(out, x []float32, e Expert, h int) {
 	f := len(e.Gate) / h
 	mid := make([]float32, f)
@@ -133,10 +156,11 @@ func FFN(out, x []float32, e Expert, h int) {
 		row := x[r*h : (r+1)*h]
 		for i := range mid {
 			w := func(m []float32) float64 { return dot(row, m[i*h:(i+1)*h]) }
-			mid[i] = float32(Silu(w(e.Gate)) * w(e.Up))
+			mid[i] = float32(e.activate(w(e.Gate), w(e.Up), i, f))
 		}
 		MatMul(out[r*h:(r+1)*h], mid, e.Down, 1, h, f)
 	}
+	e.add(out[:len(x)])
 }
 
 // Experts runs every assignment a = token*topK + rank through its expert; the result is row a of y

@@ -60,6 +60,11 @@ func TestFFNAndExperts(t *testing.T) {
 	out := make([]float32, 2)
 	FFN(out, []float32{2, 3}, e, 2)
 	expect(t, "ffn", out, 3*silu, -6*silu)
+	odd := e // gate 2, up 3 before biases: clamped to 1 and -1
+	odd.Act, odd.B13, odd.B2 = device.Activation{Alpha: 2, Limit: 1, Shift: 3}, []float32{0.5, -7}, []float32{10, 20}
+	FFN(out, []float32{2, 3}, odd, 2)
+	swiglu := 2 / (1 + math.Exp(-2.0))
+	expect(t, "biases and a limit", out, 10+swiglu, 20-2*swiglu)
 	y := make([]float32, 8)
 	Experts(y, []float32{0, 0, 2, 3}, []Expert{{}, e}, []device.ExpertRows{{Expert: 1, Assign: []int32{3}}}, 2, 2)
 	expect(t, "experts", y, 0, 0, 0, 0, 0, 0, 3*silu, -6*silu)
@@ -93,18 +98,22 @@ func TestGQA(t *testing.T) {
 	out := make([]float32, 8)
 	q := []float32{1, 0, 0, 1, 1, 0, 0, 1} // two rows of two heads
 	spans := []device.Span{{Row: 0, Len: 2, Pos: 0, Blocks: []int32{1}}}
-	GQA(out, q, cache, spans, p)
+	GQA(out, q, cache, nil, spans, p)
 	expect(t, "causal mean", out, 2, 20, 2, 20, 3, 30, 3, 30)
 	cache[9] = float32(math.Log(3)) // the first token's key
-	GQA(out, q, cache, spans, p)
+	GQA(out, q, cache, nil, spans, p)
 	expect(t, "weighted", out, 2, 20, 2, 20, 3, 30, 2.5, 25)
 	p.Window = 1 // each row sees its own key only
-	GQA(out, q, cache, spans, p)
+	GQA(out, q, cache, nil, spans, p)
 	expect(t, "window", out, 2, 20, 2, 20, 4, 40, 4, 40)
+	// Sinks of scores log 1 and log 3, beside keys with scores 0.
+	clear(q)
+	GQA(out, q, cache, []float32{0, float32(math.Log(3))}, spans, p)
+	expect(t, "sinks", out, 1, 10, 0.5, 5, 2, 20, 1, 10)
 	// Two key heads: head 1 reads the second key and the second value.
 	p = device.GQA{Heads: 2, KVHeads: 2, HeadDim: 1, Scale: 1, BlockTokens: 1}
 	out = out[:2]
-	GQA(out, []float32{1, 1}, []float32{5, 6, 7, 8}, []device.Span{{Row: 0, Len: 1, Pos: 0, Blocks: []int32{0}}}, p)
+	GQA(out, []float32{1, 1}, []float32{5, 6, 7, 8}, nil, []device.Span{{Row: 0, Len: 1, Pos: 0, Blocks: []int32{0}}}, p)
 	expect(t, "heads of their own", out, 7, 8)
 }
 

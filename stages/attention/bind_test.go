@@ -44,7 +44,7 @@ func TestBind(t *testing.T) {
 	compressed.QRank = 6
 	gqa := model.GQA{Heads: 4, KVHeads: 2, HeadDim: 8}
 	whole := gqa
-	whole.Bias, whole.QKNorm = true, true
+	whole.Bias, whole.OutBias, whole.Sinks, whole.QKNorm = true, true, true, true
 	for _, m := range []model.Mixer{mla, compressed, gqa, whole} {
 		var want []string
 		for _, x := range m.Tensors(16) {

@@ -15,6 +15,12 @@ var _ = Register(func(m model.GQA, b Binder) Block {
 	if m.Bias {
 		w.qBias, w.kBias, w.vBias = b.Vector("q_bias"), b.Vector("k_bias"), b.Vector("v_bias")
 	}
+	if m.OutBias {
+		w.oBias = b.Vector("o_bias")
+	}
+	if m.Sinks {
+		w.sinks = b.Vector("sinks")
+	}
 	if m.QKNorm {
 		w.qNorm, w.kNorm = b.Vector("q_norm"), b.Vector("k_norm")
 	}
@@ -30,6 +36,8 @@ type gqaBlock struct {
 	o            device.Weight // [H, heads*d]
 	qBias        device.Mat    // [1, heads*d], absent without biases
 	kBias, vBias device.Mat    // [1, kv_heads*d]
+	oBias        device.Mat    // [1, H], absent without
+	sinks        device.Mat    // [1, heads], absent without
 	qNorm, kNorm device.Mat    // [1, d] or, of whole rows, [1, heads*d] and [1, kv_heads*d]; absent without norms
 }
 
@@ -111,14 +119,14 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 	p.Observe(layer, "k_pe", keys)
 	p.StoreRows(cache, kv, st.Slots)
 	if len(st.Prefill) > 0 {
-		p.GQA(out.X, q, cache, st.PrefillSpans(), &g.sizes)
+		p.GQA(out.X, q, cache, w.sinks, st.PrefillSpans(), &g.sizes)
 	}
 	if len(st.Decode) > 0 {
-		p.GQA(out.X, q, cache, st.DecodeSpans(), &g.sizes)
+		p.GQA(out.X, q, cache, w.sinks, st.DecodeSpans(), &g.sizes)
 	}
 	p.Observe(layer, "attn", out.X)
 	out.Prepare(&p.List, &w.o)
-	out.Mul(&p.List, st.Delta, &w.o)
+	project(p, st.Delta, &out, &w.o, w.oBias)
 }
 
 // project appends out = x * w^T, plus the bias where there is one.

@@ -3,8 +3,8 @@
 package calibration
 
 import (
+	"errors"
 	"fmt"
-	"math"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -34,6 +34,7 @@ type Collector struct {
 	x        []float32 // [T, H] input of the layer at hand
 	mid      []float32 // [F]
 	gate, up []float32 // [F, H] of the expert at hand
+	biases   []float32 // [2F] of its gate and up; nil: none
 	assigned [][]int   // [E] rows
 	err      error
 }
@@ -63,6 +64,9 @@ func New(cfg *model.Config, set *weights.Set, from, to int) (*Collector, error) 
 	}
 	n := cfg.MoE.FF * cfg.Hidden
 	c.gate, c.up, c.mid = make([]float32, n), make([]float32, n), make([]float32, cfg.MoE.FF)
+	if cfg.MoE.Biases {
+		c.biases = make([]float32, 2*cfg.MoE.FF)
+	}
 	return c, nil
 }
 
@@ -111,6 +115,11 @@ func (c *Collector) add(index int, ids []int32, rows int) error {
 		if err := c.read(c.up, names.Up); err != nil {
 			return err
 		}
+		if names.GateBias != "" {
+			if err := errors.Join(c.read(c.biases[:len(c.mid)], names.GateBias), c.read(c.biases[len(c.mid):], names.UpBias)); err != nil {
+				return err
+			}
+		}
 		for _, t := range list {
 			x := c.x[t*h : (t+1)*h]
 			l.experts[e].in.Add(x)
@@ -132,12 +141,15 @@ func (c *Collector) read(dst []float32, name string) error {
 	return nil
 }
 
-// middle is silu(gate x) * up x.
+// middle is the activation of gate x and up x.
 func (c *Collector) middle(x []float32) {
 	h := len(x)
 	for i := range c.mid {
 		g, u := dot(c.gate[i*h:(i+1)*h], x), dot(c.up[i*h:(i+1)*h], x)
-		c.mid[i] = g / (1 + float32(math.Exp(-float64(g)))) * u
+		if c.biases != nil {
+			g, u = g+c.biases[i], u+c.biases[len(c.mid)+i]
+		}
+		c.mid[i] = float32(c.cfg.MoE.Act.Of(float64(g), float64(u)))
 	}
 }
 

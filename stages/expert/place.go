@@ -118,7 +118,7 @@ func (p *Placed) fill(ctx context.Context, mem Memory, partition Partition, pool
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			p.layers[layer][e] = device.QExpert{W13: c.matrix(&experts[e].W13), W2: c.matrix(&experts[e].W2)}
+			p.layers[layer][e] = device.QExpert{W13: c.matrix(&experts[e].W13), W2: c.matrix(&experts[e].W2), Extra: experts[e].Extra}
 			if c.err != nil {
 				return fmt.Errorf("expert %d of layer %d: %w", e, layer, c.err)
 			}

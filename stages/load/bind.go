@@ -299,6 +299,9 @@ func (b *binder) layer(i int) group.Layer {
 	if b.cfg.MoE.Correction {
 		l.Router.Bias = r.Vector("correction")
 	}
+	if b.cfg.MoE.RouterBias {
+		l.Router.GateBias = r.Vector("router_bias")
+	}
 	l.Bank.Shared = r.network("shared", "shared.")
 	if b.cfg.MoE.SharedGate {
 		l.Bank.Gate = r.Vector("shared_gate")
@@ -321,7 +324,9 @@ func (b *binder) layer(i int) group.Layer {
 	}
 	l.Bank.Routed = make([]device.Expert, b.cfg.MoE.Experts)
 	for e := range l.Bank.Routed {
-		l.Bank.Routed[e] = b.expert(b.routed, b.cfg.ExpertNames(i, e))
+		n := b.cfg.ExpertNames(i, e)
+		l.Bank.Routed[e] = b.expert(b.routed, n)
+		l.Bank.Routed[e].Extra = b.extra(b.routed, n)
 	}
 	return l
 }

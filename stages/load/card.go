@@ -150,7 +150,7 @@ func (b *binder) packedExpert(layer, e int) (device.QExpert, error) {
 		return device.QExpert{}, err
 	}
 	n, key := b.cfg.ExpertNames(layer, e), fmt.Sprintf("experts.%d.%d", layer, e)
-	var x device.QExpert
+	var x device.QExpert // its biases lie in the slot
 	if x.W13, err = b.pack(key+".w13", w13, f, b.rows(n.Gate, n.Up)); err == nil {
 		x.W2, err = b.pack(key+".w2", w2, f, b.rows(n.Down))
 	}

@@ -2,6 +2,7 @@ package load
 
 import (
 	"fmt"
+	"slices"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -230,6 +231,7 @@ func (b *binder) bank(layer int) []device.QExpert {
 	if b.card != nil && len(list) > 0 { // an accelerator's rows are not quantised
 		group = list[0].W13.Group
 	}
+	list = slices.Clone(list)
 	for i := range list {
 		e := &list[i]
 		if e.W13.Rows != 2*f || e.W13.Cols != h || e.W2.Rows != h || e.W2.Cols != f || e.W13.Group != group {
@@ -238,6 +240,7 @@ func (b *binder) bank(layer int) []device.QExpert {
 			return nil
 		}
 		b.parts.WeightBytes += int64(e.Bytes())
+		e.Extra = b.extraBeside(e.W13.Values, b.cfg.ExpertNames(layer, i))
 	}
 	return list
 }

@@ -16,6 +16,7 @@ import (
 type Slots struct {
 	Step    int           // bytes of a slot, a multiple of 256
 	w13, w2 device.Weight // of the first, without memory
+	extra   device.Extra  // also
 	put     func(dst []byte, layer, e int) error
 
 	mu    sync.Mutex
@@ -81,7 +82,7 @@ func (x *Slots) Put(dst []byte, layer, e int) error {
 
 // Bank is a layer's experts in slots of buf.
 func (x *Slots) Bank(buf device.Buffer, experts int) device.Bank {
-	b := device.Bank{Experts: experts, Step: x.Step, W13: x.w13, W2: x.w2}
+	b := device.Bank{Experts: experts, Step: x.Step, W13: x.w13, W2: x.w2, Extra: in(x.extra, buf)}
 	for _, w := range []*device.Weight{&b.W13, &b.W2} {
 		if w.F.DType != tensor.Invalid {
 			w.F.Buf = buf
@@ -97,10 +98,12 @@ func SlotBytes(cfg *model.Config, p Precision) (int64, error) {
 	f, h := cfg.MoE.FF, cfg.Hidden
 	if p.Experts.Zero() {
 		dt := KeptType(cfg, model.Experts)
-		return int64(aligned(2*f*h*dt.Size()) + aligned(f*h*dt.Size())), nil
+		_, end := extraOf(cfg, aligned(2*f*h*dt.Size())+aligned(f*h*dt.Size()))
+		return int64(end), nil
 	}
 	w13, w2, err := p.Experts.Network(tensor.GPU, h, f)
-	return int64(aligned(w13.ValueBytes()) + aligned(w13.ScaleBytes()) + aligned(w2.ValueBytes()) + aligned(w2.ScaleBytes())), err
+	_, end := extraOf(cfg, aligned(w13.ValueBytes())+aligned(w13.ScaleBytes())+aligned(w2.ValueBytes())+aligned(w2.ScaleBytes()))
+	return int64(end), err
 }
 
 // slots says how experts lie on the accelerator, by the first of layer where nobody has
@@ -130,10 +133,11 @@ func (b *binder) packedSlots(layer int) *Slots {
 	at := [4]int{0, aligned(first.W13.ValueBytes())}
 	at[2] = at[1] + aligned(first.W13.ScaleBytes())
 	at[3] = at[2] + aligned(first.W2.ValueBytes())
+	extra, end := extraOf(b.cfg, at[3]+aligned(first.W2.ScaleBytes()))
 	return &Slots{
-		Step: at[3] + aligned(first.W2.ScaleBytes()),
-		w13:  device.Weight{Q: device.QMat{Layout: first.W13.Layout, ScaleAt: at[1]}},
-		w2:   device.Weight{Q: device.QMat{Layout: first.W2.Layout, ValueAt: at[2], ScaleAt: at[3]}},
+		Step: end, extra: extra,
+		w13: device.Weight{Q: device.QMat{Layout: first.W13.Layout, ScaleAt: at[1]}},
+		w2:  device.Weight{Q: device.QMat{Layout: first.W2.Layout, ValueAt: at[2], ScaleAt: at[3]}},
 		put: func(dst []byte, layer, e int) error {
 			x, err := b.packedExpert(layer, e)
 			if err != nil {
@@ -146,7 +150,7 @@ func (b *binder) packedSlots(layer int) *Slots {
 				copy(dst[at[2*i]:], q.Values.Host()[q.ValueAt:][:q.ValueBytes()])
 				copy(dst[at[2*i+1]:], q.Scales.Host()[q.ScaleAt:][:q.ScaleBytes()])
 			}
-			return nil
+			return b.putExtra(dst, extra, b.cfg.ExpertNames(layer, e))
 		},
 	}
 }
@@ -167,9 +171,10 @@ func (b *binder) plainSlots(layer int) *Slots {
 	down := device.NewMat(nil, kept, h, f)
 	down.Off = downAt
 	cfg, set := b.cfg, b.set
+	extra, end := extraOf(cfg, downAt+aligned(f*h*size))
 	return &Slots{
-		Step: downAt + aligned(f*h*size),
-		w13:  device.Weight{F: device.NewMat(nil, kept, 2*f, h)}, w2: device.Weight{F: down},
+		Step: end, extra: extra,
+		w13: device.Weight{F: device.NewMat(nil, kept, 2*f, h)}, w2: device.Weight{F: down},
 		put: func(dst []byte, layer, e int) error {
 			n := cfg.ExpertNames(layer, e)
 			for _, x := range []struct {
@@ -184,7 +189,7 @@ func (b *binder) plainSlots(layer int) *Slots {
 					return fmt.Errorf("%s: %w", x.name, err)
 				}
 			}
-			return nil
+			return b.putExtra(dst, extra, n)
 		},
 	}
 }

@@ -63,6 +63,18 @@ func TestCheckTensors(t *testing.T) {
 				return c.CheckTensors(sortedNames(m), func(n string) []int { return m[n] })
 			}
 			shapes := fileShapes(t, arch)
+			for name, f := range c.FusedTensors() { // what stages/weights/fused presents
+				_, plain := shapes[name]
+				_, coded := shapes[name+"_blocks"]
+				if plain || coded {
+					for _, end := range []string{"", "_blocks", "_scales"} {
+						delete(shapes, name+end)
+					}
+					for _, p := range f.Pieces {
+						shapes[p.Name] = p.Shape
+					}
+				}
+			}
 			if err := check(shapes); err != nil {
 				t.Fatal(err)
 			}

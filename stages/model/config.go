@@ -31,6 +31,9 @@ type Config struct {
 	// Foreign lists prefixes of the names of tensors that may be in the files and that the language
 	// model does not use: layers that predict tokens further ahead, a vision tower.
 	Foreign []string
+	// Fused lists the tensors of the files that hold those of all experts of a layer. nil: each
+	// expert has tensors of its own, as the files of any family may have them.
+	Fused []Fused
 
 	BOS int32   // bos_token_id, -1 when absent
 	EOS []int32 // eos_token_id, one or several

@@ -22,6 +22,9 @@ type MoE struct {
 	// Correction: a vector is added to the scores of the router before experts are chosen by them,
 	// not before they become weights (e_score_correction_bias; arXiv 2412.19437, section 2.1.2).
 	Correction bool
+	RouterBias bool              // the logits of the router have a bias
+	Biases     bool              // so have gate, up and down of routed experts
+	Act        device.Activation // of routed experts
 	Router     device.Router
 }
 
@@ -78,7 +81,16 @@ func (m MoE) Tensors(h int) []TensorSpec {
 	if m.Correction {
 		list = append(list, TensorSpec{Role: "correction", Shape: []int{m.Experts}, Part: Router, F32: true})
 	}
+	if m.RouterBias {
+		list = append(list, TensorSpec{Role: "router_bias", Shape: []int{m.Experts}, Part: Router})
+	}
 	list = append(list, network("expert.", Experts, m.FF, h)...)
+	if m.Biases {
+		list = append(list,
+			TensorSpec{Role: "expert.gate_bias", Shape: []int{m.FF}, Part: Experts, F32: true},
+			TensorSpec{Role: "expert.up_bias", Shape: []int{m.FF}, Part: Experts, F32: true},
+			TensorSpec{Role: "expert.down_bias", Shape: []int{h}, Part: Experts, F32: true})
+	}
 	if m.SharedFF > 0 {
 		list = append(list, network("shared.", Shared, m.SharedFF, h)...)
 		if m.SharedGate {

@@ -9,7 +9,9 @@ type GQA struct {
 	Heads     int         // num_attention_heads
 	KVHeads   int         // num_key_value_heads
 	HeadDim   int         // head_dim, else hidden_size / num_attention_heads
-	Bias      bool        // q_proj, k_proj and v_proj have biases (o_proj has none)
+	Bias      bool        // q_proj, k_proj and v_proj have biases
+	OutBias   bool        // o_proj has one
+	Sinks     bool        // each query head has a sink (device.GQA)
 	QKNorm    bool        // each head of queries and keys is normed before it is rotated
 	WholeNorm bool        // with QKNorm: all query heads are normed as one row, and all key heads
 	NormEps   float32     // of those norms
@@ -27,6 +29,8 @@ var gqaRoles = Roles{
 	"k_bias": "self_attn.k_proj.bias",
 	"v_bias": "self_attn.v_proj.bias",
 	"o":      "self_attn.o_proj.weight",
+	"o_bias": "self_attn.o_proj.bias",
+	"sinks":  "self_attn.sinks",
 }
 
 // QDim is the length of all query heads, and of the output that o_proj takes.
@@ -68,7 +72,13 @@ func (g GQA) Tensors(h int) []TensorSpec {
 		add("q_norm", q)
 		add("k_norm", k)
 	}
+	if g.Sinks {
+		add("sinks", g.Heads)
+	}
 	add("o", h, g.QDim())
+	if g.OutBias {
+		add("o_bias", h)
+	}
 	return list
 }
 

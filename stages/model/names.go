@@ -12,8 +12,11 @@ type Names struct {
 	Head  string // [Vocab, Hidden]; the same as Embed when the embedding is tied
 }
 
-// FFNNames are the matrices of one SwiGLU network: [FF, H], [FF, H], [H, FF].
-type FFNNames struct{ Gate, Up, Down string }
+// FFNNames are the matrices of one SwiGLU network: [FF, H], [FF, H], [H, FF]; and their biases, "" where it has none.
+type FFNNames struct {
+	Gate, Up, Down             string
+	GateBias, UpBias, DownBias string
+}
 
 // Names gives the tensors outside the layers.
 func (c *Config) Names() Names {
@@ -33,7 +36,11 @@ func (l *LayerSpec) FFNNames(prefix string) FFNNames {
 // ExpertNames gives the matrices of one routed expert.
 func (c *Config) ExpertNames(layer, expert int) FFNNames {
 	l := &c.Layers[layer]
-	return FFNNames{Gate: l.Expert("expert.gate", expert), Up: l.Expert("expert.up", expert), Down: l.Expert("expert.down", expert)}
+	n := FFNNames{Gate: l.Expert("expert.gate", expert), Up: l.Expert("expert.up", expert), Down: l.Expert("expert.down", expert)}
+	if c.MoE.Biases {
+		n.GateBias, n.UpBias, n.DownBias = l.Expert("expert.gate_bias", expert), l.Expert("expert.up_bias", expert), l.Expert("expert.down_bias", expert)
+	}
+	return n
 }
 
 // ignored reports whether a tensor may be present without being used: rotary

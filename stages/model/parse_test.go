@@ -259,8 +259,8 @@ func TestNotAConfig(t *testing.T) {
 
 // TestUnknownFamily: the message has the name and the list of known ones.
 func TestUnknownFamily(t *testing.T) {
-	_, err := Parse([]byte(`{"model_type":"wrap","text_config":{"model_type":"gpt_oss"}}`))
-	for _, want := range []string{"text_config.model_type", `"gpt_oss"`, "deepseek_v2"} {
+	_, err := Parse([]byte(`{"model_type":"wrap","text_config":{"model_type":"gpt_neo"}}`))
+	for _, want := range []string{"text_config.model_type", `"gpt_neo"`, "deepseek_v2"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %s", err, want)
 		}

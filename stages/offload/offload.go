@@ -142,13 +142,15 @@ func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, err
 	}
 	f, h, dt := cfg.MoE.FF, cfg.Hidden, load.KeptType(cfg, model.Experts)
 	e := device.Expert{Gate: device.NewMat(nil, dt, f, h), Up: device.NewMat(nil, dt, f, h), Down: device.NewMat(nil, dt, h, f)}
+	extra := load.Extra(cfg)
+	e.Extra = extra
 	list := places(&e, nil)
 	if !p.Experts.Zero() {
 		w13, w2, err := p.Experts.Network(tensor.CPU, h, f)
 		if err != nil {
 			return 0, err
 		}
-		list = places(nil, &device.QExpert{W13: device.QMat{Layout: w13}, W2: device.QMat{Layout: w2}})
+		list = places(nil, &device.QExpert{W13: device.QMat{Layout: w13}, W2: device.QMat{Layout: w2}, Extra: extra})
 	}
 	n := 0
 	for _, p := range list {

@@ -38,12 +38,22 @@ type place struct {
 // places returns the places of an expert of one kind or the other, in the order of a slot.
 func places(f *device.Expert, q *device.QExpert) []place {
 	if f != nil {
-		return []place{ofMat(&f.Gate), ofMat(&f.Up), ofMat(&f.Down)}
+		return append([]place{ofMat(&f.Gate), ofMat(&f.Up), ofMat(&f.Down)}, biases(&f.Extra)...)
 	}
-	return []place{
+	return append([]place{
 		{&q.W13.Values, &q.W13.ValueAt, q.W13.ValueBytes()}, {&q.W13.Scales, &q.W13.ScaleAt, q.W13.ScaleBytes()},
 		{&q.W2.Values, &q.W2.ValueAt, q.W2.ValueBytes()}, {&q.W2.Scales, &q.W2.ScaleAt, q.W2.ScaleBytes()},
+	}, biases(&q.Extra)...)
+}
+
+// biases lists the places of the biases, none without.
+func biases(e *device.Extra) (list []place) {
+	for _, m := range []*device.Mat{&e.B13, &e.B2} {
+		if m.Rows > 0 {
+			list = append(list, ofMat(m))
+		}
 	}
+	return list
 }
 
 // ofMat is a whole matrix, from its first element to its last.

@@ -11,7 +11,7 @@ var _ = define(func(s *Spec, a model.GQA) mixer {
 	s.Scale = float64(a.Scale)
 	s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim = a.Heads, a.KVHeads, a.HeadDim, a.HeadDim, a.HeadDim
 	s.QNorm, s.KNorm = a.NormDims()
-	s.Window = a.Window
+	s.Window, s.Sinks = a.Window, a.Sinks
 	return grouped{}
 })
 
@@ -51,6 +51,13 @@ func (grouped) attention(l *Layer, x *Attention) bool {
 	q, keys, values, d := l.Get("q_pe"), l.Get("k_pe"), l.Get("v"), l.HeadDim
 	if l.Window > 0 {
 		x.First = func(i int) int { return max(0, i+1-l.Window) }
+	}
+	if l.Sinks {
+		sinks := l.Weight(l.Tensor("sinks"), l.Heads)
+		x.Sink = func(h int) float64 { return float64(sinks[h]) }
+		if sinks == nil {
+			return false
+		}
 	}
 	x.Key = func(h int) int { return h / (l.Heads / l.KVHeads) }
 	x.Score = func(h, k, i, j int) float64 { return Dot(q[(i*l.Heads+h)*d:][:d], keys[(j*l.KVHeads+k)*d:]) }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 
+	"krater/kernels/device"
 	"krater/stages/model"
 )
 
@@ -192,7 +193,7 @@ func (l *Layer) Define(op string) []float64 {
 	case "experts_out":
 		return l.Mixture(l.Get("router_ids"), l.Get("router_weights"), SwiGLU)
 	case "shared_raw":
-		return l.Network(l.Shared, l.Get("post_norm"), l.T, SwiGLU)
+		return l.Network(l.Shared, device.Activation{}, l.Get("post_norm"), l.T, SwiGLU)
 	case "shared_out":
 		if l.Tensor("shared_gate") == "" {
 			return l.Define("shared_raw")
@@ -287,12 +288,32 @@ func (l *Layer) Embed(ids []int32) []float64 {
 	return out
 }
 
-// Feed is a feed-forward network of t rows of x: gate and up [FF, H], down [H, FF].
-type Feed func(x []float64, gate, up, down []float32, t int) []float64
+// Net is the weights of a feed-forward network.
+type Net struct {
+	Gate, Up, Down             []float32 // [FF, H], [FF, H], [H, FF]
+	GateBias, UpBias, DownBias []float32 // [FF], [FF], [H]; nil: none
+	Act                        device.Activation
+}
 
-// SwiGLU is down(silu(gate x) * up x).
-func SwiGLU(x []float64, gate, up, down []float32, t int) []float64 {
-	return Gated(func(g, u float64) float64 { return Silu(g) * u })(x, gate, up, down, t)
+// Feed is a feed-forward network of t rows of x.
+type Feed func(x []float64, n Net, t int) []float64
+
+// SwiGLU is down(act(gate x, up x)) with the biases and the activation of the network.
+func SwiGLU(x []float64, n Net, t int) []float64 { return Gated(activate(n.Act))(x, n, t) }
+
+// activate is SwiGLU's activation: silu(g) * u, or that of gpt-oss (arXiv 2508.10925, section 2.3).
+func activate(a device.Activation) func(g, u float64) float64 {
+	return func(g, u float64) float64 {
+		alpha, limit := float64(a.Alpha), float64(a.Limit)
+		if a.Alpha == 0 {
+			alpha = 1
+		}
+		if a.Limit == 0 {
+			limit = math.Inf(1)
+		}
+		g, u = min(g, limit), min(max(u, -limit), limit)
+		return Silu(alpha*g) / alpha * (u + float64(a.Shift))
+	}
 }
 
 // Gate is the rows of x, each times the sigmoid of its logit.
@@ -309,31 +330,45 @@ func Gate(x, logits []float64) []float64 {
 
 // Gated is a network with what makes one value of those of gate and up.
 func Gated(act func(g, u float64) float64) Feed {
-	return func(x []float64, gate, up, down []float32, t int) []float64 {
-		mid, u := Mul(x, gate, t), Mul(x, up, t)
+	return func(x []float64, n Net, t int) []float64 {
+		mid, u := biased(Mul(x, n.Gate, t), n.GateBias), biased(Mul(x, n.Up, t), n.UpBias)
 		if mid == nil || len(mid) != len(u) {
 			return nil
 		}
 		for i, g := range mid {
 			mid[i] = act(g, u[i])
 		}
-		return Mul(mid, down, t)
+		return biased(Mul(mid, n.Down, t), n.DownBias)
 	}
 }
 
+// biased is x plus the bias in every row; nil: none.
+func biased(x []float64, bias []float32) []float64 {
+	if bias == nil {
+		return x
+	}
+	return Sum(x, bias)
+}
+
 // Network is feed on t rows of x with weights of the files.
-func (l *Layer) Network(n model.FFNNames, x []float64, t int, feed Feed) []float64 {
-	gate, up, down := l.Weight(n.Gate, 0), l.Weight(n.Up, 0), l.Weight(n.Down, 0)
-	if len(x) == 0 || gate == nil || up == nil || down == nil {
+func (l *Layer) Network(n model.FFNNames, act device.Activation, x []float64, t int, feed Feed) []float64 {
+	w := Net{Act: act, Gate: l.Weight(n.Gate, 0), Up: l.Weight(n.Up, 0), Down: l.Weight(n.Down, 0)}
+	if len(x) == 0 || w.Gate == nil || w.Up == nil || w.Down == nil {
 		return nil
 	}
-	return feed(x, gate, up, down, t)
+	if n.GateBias != "" {
+		w.GateBias, w.UpBias, w.DownBias = l.Weight(n.GateBias, 0), l.Weight(n.UpBias, 0), l.Weight(n.DownBias, 0)
+		if w.GateBias == nil || w.UpBias == nil || w.DownBias == nil {
+			return nil
+		}
+	}
+	return feed(x, w, t)
 }
 
 // mlp returns the network of the layer: dense, or the routed experts and the shared ones.
 func (l *Layer) mlp() []float64 {
 	if !l.Routed {
-		return l.Network(l.Dense, l.Get("post_norm"), l.T, SwiGLU)
+		return l.Network(l.Dense, device.Activation{}, l.Get("post_norm"), l.T, SwiGLU)
 	}
 	out := l.Get("experts_out")
 	if l.Shared.Gate != "" {
@@ -363,7 +398,7 @@ func (l *Layer) Mixture(ids, weights []float64, feed Feed) []float64 {
 		if len(rows) == 0 {
 			continue
 		}
-		y := l.Network(l.Config.ExpertNames(l.Index, expert), in, len(rows), feed)
+		y := l.Network(l.Config.ExpertNames(l.Index, expert), l.Config.MoE.Act, in, len(rows), feed)
 		if y == nil {
 			return nil
 		}

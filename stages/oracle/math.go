@@ -97,11 +97,17 @@ func RMSNorm(x []float64, w []float32, eps float64) []float64 {
 // Silu is x * sigmoid(x).
 func Silu(x float64) float64 { return x / (1 + math.Exp(-x)) }
 
-// softmax works in place.
-func softmax(x []float64) {
+// softmax works in place. more are scores that only take part in the sum.
+func softmax(x []float64, more ...float64) {
 	top, total := math.Inf(-1), 0.0
 	for _, v := range x {
 		top = max(top, v)
+	}
+	for _, v := range more {
+		top = max(top, v)
+	}
+	for _, v := range more {
+		total += math.Exp(v - top)
 	}
 	for i, v := range x {
 		x[i] = math.Exp(v - top)

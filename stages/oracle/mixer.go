@@ -22,6 +22,7 @@ type Attention struct {
 	Scale float64                      // of the scores
 	Sees  func(i int) int              // how many tokens, from the first on, token i sees
 	First func(i int) int              // the first of them that its window has
+	Sink  func(h int) float64          // of query head h: one more score, not scaled, of a value of zeros; nil: none
 	Key   func(h int) int              // the key head that query head h reads
 	Score func(h, k, i, j int) float64 // of query head h of token i and key head k of token j, unscaled
 	Value func(k, j int) []float64     // of key head k of token j
@@ -46,7 +47,11 @@ func (l *Layer) Attend(x Attention) (out, probs []float64) {
 			for j := range p {
 				p[j] = x.Scale * x.Score(h, key, i, first+j)
 			}
-			softmax(p)
+			if x.Sink != nil {
+				softmax(p, x.Sink(h))
+			} else {
+				softmax(p)
+			}
 			to := out[(i*l.Heads+h)*width:][:width]
 			for j, w := range p {
 				for c, v := range x.Value(key, first+j) {

@@ -19,6 +19,7 @@ type Spec struct {
 
 	KVHeads, HeadDim int // of grouped-query attention
 	Window           int // how many tokens a token sees; 0: all
+	Sinks            bool
 	QNorm, KNorm     int // how many values are normed at once
 
 	QRank, KVRank, Nope, RopeDim, VDim int // latent attention

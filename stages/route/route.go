@@ -8,9 +8,10 @@ import (
 
 // Stage is the router of one layer.
 type Stage struct {
-	Gate   device.Weight // [E, H] mlp.gate.weight, floats
-	Bias   device.Mat    // [1, E] F32 e_score_correction_bias, absent in DeepSeek-V2
-	Params device.Router
+	Gate     device.Weight // [E, H] mlp.gate.weight, floats
+	GateBias device.Mat    // [1, E] of the logits, absent in most families
+	Bias     device.Mat    // [1, E] F32 e_score_correction_bias, absent in DeepSeek-V2
+	Params   device.Router
 }
 
 // Run appends that st.RouterLogits, RouterIDs and RouterWeights follow from st.Normed. The host
@@ -18,6 +19,9 @@ type Stage struct {
 func (r *Stage) Run(p *stages.Program, st *stages.State, layer int) {
 	st.Routing(layer)
 	p.MatMul(st.RouterLogits, st.Normed, device.QRows{}, &r.Gate)
+	if !r.GateBias.Zero() {
+		p.AddBias(st.RouterLogits, r.GateBias)
+	}
 	p.RouteTopK(st.RouterIDs, st.RouterWeights, st.RouterLogits, r.Bias, &r.Params)
 	p.Observe(layer, "router_logits", st.RouterLogits)
 	p.Observe(layer, "router_ids", st.RouterIDs)

@@ -12,6 +12,7 @@ func emitExp(g *isa) {
 	emitExpSum(g)
 	emitSigmoid(g)
 	emitSiluMul(g)
+	emitSwiGLU(g)
 }
 
 // vector is a constant with value in every lane, as a memory operand.
@@ -181,6 +182,39 @@ func emitSiluMul(g *isa) {
 		e := g.logistic(v, v, l)
 		g.VMULPS(u, e, e)
 		g.storeTail(e, m, g.at(dst, 0))
+	})
+	g.end()
+}
+
+func emitSwiGLU(g *isa) {
+	g.function("swiGLU", "dst, gate, up *float32, n int, alpha, limit, shift float32",
+		"is dst = g / (1 + exp(-alpha*g)) * (u + shift), of g = min(gate, limit) and u = max(-limit, min(up, limit)).")
+	dst, gate, up, n := g.arg("dst"), g.arg("gate"), g.arg("up"), g.arg("n")
+	alpha, limit, shift, l, low := g.broadcastArg("alpha"), g.broadcastArg("limit"), g.broadcastArg("shift"), g.limits(), g.vec()
+	g.zero(low)
+	g.VSUBPS(limit, low, low)
+	// NaN stays NaN, as in exp.
+	value := func(v, u reg.VecVirtual) reg.VecVirtual {
+		g.VMINPS(v, limit, v)
+		g.VMINPS(u, limit, u)
+		g.VMAXPS(u, low, u)
+		g.VADDPS(shift, u, u)
+		t := g.vec()
+		g.VMULPS(alpha, v, t)
+		e := g.logistic(v, t, l)
+		g.VMULPS(u, e, e)
+		return e
+	}
+	g.each(n, 1, []pointer{{dst, 4}, {gate, 4}, {up, 4}}, func(i int) {
+		v, u := g.vec(), g.vec()
+		g.VMOVUPS(g.at(gate, i), v)
+		g.VMOVUPS(g.at(up, i), u)
+		g.VMOVUPS(value(v, u), g.at(dst, i))
+	}, func(m mask) {
+		v, u := g.vec(), g.vec()
+		g.loadTail(g.at(gate, 0), m, v)
+		g.loadTail(g.at(up, 0), m, u)
+		g.storeTail(value(v, u), m, g.at(dst, 0))
 	})
 	g.end()
 }

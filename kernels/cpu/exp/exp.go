@@ -14,6 +14,9 @@ type Funcs struct {
 	Sigmoid func(dst, src *float32, n int)
 	// SiluMul is dst = gate / (1 + exp(-gate)) * up; dst may be either.
 	SiluMul func(dst, gate, up *float32, n int)
+	// SwiGLU is dst = g / (1 + exp(-alpha*g)) * (u + shift), of g = min(gate, limit) and u = max(-limit,
+	// min(up, limit)); dst may be either. NaN stays NaN.
+	SwiGLU func(dst, gate, up *float32, n int, alpha, limit, shift float32)
 }
 
 // At returns the kernels of a level that Resolve has accepted.

@@ -439,3 +439,109 @@ vector_end:
 done:
 	VZEROUPPER
 	RET
+
+// func swiGLUAVX2(dst *float32, gate *float32, up *float32, n int, alpha float32, limit float32, shift float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·swiGLUAVX2(SB), NOSPLIT, $0-44
+	MOVQ         dst+0(FP), AX
+	MOVQ         gate+8(FP), CX
+	MOVQ         up+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSS alpha+32(FP), Y0
+	VBROADCASTSS limit+36(FP), Y1
+	VBROADCASTSS shift+40(FP), Y2
+	VBROADCASTSS explo<>+0(SB), Y3
+	VBROADCASTSS exphi<>+0(SB), Y4
+	VXORPS       Y5, Y5, Y5
+	VSUBPS       Y1, Y5, Y5
+
+vector:
+	CMPQ         BX, $+8
+	JLT          vector_end
+	VMOVUPS      (CX), Y6
+	VMOVUPS      (DX), Y7
+	VMINPS       Y6, Y1, Y6
+	VMINPS       Y7, Y1, Y7
+	VMAXPS       Y7, Y5, Y7
+	VADDPS       Y2, Y7, Y7
+	VMULPS       Y0, Y6, Y8
+	VXORPS       Y9, Y9, Y9
+	VSUBPS       Y8, Y9, Y9
+	VMINPS       Y9, Y4, Y9
+	VMAXPS       Y9, Y3, Y9
+	VMULPS       log2e<>+0(SB), Y9, Y8
+	VROUNDPS     $0x08, Y8, Y8
+	VFNMADD231PS ln2hi<>+0(SB), Y8, Y9
+	VFNMADD231PS ln2lo<>+0(SB), Y8, Y9
+	VMOVUPS      c4<>+0(SB), Y10
+	VFMADD213PS  c3<>+0(SB), Y9, Y10
+	VFMADD213PS  c2<>+0(SB), Y9, Y10
+	VFMADD213PS  c1<>+0(SB), Y9, Y10
+	VFMADD213PS  c0<>+0(SB), Y9, Y10
+	VFMADD213PS  fone<>+0(SB), Y9, Y10
+	VFMADD213PS  fone<>+0(SB), Y9, Y10
+	VCVTPS2DQ    Y8, Y8
+	VPSRAD       $0x01, Y8, Y9
+	VPSUBD       Y9, Y8, Y8
+	VPADDD       ebias<>+0(SB), Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y9, Y10, Y10
+	VPADDD       ebias<>+0(SB), Y8, Y8
+	VPSLLD       $0x17, Y8, Y8
+	VMULPS       Y8, Y10, Y10
+	VADDPS       fone<>+0(SB), Y10, Y10
+	VDIVPS       Y10, Y6, Y10
+	VMULPS       Y7, Y10, Y10
+	VMOVUPS      Y10, (AX)
+	ADDQ         $+32, AX
+	ADDQ         $+32, CX
+	ADDQ         $+32, DX
+	SUBQ         $+8, BX
+	JMP          vector
+
+vector_end:
+	TESTQ        BX, BX
+	JZ           done
+	LEAQ         tailmask<>+32(SB), SI
+	SHLQ         $0x02, BX
+	SUBQ         BX, SI
+	VMOVDQU      (SI), Y6
+	VMASKMOVPS   (CX), Y6, Y7
+	VMASKMOVPS   (DX), Y6, Y8
+	VMINPS       Y7, Y1, Y7
+	VMINPS       Y8, Y1, Y8
+	VMAXPS       Y8, Y5, Y8
+	VADDPS       Y2, Y8, Y8
+	VMULPS       Y0, Y7, Y0
+	VXORPS       Y1, Y1, Y1
+	VSUBPS       Y0, Y1, Y1
+	VMINPS       Y1, Y4, Y1
+	VMAXPS       Y1, Y3, Y1
+	VMULPS       log2e<>+0(SB), Y1, Y0
+	VROUNDPS     $0x08, Y0, Y0
+	VFNMADD231PS ln2hi<>+0(SB), Y0, Y1
+	VFNMADD231PS ln2lo<>+0(SB), Y0, Y1
+	VMOVUPS      c4<>+0(SB), Y2
+	VFMADD213PS  c3<>+0(SB), Y1, Y2
+	VFMADD213PS  c2<>+0(SB), Y1, Y2
+	VFMADD213PS  c1<>+0(SB), Y1, Y2
+	VFMADD213PS  c0<>+0(SB), Y1, Y2
+	VFMADD213PS  fone<>+0(SB), Y1, Y2
+	VFMADD213PS  fone<>+0(SB), Y1, Y2
+	VCVTPS2DQ    Y0, Y0
+	VPSRAD       $0x01, Y0, Y1
+	VPSUBD       Y1, Y0, Y0
+	VPADDD       ebias<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y2, Y2
+	VPADDD       ebias<>+0(SB), Y0, Y0
+	VPSLLD       $0x17, Y0, Y0
+	VMULPS       Y0, Y2, Y2
+	VADDPS       fone<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y7, Y2
+	VMULPS       Y8, Y2, Y2
+	VMASKMOVPS   Y2, Y6, (AX)
+
+done:
+	VZEROUPPER
+	RET

@@ -437,3 +437,92 @@ vector_end:
 done:
 	VZEROUPPER
 	RET
+
+// func swiGLUAVX512(dst *float32, gate *float32, up *float32, n int, alpha float32, limit float32, shift float32)
+// Requires: AVX, AVX512DQ, AVX512F, BMI2
+TEXT ·swiGLUAVX512(SB), NOSPLIT, $0-44
+	MOVQ         dst+0(FP), AX
+	MOVQ         gate+8(FP), CX
+	MOVQ         up+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSS alpha+32(FP), Z0
+	VBROADCASTSS limit+36(FP), Z1
+	VBROADCASTSS shift+40(FP), Z2
+	VBROADCASTSS explo<>+0(SB), Z3
+	VBROADCASTSS exphi<>+0(SB), Z4
+	VXORPS       Z5, Z5, Z5
+	VSUBPS       Z1, Z5, Z5
+
+vector:
+	CMPQ         BX, $+16
+	JLT          vector_end
+	VMOVUPS      (CX), Z6
+	VMOVUPS      (DX), Z7
+	VMINPS       Z6, Z1, Z6
+	VMINPS       Z7, Z1, Z7
+	VMAXPS       Z7, Z5, Z7
+	VADDPS       Z2, Z7, Z7
+	VMULPS       Z0, Z6, Z8
+	VXORPS       Z9, Z9, Z9
+	VSUBPS       Z8, Z9, Z9
+	VMINPS       Z9, Z4, Z9
+	VMAXPS       Z9, Z3, Z9
+	VMULPS       log2e<>+0(SB), Z9, Z8
+	VRNDSCALEPS  $0x08, Z8, Z8
+	VFNMADD231PS ln2hi<>+0(SB), Z8, Z9
+	VFNMADD231PS ln2lo<>+0(SB), Z8, Z9
+	VMOVUPS      c4<>+0(SB), Z10
+	VFMADD213PS  c3<>+0(SB), Z9, Z10
+	VFMADD213PS  c2<>+0(SB), Z9, Z10
+	VFMADD213PS  c1<>+0(SB), Z9, Z10
+	VFMADD213PS  c0<>+0(SB), Z9, Z10
+	VFMADD213PS  fone<>+0(SB), Z9, Z10
+	VFMADD213PS  fone<>+0(SB), Z9, Z10
+	VSCALEFPS    Z8, Z10, Z10
+	VADDPS       fone<>+0(SB), Z10, Z10
+	VDIVPS       Z10, Z6, Z10
+	VMULPS       Z7, Z10, Z10
+	VMOVUPS      Z10, (AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	SUBQ         $+16, BX
+	JMP          vector
+
+vector_end:
+	TESTQ        BX, BX
+	JZ           done
+	MOVQ         $-1, SI
+	BZHIQ        BX, SI, SI
+	KMOVW        SI, K1
+	VMOVUPS.Z    (CX), K1, Z6
+	VMOVUPS.Z    (DX), K1, Z7
+	VMINPS       Z6, Z1, Z6
+	VMINPS       Z7, Z1, Z7
+	VMAXPS       Z7, Z5, Z7
+	VADDPS       Z2, Z7, Z7
+	VMULPS       Z0, Z6, Z0
+	VXORPS       Z1, Z1, Z1
+	VSUBPS       Z0, Z1, Z1
+	VMINPS       Z1, Z4, Z1
+	VMAXPS       Z1, Z3, Z1
+	VMULPS       log2e<>+0(SB), Z1, Z0
+	VRNDSCALEPS  $0x08, Z0, Z0
+	VFNMADD231PS ln2hi<>+0(SB), Z0, Z1
+	VFNMADD231PS ln2lo<>+0(SB), Z0, Z1
+	VMOVUPS      c4<>+0(SB), Z2
+	VFMADD213PS  c3<>+0(SB), Z1, Z2
+	VFMADD213PS  c2<>+0(SB), Z1, Z2
+	VFMADD213PS  c1<>+0(SB), Z1, Z2
+	VFMADD213PS  c0<>+0(SB), Z1, Z2
+	VFMADD213PS  fone<>+0(SB), Z1, Z2
+	VFMADD213PS  fone<>+0(SB), Z1, Z2
+	VSCALEFPS    Z0, Z2, Z2
+	VADDPS       fone<>+0(SB), Z2, Z2
+	VDIVPS       Z2, Z6, Z2
+	VMULPS       Z7, Z2, Z2
+	VMOVUPS      Z2, K1, (AX)
+
+done:
+	VZEROUPPER
+	RET

@@ -136,6 +136,30 @@ func TestSiluSpecialValues(t *testing.T) {
 	}
 }
 
+func TestSwiGLU(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for _, act := range [][3]float32{{1.702, 7, 1}, {1, 0.5, 0}, {1, inf, 0}, {-2, 3, -0.25}} {
+		forLengths(t, 0, func(fs *Funcs, n int) error {
+			r := kerneltest.Rand(uint64(n))
+			gate, up := kerneltest.Normal(r, n, 8), kerneltest.Normal(r, n, 8)
+			for i := 0; i < n; i += 7 {
+				gate[i], up[(i+3)%n] = []float32{-200, inf, nan, 200}[i/7%4], []float32{3e38, -3e38, nan, 200}[i/7%4]
+			}
+			want := make([]float32, n)
+			for i := range want {
+				g, u := float64(min(gate[i], act[1])), float64(max(-act[1], min(up[i], act[1]))+act[2])
+				want[i] = float32(g / (1 + math.Exp(-float64(act[0]*float32(g)))) * u)
+			}
+			dst := kerneltest.Guard[float32](n, 4*((n+1)%16))
+			fs.SwiGLU(dst.First(), kerneltest.GuardOf(gate, 4*(n%16)).First(), kerneltest.GuardOf(up, 4*((n+9)%16)).First(), n, act[0], act[1], act[2])
+			if err := kerneltest.Compare(dst.Data, want, max(1, n), kerneltest.Relative(want, 4, 1e-36)); err != nil {
+				return fmt.Errorf("%v: %w", act, err)
+			}
+			return dst.Check()
+		})
+	}
+}
+
 func BenchmarkSiluMul(b *testing.B) {
 	for _, l := range level.Available() {
 		for _, n := range []int{64, 1408} {

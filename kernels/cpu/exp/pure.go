@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-var pure = Funcs{Max: pureMax, ExpSum: pureExpSum, Sigmoid: pureSigmoid, SiluMul: pureSiluMul}
+var pure = Funcs{Max: pureMax, ExpSum: pureExpSum, Sigmoid: pureSigmoid, SiluMul: pureSiluMul, SwiGLU: pureSwiGLU}
 
 func pureMax(x *float32, n int) float32 {
 	top := *x
@@ -37,5 +37,13 @@ func pureSiluMul(dst, gate, up *float32, n int) {
 	d, g, u := unsafe.Slice(dst, n), unsafe.Slice(gate, n), unsafe.Slice(up, n)
 	for i, v := range g {
 		d[i] = float32(float64(v)/(1+math.Exp(-float64(v)))) * u[i]
+	}
+}
+
+func pureSwiGLU(dst, gate, up *float32, n int, alpha, limit, shift float32) {
+	d, gates, ups := unsafe.Slice(dst, n), unsafe.Slice(gate, n), unsafe.Slice(up, n)
+	for i := range d {
+		g, u := min(gates[i], limit), max(-limit, min(ups[i], limit))
+		d[i] = float32(float64(g)/(1+math.Exp(-float64(alpha*g)))) * (u + shift)
 	}
 }

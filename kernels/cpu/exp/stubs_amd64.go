@@ -24,6 +24,11 @@ func sigmoidAVX2(dst *float32, src *float32, n int)
 //go:noescape
 func siluMulAVX2(dst *float32, gate *float32, up *float32, n int)
 
+// swiGLUAVX2 is dst = g / (1 + exp(-alpha*g)) * (u + shift), of g = min(gate, limit) and u = max(-limit, min(up, limit)).
+//
+//go:noescape
+func swiGLUAVX2(dst *float32, gate *float32, up *float32, n int, alpha float32, limit float32, shift float32)
+
 // maxOfAVX512 is the largest of n values.
 //
 //go:noescape
@@ -43,3 +48,8 @@ func sigmoidAVX512(dst *float32, src *float32, n int)
 //
 //go:noescape
 func siluMulAVX512(dst *float32, gate *float32, up *float32, n int)
+
+// swiGLUAVX512 is dst = g / (1 + exp(-alpha*g)) * (u + shift), of g = min(gate, limit) and u = max(-limit, min(up, limit)).
+//
+//go:noescape
+func swiGLUAVX512(dst *float32, gate *float32, up *float32, n int, alpha float32, limit float32, shift float32)

@@ -6,10 +6,10 @@ import "krater/kernels/cpu/level"
 
 var (
 	avx2 = Funcs{
-		Max: maxOfAVX2, ExpSum: expSumAVX2, Sigmoid: sigmoidAVX2, SiluMul: siluMulAVX2,
+		Max: maxOfAVX2, ExpSum: expSumAVX2, Sigmoid: sigmoidAVX2, SiluMul: siluMulAVX2, SwiGLU: swiGLUAVX2,
 	}
 	avx512 = Funcs{
-		Max: maxOfAVX512, ExpSum: expSumAVX512, Sigmoid: sigmoidAVX512, SiluMul: siluMulAVX512,
+		Max: maxOfAVX512, ExpSum: expSumAVX512, Sigmoid: sigmoidAVX512, SiluMul: siluMulAVX512, SwiGLU: swiGLUAVX512,
 	}
 )
 

@@ -64,14 +64,7 @@ func (l *layer) attentionMistakes(op string) []mistake {
 	scale := func(by float64) func(*oracle.Attention) { return func(x *oracle.Attention) { x.Scale = by } }
 	of("no causal mask", func(x *oracle.Attention) { x.Sees = func(int) int { return l.T } })
 	of("a mask one too narrow: a token does not see itself", func(x *oracle.Attention) { x.Sees = func(i int) int { return max(1, i) } })
-	if l.Window > 0 {
-		first := func(window int) func(*oracle.Attention) {
-			return func(x *oracle.Attention) { x.First = func(i int) int { return min(i, max(0, i+1-window)) } }
-		}
-		of("the sliding window missing", first(l.T))
-		of("a sliding window one too long: a token is not counted itself", first(l.Window+1))
-		of("a sliding window one too short", first(l.Window-1))
-	}
+	l.bounded(of)
 	of("scores not scaled", scale(1))
 	plain := 1 / math.Sqrt(float64(l.QKDim))
 	of("scores scaled by 1/sqrt(head size) alone", scale(plain))
@@ -106,4 +99,23 @@ func (l *layer) attentionMistakes(op string) []mistake {
 		}})
 	}
 	return list
+}
+
+// bounded adds the mistakes in a window and in sinks.
+func (l *layer) bounded(of func(what string, change func(*oracle.Attention))) {
+	if l.Window > 0 {
+		first := func(window int) func(*oracle.Attention) {
+			return func(x *oracle.Attention) { x.First = func(i int) int { return min(i, max(0, i+1-window)) } }
+		}
+		of("the sliding window missing", first(l.T))
+		of("a sliding window one too long: a token is not counted itself", first(l.Window+1))
+		of("a sliding window one too short", first(l.Window-1))
+	}
+	if l.Sinks {
+		of("the sinks missing", func(x *oracle.Attention) { x.Sink = nil })
+		of("sinks scaled as the scores", func(x *oracle.Attention) {
+			sink := x.Sink
+			x.Sink = func(h int) float64 { return x.Scale * sink(h) }
+		})
+	}
 }

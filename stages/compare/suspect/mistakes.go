@@ -37,14 +37,14 @@ func (l *layer) mistakes(op string) []mistake {
 		fallthrough
 	case "shared_raw":
 		return l.networkMistakes("shared expert's ", func(feed oracle.Feed) []float64 {
-			return l.Network(l.Shared, l.Get("post_norm"), l.T, feed)
+			return l.Network(l.Shared, device.Activation{}, l.Get("post_norm"), l.T, feed)
 		})
 	case "mlp_out":
 		if l.Routed {
 			return l.sumMistakes()
 		}
 		return l.networkMistakes("network's ", func(feed oracle.Feed) []float64 {
-			return l.Network(l.Dense, l.Get("post_norm"), l.T, feed)
+			return l.Network(l.Dense, device.Activation{}, l.Get("post_norm"), l.T, feed)
 		})
 	case "layer_out":
 		return l.residualMistakes()
@@ -153,9 +153,13 @@ func (l *layer) networkMistakes(whose string, of func(oracle.Feed) []float64) []
 	add := func(what string, feed oracle.Feed) {
 		list = append(list, mistake{whose + what, func() []float64 { return of(feed) }})
 	}
-	add("gate and up swapped", func(x []float64, gate, up, down []float32, t int) []float64 {
-		return oracle.SwiGLU(x, up, gate, down, t)
-	})
+	change := func(what string, f func(n *oracle.Net, in int)) {
+		add(what, func(x []float64, n oracle.Net, t int) []float64 {
+			f(&n, len(x)/t)
+			return oracle.SwiGLU(x, n, t)
+		})
+	}
+	change("gate and up swapped", func(n *oracle.Net, _ int) { n.Gate, n.Up = n.Up, n.Gate })
 	for _, back := range []bool{false, true} { // written transposed, or read so
 		flip := func(w []float32, in int) []float32 {
 			if back {
@@ -163,19 +167,58 @@ func (l *layer) networkMistakes(whose string, of func(oracle.Feed) []float64) []
 			}
 			return transposed(w, len(w)/in, in)
 		}
-		add("gate_proj transposed", func(x []float64, gate, up, down []float32, t int) []float64 {
-			return oracle.SwiGLU(x, flip(gate, len(x)/t), up, down, t)
-		})
-		add("up_proj transposed", func(x []float64, gate, up, down []float32, t int) []float64 {
-			return oracle.SwiGLU(x, gate, flip(up, len(x)/t), down, t)
-		})
-		add("down_proj transposed", func(x []float64, gate, up, down []float32, t int) []float64 {
-			return oracle.SwiGLU(x, gate, up, flip(down, len(down)/(len(x)/t)), t)
-		})
+		change("gate_proj transposed", func(n *oracle.Net, in int) { n.Gate = flip(n.Gate, in) })
+		change("up_proj transposed", func(n *oracle.Net, in int) { n.Up = flip(n.Up, in) })
+		change("down_proj transposed", func(n *oracle.Net, in int) { n.Down = flip(n.Down, len(n.Down)/in) })
 	}
-	add("GELU in the place of SiLU", oracle.Gated(func(g, u float64) float64 { return g * (1 + math.Erf(g/math.Sqrt2)) / 2 * u }))
-	add("activation missing", oracle.Gated(func(g, u float64) float64 { return g * u }))
-	add("product with up missing", oracle.Gated(func(g, _ float64) float64 { return oracle.Silu(g) }))
+	act := func(what string, f func(g, u float64) float64) {
+		add(what, func(x []float64, n oracle.Net, t int) []float64 { return oracle.Gated(f)(x, n, t) })
+	}
+	act("GELU in the place of SiLU", func(g, u float64) float64 { return g * (1 + math.Erf(g/math.Sqrt2)) / 2 * u })
+	act("activation missing", func(g, u float64) float64 { return g * u })
+	act("product with up missing", func(g, _ float64) float64 { return oracle.Silu(g) })
+	return append(list, l.extraMistakes(whose, of)...)
+}
+
+// extraMistakes returns the mistakes in what gpt-oss's network has beside its matrices.
+func (l *layer) extraMistakes(whose string, of func(oracle.Feed) []float64) []mistake {
+	m := l.Config.MoE
+	if !m.Biases && m.Act == (device.Activation{}) {
+		return nil
+	}
+	var list []mistake
+	change := func(what string, f func(n *oracle.Net)) {
+		list = append(list, mistake{whose + what, func() []float64 {
+			return of(func(x []float64, n oracle.Net, t int) []float64 {
+				f(&n)
+				return oracle.SwiGLU(x, n, t)
+			})
+		}})
+	}
+	halves := func(gate, up []float32) (one, two []float32) { // of rows that alternate, read one half after the other
+		both := make([]float32, 0, 2*len(gate))
+		width := max(1, len(gate)/m.FF)
+		for at := 0; at < len(gate); at += width {
+			both = append(append(both, gate[at:at+width]...), up[at:at+width]...)
+		}
+		return both[:len(gate)], both[len(gate):]
+	}
+	change("gate and up read as halves, not in turn", func(n *oracle.Net) {
+		n.Gate, n.Up = halves(n.Gate, n.Up)
+		if n.GateBias != nil {
+			n.GateBias, n.UpBias = halves(n.GateBias, n.UpBias)
+		}
+	})
+	change("gate and up swapped with their biases", func(n *oracle.Net) {
+		n.Gate, n.Up, n.GateBias, n.UpBias = n.Up, n.Gate, n.UpBias, n.GateBias
+	})
+	change("biases of gate and up missing", func(n *oracle.Net) { n.GateBias, n.UpBias = nil, nil })
+	change("bias of down missing", func(n *oracle.Net) { n.DownBias = nil })
+	change("biases missing", func(n *oracle.Net) { n.GateBias, n.UpBias, n.DownBias = nil, nil, nil })
+	change("plus 1 of up missing", func(n *oracle.Net) { n.Act.Shift = 0 })
+	change("alpha of the activation 1", func(n *oracle.Net) { n.Act.Alpha = 1 })
+	change("limit of gate and up missing", func(n *oracle.Net) { n.Act.Limit = 0 })
+	change("activation silu(gate) * up", func(n *oracle.Net) { n.Act = device.Activation{} })
 	return list
 }
 

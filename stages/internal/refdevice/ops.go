@@ -186,10 +186,10 @@ func (d Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, k
 	})
 }
 
-func (Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans device.Spans, p device.GQA) {
+func (Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, sinks device.Mat, spans device.Spans, p device.GQA) {
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
-		ref.GQA(v, floats(q), cached(cache), spans.List, p)
+		ref.GQA(v, floats(q), cached(cache), maybe(sinks), spans.List, p)
 		store(out, v)
 	})
 }
@@ -197,18 +197,26 @@ func (Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, spans dev
 func (Device) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
 	later(s, func() {
 		chosen, w := make([]int32, ids.Rows*ids.Cols), make([]float32, ids.Rows*ids.Cols)
-		var b []float32
-		if !bias.Zero() {
-			b = floats(bias)
-		}
-		ref.RouteTopK(chosen, w, floats(logits), b, p)
+		ref.RouteTopK(chosen, w, floats(logits), maybe(bias), p)
 		storeInts(ids, chosen)
 		store(weights, w)
 	})
 }
 
+// maybe is the values of m, nil if it is absent.
+func maybe(m device.Mat) []float32 {
+	if m.Zero() {
+		return nil
+	}
+	return floats(m)
+}
+
+func extra(e device.Extra) ref.Extra {
+	return ref.Extra{Act: e.Act, B13: maybe(e.B13), B2: maybe(e.B2)}
+}
+
 func wide(e device.Expert) ref.Expert {
-	return ref.Expert{Gate: floats(e.Gate), Up: floats(e.Up), Down: floats(e.Down)}
+	return ref.Expert{Gate: floats(e.Gate), Up: floats(e.Up), Down: floats(e.Down), Extra: extra(e.Extra)}
 }
 
 func (Device) FFN(s device.Stream, out, x device.Mat, e device.Expert) {
@@ -234,11 +242,7 @@ func (Device) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, wo
 func (Device) WeightedSum(s device.Stream, out, y, weights, base device.Mat) {
 	later(s, func() {
 		v := make([]float32, out.Rows*out.Cols)
-		var b []float32
-		if !base.Zero() {
-			b = floats(base)
-		}
-		ref.WeightedSum(v, floats(y), floats(weights), b, weights.Cols, out.Cols)
+		ref.WeightedSum(v, floats(y), floats(weights), maybe(base), weights.Cols, out.Cols)
 		store(out, v)
 	})
 }

@@ -14,7 +14,7 @@ func integers(q device.QMat) ref.QMat {
 }
 
 func expertOf(e device.QExpert) ref.QExpert {
-	return ref.QExpert{W13: integers(e.W13), W2: integers(e.W2)}
+	return ref.QExpert{W13: integers(e.W13), W2: integers(e.W2), Extra: extra(e.Extra)}
 }
 
 // rows are quantised rows, dense.

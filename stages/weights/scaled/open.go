@@ -9,17 +9,22 @@ import (
 	"krater/scheduler/files"
 	"krater/stages/model"
 	"krater/stages/weights"
+	"krater/stages/weights/fused"
 )
 
 // maxConfig bounds config.json.
 const maxConfig = 1 << 20
 
-// Open is weights.Open, with quantised matrices as the folder's config.json says.
+// Open is weights.Open, with quantised matrices as the folder's config.json says, and with the
+// experts of a layer that are one tensor as tensors of their own.
 func Open(dir string) (*weights.Set, error) {
 	var q *model.Quantization
+	var cfg *model.Config
 	config, err := files.Read(filepath.Join(dir, "config.json"), maxConfig)
 	if err == nil {
-		q, err = model.ParseQuantization(config)
+		if q, err = model.ParseQuantization(config); err == nil {
+			cfg, _ = model.Parse(config) // who needs it reports what is wrong with it
+		}
 	} else if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
@@ -30,5 +35,8 @@ func Open(dir string) (*weights.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	return View(set, q)
+	if set, err = View(set, q); err != nil || cfg == nil {
+		return set, err
+	}
+	return fused.View(cfg, set)
 }
