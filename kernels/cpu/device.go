@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"krater/kernels/cpu/axpy"
+	"krater/kernels/cpu/blockdot"
 	"krater/kernels/cpu/btile"
 	"krater/kernels/cpu/convert"
 	"krater/kernels/cpu/dot"
@@ -67,6 +68,8 @@ type Device struct {
 	qdot    *qdot.Funcs
 	qrows   *qrows.Funcs
 
+	blockdot *blockdot.Funcs
+
 	encodings map[*tensor.Encoding]*encodingKernels
 }
 
@@ -117,10 +120,10 @@ func New(o Options) (*Device, error) {
 	d := &Device{
 		name: o.Name, level: l, budget: o.Budget, wakeNs: wakeNs, speed: speeds[l],
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
-		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), qdot: qdot.At(l), qrows: qrows.At(l),
+		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), qdot: qdot.At(l), qrows: qrows.At(l), blockdot: blockdot.At(l),
 		fetch: fetch, tileBF16: o.TileBF16, unit: unitFor(l),
 	}
-	d.encodings = kernelTable(d.qdot, d.convert)
+	d.encodings = kernelTable(d.qdot, d.blockdot, d.convert)
 	d.team, d.homes = settle(o.Nodes)
 	for i := range d.homes {
 		if err := d.homes[i].crew.failure; err != nil {

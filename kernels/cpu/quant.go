@@ -3,6 +3,7 @@ package cpu
 import (
 	"unsafe"
 
+	"krater/kernels/cpu/blockdot"
 	"krater/kernels/cpu/convert"
 	"krater/kernels/cpu/qdot"
 	"krater/kernels/cpu/qrows"
@@ -106,19 +107,24 @@ type quantProduct struct {
 // encodingKernels are a device's kernels for the weights of an encoding.
 type encodingKernels struct {
 	qdot    *qdot.Kernels
+	blocks  *blockdot.Kernels // in place of qdot where weights are blocks of a file
 	columns convert.Columns
 	unit    qtile.Kernel // nil: the tile unit does not take them
 }
 
 // kernelTable joins the tables of the packages, so that a product looks once.
-func kernelTable(q *qdot.Funcs, c *convert.Funcs) map[*tensor.Encoding]*encodingKernels {
-	table := make(map[*tensor.Encoding]*encodingKernels, len(q.Of))
+func kernelTable(q *qdot.Funcs, b *blockdot.Funcs, c *convert.Funcs) map[*tensor.Encoding]*encodingKernels {
+	table := make(map[*tensor.Encoding]*encodingKernels, len(q.Of)+len(b.Of))
 	for e, rows := range q.Of {
-		k := &encodingKernels{rows, c.Columns[e], qtile.Kernels[e]}
+		table[e] = &encodingKernels{qdot: rows, columns: c.Columns[e], unit: qtile.Kernels[e]}
+	}
+	for e, rows := range b.Of {
+		table[e] = &encodingKernels{blocks: rows}
+	}
+	for e, k := range table {
 		if k.columns == nil {
 			k.columns = convert.Any(e)
 		}
-		table[e] = k
 	}
 	return table
 }
@@ -202,6 +208,10 @@ func (p *quantProduct) multiply(d *Device, l *lane, in quantInput, out quantOutp
 
 // stream is multiply without the tile unit.
 func (p *quantProduct) stream(d *Device, l *lane, in quantInput, out quantOutput, rows, from, to int) {
+	if p.blocks != nil {
+		p.streamBlocks(d, l, in, out, rows, from, to)
+		return
+	}
 	calls := (rows + d.qdot.Most - 1) / d.qdot.Most
 	size := streamBlock
 	if calls > 1 {

@@ -5,6 +5,7 @@ import (
 	"unsafe"
 
 	"krater/kernels/cpu/axpy"
+	"krater/kernels/cpu/blockdot"
 	"krater/kernels/cpu/dot"
 	"krater/kernels/cpu/qdot"
 	"krater/kernels/cpu/qtile"
@@ -48,13 +49,16 @@ type Stream struct {
 
 // lane is the scratch of one thread within a Run.
 type lane struct {
-	arena  arena
-	dot    dot.Tile
-	axpy   axpy.Tile
-	qdot   qdot.Tile
-	unit   qtile.Work
-	tokens qtile.Tokens
-	edge   [qdot.Rows * tensor.TileRows]float32 // results of a tile that is not full
+	arena arena
+	// prepared is memory of rows that meet blocks (quantblocks.go).
+	prepared arena
+	blocks   blockdot.Tile
+	dot      dot.Tile
+	axpy     axpy.Tile
+	qdot     qdot.Tile
+	unit     qtile.Work
+	tokens   qtile.Tokens
+	edge     [qdot.Rows * tensor.TileRows]float32 // results of a tile that is not full
 }
 
 // task is a loop body: do handles item i with the scratch of one lane.
@@ -72,7 +76,7 @@ func (d *Device) newStream(team *Team, alloc func(old []byte, n int) []byte) *St
 	scratch := arena{held: &d.scratch, alloc: alloc}
 	s.arena = scratch
 	for range team.Threads() {
-		s.lanes = append(s.lanes, &lane{arena: scratch})
+		s.lanes = append(s.lanes, &lane{arena: scratch, prepared: scratch})
 	}
 	s.part = s.runPart
 	return s

@@ -73,19 +73,32 @@ func quantize(q []int8, x []float32) (scale float32, sum int32) {
 
 // MatMulQ is out [T, w.Rows] = x * transposed w.
 func MatMulQ(out []float32, x QRows, w QMat) {
-	groups, m := x.Cols/x.Group, w.matrix()
-	for i := range out {
-		t, n := i/w.Rows, i%w.Rows
-		var sum float32
-		for g := range groups {
-			var d int32
-			for c := g * x.Group; c < min(w.Cols, (g+1)*x.Group); c++ {
-				d += int32(x.Q[t*x.Cols+c]) * int32(m.Values[n*w.Cols+c])
-			}
-			sum = tensor.FMA(float32(d), m.Scales[n*groups+g]*x.Scale[t*groups+g], sum)
+	m := w.matrix()
+	for n := range w.Rows {
+		row := m.Integers(n)
+		for t := range len(x.Q) / x.Cols {
+			out[t*w.Rows+n] = x.dot(t, row)
 		}
-		out[i] = sum
 	}
+}
+
+// dot is the product of row t with a row of weights.
+func (x *QRows) dot(t int, w *tensor.IntegerRow) (sum float32) {
+	groups := x.Cols / x.Group
+	for g := range groups {
+		scale := x.Scale[t*groups+g]
+		for from := g * x.Group; from < min(len(w.Values), (g+1)*x.Group); from += w.Sub {
+			var d int32
+			for c := from; c < min(len(w.Values), from+w.Sub); c++ {
+				d += int32(x.Q[t*x.Cols+c]) * w.Values[c]
+			}
+			sum = tensor.FMA(float32(d), w.Scales[from/w.Sub]*scale, sum)
+		}
+		if w.Mins != nil {
+			sum = tensor.FMA(w.Mins[g], float32(x.Bias[t*groups+g]/8)*scale, sum)
+		}
+	}
+	return sum
 }
 
 // FFNQ is down(silu(gate x) * up x), or with the activation and biases of e.Extra; the middle row is quantised by W2's group.

@@ -34,6 +34,8 @@ type Encoding struct {
 	quantize func(m *Matrix, x []float32, r int)
 	// widen writes row r of m to dst [Cols].
 	widen func(dst []float32, m *Matrix, r int)
+	// stored has the properties of an encoding of a file's blocks; nil for the others.
+	stored *stored
 }
 
 // Name is the name in flags, files, caches and messages.
@@ -66,8 +68,8 @@ type Packing interface {
 	// Pack writes one band of m, with zeros where the matrix does not fill it. A value that
 	// the encoding does not have is a programmer error and panics.
 	Pack(l Layout, values, scales []byte, m *Matrix, band int)
-	// Unpack reads row r of a packed matrix: its integers and its scales as a Matrix has them.
-	Unpack(l Layout, values, scales []byte, r int, row []int8, rowScales []float32)
+	// Unpack reads row r of a packed matrix into row to of m.
+	Unpack(l Layout, values, scales []byte, r int, m *Matrix, to int)
 }
 
 var registry = map[string]*Encoding{}
@@ -84,8 +86,18 @@ func register(e *Encoding) *Encoding {
 // EncodingOf is the encoding of a name, nil if there is none.
 func EncodingOf(name string) *Encoding { return registry[name] }
 
-// Encodings are the names of all encodings, sorted.
-func Encodings() []string { return slices.Sorted(maps.Keys(registry)) }
+// Encodings are the names of the encodings that a matrix of floats can be made in, sorted. The others
+// come from files (StoredEncodings).
+func Encodings() []string { return names(false) }
+
+// StoredEncodings are the names of the encodings of blocks, sorted.
+func StoredEncodings() []string { return names(true) }
+
+func names(stored bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(registry)), func(name string) bool {
+		return (registry[name].stored != nil) != stored
+	})
+}
 
 // Format is how the weights of a matrix are kept: an encoding and, where that leaves it
 // open, a group size. The zero Format stands for "as the file holds it". Formats are

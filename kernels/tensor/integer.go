@@ -32,8 +32,11 @@ func Integers(bits int) *Encoding {
 
 // Range is the smallest and the largest integer of an encoding of integers.
 func (e *Encoding) Range() (least, most int) {
-	if e.bits == 4 {
+	switch {
+	case e.bits == 4:
 		return -8, 7
+	case e == Q8_0:
+		return -128, 127
 	}
 	return -127, 127
 }

@@ -76,7 +76,7 @@ func (p integerTiles) Pack(l Layout, values, scales []byte, m *Matrix, band int)
 // those of the first. bad: a value does not fit.
 func (integerTiles) packRow(l *Layout, to []byte, row []int8) (bad bool) {
 	le := binary.LittleEndian
-	whole := len(row) / 8 * 8
+	whole, whole8 := len(row)/8*8, l.Encoding == Q8_0 // all 8 bits are values
 	for col := 0; col < l.PaddedCols(); col += 8 {
 		var x uint64 // eight values in two's complement
 		if col < whole {
@@ -95,14 +95,15 @@ func (integerTiles) packRow(l *Layout, to []byte, row []int8) (bad bool) {
 			continue
 		}
 		x ^= bytesSign
-		bad = bad || anyZero(x)
+		bad = bad || !whole8 && anyZero(x)
 		le.PutUint32(to[col/4*lineBytes:], uint32(x))
 		le.PutUint32(to[col/4*lineBytes+lineBytes:], uint32(x>>32))
 	}
 	return bad
 }
 
-func (p integerTiles) Unpack(l Layout, values, scales []byte, r int, dst []int8, rowScales []float32) {
+func (p integerTiles) Unpack(l Layout, values, scales []byte, r int, m *Matrix, to int) {
+	dst, rowScales := m.row(to)
 	v, s := p.BandBytes(l)
 	tile := values[r/TileRows*v:][4*(r%TileRows):]
 	for n := l.LineCols(); ; {

@@ -175,7 +175,8 @@ func apart(x uint32) uint64 {
 	return (w | w<<8) & 0x00ff00ff00ff00ff
 }
 
-func (p integerFragments) Unpack(l Layout, values, scales []byte, r int, row []int8, rowScales []float32) {
+func (p integerFragments) Unpack(l Layout, values, scales []byte, r int, m *Matrix, to int) {
+	row, rowScales := m.row(to)
 	v, s := p.BandBytes(l)
 	stored := l.stored(r)
 	values, scales = values[stored/TileA*v:][:v], scales[stored/TileA*s:][:s]

@@ -116,16 +116,15 @@ func (l Layout) Unpack(values, scales []byte) *Matrix {
 
 // UnpackRows is Unpack for rows [from, to) of m.
 func (l Layout) UnpackRows(m *Matrix, values, scales []byte, from, to int) {
-	n := m.Groups()
 	for r := from; r < to; r++ {
-		l.packings[l.For].Unpack(l, values, scales, r, m.Values[r*l.Cols:(r+1)*l.Cols], m.Scales[r*n:(r+1)*n])
+		l.packings[l.For].Unpack(l, values, scales, r, m, r)
 	}
 }
 
 // Row widens row r of a packed matrix into dst [Cols].
 func (l Layout) Row(dst []float32, values, scales []byte, r int) {
 	m := NewMatrix(l.Format, 1, l.Cols)
-	l.packings[l.For].Unpack(l, values, scales, r, m.Values, m.Scales)
+	l.packings[l.For].Unpack(l, values, scales, r, m, 0)
 	m.Row(dst, 0)
 }
 
@@ -140,11 +139,18 @@ type Matrix struct {
 	Rows, Cols int
 	Values     []int8    // [Rows, Cols] integers of the encoding
 	Scales     []float32 // [Rows, Groups]; INT4 has negative ones too
+	// Blocks is all that an encoding of blocks has: rows as a file has them (Encoding.RowBytes).
+	Blocks []byte
 }
 
 // NewMatrix makes room for a matrix.
 func NewMatrix(f Format, rows, cols int) *Matrix {
-	m := &Matrix{Format: f, Rows: rows, Cols: cols, Values: make([]int8, rows*cols)}
+	m := &Matrix{Format: f, Rows: rows, Cols: cols}
+	if f.stored != nil {
+		m.Blocks = make([]byte, rows*f.stored.rowBytes(cols))
+		return m
+	}
+	m.Values = make([]int8, rows*cols)
 	m.Scales = make([]float32, rows*m.Groups())
 	return m
 }
@@ -163,6 +169,12 @@ func (m *Matrix) Groups() int {
 // Fits reports whether a layout is one of m.
 func (m *Matrix) Fits(l Layout) bool {
 	return m.Format == l.Format && m.Rows == l.Rows && m.Cols == l.Cols
+}
+
+// row is row r of a matrix of integers.
+func (m *Matrix) row(r int) (values []int8, scales []float32) {
+	n := m.Groups()
+	return m.Values[r*m.Cols : (r+1)*m.Cols], m.Scales[r*n : (r+1)*n]
 }
 
 // Quantize makes row r from x [Cols] by the encoding's own rule.

@@ -1,9 +1,13 @@
 package tensor
 
-import "math"
+import (
+	"fmt"
+	"math"
+)
 
-// Q8_0 is llama.cpp's type of that name: integers from -127 to 127 with an IEEE half-precision
-// scale for every 32 columns. A CPU has it as INT8, with these scales.
+// Q8_0 is llama.cpp's type of that name: integers with an IEEE half-precision scale for every 32
+// columns. Its rule makes integers from -127 to 127; a file may have -128 too. A CPU has it as INT8,
+// with these scales.
 var Q8_0 = register(&Encoding{
 	name: "q8_0", bits: 8, groups: []int{32},
 	packings: [kinds]Packing{CPU: integerTiles{putHalf, getHalf}},
@@ -29,6 +33,27 @@ func quantizeQ8(m *Matrix, x []float32, r int) {
 		}
 		m.Scales[r*groups+g] = F16ToF32(F32ToF16(scale))
 	}
+}
+
+// Q8Block is the unit of Q8_0 in a file: the scale, then the integers.
+const Q8Block = 34
+
+// Q8Blocks is a matrix of rows of Q8_0's blocks as a file has them. Columns are a multiple of 32.
+func Q8Blocks(b []byte, rows, cols int) (*Matrix, error) {
+	if rows < 1 || cols < 1 || cols%32 != 0 || len(b) != rows*cols/32*Q8Block {
+		return nil, fmt.Errorf("q8_0: %d bytes are not blocks of [%d, %d]", len(b), rows, cols)
+	}
+	m := NewMatrix(Q8_0.By(32), rows, cols)
+	for i := range m.Scales {
+		block := b[i*Q8Block:][:Q8Block]
+		if m.Scales[i] = getHalf(block); !(math.Abs(float64(m.Scales[i])) <= math.MaxFloat32) {
+			return nil, fmt.Errorf("q8_0: row %d, block %d: %w", i/(cols/32), i%(cols/32), ErrScale)
+		}
+		for j, v := range block[2:] {
+			m.Values[32*i+j] = int8(v)
+		}
+	}
+	return m, nil
 }
 
 func putHalf(dst []byte, scale float32) {

@@ -35,6 +35,7 @@ func main() {
 		{"rope", emitRope},
 		{"qrows", emitQRows},
 		{"qdot", emitQdot},
+		{"blockdot", emitBlockdot},
 	}
 	for _, p := range packages {
 		var stubs []string

@@ -2,7 +2,6 @@ package convert
 
 import (
 	"math"
-	"slices"
 	"sync"
 	"unsafe"
 
@@ -94,22 +93,17 @@ func quantI8(q []int8, x []float32) (scale float32) {
 // kept for later calls.
 func Any(e *tensor.Encoding) Columns {
 	type scratch struct {
-		m           tensor.Matrix
-		values      []int8
-		scales, row []float32
+		m   *tensor.Matrix
+		row []float32
 	}
 	var kept sync.Pool
 	return func(dst *float32, w, s *byte, stride, groups, steps int) {
 		l := tensor.Layout{Format: e.By(32 * steps), Rows: tensor.TileRows, Cols: 32 * steps * groups}
 		x, _ := kept.Get().(*scratch)
-		if x == nil {
-			x = new(scratch)
+		if x == nil || !x.m.Fits(l) {
+			x = &scratch{tensor.NewMatrix(l.Format, l.Rows, l.Cols), make([]float32, l.Cols)}
 		}
-		x.values = slices.Grow(x.values[:0], l.Rows*l.Cols)[:l.Rows*l.Cols]
-		x.scales = slices.Grow(x.scales[:0], l.Rows*groups)[:l.Rows*groups]
-		x.row = slices.Grow(x.row[:0], l.Cols)[:l.Cols]
-		x.m = tensor.Matrix{Format: l.Format, Rows: l.Rows, Cols: l.Cols, Values: x.values, Scales: x.scales}
-		l.UnpackRows(&x.m, unsafe.Slice(w, l.ValueBytes()), unsafe.Slice(s, l.ScaleBytes()), 0, l.Rows)
+		l.UnpackRows(x.m, unsafe.Slice(w, l.ValueBytes()), unsafe.Slice(s, l.ScaleBytes()), 0, l.Rows)
 		for r := range l.Rows {
 			x.m.Row(x.row, r)
 			for c, v := range x.row {

@@ -126,6 +126,11 @@ func Resolve(l Level) (Level, error) {
 // property of level AVX512, not a level: without it only the integer kernels fall back to AVX2.
 func VNNI() bool { return !withoutVNNI.Load() && vnni() }
 
+// VBMI reports whether this machine has permutations of bytes (AVX-512 VBMI) and the products of
+// bit matrices (GFNI) that come with them. Where it has not, or is to be without VNNI, kernels that
+// look bytes up in tables fall back to AVX2.
+func VBMI() bool { return !withoutVNNI.Load() && vbmi() }
+
 var withoutVNNI atomic.Bool
 
 // WithoutVNNI hides VNNI from devices made afterwards, and returns a function that restores it. It

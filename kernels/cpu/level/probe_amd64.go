@@ -17,3 +17,5 @@ func choose(has func(...cpuid.FeatureID) bool) Level {
 }
 
 func vnni() bool { return cpuid.CPU.Supports(cpuid.AVX512VNNI) }
+
+func vbmi() bool { return cpuid.CPU.Supports(cpuid.AVX512VBMI, cpuid.GFNI) }

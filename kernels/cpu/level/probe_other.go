@@ -6,3 +6,5 @@ package level
 func probe() Level { return Pure }
 
 func vnni() bool { return false }
+
+func vbmi() bool { return false }

@@ -1,9 +1,13 @@
 package gguf
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"krater/kernels/tensor/grid"
+)
 
 // The IQ types of one to three bits: eight or four values at a time are a row of a grid of
-// good combinations (grids.go), with a sign for each in those of two bits and more.
+// good combinations (kernels/tensor/grid), with a sign for each in those of two bits and more.
 
 // signs spreads the seven sign bits of eight values: the eighth makes their number even.
 func signs(seven uint32) byte {
@@ -33,7 +37,7 @@ func decodeIQ2_XXS(dst []float32, src []byte) {
 		rows, word := src[2+8*g:][:4], binary.LittleEndian.Uint32(src[6+8*g:])
 		db := d * (0.5 + float32(word>>28)) * 0.25
 		for k, r := range rows {
-			spread(dst[g*32+8*k:][:8], db, gridIQ2_XXS.row(int(r)), signs(word>>(7*k)))
+			spread(dst[g*32+8*k:][:8], db, grid.IQ2_XXS.Row(int(r)), signs(word>>(7*k)))
 		}
 	}
 }
@@ -44,7 +48,7 @@ func decodeIQ2_XS(dst []float32, src []byte) {
 	for g := range 32 {
 		db := d * (0.5 + float32(scales[g/4]>>(g%4/2*4)&15)) * 0.25
 		word := binary.LittleEndian.Uint16(src[2+2*g:])
-		spread(dst[8*g:][:8], db, gridIQ2_XS.row(int(word&511)), signs(uint32(word>>9)))
+		spread(dst[8*g:][:8], db, grid.IQ2_XS.Row(int(word&511)), signs(uint32(word>>9)))
 	}
 }
 
@@ -54,7 +58,7 @@ func decodeIQ2_S(dst []float32, src []byte) {
 	for g := range 32 {
 		db := d * (0.5 + float32(scales[g/4]>>(g%4/2*4)&15)) * 0.25
 		row := int(rows[g]) | int(high[g/4]>>(g%4*2)&3)<<8
-		spread(dst[8*g:][:8], db, gridIQ2_S.row(row), sign[g])
+		spread(dst[8*g:][:8], db, grid.IQ2_S.Row(row), sign[g])
 	}
 }
 
@@ -66,7 +70,7 @@ func decodeIQ3_XXS(dst []float32, src []byte) {
 		word := binary.LittleEndian.Uint32(src[66+4*g:])
 		db := d * (0.5 + float32(word>>28)) * 0.5
 		for k := range 8 {
-			spread(dst[g*32+4*k:][:4], db, gridIQ3_XXS.row(int(rows[8*g+k])), signs(word>>(k/2*7))>>(k%2*4))
+			spread(dst[g*32+4*k:][:4], db, grid.IQ3_XXS.Row(int(rows[8*g+k])), signs(word>>(k/2*7))>>(k%2*4))
 		}
 	}
 }
@@ -77,7 +81,7 @@ func decodeIQ3_S(dst []float32, src []byte) {
 	for g := range 64 {
 		db := d * float32(1+2*(scales[g/16]>>(g%16/8*4)&15))
 		row := int(rows[g]) | int(high[g/8]>>(g%8)&1)<<8
-		spread(dst[4*g:][:4], db, gridIQ3_S.row(row), sign[g/2]>>(g%2*4))
+		spread(dst[4*g:][:4], db, grid.IQ3_S.Row(row), sign[g/2]>>(g%2*4))
 	}
 }
 
@@ -104,7 +108,7 @@ func decodeIQ1_S(dst []float32, src []byte) {
 		dl := d * float32(2*(word>>12&7)+1)
 		for k := range 4 {
 			row := int(rows[4*g+k]) | int(word>>(3*k)&7)<<8
-			shifted(dst[g*32+8*k:][:8], dl, gridIQ1.row(row), word>>15 != 0)
+			shifted(dst[g*32+8*k:][:8], dl, grid.IQ1.Row(row), word>>15 != 0)
 		}
 	}
 }
@@ -123,6 +127,6 @@ func decodeIQ1_M(dst []float32, src []byte) {
 	for g := range 32 { // rows of eight values; two share a scale
 		dl := d * float32(2*(words[g/8]>>(g/2%4*3)&7)+1)
 		h := high[g/2] >> (g % 2 * 4)
-		shifted(dst[8*g:][:8], dl, gridIQ1.row(int(rows[g])|int(h&7)<<8), h&8 != 0)
+		shifted(dst[8*g:][:8], dl, grid.IQ1.Row(int(rows[g])|int(h&7)<<8), h&8 != 0)
 	}
 }

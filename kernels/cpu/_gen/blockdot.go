@@ -1,0 +1,359 @@
+package main
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+// Offsets in blockdot.Tile; a test there holds them to the Go declaration.
+const (
+	bP      = 0
+	bW      = 8
+	bS      = 16
+	bTable  = 24
+	bOut    = 32 // [8]pointer
+	bGroups = 96
+	bTiles  = 104
+	bAhead  = 112
+)
+
+// blockKind has the differences between the encodings of blocks (package tensor). A group is 32 columns.
+type blockKind struct {
+	short, name string
+	groups      int  // of a block
+	lines       int  // of values of a group
+	subs        int  // scales of a group
+	offset      int  // unpacked values are this much too large: 0 or 8 times a power of two
+	mins        bool // there are minima
+	wideOnly    bool // the offset is for AVX-512; AVX2 has signed values
+	head, small int  // bytes with the scales: of a block, of a group
+	named       map[string]uint32
+	// header reads what is with the scales of a block.
+	header func(d *blockTile)
+	// scale leaves the scales of a group's columns [sub] as float32 in v.
+	scale func(d *blockTile, sub int, v reg.VecVirtual)
+	// values unpacks the columns of sub and gives use each vector with the number of the four
+	// columns of prepared activations that it meets.
+	values func(d *blockTile, sub int, use func(w reg.VecVirtual, four int))
+}
+
+// blockTile is the state while one tile is written: mr rows of activations against packed tiles of
+// 16 weight rows of blocks. Activations are prepared: for each group of 32 columns their values, 32
+// bytes a row, then scales, the sums that undo the offset, and what minima are multiplied with. So
+// one register walks through all rows.
+//
+// AVX2 walks through a tile twice, for its first eight rows and for the others.
+type blockTile struct {
+	*isa
+	*blockKind
+	mr, half int
+
+	t, p, q, s, left, it, tmp reg.GPVirtual
+	q0, s0, tiles, out        reg.GPVirtual
+	group                     reg.GPVirtual // 16 times the group of a block
+	table, ahead              reg.GPVirtual
+	scratch                   operand.Mem
+	sums, acc                 []reg.VecVirtual
+	d, dmin                   reg.VecVirtual
+	fixed                     map[string]reg.VecVirtual
+	kept                      []reg.VecVirtual // of the second 16 columns of a group
+}
+
+func emitBlockdot(g *isa) {
+	emitPrepare(g)
+	most := 4
+	if g.wide() {
+		most = 8
+	}
+	for _, kind := range blockKinds {
+		for mr := 1; mr <= most; mr++ {
+			g.function(fmt.Sprintf("%sRows%d", kind.short, mr), "t *byte",
+				fmt.Sprintf("multiplies %d rows of activations with t.Tiles tiles of %s weights.", mr, kind.name))
+			d := &blockTile{isa: g, blockKind: kind, mr: mr, fixed: map[string]reg.VecVirtual{}}
+			d.load()
+			d.loops()
+			g.end()
+		}
+	}
+}
+
+func (d *blockTile) load() {
+	g := d.isa
+	d.t = g.arg("t")
+	field := func(off int) reg.GPVirtual {
+		r := g.GP64()
+		g.MOVQ(operand.Mem{Base: d.t, Disp: off}, r)
+		return r
+	}
+	d.q, d.s, d.tiles, d.ahead = field(bW), field(bS), field(bTiles), field(bAhead)
+	d.p, d.left, d.it, d.tmp, d.out = g.GP64(), g.GP64(), g.GP64(), g.GP64(), g.GP64()
+	if !g.wide() {
+		d.q0, d.s0 = g.GP64(), g.GP64()
+	}
+	g.XORQ(d.out, d.out)
+	if d.header != nil {
+		d.scratch, d.group = g.AllocLocal(256), g.GP64()
+		if d.d = g.vec(); d.mins {
+			d.dmin = g.vec()
+		}
+	}
+	d.table = field(bTable)
+	d.sums, d.acc = g.vecs(d.mr), g.vecs(d.mr)
+	if g.wide() {
+		for _, name := range sorted(d.named) {
+			d.fixed[name] = g.bits(name, d.named[name], g.ZMM())
+		}
+	}
+}
+
+// k is a constant of the kind: a register, or memory on AVX2.
+func (d *blockTile) k(name string) operand.Op {
+	if r, ok := d.fixed[name]; ok {
+		return r
+	}
+	return d.repeated(name, d.named[name])
+}
+
+// repeated is a constant in memory, in every lane of a vector.
+func (g *isa) repeated(name string, value ...uint32) operand.Mem {
+	var all []uint32
+	for len(all) < g.lanes {
+		all = append(all, value...)
+	}
+	return g.table("all"+name, all)
+}
+
+// loaded is a vector of constants in a register.
+func (g *isa) loaded(m operand.Mem) reg.VecVirtual {
+	v := g.vec()
+	g.VMOVUPS(m, v)
+	return v
+}
+
+func (d *blockTile) loops() {
+	g := d.isa
+	g.Label("tile")
+	if g.wide() {
+		d.pass("")
+	} else {
+		g.MOVQ(d.q, d.q0)
+		g.MOVQ(d.s, d.s0)
+		d.pass("")
+		g.MOVQ(d.q0, d.q)
+		g.MOVQ(d.s0, d.s)
+		d.half = 1
+		d.pass("2")
+		d.half = 0
+	}
+	g.ADDQ(operand.I32(64), d.out)
+	g.DECQ(d.tiles)
+	g.JNZ(operand.LabelRef("tile"))
+}
+
+// pass writes the sums of the rows of a half.
+func (d *blockTile) pass(suffix string) {
+	g := d.isa
+	g.MOVQ(operand.Mem{Base: d.t, Disp: bP}, d.p)
+	g.MOVQ(operand.Mem{Base: d.t, Disp: bGroups}, d.left)
+	g.zero(d.sums...)
+	if d.header != nil {
+		g.Label("block" + suffix)
+		d.header(d)
+		g.ADDQ(operand.I32(int32(d.head)), d.s)
+		g.XORQ(d.group, d.group)
+	}
+	g.Label("group" + suffix)
+	for sub := range d.subs {
+		d.start(sub)
+		d.values(d, sub, d.use)
+		d.finish(sub)
+	}
+	if d.mins {
+		d.subtract()
+	}
+	g.ADDQ(operand.I32(int32(64*d.lines)), d.q)
+	if d.small > 0 {
+		g.ADDQ(operand.I32(int32(d.small)), d.s)
+	}
+	g.ADDQ(operand.I32(int32(d.prepared())), d.p)
+	if d.header != nil {
+		g.ADDQ(operand.I32(16), d.group)
+		g.CMPQ(d.group, operand.I32(int32(16*d.groups)))
+		g.JNE(operand.LabelRef("group" + suffix))
+		g.SUBQ(operand.I32(int32(d.groups)), d.left)
+		g.JNZ(operand.LabelRef("block" + suffix))
+	} else {
+		g.DECQ(d.left)
+		g.JNZ(operand.LabelRef("group" + suffix))
+	}
+	for m, sum := range d.sums {
+		g.MOVQ(operand.Mem{Base: d.t, Disp: bOut + 8*m}, d.tmp)
+		g.VMOVUPS(sum, operand.Mem{Base: d.tmp, Index: d.out, Scale: 1, Disp: 32 * d.half})
+	}
+}
+
+// Where the parts of a group of prepared activations lie.
+func (d *blockTile) prepared() int {
+	n := 36 + 4*d.subs
+	if d.mins {
+		n += 4
+	}
+	return n * d.mr
+}
+
+func (d *blockTile) fourOf(m, four int) operand.Mem {
+	return operand.Mem{Base: d.p, Disp: 32*m + 4*four}
+}
+func (d *blockTile) scaleOf(m int) operand.Mem {
+	return operand.Mem{Base: d.p, Disp: 32*d.mr + 4*m}
+}
+func (d *blockTile) biasOf(m, sub int) operand.Mem {
+	return operand.Mem{Base: d.p, Disp: 36*d.mr + 4*(sub*d.mr+m)}
+}
+func (d *blockTile) minOf(m int) operand.Mem {
+	return operand.Mem{Base: d.p, Disp: (36+4*d.subs)*d.mr + 4*m}
+}
+
+// signed reports whether unpacked values are signed bytes.
+func (d *blockTile) signed() bool { return d.wideOnly && !d.wide() }
+
+// start begins the sums of a group with what undoes the offset.
+func (d *blockTile) start(sub int) {
+	if d.offset == 0 || d.signed() {
+		d.zero(d.acc...)
+		return
+	}
+	for m, acc := range d.acc {
+		d.VPBROADCASTD(d.biasOf(m, sub), acc)
+		if n := bits.TrailingZeros(uint(d.offset / 8)); n > 0 {
+			d.VPSLLD(operand.U8(uint8(n)), acc, acc)
+		}
+	}
+}
+
+// use adds the products of four columns.
+func (d *blockTile) use(w reg.VecVirtual, four int) {
+	g := d.isa
+	if g.wide() {
+		for m, acc := range d.acc {
+			g.dpb(d.fourOf(m, four), w, acc)
+		}
+		return
+	}
+	abs := w
+	if d.signed() {
+		abs = g.YMM()
+		g.VPABSB(w, abs)
+	}
+	for m, acc := range d.acc {
+		x := g.YMM()
+		g.VPBROADCASTD(d.fourOf(m, four), x)
+		if d.signed() {
+			g.VPSIGNB(w, x, x)
+		}
+		g.VPMADDUBSW(x, abs, x)
+		g.VPMADDWD(g.repeated("wordones", 0x00010001), x, x)
+		g.VPADDD(x, acc, acc)
+	}
+}
+
+// finish adds a group to the sums.
+func (d *blockTile) finish(sub int) {
+	g := d.isa
+	scale := g.vec()
+	d.scale(d, sub, scale)
+	for m, acc := range d.acc {
+		both := g.vec()
+		if g.wide() {
+			g.VMULPS_BCST(d.scaleOf(m), scale, both)
+		} else {
+			g.VBROADCASTSS(d.scaleOf(m), both)
+			g.VMULPS(scale, both, both)
+		}
+		g.VCVTDQ2PS(acc, acc)
+		g.VFMADD231PS(both, acc, d.sums[m])
+	}
+}
+
+// subtract subtracts the minima of a group.
+func (d *blockTile) subtract() {
+	g := d.isa
+	low := g.vec()
+	g.VPMOVZXBD(d.inScratch(128), low)
+	g.VCVTDQ2PS(low, low)
+	g.VMULPS(d.dmin, low, low)
+	for m, sum := range d.sums {
+		if g.wide() {
+			g.VFMADD231PS_BCST(d.minOf(m), low, sum)
+			continue
+		}
+		x := g.YMM()
+		g.VBROADCASTSS(d.minOf(m), x)
+		g.VFMADD231PS(x, low, sum)
+	}
+}
+
+// inScratch is a byte for each row, of the group at hand.
+func (d *blockTile) inScratch(at int) operand.Mem {
+	m := d.scratch.Offset(at + 8*d.half)
+	m.Index, m.Scale = d.group, 1
+	return m
+}
+
+// line is a line of values of the group, of the half's rows; it asks for the one some way ahead.
+func (d *blockTile) line(n int) operand.Mem {
+	if d.half == 0 {
+		d.PREFETCHT0(operand.Mem{Base: d.q, Index: d.ahead, Scale: 1, Disp: 64 * n})
+	}
+	return operand.Mem{Base: d.q, Disp: 64*n + 32*d.half}
+}
+
+// aside is a part of what lies with the scales: size bytes for each row.
+func (d *blockTile) aside(at, size int) operand.Mem {
+	return operand.Mem{Base: d.s, Disp: at + 8*size*d.half}
+}
+
+// and is dst = a & b.
+func (g *isa) and(a operand.Op, b, dst reg.VecVirtual) {
+	if g.wide() {
+		g.VPANDD(a, b, dst)
+	} else {
+		g.VPAND(a, b, dst)
+	}
+}
+
+// or2 is dst = a | b.
+func (g *isa) or2(a operand.Op, b, dst reg.VecVirtual) {
+	if g.wide() {
+		g.VPORD(a, b, dst)
+	} else {
+		g.VPOR(a, b, dst)
+	}
+}
+
+// andOr is into |= a & mask; a is lost.
+func (g *isa) andOr(a reg.VecVirtual, mask operand.Op, into reg.VecVirtual) {
+	if g.wide() {
+		g.VPTERNLOGD(operand.U8(0xf8), mask, a, into)
+		return
+	}
+	g.VPAND(mask, a, a)
+	g.VPOR(a, into, into)
+}
+
+// shifted is w moved by a number of bits, to the left if it is positive.
+func (g *isa) shifted(w reg.VecVirtual, left int) reg.VecVirtual {
+	if left == 0 {
+		return w
+	}
+	v := g.vec()
+	if left > 0 {
+		g.VPSLLW(operand.U8(uint8(left)), w, v)
+	} else {
+		g.VPSRLW(operand.U8(uint8(-left)), w, v)
+	}
+	return v
+}

@@ -1,0 +1,274 @@
+package main
+
+import (
+	"math"
+	"slices"
+
+	"github.com/mmcloughlin/avo/operand"
+	"github.com/mmcloughlin/avo/reg"
+)
+
+func sorted(m map[string]uint32) (names []string) {
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+const (
+	low4  = 0x0f0f0f0f
+	upper = 0x30303030
+)
+
+// blockKinds are described at their declarations in package tensor.
+var blockKinds = []*blockKind{
+	{
+		short: "q4_0", name: "Q4_0", groups: 1, lines: 4, subs: 1, offset: 8, small: 32,
+		named:  map[string]uint32{"low4": low4},
+		scale:  func(d *blockTile, _ int, v reg.VecVirtual) { d.VCVTPH2PS(d.aside(0, 2), v) },
+		values: plainNibbles,
+	},
+	{
+		short: "mxfp4", name: "MXFP4", groups: 1, lines: 4, subs: 1, offset: 16, small: 16,
+		named:  map[string]uint32{"low4": low4},
+		scale:  powers,
+		values: func(d *blockTile, sub int, use func(reg.VecVirtual, int)) { d.codes(sub, fp4(16), use) },
+	},
+	{
+		short: "nvfp4", name: "NVFP4", groups: 1, lines: 4, subs: 2, offset: 16, small: 32,
+		named: map[string]uint32{"low4": low4, "f128": math.Float32bits(128)},
+		scale: func(d *blockTile, sub int, v reg.VecVirtual) {
+			half := v.AsY().(reg.VecVirtual)
+			if !d.wide() {
+				half = v.AsX().(reg.VecVirtual)
+			}
+			d.VPMOVZXBW(d.aside(16*sub, 1), half)
+			d.VPSLLW(operand.U8(7), half, half)
+			d.VCVTPH2PS(half, v)
+			d.VMULPS(d.k("f128"), v, v)
+		},
+		values: func(d *blockTile, sub int, use func(reg.VecVirtual, int)) { d.codes(sub, fp4(16), use) },
+	},
+	{
+		short: "q4_k", name: "Q4_K", groups: 8, lines: 4, subs: 1, mins: true, head: 256,
+		named:  map[string]uint32{"low4": low4, "upper": upper},
+		header: scalesAndMins, scale: bytesOfScratch, values: plainNibbles,
+	},
+	{
+		short: "q5_k", name: "Q5_K", groups: 8, lines: 5, subs: 1, mins: true, head: 256,
+		named:  map[string]uint32{"low4": low4, "upper": upper, "byte16": 0x10101010},
+		header: scalesAndMins, scale: bytesOfScratch, values: fifthBits,
+	},
+	{
+		short: "q6_k", name: "Q6_K", groups: 8, lines: 6, subs: 2, offset: 32, head: 32, small: 32,
+		named:  map[string]uint32{"low4": low4, "upper": upper},
+		header: func(d *blockTile) { d.VCVTPH2PS(d.aside(0, 2), d.d) },
+		scale: func(d *blockTile, sub int, v reg.VecVirtual) {
+			d.VPMOVSXBD(d.aside(16*sub, 1), v)
+			d.VCVTDQ2PS(v, v)
+			d.VMULPS(d.d, v, v)
+		},
+		values: upperBits,
+	},
+	{
+		short: "iq4_xs", name: "IQ4_XS", groups: 8, lines: 4, subs: 1, offset: 128, wideOnly: true, head: 128,
+		named:  map[string]uint32{"low4": low4, "upper": upper},
+		header: smallScales,
+		scale: func(d *blockTile, _ int, v reg.VecVirtual) {
+			d.VPMOVSXBD(d.inScratch(0), v)
+			d.VCVTDQ2PS(v, v)
+			d.VMULPS(d.d, v, v)
+		},
+		values: func(d *blockTile, sub int, use func(reg.VecVirtual, int)) {
+			offset := 0
+			if d.wide() {
+				offset = d.offset
+			}
+			d.codes(sub, iq4(offset), use)
+		},
+	},
+	gridKind("iq2_xxs", "IQ2_XXS", 8, false, 0.125), gridKind("iq2_xs", "IQ2_XS", 8, true, 0.125),
+	gridKind("iq3_xxs", "IQ3_XXS", 4, false, 0.25), gridKind("iq3_s", "IQ3_S", 4, true, 1),
+}
+
+// nibbles unpacks the lines of sub: the low and the high half of a line.
+func (d *blockTile) nibbles(sub int, each func(w reg.VecVirtual, line int)) {
+	from, to := 0, 4
+	if d.subs == 2 {
+		from, to = 2*sub, 2*sub+2
+	}
+	for line := from; line < to; line++ {
+		w := d.vec()
+		d.VMOVUPS(d.line(line), w)
+		each(w, line)
+	}
+}
+
+// halves are the low and the high nibbles of a line.
+func (d *blockTile) halves(w reg.VecVirtual) [2]reg.VecVirtual {
+	low := d.vec()
+	d.and(d.k("low4"), w, low)
+	high := d.shifted(w, -4)
+	d.and(d.k("low4"), high, high)
+	return [2]reg.VecVirtual{low, high}
+}
+
+func plainNibbles(d *blockTile, sub int, use func(reg.VecVirtual, int)) {
+	d.nibbles(sub, func(w reg.VecVirtual, line int) {
+		for i, v := range d.halves(w) {
+			use(v, 2*line+i)
+		}
+	})
+}
+
+// codes looks nibbles up in a table of 16 bytes.
+func (d *blockTile) codes(sub int, table []uint32, use func(reg.VecVirtual, int)) {
+	t := d.loaded(d.repeated(d.short+"codes", table...))
+	d.nibbles(sub, func(w reg.VecVirtual, line int) {
+		for i, v := range d.halves(w) {
+			d.VPSHUFB(v, t, v)
+			use(v, 2*line+i)
+		}
+	})
+}
+
+// table16 packs 16 bytes.
+func table16(values [16]int, offset int) []uint32 {
+	words := make([]uint32, 4)
+	for i, v := range values {
+		words[i/4] |= uint32(uint8(v+offset)) << (i % 4 * 8)
+	}
+	return words
+}
+
+func fp4(offset int) []uint32 {
+	return table16([16]int{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}, offset)
+}
+
+func iq4(offset int) []uint32 {
+	return table16([16]int{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}, offset)
+}
+
+// fifthBits adds 16 where a bit of the line of fifth bits is set.
+func fifthBits(d *blockTile, sub int, use func(reg.VecVirtual, int)) {
+	d.line(4)
+	plainNibbles(d, sub, func(w reg.VecVirtual, four int) {
+		word := operand.Mem{Base: d.q, Disp: 4*64 + 8*four + 4*d.half}
+		if d.wide() {
+			k := d.K()
+			d.KMOVQ(word, k)
+			d.VPADDB(d.k("byte16").(reg.VecVirtual), w, k, w)
+		} else {
+			set := d.spreadBits(word)
+			d.VPAND(d.k("byte16"), set, set)
+			d.VPOR(set, w, w)
+		}
+		use(w, four)
+	})
+}
+
+// spreadBits makes 32 bytes of 32 bits: all ones where a bit is set.
+func (g *isa) spreadBits(word operand.Mem) reg.VecVirtual {
+	v := g.YMM()
+	one := g.table("bitofbyte", []uint32{0x08040201, 0x80402010, 0x08040201, 0x80402010, 0x08040201, 0x80402010, 0x08040201, 0x80402010})
+	g.VPBROADCASTD(word, v)
+	g.VPSHUFB(g.table("byteofbit", []uint32{0, 0, 0x01010101, 0x01010101, 0x02020202, 0x02020202, 0x03030303, 0x03030303}), v, v)
+	g.VPAND(one, v, v)
+	g.VPCMPEQB(one, v, v)
+	return v
+}
+
+// upperBits adds two bits from two more lines.
+func upperBits(d *blockTile, sub int, use func(reg.VecVirtual, int)) {
+	more := d.vec()
+	d.VMOVUPS(d.line(4+sub), more)
+	plainNibbles(d, sub, func(w reg.VecVirtual, four int) {
+		left := 4 - 2*(four%4)
+		bits := d.shifted(more, left)
+		if left == 0 {
+			bits = d.vec()
+			d.VMOVUPS(more, bits)
+		}
+		d.andOr(bits, d.k("upper"), w)
+		use(w, four)
+	})
+}
+
+// bytesOfScratch are unsigned scales that the header unpacked.
+func bytesOfScratch(d *blockTile, _ int, v reg.VecVirtual) {
+	d.VPMOVZXBD(d.inScratch(0), v)
+	d.VCVTDQ2PS(v, v)
+	d.VMULPS(d.d, v, v)
+}
+
+// scalesAndMins unpacks the eight scales and minima of a block: tensor's scalesAndMins.
+func scalesAndMins(d *blockTile) {
+	g := d.isa
+	g.VCVTPH2PS(d.aside(0, 2), d.d)
+	g.VCVTPH2PS(d.aside(32, 2), d.dmin)
+	for at := 0; at < 64; at += g.bytes() {
+		more := g.loaded(operand.Mem{Base: d.s, Disp: 192 + at})
+		for i, from := range []int{64, 128} {
+			part := g.loaded(operand.Mem{Base: d.s, Disp: from + at})
+			for high, v := range d.halves(part) {
+				left := 4 - 4*i - 2*high
+				bits := g.shifted(more, left)
+				if left == 0 {
+					bits = g.vec()
+					g.VMOVUPS(more, bits)
+				}
+				g.andOr(bits, d.k("upper"), v)
+				g.VMOVUPS(v, d.scratch.Offset(128*i+64*high+at))
+			}
+		}
+	}
+}
+
+// smallScales unpacks the scales of IQ4_XS, 32 bytes (two groups) at a time.
+func smallScales(d *blockTile) {
+	g := d.isa
+	g.VCVTPH2PS(d.aside(0, 2), d.d)
+	nibble, two, less := g.repeatedY("low4", low4), g.repeatedY("upper", upper), g.repeatedY("less32", 0x20202020)
+	more := g.YMM()
+	g.VMOVDQU(operand.Mem{Base: d.s, Disp: 96}, more)
+	for pair := range 4 {
+		v, bits := g.YMM(), g.YMM()
+		g.VMOVDQU(operand.Mem{Base: d.s, Disp: 32 + pair%2*32}, v)
+		if pair >= 2 {
+			g.VPSRLW(operand.U8(4), v, v)
+		}
+		g.VPAND(nibble, v, v)
+		switch left := 4 - 2*pair; {
+		case left > 0:
+			g.VPSLLW(operand.U8(uint8(left)), more, bits)
+		case left < 0:
+			g.VPSRLW(operand.U8(uint8(-left)), more, bits)
+		default:
+			g.VMOVDQA(more, bits)
+		}
+		g.VPAND(two, bits, bits)
+		g.VPOR(bits, v, v)
+		g.VPSUBB(less, v, v)
+		g.VMOVDQU(v, d.scratch.Offset(32*pair))
+	}
+}
+
+// repeatedY is a constant of 32 bytes.
+func (g *isa) repeatedY(name string, value uint32) operand.Mem {
+	return g.table("y"+name, []uint32{value, value, value, value, value, value, value, value})
+}
+
+// powers are the scales of MXFP4, 2^(e-128): a product of two, since it may be subnormal.
+func powers(d *blockTile, _ int, v reg.VecVirtual) {
+	g := d.isa
+	half, base := g.vec(), g.loaded(d.repeated("powerbase", 63))
+	g.VPMOVZXBD(d.aside(0, 1), v)
+	g.VPSRLD(operand.U8(1), v, half)
+	g.VPSUBD(half, v, v)
+	for _, x := range []reg.VecVirtual{v, half} {
+		g.VPADDD(base, x, x)
+		g.VPSLLD(operand.U8(23), x, x)
+	}
+	g.VMULPS(half, v, v)
+}

@@ -1,0 +1,157 @@
+package tensor
+
+import (
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Some encodings come from files: rows of blocks hold quantised values, scales and, in
+// some, minima. Nobody makes such a matrix of floats here; it is taken as a file has it
+// (Matrix.Blocks), and a device lays its bits out in another order without changing any.
+//
+// The values of a block are integers, each with the scale of its 16 or 32 columns, and in some
+// encodings 32 columns share a minimum, which is subtracted:
+//
+//	value[c] = integer[c] * scale[c/sub] - minimum[c/32]
+//
+// Every scale and minimum is exact in float32, so that the value has the bits that package
+// stages/weights/gguf decodes.
+
+// stored has the properties of an encoding of blocks.
+type stored struct {
+	columns, bytes int  // of a block
+	sub            int  // columns that share a scale: 16 or 32
+	mins           bool // there are minima
+	fields         func(p *fields)
+	// integers reads a block.
+	integers func(x *IntegerRow, b []byte)
+	// scales calls f with every floating-point scale of a block, to refuse what is not finite.
+	scales func(b []byte, f func(float32))
+}
+
+// BlockGroup is the number of columns of activations that share a scale where an encoding of blocks
+// is multiplied.
+const BlockGroup = 32
+
+// IntegerRow is a row, or a block of one, as a product sees it.
+type IntegerRow struct {
+	Values []int32
+	Scales []float32 // one for Sub columns
+	Mins   []float32 // one for BlockGroup columns; nil: none
+	Sub    int
+}
+
+// Stored reports whether the encoding is blocks of a file: Matrix.Blocks holds its values.
+func (e *Encoding) Stored() bool { return e != nil && e.stored != nil }
+
+// Block is the unit of an encoding of blocks: Columns of a row take Bytes.
+func (e *Encoding) Block() (columns, bytes int) { return e.stored.columns, e.stored.bytes }
+
+// Sub is the number of columns that share a scale of an encoding of blocks: 16 or 32.
+func (e *Encoding) Sub() int { return e.stored.sub }
+
+// HasMins reports whether an encoding of blocks has minima.
+func (e *Encoding) HasMins() bool { return e.stored.mins }
+
+// blocks registers an encoding of blocks.
+func blocks(name string, bits int, s stored) *Encoding {
+	e := &Encoding{name: name, bits: bits, groups: []int{BlockGroup}, widen: widenBlocks, stored: &s}
+	e.packings[CPU] = newBlockBands(&s)
+	return register(e)
+}
+
+// rowBytes is the size of a row of cols columns.
+func (s *stored) rowBytes(cols int) int { return cols / s.columns * s.bytes }
+
+// RowBytes is the size of a row of cols columns in an encoding of blocks.
+func (e *Encoding) RowBytes(cols int) int { return e.stored.rowBytes(cols) }
+
+// newIntegerRow makes room for columns of the encoding.
+func (e *Encoding) newIntegerRow(cols int) *IntegerRow {
+	x := &IntegerRow{Values: make([]int32, cols), Scales: make([]float32, cols/e.stored.sub), Sub: e.stored.sub}
+	if e.stored.mins {
+		x.Mins = make([]float32, cols/BlockGroup)
+	}
+	return x
+}
+
+// NewIntegerRow makes room for one block of the encoding, for ReadBlock.
+func (e *Encoding) NewIntegerRow() *IntegerRow { return e.newIntegerRow(e.stored.columns) }
+
+// ReadBlock reads a block as a file has it.
+func (e *Encoding) ReadBlock(x *IntegerRow, block []byte) { e.stored.integers(x, block) }
+
+// Integers is row r.
+func (m *Matrix) Integers(r int) *IntegerRow {
+	if m.stored == nil {
+		x := &IntegerRow{Values: make([]int32, m.Cols), Scales: m.Scales[r*m.Groups() : (r+1)*m.Groups()], Sub: m.Group}
+		for c, v := range m.Values[r*m.Cols : (r+1)*m.Cols] {
+			x.Values[c] = int32(v)
+		}
+		return x
+	}
+	x := m.newIntegerRow(m.Cols)
+	for i, b := range m.rowBlocks(r) {
+		part := IntegerRow{Values: x.Values[i*m.stored.columns:][:m.stored.columns], Scales: x.Scales[i*m.stored.columns/x.Sub:], Sub: x.Sub}
+		if x.Mins != nil {
+			part.Mins = x.Mins[i*m.stored.columns/BlockGroup:]
+		}
+		m.stored.integers(&part, b)
+	}
+	return x
+}
+
+// rowBlocks goes over the blocks of row r.
+func (m *Matrix) rowBlocks(r int) func(func(int, []byte) bool) {
+	n := m.stored.rowBytes(m.Cols)
+	row := m.Blocks[r*n : (r+1)*n]
+	return func(yield func(int, []byte) bool) {
+		for i := range m.Cols / m.stored.columns {
+			if !yield(i, row[i*m.stored.bytes:][:m.stored.bytes]) {
+				return
+			}
+		}
+	}
+}
+
+// widenBlocks is the definition: the product is rounded before the minimum is subtracted.
+func widenBlocks(dst []float32, m *Matrix, r int) {
+	x := m.Integers(r)
+	for c, v := range x.Values {
+		dst[c] = float32(v) * x.Scales[c/x.Sub]
+		if x.Mins != nil {
+			dst[c] = float32(dst[c]) - x.Mins[c/BlockGroup]
+		}
+	}
+}
+
+// ErrScale: a block's scale is an infinity or no number.
+var ErrScale = errors.New("a scale is not finite")
+
+// CheckBlocks refuses blocks with a scale that is an infinity or no number; it names the row. Rows
+// have cols columns.
+func (e *Encoding) CheckBlocks(b []byte, cols int) error {
+	s := e.stored
+	if cols%s.columns != 0 || len(b)%s.rowBytes(cols) != 0 {
+		return fmt.Errorf("%s: %d bytes are not rows of %d columns", e.name, len(b), cols)
+	}
+	bad := false
+	for at := 0; at < len(b); at += s.bytes {
+		s.scales(b[at:at+s.bytes], func(v float32) {
+			bad = bad || !(math.Abs(float64(v)) <= math.MaxFloat32)
+		})
+		if bad {
+			return fmt.Errorf("%s: row %d, block %d: %w", e.name, at/s.rowBytes(cols), at%s.rowBytes(cols)/s.bytes, ErrScale)
+		}
+	}
+	return nil
+}
+
+// FromBlocks is a matrix of rows of blocks, which stay the caller's.
+func (e *Encoding) FromBlocks(b []byte, rows, cols int) (*Matrix, error) {
+	if e.stored == nil || rows < 1 || cols < 1 || cols%e.stored.columns != 0 || len(b) != rows*e.stored.rowBytes(cols) {
+		return nil, fmt.Errorf("%s: %d bytes are not blocks of [%d, %d]", e.name, len(b), rows, cols)
+	}
+	return &Matrix{Format: e.By(BlockGroup), Rows: rows, Cols: cols, Blocks: b}, nil
+}

@@ -1,0 +1,89 @@
+package tensor
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// randomBlocks are rows of an encoding of any bits but for scales, which are finite.
+func randomBlocks(r *rand.Rand, e *Encoding, rows, cols int) []byte {
+	b := make([]byte, rows*e.RowBytes(cols))
+	_, size := e.Block()
+	for at := 0; at < len(b); at += size {
+		block := b[at : at+size]
+		for {
+			for i := range block {
+				block[i] = byte(r.Uint32())
+			}
+			if e.CheckBlocks(block, e.stored.columns) == nil {
+				break
+			}
+		}
+	}
+	return b
+}
+
+// TestBlockBands: a band has every bit of the file's blocks, and no other.
+func TestBlockBands(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for _, name := range StoredEncodings() {
+		e := EncodingOf(name)
+		columns, _ := e.Block()
+		for _, rows := range []int{1, 16, 37} {
+			l, err := e.By(BlockGroup).On(CPU, rows, 3*columns)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := l.Bands() * TileRows * e.RowBytes(l.Cols); l.Bytes() != n {
+				t.Errorf("%s: %d bytes, the file's are %d", l, l.Bytes(), n)
+			}
+			m, err := e.FromBlocks(randomBlocks(r, e, rows, l.Cols), rows, l.Cols)
+			if err != nil {
+				t.Fatal(err)
+			}
+			values, scales := make([]byte, l.ValueBytes()), make([]byte, l.ScaleBytes())
+			l.Pack(values, scales, m)
+			if got := l.Unpack(values, scales); !bytes.Equal(got.Blocks, m.Blocks) {
+				t.Fatalf("%s: other blocks came back", l)
+			}
+			a, b := make([]float32, l.Cols), make([]float32, l.Cols)
+			l.Row(a, values, scales, rows-1)
+			m.Row(b, rows-1)
+			if !slices.Equal(a, b) {
+				t.Errorf("%s: the last row differs", l)
+			}
+		}
+		if _, err := e.By(BlockGroup).On(CPU, 16, columns+1); err == nil {
+			t.Errorf("%s: %d columns", name, columns+1)
+		}
+		if _, err := e.FromBlocks(make([]byte, 7), 1, columns); err == nil {
+			t.Errorf("%s: 7 bytes are a row", name)
+		}
+	}
+}
+
+// TestBlocksOfOnes: the largest integers there are, and a scale that is not finite is refused by row
+// and block.
+func TestBlocksOfOnes(t *testing.T) {
+	for _, name := range StoredEncodings() {
+		e := EncodingOf(name)
+		columns, size := e.Block()
+		b := bytes.Repeat([]byte{255}, 3*2*size)
+		r := rand.New(rand.NewPCG(1, 1))
+		copy(b, randomBlocks(r, e, 1, 5*columns))
+		if err := e.CheckBlocks(b, 2*columns); !errors.Is(err, ErrScale) {
+			t.Errorf("%s: %v", name, err)
+		}
+		x := e.NewIntegerRow()
+		e.ReadBlock(x, b[5*size:])
+		for c, v := range x.Values {
+			if v < -128 || v > 127 || columns%e.Sub() != 0 || math.IsInf(float64(x.Scales[c/e.Sub()]), 0) && name == "mxfp4" {
+				t.Errorf("%s: column %d is %d", name, c, v)
+			}
+		}
+	}
+}
