@@ -2,6 +2,7 @@ package local
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,6 +26,9 @@ func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
 	}
 	f, p := &s.Plan.Options, s.Plan.Load.Precision
 	format := p.Experts
+	if format.Encoding == tensor.Native {
+		return cache.Options{}, errors.New("experts that are multiplied as the files have them are not converted")
+	}
 	if format.Zero() {
 		format = tensor.INT4.By(128) // none is wanted; search for the others
 	}
@@ -157,7 +161,15 @@ func (s *Model) copies() bool {
 // loaded; see sealIntegers.
 func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 	var experts cache.Fingerprint
-	if !o.Precision.Experts.Zero() {
+	switch {
+	case o.Precision.Experts.Zero():
+	case o.Precision.Experts.Encoding == tensor.Native:
+		var err error
+		if s.native, err = s.openMatrices(ctx, s.Host, "native experts", experts); err != nil {
+			return err
+		}
+		o.Native = s.native
+	default:
 		c, err := s.CacheOptions(cache.Search)
 		if err != nil {
 			return err
@@ -188,32 +200,39 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 	if rest.Experts = (tensor.Format{}); !rest.Integer() || s.OnGPU() {
 		return nil // those of a GPU are made at every load
 	}
-	raw, err := s.Source.Read("config.json", false)
-	if err != nil {
-		return err
-	}
-	print, err := cache.MatrixFingerprintOf(raw, s.Config, s.Weights)
-	if err != nil {
-		return err
-	}
-	s.Matrices, err = cache.OpenMatrices(ctx, s.Rank().Device, cache.MatrixOptions{
-		Source: print, Experts: experts, Precision: rest.Key(), Model: s.Source.Dir, Dir: s.Plan.Options.CacheDir,
-		Copy: s.copies() && s.Plan.Options.Device != config.HostSim, Threads: s.Plan.Options.ThreadCount(), Progress: s.report.Progress, Notice: s.report.Notice,
-	})
-	if err != nil {
+	var err error
+	if s.Matrices, err = s.openMatrices(ctx, s.Rank().Device, rest.Key(), experts); err != nil {
 		return err
 	}
 	o.Store = s.Matrices
 	return nil
 }
 
+// openMatrices opens the file of packed matrices of a precision, for a device.
+func (s *Model) openMatrices(ctx context.Context, dev device.Device, precision string, experts cache.Fingerprint) (*cache.Matrices, error) {
+	raw, err := s.Source.Read("config.json", false)
+	if err != nil {
+		return nil, err
+	}
+	print, err := cache.MatrixFingerprintOf(raw, s.Config, s.Weights)
+	if err != nil {
+		return nil, err
+	}
+	return cache.OpenMatrices(ctx, dev, cache.MatrixOptions{
+		Source: print, Experts: experts, Precision: precision, Model: s.Source.Dir, Dir: s.Plan.Options.CacheDir,
+		Copy: s.copies() && s.Plan.Options.Device != config.HostSim, Threads: s.Plan.Options.ThreadCount(), Progress: s.report.Progress, Notice: s.report.Notice,
+	})
+}
+
 // sealIntegers ends the load: it keeps the converted matrices for the next start.
 func (s *Model) sealIntegers() {
-	if s.Matrices == nil {
-		return
+	for _, m := range []*cache.Matrices{s.Matrices, s.native} {
+		if m == nil {
+			continue
+		}
+		if err := m.Seal(); err != nil {
+			s.report.Notice(fmt.Sprintf("the weights converted now are not kept: %v", err))
+		}
+		s.copied += m.Allocated()
 	}
-	if err := s.Matrices.Seal(); err != nil {
-		s.report.Notice(fmt.Sprintf("the weights converted now are not kept: %v", err))
-	}
-	s.copied += s.Matrices.Allocated()
 }

@@ -46,6 +46,7 @@ type Model struct {
 	placed     *expert.Placed         // experts on their NUMA nodes
 	partition  expert.Partition
 	Matrices   *cache.Matrices // weights other than experts as integers; nil: as the files hold them
+	native     *cache.Matrices // experts as blocks of the files; nil: none
 	Made       *synth.Loaded   // set for a model with random weights; owns parts
 	copied     int64           // bytes of weights copied into memory of the device
 
@@ -113,6 +114,9 @@ func (s *Model) Load(ctx context.Context) (err error) {
 		err = s.integersOnly()
 	}
 	if err == nil {
+		for _, line := range load.Converted(s.Config, s.Weights, o.Precision) {
+			s.report.Notice("not multiplied as the files have it: " + line)
+		}
 		err = s.openIntegers(ctx, &o)
 	}
 	if err == nil {
@@ -215,6 +219,9 @@ func (s *Model) Close() {
 	if s.placed != nil {
 		s.placed.Close()
 	}
+	if s.native != nil {
+		s.native.Close()
+	}
 	if s.Matrices != nil {
 		s.Matrices.Close()
 	}
@@ -226,7 +233,7 @@ func (s *Model) Close() {
 		s.Host.Close()
 	}
 	s.placed = nil
-	s.Made, s.Parts, s.experts, s.Matrices, s.Weights, s.Host = nil, nil, nil, nil, nil, nil
+	s.Made, s.Parts, s.experts, s.Matrices, s.native, s.Weights, s.Host = nil, nil, nil, nil, nil, nil, nil
 }
 
 // closeRanks closes the devices that have their own memory.

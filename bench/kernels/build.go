@@ -16,6 +16,14 @@ const hidden, inner, topK = 2048, 1408, 6
 // formats are the formats to measure.
 var formats = []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(128), tensor.INT8.By(128)}
 
+// fileFormats are the encodings of blocks of files.
+func fileFormats() (list []tensor.Format) {
+	for _, name := range tensor.StoredEncodings() {
+		list = append(list, tensor.EncodingOf(name).By(tensor.BlockGroup))
+	}
+	return list
+}
+
 // FormatName is the name of a format in names of kernels.
 func FormatName(f tensor.Format) string {
 	if f == tensor.INT8.By(128) {
@@ -44,8 +52,8 @@ func (b *builder) close() {
 	}
 }
 
-// kernels lists GEMV for every format and, for the best level, also a decode step of experts and
-// GEMM.
+// kernels lists GEMV for every format and, for the best level, also GEMM, and a decode step of experts
+// for the formats that can be made.
 func (b *builder) kernels(rows []int, best bool) ([]*kernel, error) {
 	var err error
 	if b.stream, err = b.dev.NewStream(); err != nil {
@@ -61,8 +69,16 @@ func (b *builder) kernels(rows []int, best bool) ([]*kernel, error) {
 	for _, f := range formats {
 		add(b.gemv(f))
 	}
+	for _, f := range fileFormats() {
+		add(b.gemv(f))
+	}
 	if !best {
 		return list, err
+	}
+	for _, f := range fileFormats() {
+		for _, m := range rows {
+			add(b.gemm(f, m))
+		}
 	}
 	for _, f := range formats {
 		if f != tensor.INT4.By(64) {

@@ -168,8 +168,8 @@ type set struct {
 	at     int
 }
 
-// scaleShare: scales take at most an eighth of their values (INT4, groups of 32).
-const scaleShare = 8
+// scaleShare: scales take at most a quarter of their values (a sixth in IQ2_XS).
+const scaleShare = 4
 
 // newSet allocates and fills a working set of bytes, rounded up to windows.
 func newSet(bytes, available int64) (*set, error) {

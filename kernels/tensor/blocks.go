@@ -42,6 +42,10 @@ type IntegerRow struct {
 	Sub    int
 }
 
+// Native stands for the encoding that a file has a tensor in. Loading a model replaces it, tensor by
+// tensor (stages/load); no kernels know it.
+var Native = &Encoding{name: "native", bits: 8, groups: []int{BlockGroup}}
+
 // Stored reports whether the encoding is blocks of a file: Matrix.Blocks holds its values.
 func (e *Encoding) Stored() bool { return e != nil && e.stored != nil }
 

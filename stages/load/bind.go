@@ -46,6 +46,7 @@ type binder struct {
 
 	precision Precision
 	store     Store
+	own       Store // of routed experts
 	experts   func(layer int) []device.QExpert
 	routed    device.Device // of routed experts that are no integers
 	tell      func(done, all int64)
@@ -55,7 +56,7 @@ type binder struct {
 
 // follow tells progress of the weights that come to the device. Integers that a cache gives are there already.
 func (b *binder) follow(o *Options) {
-	given := !b.precision.Experts.Zero() && b.card == nil
+	given := !b.precision.Experts.Zero() && b.card == nil && !b.native()
 	for _, n := range weightNeeds(b.cfg, o) {
 		if n.Part != Experts || !given && b.routed == b.dev {
 			b.all = plus(b.all, n.Bytes)
@@ -165,7 +166,8 @@ func KeptType(cfg *model.Config, part model.Part) tensor.DType {
 }
 
 // Types are the types that a model's weights are loaded as where they are not packed, for
-// model.Config.Types: of each part the widest. nil if all are plain numbers.
+// model.Config.Types: of each part the widest. nil if all are plain numbers. Else it also sets
+// cfg.Native.
 func Types(cfg *model.Config, set *weights.Set) map[model.Part]tensor.DType {
 	types, coded := map[model.Part]tensor.DType{}, false
 	for _, x := range cfg.Expected() {
@@ -184,6 +186,7 @@ func Types(cfg *model.Config, set *weights.Set) map[model.Part]tensor.DType {
 	if cfg.TieEmbed {
 		types[model.Head] = types[model.Embedding]
 	}
+	cfg.Native = native(cfg, set)
 	return types
 }
 
@@ -238,7 +241,9 @@ func (b *binder) roles(layer int) *roles {
 func (r *roles) key(what string) string { return fmt.Sprintf("layer.%d.%s", r.layer, what) }
 
 // format is what a tensor is kept in.
-func (r *roles) format(role string) tensor.Format { return r.precision.of(r.tensors[role].Part) }
+func (r *roles) format(role string) tensor.Format {
+	return r.precision.format(r.cfg, r.tensors[role].Part, r.spec.Name(role))
+}
 
 // Vector implements attention.Binder.
 func (r *roles) Vector(role string) device.Mat {
@@ -260,7 +265,9 @@ func (r *roles) Joint(name string, of ...string) (device.Weight, bool) {
 		return device.Weight{}, false
 	}
 	for i, role := range of {
-		names[i] = r.spec.Name(role)
+		if names[i] = r.spec.Name(role); r.format(role) != f {
+			return device.Weight{}, false // the files have them in several encodings
+		}
 	}
 	return r.joint(r.key(name), f, names...), true
 }
@@ -276,7 +283,7 @@ func (r *roles) network(what, prefix string) device.FFN {
 	if _, ok := r.tensors[prefix+"gate"]; !ok {
 		return device.FFN{}
 	}
-	return r.ffn(r.key(what), r.spec.FFNNames(prefix), r.format(prefix+"gate"))
+	return r.ffn(r.key(what), r.spec.FFNNames(prefix), r.tensors[prefix+"gate"].Part, r.store)
 }
 
 // layer binds the weights of layer i.
@@ -315,6 +322,9 @@ func (b *binder) layer(i int) group.Layer {
 		return l
 	case b.card != nil && b.routed == b.dev:
 		l.Bank.Here = b.bankHere(i)
+		return l
+	case b.native():
+		l.Bank.Integers = b.nativeBank(i)
 		return l
 	case !p.Experts.Zero() && b.experts == nil:
 		return l // nobody computes them but the accelerator

@@ -5,6 +5,7 @@ import (
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
+	"krater/stages/model"
 	"krater/stages/weights/cache"
 )
 
@@ -144,7 +145,7 @@ func (b *binder) packedExpert(layer, e int) (device.QExpert, error) {
 	if b.card.experts != nil {
 		return b.card.experts(layer, e)
 	}
-	f := b.precision.Experts
+	f := b.precision.format(b.cfg, model.Experts, b.cfg.ExpertNames(layer, e).Gate)
 	w13, w2, err := f.Network(tensor.GPU, b.cfg.Hidden, b.cfg.MoE.FF)
 	if err != nil {
 		return device.QExpert{}, err

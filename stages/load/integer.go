@@ -44,7 +44,8 @@ func (b *binder) joint(key string, f tensor.Format, names ...string) device.Weig
 }
 
 // ffn binds a network in a format.
-func (b *binder) ffn(key string, n model.FFNNames, t tensor.Format) device.FFN {
+func (b *binder) ffn(key string, n model.FFNNames, part model.Part, store Store) device.FFN {
+	t, t2 := b.precision.format(b.cfg, part, n.Gate), b.precision.format(b.cfg, part, n.Down)
 	if b.err != nil || t.Zero() && b.card == nil {
 		return device.FFN{F: b.expert(b.dev, n)}
 	}
@@ -59,12 +60,15 @@ func (b *binder) ffn(key string, n model.FFNNames, t tensor.Format) device.FFN {
 		return device.FFN{F: device.Expert{Gate: both.RowRange(0, f), Up: both.RowRange(f, 2*f), Down: b.mat(n.Down)}}
 	}
 	w13, w2, err := t.Network(b.precision.kind, h, f)
+	if err == nil && t2 != t {
+		_, w2, err = t2.Network(b.precision.kind, h, f)
+	}
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", key, err)
 		return device.FFN{}
 	}
 	return device.FFN{Q: device.QExpert{
-		W13: b.keep(key+".w13", w13, t, b.rows(n.Gate, n.Up)), W2: b.keep(key+".w2", w2, t, b.rows(n.Down)),
+		W13: b.keep(key+".w13", w13, t, store, b.rows(n.Gate, n.Up)), W2: b.keep(key+".w2", w2, t2, store, b.rows(n.Down)),
 	}}
 }
 
@@ -77,7 +81,7 @@ func (b *binder) packed(key string, f tensor.Format, rows, cols int, names ...st
 type values struct {
 	fill func([]float32) error // writes them
 	// exact is the matrix in a format that has them exactly; nil: it does not.
-	exact func(f tensor.Format, cols int) *tensor.Matrix
+	exact func(f tensor.Format, cols int) (*tensor.Matrix, error)
 }
 
 // rows gives the rows of the named tensors, one after the other.
@@ -92,17 +96,17 @@ func (b *binder) rows(names ...string) values {
 		}
 		return nil
 	}
-	exact := func(f tensor.Format, cols int) *tensor.Matrix {
+	exact := func(f tensor.Format, cols int) (*tensor.Matrix, error) {
 		var list []weights.Tensor
 		for _, name := range names {
 			t, _ := b.set.Tensor(name)
 			list = append(list, t)
 		}
-		m := weights.IntegersOf(f, cols, list...)
+		m, err := weights.Exactly(f, cols, list...)
 		for i := 0; m != nil && i < len(names); i++ {
 			b.set.Release(names[i])
 		}
-		return m
+		return m, err
 	}
 	return values{fill, exact}
 }
@@ -181,19 +185,19 @@ func (b *binder) matrix(key string, f tensor.Format, rows, cols int, v values) d
 	if err != nil && b.err == nil {
 		b.err = fmt.Errorf("load: %s: %w", key, err)
 	}
-	return b.keep(key, l, f, v)
+	return b.keep(key, l, f, b.store, v)
 }
 
-// keep asks the store for a matrix that is to lie as l, in the format f that was asked for;
+// keep asks a store for a matrix that is to lie as l, in the format f that was asked for;
 // v gives its values.
-func (b *binder) keep(key string, l tensor.Layout, f tensor.Format, v values) device.QMat {
+func (b *binder) keep(key string, l tensor.Layout, f tensor.Format, store Store, v values) device.QMat {
 	if b.err != nil {
 		return device.QMat{}
 	}
 	if b.card != nil {
 		return b.copied(key, l, f, v)
 	}
-	q, err := b.store.Matrix(key, l, func() (*tensor.Matrix, error) { return b.quantize(key, l, f, v) })
+	q, err := store.Matrix(key, l, func() (*tensor.Matrix, error) { return b.quantize(key, l, f, v) })
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", key, err)
 		return device.QMat{}
@@ -209,9 +213,12 @@ func (b *binder) quantize(key string, l tensor.Layout, f tensor.Format, v values
 		return b.card.made(key, l)
 	}
 	if v.exact != nil {
-		if m := v.exact(f, l.Cols); m != nil {
-			return m, nil
+		if m, err := v.exact(f, l.Cols); m != nil || err != nil {
+			return m, err
 		}
+	}
+	if f.Stored() {
+		return nil, fmt.Errorf("the files do not have it as %s", f)
 	}
 	x := make([]float32, l.Rows*l.Cols)
 	if err := v.fill(x); err != nil {

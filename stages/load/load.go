@@ -40,6 +40,9 @@ type Options struct {
 	Routed device.Device
 	// Store keeps the other packed matrices; nil: they are made at every load.
 	Store Store
+	// Native keeps routed experts as tensor.Native, which nobody gives; nil: they are made at every
+	// load.
+	Native Store
 	// Progress, if set, is told how far a phase of the load is: bytes done of all on the device. Model's phase
 	// is "load weights".
 	Progress func(phase string, done, all int64)
@@ -107,7 +110,7 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 		return nil, err
 	}
 	layout := o.Layout
-	given := !o.Precision.Experts.Zero() && (layout == nil || o.Packed != nil || o.Quantized != nil)
+	given := !o.Precision.Experts.Zero() && (layout == nil || o.Packed != nil || o.Quantized != nil) && !o.native()
 	if given && layout == nil && cfg.MoE.Experts > 0 && o.Experts == nil {
 		return nil, fmt.Errorf("load: nobody gives the experts as %s", o.Precision.Experts)
 	}
@@ -125,6 +128,9 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 	}
 	if b.store == nil {
 		b.store = memory{dev, p}
+	}
+	if b.own = o.Native; b.own == nil {
+		b.own = b.store
 	}
 	if o.Progress != nil {
 		b.follow(&o)
@@ -175,7 +181,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		first += n
 	}
 	if first == len(cfg.Layers) {
-		p.head(dev, b, o.Precision.Head)
+		p.head(dev, b, o.Precision)
 	}
 	if b.err == nil {
 		b.bound(b.all) // a plan may be off by what alignment takes
@@ -184,14 +190,14 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 }
 
 // head binds the head.
-func (p *Parts) head(dev Device, b *binder, f tensor.Format) {
+func (p *Parts) head(dev Device, b *binder, precision Precision) {
 	cfg, names := p.Config, p.Config.Names()
 	p.Head = &head.Stage{Dev: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps}
 	switch {
 	case !cfg.TieEmbed:
-		p.Head.Proj = b.weight("head", names.Head, f)
-	case !f.Zero():
-		p.Head.Proj = b.weight("head", names.Embed, f)
+		p.Head.Proj = b.weight("head", names.Head, precision.format(cfg, model.Head, names.Head))
+	case !precision.Head.Zero():
+		p.Head.Proj = b.weight("head", names.Embed, precision.format(cfg, model.Head, names.Embed))
 	case p.Embed != nil:
 		p.Head.Proj.F = p.Embed.Table
 	default:

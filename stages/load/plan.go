@@ -170,7 +170,7 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 	if cfg.TieEmbed && o.last(cfg) {
 		needs[Head].Detail = "the embedding"
 		if !p.Head.Zero() || o.First > 0 {
-			needs[Head] = Need{Head, "the embedding, " + kept(cfg, p, model.Head), p.tensorBytes(cfg, model.TensorSpec{Shape: []int{cfg.Vocab, cfg.Hidden}, Part: model.Head})}
+			needs[Head] = Need{Head, "the embedding, " + kept(cfg, p, model.Head), p.tensorBytes(cfg, model.TensorSpec{Name: top.Embed, Shape: []int{cfg.Vocab, cfg.Hidden}, Part: model.Head})}
 		}
 	}
 	return needs

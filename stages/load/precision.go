@@ -78,7 +78,10 @@ func (p Precision) check(cfg *model.Config) error {
 		if x.Format.Zero() {
 			continue
 		}
-		if _, err := x.Format.On(p.kind, tensor.TileRows, cfg.Hidden); err != nil {
+		if x.Format.Encoding == tensor.Native && p.kind == tensor.GPU {
+			return fmt.Errorf("load: %s: no kernels of a GPU multiply the blocks of files", x.Name)
+		}
+		if _, err := x.Format.On(p.kind, tensor.TileRows, cfg.Hidden); err != nil && x.Format.Encoding != tensor.Native {
 			return fmt.Errorf("load: %s: %w", x.Name, err)
 		}
 		if width[x.Part]%tensor.TileRows != 0 {
@@ -110,8 +113,11 @@ func (p Precision) Integers(t model.TensorSpec) bool {
 // kept names what a part is kept in.
 func kept(cfg *model.Config, p Precision, part model.Part) string {
 	f := p.of(part)
-	if f.Zero() {
+	switch {
+	case f.Zero():
 		return KeptType(cfg, part).String()
+	case f.Encoding == tensor.Native:
+		return "as blocks of the files"
 	}
 	return strings.ToUpper(f.Name())
 }
@@ -128,11 +134,11 @@ func (p Precision) matrixBytes(f tensor.Format, rows, cols int) int64 {
 
 // tensorBytes is what a tensor takes.
 func (p Precision) tensorBytes(cfg *model.Config, t model.TensorSpec) (n int64) {
-	f := p.of(t.Part)
+	f := p.format(cfg, t.Part, t.Name)
 	switch {
 	case t.F32:
 		return times(append([]int{tensor.F32.Size()}, t.Shape...)...)
-	case !p.Integers(t):
+	case !p.Integers(t) || f.Zero():
 		return times(append([]int{KeptType(cfg, t.Part).Size()}, t.Shape...)...)
 	case t.Cut == nil:
 		return p.matrixBytes(f, t.Shape[0], t.Shape[1])

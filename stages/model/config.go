@@ -21,6 +21,10 @@ type Config struct {
 	// there have DType. nil unless the files hold encoded weights.
 	Types map[Part]tensor.DType
 
+	// Native has the format that a tensor is kept in where tensor.Native asks for that of the files;
+	// none: as plain numbers. nil unless the files hold encoded weights.
+	Native map[string]tensor.Format
+
 	// Quantization says how the files store quantised weights (quantization_config); nil: they have
 	// none.
 	Quantization *Quantization

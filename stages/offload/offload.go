@@ -145,18 +145,48 @@ func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, err
 	extra := load.Extra(cfg)
 	e.Extra = extra
 	list := places(&e, nil)
-	if !p.Experts.Zero() {
-		w13, w2, err := p.Experts.Network(tensor.CPU, h, f)
-		if err != nil {
-			return 0, err
-		}
-		list = places(nil, &device.QExpert{W13: device.QMat{Layout: w13}, W2: device.QMat{Layout: w2}, Extra: extra})
+	switch {
+	case p.Experts.Zero():
+		return int64(sizeOf(list)), nil
+	case p.Experts.Encoding == tensor.Native:
+		return nativeSlot(cfg, extra)
 	}
-	n := 0
+	w13, w2, err := p.Experts.Network(tensor.CPU, h, f)
+	return packedSlot(w13, w2, extra), err
+}
+
+// sizeOf is the size of a slot for the parts of an expert.
+func sizeOf(list []place) (n int) {
 	for _, p := range list {
 		n += aligned(p.bytes)
 	}
-	return int64(n), nil
+	return n
+}
+
+func packedSlot(w13, w2 tensor.Layout, extra device.Extra) int64 {
+	if w13.Zero() || w2.Zero() {
+		return 0
+	}
+	return int64(sizeOf(places(nil, &device.QExpert{W13: device.QMat{Layout: w13}, W2: device.QMat{Layout: w2}, Extra: extra})))
+}
+
+// nativeSlot is the size of a slot for the largest of a model's experts as blocks of the files.
+func nativeSlot(cfg *model.Config, extra device.Extra) (most int64, err error) {
+	for layer := range cfg.Layers {
+		for e := 0; cfg.MoELayer(layer) && e < cfg.MoE.Experts; e++ {
+			n := cfg.ExpertNames(layer, e)
+			w13, _, err := cfg.Native[n.Gate].Network(tensor.CPU, cfg.Hidden, cfg.MoE.FF)
+			if err != nil {
+				return 0, err
+			}
+			_, w2, err := cfg.Native[n.Down].Network(tensor.CPU, cfg.Hidden, cfg.MoE.FF)
+			if err != nil {
+				return 0, err
+			}
+			most = max(most, packedSlot(w13, w2, extra))
+		}
+	}
+	return most, nil
 }
 
 // SlotBytes is the size of a slot: of the largest expert.

@@ -68,6 +68,66 @@ func IntegersOf(f tensor.Format, cols int, list ...Tensor) *tensor.Matrix {
 	return m
 }
 
+// FormatOf is the format that takes the bytes of an encoded matrix as they are; zero: there is none.
+func FormatOf(t Tensor) tensor.Format {
+	if t.Coded == nil || len(t.Shape) != 2 {
+		return tensor.Format{}
+	}
+	e := tensor.EncodingOf(t.Coded.Encoding())
+	if e == nil || !e.Stored() && e != tensor.Q8_0 {
+		return tensor.Format{}
+	}
+	f, rows, cols := e.By(tensor.BlockGroup), t.Shape[0], t.Shape[1]
+	switch {
+	case e == tensor.Q8_0:
+		if cols%tensor.BlockGroup != 0 {
+			return tensor.Format{}
+		}
+	default:
+		if _, err := f.On(tensor.CPU, rows, cols); err != nil {
+			return tensor.Format{}
+		}
+		if e == tensor.MXFP4 || e == tensor.NVFP4 { // a file may have codes and scales apart
+			if b, ok := t.Coded.Blocks(); !ok || len(b) != rows*e.RowBytes(cols) {
+				return tensor.Format{}
+			}
+		}
+	}
+	return f
+}
+
+// Exactly is the rows of tensors, one after the other, as a matrix of a format that has their
+// values exactly, or takes their bytes as they are; nil: it does not. An error says what is wrong
+// with the bytes.
+func Exactly(f tensor.Format, cols int, list ...Tensor) (*tensor.Matrix, error) {
+	if m := IntegersOf(f, cols, list...); m != nil {
+		return m, nil
+	}
+	var all []byte
+	rows := 0
+	for i, t := range list {
+		if FormatOf(t).Encoding != f.Encoding || f.Zero() || t.Shape[1] != cols {
+			return nil, nil
+		}
+		b, ok := t.Coded.Blocks()
+		if !ok {
+			return nil, nil
+		}
+		if rows += t.Shape[0]; i == 0 && len(list) == 1 {
+			all = b
+		} else {
+			all = append(all, b...)
+		}
+	}
+	if f.Encoding == tensor.Q8_0 {
+		return tensor.Q8Blocks(all, rows, cols)
+	}
+	if err := f.CheckBlocks(all, cols); err != nil {
+		return nil, err
+	}
+	return f.FromBlocks(all, rows, cols)
+}
+
 // Named is a tensor and its name.
 type Named struct {
 	Name string

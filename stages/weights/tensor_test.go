@@ -118,3 +118,53 @@ func TestCoded(t *testing.T) {
 		t.Errorf("a bad code: %v", err)
 	}
 }
+
+// blocksOf is a matrix of a file's blocks.
+type blocksOf struct {
+	e    string
+	data []byte
+}
+
+func (b blocksOf) Encoding() string            { return b.e }
+func (b blocksOf) Blocks() ([]byte, bool)      { return b.data, true }
+func (b blocksOf) Stored() [][]byte            { return nil }
+func (b blocksOf) Floats([]float32, int) error { return nil }
+
+// TestExactly: blocks are taken as they are, joined where the encodings agree, and refused where a
+// scale is not finite.
+func TestExactly(t *testing.T) {
+	of := func(e string, rows, cols, bytes int, fill byte) Tensor {
+		b := make([]byte, bytes)
+		for i := range b {
+			b[i] = fill
+		}
+		return Tensor{DType: tensor.F32, Shape: []int{rows, cols}, Coded: blocksOf{e, b}}
+	}
+	a, b := of("q4_k", 3, 512, 3*2*144, 1), of("q4_k", 2, 512, 2*2*144, 2)
+	f := FormatOf(a)
+	if f != tensor.Q4_K.By(32) {
+		t.Fatalf("format %s", f)
+	}
+	m, err := Exactly(f, 512, a, b)
+	if err != nil || m == nil || m.Rows != 5 || m.Blocks[0] != 1 || m.Blocks[len(m.Blocks)-1] != 2 {
+		t.Fatalf("%v, %v", m, err)
+	}
+	if m, err := Exactly(f, 512, a, of("q6_k", 2, 512, 2*2*210, 1)); m != nil || err != nil {
+		t.Errorf("two encodings: %v, %v", m, err)
+	}
+	if _, err := Exactly(f, 512, of("q4_k", 1, 512, 2*144, 0xff)); !errors.Is(err, tensor.ErrScale) {
+		t.Errorf("no number as a scale: %v", err)
+	}
+	q8 := of("q8_0", 2, 64, 2*2*34, 0x80)
+	if m, err := Exactly(FormatOf(q8), 64, q8); err != nil || m.Values[5] != -128 {
+		t.Errorf("%v, %v", m, err)
+	}
+	for name, x := range map[string]Tensor{
+		"an encoding without kernels": of("q5_0", 1, 512, 16*22, 1), "part of a block": of("q4_k", 1, 320, 180, 1),
+		"codes and scales apart": of("mxfp4", 1, 64, 3, 1), "plain numbers": {DType: tensor.F32, Shape: []int{1, 4}}, "a vector": {Shape: []int{4}, Coded: blocksOf{"q8_0", nil}},
+	} {
+		if f := FormatOf(x); !f.Zero() {
+			t.Errorf("%s has format %s", name, f)
+		}
+	}
+}

@@ -23,6 +23,8 @@ type PrecisionOptions struct {
 	SharedExpertQuant string `help:"Precision of shared experts: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
 	DenseMLPQuant     string `name:"dense-mlp-quant" help:"Precision of the feed-forward network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
 	LMHeadQuant       string `name:"lm-head-quant" help:"Precision of lm_head: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	ExpertFormat      string `help:"Format of routed experts: ${enum}. 'native' multiplies blocks of the files (GGUF's types, MXFP4) as they are, on a CPU; parts on 'auto' follow." enum:"auto,native" default:"auto"`
+	GGUFNative        bool   `name:"gguf-native" help:"Short for --expert-format native."`
 	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row, 'auto' is 128, or the size in which the files have INT4. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, and on the CPU all parts need one size." enum:"auto,32,64,128,row" default:"auto"`
 }
 
@@ -72,6 +74,9 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 	if card {
 		experts = f.GPUExpertBits
 	}
+	if f.native() && len(cfg.Native) == 0 {
+		return p, errors.New("--expert-format native: the files of the model hold no quantised blocks")
+	}
 	whole = whole || load.WeightBytes(cfg) < smallModel
 	for _, x := range []struct {
 		part       model.Part
@@ -86,6 +91,12 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 		{model.DenseFFN, &p.Dense, f.DenseMLPQuant, "int8", true},
 		{model.Head, &p.Head, f.LMHeadQuant, "int8", true},
 	} {
+		if f.native() && (x.flag == "auto" || x.flag == "") {
+			if x.exists {
+				*x.format = tensor.Native.By(tensor.BlockGroup)
+			}
+			continue
+		}
 		choice := x.flag
 		switch {
 		case f.Precision != "mixed":
@@ -108,6 +119,9 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 	return p, nil
 }
 
+// native reports whether blocks of the files are multiplied as they are.
+func (f *PrecisionOptions) native() bool { return f.GGUFNative || f.ExpertFormat == "native" }
+
 // HostExperts returns the format of the host's copy of experts that a GPU keeps as p says: the same,
 // unless an option says otherwise.
 func (f *PrecisionOptions) HostExperts(cfg *model.Config, p load.Precision) (tensor.Format, error) {
@@ -120,6 +134,9 @@ func (f *PrecisionOptions) HostExperts(cfg *model.Config, p load.Precision) (ten
 
 // check refuses flags that contradict one another.
 func (f *PrecisionOptions) check() error {
+	if f.native() && (f.Precision != "mixed" || f.CPUExpertBits != "auto" || f.GPUExpertBits != "auto") {
+		return errors.New("--expert-format native has experts as the files have them: remove --precision, --cpu-expert-bits and --gpu-expert-bits")
+	}
 	if f.Precision == "mixed" {
 		return nil
 	}

@@ -98,8 +98,11 @@ func (w *Weights) read(layer, e int, n model.FFNNames) error {
 func (w *Weights) Expert(layer, e int) (w13, w2 *tensor.Matrix, err error) {
 	h, f := w.Config.Hidden, w.Config.MoE.FF
 	n := w.Config.ExpertNames(layer, e)
-	if w13, w2 = w.exact(h, n.Gate, n.Up), w.exact(f, n.Down); w13 != nil && w2 != nil {
-		return w13, w2, nil
+	if w13, err = w.exact(h, n.Gate, n.Up); err == nil {
+		w2, err = w.exact(f, n.Down)
+	}
+	if err != nil || w13 != nil && w2 != nil {
+		return w13, w2, err
 	}
 	if err := w.read(layer, e, n); err != nil {
 		return nil, nil, err
@@ -128,19 +131,22 @@ func (w *Weights) Expert(layer, e int) (w13, w2 *tensor.Matrix, err error) {
 }
 
 // exact is the rows of tensors whose stored integers the format has.
-func (w *Weights) exact(cols int, names ...string) *tensor.Matrix {
+func (w *Weights) exact(cols int, names ...string) (*tensor.Matrix, error) {
 	var list []weights.Tensor
 	for _, name := range names {
 		t, _ := w.Set.Tensor(name)
 		list = append(list, t)
 	}
-	m := weights.IntegersOf(w.Format, cols, list...)
+	m, err := weights.Exactly(w.Format, cols, list...)
+	if err != nil {
+		return nil, fmt.Errorf("cache: %s: %w", names[0], err)
+	}
 	if m != nil {
 		for _, name := range names {
 			w.Set.Release(name)
 		}
 	}
-	return m
+	return m, nil
 }
 
 func (w *Weights) quantize(x []float32, rows, cols int, stats *quant.Hessian) (*tensor.Matrix, error) {

@@ -1,0 +1,120 @@
+package load
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages/model"
+	"krater/stages/weights"
+)
+
+// format returns the format of a tensor of a part: that of the part, and for tensor.Native that of the
+// files.
+func (p Precision) format(cfg *model.Config, part model.Part, name string) tensor.Format {
+	f := p.of(part)
+	if f.Encoding == tensor.Native {
+		return cfg.Native[name]
+	}
+	return f
+}
+
+// native returns the format of each tensor of the model for tensor.Native. Blocks of a
+// type that kernels multiply stay as they are; other encodings become Q8_0, and so do kv_b_proj, of
+// which one half is transposed, and gate and up of a network that are not alike. Tensors that are
+// not listed stay plain numbers; those of networks are all listed.
+func native(cfg *model.Config, set *weights.Set) map[string]tensor.Format {
+	all, q8 := map[string]tensor.Format{}, tensor.Q8_0.By(tensor.BlockGroup)
+	network := func(p model.Part) bool { return p == model.Experts || p == model.Shared || p == model.DenseFFN }
+	for _, x := range cfg.Expected() {
+		part := x.Part
+		if part == model.Embedding && cfg.TieEmbed {
+			part = model.Head
+		}
+		t, ok := set.Tensor(x.Name)
+		if !ok || x.F32 || len(t.Shape) != 2 || !packable(part) {
+			continue
+		}
+		switch {
+		case t.Coded != nil && part != model.KVB:
+			all[x.Name] = q8
+			if f := weights.FormatOf(t); !f.Zero() {
+				all[x.Name] = f
+			}
+		case t.Coded != nil || network(part):
+			all[x.Name] = q8
+		}
+	}
+	same := func(n model.FFNNames) {
+		if all[n.Gate] != all[n.Up] {
+			all[n.Gate], all[n.Up] = q8, q8
+		}
+	}
+	for i := range cfg.Layers {
+		if !cfg.MoELayer(i) {
+			same(cfg.Layers[i].FFNNames(""))
+			continue
+		}
+		if cfg.MoE.SharedFF > 0 {
+			same(cfg.Layers[i].FFNNames("shared."))
+		}
+		for e := range cfg.MoE.Experts {
+			same(cfg.ExpertNames(i, e))
+		}
+	}
+	return all
+}
+
+// packable reports whether a part may have a format.
+func packable(p model.Part) bool {
+	return slices.ContainsFunc(Precision{}.Parts(), func(x PartFormat) bool { return x.Part == p })
+}
+
+// Converted says for people which encodings of the files become another format where p asks for
+// tensor.Native: "q5_0 as q8_0: 12 tensors".
+func Converted(cfg *model.Config, set *weights.Set, p Precision) (lines []string) {
+	tensors := map[string]int{}
+	for _, x := range cfg.Expected() {
+		t, ok := set.Tensor(x.Name)
+		f := p.format(cfg, x.Part, x.Name)
+		if !ok || p.of(x.Part).Encoding != tensor.Native || f.Zero() {
+			continue
+		}
+		from := t.DType.String()
+		if t.Coded != nil {
+			from = t.Coded.Encoding()
+		}
+		if from != f.Name() {
+			tensors[fmt.Sprintf("%s as %s", from, f.Name())]++
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(tensors)) {
+		lines = append(lines, fmt.Sprintf("%s: %s", what, count(tensors[what], "tensor")))
+	}
+	return lines
+}
+
+// native reports whether routed experts are blocks of the files.
+func (o *Options) native() bool {
+	return o.Precision.Experts.Encoding == tensor.Native && o.Experts == nil && o.Packed == nil && o.Quantized == nil
+}
+
+// native is Options.native for a device that computes on host memory.
+func (b *binder) native() bool {
+	return b.precision.Experts.Encoding == tensor.Native && b.experts == nil && b.card == nil
+}
+
+// nativeBank is the routed experts of a layer as the files' blocks.
+func (b *binder) nativeBank(layer int) []device.QExpert {
+	list := make([]device.QExpert, b.cfg.MoE.Experts)
+	for e := range list {
+		n := b.cfg.ExpertNames(layer, e)
+		list[e] = b.ffn(fmt.Sprintf("experts.%d.%d", layer, e), n, model.Experts, b.own).Q
+		if b.err == nil {
+			list[e].Extra = b.extraBeside(list[e].W13.Values, n)
+		}
+	}
+	return list
+}
