@@ -146,7 +146,7 @@ func reads(o *device.Op) (n int64) {
 	switch o.Kind {
 	case device.OpGatherRows:
 		return int64(o.Out.Bytes())
-	case device.OpRMSNorm, device.OpAddBias, device.OpGateRows:
+	case device.OpRMSNorm, device.OpAddBias, device.OpGateRows, device.OpGatedNorm:
 		return int64(o.W.Bytes())
 	case device.OpMatMul:
 		return int64(o.Weight.Bytes())
@@ -154,12 +154,28 @@ func reads(o *device.Op) (n int64) {
 		return int64(o.FFN.Bytes())
 	case device.OpMLA:
 		return cached(o.KV, o.Spans.List) + int64(o.KVB.Bytes())
+	case device.OpConv, device.OpDelta:
+		return int64(o.W.Bytes()+o.B.Bytes()) + states(o)
 	case device.OpGQA:
 		return cached(o.KV, o.Spans.List)
 	case device.OpExperts:
 		for _, w := range o.Experts.Work {
 			bytes, _, _ := o.Experts.Sizes(w.Expert)
 			n += int64(bytes)
+		}
+	}
+	return n
+}
+
+// states is the bytes of what an operator of gated DeltaNet keeps of sequences, each read once.
+func states(o *device.Op) (n int64) {
+	rows := o.Delta.StateRows()
+	if o.Kind == device.OpConv {
+		rows = o.Delta.Taps
+	}
+	for _, s := range o.Spans.List {
+		if s.Len > 0 {
+			n += int64(o.KV.RowRange(0, rows).Bytes())
 		}
 	}
 	return n

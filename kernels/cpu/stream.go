@@ -6,6 +6,7 @@ import (
 
 	"krater/kernels/cpu/axpy"
 	"krater/kernels/cpu/blockdot"
+	"krater/kernels/cpu/delta"
 	"krater/kernels/cpu/dot"
 	"krater/kernels/cpu/qdot"
 	"krater/kernels/cpu/qtile"
@@ -28,23 +29,27 @@ type Stream struct {
 	next    atomic.Int64
 	part    func(int)
 
-	norm     normTask
-	sum      sumTask
-	sumOf    sumOfTask
-	matmul   matmulTask
-	pack     packTask
-	ffnUnit  ffnUnit
-	ffn      ffnTask
-	decode   decodeTask
-	prefill  prefillTask
-	gqa      gqaTask
-	router   routerScratch
-	gate     float32 // of the row that GateRows is at
-	quant    quantTask
-	matmulQ  matmulQTask
-	ffnQ     ffnQTask
-	ffnQWide ffnQWide
-	phases   phases
+	norm      normTask
+	sum       sumTask
+	sumOf     sumOfTask
+	matmul    matmulTask
+	pack      packTask
+	ffnUnit   ffnUnit
+	ffn       ffnTask
+	decode    decodeTask
+	prefill   prefillTask
+	gqa       gqaTask
+	gates     gateTask
+	conv      convTask
+	rule      ruleTask
+	gatedNorm gatedNormTask
+	router    routerScratch
+	gate      float32 // of the row that GateRows is at
+	quant     quantTask
+	matmulQ   matmulQTask
+	ffnQ      ffnQTask
+	ffnQWide  ffnQWide
+	phases    phases
 }
 
 // lane is the scratch of one thread within a Run.
@@ -55,6 +60,8 @@ type lane struct {
 	blocks   blockdot.Tile
 	dot      dot.Tile
 	axpy     axpy.Tile
+	delta    delta.Tile
+	taps     [delta.MaxTaps]*float32
 	qdot     qdot.Tile
 	unit     qtile.Work
 	tokens   qtile.Tokens

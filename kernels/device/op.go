@@ -27,6 +27,10 @@ const (
 	OpFFN                          // Out [T,H] = down(act(gate X, up X)) of FFN; Q is X for integer weights
 	OpExperts                      // Out [T*K,H]: rows that Work lists, by Experts, each for its rows of X [T,H]; Q is X for integer weights
 	OpExpertsOn                    // Out [T*K,H]: a row for every choice A [T,K] of Bank; ids below 0 give zeros, experts nowhere in Bank.Map leave their rows
+	OpGate                         // Out [T,N] *= sigmoid(X), element by element
+	OpConv                         // Out [T,Channels] = silu of the causal convolution W [Taps,Channels] F32 of X [T,Width], by Spans and DeltaNet; KV keeps the newest Taps rows of a sequence
+	OpDelta                        // Out [T,Values]: the gated delta rule for the rows X [T,Channels] of OpConv and the strengths and decays A [T,2*ValueHeads], by Spans and DeltaNet; W and B [1,ValueHeads] F32 are -exp(A_log) and dt_bias, KV the states
+	OpGatedNorm                    // Out [T,Values]: RMSNorm over each value head times silu of the gates in X [T,Width], in place; W [1,ValueDim]
 	OpGateRows                     // Out [T,N] *= sigmoid(X * W), one factor for each row; X [T,H], W [1,H]
 	OpWeightedSum                  // Out [T,H] = sum over K of A [T,K] * X [T*K,H], plus W [T,H] or absent; of choices B [T,K] not below 0 in C [1,E], where those are there
 	OpChangeLogits                 // Out [n,V] F32 logits: penalties, biases and masks of Changes, in place
@@ -37,7 +41,7 @@ const (
 )
 
 var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows", "CopyRows", "MLA", "GQA",
-	"RouteTopK", "FFN", "Experts", "ExpertsOn", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
+	"RouteTopK", "FFN", "Experts", "ExpertsOn", "Gate", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
 
 // String is the operator's name.
 func (k Kind) String() string { return kindNames[k] }
@@ -63,6 +67,7 @@ type Op struct {
 	Rope    *Rope
 	MLA     *MLA
 	GQA     *GQA
+	Delta   *DeltaNet
 	Router  *Router
 	Changes *LogitChanges
 	Calls   HostCalls
@@ -88,7 +93,7 @@ func (o *Op) Reads(m Mat) bool {
 		return true
 	case o.Out == m:
 		switch o.Kind {
-		case OpAdd, OpAddBias, OpHeadNorm, OpRope, OpGateRows, OpChangeLogits, OpTakeAnswer:
+		case OpAdd, OpAddBias, OpHeadNorm, OpRope, OpGate, OpGatedNorm, OpGateRows, OpChangeLogits, OpTakeAnswer:
 			return true
 		}
 	}
@@ -238,6 +243,35 @@ func (l *List) Experts(y, x Mat, q QRows, r Routed) {
 func (l *List) ExpertsOn(y, x Mat, b *Bank, ids Mat) {
 	o := l.add(OpExpertsOn, y, x)
 	o.A, o.Bank = ids, b
+}
+
+// Gate appends out *= sigmoid(x).
+func (l *List) Gate(out, x Mat) { l.add(OpGate, out, x) }
+
+// Conv appends the convolution and SiLU of the rows that spans lists. tail keeps the newest rows of
+// each sequence: that of position p in row Slot*Taps + p%Taps.
+func (l *List) Conv(out, x, w Mat, tail KV, spans Spans, p *DeltaNet) {
+	o := l.add(OpConv, out, x)
+	o.W, o.KV, o.Spans, o.Delta = w, tail, spans, p
+}
+
+// Delta appends the gated delta rule for the rows that spans lists: with q and k the query and the
+// key of a row over sqrt(sum of squares + 1e-6), q over sqrt(KeyDim) too, and S the state of a value
+// head [KeyDim, ValueDim],
+//
+//	S *= exp(decay * softplus(a + bias)); S += k (sigmoid(b) * (v - k^T S))^T; out = q^T S
+//
+// The state of a sequence begins at row Slot*StateRows of states, with the rows of head 0; before
+// its first position it is zero.
+func (l *List) Delta(out, x, ba, decay, bias Mat, states KV, spans Spans, p *DeltaNet) {
+	o := l.add(OpDelta, out, x)
+	o.A, o.W, o.B, o.KV, o.Spans, o.Delta = ba, decay, bias, states, spans, p
+}
+
+// GatedNorm appends RMSNorm over each value head of out times silu of its gates, in place.
+func (l *List) GatedNorm(out, x, w Mat, eps float32, p *DeltaNet) {
+	o := l.add(OpGatedNorm, out, x)
+	o.W, o.Eps, o.Delta = w, eps, p
 }
 
 // GateRows appends out[t] *= sigmoid(x[t] * w).

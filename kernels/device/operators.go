@@ -24,6 +24,10 @@ type Operators interface {
 	FFNQ(s Stream, out Mat, x QRows, e QExpert)
 	Experts(s Stream, y, x Mat, bank []Expert, work []ExpertRows, topK int)
 	ExpertsQ(s Stream, y Mat, x QRows, bank []QExpert, work []ExpertRows, topK int)
+	Gate(s Stream, out, x Mat)
+	Conv(s Stream, out, x, w Mat, tail KV, spans Spans, p DeltaNet)
+	Delta(s Stream, out, x, ba, decay, bias Mat, states KV, spans Spans, p DeltaNet)
+	GatedNorm(s Stream, out, x, w Mat, eps float32, p DeltaNet)
 	GateRows(s Stream, out, x, w Mat)
 	WeightedSum(s Stream, out, y, weights, base Mat)
 }
@@ -61,6 +65,14 @@ func (o *Op) On(d Operators, s Stream) {
 		d.GQA(s, o.Out, o.X, o.KV, o.W, o.Spans, *o.GQA)
 	case OpRouteTopK:
 		d.RouteTopK(s, o.Out, o.A, o.X, o.W, *o.Router)
+	case OpGate:
+		d.Gate(s, o.Out, o.X)
+	case OpConv:
+		d.Conv(s, o.Out, o.X, o.W, o.KV, o.Spans, *o.Delta)
+	case OpDelta:
+		d.Delta(s, o.Out, o.X, o.A, o.W, o.B, o.KV, o.Spans, *o.Delta)
+	case OpGatedNorm:
+		d.GatedNorm(s, o.Out, o.X, o.W, o.Eps, *o.Delta)
 	case OpGateRows:
 		d.GateRows(s, o.Out, o.X, o.W)
 	case OpWeightedSum:

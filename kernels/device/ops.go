@@ -62,6 +62,78 @@ func (p GQA) First(pos int) int {
 // Width is the number of values in a row of the cache.
 func (p GQA) Width() int { return 2 * p.KVHeads * p.HeadDim }
 
+// DeltaNet gives the sizes of gated DeltaNet (arXiv 2412.06464): ValueHeads heads, each with a
+// state of KeyDim rows of ValueDim values. Value head j reads key head j/(ValueHeads/KeyHeads).
+//
+// A row of its input has queries, keys and values, which a causal convolution of Taps tokens
+// passes over (Channels), and the gates z of the output; another row has two numbers for each
+// value head, b and a. The columns lie as Queries and the methods after it say.
+type DeltaNet struct {
+	KeyHeads   int
+	ValueHeads int // a multiple of KeyHeads
+	KeyDim     int
+	ValueDim   int
+	Taps       int // tokens that the convolution sees, the last of which is the row's own
+	// ByKeyHead: the columns are ordered by key head: its queries, its keys, then
+	// the values and the gates of its value heads; its b, then its a. Otherwise all queries come
+	// first, then all keys, and so on.
+	ByKeyHead bool
+}
+
+// Columns says where the values of a kind lie in a row: those of key head h begin at At + h*Step
+// and are consecutive.
+type Columns struct{ At, Step int }
+
+// Group is the number of value heads of a key head.
+func (p DeltaNet) Group() int { return p.ValueHeads / p.KeyHeads }
+
+// Channels is the number of columns that the convolution passes over. Its output has all queries,
+// then all keys, then all values.
+func (p DeltaNet) Channels() int { return 2*p.KeyHeads*p.KeyDim + p.Values() }
+
+// Values is the number of values of all heads, and of the operator's output.
+func (p DeltaNet) Values() int { return p.ValueHeads * p.ValueDim }
+
+// Width is the number of columns of an input row: Channels and the gates.
+func (p DeltaNet) Width() int { return p.Channels() + p.Values() }
+
+// StateRows is the number of rows of a sequence's state.
+func (p DeltaNet) StateRows() int { return p.ValueHeads * p.KeyDim }
+
+// Queries is where the queries lie in an input row.
+func (p DeltaNet) Queries() Columns { return p.part(0, 0, p.KeyDim) }
+
+// Keys is where the keys lie in an input row.
+func (p DeltaNet) Keys() Columns { return p.part(1, 0, p.KeyDim) }
+
+// Inputs is where the values lie in an input row.
+func (p DeltaNet) Inputs() Columns { return p.part(2, 0, p.Group()*p.ValueDim) }
+
+// Gates is where the gates lie in an input row.
+func (p DeltaNet) Gates() Columns { return p.part(2, 1, p.Group()*p.ValueDim) }
+
+// part is where a kind lies that follows the given numbers of kinds of keys and of values.
+func (p DeltaNet) part(keys, values, step int) Columns {
+	at := keys*p.KeyDim + values*p.Group()*p.ValueDim
+	if p.ByKeyHead {
+		return Columns{at, p.Width() / p.KeyHeads}
+	}
+	return Columns{at * p.KeyHeads, step}
+}
+
+// Strengths is where b lies in the other row: the write strength is its sigmoid.
+func (p DeltaNet) Strengths() Columns { return p.number(0) }
+
+// Decays is where a lies in the other row.
+func (p DeltaNet) Decays() Columns { return p.number(1) }
+
+func (p DeltaNet) number(i int) Columns {
+	if p.ByKeyHead {
+		return Columns{i * p.Group(), 2 * p.Group()}
+	}
+	return Columns{i * p.ValueHeads, p.Group()}
+}
+
 // Scoring turns router logits into scores.
 type Scoring uint8
 

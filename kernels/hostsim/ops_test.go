@@ -77,11 +77,13 @@ func (r *rig) network(h, f int) device.QExpert {
 }
 
 var (
-	spans = []device.Span{{Row: 0, Len: 2, Pos: 3, Blocks: []int32{1, 0}}, {Row: 2, Len: 1, Pos: 1, Blocks: []int32{2}}}
-	ones  = []device.Span{{Row: 0, Len: 1, Pos: 5, Blocks: []int32{1, 0}}, {Row: 1, Len: 1, Pos: 0, Blocks: []int32{2}}}
-	jobs  = []device.ExpertRows{{Expert: 0, Assign: []int32{1, 2}}, {Expert: 2, Assign: []int32{0, 3}}}
-	mla   = device.MLA{Heads: 2, Nope: 8, Rope: 4, V: 6, Rank: 16, Scale: 0.3, BlockTokens: 4}
-	gqa   = device.GQA{Heads: 4, KVHeads: 2, HeadDim: 8, Scale: 0.3, BlockTokens: 4}
+	spans   = []device.Span{{Row: 0, Len: 2, Pos: 3, Blocks: []int32{1, 0}}, {Row: 2, Len: 1, Pos: 1, Blocks: []int32{2}}}
+	ones    = []device.Span{{Row: 0, Len: 1, Pos: 5, Blocks: []int32{1, 0}}, {Row: 1, Len: 1, Pos: 0, Blocks: []int32{2}}}
+	slotted = []device.Span{{Len: 2, Pos: 3, Slot: 1}, {Row: 2, Len: 1, Pos: 1}}
+	jobs    = []device.ExpertRows{{Expert: 0, Assign: []int32{1, 2}}, {Expert: 2, Assign: []int32{0, 3}}}
+	mla     = device.MLA{Heads: 2, Nope: 8, Rope: 4, V: 6, Rank: 16, Scale: 0.3, BlockTokens: 4}
+	net     = device.DeltaNet{KeyHeads: 1, ValueHeads: 2, KeyDim: 8, ValueDim: 4, Taps: 3, ByKeyHead: true}
+	gqa     = device.GQA{Heads: 4, KVHeads: 2, HeadDim: 8, Scale: 0.3, BlockTokens: 4}
 )
 
 // cases run each operator once and give what it wrote.
@@ -115,6 +117,32 @@ var cases = map[string]func(r *rig) []device.Mat{
 		out := r.zero(tensor.F32, 3, 7)
 		run(r.dev, r.s, func(l *device.List) {
 			l.MatMul(out, r.normal(3, 33), device.QRows{}, &device.Weight{F: r.weight(7, 33)})
+		})
+		return []device.Mat{out}
+	},
+	"Gate": func(r *rig) []device.Mat {
+		x := r.normal(3, 16)
+		run(r.dev, r.s, func(l *device.List) { l.Gate(x.ColRange(4, 12), r.normal(3, 8)) })
+		return []device.Mat{x}
+	},
+	"Conv": func(r *rig) []device.Mat {
+		out, tail := r.zero(tensor.F32, 3, net.Channels()), device.KV{Mat: r.normal(2*3, net.Channels())}
+		run(r.dev, r.s, func(l *device.List) {
+			l.Conv(out, r.normal(3, net.Width()), r.normal(3, net.Channels()), tail, device.Spans{List: slotted}, &net)
+		})
+		return []device.Mat{out, tail.Mat}
+	},
+	"Delta": func(r *rig) []device.Mat {
+		out, states := r.zero(tensor.F32, 3, net.Values()), device.KV{Mat: r.normal(2*net.StateRows(), net.ValueDim)}
+		run(r.dev, r.s, func(l *device.List) {
+			l.Delta(out, r.normal(3, net.Channels()), r.normal(3, 4), r.normal(1, 2), r.normal(1, 2), states, device.Spans{List: slotted}, &net)
+		})
+		return []device.Mat{out, states.Mat}
+	},
+	"GatedNorm": func(r *rig) []device.Mat {
+		out := r.normal(3, net.Values())
+		run(r.dev, r.s, func(l *device.List) {
+			l.GatedNorm(out, r.normal(3, net.Width()), r.weight(1, net.ValueDim), 1e-6, &net)
 		})
 		return []device.Mat{out}
 	},
@@ -252,8 +280,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != 17 {
-			t.Errorf("%d operators launched, want 17: %v", len(seen), seen)
+		if len(seen) != 21 {
+			t.Errorf("%d operators launched, want 21: %v", len(seen), seen)
 		}
 	}
 }
@@ -299,6 +327,10 @@ func TestWork(t *testing.T) {
 		"MatMul":     {3*7*4 + 3*33*4 + 7*33*2, 2 * 3 * 7 * 33},                 // out, x, w
 		"GateRows":   {3*7*4 + 3*33*4 + 33*2, 2 * 3 * 33},                       // out, x, w
 		"FFN":        {2*3*16*4 + 3*24*16*2 + 4*(2*24+16), 2 * 3 * 3 * 24 * 16}, // out and x, three matrices, biases
+		// out, x, w; three rows kept of two sequences, read and written.
+		"Conv": {3*24*4 + 3*32*4 + 3*24*4 + 2*2*3*24*4, 2 * 3 * 3 * 24},
+		// out, x, ba, decay and bias; two states, read and written.
+		"Delta": {3*8*4 + 3*24*4 + 3*4*4 + 2*2*4 + 2*2*16*4*4, 7 * 3 * 16 * 4},
 		// Four rows out, two in, two of three experts.
 		"Experts": {4*16*4 + 2*16*4 + 2*(3*24*16*2+4*(2*24+16)), 2 * 4 * 3 * 24 * 16},
 		// Spans of 5 and 2 keys, four sinks; 4+5+2 pairs.

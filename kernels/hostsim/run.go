@@ -82,6 +82,19 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 			rows += int64(sp.Len)
 		}
 		return 2 * heads * (rows*int64(p.Nope+p.V)*int64(p.Rank) + pairs*int64(2*p.Rank+p.Rope))
+	case device.OpConv, device.OpDelta:
+		p, slots := o.Delta, int64(0)
+		o.Spans.List = append([]device.Span(nil), o.Spans.List...)
+		for _, sp := range o.Spans.List {
+			slots += min(1, int64(sp.Len))
+			flops += int64(sp.Len)
+		}
+		if o.Kind == device.OpConv {
+			c.work.bytes += 2 * slots * int64(p.Taps) * rowBytes(o.KV)
+			return 2 * flops * int64(p.Taps*p.Channels())
+		}
+		c.work.bytes += 2 * slots * int64(p.StateRows()) * rowBytes(o.KV)
+		return 7 * flops * int64(p.StateRows()*p.ValueDim)
 	case device.OpGQA:
 		own, _, pairs := c.spans(o.Spans, o.KV)
 		o.Spans.List = own

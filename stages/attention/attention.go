@@ -41,6 +41,10 @@ type Tables map[*model.RopeConfig]device.Mat
 type Binder interface {
 	// Vector is a tensor as the files hold it, [n] as [1, n].
 	Vector(role string) device.Mat
+	// Norm is the weight of a norm [1, n], to which the model's config adds 1 if the files lack it.
+	Norm(role string) device.Mat
+	// Made is a tensor as F32 [rows, cols], made of the values of the files.
+	Made(role string, rows, cols int, make func(values []float32) []float32) device.Mat
 	// Weight is a matrix.
 	Weight(role string) device.Weight
 	// Joint is the rows of several matrices with equal columns as one, called name, so

@@ -20,6 +20,12 @@ func (a *asked) Vector(role string) device.Mat {
 	return device.Mat{}
 }
 
+func (a *asked) Norm(role string) device.Mat { return a.Vector(role) }
+
+func (a *asked) Made(role string, _, _ int, _ func([]float32) []float32) device.Mat {
+	return a.Vector(role)
+}
+
 func (a *asked) Weight(role string) device.Weight {
 	a.roles = append(a.roles, role)
 	return device.Weight{}
@@ -45,7 +51,9 @@ func TestBind(t *testing.T) {
 	gqa := model.GQA{Heads: 4, KVHeads: 2, HeadDim: 8}
 	whole := gqa
 	whole.Bias, whole.OutBias, whole.Sinks, whole.QKNorm = true, true, true, true
-	for _, m := range []model.Mixer{mla, compressed, gqa, whole} {
+	gated := whole
+	gated.Gate = true
+	for _, m := range []model.Mixer{mla, compressed, gqa, whole, gated, model.DeltaNet{Sizes: device.DeltaNet{KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 8, Taps: 4, ByKeyHead: true}}} {
 		var want []string
 		for _, x := range m.Tensors(16) {
 			want = append(want, x.Role)

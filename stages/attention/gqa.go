@@ -9,8 +9,14 @@ import (
 var _ = Register(func(m model.GQA, b Binder) Block {
 	w := &gqaBlock{spec: m, o: b.Weight("o")}
 	var ok bool
-	if w.joint, ok = b.Joint("qkv", "q", "k", "v"); !ok {
-		w.q, w.k, w.v = b.Weight("q"), b.Weight("k"), b.Weight("v")
+	if m.Gate { // the queries' rows have another width
+		w.q = b.Weight("q")
+		w.joint, ok = b.Joint("kv", "k", "v")
+	} else if w.joint, ok = b.Joint("qkv", "q", "k", "v"); !ok {
+		w.q = b.Weight("q")
+	}
+	if !ok {
+		w.k, w.v = b.Weight("k"), b.Weight("v")
 	}
 	if m.Bias {
 		w.qBias, w.kBias, w.vBias = b.Vector("q_bias"), b.Vector("k_bias"), b.Vector("v_bias")
@@ -22,7 +28,7 @@ var _ = Register(func(m model.GQA, b Binder) Block {
 		w.sinks = b.Vector("sinks")
 	}
 	if m.QKNorm {
-		w.qNorm, w.kNorm = b.Vector("q_norm"), b.Vector("k_norm")
+		w.qNorm, w.kNorm = b.Norm("q_norm"), b.Norm("k_norm")
 	}
 	return w
 })
@@ -30,8 +36,8 @@ var _ = Register(func(m model.GQA, b Binder) Block {
 // gqaBlock is the weights of a layer. d is the head size.
 type gqaBlock struct {
 	spec         model.GQA
-	joint        device.Weight // q, k and v, which are absent then
-	q            device.Weight // [heads*d, H]
+	joint        device.Weight // q, k and v, or with gates k and v, which are absent then
+	q            device.Weight // [heads*d, H], with gates [heads*2*d, H]
 	k, v         device.Weight // [kv_heads*d, H]
 	o            device.Weight // [H, heads*d]
 	qBias        device.Mat    // [1, heads*d], absent without biases
@@ -43,15 +49,16 @@ type gqaBlock struct {
 
 // gqa runs grouped-query attention.
 type gqa struct {
-	sizes device.GQA
-	qRope device.Rope
-	kRope device.Rope
-	table device.Mat   // [context, rotary dims] F32
-	both  device.Mat   // [tokens, heads*d+2*kv_heads*d] F32: q and kv, of a joint weight; absent without
-	q     device.Mat   // [tokens, heads*d] F32
-	kv    device.Mat   // [tokens, 2*kv_heads*d] F32, keys then values
-	out   stages.Input // [tokens, heads*d]
-	owned scratch
+	sizes  device.GQA
+	qRope  device.Rope
+	kRope  device.Rope
+	table  device.Mat   // [context, rotary dims] F32
+	joined device.Mat   // of a joint weight: q and kv [tokens, heads*d+2*kv_heads*d] F32, with gates kv
+	gated  device.Mat   // [tokens, heads*2*d] F32: of each head its query, then its gate; absent without gates
+	q      device.Mat   // [tokens, heads*d] F32
+	kv     device.Mat   // [tokens, 2*kv_heads*d] F32, keys then values
+	out    stages.Input // [tokens, heads*d]
+	owned  scratch
 }
 
 // New implements Block.
@@ -66,15 +73,20 @@ func (w *gqaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Sta
 	var out device.Mat
 	width := 2 * m.KDim()
 	pieces := []piece{{&g.q, m.QDim()}, {&g.kv, width}, {&out, m.QDim()}}
-	if !w.joint.Zero() {
-		pieces = []piece{{&g.both, m.QDim() + width}, pieces[2]}
+	switch {
+	case m.Gate:
+		pieces = append(pieces, piece{&g.gated, 2 * m.QDim()})
+	case !w.joint.Zero():
+		pieces = []piece{{&g.joined, m.QDim() + width}, pieces[2]}
 	}
 	err := g.owned.alloc(dev, lim.LayerRows(), pieces)
 	if err != nil {
 		return nil, err
 	}
-	if !g.both.Zero() {
-		g.q, g.kv = g.both.ColRange(0, m.QDim()), g.both.ColRange(m.QDim(), g.both.Cols)
+	if m.Gate {
+		g.joined = g.kv
+	} else if !w.joint.Zero() {
+		g.q, g.kv = g.joined.ColRange(0, m.QDim()), g.joined.ColRange(m.QDim(), g.joined.Cols)
 	}
 	if g.out, err = g.owned.room(dev, out, &w.o); err != nil {
 		return nil, err
@@ -93,23 +105,26 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 	half := kv.Cols / 2
 	keys, values := kv.ColRange(0, half), kv.ColRange(half, kv.Cols)
 	st.Input.Prepare(&p.List, &w.joint, &w.q, &w.k, &w.v)
-	if !g.both.Zero() {
-		st.Input.Mul(&p.List, g.both.RowRange(0, st.T), &w.joint)
+	if !w.joint.Zero() {
+		st.Input.Mul(&p.List, g.joined.RowRange(0, st.T), &w.joint)
 	}
-	project(p, q, &st.Input, &w.q, w.qBias)
+	queries, gates := q, device.Mat{}
+	if w.spec.Gate {
+		queries = g.gated.RowRange(0, st.T)
+	}
+	project(p, queries, &st.Input, &w.q, w.qBias)
 	project(p, keys, &st.Input, &w.k, w.kBias)
 	project(p, values, &st.Input, &w.v, w.vBias)
-	p.Observe(layer, "q", q)
+	if w.spec.Gate {
+		p.Observe(layer, "q_and_gate", queries)
+		pairs := byHead(queries, g.sizes.Heads)
+		queries, gates = pairs.ColRange(0, g.sizes.HeadDim), pairs.ColRange(g.sizes.HeadDim, pairs.Cols)
+	}
+	p.Observe(layer, "q", queries)
 	p.Observe(layer, "k", keys)
 	p.Observe(layer, "v", values)
 	if w.spec.QKNorm {
-		if w.spec.WholeNorm {
-			p.RMSNorm(q, q, w.qNorm, w.spec.NormEps)
-			p.RMSNorm(keys, keys, w.kNorm, w.spec.NormEps)
-		} else {
-			p.HeadNorm(q, g.sizes.Heads, w.qNorm, w.spec.NormEps)
-			p.HeadNorm(keys, g.sizes.KVHeads, w.kNorm, w.spec.NormEps)
-		}
+		g.norm(p, w, q, queries, keys)
 		p.Observe(layer, "q_norm", q)
 		p.Observe(layer, "k_norm", keys)
 	}
@@ -124,9 +139,36 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 	if len(st.Decode) > 0 {
 		p.GQA(out.X, q, cache, w.sinks, st.DecodeSpans(), &g.sizes)
 	}
+	if w.spec.Gate {
+		p.Observe(layer, "attn_ungated", out.X)
+		p.Gate(byHead(out.X, g.sizes.Heads), gates)
+	}
 	p.Observe(layer, "attn", out.X)
 	out.Prepare(&p.List, &w.o)
 	project(p, st.Delta, &out, &w.o, w.oBias)
+}
+
+// norm appends the norms of queries, into q, and of keys.
+func (g *gqa) norm(p *stages.Program, w *gqaBlock, q, queries, keys device.Mat) {
+	eps := w.spec.NormEps
+	switch {
+	case w.spec.Gate: // the queries lie apart
+		p.RMSNorm(byHead(q, g.sizes.Heads), queries, w.qNorm, eps)
+	case w.spec.WholeNorm:
+		p.RMSNorm(q, q, w.qNorm, eps)
+		p.RMSNorm(keys, keys, w.kNorm, eps)
+		return
+	default:
+		p.HeadNorm(q, g.sizes.Heads, w.qNorm, eps)
+	}
+	p.HeadNorm(keys, g.sizes.KVHeads, w.kNorm, eps)
+}
+
+// byHead views the heads of dense rows as rows.
+func byHead(m device.Mat, heads int) device.Mat {
+	m.Rows, m.Cols = m.Rows*heads, m.Cols/heads
+	m.Stride = m.Cols
+	return m
 }
 
 // project appends out = x * w^T, plus the bias where there is one.

@@ -179,6 +179,32 @@ func (d noGate) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
 
 func (noGate) GateRows(device.Stream, device.Mat, device.Mat, device.Mat) {}
 
+// noOutputGate leaves attention's output as it is.
+type noOutputGate struct{ refdevice.Device }
+
+func (d noOutputGate) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (noOutputGate) Gate(device.Stream, device.Mat, device.Mat) {}
+
+// noDeltaGate norms the output of DeltaNet and does not gate it.
+type noDeltaGate struct{ refdevice.Device }
+
+func (d noDeltaGate) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (d noDeltaGate) GatedNorm(s device.Stream, out, _, w device.Mat, eps float32, p device.DeltaNet) {
+	d.HeadNorm(s, out, p.ValueHeads, w, eps)
+}
+
+// flatColumns takes the convolution's columns in the other order.
+type flatColumns struct{ refdevice.Device }
+
+func (d flatColumns) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (d flatColumns) Conv(s device.Stream, out, x, w device.Mat, tail device.KV, spans device.Spans, p device.DeltaNet) {
+	p.ByKeyHead = !p.ByKeyHead
+	d.Device.Conv(s, out, x, w, tail, spans, p)
+}
+
 // headNorms norms what is normed in place, queries and keys, by heads of 32.
 type headNorms struct{ refdevice.Device }
 

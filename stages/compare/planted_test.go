@@ -92,6 +92,10 @@ var faults = []fault{
 	{name: "correction missing", model: deepseek3, dev: routed(func(c *choice) { c.missing = true }), layer: 1, op: "router_ids", what: "mlp.gate.e_score_correction_bias missing"},
 	{name: "correction in the weights", model: "minimax_m2", dev: routed(func(c *choice) { c.weighs = true }), op: "router_weights", what: "block_sparse_moe.e_score_correction_bias added to the weights too"},
 	{name: "weights not normalised", model: glm, dev: routed(func(c *choice) { c.Normalize = false }), layer: 1, op: "router_weights", what: "router weights not divided by their sum"},
+	{name: "gate of DeltaNet missing", model: "qwen3_next", dev: func() load.Device { return noDeltaGate{} }, op: "attn", what: "the gate of the output missing"},
+	{name: "key heads read flat", model: "qwen3_next", dev: func() load.Device { return flatColumns{} }, op: "delta_conv", what: "columns of key heads read one kind after the other"},
+	{name: "taps reversed", model: "qwen3_next", weights: reversedRows("conv1d.weight"), op: "delta_conv", what: "taps in the reverse order", files: "taps in the reverse order"},
+	{name: "gate of attention missing", model: "qwen3_next", dev: func() load.Device { return noOutputGate{} }, layer: 3, op: "attn", what: "the gate of attention's output missing"},
 	{name: "routed_scaling_factor", model: deepseek, config: map[string]any{"routed_scaling_factor": 1.0}, layer: 1, op: "router_weights", what: "routed_scaling_factor", lone: true},
 }
 

@@ -91,6 +91,21 @@ func without(suffix string) spoil {
 	}
 }
 
+// reversedRows has the last dimension of a tensor in the reverse order.
+func reversedRows(suffix string) spoil {
+	return func(t *testing.T, r *rig) *weights.Set {
+		return r.changed(t, func(name string, w []float32, shape []int) []float32 {
+			if !strings.HasSuffix(name, suffix) {
+				return nil
+			}
+			for row := range slices.Chunk(w, shape[len(shape)-1]) {
+				slices.Reverse(row)
+			}
+			return w
+		})
+	}
+}
+
 // times has a tensor multiplied.
 func times(suffix string, by float32) spoil {
 	return func(t *testing.T, r *rig) *weights.Set {

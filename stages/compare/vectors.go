@@ -101,7 +101,13 @@ func (c *comparison) router(name, number, what string, v Vector, seen *capture) 
 
 // derived reports whether the engine does not have op as such: it is computed from what the
 // probe saw.
-func derived(op string) bool { return op == "kv_b" || op == "attn_probs" || op == "shared_gate_logit" }
+func derived(op string) bool {
+	switch op {
+	case "kv_b", "attn_probs", "shared_gate_logit", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta":
+		return true
+	}
+	return false
+}
 
 // operator compares an operator of a layer.
 func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *capture) error {

@@ -1,8 +1,10 @@
 package load
 
 import (
+	"encoding/binary"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"krater/kernels/device"
@@ -214,6 +216,44 @@ func (b *binder) decoded(dev device.Device, t weights.Tensor, kept tensor.DType)
 	return buf, nil
 }
 
+// made is a tensor as F32 [rows, cols], made of its values by f.
+func (b *binder) made(name string, rows, cols int, f func([]float32) []float32) device.Mat {
+	values := make([]float32, rows*cols)
+	if b.err != nil {
+		return device.Mat{}
+	}
+	if _, err := b.read(values, name); err != nil {
+		b.err = fmt.Errorf("load: %w", err)
+		return device.Mat{}
+	}
+	data := make([]byte, 0, 4*len(values))
+	for _, v := range f(values) {
+		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
+	}
+	buf, err := b.dev.Wrap(data)
+	if err != nil {
+		b.err = fmt.Errorf("load: %s: %w", name, err)
+		return device.Mat{}
+	}
+	b.parts.bufs = append(b.parts.bufs, buf)
+	b.parts.WeightBytes += int64(len(data))
+	b.bound(int64(len(data)))
+	return device.NewMat(buf, tensor.F32, rows, cols)
+}
+
+// norm is the weight of a norm [1, n].
+func (b *binder) norm(name string, n int) device.Mat {
+	if !b.cfg.CentredNorms {
+		return b.mat(name)
+	}
+	return b.made(name, 1, n, func(w []float32) []float32 {
+		for i := range w {
+			w[i]++
+		}
+		return w
+	})
+}
+
 // expert binds a network. Operators want one type for gate and up.
 func (b *binder) expert(dev device.Device, n model.FFNNames) device.Expert {
 	return device.Expert{Gate: b.on(dev, n.Gate, n.Up), Up: b.on(dev, n.Up, n.Gate), Down: b.on(dev, n.Down)}
@@ -253,12 +293,27 @@ func (r *roles) Vector(role string) device.Mat {
 	return r.mat(r.spec.Name(role))
 }
 
+// Norm implements attention.Binder.
+func (r *roles) Norm(role string) device.Mat {
+	n := r.cfg.Hidden
+	if t, ok := r.tensors[role]; ok {
+		n = t.Shape[0]
+	}
+	return r.norm(r.spec.Name(role), n)
+}
+
+// Made implements attention.Binder.
+func (r *roles) Made(role string, rows, cols int, make func([]float32) []float32) device.Mat {
+	return r.made(r.spec.Name(role), rows, cols, make)
+}
+
 // Weight implements attention.Binder.
 func (r *roles) Weight(role string) device.Weight {
 	return r.weight(r.key(role), r.spec.Name(role), r.format(role))
 }
 
-// Joint implements attention.Binder: packed weights are joint, and all weights of an accelerator.
+// Joint implements attention.Binder: weights packed in one format are joint, and on an accelerator all
+// that have one format.
 func (r *roles) Joint(name string, of ...string) (device.Weight, bool) {
 	f, names := r.format(of[0]), make([]string, len(of))
 	if f.Zero() && r.card == nil {
@@ -294,8 +349,8 @@ func (b *binder) layer(i int) group.Layer {
 		b.err = err
 	}
 	l := group.Layer{
-		InputNorm: r.Vector("input_norm"),
-		PostNorm:  r.Vector("post_norm"),
+		InputNorm: r.Norm("input_norm"),
+		PostNorm:  r.Norm("post_norm"),
 		Attention: block,
 		Dense:     r.network("dense", ""),
 	}

@@ -192,7 +192,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 // head binds the head.
 func (p *Parts) head(dev Device, b *binder, precision Precision) {
 	cfg, names := p.Config, p.Config.Names()
-	p.Head = &head.Stage{Dev: dev, Norm: b.mat(names.Norm), Eps: cfg.NormEps}
+	p.Head = &head.Stage{Dev: dev, Norm: b.norm(names.Norm, cfg.Hidden), Eps: cfg.NormEps}
 	switch {
 	case !cfg.TieEmbed:
 		p.Head.Proj = b.weight("head", names.Head, precision.format(cfg, model.Head, names.Head))

@@ -12,9 +12,12 @@ func (c *Config) Expected() []TensorSpec {
 	for i := range c.Layers {
 		specs = append(specs, c.Layers[i].Tensors(c.Hidden)...)
 	}
-	specs = append(specs, TensorSpec{Name: top.Norm, Shape: []int{c.Hidden}, Role: "norm", Part: Router})
+	specs = append(specs, TensorSpec{Name: top.Norm, Shape: []int{c.Hidden}, Role: "norm", Part: Router, Norm: true})
 	if !c.TieEmbed {
 		specs = append(specs, TensorSpec{Name: top.Head, Shape: []int{c.Vocab, c.Hidden}, Role: "head", Part: Head})
+	}
+	for i := range specs {
+		specs[i].F32 = specs[i].F32 || specs[i].Norm && c.CentredNorms
 	}
 	return specs
 }

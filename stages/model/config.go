@@ -15,8 +15,10 @@ type Config struct {
 	Vocab      int    // vocab_size
 	MaxContext int    // max_position_embeddings
 	NormEps    float32
-	TieEmbed   bool         // tie_word_embeddings
-	DType      tensor.DType // torch_dtype or dtype, Invalid when absent: what most weights are stored as
+	TieEmbed   bool // tie_word_embeddings
+	// CentredNorms: the files hold the weights of norms (TensorSpec.Norm) as differences from 1.
+	CentredNorms bool
+	DType        tensor.DType // torch_dtype or dtype, Invalid when absent: what most weights are stored as
 	// Types are the types that the weights of a part have once they are decoded; parts that are not
 	// there have DType. nil unless the files hold encoded weights.
 	Types map[Part]tensor.DType

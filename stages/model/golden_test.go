@@ -167,12 +167,17 @@ func checkRouting(t *testing.T, c *Config, want facts) {
 	}
 }
 
-// softmaxScale is the scale of the first layer's attention.
+// softmaxScale is the scale of the attention of the first layer that has softmax attention.
 func softmaxScale(c *Config) float64 {
-	if a, ok := c.Layers[0].Mixer.(GQA); ok {
-		return float64(a.Scale)
+	for i := range c.Layers {
+		switch a := c.Layers[i].Mixer.(type) {
+		case GQA:
+			return float64(a.Scale)
+		case MLA:
+			return float64(a.Scale)
+		}
 	}
-	return float64(c.Layers[0].Mixer.(MLA).Scale)
+	return 0
 }
 
 // softmax is the usual scale of heads of n values.

@@ -15,6 +15,7 @@ type GQA struct {
 	QKNorm    bool        // each head of queries and keys is normed before it is rotated
 	WholeNorm bool        // with QKNorm: all query heads are normed as one row, and all key heads
 	NormEps   float32     // of those norms
+	Gate      bool        // with QKNorm: q_proj gives for each head its query, then a gate whose sigmoid its output is multiplied by
 	Scale     float32     // softmax scale
 	Window    int         // sliding_window: how many tokens a token sees, itself among them; 0: all
 	Rope      *RopeConfig // of the first Rope.Dim values of a head
@@ -58,10 +59,14 @@ func (g GQA) Tensors(h int) []TensorSpec {
 	add := func(role string, shape ...int) {
 		list = append(list, TensorSpec{Role: role, Shape: shape, Part: Attention})
 	}
+	query := g.QDim()
+	if g.Gate {
+		query *= 2
+	}
 	for _, x := range []struct {
 		role string
 		n    int
-	}{{"q", g.QDim()}, {"k", g.KDim()}, {"v", g.KDim()}} {
+	}{{"q", query}, {"k", g.KDim()}, {"v", g.KDim()}} {
 		add(x.role, x.n, h)
 		if g.Bias {
 			add(x.role+"_bias", x.n)
@@ -69,8 +74,8 @@ func (g GQA) Tensors(h int) []TensorSpec {
 	}
 	if g.QKNorm {
 		q, k := g.NormDims()
-		add("q_norm", q)
-		add("k_norm", k)
+		list = append(list, TensorSpec{Role: "q_norm", Shape: []int{q}, Part: Attention, Norm: true},
+			TensorSpec{Role: "k_norm", Shape: []int{k}, Part: Attention, Norm: true})
 	}
 	if g.Sinks {
 		add("sinks", g.Heads)
@@ -87,6 +92,9 @@ func (g GQA) State() []State { return []State{{Kind: Paged, Width: 2 * g.KDim(),
 
 // Scratch implements Mixer.
 func (g GQA) Scratch() []Scratch {
+	if g.Gate {
+		return []Scratch{{2 * g.QDim(), false}, {g.QDim(), false}, {2 * g.KDim(), false}, {g.QDim(), true}}
+	}
 	return []Scratch{{g.QDim(), false}, {2 * g.KDim(), false}, {g.QDim(), true}}
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // rotary is the rotation of the first layer.
-func rotary(c *Config) *RopeConfig { return c.Layers[0].Mixer.Rotary() }
+func rotary(c *Config) *RopeConfig { return c.Ropes()[0] }
 
 // TestParseRelease pins every field for one model with query compression.
 func TestParseRelease(t *testing.T) {

@@ -62,7 +62,8 @@ const (
 	KVB // what expands cached rows: kv_b_proj
 )
 
-// TensorSpec is a tensor that the model needs. Shapes are [out, in] or [n].
+// TensorSpec is a tensor that the model needs. Shapes are [out, in], [n], or [channels, 1, taps] of
+// a convolution.
 type TensorSpec struct {
 	Name  string // in the files
 	Shape []int
@@ -70,6 +71,7 @@ type TensorSpec struct {
 	Part  Part
 	F32   bool  // float32 once loaded, whatever the files have
 	Cut   []Cut // the matrices it becomes when it is kept as integers; nil: one of Shape
+	Norm  bool  // the weight of a norm, to which Config.CentredNorms applies
 }
 
 // Cut is Count matrices [Rows, Cols].
@@ -119,6 +121,7 @@ type Cost struct {
 	Pair       float64 // of a row of a prompt with one token that it sees
 	DecodePair float64 // of a generated row with one token that it sees
 	Expand     float64 // of a cached token, each time a chunk of a prompt sees it
+	Row        float64 // of every row, whatever it sees
 }
 
 // Roles gives the name of a tensor in the files by its role. "layer" is the prefix of a
@@ -141,9 +144,9 @@ func (l *LayerSpec) Expert(role string, expert int) string {
 
 // Tensors lists the tensors of the layer in the order of use.
 func (l *LayerSpec) Tensors(hidden int) []TensorSpec {
-	list := []TensorSpec{{Role: "input_norm", Shape: []int{hidden}, Part: Router}}
+	list := []TensorSpec{{Role: "input_norm", Shape: []int{hidden}, Part: Router, Norm: true}}
 	list = append(list, l.Mixer.Tensors(hidden)...)
-	list = append(list, TensorSpec{Role: "post_norm", Shape: []int{hidden}, Part: Router})
+	list = append(list, TensorSpec{Role: "post_norm", Shape: []int{hidden}, Part: Router, Norm: true})
 	ffn := l.FFN.Tensors(hidden)
 	out := make([]TensorSpec, 0, len(list)+len(ffn)*max(1, l.FFN.Routed()))
 	for _, t := range list {
@@ -228,6 +231,7 @@ func (c *Config) Cost() (sum Cost) {
 		sum.Pair += x.Pair
 		sum.DecodePair += x.DecodePair
 		sum.Expand += x.Expand
+		sum.Row += x.Row
 	}
 	return sum
 }

@@ -11,12 +11,12 @@ var _ = define(func(s *Spec, a model.GQA) mixer {
 	s.Scale = float64(a.Scale)
 	s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim = a.Heads, a.KVHeads, a.HeadDim, a.HeadDim, a.HeadDim
 	s.QNorm, s.KNorm = a.NormDims()
-	s.Window, s.Sinks = a.Window, a.Sinks
+	s.Window, s.Sinks, s.Gated = a.Window, a.Sinks, a.Gate
 	return grouped{}
 })
 
 func (grouped) operators() []string {
-	return []string{"q", "k", "v", "q_norm", "k_norm", "q_pe", "k_pe", "attn"}
+	return []string{"q_and_gate", "q", "k", "v", "q_norm", "k_norm", "q_pe", "k_pe", "attn_ungated", "attn"}
 }
 
 func (grouped) product(l *Layer, op string) (Product, bool) {
@@ -24,17 +24,40 @@ func (grouped) product(l *Layer, op string) (Product, bool) {
 	if op != "v" && l.Rope.Dim < l.HeadDim {
 		p.Parts = []int{l.Rope.Dim, l.HeadDim - l.Rope.Dim}
 	}
-	switch op {
-	case "q":
+	switch {
+	case op == "q_and_gate":
+		p.Role, p.Heads, p.Parts, p.Out, p.Rope = "q", l.Heads, []int{l.HeadDim, l.HeadDim}, 2*l.Heads*l.HeadDim, -1
+	case op == "q" && !l.Gated:
 		p.Heads, p.Out = l.Heads, l.Heads*l.HeadDim
-	case "k":
+	case op == "k":
 		p.Alike = "v"
-	case "v":
+	case op == "v":
 		p.Alike, p.Rope = "k", -1
 	default:
 		return p, false
 	}
 	return p, true
+}
+
+// define has the operators of attention with gates.
+func (grouped) define(l *Layer, op string) ([]float64, bool) {
+	if !l.Gated {
+		return nil, false
+	}
+	switch op {
+	case "q":
+		return part(l.Get("q_and_gate"), 2*l.HeadDim, 0, l.HeadDim), true
+	case "attn_ungated":
+		x, ok := l.Attention()
+		if !ok {
+			return nil, true
+		}
+		out, _ := l.Attend(x)
+		return out, true
+	case "attn":
+		return multiplied(l.Get("attn_ungated"), part(l.Get("q_and_gate"), 2*l.HeadDim, l.HeadDim, l.HeadDim), sigmoid), true
+	}
+	return nil, false
 }
 
 func (grouped) unrotated(l *Layer, op string) (x []float64, dim int) {

@@ -165,7 +165,12 @@ func (l *Layer) Define(op string) []float64 {
 		return l.Biased(p, Mul(x, l.Matrix(p, x), l.T))
 	}
 	if n, ok := l.Norm(op); ok {
-		return RMSNorm(n.In(), l.Weight(l.Tensor(n.Role), n.Width), n.Eps)
+		return RMSNorm(n.In(), l.NormWeight(n), n.Eps)
+	}
+	if d, ok := l.mixer.(definer); ok {
+		if v, ok := d.define(l, op); ok {
+			return v
+		}
 	}
 	switch op {
 	case "embed":
@@ -236,6 +241,19 @@ func (l *Layer) Norm(op string) (Norm, bool) {
 		return n, false
 	}
 	return n, true
+}
+
+// NormWeight returns the weight that a norm multiplies by.
+func (l *Layer) NormWeight(n Norm) []float32 {
+	w := l.Weight(l.Tensor(n.Role), n.Width)
+	if !l.Config.CentredNorms {
+		return w
+	}
+	w = slices.Clone(w)
+	for i := range w {
+		w[i]++
+	}
+	return w
 }
 
 // Product describes an operator that is one.

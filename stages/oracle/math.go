@@ -97,6 +97,8 @@ func RMSNorm(x []float64, w []float32, eps float64) []float64 {
 // Silu is x * sigmoid(x).
 func Silu(x float64) float64 { return x / (1 + math.Exp(-x)) }
 
+func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
+
 // softmax works in place. more are scores that only take part in the sum.
 func softmax(x []float64, more ...float64) {
 	top, total := math.Inf(-1), 0.0

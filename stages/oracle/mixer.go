@@ -17,6 +17,11 @@ type mixer interface {
 	attention(l *Layer, x *Attention) bool
 }
 
+// definer is a mixer with operators that are defined by it alone.
+type definer interface {
+	define(l *Layer, op string) (v []float64, ok bool)
+}
+
 // Attention is the inputs of softmax attention.
 type Attention struct {
 	Scale float64                      // of the scores

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"krater/kernels/device"
 	"krater/stages/model"
 )
 
@@ -20,10 +21,14 @@ type Spec struct {
 	KVHeads, HeadDim int // of grouped-query attention
 	Window           int // how many tokens a token sees; 0: all
 	Sinks            bool
-	QNorm, KNorm     int // how many values are normed at once
+	Gated            bool // the output has gates, which come with the queries
+	QNorm, KNorm     int  // how many values are normed at once
 
 	QRank, KVRank, Nope, RopeDim, VDim int // latent attention
 	LatentEps                          float64
+
+	Delta    device.DeltaNet // gated DeltaNet
+	DeltaEps float64         // of the norm of its output
 
 	Routed        bool // a mixture of experts
 	Dense, Shared model.FFNNames
@@ -98,6 +103,8 @@ func (s *Spec) operators() []string {
 		switch op {
 		case "q_a", "q_norm", "k_norm":
 			return s.Tensor(op) == ""
+		case "q_and_gate", "attn_ungated":
+			return !s.Gated
 		case "shared_raw", "shared_gate_logit":
 			return s.Tensor("shared_gate") == ""
 		}

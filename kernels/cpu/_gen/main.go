@@ -36,6 +36,7 @@ func main() {
 		{"qrows", emitQRows},
 		{"qdot", emitQdot},
 		{"blockdot", emitBlockdot},
+		{"delta", emitDelta},
 	}
 	for _, p := range packages {
 		var stubs []string

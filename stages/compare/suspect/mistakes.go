@@ -22,8 +22,18 @@ func (l *layer) mistakes(op string) []mistake {
 		return l.embedMistakes()
 	case "q_pe", "k_pe":
 		return l.rotationMistakes(op)
-	case "attn", "attn_probs":
+	case "delta_conv", "delta_out":
+		return l.deltaMistakes(op)
+	case "attn", "attn_ungated", "attn_probs":
+		switch {
+		case l.Delta.Taps > 0:
+			return l.deltaMistakes(op)
+		case op == "attn" && l.Gated:
+			return l.outputGateMistakes()
+		}
 		return l.attentionMistakes(op)
+	case "q":
+		return l.queryMistakes()
 	case "router_ids", "router_weights":
 		return l.routerMistakes(op)
 	case "experts_out":
@@ -92,7 +102,7 @@ func (l *layer) embedTransposed(from func(at, h, v int) int) []float64 {
 // normMistakes returns the mistakes in RMSNorm and its inputs.
 func (l *layer) normMistakes(op string, n oracle.Norm) []mistake {
 	x, name := n.In(), l.Tensor(n.Role)
-	w := l.Weight(name, 0)
+	w := l.NormWeight(n)
 	if len(x) == 0 || len(w) == 0 {
 		return nil
 	}

@@ -194,6 +194,40 @@ func (Device) GQA(s device.Stream, out, q device.Mat, cache device.KV, sinks dev
 	})
 }
 
+func (Device) Gate(s device.Stream, out, x device.Mat) {
+	later(s, func() {
+		v := floats(out)
+		ref.Gate(v, floats(x))
+		store(out, v)
+	})
+}
+
+func (Device) Conv(s device.Stream, out, x, w device.Mat, tail device.KV, spans device.Spans, p device.DeltaNet) {
+	later(s, func() {
+		v, kept := floats(out), floats(tail.Mat) // rows of other spans stay
+		ref.Conv(v, floats(x), floats(w), kept, spans.List, p)
+		store(out, v)
+		store(tail.Mat, kept)
+	})
+}
+
+func (Device) Delta(s device.Stream, out, x, ba, decay, bias device.Mat, states device.KV, spans device.Spans, p device.DeltaNet) {
+	later(s, func() {
+		v, kept := floats(out), floats(states.Mat) // rows of other spans stay
+		ref.Delta(v, floats(x), floats(ba), floats(decay), floats(bias), kept, spans.List, p)
+		store(out, v)
+		store(states.Mat, kept)
+	})
+}
+
+func (Device) GatedNorm(s device.Stream, out, x, w device.Mat, eps float32, p device.DeltaNet) {
+	later(s, func() {
+		v := floats(out)
+		ref.GatedNorm(v, floats(x), floats(w), eps, p)
+		store(out, v)
+	})
+}
+
 func (Device) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
 	later(s, func() {
 		chosen, w := make([]int32, ids.Rows*ids.Cols), make([]float32, ids.Rows*ids.Cols)

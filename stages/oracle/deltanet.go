@@ -1,0 +1,200 @@
+package oracle
+
+import (
+	"math"
+
+	"krater/kernels/device"
+	"krater/stages/model"
+)
+
+// delta is gated DeltaNet (arXiv 2412.06464, and Qwen3-Next's modelling code where the paper is
+// silent).
+type delta struct{}
+
+var _ = define(func(s *Spec, d model.DeltaNet) mixer {
+	s.Delta, s.DeltaEps, s.OutDim = d.Sizes, float64(d.NormEps), d.Sizes.ValueDim
+	return delta{}
+})
+
+func (delta) operators() []string {
+	return []string{"in_proj_qkvz", "in_proj_ba", "delta_conv", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_out", "attn"}
+}
+
+func (delta) product(l *Layer, op string) (Product, bool) {
+	p := Product{In: l.of("input_norm"), Role: "qkvz", Heads: 1, Rope: -1, Out: l.Delta.Width()}
+	switch op {
+	case "in_proj_qkvz":
+	case "in_proj_ba":
+		p.Role, p.Out = "ba", 2*l.Delta.ValueHeads
+	default:
+		return p, false
+	}
+	return p, true
+}
+
+func (delta) unrotated(*Layer, string) ([]float64, int) { return nil, 0 }
+
+func (delta) rotatedPart(_ *Spec, q []float32) []float32 { return q }
+
+func (delta) attention(*Layer, *Attention) bool { return false }
+
+func (delta) define(l *Layer, op string) ([]float64, bool) {
+	p := l.Delta
+	switch op {
+	case "delta_conv":
+		return l.Convolution(DeltaChannels(l.Get("in_proj_qkvz"), p), true), true
+	case "delta_query":
+		return perValueHead(part(l.Get("delta_conv"), p.Channels(), 0, p.KeyHeads*p.KeyDim), p.KeyDim, p), true
+	case "delta_key":
+		return perValueHead(part(l.Get("delta_conv"), p.Channels(), p.KeyHeads*p.KeyDim, p.KeyHeads*p.KeyDim), p.KeyDim, p), true
+	case "delta_value":
+		return part(l.Get("delta_conv"), p.Channels(), 2*p.KeyHeads*p.KeyDim, p.Values()), true
+	case "delta_g":
+		a := columnsOf(l.Get("in_proj_ba"), 2*p.ValueHeads, p.Decays(), p.KeyHeads, p.Group())
+		log, bias := l.Weight(l.Tensor("a_log"), p.ValueHeads), l.Weight(l.Tensor("dt_bias"), p.ValueHeads)
+		for i := range a {
+			if h := i % p.ValueHeads; len(log) > h && len(bias) > h {
+				a[i] = -math.Exp(float64(log[h])) * math.Log1p(math.Exp(a[i]+float64(bias[h])))
+			}
+		}
+		return a, true
+	case "delta_beta":
+		b := columnsOf(l.Get("in_proj_ba"), 2*p.ValueHeads, p.Strengths(), p.KeyHeads, p.Group())
+		for i, v := range b {
+			b[i] = sigmoid(v)
+		}
+		return b, true
+	case "delta_out":
+		return l.Rule(DeltaRule{Decay: math.Exp, Unit: Unit, Scale: 1 / math.Sqrt(float64(p.KeyDim))}), true
+	case "attn":
+		norm := RMSNorm(l.Get("delta_out"), l.Weight(l.Tensor("delta_norm"), p.ValueDim), l.DeltaEps)
+		return multiplied(norm, l.Gates(), Silu), true
+	}
+	return nil, false
+}
+
+// columnsOf returns the columns at c of rows of width values: n consecutive ones of each key head.
+func columnsOf(x []float64, width int, c device.Columns, heads, n int) (out []float64) {
+	for ; len(x) >= width; x = x[width:] {
+		for h := range heads {
+			out = append(out, x[c.At+h*c.Step:][:n]...)
+		}
+	}
+	return out
+}
+
+// DeltaChannels is the queries, keys and values of rows of in_proj_qkvz: what the convolution passes
+// over.
+func DeltaChannels(x []float64, p device.DeltaNet) (out []float64) {
+	for ; len(x) >= p.Width(); x = x[p.Width():] {
+		row := x[:p.Width()]
+		out = append(out, columnsOf(row, p.Width(), p.Queries(), p.KeyHeads, p.KeyDim)...)
+		out = append(out, columnsOf(row, p.Width(), p.Keys(), p.KeyHeads, p.KeyDim)...)
+		out = append(out, columnsOf(row, p.Width(), p.Inputs(), p.KeyHeads, p.Group()*p.ValueDim)...)
+	}
+	return out
+}
+
+// Gates is the gates of the output, [T, values].
+func (l *Layer) Gates() []float64 {
+	p := l.Delta
+	return columnsOf(l.Get("in_proj_qkvz"), p.Width(), p.Gates(), p.KeyHeads, p.Group()*p.ValueDim)
+}
+
+// Convolution is the causal convolution of x [T, channels], then SiLU unless that is left out.
+func (l *Layer) Convolution(x []float64, silu bool) []float64 {
+	n, taps := l.Delta.Channels(), l.Delta.Taps
+	w, out := l.Weight(l.Tensor("conv"), n*taps), make([]float64, len(x))
+	if w == nil {
+		return nil
+	}
+	for i := range out {
+		t, c := i/n, i%n
+		for back := range min(taps, t+1) {
+			out[i] += float64(w[c*taps+taps-1-back]) * x[(t-back)*n+c]
+		}
+		if silu {
+			out[i] = Silu(out[i])
+		}
+	}
+	return out
+}
+
+// perValueHead repeats the heads of dim values of x for the value heads that read them.
+func perValueHead(x []float64, dim int, p device.DeltaNet) (out []float64) {
+	for ; len(x) >= dim; x = x[dim:] {
+		for range p.Group() {
+			out = append(out, x[:dim]...)
+		}
+	}
+	return out
+}
+
+// Unit is x divided by its length.
+func Unit(x []float64) []float64 {
+	out, by := make([]float64, len(x)), 1/math.Sqrt(Dot(x, x)+1e-6)
+	for i, v := range x {
+		out[i] = v * by
+	}
+	return out
+}
+
+// DeltaRule says how the recurrence is computed: the factor of the state from delta_g, what is done to
+// queries and keys, and the factor of queries.
+type DeltaRule struct {
+	Decay func(g float64) float64
+	Unit  func(x []float64) []float64
+	Scale float64
+	Early bool // the output is read before the token is written
+}
+
+// Rule is the gated delta rule, token by token, [T, values].
+func (l *Layer) Rule(r DeltaRule) []float64 {
+	p := l.Delta
+	q, k, v, g, beta := l.Get("delta_query"), l.Get("delta_key"), l.Get("delta_value"), l.Get("delta_g"), l.Get("delta_beta")
+	heads := p.ValueHeads
+	if len(q) != l.T*heads*p.KeyDim || len(k) != len(q) || len(v) != l.T*p.Values() || len(g) != l.T*heads || len(beta) != len(g) {
+		return nil
+	}
+	out := make([]float64, l.T*p.Values())
+	for h := range heads {
+		state := make([]float64, p.KeyDim*p.ValueDim)
+		for t := range l.T {
+			at := t*heads + h
+			query, key := r.Unit(q[at*p.KeyDim:][:p.KeyDim]), r.Unit(k[at*p.KeyDim:][:p.KeyDim])
+			to, decay := out[at*p.ValueDim:][:p.ValueDim], r.Decay(g[at])
+			for c := range p.ValueDim {
+				known := 0.0
+				for i := range key {
+					s := &state[i*p.ValueDim+c]
+					if r.Early {
+						to[c] += r.Scale * query[i] * *s
+					}
+					*s *= decay
+					known += key[i] * *s
+				}
+				change := (v[at*p.ValueDim+c] - known) * beta[at]
+				for i := range key {
+					s := &state[i*p.ValueDim+c]
+					*s += key[i] * change
+					if !r.Early {
+						to[c] += r.Scale * query[i] * *s
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// multiplied is x times what f makes of y, element by element.
+func multiplied(x, y []float64, f func(float64) float64) []float64 {
+	if len(x) != len(y) {
+		return nil
+	}
+	out := make([]float64, len(x))
+	for i, v := range x {
+		out[i] = v * f(y[i])
+	}
+	return out
+}
