@@ -81,6 +81,13 @@ func open(t testing.TB, dev load.Device, dir, config string, o load.Options) *op
 	return &opened{cfg, set, m}
 }
 
+// halves are the layer groups of a golden's model in two.
+func halves(t testing.TB, dir string) []int {
+	t.Helper()
+	cfg, _ := files(t, dir, "config.json")
+	return load.Even(len(cfg.Layers), 2)
+}
+
 // agree compares a model with its golden.
 func agree(t *testing.T, m *opened, dir string, o compare.Options) {
 	t.Helper()

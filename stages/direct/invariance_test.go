@@ -117,6 +117,7 @@ func (p *pooled) Step(b *stages.Step, probe stages.Probe, read func(*stages.Stat
 	parts := make([][]device.ExpertRows, p.partition.Pools)
 	p.m.Parts.Embed.Run(p.main, p.state, probe)
 	for _, g := range p.m.Parts.Groups {
+		g.Move(p.main, p.state)
 		for layer := g.First; layer < g.Last; layer++ {
 			g.Attend(p.main, p.state, layer, probe)
 			if !g.MoE(layer) {

@@ -73,7 +73,7 @@ func TestMovedBlocks(t *testing.T) {
 					lim := limits
 					lim.HostBlocks = 12
 					prompt := texts(t, dir, 1)[0]
-					m := open(t, dev, dir, "config.json", load.Options{Limits: lim, KVType: kv, Partition: []int{2, 1}})
+					m := open(t, dev, dir, "config.json", load.Options{Limits: lim, KVType: kv, Partition: halves(t, dir)})
 					for _, g := range m.model.Parts.Groups {
 						if refused, err := g.KeepBlocks(processor(t, 1)); refused != nil || err != nil {
 							t.Fatal(refused, err)
@@ -117,7 +117,7 @@ func TestDecodeTogether(t *testing.T) {
 	for _, name := range goldens.Names(t) {
 		dir := folder(name)
 		for _, kv := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F8E4M3, tensor.I8} {
-			m := open(t, processor(t, 2), dir, "config.json", load.Options{Limits: limits, KVType: kv, Partition: []int{2, 1}})
+			m := open(t, processor(t, 2), dir, "config.json", load.Options{Limits: limits, KVType: kv, Partition: halves(t, dir)})
 			prompt := texts(t, dir, 1)[0]
 			want := followed(t, m, [][]int32{prompt}, [][]int32{follow})[1:]
 			again := func(decode bool) (rows [][]float32) {

@@ -30,6 +30,7 @@ func (p *parted) Step(b *stages.Step, probe stages.Probe, read func(*stages.Stat
 	p.Parts.Embed.Run(s, st, probe)
 	p.order = p.order[:0]
 	for _, g := range p.Parts.Groups {
+		g.Move(s, st)
 		for w, ok := g.Walk(st, p.parts), true; ok; ok = g.Next(s, st, &w) {
 			p.order = append(p.order, [2]int{w.Window, w.Layer})
 			if g.Attend(s, st, w.Layer, probe); !g.MoE(w.Layer) {
@@ -61,7 +62,7 @@ func TestWindowsAreBitwiseEqual(t *testing.T) {
 		for _, window := range []int{1, 7, 16, 1000} {
 			lim := limits
 			lim.Window = window
-			m := open(t, dev, dir, "config.json", load.Options{Limits: lim, Partition: []int{2, 1}})
+			m := open(t, dev, dir, "config.json", load.Options{Limits: lim, Partition: halves(t, dir)})
 			st, err := stages.NewState(dev, m.model.Parts.Config, m.model.Parts.Limits)
 			if err != nil {
 				t.Fatal(err)
