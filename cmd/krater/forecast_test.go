@@ -105,6 +105,20 @@ func TestPlanTable(t *testing.T) {
 	}
 }
 
+// TestPlanQuantised: the plan of a quantised checkpoint says in what format and size the files are, and
+// counts the memory of what is loaded.
+func TestPlanQuantised(t *testing.T) {
+	args := []string{"--vram", "16GiB", "--model", "../../testdata/goldens/deepseek_v3_fp8"}
+	r := planned(t, goodMachine(), args...)
+	if r.Files != "FP8 128x128 blocks, 1.2 MiB" || r.Experts != 2*12*3*64*128*4 {
+		t.Errorf("%q, experts of %d bytes", r.Files, r.Experts)
+	}
+	o := on(t, goodMachine(), append([]string{"plan", "--cache-dir", t.TempDir()}, args...)...)
+	if !strings.Contains(o.out, "\ndeepseek_v3_fp8 (FP8 128x128 blocks, 1.2 MiB) on NVIDIA") {
+		t.Errorf("%s", o.out)
+	}
+}
+
 // TestPlanShape: the sizes of DeepSeek-V2-Lite against those counted by hand.
 func TestPlanShape(t *testing.T) {
 	m, err := synth.New("deepseek-v2-lite", synth.Options{})

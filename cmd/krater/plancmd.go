@@ -170,7 +170,7 @@ func (r planText) print(to io.Writer) error {
 func (r planText) given(out io.Writer) {
 	b := &r.Budget
 	c, p := &r.Rates.Card, &r.Rates.CPU
-	paragraph(out, "", "  ", fmt.Sprintf("%s on %s, %s of its memory, %s routing", r.Model, c.Name, planner.Size(b.VRAM), r.Skew))
+	paragraph(out, "", "  ", fmt.Sprintf("%s on %s, %s of its memory, %s routing", r.Title(), c.Name, planner.Size(b.VRAM), r.Skew))
 	if r.Cannot != "" {
 		paragraph(out, "  ", "    ", "sizes alone: "+r.Cannot)
 	}

@@ -33,8 +33,9 @@ type Source struct {
 
 	tok       *tokenizer.Tokenizer // nil until it is read
 	tokConfig []byte
-	checked   bool // Check has run for a model that is to be served
-	encoded   bool // weights may be encoded: a .gguf file
+	checked   bool  // Check has run for a model that is to be served
+	encoded   bool  // weights may be encoded: a .gguf file
+	stored    int64 // bytes of all tensors, where Config has looked
 }
 
 // Open finds the model without reading its weights. Locate finds dir; "" is the built-in model.
@@ -109,7 +110,7 @@ func (s *Source) Config() (*model.Config, model.Generation, error) {
 	}
 	if cfg.Quantization != nil || s.encoded {
 		if set, err := s.Open(); err == nil { // else Check says what is wrong with the weights, or there are none
-			cfg.Types = load.Types(cfg, set)
+			cfg.Types, s.stored = load.Types(cfg, set), set.Bytes()
 			set.Close()
 		}
 	}
@@ -172,6 +173,7 @@ func (s *Source) Size(name string) int64 {
 type Sizes struct {
 	*model.Config
 	Cannot error // why the model cannot be run; nil if it can
+	Stored int64 // bytes of all tensors in the files, where their weights are encoded; 0: not known
 }
 
 // Sizes reads config.json.
@@ -181,7 +183,7 @@ func (s *Source) Sizes() (Sizes, error) {
 		if err != nil {
 			return Sizes{}, err
 		}
-		return Sizes{cfg, nil}, nil
+		return Sizes{cfg, nil, s.stored}, nil
 	}
 	data, err2 := s.Read("config.json", false)
 	if err2 != nil {
@@ -191,5 +193,5 @@ func (s *Source) Sizes() (Sizes, error) {
 	if err2 != nil {
 		return Sizes{}, errors.Join(err, err2)
 	}
-	return Sizes{cfg, err}, nil
+	return Sizes{cfg, err, 0}, nil
 }

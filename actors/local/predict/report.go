@@ -11,6 +11,7 @@ import (
 // Report is the output of krater plan.
 type Report struct {
 	Model      string               `json:"model"`
+	Files      string               `json:"files,omitempty"`      // formats and size of quantised weights
 	Cannot     string               `json:"cannot_run,omitempty"` // why this version cannot run the model
 	Note       string               `json:"note,omitempty"`       // why there are no candidates
 	Rates      *rates.Rates         `json:"rates,omitempty"`
@@ -41,6 +42,14 @@ func newPlanReport(name string, known Known, c *forecast.Case, made *forecast.Fo
 		}
 	}
 	return r
+}
+
+// Title returns the model's name, and what its files hold if that is quantised.
+func (r *Report) Title() string {
+	if r.Files == "" {
+		return r.Model
+	}
+	return fmt.Sprintf("%s (%s)", r.Model, r.Files)
 }
 
 // Line returns the recommendation in one sentence.
