@@ -241,6 +241,9 @@ func TestPlanSizes(t *testing.T) {
 		"qwen3-235b-a22b":  {117.1, 2 * 94 * 2 * 4 * 128},
 		"qwen3-coder-next": {39.9, 2 * 12 * 2 * 2 * 256},
 		"kimi-k2":          {523, 2 * 61 * 576},
+		"deepseek-v3":      {0.515625 * 58 * 256 * 3 * 7168 * 2048 / 1e9, 2 * 61 * 576},
+		"glm-4.5-air":      {0.515625 * 45 * 128 * 3 * 4096 * 1408 / 1e9, 2 * 46 * 2 * 8 * 128},
+		"minimax-m2":       {0.515625 * 62 * 256 * 3 * 3072 * 1536 / 1e9, 2 * 62 * 2 * 8 * 128},
 	} {
 		r := planned(t, big, "--shape", name, "--card", "h100", "--vram", "80GiB")
 		if got := float64(r.Experts) / 1e9; math.Abs(got-x.experts) > 0.003*x.experts {

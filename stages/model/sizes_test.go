@@ -56,6 +56,9 @@ func TestSizes(t *testing.T) {
 		"qwen3-235b-a22b":  {235, 0.01, 128, 8, 94},
 		"qwen3-coder-next": {80, 0.02, 512, 10, 12}, // linear layers count as others do
 		"kimi-k2":          {1026, 0.01, 384, 8, 61},
+		"deepseek-v3":      {671, 0.01, 256, 8, 61},
+		"glm-4.5-air":      {106.9, 0.01, 128, 8, 46},
+		"minimax-m2":       {228.7, 0.01, 256, 8, 62},
 		"qwen2.5-7b":       {7.6, 0.01, 0, 0, 28},
 	} {
 		c, err := Sizes(shape(t, name))

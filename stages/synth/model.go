@@ -51,6 +51,10 @@ type Model struct {
 // ErrShape: there is no shape of this name, or it does not allow the given options.
 var ErrShape = errors.New("no such shape")
 
+// The sizes come from config.json in these repositories on huggingface.co: deepseek-ai/DeepSeek-V2-Lite,
+// deepseek-ai/DeepSeek-V3 (DeepSeek-R1 has the same), zai-org/GLM-4.5-Air, moonshotai/Kimi-K2-Instruct,
+// MiniMaxAI/MiniMax-M2, and Qwen's of the same names. Quantised releases are here without quantization_config.
+//
 //go:embed shapes/*.json
 var shapes embed.FS
 
@@ -136,9 +140,15 @@ func resize(config []byte, o Options) ([]byte, error) {
 		}
 		fields[x.field] = x.to
 	}
+	for _, name := range []string{"layer_types", "attn_type_list"} { // an entry for each layer
+		if list, ok := fields[name].([]any); ok && o.Layers > 0 {
+			fields[name] = list[:min(len(list), o.Layers)]
+		}
+	}
 	if o.Vocab > 0 { // special tokens that are not there any more
+		gone := func(id any) bool { n, ok := id.(float64); return ok && n >= float64(o.Vocab) }
 		for _, name := range []string{"bos_token_id", "eos_token_id", "pad_token_id"} {
-			if id, ok := fields[name].(float64); ok && id >= float64(o.Vocab) {
+			if list, ok := fields[name].([]any); ok && slices.ContainsFunc(list, gone) || gone(fields[name]) {
 				fields[name] = nil
 			}
 		}

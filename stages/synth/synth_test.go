@@ -42,6 +42,7 @@ func TestShapes(t *testing.T) {
 		"deepseek-v2-lite": {15.7, "deepseek_v2"}, "qwen2.5-7b": {7.6, "qwen2"},
 		"qwen3-30b-a3b": {30.5, "qwen3_moe"}, "qwen3-235b-a22b": {235, "qwen3_moe"},
 		"qwen3-coder-next": {80, "qwen3_next"}, "kimi-k2": {1027, "kimi_k2"},
+		"deepseek-v3": {671, "deepseek_v3"}, "glm-4.5-air": {106.9, "glm4_moe"}, "minimax-m2": {228.7, "minimax_m2"},
 	}
 	if len(Shapes()) != len(want) {
 		t.Errorf("shapes %v", Shapes())
@@ -60,6 +61,19 @@ func TestShapes(t *testing.T) {
 		}
 		if m.Config.Family != x.family {
 			t.Errorf("%s: family %s", shape, m.Config.Family)
+		}
+	}
+}
+
+// TestResizeLists: of every shape a few layers and tokens can be made, whatever lists its config has.
+func TestResizeLists(t *testing.T) {
+	for _, shape := range Shapes() {
+		m, err := New(shape, Options{Layers: 4, Vocab: 1000})
+		if errors.Is(err, model.ErrFamily) {
+			continue
+		}
+		if err != nil || len(m.Config.Layers) != 4 {
+			t.Errorf("%s: %v", shape, err)
 		}
 	}
 }
