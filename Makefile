@@ -17,7 +17,7 @@ LINT    := $(PLAIN) go run ./cmd/lint
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check cuda goldens vectors clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate clean
+.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -85,6 +85,10 @@ cuda: vet-cuda build-cuda cuda-emu test-cuda ## build and test the CUDA engine w
 
 goldens: ## test every golden model on every device, in all combinations of layer groups, chunks and batches; takes minutes
 	KRATER_GOLDENS=all go test -count 1 -timeout 60m -run TestGoldens ./stages/direct ./actors
+
+public-gguf: ## fetch a published GGUF model, 90 MB, and ask it
+	testdata/gguf/public.sh
+	go test -vet=off -count=1 -run TestPublicGGUF -v ./cmd/krater
 
 vectors: ## fetch the real tokenizers and chat templates that the vector tests use
 	testdata/vectors/fetch.sh

@@ -168,3 +168,17 @@ func TestFaultyGGUF(t *testing.T) {
 	writeIn(t, dir, "n.gguf", "")
 	refuses(t, 1, []string{"run", "--model", dir, "hi"}, "several GGUF models", "m-00001-of-00003.gguf, n.gguf")
 }
+
+// TestPublicGGUF: a published model answers sensibly, as stored and converted.
+func TestPublicGGUF(t *testing.T) {
+	path := filepath.Join("..", "..", "build", "public", "SmolLM2-135M-Instruct.Q4_1.gguf")
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("the model is missing: make public-gguf fetches it")
+	}
+	for _, args := range [][]string{nil, {"--precision", "int8", "--cache-dir", t.TempDir()}} {
+		args = append([]string{"run", "--model", path, "--temperature", "0", "--max-tokens", "30"}, args...)
+		if got := answers(t, "", append(args, "What is the capital of France?")...); !strings.Contains(got, "Paris") {
+			t.Errorf("%v: %s", args, got)
+		}
+	}
+}
