@@ -39,7 +39,7 @@ func (c *synthCmd) Run(e *console.Env) error {
 	case c.InMemory:
 		return c.memory(e)
 	case c.As == "gguf":
-		return errors.New("--as gguf: GGUF is not supported; use safetensors or cache")
+		return errors.New("--as gguf: GGUF files are read and not written; use safetensors or cache")
 	}
 	if err := c.Options.Check(); err != nil {
 		return err
