@@ -38,7 +38,7 @@ func grouped(decode bool, h history, dt tensor.DType, p device.GQA) *Case {
 		in := d.cached(h, dt, p.Width(), p.HeadDim, p.BlockTokens, decode)
 		return &job{
 			run: func(b *ops.Builder, i int) {
-				b.GQA(out.of(i), q.of(i), in.of(i), in.list, in.table.of(i), decode, p)
+				b.GQA(out.of(i), q.of(i), in.of(i), launch.Mat{}, in.list, in.table.of(i), decode, p)
 			},
 			outs: []data{out},
 			check: func(read reader) []Sample {

@@ -55,7 +55,7 @@ func layer(l *device.List, rows int, latent, generated, gated bool, extra func(n
 		l.Rope(q, positions, angles, &device.Rope{})
 		l.Rope(kv.ColRange(0, 16), positions, angles, &device.Rope{})
 		l.StoreRows(device.KV{}, kv, slots)
-		l.GQA(out, q, device.KV{}, spans, &device.GQA{})
+		l.GQA(out, q, device.KV{}, device.Mat{}, spans, &device.GQA{})
 	}
 	l.MatMul(delta, out, device.QRows{}, w)
 	l.Add(hidden, delta)

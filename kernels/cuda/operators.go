@@ -86,10 +86,7 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		}
 		attend(mat(o.Out), mat(o.X), kv(&o.KV), kvB(o.KVB), o.Spans.List, mat(o.Spans.Table), *o.MLA)
 	case device.OpGQA:
-		if !o.W.Zero() {
-			refuse("GQA", "sinks are not supported")
-		}
-		b.GQA(mat(o.Out), mat(o.X), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.GQA)
+		b.GQA(mat(o.Out), mat(o.X), kv(&o.KV), mat(o.W), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.GQA)
 	case device.OpRouteTopK:
 		b.TopK(mat(o.Out), mat(o.A), mat(o.X), mat(o.W), *o.Router)
 	case device.OpFFN:
@@ -190,13 +187,28 @@ func kvB(w *device.KVB) launch.Weight {
 }
 
 func bank(b *device.Bank) launch.Bank {
-	plainNetwork(&b.Extra)
 	step := int64(b.Step)
 	m := mat(b.Map)
 	if !m.Zero() && (m.DType != tensor.I32 || m.Rows != 1 || m.Cols != b.Experts) {
 		refuse("cuda", fmt.Sprintf("a bank of %d experts has the map %v", b.Experts, m))
 	}
-	return launch.Bank{Experts: b.Experts, W13: weight(&b.W13), W2: weight(&b.W2), Step: step, ScaleStep: step, Step2: step, ScaleStep2: step, Map: m.At}
+	return launch.Bank{Experts: b.Experts, W13: weight(&b.W13), W2: weight(&b.W2), Step: step, ScaleStep: step, Step2: step, ScaleStep2: step, Map: m.At, Extra: extra(b, step)}
+}
+
+// extra converts the biases and the activation of a bank.
+func extra(b *device.Bank, step int64) launch.Extra {
+	bias := func(m device.Mat, cols int) launch.Ptr {
+		if !m.Zero() && (m.DType != tensor.F32 || m.Rows != 1 || m.Cols != cols) {
+			refuse("cuda", fmt.Sprintf("a bias %v, want F32 [1, %d]", m, cols))
+		}
+		return mat(m).At
+	}
+	w13, w2 := weight(&b.W13), weight(&b.W2)
+	x := launch.Extra{B13: bias(b.B13, w13.Rows()), B2: bias(b.B2, w2.Rows()), Alpha: b.Act.Alpha, Limit: b.Act.Limit, Shift: b.Act.Shift}
+	if x.B13 != 0 || x.B2 != 0 {
+		x.BiasStep = step
+	}
+	return x
 }
 
 // plainNetwork refuses biases and other activations.

@@ -21,8 +21,8 @@ const plainThreads = 128
 
 // Plain computes attention of the rows of all prompts in table (package spans), or of all
 // generated rows: out [T, heads*d], q [T, heads*d], both F32 or BF16; cache [slots, 2*kvHeads*d]
-// of F32, BF16, F8E4M3 or I8. Other rows of out are unchanged.
-func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, table launch.Mat, decode bool, p device.GQA) {
+// of F32, BF16, F8E4M3 or I8; sinks [1, heads] F32 or BF16, or absent. Other rows of out are unchanged.
+func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, sinks, table launch.Mat, decode bool, p device.GQA) {
 	kind, list := check(out, q, &cache, table, p), 0
 	if decode {
 		list = 1
@@ -40,7 +40,18 @@ func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, table launch.Mat,
 		launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), wide(q), launch.I32(q.Stride),
 		launch.P(cache.At), launch.P(cache.Scales.At), launch.I32(kind), launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group),
 		launch.P(table.At), launch.I32(list), launch.I32(p.KVHeads), launch.I32(p.HeadDim),
-		scale(p), launch.I32(p.BlockTokens), launch.I32(p.Window))
+		scale(p), launch.I32(p.BlockTokens), launch.I32(p.Window), launch.P(sinks.At), sinkType(sinks, p))
+}
+
+// sinkType is wide of sinks, whose shape it checks.
+func sinkType(sinks launch.Mat, p device.GQA) launch.Arg {
+	if sinks.Zero() {
+		return launch.I32(0)
+	}
+	if sinks.Rows != 1 || sinks.Cols != p.Heads {
+		refuse("sinks %v of %d heads", sinks, p.Heads)
+	}
+	return wide(sinks)
 }
 
 // named returns the kernel of a head size.

@@ -39,18 +39,25 @@ func TestPlain(t *testing.T) {
 	words := make([]int32, spans.Words(4, 13))
 	n := spans.Put(words, prefill, decode)
 	table := c.I32(words, 1, n)
-	for _, p.Window = range []int{0, 1, 4, 130} {
+	for i, window := range []int{0, 1, 4, 130} {
+		p.Window = window
+		var sinks []float32
+		var sinkMat launch.Mat
+		if i%2 == 1 {
+			sinks = cudatest.Normal(rng, p.Heads)
+			sinkMat = c.F32(sinks, 1, p.Heads)
+		}
 		want := make([]float32, rows*p.Heads*p.HeadDim)
-		ref.GQA(want, query, cached, prefill, p)
-		ref.GQA(want, query, cached, decode, p)
+		ref.GQA(want, query, cached, sinks, prefill, p)
+		ref.GQA(want, query, cached, sinks, decode, p)
 		for _, half := range []bool{false, true} {
 			q, kv, out, eps := c.F32(query, rows, p.Heads*p.HeadDim), c.F32(cached, slots, p.Width()), c.Mat(tensor.F32, rows, p.Heads*p.HeadDim), 1e-5
 			if half {
 				q, kv, out, eps = c.BF16(query, rows, p.Heads*p.HeadDim), c.BF16(cached, slots, p.Width()), c.Mat(tensor.BF16, rows, p.Heads*p.HeadDim), 1./256
 			}
 			c.Run(func(l *launch.List) {
-				Plain(l, out, q, launch.KV{Mat: kv}, table, false, p)
-				Plain(l, out, q, launch.KV{Mat: kv}, table, true, p)
+				Plain(l, out, q, launch.KV{Mat: kv}, sinkMat, table, false, p)
+				Plain(l, out, q, launch.KV{Mat: kv}, sinkMat, table, true, p)
 			})
 			for i, v := range c.Floats(out) {
 				if d := math.Abs(float64(v - want[i])); !(d <= eps*(1+math.Abs(float64(want[i])))) {

@@ -94,8 +94,8 @@ func TestMixed(t *testing.T) {
 	c.Run(func(l *launch.List) {
 		Prefill(l, c.Info(), out, b.q, b.kv, b.prefill, b.table, 0, b.p)
 		Decode(l, c.Info(), out, b.q, b.kv, b.table, 2, b.items(), scratch, b.p)
-		Plain(l, slow, b.q, b.kv, b.table, false, b.p)
-		Plain(l, slow, b.q, b.kv, b.table, true, b.p)
+		Plain(l, slow, b.q, b.kv, launch.Mat{}, b.table, false, b.p)
+		Plain(l, slow, b.q, b.kv, launch.Mat{}, b.table, true, b.p)
 	})
 	compare(t, "plain", c.Floats(slow), b.want(), 1e-2) // the queries were rounded
 	compare(t, "fast", c.Floats(out), b.want(), epsMMA)

@@ -153,7 +153,7 @@ func (b *problem) fill(rng *rand.Rand, dt tensor.DType) {
 // want returns the reference's results for all rows.
 func (b *problem) want() []float32 {
 	out := make([]float32, b.rows*b.p.Heads*b.p.HeadDim)
-	ref.GQA(out, b.query, b.cached, b.all(), b.p)
+	ref.GQA(out, b.query, b.cached, nil, b.all(), b.p)
 	return out
 }
 

@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"math"
 
 	"krater/kernels/tensor"
 )
@@ -89,6 +90,30 @@ type Bank struct {
 	// e is expert e. Kernels may read it before they wait for earlier launches, because nothing
 	// writes it during a step.
 	Map Ptr
+	Extra
+}
+
+// Extra holds the biases and the activation of networks: see device.Extra. The biases F32 are of
+// the first expert; 0: none.
+type Extra struct {
+	B13, B2             Ptr   // [2F], gate's then up's, and [H]
+	BiasStep            int64 // bytes from one expert's to the next
+	Alpha, Limit, Shift float32
+}
+
+// Zero reports whether there are no biases and the activation is SiLU.
+func (e *Extra) Zero() bool { return *e == Extra{} }
+
+// Act are the activation's arguments in the kernels' order: alpha, limit, shift.
+func (e *Extra) Act() [3]Arg {
+	alpha, limit := e.Alpha, e.Limit
+	if alpha == 0 {
+		alpha = 1
+	}
+	if limit == 0 {
+		limit = float32(math.Inf(1))
+	}
+	return [3]Arg{F32(alpha), F32(limit), F32(e.Shift)}
 }
 
 // KV is a layer's cache of keys and values: one row per slot. Scales [slots, width/Group] F32

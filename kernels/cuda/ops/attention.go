@@ -70,16 +70,16 @@ func (b *Builder) LatentDecode(out, q, kv, norm launch.Mat, eps float32, cache l
 
 // GQA computes grouped-query attention of the prompts of list, whose table is at table, or of its
 // generated rows.
-func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, decode bool, p device.GQA) {
+func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, sinks launch.Mat, list []device.Span, table launch.Mat, decode bool, p device.GQA) {
 	switch {
 	case len(list) == 0:
-	case decode && !b.Plain && gqa.CanDecode(b.GPU, out, q, cache, p):
+	case decode && !b.Plain && sinks.Zero() && gqa.CanDecode(b.GPU, out, q, cache, p):
 		items := DecodeItems(list)
 		gqa.Decode(b.List, b.GPU, out, q, cache, table, len(list), items, b.Scratch(gqa.DecodeScratch(items, p)), p)
-	case !decode && !b.Plain && gqa.CanPrefill(b.GPU, out, q, cache, p):
+	case !decode && !b.Plain && sinks.Zero() && gqa.CanPrefill(b.GPU, out, q, cache, p):
 		gqa.Prefill(b.List, b.GPU, out, q, cache, list, table, b.Turn, p)
 	default:
-		gqa.Plain(b.List, out, q, cache, table, decode, p)
+		gqa.Plain(b.List, out, q, cache, sinks, table, decode, p)
 	}
 }
 

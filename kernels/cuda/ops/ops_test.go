@@ -387,9 +387,9 @@ func TestGroupedScratch(t *testing.T) {
 	}}
 	q, out := a.mat(tensor.BF16, s.Rows, p.Heads*p.HeadDim), a.mat(tensor.BF16, s.Rows, p.Heads*p.HeadDim)
 	cache, table := launch.KV{Mat: a.mat(tensor.F8E4M3, 1<<16, p.Width())}, a.mat(tensor.I32, 1, 1<<16)
-	b.GQA(out, q, cache, list, table, true, p)
-	b.GQA(out, q, cache, []device.Span{{Len: s.Rows}}, table, false, p)
-	b.GQA(out, q, cache, nil, table, false, p)
+	b.GQA(out, q, cache, launch.Mat{}, list, table, true, p)
+	b.GQA(out, q, cache, launch.Mat{}, []device.Span{{Len: s.Rows}}, table, false, p)
+	b.GQA(out, q, cache, launch.Mat{}, nil, table, false, p)
 	if planned := ScratchBytes(&s); most == 0 || most > planned || len(b.List.Ops) != 3 {
 		t.Errorf("%d bytes, planned %d, %d launches", most, planned, len(b.List.Ops))
 	}

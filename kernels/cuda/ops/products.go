@@ -154,7 +154,7 @@ func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
 
 // Experts computes a row of y [T*K, H] for every choice of ids [T, K].
 func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
-	if !b.Plain && !bank.W13.A.Zero() && moe.CanExperts(b.sized(x), &bank) {
+	if !b.Plain && bank.Extra.Zero() && !bank.W13.A.Zero() && moe.CanExperts(b.sized(x), &bank) {
 		b.expertsMany(y, x, bank, ids)
 		return
 	}

@@ -10,6 +10,7 @@ import (
 
 	"krater/kernels/cuda/cudatest"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
@@ -71,14 +72,17 @@ func TestMatMul(t *testing.T) {
 }
 
 // swiglu returns the expert's output in float64, with hidden values rounded to dt, and a bound of
-// its error.
-func swiglu(x, w13, w2 []float32, dt tensor.DType) (y, bound []float64) {
+// its error. b13 and b2 are nil without biases.
+func swiglu(x, w13, w2, b13, b2 []float32, act device.Activation, dt tensor.DType) (y, bound []float64) {
 	h, hidden := len(w2)/len(x), len(x)
 	mid := make([]float32, h)
 	for f := range h {
 		u, _ := dot(x, w13[f*hidden:(f+1)*hidden])
 		v, _ := dot(x, w13[(h+f)*hidden:(h+f+1)*hidden])
-		mid[f] = float32(u / (1 + math.Exp(-u)) * v)
+		if b13 != nil {
+			u, v = u+float64(b13[f]), v+float64(b13[h+f])
+		}
+		mid[f] = float32(act.Of(u, v))
 		if dt == tensor.BF16 {
 			mid[f] = tensor.BF16ToF32(tensor.F32ToBF16(mid[f]))
 		}
@@ -86,6 +90,9 @@ func swiglu(x, w13, w2 []float32, dt tensor.DType) (y, bound []float64) {
 	y, bound = make([]float64, hidden), make([]float64, hidden)
 	for i := range y {
 		v, size := dot(mid, w2[i*h:(i+1)*h])
+		if b2 != nil {
+			v, size = v+float64(b2[i]), size+math.Abs(float64(b2[i]))
+		}
 		y[i], bound[i] = v, size*max(rounding(dt), 0x1p-18)
 	}
 	return y, bound
@@ -107,12 +114,21 @@ func TestExperts(t *testing.T) {
 		in, idMat := upload(c, dt, x, rows, hidden), c.I32(ids, rows, topK)
 		h := c.Alloc(ScratchBytes(rows*topK, width, dt))
 		y := c.Mat(tensor.F32, rows*topK, hidden)
+		plain := bank
+		act := []device.Activation{{}, {Alpha: 1.702, Limit: 7, Shift: 1}, {Limit: 0.5}}[i%3]
+		biases := make([]float32, experts*(2*width+hidden))
+		if bank.Extra = (launch.Extra{Alpha: act.Alpha, Limit: act.Limit, Shift: act.Shift}); i%2 == 0 {
+			biases = cudatest.Normal(rng, len(biases))
+			all := c.F32(biases, 1, len(biases))
+			bank.B13, bank.B2, bank.BiasStep = all.At, all.ColRange(2*width, 2*width+1).At, 4*(2*width+hidden)
+		}
 		c.Run(func(l *launch.List) { Experts(l, y, h, in, bank, idMat) })
 		got := c.Floats(y)
 		for s, id := range ids {
 			want, bound := make([]float64, hidden), make([]float64, hidden)
 			if id >= 0 && id < experts {
-				want, bound = swiglu(x[s/topK*hidden:][:hidden], w13.Dense[id], w2.Dense[id], dt)
+				own := biases[int(id)*(2*width+hidden):][:2*width+hidden]
+				want, bound = swiglu(x[s/topK*hidden:][:hidden], w13.Dense[id], w2.Dense[id], own[:2*width], own[2*width:], act, dt)
 			}
 			for j := range hidden {
 				if d := math.Abs(float64(got[s*hidden+j]) - want[j]); !(d <= bound[j]) {
@@ -125,7 +141,7 @@ func TestExperts(t *testing.T) {
 		zeros := c.I32(make([]int32, rows), rows, 1)
 		c.Run(func(l *launch.List) {
 			FFN(l, out, h, in, w13.Weight, w2.Weight)
-			Experts(l, all, h, in, bank, zeros)
+			Experts(l, all, h, in, plain, zeros)
 		})
 		if !slices.Equal(c.Floats(out), c.Floats(all)) {
 			t.Fatalf("%+v: FFN differs from expert 0", k)

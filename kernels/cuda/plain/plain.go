@@ -19,7 +19,7 @@ var (
 
 const (
 	warpsPerBlock = 8
-	maxArgs       = 20
+	maxArgs       = 28
 )
 
 // weightKind as the kernels number it.
@@ -60,7 +60,7 @@ func FFN(l *launch.List, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 lau
 	network("plain FFN", l, out, h, x, launch.Bank{Experts: 1, W13: w13, W2: w2}, 0, 1)
 }
 
-// Experts runs every row of x [T, H] through its K experts. Row t*K+k of y [T*K, H] is the output
+// Experts runs every row of x [T, H] through its K experts, with the bank's biases and activation. Row t*K+k of y [T*K, H] is the output
 // of expert ids[t, k] (I32 [T, K], read on the GPU), or zeros if there is no such expert (below
 // 0, or not below bank.Experts). Rows of experts that bank.Map leaves out are unchanged. h is
 // ScratchBytes(T*K, F, x.DType) of scratch.
@@ -90,11 +90,15 @@ func network(op string, l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(h), wide(op, x), launch.P(x.At), launch.I32(x.Stride), launch.I32(slots), launch.I32(topK),
-		launch.P(ids), launch.I32(b.Experts), launch.P(b.Map), launch.I64(b.Step), launch.I64(b.ScaleStep))
+		launch.P(ids), launch.I32(b.Experts), launch.P(b.Map), launch.I64(b.Step), launch.I64(b.ScaleStep),
+		launch.P(b.B13), launch.I64(b.BiasStep))
+	act := b.Act()
+	args = append(args, act[:]...)
 	l.Add(kGateUp, config(slots*width), append(args, w13[:]...)...)
 	args = append(args[:0],
 		launch.P(y.At), wide(op, y), launch.I32(y.Stride), launch.P(h), wide(op, x), launch.I32(slots),
-		launch.P(ids), launch.I32(b.Experts), launch.P(b.Map), launch.I64(b.Step2), launch.I64(b.ScaleStep2))
+		launch.P(ids), launch.I32(b.Experts), launch.P(b.Map), launch.I64(b.Step2), launch.I64(b.ScaleStep2),
+		launch.P(b.B2), launch.I64(b.BiasStep))
 	l.Add(kDown, config(slots*hidden), append(args, w2[:]...)...)
 }
 

@@ -21,7 +21,7 @@ func TestLaunches(t *testing.T) {
 	want := []struct {
 		name         string
 		blocks, args int
-	}{{"kr_plain_matmul", 5, 16}, {"kr_plain_gate_up", 6, 20}, {"kr_plain_down", 9, 20}}
+	}{{"kr_plain_matmul", 5, 16}, {"kr_plain_gate_up", 6, 25}, {"kr_plain_down", 9, 22}}
 	if len(l.Ops) != len(want) {
 		t.Fatalf("%d launches, want %d", len(l.Ops), len(want))
 	}

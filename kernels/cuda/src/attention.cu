@@ -7,6 +7,8 @@
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
 
+#define LOG2E 1.44269504f
+
 // The columns of a cache row that are the key and the value.
 struct Columns { int key, key_width, value, value_width; };
 
@@ -52,10 +54,11 @@ KR_DEV float score(const Room &b, const Cache &c, const Columns &w, long long sl
 
 // b.sum = softmax(query . keys * scale) . values over positions first..ctx-1. It reads a tile of
 // THREADS positions at a time; tiles are counted from position 0. scale includes log2(e). All
-// threads call it.
-KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *table, const Span &s, int first, int ctx, float scale, int block_tokens) {
+// threads call it. sink is a score, times log2(e), that only takes part in the sum of weights; -INFINITY: none.
+KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *table, const Span &s, int first, int ctx, float scale, int block_tokens,
+                   float sink) {
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-	float top = -INFINITY, total = 0.f;
+	float top = sink, total = sink == -INFINITY ? 0.f : 1.f;
 	for (int i = tid; i < w.value_width; i += THREADS) b.sum[i] = 0.f;
 	for (int from = first / THREADS * THREADS; from < ctx; from += THREADS) {
 		bool real = from + tid < ctx && from + tid >= first;
@@ -109,7 +112,7 @@ kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 	for (int i = threadIdx.x; i < rope; i += THREADS) b.query[rank + i] = get(q, q_wide, query + nope + i);
 	__syncthreads();
 	Columns w = {0, rank + rope, 0, rank};
-	attend(b, c, w, table, s, 0, s.pos + row - s.row + 1, scale, block_tokens);
+	attend(b, c, w, table, s, 0, s.pos + row - s.row + 1, scale, block_tokens, -INFINITY);
 	for (int j = threadIdx.x; j < v; j += THREADS) {
 		long long at = weights + (long long)(nope + j) * kvb_stride;
 		float a = 0.f;
@@ -120,11 +123,11 @@ kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 KR_EXPORT(kr_mla_plain)
 
 // Grouped-query attention: out, q [rows, heads * dim]; grid (heads, rows). window: the number of
-// keys that a row sees; 0: all.
+// keys that a row sees; 0: all. sinks [heads], or null.
 KR_KERNEL(THREADS, 1)
 kr_gqa_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide, int q_stride, const char *cache, const float *scales,
              int kind, int cache_stride, int scales_stride, int group, const int *table, int decode, int kv_heads, int dim, float scale,
-             int block_tokens, int window) {
+             int block_tokens, int window, const void *sinks, int sinks_wide) {
 	pdl_launch();
 	pdl_wait();
 	KR_SHARED(float, shared);
@@ -137,7 +140,8 @@ kr_gqa_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 	__syncthreads();
 	Columns w = {kv * dim, dim, (kv_heads + kv) * dim, dim};
 	int ctx = s.pos + row - s.row + 1;
-	attend(b, c, w, table, s, window > 0 ? max(ctx - window, 0) : 0, ctx, scale, block_tokens);
+	attend(b, c, w, table, s, window > 0 ? max(ctx - window, 0) : 0, ctx, scale, block_tokens,
+	       sinks ? get(sinks, sinks_wide, head) * LOG2E : -INFINITY);
 	for (int i = threadIdx.x; i < dim; i += THREADS) put(out, out_wide, (long long)row * out_stride + head * dim + i, b.sum[i]);
 }
 KR_EXPORT(kr_gqa_plain)

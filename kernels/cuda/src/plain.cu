@@ -94,11 +94,18 @@ KR_DEV int expert_of(const int *ids, int experts, long long i) {
 // The slot of an expert in the bank, below 0: none. Without a map it is the expert's number.
 KR_DEV int place_of(const int *map, int e) { return map ? map[e] : e; }
 
-// h [slots, rows / 2] = silu(gate x) * up x for every slot that has an expert. w is W13 of expert
+// SwiGLU of a value of gate and one of up (kernels/device, Activation). NaN stays NaN.
+KR_DEV float swiglu(float g, float u, float alpha, float limit, float shift) {
+	g = g > limit ? limit : g;
+	u = u > limit ? limit : u < -limit ? -limit : u;
+	return g / (1.f + expf(-alpha * g)) * (u + shift);
+}
+
+// h [slots, rows / 2] = swiglu(gate x, up x), with a bias if there is one, for every slot that has an expert. w is W13 of expert
 // 0; the others follow at distances of step and scale_step bytes.
 KR_KERNEL(256, 1)
 kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int top_k, const int *ids, int experts, const int *map,
-                 long long step, long long scale_step,
+                 long long step, long long scale_step, const float *bias, long long bias_step, float alpha, float limit, float shift,
                  const uint8_t *values, const bf16 *scales, int kind, int rows, int cols, int stride, int group, int groups, int joined) {
 	pdl_launch();
 	pdl_wait();
@@ -111,7 +118,12 @@ kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int 
 	Weight w = {values + e * step, (const bf16 *)((const uint8_t *)scales + e * scale_step), kind, rows, cols, stride, group, groups, joined};
 	long long at = slot / top_k * x_stride;
 	float u = dot(w, f, x, wide, at), v = dot(w, width + f, x, wide, at);
-	if (threadIdx.x % 32 == 0) put(h, wide, slot * width + f, u / (1.f + expf(-u)) * v);
+	if (threadIdx.x % 32 != 0) return;
+	if (bias) {
+		const float *mine = (const float *)((const char *)bias + e * bias_step);
+		u += mine[f], v += mine[width + f];
+	}
+	put(h, wide, slot * width + f, swiglu(u, v, alpha, limit, shift));
 }
 KR_EXPORT(kr_plain_gate_up)
 
@@ -119,7 +131,7 @@ KR_EXPORT(kr_plain_gate_up)
 // none. Rows of an expert that is not in the bank stay unchanged.
 KR_KERNEL(256, 1)
 kr_plain_down(void *out, int out_wide, int out_stride, const void *h, int wide, int slots, const int *ids, int experts, const int *map,
-              long long step, long long scale_step,
+              long long step, long long scale_step, const float *bias, long long bias_step,
               const uint8_t *values, const bf16 *scales, int kind, int rows, int cols, int stride, int group, int groups, int joined) {
 	pdl_launch();
 	pdl_wait();
@@ -132,6 +144,7 @@ kr_plain_down(void *out, int out_wide, int out_stride, const void *h, int wide, 
 		if ((e = place_of(map, e)) < 0) return;
 		Weight w = {values + e * step, (const bf16 *)((const uint8_t *)scales + e * scale_step), kind, rows, cols, stride, group, groups, joined};
 		v = dot(w, row, h, wide, slot * cols);
+		if (bias) v += ((const float *)((const char *)bias + e * bias_step))[row];
 	}
 	if (threadIdx.x % 32 == 0) put(out, out_wide, slot * out_stride + row, v);
 }
