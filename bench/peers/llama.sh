@@ -3,6 +3,7 @@
 #   bench/peers/llama.sh install DIR            fetch and build into DIR (network, Go, git, g++, npm)
 #   DIR/peer/llama.sh model [gguf flags]        write DIR/peer/model.gguf: --type q4_0 --experts 64
 #   DIR/peer/llama.sh measure [1,2]             the peer alone, for these numbers of threads
+#   DIR/peer/types SECONDS q4_K iq3_s ...       the peer's matrix products alone, by type
 #   DIR/peer/llama.sh compare KRATER "FLAGS"    both in turn: FLAGS of `krater bench model` choose
 #                                               the same model (shape, layers, precision)
 # THREADS (default "1,2"), ROUNDS (2), SAMPLES (40 decode samples of 8 tokens) and
@@ -34,6 +35,8 @@ install() {
 		'-Wl,-rpath,$ORIGIN' -Wl,--allow-shlib-undefined -o "$dir/peer/llama-bench"
 	g++ -O2 -std=c++17 -w -I"$dir/src/include" -I"$dir/src/ggml/include" "$here/agree/agree.cpp" -L"$dir/peer" "-l:$llama" "-l:$ggml" -lggml-base \
 		'-Wl,-rpath,$ORIGIN' -Wl,--allow-shlib-undefined -o "$dir/peer/agree"
+	g++ -O2 -std=c++17 -w -I"$dir/src/ggml/include" "$here/types/types.cpp" -L"$dir/peer" "-l:$ggml" -lggml-base \
+		'-Wl,-rpath,$ORIGIN' -Wl,--allow-shlib-undefined -o "$dir/peer/types"
 	(cd "$here" && CGO_ENABLED=0 go build -o "$dir/peer/peers" .)
 	cp "$here/llama.sh" "$dir/peer/llama.sh"
 	echo "$release" >"$dir/peer/RELEASE"

@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -181,4 +183,35 @@ func TestPublicGGUF(t *testing.T) {
 			t.Errorf("%v: %s", args, got)
 		}
 	}
+}
+
+// TestNativeFormat: blocks of a file that are multiplied as they are give about the perplexity of their
+// values as floats, on every device and again from the cache.
+func TestNativeFormat(t *testing.T) {
+	path := writeGGUF(t, "tiny-Q4_K_M.gguf", goldens.TinyGGUF(t, mixed))
+	perplexity := func(args ...string) float64 {
+		t.Helper()
+		var report struct{ Perplexity float64 }
+		args = append([]string{"ppl", "--json", "--text", modelDir + "/heldout.txt", "--bytes", "1024", "--model", path}, args...)
+		if err := json.Unmarshal([]byte(answers(t, "", args...)), &report); err != nil {
+			t.Fatal(err)
+		}
+		return report.Perplexity
+	}
+	want := perplexity("--precision", "bf16")
+	first := perplexity("--expert-format", "native")
+	if !(math.Abs(first/want-1) < 0.01) {
+		t.Errorf("perplexity %.4f, of floats %.4f", first, want)
+	}
+	for _, args := range [][]string{{"--gguf-native"}, {"--gguf-native", "--device", "hostsim"}, {"--gguf-native", "--expert-pools", "2"}} {
+		if got := perplexity(args...); got != first {
+			t.Errorf("%v: perplexity %.6f, want %.6f", args, got, first)
+		}
+	}
+	kept, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".krater_cache", "tiny-Q4_K_M", "dense_cpu_*.bin"))
+	if err != nil || len(kept) != 2 {
+		t.Errorf("kept %q, %v", kept, err)
+	}
+	refuses(t, 1, []string{"ppl", "--text", modelDir + "/heldout.txt", "--model", modelDir, "--gguf-native"}, "hold no quantised blocks")
+	refuses(t, 1, []string{"ppl", "--text", modelDir + "/heldout.txt", "--model", path, "--gguf-native", "--precision", "int8"}, "--expert-format native")
 }

@@ -87,3 +87,38 @@ func TestBlocksOfOnes(t *testing.T) {
 		}
 	}
 }
+
+// FuzzBlocks: any bytes are blocks or are refused, and what is not refused is finite and comes back
+// from a band.
+func FuzzBlocks(f *testing.F) {
+	f.Add("q4_k", make([]byte, 288))
+	f.Add("iq2_xs", bytes.Repeat([]byte{255}, 74))
+	f.Fuzz(func(t *testing.T, name string, b []byte) {
+		e := EncodingOf(name)
+		if !e.Stored() || len(b) > 1<<12 {
+			return
+		}
+		columns, size := e.Block()
+		cols := len(b) / size * columns
+		m, err := e.FromBlocks(b, 1, cols)
+		if err != nil || e.CheckBlocks(b, cols) != nil {
+			return
+		}
+		l, err := e.By(BlockGroup).On(CPU, 1, cols)
+		if err != nil {
+			t.Fatal(err)
+		}
+		values, scales := make([]byte, l.ValueBytes()), make([]byte, l.ScaleBytes())
+		l.Pack(values, scales, m)
+		if got := l.Unpack(values, scales); !bytes.Equal(got.Blocks, b) {
+			t.Errorf("%s: other blocks came back", name)
+		}
+		row := make([]float32, cols)
+		m.Row(row, 0)
+		for c, v := range row {
+			if v != v {
+				t.Errorf("%s: column %d is no number", name, c)
+			}
+		}
+	})
+}

@@ -188,6 +188,11 @@ func (f Format) On(k Kind, rows, cols int) (Layout, error) {
 // Network is how a kind of device keeps a SwiGLU network: gate and up [2*ff, hidden], which
 // GPUs want joined, and down [hidden, ff].
 func (f Format) Network(k Kind, hidden, ff int) (w13, w2 Layout, err error) {
+	return f.NetworkWith(f, k, hidden, ff)
+}
+
+// NetworkWith is Network with down in another format.
+func (f Format) NetworkWith(down Format, k Kind, hidden, ff int) (w13, w2 Layout, err error) {
 	if w13, err = f.On(k, 2*ff, hidden); err != nil {
 		return w13, w2, err
 	}
@@ -196,6 +201,6 @@ func (f Format) Network(k Kind, hidden, ff int) (w13, w2 Layout, err error) {
 			return w13, w2, err
 		}
 	}
-	w2, err = f.On(k, hidden, ff)
+	w2, err = down.On(k, hidden, ff)
 	return w13, w2, err
 }

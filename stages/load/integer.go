@@ -59,10 +59,7 @@ func (b *binder) ffn(key string, n model.FFNNames, part model.Part, store Store)
 		both := b.stacked(2*f, h, n.Gate, n.Up)
 		return device.FFN{F: device.Expert{Gate: both.RowRange(0, f), Up: both.RowRange(f, 2*f), Down: b.mat(n.Down)}}
 	}
-	w13, w2, err := t.Network(b.precision.kind, h, f)
-	if err == nil && t2 != t {
-		_, w2, err = t2.Network(b.precision.kind, h, f)
-	}
+	w13, w2, err := t.NetworkWith(t2, b.precision.kind, h, f)
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", key, err)
 		return device.FFN{}

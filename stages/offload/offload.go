@@ -175,11 +175,7 @@ func nativeSlot(cfg *model.Config, extra device.Extra) (most int64, err error) {
 	for layer := range cfg.Layers {
 		for e := 0; cfg.MoELayer(layer) && e < cfg.MoE.Experts; e++ {
 			n := cfg.ExpertNames(layer, e)
-			w13, _, err := cfg.Native[n.Gate].Network(tensor.CPU, cfg.Hidden, cfg.MoE.FF)
-			if err != nil {
-				return 0, err
-			}
-			_, w2, err := cfg.Native[n.Down].Network(tensor.CPU, cfg.Hidden, cfg.MoE.FF)
+			w13, w2, err := cfg.Native[n.Gate].NetworkWith(cfg.Native[n.Down], tensor.CPU, cfg.Hidden, cfg.MoE.FF)
 			if err != nil {
 				return 0, err
 			}

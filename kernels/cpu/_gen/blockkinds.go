@@ -31,7 +31,7 @@ var blockKinds = []*blockKind{
 	},
 	{
 		short: "mxfp4", name: "MXFP4", groups: 1, lines: 4, subs: 1, offset: 16, small: 16,
-		named:  map[string]uint32{"low4": low4},
+		named:  map[string]uint32{"low4": low4, "leastpower": 0x00400000, "fhalf": math.Float32bits(0.5)},
 		scale:  powers,
 		values: func(d *blockTile, sub int, use func(reg.VecVirtual, int)) { d.codes(sub, fp4(16), use) },
 	},
@@ -126,6 +126,14 @@ func plainNibbles(d *blockTile, sub int, use func(reg.VecVirtual, int)) {
 func (d *blockTile) codes(sub int, table []uint32, use func(reg.VecVirtual, int)) {
 	t := d.loaded(d.repeated(d.short+"codes", table...))
 	d.nibbles(sub, func(w reg.VecVirtual, line int) {
+		if d.wide() { // the upper bits of an index do not matter: the table repeats
+			low, high := d.vec(), d.shifted(w, -4)
+			d.VPERMB(t, w, low)
+			d.VPERMB(t, high, high)
+			use(low, 2*line)
+			use(high, 2*line+1)
+			return
+		}
 		for i, v := range d.halves(w) {
 			d.VPSHUFB(v, t, v)
 			use(v, 2*line+i)
@@ -259,16 +267,12 @@ func (g *isa) repeatedY(name string, value uint32) operand.Mem {
 	return g.table("y"+name, []uint32{value, value, value, value, value, value, value, value})
 }
 
-// powers are the scales of MXFP4, 2^(e-128): a product of two, since it may be subnormal.
+// powers are the scales of MXFP4, half of 2^(e-127). Exponent bits e are that power, but for e = 0,
+// whose power is subnormal.
 func powers(d *blockTile, _ int, v reg.VecVirtual) {
 	g := d.isa
-	half, base := g.vec(), g.loaded(d.repeated("powerbase", 63))
 	g.VPMOVZXBD(d.aside(0, 1), v)
-	g.VPSRLD(operand.U8(1), v, half)
-	g.VPSUBD(half, v, v)
-	for _, x := range []reg.VecVirtual{v, half} {
-		g.VPADDD(base, x, x)
-		g.VPSLLD(operand.U8(23), x, x)
-	}
-	g.VMULPS(half, v, v)
+	g.VPSLLD(operand.U8(23), v, v)
+	g.VPMAXUD(d.k("leastpower"), v, v)
+	g.VMULPS(d.k("fhalf"), v, v)
 }

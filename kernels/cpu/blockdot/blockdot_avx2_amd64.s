@@ -1351,15 +1351,10 @@ group:
 	VPMADDUBSW   Y2, Y3, Y2
 	VPMADDWD     allwordones<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
-	VMOVUPS      allpowerbase<>+0(SB), Y4
 	VPMOVZXBD    (DX), Y2
-	VPSRLD       $0x01, Y2, Y3
-	VPSUBD       Y3, Y2, Y2
-	VPADDD       Y4, Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
-	VPADDD       Y4, Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y3, Y2, Y2
+	VPMAXUD      allleastpower<>+0(SB), Y2, Y2
+	VMULPS       allfhalf<>+0(SB), Y2, Y2
 	VBROADCASTSS 32(DI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
@@ -1437,15 +1432,10 @@ group2:
 	VPMADDUBSW   Y2, Y3, Y2
 	VPMADDWD     allwordones<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
-	VMOVUPS      allpowerbase<>+0(SB), Y4
 	VPMOVZXBD    8(DX), Y2
-	VPSRLD       $0x01, Y2, Y3
-	VPSUBD       Y3, Y2, Y2
-	VPADDD       Y4, Y2, Y2
 	VPSLLD       $0x17, Y2, Y2
-	VPADDD       Y4, Y3, Y3
-	VPSLLD       $0x17, Y3, Y3
-	VMULPS       Y3, Y2, Y2
+	VPMAXUD      allleastpower<>+0(SB), Y2, Y2
+	VMULPS       allfhalf<>+0(SB), Y2, Y2
 	VBROADCASTSS 32(DI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
@@ -1473,15 +1463,25 @@ DATA allmxfp4codes<>+24(SB)/4, $0x0d0e0f10
 DATA allmxfp4codes<>+28(SB)/4, $0x04080a0c
 GLOBL allmxfp4codes<>(SB), RODATA|NOPTR, $32
 
-DATA allpowerbase<>+0(SB)/4, $0x0000003f
-DATA allpowerbase<>+4(SB)/4, $0x0000003f
-DATA allpowerbase<>+8(SB)/4, $0x0000003f
-DATA allpowerbase<>+12(SB)/4, $0x0000003f
-DATA allpowerbase<>+16(SB)/4, $0x0000003f
-DATA allpowerbase<>+20(SB)/4, $0x0000003f
-DATA allpowerbase<>+24(SB)/4, $0x0000003f
-DATA allpowerbase<>+28(SB)/4, $0x0000003f
-GLOBL allpowerbase<>(SB), RODATA|NOPTR, $32
+DATA allleastpower<>+0(SB)/4, $0x00400000
+DATA allleastpower<>+4(SB)/4, $0x00400000
+DATA allleastpower<>+8(SB)/4, $0x00400000
+DATA allleastpower<>+12(SB)/4, $0x00400000
+DATA allleastpower<>+16(SB)/4, $0x00400000
+DATA allleastpower<>+20(SB)/4, $0x00400000
+DATA allleastpower<>+24(SB)/4, $0x00400000
+DATA allleastpower<>+28(SB)/4, $0x00400000
+GLOBL allleastpower<>(SB), RODATA|NOPTR, $32
+
+DATA allfhalf<>+0(SB)/4, $0x3f000000
+DATA allfhalf<>+4(SB)/4, $0x3f000000
+DATA allfhalf<>+8(SB)/4, $0x3f000000
+DATA allfhalf<>+12(SB)/4, $0x3f000000
+DATA allfhalf<>+16(SB)/4, $0x3f000000
+DATA allfhalf<>+20(SB)/4, $0x3f000000
+DATA allfhalf<>+24(SB)/4, $0x3f000000
+DATA allfhalf<>+28(SB)/4, $0x3f000000
+GLOBL allfhalf<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4Rows2AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3, MMX+
@@ -1600,15 +1600,10 @@ group:
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
-	VMOVUPS      allpowerbase<>+0(SB), Y6
 	VPMOVZXBD    (DX), Y4
-	VPSRLD       $0x01, Y4, Y5
-	VPSUBD       Y5, Y4, Y4
-	VPADDD       Y6, Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
-	VPADDD       Y6, Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VMULPS       Y5, Y4, Y4
+	VPMAXUD      allleastpower<>+0(SB), Y4, Y4
+	VMULPS       allfhalf<>+0(SB), Y4, Y4
 	VBROADCASTSS 64(DI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
@@ -1727,15 +1722,10 @@ group2:
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
-	VMOVUPS      allpowerbase<>+0(SB), Y6
 	VPMOVZXBD    8(DX), Y4
-	VPSRLD       $0x01, Y4, Y5
-	VPSUBD       Y5, Y4, Y4
-	VPADDD       Y6, Y4, Y4
 	VPSLLD       $0x17, Y4, Y4
-	VPADDD       Y6, Y5, Y5
-	VPSLLD       $0x17, Y5, Y5
-	VMULPS       Y5, Y4, Y4
+	VPMAXUD      allleastpower<>+0(SB), Y4, Y4
+	VMULPS       allfhalf<>+0(SB), Y4, Y4
 	VBROADCASTSS 64(DI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
@@ -1911,15 +1901,10 @@ group:
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y5, Y5
-	VMOVUPS      allpowerbase<>+0(SB), Y8
 	VPMOVZXBD    (DX), Y6
-	VPSRLD       $0x01, Y6, Y7
-	VPSUBD       Y7, Y6, Y6
-	VPADDD       Y8, Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
-	VPADDD       Y8, Y7, Y7
-	VPSLLD       $0x17, Y7, Y7
-	VMULPS       Y7, Y6, Y6
+	VPMAXUD      allleastpower<>+0(SB), Y6, Y6
+	VMULPS       allfhalf<>+0(SB), Y6, Y6
 	VBROADCASTSS 96(DI), Y7
 	VMULPS       Y6, Y7, Y7
 	VCVTDQ2PS    Y3, Y3
@@ -2079,15 +2064,10 @@ group2:
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y5, Y5
-	VMOVUPS      allpowerbase<>+0(SB), Y8
 	VPMOVZXBD    8(DX), Y6
-	VPSRLD       $0x01, Y6, Y7
-	VPSUBD       Y7, Y6, Y6
-	VPADDD       Y8, Y6, Y6
 	VPSLLD       $0x17, Y6, Y6
-	VPADDD       Y8, Y7, Y7
-	VPSLLD       $0x17, Y7, Y7
-	VMULPS       Y7, Y6, Y6
+	VPMAXUD      allleastpower<>+0(SB), Y6, Y6
+	VMULPS       allfhalf<>+0(SB), Y6, Y6
 	VBROADCASTSS 96(DI), Y7
 	VMULPS       Y6, Y7, Y7
 	VCVTDQ2PS    Y3, Y3
@@ -2304,15 +2284,10 @@ group:
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VMOVUPS      allpowerbase<>+0(SB), Y10
 	VPMOVZXBD    (DX), Y8
-	VPSRLD       $0x01, Y8, Y9
-	VPSUBD       Y9, Y8, Y8
-	VPADDD       Y10, Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
-	VPADDD       Y10, Y9, Y9
-	VPSLLD       $0x17, Y9, Y9
-	VMULPS       Y9, Y8, Y8
+	VPMAXUD      allleastpower<>+0(SB), Y8, Y8
+	VMULPS       allfhalf<>+0(SB), Y8, Y8
 	VBROADCASTSS 128(DI), Y9
 	VMULPS       Y8, Y9, Y9
 	VCVTDQ2PS    Y4, Y4
@@ -2513,15 +2488,10 @@ group2:
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y7, Y7
-	VMOVUPS      allpowerbase<>+0(SB), Y10
 	VPMOVZXBD    8(DX), Y8
-	VPSRLD       $0x01, Y8, Y9
-	VPSUBD       Y9, Y8, Y8
-	VPADDD       Y10, Y8, Y8
 	VPSLLD       $0x17, Y8, Y8
-	VPADDD       Y10, Y9, Y9
-	VPSLLD       $0x17, Y9, Y9
-	VMULPS       Y9, Y8, Y8
+	VPMAXUD      allleastpower<>+0(SB), Y8, Y8
+	VMULPS       allfhalf<>+0(SB), Y8, Y8
 	VBROADCASTSS 128(DI), Y9
 	VMULPS       Y8, Y9, Y9
 	VCVTDQ2PS    Y4, Y4
