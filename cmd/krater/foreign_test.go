@@ -107,7 +107,7 @@ func TestModelsByName(t *testing.T) {
 	} {
 		refuses(t, 2, []string{"serve", "--model", path}, "--model: "+path+": ", want)
 	}
-	refuses(t, 1, []string{"tokenize", "--model", write(t, "x.gguf", "G")}, "x.gguf: GGUF files cannot be loaded")
+	refuses(t, 1, []string{"tokenize", "--model", write(t, "x.gguf", "G")}, "x.gguf: not a GGUF file")
 }
 
 // TestForeignFlagsNameOurs: what is recommended is there, and no flag of ours is in the table.

@@ -23,7 +23,7 @@ func Locate(word string) (path string, err error) {
 	case err == nil && strings.EqualFold(filepath.Ext(word), ".gguf"):
 		return word, nil
 	case err == nil:
-		return "", fmt.Errorf("%s: it is a file, and no .gguf file: name the model's folder", word)
+		return "", fmt.Errorf("%s: it is a file: name the model's folder, or a .gguf file", word)
 	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR):
 		return "", err
 	case refErr != nil:
