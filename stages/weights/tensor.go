@@ -38,12 +38,13 @@ type Coded interface {
 	Stored() [][]byte
 }
 
-// Integers is a Coded that may have the integers and scales of a number format.
+// Integers is a Coded that may have the integers and scales of a number format, or bits that it takes
+// as they are.
 type Integers interface {
 	Coded
-	// Integers writes all rows to those of dst from row at on, if dst's format has their values
-	// exactly. Else it reports false, and dst is undefined.
-	Integers(dst *tensor.Matrix, at int) bool
+	// IntegerRow writes a row to row at of dst, if dst's format has its values exactly. Else it
+	// reports false, and that row of dst is undefined.
+	IntegerRow(dst *tensor.Matrix, at, row int) bool
 }
 
 // IntegersOf is the rows of tensors, one after the other, as a matrix of a format that has their
@@ -59,10 +60,12 @@ func IntegersOf(f tensor.Format, cols int, list ...Tensor) *tensor.Matrix {
 	}
 	m, at := tensor.NewMatrix(f.Of(cols), rows, cols), 0
 	for _, t := range list {
-		if !t.Coded.(Integers).Integers(m, at) {
-			return nil
-		}
 		n, _ := t.Rows()
+		for r := range n {
+			if !t.Coded.(Integers).IntegerRow(m, at+r, r) {
+				return nil
+			}
+		}
 		at += n
 	}
 	return m
@@ -88,7 +91,9 @@ func FormatOf(t Tensor) tensor.Format {
 			return tensor.Format{}
 		}
 		if e == tensor.MXFP4 || e == tensor.NVFP4 { // a file may have codes and scales apart
-			if b, ok := t.Coded.Blocks(); !ok || len(b) != rows*e.RowBytes(cols) {
+			b, ok := t.Coded.Blocks()
+			x, integers := t.Coded.(Integers)
+			if (!ok || len(b) != rows*e.RowBytes(cols)) && !(integers && x.IntegerRow(tensor.NewMatrix(f, 1, cols), 0, 0)) {
 				return tensor.Format{}
 			}
 		}

@@ -123,6 +123,12 @@ func (x *part) Encoding() string { return x.whole.Encoding() }
 // Blocks implements weights.Coded: rows lie apart.
 func (x *part) Blocks() ([]byte, bool) { return nil, false }
 
+// IntegerRow implements weights.Integers, if whole does.
+func (x *part) IntegerRow(dst *tensor.Matrix, at, row int) bool {
+	w, ok := x.whole.Coded.(weights.Integers)
+	return ok && !x.vector && w.IntegerRow(dst, at, x.at+row*x.step)
+}
+
 // Stored implements weights.Coded. Of several parts that lie between one another, the first has all.
 func (x *part) Stored() [][]byte { return x.stored }
 

@@ -137,10 +137,14 @@ func (m *Matrix) Scale(i int) float32 {
 	return s * m.factor
 }
 
-// Integers implements weights.Integers: integers, and 4-bit floats times 2, become the integers of
+// IntegerRow implements weights.Integers: integers, and 4-bit floats times 2, become the integers of
 // INT4, INT8 or Q8_0 where these have them and the scales, and where a group of the format lies
-// within a block.
-func (m *Matrix) Integers(dst *tensor.Matrix, at int) bool {
+// within a block. MXFP4 becomes the blocks of that encoding.
+func (m *Matrix) IntegerRow(dst *tensor.Matrix, at, row int) bool {
+	if dst.Encoding == tensor.MXFP4 {
+		n := dst.RowBytes(m.cols)
+		return dst.Cols == m.cols && m.blockRow(dst.Blocks[at*n:][:n], row)
+	}
 	exact := exactScale[dst.Encoding]
 	if exact == nil || dst.Cols != m.cols || m.scheme.Codes == model.FP8 || m.blockCols < m.cols && m.blockCols%dst.Group != 0 {
 		return false
@@ -150,20 +154,37 @@ func (m *Matrix) Integers(dst *tensor.Matrix, at int) bool {
 		integers, unit = e2m1Doubles, 0.5
 	}
 	least, most := dst.Range()
-	for r := range m.lead * m.rows {
-		scales, first := dst.Scales[(at+r)*dst.Groups():][:dst.Groups()], m.scaleRow(r)
-		for g := range scales {
-			if scales[g] = m.Scale(first+min(g*dst.Group/m.blockCols, m.across-1)) * unit; !exact(scales[g]) {
-				return false
-			}
+	scales, first := dst.Scales[at*dst.Groups():][:dst.Groups()], m.scaleRow(row)
+	for g := range scales {
+		if scales[g] = m.Scale(first+min(g*dst.Group/m.blockCols, m.across-1)) * unit; !exact(scales[g]) {
+			return false
 		}
-		codes, values := m.codes[r*m.stride:], dst.Values[(at+r)*m.cols:][:m.cols]
-		for c := range values {
-			v := int(integers[m.code(codes, c)])
-			if v < least || v > most {
-				return false
-			}
-			values[c] = int8(v)
+	}
+	codes, values := m.codes[row*m.stride:], dst.Values[at*m.cols:][:m.cols]
+	for c := range values {
+		v := int(integers[m.code(codes, c)])
+		if v < least || v > most {
+			return false
+		}
+		values[c] = int8(v)
+	}
+	return true
+}
+
+// blockRow writes a row of MXFP4 as ggml has it: a byte e, the scale being 2^(e-127), and 16 bytes
+// with columns j and j+16. It reports false for a scale that is no number.
+func (m *Matrix) blockRow(dst []byte, row int) bool {
+	if m.scheme.Codes != model.MXFP4 || m.cols%32 != 0 {
+		return false
+	}
+	codes := m.codes[row*m.stride:]
+	for i, e := range m.scales[m.scaleRow(row):][:m.across] {
+		b := dst[17*i:][:17]
+		if b[0] = e; e == 0xff {
+			return false
+		}
+		for j := range 16 {
+			b[1+j] = m.code(codes, 32*i+j) | m.code(codes, 32*i+j+16)<<4
 		}
 	}
 	return true

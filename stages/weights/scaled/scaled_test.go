@@ -219,7 +219,7 @@ func bytesOf(x []float32) []byte {
 // TestIntegers: matrices that a format of integers has exactly become it without loss, and no others
 // do.
 func TestIntegers(t *testing.T) {
-	formats := []tensor.Format{tensor.INT4.By(128), tensor.INT4.By(64), tensor.INT4.By(32), tensor.INT4.By(0), tensor.INT8.By(32), tensor.INT8.By(64), tensor.INT8.By(0), tensor.Q8_0.By(32)}
+	formats := []tensor.Format{tensor.INT4.By(128), tensor.INT4.By(64), tensor.INT4.By(32), tensor.INT4.By(0), tensor.INT8.By(32), tensor.INT8.By(64), tensor.INT8.By(0), tensor.Q8_0.By(32), tensor.MXFP4.By(32)}
 	for _, name := range []string{"random.json", "compressed.json"} {
 		for _, v := range readVectors(t, name) {
 			x := v.view(t)
@@ -231,16 +231,19 @@ func TestIntegers(t *testing.T) {
 			var got []string
 			for _, f := range formats {
 				l, err := f.On(tensor.CPU, rows, cols)
+				if f.Stored() && err != nil {
+					continue // its blocks do not divide the columns
+				}
 				if err != nil {
 					t.Fatal(err)
 				}
-				dst := tensor.NewMatrix(l.Format, rows+1, cols)
-				if !x.Coded.(*Matrix).Integers(dst, 1) {
+				dst := weights.IntegersOf(f, cols, x, x)
+				if dst == nil {
 					continue
 				}
 				got = append(got, f.String())
 				for r := range rows {
-					dst.Row(row, r+1)
+					dst.Row(row, rows+r)
 					for c, want := range values[r*cols:][:cols] {
 						if row[c] != want { // zeros may differ in their sign
 							t.Fatalf("%s %s as %s: row %d, column %d is %v, want %v", name, v.Encoding, l.Format, r, c, row[c], want)
@@ -259,13 +262,62 @@ func TestIntegers(t *testing.T) {
 // exactly are the formats that have a matrix of the vectors exactly, by file, encoding and type of its
 // second tensor.
 var exactly = map[string]string{
+	"random.json int8_g64 F16":      "q8_0",
 	"random.json int4_g32 BF16":     "int4_g32 int8_g32",
 	"random.json int4_g128 F16":     "q8_0",
 	"random.json int4_row BF16":     "int4_g128 int4_g64 int4_g32 int4_row int8_g32 int8_g64 int8_row",
-	"random.json mxfp4 U8":          "int8_g32",
-	"random.json mxfp4 F8_E8M0":     "int8_g32 int8_g64", // 64 does not divide its columns: groups of 32
+	"random.json mxfp4 U8":          "int8_g32 mxfp4",
+	"random.json mxfp4 F8_E8M0":     "int8_g32 int8_g64 mxfp4", // 64 does not divide its columns: groups of 32
 	"compressed.json int8_row I8":   "int8_g32 int8_g64 int8_row q8_0",
 	"compressed.json int4_g32 I32":  "int4_g32 int8_g32 q8_0",
 	"compressed.json int4_g128 I32": "q8_0",
-	"compressed.json mxfp4 U8":      "int8_g32 q8_0",
+	"compressed.json mxfp4 U8":      "int8_g32 q8_0 mxfp4",
+}
+
+// TestNative: experts of gpt-oss are taken as blocks of MXFP4, also where the rows of two matrices lie
+// in turn, and have their values then.
+func TestNative(t *testing.T) {
+	const dir = "../../../testdata/goldens/gpt_oss_mxfp4"
+	set, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	config, err := os.ReadFile(dir + "/config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := model.Parse(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := cfg.ExpertNames(1, 3)
+	for _, names := range [][]string{{n.Gate, n.Up}, {n.Down}} {
+		var list []weights.Tensor
+		var values []float32
+		cols := 0
+		for _, name := range names {
+			x, _ := set.Tensor(name)
+			rows, width := x.Rows()
+			part := make([]float32, rows*width)
+			if err := x.Floats(part, 0); err != nil {
+				t.Fatal(err)
+			}
+			if f := weights.FormatOf(x); f != tensor.MXFP4.By(32) {
+				t.Errorf("%s is taken as %s", name, f)
+			}
+			list, values, cols = append(list, x), append(values, part...), width
+		}
+		m, err := weights.Exactly(tensor.MXFP4.By(32), cols, list...)
+		if err != nil || m == nil {
+			t.Fatal(names, m, err)
+		}
+		row := make([]float32, cols)
+		for r := range m.Rows {
+			m.Row(row, r)
+			if !slices.Equal(row, values[r*cols:][:cols]) {
+				t.Fatalf("%s: row %d has other values", names, r)
+			}
+		}
+	}
 }
