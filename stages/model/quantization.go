@@ -82,19 +82,24 @@ func (q *Quantization) String() string {
 	return strings.Join(list, ", ")
 }
 
-// Group is the number of columns that share a scale where every scheme is INT4 in groups of that
-// size, else 0.
+// Group is the number of columns that share a scale where every scheme is INT4 or MXFP4 in groups of
+// that size, else 0.
 func (q *Quantization) Group() (n int) {
 	if q == nil {
 		return 0
 	}
 	for _, s := range q.Schemes {
-		if s.Codes != INT4 || s.Rows != 1 || n != 0 && n != s.Cols {
+		if s.Codes != INT4 && s.Codes != MXFP4 || s.Rows != 1 || n != 0 && n != s.Cols {
 			return 0
 		}
 		n = s.Cols
 	}
 	return n
+}
+
+// Only reports whether every scheme has these codes.
+func (q *Quantization) Only(c Codes) bool {
+	return q != nil && !slices.ContainsFunc(q.Schemes, func(s Scheme) bool { return s.Codes != c })
 }
 
 // maxBlock bounds the sides of a block that shares a scale.

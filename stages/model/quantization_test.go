@@ -69,7 +69,8 @@ func TestQuantizationGroup(t *testing.T) {
 		{&Quantization{Schemes: []Scheme{{INT4, 1, 32}, {INT4, 1, 128}}}, 0},
 		{&Quantization{Schemes: []Scheme{{INT4, 1, 32}, {FP8, 1, 0}}}, 0},
 		{&Quantization{Schemes: []Scheme{{INT4, 1, 0}}}, 0},
-		{&Quantization{Schemes: []Scheme{{MXFP4, 1, 32}}}, 0},
+		{&Quantization{Schemes: []Scheme{{MXFP4, 1, 32}}}, 32},
+		{&Quantization{Schemes: []Scheme{{NVFP4, 1, 16}}}, 0},
 	} {
 		if got := x.q.Group(); got != x.want {
 			t.Errorf("%s: %d, want %d", x.q, got, x.want)

@@ -87,6 +87,30 @@ func TestGroupOfFiles(t *testing.T) {
 	}
 }
 
+// TestBlocksOfFiles: experts in MXFP4 are multiplied as they are on a CPU, unless an option says
+// otherwise.
+func TestBlocksOfFiles(t *testing.T) {
+	cfg := &model.Config{Hidden: 64, Vocab: 16 << 20, Native: map[string]tensor.Format{"x": tensor.MXFP4.By(32)}}
+	cfg.Quantization = &model.Quantization{Schemes: []model.Scheme{{Codes: model.MXFP4, Rows: 1, Cols: 32}}}
+	cfg.Stack(1, nil, func(int) (model.Mixer, model.FFN) { return model.MLA{}, model.MoE{Experts: 4} })
+	for _, x := range []struct {
+		bits, group string
+		whole, card bool
+		want        tensor.Format
+	}{
+		{"auto", "auto", false, false, tensor.Native.By(32)}, {"auto", "32", false, false, tensor.Native.By(32)},
+		{"auto", "auto", false, true, tensor.INT4.By(32)}, {"auto", "auto", true, false, tensor.Format{}},
+		{"4", "auto", false, false, tensor.INT4.By(32)}, {"8", "auto", false, false, tensor.INT8.By(32)}, {"auto", "128", false, false, tensor.INT4.By(128)},
+	} {
+		f := Default().PrecisionOptions
+		f.CPUExpertBits, f.GroupSize = x.bits, x.group
+		p, err := f.Resolve(cfg, x.whole, x.card)
+		if err != nil || p.Experts != x.want || !x.whole && x.group == "auto" && p.Head != tensor.INT8.By(32) {
+			t.Errorf("%+v: %+v, %v", x, p, err)
+		}
+	}
+}
+
 // TestFormatsOfFlags: flags offer every encoding, and each value is a format.
 func TestFormatsOfFlags(t *testing.T) {
 	f := PrecisionOptions{GroupSize: "64"}

@@ -23,9 +23,9 @@ type PrecisionOptions struct {
 	SharedExpertQuant string `help:"Precision of shared experts: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
 	DenseMLPQuant     string `name:"dense-mlp-quant" help:"Precision of the feed-forward network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
 	LMHeadQuant       string `name:"lm-head-quant" help:"Precision of lm_head: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	ExpertFormat      string `help:"Format of routed experts: ${enum}. 'native' multiplies blocks of the files (GGUF's types, MXFP4) as they are, on a CPU; parts on 'auto' follow." enum:"auto,native" default:"auto"`
+	ExpertFormat      string `help:"Format of routed experts: ${enum}. 'native' multiplies blocks of the files (GGUF's types, MXFP4) as they are, on a CPU; parts on 'auto' follow. 'auto' does so with experts in MXFP4, and else is as --cpu-expert-bits says." enum:"auto,native" default:"auto"`
 	GGUFNative        bool   `name:"gguf-native" help:"Short for --expert-format native."`
-	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row, 'auto' is 128, or the size in which the files have INT4. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, and on the CPU all parts need one size." enum:"auto,32,64,128,row" default:"auto"`
+	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row, 'auto' is 128, or the size in which the files have INT4 or MXFP4. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, and on the CPU all parts need one size." enum:"auto,32,64,128,row" default:"auto"`
 }
 
 // smallModel is the size in BF16 below which "auto" keeps a model as it is. The memory saved would
@@ -97,6 +97,10 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 			}
 			continue
 		}
+		if x.part == model.Experts && x.flag == "auto" && f.Precision == "mixed" && !card && !whole && f.takesBlocks(cfg) {
+			*x.format = tensor.Native.By(tensor.BlockGroup)
+			continue
+		}
 		choice := x.flag
 		switch {
 		case f.Precision != "mixed":
@@ -117,6 +121,12 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 		}
 	}
 	return p, nil
+}
+
+// takesBlocks reports whether experts are multiplied as the files have them although no option says
+// so: MXFP4 is smaller than INT4 in such groups, which would round it a second time.
+func (f *PrecisionOptions) takesBlocks(cfg *model.Config) bool {
+	return cfg.Quantization.Only(model.MXFP4) && len(cfg.Native) > 0 && (f.GroupSize == "auto" || f.GroupSize == "32")
 }
 
 // native reports whether blocks of the files are multiplied as they are.
