@@ -140,7 +140,7 @@ func expertFlags(p cache.Plan) string {
 		group = fmt.Sprint(p.Format.Group)
 	}
 	switch p.Format.Encoding {
-	case tensor.INT4, tensor.INT8:
+	case tensor.INT3, tensor.INT4, tensor.INT8:
 		return fmt.Sprintf("--%s-expert-bits %d --group-size %s", p.For, p.Format.Bits(), group)
 	}
 	return "--precision " + p.Format.Name()

@@ -14,7 +14,7 @@ import (
 const hidden, inner, topK = 2048, 1408, 6
 
 // formats are the formats to measure.
-var formats = []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(128), tensor.INT8.By(128)}
+var formats = []tensor.Format{tensor.INT3.By(64), tensor.INT3.By(128), tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(128), tensor.INT8.By(128)}
 
 // fileFormats are the encodings of blocks of files.
 func fileFormats() (list []tensor.Format) {

@@ -19,10 +19,10 @@ import (
 var rewrite = flag.Bool("rewrite", false, "write the golden files anew")
 
 // names are the kernels of one number of threads on a machine with AVX-512.
-var names = strings.Fields(`gemv_int4_g32 gemv_int4_g64 gemv_int4_g128 gemv_int8
+var names = strings.Fields(`gemv_int3_g64 gemv_int3_g128 gemv_int4_g32 gemv_int4_g64 gemv_int4_g128 gemv_int8
 	` + files("gemv_%s ") + files("gemm_%s_m5 ") + `
-	experts_int4_g32 gemm_int4_g32_m5 experts_int4_g128 gemm_int4_g128_m5 experts_int8 gemm_int8_m5
-	gemv_int4_g32_avx2 gemv_int4_g64_avx2 gemv_int4_g128_avx2 gemv_int8_avx2
+	experts_int3_g64 gemm_int3_g64_m5 experts_int3_g128 gemm_int3_g128_m5 experts_int4_g32 gemm_int4_g32_m5 experts_int4_g128 gemm_int4_g128_m5 experts_int8 gemm_int8_m5
+	gemv_int3_g64_avx2 gemv_int3_g128_avx2 gemv_int4_g32_avx2 gemv_int4_g64_avx2 gemv_int4_g128_avx2 gemv_int8_avx2
 	` + files("gemv_%s_avx2 "))
 
 // files writes the encodings of files.
@@ -53,7 +53,7 @@ func TestRun(t *testing.T) {
 	if all, err := variants(); err != nil {
 		t.Fatal(err)
 	} else if len(all) == 1 {
-		want = names[:10+2*len(tensor.StoredEncodings())]
+		want = names[:16+2*len(tensor.StoredEncodings())]
 	}
 	for _, threads := range []int{1, 2} {
 		var got []string

@@ -14,16 +14,16 @@ import (
 )
 
 // encodings are all that the processor multiplies with.
-var encodings = []*tensor.Encoding{tensor.INT4, tensor.INT8, tensor.Q8_0}
+var encodings = []*tensor.Encoding{tensor.INT3, tensor.INT4, tensor.INT8, tensor.Q8_0}
 
 // newQMat makes a matrix of random integers that lies somewhere in its buffers.
 func newQMat(d *cpu.Device, seed uint64, rows, cols int, e *tensor.Encoding, group int) (device.QMat, ref.QMat) {
 	r := kerneltest.Rand(seed)
 	f := tensor.Layout{Format: e.By(group), Rows: rows, Cols: cols}
 	values, scales := make([]int8, rows*cols), kerneltest.Normal(r, rows*f.Groups(), 0.01)
-	_, most := e.Range()
+	levels := e.Levels()
 	for i := range values {
-		values[i] = int8(r.IntN(2*most+1) - most)
+		values[i] = levels[r.IntN(len(levels))]
 	}
 	w := ref.QMat{Layout: f, Values: make([]byte, 64+f.ValueBytes()), Scales: make([]byte, 6+f.ScaleBytes())}
 	vb, _ := d.Wrap(w.Values)

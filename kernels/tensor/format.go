@@ -24,6 +24,8 @@ func (k Kind) String() string { return [...]string{CPU: "cpu", GPU: "gpu"}[k] }
 type Encoding struct {
 	name string // as in flags, files, caches and messages
 	bits int    // of a weight; scales are not counted
+	// levels are the integers that a weight may be before it is scaled, the smallest first.
+	levels []int8
 	// groups are the numbers of columns that may share a scale, the largest first; 0 stands
 	// for a whole row.
 	groups []int
@@ -47,6 +49,15 @@ func (e *Encoding) Bits() int {
 		return 0
 	}
 	return e.bits
+}
+
+// Levels are the integers that a weight may be before it is scaled, the smallest first. Nothing
+// may write to them.
+func (e *Encoding) Levels() []int8 { return e.levels }
+
+// Range is the smallest and the largest level.
+func (e *Encoding) Range() (least, most int) {
+	return int(e.levels[0]), int(e.levels[len(e.levels)-1])
 }
 
 // HasRule reports whether the encoding has a rule of its own for how weights are rounded

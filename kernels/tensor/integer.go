@@ -3,18 +3,19 @@ package tensor
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // INT4 and INT8 are integers with a bfloat16 scale for each group of columns: a weight is
 // value * scale. INT4 has -8 to 7, INT8 -127 to 127.
 var (
-	INT4 = integers("int4", 4)
-	INT8 = integers("int8", 8)
+	INT4 = integers("int4", 4, -8)
+	INT8 = integers("int8", 8, -127)
 )
 
-func integers(name string, bits int) *Encoding {
+func integers(name string, bits int, least int8) *Encoding {
 	return register(&Encoding{
-		name: name, bits: bits, groups: []int{128, 64, 32, 0},
+		name: name, bits: bits, groups: []int{128, 64, 32, 0}, levels: between(least, 1<<(bits-1)-1),
 		packings: [kinds]Packing{CPU: integerTiles{putScale, getScale}, GPU: integerFragments{}}, widen: widenIntegers,
 	})
 }
@@ -30,15 +31,12 @@ func Integers(bits int) *Encoding {
 	return nil
 }
 
-// Range is the smallest and the largest integer of an encoding of integers.
-func (e *Encoding) Range() (least, most int) {
-	switch {
-	case e.bits == 4:
-		return -8, 7
-	case e == Q8_0:
-		return -128, 127
+// between are the integers from least to most.
+func between(least, most int8) (all []int8) {
+	for v := int(least); v <= int(most); v++ {
+		all = append(all, int8(v))
 	}
-	return -127, 127
+	return all
 }
 
 func widenIntegers(dst []float32, m *Matrix, r int) {
@@ -52,9 +50,8 @@ var errGroup = errors.New("groups do not divide the columns")
 
 // refuse names the value of row r that does not fit.
 func refuse(m *Matrix, r int) {
-	lo, hi := m.Range()
 	for c, v := range m.Values[r*m.Cols : (r+1)*m.Cols] {
-		if int(v) < lo || int(v) > hi {
+		if !slices.Contains(m.levels, v) {
 			panic(fmt.Sprintf("tensor: value %d of row %d, column %d is not one of %s", v, r, c, m.name))
 		}
 	}

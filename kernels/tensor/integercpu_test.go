@@ -6,7 +6,8 @@ import "testing"
 var cpuShapes = []Layout{
 	{Format: INT4.By(32), Rows: 1, Cols: 32}, {Format: INT4.By(64), Rows: 16, Cols: 64}, {Format: INT4.By(32), Rows: 17, Cols: 96},
 	{Format: INT8.By(128), Rows: 33, Cols: 128}, {Format: INT4.By(64), Rows: 5, Cols: 40}, {Format: INT8.By(32), Rows: 16, Cols: 100},
-	{Format: INT8.By(352), Rows: 40, Cols: 352},
+	{Format: INT8.By(352), Rows: 40, Cols: 352}, {Format: INT3.By(32), Rows: 1, Cols: 1}, {Format: INT3.By(32), Rows: 17, Cols: 95},
+	{Format: INT3.By(64), Rows: 33, Cols: 128}, {Format: INT3.By(128), Rows: 16, Cols: 256},
 }
 
 // TestTilesLine fixes the layout itself: kernels and files depend on it.

@@ -9,7 +9,7 @@ import (
 // columns. Its rule makes integers from -127 to 127; a file may have -128 too. A CPU has it as INT8,
 // with these scales.
 var Q8_0 = register(&Encoding{
-	name: "q8_0", bits: 8, groups: []int{32},
+	name: "q8_0", bits: 8, groups: []int{32}, levels: between(-128, 127),
 	packings: [kinds]Packing{CPU: integerTiles{putHalf, getHalf}},
 	quantize: quantizeQ8, widen: widenIntegers,
 })

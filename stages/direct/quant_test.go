@@ -45,9 +45,9 @@ func requantise(t *testing.T, m *opened, dev load.Device, src cache.Source) {
 	}
 }
 
-// TestTinyQuantised measures the default model with INT4 and INT8 experts, groups
+// TestTinyQuantised measures the default model with INT3, INT4 and INT8 experts, groups
 // of 64, against itself unquantised: KL divergence of each method, as a share of
-// plain rounding's. Measured are the first tokens of heldout.txt; calibrated is
+// plain rounding's (of INT4, for INT8). Measured are the first tokens of heldout.txt; calibrated is
 // with tokens from the second half of the same file, which are not measured.
 func TestTinyQuantised(t *testing.T) {
 	if testing.Short() {
@@ -76,22 +76,25 @@ func TestTinyQuantised(t *testing.T) {
 	}
 	var base float64
 	for _, x := range []struct {
-		bits   int
+		e      *tensor.Encoding
 		method cache.Method
-		limit  float64 // of the KL divergence, as a share of INT4 plain rounding's
-	}{{4, cache.Absmax, 1}, {4, cache.Search, 0.70}, {4, cache.Weighted, 0.70}, {4, cache.Feedback, 0.58}, {8, cache.Search, 0.01}} {
+		limit  float64 // of the KL divergence, as a share of plain rounding's
+	}{
+		{tensor.INT3, cache.Absmax, 1}, {tensor.INT3, cache.Search, 0.93}, {tensor.INT3, cache.Weighted, 0.93}, {tensor.INT3, cache.Feedback, 0.70},
+		{tensor.INT4, cache.Absmax, 1}, {tensor.INT4, cache.Search, 0.70}, {tensor.INT4, cache.Weighted, 0.70}, {tensor.INT4, cache.Feedback, 0.58}, {tensor.INT8, cache.Search, 0.01},
+	} {
 		m := open(t, dev, tiny, "config.json", options)
-		requantise(t, m, dev, &cache.Weights{Config: cfg, Set: reference.set, Format: tensor.Integers(x.bits).By(64), Method: x.method, Stats: seen.Expert})
+		requantise(t, m, dev, &cache.Weights{Config: cfg, Set: reference.set, Format: x.e.By(64), Method: x.method, Stats: seen.Expert})
 		r, err := ppl.Against(reference.model, m.model, test, window, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if base == 0 {
+		if x.method == cache.Absmax {
 			base = r.MeanKL
 		}
-		t.Logf("INT%d %-8s KL %.5f (%.3f of plain), max %.2f, top-1 %.4f, perplexity %.3f (unquantised %.3f)", x.bits, x.method, r.MeanKL, r.MeanKL/base, r.MaxKL, r.Top1, r.Model.Perplexity, r.Reference.Perplexity)
+		t.Logf("%s %-8s KL %.5f (%.3f of plain), max %.2f, top-1 %.4f, perplexity %.3f (unquantised %.3f)", x.e.Name(), x.method, r.MeanKL, r.MeanKL/base, r.MaxKL, r.Top1, r.Model.Perplexity, r.Reference.Perplexity)
 		if !(r.MeanKL > 0) || r.MeanKL > x.limit*base {
-			t.Errorf("INT%d %s: KL %.5f is %.3f of plain rounding's, want at most %.2f", x.bits, x.method, r.MeanKL, r.MeanKL/base, x.limit)
+			t.Errorf("%s %s: KL %.5f is %.3f of plain rounding's, want at most %.2f", x.e.Name(), x.method, r.MeanKL, r.MeanKL/base, x.limit)
 		}
 	}
 }

@@ -81,7 +81,7 @@ func TestPlan(t *testing.T) {
 			{2, 2, load.Options{Limits: stages.Limits{Tokens: 90, Seqs: 3, LogitRows: 20, Blocks: 16, BlockTokens: 8}, KVType: tensor.I8,
 				Precision: load.Precision{Attention: tensor.INT8.By(64), Shared: tensor.INT4.By(64), Dense: tensor.INT8.By(64), Head: tensor.INT4.By(64)}}},
 			{1, 1, load.Options{Limits: stages.Limits{Tokens: 9, Seqs: 3, Blocks: 16, BlockTokens: 8}, KVType: tensor.F8E4M3,
-				Precision: load.Precision{Attention: tensor.Q8_0.By(32), KVB: tensor.Q8_0.By(32), Dense: tensor.INT4.By(32), Head: tensor.INT8.By(32)}}},
+				Precision: load.Precision{Attention: tensor.Q8_0.By(32), KVB: tensor.INT3.By(32), Dense: tensor.INT3.By(32), Head: tensor.INT8.By(32)}}},
 			{1, 1, load.Options{Limits: stages.Limits{Tokens: 9, Seqs: 3, Blocks: 16, BlockTokens: 8}, KVType: tensor.F8E4M3,
 				Precision: load.Precision{Attention: tensor.INT4.By(0), KVB: tensor.INT8.By(0), Dense: tensor.INT4.By(0), Head: tensor.INT8.By(0)}}},
 		} {

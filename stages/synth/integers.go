@@ -16,8 +16,11 @@ type integers struct {
 	skip           bool // zero in every common-th column
 }
 
-// The spreads of the integers: INT4 -8..7, INT8 -127..127 with -127 twice as likely.
-var intStd = map[*tensor.Encoding]float64{tensor.INT4: math.Sqrt((16*16 - 1) / 12.0), tensor.INT8: math.Sqrt((256*256 - 1) / 12.0)}
+// The spreads of the integers, each as likely: INT4 -8..7, INT8 -127..127 with -127 twice as likely.
+var intStd = map[*tensor.Encoding]float64{
+	tensor.INT3: math.Sqrt((16*16 + 10*10 + 6*6 + 3*3 + 3*3 + 7*7 + 12*12) / 8.0),
+	tensor.INT4: math.Sqrt((16*16 - 1) / 12.0), tensor.INT8: math.Sqrt((256*256 - 1) / 12.0),
+}
 
 // integers finds the recipe of a matrix whose values have the spread std.
 func (m *Model) integers(name string, l tensor.Layout, std float64) integers {
@@ -83,11 +86,11 @@ func noMinimum(b []byte) {
 }
 
 // fillScales writes scales from word first of their stream on: 8 bits for the
-// magnitude, one for the sign. INT4 scales have both signs, as the integers reach
+// magnitude, one for the sign. INT3 and INT4 scales have both signs, as the integers reach
 // further down than up.
 func (x *integers) fillScales(b []byte, first uint64) {
 	sign := uint64(0)
-	if x.Encoding == tensor.INT4 {
+	if x.Encoding != tensor.INT8 {
 		sign = 0x8000
 	}
 	for i := first; len(b) >= 8; i++ {
@@ -107,6 +110,15 @@ const line = 4 * tensor.TileRows
 // blankCommon makes every common-th column of whole tiles zero. Columns are dealt to
 // lines in order, and common is a multiple of a line's columns.
 func (x *integers) blankCommon(b []byte) {
+	if x.Encoding == tensor.INT3 {
+		for ; len(b) > 0; b = b[3*line:] { // columns 0 and 16 of 32
+			for r := 0; r < line; r += 4 {
+				b[r] &^= 7
+				b[2*line+r] &^= 7
+			}
+		}
+		return
+	}
 	mask, zero := byte(0x0f), byte(0x08) // the first column of a line: low nibble of byte 0
 	if x.Encoding == tensor.INT8 {
 		mask, zero = 0xff, 0x80
@@ -148,8 +160,18 @@ func (x *integers) blankPadding(values, scales []byte) {
 
 // blank makes a value of a tile zero.
 func blank(tile []byte, e *tensor.Encoding, row, col int) {
-	if e == tensor.INT8 {
+	switch e {
+	case tensor.INT8:
 		tile[col/4*line+4*row+col%4] = 0x80
+		return
+	case tensor.INT3:
+		at, n := tile[col/32*3*line+4*row+col%4:], col%32/4
+		if n < 6 {
+			at[n/2*line] &^= 7 << (n % 2 * 3)
+			return
+		}
+		at[(n-6)*line] &^= 0xc0
+		at[2*line] &^= 1 << n
 		return
 	}
 	at, shift := col/8*line+4*row+col%4, col%8/4*4

@@ -60,11 +60,12 @@ func greedy(t testing.TB, dev load.Device, parts *load.Parts, n int) []int32 {
 	return s.Out
 }
 
-// precisions of the tests: everything as it is; a mixture; all of it INT4.
+// precisions of the tests: everything as it is; a mixture; three bits; all of it INT4.
 var precisions = map[string]load.Precision{
 	"bf16":  {},
 	"mixed": {Experts: tensor.INT4.By(128), Shared: tensor.INT8.By(128), Dense: tensor.INT8.By(128), Head: tensor.INT8.By(128)},
 	"q8_0":  {Experts: tensor.Q8_0.By(32), Attention: tensor.Q8_0.By(32), Shared: tensor.INT4.By(32), Dense: tensor.Q8_0.By(32), Head: tensor.INT8.By(32)},
+	"int3":  {Experts: tensor.INT3.By(64), Shared: tensor.INT4.By(64), Dense: tensor.INT3.By(64), Head: tensor.INT8.By(64)},
 	"int4":  {Experts: tensor.INT4.By(32), Attention: tensor.INT4.By(32), Shared: tensor.INT4.By(32), Dense: tensor.INT4.By(32), Head: tensor.INT4.By(32)},
 }
 

@@ -186,7 +186,7 @@ func TestDistribution(t *testing.T) {
 func TestIntegers(t *testing.T) {
 	m := small(t, Options{Seed: 4})
 	for _, size := range [][2]int{{16, 32}, {1, 1}, {37, 100}, {160, 256}, {48, 80}, {530, 1056}} {
-		for _, spec := range []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(128), tensor.INT8.By(64), tensor.INT8.By(0), tensor.Q8_0.By(32)} {
+		for _, spec := range []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(128), tensor.INT8.By(64), tensor.INT8.By(0), tensor.Q8_0.By(32), tensor.INT3.By(64)} {
 			for _, skip := range []bool{false, true} {
 				f, err := spec.On(tensor.CPU, size[0], size[1])
 				if err != nil {

@@ -15,30 +15,30 @@ import (
 // experts, and 8 bits or the file's type for parts that every token passes; 8 bits if the file has them encoded. A small model stays as
 // its files hold it.
 type PrecisionOptions struct {
-	Precision         string `help:"Precision of every part: ${enum}; 'mixed' leaves it to the flag of each part. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4,q8_0" default:"mixed"`
-	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of routed experts on the CPU: ${enum}." enum:"auto,4,8,16" default:"auto"`
-	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of routed experts on a GPU: ${enum}. With 4 or 8, krater convert also writes the GPU's layout." enum:"auto,4,8,16" default:"auto"`
-	AttentionQuant    string `help:"Precision of attention projections: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	KVBProjQuant      string `name:"kv-b-proj-quant" help:"Precision of kv_b_proj, for latent attention: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	SharedExpertQuant string `help:"Precision of shared experts: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	DenseMLPQuant     string `name:"dense-mlp-quant" help:"Precision of the feed-forward network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
-	LMHeadQuant       string `name:"lm-head-quant" help:"Precision of lm_head: ${enum}." enum:"auto,bf16,int8,int4,q8_0" default:"auto"`
+	Precision         string `help:"Precision of every part: ${enum}; 'mixed' leaves it to the flag of each part. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4,int3,q8_0" default:"mixed"`
+	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of routed experts on the CPU: ${enum}." enum:"auto,3,4,8,16" default:"auto"`
+	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of routed experts on a GPU: ${enum}. With 3, 4 or 8, krater convert also writes the GPU's layout." enum:"auto,3,4,8,16" default:"auto"`
+	AttentionQuant    string `help:"Precision of attention projections: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
+	KVBProjQuant      string `name:"kv-b-proj-quant" help:"Precision of kv_b_proj, for latent attention: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
+	SharedExpertQuant string `help:"Precision of shared experts: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
+	DenseMLPQuant     string `name:"dense-mlp-quant" help:"Precision of the feed-forward network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
+	LMHeadQuant       string `name:"lm-head-quant" help:"Precision of lm_head: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
 	ExpertFormat      string `help:"Format of routed experts: ${enum}. 'native' multiplies blocks of the files (GGUF's types, MXFP4) as they are, on a CPU; parts on 'auto' follow. 'auto' does so with experts in MXFP4, and else is as --cpu-expert-bits says." enum:"auto,native" default:"auto"`
 	GGUFNative        bool   `name:"gguf-native" help:"Short for --expert-format native."`
-	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row, 'auto' is 128, or the size in which the files have INT4 or MXFP4. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, and on the CPU all parts need one size." enum:"auto,32,64,128,row" default:"auto"`
+	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row, 'auto' is 128, or the size in which the files have INT4 or MXFP4. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, int3 has no 'row', and on the CPU all parts need one size." enum:"auto,32,64,128,row" default:"auto"`
 }
 
 // smallModel is the size in BF16 below which "auto" keeps a model as it is. The memory saved would
 // not be worth the loss of quality.
 const smallModel = 1 << 30
 
-// formatOf is the format that a value of a flag names: of bits, "4" and "8" are INT4 and INT8,
-// and "16" is like "bf16".
+// formatOf is the format that a value of a flag names: of bits, "3", "4" and "8" are INT3, INT4 and
+// INT8, and "16" is like "bf16".
 func (f *PrecisionOptions) formatOf(cfg *model.Config, choice string) (tensor.Format, error) {
 	switch choice {
 	case "bf16", "16", "":
 		return tensor.Format{}, nil
-	case "4", "8":
+	case "3", "4", "8":
 		choice = "int" + choice
 	}
 	group := 0

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/mmcloughlin/avo/ir"
 	"github.com/mmcloughlin/avo/operand"
@@ -59,6 +60,7 @@ type qdotTile struct {
 	ones        reg.VecVirtual
 	sums        []reg.VecVirtual // float32, a row of activations each (AVX-512)
 	sign        reg.VecVirtual   // AVX2, INT8: 0x80 in every byte
+	table       reg.VecVirtual   // INT3: the stored weight of each code
 	halves      []int            // AVX2: the halves of a line this pass is for
 	accumulator [][]reg.VecVirtual
 }
@@ -72,7 +74,7 @@ func emitQdot(g *isa) {
 		function, name string
 		bits           int
 		half           bool
-	}{{"int4", "INT4", 4, false}, {"int8", "INT8", 8, false}, {"q8", "Q8_0", 8, true}} {
+	}{{"int3", "INT3", 3, false}, {"int4", "INT4", 4, false}, {"int8", "INT8", 8, false}, {"q8", "Q8_0", 8, true}} {
 		for mr := 1; mr <= most; mr++ {
 			g.function(fmt.Sprintf("%sRows%d", e.function, mr), "t *byte",
 				fmt.Sprintf("multiplies %d rows of activations with t.Tiles tiles of %s weights.", mr, e.name))
@@ -193,6 +195,10 @@ func (g *isa) dpb(x operand.Op, w, acc reg.Register) {
 	g.Instruction(in)
 }
 
+// stored is the number that is added to weights to make them unsigned: INT4 and INT8 are kept so,
+// and INT3's table has them so.
+func (d *qdotTile) stored() int { return map[int]int{3: 16, 4: 8, 8: 128}[d.bits] }
+
 // chains is the number of accumulators of a row: few rows would wait for the
 // latency of one another's products. With two, INT4 has one for the low and one
 // for the high nibbles; a single row takes these as they lie, 16 times their
@@ -206,10 +212,15 @@ func (d *qdotTile) chains() int {
 
 func (d *qdotTile) shiftsSum() bool { return d.bits == 4 && d.mr == 1 }
 
-// wideTiles is AVX-512 with VNNI. Stored weights are unsigned, value + 8 or +
-// 128: the sum starts at -8 or -128 times the sum of the activations.
+// wideTiles is AVX-512 with VNNI. Weights are unsigned, so the sum starts at minus what makes them
+// so times the sum of the activations.
 func (d *qdotTile) wideTiles() {
 	g := d.isa
+	if d.bits == 3 {
+		d.table = g.ZMM()
+		g.int3Table("int3table", d.stored(), d.table)
+		d.low, d.high = g.bits("int3low", 0x07070707, g.ZMM()), g.bits("int3two", 0x03030303, g.ZMM())
+	}
 	if d.bits == 4 {
 		d.low = g.bits("lownibbles", 0x0f0f0f0f, g.ZMM())
 	}
@@ -232,9 +243,9 @@ func (d *qdotTile) wideTiles() {
 
 func (d *qdotTile) wideStart() {
 	for m, acc := range d.accumulator {
-		d.VPBROADCASTD(d.perGroup(qBias, m), acc[0])
-		if d.bits == 8 {
-			d.VPSLLD(operand.U8(4), acc[0], acc[0])
+		d.VPBROADCASTD(d.perGroup(qBias, m), acc[0]) // -8 times the sum
+		if shift := bits.Len(uint(d.stored() / 16)); shift > 0 {
+			d.VPSLLD(operand.U8(uint8(shift)), acc[0], acc[0])
 		}
 		d.zero(acc[1:]...)
 	}
@@ -242,6 +253,10 @@ func (d *qdotTile) wideStart() {
 
 func (d *qdotTile) wideStep() {
 	g := d.isa
+	if d.bits == 3 {
+		d.wideStep3()
+		return
+	}
 	for line := range d.lines() {
 		w := []reg.VecVirtual{g.ZMM()}
 		g.VMOVDQU64(operand.Mem{Base: d.q, Disp: line * qLine}, w[0])

@@ -6,19 +6,23 @@ import (
 )
 
 // narrowTiles is AVX2: a line is two registers, weight rows 0..7 and 8..15. Three
-// and four rows of INT4 walk through the tile twice, for one half of the lines
+// and four rows of INT3 and INT4 walk through the tile twice, for one half of the lines
 // each time, since there are no registers for both; the second time the tile is
 // in cache. The float32 sums live in Out.
 func (d *qdotTile) narrowTiles() {
 	g := d.isa
 	d.ones = g.bits("wordones", 0x00010001, g.YMM())
-	if d.bits == 4 {
+	switch d.bits {
+	case 3:
+		d.table, d.low = g.YMM(), g.bits("int3low", 0x07070707, g.YMM())
+		g.int3Table("int3table", d.stored(), d.table)
+	case 4:
 		d.low = g.bits("lownibbles", 0x0f0f0f0f, g.YMM())
-	} else {
+	case 8:
 		d.sign = g.bits("bytesigns", 0x80808080, g.YMM())
 	}
 	passes := [][]int{{0, 1}}
-	if d.bits == 4 && d.mr > 2 {
+	if d.bits < 8 && d.mr > 2 {
 		passes = [][]int{{0}, {1}}
 	}
 	d.eachTile(func() {
@@ -35,9 +39,9 @@ func (d *qdotTile) narrowTiles() {
 // rewind goes back to the start of the tile.
 func (d *qdotTile) rewind() {
 	g := d.isa
-	// A column of INT4 is half a byte of each of 16 rows; g is 4 bytes a group, whose
-	// scales are 32.
-	g.SHLQ(operand.U8(3), d.k)
+	// A column is the bits of each of 16 rows, two bytes for each bit; g is 4 bytes a group,
+	// whose scales are 32.
+	g.IMUL3Q(operand.I8(int8(2*d.bits)), d.k, d.k)
 	g.SUBQ(d.k, d.q)
 	g.SHLQ(operand.U8(3), d.g)
 	g.SUBQ(d.g, d.s)
@@ -55,10 +59,7 @@ func (d *qdotTile) narrowPass(suffix string) {
 			g.VMOVUPS(zero, out.Offset(32*half))
 		}
 	}
-	step := d.narrowStep4
-	if d.bits == 8 {
-		step = d.narrowStep8
-	}
+	step := map[int]func(){3: d.narrowStep3, 4: d.narrowStep4, 8: d.narrowStep8}[d.bits]
 	d.eachGroup(suffix, d.narrowStart, step, d.narrowFinish)
 }
 
@@ -71,6 +72,9 @@ func (d *qdotTile) narrowStart() {
 		bias := d.perGroup(qBias, m)
 		for i := range acc {
 			d.VPBROADCASTD(bias, acc[i])
+			if d.bits == 3 {
+				d.VPADDD(acc[i], acc[i], acc[i]) // -16 times the sum
+			}
 		}
 	}
 }

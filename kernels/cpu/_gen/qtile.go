@@ -54,17 +54,17 @@ const (
 // K goes in slices: a slice of the weights of 32 rows is unpacked to signed bytes
 // once, into the first-level cache, and meets every block of tokens, whose sums
 // wait in memory. A line of packed INT4 gives two rows of a weight tile, low
-// nibbles and high ones, without a permutation; a line of INT8 is a row but for the
-// top bit. (The unit could take INT8 as it lies, signed by unsigned bytes, but then
+// nibbles and high ones, without a permutation, and three lines of INT3 give eight; a
+// line of INT8 is a row but for the top bit. (The unit could take INT8 as it lies, signed by unsigned bytes, but then
 // every block would have to add the 128 times the sum of its tokens that is too
 // much, where the panel is made once for all blocks.)
 //
 // The bytes of tile instructions name their registers, so all registers are fixed:
 // AX the arguments, SI tokens, DI the panel, R8 weight scales, R9 integer products,
 // R10 sums, R12 token scales, R13 64, R14 from the first weight tile's scales to
-// the second's, CX groups of the slice; Z30, Z31 constants, Z16, Z17 scales.
+// the second's, CX groups of the slice; Z29 to Z31 constants, Z16, Z17 scales.
 func emitTileUnit(g *isa) {
-	for _, bits := range []int{4, 8} {
+	for _, bits := range []int{3, 4, 8} {
 		g.function(fmt.Sprintf("int%dBlocks", bits), "t *byte", fmt.Sprintf("multiplies blocks of tokens with 32 rows of INT%d weights.", bits))
 		u := tileUnit{isa: g, bits: bits}
 		g.Load(g.Param("t"), reg.RAX)
@@ -72,10 +72,15 @@ func emitTileUnit(g *isa) {
 		u.configure()
 		g.MOVQ(operand.U32(64), reg.R13)
 		g.MOVQ(u.field(tuSStride), reg.R14)
-		if bits == 4 {
+		switch bits {
+		case 3:
+			g.VPBROADCASTD(g.table("int3two", []uint32{0x03030303}), reg.Z29)
+			g.VPBROADCASTD(g.table("int3low", []uint32{0x07070707}), reg.Z30)
+			g.int3Table("int3levels", 0, reg.Z31)
+		case 4:
 			g.VPBROADCASTD(g.table("lownibbles", []uint32{0x0f0f0f0f}), reg.Z30)
 			g.VPBROADCASTD(g.table("byteeights", []uint32{0x08080808}), reg.Z31)
-		} else {
+		case 8:
 			g.VPBROADCASTD(g.table("bytesigns", []uint32{0x80808080}), reg.Z31)
 		}
 		u.clear()
@@ -181,6 +186,12 @@ func (u tileUnit) unpack() {
 	for line := range lines {
 		for i, from := range []reg.Register{reg.RSI, reg.R8} {
 			at := operand.Mem{Base: from, Disp: line * lineBytes}
+			if u.bits == 3 {
+				if line%3 == 0 {
+					u.unpack3(at, operand.Mem{Base: reg.RDI, Disp: i*tileBytes + line/3*(tileBytes/2)})
+				}
+				continue
+			}
 			to := operand.Mem{Base: reg.RDI, Disp: i*tileBytes + line*tileBytes/lines}
 			u.PREFETCHT0(at.Offset(unpackAhead))
 			if u.bits == 8 {
@@ -204,6 +215,15 @@ func (u tileUnit) unpack() {
 	u.DECQ(reg.RCX)
 	u.JNZ(operand.LabelRef("unpack"))
 	u.MOVQ(reg.RSI, u.field(tuW))
+}
+
+// unpack3 makes half of a tile, 32 columns, of three lines of INT3.
+func (u tileUnit) unpack3(at, to operand.Mem) {
+	free := []reg.Register{reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4}
+	r := int3Registers{line: [3]reg.Register(free[:3]), index: free[3], low: free[4], two: reg.Z29, three: reg.Z30, table: reg.Z31}
+	u.int3Wide(at, r, func(line int) { u.PREFETCHT0(at.Offset(line*lineBytes + unpackAhead)) }, func(n int) {
+		u.VMOVDQU64(r.index, to.Offset(n*lineBytes))
+	})
 }
 
 // blocks multiplies the slice with every block of tokens.

@@ -10,17 +10,23 @@ var pure = newPure()
 
 func newPure() Funcs {
 	f := Funcs{Of: map[*tensor.Encoding]*Kernels{}, Most: 4}
-	for e, half := range map[*tensor.Encoding]bool{tensor.INT4: false, tensor.INT8: false, tensor.Q8_0: true} {
-		scale := tensor.BF16ToF32
-		if half {
-			scale = tensor.F16ToF32
-		}
-		f.Of[e] = new(Kernels)
+	for _, e := range []*pureEncoding{
+		{tensor.INT3, (*sums).add3, tensor.BF16ToF32}, {tensor.INT4, (*sums).add4, tensor.BF16ToF32},
+		{tensor.INT8, (*sums).add8, tensor.BF16ToF32}, {tensor.Q8_0, (*sums).add8, tensor.F16ToF32},
+	} {
+		f.Of[e.Encoding] = new(Kernels)
 		for rows := 1; rows <= f.Most; rows++ {
-			f.Of[e][rows] = func(t *Tile) { pureTiles(t, rows, e.Bits(), scale) }
+			f.Of[e.Encoding][rows] = func(t *Tile) { e.tiles(t, rows) }
 		}
 	}
 	return f
+}
+
+// pureEncoding is how weights and scales are read.
+type pureEncoding struct {
+	*tensor.Encoding
+	add   func(d *sums, w []byte, x []int8) // adds a step
+	scale func(uint16) float32
 }
 
 const (
@@ -31,8 +37,8 @@ const (
 // sums are the integer sums of a group, one for each weight row of a tile.
 type sums [tileRows]int32
 
-func pureTiles(t *Tile, rows, bits int, scale func(uint16) float32) {
-	stepBytes := block * tileRows * bits / 8
+func (e *pureEncoding) tiles(t *Tile, rows int) {
+	stepBytes := block * tileRows * e.Bits() / 8
 	tileBytes := t.K / block * stepBytes
 	groups := t.K / block / t.Steps
 	values := unsafe.Slice((*byte)(t.W), t.Tiles*tileBytes)
@@ -45,19 +51,29 @@ func pureTiles(t *Tile, rows, bits int, scale func(uint16) float32) {
 			for g := range groups {
 				var d sums
 				for step := g * t.Steps; step < (g+1)*t.Steps; step++ {
-					w := values[i*tileBytes+step*stepBytes:][:stepBytes]
-					if bits == 4 {
-						d.add4(w, x[step*block:][:block])
-					} else {
-						d.add8(w, x[step*block:][:block])
-					}
+					e.add(&d, values[i*tileBytes+step*stepBytes:][:stepBytes], x[step*block:][:block])
 				}
 				xs := unsafe.Slice(t.Scale[m], groups)[g]
 				for r, s := range scales[(i*groups+g)*tileRows:][:tileRows] {
-					out[r] = tensor.FMA(float32(d[r]), scale(s)*xs, out[r])
+					out[r] = tensor.FMA(float32(d[r]), e.scale(s)*xs, out[r])
 				}
 			}
 		}
+	}
+}
+
+// add3 adds a step of INT3 weights.
+func (d *sums) add3(w []byte, x []int8) {
+	table := tensor.INT3Table()
+	for r := range d {
+		sum := int32(0)
+		for j := range 4 {
+			a, b, c := w[4*r+j], w[64+4*r+j], w[128+4*r+j]
+			for n, code := range [8]byte{a, a >> 3, b, b >> 3, c, c >> 3, a>>6 | c>>4&4, b>>6 | c>>5&4} {
+				sum += int32(table[code&7]) * int32(x[4*n+j])
+			}
+		}
+		d[r] += sum
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package qdot has the inner tiles of every product with integer weights. A tile is up to eight
-// rows of INT8 activations against consecutive tiles of INT4 or INT8 weights in the CPU's layout
+// rows of INT8 activations against consecutive tiles of INT3, INT4 or INT8 weights in the CPU's layout
 // (package tensor), read in place.
 //
 // kernels/device (MatMulQ) defines the result to the bit: exact integer sums within a group, and

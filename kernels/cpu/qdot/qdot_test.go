@@ -61,8 +61,8 @@ func newProblem(rows, tiles, k, group int, e *tensor.Encoding, seed uint64, f fi
 
 func random(seed uint64, e *tensor.Encoding) fill {
 	r := kerneltest.Rand(seed + 1)
-	_, most := e.Range()
-	return func(int) (int, int) { return r.IntN(2*most+1) - most, r.IntN(255) - 127 }
+	levels := e.Levels()
+	return func(int) (int, int) { return int(levels[r.IntN(len(levels))]), r.IntN(255) - 127 }
 }
 
 // run computes the product at one level with rows in guarded memory.
@@ -98,7 +98,7 @@ func (p *problem) want() []float32 {
 	return want
 }
 
-var encodings = []*tensor.Encoding{tensor.INT4, tensor.INT8, tensor.Q8_0}
+var encodings = []*tensor.Encoding{tensor.INT3, tensor.INT4, tensor.INT8, tensor.Q8_0}
 
 // variants runs f for every level, encoding and number of rows. Level AVX512 has no tiles of its own
 // on a processor without VNNI.

@@ -4,6 +4,26 @@
 
 package qdot
 
+// int3Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows1AVX2(t *Tile)
+
+// int3Rows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows2AVX2(t *Tile)
+
+// int3Rows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows3AVX2(t *Tile)
+
+// int3Rows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows4AVX2(t *Tile)
+
 // int4Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of INT4 weights.
 //
 //go:noescape
@@ -63,6 +83,46 @@ func q8Rows3AVX2(t *Tile)
 //
 //go:noescape
 func q8Rows4AVX2(t *Tile)
+
+// int3Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows1AVX512(t *Tile)
+
+// int3Rows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows2AVX512(t *Tile)
+
+// int3Rows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows3AVX512(t *Tile)
+
+// int3Rows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows4AVX512(t *Tile)
+
+// int3Rows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows5AVX512(t *Tile)
+
+// int3Rows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows6AVX512(t *Tile)
+
+// int3Rows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows7AVX512(t *Tile)
+
+// int3Rows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows8AVX512(t *Tile)
 
 // int4Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of INT4 weights.
 //

@@ -10,6 +10,7 @@ import (
 var (
 	avx2 = Funcs{
 		Of: map[*tensor.Encoding]*Kernels{
+			tensor.INT3: {nil, int3Rows1AVX2, int3Rows2AVX2, int3Rows3AVX2, int3Rows4AVX2},
 			tensor.INT4: {nil, int4Rows1AVX2, int4Rows2AVX2, int4Rows3AVX2, int4Rows4AVX2},
 			tensor.INT8: {nil, int8Rows1AVX2, int8Rows2AVX2, int8Rows3AVX2, int8Rows4AVX2},
 			tensor.Q8_0: {nil, q8Rows1AVX2, q8Rows2AVX2, q8Rows3AVX2, q8Rows4AVX2},
@@ -18,6 +19,10 @@ var (
 	}
 	avx512 = Funcs{
 		Of: map[*tensor.Encoding]*Kernels{
+			tensor.INT3: {
+				nil, int3Rows1AVX512, int3Rows2AVX512, int3Rows3AVX512, int3Rows4AVX512,
+				int3Rows5AVX512, int3Rows6AVX512, int3Rows7AVX512, int3Rows8AVX512,
+			},
 			tensor.INT4: {
 				nil, int4Rows1AVX512, int4Rows2AVX512, int4Rows3AVX512, int4Rows4AVX512,
 				int4Rows5AVX512, int4Rows6AVX512, int4Rows7AVX512, int4Rows8AVX512,

@@ -2,5 +2,6 @@
 
 package qtile
 
+func int3Blocks(*Tile) { panic("qtile: not available") }
 func int4Blocks(*Tile) { panic("qtile: not available") }
 func int8Blocks(*Tile) { panic("qtile: not available") }

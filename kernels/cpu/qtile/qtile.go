@@ -1,9 +1,10 @@
-// Package qtile multiplies blocks of tokens by packed INT4 or INT8 weights on the tile unit
+// Package qtile multiplies blocks of tokens by packed INT3, INT4 or INT8 weights on the tile unit
 // (package amx). The results have the bits of package qdot; kernels/device (MatMulQ) defines the
 // arithmetic.
 //
 // A line of packed weights is a row of the unit's weight tile: INT8 lines become signed bytes by a
-// change of the top bit, and INT4 lines become two rows, one of low and one of high nibbles.
+// change of the top bit, INT4 lines become two rows, one of low and one of high nibbles, and three
+// INT3 lines become eight.
 package qtile
 
 import (
@@ -62,7 +63,7 @@ type Tile struct {
 type Kernel func(*Tile)
 
 // Kernels has the kernel of each encoding that the unit supports.
-var Kernels = map[*tensor.Encoding]Kernel{tensor.INT4: int4Blocks, tensor.INT8: int8Blocks}
+var Kernels = map[*tensor.Encoding]Kernel{tensor.INT3: int3Blocks, tensor.INT4: int4Blocks, tensor.INT8: int8Blocks}
 
 // Can reports whether groups of the given number of columns are supported.
 func Can(group int) bool { return group%Columns == 0 && group <= MostGroup }

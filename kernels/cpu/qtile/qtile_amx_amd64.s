@@ -4,6 +4,524 @@
 
 #include "textflag.h"
 
+// func int3BlocksAMX(t *Tile)
+// Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
+TEXT ·int3BlocksAMX(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         (AX), BX
+	BYTE         $0xc4
+	BYTE         $0xe2
+	BYTE         $0x78
+	BYTE         $0x49
+	BYTE         $0x03
+	MOVQ         $0x00000040, R13
+	MOVQ         72(AX), R14
+	VPBROADCASTD int3two<>+0(SB), Z29
+	VPBROADCASTD int3low<>+0(SB), Z30
+	VMOVUPS      int3levels<>+0(SB), Z31
+	MOVQ         56(AX), R10
+	MOVQ         112(AX), CX
+	SHLQ         $0x0c, CX
+	VPXORD       Z0, Z0, Z0
+
+clear:
+	VMOVUPS Z0, (R10)
+	ADDQ    $0x40, R10
+	SUBQ    $0x40, CX
+	JNZ     clear
+
+slice:
+	MOVQ    96(AX), CX
+	CMPQ    CX, 128(AX)
+	CMOVQGT 128(AX), CX
+	MOVQ    CX, 136(AX)
+	SUBQ    CX, 128(AX)
+	MOVQ    24(AX), SI
+	MOVQ    SI, R8
+	ADDQ    64(AX), R8
+	MOVQ    40(AX), DI
+	IMULQ   104(AX), CX
+
+unpack:
+	VMOVDQU64  (SI), Z0
+	PREFETCHT0 2048(SI)
+	VPANDD     Z30, Z0, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, (DI)
+	VPSRLD     $0x03, Z0, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 64(DI)
+	VMOVDQU64  64(SI), Z1
+	PREFETCHT0 2112(SI)
+	VPANDD     Z30, Z1, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 128(DI)
+	VPSRLD     $0x03, Z1, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 192(DI)
+	VMOVDQU64  128(SI), Z2
+	PREFETCHT0 2176(SI)
+	VPANDD     Z30, Z2, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 256(DI)
+	VPSRLD     $0x03, Z2, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 320(DI)
+	VPSRLD     $0x06, Z0, Z4
+	VPSRLD     $0x04, Z2, Z3
+	VPTERNLOGD $0xd8, Z29, Z4, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 384(DI)
+	VPSRLD     $0x06, Z1, Z4
+	VPSRLD     $0x05, Z2, Z3
+	VPTERNLOGD $0xd8, Z29, Z4, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 448(DI)
+	VMOVDQU64  (R8), Z0
+	PREFETCHT0 2048(R8)
+	VPANDD     Z30, Z0, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1024(DI)
+	VPSRLD     $0x03, Z0, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1088(DI)
+	VMOVDQU64  64(R8), Z1
+	PREFETCHT0 2112(R8)
+	VPANDD     Z30, Z1, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1152(DI)
+	VPSRLD     $0x03, Z1, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1216(DI)
+	VMOVDQU64  128(R8), Z2
+	PREFETCHT0 2176(R8)
+	VPANDD     Z30, Z2, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1280(DI)
+	VPSRLD     $0x03, Z2, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1344(DI)
+	VPSRLD     $0x06, Z0, Z4
+	VPSRLD     $0x04, Z2, Z3
+	VPTERNLOGD $0xd8, Z29, Z4, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1408(DI)
+	VPSRLD     $0x06, Z1, Z4
+	VPSRLD     $0x05, Z2, Z3
+	VPTERNLOGD $0xd8, Z29, Z4, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1472(DI)
+	VMOVDQU64  192(SI), Z0
+	PREFETCHT0 2240(SI)
+	VPANDD     Z30, Z0, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 512(DI)
+	VPSRLD     $0x03, Z0, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 576(DI)
+	VMOVDQU64  256(SI), Z1
+	PREFETCHT0 2304(SI)
+	VPANDD     Z30, Z1, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 640(DI)
+	VPSRLD     $0x03, Z1, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 704(DI)
+	VMOVDQU64  320(SI), Z2
+	PREFETCHT0 2368(SI)
+	VPANDD     Z30, Z2, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 768(DI)
+	VPSRLD     $0x03, Z2, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 832(DI)
+	VPSRLD     $0x06, Z0, Z4
+	VPSRLD     $0x04, Z2, Z3
+	VPTERNLOGD $0xd8, Z29, Z4, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 896(DI)
+	VPSRLD     $0x06, Z1, Z4
+	VPSRLD     $0x05, Z2, Z3
+	VPTERNLOGD $0xd8, Z29, Z4, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 960(DI)
+	VMOVDQU64  192(R8), Z0
+	PREFETCHT0 2240(R8)
+	VPANDD     Z30, Z0, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1536(DI)
+	VPSRLD     $0x03, Z0, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1600(DI)
+	VMOVDQU64  256(R8), Z1
+	PREFETCHT0 2304(R8)
+	VPANDD     Z30, Z1, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1664(DI)
+	VPSRLD     $0x03, Z1, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1728(DI)
+	VMOVDQU64  320(R8), Z2
+	PREFETCHT0 2368(R8)
+	VPANDD     Z30, Z2, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1792(DI)
+	VPSRLD     $0x03, Z2, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1856(DI)
+	VPSRLD     $0x06, Z0, Z4
+	VPSRLD     $0x04, Z2, Z3
+	VPTERNLOGD $0xd8, Z29, Z4, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1920(DI)
+	VPSRLD     $0x06, Z1, Z4
+	VPSRLD     $0x05, Z2, Z3
+	VPTERNLOGD $0xd8, Z29, Z4, Z3
+	VPANDD     Z30, Z3, Z3
+	VPSHUFB    Z3, Z31, Z3
+	VMOVDQU64  Z3, 1984(DI)
+	ADDQ       $0x00000180, SI
+	ADDQ       $0x00000180, R8
+	ADDQ       $0x00000800, DI
+	DECQ       CX
+	JNZ        unpack
+	MOVQ       SI, 24(AX)
+	MOVQ       56(AX), R10
+	MOVQ       112(AX), BX
+	MOVQ       BX, 144(AX)
+	MOVQ       8(AX), BX
+	MOVQ       BX, 152(AX)
+	MOVQ       16(AX), BX
+	MOVQ       BX, 160(AX)
+	MOVQ       48(AX), R9
+
+block:
+	MOVQ 152(AX), SI
+	MOVQ 40(AX), DI
+	MOVQ 32(AX), R8
+	MOVQ 160(AX), R12
+	MOVQ 136(AX), CX
+
+group:
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xc8
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd0
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x7b
+	BYTE $0x49
+	BYTE $0xd8
+	MOVQ 104(AX), DX
+
+step:
+	BYTE      $0xc4
+	BYTE      $0xa2
+	BYTE      $0x7b
+	BYTE      $0x4b
+	BYTE      $0xa4
+	BYTE      $0x2e
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0xc4
+	BYTE      $0xa2
+	BYTE      $0x7b
+	BYTE      $0x4b
+	BYTE      $0xb4
+	BYTE      $0x2f
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0xc4
+	BYTE      $0xa2
+	BYTE      $0x7b
+	BYTE      $0x4b
+	BYTE      $0xac
+	BYTE      $0x2e
+	BYTE      $0x00
+	BYTE      $0x04
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0xc4
+	BYTE      $0xa2
+	BYTE      $0x7b
+	BYTE      $0x4b
+	BYTE      $0xbc
+	BYTE      $0x2f
+	BYTE      $0x00
+	BYTE      $0x04
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0xc4
+	BYTE      $0xe2
+	BYTE      $0x4b
+	BYTE      $0x5e
+	BYTE      $0xc4
+	BYTE      $0xc4
+	BYTE      $0xe2
+	BYTE      $0x4b
+	BYTE      $0x5e
+	BYTE      $0xcd
+	BYTE      $0xc4
+	BYTE      $0xe2
+	BYTE      $0x43
+	BYTE      $0x5e
+	BYTE      $0xd4
+	BYTE      $0xc4
+	BYTE      $0xe2
+	BYTE      $0x43
+	BYTE      $0x5e
+	BYTE      $0xdd
+	ADDQ      $0x00000800, SI
+	ADDQ      $0x00000800, DI
+	DECQ      DX
+	JNZ       step
+	BYTE      $0xc4
+	BYTE      $0x82
+	BYTE      $0x7a
+	BYTE      $0x4b
+	BYTE      $0x84
+	BYTE      $0x29
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0xc4
+	BYTE      $0x82
+	BYTE      $0x7a
+	BYTE      $0x4b
+	BYTE      $0x8c
+	BYTE      $0x29
+	BYTE      $0x00
+	BYTE      $0x04
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0xc4
+	BYTE      $0x82
+	BYTE      $0x7a
+	BYTE      $0x4b
+	BYTE      $0x94
+	BYTE      $0x29
+	BYTE      $0x00
+	BYTE      $0x08
+	BYTE      $0x00
+	BYTE      $0x00
+	BYTE      $0xc4
+	BYTE      $0x82
+	BYTE      $0x7a
+	BYTE      $0x4b
+	BYTE      $0x9c
+	BYTE      $0x29
+	BYTE      $0x00
+	BYTE      $0x0c
+	BYTE      $0x00
+	BYTE      $0x00
+	VPMOVZXWD (R8), Z16
+	VPMOVZXWD (R8)(R14*1), Z17
+	VPSLLD    $0x10, Z16, Z16
+	VPSLLD    $0x10, Z17, Z17
+	MOVQ      120(AX), DX
+	LEAQ      (R12), R11
+	XORQ      BX, BX
+
+scale0:
+	VCVTDQ2PS   (R9)(BX*1), Z0
+	VMULPS.BCST (R11), Z16, Z4
+	VMOVUPS     (R10)(BX*1), Z8
+	VFMADD231PS Z4, Z0, Z8
+	VMOVUPS     Z8, (R10)(BX*1)
+	VCVTDQ2PS   64(R9)(BX*1), Z1
+	VMULPS.BCST 4(R11), Z16, Z5
+	VMOVUPS     64(R10)(BX*1), Z9
+	VFMADD231PS Z5, Z1, Z9
+	VMOVUPS     Z9, 64(R10)(BX*1)
+	VCVTDQ2PS   128(R9)(BX*1), Z2
+	VMULPS.BCST 8(R11), Z16, Z6
+	VMOVUPS     128(R10)(BX*1), Z10
+	VFMADD231PS Z6, Z2, Z10
+	VMOVUPS     Z10, 128(R10)(BX*1)
+	VCVTDQ2PS   192(R9)(BX*1), Z3
+	VMULPS.BCST 12(R11), Z16, Z7
+	VMOVUPS     192(R10)(BX*1), Z11
+	VFMADD231PS Z7, Z3, Z11
+	VMOVUPS     Z11, 192(R10)(BX*1)
+	ADDQ        $0x10, R11
+	ADDQ        $0x00000100, BX
+	SUBQ        $0x04, DX
+	JNZ         scale0
+	MOVQ        120(AX), DX
+	LEAQ        64(R12), R11
+	XORQ        BX, BX
+
+scale1:
+	VCVTDQ2PS   1024(R9)(BX*1), Z0
+	VMULPS.BCST (R11), Z16, Z4
+	VMOVUPS     1024(R10)(BX*1), Z8
+	VFMADD231PS Z4, Z0, Z8
+	VMOVUPS     Z8, 1024(R10)(BX*1)
+	VCVTDQ2PS   1088(R9)(BX*1), Z1
+	VMULPS.BCST 4(R11), Z16, Z5
+	VMOVUPS     1088(R10)(BX*1), Z9
+	VFMADD231PS Z5, Z1, Z9
+	VMOVUPS     Z9, 1088(R10)(BX*1)
+	VCVTDQ2PS   1152(R9)(BX*1), Z2
+	VMULPS.BCST 8(R11), Z16, Z6
+	VMOVUPS     1152(R10)(BX*1), Z10
+	VFMADD231PS Z6, Z2, Z10
+	VMOVUPS     Z10, 1152(R10)(BX*1)
+	VCVTDQ2PS   1216(R9)(BX*1), Z3
+	VMULPS.BCST 12(R11), Z16, Z7
+	VMOVUPS     1216(R10)(BX*1), Z11
+	VFMADD231PS Z7, Z3, Z11
+	VMOVUPS     Z11, 1216(R10)(BX*1)
+	ADDQ        $0x10, R11
+	ADDQ        $0x00000100, BX
+	SUBQ        $0x04, DX
+	JNZ         scale1
+	MOVQ        120(AX), DX
+	LEAQ        (R12), R11
+	XORQ        BX, BX
+
+scale2:
+	VCVTDQ2PS   2048(R9)(BX*1), Z0
+	VMULPS.BCST (R11), Z17, Z4
+	VMOVUPS     2048(R10)(BX*1), Z8
+	VFMADD231PS Z4, Z0, Z8
+	VMOVUPS     Z8, 2048(R10)(BX*1)
+	VCVTDQ2PS   2112(R9)(BX*1), Z1
+	VMULPS.BCST 4(R11), Z17, Z5
+	VMOVUPS     2112(R10)(BX*1), Z9
+	VFMADD231PS Z5, Z1, Z9
+	VMOVUPS     Z9, 2112(R10)(BX*1)
+	VCVTDQ2PS   2176(R9)(BX*1), Z2
+	VMULPS.BCST 8(R11), Z17, Z6
+	VMOVUPS     2176(R10)(BX*1), Z10
+	VFMADD231PS Z6, Z2, Z10
+	VMOVUPS     Z10, 2176(R10)(BX*1)
+	VCVTDQ2PS   2240(R9)(BX*1), Z3
+	VMULPS.BCST 12(R11), Z17, Z7
+	VMOVUPS     2240(R10)(BX*1), Z11
+	VFMADD231PS Z7, Z3, Z11
+	VMOVUPS     Z11, 2240(R10)(BX*1)
+	ADDQ        $0x10, R11
+	ADDQ        $0x00000100, BX
+	SUBQ        $0x04, DX
+	JNZ         scale2
+	MOVQ        120(AX), DX
+	LEAQ        64(R12), R11
+	XORQ        BX, BX
+
+scale3:
+	VCVTDQ2PS   3072(R9)(BX*1), Z0
+	VMULPS.BCST (R11), Z17, Z4
+	VMOVUPS     3072(R10)(BX*1), Z8
+	VFMADD231PS Z4, Z0, Z8
+	VMOVUPS     Z8, 3072(R10)(BX*1)
+	VCVTDQ2PS   3136(R9)(BX*1), Z1
+	VMULPS.BCST 4(R11), Z17, Z5
+	VMOVUPS     3136(R10)(BX*1), Z9
+	VFMADD231PS Z5, Z1, Z9
+	VMOVUPS     Z9, 3136(R10)(BX*1)
+	VCVTDQ2PS   3200(R9)(BX*1), Z2
+	VMULPS.BCST 8(R11), Z17, Z6
+	VMOVUPS     3200(R10)(BX*1), Z10
+	VFMADD231PS Z6, Z2, Z10
+	VMOVUPS     Z10, 3200(R10)(BX*1)
+	VCVTDQ2PS   3264(R9)(BX*1), Z3
+	VMULPS.BCST 12(R11), Z17, Z7
+	VMOVUPS     3264(R10)(BX*1), Z11
+	VFMADD231PS Z7, Z3, Z11
+	VMOVUPS     Z11, 3264(R10)(BX*1)
+	ADDQ        $0x10, R11
+	ADDQ        $0x00000100, BX
+	SUBQ        $0x04, DX
+	JNZ         scale3
+	ADDQ        $0x20, R8
+	ADDQ        $0x00000080, R12
+	DECQ        CX
+	JNZ         group
+	ADDQ        $0x00001000, R10
+	MOVQ        80(AX), BX
+	ADDQ        BX, 152(AX)
+	MOVQ        88(AX), BX
+	ADDQ        BX, 160(AX)
+	DECQ        144(AX)
+	JNZ         block
+	MOVQ        R8, 32(AX)
+	MOVQ        136(AX), CX
+	MOVQ        CX, BX
+	IMULQ       104(AX), BX
+	SHLQ        $0x0b, BX
+	ADDQ        BX, 8(AX)
+	SHLQ        $0x07, CX
+	ADDQ        CX, 16(AX)
+	CMPQ        128(AX), $0x00
+	JNE         slice
+	BYTE        $0xc4
+	BYTE        $0xe2
+	BYTE        $0x78
+	BYTE        $0x49
+	BYTE        $0xc0
+	VZEROUPPER
+	RET
+
+DATA int3two<>+0(SB)/4, $0x03030303
+GLOBL int3two<>(SB), RODATA|NOPTR, $4
+
+DATA int3low<>+0(SB)/4, $0x07070707
+GLOBL int3low<>(SB), RODATA|NOPTR, $4
+
+DATA int3levels<>+0(SB)/4, $0x0c070300
+DATA int3levels<>+4(SB)/4, $0xfdfaf6f0
+DATA int3levels<>+8(SB)/4, $0x0c070300
+DATA int3levels<>+12(SB)/4, $0xfdfaf6f0
+DATA int3levels<>+16(SB)/4, $0x0c070300
+DATA int3levels<>+20(SB)/4, $0xfdfaf6f0
+DATA int3levels<>+24(SB)/4, $0x0c070300
+DATA int3levels<>+28(SB)/4, $0xfdfaf6f0
+DATA int3levels<>+32(SB)/4, $0x0c070300
+DATA int3levels<>+36(SB)/4, $0xfdfaf6f0
+DATA int3levels<>+40(SB)/4, $0x0c070300
+DATA int3levels<>+44(SB)/4, $0xfdfaf6f0
+DATA int3levels<>+48(SB)/4, $0x0c070300
+DATA int3levels<>+52(SB)/4, $0xfdfaf6f0
+DATA int3levels<>+56(SB)/4, $0x0c070300
+DATA int3levels<>+60(SB)/4, $0xfdfaf6f0
+GLOBL int3levels<>(SB), RODATA|NOPTR, $64
+
 // func int4BlocksAMX(t *Tile)
 // Requires: AVX, AVX512BW, AVX512F, CMOV, MMX+
 TEXT ·int4BlocksAMX(SB), NOSPLIT, $0-8

@@ -37,6 +37,8 @@ func available(t testing.TB) {
 	}
 }
 
+var encodings = []*tensor.Encoding{tensor.INT3, tensor.INT4, tensor.INT8}
+
 type problem struct {
 	m, k, group int
 	x           ref.QRows
@@ -49,13 +51,13 @@ func (p *problem) multiply(w *Work) {
 	w.Multiply(Kernels[p.w.Encoding], unsafe.Pointer(&p.w.Values[0]), unsafe.Pointer(&p.w.Scales[0]), values, scales)
 }
 
-func newProblem(seed uint64, m, k, group, bits int, constant *[2]int8) *problem {
+func newProblem(seed uint64, m, k, group int, e *tensor.Encoding, constant *[2]int8) *problem {
 	r := kerneltest.Rand(seed)
-	f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: WeightRows, Cols: k}
+	f := tensor.Layout{Format: e.By(group), Rows: WeightRows, Cols: k}
 	p := &problem{m: m, k: k, group: group, w: ref.QMat{Layout: f, Values: make([]byte, f.ValueBytes()), Scales: make([]byte, f.ScaleBytes())}}
 	w, x := make([]int8, f.Rows*k), make([]int8, m*k)
 	for i := range w {
-		w[i] = int8(max(-127, r.IntN(1<<bits)-1<<(bits-1)))
+		w[i] = e.Levels()[r.IntN(len(e.Levels()))]
 		if constant != nil {
 			w[i] = constant[0]
 		}
@@ -104,31 +106,30 @@ func (p *problem) check(got []float32) error {
 
 func TestMultiply(t *testing.T) {
 	available(t)
-	for _, bits := range []int{4, 8} {
+	for _, e := range encodings {
 		for i, size := range [][2]int{{64, 64}, {128, 128}, {256, 64}, {320, 64}, {384, 128}, {256, 256}, {640, 128}, {1408, 1408}, {1024, 512}} {
 			for _, m := range []int{1, 3, 4, 5, 8, 13, 16, 17, 31, 32, 33, 48, 64, 65, 100, 128} {
 				if size[0] > 1000 && m > 40 {
 					continue
 				}
-				p := newProblem(uint64(i), m, size[0], size[1], bits, nil)
+				p := newProblem(uint64(i), m, size[0], size[1], e, nil)
 				scratch := p.room()
 				if err := p.check(p.run(new(Work), scratch)); err != nil {
-					t.Fatalf("INT%d, %d tokens, %v: %v", bits, m, size, err)
+					t.Fatalf("%s, %d tokens, %v: %v", e.Name(), m, size, err)
 				}
 				if err := scratch.Check(); err != nil {
-					t.Fatalf("INT%d, %d tokens, %v: %v", bits, m, size, err)
+					t.Fatalf("%s, %d tokens, %v: %v", e.Name(), m, size, err)
 				}
 			}
 		}
 	}
-	for bits, constants := range map[int][][2]int8{
-		4: {{-8, 127}, {7, 127}, {7, -127}, {-8, -127}, {0, 127}, {7, 0}},
-		8: {{-127, 127}, {127, 127}, {127, -127}, {-127, -127}, {0, 127}, {127, 0}},
-	} {
-		for _, c := range constants {
-			p := newProblem(1, 20, 512, 256, bits, &c)
+	for _, e := range encodings {
+		least, most := e.Range()
+		lo, hi := int8(least), int8(most)
+		for _, c := range [][2]int8{{lo, 127}, {hi, 127}, {hi, -127}, {lo, -127}, {0, 127}, {hi, 0}} {
+			p := newProblem(1, 20, 512, 256, e, &c)
 			if err := p.check(p.run(new(Work), p.room())); err != nil {
-				t.Fatalf("INT%d, %v: %v", bits, c, err)
+				t.Fatalf("%s, %v: %v", e.Name(), c, err)
 			}
 		}
 	}
@@ -140,7 +141,7 @@ func TestMultiplyUnderPreemption(t *testing.T) {
 	var all sync.WaitGroup
 	for g := range 4 * runtime.GOMAXPROCS(0) {
 		all.Go(func() {
-			p := newProblem(uint64(g), 1+g%40, 256, 128, 4+4*(g%2), nil)
+			p := newProblem(uint64(g), 1+g%40, 256, 128, encodings[g%len(encodings)], nil)
 			scratch, w := p.room(), new(Work)
 			for i := range 40 {
 				if err := p.check(p.run(w, scratch)); err != nil {
@@ -158,11 +159,11 @@ func TestMultiplyUnderPreemption(t *testing.T) {
 
 func BenchmarkMultiply(b *testing.B) {
 	available(b)
-	for _, bits := range []int{4, 8} {
+	for _, e := range encodings {
 		for _, group := range []int{64, 128, 2048} {
 			for _, m := range []int{4, 8, 16, 32, 48, 64, 128} {
-				b.Run(fmt.Sprintf("int%d/g%d/m%d", bits, group, m), func(b *testing.B) {
-					p, w := newProblem(1, m, 2048, group, bits, nil), new(Work)
+				b.Run(fmt.Sprintf("%s/g%d/m%d", e.Name(), group, m), func(b *testing.B) {
+					p, w := newProblem(1, m, 2048, group, e, nil), new(Work)
 					p.run(w, p.room())
 					ns := kerneltest.Quartile(b, 1, func() {
 						p.multiply(w)

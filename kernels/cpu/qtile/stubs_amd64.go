@@ -4,6 +4,11 @@
 
 package qtile
 
+// int3BlocksAMX multiplies blocks of tokens with 32 rows of INT3 weights.
+//
+//go:noescape
+func int3BlocksAMX(t *Tile)
+
 // int4BlocksAMX multiplies blocks of tokens with 32 rows of INT4 weights.
 //
 //go:noescape

@@ -22,7 +22,7 @@ import (
 
 // TestBuildThenUse: built once, then mapped and copied without asking the source.
 func TestBuildThenUse(t *testing.T) {
-	for _, format := range []tensor.Format{tensor.INT4.By(64), tensor.INT4.By(32), tensor.INT8.By(128), tensor.INT8.By(0), tensor.Q8_0.By(32)} {
+	for _, format := range []tensor.Format{tensor.INT4.By(64), tensor.INT4.By(32), tensor.INT8.By(128), tensor.INT8.By(0), tensor.Q8_0.By(32), tensor.INT3.By(64)} {
 		o, src, lines := options(t, t.TempDir())
 		o.Plan.Format = format
 		told := newTold(t)

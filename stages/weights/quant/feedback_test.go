@@ -55,7 +55,7 @@ func outputError(w []float32, m *tensor.Matrix, h *Hessian) float64 {
 // scales always, and far below plain ones.
 func TestFeedbackLowersOutputError(t *testing.T) {
 	r := rand.New(rand.NewPCG(20, 21))
-	for i, spec := range []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(0), tensor.INT8.By(64)} {
+	for i, spec := range []tensor.Format{tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(0), tensor.INT8.By(64), tensor.INT3.By(32)} {
 		const rows, cols = 6, 160
 		w, h := normal(r, rows*cols, i%3), inputs(r, cols, 400)
 		fed, err := Feedback(w, rows, cols, spec, h, FeedbackOptions{})
@@ -84,7 +84,7 @@ func TestFeedbackNeverAboveOthers(t *testing.T) {
 	for i := range 30 {
 		rows, cols := 1+r.IntN(4), 1+r.IntN(100)
 		w, h := normal(r, rows*cols, i%3), inputs(r, cols, 1+r.IntN(20))
-		spec := tensor.INT4.By(32)
+		spec := []tensor.Format{tensor.INT4.By(32), tensor.INT3.By(64)}[i%2]
 		fed, err := Feedback(w, rows, cols, spec, h, FeedbackOptions{Damp: 0.1})
 		if err != nil {
 			t.Fatal(err)

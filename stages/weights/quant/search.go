@@ -9,28 +9,30 @@ import (
 // searcher finds the scale of one group at a time. All sums are float64, so that
 // a comparison of two scales does not depend on rounding in the sums.
 type searcher struct {
-	w        []float64 // the group's weights
-	h        []float64 // how much an error in each counts; nil: all alike
-	buf      []float64
-	min, max float64             // range of the values
-	extreme  float64             // the first of the weights of largest magnitude
-	four     bool                // INT4
-	values   [2 * tabled]float64 // the value of every integer: within the range
+	w       []float64 // the group's weights
+	h       []float64 // how much an error in each counts; nil: all alike
+	buf     []float64
+	extreme float64 // the first of the weights of largest magnitude
+	levelRange
+	values [2 * tabled]float64 // the level nearest to each step, below and above the range too
 }
 
-// tabled is the end of the integers in the table, of either sign: above all of
-// the grids.
+// tabled is the end of the steps in the table, of either sign: above all of the grids.
 const tabled = 256
 
-// index of the integer nearest to t in the table; t lies between -tabled and
+// index of the step nearest to t in the table; t lies between -tabled and
 // tabled-1. The clamp costs no branch that way.
 func index(t float64) uint { return uint(math.Float64bits(t+magic)) % (2 * tabled) }
 
 func newSearcher(e *tensor.Encoding, group int) *searcher {
-	least, most := e.Range()
-	s := &searcher{four: e == tensor.INT4, min: float64(least), max: float64(most), buf: make([]float64, 2*group)}
-	for q := -tabled; q < tabled; q++ {
-		s.values[index(float64(q))] = max(s.min, min(s.max, float64(q)))
+	s := &searcher{levelRange: rangeOf(e), buf: make([]float64, 2*group)}
+	for i := -tabled; i < tabled; i++ {
+		t, best := (float64(i)+s.shift)/s.steps, math.Inf(1)
+		for _, v := range e.Levels() {
+			if d := math.Abs(t - float64(v)); d < best {
+				best, s.values[index(float64(i))] = d, float64(v)
+			}
+		}
 	}
 	return s
 }
@@ -64,22 +66,12 @@ func bf16(x float64) float64 {
 
 // absmax is the plain scale: the largest magnitude becomes the largest value. A
 // group of zeros, or of numbers too small for any bfloat16 scale, gets 0.
-func (s *searcher) absmax() float64 { return bf16(math.Abs(s.extreme) / s.max) }
-
-// Grid of the search. A scale is the extreme weight divided by d: above the
-// largest value it clips the extreme, below it leaves values unused. INT4 has one
-// more value below zero than above, so both signs of the scale are tried: with one
-// the extreme becomes 7 (fourUp), with the other -8 (fourDown). With these steps
-// the squared error of normal and heavy-tailed groups of 32 is 1.0007 times the
-// least possible; steps of 0.25 give 1.00002, steps of 1 give 1.011.
-var (
-	fourUp   = grid{5.5, 9, 0.5}
-	fourDown = grid{6.5, 10, 0.5}
-	eight    = grid{100, 134, 2}
-)
-
-// grid is from, from + step, ... to: an even number of them.
-type grid struct{ from, to, step float64 }
+func (s *searcher) absmax() float64 {
+	if s.steps > 1 {
+		return bf16(s.extreme / s.min)
+	}
+	return bf16(math.Abs(s.extreme) / s.max)
+}
 
 // Every bfloat16 number up to this many steps from a solution is tried.
 const neighbours = 2
@@ -96,7 +88,7 @@ func (s *searcher) best(start float64) float64 {
 		return start
 	}
 	top := s.extreme
-	if !s.four {
+	if s.min == -s.max {
 		top = math.Abs(top) // both signs have the same values
 	}
 	if exact, ok := s.exact(top); ok {
@@ -126,20 +118,9 @@ func (s *searcher) best(start float64) float64 {
 // exact looks for a scale without error: the largest weight is one of the values
 // times it.
 func (s *searcher) exact(top float64) (float64, bool) {
-	from, to := 1, 8
-	if !s.four {
-		from, to = 96, 127
-	}
-	for k := to; k >= from; k-- {
-		scale := top / float64(k)
-		if bf16(scale) != scale {
-			continue
-		}
-		if s.isExact(scale) {
+	for _, k := range s.exacts {
+		if scale := top / k; bf16(scale) == scale && s.isExact(scale) {
 			return scale, true
-		}
-		if s.four && s.isExact(-scale) {
-			return -scale, true
 		}
 	}
 	return 0, false
@@ -173,19 +154,14 @@ func (s *searcher) solve(top float64) [2]float64 {
 			out[1], gain[1] = wq/qq, g
 		}
 	}
-	walk := func(g grid, top float64) {
-		for d := g.from; d <= g.to; d += 2 * g.step {
+	for _, g := range s.grids {
+		for i := 0; i < g.points; i += 2 {
+			d := g.from + float64(i)*g.step
 			wqA, qqA, wqB, qqB := s.sums(top/d, top/(d+g.step))
 			add(wqA, qqA)
 			add(wqB, qqB)
 		}
 	}
-	if !s.four {
-		walk(eight, top)
-		return out
-	}
-	walk(fourUp, top)
-	walk(fourDown, -top)
 	return out
 }
 
@@ -193,7 +169,7 @@ func (s *searcher) solve(top float64) [2]float64 {
 // to even.
 const magic = 3 << 51
 
-// value is the integer nearest to w * inverse within the range.
+// value is the level nearest to w * inverse.
 //
 //go:norace
 func (s *searcher) value(w, inverse float64) float64 {
@@ -204,7 +180,7 @@ func (s *searcher) value(w, inverse float64) float64 {
 	if t < s.min {
 		t = s.min
 	}
-	return (t + magic) - magic
+	return s.values[index(t*s.steps-s.shift)]
 }
 
 // sums are sum(h w q) and sum(h q^2) for the integers of two scales. The two are
@@ -212,10 +188,10 @@ func (s *searcher) value(w, inverse float64) float64 {
 //
 //go:norace
 func (s *searcher) sums(a, b float64) (wqA, qqA, wqB, qqB float64) {
-	inverseA, inverseB, values := 1/a, 1/b, &s.values
+	inverseA, inverseB, shift, values := s.steps/a, s.steps/b, s.shift, &s.values
 	if s.h == nil {
 		for _, w := range s.w {
-			qA, qB := values[index(w*inverseA)], values[index(w*inverseB)]
+			qA, qB := values[index(w*inverseA-shift)], values[index(w*inverseB-shift)]
 			wqA += qA * w
 			qqA += qA * qA
 			wqB += qB * w
@@ -225,7 +201,7 @@ func (s *searcher) sums(a, b float64) (wqA, qqA, wqB, qqB float64) {
 	}
 	h := s.h[:len(s.w)]
 	for i, w := range s.w {
-		qA, qB := values[index(w*inverseA)], values[index(w*inverseB)]
+		qA, qB := values[index(w*inverseA-shift)], values[index(w*inverseB-shift)]
 		hqA, hqB := h[i]*qA, h[i]*qB
 		wqA += hqA * w
 		qqA += hqA * qA
@@ -256,14 +232,14 @@ func (s *searcher) err(scale float64) float64 {
 //
 //go:norace
 func (s *searcher) errs(a, b float64) (sumA, sumB float64) {
-	inverseA, inverseB, values := 1/a, 1/b, &s.values
+	inverseA, inverseB, shift, values := s.steps/a, s.steps/b, s.shift, &s.values
 	if top := math.Abs(s.extreme); !(top*math.Abs(inverseA) < tabled-1 && top*math.Abs(inverseB) < tabled-1) {
 		return s.err(a), s.err(b)
 	}
 	if s.h == nil {
 		for _, w := range s.w {
-			dA := w - a*values[index(w*inverseA)]
-			dB := w - b*values[index(w*inverseB)]
+			dA := w - a*values[index(w*inverseA-shift)]
+			dB := w - b*values[index(w*inverseB-shift)]
 			sumA += dA * dA
 			sumB += dB * dB
 		}
@@ -271,8 +247,8 @@ func (s *searcher) errs(a, b float64) (sumA, sumB float64) {
 	}
 	h := s.h[:len(s.w)]
 	for i, w := range s.w {
-		dA := w - a*values[index(w*inverseA)]
-		dB := w - b*values[index(w*inverseB)]
+		dA := w - a*values[index(w*inverseA-shift)]
+		dB := w - b*values[index(w*inverseB-shift)]
 		sumA += h[i] * dA * dA
 		sumB += h[i] * dB * dB
 	}
