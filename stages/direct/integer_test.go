@@ -67,6 +67,9 @@ func TestGoldensInteger(t *testing.T) {
 		{"deepseek_v2_lite", load.Precision{Experts: tensor.Q8_0.By(32), Attention: tensor.Q8_0.By(32), KVB: tensor.Q8_0.By(32), Shared: tensor.Q8_0.By(32), Dense: tensor.Q8_0.By(32), Head: tensor.Q8_0.By(32)}, 0.06, 0.6},
 		{"gpt_oss", load.Precision{Experts: tensor.INT8.By(32)}, 0.02, 0.4},
 		{"gpt_oss", load.Precision{Experts: tensor.INT8.By(32), Attention: tensor.INT8.By(32), Head: tensor.INT8.By(32)}, 0.06, 0.6},
+		{"kimi_k25", load.Precision{Experts: tensor.INT4.By(32)}, 0.02, 0.4}, // the integers of the files
+		{"deepseek_v3_fp8", load.Precision{Experts: tensor.INT8.By(128)}, 0.02, 0.4},
+		{"gpt_oss_mxfp4", load.Precision{Experts: tensor.INT8.By(32)}, 0.02, 0.4},
 		{"qwen2", load.Precision{Attention: tensor.INT8.By(128), Dense: tensor.INT8.By(128), Head: tensor.INT8.By(128)}, 0.06, 0.6},
 	} {
 		dir, dev := folder(x.name), processor(t, 2)
