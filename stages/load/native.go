@@ -67,6 +67,11 @@ func native(cfg *model.Config, set *weights.Set) map[string]tensor.Format {
 	return all
 }
 
+// native reports whether a part is multiplied as the files have it.
+func (p Precision) native() bool {
+	return slices.ContainsFunc(p.Parts(), func(x PartFormat) bool { return x.Format.Encoding == tensor.Native })
+}
+
 // packable reports whether a part may have a format.
 func packable(p model.Part) bool {
 	return slices.ContainsFunc(Precision{}.Parts(), func(x PartFormat) bool { return x.Part == p })

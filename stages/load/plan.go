@@ -95,7 +95,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 		add(Scratch, times(u.States, o.Layout.ScratchBytes(StepSizes(cfg, lim))), "of %s", count(u.States, "stream"))
 		return needs, nil
 	}
-	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads)), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
+	add(Scratch, times(u.Streams, scratchBytes(cfg, lim, u.Threads, o.Precision.native())), "%s of %s", count(u.Streams, "stream"), count(u.Threads, "thread"))
 	return needs, nil
 }
 
@@ -179,20 +179,21 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 // What the operators of the CPU hold at most, in rows: they say so where they
 // are declared.
 const (
-	scratchRows   = 128  // of a matrix product, brought into another order
-	scratchGroup  = 256  // assignments of experts worked on together
-	scratchHeads  = 16   // of a decoded token worked on together
-	scratchKeys   = 128  // of a block of attention
-	scratchQuery  = 64   // queries of a key head worked on together
-	scratchTile   = 4096 // values of gate and up each, between two passes
-	scratchSpare  = 256  // values of padding a piece; nothing takes more pieces than eight
-	scratchPieces = 8
+	scratchRows     = 128  // of a matrix product, brought into another order
+	scratchGroup    = 256  // assignments of experts worked on together
+	scratchHeads    = 16   // of a decoded token worked on together
+	scratchKeys     = 128  // of a block of attention
+	scratchQuery    = 64   // queries of a key head worked on together
+	scratchPrepared = 64   // rows brought into the order of weights that are blocks
+	scratchTile     = 4096 // values of gate and up each, between two passes
+	scratchSpare    = 256  // values of padding a piece; nothing takes more pieces than eight
+	scratchPieces   = 8
 )
 
 // scratchBytes bounds what the operators of one stream hold: for the widest
 // matrix product or expert, and for a block of attention or an expert's tile on
 // each thread.
-func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
+func scratchBytes(cfg *model.Config, lim stages.Limits, threads int, blocks bool) int {
 	s, h := StepSizes(cfg, lim), cfg.Hidden
 	inner := max(s.DenseFF, s.ExpertFF, s.SharedFF)
 	widest := max(h, inner)
@@ -218,6 +219,9 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int) int {
 	prefill := scratchKeys*(latent+qk+s.MLA.V+8) + 3*lim.LayerRows()
 	grouped := scratchQuery*(2*(qk+scratchSpare)+3) + 8*scratchKeys
 	lane := max(decode, prefill, grouped, 2*scratchTile) + scratchPieces*scratchSpare
+	if blocks { // 44 bytes for 32 columns of a row
+		lane += scratchPrepared*widest*44/32/4 + scratchSpare
+	}
 	return 4 * (shared + max(1, threads)*lane)
 }
 
