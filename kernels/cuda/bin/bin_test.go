@@ -183,30 +183,35 @@ func TestSourceSum(t *testing.T) {
 	}
 }
 
-// excused are the kernels that may spill registers or serialise their products, each with its
-// reason, by "kernel architecture".
-var excused = map[string]string{
-	"kr_moe_int4_g32_t64 sm_120":  fewBytes,
-	"kr_moe_int4_g64_t64 sm_120":  fewBytes,
-	"kr_moe_int8_g32_t64 sm_120":  fewBytes,
-	"kr_moe_int8_g64_t64 sm_120":  fewBytes,
-	"kr_moe_int8_g128_t64 sm_120": fewBytes,
-
-	"kr_gqa_prefill_bf16_128_h sm_90a": aTile,
-	"kr_gqa_prefill_bf16_256_h sm_90a": aTile,
-	"kr_gqa_prefill_e4m3_64_h sm_90a":  aTile,
-	"kr_gqa_prefill_e4m3_128_h sm_90a": aTile,
-	"kr_gqa_prefill_e4m3_256_h sm_90a": aTile,
-	"kr_gqa_prefill_i8_64_h sm_90a":    aTile,
-	"kr_gqa_prefill_i8_128_h sm_90a":   aTile,
-	"kr_gqa_prefill_i8_256_h sm_90a":   aTile,
+// excuse is what a kernel may spill, stored or read back, and why.
+type excuse struct {
+	bytes int // per thread
+	why   string
 }
 
-// These kernels spill 44 to 492 bytes, most of them outside the loops over keys; a few reads may be
-// inside. Figures are in bench/results/gqa.md.
+// excused are the kernels that may spill registers, by "kernel architecture".
+var excused = map[string]excuse{
+	"kr_moe_int4_g32_t64 sm_120":  {8, fewBytes},
+	"kr_moe_int4_g64_t64 sm_120":  {4, fewBytes},
+	"kr_moe_int8_g32_t64 sm_120":  {24, fewBytes},
+	"kr_moe_int8_g64_t64 sm_120":  {24, fewBytes},
+	"kr_moe_int8_g128_t64 sm_120": {24, fewBytes},
+
+	"kr_gqa_prefill_bf16_128_h sm_90a": {72, aTile},
+	"kr_gqa_prefill_bf16_256_h sm_90a": {288, aTile},
+	"kr_gqa_prefill_e4m3_64_h sm_90a":  {60, aTile},
+	"kr_gqa_prefill_e4m3_128_h sm_90a": {88, aTile},
+	"kr_gqa_prefill_e4m3_256_h sm_90a": {344, aTile},
+	"kr_gqa_prefill_i8_64_h sm_90a":    {64, aTile},
+	"kr_gqa_prefill_i8_128_h sm_90a":   {120, aTile},
+	"kr_gqa_prefill_i8_256_h sm_90a":   {492, aTile},
+}
+
+// Most of what these kernels spill is used outside the loops over keys; a few reads may be inside.
+// Figures are in bench/results/gqa.md.
 const aTile = "most of what is spilled is used once per tile of rows; all registers of a multiprocessor are taken"
 
-const fewBytes = "16 bytes at most, outside of the loop over K, for two blocks a multiprocessor"
+const fewBytes = "outside of the loop over K, for two blocks a multiprocessor"
 
 func TestKernelsKeepTheirRegisters(t *testing.T) {
 	_, rows := read(t)
@@ -229,9 +234,9 @@ func TestKernelsKeepTheirRegisters(t *testing.T) {
 		}
 		key := r.Kernel + " " + r.Arch
 		used[key] = true
-		if excused[key] == "" {
-			t.Errorf("%s for %s (%s.cu): %d bytes spilled, %d read back, wgmma serialised: %v",
-				r.Kernel, r.Arch, r.Source, r.SpillStores, r.SpillLoads, r.Serialized)
+		if most := excused[key].bytes; r.Serialized || max(r.SpillStores, r.SpillLoads) > most {
+			t.Errorf("%s for %s (%s.cu): %d bytes spilled, %d read back, %d are excused; wgmma serialised: %v",
+				r.Kernel, r.Arch, r.Source, r.SpillStores, r.SpillLoads, most, r.Serialized)
 		}
 	}
 	for key := range excused {
