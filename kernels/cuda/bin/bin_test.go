@@ -183,7 +183,7 @@ func TestSourceSum(t *testing.T) {
 	}
 }
 
-// excuse is what a kernel may spill, stored or read back, and why.
+// excuse has the most bytes that a kernel may spill, stored or read back, and why.
 type excuse struct {
 	bytes int // per thread
 	why   string

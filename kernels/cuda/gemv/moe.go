@@ -144,6 +144,11 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 		sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
 		m.Shared.run(l, gpu, sum, s.shared, m.X, sharedGateParts(m), networkDownParts(shared), Options{})
 	}
+	if p, ok := ringPlanOf(gpu, m); ok {
+		ring(l, gpu, &p, m, s)
+		combine(l, out, m, s, base, o)
+		return
+	}
 	tile := Tile(gpu, m)
 	p, _ := gateUpPlan(gpu, m, tile)
 	var with *Network
@@ -152,7 +157,8 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 	}
 	gateUp(l, p, m.X, &m.Bank, w, s.h, with, s.shared)
 	if Grouped(rows) {
-		downGrouped(l, gpu, out, m, tile, s, base, o)
+		downGrouped(l, gpu, m, tile, s)
+		combine(l, out, m, s, base, o)
 	} else {
 		downAll(l, gpu, out, m, s, base, &w.left, o)
 	}
@@ -282,25 +288,29 @@ func downAll(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, s scrat
 	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), left.Append(appendMatrix(args, shared))...)
 }
 
-// downGrouped launches the second half of sorted work and of a folded network, and the sums.
-func downGrouped(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, tile int, s scratch, base launch.Ptr, o Options) {
+// downGrouped launches the second half of sorted work and of a folded network.
+func downGrouped(l *launch.List, gpu launch.GPU, m *Mixture, tile int, s scratch) {
 	p, _ := downPlan(gpu, m, tile)
 	routed, _ := formatOf(&m.Bank.W2)
 	kernel, a := kDown[routed], &m.Aligned
-	width, sharedRows := p.blocks(out.Cols, p.parts), 0
+	width, sharedRows := p.blocks(m.X.Cols, p.parts), 0
 	var shared *launch.Weight
 	if folded(m) {
 		shared = &m.Shared.W2
 		if f, _ := formatOf(shared); f != routed {
 			kernel = kDownMixed
 		}
-		sharedRows = (p.blocks(out.Cols, p.sharedParts)*p.groups(out.Rows) + width - 1) / width
+		sharedRows = (p.blocks(m.X.Cols, p.sharedParts)*p.groups(m.X.Rows) + width - 1) / width
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(s.y), launch.P(s.h), launch.P(s.base), launch.P(s.shared), launch.P(a.Tiles), launch.P(a.Slots), launch.P(a.Count))
-	args = append(p.append(args, out.Rows, sharedRows), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
+	args = append(p.append(args, m.X.Rows, sharedRows), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
 	args = appendMatrix(appendMatrix(args, &m.Bank.W2), shared)
 	l.Add(kernel, p.config(width, sharedRows+a.MaxTiles()), args...)
+}
+
+// combine launches the sums of sorted work.
+func combine(l *launch.List, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, o Options) {
 	c := launch.Config{Grid: launch.Dim{X: uint32((out.Cols + 255) / 256), Y: uint32(out.Rows)}, Block: launch.Dim{X: 256}, PDL: true}
 	l.Add(kCombine, c,
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.y), launch.P(base), launch.I32(out.Cols),

@@ -15,7 +15,7 @@ import "krater/kernels/cuda/launch"
 // block whose tile is not below *Count exits; neither Slots nor Tiles are defined from there on.
 type Aligned struct {
 	Slots launch.Ptr // I32 [MaxTiles*Tile]: an assignment, or -1 after the rows of a tile; aligned to 16
-	Tiles launch.Ptr // I32 [MaxTiles][4]: expert (its slot by Map), first slot, rows (1..Tile), 0; aligned to 16
+	Tiles launch.Ptr // I32 [MaxTiles][4]: expert (its slot by Map), first slot, rows (1..Tile), 0 (a reader may count in it); aligned to 16
 	Count launch.Ptr // I32 [1]: tiles in use; may be 0
 	Loads launch.Ptr // I32 [E]: assignments of every expert
 	Map   launch.Ptr // of launch.Bank; Align reads it

@@ -1,0 +1,84 @@
+package gemv
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/tensor"
+)
+
+// kRing computes both halves of a mixture's experts.
+var kRing = launch.Named("kr_gemv_ring_int4_g128_h")
+
+// The sizes of src/gemv_ring.cu.
+const (
+	ringFrom    = 16 // rows: fewer have too few tiles for runs of that size
+	ringThreads = 640
+	ringTeams   = 4
+	ringRun     = 8                                                         // bands of 64 rows that a block takes at a time
+	ringUnits   = 4                                                         // of a part, at most
+	ringStage   = ringUnits * (4096 + 128)                                  // bytes
+	ringFixed   = 384 + 4*64 + 2*4*ringTeams*512 + 4*ringTeams*ringUnits*32 // bytes
+	ringStages  = 16                                                        // at most
+	ringLeast   = 8                                                         // stages that are worth it
+)
+
+// ringHalf is a half of a mixture in kRing: a matrix whose rows are cut into parts.
+type ringHalf struct {
+	parts  int
+	paired bool
+}
+
+// ringHalfOf returns the half for w; ok is false if kRing does not take it: INT4 in groups of 128
+// columns, whole bands, and parts of equal size that have room.
+func ringHalfOf(w *launch.Weight, parts int, paired bool) (h ringHalf, ok bool) {
+	units, bands, together := unitsOf(w.Cols()), w.Rows()/64, ringTeams/max(parts, 1)
+	if w.A.Zero() || w.A.Scaling() != tensor.INT4.By(128) || w.Cols()%128 != 0 || w.Rows()%64 != 0 ||
+		parts*together != ringTeams || units%parts != 0 || units/parts > ringUnits || bands%together != 0 {
+		return h, false
+	}
+	return ringHalf{parts, paired}, true
+}
+
+// append appends the arguments HALF_ARGS before those of the bank.
+func (h *ringHalf) append(args []launch.Arg, w *launch.Weight) []launch.Arg {
+	return append(args, launch.I32(h.parts), flag(h.paired), launch.I32(unitsOf(w.Cols())/h.parts), launch.I32(w.Rows()/64), launch.I32(ringRun),
+		launch.I32(ringRuns(w)))
+}
+
+// ringRuns returns the number of runs of a tile.
+func ringRuns(w *launch.Weight) int { return (w.Rows()/64 + ringRun - 1) / ringRun }
+
+// ringPlan says how kRing computes a mixture.
+type ringPlan struct {
+	one, two   ringHalf
+	stages     int
+	row, bytes int // of activations, and of a block's shared memory
+}
+
+// ringPlanOf returns the plan of a mixture; ok is false if kRing does not
+// take it, or there are few rows. The runs of a launch are counted in 16 bits.
+func ringPlanOf(gpu launch.GPU, m *Mixture) (p ringPlan, ok bool) {
+	if !gpu.Hopper || !m.Shared.Zero() || m.X.Rows < ringFrom {
+		return p, false
+	}
+	gate, gatePaired := gateParts(m)
+	down, downPaired := downParts(m)
+	var ok1, ok2 bool
+	p.one, ok1 = ringHalfOf(&m.Bank.W13, gate, gatePaired)
+	p.two, ok2 = ringHalfOf(&m.Bank.W2, down, downPaired)
+	p.row = 2*max(m.X.Cols, m.Bank.W2.Cols()) + 16
+	rest := gpu.SharedMax - ringFixed - TileRows*p.row
+	p.stages = min(ringStages, rest/ringStage)
+	p.bytes = ringFixed + TileRows*p.row + p.stages*ringStage
+	return p, ok1 && ok2 && p.stages >= ringLeast && m.Aligned.MaxTiles()*(ringRuns(&m.Bank.W13)+ringRuns(&m.Bank.W2))+2*gpu.SMs < 1<<16
+}
+
+// ring launches both halves: y and h as for downGrouped and gateUp.
+func ring(l *launch.List, gpu launch.GPU, p *ringPlan, m *Mixture, s scratch) {
+	a := &m.Aligned
+	args := append(make([]launch.Arg, 0, maxArgs),
+		launch.P(s.y), launch.P(s.h), launch.P(m.X.At), launch.I32(m.X.Stride), launch.P(a.Tiles), launch.P(a.Slots), launch.P(a.Count),
+		launch.I32(a.Tile), launch.I32(over(m.IDs.Cols)), launch.I32(p.stages), launch.I32(p.row))
+	args = appendMatrix(append(p.one.append(args, &m.Bank.W13), launch.I64(m.Bank.Step), launch.I64(m.Bank.ScaleStep)), &m.Bank.W13)
+	args = appendMatrix(append(p.two.append(args, &m.Bank.W2), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2)), &m.Bank.W2)
+	l.Add(kRing, launch.Config{Grid: launch.Dim{X: uint32(gpu.SMs)}, Block: launch.Dim{X: ringThreads}, Shared: uint32(p.bytes), PDL: true}, args...)
+}
