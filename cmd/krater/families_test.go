@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"krater/kernels/tensor"
 	"krater/stages/compare/goldens"
 	"krater/stages/model"
 )
@@ -29,60 +30,91 @@ func numbered(n int) string {
 	return string(text)
 }
 
+// goldenPrompt is a prompt of a golden with its greedy continuation.
+type goldenPrompt struct {
+	IDs    []int `json:"input_ids"`
+	Greedy []int `json:"greedy_ids"`
+}
+
+// goldenPrompts reads the prompts of a golden by name, and its config.
+func goldenPrompts(t *testing.T, dir string) (map[string]goldenPrompt, *model.Config) {
+	t.Helper()
+	read := func(name string) []byte {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	var facts struct{ Prompts map[string]goldenPrompt }
+	if err := json.Unmarshal(read("facts.json"), &facts); err != nil || len(facts.Prompts) == 0 {
+		t.Fatal("no prompts", err)
+	}
+	cfg, err := model.Parse(read("config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return facts.Prompts, cfg
+}
+
+// continued asks for n greedy tokens after ids, and returns their text and how many of ids were cached.
+func (s *site) continued(ids []int, n int) (text string, cached int) {
+	prompt, _ := json.Marshal(ids) // numbers
+	status, _, body := s.do(http.MethodPost, "/v1/completions", fmt.Sprintf(`{"prompt":%s,"max_tokens":%d,"temperature":0,"ignore_eos":true}`, prompt, n))
+	var x struct {
+		Choices []struct{ Text string }
+		Usage   struct {
+			Details struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &x); status != http.StatusOK || err != nil || len(x.Choices) != 1 {
+		s.t.Errorf("%d: %s", status, body)
+		return "", 0
+	}
+	return x.Choices[0].Text, x.Usage.Details.Cached
+}
+
 // TestFamiliesOverHTTP: a server with a model of each family gives the golden continuation of each
-// prompt, alone and beside others.
+// prompt: alone, after a prefix that is cached, and beside others, with too little memory for all.
 func TestFamiliesOverHTTP(t *testing.T) {
-	const tokens, times = 6, 3
+	const tokens, times, blockTokens, blocks = 24, 3, 4, 45 // the longest takes 30 blocks, all 88
+	preemptions := 0.0
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
-		var facts struct {
-			Prompts map[string]struct {
-				IDs    []int `json:"input_ids"`
-				Greedy []int `json:"greedy_ids"`
-			}
-		}
-		data, err := os.ReadFile(filepath.Join(f.Dir, "facts.json"))
-		if err == nil {
-			err = json.Unmarshal(data, &facts)
-		}
-		if err != nil || len(facts.Prompts) == 0 {
-			t.Fatal("no prompts", err)
-		}
-		config, err := os.ReadFile(filepath.Join(f.Dir, "config.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cfg, err := model.Parse(config)
-		if err != nil {
-			t.Fatal(err)
-		}
+		prompts, cfg := goldenPrompts(t, f.Dir)
 		dir := copyDir(t, f.Dir, nil)
 		writeIn(t, dir, "tokenizer.json", numbered(cfg.Vocab))
-		s := open(t, "--model", dir, "--kv-dtype", "f32", "--kv-cache", "4MiB", "--prefill-chunk", "32")
-		answer := func(ids []int) (text string) {
-			prompt, _ := json.Marshal(ids) // numbers
-			status, _, body := s.do(http.MethodPost, "/v1/completions",
-				fmt.Sprintf(`{"prompt":%s,"max_tokens":%d,"temperature":0,"ignore_eos":true}`, prompt, tokens))
-			var x struct{ Choices []struct{ Text string } }
-			if err := json.Unmarshal([]byte(body), &x); status != http.StatusOK || err != nil || len(x.Choices) != 1 {
-				t.Errorf("%d: %s", status, body)
-				return ""
-			}
-			return x.Choices[0].Text
-		}
-		var all sync.WaitGroup
-		for name, p := range facts.Prompts {
+		s := open(t, "--model", dir, "--kv-dtype", "f32", "--kv-cache", fmt.Sprint(blocks*blockTokens*cfg.KVTokenBytes(tensor.F32)),
+			"--block-tokens", fmt.Sprint(blockTokens), "--prefill-chunk", "32", "--max-seqs", "9")
+		var crowd []func()
+		for name, p := range prompts {
 			want := strings.Trim(strings.ReplaceAll(fmt.Sprint(p.Greedy[:tokens]), " ", ","), "[]") + ","
-			if got := answer(p.IDs); got != want {
-				t.Errorf("%s alone: %s, want %s", name, got, want)
+			for _, hit := range []bool{false, true} {
+				got, cached := s.continued(p.IDs, tokens)
+				if got != want {
+					t.Errorf("%s alone, with %d tokens cached: %s, want %s", name, cached, got, want)
+				}
+				if hit && cached == 0 && len(p.IDs) > blockTokens && cfg.SequenceBytes(tensor.F32) == 0 {
+					t.Errorf("%s again: no token was cached", name)
+				}
 			}
 			for range times {
-				all.Go(func() {
-					if got := answer(p.IDs); got != want {
+				crowd = append(crowd, func() {
+					if got, _ := s.continued(p.IDs, tokens); got != want {
 						t.Errorf("%s beside others: %s, want %s", name, got, want)
 					}
 				})
 			}
 		}
+		var all sync.WaitGroup
+		for _, ask := range crowd {
+			all.Go(ask)
+		}
 		all.Wait()
+		preemptions += s.metrics()["krater:num_preemptions"]
 	})
+	if preemptions == 0 {
+		t.Error("no request was preempted")
+	}
 }
