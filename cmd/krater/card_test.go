@@ -149,6 +149,21 @@ func TestGoldensOnCard(t *testing.T) {
 	})
 }
 
+// TestGGUFOnCard: rows that a file has in another order, and encoded matrices of several types, come
+// to a GPU as they do to the CPU.
+func TestGGUFOnCard(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	path := writeGGUF(t, "llama3.gguf", goldens.NewGGUF(t, "llama3").Data)
+	answers(t, "", "compare", "--device", "cuda", "--rows", "f32", "--model", path, "--golden", filepath.Join("..", "..", "testdata", "goldens", "llama3"))
+	ask := []string{"run", "--ids", "--temperature", "0", "--max-tokens", "6", "--model", writeGGUF(t, "tiny.gguf", goldens.TinyGGUF(t, mixed)), "Where is the cat?"}
+	want := answers(t, "", ask...)
+	for _, strategy := range []string{"persistent", "lru"} {
+		if got := answers(t, "", append(ask, "--device", "cuda", "--rows", "f32", "--decode-strategy", strategy)...); got != want {
+			t.Errorf("%s: %s, want %s", strategy, got, want)
+		}
+	}
+}
+
 // TestGoldenBesideCard: what a probe sees of a layer includes the experts that the host computes.
 func TestGoldenBesideCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
