@@ -17,7 +17,7 @@ LINT    := $(PLAIN) go run ./cmd/lint
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate clean
+.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate quality clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -132,6 +132,9 @@ batch-crash: ## run a batch of 2,000 lines whose server is killed 50 times; writ
 
 metrics: build ## scrape a server with a real Prometheus and the config and rules of deploy/ (needs prometheus and promtool)
 	deploy/prometheus/check.sh $(BIN)
+
+quality: ## print KL divergence and top-1 agreement of the built-in model with experts in each number format
+	$(PLAIN) go run ./bench/quality
 
 bench-gate: ## compare this commit with BASE (origin/main); fails if a benchmark is slower by more than 5 %
 	bench/gate.sh

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"krater/kernels/tensor"
 )
@@ -14,10 +15,20 @@ var encoders = map[Type]func(dst []byte, src []float32){
 	F32: encodeF32, F16: encodeF16, BF16: encodeBF16, Q4_0: encodeQ4_0, Q8_0: encodeQ8_0, Q4_K: encodeQ4_K, Q6_K: encodeQ6_K,
 }
 
-// Encode is the inverse of Decode, up to rounding: for F32, F16, BF16, Q4_0, Q8_0, Q4_K and Q6_K.
+// Encode is the inverse of Decode, up to rounding: for F32, F16, BF16, Q4_0, Q8_0, Q4_K, Q6_K and IQ3_S.
 // The values must be finite.
-func (t Type) Encode(dst []byte, src []float32) error {
+func (t Type) Encode(dst []byte, src []float32) error { return t.EncodeWeighted(dst, src, nil) }
+
+// EncodeWeighted is Encode where the error of each value counts as weight says [len(src)]; nil: all
+// alike. Only IQ3_S looks at it.
+func (t Type) EncodeWeighted(dst []byte, src, weight []float32) error {
 	encode, ok := encoders[t]
+	if t == IQ3_S {
+		if weight == nil {
+			weight = slices.Repeat([]float32{1}, len(src))
+		}
+		ok = len(weight) == len(src)
+	}
 	if !ok {
 		return fmt.Errorf("%w %s: it is not written", ErrType, t)
 	}
@@ -31,6 +42,10 @@ func (t Type) Encode(dst []byte, src []float32) error {
 		return nil
 	}
 	for i := range n {
+		if t == IQ3_S {
+			encodeIQ3S(dst[i*b.Bytes:][:b.Bytes], src[i*b.Elements:][:b.Elements], weight[i*b.Elements:][:b.Elements])
+			continue
+		}
 		encode(dst[i*b.Bytes:][:b.Bytes], src[i*b.Elements:][:b.Elements])
 	}
 	return nil
