@@ -50,10 +50,10 @@ func (st *State) Begin(s device.Stream) {
 }
 
 // stepKey tells apart steps of different work. It is 0, so that nothing is repeated, for a step
-// that has prompts, moves blocks, is watched by a probe, needs the host, reads states by slot, or is
-// taken in pieces, whose tables of spans lie where the former ones end.
+// that has prompts, moves blocks, is watched by a probe, needs the host, begins a sequence
+// (whose states are made zeros first), or is taken in pieces, whose tables of spans lie where the former ones end.
 func (st *State) stepKey() uint64 {
-	if st.Watched || st.UsesHost || len(st.Moves) > 0 || len(st.Prefill) > 0 || st.AllLogits || st.layout == nil || st.lim.Snapshots > 0 || st.Windows() > 1 {
+	if st.Watched || st.UsesHost || len(st.Moves) > 0 || len(st.Prefill) > 0 || st.AllLogits || st.layout == nil || st.lim.Snapshots > 0 && st.begins() || st.Windows() > 1 {
 		return 0
 	}
 	const prime = 0x100000001b3
@@ -68,6 +68,16 @@ func (st *State) stepKey() uint64 {
 		key = (key ^ v) * prime
 	}
 	return key | 1
+}
+
+// begins reports whether a sequence begins in the step.
+func (st *State) begins() bool {
+	for i := range st.Spans {
+		if st.Spans[i].Pos == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Repeated reports whether the stream given to Begin has replayed the whole step: embed and groups

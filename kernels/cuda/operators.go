@@ -93,6 +93,14 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.FFN(mat(o.Out), mat(o.X), network(o.FFN))
 	case device.OpExpertsOn:
 		b.Experts(mat(o.Out), mat(o.X), bank(o.Bank), mat(o.A))
+	case device.OpGate:
+		b.Gate(mat(o.Out), mat(o.X))
+	case device.OpConv:
+		b.Conv(mat(o.Out), mat(o.X), mat(o.W), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Delta)
+	case device.OpDelta:
+		b.Delta(mat(o.Out), mat(o.X), mat(o.A), mat(o.W), mat(o.B), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Delta)
+	case device.OpGatedNorm:
+		b.GatedNorm(mat(o.Out), mat(o.X), mat(o.W), o.Eps, *o.Delta)
 	case device.OpGateRows:
 		b.GateRows(mat(o.Out), mat(o.X), mat(o.W))
 	case device.OpWeightedSum:

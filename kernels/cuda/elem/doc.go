@@ -21,6 +21,7 @@ var (
 	kRope            = launch.Named("kr_rope")
 	kStoreRows       = launch.Named("kr_store_rows")
 	kLatentStore     = launch.Named("kr_latent_store")
+	kGate            = launch.Named("kr_gate")
 	kGateRows        = launch.Named("kr_gate_rows")
 	kMoveBlocks      = launch.Named("kr_move_blocks")
 )

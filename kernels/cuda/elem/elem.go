@@ -32,6 +32,19 @@ func AddBias(l *launch.List, x, b launch.Mat) {
 	add(l, "AddBias", x, b, 0)
 }
 
+// Gate computes out *= sigmoid(x), element by element, both [T, N].
+func Gate(l *launch.List, out, x launch.Mat) {
+	const op = "Gate"
+	floats(op, "out", out, out.Rows, out.Cols)
+	floats(op, "x", x, out.Rows, out.Cols)
+	if out.Rows == 0 || out.Cols == 0 {
+		return
+	}
+	f := flags(out, x)
+	l.Add(kGate, pieces(op, out.Rows, out.Cols, f),
+		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.I32(out.Cols), launch.I32(f))
+}
+
 // GateRows computes out *= sigmoid(x * w), one factor per row; out [T, N], x [T, H], w [1, H].
 func GateRows(l *launch.List, out, x, w launch.Mat) {
 	const op = "GateRows"

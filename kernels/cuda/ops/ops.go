@@ -6,6 +6,7 @@ package ops
 import (
 	"fmt"
 
+	"krater/kernels/cuda/delta"
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/route"
@@ -60,6 +61,24 @@ func (b *Builder) AddBias(x, bias launch.Mat) { elem.AddBias(b.List, x, bias) }
 
 // GateRows computes out *= sigmoid(x * w), one factor per row.
 func (b *Builder) GateRows(out, x, w launch.Mat) { elem.GateRows(b.List, out, x, w) }
+
+// Gate computes out *= sigmoid(x), element by element.
+func (b *Builder) Gate(out, x launch.Mat) { elem.Gate(b.List, out, x) }
+
+// Conv computes the convolution of gated DeltaNet for the spans of list, whose table is at table.
+func (b *Builder) Conv(out, x, w launch.Mat, tail launch.KV, list []device.Span, table launch.Mat, decode bool, p device.DeltaNet) {
+	delta.Conv(b.List, out, x, w, tail.Mat, list, table, decode, p)
+}
+
+// Delta computes the gated delta rule for the spans of list, whose table is at table.
+func (b *Builder) Delta(out, x, ba, decay, bias launch.Mat, states launch.KV, list []device.Span, table launch.Mat, generated bool, p device.DeltaNet) {
+	delta.Rule(b.List, out, x, ba, decay, bias, states.Mat, list, table, generated, p)
+}
+
+// GatedNorm computes the norm of gated DeltaNet's output, in place.
+func (b *Builder) GatedNorm(out, x, w launch.Mat, eps float32, p device.DeltaNet) {
+	delta.GatedNorm(b.List, out, x, w, eps, p)
+}
 
 // Rope rotates x in place.
 func (b *Builder) Rope(x, positions, table launch.Mat, p device.Rope) {

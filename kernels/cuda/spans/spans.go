@@ -7,7 +7,7 @@ package spans
 import "krater/kernels/device"
 
 // A table consists of 32-bit words: a head of HeadWords, a record of RecordWords for each span,
-// the prompts' first, then the block tables one after the other.
+// the prompts' first, then for each span its slot and its block table.
 //
 // Head: 0 prompts, 1 generated rows, 2 items of decode, 3 tiles of prompts' rows, 4 keys
 // of the prompts.
@@ -51,7 +51,7 @@ const (
 )
 
 // Words returns the size of a table for that many spans with that many blocks in all.
-func Words(spans, blocks int) int { return HeadWords + spans*RecordWords + blocks }
+func Words(spans, blocks int) int { return HeadWords + spans*(RecordWords+1) + blocks }
 
 // KeyTiles returns the number of tiles of ctx keys.
 func KeyTiles(ctx int) int { return (ctx + KeyTile - 1) / KeyTile }
@@ -98,11 +98,13 @@ func Put(dst []int32, prefill, decode []device.Span) int {
 	return at
 }
 
-// put writes record i and its blocks, from word at on, and returns the index of the word after
+// put writes record i, and its slot and blocks from word at on, and returns the index of the word after
 // them.
 func put(dst []int32, i, at int, s *device.Span, five, first, count int) int {
 	r := dst[HeadWords+i*RecordWords:][:RecordWords]
 	r[0], r[1], r[2] = int32(s.Row), int32(s.Len), int32(s.Pos)
+	dst[at] = int32(s.Slot)
+	at++
 	r[3], r[4] = int32(at), int32(len(s.Blocks))
 	r[5], r[6], r[7] = int32(five), int32(first), int32(count)
 	return at + copy(dst[at:at+len(s.Blocks)], s.Blocks)

@@ -9,10 +9,10 @@ import (
 
 func TestPut(t *testing.T) {
 	prefill := []device.Span{
-		{Row: 0, Len: 200, Pos: 0, Blocks: []int32{7, 3, 9, 1}},
+		{Row: 0, Len: 200, Pos: 0, Slot: 21, Blocks: []int32{7, 3, 9, 1}},
 		{Row: 201, Len: 1, Pos: 64, Blocks: []int32{4, 5}},
 	}
-	decode := []device.Span{{Row: 200, Len: 1, Pos: 300, Blocks: []int32{2, 6, 8, 10, 11}}, {Row: 202, Len: 1, Pos: 0, Blocks: []int32{12}}}
+	decode := []device.Span{{Row: 200, Len: 1, Pos: 300, Slot: 22, Blocks: []int32{2, 6, 8, 10, 11}}, {Row: 202, Len: 1, Pos: 0, Blocks: []int32{12}}}
 	dst := make([]int32, Words(4, 12)+1)
 	dst[len(dst)-1] = -77
 	n := Put(dst, prefill, decode)
@@ -20,11 +20,11 @@ func TestPut(t *testing.T) {
 		t.Fatalf("%d words, %d expected; the word after is %d", n, Words(4, 12), dst[n])
 	}
 	want := []int32{2, 2, 6, 3, 384, 0, 0, 0,
-		0, 200, 0, 40, 4, 0, 0, 2,
-		201, 1, 64, 44, 2, 256, 2, 1,
-		200, 1, 300, 46, 5, 5, 0, 5,
-		202, 1, 0, 51, 1, 1, 5, 1,
-		7, 3, 9, 1, 4, 5, 2, 6, 8, 10, 11, 12}
+		0, 200, 0, 41, 4, 0, 0, 2,
+		201, 1, 64, 46, 2, 256, 2, 1,
+		200, 1, 300, 49, 5, 5, 0, 5,
+		202, 1, 0, 55, 1, 1, 5, 1,
+		21, 7, 3, 9, 1, 0, 4, 5, 22, 2, 6, 8, 10, 11, 0, 12}
 	if !slices.Equal(dst[:n], want) {
 		t.Errorf("got  %v\nwant %v", dst[:n], want)
 	}

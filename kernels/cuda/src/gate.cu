@@ -1,4 +1,4 @@
-// Multiplies rows by the sigmoid of a product with a vector: the gate of a shared expert.
+// Gates: rows times the sigmoid of others, or of a product with a vector (the gate of a shared expert).
 #include "elem.cuh"
 
 struct Gate {
@@ -39,3 +39,28 @@ kr_gate_rows(void *out, int out_stride, const void *x, int x_stride, const void 
 	else gate_row<1>(g, parts);
 }
 KR_EXPORT(kr_gate_rows)
+
+// out *= sigmoid(x), element by element. Grid: x rows, y pieces of a row. Flags: out, x.
+KR_KERNEL(256, 1)
+kr_gate(void *out, int out_stride, const void *x, int x_stride, int cols, int flags) {
+	pdl_launch();
+	pdl_wait();
+	int i = blockIdx.y * blockDim.x + threadIdx.x;
+	char *o = row_of(out, blockIdx.x, out_stride, flags & BF16_0);
+	const char *g = row_of(x, blockIdx.x, x_stride, flags & BF16_1);
+	if (flags & VEC) {
+		if (i >= cols / 8) return;
+		float v[8], f[8];
+		get(v, o, i, flags & BF16_0);
+		get(f, g, i, flags & BF16_1);
+		for (int j = 0; j < 8; j++) v[j] /= 1.f + expf(-f[j]);
+		put(o, i, v, flags & BF16_0);
+	} else if (i < cols) {
+		float v[1], f[1];
+		get(v, o, i, flags & BF16_0);
+		get(f, g, i, flags & BF16_1);
+		v[0] /= 1.f + expf(-f[0]);
+		put(o, i, v, flags & BF16_0);
+	}
+}
+KR_EXPORT(kr_gate)

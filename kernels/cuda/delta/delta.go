@@ -1,0 +1,142 @@
+// Package delta launches gated DeltaNet (arXiv 2412.06464): the convolution over its inputs, the
+// recurrence of its states, and the gated norm of its output. A row's bits depend on the rows of its
+// sequence alone, however they are divided into steps.
+package delta
+
+import (
+	"fmt"
+
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// The kernels, and the sizes of src/delta.cu.
+var (
+	kConv      = launch.Named("kr_delta_conv")
+	kGatedNorm = launch.Named("kr_gated_norm")
+	kRules     = []rule{{8, launch.Named("kr_delta_rule_8")}, {16, launch.Named("kr_delta_rule_16")},
+		{32, launch.Named("kr_delta_rule_32")}, {64, launch.Named("kr_delta_rule_64")}}
+)
+
+// rule is the kernel for keys of up to 4*keep values.
+type rule struct {
+	keep   int
+	kernel launch.Kernel
+}
+
+const (
+	threads = 128
+	columns = 32 // of a state, of a block
+	tapsMax = 16
+)
+
+func refuse(op, format string, args ...any) {
+	panic(&device.ShapeError{Op: op, Why: fmt.Sprintf(format, args...)})
+}
+
+// floats panics unless m is F32 or BF16 [rows, cols]; the result is bit n of a kernel's flags if m is
+// BF16.
+func floats(op, name string, n int, m launch.Mat, rows, cols int) int {
+	if m.Zero() || m.DType != tensor.F32 && m.DType != tensor.BF16 || m.Rows != rows || m.Cols != cols || m.Stride < cols {
+		refuse(op, "%s is %v, need F32 or BF16 [%d, %d]", name, m, rows, cols)
+	}
+	if m.DType == tensor.BF16 {
+		return 2 << n
+	}
+	return 0
+}
+
+// wide panics unless m is F32 [rows, cols] without gaps.
+func wide(op, name string, m launch.Mat, rows, cols int) {
+	if m.Zero() || m.DType != tensor.F32 || m.Rows != rows || m.Cols != cols || !m.Dense() {
+		refuse(op, "%s is %v, need dense F32 [%d, %d]", name, m, rows, cols)
+	}
+}
+
+func check(op string, p device.DeltaNet, table launch.Mat) {
+	if p.KeyHeads < 1 || p.ValueHeads < p.KeyHeads || p.ValueHeads%p.KeyHeads != 0 || p.KeyDim < 1 || p.ValueDim < 1 || p.Taps < 1 || p.Taps > tapsMax {
+		refuse(op, "sizes %+v", p)
+	}
+	if table.Zero() || table.DType != tensor.I32 {
+		refuse(op, "the table of spans is %v", table)
+	}
+}
+
+// at is a struct Cols of the kernels.
+func at(c device.Columns) launch.Arg { return launch.I64(int64(c.Step)<<32 | int64(c.At)) }
+
+func flag(decode bool) launch.Arg {
+	if decode {
+		return launch.I32(1)
+	}
+	return launch.I32(0)
+}
+
+// Conv computes out [T, channels] = silu of the convolution w [taps, channels] F32 of x [T, width] for
+// the spans of list, prompts or generated rows, whose table is table; tail [slots*taps, channels] F32
+// keeps the newest rows of each sequence.
+func Conv(l *launch.List, out, x, w, tail launch.Mat, list []device.Span, table launch.Mat, decode bool, p device.DeltaNet) {
+	const op = "Conv"
+	check(op, p, table)
+	n := p.Channels()
+	f := floats(op, "out", 0, out, x.Rows, n) | floats(op, "x", 1, x, x.Rows, p.Width())
+	wide(op, "w", w, p.Taps, n)
+	wide(op, "tail", tail, tail.Rows, n)
+	tiles := len(list)
+	if !decode {
+		tiles = 0
+		for i := range list {
+			tiles += spans.Tiles(&list[i])
+		}
+	}
+	if tiles == 0 {
+		return
+	}
+	l.Add(kConv, launch.Config{Grid: launch.Dim{X: uint32((n + threads - 1) / threads), Y: uint32(tiles)}, Block: launch.Dim{X: threads}, PDL: true},
+		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(w.At), launch.I32(w.Stride),
+		launch.P(tail.At), launch.P(table.At), flag(decode), launch.I32(tail.Rows/p.Taps), launch.I32(p.Taps), launch.I32(p.KeyHeads), launch.I32(p.KeyDim),
+		launch.I32(p.Group()*p.ValueDim), at(p.Queries()), at(p.Keys()), at(p.Inputs()), launch.I32(f))
+}
+
+// Rule computes the gated delta rule (device.List.Delta) for the spans of list: out [T, values] of the
+// rows x [T, channels] of Conv and of ba [T, 2*value heads]. decay and bias [1, value heads] and states
+// [slots*StateRows, value dim] are F32. Keys have at most 256 values.
+func Rule(l *launch.List, out, x, ba, decay, bias, states launch.Mat, list []device.Span, table launch.Mat, decode bool, p device.DeltaNet) {
+	const op = "Delta"
+	check(op, p, table)
+	f := floats(op, "out", 0, out, x.Rows, p.Values()) | floats(op, "x", 1, x, x.Rows, p.Channels()) | floats(op, "ba", 2, ba, x.Rows, 2*p.ValueHeads)
+	wide(op, "decay", decay, 1, p.ValueHeads)
+	wide(op, "bias", bias, 1, p.ValueHeads)
+	wide(op, "states", states, states.Rows, p.ValueDim)
+	i := 0
+	for i < len(kRules) && p.KeyDim > 4*kRules[i].keep {
+		i++
+	}
+	if i == len(kRules) {
+		refuse(op, "keys of %d values, at most %d are supported on a GPU", p.KeyDim, 4*kRules[i-1].keep)
+	}
+	if len(list) == 0 {
+		return
+	}
+	l.Add(kRules[i].kernel, launch.Config{Grid: launch.Dim{X: uint32(p.ValueHeads * ((p.ValueDim + columns - 1) / columns)), Y: uint32(len(list))},
+		Block: launch.Dim{X: threads}, PDL: true},
+		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(ba.At), launch.I32(ba.Stride),
+		launch.P(decay.At), launch.P(bias.At), launch.P(states.At), launch.P(table.At), flag(decode), launch.I32(states.Rows/p.StateRows()),
+		launch.I32(p.KeyHeads), launch.I32(p.Group()), launch.I32(p.KeyDim), launch.I32(p.ValueDim), at(p.Decays()), at(p.Strengths()), launch.I32(f))
+}
+
+// GatedNorm computes RMSNorm over each value head of out [T, values] times silu of its gates in x
+// [T, width], in place; w [1, value dim].
+func GatedNorm(l *launch.List, out, x, w launch.Mat, eps float32, p device.DeltaNet) {
+	const op = "GatedNorm"
+	f := floats(op, "out", 0, out, x.Rows, p.Values()) | floats(op, "x", 1, x, x.Rows, p.Width()) | floats(op, "w", 2, w, 1, p.ValueDim)
+	if x.Rows == 0 {
+		return
+	}
+	const warps = threads / 32
+	l.Add(kGatedNorm, launch.Config{Grid: launch.Dim{X: uint32((x.Rows*p.ValueHeads + warps - 1) / warps)}, Block: launch.Dim{X: threads}, PDL: true},
+		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(w.At), launch.I32(x.Rows),
+		launch.I32(p.ValueHeads), launch.I32(p.Group()), launch.I32(p.ValueDim), at(p.Gates()), launch.F32(eps), launch.I32(f))
+}
