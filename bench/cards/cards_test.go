@@ -44,7 +44,7 @@ func TestEveryCaseCanBeBuilt(t *testing.T) {
 	older, least := h200, h200
 	older.Hopper, older.SharedMax = false, 163<<10
 	least.Hopper, least.SharedMax = false, 99<<10 // compute capability 8.6, 8.9 and 12.0
-	for _, sizes := range []Sizes{V2Lite(), Qwen3(), Heads64(), Small()} {
+	for _, sizes := range []Sizes{V2Lite(), Qwen3(), Heads64(), Qwen3Next(), Small()} {
 		seen := map[string]bool{}
 		for _, c := range Table(sizes) {
 			if seen[c.Name()] {
@@ -71,7 +71,8 @@ func TestEveryCaseCanBeBuilt(t *testing.T) {
 }
 
 // records returns the reports of the GPU, by model.
-var records = map[string]string{"v2-lite": "../results/h200-kernels.json", "qwen3-30b-a3b": "../results/h200-kernels-qwen3.json", "heads-64": "../results/h200-kernels-heads64.json"}
+var records = map[string]string{"v2-lite": "../results/h200-kernels.json", "qwen3-30b-a3b": "../results/h200-kernels-qwen3.json", "heads-64": "../results/h200-kernels-heads64.json",
+	"qwen3-next-80b-a3b": "../results/h200-kernels-qwen3next.json"}
 
 // unproven returns the names of the cases that have no recorded pass for the current sources.
 func unproven(rep *Report, table []*Case, built *Sources) (out []string, err error) {

@@ -15,9 +15,10 @@ type Sizes struct {
 	dense  int // width of the dense network
 	mla    device.MLA
 	gqa    device.GQA // heads have norms
-	few    []int      // generated rows per batch
-	many   []int      // rows per prompt
-	depths []int      // tokens before a generated row
+	delta  device.DeltaNet
+	few    []int // generated rows per batch
+	many   []int // rows per prompt
+	depths []int // tokens before a generated row
 }
 
 // V2Lite is DeepSeek-V2-Lite (its config.json).
@@ -56,7 +57,7 @@ func Heads64() Sizes {
 
 // Models are the sizes by name.
 func Models() map[string]Sizes {
-	return map[string]Sizes{"v2-lite": V2Lite(), "qwen3-30b-a3b": Qwen3(), "heads-64": Heads64()}
+	return map[string]Sizes{"v2-lite": V2Lite(), "qwen3-30b-a3b": Qwen3(), "heads-64": Heads64(), "qwen3-next-80b-a3b": Qwen3Next()}
 }
 
 // Small has the shapes of all models if kernels depend on them, and is small otherwise. It is for
@@ -67,6 +68,7 @@ func Small() Sizes {
 		vocab: 320, layers: 3, dense: 384,
 		mla:    device.MLA{Heads: 2, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.0722, BlockTokens: 64},
 		gqa:    device.GQA{Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125, BlockTokens: 64},
+		delta:  device.DeltaNet{KeyHeads: 1, ValueHeads: 2, KeyDim: 128, ValueDim: 128, Taps: 4, ByKeyHead: true},
 		few:    []int{1, 3},
 		many:   []int{70},
 		depths: []int{130},
@@ -108,6 +110,7 @@ func Table(s Sizes) []*Case {
 			}
 		}
 	}
+	add(s.deltas()...)
 	last := s.many[len(s.many)-1]
 	add(s.attention(false, history{seqs: 1, rows: last / 4, past: s.depths[0]}, tensor.BF16)...)
 	add(s.attention(false, history{seqs: 4, rows: last / 4}, tensor.BF16)...)

@@ -131,24 +131,23 @@ template <int KEEP> KR_DEV void rule(const Rule &r, const Span &s, int slot, int
 		float a = t.a + r.bias, v = t.v, strength = 1.f / (1.f + expf(-t.b));
 		float decay = expf(r.decay * (fmaxf(a, 0.f) + log1pf(expf(-fabsf(a)))));
 		if (n + 1 < s.len) fetch_token(t, r, s.row + n + 1, h, column);
-		float k[KEEP], known = 0.f, sum = 0.f;
+		float known = 0.f, sum = 0.f;
 #pragma unroll
 		for (int j = 0; j < KEEP; j += 4) {
-			float4 f = *(const float4 *)(sk + part * PAD + j);
-			k[j] = f.x, k[j + 1] = f.y, k[j + 2] = f.z, k[j + 3] = f.w;
+			float4 k = *(const float4 *)(sk + part * PAD + j);
+			known = fmaf(k.x, state[j], known), known = fmaf(k.y, state[j + 1], known);
+			known = fmaf(k.z, state[j + 2], known), known = fmaf(k.w, state[j + 3], known);
 		}
-#pragma unroll
-		for (int j = 0; j < KEEP; j++) known = fmaf(k[j], state[j], known);
 		known += __shfl_xor_sync(0xffffffffu, known, 8);
 		known += __shfl_xor_sync(0xffffffffu, known, 16);
 		float change = (v - decay * known) * strength;
 #pragma unroll
 		for (int j = 0; j < KEEP; j += 4) {
-			float4 f = *(const float4 *)(sq + part * PAD + j);
-			state[j] = fmaf(k[j], change, decay * state[j]), sum = fmaf(f.x, state[j], sum);
-			state[j + 1] = fmaf(k[j + 1], change, decay * state[j + 1]), sum = fmaf(f.y, state[j + 1], sum);
-			state[j + 2] = fmaf(k[j + 2], change, decay * state[j + 2]), sum = fmaf(f.z, state[j + 2], sum);
-			state[j + 3] = fmaf(k[j + 3], change, decay * state[j + 3]), sum = fmaf(f.w, state[j + 3], sum);
+			float4 q = *(const float4 *)(sq + part * PAD + j), k = *(const float4 *)(sk + part * PAD + j);
+			state[j] = fmaf(k.x, change, decay * state[j]), sum = fmaf(q.x, state[j], sum);
+			state[j + 1] = fmaf(k.y, change, decay * state[j + 1]), sum = fmaf(q.y, state[j + 1], sum);
+			state[j + 2] = fmaf(k.z, change, decay * state[j + 2]), sum = fmaf(q.z, state[j + 2], sum);
+			state[j + 3] = fmaf(k.w, change, decay * state[j + 3]), sum = fmaf(q.w, state[j + 3], sum);
 		}
 		sum += __shfl_xor_sync(0xffffffffu, sum, 8);
 		sum += __shfl_xor_sync(0xffffffffu, sum, 16);
