@@ -24,6 +24,8 @@ func (m *Model) floats(t model.TensorSpec) floats {
 	if len(t.Shape) == 1 {
 		f.table = normals(1, 0.05) // a norm
 		switch {
+		case t.Norm && m.Config.CentredNorms:
+			f.table = normals(0, 0.05)
 		case strings.HasSuffix(t.Role, "_bias"):
 			f.table = normals(0, 0.1)
 		case t.Role == "correction":
@@ -32,6 +34,9 @@ func (m *Model) floats(t model.TensorSpec) floats {
 		return f
 	}
 	f.rows, f.cols = t.Shape[0], t.Shape[1]
+	if len(t.Shape) == 3 { // a convolution
+		f.cols *= t.Shape[2]
+	}
 	std := 1 / math.Sqrt(float64(f.cols))
 	switch t.Role {
 	case "embed":

@@ -161,7 +161,8 @@ func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.N
 	}
 	s.KVToken = max(1, config.KVBlockBytes(cfg.Config, 1, o.KVType))
 	cost := cfg.Cost()
-	s.PairFLOP, s.DecodePair, s.ExpandFLOP = cost.Pair, cost.DecodePair, cost.Expand
+	s.PairFLOP, s.DecodePair, s.ExpandFLOP, s.RowFLOP = cost.Pair, cost.DecodePair, cost.Expand, cost.Row
+	s.StateBytes = cfg.SequenceBytes(o.KVType)
 	s.RowBytes = rowBytes(cfg.Config, s)
 	s.HandIn, s.HandOut = int64(2*cfg.Hidden+8*s.TopK), int64(4*cfg.Hidden)
 	return s, nil

@@ -27,6 +27,8 @@ type Shape struct {
 	HeadFLOP    float64
 
 	KVToken    int64   // bytes of the cache a token
+	StateBytes int64   // of a sequence beside its tokens: a generated row reads and writes all of it
+	RowFLOP    float64 // of a row that such states see
 	PairFLOP   float64 // of a query and a key of a prompt
 	DecodePair float64 // of a query and a key of generated rows
 	ExpandFLOP float64 // of a cached token of former chunks, once a chunk (latent attention)
@@ -58,12 +60,12 @@ func (s *Shape) check() error {
 	if s.ExpertCard < 1 || s.ExpertHost < 1 || s.KVToken < 1 {
 		return fmt.Errorf("%w: experts of %d and %d bytes, %d bytes of KV cache a token", ErrShape, s.ExpertCard, s.ExpertHost, s.KVToken)
 	}
-	for _, b := range []int64{s.ExpertCard, s.ExpertHost, s.FixedBytes, s.SharedBytes, s.HeadBytes, s.KVToken, s.HandIn, s.HandOut} {
+	for _, b := range []int64{s.ExpertCard, s.ExpertHost, s.FixedBytes, s.SharedBytes, s.HeadBytes, s.KVToken, s.StateBytes, s.HandIn, s.HandOut} {
 		if b < 0 || b > bytesMost {
 			return fmt.Errorf("%w: %d bytes", ErrShape, b)
 		}
 	}
-	for _, f := range []float64{s.ExpertFLOP, s.FixedFLOP, s.SharedFLOP, s.HeadFLOP, s.PairFLOP, s.DecodePair, s.ExpandFLOP, s.RowBytes} {
+	for _, f := range []float64{s.ExpertFLOP, s.FixedFLOP, s.SharedFLOP, s.HeadFLOP, s.PairFLOP, s.DecodePair, s.ExpandFLOP, s.RowFLOP, s.RowBytes} {
 		if !(f >= 0 && f <= flopMost) {
 			return fmt.Errorf("%w: %g operations or bytes a row", ErrShape, f)
 		}

@@ -66,7 +66,7 @@ func (c *calc) rest(pos, m float64) Time {
 	if pos > 0 {
 		t.Card += s.ExpandFLOP * pos / c.card.Dense.At(pos)
 	}
-	t.Card += m * s.RowBytes / (giga * c.card.ReadGBps)
+	t.Card += m * (s.RowBytes/(giga*c.card.ReadGBps) + s.RowFLOP/c.card.Attention.At(m))
 	t.Total = t.Card + t.Launches
 	return t
 }
@@ -82,6 +82,7 @@ func (c *calc) step(b float64, graph bool) Time {
 	t := Time{Launches: micro * launch * c.card.Launches * float64(s.Layers)}
 	t.Card = max(float64(s.FixedBytes+s.HeadBytes)/c.weights(), b*(s.FixedFLOP+s.HeadFLOP)/(1e12*c.card.Dense.Peak))
 	t.Card += max(keys*float64(s.KVToken)/(giga*c.card.ReadGBps*c.card.KVShare), keys*s.DecodePair/(1e12*c.card.Attention.Peak))
+	t.Card += b * max(2*float64(s.StateBytes)/(giga*c.card.ReadGBps*c.card.KVShare), s.RowFLOP/(1e12*c.card.Attention.Peak))
 	t.Total = t.Card + t.Launches
 	return t
 }
