@@ -183,7 +183,7 @@ template <int KEEP> KR_DEV void rule(const Rule &r, const Span &s, int slot, int
 	KR_EXPORT(kr_delta_rule_##KEEP)
 DELTA_RULE(8, 4)
 DELTA_RULE(16, 4)
-DELTA_RULE(32, 4)
+DELTA_RULE(32, 3)
 DELTA_RULE(64, 2)
 
 enum { GATED_THREADS = 128 };
