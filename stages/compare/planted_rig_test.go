@@ -179,6 +179,29 @@ func (d noGate) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
 
 func (noGate) GateRows(device.Stream, device.Mat, device.Mat, device.Mat) {}
 
+// noSinks leaves the sinks out of attention.
+type noSinks struct{ refdevice.Device }
+
+func (d noSinks) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (d noSinks) GQA(s device.Stream, out, q device.Mat, cache device.KV, _ device.Mat, spans device.Spans, p device.GQA) {
+	d.Device.GQA(s, out, q, cache, device.Mat{}, spans, p)
+}
+
+// noShift adds nothing to up in experts.
+type noShift struct{ refdevice.Device }
+
+func (d noShift) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (d noShift) Experts(s device.Stream, y, x device.Mat, bank []device.Expert, work []device.ExpertRows, topK int) {
+	own := make([]device.Expert, len(bank))
+	for i, e := range bank {
+		e.Act.Shift = 0
+		own[i] = e
+	}
+	d.Device.Experts(s, y, x, own, work, topK)
+}
+
 // noOutputGate leaves attention's output as it is.
 type noOutputGate struct{ refdevice.Device }
 

@@ -77,6 +77,8 @@ var faults = []fault{
 	{name: "norm plus 1", model: deepseek, weights: plusOne("input_layernorm.weight"), op: "input_norm", what: "input_layernorm.weight plus 1", files: "input_layernorm.weight minus 1"},
 	{name: "a scale", model: deepseek, weights: times("kv_a_proj_with_mqa.weight", 0.25), op: "kv_a", what: "a scale missing or applied twice"},
 	{name: "the shared expert's gate missing", model: "qwen2_moe", dev: func() load.Device { return noGate{} }, op: "shared_out", what: "the shared expert's gate missing"},
+	{name: "sinks missing", model: "gpt_oss", dev: func() load.Device { return noSinks{} }, op: "attn", what: "the sinks missing"},
+	{name: "plus 1 missing", model: "gpt_oss", dev: func() load.Device { return noShift{} }, op: "experts_out", what: "experts' plus 1 of up missing"},
 	{name: "window", model: "mistral", config: map[string]any{"sliding_window": 7}, op: "attn", what: "a sliding window one too long"},
 	{name: "heads normed one by one", model: "olmoe", dev: func() load.Device { return headNorms{} }, op: "q_norm", what: "each head normed by itself"},
 	{name: "all heads normed as one row", model: glm, dev: func() load.Device { return wideNorms{} }, op: "q_norm", what: "all heads normed as one row"},
