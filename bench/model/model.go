@@ -143,7 +143,7 @@ func (b *bench) start(n, length, room int) (*sequences, time.Duration, error) {
 		for j := range blocks {
 			blocks[j] = int32(i*each + j)
 		}
-		q.batch.Spans = append(q.batch.Spans, stages.Span{Seq: uint64(i), Span: device.Span{Blocks: blocks}})
+		q.batch.Spans = append(q.batch.Spans, stages.Span{Seq: uint64(i), Span: device.Span{Slot: i, Blocks: blocks}})
 		q.next[i] = token(i, length, b.o.Vocab)
 	}
 	took, err := b.prefill(q.batch.Spans, length)

@@ -12,18 +12,21 @@ import (
 	"krater/kernels/tensor"
 )
 
-// The kernels, and the sizes of src/delta.cu.
+// The kernels, by the type of rows, and the sizes of src/delta.cu.
 var (
-	kConv      = launch.Named("kr_delta_conv")
+	kConv      = map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_conv_bf16"), tensor.F32: launch.Named("kr_delta_conv_float")}
 	kGatedNorm = launch.Named("kr_gated_norm")
-	kRules     = []rule{{8, launch.Named("kr_delta_rule_8")}, {16, launch.Named("kr_delta_rule_16")},
-		{32, launch.Named("kr_delta_rule_32")}, {64, launch.Named("kr_delta_rule_64")}}
+	kRules     = []rule{
+		{8, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_rule_bf16_8"), tensor.F32: launch.Named("kr_delta_rule_float_8")}},
+		{16, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_rule_bf16_16"), tensor.F32: launch.Named("kr_delta_rule_float_16")}},
+		{32, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_rule_bf16_32"), tensor.F32: launch.Named("kr_delta_rule_float_32")}},
+	}
 )
 
-// rule is the kernel for keys of up to 4*keep values.
+// rule is the kernels for keys of up to 4*keep values.
 type rule struct {
-	keep   int
-	kernel launch.Kernel
+	keep    int
+	kernels map[tensor.DType]launch.Kernel
 }
 
 const (
@@ -46,6 +49,13 @@ func floats(op, name string, n int, m launch.Mat, rows, cols int) int {
 		return 2 << n
 	}
 	return 0
+}
+
+// typed panics unless m is [rows, cols] of dt, which is F32 or BF16.
+func typed(op, name string, dt tensor.DType, m launch.Mat, rows, cols int) {
+	if floats(op, name, 0, m, rows, cols); m.DType != dt {
+		refuse(op, "%s is %v, other rows are %s", name, m, dt)
+	}
 }
 
 // wide panics unless m is F32 [rows, cols] without gaps.
@@ -81,7 +91,8 @@ func Conv(l *launch.List, out, x, w, tail launch.Mat, list []device.Span, table 
 	const op = "Conv"
 	check(op, p, table)
 	n := p.Channels()
-	f := floats(op, "out", 0, out, x.Rows, n) | floats(op, "x", 1, x, x.Rows, p.Width())
+	typed(op, "out", x.DType, out, x.Rows, n)
+	typed(op, "x", x.DType, x, x.Rows, p.Width())
 	wide(op, "w", w, p.Taps, n)
 	wide(op, "tail", tail, tail.Rows, n)
 	tiles := len(list)
@@ -94,19 +105,21 @@ func Conv(l *launch.List, out, x, w, tail launch.Mat, list []device.Span, table 
 	if tiles == 0 {
 		return
 	}
-	l.Add(kConv, launch.Config{Grid: launch.Dim{X: uint32((n + threads - 1) / threads), Y: uint32(tiles)}, Block: launch.Dim{X: threads}, PDL: true},
+	l.Add(kConv[x.DType], launch.Config{Grid: launch.Dim{X: uint32((n + threads - 1) / threads), Y: uint32(tiles)}, Block: launch.Dim{X: threads}, PDL: true},
 		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(w.At), launch.I32(w.Stride),
 		launch.P(tail.At), launch.P(table.At), flag(decode), launch.I32(tail.Rows/p.Taps), launch.I32(p.Taps), launch.I32(p.KeyHeads), launch.I32(p.KeyDim),
-		launch.I32(p.Group()*p.ValueDim), at(p.Queries()), at(p.Keys()), at(p.Inputs()), launch.I32(f))
+		launch.I32(p.Group()*p.ValueDim), at(p.Queries()), at(p.Keys()), at(p.Inputs()))
 }
 
 // Rule computes the gated delta rule (device.List.Delta) for the spans of list: out [T, values] of the
 // rows x [T, channels] of Conv and of ba [T, 2*value heads]. decay and bias [1, value heads] and states
-// [slots*StateRows, value dim] are F32. Keys have at most 256 values.
+// [slots*StateRows, value dim] are F32. Keys have at most 128 values.
 func Rule(l *launch.List, out, x, ba, decay, bias, states launch.Mat, list []device.Span, table launch.Mat, decode bool, p device.DeltaNet) {
 	const op = "Delta"
 	check(op, p, table)
-	f := floats(op, "out", 0, out, x.Rows, p.Values()) | floats(op, "x", 1, x, x.Rows, p.Channels()) | floats(op, "ba", 2, ba, x.Rows, 2*p.ValueHeads)
+	typed(op, "out", x.DType, out, x.Rows, p.Values())
+	typed(op, "x", x.DType, x, x.Rows, p.Channels())
+	typed(op, "ba", x.DType, ba, x.Rows, 2*p.ValueHeads)
 	wide(op, "decay", decay, 1, p.ValueHeads)
 	wide(op, "bias", bias, 1, p.ValueHeads)
 	wide(op, "states", states, states.Rows, p.ValueDim)
@@ -120,11 +133,11 @@ func Rule(l *launch.List, out, x, ba, decay, bias, states launch.Mat, list []dev
 	if len(list) == 0 {
 		return
 	}
-	l.Add(kRules[i].kernel, launch.Config{Grid: launch.Dim{X: uint32(p.ValueHeads * ((p.ValueDim + columns - 1) / columns)), Y: uint32(len(list))},
+	l.Add(kRules[i].kernels[x.DType], launch.Config{Grid: launch.Dim{X: uint32(p.ValueHeads * ((p.ValueDim + columns - 1) / columns)), Y: uint32(len(list))},
 		Block: launch.Dim{X: threads}, PDL: true},
 		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(ba.At), launch.I32(ba.Stride),
 		launch.P(decay.At), launch.P(bias.At), launch.P(states.At), launch.P(table.At), flag(decode), launch.I32(states.Rows/p.StateRows()),
-		launch.I32(p.KeyHeads), launch.I32(p.Group()), launch.I32(p.KeyDim), launch.I32(p.ValueDim), at(p.Decays()), at(p.Strengths()), launch.I32(f))
+		launch.I32(p.KeyHeads), launch.I32(p.Group()), launch.I32(p.KeyDim), launch.I32(p.ValueDim), at(p.Decays()), at(p.Strengths()))
 }
 
 // GatedNorm computes RMSNorm over each value head of out [T, values] times silu of its gates in x

@@ -18,8 +18,8 @@ import (
 var sizes = []device.DeltaNet{
 	{KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 32, Taps: 4, ByKeyHead: true},
 	{KeyHeads: 1, ValueHeads: 2, KeyDim: 128, ValueDim: 128, Taps: 4},
-	{KeyHeads: 1, ValueHeads: 3, KeyDim: 57, ValueDim: 39, Taps: 3, ByKeyHead: true},
-	{KeyHeads: 1, ValueHeads: 1, KeyDim: 129, ValueDim: 5, Taps: 1},
+	{KeyHeads: 1, ValueHeads: 3, KeyDim: 57, ValueDim: 39, Taps: 5, ByKeyHead: true},
+	{KeyHeads: 1, ValueHeads: 1, KeyDim: 100, ValueDim: 5, Taps: 1},
 }
 
 const rows, slots = 150, 3
@@ -177,10 +177,10 @@ func TestRefuses(t *testing.T) {
 	m := func(rows, cols int) launch.Mat {
 		return launch.Mat{At: 1 << 20, DType: tensor.F32, Rows: rows, Cols: cols, Stride: cols}
 	}
-	p := device.DeltaNet{KeyHeads: 1, ValueHeads: 1, KeyDim: 257, ValueDim: 4, Taps: 4}
+	p := device.DeltaNet{KeyHeads: 1, ValueHeads: 1, KeyDim: 129, ValueDim: 4, Taps: 4}
 	defer func() {
 		if _, ok := recover().(*device.ShapeError); !ok {
-			t.Error("keys of 257 values are taken")
+			t.Error("keys of 129 values are taken")
 		}
 	}()
 	Rule(&launch.List{}, m(1, 4), m(1, p.Channels()), m(1, 2), m(1, 1), m(1, 1), m(p.StateRows(), 4), []device.Span{{Len: 1}}, table, false, p)
