@@ -68,7 +68,7 @@ func TestEstimate(t *testing.T) {
 	for name, s := range map[string]wizard.Settings{
 		"does not fit": {"max-seqs": "65536", "kv-cache": "1000GiB"},
 		"model":        {"model": t.TempDir()},
-		"enum":         {"precision": "int3"},
+		"enum":         {"precision": "int5"},
 	} {
 		if o := estimate(s, nil, m, nil); o.Trouble == "" {
 			t.Errorf("%s: no trouble: %+v", name, o)
