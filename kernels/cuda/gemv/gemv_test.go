@@ -104,6 +104,7 @@ func TestMixtures(t *testing.T) {
 		// two parts.
 		{"one row of small experts", qwen3(1), []op{{"kr_gemv_gate_up_int4_g128", 48, 8, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 16}}},
 		{"2 rows of small experts", qwen3(2), []op{{"kr_gemv_gate_up_int4_g128", 48, 16, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 8}}},
+		{"8 rows of small experts", qwen3(8), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 8, 8}}},
 		{"32 rows of small experts", qwen3(32), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 32, 8}}},
 	} {
 		var l launch.List

@@ -10,10 +10,9 @@ var kRing = launch.Named("kr_gemv_ring_int4_g128_h")
 
 // The sizes of src/gemv_ring.cu.
 const (
-	ringFrom    = 16 // rows: fewer have too few tiles for runs of that size
+	ringFrom    = 8 // rows: fewer have too few tiles for every multiprocessor
 	ringThreads = 640
 	ringTeams   = 4
-	ringRun     = 8                                                         // bands of 64 rows that a block takes at a time
 	ringUnits   = 4                                                         // of a part, at most
 	ringStage   = ringUnits * (4096 + 128)                                  // bytes
 	ringFixed   = 384 + 4*64 + 2*4*ringTeams*512 + 4*ringTeams*ringUnits*32 // bytes
@@ -25,27 +24,35 @@ const (
 type ringHalf struct {
 	parts  int
 	paired bool
+	run    int // bands of 64 rows that a block takes at a time
+	runs   int // of a tile
 }
 
 // ringHalfOf returns the half for w; ok is false if kRing does not take it: INT4 in groups of 128
 // columns, whole bands, and parts of equal size that have room.
-func ringHalfOf(w *launch.Weight, parts int, paired bool) (h ringHalf, ok bool) {
+func ringHalfOf(w *launch.Weight, parts int, paired bool, run int) (h ringHalf, ok bool) {
 	units, bands, together := unitsOf(w.Cols()), w.Rows()/64, ringTeams/max(parts, 1)
 	if w.A.Zero() || w.A.Scaling() != tensor.INT4.By(128) || w.Cols()%128 != 0 || w.Rows()%64 != 0 ||
 		parts*together != ringTeams || units%parts != 0 || units/parts > ringUnits || bands%together != 0 {
 		return h, false
 	}
-	return ringHalf{parts, paired}, true
+	return ringHalf{parts, paired, run, (bands + run - 1) / run}, true
 }
 
 // append appends the arguments HALF_ARGS before those of the bank.
 func (h *ringHalf) append(args []launch.Arg, w *launch.Weight) []launch.Arg {
-	return append(args, launch.I32(h.parts), flag(h.paired), launch.I32(unitsOf(w.Cols())/h.parts), launch.I32(w.Rows()/64), launch.I32(ringRun),
-		launch.I32(ringRuns(w)))
+	return append(args, launch.I32(h.parts), flag(h.paired), launch.I32(unitsOf(w.Cols())/h.parts), launch.I32(w.Rows()/64), launch.I32(h.run),
+		launch.I32(h.runs))
 }
 
-// ringRuns returns the number of runs of a tile.
-func ringRuns(w *launch.Weight) int { return (w.Rows()/64 + ringRun - 1) / ringRun }
+// ringRun returns the bands of a run for that many rows: larger runs load activations less often,
+// but few tiles have too few of them.
+func ringRun(rows int) int {
+	if rows < 16 {
+		return 4
+	}
+	return 8
+}
 
 // ringPlan says how kRing computes a mixture.
 type ringPlan struct {
@@ -62,14 +69,15 @@ func ringPlanOf(gpu launch.GPU, m *Mixture) (p ringPlan, ok bool) {
 	}
 	gate, gatePaired := gateParts(m)
 	down, downPaired := downParts(m)
+	run := ringRun(m.X.Rows)
 	var ok1, ok2 bool
-	p.one, ok1 = ringHalfOf(&m.Bank.W13, gate, gatePaired)
-	p.two, ok2 = ringHalfOf(&m.Bank.W2, down, downPaired)
+	p.one, ok1 = ringHalfOf(&m.Bank.W13, gate, gatePaired, run)
+	p.two, ok2 = ringHalfOf(&m.Bank.W2, down, downPaired, run)
 	p.row = 2*max(m.X.Cols, m.Bank.W2.Cols()) + 16
 	rest := gpu.SharedMax - ringFixed - TileRows*p.row
 	p.stages = min(ringStages, rest/ringStage)
 	p.bytes = ringFixed + TileRows*p.row + p.stages*ringStage
-	return p, ok1 && ok2 && p.stages >= ringLeast && m.Aligned.MaxTiles()*(ringRuns(&m.Bank.W13)+ringRuns(&m.Bank.W2))+2*gpu.SMs < 1<<16
+	return p, ok1 && ok2 && p.stages >= ringLeast && m.Aligned.MaxTiles()*(p.one.runs+p.two.runs)+2*gpu.SMs < 1<<16
 }
 
 // ring launches both halves: y and h as for downGrouped and gateUp.

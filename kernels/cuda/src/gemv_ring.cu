@@ -83,7 +83,7 @@ struct Tiles {
 KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, const Half &two) {
 	int lane = threadIdx.x % 32, at = 0, round = 1, next = 0;
 	int n = __ldcg(tiles.count), first = n * one.runs, all = first + n * two.runs;
-	if (lane == 0 && n > 0) next = tiles.take();
+	if (lane == 0) next = tiles.take();
 	for (int k = 0;; k++) {
 		int i = __shfl_sync(0xffffffffu, next, 0);
 		Order o = {2};
@@ -186,30 +186,21 @@ struct Operands {
 		const uint32_t *scales = (const uint32_t *)(stage + VALUES) + r * 8 + lane / 4;
 		sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
 #pragma unroll
-		for (int u = 0; u < MOST_UNITS; u += 2) { // two at a time: a product does not wait for the one right before it
+		for (int u = 0; u < MOST_UNITS; u++) {
 			if (u >= units) break;
-			Format::Load v[2];
-			float d[2][4] = {};
+			Format::Load v;
+			v.q[0] = *(const uint4 *)(values + u * 4096), v.q[1] = *(const uint4 *)(values + u * 4096 + 2048);
+			v.s[0] = scales[u * 32];
+			const float2 total = totals[4 * u];
+			float d[4] = {0, 0, 0, 0};
+			const float e[4] = {total.x, total.y, total.x, total.y};
 #pragma unroll
-			for (int t = 0; t < 2; t++) { // past the last unit: what an earlier stage left there, which is not added
-				v[t].q[0] = *(const uint4 *)(values + (u + t) * 4096), v[t].q[1] = *(const uint4 *)(values + (u + t) * 4096 + 2048);
-				v[t].s[0] = scales[(u + t) * 32];
+			for (int i = 0; i < 8; i++) {
+				uint32_t a[4];
+				Format::unpack(a, v, i);
+				mma_bf16(d, a, b[u][2 * i], b[u][2 * i + 1]);
 			}
-#pragma unroll
-			for (int i = 0; i < 8; i++)
-#pragma unroll
-				for (int t = 0; t < 2; t++) {
-					uint32_t a[4];
-					Format::unpack(a, v[t], i);
-					if (t == 0 || u + t < units) mma_bf16(d[t], a, b[u + t][2 * i], b[u + t][2 * i + 1]);
-				}
-#pragma unroll
-			for (int t = 0; t < 2; t++) {
-				if (u + t >= units) break;
-				const float2 total = totals[4 * (u + t)];
-				const float e[4] = {total.x, total.y, total.x, total.y};
-				Format::scale(sum, d[t], e, v[t].s[0]);
-			}
+			Format::scale(sum, d, e, v.s[0]);
 		}
 	}
 };
@@ -243,17 +234,17 @@ KR_DEV void multiply_runs(const Room &room, const Tiles &tiles, float *y, bf16 *
 	for (int k = 0;; k++) {
 		mbar_wait(room.ordered(k), k / ORDERS % 2);
 		const Order &o = room.order(k);
-		const int down = o.half;
+		int down = o.half, count = o.count, from = o.from, to = o.to;
 		if (down == 2) return;
-		const int *slots = o.slots + 2 * c; // below 0: no such token
+		int slots[2] = {o.slots[2 * c], o.slots[2 * c + 1]}; // below 0: no such token
 		const int parts = down ? two.parts : one.parts, units = down ? two.units : one.units, pairs = down ? two.pairs : one.pairs;
 		if (down != before) bar_sync(15, 32 * MULTIPLIERS); // the buffers of sums get other readers
 		before = down;
 		const int part = team & (parts - 1), step = TEAMS / parts, first = team / parts; // parts is 1, 2 or 4
 		mbar_wait(room.at(Room::ROWS_FULL), k % 2);
-		x.load(room, part, units, o.count);
-		if (lane == 0) mbar_arrive(room.at(Room::ROWS_EMPTY));
-		for (int band = o.from + first; band < o.to; band += step) {
+		x.load(room, part, units, count);
+		if (lane == 0) mbar_arrive(room.at(Room::ROWS_EMPTY)), mbar_arrive(room.taken(k));
+		for (int band = from + first; band < to; band += step) {
 			float sum[4];
 			mbar_wait(room.full(at), round);
 			x.multiply(sum, room.stage(at), r, units);
@@ -275,10 +266,7 @@ KR_DEV void multiply_runs(const Room &room, const Tiles &tiles, float *y, bf16 *
 				if (slots[i] >= 0) store(hidden + (long long)slots[i] * (one.first.rows / 2) + 8 * block + g, swiglu(sum[i], sum[2 + i]));
 		}
 		__syncwarp();
-		if (lane == 0) {
-			if (!down && part == 0) mbar_arrive(room.stored(k));
-			mbar_arrive(room.taken(k));
-		}
+		if (!down && part == 0 && lane == 0) mbar_arrive(room.stored(k));
 	}
 }
 
