@@ -164,11 +164,17 @@ func TestGGUFOnCard(t *testing.T) {
 	}
 }
 
-// TestGoldenBesideCard: what a probe sees of a layer includes the experts that the host computes.
-func TestGoldenBesideCard(t *testing.T) {
+// TestProbesOnCard: a probe sees the sum of all experts of a layer, those that the host computes
+// and those whose sum a kernel computes with them.
+func TestProbesOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
-	dir := filepath.Join("..", "..", "testdata", "goldens", "deepseek_v2_lite")
-	answers(t, "", "compare", "--device", "cuda", "--rows", "f32", "--decode-strategy", "cpu_only", "--model", dir, "--golden", dir)
+	for golden, args := range map[string][]string{
+		"deepseek_v2_lite": {"--rows", "f32", "--decode-strategy", "cpu_only"},
+		"mixtral":          {"--rows", "bf16"},
+	} {
+		dir := filepath.Join("..", "..", "testdata", "goldens", golden)
+		answers(t, "", append([]string{"compare", "--device", "cuda", "--model", dir, "--golden", dir}, args...)...)
+	}
 }
 
 // TestInt4GoldenOnCard: with experts of four bits krater-tiny's logits are others, and its

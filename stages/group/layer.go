@@ -89,6 +89,9 @@ func (g *Group) MixOf(s device.Stream, st *stages.State, layer int, here *device
 
 func (g *Group) mix(p *stages.Program, st *stages.State, layer int, here *device.Bank) {
 	p.ExpertsOn(st.ExpertOut, st.Normed, here, st.RouterIDs)
+	if p.Probed() {
+		p.Send() // fused with their sum, the experts would not write ExpertOut, which the probe's sums read
+	}
 	g.Bank(layer).RunShared(p, st, st.Shared, layer)
 	merge.Run(p, st, here.Map, layer)
 	g.finish(p, st, layer)
