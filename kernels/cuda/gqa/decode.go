@@ -10,7 +10,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// The sizes of gqa_decode.cu.
+// The sizes of src/gqa_step.cuh.
 const (
 	decodeThreads = 128
 	warps         = 4
@@ -22,7 +22,7 @@ const (
 type decoder struct {
 	attend, join launch.Kernel
 	heads        int // query heads per block
-	shared       int // threads of a block of attend
+	shared, late int // bytes of a block of attend, and in addition on Hopper
 	blocks       int // blocks per multiprocessor
 }
 
@@ -43,13 +43,22 @@ var decoders = func() map[kernelKey][2]decoder {
 			}
 			for i, heads := range []int{8, 16} {
 				two[i] = decoder{attend: named(fmt.Sprintf("kr_gqa_decode%d_%s", heads, name), dim), join: named("kr_gqa_join", dim),
-					heads: heads, shared: decodeShared(dt, dim, heads), blocks: blocks[i]}
+					heads: heads, shared: decodeShared(dt, dim, heads), late: lateShared(dim, heads), blocks: blocks[i]}
 			}
 			out[kernelKey{dt, dim}] = two
 		}
 	}
 	return out
 }()
+
+// lateShared returns what Ring has in addition on Hopper, where warps are joined while the next
+// item's keys are multiplied: sums of a group's items, and two mbarriers.
+func lateShared(dim, heads int) int {
+	if dim > 1024/heads {
+		return 0
+	}
+	return dim*heads*4 + 8*decodeThreads + 16
+}
 
 // decodeShared returns the size of Ring.
 func decodeShared(dt tensor.DType, dim, heads int) int {
@@ -62,9 +71,17 @@ func decodeShared(dt tensor.DType, dim, heads int) int {
 	}
 	n := warps*max(1, min(stepBytes/unit, 4))*(2*unit+scales+16) + warps*heads*((chunk+4)*4+8)
 	if far { // queries, and sums of a group's items
-		n += dim/16*heads*32 + dim*heads*4
+		n += dim/16*heads*32 + dim*heads*4 + 8*decodeThreads
 	}
 	return n
+}
+
+// bytes returns the shared memory of a block of attend.
+func (d *decoder) bytes(gpu launch.GPU) int {
+	if gpu.Hopper {
+		return d.shared + d.late
+	}
+	return d.shared
 }
 
 // decoderOf returns the kernels for p's groups.
@@ -80,7 +97,7 @@ func decoderOf(dt tensor.DType, p device.GQA) (d decoder, ok bool) {
 // of BF16, F8E4M3 or I8 with one scale per head, rows aligned to 16 bytes.
 func CanDecode(gpu launch.GPU, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
 	d, ok := decoderOf(cache.DType, p)
-	return ok && readable(out, q, &cache, p) && gpu.SharedMax >= d.shared
+	return ok && readable(out, q, &cache, p) && gpu.SharedMax >= d.bytes(gpu)
 }
 
 // readable reports whether the fast kernels take rows and cache. They do not support a window.
@@ -131,7 +148,7 @@ func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, 
 	d, _ := decoderOf(cache.DType, p)
 	grid, groups := decodeShape(gpu, d, items, p)
 	part, marks, whole := launch.P(scratch), launch.P(scratch+launch.Ptr(partBytes(items, p))), bit(groups)
-	l.Add(d.attend, launch.Config{Grid: grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(d.shared), PDL: true},
+	l.Add(d.attend, launch.Config{Grid: grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(d.bytes(gpu)), PDL: true},
 		part, marks, launch.I32(items), whole, launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.Heads), launch.I32(p.KVHeads),
 		scale(p), launch.I32(p.BlockTokens))

@@ -126,8 +126,8 @@ func TestPrefillLaunches(t *testing.T) {
 func TestSharedMemory(t *testing.T) {
 	for key, two := range decoders {
 		for _, d := range two {
-			if d.shared > small.SharedMax || d.blocks*(d.shared+1<<10) > 228<<10 {
-				t.Errorf("decode %v: %d bytes, %d blocks of %s", key, d.shared, d.blocks, d.attend)
+			if d.shared > small.SharedMax || d.blocks*(d.bytes(h200)+1<<10) > 228<<10 {
+				t.Errorf("decode %v: %d and %d bytes, %d blocks of %s", key, d.shared, d.bytes(h200), d.blocks, d.attend)
 			}
 		}
 	}

@@ -11,29 +11,7 @@
 //
 // The table of spans was copied before the step's first kernel, so it is read without waiting for earlier kernels. The
 // same holds for cache rows of positions before a row's own.
-#include "gqa.cuh"
-
-enum { THREADS = 128, WARPS = 4, STEP = KEY_TILE / WARPS }; // a warp's keys in a tile
-
-// N: eights of query heads.
-template <int KIND, int D, int N> struct Ring {
-	static const int row = D * Element<KIND>::size;
-	static const int unit = STEP * row;                                // of a step: keys or values
-	static const int most = 4096 / unit < 4 ? 4096 / unit : 4, steps = most < 1 ? 1 : most; // in shared memory or in flight
-	static const int scales = KIND == I8_ROWS ? STEP * 2 * 4 : 0;      // of a step: keys and values
-	static const int step = 2 * unit + scales + 16;                    // the same, and a Step
-	static const int warp = steps * step;
-	static const bool far = D * N > 256;                               // queries, and the sums of a group's items, stay in shared memory
-	static const int heads = 8 * N, chunk = far ? 32 : D < 128 / N ? D : 128 / N; // columns of sums that warps join at a time
-	static const int gap = chunk + 4;                                  // floats between heads, so that stores hit no bank twice
-	static const int at_sums = WARPS * warp;                           // [WARPS][heads][gap] float
-	static const int at_marks = at_sums + WARPS * heads * gap * 4;     // [WARPS][heads] float2
-	static const int at_queries = at_marks + WARPS * heads * 8;        // far: [D / 16][N][32] uint2
-	static const int at_kept = at_queries + (far ? D / 16 * N * 256 : 0); // far: [D / cols][THREADS] float4
-	static const int cols = 64 / N;                                    // columns that threads have in one pass when warps are joined
-	static const int bytes = at_kept + (far ? D / cols * THREADS * 16 : 0);
-};
-static_assert(STEP == 16, "a step is the depth of a product");
+#include "gqa_join.cuh"
 
 struct Job {
 	const int *table;
@@ -148,262 +126,6 @@ template <int KIND, int D> KR_DEV void fetch_values(unsigned char *stage, Feed &
 	cp_async_commit();
 }
 
-// --- queries
-
-// Queries of the heads as right operands. A product's columns are neighbours in a lane, because keys are read 16 bytes
-// at a time. Of bf16 keys, lane 4g+c has columns 8c..8c+7 of every 32, for two products; of 8-bit keys columns
-// 16c..16c+15 of every 64, for four.
-template <int KIND, int D, int N> struct Queries {
-	uint2 b[Ring<KIND, D, N>::far ? 1 : D / 16][N];
-};
-
-// The columns of a lane for product i, from a head's queries; 0: there is no such head.
-template <int KIND> KR_DEV uint2 query(const bf16 *head, int i) {
-	int c = threadIdx.x % 4, at = KIND == BF16_ROWS ? i / 2 * 32 + 8 * c + i % 2 * 4 : i / 4 * 64 + 16 * c + i % 4 * 4;
-	uint2 x = head ? *(const uint2 *)(head + at) : make_uint2(0, 0);
-	if (KIND == E4M3_ROWS) x = make_uint2(pack_f16(lo_f32(x.x), hi_f32(x.x)), pack_f16(lo_f32(x.y), hi_f32(x.y)));
-	return x;
-}
-
-// Loads a row's queries of heads first.. of a group of `heads`; the group's queries begin at from. All threads call
-// it.
-template <int KIND, int D, int N> KR_DEV void fetch_queries(Queries<KIND, D, N> &q, unsigned char *shared, const bf16 *from, int first, int heads) {
-	const bool far = Ring<KIND, D, N>::far;
-	int lane = threadIdx.x % 32;
-	if (far) __syncthreads(); // no thread still needs the row before
-#pragma unroll
-	for (int n = 0; n < N; n++) {
-		int head = first + 8 * n + lane / 4;
-		const bf16 *mine = head < heads ? from + head * D : 0;
-		if (far) {
-			for (int i = threadIdx.x / 32; i < D / 16; i += WARPS) ((uint2 *)(shared + Ring<KIND, D, N>::at_queries))[(i * N + n) * 32 + lane] = query<KIND>(mine, i);
-		} else {
-#pragma unroll
-			for (int i = 0; i < (far ? 0 : D / 16); i++) q.b[i][n] = query<KIND>(mine, i);
-		}
-	}
-	if (far) __syncthreads();
-}
-
-// --- a step
-
-// A warp's sums for its keys of an item. They are of weight * value: lane 4g+c has heads 8n + 2c and 8n + 2c + 1, for
-// columns 16t + g and 16t + 8 + g (of 8-bit values 16t + 2g and 16t + 2g + 1). It also has the largest score of these
-// heads and the sum of weights of the lane's own keys.
-template <int D, int N> struct State {
-	float sum[D / 16][N][4];
-	float most[N][2], total[N][2];
-};
-
-template <int D, int N> KR_DEV void begin(State<D, N> &st) {
-	st = State<D, N>();
-#pragma unroll
-	for (int n = 0; n < N; n++) st.most[n][0] = st.most[n][1] = -INFINITY;
-}
-
-// Scores of the heads for the step's 16 keys: s[n] of keys g, g, g+8, g+8 for heads 8n + 2c, 8n + 2c + 1 in turn.
-template <int KIND, int D, int N> KR_DEV void scores(float (&s)[N][4], const Queries<KIND, D, N> &q, const unsigned char *shared, const unsigned char *keys) {
-	const int row = Ring<KIND, D, N>::row, each = KIND == BF16_ROWS ? 2 : 4; // products per 16 bytes of a lane
-	const bool far = Ring<KIND, D, N>::far;
-	int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-	float sum[2][N][4] = {}; // of even and of odd products
-	const uint2 *kept = (const uint2 *)(shared + Ring<KIND, D, N>::at_queries) + lane;
-#pragma unroll
-	for (int i = 0; i < D / 16 / each; i++) {
-		uint4 v = lds16(keys, place<row>(g, 4 * i + c)), w = lds16(keys, place<row>(g + 8, 4 * i + c));
-		uint32_t one[4] = {v.x, v.y, v.z, v.w}, two[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-		for (int j = 0; j < each; j++) {
-			uint32_t a[4];
-			if (KIND == BF16_ROWS) {
-				a[0] = one[2 * j % 4], a[1] = two[2 * j % 4], a[2] = one[(2 * j + 1) % 4], a[3] = two[(2 * j + 1) % 4];
-			} else {
-				widen<KIND>(one[j], a[0], a[2]);
-				widen<KIND>(two[j], a[1], a[3]);
-			}
-#pragma unroll
-			for (int n = 0; n < N; n++) {
-				uint2 b = far ? kept[((i * each + j) * N + n) * 32] : q.b[far ? 0 : i * each + j][n];
-				multiply<KIND>(sum[j % 2][n], a, b.x, b.y);
-			}
-		}
-	}
-#pragma unroll
-	for (int n = 0; n < N; n++)
-#pragma unroll
-		for (int i = 0; i < 4; i++) s[n][i] = sum[0][n][i] + sum[1][n][i];
-}
-
-// Turns scores into weights: powers of two relative to the largest score. Rescales the earlier sums to the new largest
-// score.
-template <int D, int N> KR_DEV void weigh(State<D, N> &st, float (&s)[N][4]) {
-	float old[N][2];
-	bool same = true;
-#pragma unroll
-	for (int n = 0; n < N; n++) {
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			float m = fmaxf(s[n][i], s[n][i + 2]);
-#pragma unroll
-			for (int d = 4; d < 32; d *= 2) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, d));
-			m = fmaxf(m, st.most[n][i]);
-			old[n][i] = exp2_approx(st.most[n][i] - m);
-			same = same && old[n][i] == 1.f;
-			st.most[n][i] = m;
-			s[n][i] = exp2_approx(s[n][i] - m), s[n][i + 2] = exp2_approx(s[n][i + 2] - m);
-			st.total[n][i] = fmaf(st.total[n][i], old[n][i], s[n][i] + s[n][i + 2]);
-		}
-	}
-	if (!__any_sync(0xffffffffu, !same)) return; // in most steps nothing would change
-#pragma unroll
-	for (int t = 0; t < D / 16; t++)
-#pragma unroll
-		for (int n = 0; n < N; n++)
-#pragma unroll
-			for (int i = 0; i < 4; i++) st.sum[t][n][i] *= old[n][i % 2];
-}
-
-// sum += values * weights. A lane has weights of keys g and g+8 for two heads, and fetches those of keys 2c, 2c+1,
-// 2c+8, 2c+9 for head g. 8-bit values are read in pairs, as one number, and separated afterwards.
-template <int KIND, int D, int N> KR_DEV void add_values(State<D, N> &st, const float (&w)[N][4], uint32_t values) {
-	const int row = Ring<KIND, D, N>::row;
-	int lane = threadIdx.x % 32, g = lane / 4, from = lane % 4 * 8 + g / 2;
-	uint32_t b[N][2];
-#pragma unroll
-	for (int n = 0; n < N; n++)
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			uint32_t mine = pack<KIND>(w[n][2 * i], w[n][2 * i + 1]);
-			uint32_t x = __shfl_sync(0xffffffffu, mine, from), y = __shfl_sync(0xffffffffu, mine, from + 4);
-			b[n][i] = __byte_perm(x, y, g % 2 ? 0x7632 : 0x5410);
-		}
-#pragma unroll
-	for (int t = 0; t < row / 32; t++) {
-		uint32_t v[4];
-		ldmatrix_x4_trans(v, values + place<row>(lane % 16, 2 * t + lane / 16));
-		if (KIND == BF16_ROWS) {
-			uint32_t a[4] = {v[0], v[2], v[1], v[3]};
-#pragma unroll
-			for (int n = 0; n < N; n++) multiply<KIND>(st.sum[t][n], a, b[n][0], b[n][1]);
-		} else {
-#pragma unroll
-			for (int i = 0; i < 2; i++) {
-				uint32_t a[4]; // even columns, odd ones
-				widen<KIND>(__byte_perm(v[2 * i], 0, 0x3120), a[0], a[1]);
-				widen<KIND>(__byte_perm(v[2 * i + 1], 0, 0x3120), a[2], a[3]);
-#pragma unroll
-				for (int n = 0; n < N; n++) multiply<KIND>(st.sum[(2 * t + i) % (D / 16)][n], a, b[n][0], b[n][1]);
-			}
-		}
-	}
-}
-
-// --- the end of an item
-
-// A thread's sums when warps are joined: of one head (head_of), a float4 of every `cols` columns (quad_of).
-template <int D, int N> struct Joined {
-	float4 sum[D * N / 64];
-	float most, total;
-};
-template <int N> KR_DEV int head_of() { return threadIdx.x / (16 / N); }
-template <int N> KR_DEV int quad_of() { return threadIdx.x % (16 / N); }
-
-// Joins the sums of all warps. All threads call it.
-template <int KIND, int D, int N> KR_DEV void join_warps(Joined<D, N> &out, const State<D, N> &st, unsigned char *shared) {
-	typedef Ring<KIND, D, N> R;
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, head = head_of<N>();
-	float2 *marks = (float2 *)(shared + R::at_marks);
-	float *sums = (float *)(shared + R::at_sums);
-	float total[N][2];
-#pragma unroll
-	for (int n = 0; n < N; n++)
-#pragma unroll
-		for (int i = 0; i < 2; i++) {
-			total[n][i] = st.total[n][i];
-#pragma unroll
-			for (int d = 4; d < 32; d *= 2) total[n][i] += __shfl_xor_sync(0xffffffffu, total[n][i], d);
-		}
-	float f[WARPS];
-#pragma unroll
-	for (int k = 0; k < D / R::chunk; k++) {
-		__syncthreads(); // the previous result has been read
-#pragma unroll
-		for (int n = 0; n < N; n++) {
-			if (k == 0 && g == 0) {
-#pragma unroll
-				for (int i = 0; i < 2; i++) marks[warp * R::heads + 8 * n + 2 * c + i] = make_float2(st.most[n][i], total[n][i]);
-			}
-			float *to = sums + (warp * R::heads + 8 * n + 2 * c) * R::gap;
-#pragma unroll
-			for (int t = 0; t < R::chunk / 16; t++) {
-				const float(&x)[4] = st.sum[k * (R::chunk / 16) + t][n];
-				if (KIND == BF16_ROWS) {
-					to[16 * t + g] = x[0], to[R::gap + 16 * t + g] = x[1];
-					to[16 * t + 8 + g] = x[2], to[R::gap + 16 * t + 8 + g] = x[3];
-				} else {
-					store2(to + 16 * t + 2 * g, x[0], x[2]);
-					store2(to + R::gap + 16 * t + 2 * g, x[1], x[3]);
-				}
-			}
-		}
-		__syncthreads();
-		if (k == 0) {
-			float2 m[WARPS];
-			out.most = -INFINITY;
-#pragma unroll
-			for (int w = 0; w < WARPS; w++) m[w] = marks[w * R::heads + head], out.most = fmaxf(out.most, m[w].x);
-#pragma unroll
-			for (int w = 0; w < WARPS; w++) f[w] = exp2_approx(m[w].x - out.most);
-			out.total = fmaf(f[0], m[0].y, f[1] * m[1].y) + fmaf(f[2], m[2].y, f[3] * m[3].y);
-		}
-		const float4 *from = (const float4 *)(sums + head * R::gap) + quad_of<N>();
-		const int next = R::heads * R::gap / 4; // warp
-#pragma unroll
-		for (int i = 0; i < R::chunk / R::cols; i++, from += R::cols / 4) {
-			float4 x = from[0], y = from[next], z = from[2 * next], u = from[3 * next];
-			out.sum[k * (R::chunk / R::cols) + i] =
-			    make_float4(fmaf(f[0], x.x, f[1] * y.x) + fmaf(f[2], z.x, f[3] * u.x), fmaf(f[0], x.y, f[1] * y.y) + fmaf(f[2], z.y, f[3] * u.y),
-			                fmaf(f[0], x.z, f[1] * y.z) + fmaf(f[2], z.z, f[3] * u.z), fmaf(f[0], x.w, f[1] * y.w) + fmaf(f[2], z.w, f[3] * u.w));
-		}
-	}
-}
-
-// A block's sums for a group's items so far, in registers or in shared memory.
-template <int KIND, int D, int N> struct Group {
-	float4 sum[Ring<KIND, D, N>::far ? 1 : D * N / 64];
-	float most, total;
-};
-
-template <int KIND, int D, int N> KR_DEV float4 &group_sum(Group<KIND, D, N> &g, unsigned char *shared, int i) {
-	if (Ring<KIND, D, N>::far) return ((float4 *)(shared + Ring<KIND, D, N>::at_kept))[i * THREADS + threadIdx.x];
-	return g.sum[Ring<KIND, D, N>::far ? 0 : i];
-}
-
-template <int KIND, int D, int N> KR_DEV void keep_item(Group<KIND, D, N> &g, unsigned char *shared, const Joined<D, N> &x) {
-	g.most = x.most, g.total = x.total;
-#pragma unroll
-	for (int i = 0; i < D * N / 64; i++) group_sum(g, shared, i) = x.sum[i];
-}
-
-// Adds x to the group's sums, and returns them in x.
-template <int KIND, int D, int N> KR_DEV void add_group(Joined<D, N> &x, Group<KIND, D, N> &g, unsigned char *shared) {
-	float2 f = fold_factors(g.most, x.most);
-	x.most = g.most, x.total = fold(g.total, x.total, f);
-#pragma unroll
-	for (int i = 0; i < D * N / 64; i++) {
-		float4 a = group_sum(g, shared, i);
-		fold(a, x.sum[i], f);
-		x.sum[i] = a;
-	}
-}
-
-// part [items, heads, D] and marks [items, heads, 2]; at is item * heads + head of the thread.
-template <int D, int N> KR_DEV void put(float *part, float *marks, const Joined<D, N> &x, long long at) {
-#pragma unroll
-	for (int i = 0; i < D * N / 64; i++) ((float4 *)(part + at * D + i * (64 / N)))[quad_of<N>()] = x.sum[i];
-	if (quad_of<N>() == 0) store2(marks + 2 * at, x.most, x.total);
-}
-
 // --- attention
 
 // Writes part and marks of every item. With groups it writes those of every group of FOLD items in the place of the
@@ -422,6 +144,15 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 	}
 	unsigned char *ring = shared + warp * R::warp;
 	bool waited = false;
+#ifdef KR_HOPPER
+	if (R::late) {
+		if (threadIdx.x == 0) {
+			mbar_init(smem_u32(shared) + R::at_bars, THREADS), mbar_init(smem_u32(shared) + R::at_bars + 8, THREADS);
+			mbar_init_fence();
+		}
+		__syncthreads();
+	}
+#endif
 #pragma unroll 1
 	for (int i = 0; i < R::steps; i++) {
 		if (!waited && f.item < f.end && f.at + KEY_TILE > f.s.pos) pdl_wait(), waited = true; // this step stores some of the keys
@@ -434,11 +165,33 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 	State<D, N> st;
 	Group<KIND, D, N> kept = Group<KIND, D, N>();
 	begin(st);
+	int left = -1, joined = 0; // late: the number of the item that is still to be joined, as in Step; how many have been, modulo 2
+	// Adds the sums of an item, with that number, to its group's, or writes them.
+	auto give = [&](Joined<D, N> &x, int item, int number) {
+		int place = groups ? number / 2 % FOLD : 0, head = first + head_of<N>();
+		if (place > 0) add_group(x, kept, shared);
+		if (groups && place < FOLD - 1 && number % 2 == 0) keep_item(kept, shared, x);
+		else if (head < group) put(part, marks, x, (long long)(item - place) * heads + j.key_head * group + head);
+	};
+	auto join_late = [&] {
+#ifdef KR_HOPPER
+		if (!R::late || left < 0) return;
+		Joined<D, N> x;
+		float f[WARPS];
+		mbar_wait(smem_u32(shared) + R::at_bars, joined);
+		read_warps<KIND, D, N>(x, f, shared, 0);
+		mbar_arrive(smem_u32(shared) + R::at_bars + 8);
+		joined ^= 1;
+		give(x, item - 1, left);
+		left = -1;
+#endif
+	};
 #pragma unroll 1
 	for (int stage = 0;; stage = stage + 1 == R::steps ? 0 : stage + 1) {
 		unsigned char *at = ring + stage * R::step;
 		cp_async_wait<2 * R::steps - 1>();
 		__syncwarp(); // the keys have arrived
+		join_late();
 		int4 now = *(const int4 *)(at + 2 * R::unit + R::scales);
 		if (row != now.z) {
 			row = now.z;
@@ -474,12 +227,23 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 		__syncwarp();
 		fetch_values<KIND, D>(at, f, c, j);
 		if (now.x + KEY_TILE < now.y) continue;
+#ifdef KR_HOPPER
+		if (R::late) {
+			mbar_wait(smem_u32(shared) + R::at_bars + 8, joined ^ 1); // the sums before have been read
+			store_warp<KIND, D, N>(st, shared, 0);
+			mbar_arrive(smem_u32(shared) + R::at_bars);
+			left = now.w;
+			if (++item == end) {
+				join_late();
+				return;
+			}
+			begin(st);
+			continue;
+		}
+#endif
 		Joined<D, N> x;
 		join_warps<KIND, D, N>(x, st, shared);
-		int place = groups ? now.w / 2 % FOLD : 0, head = first + head_of<N>();
-		if (place > 0) add_group(x, kept, shared);
-		if (groups && place < FOLD - 1 && now.w % 2 == 0) keep_item(kept, shared, x);
-		else if (head < group) put(part, marks, x, (long long)(item - place) * heads + j.key_head * group + head);
+		give(x, item, now.w);
 		if (++item == end) return;
 		begin(st);
 	}
@@ -513,68 +277,6 @@ DECODE(kr_gqa_decode16_e4m3_256, E4M3_ROWS, 256, 2, 2)
 DECODE(kr_gqa_decode16_i8_64, I8_ROWS, 64, 2, 3)
 DECODE(kr_gqa_decode16_i8_128, I8_ROWS, 128, 2, 2)
 DECODE(kr_gqa_decode16_i8_256, I8_ROWS, 256, 2, 2)
-
-// --- join
-
-// out [rows, heads * D] from part and marks. One block per head of a row; a line of D / 4 threads has every LINES'th
-// group of items. Grid (heads, rows).
-template <int D> KR_DEV void join(void *out, int wide, int out_stride, const float *part, const float *marks, int items_max, int groups, const int *table) {
-	const int QUADS = D / 4, LINES = THREADS / QUADS;
-	__shared__ __align__(16) float4 sums[THREADS];
-	__shared__ float2 ends[LINES];
-	int heads = gridDim.x, head = blockIdx.x, row = blockIdx.y, quad = threadIdx.x % QUADS, line = threadIdx.x / QUADS;
-	pdl_launch();
-	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE];
-	Span s = span_at(table, prompts + min(row, max(rows - 1, 0)));
-	int count = s.start + s.count > items_max ? 0 : s.count; // a row without room is NaN
-	pdl_wait();
-	if (row >= rows) return;
-	float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-	float most = -INFINITY, total = 0.f;
-	for (int g = line; g * FOLD < count; g += LINES) {
-		int n = groups ? 1 : min((int)FOLD, count - g * FOLD);
-		long long at = (long long)(s.start + g * FOLD) * heads + head;
-		float4 x[FOLD];
-		float2 m[FOLD];
-#pragma unroll
-		for (int i = 0; i < FOLD; i++) {
-			if (i >= n) continue;
-			m[i] = ((const float2 *)marks)[at + (long long)i * heads];
-			x[i] = ((const float4 *)part)[(at + (long long)i * heads) * QUADS + quad];
-		}
-#pragma unroll
-		for (int i = 1; i < FOLD; i++) {
-			if (i >= n) continue;
-			float2 f = fold_factors(m[0].x, m[i].x);
-			m[0].y = fold(m[0].y, m[i].y, f);
-			fold(x[0], x[i], f);
-		}
-		float2 f = fold_factors(most, m[0].x);
-		total = fold(total, m[0].y, f);
-		fold(sum, x[0], f);
-	}
-	sums[threadIdx.x] = sum;
-	if (quad == 0) ends[line] = make_float2(most, total);
-	__syncthreads();
-	if (line > 0) return;
-	for (int i = 1; i < LINES; i++) most = fmaxf(most, ends[i].x);
-	float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
-	total = 0.f;
-#pragma unroll
-	for (int i = 0; i < LINES; i++) {
-		float w = exp2_approx(ends[i].x - most);
-		float4 x = sums[i * QUADS + quad];
-		total = fmaf(w, ends[i].y, total);
-		all.x = fmaf(w, x.x, all.x), all.y = fmaf(w, x.y, all.y), all.z = fmaf(w, x.z, all.z), all.w = fmaf(w, x.w, all.w);
-	}
-	float scale = 1.f / total;
-	long long at = (long long)s.row * out_stride + head * D + 4 * quad;
-	if (wide) {
-		*(float4 *)((float *)out + at) = make_float4(all.x * scale, all.y * scale, all.z * scale, all.w * scale);
-	} else {
-		*(uint2 *)((bf16 *)out + at) = make_uint2(pack_bf16(all.x * scale, all.y * scale), pack_bf16(all.z * scale, all.w * scale));
-	}
-}
 
 #define JOIN(name, d)                                                                                                             \
 	KR_KERNEL(THREADS, 6)                                                                                                            \
