@@ -114,11 +114,42 @@ func TestPrefillLaunches(t *testing.T) {
 	} {
 		a := newArgs(134, x.dt, device.GQA{Heads: 40, KVHeads: 2, HeadDim: x.dim})
 		var l launch.List
-		Prefill(&l, x.gpu, a.out, a.q, a.cache, list, a.table, x.turn, a.p)
+		Prefill(&l, x.gpu, a.out, a.q, a.cache, launch.Mat{}, list, a.table, x.turn, a.p)
 		o := &l.Ops[0]
 		if len(l.Ops) != 1 || o.Kernel.String() != x.name || o.Config.Grid != x.grid || o.Config.Block.X != x.block || int(o.Count) != x.count {
 			t.Errorf("%+v: %s %+v, %d arguments", x, o.Kernel, o.Config, o.Count)
 		}
+	}
+}
+
+// TestPrefillSinks: which kernel takes sinks, and what has none.
+func TestPrefillSinks(t *testing.T) {
+	list := []device.Span{{Len: 130}, {Row: 130, Len: 4}}
+	for _, x := range []struct {
+		gpu   launch.GPU
+		dt    tensor.DType
+		name  string
+		count int
+	}{
+		{h200, tensor.BF16, "kr_gqa_prefill_sinks_bf16_64_h", 16},
+		{h200, tensor.I8, "kr_gqa_prefill_sinks_i8_64", 14},
+		{launch.GPU{SMs: 84, SharedMax: 101376}, tensor.BF16, "kr_gqa_prefill_sinks_bf16_64", 14},
+	} {
+		a := newArgs(134, x.dt, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 64})
+		sinks := launch.Mat{At: 4096, DType: tensor.F32, Rows: 1, Cols: 8, Stride: 8}
+		var l launch.List
+		Prefill(&l, x.gpu, a.out, a.q, a.cache, sinks, list, a.table, 0, a.p)
+		if o := &l.Ops[0]; o.Kernel.String() != x.name || int(o.Count) != x.count {
+			t.Errorf("%+v: %s, %d arguments", x, o.Kernel, o.Count)
+		}
+		sinks.DType = tensor.BF16
+		if CanPrefill(x.gpu, a.out, a.q, a.cache, sinks, a.p) {
+			t.Error("sinks of BF16 have a kernel")
+		}
+	}
+	a := newArgs(134, tensor.BF16, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 128})
+	if CanPrefill(h200, a.out, a.q, a.cache, launch.Mat{At: 4096, DType: tensor.F32, Rows: 1, Cols: 8, Stride: 8}, a.p) {
+		t.Error("heads of 128 with sinks have a kernel")
 	}
 }
 
@@ -152,7 +183,7 @@ func TestFastRefuses(t *testing.T) {
 		var l launch.List
 		for _, f := range []func(){
 			func() { a.decode(&l, h200, 2, spans.ItemGroup) },
-			func() { Prefill(&l, h200, a.out, a.q, a.cache, list, a.table, 0, a.p) },
+			func() { Prefill(&l, h200, a.out, a.q, a.cache, launch.Mat{}, list, a.table, 0, a.p) },
 		} {
 			func() {
 				defer func() {
@@ -172,7 +203,7 @@ func TestWindow(t *testing.T) {
 	for window, want := range map[int]bool{0: true, 8: false} {
 		a := newArgs(4, tensor.BF16, qwen3)
 		a.p.Window = window
-		if CanDecode(h200, a.out, a.q, a.cache, a.p) != want || CanPrefill(h200, a.out, a.q, a.cache, a.p) != want {
+		if CanDecode(h200, a.out, a.q, a.cache, a.p) != want || CanPrefill(h200, a.out, a.q, a.cache, launch.Mat{}, a.p) != want {
 			t.Errorf("a window of %d: want fast kernels %v", window, want)
 		}
 	}

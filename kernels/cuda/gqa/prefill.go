@@ -13,6 +13,7 @@ import (
 // blocks.
 type prefiller struct {
 	any, hopper            launch.Kernel
+	anySinks, hopperSinks  launch.Kernel // with sinks; none: zero
 	shared, sharedHopper   int
 	threads, threadsHopper int
 	partsOfRowTile         int // of any
@@ -24,6 +25,12 @@ var prefillers = func() map[kernelKey]prefiller {
 		for dt, name := range dtypeNames {
 			k := prefiller{any: named("kr_gqa_prefill_"+name, dim), threads: 256, threadsHopper: 384, partsOfRowTile: 1}
 			k.hopper = launch.Named(k.any.String() + "_h")
+			if dim == 64 {
+				k.anySinks = named("kr_gqa_prefill_sinks_"+name, dim)
+				if dt == tensor.BF16 {
+					k.hopperSinks = launch.Named(k.anySinks.String() + "_h")
+				}
+			}
 			keys, keysHopper := 64, 128
 			if dim > 128 { // half as many rows and keys
 				k.threads, k.partsOfRowTile, keys, keysHopper = 128, 2, 32, 64
@@ -43,19 +50,21 @@ var prefillers = func() map[kernelKey]prefiller {
 	return out
 }()
 
-// CanPrefill reports whether Prefill takes these: the sizes and types that CanDecode names.
-func CanPrefill(gpu launch.GPU, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
+// CanPrefill reports whether Prefill takes these: the sizes and types that CanDecode names, and
+// sinks F32 of heads of 64.
+func CanPrefill(gpu launch.GPU, out, q launch.Mat, cache launch.KV, sinks launch.Mat, p device.GQA) bool {
 	k, ok := prefillers[kernelKey{cache.DType, p.HeadDim}]
-	return ok && readable(out, q, &cache, p) && gpu.SharedMax >= k.shared
+	return ok && (sinks.Zero() || sinks.DType == tensor.F32 && p.HeadDim == 64) && readable(out, q, &cache, p) && gpu.SharedMax >= k.shared
 }
 
 // Prefill computes attention of the rows of all prompts; list is the batch in table. out [T,
-// heads*d] BF16 or F32, q [T, heads*d] BF16. turn is a word on the GPU that is zero before and
-// after; 0: none. It needs no scratch memory.
-func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, list []device.Span, table launch.Mat, turn launch.Ptr, p device.GQA) {
+// heads*d] BF16 or F32, q [T, heads*d] BF16, sinks [1, heads] F32 or absent. turn is a word on
+// the GPU that is zero before and after; 0: none. It needs no scratch memory.
+func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, sinks launch.Mat, list []device.Span, table launch.Mat, turn launch.Ptr, p device.GQA) {
 	check(out, q, &cache, table, p)
-	if !CanPrefill(gpu, out, q, cache, p) {
-		refuse("no kernel for out %v, q %v, cache %v", out, q, cache.Mat)
+	sinkType(sinks, p)
+	if !CanPrefill(gpu, out, q, cache, sinks, p) {
+		refuse("no kernel for out %v, q %v, cache %v, sinks %v", out, q, cache.Mat, sinks)
 	}
 	tiles := 0
 	for i := range list {
@@ -65,18 +74,26 @@ func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV,
 		return
 	}
 	k := prefillers[kernelKey{cache.DType, p.HeadDim}]
+	hopper := gpu.Hopper
+	if !sinks.Zero() {
+		k.any, k.hopper = k.anySinks, k.hopperSinks
+		hopper = hopper && cache.DType == tensor.BF16
+	}
 	kernel, config := k.any, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: uint32(tiles * k.partsOfRowTile)},
 		Block: launch.Dim{X: uint32(k.threads)}, Shared: uint32(k.shared), PDL: true}
 	args := []launch.Arg{launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens)}
 	units := cache.Rows * cache.Stride * cache.DType.Size() / 16 // Hopper's kernels count them in 32 bits
-	if gpu.Hopper && gpu.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
+	if hopper && gpu.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
 		blocks := p.Heads * tiles
 		if turn != 0 { // a block computes one tile after the other
 			blocks = min(blocks, gpu.SMs)
 		}
 		kernel, config.Grid, config.Block.X, config.Shared = k.hopper, launch.Dim{X: uint32(blocks)}, uint32(k.threadsHopper), uint32(k.sharedHopper)
 		args = append(args, launch.I32(p.Heads), launch.P(turn))
+	}
+	if !sinks.Zero() {
+		args = append(args, launch.P(sinks.At))
 	}
 	l.Add(kernel, config, args...)
 }

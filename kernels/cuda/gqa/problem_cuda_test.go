@@ -44,6 +44,9 @@ type problem struct {
 	query, cached   []float32
 	q, table        launch.Mat
 	kv              launch.KV
+
+	sinks   []float32 // nil: none
+	sinkMat launch.Mat
 }
 
 func newProblem(c *cudatest.GPU, seed uint64, heads, kvHeads, dim, blockTokens int, cache tensor.DType, seqs []seq) *problem {
@@ -153,7 +156,7 @@ func (b *problem) fill(rng *rand.Rand, dt tensor.DType) {
 // want returns the reference's results for all rows.
 func (b *problem) want() []float32 {
 	out := make([]float32, b.rows*b.p.Heads*b.p.HeadDim)
-	ref.GQA(out, b.query, b.cached, nil, b.all(), b.p)
+	ref.GQA(out, b.query, b.cached, b.sinks, b.all(), b.p)
 	return out
 }
 

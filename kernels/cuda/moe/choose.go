@@ -101,6 +101,15 @@ func For(gpu launch.GPU, assignments, experts int) Variant {
 	return choose(gpu, assignments/max(1, experts))
 }
 
+// ForBank is For with the bank's biases and activation, which have no kernel for A64.
+func ForBank(gpu launch.GPU, assignments int, b *launch.Bank) Variant {
+	v := For(gpu, assignments, b.Experts)
+	if v == A64 && !b.Extra.Zero() {
+		return A32
+	}
+	return v
+}
+
 // runs reports whether the GPU has the variant.
 func (v Variant) runs(gpu launch.GPU) bool {
 	return v > Auto && v < variants && (gpu.Hopper || v <= A64)
@@ -130,14 +139,18 @@ func formatOf(w *launch.Tiles) (f format, ok bool) {
 	return f, ok
 }
 
-var kernels = func() (k [variants][formats]launch.Kernel) {
+// biased are the kernels with biases and any activation: of formats with groups, and without A64.
+var kernels, biased = func() (k, biased [variants][formats]launch.Kernel) {
 	for v := Auto + 1; v < variants; v++ {
 		for f, kept := range formatList {
-			name := strings.ReplaceAll(kept.String(), "_row", "_ch")
-			k[v][f] = launch.Named("kr_moe_" + name + shapes[v].suffix)
+			name := strings.ReplaceAll(kept.String(), "_row", "_ch") + shapes[v].suffix
+			k[v][f] = launch.Named("kr_moe_" + name)
+			if kept.Group != 0 && v != A64 {
+				biased[v][f] = launch.Named("kr_moe_biased_" + name)
+			}
 		}
 	}
-	return k
+	return k, biased
 }()
 
 // fits reports whether a kernel takes w: a multiple of 64 columns and of 8 rows (of 16 if gate

@@ -12,6 +12,7 @@ import (
 	"krater/kernels/cuda/cudatest"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/route"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
@@ -62,11 +63,14 @@ func bf16(v float32) float32 { return tensor.BF16ToF32(tensor.F32ToBF16(v)) }
 // sum is scaled.
 func groups(w *launch.Tiles) bool { return w.Groups() > 1 }
 
-// swiglu computes silu of the first half of v times the second, rounded or not.
-func swiglu(v []float64, rounded bool) []float32 {
+// swiglu computes the activation of the halves of v plus a bias (nil: none), rounded or not.
+func swiglu(v []float64, bias []float32, act device.Activation, rounded bool) []float32 {
 	out := make([]float32, len(v)/2)
+	for i, b := range bias {
+		v[i] += float64(b)
+	}
 	for i := range out {
-		out[i] = float32(v[i] / (1 + math.Exp(-v[i])) * v[len(out)+i])
+		out[i] = float32(act.Of(v[i], v[len(out)+i]))
 		if rounded {
 			out[i] = bf16(out[i])
 		}
@@ -128,6 +132,8 @@ type rig struct {
 	c       *cudatest.GPU
 	w13, w2 cudatest.Weights
 	bank    launch.Bank
+	act     device.Activation
+	biases  []float32 // of an expert 2*width+hidden values; nil: none
 }
 
 func newRig(c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout, m mixture) *rig {
@@ -143,14 +149,20 @@ func newRig(c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout, m mixture) *rig 
 
 // expert returns the expected result of row x.
 func (r *rig) expert(e int32, x []float32, factor float32, rounded bool) []float64 {
-	h := swiglu(dot(r.w13.Dense[e], x, rounded && groups(&r.w13.A)), rounded)
-	return r.second(e, h, factor, rounded)
+	b13, b2 := r.bias(e)
+	h := swiglu(dot(r.w13.Dense[e], x, rounded && groups(&r.w13.A)), b13, r.act, rounded)
+	out := r.second(e, h, factor, rounded)
+	for i, b := range b2 {
+		out[i] += float64(b)
+	}
+	return out
 }
 
 // doubt returns the possible error of a rounded expert, as a norm. A hidden value near the
 // midpoint of two bfloat16 may round the other way on a GPU, because its exponential differs.
 func (r *rig) doubt(e int32, x []float32, factor float32) float64 {
-	exact := swiglu(dot(r.w13.Dense[e], x, groups(&r.w13.A)), false)
+	b13, _ := r.bias(e)
+	exact := swiglu(dot(r.w13.Dense[e], x, groups(&r.w13.A)), b13, r.act, false)
 	for i, v := range exact {
 		exact[i] = turn(v)
 	}
@@ -205,18 +217,21 @@ func TestExperts(t *testing.T) {
 		for _, v := range runnable(c) {
 			m := mixtures[n%len(mixtures)]
 			n++
-			t.Run(fmt.Sprintf("%+v/%v", k, v), func(t *testing.T) { testExperts(t, c, rng, k, v, m, n%2 == 0, n%3 == 0) })
+			t.Run(fmt.Sprintf("%+v/%v", k, v), func(t *testing.T) { testExperts(t, c, rng, k, v, m, n%2 == 0, n%3 == 0, false) })
 			if i == 0 { // the most used format runs all shapes
 				for _, m := range mixtures {
-					t.Run(fmt.Sprintf("%v/%d tokens", v, m.tokens), func(t *testing.T) { testExperts(t, c, rng, k, v, m, m.tokens%2 == 0, m.tokens%3 == 0) })
+					t.Run(fmt.Sprintf("%v/%d tokens", v, m.tokens), func(t *testing.T) { testExperts(t, c, rng, k, v, m, m.tokens%2 == 0, m.tokens%3 == 0, false) })
 				}
 			}
 		}
 	}
 }
 
-func testExperts(t *testing.T, c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout, v Variant, m mixture, wide, weighted bool) {
+func testExperts(t *testing.T, c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout, v Variant, m mixture, wide, weighted, biased bool) {
 	r := newRig(c, rng, k, m)
+	if biased {
+		r.adorn(rng)
+	}
 	slots := m.tokens * m.topK
 	ids, factors := make([]int32, slots), make([]float32, slots)
 	for i := range ids {
@@ -454,7 +469,7 @@ func TestRealSizes(t *testing.T) {
 	pick := func(_ *rand.Rand, token, _ int) int32 { return int32(token % 2) }
 	all := runnable(c)
 	for _, v := range []Variant{A64, all[len(all)-1]} {
-		testExperts(t, c, rng, k, v, mixture{3, 1, 2, 2048, 1408, pick}, false, false)
+		testExperts(t, c, rng, k, v, mixture{3, 1, 2, 2048, 1408, pick}, false, false, false)
 		testDense(t, c, rng, k, v, [3]int{3, 64, 10944}, Add)
 	}
 }

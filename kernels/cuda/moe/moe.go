@@ -28,11 +28,14 @@ type Options struct {
 }
 
 // CanExperts reports whether Experts takes the bank on x [T, H]: packed, gate and up
-// joined, H and F multiples of 64, everything aligned to 16 bytes.
+// joined, H and F multiples of 64, everything aligned to 16 bytes; with biases or another
+// activation than SiLU, scales of groups.
 func CanExperts(x launch.Mat, b *launch.Bank) bool {
-	return canNetwork(x, &b.W13.A, &b.W2.A) &&
+	return canNetwork(x, &b.W13.A, &b.W2.A) && (b.Extra.Zero() || grouped(&b.W13.A) && grouped(&b.W2.A)) &&
 		b.Step%16 == 0 && b.Step2%16 == 0 && b.ScaleStep%4 == 0 && b.ScaleStep2%4 == 0
 }
+
+func grouped(w *launch.Tiles) bool { return w.Scaling().Group != 0 }
 
 func canNetwork(x launch.Mat, w13, w2 *launch.Tiles) bool {
 	return readable(x) && fits(w13) && fits(w2) && w13.Joined && !w2.Joined &&
@@ -43,21 +46,23 @@ func canNetwork(x launch.Mat, w13, w2 *launch.Tiles) bool {
 func HiddenBytes(rows, width int) int { return (2*rows*width + 15) &^ 15 }
 
 // Experts computes a row of y [T*K, H], BF16 or F32, for every assignment t*K+rank whose expert
-// is in the bank: down(silu(gate x[t]) * up x[t]). Other rows are unchanged. a has x's
-// assignments in tiles of For(...).Tokens() (of o.Variant's, if that is set); h is
-// HiddenBytes(T*K, F) of scratch, aligned to 16.
+// is in the bank: down(silu(gate x[t]) * up x[t]), or with the bank's biases and activation. Other
+// rows are unchanged. a has x's assignments in tiles of ForBank(...).Tokens() (of o.Variant's, if
+// that is set); h is HiddenBytes(T*K, F) of scratch, aligned to 16.
 func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, a route.Aligned, o Options) {
 	const op = "moe Experts"
 	slots := a.Assignments
 	v := o.Variant
 	if v == Auto {
-		v = For(gpu, slots, a.Experts)
+		v = ForBank(gpu, slots, &b)
 	}
 	switch {
 	case !CanExperts(x, &b):
 		refuse(op, "x %v, experts [%d, %d] and [%d, %d]", x, b.W13.Rows(), b.W13.Cols(), b.W2.Rows(), b.W2.Cols())
-	case !v.runs(gpu) || a.Tile != v.Tokens():
+	case !v.runs(gpu) || a.Tile != v.Tokens() || v == A64 && !b.Extra.Zero():
 		refuse(op, "tiles of %d assignments for kernel %v", a.Tile, v)
+	case o.Factors != 0 && !b.Extra.Zero():
+		refuse(op, "factors of rows with biases or another activation")
 	case slots != x.Rows*a.TopK || a.Experts != b.Experts || a.Map != b.Map:
 		refuse(op, "%d assignments of %d of %d experts by map %#x for x %v", slots, a.TopK, a.Experts, uint64(a.Map), x)
 	}
@@ -68,7 +73,12 @@ func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launc
 	width := b.W2.Cols()
 	work := job{aligned: &a, tiles: a.MaxTiles()}
 	hidden := launch.Mat{At: h, DType: tensor.BF16, Rows: slots, Cols: width, Stride: width}
+	if !b.Extra.Zero() {
+		work.extra = &b.Extra
+	}
+	work.bias = b.B13
 	work.add(l, v, hidden, toHidden, 0, x, a.TopK, &b.W13.A, b.Step, b.ScaleStep)
+	work.bias = b.B2
 	work.add(l, v, y, modeOf(y, false), o.Factors, hidden, 1, &b.W2.A, b.Step2, b.ScaleStep2)
 }
 
@@ -158,6 +168,8 @@ type job struct {
 	aligned *route.Aligned
 	rows    int // used without aligned
 	tiles   int
+	extra   *launch.Extra // nil: SiLU without biases
+	bias    launch.Ptr    // of this product; 0: none
 }
 
 // add launches one product. divisor: output row / divisor is the row of x.
@@ -169,17 +181,26 @@ func (j *job) add(l *launch.List, v Variant, out launch.Mat, m mode, factors lau
 		tiles, slots, count = j.aligned.Tiles, j.aligned.Slots, j.aligned.Count
 	}
 	f, _ := formatOf(w)
-	l.Add(kernels[v][f], launch.Config{
+	config := launch.Config{
 		Grid:   launch.Dim{X: uint32((w.Rows + s.rows - 1) / s.rows), Y: uint32(j.tiles)},
 		Block:  launch.Dim{X: uint32(s.threads)},
 		Shared: uint32(s.shared(f)),
 		PDL:    true,
-	},
+	}
+	args := [23]launch.Arg{
 		launch.P(out.At), launch.I32(int(m)), launch.I32(out.Stride), launch.P(factors),
 		launch.P(x.At), launch.I32(x.Stride), launch.I32(divisor),
 		launch.P(tiles), launch.P(slots), launch.P(count), launch.I32(j.rows),
-		launch.P(w.Values), launch.P(w.Scales), launch.I32(w.Rows), launch.I32(w.PaddedCols()/tensor.TileA), launch.I32(w.Groups()),
-		launch.I64(step), launch.I64(scaleStep))
+		launch.P(w.Values), launch.P(w.Scales), launch.I32(w.Rows), launch.I32(w.PaddedCols() / tensor.TileA), launch.I32(w.Groups()),
+		launch.I64(step), launch.I64(scaleStep),
+	}
+	if j.extra == nil {
+		l.Add(kernels[v][f], config, args[:18]...)
+		return
+	}
+	act := j.extra.Act()
+	copy(args[18:], []launch.Arg{launch.P(j.bias), launch.I64(j.extra.BiasStep), act[0], act[1], act[2]})
+	l.Add(biased[v][f], config, args[:]...)
 }
 
 func modeOf(out launch.Mat, add bool) mode {

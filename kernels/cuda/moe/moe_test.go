@@ -82,6 +82,38 @@ func TestExpertsChoices(t *testing.T) {
 	}
 }
 
+// Experts of gpt-oss-20b, with biases: the kernels that add them, and none for whole rows' scales.
+func TestBiasedChoices(t *testing.T) {
+	const width, hidden, tokens = 2880, 2880, 512
+	for _, c := range []struct {
+		gpu   launch.GPU
+		group int
+		want  string
+	}{
+		{h100, 32, "kr_moe_biased_int4_g32_t128x4_h"},
+		{a100, 64, "kr_moe_biased_int4_g64_t32"},
+		{h100, 0, ""},
+	} {
+		b := launch.Bank{Experts: 32, W13: launch.Weight{A: tiles(4, c.group, 2*width, hidden, true)},
+			W2: launch.Weight{A: tiles(4, c.group, hidden, width, false)}, Extra: launch.Extra{B13: 4096, B2: 4096, BiasStep: 4}}
+		x := mat(tensor.BF16, tokens, hidden)
+		if can := CanExperts(x, &b); can != (c.want != "") {
+			t.Errorf("%+v: %v", c, can)
+		}
+		if c.want == "" {
+			continue
+		}
+		a := route.NewAligned(4096, tokens, 4, 32, ForBank(c.gpu, 4*tokens, &b).Tokens())
+		var l launch.List
+		Experts(&l, c.gpu, mat(tensor.BF16, 4*tokens, hidden), 4096, x, b, a, Options{})
+		for i := range l.Ops {
+			if o := &l.Ops[i]; o.Kernel.String() != c.want || o.Count != 23 {
+				t.Errorf("%+v: %v, %d arguments", c, o.Kernel, o.Count)
+			}
+		}
+	}
+}
+
 // Matrices of V2-Lite that remain integers: the kernel depends on both numbers of rows.
 func TestDenseChoices(t *testing.T) {
 	for _, c := range []struct {

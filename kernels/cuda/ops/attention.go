@@ -76,8 +76,8 @@ func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, sinks launch.Mat, list
 	case decode && !b.Plain && sinks.Zero() && gqa.CanDecode(b.GPU, out, q, cache, p):
 		items := DecodeItems(list)
 		gqa.Decode(b.List, b.GPU, out, q, cache, table, len(list), items, b.Scratch(gqa.DecodeScratch(items, p)), p)
-	case !decode && !b.Plain && sinks.Zero() && gqa.CanPrefill(b.GPU, out, q, cache, p):
-		gqa.Prefill(b.List, b.GPU, out, q, cache, list, table, b.Turn, p)
+	case !decode && !b.Plain && gqa.CanPrefill(b.GPU, out, q, cache, sinks, p):
+		gqa.Prefill(b.List, b.GPU, out, q, cache, sinks, list, table, b.Turn, p)
 	default:
 		gqa.Plain(b.List, out, q, cache, sinks, table, decode, p)
 	}

@@ -154,7 +154,7 @@ func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
 
 // Experts computes a row of y [T*K, H] for every choice of ids [T, K].
 func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
-	if !b.Plain && bank.Extra.Zero() && !bank.W13.A.Zero() && moe.CanExperts(b.sized(x), &bank) {
+	if !b.Plain && !bank.W13.A.Zero() && moe.CanExperts(b.sized(x), &bank) {
 		b.expertsMany(y, x, bank, ids)
 		return
 	}
@@ -230,7 +230,7 @@ func (b *Builder) sortedBytes(rows, topK, experts int) int {
 // with all its tokens.
 func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
 	rows, topK := x.Rows, ids.Cols
-	tile := moe.For(b.GPU, rows*topK, bank.Experts).Tokens()
+	tile := moe.ForBank(b.GPU, rows*topK, &bank).Tokens()
 	var sorted, sort, hidden launch.Ptr
 	b.lay(func(a *arena) {
 		sorted = a.cut(route.AlignedBytes(rows, topK, bank.Experts, tile))

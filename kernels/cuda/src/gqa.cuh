@@ -43,3 +43,10 @@ KR_DEV float fold(float older, float newer, float2 f) { return fmaf(f.y, newer, 
 KR_DEV void fold(float4 &a, const float4 &b, float2 f) {
 	a.x = fold(a.x, b.x, f), a.y = fold(a.y, b.y, f), a.z = fold(a.z, b.z, f), a.w = fold(a.w, b.w, f);
 }
+
+// Adds a head's sink to the sums of weights: a score that has no value. Each of the four lanes that share a row adds a
+// quarter.
+template <class State> KR_DEV void add_sink(State &st, float sink, float scale) {
+#pragma unroll
+	for (int h = 0; h < 2; h++) st.total[h] += 0.25f * exp2_approx(fmaf(st.most[h], -scale, 1.44269504f * sink));
+}

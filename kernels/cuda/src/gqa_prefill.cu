@@ -204,7 +204,7 @@ template <int D> KR_DEV void put_row(void *out, int wide, long long at, const St
 
 // out and q [rows, heads * D]. The last tiles come first, because they have the most keys. Grid
 // (heads, parts of tiles).
-template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens) {
+template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens, const float *sinks) {
 	typedef Tiles<KIND, D> T;
 	const int KEYS = T::keys;
 	uint32_t base = smem_u32(shared);
@@ -256,6 +256,7 @@ template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out,
 		weigh<D, KEYS>(st, s, scale);
 		add_values<D, KEYS>(st, s, at + T::part);
 	}
+	if (SINKS) add_sink(st, sinks[p.head], scale);
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		int r = row + 8 * h;
@@ -263,21 +264,21 @@ template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out,
 	}
 }
 
-#define PREFILL(name, kind, d)                                                                                                \
-	KR_KERNEL((Tiles<kind, d>::threads), 1)                                                                                      \
-	name(void *out, int wide, int out_stride, const bf16 *q, int q_stride, const char *cache, const float *scales, int stride,  \
-	     int scales_stride, const int *table, int key_heads, float scale, int block_tokens) {                                    \
-		KR_SHARED(unsigned char, shared);                                                                                          \
-		Cache c = {cache, scales, kind, stride, scales_stride, d};                                                                \
-		prefill<kind, d>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens);                    \
-	}                                                                                                                            \
+#define PREFILL_KERNEL(name, kind, d, with_sinks, sinks, ...) \
+	KR_KERNEL((Tiles<kind, d>::threads), 1) \
+	name(void *out, int wide, int out_stride, const bf16 *q, int q_stride, const char *cache, const float *scales, int stride, \
+	     int scales_stride, const int *table, int key_heads, float scale, int block_tokens __VA_ARGS__) { \
+		KR_SHARED(unsigned char, shared); \
+		Cache c = {cache, scales, kind, stride, scales_stride, d}; \
+		prefill<kind, d, with_sinks>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens, sinks); \
+	} \
 	KR_EXPORT(name)
-PREFILL(kr_gqa_prefill_bf16_64, BF16_ROWS, 64)
-PREFILL(kr_gqa_prefill_bf16_128, BF16_ROWS, 128)
-PREFILL(kr_gqa_prefill_bf16_256, BF16_ROWS, 256)
-PREFILL(kr_gqa_prefill_e4m3_64, E4M3_ROWS, 64)
-PREFILL(kr_gqa_prefill_e4m3_128, E4M3_ROWS, 128)
-PREFILL(kr_gqa_prefill_e4m3_256, E4M3_ROWS, 256)
-PREFILL(kr_gqa_prefill_i8_64, I8_ROWS, 64)
-PREFILL(kr_gqa_prefill_i8_128, I8_ROWS, 128)
-PREFILL(kr_gqa_prefill_i8_256, I8_ROWS, 256)
+#define PREFILL(name, kind, d) PREFILL_KERNEL(name, kind, d, false, nullptr)
+#define PREFILL_SINKS(name, kind, d) \
+	PREFILL_KERNEL(name, kind, d, true, sinks, , const float *sinks)
+#define KIND(name, kind) \
+	PREFILL(kr_gqa_prefill_##name##_64, kind, 64) PREFILL(kr_gqa_prefill_##name##_128, kind, 128) \
+	PREFILL(kr_gqa_prefill_##name##_256, kind, 256) PREFILL_SINKS(kr_gqa_prefill_sinks_##name##_64, kind, 64)
+KIND(bf16, BF16_ROWS)
+KIND(e4m3, E4M3_ROWS)
+KIND(i8, I8_ROWS)

@@ -417,7 +417,7 @@ template <int KIND, int D> KR_DEV void make_barriers(uint32_t bars) {
 
 // turn: a word that counts the fetched items. It is zero at the start and again at the end; null: a block has one
 // item. Grid: at most as many blocks as there are items.
-template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens, int heads, unsigned *turn) {
+template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens, int heads, unsigned *turn, const float *sinks) {
 	typedef Tiles<KIND, D> T;
 	const int PRODUCERS = 32 * T::producers;
 	uint32_t base = smem_u32(shared), bars = base + T::at_bars, inverse = 0xffffffffu / block_tokens + 1;
@@ -457,6 +457,7 @@ template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out,
 			State<D> st = State<D>();
 			st.most[0] = st.most[1] = -INFINITY;
 			consume<KIND, D>(st, at, p, base, group, p.s.pos + p.first + row, scale);
+			if (SINKS) add_sink(st, sinks[p.head], scale);
 			long long to[2];
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
@@ -477,23 +478,23 @@ template <int KIND, int D> KR_DEV void prefill(unsigned char *shared, void *out,
 	}
 }
 
-#define PREFILL(name, kind, d)                                                                                                      \
-	KR_KERNEL((Tiles<kind, d>::threads), 1)                                                                                            \
-	name(void *out, int wide, int out_stride, const bf16 *q, int q_stride, const char *cache, const float *scales, int stride,        \
-	     int scales_stride, const int *table, int key_heads, float scale, int block_tokens, int heads, unsigned *turn) {               \
-		KR_SHARED(unsigned char, shared);                                                                                                \
-		Cache c = {cache, scales, kind, stride, scales_stride, d};                                                                      \
-		prefill<kind, d>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens, heads, turn);             \
-	}                                                                                                                                  \
+#define PREFILL_KERNEL(name, kind, d, with_sinks, sinks, ...) \
+	KR_KERNEL((Tiles<kind, d>::threads), 1) \
+	name(void *out, int wide, int out_stride, const bf16 *q, int q_stride, const char *cache, const float *scales, int stride, \
+	     int scales_stride, const int *table, int key_heads, float scale, int block_tokens, int heads, unsigned *turn __VA_ARGS__) { \
+		KR_SHARED(unsigned char, shared); \
+		Cache c = {cache, scales, kind, stride, scales_stride, d}; \
+		prefill<kind, d, with_sinks>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens, heads, turn, sinks); \
+	} \
 	KR_EXPORT(name)
-PREFILL(kr_gqa_prefill_bf16_64_h, BF16_ROWS, 64)
-PREFILL(kr_gqa_prefill_bf16_128_h, BF16_ROWS, 128)
-PREFILL(kr_gqa_prefill_bf16_256_h, BF16_ROWS, 256)
-PREFILL(kr_gqa_prefill_e4m3_64_h, E4M3_ROWS, 64)
-PREFILL(kr_gqa_prefill_e4m3_128_h, E4M3_ROWS, 128)
-PREFILL(kr_gqa_prefill_e4m3_256_h, E4M3_ROWS, 256)
-PREFILL(kr_gqa_prefill_i8_64_h, I8_ROWS, 64)
-PREFILL(kr_gqa_prefill_i8_128_h, I8_ROWS, 128)
-PREFILL(kr_gqa_prefill_i8_256_h, I8_ROWS, 256)
-
+#define PREFILL(name, kind, d) PREFILL_KERNEL(name, kind, d, false, nullptr)
+#define PREFILL_SINKS(name, kind, d) \
+	PREFILL_KERNEL(name, kind, d, true, sinks, , const float *sinks)
+#define KIND(name, kind) \
+	PREFILL(kr_gqa_prefill_##name##_64_h, kind, 64) PREFILL(kr_gqa_prefill_##name##_128_h, kind, 128) \
+	PREFILL(kr_gqa_prefill_##name##_256_h, kind, 256)
+KIND(bf16, BF16_ROWS)
+KIND(e4m3, E4M3_ROWS)
+KIND(i8, I8_ROWS)
+PREFILL_SINKS(kr_gqa_prefill_sinks_bf16_64_h, BF16_ROWS, 64)
 #endif

@@ -16,14 +16,19 @@
 #define ALL_FORMATS(X) \
 	X(int4_g32, 4, 32) X(int4_g64, 4, 64) X(int4_g128, 4, 128) X(int4_ch, 4, 0) \
 	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128) X(int8_ch, 8, 0)
+#define GROUPED_FORMATS(X) \
+	X(int4_g32, 4, 32) X(int4_g64, 4, 64) X(int4_g128, 4, 128) \
+	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128)
 
 // What is done with the sums.
 enum {
-	TO_HIDDEN, // stored rows are gate and up joined: silu(gate) * up as bfloat16
+	TO_HIDDEN, // stored rows are gate and up joined: their activation as bfloat16
 	TO_BF16,
 	TO_F32,
 	ADD_F32, // out += sums
 };
+
+KR_DEV float silu(float v) { return __fdividef(v, 1.f + __expf(-v)); } // -0 where the exponential is beyond 2^126
 
 // The arguments of every kernel, in the order of Go's args.
 struct Job {
@@ -44,13 +49,44 @@ struct Job {
 	int tile_cols;           // tiles of 64 columns
 	int groups;              // scales of a row
 	long long step, scale_step; // bytes from one expert to the next
+
+	static const bool BIASED = false;
+	KR_MEMBER float activation(float gate, float up) const { return silu(gate) * up; }
 };
-#define JOB_ARGS \
+#define ARGS_OF_Job \
 	void *out, int mode, int out_stride, const float *row_factor, const bf16 *x, int x_stride, int divisor, const int4 *tiles, \
 	const int *slots, const int *count, int m, const uint8_t *values, const uint32_t *scales, int rows, int tile_cols, int groups, \
 	long long step, long long scale_step
-#define JOB \
+#define VALUES_OF_Job \
 	{ out, mode, out_stride, row_factor, x, x_stride, divisor, tiles, slots, count, m, values, scales, rows, tile_cols, groups, step, scale_step }
+
+// A job with biases and another activation. A bias is added to sums that have their scale, so the
+// weights have groups.
+struct BiasedJob : Job {
+	const float *bias;         // of expert 0: [rows], of joined weights gate's then up's; null: none
+	long long bias_step;       // bytes from one expert to the next
+	float alpha, limit, shift; // of the activation: kernels/device, Activation
+
+	static const bool BIASED = true;
+	// NaN stays NaN.
+	KR_MEMBER float activation(float g, float u) const {
+		g = g > limit ? limit : g;
+		u = u > limit ? limit : u < -limit ? -limit : u;
+		return __fdividef(g, 1.f + __expf(-alpha * g)) * (u + shift);
+	}
+	KR_MEMBER float of(int row) const { // reads the expert again: no register holds it through the loop
+		return bias && row < rows ? ((const float *)((const char *)bias + tiles[blockIdx.y].x * bias_step))[row] : 0.f;
+	}
+	// Adds the biases of 16 rows to a lane's sums, which are as in for_each.
+	template <int N> KR_MEMBER void add(float (&d)[N][4], int block) const {
+		int g = threadIdx.x % 32 / 4, half = mode == TO_HIDDEN, lo = (half ? 8 : 16) * block + g;
+		float b_lo = of(lo), b_hi = of(lo + (half ? rows / 2 : 8));
+#pragma unroll
+		for (int i = 0; i < N; i++) d[i][0] += b_lo, d[i][1] += b_lo, d[i][2] += b_hi, d[i][3] += b_hi;
+	}
+};
+#define ARGS_OF_BiasedJob ARGS_OF_Job, const float *bias, long long bias_step, float alpha, float limit, float shift
+#define VALUES_OF_BiasedJob { VALUES_OF_Job, bias, bias_step, alpha, limit, shift }
 
 // --- weights
 
@@ -183,8 +219,6 @@ KR_DEV int pitch_of(int rows) { return 2 * rows + 16; }
 // The shared memory of a block: the ring of activations, later the results, and the output rows.
 KR_DEV int output_rows_at(int ring, int tokens, int rows) { return max(ring, tokens * pitch_of(rows)); }
 
-KR_DEV float silu(float v) { return __fdividef(v, 1.f + __expf(-v)); } // -0 where the exponential is beyond 2^126
-
 // A lane's results of 16 stored rows and TN tokens: d[i] has row g of tokens 8i+2c and 8i+2c+1,
 // then row g+8 of both. Calls each(token, row g, row g+8).
 template <int TN, class Each> KR_DEV void for_each(const float (&d)[TN / 8][4], float2 scale, Each each) {
@@ -199,8 +233,8 @@ template <int TN, class Each> KR_DEV void for_each(const float (&d)[TN / 8][4], 
 // Stores those results. The 16 rows are `local` in the thread block and `whole` in the matrix.
 // float32 goes directly to memory, where 8 rows of a token are a sector; bfloat16 goes to the
 // block's results in shared memory.
-template <int TN>
-KR_DEV void take(const Job &j, float (&d)[TN / 8][4], float2 scale, const int *rows, unsigned char *results, int pitch, int local, int whole) {
+template <int TN, class J>
+KR_DEV void take(const J &j, float (&d)[TN / 8][4], float2 scale, const int *rows, unsigned char *results, int pitch, int local, int whole) {
 	int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
 	if (j.row_factor) {
 #pragma unroll
@@ -213,7 +247,7 @@ KR_DEV void take(const Job &j, float (&d)[TN / 8][4], float2 scale, const int *r
 	}
 	if (j.mode == TO_HIDDEN) {
 		bf16 *p = reinterpret_cast<bf16 *>(results) + 8 * local + g;
-		for_each<TN>(d, scale, [&](int token, float lo, float hi) { store(p + token * (pitch / 2), silu(lo) * hi); });
+		for_each<TN>(d, scale, [&](int token, float lo, float hi) { store(p + token * (pitch / 2), j.activation(lo, hi)); });
 	} else if (j.mode == TO_BF16) {
 		bf16 *p = reinterpret_cast<bf16 *>(results) + 16 * local + g;
 		for_each<TN>(d, scale, [&](int token, float lo, float hi) {

@@ -4,7 +4,7 @@
 // with TN/8 fragments of activations, and each fragment of activations with two of weights.
 #include "moe.cuh"
 
-template <int BITS, int GROUP, int TN> KR_DEV void grouped_a(const Job &j, unsigned char *shared) {
+template <int BITS, int GROUP, int TN, class J> KR_DEV void grouped_a(const J &j, unsigned char *shared) {
 	typedef Packed<BITS, GROUP> Weights;
 	const int STAGES = 4, THREADS = 256, ROWS = 256;
 	typedef Gather<TN, THREADS> Tokens;
@@ -70,20 +70,27 @@ template <int BITS, int GROUP, int TN> KR_DEV void grouped_a(const Job &j, unsig
 	__syncthreads();
 	const int pitch = pitch_of(j.mode == TO_HIDDEN ? ROWS / 2 : ROWS);
 #pragma unroll
-	for (int m = 0; m < 2; m++) take<TN>(j, d[m], w.last_scale(m), rows, shared, pitch, local + m, whole + m);
+	for (int m = 0; m < 2; m++) {
+		if constexpr (J::BIASED) j.add(d[m], whole + m);
+		take<TN>(j, d[m], w.last_scale(m), rows, shared, pitch, local + m, whole + m);
+	}
 	__syncthreads();
 	give<TN, ROWS, THREADS>(j, rows, shared, pitch);
 }
 
-#define GROUPED_KERNEL(name, BITS, GROUP, TN)                        \
-	KR_KERNEL(256, 2) name(JOB_ARGS) {                               \
+#define GROUPED_KERNEL(name, BITS, GROUP, TN, J)                     \
+	KR_KERNEL(256, 2) name(ARGS_OF_##J) {                            \
 		KR_SHARED(unsigned char, shared);                            \
-		const Job job = JOB;                                         \
+		const J job = VALUES_OF_##J;                                 \
 		grouped_a<BITS, GROUP, TN>(job, shared);                     \
 	}                                                                \
 	KR_EXPORT(name)
 #define X(name, BITS, GROUP)                                         \
-	GROUPED_KERNEL(kr_moe_##name##_t32, BITS, GROUP, 32)              \
-	GROUPED_KERNEL(kr_moe_##name##_t64, BITS, GROUP, 64)
+	GROUPED_KERNEL(kr_moe_##name##_t32, BITS, GROUP, 32, Job) \
+	GROUPED_KERNEL(kr_moe_##name##_t64, BITS, GROUP, 64, Job)
 ALL_FORMATS(X)
+#undef X
+// With biases, tiles of 64 tokens would leave no register.
+#define X(name, BITS, GROUP) GROUPED_KERNEL(kr_moe_biased_##name##_t32, BITS, GROUP, 32, BiasedJob)
+GROUPED_FORMATS(X)
 #undef X

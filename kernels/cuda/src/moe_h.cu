@@ -17,7 +17,7 @@
 #ifdef KR_HOPPER
 
 // The product of one tile of up to TN tokens.
-template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED> KR_DEV void tile_h(const Job &j, const Tile &t, unsigned char *shared) {
+template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED, class J> KR_DEV void tile_h(const J &j, const Tile &t, unsigned char *shared) {
 	typedef Packed<BITS, GROUP> Weights;
 	const int THREADS = 128 * GROUPS, ROWS = 64 * GROUPS;
 	typedef Gather<TN, THREADS> Tokens;
@@ -135,12 +135,14 @@ template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED> KR_D
 	wgmma_wait<0>();
 	__syncthreads();
 	const int pitch = pitch_of(j.mode == TO_HIDDEN ? ROWS / 2 : ROWS);
-	take<TN>(j, reinterpret_cast<float(&)[TN / 8][4]>(d), w.last_scale(), rows, shared, pitch, local, whole);
+	float(&sums)[TN / 8][4] = reinterpret_cast<float(&)[TN / 8][4]>(d);
+	if constexpr (J::BIASED) j.add(sums, whole);
+	take<TN>(j, sums, w.last_scale(), rows, shared, pitch, local, whole);
 	__syncthreads();
 	give<TN, ROWS, THREADS>(j, rows, shared, pitch);
 }
 
-template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const Job &j, unsigned char *shared) {
+template <int BITS, int GROUP, int TN, int GROUPS, class J> KR_DEV void grouped_h(const J &j, unsigned char *shared) {
 	const int STAGES = TN == 128 ? 5 : 6;
 	const bool STAGED = TN < 128; // weights are in the ring too
 	pdl_wait();
@@ -157,19 +159,23 @@ template <int BITS, int GROUP, int TN, int GROUPS> KR_DEV void grouped_h(const J
 	}
 }
 
-#define GROUPED_KERNEL(name, BITS, GROUP, TN, GROUPS, BLOCKS)        \
-	KR_KERNEL(128 * GROUPS, BLOCKS) name(JOB_ARGS) {                 \
+#define GROUPED_KERNEL(name, BITS, GROUP, TN, GROUPS, BLOCKS, J)     \
+	KR_KERNEL(128 * GROUPS, BLOCKS) name(ARGS_OF_##J) {              \
 		KR_SHARED(unsigned char, shared);                            \
-		const Job job = JOB;                                         \
+		const J job = VALUES_OF_##J;                                 \
 		grouped_h<BITS, GROUP, TN, GROUPS>(job, shared);             \
 	}                                                                \
 	KR_EXPORT(name)
 // The tokens of a tile, and x4: four warpgroups, one block per multiprocessor.
-#define X(name, BITS, GROUP)                                         \
-	GROUPED_KERNEL(kr_moe_##name##_t32_h, BITS, GROUP, 32, 2, 3)      \
-	GROUPED_KERNEL(kr_moe_##name##_t64_h, BITS, GROUP, 64, 2, 2)      \
-	GROUPED_KERNEL(kr_moe_##name##_t128_h, BITS, GROUP, 128, 2, 2)    \
-	GROUPED_KERNEL(kr_moe_##name##_t128x4_h, BITS, GROUP, 128, 4, 1)
+#define VARIANTS(name, BITS, GROUP, J)              \
+	GROUPED_KERNEL(name##_t32_h, BITS, GROUP, 32, 2, 3, J) \
+	GROUPED_KERNEL(name##_t64_h, BITS, GROUP, 64, 2, 2, J) \
+	GROUPED_KERNEL(name##_t128_h, BITS, GROUP, 128, 2, 2, J) \
+	GROUPED_KERNEL(name##_t128x4_h, BITS, GROUP, 128, 4, 1, J)
+#define X(name, BITS, GROUP) VARIANTS(kr_moe_##name, BITS, GROUP, Job)
 ALL_FORMATS(X)
+#undef X
+#define X(name, BITS, GROUP) VARIANTS(kr_moe_biased_##name, BITS, GROUP, BiasedJob)
+GROUPED_FORMATS(X)
 #undef X
 #endif
