@@ -79,6 +79,18 @@ struct Tiles {
 	KR_MEMBER void note(int tile) const { atomic_inc_acq_rel((unsigned *)&list[tile].w, ~0u); }
 };
 
+// As bulk_copy, of bytes that the L2 cache may evict first: weights are read once.
+KR_DEV void bulk_copy_once(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar) {
+#ifdef KR_EMU
+	bulk_copy(dst, src, bytes, bar);
+#else
+	uint64_t policy;
+	asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+	             ::"r"(dst), "l"(src), "r"(bytes), "r"(bar), "l"(policy) : "memory");
+#endif
+}
+
 // Takes runs and copies their weights, with one warp.
 KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, const Half &two) {
 	int lane = threadIdx.x % 32, at = 0, round = 1, next = 0;
@@ -114,7 +126,7 @@ KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, 
 				mbar_wait(room.empty(at), round);
 				uint32_t bar = room.full(at), stage = smem_u32(room.stage(at));
 				mbar_expect(bar, bytes + scale_bytes);
-				bulk_copy(stage, values, bytes, bar);
+				bulk_copy_once(stage, values, bytes, bar);
 				bulk_copy(stage + VALUES, scales, scale_bytes, bar);
 				values += bytes, scales += scale_bytes;
 				if (++at == room.stages) at = 0, round ^= 1;
