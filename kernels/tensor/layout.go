@@ -1,6 +1,9 @@
 package tensor
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Layout is how a kind of device keeps a matrix [Rows, Cols] of a format. It is a comparable
 // value. The format is that of the matrix (Format.Of).
@@ -145,15 +148,24 @@ type Matrix struct {
 
 // NewMatrix makes room for a matrix.
 func NewMatrix(f Format, rows, cols int) *Matrix {
-	m := &Matrix{Format: f, Rows: rows, Cols: cols}
-	if f.stored != nil {
-		m.Blocks = make([]byte, rows*f.stored.rowBytes(cols))
-		return m
-	}
-	m.Values = make([]int8, rows*cols)
-	m.Scales = make([]float32, rows*m.Groups())
+	m := new(Matrix)
+	m.Reset(f, rows, cols)
 	return m
 }
+
+// Reset makes m a matrix of another shape, or of another group size of its encoding. Its memory is
+// used again where it suffices; the content is arbitrary.
+func (m *Matrix) Reset(f Format, rows, cols int) {
+	m.Format, m.Rows, m.Cols = f, rows, cols
+	if f.stored != nil {
+		m.Blocks = room(m.Blocks, rows*f.stored.rowBytes(cols))
+		return
+	}
+	m.Values, m.Scales = room(m.Values, rows*cols), room(m.Scales, rows*m.Groups())
+}
+
+// room is n elements, in the memory of s if it suffices.
+func room[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
 // String is the format and the shape, for messages.
 func (m *Matrix) String() string { return fmt.Sprintf("%s [%d, %d]", m.Format, m.Rows, m.Cols) }

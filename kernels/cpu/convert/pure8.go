@@ -2,6 +2,7 @@ package convert
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"unsafe"
 
@@ -93,17 +94,19 @@ func quantI8(q []int8, x []float32) (scale float32) {
 // kept for later calls.
 func Any(e *tensor.Encoding) Columns {
 	type scratch struct {
-		m   *tensor.Matrix
+		m   tensor.Matrix
 		row []float32
 	}
 	var kept sync.Pool
 	return func(dst *float32, w, s *byte, stride, groups, steps int) {
 		l := tensor.Layout{Format: e.By(32 * steps), Rows: tensor.TileRows, Cols: 32 * steps * groups}
 		x, _ := kept.Get().(*scratch)
-		if x == nil || !x.m.Fits(l) {
-			x = &scratch{tensor.NewMatrix(l.Format, l.Rows, l.Cols), make([]float32, l.Cols)}
+		if x == nil {
+			x = new(scratch)
 		}
-		l.UnpackRows(x.m, unsafe.Slice(w, l.ValueBytes()), unsafe.Slice(s, l.ScaleBytes()), 0, l.Rows)
+		x.m.Reset(l.Format, l.Rows, l.Cols)
+		x.row = slices.Grow(x.row[:0], l.Cols)[:l.Cols]
+		l.UnpackRows(&x.m, unsafe.Slice(w, l.ValueBytes()), unsafe.Slice(s, l.ScaleBytes()), 0, l.Rows)
 		for r := range l.Rows {
 			x.m.Row(x.row, r)
 			for c, v := range x.row {

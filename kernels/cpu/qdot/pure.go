@@ -11,8 +11,7 @@ var pure = newPure()
 func newPure() Funcs {
 	f := Funcs{Of: map[*tensor.Encoding]*Kernels{}, Most: 4}
 	for _, e := range []*pureEncoding{
-		{tensor.INT3, (*sums).add3, tensor.BF16ToF32}, {tensor.INT4, (*sums).add4, tensor.BF16ToF32},
-		{tensor.INT8, (*sums).add8, tensor.BF16ToF32}, {tensor.Q8_0, (*sums).add8, tensor.F16ToF32},
+		{tensor.INT3, tensor.BF16ToF32}, {tensor.INT4, tensor.BF16ToF32}, {tensor.INT8, tensor.BF16ToF32}, {tensor.Q8_0, tensor.F16ToF32},
 	} {
 		f.Of[e.Encoding] = new(Kernels)
 		for rows := 1; rows <= f.Most; rows++ {
@@ -22,10 +21,9 @@ func newPure() Funcs {
 	return f
 }
 
-// pureEncoding is how weights and scales are read.
+// pureEncoding is an encoding and how its scales are read.
 type pureEncoding struct {
 	*tensor.Encoding
-	add   func(d *sums, w []byte, x []int8) // adds a step
 	scale func(uint16) float32
 }
 
@@ -51,7 +49,7 @@ func (e *pureEncoding) tiles(t *Tile, rows int) {
 			for g := range groups {
 				var d sums
 				for step := g * t.Steps; step < (g+1)*t.Steps; step++ {
-					e.add(&d, values[i*tileBytes+step*stepBytes:][:stepBytes], x[step*block:][:block])
+					d.add(e.Bits(), values[i*tileBytes+step*stepBytes:][:stepBytes], x[step*block:][:block])
 				}
 				xs := unsafe.Slice(t.Scale[m], groups)[g]
 				for r, s := range scales[(i*groups+g)*tileRows:][:tileRows] {
@@ -59,6 +57,18 @@ func (e *pureEncoding) tiles(t *Tile, rows int) {
 				}
 			}
 		}
+	}
+}
+
+// add adds a step of weights of some bits. A function value instead would move d to the heap.
+func (d *sums) add(bits int, w []byte, x []int8) {
+	switch bits {
+	case 3:
+		d.add3(w, x)
+	case 4:
+		d.add4(w, x)
+	default:
+		d.add8(w, x)
 	}
 }
 
