@@ -132,7 +132,7 @@ func (p Precision) matrixBytes(f tensor.Format, rows, cols int) int64 {
 	return plus(times(l.Bands(), values), times(l.Bands(), scales))
 }
 
-// tensorBytes is what a tensor takes.
+// tensorBytes is the size of a tensor once it is loaded.
 func (p Precision) tensorBytes(cfg *model.Config, t model.TensorSpec) (n int64) {
 	f := p.format(cfg, t.Part, t.Name)
 	switch {
