@@ -68,7 +68,7 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 		return l.Rule(DeltaRule{Decay: math.Exp, Unit: Unit, Scale: 1 / math.Sqrt(float64(p.KeyDim))}), true
 	case "attn":
 		norm := RMSNorm(l.Get("delta_out"), l.Weight(l.Tensor("delta_norm"), p.ValueDim), l.DeltaEps)
-		return multiplied(norm, l.Gates(), Silu), true
+		return Multiplied(norm, l.Gates(), Silu), true
 	}
 	return nil, false
 }
@@ -187,8 +187,9 @@ func (l *Layer) Rule(r DeltaRule) []float64 {
 	return out
 }
 
-// multiplied is x times what f makes of y, element by element.
-func multiplied(x, y []float64, f func(float64) float64) []float64 {
+// Multiplied is x times what f makes of y, element by element; nil where they do
+// not fit.
+func Multiplied(x, y []float64, f func(float64) float64) []float64 {
 	if len(x) != len(y) {
 		return nil
 	}

@@ -55,7 +55,7 @@ func (grouped) define(l *Layer, op string) ([]float64, bool) {
 		out, _ := l.Attend(x)
 		return out, true
 	case "attn":
-		return multiplied(l.Get("attn_ungated"), part(l.Get("q_and_gate"), 2*l.HeadDim, l.HeadDim, l.HeadDim), sigmoid), true
+		return Multiplied(l.Get("attn_ungated"), part(l.Get("q_and_gate"), 2*l.HeadDim, l.HeadDim, l.HeadDim), sigmoid), true
 	}
 	return nil, false
 }

@@ -26,27 +26,15 @@ func (l *layer) deltaMistakes(op string) []mistake {
 			plus[i]++
 		}
 		return append(list,
-			mistake{name + " plus 1", func() []float64 { return times(norm(x, plus), gates, oracle.Silu) }},
-			mistake{"the output not normed", func() []float64 { return times(x, gates, oracle.Silu) }},
-			mistake{"the output gated first, then normed", func() []float64 { return norm(times(x, gates, oracle.Silu), w) }},
+			mistake{name + " plus 1", func() []float64 { return oracle.Multiplied(norm(x, plus), gates, oracle.Silu) }},
+			mistake{"the output not normed", func() []float64 { return oracle.Multiplied(x, gates, oracle.Silu) }},
+			mistake{"the output gated first, then normed", func() []float64 { return norm(oracle.Multiplied(x, gates, oracle.Silu), w) }},
 			mistake{"gates of key heads read one kind after the other", func() []float64 {
-				return times(norm(x, w), l.reordered().Gates(), oracle.Silu)
+				return oracle.Multiplied(norm(x, w), l.reordered().Gates(), oracle.Silu)
 			}},
 		)
 	}
 	return nil
-}
-
-// times is x times what f makes of y; nil where they do not fit.
-func times(x, y []float64, f func(float64) float64) []float64 {
-	if len(x) != len(y) {
-		return nil
-	}
-	out := make([]float64, len(x))
-	for i, v := range x {
-		out[i] = v * f(y[i])
-	}
-	return out
 }
 
 // gateMistakesOf returns the mistakes in multiplying x with what act makes of gates.
@@ -57,7 +45,7 @@ func gateMistakesOf(x, gates []float64, act func(float64) float64, whose string)
 		"no activation of the gate": func(v float64) float64 { return v }, "a sigmoid for the gate": sigmoid, "SiLU for the gate": oracle.Silu,
 	} {
 		if f(1) != act(1) {
-			list = append(list, mistake{what, func() []float64 { return times(x, gates, f) }})
+			list = append(list, mistake{what, func() []float64 { return oracle.Multiplied(x, gates, f) }})
 		}
 	}
 	slices.SortFunc(list[1:], func(a, b mistake) int { return len(a.what) - len(b.what) })
@@ -81,7 +69,9 @@ func (l *layer) convMistakes() []mistake {
 	x, n := oracle.DeltaChannels(raw, p), p.Channels()
 	return []mistake{
 		{"SiLU after the convolution missing", func() []float64 { return l.Convolution(x, false) }},
-		{"the convolution missing", func() []float64 { return times(x, x, func(v float64) float64 { return oracle.Silu(v) / v }) }},
+		{"the convolution missing", func() []float64 {
+			return oracle.Multiplied(x, x, func(v float64) float64 { return oracle.Silu(v) / v })
+		}},
 		{"the convolution's taps in the reverse order", func() []float64 {
 			w := l.Weight(l.Tensor("conv"), n*p.Taps)
 			if w == nil {
@@ -165,10 +155,10 @@ func (l *layer) outputGateMistakes() []mistake {
 	gates := part(func(h, i int) int { return h*2*d + d + i })
 	return append(gateMistakesOf(x, gates, sigmoid, "attention's output"),
 		mistake{"the first half of each head for the gate", func() []float64 {
-			return times(x, part(func(h, i int) int { return h*2*d + i }), sigmoid)
+			return oracle.Multiplied(x, part(func(h, i int) int { return h*2*d + i }), sigmoid)
 		}},
 		mistake{"the second half of q_proj for the gate (halves of the whole, not of each head)", func() []float64 {
-			return times(x, part(func(h, i int) int { return (l.Heads+h)*d + i }), sigmoid)
+			return oracle.Multiplied(x, part(func(h, i int) int { return (l.Heads+h)*d + i }), sigmoid)
 		}},
 	)
 }
