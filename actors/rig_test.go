@@ -34,6 +34,8 @@ type setup struct {
 	chunk     int
 	share     int
 	queue     int
+	retries   int           // of a lost step
+	noReuse   bool          // of what was computed
 	inline    time.Duration // 0: never, so that small models use the pools
 	log       zerolog.Logger
 	faults    *faults                                         // of the device's operators; may be nil
@@ -87,7 +89,7 @@ func (l *loaded) options(t testing.TB, o setup) Options {
 	}
 	return Options{
 		Blueprint: Blueprint{Groups: groups, Pools: o.pools, MicroBatches: o.depth},
-		Policy:    Policy{PrefillChunk: o.chunk, PrefillShare: o.share, MaxQueue: o.queue},
+		Policy:    Policy{PrefillChunk: o.chunk, PrefillShare: o.share, MaxQueue: o.queue, MaxRetries: o.retries, NoReuse: o.noReuse},
 		Log:       o.log, InlineBelow: o.inline, wrap: o.wrap, HeatSample: 1,
 	}
 }
