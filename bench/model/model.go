@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"syscall"
 	"time"
 
 	"krater/bench/clock"
@@ -322,23 +323,24 @@ func (b *bench) lengths() error {
 			steps = min(b.o.Decode, contextMax)
 		}
 		b.tell("prefill, %d tokens", length)
-		var times stat.Sample
+		var times, user stat.Sample
 		var q *sequences
 		b.clock.Reset()
 		b.clock.On = true
 		for begin := time.Now(); len(times) < runs && (len(times) == 0 || time.Since(begin) < prefillLong); {
 			var took time.Duration
 			var err error
+			before := userTime()
 			if q, took, err = b.start(1, length, 2*steps); err != nil {
 				b.clock.On = false
 				return err
 			}
-			times = append(times, ms(took))
+			times, user = append(times, ms(took)), append(user, ms(userTime()-before))
 		}
 		b.clock.On = false
 		regime := b.look()
 		if slices.Contains(b.o.Prefill, length) {
-			b.report.prefill(length, times, regime, b.clock.Spent())
+			b.report.prefill(length, times, user, regime, b.clock.Spent())
 		}
 		if !deep {
 			continue
@@ -355,4 +357,13 @@ func (b *bench) lengths() error {
 		b.report.context(length, s, b.reader, spent)
 	}
 	return nil
+}
+
+// userTime is the user time of all threads of the process. 0: it is unknown.
+func userTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano())
 }

@@ -51,7 +51,7 @@ func TestReport(t *testing.T) {
 	if r.Operators[0].Operator != "ExpertsQ" || r.Operators[2].Calls != 4 {
 		t.Errorf("%+v", r.Operators)
 	}
-	r.prefill(512, stat.Sample{1000, 900, 1100}, "", spent)
+	r.prefill(512, stat.Sample{1000, 900, 1100}, stat.Sample{1900, 1700}, "", spent)
 	r.context(512, s, reader, spent)
 	r.batch(8, s, reader, spent)
 	if p := r.Prefill[0]; p.TokS != 512 || p.Runs != 3 || r.Batch[0].TokS != 800 || r.Context[0].TokS != 100 || r.Context[0].GBps != 60 {

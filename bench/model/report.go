@@ -76,6 +76,7 @@ type Prefill struct {
 	TokS      float64   `json:"tok_s"`
 	BestTokS  float64   `json:"best_tok_s"`
 	MS        float64   `json:"ms"`
+	CPUMS     float64   `json:"cpu_ms"` // user time of all threads
 	Runs      int       `json:"runs"`
 	Regime    string    `json:"regime,omitempty"` // at the end
 	Samples   []float64 `json:"samples_tok_s"`
@@ -210,7 +211,7 @@ func breakdown(spent []clock.Spent, all float64, n int) []Stage {
 	return append(out, Stage{Stage: Other, MS: max(0, left) / float64(n), Share: stat.Ratio(max(0, left), all)})
 }
 
-func (r *Report) prefill(tokens int, times stat.Sample, regime string, spent []clock.Spent) {
+func (r *Report) prefill(tokens int, times, user stat.Sample, regime string, spent []clock.Spent) {
 	p50 := times.Median()
 	all := 0.0
 	for _, t := range times {
@@ -218,7 +219,7 @@ func (r *Report) prefill(tokens int, times stat.Sample, regime string, spent []c
 	}
 	r.Prefill = append(r.Prefill, Prefill{
 		Tokens: tokens, TokS: stat.Ratio(float64(tokens)*1e3, p50), BestTokS: stat.Ratio(float64(tokens)*1e3, times.Percentile(0)),
-		MS: p50, Runs: len(times), Regime: regime, Samples: times.Map(func(t float64) float64 { return stat.Ratio(float64(tokens)*1e3, t) }), Breakdown: breakdown(spent, all, len(times)),
+		MS: p50, CPUMS: user.Median(), Runs: len(times), Regime: regime, Samples: times.Map(func(t float64) float64 { return stat.Ratio(float64(tokens)*1e3, t) }), Breakdown: breakdown(spent, all, len(times)),
 	})
 }
 

@@ -20,6 +20,7 @@ type theirReport struct {
 	Threads int       `json:"n_threads"`
 	Type    string    `json:"model_type"`
 	Samples []float64 `json:"samples_ts"` // tokens a second
+	CPUMS   float64   `json:"cpu_ms"`     // user time of a prompt, in an entry of its own; llama.sh adds it
 }
 
 // ourReport is the output of krater bench model --json.
@@ -34,6 +35,7 @@ type ourReport struct {
 	Prefill   []struct {
 		Tokens  int       `json:"tokens"`
 		Samples []float64 `json:"samples_tok_s"`
+		CPUMS   float64   `json:"cpu_ms"`
 	} `json:"prefill"`
 }
 
@@ -59,6 +61,7 @@ type comparison struct {
 	P50     float64 `json:"ratio_p50"`
 	Plateau float64 `json:"ratio_plateau"`
 	Best    float64 `json:"ratio_best"`
+	CPU     float64 `json:"ratio_cpu"` // theirs to ours, of the least user time; 0: unknown
 }
 
 // joined is the whole comparison.
@@ -67,6 +70,7 @@ type joined struct {
 	Precision string       `json:"precision"`
 	Peer      string       `json:"peer_model"`
 	Regimes   []string     `json:"regimes"` // of our runs, in order
+	Read      float64      `json:"read"`    // decode as a share of plain reads: the median of our runs
 	Tests     []comparison `json:"tests"`
 }
 
@@ -74,7 +78,12 @@ type joined struct {
 type test struct {
 	prompt  int // 0: decode
 	threads int
+	cpu     bool // its samples are user time in ms, not speeds
 }
+
+type samples map[test]stat.Sample
+
+func (s samples) add(t test, more ...float64) { s[t] = append(s[t], more...) }
 
 func (t test) name() string {
 	if t.prompt == 0 {
@@ -93,7 +102,7 @@ func join(ours, theirs string, asJSON bool, out io.Writer) error {
 		return errors.New("join: --ours and --theirs name the reports")
 	}
 	j := joined{}
-	a, b := map[test]stat.Sample{}, map[test]stat.Sample{}
+	a, b := samples{}, samples{}
 	block, err := readTheirs(theirs, b, &j)
 	if err != nil {
 		return err
@@ -102,9 +111,12 @@ func join(ours, theirs string, asJSON bool, out io.Writer) error {
 		return err
 	}
 	for t, theirs := range b {
-		if ours := a[t]; len(ours) > 0 {
+		if ours := a[t]; len(ours) > 0 && len(theirs) > 0 && !t.cpu {
 			x := comparison{Test: t.name(), Threads: t.threads, Ours: speedOf(ours), Theirs: speedOf(theirs)}
 			x.P50, x.Plateau, x.Best = stat.Ratio(x.Ours.P50, x.Theirs.P50), stat.Ratio(x.Ours.Plateau, x.Theirs.Plateau), stat.Ratio(x.Ours.Best, x.Theirs.Best)
+			timed := t
+			timed.cpu = true
+			x.CPU = stat.Ratio(b[timed].Percentile(0), a[timed].Percentile(0))
 			j.Tests = append(j.Tests, x)
 		}
 	}
@@ -128,10 +140,10 @@ func join(ours, theirs string, asJSON bool, out io.Writer) error {
 func (j *joined) table() *stat.Table {
 	t := &stat.Table{
 		Title:   fmt.Sprintf("%s (%s) against %s, tokens/s; our runs: %s", j.Model, j.Precision, j.Peer, strings.Join(j.Regimes, ", ")),
-		Columns: []string{"test", "threads", "ours p50", "plateau", "best", "theirs p50", "plateau", "best", "ratio p50", "plateau", "best"},
+		Columns: []string{"test", "threads", "ours p50", "plateau", "best", "theirs p50", "plateau", "best", "ratio p50", "plateau", "best", "of user time"},
 	}
 	for _, x := range j.Tests {
-		t.Add(x.Test, x.Threads, x.Ours.P50, x.Ours.Plateau, x.Ours.Best, x.Theirs.P50, x.Theirs.Plateau, x.Theirs.Best, x.P50, x.Plateau, x.Best)
+		t.Add(x.Test, x.Threads, x.Ours.P50, x.Ours.Plateau, x.Ours.Best, x.Theirs.P50, x.Theirs.Plateau, x.Theirs.Best, x.P50, x.Plateau, x.Best, x.CPU)
 	}
 	return t
 }
@@ -153,7 +165,7 @@ func read[T any](list string, each func(T)) error {
 }
 
 // readTheirs collects the samples of llama-bench; block is the number of tokens per sample.
-func readTheirs(list string, samples map[test]stat.Sample, j *joined) (block int, err error) {
+func readTheirs(list string, s samples, j *joined) (block int, err error) {
 	block = 1
 	err = read(list, func(all []theirReport) {
 		for _, r := range all {
@@ -163,28 +175,70 @@ func readTheirs(list string, samples map[test]stat.Sample, j *joined) (block int
 			if r.Type != "" {
 				j.Peer = r.Type
 			}
-			s := stat.Sample(r.Samples)
+			speeds := r.Samples
 			if r.Gen != 0 {
 				block = r.Gen
-				s = s[min(warmUp, len(s)/4):]
+				speeds = speeds[min(warmUp, len(speeds)/4):]
 			}
-			t := test{r.Prompt, r.Threads}
-			samples[t] = append(samples[t], s...)
+			t := test{prompt: r.Prompt, threads: r.Threads}
+			s.add(t, speeds...)
+			if t.cpu = true; r.CPUMS > 0 {
+				s.add(t, r.CPUMS)
+			}
 		}
 	})
 	return block, err
 }
 
 // readOurs collects our samples, with decode in blocks of the same number of tokens.
-func readOurs(list string, block int, samples map[test]stat.Sample, j *joined) error {
-	return read(list, func(r ourReport) {
+func readOurs(list string, block int, s samples, j *joined) error {
+	var ratios stat.Sample
+	err := read(list, func(r ourReport) {
 		j.Model, j.Precision = r.Model, r.Precision
 		j.Regimes = append(j.Regimes, fmt.Sprintf("%d threads %s, decode %s of read %s GB/s", r.Threads, r.Regime, stat.Number(r.Ratio), stat.Number(r.ReadGBps)))
-		t := test{0, r.Threads}
-		samples[t] = append(samples[t], stat.Sample(r.StepsMS).Blocks(block).Map(func(ms float64) float64 { return 1e3 / ms })...)
+		ratios = append(ratios, r.Ratio)
+		s.add(test{threads: r.Threads}, stat.Sample(r.StepsMS).Blocks(block).Map(func(ms float64) float64 { return 1e3 / ms })...)
 		for _, p := range r.Prefill {
-			t := test{p.Tokens, r.Threads}
-			samples[t] = append(samples[t], p.Samples...)
+			t := test{prompt: p.Tokens, threads: r.Threads}
+			s.add(t, p.Samples...)
+			if t.cpu = true; p.CPUMS > 0 {
+				s.add(t, p.CPUMS)
+			}
 		}
 	})
+	j.Read = ratios.Median()
+	return err
+}
+
+// table writes comparisons with one number of threads as Markdown: medians, and the ratios of
+// medians, of best windows and of user time. "Of read" is decode as a share of plain reads in our runs;
+// theirs follows from the ratio of medians, as both read the same weights.
+func table(list []string, out io.Writer) error {
+	if len(list) == 0 {
+		return errors.New(usage)
+	}
+	fmt.Fprintln(out, "| type | prefill tok/s | llama.cpp | ratio | best | user time | decode tok/s | llama.cpp | ratio | best | of read | llama.cpp |")
+	fmt.Fprintln(out, "|---|---|---|---|---|---|---|---|---|---|---|---|")
+	for _, word := range list {
+		name, path, ok := strings.Cut(word, "=")
+		if !ok {
+			return fmt.Errorf("table: %q is not NAME=FILE", word)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var j joined
+		if err := json.Unmarshal(data, &j); err != nil {
+			return fmt.Errorf("table: %s: %w", path, err)
+		}
+		of := map[bool]comparison{} // by whether it is decode
+		for _, x := range j.Tests {
+			of[x.Test == "decode"] = x
+		}
+		p, d := of[false], of[true]
+		fmt.Fprintf(out, "| %s | %.0f | %.0f | %.2f | %.2f | %.2f | %.1f | %.1f | %.2f | %.2f | %.2f | %.2f |\n", name, p.Ours.P50, p.Theirs.P50, p.P50, p.Best, p.CPU,
+			d.Ours.P50, d.Theirs.P50, d.P50, d.Best, j.Read, stat.Ratio(j.Read, d.P50))
+	}
+	return nil
 }

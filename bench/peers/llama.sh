@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # llama.cpp beside Krater on the same machine, in the same minutes.
 #   bench/peers/llama.sh install DIR            fetch and build into DIR (network, Go, git, g++, npm)
-#   DIR/peer/llama.sh model [gguf flags]        write DIR/peer/model.gguf: --type q4_0 --experts 64
+#   DIR/peer/llama.sh model KRATER "FLAGS"      write DIR/peer/model: FLAGS of `krater synth`, such as
+#                                               --shape deepseek-v2-lite --vocab 32000 --expert-type q4_0
 #   DIR/peer/llama.sh measure [1,2]             the peer alone, for these numbers of threads
 #   DIR/peer/types SECONDS q4_K iq3_s ...       the peer's matrix products alone, by type
 #   DIR/peer/llama.sh compare KRATER "FLAGS"    both in turn: FLAGS of `krater bench model` choose
 #                                               the same model (shape, layers, precision)
+#   DIR/peer/llama.sh formats KRATER "q4_k iq3_s ..." "FLAGS"
+#                                               compare by type of GGUF, each multiplied as it is: writes
+#                                               a model of FLAGS in each type and a table of all
 # THREADS (default "1,2"), ROUNDS (2), SAMPLES (40 decode samples of 8 tokens) and
 # PROMPTS (4) change how long compare takes. The folder DIR/peer needs nothing
 # outside it but the C++ runtime: it can be carried to a machine without network.
@@ -43,13 +47,18 @@ install() {
 	echo "installed in $dir/peer"
 }
 
-model() { "$here/peers" gguf --out "$here/model.gguf" "$@"; }
+model() {
+	rm -rf "$here/model"
+	# Word splitting of the flags is meant.
+	# shellcheck disable=SC2086
+	"${1:?usage: llama.sh model KRATER \"FLAGS\"}" synth --as gguf --out "$here/model" ${2:-}
+}
 
 # bench FILE FLAGS...: a run of llama-bench into a file.
 bench() {
 	local file=$1
 	shift
-	(cd "$here" && ./llama-bench -m model.gguf -ngl 0 -o json "$@" >"$file" 2>"$file.log") || {
+	(cd "$here" && ./llama-bench -m model/model.gguf -ngl 0 -o json "$@" >"$file" 2>"$file.log") || {
 		tail -n 5 "$file.log" >&2
 		return 1
 	}
@@ -59,7 +68,12 @@ bench() {
 theirs() {
 	echo "llama.cpp, $2 threads, before: $("$here/peers" regime --threads "$2")" >&2
 	bench "$results/$1.decode.json" -t "$2" -p 0 -n 8 -r "${SAMPLES:-40}"
-	bench "$results/$1.prefill.json" -t "$2" -p 512 -n 0 -r "${PROMPTS:-4}"
+	# The user time of one run is that of a prompt less: what else the program does is the same.
+	local TIMEFORMAT=%U few many
+	few=$({ time bench "$results/$1.one.json" -t "$2" -p 512 -n 0 -r 1; } 2>&1)
+	many=$({ time bench "$results/$1.prefill.json" -t "$2" -p 512 -n 0 -r "${PROMPTS:-4}"; } 2>&1)
+	awk -v few="$few" -v many="$many" -v n="${PROMPTS:-4}" -v t="$2" \
+		'BEGIN { printf "[{\"n_prompt\": 512, \"n_threads\": %d, \"cpu_ms\": %f}]\n", t, 1000 * (many - few) / (n - 1) }' >"$results/$1.cpu.json"
 	echo "llama.cpp, $2 threads, after: $("$here/peers" regime --threads "$2")" >&2
 }
 
@@ -81,7 +95,7 @@ compare() {
 			"$krater" bench model $flags --threads "$t" --decode $((8 * ${SAMPLES:-40})) --prefill 512 --batch 1 --context 512 --json >"$results/ours.$t.$round.json"
 			theirs "theirs.$t.$round" "$t"
 			ours=$ours,$results/ours.$t.$round.json
-			others=$others,$results/theirs.$t.$round.decode.json,$results/theirs.$t.$round.prefill.json
+			others=$others,$results/theirs.$t.$round.decode.json,$results/theirs.$t.$round.prefill.json,$results/theirs.$t.$round.cpu.json
 		done
 	done
 	"$here/peers" join --json --ours "${ours#,}" --theirs "${others#,}" >"$results/joined.json"
@@ -89,8 +103,22 @@ compare() {
 	echo "$results"
 }
 
+formats() {
+	local krater=${1:?usage: llama.sh formats KRATER TYPES FLAGS} list= other
+	for type in ${2:?which types}; do
+		other=$type
+		[ "$type" != mxfp4 ] || other=q8_0 # as files of MXFP4 have it
+		model "$krater" "$3 --expert-type $type --other-type $other"
+		compare "$krater" "--model $here/model/model.gguf --expert-format native"
+		list="$list $type=$results/joined.json"
+	done
+	rm -rf "$here/model"
+	# shellcheck disable=SC2086
+	"$here/peers" table $list
+}
+
 case ${1:-} in
-install | model | measure | compare) "$@" ;;
+install | model | measure | compare | formats) "$@" ;;
 *)
 	sed -n '2,/^set -/p' "$0" | sed '$d; s/^# \{0,1\}//'
 	exit 2

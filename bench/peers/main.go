@@ -1,10 +1,8 @@
-// Command peers compares Krater with llama.cpp, for bench/peers/llama.sh. It makes a model of
-// DeepSeek-V2-Lite's shape in the peer's format, counts the available cores, and compares both
-// programs' figures.
+// Command peers compares Krater with llama.cpp, for bench/peers/llama.sh. It counts the available
+// cores, compares both programs' figures, and shows several comparisons in one table.
 package main
 
 import (
-	"bufio"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,9 +14,9 @@ import (
 )
 
 const usage = `usage:
-  peers gguf --out FILE [--type q4_0|q4_k] [--experts 64]  write a model of random weights
   peers regime [--threads N]                                the cores that are there now
   peers join [--json] --ours A.json,... --theirs B.json,... compare figures
+  peers table NAME=JOINED.json ...                          a Markdown table of comparisons
 `
 
 func main() {
@@ -34,14 +32,6 @@ func run(args []string, out io.Writer) error {
 	}
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	switch args[0] {
-	case "gguf":
-		path := flags.String("out", "", "file to write")
-		kind := flags.String("type", "q4_0", "q4_0 or q4_k")
-		experts := flags.Int("experts", liteMoE, "experts of a layer: fewer make a smaller file of which a token reads as much")
-		if err := flags.Parse(args[1:]); err != nil {
-			return err
-		}
-		return gguf(*path, *kind, *experts, out)
 	case "regime":
 		threads := flags.Int("threads", runtime.GOMAXPROCS(0), "threads")
 		if err := flags.Parse(args[1:]); err != nil {
@@ -63,33 +53,8 @@ func run(args []string, out io.Writer) error {
 			return err
 		}
 		return join(*ours, *theirs, *asJSON, out)
+	case "table":
+		return table(args[1:], out)
 	}
 	return errors.New(usage)
-}
-
-// gguf writes a model and prints its sizes.
-func gguf(path, kind string, experts int, out io.Writer) error {
-	if path == "" {
-		return errors.New("gguf: --out names the file")
-	}
-	m, err := lite(kind, experts)
-	if err != nil {
-		return err
-	}
-	f, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	w := bufio.NewWriterSize(f, 1<<20)
-	if err = m.write(w); err == nil {
-		err = w.Flush()
-	}
-	if closing := f.Close(); err == nil {
-		err = closing
-	}
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(out, "%s: %.3f GB, %.4f GB of weights a decoded token\n", path, float64(m.bytes())/1e9, float64(m.tokenBytes())/1e9)
-	return err
 }

@@ -240,7 +240,7 @@ func rows(cfg *model.Config) (list []row) {
 			}})
 		}
 	}
-	for _, t := range []gguf.Type{gguf.Q8_0, gguf.Q6_K, gguf.Q4_K, gguf.Q4_0, gguf.IQ3_S} {
+	for _, t := range []gguf.Type{gguf.Q8_0, gguf.Q6_K, gguf.Q5_K, gguf.Q4_K, gguf.Q4_0, gguf.IQ4_XS, gguf.MXFP4, gguf.IQ3_S, gguf.IQ3_XXS, gguf.IQ2_XS, gguf.IQ2_XXS} {
 		b := t.Block()
 		bits := 8 * float64(b.Bytes) / float64(b.Elements)
 		list = append(list, row{t.String(), "plain", bits, func(b *bench, layer, e int) ([]float32, []float32, error) { return b.encode(t, layer, e, false) }})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,8 +25,9 @@ import (
 
 type synthCmd struct {
 	source.Synthetic
+	source.Blocks
 	config.Options
-	As       string `help:"What to write: ${enum}. cache has the experts as integers, as --cpu-expert-bits and --group-size say, and the rest in BF16." enum:"cache,safetensors,gguf" default:"cache"`
+	As       string `help:"What to write: ${enum}. cache has the experts as integers, as --cpu-expert-bits and --group-size say, and the rest in BF16. gguf has random blocks of the types that --expert-type and --other-type name." enum:"cache,safetensors,gguf" default:"cache"`
 	Out      string `help:"Folder to create." type:"path" placeholder:"DIR"`
 	InMemory bool   `help:"Make the model in memory in the chosen precision, report its memory, and exit."`
 	JSON     bool   `name:"json" help:"Print the result as JSON."`
@@ -38,28 +40,25 @@ func (c *synthCmd) Run(e *console.Env) error {
 		return errors.New("choose where the model goes: --out DIR or --in-memory")
 	case c.InMemory:
 		return c.memory(e)
-	case c.As == "gguf":
-		return errors.New("--as gguf: GGUF files are read and not written; use safetensors or cache")
-	}
-	if err := c.Options.Check(); err != nil {
-		return err
 	}
 	m, err := c.Make()
-	if err != nil {
+	if err := errors.Join(c.Options.Check(), err); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	f := synth.Folder{Dir: c.Out, Threads: c.ThreadCount(), Files: source.Companions(m)}
-	r := synthReport{Shape: m.Shape, Layers: len(m.Config.Layers), Path: c.Out, As: c.As}
+	f, r := synth.Folder{Dir: c.Out, Threads: c.ThreadCount(), Files: source.Companions(m)}, synthReport{Shape: m.Shape, Layers: len(m.Config.Layers), Path: c.Out, As: c.As}
 	f.Progress = func(done, all int64) {
 		r.Bytes = done
 		e.Shown().Set("synth", term.Bytes, done, all)
 	}
 	start := time.Now()
-	if c.As == "safetensors" {
+	switch c.As {
+	case "gguf":
+		err = c.WriteGGUF(ctx, m, f)
+	case "safetensors":
 		err = m.WriteSafetensors(ctx, f)
-	} else {
+	default:
 		err = c.cache(ctx, m, f, &r)
 	}
 	e.Shown().End() // clear the progress before the report
@@ -124,9 +123,7 @@ func (c *synthCmd) memory(e *console.Env) error {
 		return err
 	}
 	f := c.Options
-	if f.MaxSeqs = 1; f.KVCache == 0 {
-		f.KVCache = inMemoryKV
-	}
+	f.MaxSeqs, f.KVCache = 1, cmp.Or(f.KVCache, inMemoryKV)
 	start := time.Now()
 	s, err := local.Prepare(console.ForLoad(e, src, f, config.Case{}))
 	if err != nil {

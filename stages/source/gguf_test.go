@@ -2,7 +2,6 @@ package source
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -23,16 +22,7 @@ import (
 // matrices.
 func smallGGUF(t testing.TB, kind gguf.Type, more ...gguf.Pair) []byte {
 	t.Helper()
-	var made struct {
-		Model struct{ Vocab map[string]int }
-	}
-	if err := json.Unmarshal(MadeTokenizer(256), &made); err != nil {
-		t.Fatal(err)
-	}
-	tokens := make([]string, 256)
-	for text, id := range made.Model.Vocab {
-		tokens[id] = text
-	}
+	tokens := MadeTokens(256)
 	tokens[254] = "ab"
 	meta := []gguf.Pair{{Key: "general.architecture", Value: "llama"}, {Key: "tokenizer.ggml.model", Value: "gpt2"}, {Key: "tokenizer.ggml.pre", Value: "gpt-2"},
 		{Key: "tokenizer.ggml.tokens", Value: tokens}, {Key: "tokenizer.ggml.merges", Value: []string{"a b"}}, {Key: "tokenizer.ggml.eos_token_id", Value: uint32(0)},

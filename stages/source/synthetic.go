@@ -1,14 +1,18 @@
 package source
 
 import (
+	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"krater/models"
 	"krater/stages/synth"
+	"krater/stages/weights/gguf"
 )
 
 // Folder chooses the model.
@@ -23,6 +27,28 @@ type Synthetic struct {
 	Vocab       int    `help:"With --shape: size of the vocabulary to make; 0: that of the shape." default:"0"`
 	RoutingSkew string `help:"With --shape: how tokens spread over experts: ${enum}. zipf sends half of them to a quarter of the experts." enum:"uniform,zipf" default:"uniform"`
 	WeightsSeed uint64 `help:"With --shape: seed of the random weights." default:"1"`
+}
+
+// Blocks are the options of a GGUF file of random blocks.
+type Blocks struct {
+	ExpertType string `help:"With --as gguf: type of routed experts, such as q4_k, iq2_xxs or mxfp4." default:"q4_k" placeholder:"TYPE"`
+	OtherType  string `help:"With --as gguf: type of all other matrices but the embedding and routers; default: that of experts." placeholder:"TYPE"`
+}
+
+// WriteGGUF writes a model as one GGUF file with a tokenizer of bytes (MadeTokens).
+func (b *Blocks) WriteGGUF(ctx context.Context, m *synth.Model, f synth.Folder) error {
+	o := synth.GGUF{Tokens: MadeTokens(m.Config.Vocab)}
+	for _, t := range []struct {
+		flag, name string
+		to         *gguf.Type
+	}{{"--expert-type", b.ExpertType, &o.Experts}, {"--other-type", cmp.Or(b.OtherType, b.ExpertType), &o.Other}} {
+		var ok bool
+		if *t.to, ok = gguf.ParseType(t.name); !ok || !slices.Contains(synth.BlockTypes(), *t.to) {
+			return fmt.Errorf("%s %.40q: choose one of %s", t.flag, t.name, strings.ToLower(fmt.Sprint(synth.BlockTypes())))
+		}
+	}
+	f.Files = nil
+	return m.WriteGGUF(ctx, f, o)
 }
 
 // Make returns the model that the options choose.
@@ -62,20 +88,28 @@ func (f *Synthetic) SourceOr(dir string) (*Source, error) {
 	return f.Source()
 }
 
-// MadeTokenizer returns a tokenizer.json of n tokens. Token 0 to 255 has the text of that byte;
-// each later one is "t" and its number.
-func MadeTokenizer(n int) []byte {
-	vocab := make(map[string]int, n)
+// MadeTokens returns the texts of n tokens, as byte-level tokenizers write them. Token 0 to 255 has
+// the text of that byte; each later one is "t" and its number.
+func MadeTokens(n int) []string {
+	tokens := make([]string, n)
 	next := rune(256)
-	for b := range rune(min(n, 256)) {
-		r := b // byte-level tokenizers write printable bytes as they are and the others as runes from 256 on
-		if b < '!' || b > '~' && b < 0xa1 || b == 0xad {
+	for i := range tokens {
+		r := rune(i) // printable bytes are written as they are and the others as runes from 256 on
+		if i < '!' || i > '~' && i < 0xa1 || i == 0xad {
 			r, next = next, next+1
 		}
-		vocab[string(r)] = int(b)
+		if tokens[i] = string(r); i > 255 {
+			tokens[i] = "t" + strconv.Itoa(i)
+		}
 	}
-	for i := 256; i < n; i++ {
-		vocab["t"+strconv.Itoa(i)] = i
+	return tokens
+}
+
+// MadeTokenizer returns a tokenizer.json of MadeTokens.
+func MadeTokenizer(n int) []byte {
+	vocab := make(map[string]int, n)
+	for id, text := range MadeTokens(n) {
+		vocab[text] = id
 	}
 	byteLevel := map[string]any{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}
 	text, _ := json.Marshal(map[string]any{ // plain data

@@ -13,6 +13,7 @@ import (
 type floats struct {
 	rows, cols int // [n] is one row
 	key        uint64
+	std        float64 // of matrices
 	table      *[4096]uint16
 	// common gives what every common-th column of a row holds instead; nil: nothing.
 	common func(row int) uint16
@@ -49,7 +50,7 @@ func (m *Model) floats(t model.TensorSpec) floats {
 	case "o", "down", "expert.down", "shared.down":
 		std *= m.outGain()
 	}
-	f.table = normals(0, std)
+	f.std, f.table = std, normals(0, std)
 	return f
 }
 

@@ -44,6 +44,9 @@ func (m *Model) WriteSafetensors(ctx context.Context, f Folder) error {
 	return f.make(m, func(w *writer) error {
 		list := m.Config.Expected()
 		w.all = tensorBytes(list)
+		if err := w.file("config.json", m.JSON); err != nil {
+			return err
+		}
 		return w.tensors(ctx, list)
 	})
 }
@@ -76,7 +79,7 @@ func (m *Model) WriteCache(ctx context.Context, f Folder, format tensor.Format) 
 	}
 	return f.make(m, func(w *writer) error {
 		w.all = size + tensorBytes(list)
-		if err := w.room(); err != nil {
+		if err := errors.Join(w.room(), w.file("config.json", m.JSON)); err != nil {
 			return err
 		}
 		o := cache.Options{Plan: plan, Source: &Experts{Model: m, Format: format, Threads: f.Threads}, Dir: "", Model: f.Dir, Threads: f.Threads}
@@ -113,7 +116,6 @@ func (f Folder) make(m *Model, fill func(*writer) error) error {
 		return fmt.Errorf("synth: %s: %w: choose another, or remove what is there (%s)", f.Dir, ErrFolder, there[0].Name())
 	}
 	w := &writer{m: m, Folder: f}
-	err = w.file("config.json", m.JSON)
 	for name, data := range f.Files {
 		err = errors.Join(err, w.file(name, data))
 	}

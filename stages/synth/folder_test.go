@@ -15,6 +15,7 @@ import (
 	"krater/kernels/tensor"
 	"krater/stages/weights"
 	"krater/stages/weights/cache"
+	"krater/stages/weights/gguf"
 )
 
 // list is the files of a folder.
@@ -85,11 +86,18 @@ func TestWriteSafetensors(t *testing.T) {
 func TestWriteFails(t *testing.T) {
 	m, spec := small(t, Options{}), tensor.INT4.By(32)
 	write := map[string]func(context.Context, Folder) error{
+		"gguf": func(ctx context.Context, f Folder) error {
+			return m.WriteGGUF(ctx, f, GGUF{Experts: gguf.Q4_0, Other: gguf.Q8_0})
+		},
 		"safetensors": func(ctx context.Context, f Folder) error { return m.WriteSafetensors(ctx, f) },
 		"cache":       func(ctx context.Context, f Folder) error { return m.WriteCache(ctx, f, spec) },
 	}
 	for as, write := range write {
-		for _, full := range []string{"config.json", "model-00002-of", "index.json"} {
+		files := []string{"config.json", "model-00002-of", "index.json"}
+		if as == "gguf" {
+			files = []string{GGUFFile}
+		}
+		for _, full := range files {
 			dir := filepath.Join(t.TempDir(), "model")
 			f := Folder{Dir: dir, shard: 200_000, create: func(path string) (*os.File, error) {
 				if strings.Contains(path, full) {

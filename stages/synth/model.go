@@ -1,6 +1,6 @@
 // Package synth makes models of real shapes with random weights, for use where the real
 // weights are not available or do not matter. It makes them in memory, as safetensors,
-// or as a cache of integer experts. Every tensor depends only on the seed and its own name, so the
+// as a GGUF file of random blocks, or as a cache of integer experts. Every tensor depends only on the seed and its own name, so the
 // model is the same for any number of threads and any output. Only the part that is
 // being written is held in memory.
 package synth

@@ -29,6 +29,22 @@ const partSuffix = ".part"
 // bufBytes is how much is made at once, then written.
 const bufBytes = 8 << 20
 
+// bytes is n bytes of the buffer.
+func (w *writer) bytes(n int) []byte {
+	if len(w.buf) < n {
+		w.buf = make([]byte, n)
+	}
+	return w.buf[:n]
+}
+
+// append writes bytes of the weights and tells the progress.
+func (w *writer) append(f *os.File, b []byte) error {
+	_, err := f.Write(b)
+	w.done += int64(len(b))
+	w.progress(w.done)
+	return err
+}
+
 func (w *writer) progress(done int64) {
 	if w.Progress != nil {
 		w.Progress(done, w.all)
@@ -148,15 +164,11 @@ func (w *writer) tensor(ctx context.Context, f *os.File, t model.TensorSpec) err
 		}
 		to := min(from+step, r.rows)
 		n := 2 * (to - from) * r.cols
-		if len(w.buf) < n {
-			w.buf = make([]byte, n)
-		}
-		r.fill(w.buf[:n], from, to, w.Threads)
-		if _, err := f.Write(w.buf[:n]); err != nil {
+		b := w.bytes(n)
+		r.fill(b, from, to, w.Threads)
+		if err := w.append(f, b); err != nil {
 			return err
 		}
-		w.done += int64(n)
-		w.progress(w.done)
 	}
 	return nil
 }

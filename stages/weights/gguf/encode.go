@@ -12,10 +12,11 @@ import (
 // encoders make one block, or any number of plain numbers. They are plain: each scale comes from
 // the largest value or the range of its group, without a search for the least error.
 var encoders = map[Type]func(dst []byte, src []float32){
-	F32: encodeF32, F16: encodeF16, BF16: encodeBF16, Q4_0: encodeQ4_0, Q8_0: encodeQ8_0, Q4_K: encodeQ4_K, Q6_K: encodeQ6_K,
+	F32: encodeF32, F16: encodeF16, BF16: encodeBF16, Q4_0: encodeQ4_0, Q8_0: encodeQ8_0, Q4_K: encodeQ4_K, Q5_K: encodeQ5_K, Q6_K: encodeQ6_K,
+	IQ4_XS: encodeIQ4_XS, IQ3_XXS: encodeIQ3_XXS, IQ2_XS: encodeIQ2_XS, IQ2_XXS: encodeIQ2_XXS, MXFP4: encodeMXFP4,
 }
 
-// Encode is the inverse of Decode, up to rounding: for F32, F16, BF16, Q4_0, Q8_0, Q4_K, Q6_K and IQ3_S.
+// Encode is the inverse of Decode, up to rounding: for F32, F16, BF16, the types of encoders, and IQ3_S.
 // The values must be finite.
 func (t Type) Encode(dst []byte, src []float32) error { return t.EncodeWeighted(dst, src, nil) }
 
@@ -89,21 +90,39 @@ func encodeQ8_0(dst []byte, src []float32) {
 	}
 }
 
-// encodeQ4_K: a group's minimum is 0 or below it, its scale a fifteenth of the range; the
-// largest of each is 63 times d or dmin.
 func encodeQ4_K(dst []byte, src []float32) {
+	codes := encodeK(dst, src, 15)
+	q := dst[16:144]
+	clear(q)
+	for i, c := range codes {
+		q[i/64*32+i%32] |= c << (i / 32 % 2 * 4)
+	}
+}
+
+func encodeQ5_K(dst []byte, src []float32) {
+	codes := encodeK(dst, src, 31)
+	high, q := dst[16:48], dst[48:176]
+	clear(dst[16:176])
+	for i, c := range codes {
+		q[i/64*32+i%32] |= c & 15 << (i / 32 % 2 * 4)
+		high[i%32] |= c >> 4 << (i / 32)
+	}
+}
+
+// encodeK writes the scales of Q4_K and Q5_K, and returns codes up to top. A group's minimum is 0 or
+// below it, its scale the range in steps of top; the largest of each is 63 times d or dmin.
+func encodeK(dst []byte, src []float32, top float32) (codes [superblock]byte) {
 	var scales, minima [8]float32
 	for g := range 8 {
 		low, high := float32(0), float32(0)
 		for _, v := range src[32*g:][:32] {
 			low, high = min(low, v), max(high, v)
 		}
-		scales[g], minima[g] = (high-low)/15, -low
+		scales[g], minima[g] = (high-low)/top, -low
 	}
 	d, dmin := putHalf(dst, extreme(scales[:])/63), putHalf(dst[2:], extreme(minima[:])/63)
-	packed, q := dst[4:16], dst[16:144]
+	packed := dst[4:16]
 	clear(packed)
-	clear(q)
 	for g := range 8 {
 		s, m := byte(min(round(scales[g]*inverse(d)), 63)), byte(min(round(minima[g]*inverse(dmin)), 63))
 		if g < 4 {
@@ -115,9 +134,59 @@ func encodeQ4_K(dst []byte, src []float32) {
 		}
 		inv, low := inverse(d*float32(s)), dmin*float32(m)
 		for j, v := range src[32*g:][:32] {
-			q[g/2*32+j] |= byte(min(max(round((v+low)*inv), 0), 15)) << (g % 2 * 4)
+			codes[32*g+j] = byte(min(max(round((v+low)*inv), 0), int(top)))
 		}
 	}
+	return codes
+}
+
+// encodeIQ4_XS: the value of the largest size in a group becomes -127; the largest scale is -32 times
+// d.
+func encodeIQ4_XS(dst []byte, src []float32) {
+	var scales [8]float32
+	for g := range scales {
+		scales[g] = extreme(src[32*g:][:32]) / -127
+	}
+	d := putHalf(dst, extreme(scales[:])/-32)
+	clear(dst[2:136])
+	var high uint16
+	for g, scale := range scales {
+		s := min(max(round(scale*inverse(d)), -32), 31)
+		dst[4+g/2] |= byte(s+32) & 15 << (g % 2 * 4)
+		high |= uint16(s+32) >> 4 << (2 * g)
+		inv := inverse(d * float32(s))
+		for j, v := range src[32*g:][:32] {
+			dst[8+16*g+j%16] |= nearestCode(&iq4Values, v*inv) << (j / 16 * 4)
+		}
+	}
+	binary.LittleEndian.PutUint16(dst[2:], high)
+}
+
+// encodeMXFP4: the scale is the power of two that brings the largest value to 4 or more and below 8
+// (OCP microscaling formats 1.0, 6.3).
+func encodeMXFP4(dst []byte, src []float32) {
+	clear(dst)
+	top := math.Abs(float64(extreme(src)))
+	if top == 0 {
+		return
+	}
+	e := min(max(math.Ilogb(top)-2+127, 0), 254)
+	dst[0] = byte(e)
+	inv := inverse(halfPower(byte(e)))
+	for j, v := range src {
+		dst[1+j%16] |= nearestCode(&fp4Values, v*inv) << (j / 16 * 4)
+	}
+}
+
+// nearestCode is the code whose value is nearest to v, the lower one of two.
+func nearestCode(values *[16]float32, v float32) (best byte) {
+	least := float32(math.Inf(1))
+	for c, x := range values {
+		if d := float32(math.Abs(float64(v - x))); d < least {
+			least, best = d, byte(c)
+		}
+	}
+	return best
 }
 
 // encodeQ6_K: the value of the largest size in a group of 16 becomes -32; the largest scale is

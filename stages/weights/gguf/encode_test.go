@@ -42,7 +42,9 @@ func TestEncodeError(t *testing.T) {
 	for i := range x[:4096] { // small, of one sign, and far from zero
 		x[i] = x[i]*x[i]*1e-3 + float32(i/1024)
 	}
-	for kind, limit := range map[Type]float64{F32: 0, F16: 1e-3, BF16: 8e-3, Q8_0: 1. / 254 * 2.1, Q4_0: 2.2 / 8, Q4_K: 4. / 30 * 1.6, IQ3_S: 0.5, Q6_K: 2.2 / 32} {
+	for kind, limit := range map[Type]float64{
+		F32: 0, F16: 1e-3, BF16: 8e-3, Q8_0: 1. / 254 * 2.1, Q4_0: 2.2 / 8, Q4_K: 4. / 30 * 1.6, IQ3_S: 0.5, Q6_K: 2.2 / 32,
+		Q5_K: 4. / 62 * 1.6, IQ4_XS: 0.25, MXFP4: 0.5} {
 		b := kind.Block()
 		dst := make([]byte, len(x)/b.Elements*b.Bytes)
 		got := make([]float32, len(x))

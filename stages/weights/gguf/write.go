@@ -17,50 +17,65 @@ type Pair struct {
 // Write writes a file of version 3 with the default alignment. The tensors' Data must have the
 // sizes that their types and shapes need.
 func Write(w io.Writer, meta []Pair, tensors []Tensor) error {
-	b := append([]byte(magic), 3, 0, 0, 0)
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(tensors)))
-	b = binary.LittleEndian.AppendUint64(b, uint64(len(meta)))
-	for _, p := range meta {
-		var err error
-		if b, err = appendValue(appendText(b, p.Key), p.Value); err != nil {
-			return fmt.Errorf("%s: %w", p.Key, err)
-		}
-	}
-	offset := uint64(0)
-	for _, t := range tensors {
-		size, err := t.Type.size(t.Shape)
-		if err == nil && size != uint64(len(t.Data)) {
-			err = fmt.Errorf("%w: %d bytes, %v of %s take %d", ErrLength, len(t.Data), t.Shape, t.Type, size)
-		}
-		if err != nil {
-			return fmt.Errorf("tensor %q: %w", t.Name, err)
-		}
-		b = binary.LittleEndian.AppendUint32(appendText(b, t.Name), uint32(len(t.Shape)))
-		for d := range t.Shape {
-			b = binary.LittleEndian.AppendUint64(b, uint64(t.Shape[len(t.Shape)-1-d]))
-		}
-		b = binary.LittleEndian.AppendUint32(b, uint32(t.Type))
-		b = binary.LittleEndian.AppendUint64(b, offset)
-		offset += (size + defaultAlignment - 1) / defaultAlignment * defaultAlignment
-	}
-	if err := writePadded(w, b); err != nil {
+	b, err := Head(meta, tensors)
+	if err != nil {
 		return err
 	}
 	for _, t := range tensors {
-		if err := writePadded(w, t.Data); err != nil {
+		if size, _ := t.Size(); size != int64(len(t.Data)) {
+			return fmt.Errorf("tensor %q: %w: %d bytes, %v of %s take %d", t.Name, ErrLength, len(t.Data), t.Shape, t.Type, size)
+		}
+	}
+	if _, err := w.Write(b); err != nil {
+		return err
+	}
+	for _, t := range tensors {
+		if _, err := w.Write(t.Data); err != nil {
+			return err
+		}
+		if _, err := w.Write(make([]byte, Padding(int64(len(t.Data))))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// writePadded writes b and fills up to the alignment.
-func writePadded(w io.Writer, b []byte) error {
-	_, err := w.Write(b)
-	if n := -len(b) & (defaultAlignment - 1); err == nil && n > 0 {
-		_, err = w.Write(make([]byte, n))
+// Size is the number of bytes that the tensor's type and shape need.
+func (t *Tensor) Size() (int64, error) {
+	n, err := t.Type.size(t.Shape)
+	return int64(n), err
+}
+
+// Padding is how many bytes follow a tensor of n bytes, for the default alignment.
+func Padding(n int64) int { return int(-n & (defaultAlignment - 1)) }
+
+// Head returns the part of a file before the tensors, which follow in the order of the list with Padding
+// after each. Their Data is not looked at.
+func Head(meta []Pair, tensors []Tensor) ([]byte, error) {
+	b := append([]byte(magic), 3, 0, 0, 0)
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(tensors)))
+	b = binary.LittleEndian.AppendUint64(b, uint64(len(meta)))
+	for _, p := range meta {
+		var err error
+		if b, err = appendValue(appendText(b, p.Key), p.Value); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.Key, err)
+		}
 	}
-	return err
+	offset := int64(0)
+	for _, t := range tensors {
+		size, err := t.Size()
+		if err != nil {
+			return nil, fmt.Errorf("tensor %q: %w", t.Name, err)
+		}
+		b = binary.LittleEndian.AppendUint32(appendText(b, t.Name), uint32(len(t.Shape)))
+		for d := range t.Shape {
+			b = binary.LittleEndian.AppendUint64(b, uint64(t.Shape[len(t.Shape)-1-d]))
+		}
+		b = binary.LittleEndian.AppendUint32(b, uint32(t.Type))
+		b = binary.LittleEndian.AppendUint64(b, uint64(offset))
+		offset += size + int64(Padding(size))
+	}
+	return append(b, make([]byte, Padding(int64(len(b))))...), nil
 }
 
 func appendText(b []byte, s string) []byte {
