@@ -24,6 +24,7 @@ var partly = []split{
 	// The arithmetic is the same on one goroutine; actors use all of it on several.
 	{"krater/kernels/cpu", "Team.*|Nodes?[A-Z].*|ThreadsNeverMoreThanCores|WorkersAreBound|Budget.*|StreamsAreIndependent|Slabs|" +
 		"FaultsInKernels|.*OfSeveralStreams|.*OfManyThreads|Read.*"},
+	{"krater/stages/weights/quant", "Deterministic"},
 	{"krater/stages/text/tokenizer", "ConcurrentUse"},
 	{"krater/stages/weights/cache", ".*Together|OneReading|BothFormats|TinyLoad"},
 	{"krater/stages/synth", "Load|Pack|WriteSafetensors|WriteFails"},

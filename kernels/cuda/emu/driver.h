@@ -69,6 +69,9 @@ namespace kr_emu {
 enum class Place { NONE, DEVICE, PINNED };
 // place says what kind of memory the n bytes at p are; NONE also if only a part is of one kind.
 Place place(const void *p, size_t n);
+// clear_pages zeroes n bytes of the GPU's memory without touching their pages, which makes a large
+// cache of which little is used cheap. It does nothing and returns false if that is not possible.
+bool clear_pages(void *p, size_t n);
 void free_everything(); // all allocations of the GPU
 
 // --- work in streams: one operation, as data, so that a graph can hold it

@@ -88,6 +88,15 @@ Place place(const void *p, size_t n) {
 	return i->second.place;
 }
 
+bool clear_pages(void *p, size_t n) {
+	unsigned char *start = static_cast<unsigned char *>(p), *end = start + n;
+	uintptr_t first = (reinterpret_cast<uintptr_t>(start) + PAGE - 1) / PAGE * PAGE, last = reinterpret_cast<uintptr_t>(end) / PAGE * PAGE;
+	if (n < PAGE * 256 || place(p, n) != Place::DEVICE || madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED)) return false;
+	memset(start, 0, first - reinterpret_cast<uintptr_t>(start));
+	memset(reinterpret_cast<void *>(last), 0, reinterpret_cast<uintptr_t>(end) - last);
+	return true;
+}
+
 std::string describe(const void *p) {
 	Memory &m = memory();
 	uintptr_t a = reinterpret_cast<uintptr_t>(p);

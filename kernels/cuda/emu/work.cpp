@@ -40,6 +40,7 @@ int Node::run() const {
 	case COPY: memmove(dst, stage.empty() ? src : stage.data(), bytes); return 0;
 	case FILL:
 		for (size_t i = 0; flags > 1 && i < bytes; i++) memcpy(static_cast<unsigned char *>(dst) + i * flags, &value, flags);
+		if (flags == 1 && !value && clear_pages(dst, bytes)) return 0;
 		if (flags == 1) memset(dst, (int)value, bytes);
 		return 0;
 	case HOST: host(user); return 0;
