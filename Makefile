@@ -76,7 +76,7 @@ advisories: ## list known vulnerabilities of code that the program uses; never f
 	bench/advisories.sh
 
 gen-check: ## fail if generated sources differ from the output of their generators
-	kernels/cpu/_gen/gen.sh check
+	$(PLAIN) kernels/cpu/_gen/gen.sh check
 	@mkdir -p build && python3 kernels/cuda/src/gen_wgmma.py build/wgmma.cuh && cmp build/wgmma.cuh kernels/cuda/src/wgmma.cuh
 
 cuda: vet-cuda build-cuda cuda-emu test-cuda ## build and test the CUDA engine without a GPU: it must report that there is none, and pass its tests on an emulated GPU

@@ -24,7 +24,7 @@ var phrases = []phrase{
 	{`\b(whoever|somebody|someone)\b`, "name who: the caller, the client, the scheduler", 3},
 	{`\b(a|one) (row|block|launch|message|copy) a (row|token|layer|step|batch|expert)\b`, "one per", 1},
 	{`\btells (if|whether)\b`, "reports whether", 0},
-	{`\b(is|are) what\b`, "say what it is", 206},
+	{`\b(is|are) what\b`, "say what it is", 205},
 	{`\bare those (of|that|which)\b`, "name them again", 6},
 	{`\bon (its|their) way\b`, "in flight", 1},
 	{`\bso many\b`, "n, or the given number of", 0},
