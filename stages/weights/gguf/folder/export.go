@@ -15,7 +15,7 @@ type Release struct {
 }
 
 // Place is a tensor of a GGUF file: the rows of From, tensors of the release, one after the other
-// (several: one of each expert). Shape is what llama.cpp gives it. Where a tensor of the release
+// (several: one of each expert). Shape is llama.cpp's. Where a tensor of the release
 // is cut, Part is the name of the piece, and several places have the same From.
 type Place struct {
 	Name  string
