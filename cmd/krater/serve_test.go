@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -143,6 +144,9 @@ func TestStopWhileLoading(t *testing.T) {
 // again.
 func TestDrain(t *testing.T) {
 	const length = 500
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP) // a program that this one starts does not ignore it, even if this one runs under nohup
+	defer signal.Stop(hangups)
 	p := launch(t, "serve", "--listen", "127.0.0.1:0")
 	s := p.outside()
 	s.waitReady()
