@@ -92,7 +92,7 @@ def make_encoded():
     x = ((bits >> 8).astype(np.float32) / np.float32(1 << 24) - np.float32(0.5)) * np.float32(4)  # exact: 24 bits
     x[:64] = 0
     out = []
-    for kind in (T.F16, T.BF16, T.Q4_0, T.Q8_0):
+    for kind in (T.F16, T.BF16, T.Q4_0, T.Q8_0, T.MXFP4):
         out.append({"type": kind.name, "blocks": sha(quantize(x.reshape(-1, 256), kind))})
     return out
 
