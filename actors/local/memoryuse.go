@@ -69,7 +69,7 @@ func Refusal(s *source.Source, f config.Options, l config.Case, m *machine.Machi
 	if err != nil || f.Device == config.CUDA {
 		return err
 	}
-	o, err := plan.New(cfg, s.Size("tokenizer.json"), f, l, m)
+	o, err := plan.New(cfg, s.TokenizerSize(), f, l, m)
 	if err == nil {
 		err = o.Refusal()
 	}

@@ -129,7 +129,7 @@ func Prepare(c Config) (*Model, error) {
 			}
 		}
 	}
-	planned, planErr := plan.New(m.Config, c.Source.Size("tokenizer.json"), f, c.Case, c.Machine)
+	planned, planErr := plan.New(m.Config, c.Source.TokenizerSize(), f, c.Case, c.Machine)
 	if m.Plan = planned; err == nil {
 		err = planErr
 	}

@@ -55,13 +55,13 @@ func (c *doctorCmd) Run(e *console.Env) error {
 		l.Rank = local.FactsOf(gpu)
 		defer gpu.Close()
 	}
-	o, err := plan.New(cfg, src.Size("tokenizer.json"), f, l, e.Here())
+	o, err := plan.New(cfg, src.TokenizerSize(), f, l, e.Here())
 	if err != nil {
 		return err
 	}
 	whole := checks.CheckFiles(src, cfg)
 	list := append(checks.All(o, c.Model), whole)
-	if whole.OK && src.Has("tokenizer.json") {
+	if whole.OK && src.HasTokenizer() {
 		list = append(list, checks.CheckEnd(src, cfg, gen))
 	}
 	r := &doctorReport{Model: src.Name, Checks: list, Plan: o.Memory, Fits: o.Memory.Fits(), Machine: o.Machine}

@@ -278,7 +278,7 @@ func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards
 		}
 	}
 	o.Speed = speed(src.Name, cfg, &f.Options, m, l)
-	look, err := plan.New(cfg, src.Size("tokenizer.json"), f.Options, l, m)
+	look, err := plan.New(cfg, src.TokenizerSize(), f.Options, l, m)
 	if err != nil {
 		return trouble(err)
 	}

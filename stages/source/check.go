@@ -18,7 +18,7 @@ func (s *Source) Check(cfg *model.Config, served bool) error {
 	if s.checked || s.Synth != nil || s.Dir == "" && !served { // made, or built in
 		return nil
 	}
-	if served || s.Has("tokenizer.json") {
+	if served || s.HasTokenizer() {
 		tok, config, err := s.Tokenizer()
 		if err == nil {
 			err = s.checkVocab(tok, cfg.Vocab)

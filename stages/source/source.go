@@ -126,12 +126,43 @@ func (s *Source) Config() (*model.Config, model.Generation, error) {
 	return cfg, gen, nil
 }
 
-// Tokenizer reads tokenizer.json and, if present, tokenizer_config.json, once.
+// The file of a tokenizer: tokenizer.json, or in its absence a list of ranks (Kimi K2).
+const (
+	tokenizerFile = "tokenizer.json"
+	ranksFile     = "tiktoken.model"
+)
+
+// tokenizerFile returns the name of the tokenizer's file.
+func (s *Source) tokenizerFile() string {
+	if !s.Has(tokenizerFile) && s.Has(ranksFile) {
+		return ranksFile
+	}
+	return tokenizerFile
+}
+
+// HasTokenizer reports whether there is a tokenizer, in whatever state.
+func (s *Source) HasTokenizer() bool { return s.Has(s.tokenizerFile()) }
+
+// TokenizerSize returns the size of tokenizer.json, or what it would be: 0 without a tokenizer.
+func (s *Source) TokenizerSize() int64 {
+	name := s.tokenizerFile()
+	if name == ranksFile {
+		return 4 * s.Size(name) // a token there is about 18 bytes, here with its merges 75
+	}
+	return s.Size(name)
+}
+
+// Tokenizer reads tokenizer.json, or in its absence tiktoken.model, and, if present,
+// tokenizer_config.json, once.
 func (s *Source) Tokenizer() (*tokenizer.Tokenizer, []byte, error) {
 	if s.tok != nil {
 		return s.tok, s.tokConfig, nil
 	}
-	data, err := s.Read("tokenizer.json", false)
+	name, parse := s.tokenizerFile(), tokenizer.Parse
+	if name == ranksFile {
+		parse = tokenizer.ParseTiktoken
+	}
+	data, err := s.Read(name, false)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -139,9 +170,9 @@ func (s *Source) Tokenizer() (*tokenizer.Tokenizer, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	tok, err := tokenizer.Parse(data, config)
+	tok, err := parse(data, config)
 	if err != nil {
-		return nil, nil, fmt.Errorf("model %s: tokenizer.json: %w", s.Name, err)
+		return nil, nil, fmt.Errorf("model %s: %w", s.Name, err)
 	}
 	s.tok, s.tokConfig = tok, config
 	return tok, config, nil

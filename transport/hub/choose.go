@@ -14,7 +14,7 @@ import (
 // usual are the small files that belong to a model, besides its safetensors.
 var usual = []string{
 	"config.json", "generation_config.json", "model.safetensors.index.json",
-	"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+	"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tiktoken.model", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
 	"chat_template.jinja", "chat_template.json",
 }
 

@@ -9,7 +9,8 @@ import (
 )
 
 // class is a set of the kinds of character that split patterns tell apart; each character has
-// exactly one of them, or none (unassigned, format, control).
+// exactly one of them, or none (unassigned, format, control). Those of Han script have classHan as
+// well.
 type class uint16
 
 const (
@@ -24,6 +25,7 @@ const (
 	classS
 	classNewline // \r and \n
 	classSpace   // White_Space without the newlines
+	classHan     // \p{Han}: ideographs, and numbers, marks and signs used with them
 )
 
 const (
@@ -65,6 +67,11 @@ var loadClasses = sync.OnceFunc(func() {
 	mark(unicode.S, classS)
 	mark(unicode.White_Space, classSpace)
 	flat['\r'], flat['\n'] = classNewline, classNewline
+	eachRange(unicode.Han, func(lo, hi, stride int) {
+		for x := lo; x <= hi; x += stride {
+			flat[x] |= classHan
+		}
+	})
 	end := 0 // what follows the last assigned character has no class anyway
 	eachRange(rangetable.Assigned(unicodeVersion), func(lo, hi, stride int) {
 		if stride != 1 {

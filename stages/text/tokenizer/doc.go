@@ -1,5 +1,6 @@
-// Package tokenizer turns text into token ids and back, from a Hugging Face tokenizer.json. It
-// follows the semantics of the Rust tokenizers crate: the ids are equal, not similar.
+// Package tokenizer turns text into token ids and back, from a Hugging Face tokenizer.json or a
+// tiktoken.model (Kimi K2). It follows the semantics of the Rust tokenizers crate, or of OpenAI's
+// tiktoken: the ids are equal, not similar.
 //
 // The life of a text in Encode:
 //

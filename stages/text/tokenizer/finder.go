@@ -39,6 +39,7 @@ var matchers = map[string]matcher{
 	patternLlama3:         matchLlama3,
 	patternQwen2:          matchQwen2,
 	patternO200k:          matchO200k,
+	patternKimi:           matchKimi,
 	patternDigits3:        matchDigits3,
 	patternDeepseekCJK:    matchDeepseekCJK,
 	patternDeepseekV3:     matchDeepseekV3,

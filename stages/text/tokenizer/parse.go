@@ -69,9 +69,22 @@ func Parse(tokenizerJSON, configJSON []byte) (*Tokenizer, error) {
 	if err := t.configure(configJSON); err != nil {
 		return nil, fmt.Errorf("tokenizer_config.json: %w", err)
 	}
+	t.finish()
+	return t, nil
+}
+
+// newTokenizer returns a Tokenizer without a model.
+func newTokenizer() *Tokenizer {
+	return &Tokenizer{
+		added: map[string]*addedToken{}, addedByID: map[int32]*addedToken{},
+		raw: newTrie(), normalized: newTrie(), bos: -1, eos: -1, long: make(chan struct{}, 1),
+	}
+}
+
+// finish makes what encoding needs of the parts.
+func (t *Tokenizer) finish() {
 	t.buildTries()
 	t.longest = t.longestText()
-	return t, nil
 }
 
 // file is the top level of a tokenizer.json. The model, which is big, is already parsed; the rest
@@ -149,11 +162,7 @@ func decode(part string, data []byte, to any) error {
 
 // build makes the tokenizer without its tries.
 func (f *file) build() (*Tokenizer, error) {
-	t := &Tokenizer{
-		added: map[string]*addedToken{}, addedByID: map[int32]*addedToken{},
-		raw: newTrie(), normalized: newTrie(), bos: -1, eos: -1, long: make(chan struct{}, 1),
-	}
-	var err error
+	t, err := newTokenizer(), error(nil)
 	if t.normalizers, err = f.normalizers(); err != nil {
 		return nil, err
 	}

@@ -15,10 +15,7 @@ func matchO200k(s string, i int) (start, end int) {
 	if c&classN != 0 {
 		return i, runMax(s, i+n, classN, 2)
 	}
-	if end := o200kWord(s, i, c, n); end > 0 {
-		if end < len(s) && s[end] == '\'' {
-			end += contraction(s, end)
-		}
+	if end := casedWord(s, i, c, n, 0); end > 0 {
 		return i, end
 	}
 	if end := symbols(s, i, c, n, classNewline); end > 0 {
@@ -30,34 +27,43 @@ func matchO200k(s string, i int) (start, end int) {
 	return i, spaces(s, i)
 }
 
-// o200kWord returns the end of the first two alternatives at s[i] without the contraction, or 0 if
-// neither matches. Both may start with one character that is not a letter, a digit or a line end; a
-// mark can be that character or part of the word.
-func o200kWord(s string, i int, c class, n int) int {
+// casedWord returns the end of the first two alternatives at s[i], with the contraction, or 0 if
+// neither matches. Characters of the class skip are not in the sets of letters; s[i] is none of them.
+func casedWord(s string, i int, c class, n int, skip class) int {
+	end := o200kWord(s, i, c, n, skip)
+	if end > 0 && end < len(s) && s[end] == '\'' {
+		end += contraction(s, end)
+	}
+	return end
+}
+
+// o200kWord is casedWord without the contraction. Both alternatives may start with one character that
+// is not a letter, a digit or a line end; a mark can be that character or part of the word.
+func o200kWord(s string, i int, c class, n int, skip class) int {
 	if c&(classL|classNewline) == 0 {
-		if end := mixedCase(s, i+n); end > 0 {
+		if end := mixedCase(s, i+n, skip); end > 0 {
 			return end
 		}
 		if c&classM == 0 {
-			return upperCase(s, i+n)
+			return upperCase(s, i+n, skip)
 		}
 	}
-	if end := mixedCase(s, i); end > 0 { // always so for a mark
+	if end := mixedCase(s, i, skip); end > 0 { // always so for a mark
 		return end
 	}
-	return upperCase(s, i)
+	return upperCase(s, i, skip)
 }
 
 // mixedCase returns the end of Upper*Lower+ at s[i], or 0 if it does not match. If no lower case
 // follows the run of Upper, the run gives back characters until the next one is in both sets, and
 // the match ends after it.
-func mixedCase(s string, i int) int {
+func mixedCase(s string, i int, skip class) int {
 	end, both := i, 0
 	for {
 		c, n := classAt(s, end)
-		if c&classUpper == 0 {
-			if c&classLower != 0 {
-				return run(s, end+n, classLower)
+		if c&classUpper == 0 || c&skip != 0 {
+			if c&classLower != 0 && c&skip == 0 {
+				return runWithout(s, end+n, classLower, skip)
 			}
 			return both
 		}
@@ -70,9 +76,21 @@ func mixedCase(s string, i int) int {
 
 // upperCase returns the end of Upper+ at s[i], 0 if it does not match. It is called where mixedCase
 // failed, so no character of Lower follows.
-func upperCase(s string, i int) int {
-	if end := run(s, i, classUpper); end > i {
+func upperCase(s string, i int, skip class) int {
+	if end := runWithout(s, i, classUpper, skip); end > i {
 		return end
 	}
 	return 0
+}
+
+// runWithout is run over the characters of set that have nothing of skip, which holds no ASCII.
+func runWithout(s string, i int, set, skip class) int {
+	for i < len(s) {
+		c, n := classAt(s, i)
+		if c&set == 0 || c&skip != 0 {
+			break
+		}
+		i += n
+	}
+	return i
 }
