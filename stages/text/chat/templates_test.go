@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -128,12 +129,37 @@ func moduleTemplates(t *testing.T) map[string]string {
 	return out
 }
 
-// allTemplates are both.
+// wheelTemplates returns the templates of the Python package xinference: those of the model that gives
+// a file its name.
+func wheelTemplates(t *testing.T) map[string]string {
+	t.Helper()
+	files, _ := filepath.Glob(filepath.Join(root, ".vectors", "xinference", "*", "*.json"))
+	if len(files) == 0 {
+		lacking(t, "the templates of the Python package are not there", "make vectors")
+	}
+	out := map[string]string{}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var m [1]struct {
+			Template string `json:"chat_template"`
+		}
+		if err := json.Unmarshal(data, &m); err != nil || m[0].Template == "" {
+			t.Fatalf("%s has no chat_template: %v", f, err)
+		}
+		out["pypi-xinference-"+strings.TrimSuffix(filepath.Base(f), ".json")] = m[0].Template
+	}
+	return out
+}
+
+// allTemplates are those of all packages.
 func allTemplates(t *testing.T) map[string]string {
 	t.Helper()
 	out := npmTemplates(t)
-	for name, source := range moduleTemplates(t) {
-		out[name] = source
+	for _, more := range []map[string]string{moduleTemplates(t), wheelTemplates(t)} {
+		maps.Copy(out, more)
 	}
 	return out
 }
