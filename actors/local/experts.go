@@ -26,8 +26,8 @@ func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
 	}
 	f, p := &s.Plan.Options, s.Plan.Load.Precision
 	format := p.Experts
-	if format.Encoding == tensor.Native {
-		return cache.Options{}, errors.New("experts that are multiplied as the files have them are not converted")
+	if format.PerTensor() {
+		return cache.Options{}, errors.New("experts with a format of each tensor (--expert-format) are converted at the first start")
 	}
 	if format.Zero() {
 		format = tensor.INT4.By(128) // none is wanted; search for the others
@@ -163,9 +163,9 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 	var experts cache.Fingerprint
 	switch {
 	case o.Precision.Experts.Zero():
-	case o.Precision.Experts.Encoding == tensor.Native:
+	case o.Precision.Experts.PerTensor():
 		var err error
-		if s.native, err = s.openMatrices(ctx, s.Host, "native experts", experts); err != nil {
+		if s.native, err = s.openMatrices(ctx, s.Host, o.Precision.Experts.Name()+" experts", experts); err != nil {
 			return err
 		}
 		o.Native = s.native

@@ -46,7 +46,7 @@ type Model struct {
 	placed     *expert.Placed         // experts on their NUMA nodes
 	partition  expert.Partition
 	Matrices   *cache.Matrices // weights other than experts as integers; nil: as the files hold them
-	native     *cache.Matrices // experts as blocks of the files; nil: none
+	native     *cache.Matrices // experts with a format of each tensor; nil: none
 	Made       *synth.Loaded   // set for a model with random weights; owns parts
 	copied     int64           // bytes of weights copied into memory of the device
 

@@ -46,6 +46,13 @@ type IntegerRow struct {
 // tensor (stages/load); no kernels know it.
 var Native = &Encoding{name: "native", bits: 8, groups: []int{BlockGroup}}
 
+// Mixed stands for INT4 or INT8, whichever suits the bits of a tensor in a file. Loading a model replaces
+// it as it replaces Native.
+var Mixed = &Encoding{name: "mixed", bits: 8, groups: []int{128, 64, 32, 0}}
+
+// PerTensor reports whether the encoding stands for one of each tensor: Native and Mixed.
+func (e *Encoding) PerTensor() bool { return e == Native || e == Mixed }
+
 // Stored reports whether the encoding is blocks of a file: Matrix.Blocks holds its values.
 func (e *Encoding) Stored() bool { return e != nil && e.stored != nil }
 

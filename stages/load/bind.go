@@ -169,7 +169,7 @@ func KeptType(cfg *model.Config, part model.Part) tensor.DType {
 
 // Types are the types that a model's weights are loaded as where they are not packed, for
 // model.Config.Types: of each part the widest. nil if all are plain numbers. Else it also sets
-// cfg.Native.
+// cfg.Native and cfg.Mixed.
 func Types(cfg *model.Config, set *weights.Set) map[model.Part]tensor.DType {
 	types, coded := map[model.Part]tensor.DType{}, false
 	for _, x := range cfg.Expected() {
@@ -188,7 +188,7 @@ func Types(cfg *model.Config, set *weights.Set) map[model.Part]tensor.DType {
 	if cfg.TieEmbed {
 		types[model.Head] = types[model.Embedding]
 	}
-	cfg.Native = native(cfg, set)
+	cfg.Native, cfg.Mixed = native(cfg, set), mixed(cfg, set)
 	return types
 }
 

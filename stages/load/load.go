@@ -40,7 +40,7 @@ type Options struct {
 	Routed device.Device
 	// Store keeps the other packed matrices; nil: they are made at every load.
 	Store Store
-	// Native keeps routed experts as tensor.Native, which nobody gives; nil: they are made at every
+	// Native keeps routed experts as tensor.Native or tensor.Mixed, which nobody gives; nil: they are made at every
 	// load.
 	Native Store
 	// Progress, if set, is told how far a phase of the load is: bytes done of all on the device. Model's phase

@@ -11,14 +11,66 @@ import (
 	"krater/stages/weights"
 )
 
-// format returns the format of a tensor of a part: that of the part, and for tensor.Native that of the
-// files.
-func (p Precision) format(cfg *model.Config, part model.Part, name string) tensor.Format {
-	f := p.of(part)
-	if f.Encoding == tensor.Native {
+// Of returns the format of a tensor in a part that is kept as f: f, for tensor.Native that of the files,
+// and for tensor.Mixed INT4 or INT8.
+func Of(cfg *model.Config, f tensor.Format, name string) tensor.Format {
+	switch f.Encoding {
+	case tensor.Native:
 		return cfg.Native[name]
+	case tensor.Mixed:
+		return cfg.Mixed[name].By(f.Group)
 	}
 	return f
+}
+
+// format returns the format of a tensor of a part.
+func (p Precision) format(cfg *model.Config, part model.Part, name string) tensor.Format {
+	return Of(cfg, p.of(part), name)
+}
+
+// mixedBits is up to how many bits a weight of the files, scales included, becomes INT4: Q4_1 has 5.
+const mixedBits = 5
+
+// mixed returns INT4 or INT8 for each tensor of the routed experts, for tensor.Mixed: INT8 for plain
+// numbers, for encodings of more than mixedBits, for MXFP4, whose values INT4 does not have, and for
+// gate or up where the other is.
+func mixed(cfg *model.Config, set *weights.Set) map[string]*tensor.Encoding {
+	all := map[string]*tensor.Encoding{}
+	encoding := func(names ...string) {
+		kept := tensor.INT4
+		for _, name := range names {
+			t, ok := set.Tensor(name)
+			if !ok || !small(t) {
+				kept = tensor.INT8
+			}
+		}
+		for _, name := range names {
+			all[name] = kept
+		}
+	}
+	for i := range cfg.Layers {
+		for e := 0; cfg.MoELayer(i) && e < cfg.MoE.Experts; e++ {
+			n := cfg.ExpertNames(i, e)
+			encoding(n.Gate, n.Up)
+			encoding(n.Down)
+		}
+	}
+	return all
+}
+
+// small reports whether INT4 suits a tensor.
+func small(t weights.Tensor) bool {
+	if t.Coded == nil || t.Coded.Encoding() == tensor.MXFP4.Name() {
+		return false
+	}
+	bits, values := 0, 1
+	for _, piece := range t.Coded.Stored() {
+		bits += 8 * len(piece)
+	}
+	for _, n := range t.Shape {
+		values *= n
+	}
+	return bits <= mixedBits*values
 }
 
 // native returns the format of each tensor of the model for tensor.Native. Blocks of a
@@ -78,13 +130,13 @@ func packable(p model.Part) bool {
 }
 
 // Converted says for people which encodings of the files become another format where p asks for
-// tensor.Native: "q5_0 as q8_0: 12 tensors".
+// tensor.Native or tensor.Mixed: "q5_0 as q8_0: 12 tensors".
 func Converted(cfg *model.Config, set *weights.Set, p Precision) (lines []string) {
 	tensors := map[string]int{}
 	for _, x := range cfg.Expected() {
 		t, ok := set.Tensor(x.Name)
 		f := p.format(cfg, x.Part, x.Name)
-		if !ok || p.of(x.Part).Encoding != tensor.Native || f.Zero() {
+		if !ok || !p.of(x.Part).PerTensor() || f.Zero() {
 			continue
 		}
 		from := t.DType.String()
@@ -101,17 +153,17 @@ func Converted(cfg *model.Config, set *weights.Set, p Precision) (lines []string
 	return lines
 }
 
-// native reports whether routed experts are blocks of the files.
+// native reports whether routed experts have a format of each tensor.
 func (o *Options) native() bool {
-	return o.Precision.Experts.Encoding == tensor.Native && o.Experts == nil && o.Packed == nil && o.Quantized == nil
+	return o.Precision.Experts.PerTensor() && o.Experts == nil && o.Packed == nil && o.Quantized == nil
 }
 
 // native is Options.native for a device that computes on host memory.
 func (b *binder) native() bool {
-	return b.precision.Experts.Encoding == tensor.Native && b.experts == nil && b.card == nil
+	return b.precision.Experts.PerTensor() && b.experts == nil && b.card == nil
 }
 
-// nativeBank is the routed experts of a layer as the files' blocks.
+// nativeBank is the routed experts of a layer, each tensor in its format.
 func (b *binder) nativeBank(layer int) []device.QExpert {
 	list := make([]device.QExpert, b.cfg.MoE.Experts)
 	for e := range list {

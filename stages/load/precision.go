@@ -78,10 +78,10 @@ func (p Precision) check(cfg *model.Config) error {
 		if x.Format.Zero() {
 			continue
 		}
-		if x.Format.Encoding == tensor.Native && p.kind == tensor.GPU {
-			return fmt.Errorf("load: %s: no kernels of a GPU multiply the blocks of files", x.Name)
+		if x.Format.PerTensor() && p.kind == tensor.GPU {
+			return fmt.Errorf("load: %s: no kernels of a GPU multiply the blocks of files, nor experts in several formats", x.Name)
 		}
-		if _, err := x.Format.On(p.kind, tensor.TileRows, cfg.Hidden); err != nil && x.Format.Encoding != tensor.Native {
+		if _, err := x.Format.On(p.kind, tensor.TileRows, cfg.Hidden); err != nil && !x.Format.PerTensor() {
 			return fmt.Errorf("load: %s: %w", x.Name, err)
 		}
 		if width[x.Part]%tensor.TileRows != 0 {
@@ -118,6 +118,8 @@ func kept(cfg *model.Config, p Precision, part model.Part) string {
 		return KeptType(cfg, part).String()
 	case f.Encoding == tensor.Native:
 		return "as blocks of the files"
+	case f.Encoding == tensor.Mixed:
+		return "INT4 or INT8, by the type in the files"
 	}
 	return strings.ToUpper(f.Name())
 }

@@ -26,6 +26,8 @@ type Config struct {
 	// Native has the format that a tensor is kept in where tensor.Native asks for that of the files;
 	// none: as plain numbers. nil unless the files hold encoded weights.
 	Native map[string]tensor.Format
+	// Mixed has INT4 or INT8 for a tensor of a routed expert where tensor.Mixed asks for it; nil like Native.
+	Mixed map[string]*tensor.Encoding
 
 	// Quantization says how the files store quantised weights (quantization_config); nil: they have
 	// none.

@@ -148,8 +148,8 @@ func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, err
 	switch {
 	case p.Experts.Zero():
 		return int64(sizeOf(list)), nil
-	case p.Experts.Encoding == tensor.Native:
-		return nativeSlot(cfg, extra)
+	case p.Experts.PerTensor():
+		return nativeSlot(cfg, p.Experts, extra)
 	}
 	w13, w2, err := p.Experts.Network(tensor.CPU, h, f)
 	return packedSlot(w13, w2, extra), err
@@ -170,12 +170,12 @@ func packedSlot(w13, w2 tensor.Layout, extra device.Extra) int64 {
 	return int64(sizeOf(places(nil, &device.QExpert{W13: device.QMat{Layout: w13}, W2: device.QMat{Layout: w2}, Extra: extra})))
 }
 
-// nativeSlot is the size of a slot for the largest of a model's experts as blocks of the files.
-func nativeSlot(cfg *model.Config, extra device.Extra) (most int64, err error) {
+// nativeSlot is the size of a slot for the largest of a model's experts, which have a format of each tensor.
+func nativeSlot(cfg *model.Config, f tensor.Format, extra device.Extra) (most int64, err error) {
 	for layer := range cfg.Layers {
 		for e := 0; cfg.MoELayer(layer) && e < cfg.MoE.Experts; e++ {
 			n := cfg.ExpertNames(layer, e)
-			w13, w2, err := cfg.Native[n.Gate].NetworkWith(cfg.Native[n.Down], tensor.CPU, cfg.Hidden, cfg.MoE.FF)
+			w13, w2, err := load.Of(cfg, f, n.Gate).NetworkWith(load.Of(cfg, f, n.Down), tensor.CPU, cfg.Hidden, cfg.MoE.FF)
 			if err != nil {
 				return 0, err
 			}

@@ -23,7 +23,7 @@ type PrecisionOptions struct {
 	SharedExpertQuant string `help:"Precision of shared experts: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
 	DenseMLPQuant     string `name:"dense-mlp-quant" help:"Precision of the feed-forward network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
 	LMHeadQuant       string `name:"lm-head-quant" help:"Precision of lm_head: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
-	ExpertFormat      string `help:"Format of routed experts: ${enum}. 'native' multiplies blocks of the files (GGUF's types, MXFP4) as they are, on a CPU; parts on 'auto' follow. 'auto' does so with experts in MXFP4, and else is as --cpu-expert-bits says." enum:"auto,native" default:"auto"`
+	ExpertFormat      string `help:"Format of routed experts: ${enum}. 'native' multiplies blocks of the files (GGUF's types, MXFP4) as they are, on a CPU; parts on 'auto' follow. 'mixed' makes INT4 of tensors that have up to 5 bits a weight in the files, and INT8 of others. 'auto' is native with experts in MXFP4, and else is as --cpu-expert-bits says." enum:"auto,native,mixed" default:"auto"`
 	GGUFNative        bool   `name:"gguf-native" help:"Short for --expert-format native."`
 	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row, 'auto' is 128, or the size in which the files have INT4 or MXFP4. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, int3 has no 'row', and on the CPU all parts need one size." enum:"auto,32,64,128,row" default:"auto"`
 }
@@ -74,8 +74,8 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 	if card {
 		experts = f.GPUExpertBits
 	}
-	if f.native() && len(cfg.Native) == 0 {
-		return p, errors.New("--expert-format native: the files of the model hold no quantised blocks")
+	if (f.native() || f.ExpertFormat == "mixed") && len(cfg.Native) == 0 {
+		return p, errors.New("--expert-format native or mixed: the files of the model hold no quantised blocks")
 	}
 	whole = whole || load.WeightBytes(cfg) < smallModel
 	for _, x := range []struct {
@@ -103,6 +103,8 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 		}
 		choice := x.flag
 		switch {
+		case x.part == model.Experts && f.ExpertFormat == "mixed":
+			choice = "4" // for the size of the groups
 		case f.Precision != "mixed":
 			choice = f.Precision
 		case choice == "auto" && whole:
@@ -118,6 +120,9 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 		var err error
 		if *x.format, err = f.formatOf(cfg, choice); err != nil {
 			return p, err
+		}
+		if x.part == model.Experts && f.ExpertFormat == "mixed" {
+			*x.format = tensor.Mixed.By(x.format.Group)
 		}
 	}
 	return p, nil
@@ -144,8 +149,11 @@ func (f *PrecisionOptions) HostExperts(cfg *model.Config, p load.Precision) (ten
 
 // check refuses flags that contradict one another.
 func (f *PrecisionOptions) check() error {
-	if f.native() && (f.Precision != "mixed" || f.CPUExpertBits != "auto" || f.GPUExpertBits != "auto") {
-		return errors.New("--expert-format native has experts as the files have them: remove --precision, --cpu-expert-bits and --gpu-expert-bits")
+	if f.GGUFNative && f.ExpertFormat == "mixed" {
+		return errors.New("--gguf-native and --expert-format mixed contradict each other")
+	}
+	if (f.native() || f.ExpertFormat == "mixed") && (f.Precision != "mixed" || f.CPUExpertBits != "auto" || f.GPUExpertBits != "auto") {
+		return errors.New("--expert-format native or mixed takes the formats of experts from the files: remove --precision, --cpu-expert-bits and --gpu-expert-bits")
 	}
 	if f.Precision == "mixed" {
 		return nil

@@ -114,7 +114,7 @@ func nodesOf(f *config.Options, m *machine.Machine) ([]cpu.Node, error) {
 // Places reports whether pools have their own NUMA nodes to which experts are moved. With fewer
 // pools than nodes, none has. Experts that are blocks of the files are not moved.
 func (o *Plan) Places() bool {
-	return len(o.Nodes) > 1 && o.Pools >= len(o.Nodes) && o.Load.Precision.Experts.Encoding != tensor.Native
+	return len(o.Nodes) > 1 && o.Pools >= len(o.Nodes) && !o.Load.Precision.Experts.PerTensor()
 }
 
 // The devices of a plan.
