@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/rs/zerolog"
 
 	"krater/actors/local"
 	"krater/actors/local/config"
+	"krater/actors/local/predict"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/kernels/tensor"
@@ -73,6 +75,8 @@ func (c *compareCmd) Run(e *console.Env) error {
 	write, out := report.Text, term.Paint(e.Out, console.CompareRules...)
 	if c.JSON {
 		write, out = report.JSON, e.Out
+	} else if s.Config.Types != nil { // encoded weights
+		fmt.Fprintln(out, "the files have "+predict.Types(s.Weights.Types()))
 	}
 	if err := write(out); err != nil {
 		return err

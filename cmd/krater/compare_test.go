@@ -51,3 +51,11 @@ func TestCompareNamesTheMistake(t *testing.T) {
 		t.Errorf("got %+v", d)
 	}
 }
+
+// TestCompareNamesTypes: a comparison begins with what the files hold where that is encoded.
+func TestCompareNamesTypes(t *testing.T) {
+	out := answers(t, "", "compare", "--model", "../../testdata/goldens/deepseek_v3_fp8")
+	if !strings.HasPrefix(out, "the files have F8_E4M3_128X128 ") {
+		t.Errorf("%.200s", out)
+	}
+}

@@ -110,8 +110,17 @@ func TestTinyAsGGUF(t *testing.T) {
 // beside it, apart from other files' weights.
 func TestGGUFCommands(t *testing.T) {
 	path := writeGGUF(t, "tiny-Q4_K_M.gguf", goldens.TinyGGUF(t, mixed))
+	if got := answers(t, "", "plan", "--card", "rtx-4090", "--model", path); !strings.Contains(got, "tiny-Q4_K_M (Q4_K ") || !strings.Contains(got, "Q6_K") {
+		t.Errorf("plan does not name the types of the file:\n%.400s", got)
+	}
+	listed := answers(t, "", "models", path)
+	if found := grep(listed, "tiny-Q4_K_M "); !strings.Contains(found, "deepseek2") || !strings.Contains(found, "yes, needs") {
+		t.Errorf("models of a file:\n%s", listed)
+	}
+	refuses(t, 1, []string{"models", modelDir + "/heldout.txt"}, "heldout.txt: it is a file: name the model's folder, or a .gguf file")
+	refuses(t, 1, []string{"models", path + "x"}, "no such file or folder")
 	for _, args := range [][]string{
-		{"plan", "--card", "rtx-4090"}, {"doctor"}, {"convert", "--precision", "int8"}, {"ppl", "--text", modelDir + "/heldout.txt", "--bytes", "2048"},
+		{"doctor"}, {"convert", "--precision", "int8"}, {"ppl", "--text", modelDir + "/heldout.txt", "--bytes", "2048"},
 		{"bench", "engine", "--decode", "4", "--prefill", "8"}, {"heatmap", "--text", modelDir + "/heldout.txt", "--tokens", "64", "--window", "64"},
 	} {
 		answers(t, "", append(args, "--model", path)...)
@@ -214,4 +223,32 @@ func TestNativeFormat(t *testing.T) {
 	}
 	refuses(t, 1, []string{"ppl", "--text", modelDir + "/heldout.txt", "--model", modelDir, "--gguf-native"}, "hold no quantised blocks")
 	refuses(t, 1, []string{"ppl", "--text", modelDir + "/heldout.txt", "--model", path, "--gguf-native", "--precision", "int8"}, "--expert-format native")
+}
+
+// TestMixedFormat: experts of a file with several types become INT4 and INT8 by them, which is nearer to
+// the file than INT4, on every device and again from the cache.
+func TestMixedFormat(t *testing.T) {
+	path := writeGGUF(t, "tiny-Q4_K_M.gguf", goldens.TinyGGUF(t, mixed))
+	args := []string{"ppl", "--json", "--text", modelDir + "/heldout.txt", "--bytes", "512", "--model", path, "--against", "bf16"}
+	divergence := func(more ...string) float64 {
+		t.Helper()
+		var report struct {
+			KL float64 `json:"mean_kl"`
+		}
+		if err := json.Unmarshal([]byte(answers(t, "", append(args[:len(args):len(args)], more...)...)), &report); err != nil {
+			t.Fatal(err)
+		}
+		return report.KL
+	}
+	four, got := divergence("--cpu-expert-bits", "4"), divergence("--expert-format", "mixed")
+	if !(0 < got && got < four) {
+		t.Errorf("KL divergence %.5f as INT4, %.5f mixed", four, got)
+	}
+	for _, more := range [][]string{{"--expert-pools", "2"}, {"--device", "hostsim"}} {
+		if again := divergence(append(more, "--expert-format", "mixed")...); again != got {
+			t.Errorf("%v: KL divergence %.6f, want %.6f", more, again, got)
+		}
+	}
+	refuses(t, 1, []string{"ppl", "--text", modelDir + "/heldout.txt", "--model", modelDir, "--expert-format", "mixed"}, "hold no quantised blocks")
+	refuses(t, 1, []string{"ppl", "--text", modelDir + "/heldout.txt", "--model", path, "--expert-format", "mixed", "--gguf-native"}, "contradict")
 }

@@ -114,7 +114,7 @@ func TestCompare(t *testing.T) {
 	if o.status != 0 || len(decode[map[string]any](t, o.out)) == 0 {
 		t.Errorf("--json: status %d, %s", o.status, o.out)
 	}
-	refuses(t, 1, []string{"compare", "--model", goldenDir, "--golden", t.TempDir()}, "golden.safetensors")
+	refuses(t, 1, []string{"compare", "--model", goldenDir, "--golden", t.TempDir()}, "no golden vectors")
 	refuses(t, 1, []string{"compare", "--model", goldenDir, "--golden", modelDir}, "vocabulary of 512")
 }
 

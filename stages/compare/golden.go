@@ -62,6 +62,9 @@ func ReadGolden(dir string) (*Golden, error) {
 		file, read = filepath.Join(dir, "golden.safetensors"), g.readTrained
 	}
 	data, err := readBounded(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s: it has no golden vectors (goldens.safetensors): --golden DIR names their folder", dir)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,7 @@ type Source struct {
 	checked   bool  // Check has run for a model that is to be served
 	encoded   bool  // weights may be encoded: a .gguf file
 	stored    int64 // bytes of all tensors, where Config has looked
+	held      []weights.TypeBytes
 }
 
 // Open finds the model without reading its weights. Locate finds dir; "" is the built-in model.
@@ -110,7 +111,7 @@ func (s *Source) Config() (*model.Config, model.Generation, error) {
 	}
 	if cfg.Quantization != nil || s.encoded {
 		if set, err := s.Open(); err == nil { // else Check says what is wrong with the weights, or there are none
-			cfg.Types, s.stored = load.Types(cfg, set), set.Bytes()
+			cfg.Types, s.stored, s.held = load.Types(cfg, set), set.Bytes(), set.Types()
 			set.Close()
 		}
 	}
@@ -204,7 +205,9 @@ func (s *Source) Size(name string) int64 {
 type Sizes struct {
 	*model.Config
 	Cannot error // why the model cannot be run; nil if it can
-	Stored int64 // bytes of all tensors in the files, where their weights are encoded; 0: not known
+	// Where the weights are encoded: bytes of all tensors in the files, 0 if not known, and their types.
+	Stored int64
+	Held   []weights.TypeBytes
 }
 
 // Sizes reads config.json.
@@ -214,7 +217,7 @@ func (s *Source) Sizes() (Sizes, error) {
 		if err != nil {
 			return Sizes{}, err
 		}
-		return Sizes{cfg, nil, s.stored}, nil
+		return Sizes{cfg, nil, s.stored, s.held}, nil
 	}
 	data, err2 := s.Read("config.json", false)
 	if err2 != nil {
@@ -224,5 +227,5 @@ func (s *Source) Sizes() (Sizes, error) {
 	if err2 != nil {
 		return Sizes{}, errors.Join(err, err2)
 	}
-	return Sizes{cfg, err, 0}, nil
+	return Sizes{Config: cfg, Cannot: err}, nil
 }

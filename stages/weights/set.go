@@ -8,10 +8,12 @@
 package weights
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"krater/scheduler/files"
 	"krater/stages/weights/safetensors"
@@ -194,4 +196,31 @@ func (s *Set) All() iter.Seq2[string, Tensor] {
 			}
 		}
 	}
+}
+
+// TypeBytes is how many bytes of a set's tensors have a type.
+type TypeBytes struct {
+	Type  string // in capitals: "Q4_K", "BF16"
+	Bytes int64
+}
+
+// Types lists the types of the tensors as they are stored, the one with the most bytes first.
+func (s *Set) Types() (list []TypeBytes) {
+	bytes := map[string]int64{}
+	for _, t := range s.All() {
+		name := t.DType.String()
+		if t.Coded != nil {
+			name = t.Coded.Encoding()
+		}
+		for _, piece := range t.Stored() {
+			bytes[strings.ToUpper(name)] += int64(len(piece))
+		}
+	}
+	for name, n := range bytes {
+		list = append(list, TypeBytes{name, n})
+	}
+	slices.SortFunc(list, func(a, b TypeBytes) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), strings.Compare(a.Type, b.Type))
+	})
+	return list
 }

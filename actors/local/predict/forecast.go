@@ -218,8 +218,11 @@ func (p *Flags) Report(name string, cfg source.Sizes, f *config.Options, m *mach
 	if cfg.Cannot != nil {
 		report.Cannot = cfg.Cannot.Error()
 	}
-	if cfg.Quantization != nil && cfg.Stored > 0 {
+	switch {
+	case cfg.Quantization != nil && cfg.Stored > 0:
 		report.Files = fmt.Sprintf("%s, %s", cfg.Quantization, planner.Size(cfg.Stored))
+	case len(cfg.Held) > 0:
+		report.Files = Types(cfg.Held)
 	}
 	return report, nil
 }

@@ -2,10 +2,12 @@ package predict
 
 import (
 	"fmt"
+	"strings"
 
 	"krater/scheduler/planner"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
+	"krater/stages/weights"
 )
 
 // Report is the output of krater plan.
@@ -50,6 +52,21 @@ func (r *Report) Title() string {
 		return r.Model
 	}
 	return fmt.Sprintf("%s (%s)", r.Model, r.Files)
+}
+
+// typesMost bounds the types that are named.
+const typesMost = 4
+
+// Types says which types the weights of files have: "Q4_K 12.1 GiB, Q6_K 3.2 GiB, F32 4.0 MiB".
+func Types(list []weights.TypeBytes) string {
+	var parts []string
+	for _, t := range list[:min(len(list), typesMost)] {
+		parts = append(parts, t.Type+" "+planner.Size(t.Bytes))
+	}
+	if more := len(list) - typesMost; more > 0 {
+		parts = append(parts, planner.Count(more, "type")+" more")
+	}
+	return strings.Join(parts, ", ")
 }
 
 // Line returns the recommendation in one sentence.

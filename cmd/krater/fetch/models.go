@@ -26,7 +26,7 @@ import (
 
 // ModelsCmd lists models.
 type ModelsCmd struct {
-	Folders []string `arg:"" optional:"" help:"Models, or folders that hold some. Hugging Face's cache is always looked through." type:"existingdir"`
+	Folders []string `arg:"" optional:"" help:"Models, .gguf files, or folders that hold some. Hugging Face's cache is always looked through."`
 	JSON    bool     `name:"json" help:"Print JSON."`
 }
 
@@ -45,6 +45,15 @@ type model struct {
 // Run implements the command. It reads configs and headers, no weights.
 func (c *ModelsCmd) Run(e *console.Env) error {
 	cache := hubcache.Dir()
+	for _, f := range c.Folders {
+		info, err := os.Stat(f)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%s: no such file or folder", f)
+		case !info.IsDir() && !strings.EqualFold(filepath.Ext(f), ".gguf"):
+			return fmt.Errorf("%s: it is a file: name the model's folder, or a .gguf file", f)
+		}
+	}
 	list := []model{}
 	for _, f := range hubcache.Find(c.Folders, cache) {
 		list = append(list, look(f, e.Here()))
@@ -140,6 +149,7 @@ func (m *model) fromFolder() error {
 func (m *model) fromGGUF() error {
 	f, err := gguf.Open(m.Path)
 	if err != nil {
+		m.add([]string{m.Path})
 		return err
 	}
 	defer f.Close()
@@ -167,7 +177,7 @@ func (m *model) plan(here *machine.Machine) error {
 	if err != nil {
 		return errors.New(strings.TrimPrefix(err.Error(), "model "+src.Name+": config.json: "))
 	}
-	p, err := plan.New(cfg, src.Size("tokenizer.json"), config.Default(), config.Case{}, here)
+	p, err := plan.New(cfg, src.TokenizerSize(), config.Default(), config.Case{}, here)
 	if err != nil {
 		return err
 	}

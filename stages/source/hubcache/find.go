@@ -27,7 +27,7 @@ func isGGUF(path string) bool { return strings.EqualFold(filepath.Ext(path), ".g
 // foundMax bounds the number of models searched for and shown.
 const foundMax = 200
 
-// Find looks for models in the given folders, which are models or contain some, and in a cache ("": none). A model is a folder
+// Find looks for models in the given folders, which are models or contain some, or which are .gguf files, and in a cache ("": none). A model is a folder
 // with config.json and safetensors, or with converted weights, or a .gguf file. Folders that cannot be read are skipped.
 func Find(folders []string, cache string) []Found {
 	var list []Found
@@ -39,6 +39,10 @@ func Find(folders []string, cache string) []Found {
 		list = append(list, Found{name, abs})
 	}
 	for _, folder := range folders {
+		if info, err := os.Stat(folder); err == nil && isGGUF(folder) && info.Mode().IsRegular() {
+			add(NameOf(filepath.Join("/", filepath.Base(folder))), folder)
+			continue
+		}
 		inside := append([]string{""}, subfolders(folder)...)
 		if isModel(folder) {
 			inside = inside[:1]

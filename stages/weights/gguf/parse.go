@@ -79,6 +79,9 @@ func (s *scanner) version() error {
 		if len(head) == 4 && slices.Contains([]string{"lmgg", "fmgg", "tjgg", "algg"}, string(head)) {
 			return fmt.Errorf("%w: it is of a format before GGUF (%q); convert the model again with a current llama.cpp", ErrMagic, head)
 		}
+		if len(head) == 0 {
+			return fmt.Errorf("%w: it is empty; its download may not have ended", ErrMagic)
+		}
 		return fmt.Errorf("%w: it starts with %q", ErrMagic, head)
 	}
 	s.i = 4

@@ -136,7 +136,7 @@ func listFile(n int, fill func(*builder)) []byte {
 func tensorFile(fill func(*builder)) []byte { return listFile(1, fill) }
 
 var hostileMetadata = map[string]hostile{
-	"empty":             {nil, ErrMagic, `""`},
+	"empty":             {nil, ErrMagic, "it is empty"},
 	"another format":    {[]byte("PK\x03\x04 and more"), ErrMagic, "PK"},
 	"before GGUF":       {[]byte("tjgg and more"), ErrMagic, "convert the model again"},
 	"version 1":         {versionFile(1), ErrVersion, "convert the model again"},
