@@ -26,7 +26,7 @@ import (
 
 // ModelsCmd lists models.
 type ModelsCmd struct {
-	Folders []string `arg:"" optional:"" help:"Models, .gguf files, or folders that hold some. Hugging Face's cache is always looked through."`
+	Folders []string `arg:"" optional:"" help:"Models, .gguf files, or folders that hold some. Hugging Face's cache is always looked through." type:"path"`
 	JSON    bool     `name:"json" help:"Print JSON."`
 }
 

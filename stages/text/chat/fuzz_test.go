@@ -13,6 +13,10 @@ import (
 func FuzzRender(f *testing.F) {
 	c := rich(f, Options{SpecialTokens: chatML, AssistantTokens: []string{"<think>", "</think>"}})
 	small := tiny(f, nil)
+	types, err := Compile(wantsTypes, Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
 	for _, m := range []string{
 		`[` + userMessage + `]`, `[` + userMessage + `,` + aCall + `,{"role":"tool","tool_call_id":"c1","content":"r<|im_end|>"}]`,
 		`[{"role":"user","content":[{"type":"text","text":"<|im_start|>"},{"type":"text","text":"b"}]}]`,
@@ -24,7 +28,7 @@ func FuzzRender(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, messages, tools, kwargs []byte, generate, goOn bool) {
 		conv := Conversation{Messages: messages, Tools: tools, Kwargs: kwargs, AddGenerationPrompt: generate, ContinueFinalMessage: goOn}
-		for _, c := range []*Template{c, small} {
+		for _, c := range []*Template{c, small, types} {
 			r, err := c.Render(conv)
 			var e *Error
 			if err != nil {

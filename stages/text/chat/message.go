@@ -13,6 +13,8 @@ import (
 type checker struct {
 	t     *Template
 	calls map[string]bool // ids of the tool calls so far
+	// declared is the tools in TypeScript, where the template wants them so.
+	declared string
 }
 
 // check returns the template's variables for a conversation.
@@ -34,6 +36,9 @@ func (t *Template) check(c Conversation) (map[string]template.Value, error) {
 		return nil, err
 	}
 	vars["tools"] = tools
+	if _, given := vars[declaration]; !given && k.declared != "" {
+		vars[declaration] = template.NewString(template.MarkString(k.declared))
+	}
 	list, err := decode("messages", c.Messages)
 	if err != nil {
 		return nil, err

@@ -30,6 +30,10 @@ func (k *checker) tools(data []byte) (template.Value, error) {
 			return v, err
 		}
 	}
+	if k.t.main.Mentions(declaration) || k.t.tools.Mentions(declaration) {
+		v = sortKeys(v)
+		k.declared = declare(v, base+growth*len(data))
+	}
 	return template.Mark(v), nil
 }
 

@@ -195,6 +195,13 @@ func (r *run) printed(v Value) string {
 	return b.String()
 }
 
+// Print is Python's str(v); v must hold nothing but JSON, without marks.
+func Print(v Value) (text string, err error) {
+	r := &run{steps: DefaultSteps, widest: DefaultOutput, memory: DefaultOutput}
+	err = caught(func() { text = r.printed(v) })
+	return text, err
+}
+
 // repr writes Python's repr(v). Values that share parts can be small and print large, so the work
 // and the text are counted.
 func (r *run) repr(b *strings.Builder, v Value, depth int) {
