@@ -78,11 +78,8 @@ func (c *compareCmd) Run(e *console.Env) error {
 	} else if s.Config.Types != nil { // encoded weights
 		fmt.Fprintln(out, "the files have "+predict.Types(s.Weights.Types()))
 	}
-	if err := write(out); err != nil {
+	if err := write(out); err != nil || report.OK() {
 		return err
 	}
-	if !report.OK() {
-		return console.ExitError(1)
-	}
-	return nil
+	return console.ExitError(1)
 }

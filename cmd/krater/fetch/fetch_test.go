@@ -149,7 +149,7 @@ func TestModels(t *testing.T) {
 			got = append(got, fmt.Sprint(m["name"], " ", m["family"], " ", m["precision"], " ", m["bytes"], " ", m["fits"], " ", m["note"]))
 		}
 		want := []string{
-			`b <nil> <nil> 0 <nil> not a GGUF file`, "l-Q4_K_M llama Q4_K_M " + fmt.Sprint(file.Len()) + " <nil> llama.embedding_length: metadata key missing", "c acme_vl FP8 128x128 blocks 5 <nil> ",
+			`b <nil> <nil> 8 <nil> not a GGUF file`, "l-Q4_K_M llama Q4_K_M " + fmt.Sprint(file.Len()) + " <nil> llama.embedding_length: metadata key missing", "c acme_vl FP8 128x128 blocks 5 <nil> ",
 			"d <nil> <nil> 0 <nil> config.json: ", "acme/tiny deepseek_v2 bfloat16 ",
 		}
 		if len(got) != len(want) {

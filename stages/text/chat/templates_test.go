@@ -154,7 +154,7 @@ func wheelTemplates(t *testing.T) map[string]string {
 	return out
 }
 
-// allTemplates are those of all packages.
+// allTemplates are the templates of all packages.
 func allTemplates(t *testing.T) map[string]string {
 	t.Helper()
 	out := npmTemplates(t)

@@ -54,7 +54,7 @@ func declare(tools template.Value, limit int) string {
 	return w.b.String()
 }
 
-// kind is what a schema is in TypeScript.
+// kind is the form that a schema has in TypeScript.
 type kind uint8
 
 const (

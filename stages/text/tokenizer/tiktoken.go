@@ -27,7 +27,7 @@ const kimiReserved = 256
 // (tokenization_kimi.py), so a configuration that names other code is refused. The special tokens are
 // the 256 ids behind the ranks: those of added_tokens_decoder, the others named <|reserved_token_ID|>.
 //
-// The errors are those of Parse.
+// Errors are as from Parse.
 func ParseTiktoken(ranks, configJSON []byte) (*Tokenizer, error) {
 	loadClasses()
 	model, err := readRanks(ranks)

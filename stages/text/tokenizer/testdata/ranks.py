@@ -1,6 +1,6 @@
 """Writes tiktoken.jsonl: what OpenAI's tiktoken makes of texts with Kimi K2's pattern.
 
-The ranks are those of gpt-oss's vocabulary, which `make vectors` fetches: no package brings
+The ranks come from gpt-oss's vocabulary, which `make vectors` fetches: no package brings
 Kimi's own. tiktoken 0.14.0.
 
     python3 ranks.py > tiktoken.jsonl
