@@ -71,8 +71,9 @@ type bench struct {
 	at     int // of memory
 	before string
 	report *Report
-	draws  bool      // the device chooses tokens
-	chunks []float64 // ms of prompts' steps
+	draws  bool        // the device chooses tokens
+	chunks []float64   // ms of prompts' steps
+	user   stat.Sample // ms of user time of each segment of the last steps
 }
 
 // Run measures a model on dev, loaded on c (which wraps dev).
@@ -233,14 +234,20 @@ func (b *bench) steps(q *sequences, n int) (*stat.Series, error) {
 	}
 	b.look()
 	b.reader = read.New(b.dev)
+	b.user = nil
+	before := userTime()
 	for i := range n {
 		d, err := b.forward(q)
 		if err != nil {
 			return nil, err
 		}
 		s.Add(ms(d))
+		if i%segment == segment-1 {
+			b.user = append(b.user, ms(userTime()-before))
+		}
 		if i%segment == segment-1 || i == n-1 {
 			s.Mark(b.look())
+			before = userTime()
 		}
 	}
 	return s, nil
@@ -275,6 +282,7 @@ func (b *bench) decode() error {
 	if err != nil {
 		return err
 	}
+	b.report.DecodeCPUMS = b.user.Percentile(0) / segment
 	n := (b.o.Decode + 1) / 2
 	spent, all, err := b.counted(q, n)
 	if err != nil {

@@ -20,7 +20,7 @@ type theirReport struct {
 	Threads int       `json:"n_threads"`
 	Type    string    `json:"model_type"`
 	Samples []float64 `json:"samples_ts"` // tokens a second
-	CPUMS   float64   `json:"cpu_ms"`     // user time of a prompt, in an entry of its own; llama.sh adds it
+	CPUMS   float64   `json:"cpu_ms"`     // least user time of a prompt or a token, of bench/peers/steps
 }
 
 // ourReport is the output of krater bench model --json.
@@ -29,6 +29,7 @@ type ourReport struct {
 	Precision string    `json:"precision"`
 	Threads   int       `json:"threads"`
 	StepsMS   []float64 `json:"steps_ms"`
+	CPUMS     float64   `json:"decode_cpu_ms"`
 	ReadGBps  float64   `json:"read_gbps"`
 	Ratio     float64   `json:"decode_ratio"`
 	Regime    string    `json:"regime"`
@@ -66,12 +67,13 @@ type comparison struct {
 
 // joined is the whole comparison.
 type joined struct {
-	Model     string       `json:"model"`
-	Precision string       `json:"precision"`
-	Peer      string       `json:"peer_model"`
-	Regimes   []string     `json:"regimes"` // of our runs, in order
-	Read      float64      `json:"read"`    // decode as a share of plain reads: the median of our runs
-	Tests     []comparison `json:"tests"`
+	Model     string   `json:"model"`
+	Precision string   `json:"precision"`
+	Peer      string   `json:"peer_model"`
+	Regimes   []string `json:"regimes"` // of our runs, in order
+	// Read is decode as a share of plain reads, by the number of threads: the median of our runs.
+	Read  map[int]float64 `json:"read"`
+	Tests []comparison    `json:"tests"`
 }
 
 // test is one comparison: prompt or decoded tokens with a number of threads.
@@ -192,12 +194,15 @@ func readTheirs(list string, s samples, j *joined) (block int, err error) {
 
 // readOurs collects our samples, with decode in blocks of the same number of tokens.
 func readOurs(list string, block int, s samples, j *joined) error {
-	var ratios stat.Sample
+	ratios := map[int]stat.Sample{}
 	err := read(list, func(r ourReport) {
 		j.Model, j.Precision = r.Model, r.Precision
 		j.Regimes = append(j.Regimes, fmt.Sprintf("%d threads %s, decode %s of read %s GB/s", r.Threads, r.Regime, stat.Number(r.Ratio), stat.Number(r.ReadGBps)))
-		ratios = append(ratios, r.Ratio)
+		ratios[r.Threads] = append(ratios[r.Threads], r.Ratio)
 		s.add(test{threads: r.Threads}, stat.Sample(r.StepsMS).Blocks(block).Map(func(ms float64) float64 { return 1e3 / ms })...)
+		if r.CPUMS > 0 {
+			s.add(test{threads: r.Threads, cpu: true}, r.CPUMS)
+		}
 		for _, p := range r.Prefill {
 			t := test{prompt: p.Tokens, threads: r.Threads}
 			s.add(t, p.Samples...)
@@ -206,39 +211,41 @@ func readOurs(list string, block int, s samples, j *joined) error {
 			}
 		}
 	})
-	j.Read = ratios.Median()
+	j.Read = map[int]float64{}
+	for threads, s := range ratios {
+		j.Read[threads] = s.Median()
+	}
 	return err
 }
 
-// table writes comparisons with one number of threads as Markdown: medians, and the ratios of
+// table writes comparisons as Markdown, a line for each number of threads: medians, and the ratios of
 // medians, of best windows and of user time. "Of read" is decode as a share of plain reads in our runs;
 // theirs follows from the ratio of medians, as both read the same weights.
 func table(list []string, out io.Writer) error {
 	if len(list) == 0 {
 		return errors.New(usage)
 	}
-	fmt.Fprintln(out, "| type | prefill tok/s | llama.cpp | ratio | best | user time | decode tok/s | llama.cpp | ratio | best | of read | llama.cpp |")
-	fmt.Fprintln(out, "|---|---|---|---|---|---|---|---|---|---|---|---|")
+	const head = " tok/s | llama.cpp | ratio | best | user time |"
+	fmt.Fprintln(out, "| type | threads | prefill"+head+" decode"+head+" of read | llama.cpp |\n|---"+strings.Repeat("|---", 13)+"|")
 	for _, word := range list {
 		name, path, ok := strings.Cut(word, "=")
 		if !ok {
 			return fmt.Errorf("table: %q is not NAME=FILE", word)
 		}
-		data, err := os.ReadFile(path)
+		err := read(path, func(j joined) {
+			for _, d := range j.Tests {
+				i := slices.IndexFunc(j.Tests, func(p comparison) bool { return p.Test != d.Test && p.Threads == d.Threads })
+				if d.Test != "decode" || i < 0 {
+					continue
+				}
+				p := j.Tests[i]
+				fmt.Fprintf(out, "| %s | %d | %.0f | %.0f | %.2f | %.2f | %.2f | %.1f | %.1f | %.2f | %.2f | %.2f | %.2f | %.2f |\n", name, p.Threads, p.Ours.P50, p.Theirs.P50,
+					p.P50, p.Best, p.CPU, d.Ours.P50, d.Theirs.P50, d.P50, d.Best, d.CPU, j.Read[d.Threads], stat.Ratio(j.Read[d.Threads], d.P50))
+			}
+		})
 		if err != nil {
 			return err
 		}
-		var j joined
-		if err := json.Unmarshal(data, &j); err != nil {
-			return fmt.Errorf("table: %s: %w", path, err)
-		}
-		of := map[bool]comparison{} // by whether it is decode
-		for _, x := range j.Tests {
-			of[x.Test == "decode"] = x
-		}
-		p, d := of[false], of[true]
-		fmt.Fprintf(out, "| %s | %.0f | %.0f | %.2f | %.2f | %.2f | %.1f | %.1f | %.2f | %.2f | %.2f | %.2f |\n", name, p.Ours.P50, p.Theirs.P50, p.P50, p.Best, p.CPU,
-			d.Ours.P50, d.Theirs.P50, d.P50, d.Best, j.Read, stat.Ratio(j.Read, d.P50))
 	}
 	return nil
 }

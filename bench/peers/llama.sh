@@ -10,7 +10,8 @@
 #   DIR/peer/llama.sh formats KRATER "q4_k iq3_s ..." "FLAGS"
 #                                               compare by type of GGUF, each multiplied as it is: writes
 #                                               a model of FLAGS in each type and a table of all
-# THREADS (default "1,2"), ROUNDS (2), SAMPLES (40 decode samples of 8 tokens) and
+# Both programs report user time too (the peer through DIR/peer/steps), which other load disturbs less.
+# BENCH=0 leaves llama-bench out. THREADS (default "1,2"), ROUNDS (2), SAMPLES (40 decode samples of 8 tokens) and
 # PROMPTS (4) change how long compare takes. The folder DIR/peer needs nothing
 # outside it but the C++ runtime: it can be carried to a machine without network.
 # Nothing of llama.cpp is part of this repository; its licence (MIT) comes along as
@@ -41,6 +42,8 @@ install() {
 		'-Wl,-rpath,$ORIGIN' -Wl,--allow-shlib-undefined -o "$dir/peer/agree"
 	g++ -O2 -std=c++17 -w -I"$dir/src/ggml/include" "$here/types/types.cpp" -L"$dir/peer" "-l:$ggml" -lggml-base \
 		'-Wl,-rpath,$ORIGIN' -Wl,--allow-shlib-undefined -o "$dir/peer/types"
+	g++ -O2 -std=c++17 -w -I"$dir/src/include" -I"$dir/src/ggml/include" "$here/steps/steps.cpp" -L"$dir/peer" "-l:$llama" "-l:$ggml" -lggml-base \
+		'-Wl,-rpath,$ORIGIN' -Wl,--allow-shlib-undefined -o "$dir/peer/steps"
 	(cd "$here" && CGO_ENABLED=0 go build -o "$dir/peer/peers" .)
 	cp "$here/llama.sh" "$dir/peer/llama.sh"
 	echo "$release" >"$dir/peer/RELEASE"
@@ -67,13 +70,13 @@ bench() {
 # theirs NAME THREADS: decode and prompts of the peer with a number of threads.
 theirs() {
 	echo "llama.cpp, $2 threads, before: $("$here/peers" regime --threads "$2")" >&2
-	bench "$results/$1.decode.json" -t "$2" -p 0 -n 8 -r "${SAMPLES:-40}"
-	# The user time of one run is that of a prompt less: what else the program does is the same.
-	local TIMEFORMAT=%U few many
-	few=$({ time bench "$results/$1.one.json" -t "$2" -p 512 -n 0 -r 1; } 2>&1)
-	many=$({ time bench "$results/$1.prefill.json" -t "$2" -p 512 -n 0 -r "${PROMPTS:-4}"; } 2>&1)
-	awk -v few="$few" -v many="$many" -v n="${PROMPTS:-4}" -v t="$2" \
-		'BEGIN { printf "[{\"n_prompt\": 512, \"n_threads\": %d, \"cpu_ms\": %f}]\n", t, 1000 * (many - few) / (n - 1) }' >"$results/$1.cpu.json"
+	if [ "${BENCH:-1}" = 1 ]; then
+		bench "$results/$1.decode.json" -t "$2" -p 0 -n 8 -r "${SAMPLES:-40}"
+		bench "$results/$1.prefill.json" -t "$2" -p 512 -n 0 -r "${PROMPTS:-4}"
+	else
+		echo "[]" | tee "$results/$1.decode.json" >"$results/$1.prefill.json"
+	fi
+	"$here/steps" "$here/model/model.gguf" "$2" 512 "${PROMPTS:-4}" $((8 * ${SAMPLES:-40})) >"$results/$1.steps.json"
 	echo "llama.cpp, $2 threads, after: $("$here/peers" regime --threads "$2")" >&2
 }
 
@@ -85,7 +88,7 @@ measure() {
 }
 
 compare() {
-	local krater=${1:?usage: llama.sh compare KRATER "FLAGS"} flags=${2:-} ours= others=
+	local krater=${1:?usage: llama.sh compare KRATER "FLAGS"} flags=${2:-} ours= others= part
 	results=$here/results/$(date +%Y%m%dT%H%M%S)
 	mkdir -p "$results"
 	for round in $(seq "${ROUNDS:-2}"); do
@@ -95,7 +98,7 @@ compare() {
 			"$krater" bench model $flags --threads "$t" --decode $((8 * ${SAMPLES:-40})) --prefill 512 --batch 1 --context 512 --json >"$results/ours.$t.$round.json"
 			theirs "theirs.$t.$round" "$t"
 			ours=$ours,$results/ours.$t.$round.json
-			others=$others,$results/theirs.$t.$round.decode.json,$results/theirs.$t.$round.prefill.json,$results/theirs.$t.$round.cpu.json
+			for part in decode prefill steps; do others=$others,$results/theirs.$t.$round.$part.json; done
 		done
 	done
 	"$here/peers" join --json --ours "${ours#,}" --theirs "${others#,}" >"$results/joined.json"
