@@ -73,7 +73,7 @@ type bench struct {
 	report *Report
 	draws  bool        // the device chooses tokens
 	chunks []float64   // ms of prompts' steps
-	user   stat.Sample // ms of user time of each segment of the last steps
+	cpu    stat.Sample // ms of processor time of each segment of the last steps
 }
 
 // Run measures a model on dev, loaded on c (which wraps dev).
@@ -234,8 +234,8 @@ func (b *bench) steps(q *sequences, n int) (*stat.Series, error) {
 	}
 	b.look()
 	b.reader = read.New(b.dev)
-	b.user = nil
-	before := userTime()
+	b.cpu = nil
+	before := cpuTime()
 	for i := range n {
 		d, err := b.forward(q)
 		if err != nil {
@@ -243,11 +243,11 @@ func (b *bench) steps(q *sequences, n int) (*stat.Series, error) {
 		}
 		s.Add(ms(d))
 		if i%segment == segment-1 {
-			b.user = append(b.user, ms(userTime()-before))
+			b.cpu = append(b.cpu, ms(cpuTime()-before))
 		}
 		if i%segment == segment-1 || i == n-1 {
 			s.Mark(b.look())
-			before = userTime()
+			before = cpuTime()
 		}
 	}
 	return s, nil
@@ -282,7 +282,7 @@ func (b *bench) decode() error {
 	if err != nil {
 		return err
 	}
-	b.report.DecodeCPUMS = b.user.Percentile(0) / segment
+	b.report.DecodeCPUMS = b.cpu.Percentile(0) / segment
 	n := (b.o.Decode + 1) / 2
 	spent, all, err := b.counted(q, n)
 	if err != nil {
@@ -331,24 +331,24 @@ func (b *bench) lengths() error {
 			steps = min(b.o.Decode, contextMax)
 		}
 		b.tell("prefill, %d tokens", length)
-		var times, user stat.Sample
+		var times, busy stat.Sample
 		var q *sequences
 		b.clock.Reset()
 		b.clock.On = true
 		for begin := time.Now(); len(times) < runs && (len(times) == 0 || time.Since(begin) < prefillLong); {
 			var took time.Duration
 			var err error
-			before := userTime()
+			before := cpuTime()
 			if q, took, err = b.start(1, length, 2*steps); err != nil {
 				b.clock.On = false
 				return err
 			}
-			times, user = append(times, ms(took)), append(user, ms(userTime()-before))
+			times, busy = append(times, ms(took)), append(busy, ms(cpuTime()-before))
 		}
 		b.clock.On = false
 		regime := b.look()
 		if slices.Contains(b.o.Prefill, length) {
-			b.report.prefill(length, times, user, regime, b.clock.Spent())
+			b.report.prefill(length, times, busy, regime, b.clock.Spent())
 		}
 		if !deep {
 			continue
@@ -367,11 +367,11 @@ func (b *bench) lengths() error {
 	return nil
 }
 
-// userTime is the user time of all threads of the process. 0: it is unknown.
-func userTime() time.Duration {
+// cpuTime is the processor time of all threads of the process. 0: it is unknown.
+func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0
 	}
-	return time.Duration(u.Utime.Nano())
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano()) // their sum is exact, each alone is estimated by ticks
 }

@@ -28,7 +28,7 @@ type Report struct {
 	// below, and the P90 of reads.
 	BestRatio    float64   `json:"decode_ratio_best"`
 	BytesPerStep int64     `json:"decode_bytes"`
-	DecodeCPUMS  float64   `json:"decode_cpu_ms"`    // least user time of all threads in a step
+	DecodeCPUMS  float64   `json:"decode_cpu_ms"`    // least processor time of all threads in a step
 	Regime       string    `json:"regime,omitempty"` // regime of most steps
 	Decode       Steps     `json:"decode"`
 	StepsMS      []float64 `json:"steps_ms"` // every step in order, in any regime
@@ -77,7 +77,7 @@ type Prefill struct {
 	TokS      float64   `json:"tok_s"`
 	BestTokS  float64   `json:"best_tok_s"`
 	MS        float64   `json:"ms"`
-	CPUMS     float64   `json:"cpu_ms"` // least user time of all threads
+	CPUMS     float64   `json:"cpu_ms"` // least processor time of all threads
 	Runs      int       `json:"runs"`
 	Regime    string    `json:"regime,omitempty"` // at the end
 	Samples   []float64 `json:"samples_tok_s"`

@@ -20,7 +20,7 @@ type theirReport struct {
 	Threads int       `json:"n_threads"`
 	Type    string    `json:"model_type"`
 	Samples []float64 `json:"samples_ts"` // tokens a second
-	CPUMS   float64   `json:"cpu_ms"`     // least user time of a prompt or a token, of bench/peers/steps
+	CPUMS   float64   `json:"cpu_ms"`     // least processor time of a prompt or a token, of bench/peers/steps
 }
 
 // ourReport is the output of krater bench model --json.
@@ -62,7 +62,7 @@ type comparison struct {
 	P50     float64 `json:"ratio_p50"`
 	Plateau float64 `json:"ratio_plateau"`
 	Best    float64 `json:"ratio_best"`
-	CPU     float64 `json:"ratio_cpu"` // theirs to ours, of the least user time; 0: unknown
+	CPU     float64 `json:"ratio_cpu"` // theirs to ours, of the least processor time; 0: unknown
 }
 
 // joined is the whole comparison.
@@ -80,7 +80,7 @@ type joined struct {
 type test struct {
 	prompt  int // 0: decode
 	threads int
-	cpu     bool // its samples are user time in ms, not speeds
+	cpu     bool // its samples are processor time in ms, not speeds
 }
 
 type samples map[test]stat.Sample
@@ -142,7 +142,7 @@ func join(ours, theirs string, asJSON bool, out io.Writer) error {
 func (j *joined) table() *stat.Table {
 	t := &stat.Table{
 		Title:   fmt.Sprintf("%s (%s) against %s, tokens/s; our runs: %s", j.Model, j.Precision, j.Peer, strings.Join(j.Regimes, ", ")),
-		Columns: []string{"test", "threads", "ours p50", "plateau", "best", "theirs p50", "plateau", "best", "ratio p50", "plateau", "best", "of user time"},
+		Columns: []string{"test", "threads", "ours p50", "plateau", "best", "theirs p50", "plateau", "best", "ratio p50", "plateau", "best", "of processor time"},
 	}
 	for _, x := range j.Tests {
 		t.Add(x.Test, x.Threads, x.Ours.P50, x.Ours.Plateau, x.Ours.Best, x.Theirs.P50, x.Theirs.Plateau, x.Theirs.Best, x.P50, x.Plateau, x.Best, x.CPU)
@@ -219,13 +219,13 @@ func readOurs(list string, block int, s samples, j *joined) error {
 }
 
 // table writes comparisons as Markdown, a line for each number of threads: medians, and the ratios of
-// medians, of best windows and of user time. "Of read" is decode as a share of plain reads in our runs;
+// medians, of best windows and of processor time. "Of read" is decode as a share of plain reads in our runs;
 // theirs follows from the ratio of medians, as both read the same weights.
 func table(list []string, out io.Writer) error {
 	if len(list) == 0 {
 		return errors.New(usage)
 	}
-	const head = " tok/s | llama.cpp | ratio | best | user time |"
+	const head = " tok/s | llama.cpp | ratio | best | processor time |"
 	fmt.Fprintln(out, "| type | threads | prefill"+head+" decode"+head+" of read | llama.cpp |\n|---"+strings.Repeat("|---", 13)+"|")
 	for _, word := range list {
 		name, path, ok := strings.Cut(word, "=")

@@ -10,7 +10,8 @@
 #   DIR/peer/llama.sh formats KRATER "q4_k iq3_s ..." "FLAGS"
 #                                               compare by type of GGUF, each multiplied as it is: writes
 #                                               a model of FLAGS in each type and a table of all
-# Both programs report user time too (the peer through DIR/peer/steps), which other load disturbs less.
+# Both programs report processor time too (the peer through DIR/peer/steps), which other load disturbs less.
+# The peer leaves out the last layer's network for tokens whose logits nobody wants: take many layers.
 # BENCH=0 leaves llama-bench out. THREADS (default "1,2"), ROUNDS (2), SAMPLES (40 decode samples of 8 tokens) and
 # PROMPTS (4) change how long compare takes. The folder DIR/peer needs nothing
 # outside it but the C++ runtime: it can be carried to a machine without network.

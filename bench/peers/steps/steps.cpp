@@ -1,5 +1,5 @@
 // steps MODEL THREADS PROMPT RUNS TOKENS: the peer's speed with prompts of PROMPT tokens and with
-// decoded tokens, eight a sample, and the least user time of a prompt and of a token. Prints what
+// decoded tokens, eight a sample, and the least processor time of a prompt and of a token. Prints what
 // llama-bench -o json prints of it, and cpu_ms. Tokens are random; the first run of each is not counted.
 #include "llama.h"
 
@@ -14,10 +14,11 @@
 static llama_context *context;
 static int vocab;
 
-static double user() {
+// cpu is the processor time of the process in ms.
+static double cpu() {
 	rusage u;
 	getrusage(RUSAGE_SELF, &u);
-	return u.ru_utime.tv_sec * 1e3 + u.ru_utime.tv_usec / 1e3;
+	return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1e3 + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e3;
 }
 
 // decode computes n random tokens in one batch.
@@ -28,18 +29,18 @@ static void decode(int n) {
 	llama_synchronize(context);
 }
 
-// sample runs several batches of n tokens: samples_ts and the least user time of a batch.
+// sample runs several batches of n tokens: samples_ts and the least processor time of a batch.
 static std::string sample(int runs, int batches, int n) {
 	std::string rates;
 	double least = 1e30;
 	for (int i = 0; i <= runs; i++) {
 		if (n > 1) llama_memory_clear(llama_get_memory(context), false);
-		double before = user();
+		double before = cpu();
 		auto start = std::chrono::steady_clock::now();
 		for (int k = 0; k < batches; k++) decode(n);
 		double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 		if (i == 0) continue;
-		least = std::min(least, (user() - before) / batches);
+		least = std::min(least, (cpu() - before) / batches);
 		rates += (i > 1 ? ", " : "") + std::to_string(batches * n / s);
 	}
 	return "\"samples_ts\": [" + rates + "], \"cpu_ms\": " + std::to_string(least);
