@@ -77,13 +77,26 @@ func (t *deltaTask) check(op string, d *Device, spans []device.Span, p device.De
 // channels are consecutive channels: where they lie in the input and in the output.
 type channels struct{ from, to, n int }
 
-// convTask is the convolution. An item is a span and some parts of its channels, so that one thread
+// convTask is the convolution. An item is a span and a part of its channels, so that one thread
 // alone reads and writes the rows kept of them.
 type convTask struct {
 	deltaTask
 	out, x, w, tail             *float32
 	outStride, xStride, wStride int
-	parts                       []channels
+}
+
+// part is a part of the channels: those of a key head's queries, keys or inputs. There are three
+// for each key head.
+func (t *convTask) part(i int) channels {
+	from, to, n := t.Queries(), i*t.KeyDim, t.KeyDim
+	switch i / t.KeyHeads {
+	case 1:
+		from = t.Keys()
+	case 2:
+		from, n = t.Inputs(), t.Group()*t.ValueDim
+		to = 2*t.KeyHeads*t.KeyDim + i%t.KeyHeads*n
+	}
+	return channels{from.At + i%t.KeyHeads*from.Step, to, n}
 }
 
 // Conv: out [T, Channels], x [T, Width], w [Taps, Channels] and tail [slots*Taps, Channels] F32.
@@ -100,24 +113,14 @@ func (d *Device) Conv(stream device.Stream, out, x, w device.Mat, tail device.KV
 		fail(op, "tail is %s, stride %d", tail.Mat, tail.Stride)
 	}
 	t.outStride, t.xStride, t.wStride = out.Stride, x.Stride, w.Stride
-	t.parts = t.parts[:0]
-	widest, to := 0, 0
-	for _, x := range [...]struct {
-		device.Columns
-		n int
-	}{{p.Queries(), p.KeyDim}, {p.Keys(), p.KeyDim}, {p.Inputs(), p.Group() * p.ValueDim}} {
-		for h := range p.KeyHeads {
-			t.parts = append(t.parts, channels{x.At + h*x.Step, to, x.n})
-			to += x.n
-		}
-		widest = max(widest, x.n)
-	}
-	s.each(t, len(in.List)*len(t.parts), rows*n*p.Taps*tapNs/16, piece(widest)*p.Taps)
+	widest := max(p.KeyDim, p.Group()*p.ValueDim)
+	s.each(t, len(in.List)*3*p.KeyHeads, rows*n*p.Taps*tapNs/16, piece(widest)*p.Taps)
 	t.spans = nil
 }
 
 func (t *convTask) do(l *lane, item int) {
-	sp, c := &t.spans[item/len(t.parts)], t.parts[item%len(t.parts)]
+	parts := 3 * t.KeyHeads
+	sp, c := &t.spans[item/parts], t.part(item%parts)
 	l.arena.clear()
 	old, taps, n := l.arena.take(c.n*t.Taps), t.Taps, t.Channels()
 	x := l.taps[:taps]
