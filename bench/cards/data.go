@@ -140,6 +140,7 @@ type format struct {
 var (
 	bf16 = format{dtype: tensor.BF16}
 	f32  = format{dtype: tensor.F32}
+	int3 = format{packed: tensor.INT3.By(128)}
 	int4 = format{packed: tensor.INT4.By(128)}
 	int8 = format{packed: tensor.INT8.By(128)}
 )
@@ -184,7 +185,7 @@ func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
 	a := f.tiles(rows, cols, joined)
 	w.next, w.nextScale = int64(a.ValueBytes()), int64(a.ScaleBytes())
 	w.values = d.mat(tensor.I8, n, a.ValueBytes(), func(b []byte) {
-		if f.packed.Encoding == tensor.INT4 {
+		if f.packed.Encoding != tensor.INT8 {
 			words(d.rng, b, ^uint64(0), 0)
 			return
 		}

@@ -155,6 +155,8 @@ func (s *Sizes) rows(t int) (out []*Case) {
 	add(mix(s.moe, int4, int8, t))
 	add(mix(s.moe, int4, int4, t))
 	add(mix(s.moe, int8, int8, t))
+	add(mix(s.moe, int3, int8, t))
+	add(mix(s.moe, format{packed: tensor.INT3.By(64)}, int8, t))
 	add(mixHere(s.moe, int4, int8, t))
 	add(addNorm(t, s.hidden))
 	add(weightedSum(t, s.topK, s.hidden))

@@ -13,6 +13,7 @@ import (
 	"krater/kernels/cuda"
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/tensor"
+	"krater/stages/compare"
 	"krater/stages/compare/goldens"
 	"krater/stages/drive"
 	"krater/stages/load"
@@ -197,5 +198,40 @@ func TestInt4GoldenOnCard(t *testing.T) {
 	}
 	if greedy != 3 {
 		t.Errorf("%d greedy answers compared, want 3\n%s%s", greedy, o.out, o.err)
+	}
+}
+
+// TestInt3OnCard: krater-tiny with experts of three bits gives on a GPU what it gives on the CPU, by
+// the plain kernels in float32 and by the fast ones, in one piece and in several.
+func TestInt3OnCard(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	dir := filepath.Join("..", "..", "models", "krater-tiny")
+	if _, err := os.Stat(filepath.Join(dir, "golden.json")); err != nil {
+		t.Skip(err)
+	}
+	g, err := compare.ReadGolden(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := slices.Concat(g.Prompts[0].IDs, g.Prompts[0].Greedy, g.Prompts[1].IDs, g.Prompts[1].Greedy)
+	run := func(chunk int, args ...string) answered {
+		return runOn(t, pipelineFor(t, dir, append(args, "--group-size", "64")...), prompt, 4, chunk)
+	}
+	want := run(0, "--cpu-expert-bits", "3")
+	for _, x := range []struct {
+		rows  string
+		chunk int
+	}{{"f32", 0}, {"bf16", 0}, {"bf16", 20}} {
+		got := run(x.chunk, "--device", "cuda", "--gpu-expert-bits", "3", "--rows", x.rows)
+		for i := range want.rows {
+			if !slices.Equal(got.ids[:i], want.ids[:i]) {
+				break // from here on they answer different questions
+			}
+			e := apart(got.rows[i], want.rows[i])
+			t.Logf("%s, pieces of %d, token %d: logits are %.4f apart", x.rows, x.chunk, i, e)
+			if !(e < 0.03) {
+				t.Errorf("%s, pieces of %d, token %d: logits are %.4f apart", x.rows, x.chunk, i, e)
+			}
+		}
 	}
 }

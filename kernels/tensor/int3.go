@@ -15,7 +15,7 @@ import (
 // fit in 16 bits.
 var INT3 = register(&Encoding{
 	name: "int3", bits: 3, groups: []int{128, 64, 32}, levels: []int8{-16, -10, -6, -3, 0, 3, 7, 12},
-	packings: [kinds]Packing{CPU: int3Tiles{integerTiles{putScale, getScale}}}, widen: widenIntegers,
+	packings: [kinds]Packing{CPU: int3Tiles{integerTiles{putScale, getScale}}, GPU: integerFragments{}}, widen: widenIntegers,
 })
 
 // int3Zero is the level of the weight 0. A weight is stored as its level minus this one, in three
@@ -108,4 +108,61 @@ func (p int3Tiles) Unpack(l Layout, values, scales []byte, r int, m *Matrix, to 
 	for g := range rowScales {
 		rowScales[g] = p.get(scales[r/TileRows*s:][2*(g*TileRows+r%TileRows):])
 	}
+}
+
+// int3PackPair writes 64 columns, from col on, of two rows that are 8 apart as integerFragments
+// lays them out: the words of threads thread..thread+3. bad: a value does not fit.
+func int3PackPair(tile []byte, row *[2][]int8, col, thread int) (bad bool) {
+	var x [2][TileA]byte // codes
+	all := byte(0)
+	for half, values := range row {
+		if col < len(values) {
+			for i, v := range values[col:min(col+TileA, len(values))] {
+				x[half][i] = int3Codes[byte(v)]
+				all |= x[half][i]
+			}
+		}
+	}
+	if all > 7 {
+		return true
+	}
+	le := binary.LittleEndian
+	var nibbles [2][4]uint64 // of columns 0..7 and 8..15 of each step: two of a column, 16 bits of a thread
+	for high := range nibbles {
+		for step := range 4 {
+			at := 16*step + 8*high
+			nibbles[high][step] = le.Uint64(x[0][at:]) | le.Uint64(x[1][at:])<<4
+		}
+	}
+	for c := range 4 {
+		for i := range 3 {
+			word := uint32(0)
+			for high, n := range nibbles {
+				word |= uint32((n[i]|n[3]>>i&0x1111111111111111<<3)>>(16*c)&0xffff) << (16 * high)
+			}
+			le.PutUint32(tile[int3Word(thread+c, i):], word)
+		}
+	}
+	return false
+}
+
+// int3Word is where a thread's word lies in a tile on a GPU.
+func int3Word(thread, i int) int {
+	if i < 2 {
+		return 8*thread + 4*i
+	}
+	return 8*2*TileA + 4*thread
+}
+
+// int3Value is a value in the band of its stored row on a GPU.
+func int3Value(band []byte, row, col int) int8 {
+	r, k := row%TileA, col%TileA
+	thread, shift := r/16*32+r%8*4+k%8/2, 4*(r%16/8+k%16/8*4+k%2*2)
+	tile := band[col/TileA*(TileA*TileA*3/8):]
+	word := func(i int) uint32 { return binary.LittleEndian.Uint32(tile[int3Word(thread, i):]) >> shift }
+	code := word(k/16%3) & 7
+	if k/16 == 3 {
+		code = word(0)>>3&1 | word(1)>>2&2 | word(2)>>1&4
+	}
+	return INT3.levels[(code+int3Zero)&7]
 }

@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// integerFragments is the layout of INT4 and INT8 on a GPU: the A operand of a matrix
-// instruction, in the order of its registers. A thread loads 16 bytes and has its part of 4
-// (INT4) or 2 (INT8) steps of 16 columns, as wgmma m64nNk16 and mma.sync m16n8k16 want it;
+// integerFragments is the layout of INT3, INT4 and INT8 on a GPU: the A operand of a matrix
+// instruction, in the order of its registers. A thread loads 16 bytes (INT3: 8 and 4) and has its
+// part of 4 or 2 (INT8) steps of 16 columns, as wgmma m64nNk16 and mma.sync m16n8k16 want it;
 // tokens are the N side.
 //
 // A band is a row of tiles of 64 rows by 64 columns; what fills up the last ones is zero.
@@ -28,6 +28,11 @@ import (
 //	      words a step. Word h has registers 2h (even column in bits 0..7, odd in
 //	      16..23) and 2h+1 (8..15 and 24..31): word>>8(j-2h) & 0x00ff00ff is the
 //	      pair. Stored as value + 128
+//	INT3  1.5 KiB a tile: words 0 and 1 of thread t at byte 8t, word 2 at byte 1024+4t.
+//	      Bits 0..2 of nibble n of word i are the three stored bits (INT3Table) of a
+//	      weight of step i: n = j%2+4(j/2) is register j's even column, n+2 its odd one.
+//	      Step 3 has bit i of each weight in bit 3 of word i's nibble. So a word, or bits
+//	      3 of all, are the selectors of two byte permutations, which look 4 weights up
 //
 // Rows of a joined matrix are interleaved by 8 within every 16: rows 0..7 gate, 8..15 up of
 // the same 8 features. So a thread's accumulators hold gate (row g) and up (row g+8) of the
@@ -130,6 +135,9 @@ func (p integerFragments) Pack(l Layout, values, scales []byte, m *Matrix, band 
 // packPair writes 64 columns, from col on, of two rows that are 8 apart: the parts of threads
 // thread..thread+3. bad: a value does not fit.
 func (integerFragments) packPair(l *Layout, tile []byte, row *[2][]int8, col, thread int) (bad bool) {
+	if l.bits == 3 {
+		return int3PackPair(tile, row, col, thread)
+	}
 	var x [2][TileA]byte // two's complement
 	for half, values := range row {
 		if col < len(values) {
@@ -181,6 +189,10 @@ func (p integerFragments) Unpack(l Layout, values, scales []byte, r int, m *Matr
 	stored := l.stored(r)
 	values, scales = values[stored/TileA*v:][:v], scales[stored/TileA*s:][:s]
 	for c := range row {
+		if l.bits == 3 {
+			row[c] = int3Value(values, stored, c)
+			continue
+		}
 		at, shift := p.place(&l, stored, c)
 		b := values[at]
 		if l.bits == 4 {

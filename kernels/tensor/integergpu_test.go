@@ -22,6 +22,8 @@ var gpuShapes = []Layout{
 	{Format: INT8.By(64), Rows: 64, Cols: 64, For: GPU}, {Format: INT8.By(32), Rows: 70, Cols: 130, For: GPU}, {Format: INT8.By(512), Rows: 33, Cols: 500, For: GPU},
 	{Format: INT4.By(64), Rows: 128, Cols: 64, For: GPU, Joined: true}, {Format: INT4.By(32), Rows: 96, Cols: 128, For: GPU, Joined: true},
 	{Format: INT8.By(128), Rows: 16, Cols: 72, For: GPU, Joined: true}, {Format: INT4.By(64), Rows: 2816, Cols: 64, For: GPU, Joined: true},
+	{Format: INT3.By(64), Rows: 64, Cols: 64, For: GPU}, {Format: INT3.By(32), Rows: 1, Cols: 1, For: GPU}, {Format: INT3.By(32), Rows: 65, Cols: 200, For: GPU},
+	{Format: INT3.By(128), Rows: 40, Cols: 256, For: GPU}, {Format: INT3.By(64), Rows: 96, Cols: 192, For: GPU, Joined: true},
 }
 
 // randomMatrix has any integers and scales that a layout can have.
@@ -112,6 +114,18 @@ func TestFragmentsPlacesAll(t *testing.T) {
 // registers of two numbers for each of the four steps.
 func fragment(f Layout, tile []byte, t int) (a [4][4][2]int) {
 	word := func(at int) uint32 { return binary.LittleEndian.Uint32(tile[at:]) }
+	if f.Encoding == INT3 {
+		w, table := [4]uint32{word(8 * t), word(8*t + 4), word(1024 + 4*t)}, INT3Table()
+		w[3] = w[0]>>3&0x11111111 | w[1]>>2&0x22222222 | w[2]>>1&0x44444444
+		for step := range 4 {
+			for j := range 4 {
+				for odd := range 2 {
+					a[step][j][odd] = int(table[w[step]>>(16*(j/2)+4*(j%2)+8*odd)&7])
+				}
+			}
+		}
+		return a
+	}
 	for step := range 4 {
 		for j := range 4 {
 			var pair uint32
@@ -200,13 +214,16 @@ func TestFragmentsMultiplies(t *testing.T) {
 func TestFragmentsGolden(t *testing.T) {
 	for name, f := range map[string]Layout{
 		"int4": {Format: INT4.By(64), Rows: 64, Cols: 64, For: GPU}, "int8": {Format: INT8.By(64), Rows: 64, Cols: 64, For: GPU},
-		"int4_joined": {Format: INT4.By(64), Rows: 64, Cols: 64, For: GPU, Joined: true},
+		"int4_joined": {Format: INT4.By(64), Rows: 64, Cols: 64, For: GPU, Joined: true}, "int3": {Format: INT3.By(64), Rows: 64, Cols: 64, For: GPU},
 	} {
 		m := NewMatrix(f.Format, 64, 64)
 		values := m.Values
 		for i := range values {
 			if values[i] = int8((i/64*7+i%64*3+i/640)%16 - 8); f.bits == 8 {
 				values[i] = int8((i/64*37+i%64*11)%255 - 127)
+			}
+			if f.Encoding == INT3 {
+				values[i] = INT3.levels[(i/64*7+i%64*3+i/640)%8]
 			}
 		}
 		packed, _ := packed(f, m)
@@ -260,6 +277,7 @@ func TestRange(t *testing.T) {
 	for _, l := range []Layout{
 		{Format: INT4.By(32), Rows: 80, Cols: 72, For: GPU, Joined: true}, {Format: INT8.By(64), Rows: 65, Cols: 130, For: GPU},
 		{Format: INT4.By(32), Rows: 80, Cols: 72}, {Format: INT8.By(32), Rows: 65, Cols: 130}, {Format: INT3.By(32), Rows: 65, Cols: 130},
+		{Format: INT3.By(64), Rows: 80, Cols: 72, For: GPU, Joined: true},
 	} {
 		m := NewMatrix(l.Format, l.Rows, l.Cols)
 		values, scales := packed(l, m)

@@ -17,7 +17,7 @@ import (
 type PrecisionOptions struct {
 	Precision         string `help:"Precision of every part: ${enum}; 'mixed' leaves it to the flag of each part. A GPU keeps kv_b_proj as the files hold it." enum:"mixed,bf16,int8,int4,int3,q8_0" default:"mixed"`
 	CPUExpertBits     string `name:"cpu-expert-bits" help:"Bits of routed experts on the CPU: ${enum}." enum:"auto,3,4,8,16" default:"auto"`
-	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of routed experts on a GPU: ${enum}. With 4 or 8, krater convert also writes the GPU's layout." enum:"auto,4,8,16" default:"auto"`
+	GPUExpertBits     string `name:"gpu-expert-bits" help:"Bits of routed experts on a GPU: ${enum}. With 3, 4 or 8, krater convert also writes the GPU's layout." enum:"auto,3,4,8,16" default:"auto"`
 	AttentionQuant    string `help:"Precision of attention projections: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
 	KVBProjQuant      string `name:"kv-b-proj-quant" help:"Precision of kv_b_proj, for latent attention: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
 	SharedExpertQuant string `help:"Precision of shared experts: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`

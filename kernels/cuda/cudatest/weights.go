@@ -4,6 +4,7 @@ package cudatest
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"math/rand/v2"
 
@@ -32,7 +33,7 @@ func (c *GPU) RandomWeights(rng *rand.Rand, k Layout, n, rows, cols int) Weights
 	w := Weights{Dense: make([][]float32, n)}
 	var values, scales []byte
 	size := float32(1 / math.Sqrt(float64(cols)))
-	f := tensor.Layout{Format: tensor.Integers(k.Bits).By(k.Group), Rows: rows, Cols: cols, For: tensor.GPU, Joined: k.Joined}
+	f := tensor.Layout{Format: tensor.EncodingOf(fmt.Sprintf("int%d", k.Bits)).By(k.Group), Rows: rows, Cols: cols, For: tensor.GPU, Joined: k.Joined}
 	if k.Group == 0 {
 		f.Group = max(cols, 128)
 	}
@@ -76,15 +77,13 @@ func randomTiles(rng *rand.Rand, f tensor.Layout, dense []float32, size float32)
 	q := make([]int8, len(dense))
 	groups := (f.Cols + f.Group - 1) / f.Group
 	s := make([]float32, f.Rows*groups)
-	limit := 1<<(f.Bits()-1) - 1
+	levels := f.Levels()
+	_, limit := f.Range()
 	for i := range s {
 		s[i] = tensor.BF16ToF32(tensor.F32ToBF16(size * float32(1+rng.Float64()) / float32(limit)))
 	}
 	for i := range q {
-		q[i] = int8(rng.IntN(2*limit+1) - limit)
-		if f.Bits() == 4 && rng.IntN(16) == 0 {
-			q[i] = -8
-		}
+		q[i] = levels[rng.IntN(len(levels))]
 		dense[i] = float32(q[i]) * s[i/f.Cols*groups+i%f.Cols/f.Group]
 	}
 	values, scales = make([]byte, f.ValueBytes()), make([]byte, f.ScaleBytes())

@@ -29,28 +29,35 @@ const (
 	int8x32
 	int8x64
 	int8x128
+	everywhere // the number of formats that every product has; those that follow have mixtures only
+)
+
+const (
+	int3x64 format = everywhere + iota
+	int3x128
 	formats
 )
 
-var formatNames = [formats]string{"bf16", "int4_g32", "int4_g64", "int4_g128", "int8_g32", "int8_g64", "int8_g128"}
+var formatNames = [formats]string{"bf16", "int4_g32", "int4_g64", "int4_g128", "int8_g32", "int8_g64", "int8_g128", "int3_g64", "int3_g128"}
 
 var formatIndex = map[tensor.Format]format{
 	tensor.INT4.By(32): int4x32, tensor.INT4.By(64): int4x64, tensor.INT4.By(128): int4x128, tensor.INT4.By(0): int4x128,
 	tensor.INT8.By(32): int8x32, tensor.INT8.By(64): int8x64, tensor.INT8.By(128): int8x128, tensor.INT8.By(0): int8x128,
+	tensor.INT3.By(64): int3x64, tensor.INT3.By(128): int3x128, tensor.INT3.By(0): int3x128, // of up to 128 columns
 }
 
-// byFormat are the kernels of a name, one per format.
-func byFormat(prefix string) (k [formats]launch.Kernel) {
-	for i, name := range formatNames {
+// byFormat are the kernels of a name, one for each of the first n formats.
+func byFormat(prefix string, n format) (k [formats]launch.Kernel) {
+	for i, name := range formatNames[:n] {
 		k[i] = launch.Named(prefix + name)
 	}
 	return k
 }
 
 var (
-	kMatrix = byFormat("kr_gemv_")
-	kHidden = byFormat("kr_gemv_hidden_")
-	kGateUp = byFormat("kr_gemv_gate_up_")
+	kMatrix = byFormat("kr_gemv_", everywhere)
+	kHidden = byFormat("kr_gemv_hidden_", everywhere)
+	kGateUp = byFormat("kr_gemv_gate_up_", formats)
 )
 
 // formatOf returns the format of w; ok is false if no kernel here takes it.
@@ -67,10 +74,10 @@ func aligned(m launch.Mat) bool { return m.At%16 == 0 && (m.Stride%8 == 0 || m.R
 
 // Can reports whether MatMul takes the product of x [M, K] and w [N, K]: BF16 rows
 // aligned to 16 bytes, at most MaxRows, K a multiple of 64, and a format of weights
-// that is not F32.
+// that is not F32 or INT3.
 func Can(x launch.Mat, w *launch.Weight) bool {
-	_, ok := formatOf(w)
-	return ok && !w.A.Joined && canRead(x, w)
+	f, ok := formatOf(w)
+	return ok && f < everywhere && !w.A.Joined && canRead(x, w)
 }
 
 func canRead(x launch.Mat, w *launch.Weight) bool {
@@ -121,7 +128,14 @@ func (n *Network) Zero() bool { return n.W13.A.Zero() && n.W13.F.Zero() }
 // Width returns F.
 func (n *Network) Width() int { return n.W2.Cols() }
 
-// can reports whether the kernels take the network.
+// alone reports whether there are kernels for the network's formats outside of a mixture.
+func (n *Network) alone() bool {
+	f, _ := formatOf(&n.W13)
+	f2, _ := formatOf(&n.W2)
+	return f < everywhere && f2 < everywhere
+}
+
+// can reports whether the kernels take the network, alone or in a mixture.
 func (n *Network) can(x launch.Mat) bool {
 	f, ok13 := formatOf(&n.W13)
 	_, ok2 := formatOf(&n.W2)
@@ -133,7 +147,7 @@ func (n *Network) can(x launch.Mat) bool {
 // gate's, then up's), w2 [H, F] on x [M, H]: as Can, and F a multiple of 64.
 func CanFFN(x launch.Mat, w13, w2 launch.Weight) bool {
 	n := Network{w13, w2}
-	return n.can(x)
+	return n.can(x) && n.alone()
 }
 
 // FFNScratch returns the size of h in bytes.
@@ -144,7 +158,7 @@ func FFNScratch(rows, width int) int { return up16(2 * rows * width) }
 func FFN(l *launch.List, gpu launch.GPU, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Weight, o Options) {
 	const op = "gemv FFN"
 	n := Network{w13, w2}
-	if !n.can(x) {
+	if !CanFFN(x, w13, w2) {
 		refuse(op, "x %v, w13 [%d, %d], w2 [%d, %d]", x, w13.Rows(), w13.Cols(), w2.Rows(), w2.Cols())
 	}
 	checkOut(op, out, x.Rows, w2.Rows())

@@ -2,6 +2,7 @@ package gemv
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"krater/kernels/cuda/launch"
@@ -20,7 +21,7 @@ func tiles(bits, group, rows, cols int, joined bool) launch.Weight {
 	if group == 0 {
 		group = max(128, cols)
 	}
-	f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined}
+	f := tensor.Layout{Format: tensor.EncodingOf(fmt.Sprintf("int%d", bits)).By(group), Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined}
 	return launch.Weight{A: launch.Tiles{Layout: f, Values: 4096, Scales: 8192}}
 }
 
@@ -67,11 +68,13 @@ func mixture(m, sharedBits int) *Mixture {
 	return v
 }
 
-// qwen3 is Qwen3-30B-A3B's mixture.
-func qwen3(m int) *Mixture {
+// qwen3 is Qwen3-30B-A3B's mixture, with experts of the given bits and groups.
+func qwen3(m, bits, group int) *Mixture {
 	v := &Mixture{X: mat(tensor.BF16, m, 2048), IDs: mat(tensor.I32, m, 8), Weights: mat(tensor.F32, m, 8)}
-	v.Bank = launch.Bank{Experts: 128, W13: tiles(4, 128, 1536, 2048, true), W2: tiles(4, 128, 2048, 768, false),
-		Step: 1536 * 1024, Step2: 2048 * 384, ScaleStep: 1536 * 32, ScaleStep2: 2048 * 12}
+	v.Bank = launch.Bank{Experts: 128, W13: tiles(bits, group, 1536, 2048, true), W2: tiles(bits, group, 2048, 768, false)}
+	w13, w2 := &v.Bank.W13.A, &v.Bank.W2.A
+	v.Bank.Step, v.Bank.Step2 = int64(w13.ValueBytes()), int64(w2.ValueBytes())
+	v.Bank.ScaleStep, v.Bank.ScaleStep2 = int64(w13.ScaleBytes()), int64(w2.ScaleBytes())
 	v.Aligned = route.NewAligned(4096, m, 8, 128, Tile(h100, v))
 	return v
 }
@@ -102,10 +105,14 @@ func TestMixtures(t *testing.T) {
 			{"kr_gemv_down_int4_g128_int8_g128", 32, 8 + 80, 8}, {"kr_gemv_combine", 8, 32, 8}}},
 		// One row of small experts has one warp for each of 4 and 2 parts; more rows have one for
 		// two parts.
-		{"one row of small experts", qwen3(1), []op{{"kr_gemv_gate_up_int4_g128", 48, 8, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 16}}},
-		{"2 rows of small experts", qwen3(2), []op{{"kr_gemv_gate_up_int4_g128", 48, 16, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 8}}},
-		{"8 rows of small experts", qwen3(8), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 8, 8}}},
-		{"32 rows of small experts", qwen3(32), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 32, 8}}},
+		{"one row of small experts", qwen3(1, 4, 128), []op{{"kr_gemv_gate_up_int4_g128", 48, 8, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 16}}},
+		{"2 rows of small experts", qwen3(2, 4, 128), []op{{"kr_gemv_gate_up_int4_g128", 48, 16, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 8}}},
+		{"8 rows of small experts", qwen3(8, 4, 128), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 8, 8}}},
+		{"32 rows of small experts", qwen3(32, 4, 128), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 32, 8}}},
+		{"INT3", qwen3(1, 3, 128), []op{{"kr_gemv_gate_up_int3_g128", 48, 8, 8}, {"kr_gemv_down_all_int3_g128", 128, 1, 16}}},
+		{"INT3 in groups of 64", qwen3(4, 3, 64), []op{{"kr_gemv_gate_up_int3_g64", 24, 32, 8}, {"kr_gemv_down_int3_g64", 16, 32, 8}, {"kr_gemv_combine", 8, 4, 8}}},
+		{"8 rows of INT3", qwen3(8, 3, 64), []op{{"kr_gemv_ring_int3_g64_h", 132, 0, 20}, {"kr_gemv_combine", 8, 8, 8}}},
+		{"32 rows of INT3", qwen3(32, 3, 128), []op{{"kr_gemv_ring_int3_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 32, 8}}},
 	} {
 		var l launch.List
 		MoE(&l, h100, mat(tensor.F32, c.m.X.Rows, 2048), 4096, c.m, Options{Add: true})
@@ -135,7 +142,7 @@ func TestCan(t *testing.T) {
 	gaps.Stride = 132
 	f32, rows, rowsShifted := launch.Weight{F: mat(tensor.F32, 48, 128)}, launch.Weight{F: mat(tensor.BF16, 48, 128)}, launch.Weight{F: mat(tensor.BF16, 48, 128)}
 	rowsShifted.F.At += 8
-	joined := tiles(4, 128, 48, 128, true)
+	joined, int3 := tiles(4, 128, 48, 128, true), tiles(3, 64, 48, 128, false)
 	if !Can(x, &rows) {
 		t.Error("refuses BF16 rows")
 	}
@@ -144,7 +151,7 @@ func TestCan(t *testing.T) {
 		w *launch.Weight
 	}{
 		"96 columns": {odd, &oddW}, "F32 activations": {wide, &w}, "an odd address": {shifted, &w}, "rows not aligned": {gaps, &w},
-		"too many rows": {many, &w}, "F32 weights": {x, &f32}, "weights not aligned": {x, &rowsShifted}, "joined": {x, &joined},
+		"too many rows": {many, &w}, "F32 weights": {x, &f32}, "weights not aligned": {x, &rowsShifted}, "joined": {x, &joined}, "INT3": {x, &int3},
 	} {
 		if Can(c.x, c.w) {
 			t.Errorf("takes %s", name)
@@ -209,7 +216,7 @@ func TestScratch(t *testing.T) {
 func TestNoAllocations(t *testing.T) {
 	var l launch.List
 	out := mat(tensor.F32, 32, 2048)
-	for _, m := range []*Mixture{mixture(32, 8), qwen3(32)} {
+	for _, m := range []*Mixture{mixture(32, 8), qwen3(32, 4, 128)} {
 		n := testing.AllocsPerRun(10, func() {
 			l.Reset()
 			MoE(&l, h100, out, 4096, m, Options{})

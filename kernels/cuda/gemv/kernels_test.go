@@ -312,6 +312,7 @@ func TestMoEKernels(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(7, 8))
 	int4, int8 := &cudatest.Layout{Bits: 4, Group: 128}, &cudatest.Layout{Bits: 8, Group: 128}
+	int3, int3s := &cudatest.Layout{Bits: 3, Group: 128}, &cudatest.Layout{Bits: 3, Group: 64}
 	bf16, small, channel := &cudatest.Layout{DType: tensor.BF16}, &cudatest.Layout{Bits: 4, Group: 32}, &cudatest.Layout{Bits: 8}
 	for i, v := range []struct {
 		routed, shared *cudatest.Layout
@@ -320,7 +321,9 @@ func TestMoEKernels(t *testing.T) {
 		{int4, int4, 192, 128}, {int4, int8, 192, 128}, {int4, bf16, 192, 128}, {bf16, nil, 192, 128}, {bf16, bf16, 192, 128},
 		{small, channel, 192, 128}, {channel, channel, 192, 128}, {int8, nil, 192, 128},
 		{int4, nil, 1024, 768}, {small, nil, 1024, 128}, // parts are paired
-		{int4, nil, 2048, 256}, // four parts, and one
+		{int4, nil, 2048, 256},                                                                           // four parts, and one
+		{int3, int8, 192, 128}, {int3s, int3s, 192, 192}, {int3s, int8, 192, 128}, {int3, nil, 192, 128}, // the third is not folded
+		{int3, nil, 1024, 768}, {int3s, nil, 1024, 256},
 	} {
 		rows := 9
 		if i == 1 || v.routed == int4 && v.shared == nil {

@@ -7,15 +7,28 @@ import (
 )
 
 var (
-	kDownAll = byFormat("kr_gemv_down_all_")
-	kDown    = byFormat("kr_gemv_down_")
+	kDownAll = byFormat("kr_gemv_down_all_", formats)
+	kDown    = byFormat("kr_gemv_down_", formats)
 	kCombine = launch.Named("kr_gemv_combine")
 
-	// INT8 shared network with INT4 experts
-	kGateUpMixed  = launch.Named("kr_gemv_gate_up_int4_g128_int8_g128")
-	kDownMixed    = launch.Named("kr_gemv_down_int4_g128_int8_g128")
-	kDownAllMixed = launch.Named("kr_gemv_down_all_int4_g128_int8_g128")
+	kGateUpMixed  = mixed("kr_gemv_gate_up_")
+	kDownMixed    = mixed("kr_gemv_down_")
+	kDownAllMixed = mixed("kr_gemv_down_all_")
 )
+
+// withInt8 are the formats of experts with kernels of a name for a shared network of INT8 beside
+// them, in groups of 128.
+var withInt8 = [formats]bool{int4x128: true, int3x128: true}
+
+// mixed are these kernels.
+func mixed(prefix string) (k [formats]launch.Kernel) {
+	for f, ok := range withInt8 {
+		if ok {
+			k[f] = launch.Named(prefix + formatNames[f] + "_int8_g128")
+		}
+	}
+	return k
+}
 
 // TileRows is the most tokens of a tile of MoE's sorted assignments.
 const TileRows = 8
@@ -43,7 +56,7 @@ type Mixture struct {
 // network, if a GPU's blocks have the shared memory for at least one token.
 func CanMoE(gpu launch.GPU, m *Mixture) bool {
 	n := Network{m.Bank.W13, m.Bank.W2}
-	return n.can(m.X) && (m.Shared.Zero() || m.Shared.can(m.X)) &&
+	return n.can(m.X) && (m.Shared.Zero() || m.Shared.can(m.X) && (m.Shared.alone() || folded(m))) &&
 		m.IDs.Cols <= 32 && m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%16 == 0 && m.Bank.ScaleStep2%16 == 0 &&
 		Tile(gpu, m) > 0
 }
@@ -242,7 +255,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 		kernel = kGateUp[f]
 		if shared != nil {
 			if s, _ := formatOf(&shared.W13); s != f {
-				kernel = kGateUpMixed
+				kernel = kGateUpMixed[f]
 			}
 		}
 		inOrder = bank.W2.A.Zero()
@@ -277,7 +290,7 @@ func downAll(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, s scrat
 	if folded(m) {
 		shared = &m.Shared.W2
 		if f, _ := formatOf(shared); f != routed {
-			kernel = kDownAllMixed
+			kernel = kDownAllMixed[routed]
 		}
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
@@ -298,7 +311,7 @@ func downGrouped(l *launch.List, gpu launch.GPU, m *Mixture, tile int, s scratch
 	if folded(m) {
 		shared = &m.Shared.W2
 		if f, _ := formatOf(shared); f != routed {
-			kernel = kDownMixed
+			kernel = kDownMixed[routed]
 		}
 		sharedRows = (p.blocks(m.X.Cols, p.sharedParts)*p.groups(m.X.Rows) + width - 1) / width
 	}

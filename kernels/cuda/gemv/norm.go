@@ -6,7 +6,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-var kNorm = byFormat("kr_gemv_norm_")
+var kNorm = byFormat("kr_gemv_norm_", everywhere)
 
 // normShared is the most shared memory of a block of NormMatMul.
 const normShared = 48 << 10

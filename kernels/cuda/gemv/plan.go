@@ -94,7 +94,7 @@ func folded(m *Mixture) bool {
 	together := func(routed, shared *launch.Weight) bool {
 		r, _ := formatOf(routed)
 		s, _ := formatOf(shared)
-		return r == s || r == int4x128 && s == int8x128
+		return r == s || withInt8[r] && s == int8x128
 	}
 	return together(&m.Bank.W13, &m.Shared.W13) && together(&m.Bank.W2, &m.Shared.W2)
 }

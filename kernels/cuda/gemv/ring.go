@@ -5,20 +5,27 @@ import (
 	"krater/kernels/tensor"
 )
 
-// kRing computes both halves of a mixture's experts.
-var kRing = launch.Named("kr_gemv_ring_int4_g128_h")
+// kRing compute both halves of a mixture's experts.
+var kRing = map[tensor.Format]launch.Kernel{
+	tensor.INT4.By(128): launch.Named("kr_gemv_ring_int4_g128_h"),
+	tensor.INT3.By(64):  launch.Named("kr_gemv_ring_int3_g64_h"), tensor.INT3.By(128): launch.Named("kr_gemv_ring_int3_g128_h"),
+}
 
 // The sizes of src/gemv_ring.cu.
 const (
 	ringFrom    = 8 // rows: fewer have too few tiles for every multiprocessor
 	ringThreads = 640
 	ringTeams   = 4
-	ringUnits   = 4                                                         // of a part, at most
-	ringStage   = ringUnits * (4096 + 128)                                  // bytes
-	ringFixed   = 384 + 4*64 + 2*4*ringTeams*512 + 4*ringTeams*ringUnits*32 // bytes
-	ringStages  = 16                                                        // at most
-	ringLeast   = 8                                                         // stages that are worth it
+	ringUnits   = 4  // of a part, at most
+	ringStages  = 16 // at most
+	ringLeast   = 8  // stages that are worth it
 )
+
+// ringBytes returns the size of a stage of weights, and of what else a block has but activations.
+func ringBytes(w *launch.Weight) (stage, fixed int) {
+	scales := 128 / w.A.Group // of a unit
+	return ringUnits * (1024*w.A.Bits() + 128*scales), 384 + 4*64 + 2*4*ringTeams*512 + 4*ringTeams*ringUnits*32*scales
+}
 
 // ringHalf is a half of a mixture in kRing: a matrix whose rows are cut into parts.
 type ringHalf struct {
@@ -28,11 +35,11 @@ type ringHalf struct {
 	runs   int // of a tile
 }
 
-// ringHalfOf returns the half for w; ok is false if kRing does not take it: INT4 in groups of 128
-// columns, whole bands, and parts of equal size that have room.
+// ringHalfOf returns the half for w; ok is false if kRing does not take it: a format of kRing,
+// whole bands, and parts of equal size that have room.
 func ringHalfOf(w *launch.Weight, parts int, paired bool, run int) (h ringHalf, ok bool) {
 	units, bands, together := unitsOf(w.Cols()), w.Rows()/64, ringTeams/max(parts, 1)
-	if w.A.Zero() || w.A.Scaling() != tensor.INT4.By(128) || w.Cols()%128 != 0 || w.Rows()%64 != 0 ||
+	if _, ok := kRing[w.A.Scaling()]; !ok || w.Cols()%128 != 0 || w.Rows()%64 != 0 ||
 		parts*together != ringTeams || units%parts != 0 || units/parts > ringUnits || bands%together != 0 {
 		return h, false
 	}
@@ -74,10 +81,14 @@ func ringPlanOf(gpu launch.GPU, m *Mixture) (p ringPlan, ok bool) {
 	p.one, ok1 = ringHalfOf(&m.Bank.W13, gate, gatePaired, run)
 	p.two, ok2 = ringHalfOf(&m.Bank.W2, down, downPaired, run)
 	p.row = 2*max(m.X.Cols, m.Bank.W2.Cols()) + 16
-	rest := gpu.SharedMax - ringFixed - TileRows*p.row
-	p.stages = min(ringStages, rest/ringStage)
-	p.bytes = ringFixed + TileRows*p.row + p.stages*ringStage
-	return p, ok1 && ok2 && p.stages >= ringLeast && m.Aligned.MaxTiles()*(p.one.runs+p.two.runs)+2*gpu.SMs < 1<<16
+	if !ok1 || !ok2 || m.Bank.W13.A.Scaling() != m.Bank.W2.A.Scaling() {
+		return p, false
+	}
+	stage, rest := ringBytes(&m.Bank.W13)
+	rest += TileRows * p.row
+	p.stages = min(ringStages, (gpu.SharedMax-rest)/stage)
+	p.bytes = rest + p.stages*stage
+	return p, p.stages >= ringLeast && m.Aligned.MaxTiles()*(p.one.runs+p.two.runs)+2*gpu.SMs < 1<<16
 }
 
 // ring launches both halves: y and h as for downGrouped and gateUp.
@@ -88,5 +99,5 @@ func ring(l *launch.List, gpu launch.GPU, p *ringPlan, m *Mixture, s scratch) {
 		launch.I32(a.Tile), launch.I32(over(m.IDs.Cols)), launch.I32(p.stages), launch.I32(p.row))
 	args = appendMatrix(append(p.one.append(args, &m.Bank.W13), launch.I64(m.Bank.Step), launch.I64(m.Bank.ScaleStep)), &m.Bank.W13)
 	args = appendMatrix(append(p.two.append(args, &m.Bank.W2), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2)), &m.Bank.W2)
-	l.Add(kRing, launch.Config{Grid: launch.Dim{X: uint32(gpu.SMs)}, Block: launch.Dim{X: ringThreads}, Shared: uint32(p.bytes), PDL: true}, args...)
+	l.Add(kRing[m.Bank.W13.A.Scaling()], launch.Config{Grid: launch.Dim{X: uint32(gpu.SMs)}, Block: launch.Dim{X: ringThreads}, Shared: uint32(p.bytes), PDL: true}, args...)
 }

@@ -11,11 +11,11 @@ import (
 const wideFrom = 5
 
 // maxEights is the most groups of 8 rows of activations that a kernel of each format takes.
-var maxEights = [formats]int{4, 2, 2, 4, 2, 4, 4}
+var maxEights = [everywhere]int{4, 2, 2, 4, 2, 4, 4}
 
 // fitted are the formats with kernels of 32 rows of activations for 16 and 48 rows of weights,
 // too.
-var fitted = [formats]bool{plainBF16: true, int4x128: true, int8x128: true}
+var fitted = [everywhere]bool{plainBF16: true, int4x128: true, int8x128: true}
 
 // wideKernel is a kernel, by row blocks of weights and by groups of 8 rows of activations.
 type wideKernel struct {

@@ -50,9 +50,9 @@ func (s *shape) shared(f format) int {
 	return max(s.stages*stage, s.tokens*(2*s.rows+16)) + 4*s.tokens
 }
 
-// placeBytes is the size of a thread's part of a tile of 64 columns: 16 bytes of weights per
+// placeBytes is the size of a thread's part of a tile of 64 columns: 16 bytes for the weights of a
 // load, 4 per scale.
-var placeBytes = [formats]int{24, 20, 20, 16, 40, 40, 40, 32}
+var placeBytes = [formats]int{24, 20, 20, 16, 40, 40, 40, 32, 20, 20}
 
 // Tokens returns the number of tokens of a tile.
 func (v Variant) Tokens() int { return shapes[v].tokens }
@@ -118,11 +118,12 @@ func (v Variant) runs(gpu launch.GPU) bool {
 // format numbers the formats of weights.
 type format int
 
-const formats = 8
+const formats = 10
 
 var formatList = [formats]tensor.Format{
 	tensor.INT4.By(32), tensor.INT4.By(64), tensor.INT4.By(128), tensor.INT4.By(0),
 	tensor.INT8.By(32), tensor.INT8.By(64), tensor.INT8.By(128), tensor.INT8.By(0),
+	tensor.INT3.By(64), tensor.INT3.By(128),
 }
 
 var formatIndex = func() map[tensor.Format]format {
@@ -130,6 +131,7 @@ var formatIndex = func() map[tensor.Format]format {
 	for i, f := range formatList {
 		m[f] = format(i)
 	}
+	m[tensor.INT3.By(0)] = m[tensor.INT3.By(128)] // of up to 128 columns
 	return m
 }()
 

@@ -30,6 +30,7 @@ const (
 var layouts = []cudatest.Layout{
 	{Bits: 4, Group: 128}, {Bits: 4, Group: 64}, {Bits: 4, Group: 32}, {Bits: 4},
 	{Bits: 8, Group: 128}, {Bits: 8, Group: 64}, {Bits: 8, Group: 32}, {Bits: 8},
+	{Bits: 3, Group: 128}, {Bits: 3, Group: 64},
 }
 
 // runnable are the variants the GPU has.
@@ -58,10 +59,6 @@ func dot(w, x []float32, rounded bool) []float64 {
 }
 
 func bf16(v float32) float32 { return tensor.BF16ToF32(tensor.F32ToBF16(v)) }
-
-// groups reports whether weights are rounded. With one scale for all columns they are not: the
-// sum is scaled.
-func groups(w *launch.Tiles) bool { return w.Groups() > 1 }
 
 // swiglu computes the activation of the halves of v plus a bias (nil: none), rounded or not.
 func swiglu(v []float64, bias []float32, act device.Activation, rounded bool) []float32 {
@@ -150,7 +147,7 @@ func newRig(c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout, m mixture) *rig 
 // expert returns the expected result of row x.
 func (r *rig) expert(e int32, x []float32, factor float32, rounded bool) []float64 {
 	b13, b2 := r.bias(e)
-	h := swiglu(dot(r.w13.Dense[e], x, rounded && groups(&r.w13.A)), b13, r.act, rounded)
+	h := swiglu(dot(r.w13.Dense[e], x, rounded && grouped(&r.w13.A)), b13, r.act, rounded)
 	out := r.second(e, h, factor, rounded)
 	for i, b := range b2 {
 		out[i] += float64(b)
@@ -162,7 +159,7 @@ func (r *rig) expert(e int32, x []float32, factor float32, rounded bool) []float
 // midpoint of two bfloat16 may round the other way on a GPU, because its exponential differs.
 func (r *rig) doubt(e int32, x []float32, factor float32) float64 {
 	b13, _ := r.bias(e)
-	exact := swiglu(dot(r.w13.Dense[e], x, groups(&r.w13.A)), b13, r.act, false)
+	exact := swiglu(dot(r.w13.Dense[e], x, grouped(&r.w13.A)), b13, r.act, false)
 	for i, v := range exact {
 		exact[i] = turn(v)
 	}
@@ -189,7 +186,7 @@ func turn(h float32) float32 {
 
 // second computes the second half of an expert.
 func (r *rig) second(e int32, h []float32, factor float32, rounded bool) []float64 {
-	out := dot(r.w2.Dense[e], h, rounded && groups(&r.w2.A))
+	out := dot(r.w2.Dense[e], h, rounded && grouped(&r.w2.A))
 	for i := range out {
 		out[i] *= float64(factor)
 	}
@@ -386,7 +383,7 @@ func testDense(t *testing.T, c *cudatest.GPU, rng *rand.Rand, k cudatest.Layout,
 			bound = boundF32
 		}
 		for _, rounded := range []bool{false, true} {
-			want := dot(w.Dense[0], x[r*cols:(r+1)*cols], rounded && groups(&w.A))
+			want := dot(w.Dense[0], x[r*cols:(r+1)*cols], rounded && grouped(&w.A))
 			for i := range want {
 				want[i] += float64(base[r*n+i])
 			}

@@ -35,7 +35,12 @@ func CanExperts(x launch.Mat, b *launch.Bank) bool {
 		b.Step%16 == 0 && b.Step2%16 == 0 && b.ScaleStep%4 == 0 && b.ScaleStep2%4 == 0
 }
 
-func grouped(w *launch.Tiles) bool { return w.Scaling().Group != 0 }
+// grouped reports whether weights are rounded with the scales of groups. With one scale for all
+// columns the sum is scaled.
+func grouped(w *launch.Tiles) bool {
+	f, _ := formatOf(w)
+	return formatList[f].Group != 0
+}
 
 func canNetwork(x launch.Mat, w13, w2 *launch.Tiles) bool {
 	return readable(x) && fits(w13) && fits(w2) && w13.Joined && !w2.Joined &&

@@ -2,6 +2,7 @@ package moe
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"krater/kernels/cuda/launch"
@@ -24,7 +25,7 @@ func tiles(bits, group, rows, cols int, joined bool) launch.Tiles {
 	if group == 0 {
 		group = max(128, cols)
 	}
-	f := tensor.Layout{Format: tensor.Integers(bits).By(group), Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined}
+	f := tensor.Layout{Format: tensor.EncodingOf(fmt.Sprintf("int%d", bits)).By(group), Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined}
 	return launch.Tiles{Layout: f, Values: 4096, Scales: 8192}
 }
 
@@ -47,6 +48,7 @@ func TestExpertsChoices(t *testing.T) {
 		{h100, 176, 4, 64, "kr_moe_int4_g64", "_t64_h", 22, 16, 79, 256, 80128, H64},
 		{h100, 512, 4, 128, "kr_moe_int4_g128", "_t64_h", 22, 16, 111, 256, 80128, H64},
 		{h100, 2048, 4, 32, "kr_moe_int4_g32", "_t128x4_h", 11, 8, 159, 512, 82432, H128x4},
+		{h100, 512, 3, 64, "kr_moe_int3_g64", "_t64_h", 22, 16, 111, 256, 80128, H64},
 		{h100, 8192, 8, 0, "kr_moe_int8_ch", "_t128_h", 22, 16, 447, 256, 82432, H128},
 		{a100, 128, 8, 64, "kr_moe_int8_g64", "_t32", 11, 8, 86, 256, 17024, A32},
 		{v86, 8192, 4, 64, "kr_moe_int4_g64", "_t64", 11, 8, 831, 256, 34048, A64},

@@ -162,6 +162,7 @@ var mapLayouts = []struct {
 }{
 	{cudatest.Layout{Bits: 4, Group: 128}, cudatest.Layout{Bits: 8, Group: 128}, tensor.BF16, []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 32, 65, 300}},
 	{cudatest.Layout{Bits: 8, Group: 64}, cudatest.Layout{Bits: 8, Group: 64}, tensor.BF16, []int{1, 4, 32, 65}},
+	{cudatest.Layout{Bits: 3, Group: 64}, cudatest.Layout{Bits: 3, Group: 64}, tensor.BF16, []int{1, 4, 32, 65}},
 	{cudatest.Layout{Bits: 4}, cudatest.Layout{DType: tensor.BF16}, tensor.BF16, []int{2, 9}},
 	{cudatest.Layout{DType: tensor.BF16}, cudatest.Layout{DType: tensor.BF16}, tensor.BF16, []int{1, 3, 5, 32, 65}},
 	{cudatest.Layout{Bits: 4, Group: 32}, cudatest.Layout{Bits: 8, Group: 128}, tensor.F32, []int{1, 9}},

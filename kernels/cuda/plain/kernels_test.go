@@ -18,6 +18,7 @@ var layouts = []cudatest.Layout{
 	{DType: tensor.F32}, {DType: tensor.BF16},
 	{Bits: 4, Group: 32}, {Bits: 4, Group: 64}, {Bits: 4, Group: 128}, {Bits: 4},
 	{Bits: 8, Group: 32}, {Bits: 8, Group: 128}, {Bits: 8},
+	{Bits: 3, Group: 32}, {Bits: 3, Group: 64}, {Bits: 3, Group: 128},
 }
 
 var types = []tensor.DType{tensor.F32, tensor.BF16}

@@ -28,9 +28,10 @@ const (
 	rowsBF16
 	tilesInt4
 	tilesInt8
+	tilesInt3
 )
 
-var weightKinds = map[*tensor.Encoding]int{tensor.INT4: tilesInt4, tensor.INT8: tilesInt8}
+var weightKinds = map[*tensor.Encoding]int{tensor.INT4: tilesInt4, tensor.INT8: tilesInt8, tensor.INT3: tilesInt3}
 
 // MatMul computes out [T, N] = x [T, K] * transposed w [N, K]. Activations are F32 or BF16, each
 // as its Mat says; w is rows of F32 or BF16, or tiles.

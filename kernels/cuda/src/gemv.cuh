@@ -7,11 +7,14 @@
 // units, each warp sums its part in order, and the parts are added in order. None of this depends
 // on the other tokens, so a token's bits do not either.
 #pragma once
-#include "kr.cuh"
+#include "int3.cuh"
 
 // How a matrix is stored. Packed integers have the GPU layout of kernels/tensor/integergpu.go;
 // one scale for all columns counts as groups of 128.
-enum { PLAIN_BF16, INT4_G32, INT4_G64, INT4_G128, INT8_G32, INT8_G64, INT8_G128 };
+enum { PLAIN_BF16, INT4_G32, INT4_G64, INT4_G128, INT8_G32, INT8_G64, INT8_G128, INT3_G64, INT3_G128 };
+constexpr int bits_of(int format) { return format <= INT4_G128 ? 4 : format <= INT8_G128 ? 8 : 3; }
+constexpr int group_of(int format) { return format <= INT8_G128 ? 32 << (format - 1) % 3 : 64 << (format - INT3_G64); }
+// Those of every product. Mixtures also have INT3.
 #define ALL_FORMATS(X)       \
 	X(bf16, PLAIN_BF16)      \
 	X(int4_g32, INT4_G32)    \
@@ -91,8 +94,9 @@ template <bool PERMUTED> KR_DEV void load_token(uint32_t *b, const Token &x, int
 // multiprocessor needs in flight (16 KiB at 3 TB/s and 700 ns).
 template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 	static const int DEPTH = BITS == 8 ? (GROUP == 32 ? 1 : 2) : GROUP == 128 ? 3 : 2;
-	static const int LOADS = BITS / 4; // of 16 bytes, a tile
+	static const int LOADS = BITS == 8 ? 2 : 1; // of 16 bytes, a tile; INT3: of 12
 	static const int SCALES = 128 / GROUP;
+	static const int OFFSET = BITS == 4 ? 136 : BITS == 3 ? INT3_OFFSET : 0; // what operands are too large by
 	struct Load {
 		uint4 q[2 * LOADS];
 		uint32_t s[SCALES];
@@ -100,6 +104,7 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 	const uint8_t *values;
 	const uint32_t *scales;
 	int tiles, next; // next: words from one group's scales to those of the next
+	int third;       // of INT3: bytes from values to the third word
 
 	KR_MEMBER Packed() {}
 	// block: the number of a block of 16 stored rows.
@@ -108,7 +113,8 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 		long long tile_row = block / 4;
 		tiles = w.tiles;
 		next = w.groups == 1 ? 0 : 32;
-		values = w.values + tile_row * tiles * (512 * BITS) + 16 * (block % 4 * 32 + lane);
+		values = w.values + tile_row * tiles * (512 * BITS) + (BITS == 3 ? 8 : 16) * (block % 4 * 32 + lane);
+		third = 1024 - 4 * (block % 4 * 32 + lane);
 		scales = w.scales + tile_row * w.groups * 32 + block % 4 * 8 + lane / 4;
 	}
 	KR_MEMBER bool both(int unit) const { return 2 * unit + 1 < tiles; }
@@ -117,7 +123,7 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 		bool second = both(unit);
 #pragma unroll
 		for (int i = 0; i < 2 * LOADS; i++) {
-			if (i < LOADS || second) v.q[i] = ld_stream(p + 2048 * i);
+			if (i < LOADS || second) v.q[i] = BITS == 3 ? load3(p + 1536 * i, third) : ld_stream(p + 2048 * i);
 			else v.q[i] = make_uint4(0, 0, 0, 0);
 		}
 #pragma unroll
@@ -141,7 +147,7 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 			uint32_t a[4];
 			unpack(a, v, i);
 			mma_bf16(d, a, b0, b1);
-			if (BITS == 4) {
+			if (OFFSET) {
 				const uint32_t ones[4] = {ONES, ONES, ONES, ONES};
 				mma_bf16(e, ones, b0, b1);
 			}
@@ -163,7 +169,7 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 				uint32_t a[4];
 				unpack(a, v[t], i);
 				mma_bf16(d[t], a, b[t][2 * i], b[t][2 * i + 1]);
-				if (BITS == 4) {
+				if (OFFSET) {
 					const uint32_t ones[4] = {ONES, ONES, ONES, ONES};
 					mma_bf16(e[t], ones, b[t][2 * i], b[t][2 * i + 1]);
 				}
@@ -176,10 +182,12 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 	// INT4: the bits of a nibble n (value + 8) make the bfloat16 number 128 + n. The product is
 	// then too large by 136 times the sum of the activations, which e has. INT8: the low 7 bits
 	// of a byte (value + 128) make 128 plus these bits. Subtracting 128 if the high bit is set,
-	// or 256 if not, gives the value. All of this is exact in bfloat16.
+	// or 256 if not, gives the value. INT3: int3.cuh. All of this is exact in bfloat16.
 	static KR_MEMBER void unpack(uint32_t (&a)[4], const Load &v, int i) {
 		const uint4 &q = v.q[i * LOADS / 4];
-		if (BITS == 4) {
+		if (BITS == 3) {
+			unpack3(a, q.x, q.y, q.z, i % 4);
+		} else if (BITS == 4) {
 			uint32_t w = i % 4 == 0 ? q.x : i % 4 == 1 ? q.y : i % 4 == 2 ? q.z : q.w;
 #pragma unroll
 			for (int j = 0; j < 4; j++) a[j] = and_or<0x000f000f, 0x43004300>(w >> (4 * j));
@@ -193,7 +201,7 @@ template <int BITS, int GROUP, bool PERMUTED> struct Packed {
 	static KR_MEMBER void scale(float (&sum)[4], const float (&d)[4], const float (&e)[4], uint32_t scales) {
 #pragma unroll
 		for (int r = 0; r < 4; r++) {
-			float y = BITS == 4 ? fmaf(-136.f, e[r % 2], d[r]) : d[r];
+			float y = OFFSET ? fmaf(-(float)OFFSET, e[r % 2], d[r]) : d[r];
 			sum[r] = fmaf(r < 2 ? lo_f32(scales) : hi_f32(scales), y, sum[r]);
 		}
 	}
@@ -294,7 +302,7 @@ template <bool AHEAD, class Format, class Ready> KR_DEV void product(float (&sum
 }
 
 template <int FORMAT, bool PERMUTED> struct FormatOf {
-	typedef Packed<FORMAT <= INT4_G128 ? 4 : 8, 32 << (FORMAT - 1) % 3, PERMUTED> type;
+	typedef Packed<bits_of(FORMAT), group_of(FORMAT), PERMUTED> type;
 };
 
 // product where no warp of the block has more than two units, of format A, AHEAD, with

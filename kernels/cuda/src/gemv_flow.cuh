@@ -14,7 +14,7 @@ KR_DEV uint4 lds16(const uint8_t *shared, int at) { return *reinterpret_cast<con
 template <int FORMAT> struct FlowOf : FormatOf<FORMAT, true>::type {
 	typedef typename FormatOf<FORMAT, true>::type Base;
 	// The number of units in flight: fewer than Base::DEPTH where that makes room for more warps.
-	enum { FLOW_DEPTH = FORMAT == INT4_G128 ? 2 : FORMAT == INT8_G128 ? 1 : Base::DEPTH };
+	enum { FLOW_DEPTH = FORMAT == INT4_G128 || FORMAT == INT3_G128 ? 2 : FORMAT == INT8_G128 ? 1 : Base::DEPTH };
 	KR_MEMBER FlowOf(const Matrix &w, int block, bool) : Base(w, block) {}
 	static KR_MEMBER int place(int i) { return i / 2 * 128 + threadIdx.x % 4 * 32 + i % 2 * 16; }
 };

@@ -1,7 +1,7 @@
 // A mixture of experts for few tokens: gate and up, down, and the sum over the experts, with a
 // shared network next to the routed ones (gemv_flow.cuh has the core). Grids and the parts of a
 // row depend on shapes only. There is one kernel per format of weights. Kernels with a routed and
-// a shared network exist for equal formats, and for an INT8 shared network with INT4 experts.
+// a shared network exist for equal formats, and for an INT8 shared network with INT3 or INT4 experts.
 #include "gemv_flow.cuh"
 #include "route.cuh"
 
@@ -12,7 +12,21 @@
 #define MOST_BLOCKS 3
 #endif
 #define BLOCKS_OF(FORMAT) \
-	((FORMAT) == INT4_G128 ? MOST_BLOCKS : (FORMAT) == INT4_G32 || (FORMAT) == INT4_G64 || (FORMAT) == INT8_G64 ? 2 : 3)
+	((FORMAT) == INT4_G128 || (FORMAT) == INT3_G128 ? MOST_BLOCKS : (FORMAT) == INT4_G32 || (FORMAT) == INT4_G64 || (FORMAT) == INT8_G64 ? 2 : 3)
+
+// The kernels of a name: of each pair of formats, routed and shared.
+#define MIXTURE_KERNELS(KERNEL, prefix)                         \
+	KERNEL(prefix##_bf16, PLAIN_BF16, PLAIN_BF16)               \
+	KERNEL(prefix##_int4_g32, INT4_G32, INT4_G32)               \
+	KERNEL(prefix##_int4_g64, INT4_G64, INT4_G64)               \
+	KERNEL(prefix##_int4_g128, INT4_G128, INT4_G128)            \
+	KERNEL(prefix##_int8_g32, INT8_G32, INT8_G32)               \
+	KERNEL(prefix##_int8_g64, INT8_G64, INT8_G64)               \
+	KERNEL(prefix##_int8_g128, INT8_G128, INT8_G128)            \
+	KERNEL(prefix##_int3_g64, INT3_G64, INT3_G64)               \
+	KERNEL(prefix##_int3_g128, INT3_G128, INT3_G128)            \
+	KERNEL(prefix##_int4_g128_int8_g128, INT4_G128, INT8_G128)  \
+	KERNEL(prefix##_int3_g128_int8_g128, INT3_G128, INT8_G128)
 
 // Up to 8 tokens of one expert.
 struct Tile {
@@ -240,10 +254,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, memory);       \
 	}                                                                                                                              \
 	KR_EXPORT(name)
-#define X(name, FORMAT) GATE_UP_KERNEL(kr_gemv_gate_up_##name, FORMAT, FORMAT)
-ALL_FORMATS(X)
-#undef X
-GATE_UP_KERNEL(kr_gemv_gate_up_int4_g128_int8_g128, INT4_G128, INT8_G128)
+MIXTURE_KERNELS(GATE_UP_KERNEL, kr_gemv_gate_up)
 
 // The second half for more tokens: row slot of y [m * top_k, rows] = expert(h) for every sorted
 // assignment, and base [m, rows] = shared(hs) by the first shared_rows rows of the grid.
@@ -308,10 +319,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		down<ROUTED, SHARED>(y, h, base, hs, work, plan, bank, s, memory);                                                         \
 	}                                                                                                                              \
 	KR_EXPORT(name)
-#define X(name, FORMAT) DOWN_KERNEL(kr_gemv_down_##name, FORMAT, FORMAT)
-ALL_FORMATS(X)
-#undef X
-DOWN_KERNEL(kr_gemv_down_int4_g128_int8_g128, INT4_G128, INT8_G128)
+MIXTURE_KERNELS(DOWN_KERNEL, kr_gemv_down)
 
 // The second half for few tokens, with one row of blocks per token: out = the sum over the
 // token's ranks, in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has
@@ -405,10 +413,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		                         Parts{shared_parts, shared_over}, bank, s, pick, results);                                        \
 	}                                                                                                                              \
 	KR_EXPORT(name)
-#define X(name, FORMAT) DOWN_ALL_KERNEL(kr_gemv_down_all_##name, FORMAT, FORMAT)
-ALL_FORMATS(X)
-#undef X
-DOWN_ALL_KERNEL(kr_gemv_down_all_int4_g128_int8_g128, INT4_G128, INT8_G128)
+MIXTURE_KERNELS(DOWN_ALL_KERNEL, kr_gemv_down_all)
 
 // out [m, n] = the sum over the ranks, in order, of weight * y [m * top_k, n], plus base [m, n]
 // if it is given. The bits equal those of kr_gemv_down_all.

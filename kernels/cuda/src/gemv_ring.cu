@@ -1,4 +1,5 @@
-// A mixture of experts for few tokens as one kernel: both halves, with INT4 experts in groups of 128.
+// A mixture of experts for few tokens as one kernel: both halves, with INT4 experts in groups of 128,
+// or INT3 in groups of 64 or 128.
 //
 // Blocks take runs of work from one list: some bands (64 stored rows) of gate and up of every
 // tile, then of down of every tile. Weights are read without a pause from the first band to the
@@ -19,7 +20,6 @@ enum {
 	TEAMS = 4,                                   // of 4 warps: 16 rows each
 	MULTIPLIERS = 4 * TEAMS, WARPS = MULTIPLIERS + 4, // the last has nothing to do
 	MOST_UNITS = 4,                              // of a part
-	VALUES = MOST_UNITS * 4096, STAGE = VALUES + MOST_UNITS * 128, // bytes of a stage
 	ORDERS = 4,                                  // runs that are known ahead
 };
 
@@ -41,11 +41,16 @@ struct Half {
 #define HALF(h) \
 	{ MATRIX(h), h##_step, h##_scale_step, h##_parts, h##_pairs, h##_units, h##_bands, h##_run, h##_runs }
 
-// The layout of shared memory.
-struct Room {
+// The layout of shared memory, for weights of a format.
+template <int BITS, int GROUP> struct Room {
+	typedef Packed<BITS, GROUP, true> Format;
+	enum {
+		UNIT = 1024 * BITS, SCALE_UNIT = 128 * Format::SCALES, // bytes of a unit of a band
+		VALUES = MOST_UNITS * UNIT, STAGE = VALUES + MOST_UNITS * SCALE_UNIT, // bytes of a stage
+	};
 	uint8_t *memory;
 	int stages, row; // row: bytes of a row of activations
-	enum { FULL = 0, EMPTY = 128, ORDERED = 256, TAKEN = 288, STORED = 320, ROWS_FULL = 352, ROWS_EMPTY = 360, ZERO = 368, LIST = 384, SUMS = LIST + ORDERS * 64, TOTALS = SUMS + 2 * MULTIPLIERS * 512, FIXED = TOTALS + MULTIPLIERS * MOST_UNITS * 32 };
+	enum { FULL = 0, EMPTY = 128, ORDERED = 256, TAKEN = 288, STORED = 320, ROWS_FULL = 352, ROWS_EMPTY = 360, ZERO = 368, LIST = 384, SUMS = LIST + ORDERS * 64, TOTALS = SUMS + 2 * MULTIPLIERS * 512, FIXED = TOTALS + MULTIPLIERS * MOST_UNITS * Format::SCALES * 32 };
 	KR_MEMBER uint32_t at(int offset) const { return smem_u32(memory) + offset; }
 	KR_MEMBER uint32_t full(int i) const { return at(FULL + 8 * i); }
 	KR_MEMBER uint32_t empty(int i) const { return at(EMPTY + 8 * i); }
@@ -92,7 +97,7 @@ KR_DEV void bulk_copy_once(uint32_t dst, const void *src, uint32_t bytes, uint32
 }
 
 // Takes runs and copies their weights, with one warp.
-KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, const Half &two) {
+template <class Room> KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, const Half &two) {
 	int lane = threadIdx.x % 32, at = 0, round = 1, next = 0;
 	int n = __ldcg(tiles.count), first = n * one.runs, all = first + n * two.runs;
 	if (lane == 0) next = tiles.take();
@@ -119,7 +124,7 @@ KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, 
 		if (o.half == 2) return;
 		if (lane == 0) {
 			const Half h = o.half ? two : one;
-			int bytes = h.units * 4096, scale_bytes = h.units * 128;
+			int bytes = h.units * Room::UNIT, scale_bytes = h.units * Room::SCALE_UNIT;
 			const uint8_t *values = h.first.values + o.expert * h.step + (long long)o.from * h.parts * bytes;
 			const uint8_t *scales = (const uint8_t *)h.first.scales + o.expert * h.scale_step + (long long)o.from * h.parts * scale_bytes;
 			for (int left = (o.to - o.from) * h.parts; left > 0; left--) {
@@ -127,7 +132,7 @@ KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, 
 				uint32_t bar = room.full(at), stage = smem_u32(room.stage(at));
 				mbar_expect(bar, bytes + scale_bytes);
 				bulk_copy_once(stage, values, bytes, bar);
-				bulk_copy(stage + VALUES, scales, scale_bytes, bar);
+				bulk_copy(stage + Room::VALUES, scales, scale_bytes, bar);
 				values += bytes, scales += scale_bytes;
 				if (++at == room.stages) at = 0, round ^= 1;
 			}
@@ -138,7 +143,7 @@ KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, 
 
 // Copies the activations of runs, with one warp. A row of x is a token's, a row of h an
 // assignment's.
-KR_DEV void copy_rows(const Room &room, const Tiles &tiles, const bf16 *x, int x_stride, const bf16 *h, int over, const Half &one, const Half &two) {
+template <class Room> KR_DEV void copy_rows(const Room &room, const Tiles &tiles, const bf16 *x, int x_stride, const bf16 *h, int over, const Half &one, const Half &two) {
 	int lane = threadIdx.x % 32;
 	for (int k = 0;; k++) {
 		mbar_wait(room.ordered(k), k / ORDERS % 2);
@@ -163,11 +168,12 @@ KR_DEV void copy_rows(const Room &room, const Tiles &tiles, const bf16 *x, int x
 	}
 }
 
-// The activations of a part as right operands, in registers, and the sum of each unit, in shared
+// The activations of a part as right operands, in registers, and the sum of each group, in shared
 // memory.
-struct Operands {
+template <class Room> struct Operands {
+	typedef typename Room::Format Format;
 	uint32_t b[MOST_UNITS][16];
-	float2 *totals; // of this lane's tokens, [units][4]
+	float2 *totals; // of this lane's tokens, [groups][4]
 	KR_MEMBER void load(const Room &room, int part, int units, int count) {
 		int lane = threadIdx.x % 32;
 		bool on = lane % 8 < count;
@@ -185,40 +191,53 @@ struct Operands {
 				mma_bf16(sum, ones, t[2], t[3]);
 #pragma unroll
 				for (int j = 0; j < 4; j++) b[u][4 * i + j] = t[j];
+				const int groups = (i + 1) * Format::SCALES; // in quarters
+				if (groups % 4 != 0) continue;
+				if (lane < 4) totals[4 * (u * Format::SCALES + groups / 4 - 1)] = make_float2(sum[0], sum[1]);
+				sum[0] = sum[1] = sum[2] = sum[3] = 0;
 			}
-			if (lane < 4) totals[4 * u] = make_float2(sum[0], sum[1]);
 		}
 		__syncwarp();
 	}
 	// sum = the product with 16 rows, r, of a stage.
 	KR_MEMBER void multiply(float (&sum)[4], const uint8_t *stage, int r, int units) const {
-		typedef Packed<4, 128, true> Format;
-		int lane = threadIdx.x % 32;
-		const uint8_t *values = stage + r * 512 + lane * 16;
-		const uint32_t *scales = (const uint32_t *)(stage + VALUES) + r * 8 + lane / 4;
+		int lane = threadIdx.x % 32, thread = r * 32 + lane;
+		const uint32_t *scales = (const uint32_t *)(stage + Room::VALUES) + r * 8 + lane / 4;
 		sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
 #pragma unroll
 		for (int u = 0; u < MOST_UNITS; u++) {
 			if (u >= units) break;
-			Format::Load v;
-			v.q[0] = *(const uint4 *)(values + u * 4096), v.q[1] = *(const uint4 *)(values + u * 4096 + 2048);
-			v.s[0] = scales[u * 32];
-			const float2 total = totals[4 * u];
+			typename Format::Load v;
+#pragma unroll
+			for (int t = 0; t < 2; t++) {
+				const uint8_t *tile = stage + u * Room::UNIT + t * (Room::UNIT / 2);
+				if constexpr (Room::UNIT == 4096) {
+					v.q[t] = *(const uint4 *)(tile + 16 * thread);
+				} else {
+					uint2 two = *(const uint2 *)(tile + 8 * thread);
+					v.q[t] = make_uint4(two.x, two.y, *(const uint32_t *)(tile + 1024 + 4 * thread), 0);
+				}
+			}
+			const int STEPS = 8 / Format::SCALES; // of a group
 			float d[4] = {0, 0, 0, 0};
-			const float e[4] = {total.x, total.y, total.x, total.y};
 #pragma unroll
 			for (int i = 0; i < 8; i++) {
 				uint32_t a[4];
 				Format::unpack(a, v, i);
 				mma_bf16(d, a, b[u][2 * i], b[u][2 * i + 1]);
+				if ((i + 1) % STEPS != 0) continue;
+				const int group = u * Format::SCALES + i / STEPS;
+				const float2 total = totals[4 * group];
+				const float e[4] = {total.x, total.y, total.x, total.y};
+				Format::scale(sum, d, e, scales[32 * group]);
+				d[0] = d[1] = d[2] = d[3] = 0;
 			}
-			Format::scale(sum, d, e, v.s[0]);
 		}
 	}
 };
 
 // Adds the parts of 16 rows; the warp of part 0 gets the result. buffer: 0 and 1 in turn.
-KR_DEV void join_parts(float (&sum)[4], const Room &room, int parts, int pairs, int part, int buffer) {
+template <class Room> KR_DEV void join_parts(float (&sum)[4], const Room &room, int parts, int pairs, int part, int buffer) {
 	if (parts == 1) return;
 	int warp = threadIdx.x / 32, team = warp / 4, r = warp % 4;
 	float4 *to = (float4 *)(room.memory + Room::SUMS) + (buffer * MULTIPLIERS + warp) * 32 + threadIdx.x % 32;
@@ -238,11 +257,11 @@ KR_DEV void join_parts(float (&sum)[4], const Room &room, int parts, int pairs, 
 }
 
 // Multiplies, with one of the first 16 warps.
-KR_DEV void multiply_runs(const Room &room, const Tiles &tiles, float *y, bf16 *hidden, const Half &one, const Half &two) {
+template <class Room> KR_DEV void multiply_runs(const Room &room, const Tiles &tiles, float *y, bf16 *hidden, const Half &one, const Half &two) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, team = warp / 4, r = warp % 4, g = lane / 4, c = lane % 4;
 	int at = team, round = 0, buffer = 0, before = 0;
-	Operands x;
-	x.totals = (float2 *)(room.memory + Room::TOTALS) + warp * (4 * MOST_UNITS) + c;
+	Operands<Room> x;
+	x.totals = (float2 *)(room.memory + Room::TOTALS) + warp * (4 * MOST_UNITS * Room::Format::SCALES) + c;
 	for (int k = 0;; k++) {
 		mbar_wait(room.ordered(k), k / ORDERS % 2);
 		const Order &o = room.order(k);
@@ -284,7 +303,7 @@ KR_DEV void multiply_runs(const Room &room, const Tiles &tiles, float *y, bf16 *
 
 // Counts runs whose hidden values are stored, with one thread: so no warp that multiplies waits
 // until others see them.
-KR_DEV void count_runs(const Room &room, const Tiles &tiles) {
+template <class Room> KR_DEV void count_runs(const Room &room, const Tiles &tiles) {
 	for (int k = 0;; k++) {
 		mbar_wait(room.ordered(k), k / ORDERS % 2);
 		const Order &o = room.order(k);
@@ -300,26 +319,30 @@ KR_DEV void count_runs(const Room &room, const Tiles &tiles) {
 
 // y [m * top_k, columns of x] = expert(x) of every sorted assignment (kernels/cuda/route.Aligned,
 // tiles of up to size, at most 8). h [m * top_k, width] is room for hidden values. over: 2^16 / top_k, rounded up.
-KR_KERNEL(32 * WARPS, 1)
-kr_gemv_ring_int4_g128_h(float *y, bf16 *h, const bf16 *x, int x_stride, int4 *tiles, const int *slots, const int *count, int size, int over, int stages, int row,
-                         HALF_ARGS(w), HALF_ARGS(v)) {
-	KR_SHARED(uint8_t, memory);
-	const Room room = {memory, stages, row};
-	const Half one = HALF(w), two = HALF(v);
-	const Tiles list = {tiles, slots, size, count};
-	room.begin(w_parts);
-	pdl_launch();
-	pdl_wait();
-	int warp = threadIdx.x / 32;
-	if (warp < MULTIPLIERS) {
-		reg_grow<112>();
-		multiply_runs(room, list, y, h, one, two);
-	} else {
-		reg_shrink<32>();
-		if (warp == MULTIPLIERS) copy_rows(room, list, x, x_stride, h, over, one, two);
-		else if (warp == MULTIPLIERS + 1) copy_weights(room, list, one, two);
-		else if (threadIdx.x == 32 * (MULTIPLIERS + 2)) count_runs(room, list);
-	}
-}
-KR_EXPORT(kr_gemv_ring_int4_g128_h)
+#define RING_KERNEL(name, BITS, GROUP)                                                                                                  \
+	KR_KERNEL(32 * WARPS, 1)                                                                                                           \
+	name(float *y, bf16 *h, const bf16 *x, int x_stride, int4 *tiles, const int *slots, const int *count, int size, int over, int stages, int row, \
+	     HALF_ARGS(w), HALF_ARGS(v)) {                                                                                                 \
+		KR_SHARED(uint8_t, memory);                                                                                                    \
+		const Room<BITS, GROUP> room = {memory, stages, row};                                                                          \
+		const Half one = HALF(w), two = HALF(v);                                                                                       \
+		const Tiles list = {tiles, slots, size, count};                                                                                \
+		room.begin(w_parts);                                                                                                           \
+		pdl_launch();                                                                                                                  \
+		pdl_wait();                                                                                                                    \
+		int warp = threadIdx.x / 32;                                                                                                   \
+		if (warp < MULTIPLIERS) {                                                                                                      \
+			reg_grow<112>();                                                                                                           \
+			multiply_runs(room, list, y, h, one, two);                                                                                 \
+		} else {                                                                                                                       \
+			reg_shrink<32>();                                                                                                          \
+			if (warp == MULTIPLIERS) copy_rows(room, list, x, x_stride, h, over, one, two);                                            \
+			else if (warp == MULTIPLIERS + 1) copy_weights(room, list, one, two);                                                      \
+			else if (threadIdx.x == 32 * (MULTIPLIERS + 2)) count_runs(room, list);                                                    \
+		}                                                                                                                              \
+	}                                                                                                                                  \
+	KR_EXPORT(name)
+RING_KERNEL(kr_gemv_ring_int4_g128_h, 4, 128)
+RING_KERNEL(kr_gemv_ring_int3_g64_h, 3, 64)
+RING_KERNEL(kr_gemv_ring_int3_g128_h, 3, 128)
 #endif

@@ -8,17 +8,19 @@
 // Every sum runs over k in order in one accumulator. It does not depend on the other tokens of a
 // tile or on their number.
 #pragma once
-#include "kr.cuh"
+#include "int3.cuh"
 
 #define KR_MEMBER __device__ __forceinline__
 
 // Formats: name, bits per weight, columns that share a scale (0: all, named ch).
 #define ALL_FORMATS(X) \
 	X(int4_g32, 4, 32) X(int4_g64, 4, 64) X(int4_g128, 4, 128) X(int4_ch, 4, 0) \
-	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128) X(int8_ch, 8, 0)
+	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128) X(int8_ch, 8, 0) \
+	X(int3_g64, 3, 64) X(int3_g128, 3, 128)
 #define GROUPED_FORMATS(X) \
 	X(int4_g32, 4, 32) X(int4_g64, 4, 64) X(int4_g128, 4, 128) \
-	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128)
+	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128) \
+	X(int3_g64, 3, 64) X(int3_g128, 3, 128)
 
 // What is done with the sums.
 enum {
@@ -93,7 +95,8 @@ struct BiasedJob : Job {
 // Packed weights (kernels/tensor/integergpu.go) as one lane of a warp has them: rows g and g+8 of
 // 16.
 template <int BITS, int GROUP> struct Packed {
-	static const int PIECES = BITS / 4;  // loads of 16 bytes per tile
+	static const int PIECES = BITS == 8 ? 2 : 1; // loads of 16 bytes per tile; INT3: of 12
+	static const int PIECE = 512 * BITS / PIECES; // bytes, of all 128 threads
 	static const int STEPS = 4 / PIECES; // steps of 16 columns per piece
 	static const int SCALES = GROUP == 0 ? 0 : GROUP == 32 ? STEPS / 2 : 1; // words per piece
 	struct Piece { // as stored in memory
@@ -102,30 +105,44 @@ template <int BITS, int GROUP> struct Packed {
 	};
 	const uint8_t *values;
 	const uint32_t *scales;
+	int third; // of INT3: bytes from values to the third word
 
 	// block: 16 rows of the expert's matrix. A block past the last tile of rows reads that tile
 	// again; its results are not stored.
 	KR_MEMBER Packed(const Job &j, int expert, int block) {
 		int lane = threadIdx.x % 32, row = min(block / 4, (j.rows - 1) / 64);
-		values = j.values + expert * j.step + (long long)row * j.tile_cols * (512 * BITS) + 16 * (block % 4 * 32 + lane);
+		values = j.values + expert * j.step + (long long)row * j.tile_cols * (512 * BITS) + (BITS == 3 ? 8 : 16) * (block % 4 * 32 + lane);
+		third = 1024 - 4 * (block % 4 * 32 + lane);
 		scales = (const uint32_t *)((const uint8_t *)j.scales + expert * j.scale_step) + (long long)row * j.groups * 32 + block % 4 * 8 + lane / 4;
 	}
 	// piece: its number in the row of tiles. at: the number minus the pieces by which values has
 	// advanced. further: 16-row blocks beyond the first, in the same tile.
 	KR_MEMBER void load(Piece &v, int at, int piece, int further = 0) const {
-		v.q = ld_stream(values + (long long)at * 2048 + 512 * further);
+		const uint8_t *p = values + (long long)at * PIECE + (BITS == 3 ? 256 : 512) * further;
+		v.q = BITS == 3 ? load3(p, third - 128 * further) : ld_stream(p);
 #pragma unroll
 		for (int i = 0; i < SCALES; i++) v.s[i] = __ldg(scale(piece, i) + 8 * further);
 	}
 	// Loads through a place of the thread's own in shared memory. step: the distance to its next
 	// scale.
 	KR_MEMBER void copy(uint32_t to, uint32_t scale_to, int step, int at, int piece) const {
-		cp_async16(to, values + at * 2048);
+		const uint8_t *p = values + at * PIECE;
+		if (BITS == 3) {
+			cp_async_small<8>(to, p);
+			cp_async_small<4>(to + 8, p + third);
+		} else {
+			cp_async16(to, p);
+		}
 #pragma unroll
 		for (int i = 0; i < SCALES; i++) cp_async_small<4>(scale_to + i * step, scale(piece, i));
 	}
 	static KR_MEMBER void fetch(Piece &v, const unsigned char *from, const unsigned char *scale_from, int step) {
-		v.q = *reinterpret_cast<const uint4 *>(from);
+		if (BITS == 3) {
+			uint2 two = *reinterpret_cast<const uint2 *>(from);
+			v.q = make_uint4(two.x, two.y, *reinterpret_cast<const uint32_t *>(from + 8), 0);
+		} else {
+			v.q = *reinterpret_cast<const uint4 *>(from);
+		}
 #pragma unroll
 		for (int i = 0; i < SCALES; i++) v.s[i] = *reinterpret_cast<const uint32_t *>(scale_from + i * step);
 	}
@@ -143,7 +160,11 @@ template <int BITS, int GROUP> struct Packed {
 	// the scale are two roundings on purpose. offset * scale is not a bfloat16 number, so a
 	// single fma of it would lose a quarter of a step of the weight.
 	static KR_MEMBER void operand(uint32_t (&a)[4], const Piece &v, int step) {
-		if constexpr (BITS == 4) {
+		if constexpr (BITS == 3) {
+			unpack3(a, v.q.x, v.q.y, v.q.z, step);
+#pragma unroll
+			for (int i = 0; i < 4; i++) a[i] = fma_bf16x2(a[i], 0x3f803f80u, 0xc240c240u); // minus INT3_OFFSET
+		} else if constexpr (BITS == 4) {
 			const uint4 &q = v.q;
 			uint32_t w = step == 0 ? q.x : step == 1 ? q.y : step == 2 ? q.z : q.w;
 			// The bits of a nibble n (value + 8) make 128 + n; subtracting 136 is exact.

@@ -36,7 +36,7 @@ template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED, clas
 	auto load = [&](Packets &p, int tile) {
 #pragma unroll
 		for (int i = 0; i < Weights::PIECES; i++) w.load(p.piece[i], i, tile * Weights::PIECES + i);
-		w.values += Weights::PIECES * 2048;
+		w.values += Weights::PIECES * Weights::PIECE;
 	};
 	// The positions of the next tile to copy and of the next to multiply. They advance with the
 	// tiles, because computing them anew takes longer.
@@ -67,7 +67,7 @@ template <int BITS, int GROUP, int TN, int GROUPS, int STAGES, bool STAGED, clas
 				for (int i = 0; i < Weights::PIECES; i++)
 					w.copy(in.offset + Tokens::BYTES + i * PLACES, in.scale_offset + i * Weights::SCALES * SCALE_PLACES, SCALE_PLACES, i,
 					       tile * Weights::PIECES + i);
-				w.values += Weights::PIECES * 2048;
+				w.values += Weights::PIECES * Weights::PIECE;
 			}
 		}
 		in.next();

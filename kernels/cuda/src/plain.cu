@@ -2,10 +2,10 @@
 // any mix of types. These kernels run the shapes that the fast kernels refuse, and tests compare
 // the fast ones with them. The lanes take the columns in turn and their sums are added in a fixed
 // order, so a row's bits depend on that row only.
-#include "kr.cuh"
+#include "int3.cuh"
 
 // How the elements of a weight matrix are stored (kernels/cuda/plain, weightKind).
-enum { ROWS_F32, ROWS_BF16, TILES_INT4, TILES_INT8 };
+enum { ROWS_F32, ROWS_BF16, TILES_INT4, TILES_INT8, TILES_INT3 };
 
 // A weight matrix. Packed integers have the GPU layout of kernels/tensor/integergpu.go; only
 // plain rows have a stride.
@@ -42,6 +42,11 @@ KR_DEV float tile_value(const Weight &w, int row, int col) {
 	if (w.kind == TILES_INT4) {
 		int bit = 4 * (half + 2 * high) + 16 * odd;
 		v = (int)(w.values[tile * 2048 + 16 * thread + 4 * step + bit / 8] >> (bit % 8) & 15) - 8;
+	} else if (w.kind == TILES_INT3) {
+		const uint32_t *words = (const uint32_t *)(w.values + tile * 1536);
+		auto word = [&](int i) { return words[i < 2 ? 2 * thread + i : 256 + thread] >> 4 * (half + 4 * high + 2 * odd); };
+		uint32_t code = step < 3 ? word(step) & 7 : (word(0) >> 3 & 1) | (word(1) >> 2 & 2) | (word(2) >> 1 & 4);
+		v = (int)(lookup8(INT3_LOW, INT3_HIGH, code) & 0xff) / 4 - 16;
 	} else {
 		v = (int)w.values[tile * 4096 + step / 2 * 2048 + 16 * thread + 8 * (step % 2) + 4 * high + half + 2 * odd] - 128;
 	}
