@@ -197,6 +197,12 @@ var excused = map[string]excuse{
 	"kr_moe_int8_g64_t64 sm_120":  {24, fewBytes},
 	"kr_moe_int8_g128_t64 sm_120": {24, fewBytes},
 
+	"kr_delta_chunks compute_80": {28, aChunk},
+	"kr_delta_chunks sm_86":      {4, aChunk},
+	"kr_delta_chunks sm_89":      {4, aChunk},
+	"kr_delta_chunks sm_90a":     {44, aChunk},
+	"kr_delta_chunks sm_120":     {32, aChunk},
+
 	"kr_gqa_prefill_bf16_128_h sm_90a": {72, aTile},
 	"kr_gqa_prefill_bf16_256_h sm_90a": {288, aTile},
 	"kr_gqa_prefill_e4m3_64_h sm_90a":  {60, aTile},
@@ -210,6 +216,8 @@ var excused = map[string]excuse{
 // Most of what these kernels spill is used outside the loops over keys; a few reads may be inside.
 // Figures are in bench/results/gqa.md.
 const aTile = "most of what is spilled is used once per tile of rows; all registers of a multiprocessor are taken"
+
+const aChunk = "at most once per chunk of 64 rows, for two blocks a multiprocessor"
 
 const fewBytes = "outside of the loop over K, for two blocks a multiprocessor"
 

@@ -1,6 +1,6 @@
 // Package delta launches gated DeltaNet (arXiv 2412.06464): the convolution over its inputs, the
 // recurrence of its states, and the gated norm of its output. A row's bits depend on the rows of its
-// sequence alone, however they are divided into steps.
+// sequence alone, however they are divided into steps, except for prompts in chunks (Chunks).
 package delta
 
 import (
@@ -15,6 +15,7 @@ import (
 // The kernels, by the type of rows, and the sizes of src/delta.cu.
 var (
 	kConv      = map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_conv_bf16"), tensor.F32: launch.Named("kr_delta_conv_float")}
+	kConvPairs = launch.Named("kr_delta_conv_pairs")
 	kGatedNorm = launch.Named("kr_gated_norm")
 	kRules     = []rule{
 		{8, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_rule_bf16_8"), tensor.F32: launch.Named("kr_delta_rule_float_8")}},
@@ -28,6 +29,9 @@ type rule struct {
 	keep    int
 	kernels map[tensor.DType]launch.Kernel
 }
+
+// KeysMax is the most values of a key.
+const KeysMax = 128
 
 const (
 	threads = 128
@@ -105,16 +109,35 @@ func Conv(l *launch.List, out, x, w, tail launch.Mat, list []device.Span, table 
 	if tiles == 0 {
 		return
 	}
-	l.Add(kConv[x.DType], launch.Config{Grid: launch.Dim{X: uint32((n + threads - 1) / threads), Y: uint32(tiles)}, Block: launch.Dim{X: threads}, PDL: true},
+	kernel, each := kConv[x.DType], 1
+	if x.DType == tensor.BF16 && p.Taps <= 4 && p.KeyDim%2 == 0 && p.ValueDim%2 == 0 && x.At%4 == 0 && x.Stride%2 == 0 && out.At%4 == 0 && out.Stride%2 == 0 {
+		kernel, each = kConvPairs, 2 // channels of a thread
+	}
+	blocks := (n/each + threads - 1) / threads
+	l.Add(kernel, launch.Config{Grid: launch.Dim{X: uint32(blocks), Y: uint32(tiles)}, Block: launch.Dim{X: threads}, PDL: true},
 		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(w.At), launch.I32(w.Stride),
 		launch.P(tail.At), launch.P(table.At), flag(decode), launch.I32(tail.Rows/p.Taps), launch.I32(p.Taps), launch.I32(p.KeyHeads), launch.I32(p.KeyDim),
 		launch.I32(p.Group()*p.ValueDim), at(p.Queries()), at(p.Keys()), at(p.Inputs()))
 }
 
-// Rule computes the gated delta rule (device.List.Delta) for the spans of list: out [T, values] of the
-// rows x [T, channels] of Conv and of ba [T, 2*value heads]. decay and bias [1, value heads] and states
-// [slots*StateRows, value dim] are F32. Keys have at most 128 values.
+// Rule computes the gated delta rule (device.List.Delta) token by token for the spans of list: out [T,
+// values] of the rows x [T, channels] of Conv and of ba [T, 2*value heads]. decay and bias [1, value
+// heads] and states [slots*StateRows, value dim] are F32. Keys have at most 128 values.
 func Rule(l *launch.List, out, x, ba, decay, bias, states launch.Mat, list []device.Span, table launch.Mat, decode bool, p device.DeltaNet) {
+	checkRule(out, x, ba, decay, bias, states, table, p)
+	i := 0
+	for p.KeyDim > 4*kRules[i].keep {
+		i++
+	}
+	if len(list) == 0 {
+		return
+	}
+	l.Add(kRules[i].kernels[x.DType], launch.Config{Grid: ruleGrid(len(list), p), Block: launch.Dim{X: threads}, PDL: true},
+		ruleArgs(out, x, ba, decay, bias, states, table, p, flag(decode))...)
+}
+
+// checkRule panics unless the operands of the rule fit.
+func checkRule(out, x, ba, decay, bias, states, table launch.Mat, p device.DeltaNet) {
 	const op = "Delta"
 	check(op, p, table)
 	typed(op, "out", x.DType, out, x.Rows, p.Values())
@@ -123,20 +146,21 @@ func Rule(l *launch.List, out, x, ba, decay, bias, states launch.Mat, list []dev
 	wide(op, "decay", decay, 1, p.ValueHeads)
 	wide(op, "bias", bias, 1, p.ValueHeads)
 	wide(op, "states", states, states.Rows, p.ValueDim)
-	i := 0
-	for i < len(kRules) && p.KeyDim > 4*kRules[i].keep {
-		i++
+	if p.KeyDim > KeysMax {
+		refuse(op, "keys of %d values, at most %d are supported on a GPU", p.KeyDim, KeysMax)
 	}
-	if i == len(kRules) {
-		refuse(op, "keys of %d values, at most %d are supported on a GPU", p.KeyDim, 4*kRules[i-1].keep)
-	}
-	if len(list) == 0 {
-		return
-	}
-	l.Add(kRules[i].kernels[x.DType], launch.Config{Grid: launch.Dim{X: uint32(p.ValueHeads * ((p.ValueDim + columns - 1) / columns)), Y: uint32(len(list))},
-		Block: launch.Dim{X: threads}, PDL: true},
-		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(ba.At), launch.I32(ba.Stride),
-		launch.P(decay.At), launch.P(bias.At), launch.P(states.At), launch.P(table.At), flag(decode), launch.I32(states.Rows/p.StateRows()),
+}
+
+// ruleGrid is a block for each slice of a value head's columns and each sequence.
+func ruleGrid(sequences int, p device.DeltaNet) launch.Dim {
+	return launch.Dim{X: uint32(p.ValueHeads * ((p.ValueDim + columns - 1) / columns)), Y: uint32(sequences)}
+}
+
+// ruleArgs are the arguments of the rule's kernels; some have others behind the table.
+func ruleArgs(out, x, ba, decay, bias, states, table launch.Mat, p device.DeltaNet, more ...launch.Arg) []launch.Arg {
+	args := []launch.Arg{launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(ba.At), launch.I32(ba.Stride),
+		launch.P(decay.At), launch.P(bias.At), launch.P(states.At), launch.P(table.At)}
+	return append(append(args, more...), launch.I32(states.Rows/p.StateRows()),
 		launch.I32(p.KeyHeads), launch.I32(p.Group()), launch.I32(p.KeyDim), launch.I32(p.ValueDim), at(p.Decays()), at(p.Strengths()))
 }
 

@@ -70,8 +70,13 @@ func (b *Builder) Conv(out, x, w launch.Mat, tail launch.KV, list []device.Span,
 	delta.Conv(b.List, out, x, w, tail.Mat, list, table, decode, p)
 }
 
-// Delta computes the gated delta rule for the spans of list, whose table is at table.
+// Delta computes the gated delta rule for the spans of list, whose table is at table. Where prompts are
+// cut changes the last bits of chunks, so with Invariant there are none.
 func (b *Builder) Delta(out, x, ba, decay, bias launch.Mat, states launch.KV, list []device.Span, table launch.Mat, generated bool, p device.DeltaNet) {
+	if !generated && !b.Plain && !b.Invariant && delta.CanChunk(b.GPU, out, x, p) {
+		delta.Chunks(b.List, b.GPU, out, x, ba, decay, bias, states.Mat, list, table, p)
+		return
+	}
 	delta.Rule(b.List, out, x, ba, decay, bias, states.Mat, list, table, generated, p)
 }
 
