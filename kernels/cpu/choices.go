@@ -15,8 +15,8 @@ type Choices struct {
 	// groups with one row.
 	PrefetchFine, PrefetchCoarse int
 	// Number of rows from which products run on the tile unit (0: never): for groups of 64 to 127
-	// columns, and for larger ones.
-	UnitFine, UnitCoarse int
+	// columns, for larger ones, and for blocks of a file.
+	UnitFine, UnitCoarse, UnitBlocks int
 }
 
 // Choices returns the variants in use.
@@ -24,15 +24,15 @@ func (d *Device) Choices() Choices {
 	return Choices{
 		Level: d.level, VNNI: d.level == level.AVX512 && level.VNNI(),
 		PrefetchFine: d.fetch.fine, PrefetchCoarse: d.fetch.coarse,
-		UnitFine: d.unit.fine, UnitCoarse: d.unit.coarse,
+		UnitFine: d.unit.fine, UnitCoarse: d.unit.coarse, UnitBlocks: d.unit.blocks,
 	}
 }
 
 // String is one line for people.
 func (c Choices) String() string {
 	unit := "unused"
-	if c.UnitFine > 0 || c.UnitCoarse > 0 {
-		unit = fmt.Sprintf("from %d rows on (groups below 128: %d)", c.UnitCoarse, c.UnitFine)
+	if c.UnitFine > 0 || c.UnitCoarse > 0 || c.UnitBlocks > 0 {
+		unit = fmt.Sprintf("from %d rows on (groups below 128: %d, blocks of files: %d)", c.UnitCoarse, c.UnitFine, c.UnitBlocks)
 	}
 	return fmt.Sprintf("level %s, VNNI %v, prefetch %d bytes ahead (%d for groups from %d on), tile unit %s",
 		c.Level, c.VNNI, c.PrefetchFine, c.PrefetchCoarse, fineGroup, unit)

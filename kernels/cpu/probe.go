@@ -6,7 +6,6 @@ import (
 	"time"
 	"unsafe"
 
-	"krater/kernels/cpu/qtile"
 	"krater/kernels/tensor"
 )
 
@@ -26,21 +25,28 @@ var probeRows = [...]int{8, 12, 16, 24, 32}
 // operator. Its result does not affect the bits of results. If the measurement makes no sense, as
 // on a busy machine, the fixed rule for the CPU stays.
 func (d *Device) Probe() {
-	if d.unit.fine == 0 && d.unit.coarse == 0 {
+	rule := d.unit
+	if rule == (unitUse{}) {
 		return
 	}
-	if rows, ok := d.crossover(64); ok {
-		d.unit.fine = rows
+	for _, x := range []struct {
+		f    tensor.Format
+		from *int
+	}{{tensor.INT4.By(64), &rule.fine}, {tensor.INT4.By(128), &rule.coarse}, {tensor.MXFP4.By(tensor.BlockGroup), &rule.blocks}} {
+		if *x.from == 0 {
+			continue
+		}
+		if rows, ok := d.crossover(x.f); ok {
+			*x.from = rows
+		}
 	}
-	if rows, ok := d.crossover(128); ok {
-		d.unit.coarse = rows
-	}
+	d.unit = rule
 }
 
 // crossover finds the first of probeRows from which on the unit is faster; ok is false when it is
 // at some and is not at more of them.
-func (d *Device) crossover(group int) (rows int, ok bool) {
-	f := tensor.Layout{Format: tensor.INT4.By(group), Rows: probeN, Cols: probeK}
+func (d *Device) crossover(format tensor.Format) (rows int, ok bool) {
+	f := tensor.Layout{Format: format, Rows: probeN, Cols: probeK}
 	most := probeRows[len(probeRows)-1]
 	r := rand.New(rand.NewPCG(1, 2))
 	values := alignedBytes(f.ValueBytes())
@@ -60,18 +66,24 @@ func (d *Device) crossover(group int) (rows int, ok bool) {
 	}
 	in := quantInput{quantRows: &quantRows{
 		q: (*int8)(unsafe.Pointer(&q[0])), qStride: probeK + 64, scale: &scale[0], scaleStride: f.Groups(), bias: &sums[0], biasStride: f.Groups(),
-		rows: most, k: probeK, group: group,
+		rows: most, k: probeK, group: f.Group,
 	}}
 	to := quantOutput{base: &out[0], stride: probeN}
-	l := &lane{}
-	l.arena.held = &d.scratch
-	l.arena.alloc = func(_ []byte, n int) []byte { return alignedBytes(n) }
-	defer func() { d.scratch.Add(-4 * int64(len(l.arena.data))) }()
-	l.arena.reset(piece(qtile.Scratch(group)) + piece(qtile.TokensScratch(qtile.MostTokens, probeK, group)))
+	memory := arena{held: &d.scratch, alloc: func(_ []byte, n int) []byte { return alignedBytes(n) }}
+	l := &lane{arena: memory, prepared: memory}
+	defer func() { d.scratch.Add(-4 * int64(len(l.arena.data)+len(l.prepared.data))) }()
+	never, always := unitUse{}, unitUse{1, 1, 1}
+	l.arena.reset(always.scratch(&p, most))
+	multiply := func(use unitUse, m int) func() {
+		return func() {
+			d.unit = use
+			p.multiply(d, l, in, to, m, 0, p.tiles())
+		}
+	}
 
 	first := -1
 	for i, m := range probeRows {
-		gain := ratio(func() { p.stream(d, l, in, to, m, 0, p.tiles()) }, func() { p.onUnit(l, in, to, m, 0, p.tiles()) })
+		gain := ratio(multiply(never, m), multiply(always, m))
 		switch {
 		case gain < probeGain && first >= 0:
 			return 0, false

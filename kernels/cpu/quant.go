@@ -200,18 +200,18 @@ func pick(index []int32, first, j int) int {
 // stay in the second-level cache while all rows pass, or that keep a call short when they are read
 // once.
 func (p *quantProduct) multiply(d *Device, l *lane, in quantInput, out quantOutput, rows, from, to int) {
+	if p.blocks != nil {
+		p.streamBlocks(d, l, in, out, rows, from, to)
+		return
+	}
 	if d.unit.takes(p, rows) {
 		from = p.onUnit(l, in, out, rows, from, to)
 	}
 	p.stream(d, l, in, out, rows, from, to)
 }
 
-// stream is multiply without the tile unit.
+// stream is multiply of integers without the tile unit.
 func (p *quantProduct) stream(d *Device, l *lane, in quantInput, out quantOutput, rows, from, to int) {
-	if p.blocks != nil {
-		p.streamBlocks(d, l, in, out, rows, from, to)
-		return
-	}
 	calls := (rows + d.qdot.Most - 1) / d.qdot.Most
 	size := streamBlock
 	if calls > 1 {
@@ -269,7 +269,7 @@ type matmulQTask struct {
 	out quantOutput
 	cut int // items
 
-	// Many rows for the tile unit are packed once for all items, in a loop before.
+	// Many rows for the tile unit or for blocks are packed once for all items, in a loop before.
 	packs   []quantPack
 	packing bool
 	chunks  rowChunks
@@ -279,8 +279,8 @@ func (t *matmulQTask) do(l *lane, i int) {
 	switch {
 	case t.packing:
 		for r, to := t.chunks.of(i); r < to; r++ {
-			q, scale, _ := t.x.row(r)
-			packRow(t.packs, r, q, scale)
+			q, scale, bias := t.x.row(r)
+			packRow(t.packs, r, q, scale, bias)
 		}
 		return
 	case len(t.packs) > 0:
@@ -306,7 +306,7 @@ func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w
 	}
 	ns := t.ns(d, t.x.rows)
 	t.packs = t.packs[:0]
-	if t.x.rows >= wideRows && len(s.lanes) > 1 && d.unit.takes(&t.quantProduct, t.x.rows) {
+	if t.x.rows >= wideRows && len(s.lanes) > 1 && d.packed(&t.quantProduct, t.x.rows) {
 		t.wide(s, ns)
 		return
 	}
@@ -314,9 +314,9 @@ func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w
 	s.each(t, t.cut, ns, d.unit.scratch(&t.quantProduct, t.x.rows))
 }
 
-// wide multiplies many rows on the tile unit.
+// wide multiplies many rows that are packed first.
 func (t *matmulQTask) wide(s *Stream, ns int) {
-	t.packs = appendPacks(t.packs, 0, t.x.rows)
+	t.packs = t.appendPacks(s.dev, t.packs, 0, t.x.rows)
 	s.arena.reset(t.packScratch(t.packs))
 	t.begin(t.packs, &s.arena)
 	t.chunks = rowChunks{t.x.rows}

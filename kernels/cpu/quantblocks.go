@@ -7,93 +7,166 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Weights that are blocks of a file (package blockdot) read activations in an order of their own.
-// Rows are brought into it before they are multiplied, some at a time, and then meet all tiles.
+// Weights that are blocks of a file (package blockdot) read activations in an order of their own, so
+// rows are prepared: packs (quantpack.go). Few rows are multiplied with blocks as they lie. For more,
+// some tiles of weights are unpacked into a panel, which all rows meet, part by part.
 
-// preparedRows is the most rows prepared at a time.
-const preparedRows = 64
-
-// preparedScratch returns the float32 values that prepared rows take of a lane's second arena.
-func (p *quantProduct) preparedScratch(rows int) int {
-	most := 0
-	for i := range min(rows, blockdot.Rows) {
-		most = max(most, p.blocks.Step(i+1)/(i+1))
-	}
-	return piece(min(rows, preparedRows) * most * (p.k / blockdot.Group) / 4)
-}
+const (
+	// preparedRows is the most rows that a lane prepares for itself at a time.
+	preparedRows = 64
+	// A panel stays in the second-level cache while all rows pass; the part of it that rows meet at a
+	// time stays in the first-level cache.
+	panelBytes, panelTiles, sliceBytes = 1 << 18, 4, 1 << 15
+	// packsAtOnce bounds the sums.
+	packsAtOnce = 8
+)
 
 // streamBlocks is stream for weights that are blocks.
 func (p *quantProduct) streamBlocks(d *Device, l *lane, in quantInput, out quantOutput, rows, from, to int) {
 	for first := 0; first < rows; first += preparedRows {
-		p.streamPrepared(d, l, in, out, first, min(rows, first+preparedRows), from, to)
-	}
-}
-
-// streamPrepared multiplies rows [first, last).
-func (p *quantProduct) streamPrepared(d *Device, l *lane, in quantInput, out quantOutput, first, last, from, to int) {
-	rows, groups := last-first, p.k/blockdot.Group
-	calls := (rows + d.blockdot.Most - 1) / d.blockdot.Most
-	size := streamBlock
-	if calls > 1 {
-		size = cacheBlock
-	}
-	l.prepared.reset(p.preparedScratch(rows))
-	var at [preparedRows]unsafe.Pointer // of each call
-	p.prepare(l, in, first, rows, calls, &at)
-	t := &l.blocks
-	t.Groups, t.Table = groups, p.blocks.Table
-	for step := max(1, size/p.tileBytes); from < to; from += step {
-		t.Ahead = d.fetch.ahead(blockdot.Group, rows)
-		for c := range calls {
-			t.P = at[c]
-			from0, to0 := first+c*rows/calls, first+(c+1)*rows/calls
-			for j := from0; j < to0; j++ {
-				t.Out[j-from0] = rowAt(out.base, out.stride, pick(out.index, out.first, j))
-			}
-			p.callBlocks(l, to0-from0, from, min(to, from+step))
-			t.Ahead = 0 // the weights are in cache now
-		}
-	}
-}
-
-// prepare brings the rows of each call into order.
-func (p *quantProduct) prepare(l *lane, in quantInput, first, rows, calls int, at *[preparedRows]unsafe.Pointer) {
-	groups := p.k / blockdot.Group
-	memory := unsafe.Pointer(l.prepared.take(p.preparedScratch(rows)))
-	for c := range calls {
-		from, to := first+c*rows/calls, first+(c+1)*rows/calls
-		at[c] = memory
-		for j := from; j < to; j++ {
+		l.packs = p.appendPacks(d, l.packs[:0], first, min(preparedRows, rows-first))
+		l.prepared.reset(p.packScratch(l.packs) + p.blockScratch(l.packs, to-from))
+		p.begin(l.packs, &l.prepared)
+		for j := first; j < l.packs[len(l.packs)-1].last; j++ {
 			q, scale, bias := in.row(pick(in.index, in.first, j))
-			p.blocks.Prepare(memory, j-from, to-from, q, scale, bias, groups)
+			packRow(l.packs, j, q, scale, bias)
 		}
-		memory = unsafe.Add(memory, groups*p.blocks.Step(to-from))
+		p.multiplyBlocks(d, l, l.packs, out, from, to)
 	}
 }
 
-// callBlocks is call for weights that are blocks.
-func (p *quantProduct) callBlocks(l *lane, rows, from, to int) {
-	kernel := p.blocks.Rows[rows]
-	t := &l.blocks
-	for m := range rows {
-		t.Out[m] = (*float32)(unsafe.Add(unsafe.Pointer(t.Out[m]), 4*tensor.TileRows*from))
+// direct reports whether rows are multiplied with blocks as they lie.
+func (p *quantProduct) direct(packs []quantPack) bool {
+	return rowsOf(packs) <= p.blocks.Direct && packs[0].blocks.width != blockdot.UnitRows
+}
+
+// rowsOf is the number of rows of packs.
+func rowsOf(packs []quantPack) int { return packs[len(packs)-1].last - packs[0].first }
+
+// blockTiles returns the number of tiles of weights at a time.
+func (p *quantProduct) blockTiles(packs []quantPack, tiles int) int {
+	switch {
+	case p.direct(packs) && len(packs) > 1:
+		return min(tiles, max(1, cacheBlock/p.tileBytes))
+	case p.direct(packs):
+		return min(tiles, max(1, streamBlock/p.tileBytes))
 	}
-	whole := min(to, p.n/tensor.TileRows)
-	if from < whole {
-		t.W, t.S, t.Tiles = unsafe.Add(p.w, from*p.tileBytes), unsafe.Add(p.s, from*p.scaleBytes), whole-from
-		kernel(t)
+	values, _ := p.blocks.Panel()
+	return min(tiles, max(1, min(panelTiles, panelBytes/(p.k/blockdot.Group*values))))
+}
+
+// blockScratch returns the float32 values that multiplyBlocks takes of a lane's prepared arena.
+func (p *quantProduct) blockScratch(packs []quantPack, tiles int) int {
+	n := p.blockTiles(packs, tiles)
+	sums := piece(p.sumRows(packs) * n * tensor.TileRows)
+	if p.direct(packs) {
+		return sums
 	}
-	if whole == to {
+	values, scales := p.blocks.Panel()
+	groups := n * p.k / blockdot.Group
+	return sums + piece(groups*values/4) + piece(groups*scales/4) + piece(unitProducts)
+}
+
+// sumRows returns the number of rows of sums.
+func (p *quantProduct) sumRows(packs []quantPack) int {
+	if p.direct(packs) {
+		return blockdot.Rows
+	}
+	return packsAtOnce * blockdot.UnitRows
+}
+
+// unitProducts is scratch of the tile unit in values.
+const unitProducts = 4 * tensor.TileRows * tensor.TileRows
+
+// multiplyBlocks multiplies prepared rows with tiles [from, to). The lane's prepared arena has room for
+// blockScratch.
+func (p *quantProduct) multiplyBlocks(d *Device, l *lane, packs []quantPack, out quantOutput, from, to int) {
+	if from >= to {
 		return
 	}
-	var out [blockdot.Rows]*float32
-	for m := range rows {
-		out[m] = (*float32)(unsafe.Add(unsafe.Pointer(t.Out[m]), 4*tensor.TileRows*(whole-from)))
-		t.Out[m] = &l.edge[tensor.TileRows*m]
+	step, direct := p.blockTiles(packs, to-from), p.direct(packs)
+	groups := p.k / blockdot.Group
+	values, scales := p.blocks.Panel()
+	memory := l.prepared
+	sums := memory.take(p.sumRows(packs) * step * tensor.TileRows)
+	var panel, small *float32
+	t := &l.blocks
+	*t = blockdot.Tile{Table: p.blocks.Table}
+	if !direct {
+		panel, small = memory.take(step*groups*values/4), memory.take(step*groups*scales/4)
+		t.Products = (*int32)(unsafe.Pointer(memory.take(unitProducts)))
 	}
-	t.W, t.S, t.Tiles = unsafe.Add(p.w, whole*p.tileBytes), unsafe.Add(p.s, whole*p.scaleBytes), 1
-	kernel(t)
-	for m := range rows {
-		copy(unsafe.Slice(out[m], p.n%tensor.TileRows), l.edge[tensor.TileRows*m:])
+	for ; from < to; from += step {
+		tiles := min(step, to-from)
+		t.W, t.S, t.Groups, t.Tiles = unsafe.Add(p.w, from*p.tileBytes), unsafe.Add(p.s, from*p.scaleBytes), groups, tiles
+		t.Ahead = d.fetch.ahead(blockdot.Group, rowsOf(packs))
+		if direct {
+			for i := range packs {
+				x := &packs[i]
+				t.P = x.blocks.at
+				setOut(t, sums, x.last-x.first)
+				p.blocks.Rows[x.last-x.first](t)
+				p.copySums(out, x, sums, from, tiles)
+				t.Ahead = 0 // the weights are in cache now
+			}
+			continue
+		}
+		t.Step, t.SmallStep = tiles*values, tiles*scales
+		t.Out[0], t.Out[1] = panel, small
+		p.blocks.Unpack(t)
+		for first := 0; first < len(packs); first += packsAtOnce {
+			some := packs[first:min(first+packsAtOnce, len(packs))]
+			clear(unsafe.Slice(sums, len(some)*blockdot.UnitRows*tiles*tensor.TileRows))
+			p.multiplyPanel(t, some, unsafe.Pointer(panel), unsafe.Pointer(small), sums)
+			for i := range some {
+				p.copySums(out, &some[i], sumsOf(sums, i, tiles), from, tiles)
+			}
+		}
+	}
+}
+
+// sumsOf are the sums of pack i.
+func sumsOf(sums *float32, i, tiles int) *float32 {
+	return rowAt(sums, tiles*tensor.TileRows, i*blockdot.UnitRows)
+}
+
+// setOut sets where a call writes rows.
+func setOut(t *blockdot.Tile, sums *float32, rows int) {
+	for m := range min(rows, blockdot.Rows) {
+		t.Out[m] = rowAt(sums, t.Tiles*tensor.TileRows, m)
+	}
+}
+
+// multiplyPanel adds the products of packs with a panel of t.Tiles tiles to sums.
+func (p *quantProduct) multiplyPanel(t *blockdot.Tile, packs []quantPack, panel, small unsafe.Pointer, sums *float32) {
+	groups := p.k / blockdot.Group
+	slice := min(groups, max(8, sliceBytes/t.Step))
+	t.RowStep = 4 * t.Tiles * tensor.TileRows
+	for g := 0; g < groups; g += slice {
+		t.Groups = min(slice, groups-g)
+		t.W, t.S = unsafe.Add(panel, g*t.Step), unsafe.Add(small, g*t.SmallStep)
+		for i := range packs {
+			x := &packs[i]
+			rows := x.last - x.first
+			t.P = unsafe.Add(x.blocks.at, g*p.blocks.Step(x.blocks.width))
+			setOut(t, sumsOf(sums, i, t.Tiles), rows)
+			if x.blocks.width == blockdot.UnitRows {
+				t.Count, t.Config = rows, &x.blocks.config
+				p.blocks.Unit(t)
+			} else {
+				p.blocks.Panels[rows](t)
+			}
+		}
+	}
+}
+
+// copySums copies the results of a pack's rows to the columns of some tiles, the last of which may be
+// not full.
+func (p *quantProduct) copySums(out quantOutput, x *quantPack, sums *float32, from, tiles int) {
+	at := from * tensor.TileRows
+	n := min(tiles*tensor.TileRows, p.n-at)
+	for j := x.first; j < x.last; j++ {
+		to := shift(rowAt(out.base, out.stride, pick(out.index, out.first, j)), at)
+		copy(unsafe.Slice(to, n), unsafe.Slice(rowAt(sums, tiles*tensor.TileRows, j-x.first), n))
 	}
 }

@@ -1,30 +1,73 @@
 package cpu
 
 import (
+	"unsafe"
+
+	"krater/kernels/cpu/amx"
+	"krater/kernels/cpu/blockdot"
 	"krater/kernels/cpu/qtile"
 	"krater/kernels/tensor"
 )
 
-// quantPack is some rows of activations packed for the tile unit, once for all parts of a matrix
-// that they are multiplied with.
+// quantPack is some rows of activations packed once for all parts of a matrix that they are multiplied
+// with: for the tile unit, or for weights that are blocks.
 type quantPack struct {
 	tokens      qtile.Tokens
+	blocks      blockRows
 	first, last int // rows
 }
 
-// appendPacks cuts rows [first, first+rows) into packs of the size that the unit takes at a time.
-func appendPacks(packs []quantPack, first, rows int) []quantPack {
-	n := (rows + qtile.MostTokens - 1) / qtile.MostTokens
+// blockRows are rows prepared for blocks.
+type blockRows struct {
+	*blockdot.Kernels
+	at     unsafe.Pointer
+	width  int // of a call: the rows, or what the tile unit takes
+	groups int
+	config amx.Config // with that width
+}
+
+// packed reports whether many rows are packed once for all parts.
+func (d *Device) packed(p *quantProduct, rows int) bool {
+	return d.unit.takes(p, rows) || p.blocks != nil && rows > p.blocks.Direct
+}
+
+// appendPacks cuts rows [first, first+rows) into packs of the size that a call takes.
+func (p *quantProduct) appendPacks(d *Device, packs []quantPack, first, rows int) []quantPack {
+	most, unit := qtile.MostTokens, d.unit.takes(p, rows)
+	switch {
+	case p.blocks != nil && unit:
+		most = blockdot.UnitRows
+	case p.blocks != nil && rows <= p.blocks.Direct:
+		most = d.blockdot.Most
+	case p.blocks != nil:
+		most = d.blockdot.MostPanel
+	}
+	n := (rows + most - 1) / most
 	for i := range n {
-		packs = append(packs, quantPack{first: first + i*rows/n, last: first + (i+1)*rows/n})
+		x := quantPack{first: first + i*rows/n, last: first + (i+1)*rows/n}
+		if p.blocks != nil {
+			x.blocks = blockRows{Kernels: p.blocks, width: x.last - x.first, groups: p.k / blockdot.Group}
+			if unit {
+				x.blocks.width, x.blocks.config = blockdot.UnitRows, p.blocks.Config(x.last-x.first)
+			}
+		}
+		packs = append(packs, x)
 	}
 	return packs
+}
+
+// scratch returns the float32 values of memory that a pack takes for a product.
+func (x *quantPack) scratch(p *quantProduct) int {
+	if p.blocks != nil {
+		return x.blocks.groups * p.blocks.Step(x.blocks.width) / 4
+	}
+	return qtile.TokensScratch(x.last-x.first, p.k, p.group())
 }
 
 // packScratch returns the float32 values of memory that packs take for a product.
 func (p *quantProduct) packScratch(packs []quantPack) (n int) {
 	for i := range packs {
-		n += piece(qtile.TokensScratch(packs[i].last-packs[i].first, p.k, p.group()))
+		n += piece(packs[i].scratch(p))
 	}
 	return n
 }
@@ -33,22 +76,37 @@ func (p *quantProduct) packScratch(packs []quantPack) (n int) {
 func (p *quantProduct) begin(packs []quantPack, memory *arena) {
 	for i := range packs {
 		x := &packs[i]
-		x.tokens.Begin(x.last-x.first, p.k, p.group(), memory.take(qtile.TokensScratch(x.last-x.first, p.k, p.group())))
+		at := memory.take(x.scratch(p))
+		if p.blocks != nil {
+			x.blocks.at = unsafe.Pointer(at)
+		} else {
+			x.tokens.Begin(x.last-x.first, p.k, p.group(), at)
+		}
 	}
 }
 
 // packRow packs row r. Different rows may be packed at the same time.
-func packRow(packs []quantPack, r int, q *int8, scale *float32) {
+func packRow(packs []quantPack, r int, q *int8, scale *float32, bias *int32) {
 	i := 0
 	for r >= packs[i].last {
 		i++
 	}
-	packs[i].tokens.Pack(r-packs[i].first, q, scale)
+	x := &packs[i]
+	if x.blocks.Kernels != nil {
+		x.blocks.Prepare(x.blocks.at, r-x.first, x.blocks.width, q, scale, bias, x.blocks.groups)
+	} else {
+		x.tokens.Pack(r-x.first, q, scale)
+	}
 }
 
 // multiplyPacked is multiply for rows that are packed: in and out name the same rows as packs do,
 // from row on. No packs: without the unit.
 func (p *quantProduct) multiplyPacked(d *Device, l *lane, packs []quantPack, in quantInput, out quantOutput, row, rows, from, to int) {
+	if len(packs) > 0 && p.blocks != nil {
+		l.prepared.reset(p.blockScratch(packs, to-from))
+		p.multiplyBlocks(d, l, packs, out, from, to)
+		return
+	}
 	if end := p.pairs(from, to); len(packs) > 0 && end > from {
 		l.arena.clear()
 		scratch := l.arena.take(qtile.Scratch(p.group()))

@@ -23,8 +23,8 @@ func (t *ffnQTask) wide(s *Stream) bool {
 	return len(t.in) >= wideRows && len(s.lanes) > 1 && (len(t.items) == 1 || s.dev.unit.takes(&t.items[0].w13, t.items[0].rows))
 }
 
-// ffnQWide is a group run in steps: rows packed for the tile unit where it is used, W13, middle
-// rows, W2.
+// ffnQWide is a group run in steps: rows packed for the tile unit or for blocks, W13, middle rows,
+// W2.
 type ffnQWide struct {
 	*ffnQTask
 	step  wideStep
@@ -35,8 +35,8 @@ type ffnQWide struct {
 	owner []int32     // [rows] item of a row
 }
 
-// wideItem is where an item's packs are, for W13 and for W2: [first, last), none where the unit is
-// not used.
+// wideItem is where an item's packs are, for W13 and for W2: [first, last), none where rows are not
+// packed.
 type wideItem struct{ up, down struct{ first, last int } }
 
 type wideStep uint8
@@ -54,8 +54,8 @@ func (t *ffnQWide) do(l *lane, i int) {
 	case widePackRows:
 		for r, to := t.rows.of(i); r < to; r++ {
 			if packs := t.upPacks(int(t.owner[r])); len(packs) > 0 {
-				q, scale, _ := t.x.row(int(t.in[r]))
-				packRow(packs, r, q, scale)
+				q, scale, bias := t.x.row(int(t.in[r]))
+				packRow(packs, r, q, scale, bias)
 			}
 		}
 	case wideUp:
@@ -64,8 +64,8 @@ func (t *ffnQWide) do(l *lane, i int) {
 		for r, to := t.rows.of(i); r < to; r++ {
 			t.middle(&t.ffnQTask.items[t.owner[r]], r)
 			if packs := t.downPacks(int(t.owner[r])); len(packs) > 0 {
-				q, scale, _ := t.mid.row(r)
-				packRow(packs, r, q, scale)
+				q, scale, bias := t.mid.row(r)
+				packRow(packs, r, q, scale, bias)
 			}
 		}
 	case wideDown:
@@ -105,7 +105,7 @@ func (t *ffnQWide) down(l *lane, i, p int) {
 	t.biased(item, from, to)
 }
 
-// prepare decides which part of the group uses the unit, and cuts it. It returns the memory of the
+// prepare decides which part of the group is packed, and cuts it. It returns the memory of the
 // packs in float32 values.
 func (t *ffnQWide) prepare(s *Stream) (memory int) {
 	t.rows = rowChunks{len(t.in)}
@@ -114,13 +114,13 @@ func (t *ffnQWide) prepare(s *Stream) (memory int) {
 		item := &t.ffnQTask.items[i]
 		var x wideItem
 		x.up.first = len(t.packs)
-		if s.dev.unit.takes(&item.w13, item.rows) {
-			t.packs = appendPacks(t.packs, item.row, item.rows)
+		if s.dev.packed(&item.w13, item.rows) {
+			t.packs = item.w13.appendPacks(s.dev, t.packs, item.row, item.rows)
 			memory += item.w13.packScratch(t.packs[x.up.first:])
 		}
 		x.up.last, x.down.first = len(t.packs), len(t.packs)
-		if s.dev.unit.takes(&item.w2, item.rows) {
-			t.packs = appendPacks(t.packs, item.row, item.rows)
+		if s.dev.packed(&item.w2, item.rows) {
+			t.packs = item.w2.appendPacks(s.dev, t.packs, item.row, item.rows)
 			memory += item.w2.packScratch(t.packs[x.down.first:])
 		}
 		x.down.last = len(t.packs)

@@ -55,8 +55,9 @@ type Stream struct {
 // lane is the scratch of one thread within a Run.
 type lane struct {
 	arena arena
-	// prepared is memory of rows that meet blocks (quantblocks.go).
+	// prepared is memory of rows that meet blocks, and of panels (quantblocks.go).
 	prepared arena
+	packs    []quantPack
 	blocks   blockdot.Tile
 	dot      dot.Tile
 	axpy     axpy.Tile

@@ -8,10 +8,10 @@ import (
 	"krater/kernels/tensor"
 )
 
-// unitUse says the number of rows from which integer products go to the tile unit (package qtile);
-// zero: never. Groups of 64 to 127 columns, and of more. For groups of 32 there is no gain: their
-// scales take as long as their products.
-type unitUse struct{ fine, coarse int }
+// unitUse says the number of rows from which integer products go to the tile unit (packages qtile and
+// blockdot); zero: never. Groups of 64 to 127 columns, of more, and blocks of a file. For other groups
+// of 32 there is no gain: their scales take as long as their products.
+type unitUse struct{ fine, coarse, blocks int }
 
 // unitFor is where the unit overtakes AVX-512 VNNI, measured on Sapphire and Emerald Rapids: with 8
 // rows it is 0.7 to 1.4 times as fast, with 16 rows 1.2 to 1.5 times, with 32 to 128 rows 1.4 to
@@ -20,12 +20,14 @@ func unitFor(l level.Level) unitUse {
 	if l < level.AVX512 || qtile.Available() != nil {
 		return unitUse{}
 	}
-	return unitUse{fine: 16, coarse: 16}
+	return unitUse{fine: 16, coarse: 16} // not for blocks before it is measured
 }
 
 func (u unitUse) takes(p *quantProduct, rows int) bool {
 	group, from := p.group(), u.coarse
 	switch {
+	case p.blocks != nil && p.blocks.Unit != nil:
+		from = u.blocks
 	case p.unit == nil || group < 64 || !qtile.Can(group):
 		return false
 	case group < 128:
@@ -35,9 +37,9 @@ func (u unitUse) takes(p *quantProduct, rows int) bool {
 }
 
 // scratch returns the scratch that multiply takes of a lane's arena: about MostTokens rows of k
-// bytes if the unit is used.
+// bytes if the unit is used. Blocks have memory of their own.
 func (u unitUse) scratch(p *quantProduct, rows int) int {
-	if !u.takes(p, rows) {
+	if p.blocks != nil || !u.takes(p, rows) {
 		return 0
 	}
 	group := p.group()

@@ -1,6 +1,7 @@
 package cpu_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -48,6 +49,26 @@ func TestMatMulQOnTheTileUnit(t *testing.T) {
 	}
 }
 
+// Weights that are blocks on the tile unit: several packs, a panel of several tiles, K of several
+// slices, a last tile that is not full.
+func TestBlocksOnTheTileUnit(t *testing.T) {
+	d, s := openUnit(t, 3)
+	d.ShareEverything()
+	for i, name := range tensor.StoredEncodings() {
+		n, k := 16*(3+i%4)+5*(i%2), 512+1024*(i%3/2)
+		w, rw := newBlocks(t, d, uint64(i), n, k, tensor.EncodingOf(name))
+		for _, m := range []int{1, 5, 17, 33 + i, 64 + 9*i} {
+			x := kerneltest.Normal(kerneltest.Rand(uint64(i)+7), m*k, 1)
+			got, want := kerneltest.Guard[float32](m*n, 4*(m%16)), make([]float32, m*n)
+			ref.MatMulQ(want, ref.QuantizeRows(x, k, tensor.BlockGroup), rw)
+			d.MatMulQ(s, f32s(d, got.Data, m, n), quantized(d, s, x, m, k, tensor.BlockGroup), w)
+			if err := errors.Join(kerneltest.SameBits(got.Data, want), got.Check()); err != nil {
+				t.Fatalf("%s [%d, %d], %d rows: %v", name, n, k, m, err)
+			}
+		}
+	}
+}
+
 func TestExpertsQOnTheTileUnit(t *testing.T) {
 	d, s := openUnit(t, 3)
 	d.ShareEverything()
@@ -81,7 +102,7 @@ func TestProbe(t *testing.T) {
 		before, held := d.Choices(), d.Scratch()
 		d.Probe()
 		after := d.Choices()
-		for _, x := range [][2]int{{before.UnitFine, after.UnitFine}, {before.UnitCoarse, after.UnitCoarse}} {
+		for _, x := range [][2]int{{before.UnitFine, after.UnitFine}, {before.UnitCoarse, after.UnitCoarse}, {before.UnitBlocks, after.UnitBlocks}} {
 			if x[0] == 0 && x[1] != 0 || x[1] != x[0] && !slices.Contains([]int{0, 8, 12, 16, 24, 32}, x[1]) {
 				t.Errorf("%s: from %d rows on before, %d after", l, x[0], x[1])
 			}

@@ -18,6 +18,10 @@ const (
 	bGroups = 96
 	bTiles  = 104
 	bAhead  = 112
+	bStep   = 120
+	bSmall  = 128
+
+	panelBytes = 512 // of a group of a band in a panel, of one plane
 )
 
 // blockKind has the differences between the encodings of blocks (package tensor). A group is 32 columns.
@@ -29,6 +33,8 @@ type blockKind struct {
 	offset      int  // unpacked values are this much too large: 0 or 8 times a power of two
 	mins        bool // there are minima
 	wideOnly    bool // the offset is for AVX-512; AVX2 has signed values
+	panel       bool // weights are a panel: signed bytes, and scales and minima as float32
+	digits      int  // bytes of an unpacked value, if not one
 	head, small int  // bytes with the scales: of a block, of a group
 	named       map[string]uint32
 	// header reads what is with the scales of a block.
@@ -50,34 +56,53 @@ type blockTile struct {
 	*isa
 	*blockKind
 	mr, half int
+	unpack   bool // writes a panel instead; mr is 0
 
-	t, p, q, s, left, it, tmp reg.GPVirtual
-	q0, s0, tiles, out        reg.GPVirtual
-	group                     reg.GPVirtual // 16 times the group of a block
-	table, ahead              reg.GPVirtual
-	scratch                   operand.Mem
-	sums, acc                 []reg.VecVirtual
-	d, dmin                   reg.VecVirtual
-	fixed                     map[string]reg.VecVirtual
-	kept                      []reg.VecVirtual // of the second 16 columns of a group
+	t, p, q, s, left, tmp reg.GPVirtual
+	q0, s0, tiles, out    reg.GPVirtual
+	to                    reg.GPVirtual // where a panel's scales go; its values go to p
+	group                 reg.GPVirtual // 16 times the group of a block
+	table, ahead          reg.GPVirtual
+	scratch               operand.Mem
+	sums, acc             []reg.VecVirtual
+	d, dmin               reg.VecVirtual
+	fixed                 map[string]reg.VecVirtual
+	kept                  []reg.VecVirtual // of the second 16 columns of a group
 }
 
+// emitBlockdot writes the products of few rows with blocks, the unpacking of blocks into panels, and
+// the products of more rows with panels.
 func emitBlockdot(g *isa) {
 	emitPrepare(g)
-	most := 4
+	direct, least, most := 2, 2, 4
 	if g.wide() {
-		most = 8
+		direct, least, most = 4, 4, 8
 	}
 	for _, kind := range blockKinds {
-		for mr := 1; mr <= most; mr++ {
-			g.function(fmt.Sprintf("%sRows%d", kind.short, mr), "t *byte",
-				fmt.Sprintf("multiplies %d rows of activations with t.Tiles tiles of %s weights.", mr, kind.name))
-			d := &blockTile{isa: g, blockKind: kind, mr: mr, fixed: map[string]reg.VecVirtual{}}
-			d.load()
-			d.loops()
-			g.end()
+		for mr := 1; mr <= direct; mr++ {
+			g.emitBlocks(kind, mr)
+		}
+		g.emitBlocks(kind, 0)
+	}
+	for _, kind := range panelKinds {
+		for mr := least; mr <= most; mr++ {
+			g.emitBlocks(kind, mr)
 		}
 	}
+}
+
+// emitBlocks writes the product of mr rows; 0: the unpacking.
+func (g *isa) emitBlocks(kind *blockKind, mr int) {
+	d := &blockTile{isa: g, blockKind: kind, mr: mr, unpack: mr == 0, fixed: map[string]reg.VecVirtual{}}
+	if d.unpack {
+		g.function(kind.short+"Unpack", "t *byte", fmt.Sprintf("unpacks t.Tiles tiles of %s weights.", kind.name))
+	} else {
+		g.function(fmt.Sprintf("%sRows%d", kind.short, mr), "t *byte",
+			fmt.Sprintf("multiplies %d rows of activations with t.Tiles tiles of %s.", mr, kind.name))
+	}
+	d.load()
+	d.loops()
+	g.end()
 }
 
 func (d *blockTile) load() {
@@ -88,9 +113,12 @@ func (d *blockTile) load() {
 		g.MOVQ(operand.Mem{Base: d.t, Disp: off}, r)
 		return r
 	}
-	d.q, d.s, d.tiles, d.ahead = field(bW), field(bS), field(bTiles), field(bAhead)
-	d.p, d.left, d.it, d.tmp, d.out = g.GP64(), g.GP64(), g.GP64(), g.GP64(), g.GP64()
-	if !g.wide() {
+	d.q, d.s, d.tiles = field(bW), field(bS), field(bTiles)
+	d.p, d.left, d.tmp, d.out = g.GP64(), g.GP64(), g.GP64(), g.GP64()
+	if d.unpack {
+		d.to = g.GP64()
+	}
+	if !g.wide() || d.panel {
 		d.q0, d.s0 = g.GP64(), g.GP64()
 	}
 	g.XORQ(d.out, d.out)
@@ -100,7 +128,9 @@ func (d *blockTile) load() {
 			d.dmin = g.vec()
 		}
 	}
-	d.table = field(bTable)
+	if !d.panel {
+		d.table, d.ahead = field(bTable), field(bAhead)
+	}
 	d.sums, d.acc = g.vecs(d.mr), g.vecs(d.mr)
 	if g.wide() {
 		for _, name := range sorted(d.named) {
@@ -135,12 +165,20 @@ func (g *isa) loaded(m operand.Mem) reg.VecVirtual {
 
 func (d *blockTile) loops() {
 	g := d.isa
-	g.Label("tile")
-	if g.wide() {
-		d.pass("")
-	} else {
+	if d.panel {
 		g.MOVQ(d.q, d.q0)
 		g.MOVQ(d.s, d.s0)
+	}
+	g.Label("tile")
+	if g.wide() {
+		d.again()
+		d.pass("")
+	} else {
+		if !d.panel {
+			g.MOVQ(d.q, d.q0)
+			g.MOVQ(d.s, d.s0)
+		}
+		d.again()
 		d.pass("")
 		g.MOVQ(d.q0, d.q)
 		g.MOVQ(d.s0, d.s)
@@ -148,17 +186,39 @@ func (d *blockTile) loops() {
 		d.pass("2")
 		d.half = 0
 	}
+	if d.panel {
+		g.ADDQ(operand.I32(int32(panelBytes*d.width())), d.q0)
+		g.ADDQ(operand.I32(int32(64*d.floats())), d.s0)
+	}
 	g.ADDQ(operand.I32(64), d.out)
 	g.DECQ(d.tiles)
 	g.JNZ(operand.LabelRef("tile"))
 }
 
-// pass writes the sums of the rows of a half.
+// again begins a tile of a panel.
+func (d *blockTile) again() {
+	if d.panel {
+		d.MOVQ(d.q0, d.q)
+		d.MOVQ(d.s0, d.s)
+	}
+}
+
+// width is the number of bytes of an unpacked value.
+func (d *blockKind) width() int { return max(1, d.digits) }
+
+// floats is the number of scales and minima of a group.
+func (d *blockKind) floats() int {
+	if d.mins {
+		return d.subs + 1
+	}
+	return d.subs
+}
+
+// pass writes the sums of the rows of a half, or their part of a panel.
 func (d *blockTile) pass(suffix string) {
 	g := d.isa
-	g.MOVQ(operand.Mem{Base: d.t, Disp: bP}, d.p)
+	d.begin()
 	g.MOVQ(operand.Mem{Base: d.t, Disp: bGroups}, d.left)
-	g.zero(d.sums...)
 	if d.header != nil {
 		g.Label("block" + suffix)
 		d.header(d)
@@ -174,11 +234,7 @@ func (d *blockTile) pass(suffix string) {
 	if d.mins {
 		d.subtract()
 	}
-	g.ADDQ(operand.I32(int32(64*d.lines)), d.q)
-	if d.small > 0 {
-		g.ADDQ(operand.I32(int32(d.small)), d.s)
-	}
-	g.ADDQ(operand.I32(int32(d.prepared())), d.p)
+	d.next()
 	if d.header != nil {
 		g.ADDQ(operand.I32(16), d.group)
 		g.CMPQ(d.group, operand.I32(int32(16*d.groups)))
@@ -195,13 +251,58 @@ func (d *blockTile) pass(suffix string) {
 	}
 }
 
-// Where the parts of a group of prepared activations lie.
-func (d *blockTile) prepared() int {
-	n := 36 + 4*d.subs
-	if d.mins {
-		n += 4
+// begin sets the pointers and sums of a pass.
+func (d *blockTile) begin() {
+	g := d.isa
+	if d.unpack {
+		g.MOVQ(operand.Mem{Base: d.t, Disp: bOut}, d.p)
+		for range d.width() {
+			g.LEAQ(operand.Mem{Base: d.p, Index: d.out, Scale: panelBytes / 64}, d.p)
+		}
+		g.MOVQ(operand.Mem{Base: d.t, Disp: bOut + 8}, d.to)
+		g.LEAQ(operand.Mem{Base: d.to, Index: d.out, Scale: uint8(d.floats())}, d.to)
+		return
 	}
-	return n * d.mr
+	g.MOVQ(operand.Mem{Base: d.t, Disp: bP}, d.p)
+	if !d.panel {
+		g.zero(d.sums...)
+		return
+	}
+	for m, sum := range d.sums { // of the columns before
+		g.MOVQ(operand.Mem{Base: d.t, Disp: bOut + 8*m}, d.tmp)
+		g.VMOVUPS(operand.Mem{Base: d.tmp, Index: d.out, Scale: 1, Disp: 32 * d.half}, sum)
+	}
+}
+
+// next goes on to the next group.
+func (d *blockTile) next() {
+	g := d.isa
+	step, small := operand.Mem{Base: d.t, Disp: bStep}, operand.Mem{Base: d.t, Disp: bSmall}
+	if d.panel {
+		g.ADDQ(step, d.q)
+		g.ADDQ(small, d.s)
+	} else {
+		g.ADDQ(operand.I32(int32(64*d.lines)), d.q)
+		if d.small > 0 {
+			g.ADDQ(operand.I32(int32(d.small)), d.s)
+		}
+	}
+	if d.unpack {
+		g.ADDQ(step, d.p)
+		g.ADDQ(small, d.to)
+	} else {
+		g.ADDQ(operand.I32(int32(d.prepared())), d.p)
+	}
+}
+
+// Where the parts of a group of prepared activations lie.
+func (d *blockTile) prepared() int { return d.preparedRow() * d.mr }
+
+func (d *blockKind) preparedRow() int {
+	if d.mins {
+		return 40 + 4*d.subs
+	}
+	return 36 + 4*d.subs
 }
 
 func (d *blockTile) fourOf(m, four int) operand.Mem {
@@ -222,6 +323,9 @@ func (d *blockTile) signed() bool { return d.wideOnly && !d.wide() }
 
 // start begins the sums of a group with what undoes the offset.
 func (d *blockTile) start(sub int) {
+	if d.unpack {
+		return
+	}
 	if d.offset == 0 || d.signed() {
 		d.zero(d.acc...)
 		return
@@ -234,9 +338,18 @@ func (d *blockTile) start(sub int) {
 	}
 }
 
-// use adds the products of four columns.
+// use adds the products of four columns, or writes them to a panel as signed bytes.
 func (d *blockTile) use(w reg.VecVirtual, four int) {
 	g := d.isa
+	if d.unpack {
+		if d.offset != 0 && !d.signed() {
+			v := g.vec()
+			g.VPSUBB(g.repeated(fmt.Sprintf("offset%d", d.offset), uint32(d.offset)*0x01010101), w, v)
+			w = v
+		}
+		g.VMOVUPS(w, operand.Mem{Base: d.p, Disp: 64*four + 32*d.half})
+		return
+	}
 	if g.wide() {
 		for m, acc := range d.acc {
 			g.dpb(d.fourOf(m, four), w, acc)
@@ -265,6 +378,10 @@ func (d *blockTile) finish(sub int) {
 	g := d.isa
 	scale := g.vec()
 	d.scale(d, sub, scale)
+	if d.unpack {
+		g.VMOVUPS(scale, operand.Mem{Base: d.to, Disp: 64*sub + 32*d.half})
+		return
+	}
 	for m, acc := range d.acc {
 		both := g.vec()
 		if g.wide() {
@@ -282,9 +399,17 @@ func (d *blockTile) finish(sub int) {
 func (d *blockTile) subtract() {
 	g := d.isa
 	low := g.vec()
-	g.VPMOVZXBD(d.inScratch(128), low)
-	g.VCVTDQ2PS(low, low)
-	g.VMULPS(d.dmin, low, low)
+	if d.panel {
+		g.VMOVUPS(d.aside(64*d.subs, 4), low)
+	} else {
+		g.VPMOVZXBD(d.inScratch(128), low)
+		g.VCVTDQ2PS(low, low)
+		g.VMULPS(d.dmin, low, low)
+	}
+	if d.unpack {
+		g.VMOVUPS(low, operand.Mem{Base: d.to, Disp: 64*d.subs + 32*d.half})
+		return
+	}
 	for m, sum := range d.sums {
 		if g.wide() {
 			g.VFMADD231PS_BCST(d.minOf(m), low, sum)
@@ -305,7 +430,7 @@ func (d *blockTile) inScratch(at int) operand.Mem {
 
 // line is a line of values of the group, of the half's rows; it asks for the one some way ahead.
 func (d *blockTile) line(n int) operand.Mem {
-	if d.half == 0 {
+	if d.half == 0 && !d.panel {
 		d.PREFETCHT0(operand.Mem{Base: d.q, Index: d.ahead, Scale: 1, Disp: 64 * n})
 	}
 	return operand.Mem{Base: d.q, Disp: 64*n + 32*d.half}

@@ -92,6 +92,32 @@ var blockKinds = []*blockKind{
 	gridKind("iq3_xxs", "IQ3_XXS", 4, false, 0.25), gridKind("iq3_s", "IQ3_S", 4, true, 1),
 }
 
+// panelKinds are panels that blocks were unpacked to: signed bytes in the order of use, then
+// float32 scales and minima [16 rows].
+var panelKinds = []*blockKind{
+	panelKind("panel", "a panel", 1, false), panelKind("panelMins", "a panel with minima", 1, true),
+	panelKind("panelHalves", "a panel with a scale for 16 columns", 2, false),
+}
+
+func panelKind(short, name string, subs int, mins bool) *blockKind {
+	return &blockKind{
+		short: short, name: name, groups: 1, lines: 8, subs: subs, offset: 128, wideOnly: true, mins: mins, panel: true,
+		named: map[string]uint32{"bytesign": 0x80808080},
+		scale: func(d *blockTile, sub int, v reg.VecVirtual) { d.VMOVUPS(d.aside(64*sub, 4), v) },
+		values: func(d *blockTile, sub int, use func(reg.VecVirtual, int)) {
+			for four := 8 / d.subs * sub; four < 8/d.subs*(sub+1); four++ {
+				w := d.vec()
+				if d.wide() { // products want them unsigned
+					d.VPXORD(d.line(four), d.k("bytesign"), w)
+				} else {
+					d.VMOVUPS(d.line(four), w)
+				}
+				use(w, four)
+			}
+		},
+	}
+}
+
 // nibbles unpacks the lines of sub: the low and the high half of a line.
 func (d *blockTile) nibbles(sub int, each func(w reg.VecVirtual, line int)) {
 	from, to := 0, 4

@@ -23,26 +23,30 @@ func main() {
 	if len(os.Args) != 2 {
 		log.Fatal("usage: gen DIR (the folder kernels/cpu)")
 	}
+	both := func(emit func(*isa)) []level { return []level{{"AVX2", emit}, {"AVX512", emit}} }
 	packages := []struct {
-		name string
-		emit func(*isa)
+		name   string
+		levels []level
 	}{
-		{"dot", emitDot},
-		{"axpy", emitAxpy},
-		{"convert", emitConvert},
-		{"norm", emitNorm},
-		{"exp", emitExp},
-		{"rope", emitRope},
-		{"qrows", emitQRows},
-		{"qdot", emitQdot},
-		{"blockdot", emitBlockdot},
-		{"delta", emitDelta},
+		{"dot", both(emitDot)},
+		{"axpy", both(emitAxpy)},
+		{"convert", both(emitConvert)},
+		{"norm", both(emitNorm)},
+		{"exp", both(emitExp)},
+		{"rope", both(emitRope)},
+		{"qrows", both(emitQRows)},
+		{"qdot", both(emitQdot)},
+		{"blockdot", append(both(emitBlockdot), level{"AMX", emitBlockUnit})},
+		{"delta", both(emitDelta)},
+		{".", []level{{"AVX2", emitRead}}},
+		{"qtile", []level{{"AMX", emitTileUnit}}},
+		{"btile", []level{{"AMX", emitTileFloats}}},
 	}
 	for _, p := range packages {
 		var stubs []string
-		for _, wide := range []bool{false, true} {
-			g := newISA(wide)
-			p.emit(g)
+		for _, l := range p.levels {
+			g := newISA(l.suffix)
+			l.emit(g)
 			if err := write(os.Args[1], p.name, g, &stubs); err != nil {
 				log.Fatalf("%s, %s: %v", p.name, g.suffix, err)
 			}
@@ -51,25 +55,12 @@ func main() {
 			log.Fatal(err)
 		}
 	}
-	read, unit := newISA(false), newISA(true)
-	unit.suffix = "AMX"
-	single(os.Args[1], ".", read, emitRead)
-	single(os.Args[1], "qtile", unit, emitTileUnit)
-	floats := newISA(true)
-	floats.suffix = "AMX"
-	single(os.Args[1], "btile", floats, emitTileFloats)
 }
 
-// single writes a package that has one level only.
-func single(dir, name string, g *isa, emit func(*isa)) {
-	emit(g)
-	var stubs []string
-	if err := write(dir, name, g, &stubs); err != nil {
-		log.Fatal(err)
-	}
-	if err := writeStubs(dir, name, stubs); err != nil {
-		log.Fatal(err)
-	}
+// level writes a package for one kind of instructions.
+type level struct {
+	suffix string
+	emit   func(*isa)
 }
 
 // function begins a function. doc is one line; the level is part of the name.
@@ -113,7 +104,7 @@ func write(dir, name string, g *isa, stubs *[]string) error {
 	return nil
 }
 
-// writeStubs joins the declarations of both levels in one file.
+// writeStubs joins the declarations of all levels in one file.
 func writeStubs(dir, name string, stubs []string) error {
 	var b bytes.Buffer
 	b.WriteString(stubs[0])
@@ -127,9 +118,10 @@ func writeStubs(dir, name string, stubs []string) error {
 	return os.WriteFile(filepath.Join(dir, name, "stubs_amd64.go"), b.Bytes(), 0o644)
 }
 
-func newISA(wide bool) *isa {
-	if wide {
-		return &isa{Context: build.NewContext(), suffix: "AVX512", lanes: 16}
+func newISA(suffix string) *isa {
+	g := &isa{Context: build.NewContext(), suffix: suffix, lanes: 16}
+	if suffix == "AVX2" {
+		g.lanes = 8
 	}
-	return &isa{Context: build.NewContext(), suffix: "AVX2", lanes: 8}
+	return g
 }

@@ -144,100 +144,100 @@ TEXT ·q4_0Rows1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R11
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y0, Y0, Y0
+	MOVQ   96(AX), DI
 
 group:
-	VPBROADCASTD 36(DI), Y1
-	PREFETCHT0   (CX)(SI*1)
+	VPBROADCASTD 36(SI), Y1
+	PREFETCHT0   (CX)(R11*1)
 	VMOVUPS      (CX), Y2
 	VPAND        alllow4<>+0(SB), Y2, Y3
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        alllow4<>+0(SB), Y2, Y2
-	VPBROADCASTD (DI), Y4
+	VPBROADCASTD (SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	VPBROADCASTD 4(DI), Y3
+	VPBROADCASTD 4(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y2
 	VPAND        alllow4<>+0(SB), Y2, Y3
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        alllow4<>+0(SB), Y2, Y2
-	VPBROADCASTD 8(DI), Y4
+	VPBROADCASTD 8(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	VPBROADCASTD 12(DI), Y3
+	VPBROADCASTD 12(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y2
 	VPAND        alllow4<>+0(SB), Y2, Y3
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        alllow4<>+0(SB), Y2, Y2
-	VPBROADCASTD 16(DI), Y4
+	VPBROADCASTD 16(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	VPBROADCASTD 20(DI), Y3
+	VPBROADCASTD 20(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y2
 	VPAND        alllow4<>+0(SB), Y2, Y3
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        alllow4<>+0(SB), Y2, Y2
-	VPBROADCASTD 24(DI), Y4
+	VPBROADCASTD 24(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	VCVTPH2PS    (DX), Y2
-	VBROADCASTSS 32(DI), Y3
+	VBROADCASTSS 32(SI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
 	VFMADD231PS  Y3, Y1, Y0
 	ADDQ         $+256, CX
 	ADDQ         $+32, DX
-	ADDQ         $+40, DI
-	DECQ         R8
+	ADDQ         $+40, SI
+	DECQ         DI
 	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y0, Y0, Y0
+	MOVQ         96(AX), DI
 
 group2:
-	VPBROADCASTD 36(DI), Y1
+	VPBROADCASTD 36(SI), Y1
 	VMOVUPS      32(CX), Y2
 	VPAND        alllow4<>+0(SB), Y2, Y3
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        alllow4<>+0(SB), Y2, Y2
-	VPBROADCASTD (DI), Y4
+	VPBROADCASTD (SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	VPBROADCASTD 4(DI), Y3
+	VPBROADCASTD 4(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
@@ -245,11 +245,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y2, Y3
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        alllow4<>+0(SB), Y2, Y2
-	VPBROADCASTD 8(DI), Y4
+	VPBROADCASTD 8(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	VPBROADCASTD 12(DI), Y3
+	VPBROADCASTD 12(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
@@ -257,11 +257,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y2, Y3
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        alllow4<>+0(SB), Y2, Y2
-	VPBROADCASTD 16(DI), Y4
+	VPBROADCASTD 16(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	VPBROADCASTD 20(DI), Y3
+	VPBROADCASTD 20(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
@@ -269,27 +269,27 @@ group2:
 	VPAND        alllow4<>+0(SB), Y2, Y3
 	VPSRLW       $0x04, Y2, Y2
 	VPAND        alllow4<>+0(SB), Y2, Y2
-	VPBROADCASTD 24(DI), Y4
+	VPBROADCASTD 24(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	VCVTPH2PS    16(DX), Y2
-	VBROADCASTSS 32(DI), Y3
+	VBROADCASTSS 32(SI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
 	VFMADD231PS  Y3, Y1, Y0
 	ADDQ         $+256, CX
 	ADDQ         $+32, DX
-	ADDQ         $+40, DI
-	DECQ         R8
+	ADDQ         $+40, SI
+	DECQ         DI
 	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -322,150 +322,150 @@ TEXT ·q4_0Rows2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R11
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
 
 group:
-	VPBROADCASTD 72(DI), Y2
-	VPBROADCASTD 76(DI), Y3
-	PREFETCHT0   (CX)(SI*1)
+	VPBROADCASTD 72(SI), Y2
+	VPBROADCASTD 76(SI), Y3
+	PREFETCHT0   (CX)(R11*1)
 	VMOVUPS      (CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD (DI), Y6
+	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 32(DI), Y6
+	VPBROADCASTD 32(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPBROADCASTD 36(DI), Y5
+	VPBROADCASTD 36(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 40(DI), Y6
+	VPBROADCASTD 40(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPBROADCASTD 44(DI), Y5
+	VPBROADCASTD 44(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 16(DI), Y6
+	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 48(DI), Y6
+	VPBROADCASTD 48(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPBROADCASTD 52(DI), Y5
+	VPBROADCASTD 52(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 56(DI), Y6
+	VPBROADCASTD 56(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VCVTPH2PS    (DX), Y4
-	VBROADCASTSS 64(DI), Y5
+	VBROADCASTSS 64(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y5, Y2, Y0
-	VBROADCASTSS 68(DI), Y2
+	VBROADCASTSS 68(SI), Y2
 	VMULPS       Y4, Y2, Y2
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y2, Y3, Y1
 	ADDQ         $+256, CX
 	ADDQ         $+32, DX
-	ADDQ         $+80, DI
-	DECQ         R8
+	ADDQ         $+80, SI
+	DECQ         DI
 	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y0, Y0, Y0
 	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
 
 group2:
-	VPBROADCASTD 72(DI), Y2
-	VPBROADCASTD 76(DI), Y3
+	VPBROADCASTD 72(SI), Y2
+	VPBROADCASTD 76(SI), Y3
 	VMOVUPS      32(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD (DI), Y6
+	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 32(DI), Y6
+	VPBROADCASTD 32(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPBROADCASTD 36(DI), Y5
+	VPBROADCASTD 36(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
@@ -473,19 +473,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 40(DI), Y6
+	VPBROADCASTD 40(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPBROADCASTD 44(DI), Y5
+	VPBROADCASTD 44(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
@@ -493,19 +493,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 16(DI), Y6
+	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 48(DI), Y6
+	VPBROADCASTD 48(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPBROADCASTD 52(DI), Y5
+	VPBROADCASTD 52(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
@@ -513,761 +513,175 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 56(DI), Y6
+	VPBROADCASTD 56(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VCVTPH2PS    16(DX), Y4
-	VBROADCASTSS 64(DI), Y5
+	VBROADCASTSS 64(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y5, Y2, Y0
-	VBROADCASTSS 68(DI), Y2
+	VBROADCASTSS 68(SI), Y2
 	VMULPS       Y4, Y2, Y2
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y2, Y3, Y1
 	ADDQ         $+256, CX
 	ADDQ         $+32, DX
-	ADDQ         $+80, DI
-	DECQ         R8
+	ADDQ         $+80, SI
+	DECQ         DI
 	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func q4_0Rows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·q4_0Rows3AVX2(SB), NOSPLIT, $0-8
+// func q4_0UnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·q4_0UnpackAVX2(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*1), R9
+	MOVQ 96(AX), DI
 
 group:
-	VPBROADCASTD 108(DI), Y3
-	VPBROADCASTD 112(DI), Y4
-	VPBROADCASTD 116(DI), Y5
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y6
-	VPAND        alllow4<>+0(SB), Y6, Y7
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 32(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 64(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 4(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 68(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y6
-	VPAND        alllow4<>+0(SB), Y6, Y7
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 40(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 72(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 12(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 76(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y6
-	VPAND        alllow4<>+0(SB), Y6, Y7
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 48(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 80(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 20(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 84(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y6
-	VPAND        alllow4<>+0(SB), Y6, Y7
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 24(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 88(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VCVTPH2PS    (DX), Y6
-	VBROADCASTSS 96(DI), Y7
-	VMULPS       Y6, Y7, Y7
-	VCVTDQ2PS    Y3, Y3
-	VFMADD231PS  Y7, Y3, Y0
-	VBROADCASTSS 100(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y3, Y4, Y1
-	VBROADCASTSS 104(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y3, Y5, Y2
-	ADDQ         $+256, CX
-	ADDQ         $+32, DX
-	ADDQ         $+120, DI
-	DECQ         R8
-	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
+	PREFETCHT0 (CX)(R12*1)
+	VMOVUPS    (CX), Y0
+	VPAND      alllow4<>+0(SB), Y0, Y1
+	VPSRLW     $0x04, Y0, Y0
+	VPAND      alllow4<>+0(SB), Y0, Y0
+	VPSUBB     alloffset8<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, (SI)
+	VPSUBB     alloffset8<>+0(SB), Y0, Y0
+	VMOVUPS    Y0, 64(SI)
+	PREFETCHT0 64(CX)(R12*1)
+	VMOVUPS    64(CX), Y0
+	VPAND      alllow4<>+0(SB), Y0, Y1
+	VPSRLW     $0x04, Y0, Y0
+	VPAND      alllow4<>+0(SB), Y0, Y0
+	VPSUBB     alloffset8<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 128(SI)
+	VPSUBB     alloffset8<>+0(SB), Y0, Y0
+	VMOVUPS    Y0, 192(SI)
+	PREFETCHT0 128(CX)(R12*1)
+	VMOVUPS    128(CX), Y0
+	VPAND      alllow4<>+0(SB), Y0, Y1
+	VPSRLW     $0x04, Y0, Y0
+	VPAND      alllow4<>+0(SB), Y0, Y0
+	VPSUBB     alloffset8<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 256(SI)
+	VPSUBB     alloffset8<>+0(SB), Y0, Y0
+	VMOVUPS    Y0, 320(SI)
+	PREFETCHT0 192(CX)(R12*1)
+	VMOVUPS    192(CX), Y0
+	VPAND      alllow4<>+0(SB), Y0, Y1
+	VPSRLW     $0x04, Y0, Y0
+	VPAND      alllow4<>+0(SB), Y0, Y0
+	VPSUBB     alloffset8<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 384(SI)
+	VPSUBB     alloffset8<>+0(SB), Y0, Y0
+	VMOVUPS    Y0, 448(SI)
+	VCVTPH2PS  (DX), Y0
+	VMOVUPS    Y0, (R9)
+	ADDQ       $+256, CX
+	ADDQ       $+32, DX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	DECQ       DI
+	JNZ        group
+	MOVQ       R10, CX
+	MOVQ       R11, DX
+	MOVQ       32(AX), SI
+	LEAQ       (SI)(R8*8), SI
+	MOVQ       40(AX), R9
+	LEAQ       (R9)(R8*1), R9
+	MOVQ       96(AX), DI
 
 group2:
-	VPBROADCASTD 108(DI), Y3
-	VPBROADCASTD 112(DI), Y4
-	VPBROADCASTD 116(DI), Y5
-	VMOVUPS      32(CX), Y6
-	VPAND        alllow4<>+0(SB), Y6, Y7
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 32(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 64(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 4(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 68(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VMOVUPS      96(CX), Y6
-	VPAND        alllow4<>+0(SB), Y6, Y7
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 40(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 72(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 12(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 76(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VMOVUPS      160(CX), Y6
-	VPAND        alllow4<>+0(SB), Y6, Y7
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 48(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 80(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 20(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 84(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VMOVUPS      224(CX), Y6
-	VPAND        alllow4<>+0(SB), Y6, Y7
-	VPSRLW       $0x04, Y6, Y6
-	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 24(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 88(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VCVTPH2PS    16(DX), Y6
-	VBROADCASTSS 96(DI), Y7
-	VMULPS       Y6, Y7, Y7
-	VCVTDQ2PS    Y3, Y3
-	VFMADD231PS  Y7, Y3, Y0
-	VBROADCASTSS 100(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y3, Y4, Y1
-	VBROADCASTSS 104(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y3, Y5, Y2
-	ADDQ         $+256, CX
-	ADDQ         $+32, DX
-	ADDQ         $+120, DI
-	DECQ         R8
-	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
+	VMOVUPS   32(CX), Y0
+	VPAND     alllow4<>+0(SB), Y0, Y1
+	VPSRLW    $0x04, Y0, Y0
+	VPAND     alllow4<>+0(SB), Y0, Y0
+	VPSUBB    alloffset8<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 32(SI)
+	VPSUBB    alloffset8<>+0(SB), Y0, Y0
+	VMOVUPS   Y0, 96(SI)
+	VMOVUPS   96(CX), Y0
+	VPAND     alllow4<>+0(SB), Y0, Y1
+	VPSRLW    $0x04, Y0, Y0
+	VPAND     alllow4<>+0(SB), Y0, Y0
+	VPSUBB    alloffset8<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 160(SI)
+	VPSUBB    alloffset8<>+0(SB), Y0, Y0
+	VMOVUPS   Y0, 224(SI)
+	VMOVUPS   160(CX), Y0
+	VPAND     alllow4<>+0(SB), Y0, Y1
+	VPSRLW    $0x04, Y0, Y0
+	VPAND     alllow4<>+0(SB), Y0, Y0
+	VPSUBB    alloffset8<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 288(SI)
+	VPSUBB    alloffset8<>+0(SB), Y0, Y0
+	VMOVUPS   Y0, 352(SI)
+	VMOVUPS   224(CX), Y0
+	VPAND     alllow4<>+0(SB), Y0, Y1
+	VPSRLW    $0x04, Y0, Y0
+	VPAND     alllow4<>+0(SB), Y0, Y0
+	VPSUBB    alloffset8<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 416(SI)
+	VPSUBB    alloffset8<>+0(SB), Y0, Y0
+	VMOVUPS   Y0, 480(SI)
+	VCVTPH2PS 16(DX), Y0
+	VMOVUPS   Y0, 32(R9)
+	ADDQ      $+256, CX
+	ADDQ      $+32, DX
+	ADDQ      120(AX), SI
+	ADDQ      128(AX), R9
+	DECQ      DI
+	JNZ       group2
+	ADDQ      $+64, R8
+	DECQ      BX
+	JNZ       tile
 	VZEROUPPER
 	RET
 
-// func q4_0Rows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·q4_0Rows4AVX2(SB), NOSPLIT, $0-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-
-group:
-	VPBROADCASTD 144(DI), Y4
-	VPBROADCASTD 148(DI), Y5
-	VPBROADCASTD 152(DI), Y6
-	VPBROADCASTD 156(DI), Y7
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 32(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 64(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 96(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 100(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 104(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 108(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 48(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 80(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 112(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 116(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 120(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VCVTPH2PS    (DX), Y8
-	VBROADCASTSS 128(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y9, Y4, Y0
-	VBROADCASTSS 132(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y1
-	VBROADCASTSS 136(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y2
-	VBROADCASTSS 140(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y4, Y7, Y3
-	ADDQ         $+256, CX
-	ADDQ         $+32, DX
-	ADDQ         $+160, DI
-	DECQ         R8
-	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-
-group2:
-	VPBROADCASTD 144(DI), Y4
-	VPBROADCASTD 148(DI), Y5
-	VPBROADCASTD 152(DI), Y6
-	VPBROADCASTD 156(DI), Y7
-	VMOVUPS      32(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 32(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 64(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 96(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 100(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VMOVUPS      96(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 104(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 108(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VMOVUPS      160(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 48(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 80(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 112(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 116(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VMOVUPS      224(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 120(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VCVTPH2PS    16(DX), Y8
-	VBROADCASTSS 128(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y9, Y4, Y0
-	VBROADCASTSS 132(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y1
-	VBROADCASTSS 136(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y2
-	VBROADCASTSS 140(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y4, Y7, Y3
-	ADDQ         $+256, CX
-	ADDQ         $+32, DX
-	ADDQ         $+160, DI
-	DECQ         R8
-	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
+DATA alloffset8<>+0(SB)/4, $0x08080808
+DATA alloffset8<>+4(SB)/4, $0x08080808
+DATA alloffset8<>+8(SB)/4, $0x08080808
+DATA alloffset8<>+12(SB)/4, $0x08080808
+DATA alloffset8<>+16(SB)/4, $0x08080808
+DATA alloffset8<>+20(SB)/4, $0x08080808
+DATA alloffset8<>+24(SB)/4, $0x08080808
+DATA alloffset8<>+28(SB)/4, $0x08080808
+GLOBL alloffset8<>(SB), RODATA|NOPTR, $32
 
 // func mxfp4Rows1AVX2(t *Tile)
 // Requires: AVX, AVX2, FMA3, MMX+
@@ -1276,78 +690,78 @@ TEXT ·mxfp4Rows1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R11
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y0, Y0, Y0
+	MOVQ   96(AX), DI
 
 group:
-	VPBROADCASTD 36(DI), Y1
+	VPBROADCASTD 36(SI), Y1
 	VPSLLD       $0x01, Y1, Y1
 	VMOVUPS      allmxfp4codes<>+0(SB), Y2
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R11*1)
 	VMOVUPS      (CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD (DI), Y5
+	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 4(DI), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 8(DI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 12(DI), Y4
+	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 16(DI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 20(DI), Y4
+	VPBROADCASTD 20(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 24(DI), Y5
+	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 28(DI), Y2
+	VPBROADCASTD 28(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
 	VPMADDWD     allwordones<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
@@ -1355,25 +769,25 @@ group:
 	VPSLLD       $0x17, Y2, Y2
 	VPMAXUD      allleastpower<>+0(SB), Y2, Y2
 	VMULPS       allfhalf<>+0(SB), Y2, Y2
-	VBROADCASTSS 32(DI), Y3
+	VBROADCASTSS 32(SI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
 	VFMADD231PS  Y3, Y1, Y0
 	ADDQ         $+256, CX
 	ADDQ         $+16, DX
-	ADDQ         $+40, DI
-	DECQ         R8
+	ADDQ         $+40, SI
+	DECQ         DI
 	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y0, Y0, Y0
+	MOVQ         96(AX), DI
 
 group2:
-	VPBROADCASTD 36(DI), Y1
+	VPBROADCASTD 36(SI), Y1
 	VPSLLD       $0x01, Y1, Y1
 	VMOVUPS      allmxfp4codes<>+0(SB), Y2
 	VMOVUPS      32(CX), Y3
@@ -1381,12 +795,12 @@ group2:
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD (DI), Y5
+	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 4(DI), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
@@ -1395,12 +809,12 @@ group2:
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 8(DI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 12(DI), Y4
+	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
@@ -1409,12 +823,12 @@ group2:
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 16(DI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 20(DI), Y4
+	VPBROADCASTD 20(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
@@ -1423,12 +837,12 @@ group2:
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 24(DI), Y5
+	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 28(DI), Y2
+	VPBROADCASTD 28(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
 	VPMADDWD     allwordones<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
@@ -1436,18 +850,18 @@ group2:
 	VPSLLD       $0x17, Y2, Y2
 	VPMAXUD      allleastpower<>+0(SB), Y2, Y2
 	VMULPS       allfhalf<>+0(SB), Y2, Y2
-	VBROADCASTSS 32(DI), Y3
+	VBROADCASTSS 32(SI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
 	VFMADD231PS  Y3, Y1, Y0
 	ADDQ         $+256, CX
 	ADDQ         $+16, DX
-	ADDQ         $+40, DI
-	DECQ         R8
+	ADDQ         $+40, SI
+	DECQ         DI
 	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -1490,113 +904,113 @@ TEXT ·mxfp4Rows2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R11
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
 
 group:
-	VPBROADCASTD 72(DI), Y2
+	VPBROADCASTD 72(SI), Y2
 	VPSLLD       $0x01, Y2, Y2
-	VPBROADCASTD 76(DI), Y3
+	VPBROADCASTD 76(SI), Y3
 	VPSLLD       $0x01, Y3, Y3
 	VMOVUPS      allmxfp4codes<>+0(SB), Y4
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R11*1)
 	VMOVUPS      (CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 32(DI), Y7
+	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 4(DI), Y6
+	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 36(DI), Y6
+	VPBROADCASTD 36(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 40(DI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 12(DI), Y6
+	VPBROADCASTD 12(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 44(DI), Y6
+	VPBROADCASTD 44(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 48(DI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 20(DI), Y6
+	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 52(DI), Y6
+	VPBROADCASTD 52(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 24(DI), Y7
+	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 56(DI), Y7
+	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 28(DI), Y4
+	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
-	VPBROADCASTD 60(DI), Y4
+	VPBROADCASTD 60(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
@@ -1604,34 +1018,34 @@ group:
 	VPSLLD       $0x17, Y4, Y4
 	VPMAXUD      allleastpower<>+0(SB), Y4, Y4
 	VMULPS       allfhalf<>+0(SB), Y4, Y4
-	VBROADCASTSS 64(DI), Y5
+	VBROADCASTSS 64(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y5, Y2, Y0
-	VBROADCASTSS 68(DI), Y2
+	VBROADCASTSS 68(SI), Y2
 	VMULPS       Y4, Y2, Y2
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y2, Y3, Y1
 	ADDQ         $+256, CX
 	ADDQ         $+16, DX
-	ADDQ         $+80, DI
-	DECQ         R8
+	ADDQ         $+80, SI
+	DECQ         DI
 	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y0, Y0, Y0
 	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
 
 group2:
-	VPBROADCASTD 72(DI), Y2
+	VPBROADCASTD 72(SI), Y2
 	VPSLLD       $0x01, Y2, Y2
-	VPBROADCASTD 76(DI), Y3
+	VPBROADCASTD 76(SI), Y3
 	VPSLLD       $0x01, Y3, Y3
 	VMOVUPS      allmxfp4codes<>+0(SB), Y4
 	VMOVUPS      32(CX), Y5
@@ -1639,20 +1053,20 @@ group2:
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 32(DI), Y7
+	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 4(DI), Y6
+	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 36(DI), Y6
+	VPBROADCASTD 36(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -1661,20 +1075,20 @@ group2:
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 40(DI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 12(DI), Y6
+	VPBROADCASTD 12(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 44(DI), Y6
+	VPBROADCASTD 44(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -1683,20 +1097,20 @@ group2:
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 48(DI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 20(DI), Y6
+	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 52(DI), Y6
+	VPBROADCASTD 52(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -1705,20 +1119,20 @@ group2:
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 24(DI), Y7
+	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 56(DI), Y7
+	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 28(DI), Y4
+	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
-	VPBROADCASTD 60(DI), Y4
+	VPBROADCASTD 60(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
@@ -1726,806 +1140,182 @@ group2:
 	VPSLLD       $0x17, Y4, Y4
 	VPMAXUD      allleastpower<>+0(SB), Y4, Y4
 	VMULPS       allfhalf<>+0(SB), Y4, Y4
-	VBROADCASTSS 64(DI), Y5
+	VBROADCASTSS 64(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y5, Y2, Y0
-	VBROADCASTSS 68(DI), Y2
+	VBROADCASTSS 68(SI), Y2
 	VMULPS       Y4, Y2, Y2
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y2, Y3, Y1
 	ADDQ         $+256, CX
 	ADDQ         $+16, DX
-	ADDQ         $+80, DI
-	DECQ         R8
+	ADDQ         $+80, SI
+	DECQ         DI
 	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func mxfp4Rows3AVX2(t *Tile)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·mxfp4Rows3AVX2(SB), NOSPLIT, $0-8
+// func mxfp4UnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, MMX+
+TEXT ·mxfp4UnpackAVX2(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*1), R9
+	MOVQ 96(AX), DI
 
 group:
-	VPBROADCASTD 108(DI), Y3
-	VPSLLD       $0x01, Y3, Y3
-	VPBROADCASTD 112(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 116(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VMOVUPS      allmxfp4codes<>+0(SB), Y6
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD (DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 64(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 4(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 68(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 8(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 72(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 12(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 44(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 76(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 16(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 80(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 20(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 84(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 24(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 56(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 88(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 28(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 60(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPBROADCASTD 92(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y5, Y5
-	VPMOVZXBD    (DX), Y6
-	VPSLLD       $0x17, Y6, Y6
-	VPMAXUD      allleastpower<>+0(SB), Y6, Y6
-	VMULPS       allfhalf<>+0(SB), Y6, Y6
-	VBROADCASTSS 96(DI), Y7
-	VMULPS       Y6, Y7, Y7
-	VCVTDQ2PS    Y3, Y3
-	VFMADD231PS  Y7, Y3, Y0
-	VBROADCASTSS 100(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y3, Y4, Y1
-	VBROADCASTSS 104(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y3, Y5, Y2
-	ADDQ         $+256, CX
-	ADDQ         $+16, DX
-	ADDQ         $+120, DI
-	DECQ         R8
-	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
+	VMOVUPS    allmxfp4codes<>+0(SB), Y0
+	PREFETCHT0 (CX)(R12*1)
+	VMOVUPS    (CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSRLW     $0x04, Y1, Y1
+	VPAND      alllow4<>+0(SB), Y1, Y1
+	VPSHUFB    Y2, Y0, Y2
+	VPSUBB     alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, (SI)
+	VPSHUFB    Y1, Y0, Y1
+	VPSUBB     alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 64(SI)
+	PREFETCHT0 64(CX)(R12*1)
+	VMOVUPS    64(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSRLW     $0x04, Y1, Y1
+	VPAND      alllow4<>+0(SB), Y1, Y1
+	VPSHUFB    Y2, Y0, Y2
+	VPSUBB     alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, 128(SI)
+	VPSHUFB    Y1, Y0, Y1
+	VPSUBB     alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 192(SI)
+	PREFETCHT0 128(CX)(R12*1)
+	VMOVUPS    128(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSRLW     $0x04, Y1, Y1
+	VPAND      alllow4<>+0(SB), Y1, Y1
+	VPSHUFB    Y2, Y0, Y2
+	VPSUBB     alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, 256(SI)
+	VPSHUFB    Y1, Y0, Y1
+	VPSUBB     alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 320(SI)
+	PREFETCHT0 192(CX)(R12*1)
+	VMOVUPS    192(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSRLW     $0x04, Y1, Y1
+	VPAND      alllow4<>+0(SB), Y1, Y1
+	VPSHUFB    Y2, Y0, Y2
+	VPSUBB     alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, 384(SI)
+	VPSHUFB    Y1, Y0, Y1
+	VPSUBB     alloffset16<>+0(SB), Y1, Y0
+	VMOVUPS    Y0, 448(SI)
+	VPMOVZXBD  (DX), Y0
+	VPSLLD     $0x17, Y0, Y0
+	VPMAXUD    allleastpower<>+0(SB), Y0, Y0
+	VMULPS     allfhalf<>+0(SB), Y0, Y0
+	VMOVUPS    Y0, (R9)
+	ADDQ       $+256, CX
+	ADDQ       $+16, DX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	DECQ       DI
+	JNZ        group
+	MOVQ       R10, CX
+	MOVQ       R11, DX
+	MOVQ       32(AX), SI
+	LEAQ       (SI)(R8*8), SI
+	MOVQ       40(AX), R9
+	LEAQ       (R9)(R8*1), R9
+	MOVQ       96(AX), DI
 
 group2:
-	VPBROADCASTD 108(DI), Y3
-	VPSLLD       $0x01, Y3, Y3
-	VPBROADCASTD 112(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 116(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VMOVUPS      allmxfp4codes<>+0(SB), Y6
-	VMOVUPS      32(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD (DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 64(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 4(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 68(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VMOVUPS      96(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 8(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 72(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 12(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 44(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 76(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VMOVUPS      160(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 16(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 80(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 20(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 84(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VMOVUPS      224(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 24(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 56(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 88(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 28(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 60(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPBROADCASTD 92(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y5, Y5
-	VPMOVZXBD    8(DX), Y6
-	VPSLLD       $0x17, Y6, Y6
-	VPMAXUD      allleastpower<>+0(SB), Y6, Y6
-	VMULPS       allfhalf<>+0(SB), Y6, Y6
-	VBROADCASTSS 96(DI), Y7
-	VMULPS       Y6, Y7, Y7
-	VCVTDQ2PS    Y3, Y3
-	VFMADD231PS  Y7, Y3, Y0
-	VBROADCASTSS 100(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y3, Y4, Y1
-	VBROADCASTSS 104(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y3, Y5, Y2
-	ADDQ         $+256, CX
-	ADDQ         $+16, DX
-	ADDQ         $+120, DI
-	DECQ         R8
-	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
+	VMOVUPS   allmxfp4codes<>+0(SB), Y0
+	VMOVUPS   32(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSRLW    $0x04, Y1, Y1
+	VPAND     alllow4<>+0(SB), Y1, Y1
+	VPSHUFB   Y2, Y0, Y2
+	VPSUBB    alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 32(SI)
+	VPSHUFB   Y1, Y0, Y1
+	VPSUBB    alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 96(SI)
+	VMOVUPS   96(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSRLW    $0x04, Y1, Y1
+	VPAND     alllow4<>+0(SB), Y1, Y1
+	VPSHUFB   Y2, Y0, Y2
+	VPSUBB    alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 160(SI)
+	VPSHUFB   Y1, Y0, Y1
+	VPSUBB    alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 224(SI)
+	VMOVUPS   160(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSRLW    $0x04, Y1, Y1
+	VPAND     alllow4<>+0(SB), Y1, Y1
+	VPSHUFB   Y2, Y0, Y2
+	VPSUBB    alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 288(SI)
+	VPSHUFB   Y1, Y0, Y1
+	VPSUBB    alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 352(SI)
+	VMOVUPS   224(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSRLW    $0x04, Y1, Y1
+	VPAND     alllow4<>+0(SB), Y1, Y1
+	VPSHUFB   Y2, Y0, Y2
+	VPSUBB    alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 416(SI)
+	VPSHUFB   Y1, Y0, Y1
+	VPSUBB    alloffset16<>+0(SB), Y1, Y0
+	VMOVUPS   Y0, 480(SI)
+	VPMOVZXBD 8(DX), Y0
+	VPSLLD    $0x17, Y0, Y0
+	VPMAXUD   allleastpower<>+0(SB), Y0, Y0
+	VMULPS    allfhalf<>+0(SB), Y0, Y0
+	VMOVUPS   Y0, 32(R9)
+	ADDQ      $+256, CX
+	ADDQ      $+16, DX
+	ADDQ      120(AX), SI
+	ADDQ      128(AX), R9
+	DECQ      DI
+	JNZ       group2
+	ADDQ      $+64, R8
+	DECQ      BX
+	JNZ       tile
 	VZEROUPPER
 	RET
 
-// func mxfp4Rows4AVX2(t *Tile)
-// Requires: AVX, AVX2, FMA3, MMX+
-TEXT ·mxfp4Rows4AVX2(SB), NOSPLIT, $0-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-
-group:
-	VPBROADCASTD 144(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 148(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 152(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	VPBROADCASTD 156(DI), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VMOVUPS      allmxfp4codes<>+0(SB), Y8
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 96(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 4(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 36(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 68(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 100(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 104(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 12(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 44(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 76(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 108(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 112(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 20(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 52(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 84(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 116(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 24(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 56(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 88(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 120(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 28(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 60(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 92(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPBROADCASTD 124(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y7, Y7
-	VPMOVZXBD    (DX), Y8
-	VPSLLD       $0x17, Y8, Y8
-	VPMAXUD      allleastpower<>+0(SB), Y8, Y8
-	VMULPS       allfhalf<>+0(SB), Y8, Y8
-	VBROADCASTSS 128(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y9, Y4, Y0
-	VBROADCASTSS 132(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y1
-	VBROADCASTSS 136(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y2
-	VBROADCASTSS 140(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y4, Y7, Y3
-	ADDQ         $+256, CX
-	ADDQ         $+16, DX
-	ADDQ         $+160, DI
-	DECQ         R8
-	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-
-group2:
-	VPBROADCASTD 144(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 148(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 152(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	VPBROADCASTD 156(DI), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VMOVUPS      allmxfp4codes<>+0(SB), Y8
-	VMOVUPS      32(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 96(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 4(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 36(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 68(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 100(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VMOVUPS      96(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 104(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 12(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 44(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 76(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 108(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VMOVUPS      160(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 112(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 20(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 52(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 84(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 116(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VMOVUPS      224(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 24(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 56(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 88(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 120(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 28(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 60(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 92(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPBROADCASTD 124(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y7, Y7
-	VPMOVZXBD    8(DX), Y8
-	VPSLLD       $0x17, Y8, Y8
-	VPMAXUD      allleastpower<>+0(SB), Y8, Y8
-	VMULPS       allfhalf<>+0(SB), Y8, Y8
-	VBROADCASTSS 128(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y9, Y4, Y0
-	VBROADCASTSS 132(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y1
-	VBROADCASTSS 136(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y2
-	VBROADCASTSS 140(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y4, Y7, Y3
-	ADDQ         $+256, CX
-	ADDQ         $+16, DX
-	ADDQ         $+160, DI
-	DECQ         R8
-	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
+DATA alloffset16<>+0(SB)/4, $0x10101010
+DATA alloffset16<>+4(SB)/4, $0x10101010
+DATA alloffset16<>+8(SB)/4, $0x10101010
+DATA alloffset16<>+12(SB)/4, $0x10101010
+DATA alloffset16<>+16(SB)/4, $0x10101010
+DATA alloffset16<>+20(SB)/4, $0x10101010
+DATA alloffset16<>+24(SB)/4, $0x10101010
+DATA alloffset16<>+28(SB)/4, $0x10101010
+GLOBL alloffset16<>(SB), RODATA|NOPTR, $32
 
 // func nvfp4Rows1AVX2(t *Tile)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -2534,48 +1324,48 @@ TEXT ·nvfp4Rows1AVX2(SB), NOSPLIT, $0-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R11
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y0, Y0, Y0
+	MOVQ   96(AX), DI
 
 group:
-	VPBROADCASTD 36(DI), Y1
+	VPBROADCASTD 36(SI), Y1
 	VPSLLD       $0x01, Y1, Y1
 	VMOVUPS      allnvfp4codes<>+0(SB), Y2
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R11*1)
 	VMOVUPS      (CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD (DI), Y5
+	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 4(DI), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 8(DI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 12(DI), Y2
+	VPBROADCASTD 12(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
 	VPMADDWD     allwordones<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
@@ -2583,40 +1373,40 @@ group:
 	VPSLLW       $0x07, X2, X2
 	VCVTPH2PS    X2, Y2
 	VMULPS       allf128<>+0(SB), Y2, Y2
-	VBROADCASTSS 32(DI), Y3
+	VBROADCASTSS 32(SI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
 	VFMADD231PS  Y3, Y1, Y0
-	VPBROADCASTD 40(DI), Y1
+	VPBROADCASTD 40(SI), Y1
 	VPSLLD       $0x01, Y1, Y1
 	VMOVUPS      allnvfp4codes<>+0(SB), Y2
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 16(DI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 20(DI), Y4
+	VPBROADCASTD 20(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 24(DI), Y5
+	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 28(DI), Y2
+	VPBROADCASTD 28(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
 	VPMADDWD     allwordones<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
@@ -2624,25 +1414,25 @@ group:
 	VPSLLW       $0x07, X2, X2
 	VCVTPH2PS    X2, Y2
 	VMULPS       allf128<>+0(SB), Y2, Y2
-	VBROADCASTSS 32(DI), Y3
+	VBROADCASTSS 32(SI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
 	VFMADD231PS  Y3, Y1, Y0
 	ADDQ         $+256, CX
 	ADDQ         $+32, DX
-	ADDQ         $+44, DI
-	DECQ         R8
+	ADDQ         $+44, SI
+	DECQ         DI
 	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y0, Y0, Y0
+	MOVQ         96(AX), DI
 
 group2:
-	VPBROADCASTD 36(DI), Y1
+	VPBROADCASTD 36(SI), Y1
 	VPSLLD       $0x01, Y1, Y1
 	VMOVUPS      allnvfp4codes<>+0(SB), Y2
 	VMOVUPS      32(CX), Y3
@@ -2650,12 +1440,12 @@ group2:
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD (DI), Y5
+	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 4(DI), Y4
+	VPBROADCASTD 4(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
@@ -2664,12 +1454,12 @@ group2:
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 8(DI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 12(DI), Y2
+	VPBROADCASTD 12(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
 	VPMADDWD     allwordones<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
@@ -2677,11 +1467,11 @@ group2:
 	VPSLLW       $0x07, X2, X2
 	VCVTPH2PS    X2, Y2
 	VMULPS       allf128<>+0(SB), Y2, Y2
-	VBROADCASTSS 32(DI), Y3
+	VBROADCASTSS 32(SI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
 	VFMADD231PS  Y3, Y1, Y0
-	VPBROADCASTD 40(DI), Y1
+	VPBROADCASTD 40(SI), Y1
 	VPSLLD       $0x01, Y1, Y1
 	VMOVUPS      allnvfp4codes<>+0(SB), Y2
 	VMOVUPS      160(CX), Y3
@@ -2689,12 +1479,12 @@ group2:
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 16(DI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 20(DI), Y4
+	VPBROADCASTD 20(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
@@ -2703,12 +1493,12 @@ group2:
 	VPSRLW       $0x04, Y3, Y3
 	VPAND        alllow4<>+0(SB), Y3, Y3
 	VPSHUFB      Y4, Y2, Y4
-	VPBROADCASTD 24(DI), Y5
+	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
-	VPBROADCASTD 28(DI), Y2
+	VPBROADCASTD 28(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
 	VPMADDWD     allwordones<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
@@ -2716,18 +1506,18 @@ group2:
 	VPSLLW       $0x07, X2, X2
 	VCVTPH2PS    X2, Y2
 	VMULPS       allf128<>+0(SB), Y2, Y2
-	VBROADCASTSS 32(DI), Y3
+	VBROADCASTSS 32(SI), Y3
 	VMULPS       Y2, Y3, Y3
 	VCVTDQ2PS    Y1, Y1
 	VFMADD231PS  Y3, Y1, Y0
 	ADDQ         $+256, CX
 	ADDQ         $+32, DX
-	ADDQ         $+44, DI
-	DECQ         R8
+	ADDQ         $+44, SI
+	DECQ         DI
 	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -2760,67 +1550,67 @@ TEXT ·nvfp4Rows2AVX2(SB), NOSPLIT, $0-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R11
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
 
 group:
-	VPBROADCASTD 72(DI), Y2
+	VPBROADCASTD 72(SI), Y2
 	VPSLLD       $0x01, Y2, Y2
-	VPBROADCASTD 76(DI), Y3
+	VPBROADCASTD 76(SI), Y3
 	VPSLLD       $0x01, Y3, Y3
 	VMOVUPS      allnvfp4codes<>+0(SB), Y4
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R11*1)
 	VMOVUPS      (CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 32(DI), Y7
+	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 4(DI), Y6
+	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 36(DI), Y6
+	VPBROADCASTD 36(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 40(DI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 12(DI), Y4
+	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
-	VPBROADCASTD 44(DI), Y4
+	VPBROADCASTD 44(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
@@ -2828,62 +1618,62 @@ group:
 	VPSLLW       $0x07, X4, X4
 	VCVTPH2PS    X4, Y4
 	VMULPS       allf128<>+0(SB), Y4, Y4
-	VBROADCASTSS 64(DI), Y5
+	VBROADCASTSS 64(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y5, Y2, Y0
-	VBROADCASTSS 68(DI), Y2
+	VBROADCASTSS 68(SI), Y2
 	VMULPS       Y4, Y2, Y2
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y2, Y3, Y1
-	VPBROADCASTD 80(DI), Y2
+	VPBROADCASTD 80(SI), Y2
 	VPSLLD       $0x01, Y2, Y2
-	VPBROADCASTD 84(DI), Y3
+	VPBROADCASTD 84(SI), Y3
 	VPSLLD       $0x01, Y3, Y3
 	VMOVUPS      allnvfp4codes<>+0(SB), Y4
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 48(DI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 20(DI), Y6
+	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 52(DI), Y6
+	VPBROADCASTD 52(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 24(DI), Y7
+	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 56(DI), Y7
+	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 28(DI), Y4
+	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
-	VPBROADCASTD 60(DI), Y4
+	VPBROADCASTD 60(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
@@ -2891,34 +1681,34 @@ group:
 	VPSLLW       $0x07, X4, X4
 	VCVTPH2PS    X4, Y4
 	VMULPS       allf128<>+0(SB), Y4, Y4
-	VBROADCASTSS 64(DI), Y5
+	VBROADCASTSS 64(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y5, Y2, Y0
-	VBROADCASTSS 68(DI), Y2
+	VBROADCASTSS 68(SI), Y2
 	VMULPS       Y4, Y2, Y2
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y2, Y3, Y1
 	ADDQ         $+256, CX
 	ADDQ         $+32, DX
-	ADDQ         $+88, DI
-	DECQ         R8
+	ADDQ         $+88, SI
+	DECQ         DI
 	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y0, Y0, Y0
 	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
 
 group2:
-	VPBROADCASTD 72(DI), Y2
+	VPBROADCASTD 72(SI), Y2
 	VPSLLD       $0x01, Y2, Y2
-	VPBROADCASTD 76(DI), Y3
+	VPBROADCASTD 76(SI), Y3
 	VPSLLD       $0x01, Y3, Y3
 	VMOVUPS      allnvfp4codes<>+0(SB), Y4
 	VMOVUPS      32(CX), Y5
@@ -2926,20 +1716,20 @@ group2:
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 32(DI), Y7
+	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 4(DI), Y6
+	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 36(DI), Y6
+	VPBROADCASTD 36(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -2948,20 +1738,20 @@ group2:
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 40(DI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 12(DI), Y4
+	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
-	VPBROADCASTD 44(DI), Y4
+	VPBROADCASTD 44(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
@@ -2969,17 +1759,17 @@ group2:
 	VPSLLW       $0x07, X4, X4
 	VCVTPH2PS    X4, Y4
 	VMULPS       allf128<>+0(SB), Y4, Y4
-	VBROADCASTSS 64(DI), Y5
+	VBROADCASTSS 64(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y5, Y2, Y0
-	VBROADCASTSS 68(DI), Y2
+	VBROADCASTSS 68(SI), Y2
 	VMULPS       Y4, Y2, Y2
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y2, Y3, Y1
-	VPBROADCASTD 80(DI), Y2
+	VPBROADCASTD 80(SI), Y2
 	VPSLLD       $0x01, Y2, Y2
-	VPBROADCASTD 84(DI), Y3
+	VPBROADCASTD 84(SI), Y3
 	VPSLLD       $0x01, Y3, Y3
 	VMOVUPS      allnvfp4codes<>+0(SB), Y4
 	VMOVUPS      160(CX), Y5
@@ -2987,20 +1777,20 @@ group2:
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 48(DI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 20(DI), Y6
+	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	VPBROADCASTD 52(DI), Y6
+	VPBROADCASTD 52(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -3009,20 +1799,20 @@ group2:
 	VPSRLW       $0x04, Y5, Y5
 	VPAND        alllow4<>+0(SB), Y5, Y5
 	VPSHUFB      Y6, Y4, Y6
-	VPBROADCASTD 24(DI), Y7
+	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
-	VPBROADCASTD 56(DI), Y7
+	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
-	VPBROADCASTD 28(DI), Y4
+	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
-	VPBROADCASTD 60(DI), Y4
+	VPBROADCASTD 60(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
@@ -3030,908 +1820,182 @@ group2:
 	VPSLLW       $0x07, X4, X4
 	VCVTPH2PS    X4, Y4
 	VMULPS       allf128<>+0(SB), Y4, Y4
-	VBROADCASTSS 64(DI), Y5
+	VBROADCASTSS 64(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y5, Y2, Y0
-	VBROADCASTSS 68(DI), Y2
+	VBROADCASTSS 68(SI), Y2
 	VMULPS       Y4, Y2, Y2
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y2, Y3, Y1
 	ADDQ         $+256, CX
 	ADDQ         $+32, DX
-	ADDQ         $+88, DI
-	DECQ         R8
+	ADDQ         $+88, SI
+	DECQ         DI
 	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func nvfp4Rows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·nvfp4Rows3AVX2(SB), NOSPLIT, $0-8
+// func nvfp4UnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·nvfp4UnpackAVX2(SB), NOSPLIT, $0-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*2), R9
+	MOVQ 96(AX), DI
 
 group:
-	VPBROADCASTD 108(DI), Y3
-	VPSLLD       $0x01, Y3, Y3
-	VPBROADCASTD 112(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 116(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VMOVUPS      allnvfp4codes<>+0(SB), Y6
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD (DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 64(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 4(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 68(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 8(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 72(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 12(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 44(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPBROADCASTD 76(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y5, Y5
-	VPMOVZXBW    (DX), X6
-	VPSLLW       $0x07, X6, X6
-	VCVTPH2PS    X6, Y6
-	VMULPS       allf128<>+0(SB), Y6, Y6
-	VBROADCASTSS 96(DI), Y7
-	VMULPS       Y6, Y7, Y7
-	VCVTDQ2PS    Y3, Y3
-	VFMADD231PS  Y7, Y3, Y0
-	VBROADCASTSS 100(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y3, Y4, Y1
-	VBROADCASTSS 104(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y3, Y5, Y2
-	VPBROADCASTD 120(DI), Y3
-	VPSLLD       $0x01, Y3, Y3
-	VPBROADCASTD 124(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 128(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VMOVUPS      allnvfp4codes<>+0(SB), Y6
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 16(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 80(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 20(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 84(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 24(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 56(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 88(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 28(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 60(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPBROADCASTD 92(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y5, Y5
-	VPMOVZXBW    16(DX), X6
-	VPSLLW       $0x07, X6, X6
-	VCVTPH2PS    X6, Y6
-	VMULPS       allf128<>+0(SB), Y6, Y6
-	VBROADCASTSS 96(DI), Y7
-	VMULPS       Y6, Y7, Y7
-	VCVTDQ2PS    Y3, Y3
-	VFMADD231PS  Y7, Y3, Y0
-	VBROADCASTSS 100(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y3, Y4, Y1
-	VBROADCASTSS 104(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y3, Y5, Y2
-	ADDQ         $+256, CX
-	ADDQ         $+32, DX
-	ADDQ         $+132, DI
-	DECQ         R8
-	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
+	VMOVUPS    allnvfp4codes<>+0(SB), Y0
+	PREFETCHT0 (CX)(R12*1)
+	VMOVUPS    (CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSRLW     $0x04, Y1, Y1
+	VPAND      alllow4<>+0(SB), Y1, Y1
+	VPSHUFB    Y2, Y0, Y2
+	VPSUBB     alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, (SI)
+	VPSHUFB    Y1, Y0, Y1
+	VPSUBB     alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 64(SI)
+	PREFETCHT0 64(CX)(R12*1)
+	VMOVUPS    64(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSRLW     $0x04, Y1, Y1
+	VPAND      alllow4<>+0(SB), Y1, Y1
+	VPSHUFB    Y2, Y0, Y2
+	VPSUBB     alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, 128(SI)
+	VPSHUFB    Y1, Y0, Y1
+	VPSUBB     alloffset16<>+0(SB), Y1, Y0
+	VMOVUPS    Y0, 192(SI)
+	VPMOVZXBW  (DX), X0
+	VPSLLW     $0x07, X0, X0
+	VCVTPH2PS  X0, Y0
+	VMULPS     allf128<>+0(SB), Y0, Y0
+	VMOVUPS    Y0, (R9)
+	VMOVUPS    allnvfp4codes<>+0(SB), Y0
+	PREFETCHT0 128(CX)(R12*1)
+	VMOVUPS    128(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSRLW     $0x04, Y1, Y1
+	VPAND      alllow4<>+0(SB), Y1, Y1
+	VPSHUFB    Y2, Y0, Y2
+	VPSUBB     alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, 256(SI)
+	VPSHUFB    Y1, Y0, Y1
+	VPSUBB     alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 320(SI)
+	PREFETCHT0 192(CX)(R12*1)
+	VMOVUPS    192(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSRLW     $0x04, Y1, Y1
+	VPAND      alllow4<>+0(SB), Y1, Y1
+	VPSHUFB    Y2, Y0, Y2
+	VPSUBB     alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, 384(SI)
+	VPSHUFB    Y1, Y0, Y1
+	VPSUBB     alloffset16<>+0(SB), Y1, Y0
+	VMOVUPS    Y0, 448(SI)
+	VPMOVZXBW  16(DX), X0
+	VPSLLW     $0x07, X0, X0
+	VCVTPH2PS  X0, Y0
+	VMULPS     allf128<>+0(SB), Y0, Y0
+	VMOVUPS    Y0, 64(R9)
+	ADDQ       $+256, CX
+	ADDQ       $+32, DX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	DECQ       DI
+	JNZ        group
+	MOVQ       R10, CX
+	MOVQ       R11, DX
+	MOVQ       32(AX), SI
+	LEAQ       (SI)(R8*8), SI
+	MOVQ       40(AX), R9
+	LEAQ       (R9)(R8*2), R9
+	MOVQ       96(AX), DI
 
 group2:
-	VPBROADCASTD 108(DI), Y3
-	VPSLLD       $0x01, Y3, Y3
-	VPBROADCASTD 112(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 116(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VMOVUPS      allnvfp4codes<>+0(SB), Y6
-	VMOVUPS      32(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD (DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 64(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 4(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 68(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VMOVUPS      96(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 8(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 72(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 12(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 44(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPBROADCASTD 76(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y5, Y5
-	VPMOVZXBW    8(DX), X6
-	VPSLLW       $0x07, X6, X6
-	VCVTPH2PS    X6, Y6
-	VMULPS       allf128<>+0(SB), Y6, Y6
-	VBROADCASTSS 96(DI), Y7
-	VMULPS       Y6, Y7, Y7
-	VCVTDQ2PS    Y3, Y3
-	VFMADD231PS  Y7, Y3, Y0
-	VBROADCASTSS 100(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y3, Y4, Y1
-	VBROADCASTSS 104(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y3, Y5, Y2
-	VPBROADCASTD 120(DI), Y3
-	VPSLLD       $0x01, Y3, Y3
-	VPBROADCASTD 124(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 128(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VMOVUPS      allnvfp4codes<>+0(SB), Y6
-	VMOVUPS      160(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 16(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 80(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 20(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 84(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VMOVUPS      224(CX), Y7
-	VPAND        alllow4<>+0(SB), Y7, Y8
-	VPSRLW       $0x04, Y7, Y7
-	VPAND        alllow4<>+0(SB), Y7, Y7
-	VPSHUFB      Y8, Y6, Y8
-	VPBROADCASTD 24(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 56(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 88(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPSHUFB      Y7, Y6, Y7
-	VPBROADCASTD 28(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 60(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
-	VPBROADCASTD 92(DI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y5, Y5
-	VPMOVZXBW    24(DX), X6
-	VPSLLW       $0x07, X6, X6
-	VCVTPH2PS    X6, Y6
-	VMULPS       allf128<>+0(SB), Y6, Y6
-	VBROADCASTSS 96(DI), Y7
-	VMULPS       Y6, Y7, Y7
-	VCVTDQ2PS    Y3, Y3
-	VFMADD231PS  Y7, Y3, Y0
-	VBROADCASTSS 100(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y3, Y4, Y1
-	VBROADCASTSS 104(DI), Y3
-	VMULPS       Y6, Y3, Y3
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y3, Y5, Y2
-	ADDQ         $+256, CX
-	ADDQ         $+32, DX
-	ADDQ         $+132, DI
-	DECQ         R8
-	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
-
-// func nvfp4Rows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·nvfp4Rows4AVX2(SB), NOSPLIT, $0-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-
-group:
-	VPBROADCASTD 144(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 148(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 152(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	VPBROADCASTD 156(DI), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VMOVUPS      allnvfp4codes<>+0(SB), Y8
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 96(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 4(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 36(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 68(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 100(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 104(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 12(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 44(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 76(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPBROADCASTD 108(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y7, Y7
-	VPMOVZXBW    (DX), X8
-	VPSLLW       $0x07, X8, X8
-	VCVTPH2PS    X8, Y8
-	VMULPS       allf128<>+0(SB), Y8, Y8
-	VBROADCASTSS 128(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y9, Y4, Y0
-	VBROADCASTSS 132(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y1
-	VBROADCASTSS 136(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y2
-	VBROADCASTSS 140(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y4, Y7, Y3
-	VPBROADCASTD 160(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 164(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 168(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	VPBROADCASTD 172(DI), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VMOVUPS      allnvfp4codes<>+0(SB), Y8
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 112(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 20(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 52(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 84(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 116(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 24(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 56(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 88(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 120(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 28(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 60(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 92(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPBROADCASTD 124(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y7, Y7
-	VPMOVZXBW    16(DX), X8
-	VPSLLW       $0x07, X8, X8
-	VCVTPH2PS    X8, Y8
-	VMULPS       allf128<>+0(SB), Y8, Y8
-	VBROADCASTSS 128(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y9, Y4, Y0
-	VBROADCASTSS 132(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y1
-	VBROADCASTSS 136(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y2
-	VBROADCASTSS 140(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y4, Y7, Y3
-	ADDQ         $+256, CX
-	ADDQ         $+32, DX
-	ADDQ         $+176, DI
-	DECQ         R8
-	JNZ          group
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-
-group2:
-	VPBROADCASTD 144(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 148(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 152(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	VPBROADCASTD 156(DI), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VMOVUPS      allnvfp4codes<>+0(SB), Y8
-	VMOVUPS      32(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 96(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 4(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 36(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 68(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 100(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VMOVUPS      96(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 104(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 12(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 44(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 76(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPBROADCASTD 108(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y7, Y7
-	VPMOVZXBW    8(DX), X8
-	VPSLLW       $0x07, X8, X8
-	VCVTPH2PS    X8, Y8
-	VMULPS       allf128<>+0(SB), Y8, Y8
-	VBROADCASTSS 128(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y9, Y4, Y0
-	VBROADCASTSS 132(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y1
-	VBROADCASTSS 136(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y2
-	VBROADCASTSS 140(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y4, Y7, Y3
-	VPBROADCASTD 160(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 164(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 168(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	VPBROADCASTD 172(DI), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VMOVUPS      allnvfp4codes<>+0(SB), Y8
-	VMOVUPS      160(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 112(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 20(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 52(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 84(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 116(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VMOVUPS      224(CX), Y9
-	VPAND        alllow4<>+0(SB), Y9, Y10
-	VPSRLW       $0x04, Y9, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y10, Y8, Y10
-	VPBROADCASTD 24(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 56(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 88(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 120(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPSHUFB      Y9, Y8, Y9
-	VPBROADCASTD 28(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 60(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 92(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPBROADCASTD 124(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y7, Y7
-	VPMOVZXBW    24(DX), X8
-	VPSLLW       $0x07, X8, X8
-	VCVTPH2PS    X8, Y8
-	VMULPS       allf128<>+0(SB), Y8, Y8
-	VBROADCASTSS 128(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y9, Y4, Y0
-	VBROADCASTSS 132(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y1
-	VBROADCASTSS 136(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y2
-	VBROADCASTSS 140(DI), Y4
-	VMULPS       Y8, Y4, Y4
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y4, Y7, Y3
-	ADDQ         $+256, CX
-	ADDQ         $+32, DX
-	ADDQ         $+176, DI
-	DECQ         R8
-	JNZ          group2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y0, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
+	VMOVUPS   allnvfp4codes<>+0(SB), Y0
+	VMOVUPS   32(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSRLW    $0x04, Y1, Y1
+	VPAND     alllow4<>+0(SB), Y1, Y1
+	VPSHUFB   Y2, Y0, Y2
+	VPSUBB    alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 32(SI)
+	VPSHUFB   Y1, Y0, Y1
+	VPSUBB    alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 96(SI)
+	VMOVUPS   96(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSRLW    $0x04, Y1, Y1
+	VPAND     alllow4<>+0(SB), Y1, Y1
+	VPSHUFB   Y2, Y0, Y2
+	VPSUBB    alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 160(SI)
+	VPSHUFB   Y1, Y0, Y1
+	VPSUBB    alloffset16<>+0(SB), Y1, Y0
+	VMOVUPS   Y0, 224(SI)
+	VPMOVZXBW 8(DX), X0
+	VPSLLW    $0x07, X0, X0
+	VCVTPH2PS X0, Y0
+	VMULPS    allf128<>+0(SB), Y0, Y0
+	VMOVUPS   Y0, 32(R9)
+	VMOVUPS   allnvfp4codes<>+0(SB), Y0
+	VMOVUPS   160(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSRLW    $0x04, Y1, Y1
+	VPAND     alllow4<>+0(SB), Y1, Y1
+	VPSHUFB   Y2, Y0, Y2
+	VPSUBB    alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 288(SI)
+	VPSHUFB   Y1, Y0, Y1
+	VPSUBB    alloffset16<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 352(SI)
+	VMOVUPS   224(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSRLW    $0x04, Y1, Y1
+	VPAND     alllow4<>+0(SB), Y1, Y1
+	VPSHUFB   Y2, Y0, Y2
+	VPSUBB    alloffset16<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 416(SI)
+	VPSHUFB   Y1, Y0, Y1
+	VPSUBB    alloffset16<>+0(SB), Y1, Y0
+	VMOVUPS   Y0, 480(SI)
+	VPMOVZXBW 24(DX), X0
+	VPSLLW    $0x07, X0, X0
+	VCVTPH2PS X0, Y0
+	VMULPS    allf128<>+0(SB), Y0, Y0
+	VMOVUPS   Y0, 96(R9)
+	ADDQ      $+256, CX
+	ADDQ      $+32, DX
+	ADDQ      120(AX), SI
+	ADDQ      128(AX), R9
+	DECQ      DI
+	JNZ       group2
+	ADDQ      $+64, R8
+	DECQ      BX
+	JNZ       tile
 	VZEROUPPER
 	RET
 
@@ -3942,16 +2006,16 @@ TEXT ·q4_kRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y2, Y2, Y2
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -4007,88 +2071,88 @@ block:
 	VPOR      Y3, Y4, Y4
 	VMOVUPS   Y4, 224(SP)
 	ADDQ      $+256, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
 	VXORPS       Y3, Y3, Y3
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R12*1)
 	VMOVUPS      (CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD (DI), Y6
+	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 16(DI), Y6
+	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPMOVZXBD    (SP)(R12*1), Y4
+	VPMOVZXBD    (SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 32(DI), Y5
+	VBROADCASTSS 32(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y5, Y3, Y2
-	VPMOVZXBD    128(SP)(R12*1), Y3
+	VPMOVZXBD    128(SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y1, Y3, Y3
-	VBROADCASTSS 40(DI), Y4
+	VBROADCASTSS 40(SI), Y4
 	VFMADD231PS  Y4, Y3, Y2
 	ADDQ         $+256, CX
-	ADDQ         $+44, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+44, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y2, Y2, Y2
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -4144,7 +2208,7 @@ block2:
 	VPOR      Y3, Y4, Y4
 	VMOVUPS   Y4, 224(SP)
 	ADDQ      $+256, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
 	VXORPS       Y3, Y3, Y3
@@ -4152,11 +2216,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD (DI), Y6
+	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
@@ -4164,11 +2228,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
@@ -4176,11 +2240,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 16(DI), Y6
+	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
@@ -4188,36 +2252,36 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPMOVZXBD    8(SP)(R12*1), Y4
+	VPMOVZXBD    8(SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 32(DI), Y5
+	VBROADCASTSS 32(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y5, Y3, Y2
-	VPMOVZXBD    136(SP)(R12*1), Y3
+	VPMOVZXBD    136(SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y1, Y3, Y3
-	VBROADCASTSS 40(DI), Y4
+	VBROADCASTSS 40(SI), Y4
 	VFMADD231PS  Y4, Y3, Y2
 	ADDQ         $+256, CX
-	ADDQ         $+44, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+44, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -4240,17 +2304,17 @@ TEXT ·q4_kRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -4306,130 +2370,130 @@ block:
 	VPOR      Y4, Y5, Y5
 	VMOVUPS   Y5, 224(SP)
 	ADDQ      $+256, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
 	VXORPS       Y4, Y4, Y4
 	VXORPS       Y5, Y5, Y5
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R12*1)
 	VMOVUPS      (CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y8
+	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 32(DI), Y8
+	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y8
+	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 40(DI), Y8
+	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y8
+	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 48(DI), Y8
+	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 28(DI), Y7
+	VPBROADCASTD 28(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
+	VPBROADCASTD 60(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	VPMOVZXBD    (SP)(R12*1), Y6
+	VPMOVZXBD    (SP)(R11*1), Y6
 	VCVTDQ2PS    Y6, Y6
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 64(DI), Y7
+	VBROADCASTSS 64(SI), Y7
 	VMULPS       Y6, Y7, Y7
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 68(DI), Y4
+	VBROADCASTSS 68(SI), Y4
 	VMULPS       Y6, Y4, Y4
 	VCVTDQ2PS    Y5, Y5
 	VFMADD231PS  Y4, Y5, Y3
-	VPMOVZXBD    128(SP)(R12*1), Y4
+	VPMOVZXBD    128(SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
 	VMULPS       Y1, Y4, Y4
-	VBROADCASTSS 80(DI), Y5
+	VBROADCASTSS 80(SI), Y5
 	VFMADD231PS  Y5, Y4, Y2
-	VBROADCASTSS 84(DI), Y5
+	VBROADCASTSS 84(SI), Y5
 	VFMADD231PS  Y5, Y4, Y3
 	ADDQ         $+256, CX
-	ADDQ         $+88, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+88, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y3, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y2, Y2, Y2
 	VXORPS       Y3, Y3, Y3
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -4485,7 +2549,7 @@ block2:
 	VPOR      Y4, Y5, Y5
 	VMOVUPS   Y5, 224(SP)
 	ADDQ      $+256, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
 	VXORPS       Y4, Y4, Y4
@@ -4494,19 +2558,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y8
+	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 32(DI), Y8
+	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
@@ -4514,19 +2578,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y8
+	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 40(DI), Y8
+	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
@@ -4534,19 +2598,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y8
+	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 48(DI), Y8
+	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
@@ -4554,1050 +2618,286 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 28(DI), Y7
+	VPBROADCASTD 28(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
+	VPBROADCASTD 60(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	VPMOVZXBD    8(SP)(R12*1), Y6
+	VPMOVZXBD    8(SP)(R11*1), Y6
 	VCVTDQ2PS    Y6, Y6
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 64(DI), Y7
+	VBROADCASTSS 64(SI), Y7
 	VMULPS       Y6, Y7, Y7
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 68(DI), Y4
+	VBROADCASTSS 68(SI), Y4
 	VMULPS       Y6, Y4, Y4
 	VCVTDQ2PS    Y5, Y5
 	VFMADD231PS  Y4, Y5, Y3
-	VPMOVZXBD    136(SP)(R12*1), Y4
+	VPMOVZXBD    136(SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
 	VMULPS       Y1, Y4, Y4
-	VBROADCASTSS 80(DI), Y5
+	VBROADCASTSS 80(SI), Y5
 	VFMADD231PS  Y5, Y4, Y2
-	VBROADCASTSS 84(DI), Y5
+	VBROADCASTSS 84(SI), Y5
 	VFMADD231PS  Y5, Y4, Y3
 	ADDQ         $+256, CX
-	ADDQ         $+88, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+88, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y3, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func q4_kRows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·q4_kRows3AVX2(SB), NOSPLIT, $256-8
+// func q4_kUnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·q4_kUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*2), R9
+	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VCVTPH2PS 32(DX), Y1
-	VMOVUPS   192(DX), Y5
-	VMOVUPS   64(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, (SP)
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     allupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VMOVUPS   Y6, 64(SP)
-	VMOVUPS   128(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VMOVUPS   Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 128(SP)
-	VPSRLW    $0x02, Y5, Y5
+	VMOVUPS   192(DX), Y2
+	VMOVUPS   64(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VPSLLW    $0x04, Y2, Y5
 	VPAND     allupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VMOVUPS   Y6, 192(SP)
-	VMOVUPS   224(DX), Y5
-	VMOVUPS   96(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 32(SP)
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     allupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VMOVUPS   Y6, 96(SP)
-	VMOVUPS   160(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VMOVUPS   Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 160(SP)
-	VPSRLW    $0x02, Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, (SP)
+	VPSLLW    $0x02, Y2, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VMOVUPS   Y3, 64(SP)
+	VMOVUPS   128(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VMOVUPS   Y2, Y5
 	VPAND     allupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VMOVUPS   Y6, 224(SP)
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 128(SP)
+	VPSRLW    $0x02, Y2, Y2
+	VPAND     allupper<>+0(SB), Y2, Y2
+	VPOR      Y2, Y3, Y3
+	VMOVUPS   Y3, 192(SP)
+	VMOVUPS   224(DX), Y2
+	VMOVUPS   96(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VPSLLW    $0x04, Y2, Y5
+	VPAND     allupper<>+0(SB), Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 32(SP)
+	VPSLLW    $0x02, Y2, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VMOVUPS   Y3, 96(SP)
+	VMOVUPS   160(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VMOVUPS   Y2, Y5
+	VPAND     allupper<>+0(SB), Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 160(SP)
+	VPSRLW    $0x02, Y2, Y2
+	VPAND     allupper<>+0(SB), Y2, Y2
+	VPOR      Y2, Y3, Y3
+	VMOVUPS   Y3, 224(SP)
 	ADDQ      $+256, DX
 	XORQ      R12, R12
 
 group:
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 32(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 64(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 48(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 80(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPMOVZXBD    (SP)(R12*1), Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y0, Y8, Y8
-	VBROADCASTSS 96(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y9, Y5, Y2
-	VBROADCASTSS 100(DI), Y5
-	VMULPS       Y8, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y3
-	VBROADCASTSS 104(DI), Y5
-	VMULPS       Y8, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y4
-	VPMOVZXBD    128(SP)(R12*1), Y5
-	VCVTDQ2PS    Y5, Y5
-	VMULPS       Y1, Y5, Y5
-	VBROADCASTSS 120(DI), Y6
-	VFMADD231PS  Y6, Y5, Y2
-	VBROADCASTSS 124(DI), Y6
-	VFMADD231PS  Y6, Y5, Y3
-	VBROADCASTSS 128(DI), Y6
-	VFMADD231PS  Y6, Y5, Y4
-	ADDQ         $+256, CX
-	ADDQ         $+132, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
+	PREFETCHT0 (CX)(R13*1)
+	VMOVUPS    (CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VMOVUPS    Y3, (SI)
+	VMOVUPS    Y2, 64(SI)
+	PREFETCHT0 64(CX)(R13*1)
+	VMOVUPS    64(CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VMOVUPS    Y3, 128(SI)
+	VMOVUPS    Y2, 192(SI)
+	PREFETCHT0 128(CX)(R13*1)
+	VMOVUPS    128(CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VMOVUPS    Y3, 256(SI)
+	VMOVUPS    Y2, 320(SI)
+	PREFETCHT0 192(CX)(R13*1)
+	VMOVUPS    192(CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VMOVUPS    Y3, 384(SI)
+	VMOVUPS    Y2, 448(SI)
+	VPMOVZXBD  (SP)(R12*1), Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y0, Y2, Y2
+	VMOVUPS    Y2, (R9)
+	VPMOVZXBD  128(SP)(R12*1), Y2
+	VCVTDQ2PS  Y2, Y2
+	VMULPS     Y1, Y2, Y2
+	VMOVUPS    Y2, 64(R9)
+	ADDQ       $+256, CX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	ADDQ       $+16, R12
+	CMPQ       R12, $+128
+	JNE        group
+	SUBQ       $+8, DI
+	JNZ        block
+	MOVQ       R10, CX
+	MOVQ       R11, DX
+	MOVQ       32(AX), SI
+	LEAQ       (SI)(R8*8), SI
+	MOVQ       40(AX), R9
+	LEAQ       (R9)(R8*2), R9
+	MOVQ       96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VCVTPH2PS 48(DX), Y1
-	VMOVUPS   192(DX), Y5
-	VMOVUPS   64(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, (SP)
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     allupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VMOVUPS   Y6, 64(SP)
-	VMOVUPS   128(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VMOVUPS   Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 128(SP)
-	VPSRLW    $0x02, Y5, Y5
+	VMOVUPS   192(DX), Y2
+	VMOVUPS   64(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VPSLLW    $0x04, Y2, Y5
 	VPAND     allupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VMOVUPS   Y6, 192(SP)
-	VMOVUPS   224(DX), Y5
-	VMOVUPS   96(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 32(SP)
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     allupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VMOVUPS   Y6, 96(SP)
-	VMOVUPS   160(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VMOVUPS   Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 160(SP)
-	VPSRLW    $0x02, Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, (SP)
+	VPSLLW    $0x02, Y2, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VMOVUPS   Y3, 64(SP)
+	VMOVUPS   128(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VMOVUPS   Y2, Y5
 	VPAND     allupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VMOVUPS   Y6, 224(SP)
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 128(SP)
+	VPSRLW    $0x02, Y2, Y2
+	VPAND     allupper<>+0(SB), Y2, Y2
+	VPOR      Y2, Y3, Y3
+	VMOVUPS   Y3, 192(SP)
+	VMOVUPS   224(DX), Y2
+	VMOVUPS   96(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VPSLLW    $0x04, Y2, Y5
+	VPAND     allupper<>+0(SB), Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 32(SP)
+	VPSLLW    $0x02, Y2, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VMOVUPS   Y3, 96(SP)
+	VMOVUPS   160(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VMOVUPS   Y2, Y5
+	VPAND     allupper<>+0(SB), Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 160(SP)
+	VPSRLW    $0x02, Y2, Y2
+	VPAND     allupper<>+0(SB), Y2, Y2
+	VPOR      Y2, Y3, Y3
+	VMOVUPS   Y3, 224(SP)
 	ADDQ      $+256, DX
 	XORQ      R12, R12
 
 group2:
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VMOVUPS      32(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 32(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 64(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VMOVUPS      96(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VMOVUPS      160(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 48(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 80(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VMOVUPS      224(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPMOVZXBD    8(SP)(R12*1), Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y0, Y8, Y8
-	VBROADCASTSS 96(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y9, Y5, Y2
-	VBROADCASTSS 100(DI), Y5
-	VMULPS       Y8, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y3
-	VBROADCASTSS 104(DI), Y5
-	VMULPS       Y8, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y4
-	VPMOVZXBD    136(SP)(R12*1), Y5
-	VCVTDQ2PS    Y5, Y5
-	VMULPS       Y1, Y5, Y5
-	VBROADCASTSS 120(DI), Y6
-	VFMADD231PS  Y6, Y5, Y2
-	VBROADCASTSS 124(DI), Y6
-	VFMADD231PS  Y6, Y5, Y3
-	VBROADCASTSS 128(DI), Y6
-	VFMADD231PS  Y6, Y5, Y4
-	ADDQ         $+256, CX
-	ADDQ         $+132, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
-
-// func q4_kRows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·q4_kRows4AVX2(SB), NOSPLIT, $256-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-
-block:
-	VCVTPH2PS (DX), Y0
-	VCVTPH2PS 32(DX), Y1
-	VMOVUPS   192(DX), Y6
-	VMOVUPS   64(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VPSLLW    $0x04, Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, (SP)
-	VPSLLW    $0x02, Y6, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 64(SP)
-	VMOVUPS   128(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VMOVUPS   Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 128(SP)
-	VPSRLW    $0x02, Y6, Y6
-	VPAND     allupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y7, Y7
-	VMOVUPS   Y7, 192(SP)
-	VMOVUPS   224(DX), Y6
-	VMOVUPS   96(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VPSLLW    $0x04, Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 32(SP)
-	VPSLLW    $0x02, Y6, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 96(SP)
-	VMOVUPS   160(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VMOVUPS   Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 160(SP)
-	VPSRLW    $0x02, Y6, Y6
-	VPAND     allupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y7, Y7
-	VMOVUPS   Y7, 224(SP)
-	ADDQ      $+256, DX
-	XORQ      R12, R12
-
-group:
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD (DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 32(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 64(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 96(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 8(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 40(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 72(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 104(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 16(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 48(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 80(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 112(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 28(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 60(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 92(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 124(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VPMOVZXBD    (SP)(R12*1), Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y0, Y10, Y10
-	VBROADCASTSS 128(DI), Y11
-	VMULPS       Y10, Y11, Y11
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y11, Y6, Y2
-	VBROADCASTSS 132(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y6, Y7, Y3
-	VBROADCASTSS 136(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y6, Y8, Y4
-	VBROADCASTSS 140(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y9, Y9
-	VFMADD231PS  Y6, Y9, Y5
-	VPMOVZXBD    128(SP)(R12*1), Y6
-	VCVTDQ2PS    Y6, Y6
-	VMULPS       Y1, Y6, Y6
-	VBROADCASTSS 160(DI), Y7
-	VFMADD231PS  Y7, Y6, Y2
-	VBROADCASTSS 164(DI), Y7
-	VFMADD231PS  Y7, Y6, Y3
-	VBROADCASTSS 168(DI), Y7
-	VFMADD231PS  Y7, Y6, Y4
-	VBROADCASTSS 172(DI), Y7
-	VFMADD231PS  Y7, Y6, Y5
-	ADDQ         $+256, CX
-	ADDQ         $+176, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y5, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-
-block2:
-	VCVTPH2PS 16(DX), Y0
-	VCVTPH2PS 48(DX), Y1
-	VMOVUPS   192(DX), Y6
-	VMOVUPS   64(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VPSLLW    $0x04, Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, (SP)
-	VPSLLW    $0x02, Y6, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 64(SP)
-	VMOVUPS   128(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VMOVUPS   Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 128(SP)
-	VPSRLW    $0x02, Y6, Y6
-	VPAND     allupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y7, Y7
-	VMOVUPS   Y7, 192(SP)
-	VMOVUPS   224(DX), Y6
-	VMOVUPS   96(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VPSLLW    $0x04, Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 32(SP)
-	VPSLLW    $0x02, Y6, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 96(SP)
-	VMOVUPS   160(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VMOVUPS   Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 160(SP)
-	VPSRLW    $0x02, Y6, Y6
-	VPAND     allupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y7, Y7
-	VMOVUPS   Y7, 224(SP)
-	ADDQ      $+256, DX
-	XORQ      R12, R12
-
-group2:
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VMOVUPS      32(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD (DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 32(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 64(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 96(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VMOVUPS      96(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 8(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 40(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 72(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 104(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VMOVUPS      160(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 16(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 48(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 80(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 112(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VMOVUPS      224(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 28(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 60(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 92(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 124(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VPMOVZXBD    8(SP)(R12*1), Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y0, Y10, Y10
-	VBROADCASTSS 128(DI), Y11
-	VMULPS       Y10, Y11, Y11
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y11, Y6, Y2
-	VBROADCASTSS 132(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y6, Y7, Y3
-	VBROADCASTSS 136(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y6, Y8, Y4
-	VBROADCASTSS 140(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y9, Y9
-	VFMADD231PS  Y6, Y9, Y5
-	VPMOVZXBD    136(SP)(R12*1), Y6
-	VCVTDQ2PS    Y6, Y6
-	VMULPS       Y1, Y6, Y6
-	VBROADCASTSS 160(DI), Y7
-	VFMADD231PS  Y7, Y6, Y2
-	VBROADCASTSS 164(DI), Y7
-	VFMADD231PS  Y7, Y6, Y3
-	VBROADCASTSS 168(DI), Y7
-	VFMADD231PS  Y7, Y6, Y4
-	VBROADCASTSS 172(DI), Y7
-	VFMADD231PS  Y7, Y6, Y5
-	ADDQ         $+256, CX
-	ADDQ         $+176, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y5, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
+	VMOVUPS   32(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VMOVUPS   Y3, 32(SI)
+	VMOVUPS   Y2, 96(SI)
+	VMOVUPS   96(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VMOVUPS   Y3, 160(SI)
+	VMOVUPS   Y2, 224(SI)
+	VMOVUPS   160(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VMOVUPS   Y3, 288(SI)
+	VMOVUPS   Y2, 352(SI)
+	VMOVUPS   224(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VMOVUPS   Y3, 416(SI)
+	VMOVUPS   Y2, 480(SI)
+	VPMOVZXBD 8(SP)(R12*1), Y2
+	VCVTDQ2PS Y2, Y2
+	VMULPS    Y0, Y2, Y2
+	VMOVUPS   Y2, 32(R9)
+	VPMOVZXBD 136(SP)(R12*1), Y2
+	VCVTDQ2PS Y2, Y2
+	VMULPS    Y1, Y2, Y2
+	VMOVUPS   Y2, 96(R9)
+	ADDQ      $+256, CX
+	ADDQ      120(AX), SI
+	ADDQ      128(AX), R9
+	ADDQ      $+16, R12
+	CMPQ      R12, $+128
+	JNE       group2
+	SUBQ      $+8, DI
+	JNZ       block2
+	ADDQ      $+64, R8
+	DECQ      BX
+	JNZ       tile
 	VZEROUPPER
 	RET
 
@@ -5608,16 +2908,16 @@ TEXT ·q5_kRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y2, Y2, Y2
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -5673,12 +2973,12 @@ block:
 	VPOR      Y3, Y4, Y4
 	VMOVUPS   Y4, 224(SP)
 	ADDQ      $+256, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
 	VXORPS       Y3, Y3, Y3
-	PREFETCHT0   256(CX)(SI*1)
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   256(CX)(R12*1)
+	PREFETCHT0   (CX)(R12*1)
 	VMOVUPS      (CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
@@ -5689,7 +2989,7 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y6, Y6
 	VPAND        allbyte16<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD (DI), Y6
+	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -5699,11 +2999,11 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y5, Y5
 	VPAND        allbyte16<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
@@ -5714,7 +3014,7 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y6, Y6
 	VPAND        allbyte16<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -5724,11 +3024,11 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y5, Y5
 	VPAND        allbyte16<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
@@ -5739,7 +3039,7 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y6, Y6
 	VPAND        allbyte16<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 16(DI), Y6
+	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -5749,11 +3049,11 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y5, Y5
 	VPAND        allbyte16<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
@@ -5764,7 +3064,7 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y6, Y6
 	VPAND        allbyte16<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -5774,36 +3074,36 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y5, Y5
 	VPAND        allbyte16<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPMOVZXBD    (SP)(R12*1), Y4
+	VPMOVZXBD    (SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 32(DI), Y5
+	VBROADCASTSS 32(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y5, Y3, Y2
-	VPMOVZXBD    128(SP)(R12*1), Y3
+	VPMOVZXBD    128(SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y1, Y3, Y3
-	VBROADCASTSS 40(DI), Y4
+	VBROADCASTSS 40(SI), Y4
 	VFMADD231PS  Y4, Y3, Y2
 	ADDQ         $+320, CX
-	ADDQ         $+44, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+44, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y2, Y2, Y2
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -5859,7 +3159,7 @@ block2:
 	VPOR      Y3, Y4, Y4
 	VMOVUPS   Y4, 224(SP)
 	ADDQ      $+256, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
 	VXORPS       Y3, Y3, Y3
@@ -5873,7 +3173,7 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y6, Y6
 	VPAND        allbyte16<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD (DI), Y6
+	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -5883,7 +3183,7 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y5, Y5
 	VPAND        allbyte16<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
@@ -5897,7 +3197,7 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y6, Y6
 	VPAND        allbyte16<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -5907,7 +3207,7 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y5, Y5
 	VPAND        allbyte16<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
@@ -5921,7 +3221,7 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y6, Y6
 	VPAND        allbyte16<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 16(DI), Y6
+	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -5931,7 +3231,7 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y5, Y5
 	VPAND        allbyte16<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
@@ -5945,7 +3245,7 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y6, Y6
 	VPAND        allbyte16<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
@@ -5955,32 +3255,32 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y5, Y5
 	VPAND        allbyte16<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPMOVZXBD    8(SP)(R12*1), Y4
+	VPMOVZXBD    8(SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
 	VMULPS       Y0, Y4, Y4
-	VBROADCASTSS 32(DI), Y5
+	VBROADCASTSS 32(SI), Y5
 	VMULPS       Y4, Y5, Y5
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y5, Y3, Y2
-	VPMOVZXBD    136(SP)(R12*1), Y3
+	VPMOVZXBD    136(SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y1, Y3, Y3
-	VBROADCASTSS 40(DI), Y4
+	VBROADCASTSS 40(SI), Y4
 	VFMADD231PS  Y4, Y3, Y2
 	ADDQ         $+320, CX
-	ADDQ         $+44, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+44, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -6023,17 +3323,17 @@ TEXT ·q5_kRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -6089,13 +3389,13 @@ block:
 	VPOR      Y4, Y5, Y5
 	VMOVUPS   Y5, 224(SP)
 	ADDQ      $+256, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
 	VXORPS       Y4, Y4, Y4
 	VXORPS       Y5, Y5, Y5
-	PREFETCHT0   256(CX)(SI*1)
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   256(CX)(R12*1)
+	PREFETCHT0   (CX)(R12*1)
 	VMOVUPS      (CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
@@ -6106,11 +3406,11 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y8, Y8
 	VPAND        allbyte16<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD (DI), Y8
+	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 32(DI), Y8
+	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
@@ -6120,15 +3420,15 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y7, Y7
 	VPAND        allbyte16<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
@@ -6139,11 +3439,11 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y8, Y8
 	VPAND        allbyte16<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 8(DI), Y8
+	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 40(DI), Y8
+	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
@@ -6153,15 +3453,15 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y7, Y7
 	VPAND        allbyte16<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
@@ -6172,11 +3472,11 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y8, Y8
 	VPAND        allbyte16<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 16(DI), Y8
+	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 48(DI), Y8
+	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
@@ -6186,15 +3486,15 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y7, Y7
 	VPAND        allbyte16<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
@@ -6205,11 +3505,11 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y8, Y8
 	VPAND        allbyte16<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
@@ -6219,49 +3519,49 @@ group:
 	VPCMPEQB     bitofbyte<>+0(SB), Y7, Y7
 	VPAND        allbyte16<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 28(DI), Y7
+	VPBROADCASTD 28(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
+	VPBROADCASTD 60(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	VPMOVZXBD    (SP)(R12*1), Y6
+	VPMOVZXBD    (SP)(R11*1), Y6
 	VCVTDQ2PS    Y6, Y6
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 64(DI), Y7
+	VBROADCASTSS 64(SI), Y7
 	VMULPS       Y6, Y7, Y7
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 68(DI), Y4
+	VBROADCASTSS 68(SI), Y4
 	VMULPS       Y6, Y4, Y4
 	VCVTDQ2PS    Y5, Y5
 	VFMADD231PS  Y4, Y5, Y3
-	VPMOVZXBD    128(SP)(R12*1), Y4
+	VPMOVZXBD    128(SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
 	VMULPS       Y1, Y4, Y4
-	VBROADCASTSS 80(DI), Y5
+	VBROADCASTSS 80(SI), Y5
 	VFMADD231PS  Y5, Y4, Y2
-	VBROADCASTSS 84(DI), Y5
+	VBROADCASTSS 84(SI), Y5
 	VFMADD231PS  Y5, Y4, Y3
 	ADDQ         $+320, CX
-	ADDQ         $+88, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+88, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y3, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y2, Y2, Y2
 	VXORPS       Y3, Y3, Y3
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -6317,7 +3617,7 @@ block2:
 	VPOR      Y4, Y5, Y5
 	VMOVUPS   Y5, 224(SP)
 	ADDQ      $+256, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
 	VXORPS       Y4, Y4, Y4
@@ -6332,11 +3632,11 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y8, Y8
 	VPAND        allbyte16<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD (DI), Y8
+	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 32(DI), Y8
+	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
@@ -6346,11 +3646,11 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y7, Y7
 	VPAND        allbyte16<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
@@ -6364,11 +3664,11 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y8, Y8
 	VPAND        allbyte16<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 8(DI), Y8
+	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 40(DI), Y8
+	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
@@ -6378,11 +3678,11 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y7, Y7
 	VPAND        allbyte16<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
@@ -6396,11 +3696,11 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y8, Y8
 	VPAND        allbyte16<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 16(DI), Y8
+	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 48(DI), Y8
+	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
@@ -6410,11 +3710,11 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y7, Y7
 	VPAND        allbyte16<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
@@ -6428,11 +3728,11 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y8, Y8
 	VPAND        allbyte16<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
@@ -6442,1234 +3742,373 @@ group2:
 	VPCMPEQB     bitofbyte<>+0(SB), Y7, Y7
 	VPAND        allbyte16<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 28(DI), Y7
+	VPBROADCASTD 28(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
+	VPBROADCASTD 60(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
-	VPMOVZXBD    8(SP)(R12*1), Y6
+	VPMOVZXBD    8(SP)(R11*1), Y6
 	VCVTDQ2PS    Y6, Y6
 	VMULPS       Y0, Y6, Y6
-	VBROADCASTSS 64(DI), Y7
+	VBROADCASTSS 64(SI), Y7
 	VMULPS       Y6, Y7, Y7
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y7, Y4, Y2
-	VBROADCASTSS 68(DI), Y4
+	VBROADCASTSS 68(SI), Y4
 	VMULPS       Y6, Y4, Y4
 	VCVTDQ2PS    Y5, Y5
 	VFMADD231PS  Y4, Y5, Y3
-	VPMOVZXBD    136(SP)(R12*1), Y4
+	VPMOVZXBD    136(SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
 	VMULPS       Y1, Y4, Y4
-	VBROADCASTSS 80(DI), Y5
+	VBROADCASTSS 80(SI), Y5
 	VFMADD231PS  Y5, Y4, Y2
-	VBROADCASTSS 84(DI), Y5
+	VBROADCASTSS 84(SI), Y5
 	VFMADD231PS  Y5, Y4, Y3
 	ADDQ         $+320, CX
-	ADDQ         $+88, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+88, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y3, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func q5_kRows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·q5_kRows3AVX2(SB), NOSPLIT, $256-8
+// func q5_kUnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·q5_kUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*2), R9
+	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VCVTPH2PS 32(DX), Y1
-	VMOVUPS   192(DX), Y5
-	VMOVUPS   64(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, (SP)
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     allupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VMOVUPS   Y6, 64(SP)
-	VMOVUPS   128(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VMOVUPS   Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 128(SP)
-	VPSRLW    $0x02, Y5, Y5
+	VMOVUPS   192(DX), Y2
+	VMOVUPS   64(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VPSLLW    $0x04, Y2, Y5
 	VPAND     allupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VMOVUPS   Y6, 192(SP)
-	VMOVUPS   224(DX), Y5
-	VMOVUPS   96(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 32(SP)
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     allupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VMOVUPS   Y6, 96(SP)
-	VMOVUPS   160(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VMOVUPS   Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 160(SP)
-	VPSRLW    $0x02, Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, (SP)
+	VPSLLW    $0x02, Y2, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VMOVUPS   Y3, 64(SP)
+	VMOVUPS   128(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VMOVUPS   Y2, Y5
 	VPAND     allupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VMOVUPS   Y6, 224(SP)
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 128(SP)
+	VPSRLW    $0x02, Y2, Y2
+	VPAND     allupper<>+0(SB), Y2, Y2
+	VPOR      Y2, Y3, Y3
+	VMOVUPS   Y3, 192(SP)
+	VMOVUPS   224(DX), Y2
+	VMOVUPS   96(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VPSLLW    $0x04, Y2, Y5
+	VPAND     allupper<>+0(SB), Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 32(SP)
+	VPSLLW    $0x02, Y2, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VMOVUPS   Y3, 96(SP)
+	VMOVUPS   160(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VMOVUPS   Y2, Y5
+	VPAND     allupper<>+0(SB), Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 160(SP)
+	VPSRLW    $0x02, Y2, Y2
+	VPAND     allupper<>+0(SB), Y2, Y2
+	VPOR      Y2, Y3, Y3
+	VMOVUPS   Y3, 224(SP)
 	ADDQ      $+256, DX
 	XORQ      R12, R12
 
 group:
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	PREFETCHT0   256(CX)(SI*1)
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 256(CX), Y10
-	VPSHUFB      byteofbit<>+0(SB), Y10, Y10
-	VPAND        bitofbyte<>+0(SB), Y10, Y10
-	VPCMPEQB     bitofbyte<>+0(SB), Y10, Y10
-	VPAND        allbyte16<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD (DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 32(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 64(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 264(CX), Y9
-	VPSHUFB      byteofbit<>+0(SB), Y9, Y9
-	VPAND        bitofbyte<>+0(SB), Y9, Y9
-	VPCMPEQB     bitofbyte<>+0(SB), Y9, Y9
-	VPAND        allbyte16<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 272(CX), Y10
-	VPSHUFB      byteofbit<>+0(SB), Y10, Y10
-	VPAND        bitofbyte<>+0(SB), Y10, Y10
-	VPCMPEQB     bitofbyte<>+0(SB), Y10, Y10
-	VPAND        allbyte16<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 280(CX), Y9
-	VPSHUFB      byteofbit<>+0(SB), Y9, Y9
-	VPAND        bitofbyte<>+0(SB), Y9, Y9
-	VPCMPEQB     bitofbyte<>+0(SB), Y9, Y9
-	VPAND        allbyte16<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 288(CX), Y10
-	VPSHUFB      byteofbit<>+0(SB), Y10, Y10
-	VPAND        bitofbyte<>+0(SB), Y10, Y10
-	VPCMPEQB     bitofbyte<>+0(SB), Y10, Y10
-	VPAND        allbyte16<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 16(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 48(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 80(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 296(CX), Y9
-	VPSHUFB      byteofbit<>+0(SB), Y9, Y9
-	VPAND        bitofbyte<>+0(SB), Y9, Y9
-	VPCMPEQB     bitofbyte<>+0(SB), Y9, Y9
-	VPAND        allbyte16<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 304(CX), Y10
-	VPSHUFB      byteofbit<>+0(SB), Y10, Y10
-	VPAND        bitofbyte<>+0(SB), Y10, Y10
-	VPCMPEQB     bitofbyte<>+0(SB), Y10, Y10
-	VPAND        allbyte16<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 312(CX), Y9
-	VPSHUFB      byteofbit<>+0(SB), Y9, Y9
-	VPAND        bitofbyte<>+0(SB), Y9, Y9
-	VPCMPEQB     bitofbyte<>+0(SB), Y9, Y9
-	VPAND        allbyte16<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPMOVZXBD    (SP)(R12*1), Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y0, Y8, Y8
-	VBROADCASTSS 96(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y9, Y5, Y2
-	VBROADCASTSS 100(DI), Y5
-	VMULPS       Y8, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y3
-	VBROADCASTSS 104(DI), Y5
-	VMULPS       Y8, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y4
-	VPMOVZXBD    128(SP)(R12*1), Y5
-	VCVTDQ2PS    Y5, Y5
-	VMULPS       Y1, Y5, Y5
-	VBROADCASTSS 120(DI), Y6
-	VFMADD231PS  Y6, Y5, Y2
-	VBROADCASTSS 124(DI), Y6
-	VFMADD231PS  Y6, Y5, Y3
-	VBROADCASTSS 128(DI), Y6
-	VFMADD231PS  Y6, Y5, Y4
+	PREFETCHT0   256(CX)(R13*1)
+	PREFETCHT0   (CX)(R13*1)
+	VMOVUPS      (CX), Y2
+	VPAND        alllow4<>+0(SB), Y2, Y3
+	VPSRLW       $0x04, Y2, Y2
+	VPAND        alllow4<>+0(SB), Y2, Y2
+	VPBROADCASTD 256(CX), Y4
+	VPSHUFB      byteofbit<>+0(SB), Y4, Y4
+	VPAND        bitofbyte<>+0(SB), Y4, Y4
+	VPCMPEQB     bitofbyte<>+0(SB), Y4, Y4
+	VPAND        allbyte16<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VMOVUPS      Y3, (SI)
+	VPBROADCASTD 264(CX), Y3
+	VPSHUFB      byteofbit<>+0(SB), Y3, Y3
+	VPAND        bitofbyte<>+0(SB), Y3, Y3
+	VPCMPEQB     bitofbyte<>+0(SB), Y3, Y3
+	VPAND        allbyte16<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VMOVUPS      Y2, 64(SI)
+	PREFETCHT0   64(CX)(R13*1)
+	VMOVUPS      64(CX), Y2
+	VPAND        alllow4<>+0(SB), Y2, Y3
+	VPSRLW       $0x04, Y2, Y2
+	VPAND        alllow4<>+0(SB), Y2, Y2
+	VPBROADCASTD 272(CX), Y4
+	VPSHUFB      byteofbit<>+0(SB), Y4, Y4
+	VPAND        bitofbyte<>+0(SB), Y4, Y4
+	VPCMPEQB     bitofbyte<>+0(SB), Y4, Y4
+	VPAND        allbyte16<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VMOVUPS      Y3, 128(SI)
+	VPBROADCASTD 280(CX), Y3
+	VPSHUFB      byteofbit<>+0(SB), Y3, Y3
+	VPAND        bitofbyte<>+0(SB), Y3, Y3
+	VPCMPEQB     bitofbyte<>+0(SB), Y3, Y3
+	VPAND        allbyte16<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VMOVUPS      Y2, 192(SI)
+	PREFETCHT0   128(CX)(R13*1)
+	VMOVUPS      128(CX), Y2
+	VPAND        alllow4<>+0(SB), Y2, Y3
+	VPSRLW       $0x04, Y2, Y2
+	VPAND        alllow4<>+0(SB), Y2, Y2
+	VPBROADCASTD 288(CX), Y4
+	VPSHUFB      byteofbit<>+0(SB), Y4, Y4
+	VPAND        bitofbyte<>+0(SB), Y4, Y4
+	VPCMPEQB     bitofbyte<>+0(SB), Y4, Y4
+	VPAND        allbyte16<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VMOVUPS      Y3, 256(SI)
+	VPBROADCASTD 296(CX), Y3
+	VPSHUFB      byteofbit<>+0(SB), Y3, Y3
+	VPAND        bitofbyte<>+0(SB), Y3, Y3
+	VPCMPEQB     bitofbyte<>+0(SB), Y3, Y3
+	VPAND        allbyte16<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VMOVUPS      Y2, 320(SI)
+	PREFETCHT0   192(CX)(R13*1)
+	VMOVUPS      192(CX), Y2
+	VPAND        alllow4<>+0(SB), Y2, Y3
+	VPSRLW       $0x04, Y2, Y2
+	VPAND        alllow4<>+0(SB), Y2, Y2
+	VPBROADCASTD 304(CX), Y4
+	VPSHUFB      byteofbit<>+0(SB), Y4, Y4
+	VPAND        bitofbyte<>+0(SB), Y4, Y4
+	VPCMPEQB     bitofbyte<>+0(SB), Y4, Y4
+	VPAND        allbyte16<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VMOVUPS      Y3, 384(SI)
+	VPBROADCASTD 312(CX), Y3
+	VPSHUFB      byteofbit<>+0(SB), Y3, Y3
+	VPAND        bitofbyte<>+0(SB), Y3, Y3
+	VPCMPEQB     bitofbyte<>+0(SB), Y3, Y3
+	VPAND        allbyte16<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VMOVUPS      Y2, 448(SI)
+	VPMOVZXBD    (SP)(R12*1), Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, (R9)
+	VPMOVZXBD    128(SP)(R12*1), Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 64(R9)
 	ADDQ         $+320, CX
-	ADDQ         $+132, DI
+	ADDQ         120(AX), SI
+	ADDQ         128(AX), R9
 	ADDQ         $+16, R12
 	CMPQ         R12, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
 	MOVQ         R10, CX
 	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
+	MOVQ         32(AX), SI
+	LEAQ         (SI)(R8*8), SI
+	MOVQ         40(AX), R9
+	LEAQ         (R9)(R8*2), R9
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VCVTPH2PS 48(DX), Y1
-	VMOVUPS   192(DX), Y5
-	VMOVUPS   64(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, (SP)
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     allupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VMOVUPS   Y6, 64(SP)
-	VMOVUPS   128(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VMOVUPS   Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 128(SP)
-	VPSRLW    $0x02, Y5, Y5
+	VMOVUPS   192(DX), Y2
+	VMOVUPS   64(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VPSLLW    $0x04, Y2, Y5
 	VPAND     allupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VMOVUPS   Y6, 192(SP)
-	VMOVUPS   224(DX), Y5
-	VMOVUPS   96(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 32(SP)
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     allupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VMOVUPS   Y6, 96(SP)
-	VMOVUPS   160(DX), Y6
-	VPAND     alllow4<>+0(SB), Y6, Y7
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     alllow4<>+0(SB), Y6, Y6
-	VMOVUPS   Y5, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 160(SP)
-	VPSRLW    $0x02, Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, (SP)
+	VPSLLW    $0x02, Y2, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VMOVUPS   Y3, 64(SP)
+	VMOVUPS   128(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VMOVUPS   Y2, Y5
 	VPAND     allupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VMOVUPS   Y6, 224(SP)
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 128(SP)
+	VPSRLW    $0x02, Y2, Y2
+	VPAND     allupper<>+0(SB), Y2, Y2
+	VPOR      Y2, Y3, Y3
+	VMOVUPS   Y3, 192(SP)
+	VMOVUPS   224(DX), Y2
+	VMOVUPS   96(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VPSLLW    $0x04, Y2, Y5
+	VPAND     allupper<>+0(SB), Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 32(SP)
+	VPSLLW    $0x02, Y2, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VMOVUPS   Y3, 96(SP)
+	VMOVUPS   160(DX), Y3
+	VPAND     alllow4<>+0(SB), Y3, Y4
+	VPSRLW    $0x04, Y3, Y3
+	VPAND     alllow4<>+0(SB), Y3, Y3
+	VMOVUPS   Y2, Y5
+	VPAND     allupper<>+0(SB), Y5, Y5
+	VPOR      Y5, Y4, Y4
+	VMOVUPS   Y4, 160(SP)
+	VPSRLW    $0x02, Y2, Y2
+	VPAND     allupper<>+0(SB), Y2, Y2
+	VPOR      Y2, Y3, Y3
+	VMOVUPS   Y3, 224(SP)
 	ADDQ      $+256, DX
 	XORQ      R12, R12
 
 group2:
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VMOVUPS      32(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 260(CX), Y10
-	VPSHUFB      byteofbit<>+0(SB), Y10, Y10
-	VPAND        bitofbyte<>+0(SB), Y10, Y10
-	VPCMPEQB     bitofbyte<>+0(SB), Y10, Y10
-	VPAND        allbyte16<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD (DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 32(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 64(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 268(CX), Y9
-	VPSHUFB      byteofbit<>+0(SB), Y9, Y9
-	VPAND        bitofbyte<>+0(SB), Y9, Y9
-	VPCMPEQB     bitofbyte<>+0(SB), Y9, Y9
-	VPAND        allbyte16<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VMOVUPS      96(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 276(CX), Y10
-	VPSHUFB      byteofbit<>+0(SB), Y10, Y10
-	VPAND        bitofbyte<>+0(SB), Y10, Y10
-	VPCMPEQB     bitofbyte<>+0(SB), Y10, Y10
-	VPAND        allbyte16<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 284(CX), Y9
-	VPSHUFB      byteofbit<>+0(SB), Y9, Y9
-	VPAND        bitofbyte<>+0(SB), Y9, Y9
-	VPCMPEQB     bitofbyte<>+0(SB), Y9, Y9
-	VPAND        allbyte16<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VMOVUPS      160(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 292(CX), Y10
-	VPSHUFB      byteofbit<>+0(SB), Y10, Y10
-	VPAND        bitofbyte<>+0(SB), Y10, Y10
-	VPCMPEQB     bitofbyte<>+0(SB), Y10, Y10
-	VPAND        allbyte16<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 16(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 48(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 80(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 300(CX), Y9
-	VPSHUFB      byteofbit<>+0(SB), Y9, Y9
-	VPAND        bitofbyte<>+0(SB), Y9, Y9
-	VPCMPEQB     bitofbyte<>+0(SB), Y9, Y9
-	VPAND        allbyte16<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VMOVUPS      224(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPBROADCASTD 308(CX), Y10
-	VPSHUFB      byteofbit<>+0(SB), Y10, Y10
-	VPAND        bitofbyte<>+0(SB), Y10, Y10
-	VPCMPEQB     bitofbyte<>+0(SB), Y10, Y10
-	VPAND        allbyte16<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 316(CX), Y9
-	VPSHUFB      byteofbit<>+0(SB), Y9, Y9
-	VPAND        bitofbyte<>+0(SB), Y9, Y9
-	VPCMPEQB     bitofbyte<>+0(SB), Y9, Y9
-	VPAND        allbyte16<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPMOVZXBD    8(SP)(R12*1), Y8
-	VCVTDQ2PS    Y8, Y8
-	VMULPS       Y0, Y8, Y8
-	VBROADCASTSS 96(DI), Y9
-	VMULPS       Y8, Y9, Y9
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y9, Y5, Y2
-	VBROADCASTSS 100(DI), Y5
-	VMULPS       Y8, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y3
-	VBROADCASTSS 104(DI), Y5
-	VMULPS       Y8, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y4
-	VPMOVZXBD    136(SP)(R12*1), Y5
-	VCVTDQ2PS    Y5, Y5
-	VMULPS       Y1, Y5, Y5
-	VBROADCASTSS 120(DI), Y6
-	VFMADD231PS  Y6, Y5, Y2
-	VBROADCASTSS 124(DI), Y6
-	VFMADD231PS  Y6, Y5, Y3
-	VBROADCASTSS 128(DI), Y6
-	VFMADD231PS  Y6, Y5, Y4
+	VMOVUPS      32(CX), Y2
+	VPAND        alllow4<>+0(SB), Y2, Y3
+	VPSRLW       $0x04, Y2, Y2
+	VPAND        alllow4<>+0(SB), Y2, Y2
+	VPBROADCASTD 260(CX), Y4
+	VPSHUFB      byteofbit<>+0(SB), Y4, Y4
+	VPAND        bitofbyte<>+0(SB), Y4, Y4
+	VPCMPEQB     bitofbyte<>+0(SB), Y4, Y4
+	VPAND        allbyte16<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VMOVUPS      Y3, 32(SI)
+	VPBROADCASTD 268(CX), Y3
+	VPSHUFB      byteofbit<>+0(SB), Y3, Y3
+	VPAND        bitofbyte<>+0(SB), Y3, Y3
+	VPCMPEQB     bitofbyte<>+0(SB), Y3, Y3
+	VPAND        allbyte16<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VMOVUPS      Y2, 96(SI)
+	VMOVUPS      96(CX), Y2
+	VPAND        alllow4<>+0(SB), Y2, Y3
+	VPSRLW       $0x04, Y2, Y2
+	VPAND        alllow4<>+0(SB), Y2, Y2
+	VPBROADCASTD 276(CX), Y4
+	VPSHUFB      byteofbit<>+0(SB), Y4, Y4
+	VPAND        bitofbyte<>+0(SB), Y4, Y4
+	VPCMPEQB     bitofbyte<>+0(SB), Y4, Y4
+	VPAND        allbyte16<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VMOVUPS      Y3, 160(SI)
+	VPBROADCASTD 284(CX), Y3
+	VPSHUFB      byteofbit<>+0(SB), Y3, Y3
+	VPAND        bitofbyte<>+0(SB), Y3, Y3
+	VPCMPEQB     bitofbyte<>+0(SB), Y3, Y3
+	VPAND        allbyte16<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VMOVUPS      Y2, 224(SI)
+	VMOVUPS      160(CX), Y2
+	VPAND        alllow4<>+0(SB), Y2, Y3
+	VPSRLW       $0x04, Y2, Y2
+	VPAND        alllow4<>+0(SB), Y2, Y2
+	VPBROADCASTD 292(CX), Y4
+	VPSHUFB      byteofbit<>+0(SB), Y4, Y4
+	VPAND        bitofbyte<>+0(SB), Y4, Y4
+	VPCMPEQB     bitofbyte<>+0(SB), Y4, Y4
+	VPAND        allbyte16<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VMOVUPS      Y3, 288(SI)
+	VPBROADCASTD 300(CX), Y3
+	VPSHUFB      byteofbit<>+0(SB), Y3, Y3
+	VPAND        bitofbyte<>+0(SB), Y3, Y3
+	VPCMPEQB     bitofbyte<>+0(SB), Y3, Y3
+	VPAND        allbyte16<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VMOVUPS      Y2, 352(SI)
+	VMOVUPS      224(CX), Y2
+	VPAND        alllow4<>+0(SB), Y2, Y3
+	VPSRLW       $0x04, Y2, Y2
+	VPAND        alllow4<>+0(SB), Y2, Y2
+	VPBROADCASTD 308(CX), Y4
+	VPSHUFB      byteofbit<>+0(SB), Y4, Y4
+	VPAND        bitofbyte<>+0(SB), Y4, Y4
+	VPCMPEQB     bitofbyte<>+0(SB), Y4, Y4
+	VPAND        allbyte16<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VMOVUPS      Y3, 416(SI)
+	VPBROADCASTD 316(CX), Y3
+	VPSHUFB      byteofbit<>+0(SB), Y3, Y3
+	VPAND        bitofbyte<>+0(SB), Y3, Y3
+	VPCMPEQB     bitofbyte<>+0(SB), Y3, Y3
+	VPAND        allbyte16<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VMOVUPS      Y2, 480(SI)
+	VPMOVZXBD    8(SP)(R12*1), Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      Y2, 32(R9)
+	VPMOVZXBD    136(SP)(R12*1), Y2
+	VCVTDQ2PS    Y2, Y2
+	VMULPS       Y1, Y2, Y2
+	VMOVUPS      Y2, 96(R9)
 	ADDQ         $+320, CX
-	ADDQ         $+132, DI
+	ADDQ         120(AX), SI
+	ADDQ         128(AX), R9
 	ADDQ         $+16, R12
 	CMPQ         R12, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
-
-// func q5_kRows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·q5_kRows4AVX2(SB), NOSPLIT, $256-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-	VXORPS Y5, Y5, Y5
-
-block:
-	VCVTPH2PS (DX), Y0
-	VCVTPH2PS 32(DX), Y1
-	VMOVUPS   192(DX), Y6
-	VMOVUPS   64(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VPSLLW    $0x04, Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, (SP)
-	VPSLLW    $0x02, Y6, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 64(SP)
-	VMOVUPS   128(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VMOVUPS   Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 128(SP)
-	VPSRLW    $0x02, Y6, Y6
-	VPAND     allupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y7, Y7
-	VMOVUPS   Y7, 192(SP)
-	VMOVUPS   224(DX), Y6
-	VMOVUPS   96(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VPSLLW    $0x04, Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 32(SP)
-	VPSLLW    $0x02, Y6, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 96(SP)
-	VMOVUPS   160(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VMOVUPS   Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 160(SP)
-	VPSRLW    $0x02, Y6, Y6
-	VPAND     allupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y7, Y7
-	VMOVUPS   Y7, 224(SP)
-	ADDQ      $+256, DX
-	XORQ      R12, R12
-
-group:
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	PREFETCHT0   256(CX)(SI*1)
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 256(CX), Y12
-	VPSHUFB      byteofbit<>+0(SB), Y12, Y12
-	VPAND        bitofbyte<>+0(SB), Y12, Y12
-	VPCMPEQB     bitofbyte<>+0(SB), Y12, Y12
-	VPAND        allbyte16<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD (DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 32(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 64(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 96(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 264(CX), Y11
-	VPSHUFB      byteofbit<>+0(SB), Y11, Y11
-	VPAND        bitofbyte<>+0(SB), Y11, Y11
-	VPCMPEQB     bitofbyte<>+0(SB), Y11, Y11
-	VPAND        allbyte16<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 272(CX), Y12
-	VPSHUFB      byteofbit<>+0(SB), Y12, Y12
-	VPAND        bitofbyte<>+0(SB), Y12, Y12
-	VPCMPEQB     bitofbyte<>+0(SB), Y12, Y12
-	VPAND        allbyte16<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 8(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 40(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 72(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 104(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 280(CX), Y11
-	VPSHUFB      byteofbit<>+0(SB), Y11, Y11
-	VPAND        bitofbyte<>+0(SB), Y11, Y11
-	VPCMPEQB     bitofbyte<>+0(SB), Y11, Y11
-	VPAND        allbyte16<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 288(CX), Y12
-	VPSHUFB      byteofbit<>+0(SB), Y12, Y12
-	VPAND        bitofbyte<>+0(SB), Y12, Y12
-	VPCMPEQB     bitofbyte<>+0(SB), Y12, Y12
-	VPAND        allbyte16<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 16(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 48(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 80(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 112(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 296(CX), Y11
-	VPSHUFB      byteofbit<>+0(SB), Y11, Y11
-	VPAND        bitofbyte<>+0(SB), Y11, Y11
-	VPCMPEQB     bitofbyte<>+0(SB), Y11, Y11
-	VPAND        allbyte16<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 304(CX), Y12
-	VPSHUFB      byteofbit<>+0(SB), Y12, Y12
-	VPAND        bitofbyte<>+0(SB), Y12, Y12
-	VPCMPEQB     bitofbyte<>+0(SB), Y12, Y12
-	VPAND        allbyte16<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 312(CX), Y11
-	VPSHUFB      byteofbit<>+0(SB), Y11, Y11
-	VPAND        bitofbyte<>+0(SB), Y11, Y11
-	VPCMPEQB     bitofbyte<>+0(SB), Y11, Y11
-	VPAND        allbyte16<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 28(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 60(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 92(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 124(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VPMOVZXBD    (SP)(R12*1), Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y0, Y10, Y10
-	VBROADCASTSS 128(DI), Y11
-	VMULPS       Y10, Y11, Y11
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y11, Y6, Y2
-	VBROADCASTSS 132(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y6, Y7, Y3
-	VBROADCASTSS 136(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y6, Y8, Y4
-	VBROADCASTSS 140(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y9, Y9
-	VFMADD231PS  Y6, Y9, Y5
-	VPMOVZXBD    128(SP)(R12*1), Y6
-	VCVTDQ2PS    Y6, Y6
-	VMULPS       Y1, Y6, Y6
-	VBROADCASTSS 160(DI), Y7
-	VFMADD231PS  Y7, Y6, Y2
-	VBROADCASTSS 164(DI), Y7
-	VFMADD231PS  Y7, Y6, Y3
-	VBROADCASTSS 168(DI), Y7
-	VFMADD231PS  Y7, Y6, Y4
-	VBROADCASTSS 172(DI), Y7
-	VFMADD231PS  Y7, Y6, Y5
-	ADDQ         $+320, CX
-	ADDQ         $+176, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y5, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-
-block2:
-	VCVTPH2PS 16(DX), Y0
-	VCVTPH2PS 48(DX), Y1
-	VMOVUPS   192(DX), Y6
-	VMOVUPS   64(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VPSLLW    $0x04, Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, (SP)
-	VPSLLW    $0x02, Y6, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 64(SP)
-	VMOVUPS   128(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VMOVUPS   Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 128(SP)
-	VPSRLW    $0x02, Y6, Y6
-	VPAND     allupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y7, Y7
-	VMOVUPS   Y7, 192(SP)
-	VMOVUPS   224(DX), Y6
-	VMOVUPS   96(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VPSLLW    $0x04, Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 32(SP)
-	VPSLLW    $0x02, Y6, Y8
-	VPAND     allupper<>+0(SB), Y8, Y8
-	VPOR      Y8, Y7, Y7
-	VMOVUPS   Y7, 96(SP)
-	VMOVUPS   160(DX), Y7
-	VPAND     alllow4<>+0(SB), Y7, Y8
-	VPSRLW    $0x04, Y7, Y7
-	VPAND     alllow4<>+0(SB), Y7, Y7
-	VMOVUPS   Y6, Y9
-	VPAND     allupper<>+0(SB), Y9, Y9
-	VPOR      Y9, Y8, Y8
-	VMOVUPS   Y8, 160(SP)
-	VPSRLW    $0x02, Y6, Y6
-	VPAND     allupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y7, Y7
-	VMOVUPS   Y7, 224(SP)
-	ADDQ      $+256, DX
-	XORQ      R12, R12
-
-group2:
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VMOVUPS      32(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 260(CX), Y12
-	VPSHUFB      byteofbit<>+0(SB), Y12, Y12
-	VPAND        bitofbyte<>+0(SB), Y12, Y12
-	VPCMPEQB     bitofbyte<>+0(SB), Y12, Y12
-	VPAND        allbyte16<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD (DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 32(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 64(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 96(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 268(CX), Y11
-	VPSHUFB      byteofbit<>+0(SB), Y11, Y11
-	VPAND        bitofbyte<>+0(SB), Y11, Y11
-	VPCMPEQB     bitofbyte<>+0(SB), Y11, Y11
-	VPAND        allbyte16<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VMOVUPS      96(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 276(CX), Y12
-	VPSHUFB      byteofbit<>+0(SB), Y12, Y12
-	VPAND        bitofbyte<>+0(SB), Y12, Y12
-	VPCMPEQB     bitofbyte<>+0(SB), Y12, Y12
-	VPAND        allbyte16<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 8(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 40(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 72(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 104(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 284(CX), Y11
-	VPSHUFB      byteofbit<>+0(SB), Y11, Y11
-	VPAND        bitofbyte<>+0(SB), Y11, Y11
-	VPCMPEQB     bitofbyte<>+0(SB), Y11, Y11
-	VPAND        allbyte16<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VMOVUPS      160(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 292(CX), Y12
-	VPSHUFB      byteofbit<>+0(SB), Y12, Y12
-	VPAND        bitofbyte<>+0(SB), Y12, Y12
-	VPCMPEQB     bitofbyte<>+0(SB), Y12, Y12
-	VPAND        allbyte16<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 16(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 48(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 80(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 112(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 300(CX), Y11
-	VPSHUFB      byteofbit<>+0(SB), Y11, Y11
-	VPAND        bitofbyte<>+0(SB), Y11, Y11
-	VPCMPEQB     bitofbyte<>+0(SB), Y11, Y11
-	VPAND        allbyte16<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VMOVUPS      224(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPBROADCASTD 308(CX), Y12
-	VPSHUFB      byteofbit<>+0(SB), Y12, Y12
-	VPAND        bitofbyte<>+0(SB), Y12, Y12
-	VPCMPEQB     bitofbyte<>+0(SB), Y12, Y12
-	VPAND        allbyte16<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y9, Y9
-	VPBROADCASTD 316(CX), Y11
-	VPSHUFB      byteofbit<>+0(SB), Y11, Y11
-	VPAND        bitofbyte<>+0(SB), Y11, Y11
-	VPCMPEQB     bitofbyte<>+0(SB), Y11, Y11
-	VPAND        allbyte16<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 28(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 60(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 92(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPBROADCASTD 124(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y9, Y9
-	VPMOVZXBD    8(SP)(R12*1), Y10
-	VCVTDQ2PS    Y10, Y10
-	VMULPS       Y0, Y10, Y10
-	VBROADCASTSS 128(DI), Y11
-	VMULPS       Y10, Y11, Y11
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y11, Y6, Y2
-	VBROADCASTSS 132(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y6, Y7, Y3
-	VBROADCASTSS 136(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y6, Y8, Y4
-	VBROADCASTSS 140(DI), Y6
-	VMULPS       Y10, Y6, Y6
-	VCVTDQ2PS    Y9, Y9
-	VFMADD231PS  Y6, Y9, Y5
-	VPMOVZXBD    136(SP)(R12*1), Y6
-	VCVTDQ2PS    Y6, Y6
-	VMULPS       Y1, Y6, Y6
-	VBROADCASTSS 160(DI), Y7
-	VFMADD231PS  Y7, Y6, Y2
-	VBROADCASTSS 164(DI), Y7
-	VFMADD231PS  Y7, Y6, Y3
-	VBROADCASTSS 168(DI), Y7
-	VFMADD231PS  Y7, Y6, Y4
-	VBROADCASTSS 172(DI), Y7
-	VFMADD231PS  Y7, Y6, Y5
-	ADDQ         $+320, CX
-	ADDQ         $+176, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y5, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -7682,28 +4121,28 @@ TEXT ·q6_kRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x02, Y2, Y2
-	PREFETCHT0   256(CX)(SI*1)
+	PREFETCHT0   256(CX)(R12*1)
 	VMOVUPS      256(CX), Y3
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R12*1)
 	VMOVUPS      (CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
@@ -7711,18 +4150,18 @@ group:
 	VPSLLW       $0x04, Y3, Y6
 	VPAND        allupper<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD (DI), Y6
+	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSLLW       $0x02, Y3, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
@@ -7730,29 +4169,29 @@ group:
 	VMOVUPS      Y3, Y6
 	VPAND        allupper<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSRLW       $0x02, Y3, Y3
 	VPAND        allupper<>+0(SB), Y3, Y3
 	VPOR         Y3, Y4, Y4
-	VPBROADCASTD 12(DI), Y3
+	VPBROADCASTD 12(SI), Y3
 	VPMADDUBSW   Y3, Y4, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVSXBD    (DX), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
-	VPBROADCASTD 40(DI), Y2
+	VPBROADCASTD 40(SI), Y2
 	VPSLLD       $0x02, Y2, Y2
-	PREFETCHT0   320(CX)(SI*1)
+	PREFETCHT0   320(CX)(R12*1)
 	VMOVUPS      320(CX), Y3
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
@@ -7760,18 +4199,18 @@ group:
 	VPSLLW       $0x04, Y3, Y6
 	VPAND        allupper<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 16(DI), Y6
+	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSLLW       $0x02, Y3, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
@@ -7779,47 +4218,47 @@ group:
 	VMOVUPS      Y3, Y6
 	VPAND        allupper<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSRLW       $0x02, Y3, Y3
 	VPAND        allupper<>+0(SB), Y3, Y3
 	VPOR         Y3, Y4, Y4
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y4, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVSXBD    16(DX), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+384, CX
 	ADDQ         $+32, DX
-	ADDQ         $+44, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+44, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x02, Y2, Y2
 	VMOVUPS      288(CX), Y3
 	VMOVUPS      32(CX), Y4
@@ -7829,14 +4268,14 @@ group2:
 	VPSLLW       $0x04, Y3, Y6
 	VPAND        allupper<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD (DI), Y6
+	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSLLW       $0x02, Y3, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -7847,25 +4286,25 @@ group2:
 	VMOVUPS      Y3, Y6
 	VPAND        allupper<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSRLW       $0x02, Y3, Y3
 	VPAND        allupper<>+0(SB), Y3, Y3
 	VPOR         Y3, Y4, Y4
-	VPBROADCASTD 12(DI), Y3
+	VPBROADCASTD 12(SI), Y3
 	VPMADDUBSW   Y3, Y4, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVSXBD    8(DX), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
-	VPBROADCASTD 40(DI), Y2
+	VPBROADCASTD 40(SI), Y2
 	VPSLLD       $0x02, Y2, Y2
 	VMOVUPS      352(CX), Y3
 	VMOVUPS      160(CX), Y4
@@ -7875,14 +4314,14 @@ group2:
 	VPSLLW       $0x04, Y3, Y6
 	VPAND        allupper<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 16(DI), Y6
+	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSLLW       $0x02, Y3, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -7893,35 +4332,35 @@ group2:
 	VMOVUPS      Y3, Y6
 	VPAND        allupper<>+0(SB), Y6, Y6
 	VPOR         Y6, Y5, Y5
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSRLW       $0x02, Y3, Y3
 	VPAND        allupper<>+0(SB), Y3, Y3
 	VPOR         Y3, Y4, Y4
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y4, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVSXBD    24(DX), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+384, CX
 	ADDQ         $+32, DX
-	ADDQ         $+44, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+44, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -7934,31 +4373,31 @@ TEXT ·q6_kRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x02, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x02, Y4, Y4
-	PREFETCHT0   256(CX)(SI*1)
+	PREFETCHT0   256(CX)(R12*1)
 	VMOVUPS      256(CX), Y5
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R12*1)
 	VMOVUPS      (CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
@@ -7966,26 +4405,26 @@ group:
 	VPSLLW       $0x04, Y5, Y8
 	VPAND        allupper<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD (DI), Y8
+	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 32(DI), Y8
+	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSLLW       $0x02, Y5, Y7
 	VPAND        allupper<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
@@ -7993,43 +4432,43 @@ group:
 	VMOVUPS      Y5, Y8
 	VPAND        allupper<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 8(DI), Y8
+	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 40(DI), Y8
+	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSRLW       $0x02, Y5, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y6, Y6
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 44(DI), Y5
+	VPBROADCASTD 44(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVSXBD    (DX), Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
-	VPBROADCASTD 80(DI), Y3
+	VPBROADCASTD 80(SI), Y3
 	VPSLLD       $0x02, Y3, Y3
-	VPBROADCASTD 84(DI), Y4
+	VPBROADCASTD 84(SI), Y4
 	VPSLLD       $0x02, Y4, Y4
-	PREFETCHT0   320(CX)(SI*1)
+	PREFETCHT0   320(CX)(R12*1)
 	VMOVUPS      320(CX), Y5
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
@@ -8037,26 +4476,26 @@ group:
 	VPSLLW       $0x04, Y5, Y8
 	VPAND        allupper<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 16(DI), Y8
+	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 48(DI), Y8
+	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSLLW       $0x02, Y5, Y7
 	VPAND        allupper<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
@@ -8064,64 +4503,64 @@ group:
 	VMOVUPS      Y5, Y8
 	VPAND        allupper<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSRLW       $0x02, Y5, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y6, Y6
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVSXBD    16(DX), Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+384, CX
 	ADDQ         $+32, DX
-	ADDQ         $+88, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+88, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x02, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x02, Y4, Y4
 	VMOVUPS      288(CX), Y5
 	VMOVUPS      32(CX), Y6
@@ -8131,22 +4570,22 @@ group2:
 	VPSLLW       $0x04, Y5, Y8
 	VPAND        allupper<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD (DI), Y8
+	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 32(DI), Y8
+	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSLLW       $0x02, Y5, Y7
 	VPAND        allupper<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -8157,39 +4596,39 @@ group2:
 	VMOVUPS      Y5, Y8
 	VPAND        allupper<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 8(DI), Y8
+	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 40(DI), Y8
+	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSRLW       $0x02, Y5, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y6, Y6
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 44(DI), Y5
+	VPBROADCASTD 44(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVSXBD    8(DX), Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
-	VPBROADCASTD 80(DI), Y3
+	VPBROADCASTD 80(SI), Y3
 	VPSLLD       $0x02, Y3, Y3
-	VPBROADCASTD 84(DI), Y4
+	VPBROADCASTD 84(SI), Y4
 	VPSLLD       $0x02, Y4, Y4
 	VMOVUPS      352(CX), Y5
 	VMOVUPS      160(CX), Y6
@@ -8199,22 +4638,22 @@ group2:
 	VPSLLW       $0x04, Y5, Y8
 	VPAND        allupper<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 16(DI), Y8
+	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 48(DI), Y8
+	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSLLW       $0x02, Y5, Y7
 	VPAND        allupper<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -8225,73 +4664,73 @@ group2:
 	VMOVUPS      Y5, Y8
 	VPAND        allupper<>+0(SB), Y8, Y8
 	VPOR         Y8, Y7, Y7
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSRLW       $0x02, Y5, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y6, Y6
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVSXBD    24(DX), Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+384, CX
 	ADDQ         $+32, DX
-	ADDQ         $+88, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+88, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func q6_kRows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·q6_kRows3AVX2(SB), NOSPLIT, $256-8
+// func q6_kUnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·q6_kUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*2), R9
+	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -8299,213 +4738,94 @@ block:
 	XORQ      R12, R12
 
 group:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x02, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x02, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x02, Y6, Y6
-	PREFETCHT0   256(CX)(SI*1)
-	VMOVUPS      256(CX), Y7
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSLLW       $0x04, Y7, Y10
-	VPAND        allupper<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD (DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 32(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 64(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSLLW       $0x02, Y7, Y9
-	VPAND        allupper<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VMOVUPS      Y7, Y10
-	VPAND        allupper<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSRLW       $0x02, Y7, Y7
-	VPAND        allupper<>+0(SB), Y7, Y7
-	VPOR         Y7, Y8, Y8
-	VPBROADCASTD 12(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 44(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 76(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VPMOVSXBD    (DX), Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	VPBROADCASTD 120(DI), Y4
-	VPSLLD       $0x02, Y4, Y4
-	VPBROADCASTD 124(DI), Y5
-	VPSLLD       $0x02, Y5, Y5
-	VPBROADCASTD 128(DI), Y6
-	VPSLLD       $0x02, Y6, Y6
-	PREFETCHT0   320(CX)(SI*1)
-	VMOVUPS      320(CX), Y7
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSLLW       $0x04, Y7, Y10
-	VPAND        allupper<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 16(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 48(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 80(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSLLW       $0x02, Y7, Y9
-	VPAND        allupper<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VMOVUPS      Y7, Y10
-	VPAND        allupper<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSRLW       $0x02, Y7, Y7
-	VPAND        allupper<>+0(SB), Y7, Y7
-	VPOR         Y7, Y8, Y8
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VPMOVSXBD    16(DX), Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+384, CX
-	ADDQ         $+32, DX
-	ADDQ         $+132, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
+	PREFETCHT0 256(CX)(R13*1)
+	VMOVUPS    256(CX), Y1
+	PREFETCHT0 (CX)(R13*1)
+	VMOVUPS    (CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VPSLLW     $0x04, Y1, Y4
+	VPAND      allupper<>+0(SB), Y4, Y4
+	VPOR       Y4, Y3, Y3
+	VPSUBB     alloffset32<>+0(SB), Y3, Y3
+	VMOVUPS    Y3, (SI)
+	VPSLLW     $0x02, Y1, Y3
+	VPAND      allupper<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSUBB     alloffset32<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, 64(SI)
+	PREFETCHT0 64(CX)(R13*1)
+	VMOVUPS    64(CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VMOVUPS    Y1, Y4
+	VPAND      allupper<>+0(SB), Y4, Y4
+	VPOR       Y4, Y3, Y3
+	VPSUBB     alloffset32<>+0(SB), Y3, Y3
+	VMOVUPS    Y3, 128(SI)
+	VPSRLW     $0x02, Y1, Y1
+	VPAND      allupper<>+0(SB), Y1, Y1
+	VPOR       Y1, Y2, Y2
+	VPSUBB     alloffset32<>+0(SB), Y2, Y1
+	VMOVUPS    Y1, 192(SI)
+	VPMOVSXBD  (DX), Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (R9)
+	PREFETCHT0 320(CX)(R13*1)
+	VMOVUPS    320(CX), Y1
+	PREFETCHT0 128(CX)(R13*1)
+	VMOVUPS    128(CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VPSLLW     $0x04, Y1, Y4
+	VPAND      allupper<>+0(SB), Y4, Y4
+	VPOR       Y4, Y3, Y3
+	VPSUBB     alloffset32<>+0(SB), Y3, Y3
+	VMOVUPS    Y3, 256(SI)
+	VPSLLW     $0x02, Y1, Y3
+	VPAND      allupper<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSUBB     alloffset32<>+0(SB), Y2, Y2
+	VMOVUPS    Y2, 320(SI)
+	PREFETCHT0 192(CX)(R13*1)
+	VMOVUPS    192(CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VMOVUPS    Y1, Y4
+	VPAND      allupper<>+0(SB), Y4, Y4
+	VPOR       Y4, Y3, Y3
+	VPSUBB     alloffset32<>+0(SB), Y3, Y3
+	VMOVUPS    Y3, 384(SI)
+	VPSRLW     $0x02, Y1, Y1
+	VPAND      allupper<>+0(SB), Y1, Y1
+	VPOR       Y1, Y2, Y2
+	VPSUBB     alloffset32<>+0(SB), Y2, Y1
+	VMOVUPS    Y1, 448(SI)
+	VPMOVSXBD  16(DX), Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, 64(R9)
+	ADDQ       $+384, CX
+	ADDQ       $+32, DX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	ADDQ       $+16, R12
+	CMPQ       R12, $+128
+	JNE        group
+	SUBQ       $+8, DI
+	JNZ        block
+	MOVQ       R10, CX
+	MOVQ       R11, DX
+	MOVQ       32(AX), SI
+	LEAQ       (SI)(R8*8), SI
+	MOVQ       40(AX), R9
+	LEAQ       (R9)(R8*2), R9
+	MOVQ       96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -8513,739 +4833,96 @@ block2:
 	XORQ      R12, R12
 
 group2:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x02, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x02, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x02, Y6, Y6
-	VMOVUPS      288(CX), Y7
-	VMOVUPS      32(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSLLW       $0x04, Y7, Y10
-	VPAND        allupper<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD (DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 32(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 64(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSLLW       $0x02, Y7, Y9
-	VPAND        allupper<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VMOVUPS      96(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VMOVUPS      Y7, Y10
-	VPAND        allupper<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSRLW       $0x02, Y7, Y7
-	VPAND        allupper<>+0(SB), Y7, Y7
-	VPOR         Y7, Y8, Y8
-	VPBROADCASTD 12(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 44(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 76(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VPMOVSXBD    8(DX), Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	VPBROADCASTD 120(DI), Y4
-	VPSLLD       $0x02, Y4, Y4
-	VPBROADCASTD 124(DI), Y5
-	VPSLLD       $0x02, Y5, Y5
-	VPBROADCASTD 128(DI), Y6
-	VPSLLD       $0x02, Y6, Y6
-	VMOVUPS      352(CX), Y7
-	VMOVUPS      160(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSLLW       $0x04, Y7, Y10
-	VPAND        allupper<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 16(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 48(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 80(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSLLW       $0x02, Y7, Y9
-	VPAND        allupper<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VMOVUPS      224(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VMOVUPS      Y7, Y10
-	VPAND        allupper<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSRLW       $0x02, Y7, Y7
-	VPAND        allupper<>+0(SB), Y7, Y7
-	VPOR         Y7, Y8, Y8
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VPMOVSXBD    24(DX), Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+384, CX
-	ADDQ         $+32, DX
-	ADDQ         $+132, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
+	VMOVUPS   288(CX), Y1
+	VMOVUPS   32(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VPSLLW    $0x04, Y1, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VPSUBB    alloffset32<>+0(SB), Y3, Y3
+	VMOVUPS   Y3, 32(SI)
+	VPSLLW    $0x02, Y1, Y3
+	VPAND     allupper<>+0(SB), Y3, Y3
+	VPOR      Y3, Y2, Y2
+	VPSUBB    alloffset32<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 96(SI)
+	VMOVUPS   96(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VMOVUPS   Y1, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VPSUBB    alloffset32<>+0(SB), Y3, Y3
+	VMOVUPS   Y3, 160(SI)
+	VPSRLW    $0x02, Y1, Y1
+	VPAND     allupper<>+0(SB), Y1, Y1
+	VPOR      Y1, Y2, Y2
+	VPSUBB    alloffset32<>+0(SB), Y2, Y1
+	VMOVUPS   Y1, 224(SI)
+	VPMOVSXBD 8(DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(R9)
+	VMOVUPS   352(CX), Y1
+	VMOVUPS   160(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VPSLLW    $0x04, Y1, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VPSUBB    alloffset32<>+0(SB), Y3, Y3
+	VMOVUPS   Y3, 288(SI)
+	VPSLLW    $0x02, Y1, Y3
+	VPAND     allupper<>+0(SB), Y3, Y3
+	VPOR      Y3, Y2, Y2
+	VPSUBB    alloffset32<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 352(SI)
+	VMOVUPS   224(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VMOVUPS   Y1, Y4
+	VPAND     allupper<>+0(SB), Y4, Y4
+	VPOR      Y4, Y3, Y3
+	VPSUBB    alloffset32<>+0(SB), Y3, Y3
+	VMOVUPS   Y3, 416(SI)
+	VPSRLW    $0x02, Y1, Y1
+	VPAND     allupper<>+0(SB), Y1, Y1
+	VPOR      Y1, Y2, Y2
+	VPSUBB    alloffset32<>+0(SB), Y2, Y1
+	VMOVUPS   Y1, 480(SI)
+	VPMOVSXBD 24(DX), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, 96(R9)
+	ADDQ      $+384, CX
+	ADDQ      $+32, DX
+	ADDQ      120(AX), SI
+	ADDQ      128(AX), R9
+	ADDQ      $+16, R12
+	CMPQ      R12, $+128
+	JNE       group2
+	SUBQ      $+8, DI
+	JNZ       block2
+	ADDQ      $+64, R8
+	DECQ      BX
+	JNZ       tile
 	VZEROUPPER
 	RET
 
-// func q6_kRows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·q6_kRows4AVX2(SB), NOSPLIT, $256-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-
-block:
-	VCVTPH2PS (DX), Y0
-	ADDQ      $+32, DX
-	XORQ      R12, R12
-
-group:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x02, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x02, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x02, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x02, Y8, Y8
-	PREFETCHT0   256(CX)(SI*1)
-	VMOVUPS      256(CX), Y9
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSLLW       $0x04, Y9, Y12
-	VPAND        allupper<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD (DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 32(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 64(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 96(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSLLW       $0x02, Y9, Y11
-	VPAND        allupper<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VMOVUPS      Y9, Y12
-	VPAND        allupper<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 8(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 40(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 72(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 104(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSRLW       $0x02, Y9, Y9
-	VPAND        allupper<>+0(SB), Y9, Y9
-	VPOR         Y9, Y10, Y10
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 108(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VPMOVSXBD    (DX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	VPBROADCASTD 160(DI), Y5
-	VPSLLD       $0x02, Y5, Y5
-	VPBROADCASTD 164(DI), Y6
-	VPSLLD       $0x02, Y6, Y6
-	VPBROADCASTD 168(DI), Y7
-	VPSLLD       $0x02, Y7, Y7
-	VPBROADCASTD 172(DI), Y8
-	VPSLLD       $0x02, Y8, Y8
-	PREFETCHT0   320(CX)(SI*1)
-	VMOVUPS      320(CX), Y9
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSLLW       $0x04, Y9, Y12
-	VPAND        allupper<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 16(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 48(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 80(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 112(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSLLW       $0x02, Y9, Y11
-	VPAND        allupper<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VMOVUPS      Y9, Y12
-	VPAND        allupper<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSRLW       $0x02, Y9, Y9
-	VPAND        allupper<>+0(SB), Y9, Y9
-	VPOR         Y9, Y10, Y10
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VPMOVSXBD    16(DX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+384, CX
-	ADDQ         $+32, DX
-	ADDQ         $+176, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-
-block2:
-	VCVTPH2PS 16(DX), Y0
-	ADDQ      $+32, DX
-	XORQ      R12, R12
-
-group2:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x02, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x02, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x02, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x02, Y8, Y8
-	VMOVUPS      288(CX), Y9
-	VMOVUPS      32(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSLLW       $0x04, Y9, Y12
-	VPAND        allupper<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD (DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 32(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 64(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 96(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSLLW       $0x02, Y9, Y11
-	VPAND        allupper<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VMOVUPS      96(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VMOVUPS      Y9, Y12
-	VPAND        allupper<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 8(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 40(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 72(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 104(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSRLW       $0x02, Y9, Y9
-	VPAND        allupper<>+0(SB), Y9, Y9
-	VPOR         Y9, Y10, Y10
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 108(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VPMOVSXBD    8(DX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	VPBROADCASTD 160(DI), Y5
-	VPSLLD       $0x02, Y5, Y5
-	VPBROADCASTD 164(DI), Y6
-	VPSLLD       $0x02, Y6, Y6
-	VPBROADCASTD 168(DI), Y7
-	VPSLLD       $0x02, Y7, Y7
-	VPBROADCASTD 172(DI), Y8
-	VPSLLD       $0x02, Y8, Y8
-	VMOVUPS      352(CX), Y9
-	VMOVUPS      160(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSLLW       $0x04, Y9, Y12
-	VPAND        allupper<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 16(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 48(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 80(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 112(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSLLW       $0x02, Y9, Y11
-	VPAND        allupper<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VMOVUPS      224(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VMOVUPS      Y9, Y12
-	VPAND        allupper<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSRLW       $0x02, Y9, Y9
-	VPAND        allupper<>+0(SB), Y9, Y9
-	VPOR         Y9, Y10, Y10
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VPMOVSXBD    24(DX), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+384, CX
-	ADDQ         $+32, DX
-	ADDQ         $+176, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
+DATA alloffset32<>+0(SB)/4, $0x20202020
+DATA alloffset32<>+4(SB)/4, $0x20202020
+DATA alloffset32<>+8(SB)/4, $0x20202020
+DATA alloffset32<>+12(SB)/4, $0x20202020
+DATA alloffset32<>+16(SB)/4, $0x20202020
+DATA alloffset32<>+20(SB)/4, $0x20202020
+DATA alloffset32<>+24(SB)/4, $0x20202020
+DATA alloffset32<>+28(SB)/4, $0x20202020
+GLOBL alloffset32<>(SB), RODATA|NOPTR, $32
 
 // func iq4_xsRows1AVX2(t *Tile)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -9254,16 +4931,16 @@ TEXT ·iq4_xsRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -9299,108 +4976,108 @@ block:
 	VPSUBB    yless32<>+0(SB), Y3, Y3
 	VMOVDQU   Y3, 96(SP)
 	ADDQ      $+128, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
 	VXORPS       Y2, Y2, Y2
 	VMOVUPS      alliq4_xscodes<>+0(SB), Y3
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R12*1)
 	VMOVUPS      (CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPSHUFB      Y5, Y3, Y5
 	VPABSB       Y5, Y6
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
-	VPBROADCASTD 4(DI), Y6
+	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPSHUFB      Y5, Y3, Y5
 	VPABSB       Y5, Y6
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
-	VPBROADCASTD 12(DI), Y6
+	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPSHUFB      Y5, Y3, Y5
 	VPABSB       Y5, Y6
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
-	VPBROADCASTD 20(DI), Y6
+	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
 	VPSRLW       $0x04, Y4, Y4
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPSHUFB      Y5, Y3, Y5
 	VPABSB       Y5, Y6
-	VPBROADCASTD 24(DI), Y7
+	VPBROADCASTD 24(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y3
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPSIGNB      Y4, Y5, Y5
 	VPMADDUBSW   Y5, Y3, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPMOVSXBD    (SP)(R12*1), Y3
+	VPMOVSXBD    (SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+256, CX
-	ADDQ         $+40, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+40, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -9436,7 +5113,7 @@ block2:
 	VPSUBB    yless32<>+0(SB), Y3, Y3
 	VMOVDQU   Y3, 96(SP)
 	ADDQ      $+128, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
 	VXORPS       Y2, Y2, Y2
@@ -9447,14 +5124,14 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPSHUFB      Y5, Y3, Y5
 	VPABSB       Y5, Y6
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
-	VPBROADCASTD 4(DI), Y6
+	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
@@ -9465,14 +5142,14 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPSHUFB      Y5, Y3, Y5
 	VPABSB       Y5, Y6
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
-	VPBROADCASTD 12(DI), Y6
+	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
@@ -9483,14 +5160,14 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPSHUFB      Y5, Y3, Y5
 	VPABSB       Y5, Y6
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
-	VPBROADCASTD 20(DI), Y6
+	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
@@ -9501,35 +5178,35 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPSHUFB      Y5, Y3, Y5
 	VPABSB       Y5, Y6
-	VPBROADCASTD 24(DI), Y7
+	VPBROADCASTD 24(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y3
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPSIGNB      Y4, Y5, Y5
 	VPMADDUBSW   Y5, Y3, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPMOVSXBD    8(SP)(R12*1), Y3
+	VPMOVSXBD    8(SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+256, CX
-	ADDQ         $+40, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+40, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -9582,17 +5259,17 @@ TEXT ·iq4_xsRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -9628,156 +5305,156 @@ block:
 	VPSUBB    yless32<>+0(SB), Y4, Y4
 	VMOVDQU   Y4, 96(SP)
 	ADDQ      $+128, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
 	VMOVUPS      alliq4_xscodes<>+0(SB), Y5
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R12*1)
 	VMOVUPS      (CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPSHUFB      Y7, Y5, Y7
 	VPABSB       Y7, Y8
-	VPBROADCASTD (DI), Y9
+	VPBROADCASTD (SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(DI), Y9
+	VPBROADCASTD 32(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
-	VPBROADCASTD 4(DI), Y8
+	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(DI), Y8
+	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPSHUFB      Y7, Y5, Y7
 	VPABSB       Y7, Y8
-	VPBROADCASTD 8(DI), Y9
+	VPBROADCASTD 8(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(DI), Y9
+	VPBROADCASTD 40(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
-	VPBROADCASTD 12(DI), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 44(DI), Y8
+	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPSHUFB      Y7, Y5, Y7
 	VPABSB       Y7, Y8
-	VPBROADCASTD 16(DI), Y9
+	VPBROADCASTD 16(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(DI), Y9
+	VPBROADCASTD 48(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
-	VPBROADCASTD 20(DI), Y8
+	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(DI), Y8
+	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
-	PREFETCHT0   192(CX)(SI*1)
+	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
 	VPSRLW       $0x04, Y6, Y6
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPSHUFB      Y7, Y5, Y7
 	VPABSB       Y7, Y8
-	VPBROADCASTD 24(DI), Y9
+	VPBROADCASTD 24(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 56(DI), Y9
+	VPBROADCASTD 56(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y5
-	VPBROADCASTD 28(DI), Y7
+	VPBROADCASTD 28(SI), Y7
 	VPSIGNB      Y6, Y7, Y7
 	VPMADDUBSW   Y7, Y5, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 60(DI), Y7
+	VPBROADCASTD 60(SI), Y7
 	VPSIGNB      Y6, Y7, Y7
 	VPMADDUBSW   Y7, Y5, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPMOVSXBD    (SP)(R12*1), Y5
+	VPMOVSXBD    (SP)(R11*1), Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+256, CX
-	ADDQ         $+80, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+80, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -9813,7 +5490,7 @@ block2:
 	VPSUBB    yless32<>+0(SB), Y4, Y4
 	VMOVDQU   Y4, 96(SP)
 	ADDQ      $+128, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
 	VXORPS       Y3, Y3, Y3
@@ -9825,24 +5502,24 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPSHUFB      Y7, Y5, Y7
 	VPABSB       Y7, Y8
-	VPBROADCASTD (DI), Y9
+	VPBROADCASTD (SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(DI), Y9
+	VPBROADCASTD 32(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
-	VPBROADCASTD 4(DI), Y8
+	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(DI), Y8
+	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
@@ -9853,24 +5530,24 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPSHUFB      Y7, Y5, Y7
 	VPABSB       Y7, Y8
-	VPBROADCASTD 8(DI), Y9
+	VPBROADCASTD 8(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(DI), Y9
+	VPBROADCASTD 40(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
-	VPBROADCASTD 12(DI), Y8
+	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 44(DI), Y8
+	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
@@ -9881,24 +5558,24 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPSHUFB      Y7, Y5, Y7
 	VPABSB       Y7, Y8
-	VPBROADCASTD 16(DI), Y9
+	VPBROADCASTD 16(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(DI), Y9
+	VPBROADCASTD 48(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
-	VPBROADCASTD 20(DI), Y8
+	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(DI), Y8
+	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
@@ -9909,1109 +5586,255 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPSHUFB      Y7, Y5, Y7
 	VPABSB       Y7, Y8
-	VPBROADCASTD 24(DI), Y9
+	VPBROADCASTD 24(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 56(DI), Y9
+	VPBROADCASTD 56(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y5
-	VPBROADCASTD 28(DI), Y7
+	VPBROADCASTD 28(SI), Y7
 	VPSIGNB      Y6, Y7, Y7
 	VPMADDUBSW   Y7, Y5, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 60(DI), Y7
+	VPBROADCASTD 60(SI), Y7
 	VPSIGNB      Y6, Y7, Y7
 	VPMADDUBSW   Y7, Y5, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPMOVSXBD    8(SP)(R12*1), Y5
+	VPMOVSXBD    8(SP)(R11*1), Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+256, CX
-	ADDQ         $+80, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+80, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func iq4_xsRows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq4_xsRows3AVX2(SB), NOSPLIT, $256-8
+// func iq4_xsUnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq4_xsUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*1), R9
+	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
-	VMOVDQU   96(DX), Y4
-	VMOVDQU   32(DX), Y5
-	VPAND     ylow4<>+0(SB), Y5, Y5
-	VPSLLW    $0x04, Y4, Y6
-	VPAND     yupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y5, Y5
-	VPSUBB    yless32<>+0(SB), Y5, Y5
-	VMOVDQU   Y5, (SP)
-	VMOVDQU   64(DX), Y5
-	VPAND     ylow4<>+0(SB), Y5, Y5
-	VPSLLW    $0x02, Y4, Y6
-	VPAND     yupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y5, Y5
-	VPSUBB    yless32<>+0(SB), Y5, Y5
-	VMOVDQU   Y5, 32(SP)
-	VMOVDQU   32(DX), Y5
-	VPSRLW    $0x04, Y5, Y5
-	VPAND     ylow4<>+0(SB), Y5, Y5
-	VMOVDQA   Y4, Y6
-	VPAND     yupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y5, Y5
-	VPSUBB    yless32<>+0(SB), Y5, Y5
-	VMOVDQU   Y5, 64(SP)
-	VMOVDQU   64(DX), Y5
-	VPSRLW    $0x04, Y5, Y5
-	VPAND     ylow4<>+0(SB), Y5, Y5
-	VPSRLW    $0x02, Y4, Y4
-	VPAND     yupper<>+0(SB), Y4, Y4
-	VPOR      Y4, Y5, Y5
-	VPSUBB    yless32<>+0(SB), Y5, Y5
-	VMOVDQU   Y5, 96(SP)
+	VMOVDQU   96(DX), Y1
+	VMOVDQU   32(DX), Y2
+	VPAND     ylow4<>+0(SB), Y2, Y2
+	VPSLLW    $0x04, Y1, Y3
+	VPAND     yupper<>+0(SB), Y3, Y3
+	VPOR      Y3, Y2, Y2
+	VPSUBB    yless32<>+0(SB), Y2, Y2
+	VMOVDQU   Y2, (SP)
+	VMOVDQU   64(DX), Y2
+	VPAND     ylow4<>+0(SB), Y2, Y2
+	VPSLLW    $0x02, Y1, Y3
+	VPAND     yupper<>+0(SB), Y3, Y3
+	VPOR      Y3, Y2, Y2
+	VPSUBB    yless32<>+0(SB), Y2, Y2
+	VMOVDQU   Y2, 32(SP)
+	VMOVDQU   32(DX), Y2
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     ylow4<>+0(SB), Y2, Y2
+	VMOVDQA   Y1, Y3
+	VPAND     yupper<>+0(SB), Y3, Y3
+	VPOR      Y3, Y2, Y2
+	VPSUBB    yless32<>+0(SB), Y2, Y2
+	VMOVDQU   Y2, 64(SP)
+	VMOVDQU   64(DX), Y2
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     ylow4<>+0(SB), Y2, Y2
+	VPSRLW    $0x02, Y1, Y1
+	VPAND     yupper<>+0(SB), Y1, Y1
+	VPOR      Y1, Y2, Y2
+	VPSUBB    yless32<>+0(SB), Y2, Y2
+	VMOVDQU   Y2, 96(SP)
 	ADDQ      $+128, DX
 	XORQ      R12, R12
 
 group:
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VMOVUPS      alliq4_xscodes<>+0(SB), Y7
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSHUFB      Y9, Y7, Y9
-	VPABSB       Y9, Y10
-	VPBROADCASTD (DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 32(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 64(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPSHUFB      Y8, Y7, Y8
-	VPABSB       Y8, Y9
-	VPBROADCASTD 4(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 36(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 68(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSHUFB      Y9, Y7, Y9
-	VPABSB       Y9, Y10
-	VPBROADCASTD 8(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 40(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 72(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPSHUFB      Y8, Y7, Y8
-	VPABSB       Y8, Y9
-	VPBROADCASTD 12(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 44(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 76(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSHUFB      Y9, Y7, Y9
-	VPABSB       Y9, Y10
-	VPBROADCASTD 16(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 48(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 80(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPSHUFB      Y8, Y7, Y8
-	VPABSB       Y8, Y9
-	VPBROADCASTD 20(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 52(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 84(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSHUFB      Y9, Y7, Y9
-	VPABSB       Y9, Y10
-	VPBROADCASTD 24(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 56(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 88(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPSHUFB      Y8, Y7, Y8
-	VPABSB       Y8, Y7
-	VPBROADCASTD 28(DI), Y9
-	VPSIGNB      Y8, Y9, Y9
-	VPMADDUBSW   Y9, Y7, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 60(DI), Y9
-	VPSIGNB      Y8, Y9, Y9
-	VPMADDUBSW   Y9, Y7, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 92(DI), Y9
-	VPSIGNB      Y8, Y9, Y9
-	VPMADDUBSW   Y9, Y7, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPMOVSXBD    (SP)(R12*1), Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+256, CX
-	ADDQ         $+120, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
+	VMOVUPS    alliq4_xscodes<>+0(SB), Y1
+	PREFETCHT0 (CX)(R13*1)
+	VMOVUPS    (CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VPSHUFB    Y3, Y1, Y3
+	VMOVUPS    Y3, (SI)
+	VPSHUFB    Y2, Y1, Y2
+	VMOVUPS    Y2, 64(SI)
+	PREFETCHT0 64(CX)(R13*1)
+	VMOVUPS    64(CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VPSHUFB    Y3, Y1, Y3
+	VMOVUPS    Y3, 128(SI)
+	VPSHUFB    Y2, Y1, Y2
+	VMOVUPS    Y2, 192(SI)
+	PREFETCHT0 128(CX)(R13*1)
+	VMOVUPS    128(CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VPSHUFB    Y3, Y1, Y3
+	VMOVUPS    Y3, 256(SI)
+	VPSHUFB    Y2, Y1, Y2
+	VMOVUPS    Y2, 320(SI)
+	PREFETCHT0 192(CX)(R13*1)
+	VMOVUPS    192(CX), Y2
+	VPAND      alllow4<>+0(SB), Y2, Y3
+	VPSRLW     $0x04, Y2, Y2
+	VPAND      alllow4<>+0(SB), Y2, Y2
+	VPSHUFB    Y3, Y1, Y3
+	VMOVUPS    Y3, 384(SI)
+	VPSHUFB    Y2, Y1, Y2
+	VMOVUPS    Y2, 448(SI)
+	VPMOVSXBD  (SP)(R12*1), Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (R9)
+	ADDQ       $+256, CX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	ADDQ       $+16, R12
+	CMPQ       R12, $+128
+	JNE        group
+	SUBQ       $+8, DI
+	JNZ        block
+	MOVQ       R10, CX
+	MOVQ       R11, DX
+	MOVQ       32(AX), SI
+	LEAQ       (SI)(R8*8), SI
+	MOVQ       40(AX), R9
+	LEAQ       (R9)(R8*1), R9
+	MOVQ       96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
-	VMOVDQU   96(DX), Y4
-	VMOVDQU   32(DX), Y5
-	VPAND     ylow4<>+0(SB), Y5, Y5
-	VPSLLW    $0x04, Y4, Y6
-	VPAND     yupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y5, Y5
-	VPSUBB    yless32<>+0(SB), Y5, Y5
-	VMOVDQU   Y5, (SP)
-	VMOVDQU   64(DX), Y5
-	VPAND     ylow4<>+0(SB), Y5, Y5
-	VPSLLW    $0x02, Y4, Y6
-	VPAND     yupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y5, Y5
-	VPSUBB    yless32<>+0(SB), Y5, Y5
-	VMOVDQU   Y5, 32(SP)
-	VMOVDQU   32(DX), Y5
-	VPSRLW    $0x04, Y5, Y5
-	VPAND     ylow4<>+0(SB), Y5, Y5
-	VMOVDQA   Y4, Y6
-	VPAND     yupper<>+0(SB), Y6, Y6
-	VPOR      Y6, Y5, Y5
-	VPSUBB    yless32<>+0(SB), Y5, Y5
-	VMOVDQU   Y5, 64(SP)
-	VMOVDQU   64(DX), Y5
-	VPSRLW    $0x04, Y5, Y5
-	VPAND     ylow4<>+0(SB), Y5, Y5
-	VPSRLW    $0x02, Y4, Y4
-	VPAND     yupper<>+0(SB), Y4, Y4
-	VPOR      Y4, Y5, Y5
-	VPSUBB    yless32<>+0(SB), Y5, Y5
-	VMOVDQU   Y5, 96(SP)
+	VMOVDQU   96(DX), Y1
+	VMOVDQU   32(DX), Y2
+	VPAND     ylow4<>+0(SB), Y2, Y2
+	VPSLLW    $0x04, Y1, Y3
+	VPAND     yupper<>+0(SB), Y3, Y3
+	VPOR      Y3, Y2, Y2
+	VPSUBB    yless32<>+0(SB), Y2, Y2
+	VMOVDQU   Y2, (SP)
+	VMOVDQU   64(DX), Y2
+	VPAND     ylow4<>+0(SB), Y2, Y2
+	VPSLLW    $0x02, Y1, Y3
+	VPAND     yupper<>+0(SB), Y3, Y3
+	VPOR      Y3, Y2, Y2
+	VPSUBB    yless32<>+0(SB), Y2, Y2
+	VMOVDQU   Y2, 32(SP)
+	VMOVDQU   32(DX), Y2
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     ylow4<>+0(SB), Y2, Y2
+	VMOVDQA   Y1, Y3
+	VPAND     yupper<>+0(SB), Y3, Y3
+	VPOR      Y3, Y2, Y2
+	VPSUBB    yless32<>+0(SB), Y2, Y2
+	VMOVDQU   Y2, 64(SP)
+	VMOVDQU   64(DX), Y2
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     ylow4<>+0(SB), Y2, Y2
+	VPSRLW    $0x02, Y1, Y1
+	VPAND     yupper<>+0(SB), Y1, Y1
+	VPOR      Y1, Y2, Y2
+	VPSUBB    yless32<>+0(SB), Y2, Y2
+	VMOVDQU   Y2, 96(SP)
 	ADDQ      $+128, DX
 	XORQ      R12, R12
 
 group2:
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VMOVUPS      alliq4_xscodes<>+0(SB), Y7
-	VMOVUPS      32(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSHUFB      Y9, Y7, Y9
-	VPABSB       Y9, Y10
-	VPBROADCASTD (DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 32(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 64(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPSHUFB      Y8, Y7, Y8
-	VPABSB       Y8, Y9
-	VPBROADCASTD 4(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 36(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 68(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VMOVUPS      96(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSHUFB      Y9, Y7, Y9
-	VPABSB       Y9, Y10
-	VPBROADCASTD 8(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 40(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 72(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPSHUFB      Y8, Y7, Y8
-	VPABSB       Y8, Y9
-	VPBROADCASTD 12(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 44(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 76(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VMOVUPS      160(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSHUFB      Y9, Y7, Y9
-	VPABSB       Y9, Y10
-	VPBROADCASTD 16(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 48(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 80(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPSHUFB      Y8, Y7, Y8
-	VPABSB       Y8, Y9
-	VPBROADCASTD 20(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 52(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 84(DI), Y10
-	VPSIGNB      Y8, Y10, Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VMOVUPS      224(CX), Y8
-	VPAND        alllow4<>+0(SB), Y8, Y9
-	VPSRLW       $0x04, Y8, Y8
-	VPAND        alllow4<>+0(SB), Y8, Y8
-	VPSHUFB      Y9, Y7, Y9
-	VPABSB       Y9, Y10
-	VPBROADCASTD 24(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 56(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 88(DI), Y11
-	VPSIGNB      Y9, Y11, Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPSHUFB      Y8, Y7, Y8
-	VPABSB       Y8, Y7
-	VPBROADCASTD 28(DI), Y9
-	VPSIGNB      Y8, Y9, Y9
-	VPMADDUBSW   Y9, Y7, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 60(DI), Y9
-	VPSIGNB      Y8, Y9, Y9
-	VPMADDUBSW   Y9, Y7, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 92(DI), Y9
-	VPSIGNB      Y8, Y9, Y9
-	VPMADDUBSW   Y9, Y7, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPMOVSXBD    8(SP)(R12*1), Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+256, CX
-	ADDQ         $+120, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
-
-// func iq4_xsRows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq4_xsRows4AVX2(SB), NOSPLIT, $256-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), DI
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-
-block:
-	VCVTPH2PS (DX), Y0
-	VMOVDQU   96(DX), Y5
-	VMOVDQU   32(DX), Y6
-	VPAND     ylow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y7
-	VPAND     yupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VPSUBB    yless32<>+0(SB), Y6, Y6
-	VMOVDQU   Y6, (SP)
-	VMOVDQU   64(DX), Y6
-	VPAND     ylow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     yupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VPSUBB    yless32<>+0(SB), Y6, Y6
-	VMOVDQU   Y6, 32(SP)
-	VMOVDQU   32(DX), Y6
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     ylow4<>+0(SB), Y6, Y6
-	VMOVDQA   Y5, Y7
-	VPAND     yupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VPSUBB    yless32<>+0(SB), Y6, Y6
-	VMOVDQU   Y6, 64(SP)
-	VMOVDQU   64(DX), Y6
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     ylow4<>+0(SB), Y6, Y6
-	VPSRLW    $0x02, Y5, Y5
-	VPAND     yupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VPSUBB    yless32<>+0(SB), Y6, Y6
-	VMOVDQU   Y6, 96(SP)
-	ADDQ      $+128, DX
-	XORQ      R12, R12
-
-group:
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VMOVUPS      alliq4_xscodes<>+0(SB), Y9
-	PREFETCHT0   (CX)(SI*1)
-	VMOVUPS      (CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y11, Y9, Y11
-	VPABSB       Y11, Y12
-	VPBROADCASTD (DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 32(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 64(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 96(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VPSHUFB      Y10, Y9, Y10
-	VPABSB       Y10, Y11
-	VPBROADCASTD 4(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 36(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 68(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 100(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVUPS      64(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y11, Y9, Y11
-	VPABSB       Y11, Y12
-	VPBROADCASTD 8(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 40(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 72(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 104(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VPSHUFB      Y10, Y9, Y10
-	VPABSB       Y10, Y11
-	VPBROADCASTD 12(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 44(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 76(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 108(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVUPS      128(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y11, Y9, Y11
-	VPABSB       Y11, Y12
-	VPBROADCASTD 16(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 48(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 80(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 112(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VPSHUFB      Y10, Y9, Y10
-	VPABSB       Y10, Y11
-	VPBROADCASTD 20(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 52(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 84(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 116(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	PREFETCHT0   192(CX)(SI*1)
-	VMOVUPS      192(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y11, Y9, Y11
-	VPABSB       Y11, Y12
-	VPBROADCASTD 24(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 56(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 88(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 120(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VPSHUFB      Y10, Y9, Y10
-	VPABSB       Y10, Y9
-	VPBROADCASTD 28(DI), Y11
-	VPSIGNB      Y10, Y11, Y11
-	VPMADDUBSW   Y11, Y9, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 60(DI), Y11
-	VPSIGNB      Y10, Y11, Y11
-	VPMADDUBSW   Y11, Y9, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 92(DI), Y11
-	VPSIGNB      Y10, Y11, Y11
-	VPMADDUBSW   Y11, Y9, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 124(DI), Y11
-	VPSIGNB      Y10, Y11, Y11
-	VPMADDUBSW   Y11, Y9, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPMOVSXBD    (SP)(R12*1), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+256, CX
-	ADDQ         $+160, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-
-block2:
-	VCVTPH2PS 16(DX), Y0
-	VMOVDQU   96(DX), Y5
-	VMOVDQU   32(DX), Y6
-	VPAND     ylow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x04, Y5, Y7
-	VPAND     yupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VPSUBB    yless32<>+0(SB), Y6, Y6
-	VMOVDQU   Y6, (SP)
-	VMOVDQU   64(DX), Y6
-	VPAND     ylow4<>+0(SB), Y6, Y6
-	VPSLLW    $0x02, Y5, Y7
-	VPAND     yupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VPSUBB    yless32<>+0(SB), Y6, Y6
-	VMOVDQU   Y6, 32(SP)
-	VMOVDQU   32(DX), Y6
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     ylow4<>+0(SB), Y6, Y6
-	VMOVDQA   Y5, Y7
-	VPAND     yupper<>+0(SB), Y7, Y7
-	VPOR      Y7, Y6, Y6
-	VPSUBB    yless32<>+0(SB), Y6, Y6
-	VMOVDQU   Y6, 64(SP)
-	VMOVDQU   64(DX), Y6
-	VPSRLW    $0x04, Y6, Y6
-	VPAND     ylow4<>+0(SB), Y6, Y6
-	VPSRLW    $0x02, Y5, Y5
-	VPAND     yupper<>+0(SB), Y5, Y5
-	VPOR      Y5, Y6, Y6
-	VPSUBB    yless32<>+0(SB), Y6, Y6
-	VMOVDQU   Y6, 96(SP)
-	ADDQ      $+128, DX
-	XORQ      R12, R12
-
-group2:
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VMOVUPS      alliq4_xscodes<>+0(SB), Y9
-	VMOVUPS      32(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y11, Y9, Y11
-	VPABSB       Y11, Y12
-	VPBROADCASTD (DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 32(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 64(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 96(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VPSHUFB      Y10, Y9, Y10
-	VPABSB       Y10, Y11
-	VPBROADCASTD 4(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 36(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 68(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 100(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VMOVUPS      96(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y11, Y9, Y11
-	VPABSB       Y11, Y12
-	VPBROADCASTD 8(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 40(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 72(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 104(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VPSHUFB      Y10, Y9, Y10
-	VPABSB       Y10, Y11
-	VPBROADCASTD 12(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 44(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 76(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 108(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VMOVUPS      160(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y11, Y9, Y11
-	VPABSB       Y11, Y12
-	VPBROADCASTD 16(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 48(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 80(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 112(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VPSHUFB      Y10, Y9, Y10
-	VPABSB       Y10, Y11
-	VPBROADCASTD 20(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 52(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 84(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 116(DI), Y12
-	VPSIGNB      Y10, Y12, Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VMOVUPS      224(CX), Y10
-	VPAND        alllow4<>+0(SB), Y10, Y11
-	VPSRLW       $0x04, Y10, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y11, Y9, Y11
-	VPABSB       Y11, Y12
-	VPBROADCASTD 24(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 56(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 88(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 120(DI), Y13
-	VPSIGNB      Y11, Y13, Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VPSHUFB      Y10, Y9, Y10
-	VPABSB       Y10, Y9
-	VPBROADCASTD 28(DI), Y11
-	VPSIGNB      Y10, Y11, Y11
-	VPMADDUBSW   Y11, Y9, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 60(DI), Y11
-	VPSIGNB      Y10, Y11, Y11
-	VPMADDUBSW   Y11, Y9, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 92(DI), Y11
-	VPSIGNB      Y10, Y11, Y11
-	VPMADDUBSW   Y11, Y9, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 124(DI), Y11
-	VPSIGNB      Y10, Y11, Y11
-	VPMADDUBSW   Y11, Y9, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPMOVSXBD    8(SP)(R12*1), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+256, CX
-	ADDQ         $+160, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
+	VMOVUPS   alliq4_xscodes<>+0(SB), Y1
+	VMOVUPS   32(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VPSHUFB   Y3, Y1, Y3
+	VMOVUPS   Y3, 32(SI)
+	VPSHUFB   Y2, Y1, Y2
+	VMOVUPS   Y2, 96(SI)
+	VMOVUPS   96(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VPSHUFB   Y3, Y1, Y3
+	VMOVUPS   Y3, 160(SI)
+	VPSHUFB   Y2, Y1, Y2
+	VMOVUPS   Y2, 224(SI)
+	VMOVUPS   160(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VPSHUFB   Y3, Y1, Y3
+	VMOVUPS   Y3, 288(SI)
+	VPSHUFB   Y2, Y1, Y2
+	VMOVUPS   Y2, 352(SI)
+	VMOVUPS   224(CX), Y2
+	VPAND     alllow4<>+0(SB), Y2, Y3
+	VPSRLW    $0x04, Y2, Y2
+	VPAND     alllow4<>+0(SB), Y2, Y2
+	VPSHUFB   Y3, Y1, Y3
+	VMOVUPS   Y3, 416(SI)
+	VPSHUFB   Y2, Y1, Y2
+	VMOVUPS   Y2, 480(SI)
+	VPMOVSXBD 8(SP)(R12*1), Y1
+	VCVTDQ2PS Y1, Y1
+	VMULPS    Y0, Y1, Y1
+	VMOVUPS   Y1, 32(R9)
+	ADDQ      $+256, CX
+	ADDQ      120(AX), SI
+	ADDQ      128(AX), R9
+	ADDQ      $+16, R12
+	CMPQ      R12, $+128
+	JNE       group2
+	SUBQ      $+8, DI
+	JNZ       block2
+	ADDQ      $+64, R8
+	DECQ      BX
+	JNZ       tile
 	VZEROUPPER
 	RET
 
@@ -11022,27 +5845,27 @@ TEXT ·iq2_xxsRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
+	XORQ R8, R8
+	MOVQ 24(AX), R12
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
 	VPSLLD       $0x01, Y3, Y5
@@ -11064,35 +5887,35 @@ group:
 	VPAND        alllow3<>+0(SB), Y5, Y5
 	VPSHUFB      Y5, Y3, Y5
 	VPXOR        Y5, Y4, Y4
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y3
 	VPSRLD       $0x00, Y3, Y5
 	VPAND        alllowbyte<>+0(SB), Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*8), Y6
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y7, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R13)(Y5*8), Y6
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -11101,28 +5924,28 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*8), Y6
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y7, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R13)(Y5*8), Y6
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -11131,28 +5954,28 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*8), Y6
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y7, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R13)(Y5*8), Y6
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -11161,28 +5984,28 @@ group:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y3*8), Y5
+	VPGATHERDD   Y6, (R12)(Y3*8), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y6
 	VPAND        allbits0<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y6, Y5, Y5
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R13)(Y3*8), Y5
+	VPGATHERDD   Y6, 4(R12)(Y3*8), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
 	VPAND        allbits1<>+0(SB), Y3, Y3
 	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
 	VPXOR        Y3, Y5, Y5
 	VPSUBB       Y3, Y5, Y5
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
@@ -11191,33 +6014,33 @@ group:
 	VPOR         allintone<>+0(SB), Y3, Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+128, CX
-	ADDQ         $+40, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+40, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
@@ -11246,28 +6069,28 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*8), Y6
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y7, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R13)(Y5*8), Y6
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -11276,28 +6099,28 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*8), Y6
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y7, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R13)(Y5*8), Y6
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -11306,28 +6129,28 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*8), Y6
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y6, Y6
 	VPSUBB       Y7, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R13)(Y5*8), Y6
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -11336,28 +6159,28 @@ group2:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y3*8), Y5
+	VPGATHERDD   Y6, (R12)(Y3*8), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y6
 	VPAND        allbits0<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y6, Y5, Y5
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R13)(Y3*8), Y5
+	VPGATHERDD   Y6, 4(R12)(Y3*8), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
 	VPAND        allbits1<>+0(SB), Y3, Y3
 	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
 	VPXOR        Y3, Y5, Y5
 	VPSUBB       Y3, Y5, Y5
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
@@ -11366,20 +6189,20 @@ group2:
 	VPOR         allintone<>+0(SB), Y3, Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+128, CX
-	ADDQ         $+40, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+40, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -11552,30 +6375,30 @@ TEXT ·iq2_xxsRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
+	XORQ R8, R8
+	MOVQ 24(AX), R12
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
 	VPSLLD       $0x01, Y5, Y7
@@ -11597,43 +6420,43 @@ group:
 	VPAND        alllow3<>+0(SB), Y7, Y7
 	VPSHUFB      Y7, Y5, Y7
 	VPXOR        Y7, Y6, Y6
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y5
 	VPSRLD       $0x00, Y5, Y7
 	VPAND        alllowbyte<>+0(SB), Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*8), Y8
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y9
 	VPAND        allbits0<>+0(SB), Y9, Y9
 	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y9, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y9
+	VPBROADCASTD (SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(DI), Y9
+	VPBROADCASTD 32(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R13)(Y7*8), Y8
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -11642,36 +6465,36 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*8), Y8
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y9
 	VPAND        allbits0<>+0(SB), Y9, Y9
 	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y9, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y9
+	VPBROADCASTD 8(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(DI), Y9
+	VPBROADCASTD 40(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R13)(Y7*8), Y8
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -11680,36 +6503,36 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*8), Y8
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y9
 	VPAND        allbits0<>+0(SB), Y9, Y9
 	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y9, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y9
+	VPBROADCASTD 16(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(DI), Y9
+	VPBROADCASTD 48(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R13)(Y7*8), Y8
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -11718,36 +6541,36 @@ group:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y5*8), Y7
+	VPGATHERDD   Y8, (R12)(Y5*8), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y8, Y7, Y7
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y5*8), Y7
+	VPGATHERDD   Y8, 4(R12)(Y5*8), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y7, Y7
 	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
@@ -11756,42 +6579,42 @@ group:
 	VPOR         allintone<>+0(SB), Y5, Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+128, CX
-	ADDQ         $+80, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+80, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
@@ -11820,36 +6643,36 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*8), Y8
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y9
 	VPAND        allbits0<>+0(SB), Y9, Y9
 	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y9, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y9
+	VPBROADCASTD (SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(DI), Y9
+	VPBROADCASTD 32(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R13)(Y7*8), Y8
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -11858,36 +6681,36 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*8), Y8
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y9
 	VPAND        allbits0<>+0(SB), Y9, Y9
 	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y9, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y9
+	VPBROADCASTD 8(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(DI), Y9
+	VPBROADCASTD 40(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R13)(Y7*8), Y8
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -11896,36 +6719,36 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*8), Y8
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y9
 	VPAND        allbits0<>+0(SB), Y9, Y9
 	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
 	VPXOR        Y9, Y8, Y8
 	VPSUBB       Y9, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y9
+	VPBROADCASTD 16(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(DI), Y9
+	VPBROADCASTD 48(SI), Y9
 	VPMADDUBSW   Y9, Y8, Y9
 	VPMADDWD     allwordones<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R13)(Y7*8), Y8
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -11934,36 +6757,36 @@ group2:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y5*8), Y7
+	VPGATHERDD   Y8, (R12)(Y5*8), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y8, Y7, Y7
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y5*8), Y7
+	VPGATHERDD   Y8, 4(R12)(Y5*8), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y7, Y7
 	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
@@ -11972,50 +6795,50 @@ group2:
 	VPOR         allintone<>+0(SB), Y5, Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+128, CX
-	ADDQ         $+80, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+80, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func iq2_xxsRows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq2_xxsRows3AVX2(SB), NOSPLIT, $256-8
+// func iq2_xxsUnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq2_xxsUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
+	XORQ R8, R8
 	MOVQ 24(AX), R13
+	MOVQ 112(AX), R14
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*1), R9
+	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -12024,257 +6847,155 @@ block:
 	XORQ      R12, R12
 
 group:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x03, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y7
-	VPAND        allseven0<>+0(SB), Y7, Y8
-	VPSLLD       $0x01, Y7, Y9
-	VPAND        allseven1<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x02, Y7, Y9
-	VPAND        allseven2<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x03, Y7, Y7
-	VPAND        allseven3<>+0(SB), Y7, Y7
-	VPOR         Y7, Y8, Y8
-	VMOVUPS      alloddones<>+0(SB), Y7
-	VPSRLW       $0x00, Y8, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y9, Y7, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSRLW       $0x04, Y8, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPAND        alllow3<>+0(SB), Y9, Y9
-	VPSHUFB      Y9, Y7, Y9
-	VPXOR        Y9, Y8, Y8
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y7
-	VPSRLD       $0x00, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*8), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSUBB       Y11, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, 4(R13)(Y9*8), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*8), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSUBB       Y11, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, 4(R13)(Y9*8), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*8), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSUBB       Y11, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, 4(R13)(Y9*8), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y7, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y7*8), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y7*8), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y9, Y9
-	VPSUBB       Y7, Y9, Y9
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VMOVUPS      64(CX), Y7
-	VPSRLD       $0x1b, Y7, Y7
-	VPOR         allintone<>+0(SB), Y7, Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+128, CX
-	ADDQ         $+120, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
+	PREFETCHT0 64(CX)(R14*1)
+	VMOVDQU    64(CX), Y1
+	VPAND      allseven0<>+0(SB), Y1, Y2
+	VPSLLD     $0x01, Y1, Y3
+	VPAND      allseven1<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x02, Y1, Y3
+	VPAND      allseven2<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x03, Y1, Y1
+	VPAND      allseven3<>+0(SB), Y1, Y1
+	VPOR       Y1, Y2, Y2
+	VMOVUPS    alloddones<>+0(SB), Y1
+	VPSRLW     $0x00, Y2, Y3
+	VPAND      alllow4<>+0(SB), Y3, Y3
+	VPSHUFB    Y3, Y1, Y3
+	VPXOR      Y3, Y2, Y2
+	VPSRLW     $0x04, Y2, Y3
+	VPAND      alllow4<>+0(SB), Y3, Y3
+	VPAND      alllow3<>+0(SB), Y3, Y3
+	VPSHUFB    Y3, Y1, Y3
+	VPXOR      Y3, Y2, Y2
+	PREFETCHT0 (CX)(R14*1)
+	VMOVDQU    (CX), Y1
+	VPSRLD     $0x00, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y5
+	VPAND      allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
+	VPXOR      Y5, Y4, Y4
+	VPSUBB     Y5, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y4
+	VMOVUPS    Y4, (SI)
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 64(SI)
+	VPSRLD     $0x08, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y5
+	VPAND      allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
+	VPXOR      Y5, Y4, Y4
+	VPSUBB     Y5, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y4
+	VMOVUPS    Y4, 128(SI)
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 192(SI)
+	VPSRLD     $0x10, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y5
+	VPAND      allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
+	VPXOR      Y5, Y4, Y4
+	VPSUBB     Y5, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y4
+	VMOVUPS    Y4, 256(SI)
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 320(SI)
+	VPSRLD     $0x18, Y1, Y1
+	VPAND      alllowbyte<>+0(SB), Y1, Y1
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y1*8), Y3
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y4
+	VPAND      allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y3, Y3
+	VPSUBB     Y4, Y3, Y3
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPSUBB     alloffset64<>+0(SB), Y3, Y3
+	VMOVUPS    Y3, 384(SI)
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, 4(R13)(Y1*8), Y3
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
+	VPAND      allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y3, Y3
+	VPSUBB     Y1, Y3, Y3
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPSUBB     alloffset64<>+0(SB), Y3, Y1
+	VMOVUPS    Y1, 448(SI)
+	VMOVUPS    64(CX), Y1
+	VPSRLD     $0x1b, Y1, Y1
+	VPOR       allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (R9)
+	ADDQ       $+128, CX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	ADDQ       $+16, R12
+	CMPQ       R12, $+128
+	JNE        group
+	SUBQ       $+8, DI
+	JNZ        block
+	MOVQ       R10, CX
+	MOVQ       R11, DX
+	MOVQ       32(AX), SI
+	LEAQ       (SI)(R8*8), SI
+	MOVQ       40(AX), R9
+	LEAQ       (R9)(R8*1), R9
+	MOVQ       96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -12283,869 +7004,161 @@ block2:
 	XORQ      R12, R12
 
 group2:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x03, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VMOVDQU      96(CX), Y7
-	VPAND        allseven0<>+0(SB), Y7, Y8
-	VPSLLD       $0x01, Y7, Y9
-	VPAND        allseven1<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x02, Y7, Y9
-	VPAND        allseven2<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x03, Y7, Y7
-	VPAND        allseven3<>+0(SB), Y7, Y7
-	VPOR         Y7, Y8, Y8
-	VMOVUPS      alloddones<>+0(SB), Y7
-	VPSRLW       $0x00, Y8, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y9, Y7, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSRLW       $0x04, Y8, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPAND        alllow3<>+0(SB), Y9, Y9
-	VPSHUFB      Y9, Y7, Y9
-	VPXOR        Y9, Y8, Y8
-	VMOVDQU      32(CX), Y7
-	VPSRLD       $0x00, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*8), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSUBB       Y11, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, 4(R13)(Y9*8), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*8), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSUBB       Y11, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, 4(R13)(Y9*8), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*8), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSUBB       Y11, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y4, Y4
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y10, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, 4(R13)(Y9*8), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y7, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y7*8), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y7*8), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y9, Y9
-	VPSUBB       Y7, Y9, Y9
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VMOVUPS      96(CX), Y7
-	VPSRLD       $0x1b, Y7, Y7
-	VPOR         allintone<>+0(SB), Y7, Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+128, CX
-	ADDQ         $+120, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
+	VMOVDQU    96(CX), Y1
+	VPAND      allseven0<>+0(SB), Y1, Y2
+	VPSLLD     $0x01, Y1, Y3
+	VPAND      allseven1<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x02, Y1, Y3
+	VPAND      allseven2<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x03, Y1, Y1
+	VPAND      allseven3<>+0(SB), Y1, Y1
+	VPOR       Y1, Y2, Y2
+	VMOVUPS    alloddones<>+0(SB), Y1
+	VPSRLW     $0x00, Y2, Y3
+	VPAND      alllow4<>+0(SB), Y3, Y3
+	VPSHUFB    Y3, Y1, Y3
+	VPXOR      Y3, Y2, Y2
+	VPSRLW     $0x04, Y2, Y3
+	VPAND      alllow4<>+0(SB), Y3, Y3
+	VPAND      alllow3<>+0(SB), Y3, Y3
+	VPSHUFB    Y3, Y1, Y3
+	VPXOR      Y3, Y2, Y2
+	VMOVDQU    32(CX), Y1
+	VPSRLD     $0x00, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y5
+	VPAND      allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
+	VPXOR      Y5, Y4, Y4
+	VPSUBB     Y5, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y4
+	VMOVUPS    Y4, 32(SI)
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 96(SI)
+	VPSRLD     $0x08, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y5
+	VPAND      allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
+	VPXOR      Y5, Y4, Y4
+	VPSUBB     Y5, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y4
+	VMOVUPS    Y4, 160(SI)
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 224(SI)
+	VPSRLD     $0x10, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y5
+	VPAND      allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
+	VPXOR      Y5, Y4, Y4
+	VPSUBB     Y5, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y4
+	VMOVUPS    Y4, 288(SI)
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 352(SI)
+	VPSRLD     $0x18, Y1, Y1
+	VPAND      alllowbyte<>+0(SB), Y1, Y1
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y1*8), Y3
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y4
+	VPAND      allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y3, Y3
+	VPSUBB     Y4, Y3, Y3
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPSUBB     alloffset64<>+0(SB), Y3, Y3
+	VMOVUPS    Y3, 416(SI)
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, 4(R13)(Y1*8), Y3
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
+	VPAND      allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y3, Y3
+	VPSUBB     Y1, Y3, Y3
+	VPADDB     alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPSUBB     alloffset64<>+0(SB), Y3, Y1
+	VMOVUPS    Y1, 480(SI)
+	VMOVUPS    96(CX), Y1
+	VPSRLD     $0x1b, Y1, Y1
+	VPOR       allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, 32(R9)
+	ADDQ       $+128, CX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	ADDQ       $+16, R12
+	CMPQ       R12, $+128
+	JNE        group2
+	SUBQ       $+8, DI
+	JNZ        block2
+	ADDQ       $+64, R8
+	DECQ       BX
+	JNZ        tile
 	VZEROUPPER
 	RET
 
-// func iq2_xxsRows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq2_xxsRows4AVX2(SB), NOSPLIT, $256-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-
-block:
-	VCVTPH2PS (DX), Y0
-	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
-	ADDQ      $+32, DX
-	XORQ      R12, R12
-
-group:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x03, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x03, Y8, Y8
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y9
-	VPAND        allseven0<>+0(SB), Y9, Y10
-	VPSLLD       $0x01, Y9, Y11
-	VPAND        allseven1<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x02, Y9, Y11
-	VPAND        allseven2<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x03, Y9, Y9
-	VPAND        allseven3<>+0(SB), Y9, Y9
-	VPOR         Y9, Y10, Y10
-	VMOVUPS      alloddones<>+0(SB), Y9
-	VPSRLW       $0x00, Y10, Y11
-	VPAND        alllow4<>+0(SB), Y11, Y11
-	VPSHUFB      Y11, Y9, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSRLW       $0x04, Y10, Y11
-	VPAND        alllow4<>+0(SB), Y11, Y11
-	VPAND        alllow3<>+0(SB), Y11, Y11
-	VPSHUFB      Y11, Y9, Y11
-	VPXOR        Y11, Y10, Y10
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y9
-	VPSRLD       $0x00, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*8), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y13
-	VPAND        allbits0<>+0(SB), Y13, Y13
-	VPCMPEQB     allbits0<>+0(SB), Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPSUBB       Y13, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD (DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 32(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 64(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 96(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, 4(R13)(Y11*8), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*8), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y13
-	VPAND        allbits0<>+0(SB), Y13, Y13
-	VPCMPEQB     allbits0<>+0(SB), Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPSUBB       Y13, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 8(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 40(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 72(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 104(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, 4(R13)(Y11*8), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*8), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y13
-	VPAND        allbits0<>+0(SB), Y13, Y13
-	VPCMPEQB     allbits0<>+0(SB), Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPSUBB       Y13, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 16(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 48(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 80(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 112(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, 4(R13)(Y11*8), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y9*8), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y11, Y11
-	VPSUBB       Y12, Y11, Y11
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y9*8), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y11, Y11
-	VPSUBB       Y9, Y11, Y11
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VMOVUPS      64(CX), Y9
-	VPSRLD       $0x1b, Y9, Y9
-	VPOR         allintone<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+128, CX
-	ADDQ         $+160, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-
-block2:
-	VCVTPH2PS 16(DX), Y0
-	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
-	ADDQ      $+32, DX
-	XORQ      R12, R12
-
-group2:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x03, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x03, Y8, Y8
-	VMOVDQU      96(CX), Y9
-	VPAND        allseven0<>+0(SB), Y9, Y10
-	VPSLLD       $0x01, Y9, Y11
-	VPAND        allseven1<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x02, Y9, Y11
-	VPAND        allseven2<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x03, Y9, Y9
-	VPAND        allseven3<>+0(SB), Y9, Y9
-	VPOR         Y9, Y10, Y10
-	VMOVUPS      alloddones<>+0(SB), Y9
-	VPSRLW       $0x00, Y10, Y11
-	VPAND        alllow4<>+0(SB), Y11, Y11
-	VPSHUFB      Y11, Y9, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSRLW       $0x04, Y10, Y11
-	VPAND        alllow4<>+0(SB), Y11, Y11
-	VPAND        alllow3<>+0(SB), Y11, Y11
-	VPSHUFB      Y11, Y9, Y11
-	VPXOR        Y11, Y10, Y10
-	VMOVDQU      32(CX), Y9
-	VPSRLD       $0x00, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*8), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y13
-	VPAND        allbits0<>+0(SB), Y13, Y13
-	VPCMPEQB     allbits0<>+0(SB), Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPSUBB       Y13, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD (DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 32(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 64(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 96(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, 4(R13)(Y11*8), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*8), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y13
-	VPAND        allbits0<>+0(SB), Y13, Y13
-	VPCMPEQB     allbits0<>+0(SB), Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPSUBB       Y13, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 8(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 40(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 72(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 104(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, 4(R13)(Y11*8), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*8), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y13
-	VPAND        allbits0<>+0(SB), Y13, Y13
-	VPCMPEQB     allbits0<>+0(SB), Y13, Y13
-	VPXOR        Y13, Y12, Y12
-	VPSUBB       Y13, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 16(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y5, Y5
-	VPBROADCASTD 48(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y6, Y6
-	VPBROADCASTD 80(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y7, Y7
-	VPBROADCASTD 112(DI), Y13
-	VPMADDUBSW   Y13, Y12, Y13
-	VPMADDWD     allwordones<>+0(SB), Y13, Y13
-	VPADDD       Y13, Y8, Y8
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, 4(R13)(Y11*8), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y9*8), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y11, Y11
-	VPSUBB       Y12, Y11, Y11
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y9*8), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y11, Y11
-	VPSUBB       Y9, Y11, Y11
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VMOVUPS      96(CX), Y9
-	VPSRLD       $0x1b, Y9, Y9
-	VPOR         allintone<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+128, CX
-	ADDQ         $+160, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
+DATA alloffset64<>+0(SB)/4, $0x40404040
+DATA alloffset64<>+4(SB)/4, $0x40404040
+DATA alloffset64<>+8(SB)/4, $0x40404040
+DATA alloffset64<>+12(SB)/4, $0x40404040
+DATA alloffset64<>+16(SB)/4, $0x40404040
+DATA alloffset64<>+20(SB)/4, $0x40404040
+DATA alloffset64<>+24(SB)/4, $0x40404040
+DATA alloffset64<>+28(SB)/4, $0x40404040
+GLOBL alloffset64<>(SB), RODATA|NOPTR, $32
 
 // func iq2_xsRows1AVX2(t *Tile)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -13154,27 +7167,27 @@ TEXT ·iq2_xsRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
+	XORQ R8, R8
+	MOVQ 24(AX), R12
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq2_xsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
 	VPSLLD       $0x01, Y3, Y5
@@ -13196,7 +7209,7 @@ group:
 	VPAND        alllow3<>+0(SB), Y6, Y6
 	VPSHUFB      Y6, Y5, Y6
 	VPXOR        Y6, Y4, Y4
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y5
 	VPSRLD       $0x00, Y5, Y6
 	VPAND        alllowbyte<>+0(SB), Y6, Y6
@@ -13206,28 +7219,28 @@ group:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y6*8), Y7
+	VPGATHERDD   Y8, (R12)(Y6*8), Y7
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y8, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD (DI), Y8
+	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y2, Y2
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y6*8), Y7
+	VPGATHERDD   Y8, 4(R12)(Y6*8), Y7
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y6
 	VPAND        allbits1<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y7, Y7
 	VPSUBB       Y6, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(DI), Y6
+	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
@@ -13239,28 +7252,28 @@ group:
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y5*8), Y3
+	VPGATHERDD   Y6, (R12)(Y5*8), Y3
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y6
 	VPAND        allbits0<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y3, Y3
 	VPSUBB       Y6, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y3, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R13)(Y5*8), Y3
+	VPGATHERDD   Y6, 4(R12)(Y5*8), Y3
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y4
 	VPAND        allbits1<>+0(SB), Y4, Y4
 	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y4, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(DI), Y4
+	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
@@ -13270,13 +7283,13 @@ group:
 	VPOR         allintone<>+0(SB), Y3, Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
-	VPBROADCASTD 40(DI), Y2
+	VPBROADCASTD 40(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
 	VPSLLD       $0x01, Y3, Y5
@@ -13298,7 +7311,7 @@ group:
 	VPAND        alllow3<>+0(SB), Y6, Y6
 	VPSHUFB      Y6, Y5, Y6
 	VPXOR        Y6, Y4, Y4
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y5
 	VPSRLD       $0x10, Y5, Y6
 	VPAND        alllowbyte<>+0(SB), Y6, Y6
@@ -13308,28 +7321,28 @@ group:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y6*8), Y7
+	VPGATHERDD   Y8, (R12)(Y6*8), Y7
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y8, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 16(DI), Y8
+	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y2, Y2
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y6*8), Y7
+	VPGATHERDD   Y8, 4(R12)(Y6*8), Y7
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y6
 	VPAND        allbits1<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y7, Y7
 	VPSUBB       Y6, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 20(DI), Y6
+	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
@@ -13341,28 +7354,28 @@ group:
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y5*8), Y3
+	VPGATHERDD   Y6, (R12)(Y5*8), Y3
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y6
 	VPAND        allbits0<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y3, Y3
 	VPSUBB       Y6, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y3, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R13)(Y5*8), Y3
+	VPGATHERDD   Y6, 4(R12)(Y5*8), Y3
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y4
 	VPAND        allbits1<>+0(SB), Y4, Y4
 	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y4, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 28(DI), Y4
+	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
@@ -13372,34 +7385,34 @@ group:
 	VPOR         allintone<>+0(SB), Y3, Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+128, CX
 	ADDQ         $+16, DX
-	ADDQ         $+44, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+44, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq2_xsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
@@ -13431,28 +7444,28 @@ group2:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y6*8), Y7
+	VPGATHERDD   Y8, (R12)(Y6*8), Y7
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y8, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD (DI), Y8
+	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y2, Y2
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y6*8), Y7
+	VPGATHERDD   Y8, 4(R12)(Y6*8), Y7
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y6
 	VPAND        allbits1<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y7, Y7
 	VPSUBB       Y6, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(DI), Y6
+	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
@@ -13464,28 +7477,28 @@ group2:
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y5*8), Y3
+	VPGATHERDD   Y6, (R12)(Y5*8), Y3
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y6
 	VPAND        allbits0<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y3, Y3
 	VPSUBB       Y6, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(DI), Y6
+	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y3, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R13)(Y5*8), Y3
+	VPGATHERDD   Y6, 4(R12)(Y5*8), Y3
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y4
 	VPAND        allbits1<>+0(SB), Y4, Y4
 	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y4, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(DI), Y4
+	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
@@ -13495,11 +7508,11 @@ group2:
 	VPOR         allintone<>+0(SB), Y3, Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
-	VPBROADCASTD 40(DI), Y2
+	VPBROADCASTD 40(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
 	VMOVDQU      96(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
@@ -13531,28 +7544,28 @@ group2:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y6*8), Y7
+	VPGATHERDD   Y8, (R12)(Y6*8), Y7
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y7, Y7
 	VPSUBB       Y8, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 16(DI), Y8
+	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y2, Y2
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y6*8), Y7
+	VPGATHERDD   Y8, 4(R12)(Y6*8), Y7
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y6
 	VPAND        allbits1<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y7, Y7
 	VPSUBB       Y6, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 20(DI), Y6
+	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
@@ -13564,28 +7577,28 @@ group2:
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y5*8), Y3
+	VPGATHERDD   Y6, (R12)(Y5*8), Y3
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y6
 	VPAND        allbits0<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y3, Y3
 	VPSUBB       Y6, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y3, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R13)(Y5*8), Y3
+	VPGATHERDD   Y6, 4(R12)(Y5*8), Y3
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y4
 	VPAND        allbits1<>+0(SB), Y4, Y4
 	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
 	VPXOR        Y4, Y3, Y3
 	VPSUBB       Y4, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 28(DI), Y4
+	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
@@ -13595,21 +7608,21 @@ group2:
 	VPOR         allintone<>+0(SB), Y3, Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+128, CX
 	ADDQ         $+16, DX
-	ADDQ         $+44, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+44, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -13662,30 +7675,30 @@ TEXT ·iq2_xsRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
+	XORQ R8, R8
+	MOVQ 24(AX), R12
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq2_xsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
 	VPSLLD       $0x01, Y5, Y7
@@ -13707,7 +7720,7 @@ group:
 	VPAND        alllow3<>+0(SB), Y8, Y8
 	VPSHUFB      Y8, Y7, Y8
 	VPXOR        Y8, Y6, Y6
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y7
 	VPSRLD       $0x00, Y7, Y8
 	VPAND        alllowbyte<>+0(SB), Y8, Y8
@@ -13717,36 +7730,36 @@ group:
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y8*8), Y9
+	VPGATHERDD   Y10, (R12)(Y8*8), Y9
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y10
 	VPAND        allbits0<>+0(SB), Y10, Y10
 	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
 	VPXOR        Y10, Y9, Y9
 	VPSUBB       Y10, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD (DI), Y10
+	VPBROADCASTD (SI), Y10
 	VPMADDUBSW   Y10, Y9, Y10
 	VPMADDWD     allwordones<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 32(DI), Y10
+	VPBROADCASTD 32(SI), Y10
 	VPMADDUBSW   Y10, Y9, Y10
 	VPMADDWD     allwordones<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y8*8), Y9
+	VPGATHERDD   Y10, 4(R12)(Y8*8), Y9
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y8
 	VPAND        allbits1<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y9, Y9
 	VPSUBB       Y8, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(DI), Y8
+	VPBROADCASTD 4(SI), Y8
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(DI), Y8
+	VPBROADCASTD 36(SI), Y8
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
@@ -13758,36 +7771,36 @@ group:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y7*8), Y5
+	VPGATHERDD   Y8, (R12)(Y7*8), Y5
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y5, Y5
 	VPSUBB       Y8, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(DI), Y8
+	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y5, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 40(DI), Y8
+	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y5, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y7*8), Y5
+	VPGATHERDD   Y8, 4(R12)(Y7*8), Y5
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y6
 	VPAND        allbits1<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y6, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 12(DI), Y6
+	VPBROADCASTD 12(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 44(DI), Y6
+	VPBROADCASTD 44(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y4, Y4
@@ -13797,19 +7810,19 @@ group:
 	VPOR         allintone<>+0(SB), Y5, Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
-	VPBROADCASTD 80(DI), Y3
+	VPBROADCASTD 80(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
-	VPBROADCASTD 84(DI), Y4
+	VPBROADCASTD 84(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
 	VPSLLD       $0x01, Y5, Y7
@@ -13831,7 +7844,7 @@ group:
 	VPAND        alllow3<>+0(SB), Y8, Y8
 	VPSHUFB      Y8, Y7, Y8
 	VPXOR        Y8, Y6, Y6
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y7
 	VPSRLD       $0x10, Y7, Y8
 	VPAND        alllowbyte<>+0(SB), Y8, Y8
@@ -13841,36 +7854,36 @@ group:
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y8*8), Y9
+	VPGATHERDD   Y10, (R12)(Y8*8), Y9
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y10
 	VPAND        allbits0<>+0(SB), Y10, Y10
 	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
 	VPXOR        Y10, Y9, Y9
 	VPSUBB       Y10, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 16(DI), Y10
+	VPBROADCASTD 16(SI), Y10
 	VPMADDUBSW   Y10, Y9, Y10
 	VPMADDWD     allwordones<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 48(DI), Y10
+	VPBROADCASTD 48(SI), Y10
 	VPMADDUBSW   Y10, Y9, Y10
 	VPMADDWD     allwordones<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y8*8), Y9
+	VPGATHERDD   Y10, 4(R12)(Y8*8), Y9
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y8
 	VPAND        allbits1<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y9, Y9
 	VPSUBB       Y8, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 20(DI), Y8
+	VPBROADCASTD 20(SI), Y8
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(DI), Y8
+	VPBROADCASTD 52(SI), Y8
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
@@ -13882,36 +7895,36 @@ group:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y7*8), Y5
+	VPGATHERDD   Y8, (R12)(Y7*8), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y5, Y5
 	VPSUBB       Y8, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y5, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y5, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y7*8), Y5
+	VPGATHERDD   Y8, 4(R12)(Y7*8), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y6
 	VPAND        allbits1<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y6, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(DI), Y6
+	VPBROADCASTD 28(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 60(DI), Y6
+	VPBROADCASTD 60(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y4, Y4
@@ -13921,43 +7934,43 @@ group:
 	VPOR         allintone<>+0(SB), Y5, Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+128, CX
 	ADDQ         $+16, DX
-	ADDQ         $+88, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+88, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq2_xsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
@@ -13989,36 +8002,36 @@ group2:
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y8*8), Y9
+	VPGATHERDD   Y10, (R12)(Y8*8), Y9
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y10
 	VPAND        allbits0<>+0(SB), Y10, Y10
 	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
 	VPXOR        Y10, Y9, Y9
 	VPSUBB       Y10, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD (DI), Y10
+	VPBROADCASTD (SI), Y10
 	VPMADDUBSW   Y10, Y9, Y10
 	VPMADDWD     allwordones<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 32(DI), Y10
+	VPBROADCASTD 32(SI), Y10
 	VPMADDUBSW   Y10, Y9, Y10
 	VPMADDWD     allwordones<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y8*8), Y9
+	VPGATHERDD   Y10, 4(R12)(Y8*8), Y9
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y8
 	VPAND        allbits1<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y9, Y9
 	VPSUBB       Y8, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(DI), Y8
+	VPBROADCASTD 4(SI), Y8
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(DI), Y8
+	VPBROADCASTD 36(SI), Y8
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
@@ -14030,36 +8043,36 @@ group2:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y7*8), Y5
+	VPGATHERDD   Y8, (R12)(Y7*8), Y5
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y5, Y5
 	VPSUBB       Y8, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(DI), Y8
+	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y5, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 40(DI), Y8
+	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y5, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y7*8), Y5
+	VPGATHERDD   Y8, 4(R12)(Y7*8), Y5
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y6
 	VPAND        allbits1<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y6, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 12(DI), Y6
+	VPBROADCASTD 12(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 44(DI), Y6
+	VPBROADCASTD 44(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y4, Y4
@@ -14069,17 +8082,17 @@ group2:
 	VPOR         allintone<>+0(SB), Y5, Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
-	VPBROADCASTD 80(DI), Y3
+	VPBROADCASTD 80(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
-	VPBROADCASTD 84(DI), Y4
+	VPBROADCASTD 84(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
 	VMOVDQU      96(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
@@ -14111,36 +8124,36 @@ group2:
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y8*8), Y9
+	VPGATHERDD   Y10, (R12)(Y8*8), Y9
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y10
 	VPAND        allbits0<>+0(SB), Y10, Y10
 	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
 	VPXOR        Y10, Y9, Y9
 	VPSUBB       Y10, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 16(DI), Y10
+	VPBROADCASTD 16(SI), Y10
 	VPMADDUBSW   Y10, Y9, Y10
 	VPMADDWD     allwordones<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 48(DI), Y10
+	VPBROADCASTD 48(SI), Y10
 	VPMADDUBSW   Y10, Y9, Y10
 	VPMADDWD     allwordones<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y8*8), Y9
+	VPGATHERDD   Y10, 4(R12)(Y8*8), Y9
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y8
 	VPAND        allbits1<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y9, Y9
 	VPSUBB       Y8, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 20(DI), Y8
+	VPBROADCASTD 20(SI), Y8
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(DI), Y8
+	VPBROADCASTD 52(SI), Y8
 	VPMADDUBSW   Y8, Y9, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
@@ -14152,36 +8165,36 @@ group2:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y7*8), Y5
+	VPGATHERDD   Y8, (R12)(Y7*8), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y8
 	VPAND        allbits0<>+0(SB), Y8, Y8
 	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
 	VPXOR        Y8, Y5, Y5
 	VPSUBB       Y8, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(DI), Y8
+	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y5, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(DI), Y8
+	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y5, Y8
 	VPMADDWD     allwordones<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R13)(Y7*8), Y5
+	VPGATHERDD   Y8, 4(R12)(Y7*8), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y6
 	VPAND        allbits1<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y5, Y5
 	VPSUBB       Y6, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(DI), Y6
+	VPBROADCASTD 28(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 60(DI), Y6
+	VPBROADCASTD 60(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y4, Y4
@@ -14191,51 +8204,51 @@ group2:
 	VPOR         allintone<>+0(SB), Y5, Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+128, CX
 	ADDQ         $+16, DX
-	ADDQ         $+88, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+88, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func iq2_xsRows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq2_xsRows3AVX2(SB), NOSPLIT, $256-8
+// func iq2_xsUnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq2_xsUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
+	XORQ R8, R8
 	MOVQ 24(AX), R13
+	MOVQ 112(AX), R14
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*2), R9
+	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -14244,319 +8257,200 @@ block:
 	XORQ      R12, R12
 
 group:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x03, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y7
-	VPAND        allseven0<>+0(SB), Y7, Y8
-	VPSLLD       $0x01, Y7, Y9
-	VPAND        allseven1<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x02, Y7, Y9
-	VPAND        allseven2<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x03, Y7, Y9
-	VPAND        allseven3<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VMOVUPS      alloddones<>+0(SB), Y9
-	VPSRLW       $0x00, Y8, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y10, Y9, Y10
-	VPXOR        Y10, Y8, Y8
-	VPSRLW       $0x04, Y8, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPAND        alllow3<>+0(SB), Y10, Y10
-	VPSHUFB      Y10, Y9, Y10
-	VPXOR        Y10, Y8, Y8
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y9
-	VPSRLD       $0x00, Y9, Y10
-	VPAND        alllowbyte<>+0(SB), Y10, Y10
-	VPSRLD       $0x14, Y7, Y11
-	VPAND        allninth<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y10*8), Y11
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y11, Y11
-	VPSUBB       Y12, Y11, Y11
-	VPADDB       alliq2_xsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD (DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y4, Y4
-	VPBROADCASTD 32(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 64(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y10*8), Y11
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y10
-	VPAND        allbits1<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits1<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y11, Y11
-	VPSUBB       Y10, Y11, Y11
-	VPADDB       alliq2_xsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 36(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 68(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSRLD       $0x08, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPSRLD       $0x15, Y7, Y7
-	VPAND        allninth<>+0(SB), Y7, Y7
-	VPOR         Y7, Y9, Y9
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y9*8), Y7
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y7, Y7
-	VPSUBB       Y10, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y9*8), Y7
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y8
-	VPAND        allbits1<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 12(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 44(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 76(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMOVZXBD    (DX), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VPAND        allscalebits<>+0(SB), Y7, Y7
-	VPOR         allintone<>+0(SB), Y7, Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	VPBROADCASTD 120(DI), Y4
-	VPSLLD       $0x03, Y4, Y4
-	VPBROADCASTD 124(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 128(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y7
-	VPAND        allseven0<>+0(SB), Y7, Y8
-	VPSLLD       $0x01, Y7, Y9
-	VPAND        allseven1<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x02, Y7, Y9
-	VPAND        allseven2<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x03, Y7, Y9
-	VPAND        allseven3<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VMOVUPS      alloddones<>+0(SB), Y9
-	VPSRLW       $0x00, Y8, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y10, Y9, Y10
-	VPXOR        Y10, Y8, Y8
-	VPSRLW       $0x04, Y8, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPAND        alllow3<>+0(SB), Y10, Y10
-	VPSHUFB      Y10, Y9, Y10
-	VPXOR        Y10, Y8, Y8
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y9
-	VPSRLD       $0x10, Y9, Y10
-	VPAND        alllowbyte<>+0(SB), Y10, Y10
-	VPSRLD       $0x16, Y7, Y11
-	VPAND        allninth<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y10*8), Y11
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y11, Y11
-	VPSUBB       Y12, Y11, Y11
-	VPADDB       alliq2_xsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 16(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y4, Y4
-	VPBROADCASTD 48(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 80(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y10*8), Y11
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y10
-	VPAND        allbits1<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits1<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y11, Y11
-	VPSUBB       Y10, Y11, Y11
-	VPADDB       alliq2_xsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 20(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 52(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 84(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSRLD       $0x18, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPSRLD       $0x17, Y7, Y7
-	VPAND        allninth<>+0(SB), Y7, Y7
-	VPOR         Y7, Y9, Y9
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y9*8), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y7, Y7
-	VPSUBB       Y10, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y9*8), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y8
-	VPAND        allbits1<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 60(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 92(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMOVZXBD    (DX), Y7
-	VPSRLD       $0x03, Y7, Y7
-	VPAND        allscalebits<>+0(SB), Y7, Y7
-	VPOR         allintone<>+0(SB), Y7, Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+128, CX
-	ADDQ         $+16, DX
-	ADDQ         $+132, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
+	PREFETCHT0 64(CX)(R14*1)
+	VMOVDQU    64(CX), Y1
+	VPAND      allseven0<>+0(SB), Y1, Y2
+	VPSLLD     $0x01, Y1, Y3
+	VPAND      allseven1<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x02, Y1, Y3
+	VPAND      allseven2<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x03, Y1, Y3
+	VPAND      allseven3<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VMOVUPS    alloddones<>+0(SB), Y3
+	VPSRLW     $0x00, Y2, Y4
+	VPAND      alllow4<>+0(SB), Y4, Y4
+	VPSHUFB    Y4, Y3, Y4
+	VPXOR      Y4, Y2, Y2
+	VPSRLW     $0x04, Y2, Y4
+	VPAND      alllow4<>+0(SB), Y4, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VPSHUFB    Y4, Y3, Y4
+	VPXOR      Y4, Y2, Y2
+	PREFETCHT0 (CX)(R14*1)
+	VMOVDQU    (CX), Y3
+	VPSRLD     $0x00, Y3, Y4
+	VPAND      alllowbyte<>+0(SB), Y4, Y4
+	VPSRLD     $0x14, Y1, Y5
+	VPAND      allninth<>+0(SB), Y5, Y5
+	VPOR       Y5, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VPCMPEQD   Y6, Y6, Y6
+	VPGATHERDD Y6, (R13)(Y4*8), Y5
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y6
+	VPAND      allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB   allbits0<>+0(SB), Y6, Y6
+	VPXOR      Y6, Y5, Y5
+	VPSUBB     Y6, Y5, Y5
+	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
+	VPSUBB     alloffset64<>+0(SB), Y5, Y5
+	VMOVUPS    Y5, (SI)
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VPCMPEQD   Y6, Y6, Y6
+	VPGATHERDD Y6, 4(R13)(Y4*8), Y5
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y4
+	VPAND      allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits1<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y5, Y5
+	VPSUBB     Y4, Y5, Y5
+	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
+	VPSUBB     alloffset64<>+0(SB), Y5, Y4
+	VMOVUPS    Y4, 64(SI)
+	VPSRLD     $0x08, Y3, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VPSRLD     $0x15, Y1, Y1
+	VPAND      allninth<>+0(SB), Y1, Y1
+	VPOR       Y1, Y3, Y3
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y3*8), Y1
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y4
+	VPAND      allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y1, Y1
+	VPSUBB     Y4, Y1, Y1
+	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
+	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 128(SI)
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, 4(R13)(Y3*8), Y1
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y2
+	VPAND      allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB   allbits1<>+0(SB), Y2, Y2
+	VPXOR      Y2, Y1, Y1
+	VPSUBB     Y2, Y1, Y1
+	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
+	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 192(SI)
+	VPMOVZXBD  (DX), Y1
+	VPSLLD     $0x01, Y1, Y1
+	VPAND      allscalebits<>+0(SB), Y1, Y1
+	VPOR       allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (R9)
+	PREFETCHT0 64(CX)(R14*1)
+	VMOVDQU    64(CX), Y1
+	VPAND      allseven0<>+0(SB), Y1, Y2
+	VPSLLD     $0x01, Y1, Y3
+	VPAND      allseven1<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x02, Y1, Y3
+	VPAND      allseven2<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x03, Y1, Y3
+	VPAND      allseven3<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VMOVUPS    alloddones<>+0(SB), Y3
+	VPSRLW     $0x00, Y2, Y4
+	VPAND      alllow4<>+0(SB), Y4, Y4
+	VPSHUFB    Y4, Y3, Y4
+	VPXOR      Y4, Y2, Y2
+	VPSRLW     $0x04, Y2, Y4
+	VPAND      alllow4<>+0(SB), Y4, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VPSHUFB    Y4, Y3, Y4
+	VPXOR      Y4, Y2, Y2
+	PREFETCHT0 (CX)(R14*1)
+	VMOVDQU    (CX), Y3
+	VPSRLD     $0x10, Y3, Y4
+	VPAND      alllowbyte<>+0(SB), Y4, Y4
+	VPSRLD     $0x16, Y1, Y5
+	VPAND      allninth<>+0(SB), Y5, Y5
+	VPOR       Y5, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VPCMPEQD   Y6, Y6, Y6
+	VPGATHERDD Y6, (R13)(Y4*8), Y5
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y6
+	VPAND      allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB   allbits0<>+0(SB), Y6, Y6
+	VPXOR      Y6, Y5, Y5
+	VPSUBB     Y6, Y5, Y5
+	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
+	VPSUBB     alloffset64<>+0(SB), Y5, Y5
+	VMOVUPS    Y5, 256(SI)
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VPCMPEQD   Y6, Y6, Y6
+	VPGATHERDD Y6, 4(R13)(Y4*8), Y5
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y4
+	VPAND      allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits1<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y5, Y5
+	VPSUBB     Y4, Y5, Y5
+	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
+	VPSUBB     alloffset64<>+0(SB), Y5, Y4
+	VMOVUPS    Y4, 320(SI)
+	VPSRLD     $0x18, Y3, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VPSRLD     $0x17, Y1, Y1
+	VPAND      allninth<>+0(SB), Y1, Y1
+	VPOR       Y1, Y3, Y3
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y3*8), Y1
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y4
+	VPAND      allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y1, Y1
+	VPSUBB     Y4, Y1, Y1
+	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
+	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 384(SI)
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, 4(R13)(Y3*8), Y1
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y2
+	VPAND      allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB   allbits1<>+0(SB), Y2, Y2
+	VPXOR      Y2, Y1, Y1
+	VPSUBB     Y2, Y1, Y1
+	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
+	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 448(SI)
+	VPMOVZXBD  (DX), Y1
+	VPSRLD     $0x03, Y1, Y1
+	VPAND      allscalebits<>+0(SB), Y1, Y1
+	VPOR       allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, 64(R9)
+	ADDQ       $+128, CX
+	ADDQ       $+16, DX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	ADDQ       $+16, R12
+	CMPQ       R12, $+128
+	JNE        group
+	SUBQ       $+8, DI
+	JNZ        block
+	MOVQ       R10, CX
+	MOVQ       R11, DX
+	MOVQ       32(AX), SI
+	LEAQ       (SI)(R8*8), SI
+	MOVQ       40(AX), R9
+	LEAQ       (R9)(R8*2), R9
+	MOVQ       96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -14565,1061 +8459,192 @@ block2:
 	XORQ      R12, R12
 
 group2:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x03, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VMOVDQU      96(CX), Y7
-	VPAND        allseven0<>+0(SB), Y7, Y8
-	VPSLLD       $0x01, Y7, Y9
-	VPAND        allseven1<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x02, Y7, Y9
-	VPAND        allseven2<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x03, Y7, Y9
-	VPAND        allseven3<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VMOVUPS      alloddones<>+0(SB), Y9
-	VPSRLW       $0x00, Y8, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y10, Y9, Y10
-	VPXOR        Y10, Y8, Y8
-	VPSRLW       $0x04, Y8, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPAND        alllow3<>+0(SB), Y10, Y10
-	VPSHUFB      Y10, Y9, Y10
-	VPXOR        Y10, Y8, Y8
-	VMOVDQU      32(CX), Y9
-	VPSRLD       $0x00, Y9, Y10
-	VPAND        alllowbyte<>+0(SB), Y10, Y10
-	VPSRLD       $0x14, Y7, Y11
-	VPAND        allninth<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y10*8), Y11
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y11, Y11
-	VPSUBB       Y12, Y11, Y11
-	VPADDB       alliq2_xsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD (DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y4, Y4
-	VPBROADCASTD 32(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 64(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y10*8), Y11
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y10
-	VPAND        allbits1<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits1<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y11, Y11
-	VPSUBB       Y10, Y11, Y11
-	VPADDB       alliq2_xsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 36(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 68(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSRLD       $0x08, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPSRLD       $0x15, Y7, Y7
-	VPAND        allninth<>+0(SB), Y7, Y7
-	VPOR         Y7, Y9, Y9
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y9*8), Y7
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y7, Y7
-	VPSUBB       Y10, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 40(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 72(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y9*8), Y7
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y8
-	VPAND        allbits1<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 12(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 44(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 76(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMOVZXBD    8(DX), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VPAND        allscalebits<>+0(SB), Y7, Y7
-	VPOR         allintone<>+0(SB), Y7, Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	VPBROADCASTD 120(DI), Y4
-	VPSLLD       $0x03, Y4, Y4
-	VPBROADCASTD 124(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 128(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VMOVDQU      96(CX), Y7
-	VPAND        allseven0<>+0(SB), Y7, Y8
-	VPSLLD       $0x01, Y7, Y9
-	VPAND        allseven1<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x02, Y7, Y9
-	VPAND        allseven2<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x03, Y7, Y9
-	VPAND        allseven3<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VMOVUPS      alloddones<>+0(SB), Y9
-	VPSRLW       $0x00, Y8, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPSHUFB      Y10, Y9, Y10
-	VPXOR        Y10, Y8, Y8
-	VPSRLW       $0x04, Y8, Y10
-	VPAND        alllow4<>+0(SB), Y10, Y10
-	VPAND        alllow3<>+0(SB), Y10, Y10
-	VPSHUFB      Y10, Y9, Y10
-	VPXOR        Y10, Y8, Y8
-	VMOVDQU      32(CX), Y9
-	VPSRLD       $0x10, Y9, Y10
-	VPAND        alllowbyte<>+0(SB), Y10, Y10
-	VPSRLD       $0x16, Y7, Y11
-	VPAND        allninth<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y10*8), Y11
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y11, Y11
-	VPSUBB       Y12, Y11, Y11
-	VPADDB       alliq2_xsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 16(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y4, Y4
-	VPBROADCASTD 48(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 80(DI), Y12
-	VPMADDUBSW   Y12, Y11, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y10*8), Y11
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y10
-	VPAND        allbits1<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits1<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y11, Y11
-	VPSUBB       Y10, Y11, Y11
-	VPADDB       alliq2_xsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 20(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 52(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 84(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPSRLD       $0x18, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPSRLD       $0x17, Y7, Y7
-	VPAND        allninth<>+0(SB), Y7, Y7
-	VPOR         Y7, Y9, Y9
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y9*8), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y7, Y7
-	VPSUBB       Y10, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y7, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R13)(Y9*8), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y8
-	VPAND        allbits1<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 60(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 92(DI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VPMOVZXBD    8(DX), Y7
-	VPSRLD       $0x03, Y7, Y7
-	VPAND        allscalebits<>+0(SB), Y7, Y7
-	VPOR         allintone<>+0(SB), Y7, Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+128, CX
-	ADDQ         $+16, DX
-	ADDQ         $+132, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
-
-// func iq2_xsRows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq2_xsRows4AVX2(SB), NOSPLIT, $256-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-
-block:
-	VCVTPH2PS (DX), Y0
-	VMULPS    alliq2_xsscale<>+0(SB), Y0, Y0
-	ADDQ      $+32, DX
-	XORQ      R12, R12
-
-group:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x03, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x03, Y8, Y8
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y9
-	VPAND        allseven0<>+0(SB), Y9, Y10
-	VPSLLD       $0x01, Y9, Y11
-	VPAND        allseven1<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x02, Y9, Y11
-	VPAND        allseven2<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x03, Y9, Y11
-	VPAND        allseven3<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VMOVUPS      alloddones<>+0(SB), Y11
-	VPSRLW       $0x00, Y10, Y12
-	VPAND        alllow4<>+0(SB), Y12, Y12
-	VPSHUFB      Y12, Y11, Y12
-	VPXOR        Y12, Y10, Y10
-	VPSRLW       $0x04, Y10, Y12
-	VPAND        alllow4<>+0(SB), Y12, Y12
-	VPAND        alllow3<>+0(SB), Y12, Y12
-	VPSHUFB      Y12, Y11, Y12
-	VPXOR        Y12, Y10, Y10
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y11
-	VPSRLD       $0x00, Y11, Y12
-	VPAND        alllowbyte<>+0(SB), Y12, Y12
-	VPSRLD       $0x14, Y9, Y13
-	VPAND        allninth<>+0(SB), Y13, Y13
-	VPOR         Y13, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VXORPS       Y14, Y14, Y14
-	VPCMPEQD     Y14, Y14, Y14
-	VPGATHERDD   Y14, (R13)(Y12*8), Y13
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y14
-	VPAND        allbits0<>+0(SB), Y14, Y14
-	VPCMPEQB     allbits0<>+0(SB), Y14, Y14
-	VPXOR        Y14, Y13, Y13
-	VPSUBB       Y14, Y13, Y13
-	VPADDB       alliq2_xsoffset<>+0(SB), Y13, Y13
-	VPBROADCASTD (DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y5, Y5
-	VPBROADCASTD 32(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y6, Y6
-	VPBROADCASTD 64(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y7, Y7
-	VPBROADCASTD 96(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y8, Y8
-	VXORPS       Y13, Y13, Y13
-	VXORPS       Y14, Y14, Y14
-	VPCMPEQD     Y14, Y14, Y14
-	VPGATHERDD   Y14, 4(R13)(Y12*8), Y13
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y12
-	VPAND        allbits1<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits1<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y13, Y13
-	VPSUBB       Y12, Y13, Y13
-	VPADDB       alliq2_xsoffset<>+0(SB), Y13, Y13
-	VPBROADCASTD 4(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 36(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 68(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 100(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSRLD       $0x08, Y11, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPSRLD       $0x15, Y9, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y11, Y11
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y11*8), Y9
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y9, Y9
-	VPSUBB       Y12, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 40(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 72(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 104(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y11*8), Y9
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y10
-	VPAND        allbits1<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits1<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 12(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 44(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 76(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 108(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y8, Y8
-	VPMOVZXBD    (DX), Y9
-	VPSLLD       $0x01, Y9, Y9
-	VPAND        allscalebits<>+0(SB), Y9, Y9
-	VPOR         allintone<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	VPBROADCASTD 160(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 164(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VPBROADCASTD 168(DI), Y7
-	VPSLLD       $0x03, Y7, Y7
-	VPBROADCASTD 172(DI), Y8
-	VPSLLD       $0x03, Y8, Y8
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y9
-	VPAND        allseven0<>+0(SB), Y9, Y10
-	VPSLLD       $0x01, Y9, Y11
-	VPAND        allseven1<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x02, Y9, Y11
-	VPAND        allseven2<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x03, Y9, Y11
-	VPAND        allseven3<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VMOVUPS      alloddones<>+0(SB), Y11
-	VPSRLW       $0x00, Y10, Y12
-	VPAND        alllow4<>+0(SB), Y12, Y12
-	VPSHUFB      Y12, Y11, Y12
-	VPXOR        Y12, Y10, Y10
-	VPSRLW       $0x04, Y10, Y12
-	VPAND        alllow4<>+0(SB), Y12, Y12
-	VPAND        alllow3<>+0(SB), Y12, Y12
-	VPSHUFB      Y12, Y11, Y12
-	VPXOR        Y12, Y10, Y10
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y11
-	VPSRLD       $0x10, Y11, Y12
-	VPAND        alllowbyte<>+0(SB), Y12, Y12
-	VPSRLD       $0x16, Y9, Y13
-	VPAND        allninth<>+0(SB), Y13, Y13
-	VPOR         Y13, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VXORPS       Y14, Y14, Y14
-	VPCMPEQD     Y14, Y14, Y14
-	VPGATHERDD   Y14, (R13)(Y12*8), Y13
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y14
-	VPAND        allbits0<>+0(SB), Y14, Y14
-	VPCMPEQB     allbits0<>+0(SB), Y14, Y14
-	VPXOR        Y14, Y13, Y13
-	VPSUBB       Y14, Y13, Y13
-	VPADDB       alliq2_xsoffset<>+0(SB), Y13, Y13
-	VPBROADCASTD 16(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y5, Y5
-	VPBROADCASTD 48(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y6, Y6
-	VPBROADCASTD 80(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y7, Y7
-	VPBROADCASTD 112(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y8, Y8
-	VXORPS       Y13, Y13, Y13
-	VXORPS       Y14, Y14, Y14
-	VPCMPEQD     Y14, Y14, Y14
-	VPGATHERDD   Y14, 4(R13)(Y12*8), Y13
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y12
-	VPAND        allbits1<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits1<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y13, Y13
-	VPSUBB       Y12, Y13, Y13
-	VPADDB       alliq2_xsoffset<>+0(SB), Y13, Y13
-	VPBROADCASTD 20(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 52(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 84(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 116(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSRLD       $0x18, Y11, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPSRLD       $0x17, Y9, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y11, Y11
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y11*8), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y9, Y9
-	VPSUBB       Y12, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y11*8), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y10
-	VPAND        allbits1<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits1<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 28(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 60(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 92(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 124(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y8, Y8
-	VPMOVZXBD    (DX), Y9
-	VPSRLD       $0x03, Y9, Y9
-	VPAND        allscalebits<>+0(SB), Y9, Y9
-	VPOR         allintone<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+128, CX
-	ADDQ         $+16, DX
-	ADDQ         $+176, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-
-block2:
-	VCVTPH2PS 16(DX), Y0
-	VMULPS    alliq2_xsscale<>+0(SB), Y0, Y0
-	ADDQ      $+32, DX
-	XORQ      R12, R12
-
-group2:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x03, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x03, Y8, Y8
-	VMOVDQU      96(CX), Y9
-	VPAND        allseven0<>+0(SB), Y9, Y10
-	VPSLLD       $0x01, Y9, Y11
-	VPAND        allseven1<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x02, Y9, Y11
-	VPAND        allseven2<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x03, Y9, Y11
-	VPAND        allseven3<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VMOVUPS      alloddones<>+0(SB), Y11
-	VPSRLW       $0x00, Y10, Y12
-	VPAND        alllow4<>+0(SB), Y12, Y12
-	VPSHUFB      Y12, Y11, Y12
-	VPXOR        Y12, Y10, Y10
-	VPSRLW       $0x04, Y10, Y12
-	VPAND        alllow4<>+0(SB), Y12, Y12
-	VPAND        alllow3<>+0(SB), Y12, Y12
-	VPSHUFB      Y12, Y11, Y12
-	VPXOR        Y12, Y10, Y10
-	VMOVDQU      32(CX), Y11
-	VPSRLD       $0x00, Y11, Y12
-	VPAND        alllowbyte<>+0(SB), Y12, Y12
-	VPSRLD       $0x14, Y9, Y13
-	VPAND        allninth<>+0(SB), Y13, Y13
-	VPOR         Y13, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VXORPS       Y14, Y14, Y14
-	VPCMPEQD     Y14, Y14, Y14
-	VPGATHERDD   Y14, (R13)(Y12*8), Y13
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y14
-	VPAND        allbits0<>+0(SB), Y14, Y14
-	VPCMPEQB     allbits0<>+0(SB), Y14, Y14
-	VPXOR        Y14, Y13, Y13
-	VPSUBB       Y14, Y13, Y13
-	VPADDB       alliq2_xsoffset<>+0(SB), Y13, Y13
-	VPBROADCASTD (DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y5, Y5
-	VPBROADCASTD 32(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y6, Y6
-	VPBROADCASTD 64(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y7, Y7
-	VPBROADCASTD 96(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y8, Y8
-	VXORPS       Y13, Y13, Y13
-	VXORPS       Y14, Y14, Y14
-	VPCMPEQD     Y14, Y14, Y14
-	VPGATHERDD   Y14, 4(R13)(Y12*8), Y13
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y12
-	VPAND        allbits1<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits1<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y13, Y13
-	VPSUBB       Y12, Y13, Y13
-	VPADDB       alliq2_xsoffset<>+0(SB), Y13, Y13
-	VPBROADCASTD 4(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 36(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 68(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 100(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSRLD       $0x08, Y11, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPSRLD       $0x15, Y9, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y11, Y11
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y11*8), Y9
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y9, Y9
-	VPSUBB       Y12, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 40(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 72(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 104(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y11*8), Y9
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y10
-	VPAND        allbits1<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits1<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 12(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 44(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 76(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 108(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y8, Y8
-	VPMOVZXBD    8(DX), Y9
-	VPSLLD       $0x01, Y9, Y9
-	VPAND        allscalebits<>+0(SB), Y9, Y9
-	VPOR         allintone<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	VPBROADCASTD 160(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 164(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VPBROADCASTD 168(DI), Y7
-	VPSLLD       $0x03, Y7, Y7
-	VPBROADCASTD 172(DI), Y8
-	VPSLLD       $0x03, Y8, Y8
-	VMOVDQU      96(CX), Y9
-	VPAND        allseven0<>+0(SB), Y9, Y10
-	VPSLLD       $0x01, Y9, Y11
-	VPAND        allseven1<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x02, Y9, Y11
-	VPAND        allseven2<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x03, Y9, Y11
-	VPAND        allseven3<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VMOVUPS      alloddones<>+0(SB), Y11
-	VPSRLW       $0x00, Y10, Y12
-	VPAND        alllow4<>+0(SB), Y12, Y12
-	VPSHUFB      Y12, Y11, Y12
-	VPXOR        Y12, Y10, Y10
-	VPSRLW       $0x04, Y10, Y12
-	VPAND        alllow4<>+0(SB), Y12, Y12
-	VPAND        alllow3<>+0(SB), Y12, Y12
-	VPSHUFB      Y12, Y11, Y12
-	VPXOR        Y12, Y10, Y10
-	VMOVDQU      32(CX), Y11
-	VPSRLD       $0x10, Y11, Y12
-	VPAND        alllowbyte<>+0(SB), Y12, Y12
-	VPSRLD       $0x16, Y9, Y13
-	VPAND        allninth<>+0(SB), Y13, Y13
-	VPOR         Y13, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VXORPS       Y14, Y14, Y14
-	VPCMPEQD     Y14, Y14, Y14
-	VPGATHERDD   Y14, (R13)(Y12*8), Y13
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y14
-	VPAND        allbits0<>+0(SB), Y14, Y14
-	VPCMPEQB     allbits0<>+0(SB), Y14, Y14
-	VPXOR        Y14, Y13, Y13
-	VPSUBB       Y14, Y13, Y13
-	VPADDB       alliq2_xsoffset<>+0(SB), Y13, Y13
-	VPBROADCASTD 16(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y5, Y5
-	VPBROADCASTD 48(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y6, Y6
-	VPBROADCASTD 80(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y7, Y7
-	VPBROADCASTD 112(DI), Y14
-	VPMADDUBSW   Y14, Y13, Y14
-	VPMADDWD     allwordones<>+0(SB), Y14, Y14
-	VPADDD       Y14, Y8, Y8
-	VXORPS       Y13, Y13, Y13
-	VXORPS       Y14, Y14, Y14
-	VPCMPEQD     Y14, Y14, Y14
-	VPGATHERDD   Y14, 4(R13)(Y12*8), Y13
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y12
-	VPAND        allbits1<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits1<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y13, Y13
-	VPSUBB       Y12, Y13, Y13
-	VPADDB       alliq2_xsoffset<>+0(SB), Y13, Y13
-	VPBROADCASTD 20(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 52(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 84(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 116(DI), Y12
-	VPMADDUBSW   Y12, Y13, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VPSRLD       $0x18, Y11, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPSRLD       $0x17, Y9, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y11, Y11
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y11*8), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y12
-	VPAND        allbits0<>+0(SB), Y12, Y12
-	VPCMPEQB     allbits0<>+0(SB), Y12, Y12
-	VPXOR        Y12, Y9, Y9
-	VPSUBB       Y12, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 24(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y5, Y5
-	VPBROADCASTD 56(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y6, Y6
-	VPBROADCASTD 88(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y7, Y7
-	VPBROADCASTD 120(DI), Y12
-	VPMADDUBSW   Y12, Y9, Y12
-	VPMADDWD     allwordones<>+0(SB), Y12, Y12
-	VPADDD       Y12, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, 4(R13)(Y11*8), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y10
-	VPAND        allbits1<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits1<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 28(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 60(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 92(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 124(DI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y8, Y8
-	VPMOVZXBD    8(DX), Y9
-	VPSRLD       $0x03, Y9, Y9
-	VPAND        allscalebits<>+0(SB), Y9, Y9
-	VPOR         allintone<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+128, CX
-	ADDQ         $+16, DX
-	ADDQ         $+176, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
+	VMOVDQU    96(CX), Y1
+	VPAND      allseven0<>+0(SB), Y1, Y2
+	VPSLLD     $0x01, Y1, Y3
+	VPAND      allseven1<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x02, Y1, Y3
+	VPAND      allseven2<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x03, Y1, Y3
+	VPAND      allseven3<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VMOVUPS    alloddones<>+0(SB), Y3
+	VPSRLW     $0x00, Y2, Y4
+	VPAND      alllow4<>+0(SB), Y4, Y4
+	VPSHUFB    Y4, Y3, Y4
+	VPXOR      Y4, Y2, Y2
+	VPSRLW     $0x04, Y2, Y4
+	VPAND      alllow4<>+0(SB), Y4, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VPSHUFB    Y4, Y3, Y4
+	VPXOR      Y4, Y2, Y2
+	VMOVDQU    32(CX), Y3
+	VPSRLD     $0x00, Y3, Y4
+	VPAND      alllowbyte<>+0(SB), Y4, Y4
+	VPSRLD     $0x14, Y1, Y5
+	VPAND      allninth<>+0(SB), Y5, Y5
+	VPOR       Y5, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VPCMPEQD   Y6, Y6, Y6
+	VPGATHERDD Y6, (R13)(Y4*8), Y5
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y6
+	VPAND      allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB   allbits0<>+0(SB), Y6, Y6
+	VPXOR      Y6, Y5, Y5
+	VPSUBB     Y6, Y5, Y5
+	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
+	VPSUBB     alloffset64<>+0(SB), Y5, Y5
+	VMOVUPS    Y5, 32(SI)
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VPCMPEQD   Y6, Y6, Y6
+	VPGATHERDD Y6, 4(R13)(Y4*8), Y5
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y4
+	VPAND      allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits1<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y5, Y5
+	VPSUBB     Y4, Y5, Y5
+	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
+	VPSUBB     alloffset64<>+0(SB), Y5, Y4
+	VMOVUPS    Y4, 96(SI)
+	VPSRLD     $0x08, Y3, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VPSRLD     $0x15, Y1, Y1
+	VPAND      allninth<>+0(SB), Y1, Y1
+	VPOR       Y1, Y3, Y3
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y3*8), Y1
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y4
+	VPAND      allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y1, Y1
+	VPSUBB     Y4, Y1, Y1
+	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
+	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 160(SI)
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, 4(R13)(Y3*8), Y1
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y2
+	VPAND      allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB   allbits1<>+0(SB), Y2, Y2
+	VPXOR      Y2, Y1, Y1
+	VPSUBB     Y2, Y1, Y1
+	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
+	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 224(SI)
+	VPMOVZXBD  8(DX), Y1
+	VPSLLD     $0x01, Y1, Y1
+	VPAND      allscalebits<>+0(SB), Y1, Y1
+	VPOR       allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, 32(R9)
+	VMOVDQU    96(CX), Y1
+	VPAND      allseven0<>+0(SB), Y1, Y2
+	VPSLLD     $0x01, Y1, Y3
+	VPAND      allseven1<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x02, Y1, Y3
+	VPAND      allseven2<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x03, Y1, Y3
+	VPAND      allseven3<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VMOVUPS    alloddones<>+0(SB), Y3
+	VPSRLW     $0x00, Y2, Y4
+	VPAND      alllow4<>+0(SB), Y4, Y4
+	VPSHUFB    Y4, Y3, Y4
+	VPXOR      Y4, Y2, Y2
+	VPSRLW     $0x04, Y2, Y4
+	VPAND      alllow4<>+0(SB), Y4, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VPSHUFB    Y4, Y3, Y4
+	VPXOR      Y4, Y2, Y2
+	VMOVDQU    32(CX), Y3
+	VPSRLD     $0x10, Y3, Y4
+	VPAND      alllowbyte<>+0(SB), Y4, Y4
+	VPSRLD     $0x16, Y1, Y5
+	VPAND      allninth<>+0(SB), Y5, Y5
+	VPOR       Y5, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VPCMPEQD   Y6, Y6, Y6
+	VPGATHERDD Y6, (R13)(Y4*8), Y5
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y6
+	VPAND      allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB   allbits0<>+0(SB), Y6, Y6
+	VPXOR      Y6, Y5, Y5
+	VPSUBB     Y6, Y5, Y5
+	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
+	VPSUBB     alloffset64<>+0(SB), Y5, Y5
+	VMOVUPS    Y5, 288(SI)
+	VXORPS     Y5, Y5, Y5
+	VXORPS     Y6, Y6, Y6
+	VPCMPEQD   Y6, Y6, Y6
+	VPGATHERDD Y6, 4(R13)(Y4*8), Y5
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y4
+	VPAND      allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits1<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y5, Y5
+	VPSUBB     Y4, Y5, Y5
+	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
+	VPSUBB     alloffset64<>+0(SB), Y5, Y4
+	VMOVUPS    Y4, 352(SI)
+	VPSRLD     $0x18, Y3, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VPSRLD     $0x17, Y1, Y1
+	VPAND      allninth<>+0(SB), Y1, Y1
+	VPOR       Y1, Y3, Y3
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y3*8), Y1
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y4
+	VPAND      allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
+	VPXOR      Y4, Y1, Y1
+	VPSUBB     Y4, Y1, Y1
+	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
+	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 416(SI)
+	VXORPS     Y1, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, 4(R13)(Y3*8), Y1
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y2
+	VPAND      allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB   allbits1<>+0(SB), Y2, Y2
+	VPXOR      Y2, Y1, Y1
+	VPSUBB     Y2, Y1, Y1
+	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
+	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS    Y1, 480(SI)
+	VPMOVZXBD  8(DX), Y1
+	VPSRLD     $0x03, Y1, Y1
+	VPAND      allscalebits<>+0(SB), Y1, Y1
+	VPOR       allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, 96(R9)
+	ADDQ       $+128, CX
+	ADDQ       $+16, DX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	ADDQ       $+16, R12
+	CMPQ       R12, $+128
+	JNE        group2
+	SUBQ       $+8, DI
+	JNZ        block2
+	ADDQ       $+64, R8
+	DECQ       BX
+	JNZ        tile
 	VZEROUPPER
 	RET
 
@@ -15630,27 +8655,27 @@ TEXT ·iq3_xxsRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
+	XORQ R8, R8
+	MOVQ 24(AX), R12
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R13*1)
 	VMOVDQU      128(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
 	VPSLLD       $0x01, Y3, Y5
@@ -15672,21 +8697,21 @@ group:
 	VPAND        alllow3<>+0(SB), Y5, Y5
 	VPSHUFB      Y5, Y3, Y5
 	VPXOR        Y5, Y4, Y4
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y3
 	VPSRLD       $0x00, Y3, Y5
 	VPAND        alllowbyte<>+0(SB), Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y5
+	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15695,14 +8720,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15711,14 +8736,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15727,32 +8752,32 @@ group:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y3*4), Y5
+	VPGATHERDD   Y6, (R12)(Y3*4), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
 	VPAND        allbits0<>+0(SB), Y3, Y3
 	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
 	VPXOR        Y3, Y5, Y5
 	VPSUBB       Y3, Y5, Y5
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(DI), Y3
+	VPBROADCASTD 24(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y3
 	VPSRLD       $0x00, Y3, Y5
 	VPAND        alllowbyte<>+0(SB), Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15761,14 +8786,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15777,14 +8802,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15793,14 +8818,14 @@ group:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y3*4), Y5
+	VPGATHERDD   Y6, (R12)(Y3*4), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
 	VPAND        allbits1<>+0(SB), Y3, Y3
 	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
 	VPXOR        Y3, Y5, Y5
 	VPSUBB       Y3, Y5, Y5
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
@@ -15809,33 +8834,33 @@ group:
 	VPOR         allintone<>+0(SB), Y3, Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+192, CX
-	ADDQ         $+40, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+40, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
 	VMOVDQU      160(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
@@ -15864,14 +8889,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y5
+	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15880,14 +8905,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15896,14 +8921,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15912,14 +8937,14 @@ group2:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y3*4), Y5
+	VPGATHERDD   Y6, (R12)(Y3*4), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
 	VPAND        allbits0<>+0(SB), Y3, Y3
 	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
 	VPXOR        Y3, Y5, Y5
 	VPSUBB       Y3, Y5, Y5
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(DI), Y3
+	VPBROADCASTD 24(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
@@ -15929,14 +8954,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15945,14 +8970,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15961,14 +8986,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -15977,14 +9002,14 @@ group2:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y3*4), Y5
+	VPGATHERDD   Y6, (R12)(Y3*4), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
 	VPAND        allbits1<>+0(SB), Y3, Y3
 	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
 	VPXOR        Y3, Y5, Y5
 	VPSUBB       Y3, Y5, Y5
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
@@ -15993,20 +9018,20 @@ group2:
 	VPOR         allintone<>+0(SB), Y3, Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+192, CX
-	ADDQ         $+40, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+40, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -16039,30 +9064,30 @@ TEXT ·iq3_xxsRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
+	XORQ R8, R8
+	MOVQ 24(AX), R12
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R13*1)
 	VMOVDQU      128(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
 	VPSLLD       $0x01, Y5, Y7
@@ -16084,25 +9109,25 @@ group:
 	VPAND        alllow3<>+0(SB), Y7, Y7
 	VPSHUFB      Y7, Y5, Y7
 	VPXOR        Y7, Y6, Y6
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y5
 	VPSRLD       $0x00, Y5, Y7
 	VPAND        alllowbyte<>+0(SB), Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 32(DI), Y7
+	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16111,18 +9136,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 40(DI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16131,18 +9156,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 48(DI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16151,40 +9176,40 @@ group:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y5*4), Y7
+	VPGATHERDD   Y8, (R12)(Y5*4), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y7, Y7
 	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(DI), Y5
+	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 56(DI), Y5
+	VPBROADCASTD 56(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y5
 	VPSRLD       $0x00, Y5, Y7
 	VPAND        alllowbyte<>+0(SB), Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16193,18 +9218,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16213,18 +9238,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16233,18 +9258,18 @@ group:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y5*4), Y7
+	VPGATHERDD   Y8, (R12)(Y5*4), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y7, Y7
 	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
@@ -16253,42 +9278,42 @@ group:
 	VPOR         allintone<>+0(SB), Y5, Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+192, CX
-	ADDQ         $+80, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+80, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
 	VMOVDQU      160(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
@@ -16317,18 +9342,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 32(DI), Y7
+	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16337,18 +9362,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 40(DI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16357,18 +9382,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 48(DI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16377,18 +9402,18 @@ group2:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y5*4), Y7
+	VPGATHERDD   Y8, (R12)(Y5*4), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y7, Y7
 	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(DI), Y5
+	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 56(DI), Y5
+	VPBROADCASTD 56(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
@@ -16398,18 +9423,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16418,18 +9443,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16438,18 +9463,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -16458,18 +9483,18 @@ group2:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y5*4), Y7
+	VPGATHERDD   Y8, (R12)(Y5*4), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y7, Y7
 	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq3_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
@@ -16478,50 +9503,50 @@ group2:
 	VPOR         allintone<>+0(SB), Y5, Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+192, CX
-	ADDQ         $+80, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+80, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func iq3_xxsRows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq3_xxsRows3AVX2(SB), NOSPLIT, $256-8
+// func iq3_xxsUnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq3_xxsUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
+	XORQ R8, R8
 	MOVQ 24(AX), R13
+	MOVQ 112(AX), R14
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*1), R9
+	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -16530,267 +9555,165 @@ block:
 	XORQ      R12, R12
 
 group:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x03, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVDQU      128(CX), Y7
-	VPAND        allseven0<>+0(SB), Y7, Y8
-	VPSLLD       $0x01, Y7, Y9
-	VPAND        allseven1<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x02, Y7, Y9
-	VPAND        allseven2<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x03, Y7, Y7
-	VPAND        allseven3<>+0(SB), Y7, Y7
-	VPOR         Y7, Y8, Y8
-	VMOVUPS      alloddones<>+0(SB), Y7
-	VPSRLW       $0x00, Y8, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y9, Y7, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSRLW       $0x04, Y8, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPAND        alllow3<>+0(SB), Y9, Y9
-	VPSHUFB      Y9, Y7, Y9
-	VPXOR        Y9, Y8, Y8
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y7
-	VPSRLD       $0x00, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD (DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 32(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 64(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 8(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 40(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 72(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 16(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 48(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 80(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y7, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y7*4), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y9, Y9
-	VPSUBB       Y7, Y9, Y9
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 24(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 56(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 88(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y7
-	VPSRLD       $0x00, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y7, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y7*4), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y9, Y9
-	VPSUBB       Y7, Y9, Y9
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VMOVUPS      128(CX), Y7
-	VPSRLD       $0x1b, Y7, Y7
-	VPOR         allintone<>+0(SB), Y7, Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+192, CX
-	ADDQ         $+120, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
+	PREFETCHT0 128(CX)(R14*1)
+	VMOVDQU    128(CX), Y1
+	VPAND      allseven0<>+0(SB), Y1, Y2
+	VPSLLD     $0x01, Y1, Y3
+	VPAND      allseven1<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x02, Y1, Y3
+	VPAND      allseven2<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x03, Y1, Y1
+	VPAND      allseven3<>+0(SB), Y1, Y1
+	VPOR       Y1, Y2, Y2
+	VMOVUPS    alloddones<>+0(SB), Y1
+	VPSRLW     $0x00, Y2, Y3
+	VPAND      alllow4<>+0(SB), Y3, Y3
+	VPSHUFB    Y3, Y1, Y3
+	VPXOR      Y3, Y2, Y2
+	VPSRLW     $0x04, Y2, Y3
+	VPAND      alllow4<>+0(SB), Y3, Y3
+	VPAND      alllow3<>+0(SB), Y3, Y3
+	VPSHUFB    Y3, Y1, Y3
+	VPXOR      Y3, Y2, Y2
+	PREFETCHT0 (CX)(R14*1)
+	VMOVDQU    (CX), Y1
+	VPSRLD     $0x00, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, (SI)
+	VPSRLD     $0x08, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 128(SI)
+	VPSRLD     $0x10, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 256(SI)
+	VPSRLD     $0x18, Y1, Y1
+	VPAND      alllowbyte<>+0(SB), Y1, Y1
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y1*4), Y3
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
+	VPAND      allbits0<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits0<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y3, Y3
+	VPSUBB     Y1, Y3, Y3
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y3, Y3
+	VPSUBB     alloffset64<>+0(SB), Y3, Y1
+	VMOVUPS    Y1, 384(SI)
+	PREFETCHT0 64(CX)(R14*1)
+	VMOVDQU    64(CX), Y1
+	VPSRLD     $0x00, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 64(SI)
+	VPSRLD     $0x08, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 192(SI)
+	VPSRLD     $0x10, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 320(SI)
+	VPSRLD     $0x18, Y1, Y1
+	VPAND      alllowbyte<>+0(SB), Y1, Y1
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y1*4), Y3
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
+	VPAND      allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y3, Y3
+	VPSUBB     Y1, Y3, Y3
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y3, Y3
+	VPSUBB     alloffset64<>+0(SB), Y3, Y1
+	VMOVUPS    Y1, 448(SI)
+	VMOVUPS    128(CX), Y1
+	VPSRLD     $0x1b, Y1, Y1
+	VPOR       allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, (R9)
+	ADDQ       $+192, CX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	ADDQ       $+16, R12
+	CMPQ       R12, $+128
+	JNE        group
+	SUBQ       $+8, DI
+	JNZ        block
+	MOVQ       R10, CX
+	MOVQ       R11, DX
+	MOVQ       32(AX), SI
+	LEAQ       (SI)(R8*8), SI
+	MOVQ       40(AX), R9
+	LEAQ       (R9)(R8*1), R9
+	MOVQ       96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -16799,895 +9722,158 @@ block2:
 	XORQ      R12, R12
 
 group2:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x03, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VMOVDQU      160(CX), Y7
-	VPAND        allseven0<>+0(SB), Y7, Y8
-	VPSLLD       $0x01, Y7, Y9
-	VPAND        allseven1<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x02, Y7, Y9
-	VPAND        allseven2<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VPSLLD       $0x03, Y7, Y7
-	VPAND        allseven3<>+0(SB), Y7, Y7
-	VPOR         Y7, Y8, Y8
-	VMOVUPS      alloddones<>+0(SB), Y7
-	VPSRLW       $0x00, Y8, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPSHUFB      Y9, Y7, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSRLW       $0x04, Y8, Y9
-	VPAND        alllow4<>+0(SB), Y9, Y9
-	VPAND        alllow3<>+0(SB), Y9, Y9
-	VPSHUFB      Y9, Y7, Y9
-	VPXOR        Y9, Y8, Y8
-	VMOVDQU      32(CX), Y7
-	VPSRLD       $0x00, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD (DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 32(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 64(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 8(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 40(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 72(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 16(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 48(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 80(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y7, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y7*4), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y9, Y9
-	VPSUBB       Y7, Y9, Y9
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 24(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 56(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 88(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VMOVDQU      96(CX), Y7
-	VPSRLD       $0x00, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y7, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y8, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y7, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y7*4), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y8, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y9, Y9
-	VPSUBB       Y7, Y9, Y9
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VMOVUPS      160(CX), Y7
-	VPSRLD       $0x1b, Y7, Y7
-	VPOR         allintone<>+0(SB), Y7, Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+192, CX
-	ADDQ         $+120, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
-
-// func iq3_xxsRows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq3_xxsRows4AVX2(SB), NOSPLIT, $256-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-
-block:
-	VCVTPH2PS (DX), Y0
-	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
-	ADDQ      $+32, DX
-	XORQ      R12, R12
-
-group:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x03, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x03, Y8, Y8
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVDQU      128(CX), Y9
-	VPAND        allseven0<>+0(SB), Y9, Y10
-	VPSLLD       $0x01, Y9, Y11
-	VPAND        allseven1<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x02, Y9, Y11
-	VPAND        allseven2<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x03, Y9, Y9
-	VPAND        allseven3<>+0(SB), Y9, Y9
-	VPOR         Y9, Y10, Y10
-	VMOVUPS      alloddones<>+0(SB), Y9
-	VPSRLW       $0x00, Y10, Y11
-	VPAND        alllow4<>+0(SB), Y11, Y11
-	VPSHUFB      Y11, Y9, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSRLW       $0x04, Y10, Y11
-	VPAND        alllow4<>+0(SB), Y11, Y11
-	VPAND        alllow3<>+0(SB), Y11, Y11
-	VPSHUFB      Y11, Y9, Y11
-	VPXOR        Y11, Y10, Y10
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y9
-	VPSRLD       $0x00, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 96(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 104(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 112(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y9*4), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y11, Y11
-	VPSUBB       Y9, Y11, Y11
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 24(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 56(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 88(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 120(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y9
-	VPSRLD       $0x00, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y9*4), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y11, Y11
-	VPSUBB       Y9, Y11, Y11
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VMOVUPS      128(CX), Y9
-	VPSRLD       $0x1b, Y9, Y9
-	VPOR         allintone<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+192, CX
-	ADDQ         $+160, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-
-block2:
-	VCVTPH2PS 16(DX), Y0
-	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
-	ADDQ      $+32, DX
-	XORQ      R12, R12
-
-group2:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x03, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x03, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x03, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x03, Y8, Y8
-	VMOVDQU      160(CX), Y9
-	VPAND        allseven0<>+0(SB), Y9, Y10
-	VPSLLD       $0x01, Y9, Y11
-	VPAND        allseven1<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x02, Y9, Y11
-	VPAND        allseven2<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VPSLLD       $0x03, Y9, Y9
-	VPAND        allseven3<>+0(SB), Y9, Y9
-	VPOR         Y9, Y10, Y10
-	VMOVUPS      alloddones<>+0(SB), Y9
-	VPSRLW       $0x00, Y10, Y11
-	VPAND        alllow4<>+0(SB), Y11, Y11
-	VPSHUFB      Y11, Y9, Y11
-	VPXOR        Y11, Y10, Y10
-	VPSRLW       $0x04, Y10, Y11
-	VPAND        alllow4<>+0(SB), Y11, Y11
-	VPAND        alllow3<>+0(SB), Y11, Y11
-	VPSHUFB      Y11, Y9, Y11
-	VPXOR        Y11, Y10, Y10
-	VMOVDQU      32(CX), Y9
-	VPSRLD       $0x00, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 96(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 104(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 112(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y9*4), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y11, Y11
-	VPSUBB       Y9, Y11, Y11
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 24(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 56(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 88(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 120(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VMOVDQU      96(CX), Y9
-	VPSRLD       $0x00, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y9, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y10, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y9, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y9*4), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y10, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y11, Y11
-	VPSUBB       Y9, Y11, Y11
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VMOVUPS      160(CX), Y9
-	VPSRLD       $0x1b, Y9, Y9
-	VPOR         allintone<>+0(SB), Y9, Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+192, CX
-	ADDQ         $+160, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
+	VMOVDQU    160(CX), Y1
+	VPAND      allseven0<>+0(SB), Y1, Y2
+	VPSLLD     $0x01, Y1, Y3
+	VPAND      allseven1<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x02, Y1, Y3
+	VPAND      allseven2<>+0(SB), Y3, Y3
+	VPOR       Y3, Y2, Y2
+	VPSLLD     $0x03, Y1, Y1
+	VPAND      allseven3<>+0(SB), Y1, Y1
+	VPOR       Y1, Y2, Y2
+	VMOVUPS    alloddones<>+0(SB), Y1
+	VPSRLW     $0x00, Y2, Y3
+	VPAND      alllow4<>+0(SB), Y3, Y3
+	VPSHUFB    Y3, Y1, Y3
+	VPXOR      Y3, Y2, Y2
+	VPSRLW     $0x04, Y2, Y3
+	VPAND      alllow4<>+0(SB), Y3, Y3
+	VPAND      alllow3<>+0(SB), Y3, Y3
+	VPSHUFB    Y3, Y1, Y3
+	VPXOR      Y3, Y2, Y2
+	VMOVDQU    32(CX), Y1
+	VPSRLD     $0x00, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 32(SI)
+	VPSRLD     $0x08, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 160(SI)
+	VPSRLD     $0x10, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 288(SI)
+	VPSRLD     $0x18, Y1, Y1
+	VPAND      alllowbyte<>+0(SB), Y1, Y1
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y1*4), Y3
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
+	VPAND      allbits0<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits0<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y3, Y3
+	VPSUBB     Y1, Y3, Y3
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y3, Y3
+	VPSUBB     alloffset64<>+0(SB), Y3, Y1
+	VMOVUPS    Y1, 416(SI)
+	VMOVDQU    96(CX), Y1
+	VPSRLD     $0x00, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 96(SI)
+	VPSRLD     $0x08, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 224(SI)
+	VPSRLD     $0x10, Y1, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*4), Y4
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 352(SI)
+	VPSRLD     $0x18, Y1, Y1
+	VPAND      alllowbyte<>+0(SB), Y1, Y1
+	VXORPS     Y3, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VPCMPEQD   Y4, Y4, Y4
+	VPGATHERDD Y4, (R13)(Y1*4), Y3
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
+	VPAND      allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y3, Y3
+	VPSUBB     Y1, Y3, Y3
+	VPADDB     alliq3_xxsoffset<>+0(SB), Y3, Y3
+	VPSUBB     alloffset64<>+0(SB), Y3, Y1
+	VMOVUPS    Y1, 480(SI)
+	VMOVUPS    160(CX), Y1
+	VPSRLD     $0x1b, Y1, Y1
+	VPOR       allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS  Y1, Y1
+	VMULPS     Y0, Y1, Y1
+	VMOVUPS    Y1, 32(R9)
+	ADDQ       $+192, CX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	ADDQ       $+16, R12
+	CMPQ       R12, $+128
+	JNE        group2
+	SUBQ       $+8, DI
+	JNZ        block2
+	ADDQ       $+64, R8
+	DECQ       BX
+	JNZ        tile
 	VZEROUPPER
 	RET
 
@@ -17698,16 +9884,16 @@ TEXT ·iq3_sRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
+	XORQ R8, R8
+	MOVQ 24(AX), R12
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -17730,15 +9916,15 @@ block:
 	VPOR      allbyteodd<>+0(SB), Y2, Y2
 	VMOVUPS   Y2, 96(SP)
 	ADDQ      $+96, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x01, Y2, Y2
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R13*1)
 	VMOVDQU      128(CX), Y3
 	VMOVDQA      Y3, Y3
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y4
 	VPSRLD       $0x00, Y4, Y5
 	VPAND        alllowbyte<>+0(SB), Y5, Y5
@@ -17750,14 +9936,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y3, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y5
+	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -17771,14 +9957,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y3, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -17792,14 +9978,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y3, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -17813,18 +9999,18 @@ group:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y4*4), Y5
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y3, Y4
 	VPAND        allbits0<>+0(SB), Y4, Y4
 	VPCMPEQB     allbits0<>+0(SB), Y4, Y4
 	VPXOR        Y4, Y5, Y5
 	VPSUBB       Y4, Y5, Y5
 	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(DI), Y4
+	VPBROADCASTD 24(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y4
 	VPSRLD       $0x00, Y4, Y5
 	VPAND        alllowbyte<>+0(SB), Y5, Y5
@@ -17836,14 +10022,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y3, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -17857,14 +10043,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y3, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -17878,14 +10064,14 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y3, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -17899,39 +10085,39 @@ group:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y4*4), Y5
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y3, Y3
 	VPAND        allbits1<>+0(SB), Y3, Y3
 	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
 	VPXOR        Y3, Y5, Y5
 	VPSUBB       Y3, Y5, Y5
 	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
-	VPMOVZXBD    (SP)(R12*1), Y3
+	VPMOVZXBD    (SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+192, CX
 	ADDQ         $+16, DX
-	ADDQ         $+40, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+40, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -17954,10 +10140,10 @@ block2:
 	VPOR      allbyteodd<>+0(SB), Y2, Y2
 	VMOVUPS   Y2, 96(SP)
 	ADDQ      $+96, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 36(DI), Y2
+	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x01, Y2, Y2
 	VMOVDQU      160(CX), Y3
 	VMOVDQA      Y3, Y3
@@ -17972,14 +10158,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y3, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (DI), Y5
+	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -17993,14 +10179,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y3, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(DI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -18014,14 +10200,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y3, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(DI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -18035,14 +10221,14 @@ group2:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y4*4), Y5
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y3, Y4
 	VPAND        allbits0<>+0(SB), Y4, Y4
 	VPCMPEQB     allbits0<>+0(SB), Y4, Y4
 	VPXOR        Y4, Y5, Y5
 	VPSUBB       Y4, Y5, Y5
 	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(DI), Y4
+	VPBROADCASTD 24(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
 	VPMADDWD     allwordones<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
@@ -18057,14 +10243,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte0<>+0(SB), Y3, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(DI), Y5
+	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -18078,14 +10264,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y3, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(DI), Y5
+	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -18099,14 +10285,14 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VXORPS       Y7, Y7, Y7
 	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R13)(Y5*4), Y6
+	VPGATHERDD   Y7, (R12)(Y5*4), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y3, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(DI), Y5
+	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
@@ -18120,35 +10306,35 @@ group2:
 	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R13)(Y4*4), Y5
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
 	VPSHUFB      allbyte3<>+0(SB), Y3, Y3
 	VPAND        allbits1<>+0(SB), Y3, Y3
 	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
 	VPXOR        Y3, Y5, Y5
 	VPSUBB       Y3, Y5, Y5
 	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(DI), Y3
+	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
 	VPMADDWD     allwordones<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
-	VPMOVZXBD    8(SP)(R12*1), Y3
+	VPMOVZXBD    8(SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
 	VMULPS       Y0, Y3, Y3
-	VBROADCASTSS 32(DI), Y4
+	VBROADCASTSS 32(SI), Y4
 	VMULPS       Y3, Y4, Y4
 	VCVTDQ2PS    Y2, Y2
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+192, CX
 	ADDQ         $+16, DX
-	ADDQ         $+40, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+40, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -18201,17 +10387,17 @@ TEXT ·iq3_sRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
+	XORQ R8, R8
+	MOVQ 24(AX), R12
+	MOVQ 112(AX), R13
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
+	MOVQ   96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
@@ -18234,17 +10420,17 @@ block:
 	VPOR      allbyteodd<>+0(SB), Y3, Y3
 	VMOVUPS   Y3, 96(SP)
 	ADDQ      $+96, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x01, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x01, Y4, Y4
-	PREFETCHT0   128(CX)(SI*1)
+	PREFETCHT0   128(CX)(R13*1)
 	VMOVDQU      128(CX), Y5
 	VMOVDQA      Y5, Y5
-	PREFETCHT0   (CX)(SI*1)
+	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y6
 	VPSRLD       $0x00, Y6, Y7
 	VPAND        alllowbyte<>+0(SB), Y7, Y7
@@ -18256,18 +10442,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y5, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 32(DI), Y7
+	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18281,18 +10467,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y5, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 40(DI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18306,18 +10492,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y5, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 48(DI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18331,22 +10517,22 @@ group:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y6*4), Y7
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y5, Y6
 	VPAND        allbits0<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y7, Y7
 	VPSUBB       Y6, Y7, Y7
 	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 56(DI), Y6
+	VPBROADCASTD 56(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y4, Y4
-	PREFETCHT0   64(CX)(SI*1)
+	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y6
 	VPSRLD       $0x00, Y6, Y7
 	VPAND        alllowbyte<>+0(SB), Y7, Y7
@@ -18358,18 +10544,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y5, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18383,18 +10569,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y5, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18408,18 +10594,18 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y5, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18433,50 +10619,50 @@ group:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y6*4), Y7
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y5, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y7, Y7
 	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
-	VPMOVZXBD    (SP)(R12*1), Y5
+	VPMOVZXBD    (SP)(R11*1), Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+192, CX
 	ADDQ         $+16, DX
-	ADDQ         $+80, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+80, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
@@ -18499,12 +10685,12 @@ block2:
 	VPOR      allbyteodd<>+0(SB), Y3, Y3
 	VMOVUPS   Y3, 96(SP)
 	ADDQ      $+96, DX
-	XORQ      R12, R12
+	XORQ      R11, R11
 
 group2:
-	VPBROADCASTD 72(DI), Y3
+	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x01, Y3, Y3
-	VPBROADCASTD 76(DI), Y4
+	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x01, Y4, Y4
 	VMOVDQU      160(CX), Y5
 	VMOVDQA      Y5, Y5
@@ -18519,18 +10705,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y5, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (DI), Y7
+	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 32(DI), Y7
+	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18544,18 +10730,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y5, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 40(DI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18569,18 +10755,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y5, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(DI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 48(DI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18594,18 +10780,18 @@ group2:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y6*4), Y7
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y5, Y6
 	VPAND        allbits0<>+0(SB), Y6, Y6
 	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
 	VPXOR        Y6, Y7, Y7
 	VPSUBB       Y6, Y7, Y7
 	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(DI), Y6
+	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 56(DI), Y6
+	VPBROADCASTD 56(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
 	VPMADDWD     allwordones<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y4, Y4
@@ -18620,18 +10806,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte0<>+0(SB), Y5, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(DI), Y7
+	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(DI), Y7
+	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18645,18 +10831,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y5, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(DI), Y7
+	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(DI), Y7
+	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18670,18 +10856,18 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VXORPS       Y9, Y9, Y9
 	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R13)(Y7*4), Y8
+	VPGATHERDD   Y9, (R12)(Y7*4), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y5, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(DI), Y7
+	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(DI), Y7
+	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
 	VPMADDWD     allwordones<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
@@ -18695,1381 +10881,3936 @@ group2:
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R13)(Y6*4), Y7
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
 	VPSHUFB      allbyte3<>+0(SB), Y5, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y7, Y7
 	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(DI), Y5
+	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(DI), Y5
+	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
 	VPMADDWD     allwordones<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
-	VPMOVZXBD    8(SP)(R12*1), Y5
+	VPMOVZXBD    8(SP)(R11*1), Y5
 	VCVTDQ2PS    Y5, Y5
 	VMULPS       Y0, Y5, Y5
-	VBROADCASTSS 64(DI), Y6
+	VBROADCASTSS 64(SI), Y6
 	VMULPS       Y5, Y6, Y6
 	VCVTDQ2PS    Y3, Y3
 	VFMADD231PS  Y6, Y3, Y1
-	VBROADCASTSS 68(DI), Y3
+	VBROADCASTSS 68(SI), Y3
 	VMULPS       Y5, Y3, Y3
 	VCVTDQ2PS    Y4, Y4
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+192, CX
 	ADDQ         $+16, DX
-	ADDQ         $+80, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
+	ADDQ         $+80, SI
+	ADDQ         $+16, R11
+	CMPQ         R11, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	MOVQ         32(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y2, 32(SI)(R8*1)
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
 	RET
 
-// func iq3_sRows3AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq3_sRows3AVX2(SB), NOSPLIT, $256-8
+// func iq3_sUnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·iq3_sUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ t+0(FP), AX
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
+	XORQ R8, R8
 	MOVQ 24(AX), R13
+	MOVQ 112(AX), R14
 
 tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*1), R9
+	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
-	VMOVUPS   32(DX), Y4
-	VPSLLW    $0x01, Y4, Y5
-	VPAND     allbytescale<>+0(SB), Y5, Y5
-	VPOR      allbyteodd<>+0(SB), Y5, Y5
-	VMOVUPS   Y5, (SP)
-	VPSRLW    $0x03, Y4, Y4
-	VPAND     allbytescale<>+0(SB), Y4, Y4
-	VPOR      allbyteodd<>+0(SB), Y4, Y4
-	VMOVUPS   Y4, 64(SP)
-	VMOVUPS   64(DX), Y4
-	VPSLLW    $0x01, Y4, Y5
-	VPAND     allbytescale<>+0(SB), Y5, Y5
-	VPOR      allbyteodd<>+0(SB), Y5, Y5
-	VMOVUPS   Y5, 32(SP)
-	VPSRLW    $0x03, Y4, Y4
-	VPAND     allbytescale<>+0(SB), Y4, Y4
-	VPOR      allbyteodd<>+0(SB), Y4, Y4
-	VMOVUPS   Y4, 96(SP)
+	VMOVUPS   32(DX), Y1
+	VPSLLW    $0x01, Y1, Y2
+	VPAND     allbytescale<>+0(SB), Y2, Y2
+	VPOR      allbyteodd<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, (SP)
+	VPSRLW    $0x03, Y1, Y1
+	VPAND     allbytescale<>+0(SB), Y1, Y1
+	VPOR      allbyteodd<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 64(SP)
+	VMOVUPS   64(DX), Y1
+	VPSLLW    $0x01, Y1, Y2
+	VPAND     allbytescale<>+0(SB), Y2, Y2
+	VPOR      allbyteodd<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 32(SP)
+	VPSRLW    $0x03, Y1, Y1
+	VPAND     allbytescale<>+0(SB), Y1, Y1
+	VPOR      allbyteodd<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 96(SP)
 	ADDQ      $+96, DX
 	XORQ      R12, R12
 
 group:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVDQU      128(CX), Y7
-	VMOVDQA      Y7, Y7
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y8
-	VPSRLD       $0x00, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD (DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x08, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y7, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD (DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 32(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 64(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD (DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x07, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y7, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 8(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 40(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 72(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD (DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x06, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y7, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 16(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 48(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 80(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y8, Y8
-	VPAND        alllowbyte<>+0(SB), Y8, Y8
-	VPBROADCASTD (DX), Y9
-	VPSRLVD      nibbleofrow<>+0(SB), Y9, Y9
-	VPSLLD       $0x05, Y9, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y8*4), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y7, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y9, Y9
-	VPSUBB       Y8, Y9, Y9
-	VPADDB       alliq3_soffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 24(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 56(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 88(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y8
-	VPSRLD       $0x00, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x08, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y7, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x07, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y7, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD 8(DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x06, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y7, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y8, Y8
-	VPAND        alllowbyte<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(DX), Y9
-	VPSRLVD      nibbleofrow<>+0(SB), Y9, Y9
-	VPSLLD       $0x05, Y9, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y8*4), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y7, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y9, Y9
-	VPSUBB       Y7, Y9, Y9
-	VPADDB       alliq3_soffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VPMOVZXBD    (SP)(R12*1), Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+192, CX
-	ADDQ         $+16, DX
-	ADDQ         $+120, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-
-block2:
-	VCVTPH2PS 16(DX), Y0
-	VMOVUPS   32(DX), Y4
-	VPSLLW    $0x01, Y4, Y5
-	VPAND     allbytescale<>+0(SB), Y5, Y5
-	VPOR      allbyteodd<>+0(SB), Y5, Y5
-	VMOVUPS   Y5, (SP)
-	VPSRLW    $0x03, Y4, Y4
-	VPAND     allbytescale<>+0(SB), Y4, Y4
-	VPOR      allbyteodd<>+0(SB), Y4, Y4
-	VMOVUPS   Y4, 64(SP)
-	VMOVUPS   64(DX), Y4
-	VPSLLW    $0x01, Y4, Y5
-	VPAND     allbytescale<>+0(SB), Y5, Y5
-	VPOR      allbyteodd<>+0(SB), Y5, Y5
-	VMOVUPS   Y5, 32(SP)
-	VPSRLW    $0x03, Y4, Y4
-	VPAND     allbytescale<>+0(SB), Y4, Y4
-	VPOR      allbyteodd<>+0(SB), Y4, Y4
-	VMOVUPS   Y4, 96(SP)
-	ADDQ      $+96, DX
-	XORQ      R12, R12
-
-group2:
-	VPBROADCASTD 108(DI), Y4
-	VPSLLD       $0x01, Y4, Y4
-	VPBROADCASTD 112(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 116(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	VMOVDQU      160(CX), Y7
-	VMOVDQA      Y7, Y7
-	VMOVDQU      32(CX), Y8
-	VPSRLD       $0x00, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x08, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y7, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD (DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 32(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 64(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x07, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y7, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 8(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 40(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 72(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x06, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y7, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 16(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 48(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 80(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y8, Y8
-	VPAND        alllowbyte<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(DX), Y9
-	VPSRLVD      nibbleofrow<>+0(SB), Y9, Y9
-	VPSLLD       $0x05, Y9, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y8*4), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y7, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y9, Y9
-	VPSUBB       Y8, Y9, Y9
-	VPADDB       alliq3_soffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 24(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VPBROADCASTD 56(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y5, Y5
-	VPBROADCASTD 88(DI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y6, Y6
-	VMOVDQU      96(CX), Y8
-	VPSRLD       $0x00, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD 12(DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x08, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte0<>+0(SB), Y7, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 4(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 36(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 68(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x08, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD 12(DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x07, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte1<>+0(SB), Y7, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 12(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 44(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 76(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x10, Y8, Y9
-	VPAND        alllowbyte<>+0(SB), Y9, Y9
-	VPBROADCASTD 12(DX), Y10
-	VPSRLVD      nibbleofrow<>+0(SB), Y10, Y10
-	VPSLLD       $0x06, Y10, Y10
-	VPAND        allninth<>+0(SB), Y10, Y10
-	VPOR         Y10, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VPCMPEQD     Y11, Y11, Y11
-	VPGATHERDD   Y11, (R13)(Y9*4), Y10
-	VPSHUFB      allbyte2<>+0(SB), Y7, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y10, Y10
-	VPSUBB       Y9, Y10, Y10
-	VPADDB       alliq3_soffset<>+0(SB), Y10, Y10
-	VPBROADCASTD 20(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VPBROADCASTD 52(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 84(DI), Y9
-	VPMADDUBSW   Y9, Y10, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPSRLD       $0x18, Y8, Y8
-	VPAND        alllowbyte<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(DX), Y9
-	VPSRLVD      nibbleofrow<>+0(SB), Y9, Y9
-	VPSLLD       $0x05, Y9, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R13)(Y8*4), Y9
-	VPSHUFB      allbyte3<>+0(SB), Y7, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y9, Y9
-	VPSUBB       Y7, Y9, Y9
-	VPADDB       alliq3_soffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 28(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPBROADCASTD 60(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y5, Y5
-	VPBROADCASTD 92(DI), Y7
-	VPMADDUBSW   Y7, Y9, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y6, Y6
-	VPMOVZXBD    8(SP)(R12*1), Y7
-	VCVTDQ2PS    Y7, Y7
-	VMULPS       Y0, Y7, Y7
-	VBROADCASTSS 96(DI), Y8
-	VMULPS       Y7, Y8, Y8
-	VCVTDQ2PS    Y4, Y4
-	VFMADD231PS  Y8, Y4, Y1
-	VBROADCASTSS 100(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS 104(DI), Y4
-	VMULPS       Y7, Y4, Y4
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y4, Y6, Y3
-	ADDQ         $+192, CX
-	ADDQ         $+16, DX
-	ADDQ         $+120, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group2
-	SUBQ         $+8, R8
-	JNZ          block2
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
-	ADDQ         $+64, R9
-	DECQ         BX
-	JNZ          tile
-	VZEROUPPER
-	RET
-
-// func iq3_sRows4AVX2(t *Tile)
-// Requires: AVX, AVX2, F16C, FMA3, MMX+
-TEXT ·iq3_sRows4AVX2(SB), NOSPLIT, $256-8
-	MOVQ t+0(FP), AX
-	MOVQ 8(AX), CX
-	MOVQ 16(AX), DX
-	MOVQ 104(AX), BX
-	MOVQ 112(AX), SI
-	XORQ R9, R9
-	MOVQ 24(AX), R13
-
-tile:
-	MOVQ   CX, R10
-	MOVQ   DX, R11
-	MOVQ   (AX), DI
-	MOVQ   96(AX), R8
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-	VXORPS Y4, Y4, Y4
-
-block:
-	VCVTPH2PS (DX), Y0
-	VMOVUPS   32(DX), Y5
-	VPSLLW    $0x01, Y5, Y6
-	VPAND     allbytescale<>+0(SB), Y6, Y6
-	VPOR      allbyteodd<>+0(SB), Y6, Y6
-	VMOVUPS   Y6, (SP)
-	VPSRLW    $0x03, Y5, Y5
-	VPAND     allbytescale<>+0(SB), Y5, Y5
-	VPOR      allbyteodd<>+0(SB), Y5, Y5
-	VMOVUPS   Y5, 64(SP)
-	VMOVUPS   64(DX), Y5
-	VPSLLW    $0x01, Y5, Y6
-	VPAND     allbytescale<>+0(SB), Y6, Y6
-	VPOR      allbyteodd<>+0(SB), Y6, Y6
-	VMOVUPS   Y6, 32(SP)
-	VPSRLW    $0x03, Y5, Y5
-	VPAND     allbytescale<>+0(SB), Y5, Y5
-	VPOR      allbyteodd<>+0(SB), Y5, Y5
-	VMOVUPS   Y5, 96(SP)
-	ADDQ      $+96, DX
-	XORQ      R12, R12
-
-group:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x01, Y8, Y8
-	PREFETCHT0   128(CX)(SI*1)
-	VMOVDQU      128(CX), Y9
-	VMOVDQA      Y9, Y9
-	PREFETCHT0   (CX)(SI*1)
-	VMOVDQU      (CX), Y10
-	VPSRLD       $0x00, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD (DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x08, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y9, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 96(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD (DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x07, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y9, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 104(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD (DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x06, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y9, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 112(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y10, Y10
-	VPAND        alllowbyte<>+0(SB), Y10, Y10
-	VPBROADCASTD (DX), Y11
-	VPSRLVD      nibbleofrow<>+0(SB), Y11, Y11
-	VPSLLD       $0x05, Y11, Y11
-	VPAND        allninth<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y10*4), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y9, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y11, Y11
-	VPSUBB       Y10, Y11, Y11
-	VPADDB       alliq3_soffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 120(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y8, Y8
-	PREFETCHT0   64(CX)(SI*1)
-	VMOVDQU      64(CX), Y10
-	VPSRLD       $0x00, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x08, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y9, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x07, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y9, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD 8(DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x06, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y9, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y10, Y10
-	VPAND        alllowbyte<>+0(SB), Y10, Y10
-	VPBROADCASTD 8(DX), Y11
-	VPSRLVD      nibbleofrow<>+0(SB), Y11, Y11
-	VPSLLD       $0x05, Y11, Y11
-	VPAND        allninth<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y10*4), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y9, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y11, Y11
-	VPSUBB       Y9, Y11, Y11
-	VPADDB       alliq3_soffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VPMOVZXBD    (SP)(R12*1), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
-	ADDQ         $+192, CX
-	ADDQ         $+16, DX
-	ADDQ         $+160, DI
-	ADDQ         $+16, R12
-	CMPQ         R12, $+128
-	JNE          group
-	SUBQ         $+8, R8
-	JNZ          block
-	MOVQ         32(AX), DI
-	VMOVUPS      Y1, (DI)(R9*1)
-	MOVQ         40(AX), DI
-	VMOVUPS      Y2, (DI)(R9*1)
-	MOVQ         48(AX), DI
-	VMOVUPS      Y3, (DI)(R9*1)
-	MOVQ         56(AX), DI
-	VMOVUPS      Y4, (DI)(R9*1)
-	MOVQ         R10, CX
-	MOVQ         R11, DX
-	MOVQ         (AX), DI
-	MOVQ         96(AX), R8
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
+	PREFETCHT0   128(CX)(R14*1)
+	VMOVDQU      128(CX), Y1
+	VMOVDQA      Y1, Y1
+	PREFETCHT0   (CX)(R14*1)
+	VMOVDQU      (CX), Y2
+	VPSRLD       $0x00, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD (DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x08, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte0<>+0(SB), Y1, Y3
+	VPAND        allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, (SI)
+	VPSRLD       $0x08, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD (DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x07, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte1<>+0(SB), Y1, Y3
+	VPAND        allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 128(SI)
+	VPSRLD       $0x10, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD (DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x06, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte2<>+0(SB), Y1, Y3
+	VPAND        allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 256(SI)
+	VPSRLD       $0x18, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD (DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x05, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
 	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte3<>+0(SB), Y1, Y2
+	VPAND        allbits0<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits0<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 384(SI)
+	PREFETCHT0   64(CX)(R14*1)
+	VMOVDQU      64(CX), Y2
+	VPSRLD       $0x00, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD 8(DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x08, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte0<>+0(SB), Y1, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 64(SI)
+	VPSRLD       $0x08, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD 8(DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x07, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte1<>+0(SB), Y1, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 192(SI)
+	VPSRLD       $0x10, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD 8(DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x06, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte2<>+0(SB), Y1, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 320(SI)
+	VPSRLD       $0x18, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 8(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x05, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte3<>+0(SB), Y1, Y1
+	VPAND        allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB     allbits1<>+0(SB), Y1, Y1
+	VPXOR        Y1, Y3, Y3
+	VPSUBB       Y1, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y1
+	VMOVUPS      Y1, 448(SI)
+	VPMOVZXBD    (SP)(R12*1), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, (R9)
+	ADDQ         $+192, CX
+	ADDQ         $+16, DX
+	ADDQ         120(AX), SI
+	ADDQ         128(AX), R9
+	ADDQ         $+16, R12
+	CMPQ         R12, $+128
+	JNE          group
+	SUBQ         $+8, DI
+	JNZ          block
+	MOVQ         R10, CX
+	MOVQ         R11, DX
+	MOVQ         32(AX), SI
+	LEAQ         (SI)(R8*8), SI
+	MOVQ         40(AX), R9
+	LEAQ         (R9)(R8*1), R9
+	MOVQ         96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
-	VMOVUPS   32(DX), Y5
-	VPSLLW    $0x01, Y5, Y6
-	VPAND     allbytescale<>+0(SB), Y6, Y6
-	VPOR      allbyteodd<>+0(SB), Y6, Y6
-	VMOVUPS   Y6, (SP)
-	VPSRLW    $0x03, Y5, Y5
-	VPAND     allbytescale<>+0(SB), Y5, Y5
-	VPOR      allbyteodd<>+0(SB), Y5, Y5
-	VMOVUPS   Y5, 64(SP)
-	VMOVUPS   64(DX), Y5
-	VPSLLW    $0x01, Y5, Y6
-	VPAND     allbytescale<>+0(SB), Y6, Y6
-	VPOR      allbyteodd<>+0(SB), Y6, Y6
-	VMOVUPS   Y6, 32(SP)
-	VPSRLW    $0x03, Y5, Y5
-	VPAND     allbytescale<>+0(SB), Y5, Y5
-	VPOR      allbyteodd<>+0(SB), Y5, Y5
-	VMOVUPS   Y5, 96(SP)
+	VMOVUPS   32(DX), Y1
+	VPSLLW    $0x01, Y1, Y2
+	VPAND     allbytescale<>+0(SB), Y2, Y2
+	VPOR      allbyteodd<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, (SP)
+	VPSRLW    $0x03, Y1, Y1
+	VPAND     allbytescale<>+0(SB), Y1, Y1
+	VPOR      allbyteodd<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 64(SP)
+	VMOVUPS   64(DX), Y1
+	VPSLLW    $0x01, Y1, Y2
+	VPAND     allbytescale<>+0(SB), Y2, Y2
+	VPOR      allbyteodd<>+0(SB), Y2, Y2
+	VMOVUPS   Y2, 32(SP)
+	VPSRLW    $0x03, Y1, Y1
+	VPAND     allbytescale<>+0(SB), Y1, Y1
+	VPOR      allbyteodd<>+0(SB), Y1, Y1
+	VMOVUPS   Y1, 96(SP)
 	ADDQ      $+96, DX
 	XORQ      R12, R12
 
 group2:
-	VPBROADCASTD 144(DI), Y5
-	VPSLLD       $0x01, Y5, Y5
-	VPBROADCASTD 148(DI), Y6
-	VPSLLD       $0x01, Y6, Y6
-	VPBROADCASTD 152(DI), Y7
-	VPSLLD       $0x01, Y7, Y7
-	VPBROADCASTD 156(DI), Y8
-	VPSLLD       $0x01, Y8, Y8
-	VMOVDQU      160(CX), Y9
-	VMOVDQA      Y9, Y9
-	VMOVDQU      32(CX), Y10
-	VPSRLD       $0x00, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x08, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y9, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD (DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 32(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 64(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 96(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x07, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y9, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 8(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 40(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 72(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 104(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD 4(DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x06, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y9, Y11
-	VPAND        allbits0<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits0<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 16(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 48(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 80(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 112(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y10, Y10
-	VPAND        alllowbyte<>+0(SB), Y10, Y10
-	VPBROADCASTD 4(DX), Y11
-	VPSRLVD      nibbleofrow<>+0(SB), Y11, Y11
-	VPSLLD       $0x05, Y11, Y11
-	VPAND        allninth<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y10*4), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y9, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y11, Y11
-	VPSUBB       Y10, Y11, Y11
-	VPADDB       alliq3_soffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 24(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y5, Y5
-	VPBROADCASTD 56(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y6, Y6
-	VPBROADCASTD 88(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y7, Y7
-	VPBROADCASTD 120(DI), Y10
-	VPMADDUBSW   Y10, Y11, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y8, Y8
-	VMOVDQU      96(CX), Y10
-	VPSRLD       $0x00, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD 12(DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x08, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte0<>+0(SB), Y9, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 4(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 36(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 68(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 100(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x08, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD 12(DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x07, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte1<>+0(SB), Y9, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 12(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 44(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 76(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 108(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x10, Y10, Y11
-	VPAND        alllowbyte<>+0(SB), Y11, Y11
-	VPBROADCASTD 12(DX), Y12
-	VPSRLVD      nibbleofrow<>+0(SB), Y12, Y12
-	VPSLLD       $0x06, Y12, Y12
-	VPAND        allninth<>+0(SB), Y12, Y12
-	VPOR         Y12, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VXORPS       Y13, Y13, Y13
-	VPCMPEQD     Y13, Y13, Y13
-	VPGATHERDD   Y13, (R13)(Y11*4), Y12
-	VPSHUFB      allbyte2<>+0(SB), Y9, Y11
-	VPAND        allbits1<>+0(SB), Y11, Y11
-	VPCMPEQB     allbits1<>+0(SB), Y11, Y11
-	VPXOR        Y11, Y12, Y12
-	VPSUBB       Y11, Y12, Y12
-	VPADDB       alliq3_soffset<>+0(SB), Y12, Y12
-	VPBROADCASTD 20(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y5, Y5
-	VPBROADCASTD 52(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y6, Y6
-	VPBROADCASTD 84(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y7, Y7
-	VPBROADCASTD 116(DI), Y11
-	VPMADDUBSW   Y11, Y12, Y11
-	VPMADDWD     allwordones<>+0(SB), Y11, Y11
-	VPADDD       Y11, Y8, Y8
-	VPSRLD       $0x18, Y10, Y10
-	VPAND        alllowbyte<>+0(SB), Y10, Y10
-	VPBROADCASTD 12(DX), Y11
-	VPSRLVD      nibbleofrow<>+0(SB), Y11, Y11
-	VPSLLD       $0x05, Y11, Y11
-	VPAND        allninth<>+0(SB), Y11, Y11
-	VPOR         Y11, Y10, Y10
-	VXORPS       Y11, Y11, Y11
-	VXORPS       Y12, Y12, Y12
-	VPCMPEQD     Y12, Y12, Y12
-	VPGATHERDD   Y12, (R13)(Y10*4), Y11
-	VPSHUFB      allbyte3<>+0(SB), Y9, Y9
-	VPAND        allbits1<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits1<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y11, Y11
-	VPSUBB       Y9, Y11, Y11
-	VPADDB       alliq3_soffset<>+0(SB), Y11, Y11
-	VPBROADCASTD 28(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y5, Y5
-	VPBROADCASTD 60(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y6, Y6
-	VPBROADCASTD 92(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y7, Y7
-	VPBROADCASTD 124(DI), Y9
-	VPMADDUBSW   Y9, Y11, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y8, Y8
-	VPMOVZXBD    8(SP)(R12*1), Y9
-	VCVTDQ2PS    Y9, Y9
-	VMULPS       Y0, Y9, Y9
-	VBROADCASTSS 128(DI), Y10
-	VMULPS       Y9, Y10, Y10
-	VCVTDQ2PS    Y5, Y5
-	VFMADD231PS  Y10, Y5, Y1
-	VBROADCASTSS 132(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y6, Y6
-	VFMADD231PS  Y5, Y6, Y2
-	VBROADCASTSS 136(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y7, Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VBROADCASTSS 140(DI), Y5
-	VMULPS       Y9, Y5, Y5
-	VCVTDQ2PS    Y8, Y8
-	VFMADD231PS  Y5, Y8, Y4
+	VMOVDQU      160(CX), Y1
+	VMOVDQA      Y1, Y1
+	VMOVDQU      32(CX), Y2
+	VPSRLD       $0x00, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD 4(DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x08, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte0<>+0(SB), Y1, Y3
+	VPAND        allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 32(SI)
+	VPSRLD       $0x08, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD 4(DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x07, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte1<>+0(SB), Y1, Y3
+	VPAND        allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 160(SI)
+	VPSRLD       $0x10, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD 4(DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x06, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte2<>+0(SB), Y1, Y3
+	VPAND        allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 288(SI)
+	VPSRLD       $0x18, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 4(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x05, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte3<>+0(SB), Y1, Y2
+	VPAND        allbits0<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits0<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 416(SI)
+	VMOVDQU      96(CX), Y2
+	VPSRLD       $0x00, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD 12(DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x08, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte0<>+0(SB), Y1, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 96(SI)
+	VPSRLD       $0x08, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD 12(DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x07, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte1<>+0(SB), Y1, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 224(SI)
+	VPSRLD       $0x10, Y2, Y3
+	VPAND        alllowbyte<>+0(SB), Y3, Y3
+	VPBROADCASTD 12(DX), Y4
+	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
+	VPSLLD       $0x06, Y4, Y4
+	VPAND        allninth<>+0(SB), Y4, Y4
+	VPOR         Y4, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VPCMPEQD     Y5, Y5, Y5
+	VPGATHERDD   Y5, (R13)(Y3*4), Y4
+	VPSHUFB      allbyte2<>+0(SB), Y1, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y4, Y4
+	VPSUBB       Y3, Y4, Y4
+	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 352(SI)
+	VPSRLD       $0x18, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 12(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x05, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte3<>+0(SB), Y1, Y1
+	VPAND        allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB     allbits1<>+0(SB), Y1, Y1
+	VPXOR        Y1, Y3, Y3
+	VPSUBB       Y1, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y1
+	VMOVUPS      Y1, 480(SI)
+	VPMOVZXBD    8(SP)(R12*1), Y1
+	VCVTDQ2PS    Y1, Y1
+	VMULPS       Y0, Y1, Y1
+	VMOVUPS      Y1, 32(R9)
 	ADDQ         $+192, CX
 	ADDQ         $+16, DX
-	ADDQ         $+160, DI
+	ADDQ         120(AX), SI
+	ADDQ         128(AX), R9
 	ADDQ         $+16, R12
 	CMPQ         R12, $+128
 	JNE          group2
-	SUBQ         $+8, R8
+	SUBQ         $+8, DI
 	JNZ          block2
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelRows2AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelRows2AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      (CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      64(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      128(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      192(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      256(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      320(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      384(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      448(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      (DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+80, SI
+	DECQ         DI
+	JNZ          group
 	MOVQ         32(AX), DI
-	VMOVUPS      Y1, 32(DI)(R9*1)
+	VMOVUPS      Y0, (DI)(R8*1)
 	MOVQ         40(AX), DI
-	VMOVUPS      Y2, 32(DI)(R9*1)
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      32(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      96(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      160(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      224(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      288(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      352(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      416(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      480(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      32(DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+80, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	ADDQ         $+512, R9
+	ADDQ         $+64, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelRows3AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelRows3AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Y2
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      (CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      64(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      128(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      192(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      256(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      320(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      384(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      448(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      (DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+120, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
 	MOVQ         48(AX), DI
-	VMOVUPS      Y3, 32(DI)(R9*1)
+	VMOVUPS      Y2, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         48(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y2
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      32(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      96(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      160(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      224(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      288(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      352(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      416(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      480(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      32(DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+120, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, 32(DI)(R8*1)
+	ADDQ         $+512, R9
+	ADDQ         $+64, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelRows4AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelRows4AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Y2
+	MOVQ    56(AX), DI
+	VMOVUPS (DI)(R8*1), Y3
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      (CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      64(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      128(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      192(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      256(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      320(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      384(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      448(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      (DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+160, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, (DI)(R8*1)
 	MOVQ         56(AX), DI
-	VMOVUPS      Y4, 32(DI)(R9*1)
-	ADDQ         $+64, R9
+	VMOVUPS      Y3, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         48(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y2
+	MOVQ         56(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y3
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      32(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      96(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      160(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      224(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      288(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      352(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      416(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      480(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      32(DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+160, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, 32(DI)(R8*1)
+	MOVQ         56(AX), DI
+	VMOVUPS      Y3, 32(DI)(R8*1)
+	ADDQ         $+512, R9
+	ADDQ         $+64, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelMinsRows2AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelMinsRows2AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      (CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      64(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      128(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      192(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      256(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      320(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      384(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      448(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      (DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	VMOVUPS      64(DX), Y2
+	VBROADCASTSS 80(SI), Y3
+	VFMADD231PS  Y3, Y2, Y0
+	VBROADCASTSS 84(SI), Y3
+	VFMADD231PS  Y3, Y2, Y1
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+88, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      32(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      96(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      160(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      224(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      288(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      352(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      416(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      480(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      32(DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	VMOVUPS      96(DX), Y2
+	VBROADCASTSS 80(SI), Y3
+	VFMADD231PS  Y3, Y2, Y0
+	VBROADCASTSS 84(SI), Y3
+	VFMADD231PS  Y3, Y2, Y1
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+88, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	ADDQ         $+512, R9
+	ADDQ         $+128, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelMinsRows3AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelMinsRows3AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Y2
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      (CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      64(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      128(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      192(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      256(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      320(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      384(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      448(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      (DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	VMOVUPS      64(DX), Y3
+	VBROADCASTSS 120(SI), Y4
+	VFMADD231PS  Y4, Y3, Y0
+	VBROADCASTSS 124(SI), Y4
+	VFMADD231PS  Y4, Y3, Y1
+	VBROADCASTSS 128(SI), Y4
+	VFMADD231PS  Y4, Y3, Y2
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+132, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         48(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y2
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      32(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      96(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      160(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      224(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      288(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      352(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      416(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      480(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      32(DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	VMOVUPS      96(DX), Y3
+	VBROADCASTSS 120(SI), Y4
+	VFMADD231PS  Y4, Y3, Y0
+	VBROADCASTSS 124(SI), Y4
+	VFMADD231PS  Y4, Y3, Y1
+	VBROADCASTSS 128(SI), Y4
+	VFMADD231PS  Y4, Y3, Y2
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+132, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, 32(DI)(R8*1)
+	ADDQ         $+512, R9
+	ADDQ         $+128, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelMinsRows4AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelMinsRows4AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Y2
+	MOVQ    56(AX), DI
+	VMOVUPS (DI)(R8*1), Y3
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      (CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      64(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      128(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      192(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      256(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      320(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      384(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      448(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      (DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	VMOVUPS      64(DX), Y4
+	VBROADCASTSS 160(SI), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 164(SI), Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VBROADCASTSS 168(SI), Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VBROADCASTSS 172(SI), Y5
+	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+176, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, (DI)(R8*1)
+	MOVQ         56(AX), DI
+	VMOVUPS      Y3, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         48(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y2
+	MOVQ         56(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y3
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      32(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      96(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      160(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      224(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      288(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      352(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      416(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      480(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      32(DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	VMOVUPS      96(DX), Y4
+	VBROADCASTSS 160(SI), Y5
+	VFMADD231PS  Y5, Y4, Y0
+	VBROADCASTSS 164(SI), Y5
+	VFMADD231PS  Y5, Y4, Y1
+	VBROADCASTSS 168(SI), Y5
+	VFMADD231PS  Y5, Y4, Y2
+	VBROADCASTSS 172(SI), Y5
+	VFMADD231PS  Y5, Y4, Y3
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+176, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, 32(DI)(R8*1)
+	MOVQ         56(AX), DI
+	VMOVUPS      Y3, 32(DI)(R8*1)
+	ADDQ         $+512, R9
+	ADDQ         $+128, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelHalvesRows2AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelHalvesRows2AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      (CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      64(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      128(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      192(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      (DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      256(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      320(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      384(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      448(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      64(DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+88, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      32(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      96(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      160(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      224(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      32(DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      288(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      352(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      416(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      480(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      96(DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+88, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	ADDQ         $+512, R9
+	ADDQ         $+128, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelHalvesRows3AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelHalvesRows3AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Y2
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      (CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      64(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      128(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      192(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      (DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      256(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      320(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      384(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      448(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      64(DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+132, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         48(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y2
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      32(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      96(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      160(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      224(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      32(DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      288(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      352(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      416(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      480(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      96(DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+132, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, 32(DI)(R8*1)
+	ADDQ         $+512, R9
+	ADDQ         $+128, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelHalvesRows4AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelHalvesRows4AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Y2
+	MOVQ    56(AX), DI
+	VMOVUPS (DI)(R8*1), Y3
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      (CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      64(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      128(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      192(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      (DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      256(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      320(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      384(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      448(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      64(DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+176, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, (DI)(R8*1)
+	MOVQ         56(AX), DI
+	VMOVUPS      Y3, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         48(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y2
+	MOVQ         56(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y3
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      32(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      96(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      160(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      224(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      32(DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      288(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      352(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      416(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      480(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      96(DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+176, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, 32(DI)(R8*1)
+	MOVQ         56(AX), DI
+	VMOVUPS      Y3, 32(DI)(R8*1)
+	ADDQ         $+512, R9
+	ADDQ         $+128, R10
+	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER

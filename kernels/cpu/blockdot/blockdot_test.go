@@ -1,12 +1,14 @@
 package blockdot
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
 	"unsafe"
 
+	"krater/kernels/cpu/amx"
 	"krater/kernels/cpu/level"
 	"krater/kernels/kerneltest"
 	"krater/kernels/ref"
@@ -19,8 +21,10 @@ func TestTileLayout(t *testing.T) {
 	got := []uintptr{
 		unsafe.Offsetof(tile.P), unsafe.Offsetof(tile.W), unsafe.Offsetof(tile.S), unsafe.Offsetof(tile.Table),
 		unsafe.Offsetof(tile.Out), unsafe.Offsetof(tile.Groups), unsafe.Offsetof(tile.Tiles), unsafe.Offsetof(tile.Ahead),
+		unsafe.Offsetof(tile.Step), unsafe.Offsetof(tile.SmallStep), unsafe.Offsetof(tile.RowStep), unsafe.Offsetof(tile.Count),
+		unsafe.Offsetof(tile.Config), unsafe.Offsetof(tile.Products), unsafe.Offsetof(tile.left),
 	}
-	if want := []uintptr{0, 8, 16, 24, 32, 96, 104, 112}; fmt.Sprint(got) != fmt.Sprint(want) {
+	if want := []uintptr{0, 8, 16, 24, 32, 96, 104, 112, 120, 128, 136, 144, 152, 160, 168}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Fatalf("offsets %v, the assembly has %v", got, want)
 	}
 }
@@ -62,20 +66,35 @@ func random(seed uint64) (func(*rand.Rand) byte, func(int) int8) {
 // run computes the product at one level with everything in guarded memory.
 func (p *problem) run(fs *Funcs, misalign, ahead int) ([]float32, error) {
 	k, groups := fs.Of[p.w.Encoding], p.x.Cols/Group
-	prepared := kerneltest.Guard[byte](groups*k.Step(p.rows), 4*(misalign%16))
-	t := &Tile{P: unsafe.Pointer(prepared.First()), W: unsafe.Pointer(p.values.First()), S: unsafe.Pointer(p.scales.First()), Table: k.Table, Groups: groups, Tiles: p.w.Bands(), Ahead: ahead}
+	prepared, err := p.prepare(k, p.rows, misalign)
+	if err != nil {
+		return nil, err
+	}
+	t := p.blocks(k, ahead)
+	t.P = unsafe.Pointer(prepared.First())
 	var outs []*kerneltest.Guarded[float32]
 	for m := range p.rows {
-		x := kerneltest.GuardOf(p.x.Q[m*p.x.Cols:(m+1)*p.x.Cols], (misalign+m)%64)
-		scale, bias := kerneltest.GuardOf(p.x.Scale[m*groups:(m+1)*groups], 0), kerneltest.GuardOf(p.x.Bias[m*groups:(m+1)*groups], 0)
-		k.Prepare(t.P, m, p.rows, x.First(), scale.First(), bias.First(), groups)
 		outs = append(outs, kerneltest.Guard[float32](p.w.Rows, 4*(misalign+3*m)%64))
 		t.Out[m] = outs[m].First()
 	}
-	if err := prepared.Check(); err != nil {
-		return nil, err
+	if p.rows <= fs.Most {
+		k.Rows[p.rows](t)
+	} else {
+		panel, err := p.unpack(k, t)
+		if err != nil {
+			return nil, err
+		}
+		for _, out := range outs {
+			clear(out.Data)
+		}
+		for _, part := range [][2]int{{0, groups / 3}, {groups / 3, groups}} { // in two parts
+			if t.Groups = part[1] - part[0]; t.Groups > 0 {
+				t.P = unsafe.Add(unsafe.Pointer(prepared.First()), part[0]*k.Step(p.rows))
+				t.W, t.S = unsafe.Pointer(&panel.values.Data[part[0]*t.Step]), unsafe.Pointer(&panel.scales.Data[part[0]*t.SmallStep])
+				k.Panels[p.rows](t)
+			}
+		}
 	}
-	k.Rows[p.rows](t)
 	var got []float32
 	for _, out := range outs {
 		if err := out.Check(); err != nil {
@@ -84,6 +103,36 @@ func (p *problem) run(fs *Funcs, misalign, ahead int) ([]float32, error) {
 		got = append(got, out.Data...)
 	}
 	return got, nil
+}
+
+// prepare brings the rows into the order of a call of width rows.
+func (p *problem) prepare(k *Kernels, width, misalign int) (*kerneltest.Guarded[byte], error) {
+	groups := p.x.Cols / Group
+	prepared := kerneltest.Guard[byte](groups*k.Step(width), 4*(misalign%16))
+	for m := range p.rows {
+		x := kerneltest.GuardOf(p.x.Q[m*p.x.Cols:(m+1)*p.x.Cols], (misalign+m)%64)
+		scale, bias := kerneltest.GuardOf(p.x.Scale[m*groups:(m+1)*groups], 0), kerneltest.GuardOf(p.x.Bias[m*groups:(m+1)*groups], 0)
+		k.Prepare(unsafe.Pointer(prepared.First()), m, width, x.First(), scale.First(), bias.First(), groups)
+	}
+	return prepared, prepared.Check()
+}
+
+// blocks is a call with the blocks.
+func (p *problem) blocks(k *Kernels, ahead int) *Tile {
+	return &Tile{W: unsafe.Pointer(p.values.First()), S: unsafe.Pointer(p.scales.First()), Table: k.Table, Groups: p.x.Cols / Group, Tiles: p.w.Bands(), Ahead: ahead}
+}
+
+// panel is unpacked weights.
+type panel struct{ values, scales *kerneltest.Guarded[byte] }
+
+// unpack makes a panel of the blocks of t, for whose products it has the steps.
+func (p *problem) unpack(k *Kernels, t *Tile) (panel, error) {
+	values, scales := k.Panel()
+	t.Step, t.SmallStep = values*t.Tiles, scales*t.Tiles
+	x, to := panel{kerneltest.Guard[byte](t.Groups*t.Step, 0), kerneltest.Guard[byte](t.Groups*t.SmallStep, 0)}, *t
+	to.Out = [Rows]*float32{(*float32)(unsafe.Pointer(x.values.First())), (*float32)(unsafe.Pointer(x.scales.First()))}
+	k.Unpack(&to)
+	return x, errors.Join(x.values.Check(), x.scales.Check())
 }
 
 func (p *problem) check(fs *Funcs, misalign, ahead int) error {
@@ -106,7 +155,7 @@ func variants(t *testing.T, f func(t *testing.T, fs *Funcs, e *tensor.Encoding, 
 				t.Errorf("%s: no kernels for %s", l, name)
 				continue
 			}
-			for rows := 1; rows <= fs.Most; rows++ {
+			for rows := 1; rows <= fs.MostPanel; rows++ {
 				t.Run(fmt.Sprintf("%s/%s/m%d", l, name, rows), func(t *testing.T) { f(t, fs, e, rows) })
 			}
 		}
@@ -170,32 +219,121 @@ func TestTilesSpreadNaN(t *testing.T) {
 	})
 }
 
-// In the second-level cache: what a core can do at most.
+// unit is run on the tile unit, with two calls for the columns.
+func (p *problem) unit(k *Kernels) ([]float32, error) {
+	prepared, err := p.prepare(k, UnitRows, 0)
+	if err != nil {
+		return nil, err
+	}
+	t, config := p.blocks(k, 0), k.Config(p.rows)
+	panel, err := p.unpack(k, t)
+	if err != nil {
+		return nil, err
+	}
+	out, products := kerneltest.Guard[float32](UnitRows*p.w.Rows, 0), kerneltest.Guard[int32](4*tileRows*tileRows, 0)
+	clear(out.Data)
+	t.Out[0], t.RowStep, t.Count, t.Config, t.Products = out.First(), 4*p.w.Rows, p.rows, &config, products.First()
+	groups, first := t.Groups, t.Groups/2
+	for _, part := range [][2]int{{0, first}, {first, groups}} {
+		if t.Groups = part[1] - part[0]; t.Groups > 0 {
+			t.P = unsafe.Add(unsafe.Pointer(prepared.First()), part[0]*k.Step(UnitRows))
+			t.W, t.S = unsafe.Pointer(&panel.values.Data[part[0]*t.Step]), unsafe.Pointer(&panel.scales.Data[part[0]*t.SmallStep])
+			k.Unit(t)
+		}
+	}
+	return out.Data[:p.rows*p.w.Rows], errors.Join(out.Check(), products.Check())
+}
+
+// The tile unit gives the same bits, for every number of rows and of groups.
+func TestUnit(t *testing.T) {
+	if err := amx.Int8(); err != nil {
+		t.Skip(err)
+	}
+	fs := At(level.AVX512)
+	for _, name := range tensor.StoredEncodings() {
+		e := tensor.EncodingOf(name)
+		columns, _ := e.Block()
+		for rows := 1; rows <= UnitRows; rows++ {
+			for i, size := range [][2]int{{1, 1}, {3, 2}, {2, 7}} {
+				w, x := random(uint64(i))
+				p := newProblem(t, rows, size[0], size[1]*columns, e, uint64(i), w, x)
+				got, err := p.unit(fs.Of[e])
+				if err != nil {
+					t.Fatal(err)
+				}
+				want := make([]float32, rows*p.w.Rows)
+				ref.MatMulQ(want, p.x, p.w)
+				if err := kerneltest.SameBits(got, want); err != nil {
+					t.Fatalf("%s, %d rows, %d tiles, %d blocks: %v", name, rows, size[0], size[1], err)
+				}
+			}
+		}
+	}
+}
+
+// In the second-level cache: what a core can do at most. Rows that meet a panel do so with its
+// unpacking, and 48 of them in parts of what a call takes.
 func BenchmarkTile(b *testing.B) {
 	for _, l := range level.Available()[1:] {
 		fs := At(l)
 		for _, name := range tensor.StoredEncodings() {
-			e := tensor.EncodingOf(name)
-			for _, m := range []int{1, 2, 4, 8} {
-				if m > fs.Most {
-					continue
+			k := fs.Of[tensor.EncodingOf(name)]
+			for _, m := range []int{1, 2, fs.Most, fs.MostPanel, 48} {
+				b.Run(fmt.Sprintf("%s/%s/m%d", l, name, m), func(b *testing.B) { benchmarkTile(b, fs, k, name, m, false) })
+			}
+			for _, m := range []int{4, 8, 16, 48} {
+				if k.Unit != nil {
+					b.Run(fmt.Sprintf("unit/%s/m%d", name, m), func(b *testing.B) { benchmarkTile(b, fs, k, name, m, true) })
 				}
-				b.Run(fmt.Sprintf("%s/%s/m%d", l, name, m), func(b *testing.B) {
-					const k, tiles = 2048, 16
-					w, x := random(1)
-					p := newProblem(b, m, tiles, k, e, 1, w, x)
-					kernels := fs.Of[e]
-					prepared := make([]byte, k/Group*kernels.Step(m))
-					out := make([]float32, m*tileRows*tiles)
-					t := &Tile{P: unsafe.Pointer(&prepared[0]), W: unsafe.Pointer(p.values.First()), S: unsafe.Pointer(p.scales.First()), Table: kernels.Table, Groups: k / Group, Tiles: tiles}
-					for i := range m {
-						kernels.Prepare(t.P, i, m, &p.x.Q[i*k], &p.x.Scale[i*k/Group], &p.x.Bias[i*k/Group], k/Group)
-						t.Out[i] = &out[i*tileRows*tiles]
-					}
-					ns := kerneltest.Quartile(b, 1, func() { kernels.Rows[m](t) })
-					kerneltest.Report(b, ns, p.w.Bytes(), 2*m*tileRows*tiles*k)
-				})
 			}
 		}
 	}
+}
+
+func benchmarkTile(b *testing.B, fs *Funcs, k *Kernels, name string, m int, unit bool) {
+	const cols, tiles, slice = 2048, 4, 16
+	w, x := random(1)
+	part := min(m, fs.MostPanel)
+	width := part
+	if unit {
+		part, width = min(m, UnitRows), UnitRows
+	}
+	p := newProblem(b, part, tiles, cols, tensor.EncodingOf(name), 1, w, x)
+	prepared, err := p.prepare(k, width, 0)
+	t := p.blocks(k, 0)
+	blocks, config := *t, k.Config(part)
+	panel, err2 := p.unpack(k, t)
+	if err := errors.Join(err, err2); err != nil {
+		b.Fatal(err)
+	}
+	blocks.Step, blocks.SmallStep = t.Step, t.SmallStep
+	blocks.Out[0], blocks.Out[1] = (*float32)(unsafe.Pointer(panel.values.First())), (*float32)(unsafe.Pointer(panel.scales.First()))
+	out, products := make([]float32, UnitRows*p.w.Rows), make([]int32, 4*tileRows*tileRows)
+	t.RowStep, t.Count, t.Config, t.Products = 4*p.w.Rows, part, &config, &products[0]
+	for i := range part {
+		if i < Rows {
+			t.Out[i] = &out[i*p.w.Rows]
+		}
+	}
+	ns := kerneltest.Quartile(b, 1, func() {
+		if !unit && m <= fs.Most {
+			t.P = unsafe.Pointer(prepared.First())
+			k.Rows[m](t)
+			return
+		}
+		call := k.Unit
+		if !unit {
+			call = k.Panels[part]
+		}
+		k.Unpack(&blocks)
+		t.Groups = slice
+		for g := 0; g < cols/Group; g += slice {
+			t.P = unsafe.Add(unsafe.Pointer(prepared.First()), g*k.Step(width))
+			t.W, t.S = unsafe.Pointer(&panel.values.Data[g*t.Step]), unsafe.Pointer(&panel.scales.Data[g*t.SmallStep])
+			for range m / part {
+				call(t)
+			}
+		}
+	})
+	kerneltest.Report(b, ns, p.w.Bytes(), 2*m*p.w.Rows*cols)
 }

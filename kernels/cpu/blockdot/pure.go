@@ -9,12 +9,14 @@ import (
 
 var pure = sync.OnceValue(func() *Funcs {
 	const most = 4
-	return newFuncs(most, func(e *tensor.Encoding) (list []func(*Tile)) {
+	return newFuncs(Funcs{Most: 1, LeastPanel: 1, MostPanel: most}, func(e *tensor.Encoding, k *Kernels) {
+		k.prepare, k.Panels = k.pure, new([Rows + 1]func(*Tile))
+		k.Rows[1] = func(t *Tile) { k.direct(t, e) }
+		k.Unpack = func(t *Tile) { k.unpack(t, e) }
 		for rows := 1; rows <= most; rows++ {
-			list = append(list, func(t *Tile) { pureTiles(t, rows, e) })
+			k.Panels[rows] = func(t *Tile) { k.multiply(t, rows) }
 		}
-		return list
-	}, func(e *tensor.Encoding, k *Kernels) { k.prepare = k.pure })
+	})
 })
 
 // pure is prepare in Go.
@@ -42,23 +44,40 @@ func sum(x []int8) (n int32) {
 	return n
 }
 
-// pureTiles restores the file's blocks one after the other. Sums are in Out.
-func pureTiles(t *Tile, rows int, e *tensor.Encoding) {
+// direct multiplies one row with blocks, tile by tile through a panel.
+func (k *Kernels) direct(t *Tile, e *tensor.Encoding) {
+	values, scales := k.Panel()
+	panel, small := make([]byte, t.Groups*values), make([]float32, t.Groups*scales/4)
+	one := *t
+	one.Tiles, one.Step, one.SmallStep = 1, values, scales
+	w, s := e.BandBlock()
+	columns, _ := e.Block()
+	for i := range t.Tiles {
+		one.Out = [Rows]*float32{(*float32)(unsafe.Pointer(&panel[0])), &small[0]}
+		k.unpack(&one, e)
+		x := one
+		x.W, x.S = unsafe.Pointer(&panel[0]), unsafe.Pointer(&small[0])
+		x.Out[0] = (*float32)(unsafe.Add(unsafe.Pointer(t.Out[0]), 4*i*tileRows))
+		clear(unsafe.Slice(x.Out[0], tileRows))
+		k.multiply(&x, 1)
+		one.W, one.S = unsafe.Add(one.W, t.Groups*Group/columns*w), unsafe.Add(one.S, t.Groups*Group/columns*s)
+	}
+}
+
+// unpack restores the file's blocks one after the other. A panel has [8 fours of columns][16 rows][4]
+// values of a group of a tile, and [scales and minima][16 rows].
+func (k *Kernels) unpack(t *Tile, e *tensor.Encoding) {
 	columns, size := e.Block()
 	values, small := e.BandBlock()
 	w, s := t.W, t.S
 	block, x := make([]byte, size), e.NewIntegerRow()
 	for i := range t.Tiles {
-		for m := range rows {
-			clear(unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(t.Out[m]), 4*i*tileRows)), tileRows))
-		}
 		for g := 0; g < t.Groups; g += columns / Group {
 			for r := range tileRows {
 				e.UnpackBlock(block, unsafe.Slice((*byte)(w), values), unsafe.Slice((*byte)(s), small), r)
 				e.ReadBlock(x, block)
-				for m := range rows {
-					out := (*float32)(unsafe.Add(unsafe.Pointer(t.Out[m]), 4*(i*tileRows+r)))
-					*out = t.block(*out, x, g, m, rows)
+				for j := range columns / Group {
+					k.unpackGroup(t, x, i, g, j, r)
 				}
 			}
 			w, s = unsafe.Add(w, values), unsafe.Add(s, small)
@@ -66,26 +85,52 @@ func pureTiles(t *Tile, rows int, e *tensor.Encoding) {
 	}
 }
 
-// block adds a block of row m, whose first group is g, to a sum.
-func (t *Tile) block(sum float32, w *tensor.IntegerRow, g, m, rows int) float32 {
-	subs := Group / w.Sub
-	step := (Group + 4 + 4*subs) * rows
-	if w.Mins != nil {
-		step += 4 * rows
+// unpackGroup writes group j of a block to group g+j of a panel.
+func (k *Kernels) unpackGroup(t *Tile, x *tensor.IntegerRow, tile, g, j, r int) {
+	values, scales := k.panelAt(unsafe.Pointer(t.Out[0]), unsafe.Pointer(t.Out[1]), t, tile, g+j)
+	for c, v := range x.Values[j*Group:][:Group] {
+		values[c/4*4*tileRows+4*r+c%4] = int8(v)
 	}
-	for i := range len(w.Values) / Group {
-		p := unsafe.Add(t.P, (g+i)*step)
-		x, scale := unsafe.Slice((*int8)(unsafe.Add(p, Group*m)), Group), *(*float32)(unsafe.Add(p, Group*rows+4*m))
-		for sub := range subs {
-			d := int32(0)
-			for c, v := range w.Values[i*Group+sub*w.Sub:][:w.Sub] {
-				d += v * int32(x[sub*w.Sub+c])
+	for sub := range k.subs {
+		scales[sub*tileRows+r] = x.Scales[j*k.subs+sub]
+	}
+	if k.mins {
+		scales[k.subs*tileRows+r] = x.Mins[j]
+	}
+}
+
+// panelAt is a group of a tile of a panel.
+func (k *Kernels) panelAt(w, s unsafe.Pointer, t *Tile, tile, g int) (values []int8, scales []float32) {
+	n, small := k.Panel()
+	return unsafe.Slice((*int8)(unsafe.Add(w, g*t.Step+tile*n)), n), unsafe.Slice((*float32)(unsafe.Add(s, g*t.SmallStep+tile*small)), small/4)
+}
+
+// multiply adds the products of a panel.
+func (k *Kernels) multiply(t *Tile, rows int) {
+	for i := range t.Tiles {
+		for g := range t.Groups {
+			w, scales := k.panelAt(t.W, t.S, t, i, g)
+			for m := range rows {
+				for r, sum := range unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(t.Out[m]), 4*i*tileRows)), tileRows) {
+					*(*float32)(unsafe.Add(unsafe.Pointer(t.Out[m]), 4*(i*tileRows+r))) = k.group(sum, w, scales, unsafe.Add(t.P, g*k.Step(rows)), r, m, rows)
+				}
 			}
-			sum = tensor.FMA(float32(d), w.Scales[i*subs+sub]*scale, sum)
 		}
-		if w.Mins != nil {
-			sum = tensor.FMA(w.Mins[i], *(*float32)(unsafe.Add(p, (Group+8)*rows+4*m)), sum)
+	}
+}
+
+// group adds a group of weight row r and row m of activations to a sum.
+func (k *Kernels) group(sum float32, w []int8, scales []float32, p unsafe.Pointer, r, m, rows int) float32 {
+	x, scale := unsafe.Slice((*int8)(unsafe.Add(p, Group*m)), Group), *(*float32)(unsafe.Add(p, Group*rows+4*m))
+	for sub := range k.subs {
+		d, n := int32(0), Group/k.subs
+		for c := sub * n; c < (sub+1)*n; c++ {
+			d += int32(w[c/4*4*tileRows+4*r+c%4]) * int32(x[c])
 		}
+		sum = tensor.FMA(float32(d), scales[sub*tileRows+r]*scale, sum)
+	}
+	if k.mins {
+		sum = tensor.FMA(scales[k.subs*tileRows+r], *(*float32)(unsafe.Add(p, (Group+8)*rows+4*m)), sum)
 	}
 	return sum
 }

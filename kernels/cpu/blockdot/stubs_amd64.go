@@ -19,225 +19,215 @@ func prepareMinsAVX2(x *int8, scale *float32, bias *int32, groups int, step int,
 //go:noescape
 func prepareHalvesAVX2(x *int8, scale *float32, bias *int32, groups int, step int, toX *byte, toScale *byte, toBias *byte, toSecond *byte)
 
-// q4_0Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q4_0 weights.
+// q4_0Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q4_0.
 //
 //go:noescape
 func q4_0Rows1AVX2(t *Tile)
 
-// q4_0Rows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of Q4_0 weights.
+// q4_0Rows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of Q4_0.
 //
 //go:noescape
 func q4_0Rows2AVX2(t *Tile)
 
-// q4_0Rows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of Q4_0 weights.
+// q4_0UnpackAVX2 unpacks t.Tiles tiles of Q4_0 weights.
 //
 //go:noescape
-func q4_0Rows3AVX2(t *Tile)
+func q4_0UnpackAVX2(t *Tile)
 
-// q4_0Rows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of Q4_0 weights.
-//
-//go:noescape
-func q4_0Rows4AVX2(t *Tile)
-
-// mxfp4Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of MXFP4 weights.
+// mxfp4Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of MXFP4.
 //
 //go:noescape
 func mxfp4Rows1AVX2(t *Tile)
 
-// mxfp4Rows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of MXFP4 weights.
+// mxfp4Rows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of MXFP4.
 //
 //go:noescape
 func mxfp4Rows2AVX2(t *Tile)
 
-// mxfp4Rows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of MXFP4 weights.
+// mxfp4UnpackAVX2 unpacks t.Tiles tiles of MXFP4 weights.
 //
 //go:noescape
-func mxfp4Rows3AVX2(t *Tile)
+func mxfp4UnpackAVX2(t *Tile)
 
-// mxfp4Rows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of MXFP4 weights.
-//
-//go:noescape
-func mxfp4Rows4AVX2(t *Tile)
-
-// nvfp4Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of NVFP4 weights.
+// nvfp4Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of NVFP4.
 //
 //go:noescape
 func nvfp4Rows1AVX2(t *Tile)
 
-// nvfp4Rows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of NVFP4 weights.
+// nvfp4Rows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of NVFP4.
 //
 //go:noescape
 func nvfp4Rows2AVX2(t *Tile)
 
-// nvfp4Rows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of NVFP4 weights.
+// nvfp4UnpackAVX2 unpacks t.Tiles tiles of NVFP4 weights.
 //
 //go:noescape
-func nvfp4Rows3AVX2(t *Tile)
+func nvfp4UnpackAVX2(t *Tile)
 
-// nvfp4Rows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of NVFP4 weights.
-//
-//go:noescape
-func nvfp4Rows4AVX2(t *Tile)
-
-// q4_kRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q4_K weights.
+// q4_kRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q4_K.
 //
 //go:noescape
 func q4_kRows1AVX2(t *Tile)
 
-// q4_kRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of Q4_K weights.
+// q4_kRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of Q4_K.
 //
 //go:noescape
 func q4_kRows2AVX2(t *Tile)
 
-// q4_kRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of Q4_K weights.
+// q4_kUnpackAVX2 unpacks t.Tiles tiles of Q4_K weights.
 //
 //go:noescape
-func q4_kRows3AVX2(t *Tile)
+func q4_kUnpackAVX2(t *Tile)
 
-// q4_kRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of Q4_K weights.
-//
-//go:noescape
-func q4_kRows4AVX2(t *Tile)
-
-// q5_kRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q5_K weights.
+// q5_kRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q5_K.
 //
 //go:noescape
 func q5_kRows1AVX2(t *Tile)
 
-// q5_kRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of Q5_K weights.
+// q5_kRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of Q5_K.
 //
 //go:noescape
 func q5_kRows2AVX2(t *Tile)
 
-// q5_kRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of Q5_K weights.
+// q5_kUnpackAVX2 unpacks t.Tiles tiles of Q5_K weights.
 //
 //go:noescape
-func q5_kRows3AVX2(t *Tile)
+func q5_kUnpackAVX2(t *Tile)
 
-// q5_kRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of Q5_K weights.
-//
-//go:noescape
-func q5_kRows4AVX2(t *Tile)
-
-// q6_kRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q6_K weights.
+// q6_kRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q6_K.
 //
 //go:noescape
 func q6_kRows1AVX2(t *Tile)
 
-// q6_kRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of Q6_K weights.
+// q6_kRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of Q6_K.
 //
 //go:noescape
 func q6_kRows2AVX2(t *Tile)
 
-// q6_kRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of Q6_K weights.
+// q6_kUnpackAVX2 unpacks t.Tiles tiles of Q6_K weights.
 //
 //go:noescape
-func q6_kRows3AVX2(t *Tile)
+func q6_kUnpackAVX2(t *Tile)
 
-// q6_kRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of Q6_K weights.
-//
-//go:noescape
-func q6_kRows4AVX2(t *Tile)
-
-// iq4_xsRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ4_XS weights.
+// iq4_xsRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ4_XS.
 //
 //go:noescape
 func iq4_xsRows1AVX2(t *Tile)
 
-// iq4_xsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ4_XS weights.
+// iq4_xsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ4_XS.
 //
 //go:noescape
 func iq4_xsRows2AVX2(t *Tile)
 
-// iq4_xsRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of IQ4_XS weights.
+// iq4_xsUnpackAVX2 unpacks t.Tiles tiles of IQ4_XS weights.
 //
 //go:noescape
-func iq4_xsRows3AVX2(t *Tile)
+func iq4_xsUnpackAVX2(t *Tile)
 
-// iq4_xsRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of IQ4_XS weights.
-//
-//go:noescape
-func iq4_xsRows4AVX2(t *Tile)
-
-// iq2_xxsRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ2_XXS weights.
+// iq2_xxsRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ2_XXS.
 //
 //go:noescape
 func iq2_xxsRows1AVX2(t *Tile)
 
-// iq2_xxsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ2_XXS weights.
+// iq2_xxsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ2_XXS.
 //
 //go:noescape
 func iq2_xxsRows2AVX2(t *Tile)
 
-// iq2_xxsRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of IQ2_XXS weights.
+// iq2_xxsUnpackAVX2 unpacks t.Tiles tiles of IQ2_XXS weights.
 //
 //go:noescape
-func iq2_xxsRows3AVX2(t *Tile)
+func iq2_xxsUnpackAVX2(t *Tile)
 
-// iq2_xxsRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of IQ2_XXS weights.
-//
-//go:noescape
-func iq2_xxsRows4AVX2(t *Tile)
-
-// iq2_xsRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ2_XS weights.
+// iq2_xsRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ2_XS.
 //
 //go:noescape
 func iq2_xsRows1AVX2(t *Tile)
 
-// iq2_xsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ2_XS weights.
+// iq2_xsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ2_XS.
 //
 //go:noescape
 func iq2_xsRows2AVX2(t *Tile)
 
-// iq2_xsRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of IQ2_XS weights.
+// iq2_xsUnpackAVX2 unpacks t.Tiles tiles of IQ2_XS weights.
 //
 //go:noescape
-func iq2_xsRows3AVX2(t *Tile)
+func iq2_xsUnpackAVX2(t *Tile)
 
-// iq2_xsRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of IQ2_XS weights.
-//
-//go:noescape
-func iq2_xsRows4AVX2(t *Tile)
-
-// iq3_xxsRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ3_XXS weights.
+// iq3_xxsRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ3_XXS.
 //
 //go:noescape
 func iq3_xxsRows1AVX2(t *Tile)
 
-// iq3_xxsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ3_XXS weights.
+// iq3_xxsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ3_XXS.
 //
 //go:noescape
 func iq3_xxsRows2AVX2(t *Tile)
 
-// iq3_xxsRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of IQ3_XXS weights.
+// iq3_xxsUnpackAVX2 unpacks t.Tiles tiles of IQ3_XXS weights.
 //
 //go:noescape
-func iq3_xxsRows3AVX2(t *Tile)
+func iq3_xxsUnpackAVX2(t *Tile)
 
-// iq3_xxsRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of IQ3_XXS weights.
-//
-//go:noescape
-func iq3_xxsRows4AVX2(t *Tile)
-
-// iq3_sRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ3_S weights.
+// iq3_sRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of IQ3_S.
 //
 //go:noescape
 func iq3_sRows1AVX2(t *Tile)
 
-// iq3_sRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ3_S weights.
+// iq3_sRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of IQ3_S.
 //
 //go:noescape
 func iq3_sRows2AVX2(t *Tile)
 
-// iq3_sRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of IQ3_S weights.
+// iq3_sUnpackAVX2 unpacks t.Tiles tiles of IQ3_S weights.
 //
 //go:noescape
-func iq3_sRows3AVX2(t *Tile)
+func iq3_sUnpackAVX2(t *Tile)
 
-// iq3_sRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of IQ3_S weights.
+// panelRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of a panel.
 //
 //go:noescape
-func iq3_sRows4AVX2(t *Tile)
+func panelRows2AVX2(t *Tile)
+
+// panelRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of a panel.
+//
+//go:noescape
+func panelRows3AVX2(t *Tile)
+
+// panelRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of a panel.
+//
+//go:noescape
+func panelRows4AVX2(t *Tile)
+
+// panelMinsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows2AVX2(t *Tile)
+
+// panelMinsRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows3AVX2(t *Tile)
+
+// panelMinsRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows4AVX2(t *Tile)
+
+// panelHalvesRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows2AVX2(t *Tile)
+
+// panelHalvesRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows3AVX2(t *Tile)
+
+// panelHalvesRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows4AVX2(t *Tile)
 
 // prepareAVX512 copies a row.
 //
@@ -264,442 +254,367 @@ func prepareOctetsAVX512(x *int8, scale *float32, bias *int32, groups int, step 
 //go:noescape
 func preparePairsAVX512(x *int8, scale *float32, bias *int32, groups int, step int, toX *byte, toScale *byte, toBias *byte, toSecond *byte)
 
-// q4_0Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q4_0 weights.
+// q4_0Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q4_0.
 //
 //go:noescape
 func q4_0Rows1AVX512(t *Tile)
 
-// q4_0Rows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of Q4_0 weights.
+// q4_0Rows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of Q4_0.
 //
 //go:noescape
 func q4_0Rows2AVX512(t *Tile)
 
-// q4_0Rows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of Q4_0 weights.
+// q4_0Rows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of Q4_0.
 //
 //go:noescape
 func q4_0Rows3AVX512(t *Tile)
 
-// q4_0Rows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of Q4_0 weights.
+// q4_0Rows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of Q4_0.
 //
 //go:noescape
 func q4_0Rows4AVX512(t *Tile)
 
-// q4_0Rows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of Q4_0 weights.
+// q4_0UnpackAVX512 unpacks t.Tiles tiles of Q4_0 weights.
 //
 //go:noescape
-func q4_0Rows5AVX512(t *Tile)
+func q4_0UnpackAVX512(t *Tile)
 
-// q4_0Rows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of Q4_0 weights.
-//
-//go:noescape
-func q4_0Rows6AVX512(t *Tile)
-
-// q4_0Rows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of Q4_0 weights.
-//
-//go:noescape
-func q4_0Rows7AVX512(t *Tile)
-
-// q4_0Rows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of Q4_0 weights.
-//
-//go:noescape
-func q4_0Rows8AVX512(t *Tile)
-
-// mxfp4Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of MXFP4 weights.
+// mxfp4Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of MXFP4.
 //
 //go:noescape
 func mxfp4Rows1AVX512(t *Tile)
 
-// mxfp4Rows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of MXFP4 weights.
+// mxfp4Rows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of MXFP4.
 //
 //go:noescape
 func mxfp4Rows2AVX512(t *Tile)
 
-// mxfp4Rows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of MXFP4 weights.
+// mxfp4Rows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of MXFP4.
 //
 //go:noescape
 func mxfp4Rows3AVX512(t *Tile)
 
-// mxfp4Rows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of MXFP4 weights.
+// mxfp4Rows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of MXFP4.
 //
 //go:noescape
 func mxfp4Rows4AVX512(t *Tile)
 
-// mxfp4Rows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of MXFP4 weights.
+// mxfp4UnpackAVX512 unpacks t.Tiles tiles of MXFP4 weights.
 //
 //go:noescape
-func mxfp4Rows5AVX512(t *Tile)
+func mxfp4UnpackAVX512(t *Tile)
 
-// mxfp4Rows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of MXFP4 weights.
-//
-//go:noescape
-func mxfp4Rows6AVX512(t *Tile)
-
-// mxfp4Rows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of MXFP4 weights.
-//
-//go:noescape
-func mxfp4Rows7AVX512(t *Tile)
-
-// mxfp4Rows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of MXFP4 weights.
-//
-//go:noescape
-func mxfp4Rows8AVX512(t *Tile)
-
-// nvfp4Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of NVFP4 weights.
+// nvfp4Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of NVFP4.
 //
 //go:noescape
 func nvfp4Rows1AVX512(t *Tile)
 
-// nvfp4Rows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of NVFP4 weights.
+// nvfp4Rows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of NVFP4.
 //
 //go:noescape
 func nvfp4Rows2AVX512(t *Tile)
 
-// nvfp4Rows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of NVFP4 weights.
+// nvfp4Rows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of NVFP4.
 //
 //go:noescape
 func nvfp4Rows3AVX512(t *Tile)
 
-// nvfp4Rows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of NVFP4 weights.
+// nvfp4Rows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of NVFP4.
 //
 //go:noescape
 func nvfp4Rows4AVX512(t *Tile)
 
-// nvfp4Rows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of NVFP4 weights.
+// nvfp4UnpackAVX512 unpacks t.Tiles tiles of NVFP4 weights.
 //
 //go:noescape
-func nvfp4Rows5AVX512(t *Tile)
+func nvfp4UnpackAVX512(t *Tile)
 
-// nvfp4Rows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of NVFP4 weights.
-//
-//go:noescape
-func nvfp4Rows6AVX512(t *Tile)
-
-// nvfp4Rows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of NVFP4 weights.
-//
-//go:noescape
-func nvfp4Rows7AVX512(t *Tile)
-
-// nvfp4Rows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of NVFP4 weights.
-//
-//go:noescape
-func nvfp4Rows8AVX512(t *Tile)
-
-// q4_kRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q4_K weights.
+// q4_kRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q4_K.
 //
 //go:noescape
 func q4_kRows1AVX512(t *Tile)
 
-// q4_kRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of Q4_K weights.
+// q4_kRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of Q4_K.
 //
 //go:noescape
 func q4_kRows2AVX512(t *Tile)
 
-// q4_kRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of Q4_K weights.
+// q4_kRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of Q4_K.
 //
 //go:noescape
 func q4_kRows3AVX512(t *Tile)
 
-// q4_kRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of Q4_K weights.
+// q4_kRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of Q4_K.
 //
 //go:noescape
 func q4_kRows4AVX512(t *Tile)
 
-// q4_kRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of Q4_K weights.
+// q4_kUnpackAVX512 unpacks t.Tiles tiles of Q4_K weights.
 //
 //go:noescape
-func q4_kRows5AVX512(t *Tile)
+func q4_kUnpackAVX512(t *Tile)
 
-// q4_kRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of Q4_K weights.
-//
-//go:noescape
-func q4_kRows6AVX512(t *Tile)
-
-// q4_kRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of Q4_K weights.
-//
-//go:noescape
-func q4_kRows7AVX512(t *Tile)
-
-// q4_kRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of Q4_K weights.
-//
-//go:noescape
-func q4_kRows8AVX512(t *Tile)
-
-// q5_kRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q5_K weights.
+// q5_kRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q5_K.
 //
 //go:noescape
 func q5_kRows1AVX512(t *Tile)
 
-// q5_kRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of Q5_K weights.
+// q5_kRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of Q5_K.
 //
 //go:noescape
 func q5_kRows2AVX512(t *Tile)
 
-// q5_kRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of Q5_K weights.
+// q5_kRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of Q5_K.
 //
 //go:noescape
 func q5_kRows3AVX512(t *Tile)
 
-// q5_kRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of Q5_K weights.
+// q5_kRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of Q5_K.
 //
 //go:noescape
 func q5_kRows4AVX512(t *Tile)
 
-// q5_kRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of Q5_K weights.
+// q5_kUnpackAVX512 unpacks t.Tiles tiles of Q5_K weights.
 //
 //go:noescape
-func q5_kRows5AVX512(t *Tile)
+func q5_kUnpackAVX512(t *Tile)
 
-// q5_kRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of Q5_K weights.
-//
-//go:noescape
-func q5_kRows6AVX512(t *Tile)
-
-// q5_kRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of Q5_K weights.
-//
-//go:noescape
-func q5_kRows7AVX512(t *Tile)
-
-// q5_kRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of Q5_K weights.
-//
-//go:noescape
-func q5_kRows8AVX512(t *Tile)
-
-// q6_kRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q6_K weights.
+// q6_kRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q6_K.
 //
 //go:noescape
 func q6_kRows1AVX512(t *Tile)
 
-// q6_kRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of Q6_K weights.
+// q6_kRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of Q6_K.
 //
 //go:noescape
 func q6_kRows2AVX512(t *Tile)
 
-// q6_kRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of Q6_K weights.
+// q6_kRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of Q6_K.
 //
 //go:noescape
 func q6_kRows3AVX512(t *Tile)
 
-// q6_kRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of Q6_K weights.
+// q6_kRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of Q6_K.
 //
 //go:noescape
 func q6_kRows4AVX512(t *Tile)
 
-// q6_kRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of Q6_K weights.
+// q6_kUnpackAVX512 unpacks t.Tiles tiles of Q6_K weights.
 //
 //go:noescape
-func q6_kRows5AVX512(t *Tile)
+func q6_kUnpackAVX512(t *Tile)
 
-// q6_kRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of Q6_K weights.
-//
-//go:noescape
-func q6_kRows6AVX512(t *Tile)
-
-// q6_kRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of Q6_K weights.
-//
-//go:noescape
-func q6_kRows7AVX512(t *Tile)
-
-// q6_kRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of Q6_K weights.
-//
-//go:noescape
-func q6_kRows8AVX512(t *Tile)
-
-// iq4_xsRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ4_XS weights.
+// iq4_xsRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ4_XS.
 //
 //go:noescape
 func iq4_xsRows1AVX512(t *Tile)
 
-// iq4_xsRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ4_XS weights.
+// iq4_xsRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ4_XS.
 //
 //go:noescape
 func iq4_xsRows2AVX512(t *Tile)
 
-// iq4_xsRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ4_XS weights.
+// iq4_xsRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ4_XS.
 //
 //go:noescape
 func iq4_xsRows3AVX512(t *Tile)
 
-// iq4_xsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ4_XS weights.
+// iq4_xsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ4_XS.
 //
 //go:noescape
 func iq4_xsRows4AVX512(t *Tile)
 
-// iq4_xsRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of IQ4_XS weights.
+// iq4_xsUnpackAVX512 unpacks t.Tiles tiles of IQ4_XS weights.
 //
 //go:noescape
-func iq4_xsRows5AVX512(t *Tile)
+func iq4_xsUnpackAVX512(t *Tile)
 
-// iq4_xsRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of IQ4_XS weights.
-//
-//go:noescape
-func iq4_xsRows6AVX512(t *Tile)
-
-// iq4_xsRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of IQ4_XS weights.
-//
-//go:noescape
-func iq4_xsRows7AVX512(t *Tile)
-
-// iq4_xsRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of IQ4_XS weights.
-//
-//go:noescape
-func iq4_xsRows8AVX512(t *Tile)
-
-// iq2_xxsRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ2_XXS weights.
+// iq2_xxsRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ2_XXS.
 //
 //go:noescape
 func iq2_xxsRows1AVX512(t *Tile)
 
-// iq2_xxsRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ2_XXS weights.
+// iq2_xxsRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ2_XXS.
 //
 //go:noescape
 func iq2_xxsRows2AVX512(t *Tile)
 
-// iq2_xxsRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ2_XXS weights.
+// iq2_xxsRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ2_XXS.
 //
 //go:noescape
 func iq2_xxsRows3AVX512(t *Tile)
 
-// iq2_xxsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ2_XXS weights.
+// iq2_xxsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ2_XXS.
 //
 //go:noescape
 func iq2_xxsRows4AVX512(t *Tile)
 
-// iq2_xxsRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of IQ2_XXS weights.
+// iq2_xxsUnpackAVX512 unpacks t.Tiles tiles of IQ2_XXS weights.
 //
 //go:noescape
-func iq2_xxsRows5AVX512(t *Tile)
+func iq2_xxsUnpackAVX512(t *Tile)
 
-// iq2_xxsRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of IQ2_XXS weights.
-//
-//go:noescape
-func iq2_xxsRows6AVX512(t *Tile)
-
-// iq2_xxsRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of IQ2_XXS weights.
-//
-//go:noescape
-func iq2_xxsRows7AVX512(t *Tile)
-
-// iq2_xxsRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of IQ2_XXS weights.
-//
-//go:noescape
-func iq2_xxsRows8AVX512(t *Tile)
-
-// iq2_xsRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ2_XS weights.
+// iq2_xsRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ2_XS.
 //
 //go:noescape
 func iq2_xsRows1AVX512(t *Tile)
 
-// iq2_xsRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ2_XS weights.
+// iq2_xsRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ2_XS.
 //
 //go:noescape
 func iq2_xsRows2AVX512(t *Tile)
 
-// iq2_xsRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ2_XS weights.
+// iq2_xsRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ2_XS.
 //
 //go:noescape
 func iq2_xsRows3AVX512(t *Tile)
 
-// iq2_xsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ2_XS weights.
+// iq2_xsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ2_XS.
 //
 //go:noescape
 func iq2_xsRows4AVX512(t *Tile)
 
-// iq2_xsRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of IQ2_XS weights.
+// iq2_xsUnpackAVX512 unpacks t.Tiles tiles of IQ2_XS weights.
 //
 //go:noescape
-func iq2_xsRows5AVX512(t *Tile)
+func iq2_xsUnpackAVX512(t *Tile)
 
-// iq2_xsRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of IQ2_XS weights.
-//
-//go:noescape
-func iq2_xsRows6AVX512(t *Tile)
-
-// iq2_xsRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of IQ2_XS weights.
-//
-//go:noescape
-func iq2_xsRows7AVX512(t *Tile)
-
-// iq2_xsRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of IQ2_XS weights.
-//
-//go:noescape
-func iq2_xsRows8AVX512(t *Tile)
-
-// iq3_xxsRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ3_XXS weights.
+// iq3_xxsRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ3_XXS.
 //
 //go:noescape
 func iq3_xxsRows1AVX512(t *Tile)
 
-// iq3_xxsRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ3_XXS weights.
+// iq3_xxsRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ3_XXS.
 //
 //go:noescape
 func iq3_xxsRows2AVX512(t *Tile)
 
-// iq3_xxsRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ3_XXS weights.
+// iq3_xxsRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ3_XXS.
 //
 //go:noescape
 func iq3_xxsRows3AVX512(t *Tile)
 
-// iq3_xxsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ3_XXS weights.
+// iq3_xxsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ3_XXS.
 //
 //go:noescape
 func iq3_xxsRows4AVX512(t *Tile)
 
-// iq3_xxsRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of IQ3_XXS weights.
+// iq3_xxsUnpackAVX512 unpacks t.Tiles tiles of IQ3_XXS weights.
 //
 //go:noescape
-func iq3_xxsRows5AVX512(t *Tile)
+func iq3_xxsUnpackAVX512(t *Tile)
 
-// iq3_xxsRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of IQ3_XXS weights.
-//
-//go:noescape
-func iq3_xxsRows6AVX512(t *Tile)
-
-// iq3_xxsRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of IQ3_XXS weights.
-//
-//go:noescape
-func iq3_xxsRows7AVX512(t *Tile)
-
-// iq3_xxsRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of IQ3_XXS weights.
-//
-//go:noescape
-func iq3_xxsRows8AVX512(t *Tile)
-
-// iq3_sRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ3_S weights.
+// iq3_sRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of IQ3_S.
 //
 //go:noescape
 func iq3_sRows1AVX512(t *Tile)
 
-// iq3_sRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ3_S weights.
+// iq3_sRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of IQ3_S.
 //
 //go:noescape
 func iq3_sRows2AVX512(t *Tile)
 
-// iq3_sRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ3_S weights.
+// iq3_sRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of IQ3_S.
 //
 //go:noescape
 func iq3_sRows3AVX512(t *Tile)
 
-// iq3_sRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ3_S weights.
+// iq3_sRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of IQ3_S.
 //
 //go:noescape
 func iq3_sRows4AVX512(t *Tile)
 
-// iq3_sRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of IQ3_S weights.
+// iq3_sUnpackAVX512 unpacks t.Tiles tiles of IQ3_S weights.
 //
 //go:noescape
-func iq3_sRows5AVX512(t *Tile)
+func iq3_sUnpackAVX512(t *Tile)
 
-// iq3_sRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of IQ3_S weights.
+// panelRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of a panel.
 //
 //go:noescape
-func iq3_sRows6AVX512(t *Tile)
+func panelRows4AVX512(t *Tile)
 
-// iq3_sRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of IQ3_S weights.
+// panelRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of a panel.
 //
 //go:noescape
-func iq3_sRows7AVX512(t *Tile)
+func panelRows5AVX512(t *Tile)
 
-// iq3_sRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of IQ3_S weights.
+// panelRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of a panel.
 //
 //go:noescape
-func iq3_sRows8AVX512(t *Tile)
+func panelRows6AVX512(t *Tile)
+
+// panelRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of a panel.
+//
+//go:noescape
+func panelRows7AVX512(t *Tile)
+
+// panelRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of a panel.
+//
+//go:noescape
+func panelRows8AVX512(t *Tile)
+
+// panelMinsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows4AVX512(t *Tile)
+
+// panelMinsRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows5AVX512(t *Tile)
+
+// panelMinsRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows6AVX512(t *Tile)
+
+// panelMinsRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows7AVX512(t *Tile)
+
+// panelMinsRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows8AVX512(t *Tile)
+
+// panelHalvesRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows4AVX512(t *Tile)
+
+// panelHalvesRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows5AVX512(t *Tile)
+
+// panelHalvesRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows6AVX512(t *Tile)
+
+// panelHalvesRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows7AVX512(t *Tile)
+
+// panelHalvesRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows8AVX512(t *Tile)
+
+// panelAMX multiplies up to 16 rows of activations with t.Tiles tiles of a panel.
+//
+//go:noescape
+func panelAMX(t *Tile)
+
+// panelMinsAMX multiplies up to 16 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsAMX(t *Tile)
+
+// panelHalvesAMX multiplies up to 16 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesAMX(t *Tile)

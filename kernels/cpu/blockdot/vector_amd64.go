@@ -5,38 +5,52 @@ package blockdot
 import (
 	"sync"
 
+	"krater/kernels/cpu/amx"
 	"krater/kernels/cpu/level"
 	"krater/kernels/tensor"
 )
 
 var (
 	avx2 = sync.OnceValue(func() *Funcs {
-		return newFuncs(4, func(e *tensor.Encoding) []func(*Tile) { return rowsAVX2[e] }, func(e *tensor.Encoding, k *Kernels) {
-			k.prepare = prepareAVX2
+		f := Funcs{Most: 2, LeastPanel: 2, MostPanel: 4}
+		return newFuncs(f, func(e *tensor.Encoding, k *Kernels) {
+			v := ofAVX2[e]
+			copy(k.Rows[1:], v.rows)
+			k.Unpack, k.Table = v.unpack, gathered(e)
+			if k.Table != nil { // unpacking takes long
+				k.Direct = f.Most
+			}
+			k.prepare, k.Panels = prepareAVX2, &[Rows + 1]func(*Tile){2: panelRows2AVX2, 3: panelRows3AVX2, 4: panelRows4AVX2}
 			switch {
 			case k.mins:
-				k.prepare = prepareMinsAVX2
+				k.prepare, k.Panels = prepareMinsAVX2, &[Rows + 1]func(*Tile){2: panelMinsRows2AVX2, 3: panelMinsRows3AVX2, 4: panelMinsRows4AVX2}
 			case k.subs == 2:
-				k.prepare = prepareHalvesAVX2
+				k.prepare, k.Panels = prepareHalvesAVX2, &[Rows + 1]func(*Tile){2: panelHalvesRows2AVX2, 3: panelHalvesRows3AVX2, 4: panelHalvesRows4AVX2}
 			}
-			k.Table = gathered(e)
 		})
 	})
 	avx512 = sync.OnceValue(func() *Funcs {
-		return newFuncs(8, func(e *tensor.Encoding) []func(*Tile) { return rowsAVX512[e] }, func(e *tensor.Encoding, k *Kernels) {
+		return newFuncs(Funcs{Most: 4, LeastPanel: 4, MostPanel: 8}, func(e *tensor.Encoding, k *Kernels) {
+			v := ofAVX512[e]
+			copy(k.Rows[1:], v.rows)
+			k.Unpack, k.Table = v.unpack, planes(e)
+			k.prepare, k.Panels, k.Unit = prepareAVX512, &plainPanels, panelAMX
 			_, isGrid := grids[e]
-			k.prepare = prepareAVX512
-			switch {
-			case isGrid && k.subs == 2:
-				k.prepare = preparePairsAVX512
-			case isGrid:
+			if isGrid {
 				k.prepare = prepareOctetsAVX512
-			case k.mins:
-				k.prepare = prepareMinsAVX512
-			case k.subs == 2:
-				k.prepare = prepareHalvesAVX512
 			}
-			k.Table = planes(e)
+			switch {
+			case k.mins:
+				k.prepare, k.Panels, k.Unit = prepareMinsAVX512, &minsPanels, panelMinsAMX
+			case k.subs == 2:
+				k.prepare, k.Panels, k.Unit = prepareHalvesAVX512, &halvesPanels, panelHalvesAMX
+				if isGrid {
+					k.prepare = preparePairsAVX512
+				}
+			}
+			if amx.Int8() != nil {
+				k.Unit = nil
+			}
 		})
 	})
 )
@@ -52,64 +66,41 @@ func vector(l level.Level) *Funcs {
 	return nil
 }
 
+// ofBlocks are the kernels with blocks of an encoding.
+type ofBlocks struct {
+	rows   []func(*Tile) // from one row on
+	unpack func(*Tile)
+}
+
 var (
-	rowsAVX2 = map[*tensor.Encoding][]func(*Tile){
-		tensor.Q4_0:    {q4_0Rows1AVX2, q4_0Rows2AVX2, q4_0Rows3AVX2, q4_0Rows4AVX2},
-		tensor.MXFP4:   {mxfp4Rows1AVX2, mxfp4Rows2AVX2, mxfp4Rows3AVX2, mxfp4Rows4AVX2},
-		tensor.NVFP4:   {nvfp4Rows1AVX2, nvfp4Rows2AVX2, nvfp4Rows3AVX2, nvfp4Rows4AVX2},
-		tensor.Q4_K:    {q4_kRows1AVX2, q4_kRows2AVX2, q4_kRows3AVX2, q4_kRows4AVX2},
-		tensor.Q5_K:    {q5_kRows1AVX2, q5_kRows2AVX2, q5_kRows3AVX2, q5_kRows4AVX2},
-		tensor.Q6_K:    {q6_kRows1AVX2, q6_kRows2AVX2, q6_kRows3AVX2, q6_kRows4AVX2},
-		tensor.IQ4_XS:  {iq4_xsRows1AVX2, iq4_xsRows2AVX2, iq4_xsRows3AVX2, iq4_xsRows4AVX2},
-		tensor.IQ2_XXS: {iq2_xxsRows1AVX2, iq2_xxsRows2AVX2, iq2_xxsRows3AVX2, iq2_xxsRows4AVX2},
-		tensor.IQ2_XS:  {iq2_xsRows1AVX2, iq2_xsRows2AVX2, iq2_xsRows3AVX2, iq2_xsRows4AVX2},
-		tensor.IQ3_XXS: {iq3_xxsRows1AVX2, iq3_xxsRows2AVX2, iq3_xxsRows3AVX2, iq3_xxsRows4AVX2},
-		tensor.IQ3_S:   {iq3_sRows1AVX2, iq3_sRows2AVX2, iq3_sRows3AVX2, iq3_sRows4AVX2},
+	plainPanels  = [Rows + 1]func(*Tile){4: panelRows4AVX512, 5: panelRows5AVX512, 6: panelRows6AVX512, 7: panelRows7AVX512, 8: panelRows8AVX512}
+	minsPanels   = [Rows + 1]func(*Tile){4: panelMinsRows4AVX512, 5: panelMinsRows5AVX512, 6: panelMinsRows6AVX512, 7: panelMinsRows7AVX512, 8: panelMinsRows8AVX512}
+	halvesPanels = [Rows + 1]func(*Tile){4: panelHalvesRows4AVX512, 5: panelHalvesRows5AVX512, 6: panelHalvesRows6AVX512, 7: panelHalvesRows7AVX512, 8: panelHalvesRows8AVX512}
+
+	ofAVX2 = map[*tensor.Encoding]ofBlocks{
+		tensor.Q4_0:    {[]func(*Tile){q4_0Rows1AVX2, q4_0Rows2AVX2}, q4_0UnpackAVX2},
+		tensor.MXFP4:   {[]func(*Tile){mxfp4Rows1AVX2, mxfp4Rows2AVX2}, mxfp4UnpackAVX2},
+		tensor.NVFP4:   {[]func(*Tile){nvfp4Rows1AVX2, nvfp4Rows2AVX2}, nvfp4UnpackAVX2},
+		tensor.Q4_K:    {[]func(*Tile){q4_kRows1AVX2, q4_kRows2AVX2}, q4_kUnpackAVX2},
+		tensor.Q5_K:    {[]func(*Tile){q5_kRows1AVX2, q5_kRows2AVX2}, q5_kUnpackAVX2},
+		tensor.Q6_K:    {[]func(*Tile){q6_kRows1AVX2, q6_kRows2AVX2}, q6_kUnpackAVX2},
+		tensor.IQ4_XS:  {[]func(*Tile){iq4_xsRows1AVX2, iq4_xsRows2AVX2}, iq4_xsUnpackAVX2},
+		tensor.IQ2_XXS: {[]func(*Tile){iq2_xxsRows1AVX2, iq2_xxsRows2AVX2}, iq2_xxsUnpackAVX2},
+		tensor.IQ2_XS:  {[]func(*Tile){iq2_xsRows1AVX2, iq2_xsRows2AVX2}, iq2_xsUnpackAVX2},
+		tensor.IQ3_XXS: {[]func(*Tile){iq3_xxsRows1AVX2, iq3_xxsRows2AVX2}, iq3_xxsUnpackAVX2},
+		tensor.IQ3_S:   {[]func(*Tile){iq3_sRows1AVX2, iq3_sRows2AVX2}, iq3_sUnpackAVX2},
 	}
-	rowsAVX512 = map[*tensor.Encoding][]func(*Tile){
-		tensor.Q4_0: {
-			q4_0Rows1AVX512, q4_0Rows2AVX512, q4_0Rows3AVX512, q4_0Rows4AVX512,
-			q4_0Rows5AVX512, q4_0Rows6AVX512, q4_0Rows7AVX512, q4_0Rows8AVX512,
-		},
-		tensor.MXFP4: {
-			mxfp4Rows1AVX512, mxfp4Rows2AVX512, mxfp4Rows3AVX512, mxfp4Rows4AVX512,
-			mxfp4Rows5AVX512, mxfp4Rows6AVX512, mxfp4Rows7AVX512, mxfp4Rows8AVX512,
-		},
-		tensor.NVFP4: {
-			nvfp4Rows1AVX512, nvfp4Rows2AVX512, nvfp4Rows3AVX512, nvfp4Rows4AVX512,
-			nvfp4Rows5AVX512, nvfp4Rows6AVX512, nvfp4Rows7AVX512, nvfp4Rows8AVX512,
-		},
-		tensor.Q4_K: {
-			q4_kRows1AVX512, q4_kRows2AVX512, q4_kRows3AVX512, q4_kRows4AVX512,
-			q4_kRows5AVX512, q4_kRows6AVX512, q4_kRows7AVX512, q4_kRows8AVX512,
-		},
-		tensor.Q5_K: {
-			q5_kRows1AVX512, q5_kRows2AVX512, q5_kRows3AVX512, q5_kRows4AVX512,
-			q5_kRows5AVX512, q5_kRows6AVX512, q5_kRows7AVX512, q5_kRows8AVX512,
-		},
-		tensor.Q6_K: {
-			q6_kRows1AVX512, q6_kRows2AVX512, q6_kRows3AVX512, q6_kRows4AVX512,
-			q6_kRows5AVX512, q6_kRows6AVX512, q6_kRows7AVX512, q6_kRows8AVX512,
-		},
-		tensor.IQ4_XS: {
-			iq4_xsRows1AVX512, iq4_xsRows2AVX512, iq4_xsRows3AVX512, iq4_xsRows4AVX512,
-			iq4_xsRows5AVX512, iq4_xsRows6AVX512, iq4_xsRows7AVX512, iq4_xsRows8AVX512,
-		},
-		tensor.IQ2_XXS: {
-			iq2_xxsRows1AVX512, iq2_xxsRows2AVX512, iq2_xxsRows3AVX512, iq2_xxsRows4AVX512,
-			iq2_xxsRows5AVX512, iq2_xxsRows6AVX512, iq2_xxsRows7AVX512, iq2_xxsRows8AVX512,
-		},
-		tensor.IQ2_XS: {
-			iq2_xsRows1AVX512, iq2_xsRows2AVX512, iq2_xsRows3AVX512, iq2_xsRows4AVX512,
-			iq2_xsRows5AVX512, iq2_xsRows6AVX512, iq2_xsRows7AVX512, iq2_xsRows8AVX512,
-		},
-		tensor.IQ3_XXS: {
-			iq3_xxsRows1AVX512, iq3_xxsRows2AVX512, iq3_xxsRows3AVX512, iq3_xxsRows4AVX512,
-			iq3_xxsRows5AVX512, iq3_xxsRows6AVX512, iq3_xxsRows7AVX512, iq3_xxsRows8AVX512,
-		},
-		tensor.IQ3_S: {
-			iq3_sRows1AVX512, iq3_sRows2AVX512, iq3_sRows3AVX512, iq3_sRows4AVX512,
-			iq3_sRows5AVX512, iq3_sRows6AVX512, iq3_sRows7AVX512, iq3_sRows8AVX512,
-		},
+	ofAVX512 = map[*tensor.Encoding]ofBlocks{
+		tensor.Q4_0:    {[]func(*Tile){q4_0Rows1AVX512, q4_0Rows2AVX512, q4_0Rows3AVX512, q4_0Rows4AVX512}, q4_0UnpackAVX512},
+		tensor.MXFP4:   {[]func(*Tile){mxfp4Rows1AVX512, mxfp4Rows2AVX512, mxfp4Rows3AVX512, mxfp4Rows4AVX512}, mxfp4UnpackAVX512},
+		tensor.NVFP4:   {[]func(*Tile){nvfp4Rows1AVX512, nvfp4Rows2AVX512, nvfp4Rows3AVX512, nvfp4Rows4AVX512}, nvfp4UnpackAVX512},
+		tensor.Q4_K:    {[]func(*Tile){q4_kRows1AVX512, q4_kRows2AVX512, q4_kRows3AVX512, q4_kRows4AVX512}, q4_kUnpackAVX512},
+		tensor.Q5_K:    {[]func(*Tile){q5_kRows1AVX512, q5_kRows2AVX512, q5_kRows3AVX512, q5_kRows4AVX512}, q5_kUnpackAVX512},
+		tensor.Q6_K:    {[]func(*Tile){q6_kRows1AVX512, q6_kRows2AVX512, q6_kRows3AVX512, q6_kRows4AVX512}, q6_kUnpackAVX512},
+		tensor.IQ4_XS:  {[]func(*Tile){iq4_xsRows1AVX512, iq4_xsRows2AVX512, iq4_xsRows3AVX512, iq4_xsRows4AVX512}, iq4_xsUnpackAVX512},
+		tensor.IQ2_XXS: {[]func(*Tile){iq2_xxsRows1AVX512, iq2_xxsRows2AVX512, iq2_xxsRows3AVX512, iq2_xxsRows4AVX512}, iq2_xxsUnpackAVX512},
+		tensor.IQ2_XS:  {[]func(*Tile){iq2_xsRows1AVX512, iq2_xsRows2AVX512, iq2_xsRows3AVX512, iq2_xsRows4AVX512}, iq2_xsUnpackAVX512},
+		tensor.IQ3_XXS: {[]func(*Tile){iq3_xxsRows1AVX512, iq3_xxsRows2AVX512, iq3_xxsRows3AVX512, iq3_xxsRows4AVX512}, iq3_xxsUnpackAVX512},
+		tensor.IQ3_S:   {[]func(*Tile){iq3_sRows1AVX512, iq3_sRows2AVX512, iq3_sRows3AVX512, iq3_sRows4AVX512}, iq3_sUnpackAVX512},
 	}
 )
