@@ -12,33 +12,50 @@ import (
 )
 
 // grouped builds grouped-query attention of a batch of generated rows (one per sequence) or of
-// prompts.
-func grouped(decode bool, h history, dt tensor.DType, p device.GQA) *Case {
+// prompts, perhaps in a window and with a sink for each head.
+func grouped(decode bool, h history, dt tensor.DType, p device.GQA, sinks bool) *Case {
 	t, width := h.seqs*h.rows, p.Heads*p.HeadDim
 	row := p.Width() * dt.Size()
 	if dt == tensor.I8 {
 		row += 4 * p.Width() / p.HeadDim
 	}
-	// The number of keys that each row sees, summed over the rows of a sequence.
-	seen := float64(h.rows)*float64(h.past) + float64(h.rows)*float64(h.rows+1)/2
+	// The number of keys that each row sees, summed over the rows of a sequence, and of keys that any sees.
+	seen, keys := 0, h.context()-firstSeen(h.past+1, p)
+	for i := range h.rows {
+		ctx := h.past + i + 1
+		seen += ctx - firstSeen(ctx, p)
+	}
 	c := &Case{
-		Op:    "gqa prefill",
+		Op:    map[bool]string{false: "gqa prefill", true: "gqa decode"}[decode],
 		Shape: fmt.Sprintf("%d x %d rows after %d, %d heads of %d, %d of keys", h.seqs, h.rows, h.past, p.Heads, p.HeadDim, p.KVHeads),
 		DType: "cache " + dt.String(),
-		Bytes: float64(h.seqs)*float64(h.context())*float64(row) + float64(2*2*t*width),
-		Flops: 4 * float64(h.seqs*width) * seen,
+		Bytes: float64(h.seqs*keys)*float64(row) + float64(2*2*t*width),
+		Flops: 4 * float64(h.seqs*width) * float64(seen),
 		Rel:   relMLA, Abs: absMLA,
 	}
-	if decode {
-		c.Op = "gqa decode"
+	if p.Window > 0 {
+		c.Shape += fmt.Sprintf(", window %d", p.Window)
+	}
+	if sinks {
+		c.Shape += ", sinks"
 	}
 	c.Rotate = int(c.Bytes)
 	c.build = func(d *desk) *job {
 		q, out := d.numbers(tensor.BF16, t, width, unit), d.room(tensor.BF16, t, width)
 		in := d.cached(h, dt, p.Width(), p.HeadDim, p.BlockTokens, decode)
+		var scores data
+		if sinks {
+			scores = d.numbers(tensor.F32, 1, p.Heads, unit)
+		}
+		sink := func(i int) (m launch.Mat) {
+			if sinks {
+				m = scores.of(i)
+			}
+			return m
+		}
 		return &job{
 			run: func(b *ops.Builder, i int) {
-				b.GQA(out.of(i), q.of(i), in.of(i), launch.Mat{}, in.list, in.table.of(i), decode, p)
+				b.GQA(out.of(i), q.of(i), in.of(i), sink(i), in.list, in.table.of(i), decode, p)
 			},
 			outs: []data{out},
 			check: func(read reader) []Sample {
@@ -50,7 +67,11 @@ func grouped(decode bool, h history, dt tensor.DType, p device.GQA) *Case {
 				s := make([]Sample, len(rows)*len(heads)*p.HeadDim)
 				parallel(len(rows)*len(heads), func(i int) {
 					row, head := i/len(heads), heads[i%len(heads)]
-					want, scale := attendedBy(in, q, rows[row], head, h, p)
+					score := math.Inf(-1)
+					if sinks {
+						score = scores.get(0, head)
+					}
+					want, scale := attendedBy(in, q, rows[row], head, h, p, score)
 					for v := range want {
 						s[i*p.HeadDim+v] = Sample{got[row][head*p.HeadDim+v], want[v], scale}
 					}
@@ -62,27 +83,36 @@ func grouped(decode bool, h history, dt tensor.DType, p device.GQA) *Case {
 	return c
 }
 
-// attendedBy computes one head of a row, and the size of the terms of its sums.
-func attendedBy(in *cached, q data, row, head int, h history, p device.GQA) (out []float64, scale float64) {
+// firstSeen returns the first key that a row sees whose position is ctx-1.
+func firstSeen(ctx int, p device.GQA) int {
+	if p.Window == 0 {
+		return 0
+	}
+	return max(0, ctx-p.Window)
+}
+
+// attendedBy computes one head of a row, and the size of the terms of its sums. sink is the head's; none: minus infinity.
+func attendedBy(in *cached, q data, row, head int, h history, p device.GQA, sink float64) (out []float64, scale float64) {
 	seq, ctx, d := row/h.rows, h.past+row%h.rows+1, p.HeadDim
 	kv := head / (p.Heads / p.KVHeads)
 	query := q.row(row)[head*d:][:d]
-	prob, top := make([]float64, ctx), math.Inf(-1)
-	for pos := range prob {
-		prob[pos], _ = dot(query, in.values(in.slot(seq, pos), kv*d, d))
-		prob[pos] *= float64(p.Scale)
-		top = max(top, prob[pos])
+	first := firstSeen(ctx, p)
+	prob, top := make([]float64, ctx-first), sink
+	for i := range prob {
+		prob[i], _ = dot(query, in.values(in.slot(seq, first+i), kv*d, d))
+		prob[i] *= float64(p.Scale)
+		top = max(top, prob[i])
 	}
-	sum := 0.0
-	for pos := range prob {
-		prob[pos] = math.Exp(prob[pos] - top)
-		sum += prob[pos]
+	sum := math.Exp(sink - top)
+	for i := range prob {
+		prob[i] = math.Exp(prob[i] - top)
+		sum += prob[i]
 	}
 	out = make([]float64, d)
 	squares := make([]float64, d)
-	for pos := range prob {
-		for i, v := range in.values(in.slot(seq, pos), (p.KVHeads+kv)*d, d) {
-			v *= prob[pos] / sum
+	for at := range prob {
+		for i, v := range in.values(in.slot(seq, first+at), (p.KVHeads+kv)*d, d) {
+			v *= prob[at] / sum
 			out[i] += v
 			squares[i] += v * v
 		}

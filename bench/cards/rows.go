@@ -134,7 +134,7 @@ func router(t, hidden int, p device.Router) *Case {
 		logits, ids, share := d.room(tensor.F32, t, p.Experts), d.room(tensor.I32, t, p.TopK), d.room(tensor.F32, t, p.TopK)
 		return &job{
 			run: func(b *ops.Builder, i int) {
-				b.Route(ids.of(i), share.of(i), logits.of(i), x.of(i), gate.of(i), launch.Mat{}, p)
+				b.Route(ids.of(i), share.of(i), logits.of(i), x.of(i), launch.Weight{F: gate.of(i)}, launch.Mat{}, p)
 			},
 			outs: []data{logits, ids, share},
 			check: func(read reader) []Sample {

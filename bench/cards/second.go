@@ -82,7 +82,7 @@ func (s *second) run(b *ops.Builder, i int) {
 		n = ops.Network{W13: s.common[0].of(i), W2: s.common[1].of(i)}
 	}
 	b.AddMatMul(s.x.of(i), s.delta.of(i), s.in.of(i), s.w.of(i))
-	b.NormRoute(s.ids.of(i), s.share.of(i), s.logits.of(i), s.normed.of(i), s.x.of(i), s.norm.of(i), eps, s.gate.of(i), launch.Mat{}, s.p)
+	b.NormRoute(s.ids.of(i), s.share.of(i), s.logits.of(i), s.normed.of(i), s.x.of(i), s.norm.of(i), eps, launch.Weight{F: s.gate.of(i)}, launch.Mat{}, s.p)
 	b.AddMix(s.x.of(i), s.delta.of(i), s.y.of(i), s.z.of(i), s.normed.of(i), bank, n, s.ids.of(i), s.share.of(i))
 }
 

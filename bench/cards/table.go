@@ -15,6 +15,7 @@ type Sizes struct {
 	dense  int // width of the dense network
 	mla    device.MLA
 	gqa    device.GQA // heads have norms
+	sinks  []int      // windows (0: none) with which attention of heads with sinks is also measured
 	delta  device.DeltaNet
 	few    []int // generated rows per batch
 	many   []int // rows per prompt
@@ -45,10 +46,12 @@ func Qwen3() Sizes {
 	}
 }
 
-// Heads64 is attention alone, with the head size and group of gpt-oss.
+// Heads64 is attention alone, with the head size and group of gpt-oss, whose layers have windows of
+// 128 and none in turn. The window of 4,096 is that of the first Mistral.
 func Heads64() Sizes {
 	return Sizes{
 		gqa:    device.GQA{Heads: 64, KVHeads: 8, HeadDim: 64, Scale: 0.125, BlockTokens: 64},
+		sinks:  []int{0, 128, 4096},
 		few:    []int{1, 8, 32},
 		many:   []int{2048, 8192},
 		depths: []int{2048, 32768},
@@ -68,6 +71,7 @@ func Small() Sizes {
 		vocab: 320, layers: 3, dense: 384,
 		mla:    device.MLA{Heads: 2, Nope: 128, Rope: 64, V: 128, Rank: 512, Scale: 0.0722, BlockTokens: 64},
 		gqa:    device.GQA{Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125, BlockTokens: 64},
+		sinks:  []int{0, 40},
 		delta:  device.DeltaNet{KeyHeads: 1, ValueHeads: 2, KeyDim: 128, ValueDim: 128, Taps: 4, ByKeyHead: true},
 		few:    []int{1, 3},
 		many:   []int{70},
@@ -125,7 +129,15 @@ func (s *Sizes) attention(decode bool, h history, types ...tensor.DType) (out []
 			out = append(out, latent(decode, h, dt, s.mla))
 		}
 		if s.gqa.Heads > 0 {
-			out = append(out, grouped(decode, h, dt, s.gqa))
+			out = append(out, grouped(decode, h, dt, s.gqa, false))
+			for _, window := range s.sinks {
+				if window >= h.context() {
+					continue
+				}
+				p := s.gqa
+				p.Window = window
+				out = append(out, grouped(decode, h, dt, p, true))
+			}
 		}
 	}
 	return out

@@ -17,31 +17,40 @@ import (
 	"krater/stages/compare/goldens"
 	"krater/stages/drive"
 	"krater/stages/load"
+	"krater/stages/synth"
 )
 
 // TestFastKernelsAgreeWithPlain: a model of the sizes that the fast kernels are made for,
 // by them in bfloat16 and by the plain ones in float32, over a prompt and what follows.
 func TestFastKernelsAgreeWithPlain(t *testing.T) {
 	m := latentModel(t)
-	prompt := randomTokens(150, 1)
 	for name, p := range cardPrecisions {
 		if testing.Short() && (name == "int4 g32" || name == "int8 g64") { // packages gemm and gemv have them
 			continue
 		}
-		t.Run(name, func(t *testing.T) {
-			want := runOn(t, onCard(t, m, p, tensor.BF16, true), prompt, 3, 0)
-			got := runOn(t, onCard(t, m, p, tensor.BF16, false), prompt, 3, 0)
-			for i := range want.rows {
-				if !slices.Equal(got.ids[:i], want.ids[:i]) {
-					break // from here on they answer different questions
-				}
-				e := apart(got.rows[i], want.rows[i])
-				t.Logf("token %d: logits are %.4f apart", i, e)
-				if !(e < 0.03) {
-					t.Errorf("token %d: logits are %.4f apart", i, e)
-				}
-			}
-		})
+		t.Run(name, func(t *testing.T) { agreesWithPlain(t, m, p) })
+	}
+}
+
+// TestWindowsAgreeWithPlain: the same with windows, sinks and biases.
+func TestWindowsAgreeWithPlain(t *testing.T) {
+	agreesWithPlain(t, windowModel(t), cardPrecisions["int4 g128"])
+}
+
+func agreesWithPlain(t *testing.T, m *synth.Model, p load.Precision) {
+	t.Helper()
+	prompt := randomTokens(150, 1)
+	want := runOn(t, onCard(t, m, p, tensor.BF16, true), prompt, 3, 0)
+	got := runOn(t, onCard(t, m, p, tensor.BF16, false), prompt, 3, 0)
+	for i := range want.rows {
+		if !slices.Equal(got.ids[:i], want.ids[:i]) {
+			break // from here on they answer different questions
+		}
+		e := apart(got.rows[i], want.rows[i])
+		t.Logf("token %d: logits are %.4f apart", i, e)
+		if !(e < 0.03) {
+			t.Errorf("token %d: logits are %.4f apart", i, e)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -45,7 +46,23 @@ func cardFor(t *testing.T, o cuda.Options) local.GPU {
 // kernels are made for, and otherwise small.
 func latentModel(t *testing.T) *synth.Model {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join("..", "..", "stages", "synth", "shapes", "deepseek-v2-lite.json"))
+	return sizedModel(t, "deepseek-v2-lite", map[string]any{"num_hidden_layers": 3, "n_routed_experts": 8, "num_experts_per_tok": 3, "vocab_size": 512},
+		map[string]any{"hidden_size": 256, "intermediate_size": 320, "moe_intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2})
+}
+
+// windowModel is a random model with the head size, the biases and the sinks of gpt-oss, and otherwise
+// small. Its first and last layers have windows.
+func windowModel(t *testing.T) *synth.Model {
+	t.Helper()
+	return sizedModel(t, "gpt-oss-20b", map[string]any{"num_hidden_layers": 3, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"},
+		"num_local_experts": 8, "num_experts_per_tok": 3, "experts_per_token": 3, "vocab_size": 512, "sliding_window": 40, "pad_token_id": 0},
+		map[string]any{"hidden_size": 192, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2})
+}
+
+// sizedModel is a random model of a shape with other sizes; small ones only without trueSizes.
+func sizedModel(t *testing.T, shape string, sizes, small map[string]any) *synth.Model {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("..", "..", "stages", "synth", "shapes", shape+".json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,15 +70,9 @@ func latentModel(t *testing.T) *synth.Model {
 	if err := json.Unmarshal(data, &fields); err != nil {
 		t.Fatal(err)
 	}
-	sizes := map[string]any{"num_hidden_layers": 3, "n_routed_experts": 8, "num_experts_per_tok": 3, "vocab_size": 512}
+	maps.Copy(fields, sizes)
 	if !trueSizes {
-		for k, v := range map[string]any{"hidden_size": 256, "intermediate_size": 320, "moe_intermediate_size": 64,
-			"num_attention_heads": 2, "num_key_value_heads": 2} {
-			sizes[k] = v
-		}
-	}
-	for k, v := range sizes {
-		fields[k] = v
+		maps.Copy(fields, small)
 	}
 	for _, k := range []string{"bos_token_id", "eos_token_id"} {
 		delete(fields, k)
@@ -69,7 +80,7 @@ func latentModel(t *testing.T) *synth.Model {
 	if data, err = json.Marshal(fields); err != nil {
 		t.Fatal(err)
 	}
-	m, err := synth.FromConfig("latent", data, synth.Options{Seed: 1})
+	m, err := synth.FromConfig(shape, data, synth.Options{Seed: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

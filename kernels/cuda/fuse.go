@@ -3,9 +3,12 @@
 package cuda
 
 import (
+	"slices"
+
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 )
 
 // Run implements device.Device: operators become launches on s, and sequences that Fused
@@ -15,7 +18,7 @@ func (d *Device) Run(s device.Stream, l device.List) {
 		f := d.first(l)
 		d.do(f.name, s, func(own *Stream) {
 			own.ops.Generated = l.Generated
-			f.add(&own.ops, l.Ops)
+			f.add(&own.ops, l.Ops[:f.n])
 		})
 		l = l.From(f.n)
 	}
@@ -55,9 +58,13 @@ var patterns = map[device.Kind][]pattern{
 		{fusion{name: "NormRoute", add: addNormRoute}, isNormRoute},
 		{fusion{name: "NormMatMul", add: addNormMatMul}, isNormMatMul},
 	},
-	device.OpAdd:    {{fusion{name: "AddRMSNorm", add: addAddRMSNorm}, isAddRMSNorm}},
-	device.OpMatMul: {{fusion{name: "Route", add: addRoute}, isRoute}, {fusion{name: "AddMatMul", add: addAddMatMul}, isAddMatMul}},
-	device.OpFFN:    {{fusion{name: "AddFFN", add: addAddFFN}, isAddFFN}},
+	device.OpAdd: {{fusion{name: "AddRMSNorm", add: addAddRMSNorm}, isAddRMSNorm}},
+	device.OpMatMul: {
+		{fusion{name: "Route", add: addRoute}, isRoute},
+		{fusion{name: "AddMatMul", add: addAddMatMul}, isAddMatMul},
+		{fusion{name: "MatMul", add: addBiasedMatMul}, isBiasedMatMul},
+	},
+	device.OpFFN: {{fusion{name: "AddFFN", add: addAddFFN}, isAddFFN}},
 	device.OpRope: {
 		{fusion{name: "LatentDecode", add: addLatentDecode}, isLatentDecode},
 		{fusion{name: "Latent", add: addLatent}, isLatent},
@@ -143,30 +150,62 @@ func overlap(a, b device.Mat) bool {
 }
 
 func isNormRoute(d *Device, l device.List) int {
-	if !kinds(l, device.OpRMSNorm, device.OpMatMul, device.OpRouteTopK) || !d.norms(l.Ops[0].Out.Rows) || l.Ops[1].X != l.Ops[0].Out {
+	if !kinds(l, device.OpRMSNorm, device.OpMatMul) || !d.norms(l.Ops[0].Out.Rows) || l.Ops[1].X != l.Ops[0].Out {
 		return 0
 	}
-	if isRoute(d, l.From(1)) == 0 {
-		return 0
+	if n := isRoute(d, l.From(1)); n > 0 {
+		return 1 + n
 	}
-	return 3
+	return 0
 }
 
-func addNormRoute(b *ops.Builder, o []device.Op) {
-	norm, gate, top := &o[0], &o[1], &o[2]
-	b.NormRoute(mat(top.Out), mat(top.A), mat(top.X), mat(norm.Out), mat(norm.X), mat(norm.W), norm.Eps, mat(gate.Weight.F), mat(top.W), *top.Router)
-}
-
-func isRoute(_ *Device, l device.List) int {
-	if !kinds(l, device.OpMatMul, device.OpRouteTopK) || l.Ops[1].X != l.Ops[0].Out || l.Ops[0].Weight.F.Zero() {
+// isBiasedMatMul finds a product and the addition of a bias to its rows.
+func isBiasedMatMul(_ *Device, l device.List) int {
+	if !kinds(l, device.OpMatMul, device.OpAddBias) || l.Ops[1].Out != l.Ops[0].Out || l.Ops[1].W.DType != tensor.F32 {
 		return 0
 	}
 	return 2
 }
 
+// productOf returns how many operators l begins with that are one product, with or without a bias.
+func productOf(d *Device, l device.List) int { return max(1, isBiasedMatMul(d, l)) }
+
+// weightOf returns the weight of a product that begins at o, with the bias that the n-th operator adds.
+func weightOf(o []device.Op, n int) launch.Weight {
+	w := weight(o[0].Weight)
+	if n > 1 {
+		w.Bias = mat(o[1].W).At
+	}
+	return w
+}
+
+func addBiasedMatMul(b *ops.Builder, o []device.Op) {
+	b.MatMul(mat(o[0].Out), mat(o[0].X), weightOf(o, 2))
+}
+
+func addNormRoute(b *ops.Builder, o []device.Op) {
+	n := before(o, device.OpRouteTopK)
+	norm, top := &o[0], &o[n]
+	b.NormRoute(mat(top.Out), mat(top.A), mat(top.X), mat(norm.Out), mat(norm.X), mat(norm.W), norm.Eps, weightOf(o[1:], n-1), mat(top.W), *top.Router)
+}
+
+func isRoute(d *Device, l device.List) int {
+	n := productOf(d, l)
+	if !kinds(l.From(n), device.OpRouteTopK) || l.Ops[n].X != l.Ops[0].Out || l.Ops[0].Weight.F.Zero() {
+		return 0
+	}
+	return n + 1
+}
+
+// before returns the number of operators of o before the first of a kind.
+func before(o []device.Op, k device.Kind) int {
+	return slices.IndexFunc(o, func(o device.Op) bool { return o.Kind == k })
+}
+
 func addRoute(b *ops.Builder, o []device.Op) {
-	gate, top := &o[0], &o[1]
-	b.Route(mat(top.Out), mat(top.A), mat(top.X), mat(gate.X), mat(gate.Weight.F), mat(top.W), *top.Router)
+	n := before(o, device.OpRouteTopK)
+	top := &o[n]
+	b.Route(mat(top.Out), mat(top.A), mat(top.X), mat(o[0].X), weightOf(o, n), mat(top.W), *top.Router)
 }
 
 func isNormMatMul(d *Device, l device.List) int {
@@ -176,12 +215,12 @@ func isNormMatMul(d *Device, l device.List) int {
 	if l.Ops[1].Out.DType != d.RowType() || !unread(l.From(2), l.Ops[0].Out) {
 		return 0
 	}
-	return 2
+	return 1 + productOf(d, l.From(1))
 }
 
 func addNormMatMul(b *ops.Builder, o []device.Op) {
 	norm, product := &o[0], &o[1]
-	b.NormMatMul(mat(product.Out), mat(norm.Out), mat(norm.X), mat(norm.W), norm.Eps, weight(product.Weight))
+	b.NormMatMul(mat(product.Out), mat(norm.Out), mat(norm.X), mat(norm.W), norm.Eps, weightOf(o[1:], len(o)-1))
 }
 
 func isAddRMSNorm(_ *Device, l device.List) int {
@@ -197,15 +236,17 @@ func addAddRMSNorm(b *ops.Builder, o []device.Op) {
 }
 
 func isAddMatMul(d *Device, l device.List) int {
-	if !d.added(l, 1) {
+	n := productOf(d, l)
+	if !d.added(l, n) {
 		return 0
 	}
-	return 2
+	return n + 1
 }
 
 func addAddMatMul(b *ops.Builder, o []device.Op) {
-	product, sum := &o[0], &o[1]
-	b.AddMatMul(mat(sum.Out), mat(sum.X), mat(product.X), weight(product.Weight))
+	n := before(o, device.OpAdd)
+	product, sum := &o[0], &o[n]
+	b.AddMatMul(mat(sum.Out), mat(sum.X), mat(product.X), weightOf(o, n))
 }
 
 func isAddFFN(d *Device, l device.List) int {

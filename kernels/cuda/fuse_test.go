@@ -76,6 +76,40 @@ func layer(l *device.List, rows int, latent, generated, gated bool, extra func(n
 	l.Add(hidden, delta)
 }
 
+// TestFusedBiases: a bias is added by the kernel of its product.
+func TestFusedBiases(t *testing.T) {
+	for _, c := range []struct {
+		rows int
+		bias tensor.DType
+		want []string
+	}{
+		{1, tensor.F32, []string{"NormMatMul", "AddMatMul", "NormRoute"}},
+		{8, tensor.F32, []string{"RMSNorm", "MatMul", "AddMatMul", "RMSNorm", "Route"}},
+		{300, tensor.F32, []string{"RMSNorm", "MatMul", "MatMul", "AddRMSNorm", "Route"}},
+		{1, tensor.BF16, []string{"NormMatMul", "AddBias", "MatMul", "AddBias", "AddRMSNorm", "MatMul", "AddBias", "RouteTopK"}},
+	} {
+		var l device.List
+		l.Generated = c.rows % 300
+		m := func(dt tensor.DType, cols int) device.Mat { return rowsOf(dt, c.rows, cols) }
+		bias := func(cols int) device.Mat { return rowsOf(c.bias, 1, cols) }
+		hidden, normed, delta, joined, logits := m(tensor.F32, 64), m(tensor.BF16, 64), m(tensor.BF16, 64), m(tensor.BF16, 96), m(tensor.F32, 8)
+		w := &device.Weight{F: rowsOf(tensor.BF16, 96, 64)}
+		l.RMSNorm(normed, hidden, rowsOf(tensor.BF16, 1, 64), 1e-6)
+		l.MatMul(joined, normed, device.QRows{}, w)
+		l.AddBias(joined, bias(96))
+		l.MatMul(delta, joined.ColRange(0, 64), device.QRows{}, w)
+		l.AddBias(delta, bias(64))
+		l.Add(hidden, delta)
+		l.RMSNorm(normed, hidden, rowsOf(tensor.BF16, 1, 64), 1e-6)
+		l.MatMul(logits, normed, device.QRows{}, &device.Weight{F: rowsOf(tensor.F32, 8, 64)})
+		l.AddBias(logits, bias(8))
+		l.RouteTopK(m(tensor.I32, 2), m(tensor.F32, 2), logits, device.Mat{}, &device.Router{})
+		if got := names(&Device{}, l); !slices.Equal(got, c.want) {
+			t.Errorf("%d rows, bias %s: %q, want %q", c.rows, c.bias, got, c.want)
+		}
+	}
+}
+
 // TestFused: a layer becomes these operators, and a value that another operator reads is computed
 // for it.
 func TestFused(t *testing.T) {

@@ -39,8 +39,9 @@ type Tables map[*model.RopeConfig]device.Mat
 // Binder gives the weights of a layer by role, as the model keeps them. A fault is the
 // Binder's to report; what it gives is empty then.
 type Binder interface {
-	// Vector is a tensor as the files hold it, [n] as [1, n].
-	Vector(role string) device.Mat
+	// Vector is a tensor as the files hold it, [n] as [1, n]; of several roles, their tensors one
+	// after the other, F32.
+	Vector(roles ...string) device.Mat
 	// Norm is the weight of a norm [1, n], to which the model's config adds 1 if the files lack it.
 	Norm(role string) device.Mat
 	// Made is a tensor as F32 [rows, cols], made of the values of the files.

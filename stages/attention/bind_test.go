@@ -15,8 +15,8 @@ type asked struct {
 	joint bool
 }
 
-func (a *asked) Vector(role string) device.Mat {
-	a.roles = append(a.roles, role)
+func (a *asked) Vector(roles ...string) device.Mat {
+	a.roles = append(a.roles, roles...)
 	return device.Mat{}
 }
 

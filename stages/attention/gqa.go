@@ -18,7 +18,10 @@ var _ = Register(func(m model.GQA, b Binder) Block {
 	if !ok {
 		w.k, w.v = b.Weight("k"), b.Weight("v")
 	}
-	if m.Bias {
+	switch {
+	case m.Bias && ok && !m.Gate:
+		w.jointBias = b.Vector("q_bias", "k_bias", "v_bias")
+	case m.Bias:
 		w.qBias, w.kBias, w.vBias = b.Vector("q_bias"), b.Vector("k_bias"), b.Vector("v_bias")
 	}
 	if m.OutBias {
@@ -40,7 +43,8 @@ type gqaBlock struct {
 	q            device.Weight // [heads*d, H], with gates [heads*2*d, H]
 	k, v         device.Weight // [kv_heads*d, H]
 	o            device.Weight // [H, heads*d]
-	qBias        device.Mat    // [1, heads*d], absent without biases
+	jointBias    device.Mat    // of joint with q: [1, heads*d+2*kv_heads*d]; absent without
+	qBias        device.Mat    // [1, heads*d], absent without biases, or if they are joint
 	kBias, vBias device.Mat    // [1, kv_heads*d]
 	oBias        device.Mat    // [1, H], absent without
 	sinks        device.Mat    // [1, heads], absent without
@@ -106,7 +110,7 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 	keys, values := kv.ColRange(0, half), kv.ColRange(half, kv.Cols)
 	st.Input.Prepare(&p.List, &w.joint, &w.q, &w.k, &w.v)
 	if !w.joint.Zero() {
-		st.Input.Mul(&p.List, g.joined.RowRange(0, st.T), &w.joint)
+		project(p, g.joined.RowRange(0, st.T), &st.Input, &w.joint, w.jointBias)
 	}
 	queries, gates := q, device.Mat{}
 	if w.spec.Gate {

@@ -218,16 +218,27 @@ func (b *binder) decoded(dev device.Device, t weights.Tensor, kept tensor.DType)
 
 // made is a tensor as F32 [rows, cols], made of its values by f.
 func (b *binder) made(name string, rows, cols int, f func([]float32) []float32) device.Mat {
+	return b.filled(name, rows, cols, func(v []float32) error {
+		_, err := b.read(v, name)
+		if err == nil {
+			copy(v, f(v))
+		}
+		return err
+	})
+}
+
+// filled is F32 [rows, cols] that fill writes, of the tensor name.
+func (b *binder) filled(name string, rows, cols int, fill func([]float32) error) device.Mat {
 	values := make([]float32, rows*cols)
 	if b.err != nil {
 		return device.Mat{}
 	}
-	if _, err := b.read(values, name); err != nil {
+	if err := fill(values); err != nil {
 		b.err = fmt.Errorf("load: %w", err)
 		return device.Mat{}
 	}
 	data := make([]byte, 0, 4*len(values))
-	for _, v := range f(values) {
+	for _, v := range values {
 		data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
 	}
 	buf, err := b.dev.Wrap(data)
@@ -286,7 +297,16 @@ func (r *roles) format(role string) tensor.Format {
 }
 
 // Vector implements attention.Binder.
-func (r *roles) Vector(role string) device.Mat {
+func (r *roles) Vector(of ...string) device.Mat {
+	role := of[0]
+	if len(of) > 1 {
+		names, n := make([]string, len(of)), 0
+		for i, role := range of {
+			names[i] = r.spec.Name(role)
+			n += r.tensors[role].Shape[0]
+		}
+		return r.filled(names[0], 1, n, r.rows(names...).fill)
+	}
 	if r.tensors[role].F32 {
 		return r.as(r.dev, r.spec.Name(role), tensor.F32)
 	}

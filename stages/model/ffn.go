@@ -82,7 +82,7 @@ func (m MoE) Tensors(h int) []TensorSpec {
 		list = append(list, TensorSpec{Role: "correction", Shape: []int{m.Experts}, Part: Router, F32: true})
 	}
 	if m.RouterBias {
-		list = append(list, TensorSpec{Role: "router_bias", Shape: []int{m.Experts}, Part: Router})
+		list = append(list, TensorSpec{Role: "router_bias", Shape: []int{m.Experts}, Part: Router, F32: true})
 	}
 	list = append(list, network("expert.", Experts, m.FF, h)...)
 	if m.Biases {

@@ -59,6 +59,9 @@ func (g GQA) Tensors(h int) []TensorSpec {
 	add := func(role string, shape ...int) {
 		list = append(list, TensorSpec{Role: role, Shape: shape, Part: Attention})
 	}
+	vector := func(role string, n int) {
+		list = append(list, TensorSpec{Role: role, Shape: []int{n}, Part: Attention, F32: true})
+	}
 	query := g.QDim()
 	if g.Gate {
 		query *= 2
@@ -69,7 +72,7 @@ func (g GQA) Tensors(h int) []TensorSpec {
 	}{{"q", query}, {"k", g.KDim()}, {"v", g.KDim()}} {
 		add(x.role, x.n, h)
 		if g.Bias {
-			add(x.role+"_bias", x.n)
+			vector(x.role+"_bias", x.n)
 		}
 	}
 	if g.QKNorm {
@@ -78,11 +81,11 @@ func (g GQA) Tensors(h int) []TensorSpec {
 			TensorSpec{Role: "k_norm", Shape: []int{k}, Part: Attention, Norm: true})
 	}
 	if g.Sinks {
-		add("sinks", g.Heads)
+		vector("sinks", g.Heads)
 	}
 	add("o", h, g.QDim())
 	if g.OutBias {
-		add("o_bias", h)
+		vector("o_bias", h)
 	}
 	return list
 }

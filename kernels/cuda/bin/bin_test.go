@@ -211,6 +211,13 @@ var excused = map[string]excuse{
 	"kr_gqa_prefill_i8_64_h sm_90a":    {64, aTile},
 	"kr_gqa_prefill_i8_128_h sm_90a":   {120, aTile},
 	"kr_gqa_prefill_i8_256_h sm_90a":   {492, aTile},
+
+	"kr_gqa_prefill_window_bf16_64_h sm_90a":  {16, aTile},
+	"kr_gqa_prefill_window_bf16_128_h sm_90a": {92, aTile},
+	"kr_gqa_prefill_window_e4m3_64_h sm_90a":  {76, aTile},
+	"kr_gqa_prefill_window_e4m3_128_h sm_90a": {84, aTile},
+	"kr_gqa_prefill_window_i8_64_h sm_90a":    {84, aTile},
+	"kr_gqa_prefill_window_i8_128_h sm_90a":   {116, aTile},
 }
 
 // Most of what these kernels spill is used outside the loops over keys; a few reads may be inside.

@@ -89,7 +89,7 @@ type Options struct {
 	Add bool // out += it
 }
 
-// MatMul computes out [M, N] = x [M, K] * transposed w [N, K]. out is F32 or BF16.
+// MatMul computes out [M, N] = x [M, K] * transposed w [N, K], plus w's bias. out is F32 or BF16.
 func MatMul(l *launch.List, gpu launch.GPU, out, x launch.Mat, w launch.Weight, o Options) {
 	const op = "gemv MatMul"
 	f, _ := formatOf(&w)
@@ -207,7 +207,7 @@ func partsFor(gpu launch.GPU, rows, cols int) int {
 
 const (
 	maxParts = 8  // warps of a block, 256 threads
-	maxArgs  = 60 // for a kernel here
+	maxArgs  = 64 // for a kernel here
 	// partBytes is a token's part of two units in shared memory: PART_BYTES of src/gemv.cu.
 	partBytes = 528
 )
@@ -230,13 +230,13 @@ func config(x, y, warps int) launch.Config {
 func appendMatrix(args []launch.Arg, w *launch.Weight) []launch.Arg {
 	switch {
 	case w == nil:
-		return append(args, launch.P(0), launch.P(0), launch.I32(0), launch.I32(0), launch.I32(0), launch.I32(0))
+		return append(args, launch.P(0), launch.P(0), launch.I32(0), launch.I32(0), launch.I32(0), launch.I32(0), launch.P(0))
 	case w.A.Zero():
 		return append(args, launch.P(w.F.At), launch.P(0), launch.I32(w.F.Rows), launch.I32(w.F.Cols/tensor.TileA),
-			launch.I32(0), launch.I32(w.F.Stride))
+			launch.I32(0), launch.I32(w.F.Stride), launch.P(w.Bias))
 	}
 	return append(args, launch.P(w.A.Values), launch.P(w.A.Scales), launch.I32(w.A.Rows), launch.I32(w.A.PaddedCols()/tensor.TileA),
-		launch.I32(w.A.Groups()), launch.I32(0))
+		launch.I32(w.A.Groups()), launch.I32(0), launch.P(w.Bias))
 }
 
 func wide(m launch.Mat) launch.Arg { return flag(m.DType == tensor.F32) }

@@ -13,6 +13,7 @@ import (
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/plain"
 	"krater/kernels/cuda/route"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
@@ -76,10 +77,16 @@ func testMatMul(t *testing.T, c *cudatest.GPU, gpu launch.GPU) {
 			w := c.RandomWeights(rng, k, 1, n, cols)
 			x := cudatest.Normal(rng, most*cols)
 			in := c.BF16(x, most, cols)
+			bias := make([]float32, n)
+			if (i+j)%3 > 0 {
+				bias = cudatest.Normal(rng, n)
+				w.Bias = c.F32(bias, 1, n).At
+			}
 			want, bound := make([]float64, most*n), make([]float64, most*n)
 			for r := range want {
 				v, size := dot(x[r/n*cols:(r/n+1)*cols], w.Dense[0][r%n*cols:(r%n+1)*cols])
-				want[r], bound[r] = v, rounding(dt)*math.Abs(v)+summing*size
+				v += float64(bias[r%n])
+				want[r], bound[r] = v, rounding(dt)*math.Abs(v)+summing*(size+1)
 			}
 			run := func(m int, o Options, out launch.Mat) []float32 {
 				c.Run(func(l *launch.List) { MatMul(l, gpu, out, in.RowRange(0, m), w.Weight, o) })
@@ -141,20 +148,37 @@ func TestAgainstPlain(t *testing.T) {
 	}
 }
 
+// extra is a network's biases, or nil, and its activation.
+type extra struct {
+	b13, b2 []float32
+	act     device.Activation
+}
+
 // swiglu returns a network's output in float64 with hidden values rounded to bfloat16, and a
 // bound of its error: a hidden value may round the other way.
-func swiglu(x, w13, w2 []float32) (y, bound []float64) {
+func swiglu(x, w13, w2 []float32, e extra) (y, bound []float64) {
 	width, hidden := len(w2)/len(x), len(x)
 	h := make([]float32, width)
 	for f := range h {
 		u, _ := dot(x, w13[f*hidden:(f+1)*hidden])
 		v, _ := dot(x, w13[(width+f)*hidden:(width+f+1)*hidden])
-		h[f] = tensor.BF16ToF32(tensor.F32ToBF16(float32(u / (1 + math.Exp(-u)) * v)))
+		if e.b13 != nil {
+			u, v = u+float64(e.b13[f]), v+float64(e.b13[width+f])
+			limit := float64(e.act.Limit)
+			u, v = min(u, limit), max(min(v, limit), -limit)+float64(e.act.Shift)
+			u = u / (1 + math.Exp(-float64(e.act.Alpha)*u)) * v
+		} else {
+			u = u / (1 + math.Exp(-u)) * v
+		}
+		h[f] = tensor.BF16ToF32(tensor.F32ToBF16(float32(u)))
 	}
 	y, bound = make([]float64, hidden), make([]float64, hidden)
 	for i := range y {
 		v, size := dot(h, w2[i*width:(i+1)*width])
 		y[i], bound[i] = v, 0x1p-9*size
+		if e.b2 != nil {
+			y[i] += float64(e.b2[i])
+		}
 	}
 	return y, bound
 }
@@ -178,7 +202,7 @@ func TestFFNKernels(t *testing.T) {
 		all := run(most)
 		name := fmt.Sprintf("%+v %+v", k, k2)
 		for r := range most {
-			y, bound := swiglu(x[r*hidden:(r+1)*hidden], w13.Dense[0], w2.Dense[0])
+			y, bound := swiglu(x[r*hidden:(r+1)*hidden], w13.Dense[0], w2.Dense[0], extra{})
 			within(t, fmt.Sprintf("%s row %d", name, r), all[r*hidden:], y, bound)
 		}
 		for _, m := range []int{1, 8} {
@@ -231,13 +255,14 @@ type moeCase struct {
 	w13, w2       cudatest.Weights
 	s13, s2       cudatest.Weights
 	shared        bool
+	extra         [moeExperts]extra
 	x             []float32
 	ids           []int32
 	weights       []float32
 	want, bound   []float64
 }
 
-func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, hidden, width, rows int) *moeCase {
+func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, biased bool, hidden, width, rows int) *moeCase {
 	v := &moeCase{hidden: hidden, width: width, shared: shared != nil}
 	v.w13 = c.RandomWeights(rng, joined(*k), moeExperts, 2*v.width, v.hidden)
 	v.w2 = c.RandomWeights(rng, *k, moeExperts, v.hidden, v.width)
@@ -246,6 +271,9 @@ func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, hid
 	if v.shared {
 		v.s13 = c.RandomWeights(rng, joined(*shared), 1, 2*moeShared, v.hidden)
 		v.s2 = c.RandomWeights(rng, *shared, 1, v.hidden, moeShared)
+	}
+	if biased {
+		v.bias(c, rng)
 	}
 	v.x = cudatest.Normal(rng, rows*v.hidden)
 	for r := range rows {
@@ -268,12 +296,23 @@ func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, hid
 	return v
 }
 
+// bias gives every expert biases, and an activation whose limit many values reach.
+func (v *moeCase) bias(c *cudatest.GPU, rng *rand.Rand) {
+	n, act := 2*v.width+v.hidden, device.Activation{Alpha: 1.702, Limit: 0.75, Shift: 1}
+	all := cudatest.Normal(rng, moeExperts*n)
+	for e := range v.extra {
+		v.extra[e] = extra{all[e*n:][:2*v.width], all[e*n+2*v.width:][:v.hidden], act}
+	}
+	m := c.F32(all, moeExperts, n)
+	v.bank.Extra = launch.Extra{B13: m.At, B2: m.ColRange(2*v.width, n).At, BiasStep: int64(4 * n), Alpha: act.Alpha, Limit: act.Limit, Shift: act.Shift}
+}
+
 // row appends the expected result of row r.
 func (v *moeCase) row(r int) {
 	x := v.x[r*v.hidden : (r+1)*v.hidden]
 	sum, bound := make([]float64, v.hidden), make([]float64, v.hidden)
-	add := func(weight float64, w13, w2 []float32) {
-		y, b := swiglu(x, w13, w2)
+	add := func(weight float64, w13, w2 []float32, e extra) {
+		y, b := swiglu(x, w13, w2, e)
 		for i := range y {
 			sum[i] += weight * y[i]
 			bound[i] += weight*b[i] + 0x1p-21*math.Abs(sum[i])
@@ -281,11 +320,11 @@ func (v *moeCase) row(r int) {
 	}
 	for rank := range moeTopK {
 		if id := v.ids[r*moeTopK+rank]; id >= 0 && id < moeExperts {
-			add(float64(v.weights[r*moeTopK+rank]), v.w13.Dense[id], v.w2.Dense[id])
+			add(float64(v.weights[r*moeTopK+rank]), v.w13.Dense[id], v.w2.Dense[id], v.extra[id])
 		}
 	}
 	if v.shared {
-		add(1, v.s13.Dense[0], v.s2.Dense[0])
+		add(1, v.s13.Dense[0], v.s2.Dense[0], extra{})
 	}
 	v.want, v.bound = append(v.want, sum...), append(v.bound, bound...)
 }
@@ -317,19 +356,21 @@ func TestMoEKernels(t *testing.T) {
 	for i, v := range []struct {
 		routed, shared *cudatest.Layout
 		hidden, width  int
+		biased         bool
 	}{
-		{int4, int4, 192, 128}, {int4, int8, 192, 128}, {int4, bf16, 192, 128}, {bf16, nil, 192, 128}, {bf16, bf16, 192, 128},
-		{small, channel, 192, 128}, {channel, channel, 192, 128}, {int8, nil, 192, 128},
-		{int4, nil, 1024, 768}, {small, nil, 1024, 128}, // parts are paired
-		{int4, nil, 2048, 256},                                                                           // four parts, and one
-		{int3, int8, 192, 128}, {int3s, int3s, 192, 192}, {int3s, int8, 192, 128}, {int3, nil, 192, 128}, // the third is not folded
-		{int3, nil, 1024, 768}, {int3s, nil, 1024, 256},
+		{int4, int4, 192, 128, false}, {int4, int8, 192, 128, true}, {int4, bf16, 192, 128, false}, {bf16, nil, 192, 128, true}, {bf16, bf16, 192, 128, false},
+		{small, channel, 192, 128, false}, {channel, channel, 192, 128, true}, {int8, nil, 192, 128, false},
+		{int4, nil, 1024, 768, false}, {small, nil, 1024, 128, true}, // parts are paired
+		{int4, nil, 1024, 768, true},
+		{int4, nil, 2048, 256, false},                                                                                              // four parts, and one
+		{int3, int8, 192, 128, false}, {int3s, int3s, 192, 192, true}, {int3s, int8, 192, 128, false}, {int3, nil, 192, 128, true}, // the third is not folded
+		{int3, nil, 1024, 768, false}, {int3s, nil, 1024, 256, true},
 	} {
 		rows := 9
 		if i == 1 || v.routed == int4 && v.shared == nil {
 			rows = 33
 		}
-		m := newMoECase(c, rng, v.routed, v.shared, v.hidden, v.width, rows)
+		m := newMoECase(c, rng, v.routed, v.shared, v.biased, v.hidden, v.width, rows)
 		name := fmt.Sprintf("%+v and %+v, %d of %d", v.routed, v.shared, v.width, v.hidden)
 		all := m.run(c, h100, 0, rows, Options{}, c.Mat(tensor.F32, rows, m.hidden))
 		within(t, name, all, m.want, m.bound)

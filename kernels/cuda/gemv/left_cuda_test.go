@@ -113,10 +113,10 @@ func (m *leftMixture) run(t *testing.T, name string, leave bool) leftResult {
 	out, logits := c.Mat(tensor.F32, rows, m.hidden), c.Strided(tensor.F32, rows, e, e+3)
 	c.Run(func(l *launch.List) {
 		if rows <= route.MaxNormed {
-			route.NormRoute(l, x.IDs, x.Weights, logits, x.X, m.normed, m.norm, 1e-6, m.gate, m.bias, m.p, m.turn, m.scratch)
+			route.NormRoute(l, x.IDs, x.Weights, logits, x.X, m.normed, m.norm, 1e-6, launch.Weight{F: m.gate}, m.bias, m.p, m.turn, m.scratch)
 		} else {
 			x.X = m.plain
-			route.Route(l, x.IDs, x.Weights, logits, m.plain, m.gate, m.bias, m.p, 0, m.turn, m.scratch)
+			route.Route(l, x.IDs, x.Weights, logits, m.plain, launch.Weight{F: m.gate}, m.bias, m.p, 0, m.turn, m.scratch)
 		}
 		first := len(l.Ops) - 1
 		if !leave {

@@ -45,7 +45,7 @@ func Grouped(rows int) bool { return rows >= groupedFrom }
 // Mixture are the arguments of a mixture of experts.
 type Mixture struct {
 	X       launch.Mat    // [M, H] BF16
-	Bank    launch.Bank   // E experts of width F
+	Bank    launch.Bank   // E experts of width F, perhaps with biases and an activation
 	IDs     launch.Mat    // [M, K] I32; an id that is no expert (below 0, or not below E), or not in the bank, adds nothing
 	Weights launch.Mat    // [M, K] F32
 	Shared  Network       // of width S; may be absent
@@ -237,12 +237,19 @@ func (w *work) append(args []launch.Arg) []launch.Arg {
 	return append(args, launch.P(w.aligned.Tiles), launch.P(w.aligned.Slots), launch.P(w.aligned.Count))
 }
 
+// appendBank appends the arguments BANK_ARGS of an expert's matrix.
+func appendBank(args []launch.Arg, step, scaleStep, biasStep int64, w launch.Weight, bias launch.Ptr) []launch.Arg {
+	w.Bias = bias
+	return appendMatrix(append(args, launch.I64(step), launch.I64(scaleStep), launch.I64(biasStep)), &w)
+}
+
 // gateUp launches the first half of the experts (bank, nil: none) and of a network
 // (shared, nil: none); h and hs get their hidden values.
 func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h launch.Ptr, shared *Network, hs launch.Ptr) {
 	var kernel launch.Kernel
 	inOrder, sharedInOrder := false, false
 	width, sharedRows, sharedBlocks := 0, 0, 0
+	act := (&launch.Extra{}).Act()
 	if shared != nil {
 		f, _ := formatOf(&shared.W13)
 		kernel = kGateUp[f]
@@ -267,16 +274,17 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 	args = append(w.append(args), launch.I32(w.topK), launch.I32(w.experts), launch.I32(over(w.topK)), launch.P(w.where))
 	args = p.append(args, x.Rows, sharedRows)
 	if bank != nil {
-		args = appendMatrix(append(args, launch.I64(bank.Step), launch.I64(bank.ScaleStep)), &bank.W13)
+		args = appendBank(args, bank.Step, bank.ScaleStep, bank.BiasStep, bank.W13, bank.B13)
+		act = bank.Act()
 	} else {
-		args = appendMatrix(append(args, launch.I64(0), launch.I64(0)), nil)
+		args = appendMatrix(append(args, launch.I64(0), launch.I64(0), launch.I64(0)), nil)
 	}
 	if shared != nil {
 		args = appendMatrix(args, &shared.W13)
 	} else {
 		args = appendMatrix(args, nil)
 	}
-	args = append(w.left.Append(args), launch.P(w.weights), flag(w.early))
+	args = append(w.left.Append(args), launch.P(w.weights), flag(w.early), act[0], act[1], act[2])
 	l.Add(kernel, p.config(width, sharedRows+w.rows), args...)
 }
 
@@ -296,8 +304,7 @@ func downAll(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, s scrat
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.h), launch.P(s.shared), launch.P(base),
 		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts), launch.P(m.Bank.Map))
-	args = append(p.appendParts(args), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
-	args = appendMatrix(args, &m.Bank.W2)
+	args = appendBank(p.appendParts(args), m.Bank.Step2, m.Bank.ScaleStep2, m.Bank.BiasStep, m.Bank.W2, m.Bank.B2)
 	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), left.Append(appendMatrix(args, shared))...)
 }
 
@@ -317,8 +324,8 @@ func downGrouped(l *launch.List, gpu launch.GPU, m *Mixture, tile int, s scratch
 	}
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(s.y), launch.P(s.h), launch.P(s.base), launch.P(s.shared), launch.P(a.Tiles), launch.P(a.Slots), launch.P(a.Count))
-	args = append(p.append(args, m.X.Rows, sharedRows), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2))
-	args = appendMatrix(appendMatrix(args, &m.Bank.W2), shared)
+	args = appendBank(p.append(args, m.X.Rows, sharedRows), m.Bank.Step2, m.Bank.ScaleStep2, m.Bank.BiasStep, m.Bank.W2, m.Bank.B2)
+	args = appendMatrix(args, shared)
 	l.Add(kernel, p.config(width, sharedRows+a.MaxTiles()), args...)
 }
 

@@ -24,8 +24,8 @@ func normConfig(gpu launch.GPU, x launch.Mat, w *launch.Weight) launch.Config {
 	return c
 }
 
-// NormMatMul computes out [M, N] = RMSNorm(x [M, K]) by norm [1, K] * transposed w [N, K], in one
-// launch, with the bits of elem.RMSNorm to BF16 and MatMul. out is F32 or BF16.
+// NormMatMul computes out [M, N] = RMSNorm(x [M, K]) by norm [1, K] * transposed w [N, K], plus w's
+// bias, in one launch, with the bits of elem.RMSNorm to BF16 and MatMul. out is F32 or BF16.
 func NormMatMul(l *launch.List, gpu launch.GPU, out, x, norm launch.Mat, eps float32, w launch.Weight) {
 	const op = "gemv NormMatMul"
 	in := launch.Mat{At: 16, DType: tensor.BF16, Rows: x.Rows, Cols: x.Cols, Stride: x.Cols}

@@ -28,6 +28,9 @@ func TestNormMatMul(t *testing.T) {
 			}
 			gpu := []launch.GPU{h100, {SMs: 1, SharedMax: 64 << 10}}[(i+j)%2]
 			w := c.RandomWeights(rng, k, 1, n, cols)
+			if (i+j)%2 == 0 {
+				w.Bias = c.F32(cudatest.Normal(rng, n), 1, n).At
+			}
 			norm := c.BF16(cudatest.Normal(rng, cols), 1, cols)
 			if j%2 == 1 {
 				norm = c.F32(cudatest.Normal(rng, cols), 1, cols)

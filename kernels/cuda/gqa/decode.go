@@ -94,15 +94,15 @@ func decoderOf(dt tensor.DType, p device.GQA) (d decoder, ok bool) {
 }
 
 // CanDecode reports whether Decode takes these: heads of 64, 128 or 256, queries of BF16, a cache
-// of BF16, F8E4M3 or I8 with one scale per head, rows aligned to 16 bytes.
-func CanDecode(gpu launch.GPU, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
+// of BF16, F8E4M3 or I8 with one scale per head, rows aligned to 16 bytes, sinks of F32 or none.
+func CanDecode(gpu launch.GPU, out, q launch.Mat, cache launch.KV, sinks launch.Mat, p device.GQA) bool {
 	d, ok := decoderOf(cache.DType, p)
-	return ok && readable(out, q, &cache, p) && gpu.SharedMax >= d.bytes(gpu)
+	return ok && readable(out, q, &cache, sinks, p) && gpu.SharedMax >= d.bytes(gpu)
 }
 
-// readable reports whether the fast kernels take rows and cache. They do not support a window.
-func readable(out, q launch.Mat, cache *launch.KV, p device.GQA) bool {
-	return p.Window == 0 && q.DType == tensor.BF16 && aligned(q) && aligned(cache.Mat) && aligned(out) && (cache.DType != tensor.I8 || cache.Group == p.HeadDim)
+// readable reports whether the fast kernels take rows, cache and sinks.
+func readable(out, q launch.Mat, cache *launch.KV, sinks launch.Mat, p device.GQA) bool {
+	return q.DType == tensor.BF16 && (sinks.Zero() || sinks.DType == tensor.F32) && aligned(q) && aligned(cache.Mat) && aligned(out) && (cache.DType != tensor.I8 || cache.Group == p.HeadDim)
 }
 
 // aligned reports whether rows of m can be read 16 bytes at a time.
@@ -113,6 +113,15 @@ func aligned(m launch.Mat) bool {
 // DecodeItems returns the most items of work of rows generated rows with at most context
 // positions.
 func DecodeItems(rows, context int) int { return rows * spans.ItemBound(context) }
+
+// WindowItems returns the most items of rows generated rows that have items of work without the
+// window of p (0: none).
+func WindowItems(rows, items int, p device.GQA) int {
+	if p.Window == 0 {
+		return items
+	}
+	return min(items, rows*spans.WindowBound(p.Window))
+}
 
 // DecodeScratch returns the scratch memory of Decode for that many items, in bytes.
 func DecodeScratch(items int, p device.GQA) int { return partBytes(items, p) + 2*4*items*p.Heads }
@@ -131,13 +140,16 @@ func decodeShape(gpu launch.GPU, d decoder, items int, p device.GQA) (grid launc
 }
 
 // Decode computes attention of all generated rows in table: at most rows of them, with at most
-// items of work (DecodeItems, or another bound of spans.Items over all rows). The grid depends
-// only on these bounds, and a row beyond them becomes NaN. out [T, heads*d] BF16 or F32, q [T,
-// heads*d] BF16. scratch has DecodeScratch bytes, aligned to 16.
-func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, table launch.Mat, rows, items int, scratch launch.Ptr, p device.GQA) {
+// items of work (DecodeItems, or another bound of spans.Items over all rows; in a window
+// WindowItems). The grid depends only on these bounds, and a row beyond them becomes NaN. out [T,
+// heads*d] BF16 or F32, q [T, heads*d] BF16, sinks [1, heads] F32 or absent. scratch has
+// DecodeScratch bytes, aligned to 16. Rows of a window of at most spans.OneItem keys take one
+// launch, and rows beyond the bound are unchanged; other rows take two.
+func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, sinks, table launch.Mat, rows, items int, scratch launch.Ptr, p device.GQA) {
 	check(out, q, &cache, table, p)
-	if !CanDecode(gpu, out, q, cache, p) {
-		refuse("no kernel for out %v, q %v, cache %v", out, q, cache.Mat)
+	sinkType(sinks, p)
+	if !CanDecode(gpu, out, q, cache, sinks, p) {
+		refuse("no kernel for out %v, q %v, cache %v, sinks %v", out, q, cache.Mat, sinks)
 	}
 	if rows > q.Rows || items < rows || scratch%16 != 0 {
 		refuse("%d items of %d rows, q %v", items, rows, q)
@@ -146,14 +158,24 @@ func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, 
 		return
 	}
 	d, _ := decoderOf(cache.DType, p)
+	one := p.Window > 0 && p.Window <= spans.OneItem
 	grid, groups := decodeShape(gpu, d, items, p)
+	groups = groups && !one
+	var here launch.Ptr // where attend itself writes rows
+	if one {
+		here = out.At
+	}
 	part, marks, whole := launch.P(scratch), launch.P(scratch+launch.Ptr(partBytes(items, p))), bit(groups)
 	l.Add(d.attend, launch.Config{Grid: grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(d.bytes(gpu)), PDL: true},
 		part, marks, launch.I32(items), whole, launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.Heads), launch.I32(p.KVHeads),
-		scale(p), launch.I32(p.BlockTokens))
+		scale(p), launch.I32(p.BlockTokens), launch.I32(p.Window), launch.P(here), wide(out), launch.I32(out.Stride), launch.P(sinks.At))
+	if one {
+		return
+	}
 	l.Add(d.join, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: uint32(rows)}, Block: launch.Dim{X: decodeThreads}, PDL: true},
-		launch.P(out.At), wide(out), launch.I32(out.Stride), part, marks, launch.I32(items), whole, launch.P(table.At))
+		launch.P(out.At), wide(out), launch.I32(out.Stride), part, marks, launch.I32(items), whole, launch.P(table.At),
+		launch.I32(p.Window), launch.P(sinks.At))
 }
 
 // scale converts scores to powers of two.

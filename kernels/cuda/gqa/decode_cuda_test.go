@@ -18,7 +18,7 @@ func (b *problem) items() int {
 	for _, s := range b.decode {
 		items += spans.Items(s.Pos + s.Len)
 	}
-	return items
+	return WindowItems(len(b.decode), items, b.p)
 }
 
 // decodeWithin runs Decode with these bounds and a poisoned output.
@@ -27,7 +27,7 @@ func (b *problem) decodeWithin(gpu launch.GPU, dt tensor.DType, rows, items int)
 	out := b.out(dt)
 	out.Rows = b.q.Rows
 	scratch := b.c.Alloc(DecodeScratch(items, b.p))
-	b.c.Run(func(l *launch.List) { Decode(l, gpu, out, b.q, b.kv, b.table, rows, items, scratch, b.p) })
+	b.c.Run(func(l *launch.List) { Decode(l, gpu, out, b.q, b.kv, b.sinkMat, b.table, rows, items, scratch, b.p) })
 	b.q.Rows, out.Rows = b.rows, b.rows
 	return b.c.Floats(out)
 }

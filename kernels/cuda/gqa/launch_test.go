@@ -22,6 +22,7 @@ func mat(dt tensor.DType, rows, cols int) launch.Mat {
 // args are matching matrices of t rows that only have addresses.
 type args struct {
 	out, q, table launch.Mat
+	sinks         launch.Mat
 	cache         launch.KV
 	p             device.GQA
 }
@@ -37,7 +38,7 @@ func newArgs(t int, dt tensor.DType, p device.GQA) args {
 }
 
 func (a *args) decode(l *launch.List, gpu launch.GPU, rows, items int) {
-	Decode(l, gpu, a.out, a.q, a.cache, a.table, rows, items, 1<<20, a.p)
+	Decode(l, gpu, a.out, a.q, a.cache, a.sinks, a.table, rows, items, 1<<20, a.p)
 }
 
 func first(d decoder, _ bool) decoder { return d }
@@ -66,10 +67,10 @@ func TestDecodeLaunches(t *testing.T) {
 			t.Fatalf("%d launches", len(l.Ops))
 		}
 		attend, join := &l.Ops[0], &l.Ops[1]
-		if attend.Kernel != first(decoderOf(tensor.BF16, x.p)).attend || attend.Config.Grid != x.grid || attend.Count != 15 || l.OpArgs(attend)[3] != bit(x.groups) {
+		if attend.Kernel != first(decoderOf(tensor.BF16, x.p)).attend || attend.Config.Grid != x.grid || attend.Count != 20 || l.OpArgs(attend)[3] != bit(x.groups) {
 			t.Errorf("%+v: %s %+v, %d arguments, groups %v", x, attend.Kernel, attend.Config, attend.Count, l.OpArgs(attend)[3])
 		}
-		if join.Config.Grid != (launch.Dim{X: uint32(x.p.Heads), Y: uint32(x.rows)}) || join.Count != 8 || l.OpArgs(join)[6] != bit(x.groups) {
+		if join.Config.Grid != (launch.Dim{X: uint32(x.p.Heads), Y: uint32(x.rows)}) || join.Count != 10 || l.OpArgs(join)[6] != bit(x.groups) {
 			t.Errorf("%+v: %s %+v, %d arguments", x, join.Kernel, join.Config, join.Count)
 		}
 	}
@@ -122,34 +123,55 @@ func TestPrefillLaunches(t *testing.T) {
 	}
 }
 
-// TestPrefillSinks: which kernel takes sinks, and what has none.
-func TestPrefillSinks(t *testing.T) {
+// TestPrefillWindow: which kernel takes a window or sinks, and what has none.
+func TestPrefillWindow(t *testing.T) {
 	list := []device.Span{{Len: 130}, {Row: 130, Len: 4}}
+	sinks := mat(tensor.F32, 1, 8)
 	for _, x := range []struct {
-		gpu   launch.GPU
-		dt    tensor.DType
-		name  string
-		count int
+		gpu    launch.GPU
+		dt     tensor.DType
+		dim    int
+		window int
+		sinks  launch.Mat
+		name   string
+		count  int
 	}{
-		{h200, tensor.BF16, "kr_gqa_prefill_sinks_bf16_64_h", 16},
-		{h200, tensor.I8, "kr_gqa_prefill_sinks_i8_64", 14},
-		{launch.GPU{SMs: 84, SharedMax: 101376}, tensor.BF16, "kr_gqa_prefill_sinks_bf16_64", 14},
+		{h200, tensor.BF16, 64, 0, sinks, "kr_gqa_prefill_window_bf16_64_h", 17},
+		{h200, tensor.I8, 64, 128, sinks, "kr_gqa_prefill_window_i8_64_h", 17},
+		{h200, tensor.F8E4M3, 128, 4096, launch.Mat{}, "kr_gqa_prefill_window_e4m3_128_h", 17},
+		{small, tensor.BF16, 64, 1, launch.Mat{}, "kr_gqa_prefill_window_bf16_64", 15},
 	} {
-		a := newArgs(134, x.dt, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 64})
-		sinks := launch.Mat{At: 4096, DType: tensor.F32, Rows: 1, Cols: 8, Stride: 8}
+		a := newArgs(134, x.dt, device.GQA{Heads: 8, KVHeads: 2, HeadDim: x.dim, Window: x.window})
 		var l launch.List
-		Prefill(&l, x.gpu, a.out, a.q, a.cache, sinks, list, a.table, 0, a.p)
+		Prefill(&l, x.gpu, a.out, a.q, a.cache, x.sinks, list, a.table, 0, a.p)
 		if o := &l.Ops[0]; o.Kernel.String() != x.name || int(o.Count) != x.count {
 			t.Errorf("%+v: %s, %d arguments", x, o.Kernel, o.Count)
 		}
-		sinks.DType = tensor.BF16
-		if CanPrefill(x.gpu, a.out, a.q, a.cache, sinks, a.p) {
+		half := sinks
+		half.DType = tensor.BF16
+		if CanPrefill(x.gpu, a.out, a.q, a.cache, half, a.p) || CanDecode(x.gpu, a.out, a.q, a.cache, half, a.p) {
 			t.Error("sinks of BF16 have a kernel")
 		}
 	}
-	a := newArgs(134, tensor.BF16, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 128})
-	if CanPrefill(h200, a.out, a.q, a.cache, launch.Mat{At: 4096, DType: tensor.F32, Rows: 1, Cols: 8, Stride: 8}, a.p) {
-		t.Error("heads of 128 with sinks have a kernel")
+	a := newArgs(134, tensor.BF16, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 256, Window: 8})
+	if CanPrefill(h200, a.out, a.q, a.cache, launch.Mat{}, a.p) {
+		t.Error("prompts with heads of 256 and a window have a kernel")
+	}
+}
+
+// TestDecodeWindow: a short window takes one launch, and a long one bounds the items.
+func TestDecodeWindow(t *testing.T) {
+	for _, x := range []struct{ window, items, launches int }{
+		{1, 4, 1}, {128, 4, 1}, {spans.OneItem, 4, 1}, {spans.OneItem + 1, 32, 2}, {4096, 4 * 64, 2}, {1 << 20, 4 * spans.ItemsMax, 2},
+	} {
+		a := newArgs(4, tensor.F8E4M3, qwen3)
+		a.p.Window = x.window
+		var l launch.List
+		items := WindowItems(4, DecodeItems(4, 32768), a.p)
+		a.decode(&l, h200, 4, items)
+		if items != x.items || len(l.Ops) != x.launches {
+			t.Errorf("a window of %d: %d items, want %d; %d launches, want %d", x.window, items, x.items, len(l.Ops), x.launches)
+		}
 	}
 }
 
@@ -194,17 +216,6 @@ func TestFastRefuses(t *testing.T) {
 				}()
 				f()
 			}()
-		}
-	}
-}
-
-// TestWindow: the fast kernels do not support a window, so the plain one takes it.
-func TestWindow(t *testing.T) {
-	for window, want := range map[int]bool{0: true, 8: false} {
-		a := newArgs(4, tensor.BF16, qwen3)
-		a.p.Window = window
-		if CanDecode(h200, a.out, a.q, a.cache, a.p) != want || CanPrefill(h200, a.out, a.q, a.cache, launch.Mat{}, a.p) != want {
-			t.Errorf("a window of %d: want fast kernels %v", window, want)
 		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 // blocks.
 type prefiller struct {
 	any, hopper            launch.Kernel
-	anySinks, hopperSinks  launch.Kernel // with sinks; none: zero
+	anyWindow              launch.Kernel // with a window, sinks or both; none: zero
+	hopperWindow           launch.Kernel
 	shared, sharedHopper   int
 	threads, threadsHopper int
 	partsOfRowTile         int // of any
@@ -25,11 +26,9 @@ var prefillers = func() map[kernelKey]prefiller {
 		for dt, name := range dtypeNames {
 			k := prefiller{any: named("kr_gqa_prefill_"+name, dim), threads: 256, threadsHopper: 384, partsOfRowTile: 1}
 			k.hopper = launch.Named(k.any.String() + "_h")
-			if dim == 64 {
-				k.anySinks = named("kr_gqa_prefill_sinks_"+name, dim)
-				if dt == tensor.BF16 {
-					k.hopperSinks = launch.Named(k.anySinks.String() + "_h")
-				}
+			if dim <= 128 {
+				k.anyWindow = named("kr_gqa_prefill_window_"+name, dim)
+				k.hopperWindow = launch.Named(k.anyWindow.String() + "_h")
 			}
 			keys, keysHopper := 64, 128
 			if dim > 128 { // half as many rows and keys
@@ -50,12 +49,15 @@ var prefillers = func() map[kernelKey]prefiller {
 	return out
 }()
 
-// CanPrefill reports whether Prefill takes these: the sizes and types that CanDecode names, and
-// sinks F32 of heads of 64.
+// CanPrefill reports whether Prefill takes these: the sizes and types that CanDecode names, and a
+// window or sinks only with heads of 64 and 128.
 func CanPrefill(gpu launch.GPU, out, q launch.Mat, cache launch.KV, sinks launch.Mat, p device.GQA) bool {
 	k, ok := prefillers[kernelKey{cache.DType, p.HeadDim}]
-	return ok && (sinks.Zero() || sinks.DType == tensor.F32 && p.HeadDim == 64) && readable(out, q, &cache, p) && gpu.SharedMax >= k.shared
+	return ok && (!special(sinks, p) || p.HeadDim <= 128) && readable(out, q, &cache, sinks, p) && gpu.SharedMax >= k.shared
 }
+
+// special reports whether attention has more than every key before a row.
+func special(sinks launch.Mat, p device.GQA) bool { return !sinks.Zero() || p.Window > 0 }
 
 // Prefill computes attention of the rows of all prompts; list is the batch in table. out [T,
 // heads*d] BF16 or F32, q [T, heads*d] BF16, sinks [1, heads] F32 or absent. turn is a word on
@@ -74,17 +76,15 @@ func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV,
 		return
 	}
 	k := prefillers[kernelKey{cache.DType, p.HeadDim}]
-	hopper := gpu.Hopper
-	if !sinks.Zero() {
-		k.any, k.hopper = k.anySinks, k.hopperSinks
-		hopper = hopper && cache.DType == tensor.BF16
+	if special(sinks, p) {
+		k.any, k.hopper = k.anyWindow, k.hopperWindow
 	}
 	kernel, config := k.any, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: uint32(tiles * k.partsOfRowTile)},
 		Block: launch.Dim{X: uint32(k.threads)}, Shared: uint32(k.shared), PDL: true}
 	args := []launch.Arg{launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens)}
 	units := cache.Rows * cache.Stride * cache.DType.Size() / 16 // Hopper's kernels count them in 32 bits
-	if hopper && gpu.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
+	if gpu.Hopper && gpu.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
 		blocks := p.Heads * tiles
 		if turn != 0 { // a block computes one tile after the other
 			blocks = min(blocks, gpu.SMs)
@@ -92,8 +92,12 @@ func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV,
 		kernel, config.Grid, config.Block.X, config.Shared = k.hopper, launch.Dim{X: uint32(blocks)}, uint32(k.threadsHopper), uint32(k.sharedHopper)
 		args = append(args, launch.I32(p.Heads), launch.P(turn))
 	}
-	if !sinks.Zero() {
-		args = append(args, launch.P(sinks.At))
+	if special(sinks, p) {
+		window := p.Window
+		if window == 0 {
+			window = math.MaxInt32 / 2 // positions are below it
+		}
+		args = append(args, launch.I32(window), launch.P(sinks.At))
 	}
 	l.Add(kernel, config, args...)
 }

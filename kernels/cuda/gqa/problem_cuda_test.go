@@ -102,12 +102,16 @@ func (b *problem) putTable() {
 	b.table = b.c.I32(words, 1, len(words))
 }
 
-// fill makes the cache: random values at used positions, NaN elsewhere (or in int8 any number
-// with a scale of NaN).
+// fill makes the cache: random values at positions that a row sees, NaN elsewhere (or in int8 any
+// number with a scale of NaN).
 func (b *problem) fill(rng *rand.Rand, dt tensor.DType) {
 	used := make([]bool, b.slots)
 	for _, s := range b.all() {
-		for p := range s.Pos + s.Len {
+		first := 0
+		if b.p.Window > 0 {
+			first = max(s.Pos+1-b.p.Window, 0)
+		}
+		for p := first; p < s.Pos+s.Len; p++ {
 			used[int(s.Blocks[p/b.p.BlockTokens])*b.p.BlockTokens+p%b.p.BlockTokens] = true
 		}
 	}

@@ -54,10 +54,12 @@ type Tiles struct {
 // Zero reports whether t is absent.
 func (t *Tiles) Zero() bool { return t.Values == 0 }
 
-// Weight is the matrix [N, K] of a linear layer: plain rows (BF16 or F32), or tiles.
+// Weight is the matrix [N, K] of a linear layer: plain rows (BF16 or F32), or tiles. Bias F32 [N]
+// is added to the layer's result; 0: none.
 type Weight struct {
-	F Mat
-	A Tiles
+	F    Mat
+	A    Tiles
+	Bias Ptr
 }
 
 // Rows returns N.

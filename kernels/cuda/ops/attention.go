@@ -73,9 +73,9 @@ func (b *Builder) LatentDecode(out, q, kv, norm launch.Mat, eps float32, cache l
 func (b *Builder) GQA(out, q launch.Mat, cache launch.KV, sinks launch.Mat, list []device.Span, table launch.Mat, decode bool, p device.GQA) {
 	switch {
 	case len(list) == 0:
-	case decode && !b.Plain && sinks.Zero() && gqa.CanDecode(b.GPU, out, q, cache, p):
-		items := DecodeItems(list)
-		gqa.Decode(b.List, b.GPU, out, q, cache, table, len(list), items, b.Scratch(gqa.DecodeScratch(items, p)), p)
+	case decode && !b.Plain && gqa.CanDecode(b.GPU, out, q, cache, sinks, p):
+		items := gqa.WindowItems(len(list), DecodeItems(list), p)
+		gqa.Decode(b.List, b.GPU, out, q, cache, sinks, table, len(list), items, b.Scratch(gqa.DecodeScratch(items, p)), p)
 	case !decode && !b.Plain && gqa.CanPrefill(b.GPU, out, q, cache, sinks, p):
 		gqa.Prefill(b.List, b.GPU, out, q, cache, sinks, list, table, b.Turn, p)
 	default:

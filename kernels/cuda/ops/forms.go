@@ -57,5 +57,5 @@ func (b *Builder) canMoE(m gemv.Mixture) bool {
 	if b.Invariant && m.X.Rows <= gemv.MaxRows {
 		m.X.Rows = gemv.MaxRows
 	}
-	return m.Bank.Extra.Zero() && gemv.CanMoE(b.GPU, &m)
+	return gemv.CanMoE(b.GPU, &m)
 }

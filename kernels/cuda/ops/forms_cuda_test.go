@@ -35,7 +35,9 @@ func newFormsRig(t *testing.T, c *cudatest.GPU, k cudatest.Layout) *formsRig {
 	weights := func(k cudatest.Layout, rows, cols int) launch.Weight {
 		return c.RandomWeights(rng, k, 1, rows, cols).Weight
 	}
-	return &formsRig{mapRig: newMapRig(t, c, k, k, tensor.BF16), matrix: weights(k, formsOut, formsCols),
+	matrix := weights(k, formsOut, formsCols)
+	matrix.Bias = c.F32(cudatest.Normal(rng, formsOut), 1, formsOut).At
+	return &formsRig{mapRig: newMapRig(t, c, k, k, tensor.BF16), matrix: matrix,
 		network: Network{W13: weights(joined(k), 2*formsWidth, formsHidden), W2: weights(k, formsHidden, formsWidth)},
 		wide:    c.BF16(cudatest.Normal(rng, formsMost*formsCols), formsMost, formsCols),
 		in:      c.BF16(cudatest.Normal(rng, formsMost*formsHidden), formsMost, formsHidden),
@@ -84,7 +86,7 @@ var formsOps = []struct {
 		sum, x := r.c.F32(make([]float32, rows*mapHidden), rows, mapHidden), r.c.Mat(tensor.BF16, rows, mapHidden)
 		ids, weights, logits := r.c.Mat(tensor.I32, rows, mapTopK), r.c.Mat(tensor.F32, rows, mapTopK), r.c.Mat(tensor.F32, rows, mapExperts)
 		gate := launch.Mat{At: r.x.At, DType: tensor.BF16, Rows: mapExperts, Cols: mapHidden, Stride: mapHidden}
-		b.NormRoute(ids, weights, logits, x, r.x.RowRange(0, rows), r.x.RowRange(7, 8), 1e-6, gate, launch.Mat{},
+		b.NormRoute(ids, weights, logits, x, r.x.RowRange(0, rows), r.x.RowRange(7, 8), 1e-6, launch.Weight{F: gate}, launch.Mat{},
 			device.Router{Experts: mapExperts, TopK: mapTopK, Scale: 1})
 		b.AddMix(sum, r.c.Mat(tensor.BF16, rows, mapHidden), r.c.Mat(tensor.BF16, rows*mapTopK, mapHidden), r.c.Mat(tensor.BF16, rows, mapHidden), x,
 			r.bank, r.shared, ids, weights)

@@ -230,7 +230,7 @@ func TestMapAfterRouter(t *testing.T) {
 				ids, weights, logits := c.Mat(tensor.I32, rows, mapTopK), c.Mat(tensor.F32, rows, mapTopK), c.Mat(tensor.F32, rows, mapExperts)
 				sum := c.F32(make([]float32, rows*mapHidden), rows, mapHidden)
 				r.run(func(b *Builder) {
-					b.NormRoute(ids, weights, logits, x, of, norm, 1e-6, gate, by, p)
+					b.NormRoute(ids, weights, logits, x, of, norm, 1e-6, launch.Weight{F: gate}, by, p)
 					b.AddMix(sum, launch.Mat{}, y, z, x, bank, r.shared, ids, weights)
 					aligned := slices.ContainsFunc(b.List.Ops, func(o launch.Op) bool { return o.Kernel.String() == "kr_align" })
 					if aligned {

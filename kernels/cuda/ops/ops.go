@@ -134,22 +134,22 @@ func (b *Builder) HeadStore(cache launch.KV, q, kv, qNorm, kNorm launch.Mat, eps
 	b.StoreRows(cache, kv, slots)
 }
 
-// Route computes router logits and chooses experts.
-func (b *Builder) Route(ids, weights, logits, x, gate, bias launch.Mat, p device.Router) {
+// Route computes router logits, plus the gate's bias, and chooses experts.
+func (b *Builder) Route(ids, weights, logits, x launch.Mat, gate launch.Weight, bias launch.Mat, p device.Router) {
 	var parts launch.Ptr
 	b.lay(func(a *arena) {
 		if x.Rows <= route.MaxFused {
 			a.cut(b.sortedBytes(x.Rows, p.TopK, p.Experts)) // Mix may let the same launch sort to it
 		}
-		parts = a.cut(route.Scratch(x.Rows, gate.Rows, gate.Cols))
+		parts = a.cut(route.Scratch(x.Rows, gate.F.Rows, gate.F.Cols))
 	})
 	route.Route(b.List, ids, weights, logits, x, gate, bias, p, 0, b.Turn, parts)
 }
 
 // NormRoute computes Route of x = RMSNorm(of).
-func (b *Builder) NormRoute(ids, weights, logits, x, of, norm launch.Mat, eps float32, gate, bias launch.Mat, p device.Router) {
-	if !b.Plain && x.Rows <= NormRows && b.Turn != 0 && route.CanNorm(x, of, norm, gate) {
-		route.NormRoute(b.List, ids, weights, logits, x, of, norm, eps, gate, bias, p, b.Turn, b.Scratch(route.Scratch(x.Rows, gate.Rows, gate.Cols)))
+func (b *Builder) NormRoute(ids, weights, logits, x, of, norm launch.Mat, eps float32, gate launch.Weight, bias launch.Mat, p device.Router) {
+	if !b.Plain && x.Rows <= NormRows && b.Turn != 0 && route.CanNorm(x, of, norm, gate.F) {
+		route.NormRoute(b.List, ids, weights, logits, x, of, norm, eps, gate, bias, p, b.Turn, b.Scratch(route.Scratch(x.Rows, gate.F.Rows, gate.F.Cols)))
 		return
 	}
 	b.RMSNorm(x, of, norm, eps)

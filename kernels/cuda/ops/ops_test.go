@@ -68,7 +68,7 @@ func everything(b *Builder, a *at, rows int, list []device.Span, decode bool, bi
 	ids, weights := a.mat(tensor.I32, rows, s.TopK), a.mat(tensor.F32, rows, s.TopK)
 	router := device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1}
 	b.TopK(ids, weights, logits, launch.Mat{}, router)
-	b.Route(ids, weights, logits, x, a.mat(tensor.F32, s.Experts, s.Hidden), launch.Mat{}, router)
+	b.Route(ids, weights, logits, x, launch.Weight{F: a.mat(tensor.F32, s.Experts, s.Hidden)}, launch.Mat{}, router)
 	b.FFN(delta, x, network(s.DenseFF))
 	n := network(s.ExpertFF)
 	step := int64(1) << 30
@@ -206,7 +206,7 @@ func TestRouteSorts(t *testing.T) {
 			a, l := &at{}, &launch.List{}
 			b := &Builder{GPU: launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 20, Scratch: func(int) launch.Ptr { return 1 << 60 }}
 			x, ids, weights := a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.I32, rows, s.TopK), a.mat(tensor.F32, rows, s.TopK)
-			b.Route(ids, weights, a.mat(tensor.F32, rows, s.Experts), x, a.mat(tensor.F32, s.Experts, s.Hidden), launch.Mat{},
+			b.Route(ids, weights, a.mat(tensor.F32, rows, s.Experts), x, launch.Weight{F: a.mat(tensor.F32, s.Experts, s.Hidden)}, launch.Mat{},
 				device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1})
 			bank := launch.Bank{Experts: s.Experts, W13: a.tiles(2*s.ExpertFF, s.Hidden, bits, true), W2: a.tiles(s.Hidden, s.ExpertFF, bits, false),
 				Step: 1 << 30, ScaleStep: 1 << 30, Step2: 1 << 30, ScaleStep2: 1 << 30}
@@ -263,7 +263,7 @@ func TestSharedNetworkIsEarly(t *testing.T) {
 				continue
 			}
 			args, router := l.OpArgs(o), l.OpArgs(&l.Ops[i-1])
-			if got, want := args[len(args)-1] == launch.I32(1), rows > 2; got != want {
+			if got, want := args[len(args)-4] == launch.I32(1), rows > 2; got != want {
 				t.Errorf("%d rows: early %v, want %v", rows, got, want)
 			}
 			parts, end := at64(router[1]), at64(router[1])+uint64(route.Scratch(rows, lite.Experts, lite.Hidden))
@@ -337,7 +337,7 @@ func layerBy(rows int, where launch.Ptr) *launch.List {
 		turn, key, kvb, list, table, s.MLA)
 	b.AddMatMul(h, delta, out, a.tiles(s.Hidden, 16*128, 8, false))
 	ids, weights, logits := a.mat(tensor.I32, rows, s.TopK), a.mat(tensor.F32, rows, s.TopK), a.mat(tensor.F32, rows, s.Experts)
-	b.NormRoute(ids, weights, logits, x, h, norm, 1e-6, a.mat(tensor.BF16, s.Experts, s.Hidden), launch.Mat{}, device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1})
+	b.NormRoute(ids, weights, logits, x, h, norm, 1e-6, launch.Weight{F: a.mat(tensor.BF16, s.Experts, s.Hidden)}, launch.Mat{}, device.Router{Experts: s.Experts, TopK: s.TopK, Scale: 1})
 	n := func(f, bits int) Network {
 		return Network{W13: a.tiles(2*f, s.Hidden, bits, true), W2: a.tiles(s.Hidden, f, bits, false)}
 	}

@@ -20,10 +20,11 @@ func exact(out launch.Mat, w *launch.Weight) bool {
 	return out.DType == tensor.F32 && w.A.Zero() && w.Rows() <= routerRows
 }
 
-// MatMul computes out = x * w^T.
+// MatMul computes out = x * w^T, plus w's bias.
 func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
 	if exact(out, &w) { // with kernels that all add in one order
 		route.Logits(b.List, out, x, w.F, b.Scratch(route.Scratch(x.Rows, w.F.Rows, w.F.Cols)))
+		b.addBias(out, &w)
 		return
 	}
 	if b.forms("MatMul", x.Rows, func(from, to int) { b.MatMul(out.RowRange(from, to), x.RowRange(from, to), w) }) {
@@ -32,12 +33,21 @@ func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
 	switch to, in := b.sized(out), b.sized(x); {
 	case b.few(x.Rows) && gemv.Can(in, &w):
 		gemv.MatMul(b.List, b.GPU, out, x, w, gemv.Options{})
+		return
 	case !b.Plain && !w.A.Zero() && moe.CanDense(to, in, &w.A):
 		moe.Dense(b.List, b.GPU, out, x, w.A, moe.Store)
 	case !b.Plain && w.A.Zero() && gemm.Can(to, in, w.F):
 		b.wide(out, x, w.F)
 	default:
 		plain.MatMul(b.List, out, x, w)
+	}
+	b.addBias(out, &w)
+}
+
+// addBias adds w's bias, if it has one, to a product.
+func (b *Builder) addBias(out launch.Mat, w *launch.Weight) {
+	if w.Bias != 0 {
+		b.AddBias(out, launch.Mat{At: w.Bias, DType: tensor.F32, Rows: 1, Cols: out.Cols, Stride: out.Cols})
 	}
 }
 
@@ -48,7 +58,7 @@ const (
 	NormRows = 2
 )
 
-// AddMatMul computes x [M, N] F32 += in * w^T; delta [M, N] is room for the product.
+// AddMatMul computes x [M, N] F32 += in * w^T, plus w's bias; delta [M, N] is room for the product.
 func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
 	if b.forms("AddMatMul", x.Rows, func(from, to int) {
 		b.AddMatMul(x.RowRange(from, to), delta.RowRange(from, to), in.RowRange(from, to), w)
@@ -63,7 +73,7 @@ func (b *Builder) AddMatMul(x, delta, in launch.Mat, w launch.Weight) {
 	b.Add(x, delta)
 }
 
-// NormMatMul computes out = RMSNorm(x) * w^T; in is room for the normed rows, and may be x.
+// NormMatMul computes out = RMSNorm(x) * w^T, plus w's bias; in is room for the normed rows, and may be x.
 func (b *Builder) NormMatMul(out, in, x, norm launch.Mat, eps float32, w launch.Weight) {
 	if b.few(in.Rows) && in.Rows <= NormRows && !exact(out, &w) && gemv.CanNorm(b.GPU, in, x, norm, &w) {
 		gemv.NormMatMul(b.List, b.GPU, out, x, norm, eps, w)

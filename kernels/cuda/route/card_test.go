@@ -225,7 +225,7 @@ func TestRoute(t *testing.T) {
 				Logits(l, logits[0], x, gate, scratch)
 				TopK(l, ids[0], weights[0], logits[0], bias, p, rows)
 				for i, turn := range []launch.Ptr{turn, 0, turn} {
-					Route(l, ids[i+1], weights[i+1], logits[i+1], x, gate, bias, p, rows, turn, scratch)
+					Route(l, ids[i+1], weights[i+1], logits[i+1], x, launch.Weight{F: gate}, bias, p, rows, turn, scratch)
 				}
 			})
 			for i := range 3 {
@@ -242,6 +242,41 @@ func TestRoute(t *testing.T) {
 	}
 	if got := cudatest.Download[int32](c, turn, TurnBytes/4); !slices.Equal(got, make([]int32, TurnBytes/4)) {
 		t.Errorf("the turns are left at %v", got)
+	}
+}
+
+// TestRouteBias: a gate's bias is part of the logits, whose bits do not depend on the number of tokens.
+func TestRouteBias(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(5, 1))
+	turn, p := cudatest.Upload(c, make([]int32, TurnBytes/4)), routers[0]
+	for i, cols := range []int{64, 1096} {
+		const most = MaxFused + 5
+		x, gate := upload(c, bf16, cudatest.Normal(rng, most*cols), most, cols), upload(c, []tensor.DType{f32, bf16}[i], cudatest.Normal(rng, p.Experts*cols), p.Experts, cols)
+		bias := cudatest.Normal(rng, p.Experts)
+		w := launch.Weight{F: gate, Bias: c.F32(bias, 1, p.Experts).At}
+		scratch := c.Alloc(max(16, Scratch(most, p.Experts, cols)))
+		run := func(tokens int, turn launch.Ptr) []float32 {
+			logits := c.Mat(f32, tokens, p.Experts)
+			c.Run(func(l *launch.List) {
+				Route(l, c.Mat(i32, tokens, p.TopK), c.Mat(f32, tokens, p.TopK), logits, x.RowRange(0, tokens), w, launch.Mat{}, p, 0, turn, scratch)
+			})
+			return c.Floats(logits)
+		}
+		all, plain := run(most, turn), c.Mat(f32, most, p.Experts)
+		c.Run(func(l *launch.List) { Logits(l, plain, x, gate, scratch) })
+		for j, v := range c.Floats(plain) {
+			if d := float64(all[j]) - float64(v) - float64(bias[j%p.Experts]); math.Abs(d) > 1e-4 {
+				t.Fatalf("%d columns: logit %d is %v, %v without its bias %v", cols, j, all[j], v, bias[j%p.Experts])
+			}
+		}
+		for _, tokens := range []int{1, 3, 17, MaxFused} {
+			for _, turn := range []launch.Ptr{0, turn} {
+				if err := kerneltest.SameBits(run(tokens, turn), all[:tokens*p.Experts]); err != nil {
+					t.Fatalf("%d columns, %d tokens: %v", cols, tokens, err)
+				}
+			}
+		}
 	}
 }
 
@@ -312,7 +347,7 @@ func TestAlignInRoute(t *testing.T) {
 				a.Map = cudatest.Upload(c, where)
 			}
 			c.Run(func(l *launch.List) {
-				Route(l, ids, weights, logits, x, gate, launch.Mat{}, s.p, s.rows, turn, scratch)
+				Route(l, ids, weights, logits, x, launch.Weight{F: gate}, launch.Mat{}, s.p, s.rows, turn, scratch)
 				Align(l, &a, ids, 0)
 				if len(l.Ops) != 1 {
 					t.Fatalf("%+v: %d launches", s, len(l.Ops))

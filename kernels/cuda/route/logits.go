@@ -41,9 +41,9 @@ func Logits(l *launch.List, logits, x, gate launch.Mat, scratch launch.Ptr) {
 		return
 	}
 	if x.Rows <= mostFew {
-		few(l, logits, x, gate, scratch, 0, noChoice)
+		few(l, logits, x, &launch.Weight{F: gate}, scratch, 0, noChoice)
 	} else {
-		many(l, logits, x, gate, scratch)
+		many(l, logits, x, &launch.Weight{F: gate}, scratch)
 	}
 	if n := slicesOf(x.Cols); n > 1 {
 		c := launch.Config{Grid: launch.Dim{X: uint32(x.Rows*gate.Rows+255) / 256}, Block: launch.Dim{X: 256}, PDL: true}
@@ -96,7 +96,7 @@ const (
 	argTokens  = argProduct + 5
 	argExperts = argProduct + 8
 	argCols    = argProduct + 9
-	argIDs     = argProduct + 10
+	argIDs     = argProduct + 11
 	argBias    = argIDs + 4
 	argRows    = argIDs + 5
 	argTopK    = argIDs + 6
@@ -105,15 +105,15 @@ const (
 )
 
 // few appends the kernel for few tokens; with a turn it also chooses.
-func few(l *launch.List, logits, x, gate launch.Mat, scratch, turn launch.Ptr, choice [13]launch.Arg) {
-	c := fewConfig(x, gate)
+func few(l *launch.List, logits, x launch.Mat, gate *launch.Weight, scratch, turn launch.Ptr, choice [13]launch.Arg) {
+	c := fewConfig(x, gate.F)
 	var args [argsFew]launch.Arg
 	product, sorted := logitArgs(logits, x, gate, scratch), (&Aligned{}).args()
 	args[argTurn] = launch.P(turn)
 	copy(args[argProduct:], product[:])
 	copy(args[argIDs:], choice[:])
 	copy(args[argSorted:], sorted[:])
-	l.Add(kLogitsFew[half(gate)], c, args[:]...)
+	l.Add(kLogitsFew[half(gate.F)], c, args[:]...)
 }
 
 // choiceOf returns the arguments of a choice in the kernel that does everything.
@@ -125,16 +125,16 @@ func choiceOf(ids, weights, bias launch.Mat, p device.Router, rows launch.Ptr) [
 
 var noChoice = choiceOf(launch.Mat{}, launch.Mat{}, launch.Mat{}, device.Router{}, 0)
 
-func many(l *launch.List, logits, x, gate launch.Mat, scratch launch.Ptr) {
+func many(l *launch.List, logits, x launch.Mat, gate *launch.Weight, scratch launch.Ptr) {
 	k, tokens, stages := kLogits64, 64, 4
 	if x.Rows > most64 {
 		k, tokens, stages = kLogits128, 128, 3
 	}
 	c := launch.Config{Block: launch.Dim{X: uint32(4 * tokens)}, PDL: true}
-	c.Grid = launch.Dim{X: uint32((gate.Rows + 63) / 64 * slicesOf(x.Cols)), Y: uint32((x.Rows + tokens - 1) / tokens)}
-	c.Shared = uint32(stages * 64 * (2*tokens + 64*gate.DType.Size()))
+	c.Grid = launch.Dim{X: uint32((gate.F.Rows + 63) / 64 * slicesOf(x.Cols)), Y: uint32((x.Rows + tokens - 1) / tokens)}
+	c.Shared = uint32(stages * 64 * (2*tokens + 64*gate.F.DType.Size()))
 	args := logitArgs(logits, x, gate, scratch)
-	l.Add(k[half(gate)], c, args[:]...)
+	l.Add(k[half(gate.F)], c, args[:]...)
 }
 
 // half returns 1 for BF16.
@@ -145,9 +145,9 @@ func half(m launch.Mat) int {
 	return 0
 }
 
-func logitArgs(logits, x, gate launch.Mat, scratch launch.Ptr) [10]launch.Arg {
-	return [10]launch.Arg{launch.P(scratch), launch.P(logits.At), launch.I32(logits.Stride), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows),
-		launch.P(gate.At), launch.I32(gate.Stride), launch.I32(gate.Rows), launch.I32(gate.Cols)}
+func logitArgs(logits, x launch.Mat, gate *launch.Weight, scratch launch.Ptr) [11]launch.Arg {
+	return [11]launch.Arg{launch.P(scratch), launch.P(logits.At), launch.I32(logits.Stride), launch.P(x.At), launch.I32(x.Stride), launch.I32(x.Rows),
+		launch.P(gate.F.At), launch.I32(gate.F.Stride), launch.I32(gate.F.Rows), launch.I32(gate.F.Cols), launch.P(gate.Bias)}
 }
 
 // The most tokens for which a warp computes one logit, those of 4 tokens, and those of 4 tokens

@@ -25,6 +25,10 @@ func TestNormRoute(t *testing.T) {
 	for i, s := range []struct{ rows, cols int }{{1, 64}, {1, 2048}, {2, 264}, {2, 1032}, {1, 4160}} {
 		for _, p := range []device.Router{routers[0], routers[1], routers[2]} {
 			gate := upload(c, []tensor.DType{f32, bf16}[i%2], cudatest.Normal(rng, p.Experts*s.cols), p.Experts, s.cols)
+			in := launch.Weight{F: gate}
+			if i%2 == 1 {
+				in.Bias = c.F32(cudatest.Normal(rng, p.Experts), 1, p.Experts).At
+			}
 			of := c.F32(cudatest.Normal(rng, s.rows*s.cols), s.rows, s.cols)
 			norm := c.BF16(cudatest.Normal(rng, s.cols), 1, s.cols)
 			type result struct{ x, logits, ids, weights launch.Mat }
@@ -34,8 +38,8 @@ func TestNormRoute(t *testing.T) {
 			a, b, scratch := made(), made(), c.Alloc(max(16, Scratch(s.rows, p.Experts, s.cols)))
 			c.Run(func(l *launch.List) {
 				elem.RMSNorm(l, a.x, of, norm, eps)
-				Route(l, a.ids, a.weights, a.logits, a.x, gate, launch.Mat{}, p, 0, turn, scratch)
-				NormRoute(l, b.ids, b.weights, b.logits, b.x, of, norm, eps, gate, launch.Mat{}, p, turn, scratch)
+				Route(l, a.ids, a.weights, a.logits, a.x, in, launch.Mat{}, p, 0, turn, scratch)
+				NormRoute(l, b.ids, b.weights, b.logits, b.x, of, norm, eps, in, launch.Mat{}, p, turn, scratch)
 			})
 			for what, m := range map[string][2]launch.Mat{"rows": {a.x, b.x}, "logits": {a.logits, b.logits}, "weights": {a.weights, b.weights}} {
 				if err := kerneltest.SameBits(c.Floats(m[1]), c.Floats(m[0])); err != nil {

@@ -18,7 +18,7 @@ func at(dt tensor.DType, rows, cols int) launch.Mat {
 
 // args is the number of arguments of each kernel.
 var args = map[launch.Kernel]int{
-	kLogitsFew[0]: 30, kLogitsFew[1]: 30, kLogits64[0]: 10, kLogits64[1]: 10, kLogits128[0]: 10, kLogits128[1]: 10, kLogitsJoin: 6,
+	kLogitsFew[0]: 31, kLogitsFew[1]: 31, kLogits64[0]: 11, kLogits64[1]: 11, kLogits128[0]: 11, kLogits128[1]: 11, kLogitsJoin: 6,
 	kLogits1: 10, kLogits4: 10, kLogits4x2: 10, kLogits8[0]: 10, kLogits8[1]: 10, kTopK: 19, kAlignCount: 5, kAlign: 11,
 }
 
@@ -71,7 +71,7 @@ func TestLaunches(t *testing.T) {
 		want{kTopK, 3, 0, 128, 0})
 	route := func(tokens int, turn launch.Ptr) func(l *launch.List) {
 		return func(l *launch.List) {
-			Route(l, at(i32, tokens, 6), at(f32, tokens, 6), at(f32, tokens, 64), at(bf16, tokens, 2048), at(f32, 64, 2048), at(f32, 1, 64), p, 0x10, turn, 0x100)
+			Route(l, at(i32, tokens, 6), at(f32, tokens, 6), at(f32, tokens, 64), at(bf16, tokens, 2048), launch.Weight{F: at(f32, 64, 2048)}, at(f32, 1, 64), p, 0x10, turn, 0x100)
 		}
 	}
 	expect(t, "route one", route(1, 0x100), want{kLogitsFew[0], 16, 1, 256, 0})

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -43,25 +44,28 @@ const (
 	TurnBytes = (MaxFused/8 + 1) * 4
 )
 
-// Route computes Logits and TopK, in one launch for up to MaxFused tokens of BF16. turn is
+// Route computes Logits, plus the gate's bias, and TopK, in one launch for up to MaxFused tokens of BF16. turn is
 // TurnBytes on the GPU that are zeros when the launch starts, and again when it ends; launches
 // that may run at the same time need separate ones. scratch is Scratch bytes, aligned to 16.
-func Route(l *launch.List, ids, weights, logits, x, gate, bias launch.Mat, p device.Router, rows, turn, scratch launch.Ptr) {
+func Route(l *launch.List, ids, weights, logits, x launch.Mat, gate launch.Weight, bias launch.Mat, p device.Router, rows, turn, scratch launch.Ptr) {
 	const op = "Route"
-	f := checkLogits(op, logits, x, gate, scratch)
+	f := checkLogits(op, logits, x, gate.F, scratch)
 	checkTopK(op, ids, weights, logits, bias, p)
 	switch {
 	case x.Rows == 0:
 	case f&exact != exact:
-		Logits(l, logits, x, gate, scratch)
+		Logits(l, logits, x, gate.F, scratch)
+		if gate.Bias != 0 {
+			elem.AddBias(l, logits, launch.Mat{At: gate.Bias, DType: tensor.F32, Rows: 1, Cols: logits.Cols, Stride: logits.Cols})
+		}
 		topK(l, ids, weights, logits, bias, p, rows, 0, 1)
 	case x.Rows <= MaxFused && turn != 0:
-		few(l, logits, x, gate, scratch, turn, choiceOf(ids, weights, bias, p, rows))
+		few(l, logits, x, &gate, scratch, turn, choiceOf(ids, weights, bias, p, rows))
 	case x.Rows <= mostFew:
-		few(l, logits, x, gate, scratch, 0, noChoice)
+		few(l, logits, x, &gate, scratch, 0, noChoice)
 		topK(l, ids, weights, logits, bias, p, rows, scratch, slicesOf(x.Cols))
 	default:
-		many(l, logits, x, gate, scratch)
+		many(l, logits, x, &gate, scratch)
 		topK(l, ids, weights, logits, bias, p, rows, scratch, slicesOf(x.Cols))
 	}
 }

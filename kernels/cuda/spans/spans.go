@@ -50,6 +50,10 @@ const (
 	ItemGroup = 8
 )
 
+// OneItem is the largest window whose keys are one item: one block reads so few without help, and
+// nothing has to be joined.
+const OneItem = 512
+
 // Words returns the size of a table for that many spans with that many blocks in all.
 func Words(spans, blocks int) int { return HeadWords + spans*(RecordWords+1) + blocks }
 
@@ -67,6 +71,15 @@ func Items(ctx int) int {
 
 // ItemBound returns the most items of a row with at most context keys.
 func ItemBound(context int) int { return Items(context) }
+
+// WindowBound returns the most items of a row that sees at most its last window keys; the kernels
+// divide a window's tiles themselves.
+func WindowBound(window int) int {
+	if window <= OneItem {
+		return 1
+	}
+	return Items((KeyTiles(window-1) + 1) * KeyTile)
+}
 
 // Keys returns the number of keys of s, rounded up to a multiple of KeyAlign.
 func Keys(s *device.Span) int { return (s.Pos + s.Len + KeyAlign - 1) / KeyAlign * KeyAlign }

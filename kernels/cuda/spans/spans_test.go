@@ -40,6 +40,9 @@ func TestItems(t *testing.T) {
 		if n < 1 || n > tiles || n > ItemsMax || n%ItemGroup != 0 && n > ItemGroup || n < tiles-ItemGroup && n < ItemsMax {
 			t.Fatalf("%d keys: %d items of %d tiles", ctx, n, tiles)
 		}
+		if w := WindowBound(ctx); ctx > OneItem && w < n {
+			t.Fatalf("a window of %d keys: %d items, at most %d were promised", ctx, n, w)
+		}
 		if most > ItemBound(ctx) {
 			t.Fatalf("up to %d keys: %d items, at most %d were promised", ctx, most, ItemBound(ctx))
 		}

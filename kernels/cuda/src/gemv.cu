@@ -20,6 +20,7 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 		}
 	};
 	const Range units(w, warp, blockDim.x / 32);
+	if (warp == 0) begin_sums(sum, w, 16 * block + g, 16 * block + g + 8);
 	auto wait = [&] {
 		pdl_launch();
 		pdl_wait();

@@ -31,13 +31,14 @@ struct Matrix {
 	int tiles;  // the number of tiles of 64 columns
 	int groups; // scales per row; 1: the same for all columns
 	int stride; // of plain rows, in elements
+	const float *bias; // [rows], where each row's sum begins; null: 0. Of gate and up: gate's, then up's.
 };
 
 // The arguments of a matrix in a kernel's list, and the matrix.
 #define MATRIX_ARGS(w) \
-	const uint8_t *w##_values, const uint32_t *w##_scales, int w##_rows, int w##_tiles, int w##_groups, int w##_stride
+	const uint8_t *w##_values, const uint32_t *w##_scales, int w##_rows, int w##_tiles, int w##_groups, int w##_stride, const float *w##_bias
 #define MATRIX(w) \
-	{ w##_values, w##_scales, w##_rows, w##_tiles, w##_groups, w##_stride }
+	{ w##_values, w##_scales, w##_rows, w##_tiles, w##_groups, w##_stride, w##_bias }
 
 #define KR_MEMBER __device__ __forceinline__
 
@@ -375,6 +376,13 @@ KR_DEV void join(float (&sum)[4], float4 *parts) {
 		}
 }
 
+// Begins a lane's sums, of rows lo and hi, with their biases: of the first part of the columns.
+KR_DEV void begin_sums(float (&sum)[4], const Matrix &w, int lo, int hi) {
+	if (!w.bias) return;
+	sum[0] = sum[1] = lo < w.rows ? __ldg(w.bias + lo) : 0.f;
+	sum[2] = sum[3] = hi < w.rows ? __ldg(w.bias + hi) : 0.f;
+}
+
 // Reports whether no warp of the block has more than two units of a row.
 KR_DEV bool short_parts(const Matrix &w) { return (w.tiles + 1) / 2 <= 2 * (int)(blockDim.x / 32); }
 
@@ -386,6 +394,16 @@ KR_DEV float in_order(const float *p, int n, int step) {
 }
 
 KR_DEV float swiglu(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
+
+// kernels/device, Activation. alpha 1, limit INFINITY, shift 0: swiglu.
+struct Activation {
+	float alpha, limit, shift;
+	KR_MEMBER float operator()(float gate, float up) const {
+		gate = gate > limit ? limit : gate;
+		up = up > limit ? limit : up < -limit ? -limit : up;
+		return gate / (1.f + __expf(-alpha * gate)) * (up + shift);
+	}
+};
 
 KR_DEV float got(const void *out, int wide, long long at) { return wide ? ((const float *)out)[at] : load((const bf16 *)out + at); }
 

@@ -97,20 +97,21 @@ struct Unchosen {
 #define UNCHOSEN(tokens, experts, k) \
 	{ parts_of, n_parts, logits, logits_stride, tokens, bias, {experts, k, sigmoid, of_groups, top_groups, top2, normalize, scale} }
 
-// The routed experts' matrices, step bytes apart, and their scales, scale_step bytes apart.
+// The routed experts' matrices, step bytes apart, their scales, scale_step bytes apart, and their biases.
 struct Bank {
 	Matrix first;
-	long long step, scale_step;
+	long long step, scale_step, bias_step;
 	KR_MEMBER Matrix operator[](int expert) const {
 		Matrix w = first;
 		w.values += expert * step;
 		w.scales = (const uint32_t *)((const uint8_t *)w.scales + expert * scale_step);
+		if (w.bias) w.bias = (const float *)((const uint8_t *)w.bias + expert * bias_step);
 		return w;
 	}
 };
-#define BANK_ARGS(w) long long w##_step, long long w##_scale_step, MATRIX_ARGS(w)
+#define BANK_ARGS(w) long long w##_step, long long w##_scale_step, long long w##_bias_step, MATRIX_ARGS(w)
 #define BANK(w) \
-	{ MATRIX(w), w##_step, w##_scale_step }
+	{ MATRIX(w), w##_step, w##_scale_step, w##_bias_step }
 
 // The layout of a block's shared memory: results of its warps, zeros, rows of activations. tokens
 // is the most rows, shared_rows the number of rows of the grid that belong to the shared network.
@@ -150,15 +151,15 @@ template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], con
 	cut.join(sum, (float4 *)memory);
 }
 
-// Stores silu(gate) * up of 8 features and 8 tokens, from the sums of a product. Token i (0..7)
+// Stores act of gate and up of 8 features and 8 tokens, from the sums of a product. Token i (0..7)
 // goes to row(i) of h; below 0: it is left out.
-template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, int block, const float (&sum)[4], Row row) {
+template <class Act, class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, int block, const float (&sum)[4], Act act, Row row) {
 	int lane = threadIdx.x % 32, f = 8 * block + lane / 4;
 	if (!in_order) f = permuted(f);
 #pragma unroll
 	for (int i = 0; i < 2; i++) {
 		long long at = row(lane % 4 * 2 + i);
-		if (at >= 0) store(h + at * width + f, swiglu(sum[i], sum[2 + i]));
+		if (at >= 0) store(h + at * width + f, act(sum[i], sum[2 + i]));
 	}
 }
 
@@ -175,7 +176,7 @@ template <class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, i
 // writes what the router would: logits, ids and weights.
 template <int ROUTED, int SHARED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
-                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, int early, uint8_t *memory) {
+                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, int early, const Activation &act, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
 	__shared__ __align__(16) FewChosen few;
@@ -198,7 +199,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 			pdl_launch();
 			stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
 		});
-		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [&](int t) { return t < b.n ? b.first + t : -1; });
+		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [](float gate, float up) { return swiglu(gate, up); }, [&](int t) { return t < b.n ? b.first + t : -1; });
 		if (early) pdl_wait(); // a kernel that waits for this launch relies on the launches before it
 		return;
 	}
@@ -227,14 +228,17 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		t = work.at(i);
 	}
 	if (t.expert < 0 || !cut.within(block, bank.first.rows)) return;
-	const RF w(bank[t.expert], block, true);
+	const Matrix one = bank[t.expert];
+	const int feature = 8 * block + threadIdx.x % 32 / 4;
+	if (cut.works && cut.part == 0) begin_sums(sum, one, feature, one.rows / 2 + feature);
+	const RF w(one, block, true);
 	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
 		if (threadIdx.x == 0) kept = t;
 		if (pick.n) return; // the row is there
 		int mine = work.token(slot_of(t, min((int)threadIdx.x % 32, t.count - 1)));
 		stage<ROUTED != PLAIN_BF16>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
 	});
-	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, [&](int i) { return i < kept.count ? slot_of(kept, i) : -1; });
+	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, act, [&](int i) { return i < kept.count ? slot_of(kept, i) : -1; });
 }
 #define PLAN_ARGS \
 	int m, int tokens, int groups, int shift, int shared_shift, int parts, int over, int shared_parts, int shared_over, int pairs, int half, int shared_rows
@@ -244,14 +248,14 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int *ids, const int4 *tiles,              \
 	     const int *slots, const int *count, int top_k, int experts, int top_over, const int *map, PLAN_ARGS, BANK_ARGS(w),         \
-	     MATRIX_ARGS(s), UNCHOSEN_ARGS, float *weights, int early) {                                                               \
+	     MATRIX_ARGS(s), UNCHOSEN_ARGS, float *weights, int early, float alpha, float limit, float up_shift) {                       \
 		KR_SHARED(uint8_t, memory);                                                                                                \
 		const Work work = {ids, tiles, slots, count, top_k, experts, top_over, map};                                                 \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		const Unchosen pick = UNCHOSEN(m, experts, top_k);                                                                         \
-		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, memory);       \
+		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, Activation{alpha, limit, up_shift}, memory); \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 MIXTURE_KERNELS(GATE_UP_KERNEL, kr_gemv_gate_up)
@@ -299,7 +303,9 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		pdl_wait();
 		return;
 	}
-	const RF w(bank[t.expert], block, false);
+	const Matrix one = bank[t.expert];
+	if (cut.works && cut.part == 0) begin_sums(sum, one, 16 * block + lane / 4, 16 * block + lane / 4 + 8);
+	const RF w(one, block, false);
 	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
 		int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
 		pdl_wait();
@@ -368,6 +374,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		Range units(0, 0);
 		parts.range(units.from, units.to, bank.first, i - k * parts.n);
 		if (e >= 0) {
+			if (i == k * parts.n) begin_sums(sum, bank[e], 16 * block + g, 16 * block + g + 8);
 			product_of<ROUTED, true, ROUTED != INT4_G32>(sum, bank[e], block, false, units, [&] {
 				pdl_wait();
 				fetch();

@@ -18,6 +18,7 @@ KR_DEV void norm_matrix(void *out, int wide, int out_stride, const NormRows &n, 
 	float *sums = (float *)(rows + n.m * norm_step(n.cols));
 	float sum[4] = {0, 0, 0, 0};
 	const Range units(w, warp, warps);
+	if (warp == 0) begin_sums(sum, w, 16 * block + g, 16 * block + g + 8);
 	auto ready = [&](auto put) {
 		pdl_launch();
 		norm_rows(rows, sums, n, put);

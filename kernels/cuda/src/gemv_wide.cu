@@ -164,7 +164,11 @@ KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, con
 #pragma unroll
 	for (int r = 0; r < R; r++)
 #pragma unroll
-		for (int n = 0; n < N; n++) sum[r][n][0] = sum[r][n][1] = sum[r][n][2] = sum[r][n][3] = 0.f;
+		for (int n = 0; n < N; n++) {
+			sum[r][n][0] = sum[r][n][1] = sum[r][n][2] = sum[r][n][3] = 0.f;
+			int row = 16 * (block + r) + lane / 4;
+			if (part == 0) begin_sums(sum[r][n], w, row, row + 8); // of gate and up there are no biases
+		}
 	for (int u = from; u < to; u += STAGES) {
 #pragma unroll
 		for (int i = 0; i < STAGES; i++) {

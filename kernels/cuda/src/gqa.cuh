@@ -44,6 +44,15 @@ KR_DEV void fold(float4 &a, const float4 &b, float2 f) {
 	a.x = fold(a.x, b.x, f), a.y = fold(a.y, b.y, f), a.z = fold(a.z, b.z, f), a.w = fold(a.w, b.w, f);
 }
 
+// Kernels of prompts with a window (WINDOW): a row sees its last `window` keys, and heads may have sinks. Tiles that no
+// row of a block sees are left out. A row may see no key of a tile that others see, before it has seen any: its largest
+// score is -INFINITY then, and its weights are relative to `base`, so that they are zero.
+template <bool WINDOW> KR_DEV float base_of(float most) { return WINDOW && most == -INFINITY ? 0.f : most; }
+
+// The scores of a lane that its row does not see become -INFINITY: those of keys after the row's position or outside its
+// window. Every use masks only tiles that have such keys.
+template <bool WINDOW> KR_DEV bool unseen(int key, int position, int window) { return key > position || (WINDOW && key <= position - window); }
+
 // Adds a head's sink to the sums of weights: a score that has no value. Each of the four lanes that share a row adds a
 // quarter.
 template <class State> KR_DEV void add_sink(State &st, float sink, float scale) {

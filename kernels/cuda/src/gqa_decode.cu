@@ -7,7 +7,8 @@
 //
 // Each of the four warps has 16 keys of every tile and its own ring of them in shared memory, so warps wait for one
 // another only at the end of an item. An item is cut by its row's own length, and sums are joined in one order: a
-// row's bits do not depend on the batch.
+// row's bits do not depend on the batch. With a window, items are of the keys that the row sees, and a short window is
+// one item: then there is nothing to join, and this kernel writes the row itself.
 //
 // The table of spans was copied before the step's first kernel, so it is read without waiting for earlier kernels. The
 // same holds for cache rows of positions before a row's own.
@@ -18,10 +19,12 @@ struct Job {
 	int tokens, shift; // the number per block, and its logarithm or -1
 	int key_head, key_heads;
 	int items; // the number that have room
+	int window; // the number of keys that a row sees, 0: all
 };
 
 // Describes a step in shared memory: its tile's keys at.. of an item whose keys end before to, the batch's row, and
-// the item's number in the row * 2, + 1 for the last item.
+// the item's number in the row * 2, + 1 for the last item. at is a multiple of KEY_TILE, plus the number of the tile's
+// first keys that the row does not see.
 struct Step { int at, to, row, number; };
 
 // What a warp fetches next: its 16 keys of the tile at `at` of an item.
@@ -34,7 +37,7 @@ struct Feed {
 
 KR_DEV void look_up(Feed &f, const Job &j) {
 	int key = f.at + threadIdx.x / 32 * STEP + threadIdx.x % STEP;
-	if (f.item < f.end && key < f.to) {
+	if (f.item < f.end && key >= first_seen(f.s, j.window) && key < f.to) {
 		int i = j.shift >= 0 ? key >> j.shift : key / j.tokens;
 		f.block = j.table[f.s.first + i];
 		f.offset = key - i * j.tokens;
@@ -43,24 +46,25 @@ KR_DEV void look_up(Feed &f, const Job &j) {
 	}
 }
 
-KR_DEV void begin_item(Feed &f) {
+KR_DEV void begin_item(Feed &f, const Job &j) {
 	unsigned i = f.item - f.s.start, n = f.s.count, tiles = f.s.five;
-	f.at = i * tiles / n * KEY_TILE;
-	f.to = min((int)((i + 1) * tiles / n) * KEY_TILE, f.s.pos + f.s.len);
+	int base = first_seen(f.s, j.window) & -KEY_TILE;
+	f.at = base + i * tiles / n * KEY_TILE;
+	f.to = min(base + (int)((i + 1) * tiles / n) * KEY_TILE, f.s.pos + f.s.len);
 }
 
 // The first item, from item i on, that begins a group. All lanes of a warp get the same.
 KR_DEV int group_from(const Job &j, int i) {
-	int prompts = j.table[HEAD_PREFILL], found = span_of_item(j.table, prompts, prompts + j.table[HEAD_DECODE], i);
-	if (found < 0) return i;
-	Span s = span_at(j.table, found);
+	Span s;
+	if (row_of_item(s, j.table, i, j.window) < 0) return i;
 	return s.start + min((i - s.start + FOLD - 1) / FOLD * FOLD, s.count);
 }
 
 // This block's share of the items. The share has whole groups if the block joins them.
 KR_DEV Feed feed_at(const Job &j, int share, int shares, bool groups) {
 	Feed f = {};
-	int prompts = j.table[HEAD_PREFILL], rows = j.table[HEAD_DECODE], items = min(j.table[HEAD_ITEMS], j.items);
+	int all = j.window > 0 ? items_before(j.table, j.table[HEAD_PREFILL], j.table[HEAD_DECODE], j.window) : j.table[HEAD_ITEMS];
+	int items = min(all, j.items);
 	int size = (items + shares - 1) / shares;
 	f.item = min(share * size, items), f.end = min(f.item + size, items);
 	if (groups) f.item = group_from(j, f.item), f.end = group_from(j, f.end);
@@ -69,9 +73,8 @@ KR_DEV Feed feed_at(const Job &j, int share, int shares, bool groups) {
 		f.end = f.item;
 		return f;
 	}
-	f.row = span_of_item(j.table, prompts, prompts + rows, f.item) - prompts;
-	f.s = span_at(j.table, prompts + f.row);
-	begin_item(f);
+	f.row = row_of_item(f.s, j.table, f.item, j.window);
+	begin_item(f, j);
 	look_up(f, j);
 	return f;
 }
@@ -81,8 +84,11 @@ KR_DEV void advance(Feed &f, const Job &j) {
 	f.at += KEY_TILE;
 	if (f.at >= f.to) {
 		if (++f.item >= f.end) return;
-		if (f.item == f.s.start + f.s.count) f.s = span_at(j.table, j.table[HEAD_PREFILL] + ++f.row);
-		begin_item(f);
+		if (f.item == f.s.start + f.s.count) {
+			f.s = row_at(j.table, j.table[HEAD_PREFILL], ++f.row, j.window);
+			f.s.start = f.item;
+		}
+		begin_item(f, j);
 	}
 	look_up(f, j);
 }
@@ -111,7 +117,7 @@ template <int KIND, int D> KR_DEV void fetch_keys(unsigned char *stage, Feed &f,
 		}
 		if (lane == 0) {
 			int number = f.item - f.s.start;
-			*(int4 *)(stage + 2 * R::unit + R::scales) = make_int4(f.at, f.to, f.s.row, 2 * number + (number + 1 == f.s.count));
+			*(int4 *)(stage + 2 * R::unit + R::scales) = make_int4(max(f.at, first_seen(f.s, j.window)), f.to, f.s.row, 2 * number + (number + 1 == f.s.count));
 		}
 	}
 	cp_async_commit();
@@ -130,7 +136,7 @@ template <int KIND, int D> KR_DEV void fetch_values(unsigned char *stage, Feed &
 
 // Writes part and marks of every item. With groups it writes those of every group of FOLD items in the place of the
 // group's first item. Grid (parts of the groups of query heads, shares of the items). scale includes log2(e).
-template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, float *part, float *marks, bool groups, const bf16 *q, int q_stride, const Cache &c, Job j, int heads, float scale) {
+template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, float *part, float *marks, bool groups, const bf16 *q, int q_stride, const Cache &c, Job j, int heads, float scale, const Result &out) {
 	typedef Ring<KIND, D, N> R;
 	pdl_launch();
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, group = heads / j.key_heads, blocks = (group + R::heads - 1) / R::heads;
@@ -171,7 +177,9 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 		int place = groups ? number / 2 % FOLD : 0, head = first + head_of<N>();
 		if (place > 0) add_group(x, kept, shared);
 		if (groups && place < FOLD - 1 && number % 2 == 0) keep_item(kept, shared, x);
-		else if (head < group) put(part, marks, x, (long long)(item - place) * heads + j.key_head * group + head);
+		else if (head >= group) return;
+		else if (out.rows) finish(out, x, row, j.key_head * group + head);
+		else put(part, marks, x, (long long)(item - place) * heads + j.key_head * group + head);
 	};
 	auto join_late = [&] {
 #ifdef KR_HOPPER
@@ -197,19 +205,20 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 			row = now.z;
 			fetch_queries(queries, shared, q + (long long)row * q_stride + j.key_head * group * D, first, group);
 		}
-		int key = now.x + warp * STEP;
-		bool some = key < now.y;
+		int low = now.x, key = (low & -KEY_TILE) + warp * STEP;
+		bool some = key < now.y && key + STEP > low;
 		float s[N][4];
 		if (some) {
 			scores<KIND, D, N>(s, queries, shared, at);
 			const float *scales = (const float *)(at + 2 * R::unit);
-			key += g;
+			key += g - low;
+			unsigned seen = now.y - low;
 			float one = scale, two = scale;
 			if (KIND == I8_ROWS) one *= scales[g], two *= scales[g + 8];
 #pragma unroll
 			for (int n = 0; n < N; n++)
 #pragma unroll
-				for (int i = 0; i < 4; i++) s[n][i] = key + i / 2 * 8 < now.y ? s[n][i] * (i < 2 ? one : two) : -INFINITY;
+				for (int i = 0; i < 4; i++) s[n][i] = (unsigned)(key + i / 2 * 8) < seen ? s[n][i] * (i < 2 ? one : two) : -INFINITY;
 			weigh(st, s);
 			if (KIND == I8_ROWS) { // the weights of integers include the scale
 				one = scales[16 + g], two = scales[24 + g];
@@ -226,7 +235,7 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 		if (some) add_values<KIND, D, N>(st, s, smem_u32(at) + R::unit);
 		__syncwarp();
 		fetch_values<KIND, D>(at, f, c, j);
-		if (now.x + KEY_TILE < now.y) continue;
+		if ((low & -KEY_TILE) + KEY_TILE < now.y) continue;
 #ifdef KR_HOPPER
 		if (R::late) {
 			mbar_wait(smem_u32(shared) + R::at_bars + 8, joined ^ 1); // the sums before have been read
@@ -252,18 +261,19 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 #define DECODE(name, kind, d, n, blocks)                                                                                           \
 	KR_KERNEL(THREADS, blocks)                                                                                                       \
 	name(float *part, float *marks, int items, int groups, const bf16 *q, int q_stride, const char *cache, const float *scales,      \
-	     int stride, int scales_stride, const int *table, int heads, int key_heads, float scale, int block_tokens) {                \
+	     int stride, int scales_stride, const int *table, int heads, int key_heads, float scale, int block_tokens, int window,        \
+	     void *out, int wide, int out_stride, const float *sinks) {                                                                   \
 		KR_SHARED(unsigned char, shared);                                                                                              \
 		Cache c = {cache, scales, kind, stride, scales_stride, d};                                                                    \
-		Job j = {table, block_tokens, __popc(block_tokens) == 1 ? 31 - __clz(block_tokens) : -1, 0, key_heads, items};                  \
-		attend<kind, d, n>(shared, part, marks, groups != 0, q, q_stride, c, j, heads, scale);                                         \
+		Job j = {table, block_tokens, __popc(block_tokens) == 1 ? 31 - __clz(block_tokens) : -1, 0, key_heads, items, window};          \
+		attend<kind, d, n>(shared, part, marks, groups != 0, q, q_stride, c, j, heads, scale, Result{out, wide, out_stride, sinks});   \
 	}                                                                                                                                \
 	KR_EXPORT(name)
 DECODE(kr_gqa_decode8_bf16_64, BF16_ROWS, 64, 1, 4)
 DECODE(kr_gqa_decode8_bf16_128, BF16_ROWS, 128, 1, 3)
 DECODE(kr_gqa_decode8_bf16_256, BF16_ROWS, 256, 1, 2)
 DECODE(kr_gqa_decode8_e4m3_64, E4M3_ROWS, 64, 1, 4)
-DECODE(kr_gqa_decode8_e4m3_128, E4M3_ROWS, 128, 1, 4)
+DECODE(kr_gqa_decode8_e4m3_128, E4M3_ROWS, 128, 1, LATE_JOINS ? 4 : 3) // sums of a group's items are in registers without late joins
 DECODE(kr_gqa_decode8_e4m3_256, E4M3_ROWS, 256, 1, 2)
 DECODE(kr_gqa_decode8_i8_64, I8_ROWS, 64, 1, 4)
 DECODE(kr_gqa_decode8_i8_128, I8_ROWS, 128, 1, 3)
@@ -280,8 +290,9 @@ DECODE(kr_gqa_decode16_i8_256, I8_ROWS, 256, 2, 2)
 
 #define JOIN(name, d)                                                                                                             \
 	KR_KERNEL(THREADS, 6)                                                                                                            \
-	name(void *out, int wide, int out_stride, const float *part, const float *marks, int items, int groups, const int *table) {     \
-		join<d>(out, wide, out_stride, part, marks, items, groups, table);                                                              \
+	name(void *out, int wide, int out_stride, const float *part, const float *marks, int items, int groups, const int *table,       \
+	     int window, const float *sinks) {                                                                                            \
+		join<d>(Result{out, wide, out_stride, sinks}, part, marks, items, groups, table, window);                                       \
 	}                                                                                                                                \
 	KR_EXPORT(name)
 JOIN(kr_gqa_join_64, 64)

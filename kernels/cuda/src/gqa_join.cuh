@@ -2,6 +2,28 @@
 #pragma once
 #include "gqa_step.cuh"
 
+// Where a row's result goes. Result.rows null (of attend): the row has several items, which go to part and marks. sinks: of
+// the heads, or null.
+struct Result {
+	void *rows;
+	int wide, stride;
+	const float *sinks;
+
+	// Stores four columns of a batch's row.
+	__device__ __forceinline__ void store(long long row, int column, const float4 &x, float scale) const {
+		long long at = row * stride + column;
+		if (wide) {
+			*(float4 *)((float *)rows + at) = make_float4(x.x * scale, x.y * scale, x.z * scale, x.w * scale);
+		} else {
+			*(uint2 *)((bf16 *)rows + at) = make_uint2(pack_bf16(x.x * scale, x.y * scale), pack_bf16(x.z * scale, x.w * scale));
+		}
+	}
+	// The sum of a head's weights and its sink's, relative to the score `most`, which includes log2(e).
+	__device__ __forceinline__ float total(float sum, float most, int head) const {
+		return sinks ? sum + exp2_approx(fmaf(1.44269504f, sinks[head], -most)) : sum;
+	}
+};
+
 // A thread's sums when warps are joined: of one head (head_of), a float4 of every `cols` columns (quad_of).
 template <int D, int N> struct Joined {
 	float4 sum[D * N / 64];
@@ -123,18 +145,26 @@ template <int D, int N> KR_DEV void put(float *part, float *marks, const Joined<
 	if (quad_of<N>() == 0) store2(marks + 2 * at, x.most, x.total);
 }
 
+// Writes a row of the batch that has one item.
+template <int D, int N> KR_DEV void finish(const Result &out, const Joined<D, N> &x, int row, int head) {
+	float scale = 1.f / out.total(x.total, x.most, head);
+#pragma unroll
+	for (int i = 0; i < D * N / 64; i++) out.store(row, head * D + i * (64 / N) + 4 * quad_of<N>(), x.sum[i], scale);
+}
+
 // --- join
 
-// out [rows, heads * D] from part and marks. One block per head of a row; a line of D / 4 threads has every LINES'th
+// Results [rows, heads * D] from part and marks. One block per head of a row; a line of D / 4 threads has every LINES'th
 // group of items. Grid (heads, rows).
-template <int D> KR_DEV void join(void *out, int wide, int out_stride, const float *part, const float *marks, int items_max, int groups, const int *table) {
+template <int D> KR_DEV void join(const Result &out, const float *part, const float *marks, int items_max, int groups, const int *table, int window) {
 	const int QUADS = D / 4, LINES = THREADS / QUADS;
 	__shared__ __align__(16) float4 sums[THREADS];
 	__shared__ float2 ends[LINES];
 	int heads = gridDim.x, head = blockIdx.x, row = blockIdx.y, quad = threadIdx.x % QUADS, line = threadIdx.x / QUADS;
 	pdl_launch();
 	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE];
-	Span s = span_at(table, prompts + min(row, max(rows - 1, 0)));
+	Span s = row_at(table, prompts, min(row, max(rows - 1, 0)), window);
+	if (window > 0) s.start = items_before(table, prompts, min(row, max(rows - 1, 0)), window);
 	int count = s.start + s.count > items_max ? 0 : s.count; // a row without room is NaN
 	pdl_wait();
 	if (row >= rows) return;
@@ -176,11 +206,5 @@ template <int D> KR_DEV void join(void *out, int wide, int out_stride, const flo
 		total = fmaf(w, ends[i].y, total);
 		all.x = fmaf(w, x.x, all.x), all.y = fmaf(w, x.y, all.y), all.z = fmaf(w, x.z, all.z), all.w = fmaf(w, x.w, all.w);
 	}
-	float scale = 1.f / total;
-	long long at = (long long)s.row * out_stride + head * D + 4 * quad;
-	if (wide) {
-		*(float4 *)((float *)out + at) = make_float4(all.x * scale, all.y * scale, all.z * scale, all.w * scale);
-	} else {
-		*(uint2 *)((bf16 *)out + at) = make_uint2(pack_bf16(all.x * scale, all.y * scale), pack_bf16(all.z * scale, all.w * scale));
-	}
+	out.store(s.row, head * D + 4 * quad, all, 1.f / out.total(total, most, head));
 }

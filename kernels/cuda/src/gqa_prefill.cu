@@ -20,11 +20,11 @@ struct Part {
 	Span s;
 	int head, key_head, key_heads;
 	int first; // its rows, counted in the sequence
-	int end;   // the number of keys that its rows need
+	int low, end; // its rows need keys low..end-1
 	int tokens, shift;
 };
 
-template <int ROWS> KR_DEV bool part_of(Part &p, const int *table, int key_heads, int block_tokens) {
+template <int ROWS, bool WINDOW> KR_DEV bool part_of(Part &p, const int *table, int key_heads, int block_tokens, int window) {
 	const int PARTS = ROW_TILE / ROWS;
 	p.head = blockIdx.x, p.key_heads = key_heads, p.key_head = p.head / ((int)gridDim.x / key_heads);
 	p.tokens = block_tokens, p.shift = __popc(block_tokens) == 1 ? 31 - __clz(block_tokens) : -1;
@@ -34,16 +34,17 @@ template <int ROWS> KR_DEV bool part_of(Part &p, const int *table, int key_heads
 	p.s = span_at(table, found);
 	p.first = (tile - p.s.start * PARTS) * ROWS;
 	p.end = p.s.pos + min(p.s.len, p.first + ROWS);
+	p.low = WINDOW ? max(p.s.pos + p.first + 1 - window, 0) : 0;
 	return p.first < p.s.len;
 }
 
 // --- keys and values
 
-// The cache's row of key `key`, < 0 past the end. A warp has 8 keys of a tile; lane i looks up
+// The cache's row of a key, < 0 outside low..end. A warp has 8 keys of a tile; lane i looks up
 // key i % 8.
 KR_DEV int slot_of(const Part &p, const int *table, int tile_at) {
 	int key = tile_at + threadIdx.x / 32 * 8 + threadIdx.x % 8;
-	if (key >= p.end) return -1;
+	if (key < p.low || key >= p.end) return -1;
 	int i = p.shift >= 0 ? key >> p.shift : key / p.tokens;
 	return table[p.s.first + i] * p.tokens + (key - i * p.tokens);
 }
@@ -149,7 +150,7 @@ template <int D> struct State {
 };
 
 // Turns scores into weights, and rescales the earlier sums to the new largest score.
-template <int D, int KEYS> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 8][4], float scale) {
+template <int D, int KEYS, bool WINDOW> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 8][4], float scale) {
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		float m = st.most[h];
@@ -157,7 +158,7 @@ template <int D, int KEYS> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 8][
 		for (int n = 0; n < KEYS / 8; n++) m = fmaxf(m, fmaxf(s[n][2 * h], s[n][2 * h + 1]));
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-		float old = exp2_approx((st.most[h] - m) * scale), base = m * scale, total = st.total[h] * old;
+		float to = base_of<WINDOW>(m), old = exp2_approx((st.most[h] - to) * scale), base = to * scale, total = st.total[h] * old;
 		st.most[h] = m;
 #pragma unroll
 		for (int n = 0; n < KEYS / 8; n++) {
@@ -204,7 +205,7 @@ template <int D> KR_DEV void put_row(void *out, int wide, long long at, const St
 
 // out and q [rows, heads * D]. The last tiles come first, because they have the most keys. Grid
 // (heads, parts of tiles).
-template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens, const float *sinks) {
+template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens, int window, const float *sinks) {
 	typedef Tiles<KIND, D> T;
 	const int KEYS = T::keys;
 	uint32_t base = smem_u32(shared);
@@ -212,20 +213,20 @@ template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared
 	pdl_launch();
 	pdl_wait();
 	Part p;
-	if (!part_of<T::rows>(p, table, key_heads, block_tokens)) return;
+	if (!part_of<T::rows, WINDOW>(p, table, key_heads, block_tokens, window)) return;
 	int row = p.first + warp * 16 + g;         // row of the sequence; the other is row + 8
 	int top = p.s.pos + p.first + warp * 16;   // position of the warp's first row
 	bool idle = p.first + warp * 16 >= p.s.len;
 	Queries<KIND, D> queries;
 	fetch_queries<KIND, D>(queries, base + T::at_queries, q, q_stride, p);
-	int slot = slot_of(p, table, 0), next = slot_of(p, table, KEYS);
+	int from = p.low / KEYS * KEYS, slot = slot_of(p, table, from), next = slot_of(p, table, from + KEYS);
 	fetch<KIND, D>(base, 0, p, c, slot);
 	cp_async_commit();
 	State<D> st = State<D>();
 	st.most[0] = st.most[1] = -INFINITY;
 	int stage = 0;
 #pragma unroll 1
-	for (int key = 0; key < p.end; key += KEYS) {
+	for (int key = from; key < p.end; key += KEYS) {
 		cp_async_wait<0>();
 		__syncthreads(); // the tile has arrived, and no warp reads the other one any more
 		if (KIND != BF16_ROWS) {
@@ -243,20 +244,20 @@ template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared
 		cp_async_commit();
 		uint32_t at = base + (KIND == BF16_ROWS ? stage * T::stage : 0);
 		stage ^= 1;
-		if (idle || key > top + 15) continue; // none of the warp's rows sees these keys
+		if (idle || key > top + 15 || (WINDOW && key + KEYS - 1 <= top - window)) continue; // none of the warp's rows sees these keys
 		float s[KEYS / 8][4];
 		scores<KIND, D, KEYS>(s, queries, at);
-		if (key + KEYS - 1 > top) {
+		if (key + KEYS - 1 > top || (WINDOW && key <= top + 15 - window)) {
 #pragma unroll
 			for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
 				for (int i = 0; i < 4; i++)
-					if (key + 8 * n + 2 * col + i % 2 > top + g + i / 2 * 8) s[n][i] = -INFINITY;
+					if (unseen<WINDOW>(key + 8 * n + 2 * col + i % 2, top + g + i / 2 * 8, window)) s[n][i] = -INFINITY;
 		}
-		weigh<D, KEYS>(st, s, scale);
+		weigh<D, KEYS, WINDOW>(st, s, scale);
 		add_values<D, KEYS>(st, s, at + T::part);
 	}
-	if (SINKS) add_sink(st, sinks[p.head], scale);
+	if (WINDOW && sinks) add_sink(st, sinks[p.head], scale);
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		int r = row + 8 * h;
@@ -264,21 +265,21 @@ template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared
 	}
 }
 
-#define PREFILL_KERNEL(name, kind, d, with_sinks, sinks, ...) \
+#define PREFILL_KERNEL(name, kind, d, with_window, window, sinks, ...) \
 	KR_KERNEL((Tiles<kind, d>::threads), 1) \
 	name(void *out, int wide, int out_stride, const bf16 *q, int q_stride, const char *cache, const float *scales, int stride, \
 	     int scales_stride, const int *table, int key_heads, float scale, int block_tokens __VA_ARGS__) { \
 		KR_SHARED(unsigned char, shared); \
 		Cache c = {cache, scales, kind, stride, scales_stride, d}; \
-		prefill<kind, d, with_sinks>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens, sinks); \
+		prefill<kind, d, with_window>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens, window, sinks); \
 	} \
 	KR_EXPORT(name)
-#define PREFILL(name, kind, d) PREFILL_KERNEL(name, kind, d, false, nullptr)
-#define PREFILL_SINKS(name, kind, d) \
-	PREFILL_KERNEL(name, kind, d, true, sinks, , const float *sinks)
+#define PREFILL(name, kind, d) PREFILL_KERNEL(name, kind, d, false, 0, nullptr)
+#define PREFILL_WINDOW(name, kind, d) PREFILL_KERNEL(name, kind, d, true, window, sinks, , int window, const float *sinks)
 #define KIND(name, kind) \
 	PREFILL(kr_gqa_prefill_##name##_64, kind, 64) PREFILL(kr_gqa_prefill_##name##_128, kind, 128) \
-	PREFILL(kr_gqa_prefill_##name##_256, kind, 256) PREFILL_SINKS(kr_gqa_prefill_sinks_##name##_64, kind, 64)
+	PREFILL(kr_gqa_prefill_##name##_256, kind, 256) \
+	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_64, kind, 64) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_128, kind, 128)
 KIND(bf16, BF16_ROWS)
 KIND(e4m3, E4M3_ROWS)
 KIND(i8, I8_ROWS)

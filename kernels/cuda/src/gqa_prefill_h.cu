@@ -40,18 +40,19 @@ struct Part {
 	Span s;
 	int head, key_head, key_heads;
 	int first; // row of the tile, counted in the sequence
-	int end;   // the number of keys that the tile needs
+	int low, end; // the tile needs keys low..end-1
 	int tokens;
 	uint32_t inverse; // divides by tokens: quotients are exact for keys below 2^32 / tokens; 0: divides by 1
 };
 
-KR_DEV Part part_of(const int *table, int item, int heads, int key_heads, int tokens, uint32_t inverse) {
+template <bool WINDOW> KR_DEV Part part_of(const int *table, int item, int heads, int key_heads, int tokens, uint32_t inverse, int window) {
 	Part p;
 	int tile = table[HEAD_TILES] - 1 - item / heads;
 	p.s = span_at(table, span_of_item(table, 0, table[HEAD_PREFILL], tile));
 	p.head = item % heads, p.key_heads = key_heads, p.key_head = p.head / (heads / key_heads);
 	p.first = (tile - p.s.start) * ROW_TILE;
 	p.end = p.s.pos + min(p.s.len, p.first + ROW_TILE);
+	p.low = WINDOW ? max(p.s.pos + p.first + 1 - window, 0) : 0;
 	p.tokens = tokens, p.inverse = inverse;
 	return p;
 }
@@ -104,13 +105,13 @@ template <int KIND, int D> struct Share {
 	static const int units = D * Element<KIND>::size / 16, each = 32 / units, copies = rows / each;
 };
 
-// The starts of the cache's rows, in units of 16 bytes. Past the end it is the last row: its scores are not read and
-// its weights are zero.
+// The starts of the cache's rows, in units of 16 bytes. Outside low..end it is a row at the end: its scores are not read
+// and its weights are zero.
 template <int KIND, int D> KR_DEV void look_up(uint32_t (&row)[Share<KIND, D>::looks], int (&slot)[Share<KIND, D>::looks], const Part &p, const int *table, int stride, int tile) {
 	int at = tile * Tiles<KIND, D>::keys + threadIdx.x / 32 % Share<KIND, D>::warps * Share<KIND, D>::rows + threadIdx.x % 32;
 #pragma unroll
 	for (int k = 0; k < Share<KIND, D>::looks; k++) {
-		int key = min(at + 32 * k, p.end - 1), i = p.inverse ? (int)__umulhi((uint32_t)key, p.inverse) : key;
+		int key = min(max(at + 32 * k, p.low), p.end - 1), i = p.inverse ? (int)__umulhi((uint32_t)key, p.inverse) : key;
 		slot[k] = table[p.s.first + i] * p.tokens + (key - i * p.tokens);
 		row[k] = (uint32_t)slot[k] * (uint32_t)(stride * Element<KIND>::size / 16);
 	}
@@ -142,13 +143,13 @@ template <int KIND, int D> KR_DEV Source source_of(const Part &p, uint32_t base,
 template <int D> KR_DEV void produce_bf16(Place &at, const Part &p, unsigned char *shared, const Cache &c, const int *table) {
 	typedef Share<BF16_ROWS, D> S;
 	uint32_t base = smem_u32(shared);
-	int lane = threadIdx.x % 32, r = lane / S::units, tiles = (p.end + Tiles<BF16_ROWS, D>::keys - 1) / Tiles<BF16_ROWS, D>::keys;
+	int lane = threadIdx.x % 32, r = lane / S::units, first = p.low / Tiles<BF16_ROWS, D>::keys, tiles = (p.end + Tiles<BF16_ROWS, D>::keys - 1) / Tiles<BF16_ROWS, D>::keys;
 	Source from = source_of<BF16_ROWS, D>(p, base, c, r, lane % S::units, 8);
 	uint32_t rows[S::looks], next[S::looks];
 	int slot[S::looks];
-	look_up<BF16_ROWS, D>(rows, slot, p, table, c.stride, 0);
+	look_up<BF16_ROWS, D>(rows, slot, p, table, c.stride, first);
 #pragma unroll 1
-	for (int i = 0; i < tiles; i++, at = after(at)) {
+	for (int i = first; i < tiles; i++, at = after(at)) {
 		mbar_wait(from.empty + 8 * at.stage, at.parity);
 		look_up<BF16_ROWS, D>(next, slot, p, table, c.stride, i + 1);
 		uint32_t to = base + from.to + at.stage * Tiles<BF16_ROWS, D>::stage;
@@ -186,7 +187,8 @@ KR_DEV uint32_t split(float v) { return pack_bf16(v, v - lo_f32(pack_bf16(v, 0.f
 template <int KIND, int D> KR_DEV void produce_8bit(Place &at, const Part &p, unsigned char *shared, const Cache &c, const int *table) {
 	typedef Share<KIND, D> S;
 	const int BATCH = D > 128 ? 8 : 4; // more registers here would mean fewer for consumers
-	int lane = threadIdx.x % 32, r = lane / 4 % 2 + lane / 8 / (S::units / 4) * 2, tiles = (p.end + Tiles<KIND, D>::keys - 1) / Tiles<KIND, D>::keys;
+	int lane = threadIdx.x % 32, r = lane / 4 % 2 + lane / 8 / (S::units / 4) * 2;
+	int start = p.low / Tiles<KIND, D>::keys, tiles = (p.end + Tiles<KIND, D>::keys - 1) / Tiles<KIND, D>::keys;
 	Source from = source_of<KIND, D>(p, smem_u32(shared), c, r, lane % 4 + lane / 8 % (S::units / 4) * 4, 4);
 	uint32_t rows[S::looks], next[S::looks], scale[S::looks];
 	int slot[S::looks], next_slot[S::looks];
@@ -202,11 +204,11 @@ template <int KIND, int D> KR_DEV void produce_8bit(Place &at, const Part &p, un
 			for (int k = 0; k < S::looks; k++) scale[k] = split(c.scales[(long long)slot[k] * c.scales_stride + from.head]);
 		}
 	};
-	look_up<KIND, D>(rows, slot, p, table, c.stride, 0);
+	look_up<KIND, D>(rows, slot, p, table, c.stride, start);
 	load(0);
-	look_up<KIND, D>(next, next_slot, p, table, c.stride, 1);
+	look_up<KIND, D>(next, next_slot, p, table, c.stride, start + 1);
 #pragma unroll 1
-	for (int i = 0; i < tiles; i++, at = after(at)) {
+	for (int i = start; i < tiles; i++, at = after(at)) {
 		mbar_wait(from.empty + 8 * at.stage, at.parity);
 		uint32_t to = from.to + at.stage * Tiles<KIND, D>::stage;
 #pragma unroll
@@ -299,12 +301,12 @@ template <int KIND, int D, int KEYS> KR_DEV void start_values(State<D> &st, cons
 // Turns scores into weights, and sets old to the factor for the earlier sums. The score to which weights are relative
 // may be 8 powers of two below the largest, so old is seldom other than 1. key: the key of column 0. top: the position
 // of the warp's row 0.
-template <int D, int KEYS> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 2], float (&old)[2], float scale, int key, int top) {
+template <int D, int KEYS, bool WINDOW> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 2], float (&old)[2], float scale, int key, int top, int window) {
 	int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
-	if (key + KEYS - 1 > top) {
+	if (key + KEYS - 1 > top || (WINDOW && key <= top + 15 - window)) {
 #pragma unroll
 		for (int i = 0; i < KEYS / 2; i++)
-			if (key + i / 4 * 8 + 2 * c + i % 2 > top + g + i / 2 % 2 * 8) s[i] = -INFINITY;
+			if (unseen<WINDOW>(key + i / 4 * 8 + 2 * c + i % 2, top + g + i / 2 % 2 * 8, window)) s[i] = -INFINITY;
 	}
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
@@ -314,12 +316,12 @@ template <int D, int KEYS> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 2],
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
 		m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
 		if ((m - st.most[h]) * scale <= 8.f) m = st.most[h];
-		old[h] = exp2_approx((st.most[h] - m) * scale);
+		old[h] = exp2_approx((st.most[h] - base_of<WINDOW>(m)) * scale);
 		st.most[h] = m;
 	}
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
-		float base = st.most[h] * scale, even = st.total[h] * old[h], odd = 0.f;
+		float base = base_of<WINDOW>(st.most[h]) * scale, even = st.total[h] * old[h], odd = 0.f;
 #pragma unroll
 		for (int n = 0; n < KEYS / 8; n++) {
 			float &a = s[4 * n + 2 * h], &b = s[4 * n + 2 * h + 1];
@@ -343,25 +345,25 @@ template <int KIND, int D, int KEYS> KR_DEV void settle(State<D> &st, uint32_t (
 
 // A consumer's work on all tiles of an item's keys, except for the wait for the last values. at: on entry the first
 // tile's place, then the last one's. top: the position of the warp's row 0.
-template <int KIND, int D> KR_DEV void consume(State<D> &st, Place &at, const Part &p, uint32_t base, int group, int top, float scale) {
+template <int KIND, int D, bool WINDOW> KR_DEV void consume(State<D> &st, Place &at, const Part &p, uint32_t base, int group, int top, float scale, int window) {
 	typedef Tiles<KIND, D> T;
 	const int KEYS = T::keys;
 	uint32_t bars = base + T::at_bars, queries = base + group * T::pieces * T::sub_q;
-	int tiles = (p.end + KEYS - 1) / KEYS;
+	int first = p.low / KEYS, tiles = (p.end + KEYS - 1) / KEYS;
 	float s[KEYS / 2], old[2];
 	uint32_t w[KEYS / 16][4];
-	if (group == 1 && tiles > 1) bar_arrive(TURN, CONSUMERS);
+	if (group == 1 && tiles > first + 1) bar_arrive(TURN, CONSUMERS);
 	wait_full<KIND>(bars + 8 * (KEYS_FULL + at.stage), at.parity);
 	start_scores<KIND, D, KEYS>(s, queries, base + T::at_keys + at.stage * T::stage);
 	wgmma_wait<0>();
 	wgmma_done(s);
 	arrive(bars + 8 * (KEYS_EMPTY + at.stage));
-	weigh<D, KEYS>(st, s, old, scale, 0, top);
+	weigh<D, KEYS, WINDOW>(st, s, old, scale, first * KEYS, top, window);
 	settle<KIND, D, KEYS>(st, w, s, old);
 	Place next = after(at);
-	if (tiles > 1) wait_full<KIND>(bars + 8 * (KEYS_FULL + next.stage), next.parity);
+	if (tiles > first + 1) wait_full<KIND>(bars + 8 * (KEYS_FULL + next.stage), next.parity);
 #pragma unroll 1
-	for (int i = 1; i < tiles; i++) {
+	for (int i = first + 1; i < tiles; i++) {
 		bar_sync(TURN + group, CONSUMERS);
 		start_scores<KIND, D, KEYS>(s, queries, base + T::at_keys + next.stage * T::stage);
 		wait_full<KIND>(bars + 8 * (VALUES_FULL + at.stage), at.parity);
@@ -370,7 +372,7 @@ template <int KIND, int D> KR_DEV void consume(State<D> &st, Place &at, const Pa
 		wgmma_wait<1>();
 		wgmma_done(s);
 		arrive(bars + 8 * (KEYS_EMPTY + next.stage));
-		weigh<D, KEYS>(st, s, old, scale, i * KEYS, top);
+		weigh<D, KEYS, WINDOW>(st, s, old, scale, i * KEYS, top, window);
 		uint32_t read = bars + 8 * (VALUES_EMPTY + at.stage);
 		at = next, next = after(at);
 		// Without this, the compiler would compute weights only after the wait for the values. So the code before the
@@ -417,7 +419,7 @@ template <int KIND, int D> KR_DEV void make_barriers(uint32_t bars) {
 
 // turn: a word that counts the fetched items. It is zero at the start and again at the end; null: a block has one
 // item. Grid: at most as many blocks as there are items.
-template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens, int heads, unsigned *turn, const float *sinks) {
+template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *shared, void *out, int wide, int out_stride, const bf16 *q, int q_stride, const Cache &c, int key_heads, const int *table, float scale, int block_tokens, int heads, unsigned *turn, int window, const float *sinks) {
 	typedef Tiles<KIND, D> T;
 	const int PRODUCERS = 32 * T::producers;
 	uint32_t base = smem_u32(shared), bars = base + T::at_bars, inverse = 0xffffffffu / block_tokens + 1;
@@ -428,7 +430,7 @@ template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared
 	Items queue = {(volatile int *)(shared + T::at_items), bars, 0};
 	int item = blockIdx.x, items = heads * table[HEAD_TILES];
 	if (item >= items) return;
-	Part p = part_of(table, item, heads, key_heads, block_tokens, inverse);
+	Part p = part_of<WINDOW>(table, item, heads, key_heads, block_tokens, inverse, window);
 	if (threadIdx.x < PRODUCERS) {
 		reg_shrink<T::few>();
 		Place at = {0, 1};
@@ -442,7 +444,7 @@ template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared
 			__syncwarp();
 			item = take(queue);
 			if (item >= items) break;
-			p = part_of(table, item, heads, key_heads, block_tokens, inverse);
+			p = part_of<WINDOW>(table, item, heads, key_heads, block_tokens, inverse, window);
 		}
 		cp_async_wait<0>();
 	} else {
@@ -454,10 +456,9 @@ template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared
 #pragma unroll 1
 		while (item < items) {
 			put<KIND, D>(queries, shared + group * T::pieces * T::sub_q, group);
-			State<D> st = State<D>();
-			st.most[0] = st.most[1] = -INFINITY;
-			consume<KIND, D>(st, at, p, base, group, p.s.pos + p.first + row, scale);
-			if (SINKS) add_sink(st, sinks[p.head], scale);
+			State<D> st = {{}, {-INFINITY, -INFINITY}, {}};
+			consume<KIND, D, WINDOW>(st, at, p, base, group, p.s.pos + p.first + row, scale, window);
+			if (WINDOW && sinks) add_sink(st, sinks[p.head], scale);
 			long long to[2];
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
@@ -466,7 +467,7 @@ template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared
 			}
 			item = take(queue);
 			if (item < items) { // its queries are loaded while the last values are added
-				p = part_of(table, item, heads, key_heads, block_tokens, inverse);
+				p = part_of<WINDOW>(table, item, heads, key_heads, block_tokens, inverse, window);
 				fetch<KIND, D>(queries, q, q_stride, p, group);
 			}
 			wgmma_wait<0>();
@@ -478,23 +479,22 @@ template <int KIND, int D, bool SINKS> KR_DEV void prefill(unsigned char *shared
 	}
 }
 
-#define PREFILL_KERNEL(name, kind, d, with_sinks, sinks, ...) \
+#define PREFILL_KERNEL(name, kind, d, with_window, window, sinks, ...) \
 	KR_KERNEL((Tiles<kind, d>::threads), 1) \
 	name(void *out, int wide, int out_stride, const bf16 *q, int q_stride, const char *cache, const float *scales, int stride, \
 	     int scales_stride, const int *table, int key_heads, float scale, int block_tokens, int heads, unsigned *turn __VA_ARGS__) { \
 		KR_SHARED(unsigned char, shared); \
 		Cache c = {cache, scales, kind, stride, scales_stride, d}; \
-		prefill<kind, d, with_sinks>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens, heads, turn, sinks); \
+		prefill<kind, d, with_window>(shared, out, wide, out_stride, q, q_stride, c, key_heads, table, scale, block_tokens, heads, turn, window, sinks); \
 	} \
 	KR_EXPORT(name)
-#define PREFILL(name, kind, d) PREFILL_KERNEL(name, kind, d, false, nullptr)
-#define PREFILL_SINKS(name, kind, d) \
-	PREFILL_KERNEL(name, kind, d, true, sinks, , const float *sinks)
+#define PREFILL(name, kind, d) PREFILL_KERNEL(name, kind, d, false, 0, nullptr)
+#define PREFILL_WINDOW(name, kind, d) PREFILL_KERNEL(name, kind, d, true, window, sinks, , int window, const float *sinks)
 #define KIND(name, kind) \
 	PREFILL(kr_gqa_prefill_##name##_64_h, kind, 64) PREFILL(kr_gqa_prefill_##name##_128_h, kind, 128) \
-	PREFILL(kr_gqa_prefill_##name##_256_h, kind, 256)
+	PREFILL(kr_gqa_prefill_##name##_256_h, kind, 256) \
+	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_64_h, kind, 64) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_128_h, kind, 128)
 KIND(bf16, BF16_ROWS)
 KIND(e4m3, E4M3_ROWS)
 KIND(i8, I8_ROWS)
-PREFILL_SINKS(kr_gqa_prefill_sinks_bf16_64_h, BF16_ROWS, 64)
 #endif

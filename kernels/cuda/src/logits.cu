@@ -20,6 +20,7 @@ struct Product {
 	int out_stride;
 	const void *x, *gate;
 	int x_stride, tokens, gate_stride, experts, cols;
+	const float *bias; // [experts], added to the first slice's sums; null: none
 };
 
 KR_DEV int slices_of(int cols) { return (cols + SLICE - 1) / SLICE; }
@@ -106,6 +107,8 @@ template <bool HALF, class Rows> KR_DEV void logits_few(const Product &a, Rows r
 	__shared__ float sums[8][8 * PITCH];
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, across = (a.experts + 15) / 16;
 	int e = blockIdx.x % across * 16, slice = blockIdx.x / across, t = blockIdx.y * 8, col = slice * SLICE + warp * COLS;
+	int token = threadIdx.x / 16, expert = threadIdx.x % 16;
+	float sum = 0.f, bias = a.bias && slice == 0 && e + expert < a.experts ? __ldg(a.bias + e + expert) : 0.f;
 	uint4 raw[2][2][Units<HALF>::N];
 	fetch_gate<HALF>(raw, a, e, col);
 	Weights w;
@@ -124,12 +127,10 @@ template <bool HALF, class Rows> KR_DEV void logits_few(const Product &a, Rows r
 #pragma unroll
 	for (int i = 0; i < 4; i++) sums[warp][(lane % 4 * 2 + i % 2) * PITCH + lane / 4 + i / 2 * 8] = v[0][i];
 	__syncthreads();
-	int token = threadIdx.x / 16, expert = threadIdx.x % 16;
 	if (token >= 8 || t + token >= a.tokens || e + expert >= a.experts) return;
-	float sum = 0.f;
 #pragma unroll
 	for (int i = 0; i < 8; i++) sum += sums[i][token * PITCH + expert];
-	a.out[slice * a.step + (long long)(t + token) * a.out_stride + e + expert] = sum;
+	a.out[slice * a.step + (long long)(t + token) * a.out_stride + e + expert] = sum + bias;
 }
 
 // Reports whether this block is the last of n that call it. The last one sees the writes of the
@@ -167,12 +168,12 @@ KR_DEV void choose_last(unsigned *turns, const Sums &s, int tokens, const Choice
 #define LOGITS_FEW(name, half)                                                                                                 \
 	KR_KERNEL(256, 2)                                                                                                          \
 	name(unsigned *turns, float *parts, float *logits, int logits_stride, const void *x, int x_stride, int tokens,             \
-	     const void *gate, int gate_stride, int experts, int cols, int *ids, int ids_stride, float *weights, int weights_stride, \
+	     const void *gate, int gate_stride, int experts, int cols, const float *start, int *ids, int ids_stride, float *weights, int weights_stride, \
 	     const float *bias, const int *rows, int k, int sigmoid, int groups, int top_groups, int top2, int normalize,          \
 	     float scale, int *slots, int4 *tiles, int *count, int *loads, int tile, const int *map) {                             \
 		int slices = slices_of(cols);                                                                                          \
 		Sums s = sums_of(parts, slices, logits, logits_stride, tokens, experts);                                               \
-		logits_few<half>(Product{s.from, s.step, s.stride, x, gate, x_stride, tokens, gate_stride, experts, cols},             \
+		logits_few<half>(Product{s.from, s.step, s.stride, x, gate, x_stride, tokens, gate_stride, experts, cols, start},      \
 		                 [&] { pdl_wait(); pdl_launch(); return x; });                                                         \
 		if (turns)                                                                                                             \
 			choose_last<8>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                        \
@@ -195,7 +196,7 @@ KR_DEV bf16 *normed_rows() {
 #define NORM_ROUTE(name, half)                                                                                                 \
 	KR_KERNEL(256, 2)                                                                                                          \
 	name(unsigned *turns, float *parts, float *logits, int logits_stride, bf16 *x, int x_stride, int tokens,                   \
-	     const void *gate, int gate_stride, int experts, int cols, int *ids, int ids_stride, float *weights, int weights_stride, \
+	     const void *gate, int gate_stride, int experts, int cols, const float *start, int *ids, int ids_stride, float *weights, int weights_stride, \
 	     const float *bias, const int *rows, int k, int sigmoid, int groups, int top_groups, int top2, int normalize,          \
 	     float scale, const void *of, int of_half, int of_stride, const void *norm, int norm_half, float eps, int threads) {   \
 		bf16 *normed = normed_rows();                                                                                          \
@@ -203,7 +204,7 @@ KR_DEV bf16 *normed_rows() {
 		Sums s = sums_of(parts, slices_of(cols), logits, logits_stride, tokens, experts);                                      \
 		NormRows n = {of, of_stride, of_half != 0, tokens, cols, norm, norm_half != 0, eps, threads,                           \
 		              blockIdx.x == 0 ? x : nullptr, x_stride};                                                                \
-		logits_few<half>(Product{s.from, s.step, s.stride, nullptr, gate, norm_step(cols), tokens, gate_stride, experts, cols}, \
+		logits_few<half>(Product{s.from, s.step, s.stride, nullptr, gate, norm_step(cols), tokens, gate_stride, experts, cols, start}, \
 		                 [&] { norm_rows(normed, (float *)(normed + tokens * norm_step(cols)), n, InOrder()); return (const void *)normed; }); \
 		if (!turns) return;                                                                                                    \
 		choose_last<NORMED>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                    \
@@ -296,21 +297,26 @@ template <bool HALF, int W> KR_DEV void logits_many(const Product &a) {
 		else add_products<false>(sum, w, now, my_t);
 	}
 	t += my_t + lane % 4 * 2, e += my_e + lane / 4;
+	float bias[2] = {0.f, 0.f};
+	if (a.bias && slice == 0) {
+		for (int i = 0; i < 2; i++)
+			if (e + 8 * i < a.experts) bias[i] = __ldg(a.bias + e + 8 * i);
+	}
 	float *to = a.out + slice * a.step + (long long)t * a.out_stride + e;
 #pragma unroll
 	for (int n = 0; n < 4; n++, t += 8, to += 8 * a.out_stride)
 #pragma unroll
 		for (int i = 0; i < 4; i++)
-			if (t + i % 2 < a.tokens && e + i / 2 * 8 < a.experts) to[i % 2 * a.out_stride + i / 2 * 8] = sum[n][i];
+			if (t + i % 2 < a.tokens && e + i / 2 * 8 < a.experts) to[i % 2 * a.out_stride + i / 2 * 8] = sum[n][i] + bias[i / 2];
 }
 
 #define LOGITS_MANY(name, half, w)                                                                                             \
 	KR_KERNEL(128 * w, 4 / w)                                                                                                  \
 	name(float *parts, float *logits, int logits_stride, const void *x, int x_stride, int tokens, const void *gate,            \
-	     int gate_stride, int experts, int cols) {                                                                             \
+	     int gate_stride, int experts, int cols, const float *start) {                                                         \
 		pdl_launch();                                                                                                          \
 		Sums s = sums_of(parts, slices_of(cols), logits, logits_stride, tokens, experts);                                      \
-		logits_many<half, w>(Product{s.from, s.step, s.stride, x, gate, x_stride, tokens, gate_stride, experts, cols});        \
+		logits_many<half, w>(Product{s.from, s.step, s.stride, x, gate, x_stride, tokens, gate_stride, experts, cols, start}); \
 	}                                                                                                                          \
 	KR_EXPORT(name)
 LOGITS_MANY(kr_logits_64_f, false, 2)
