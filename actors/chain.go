@@ -61,14 +61,16 @@ func (n *scheduleNode) dropHistories(b *msg.Batch) {
 }
 
 // hold tells the core which batches in flight must have none ahead of them: those whose tokens the
-// device cannot choose, there or in the next step, and those that the next step could overtake.
+// device cannot choose, there or in the next step, and those that the next step could overtake. Where
+// experts are placed, the copies between layers submit what was enqueued before them, so the next step
+// could read a token before this step has enqueued its choice: it waits until this one is submitted.
 func (n *scheduleNode) hold() {
 	if !n.ahead {
 		return
 	}
 	for _, b := range n.batches {
 		if b.Status == msg.InFlight && b.Raw == nil {
-			n.core.Hold(b.ID, !n.canRunAhead(b) || overtaken(n.ranks, b.Step.Total()) || !n.hasCredit(b.Queue))
+			n.core.Hold(b.ID, n.placed && !b.Submitted.Load() || !n.canRunAhead(b) || overtaken(n.ranks, b.Step.Total()) || !n.hasCredit(b.Queue))
 		}
 	}
 }

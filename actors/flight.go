@@ -40,6 +40,7 @@ func (n *scheduleNode) takeCredit(queue int) *msg.Batch {
 	b.Status, b.Epoch = msg.InFlight, n.epoch
 	n.flying++
 	b.Abandoned.Store(false)
+	b.Submitted.Store(false)
 	return b
 }
 

@@ -11,6 +11,7 @@ type headNode struct {
 	stage  *head.Stage
 	stream device.Stream
 	keeps  func(b *msg.Batch) bool // rank.keeps
+	placed bool                    // the schedule actor waits for steps to be submitted: scheduleNode.hold
 }
 
 func (n *headNode) receive(c *turn, m any) {
@@ -24,6 +25,10 @@ func (n *headNode) receive(c *turn, m any) {
 		wait(b, n.stream)
 		if b.Stream != nil {
 			b.Stream.Submit()
+			b.Submitted.Store(true)
+			if n.placed {
+				c.send(c.routes.schedule, &msg.Tick{})
+			}
 		}
 	}
 	c.send(c.routes.sample, b)

@@ -41,6 +41,7 @@ type scheduleNode struct {
 
 	ranks    []*rank
 	ahead    bool            // the core makes batches whose tokens are still being chosen
+	placed   bool            // a rank's experts are placed on its device
 	trace    *trace.Registry // nil, in tests: it is not told which requests are in a batch
 	spans    []trace.Rider   // reused
 	outcomes []scheduler.Outcome

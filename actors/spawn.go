@@ -154,6 +154,7 @@ func (p *Pipeline) spawnHost(core *scheduler.Core, batches []*msg.Batch) {
 	r.schedule = p.actor("schedule", trace.Schedule, ownOrWorker, "host", func() node {
 		n := newScheduleNode(core, p.ranks[0].stream, p.meters, p.host, batches, p.lim.Seqs)
 		n.ahead, n.ranks, n.trace = p.scheduler.Ahead, p.ranks, p.trace
+		n.placed = p.ranks[0].place != nil // a pipeline that runs ahead has one rank
 		n.phases = make([]dispatch.Phase, len(p.ranks))
 		return n
 	})
@@ -197,7 +198,7 @@ func (p *Pipeline) spawnEnds() error {
 	ended := p.newStepEnd(last)
 	p.routes.sample = p.actor("sample", trace.Sample, anyWorker, last.name, func() node { return &sampleNode{ended} })
 	p.routes.head = p.actor("head", trace.Head, anyWorker, last.name, func() node {
-		return &headNode{stage: last.Head, stream: headStream, keeps: func(b *msg.Batch) bool { return last.keeps(p.heat, b) }}
+		return &headNode{stage: last.Head, stream: headStream, keeps: func(b *msg.Batch) bool { return last.keeps(p.heat, b) }, placed: last.place != nil}
 	})
 	p.routes.embed = p.actor("embed", trace.Embed, anyWorker, first.name, func() node { return &embedNode{stage: first.Embed, stream: embedStream} })
 	return nil

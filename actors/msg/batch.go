@@ -44,6 +44,9 @@ type Batch struct {
 	// itself.
 	Raw *Raw
 
+	// Submitted is set when the last rank's device has been given the whole step.
+	Submitted atomic.Bool
+
 	// Abandoned is set when the answer is no longer wanted; the pipeline then passes the batch on
 	// without computing.
 	Abandoned atomic.Bool

@@ -115,6 +115,22 @@ func TestServeOnCard(t *testing.T) {
 	}
 }
 
+// TestPlacedRunsAheadOnCard: where copies of experts submit parts of a step, the next one still takes
+// the token that this one chooses.
+func TestPlacedRunsAheadOnCard(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	ask := []string{"run", "--ids", "--temperature", "0", "--max-tokens", "12", "A lighthouse is"}
+	want := answers(t, "", ask...)
+	for _, placed := range [][]string{
+		{"--expert-vram", "7MiB", "--prefill-strategy", "persistent", "--decode-strategy", "persistent"},
+		{"--expert-vram", "5MiB", "--prefill-strategy", "cpu_only", "--decode-strategy", "lru"},
+	} {
+		if got := answers(t, "", append(append([]string{"run", "--device", "cuda", "--rows", "f32"}, placed...), ask[1:]...)...); got != want {
+			t.Errorf("%v: %s, the processor wrote %s", placed, got, want)
+		}
+	}
+}
+
 // TestChainOnCard: steps enqueued ahead of the tokens that they take choose the tokens that
 // steps one by one do, over many of them and with several rows, graphs made on the way.
 func TestChainOnCard(t *testing.T) {
