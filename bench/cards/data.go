@@ -170,6 +170,7 @@ type weights struct {
 	launch.Weight   // the first matrix of the first copy
 	next, nextScale int64
 	values, scales  data
+	tiles           bool // products of many rows: values are rounded to BF16 after their scale, as in the kernels
 }
 
 // weights makes n matrices [rows, cols]; joined means gate and up.
@@ -219,6 +220,9 @@ func (w *weights) row(i, row int) []float64 {
 	wide, out := make([]float32, w.A.Cols), make([]float64, w.A.Cols)
 	w.A.Row(wide, w.values.host[int64(i)*w.next:][:w.next], w.scales.host[int64(i)*w.nextScale:][:w.nextScale], row)
 	for col, v := range wide {
+		if w.tiles {
+			v = tensor.BF16ToF32(tensor.F32ToBF16(v))
+		}
 		out[col] = float64(v)
 	}
 	return out
