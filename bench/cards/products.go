@@ -236,8 +236,7 @@ func (m *moe) job(d *desk, routed, shared format, t int, chosen, where []int32) 
 	x, delta := d.numbers(tensor.BF16, t, m.hidden, unit), d.room(tensor.BF16, t, m.hidden)
 	y, z := d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
 	w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, !routed.packed.Zero()), d.weights(routed, m.experts, m.hidden, m.width, false)
-	w13.tiles = t > gemv.MaxRows
-	w2.tiles = w13.tiles
+	w13.tiles, w2.tiles = t > gemv.MaxRows, t > gemv.MaxRows
 	var s13, s2 weights
 	if m.shared > 0 {
 		s13, s2 = d.weights(shared, 1, 2*m.shared, m.hidden, !shared.packed.Zero()), d.weights(shared, 1, m.hidden, m.shared, false)
