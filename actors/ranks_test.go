@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"krater/actors/engine"
 	"krater/kernels/cpu"
@@ -68,12 +69,13 @@ func (l *loaded) over(t testing.TB, o setup, ranks []load.Rank, change func(*Opt
 }
 
 // conversation asks for answers of all kinds: greedy and drawn ones at the same time, more of
-// them than the cache has room for, then others that begin like them. It gives their tokens.
-func conversation(t *testing.T, gw *Gateway) (all [][]engine.Token) {
+// them than the cache has room for, others that begin like them, and one that asks alone and again.
+// It gives their tokens. When the first six have been submitted it calls come.
+func conversation(t *testing.T, gw *Gateway, come ...func(*Gateway)) (all [][]engine.Token) {
 	t.Helper()
-	for round := range 2 {
+	for round, asked := range [][]int{{0, 1, 2, 3, 4, 5}, {0, 1, 2, 3, 4, 5}, {5}, {5}} {
 		var open []engine.Stream
-		for i := range 6 {
+		for _, i := range asked {
 			prompt := make([]int32, 20+7*i)
 			for j := range prompt {
 				prompt[j] = int32(100 + (j*j+3*(i%3)*j)%150)
@@ -87,11 +89,42 @@ func conversation(t *testing.T, gw *Gateway) (all [][]engine.Token) {
 			}
 			open = append(open, st)
 		}
+		if round == 0 {
+			for _, f := range come {
+				f(gw)
+			}
+		}
 		for _, st := range open {
 			all = append(all, tokens(t, st))
 		}
 	}
 	return all
+}
+
+// hold keeps the first batch from ending until its requests have come, so that they share the
+// cache whatever else the machine does.
+type hold struct {
+	requests int
+	come     chan struct{}
+}
+
+func newHold(requests int) *hold { return &hold{requests, make(chan struct{})} }
+
+// wrap holds the actor that chooses tokens.
+func (h *hold) wrap(actor string, n node) node {
+	if actor != "sample" {
+		return n
+	}
+	return hook{n, func(*turn, any) { <-h.come }}
+}
+
+// release waits until the requests have come, or for 20 seconds.
+func (h *hold) release(gw *Gateway) {
+	end := time.Now().Add(20 * time.Second)
+	for s := gw.Stats(); s.Running+s.Waiting < h.requests && time.Now().Before(end); s = gw.Stats() {
+		time.Sleep(time.Millisecond)
+	}
+	close(h.come)
 }
 
 // TestRanksAnswerAlike: the same requests have the same answers, with the same log-probabilities
@@ -107,7 +140,7 @@ func TestRanksAnswerAlike(t *testing.T) {
 		{"qwen2", [][]int{{3}, {2, 1}, {1, 1, 1}}},
 	} {
 		for _, simulated := range []bool{false, true} {
-			o := setup{groups: 1, depth: 3, chunk: 9, share: 16, limits: stages.Limits{Tokens: 40, Seqs: 6, Blocks: 26, BlockTokens: 8, Window: 24}}
+			o := setup{groups: 1, depth: 3, chunk: 9, share: 16, limits: stages.Limits{Tokens: 40, Seqs: 6, Blocks: 22, BlockTokens: 8, Window: 24}}
 			if x.dir != "" {
 				o.dir = golden(x.dir)
 			}
@@ -116,9 +149,11 @@ func TestRanksAnswerAlike(t *testing.T) {
 			var want [][]engine.Token
 			for _, sizes := range x.sizes {
 				name := fmt.Sprintf("%s/%v/simulated=%t", x.dir, sizes, simulated)
+				h := newHold(6)
+				o.wrap = h.wrap
 				p := l.over(t, o, l.spread(t, o, sizes, simulated), nil)
 				gw := l.open(t, p)
-				got := conversation(t, gw)
+				got := conversation(t, gw, h.release)
 				if want == nil {
 					want = got
 				}

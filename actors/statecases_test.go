@@ -11,7 +11,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"krater/actors/engine"
 	"krater/actors/msg"
@@ -62,14 +61,13 @@ func TestStateCases(t *testing.T) {
 // batch passes before the first requests have all come.
 func crowd(t *testing.T, o setup) [][]engine.Token {
 	var seen, lost atomic.Int64
-	come := make(chan struct{})
+	h := newHold(7)
 	last := fmt.Sprintf("group%d", o.groups-1)
 	o.wrap = func(actor string, n node) node {
 		if actor != "sample" && actor != last {
 			return n
 		}
-		return hook{n, func(_ *turn, m any) {
-			<-come
+		return hook{h.wrap(actor, n), func(_ *turn, m any) {
 			if _, ok := m.(msg.Carrier); ok && seen.Add(1)%17 == 8 && lost.Add(1) <= 6 {
 				panic(errors.New("the step is lost"))
 			}
@@ -81,16 +79,15 @@ func crowd(t *testing.T, o setup) [][]engine.Token {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		end := time.Now().Add(20 * time.Second)
-		for s := gw.Stats(); s.Running+s.Waiting < 7 && time.Now().Before(end); s = gw.Stats() {
-			time.Sleep(time.Millisecond)
-		}
-		close(come)
-		left.Next(context.Background())
-		left.Close()
-	}()
-	got := conversation(t, gw)
+	gone := make(chan struct{})
+	got := conversation(t, gw, h.release, func(*Gateway) {
+		go func() {
+			defer close(gone)
+			left.Next(context.Background())
+			left.Close()
+		}()
+	})
+	<-gone
 	rest(t, r, gw)
 	s := gw.Stats()
 	if s.Preemptions == 0 || s.PrefixHits == 0 || lost.Load() < 6 || s.Finished["abort"] != 1 {

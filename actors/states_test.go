@@ -110,21 +110,23 @@ func TestStatesAnswerAlike(t *testing.T) {
 		blocks    int
 	}{
 		{chunk: 64, sizes: []int{3}, policy: Policy{NoReuse: true}, blocks: 200}, // each alone from its first token
-		{chunk: 1, sizes: []int{3}, blocks: 18},
-		{chunk: 7, sizes: []int{3}, blocks: 18},
-		{chunk: 64, sizes: []int{3}, blocks: 18, simulated: true},
-		{chunk: 7, sizes: []int{2, 1}, blocks: 18},
-		{chunk: 64, sizes: []int{1, 2}, blocks: 18, simulated: true},
+		{chunk: 1, sizes: []int{3}, blocks: 14},
+		{chunk: 7, sizes: []int{3}, blocks: 14},
+		{chunk: 64, sizes: []int{3}, blocks: 14, simulated: true},
+		{chunk: 7, sizes: []int{2, 1}, blocks: 14},
+		{chunk: 64, sizes: []int{1, 2}, blocks: 14, simulated: true},
 	} {
 		name := fmt.Sprintf("chunks of %d, layers %v, simulated %t", x.chunk, x.sizes, x.simulated)
 		o := setup{dir: golden("qwen2"), depth: 3, chunk: x.chunk, share: 64, change: withStates,
 			limits: stages.Limits{Tokens: 80, Seqs: 6, Blocks: x.blocks, BlockTokens: 8, Window: 24, Snapshots: 24}}.defaults()
+		h := newHold(6)
+		o.wrap = h.wrap
 		l := loadModel(t, o)
 		p := l.over(t, o, l.spread(t, o, x.sizes, x.simulated), func(opt *Options) {
 			opt.Policy.NoReuse = x.policy.NoReuse
 		})
 		gw := l.open(t, p)
-		got := conversation(t, gw)
+		got := conversation(t, gw, h.release)
 		s := gw.Stats()
 		if want == nil {
 			want = got
