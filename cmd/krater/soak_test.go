@@ -22,9 +22,10 @@ func TestSoak(t *testing.T) {
 }
 
 // TestSoakServe is the soak of krater bench serve on a server in a process of its
-// own, over all doors, for less than half a minute.
+// own, over all doors, for less than half a minute. Its KV cache is small, so that all pages of it
+// have been used when the soak begins to watch the memory.
 func TestSoakServe(t *testing.T) {
-	p := launch(t, "serve", "--listen", "127.0.0.1:0")
+	p := launch(t, "serve", "--listen", "127.0.0.1:0", "--kv-cache", "8MiB")
 	url := p.address()
 	o := krater(t, "", "bench", "serve", "--url", url, "--door", "completions,chat,websocket", "--soak", "20s", "--sample", "250ms",
 		"--concurrency", "8", "--mix", "sharegpt", "--prefix", "64", "--prefix-share", "0.5", "--pid", strconv.Itoa(p.cmd.Process.Pid))
