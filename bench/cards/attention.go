@@ -11,9 +11,14 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Attention rounds probabilities, and the factors of keys, to BF16. Each is off by up to 2^-9,
-// and hundreds of such errors add up at random.
-const relMLA, absMLA = 1.0 / 64, 1.0 / 32
+// Attention rounds probabilities to BF16. Each is off by up to 2^-8 of itself, independently of the
+// others. The scale of a sample is the root of the sum of its terms' squares, so these errors make
+// the sum wrong by more than n*2^-8 of it with a probability below 2*exp(-n*n/2) (Hoeffding's
+// inequality): 3e-14 for the 8 of absMLA. relMLA has room for the rounded result.
+//
+// An error of a key or of a query moves scores, and no number of keys makes that small. The reference
+// rounds integer keys of prompts and the projected query of generated rows as the kernels do.
+const relMLA, absMLA = 1.0 / 64, 8 * 1.0 / 256
 
 // history describes the sequences of a batch: rows new tokens each, after past tokens.
 type history struct{ seqs, rows, past int }
@@ -29,6 +34,8 @@ type cached struct {
 	tokens int // per block
 	table  data
 	list   []device.Span
+	// rounded: kernels of prompts round an integer times its scale to BF16. Other types are exact in it.
+	rounded bool
 }
 
 // cached makes rows of width values. In a cache of I8, group values share a scale.
@@ -77,6 +84,9 @@ func (c *cached) values(slot, first, n int) []float64 {
 	for i := range out {
 		if out[i] = c.kv.get(slot, first+i); c.kv.DType == tensor.I8 {
 			out[i] *= c.scales.get(slot, (first+i)/c.group)
+		}
+		if c.rounded {
+			out[i] = float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(out[i]))))
 		}
 	}
 	return out

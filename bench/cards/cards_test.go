@@ -1,6 +1,7 @@
 package cards
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -12,6 +13,8 @@ import (
 
 	"krater/kernels/cuda/bin"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
 )
 
 // h200 is the GPU on which the record was measured.
@@ -222,6 +225,61 @@ func TestNothingStaysInTheCache(t *testing.T) {
 		}
 		if all := n * max(c.Rotate, c.Size); all > copiesBytes+c.Size {
 			t.Errorf("%s: %d copies take %d bytes", c.Name(), n, all)
+		}
+	}
+}
+
+// rounded computes what kernels of prompts make of a head: keys, values and weights are rounded to
+// BF16, and so is the result.
+func rounded(in *cached, q data, row, head int, p device.GQA) []float64 {
+	bf16 := func(x float64) float64 { return float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(x)))) }
+	d, kv := p.HeadDim, head/(p.Heads/p.KVHeads)
+	query := q.row(row)[head*d:][:d]
+	keys := *in
+	keys.rounded = true
+	weight, top := make([]float64, row+1), math.Inf(-1)
+	for i := range weight {
+		weight[i], _ = dot(query, keys.values(in.slot(0, i), kv*d, d))
+		weight[i] *= float64(p.Scale)
+		top = max(top, weight[i])
+	}
+	out, sum := make([]float64, d), 0.0
+	for i := range weight {
+		w := math.Exp(weight[i] - top)
+		sum += w
+		for j, v := range keys.values(in.slot(0, i), (p.KVHeads+kv)*d, d) {
+			out[j] += bf16(w) * v
+		}
+	}
+	for j := range out {
+		out[j] = bf16(out[j] / sum)
+	}
+	return out
+}
+
+// TestRoundedKeys: prompts over an INT8 cache pass with what the kernels round, in a case where
+// unrounded keys give other weights.
+func TestRoundedKeys(t *testing.T) {
+	p, h := device.GQA{Heads: 8, KVHeads: 1, HeadDim: 64, Scale: 0.125, BlockTokens: 64}, history{1, 512, 0}
+	c := &Case{Rel: relMLA, Abs: absMLA}
+	d := &desk{arena: &filled{}, rng: rand.New(rand.NewPCG(1, 13)), copies: 1}
+	q := d.numbers(tensor.BF16, h.rows, p.Heads*p.HeadDim, unit)
+	in := d.cached(h, tensor.I8, p.Width(), p.HeadDim, p.BlockTokens, false)
+	for _, in.rounded = range []bool{false, true} {
+		worst := 0.0
+		var fault string
+		for head := range p.Heads {
+			want, scale := attendedBy(in, q, h.rows-1, head, h, p, math.Inf(-1))
+			got := rounded(in, q, h.rows-1, head, p)
+			samples := make([]Sample, len(want))
+			for i := range want {
+				samples[i] = Sample{got[i], want[i], scale}
+			}
+			e, f := c.judge(samples)
+			worst, fault = max(worst, e), cmp.Or(fault, f)
+		}
+		if (fault == "") != in.rounded || in.rounded && worst > absMLA/3 {
+			t.Errorf("keys rounded %t: off by %.4f, %s", in.rounded, worst, fault)
 		}
 	}
 }

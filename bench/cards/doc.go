@@ -58,6 +58,7 @@ type desk struct {
 	arena  arena
 	rng    *rand.Rand
 	copies int
+	plain  bool // the plain kernels compute the case
 }
 
 // arena allocates data on a GPU or, for a plan, nowhere.

@@ -43,6 +43,7 @@ func grouped(decode bool, h history, dt tensor.DType, p device.GQA, sinks bool) 
 	c.build = func(d *desk) *job {
 		q, out := d.numbers(tensor.BF16, t, width, unit), d.room(tensor.BF16, t, width)
 		in := d.cached(h, dt, p.Width(), p.HeadDim, p.BlockTokens, decode)
+		in.rounded = !decode && !d.plain
 		var scores data
 		if sinks {
 			scores = d.numbers(tensor.F32, 1, p.Heads, unit)

@@ -168,7 +168,7 @@ func (r *runner) row(c *Case, built *Sources) (*Row, error) {
 	if r.opt.Small {
 		copies = 2
 	}
-	d := &desk{gpu: r.gpu.Info(), arena: r, rng: r.random(), copies: copies}
+	d := &desk{gpu: r.gpu.Info(), arena: r, rng: r.random(), copies: copies, plain: r.opt.Plain}
 	j := c.build(d)
 	b := r.builder()
 	var first time.Duration
