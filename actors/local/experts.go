@@ -164,6 +164,9 @@ func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
 	switch {
 	case o.Precision.Experts.Zero():
 	case o.Precision.Experts.PerTensor():
+		if s.OnGPU() && s.hostFormat().Zero() {
+			return nil // the files have what the GPU needs
+		}
 		var err error
 		if s.native, err = s.openMatrices(ctx, s.Host, o.Precision.Experts.Name()+" experts", experts); err != nil {
 			return err

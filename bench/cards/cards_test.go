@@ -47,7 +47,7 @@ func TestEveryCaseCanBeBuilt(t *testing.T) {
 	older, least := h200, h200
 	older.Hopper, older.SharedMax = false, 163<<10
 	least.Hopper, least.SharedMax = false, 99<<10 // compute capability 8.6, 8.9 and 12.0
-	for _, sizes := range []Sizes{V2Lite(), Qwen3(), Heads64(), Qwen3Next(), Small()} {
+	for _, sizes := range []Sizes{V2Lite(), Qwen3(), Heads64(), Qwen3Next(), Native(), Small()} {
 		seen := map[string]bool{}
 		for _, c := range Table(sizes) {
 			if seen[c.Name()] {

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 
 	"krater/kernels/cuda/launch"
+	"krater/kernels/kerneltest"
 	"krater/kernels/tensor"
 )
 
@@ -149,11 +151,14 @@ func (f format) String() string {
 	if f.packed.Zero() {
 		return f.dtype.String()
 	}
+	if f.packed.Shared() {
+		return strings.ToUpper(f.packed.Name())
+	}
 	return fmt.Sprintf("INT%d g%d", f.packed.Bits(), f.packed.Group)
 }
 
 func (f format) tiles(rows, cols int, joined bool) tensor.Layout {
-	return tensor.Layout{Format: f.packed, Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined}
+	return tensor.Layout{Format: f.packed, Rows: rows, Cols: cols, For: tensor.GPU, Joined: joined && !f.packed.Shared()}
 }
 
 // bytes returns the size of a matrix.
@@ -185,6 +190,13 @@ func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
 	}
 	a := f.tiles(rows, cols, joined)
 	w.next, w.nextScale = int64(a.ValueBytes()), int64(a.ScaleBytes())
+	if f.packed.Shared() {
+		values, scales := d.blocks(a)
+		w.values = d.mat(tensor.I8, n, a.ValueBytes(), func(b []byte) { repeat(b, values) })
+		w.scales = d.mat(tensor.I8, n, a.ScaleBytes(), func(b []byte) { repeat(b, scales) })
+		w.A = launch.Tiles{Layout: a, Values: w.values.At, Scales: w.scales.At}
+		return w
+	}
 	w.values = d.mat(tensor.I8, n, a.ValueBytes(), func(b []byte) {
 		if f.packed.Encoding != tensor.INT8 {
 			words(d.rng, b, ^uint64(0), 0)
@@ -199,6 +211,33 @@ func (d *desk) weights(f format, n, rows, cols int, joined bool) weights {
 	w.scales = d.mat(tensor.BF16, n, a.ScaleBytes()/2, func(b []byte) { words(d.rng, b, 0x01ff01ff_01ff01ff, 0x0001000100010001*low) })
 	w.A = launch.Tiles{Layout: a, Values: w.values.At, Scales: w.scales.At}
 	return w
+}
+
+// blocks are a few bands of random blocks of a file, packed, whose values are about 1/32: NVFP4 has none much smaller.
+func (d *desk) blocks(a tensor.Layout) (values, scales []byte) {
+	a.Rows = min(a.Rows, 4*tensor.TileRows)
+	m := tensor.NewMatrix(a.Format, a.Rows, a.Cols)
+	if a.Stored() {
+		copy(m.Blocks, kerneltest.ScaledBlocks(d.rng, a.Encoding, a.Rows, a.Cols, 1./32))
+	} else {
+		x := make([]float32, a.Cols)
+		for r := range a.Rows {
+			for i := range x {
+				x[i] = float32(d.rng.NormFloat64()) / 32
+			}
+			m.Quantize(x, r)
+		}
+	}
+	values, scales = make([]byte, a.ValueBytes()), make([]byte, a.ScaleBytes())
+	a.Pack(values, scales, m)
+	return values, scales
+}
+
+// repeat fills b with x, over and over.
+func repeat(b, x []byte) {
+	for len(b) > 0 {
+		b = b[copy(b, x):]
+	}
 }
 
 // of returns the first matrix of a copy.

@@ -9,6 +9,7 @@ import (
 
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/native"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/tensor"
 )
@@ -232,11 +233,19 @@ func mixBy(op string, m moe, routed, shared format, t int, where []int32) *Case 
 	return c
 }
 
+// rounds reports whether the products of experts round weights to BF16.
+func (m *moe) rounds(f format, t int) bool {
+	if f.packed.Shared() {
+		return native.Tile(t*m.topK, m.experts) > native.FewTokens
+	}
+	return t > gemv.MaxRows
+}
+
 func (m *moe) job(d *desk, routed, shared format, t int, chosen, where []int32) *job {
 	x, delta := d.numbers(tensor.BF16, t, m.hidden, unit), d.room(tensor.BF16, t, m.hidden)
 	y, z := d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
 	w13, w2 := d.weights(routed, m.experts, 2*m.width, m.hidden, !routed.packed.Zero()), d.weights(routed, m.experts, m.hidden, m.width, false)
-	w13.tiles, w2.tiles = t > gemv.MaxRows, t > gemv.MaxRows
+	w13.tiles, w2.tiles = m.rounds(routed, t), m.rounds(routed, t)
 	var s13, s2 weights
 	if m.shared > 0 {
 		s13, s2 = d.weights(shared, 1, 2*m.shared, m.hidden, !shared.packed.Zero()), d.weights(shared, 1, m.hidden, m.shared, false)

@@ -17,6 +17,7 @@ type Sizes struct {
 	gqa    device.GQA // heads have norms
 	sinks  []int      // windows (0: none) with which attention of heads with sinks is also measured
 	delta  device.DeltaNet
+	native []moe // measured as blocks of a file, of every encoding that has their columns
 	few    []int // generated rows per batch
 	many   []int // rows per prompt
 	depths []int // tokens before a generated row
@@ -58,9 +59,18 @@ func Heads64() Sizes {
 	}
 }
 
+// Native is the experts of Qwen3-30B-A3B and gpt-oss-20b as blocks of a file.
+func Native() Sizes {
+	return Sizes{
+		native: []moe{Qwen3().moe, {hidden: 2880, experts: 32, topK: 4, width: 2880}},
+		few:    []int{1, 8, 32},
+		many:   []int{2048, 8192},
+	}
+}
+
 // Models are the sizes by name.
 func Models() map[string]Sizes {
-	return map[string]Sizes{"v2-lite": V2Lite(), "qwen3-30b-a3b": Qwen3(), "heads-64": Heads64(), "qwen3-next-80b-a3b": Qwen3Next()}
+	return map[string]Sizes{"native": Native(), "v2-lite": V2Lite(), "qwen3-30b-a3b": Qwen3(), "heads-64": Heads64(), "qwen3-next-80b-a3b": Qwen3Next()}
 }
 
 // Small has the shapes of all models if kernels depend on them, and is small otherwise. It is for
@@ -73,6 +83,7 @@ func Small() Sizes {
 		gqa:    device.GQA{Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125, BlockTokens: 64},
 		sinks:  []int{0, 40},
 		delta:  device.DeltaNet{KeyHeads: 1, ValueHeads: 2, KeyDim: 128, ValueDim: 128, Taps: 4, ByKeyHead: true},
+		native: []moe{{hidden: 256, experts: 3, topK: 2, width: 256}},
 		few:    []int{1, 3},
 		many:   []int{70},
 		depths: []int{130},
@@ -115,9 +126,29 @@ func Table(s Sizes) []*Case {
 		}
 	}
 	add(s.deltas()...)
+	add(s.blocks()...)
+	if len(s.depths) == 0 {
+		return out
+	}
 	last := s.many[len(s.many)-1]
 	add(s.attention(false, history{seqs: 1, rows: last / 4, past: s.depths[0]}, tensor.BF16)...)
 	add(s.attention(false, history{seqs: 4, rows: last / 4}, tensor.BF16)...)
+	return out
+}
+
+// blocks returns the cases of experts as blocks of a file.
+func (s *Sizes) blocks() (out []*Case) {
+	for _, m := range s.native {
+		for _, name := range append(tensor.StoredEncodings(), "q8_0") {
+			f := format{packed: tensor.EncodingOf(name).By(tensor.BlockGroup)}
+			if f.tiles(2*m.width, m.hidden, true).Check() != nil || f.tiles(m.hidden, m.width, false).Check() != nil {
+				continue
+			}
+			for _, t := range append(append([]int{}, s.few...), s.many...) {
+				out = append(out, mix(m, f, f, t))
+			}
+		}
+	}
 	return out
 }
 

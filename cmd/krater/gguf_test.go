@@ -106,6 +106,18 @@ func TestTinyAsGGUF(t *testing.T) {
 	}
 }
 
+// layered stores matrices of gate and up as another type in each layer, and down of odd ones as Q4_0.
+func layered(name string) gguf.Type {
+	layer := 0
+	if _, err := fmt.Sscanf(name, "blk.%d.", &layer); err != nil || strings.Contains(name, "norm") || strings.Contains(name, "gate_inp") {
+		return gguf.F32
+	}
+	if strings.Contains(name, "ffn_down") {
+		return []gguf.Type{gguf.Q8_0, gguf.Q4_0}[layer%2]
+	}
+	return []gguf.Type{gguf.Q4_K, gguf.Q6_K, gguf.IQ3_S, gguf.Q8_0, gguf.Q4_0}[layer%5]
+}
+
 // TestGGUFCommands: every command that takes a model takes a file, and what is converted is kept
 // beside it, apart from other files' weights.
 func TestGGUFCommands(t *testing.T) {
@@ -120,7 +132,7 @@ func TestGGUFCommands(t *testing.T) {
 	refuses(t, 1, []string{"models", modelDir + "/heldout.txt"}, "heldout.txt: it is a file: name the model's folder, or a .gguf file")
 	refuses(t, 1, []string{"models", path + "x"}, "no such file or folder")
 	for _, args := range [][]string{
-		{"doctor"}, {"convert", "--precision", "int8"}, {"ppl", "--text", modelDir + "/heldout.txt", "--bytes", "2048"},
+		{"plan", "--card", "rtx-4090", "--expert-format", "native"}, {"doctor"}, {"convert", "--precision", "int8"}, {"ppl", "--text", modelDir + "/heldout.txt", "--bytes", "2048"},
 		{"bench", "engine", "--decode", "4", "--prefill", "8"}, {"heatmap", "--text", modelDir + "/heldout.txt", "--tokens", "64", "--window", "64"},
 	} {
 		answers(t, "", append(args, "--model", path)...)

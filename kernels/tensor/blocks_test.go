@@ -122,3 +122,53 @@ func FuzzBlocks(f *testing.F) {
 		}
 	})
 }
+
+// TestShared: a GPU keeps blocks and Q8_0 as a CPU does, to the byte, and gate and up apart.
+func TestShared(t *testing.T) {
+	for _, name := range append(StoredEncodings(), "q8_0") {
+		e := EncodingOf(name)
+		if !e.Shared() {
+			t.Errorf("%s is not shared", name)
+			continue
+		}
+		const hidden, width = 512, 256
+		r := rand.New(rand.NewPCG(5, 6))
+		for _, cols := range []int{hidden, width} {
+			f := e.By(BlockGroup)
+			host, err := f.On(CPU, 3*TileRows-7, cols)
+			if err != nil {
+				t.Fatal(err)
+			}
+			card, err := f.On(GPU, 3*TileRows-7, cols)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := NewMatrix(f, host.Rows, cols)
+			if e.Stored() {
+				m, _ = e.FromBlocks(randomBlocks(r, e, host.Rows, cols), host.Rows, cols)
+			} else {
+				x := make([]float32, cols)
+				for i := range host.Rows {
+					for c := range x {
+						x[c] = float32(r.NormFloat64())
+					}
+					m.Quantize(x, i)
+				}
+			}
+			pack := func(l Layout) []byte {
+				b := make([]byte, l.Bytes())
+				l.Pack(b[:l.ValueBytes()], b[l.ValueBytes():], m)
+				return b
+			}
+			if !bytes.Equal(pack(host), pack(card)) {
+				t.Errorf("%s: a GPU's bytes differ", host)
+			}
+		}
+		if w13, _, err := e.By(BlockGroup).Network(GPU, hidden, width); err != nil || w13.Joined {
+			t.Errorf("%s: %+v, %v", name, w13, err)
+		}
+	}
+	if INT4.Shared() || INT8.Shared() || Native.Shared() {
+		t.Error("integers in fragments are shared")
+	}
+}

@@ -91,7 +91,7 @@ func newBlockBands(s *stored) blockBands {
 func (b blockBands) Check(l Layout) error {
 	switch {
 	case l.Joined:
-		return fmt.Errorf("a CPU has no joined matrices")
+		return errJoined
 	case l.Group != BlockGroup:
 		return fmt.Errorf("%w: %d, want %d", errGroup, l.Group, BlockGroup)
 	case l.Cols%b.columns != 0:

@@ -31,6 +31,8 @@ type Encoding struct {
 	groups []int
 	// packings are the layouts; nil: no device of the kind multiplies with the encoding.
 	packings [kinds]Packing
+	// shared: a GPU has the encoding in the bands of a CPU.
+	shared bool
 	// quantize makes row r of m from x [Cols]. nil: integers, whose scales package
 	// stages/weights/quant finds.
 	quantize func(m *Matrix, x []float32, r int)
@@ -59,6 +61,10 @@ func (e *Encoding) Levels() []int8 { return e.levels }
 func (e *Encoding) Range() (least, most int) {
 	return int(e.levels[0]), int(e.levels[len(e.levels)-1])
 }
+
+// Shared reports whether a GPU keeps matrices of the encoding in a CPU's bands, to the byte: a host's
+// copy is a GPU's.
+func (e *Encoding) Shared() bool { return e != nil && e.shared }
 
 // HasRule reports whether the encoding has a rule of its own for how weights are rounded
 // (Matrix.Quantize). The others are integers, whose scales package stages/weights/quant finds.
@@ -207,7 +213,7 @@ func (f Format) NetworkWith(down Format, k Kind, hidden, ff int) (w13, w2 Layout
 	if w13, err = f.On(k, 2*ff, hidden); err != nil {
 		return w13, w2, err
 	}
-	if w13.Joined = k == GPU; w13.Joined {
+	if w13.Joined = k == GPU && !f.shared; w13.Joined {
 		if err = w13.Check(); err != nil {
 			return w13, w2, err
 		}

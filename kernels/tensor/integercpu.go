@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
@@ -31,10 +32,12 @@ const lineBytes = 4 * TileRows
 // LineCols is the number of columns in a line of 64 bytes of integers on a CPU.
 func (e *Encoding) LineCols() int { return 32 / e.bits }
 
+var errJoined = errors.New("a CPU's bands have no joined matrices")
+
 func (integerTiles) Check(l Layout) error {
 	switch {
 	case l.Joined:
-		return fmt.Errorf("a CPU has no joined matrices")
+		return errJoined
 	case l.Group < 32 || l.Group%32 != 0 || l.PaddedCols()%l.Group != 0:
 		return fmt.Errorf("%w: %d of %d", errGroup, l.Group, l.PaddedCols())
 	}

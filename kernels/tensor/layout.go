@@ -54,9 +54,12 @@ func (l Layout) Scaling() Format {
 	return l.Format
 }
 
+// tiled reports whether bands are a GPU's.
+func (l Layout) tiled() bool { return l.For == GPU && !l.shared }
+
 // PaddedCols is Cols filled up to what the kind of device reads at a time.
 func (l Layout) PaddedCols() int {
-	if l.For == GPU {
+	if l.tiled() {
 		return (l.Cols + TileA - 1) / TileA * TileA
 	}
 	return Padded(l.Cols)
@@ -72,7 +75,7 @@ func (l Layout) Groups() int {
 
 // BandRows is the number of rows in a band.
 func (l Layout) BandRows() int {
-	if l.For == GPU {
+	if l.tiled() {
 		return TileA
 	}
 	return TileRows

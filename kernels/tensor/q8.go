@@ -10,7 +10,7 @@ import (
 // with these scales.
 var Q8_0 = register(&Encoding{
 	name: "q8_0", bits: 8, groups: []int{32}, levels: between(-128, 127),
-	packings: [kinds]Packing{CPU: integerTiles{putHalf, getHalf}},
+	packings: [kinds]Packing{CPU: integerTiles{putHalf, getHalf}, GPU: integerTiles{putHalf, getHalf}}, shared: true,
 	quantize: quantizeQ8, widen: widenIntegers,
 })
 

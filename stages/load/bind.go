@@ -398,7 +398,7 @@ func (b *binder) layer(i int) group.Layer {
 	case b.card != nil && b.routed == b.dev:
 		l.Bank.Here = b.bankHere(i)
 		return l
-	case b.native():
+	case b.native(), b.card != nil && p.Experts.Encoding == tensor.Native && b.own != nil:
 		l.Bank.Integers = b.nativeBank(i)
 		return l
 	case !p.Experts.Zero() && b.experts == nil:

@@ -107,6 +107,13 @@ func (b *binder) copied(key string, l tensor.Layout, f tensor.Format, v values) 
 
 // pack makes a matrix that is to lie as l, in the format f, in host memory.
 func (b *binder) pack(key string, l tensor.Layout, f tensor.Format, v values) (device.QMat, error) {
+	if f.Shared() && b.own != nil { // the host's copy is the accelerator's
+		host := l
+		host.For = tensor.CPU
+		q, err := b.own.Matrix(key, host, func() (*tensor.Matrix, error) { return b.quantize(key, host, f, v) })
+		q.For = tensor.GPU
+		return q, err
+	}
 	m, err := b.quantize(key, l, f, v)
 	if err != nil {
 		return device.QMat{}, fmt.Errorf("%s: %w", key, err)
@@ -130,14 +137,19 @@ func (b *binder) bankHere(layer int) device.Bank {
 	if b.err != nil {
 		return device.Bank{}
 	}
-	buf, room := b.alloc(fmt.Sprintf("experts of layer %d", layer), x.Step*b.cfg.MoE.Experts), make([]byte, x.Step)
+	at, err := x.lay(layer)
+	if err != nil {
+		b.err = fmt.Errorf("load: layer %d: %w", layer, err)
+		return device.Bank{}
+	}
+	buf, room := b.alloc(fmt.Sprintf("experts of layer %d", layer), at.bytes*b.cfg.MoE.Experts), make([]byte, at.bytes)
 	for e := range b.cfg.MoE.Experts {
 		if b.err == nil {
 			b.err = x.Put(room, layer, e)
 		}
-		b.put(buf, e*x.Step, room)
+		b.put(buf, e*at.bytes, room)
 	}
-	return x.Bank(buf, b.cfg.MoE.Experts)
+	return at.bank(buf, b.cfg.MoE.Experts, at.bytes)
 }
 
 // packedExpert is a routed expert in host memory, as the accelerator wants it: given or made.
@@ -145,15 +157,15 @@ func (b *binder) packedExpert(layer, e int) (device.QExpert, error) {
 	if b.card.experts != nil {
 		return b.card.experts(layer, e)
 	}
-	f := b.precision.format(b.cfg, model.Experts, b.cfg.ExpertNames(layer, e).Gate)
-	w13, w2, err := f.Network(tensor.GPU, b.cfg.Hidden, b.cfg.MoE.FF)
+	n, key := b.cfg.ExpertNames(layer, e), fmt.Sprintf("experts.%d.%d", layer, e)
+	f, f2 := b.precision.format(b.cfg, model.Experts, n.Gate), b.precision.format(b.cfg, model.Experts, n.Down)
+	w13, w2, err := f.NetworkWith(f2, tensor.GPU, b.cfg.Hidden, b.cfg.MoE.FF)
 	if err != nil {
 		return device.QExpert{}, err
 	}
-	n, key := b.cfg.ExpertNames(layer, e), fmt.Sprintf("experts.%d.%d", layer, e)
 	var x device.QExpert // its biases lie in the slot
 	if x.W13, err = b.pack(key+".w13", w13, f, b.rows(n.Gate, n.Up)); err == nil {
-		x.W2, err = b.pack(key+".w2", w2, f, b.rows(n.Down))
+		x.W2, err = b.pack(key+".w2", w2, f2, b.rows(n.Down))
 	}
 	return x, err
 }

@@ -109,7 +109,7 @@ func TestOneGroup(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	o.Layout = struct{ device.Layout }{} // asked for nothing
-	if _, err := o.LimitsFor(cfg); err == nil || !strings.Contains(err.Error(), "attention: q8_0: no kernels of a gpu") {
+	if _, err := o.LimitsFor(cfg); err == nil || !strings.Contains(err.Error(), "attention as q8_0: a GPU multiplies only routed experts") {
 		t.Errorf("on a GPU: got %v", err)
 	}
 }

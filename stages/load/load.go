@@ -41,7 +41,7 @@ type Options struct {
 	// Store keeps the other packed matrices; nil: they are made at every load.
 	Store Store
 	// Native keeps routed experts as tensor.Native or tensor.Mixed, which nobody gives; nil: they are made at every
-	// load.
+	// load. Where an accelerator has them, it is host memory, and a host beside it computes with them.
 	Native Store
 	// Progress, if set, is told how far a phase of the load is: bytes done of all on the device. Model's phase
 	// is "load weights".
@@ -129,7 +129,7 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 	if b.store == nil {
 		b.store = memory{dev, p}
 	}
-	if b.own = o.Native; b.own == nil {
+	if b.own = o.Native; b.own == nil && b.card == nil {
 		b.own = b.store
 	}
 	if o.Progress != nil {

@@ -163,15 +163,57 @@ func (b *binder) native() bool {
 	return b.precision.Experts.PerTensor() && b.experts == nil && b.card == nil
 }
 
-// nativeBank is the routed experts of a layer, each tensor in its format.
+// nativeBank is the routed experts of a layer, each tensor in its format, for a device that computes on
+// host memory: of a load for an accelerator the one beside it.
 func (b *binder) nativeBank(layer int) []device.QExpert {
 	list := make([]device.QExpert, b.cfg.MoE.Experts)
+	host := *b
+	if host.card != nil {
+		host.card, host.dev, host.precision.kind = nil, b.routed, tensor.CPU
+	}
 	for e := range list {
 		n := b.cfg.ExpertNames(layer, e)
-		list[e] = b.ffn(fmt.Sprintf("experts.%d.%d", layer, e), n, model.Experts, b.own).Q
-		if b.err == nil {
-			list[e].Extra = b.extraBeside(list[e].W13.Values, n)
+		list[e] = host.ffn(fmt.Sprintf("experts.%d.%d", layer, e), n, model.Experts, b.own).Q
+		if host.err == nil {
+			list[e].Extra = host.extraBeside(list[e].W13.Values, n)
 		}
 	}
+	b.err, b.done = host.err, host.done
 	return list
+}
+
+// nativeSlot is the slot of an expert of a layer as the files' blocks.
+func nativeSlot(cfg *model.Config, layer int) (*slot, error) {
+	n := cfg.ExpertNames(layer, 0)
+	w13, w2, err := cfg.Native[n.Gate].NetworkWith(cfg.Native[n.Down], tensor.GPU, cfg.Hidden, cfg.MoE.FF)
+	if err != nil {
+		return nil, err
+	}
+	return packedSlot(cfg, w13, w2), nil
+}
+
+// nativeStep is the size of a slot for the largest of a model's experts.
+func nativeStep(cfg *model.Config) (most int, err error) {
+	for layer := range cfg.Layers {
+		if !cfg.MoELayer(layer) {
+			continue
+		}
+		x, err := nativeSlot(cfg, layer)
+		if err != nil {
+			return 0, fmt.Errorf("layer %d: %w", layer, err)
+		}
+		most = max(most, x.bytes)
+	}
+	return most, nil
+}
+
+// nativeSlots is slots of experts as the files' blocks, whose encodings may differ from layer to layer.
+func (b *binder) nativeSlots() *Slots {
+	step, err := nativeStep(b.cfg)
+	if err != nil {
+		b.err = fmt.Errorf("load: %w", err)
+		return nil
+	}
+	cfg := b.cfg
+	return &Slots{Step: step, lay: func(layer int) (*slot, error) { return nativeSlot(cfg, layer) }, put: b.putPacked}
 }

@@ -78,8 +78,12 @@ func (p Precision) check(cfg *model.Config) error {
 		if x.Format.Zero() {
 			continue
 		}
-		if x.Format.PerTensor() && p.kind == tensor.GPU {
-			return fmt.Errorf("load: %s: no kernels of a GPU multiply the blocks of files, nor experts in several formats", x.Name)
+		switch f := x.Format; {
+		case p.kind != tensor.GPU:
+		case f.Encoding == tensor.Mixed:
+			return fmt.Errorf("load: %s: no kernels of a GPU multiply experts in several formats of integers", x.Name)
+		case x.Part != model.Experts && (f.Encoding == tensor.Native || f.Shared()):
+			return fmt.Errorf("load: %s as %s: a GPU multiplies only routed experts in blocks of files", x.Name, f)
 		}
 		if _, err := x.Format.On(p.kind, tensor.TileRows, cfg.Hidden); err != nil && !x.Format.PerTensor() {
 			return fmt.Errorf("load: %s: %w", x.Name, err)

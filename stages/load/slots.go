@@ -14,13 +14,31 @@ import (
 // Slots are room for routed experts in an accelerator's memory, one behind the other:
 // where the parts of one lie in its slot, and who brings it there.
 type Slots struct {
-	Step    int           // bytes of a slot, a multiple of 256
-	w13, w2 device.Weight // of the first, without memory
-	extra   device.Extra  // also
-	put     func(dst []byte, layer, e int) error
+	Step int // bytes of a slot for an expert of any layer, a multiple of 256
+	lay  func(layer int) (*slot, error)
+	put  func(dst []byte, at *slot, layer, e int) error
 
 	mu    sync.Mutex
 	piles map[int]device.Buffer // by layer
+}
+
+// slot is how an expert of a layer lies in a slot. Layers differ where the files have their experts in
+// several encodings.
+type slot struct {
+	w13, w2 device.Weight // of the first, without memory
+	extra   device.Extra  // also
+	bytes   int           // used, a multiple of 256
+}
+
+// packedSlot is the slot of an expert of two packed matrices.
+func packedSlot(cfg *model.Config, w13, w2 tensor.Layout) *slot {
+	q13, q2 := device.QMat{Layout: w13}, device.QMat{Layout: w2}
+	q13.ScaleAt = aligned(w13.ValueBytes())
+	q2.ValueAt = q13.ScaleAt + aligned(w13.ScaleBytes())
+	q2.ScaleAt = q2.ValueAt + aligned(w2.ValueBytes())
+	x := &slot{w13: device.Weight{Q: q13}, w2: device.Weight{Q: q2}}
+	x.extra, x.bytes = extraOf(cfg, q2.ScaleAt+aligned(w2.ScaleBytes()))
+	return x
 }
 
 // Pile is all experts of a layer on the host, as they lie in slots one behind the other. It is
@@ -74,15 +92,28 @@ func (x *Slots) close() {
 // Put fills dst, Step bytes of host memory, with an expert as it lies in a slot. It may
 // be called by several goroutines at once while what the model was loaded from is open.
 func (x *Slots) Put(dst []byte, layer, e int) error {
-	if err := x.put(dst[:x.Step], layer, e); err != nil {
+	at, err := x.lay(layer)
+	if err == nil {
+		err = x.put(dst[:at.bytes], at, layer, e)
+	}
+	if err != nil {
 		return fmt.Errorf("load: layer %d, expert %d: %w", layer, e, err)
 	}
 	return nil
 }
 
 // Bank is a layer's experts in slots of buf.
-func (x *Slots) Bank(buf device.Buffer, experts int) device.Bank {
-	b := device.Bank{Experts: experts, Step: x.Step, W13: x.w13, W2: x.w2, Extra: in(x.extra, buf)}
+func (x *Slots) Bank(buf device.Buffer, layer, experts int) (device.Bank, error) {
+	at, err := x.lay(layer)
+	if err != nil {
+		return device.Bank{}, fmt.Errorf("load: layer %d: %w", layer, err)
+	}
+	return at.bank(buf, experts, x.Step), nil
+}
+
+// bank is experts at a distance of step bytes in buf.
+func (x *slot) bank(buf device.Buffer, experts, step int) device.Bank {
+	b := device.Bank{Experts: experts, Step: step, W13: x.w13, W2: x.w2, Extra: in(x.extra, buf)}
 	for _, w := range []*device.Weight{&b.W13, &b.W2} {
 		if w.F.DType != tensor.Invalid {
 			w.F.Buf = buf
@@ -101,9 +132,15 @@ func SlotBytes(cfg *model.Config, p Precision) (int64, error) {
 		_, end := extraOf(cfg, aligned(2*f*h*dt.Size())+aligned(f*h*dt.Size()))
 		return int64(end), nil
 	}
+	if p.Experts.Encoding == tensor.Native {
+		n, err := nativeStep(cfg)
+		return int64(n), err
+	}
 	w13, w2, err := p.Experts.Network(tensor.GPU, h, f)
-	_, end := extraOf(cfg, aligned(w13.ValueBytes())+aligned(w13.ScaleBytes())+aligned(w2.ValueBytes())+aligned(w2.ScaleBytes()))
-	return int64(end), err
+	if err != nil {
+		return 0, err
+	}
+	return int64(packedSlot(cfg, w13, w2).bytes), nil
 }
 
 // slots says how experts lie on the accelerator, by the first of layer where nobody has
@@ -113,6 +150,8 @@ func (b *binder) slots(layer int) *Slots {
 	case b.err != nil || b.card.slots != nil:
 	case b.precision.Experts.Zero():
 		b.card.slots = b.plainSlots(layer)
+	case b.precision.Experts.Encoding == tensor.Native:
+		b.card.slots = b.nativeSlots()
 	default:
 		b.card.slots = b.packedSlots(layer)
 	}
@@ -130,29 +169,24 @@ func (b *binder) packedSlots(layer int) *Slots {
 		b.err = fmt.Errorf("load: layer %d: %w", layer, err)
 		return nil
 	}
-	at := [4]int{0, aligned(first.W13.ValueBytes())}
-	at[2] = at[1] + aligned(first.W13.ScaleBytes())
-	at[3] = at[2] + aligned(first.W2.ValueBytes())
-	extra, end := extraOf(b.cfg, at[3]+aligned(first.W2.ScaleBytes()))
-	return &Slots{
-		Step: end, extra: extra,
-		w13: device.Weight{Q: device.QMat{Layout: first.W13.Layout, ScaleAt: at[1]}},
-		w2:  device.Weight{Q: device.QMat{Layout: first.W2.Layout, ValueAt: at[2], ScaleAt: at[3]}},
-		put: func(dst []byte, layer, e int) error {
-			x, err := b.packedExpert(layer, e)
-			if err != nil {
-				return err
-			}
-			if x.W13.Layout != first.W13.Layout || x.W2.Layout != first.W2.Layout {
-				return fmt.Errorf("another format than that of expert 0")
-			}
-			for i, q := range [2]*device.QMat{&x.W13, &x.W2} {
-				copy(dst[at[2*i]:], q.Values.Host()[q.ValueAt:][:q.ValueBytes()])
-				copy(dst[at[2*i+1]:], q.Scales.Host()[q.ScaleAt:][:q.ScaleBytes()])
-			}
-			return b.putExtra(dst, extra, b.cfg.ExpertNames(layer, e))
-		},
+	all := packedSlot(b.cfg, first.W13.Layout, first.W2.Layout)
+	return &Slots{Step: all.bytes, lay: func(int) (*slot, error) { return all, nil }, put: b.putPacked}
+}
+
+// putPacked writes a packed expert to its slot.
+func (b *binder) putPacked(dst []byte, at *slot, layer, e int) error {
+	x, err := b.packedExpert(layer, e)
+	if err != nil {
+		return err
 	}
+	for _, q := range [2]struct{ from, to *device.QMat }{{&x.W13, &at.w13.Q}, {&x.W2, &at.w2.Q}} {
+		if q.from.Layout != q.to.Layout {
+			return fmt.Errorf("%s, where other experts are %s", q.from.Layout, q.to.Layout)
+		}
+		copy(dst[q.to.ValueAt:], q.from.Values.Host()[q.from.ValueAt:][:q.to.ValueBytes()])
+		copy(dst[q.to.ScaleAt:], q.from.Scales.Host()[q.from.ScaleAt:][:q.to.ScaleBytes()])
+	}
+	return b.putExtra(dst, at.extra, b.cfg.ExpertNames(layer, e))
 }
 
 // plainSlots is slots of experts as the files hold them.
@@ -172,24 +206,21 @@ func (b *binder) plainSlots(layer int) *Slots {
 	down.Off = downAt
 	cfg, set := b.cfg, b.set
 	extra, end := extraOf(cfg, downAt+aligned(f*h*size))
-	return &Slots{
-		Step: end, extra: extra,
-		w13: device.Weight{F: device.NewMat(nil, kept, 2*f, h)}, w2: device.Weight{F: down},
-		put: func(dst []byte, layer, e int) error {
-			n := cfg.ExpertNames(layer, e)
-			for _, x := range []struct {
-				name string
-				at   int
-			}{{n.Gate, 0}, {n.Up, f * h * size}, {n.Down, downAt}} {
-				t, ok := set.Tensor(x.name)
-				if !ok {
-					return fmt.Errorf("%w: %s", model.ErrTensorMissing, x.name)
-				}
-				if err := t.Write(dst[x.at:][:f*h*size], kept); err != nil {
-					return fmt.Errorf("%s: %w", x.name, err)
-				}
+	all := &slot{w13: device.Weight{F: device.NewMat(nil, kept, 2*f, h)}, w2: device.Weight{F: down}, extra: extra, bytes: end}
+	return &Slots{Step: end, lay: func(int) (*slot, error) { return all, nil }, put: func(dst []byte, _ *slot, layer, e int) error {
+		n := cfg.ExpertNames(layer, e)
+		for _, x := range []struct {
+			name string
+			at   int
+		}{{n.Gate, 0}, {n.Up, f * h * size}, {n.Down, downAt}} {
+			t, ok := set.Tensor(x.name)
+			if !ok {
+				return fmt.Errorf("%w: %s", model.ErrTensorMissing, x.name)
 			}
-			return b.putExtra(dst, extra, n)
-		},
-	}
+			if err := t.Write(dst[x.at:][:f*h*size], kept); err != nil {
+				return fmt.Errorf("%s: %w", x.name, err)
+			}
+		}
+		return b.putExtra(dst, extra, n)
+	}}
 }

@@ -36,7 +36,10 @@ func (x *Experts) NewView(s device.Stream) (*View, error) {
 		nowhere[e] = -1
 	}
 	for i, layer := range layers {
-		b := x.parts.Slots.Bank(x.room, n)
+		b, err := x.parts.Slots.Bank(x.room, layer, n)
+		if err != nil {
+			return nil, err
+		}
 		b.Map = v.table.RowRange(i, i+1)
 		v.rows[layer] = i
 		v.banks = append(v.banks, b)

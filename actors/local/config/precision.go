@@ -23,7 +23,7 @@ type PrecisionOptions struct {
 	SharedExpertQuant string `help:"Precision of shared experts: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
 	DenseMLPQuant     string `name:"dense-mlp-quant" help:"Precision of the feed-forward network of dense layers: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
 	LMHeadQuant       string `name:"lm-head-quant" help:"Precision of lm_head: ${enum}." enum:"auto,bf16,int8,int4,int3,q8_0" default:"auto"`
-	ExpertFormat      string `help:"Format of routed experts: ${enum}. 'native' multiplies blocks of the files (GGUF's types, MXFP4) as they are, on a CPU; parts on 'auto' follow. 'mixed' makes INT4 of tensors that have up to 5 bits a weight in the files, and INT8 of others. 'auto' is native with experts in MXFP4, and else is as --cpu-expert-bits says." enum:"auto,native,mixed" default:"auto"`
+	ExpertFormat      string `help:"Format of routed experts: ${enum}. 'native' multiplies blocks of the files (GGUF's types, MXFP4) as they are; on a CPU parts on 'auto' follow. 'mixed' makes INT4 of tensors that have up to 5 bits a weight in the files, and INT8 of others. 'auto' on a CPU is native with experts in MXFP4, and else is as --cpu-expert-bits says." enum:"auto,native,mixed" default:"auto"`
 	GGUFNative        bool   `name:"gguf-native" help:"Short for --expert-format native."`
 	GroupSize         string `help:"Columns that share a scale: ${enum}; 'row' is one scale per row, 'auto' is 128, or the size in which the files have INT4 or MXFP4. A matrix whose width this does not divide takes the next smaller size that does. q8_0 always has 32, int3 has no 'row', and on the CPU all parts need one size." enum:"auto,32,64,128,row" default:"auto"`
 }
@@ -91,7 +91,7 @@ func (f *PrecisionOptions) Resolve(cfg *model.Config, whole, card bool) (load.Pr
 		{model.DenseFFN, &p.Dense, f.DenseMLPQuant, "int8", true},
 		{model.Head, &p.Head, f.LMHeadQuant, "int8", true},
 	} {
-		if f.native() && (x.flag == "auto" || x.flag == "") {
+		if f.native() && (x.flag == "auto" || x.flag == "") && (!card || x.part == model.Experts) {
 			if x.exists {
 				*x.format = tensor.Native.By(tensor.BlockGroup)
 			}

@@ -6,6 +6,7 @@ import (
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/moe"
+	"krater/kernels/cuda/native"
 	"krater/kernels/cuda/plain"
 	"krater/kernels/cuda/route"
 	"krater/kernels/tensor"
@@ -164,6 +165,10 @@ func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
 
 // Experts computes a row of y [T*K, H] for every choice of ids [T, K].
 func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
+	if native.Takes(&bank.W13.A) {
+		b.expertsNative(y, x, bank, ids)
+		return
+	}
 	if !b.Plain && !bank.W13.A.Zero() && moe.CanExperts(b.sized(x), &bank) {
 		b.expertsMany(y, x, bank, ids)
 		return
@@ -251,6 +256,32 @@ func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat)
 	a.Map = bank.Map
 	route.Align(b.List, &a, ids, sort)
 	moe.Experts(b.List, b.GPU, y, hidden, x, bank, a, moe.Options{})
+}
+
+// expertsNative is Experts with weights that are blocks of a file.
+func (b *Builder) expertsNative(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
+	rows, topK, width := x.Rows, ids.Cols, bank.W2.Cols()
+	if b.Plain || !native.Can(b.sized(x), &bank) {
+		native.Plain(b.List, y, b.Scratch(native.HiddenBytes(rows*topK, width, x.DType)), x, bank, ids)
+		return
+	}
+	tile := native.Tile(rows*topK, bank.Experts)
+	switch b.form {
+	case few:
+		tile = native.FewTokens
+	case many:
+		tile = native.ManyTokens
+	}
+	var sorted, sort, hidden launch.Ptr
+	b.lay(func(a *arena) {
+		sorted = a.cut(route.AlignedBytes(rows, topK, bank.Experts, tile))
+		sort = a.cut(route.AlignScratch(rows, topK, bank.Experts))
+		hidden = a.cut(native.HiddenBytes(rows*topK, width, x.DType))
+	})
+	a := route.NewAligned(sorted, rows, topK, bank.Experts, tile)
+	a.Map = bank.Map
+	route.Align(b.List, &a, ids, sort)
+	native.Experts(b.List, y, hidden, x, bank, a)
 }
 
 // mixFew is Mix for few rows.

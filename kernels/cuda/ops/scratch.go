@@ -5,10 +5,12 @@ import (
 	"krater/kernels/cuda/gqa"
 	"krater/kernels/cuda/mla"
 	"krater/kernels/cuda/moe"
+	"krater/kernels/cuda/native"
 	"krater/kernels/cuda/route"
 	"krater/kernels/cuda/sample"
 	"krater/kernels/cuda/spans"
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 )
 
 // tileMin is the smallest tile for the sorting of assignments for products of many rows. It needs
@@ -42,6 +44,10 @@ func ScratchBytes(s *device.StepSizes) int {
 		need(route.AlignedBytes(min(s.Rows, route.MaxFused), s.TopK, s.Experts, tileMin), route.Scratch(s.Rows, s.Experts, s.Hidden))
 		need(route.AlignedBytes(s.Rows, s.TopK, s.Experts, tileMin), route.AlignScratch(s.Rows, s.TopK, s.Experts),
 			moe.HiddenBytes(s.Rows*s.TopK, s.ExpertFF))
+		for _, tile := range []int{native.FewTokens, native.ManyTokens} {
+			need(route.AlignedBytes(s.Rows, s.TopK, s.Experts, tile), route.AlignScratch(s.Rows, s.TopK, s.Experts),
+				native.HiddenBytes(s.Rows*s.TopK, s.ExpertFF, tensor.BF16))
+		}
 		few := min(s.Rows, gemv.MaxRows)
 		for tile := 1; tile <= gemv.TileRows; tile++ { // the bound of the largest is there
 			need(route.AlignedBytes(few, s.TopK, s.Experts, tile), route.AlignScratch(few, s.TopK, s.Experts), route.Scratch(few, s.Experts, s.Hidden),
