@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"krater/kernels/tensor"
 	"krater/scheduler/planner/forecast"
 	"krater/scheduler/planner/rates"
+	"krater/stages/compare/goldens"
 	"krater/stages/source"
 	"krater/stages/synth"
 )
@@ -116,6 +118,37 @@ func TestPlanQuantised(t *testing.T) {
 	o := on(t, goodMachine(), append([]string{"plan", "--cache-dir", t.TempDir()}, args...)...)
 	if !strings.Contains(o.out, "\ndeepseek_v3_fp8 (FP8 128x128 blocks, 1.2 MiB) on NVIDIA") {
 		t.Errorf("%s", o.out)
+	}
+}
+
+// TestPlanNative: experts as blocks of the files take their bytes on a GPU, and as much on the host.
+func TestPlanNative(t *testing.T) {
+	path, layers := writeGGUF(t, "layered.gguf", goldens.TinyGGUF(t, layered)), int64(0)
+	for i := 1; i < 7; i++ {
+		for _, part := range []string{"gate", "up", "down"} {
+			b := layered(fmt.Sprintf("blk.%d.ffn_%s_exps.weight", i, part)).Block()
+			layers += 32 * 64 * 256 / int64(b.Elements) * int64(b.Bytes)
+		}
+	}
+	const mxfp4 = 3 * 8 * (3*32*128*17/32 + 4*(2*32+128)) // with biases
+	for _, x := range []struct {
+		model          string
+		bytes, experts int64
+	}{{path, layers, 6 * 32}, {"../../testdata/goldens/gpt_oss_mxfp4", mxfp4, 3 * 8}} {
+		for _, flags := range [][]string{
+			{"--vram", "16GiB"}, {"--vram", "16GiB", "--expert-vram", "1MiB"}, {"--vram", "16GiB", "--attention-quant", "int8", "--lm-head-quant", "int4", "--kv-dtype", "fp8"},
+		} {
+			r := planned(t, goodMachine(), append(flags, "--expert-format", "native", "--card", "h200", "--model", x.model)...)
+			want := x.bytes / x.experts * x.experts // the sizes of experts are a mean
+			if r.Experts != want || r.Prefill == "" || r.Decode == "" {
+				t.Errorf("%s %v: experts of %d bytes, want %d; %s, %s", x.model, flags, r.Experts, want, r.Prefill, r.Decode)
+			}
+			for i := range r.Candidates {
+				if c := &r.Candidates[i]; c.Strategy == "cpu_only" && c.Decode.RAM != want && r.Prefill == "persistent" {
+					t.Errorf("%s %v: the host takes %d bytes, want %d", x.model, flags, c.Decode.RAM, want)
+				}
+			}
+		}
 	}
 }
 

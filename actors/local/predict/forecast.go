@@ -141,9 +141,11 @@ func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.N
 	}
 	host := *f
 	host.Device = config.CPU
-	if plain.Precision, err = host.Resolve(cfg.Config, false, false); err != nil {
+	beside, err := host.Resolve(cfg.Config, false, false)
+	if err != nil {
 		return nil, err
 	}
+	plain.Precision.Experts = beside.Experts // the host has no other part
 	if list, err = load.Plan(cfg.Config, plain, load.Use{}); err != nil {
 		return nil, err
 	}
