@@ -37,8 +37,8 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 			step.Tokens = append(step.Tokens, r.tokens[sp.Pos:sp.Pos+sp.Len]...)
 		}
 		step.Spans = append(step.Spans, stages.Span{
-			Span: device.Span{Slot: sp.Slot, Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
-			Seq:  sp.ID, Decode: sp.Decode || sp.Recomputed, Want: sp.Last, Every: r.scores(sp),
+			Span:    device.Span{Slot: sp.Slot, Row: sp.Row, Len: sp.Len, Pos: sp.Pos, Blocks: sp.Blocks},
+			Windows: sp.Windows, Seq: sp.ID, Decode: sp.Decode || sp.Recomputed, Want: sp.Last, Every: r.scores(sp),
 		})
 		if r.scores(sp) {
 			b.Rows = r.scored(b.Rows, sp)
@@ -99,7 +99,7 @@ func moves(dst []stages.Move, list []scheduler.Move) []stages.Move {
 
 var moveKinds = [...]stages.MoveKind{
 	scheduler.Copy: stages.Copy, scheduler.Save: stages.Save, scheduler.Load: stages.Load,
-	scheduler.SaveState: stages.SaveState, scheduler.LoadState: stages.LoadState,
+	scheduler.SaveState: stages.SaveState, scheduler.LoadState: stages.LoadState, scheduler.CopyWindow: stages.CopyWindow,
 }
 
 // place loads a batch's step on the first rank. Without a stream of its own it waits for the

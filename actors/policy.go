@@ -42,7 +42,10 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 		PrefillChunk: policy.PrefillChunk, PrefillShare: policy.PrefillShare, MaxQueue: policy.MaxQueue,
 		Aging: policy.Aging, MaxRetries: policy.MaxRetries, NoReuse: policy.NoReuse,
 		Blocks: lim.Blocks, BlockTokens: lim.BlockTokens, MaxSeqs: lim.Seqs, MaxBatchTokens: lim.Tokens, LogitRows: lim.LogitRows,
-		RAMBlocks: lim.HostBlocks, Snapshots: lim.Snapshots, LoadRate: loadRate, MicroBatches: micro, PrefillBatches: micro,
+		RAMBlocks: lim.HostBlocks, Snapshots: lim.Snapshots, WindowBlocks: lim.WindowBlocks, LoadRate: loadRate, MicroBatches: micro, PrefillBatches: micro,
+	}
+	if lim.WindowBlocks > 0 {
+		c.Window = ranks[0].Config.Window()
 	}
 	gpu := false
 	var devices []device.Device

@@ -45,7 +45,7 @@ func TestStateCases(t *testing.T) {
 			simulated, groups, chunk := j/2 == 1, 1+j%2, chunks[(i+j)%len(chunks)]
 			t.Run(fmt.Sprintf("%s/simulated=%t/groups%d/chunk%d", k.model, simulated, groups, chunk), func(t *testing.T) {
 				crowded := setup{dir: golden(k.model), groups: groups, depth: 2, chunk: chunk, share: 64, retries: 50, simulated: simulated, limits: limits}
-				crowded.limits.Blocks = 14
+				crowded.limits.Blocks, crowded.limits.WindowBlocks = 14, 14
 				for i, got := range crowd(t, crowded) {
 					if !slices.EqualFunc(got, want[i], sameToken) {
 						t.Errorf("%s: answer %d: %v, want %v", k.state, i, got, want[i])

@@ -91,7 +91,7 @@ func (c *Core) addAhead(f *flight, s *seq, after uint64, from int) {
 	c.billDecode(s.key)
 	f.Spans = append(f.Spans, Span{
 		ID: s.req.ID, Slot: s.slot, Row: f.Rows, Len: 1, Pos: s.known,
-		Decode: true, Last: true, From: from, Blocks: s.blocks[:table:table],
+		Decode: true, Last: true, From: from, Blocks: s.blocks[:table:table], Windows: c.windowTable(s, table),
 	})
 	f.seqs = append(f.seqs, s)
 	f.Rows++

@@ -20,20 +20,24 @@ type Span struct {
 	// Blocks is the block table up to the span's end: position p is in slot
 	// Blocks[p/BlockTokens]*BlockTokens + p%BlockTokens of every layer's cache.
 	Blocks []int32
+	// Windows is the same for the layers with a window (Config.Window), in blocks below
+	// WindowBlocks; nil: there are none. Entries before what the span's first row sees are of no use.
+	Windows []int32
 }
 
 // MoveKind says what a Move does.
 type MoveKind uint8
 
 const (
-	Copy      MoveKind = iota // block From to block To
-	Save                      // block From to place To in host memory, below RAMBlocks
-	Load                      // place From in host memory to block To
-	SaveState                 // the state of the sequence in slot From to snapshot To, below Snapshots
-	LoadState                 // snapshot From to the state of the sequence in slot To
+	Copy       MoveKind = iota // block From to block To
+	Save                       // block From to place To in host memory, below RAMBlocks
+	Load                       // place From in host memory to block To
+	SaveState                  // the state of the sequence in slot From to snapshot To, below Snapshots
+	LoadState                  // snapshot From to the state of the sequence in slot To
+	CopyWindow                 // window block From to window block To
 )
 
-var moveNames = [...]string{"copy", "save", "load", "save state", "load state"}
+var moveNames = [...]string{"copy", "save", "load", "save state", "load state", "copy window"}
 
 func (k MoveKind) String() string {
 	if int(k) < len(moveNames) {
@@ -341,7 +345,7 @@ func (c *Core) addSpan(f *flight, s *seq, n int) {
 	sp := Span{
 		ID: s.req.ID, Slot: s.slot, Row: f.Rows, Len: n, Pos: s.computed,
 		Decode: s.phase == decoding, Recomputed: c.cfg.Classes && s.phase == filling && s.decodeClass(s.computed), Last: end == s.known, From: -1,
-		Blocks: s.blocks[:table:table],
+		Blocks: s.blocks[:table:table], Windows: c.windowTable(s, table),
 	}
 	f.Rows += n
 	if sp.Decode {

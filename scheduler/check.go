@@ -192,6 +192,7 @@ func (a *audit) totals() {
 	}
 	a.want(slices.Equal(a.rows, c.streams), "micro-batches have %v rows, say %v", a.rows, c.streams)
 	a.microBatches()
+	a.windows()
 	a.want(len(a.holds) == c.pool.Used(), "%d blocks held, %d used", len(a.holds), c.pool.Used())
 	for block, n := range a.holds {
 		a.want(c.pool.Holds(block) == n, "block %d is held %d times, says %d", block, n, c.pool.Holds(block))
@@ -222,6 +223,33 @@ func (a *audit) microBatches() {
 	}
 	a.want(slices.Max(first) <= 1 && slices.Max(after) <= 1, "micro-batches have %v batches in flight and %v ahead", first, after)
 	a.want(prompts <= c.cfg.PrefillBatches, "%d batches have prompts, of %d", prompts, c.cfg.PrefillBatches)
+}
+
+// windows holds the pins of window blocks against the sequences and the moves.
+func (a *audit) windows() {
+	c, pins := a.core, map[int32]int{}
+	for _, s := range c.byID {
+		if c.cfg.Window == 0 {
+			a.want(len(s.windows) == 0, "request %d holds %d window blocks", s.req.ID, len(s.windows))
+			continue
+		}
+		a.want(len(s.windows) == len(s.blocks) && s.seen <= len(s.windows) && s.seen <= c.cfg.firstSeen(s.computed),
+			"request %d, %d computed: %d blocks, %d window blocks from %d on", s.req.ID, s.computed, len(s.blocks), len(s.windows), s.seen)
+		for _, w := range s.windows[min(s.seen, len(s.windows)):] {
+			pins[w]++
+		}
+	}
+	for i := range c.flights {
+		for _, m := range c.flights[i].Moves {
+			if m.Kind == CopyWindow {
+				pins[m.From]++
+			}
+		}
+	}
+	for w, n := range pins {
+		a.want(c.pool.WindowPins(w) == n, "window block %d is pinned %d times, says %d", w, n, c.pool.WindowPins(w))
+	}
+	a.want(len(pins) == c.pool.WindowsUsed() && len(pins) <= c.pool.Used(), "%d window blocks of %d blocks are pinned, says %d", len(pins), c.pool.Used(), c.pool.WindowsUsed())
 }
 
 // keys holds the accounts against the sequences.

@@ -47,10 +47,15 @@ type Config struct {
 	// of a prompt takes. While any stream is in decode, loads are charged to PrefillShare at that
 	// rate, so that they delay the streams by no more than a chunk does. 0: they are not bounded.
 	LoadRate int
-	// Snapshots is for models with state that is not in blocks (rings of a window, recurrent states):
+	// Snapshots is for models with state that is not in blocks (recurrent states):
 	// the number of places for such states of whole sequences, at borders of blocks. A sequence can
 	// continue from a cached prefix only where one is kept. 0: all state is in blocks.
 	Snapshots int
+	// Window is for models in which some layers see only the newest positions, themselves among them:
+	// how many, the most of all such layers. These layers keep WindowBlocks blocks, of which a
+	// sequence holds those that its next row sees. 0: all layers keep Blocks.
+	Window       int
+	WindowBlocks int // at least WindowNeed
 
 	// Ahead is for a device that chooses tokens itself: every micro-batch has a second place in
 	// flight, for a batch whose rows take the tokens that the batch before it will choose.
@@ -96,6 +101,8 @@ func (c *Config) check() error {
 		{"RAMBlocks", c.RAMBlocks, 0, math.MaxInt32 - c.Blocks},
 		{"LoadRate", c.LoadRate, 0, rowsMax},
 		{"Snapshots", c.Snapshots, 0, seqsMax},
+		{"Window", c.Window, 0, math.MaxInt32},
+		{"WindowBlocks", c.WindowBlocks, c.WindowNeed(), math.MaxInt32},
 	}
 	if c.LogitRows != 0 && c.LogitRows < c.MaxSeqs {
 		return fmt.Errorf("%w: LogitRows is %d, smaller than MaxSeqs", ErrConfig, c.LogitRows)

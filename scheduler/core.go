@@ -61,7 +61,7 @@ func New(cfg Config) (*Core, error) {
 	}
 	c := &Core{
 		cfg:     cfg,
-		pool:    kvblocks.New(kvblocks.Config{Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens, RAM: cfg.RAMBlocks, Snapshots: cfg.Snapshots}),
+		pool:    kvblocks.New(kvblocks.Config{Blocks: cfg.Blocks, BlockTokens: cfg.BlockTokens, RAM: cfg.RAMBlocks, Snapshots: cfg.Snapshots, Windows: cfg.WindowBlocks}),
 		slots:   make([]int, cfg.MaxSeqs),
 		byID:    make(map[uint64]*seq),
 		keys:    make(map[payer]*account),
@@ -256,6 +256,7 @@ func (c *Core) conclude(s *seq, why Reason, cause error) {
 
 // release returns what an admitted sequence holds. The sequence is in no list and no batch.
 func (c *Core) release(s *seq) {
+	c.dropWindows(s)
 	c.pool.Free(s.blocks)
 	c.slots = append(c.slots, s.slot)
 	c.emit(Released, s, None, nil)
@@ -269,7 +270,7 @@ func (c *Core) recycle(s *seq) {
 	if s.reuses {
 		c.pool.Close(s.root)
 	}
-	*s = seq{blocks: s.blocks[:0], answer: s.answer[:0]}
+	*s = seq{blocks: s.blocks[:0], windows: s.windows[:0], answer: s.answer[:0]}
 	c.spare = append(c.spare, s)
 }
 

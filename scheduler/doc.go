@@ -139,6 +139,9 @@
 //     in decode at the last border. A sequence continues from the last block that has one. Where
 //     another waits for blocks that are being computed, a chunk ends at the last of them, and
 //     the other continues from the state there.
+//   - With Window, for models in which some layers see only the newest tokens, these layers have
+//     blocks of their own (window.go). A sequence gives them up as it goes on, and continues from the
+//     last cached block before which the window is there.
 //
 // Copies, saves and loads are Moves of the batch whose rows need them.
 //

@@ -40,6 +40,7 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 		default:
 			s.computed += sp.Len
 			c.register(s, s.computed)
+			c.passWindows(s)
 			if !c.yield(s) {
 				c.filling.insert(s, arrivedBefore)
 			}
@@ -115,6 +116,7 @@ func (c *Core) advance(s *seq, o Outcome) {
 	s.computed = s.known - 1
 	if o.End != Failed {
 		c.register(s, s.computed)
+		c.passWindows(s)
 		if s.phase == filling && s.generated() == o.NewTokens {
 			c.notePromptEnd(s)
 		}

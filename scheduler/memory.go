@@ -45,7 +45,9 @@ func (c *Core) reach(f *flight, s *seq, end int) bool {
 // extend gives a sequence n blocks, which must be available.
 func (c *Core) extend(f *flight, s *seq, n int) {
 	for range n {
-		s.blocks = append(s.blocks, c.alloc(f))
+		block := c.alloc(f)
+		s.blocks = append(s.blocks, block)
+		c.addWindow(s, block)
 	}
 	c.promise(s)
 }
@@ -136,6 +138,7 @@ func (c *Core) requeue(s *seq) {
 
 // drop releases a sequence's blocks, so that it starts again with what the cache has.
 func (c *Core) drop(s *seq) {
+	c.dropWindows(s)
 	c.pool.Free(s.blocks)
 	s.blocks = s.blocks[:0]
 	s.computed, s.linked, s.link, s.stateAt, s.borrowed, s.empty = 0, 0, s.root, 0, 0, true

@@ -39,6 +39,8 @@ func (c *Core) settleMoves(f *flight, ok bool) {
 			states = states[1:]
 		case LoadState:
 			c.pool.UnpinSnapshot(m.From)
+		case CopyWindow:
+			c.pool.UnpinWindow(m.From, true)
 		}
 	}
 	c.pool.Free(f.preloaded)

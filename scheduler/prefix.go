@@ -7,7 +7,7 @@ import "slices"
 type chain struct {
 	pages []int32 // blocks, or places in host memory
 	link  uint64  // identity of the last, or the root
-	reach int     // pages that the cache has, those behind the last snapshot too
+	reach int     // pages that the cache has, those too behind which no sequence can go on
 	tip   uint64  // identity of the last of them, or the root
 	from  int32   // the block to copy the next one from; -1: none
 	upto  int     // positions that has, from the first on
@@ -88,8 +88,8 @@ func (c *Core) sameClass(s *seq, end int) int {
 	return end
 }
 
-// look fills in the chain of a sequence that holds no blocks. With snapshots it ends at the last
-// block that has one.
+// look fills in the chain of a sequence that holds no blocks. It ends at the last block after which
+// a sequence can go on: with snapshots it has one, with windows the blocks before it that are seen are there.
 func (c *Core) look(s *seq) {
 	c.chain = chain{pages: c.chain.pages[:0], link: s.root, tip: s.root, from: -1}
 	if !s.reuses {
@@ -104,11 +104,8 @@ func (c *Core) look(s *seq) {
 		c.chain.pages, c.chain.link = append(c.chain.pages, page), c.pool.Serial(page)
 	}
 	c.chain.reach, c.chain.tip = len(c.chain.pages), c.chain.link
-	if c.cfg.Snapshots > 0 {
-		c.trim(s, len(c.chain.pages))
-		return
-	}
-	if n := len(c.chain.pages); n == (s.known-1)/b {
+	c.trim(s, len(c.chain.pages))
+	if n := len(c.chain.pages); n == (s.known-1)/b && c.cfg.Snapshots == 0 {
 		c.lookTail(s, n)
 	}
 }
@@ -118,10 +115,10 @@ func (c *Core) look(s *seq) {
 func (c *Core) lookTail(s *seq, n int) {
 	b := c.cfg.BlockTokens
 	if (n+1)*b <= s.knownIDs() {
-		if page := c.find(s, n); page >= 0 && c.pool.Place(page) < 0 {
+		if page := c.find(s, n); page >= 0 && c.pool.Place(page) < 0 && c.hasWindow(page) {
 			c.chain.from, c.chain.upto = page, s.known-1
 		}
-	} else if block, upto, ok := s.siblings.tail(c, s); ok {
+	} else if block, upto, ok := s.siblings.tail(c, s); ok && c.hasWindow(block) {
 		c.chain.from, c.chain.upto = block, min(upto, s.known-1)
 	}
 	if c.chain.upto <= n*b {
@@ -129,11 +126,9 @@ func (c *Core) lookTail(s *seq, n int) {
 	}
 }
 
-// trim shortens the chain to n pages, or fewer where a snapshot is needed.
+// trim shortens the chain to n pages, or fewer where a sequence could not go on.
 func (c *Core) trim(s *seq, n int) {
-	for c.cfg.Snapshots > 0 && n > 0 && c.pool.Snapshot(c.chain.pages[n-1]) < 0 {
-		n--
-	}
+	n = c.resumes(n)
 	if n == len(c.chain.pages) {
 		return
 	}
@@ -192,6 +187,8 @@ func (c *Core) take(f *flight, s *seq) {
 		c.noteClasses(s, from, len(c.chain.pages)*c.cfg.BlockTokens, c.chain.upto)
 		c.pool.Hold(from)
 	}
+	c.pinWindows(s)
+	s.reached = c.chain.reach
 	for _, page := range c.chain.pages {
 		if place := c.pool.Place(page); place >= 0 {
 			page = c.alloc(f)
@@ -205,6 +202,7 @@ func (c *Core) take(f *flight, s *seq) {
 		to := c.alloc(f)
 		c.addMove(f, Move{Kind: Copy, From: from, To: to})
 		s.blocks = append(s.blocks, to)
+		c.copyWindow(f, s, from, to)
 		s.computed = c.chain.upto
 	}
 	if n := s.linked; n > 0 && c.cfg.Snapshots > 0 {

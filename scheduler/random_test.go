@@ -158,6 +158,7 @@ func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) erro
 	}
 	cfg.PrefillBatches = 1 + rng.IntN(cfg.MicroBatches)
 	cfg.Blocks = 2*(cfg.MaxSeqs+1)*cfg.blocksFor(25+16) + 2*cfg.MaxSeqs // no request has to wait for memory
+	cfg.windowed(rng)
 	core, err := New(cfg)
 	if err != nil {
 		return err
@@ -181,6 +182,14 @@ func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) erro
 		}
 	}
 	return w.finish()
+}
+
+// windowed gives some models layers with a window, with as few blocks as there may be or some more.
+func (c *Config) windowed(rng *rand.Rand) {
+	if rng.IntN(3) == 0 {
+		c.Window = 1 + rng.IntN(12)
+		c.WindowBlocks = c.WindowNeed() + rng.IntN(3)*rng.IntN(8)
+	}
 }
 
 func (w *world) note(format string, args ...any) {
@@ -283,7 +292,7 @@ func (w *world) next() error {
 		return fmt.Errorf("batch %v %+v, want %+v", ok, b, want)
 	}
 	for i, sp := range b.Spans {
-		sp.Slot, sp.Blocks = 0, nil
+		sp.Slot, sp.Blocks, sp.Windows = 0, nil, nil
 		if fmt.Sprint(sp) != fmt.Sprint(want[i]) {
 			return fmt.Errorf("span %d is %+v, want %+v", i, sp, want[i])
 		}

@@ -136,6 +136,7 @@ func runReuse(rng *rand.Rand, steps int, log *strings.Builder, sum *shares) erro
 	if rng.IntN(2) == 0 {
 		cfg.Aging = 1 + rng.IntN(20)
 	}
+	cfg.windowed(rng)
 	return runCrowd(rng, cfg, 1, steps, log, sum)
 }
 

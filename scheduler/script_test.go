@@ -148,6 +148,7 @@ func (s *script) config(args []string) {
 		"block-tokens": &c.BlockTokens, "blocks": &c.Blocks, "batch": &c.MaxBatchTokens, "seqs": &c.MaxSeqs,
 		"chunk": &c.PrefillChunk, "share": &c.PrefillShare, "queue": &c.MaxQueue, "micro-batches": &c.MicroBatches,
 		"prefill-batches": &c.PrefillBatches, "retries": &c.MaxRetries, "aging": &c.Aging, "ram": &c.RAMBlocks, "load-rate": &c.LoadRate, "snapshots": &c.Snapshots,
+		"window": &c.Window, "window-blocks": &c.WindowBlocks,
 	}
 	for _, w := range args {
 		k, v, _ := strings.Cut(w, "=")
@@ -243,6 +244,9 @@ func (s *script) batch(b Batch, ok bool) {
 		}
 		if sp.From >= 0 {
 			last = fmt.Sprintf(", token of row %d%s", sp.From, last)
+		}
+		if from := s.core.cfg.firstSeen(sp.Pos); s.core.cfg.Window > 0 {
+			last = fmt.Sprintf(", window blocks from %d on %v%s", from, sp.Windows[from:], last)
 		}
 		s.printf("  row %d: %s %d, tokens %d to %d, slot %d, blocks %v%s\n", sp.Row, kind, sp.ID, sp.Pos, sp.Pos+sp.Len-1, sp.Slot, sp.Blocks, last)
 	}

@@ -95,6 +95,7 @@ func (m *monitor) generated(c *client, n int) (ids []int32) {
 // micro-batch in order, at any time between their making and their return.
 type simulated struct {
 	blocks, ram      [][]int // numbers of lists of tokens; 0: garbage
+	windows          [][]int // of layers with a window
 	states, snapshot []int
 	ran              map[uint64]bool // batches in flight
 }
@@ -102,8 +103,8 @@ type simulated struct {
 const early, late, whenever = 0, 1, 2
 
 func newSimulated(cfg Config) *simulated {
-	d := &simulated{blocks: make([][]int, cfg.Blocks), ram: make([][]int, cfg.RAMBlocks), states: make([]int, cfg.MaxSeqs), snapshot: make([]int, cfg.Snapshots), ran: map[uint64]bool{}}
-	for _, list := range [][][]int{d.blocks, d.ram} {
+	d := &simulated{blocks: make([][]int, cfg.Blocks), ram: make([][]int, cfg.RAMBlocks), states: make([]int, cfg.MaxSeqs), snapshot: make([]int, cfg.Snapshots), windows: make([][]int, cfg.WindowBlocks), ran: map[uint64]bool{}}
+	for _, list := range [][][]int{d.blocks, d.ram, d.windows} {
 		for i := range list {
 			list[i] = make([]int, cfg.BlockTokens)
 		}
@@ -123,6 +124,8 @@ func (d *simulated) move(m Move) {
 		d.snapshot[m.To] = d.states[m.From]
 	case LoadState:
 		d.states[m.To] = d.snapshot[m.From]
+	case CopyWindow:
+		copy(d.windows[m.To], d.windows[m.From])
 	}
 }
 
@@ -137,6 +140,8 @@ func (d *simulated) lose(m Move) {
 		d.snapshot[m.To] = 0
 	case LoadState:
 		d.states[m.To] = 0
+	case CopyWindow:
+		clear(d.windows[m.To])
 	}
 }
 
@@ -166,6 +171,11 @@ func (m *monitor) run(device int, b Batch) error {
 				return fmt.Errorf("device %d, batch %d, request %d: position %d of block %d holds %d, want %d", device, b.ID, sp.ID, p, sp.Blocks[p/m.cfg.BlockTokens], got, want)
 			}
 		}
+		for p := max(0, sp.Pos+1-m.cfg.Window); m.cfg.Window > 0 && p < sp.Pos; p++ {
+			if got, want := *d.window(m.cfg, sp, p), m.path(c, p); got != want {
+				return fmt.Errorf("device %d, batch %d, request %d: position %d of window block %d holds %d, want %d", device, b.ID, sp.ID, p, sp.Windows[p/m.cfg.BlockTokens], got, want)
+			}
+		}
 		if m.cfg.Snapshots > 0 && sp.Pos > 0 && d.states[sp.Slot] != m.path(c, sp.Pos-1) {
 			return fmt.Errorf("device %d, batch %d, request %d: its state is not that of position %d", device, b.ID, sp.ID, sp.Pos)
 		}
@@ -174,6 +184,9 @@ func (m *monitor) run(device int, b Batch) error {
 				return fmt.Errorf("batch %d, request %d: position %d of a prompt of %d is computed as generated: %v, it had %d such rows", b.ID, sp.ID, p, c.PromptLen, made, len(c.answered))
 			}
 			*d.cell(m.cfg, sp, p) = m.path(c, p)
+			if m.cfg.Window > 0 {
+				*d.window(m.cfg, sp, p) = m.path(c, p)
+			}
 		}
 		d.states[sp.Slot] = m.path(c, sp.Pos+sp.Len-1)
 	}
@@ -182,6 +195,10 @@ func (m *monitor) run(device int, b Batch) error {
 
 func (d *simulated) cell(cfg Config, sp *Span, p int) *int {
 	return &d.blocks[sp.Blocks[p/cfg.BlockTokens]][p%cfg.BlockTokens]
+}
+
+func (d *simulated) window(cfg Config, sp *Span, p int) *int {
+	return &d.windows[sp.Windows[p/cfg.BlockTokens]][p%cfg.BlockTokens]
 }
 
 // garble makes garbage of all that a lost batch writes.
@@ -200,6 +217,9 @@ func (d *simulated) spoil(cfg Config, b Batch) {
 		sp := &b.Spans[i]
 		for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
 			*d.cell(cfg, sp, p) = 0
+			if cfg.Window > 0 {
+				*d.window(cfg, sp, p) = 0
+			}
 		}
 		d.states[sp.Slot] = 0
 	}

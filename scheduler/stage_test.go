@@ -27,6 +27,7 @@ func TestStage(t *testing.T) {
 		if rng.IntN(3) == 0 {
 			cfg.Snapshots = 10 + rng.IntN(30)
 		}
+		cfg.windowed(rng)
 		return runCrowd(rng, cfg, 20, ops, log, &sum)
 	}
 	for s := first; s < first+count; s++ {

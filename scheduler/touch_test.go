@@ -32,6 +32,8 @@ func (m *monitor) touch(b Batch) touches {
 		case LoadState:
 			t.reads[memory{"snapshot", mv.From}] = true
 			t.writes[memory{"state", mv.To}] = true
+		case CopyWindow:
+			t.writes[memory{"window block", mv.To}] = true
 		}
 	}
 	for i := range b.Spans {
@@ -41,6 +43,12 @@ func (m *monitor) touch(b Batch) touches {
 		}
 		for p := sp.Pos; p < sp.Pos+sp.Len; p++ {
 			t.writes[memory{"block", sp.Blocks[p/m.cfg.BlockTokens]}] = true
+			if m.cfg.Window > 0 {
+				t.writes[memory{"window block", sp.Windows[p/m.cfg.BlockTokens]}] = true
+			}
+		}
+		for i := m.cfg.firstSeen(sp.Pos); i < len(sp.Windows); i++ {
+			t.reads[memory{"window block", sp.Windows[i]}] = true
 		}
 		t.writes[memory{"state", int32(sp.Slot)}] = true
 	}

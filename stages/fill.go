@@ -27,7 +27,7 @@ func (st *State) Load(s device.Stream) {
 	st.T, st.first, st.repeated = len(st.Tokens), 0, false
 	st.program.Reset() // there may be operators of a lost step
 	st.cutSpans(0, st.T)
-	st.inputs.begin(st.T)
+	st.inputs.begin(st.T, st.lim.columns())
 	copy(st.inputs.tokens, st.Tokens)
 	bt := int32(st.lim.BlockTokens)
 	for i := range st.Spans {
@@ -36,6 +36,9 @@ func (st *State) Load(s device.Stream) {
 			p := int32(sp.Pos + j)
 			st.inputs.pos[sp.Row+j] = p
 			st.inputs.slots[sp.Row+j] = sp.Blocks[p/bt]*bt + p%bt
+			if sp.Windows != nil {
+				st.inputs.windowSlots[sp.Row+j] = sp.Windows[p/bt]*bt + p%bt
+			}
 		}
 	}
 	st.view()

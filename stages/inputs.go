@@ -15,6 +15,8 @@ type inputs struct {
 	pos    []int32 // [T]
 	slots  []int32 // [T]
 	marks  []int32 // [T] zeros
+	// windowSlots [T] are the slots in layers with a window; absent where these have no blocks of their own.
+	windowSlots []int32
 
 	dev  device.Mat // [1, len(host)] I32
 	draw device.Mat // [1, draws * DrawWords] of it, at an even word; empty where the host chooses
@@ -28,9 +30,9 @@ type inputs struct {
 
 // inputWords is the largest size of inputs, in 32-bit words.
 func inputWords(lim Limits, l device.Layout) int {
-	n := 4*lim.Tokens + lim.LogitRows
+	n := lim.columns()*lim.Tokens + lim.LogitRows
 	if l != nil {
-		n = whole(whole(n+lim.Seqs)+lim.LogitRows*(l.DrawWords()+2)) + tableWords(lim, l)
+		n = whole(whole(n+lim.Seqs)+lim.LogitRows*(l.DrawWords()+2)) + tableWords(lim, l) + windowWords(lim, l)
 	}
 	return n
 }
@@ -62,7 +64,8 @@ func (r *Rows) allocInputs() error {
 }
 
 // begin lays out the parts that a batch of t rows always has.
-func (in *inputs) begin(t int) {
+func (in *inputs) begin(t, columns int) {
+	in.windowSlots = in.host[4*t : columns*t : columns*t]
 	in.tokens, in.pos, in.slots = in.host[:t:t], in.host[t:2*t:2*t], in.host[2*t:3*t:3*t]
 	in.marks = in.host[3*t : 4*t : 4*t]
 	clear(in.marks)
@@ -80,7 +83,10 @@ func (in *inputs) column(at, n int) device.Mat {
 func (st *State) sendInputs(s device.Stream) {
 	in, t := &st.inputs, st.T
 	st.IDs, st.Positions, st.Slots, st.Marks = in.column(0, t), in.column(t, t), in.column(2*t, t), in.column(3*t, t)
-	at := 4 * t
+	if st.lim.WindowBlocks > 0 {
+		st.WindowSlots = in.column(4*t, t)
+	}
+	at := st.lim.columns() * t
 	st.WantedRows = in.column(at, copy(in.host[at:], st.Wanted))
 	at += len(st.Wanted)
 	if st.layout != nil {
@@ -105,12 +111,12 @@ func (st *State) sendInputs(s device.Stream) {
 // word after them.
 func (st *State) putSpans(at int) int {
 	in, n := &st.inputs, st.Windows()
-	in.tables = in.tables[:0]
+	in.tables, st.windowed.tables = in.tables[:0], st.windowed.tables[:0]
 	for i := range n {
 		if n > 1 {
 			st.cutSpans(st.window(i))
 		}
-		at = whole(at)
+		at = st.putWindows(whole(at))
 		from := at
 		at += st.layout.PutSpans(in.host[at:], st.Prefill, st.Decode)
 		in.tables = append(in.tables, in.dev.ColRange(from, at))
@@ -119,6 +125,9 @@ func (st *State) putSpans(at int) int {
 		st.cutSpans(0, st.T)
 	}
 	in.spans = in.tables[0]
+	if st.lim.WindowBlocks > 0 {
+		st.windowed.table = st.windowed.tables[0]
+	}
 	return at
 }
 
@@ -135,6 +144,14 @@ func (st *State) takeTokens(s device.Stream) {
 	p := st.On(st.dev, s, nil)
 	p.GatherRows(words(st.IDs), words(st.From.full.chosen), st.inputs.from)
 	p.Send()
+}
+
+// columns is the number of columns that a batch always has.
+func (l Limits) columns() int {
+	if l.WindowBlocks > 0 {
+		return 5
+	}
+	return 4
 }
 
 // PrefillSpans are the batch's prompts in the form that operators take.

@@ -25,22 +25,27 @@ type Limits struct {
 	// ends of blocks, so that others can go on from there; 0: as many as Seqs. A model whose state
 	// is all in blocks has none.
 	Snapshots int
+	// WindowBlocks is the blocks of the layers that see only the newest tokens; 0, or more than
+	// Blocks: these layers keep the rows of all tokens in the blocks of the others.
+	WindowBlocks int
 	// QuantGroup is the columns that share a scale where rows of H are quantised; 0:
 	// no layer is kept as integers.
 	QuantGroup int
 	// Queues is how many batches an accelerator may compute at the same time; 0: 1. Batches of one
 	// queue (Step.Queue) follow one another.
 	Queues int
+
+	sees int // tokens that a layer with a window sees, the most of all; 0: WindowBlocks is
 }
 
 // For fills in defaults for a model and checks the rest.
 func (l Limits) For(cfg *model.Config) (Limits, error) {
-	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 || l.Queues < 0 || l.HostBlocks < 0 || l.Snapshots < 0 {
+	if l.Window < 0 || l.Tokens < 1 || l.Seqs < 1 || l.Blocks < 1 || l.BlockTokens < 1 || l.LogitRows < 0 || l.Context < 0 || l.QuantGroup < 0 || l.Queues < 0 || l.HostBlocks < 0 || l.Snapshots < 0 || l.WindowBlocks < 0 {
 		return l, fmt.Errorf("%w: tokens %d, window %d, seqs %d, blocks %d, block tokens %d, logit rows %d, context %d",
 			ErrLimits, l.Tokens, l.Window, l.Seqs, l.Blocks, l.BlockTokens, l.LogitRows, l.Context)
 	}
 	// Slots are int32.
-	for _, n := range []int{l.Blocks, l.HostBlocks} {
+	for _, n := range []int{l.Blocks, l.HostBlocks, l.WindowBlocks} {
 		if n > math.MaxInt32/l.BlockTokens {
 			return l, fmt.Errorf("%w: %d blocks of %d tokens", ErrLimits, n, l.BlockTokens)
 		}
@@ -58,10 +63,16 @@ func (l Limits) For(cfg *model.Config) (Limits, error) {
 	case l.Snapshots == 0:
 		l.Snapshots = max(2, l.Seqs)
 	}
+	if l.sees = cfg.Window(); l.sees == 0 || l.WindowBlocks == 0 || l.WindowBlocks > l.Blocks {
+		l.WindowBlocks, l.sees = 0, 0
+	}
 	if l.Context == 0 || l.Context > cfg.MaxContext {
 		l.Context = cfg.MaxContext
 	}
 	l.Context = min(l.Context, l.Blocks*l.BlockTokens)
+	if l.WindowBlocks > 0 && l.WindowRows(1) < 1 {
+		return l, fmt.Errorf("%w: %d blocks of %d tokens where layers see %d", ErrLimits, l.WindowBlocks, l.BlockTokens, l.sees)
+	}
 	if l.Context < 1 {
 		return l, fmt.Errorf("%w: context %d", ErrLimits, l.Context)
 	}
@@ -81,3 +92,20 @@ func (l Limits) windows(rows int) int { return (rows + l.LayerRows() - 1) / l.La
 
 // Slots is the number of rows of a layer's KV cache.
 func (l Limits) Slots() int { return l.Blocks * l.BlockTokens }
+
+// WindowSlots is the number of rows of the KV cache of a layer with a window.
+func (l Limits) WindowSlots() int {
+	if l.WindowBlocks == 0 {
+		return l.Slots()
+	}
+	return l.WindowBlocks * l.BlockTokens
+}
+
+// WindowRows is how many rows of a sequence fit into a batch if its window blocks are a ring, one of
+// that many equal parts of all.
+func (l Limits) WindowRows(parts int) int {
+	if l.WindowBlocks == 0 {
+		return l.Tokens
+	}
+	return (l.WindowBlocks/parts-1)*l.BlockTokens - (l.sees - 1)
+}

@@ -19,6 +19,9 @@ func (st *State) Look(i int) {
 	st.piece(st.window(i))
 	if st.layout != nil {
 		st.inputs.spans = st.inputs.tables[i]
+		if st.lim.WindowBlocks > 0 {
+			st.windowed.table = st.windowed.tables[i]
+		}
 	}
 }
 
@@ -31,13 +34,17 @@ func (st *State) piece(from, to int) {
 	st.T, st.first = t, from
 	st.IDs, st.Positions, st.Slots = in.column(from, t), in.column(all+from, t), in.column(2*all+from, t)
 	st.Marks = in.column(3*all+from, t)
+	if st.lim.WindowBlocks > 0 {
+		st.WindowSlots = in.column(4*all+from, t)
+	}
 	st.viewRows(from, to)
 	st.cutSpans(from, to)
 }
 
 // cutSpans has Prefill and Decode be the parts of the batch's spans in rows [from, to).
 func (st *State) cutSpans(from, to int) {
-	st.Prefill, st.Decode = st.Prefill[:0], st.Decode[:0]
+	w := &st.windowed
+	st.Prefill, st.Decode, w.prefill, w.decode = st.Prefill[:0], st.Decode[:0], w.prefill[:0], w.decode[:0]
 	for i := range st.Spans {
 		sp := st.Spans[i].Span
 		first, end := max(sp.Row, from), min(sp.Row+sp.Len, to)
@@ -45,10 +52,14 @@ func (st *State) cutSpans(from, to int) {
 			continue
 		}
 		cut := device.Span{Slot: sp.Slot, Row: first - from, Len: end - first, Pos: sp.Pos + first - sp.Row, Blocks: sp.Blocks}
+		list, windows := &st.Prefill, &w.prefill
 		if st.Spans[i].Decode {
-			st.Decode = append(st.Decode, cut)
-		} else {
-			st.Prefill = append(st.Prefill, cut)
+			list, windows = &st.Decode, &w.decode
+		}
+		*list = append(*list, cut)
+		if st.lim.WindowBlocks > 0 {
+			cut.Blocks = st.Spans[i].Windows
+			*windows = append(*windows, cut)
 		}
 	}
 }

@@ -6,11 +6,12 @@ import "fmt"
 type MoveKind uint8
 
 const (
-	Copy      MoveKind = iota // a block of the KV cache to another
-	Save                      // a block to one in host memory
-	Load                      // one in host memory to a block
-	SaveState                 // the state of the sequence in slot From to snapshot To
-	LoadState                 // snapshot From to the state of the sequence in slot To
+	Copy       MoveKind = iota // a block of the KV cache to another
+	Save                       // a block to one in host memory
+	Load                       // one in host memory to a block
+	CopyWindow                 // a block of the layers with a window to another
+	SaveState                  // the state of the sequence in slot From to snapshot To
+	LoadState                  // snapshot From to the state of the sequence in slot To
 )
 
 func (k MoveKind) String() string {
@@ -21,6 +22,8 @@ func (k MoveKind) String() string {
 		return "save"
 	case Load:
 		return "load"
+	case CopyWindow:
+		return "copy window"
 	case SaveState:
 		return "save state"
 	case LoadState:
@@ -46,6 +49,8 @@ func (l *Limits) checkMoves(moves []Move) error {
 			to = l.HostBlocks
 		case Load:
 			from = l.HostBlocks
+		case CopyWindow:
+			from, to = l.WindowBlocks, l.WindowBlocks
 		case SaveState:
 			from, to = l.Seqs, l.Snapshots
 		case LoadState:
@@ -53,7 +58,7 @@ func (l *Limits) checkMoves(moves []Move) error {
 		default:
 			return fmt.Errorf("%w: a move of kind %d", ErrBatch, m.Kind)
 		}
-		if m.From < 0 || int(m.From) >= from || m.To < 0 || int(m.To) >= to || m.Kind == Copy && m.From == m.To {
+		if m.From < 0 || int(m.From) >= from || m.To < 0 || int(m.To) >= to || (m.Kind == Copy || m.Kind == CopyWindow) && m.From == m.To {
 			return fmt.Errorf("%w: %s of %d to %d, there are %d and %d", ErrBatch, m.Kind, m.From, m.To, from, to)
 		}
 	}

@@ -10,7 +10,11 @@ import "krater/kernels/device"
 // Span is the part of a batch that belongs to one sequence.
 type Span struct {
 	device.Span
-	Seq uint64 // the sequence, for readers of the logits
+	// Windows is the block table of the layers with a window, where these have blocks of their own
+	// (Limits.WindowBlocks); nil: it is that of the others. Entries before what the first row sees are
+	// blocks that are never read.
+	Windows []int32
+	Seq     uint64 // the sequence, for readers of the logits
 	// Decode rows are generated ones: absorbed attention. They have the same bits one at a time
 	// and several at once (on an accelerator only one fits). Others are a prompt's.
 	Decode bool

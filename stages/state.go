@@ -29,11 +29,14 @@ type Rows struct {
 	Timing *device.Timing
 
 	// Matrices without a type have device.RowType: F32, on an accelerator BF16.
-	IDs        device.Mat // [T, 1] I32 token ids
-	Positions  device.Mat // [T, 1] I32 positions in the sequence
-	Slots      device.Mat // [T, 1] I32 rows of the KV cache
-	Marks      device.Mat // [T, 1] I32 layer + 1 whose keys or values of the row are the first that are not finite; 0: none
-	WantedRows device.Mat // [n, 1] I32 Step.Wanted
+	IDs       device.Mat // [T, 1] I32 token ids
+	Positions device.Mat // [T, 1] I32 positions in the sequence
+	Slots     device.Mat // [T, 1] I32 rows of the KV cache
+	// WindowSlots [T, 1] I32 are the rows of the caches of layers with a window, see Paging; absent where
+	// they are Slots.
+	WindowSlots device.Mat
+	Marks       device.Mat // [T, 1] I32 layer + 1 whose keys or values of the row are the first that are not finite; 0: none
+	WantedRows  device.Mat // [n, 1] I32 Step.Wanted
 
 	Hidden    device.Mat // [T, H] F32 residual stream
 	Normed    device.Mat // [T, H] output of the last norm: input of attention, router, experts
@@ -69,7 +72,8 @@ type Rows struct {
 	Work   []device.ExpertRows // capacity E
 	Counts []int32             // [E]
 
-	id       uint64 // identifies these rows in the steps of other states
+	windowed windowed // where layers with a window find their rows
+	id       uint64   // identifies these rows in the steps of other states
 	dev      device.Device
 	cfg      *model.Config
 	lim      Limits
@@ -228,6 +232,9 @@ func (r *Rows) hostSide(t, e, k int) {
 	}
 	r.Prefill = make([]device.Span, 0, r.lim.Seqs)
 	r.Decode = make([]device.Span, 0, r.lim.Seqs)
+	if r.lim.WindowBlocks > 0 {
+		r.windowed.prefill, r.windowed.decode = make([]device.Span, 0, r.lim.Seqs), make([]device.Span, 0, r.lim.Seqs)
+	}
 	if e > 0 {
 		r.Assign = make([]int32, t*k)
 		r.Work = make([]device.ExpertRows, 0, e)

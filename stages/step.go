@@ -98,16 +98,18 @@ func (st *Step) Copy(b *Step) {
 	st.AllLogits, st.From, st.Queue, st.UsesHost, st.Watched = b.AllLogits, b.From, b.Queue, b.UsesHost, b.Watched
 	need := 0
 	for i := range st.Spans {
-		need += len(st.Spans[i].Blocks)
+		need += len(st.Spans[i].Blocks) + len(st.Spans[i].Windows)
 	}
 	if cap(st.blocks) < need {
 		// Rare: tables grow by a block every BlockTokens steps, so grow ahead.
 		st.blocks = make([]int32, 0, 2*need)
 	}
 	for i := range st.Spans {
-		from := len(st.blocks)
-		st.blocks = append(st.blocks, st.Spans[i].Blocks...)
-		st.Spans[i].Blocks = st.blocks[from:len(st.blocks):len(st.blocks)]
+		for _, table := range [...]*[]int32{&st.Spans[i].Blocks, &st.Spans[i].Windows} {
+			from := len(st.blocks)
+			st.blocks = append(st.blocks, *table...)
+			*table = st.blocks[from:len(st.blocks):len(st.blocks)]
+		}
 	}
 }
 
@@ -211,10 +213,34 @@ func (st *Step) checkSpan(sp *Span, row, rows int) error {
 	case len(sp.Blocks) < (sp.Pos+sp.Len+bt-1)/bt:
 		return fmt.Errorf("%d blocks of %d tokens do not hold position %d", len(sp.Blocks), bt, sp.Pos+sp.Len-1)
 	}
-	for _, id := range sp.Blocks {
-		if id < 0 || int(id) >= st.bounds.Blocks {
-			return fmt.Errorf("block %d is not one of %d", id, st.bounds.Blocks)
+	if err := checkTable(sp.Blocks, st.bounds.Blocks); err != nil {
+		return err
+	}
+	return st.checkWindows(sp)
+}
+
+func checkTable(table []int32, blocks int) error {
+	for _, id := range table {
+		if id < 0 || int(id) >= blocks {
+			return fmt.Errorf("block %d is not one of %d", id, blocks)
 		}
+	}
+	return nil
+}
+
+// checkWindows checks the table of the layers with a window, and fills it in where the span has none.
+func (st *Step) checkWindows(sp *Span) error {
+	switch lim := &st.bounds; {
+	case lim.WindowBlocks == 0:
+		sp.Windows = nil
+		return nil
+	case len(sp.Windows) == 0:
+		sp.Windows = sp.Blocks
+	case len(sp.Windows) < (sp.Pos+sp.Len+lim.BlockTokens-1)/lim.BlockTokens:
+		return fmt.Errorf("%d window blocks of %d tokens do not hold position %d", len(sp.Windows), lim.BlockTokens, sp.Pos+sp.Len-1)
+	}
+	if err := checkTable(sp.Windows, st.bounds.WindowBlocks); err != nil {
+		return fmt.Errorf("of the layers with a window: %w", err)
 	}
 	return nil
 }

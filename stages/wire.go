@@ -13,7 +13,7 @@ import (
 // its fields up to Watched. Integers are varints, lists begin with their length, floats are 8 bytes, little-endian. What Fill derives is not sent: the
 // receiver derives and checks it as the sender did.
 
-const stepVersion = 1
+const stepVersion = 2
 
 // errWire: bytes that are no step.
 var errWire = errors.New("not a step")
@@ -52,6 +52,7 @@ func (st *Step) AppendBinary(dst []byte) ([]byte, error) {
 		for _, id := range sp.Blocks {
 			dst = v(dst, int64(id))
 		}
+		dst = appendInts(dst, sp.Windows)
 	}
 	dst = u(dst, uint64(len(st.Moves)))
 	for _, m := range st.Moves {
@@ -99,12 +100,12 @@ func (st *Step) UnmarshalBinary(data []byte) error {
 	r.flags(stepKnown, &b.AllLogits, &b.UsesHost, &b.Watched)
 	b.Queue = r.int()
 	b.Tokens = r.int32s(st.bounds.Tokens)
-	b.Spans = make([]Span, r.count(st.bounds.Seqs, 7))
+	b.Spans = make([]Span, r.count(st.bounds.Seqs, 8))
 	for i := range b.Spans {
 		sp := &b.Spans[i]
 		r.flags(spanKnown, &sp.Decode, &sp.Want, &sp.Every)
 		sp.Seq, sp.Slot, sp.Row, sp.Len, sp.Pos = r.uint(), r.int(), r.int(), r.int(), r.int()
-		sp.Blocks = r.int32s(st.bounds.Blocks)
+		sp.Blocks, sp.Windows = r.int32s(st.bounds.Blocks), r.int32s(st.bounds.Blocks)
 	}
 	b.Moves = make([]Move, r.count(math.MaxInt32, 3))
 	for i := range b.Moves {

@@ -111,6 +111,25 @@ func TestRunsAreEqualOnCard(t *testing.T) {
 	}
 }
 
+// TestWindowBlocksOnCard: layers with a window whose rows are in a few blocks have the bits of those
+// that keep all rows: prompts in chunks, and generated rows, whose steps are repeated.
+func TestWindowBlocksOnCard(t *testing.T) {
+	m, prompt := windowModel(t), randomTokens(200, 5)
+	for i, x := range []struct {
+		kv tensor.DType
+		o  cuda.Options
+	}{{tensor.BF16, cuda.Options{}}, {tensor.I8, cuda.Options{}}, {tensor.BF16, cuda.Options{F32: true}}} {
+		if testing.Short() && i > 0 {
+			continue
+		}
+		want := runOn(t, onCardBy(t, m, load.Precision{}, x.kv, x.o), prompt, 6, 96)
+		got := runOn(t, onCardIn(t, m, load.Precision{}, x.kv, x.o, 10), prompt, 6, 96)
+		if !slices.EqualFunc(got.rows, want.rows, slices.Equal) {
+			t.Errorf("KV %s, %+v: the rows have other bits", x.kv, x.o)
+		}
+	}
+}
+
 // TestCacheTypesOnCard: what is stored in 8 bits changes logits by little.
 func TestCacheTypesOnCard(t *testing.T) {
 	m := latentModel(t)

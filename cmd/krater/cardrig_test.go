@@ -95,6 +95,12 @@ func onCard(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, f32
 
 func onCardBy(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o cuda.Options) *direct.Model {
 	t.Helper()
+	return onCardIn(t, m, p, kv, o, 0)
+}
+
+// onCardIn is the model with that many blocks for the layers with a window.
+func onCardIn(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o cuda.Options, windows int) *direct.Model {
+	t.Helper()
 	host, err := cpu.New(cpu.Options{Threads: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +108,7 @@ func onCardBy(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o
 	t.Cleanup(func() { host.Close() })
 	c := cardFor(t, o)
 	l, err := m.LoadCard(c, host, load.Options{
-		Limits: stages.Limits{Tokens: 257, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16}, KVType: kv, Precision: p,
+		Limits: stages.Limits{Tokens: 257, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16, WindowBlocks: windows}, KVType: kv, Precision: p,
 	}, tensor.Format{}, 2)
 	if err != nil {
 		t.Fatal(err)

@@ -157,8 +157,9 @@ func (t *gqaTask) do(l *lane, i int) {
 	keys := t.sees(&c, c.n-1)
 	for from := t.first(&c, 0) / keyBlock * keyBlock; from < keys; from += keyBlock {
 		to := min(from+keyBlock, keys)
-		c.keys = t.keys(c.seq, from, to, c.head*t.HeadDim, t.HeadDim, c.keyScratch)
-		c.values = t.keys(c.seq, from, to, (t.KVHeads+c.head)*t.HeadDim, t.HeadDim, c.valueScratch)
+		seen := max(from, t.first(&c, 0)) // what no query sees may not be there
+		c.keys = t.keys(c.seq, seen, to, c.head*t.HeadDim, t.HeadDim, c.keyScratch)
+		c.values = t.keys(c.seq, seen, to, (t.KVHeads+c.head)*t.HeadDim, t.HeadDim, c.valueScratch)
 		// Rows before from-Pos see none of these, nor do those whose window begins behind them.
 		for j := max(0, (from-c.seq.Pos)*t.group-c.first); j < c.n && t.first(&c, j) < to; j += dot.Rows {
 			t.tile(l, &c, j, min(dot.Rows, c.n-j), from, to)

@@ -21,6 +21,7 @@ type Span struct {
 	Pos    int     // position of the first row in the sequence
 	Slot   int     // where a device keeps what the sequence has beside its blocks
 	Blocks []int32 // block table: position p lives in slot Blocks[p/B]*B + p%B, B = block size
+	Skip   int     // blocks before Blocks[0], which no operator reads; only in what Layout.PutSpans takes
 }
 
 // MLA gives the sizes of multi-head latent attention (DeepSeek-V2, arXiv

@@ -31,6 +31,9 @@ func (p *Pool) Check() error {
 			return fmt.Errorf("kvblocks: snapshot %d: %+v, free %v, kept %v", id, s, vacant[id], p.kept.has(id))
 		}
 	}
+	if err := p.checkWindows(); err != nil {
+		return err
+	}
 	for domain, r := range p.roots.byDomain {
 		if r.uses <= 0 || p.roots.bySerial[r.serial] != r {
 			return fmt.Errorf("kvblocks: root %x has %d uses", domain[:4], r.uses)
@@ -49,7 +52,7 @@ func (p *Pool) checkPage(id int32, free bool) error {
 	switch {
 	case g.holds < 0, free != (g.holds == 0 && g.serial == 0), list.has(id) != rests:
 		return fmt.Errorf("kvblocks: page %d: free %v, idle %v, held %d, identity %d", id, free, list.has(id), g.holds, g.serial)
-	case g.serial == 0 && (g.snap >= 0 || g.listed):
+	case g.serial == 0 && (g.snap >= 0 || g.listed || g.holds == 0 && g.window >= 0):
 		return fmt.Errorf("kvblocks: page %d has no identity: %+v", id, *g)
 	case g.serial != 0 && len(g.tokens) != p.cfg.BlockTokens:
 		return fmt.Errorf("kvblocks: page %d has %d tokens", id, len(g.tokens))
@@ -57,6 +60,25 @@ func (p *Pool) checkPage(id int32, free bool) error {
 		return fmt.Errorf("kvblocks: page %d is found as %d", id, p.find(g.hash, g.parent, g.tokens))
 	case g.snap >= 0 && p.snapshot[g.snap].page != id:
 		return fmt.Errorf("kvblocks: snapshot %d of page %d is that of %d", g.snap, id, p.snapshot[g.snap].page)
+	}
+	return nil
+}
+
+func (p *Pool) checkWindows() error {
+	free := make([]bool, len(p.windows))
+	for _, w := range p.freeWindows {
+		free[w] = true
+	}
+	for i, x := range p.windows {
+		w := int32(i)
+		if x.pins < 0 || x.page >= 0 && p.pages[x.page].window != w || free[w] != (x.page < 0 && x.pins == 0) || p.idleWindows.has(w) != (x.page >= 0 && x.pins == 0) {
+			return fmt.Errorf("kvblocks: window block %d: %+v, free %v, idle %v", w, x, free[w], p.idleWindows.has(w))
+		}
+	}
+	for i := range p.pages {
+		if w := p.pages[i].window; w >= 0 && p.windows[w].page != int32(i) {
+			return fmt.Errorf("kvblocks: window block %d of page %d is that of %d", w, i, p.windows[w].page)
+		}
 	}
 	return nil
 }

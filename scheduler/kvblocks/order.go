@@ -35,6 +35,15 @@ func (o *order) push(id int32) {
 	o.n++
 }
 
+// pushFront puts an id at the front.
+func (o *order) pushFront(id int32) {
+	list := o.list()
+	first := o.next[list]
+	o.prev[first], o.next[id] = id, first
+	o.prev[id], o.next[list] = list, id
+	o.n++
+}
+
 func (o *order) remove(id int32) {
 	if !o.has(id) {
 		panic("kvblocks: not in the list")

@@ -26,6 +26,7 @@ type Config struct {
 	BlockTokens int // tokens of a block
 	RAM         int // places for blocks in host memory
 	Snapshots   int // places for states at borders of blocks
+	Windows     int // window blocks, see TakeWindow
 }
 
 // Pool is the blocks, places and snapshots of a cache. One goroutine uses it at a time.
@@ -38,11 +39,14 @@ type Pool struct {
 	table table
 	roots roots
 
-	places   []int32 // stack of free places
-	resting  order   // places with an identity that no move works on
-	snapshot []snapshot
-	vacant   []int32 // stack of free snapshots
-	kept     order   // snapshots that belong to a page and that no move works on
+	places      []int32 // stack of free places
+	resting     order   // places with an identity that no move works on
+	snapshot    []snapshot
+	vacant      []int32 // stack of free snapshots
+	kept        order   // snapshots that belong to a page and that no move works on
+	windows     []windowBlock
+	freeWindows []int32 // stack
+	idleWindows order   // those that belong to a page and that nobody pins
 }
 
 // page is a block or a place in host memory.
@@ -55,6 +59,7 @@ type page struct {
 	listed bool    // in the table
 	holds  int32   // of a block: by sequences and moves; of a place: by moves
 	snap   int32   // its snapshot; -1: none
+	window int32   // its window block; -1: none
 	gen    uint32  // rises whenever it is handed out
 }
 
@@ -65,12 +70,13 @@ func New(cfg Config) *Pool {
 		cfg: cfg, pages: make([]page, n), free: make([]int32, cfg.Blocks), idle: newOrder(cfg.Blocks),
 		places: make([]int32, cfg.RAM), resting: newOrder(n),
 		snapshot: make([]snapshot, cfg.Snapshots), vacant: make([]int32, cfg.Snapshots), kept: newOrder(cfg.Snapshots),
+		windows: make([]windowBlock, cfg.Windows), freeWindows: make([]int32, cfg.Windows), idleWindows: newOrder(cfg.Windows),
 	}
 	p.table.init(n)
 	p.roots.init()
 	p.table.seed = maphash.MakeSeed()
 	for i := range p.pages {
-		p.pages[i].snap = -1
+		p.pages[i].snap, p.pages[i].window = -1, -1
 	}
 	for i := range p.free {
 		p.free[i] = int32(cfg.Blocks - 1 - i)
@@ -81,6 +87,10 @@ func New(cfg Config) *Pool {
 	for i := range p.snapshot {
 		p.snapshot[i].page = -1
 		p.vacant[i] = int32(cfg.Snapshots - 1 - i)
+	}
+	for i := range p.windows {
+		p.windows[i].page = -1
+		p.freeWindows[i] = int32(cfg.Windows - 1 - i)
 	}
 	return p
 }
@@ -151,6 +161,7 @@ func (p *Pool) Free(ids []int32) {
 		if g.serial != 0 {
 			p.idle.push(ids[i])
 		} else {
+			p.dropWindow(ids[i])
 			p.free = append(p.free, ids[i])
 		}
 	}

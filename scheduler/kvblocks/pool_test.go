@@ -371,3 +371,64 @@ func TestFindAlike(t *testing.T) {
 		t.Error("the complement took the place of the token")
 	}
 }
+
+// TestWindowBlocks: a window block stays with its page, wherever that goes, until others are needed;
+// a block computed again gives its own to the page that has its identity.
+func TestWindowBlocks(t *testing.T) {
+	p := New(Config{Blocks: 3, BlockTokens: 2, RAM: 1, Windows: 2})
+	root := p.Open([32]byte{})
+	a, links := chain(t, p, root, 1, 1, 2, 2)
+	first, second := p.TakeWindow(a[0]), p.TakeWindow(a[1])
+	if p.Window(a[0]) != first || first == second || p.WindowsUsed() != 2 || p.WindowPins(first) != 1 {
+		t.Fatalf("window blocks %d and %d, %d used", p.Window(a[0]), p.Window(a[1]), p.WindowsUsed())
+	}
+	p.UnpinWindow(second, true)
+	p.UnpinWindow(first, false) // of no use: handed out before the other
+	b, _ := p.Alloc()
+	again := p.TakeWindow(b)
+	if again != first || p.Window(a[0]) != -1 || p.Window(a[1]) != second {
+		t.Fatalf("window block %d, the pages have %d and %d", again, p.Window(a[0]), p.Window(a[1]))
+	}
+	check(t, p)
+	if link := p.Put(b, root, []int32{1, 1}); link != links[0] || p.Window(b) != -1 || p.Window(a[0]) != again {
+		t.Fatalf("the block computed again has window block %d, the page %d", p.Window(b), p.Window(a[0]))
+	}
+	p.UnpinWindow(again, true)
+	p.Free([]int32{b})
+	p.Free(a)
+	check(t, p)
+	one, _ := p.Alloc() // what is free
+	two, place := p.Alloc()
+	if two != a[1] || place != 0 || p.Window(two) != -1 {
+		t.Fatalf("block %d, place %d, window block %d", two, place, p.Window(two))
+	}
+	p.Saved(place, true)
+	page := p.Find(links[0], []int32{2, 2})
+	if p.Place(page) != 0 || p.Window(page) != second {
+		t.Fatalf("page %d has window block %d", page, p.Window(page))
+	}
+	p.Pin(0)
+	p.Loaded(0, two, true)
+	if p.Window(two) != second {
+		t.Fatalf("a block from host memory has window block %d", p.Window(two))
+	}
+	check(t, p)
+	p.PinWindow(second)
+	p.Free([]int32{one, two})
+	p.Clear()
+	if p.Window(two) != -1 || p.WindowsUsed() != 1 {
+		t.Fatalf("window block %d, %d used", p.Window(two), p.WindowsUsed())
+	}
+	p.UnpinWindow(second, true)
+	check(t, p)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("a third window block of two")
+			}
+		}()
+		for range 3 {
+			p.TakeWindow(first)
+		}
+	}()
+}

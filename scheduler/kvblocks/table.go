@@ -74,7 +74,8 @@ func (p *Pool) Tokens(page int32) []int32 { return p.pages[page].tokens }
 func (p *Pool) Serial(page int32) uint64 { return p.pages[page].serial }
 
 // Put gives a block that is held its identity, BlockTokens tokens after those of parent, and
-// returns it. If another block has it already, that one keeps it.
+// returns it. If another block has it already, that one keeps it, and gets the window block if it
+// has none.
 func (p *Pool) Put(block int32, parent uint64, tokens []int32) uint64 {
 	hash := p.table.hash(parent, tokens)
 	if id := p.find(hash, parent, tokens); id >= 0 {
@@ -83,6 +84,8 @@ func (p *Pool) Put(block int32, parent uint64, tokens []int32) uint64 {
 			p.resting.remove(id)
 			p.pass(id, block)
 			p.places = append(p.places, id)
+		} else {
+			p.moveWindow(block, id)
 		}
 		return serial
 	}
@@ -114,16 +117,18 @@ func (p *Pool) leave(id int32) {
 	*at, g.listed = g.next, false
 }
 
-// forget removes a page's identity, with its snapshot.
+// forget removes a page's identity, with its snapshot and its window block.
 func (p *Pool) forget(id int32) {
 	g := &p.pages[id]
 	p.leave(id)
 	p.detach(id)
+	p.dropWindow(id)
 	p.roots.count(g.parent, -1)
 	g.serial, g.parent = 0, 0
 }
 
-// pass gives a page's identity and snapshot to another that has none.
+// pass gives a page's identity and snapshot to another that has none, and its window block to one
+// that has none of its own.
 func (p *Pool) pass(from, to int32) {
 	listed := p.pages[from].listed
 	p.leave(from)
@@ -131,6 +136,8 @@ func (p *Pool) pass(from, to int32) {
 	b.serial, b.parent, b.hash, b.snap = a.serial, a.parent, a.hash, a.snap
 	a.tokens, b.tokens = b.tokens, a.tokens
 	a.serial, a.parent, a.snap = 0, 0, -1
+	p.moveWindow(from, to)
+	p.dropWindow(from)
 	if b.snap >= 0 {
 		p.snapshot[b.snap].page = to
 	}

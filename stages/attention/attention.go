@@ -26,7 +26,7 @@ type Block interface {
 type Stage interface {
 	// Run appends to p that st.Delta is the output of b for st.Normed, and that what the mixer
 	// keeps of the batch's rows is stored. kept has a cache for each of the mixer's State, in
-	// that order: [slots of tokens, width], or of what is not Paged [sequences*rows, width], where
+	// that order: [slots of tokens, width] (with a window those of State.Paging), or of what is not Paged [sequences*rows, width], where
 	// the rows of the sequence in slot s begin at s*rows.
 	Run(p *stages.Program, st *stages.State, b Block, kept []device.KV, layer int)
 	// Close frees the scratch memory.

@@ -136,12 +136,12 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 	p.Rope(keys, st.Positions, g.table, &g.kRope)
 	p.Observe(layer, "q_rotated", q)
 	p.Observe(layer, "k_pe", keys)
-	p.StoreRows(cache, kv, st.Slots)
-	if len(st.Prefill) > 0 {
-		p.GQA(out.X, q, cache, w.sinks, st.PrefillSpans(), &g.sizes)
-	}
-	if len(st.Decode) > 0 {
-		p.GQA(out.X, q, cache, w.sinks, st.DecodeSpans(), &g.sizes)
+	slots, prefill, decode := st.Paging(w.spec.Window)
+	p.StoreRows(cache, kv, slots)
+	for _, x := range [...]device.Spans{prefill, decode} {
+		if len(x.List) > 0 {
+			p.GQA(out.X, q, cache, w.sinks, x, &g.sizes)
+		}
 	}
 	if w.spec.Gate {
 		p.Observe(layer, "attn_ungated", out.X)

@@ -34,9 +34,10 @@ type Sequence struct {
 	// Out is the continuation.
 	Out []int32
 
-	pos    int     // tokens already in the cache
-	blocks []int32 // block table
-	done   bool
+	pos     int     // tokens already in the cache
+	blocks  []int32 // block table
+	windows []int32 // that of layers with a window, if these have blocks of their own
+	done    bool
 }
 
 // Options of a run.
@@ -82,6 +83,9 @@ func place(lim stages.Limits, seqs []*Sequence) error {
 	if len(seqs) > lim.Seqs || len(seqs) > lim.Tokens || len(seqs) > lim.LogitRows {
 		return fmt.Errorf("%w: %d sequences, limits %+v", ErrStuck, len(seqs), lim)
 	}
+	if lim.WindowRows(max(1, len(seqs))) < 1 {
+		return fmt.Errorf("%w: %d sequences have %d window blocks", ErrStuck, len(seqs), lim.WindowBlocks)
+	}
 	next := 0
 	for i, q := range seqs {
 		if len(q.Prompt) == 0 {
@@ -100,8 +104,18 @@ func place(lim stages.Limits, seqs []*Sequence) error {
 			q.blocks = append(q.blocks, int32(lim.Blocks-1-next))
 			next++
 		}
+		q.ring(lim, i, len(seqs))
 	}
 	return nil
+}
+
+// ring makes a ring of sequence i's part of the window blocks, of n sequences.
+func (q *Sequence) ring(lim stages.Limits, i, n int) {
+	q.windows = q.windows[:0]
+	each := lim.WindowBlocks / n
+	for j := 0; each > 0 && j < len(q.blocks); j++ {
+		q.windows = append(q.windows, int32(i*each+j%each))
+	}
 }
 
 // fillBatch makes the next batch; false when all is done.
@@ -125,13 +139,14 @@ func fillBatch(b *stages.Step, lim stages.Limits, seqs []*Sequence, chunk int) b
 			continue
 		}
 		live--
-		sp := stages.Span{Seq: uint64(i), Span: device.Span{Slot: i, Row: len(b.Tokens), Len: 1, Pos: q.pos, Blocks: q.blocks}}
+		sp := stages.Span{Seq: uint64(i), Windows: q.windows, Span: device.Span{Slot: i, Row: len(b.Tokens), Len: 1, Pos: q.pos, Blocks: q.blocks}}
 		if q.pos < len(q.Prompt) {
 			// Every sequence behind this one keeps at least a row.
 			sp.Len = min(len(q.Prompt)-q.pos, rows-len(b.Tokens)-live)
 			if chunk > 0 {
 				sp.Len = min(sp.Len, chunk)
 			}
+			sp.Len = min(sp.Len, lim.WindowRows(len(seqs)))
 			sp.Want = q.All || q.pos+sp.Len == len(q.Prompt)
 			b.Tokens = append(b.Tokens, q.Prompt[q.pos:q.pos+sp.Len]...)
 		} else {

@@ -63,6 +63,7 @@ type Group struct {
 	lim     stages.Limits
 	kept    [][]device.KV       // [Last-First] what the layers' mixers keep
 	caches  []device.KV         // those of kept in blocks: [slots, width]
+	windows []device.KV         // those of layers with a window, if they have blocks of their own
 	states  []state             // the others
 	hosted  []hostBlocks        // of caches: blocks of them in host memory
 	mixers  [][]attention.Stage // by queue, [Last-First]: layers with equal mixers share one
@@ -135,10 +136,13 @@ func (g *Group) Close() {
 	for i := range g.caches {
 		g.caches[i].Free()
 	}
+	for i := range g.windows {
+		g.windows[i].Free()
+	}
 	for i := range g.states {
 		g.states[i].free()
 	}
-	g.kept, g.caches, g.states = nil, nil, nil
+	g.kept, g.caches, g.windows, g.states = nil, nil, nil, nil
 }
 
 // MoE reports whether a layer has experts.

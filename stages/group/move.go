@@ -73,7 +73,7 @@ func (g *Group) Move(s device.Stream, st *stages.State) {
 		for alike < len(rest) && rest[alike].Kind == rest[0].Kind {
 			alike++
 		}
-		if rest[0].Kind <= stages.Load {
+		if rest[0].Kind <= stages.CopyWindow {
 			g.moveAll(s, rest[:alike], st.Timing)
 		}
 		rest = rest[alike:]
@@ -86,7 +86,7 @@ func (g *Group) Move(s device.Stream, st *stages.State) {
 func (g *Group) moveAll(s device.Stream, moves []stages.Move, timing *device.Timing) {
 	span := device.TimedSpan{Kind: device.CopyIn, Layer: -1, Stalls: true}
 	switch moves[0].Kind {
-	case stages.Copy:
+	case stages.Copy, stages.CopyWindow:
 		timing = nil
 	case stages.Save:
 		span.Kind = device.CopyOut
@@ -97,11 +97,15 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, timing *device.Tim
 		timing.End(s, began, span)
 		return
 	}
+	caches := g.caches
+	if moves[0].Kind == stages.CopyWindow {
+		caches = g.windows
+	}
 	for _, m := range moves { // copies within the device are one list
-		for i := range g.caches {
-			g.move(s, m, g.caches[i].Mat, i, 0)
-			g.move(s, m, g.caches[i].Scales, i, 1)
-			span.Bytes += int64(g.blockBytes(&g.caches[i]))
+		for i := range caches {
+			g.move(s, m, caches[i].Mat, i, 0)
+			g.move(s, m, caches[i].Scales, i, 1)
+			span.Bytes += int64(g.blockBytes(&caches[i]))
 		}
 	}
 	g.send(s)
@@ -111,7 +115,7 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, timing *device.Tim
 // moveAtOnce does moves to the host or back with one operator if the device can, and returns their
 // bytes.
 func (g *Group) moveAtOnce(s device.Stream, moves []stages.Move) (bytes int64, ok bool) {
-	if g.accel == nil || moves[0].Kind == stages.Copy {
+	if g.accel == nil || moves[0].Kind != stages.Save && moves[0].Kind != stages.Load {
 		return 0, false
 	}
 	b := &g.blocks
@@ -156,7 +160,7 @@ func (g *Group) move(s device.Stream, m stages.Move, cache device.Mat, layer, pa
 		return g.hosted[layer].parts[part].Host()[int(i)*n : (int(i)+1)*n]
 	}
 	switch m.Kind {
-	case stages.Copy:
+	case stages.Copy, stages.CopyWindow:
 		g.program.CopyRows(block(m.To), block(m.From))
 	case stages.Save:
 		s.CopyOut(kept(m.To), block(m.From))

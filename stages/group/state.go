@@ -18,15 +18,22 @@ type state struct {
 func (g *Group) alloc(list []model.State, kvType tensor.DType) error {
 	var kept []device.KV
 	for _, s := range list {
-		n := g.lim.Slots()
-		if s.Kind != model.Paged {
+		n, windowed := g.lim.Slots(), s.Window > 0 && g.lim.WindowBlocks > 0
+		switch {
+		case s.Kind != model.Paged:
 			n = (g.lim.Seqs + 1) * s.Rows
+		case windowed:
+			n = g.lim.WindowSlots()
 		}
 		c, err := device.AllocKV(g.dev, s.Type(kvType), n, s.Width, s.Group)
 		if err != nil {
 			return err
 		}
 		kept = append(kept, c)
+		if windowed {
+			g.windows = append(g.windows, c)
+			continue
+		}
 		if s.Kind == model.Paged {
 			g.caches = append(g.caches, c)
 			continue

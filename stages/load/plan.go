@@ -76,12 +76,19 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add := func(part Part, bytes int64, format string, args ...any) {
 		needs = append(needs, Need{part, fmt.Sprintf(format, args...), bytes})
 	}
-	token, angles := o.own(cfg).KVTokenBytes(o.KVType), 0
+	own, angles := o.own(cfg), 0
+	token, windows := own.KVTokenBytes(o.KVType), ""
+	kv := int64(0)
+	if lim.WindowBlocks > 0 {
+		n := own.WindowTokenBytes(o.KVType)
+		token, kv = token-n, times(lim.WindowSlots(), int(n))
+		windows = fmt.Sprintf(", %d where layers see %d", lim.WindowSlots(), cfg.Window())
+	}
 	for _, r := range cfg.Ropes() {
 		angles += r.Dim
 	}
-	add(KVCache, times(lim.Blocks, lim.BlockTokens, int(token)),
-		"%d tokens in blocks of %d, %s", lim.Slots(), lim.BlockTokens, o.KVType)
+	add(KVCache, plus(kv, times(lim.Blocks, lim.BlockTokens, int(token))),
+		"%d tokens in blocks of %d%s, %s", lim.Slots(), lim.BlockTokens, windows, o.KVType)
 	if n := o.own(cfg).SequenceBytes(o.KVType); n > 0 {
 		add(SequenceStates, times(lim.Seqs+1+lim.Snapshots, int(n)), "%s and %s", count(lim.Seqs, "sequence"), count(lim.Snapshots, "snapshot"))
 	}

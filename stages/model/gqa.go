@@ -91,7 +91,9 @@ func (g GQA) Tensors(h int) []TensorSpec {
 }
 
 // State implements Mixer: keys, then values. A scale is of a head.
-func (g GQA) State() []State { return []State{{Kind: Paged, Width: 2 * g.KDim(), Group: g.HeadDim}} }
+func (g GQA) State() []State {
+	return []State{{Kind: Paged, Width: 2 * g.KDim(), Group: g.HeadDim, Window: g.Window}}
+}
 
 // Scratch implements Mixer.
 func (g GQA) Scratch() []Scratch {

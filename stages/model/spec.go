@@ -97,6 +97,9 @@ type State struct {
 	Width int // values of a row
 	Group int // values of a row that share a scale in an INT8 cache; nothing to Recurrent
 	Rows  int // of a sequence; nothing to Paged
+	// Window is how many of the newest rows are read, the token's own among them; 0: all. Only of
+	// Paged state.
+	Window int
 }
 
 // Type is the type of the rows where the KV cache is kept as t.
@@ -195,6 +198,25 @@ func (c *Config) KVTokenBytes(t tensor.DType) (n int64) {
 		if s.Kind == Paged {
 			n += int64(s.Bytes(t))
 		}
+	}
+	return n
+}
+
+// WindowTokenBytes is the part of KVTokenBytes in layers with a window.
+func (c *Config) WindowTokenBytes(t tensor.DType) (n int64) {
+	for s := range c.states {
+		if s.Window > 0 {
+			n += int64(s.Bytes(t))
+		}
+	}
+	return n
+}
+
+// Window is how many of the newest tokens a layer with a window sees, the most of all such layers; 0:
+// there are none.
+func (c *Config) Window() (n int) {
+	for s := range c.states {
+		n = max(n, s.Window)
 	}
 	return n
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 
@@ -26,6 +27,7 @@ type Case struct {
 	Heat      [][]uint32                              // router counts, [layer][expert], for choosing strategies
 	Measure   func(experts tensor.Format) *rates.File // measures the machine's rates where none are kept; nil: do not measure
 	Served    bool                                    // the model serves requests: tokenizer and weights must be there
+	AllRows   bool                                    // layers with a window keep the rows of all tokens, for callers that fill in block tables themselves
 	Whole     bool                                    // keep every part as its file holds it, so that operators can be compared one by one
 }
 
@@ -67,10 +69,17 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 		o.Queues = f.MicroBatchCount()
 	}
 	o.Tokens, o.Window = f.StepRows(s)
-	if o.Blocks, err = kvBlocks(cfg, f, o.KVType, free); err != nil {
+	memory := int64(f.KVCache)
+	if memory == 0 {
+		memory = free / 4
+	}
+	if !l.AllRows {
+		o.WindowBlocks = f.WindowBlocks(cfg, &o, cmp.Or(memory, math.MaxInt64))
+	}
+	if o.Blocks, err = kvBlocks(cfg, f, KVSizeOf(cfg, &o), memory); err != nil {
 		return o, err
 	}
-	if o.HostBlocks, err = hostBlocks(cfg, f, o.KVType); err != nil {
+	if o.HostBlocks, err = f.HostBlocks(cfg, &o); err != nil {
 		return o, err
 	}
 	o.Partition, o.Layout = load.Partition(cuts), f.layout()
@@ -78,35 +87,43 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	return o, err
 }
 
-// kvBlocks returns the size of the KV cache in blocks.
-func kvBlocks(cfg *model.Config, f *Options, kv tensor.DType, free int64) (int, error) {
-	block := KVBlockBytes(cfg, f.BlockTokens, kv)
+// kvBlocks returns the size of the KV cache in blocks. memory is --kv-cache or what else it should not
+// exceed, 0 if unknown.
+func kvBlocks(cfg *model.Config, f *Options, kv KVSize, memory int64) (int, error) {
 	full := int64((cfg.MaxContext + f.BlockTokens - 1) / f.BlockTokens)
+	n := full * int64(f.MaxSeqs)
 	if f.KVCache > 0 {
-		n := int64(f.KVCache) / block
-		if n < 1 {
-			return 0, fmt.Errorf("--kv-cache %s: one block of %d tokens needs %d bytes", f.KVCache, f.BlockTokens, block)
+		most := int64(math.MaxInt32)
+		if kv.Block == 0 { // a sequence takes no more, however long it is
+			most = max(n, kv.Windows)
+		}
+		if n = min(most, kv.Blocks(memory)); n < 1 {
+			return 0, fmt.Errorf("--kv-cache %s: one block of %d tokens needs %d bytes", f.KVCache, f.BlockTokens, kv.Bytes(1))
 		}
 		return int(n), nil
 	}
-	n := full * int64(f.MaxSeqs)
-	if free > 0 {
-		n = min(n, max(full, free/4/block))
+	if memory > 0 {
+		n = min(n, max(full, kv.Blocks(memory)))
 	}
 	return int(n), nil
 }
 
-// hostBlocks returns the size of --kv-ram in blocks.
-func hostBlocks(cfg *model.Config, f *Options, kv tensor.DType) (int, error) {
+// HostBlocks returns the size of --kv-ram in blocks: rows of all layers but those that have window
+// blocks.
+func (f *Options) HostBlocks(cfg *model.Config, o *load.Options) (int, error) {
 	if f.KVRAM == 0 {
 		return 0, nil
 	}
 	if !f.Device.Own() {
 		return 0, fmt.Errorf("--kv-ram %s: the KV cache of --device %s is in host memory already; make it larger with --kv-cache", f.KVRAM, f.Device)
 	}
-	n := int64(f.KVRAM) / KVBlockBytes(cfg, f.BlockTokens, kv)
+	block := KVSizeOf(cfg, o).HostBlock(int64(o.Blocks))
+	if block == 0 {
+		return 0, nil
+	}
+	n := int64(f.KVRAM) / block
 	if n < 1 {
-		return 0, fmt.Errorf("--kv-ram %s: one block of %d tokens needs %d bytes", f.KVRAM, f.BlockTokens, KVBlockBytes(cfg, f.BlockTokens, kv))
+		return 0, fmt.Errorf("--kv-ram %s: one block of %d tokens needs %d bytes", f.KVRAM, f.BlockTokens, block)
 	}
 	return int(min(n, int64(math.MaxInt32/f.BlockTokens))), nil
 }

@@ -29,8 +29,8 @@ func (o *Plan) fitGPU() error {
 	if err != nil {
 		return err
 	}
-	block := config.KVBlockBytes(o.cfg, f.BlockTokens, o.Load.KVType)
-	if o.Experts, o.Resident, err = o.gpuStrategies(left, experts, block); err != nil {
+	size := config.KVSizeOf(o.cfg, &o.Load)
+	if o.Experts, o.Resident, err = o.gpuStrategies(left, experts, size); err != nil {
 		return err
 	}
 	if f.BatchInvariant && !o.Resident {
@@ -42,8 +42,12 @@ func (o *Plan) fitGPU() error {
 		if !o.Resident {
 			kv = max(kv, left/4)
 		}
-		o.Load.Blocks = int(max(1, min(int64(o.kvMost), kv/block)))
-		left -= int64(o.Load.Blocks-1) * block
+		if o.Load.WindowBlocks > 0 {
+			o.Load.WindowBlocks = f.WindowBlocks(o.cfg, &o.Load, kv)
+			size = config.KVSizeOf(o.cfg, &o.Load)
+		}
+		o.Load.Blocks = int(max(1, min(int64(o.kvMost), size.Blocks(kv))))
+		left -= size.Bytes(int64(o.Load.Blocks)) - size.Bytes(1)
 	}
 	if o.Resident {
 		return nil
@@ -70,9 +74,9 @@ func (o *Plan) roomOnGPU() (left, experts int64, err error) {
 }
 
 // gpuStrategies chooses the strategies, and reports whether all experts are on the GPU.
-func (o *Plan) gpuStrategies(left, experts, block int64) (s strategies, resident bool, err error) {
+func (o *Plan) gpuStrategies(left, experts int64, size config.KVSize) (s strategies, resident bool, err error) {
 	f := &o.Options
-	least := min(int64(o.kvMost), int64((leastContext+f.BlockTokens-1)/f.BlockTokens)) * block
+	least := size.Bytes(min(int64(o.kvMost), int64((leastContext+f.BlockTokens-1)/f.BlockTokens)))
 	if f.KVCache > 0 {
 		least = 0 // it is included in left
 	}
@@ -82,7 +86,7 @@ func (o *Plan) gpuStrategies(left, experts, block int64) (s strategies, resident
 		if o.Foreseen == nil {
 			kv, room := int64(f.KVCache), left
 			if kv == 0 {
-				kv = min(int64(o.kvMost)*block, max(0, left)/4)
+				kv = min(size.Bytes(int64(o.kvMost)), max(0, left)/4)
 				room -= kv
 			}
 			if f.ExpertVRAM > 0 {

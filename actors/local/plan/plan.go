@@ -4,7 +4,9 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
+	"math"
 
 	"krater/actors/local/config"
 	"krater/actors/local/predict"
@@ -93,6 +95,9 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 	if o.Experts.streams() && f.PrefillPass == 0 && !l.Whole { // batches are known only now to take more memory
 		o.Steps.Pass = config.PassChunks * o.Steps.Chunk
 		o.Load.Tokens, o.Load.Window = f.StepRows(o.Steps)
+		if o.Load.WindowBlocks > 0 {
+			o.Load.WindowBlocks = f.WindowBlocks(cfg, &o.Load, cmp.Or(int64(f.KVCache), math.MaxInt64))
+		}
 		err = o.add()
 	}
 	return o, err
@@ -164,6 +169,10 @@ func (o *Plan) add() error {
 		if err := o.fitGPU(); err != nil {
 			return err
 		}
+		var err error
+		if o.Load.HostBlocks, err = f.HostBlocks(o.cfg, &o.Load); err != nil {
+			return err
+		}
 	}
 	lim, err := o.Load.LimitsFor(o.cfg)
 	if err != nil {
@@ -196,7 +205,7 @@ func (o *Plan) add() error {
 		return err
 	}
 	if n := lim.HostBlocks; n > 0 {
-		l.host("evicted KV blocks", fmt.Sprintf("%d tokens", n*lim.BlockTokens), int64(n)*config.KVBlockBytes(o.cfg, lim.BlockTokens, o.Load.KVType))
+		l.host("evicted KV blocks", fmt.Sprintf("%d tokens", n*lim.BlockTokens), int64(n)*config.KVSizeOf(o.cfg, &o.Load).HostBlock(int64(lim.Blocks)))
 	}
 	l.host("runtime", "code, heap, tokenizer", runtimeBytes+tokenizerOverhead*o.tokenizer)
 	o.Promised = l.promised

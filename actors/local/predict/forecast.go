@@ -76,6 +76,9 @@ func NewCase(cfg source.Sizes, f *config.Options, r rates.Rates, vram, ram int64
 	// Between groups of layers, hidden rows wait; the routers' choices are kept to the end.
 	c.Budget.Window = int64(g.States()) * 4 * int64(cfg.Hidden+s.MoE*s.TopK) * int64(max(0, c.Work.Window-steps.Chunk))
 	c.Budget.KV = kvWish(&c.Budget, s, &c.Work, int64(f.KVCache))
+	if k := config.KVSizeOf(cfg.Config, &o); k.Block > 0 {
+		c.Budget.Fixed = planner.Add(c.Budget.Fixed, min(k.Windows, c.Budget.KV/k.Block+1)*k.Window)
+	}
 	return c, nil
 }
 
@@ -162,6 +165,9 @@ func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.N
 		s.HeadBytes = card[load.Embedding]
 	}
 	s.KVToken = max(1, config.KVBlockBytes(cfg.Config, 1, o.KVType))
+	if k := config.KVSizeOf(cfg.Config, &o); k.Block > 0 {
+		s.KVToken = k.Block / int64(o.BlockTokens)
+	}
 	cost := cfg.Cost()
 	s.PairFLOP, s.DecodePair, s.ExpandFLOP, s.RowFLOP = cost.Pair, cost.DecodePair, cost.Expand, cost.Row
 	s.StateBytes = cfg.SequenceBytes(o.KVType)

@@ -105,7 +105,7 @@ func (c *engineCmd) Run(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	g, err := local.Open(context.Background(), console.ForLoad(e, src, c.Options, config.Case{}))
+	g, err := local.Open(context.Background(), console.ForLoad(e, src, c.Options, config.Case{AllRows: true}))
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,7 @@ func (c *engineCmd) runGPU(e *console.Env) error {
 		blocks := most * (deepest/f.BlockTokens + spare*c.Decode/f.BlockTokens + 3)
 		f.KVCache = config.Size(int64(blocks) * config.KVBlockBytes(cfg, f.BlockTokens, config.KVTypes[f.KVDType]))
 	}
-	s, err := local.Prepare(console.ForLoad(e, src, *f, config.Case{}))
+	s, err := local.Prepare(console.ForLoad(e, src, *f, config.Case{AllRows: true}))
 	if err != nil {
 		return err
 	}

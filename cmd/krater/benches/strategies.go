@@ -421,8 +421,8 @@ func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err 
 		}
 		_, r.OnRank = p.Slots()
 		lim := b.s.Parts.Limits
-		block := config.KVBlockBytes(b.s.Config, lim.BlockTokens, b.s.Plan.Load.KVType)
-		r.KVTokens = max(0, (b.room-r.VRAM+block*int64(lim.Blocks))/block*int64(lim.BlockTokens))
+		kv := config.KVSizeOf(b.s.Config, &b.s.Plan.Load)
+		r.KVTokens = max(0, kv.Blocks(b.room-r.VRAM+kv.Bytes(int64(lim.Blocks)))*int64(lim.BlockTokens))
 		return nil
 	})
 	return r, err

@@ -13,7 +13,7 @@ import "krater/kernels/device"
 // of the prompts.
 //
 // Record: 0 row, 1 rows, 2 position of the first row, 3 index in the table of its first
-// block, 4 blocks, and then
+// block (of one that is there if a table begins later: below 0 then, maybe), 4 blocks, and then
 // of a prompt: 5 its first key among all prompts' keys, 6 its first tile, 7 tiles;
 // of a generated row: 5 tiles of keys, 6 its first item, 7 items.
 const (
@@ -118,7 +118,7 @@ func put(dst []int32, i, at int, s *device.Span, five, first, count int) int {
 	r[0], r[1], r[2] = int32(s.Row), int32(s.Len), int32(s.Pos)
 	dst[at] = int32(s.Slot)
 	at++
-	r[3], r[4] = int32(at), int32(len(s.Blocks))
+	r[3], r[4] = int32(at-s.Skip), int32(s.Skip+len(s.Blocks))
 	r[5], r[6], r[7] = int32(five), int32(first), int32(count)
 	return at + copy(dst[at:at+len(s.Blocks)], s.Blocks)
 }
