@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"krater/kernels/cuda/delta"
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/sample"
@@ -60,6 +61,9 @@ func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }
 
 // StepKey returns a number for everything on which attention's grid depends.
 func (Layout) StepKey(decode []device.Span) uint64 { return uint64(ops.DecodeItems(decode)) }
+
+// Check names the sizes that no kernel takes.
+func (Layout) Check(s *device.StepSizes) error { return delta.Check(s.Delta) }
 
 // ScratchBytes returns a bound of a stream's scratch memory.
 func (Layout) ScratchBytes(s *device.StepSizes) int { return max(ops.ScratchBytes(s), scratchStep) }

@@ -75,6 +75,8 @@ type Layout interface {
 	// number; PutDraw writes one. 0: the device cannot choose tokens.
 	DrawWords() int
 	PutDraw(dst []int32, d Draw)
+	// Check names what such steps ask for that no kernel computes.
+	Check(s *StepSizes) error
 	// ScratchBytes bounds the memory that a stream keeps for operators of such steps.
 	ScratchBytes(s *StepSizes) int
 	// SpanWords returns the size of a table of spans, in 32-bit words, for the given numbers of
@@ -119,9 +121,10 @@ type StepSizes struct {
 	Rows, Seqs, LogitRows, Context int
 	Hidden, Vocab                  int
 	Experts, TopK                  int
-	ExpertFF, SharedFF, DenseFF    int // widths of a routed expert, of all shared ones, of a dense layer
-	MLA                            MLA // of the widest layer with latent attention; zero: none
-	GQA                            GQA // of the widest layer with grouped-query attention; zero: none
+	ExpertFF, SharedFF, DenseFF    int      // widths of a routed expert, of all shared ones, of a dense layer
+	MLA                            MLA      // of the widest layer with latent attention; zero: none
+	GQA                            GQA      // of the widest layer with grouped-query attention; zero: none
+	Delta                          DeltaNet // of the layer with gated DeltaNet that has the widest keys; zero: none
 }
 
 // LayoutOf is the layout of an accelerator, nil for another device.

@@ -228,6 +228,11 @@ func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 	if err := o.Precision.check(cfg); err != nil {
 		return lim, err
 	}
+	if o.Layout != nil {
+		if err := o.Layout.Check(StepSizes(o.own(cfg), lim)); err != nil {
+			return lim, err
+		}
+	}
 	if o.KVType == tensor.Invalid {
 		o.KVType = tensor.BF16
 	}

@@ -62,4 +62,8 @@ func (d DeltaNet) Rotary() *RopeConfig { return nil }
 func (d DeltaNet) TwoForms() bool { return false }
 
 // Step implements Mixer.
-func (d DeltaNet) Step(*device.StepSizes, int) {}
+func (d DeltaNet) Step(s *device.StepSizes, _ int) {
+	if d.Sizes.KeyDim > s.Delta.KeyDim {
+		s.Delta = d.Sizes
+	}
+}

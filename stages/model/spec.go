@@ -35,7 +35,7 @@ type Mixer interface {
 	// TwoForms reports whether generated rows are computed differently from the rows of a
 	// prompt, so that the same row may have other bits.
 	TwoForms() bool
-	// Step enters the sizes that a device has to know to plan scratch memory.
+	// Step enters the sizes by which a device plans scratch memory, or refuses the model.
 	Step(s *device.StepSizes, blockTokens int)
 }
 

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +212,30 @@ func TestForesightMeasures(t *testing.T) {
 		}
 		if x.want > 0 && !strings.Contains(o.Foreseen.Line, "predicted for NVIDIA Mine (measured on this machine)") {
 			t.Errorf("%s", o.Foreseen.Line)
+		}
+	}
+}
+
+// TestGPURefusesConfig: sizes that no kernel of a GPU takes are refused by the plan, which reads
+// nothing but the config; a CPU takes them.
+func TestGPURefusesConfig(t *testing.T) {
+	data, err := synth.Config("qwen3-coder-next", 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for keys, refused := range map[string]string{"128": "", "129": "gated DeltaNet: key heads of 129", "256": "gated DeltaNet: key heads of 256"} {
+		changed := regexp.MustCompile(`("linear_key_head_dim": *)\d+`).ReplaceAll(data, []byte("${1}"+keys))
+		cfg, err := model.Parse(changed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, device := range []config.Kind{config.CUDA, config.CPU} {
+			o := config.Default()
+			o.Device, o.CacheDir = device, t.TempDir()
+			_, err := New(cfg, 0, o, config.Case{Rank: config.RankFacts{Name: hopperName, Memory: 80 * gib}}, roomy())
+			if want := refused != "" && device == config.CUDA; (err != nil) != want || want && !strings.Contains(err.Error(), refused) {
+				t.Errorf("key heads of %s on %s: %v", keys, device, err)
+			}
 		}
 	}
 }

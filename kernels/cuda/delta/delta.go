@@ -33,6 +33,14 @@ type rule struct {
 // KeysMax is the most values of a key.
 const KeysMax = 128
 
+// Check names the size that no kernel takes; the zero DeltaNet has none.
+func Check(p device.DeltaNet) error {
+	if p.KeyDim > KeysMax {
+		return fmt.Errorf("gated DeltaNet: key heads of %d, a GPU takes at most %d", p.KeyDim, KeysMax)
+	}
+	return nil
+}
+
 const (
 	threads = 128
 	columns = 32 // of a state, of a block
@@ -146,8 +154,8 @@ func checkRule(out, x, ba, decay, bias, states, table launch.Mat, p device.Delta
 	wide(op, "decay", decay, 1, p.ValueHeads)
 	wide(op, "bias", bias, 1, p.ValueHeads)
 	wide(op, "states", states, states.Rows, p.ValueDim)
-	if p.KeyDim > KeysMax {
-		refuse(op, "keys of %d values, at most %d are supported on a GPU", p.KeyDim, KeysMax)
+	if err := Check(p); err != nil {
+		refuse(op, "%v", err)
 	}
 }
 
