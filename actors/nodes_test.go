@@ -90,59 +90,6 @@ func logits(t testing.TB, r drive.Runner, g *compare.Golden) [][]uint32 {
 	return bits
 }
 
-// TestNodesDoNotChangeABit: whole models through the actors have the same logits,
-// bit for bit, on one node and on several, even and uneven, with a pool on each
-// and with more or fewer pools; with experts as the files hold them, and with
-// integers that were brought to their nodes.
-func TestNodesDoNotChangeABit(t *testing.T) {
-	type shape struct {
-		topology      string
-		pools, groups int
-	}
-	shapes := []shape{{"1x3", 1, 1}, {"2x1", 2, 1}, {"2x2", 2, 3}, {"4x1", 4, 2}, {"4x2", 4, 1}, {"2x2,1x1", 3, 2}, {"1x1,1x3", 2, 1}, {"2x1", 3, 1}, {"4x1", 2, 2}}
-	if testing.Short() {
-		shapes = shapes[3:6]
-	}
-	for _, name := range []string{"deepseek_v2_lite", "deepseek_v2", "qwen2"} {
-		g, err := compare.ReadGolden(golden(name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, bits := range []int{0, 4, 8} {
-			if name == "qwen2" && bits > 0 {
-				continue // it has no experts
-			}
-			run := func(nodes []cpu.Node, pools, groups int) [][]uint32 {
-				o := setup{dir: golden(name), groups: groups, pools: pools, nodes: nodes, limits: stages.Limits{Tokens: 100}}
-				if bits > 0 {
-					o.change = integers(t, bits, pools)
-				}
-				return logits(t, newRig(t, o), g)
-			}
-			want := run(nil, 1, 1)
-			if cpus := machine.Here().CPU.Allowed; len(cpus) > 1 {
-				real := []cpu.Node{{CPUs: cpus[:1]}, {CPUs: cpus[1:2]}}
-				t.Run(fmt.Sprintf("%s/bits%d/bound threads", name, bits), func(t *testing.T) {
-					for i, got := range run(real, 2, 1) {
-						if !slices.Equal(got, want[i]) {
-							t.Errorf("sequence %d differs", i)
-						}
-					}
-				})
-			}
-			for _, s := range shapes {
-				t.Run(fmt.Sprintf("%s/bits%d/%s/pools%d/groups%d", name, bits, s.topology, s.pools, s.groups), func(t *testing.T) {
-					for i, got := range run(fakes(t, s.topology), s.pools, s.groups) {
-						if len(got) == 0 || !slices.Equal(got, want[i]) {
-							t.Errorf("sequence %d differs", i)
-						}
-					}
-				})
-			}
-		}
-	}
-}
-
 // TestGoldensOnNodes holds the goldens on two and four nodes through the
 // scheduler, several requests and batches at once.
 func TestGoldensOnNodes(t *testing.T) {

@@ -3,15 +3,12 @@ package actors
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"krater/actors/engine"
 	"krater/kernels/cpu"
 	"krater/kernels/hostsim"
-	"krater/stages"
 	"krater/stages/load"
 )
 
@@ -125,58 +122,4 @@ func (h *hold) release(gw *Gateway) {
 		time.Sleep(time.Millisecond)
 	}
 	close(h.come)
-}
-
-// TestRanksAnswerAlike: the same requests have the same answers, with the same log-probabilities
-// bit for bit, on one to four ranks of the processor and of simulated devices: with prompts in
-// chunks, sequences that are preempted, prefixes from the cache and several batches in flight.
-func TestRanksAnswerAlike(t *testing.T) {
-	for _, x := range []struct {
-		dir   string // "": krater-tiny
-		sizes [][]int
-	}{
-		{"", [][]int{{7}, {4, 3}, {1, 4, 2}, {2, 2, 2, 1}}},
-		{"deepseek_v2_lite", [][]int{{3}, {1, 2}, {1, 1, 1}}},
-		{"qwen2", [][]int{{3}, {2, 1}, {1, 1, 1}}},
-	} {
-		for _, simulated := range []bool{false, true} {
-			o := setup{groups: 1, depth: 3, chunk: 9, share: 16, limits: stages.Limits{Tokens: 40, Seqs: 6, Blocks: 22, BlockTokens: 8, Window: 24}}
-			if x.dir != "" {
-				o.dir = golden(x.dir)
-			}
-			o = o.defaults()
-			l := loadModel(t, o)
-			var want [][]engine.Token
-			for _, sizes := range x.sizes {
-				name := fmt.Sprintf("%s/%v/simulated=%t", x.dir, sizes, simulated)
-				h := newHold(6)
-				o.wrap = h.wrap
-				p := l.over(t, o, l.spread(t, o, sizes, simulated), nil)
-				gw := l.open(t, p)
-				got := conversation(t, gw, h.release)
-				if want == nil {
-					want = got
-				}
-				for i := range got {
-					if !slices.EqualFunc(got[i], want[i], sameToken) {
-						t.Errorf("%s: answer %d: %v, want %v", name, i, got[i], want[i])
-					}
-				}
-				s := gw.Stats()
-				if s.Preemptions == 0 || s.PrefixHits == 0 {
-					t.Errorf("%s: %d preemptions, %d tokens from the cache: the test is too easy", name, s.Preemptions, s.PrefixHits)
-				}
-				kind := "direct"
-				if simulated {
-					kind = "bounce"
-				}
-				if n := s.LinkBytes[kind]; (n > 0) != (len(sizes) > 1) {
-					t.Errorf("%s: %d bytes over %s links", name, n, kind)
-				}
-				if links := strings.Count(p.opt.Blueprint.String(), "link["+kind+"]"); links != len(sizes)-1 {
-					t.Errorf("%s: %d %s links in %s", name, links, kind, p.opt.Blueprint.String())
-				}
-			}
-		}
-	}
 }
