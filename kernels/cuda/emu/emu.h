@@ -48,6 +48,9 @@
 #define blockDim (kr_emu::block()->dim)
 #define gridDim (kr_emu::block()->grid)
 #define warpSize 32
+// after.h has them anew.
+#define warp_sum warp_sum_by_shuffles
+#define warp_max warp_max_by_shuffles
 
 #include "intrinsics.h"
 #include "instructions.h"

@@ -48,7 +48,7 @@ $(EMU_OUT)/$(1).o: $(2) $(EMU_HEADERS) $(EMU_DIR)/emu.mk
 endef
 $(foreach s,$(EMU_LIBSRC),$(eval $(call emu_compile,lib_$(basename $(notdir $(s))),$(s),,$(EMU_FLAGS) -O3 $(s))))
 # A kernel source is wrapped in an anonymous namespace, after what it includes.
-emu_wrap = printf '\#include "kr.cuh"\nnamespace {\n\#include "$(CURDIR)/$(1)"\n}\n' |
+emu_wrap = printf '\#include "kr.cuh"\n\#include "$(CURDIR)/$(EMU_DIR)/after.h"\nnamespace {\n\#include "$(CURDIR)/$(1)"\n}\n' |
 emu_hopper_80 := 0
 emu_hopper_90 := 1
 emu_args = $(EMU_KERNEL_FLAGS) -I kernels/cuda/src -DKR_EMU_HOPPER=$(emu_hopper_$(1)) -x c++ -

@@ -93,26 +93,51 @@ template <typename T> inline unsigned __match_any_sync(unsigned mask, T v) {
 	kr_emu::meet(mask, kr_emu::combine_match, &s, "__match_any_sync");
 	return (unsigned)s.r;
 }
-#define KR_REDUCE(name, type, expr)                                                        \
-	static inline type name(unsigned mask, type v) {                                        \
-		type r = v;                                                                         \
-		bool first = true;                                                                  \
-		for (int l = 0; l < 32; l++)                                                        \
-			if (mask >> l & 1) {                                                            \
-				type a = r, b = kr_emu::shuffle(mask, v, l, 32, kr_emu::IDX, #name);         \
-				r = first ? b : (expr);                                                     \
-				first = false;                                                              \
-			}                                                                               \
-		return r;                                                                           \
+// A function of the values of all lanes is one meeting: shuffles would be a switch of fibers a lane for
+// each of them.
+namespace kr_emu {
+template <typename Op, typename T> KR_UNSEEN void combine_reduce(void *const *args, uint32_t mask) {
+	T r = *static_cast<T *>(args[__builtin_ctz(mask)]);
+	for (uint32_t m = mask & (mask - 1); m; m &= m - 1) r = Op()(r, *static_cast<T *>(args[__builtin_ctz(m)]));
+	for (uint32_t m = mask; m; m &= m - 1) *static_cast<T *>(args[__builtin_ctz(m)]) = r;
+}
+// What v = op(v, the v of lane ^ d) gives for d = 16, 8, 4, 2 and 1 in turn.
+template <typename Op, typename T> KR_UNSEEN void combine_butterfly(void *const *args, uint32_t) {
+	T v[32];
+	for (int l = 0; l < 32; l++) v[l] = *static_cast<T *>(args[l]);
+	for (int d = 16; d > 0; d >>= 1)
+		for (int l = 0; l < 32; l += 2 * d)
+			for (int i = l; i < l + d; i++) {
+				T a = v[i], b = v[i + d];
+				v[i] = Op()(a, b), v[i + d] = Op()(b, a);
+			}
+	for (int l = 0; l < 32; l++) *static_cast<T *>(args[l]) = v[l];
+}
+#define KR_OP(name, expr)                                                 \
+	struct name {                                                          \
+		template <typename T> T operator()(T a, T b) const { return expr; } \
+	};
+KR_OP(Add, a + b)
+KR_OP(Max, a > b ? a : b)
+KR_OP(Min, a < b ? a : b)
+KR_OP(Or, a | b)
+KR_OP(And, a &b)
+KR_OP(FloatMax, fmaxf(a, b))
+#undef KR_OP
+} // namespace kr_emu
+#define KR_REDUCE(name, type, op)                                                   \
+	static inline type name(unsigned mask, type v) {                                 \
+		kr_emu::meet(mask, kr_emu::combine_reduce<kr_emu::op, type>, &v, #name);      \
+		return v;                                                                    \
 	}
-KR_REDUCE(__reduce_add_sync, unsigned, a + b)
-KR_REDUCE(__reduce_add_sync, int, (int)((unsigned)a + (unsigned)b))
-KR_REDUCE(__reduce_max_sync, unsigned, a > b ? a : b)
-KR_REDUCE(__reduce_max_sync, int, a > b ? a : b)
-KR_REDUCE(__reduce_min_sync, unsigned, a < b ? a : b)
-KR_REDUCE(__reduce_min_sync, int, a < b ? a : b)
-KR_REDUCE(__reduce_or_sync, unsigned, a | b)
-KR_REDUCE(__reduce_and_sync, unsigned, a &b)
+KR_REDUCE(__reduce_add_sync, unsigned, Add)
+KR_REDUCE(__reduce_max_sync, unsigned, Max)
+KR_REDUCE(__reduce_max_sync, int, Max)
+KR_REDUCE(__reduce_min_sync, unsigned, Min)
+KR_REDUCE(__reduce_min_sync, int, Min)
+KR_REDUCE(__reduce_or_sync, unsigned, Or)
+KR_REDUCE(__reduce_and_sync, unsigned, And)
+static inline int __reduce_add_sync(unsigned mask, int v) { return (int)__reduce_add_sync(mask, (unsigned)v); }
 #undef KR_REDUCE
 static inline unsigned __activemask() { return 1u << kr_emu::self()->lane; } // the only lane that runs just now
 

@@ -30,6 +30,24 @@ KR_KERNEL(256, 1) t_warp(const int *in, int *out) {
 }
 KR_EXPORT(t_warp)
 
+// One meeting and exchanges give the same bits.
+KR_KERNEL(256, 1) t_reduced(const float *in, int *out) {
+	float v = in[threadIdx.x];
+	int *o = out + 4 * threadIdx.x;
+	o[0] = __float_as_int(warp_sum(v)), o[1] = __float_as_int(warp_sum_by_shuffles(v));
+	o[2] = __float_as_int(warp_max(v)), o[3] = __float_as_int(warp_max_by_shuffles(v));
+}
+KR_EXPORT(t_reduced)
+KR_KERNEL(64, 1) t_reduce(const int *in, int *out) {
+	int lane = threadIdx.x % 32, v = in[threadIdx.x], *o = out + 8 * threadIdx.x;
+	unsigned mask = lane % 3 ? 0xb6db6db6u : 0x49249249u;
+	o[0] = __reduce_add_sync(mask, v), o[1] = __reduce_max_sync(mask, v), o[2] = __reduce_min_sync(mask, v);
+	o[3] = (int)__reduce_max_sync(mask, (unsigned)v), o[4] = (int)__reduce_min_sync(mask, (unsigned)v);
+	o[5] = (int)__reduce_or_sync(mask, (unsigned)v), o[6] = (int)__reduce_and_sync(mask, (unsigned)v);
+	o[7] = (int)__reduce_add_sync(mask, (unsigned)v);
+}
+KR_EXPORT(t_reduce)
+
 // The sum of a block through static and dynamic shared memory, and the last block done.
 KR_KERNEL(256, 1) t_sum(const int *in, int n, int *sums, unsigned *count, int *total) {
 	KR_SHARED(int, dyn);
@@ -165,7 +183,7 @@ KR_KERNEL(256, 1) t_speed(float *out, int n) { // n times: 5 shuffles and 2 mma
 	float v = threadIdx.x, c[4] = {0, 0, 0, 0};
 	uint32_t a[4] = {1, 2, 3, 4};
 	for (int i = 0; i < n; i++) {
-		v = warp_sum(v);
+		v = warp_sum_by_shuffles(v);
 		mma_bf16(c, a, 1, 2);
 		mma_bf16(c, a, 1, 2);
 	}

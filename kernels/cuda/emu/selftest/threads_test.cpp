@@ -37,6 +37,41 @@ static void warp() {
 	}
 }
 
+static void reduced() {
+	std::vector<float> in;
+	for (int i = 0; i < 256; i++) in.push_back((i < 32 ? 0.f : (float)((i * 7919 + 13) % 1000 - 300)) * (i % 3 ? 0.37f : -1e3f));
+	in[40] = NAN, in[70] = INFINITY, in[100] = INFINITY, in[101] = -INFINITY;
+	Array<float> a(in);
+	Array<int> out(256 * 4);
+	MUST(launch("t_reduced", {{1, 1, 1}, {256, 1, 1}, 0}, nullptr, a, out));
+	std::vector<int> v = out.get();
+	for (int i = 0; i < 256 * 4; i += 4) {
+		CHECK(v[i] == v[i + 1]);
+		CHECK(v[i + 2] == v[i + 3] || (v[i + 2] | v[i + 3]) == INT32_MIN); // fmaxf may choose either zero
+	}
+}
+
+static void reduce() {
+	std::vector<int> in;
+	for (int x : numbers(64)) in.push_back((int)(x * 4000037ll - 2000000000));
+	Array<int> a(in), out(64 * 8);
+	MUST(launch("t_reduce", {{1, 1, 1}, {64, 1, 1}, 0}, nullptr, a, out));
+	std::vector<int> v = out.get();
+	for (int i = 0; i < 64; i++) {
+		unsigned add = 0, most = 0, least = ~0u, either = 0, both = ~0u;
+		int high = INT32_MIN, low = INT32_MAX;
+		for (int j = i / 32 * 32; j < i / 32 * 32 + 32; j++) {
+			if ((j % 32 % 3 != 0) != (i % 32 % 3 != 0)) continue;
+			unsigned u = (unsigned)in[j];
+			add += u, either |= u, both &= u;
+			most = u > most ? u : most, least = u < least ? u : least;
+			high = in[j] > high ? in[j] : high, low = in[j] < low ? in[j] : low;
+		}
+		int want[8] = {(int)add, high, low, (int)most, (int)least, (int)either, (int)both, (int)add};
+		for (int k = 0; k < 8; k++) CHECK(v[8 * i + k] == want[k]);
+	}
+}
+
 static void sum() {
 	std::vector<int> in = numbers(100000);
 	int want = 0;
@@ -211,6 +246,8 @@ static void speed() {
 		f##_3({#f, "KR_EMU_ORDER=random:3 KR_EMU_ASYNC=early KR_EMU_CC=80", nullptr, f});
 EVERY(index)
 EVERY(warp)
+EVERY(reduced)
+EVERY(reduce)
 EVERY(sum)
 EVERY(votes)
 EVERY(named)
