@@ -45,7 +45,7 @@ func (f *faultyHost) Run(s device.Stream, l device.List) {
 	f.Device.Run(s, l)
 }
 
-// besideActors is krater-tiny on a GPU as actors, its experts placed beside a processor.
+// besideActors is lessTiny on a GPU as actors, its experts placed beside a processor.
 type besideActors struct {
 	*actors.Pipeline
 	gw     *actors.Gateway
@@ -59,7 +59,13 @@ type besideActors struct {
 	po    placement.Options
 }
 
-const besideSlots = 70 // of 192 experts
+// besideSlots are fewer than krater-tiny has experts, 192, or lessTiny, 48, and more than two layers.
+func besideSlots() int {
+	if testing.Short() {
+		return 2*lessExperts + 3
+	}
+	return 70
+}
 
 // actorsBesideCard has strategies place the experts, where there are any; else all are on the GPU.
 func actorsBesideCard(t *testing.T, prefill, decode string, pools int, args ...string) *besideActors {
@@ -84,22 +90,22 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 	var c cli
 	args = append([]string{"run", "--device", "cuda", "--kv-cache", "4MiB", "--max-seqs", "4", "--prefill-chunk", "64", "--no-prefix-cache"}, args...)
 	if prefill != "" {
-		args = append(args, "--expert-vram", fmt.Sprint(besideSlots*expertTiny), "--prefill-strategy", prefill, "--decode-strategy", decode)
+		args = append(args, "--expert-vram", fmt.Sprint(besideSlots()*expertTiny), "--prefill-strategy", prefill, "--decode-strategy", decode)
 	}
 	ctx, file, err := cmdline.Parse(&c, args)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := openedFor(&console.Env{Out: out, Err: out, Ctx: ctx, File: file}, tinyDir(), c.Run.Options)
+	s, err := openedFor(&console.Env{Out: out, Err: out, Ctx: ctx, File: file}, lessTiny(t), c.Run.Options)
 	if err != nil {
 		return nil, err
 	}
 	s.Plan.Pools = pools
 	s.TimingShare = 1 // every copy, whatever that costs so small a model
 	s.Plan.Options.InlineBelow = -1
-	b := &besideActors{host: &faultyHost{Device: s.Host}, s: s, prompt: readGolden(t).Prompts[0].InputIDs}
+	b := &besideActors{host: &faultyHost{Device: s.Host}, s: s, prompt: randomTokens(8, 1)}
 	if prefill != "" {
-		b.po = placement.Options{Prefill: chosen(t, prefill), Decode: chosen(t, decode), Threshold: 40, Budget: besideSlots * expertTiny}
+		b.po = placement.Options{Prefill: chosen(t, prefill), Decode: chosen(t, decode), Threshold: 40, Budget: int64(besideSlots()) * expertTiny}
 	}
 	return b, nil
 }

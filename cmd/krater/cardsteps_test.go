@@ -5,7 +5,6 @@ package main
 import (
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -67,8 +66,12 @@ func TestServeOnCard(t *testing.T) {
 			"frequency_penalty": 0.2, "logit_bias": map[string]int{"300": 3, "17": -100}, "min_tokens": 6, "stop_token_ids": []int{8191}},
 		{"prompt": "The river", "max_tokens": 4, "repetition_penalty": 1.2, "logprobs": 2}, // its tokens are the host's to choose
 	}
+	if testing.Short() {
+		requests[0]["max_tokens"], requests[4]["max_tokens"] = 12, 12
+	}
+	dir := fewLayers(t)
 	all := func(args ...string) (texts []string, s *site) {
-		s = open(t, append(args, "--model", filepath.Join("..", "..", "models", "krater-tiny"))...)
+		s = open(t, append(args, "--model", dir)...)
 		texts = make([]string, len(requests))
 		var wg sync.WaitGroup
 		for i, r := range requests {
@@ -119,11 +122,11 @@ func TestServeOnCard(t *testing.T) {
 // the token that this one chooses.
 func TestPlacedRunsAheadOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
-	ask := []string{"run", "--ids", "--temperature", "0", "--max-tokens", "12", "A lighthouse is"}
+	ask := []string{"run", "--model", fewLayers(t), "--ids", "--temperature", "0", "--max-tokens", "12", "A lighthouse is"}
 	want := answers(t, "", ask...)
 	for _, placed := range [][]string{
-		{"--expert-vram", "7MiB", "--prefill-strategy", "persistent", "--decode-strategy", "persistent"},
-		{"--expert-vram", "5MiB", "--prefill-strategy", "cpu_only", "--decode-strategy", "lru"},
+		{"--expert-vram", fmt.Sprint(besideSlots() * expertTiny), "--prefill-strategy", "persistent", "--decode-strategy", "persistent"},
+		{"--expert-vram", fmt.Sprint(besideSlots() * 3 / 4 * expertTiny), "--prefill-strategy", "cpu_only", "--decode-strategy", "lru"},
 	} {
 		if got := answers(t, "", append(append([]string{"run", "--device", "cuda", "--rows", "f32"}, placed...), ask[1:]...)...); got != want {
 			t.Errorf("%v: %s, the processor wrote %s", placed, got, want)

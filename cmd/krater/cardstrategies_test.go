@@ -75,6 +75,9 @@ var sharing = map[string]bool{"cpu_only": true, "hot_cached_static": true}
 func TestStrategiesOnCard(t *testing.T) {
 	const experts = 2 * 8 // layers with experts, of the three
 	prompt := randomTokens(90, 1)
+	if testing.Short() {
+		prompt = prompt[:50] // still two pieces
+	}
 	for name, c := range map[string]struct {
 		p    load.Precision
 		o    cuda.Options
@@ -140,10 +143,14 @@ func calls(t *testing.T, place func(*testing.T, placement.Options) placedOnCard,
 	m := place(t, placement.Options{Prefill: chosen(t, "hot_cached_static"), Decode: chosen(t, "hot_cached_static"), Budget: max(1, slots*slot)})
 	var seqs []*drive.Sequence
 	var want [][]int32
+	n := 8
+	if testing.Short() {
+		n = 5
+	}
 	for i := range 5 {
 		prompt := randomTokens(5+9*i, i)
-		want = append(want, runOn(t, m.Model, prompt, 8, 0).ids)
-		seqs = append(seqs, &drive.Sequence{Prompt: prompt, New: 8})
+		want = append(want, runOn(t, m.Model, prompt, n, 0).ids)
+		seqs = append(seqs, &drive.Sequence{Prompt: prompt, New: n})
 	}
 	if err := drive.Run(m.Model, seqs, drive.Options{}); err != nil {
 		t.Fatal(err)

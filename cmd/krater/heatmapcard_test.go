@@ -3,6 +3,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -28,7 +29,7 @@ func sameHeat(t *testing.T, name string, got, want heatJSON) {
 // once. Prompts come in batches of 16 rows and less, and in pieces of 7.
 func TestCardHeatmap(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
-	args := []string{"heatmap", "--json", "--kv-dtype", "f32", "--tokens", "40", "--window", "23", "--prefill-chunk", "16"}
+	args := []string{"heatmap", "--model", lessTiny(t), "--json", "--kv-dtype", "f32", "--tokens", "40", "--window", "23", "--prefill-chunk", "16"}
 	want := decode[heatJSON](t, answers(t, "", args...))
 	if want.Tokens != 40 {
 		t.Fatalf("%+v", want)
@@ -37,7 +38,7 @@ func TestCardHeatmap(t *testing.T) {
 		"resident":   nil,
 		"pieces":     {"--prefill-chunk", "7", "--prefill-pass", "23", "--gpu-prefill-threshold", "20", "--prefill-strategy", "layer_grouped", "--decode-strategy", "lru"},
 		"copied":     {"--prefill-strategy", "active_only", "--decode-strategy", "active_only"},
-		"host calls": {"--prefill-strategy", "hot_cached_static", "--decode-strategy", "hot_cached_static", "--expert-vram", "4MiB"},
+		"host calls": {"--prefill-strategy", "hot_cached_static", "--decode-strategy", "hot_cached_static", "--expert-vram", fmt.Sprint(besideSlots() / 2 * expertTiny)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sameHeat(t, name, decode[heatJSON](t, answers(t, "", slices.Concat(args, []string{"--device", "cuda", "--rows", "f32"}, flags)...)), want)
@@ -49,9 +50,10 @@ func TestCardHeatmap(t *testing.T) {
 // generated rows, whose steps soon are graphs: as one on the processor does.
 func TestCardServesHeat(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
+	dir := fewLayers(t)
 	served := func(flags ...string) heatJSON {
 		path := filepath.Join(t.TempDir(), "served.heat")
-		s := open(t, append([]string{"--kv-dtype", "f32", "--max-seqs", "2", "--prefill-chunk", "16", "--kv-cache", "1MiB",
+		s := open(t, append([]string{"--model", dir, "--kv-dtype", "f32", "--max-seqs", "2", "--prefill-chunk", "16", "--kv-cache", "1MiB",
 			"--heat-file", path, "--heat-sample", "1"}, flags...)...)
 		for range 2 {
 			s.reply(t, routes[2], greedy("A lighthouse is a tower, a beacon at the edge of the sea, and a river is a stream", 12).with("ignore_eos", true))
@@ -59,7 +61,7 @@ func TestCardServesHeat(t *testing.T) {
 		if err := s.stop(); err != nil {
 			t.Fatal(err)
 		}
-		return decode[heatJSON](t, answers(t, "", "heatmap", "--json", "--load", path))
+		return decode[heatJSON](t, answers(t, "", "heatmap", "--model", dir, "--json", "--load", path))
 	}
 	want := served()
 	if want.Tokens < 2*(16+11) {

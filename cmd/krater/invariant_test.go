@@ -63,7 +63,13 @@ type table struct {
 // tableFor loads krater-tiny with flags of `krater run`.
 func tableFor(t *testing.T, args ...string) *table {
 	t.Helper()
-	s, p := started(t, args...)
+	return tableOf(t, tinyDir(), args...)
+}
+
+// tableOf loads the model of a folder.
+func tableOf(t *testing.T, dir string, args ...string) *table {
+	t.Helper()
+	s, p := startedOf(t, dir, args...)
 	gw, err := s.Gateway(p, "")
 	if err != nil {
 		t.Fatal(err)

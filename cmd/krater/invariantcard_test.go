@@ -14,10 +14,10 @@ import (
 	"krater/stages/drive"
 )
 
-// cardTable is krater-tiny on a GPU.
-func cardTable(t *testing.T, args ...string) *table {
+// cardTable is a model on a GPU.
+func cardTable(t *testing.T, dir string, args ...string) *table {
 	t.Helper()
-	return tableFor(t, append([]string{"--device", "cuda", "--kv-cache", "4MiB", "--max-seqs", "16", "--prefill-chunk", "128"}, args...)...)
+	return tableOf(t, dir, append([]string{"--device", "cuda", "--kv-cache", "4MiB", "--max-seqs", "16", "--prefill-chunk", "128"}, args...)...)
 }
 
 // TestBatchInvariantOnCard: on a GPU answers have the bits that they have alone with
@@ -25,8 +25,11 @@ func cardTable(t *testing.T, args ...string) *table {
 // without it they do not, by which this test is known to see something.
 func TestBatchInvariantOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
-	list := company(8, 3, 2, 40, 9)
-	x := cardTable(t, "--batch-invariant")
+	list, dir := company(8, 3, 2, 40, 9), lessTiny(t)
+	for _, g := range list {
+		lessOf(g.prompt)
+	}
+	x := cardTable(t, dir, "--batch-invariant")
 	want := x.alone(t, list)
 	if who := differences(want, x.together(t, list, false)); who != nil {
 		t.Errorf("guests %v are answered something else than alone", who)
@@ -37,13 +40,17 @@ func TestBatchInvariantOnCard(t *testing.T) {
 			t.Errorf("guest %d: the GPU chose %q, the host %q", 6+i, a.text, want[6+i].text)
 		}
 	}
-	x = cardTable(t, "--batch-invariant", "--prefill-chunk", "16", "--prefill-share", "7")
+	x = cardTable(t, dir, "--batch-invariant", "--prefill-chunk", "16", "--prefill-share", "7")
 	if who := differences(want[5:], x.together(t, list[5:], true)); who != nil {
 		t.Errorf("small chunks, in turn: guests %v are answered something else than alone", who)
 	}
-	x = cardTable(t)
+	x = cardTable(t, dir)
 	list = list[7:]
-	if who := differences(x.alone(t, list), x.together(t, append(list, company(0, 3, 50, 31)...), false)[:len(list)]); who == nil {
+	others := company(0, 3, 50, 31)
+	for _, g := range others {
+		lessOf(g.prompt)
+	}
+	if who := differences(x.alone(t, list), x.together(t, append(list, others...), false)[:len(list)]); who == nil {
 		t.Error("without --batch-invariant all answers are the same in company, too: this test shows nothing")
 	}
 }
@@ -87,7 +94,7 @@ func TestPreemptedOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	const tokens = 9
 	list := []guest{{prompt: randomIDs(6, 1), tokens: tokens}, {prompt: randomIDs(7, 2), tokens: tokens, temperature: 0.9}}
-	x := cardTable(t, "--batch-invariant", "--block-tokens", "4", "--kv-cache", fmt.Sprint(config.Size(6*blockOf4)), "--no-prefix-cache", "--max-seqs", "2")
+	x := cardTable(t, modelDir, "--batch-invariant", "--block-tokens", "4", "--kv-cache", fmt.Sprint(config.Size(6*blockOf4)), "--no-prefix-cache", "--max-seqs", "2")
 	want := x.alone(t, list)
 	if who := differences(want, x.together(t, list, false)); who != nil {
 		t.Errorf("guests %v are answered something else than alone", who)
@@ -101,7 +108,7 @@ func TestPreemptedOnCard(t *testing.T) {
 func TestBatchInvariantIsRefused(t *testing.T) {
 	for _, args := range [][]string{
 		{"bench", "--device", "cuda", "--max-seqs", "65"}, {"run", "--reuse-answers", "Hello"},
-		{"run", "--device", "cuda", "--kv-cache", "4MiB", "--expert-vram", fmt.Sprint(besideSlots * expertTiny), "--prefill-strategy", "layer_grouped", "--decode-strategy", "cpu_only", "Hello"},
+		{"run", "--device", "cuda", "--kv-cache", "4MiB", "--expert-vram", fmt.Sprint(70 * expertTiny), "--prefill-strategy", "layer_grouped", "--decode-strategy", "cpu_only", "Hello"},
 	} {
 		o := krater(t, "", append(args, "--batch-invariant")...)
 		if o.status == 0 || !strings.Contains(o.err, "--batch-invariant: ") {

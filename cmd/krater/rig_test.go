@@ -82,13 +82,19 @@ func tinyDir() string {
 // started is the built-in model with its pipeline, for flags of krater run.
 func started(t testing.TB, args ...string) (*local.Model, *actors.Pipeline) {
 	t.Helper()
+	return startedOf(t, tinyDir(), args...)
+}
+
+// startedOf is started for the model of a folder.
+func startedOf(t testing.TB, dir string, args ...string) (*local.Model, *actors.Pipeline) {
+	t.Helper()
 	var c cli
 	ctx, file, err := cmdline.Parse(&c, append([]string{"run"}, args...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}
-	s, err := openedFor(e, tinyDir(), c.Run.Options)
+	s, err := openedFor(e, dir, c.Run.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
