@@ -54,10 +54,24 @@ func byFormat(prefix string, n format) (k [formats]launch.Kernel) {
 	return k
 }
 
+// kernels has the kernels of a name by format: without biases, and with them.
+type kernels struct{ plain, biased [formats]launch.Kernel }
+
+func withBiases(prefix string, n format) kernels {
+	return kernels{byFormat(prefix, n), byFormat(prefix+"biased_", n)}
+}
+
+func (k *kernels) of(f format, biased bool) launch.Kernel {
+	if biased {
+		return k.biased[f]
+	}
+	return k.plain[f]
+}
+
 var (
-	kMatrix = byFormat("kr_gemv_", everywhere)
+	kMatrix = withBiases("kr_gemv_", everywhere)
 	kHidden = byFormat("kr_gemv_hidden_", everywhere)
-	kGateUp = byFormat("kr_gemv_gate_up_", formats)
+	kGateUp = withBiases("kr_gemv_gate_up_", formats) // biased: or with an activation of their own, without a shared network
 )
 
 // formatOf returns the format of w; ok is false if no kernel here takes it.
@@ -103,7 +117,7 @@ func MatMul(l *launch.List, gpu launch.GPU, out, x launch.Mat, w launch.Weight, 
 	case x.Rows >= wideFrom:
 		wideMatrix(l, gpu, out, x.At, x.Stride, &w, parts, o)
 	default:
-		matrix(l, kMatrix[f], out, x.At, x.Stride, &w, parts, o)
+		matrix(l, kMatrix.of(f, w.Bias != 0), out, x.At, x.Stride, &w, parts, o)
 	}
 }
 
@@ -113,7 +127,7 @@ func matrix(l *launch.List, k launch.Kernel, out launch.Mat, x launch.Ptr, strid
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(x), launch.I32(stride), launch.I32(out.Rows))
 	args = appendMatrix(args, w)
 	c := config(blocksOf(w.Rows())*eightsOf(out.Rows), 1, parts)
-	if f, _ := formatOf(w); f != plainBF16 && k == kMatrix[f] && unitsOf(w.Cols()) <= 2*parts {
+	if f, _ := formatOf(w); f != plainBF16 && k != kHidden[f] && unitsOf(w.Cols()) <= 2*parts {
 		c.Shared += uint32(parts * min(out.Rows, TileRows) * partBytes)
 	}
 	l.Add(k, c, args...)

@@ -7,9 +7,8 @@ import (
 )
 
 var (
-	kDownAll = byFormat("kr_gemv_down_all_", formats)
-	kDown    = byFormat("kr_gemv_down_", formats)
-	kCombine = launch.Named("kr_gemv_combine")
+	kDownAll = withBiases("kr_gemv_down_all_", formats)
+	kDown    = withBiases("kr_gemv_down_", formats)
 
 	kGateUpMixed  = mixed("kr_gemv_gate_up_")
 	kDownMixed    = mixed("kr_gemv_down_")
@@ -53,7 +52,8 @@ type Mixture struct {
 }
 
 // CanMoE reports whether MoE takes the mixture: as CanFFN, for experts and shared
-// network, if a GPU's blocks have the shared memory for at least one token.
+// network, if a GPU's blocks have the shared memory for at least one token. A shared
+// network of INT3 is computed only beside experts without biases.
 func CanMoE(gpu launch.GPU, m *Mixture) bool {
 	n := Network{m.Bank.W13, m.Bank.W2}
 	return n.can(m.X) && (m.Shared.Zero() || m.Shared.can(m.X) && (m.Shared.alone() || folded(m))) &&
@@ -252,14 +252,14 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 	act := (&launch.Extra{}).Act()
 	if shared != nil {
 		f, _ := formatOf(&shared.W13)
-		kernel = kGateUp[f]
+		kernel = kGateUp.plain[f]
 		sharedInOrder = shared.W2.A.Zero()
 		sharedBlocks = p.blocks(shared.W13.Rows(), p.sharedParts) * p.groups(x.Rows)
 		width, sharedRows = sharedBlocks, 1
 	}
 	if bank != nil {
 		f, _ := formatOf(&bank.W13)
-		kernel = kGateUp[f]
+		kernel = kGateUp.of(f, !bank.Extra.Zero())
 		if shared != nil {
 			if s, _ := formatOf(&shared.W13); s != f {
 				kernel = kGateUpMixed[f]
@@ -293,7 +293,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 func downAll(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, left *route.Left, o Options) {
 	p := downAllPlan(m)
 	routed, _ := formatOf(&m.Bank.W2)
-	kernel := kDownAll[routed]
+	kernel := kDownAll.of(routed, !m.Bank.Extra.Zero())
 	var shared *launch.Weight
 	if folded(m) {
 		shared = &m.Shared.W2
@@ -312,7 +312,7 @@ func downAll(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, s scrat
 func downGrouped(l *launch.List, gpu launch.GPU, m *Mixture, tile int, s scratch) {
 	p, _ := downPlan(gpu, m, tile)
 	routed, _ := formatOf(&m.Bank.W2)
-	kernel, a := kDown[routed], &m.Aligned
+	kernel, a := kDown.of(routed, !m.Bank.Extra.Zero()), &m.Aligned
 	width, sharedRows := p.blocks(m.X.Cols, p.parts), 0
 	var shared *launch.Weight
 	if folded(m) {
@@ -327,12 +327,4 @@ func downGrouped(l *launch.List, gpu launch.GPU, m *Mixture, tile int, s scratch
 	args = appendBank(p.append(args, m.X.Rows, sharedRows), m.Bank.Step2, m.Bank.ScaleStep2, m.Bank.BiasStep, m.Bank.W2, m.Bank.B2)
 	args = appendMatrix(args, shared)
 	l.Add(kernel, p.config(width, sharedRows+a.MaxTiles()), args...)
-}
-
-// combine launches the sums of sorted work.
-func combine(l *launch.List, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, o Options) {
-	c := launch.Config{Grid: launch.Dim{X: uint32((out.Cols + 255) / 256), Y: uint32(out.Rows)}, Block: launch.Dim{X: 256}, PDL: true}
-	l.Add(kCombine, c,
-		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.y), launch.P(base), launch.I32(out.Cols),
-		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts), launch.P(m.Bank.Map))
 }

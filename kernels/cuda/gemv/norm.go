@@ -6,7 +6,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-var kNorm = byFormat("kr_gemv_norm_", everywhere)
+var kNorm = withBiases("kr_gemv_norm_", everywhere)
 
 // normShared is the most shared memory of a block of NormMatMul.
 const normShared = 48 << 10
@@ -40,7 +40,7 @@ func NormMatMul(l *launch.List, gpu launch.GPU, out, x, norm launch.Mat, eps flo
 	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(x.At), half(x), launch.I32(x.Stride), launch.I32(x.Rows),
 		launch.P(norm.At), half(norm), launch.F32(eps), launch.I32(elem.NormThreads(x.Cols)))
-	l.Add(kNorm[f], normConfig(gpu, x, &w), appendMatrix(args, &w)...)
+	l.Add(kNorm.of(f, w.Bias != 0), normConfig(gpu, x, &w), appendMatrix(args, &w)...)
 }
 
 func half(m launch.Mat) launch.Arg { return flag(m.DType == tensor.BF16) }

@@ -4,6 +4,7 @@ package gemv
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -13,6 +14,49 @@ import (
 	"krater/kernels/cuda/launch"
 	"krater/kernels/tensor"
 )
+
+// TestNormCombined: a mixture added to the residual, and the norm after it, have the same bits in one launch as in two.
+// Rows have several chunks per thread, ranks without an expert hold anything.
+func TestNormCombined(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(9, 8))
+	const eps = 1e-6
+	int4 := &cudatest.Layout{Bits: 4, Group: 128}
+	for i, hidden := range []int{192, 1024, 4224} {
+		v := newMoECase(c, rng, int4, []*cudatest.Layout{nil, int4}[i%2], false, hidden, 128, 9)
+		norm := c.BF16(cudatest.Normal(rng, hidden), 1, hidden)
+		if i == 1 {
+			norm = c.F32(cudatest.Normal(rng, hidden), 1, hidden)
+		}
+		for _, rows := range []int{4, 9} {
+			m, memory := v.mixture(c, h100, 0, rows)
+			before := cudatest.Normal(rng, rows*hidden)
+			run := func(fused bool) (x, out []float32) {
+				sum, in := c.F32(before, rows, hidden), c.Strided(tensor.BF16, rows, hidden, hidden+8)
+				c.Run(func(l *launch.List) {
+					MoE(l, h100, sum, memory, m, Options{Add: true})
+					n := len(l.Ops)
+					other, wide := sum, in
+					other.At, wide.DType = in.At, tensor.F32
+					if NormCombined(l, in, other, norm, eps) || NormCombined(l, wide, sum, norm, eps) || NormCombined(l, in.RowRange(1, rows), sum.RowRange(1, rows), norm, eps) {
+						t.Fatal("the norm of other rows is fused")
+					}
+					if !fused {
+						elem.RMSNorm(l, in, sum, norm, eps)
+					} else if !NormCombined(l, in, sum, norm, eps) || len(l.Ops) != n || NormCombined(l, in, sum, norm, eps) {
+						t.Fatalf("%d launches after %d", len(l.Ops), n)
+					}
+				})
+				return c.Floats(sum), c.Floats(in)
+			}
+			x, out := run(true)
+			wantX, want := run(false)
+			if !slices.Equal(x, wantX) || !slices.Equal(out, want) || slices.ContainsFunc(out, func(v float32) bool { return math.IsNaN(float64(v)) }) {
+				t.Errorf("%d columns, %d rows: other bits in one launch", hidden, rows)
+			}
+		}
+	}
+}
 
 // TestNormMatMul: the result has the bits of a norm followed by a product. Blocks have fewer and
 // more threads than those that norm a row separately, and rows have several chunks per thread.

@@ -21,6 +21,7 @@ var fitted = [everywhere]bool{plainBF16: true, int4x128: true, int8x128: true}
 type wideKernel struct {
 	rowBlocks, eights int
 	format            format
+	biased            bool
 }
 
 // kWide and kWideGateUp are the kernels by shape.
@@ -31,14 +32,16 @@ func wideKernels() (m, g map[wideKernel]launch.Kernel) {
 	add := func(k wideKernel, width string) {
 		m[k] = launch.Named("kr_gemv_wide" + width + "_" + formatNames[k.format])
 		g[k] = launch.Named("kr_gemv_wide" + width + "_gate_up_" + formatNames[k.format])
+		k.biased = true
+		m[k] = launch.Named("kr_gemv_wide" + width + "_biased_" + formatNames[k.format])
 	}
 	for f, most := range maxEights {
 		for n := 1; n <= most; n *= 2 {
-			add(wideKernel{2, n, format(f)}, strconv.Itoa(n))
+			add(wideKernel{2, n, format(f), false}, strconv.Itoa(n))
 		}
 		if fitted[f] {
-			add(wideKernel{1, 4, format(f)}, "4x1")
-			add(wideKernel{3, 4, format(f)}, "4x3")
+			add(wideKernel{1, 4, format(f), false}, "4x1")
+			add(wideKernel{3, 4, format(f), false}, "4x3")
 		}
 	}
 	return m, g
@@ -53,6 +56,7 @@ type wideShape struct {
 func wideShapeOf(gpu launch.GPU, w *launch.Weight, rows, parts int) wideShape {
 	s := wideShape{wideKernel: wideKernel{rowBlocks: 2, eights: 1}}
 	s.format, _ = formatOf(w)
+	s.biased = w.Bias != 0
 	for s.eights < min(maxEights[s.format], eightsOf(rows)) && wideShared(2, 2*s.eights, parts, maxParts) <= gpu.SharedMax {
 		s.eights *= 2
 	}

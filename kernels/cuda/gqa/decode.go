@@ -21,9 +21,11 @@ const (
 // decoder is the kernels for a cache's type and a head size, with 8 or 16 query heads of a group.
 type decoder struct {
 	attend, join launch.Kernel
-	heads        int // query heads per block
-	shared, late int // bytes of a block of attend, and in addition on Hopper
-	blocks       int // blocks per multiprocessor
+	window       launch.Kernel // attend with a window; none: zero
+	groups       launch.Kernel // join of whole groups
+	heads        int           // query heads per block
+	shared, late int           // bytes of a block of attend, and in addition on Hopper
+	blocks       int           // blocks per multiprocessor
 }
 
 type kernelKey struct {
@@ -42,8 +44,11 @@ var decoders = func() map[kernelKey][2]decoder {
 				blocks[0] = 3 // they need more registers
 			}
 			for i, heads := range []int{8, 16} {
-				two[i] = decoder{attend: named(fmt.Sprintf("kr_gqa_decode%d_%s", heads, name), dim), join: named("kr_gqa_join", dim),
+				two[i] = decoder{attend: named(fmt.Sprintf("kr_gqa_decode%d_%s", heads, name), dim), join: named("kr_gqa_join", dim), groups: named("kr_gqa_join_groups", dim),
 					heads: heads, shared: decodeShared(dt, dim, heads), late: lateShared(dim, heads), blocks: blocks[i]}
+				if dim <= 128 {
+					two[i].window = named(fmt.Sprintf("kr_gqa_decode%d_window_%s", heads, name), dim)
+				}
 			}
 			out[kernelKey{dt, dim}] = two
 		}
@@ -94,10 +99,11 @@ func decoderOf(dt tensor.DType, p device.GQA) (d decoder, ok bool) {
 }
 
 // CanDecode reports whether Decode takes these: heads of 64, 128 or 256, queries of BF16, a cache
-// of BF16, F8E4M3 or I8 with one scale per head, rows aligned to 16 bytes, sinks of F32 or none.
+// of BF16, F8E4M3 or I8 with one scale per head, rows aligned to 16 bytes, sinks of F32 or none, and a
+// window only with heads of 64 and 128.
 func CanDecode(gpu launch.GPU, out, q launch.Mat, cache launch.KV, sinks launch.Mat, p device.GQA) bool {
 	d, ok := decoderOf(cache.DType, p)
-	return ok && readable(out, q, &cache, sinks, p) && gpu.SharedMax >= d.bytes(gpu)
+	return ok && (p.Window == 0 || p.HeadDim <= 128) && readable(out, q, &cache, sinks, p) && gpu.SharedMax >= d.bytes(gpu)
 }
 
 // readable reports whether the fast kernels take rows, cache and sinks.
@@ -161,21 +167,29 @@ func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, 
 	one := p.Window > 0 && p.Window <= spans.OneItem
 	grid, groups := decodeShape(gpu, d, items, p)
 	groups = groups && !one
-	var here launch.Ptr // where attend itself writes rows
-	if one {
-		here = out.At
-	}
 	part, marks, whole := launch.P(scratch), launch.P(scratch+launch.Ptr(partBytes(items, p))), bit(groups)
-	l.Add(d.attend, launch.Config{Grid: grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(d.bytes(gpu)), PDL: true},
-		part, marks, launch.I32(items), whole, launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
-		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.Heads), launch.I32(p.KVHeads),
-		scale(p), launch.I32(p.BlockTokens), launch.I32(p.Window), launch.P(here), wide(out), launch.I32(out.Stride), launch.P(sinks.At))
+	args := append(make([]launch.Arg, 0, 20), part, marks, launch.I32(items), whole, launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At),
+		launch.P(cache.Scales.At), launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.Heads),
+		launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens))
+	if p.Window > 0 {
+		var here launch.Ptr // where attend itself writes rows
+		if one {
+			here = out.At
+		}
+		d.attend = d.window
+		args = append(args, launch.I32(p.Window), launch.P(here), wide(out), launch.I32(out.Stride), launch.P(sinks.At))
+	}
+	l.Add(d.attend, launch.Config{Grid: grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(d.bytes(gpu)), PDL: true}, args...)
 	if one {
 		return
 	}
-	l.Add(d.join, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: uint32(rows)}, Block: launch.Dim{X: decodeThreads}, PDL: true},
-		launch.P(out.At), wide(out), launch.I32(out.Stride), part, marks, launch.I32(items), whole, launch.P(table.At),
-		launch.I32(p.Window), launch.P(sinks.At))
+	k, x, args := d.join, p.Heads, append(args[:0], launch.P(out.At), wide(out), launch.I32(out.Stride), part, marks, launch.I32(items), launch.P(table.At))
+	if groups {
+		each := 4 * decodeThreads / p.HeadDim // heads of a block
+		k, x, args = d.groups, (p.Heads+each-1)/each, append(args, launch.I32(p.Heads))
+	}
+	l.Add(k, launch.Config{Grid: launch.Dim{X: uint32(x), Y: uint32(rows)}, Block: launch.Dim{X: decodeThreads}, PDL: true},
+		append(args, launch.I32(p.Window), launch.P(sinks.At))...)
 }
 
 // scale converts scores to powers of two.

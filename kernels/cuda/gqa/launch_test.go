@@ -2,6 +2,7 @@ package gqa
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"krater/kernels/cuda/launch"
@@ -67,10 +68,14 @@ func TestDecodeLaunches(t *testing.T) {
 			t.Fatalf("%d launches", len(l.Ops))
 		}
 		attend, join := &l.Ops[0], &l.Ops[1]
-		if attend.Kernel != first(decoderOf(tensor.BF16, x.p)).attend || attend.Config.Grid != x.grid || attend.Count != 20 || l.OpArgs(attend)[3] != bit(x.groups) {
+		if attend.Kernel != first(decoderOf(tensor.BF16, x.p)).attend || attend.Config.Grid != x.grid || attend.Count != 15 || l.OpArgs(attend)[3] != bit(x.groups) {
 			t.Errorf("%+v: %s %+v, %d arguments, groups %v", x, attend.Kernel, attend.Config, attend.Count, l.OpArgs(attend)[3])
 		}
-		if join.Config.Grid != (launch.Dim{X: uint32(x.p.Heads), Y: uint32(x.rows)}) || join.Count != 10 || l.OpArgs(join)[6] != bit(x.groups) {
+		name, grid, count := fmt.Sprintf("kr_gqa_join_%d", x.p.HeadDim), launch.Dim{X: uint32(x.p.Heads), Y: uint32(x.rows)}, 9
+		if x.groups {
+			name, grid.X, count = fmt.Sprintf("kr_gqa_join_groups_%d", x.p.HeadDim), 8, 10
+		}
+		if join.Kernel.String() != name || join.Config.Grid != grid || join.Count != count {
 			t.Errorf("%+v: %s %+v, %d arguments", x, join.Kernel, join.Config, join.Count)
 		}
 	}
@@ -154,8 +159,8 @@ func TestPrefillWindow(t *testing.T) {
 		}
 	}
 	a := newArgs(134, tensor.BF16, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 256, Window: 8})
-	if CanPrefill(h200, a.out, a.q, a.cache, launch.Mat{}, a.p) {
-		t.Error("prompts with heads of 256 and a window have a kernel")
+	if CanPrefill(h200, a.out, a.q, a.cache, launch.Mat{}, a.p) || CanDecode(h200, a.out, a.q, a.cache, launch.Mat{}, a.p) {
+		t.Error("heads of 256 and a window have a kernel")
 	}
 }
 
@@ -169,8 +174,8 @@ func TestDecodeWindow(t *testing.T) {
 		var l launch.List
 		items := WindowItems(4, DecodeItems(4, 32768), a.p)
 		a.decode(&l, h200, 4, items)
-		if items != x.items || len(l.Ops) != x.launches {
-			t.Errorf("a window of %d: %d items, want %d; %d launches, want %d", x.window, items, x.items, len(l.Ops), x.launches)
+		if items != x.items || len(l.Ops) != x.launches || l.Ops[0].Kernel.String() != "kr_gqa_decode8_window_e4m3_128" || l.Ops[0].Count != 20 {
+			t.Errorf("a window of %d: %d items, want %d; %d launches, want %d; %s", x.window, items, x.items, len(l.Ops), x.launches, l.Ops[0].Kernel)
 		}
 	}
 }

@@ -51,7 +51,6 @@ func TestDecodeWindows(t *testing.T) {
 		{tensor.BF16, tensor.F32, 12, 1, 128, 100, contexts(650, 17)},
 		{tensor.F8E4M3, tensor.BF16, 6, 2, 128, 16, contexts(63, 128, 770)},
 		{tensor.I8, tensor.BF16, 32, 2, 128, 1, contexts(190, 1)},
-		{tensor.BF16, tensor.BF16, 3, 1, 256, 16, contexts(600, 65)},
 	} {
 		b := newProblem(c, uint64(x.heads), x.heads, x.kvHeads, x.dim, x.block, x.cache, x.seqs)
 		for i, window := range windowsOf(k) {

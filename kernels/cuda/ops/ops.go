@@ -8,6 +8,7 @@ import (
 
 	"krater/kernels/cuda/delta"
 	"krater/kernels/cuda/elem"
+	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/route"
 	"krater/kernels/cuda/sample"
@@ -46,7 +47,11 @@ func (n *Network) Zero() bool { return n.W13.Rows() == 0 }
 func (b *Builder) GatherRows(out, table, ids launch.Mat) { elem.GatherRows(b.List, out, table, ids) }
 
 // RMSNorm computes out = x / sqrt(mean(x^2) + eps) * w.
-func (b *Builder) RMSNorm(out, x, w launch.Mat, eps float32) { elem.RMSNorm(b.List, out, x, w, eps) }
+func (b *Builder) RMSNorm(out, x, w launch.Mat, eps float32) {
+	if !gemv.NormCombined(b.List, out, x, w, eps) {
+		elem.RMSNorm(b.List, out, x, w, eps)
+	}
+}
 
 // AddRMSNorm computes x += delta; out = RMSNorm(x).
 func (b *Builder) AddRMSNorm(out, x, delta, w launch.Mat, eps float32) {

@@ -197,6 +197,23 @@ func TestLaunchesOfALayer(t *testing.T) {
 	}
 }
 
+// TestNextNorm: the launch that adds the experts' results also norms the rows for the next layer, where it is a launch of
+// its own and the rows are not normed by the product that reads them.
+func TestNextNorm(t *testing.T) {
+	for rows, fused := range map[int]int{1: 0, 2: 0, 3: 0, 4: 1, 32: 1, 64: 1, 65: 0} {
+		one, two := layer(rows).Ops, layers(2, rows, 0).Ops
+		norms := 0
+		for _, o := range two {
+			if o.Kernel.String() == "kr_gemv_combine_norm" {
+				norms++
+			}
+		}
+		if norms != fused || len(two) != 2*len(one)-fused {
+			t.Errorf("%d rows: %d norms in sums of experts, want %d; %d launches, one layer has %d", rows, norms, fused, len(two), len(one))
+		}
+	}
+}
+
 // TestRouteSorts: a mixture directly after the router needs no launch to sort its choices, unless
 // there are many.
 func TestRouteSorts(t *testing.T) {
@@ -288,7 +305,7 @@ func TestMapIsGiven(t *testing.T) {
 		65:  {"kr_logits_few_b", "kr_weighted_sum_here"},
 		300: {"kr_align", "kr_weighted_sum_here"},
 	} {
-		l, m := layer(rows), layerBy(rows, where)
+		l, m := layer(rows), layers(1, rows, where)
 		if len(l.Ops) != len(m.Ops) {
 			t.Fatalf("%d rows: %d launches, with a map %d", rows, len(l.Ops), len(m.Ops))
 		}
@@ -316,13 +333,22 @@ func at64(a launch.Arg) uint64 {
 }
 
 // layer returns the launches of a MoE layer of V2-Lite.
-func layer(rows int) *launch.List { return layerBy(rows, 0) }
+func layer(rows int) *launch.List { return layers(1, rows, 0) }
 
-// layerBy is layer with a map of experts; 0: slot e is expert e.
-func layerBy(rows int, where launch.Ptr) *launch.List {
+// layers returns the launches of equal layers, one after the other, with a map of experts; 0: slot e is expert e.
+func layers(n, rows int, where launch.Ptr) *launch.List {
 	s, a, l := &lite, &at{}, &launch.List{}
 	b := &Builder{GPU: launch.GPU{SMs: 132, Hopper: true, SharedMax: 232448}, List: l, Turn: 1 << 59, Scratch: func(int) launch.Ptr { return 1 << 60 }}
-	h, x, delta := a.mat(tensor.F32, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden)
+	h := a.mat(tensor.F32, rows, s.Hidden)
+	for range n {
+		addLayer(b, a, h, where)
+	}
+	return l
+}
+
+func addLayer(b *Builder, a *at, h launch.Mat, where launch.Ptr) {
+	s, rows := &lite, h.Rows
+	x, delta := a.mat(tensor.BF16, rows, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden)
 	norm, both, out := a.mat(tensor.BF16, 1, s.Hidden), a.mat(tensor.BF16, rows, 16*192+576), a.mat(tensor.BF16, rows, 16*128)
 	q, kv := both.ColRange(0, 16*192), both.ColRange(16*192, both.Cols)
 	cache, kvb, table := launch.KV{Mat: a.mat(tensor.BF16, 1<<16, 576)}, launch.Weight{F: a.mat(tensor.BF16, 16*256, 512)}, a.mat(tensor.I32, 1, 1<<16)
@@ -344,7 +370,6 @@ func layerBy(rows int, where launch.Ptr) *launch.List {
 	routed, step := n(s.ExpertFF, 4), int64(1)<<30
 	bank := launch.Bank{Experts: s.Experts, W13: routed.W13, W2: routed.W2, Step: step, ScaleStep: step, Step2: step, ScaleStep2: step, Map: where}
 	b.AddMix(h, delta, a.mat(tensor.BF16, rows*s.TopK, s.Hidden), a.mat(tensor.BF16, rows, s.Hidden), x, bank, n(s.SharedFF, 8), ids, weights)
-	return l
 }
 
 func isPlain(name string) bool {

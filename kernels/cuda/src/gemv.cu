@@ -1,5 +1,5 @@
 // Products of a matrix and few tokens (gemv.cuh has the core). Grids and the parts of a row
-// depend on shapes only. There is one kernel per format of weights.
+// depend on shapes only. There is one kernel per format of weights, and one with biases.
 #include "gemv.cuh"
 
 // out [m, rows] = x [m, columns] * transposed w. A block has 16 rows and 8 tokens, and each of
@@ -7,7 +7,7 @@
 // are not permuted and have short parts go through shared memory: a warp fetches its part of each
 // with one load, where the core would take 16 for a unit.
 enum { PART_BYTES = 528 }; // per token: two units, and 16 bytes so that 8 tokens lie in different banks
-template <int FORMAT, bool PERMUTED>
+template <int FORMAT, bool PERMUTED, bool BIASED>
 KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, const Matrix &w, float4 *parts) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
 	int eights = (m + 7) / 8, block = blockIdx.x / eights, first = blockIdx.x % eights * 8;
@@ -20,7 +20,7 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 		}
 	};
 	const Range units(w, warp, blockDim.x / 32);
-	if (warp == 0) begin_sums(sum, w, 16 * block + g, 16 * block + g + 8);
+	if (BIASED && warp == 0) begin_sums(sum, w, 16 * block + g, 16 * block + g + 8);
 	auto wait = [&] {
 		pdl_launch();
 		pdl_wait();
@@ -52,17 +52,17 @@ KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, 
 	results([&](int i, long long at) { give(out, wide, 0, at, add ? before[i] + sum[i] : sum[i]); });
 }
 // The ..._hidden kernels multiply rows of hidden values as kr_gemv_gate_up writes them.
-#define MATRIX_KERNEL(name, FORMAT, PERMUTED)                                                                                     \
+#define MATRIX_KERNEL(name, FORMAT, PERMUTED, BIASED)                                                                                     \
 	KR_KERNEL(256, 2)                                                                                                             \
 	name(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, MATRIX_ARGS(w)) {                      \
 		KR_SHARED(float4, parts);                                                                                                 \
 		const Matrix w = MATRIX(w);                                                                                               \
-		matrix<FORMAT, PERMUTED>(out, wide, out_stride, add, x, x_stride, m, w, parts);                                           \
+		matrix<FORMAT, PERMUTED, BIASED>(out, wide, out_stride, add, x, x_stride, m, w, parts);                                           \
 	}                                                                                                                            \
 	KR_EXPORT(name)
-#define X(name, FORMAT) MATRIX_KERNEL(kr_gemv_##name, FORMAT, false)
+#define X(name, FORMAT) MATRIX_KERNEL(kr_gemv_##name, FORMAT, false, false) MATRIX_KERNEL(kr_gemv_biased_##name, FORMAT, false, true)
 ALL_FORMATS(X)
 #undef X
-#define X(name, FORMAT) MATRIX_KERNEL(kr_gemv_hidden_##name, FORMAT, true)
+#define X(name, FORMAT) MATRIX_KERNEL(kr_gemv_hidden_##name, FORMAT, true, false)
 ALL_FORMATS(X)
 #undef X

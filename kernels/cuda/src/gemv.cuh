@@ -31,7 +31,9 @@ struct Matrix {
 	int tiles;  // the number of tiles of 64 columns
 	int groups; // scales per row; 1: the same for all columns
 	int stride; // of plain rows, in elements
-	const float *bias; // [rows], where each row's sum begins; null: 0. Of gate and up: gate's, then up's.
+	// [rows], where each row's sum begins; null: 0. Of gate and up: gate's, then up's. Only kernels for biases read it
+	// (BIASED), so that the others need no registers for it.
+	const float *bias;
 };
 
 // The arguments of a matrix in a kernel's list, and the matrix.
@@ -394,6 +396,9 @@ KR_DEV float in_order(const float *p, int n, int step) {
 }
 
 KR_DEV float swiglu(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
+struct Swiglu {
+	KR_MEMBER float operator()(float gate, float up) const { return swiglu(gate, up); }
+};
 
 // kernels/device, Activation. alpha 1, limit INFINITY, shift 0: swiglu.
 struct Activation {

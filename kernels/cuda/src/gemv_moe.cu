@@ -1,7 +1,9 @@
-// A mixture of experts for few tokens: gate and up, down, and the sum over the experts, with a
-// shared network next to the routed ones (gemv_flow.cuh has the core). Grids and the parts of a
-// row depend on shapes only. There is one kernel per format of weights. Kernels with a routed and
-// a shared network exist for equal formats, and for an INT8 shared network with INT3 or INT4 experts.
+// A mixture of experts for few tokens: gate and up, then down, with a shared network next to the
+// routed ones (gemv_flow.cuh has the core, gemv_combine.cu the sum over the experts). Grids and the
+// parts of a row depend on shapes only. There is one kernel per format of weights. Kernels with a
+// routed and a shared network exist for equal formats, and for an INT8 shared network with INT3 or
+// INT4 experts. Experts with biases or an activation of their own have kernels without a shared
+// network, so that the others need no registers for them.
 #include "gemv_flow.cuh"
 #include "route.cuh"
 
@@ -16,17 +18,20 @@
 
 // The kernels of a name: of each pair of formats, routed and shared.
 #define MIXTURE_KERNELS(KERNEL, prefix)                         \
-	KERNEL(prefix##_bf16, PLAIN_BF16, PLAIN_BF16)               \
-	KERNEL(prefix##_int4_g32, INT4_G32, INT4_G32)               \
-	KERNEL(prefix##_int4_g64, INT4_G64, INT4_G64)               \
-	KERNEL(prefix##_int4_g128, INT4_G128, INT4_G128)            \
-	KERNEL(prefix##_int8_g32, INT8_G32, INT8_G32)               \
-	KERNEL(prefix##_int8_g64, INT8_G64, INT8_G64)               \
-	KERNEL(prefix##_int8_g128, INT8_G128, INT8_G128)            \
-	KERNEL(prefix##_int3_g64, INT3_G64, INT3_G64)               \
-	KERNEL(prefix##_int3_g128, INT3_G128, INT3_G128)            \
-	KERNEL(prefix##_int4_g128_int8_g128, INT4_G128, INT8_G128)  \
-	KERNEL(prefix##_int3_g128_int8_g128, INT3_G128, INT8_G128)
+	ALIKE(KERNEL, prefix, false)                                \
+	ALIKE(KERNEL, prefix##_biased, true)                        \
+	KERNEL(prefix##_int4_g128_int8_g128, INT4_G128, INT8_G128, false) \
+	KERNEL(prefix##_int3_g128_int8_g128, INT3_G128, INT8_G128, false)
+#define ALIKE(KERNEL, prefix, BIASED)                           \
+	KERNEL(prefix##_bf16, PLAIN_BF16, PLAIN_BF16, BIASED)       \
+	KERNEL(prefix##_int4_g32, INT4_G32, INT4_G32, BIASED)       \
+	KERNEL(prefix##_int4_g64, INT4_G64, INT4_G64, BIASED)       \
+	KERNEL(prefix##_int4_g128, INT4_G128, INT4_G128, BIASED)    \
+	KERNEL(prefix##_int8_g32, INT8_G32, INT8_G32, BIASED)       \
+	KERNEL(prefix##_int8_g64, INT8_G64, INT8_G64, BIASED)       \
+	KERNEL(prefix##_int8_g128, INT8_G128, INT8_G128, BIASED)    \
+	KERNEL(prefix##_int3_g64, INT3_G64, INT3_G64, BIASED)       \
+	KERNEL(prefix##_int3_g128, INT3_G128, INT3_G128, BIASED)
 
 // Up to 8 tokens of one expert.
 struct Tile {
@@ -174,7 +179,7 @@ template <class Act, class Row> KR_DEV void give_hidden(bf16 *h, int width, int 
 //
 // With pick.n a block chooses the expert of its assignment itself, and one block of each token
 // writes what the router would: logits, ids and weights.
-template <int ROUTED, int SHARED>
+template <int ROUTED, int SHARED, bool BIASED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
                     const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, int early, const Activation &act, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
@@ -185,7 +190,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	__shared__ Tile kept; // there are no registers left for it during the products
 	float sum[4] = {0, 0, 0, 0};
 	stage_zeros(memory + RESULTS);
-	if ((int)blockIdx.y < p.shared_rows) {
+	if (!BIASED && (int)blockIdx.y < p.shared_rows) {
 		Cut cut(p.shared_shift, p.shared_parts, 0, NO_HALF, s);
 		const SharedBlock b(p, cut, s.rows);
 		if (b.none) {
@@ -199,7 +204,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 			pdl_launch();
 			stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
 		});
-		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, [](float gate, float up) { return swiglu(gate, up); }, [&](int t) { return t < b.n ? b.first + t : -1; });
+		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, Swiglu(), [&](int t) { return t < b.n ? b.first + t : -1; });
 		if (early) pdl_wait(); // a kernel that waits for this launch relies on the launches before it
 		return;
 	}
@@ -230,7 +235,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	if (t.expert < 0 || !cut.within(block, bank.first.rows)) return;
 	const Matrix one = bank[t.expert];
 	const int feature = 8 * block + threadIdx.x % 32 / 4;
-	if (cut.works && cut.part == 0) begin_sums(sum, one, feature, one.rows / 2 + feature);
+	if (BIASED && cut.works && cut.part == 0) begin_sums(sum, one, feature, one.rows / 2 + feature);
 	const RF w(one, block, true);
 	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
 		if (threadIdx.x == 0) kept = t;
@@ -238,13 +243,16 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		int mine = work.token(slot_of(t, min((int)threadIdx.x % 32, t.count - 1)));
 		stage<ROUTED != PLAIN_BF16>(memory + ROWS, t.count, bank.first.tiles, [&](int r) { return x + (long long)__shfl_sync(0xffffffffu, mine, r) * x_stride; });
 	});
-	if (cut.works && cut.part == 0) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, act, [&](int i) { return i < kept.count ? slot_of(kept, i) : -1; });
+	if (!cut.works || cut.part > 0) return;
+	auto row = [&](int i) { return i < kept.count ? slot_of(kept, i) : -1; };
+	if constexpr (BIASED) give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, act, row);
+	else give_hidden(h, bank.first.rows / 2, h_in_order, block, sum, Swiglu(), row);
 }
 #define PLAN_ARGS \
 	int m, int tokens, int groups, int shift, int shared_shift, int parts, int over, int shared_parts, int shared_over, int pairs, int half, int shared_rows
 #define PLAN \
 	{ m, tokens, groups, shift, shared_shift, {parts, over}, {shared_parts, shared_over}, pairs, half, shared_rows }
-#define GATE_UP_KERNEL(name, ROUTED, SHARED)                                                                                        \
+#define GATE_UP_KERNEL(name, ROUTED, SHARED, BIASED)                                                                                        \
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int *ids, const int4 *tiles,              \
 	     const int *slots, const int *count, int top_k, int experts, int top_over, const int *map, PLAN_ARGS, BANK_ARGS(w),         \
@@ -255,7 +263,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		const Unchosen pick = UNCHOSEN(m, experts, top_k);                                                                         \
-		gate_up<ROUTED, SHARED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, Activation{alpha, limit, up_shift}, memory); \
+		gate_up<ROUTED, SHARED, BIASED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, Activation{alpha, limit, up_shift}, memory); \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 MIXTURE_KERNELS(GATE_UP_KERNEL, kr_gemv_gate_up)
@@ -264,7 +272,7 @@ MIXTURE_KERNELS(GATE_UP_KERNEL, kr_gemv_gate_up)
 // assignment, and base [m, rows] = shared(hs) by the first shared_rows rows of the grid.
 // Assignments were sorted before kr_gemv_gate_up, which lets this kernel start only when it has
 // them itself. So they are read before the wait.
-template <int ROUTED, int SHARED>
+template <int ROUTED, int SHARED, bool BIASED>
 KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Work &work, const Plan &p, const Bank &bank, const Matrix &s, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
@@ -279,7 +287,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 			if (token < n && row < rows) put(token, row, sum[i]);
 		}
 	};
-	if ((int)blockIdx.y < p.shared_rows) {
+	if (!BIASED && (int)blockIdx.y < p.shared_rows) {
 		Cut cut(p.shared_shift, p.shared_parts, 0, NO_HALF, s);
 		const SharedBlock b(p, cut, s.rows);
 		pdl_launch();
@@ -304,7 +312,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		return;
 	}
 	const Matrix one = bank[t.expert];
-	if (cut.works && cut.part == 0) begin_sums(sum, one, 16 * block + lane / 4, 16 * block + lane / 4 + 8);
+	if (BIASED && cut.works && cut.part == 0) begin_sums(sum, one, 16 * block + lane / 4, 16 * block + lane / 4 + 8);
 	const RF w(one, block, false);
 	multiply_staged(sum, cut, w, bank.first.tiles, t.count, memory, [&] {
 		int mine = slot_of(t, min((int)threadIdx.x % 32, t.count - 1));
@@ -313,7 +321,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 	});
 	if (cut.works && cut.part == 0) each(block, t.count, bank.first.rows, [&](int i, int row, float v) { y[(long long)slot_of(t, i) * bank.first.rows + row] = v; });
 }
-#define DOWN_KERNEL(name, ROUTED, SHARED)                                                                                           \
+#define DOWN_KERNEL(name, ROUTED, SHARED, BIASED)                                                                                           \
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(float *y, const bf16 *h, float *base, const bf16 *hs, const int4 *tiles, const int *slots, const int *count, PLAN_ARGS,   \
 	     BANK_ARGS(w), MATRIX_ARGS(s)) {                                                                                           \
@@ -322,7 +330,7 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
-		down<ROUTED, SHARED>(y, h, base, hs, work, plan, bank, s, memory);                                                         \
+		down<ROUTED, SHARED, BIASED>(y, h, base, hs, work, plan, bank, s, memory);                                                         \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 MIXTURE_KERNELS(DOWN_KERNEL, kr_gemv_down)
@@ -334,7 +342,7 @@ MIXTURE_KERNELS(DOWN_KERNEL, kr_gemv_down)
 // or chosen (pick.n) from logits that were written by then. All inputs of the last sums are
 // loaded before they are needed. Warps share no activations, so each loads its own to registers,
 // as far ahead as the weights.
-template <int ROUTED, int SHARED>
+template <int ROUTED, int SHARED, bool BIASED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
                      const float *weights, const Parts &parts, const Parts &shared_parts, const Bank &bank, const Matrix &s, const Unchosen &pick,
                      float *results) {
@@ -374,7 +382,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		Range units(0, 0);
 		parts.range(units.from, units.to, bank.first, i - k * parts.n);
 		if (e >= 0) {
-			if (i == k * parts.n) begin_sums(sum, bank[e], 16 * block + g, 16 * block + g + 8);
+			if (BIASED && i == k * parts.n) begin_sums(sum, bank[e], 16 * block + g, 16 * block + g + 8);
 			product_of<ROUTED, true, ROUTED != INT4_G32>(sum, bank[e], block, false, units, [&] {
 				pdl_wait();
 				fetch();
@@ -383,7 +391,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		}
 		result(i, sum);
 	}
-	for (; i < items; i += warps) {
+	for (; !BIASED && i < items; i += warps) {
 		float sum[4] = {0, 0, 0, 0};
 		Range units(0, 0);
 		shared_parts.range(units.from, units.to, s, i - routed);
@@ -406,7 +414,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	if (base) total += rest;
 	give(out, wide, 0, (long long)token * out_stride + row, add ? before + total : total);
 }
-#define DOWN_ALL_KERNEL(name, ROUTED, SHARED)                                                                                       \
+#define DOWN_ALL_KERNEL(name, ROUTED, SHARED, BIASED)                                                                                       \
 	KR_KERNEL(512, 1)                                                                                                              \
 	name(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, const int *ids,           \
 	     const float *weights, int top_k, int experts, const int *map, int parts, int over, int shared_parts, int shared_over,     \
@@ -416,47 +424,8 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		const Unchosen pick = UNCHOSEN((int)gridDim.y, experts, top_k);                                                            \
-		down_all<ROUTED, SHARED>(out, wide, out_stride, add, h, hs, base, work, weights, Parts{parts, over},                       \
+		down_all<ROUTED, SHARED, BIASED>(out, wide, out_stride, add, h, hs, base, work, weights, Parts{parts, over},                       \
 		                         Parts{shared_parts, shared_over}, bank, s, pick, results);                                        \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 MIXTURE_KERNELS(DOWN_ALL_KERNEL, kr_gemv_down_all)
-
-// out [m, n] = the sum over the ranks, in order, of weight * y [m * top_k, n], plus base [m, n]
-// if it is given. The bits equal those of kr_gemv_down_all.
-KR_KERNEL(256, 1)
-kr_gemv_combine(void *out, int wide, int out_stride, int add, const float *y, const float *base, int n, const int *ids,
-                const float *weights, int top_k, int experts, const int *map) {
-	pdl_launch();
-	pdl_wait();
-	int column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
-	if (column >= n) return;
-	const Work work = {ids, 0, 0, 0, top_k, experts, 0, map};
-	const int AHEAD = 8; // all at once for most models; for a rank without an expert y is undefined
-	float total = 0.f, rest = 0.f, before = 0.f;
-	long long at = (long long)token * out_stride + column;
-	if (base) rest = base[(long long)token * n + column];
-	if (add) before = got(out, wide, at);
-	for (int slot = token * top_k, end = slot + top_k; slot < end; slot += AHEAD) {
-		int e[AHEAD];
-		float factor[AHEAD], v[AHEAD];
-#pragma unroll
-		for (int k = 0; k < AHEAD; k++) {
-			int i = min(slot + k, end - 1);
-			e[k] = work.id(i), factor[k] = weights[i], v[k] = y[(long long)i * n + column];
-		}
-#pragma unroll
-		for (int k = 0; k < AHEAD; k++)
-			if (e[k] >= experts) e[k] = -1;
-		if (map) { // a separate loop, so that no load above waits for an id
-#pragma unroll
-			for (int k = 0; k < AHEAD; k++) e[k] = work.where(e[k]);
-		}
-#pragma unroll
-		for (int k = 0; k < AHEAD; k++)
-			if (slot + k < end && e[k] >= 0) total = fmaf(factor[k], v[k], total);
-	}
-	if (base) total += rest;
-	give(out, wide, 0, at, add ? before + total : total);
-}
-KR_EXPORT(kr_gemv_combine)

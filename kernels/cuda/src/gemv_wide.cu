@@ -135,7 +135,7 @@ template <> struct Kept<PLAIN_BF16> {
 };
 
 // The sums of all parts, [warps][R * N * 4][32] in shared memory.
-template <int FORMAT, int R, int N>
+template <int FORMAT, int R, int N, bool BIASED>
 KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, const bf16 *x, int x_stride, int m, int parts) {
 	typedef Kept<FORMAT> K;
 	const int D = K::DEPTH;
@@ -167,7 +167,7 @@ KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, con
 		for (int n = 0; n < N; n++) {
 			sum[r][n][0] = sum[r][n][1] = sum[r][n][2] = sum[r][n][3] = 0.f;
 			int row = 16 * (block + r) + lane / 4;
-			if (part == 0) begin_sums(sum[r][n], w, row, row + 8); // of gate and up there are no biases
+			if (BIASED && part == 0) begin_sums(sum[r][n], w, row, row + 8);
 		}
 	for (int u = from; u < to; u += STAGES) {
 #pragma unroll
@@ -198,11 +198,11 @@ KR_DEV void sums(float *all, const Matrix &w, bool gate_up, int first_block, con
 
 // out [m, rows] = x [m, columns] * transposed w. A block has 32 * row_warps rows and 8 * N
 // tokens; the blocks of the same rows follow one another.
-template <int FORMAT, int R, int N>
+template <int FORMAT, int R, int N, bool BIASED>
 KR_DEV void matrix(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, int parts, const Matrix &w, float *all) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, row_warps = warps / parts, g = lane / 4, c = lane % 4;
 	int tiles = (m + 8 * N - 1) / (8 * N), first = blockIdx.x % tiles * (8 * N), first_block = blockIdx.x / tiles * (R * row_warps);
-	sums<FORMAT, R, N>(all, w, false, first_block, x + (long long)first * x_stride, x_stride, m - first, parts);
+	sums<FORMAT, R, N, BIASED>(all, w, false, first_block, x + (long long)first * x_stride, x_stride, m - first, parts);
 	for (int i = warp; i < row_warps * (R * N * 4); i += warps) {
 		int rw = i / (R * N * 4), e = i % (R * N * 4), r = e / (4 * N), n = e / 4 % N, q = e % 4;
 		int row = 16 * (first_block + R * rw + r) + g + q / 2 * 8, token = first + 8 * n + 2 * c + q % 2;
@@ -217,7 +217,7 @@ template <int FORMAT, int R, int N>
 KR_DEV void gate_up(bf16 *h, const bf16 *x, int x_stride, int m, int parts, const Matrix &w, float *all) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, row_warps = warps / parts, g = lane / 4, c = lane % 4;
 	int tiles = (m + 8 * N - 1) / (8 * N), first = blockIdx.x % tiles * (8 * N), first_block = blockIdx.x / tiles * (R * row_warps);
-	sums<FORMAT, R, N>(all, w, true, first_block, x + (long long)first * x_stride, x_stride, m - first, parts);
+	sums<FORMAT, R, N, false>(all, w, true, first_block, x + (long long)first * x_stride, x_stride, m - first, parts);
 	for (int i = warp; i < row_warps * (R * N * 2); i += warps) {
 		int rw = i / (R * N * 2), e = i % (R * N * 2), r = e / (2 * N), n = e / 2 % N, q = e % 2;
 		int f = 8 * (first_block + R * rw + r) + g, token = first + 8 * n + 2 * c + q, step = row_warps * (R * N * 4) * 32;
@@ -226,14 +226,17 @@ KR_DEV void gate_up(bf16 *h, const bf16 *x, int x_stride, int m, int parts, cons
 	}
 }
 
-#define WIDE_KERNELS(width, name, FORMAT, R, N)                                                                                        \
+#define WIDE_MATRIX(symbol, FORMAT, R, N, BIASED)                                                                                      \
 	KR_KERNEL(256, 1)                                                                                                                 \
-	kr_gemv_wide##width##_##name(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, int parts, MATRIX_ARGS(w)) { \
+	symbol(void *out, int wide, int out_stride, int add, const bf16 *x, int x_stride, int m, int parts, MATRIX_ARGS(w)) {             \
 		KR_SHARED(float, all);                                                                                                        \
 		const Matrix w = MATRIX(w);                                                                                                   \
-		matrix<FORMAT, R, N>(out, wide, out_stride, add, x, x_stride, m, parts, w, all);                                              \
+		matrix<FORMAT, R, N, BIASED>(out, wide, out_stride, add, x, x_stride, m, parts, w, all);                                      \
 	}                                                                                                                                 \
-	KR_EXPORT(kr_gemv_wide##width##_##name)                                                                                           \
+	KR_EXPORT(symbol)
+#define WIDE_KERNELS(width, name, FORMAT, R, N)                                                                                        \
+	WIDE_MATRIX(kr_gemv_wide##width##_##name, FORMAT, R, N, false)                                                                    \
+	WIDE_MATRIX(kr_gemv_wide##width##_biased_##name, FORMAT, R, N, true)                                                              \
 	KR_KERNEL(256, 1)                                                                                                                 \
 	kr_gemv_wide##width##_gate_up_##name(bf16 *h, const bf16 *x, int x_stride, int m, int parts, MATRIX_ARGS(w)) {                    \
 		KR_SHARED(float, all);                                                                                                        \

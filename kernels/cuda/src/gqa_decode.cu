@@ -3,12 +3,12 @@
 // products; keys, and columns of values, are the rows. So each key and value is read once for all query heads.
 //
 //   decode: sums of every item, or of every group of FOLD items
-//   join:   joins the items of a row
+//   join:   joins the items of a row, or join_groups its groups
 //
 // Each of the four warps has 16 keys of every tile and its own ring of them in shared memory, so warps wait for one
 // another only at the end of an item. An item is cut by its row's own length, and sums are joined in one order: a
-// row's bits do not depend on the batch. With a window, items are of the keys that the row sees, and a short window is
-// one item: then there is nothing to join, and this kernel writes the row itself.
+// row's bits do not depend on the batch. Windows have kernels of their own (WINDOW): items are of the keys that the row
+// sees, and a short window is one item. Then there is nothing to join, and the kernel writes the row itself.
 //
 // The table of spans was copied before the step's first kernel, so it is read without waiting for earlier kernels. The
 // same holds for cache rows of positions before a row's own.
@@ -19,7 +19,7 @@ struct Job {
 	int tokens, shift; // the number per block, and its logarithm or -1
 	int key_head, key_heads;
 	int items; // the number that have room
-	int window; // the number of keys that a row sees, 0: all
+	int window; // the number of keys that a row sees; 0 without WINDOW: all
 };
 
 // Describes a step in shared memory: its tile's keys at.. of an item whose keys end before to, the batch's row, and
@@ -37,7 +37,7 @@ struct Feed {
 
 KR_DEV void look_up(Feed &f, const Job &j) {
 	int key = f.at + threadIdx.x / 32 * STEP + threadIdx.x % STEP;
-	if (f.item < f.end && key >= first_seen(f.s, j.window) && key < f.to) {
+	if (f.item < f.end && (j.window <= 0 || key >= first_seen(f.s, j.window)) && key < f.to) {
 		int i = j.shift >= 0 ? key >> j.shift : key / j.tokens;
 		f.block = j.table[f.s.first + i];
 		f.offset = key - i * j.tokens;
@@ -86,7 +86,7 @@ KR_DEV void advance(Feed &f, const Job &j) {
 		if (++f.item >= f.end) return;
 		if (f.item == f.s.start + f.s.count) {
 			f.s = row_at(j.table, j.table[HEAD_PREFILL], ++f.row, j.window);
-			f.s.start = f.item;
+			if (j.window > 0) f.s.start = f.item;
 		}
 		begin_item(f, j);
 	}
@@ -117,7 +117,7 @@ template <int KIND, int D> KR_DEV void fetch_keys(unsigned char *stage, Feed &f,
 		}
 		if (lane == 0) {
 			int number = f.item - f.s.start;
-			*(int4 *)(stage + 2 * R::unit + R::scales) = make_int4(max(f.at, first_seen(f.s, j.window)), f.to, f.s.row, 2 * number + (number + 1 == f.s.count));
+			*(int4 *)(stage + 2 * R::unit + R::scales) = make_int4(j.window > 0 ? max(f.at, first_seen(f.s, j.window)) : f.at, f.to, f.s.row, 2 * number + (number + 1 == f.s.count));
 		}
 	}
 	cp_async_commit();
@@ -136,7 +136,7 @@ template <int KIND, int D> KR_DEV void fetch_values(unsigned char *stage, Feed &
 
 // Writes part and marks of every item. With groups it writes those of every group of FOLD items in the place of the
 // group's first item. Grid (parts of the groups of query heads, shares of the items). scale includes log2(e).
-template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, float *part, float *marks, bool groups, const bf16 *q, int q_stride, const Cache &c, Job j, int heads, float scale, const Result &out) {
+template <int KIND, int D, int N, bool WINDOW> KR_DEV void attend(unsigned char *shared, float *part, float *marks, bool groups, const bf16 *q, int q_stride, const Cache &c, Job j, int heads, float scale, const Result &out) {
 	typedef Ring<KIND, D, N> R;
 	pdl_launch();
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, group = heads / j.key_heads, blocks = (group + R::heads - 1) / R::heads;
@@ -178,7 +178,7 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 		if (place > 0) add_group(x, kept, shared);
 		if (groups && place < FOLD - 1 && number % 2 == 0) keep_item(kept, shared, x);
 		else if (head >= group) return;
-		else if (out.rows) finish(out, x, row, j.key_head * group + head);
+		else if (WINDOW && out.rows) finish(out, x, row, j.key_head * group + head);
 		else put(part, marks, x, (long long)(item - place) * heads + j.key_head * group + head);
 	};
 	auto join_late = [&] {
@@ -205,20 +205,20 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 			row = now.z;
 			fetch_queries(queries, shared, q + (long long)row * q_stride + j.key_head * group * D, first, group);
 		}
-		int low = now.x, key = (low & -KEY_TILE) + warp * STEP;
-		bool some = key < now.y && key + STEP > low;
+		int low = now.x, tile = WINDOW ? low & -KEY_TILE : low, key = tile + warp * STEP;
+		bool some = key < now.y && (!WINDOW || key + STEP > low);
 		float s[N][4];
 		if (some) {
 			scores<KIND, D, N>(s, queries, shared, at);
 			const float *scales = (const float *)(at + 2 * R::unit);
-			key += g - low;
-			unsigned seen = now.y - low;
+			key += g;
+			auto sees = [&](int key) { return WINDOW ? (unsigned)(key - low) < (unsigned)(now.y - low) : key < now.y; };
 			float one = scale, two = scale;
 			if (KIND == I8_ROWS) one *= scales[g], two *= scales[g + 8];
 #pragma unroll
 			for (int n = 0; n < N; n++)
 #pragma unroll
-				for (int i = 0; i < 4; i++) s[n][i] = (unsigned)(key + i / 2 * 8) < seen ? s[n][i] * (i < 2 ? one : two) : -INFINITY;
+				for (int i = 0; i < 4; i++) s[n][i] = sees(key + i / 2 * 8) ? s[n][i] * (i < 2 ? one : two) : -INFINITY;
 			weigh(st, s);
 			if (KIND == I8_ROWS) { // the weights of integers include the scale
 				one = scales[16 + g], two = scales[24 + g];
@@ -235,7 +235,7 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 		if (some) add_values<KIND, D, N>(st, s, smem_u32(at) + R::unit);
 		__syncwarp();
 		fetch_values<KIND, D>(at, f, c, j);
-		if ((low & -KEY_TILE) + KEY_TILE < now.y) continue;
+		if (tile + KEY_TILE < now.y) continue;
 #ifdef KR_HOPPER
 		if (R::late) {
 			mbar_wait(smem_u32(shared) + R::at_bars + 8, joined ^ 1); // the sums before have been read
@@ -258,22 +258,24 @@ template <int KIND, int D, int N> KR_DEV void attend(unsigned char *shared, floa
 	}
 }
 
-#define DECODE(name, kind, d, n, blocks)                                                                                           \
+#define DECODE_KERNEL(name, kind, d, n, blocks, with_window, window, result, ...)                                                   \
 	KR_KERNEL(THREADS, blocks)                                                                                                       \
 	name(float *part, float *marks, int items, int groups, const bf16 *q, int q_stride, const char *cache, const float *scales,      \
-	     int stride, int scales_stride, const int *table, int heads, int key_heads, float scale, int block_tokens, int window,        \
-	     void *out, int wide, int out_stride, const float *sinks) {                                                                   \
+	     int stride, int scales_stride, const int *table, int heads, int key_heads, float scale, int block_tokens __VA_ARGS__) {     \
 		KR_SHARED(unsigned char, shared);                                                                                              \
 		Cache c = {cache, scales, kind, stride, scales_stride, d};                                                                    \
 		Job j = {table, block_tokens, __popc(block_tokens) == 1 ? 31 - __clz(block_tokens) : -1, 0, key_heads, items, window};          \
-		attend<kind, d, n>(shared, part, marks, groups != 0, q, q_stride, c, j, heads, scale, Result{out, wide, out_stride, sinks});   \
+		attend<kind, d, n, with_window>(shared, part, marks, groups != 0, q, q_stride, c, j, heads, scale, result);                    \
 	}                                                                                                                                \
 	KR_EXPORT(name)
+#define DECODE(name, kind, d, n, blocks) DECODE_KERNEL(name, kind, d, n, blocks, false, 0, Result())
+#define DECODE_WINDOW(name, kind, d, n, blocks) \
+	DECODE_KERNEL(name, kind, d, n, blocks, true, window, (Result{out, wide, out_stride, sinks}), , int window, void *out, int wide, int out_stride, const float *sinks)
 DECODE(kr_gqa_decode8_bf16_64, BF16_ROWS, 64, 1, 4)
 DECODE(kr_gqa_decode8_bf16_128, BF16_ROWS, 128, 1, 3)
 DECODE(kr_gqa_decode8_bf16_256, BF16_ROWS, 256, 1, 2)
 DECODE(kr_gqa_decode8_e4m3_64, E4M3_ROWS, 64, 1, 4)
-DECODE(kr_gqa_decode8_e4m3_128, E4M3_ROWS, 128, 1, LATE_JOINS ? 4 : 3) // sums of a group's items are in registers without late joins
+DECODE(kr_gqa_decode8_e4m3_128, E4M3_ROWS, 128, 1, 4)
 DECODE(kr_gqa_decode8_e4m3_256, E4M3_ROWS, 256, 1, 2)
 DECODE(kr_gqa_decode8_i8_64, I8_ROWS, 64, 1, 4)
 DECODE(kr_gqa_decode8_i8_128, I8_ROWS, 128, 1, 3)
@@ -287,14 +289,32 @@ DECODE(kr_gqa_decode16_e4m3_256, E4M3_ROWS, 256, 2, 2)
 DECODE(kr_gqa_decode16_i8_64, I8_ROWS, 64, 2, 3)
 DECODE(kr_gqa_decode16_i8_128, I8_ROWS, 128, 2, 2)
 DECODE(kr_gqa_decode16_i8_256, I8_ROWS, 256, 2, 2)
+DECODE_WINDOW(kr_gqa_decode8_window_bf16_64, BF16_ROWS, 64, 1, 4)
+DECODE_WINDOW(kr_gqa_decode8_window_bf16_128, BF16_ROWS, 128, 1, 3)
+DECODE_WINDOW(kr_gqa_decode8_window_e4m3_64, E4M3_ROWS, 64, 1, 4)
+DECODE_WINDOW(kr_gqa_decode8_window_e4m3_128, E4M3_ROWS, 128, 1, LATE_JOINS ? 4 : 3) // sums of a group's items are in registers without late joins
+DECODE_WINDOW(kr_gqa_decode8_window_i8_64, I8_ROWS, 64, 1, 4)
+DECODE_WINDOW(kr_gqa_decode8_window_i8_128, I8_ROWS, 128, 1, 3)
+DECODE_WINDOW(kr_gqa_decode16_window_bf16_64, BF16_ROWS, 64, 2, 3)
+DECODE_WINDOW(kr_gqa_decode16_window_bf16_128, BF16_ROWS, 128, 2, 2)
+DECODE_WINDOW(kr_gqa_decode16_window_e4m3_64, E4M3_ROWS, 64, 2, 3)
+DECODE_WINDOW(kr_gqa_decode16_window_e4m3_128, E4M3_ROWS, 128, 2, 2)
+DECODE_WINDOW(kr_gqa_decode16_window_i8_64, I8_ROWS, 64, 2, 3)
+DECODE_WINDOW(kr_gqa_decode16_window_i8_128, I8_ROWS, 128, 2, 2)
 
-#define JOIN(name, d)                                                                                                             \
+#define JOIN(d)                                                                                                                   \
 	KR_KERNEL(THREADS, 6)                                                                                                            \
-	name(void *out, int wide, int out_stride, const float *part, const float *marks, int items, int groups, const int *table,       \
-	     int window, const float *sinks) {                                                                                            \
-		join<d>(Result{out, wide, out_stride, sinks}, part, marks, items, groups, table, window);                                       \
+	kr_gqa_join_##d(void *out, int wide, int out_stride, const float *part, const float *marks, int items, const int *table,        \
+	                int window, const float *sinks) {                                                                                \
+		join<d>(Result{out, wide, out_stride, sinks}, part, marks, items, table, window);                                               \
 	}                                                                                                                                \
-	KR_EXPORT(name)
-JOIN(kr_gqa_join_64, 64)
-JOIN(kr_gqa_join_128, 128)
-JOIN(kr_gqa_join_256, 256)
+	KR_EXPORT(kr_gqa_join_##d)                                                                                                       \
+	KR_KERNEL(THREADS, 4)                                                                                                            \
+	kr_gqa_join_groups_##d(void *out, int wide, int out_stride, const float *part, const float *marks, int items, const int *table, \
+	                       int heads, int window, const float *sinks) {                                                              \
+		join_groups<d>(Result{out, wide, out_stride, sinks}, part, marks, items, table, heads, window);                                 \
+	}                                                                                                                                \
+	KR_EXPORT(kr_gqa_join_groups_##d)
+JOIN(64)
+JOIN(128)
+JOIN(256)

@@ -154,24 +154,54 @@ template <int D, int N> KR_DEV void finish(const Result &out, const Joined<D, N>
 
 // --- join
 
-// Results [rows, heads * D] from part and marks. One block per head of a row; a line of D / 4 threads has every LINES'th
-// group of items. Grid (heads, rows).
-template <int D> KR_DEV void join(const Result &out, const float *part, const float *marks, int items_max, int groups, const int *table, int window) {
+// The generated row that a block joins, and the number of its items; 0: there is no room for them, and the row is NaN.
+KR_DEV int joined_row(Span &s, const int *table, int items_max, int window) {
+	int prompts = table[HEAD_PREFILL], row = min((int)blockIdx.y, max(table[HEAD_DECODE] - 1, 0));
+	s = row_at(table, prompts, row, window);
+	if (window > 0) s.start = items_before(table, prompts, row, window);
+	return s.start + s.count > items_max ? 0 : s.count;
+}
+
+// Groups of items are added in lines: line l of n has groups l, l + n, ... Then the lines are added. Returns the sum, with
+// the largest score and the total of the weights.
+template <int LINES, class Line> KR_DEV float4 add_lines(float &most, float &total, Line line) {
+	float2 ends[LINES];
+	float4 x[LINES], all = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+	for (int i = 0; i < LINES; i++) line(i, x[i], ends[i]), most = i ? fmaxf(most, ends[i].x) : ends[i].x;
+	total = 0.f;
+#pragma unroll
+	for (int i = 0; i < LINES; i++) {
+		float w = exp2_approx(ends[i].x - most);
+		total = fmaf(w, ends[i].y, total);
+		all.x = fmaf(w, x[i].x, all.x), all.y = fmaf(w, x[i].y, all.y), all.z = fmaf(w, x[i].z, all.z), all.w = fmaf(w, x[i].w, all.w);
+	}
+	return all;
+}
+
+// Adds a group's sum and mark to a line's.
+KR_DEV void add_to_line(float4 &sum, float2 &end, const float4 &x, const float2 &mark) {
+	float2 f = fold_factors(end.x, mark.x);
+	end.y = fold(end.y, mark.y, f);
+	fold(sum, x, f);
+}
+
+// Results [rows, heads * D] from part and marks of single items. One block per head of a row; D / 4 threads are a line.
+// Grid (heads, rows).
+template <int D> KR_DEV void join(const Result &out, const float *part, const float *marks, int items_max, const int *table, int window) {
 	const int QUADS = D / 4, LINES = THREADS / QUADS;
 	__shared__ __align__(16) float4 sums[THREADS];
 	__shared__ float2 ends[LINES];
-	int heads = gridDim.x, head = blockIdx.x, row = blockIdx.y, quad = threadIdx.x % QUADS, line = threadIdx.x / QUADS;
+	int heads = gridDim.x, head = blockIdx.x, quad = threadIdx.x % QUADS, line = threadIdx.x / QUADS;
 	pdl_launch();
-	int prompts = table[HEAD_PREFILL], rows = table[HEAD_DECODE];
-	Span s = row_at(table, prompts, min(row, max(rows - 1, 0)), window);
-	if (window > 0) s.start = items_before(table, prompts, min(row, max(rows - 1, 0)), window);
-	int count = s.start + s.count > items_max ? 0 : s.count; // a row without room is NaN
+	Span s;
+	int count = joined_row(s, table, items_max, window);
 	pdl_wait();
-	if (row >= rows) return;
+	if ((int)blockIdx.y >= table[HEAD_DECODE]) return;
 	float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-	float most = -INFINITY, total = 0.f;
+	float2 end = make_float2(-INFINITY, 0.f);
 	for (int g = line; g * FOLD < count; g += LINES) {
-		int n = groups ? 1 : min((int)FOLD, count - g * FOLD);
+		int n = min((int)FOLD, count - g * FOLD);
 		long long at = (long long)(s.start + g * FOLD) * heads + head;
 		float4 x[FOLD];
 		float2 m[FOLD];
@@ -188,23 +218,42 @@ template <int D> KR_DEV void join(const Result &out, const float *part, const fl
 			m[0].y = fold(m[0].y, m[i].y, f);
 			fold(x[0], x[i], f);
 		}
-		float2 f = fold_factors(most, m[0].x);
-		total = fold(total, m[0].y, f);
-		fold(sum, x[0], f);
+		add_to_line(sum, end, x[0], m[0]);
 	}
 	sums[threadIdx.x] = sum;
-	if (quad == 0) ends[line] = make_float2(most, total);
+	if (quad == 0) ends[line] = end;
 	__syncthreads();
 	if (line > 0) return;
-	for (int i = 1; i < LINES; i++) most = fmaxf(most, ends[i].x);
-	float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
-	total = 0.f;
+	float most, total;
+	float4 all = add_lines<LINES>(most, total, [&](int i, float4 &x, float2 &end) { x = sums[i * QUADS + quad], end = ends[i]; });
+	out.store(s.row, head * D + 4 * quad, all, 1.f / out.total(total, most, head));
+}
+
+// The same from part and marks of whole groups, which are so few that D / 4 threads have all lines of a head. Grid (parts
+// of the heads, rows).
+template <int D> KR_DEV void join_groups(const Result &out, const float *part, const float *marks, int items_max, const int *table, int heads, int window) {
+	const int QUADS = D / 4, LINES = THREADS / QUADS;
+	int head = blockIdx.x * LINES + threadIdx.x / QUADS, quad = threadIdx.x % QUADS;
+	pdl_launch();
+	Span s;
+	int count = joined_row(s, table, items_max, window), groups = (count + FOLD - 1) / FOLD;
+	pdl_wait();
+	if ((int)blockIdx.y >= table[HEAD_DECODE] || head >= heads) return;
+	float4 sum[LINES], x[LINES];
+	float2 end[LINES], m[LINES];
 #pragma unroll
-	for (int i = 0; i < LINES; i++) {
-		float w = exp2_approx(ends[i].x - most);
-		float4 x = sums[i * QUADS + quad];
-		total = fmaf(w, ends[i].y, total);
-		all.x = fmaf(w, x.x, all.x), all.y = fmaf(w, x.y, all.y), all.z = fmaf(w, x.z, all.z), all.w = fmaf(w, x.w, all.w);
+	for (int i = 0; i < LINES; i++) sum[i] = make_float4(0.f, 0.f, 0.f, 0.f), end[i] = make_float2(-INFINITY, 0.f);
+	for (int g = 0; g < groups; g += LINES) {
+#pragma unroll
+		for (int i = 0; i < LINES; i++) {
+			long long at = (long long)(s.start + min(g + i, groups - 1) * FOLD) * heads + head;
+			m[i] = ((const float2 *)marks)[at], x[i] = ((const float4 *)part)[at * QUADS + quad];
+		}
+#pragma unroll
+		for (int i = 0; i < LINES; i++)
+			if (g + i < groups) add_to_line(sum[i], end[i], x[i], m[i]);
 	}
+	float most, total;
+	float4 all = add_lines<LINES>(most, total, [&](int i, float4 &y, float2 &e) { y = sum[i], e = end[i]; });
 	out.store(s.row, head * D + 4 * quad, all, 1.f / out.total(total, most, head));
 }
