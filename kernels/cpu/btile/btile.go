@@ -9,6 +9,7 @@
 package btile
 
 import (
+	"runtime"
 	"unsafe"
 
 	"krater/kernels/cpu/amx"
@@ -32,7 +33,7 @@ func Available() error { return amx.BF16() }
 type Tile struct {
 	config    *amx.Config
 	x         unsafe.Pointer // packed tokens
-	w         unsafe.Pointer
+	w         uintptr        // the routine moves it on, past the end: a pointer must not be there
 	out       *float32
 	products  *float32 // scratch: [16][16]
 	wStride   int      // bytes from a weight row to the next
@@ -101,18 +102,17 @@ const Products = amx.Rows * amx.Rows
 // is aligned to 64 bytes.
 func Multiply(t *Tile, out *float32, outStride int, packed *float32, tokens, k int, w unsafe.Pointer, wStride, blocks int, scratch *float32) {
 	*t = Tile{
-		config: full, x: unsafe.Pointer(packed), w: w, out: out, products: scratch,
+		config: full, x: unsafe.Pointer(packed), w: uintptr(w), out: out, products: scratch,
 		wStride: wStride, outStride: 4 * outStride, steps: k / Columns, blocks: blocks, tokens: tokens,
 	}
-	switch tiles(tokens) {
-	case 1:
-		if tokens == 1 {
-			t.config = single
-			singleToken(t)
-			return
-		}
+	switch {
+	case tokens == 1:
+		t.config = single
+		singleToken(t)
+	case tiles(tokens) == 1:
 		oneTile(t)
 	default:
 		twoTiles(t)
 	}
+	runtime.KeepAlive(w)
 }

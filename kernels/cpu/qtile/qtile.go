@@ -8,6 +8,7 @@
 package qtile
 
 import (
+	"runtime"
 	"unsafe"
 
 	"krater/kernels/cpu/amx"
@@ -36,12 +37,13 @@ const (
 // Available is nil when the unit can be used, else says why not.
 func Available() error { return amx.Int8() }
 
-// Tile is one call. It is known to the assembly by its offsets.
+// Tile is one call. It is known to the assembly by its offsets. What the routine moves on are numbers: at
+// its end they point past the end of their arrays, which a pointer must not. The caller keeps the arrays.
 type Tile struct {
 	config      *amx.Config
-	a           *int8    // [blocks][K/64][2][16][64]
-	scale       *float32 // [blocks][groups][2][16]
-	w, s        unsafe.Pointer
+	a           uintptr  // int8 [blocks][K/64][2][16][64]
+	scale       uintptr  // float32 [blocks][groups][2][16]
+	w, s        uintptr  // the first weight tile's values and scales
 	panel       *int8    // scratch: a slice of 32 weight rows
 	products    *int32   // scratch: [4][16][16]
 	sums        *float32 // [blocks][4][16][16]: tokens of a tile by weight rows of a tile
@@ -56,7 +58,7 @@ type Tile struct {
 	left        int // groups; counts down
 	// The routine's own.
 	now, block         int
-	aBlock, scaleBlock unsafe.Pointer
+	aBlock, scaleBlock uintptr
 }
 
 // Kernel multiplies by weights of one encoding.
@@ -158,8 +160,8 @@ func (w *Work) Begin(t *Tokens, scratch *float32) {
 		panel:       (*int8)(c.take(WeightRows * max(sliceColumns, t.group) / 4)),
 		products:    (*int32)(c.take(4 * tileRows * tileRows)),
 		sums:        (*float32)(c.take(t.blocks * 4 * tileRows * tileRows)),
-		a:           t.a,
-		scale:       t.scale,
+		a:           uintptr(unsafe.Pointer(t.a)),
+		scale:       uintptr(unsafe.Pointer(t.scale)),
 		aStride:     BlockTokens * t.k,
 		scaleStride: 4 * BlockTokens * t.groups,
 		sliceGroups: max(1, sliceColumns/t.group),
@@ -172,10 +174,14 @@ func (w *Work) Begin(t *Tokens, scratch *float32) {
 // of packed weights, each of valueBytes and scaleBytes. Read the results with Result.
 func (w *Work) Multiply(kernel Kernel, values, scales unsafe.Pointer, valueBytes, scaleBytes int) {
 	w.call = w.tile
-	w.call.w, w.call.s = values, scales
+	w.call.w, w.call.s = uintptr(values), uintptr(scales)
 	w.call.wStride, w.call.sStride = valueBytes, scaleBytes
 	w.call.left = w.tokens.groups
 	kernel(&w.call)
+	runtime.KeepAlive(values)
+	runtime.KeepAlive(scales)
+	runtime.KeepAlive(w.tokens.a)
+	runtime.KeepAlive(w.tokens.scale)
 }
 
 // Result copies the 32 results of token i to dst.
