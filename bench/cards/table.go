@@ -139,7 +139,7 @@ func Table(s Sizes) []*Case {
 // blocks returns the cases of experts as blocks of a file.
 func (s *Sizes) blocks() (out []*Case) {
 	for _, m := range s.native {
-		for _, name := range append(tensor.StoredEncodings(), "q8_0") {
+		for _, name := range tensor.SharedEncodings() {
 			f := format{packed: tensor.EncodingOf(name).By(tensor.BlockGroup)}
 			if f.tiles(2*m.width, m.hidden, true).Check() != nil || f.tiles(m.hidden, m.width, false).Check() != nil {
 				continue

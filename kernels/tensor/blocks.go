@@ -1,6 +1,7 @@
 package tensor
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -16,19 +17,26 @@ import (
 //	value[c] = integer[c] * scale[c/sub] - minimum[c/32]
 //
 // Every scale and minimum is exact in float32, so that the value has the bits that package
-// stages/weights/gguf decodes.
+// stages/weights/gguf decodes. Where a row begins with factors, a scale is rounded once, when it is
+// made of a block's scale and a factor, as package stages/weights/scaled does.
 
 // stored has the properties of an encoding of blocks.
 type stored struct {
 	columns, bytes int  // of a block
 	sub            int  // columns that share a scale: 16 or 32
 	mins           bool // there are minima
+	share          int  // columns that share a factor at the beginning of a row; 0: there are none
 	fields         func(p *fields)
 	// integers reads a block.
 	integers func(x *IntegerRow, b []byte)
 	// scales calls f with every floating-point scale of a block, to refuse what is not finite.
 	scales func(b []byte, f func(float32))
+	// scale makes a scale of a block's and a factor.
+	scale func(s, factor float32) float32
 }
+
+// wholeRow as stored.share says that a row has one factor.
+const wholeRow = math.MaxInt32
 
 // BlockGroup is the number of columns of activations that share a scale where an encoding of blocks
 // is multiplied.
@@ -67,14 +75,36 @@ func (e *Encoding) HasMins() bool { return e.stored.mins }
 
 // blocks registers an encoding of blocks.
 func blocks(name string, bits int, s stored) *Encoding {
-	e := &Encoding{name: name, bits: bits, groups: []int{BlockGroup}, widen: widenBlocks, stored: &s, shared: true}
+	e := &Encoding{name: name, bits: bits, groups: []int{BlockGroup}, widen: widenBlocks, stored: &s}
 	e.packings[CPU] = newBlockBands(&s)
-	e.packings[GPU] = e.packings[CPU]
+	if e.shared = s.share == 0; e.shared { // no kernels of a GPU know factors
+		e.packings[GPU] = e.packings[CPU]
+	}
 	return register(e)
 }
 
+// factors is the number of factors of a row.
+func (s *stored) factors(cols int) int {
+	if s.share == 0 {
+		return 0
+	}
+	return (cols-1)/s.share + 1
+}
+
+// Factors is the number of float32 factors at the beginning of a row of cols columns, and how many
+// columns share one.
+func (e *Encoding) Factors(cols int) (n, share int) { return e.stored.factors(cols), e.stored.share }
+
+// Scale is a scale of a row with factors: made of a block's scale and a factor.
+func (e *Encoding) Scale(s, factor float32) float32 { return e.stored.scale(s, factor) }
+
 // rowBytes is the size of a row of cols columns.
-func (s *stored) rowBytes(cols int) int { return cols / s.columns * s.bytes }
+func (s *stored) rowBytes(cols int) int { return 4*s.factors(cols) + cols/s.columns*s.bytes }
+
+// factor is that of column c of a row.
+func (s *stored) factor(row []byte, c int) float32 {
+	return math.Float32frombits(binary.LittleEndian.Uint32(row[c/s.share*4:]))
+}
 
 // RowBytes is the size of a row of cols columns in an encoding of blocks.
 func (e *Encoding) RowBytes(cols int) int { return e.stored.rowBytes(cols) }
@@ -111,13 +141,24 @@ func (m *Matrix) Integers(r int) *IntegerRow {
 		}
 		m.stored.integers(&part, b)
 	}
+	if m.stored.share > 0 {
+		row := m.rowOf(r)
+		for i, s := range x.Scales {
+			x.Scales[i] = m.stored.scale(s, m.stored.factor(row, i*x.Sub))
+		}
+	}
 	return x
+}
+
+// rowOf is the bytes of row r.
+func (m *Matrix) rowOf(r int) []byte {
+	n := m.stored.rowBytes(m.Cols)
+	return m.Blocks[r*n : (r+1)*n]
 }
 
 // rowBlocks goes over the blocks of row r.
 func (m *Matrix) rowBlocks(r int) func(func(int, []byte) bool) {
-	n := m.stored.rowBytes(m.Cols)
-	row := m.Blocks[r*n : (r+1)*n]
+	row := m.rowOf(r)[4*m.stored.factors(m.Cols):]
 	return func(yield func(int, []byte) bool) {
 		for i := range m.Cols / m.stored.columns {
 			if !yield(i, row[i*m.stored.bytes:][:m.stored.bytes]) {
@@ -141,20 +182,26 @@ func widenBlocks(dst []float32, m *Matrix, r int) {
 // ErrScale: a block's scale is an infinity or no number.
 var ErrScale = errors.New("a scale is not finite")
 
-// CheckBlocks refuses blocks with a scale that is an infinity or no number; it names the row. Rows
+// CheckBlocks refuses blocks with a scale or a value that is an infinity or no number; it names the row. Rows
 // have cols columns.
 func (e *Encoding) CheckBlocks(b []byte, cols int) error {
 	s := e.stored
 	if cols%s.columns != 0 || len(b)%s.rowBytes(cols) != 0 {
 		return fmt.Errorf("%s: %d bytes are not rows of %d columns", e.name, len(b), cols)
 	}
-	bad := false
-	for at := 0; at < len(b); at += s.bytes {
-		s.scales(b[at:at+s.bytes], func(v float32) {
-			bad = bad || !(math.Abs(float64(v)) <= math.MaxFloat32)
-		})
-		if bad {
-			return fmt.Errorf("%s: row %d, block %d: %w", e.name, at/s.rowBytes(cols), at%s.rowBytes(cols)/s.bytes, ErrScale)
+	bad, n := false, s.rowBytes(cols)
+	for at := 0; at < len(b); at += n {
+		row := b[at : at+n]
+		for i := range cols / s.columns {
+			s.scales(row[4*s.factors(cols)+i*s.bytes:][:s.bytes], func(v float32) {
+				if s.share > 0 {
+					v = s.scale(v, s.factor(row, i*s.columns))
+				}
+				bad = bad || !(math.Abs(float64(v)) <= math.MaxFloat32)
+			})
+			if bad {
+				return fmt.Errorf("%s: row %d, block %d: %w", e.name, at/n, i, ErrScale)
+			}
 		}
 	}
 	return nil

@@ -71,7 +71,24 @@ func HalfPower(e byte) float32 {
 //
 //	scales  2 x [2 groups of 16 columns][16 rows] byte: a scale
 //	values  2 x 4 lines of nibbles
-var NVFP4 = blocks("nvfp4", 4, stored{
+var NVFP4 = blocks("nvfp4", 4, nvfp4)
+
+// NVFP4Scaled has the blocks of NVFP4 and a factor for each row, that of its tensor: scales are
+// multiplied by it, or divided by its magnitude if it is negative.
+//
+//	scales  [16 rows] float32: the factors, then those of NVFP4
+var NVFP4Scaled = blocks("nvfp4_scaled", 4, func() stored {
+	s := nvfp4
+	s.share, s.scale = wholeRow, func(s, factor float32) float32 {
+		if factor < 0 {
+			return s / -factor
+		}
+		return s * factor
+	}
+	return s
+}())
+
+var nvfp4 = stored{
 	columns: 64, bytes: 36, sub: 16,
 	fields: func(p *fields) {
 		for g := range 4 {
@@ -93,10 +110,58 @@ var NVFP4 = blocks("nvfp4", 4, stored{
 		for _, s := range b[:4] {
 			if s >= 0x7f { // NaN, or a sign that the type does not have
 				f(float32(math.NaN()))
+			} else {
+				f(halfE4M3(s))
 			}
 		}
 	},
-})
+}
 
 // halfE4M3 is half of a scale with 4 exponent bits (bias 7) and 3 mantissa bits, unsigned.
 func halfE4M3(b byte) float32 { return F16ToF32(uint16(b&0x7f)<<7) * 128 }
+
+// FP8 has 8-bit floats of 4 exponent and 3 mantissa bits (arXiv 2209.05433) and a float32 factor for
+// 128 columns of a row, or fewer at its end: of blocks of 128 by 128, or of a whole row or tensor,
+// every row has the factors of its own.
+//
+//	scales  [cols/128][16 rows] float32: the factors
+//	values  8 lines: four columns a dword
+var FP8 = blocks("fp8", 8, stored{
+	columns: 32, bytes: 32, sub: 32, share: FP8Share,
+	fields: func(p *fields) {
+		for four := range 8 {
+			p.wordBytes(4 * four)
+		}
+	},
+	integers: func(x *IntegerRow, b []byte) {
+		x.Scales[0] = fp8Unit
+		for c, code := range b {
+			x.Values[c] = fp8Values[code]
+		}
+	},
+	scales: func(b []byte, f func(float32)) {
+		f(fp8Unit)
+		for _, code := range b {
+			if code&0x7f == 0x7f {
+				f(float32(math.NaN()))
+			}
+		}
+	},
+	scale: func(s, factor float32) float32 { return s * factor },
+})
+
+const (
+	// FP8Share is the number of columns that share a factor of FP8.
+	FP8Share = 128
+	// fp8Unit is the smallest number of the type: values are multiples of it, up to 448 times 512.
+	fp8Unit = 1.0 / 512
+)
+
+var fp8Values = func() (t [256]int32) {
+	for i := range t {
+		if v := F8E4M3ToF32(uint8(i)); v == v {
+			t[i] = int32(v / fp8Unit)
+		}
+	}
+	return t
+}()

@@ -2,6 +2,7 @@ package tensor
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math"
 	"math/rand/v2"
@@ -12,16 +13,27 @@ import (
 // randomBlocks are rows of an encoding of any bits but for scales, which are finite.
 func randomBlocks(r *rand.Rand, e *Encoding, rows, cols int) []byte {
 	b := make([]byte, rows*e.RowBytes(cols))
-	_, size := e.Block()
-	for at := 0; at < len(b); at += size {
-		block := b[at : at+size]
-		for {
-			for i := range block {
-				block[i] = byte(r.Uint32())
+	columns, size := e.Block()
+	n, _ := e.Factors(cols)
+	for at := 0; at < len(b); at += e.RowBytes(cols) {
+		row := b[at:][:e.RowBytes(cols)]
+		for i := range n {
+			binary.LittleEndian.PutUint32(row[4*i:], math.Float32bits(float32(r.NormFloat64())))
+		}
+		for blocks := row[4*n:]; len(blocks) > 0; blocks = blocks[size:] {
+			one := slices.Concat(row[:e.RowBytes(columns)-size], blocks[:size])
+			for {
+				for i := range size {
+					one[len(one)-size+i] = byte(r.Uint32())
+					if e == FP8 { // few blocks of 32 have no NaN
+						one[len(one)-size+i] &= 0xbf
+					}
+				}
+				if e.CheckBlocks(one, columns) == nil {
+					break
+				}
 			}
-			if e.CheckBlocks(block, e.stored.columns) == nil {
-				break
-			}
+			copy(blocks, one[len(one)-size:])
 		}
 	}
 	return b
@@ -72,14 +84,14 @@ func TestBlocksOfOnes(t *testing.T) {
 	for _, name := range StoredEncodings() {
 		e := EncodingOf(name)
 		columns, size := e.Block()
-		b := bytes.Repeat([]byte{255}, 3*2*size)
+		b := bytes.Repeat([]byte{255}, 3*e.RowBytes(2*columns))
 		r := rand.New(rand.NewPCG(1, 1))
-		copy(b, randomBlocks(r, e, 1, 5*columns))
+		copy(b[:len(b)-size], randomBlocks(r, e, 3, 2*columns))
 		if err := e.CheckBlocks(b, 2*columns); !errors.Is(err, ErrScale) {
 			t.Errorf("%s: %v", name, err)
 		}
 		x := e.NewIntegerRow()
-		e.ReadBlock(x, b[5*size:])
+		e.ReadBlock(x, b[len(b)-size:])
 		for c, v := range x.Values {
 			if v < -128 || v > 127 || columns%e.Sub() != 0 || math.IsInf(float64(x.Scales[c/e.Sub()]), 0) && name == "mxfp4" {
 				t.Errorf("%s: column %d is %d", name, c, v)
@@ -88,10 +100,36 @@ func TestBlocksOfOnes(t *testing.T) {
 	}
 }
 
+// TestFactors: FP8 has a factor for 128 columns, the last for fewer; a negative factor of NVFP4 divides.
+func TestFactors(t *testing.T) {
+	row := make([]byte, FP8.RowBytes(160))
+	if len(row) != 8+160 {
+		t.Fatalf("%d bytes", len(row))
+	}
+	binary.LittleEndian.PutUint32(row, math.Float32bits(0.5))
+	binary.LittleEndian.PutUint32(row[4:], math.Float32bits(-3))
+	for c := range 160 {
+		row[8+c] = 0x7e - byte(c%2*0x76) // 448, and 8 of the unit
+	}
+	got := make([]float32, 160)
+	m, err := FP8.FromBlocks(row, 1, 160)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Row(got, 0)
+	if got[0] != 224 || got[127] != 0.5/64 || got[128] != -3*448 || got[159] != -3.0/64 {
+		t.Errorf("%v", got)
+	}
+	if s := halfE4M3(0x39); NVFP4Scaled.Scale(s, 3) != s*3 || NVFP4Scaled.Scale(s, -3) != s/3 {
+		t.Error("a factor of NVFP4")
+	}
+}
+
 // FuzzBlocks: any bytes are blocks or are refused, and what is not refused is finite and comes back
 // from a band.
 func FuzzBlocks(f *testing.F) {
 	f.Add("q4_k", make([]byte, 288))
+	f.Add("fp8", make([]byte, 4+32))
 	f.Add("iq2_xs", bytes.Repeat([]byte{255}, 74))
 	f.Fuzz(func(t *testing.T, name string, b []byte) {
 		e := EncodingOf(name)
@@ -100,6 +138,9 @@ func FuzzBlocks(f *testing.F) {
 		}
 		columns, size := e.Block()
 		cols := len(b) / size * columns
+		for cols > columns && e.RowBytes(cols) > len(b) {
+			cols -= columns
+		}
 		m, err := e.FromBlocks(b, 1, cols)
 		if err != nil || e.CheckBlocks(b, cols) != nil {
 			return
@@ -125,12 +166,8 @@ func FuzzBlocks(f *testing.F) {
 
 // TestShared: a GPU keeps blocks and Q8_0 as a CPU does, to the byte, and gate and up apart.
 func TestShared(t *testing.T) {
-	for _, name := range append(StoredEncodings(), "q8_0") {
+	for _, name := range SharedEncodings() {
 		e := EncodingOf(name)
-		if !e.Shared() {
-			t.Errorf("%s is not shared", name)
-			continue
-		}
 		const hidden, width = 512, 256
 		r := rand.New(rand.NewPCG(5, 6))
 		for _, cols := range []int{hidden, width} {
@@ -168,7 +205,7 @@ func TestShared(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, w13, err)
 		}
 	}
-	if INT4.Shared() || INT8.Shared() || Native.Shared() {
-		t.Error("integers in fragments are shared")
+	if INT4.Shared() || INT8.Shared() || Native.Shared() || FP8.Shared() || !Q8_0.Shared() || !IQ3_S.Shared() {
+		t.Error("integers in fragments or blocks with factors are shared, or others are not")
 	}
 }

@@ -102,13 +102,21 @@ func (b blockBands) Check(l Layout) error {
 
 func (b blockBands) BandBytes(l Layout) (values, scales int) {
 	n := l.Cols / b.columns
-	return n * b.values, n * b.small
+	return n * b.values, b.factorBytes(l.Cols) + n*b.small
 }
+
+// factorBytes is the size of the factors of a band.
+func (b blockBands) factorBytes(cols int) int { return 4 * TileRows * b.factors(cols) }
 
 func (b blockBands) Pack(l Layout, values, scales []byte, m *Matrix, band int) {
 	clear(values)
 	clear(scales)
+	factors := scales
+	scales = scales[b.factorBytes(l.Cols):]
 	for r := range min(TileRows, l.Rows-band*TileRows) {
+		for i := range b.factors(l.Cols) {
+			copy(factors[4*(i*TileRows+r):][:4], m.rowOf(band*TileRows + r)[4*i:])
+		}
 		for i, block := range m.rowBlocks(band*TileRows + r) {
 			v, s := values[i*b.values:][:b.values], scales[i*b.small:][:b.small]
 			for j := range b.fields {
@@ -128,6 +136,10 @@ func (b blockBands) Pack(l Layout, values, scales []byte, m *Matrix, band int) {
 func (b blockBands) Unpack(l Layout, values, scales []byte, r int, m *Matrix, to int) {
 	v, s := b.BandBytes(l)
 	values, scales = values[r/TileRows*v:][:v], scales[r/TileRows*s:][:s]
+	for i := range b.factors(l.Cols) {
+		copy(m.rowOf(to)[4*i:][:4], scales[4*(i*TileRows+r%TileRows):])
+	}
+	scales = scales[b.factorBytes(l.Cols):]
 	for i, block := range m.rowBlocks(to) {
 		b.UnpackBlock(block, values[i*b.values:], scales[i*b.small:], r%TileRows)
 	}

@@ -105,15 +105,16 @@ func EncodingOf(name string) *Encoding { return registry[name] }
 
 // Encodings are the names of the encodings that a matrix of floats can be made in, sorted. The others
 // come from files (StoredEncodings).
-func Encodings() []string { return names(false) }
+func Encodings() []string { return names(func(e *Encoding) bool { return !e.Stored() }) }
 
 // StoredEncodings are the names of the encodings of blocks, sorted.
-func StoredEncodings() []string { return names(true) }
+func StoredEncodings() []string { return names((*Encoding).Stored) }
 
-func names(stored bool) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(registry)), func(name string) bool {
-		return (registry[name].stored != nil) != stored
-	})
+// SharedEncodings are the names of the encodings that a GPU has in a CPU's bands, sorted.
+func SharedEncodings() []string { return names((*Encoding).Shared) }
+
+func names(has func(*Encoding) bool) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(registry)), func(name string) bool { return !has(registry[name]) })
 }
 
 // Format is how the weights of a matrix are kept: an encoding and, where that leaves it

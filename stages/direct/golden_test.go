@@ -66,6 +66,9 @@ func files(t testing.TB, dir, config string) (*model.Config, *weights.Set) {
 func open(t testing.TB, dev load.Device, dir, config string, o load.Options) *opened {
 	t.Helper()
 	cfg, set := files(t, dir, config)
+	if o.Precision.Experts.PerTensor() {
+		cfg.Types = load.Types(cfg, set)
+	}
 	parts, err := load.Model(dev, cfg, set, o)
 	if err != nil {
 		t.Fatal(err)

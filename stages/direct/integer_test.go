@@ -52,6 +52,7 @@ func integers(t testing.TB, dev load.Device, dir string, o load.Options) load.Op
 // against the unrounded goldens: the logits of a prompt by relative error, the
 // continuation, token by token from the golden's own, where its margin is clear.
 func TestGoldensInteger(t *testing.T) {
+	files := tensor.Native.By(tensor.BlockGroup) // FP8 and MXFP4 as they are
 	for _, x := range []struct {
 		name      string
 		precision load.Precision
@@ -70,11 +71,14 @@ func TestGoldensInteger(t *testing.T) {
 		{"kimi_k25", load.Precision{Experts: tensor.INT4.By(32)}, 0.02, 0.4}, // the integers of the files
 		{"deepseek_v3_fp8", load.Precision{Experts: tensor.INT8.By(128)}, 0.02, 0.4},
 		{"gpt_oss_mxfp4", load.Precision{Experts: tensor.INT8.By(32)}, 0.02, 0.4},
+		{"gpt_oss_mxfp4", load.Precision{Experts: files}, 0.02, 0.4},
+		{"deepseek_v3_fp8", load.Precision{Experts: files}, 0.02, 0.4},
+		{"deepseek_v3_fp8", load.Precision{Experts: files, Attention: files, KVB: files, Shared: files, Dense: files, Head: files}, 0.06, 0.6},
 		{"qwen2", load.Precision{Attention: tensor.INT8.By(128), Dense: tensor.INT8.By(128), Head: tensor.INT8.By(128)}, 0.06, 0.6},
 	} {
 		dir, dev := folder(x.name), processor(t, 2)
 		o := load.Options{Limits: limits, KVType: tensor.F32, Precision: x.precision}
-		if !x.precision.Experts.Zero() {
+		if e := x.precision.Experts; !e.Zero() && e != files {
 			o = integers(t, dev, dir, o)
 		}
 		m := open(t, dev, dir, "config.json", o)

@@ -143,7 +143,7 @@ func Converted(cfg *model.Config, set *weights.Set, p Precision) (lines []string
 		if t.Coded != nil {
 			from = t.Coded.Encoding()
 		}
-		if from != f.Name() {
+		if from != f.Name() && !f.Stored() { // blocks are never made of something else
 			tensors[fmt.Sprintf("%s as %s", from, f.Name())]++
 		}
 	}

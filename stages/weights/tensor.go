@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -53,7 +54,8 @@ func IntegersOf(f tensor.Format, cols int, list ...Tensor) *tensor.Matrix {
 	rows := 0
 	for _, t := range list {
 		n, width := t.Rows()
-		if _, ok := t.Coded.(Integers); !ok || width != cols {
+		x, ok := t.Coded.(Integers)
+		if !ok || width != cols || !x.IntegerRow(tensor.NewMatrix(f.Of(cols), 1, cols), 0, 0) {
 			return nil
 		}
 		rows += n
@@ -76,29 +78,44 @@ func FormatOf(t Tensor) tensor.Format {
 	if t.Coded == nil || len(t.Shape) != 2 {
 		return tensor.Format{}
 	}
-	e := tensor.EncodingOf(t.Coded.Encoding())
-	if e == nil || !e.Stored() && e != tensor.Q8_0 {
-		return tensor.Format{}
-	}
-	f, rows, cols := e.By(tensor.BlockGroup), t.Shape[0], t.Shape[1]
-	switch {
-	case e == tensor.Q8_0:
-		if cols%tensor.BlockGroup != 0 {
-			return tensor.Format{}
-		}
-	default:
-		if _, err := f.On(tensor.CPU, rows, cols); err != nil {
-			return tensor.Format{}
-		}
-		if e == tensor.MXFP4 || e == tensor.NVFP4 { // a file may have codes and scales apart
-			b, ok := t.Coded.Blocks()
-			x, integers := t.Coded.(Integers)
-			if (!ok || len(b) != rows*e.RowBytes(cols)) && !(integers && x.IntegerRow(tensor.NewMatrix(f, 1, cols), 0, 0)) {
-				return tensor.Format{}
-			}
+	for _, e := range encodingsOf(t.Coded.Encoding()) {
+		if f := e.By(tensor.BlockGroup); takes(f, t) {
+			return f
 		}
 	}
-	return f
+	return tensor.Format{}
+}
+
+// encodingsOf are the encodings that may have the bytes of a kind of stored values.
+func encodingsOf(name string) (list []*tensor.Encoding) {
+	if strings.HasPrefix(name, "f8_e4m3_") {
+		return []*tensor.Encoding{tensor.FP8}
+	}
+	if e := tensor.EncodingOf(name); e != nil && (e.Stored() || e == tensor.Q8_0) {
+		list = append(list, e)
+	}
+	if name == tensor.NVFP4.Name() {
+		list = append(list, tensor.NVFP4Scaled)
+	}
+	return list
+}
+
+// takes reports whether a format has the bytes of a matrix as they are.
+func takes(f tensor.Format, t Tensor) bool {
+	rows, cols := t.Shape[0], t.Shape[1]
+	if f.Encoding == tensor.Q8_0 {
+		return cols%tensor.BlockGroup == 0
+	}
+	if _, err := f.On(tensor.CPU, rows, cols); err != nil {
+		return false
+	}
+	switch f.Encoding {
+	case tensor.MXFP4, tensor.NVFP4, tensor.NVFP4Scaled, tensor.FP8: // a file may have codes and scales apart
+		b, ok := t.Coded.Blocks()
+		x, integers := t.Coded.(Integers)
+		return ok && len(b) == rows*f.RowBytes(cols) || integers && x.IntegerRow(tensor.NewMatrix(f, 1, cols), 0, 0)
+	}
+	return true
 }
 
 // Exactly is the rows of tensors, one after the other, as a matrix of a format that has their

@@ -149,6 +149,8 @@ CASES = [
     ("nvfp4", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, (1, 16), {".weight": ("U8", (32, 24)), ".weight_scale": ("F8_E4M3", (32, 3)), ".weight_scale_2": ("F32", ()), ".input_scale": ("F32", ())}),
     ("mxfp4", {"quant_method": "mxfp4"}, (1, 32), {"_blocks": ("U8", (3, 10, 4, 16)), "_scales": ("F8_E8M0", (3, 10, 4))}),
     ("mxfp4", group("mxfp4-pack-quantized", group_size=32, num_bits=4, type="float"), (1, 32), {".weight_packed": ("U8", (10, 48)), ".weight_scale": ("F8_E8M0", (10, 3))}),
+    ("f8_e4m3_row", group("float-quantized", strategy="channel", **FLOAT8), (1, 0), {".weight": ("F8_E4M3", (5, 160)), ".weight_scale": ("F16", (5, 1))}),
+    ("f8_e4m3_tensor", FP8(), (0, 0), {".weight": ("F8_E4M3", (9, 96)), ".weight_scale": ("F16", ())}),
 ]
 
 

@@ -34,11 +34,14 @@ type blockKind struct {
 	mins        bool // there are minima
 	wideOnly    bool // the offset is for AVX-512; AVX2 has signed values
 	panel       bool // weights are a panel: signed bytes, and scales and minima as float32
-	digits      int  // bytes of an unpacked value, if not one
+	wideValues  bool // a value has several bytes when it is unpacked; see width
 	head, small int  // bytes with the scales: of a block, of a group
 	named       map[string]uint32
-	// header reads what is with the scales of a block.
-	header func(d *blockTile)
+	// factors reads the factors of rows, which are before the scales of the tile.
+	factors func(d *blockTile)
+	// header reads what is with the scales of a block; partial: the last may have fewer groups.
+	partial bool
+	header  func(d *blockTile)
 	// scale leaves the scales of a group's columns [sub] as float32 in v.
 	scale func(d *blockTile, sub int, v reg.VecVirtual)
 	// values unpacks the columns of sub and gives use each vector with the number of the four
@@ -66,6 +69,7 @@ type blockTile struct {
 	scratch               operand.Mem
 	sums, acc             []reg.VecVirtual
 	d, dmin               reg.VecVirtual
+	times, over, again    reg.VecVirtual // of factors; see divided
 	fixed                 map[string]reg.VecVirtual
 	kept                  []reg.VecVirtual // of the second 16 columns of a group
 }
@@ -171,14 +175,14 @@ func (d *blockTile) loops() {
 	}
 	g.Label("tile")
 	if g.wide() {
-		d.again()
+		d.rewind()
 		d.pass("")
 	} else {
 		if !d.panel {
 			g.MOVQ(d.q, d.q0)
 			g.MOVQ(d.s, d.s0)
 		}
-		d.again()
+		d.rewind()
 		d.pass("")
 		g.MOVQ(d.q0, d.q)
 		g.MOVQ(d.s0, d.s)
@@ -195,16 +199,40 @@ func (d *blockTile) loops() {
 	g.JNZ(operand.LabelRef("tile"))
 }
 
-// again begins a tile of a panel.
-func (d *blockTile) again() {
+// rewind begins a tile of a panel.
+func (d *blockTile) rewind() {
 	if d.panel {
 		d.MOVQ(d.q0, d.q)
 		d.MOVQ(d.s0, d.s)
 	}
 }
 
-// width is the number of bytes of an unpacked value.
-func (d *blockKind) width() int { return max(1, d.digits) }
+// width is the number of bytes of an unpacked value: planes, each of which has a vector of four columns.
+// On AVX-512 they are digits to the base 128, the least first. On AVX2 one of four has the value, in
+// units of its own.
+func (d *blockTile) width() int {
+	switch {
+	case !d.wideValues:
+		return 1
+	case d.wide():
+		return unitDigits
+	}
+	return len(planeUnits)
+}
+
+const unitDigits = 3
+
+var planeUnits = [...]uint32{1, 8, 128, 2048}
+
+// horner goes on to the next digit.
+func (d *blockTile) horner(sub int) {
+	for m, acc := range d.acc {
+		d.VPSLLD(operand.U8(7), acc, acc)
+		offset := d.vec()
+		d.bias(m, sub, offset)
+		d.VPADDD(offset, acc, acc)
+	}
+}
 
 // floats is the number of scales and minima of a group.
 func (d *blockKind) floats() int {
@@ -219,6 +247,9 @@ func (d *blockTile) pass(suffix string) {
 	g := d.isa
 	d.begin()
 	g.MOVQ(operand.Mem{Base: d.t, Disp: bGroups}, d.left)
+	if d.factors != nil {
+		d.factors(d)
+	}
 	if d.header != nil {
 		g.Label("block" + suffix)
 		d.header(d)
@@ -235,13 +266,22 @@ func (d *blockTile) pass(suffix string) {
 		d.subtract()
 	}
 	d.next()
-	if d.header != nil {
+	switch {
+	case d.partial:
+		g.DECQ(d.left)
+		g.JZ(operand.LabelRef("end" + suffix))
+		g.ADDQ(operand.I32(16), d.group)
+		g.CMPQ(d.group, operand.I32(int32(16*d.groups)))
+		g.JNE(operand.LabelRef("group" + suffix))
+		g.JMP(operand.LabelRef("block" + suffix))
+		g.Label("end" + suffix)
+	case d.header != nil:
 		g.ADDQ(operand.I32(16), d.group)
 		g.CMPQ(d.group, operand.I32(int32(16*d.groups)))
 		g.JNE(operand.LabelRef("group" + suffix))
 		g.SUBQ(operand.I32(int32(d.groups)), d.left)
 		g.JNZ(operand.LabelRef("block" + suffix))
-	} else {
+	default:
 		g.DECQ(d.left)
 		g.JNZ(operand.LabelRef("group" + suffix))
 	}
@@ -306,7 +346,7 @@ func (d *blockKind) preparedRow() int {
 }
 
 func (d *blockTile) fourOf(m, four int) operand.Mem {
-	return operand.Mem{Base: d.p, Disp: 32*m + 4*four}
+	return operand.Mem{Base: d.p, Disp: 32*m + four%8*4}
 }
 func (d *blockTile) scaleOf(m int) operand.Mem {
 	return operand.Mem{Base: d.p, Disp: 32*d.mr + 4*m}
@@ -331,14 +371,20 @@ func (d *blockTile) start(sub int) {
 		return
 	}
 	for m, acc := range d.acc {
-		d.VPBROADCASTD(d.biasOf(m, sub), acc)
-		if n := bits.TrailingZeros(uint(d.offset / 8)); n > 0 {
-			d.VPSLLD(operand.U8(uint8(n)), acc, acc)
-		}
+		d.bias(m, sub, acc)
 	}
 }
 
-// use adds the products of four columns, or writes them to a panel as signed bytes.
+// bias sets a vector to the number that undoes the offset in a sum.
+func (d *blockTile) bias(m, sub int, to reg.VecVirtual) {
+	d.VPBROADCASTD(d.biasOf(m, sub), to)
+	if n := bits.TrailingZeros(uint(d.offset / 8)); n > 0 {
+		d.VPSLLD(operand.U8(uint8(n)), to, to)
+	}
+}
+
+// use adds the products of four columns of a plane (8 more for each), or writes them to a panel as
+// signed bytes.
 func (d *blockTile) use(w reg.VecVirtual, four int) {
 	g := d.isa
 	if d.unpack {
@@ -368,7 +414,8 @@ func (d *blockTile) use(w reg.VecVirtual, four int) {
 			g.VPSIGNB(w, x, x)
 		}
 		g.VPMADDUBSW(x, abs, x)
-		g.VPMADDWD(g.repeated("wordones", 0x00010001), x, x)
+		unit := planeUnits[four/8]
+		g.VPMADDWD(g.repeated(fmt.Sprintf("words%d", unit), unit*0x00010001), x, x)
 		g.VPADDD(x, acc, acc)
 	}
 }
@@ -439,46 +486,4 @@ func (d *blockTile) line(n int) operand.Mem {
 // aside is a part of what lies with the scales: size bytes for each row.
 func (d *blockTile) aside(at, size int) operand.Mem {
 	return operand.Mem{Base: d.s, Disp: at + 8*size*d.half}
-}
-
-// and is dst = a & b.
-func (g *isa) and(a operand.Op, b, dst reg.VecVirtual) {
-	if g.wide() {
-		g.VPANDD(a, b, dst)
-	} else {
-		g.VPAND(a, b, dst)
-	}
-}
-
-// or2 is dst = a | b.
-func (g *isa) or2(a operand.Op, b, dst reg.VecVirtual) {
-	if g.wide() {
-		g.VPORD(a, b, dst)
-	} else {
-		g.VPOR(a, b, dst)
-	}
-}
-
-// andOr is into |= a & mask; a is lost.
-func (g *isa) andOr(a reg.VecVirtual, mask operand.Op, into reg.VecVirtual) {
-	if g.wide() {
-		g.VPTERNLOGD(operand.U8(0xf8), mask, a, into)
-		return
-	}
-	g.VPAND(mask, a, a)
-	g.VPOR(a, into, into)
-}
-
-// shifted is w moved by a number of bits, to the left if it is positive.
-func (g *isa) shifted(w reg.VecVirtual, left int) reg.VecVirtual {
-	if left == 0 {
-		return w
-	}
-	v := g.vec()
-	if left > 0 {
-		g.VPSLLW(operand.U8(uint8(left)), w, v)
-	} else {
-		g.VPSRLW(operand.U8(uint8(-left)), w, v)
-	}
-	return v
 }

@@ -17,7 +17,7 @@ import (
 // comes out has, for row r of the matrix, the same column of four times eight: activations are
 // prepared in that order. A sign turns value+offset into offset-value.
 //
-// AVX2 gathers four columns of eight rows at a time.
+// AVX2 loads the rows of the table one by one, or gathers them where a ninth bit chooses.
 func gridKind(function, name string, width int, ninth bool, scale float32) *blockKind {
 	k := &blockKind{
 		short: function, name: name, groups: 8, lines: 2, subs: 1, offset: 64, head: 32,
@@ -43,7 +43,7 @@ func gridKind(function, name string, width int, ninth bool, scale float32) *bloc
 	k.named[fmt.Sprintf("turn%d", k.offset)] = uint32(2*k.offset) * 0x01010101
 	k.values = func(d *blockTile, sub int, use func(reg.VecVirtual, int)) {
 		if !d.wide() {
-			d.gathered(sub, width, ninth, use)
+			d.tableRows(sub, width, ninth, use)
 			return
 		}
 		d.planes(sub, width, ninth, use)
@@ -203,8 +203,8 @@ func (d *blockTile) lookup(index reg.VecVirtual, k9 reg.OpmaskVirtual, at int, n
 	return v
 }
 
-// gathered is the form of AVX2.
-func (d *blockTile) gathered(sub, width int, ninth bool, use func(reg.VecVirtual, int)) {
+// tableRows is the form of AVX2.
+func (d *blockTile) tableRows(sub, width int, ninth bool, use func(reg.VecVirtual, int)) {
 	g := d.isa
 	raw, signs := g.YMM(), g.YMM()
 	g.VMOVDQU(d.line(d.lines-1), raw)
@@ -217,16 +217,14 @@ func (d *blockTile) gathered(sub, width int, ninth bool, use func(reg.VecVirtual
 	if d.subs == 2 {
 		from, to = 2*sub, 2*sub+2
 	}
+	rows := d.loadedRows
+	if ninth {
+		rows = d.gatheredRows
+	}
 	for line := range d.lines - 1 {
-		rows := g.YMM()
-		g.VMOVDQU(d.line(line), rows)
+		d.line(line) // asks for the one ahead
 		for c := from; c < to; c++ {
-			index := d.index(rows, raw, c, line, width, ninth)
-			for part := range width / 4 {
-				w, all := g.YMM(), g.YMM()
-				g.zero(w, all)
-				g.VPCMPEQD(all, all, all)
-				g.VPGATHERDD(all, operand.Mem{Base: d.table, Index: index, Scale: uint8(width), Disp: 4 * part}, w)
+			for part, w := range rows(raw, c, line, width) {
 				d.turn(w, signs, c, line+part)
 				use(w, 2*c+line+part)
 			}
@@ -234,16 +232,63 @@ func (d *blockTile) gathered(sub, width int, ninth bool, use func(reg.VecVirtual
 	}
 }
 
-// index is a row of the table for each row of the matrix: byte c of a line, and a ninth bit.
-func (d *blockTile) index(rows, raw reg.VecVirtual, c, line, width int, ninth bool) reg.VecVirtual {
+// gatheredRows looks up the rows of the table for byte c of a line: vectors of four columns of eight rows
+// of the matrix.
+func (d *blockTile) gatheredRows(raw reg.VecVirtual, c, line, width int) (list []reg.VecVirtual) {
 	g := d.isa
-	v := g.YMM()
-	g.VPSRLD(operand.U8(uint8(8*c)), rows, v)
-	g.VPAND(g.repeated("lowbyte", 0xff), v, v)
-	if !ninth {
-		return v
+	index := d.index(raw, c, line, width)
+	for part := range width / 4 {
+		w, all := g.YMM(), g.YMM()
+		g.zero(w, all)
+		g.VPCMPEQD(all, all, all)
+		g.VPGATHERDD(all, operand.Mem{Base: d.table, Index: index, Scale: uint8(width), Disp: 4 * part}, w)
+		list = append(list, w)
 	}
-	bit := g.YMM()
+	return list
+}
+
+// loadedRows does so by a load for each row: 1.3 to 1.8 times as fast where a byte is the whole index.
+func (d *blockTile) loadedRows(_ reg.VecVirtual, c, line, width int) []reg.VecVirtual {
+	g := d.isa
+	row := func(r int) operand.Mem {
+		g.MOVBLZX(operand.Mem{Base: d.q, Disp: 64*line + 32*d.half + 4*r + c}, d.tmp.As32())
+		return operand.Mem{Base: d.table, Index: d.tmp, Scale: uint8(width)}
+	}
+	some := func(first int) reg.VecVirtual { // 16 bytes of rows
+		x := g.XMM()
+		if width == 8 {
+			g.VMOVQ(row(first), x)
+			g.VMOVHPS(row(first+1), x, x)
+			return x
+		}
+		g.VMOVD(row(first), x)
+		for i := range 3 {
+			g.VPINSRD(operand.U8(uint8(i+1)), row(first+i+1), x, x)
+		}
+		return x
+	}
+	pair := func(low, high int) reg.VecVirtual {
+		v := some(low)
+		g.insertUpper(some(high), v)
+		return v.AsY().(reg.VecVirtual)
+	}
+	if width == 4 {
+		return []reg.VecVirtual{pair(0, 4)}
+	}
+	even, odd := pair(0, 4), pair(2, 6)
+	first, second := g.YMM(), g.YMM()
+	g.VSHUFPS(operand.U8(0x88), odd, even, first)
+	g.VSHUFPS(operand.U8(0xdd), odd, even, second)
+	return []reg.VecVirtual{first, second}
+}
+
+// index is a row of the table for each row of the matrix: byte c of a line, and a ninth bit.
+func (d *blockTile) index(raw reg.VecVirtual, c, line, width int) reg.VecVirtual {
+	g := d.isa
+	v, bit := g.YMM(), g.YMM()
+	g.VMOVDQU(operand.Mem{Base: d.q, Disp: 64*line + 32*d.half}, v)
+	g.VPSRLD(operand.U8(uint8(8*c)), v, v)
+	g.VPAND(g.repeated("lowbyte", 0xff), v, v)
 	if width == 8 {
 		g.VPSRLD(operand.U8(uint8(20+c)), raw, bit)
 	} else {
@@ -298,6 +343,14 @@ func (d *blockTile) tmp32(v uint32) reg.Register {
 	r := d.tmp.As32()
 	d.MOVL(operand.U32(v), r)
 	return r
+}
+
+// insertUpper is VINSERTI128 that reads the lower half of v alone: avo would keep the upper half for it.
+func (g *isa) insertUpper(upper, v reg.VecVirtual) {
+	g.Instruction(&ir.Instruction{
+		Opcode: "VINSERTI128", Operands: []operand.Op{operand.U8(1), upper, v.AsY(), v.AsY()},
+		Inputs: []operand.Op{upper, v}, Outputs: []operand.Op{v.AsY()},
+	})
 }
 
 // affine is VGF2P8AFFINEQB, which avo does not know: every byte of x times a matrix of bits.

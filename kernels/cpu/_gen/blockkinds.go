@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -35,20 +36,16 @@ var blockKinds = []*blockKind{
 		scale:  powers,
 		values: func(d *blockTile, sub int, use func(reg.VecVirtual, int)) { d.codes(sub, fp4(16), use) },
 	},
+	nvfp4("nvfp4", "NVFP4", nil), nvfp4("nvfp4Scaled", "NVFP4 with factors", divided),
 	{
-		short: "nvfp4", name: "NVFP4", groups: 1, lines: 4, subs: 2, offset: 16, small: 32,
-		named: map[string]uint32{"low4": low4, "f128": math.Float32bits(128)},
-		scale: func(d *blockTile, sub int, v reg.VecVirtual) {
-			half := v.AsY().(reg.VecVirtual)
-			if !d.wide() {
-				half = v.AsX().(reg.VecVirtual)
-			}
-			d.VPMOVZXBW(d.aside(16*sub, 1), half)
-			d.VPSLLW(operand.U8(7), half, half)
-			d.VCVTPH2PS(half, v)
-			d.VMULPS(d.k("f128"), v, v)
+		short: "fp8", name: "FP8", groups: 4, lines: 8, subs: 1, offset: 128, wideOnly: true, wideValues: true, partial: true, head: 64,
+		named: map[string]uint32{"low4": low4, "fp8unit": math.Float32bits(1.0 / 512)},
+		header: func(d *blockTile) {
+			d.VMOVUPS(d.aside(0, 4), d.d)
+			d.VMULPS(d.k("fp8unit"), d.d, d.d)
 		},
-		values: func(d *blockTile, sub int, use func(reg.VecVirtual, int)) { d.codes(sub, fp4(16), use) },
+		scale:  func(d *blockTile, _ int, v reg.VecVirtual) { d.VMOVAPS(d.d, v) },
+		values: floats8,
 	},
 	{
 		short: "q4_k", name: "Q4_K", groups: 8, lines: 4, subs: 1, mins: true, head: 256,
@@ -96,25 +93,158 @@ var blockKinds = []*blockKind{
 // float32 scales and minima [16 rows].
 var panelKinds = []*blockKind{
 	panelKind("panel", "a panel", 1, false), panelKind("panelMins", "a panel with minima", 1, true),
-	panelKind("panelHalves", "a panel with a scale for 16 columns", 2, false),
+	panelKind("panelHalves", "a panel with a scale for 16 columns", 2, false), panelKind("panelDigits", "a panel of values of several bytes", 1, false),
 }
 
 func panelKind(short, name string, subs int, mins bool) *blockKind {
 	return &blockKind{
 		short: short, name: name, groups: 1, lines: 8, subs: subs, offset: 128, wideOnly: true, mins: mins, panel: true,
-		named: map[string]uint32{"bytesign": 0x80808080},
-		scale: func(d *blockTile, sub int, v reg.VecVirtual) { d.VMOVUPS(d.aside(64*sub, 4), v) },
+		wideValues: short == "panelDigits",
+		named:      map[string]uint32{"bytesign": 0x80808080},
+		scale:      func(d *blockTile, sub int, v reg.VecVirtual) { d.VMOVUPS(d.aside(64*sub, 4), v) },
 		values: func(d *blockTile, sub int, use func(reg.VecVirtual, int)) {
-			for four := 8 / d.subs * sub; four < 8/d.subs*(sub+1); four++ {
-				w := d.vec()
-				if d.wide() { // products want them unsigned
-					d.VPXORD(d.line(four), d.k("bytesign"), w)
-				} else {
-					d.VMOVUPS(d.line(four), w)
+			for plane := d.width() - 1; plane >= 0; plane-- {
+				for four := 8 / d.subs * sub; four < 8/d.subs*(sub+1); four++ {
+					w := d.vec()
+					if d.wide() { // products want them unsigned
+						d.VPXORD(d.line(8*plane+four), d.k("bytesign"), w)
+					} else {
+						d.VMOVUPS(d.line(8*plane+four), w)
+					}
+					use(w, 8*plane+four)
 				}
-				use(w, four)
+				if plane > 0 && d.wide() {
+					d.horner(sub)
+				}
 			}
 		},
+	}
+}
+
+// nvfp4 is NVFP4 with or without factors.
+func nvfp4(short, name string, factors func(d *blockTile)) *blockKind {
+	return &blockKind{
+		short: short, name: name, groups: 1, lines: 4, subs: 2, offset: 16, small: 32, factors: factors,
+		named: map[string]uint32{"low4": low4, "f128": math.Float32bits(128)},
+		scale: func(d *blockTile, sub int, v reg.VecVirtual) {
+			half := v.AsY().(reg.VecVirtual)
+			if !d.wide() {
+				half = v.AsX().(reg.VecVirtual)
+			}
+			d.VPMOVZXBW(d.aside(16*sub, 1), half)
+			d.VPSLLW(operand.U8(7), half, half)
+			d.VCVTPH2PS(half, v)
+			d.VMULPS(d.k("f128"), v, v)
+			if factors != nil { // the quotient is corrected by what is left of v
+				q := d.vec()
+				d.VMULPS(d.times, v, q)
+				d.VFNMADD231PS(d.over, q, v)
+				d.VFMADD132PS(d.again, q, v)
+			}
+		},
+		values: func(d *blockTile, sub int, use func(reg.VecVirtual, int)) { d.codes(sub, fp4(16), use) },
+	}
+}
+
+// divided reads NVFP4's factors. A scale s times one is s*times; s over a negative one's magnitude is
+// q = s*times corrected by (s - q*over)*again, which rounds as a division does (Markstein, IBM J. Res.
+// Dev. 34(1), 1990).
+func divided(d *blockTile) {
+	f, size, over, sign := d.vec(), d.vec(), d.vec(), d.vec()
+	d.times, d.over, d.again = d.vec(), size, d.vec()
+	d.VMOVUPS(d.aside(0, 4), f)
+	d.and(d.repeated("magnitude", 0x7fffffff), f, size)
+	d.VBROADCASTSS(d.isa.table("one", []uint32{math.Float32bits(1)}), over)
+	d.VDIVPS(size, over, over)
+	d.VPSRAD(operand.U8(31), f, sign)
+	d.and(over, sign, d.again)
+	if d.wide() {
+		d.VPANDND(f, sign, sign)
+	} else {
+		d.VPANDN(f, sign, sign)
+	}
+	d.or2(d.again, sign, d.times)
+	d.ADDQ(operand.I32(64), d.s)
+}
+
+// floats8 unpacks FP8 to digits (see width).
+func floats8(d *blockTile, sub int, use func(reg.VecVirtual, int)) {
+	if !d.wide() {
+		d.floats8(use)
+		return
+	}
+	zero := d.ZMM()
+	d.VPXORD(zero, zero, zero)
+	for plane := unitDigits - 1; plane >= 0; plane-- {
+		table := make([]uint32, 32)
+		for i := range 128 {
+			table[i/4] |= uint32(fp8Integer(i)>>(7*plane)&127+128) << (i % 4 * 8)
+		}
+		digits := d.isa.table(fmt.Sprintf("fp8digits%d", plane), table)
+		first := d.loaded(digits)
+		for four := range 8 {
+			w, minus := d.ZMM(), d.K()
+			d.VMOVDQU64(d.line(four), w)
+			d.VPMOVB2M(w, minus)
+			d.VPERMI2B(digits.Offset(64), first, w)
+			d.VPSUBB(w, zero, minus, w)
+			use(w, 8*plane+four)
+		}
+		if plane > 0 && !d.unpack {
+			d.horner(sub)
+		}
+	}
+}
+
+// fp8Integer is a float of 7 bits in the unit of the type, 2^-9.
+func fp8Integer(code int) int {
+	if e := code >> 3; e > 0 {
+		return (8 + code&7) << (e - 1)
+	}
+	return code
+}
+
+// floats8 is the form of AVX2. The integer of a code is one of the low four bits n, t(n) = 8+n or 2n,
+// moved by twice the three bits h above less one; for h = 0 it is n. Two h share a plane, whose unit is
+// the lower's.
+func (d *blockTile) floats8(use func(reg.VecVirtual, int)) {
+	var once, four [16]int
+	for n := range 16 {
+		if once[n] = 8 + n; n >= 8 {
+			once[n] = 2 * n
+		}
+		four[n] = 4 * once[n]
+	}
+	lookup := func(name string, table [16]int, index reg.VecVirtual) reg.VecVirtual {
+		v := d.loaded(d.repeated(name, table16(table, 0)...))
+		d.VPSHUFB(index, v, v)
+		return v
+	}
+	for line := range 8 {
+		code, low, odd := d.vec(), d.vec(), d.vec()
+		d.VMOVUPS(d.line(line), code)
+		d.and(d.k("low4"), code, low)
+		d.VPSLLW(operand.U8(3), code, odd) // bit 4 of a byte on top
+		high := d.shifted(code, -4)
+		d.VPAND(d.repeated("low3", 0x07070707), high, high)
+		value, least := lookup("fp8once", once, low), d.vec()
+		d.VPADDB(value, value, least)
+		d.VPBLENDVB(odd, least, low, least)
+		d.VPBLENDVB(odd, lookup("fp8four", four, low), value, value)
+		d.VPOR(d.repeated("byteone", 0x01010101), code, code) // its sign, never zero
+		d.VPSIGNB(code, value, value)
+		d.VPSIGNB(code, least, least)
+		for plane := range planeUnits {
+			var in [16]int
+			in[2*plane], in[2*plane+1] = 255, 255
+			w := lookup(fmt.Sprintf("fp8plane%d", plane), in, high)
+			if plane == 0 {
+				d.VPAND(least, w, w)
+			} else {
+				d.VPAND(value, w, w)
+			}
+			use(w, 8*plane+line)
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 // takes longer, so the unit is used at a half and a quarter of its rate.
 func emitBlockUnit(g *isa) {
 	for _, kind := range panelKinds {
-		u := blockUnit{tileUnit: tileUnit{isa: g}, blockKind: kind}
+		u := blockUnit{tileUnit: tileUnit{isa: g}, d: &blockTile{isa: g, blockKind: kind}}
 		g.function(kind.short, "t *byte", fmt.Sprintf("multiplies up to %d rows of activations with t.Tiles tiles of %s.", unitRows, kind.name))
 		u.emit()
 	}
@@ -37,7 +37,7 @@ func emitBlockUnit(g *isa) {
 
 type blockUnit struct {
 	tileUnit
-	*blockKind
+	d *blockTile
 }
 
 func (u blockUnit) emit() {
@@ -59,7 +59,7 @@ func (u blockUnit) emit() {
 	u.MOVQ(reg.RBX, reg.R8)
 	u.MOVQ(u.field(bGroups), reg.RCX)
 	u.sums(func(at operand.Mem, sum reg.Register) { u.VMOVUPS(at, sum) })
-	some := 4 / u.width() / u.subs
+	some := 4 / u.d.width() / u.d.subs
 	if some > 1 {
 		u.Label("groups")
 		u.CMPQ(reg.RCX, operand.U8(some))
@@ -76,8 +76,8 @@ func (u blockUnit) emit() {
 	u.Label("last")
 	u.sums(func(at operand.Mem, sum reg.Register) { u.VMOVUPS(sum, at) })
 	u.ADDQ(operand.U8(64), reg.R10)
-	u.ADDQ(operand.U32(uint32(panelBytes*u.width())), reg.R11)
-	u.ADDQ(operand.U32(uint32(64*u.floats())), reg.RBX)
+	u.ADDQ(operand.U32(uint32(panelBytes*u.d.width())), reg.R11)
+	u.ADDQ(operand.U32(uint32(64*u.d.floats())), reg.RBX)
 	u.DECQ(u.field(bLeft))
 	u.JNZ(operand.LabelRef("tile"))
 	u.release()
@@ -105,13 +105,13 @@ func (u blockUnit) sums(each func(at operand.Mem, sum reg.Register)) {
 // step adds a number of groups to the sums; its last instruction counts them.
 func (u blockUnit) step(groups int) {
 	panelValues, tokens := named{reg.RDI, 7}, named{reg.R14, 14}
-	per := u.subs * u.width() // products of a group
+	per := u.d.subs * u.d.width() // products of a group
 	for i := range groups {
 		for p := range per {
 			c, next := byte(i*per+p), byte(i*per+p)%2
 			u.zero(c)
-			u.memory(3, 4+next, tokensAt, tokens, i*u.prepared()+32/u.subs*(p%u.subs))
-			u.load(6+next, panelValues, p*panelBytes/u.subs)
+			u.memory(3, 4+next, tokensAt, tokens, i*u.prepared()+32/u.d.subs*(p%u.d.subs))
+			u.load(6+next, panelValues, p*panelBytes/u.d.subs)
 			u.multiply(c, 4+next, 6+next)
 		}
 		u.ADDQ(u.field(bStep), reg.RDI)
@@ -121,11 +121,11 @@ func (u blockUnit) step(groups int) {
 	}
 	scales, mins := zs(16, 4), zs(20, 4)
 	for i := range groups {
-		for sub := range u.subs {
-			u.VMOVUPS(operand.Mem{Base: reg.R8, Disp: 64 * sub}, scales[i*u.subs+sub])
+		for sub := range u.d.subs {
+			u.VMOVUPS(operand.Mem{Base: reg.R8, Disp: 64 * sub}, scales[i*u.d.subs+sub])
 		}
-		if u.mins {
-			u.VMOVUPS(operand.Mem{Base: reg.R8, Disp: 64 * u.subs}, mins[i])
+		if u.d.mins {
+			u.VMOVUPS(operand.Mem{Base: reg.R8, Disp: 64 * u.d.subs}, mins[i])
 		}
 		u.ADDQ(u.field(bSmall), reg.R8)
 	}
@@ -136,11 +136,11 @@ func (u blockUnit) step(groups int) {
 			u.JLE(operand.LabelRef(label))
 		}
 		for i := range groups {
-			for sub := range u.subs {
-				u.scale(i, sub, row, scales[i*u.subs+sub])
+			for sub := range u.d.subs {
+				u.scale(i, sub, row, scales[i*u.d.subs+sub])
 			}
-			for r := row; u.mins && r < row+rowsAtOnce; r++ {
-				u.VFMADD231PS_BCST(operand.Mem{Base: reg.RSI, Disp: i*u.prepared() + (36+4*u.subs)*unitRows + 4*r}, mins[i], zs(r, 1)[0])
+			for r := row; u.d.mins && r < row+rowsAtOnce; r++ {
+				u.VFMADD231PS_BCST(operand.Mem{Base: reg.RSI, Disp: i*u.prepared() + (36+4*u.d.subs)*unitRows + 4*r}, mins[i], zs(r, 1)[0])
 			}
 		}
 	}
@@ -150,21 +150,21 @@ func (u blockUnit) step(groups int) {
 }
 
 // prepared is the size of a group of activations.
-func (u blockUnit) prepared() int { return unitRows * u.preparedRow() }
+func (u blockUnit) prepared() int { return unitRows * u.d.preparedRow() }
 
 // scale adds some rows of a product to the sums.
 func (u blockUnit) scale(group, sub, row int, scale reg.Register) {
 	product, both := zs(24, rowsAtOnce), zs(28, rowsAtOnce)
 	for r := range rowsAtOnce {
 		at := func(plane int) operand.Mem {
-			return operand.Mem{Base: reg.R9, Disp: (group*u.subs*u.width()+sub+plane)*tileBytes + 64*(row+r)}
+			return operand.Mem{Base: reg.R9, Disp: (group*u.d.subs*u.d.width()+sub+plane)*tileBytes + 64*(row+r)}
 		}
-		if u.width() == 1 {
+		if u.d.width() == 1 {
 			u.VCVTDQ2PS(at(0), product[r])
 			continue
 		}
-		u.VMOVDQU32(at(u.width()-1), product[r])
-		for plane := u.width() - 2; plane >= 0; plane-- {
+		u.VMOVDQU32(at(u.d.width()-1), product[r])
+		for plane := u.d.width() - 2; plane >= 0; plane-- {
 			u.VPSLLD(operand.U8(7), product[r], product[r])
 			u.VPADDD(at(plane), product[r], product[r])
 		}

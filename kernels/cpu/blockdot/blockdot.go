@@ -3,8 +3,8 @@
 // order.
 //
 // Few rows of activations are multiplied with blocks as they lie. For more rows, tiles of weights are
-// unpacked into a panel once, and all rows are multiplied with that: signed bytes, and scales and
-// minima as float32. The tile unit (package amx) takes panels too.
+// unpacked into a panel once, and all rows are multiplied with that: signed bytes (of FP8 several
+// for a value), and scales and minima as float32. The tile unit (package amx) takes panels too.
 //
 // The result is defined to the bit. For each group of 32 columns, in rising order: the exact integer
 // sum d of each 16 or 32 columns that share a scale, sum = FMA(d as float32, wscale * xscale rounded
@@ -71,6 +71,7 @@ type Kernels struct {
 
 	subs    int
 	mins    bool
+	width   int // bytes of a value in a panel
 	prepare prepare
 }
 
@@ -89,7 +90,9 @@ func (k *Kernels) Step(rows int) int {
 }
 
 // Panel is the size of the values and of the scales of a group of a tile in a panel.
-func (k *Kernels) Panel() (values, scales int) { return Group * tileRows, 4 * tileRows * k.floats() }
+func (k *Kernels) Panel() (values, scales int) {
+	return k.width * Group * tileRows, 4 * tileRows * k.floats()
+}
 
 // floats is the number of scales and minima of a group.
 func (k *Kernels) floats() int {
@@ -140,7 +143,7 @@ func newFuncs(f Funcs, of func(e *tensor.Encoding, k *Kernels)) *Funcs {
 	f.Of = map[*tensor.Encoding]*Kernels{}
 	for _, name := range tensor.StoredEncodings() {
 		e := tensor.EncodingOf(name)
-		k := &Kernels{subs: Group / e.Sub(), mins: e.HasMins(), Direct: 2 * f.Most}
+		k := &Kernels{subs: Group / e.Sub(), mins: e.HasMins(), width: 1, Direct: 2 * f.Most}
 		if of(e, k); k.Rows[1] != nil {
 			f.Of[e] = k
 		}

@@ -1952,3 +1952,371 @@ last:
 	BYTE    $0xc0
 	VZEROUPPER
 	RET
+
+// func panelDigitsAMX(t *Tile)
+// Requires: AVX, AVX512F
+TEXT ·panelDigitsAMX(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 152(AX), BX
+	BYTE $0xc4
+	BYTE $0xe2
+	BYTE $0x78
+	BYTE $0x49
+	BYTE $0x03
+	MOVQ 160(AX), R9
+	MOVQ 32(AX), R10
+	MOVQ 8(AX), R11
+	MOVQ 16(AX), BX
+	MOVQ 136(AX), R12
+	MOVQ 104(AX), DX
+	MOVQ DX, 168(AX)
+	MOVQ $0x00000040, R13
+	MOVQ $0x00000020, R14
+
+tile:
+	MOVQ    (AX), SI
+	MOVQ    R11, DI
+	MOVQ    BX, R8
+	MOVQ    96(AX), CX
+	MOVQ    R10, DX
+	VMOVUPS (DX), Z0
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z1
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z2
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z3
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z4
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z5
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z6
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z7
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z8
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z9
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z10
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z11
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z12
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z13
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z14
+	ADDQ    R12, DX
+	VMOVUPS (DX), Z15
+	ADDQ    R12, DX
+
+group:
+	BYTE        $0xc4
+	BYTE        $0xe2
+	BYTE        $0x7b
+	BYTE        $0x49
+	BYTE        $0xc0
+	BYTE        $0xc4
+	BYTE        $0xa2
+	BYTE        $0x7b
+	BYTE        $0x4b
+	BYTE        $0xa4
+	BYTE        $0x36
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0xc4
+	BYTE        $0xa2
+	BYTE        $0x7b
+	BYTE        $0x4b
+	BYTE        $0xb4
+	BYTE        $0x2f
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0xc4
+	BYTE        $0xe2
+	BYTE        $0x4b
+	BYTE        $0x5e
+	BYTE        $0xc4
+	BYTE        $0xc4
+	BYTE        $0xe2
+	BYTE        $0x7b
+	BYTE        $0x49
+	BYTE        $0xc8
+	BYTE        $0xc4
+	BYTE        $0xa2
+	BYTE        $0x7b
+	BYTE        $0x4b
+	BYTE        $0xac
+	BYTE        $0x36
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0xc4
+	BYTE        $0xa2
+	BYTE        $0x7b
+	BYTE        $0x4b
+	BYTE        $0xbc
+	BYTE        $0x2f
+	BYTE        $0x00
+	BYTE        $0x02
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0xc4
+	BYTE        $0xe2
+	BYTE        $0x43
+	BYTE        $0x5e
+	BYTE        $0xcd
+	BYTE        $0xc4
+	BYTE        $0xe2
+	BYTE        $0x7b
+	BYTE        $0x49
+	BYTE        $0xd0
+	BYTE        $0xc4
+	BYTE        $0xa2
+	BYTE        $0x7b
+	BYTE        $0x4b
+	BYTE        $0xa4
+	BYTE        $0x36
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0xc4
+	BYTE        $0xa2
+	BYTE        $0x7b
+	BYTE        $0x4b
+	BYTE        $0xb4
+	BYTE        $0x2f
+	BYTE        $0x00
+	BYTE        $0x04
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0xc4
+	BYTE        $0xe2
+	BYTE        $0x4b
+	BYTE        $0x5e
+	BYTE        $0xd4
+	ADDQ        120(AX), DI
+	BYTE        $0xc4
+	BYTE        $0x82
+	BYTE        $0x7a
+	BYTE        $0x4b
+	BYTE        $0x84
+	BYTE        $0x29
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0xc4
+	BYTE        $0x82
+	BYTE        $0x7a
+	BYTE        $0x4b
+	BYTE        $0x8c
+	BYTE        $0x29
+	BYTE        $0x00
+	BYTE        $0x04
+	BYTE        $0x00
+	BYTE        $0x00
+	BYTE        $0xc4
+	BYTE        $0x82
+	BYTE        $0x7a
+	BYTE        $0x4b
+	BYTE        $0x94
+	BYTE        $0x29
+	BYTE        $0x00
+	BYTE        $0x08
+	BYTE        $0x00
+	BYTE        $0x00
+	VMOVUPS     (R8), Z16
+	ADDQ        128(AX), R8
+	VMOVDQU32   2048(R9), Z24
+	VPSLLD      $0x07, Z24, Z24
+	VPADDD      1024(R9), Z24, Z24
+	VPSLLD      $0x07, Z24, Z24
+	VPADDD      (R9), Z24, Z24
+	VCVTDQ2PS   Z24, Z24
+	VMOVDQU32   2112(R9), Z25
+	VPSLLD      $0x07, Z25, Z25
+	VPADDD      1088(R9), Z25, Z25
+	VPSLLD      $0x07, Z25, Z25
+	VPADDD      64(R9), Z25, Z25
+	VCVTDQ2PS   Z25, Z25
+	VMOVDQU32   2176(R9), Z26
+	VPSLLD      $0x07, Z26, Z26
+	VPADDD      1152(R9), Z26, Z26
+	VPSLLD      $0x07, Z26, Z26
+	VPADDD      128(R9), Z26, Z26
+	VCVTDQ2PS   Z26, Z26
+	VMOVDQU32   2240(R9), Z27
+	VPSLLD      $0x07, Z27, Z27
+	VPADDD      1216(R9), Z27, Z27
+	VPSLLD      $0x07, Z27, Z27
+	VPADDD      192(R9), Z27, Z27
+	VCVTDQ2PS   Z27, Z27
+	VMULPS.BCST 512(SI), Z16, Z28
+	VMULPS.BCST 516(SI), Z16, Z29
+	VMULPS.BCST 520(SI), Z16, Z30
+	VMULPS.BCST 524(SI), Z16, Z31
+	VFMADD231PS Z28, Z24, Z0
+	VFMADD231PS Z29, Z25, Z1
+	VFMADD231PS Z30, Z26, Z2
+	VFMADD231PS Z31, Z27, Z3
+	CMPQ        144(AX), $0x04
+	JLE         scaled1
+	VMOVDQU32   2304(R9), Z24
+	VPSLLD      $0x07, Z24, Z24
+	VPADDD      1280(R9), Z24, Z24
+	VPSLLD      $0x07, Z24, Z24
+	VPADDD      256(R9), Z24, Z24
+	VCVTDQ2PS   Z24, Z24
+	VMOVDQU32   2368(R9), Z25
+	VPSLLD      $0x07, Z25, Z25
+	VPADDD      1344(R9), Z25, Z25
+	VPSLLD      $0x07, Z25, Z25
+	VPADDD      320(R9), Z25, Z25
+	VCVTDQ2PS   Z25, Z25
+	VMOVDQU32   2432(R9), Z26
+	VPSLLD      $0x07, Z26, Z26
+	VPADDD      1408(R9), Z26, Z26
+	VPSLLD      $0x07, Z26, Z26
+	VPADDD      384(R9), Z26, Z26
+	VCVTDQ2PS   Z26, Z26
+	VMOVDQU32   2496(R9), Z27
+	VPSLLD      $0x07, Z27, Z27
+	VPADDD      1472(R9), Z27, Z27
+	VPSLLD      $0x07, Z27, Z27
+	VPADDD      448(R9), Z27, Z27
+	VCVTDQ2PS   Z27, Z27
+	VMULPS.BCST 528(SI), Z16, Z28
+	VMULPS.BCST 532(SI), Z16, Z29
+	VMULPS.BCST 536(SI), Z16, Z30
+	VMULPS.BCST 540(SI), Z16, Z31
+	VFMADD231PS Z28, Z24, Z4
+	VFMADD231PS Z29, Z25, Z5
+	VFMADD231PS Z30, Z26, Z6
+	VFMADD231PS Z31, Z27, Z7
+	CMPQ        144(AX), $0x08
+	JLE         scaled1
+	VMOVDQU32   2560(R9), Z24
+	VPSLLD      $0x07, Z24, Z24
+	VPADDD      1536(R9), Z24, Z24
+	VPSLLD      $0x07, Z24, Z24
+	VPADDD      512(R9), Z24, Z24
+	VCVTDQ2PS   Z24, Z24
+	VMOVDQU32   2624(R9), Z25
+	VPSLLD      $0x07, Z25, Z25
+	VPADDD      1600(R9), Z25, Z25
+	VPSLLD      $0x07, Z25, Z25
+	VPADDD      576(R9), Z25, Z25
+	VCVTDQ2PS   Z25, Z25
+	VMOVDQU32   2688(R9), Z26
+	VPSLLD      $0x07, Z26, Z26
+	VPADDD      1664(R9), Z26, Z26
+	VPSLLD      $0x07, Z26, Z26
+	VPADDD      640(R9), Z26, Z26
+	VCVTDQ2PS   Z26, Z26
+	VMOVDQU32   2752(R9), Z27
+	VPSLLD      $0x07, Z27, Z27
+	VPADDD      1728(R9), Z27, Z27
+	VPSLLD      $0x07, Z27, Z27
+	VPADDD      704(R9), Z27, Z27
+	VCVTDQ2PS   Z27, Z27
+	VMULPS.BCST 544(SI), Z16, Z28
+	VMULPS.BCST 548(SI), Z16, Z29
+	VMULPS.BCST 552(SI), Z16, Z30
+	VMULPS.BCST 556(SI), Z16, Z31
+	VFMADD231PS Z28, Z24, Z8
+	VFMADD231PS Z29, Z25, Z9
+	VFMADD231PS Z30, Z26, Z10
+	VFMADD231PS Z31, Z27, Z11
+	CMPQ        144(AX), $0x0c
+	JLE         scaled1
+	VMOVDQU32   2816(R9), Z24
+	VPSLLD      $0x07, Z24, Z24
+	VPADDD      1792(R9), Z24, Z24
+	VPSLLD      $0x07, Z24, Z24
+	VPADDD      768(R9), Z24, Z24
+	VCVTDQ2PS   Z24, Z24
+	VMOVDQU32   2880(R9), Z25
+	VPSLLD      $0x07, Z25, Z25
+	VPADDD      1856(R9), Z25, Z25
+	VPSLLD      $0x07, Z25, Z25
+	VPADDD      832(R9), Z25, Z25
+	VCVTDQ2PS   Z25, Z25
+	VMOVDQU32   2944(R9), Z26
+	VPSLLD      $0x07, Z26, Z26
+	VPADDD      1920(R9), Z26, Z26
+	VPSLLD      $0x07, Z26, Z26
+	VPADDD      896(R9), Z26, Z26
+	VCVTDQ2PS   Z26, Z26
+	VMOVDQU32   3008(R9), Z27
+	VPSLLD      $0x07, Z27, Z27
+	VPADDD      1984(R9), Z27, Z27
+	VPSLLD      $0x07, Z27, Z27
+	VPADDD      960(R9), Z27, Z27
+	VCVTDQ2PS   Z27, Z27
+	VMULPS.BCST 560(SI), Z16, Z28
+	VMULPS.BCST 564(SI), Z16, Z29
+	VMULPS.BCST 568(SI), Z16, Z30
+	VMULPS.BCST 572(SI), Z16, Z31
+	VFMADD231PS Z28, Z24, Z12
+	VFMADD231PS Z29, Z25, Z13
+	VFMADD231PS Z30, Z26, Z14
+	VFMADD231PS Z31, Z27, Z15
+
+scaled1:
+	ADDQ    $0x00000280, SI
+	SUBQ    $0x01, CX
+	JNZ     group
+	MOVQ    R10, DX
+	VMOVUPS Z0, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z1, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z2, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z3, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z4, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z5, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z6, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z7, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z8, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z9, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z10, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z11, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z12, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z13, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z14, (DX)
+	ADDQ    R12, DX
+	VMOVUPS Z15, (DX)
+	ADDQ    R12, DX
+	ADDQ    $0x40, R10
+	ADDQ    $0x00000600, R11
+	ADDQ    $0x00000040, BX
+	DECQ    168(AX)
+	JNZ     tile
+	BYTE    $0xc4
+	BYTE    $0xe2
+	BYTE    $0x78
+	BYTE    $0x49
+	BYTE    $0xc0
+	VZEROUPPER
+	RET

@@ -164,11 +164,11 @@ group:
 	VPAND        alllow4<>+0(SB), Y2, Y2
 	VPBROADCASTD (SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VPBROADCASTD 4(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y2
@@ -177,11 +177,11 @@ group:
 	VPAND        alllow4<>+0(SB), Y2, Y2
 	VPBROADCASTD 8(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VPBROADCASTD 12(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y2
@@ -190,11 +190,11 @@ group:
 	VPAND        alllow4<>+0(SB), Y2, Y2
 	VPBROADCASTD 16(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VPBROADCASTD 20(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y2
@@ -203,11 +203,11 @@ group:
 	VPAND        alllow4<>+0(SB), Y2, Y2
 	VPBROADCASTD 24(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	VCVTPH2PS    (DX), Y2
 	VBROADCASTSS 32(SI), Y3
@@ -235,11 +235,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y2, Y2
 	VPBROADCASTD (SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VPBROADCASTD 4(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	VMOVUPS      96(CX), Y2
 	VPAND        alllow4<>+0(SB), Y2, Y3
@@ -247,11 +247,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y2, Y2
 	VPBROADCASTD 8(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VPBROADCASTD 12(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	VMOVUPS      160(CX), Y2
 	VPAND        alllow4<>+0(SB), Y2, Y3
@@ -259,11 +259,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y2, Y2
 	VPBROADCASTD 16(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VPBROADCASTD 20(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	VMOVUPS      224(CX), Y2
 	VPAND        alllow4<>+0(SB), Y2, Y3
@@ -271,11 +271,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y2, Y2
 	VPBROADCASTD 24(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y2, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y1, Y1
 	VCVTPH2PS    16(DX), Y2
 	VBROADCASTSS 32(SI), Y3
@@ -305,15 +305,15 @@ DATA alllow4<>+24(SB)/4, $0x0f0f0f0f
 DATA alllow4<>+28(SB)/4, $0x0f0f0f0f
 GLOBL alllow4<>(SB), RODATA|NOPTR, $32
 
-DATA allwordones<>+0(SB)/4, $0x00010001
-DATA allwordones<>+4(SB)/4, $0x00010001
-DATA allwordones<>+8(SB)/4, $0x00010001
-DATA allwordones<>+12(SB)/4, $0x00010001
-DATA allwordones<>+16(SB)/4, $0x00010001
-DATA allwordones<>+20(SB)/4, $0x00010001
-DATA allwordones<>+24(SB)/4, $0x00010001
-DATA allwordones<>+28(SB)/4, $0x00010001
-GLOBL allwordones<>(SB), RODATA|NOPTR, $32
+DATA allwords1<>+0(SB)/4, $0x00010001
+DATA allwords1<>+4(SB)/4, $0x00010001
+DATA allwords1<>+8(SB)/4, $0x00010001
+DATA allwords1<>+12(SB)/4, $0x00010001
+DATA allwords1<>+16(SB)/4, $0x00010001
+DATA allwords1<>+20(SB)/4, $0x00010001
+DATA allwords1<>+24(SB)/4, $0x00010001
+DATA allwords1<>+28(SB)/4, $0x00010001
+GLOBL allwords1<>(SB), RODATA|NOPTR, $32
 
 // func q4_0Rows2AVX2(t *Tile)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
@@ -344,19 +344,19 @@ group:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 32(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPBROADCASTD 36(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y4
@@ -365,19 +365,19 @@ group:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 40(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPBROADCASTD 44(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y4
@@ -386,19 +386,19 @@ group:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 48(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPBROADCASTD 52(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y4
@@ -407,19 +407,19 @@ group:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 56(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VCVTPH2PS    (DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -455,19 +455,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 32(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPBROADCASTD 36(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VMOVUPS      96(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -475,19 +475,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 40(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPBROADCASTD 44(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VMOVUPS      160(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -495,19 +495,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 48(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPBROADCASTD 52(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VMOVUPS      224(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -515,19 +515,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 56(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VCVTPH2PS    16(DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -713,12 +713,12 @@ group:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 4(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y3
@@ -728,12 +728,12 @@ group:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y3
@@ -743,12 +743,12 @@ group:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 20(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y3
@@ -758,12 +758,12 @@ group:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 28(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
-	VPMADDWD     allwordones<>+0(SB), Y2, Y2
+	VPMADDWD     allwords1<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
 	VPMOVZXBD    (DX), Y2
 	VPSLLD       $0x17, Y2, Y2
@@ -797,12 +797,12 @@ group2:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 4(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VMOVUPS      96(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
@@ -811,12 +811,12 @@ group2:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VMOVUPS      160(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
@@ -825,12 +825,12 @@ group2:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 20(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VMOVUPS      224(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
@@ -839,12 +839,12 @@ group2:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 28(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
-	VPMADDWD     allwordones<>+0(SB), Y2, Y2
+	VPMADDWD     allwords1<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
 	VPMOVZXBD    8(DX), Y2
 	VPSLLD       $0x17, Y2, Y2
@@ -930,20 +930,20 @@ group:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y5
@@ -953,20 +953,20 @@ group:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 44(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   128(CX)(R11*1)
 	VMOVUPS      128(CX), Y5
@@ -976,20 +976,20 @@ group:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y5
@@ -999,20 +999,20 @@ group:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPBROADCASTD 60(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
 	VPMOVZXBD    (DX), Y4
 	VPSLLD       $0x17, Y4, Y4
@@ -1055,20 +1055,20 @@ group2:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      96(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
@@ -1077,20 +1077,20 @@ group2:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 44(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      160(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
@@ -1099,20 +1099,20 @@ group2:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      224(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
@@ -1121,20 +1121,20 @@ group2:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPBROADCASTD 60(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
 	VPMOVZXBD    8(DX), Y4
 	VPSLLD       $0x17, Y4, Y4
@@ -1347,12 +1347,12 @@ group:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 4(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y3
@@ -1362,12 +1362,12 @@ group:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 12(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
-	VPMADDWD     allwordones<>+0(SB), Y2, Y2
+	VPMADDWD     allwords1<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
 	VPMOVZXBW    (DX), X2
 	VPSLLW       $0x07, X2, X2
@@ -1388,12 +1388,12 @@ group:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 20(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y3
@@ -1403,12 +1403,12 @@ group:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 28(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
-	VPMADDWD     allwordones<>+0(SB), Y2, Y2
+	VPMADDWD     allwords1<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
 	VPMOVZXBW    16(DX), X2
 	VPSLLW       $0x07, X2, X2
@@ -1442,12 +1442,12 @@ group2:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD (SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 4(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VMOVUPS      96(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
@@ -1456,12 +1456,12 @@ group2:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 12(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
-	VPMADDWD     allwordones<>+0(SB), Y2, Y2
+	VPMADDWD     allwords1<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
 	VPMOVZXBW    8(DX), X2
 	VPSLLW       $0x07, X2, X2
@@ -1481,12 +1481,12 @@ group2:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 20(SI), Y4
 	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y1, Y1
 	VMOVUPS      224(CX), Y3
 	VPAND        alllow4<>+0(SB), Y3, Y4
@@ -1495,12 +1495,12 @@ group2:
 	VPSHUFB      Y4, Y2, Y4
 	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y1, Y1
 	VPSHUFB      Y3, Y2, Y3
 	VPBROADCASTD 28(SI), Y2
 	VPMADDUBSW   Y2, Y3, Y2
-	VPMADDWD     allwordones<>+0(SB), Y2, Y2
+	VPMADDWD     allwords1<>+0(SB), Y2, Y2
 	VPADDD       Y2, Y1, Y1
 	VPMOVZXBW    24(DX), X2
 	VPSLLW       $0x07, X2, X2
@@ -1576,20 +1576,20 @@ group:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   64(CX)(R11*1)
 	VMOVUPS      64(CX), Y5
@@ -1599,20 +1599,20 @@ group:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPBROADCASTD 44(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
 	VPMOVZXBW    (DX), X4
 	VPSLLW       $0x07, X4, X4
@@ -1639,20 +1639,20 @@ group:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	PREFETCHT0   192(CX)(R11*1)
 	VMOVUPS      192(CX), Y5
@@ -1662,20 +1662,20 @@ group:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPBROADCASTD 60(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
 	VPMOVZXBW    16(DX), X4
 	VPSLLW       $0x07, X4, X4
@@ -1718,20 +1718,20 @@ group2:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD (SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 32(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      96(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
@@ -1740,20 +1740,20 @@ group2:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 12(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPBROADCASTD 44(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
 	VPMOVZXBW    8(DX), X4
 	VPSLLW       $0x07, X4, X4
@@ -1779,20 +1779,20 @@ group2:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      224(CX), Y5
 	VPAND        alllow4<>+0(SB), Y5, Y6
@@ -1801,20 +1801,20 @@ group2:
 	VPSHUFB      Y6, Y4, Y6
 	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPSHUFB      Y5, Y4, Y5
 	VPBROADCASTD 28(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VPBROADCASTD 60(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y3, Y3
 	VPMOVZXBW    24(DX), X4
 	VPSLLW       $0x07, X4, X4
@@ -1999,6 +1999,3629 @@ group2:
 	VZEROUPPER
 	RET
 
+// func nvfp4ScaledRows1AVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·nvfp4ScaledRows1AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R11
+
+tile:
+	MOVQ         CX, R9
+	MOVQ         DX, R10
+	MOVQ         (AX), SI
+	VXORPS       Y0, Y0, Y0
+	MOVQ         96(AX), DI
+	VMOVUPS      (DX), Y1
+	VPAND        allmagnitude<>+0(SB), Y1, Y2
+	VBROADCASTSS one<>+0(SB), Y4
+	VDIVPS       Y2, Y4, Y4
+	VPSRAD       $0x1f, Y1, Y3
+	VPAND        Y4, Y3, Y4
+	VPANDN       Y1, Y3, Y3
+	VPOR         Y4, Y3, Y3
+	ADDQ         $+64, DX
+
+group:
+	VPBROADCASTD 36(SI), Y1
+	VPSLLD       $0x01, Y1, Y1
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y5
+	PREFETCHT0   (CX)(R11*1)
+	VMOVUPS      (CX), Y6
+	VPAND        alllow4<>+0(SB), Y6, Y7
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        alllow4<>+0(SB), Y6, Y6
+	VPSHUFB      Y7, Y5, Y7
+	VPBROADCASTD (SI), Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y1, Y1
+	VPSHUFB      Y6, Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y1, Y1
+	PREFETCHT0   64(CX)(R11*1)
+	VMOVUPS      64(CX), Y6
+	VPAND        alllow4<>+0(SB), Y6, Y7
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        alllow4<>+0(SB), Y6, Y6
+	VPSHUFB      Y7, Y5, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y1, Y1
+	VPSHUFB      Y6, Y5, Y6
+	VPBROADCASTD 12(SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMOVZXBW    (DX), X5
+	VPSLLW       $0x07, X5, X5
+	VCVTPH2PS    X5, Y5
+	VMULPS       allf128<>+0(SB), Y5, Y5
+	VMULPS       Y3, Y5, Y6
+	VFNMADD231PS Y2, Y6, Y5
+	VFMADD132PS  Y4, Y6, Y5
+	VBROADCASTSS 32(SI), Y6
+	VMULPS       Y5, Y6, Y6
+	VCVTDQ2PS    Y1, Y1
+	VFMADD231PS  Y6, Y1, Y0
+	VPBROADCASTD 40(SI), Y1
+	VPSLLD       $0x01, Y1, Y1
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y5
+	PREFETCHT0   128(CX)(R11*1)
+	VMOVUPS      128(CX), Y6
+	VPAND        alllow4<>+0(SB), Y6, Y7
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        alllow4<>+0(SB), Y6, Y6
+	VPSHUFB      Y7, Y5, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y1, Y1
+	VPSHUFB      Y6, Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y1, Y1
+	PREFETCHT0   192(CX)(R11*1)
+	VMOVUPS      192(CX), Y6
+	VPAND        alllow4<>+0(SB), Y6, Y7
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        alllow4<>+0(SB), Y6, Y6
+	VPSHUFB      Y7, Y5, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y1, Y1
+	VPSHUFB      Y6, Y5, Y6
+	VPBROADCASTD 28(SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMOVZXBW    16(DX), X5
+	VPSLLW       $0x07, X5, X5
+	VCVTPH2PS    X5, Y5
+	VMULPS       allf128<>+0(SB), Y5, Y5
+	VMULPS       Y3, Y5, Y6
+	VFNMADD231PS Y2, Y6, Y5
+	VFMADD132PS  Y4, Y6, Y5
+	VBROADCASTSS 32(SI), Y6
+	VMULPS       Y5, Y6, Y6
+	VCVTDQ2PS    Y1, Y1
+	VFMADD231PS  Y6, Y1, Y0
+	ADDQ         $+256, CX
+	ADDQ         $+32, DX
+	ADDQ         $+44, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	VXORPS       Y0, Y0, Y0
+	MOVQ         96(AX), DI
+	VMOVUPS      32(DX), Y1
+	VPAND        allmagnitude<>+0(SB), Y1, Y2
+	VBROADCASTSS one<>+0(SB), Y4
+	VDIVPS       Y2, Y4, Y4
+	VPSRAD       $0x1f, Y1, Y3
+	VPAND        Y4, Y3, Y4
+	VPANDN       Y1, Y3, Y3
+	VPOR         Y4, Y3, Y3
+	ADDQ         $+64, DX
+
+group2:
+	VPBROADCASTD 36(SI), Y1
+	VPSLLD       $0x01, Y1, Y1
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y5
+	VMOVUPS      32(CX), Y6
+	VPAND        alllow4<>+0(SB), Y6, Y7
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        alllow4<>+0(SB), Y6, Y6
+	VPSHUFB      Y7, Y5, Y7
+	VPBROADCASTD (SI), Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y1, Y1
+	VPSHUFB      Y6, Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y1, Y1
+	VMOVUPS      96(CX), Y6
+	VPAND        alllow4<>+0(SB), Y6, Y7
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        alllow4<>+0(SB), Y6, Y6
+	VPSHUFB      Y7, Y5, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y1, Y1
+	VPSHUFB      Y6, Y5, Y6
+	VPBROADCASTD 12(SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMOVZXBW    8(DX), X5
+	VPSLLW       $0x07, X5, X5
+	VCVTPH2PS    X5, Y5
+	VMULPS       allf128<>+0(SB), Y5, Y5
+	VMULPS       Y3, Y5, Y6
+	VFNMADD231PS Y2, Y6, Y5
+	VFMADD132PS  Y4, Y6, Y5
+	VBROADCASTSS 32(SI), Y6
+	VMULPS       Y5, Y6, Y6
+	VCVTDQ2PS    Y1, Y1
+	VFMADD231PS  Y6, Y1, Y0
+	VPBROADCASTD 40(SI), Y1
+	VPSLLD       $0x01, Y1, Y1
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y5
+	VMOVUPS      160(CX), Y6
+	VPAND        alllow4<>+0(SB), Y6, Y7
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        alllow4<>+0(SB), Y6, Y6
+	VPSHUFB      Y7, Y5, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y1, Y1
+	VPSHUFB      Y6, Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y1, Y1
+	VMOVUPS      224(CX), Y6
+	VPAND        alllow4<>+0(SB), Y6, Y7
+	VPSRLW       $0x04, Y6, Y6
+	VPAND        alllow4<>+0(SB), Y6, Y6
+	VPSHUFB      Y7, Y5, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y1, Y1
+	VPSHUFB      Y6, Y5, Y6
+	VPBROADCASTD 28(SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y1, Y1
+	VPMOVZXBW    24(DX), X5
+	VPSLLW       $0x07, X5, X5
+	VCVTPH2PS    X5, Y5
+	VMULPS       allf128<>+0(SB), Y5, Y5
+	VMULPS       Y3, Y5, Y6
+	VFNMADD231PS Y2, Y6, Y5
+	VFMADD132PS  Y4, Y6, Y5
+	VBROADCASTSS 32(SI), Y6
+	VMULPS       Y5, Y6, Y6
+	VCVTDQ2PS    Y1, Y1
+	VFMADD231PS  Y6, Y1, Y0
+	ADDQ         $+256, CX
+	ADDQ         $+32, DX
+	ADDQ         $+44, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, 32(SI)(R8*1)
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+DATA allmagnitude<>+0(SB)/4, $0x7fffffff
+DATA allmagnitude<>+4(SB)/4, $0x7fffffff
+DATA allmagnitude<>+8(SB)/4, $0x7fffffff
+DATA allmagnitude<>+12(SB)/4, $0x7fffffff
+DATA allmagnitude<>+16(SB)/4, $0x7fffffff
+DATA allmagnitude<>+20(SB)/4, $0x7fffffff
+DATA allmagnitude<>+24(SB)/4, $0x7fffffff
+DATA allmagnitude<>+28(SB)/4, $0x7fffffff
+GLOBL allmagnitude<>(SB), RODATA|NOPTR, $32
+
+DATA one<>+0(SB)/4, $0x3f800000
+GLOBL one<>(SB), RODATA|NOPTR, $4
+
+DATA allnvfp4Scaledcodes<>+0(SB)/4, $0x13121110
+DATA allnvfp4Scaledcodes<>+4(SB)/4, $0x1c181614
+DATA allnvfp4Scaledcodes<>+8(SB)/4, $0x0d0e0f10
+DATA allnvfp4Scaledcodes<>+12(SB)/4, $0x04080a0c
+DATA allnvfp4Scaledcodes<>+16(SB)/4, $0x13121110
+DATA allnvfp4Scaledcodes<>+20(SB)/4, $0x1c181614
+DATA allnvfp4Scaledcodes<>+24(SB)/4, $0x0d0e0f10
+DATA allnvfp4Scaledcodes<>+28(SB)/4, $0x04080a0c
+GLOBL allnvfp4Scaledcodes<>(SB), RODATA|NOPTR, $32
+
+// func nvfp4ScaledRows2AVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·nvfp4ScaledRows2AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R11
+
+tile:
+	MOVQ         CX, R9
+	MOVQ         DX, R10
+	MOVQ         (AX), SI
+	VXORPS       Y0, Y0, Y0
+	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
+	VMOVUPS      (DX), Y2
+	VPAND        allmagnitude<>+0(SB), Y2, Y4
+	VBROADCASTSS one<>+0(SB), Y5
+	VDIVPS       Y4, Y5, Y5
+	VPSRAD       $0x1f, Y2, Y3
+	VPAND        Y5, Y3, Y6
+	VPANDN       Y2, Y3, Y3
+	VPOR         Y6, Y3, Y5
+	ADDQ         $+64, DX
+
+group:
+	VPBROADCASTD 72(SI), Y2
+	VPSLLD       $0x01, Y2, Y2
+	VPBROADCASTD 76(SI), Y3
+	VPSLLD       $0x01, Y3, Y3
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y7
+	PREFETCHT0   (CX)(R11*1)
+	VMOVUPS      (CX), Y8
+	VPAND        alllow4<>+0(SB), Y8, Y9
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        alllow4<>+0(SB), Y8, Y8
+	VPSHUFB      Y9, Y7, Y9
+	VPBROADCASTD (SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 32(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y3, Y3
+	VPSHUFB      Y8, Y7, Y8
+	VPBROADCASTD 4(SI), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 36(SI), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
+	VPADDD       Y9, Y3, Y3
+	PREFETCHT0   64(CX)(R11*1)
+	VMOVUPS      64(CX), Y8
+	VPAND        alllow4<>+0(SB), Y8, Y9
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        alllow4<>+0(SB), Y8, Y8
+	VPSHUFB      Y9, Y7, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 40(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y3, Y3
+	VPSHUFB      Y8, Y7, Y8
+	VPBROADCASTD 12(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 44(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMOVZXBW    (DX), X7
+	VPSLLW       $0x07, X7, X7
+	VCVTPH2PS    X7, Y7
+	VMULPS       allf128<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y8
+	VFNMADD231PS Y4, Y8, Y7
+	VFMADD132PS  Y6, Y8, Y7
+	VBROADCASTSS 64(SI), Y8
+	VMULPS       Y7, Y8, Y8
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y8, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y7, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	VPBROADCASTD 80(SI), Y2
+	VPSLLD       $0x01, Y2, Y2
+	VPBROADCASTD 84(SI), Y3
+	VPSLLD       $0x01, Y3, Y3
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y7
+	PREFETCHT0   128(CX)(R11*1)
+	VMOVUPS      128(CX), Y8
+	VPAND        alllow4<>+0(SB), Y8, Y9
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        alllow4<>+0(SB), Y8, Y8
+	VPSHUFB      Y9, Y7, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 48(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y3, Y3
+	VPSHUFB      Y8, Y7, Y8
+	VPBROADCASTD 20(SI), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 52(SI), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
+	VPADDD       Y9, Y3, Y3
+	PREFETCHT0   192(CX)(R11*1)
+	VMOVUPS      192(CX), Y8
+	VPAND        alllow4<>+0(SB), Y8, Y9
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        alllow4<>+0(SB), Y8, Y8
+	VPSHUFB      Y9, Y7, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 56(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y3, Y3
+	VPSHUFB      Y8, Y7, Y8
+	VPBROADCASTD 28(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 60(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMOVZXBW    16(DX), X7
+	VPSLLW       $0x07, X7, X7
+	VCVTPH2PS    X7, Y7
+	VMULPS       allf128<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y8
+	VFNMADD231PS Y4, Y8, Y7
+	VFMADD132PS  Y6, Y8, Y7
+	VBROADCASTSS 64(SI), Y8
+	VMULPS       Y7, Y8, Y8
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y8, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y7, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         $+256, CX
+	ADDQ         $+32, DX
+	ADDQ         $+88, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, (SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y1, (SI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	VXORPS       Y0, Y0, Y0
+	VXORPS       Y1, Y1, Y1
+	MOVQ         96(AX), DI
+	VMOVUPS      32(DX), Y2
+	VPAND        allmagnitude<>+0(SB), Y2, Y4
+	VBROADCASTSS one<>+0(SB), Y5
+	VDIVPS       Y4, Y5, Y5
+	VPSRAD       $0x1f, Y2, Y3
+	VPAND        Y5, Y3, Y6
+	VPANDN       Y2, Y3, Y3
+	VPOR         Y6, Y3, Y5
+	ADDQ         $+64, DX
+
+group2:
+	VPBROADCASTD 72(SI), Y2
+	VPSLLD       $0x01, Y2, Y2
+	VPBROADCASTD 76(SI), Y3
+	VPSLLD       $0x01, Y3, Y3
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y7
+	VMOVUPS      32(CX), Y8
+	VPAND        alllow4<>+0(SB), Y8, Y9
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        alllow4<>+0(SB), Y8, Y8
+	VPSHUFB      Y9, Y7, Y9
+	VPBROADCASTD (SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 32(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y3, Y3
+	VPSHUFB      Y8, Y7, Y8
+	VPBROADCASTD 4(SI), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 36(SI), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
+	VPADDD       Y9, Y3, Y3
+	VMOVUPS      96(CX), Y8
+	VPAND        alllow4<>+0(SB), Y8, Y9
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        alllow4<>+0(SB), Y8, Y8
+	VPSHUFB      Y9, Y7, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 40(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y3, Y3
+	VPSHUFB      Y8, Y7, Y8
+	VPBROADCASTD 12(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 44(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMOVZXBW    8(DX), X7
+	VPSLLW       $0x07, X7, X7
+	VCVTPH2PS    X7, Y7
+	VMULPS       allf128<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y8
+	VFNMADD231PS Y4, Y8, Y7
+	VFMADD132PS  Y6, Y8, Y7
+	VBROADCASTSS 64(SI), Y8
+	VMULPS       Y7, Y8, Y8
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y8, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y7, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	VPBROADCASTD 80(SI), Y2
+	VPSLLD       $0x01, Y2, Y2
+	VPBROADCASTD 84(SI), Y3
+	VPSLLD       $0x01, Y3, Y3
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y7
+	VMOVUPS      160(CX), Y8
+	VPAND        alllow4<>+0(SB), Y8, Y9
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        alllow4<>+0(SB), Y8, Y8
+	VPSHUFB      Y9, Y7, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 48(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y3, Y3
+	VPSHUFB      Y8, Y7, Y8
+	VPBROADCASTD 20(SI), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
+	VPADDD       Y9, Y2, Y2
+	VPBROADCASTD 52(SI), Y9
+	VPMADDUBSW   Y9, Y8, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
+	VPADDD       Y9, Y3, Y3
+	VMOVUPS      224(CX), Y8
+	VPAND        alllow4<>+0(SB), Y8, Y9
+	VPSRLW       $0x04, Y8, Y8
+	VPAND        alllow4<>+0(SB), Y8, Y8
+	VPSHUFB      Y9, Y7, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y2, Y2
+	VPBROADCASTD 56(SI), Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y3, Y3
+	VPSHUFB      Y8, Y7, Y8
+	VPBROADCASTD 28(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y2, Y2
+	VPBROADCASTD 60(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPMOVZXBW    24(DX), X7
+	VPSLLW       $0x07, X7, X7
+	VCVTPH2PS    X7, Y7
+	VMULPS       allf128<>+0(SB), Y7, Y7
+	VMULPS       Y5, Y7, Y8
+	VFNMADD231PS Y4, Y8, Y7
+	VFMADD132PS  Y6, Y8, Y7
+	VBROADCASTSS 64(SI), Y8
+	VMULPS       Y7, Y8, Y8
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y8, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y7, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         $+256, CX
+	ADDQ         $+32, DX
+	ADDQ         $+88, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), SI
+	VMOVUPS      Y0, 32(SI)(R8*1)
+	MOVQ         40(AX), SI
+	VMOVUPS      Y1, 32(SI)(R8*1)
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func nvfp4ScaledUnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, F16C, FMA3, MMX+
+TEXT ·nvfp4ScaledUnpackAVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
+
+tile:
+	MOVQ         CX, R10
+	MOVQ         DX, R11
+	MOVQ         32(AX), SI
+	LEAQ         (SI)(R8*8), SI
+	MOVQ         40(AX), R9
+	LEAQ         (R9)(R8*2), R9
+	MOVQ         96(AX), DI
+	VMOVUPS      (DX), Y0
+	VPAND        allmagnitude<>+0(SB), Y0, Y1
+	VBROADCASTSS one<>+0(SB), Y2
+	VDIVPS       Y1, Y2, Y2
+	VPSRAD       $0x1f, Y0, Y3
+	VPAND        Y2, Y3, Y2
+	VPANDN       Y0, Y3, Y3
+	VPOR         Y2, Y3, Y0
+	ADDQ         $+64, DX
+
+group:
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y3
+	PREFETCHT0   (CX)(R12*1)
+	VMOVUPS      (CX), Y4
+	VPAND        alllow4<>+0(SB), Y4, Y5
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        alllow4<>+0(SB), Y4, Y4
+	VPSHUFB      Y5, Y3, Y5
+	VPSUBB       alloffset16<>+0(SB), Y5, Y5
+	VMOVUPS      Y5, (SI)
+	VPSHUFB      Y4, Y3, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y4
+	VMOVUPS      Y4, 64(SI)
+	PREFETCHT0   64(CX)(R12*1)
+	VMOVUPS      64(CX), Y4
+	VPAND        alllow4<>+0(SB), Y4, Y5
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        alllow4<>+0(SB), Y4, Y4
+	VPSHUFB      Y5, Y3, Y5
+	VPSUBB       alloffset16<>+0(SB), Y5, Y5
+	VMOVUPS      Y5, 128(SI)
+	VPSHUFB      Y4, Y3, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 192(SI)
+	VPMOVZXBW    (DX), X3
+	VPSLLW       $0x07, X3, X3
+	VCVTPH2PS    X3, Y3
+	VMULPS       allf128<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y3, Y4
+	VFNMADD231PS Y1, Y4, Y3
+	VFMADD132PS  Y2, Y4, Y3
+	VMOVUPS      Y3, (R9)
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y3
+	PREFETCHT0   128(CX)(R12*1)
+	VMOVUPS      128(CX), Y4
+	VPAND        alllow4<>+0(SB), Y4, Y5
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        alllow4<>+0(SB), Y4, Y4
+	VPSHUFB      Y5, Y3, Y5
+	VPSUBB       alloffset16<>+0(SB), Y5, Y5
+	VMOVUPS      Y5, 256(SI)
+	VPSHUFB      Y4, Y3, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y4
+	VMOVUPS      Y4, 320(SI)
+	PREFETCHT0   192(CX)(R12*1)
+	VMOVUPS      192(CX), Y4
+	VPAND        alllow4<>+0(SB), Y4, Y5
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        alllow4<>+0(SB), Y4, Y4
+	VPSHUFB      Y5, Y3, Y5
+	VPSUBB       alloffset16<>+0(SB), Y5, Y5
+	VMOVUPS      Y5, 384(SI)
+	VPSHUFB      Y4, Y3, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 448(SI)
+	VPMOVZXBW    16(DX), X3
+	VPSLLW       $0x07, X3, X3
+	VCVTPH2PS    X3, Y3
+	VMULPS       allf128<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y3, Y4
+	VFNMADD231PS Y1, Y4, Y3
+	VFMADD132PS  Y2, Y4, Y3
+	VMOVUPS      Y3, 64(R9)
+	ADDQ         $+256, CX
+	ADDQ         $+32, DX
+	ADDQ         120(AX), SI
+	ADDQ         128(AX), R9
+	DECQ         DI
+	JNZ          group
+	MOVQ         R10, CX
+	MOVQ         R11, DX
+	MOVQ         32(AX), SI
+	LEAQ         (SI)(R8*8), SI
+	MOVQ         40(AX), R9
+	LEAQ         (R9)(R8*2), R9
+	MOVQ         96(AX), DI
+	VMOVUPS      32(DX), Y0
+	VPAND        allmagnitude<>+0(SB), Y0, Y1
+	VBROADCASTSS one<>+0(SB), Y2
+	VDIVPS       Y1, Y2, Y2
+	VPSRAD       $0x1f, Y0, Y3
+	VPAND        Y2, Y3, Y2
+	VPANDN       Y0, Y3, Y3
+	VPOR         Y2, Y3, Y0
+	ADDQ         $+64, DX
+
+group2:
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y3
+	VMOVUPS      32(CX), Y4
+	VPAND        alllow4<>+0(SB), Y4, Y5
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        alllow4<>+0(SB), Y4, Y4
+	VPSHUFB      Y5, Y3, Y5
+	VPSUBB       alloffset16<>+0(SB), Y5, Y5
+	VMOVUPS      Y5, 32(SI)
+	VPSHUFB      Y4, Y3, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y4
+	VMOVUPS      Y4, 96(SI)
+	VMOVUPS      96(CX), Y4
+	VPAND        alllow4<>+0(SB), Y4, Y5
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        alllow4<>+0(SB), Y4, Y4
+	VPSHUFB      Y5, Y3, Y5
+	VPSUBB       alloffset16<>+0(SB), Y5, Y5
+	VMOVUPS      Y5, 160(SI)
+	VPSHUFB      Y4, Y3, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 224(SI)
+	VPMOVZXBW    8(DX), X3
+	VPSLLW       $0x07, X3, X3
+	VCVTPH2PS    X3, Y3
+	VMULPS       allf128<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y3, Y4
+	VFNMADD231PS Y1, Y4, Y3
+	VFMADD132PS  Y2, Y4, Y3
+	VMOVUPS      Y3, 32(R9)
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Y3
+	VMOVUPS      160(CX), Y4
+	VPAND        alllow4<>+0(SB), Y4, Y5
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        alllow4<>+0(SB), Y4, Y4
+	VPSHUFB      Y5, Y3, Y5
+	VPSUBB       alloffset16<>+0(SB), Y5, Y5
+	VMOVUPS      Y5, 288(SI)
+	VPSHUFB      Y4, Y3, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y4
+	VMOVUPS      Y4, 352(SI)
+	VMOVUPS      224(CX), Y4
+	VPAND        alllow4<>+0(SB), Y4, Y5
+	VPSRLW       $0x04, Y4, Y4
+	VPAND        alllow4<>+0(SB), Y4, Y4
+	VPSHUFB      Y5, Y3, Y5
+	VPSUBB       alloffset16<>+0(SB), Y5, Y5
+	VMOVUPS      Y5, 416(SI)
+	VPSHUFB      Y4, Y3, Y4
+	VPSUBB       alloffset16<>+0(SB), Y4, Y3
+	VMOVUPS      Y3, 480(SI)
+	VPMOVZXBW    24(DX), X3
+	VPSLLW       $0x07, X3, X3
+	VCVTPH2PS    X3, Y3
+	VMULPS       allf128<>+0(SB), Y3, Y3
+	VMULPS       Y0, Y3, Y4
+	VFNMADD231PS Y1, Y4, Y3
+	VFMADD132PS  Y2, Y4, Y3
+	VMOVUPS      Y3, 96(R9)
+	ADDQ         $+256, CX
+	ADDQ         $+32, DX
+	ADDQ         120(AX), SI
+	ADDQ         128(AX), R9
+	DECQ         DI
+	JNZ          group2
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func fp8Rows1AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·fp8Rows1AVX2(SB), NOSPLIT, $256-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
+
+tile:
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
+	VXORPS Y1, Y1, Y1
+	MOVQ   96(AX), DI
+
+block:
+	VMOVUPS (DX), Y0
+	VMULPS  allfp8unit<>+0(SB), Y0, Y0
+	ADDQ    $+64, DX
+	XORQ    R11, R11
+
+group:
+	VXORPS       Y2, Y2, Y2
+	PREFETCHT0   (CX)(R12*1)
+	VMOVUPS      (CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD (SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD (SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD (SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD (SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	PREFETCHT0   64(CX)(R12*1)
+	VMOVUPS      64(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 4(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 4(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 4(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 4(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	PREFETCHT0   128(CX)(R12*1)
+	VMOVUPS      128(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 8(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 8(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 8(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 8(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	PREFETCHT0   192(CX)(R12*1)
+	VMOVUPS      192(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 12(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 12(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 12(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 12(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	PREFETCHT0   256(CX)(R12*1)
+	VMOVUPS      256(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 16(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 16(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 16(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 16(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	PREFETCHT0   320(CX)(R12*1)
+	VMOVUPS      320(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 20(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 20(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 20(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 20(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	PREFETCHT0   384(CX)(R12*1)
+	VMOVUPS      384(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 24(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 24(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 24(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 24(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	PREFETCHT0   448(CX)(R12*1)
+	VMOVUPS      448(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 28(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 28(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 28(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 28(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVAPS      Y0, Y3
+	VBROADCASTSS 32(SI), Y4
+	VMULPS       Y3, Y4, Y4
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y4, Y2, Y1
+	ADDQ         $+512, CX
+	ADDQ         $+40, SI
+	DECQ         DI
+	JZ           end
+	ADDQ         $+16, R11
+	CMPQ         R11, $+64
+	JNE          group
+	JMP          block
+
+end:
+	MOVQ    32(AX), SI
+	VMOVUPS Y1, (SI)(R8*1)
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	VXORPS  Y1, Y1, Y1
+	MOVQ    96(AX), DI
+
+block2:
+	VMOVUPS 32(DX), Y0
+	VMULPS  allfp8unit<>+0(SB), Y0, Y0
+	ADDQ    $+64, DX
+	XORQ    R11, R11
+
+group2:
+	VXORPS       Y2, Y2, Y2
+	VMOVUPS      32(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD (SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD (SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD (SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD (SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      96(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 4(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 4(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 4(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 4(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      160(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 8(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 8(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 8(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 8(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      224(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 12(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 12(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 12(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 12(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      288(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 16(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 16(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 16(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 16(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      352(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 20(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 20(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 20(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 20(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      416(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 24(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 24(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 24(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 24(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      480(CX), Y3
+	VPAND        alllow4<>+0(SB), Y3, Y4
+	VPSLLW       $0x03, Y3, Y5
+	VPSRLW       $0x04, Y3, Y6
+	VPAND        alllow3<>+0(SB), Y6, Y6
+	VMOVUPS      allfp8once<>+0(SB), Y7
+	VPSHUFB      Y4, Y7, Y7
+	VPADDB       Y7, Y7, Y8
+	VPBLENDVB    Y5, Y8, Y4, Y8
+	VMOVUPS      allfp8four<>+0(SB), Y9
+	VPSHUFB      Y4, Y9, Y9
+	VPBLENDVB    Y5, Y9, Y7, Y7
+	VPOR         allbyteone<>+0(SB), Y3, Y3
+	VPSIGNB      Y3, Y7, Y7
+	VPSIGNB      Y3, Y8, Y8
+	VMOVUPS      allfp8plane0<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y8, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 28(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane1<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 28(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords8<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane2<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 28(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords128<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVUPS      allfp8plane3<>+0(SB), Y3
+	VPSHUFB      Y6, Y3, Y3
+	VPAND        Y7, Y3, Y3
+	VPABSB       Y3, Y4
+	VPBROADCASTD 28(SI), Y5
+	VPSIGNB      Y3, Y5, Y5
+	VPMADDUBSW   Y5, Y4, Y5
+	VPMADDWD     allwords2048<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVAPS      Y0, Y3
+	VBROADCASTSS 32(SI), Y4
+	VMULPS       Y3, Y4, Y4
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y4, Y2, Y1
+	ADDQ         $+512, CX
+	ADDQ         $+40, SI
+	DECQ         DI
+	JZ           end2
+	ADDQ         $+16, R11
+	CMPQ         R11, $+64
+	JNE          group2
+	JMP          block2
+
+end2:
+	MOVQ    32(AX), SI
+	VMOVUPS Y1, 32(SI)(R8*1)
+	ADDQ    $+64, R8
+	DECQ    BX
+	JNZ     tile
+	VZEROUPPER
+	RET
+
+DATA allfp8unit<>+0(SB)/4, $0x3b000000
+DATA allfp8unit<>+4(SB)/4, $0x3b000000
+DATA allfp8unit<>+8(SB)/4, $0x3b000000
+DATA allfp8unit<>+12(SB)/4, $0x3b000000
+DATA allfp8unit<>+16(SB)/4, $0x3b000000
+DATA allfp8unit<>+20(SB)/4, $0x3b000000
+DATA allfp8unit<>+24(SB)/4, $0x3b000000
+DATA allfp8unit<>+28(SB)/4, $0x3b000000
+GLOBL allfp8unit<>(SB), RODATA|NOPTR, $32
+
+DATA alllow3<>+0(SB)/4, $0x07070707
+DATA alllow3<>+4(SB)/4, $0x07070707
+DATA alllow3<>+8(SB)/4, $0x07070707
+DATA alllow3<>+12(SB)/4, $0x07070707
+DATA alllow3<>+16(SB)/4, $0x07070707
+DATA alllow3<>+20(SB)/4, $0x07070707
+DATA alllow3<>+24(SB)/4, $0x07070707
+DATA alllow3<>+28(SB)/4, $0x07070707
+GLOBL alllow3<>(SB), RODATA|NOPTR, $32
+
+DATA allfp8once<>+0(SB)/4, $0x0b0a0908
+DATA allfp8once<>+4(SB)/4, $0x0f0e0d0c
+DATA allfp8once<>+8(SB)/4, $0x16141210
+DATA allfp8once<>+12(SB)/4, $0x1e1c1a18
+DATA allfp8once<>+16(SB)/4, $0x0b0a0908
+DATA allfp8once<>+20(SB)/4, $0x0f0e0d0c
+DATA allfp8once<>+24(SB)/4, $0x16141210
+DATA allfp8once<>+28(SB)/4, $0x1e1c1a18
+GLOBL allfp8once<>(SB), RODATA|NOPTR, $32
+
+DATA allfp8four<>+0(SB)/4, $0x2c282420
+DATA allfp8four<>+4(SB)/4, $0x3c383430
+DATA allfp8four<>+8(SB)/4, $0x58504840
+DATA allfp8four<>+12(SB)/4, $0x78706860
+DATA allfp8four<>+16(SB)/4, $0x2c282420
+DATA allfp8four<>+20(SB)/4, $0x3c383430
+DATA allfp8four<>+24(SB)/4, $0x58504840
+DATA allfp8four<>+28(SB)/4, $0x78706860
+GLOBL allfp8four<>(SB), RODATA|NOPTR, $32
+
+DATA allbyteone<>+0(SB)/4, $0x01010101
+DATA allbyteone<>+4(SB)/4, $0x01010101
+DATA allbyteone<>+8(SB)/4, $0x01010101
+DATA allbyteone<>+12(SB)/4, $0x01010101
+DATA allbyteone<>+16(SB)/4, $0x01010101
+DATA allbyteone<>+20(SB)/4, $0x01010101
+DATA allbyteone<>+24(SB)/4, $0x01010101
+DATA allbyteone<>+28(SB)/4, $0x01010101
+GLOBL allbyteone<>(SB), RODATA|NOPTR, $32
+
+DATA allfp8plane0<>+0(SB)/4, $0x0000ffff
+DATA allfp8plane0<>+4(SB)/4, $0x00000000
+DATA allfp8plane0<>+8(SB)/4, $0x00000000
+DATA allfp8plane0<>+12(SB)/4, $0x00000000
+DATA allfp8plane0<>+16(SB)/4, $0x0000ffff
+DATA allfp8plane0<>+20(SB)/4, $0x00000000
+DATA allfp8plane0<>+24(SB)/4, $0x00000000
+DATA allfp8plane0<>+28(SB)/4, $0x00000000
+GLOBL allfp8plane0<>(SB), RODATA|NOPTR, $32
+
+DATA allfp8plane1<>+0(SB)/4, $0xffff0000
+DATA allfp8plane1<>+4(SB)/4, $0x00000000
+DATA allfp8plane1<>+8(SB)/4, $0x00000000
+DATA allfp8plane1<>+12(SB)/4, $0x00000000
+DATA allfp8plane1<>+16(SB)/4, $0xffff0000
+DATA allfp8plane1<>+20(SB)/4, $0x00000000
+DATA allfp8plane1<>+24(SB)/4, $0x00000000
+DATA allfp8plane1<>+28(SB)/4, $0x00000000
+GLOBL allfp8plane1<>(SB), RODATA|NOPTR, $32
+
+DATA allwords8<>+0(SB)/4, $0x00080008
+DATA allwords8<>+4(SB)/4, $0x00080008
+DATA allwords8<>+8(SB)/4, $0x00080008
+DATA allwords8<>+12(SB)/4, $0x00080008
+DATA allwords8<>+16(SB)/4, $0x00080008
+DATA allwords8<>+20(SB)/4, $0x00080008
+DATA allwords8<>+24(SB)/4, $0x00080008
+DATA allwords8<>+28(SB)/4, $0x00080008
+GLOBL allwords8<>(SB), RODATA|NOPTR, $32
+
+DATA allfp8plane2<>+0(SB)/4, $0x00000000
+DATA allfp8plane2<>+4(SB)/4, $0x0000ffff
+DATA allfp8plane2<>+8(SB)/4, $0x00000000
+DATA allfp8plane2<>+12(SB)/4, $0x00000000
+DATA allfp8plane2<>+16(SB)/4, $0x00000000
+DATA allfp8plane2<>+20(SB)/4, $0x0000ffff
+DATA allfp8plane2<>+24(SB)/4, $0x00000000
+DATA allfp8plane2<>+28(SB)/4, $0x00000000
+GLOBL allfp8plane2<>(SB), RODATA|NOPTR, $32
+
+DATA allwords128<>+0(SB)/4, $0x00800080
+DATA allwords128<>+4(SB)/4, $0x00800080
+DATA allwords128<>+8(SB)/4, $0x00800080
+DATA allwords128<>+12(SB)/4, $0x00800080
+DATA allwords128<>+16(SB)/4, $0x00800080
+DATA allwords128<>+20(SB)/4, $0x00800080
+DATA allwords128<>+24(SB)/4, $0x00800080
+DATA allwords128<>+28(SB)/4, $0x00800080
+GLOBL allwords128<>(SB), RODATA|NOPTR, $32
+
+DATA allfp8plane3<>+0(SB)/4, $0x00000000
+DATA allfp8plane3<>+4(SB)/4, $0xffff0000
+DATA allfp8plane3<>+8(SB)/4, $0x00000000
+DATA allfp8plane3<>+12(SB)/4, $0x00000000
+DATA allfp8plane3<>+16(SB)/4, $0x00000000
+DATA allfp8plane3<>+20(SB)/4, $0xffff0000
+DATA allfp8plane3<>+24(SB)/4, $0x00000000
+DATA allfp8plane3<>+28(SB)/4, $0x00000000
+GLOBL allfp8plane3<>(SB), RODATA|NOPTR, $32
+
+DATA allwords2048<>+0(SB)/4, $0x08000800
+DATA allwords2048<>+4(SB)/4, $0x08000800
+DATA allwords2048<>+8(SB)/4, $0x08000800
+DATA allwords2048<>+12(SB)/4, $0x08000800
+DATA allwords2048<>+16(SB)/4, $0x08000800
+DATA allwords2048<>+20(SB)/4, $0x08000800
+DATA allwords2048<>+24(SB)/4, $0x08000800
+DATA allwords2048<>+28(SB)/4, $0x08000800
+GLOBL allwords2048<>(SB), RODATA|NOPTR, $32
+
+// func fp8Rows2AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3, MMX+
+TEXT ·fp8Rows2AVX2(SB), NOSPLIT, $256-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R12
+
+tile:
+	MOVQ   CX, R9
+	MOVQ   DX, R10
+	MOVQ   (AX), SI
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	MOVQ   96(AX), DI
+
+block:
+	VMOVUPS (DX), Y0
+	VMULPS  allfp8unit<>+0(SB), Y0, Y0
+	ADDQ    $+64, DX
+	XORQ    R11, R11
+
+group:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	PREFETCHT0   (CX)(R12*1)
+	VMOVUPS      (CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD (SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD (SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD (SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD (SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	PREFETCHT0   64(CX)(R12*1)
+	VMOVUPS      64(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	PREFETCHT0   128(CX)(R12*1)
+	VMOVUPS      128(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 8(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 8(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 8(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 8(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	PREFETCHT0   192(CX)(R12*1)
+	VMOVUPS      192(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 12(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 12(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 12(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 12(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	PREFETCHT0   256(CX)(R12*1)
+	VMOVUPS      256(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 16(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 16(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 16(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 16(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	PREFETCHT0   320(CX)(R12*1)
+	VMOVUPS      320(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	PREFETCHT0   384(CX)(R12*1)
+	VMOVUPS      384(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 24(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 24(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 24(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 24(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	PREFETCHT0   448(CX)(R12*1)
+	VMOVUPS      448(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 28(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 60(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 28(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 60(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 28(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 60(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 28(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 60(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVAPS      Y0, Y5
+	VBROADCASTSS 64(SI), Y6
+	VMULPS       Y5, Y6, Y6
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y6, Y3, Y1
+	VBROADCASTSS 68(SI), Y3
+	VMULPS       Y5, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y2
+	ADDQ         $+512, CX
+	ADDQ         $+80, SI
+	DECQ         DI
+	JZ           end
+	ADDQ         $+16, R11
+	CMPQ         R11, $+64
+	JNE          group
+	JMP          block
+
+end:
+	MOVQ    32(AX), SI
+	VMOVUPS Y1, (SI)(R8*1)
+	MOVQ    40(AX), SI
+	VMOVUPS Y2, (SI)(R8*1)
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	VXORPS  Y1, Y1, Y1
+	VXORPS  Y2, Y2, Y2
+	MOVQ    96(AX), DI
+
+block2:
+	VMOVUPS 32(DX), Y0
+	VMULPS  allfp8unit<>+0(SB), Y0, Y0
+	ADDQ    $+64, DX
+	XORQ    R11, R11
+
+group2:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VMOVUPS      32(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD (SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD (SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD (SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD (SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      96(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 4(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      160(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 8(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 8(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 8(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 8(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      224(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 12(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 12(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 12(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 12(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      288(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 16(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 16(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 16(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 16(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      352(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 20(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      416(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 24(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 24(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 24(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 24(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      480(CX), Y5
+	VPAND        alllow4<>+0(SB), Y5, Y6
+	VPSLLW       $0x03, Y5, Y7
+	VPSRLW       $0x04, Y5, Y8
+	VPAND        alllow3<>+0(SB), Y8, Y8
+	VMOVUPS      allfp8once<>+0(SB), Y9
+	VPSHUFB      Y6, Y9, Y9
+	VPADDB       Y9, Y9, Y10
+	VPBLENDVB    Y7, Y10, Y6, Y10
+	VMOVUPS      allfp8four<>+0(SB), Y11
+	VPSHUFB      Y6, Y11, Y11
+	VPBLENDVB    Y7, Y11, Y9, Y9
+	VPOR         allbyteone<>+0(SB), Y5, Y5
+	VPSIGNB      Y5, Y9, Y9
+	VPSIGNB      Y5, Y10, Y10
+	VMOVUPS      allfp8plane0<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y10, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 28(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 60(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane1<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 28(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 60(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords8<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane2<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 28(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 60(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords128<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVUPS      allfp8plane3<>+0(SB), Y5
+	VPSHUFB      Y8, Y5, Y5
+	VPAND        Y9, Y5, Y5
+	VPABSB       Y5, Y6
+	VPBROADCASTD 28(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 60(SI), Y7
+	VPSIGNB      Y5, Y7, Y7
+	VPMADDUBSW   Y7, Y6, Y7
+	VPMADDWD     allwords2048<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVAPS      Y0, Y5
+	VBROADCASTSS 64(SI), Y6
+	VMULPS       Y5, Y6, Y6
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y6, Y3, Y1
+	VBROADCASTSS 68(SI), Y3
+	VMULPS       Y5, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y2
+	ADDQ         $+512, CX
+	ADDQ         $+80, SI
+	DECQ         DI
+	JZ           end2
+	ADDQ         $+16, R11
+	CMPQ         R11, $+64
+	JNE          group2
+	JMP          block2
+
+end2:
+	MOVQ    32(AX), SI
+	VMOVUPS Y1, 32(SI)(R8*1)
+	MOVQ    40(AX), SI
+	VMOVUPS Y2, 32(SI)(R8*1)
+	ADDQ    $+64, R8
+	DECQ    BX
+	JNZ     tile
+	VZEROUPPER
+	RET
+
+// func fp8UnpackAVX2(t *Tile)
+// Requires: AVX, AVX2, MMX+
+TEXT ·fp8UnpackAVX2(SB), NOSPLIT, $256-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ 24(AX), SI
+	MOVQ 112(AX), R13
+
+tile:
+	MOVQ CX, R10
+	MOVQ DX, R11
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	LEAQ (SI)(R8*8), SI
+	LEAQ (SI)(R8*8), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*1), R9
+	MOVQ 96(AX), DI
+
+block:
+	VMOVUPS (DX), Y0
+	VMULPS  allfp8unit<>+0(SB), Y0, Y0
+	ADDQ    $+64, DX
+	XORQ    R12, R12
+
+group:
+	PREFETCHT0 (CX)(R13*1)
+	VMOVUPS    (CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSLLW     $0x03, Y1, Y3
+	VPSRLW     $0x04, Y1, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VMOVUPS    allfp8once<>+0(SB), Y5
+	VPSHUFB    Y2, Y5, Y5
+	VPADDB     Y5, Y5, Y6
+	VPBLENDVB  Y3, Y6, Y2, Y6
+	VMOVUPS    allfp8four<>+0(SB), Y7
+	VPSHUFB    Y2, Y7, Y7
+	VPBLENDVB  Y3, Y7, Y5, Y5
+	VPOR       allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB    Y1, Y5, Y5
+	VPSIGNB    Y1, Y6, Y6
+	VMOVUPS    allfp8plane0<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y6, Y1, Y1
+	VMOVUPS    Y1, (SI)
+	VMOVUPS    allfp8plane1<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 512(SI)
+	VMOVUPS    allfp8plane2<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1024(SI)
+	VMOVUPS    allfp8plane3<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1536(SI)
+	PREFETCHT0 64(CX)(R13*1)
+	VMOVUPS    64(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSLLW     $0x03, Y1, Y3
+	VPSRLW     $0x04, Y1, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VMOVUPS    allfp8once<>+0(SB), Y5
+	VPSHUFB    Y2, Y5, Y5
+	VPADDB     Y5, Y5, Y6
+	VPBLENDVB  Y3, Y6, Y2, Y6
+	VMOVUPS    allfp8four<>+0(SB), Y7
+	VPSHUFB    Y2, Y7, Y7
+	VPBLENDVB  Y3, Y7, Y5, Y5
+	VPOR       allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB    Y1, Y5, Y5
+	VPSIGNB    Y1, Y6, Y6
+	VMOVUPS    allfp8plane0<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y6, Y1, Y1
+	VMOVUPS    Y1, 64(SI)
+	VMOVUPS    allfp8plane1<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 576(SI)
+	VMOVUPS    allfp8plane2<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1088(SI)
+	VMOVUPS    allfp8plane3<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1600(SI)
+	PREFETCHT0 128(CX)(R13*1)
+	VMOVUPS    128(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSLLW     $0x03, Y1, Y3
+	VPSRLW     $0x04, Y1, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VMOVUPS    allfp8once<>+0(SB), Y5
+	VPSHUFB    Y2, Y5, Y5
+	VPADDB     Y5, Y5, Y6
+	VPBLENDVB  Y3, Y6, Y2, Y6
+	VMOVUPS    allfp8four<>+0(SB), Y7
+	VPSHUFB    Y2, Y7, Y7
+	VPBLENDVB  Y3, Y7, Y5, Y5
+	VPOR       allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB    Y1, Y5, Y5
+	VPSIGNB    Y1, Y6, Y6
+	VMOVUPS    allfp8plane0<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y6, Y1, Y1
+	VMOVUPS    Y1, 128(SI)
+	VMOVUPS    allfp8plane1<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 640(SI)
+	VMOVUPS    allfp8plane2<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1152(SI)
+	VMOVUPS    allfp8plane3<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1664(SI)
+	PREFETCHT0 192(CX)(R13*1)
+	VMOVUPS    192(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSLLW     $0x03, Y1, Y3
+	VPSRLW     $0x04, Y1, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VMOVUPS    allfp8once<>+0(SB), Y5
+	VPSHUFB    Y2, Y5, Y5
+	VPADDB     Y5, Y5, Y6
+	VPBLENDVB  Y3, Y6, Y2, Y6
+	VMOVUPS    allfp8four<>+0(SB), Y7
+	VPSHUFB    Y2, Y7, Y7
+	VPBLENDVB  Y3, Y7, Y5, Y5
+	VPOR       allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB    Y1, Y5, Y5
+	VPSIGNB    Y1, Y6, Y6
+	VMOVUPS    allfp8plane0<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y6, Y1, Y1
+	VMOVUPS    Y1, 192(SI)
+	VMOVUPS    allfp8plane1<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 704(SI)
+	VMOVUPS    allfp8plane2<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1216(SI)
+	VMOVUPS    allfp8plane3<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1728(SI)
+	PREFETCHT0 256(CX)(R13*1)
+	VMOVUPS    256(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSLLW     $0x03, Y1, Y3
+	VPSRLW     $0x04, Y1, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VMOVUPS    allfp8once<>+0(SB), Y5
+	VPSHUFB    Y2, Y5, Y5
+	VPADDB     Y5, Y5, Y6
+	VPBLENDVB  Y3, Y6, Y2, Y6
+	VMOVUPS    allfp8four<>+0(SB), Y7
+	VPSHUFB    Y2, Y7, Y7
+	VPBLENDVB  Y3, Y7, Y5, Y5
+	VPOR       allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB    Y1, Y5, Y5
+	VPSIGNB    Y1, Y6, Y6
+	VMOVUPS    allfp8plane0<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y6, Y1, Y1
+	VMOVUPS    Y1, 256(SI)
+	VMOVUPS    allfp8plane1<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 768(SI)
+	VMOVUPS    allfp8plane2<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1280(SI)
+	VMOVUPS    allfp8plane3<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1792(SI)
+	PREFETCHT0 320(CX)(R13*1)
+	VMOVUPS    320(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSLLW     $0x03, Y1, Y3
+	VPSRLW     $0x04, Y1, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VMOVUPS    allfp8once<>+0(SB), Y5
+	VPSHUFB    Y2, Y5, Y5
+	VPADDB     Y5, Y5, Y6
+	VPBLENDVB  Y3, Y6, Y2, Y6
+	VMOVUPS    allfp8four<>+0(SB), Y7
+	VPSHUFB    Y2, Y7, Y7
+	VPBLENDVB  Y3, Y7, Y5, Y5
+	VPOR       allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB    Y1, Y5, Y5
+	VPSIGNB    Y1, Y6, Y6
+	VMOVUPS    allfp8plane0<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y6, Y1, Y1
+	VMOVUPS    Y1, 320(SI)
+	VMOVUPS    allfp8plane1<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 832(SI)
+	VMOVUPS    allfp8plane2<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1344(SI)
+	VMOVUPS    allfp8plane3<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1856(SI)
+	PREFETCHT0 384(CX)(R13*1)
+	VMOVUPS    384(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSLLW     $0x03, Y1, Y3
+	VPSRLW     $0x04, Y1, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VMOVUPS    allfp8once<>+0(SB), Y5
+	VPSHUFB    Y2, Y5, Y5
+	VPADDB     Y5, Y5, Y6
+	VPBLENDVB  Y3, Y6, Y2, Y6
+	VMOVUPS    allfp8four<>+0(SB), Y7
+	VPSHUFB    Y2, Y7, Y7
+	VPBLENDVB  Y3, Y7, Y5, Y5
+	VPOR       allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB    Y1, Y5, Y5
+	VPSIGNB    Y1, Y6, Y6
+	VMOVUPS    allfp8plane0<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y6, Y1, Y1
+	VMOVUPS    Y1, 384(SI)
+	VMOVUPS    allfp8plane1<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 896(SI)
+	VMOVUPS    allfp8plane2<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1408(SI)
+	VMOVUPS    allfp8plane3<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1920(SI)
+	PREFETCHT0 448(CX)(R13*1)
+	VMOVUPS    448(CX), Y1
+	VPAND      alllow4<>+0(SB), Y1, Y2
+	VPSLLW     $0x03, Y1, Y3
+	VPSRLW     $0x04, Y1, Y4
+	VPAND      alllow3<>+0(SB), Y4, Y4
+	VMOVUPS    allfp8once<>+0(SB), Y5
+	VPSHUFB    Y2, Y5, Y5
+	VPADDB     Y5, Y5, Y6
+	VPBLENDVB  Y3, Y6, Y2, Y6
+	VMOVUPS    allfp8four<>+0(SB), Y7
+	VPSHUFB    Y2, Y7, Y7
+	VPBLENDVB  Y3, Y7, Y5, Y5
+	VPOR       allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB    Y1, Y5, Y5
+	VPSIGNB    Y1, Y6, Y6
+	VMOVUPS    allfp8plane0<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y6, Y1, Y1
+	VMOVUPS    Y1, 448(SI)
+	VMOVUPS    allfp8plane1<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 960(SI)
+	VMOVUPS    allfp8plane2<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1472(SI)
+	VMOVUPS    allfp8plane3<>+0(SB), Y1
+	VPSHUFB    Y4, Y1, Y1
+	VPAND      Y5, Y1, Y1
+	VMOVUPS    Y1, 1984(SI)
+	VMOVAPS    Y0, Y1
+	VMOVUPS    Y1, (R9)
+	ADDQ       $+512, CX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	DECQ       DI
+	JZ         end
+	ADDQ       $+16, R12
+	CMPQ       R12, $+64
+	JNE        group
+	JMP        block
+
+end:
+	MOVQ R10, CX
+	MOVQ R11, DX
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	LEAQ (SI)(R8*8), SI
+	LEAQ (SI)(R8*8), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*1), R9
+	MOVQ 96(AX), DI
+
+block2:
+	VMOVUPS 32(DX), Y0
+	VMULPS  allfp8unit<>+0(SB), Y0, Y0
+	ADDQ    $+64, DX
+	XORQ    R12, R12
+
+group2:
+	VMOVUPS   32(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSLLW    $0x03, Y1, Y3
+	VPSRLW    $0x04, Y1, Y4
+	VPAND     alllow3<>+0(SB), Y4, Y4
+	VMOVUPS   allfp8once<>+0(SB), Y5
+	VPSHUFB   Y2, Y5, Y5
+	VPADDB    Y5, Y5, Y6
+	VPBLENDVB Y3, Y6, Y2, Y6
+	VMOVUPS   allfp8four<>+0(SB), Y7
+	VPSHUFB   Y2, Y7, Y7
+	VPBLENDVB Y3, Y7, Y5, Y5
+	VPOR      allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB   Y1, Y5, Y5
+	VPSIGNB   Y1, Y6, Y6
+	VMOVUPS   allfp8plane0<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y6, Y1, Y1
+	VMOVUPS   Y1, 32(SI)
+	VMOVUPS   allfp8plane1<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 544(SI)
+	VMOVUPS   allfp8plane2<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1056(SI)
+	VMOVUPS   allfp8plane3<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1568(SI)
+	VMOVUPS   96(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSLLW    $0x03, Y1, Y3
+	VPSRLW    $0x04, Y1, Y4
+	VPAND     alllow3<>+0(SB), Y4, Y4
+	VMOVUPS   allfp8once<>+0(SB), Y5
+	VPSHUFB   Y2, Y5, Y5
+	VPADDB    Y5, Y5, Y6
+	VPBLENDVB Y3, Y6, Y2, Y6
+	VMOVUPS   allfp8four<>+0(SB), Y7
+	VPSHUFB   Y2, Y7, Y7
+	VPBLENDVB Y3, Y7, Y5, Y5
+	VPOR      allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB   Y1, Y5, Y5
+	VPSIGNB   Y1, Y6, Y6
+	VMOVUPS   allfp8plane0<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y6, Y1, Y1
+	VMOVUPS   Y1, 96(SI)
+	VMOVUPS   allfp8plane1<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 608(SI)
+	VMOVUPS   allfp8plane2<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1120(SI)
+	VMOVUPS   allfp8plane3<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1632(SI)
+	VMOVUPS   160(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSLLW    $0x03, Y1, Y3
+	VPSRLW    $0x04, Y1, Y4
+	VPAND     alllow3<>+0(SB), Y4, Y4
+	VMOVUPS   allfp8once<>+0(SB), Y5
+	VPSHUFB   Y2, Y5, Y5
+	VPADDB    Y5, Y5, Y6
+	VPBLENDVB Y3, Y6, Y2, Y6
+	VMOVUPS   allfp8four<>+0(SB), Y7
+	VPSHUFB   Y2, Y7, Y7
+	VPBLENDVB Y3, Y7, Y5, Y5
+	VPOR      allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB   Y1, Y5, Y5
+	VPSIGNB   Y1, Y6, Y6
+	VMOVUPS   allfp8plane0<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y6, Y1, Y1
+	VMOVUPS   Y1, 160(SI)
+	VMOVUPS   allfp8plane1<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 672(SI)
+	VMOVUPS   allfp8plane2<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1184(SI)
+	VMOVUPS   allfp8plane3<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1696(SI)
+	VMOVUPS   224(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSLLW    $0x03, Y1, Y3
+	VPSRLW    $0x04, Y1, Y4
+	VPAND     alllow3<>+0(SB), Y4, Y4
+	VMOVUPS   allfp8once<>+0(SB), Y5
+	VPSHUFB   Y2, Y5, Y5
+	VPADDB    Y5, Y5, Y6
+	VPBLENDVB Y3, Y6, Y2, Y6
+	VMOVUPS   allfp8four<>+0(SB), Y7
+	VPSHUFB   Y2, Y7, Y7
+	VPBLENDVB Y3, Y7, Y5, Y5
+	VPOR      allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB   Y1, Y5, Y5
+	VPSIGNB   Y1, Y6, Y6
+	VMOVUPS   allfp8plane0<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y6, Y1, Y1
+	VMOVUPS   Y1, 224(SI)
+	VMOVUPS   allfp8plane1<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 736(SI)
+	VMOVUPS   allfp8plane2<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1248(SI)
+	VMOVUPS   allfp8plane3<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1760(SI)
+	VMOVUPS   288(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSLLW    $0x03, Y1, Y3
+	VPSRLW    $0x04, Y1, Y4
+	VPAND     alllow3<>+0(SB), Y4, Y4
+	VMOVUPS   allfp8once<>+0(SB), Y5
+	VPSHUFB   Y2, Y5, Y5
+	VPADDB    Y5, Y5, Y6
+	VPBLENDVB Y3, Y6, Y2, Y6
+	VMOVUPS   allfp8four<>+0(SB), Y7
+	VPSHUFB   Y2, Y7, Y7
+	VPBLENDVB Y3, Y7, Y5, Y5
+	VPOR      allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB   Y1, Y5, Y5
+	VPSIGNB   Y1, Y6, Y6
+	VMOVUPS   allfp8plane0<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y6, Y1, Y1
+	VMOVUPS   Y1, 288(SI)
+	VMOVUPS   allfp8plane1<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 800(SI)
+	VMOVUPS   allfp8plane2<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1312(SI)
+	VMOVUPS   allfp8plane3<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1824(SI)
+	VMOVUPS   352(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSLLW    $0x03, Y1, Y3
+	VPSRLW    $0x04, Y1, Y4
+	VPAND     alllow3<>+0(SB), Y4, Y4
+	VMOVUPS   allfp8once<>+0(SB), Y5
+	VPSHUFB   Y2, Y5, Y5
+	VPADDB    Y5, Y5, Y6
+	VPBLENDVB Y3, Y6, Y2, Y6
+	VMOVUPS   allfp8four<>+0(SB), Y7
+	VPSHUFB   Y2, Y7, Y7
+	VPBLENDVB Y3, Y7, Y5, Y5
+	VPOR      allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB   Y1, Y5, Y5
+	VPSIGNB   Y1, Y6, Y6
+	VMOVUPS   allfp8plane0<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y6, Y1, Y1
+	VMOVUPS   Y1, 352(SI)
+	VMOVUPS   allfp8plane1<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 864(SI)
+	VMOVUPS   allfp8plane2<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1376(SI)
+	VMOVUPS   allfp8plane3<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1888(SI)
+	VMOVUPS   416(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSLLW    $0x03, Y1, Y3
+	VPSRLW    $0x04, Y1, Y4
+	VPAND     alllow3<>+0(SB), Y4, Y4
+	VMOVUPS   allfp8once<>+0(SB), Y5
+	VPSHUFB   Y2, Y5, Y5
+	VPADDB    Y5, Y5, Y6
+	VPBLENDVB Y3, Y6, Y2, Y6
+	VMOVUPS   allfp8four<>+0(SB), Y7
+	VPSHUFB   Y2, Y7, Y7
+	VPBLENDVB Y3, Y7, Y5, Y5
+	VPOR      allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB   Y1, Y5, Y5
+	VPSIGNB   Y1, Y6, Y6
+	VMOVUPS   allfp8plane0<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y6, Y1, Y1
+	VMOVUPS   Y1, 416(SI)
+	VMOVUPS   allfp8plane1<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 928(SI)
+	VMOVUPS   allfp8plane2<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1440(SI)
+	VMOVUPS   allfp8plane3<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1952(SI)
+	VMOVUPS   480(CX), Y1
+	VPAND     alllow4<>+0(SB), Y1, Y2
+	VPSLLW    $0x03, Y1, Y3
+	VPSRLW    $0x04, Y1, Y4
+	VPAND     alllow3<>+0(SB), Y4, Y4
+	VMOVUPS   allfp8once<>+0(SB), Y5
+	VPSHUFB   Y2, Y5, Y5
+	VPADDB    Y5, Y5, Y6
+	VPBLENDVB Y3, Y6, Y2, Y6
+	VMOVUPS   allfp8four<>+0(SB), Y7
+	VPSHUFB   Y2, Y7, Y7
+	VPBLENDVB Y3, Y7, Y5, Y5
+	VPOR      allbyteone<>+0(SB), Y1, Y1
+	VPSIGNB   Y1, Y5, Y5
+	VPSIGNB   Y1, Y6, Y6
+	VMOVUPS   allfp8plane0<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y6, Y1, Y1
+	VMOVUPS   Y1, 480(SI)
+	VMOVUPS   allfp8plane1<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 992(SI)
+	VMOVUPS   allfp8plane2<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 1504(SI)
+	VMOVUPS   allfp8plane3<>+0(SB), Y1
+	VPSHUFB   Y4, Y1, Y1
+	VPAND     Y5, Y1, Y1
+	VMOVUPS   Y1, 2016(SI)
+	VMOVAPS   Y0, Y1
+	VMOVUPS   Y1, 32(R9)
+	ADDQ      $+512, CX
+	ADDQ      120(AX), SI
+	ADDQ      128(AX), R9
+	DECQ      DI
+	JZ        end2
+	ADDQ      $+16, R12
+	CMPQ      R12, $+64
+	JNE       group2
+	JMP       block2
+
+end2:
+	ADDQ $+64, R8
+	DECQ BX
+	JNZ  tile
+	VZEROUPPER
+	RET
+
 // func q4_kRows1AVX2(t *Tile)
 // Requires: AVX, AVX2, F16C, FMA3, MMX+
 TEXT ·q4_kRows1AVX2(SB), NOSPLIT, $256-8
@@ -2082,11 +5705,11 @@ group:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y4
@@ -2095,11 +5718,11 @@ group:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y4
@@ -2108,11 +5731,11 @@ group:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y4
@@ -2121,11 +5744,11 @@ group:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPMOVZXBD    (SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
@@ -2218,11 +5841,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VMOVUPS      96(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -2230,11 +5853,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VMOVUPS      160(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -2242,11 +5865,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VMOVUPS      224(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -2254,11 +5877,11 @@ group2:
 	VPAND        alllow4<>+0(SB), Y4, Y4
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPMOVZXBD    8(SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
@@ -2382,19 +6005,19 @@ group:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y6
@@ -2403,19 +6026,19 @@ group:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y6
@@ -2424,19 +6047,19 @@ group:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y6
@@ -2445,19 +6068,19 @@ group:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 28(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 60(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VPMOVZXBD    (SP)(R11*1), Y6
 	VCVTDQ2PS    Y6, Y6
@@ -2560,19 +6183,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VMOVUPS      96(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -2580,19 +6203,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VMOVUPS      160(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -2600,19 +6223,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VMOVUPS      224(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -2620,19 +6243,19 @@ group2:
 	VPAND        alllow4<>+0(SB), Y6, Y6
 	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 28(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 60(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VPMOVZXBD    8(SP)(R11*1), Y6
 	VCVTDQ2PS    Y6, Y6
@@ -2991,7 +6614,7 @@ group:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 264(CX), Y5
 	VPSHUFB      byteofbit<>+0(SB), Y5, Y5
@@ -3001,7 +6624,7 @@ group:
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y4
@@ -3016,7 +6639,7 @@ group:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 280(CX), Y5
 	VPSHUFB      byteofbit<>+0(SB), Y5, Y5
@@ -3026,7 +6649,7 @@ group:
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y4
@@ -3041,7 +6664,7 @@ group:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 296(CX), Y5
 	VPSHUFB      byteofbit<>+0(SB), Y5, Y5
@@ -3051,7 +6674,7 @@ group:
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y4
@@ -3066,7 +6689,7 @@ group:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 312(CX), Y5
 	VPSHUFB      byteofbit<>+0(SB), Y5, Y5
@@ -3076,7 +6699,7 @@ group:
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPMOVZXBD    (SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
@@ -3175,7 +6798,7 @@ group2:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 268(CX), Y5
 	VPSHUFB      byteofbit<>+0(SB), Y5, Y5
@@ -3185,7 +6808,7 @@ group2:
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VMOVUPS      96(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -3199,7 +6822,7 @@ group2:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 284(CX), Y5
 	VPSHUFB      byteofbit<>+0(SB), Y5, Y5
@@ -3209,7 +6832,7 @@ group2:
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VMOVUPS      160(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -3223,7 +6846,7 @@ group2:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 300(CX), Y5
 	VPSHUFB      byteofbit<>+0(SB), Y5, Y5
@@ -3233,7 +6856,7 @@ group2:
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VMOVUPS      224(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -3247,7 +6870,7 @@ group2:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 316(CX), Y5
 	VPSHUFB      byteofbit<>+0(SB), Y5, Y5
@@ -3257,7 +6880,7 @@ group2:
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPMOVZXBD    8(SP)(R11*1), Y4
 	VCVTDQ2PS    Y4, Y4
@@ -3408,11 +7031,11 @@ group:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 264(CX), Y7
 	VPSHUFB      byteofbit<>+0(SB), Y7, Y7
@@ -3422,11 +7045,11 @@ group:
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y6
@@ -3441,11 +7064,11 @@ group:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 280(CX), Y7
 	VPSHUFB      byteofbit<>+0(SB), Y7, Y7
@@ -3455,11 +7078,11 @@ group:
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y6
@@ -3474,11 +7097,11 @@ group:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 296(CX), Y7
 	VPSHUFB      byteofbit<>+0(SB), Y7, Y7
@@ -3488,11 +7111,11 @@ group:
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y6
@@ -3507,11 +7130,11 @@ group:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 312(CX), Y7
 	VPSHUFB      byteofbit<>+0(SB), Y7, Y7
@@ -3521,11 +7144,11 @@ group:
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 28(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 60(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VPMOVZXBD    (SP)(R11*1), Y6
 	VCVTDQ2PS    Y6, Y6
@@ -3634,11 +7257,11 @@ group2:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 268(CX), Y7
 	VPSHUFB      byteofbit<>+0(SB), Y7, Y7
@@ -3648,11 +7271,11 @@ group2:
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VMOVUPS      96(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -3666,11 +7289,11 @@ group2:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 284(CX), Y7
 	VPSHUFB      byteofbit<>+0(SB), Y7, Y7
@@ -3680,11 +7303,11 @@ group2:
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 12(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 44(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VMOVUPS      160(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -3698,11 +7321,11 @@ group2:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 300(CX), Y7
 	VPSHUFB      byteofbit<>+0(SB), Y7, Y7
@@ -3712,11 +7335,11 @@ group2:
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VMOVUPS      224(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -3730,11 +7353,11 @@ group2:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VPBROADCASTD 316(CX), Y7
 	VPSHUFB      byteofbit<>+0(SB), Y7, Y7
@@ -3744,11 +7367,11 @@ group2:
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 28(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPBROADCASTD 60(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y5, Y5
 	VPMOVZXBD    8(SP)(R11*1), Y6
 	VCVTDQ2PS    Y6, Y6
@@ -4152,14 +7775,14 @@ group:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSLLW       $0x02, Y3, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y4
@@ -4171,14 +7794,14 @@ group:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSRLW       $0x02, Y3, Y3
 	VPAND        allupper<>+0(SB), Y3, Y3
 	VPOR         Y3, Y4, Y4
 	VPBROADCASTD 12(SI), Y3
 	VPMADDUBSW   Y3, Y4, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVSXBD    (DX), Y3
 	VCVTDQ2PS    Y3, Y3
@@ -4201,14 +7824,14 @@ group:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSLLW       $0x02, Y3, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y4
@@ -4220,14 +7843,14 @@ group:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSRLW       $0x02, Y3, Y3
 	VPAND        allupper<>+0(SB), Y3, Y3
 	VPOR         Y3, Y4, Y4
 	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y4, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVSXBD    16(DX), Y3
 	VCVTDQ2PS    Y3, Y3
@@ -4270,14 +7893,14 @@ group2:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD (SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSLLW       $0x02, Y3, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 4(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VMOVUPS      96(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -4288,14 +7911,14 @@ group2:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSRLW       $0x02, Y3, Y3
 	VPAND        allupper<>+0(SB), Y3, Y3
 	VPOR         Y3, Y4, Y4
 	VPBROADCASTD 12(SI), Y3
 	VPMADDUBSW   Y3, Y4, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVSXBD    8(DX), Y3
 	VCVTDQ2PS    Y3, Y3
@@ -4316,14 +7939,14 @@ group2:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 16(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSLLW       $0x02, Y3, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y4, Y4
 	VPBROADCASTD 20(SI), Y5
 	VPMADDUBSW   Y5, Y4, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VMOVUPS      224(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -4334,14 +7957,14 @@ group2:
 	VPOR         Y6, Y5, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPSRLW       $0x02, Y3, Y3
 	VPAND        allupper<>+0(SB), Y3, Y3
 	VPOR         Y3, Y4, Y4
 	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y4, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVSXBD    24(DX), Y3
 	VCVTDQ2PS    Y3, Y3
@@ -4407,22 +8030,22 @@ group:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSLLW       $0x02, Y5, Y7
 	VPAND        allupper<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y6
@@ -4434,22 +8057,22 @@ group:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSRLW       $0x02, Y5, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y6, Y6
 	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPBROADCASTD 44(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVSXBD    (DX), Y5
 	VCVTDQ2PS    Y5, Y5
@@ -4478,22 +8101,22 @@ group:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSLLW       $0x02, Y5, Y7
 	VPAND        allupper<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y6
@@ -4505,22 +8128,22 @@ group:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSRLW       $0x02, Y5, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y6, Y6
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVSXBD    16(DX), Y5
 	VCVTDQ2PS    Y5, Y5
@@ -4572,22 +8195,22 @@ group2:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD (SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 32(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSLLW       $0x02, Y5, Y7
 	VPAND        allupper<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 4(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 36(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VMOVUPS      96(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -4598,22 +8221,22 @@ group2:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 40(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSRLW       $0x02, Y5, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y6, Y6
 	VPBROADCASTD 12(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPBROADCASTD 44(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVSXBD    8(DX), Y5
 	VCVTDQ2PS    Y5, Y5
@@ -4640,22 +8263,22 @@ group2:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 16(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 48(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSLLW       $0x02, Y5, Y7
 	VPAND        allupper<>+0(SB), Y7, Y7
 	VPOR         Y7, Y6, Y6
 	VPBROADCASTD 20(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 52(SI), Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VMOVUPS      224(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -4666,22 +8289,22 @@ group2:
 	VPOR         Y8, Y7, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 56(SI), Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPSRLW       $0x02, Y5, Y5
 	VPAND        allupper<>+0(SB), Y5, Y5
 	VPOR         Y5, Y6, Y6
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVSXBD    24(DX), Y5
 	VCVTDQ2PS    Y5, Y5
@@ -4991,14 +8614,14 @@ group:
 	VPBROADCASTD (SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y4
@@ -5010,14 +8633,14 @@ group:
 	VPBROADCASTD 8(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y4
@@ -5029,14 +8652,14 @@ group:
 	VPBROADCASTD 16(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y4
@@ -5048,14 +8671,14 @@ group:
 	VPBROADCASTD 24(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y3
 	VPBROADCASTD 28(SI), Y5
 	VPSIGNB      Y4, Y5, Y5
 	VPMADDUBSW   Y5, Y3, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPMOVSXBD    (SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
@@ -5127,14 +8750,14 @@ group2:
 	VPBROADCASTD (SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VMOVUPS      96(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -5145,14 +8768,14 @@ group2:
 	VPBROADCASTD 8(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VMOVUPS      160(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -5163,14 +8786,14 @@ group2:
 	VPBROADCASTD 16(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VMOVUPS      224(CX), Y4
 	VPAND        alllow4<>+0(SB), Y4, Y5
@@ -5181,14 +8804,14 @@ group2:
 	VPBROADCASTD 24(SI), Y7
 	VPSIGNB      Y5, Y7, Y7
 	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y2, Y2
 	VPSHUFB      Y4, Y3, Y4
 	VPABSB       Y4, Y3
 	VPBROADCASTD 28(SI), Y5
 	VPSIGNB      Y4, Y5, Y5
 	VPMADDUBSW   Y5, Y3, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
 	VPMOVSXBD    8(SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
@@ -5321,24 +8944,24 @@ group:
 	VPBROADCASTD (SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
 	VPBROADCASTD 32(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	PREFETCHT0   64(CX)(R12*1)
 	VMOVUPS      64(CX), Y6
@@ -5350,24 +8973,24 @@ group:
 	VPBROADCASTD 8(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
 	VPBROADCASTD 40(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	PREFETCHT0   128(CX)(R12*1)
 	VMOVUPS      128(CX), Y6
@@ -5379,24 +9002,24 @@ group:
 	VPBROADCASTD 16(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
 	VPBROADCASTD 48(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	PREFETCHT0   192(CX)(R12*1)
 	VMOVUPS      192(CX), Y6
@@ -5408,24 +9031,24 @@ group:
 	VPBROADCASTD 24(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
 	VPBROADCASTD 56(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y5
 	VPBROADCASTD 28(SI), Y7
 	VPSIGNB      Y6, Y7, Y7
 	VPMADDUBSW   Y7, Y5, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 60(SI), Y7
 	VPSIGNB      Y6, Y7, Y7
 	VPMADDUBSW   Y7, Y5, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPMOVSXBD    (SP)(R11*1), Y5
 	VCVTDQ2PS    Y5, Y5
@@ -5505,24 +9128,24 @@ group2:
 	VPBROADCASTD (SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
 	VPBROADCASTD 32(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VMOVUPS      96(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -5533,24 +9156,24 @@ group2:
 	VPBROADCASTD 8(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
 	VPBROADCASTD 40(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VMOVUPS      160(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -5561,24 +9184,24 @@ group2:
 	VPBROADCASTD 16(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
 	VPBROADCASTD 48(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VMOVUPS      224(CX), Y6
 	VPAND        alllow4<>+0(SB), Y6, Y7
@@ -5589,24 +9212,24 @@ group2:
 	VPBROADCASTD 24(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y3, Y3
 	VPBROADCASTD 56(SI), Y9
 	VPSIGNB      Y7, Y9, Y9
 	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
+	VPMADDWD     allwords1<>+0(SB), Y9, Y9
 	VPADDD       Y9, Y4, Y4
 	VPSHUFB      Y6, Y5, Y6
 	VPABSB       Y6, Y5
 	VPBROADCASTD 28(SI), Y7
 	VPSIGNB      Y6, Y7, Y7
 	VPMADDUBSW   Y7, Y5, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 60(SI), Y7
 	VPSIGNB      Y6, Y7, Y7
 	VPMADDUBSW   Y7, Y5, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
 	VPMOVSXBD    8(SP)(R11*1), Y5
 	VCVTDQ2PS    Y5, Y5
@@ -5845,13 +9468,13 @@ TEXT ·iq2_xxsRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	XORQ R8, R8
-	MOVQ 24(AX), R12
-	MOVQ 112(AX), R13
+	XORQ R9, R9
+	MOVQ 24(AX), R13
+	MOVQ 112(AX), R14
 
 tile:
-	MOVQ   CX, R9
-	MOVQ   DX, R10
+	MOVQ   CX, R10
+	MOVQ   DX, R11
 	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	MOVQ   96(AX), DI
@@ -5860,12 +9483,12 @@ block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R11, R11
+	XORQ      R12, R12
 
 group:
 	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
-	PREFETCHT0   64(CX)(R13*1)
+	PREFETCHT0   64(CX)(R14*1)
 	VMOVDQU      64(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
 	VPSLLD       $0x01, Y3, Y5
@@ -5887,128 +9510,167 @@ group:
 	VPAND        alllow3<>+0(SB), Y5, Y5
 	VPSHUFB      Y5, Y3, Y5
 	VPXOR        Y5, Y4, Y4
-	PREFETCHT0   (CX)(R13*1)
-	VMOVDQU      (CX), Y3
-	VPSRLD       $0x00, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*8), Y6
-	VPSHUFB      allbyte0<>+0(SB), Y4, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPSUBB       Y7, Y6, Y6
+	PREFETCHT0   (CX)(R14*1)
+	MOVBLZX      (CX), R8
+	VMOVQ        (R13)(R8*8), X3
+	MOVBLZX      4(CX), R8
+	VMOVHPS      (R13)(R8*8), X3, X3
+	MOVBLZX      16(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      20(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	MOVBLZX      8(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      12(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      24(CX), R8
+	VMOVQ        (R13)(R8*8), X6
+	MOVBLZX      28(CX), R8
+	VMOVHPS      (R13)(R8*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VSHUFPS      $0x88, Y5, Y3, Y6
+	VSHUFPS      $0xdd, Y5, Y3, Y3
+	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y6, Y6
+	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (SI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y2, Y2
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
+	VPBROADCASTD (SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 4(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	MOVBLZX      1(CX), R8
+	VMOVQ        (R13)(R8*8), X3
+	MOVBLZX      5(CX), R8
+	VMOVHPS      (R13)(R8*8), X3, X3
+	MOVBLZX      17(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      21(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	MOVBLZX      9(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      13(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      25(CX), R8
+	VMOVQ        (R13)(R8*8), X6
+	MOVBLZX      29(CX), R8
+	VMOVHPS      (R13)(R8*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VSHUFPS      $0x88, Y5, Y3, Y6
+	VSHUFPS      $0xdd, Y5, Y3, Y3
+	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(SI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*8), Y6
-	VPSHUFB      allbyte1<>+0(SB), Y4, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPSUBB       Y7, Y6, Y6
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(SI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y2, Y2
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 12(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	MOVBLZX      2(CX), R8
+	VMOVQ        (R13)(R8*8), X3
+	MOVBLZX      6(CX), R8
+	VMOVHPS      (R13)(R8*8), X3, X3
+	MOVBLZX      18(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      22(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	MOVBLZX      10(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      14(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      26(CX), R8
+	VMOVQ        (R13)(R8*8), X6
+	MOVBLZX      30(CX), R8
+	VMOVHPS      (R13)(R8*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VSHUFPS      $0x88, Y5, Y3, Y6
+	VSHUFPS      $0xdd, Y5, Y3, Y3
+	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(SI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*8), Y6
-	VPSHUFB      allbyte2<>+0(SB), Y4, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPSUBB       Y7, Y6, Y6
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(SI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y2, Y2
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 20(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	MOVBLZX      3(CX), R8
+	VMOVQ        (R13)(R8*8), X3
+	MOVBLZX      7(CX), R8
+	VMOVHPS      (R13)(R8*8), X3, X3
+	MOVBLZX      19(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      23(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	MOVBLZX      11(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      15(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      27(CX), R8
+	VMOVQ        (R13)(R8*8), X6
+	MOVBLZX      31(CX), R8
+	VMOVHPS      (R13)(R8*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VSHUFPS      $0x88, Y5, Y3, Y6
+	VSHUFPS      $0xdd, Y5, Y3, Y3
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(SI), Y5
+	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x18, Y3, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R12)(Y3*8), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y6
-	VPAND        allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y5, Y5
-	VPSUBB       Y6, Y5, Y5
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R12)(Y3*8), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPSUBB       Y3, Y5, Y5
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(SI), Y3
-	VPMADDUBSW   Y3, Y5, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
-	VPADDD       Y3, Y2, Y2
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y3, Y3
+	VPSUBB       Y4, Y3, Y3
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 28(SI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
 	VMOVUPS      64(CX), Y3
 	VPSRLD       $0x1b, Y3, Y3
 	VPOR         allintone<>+0(SB), Y3, Y3
@@ -6020,15 +9682,15 @@ group:
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+128, CX
 	ADDQ         $+40, SI
-	ADDQ         $+16, R11
-	CMPQ         R11, $+128
+	ADDQ         $+16, R12
+	CMPQ         R12, $+128
 	JNE          group
 	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), SI
-	VMOVUPS      Y1, (SI)(R8*1)
-	MOVQ         R9, CX
-	MOVQ         R10, DX
+	MOVQ         32(AX), R8
+	VMOVUPS      Y1, (R8)(R9*1)
+	MOVQ         R10, CX
+	MOVQ         R11, DX
 	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	MOVQ         96(AX), DI
@@ -6037,7 +9699,7 @@ block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R11, R11
+	XORQ      R12, R12
 
 group2:
 	VPBROADCASTD 36(SI), Y2
@@ -6063,127 +9725,166 @@ group2:
 	VPAND        alllow3<>+0(SB), Y5, Y5
 	VPSHUFB      Y5, Y3, Y5
 	VPXOR        Y5, Y4, Y4
-	VMOVDQU      32(CX), Y3
-	VPSRLD       $0x00, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*8), Y6
-	VPSHUFB      allbyte0<>+0(SB), Y4, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPSUBB       Y7, Y6, Y6
+	MOVBLZX      32(CX), R8
+	VMOVQ        (R13)(R8*8), X3
+	MOVBLZX      36(CX), R8
+	VMOVHPS      (R13)(R8*8), X3, X3
+	MOVBLZX      48(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      52(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	MOVBLZX      40(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      44(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      56(CX), R8
+	VMOVQ        (R13)(R8*8), X6
+	MOVBLZX      60(CX), R8
+	VMOVHPS      (R13)(R8*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VSHUFPS      $0x88, Y5, Y3, Y6
+	VSHUFPS      $0xdd, Y5, Y3, Y3
+	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y6, Y6
+	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (SI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y2, Y2
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
+	VPBROADCASTD (SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 4(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	MOVBLZX      33(CX), R8
+	VMOVQ        (R13)(R8*8), X3
+	MOVBLZX      37(CX), R8
+	VMOVHPS      (R13)(R8*8), X3, X3
+	MOVBLZX      49(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      53(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	MOVBLZX      41(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      45(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      57(CX), R8
+	VMOVQ        (R13)(R8*8), X6
+	MOVBLZX      61(CX), R8
+	VMOVHPS      (R13)(R8*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VSHUFPS      $0x88, Y5, Y3, Y6
+	VSHUFPS      $0xdd, Y5, Y3, Y3
+	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(SI), Y5
+	VPBROADCASTD 8(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*8), Y6
-	VPSHUFB      allbyte1<>+0(SB), Y4, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPSUBB       Y7, Y6, Y6
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(SI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y2, Y2
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 12(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	MOVBLZX      34(CX), R8
+	VMOVQ        (R13)(R8*8), X3
+	MOVBLZX      38(CX), R8
+	VMOVHPS      (R13)(R8*8), X3, X3
+	MOVBLZX      50(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      54(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	MOVBLZX      42(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      46(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      58(CX), R8
+	VMOVQ        (R13)(R8*8), X6
+	MOVBLZX      62(CX), R8
+	VMOVHPS      (R13)(R8*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VSHUFPS      $0x88, Y5, Y3, Y6
+	VSHUFPS      $0xdd, Y5, Y3, Y3
+	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(SI), Y5
+	VPBROADCASTD 16(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*8), Y6
-	VPSHUFB      allbyte2<>+0(SB), Y4, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y6, Y6
-	VPSUBB       Y7, Y6, Y6
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(SI), Y7
-	VPMADDUBSW   Y7, Y6, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y2, Y2
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 20(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	MOVBLZX      35(CX), R8
+	VMOVQ        (R13)(R8*8), X3
+	MOVBLZX      39(CX), R8
+	VMOVHPS      (R13)(R8*8), X3, X3
+	MOVBLZX      51(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      55(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	MOVBLZX      43(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      47(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      59(CX), R8
+	VMOVQ        (R13)(R8*8), X6
+	MOVBLZX      63(CX), R8
+	VMOVHPS      (R13)(R8*8), X6, X6
+	VINSERTI128  $0x01, X6, Y5, Y5
+	VSHUFPS      $0x88, Y5, Y3, Y6
+	VSHUFPS      $0xdd, Y5, Y3, Y3
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
 	VPXOR        Y5, Y6, Y6
 	VPSUBB       Y5, Y6, Y6
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(SI), Y5
+	VPBROADCASTD 24(SI), Y5
 	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x18, Y3, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R12)(Y3*8), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y6
-	VPAND        allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y5, Y5
-	VPSUBB       Y6, Y5, Y5
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R12)(Y3*8), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPSUBB       Y3, Y5, Y5
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(SI), Y3
-	VPMADDUBSW   Y3, Y5, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
-	VPADDD       Y3, Y2, Y2
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y3, Y3
+	VPSUBB       Y4, Y3, Y3
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 28(SI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
 	VMOVUPS      96(CX), Y3
 	VPSRLD       $0x1b, Y3, Y3
 	VPOR         allintone<>+0(SB), Y3, Y3
@@ -6195,14 +9896,14 @@ group2:
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+128, CX
 	ADDQ         $+40, SI
-	ADDQ         $+16, R11
-	CMPQ         R11, $+128
+	ADDQ         $+16, R12
+	CMPQ         R12, $+128
 	JNE          group2
 	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), SI
-	VMOVUPS      Y1, 32(SI)(R8*1)
-	ADDQ         $+64, R8
+	MOVQ         32(AX), R8
+	VMOVUPS      Y1, 32(R8)(R9*1)
+	ADDQ         $+64, R9
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -6267,26 +9968,6 @@ DATA alloddones<>+20(SB)/4, $0x80000080
 DATA alloddones<>+24(SB)/4, $0x80000080
 DATA alloddones<>+28(SB)/4, $0x00808000
 GLOBL alloddones<>(SB), RODATA|NOPTR, $32
-
-DATA alllow3<>+0(SB)/4, $0x07070707
-DATA alllow3<>+4(SB)/4, $0x07070707
-DATA alllow3<>+8(SB)/4, $0x07070707
-DATA alllow3<>+12(SB)/4, $0x07070707
-DATA alllow3<>+16(SB)/4, $0x07070707
-DATA alllow3<>+20(SB)/4, $0x07070707
-DATA alllow3<>+24(SB)/4, $0x07070707
-DATA alllow3<>+28(SB)/4, $0x07070707
-GLOBL alllow3<>(SB), RODATA|NOPTR, $32
-
-DATA alllowbyte<>+0(SB)/4, $0x000000ff
-DATA alllowbyte<>+4(SB)/4, $0x000000ff
-DATA alllowbyte<>+8(SB)/4, $0x000000ff
-DATA alllowbyte<>+12(SB)/4, $0x000000ff
-DATA alllowbyte<>+16(SB)/4, $0x000000ff
-DATA alllowbyte<>+20(SB)/4, $0x000000ff
-DATA alllowbyte<>+24(SB)/4, $0x000000ff
-DATA alllowbyte<>+28(SB)/4, $0x000000ff
-GLOBL alllowbyte<>(SB), RODATA|NOPTR, $32
 
 DATA allbyte0<>+0(SB)/4, $0x00000000
 DATA allbyte0<>+4(SB)/4, $0x04040404
@@ -6375,13 +10056,13 @@ TEXT ·iq2_xxsRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	XORQ R8, R8
-	MOVQ 24(AX), R12
-	MOVQ 112(AX), R13
+	XORQ R9, R9
+	MOVQ 24(AX), R13
+	MOVQ 112(AX), R14
 
 tile:
-	MOVQ   CX, R9
-	MOVQ   DX, R10
+	MOVQ   CX, R10
+	MOVQ   DX, R11
 	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -6391,14 +10072,14 @@ block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R11, R11
+	XORQ      R12, R12
 
 group:
 	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
 	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
-	PREFETCHT0   64(CX)(R13*1)
+	PREFETCHT0   64(CX)(R14*1)
 	VMOVDQU      64(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
 	VPSLLD       $0x01, Y5, Y7
@@ -6420,160 +10101,199 @@ group:
 	VPAND        alllow3<>+0(SB), Y7, Y7
 	VPSHUFB      Y7, Y5, Y7
 	VPXOR        Y7, Y6, Y6
-	PREFETCHT0   (CX)(R13*1)
-	VMOVDQU      (CX), Y5
-	VPSRLD       $0x00, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*8), Y8
-	VPSHUFB      allbyte0<>+0(SB), Y6, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSUBB       Y9, Y8, Y8
+	PREFETCHT0   (CX)(R14*1)
+	MOVBLZX      (CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      4(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      16(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      20(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	MOVBLZX      8(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      12(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	MOVBLZX      24(CX), R8
+	VMOVQ        (R13)(R8*8), X8
+	MOVBLZX      28(CX), R8
+	VMOVHPS      (R13)(R8*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VSHUFPS      $0x88, Y7, Y5, Y8
+	VSHUFPS      $0xdd, Y7, Y5, Y5
+	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
+	VPBROADCASTD (SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	MOVBLZX      1(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      5(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      17(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      21(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	MOVBLZX      9(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      13(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	MOVBLZX      25(CX), R8
+	VMOVQ        (R13)(R8*8), X8
+	MOVBLZX      29(CX), R8
+	VMOVHPS      (R13)(R8*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VSHUFPS      $0x88, Y7, Y5, Y8
+	VSHUFPS      $0xdd, Y7, Y5, Y5
+	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(SI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(SI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*8), Y8
-	VPSHUFB      allbyte1<>+0(SB), Y6, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSUBB       Y9, Y8, Y8
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 12(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	MOVBLZX      2(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      6(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      18(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      22(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	MOVBLZX      10(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      14(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	MOVBLZX      26(CX), R8
+	VMOVQ        (R13)(R8*8), X8
+	MOVBLZX      30(CX), R8
+	VMOVHPS      (R13)(R8*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VSHUFPS      $0x88, Y7, Y5, Y8
+	VSHUFPS      $0xdd, Y7, Y5, Y5
+	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(SI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(SI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*8), Y8
-	VPSHUFB      allbyte2<>+0(SB), Y6, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSUBB       Y9, Y8, Y8
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 20(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	MOVBLZX      3(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      7(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      19(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      23(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	MOVBLZX      11(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      15(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	MOVBLZX      27(CX), R8
+	VMOVQ        (R13)(R8*8), X8
+	MOVBLZX      31(CX), R8
+	VMOVHPS      (R13)(R8*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VSHUFPS      $0x88, Y7, Y5, Y8
+	VSHUFPS      $0xdd, Y7, Y5, Y5
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(SI), Y7
+	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(SI), Y7
+	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x18, Y5, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y5*8), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(SI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(SI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y5*8), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y7, Y7
-	VPSUBB       Y5, Y7, Y7
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y4, Y4
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VPSUBB       Y6, Y5, Y5
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 60(SI), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
 	VMOVUPS      64(CX), Y5
 	VPSRLD       $0x1b, Y5, Y5
 	VPOR         allintone<>+0(SB), Y5, Y5
@@ -6589,17 +10309,17 @@ group:
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+128, CX
 	ADDQ         $+80, SI
-	ADDQ         $+16, R11
-	CMPQ         R11, $+128
+	ADDQ         $+16, R12
+	CMPQ         R12, $+128
 	JNE          group
 	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), SI
-	VMOVUPS      Y1, (SI)(R8*1)
-	MOVQ         40(AX), SI
-	VMOVUPS      Y2, (SI)(R8*1)
-	MOVQ         R9, CX
-	MOVQ         R10, DX
+	MOVQ         32(AX), R8
+	VMOVUPS      Y1, (R8)(R9*1)
+	MOVQ         40(AX), R8
+	VMOVUPS      Y2, (R8)(R9*1)
+	MOVQ         R10, CX
+	MOVQ         R11, DX
 	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
@@ -6609,7 +10329,7 @@ block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R11, R11
+	XORQ      R12, R12
 
 group2:
 	VPBROADCASTD 72(SI), Y3
@@ -6637,159 +10357,198 @@ group2:
 	VPAND        alllow3<>+0(SB), Y7, Y7
 	VPSHUFB      Y7, Y5, Y7
 	VPXOR        Y7, Y6, Y6
-	VMOVDQU      32(CX), Y5
-	VPSRLD       $0x00, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*8), Y8
-	VPSHUFB      allbyte0<>+0(SB), Y6, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSUBB       Y9, Y8, Y8
+	MOVBLZX      32(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      36(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      48(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      52(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	MOVBLZX      40(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      44(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	MOVBLZX      56(CX), R8
+	VMOVQ        (R13)(R8*8), X8
+	MOVBLZX      60(CX), R8
+	VMOVHPS      (R13)(R8*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VSHUFPS      $0x88, Y7, Y5, Y8
+	VSHUFPS      $0xdd, Y7, Y5, Y5
+	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 32(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
+	VPBROADCASTD (SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	MOVBLZX      33(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      37(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      49(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      53(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	MOVBLZX      41(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      45(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	MOVBLZX      57(CX), R8
+	VMOVQ        (R13)(R8*8), X8
+	MOVBLZX      61(CX), R8
+	VMOVHPS      (R13)(R8*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VSHUFPS      $0x88, Y7, Y5, Y8
+	VSHUFPS      $0xdd, Y7, Y5, Y5
+	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(SI), Y7
+	VPBROADCASTD 8(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(SI), Y7
+	VPBROADCASTD 40(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*8), Y8
-	VPSHUFB      allbyte1<>+0(SB), Y6, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSUBB       Y9, Y8, Y8
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 40(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 12(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 44(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	MOVBLZX      34(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      38(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      50(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      54(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	MOVBLZX      42(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      46(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	MOVBLZX      58(CX), R8
+	VMOVQ        (R13)(R8*8), X8
+	MOVBLZX      62(CX), R8
+	VMOVHPS      (R13)(R8*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VSHUFPS      $0x88, Y7, Y5, Y8
+	VSHUFPS      $0xdd, Y7, Y5, Y5
+	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(SI), Y7
+	VPBROADCASTD 16(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(SI), Y7
+	VPBROADCASTD 48(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*8), Y8
-	VPSHUFB      allbyte2<>+0(SB), Y6, Y9
-	VPAND        allbits0<>+0(SB), Y9, Y9
-	VPCMPEQB     allbits0<>+0(SB), Y9, Y9
-	VPXOR        Y9, Y8, Y8
-	VPSUBB       Y9, Y8, Y8
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y3, Y3
-	VPBROADCASTD 48(SI), Y9
-	VPMADDUBSW   Y9, Y8, Y9
-	VPMADDWD     allwordones<>+0(SB), Y9, Y9
-	VPADDD       Y9, Y4, Y4
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 20(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	MOVBLZX      35(CX), R8
+	VMOVQ        (R13)(R8*8), X5
+	MOVBLZX      39(CX), R8
+	VMOVHPS      (R13)(R8*8), X5, X5
+	MOVBLZX      51(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      55(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	MOVBLZX      43(CX), R8
+	VMOVQ        (R13)(R8*8), X7
+	MOVBLZX      47(CX), R8
+	VMOVHPS      (R13)(R8*8), X7, X7
+	MOVBLZX      59(CX), R8
+	VMOVQ        (R13)(R8*8), X8
+	MOVBLZX      63(CX), R8
+	VMOVHPS      (R13)(R8*8), X8, X8
+	VINSERTI128  $0x01, X8, Y7, Y7
+	VSHUFPS      $0x88, Y7, Y5, Y8
+	VSHUFPS      $0xdd, Y7, Y5, Y5
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
 	VPXOR        Y7, Y8, Y8
 	VPSUBB       Y7, Y8, Y8
 	VPADDB       alliq2_xxsoffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(SI), Y7
+	VPBROADCASTD 24(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(SI), Y7
+	VPBROADCASTD 56(SI), Y7
 	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x18, Y5, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y5*8), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(SI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(SI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y5*8), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y7, Y7
-	VPSUBB       Y5, Y7, Y7
-	VPADDB       alliq2_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y4, Y4
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VPSUBB       Y6, Y5, Y5
+	VPADDB       alliq2_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 60(SI), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
 	VMOVUPS      96(CX), Y5
 	VPSRLD       $0x1b, Y5, Y5
 	VPOR         allintone<>+0(SB), Y5, Y5
@@ -6805,16 +10564,16 @@ group2:
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+128, CX
 	ADDQ         $+80, SI
-	ADDQ         $+16, R11
-	CMPQ         R11, $+128
+	ADDQ         $+16, R12
+	CMPQ         R12, $+128
 	JNE          group2
 	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), SI
-	VMOVUPS      Y1, 32(SI)(R8*1)
-	MOVQ         40(AX), SI
-	VMOVUPS      Y2, 32(SI)(R8*1)
-	ADDQ         $+64, R8
+	MOVQ         32(AX), R8
+	VMOVUPS      Y1, 32(R8)(R9*1)
+	MOVQ         40(AX), R8
+	VMOVUPS      Y2, 32(R8)(R9*1)
+	ADDQ         $+64, R9
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -6827,326 +10586,404 @@ TEXT ·iq2_xxsUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	XORQ R8, R8
-	MOVQ 24(AX), R13
-	MOVQ 112(AX), R14
+	XORQ R9, R9
+	MOVQ 24(AX), R14
+	MOVQ 112(AX), R15
 
 tile:
-	MOVQ CX, R10
-	MOVQ DX, R11
+	MOVQ CX, R11
+	MOVQ DX, R12
 	MOVQ 32(AX), SI
-	LEAQ (SI)(R8*8), SI
-	MOVQ 40(AX), R9
-	LEAQ (R9)(R8*1), R9
+	LEAQ (SI)(R9*8), SI
+	MOVQ 40(AX), R10
+	LEAQ (R10)(R9*1), R10
 	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R13, R13
 
 group:
-	PREFETCHT0 64(CX)(R14*1)
-	VMOVDQU    64(CX), Y1
-	VPAND      allseven0<>+0(SB), Y1, Y2
-	VPSLLD     $0x01, Y1, Y3
-	VPAND      allseven1<>+0(SB), Y3, Y3
-	VPOR       Y3, Y2, Y2
-	VPSLLD     $0x02, Y1, Y3
-	VPAND      allseven2<>+0(SB), Y3, Y3
-	VPOR       Y3, Y2, Y2
-	VPSLLD     $0x03, Y1, Y1
-	VPAND      allseven3<>+0(SB), Y1, Y1
-	VPOR       Y1, Y2, Y2
-	VMOVUPS    alloddones<>+0(SB), Y1
-	VPSRLW     $0x00, Y2, Y3
-	VPAND      alllow4<>+0(SB), Y3, Y3
-	VPSHUFB    Y3, Y1, Y3
-	VPXOR      Y3, Y2, Y2
-	VPSRLW     $0x04, Y2, Y3
-	VPAND      alllow4<>+0(SB), Y3, Y3
-	VPAND      alllow3<>+0(SB), Y3, Y3
-	VPSHUFB    Y3, Y1, Y3
-	VPXOR      Y3, Y2, Y2
-	PREFETCHT0 (CX)(R14*1)
-	VMOVDQU    (CX), Y1
-	VPSRLD     $0x00, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*8), Y4
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y5
-	VPAND      allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
-	VPXOR      Y5, Y4, Y4
-	VPSUBB     Y5, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y4
-	VMOVUPS    Y4, (SI)
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 64(SI)
-	VPSRLD     $0x08, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*8), Y4
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y5
-	VPAND      allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
-	VPXOR      Y5, Y4, Y4
-	VPSUBB     Y5, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y4
-	VMOVUPS    Y4, 128(SI)
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 192(SI)
-	VPSRLD     $0x10, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*8), Y4
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y5
-	VPAND      allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
-	VPXOR      Y5, Y4, Y4
-	VPSUBB     Y5, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y4
-	VMOVUPS    Y4, 256(SI)
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 320(SI)
-	VPSRLD     $0x18, Y1, Y1
-	VPAND      alllowbyte<>+0(SB), Y1, Y1
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, (R13)(Y1*8), Y3
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y4
-	VPAND      allbits0<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y3, Y3
-	VPSUBB     Y4, Y3, Y3
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y3, Y3
-	VPSUBB     alloffset64<>+0(SB), Y3, Y3
-	VMOVUPS    Y3, 384(SI)
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, 4(R13)(Y1*8), Y3
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
-	VPAND      allbits1<>+0(SB), Y1, Y1
-	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
-	VPXOR      Y1, Y3, Y3
-	VPSUBB     Y1, Y3, Y3
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y3, Y3
-	VPSUBB     alloffset64<>+0(SB), Y3, Y1
-	VMOVUPS    Y1, 448(SI)
-	VMOVUPS    64(CX), Y1
-	VPSRLD     $0x1b, Y1, Y1
-	VPOR       allintone<>+0(SB), Y1, Y1
-	VCVTDQ2PS  Y1, Y1
-	VMULPS     Y0, Y1, Y1
-	VMOVUPS    Y1, (R9)
-	ADDQ       $+128, CX
-	ADDQ       120(AX), SI
-	ADDQ       128(AX), R9
-	ADDQ       $+16, R12
-	CMPQ       R12, $+128
-	JNE        group
-	SUBQ       $+8, DI
-	JNZ        block
-	MOVQ       R10, CX
-	MOVQ       R11, DX
-	MOVQ       32(AX), SI
-	LEAQ       (SI)(R8*8), SI
-	MOVQ       40(AX), R9
-	LEAQ       (R9)(R8*1), R9
-	MOVQ       96(AX), DI
+	PREFETCHT0  64(CX)(R15*1)
+	VMOVDQU     64(CX), Y1
+	VPAND       allseven0<>+0(SB), Y1, Y2
+	VPSLLD      $0x01, Y1, Y3
+	VPAND       allseven1<>+0(SB), Y3, Y3
+	VPOR        Y3, Y2, Y2
+	VPSLLD      $0x02, Y1, Y3
+	VPAND       allseven2<>+0(SB), Y3, Y3
+	VPOR        Y3, Y2, Y2
+	VPSLLD      $0x03, Y1, Y1
+	VPAND       allseven3<>+0(SB), Y1, Y1
+	VPOR        Y1, Y2, Y2
+	VMOVUPS     alloddones<>+0(SB), Y1
+	VPSRLW      $0x00, Y2, Y3
+	VPAND       alllow4<>+0(SB), Y3, Y3
+	VPSHUFB     Y3, Y1, Y3
+	VPXOR       Y3, Y2, Y2
+	VPSRLW      $0x04, Y2, Y3
+	VPAND       alllow4<>+0(SB), Y3, Y3
+	VPAND       alllow3<>+0(SB), Y3, Y3
+	VPSHUFB     Y3, Y1, Y3
+	VPXOR       Y3, Y2, Y2
+	PREFETCHT0  (CX)(R15*1)
+	MOVBLZX     (CX), R8
+	VMOVQ       (R14)(R8*8), X1
+	MOVBLZX     4(CX), R8
+	VMOVHPS     (R14)(R8*8), X1, X1
+	MOVBLZX     16(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     20(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	MOVBLZX     8(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     12(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	MOVBLZX     24(CX), R8
+	VMOVQ       (R14)(R8*8), X4
+	MOVBLZX     28(CX), R8
+	VMOVHPS     (R14)(R8*8), X4, X4
+	VINSERTI128 $0x01, X4, Y3, Y3
+	VSHUFPS     $0x88, Y3, Y1, Y4
+	VSHUFPS     $0xdd, Y3, Y1, Y1
+	VPSHUFB     allbyte0<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y4, Y4
+	VPSUBB      Y3, Y4, Y4
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB      alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS     Y3, (SI)
+	VPSHUFB     allbyte0<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 64(SI)
+	MOVBLZX     1(CX), R8
+	VMOVQ       (R14)(R8*8), X1
+	MOVBLZX     5(CX), R8
+	VMOVHPS     (R14)(R8*8), X1, X1
+	MOVBLZX     17(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     21(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	MOVBLZX     9(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     13(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	MOVBLZX     25(CX), R8
+	VMOVQ       (R14)(R8*8), X4
+	MOVBLZX     29(CX), R8
+	VMOVHPS     (R14)(R8*8), X4, X4
+	VINSERTI128 $0x01, X4, Y3, Y3
+	VSHUFPS     $0x88, Y3, Y1, Y4
+	VSHUFPS     $0xdd, Y3, Y1, Y1
+	VPSHUFB     allbyte1<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y4, Y4
+	VPSUBB      Y3, Y4, Y4
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB      alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS     Y3, 128(SI)
+	VPSHUFB     allbyte1<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 192(SI)
+	MOVBLZX     2(CX), R8
+	VMOVQ       (R14)(R8*8), X1
+	MOVBLZX     6(CX), R8
+	VMOVHPS     (R14)(R8*8), X1, X1
+	MOVBLZX     18(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     22(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	MOVBLZX     10(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     14(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	MOVBLZX     26(CX), R8
+	VMOVQ       (R14)(R8*8), X4
+	MOVBLZX     30(CX), R8
+	VMOVHPS     (R14)(R8*8), X4, X4
+	VINSERTI128 $0x01, X4, Y3, Y3
+	VSHUFPS     $0x88, Y3, Y1, Y4
+	VSHUFPS     $0xdd, Y3, Y1, Y1
+	VPSHUFB     allbyte2<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y4, Y4
+	VPSUBB      Y3, Y4, Y4
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB      alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS     Y3, 256(SI)
+	VPSHUFB     allbyte2<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 320(SI)
+	MOVBLZX     3(CX), R8
+	VMOVQ       (R14)(R8*8), X1
+	MOVBLZX     7(CX), R8
+	VMOVHPS     (R14)(R8*8), X1, X1
+	MOVBLZX     19(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     23(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	MOVBLZX     11(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     15(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	MOVBLZX     27(CX), R8
+	VMOVQ       (R14)(R8*8), X4
+	MOVBLZX     31(CX), R8
+	VMOVHPS     (R14)(R8*8), X4, X4
+	VINSERTI128 $0x01, X4, Y3, Y3
+	VSHUFPS     $0x88, Y3, Y1, Y4
+	VSHUFPS     $0xdd, Y3, Y1, Y1
+	VPSHUFB     allbyte3<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y4, Y4
+	VPSUBB      Y3, Y4, Y4
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB      alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS     Y3, 384(SI)
+	VPSHUFB     allbyte3<>+0(SB), Y2, Y2
+	VPAND       allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB    allbits1<>+0(SB), Y2, Y2
+	VPXOR       Y2, Y1, Y1
+	VPSUBB      Y2, Y1, Y1
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 448(SI)
+	VMOVUPS     64(CX), Y1
+	VPSRLD      $0x1b, Y1, Y1
+	VPOR        allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS   Y1, Y1
+	VMULPS      Y0, Y1, Y1
+	VMOVUPS     Y1, (R10)
+	ADDQ        $+128, CX
+	ADDQ        120(AX), SI
+	ADDQ        128(AX), R10
+	ADDQ        $+16, R13
+	CMPQ        R13, $+128
+	JNE         group
+	SUBQ        $+8, DI
+	JNZ         block
+	MOVQ        R11, CX
+	MOVQ        R12, DX
+	MOVQ        32(AX), SI
+	LEAQ        (SI)(R9*8), SI
+	MOVQ        40(AX), R10
+	LEAQ        (R10)(R9*1), R10
+	MOVQ        96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq2_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R13, R13
 
 group2:
-	VMOVDQU    96(CX), Y1
-	VPAND      allseven0<>+0(SB), Y1, Y2
-	VPSLLD     $0x01, Y1, Y3
-	VPAND      allseven1<>+0(SB), Y3, Y3
-	VPOR       Y3, Y2, Y2
-	VPSLLD     $0x02, Y1, Y3
-	VPAND      allseven2<>+0(SB), Y3, Y3
-	VPOR       Y3, Y2, Y2
-	VPSLLD     $0x03, Y1, Y1
-	VPAND      allseven3<>+0(SB), Y1, Y1
-	VPOR       Y1, Y2, Y2
-	VMOVUPS    alloddones<>+0(SB), Y1
-	VPSRLW     $0x00, Y2, Y3
-	VPAND      alllow4<>+0(SB), Y3, Y3
-	VPSHUFB    Y3, Y1, Y3
-	VPXOR      Y3, Y2, Y2
-	VPSRLW     $0x04, Y2, Y3
-	VPAND      alllow4<>+0(SB), Y3, Y3
-	VPAND      alllow3<>+0(SB), Y3, Y3
-	VPSHUFB    Y3, Y1, Y3
-	VPXOR      Y3, Y2, Y2
-	VMOVDQU    32(CX), Y1
-	VPSRLD     $0x00, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*8), Y4
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y5
-	VPAND      allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
-	VPXOR      Y5, Y4, Y4
-	VPSUBB     Y5, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y4
-	VMOVUPS    Y4, 32(SI)
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 96(SI)
-	VPSRLD     $0x08, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*8), Y4
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y5
-	VPAND      allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
-	VPXOR      Y5, Y4, Y4
-	VPSUBB     Y5, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y4
-	VMOVUPS    Y4, 160(SI)
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 224(SI)
-	VPSRLD     $0x10, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*8), Y4
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y5
-	VPAND      allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB   allbits0<>+0(SB), Y5, Y5
-	VPXOR      Y5, Y4, Y4
-	VPSUBB     Y5, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y4
-	VMOVUPS    Y4, 288(SI)
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 352(SI)
-	VPSRLD     $0x18, Y1, Y1
-	VPAND      alllowbyte<>+0(SB), Y1, Y1
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, (R13)(Y1*8), Y3
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y4
-	VPAND      allbits0<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y3, Y3
-	VPSUBB     Y4, Y3, Y3
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y3, Y3
-	VPSUBB     alloffset64<>+0(SB), Y3, Y3
-	VMOVUPS    Y3, 416(SI)
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, 4(R13)(Y1*8), Y3
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
-	VPAND      allbits1<>+0(SB), Y1, Y1
-	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
-	VPXOR      Y1, Y3, Y3
-	VPSUBB     Y1, Y3, Y3
-	VPADDB     alliq2_xxsoffset<>+0(SB), Y3, Y3
-	VPSUBB     alloffset64<>+0(SB), Y3, Y1
-	VMOVUPS    Y1, 480(SI)
-	VMOVUPS    96(CX), Y1
-	VPSRLD     $0x1b, Y1, Y1
-	VPOR       allintone<>+0(SB), Y1, Y1
-	VCVTDQ2PS  Y1, Y1
-	VMULPS     Y0, Y1, Y1
-	VMOVUPS    Y1, 32(R9)
-	ADDQ       $+128, CX
-	ADDQ       120(AX), SI
-	ADDQ       128(AX), R9
-	ADDQ       $+16, R12
-	CMPQ       R12, $+128
-	JNE        group2
-	SUBQ       $+8, DI
-	JNZ        block2
-	ADDQ       $+64, R8
-	DECQ       BX
-	JNZ        tile
+	VMOVDQU     96(CX), Y1
+	VPAND       allseven0<>+0(SB), Y1, Y2
+	VPSLLD      $0x01, Y1, Y3
+	VPAND       allseven1<>+0(SB), Y3, Y3
+	VPOR        Y3, Y2, Y2
+	VPSLLD      $0x02, Y1, Y3
+	VPAND       allseven2<>+0(SB), Y3, Y3
+	VPOR        Y3, Y2, Y2
+	VPSLLD      $0x03, Y1, Y1
+	VPAND       allseven3<>+0(SB), Y1, Y1
+	VPOR        Y1, Y2, Y2
+	VMOVUPS     alloddones<>+0(SB), Y1
+	VPSRLW      $0x00, Y2, Y3
+	VPAND       alllow4<>+0(SB), Y3, Y3
+	VPSHUFB     Y3, Y1, Y3
+	VPXOR       Y3, Y2, Y2
+	VPSRLW      $0x04, Y2, Y3
+	VPAND       alllow4<>+0(SB), Y3, Y3
+	VPAND       alllow3<>+0(SB), Y3, Y3
+	VPSHUFB     Y3, Y1, Y3
+	VPXOR       Y3, Y2, Y2
+	MOVBLZX     32(CX), R8
+	VMOVQ       (R14)(R8*8), X1
+	MOVBLZX     36(CX), R8
+	VMOVHPS     (R14)(R8*8), X1, X1
+	MOVBLZX     48(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     52(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	MOVBLZX     40(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     44(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	MOVBLZX     56(CX), R8
+	VMOVQ       (R14)(R8*8), X4
+	MOVBLZX     60(CX), R8
+	VMOVHPS     (R14)(R8*8), X4, X4
+	VINSERTI128 $0x01, X4, Y3, Y3
+	VSHUFPS     $0x88, Y3, Y1, Y4
+	VSHUFPS     $0xdd, Y3, Y1, Y1
+	VPSHUFB     allbyte0<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y4, Y4
+	VPSUBB      Y3, Y4, Y4
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB      alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS     Y3, 32(SI)
+	VPSHUFB     allbyte0<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 96(SI)
+	MOVBLZX     33(CX), R8
+	VMOVQ       (R14)(R8*8), X1
+	MOVBLZX     37(CX), R8
+	VMOVHPS     (R14)(R8*8), X1, X1
+	MOVBLZX     49(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     53(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	MOVBLZX     41(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     45(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	MOVBLZX     57(CX), R8
+	VMOVQ       (R14)(R8*8), X4
+	MOVBLZX     61(CX), R8
+	VMOVHPS     (R14)(R8*8), X4, X4
+	VINSERTI128 $0x01, X4, Y3, Y3
+	VSHUFPS     $0x88, Y3, Y1, Y4
+	VSHUFPS     $0xdd, Y3, Y1, Y1
+	VPSHUFB     allbyte1<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y4, Y4
+	VPSUBB      Y3, Y4, Y4
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB      alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS     Y3, 160(SI)
+	VPSHUFB     allbyte1<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 224(SI)
+	MOVBLZX     34(CX), R8
+	VMOVQ       (R14)(R8*8), X1
+	MOVBLZX     38(CX), R8
+	VMOVHPS     (R14)(R8*8), X1, X1
+	MOVBLZX     50(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     54(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	MOVBLZX     42(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     46(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	MOVBLZX     58(CX), R8
+	VMOVQ       (R14)(R8*8), X4
+	MOVBLZX     62(CX), R8
+	VMOVHPS     (R14)(R8*8), X4, X4
+	VINSERTI128 $0x01, X4, Y3, Y3
+	VSHUFPS     $0x88, Y3, Y1, Y4
+	VSHUFPS     $0xdd, Y3, Y1, Y1
+	VPSHUFB     allbyte2<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y4, Y4
+	VPSUBB      Y3, Y4, Y4
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB      alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS     Y3, 288(SI)
+	VPSHUFB     allbyte2<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 352(SI)
+	MOVBLZX     35(CX), R8
+	VMOVQ       (R14)(R8*8), X1
+	MOVBLZX     39(CX), R8
+	VMOVHPS     (R14)(R8*8), X1, X1
+	MOVBLZX     51(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     55(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	MOVBLZX     43(CX), R8
+	VMOVQ       (R14)(R8*8), X3
+	MOVBLZX     47(CX), R8
+	VMOVHPS     (R14)(R8*8), X3, X3
+	MOVBLZX     59(CX), R8
+	VMOVQ       (R14)(R8*8), X4
+	MOVBLZX     63(CX), R8
+	VMOVHPS     (R14)(R8*8), X4, X4
+	VINSERTI128 $0x01, X4, Y3, Y3
+	VSHUFPS     $0x88, Y3, Y1, Y4
+	VSHUFPS     $0xdd, Y3, Y1, Y1
+	VPSHUFB     allbyte3<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y4, Y4
+	VPSUBB      Y3, Y4, Y4
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y4, Y4
+	VPSUBB      alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS     Y3, 416(SI)
+	VPSHUFB     allbyte3<>+0(SB), Y2, Y2
+	VPAND       allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB    allbits1<>+0(SB), Y2, Y2
+	VPXOR       Y2, Y1, Y1
+	VPSUBB      Y2, Y1, Y1
+	VPADDB      alliq2_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 480(SI)
+	VMOVUPS     96(CX), Y1
+	VPSRLD      $0x1b, Y1, Y1
+	VPOR        allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS   Y1, Y1
+	VMULPS      Y0, Y1, Y1
+	VMOVUPS     Y1, 32(R10)
+	ADDQ        $+128, CX
+	ADDQ        120(AX), SI
+	ADDQ        128(AX), R10
+	ADDQ        $+16, R13
+	CMPQ        R13, $+128
+	JNE         group2
+	SUBQ        $+8, DI
+	JNZ         block2
+	ADDQ        $+64, R9
+	DECQ        BX
+	JNZ         tile
 	VZEROUPPER
 	RET
 
@@ -7211,39 +11048,40 @@ group:
 	VPXOR        Y6, Y4, Y4
 	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y5
-	VPSRLD       $0x00, Y5, Y6
-	VPAND        alllowbyte<>+0(SB), Y6, Y6
-	VPSRLD       $0x14, Y3, Y7
-	VPAND        allninth<>+0(SB), Y7, Y7
-	VPOR         Y7, Y6, Y6
+	VPSRLD       $0x00, Y5, Y5
+	VPAND        alllowbyte<>+0(SB), Y5, Y5
+	VPSRLD       $0x14, Y3, Y6
+	VPAND        allninth<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y6*8), Y7
-	VPSHUFB      allbyte0<>+0(SB), Y4, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
+	VPGATHERDD   Y8, 4(R12)(Y5*8), Y7
+	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y6, Y6
+	VPSUBB       Y5, Y6, Y6
+	VPADDB       alliq2_xsoffset<>+0(SB), Y6, Y6
+	VPBROADCASTD (SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
+	VPAND        allbits1<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y7, Y7
+	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD (SI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y2, Y2
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y6*8), Y7
-	VPSHUFB      allbyte0<>+0(SB), Y4, Y6
-	VPAND        allbits1<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y7, Y7
-	VPSUBB       Y6, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(SI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPMADDUBSW   Y5, Y7, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVDQU      (CX), Y5
 	VPSRLD       $0x08, Y5, Y5
 	VPAND        alllowbyte<>+0(SB), Y5, Y5
 	VPSRLD       $0x15, Y3, Y3
@@ -7253,30 +11091,30 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R12)(Y5*8), Y3
-	VPSHUFB      allbyte1<>+0(SB), Y4, Y6
-	VPAND        allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y3, Y3
-	VPSUBB       Y6, Y3, Y3
-	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPMADDUBSW   Y6, Y3, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R12)(Y5*8), Y3
-	VPSHUFB      allbyte1<>+0(SB), Y4, Y4
-	VPAND        allbits1<>+0(SB), Y4, Y4
-	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
-	VPXOR        Y4, Y3, Y3
-	VPSUBB       Y4, Y3, Y3
+	VXORPS       Y7, Y7, Y7
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
+	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(SI), Y4
-	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
-	VPADDD       Y4, Y2, Y2
+	VPBROADCASTD 8(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSHUFB      allbyte1<>+0(SB), Y4, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y6, Y6
+	VPSUBB       Y3, Y6, Y6
+	VPADDB       alliq2_xsoffset<>+0(SB), Y6, Y6
+	VPBROADCASTD 12(SI), Y3
+	VPMADDUBSW   Y3, Y6, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
+	VPADDD       Y3, Y2, Y2
 	VPMOVZXBD    (DX), Y3
 	VPSLLD       $0x01, Y3, Y3
 	VPAND        allscalebits<>+0(SB), Y3, Y3
@@ -7313,39 +11151,40 @@ group:
 	VPXOR        Y6, Y4, Y4
 	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y5
-	VPSRLD       $0x10, Y5, Y6
-	VPAND        alllowbyte<>+0(SB), Y6, Y6
-	VPSRLD       $0x16, Y3, Y7
-	VPAND        allninth<>+0(SB), Y7, Y7
-	VPOR         Y7, Y6, Y6
+	VPSRLD       $0x10, Y5, Y5
+	VPAND        alllowbyte<>+0(SB), Y5, Y5
+	VPSRLD       $0x16, Y3, Y6
+	VPAND        allninth<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y6*8), Y7
-	VPSHUFB      allbyte2<>+0(SB), Y4, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
+	VPGATHERDD   Y8, 4(R12)(Y5*8), Y7
+	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y6, Y6
+	VPSUBB       Y5, Y6, Y6
+	VPADDB       alliq2_xsoffset<>+0(SB), Y6, Y6
+	VPBROADCASTD 16(SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
+	VPAND        allbits1<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y7, Y7
+	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 16(SI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y2, Y2
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y6*8), Y7
-	VPSHUFB      allbyte2<>+0(SB), Y4, Y6
-	VPAND        allbits1<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y7, Y7
-	VPSUBB       Y6, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 20(SI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 20(SI), Y5
+	VPMADDUBSW   Y5, Y7, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVDQU      (CX), Y5
 	VPSRLD       $0x18, Y5, Y5
 	VPAND        alllowbyte<>+0(SB), Y5, Y5
 	VPSRLD       $0x17, Y3, Y3
@@ -7355,30 +11194,30 @@ group:
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R12)(Y5*8), Y3
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y6
-	VPAND        allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y3, Y3
-	VPSUBB       Y6, Y3, Y3
-	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 24(SI), Y6
-	VPMADDUBSW   Y6, Y3, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R12)(Y5*8), Y3
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y4
-	VPAND        allbits1<>+0(SB), Y4, Y4
-	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
-	VPXOR        Y4, Y3, Y3
-	VPSUBB       Y4, Y3, Y3
+	VXORPS       Y7, Y7, Y7
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 28(SI), Y4
-	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
-	VPADDD       Y4, Y2, Y2
+	VPBROADCASTD 24(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y6, Y6
+	VPSUBB       Y3, Y6, Y6
+	VPADDB       alliq2_xsoffset<>+0(SB), Y6, Y6
+	VPBROADCASTD 28(SI), Y3
+	VPMADDUBSW   Y3, Y6, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
+	VPADDD       Y3, Y2, Y2
 	VPMOVZXBD    (DX), Y3
 	VPSRLD       $0x03, Y3, Y3
 	VPAND        allscalebits<>+0(SB), Y3, Y3
@@ -7436,39 +11275,40 @@ group2:
 	VPSHUFB      Y6, Y5, Y6
 	VPXOR        Y6, Y4, Y4
 	VMOVDQU      32(CX), Y5
-	VPSRLD       $0x00, Y5, Y6
-	VPAND        alllowbyte<>+0(SB), Y6, Y6
-	VPSRLD       $0x14, Y3, Y7
-	VPAND        allninth<>+0(SB), Y7, Y7
-	VPOR         Y7, Y6, Y6
+	VPSRLD       $0x00, Y5, Y5
+	VPAND        alllowbyte<>+0(SB), Y5, Y5
+	VPSRLD       $0x14, Y3, Y6
+	VPAND        allninth<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y6*8), Y7
-	VPSHUFB      allbyte0<>+0(SB), Y4, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
+	VPGATHERDD   Y8, 4(R12)(Y5*8), Y7
+	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y6, Y6
+	VPSUBB       Y5, Y6, Y6
+	VPADDB       alliq2_xsoffset<>+0(SB), Y6, Y6
+	VPBROADCASTD (SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
+	VPAND        allbits1<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y7, Y7
+	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD (SI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y2, Y2
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y6*8), Y7
-	VPSHUFB      allbyte0<>+0(SB), Y4, Y6
-	VPAND        allbits1<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y7, Y7
-	VPSUBB       Y6, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(SI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 4(SI), Y5
+	VPMADDUBSW   Y5, Y7, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVDQU      32(CX), Y5
 	VPSRLD       $0x08, Y5, Y5
 	VPAND        alllowbyte<>+0(SB), Y5, Y5
 	VPSRLD       $0x15, Y3, Y3
@@ -7478,30 +11318,30 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R12)(Y5*8), Y3
-	VPSHUFB      allbyte1<>+0(SB), Y4, Y6
-	VPAND        allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y3, Y3
-	VPSUBB       Y6, Y3, Y3
-	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(SI), Y6
-	VPMADDUBSW   Y6, Y3, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R12)(Y5*8), Y3
-	VPSHUFB      allbyte1<>+0(SB), Y4, Y4
-	VPAND        allbits1<>+0(SB), Y4, Y4
-	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
-	VPXOR        Y4, Y3, Y3
-	VPSUBB       Y4, Y3, Y3
+	VXORPS       Y7, Y7, Y7
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
+	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(SI), Y4
-	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
-	VPADDD       Y4, Y2, Y2
+	VPBROADCASTD 8(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSHUFB      allbyte1<>+0(SB), Y4, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y6, Y6
+	VPSUBB       Y3, Y6, Y6
+	VPADDB       alliq2_xsoffset<>+0(SB), Y6, Y6
+	VPBROADCASTD 12(SI), Y3
+	VPMADDUBSW   Y3, Y6, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
+	VPADDD       Y3, Y2, Y2
 	VPMOVZXBD    8(DX), Y3
 	VPSLLD       $0x01, Y3, Y3
 	VPAND        allscalebits<>+0(SB), Y3, Y3
@@ -7536,39 +11376,40 @@ group2:
 	VPSHUFB      Y6, Y5, Y6
 	VPXOR        Y6, Y4, Y4
 	VMOVDQU      32(CX), Y5
-	VPSRLD       $0x10, Y5, Y6
-	VPAND        alllowbyte<>+0(SB), Y6, Y6
-	VPSRLD       $0x16, Y3, Y7
-	VPAND        allninth<>+0(SB), Y7, Y7
-	VPOR         Y7, Y6, Y6
+	VPSRLD       $0x10, Y5, Y5
+	VPAND        alllowbyte<>+0(SB), Y5, Y5
+	VPSRLD       $0x16, Y3, Y6
+	VPAND        allninth<>+0(SB), Y6, Y6
+	VPOR         Y6, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDD   Y7, (R12)(Y5*8), Y6
 	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y6*8), Y7
-	VPSHUFB      allbyte2<>+0(SB), Y4, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y7, Y7
-	VPSUBB       Y8, Y7, Y7
+	VPGATHERDD   Y8, 4(R12)(Y5*8), Y7
+	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y6, Y6
+	VPSUBB       Y5, Y6, Y6
+	VPADDB       alliq2_xsoffset<>+0(SB), Y6, Y6
+	VPBROADCASTD 16(SI), Y5
+	VPMADDUBSW   Y5, Y6, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
+	VPAND        allbits1<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y7, Y7
+	VPSUBB       Y5, Y7, Y7
 	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 16(SI), Y8
-	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y2, Y2
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y6*8), Y7
-	VPSHUFB      allbyte2<>+0(SB), Y4, Y6
-	VPAND        allbits1<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y7, Y7
-	VPSUBB       Y6, Y7, Y7
-	VPADDB       alliq2_xsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 20(SI), Y6
-	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 20(SI), Y5
+	VPMADDUBSW   Y5, Y7, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VMOVDQU      32(CX), Y5
 	VPSRLD       $0x18, Y5, Y5
 	VPAND        alllowbyte<>+0(SB), Y5, Y5
 	VPSRLD       $0x17, Y3, Y3
@@ -7578,30 +11419,30 @@ group2:
 	VXORPS       Y6, Y6, Y6
 	VPCMPEQD     Y6, Y6, Y6
 	VPGATHERDD   Y6, (R12)(Y5*8), Y3
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y6
-	VPAND        allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y3, Y3
-	VPSUBB       Y6, Y3, Y3
-	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 24(SI), Y6
-	VPMADDUBSW   Y6, Y3, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y2, Y2
-	VXORPS       Y3, Y3, Y3
 	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, 4(R12)(Y5*8), Y3
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y4
-	VPAND        allbits1<>+0(SB), Y4, Y4
-	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
-	VPXOR        Y4, Y3, Y3
-	VPSUBB       Y4, Y3, Y3
+	VXORPS       Y7, Y7, Y7
+	VPCMPEQD     Y7, Y7, Y7
+	VPGATHERDD   Y7, 4(R12)(Y5*8), Y6
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
 	VPADDB       alliq2_xsoffset<>+0(SB), Y3, Y3
-	VPBROADCASTD 28(SI), Y4
-	VPMADDUBSW   Y4, Y3, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
-	VPADDD       Y4, Y2, Y2
+	VPBROADCASTD 24(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
+	VPAND        allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
+	VPXOR        Y3, Y6, Y6
+	VPSUBB       Y3, Y6, Y6
+	VPADDB       alliq2_xsoffset<>+0(SB), Y6, Y6
+	VPBROADCASTD 28(SI), Y3
+	VPMADDUBSW   Y3, Y6, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
+	VPADDD       Y3, Y2, Y2
 	VPMOVZXBD    8(DX), Y3
 	VPSRLD       $0x03, Y3, Y3
 	VPAND        allscalebits<>+0(SB), Y3, Y3
@@ -7637,6 +11478,16 @@ DATA alliq2_xsscale<>+20(SB)/4, $0x3e000000
 DATA alliq2_xsscale<>+24(SB)/4, $0x3e000000
 DATA alliq2_xsscale<>+28(SB)/4, $0x3e000000
 GLOBL alliq2_xsscale<>(SB), RODATA|NOPTR, $32
+
+DATA alllowbyte<>+0(SB)/4, $0x000000ff
+DATA alllowbyte<>+4(SB)/4, $0x000000ff
+DATA alllowbyte<>+8(SB)/4, $0x000000ff
+DATA alllowbyte<>+12(SB)/4, $0x000000ff
+DATA alllowbyte<>+16(SB)/4, $0x000000ff
+DATA alllowbyte<>+20(SB)/4, $0x000000ff
+DATA alllowbyte<>+24(SB)/4, $0x000000ff
+DATA alllowbyte<>+28(SB)/4, $0x000000ff
+GLOBL alllowbyte<>(SB), RODATA|NOPTR, $32
 
 DATA allninth<>+0(SB)/4, $0x00000100
 DATA allninth<>+4(SB)/4, $0x00000100
@@ -7722,47 +11573,48 @@ group:
 	VPXOR        Y8, Y6, Y6
 	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y7
-	VPSRLD       $0x00, Y7, Y8
-	VPAND        alllowbyte<>+0(SB), Y8, Y8
-	VPSRLD       $0x14, Y5, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
+	VPSRLD       $0x00, Y7, Y7
+	VPAND        alllowbyte<>+0(SB), Y7, Y7
+	VPSRLD       $0x14, Y5, Y8
+	VPAND        allninth<>+0(SB), Y8, Y8
+	VPOR         Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R12)(Y8*8), Y9
-	VPSHUFB      allbyte0<>+0(SB), Y6, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
+	VPGATHERDD   Y10, 4(R12)(Y7*8), Y9
+	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPSUBB       Y7, Y8, Y8
+	VPADDB       alliq2_xsoffset<>+0(SB), Y8, Y8
+	VPBROADCASTD (SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
+	VPAND        allbits1<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y9, Y9
+	VPSUBB       Y7, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD (SI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 32(SI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R12)(Y8*8), Y9
-	VPSHUFB      allbyte0<>+0(SB), Y6, Y8
-	VPAND        allbits1<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y9, Y9
-	VPSUBB       Y8, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(SI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(SI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 4(SI), Y7
+	VPMADDUBSW   Y7, Y9, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPMADDUBSW   Y7, Y9, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVDQU      (CX), Y7
 	VPSRLD       $0x08, Y7, Y7
 	VPAND        alllowbyte<>+0(SB), Y7, Y7
 	VPSRLD       $0x15, Y5, Y5
@@ -7772,38 +11624,38 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R12)(Y7*8), Y5
-	VPSHUFB      allbyte1<>+0(SB), Y6, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y5, Y5
-	VPSUBB       Y8, Y5, Y5
-	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(SI), Y8
-	VPMADDUBSW   Y8, Y5, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 40(SI), Y8
-	VPMADDUBSW   Y8, Y5, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y7*8), Y5
-	VPSHUFB      allbyte1<>+0(SB), Y6, Y6
-	VPAND        allbits1<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y5, Y5
-	VPSUBB       Y6, Y5, Y5
+	VXORPS       Y9, Y9, Y9
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
+	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 12(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 44(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSHUFB      allbyte1<>+0(SB), Y6, Y5
+	VPAND        allbits1<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y8, Y8
+	VPSUBB       Y5, Y8, Y8
+	VPADDB       alliq2_xsoffset<>+0(SB), Y8, Y8
+	VPBROADCASTD 12(SI), Y5
+	VPMADDUBSW   Y5, Y8, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPBROADCASTD 44(SI), Y5
+	VPMADDUBSW   Y5, Y8, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y4, Y4
 	VPMOVZXBD    (DX), Y5
 	VPSLLD       $0x01, Y5, Y5
 	VPAND        allscalebits<>+0(SB), Y5, Y5
@@ -7846,47 +11698,48 @@ group:
 	VPXOR        Y8, Y6, Y6
 	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y7
-	VPSRLD       $0x10, Y7, Y8
-	VPAND        alllowbyte<>+0(SB), Y8, Y8
-	VPSRLD       $0x16, Y5, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
+	VPSRLD       $0x10, Y7, Y7
+	VPAND        alllowbyte<>+0(SB), Y7, Y7
+	VPSRLD       $0x16, Y5, Y8
+	VPAND        allninth<>+0(SB), Y8, Y8
+	VPOR         Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R12)(Y8*8), Y9
-	VPSHUFB      allbyte2<>+0(SB), Y6, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
+	VPGATHERDD   Y10, 4(R12)(Y7*8), Y9
+	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPSUBB       Y7, Y8, Y8
+	VPADDB       alliq2_xsoffset<>+0(SB), Y8, Y8
+	VPBROADCASTD 16(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
+	VPAND        allbits1<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y9, Y9
+	VPSUBB       Y7, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 16(SI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 48(SI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R12)(Y8*8), Y9
-	VPSHUFB      allbyte2<>+0(SB), Y6, Y8
-	VPAND        allbits1<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y9, Y9
-	VPSUBB       Y8, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 20(SI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(SI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 20(SI), Y7
+	VPMADDUBSW   Y7, Y9, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPMADDUBSW   Y7, Y9, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVDQU      (CX), Y7
 	VPSRLD       $0x18, Y7, Y7
 	VPAND        alllowbyte<>+0(SB), Y7, Y7
 	VPSRLD       $0x17, Y5, Y5
@@ -7896,38 +11749,38 @@ group:
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R12)(Y7*8), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y5, Y5
-	VPSUBB       Y8, Y5, Y5
-	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(SI), Y8
-	VPMADDUBSW   Y8, Y5, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(SI), Y8
-	VPMADDUBSW   Y8, Y5, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y7*8), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y6
-	VPAND        allbits1<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y5, Y5
-	VPSUBB       Y6, Y5, Y5
+	VXORPS       Y9, Y9, Y9
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 60(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
+	VPBROADCASTD 24(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
+	VPAND        allbits1<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y8, Y8
+	VPSUBB       Y5, Y8, Y8
+	VPADDB       alliq2_xsoffset<>+0(SB), Y8, Y8
+	VPBROADCASTD 28(SI), Y5
+	VPMADDUBSW   Y5, Y8, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPBROADCASTD 60(SI), Y5
+	VPMADDUBSW   Y5, Y8, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y4, Y4
 	VPMOVZXBD    (DX), Y5
 	VPSRLD       $0x03, Y5, Y5
 	VPAND        allscalebits<>+0(SB), Y5, Y5
@@ -7994,47 +11847,48 @@ group2:
 	VPSHUFB      Y8, Y7, Y8
 	VPXOR        Y8, Y6, Y6
 	VMOVDQU      32(CX), Y7
-	VPSRLD       $0x00, Y7, Y8
-	VPAND        alllowbyte<>+0(SB), Y8, Y8
-	VPSRLD       $0x14, Y5, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
+	VPSRLD       $0x00, Y7, Y7
+	VPAND        alllowbyte<>+0(SB), Y7, Y7
+	VPSRLD       $0x14, Y5, Y8
+	VPAND        allninth<>+0(SB), Y8, Y8
+	VPOR         Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R12)(Y8*8), Y9
-	VPSHUFB      allbyte0<>+0(SB), Y6, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
+	VPGATHERDD   Y10, 4(R12)(Y7*8), Y9
+	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPSUBB       Y7, Y8, Y8
+	VPADDB       alliq2_xsoffset<>+0(SB), Y8, Y8
+	VPBROADCASTD (SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 32(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
+	VPAND        allbits1<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y9, Y9
+	VPSUBB       Y7, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD (SI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 32(SI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R12)(Y8*8), Y9
-	VPSHUFB      allbyte0<>+0(SB), Y6, Y8
-	VPAND        allbits1<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y9, Y9
-	VPSUBB       Y8, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 4(SI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 36(SI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 4(SI), Y7
+	VPMADDUBSW   Y7, Y9, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 36(SI), Y7
+	VPMADDUBSW   Y7, Y9, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVDQU      32(CX), Y7
 	VPSRLD       $0x08, Y7, Y7
 	VPAND        alllowbyte<>+0(SB), Y7, Y7
 	VPSRLD       $0x15, Y5, Y5
@@ -8044,38 +11898,38 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R12)(Y7*8), Y5
-	VPSHUFB      allbyte1<>+0(SB), Y6, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y5, Y5
-	VPSUBB       Y8, Y5, Y5
-	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(SI), Y8
-	VPMADDUBSW   Y8, Y5, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 40(SI), Y8
-	VPMADDUBSW   Y8, Y5, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y7*8), Y5
-	VPSHUFB      allbyte1<>+0(SB), Y6, Y6
-	VPAND        allbits1<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y5, Y5
-	VPSUBB       Y6, Y5, Y5
+	VXORPS       Y9, Y9, Y9
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
+	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 12(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 44(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
+	VPBROADCASTD 8(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 40(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSHUFB      allbyte1<>+0(SB), Y6, Y5
+	VPAND        allbits1<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y8, Y8
+	VPSUBB       Y5, Y8, Y8
+	VPADDB       alliq2_xsoffset<>+0(SB), Y8, Y8
+	VPBROADCASTD 12(SI), Y5
+	VPMADDUBSW   Y5, Y8, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPBROADCASTD 44(SI), Y5
+	VPMADDUBSW   Y5, Y8, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y4, Y4
 	VPMOVZXBD    8(DX), Y5
 	VPSLLD       $0x01, Y5, Y5
 	VPAND        allscalebits<>+0(SB), Y5, Y5
@@ -8116,47 +11970,48 @@ group2:
 	VPSHUFB      Y8, Y7, Y8
 	VPXOR        Y8, Y6, Y6
 	VMOVDQU      32(CX), Y7
-	VPSRLD       $0x10, Y7, Y8
-	VPAND        alllowbyte<>+0(SB), Y8, Y8
-	VPSRLD       $0x16, Y5, Y9
-	VPAND        allninth<>+0(SB), Y9, Y9
-	VPOR         Y9, Y8, Y8
+	VPSRLD       $0x10, Y7, Y7
+	VPAND        alllowbyte<>+0(SB), Y7, Y7
+	VPSRLD       $0x16, Y5, Y8
+	VPAND        allninth<>+0(SB), Y8, Y8
+	VPOR         Y8, Y7, Y7
+	VXORPS       Y8, Y8, Y8
+	VXORPS       Y9, Y9, Y9
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, (R12)(Y7*8), Y8
 	VXORPS       Y9, Y9, Y9
 	VXORPS       Y10, Y10, Y10
 	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, (R12)(Y8*8), Y9
-	VPSHUFB      allbyte2<>+0(SB), Y6, Y10
-	VPAND        allbits0<>+0(SB), Y10, Y10
-	VPCMPEQB     allbits0<>+0(SB), Y10, Y10
-	VPXOR        Y10, Y9, Y9
-	VPSUBB       Y10, Y9, Y9
+	VPGATHERDD   Y10, 4(R12)(Y7*8), Y9
+	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y8, Y8
+	VPSUBB       Y7, Y8, Y8
+	VPADDB       alliq2_xsoffset<>+0(SB), Y8, Y8
+	VPBROADCASTD 16(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 48(SI), Y7
+	VPMADDUBSW   Y7, Y8, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
+	VPAND        allbits1<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y9, Y9
+	VPSUBB       Y7, Y9, Y9
 	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 16(SI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y3, Y3
-	VPBROADCASTD 48(SI), Y10
-	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
-	VPADDD       Y10, Y4, Y4
-	VXORPS       Y9, Y9, Y9
-	VXORPS       Y10, Y10, Y10
-	VPCMPEQD     Y10, Y10, Y10
-	VPGATHERDD   Y10, 4(R12)(Y8*8), Y9
-	VPSHUFB      allbyte2<>+0(SB), Y6, Y8
-	VPAND        allbits1<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits1<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y9, Y9
-	VPSUBB       Y8, Y9, Y9
-	VPADDB       alliq2_xsoffset<>+0(SB), Y9, Y9
-	VPBROADCASTD 20(SI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 52(SI), Y8
-	VPMADDUBSW   Y8, Y9, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 20(SI), Y7
+	VPMADDUBSW   Y7, Y9, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 52(SI), Y7
+	VPMADDUBSW   Y7, Y9, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VMOVDQU      32(CX), Y7
 	VPSRLD       $0x18, Y7, Y7
 	VPAND        alllowbyte<>+0(SB), Y7, Y7
 	VPSRLD       $0x17, Y5, Y5
@@ -8166,38 +12021,38 @@ group2:
 	VXORPS       Y8, Y8, Y8
 	VPCMPEQD     Y8, Y8, Y8
 	VPGATHERDD   Y8, (R12)(Y7*8), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y8
-	VPAND        allbits0<>+0(SB), Y8, Y8
-	VPCMPEQB     allbits0<>+0(SB), Y8, Y8
-	VPXOR        Y8, Y5, Y5
-	VPSUBB       Y8, Y5, Y5
-	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(SI), Y8
-	VPMADDUBSW   Y8, Y5, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y3, Y3
-	VPBROADCASTD 56(SI), Y8
-	VPMADDUBSW   Y8, Y5, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
-	VPADDD       Y8, Y4, Y4
-	VXORPS       Y5, Y5, Y5
 	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, 4(R12)(Y7*8), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y6
-	VPAND        allbits1<>+0(SB), Y6, Y6
-	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
-	VPXOR        Y6, Y5, Y5
-	VPSUBB       Y6, Y5, Y5
+	VXORPS       Y9, Y9, Y9
+	VPCMPEQD     Y9, Y9, Y9
+	VPGATHERDD   Y9, 4(R12)(Y7*8), Y8
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
 	VPADDB       alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y3, Y3
-	VPBROADCASTD 60(SI), Y6
-	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
-	VPADDD       Y6, Y4, Y4
+	VPBROADCASTD 24(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
+	VPAND        allbits1<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y8, Y8
+	VPSUBB       Y5, Y8, Y8
+	VPADDB       alliq2_xsoffset<>+0(SB), Y8, Y8
+	VPBROADCASTD 28(SI), Y5
+	VPMADDUBSW   Y5, Y8, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y3, Y3
+	VPBROADCASTD 60(SI), Y5
+	VPMADDUBSW   Y5, Y8, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y4, Y4
 	VPMOVZXBD    8(DX), Y5
 	VPSRLD       $0x03, Y5, Y5
 	VPAND        allscalebits<>+0(SB), Y5, Y5
@@ -8281,35 +12136,36 @@ group:
 	VPXOR      Y4, Y2, Y2
 	PREFETCHT0 (CX)(R14*1)
 	VMOVDQU    (CX), Y3
-	VPSRLD     $0x00, Y3, Y4
-	VPAND      alllowbyte<>+0(SB), Y4, Y4
-	VPSRLD     $0x14, Y1, Y5
-	VPAND      allninth<>+0(SB), Y5, Y5
-	VPOR       Y5, Y4, Y4
+	VPSRLD     $0x00, Y3, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VPSRLD     $0x14, Y1, Y4
+	VPAND      allninth<>+0(SB), Y4, Y4
+	VPOR       Y4, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
 	VXORPS     Y5, Y5, Y5
 	VXORPS     Y6, Y6, Y6
 	VPCMPEQD   Y6, Y6, Y6
-	VPGATHERDD Y6, (R13)(Y4*8), Y5
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y6
-	VPAND      allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB   allbits0<>+0(SB), Y6, Y6
-	VPXOR      Y6, Y5, Y5
-	VPSUBB     Y6, Y5, Y5
+	VPGATHERDD Y6, 4(R13)(Y3*8), Y5
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, (SI)
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y5, Y5
+	VPSUBB     Y3, Y5, Y5
 	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPSUBB     alloffset64<>+0(SB), Y5, Y5
-	VMOVUPS    Y5, (SI)
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VPCMPEQD   Y6, Y6, Y6
-	VPGATHERDD Y6, 4(R13)(Y4*8), Y5
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y4
-	VPAND      allbits1<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits1<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y5, Y5
-	VPSUBB     Y4, Y5, Y5
-	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPSUBB     alloffset64<>+0(SB), Y5, Y4
-	VMOVUPS    Y4, 64(SI)
+	VPSUBB     alloffset64<>+0(SB), Y5, Y3
+	VMOVUPS    Y3, 64(SI)
+	VMOVDQU    (CX), Y3
 	VPSRLD     $0x08, Y3, Y3
 	VPAND      alllowbyte<>+0(SB), Y3, Y3
 	VPSRLD     $0x15, Y1, Y1
@@ -8319,25 +12175,25 @@ group:
 	VXORPS     Y4, Y4, Y4
 	VPCMPEQD   Y4, Y4, Y4
 	VPGATHERDD Y4, (R13)(Y3*8), Y1
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y4
-	VPAND      allbits0<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y1, Y1
-	VPSUBB     Y4, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y1, Y1
+	VPSUBB     Y3, Y1, Y1
 	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
 	VPSUBB     alloffset64<>+0(SB), Y1, Y1
 	VMOVUPS    Y1, 128(SI)
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, 4(R13)(Y3*8), Y1
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y2
-	VPAND      allbits1<>+0(SB), Y2, Y2
-	VPCMPEQB   allbits1<>+0(SB), Y2, Y2
-	VPXOR      Y2, Y1, Y1
-	VPSUBB     Y2, Y1, Y1
-	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
-	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y1
+	VPAND      allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y4, Y4
+	VPSUBB     Y1, Y4, Y4
+	VPADDB     alliq2_xsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y1
 	VMOVUPS    Y1, 192(SI)
 	VPMOVZXBD  (DX), Y1
 	VPSLLD     $0x01, Y1, Y1
@@ -8370,35 +12226,36 @@ group:
 	VPXOR      Y4, Y2, Y2
 	PREFETCHT0 (CX)(R14*1)
 	VMOVDQU    (CX), Y3
-	VPSRLD     $0x10, Y3, Y4
-	VPAND      alllowbyte<>+0(SB), Y4, Y4
-	VPSRLD     $0x16, Y1, Y5
-	VPAND      allninth<>+0(SB), Y5, Y5
-	VPOR       Y5, Y4, Y4
+	VPSRLD     $0x10, Y3, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VPSRLD     $0x16, Y1, Y4
+	VPAND      allninth<>+0(SB), Y4, Y4
+	VPOR       Y4, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
 	VXORPS     Y5, Y5, Y5
 	VXORPS     Y6, Y6, Y6
 	VPCMPEQD   Y6, Y6, Y6
-	VPGATHERDD Y6, (R13)(Y4*8), Y5
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y6
-	VPAND      allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB   allbits0<>+0(SB), Y6, Y6
-	VPXOR      Y6, Y5, Y5
-	VPSUBB     Y6, Y5, Y5
+	VPGATHERDD Y6, 4(R13)(Y3*8), Y5
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 256(SI)
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y5, Y5
+	VPSUBB     Y3, Y5, Y5
 	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPSUBB     alloffset64<>+0(SB), Y5, Y5
-	VMOVUPS    Y5, 256(SI)
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VPCMPEQD   Y6, Y6, Y6
-	VPGATHERDD Y6, 4(R13)(Y4*8), Y5
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y4
-	VPAND      allbits1<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits1<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y5, Y5
-	VPSUBB     Y4, Y5, Y5
-	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPSUBB     alloffset64<>+0(SB), Y5, Y4
-	VMOVUPS    Y4, 320(SI)
+	VPSUBB     alloffset64<>+0(SB), Y5, Y3
+	VMOVUPS    Y3, 320(SI)
+	VMOVDQU    (CX), Y3
 	VPSRLD     $0x18, Y3, Y3
 	VPAND      alllowbyte<>+0(SB), Y3, Y3
 	VPSRLD     $0x17, Y1, Y1
@@ -8408,25 +12265,25 @@ group:
 	VXORPS     Y4, Y4, Y4
 	VPCMPEQD   Y4, Y4, Y4
 	VPGATHERDD Y4, (R13)(Y3*8), Y1
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y4
-	VPAND      allbits0<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y1, Y1
-	VPSUBB     Y4, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y1, Y1
+	VPSUBB     Y3, Y1, Y1
 	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
 	VPSUBB     alloffset64<>+0(SB), Y1, Y1
 	VMOVUPS    Y1, 384(SI)
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, 4(R13)(Y3*8), Y1
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y2
-	VPAND      allbits1<>+0(SB), Y2, Y2
-	VPCMPEQB   allbits1<>+0(SB), Y2, Y2
-	VPXOR      Y2, Y1, Y1
-	VPSUBB     Y2, Y1, Y1
-	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
-	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
+	VPAND      allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y4, Y4
+	VPSUBB     Y1, Y4, Y4
+	VPADDB     alliq2_xsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y1
 	VMOVUPS    Y1, 448(SI)
 	VPMOVZXBD  (DX), Y1
 	VPSRLD     $0x03, Y1, Y1
@@ -8481,35 +12338,36 @@ group2:
 	VPSHUFB    Y4, Y3, Y4
 	VPXOR      Y4, Y2, Y2
 	VMOVDQU    32(CX), Y3
-	VPSRLD     $0x00, Y3, Y4
-	VPAND      alllowbyte<>+0(SB), Y4, Y4
-	VPSRLD     $0x14, Y1, Y5
-	VPAND      allninth<>+0(SB), Y5, Y5
-	VPOR       Y5, Y4, Y4
+	VPSRLD     $0x00, Y3, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VPSRLD     $0x14, Y1, Y4
+	VPAND      allninth<>+0(SB), Y4, Y4
+	VPOR       Y4, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
 	VXORPS     Y5, Y5, Y5
 	VXORPS     Y6, Y6, Y6
 	VPCMPEQD   Y6, Y6, Y6
-	VPGATHERDD Y6, (R13)(Y4*8), Y5
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y6
-	VPAND      allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB   allbits0<>+0(SB), Y6, Y6
-	VPXOR      Y6, Y5, Y5
-	VPSUBB     Y6, Y5, Y5
+	VPGATHERDD Y6, 4(R13)(Y3*8), Y5
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 32(SI)
+	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y5, Y5
+	VPSUBB     Y3, Y5, Y5
 	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPSUBB     alloffset64<>+0(SB), Y5, Y5
-	VMOVUPS    Y5, 32(SI)
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VPCMPEQD   Y6, Y6, Y6
-	VPGATHERDD Y6, 4(R13)(Y4*8), Y5
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y4
-	VPAND      allbits1<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits1<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y5, Y5
-	VPSUBB     Y4, Y5, Y5
-	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPSUBB     alloffset64<>+0(SB), Y5, Y4
-	VMOVUPS    Y4, 96(SI)
+	VPSUBB     alloffset64<>+0(SB), Y5, Y3
+	VMOVUPS    Y3, 96(SI)
+	VMOVDQU    32(CX), Y3
 	VPSRLD     $0x08, Y3, Y3
 	VPAND      alllowbyte<>+0(SB), Y3, Y3
 	VPSRLD     $0x15, Y1, Y1
@@ -8519,25 +12377,25 @@ group2:
 	VXORPS     Y4, Y4, Y4
 	VPCMPEQD   Y4, Y4, Y4
 	VPGATHERDD Y4, (R13)(Y3*8), Y1
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y4
-	VPAND      allbits0<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y1, Y1
-	VPSUBB     Y4, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y1, Y1
+	VPSUBB     Y3, Y1, Y1
 	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
 	VPSUBB     alloffset64<>+0(SB), Y1, Y1
 	VMOVUPS    Y1, 160(SI)
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, 4(R13)(Y3*8), Y1
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y2
-	VPAND      allbits1<>+0(SB), Y2, Y2
-	VPCMPEQB   allbits1<>+0(SB), Y2, Y2
-	VPXOR      Y2, Y1, Y1
-	VPSUBB     Y2, Y1, Y1
-	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
-	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VPSHUFB    allbyte1<>+0(SB), Y2, Y1
+	VPAND      allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y4, Y4
+	VPSUBB     Y1, Y4, Y4
+	VPADDB     alliq2_xsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y1
 	VMOVUPS    Y1, 224(SI)
 	VPMOVZXBD  8(DX), Y1
 	VPSLLD     $0x01, Y1, Y1
@@ -8568,35 +12426,36 @@ group2:
 	VPSHUFB    Y4, Y3, Y4
 	VPXOR      Y4, Y2, Y2
 	VMOVDQU    32(CX), Y3
-	VPSRLD     $0x10, Y3, Y4
-	VPAND      alllowbyte<>+0(SB), Y4, Y4
-	VPSRLD     $0x16, Y1, Y5
-	VPAND      allninth<>+0(SB), Y5, Y5
-	VPOR       Y5, Y4, Y4
+	VPSRLD     $0x10, Y3, Y3
+	VPAND      alllowbyte<>+0(SB), Y3, Y3
+	VPSRLD     $0x16, Y1, Y4
+	VPAND      allninth<>+0(SB), Y4, Y4
+	VPOR       Y4, Y3, Y3
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, (R13)(Y3*8), Y4
 	VXORPS     Y5, Y5, Y5
 	VXORPS     Y6, Y6, Y6
 	VPCMPEQD   Y6, Y6, Y6
-	VPGATHERDD Y6, (R13)(Y4*8), Y5
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y6
-	VPAND      allbits0<>+0(SB), Y6, Y6
-	VPCMPEQB   allbits0<>+0(SB), Y6, Y6
-	VPXOR      Y6, Y5, Y5
-	VPSUBB     Y6, Y5, Y5
+	VPGATHERDD Y6, 4(R13)(Y3*8), Y5
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y4, Y4
+	VPSUBB     Y3, Y4, Y4
+	VPADDB     alliq2_xsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y3
+	VMOVUPS    Y3, 288(SI)
+	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
+	VPAND      allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y5, Y5
+	VPSUBB     Y3, Y5, Y5
 	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPSUBB     alloffset64<>+0(SB), Y5, Y5
-	VMOVUPS    Y5, 288(SI)
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VPCMPEQD   Y6, Y6, Y6
-	VPGATHERDD Y6, 4(R13)(Y4*8), Y5
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y4
-	VPAND      allbits1<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits1<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y5, Y5
-	VPSUBB     Y4, Y5, Y5
-	VPADDB     alliq2_xsoffset<>+0(SB), Y5, Y5
-	VPSUBB     alloffset64<>+0(SB), Y5, Y4
-	VMOVUPS    Y4, 352(SI)
+	VPSUBB     alloffset64<>+0(SB), Y5, Y3
+	VMOVUPS    Y3, 352(SI)
+	VMOVDQU    32(CX), Y3
 	VPSRLD     $0x18, Y3, Y3
 	VPAND      alllowbyte<>+0(SB), Y3, Y3
 	VPSRLD     $0x17, Y1, Y1
@@ -8606,25 +12465,25 @@ group2:
 	VXORPS     Y4, Y4, Y4
 	VPCMPEQD   Y4, Y4, Y4
 	VPGATHERDD Y4, (R13)(Y3*8), Y1
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y4
-	VPAND      allbits0<>+0(SB), Y4, Y4
-	VPCMPEQB   allbits0<>+0(SB), Y4, Y4
-	VPXOR      Y4, Y1, Y1
-	VPSUBB     Y4, Y1, Y1
+	VXORPS     Y4, Y4, Y4
+	VXORPS     Y5, Y5, Y5
+	VPCMPEQD   Y5, Y5, Y5
+	VPGATHERDD Y5, 4(R13)(Y3*8), Y4
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y3
+	VPAND      allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
+	VPXOR      Y3, Y1, Y1
+	VPSUBB     Y3, Y1, Y1
 	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
 	VPSUBB     alloffset64<>+0(SB), Y1, Y1
 	VMOVUPS    Y1, 416(SI)
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, 4(R13)(Y3*8), Y1
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y2
-	VPAND      allbits1<>+0(SB), Y2, Y2
-	VPCMPEQB   allbits1<>+0(SB), Y2, Y2
-	VPXOR      Y2, Y1, Y1
-	VPSUBB     Y2, Y1, Y1
-	VPADDB     alliq2_xsoffset<>+0(SB), Y1, Y1
-	VPSUBB     alloffset64<>+0(SB), Y1, Y1
+	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
+	VPAND      allbits1<>+0(SB), Y1, Y1
+	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
+	VPXOR      Y1, Y4, Y4
+	VPSUBB     Y1, Y4, Y4
+	VPADDB     alliq2_xsoffset<>+0(SB), Y4, Y4
+	VPSUBB     alloffset64<>+0(SB), Y4, Y1
 	VMOVUPS    Y1, 480(SI)
 	VPMOVZXBD  8(DX), Y1
 	VPSRLD     $0x03, Y1, Y1
@@ -8655,13 +12514,13 @@ TEXT ·iq3_xxsRows1AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	XORQ R8, R8
-	MOVQ 24(AX), R12
-	MOVQ 112(AX), R13
+	XORQ R9, R9
+	MOVQ 24(AX), R13
+	MOVQ 112(AX), R14
 
 tile:
-	MOVQ   CX, R9
-	MOVQ   DX, R10
+	MOVQ   CX, R10
+	MOVQ   DX, R11
 	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	MOVQ   96(AX), DI
@@ -8670,12 +12529,12 @@ block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R11, R11
+	XORQ      R12, R12
 
 group:
 	VPBROADCASTD 36(SI), Y2
 	VPSLLD       $0x03, Y2, Y2
-	PREFETCHT0   128(CX)(R13*1)
+	PREFETCHT0   128(CX)(R14*1)
 	VMOVDQU      128(CX), Y3
 	VPAND        allseven0<>+0(SB), Y3, Y4
 	VPSLLD       $0x01, Y3, Y5
@@ -8697,138 +12556,224 @@ group:
 	VPAND        alllow3<>+0(SB), Y5, Y5
 	VPSHUFB      Y5, Y3, Y5
 	VPXOR        Y5, Y4, Y4
-	PREFETCHT0   (CX)(R13*1)
-	VMOVDQU      (CX), Y3
-	VPSRLD       $0x00, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	PREFETCHT0   (CX)(R14*1)
+	MOVBLZX      (CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      4(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      8(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      12(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      16(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      20(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      24(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      28(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD (SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      1(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      5(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      9(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      13(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      17(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      21(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      25(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      29(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 8(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      2(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      6(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      10(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      14(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      18(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      22(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      26(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      30(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 16(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x18, Y3, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R12)(Y3*4), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
-	VPAND        allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPSUBB       Y3, Y5, Y5
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(SI), Y3
-	VPMADDUBSW   Y3, Y5, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
-	VPADDD       Y3, Y2, Y2
-	PREFETCHT0   64(CX)(R13*1)
-	VMOVDQU      64(CX), Y3
-	VPSRLD       $0x00, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      3(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      7(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      11(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      15(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      19(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      23(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      27(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      31(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 24(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	PREFETCHT0   64(CX)(R14*1)
+	MOVBLZX      64(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      68(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      72(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      76(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      80(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      84(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      88(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      92(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 4(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      65(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      69(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      73(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      77(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      81(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      85(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      89(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      93(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 12(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      66(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      70(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      74(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      78(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      82(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      86(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      90(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      94(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 20(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x18, Y3, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R12)(Y3*4), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPSUBB       Y3, Y5, Y5
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(SI), Y3
-	VPMADDUBSW   Y3, Y5, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
-	VPADDD       Y3, Y2, Y2
+	MOVBLZX      67(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      71(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      75(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      79(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      83(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      87(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      91(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      95(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y3, Y3
+	VPSUBB       Y4, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 28(SI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
 	VMOVUPS      128(CX), Y3
 	VPSRLD       $0x1b, Y3, Y3
 	VPOR         allintone<>+0(SB), Y3, Y3
@@ -8840,15 +12785,15 @@ group:
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+192, CX
 	ADDQ         $+40, SI
-	ADDQ         $+16, R11
-	CMPQ         R11, $+128
+	ADDQ         $+16, R12
+	CMPQ         R12, $+128
 	JNE          group
 	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), SI
-	VMOVUPS      Y1, (SI)(R8*1)
-	MOVQ         R9, CX
-	MOVQ         R10, DX
+	MOVQ         32(AX), R8
+	VMOVUPS      Y1, (R8)(R9*1)
+	MOVQ         R10, CX
+	MOVQ         R11, DX
 	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	MOVQ         96(AX), DI
@@ -8857,7 +12802,7 @@ block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R11, R11
+	XORQ      R12, R12
 
 group2:
 	VPBROADCASTD 36(SI), Y2
@@ -8883,136 +12828,222 @@ group2:
 	VPAND        alllow3<>+0(SB), Y5, Y5
 	VPSHUFB      Y5, Y3, Y5
 	VPXOR        Y5, Y4, Y4
-	VMOVDQU      32(CX), Y3
-	VPSRLD       $0x00, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      32(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      36(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      40(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      44(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      48(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      52(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      56(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      60(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD (SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      33(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      37(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      41(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      45(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      49(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      53(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      57(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      61(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 8(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      34(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      38(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      42(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      46(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      50(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      54(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      58(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      62(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits0<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 16(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x18, Y3, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R12)(Y3*4), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
-	VPAND        allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPSUBB       Y3, Y5, Y5
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 24(SI), Y3
-	VPMADDUBSW   Y3, Y5, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
-	VPADDD       Y3, Y2, Y2
-	VMOVDQU      96(CX), Y3
-	VPSRLD       $0x00, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      35(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      39(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      43(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      47(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      51(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      55(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      59(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      63(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y5
+	VPAND        allbits0<>+0(SB), Y5, Y5
+	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 24(SI), Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
+	VPADDD       Y5, Y2, Y2
+	MOVBLZX      96(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      100(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      104(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      108(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      112(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      116(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      120(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      124(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte0<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 4(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      97(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      101(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      105(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      109(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      113(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      117(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      121(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      125(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte1<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 12(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y3, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
+	MOVBLZX      98(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      102(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      106(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      110(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      114(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      118(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      122(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      126(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
 	VPSHUFB      allbyte2<>+0(SB), Y4, Y5
 	VPAND        allbits1<>+0(SB), Y5, Y5
 	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y6, Y6
+	VPXOR        Y5, Y3, Y3
+	VPSUBB       Y5, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
 	VPBROADCASTD 20(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDUBSW   Y5, Y3, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x18, Y3, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VPCMPEQD     Y6, Y6, Y6
-	VPGATHERDD   Y6, (R12)(Y3*4), Y5
-	VPSHUFB      allbyte3<>+0(SB), Y4, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y5, Y5
-	VPSUBB       Y3, Y5, Y5
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
-	VPBROADCASTD 28(SI), Y3
-	VPMADDUBSW   Y3, Y5, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
-	VPADDD       Y3, Y2, Y2
+	MOVBLZX      99(CX), R8
+	VMOVD        (R13)(R8*4), X3
+	MOVBLZX      103(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X3, X3
+	MOVBLZX      107(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X3, X3
+	MOVBLZX      111(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X3, X3
+	MOVBLZX      115(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      119(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      123(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      127(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	VINSERTI128  $0x01, X5, Y3, Y3
+	VPSHUFB      allbyte3<>+0(SB), Y4, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y3, Y3
+	VPSUBB       Y4, Y3, Y3
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y3, Y3
+	VPBROADCASTD 28(SI), Y4
+	VPMADDUBSW   Y4, Y3, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
 	VMOVUPS      160(CX), Y3
 	VPSRLD       $0x1b, Y3, Y3
 	VPOR         allintone<>+0(SB), Y3, Y3
@@ -9024,14 +13055,14 @@ group2:
 	VFMADD231PS  Y4, Y2, Y1
 	ADDQ         $+192, CX
 	ADDQ         $+40, SI
-	ADDQ         $+16, R11
-	CMPQ         R11, $+128
+	ADDQ         $+16, R12
+	CMPQ         R12, $+128
 	JNE          group2
 	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), SI
-	VMOVUPS      Y1, 32(SI)(R8*1)
-	ADDQ         $+64, R8
+	MOVQ         32(AX), R8
+	VMOVUPS      Y1, 32(R8)(R9*1)
+	ADDQ         $+64, R9
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -9064,13 +13095,13 @@ TEXT ·iq3_xxsRows2AVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	XORQ R8, R8
-	MOVQ 24(AX), R12
-	MOVQ 112(AX), R13
+	XORQ R9, R9
+	MOVQ 24(AX), R13
+	MOVQ 112(AX), R14
 
 tile:
-	MOVQ   CX, R9
-	MOVQ   DX, R10
+	MOVQ   CX, R10
+	MOVQ   DX, R11
 	MOVQ   (AX), SI
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
@@ -9080,14 +13111,14 @@ block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R11, R11
+	XORQ      R12, R12
 
 group:
 	VPBROADCASTD 72(SI), Y3
 	VPSLLD       $0x03, Y3, Y3
 	VPBROADCASTD 76(SI), Y4
 	VPSLLD       $0x03, Y4, Y4
-	PREFETCHT0   128(CX)(R13*1)
+	PREFETCHT0   128(CX)(R14*1)
 	VMOVDQU      128(CX), Y5
 	VPAND        allseven0<>+0(SB), Y5, Y6
 	VPSLLD       $0x01, Y5, Y7
@@ -9109,170 +13140,256 @@ group:
 	VPAND        alllow3<>+0(SB), Y7, Y7
 	VPSHUFB      Y7, Y5, Y7
 	VPXOR        Y7, Y6, Y6
-	PREFETCHT0   (CX)(R13*1)
-	VMOVDQU      (CX), Y5
-	VPSRLD       $0x00, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	PREFETCHT0   (CX)(R14*1)
+	MOVBLZX      (CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      4(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      8(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      12(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      16(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      20(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      24(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      28(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD (SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 32(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      1(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      5(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      9(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      13(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      17(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      21(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      25(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      29(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 8(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 40(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      2(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      6(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      10(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      14(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      18(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      22(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      26(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      30(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 16(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 48(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x18, Y5, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y5*4), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
-	VPAND        allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y7, Y7
-	VPSUBB       Y5, Y7, Y7
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 56(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y4, Y4
-	PREFETCHT0   64(CX)(R13*1)
-	VMOVDQU      64(CX), Y5
-	VPSRLD       $0x00, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      3(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      7(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      11(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      15(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      19(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      23(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      27(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      31(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 24(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	PREFETCHT0   64(CX)(R14*1)
+	MOVBLZX      64(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      68(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      72(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      76(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      80(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      84(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      88(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      92(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 4(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 36(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      65(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      69(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      73(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      77(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      81(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      85(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      89(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      93(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 12(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 44(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      66(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      70(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      74(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      78(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      82(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      86(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      90(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      94(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 20(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 52(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x18, Y5, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y5*4), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y7, Y7
-	VPSUBB       Y5, Y7, Y7
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y4, Y4
+	MOVBLZX      67(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      71(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      75(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      79(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      83(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      87(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      91(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      95(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VPSUBB       Y6, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 60(SI), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
 	VMOVUPS      128(CX), Y5
 	VPSRLD       $0x1b, Y5, Y5
 	VPOR         allintone<>+0(SB), Y5, Y5
@@ -9288,17 +13405,17 @@ group:
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+192, CX
 	ADDQ         $+80, SI
-	ADDQ         $+16, R11
-	CMPQ         R11, $+128
+	ADDQ         $+16, R12
+	CMPQ         R12, $+128
 	JNE          group
 	SUBQ         $+8, DI
 	JNZ          block
-	MOVQ         32(AX), SI
-	VMOVUPS      Y1, (SI)(R8*1)
-	MOVQ         40(AX), SI
-	VMOVUPS      Y2, (SI)(R8*1)
-	MOVQ         R9, CX
-	MOVQ         R10, DX
+	MOVQ         32(AX), R8
+	VMOVUPS      Y1, (R8)(R9*1)
+	MOVQ         40(AX), R8
+	VMOVUPS      Y2, (R8)(R9*1)
+	MOVQ         R10, CX
+	MOVQ         R11, DX
 	MOVQ         (AX), SI
 	VXORPS       Y1, Y1, Y1
 	VXORPS       Y2, Y2, Y2
@@ -9308,7 +13425,7 @@ block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R11, R11
+	XORQ      R12, R12
 
 group2:
 	VPBROADCASTD 72(SI), Y3
@@ -9336,168 +13453,254 @@ group2:
 	VPAND        alllow3<>+0(SB), Y7, Y7
 	VPSHUFB      Y7, Y5, Y7
 	VPXOR        Y7, Y6, Y6
-	VMOVDQU      32(CX), Y5
-	VPSRLD       $0x00, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      32(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      36(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      40(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      44(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      48(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      52(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      56(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      60(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD (SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 32(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      33(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      37(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      41(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      45(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      49(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      53(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      57(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      61(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 8(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 40(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      34(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      38(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      42(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      46(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      50(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      54(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      58(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      62(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits0<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 16(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 48(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x18, Y5, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y5*4), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
-	VPAND        allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y7, Y7
-	VPSUBB       Y5, Y7, Y7
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 24(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 56(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y4, Y4
-	VMOVDQU      96(CX), Y5
-	VPSRLD       $0x00, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      35(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      39(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      43(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      47(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      51(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      55(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      59(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      63(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y7
+	VPAND        allbits0<>+0(SB), Y7, Y7
+	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 24(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y3, Y3
+	VPBROADCASTD 56(SI), Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
+	VPADDD       Y7, Y4, Y4
+	MOVBLZX      96(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      100(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      104(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      108(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      112(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      116(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      120(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      124(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte0<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 4(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 36(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      97(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      101(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      105(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      109(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      113(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      117(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      121(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      125(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte1<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 12(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 44(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y5, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
+	MOVBLZX      98(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      102(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      106(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      110(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      114(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      118(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      122(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      126(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
 	VPSHUFB      allbyte2<>+0(SB), Y6, Y7
 	VPAND        allbits1<>+0(SB), Y7, Y7
 	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y8, Y8
+	VPXOR        Y7, Y5, Y5
+	VPSUBB       Y7, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 20(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y3, Y3
 	VPBROADCASTD 52(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
+	VPMADDUBSW   Y7, Y5, Y7
+	VPMADDWD     allwords1<>+0(SB), Y7, Y7
 	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x18, Y5, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VXORPS       Y7, Y7, Y7
-	VXORPS       Y8, Y8, Y8
-	VPCMPEQD     Y8, Y8, Y8
-	VPGATHERDD   Y8, (R12)(Y5*4), Y7
-	VPSHUFB      allbyte3<>+0(SB), Y6, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y7, Y7
-	VPSUBB       Y5, Y7, Y7
-	VPADDB       alliq3_xxsoffset<>+0(SB), Y7, Y7
-	VPBROADCASTD 28(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y3, Y3
-	VPBROADCASTD 60(SI), Y5
-	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y4, Y4
+	MOVBLZX      99(CX), R8
+	VMOVD        (R13)(R8*4), X5
+	MOVBLZX      103(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X5, X5
+	MOVBLZX      107(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X5, X5
+	MOVBLZX      111(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X5, X5
+	MOVBLZX      115(CX), R8
+	VMOVD        (R13)(R8*4), X7
+	MOVBLZX      119(CX), R8
+	VPINSRD      $0x01, (R13)(R8*4), X7, X7
+	MOVBLZX      123(CX), R8
+	VPINSRD      $0x02, (R13)(R8*4), X7, X7
+	MOVBLZX      127(CX), R8
+	VPINSRD      $0x03, (R13)(R8*4), X7, X7
+	VINSERTI128  $0x01, X7, Y5, Y5
+	VPSHUFB      allbyte3<>+0(SB), Y6, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y5, Y5
+	VPSUBB       Y6, Y5, Y5
+	VPADDB       alliq3_xxsoffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 60(SI), Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
 	VMOVUPS      160(CX), Y5
 	VPSRLD       $0x1b, Y5, Y5
 	VPOR         allintone<>+0(SB), Y5, Y5
@@ -9513,16 +13716,16 @@ group2:
 	VFMADD231PS  Y3, Y4, Y2
 	ADDQ         $+192, CX
 	ADDQ         $+80, SI
-	ADDQ         $+16, R11
-	CMPQ         R11, $+128
+	ADDQ         $+16, R12
+	CMPQ         R12, $+128
 	JNE          group2
 	SUBQ         $+8, DI
 	JNZ          block2
-	MOVQ         32(AX), SI
-	VMOVUPS      Y1, 32(SI)(R8*1)
-	MOVQ         40(AX), SI
-	VMOVUPS      Y2, 32(SI)(R8*1)
-	ADDQ         $+64, R8
+	MOVQ         32(AX), R8
+	VMOVUPS      Y1, 32(R8)(R9*1)
+	MOVQ         40(AX), R8
+	VMOVUPS      Y2, 32(R8)(R9*1)
+	ADDQ         $+64, R9
 	DECQ         BX
 	JNZ          tile
 	VZEROUPPER
@@ -9535,345 +13738,517 @@ TEXT ·iq3_xxsUnpackAVX2(SB), NOSPLIT, $256-8
 	MOVQ 8(AX), CX
 	MOVQ 16(AX), DX
 	MOVQ 104(AX), BX
-	XORQ R8, R8
-	MOVQ 24(AX), R13
-	MOVQ 112(AX), R14
+	XORQ R9, R9
+	MOVQ 24(AX), R14
+	MOVQ 112(AX), R15
 
 tile:
-	MOVQ CX, R10
-	MOVQ DX, R11
+	MOVQ CX, R11
+	MOVQ DX, R12
 	MOVQ 32(AX), SI
-	LEAQ (SI)(R8*8), SI
-	MOVQ 40(AX), R9
-	LEAQ (R9)(R8*1), R9
+	LEAQ (SI)(R9*8), SI
+	MOVQ 40(AX), R10
+	LEAQ (R10)(R9*1), R10
 	MOVQ 96(AX), DI
 
 block:
 	VCVTPH2PS (DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R13, R13
 
 group:
-	PREFETCHT0 128(CX)(R14*1)
-	VMOVDQU    128(CX), Y1
-	VPAND      allseven0<>+0(SB), Y1, Y2
-	VPSLLD     $0x01, Y1, Y3
-	VPAND      allseven1<>+0(SB), Y3, Y3
-	VPOR       Y3, Y2, Y2
-	VPSLLD     $0x02, Y1, Y3
-	VPAND      allseven2<>+0(SB), Y3, Y3
-	VPOR       Y3, Y2, Y2
-	VPSLLD     $0x03, Y1, Y1
-	VPAND      allseven3<>+0(SB), Y1, Y1
-	VPOR       Y1, Y2, Y2
-	VMOVUPS    alloddones<>+0(SB), Y1
-	VPSRLW     $0x00, Y2, Y3
-	VPAND      alllow4<>+0(SB), Y3, Y3
-	VPSHUFB    Y3, Y1, Y3
-	VPXOR      Y3, Y2, Y2
-	VPSRLW     $0x04, Y2, Y3
-	VPAND      alllow4<>+0(SB), Y3, Y3
-	VPAND      alllow3<>+0(SB), Y3, Y3
-	VPSHUFB    Y3, Y1, Y3
-	VPXOR      Y3, Y2, Y2
-	PREFETCHT0 (CX)(R14*1)
-	VMOVDQU    (CX), Y1
-	VPSRLD     $0x00, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
-	VPAND      allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, (SI)
-	VPSRLD     $0x08, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
-	VPAND      allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 128(SI)
-	VPSRLD     $0x10, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
-	VPAND      allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 256(SI)
-	VPSRLD     $0x18, Y1, Y1
-	VPAND      alllowbyte<>+0(SB), Y1, Y1
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, (R13)(Y1*4), Y3
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
-	VPAND      allbits0<>+0(SB), Y1, Y1
-	VPCMPEQB   allbits0<>+0(SB), Y1, Y1
-	VPXOR      Y1, Y3, Y3
-	VPSUBB     Y1, Y3, Y3
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y3, Y3
-	VPSUBB     alloffset64<>+0(SB), Y3, Y1
-	VMOVUPS    Y1, 384(SI)
-	PREFETCHT0 64(CX)(R14*1)
-	VMOVDQU    64(CX), Y1
-	VPSRLD     $0x00, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 64(SI)
-	VPSRLD     $0x08, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 192(SI)
-	VPSRLD     $0x10, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 320(SI)
-	VPSRLD     $0x18, Y1, Y1
-	VPAND      alllowbyte<>+0(SB), Y1, Y1
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, (R13)(Y1*4), Y3
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
-	VPAND      allbits1<>+0(SB), Y1, Y1
-	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
-	VPXOR      Y1, Y3, Y3
-	VPSUBB     Y1, Y3, Y3
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y3, Y3
-	VPSUBB     alloffset64<>+0(SB), Y3, Y1
-	VMOVUPS    Y1, 448(SI)
-	VMOVUPS    128(CX), Y1
-	VPSRLD     $0x1b, Y1, Y1
-	VPOR       allintone<>+0(SB), Y1, Y1
-	VCVTDQ2PS  Y1, Y1
-	VMULPS     Y0, Y1, Y1
-	VMOVUPS    Y1, (R9)
-	ADDQ       $+192, CX
-	ADDQ       120(AX), SI
-	ADDQ       128(AX), R9
-	ADDQ       $+16, R12
-	CMPQ       R12, $+128
-	JNE        group
-	SUBQ       $+8, DI
-	JNZ        block
-	MOVQ       R10, CX
-	MOVQ       R11, DX
-	MOVQ       32(AX), SI
-	LEAQ       (SI)(R8*8), SI
-	MOVQ       40(AX), R9
-	LEAQ       (R9)(R8*1), R9
-	MOVQ       96(AX), DI
+	PREFETCHT0  128(CX)(R15*1)
+	VMOVDQU     128(CX), Y1
+	VPAND       allseven0<>+0(SB), Y1, Y2
+	VPSLLD      $0x01, Y1, Y3
+	VPAND       allseven1<>+0(SB), Y3, Y3
+	VPOR        Y3, Y2, Y2
+	VPSLLD      $0x02, Y1, Y3
+	VPAND       allseven2<>+0(SB), Y3, Y3
+	VPOR        Y3, Y2, Y2
+	VPSLLD      $0x03, Y1, Y1
+	VPAND       allseven3<>+0(SB), Y1, Y1
+	VPOR        Y1, Y2, Y2
+	VMOVUPS     alloddones<>+0(SB), Y1
+	VPSRLW      $0x00, Y2, Y3
+	VPAND       alllow4<>+0(SB), Y3, Y3
+	VPSHUFB     Y3, Y1, Y3
+	VPXOR       Y3, Y2, Y2
+	VPSRLW      $0x04, Y2, Y3
+	VPAND       alllow4<>+0(SB), Y3, Y3
+	VPAND       alllow3<>+0(SB), Y3, Y3
+	VPSHUFB     Y3, Y1, Y3
+	VPXOR       Y3, Y2, Y2
+	PREFETCHT0  (CX)(R15*1)
+	MOVBLZX     (CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     4(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     8(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     12(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     16(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     20(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     24(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     28(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte0<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, (SI)
+	MOVBLZX     1(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     5(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     9(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     13(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     17(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     21(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     25(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     29(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte1<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 128(SI)
+	MOVBLZX     2(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     6(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     10(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     14(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     18(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     22(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     26(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     30(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte2<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 256(SI)
+	MOVBLZX     3(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     7(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     11(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     15(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     19(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     23(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     27(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     31(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte3<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 384(SI)
+	PREFETCHT0  64(CX)(R15*1)
+	MOVBLZX     64(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     68(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     72(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     76(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     80(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     84(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     88(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     92(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte0<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 64(SI)
+	MOVBLZX     65(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     69(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     73(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     77(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     81(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     85(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     89(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     93(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte1<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 192(SI)
+	MOVBLZX     66(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     70(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     74(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     78(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     82(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     86(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     90(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     94(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte2<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 320(SI)
+	MOVBLZX     67(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     71(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     75(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     79(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     83(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     87(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     91(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     95(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte3<>+0(SB), Y2, Y2
+	VPAND       allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB    allbits1<>+0(SB), Y2, Y2
+	VPXOR       Y2, Y1, Y1
+	VPSUBB      Y2, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 448(SI)
+	VMOVUPS     128(CX), Y1
+	VPSRLD      $0x1b, Y1, Y1
+	VPOR        allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS   Y1, Y1
+	VMULPS      Y0, Y1, Y1
+	VMOVUPS     Y1, (R10)
+	ADDQ        $+192, CX
+	ADDQ        120(AX), SI
+	ADDQ        128(AX), R10
+	ADDQ        $+16, R13
+	CMPQ        R13, $+128
+	JNE         group
+	SUBQ        $+8, DI
+	JNZ         block
+	MOVQ        R11, CX
+	MOVQ        R12, DX
+	MOVQ        32(AX), SI
+	LEAQ        (SI)(R9*8), SI
+	MOVQ        40(AX), R10
+	LEAQ        (R10)(R9*1), R10
+	MOVQ        96(AX), DI
 
 block2:
 	VCVTPH2PS 16(DX), Y0
 	VMULPS    alliq3_xxsscale<>+0(SB), Y0, Y0
 	ADDQ      $+32, DX
-	XORQ      R12, R12
+	XORQ      R13, R13
 
 group2:
-	VMOVDQU    160(CX), Y1
-	VPAND      allseven0<>+0(SB), Y1, Y2
-	VPSLLD     $0x01, Y1, Y3
-	VPAND      allseven1<>+0(SB), Y3, Y3
-	VPOR       Y3, Y2, Y2
-	VPSLLD     $0x02, Y1, Y3
-	VPAND      allseven2<>+0(SB), Y3, Y3
-	VPOR       Y3, Y2, Y2
-	VPSLLD     $0x03, Y1, Y1
-	VPAND      allseven3<>+0(SB), Y1, Y1
-	VPOR       Y1, Y2, Y2
-	VMOVUPS    alloddones<>+0(SB), Y1
-	VPSRLW     $0x00, Y2, Y3
-	VPAND      alllow4<>+0(SB), Y3, Y3
-	VPSHUFB    Y3, Y1, Y3
-	VPXOR      Y3, Y2, Y2
-	VPSRLW     $0x04, Y2, Y3
-	VPAND      alllow4<>+0(SB), Y3, Y3
-	VPAND      alllow3<>+0(SB), Y3, Y3
-	VPSHUFB    Y3, Y1, Y3
-	VPXOR      Y3, Y2, Y2
-	VMOVDQU    32(CX), Y1
-	VPSRLD     $0x00, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
-	VPAND      allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 32(SI)
-	VPSRLD     $0x08, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
-	VPAND      allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 160(SI)
-	VPSRLD     $0x10, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
-	VPAND      allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits0<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 288(SI)
-	VPSRLD     $0x18, Y1, Y1
-	VPAND      alllowbyte<>+0(SB), Y1, Y1
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, (R13)(Y1*4), Y3
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
-	VPAND      allbits0<>+0(SB), Y1, Y1
-	VPCMPEQB   allbits0<>+0(SB), Y1, Y1
-	VPXOR      Y1, Y3, Y3
-	VPSUBB     Y1, Y3, Y3
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y3, Y3
-	VPSUBB     alloffset64<>+0(SB), Y3, Y1
-	VMOVUPS    Y1, 416(SI)
-	VMOVDQU    96(CX), Y1
-	VPSRLD     $0x00, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte0<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 96(SI)
-	VPSRLD     $0x08, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte1<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 224(SI)
-	VPSRLD     $0x10, Y1, Y3
-	VPAND      alllowbyte<>+0(SB), Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VPCMPEQD   Y5, Y5, Y5
-	VPGATHERDD Y5, (R13)(Y3*4), Y4
-	VPSHUFB    allbyte2<>+0(SB), Y2, Y3
-	VPAND      allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB   allbits1<>+0(SB), Y3, Y3
-	VPXOR      Y3, Y4, Y4
-	VPSUBB     Y3, Y4, Y4
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y4, Y4
-	VPSUBB     alloffset64<>+0(SB), Y4, Y3
-	VMOVUPS    Y3, 352(SI)
-	VPSRLD     $0x18, Y1, Y1
-	VPAND      alllowbyte<>+0(SB), Y1, Y1
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VPCMPEQD   Y4, Y4, Y4
-	VPGATHERDD Y4, (R13)(Y1*4), Y3
-	VPSHUFB    allbyte3<>+0(SB), Y2, Y1
-	VPAND      allbits1<>+0(SB), Y1, Y1
-	VPCMPEQB   allbits1<>+0(SB), Y1, Y1
-	VPXOR      Y1, Y3, Y3
-	VPSUBB     Y1, Y3, Y3
-	VPADDB     alliq3_xxsoffset<>+0(SB), Y3, Y3
-	VPSUBB     alloffset64<>+0(SB), Y3, Y1
-	VMOVUPS    Y1, 480(SI)
-	VMOVUPS    160(CX), Y1
-	VPSRLD     $0x1b, Y1, Y1
-	VPOR       allintone<>+0(SB), Y1, Y1
-	VCVTDQ2PS  Y1, Y1
-	VMULPS     Y0, Y1, Y1
-	VMOVUPS    Y1, 32(R9)
-	ADDQ       $+192, CX
-	ADDQ       120(AX), SI
-	ADDQ       128(AX), R9
-	ADDQ       $+16, R12
-	CMPQ       R12, $+128
-	JNE        group2
-	SUBQ       $+8, DI
-	JNZ        block2
-	ADDQ       $+64, R8
-	DECQ       BX
-	JNZ        tile
+	VMOVDQU     160(CX), Y1
+	VPAND       allseven0<>+0(SB), Y1, Y2
+	VPSLLD      $0x01, Y1, Y3
+	VPAND       allseven1<>+0(SB), Y3, Y3
+	VPOR        Y3, Y2, Y2
+	VPSLLD      $0x02, Y1, Y3
+	VPAND       allseven2<>+0(SB), Y3, Y3
+	VPOR        Y3, Y2, Y2
+	VPSLLD      $0x03, Y1, Y1
+	VPAND       allseven3<>+0(SB), Y1, Y1
+	VPOR        Y1, Y2, Y2
+	VMOVUPS     alloddones<>+0(SB), Y1
+	VPSRLW      $0x00, Y2, Y3
+	VPAND       alllow4<>+0(SB), Y3, Y3
+	VPSHUFB     Y3, Y1, Y3
+	VPXOR       Y3, Y2, Y2
+	VPSRLW      $0x04, Y2, Y3
+	VPAND       alllow4<>+0(SB), Y3, Y3
+	VPAND       alllow3<>+0(SB), Y3, Y3
+	VPSHUFB     Y3, Y1, Y3
+	VPXOR       Y3, Y2, Y2
+	MOVBLZX     32(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     36(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     40(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     44(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     48(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     52(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     56(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     60(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte0<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 32(SI)
+	MOVBLZX     33(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     37(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     41(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     45(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     49(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     53(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     57(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     61(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte1<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 160(SI)
+	MOVBLZX     34(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     38(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     42(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     46(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     50(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     54(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     58(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     62(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte2<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 288(SI)
+	MOVBLZX     35(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     39(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     43(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     47(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     51(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     55(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     59(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     63(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte3<>+0(SB), Y2, Y3
+	VPAND       allbits0<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits0<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 416(SI)
+	MOVBLZX     96(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     100(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     104(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     108(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     112(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     116(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     120(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     124(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte0<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 96(SI)
+	MOVBLZX     97(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     101(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     105(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     109(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     113(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     117(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     121(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     125(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte1<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 224(SI)
+	MOVBLZX     98(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     102(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     106(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     110(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     114(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     118(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     122(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     126(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte2<>+0(SB), Y2, Y3
+	VPAND       allbits1<>+0(SB), Y3, Y3
+	VPCMPEQB    allbits1<>+0(SB), Y3, Y3
+	VPXOR       Y3, Y1, Y1
+	VPSUBB      Y3, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 352(SI)
+	MOVBLZX     99(CX), R8
+	VMOVD       (R14)(R8*4), X1
+	MOVBLZX     103(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X1, X1
+	MOVBLZX     107(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X1, X1
+	MOVBLZX     111(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X1, X1
+	MOVBLZX     115(CX), R8
+	VMOVD       (R14)(R8*4), X3
+	MOVBLZX     119(CX), R8
+	VPINSRD     $0x01, (R14)(R8*4), X3, X3
+	MOVBLZX     123(CX), R8
+	VPINSRD     $0x02, (R14)(R8*4), X3, X3
+	MOVBLZX     127(CX), R8
+	VPINSRD     $0x03, (R14)(R8*4), X3, X3
+	VINSERTI128 $0x01, X3, Y1, Y1
+	VPSHUFB     allbyte3<>+0(SB), Y2, Y2
+	VPAND       allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB    allbits1<>+0(SB), Y2, Y2
+	VPXOR       Y2, Y1, Y1
+	VPSUBB      Y2, Y1, Y1
+	VPADDB      alliq3_xxsoffset<>+0(SB), Y1, Y1
+	VPSUBB      alloffset64<>+0(SB), Y1, Y1
+	VMOVUPS     Y1, 480(SI)
+	VMOVUPS     160(CX), Y1
+	VPSRLD      $0x1b, Y1, Y1
+	VPOR        allintone<>+0(SB), Y1, Y1
+	VCVTDQ2PS   Y1, Y1
+	VMULPS      Y0, Y1, Y1
+	VMOVUPS     Y1, 32(R10)
+	ADDQ        $+192, CX
+	ADDQ        120(AX), SI
+	ADDQ        128(AX), R10
+	ADDQ        $+16, R13
+	CMPQ        R13, $+128
+	JNE         group2
+	SUBQ        $+8, DI
+	JNZ         block2
+	ADDQ        $+64, R9
+	DECQ        BX
+	JNZ         tile
 	VZEROUPPER
 	RET
 
@@ -9926,69 +14301,72 @@ group:
 	VMOVDQA      Y3, Y3
 	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y4
-	VPSRLD       $0x00, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD (DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x08, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPSRLD       $0x00, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD (DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x08, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte0<>+0(SB), Y3, Y5
-	VPAND        allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD (DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x07, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte0<>+0(SB), Y3, Y4
+	VPAND        allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits0<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD (SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      (CX), Y4
+	VPSRLD       $0x08, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD (DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x07, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte1<>+0(SB), Y3, Y5
-	VPAND        allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD (DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x06, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte1<>+0(SB), Y3, Y4
+	VPAND        allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits0<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      (CX), Y4
+	VPSRLD       $0x10, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD (DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x06, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte2<>+0(SB), Y3, Y5
-	VPAND        allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte2<>+0(SB), Y3, Y4
+	VPAND        allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits0<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 16(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      (CX), Y4
 	VPSRLD       $0x18, Y4, Y4
 	VPAND        alllowbyte<>+0(SB), Y4, Y4
 	VPBROADCASTD (DX), Y5
@@ -10008,73 +14386,76 @@ group:
 	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 24(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y4
-	VPSRLD       $0x00, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x08, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPSRLD       $0x00, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD 8(DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x08, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte0<>+0(SB), Y3, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x07, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte0<>+0(SB), Y3, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      64(CX), Y4
+	VPSRLD       $0x08, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD 8(DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x07, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte1<>+0(SB), Y3, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD 8(DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x06, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte1<>+0(SB), Y3, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 12(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      64(CX), Y4
+	VPSRLD       $0x10, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD 8(DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x06, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte2<>+0(SB), Y3, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte2<>+0(SB), Y3, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 20(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      64(CX), Y4
 	VPSRLD       $0x18, Y4, Y4
 	VPAND        alllowbyte<>+0(SB), Y4, Y4
 	VPBROADCASTD 8(DX), Y5
@@ -10094,7 +14475,7 @@ group:
 	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVZXBD    (SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
@@ -10148,69 +14529,72 @@ group2:
 	VMOVDQU      160(CX), Y3
 	VMOVDQA      Y3, Y3
 	VMOVDQU      32(CX), Y4
-	VPSRLD       $0x00, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x08, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPSRLD       $0x00, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x08, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte0<>+0(SB), Y3, Y5
-	VPAND        allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD (SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x07, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte0<>+0(SB), Y3, Y4
+	VPAND        allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits0<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD (SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      32(CX), Y4
+	VPSRLD       $0x08, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x07, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte1<>+0(SB), Y3, Y5
-	VPAND        allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 8(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD 4(DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x06, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte1<>+0(SB), Y3, Y4
+	VPAND        allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits0<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 8(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      32(CX), Y4
+	VPSRLD       $0x10, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD 4(DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x06, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte2<>+0(SB), Y3, Y5
-	VPAND        allbits0<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits0<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 16(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte2<>+0(SB), Y3, Y4
+	VPAND        allbits0<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits0<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 16(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      32(CX), Y4
 	VPSRLD       $0x18, Y4, Y4
 	VPAND        alllowbyte<>+0(SB), Y4, Y4
 	VPBROADCASTD 4(DX), Y5
@@ -10230,72 +14614,75 @@ group2:
 	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 24(SI), Y4
 	VPMADDUBSW   Y4, Y5, Y4
-	VPMADDWD     allwordones<>+0(SB), Y4, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
 	VPADDD       Y4, Y2, Y2
 	VMOVDQU      96(CX), Y4
-	VPSRLD       $0x00, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD 12(DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x08, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPSRLD       $0x00, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x08, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte0<>+0(SB), Y3, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 4(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x08, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD 12(DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x07, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte0<>+0(SB), Y3, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 4(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      96(CX), Y4
+	VPSRLD       $0x08, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x07, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte1<>+0(SB), Y3, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 12(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
-	VPSRLD       $0x10, Y4, Y5
-	VPAND        alllowbyte<>+0(SB), Y5, Y5
-	VPBROADCASTD 12(DX), Y6
-	VPSRLVD      nibbleofrow<>+0(SB), Y6, Y6
-	VPSLLD       $0x06, Y6, Y6
-	VPAND        allninth<>+0(SB), Y6, Y6
-	VPOR         Y6, Y5, Y5
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte1<>+0(SB), Y3, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 12(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      96(CX), Y4
+	VPSRLD       $0x10, Y4, Y4
+	VPAND        alllowbyte<>+0(SB), Y4, Y4
+	VPBROADCASTD 12(DX), Y5
+	VPSRLVD      nibbleofrow<>+0(SB), Y5, Y5
+	VPSLLD       $0x06, Y5, Y5
+	VPAND        allninth<>+0(SB), Y5, Y5
+	VPOR         Y5, Y4, Y4
+	VXORPS       Y5, Y5, Y5
 	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	VPCMPEQD     Y7, Y7, Y7
-	VPGATHERDD   Y7, (R12)(Y5*4), Y6
-	VPSHUFB      allbyte2<>+0(SB), Y3, Y5
-	VPAND        allbits1<>+0(SB), Y5, Y5
-	VPCMPEQB     allbits1<>+0(SB), Y5, Y5
-	VPXOR        Y5, Y6, Y6
-	VPSUBB       Y5, Y6, Y6
-	VPADDB       alliq3_soffset<>+0(SB), Y6, Y6
-	VPBROADCASTD 20(SI), Y5
-	VPMADDUBSW   Y5, Y6, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
-	VPADDD       Y5, Y2, Y2
+	VPCMPEQD     Y6, Y6, Y6
+	VPGATHERDD   Y6, (R12)(Y4*4), Y5
+	VPSHUFB      allbyte2<>+0(SB), Y3, Y4
+	VPAND        allbits1<>+0(SB), Y4, Y4
+	VPCMPEQB     allbits1<>+0(SB), Y4, Y4
+	VPXOR        Y4, Y5, Y5
+	VPSUBB       Y4, Y5, Y5
+	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
+	VPBROADCASTD 20(SI), Y4
+	VPMADDUBSW   Y4, Y5, Y4
+	VPMADDWD     allwords1<>+0(SB), Y4, Y4
+	VPADDD       Y4, Y2, Y2
+	VMOVDQU      96(CX), Y4
 	VPSRLD       $0x18, Y4, Y4
 	VPAND        alllowbyte<>+0(SB), Y4, Y4
 	VPBROADCASTD 12(DX), Y5
@@ -10315,7 +14702,7 @@ group2:
 	VPADDB       alliq3_soffset<>+0(SB), Y5, Y5
 	VPBROADCASTD 28(SI), Y3
 	VPMADDUBSW   Y3, Y5, Y3
-	VPMADDWD     allwordones<>+0(SB), Y3, Y3
+	VPMADDWD     allwords1<>+0(SB), Y3, Y3
 	VPADDD       Y3, Y2, Y2
 	VPMOVZXBD    8(SP)(R11*1), Y3
 	VCVTDQ2PS    Y3, Y3
@@ -10432,81 +14819,84 @@ group:
 	VMOVDQA      Y5, Y5
 	PREFETCHT0   (CX)(R13*1)
 	VMOVDQU      (CX), Y6
-	VPSRLD       $0x00, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD (DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x08, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPSRLD       $0x00, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD (DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x08, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte0<>+0(SB), Y5, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 32(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD (DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x07, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte0<>+0(SB), Y5, Y6
+	VPAND        allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD (SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 32(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      (CX), Y6
+	VPSRLD       $0x08, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD (DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x07, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte1<>+0(SB), Y5, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 40(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD (DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x06, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte1<>+0(SB), Y5, Y6
+	VPAND        allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 40(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      (CX), Y6
+	VPSRLD       $0x10, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD (DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x06, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte2<>+0(SB), Y5, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 48(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte2<>+0(SB), Y5, Y6
+	VPAND        allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 16(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 48(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      (CX), Y6
 	VPSRLD       $0x18, Y6, Y6
 	VPAND        alllowbyte<>+0(SB), Y6, Y6
 	VPBROADCASTD (DX), Y7
@@ -10526,89 +14916,92 @@ group:
 	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 56(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	PREFETCHT0   64(CX)(R13*1)
 	VMOVDQU      64(CX), Y6
-	VPSRLD       $0x00, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x08, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPSRLD       $0x00, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x08, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte0<>+0(SB), Y5, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x07, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte0<>+0(SB), Y5, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 36(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      64(CX), Y6
+	VPSRLD       $0x08, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x07, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte1<>+0(SB), Y5, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD 8(DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x06, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte1<>+0(SB), Y5, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 12(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 44(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      64(CX), Y6
+	VPSRLD       $0x10, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD 8(DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x06, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte2<>+0(SB), Y5, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte2<>+0(SB), Y5, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 20(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 52(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      64(CX), Y6
 	VPSRLD       $0x18, Y6, Y6
 	VPAND        alllowbyte<>+0(SB), Y6, Y6
 	VPBROADCASTD 8(DX), Y7
@@ -10628,11 +15021,11 @@ group:
 	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVZXBD    (SP)(R11*1), Y5
 	VCVTDQ2PS    Y5, Y5
@@ -10695,81 +15088,84 @@ group2:
 	VMOVDQU      160(CX), Y5
 	VMOVDQA      Y5, Y5
 	VMOVDQU      32(CX), Y6
-	VPSRLD       $0x00, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x08, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPSRLD       $0x00, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x08, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte0<>+0(SB), Y5, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD (SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 32(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x07, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte0<>+0(SB), Y5, Y6
+	VPAND        allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD (SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 32(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      32(CX), Y6
+	VPSRLD       $0x08, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x07, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte1<>+0(SB), Y5, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 8(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 40(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD 4(DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x06, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte1<>+0(SB), Y5, Y6
+	VPAND        allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 8(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 40(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      32(CX), Y6
+	VPSRLD       $0x10, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD 4(DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x06, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte2<>+0(SB), Y5, Y7
-	VPAND        allbits0<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits0<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 16(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 48(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte2<>+0(SB), Y5, Y6
+	VPAND        allbits0<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits0<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 16(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 48(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      32(CX), Y6
 	VPSRLD       $0x18, Y6, Y6
 	VPAND        alllowbyte<>+0(SB), Y6, Y6
 	VPBROADCASTD 4(DX), Y7
@@ -10789,88 +15185,91 @@ group2:
 	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
 	VPBROADCASTD 24(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VPBROADCASTD 56(SI), Y6
 	VPMADDUBSW   Y6, Y7, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y4, Y4
 	VMOVDQU      96(CX), Y6
-	VPSRLD       $0x00, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD 12(DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x08, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPSRLD       $0x00, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x08, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte0<>+0(SB), Y5, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 4(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 36(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x08, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD 12(DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x07, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte0<>+0(SB), Y5, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 4(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 36(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      96(CX), Y6
+	VPSRLD       $0x08, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x07, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte1<>+0(SB), Y5, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 12(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 44(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
-	VPSRLD       $0x10, Y6, Y7
-	VPAND        alllowbyte<>+0(SB), Y7, Y7
-	VPBROADCASTD 12(DX), Y8
-	VPSRLVD      nibbleofrow<>+0(SB), Y8, Y8
-	VPSLLD       $0x06, Y8, Y8
-	VPAND        allninth<>+0(SB), Y8, Y8
-	VPOR         Y8, Y7, Y7
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte1<>+0(SB), Y5, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 12(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 44(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      96(CX), Y6
+	VPSRLD       $0x10, Y6, Y6
+	VPAND        alllowbyte<>+0(SB), Y6, Y6
+	VPBROADCASTD 12(DX), Y7
+	VPSRLVD      nibbleofrow<>+0(SB), Y7, Y7
+	VPSLLD       $0x06, Y7, Y7
+	VPAND        allninth<>+0(SB), Y7, Y7
+	VPOR         Y7, Y6, Y6
+	VXORPS       Y7, Y7, Y7
 	VXORPS       Y8, Y8, Y8
-	VXORPS       Y9, Y9, Y9
-	VPCMPEQD     Y9, Y9, Y9
-	VPGATHERDD   Y9, (R12)(Y7*4), Y8
-	VPSHUFB      allbyte2<>+0(SB), Y5, Y7
-	VPAND        allbits1<>+0(SB), Y7, Y7
-	VPCMPEQB     allbits1<>+0(SB), Y7, Y7
-	VPXOR        Y7, Y8, Y8
-	VPSUBB       Y7, Y8, Y8
-	VPADDB       alliq3_soffset<>+0(SB), Y8, Y8
-	VPBROADCASTD 20(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y3, Y3
-	VPBROADCASTD 52(SI), Y7
-	VPMADDUBSW   Y7, Y8, Y7
-	VPMADDWD     allwordones<>+0(SB), Y7, Y7
-	VPADDD       Y7, Y4, Y4
+	VPCMPEQD     Y8, Y8, Y8
+	VPGATHERDD   Y8, (R12)(Y6*4), Y7
+	VPSHUFB      allbyte2<>+0(SB), Y5, Y6
+	VPAND        allbits1<>+0(SB), Y6, Y6
+	VPCMPEQB     allbits1<>+0(SB), Y6, Y6
+	VPXOR        Y6, Y7, Y7
+	VPSUBB       Y6, Y7, Y7
+	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
+	VPBROADCASTD 20(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VPBROADCASTD 52(SI), Y6
+	VPMADDUBSW   Y6, Y7, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y4, Y4
+	VMOVDQU      96(CX), Y6
 	VPSRLD       $0x18, Y6, Y6
 	VPAND        alllowbyte<>+0(SB), Y6, Y6
 	VPBROADCASTD 12(DX), Y7
@@ -10890,11 +15289,11 @@ group2:
 	VPADDB       alliq3_soffset<>+0(SB), Y7, Y7
 	VPBROADCASTD 28(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y3, Y3
 	VPBROADCASTD 60(SI), Y5
 	VPMADDUBSW   Y5, Y7, Y5
-	VPMADDWD     allwordones<>+0(SB), Y5, Y5
+	VPMADDWD     allwords1<>+0(SB), Y5, Y5
 	VPADDD       Y5, Y4, Y4
 	VPMOVZXBD    8(SP)(R11*1), Y5
 	VCVTDQ2PS    Y5, Y5
@@ -10974,63 +15373,66 @@ group:
 	VMOVDQA      Y1, Y1
 	PREFETCHT0   (CX)(R14*1)
 	VMOVDQU      (CX), Y2
-	VPSRLD       $0x00, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD (DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x08, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPSRLD       $0x00, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD (DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x08, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte0<>+0(SB), Y1, Y3
-	VPAND        allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, (SI)
-	VPSRLD       $0x08, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD (DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x07, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte0<>+0(SB), Y1, Y2
+	VPAND        allbits0<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits0<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, (SI)
+	VMOVDQU      (CX), Y2
+	VPSRLD       $0x08, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD (DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x07, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte1<>+0(SB), Y1, Y3
-	VPAND        allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 128(SI)
-	VPSRLD       $0x10, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD (DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x06, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte1<>+0(SB), Y1, Y2
+	VPAND        allbits0<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits0<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 128(SI)
+	VMOVDQU      (CX), Y2
+	VPSRLD       $0x10, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD (DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x06, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte2<>+0(SB), Y1, Y3
-	VPAND        allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 256(SI)
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte2<>+0(SB), Y1, Y2
+	VPAND        allbits0<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits0<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 256(SI)
+	VMOVDQU      (CX), Y2
 	VPSRLD       $0x18, Y2, Y2
 	VPAND        alllowbyte<>+0(SB), Y2, Y2
 	VPBROADCASTD (DX), Y3
@@ -11052,63 +15454,66 @@ group:
 	VMOVUPS      Y2, 384(SI)
 	PREFETCHT0   64(CX)(R14*1)
 	VMOVDQU      64(CX), Y2
-	VPSRLD       $0x00, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x08, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPSRLD       $0x00, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 8(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x08, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte0<>+0(SB), Y1, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 64(SI)
-	VPSRLD       $0x08, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x07, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte0<>+0(SB), Y1, Y2
+	VPAND        allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits1<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 64(SI)
+	VMOVDQU      64(CX), Y2
+	VPSRLD       $0x08, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 8(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x07, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte1<>+0(SB), Y1, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 192(SI)
-	VPSRLD       $0x10, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD 8(DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x06, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte1<>+0(SB), Y1, Y2
+	VPAND        allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits1<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 192(SI)
+	VMOVDQU      64(CX), Y2
+	VPSRLD       $0x10, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 8(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x06, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte2<>+0(SB), Y1, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 320(SI)
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte2<>+0(SB), Y1, Y2
+	VPAND        allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits1<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 320(SI)
+	VMOVDQU      64(CX), Y2
 	VPSRLD       $0x18, Y2, Y2
 	VPAND        alllowbyte<>+0(SB), Y2, Y2
 	VPBROADCASTD 8(DX), Y3
@@ -11176,63 +15581,66 @@ group2:
 	VMOVDQU      160(CX), Y1
 	VMOVDQA      Y1, Y1
 	VMOVDQU      32(CX), Y2
-	VPSRLD       $0x00, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD 4(DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x08, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPSRLD       $0x00, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 4(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x08, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte0<>+0(SB), Y1, Y3
-	VPAND        allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 32(SI)
-	VPSRLD       $0x08, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD 4(DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x07, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte0<>+0(SB), Y1, Y2
+	VPAND        allbits0<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits0<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 32(SI)
+	VMOVDQU      32(CX), Y2
+	VPSRLD       $0x08, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 4(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x07, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte1<>+0(SB), Y1, Y3
-	VPAND        allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 160(SI)
-	VPSRLD       $0x10, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD 4(DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x06, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte1<>+0(SB), Y1, Y2
+	VPAND        allbits0<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits0<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 160(SI)
+	VMOVDQU      32(CX), Y2
+	VPSRLD       $0x10, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 4(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x06, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte2<>+0(SB), Y1, Y3
-	VPAND        allbits0<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits0<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 288(SI)
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte2<>+0(SB), Y1, Y2
+	VPAND        allbits0<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits0<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 288(SI)
+	VMOVDQU      32(CX), Y2
 	VPSRLD       $0x18, Y2, Y2
 	VPAND        alllowbyte<>+0(SB), Y2, Y2
 	VPBROADCASTD 4(DX), Y3
@@ -11253,63 +15661,66 @@ group2:
 	VPSUBB       alloffset16<>+0(SB), Y3, Y2
 	VMOVUPS      Y2, 416(SI)
 	VMOVDQU      96(CX), Y2
-	VPSRLD       $0x00, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x08, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPSRLD       $0x00, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 12(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x08, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte0<>+0(SB), Y1, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 96(SI)
-	VPSRLD       $0x08, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x07, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte0<>+0(SB), Y1, Y2
+	VPAND        allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits1<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 96(SI)
+	VMOVDQU      96(CX), Y2
+	VPSRLD       $0x08, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 12(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x07, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte1<>+0(SB), Y1, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 224(SI)
-	VPSRLD       $0x10, Y2, Y3
-	VPAND        alllowbyte<>+0(SB), Y3, Y3
-	VPBROADCASTD 12(DX), Y4
-	VPSRLVD      nibbleofrow<>+0(SB), Y4, Y4
-	VPSLLD       $0x06, Y4, Y4
-	VPAND        allninth<>+0(SB), Y4, Y4
-	VPOR         Y4, Y3, Y3
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte1<>+0(SB), Y1, Y2
+	VPAND        allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits1<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 224(SI)
+	VMOVDQU      96(CX), Y2
+	VPSRLD       $0x10, Y2, Y2
+	VPAND        alllowbyte<>+0(SB), Y2, Y2
+	VPBROADCASTD 12(DX), Y3
+	VPSRLVD      nibbleofrow<>+0(SB), Y3, Y3
+	VPSLLD       $0x06, Y3, Y3
+	VPAND        allninth<>+0(SB), Y3, Y3
+	VPOR         Y3, Y2, Y2
+	VXORPS       Y3, Y3, Y3
 	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VPCMPEQD     Y5, Y5, Y5
-	VPGATHERDD   Y5, (R13)(Y3*4), Y4
-	VPSHUFB      allbyte2<>+0(SB), Y1, Y3
-	VPAND        allbits1<>+0(SB), Y3, Y3
-	VPCMPEQB     allbits1<>+0(SB), Y3, Y3
-	VPXOR        Y3, Y4, Y4
-	VPSUBB       Y3, Y4, Y4
-	VPADDB       alliq3_soffset<>+0(SB), Y4, Y4
-	VPSUBB       alloffset16<>+0(SB), Y4, Y3
-	VMOVUPS      Y3, 352(SI)
+	VPCMPEQD     Y4, Y4, Y4
+	VPGATHERDD   Y4, (R13)(Y2*4), Y3
+	VPSHUFB      allbyte2<>+0(SB), Y1, Y2
+	VPAND        allbits1<>+0(SB), Y2, Y2
+	VPCMPEQB     allbits1<>+0(SB), Y2, Y2
+	VPXOR        Y2, Y3, Y3
+	VPSUBB       Y2, Y3, Y3
+	VPADDB       alliq3_soffset<>+0(SB), Y3, Y3
+	VPSUBB       alloffset16<>+0(SB), Y3, Y2
+	VMOVUPS      Y2, 352(SI)
+	VMOVDQU      96(CX), Y2
 	VPSRLD       $0x18, Y2, Y2
 	VPAND        alllowbyte<>+0(SB), Y2, Y2
 	VPBROADCASTD 12(DX), Y3
@@ -11377,96 +15788,96 @@ group:
 	VPBROADCASTD (SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 32(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      64(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      128(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 40(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      192(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 44(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      256(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 16(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 48(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      320(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      384(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 56(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      448(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 28(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 60(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      (DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -11503,96 +15914,96 @@ group2:
 	VPBROADCASTD (SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 32(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      96(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      160(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 40(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      224(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 44(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      288(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 16(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 48(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      352(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      416(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 56(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      480(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 28(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 60(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      32(DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -11652,136 +16063,136 @@ group:
 	VPBROADCASTD (SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 32(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 64(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      64(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 68(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      128(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 40(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 72(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      192(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 76(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      256(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 16(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 48(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 80(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      320(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 84(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      384(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 56(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 88(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      448(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 28(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 60(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 92(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      (DX), Y6
 	VBROADCASTSS 96(SI), Y7
@@ -11827,136 +16238,136 @@ group2:
 	VPBROADCASTD (SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 32(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 64(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      96(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 68(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      160(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 40(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 72(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      224(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 76(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      288(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 16(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 48(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 80(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      352(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 84(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      416(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 56(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 88(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      480(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 28(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 60(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 92(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      32(DX), Y6
 	VBROADCASTSS 96(SI), Y7
@@ -12025,176 +16436,176 @@ group:
 	VPBROADCASTD (SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 32(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 64(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 96(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      64(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 4(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 36(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 68(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 100(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      128(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 8(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 40(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 72(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 104(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      192(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 12(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 44(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 76(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 108(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      256(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 16(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 48(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 80(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 112(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      320(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 20(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 52(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 84(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 116(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      384(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 24(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 56(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 88(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 120(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      448(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 28(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 60(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 92(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 124(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      (DX), Y8
 	VBROADCASTSS 128(SI), Y9
@@ -12249,176 +16660,176 @@ group2:
 	VPBROADCASTD (SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 32(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 64(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 96(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      96(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 4(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 36(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 68(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 100(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      160(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 8(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 40(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 72(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 104(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      224(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 12(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 44(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 76(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 108(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      288(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 16(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 48(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 80(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 112(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      352(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 20(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 52(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 84(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 116(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      416(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 24(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 56(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 88(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 120(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      480(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 28(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 60(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 92(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 124(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      32(DX), Y8
 	VBROADCASTSS 128(SI), Y9
@@ -12487,96 +16898,96 @@ group:
 	VPBROADCASTD (SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 32(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      64(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      128(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 40(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      192(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 44(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      256(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 16(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 48(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      320(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      384(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 56(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      448(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 28(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 60(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      (DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -12618,96 +17029,96 @@ group2:
 	VPBROADCASTD (SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 32(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      96(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      160(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 40(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      224(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 44(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      288(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 16(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 48(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      352(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      416(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 56(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      480(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 28(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 60(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      32(DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -12772,136 +17183,136 @@ group:
 	VPBROADCASTD (SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 32(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 64(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      64(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 68(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      128(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 40(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 72(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      192(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 76(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      256(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 16(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 48(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 80(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      320(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 84(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      384(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 56(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 88(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      448(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 28(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 60(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 92(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      (DX), Y6
 	VBROADCASTSS 96(SI), Y7
@@ -12954,136 +17365,136 @@ group2:
 	VPBROADCASTD (SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 32(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 64(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      96(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 68(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      160(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 40(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 72(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      224(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 76(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      288(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 16(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 48(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 80(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      352(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 84(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      416(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 56(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 88(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      480(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 28(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 60(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 92(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      32(DX), Y6
 	VBROADCASTSS 96(SI), Y7
@@ -13159,176 +17570,176 @@ group:
 	VPBROADCASTD (SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 32(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 64(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 96(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      64(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 4(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 36(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 68(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 100(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      128(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 8(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 40(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 72(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 104(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      192(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 12(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 44(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 76(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 108(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      256(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 16(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 48(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 80(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 112(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      320(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 20(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 52(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 84(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 116(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      384(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 24(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 56(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 88(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 120(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      448(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 28(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 60(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 92(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 124(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      (DX), Y8
 	VBROADCASTSS 128(SI), Y9
@@ -13392,176 +17803,176 @@ group2:
 	VPBROADCASTD (SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 32(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 64(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 96(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      96(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 4(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 36(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 68(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 100(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      160(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 8(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 40(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 72(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 104(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      224(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 12(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 44(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 76(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 108(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      288(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 16(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 48(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 80(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 112(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      352(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 20(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 52(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 84(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 116(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      416(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 24(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 56(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 88(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 120(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      480(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 28(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 60(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 92(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 124(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      32(DX), Y8
 	VBROADCASTSS 128(SI), Y9
@@ -13639,48 +18050,48 @@ group:
 	VPBROADCASTD (SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 32(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      64(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      128(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 40(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      192(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 44(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      (DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -13698,48 +18109,48 @@ group:
 	VPBROADCASTD 16(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 48(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      320(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      384(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 56(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      448(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 28(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 60(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      64(DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -13776,48 +18187,48 @@ group2:
 	VPBROADCASTD (SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 32(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      96(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 4(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 36(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      160(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 8(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 40(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      224(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 12(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 44(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      32(DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -13835,48 +18246,48 @@ group2:
 	VPBROADCASTD 16(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 48(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      352(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 20(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 52(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      416(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 24(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 56(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      480(CX), Y4
 	VPABSB       Y4, Y5
 	VPBROADCASTD 28(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y2, Y2
 	VPBROADCASTD 60(SI), Y6
 	VPSIGNB      Y4, Y6, Y6
 	VPMADDUBSW   Y6, Y5, Y6
-	VPMADDWD     allwordones<>+0(SB), Y6, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
 	VPADDD       Y6, Y3, Y3
 	VMOVUPS      96(DX), Y4
 	VBROADCASTSS 64(SI), Y5
@@ -13936,68 +18347,68 @@ group:
 	VPBROADCASTD (SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 32(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 64(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      64(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 68(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      128(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 40(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 72(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      192(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 76(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      (DX), Y6
 	VBROADCASTSS 96(SI), Y7
@@ -14020,68 +18431,68 @@ group:
 	VPBROADCASTD 16(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 48(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 80(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      320(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 84(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      384(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 56(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 88(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      448(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 28(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 60(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 92(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      64(DX), Y6
 	VBROADCASTSS 96(SI), Y7
@@ -14127,68 +18538,68 @@ group2:
 	VPBROADCASTD (SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 32(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 64(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      96(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 4(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 36(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 68(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      160(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 8(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 40(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 72(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      224(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 12(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 44(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 76(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      32(DX), Y6
 	VBROADCASTSS 96(SI), Y7
@@ -14211,68 +18622,68 @@ group2:
 	VPBROADCASTD 16(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 48(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 80(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      352(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 20(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 52(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 84(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      416(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 24(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 56(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 88(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      480(CX), Y6
 	VPABSB       Y6, Y7
 	VPBROADCASTD 28(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y3, Y3
 	VPBROADCASTD 60(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y4, Y4
 	VPBROADCASTD 92(SI), Y8
 	VPSIGNB      Y6, Y8, Y8
 	VPMADDUBSW   Y8, Y7, Y8
-	VPMADDWD     allwordones<>+0(SB), Y8, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
 	VPADDD       Y8, Y5, Y5
 	VMOVUPS      96(DX), Y6
 	VBROADCASTSS 96(SI), Y7
@@ -14341,88 +18752,88 @@ group:
 	VPBROADCASTD (SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 32(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 64(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 96(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      64(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 4(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 36(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 68(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 100(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      128(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 8(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 40(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 72(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 104(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      192(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 12(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 44(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 76(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 108(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      (DX), Y8
 	VBROADCASTSS 128(SI), Y9
@@ -14450,88 +18861,88 @@ group:
 	VPBROADCASTD 16(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 48(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 80(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 112(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      320(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 20(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 52(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 84(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 116(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      384(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 24(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 56(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 88(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 120(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      448(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 28(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 60(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 92(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 124(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      64(DX), Y8
 	VBROADCASTSS 128(SI), Y9
@@ -14586,88 +18997,88 @@ group2:
 	VPBROADCASTD (SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 32(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 64(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 96(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      96(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 4(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 36(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 68(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 100(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      160(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 8(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 40(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 72(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 104(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      224(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 12(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 44(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 76(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 108(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      32(DX), Y8
 	VBROADCASTSS 128(SI), Y9
@@ -14695,88 +19106,88 @@ group2:
 	VPBROADCASTD 16(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 48(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 80(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 112(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      352(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 20(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 52(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 84(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 116(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      416(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 24(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 56(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 88(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 120(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      480(CX), Y8
 	VPABSB       Y8, Y9
 	VPBROADCASTD 28(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y4, Y4
 	VPBROADCASTD 60(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y5, Y5
 	VPBROADCASTD 92(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y6, Y6
 	VPBROADCASTD 124(SI), Y10
 	VPSIGNB      Y8, Y10, Y10
 	VPMADDUBSW   Y10, Y9, Y10
-	VPMADDWD     allwordones<>+0(SB), Y10, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
 	VPADDD       Y10, Y7, Y7
 	VMOVUPS      96(DX), Y8
 	VBROADCASTSS 128(SI), Y9
@@ -14810,6 +19221,3564 @@ group2:
 	VMOVUPS      Y3, 32(DI)(R8*1)
 	ADDQ         $+512, R9
 	ADDQ         $+128, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelDigitsRows2AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelDigitsRows2AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      1536(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1600(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1664(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1728(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1792(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1856(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1920(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1984(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1024(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1088(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1152(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1216(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1280(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1344(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1408(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1472(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      512(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      576(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      640(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      704(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      768(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      832(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      896(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      960(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      (CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      64(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      128(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      192(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      256(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      320(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      384(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      448(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      (DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+80, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VMOVUPS      1568(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1632(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1696(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1760(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1824(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1888(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1952(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      2016(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords2048<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1056(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1120(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1184(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1248(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1312(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1376(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1440(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      1504(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords128<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      544(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      608(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      672(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      736(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      800(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      864(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      928(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      992(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords8<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      32(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD (SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 32(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      96(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 4(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 36(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      160(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 8(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 40(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      224(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 12(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 44(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      288(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 16(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 48(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      352(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 20(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 52(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      416(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 24(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 56(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      480(CX), Y4
+	VPABSB       Y4, Y5
+	VPBROADCASTD 28(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y2, Y2
+	VPBROADCASTD 60(SI), Y6
+	VPSIGNB      Y4, Y6, Y6
+	VPMADDUBSW   Y6, Y5, Y6
+	VPMADDWD     allwords1<>+0(SB), Y6, Y6
+	VPADDD       Y6, Y3, Y3
+	VMOVUPS      32(DX), Y4
+	VBROADCASTSS 64(SI), Y5
+	VMULPS       Y4, Y5, Y5
+	VCVTDQ2PS    Y2, Y2
+	VFMADD231PS  Y5, Y2, Y0
+	VBROADCASTSS 68(SI), Y2
+	VMULPS       Y4, Y2, Y2
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y2, Y3, Y1
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+80, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	ADDQ         $+2048, R9
+	ADDQ         $+64, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelDigitsRows3AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelDigitsRows3AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Y2
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      1536(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1600(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1664(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1728(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1792(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1856(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1920(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1984(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1024(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1088(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1152(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1216(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1280(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1344(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1408(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1472(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      512(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      576(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      640(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      704(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      768(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      832(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      896(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      960(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      (CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      64(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      128(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      192(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      256(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      320(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      384(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      448(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      (DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+120, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         48(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y2
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VMOVUPS      1568(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1632(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1696(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1760(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1824(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1888(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1952(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      2016(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords2048<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1056(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1120(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1184(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1248(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1312(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1376(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1440(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      1504(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords128<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      544(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      608(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      672(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      736(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      800(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      864(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      928(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      992(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords8<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      32(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD (SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 32(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 64(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      96(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 4(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 36(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 68(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      160(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 8(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 40(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 72(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      224(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 12(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 44(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 76(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      288(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 16(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 48(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 80(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      352(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 20(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 52(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 84(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      416(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 24(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 56(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 88(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      480(CX), Y6
+	VPABSB       Y6, Y7
+	VPBROADCASTD 28(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y3, Y3
+	VPBROADCASTD 60(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y4, Y4
+	VPBROADCASTD 92(SI), Y8
+	VPSIGNB      Y6, Y8, Y8
+	VPMADDUBSW   Y8, Y7, Y8
+	VPMADDWD     allwords1<>+0(SB), Y8, Y8
+	VPADDD       Y8, Y5, Y5
+	VMOVUPS      32(DX), Y6
+	VBROADCASTSS 96(SI), Y7
+	VMULPS       Y6, Y7, Y7
+	VCVTDQ2PS    Y3, Y3
+	VFMADD231PS  Y7, Y3, Y0
+	VBROADCASTSS 100(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y3, Y4, Y1
+	VBROADCASTSS 104(SI), Y3
+	VMULPS       Y6, Y3, Y3
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y3, Y5, Y2
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+120, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, 32(DI)(R8*1)
+	ADDQ         $+2048, R9
+	ADDQ         $+64, R10
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func panelDigitsRows4AVX2(t *Tile)
+// Requires: AVX, AVX2, FMA3
+TEXT ·panelDigitsRows4AVX2(SB), NOSPLIT, $0-8
+	MOVQ t+0(FP), AX
+	MOVQ 8(AX), CX
+	MOVQ 16(AX), DX
+	MOVQ 104(AX), BX
+	XORQ R8, R8
+	MOVQ CX, R9
+	MOVQ DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Y0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Y1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Y2
+	MOVQ    56(AX), DI
+	VMOVUPS (DI)(R8*1), Y3
+	MOVQ    96(AX), DI
+
+group:
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      1536(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1600(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1664(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1728(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1792(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1856(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1920(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1984(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1024(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1088(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1152(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1216(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1280(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1344(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1408(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1472(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      512(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      576(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      640(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      704(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      768(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      832(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      896(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      960(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      (CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      64(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      128(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      192(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      256(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      320(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      384(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      448(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      (DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+160, SI
+	DECQ         DI
+	JNZ          group
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, (DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, (DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, (DI)(R8*1)
+	MOVQ         56(AX), DI
+	VMOVUPS      Y3, (DI)(R8*1)
+	MOVQ         R9, CX
+	MOVQ         R10, DX
+	MOVQ         (AX), SI
+	MOVQ         32(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y0
+	MOVQ         40(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y1
+	MOVQ         48(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y2
+	MOVQ         56(AX), DI
+	VMOVUPS      32(DI)(R8*1), Y3
+	MOVQ         96(AX), DI
+
+group2:
+	VXORPS       Y4, Y4, Y4
+	VXORPS       Y5, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VXORPS       Y7, Y7, Y7
+	VMOVUPS      1568(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1632(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1696(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1760(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1824(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1888(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1952(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      2016(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords2048<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1056(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1120(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1184(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1248(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1312(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1376(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1440(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      1504(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords128<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      544(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      608(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      672(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      736(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      800(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      864(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      928(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      992(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords8<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      32(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD (SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 32(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 64(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 96(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      96(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 4(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 36(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 68(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 100(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      160(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 8(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 40(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 72(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 104(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      224(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 12(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 44(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 76(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 108(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      288(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 16(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 48(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 80(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 112(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      352(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 20(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 52(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 84(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 116(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      416(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 24(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 56(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 88(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 120(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      480(CX), Y8
+	VPABSB       Y8, Y9
+	VPBROADCASTD 28(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y4, Y4
+	VPBROADCASTD 60(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y5, Y5
+	VPBROADCASTD 92(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y6, Y6
+	VPBROADCASTD 124(SI), Y10
+	VPSIGNB      Y8, Y10, Y10
+	VPMADDUBSW   Y10, Y9, Y10
+	VPMADDWD     allwords1<>+0(SB), Y10, Y10
+	VPADDD       Y10, Y7, Y7
+	VMOVUPS      32(DX), Y8
+	VBROADCASTSS 128(SI), Y9
+	VMULPS       Y8, Y9, Y9
+	VCVTDQ2PS    Y4, Y4
+	VFMADD231PS  Y9, Y4, Y0
+	VBROADCASTSS 132(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y5, Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS 136(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y6, Y6
+	VFMADD231PS  Y4, Y6, Y2
+	VBROADCASTSS 140(SI), Y4
+	VMULPS       Y8, Y4, Y4
+	VCVTDQ2PS    Y7, Y7
+	VFMADD231PS  Y4, Y7, Y3
+	ADDQ         120(AX), CX
+	ADDQ         128(AX), DX
+	ADDQ         $+160, SI
+	DECQ         DI
+	JNZ          group2
+	MOVQ         32(AX), DI
+	VMOVUPS      Y0, 32(DI)(R8*1)
+	MOVQ         40(AX), DI
+	VMOVUPS      Y1, 32(DI)(R8*1)
+	MOVQ         48(AX), DI
+	VMOVUPS      Y2, 32(DI)(R8*1)
+	MOVQ         56(AX), DI
+	VMOVUPS      Y3, 32(DI)(R8*1)
+	ADDQ         $+2048, R9
+	ADDQ         $+64, R10
 	ADDQ         $+64, R8
 	DECQ         BX
 	JNZ          tile

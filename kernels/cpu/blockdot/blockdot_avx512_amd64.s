@@ -1717,6 +1717,2050 @@ group:
 	VZEROUPPER
 	RET
 
+// func nvfp4ScaledRows1AVX512(t *Tile)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, MMX+
+TEXT ·nvfp4ScaledRows1AVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R9
+	VBROADCASTSS f128<>+0(SB), Z2
+	VBROADCASTSS low4<>+0(SB), Z0
+
+tile:
+	MOVQ         (AX), SI
+	VXORPS       Z0, Z0, Z0
+	MOVQ         96(AX), DI
+	VMOVUPS      (DX), Z1
+	VPANDD       allmagnitude<>+0(SB), Z1, Z3
+	VBROADCASTSS one<>+0(SB), Z5
+	VDIVPS       Z3, Z5, Z5
+	VPSRAD       $0x1f, Z1, Z4
+	VPANDD       Z5, Z4, Z5
+	VPANDND      Z1, Z4, Z4
+	VPORD        Z5, Z4, Z4
+	ADDQ         $+64, DX
+
+group:
+	VPBROADCASTD  36(SI), Z1
+	VPSLLD        $0x01, Z1, Z1
+	VMOVUPS       allnvfp4Scaledcodes<>+0(SB), Z6
+	PREFETCHT0    (CX)(R9*1)
+	VMOVUPS       (CX), Z7
+	VPSRLW        $0x04, Z7, Z8
+	VPERMB        Z6, Z7, Z7
+	VPERMB        Z6, Z8, Z8
+	VPDPBUSD.BCST (SI), Z7, Z1
+	VPDPBUSD.BCST 4(SI), Z8, Z1
+	PREFETCHT0    64(CX)(R9*1)
+	VMOVUPS       64(CX), Z7
+	VPSRLW        $0x04, Z7, Z8
+	VPERMB        Z6, Z7, Z7
+	VPERMB        Z6, Z8, Z8
+	VPDPBUSD.BCST 8(SI), Z7, Z1
+	VPDPBUSD.BCST 12(SI), Z8, Z1
+	VPMOVZXBW     (DX), Y6
+	VPSLLW        $0x07, Y6, Y6
+	VCVTPH2PS     Y6, Z6
+	VMULPS        Z2, Z6, Z6
+	VMULPS        Z4, Z6, Z7
+	VFNMADD231PS  Z3, Z7, Z6
+	VFMADD132PS   Z5, Z7, Z6
+	VMULPS.BCST   32(SI), Z6, Z6
+	VCVTDQ2PS     Z1, Z1
+	VFMADD231PS   Z6, Z1, Z0
+	VPBROADCASTD  40(SI), Z1
+	VPSLLD        $0x01, Z1, Z1
+	VMOVUPS       allnvfp4Scaledcodes<>+0(SB), Z6
+	PREFETCHT0    128(CX)(R9*1)
+	VMOVUPS       128(CX), Z7
+	VPSRLW        $0x04, Z7, Z8
+	VPERMB        Z6, Z7, Z7
+	VPERMB        Z6, Z8, Z8
+	VPDPBUSD.BCST 16(SI), Z7, Z1
+	VPDPBUSD.BCST 20(SI), Z8, Z1
+	PREFETCHT0    192(CX)(R9*1)
+	VMOVUPS       192(CX), Z7
+	VPSRLW        $0x04, Z7, Z8
+	VPERMB        Z6, Z7, Z7
+	VPERMB        Z6, Z8, Z8
+	VPDPBUSD.BCST 24(SI), Z7, Z1
+	VPDPBUSD.BCST 28(SI), Z8, Z1
+	VPMOVZXBW     16(DX), Y6
+	VPSLLW        $0x07, Y6, Y6
+	VCVTPH2PS     Y6, Z6
+	VMULPS        Z2, Z6, Z6
+	VMULPS        Z4, Z6, Z7
+	VFNMADD231PS  Z3, Z7, Z6
+	VFMADD132PS   Z5, Z7, Z6
+	VMULPS.BCST   32(SI), Z6, Z6
+	VCVTDQ2PS     Z1, Z1
+	VFMADD231PS   Z6, Z1, Z0
+	ADDQ          $+256, CX
+	ADDQ          $+32, DX
+	ADDQ          $+44, SI
+	DECQ          DI
+	JNZ           group
+	MOVQ          32(AX), SI
+	VMOVUPS       Z0, (SI)(R8*1)
+	ADDQ          $+64, R8
+	DECQ          BX
+	JNZ           tile
+	VZEROUPPER
+	RET
+
+DATA allmagnitude<>+0(SB)/4, $0x7fffffff
+DATA allmagnitude<>+4(SB)/4, $0x7fffffff
+DATA allmagnitude<>+8(SB)/4, $0x7fffffff
+DATA allmagnitude<>+12(SB)/4, $0x7fffffff
+DATA allmagnitude<>+16(SB)/4, $0x7fffffff
+DATA allmagnitude<>+20(SB)/4, $0x7fffffff
+DATA allmagnitude<>+24(SB)/4, $0x7fffffff
+DATA allmagnitude<>+28(SB)/4, $0x7fffffff
+DATA allmagnitude<>+32(SB)/4, $0x7fffffff
+DATA allmagnitude<>+36(SB)/4, $0x7fffffff
+DATA allmagnitude<>+40(SB)/4, $0x7fffffff
+DATA allmagnitude<>+44(SB)/4, $0x7fffffff
+DATA allmagnitude<>+48(SB)/4, $0x7fffffff
+DATA allmagnitude<>+52(SB)/4, $0x7fffffff
+DATA allmagnitude<>+56(SB)/4, $0x7fffffff
+DATA allmagnitude<>+60(SB)/4, $0x7fffffff
+GLOBL allmagnitude<>(SB), RODATA|NOPTR, $64
+
+DATA one<>+0(SB)/4, $0x3f800000
+GLOBL one<>(SB), RODATA|NOPTR, $4
+
+DATA allnvfp4Scaledcodes<>+0(SB)/4, $0x13121110
+DATA allnvfp4Scaledcodes<>+4(SB)/4, $0x1c181614
+DATA allnvfp4Scaledcodes<>+8(SB)/4, $0x0d0e0f10
+DATA allnvfp4Scaledcodes<>+12(SB)/4, $0x04080a0c
+DATA allnvfp4Scaledcodes<>+16(SB)/4, $0x13121110
+DATA allnvfp4Scaledcodes<>+20(SB)/4, $0x1c181614
+DATA allnvfp4Scaledcodes<>+24(SB)/4, $0x0d0e0f10
+DATA allnvfp4Scaledcodes<>+28(SB)/4, $0x04080a0c
+DATA allnvfp4Scaledcodes<>+32(SB)/4, $0x13121110
+DATA allnvfp4Scaledcodes<>+36(SB)/4, $0x1c181614
+DATA allnvfp4Scaledcodes<>+40(SB)/4, $0x0d0e0f10
+DATA allnvfp4Scaledcodes<>+44(SB)/4, $0x04080a0c
+DATA allnvfp4Scaledcodes<>+48(SB)/4, $0x13121110
+DATA allnvfp4Scaledcodes<>+52(SB)/4, $0x1c181614
+DATA allnvfp4Scaledcodes<>+56(SB)/4, $0x0d0e0f10
+DATA allnvfp4Scaledcodes<>+60(SB)/4, $0x04080a0c
+GLOBL allnvfp4Scaledcodes<>(SB), RODATA|NOPTR, $64
+
+// func nvfp4ScaledRows2AVX512(t *Tile)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, MMX+
+TEXT ·nvfp4ScaledRows2AVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R9
+	VBROADCASTSS f128<>+0(SB), Z4
+	VBROADCASTSS low4<>+0(SB), Z0
+
+tile:
+	MOVQ         (AX), SI
+	VXORPS       Z0, Z0, Z0
+	VXORPS       Z1, Z1, Z1
+	MOVQ         96(AX), DI
+	VMOVUPS      (DX), Z2
+	VPANDD       allmagnitude<>+0(SB), Z2, Z5
+	VBROADCASTSS one<>+0(SB), Z6
+	VDIVPS       Z5, Z6, Z6
+	VPSRAD       $0x1f, Z2, Z3
+	VPANDD       Z6, Z3, Z7
+	VPANDND      Z2, Z3, Z3
+	VPORD        Z7, Z3, Z6
+	ADDQ         $+64, DX
+
+group:
+	VPBROADCASTD  72(SI), Z2
+	VPSLLD        $0x01, Z2, Z2
+	VPBROADCASTD  76(SI), Z3
+	VPSLLD        $0x01, Z3, Z3
+	VMOVUPS       allnvfp4Scaledcodes<>+0(SB), Z8
+	PREFETCHT0    (CX)(R9*1)
+	VMOVUPS       (CX), Z9
+	VPSRLW        $0x04, Z9, Z10
+	VPERMB        Z8, Z9, Z9
+	VPERMB        Z8, Z10, Z10
+	VPDPBUSD.BCST (SI), Z9, Z2
+	VPDPBUSD.BCST 32(SI), Z9, Z3
+	VPDPBUSD.BCST 4(SI), Z10, Z2
+	VPDPBUSD.BCST 36(SI), Z10, Z3
+	PREFETCHT0    64(CX)(R9*1)
+	VMOVUPS       64(CX), Z9
+	VPSRLW        $0x04, Z9, Z10
+	VPERMB        Z8, Z9, Z9
+	VPERMB        Z8, Z10, Z10
+	VPDPBUSD.BCST 8(SI), Z9, Z2
+	VPDPBUSD.BCST 40(SI), Z9, Z3
+	VPDPBUSD.BCST 12(SI), Z10, Z2
+	VPDPBUSD.BCST 44(SI), Z10, Z3
+	VPMOVZXBW     (DX), Y8
+	VPSLLW        $0x07, Y8, Y8
+	VCVTPH2PS     Y8, Z8
+	VMULPS        Z4, Z8, Z8
+	VMULPS        Z6, Z8, Z9
+	VFNMADD231PS  Z5, Z9, Z8
+	VFMADD132PS   Z7, Z9, Z8
+	VMULPS.BCST   64(SI), Z8, Z9
+	VCVTDQ2PS     Z2, Z2
+	VFMADD231PS   Z9, Z2, Z0
+	VMULPS.BCST   68(SI), Z8, Z2
+	VCVTDQ2PS     Z3, Z3
+	VFMADD231PS   Z2, Z3, Z1
+	VPBROADCASTD  80(SI), Z2
+	VPSLLD        $0x01, Z2, Z2
+	VPBROADCASTD  84(SI), Z3
+	VPSLLD        $0x01, Z3, Z3
+	VMOVUPS       allnvfp4Scaledcodes<>+0(SB), Z8
+	PREFETCHT0    128(CX)(R9*1)
+	VMOVUPS       128(CX), Z9
+	VPSRLW        $0x04, Z9, Z10
+	VPERMB        Z8, Z9, Z9
+	VPERMB        Z8, Z10, Z10
+	VPDPBUSD.BCST 16(SI), Z9, Z2
+	VPDPBUSD.BCST 48(SI), Z9, Z3
+	VPDPBUSD.BCST 20(SI), Z10, Z2
+	VPDPBUSD.BCST 52(SI), Z10, Z3
+	PREFETCHT0    192(CX)(R9*1)
+	VMOVUPS       192(CX), Z9
+	VPSRLW        $0x04, Z9, Z10
+	VPERMB        Z8, Z9, Z9
+	VPERMB        Z8, Z10, Z10
+	VPDPBUSD.BCST 24(SI), Z9, Z2
+	VPDPBUSD.BCST 56(SI), Z9, Z3
+	VPDPBUSD.BCST 28(SI), Z10, Z2
+	VPDPBUSD.BCST 60(SI), Z10, Z3
+	VPMOVZXBW     16(DX), Y8
+	VPSLLW        $0x07, Y8, Y8
+	VCVTPH2PS     Y8, Z8
+	VMULPS        Z4, Z8, Z8
+	VMULPS        Z6, Z8, Z9
+	VFNMADD231PS  Z5, Z9, Z8
+	VFMADD132PS   Z7, Z9, Z8
+	VMULPS.BCST   64(SI), Z8, Z9
+	VCVTDQ2PS     Z2, Z2
+	VFMADD231PS   Z9, Z2, Z0
+	VMULPS.BCST   68(SI), Z8, Z2
+	VCVTDQ2PS     Z3, Z3
+	VFMADD231PS   Z2, Z3, Z1
+	ADDQ          $+256, CX
+	ADDQ          $+32, DX
+	ADDQ          $+88, SI
+	DECQ          DI
+	JNZ           group
+	MOVQ          32(AX), SI
+	VMOVUPS       Z0, (SI)(R8*1)
+	MOVQ          40(AX), SI
+	VMOVUPS       Z1, (SI)(R8*1)
+	ADDQ          $+64, R8
+	DECQ          BX
+	JNZ           tile
+	VZEROUPPER
+	RET
+
+// func nvfp4ScaledRows3AVX512(t *Tile)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, MMX+
+TEXT ·nvfp4ScaledRows3AVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R9
+	VBROADCASTSS f128<>+0(SB), Z6
+	VBROADCASTSS low4<>+0(SB), Z0
+
+tile:
+	MOVQ         (AX), SI
+	VXORPS       Z0, Z0, Z0
+	VXORPS       Z1, Z1, Z1
+	VXORPS       Z2, Z2, Z2
+	MOVQ         96(AX), DI
+	VMOVUPS      (DX), Z3
+	VPANDD       allmagnitude<>+0(SB), Z3, Z7
+	VBROADCASTSS one<>+0(SB), Z5
+	VDIVPS       Z7, Z5, Z5
+	VPSRAD       $0x1f, Z3, Z4
+	VPANDD       Z5, Z4, Z9
+	VPANDND      Z3, Z4, Z4
+	VPORD        Z9, Z4, Z8
+	ADDQ         $+64, DX
+
+group:
+	VPBROADCASTD  108(SI), Z3
+	VPSLLD        $0x01, Z3, Z3
+	VPBROADCASTD  112(SI), Z4
+	VPSLLD        $0x01, Z4, Z4
+	VPBROADCASTD  116(SI), Z5
+	VPSLLD        $0x01, Z5, Z5
+	VMOVUPS       allnvfp4Scaledcodes<>+0(SB), Z10
+	PREFETCHT0    (CX)(R9*1)
+	VMOVUPS       (CX), Z11
+	VPSRLW        $0x04, Z11, Z12
+	VPERMB        Z10, Z11, Z11
+	VPERMB        Z10, Z12, Z12
+	VPDPBUSD.BCST (SI), Z11, Z3
+	VPDPBUSD.BCST 32(SI), Z11, Z4
+	VPDPBUSD.BCST 64(SI), Z11, Z5
+	VPDPBUSD.BCST 4(SI), Z12, Z3
+	VPDPBUSD.BCST 36(SI), Z12, Z4
+	VPDPBUSD.BCST 68(SI), Z12, Z5
+	PREFETCHT0    64(CX)(R9*1)
+	VMOVUPS       64(CX), Z11
+	VPSRLW        $0x04, Z11, Z12
+	VPERMB        Z10, Z11, Z11
+	VPERMB        Z10, Z12, Z12
+	VPDPBUSD.BCST 8(SI), Z11, Z3
+	VPDPBUSD.BCST 40(SI), Z11, Z4
+	VPDPBUSD.BCST 72(SI), Z11, Z5
+	VPDPBUSD.BCST 12(SI), Z12, Z3
+	VPDPBUSD.BCST 44(SI), Z12, Z4
+	VPDPBUSD.BCST 76(SI), Z12, Z5
+	VPMOVZXBW     (DX), Y10
+	VPSLLW        $0x07, Y10, Y10
+	VCVTPH2PS     Y10, Z10
+	VMULPS        Z6, Z10, Z10
+	VMULPS        Z8, Z10, Z11
+	VFNMADD231PS  Z7, Z11, Z10
+	VFMADD132PS   Z9, Z11, Z10
+	VMULPS.BCST   96(SI), Z10, Z11
+	VCVTDQ2PS     Z3, Z3
+	VFMADD231PS   Z11, Z3, Z0
+	VMULPS.BCST   100(SI), Z10, Z3
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   Z3, Z4, Z1
+	VMULPS.BCST   104(SI), Z10, Z3
+	VCVTDQ2PS     Z5, Z5
+	VFMADD231PS   Z3, Z5, Z2
+	VPBROADCASTD  120(SI), Z3
+	VPSLLD        $0x01, Z3, Z3
+	VPBROADCASTD  124(SI), Z4
+	VPSLLD        $0x01, Z4, Z4
+	VPBROADCASTD  128(SI), Z5
+	VPSLLD        $0x01, Z5, Z5
+	VMOVUPS       allnvfp4Scaledcodes<>+0(SB), Z10
+	PREFETCHT0    128(CX)(R9*1)
+	VMOVUPS       128(CX), Z11
+	VPSRLW        $0x04, Z11, Z12
+	VPERMB        Z10, Z11, Z11
+	VPERMB        Z10, Z12, Z12
+	VPDPBUSD.BCST 16(SI), Z11, Z3
+	VPDPBUSD.BCST 48(SI), Z11, Z4
+	VPDPBUSD.BCST 80(SI), Z11, Z5
+	VPDPBUSD.BCST 20(SI), Z12, Z3
+	VPDPBUSD.BCST 52(SI), Z12, Z4
+	VPDPBUSD.BCST 84(SI), Z12, Z5
+	PREFETCHT0    192(CX)(R9*1)
+	VMOVUPS       192(CX), Z11
+	VPSRLW        $0x04, Z11, Z12
+	VPERMB        Z10, Z11, Z11
+	VPERMB        Z10, Z12, Z12
+	VPDPBUSD.BCST 24(SI), Z11, Z3
+	VPDPBUSD.BCST 56(SI), Z11, Z4
+	VPDPBUSD.BCST 88(SI), Z11, Z5
+	VPDPBUSD.BCST 28(SI), Z12, Z3
+	VPDPBUSD.BCST 60(SI), Z12, Z4
+	VPDPBUSD.BCST 92(SI), Z12, Z5
+	VPMOVZXBW     16(DX), Y10
+	VPSLLW        $0x07, Y10, Y10
+	VCVTPH2PS     Y10, Z10
+	VMULPS        Z6, Z10, Z10
+	VMULPS        Z8, Z10, Z11
+	VFNMADD231PS  Z7, Z11, Z10
+	VFMADD132PS   Z9, Z11, Z10
+	VMULPS.BCST   96(SI), Z10, Z11
+	VCVTDQ2PS     Z3, Z3
+	VFMADD231PS   Z11, Z3, Z0
+	VMULPS.BCST   100(SI), Z10, Z3
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   Z3, Z4, Z1
+	VMULPS.BCST   104(SI), Z10, Z3
+	VCVTDQ2PS     Z5, Z5
+	VFMADD231PS   Z3, Z5, Z2
+	ADDQ          $+256, CX
+	ADDQ          $+32, DX
+	ADDQ          $+132, SI
+	DECQ          DI
+	JNZ           group
+	MOVQ          32(AX), SI
+	VMOVUPS       Z0, (SI)(R8*1)
+	MOVQ          40(AX), SI
+	VMOVUPS       Z1, (SI)(R8*1)
+	MOVQ          48(AX), SI
+	VMOVUPS       Z2, (SI)(R8*1)
+	ADDQ          $+64, R8
+	DECQ          BX
+	JNZ           tile
+	VZEROUPPER
+	RET
+
+// func nvfp4ScaledRows4AVX512(t *Tile)
+// Requires: AVX, AVX2, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, MMX+
+TEXT ·nvfp4ScaledRows4AVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R9
+	VBROADCASTSS f128<>+0(SB), Z8
+	VBROADCASTSS low4<>+0(SB), Z0
+
+tile:
+	MOVQ         (AX), SI
+	VXORPS       Z0, Z0, Z0
+	VXORPS       Z1, Z1, Z1
+	VXORPS       Z2, Z2, Z2
+	VXORPS       Z3, Z3, Z3
+	MOVQ         96(AX), DI
+	VMOVUPS      (DX), Z4
+	VPANDD       allmagnitude<>+0(SB), Z4, Z9
+	VBROADCASTSS one<>+0(SB), Z6
+	VDIVPS       Z9, Z6, Z6
+	VPSRAD       $0x1f, Z4, Z5
+	VPANDD       Z6, Z5, Z11
+	VPANDND      Z4, Z5, Z5
+	VPORD        Z11, Z5, Z10
+	ADDQ         $+64, DX
+
+group:
+	VPBROADCASTD  144(SI), Z4
+	VPSLLD        $0x01, Z4, Z4
+	VPBROADCASTD  148(SI), Z5
+	VPSLLD        $0x01, Z5, Z5
+	VPBROADCASTD  152(SI), Z6
+	VPSLLD        $0x01, Z6, Z6
+	VPBROADCASTD  156(SI), Z7
+	VPSLLD        $0x01, Z7, Z7
+	VMOVUPS       allnvfp4Scaledcodes<>+0(SB), Z12
+	PREFETCHT0    (CX)(R9*1)
+	VMOVUPS       (CX), Z13
+	VPSRLW        $0x04, Z13, Z14
+	VPERMB        Z12, Z13, Z13
+	VPERMB        Z12, Z14, Z14
+	VPDPBUSD.BCST (SI), Z13, Z4
+	VPDPBUSD.BCST 32(SI), Z13, Z5
+	VPDPBUSD.BCST 64(SI), Z13, Z6
+	VPDPBUSD.BCST 96(SI), Z13, Z7
+	VPDPBUSD.BCST 4(SI), Z14, Z4
+	VPDPBUSD.BCST 36(SI), Z14, Z5
+	VPDPBUSD.BCST 68(SI), Z14, Z6
+	VPDPBUSD.BCST 100(SI), Z14, Z7
+	PREFETCHT0    64(CX)(R9*1)
+	VMOVUPS       64(CX), Z13
+	VPSRLW        $0x04, Z13, Z14
+	VPERMB        Z12, Z13, Z13
+	VPERMB        Z12, Z14, Z14
+	VPDPBUSD.BCST 8(SI), Z13, Z4
+	VPDPBUSD.BCST 40(SI), Z13, Z5
+	VPDPBUSD.BCST 72(SI), Z13, Z6
+	VPDPBUSD.BCST 104(SI), Z13, Z7
+	VPDPBUSD.BCST 12(SI), Z14, Z4
+	VPDPBUSD.BCST 44(SI), Z14, Z5
+	VPDPBUSD.BCST 76(SI), Z14, Z6
+	VPDPBUSD.BCST 108(SI), Z14, Z7
+	VPMOVZXBW     (DX), Y12
+	VPSLLW        $0x07, Y12, Y12
+	VCVTPH2PS     Y12, Z12
+	VMULPS        Z8, Z12, Z12
+	VMULPS        Z10, Z12, Z13
+	VFNMADD231PS  Z9, Z13, Z12
+	VFMADD132PS   Z11, Z13, Z12
+	VMULPS.BCST   128(SI), Z12, Z13
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   Z13, Z4, Z0
+	VMULPS.BCST   132(SI), Z12, Z4
+	VCVTDQ2PS     Z5, Z5
+	VFMADD231PS   Z4, Z5, Z1
+	VMULPS.BCST   136(SI), Z12, Z4
+	VCVTDQ2PS     Z6, Z6
+	VFMADD231PS   Z4, Z6, Z2
+	VMULPS.BCST   140(SI), Z12, Z4
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   Z4, Z7, Z3
+	VPBROADCASTD  160(SI), Z4
+	VPSLLD        $0x01, Z4, Z4
+	VPBROADCASTD  164(SI), Z5
+	VPSLLD        $0x01, Z5, Z5
+	VPBROADCASTD  168(SI), Z6
+	VPSLLD        $0x01, Z6, Z6
+	VPBROADCASTD  172(SI), Z7
+	VPSLLD        $0x01, Z7, Z7
+	VMOVUPS       allnvfp4Scaledcodes<>+0(SB), Z12
+	PREFETCHT0    128(CX)(R9*1)
+	VMOVUPS       128(CX), Z13
+	VPSRLW        $0x04, Z13, Z14
+	VPERMB        Z12, Z13, Z13
+	VPERMB        Z12, Z14, Z14
+	VPDPBUSD.BCST 16(SI), Z13, Z4
+	VPDPBUSD.BCST 48(SI), Z13, Z5
+	VPDPBUSD.BCST 80(SI), Z13, Z6
+	VPDPBUSD.BCST 112(SI), Z13, Z7
+	VPDPBUSD.BCST 20(SI), Z14, Z4
+	VPDPBUSD.BCST 52(SI), Z14, Z5
+	VPDPBUSD.BCST 84(SI), Z14, Z6
+	VPDPBUSD.BCST 116(SI), Z14, Z7
+	PREFETCHT0    192(CX)(R9*1)
+	VMOVUPS       192(CX), Z13
+	VPSRLW        $0x04, Z13, Z14
+	VPERMB        Z12, Z13, Z13
+	VPERMB        Z12, Z14, Z14
+	VPDPBUSD.BCST 24(SI), Z13, Z4
+	VPDPBUSD.BCST 56(SI), Z13, Z5
+	VPDPBUSD.BCST 88(SI), Z13, Z6
+	VPDPBUSD.BCST 120(SI), Z13, Z7
+	VPDPBUSD.BCST 28(SI), Z14, Z4
+	VPDPBUSD.BCST 60(SI), Z14, Z5
+	VPDPBUSD.BCST 92(SI), Z14, Z6
+	VPDPBUSD.BCST 124(SI), Z14, Z7
+	VPMOVZXBW     16(DX), Y12
+	VPSLLW        $0x07, Y12, Y12
+	VCVTPH2PS     Y12, Z12
+	VMULPS        Z8, Z12, Z12
+	VMULPS        Z10, Z12, Z13
+	VFNMADD231PS  Z9, Z13, Z12
+	VFMADD132PS   Z11, Z13, Z12
+	VMULPS.BCST   128(SI), Z12, Z13
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   Z13, Z4, Z0
+	VMULPS.BCST   132(SI), Z12, Z4
+	VCVTDQ2PS     Z5, Z5
+	VFMADD231PS   Z4, Z5, Z1
+	VMULPS.BCST   136(SI), Z12, Z4
+	VCVTDQ2PS     Z6, Z6
+	VFMADD231PS   Z4, Z6, Z2
+	VMULPS.BCST   140(SI), Z12, Z4
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   Z4, Z7, Z3
+	ADDQ          $+256, CX
+	ADDQ          $+32, DX
+	ADDQ          $+176, SI
+	DECQ          DI
+	JNZ           group
+	MOVQ          32(AX), SI
+	VMOVUPS       Z0, (SI)(R8*1)
+	MOVQ          40(AX), SI
+	VMOVUPS       Z1, (SI)(R8*1)
+	MOVQ          48(AX), SI
+	VMOVUPS       Z2, (SI)(R8*1)
+	MOVQ          56(AX), SI
+	VMOVUPS       Z3, (SI)(R8*1)
+	ADDQ          $+64, R8
+	DECQ          BX
+	JNZ           tile
+	VZEROUPPER
+	RET
+
+// func nvfp4ScaledUnpackAVX512(t *Tile)
+// Requires: AVX, AVX2, AVX512BW, AVX512F, AVX512VBMI, MMX+
+TEXT ·nvfp4ScaledUnpackAVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R10
+	VBROADCASTSS f128<>+0(SB), Z0
+	VBROADCASTSS low4<>+0(SB), Z1
+
+tile:
+	MOVQ         32(AX), SI
+	LEAQ         (SI)(R8*8), SI
+	MOVQ         40(AX), R9
+	LEAQ         (R9)(R8*2), R9
+	MOVQ         96(AX), DI
+	VMOVUPS      (DX), Z1
+	VPANDD       allmagnitude<>+0(SB), Z1, Z2
+	VBROADCASTSS one<>+0(SB), Z3
+	VDIVPS       Z2, Z3, Z3
+	VPSRAD       $0x1f, Z1, Z4
+	VPANDD       Z3, Z4, Z3
+	VPANDND      Z1, Z4, Z4
+	VPORD        Z3, Z4, Z1
+	ADDQ         $+64, DX
+
+group:
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Z4
+	PREFETCHT0   (CX)(R10*1)
+	VMOVUPS      (CX), Z5
+	VPSRLW       $0x04, Z5, Z6
+	VPERMB       Z4, Z5, Z5
+	VPERMB       Z4, Z6, Z6
+	VPSUBB       alloffset16<>+0(SB), Z5, Z5
+	VMOVUPS      Z5, (SI)
+	VPSUBB       alloffset16<>+0(SB), Z6, Z5
+	VMOVUPS      Z5, 64(SI)
+	PREFETCHT0   64(CX)(R10*1)
+	VMOVUPS      64(CX), Z5
+	VPSRLW       $0x04, Z5, Z6
+	VPERMB       Z4, Z5, Z5
+	VPERMB       Z4, Z6, Z6
+	VPSUBB       alloffset16<>+0(SB), Z5, Z4
+	VMOVUPS      Z4, 128(SI)
+	VPSUBB       alloffset16<>+0(SB), Z6, Z4
+	VMOVUPS      Z4, 192(SI)
+	VPMOVZXBW    (DX), Y4
+	VPSLLW       $0x07, Y4, Y4
+	VCVTPH2PS    Y4, Z4
+	VMULPS       Z0, Z4, Z4
+	VMULPS       Z1, Z4, Z5
+	VFNMADD231PS Z2, Z5, Z4
+	VFMADD132PS  Z3, Z5, Z4
+	VMOVUPS      Z4, (R9)
+	VMOVUPS      allnvfp4Scaledcodes<>+0(SB), Z4
+	PREFETCHT0   128(CX)(R10*1)
+	VMOVUPS      128(CX), Z5
+	VPSRLW       $0x04, Z5, Z6
+	VPERMB       Z4, Z5, Z5
+	VPERMB       Z4, Z6, Z6
+	VPSUBB       alloffset16<>+0(SB), Z5, Z5
+	VMOVUPS      Z5, 256(SI)
+	VPSUBB       alloffset16<>+0(SB), Z6, Z5
+	VMOVUPS      Z5, 320(SI)
+	PREFETCHT0   192(CX)(R10*1)
+	VMOVUPS      192(CX), Z5
+	VPSRLW       $0x04, Z5, Z6
+	VPERMB       Z4, Z5, Z5
+	VPERMB       Z4, Z6, Z6
+	VPSUBB       alloffset16<>+0(SB), Z5, Z4
+	VMOVUPS      Z4, 384(SI)
+	VPSUBB       alloffset16<>+0(SB), Z6, Z4
+	VMOVUPS      Z4, 448(SI)
+	VPMOVZXBW    16(DX), Y4
+	VPSLLW       $0x07, Y4, Y4
+	VCVTPH2PS    Y4, Z4
+	VMULPS       Z0, Z4, Z4
+	VMULPS       Z1, Z4, Z5
+	VFNMADD231PS Z2, Z5, Z4
+	VFMADD132PS  Z3, Z5, Z4
+	VMOVUPS      Z4, 64(R9)
+	ADDQ         $+256, CX
+	ADDQ         $+32, DX
+	ADDQ         120(AX), SI
+	ADDQ         128(AX), R9
+	DECQ         DI
+	JNZ          group
+	ADDQ         $+64, R8
+	DECQ         BX
+	JNZ          tile
+	VZEROUPPER
+	RET
+
+// func fp8Rows1AVX512(t *Tile)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, MMX+
+TEXT ·fp8Rows1AVX512(SB), NOSPLIT, $256-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R10
+	VBROADCASTSS fp8unit<>+0(SB), Z3
+	VBROADCASTSS low4<>+0(SB), Z0
+
+tile:
+	MOVQ   (AX), SI
+	VXORPS Z1, Z1, Z1
+	MOVQ   96(AX), DI
+
+block:
+	VMOVUPS (DX), Z0
+	VMULPS  Z3, Z0, Z0
+	ADDQ    $+64, DX
+	XORQ    R9, R9
+
+group:
+	VPBROADCASTD  36(SI), Z2
+	VPSLLD        $0x04, Z2, Z2
+	VPXORD        Z4, Z4, Z4
+	VMOVUPS       fp8digits2<>+0(SB), Z5
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST (SI), Z6, Z2
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 4(SI), Z6, Z2
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 8(SI), Z6, Z2
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 12(SI), Z6, Z2
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 16(SI), Z6, Z2
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 20(SI), Z6, Z2
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 24(SI), Z6, Z2
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 28(SI), Z6, Z2
+	VPSLLD        $0x07, Z2, Z2
+	VPBROADCASTD  36(SI), Z5
+	VPSLLD        $0x04, Z5, Z5
+	VPADDD        Z5, Z2, Z2
+	VMOVUPS       fp8digits1<>+0(SB), Z5
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST (SI), Z6, Z2
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 4(SI), Z6, Z2
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 8(SI), Z6, Z2
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 12(SI), Z6, Z2
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 16(SI), Z6, Z2
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 20(SI), Z6, Z2
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 24(SI), Z6, Z2
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 28(SI), Z6, Z2
+	VPSLLD        $0x07, Z2, Z2
+	VPBROADCASTD  36(SI), Z5
+	VPSLLD        $0x04, Z5, Z5
+	VPADDD        Z5, Z2, Z2
+	VMOVUPS       fp8digits0<>+0(SB), Z5
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST (SI), Z6, Z2
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 4(SI), Z6, Z2
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 8(SI), Z6, Z2
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 12(SI), Z6, Z2
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 16(SI), Z6, Z2
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 20(SI), Z6, Z2
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 24(SI), Z6, Z2
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z6
+	VPMOVB2M      Z6, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z5, Z6
+	VPSUBB        Z6, Z4, K1, Z6
+	VPDPBUSD.BCST 28(SI), Z6, Z2
+	VMOVAPS       Z0, Z5
+	VMULPS.BCST   32(SI), Z5, Z5
+	VCVTDQ2PS     Z2, Z2
+	VFMADD231PS   Z5, Z2, Z1
+	ADDQ          $+512, CX
+	ADDQ          $+40, SI
+	DECQ          DI
+	JZ            end
+	ADDQ          $+16, R9
+	CMPQ          R9, $+64
+	JNE           group
+	JMP           block
+
+end:
+	MOVQ    32(AX), SI
+	VMOVUPS Z1, (SI)(R8*1)
+	ADDQ    $+64, R8
+	DECQ    BX
+	JNZ     tile
+	VZEROUPPER
+	RET
+
+DATA fp8unit<>+0(SB)/4, $0x3b000000
+GLOBL fp8unit<>(SB), RODATA|NOPTR, $4
+
+DATA fp8digits2<>+0(SB)/4, $0x80808080
+DATA fp8digits2<>+4(SB)/4, $0x80808080
+DATA fp8digits2<>+8(SB)/4, $0x80808080
+DATA fp8digits2<>+12(SB)/4, $0x80808080
+DATA fp8digits2<>+16(SB)/4, $0x80808080
+DATA fp8digits2<>+20(SB)/4, $0x80808080
+DATA fp8digits2<>+24(SB)/4, $0x80808080
+DATA fp8digits2<>+28(SB)/4, $0x80808080
+DATA fp8digits2<>+32(SB)/4, $0x80808080
+DATA fp8digits2<>+36(SB)/4, $0x80808080
+DATA fp8digits2<>+40(SB)/4, $0x80808080
+DATA fp8digits2<>+44(SB)/4, $0x80808080
+DATA fp8digits2<>+48(SB)/4, $0x80808080
+DATA fp8digits2<>+52(SB)/4, $0x80808080
+DATA fp8digits2<>+56(SB)/4, $0x80808080
+DATA fp8digits2<>+60(SB)/4, $0x80808080
+DATA fp8digits2<>+64(SB)/4, $0x80808080
+DATA fp8digits2<>+68(SB)/4, $0x80808080
+DATA fp8digits2<>+72(SB)/4, $0x80808080
+DATA fp8digits2<>+76(SB)/4, $0x80808080
+DATA fp8digits2<>+80(SB)/4, $0x80808080
+DATA fp8digits2<>+84(SB)/4, $0x80808080
+DATA fp8digits2<>+88(SB)/4, $0x80808080
+DATA fp8digits2<>+92(SB)/4, $0x80808080
+DATA fp8digits2<>+96(SB)/4, $0x81818181
+DATA fp8digits2<>+100(SB)/4, $0x81818181
+DATA fp8digits2<>+104(SB)/4, $0x82828282
+DATA fp8digits2<>+108(SB)/4, $0x83838383
+DATA fp8digits2<>+112(SB)/4, $0x85858484
+DATA fp8digits2<>+116(SB)/4, $0x87878686
+DATA fp8digits2<>+120(SB)/4, $0x8b8a8988
+DATA fp8digits2<>+124(SB)/4, $0x8f8e8d8c
+GLOBL fp8digits2<>(SB), RODATA|NOPTR, $128
+
+DATA fp8digits1<>+0(SB)/4, $0x80808080
+DATA fp8digits1<>+4(SB)/4, $0x80808080
+DATA fp8digits1<>+8(SB)/4, $0x80808080
+DATA fp8digits1<>+12(SB)/4, $0x80808080
+DATA fp8digits1<>+16(SB)/4, $0x80808080
+DATA fp8digits1<>+20(SB)/4, $0x80808080
+DATA fp8digits1<>+24(SB)/4, $0x80808080
+DATA fp8digits1<>+28(SB)/4, $0x80808080
+DATA fp8digits1<>+32(SB)/4, $0x80808080
+DATA fp8digits1<>+36(SB)/4, $0x80808080
+DATA fp8digits1<>+40(SB)/4, $0x81818181
+DATA fp8digits1<>+44(SB)/4, $0x81818181
+DATA fp8digits1<>+48(SB)/4, $0x82828282
+DATA fp8digits1<>+52(SB)/4, $0x83838383
+DATA fp8digits1<>+56(SB)/4, $0x85858484
+DATA fp8digits1<>+60(SB)/4, $0x87878686
+DATA fp8digits1<>+64(SB)/4, $0x8b8a8988
+DATA fp8digits1<>+68(SB)/4, $0x8f8e8d8c
+DATA fp8digits1<>+72(SB)/4, $0x96949290
+DATA fp8digits1<>+76(SB)/4, $0x9e9c9a98
+DATA fp8digits1<>+80(SB)/4, $0xaca8a4a0
+DATA fp8digits1<>+84(SB)/4, $0xbcb8b4b0
+DATA fp8digits1<>+88(SB)/4, $0xd8d0c8c0
+DATA fp8digits1<>+92(SB)/4, $0xf8f0e8e0
+DATA fp8digits1<>+96(SB)/4, $0xb0a09080
+DATA fp8digits1<>+100(SB)/4, $0xf0e0d0c0
+DATA fp8digits1<>+104(SB)/4, $0xe0c0a080
+DATA fp8digits1<>+108(SB)/4, $0xe0c0a080
+DATA fp8digits1<>+112(SB)/4, $0xc080c080
+DATA fp8digits1<>+116(SB)/4, $0xc080c080
+DATA fp8digits1<>+120(SB)/4, $0x80808080
+DATA fp8digits1<>+124(SB)/4, $0x80808080
+GLOBL fp8digits1<>(SB), RODATA|NOPTR, $128
+
+DATA fp8digits0<>+0(SB)/4, $0x83828180
+DATA fp8digits0<>+4(SB)/4, $0x87868584
+DATA fp8digits0<>+8(SB)/4, $0x8b8a8988
+DATA fp8digits0<>+12(SB)/4, $0x8f8e8d8c
+DATA fp8digits0<>+16(SB)/4, $0x96949290
+DATA fp8digits0<>+20(SB)/4, $0x9e9c9a98
+DATA fp8digits0<>+24(SB)/4, $0xaca8a4a0
+DATA fp8digits0<>+28(SB)/4, $0xbcb8b4b0
+DATA fp8digits0<>+32(SB)/4, $0xd8d0c8c0
+DATA fp8digits0<>+36(SB)/4, $0xf8f0e8e0
+DATA fp8digits0<>+40(SB)/4, $0xb0a09080
+DATA fp8digits0<>+44(SB)/4, $0xf0e0d0c0
+DATA fp8digits0<>+48(SB)/4, $0xe0c0a080
+DATA fp8digits0<>+52(SB)/4, $0xe0c0a080
+DATA fp8digits0<>+56(SB)/4, $0xc080c080
+DATA fp8digits0<>+60(SB)/4, $0xc080c080
+DATA fp8digits0<>+64(SB)/4, $0x80808080
+DATA fp8digits0<>+68(SB)/4, $0x80808080
+DATA fp8digits0<>+72(SB)/4, $0x80808080
+DATA fp8digits0<>+76(SB)/4, $0x80808080
+DATA fp8digits0<>+80(SB)/4, $0x80808080
+DATA fp8digits0<>+84(SB)/4, $0x80808080
+DATA fp8digits0<>+88(SB)/4, $0x80808080
+DATA fp8digits0<>+92(SB)/4, $0x80808080
+DATA fp8digits0<>+96(SB)/4, $0x80808080
+DATA fp8digits0<>+100(SB)/4, $0x80808080
+DATA fp8digits0<>+104(SB)/4, $0x80808080
+DATA fp8digits0<>+108(SB)/4, $0x80808080
+DATA fp8digits0<>+112(SB)/4, $0x80808080
+DATA fp8digits0<>+116(SB)/4, $0x80808080
+DATA fp8digits0<>+120(SB)/4, $0x80808080
+DATA fp8digits0<>+124(SB)/4, $0x80808080
+GLOBL fp8digits0<>(SB), RODATA|NOPTR, $128
+
+// func fp8Rows2AVX512(t *Tile)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, MMX+
+TEXT ·fp8Rows2AVX512(SB), NOSPLIT, $256-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R10
+	VBROADCASTSS fp8unit<>+0(SB), Z5
+	VBROADCASTSS low4<>+0(SB), Z0
+
+tile:
+	MOVQ   (AX), SI
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	MOVQ   96(AX), DI
+
+block:
+	VMOVUPS (DX), Z0
+	VMULPS  Z5, Z0, Z0
+	ADDQ    $+64, DX
+	XORQ    R9, R9
+
+group:
+	VPBROADCASTD  72(SI), Z3
+	VPSLLD        $0x04, Z3, Z3
+	VPBROADCASTD  76(SI), Z4
+	VPSLLD        $0x04, Z4, Z4
+	VPXORD        Z6, Z6, Z6
+	VMOVUPS       fp8digits2<>+0(SB), Z7
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST (SI), Z8, Z3
+	VPDPBUSD.BCST 32(SI), Z8, Z4
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 4(SI), Z8, Z3
+	VPDPBUSD.BCST 36(SI), Z8, Z4
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 8(SI), Z8, Z3
+	VPDPBUSD.BCST 40(SI), Z8, Z4
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 12(SI), Z8, Z3
+	VPDPBUSD.BCST 44(SI), Z8, Z4
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 16(SI), Z8, Z3
+	VPDPBUSD.BCST 48(SI), Z8, Z4
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 20(SI), Z8, Z3
+	VPDPBUSD.BCST 52(SI), Z8, Z4
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 24(SI), Z8, Z3
+	VPDPBUSD.BCST 56(SI), Z8, Z4
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 28(SI), Z8, Z3
+	VPDPBUSD.BCST 60(SI), Z8, Z4
+	VPSLLD        $0x07, Z3, Z3
+	VPBROADCASTD  72(SI), Z7
+	VPSLLD        $0x04, Z7, Z7
+	VPADDD        Z7, Z3, Z3
+	VPSLLD        $0x07, Z4, Z4
+	VPBROADCASTD  76(SI), Z7
+	VPSLLD        $0x04, Z7, Z7
+	VPADDD        Z7, Z4, Z4
+	VMOVUPS       fp8digits1<>+0(SB), Z7
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST (SI), Z8, Z3
+	VPDPBUSD.BCST 32(SI), Z8, Z4
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 4(SI), Z8, Z3
+	VPDPBUSD.BCST 36(SI), Z8, Z4
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 8(SI), Z8, Z3
+	VPDPBUSD.BCST 40(SI), Z8, Z4
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 12(SI), Z8, Z3
+	VPDPBUSD.BCST 44(SI), Z8, Z4
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 16(SI), Z8, Z3
+	VPDPBUSD.BCST 48(SI), Z8, Z4
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 20(SI), Z8, Z3
+	VPDPBUSD.BCST 52(SI), Z8, Z4
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 24(SI), Z8, Z3
+	VPDPBUSD.BCST 56(SI), Z8, Z4
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 28(SI), Z8, Z3
+	VPDPBUSD.BCST 60(SI), Z8, Z4
+	VPSLLD        $0x07, Z3, Z3
+	VPBROADCASTD  72(SI), Z7
+	VPSLLD        $0x04, Z7, Z7
+	VPADDD        Z7, Z3, Z3
+	VPSLLD        $0x07, Z4, Z4
+	VPBROADCASTD  76(SI), Z7
+	VPSLLD        $0x04, Z7, Z7
+	VPADDD        Z7, Z4, Z4
+	VMOVUPS       fp8digits0<>+0(SB), Z7
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST (SI), Z8, Z3
+	VPDPBUSD.BCST 32(SI), Z8, Z4
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 4(SI), Z8, Z3
+	VPDPBUSD.BCST 36(SI), Z8, Z4
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 8(SI), Z8, Z3
+	VPDPBUSD.BCST 40(SI), Z8, Z4
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 12(SI), Z8, Z3
+	VPDPBUSD.BCST 44(SI), Z8, Z4
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 16(SI), Z8, Z3
+	VPDPBUSD.BCST 48(SI), Z8, Z4
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 20(SI), Z8, Z3
+	VPDPBUSD.BCST 52(SI), Z8, Z4
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 24(SI), Z8, Z3
+	VPDPBUSD.BCST 56(SI), Z8, Z4
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z8
+	VPMOVB2M      Z8, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z7, Z8
+	VPSUBB        Z8, Z6, K1, Z8
+	VPDPBUSD.BCST 28(SI), Z8, Z3
+	VPDPBUSD.BCST 60(SI), Z8, Z4
+	VMOVAPS       Z0, Z7
+	VMULPS.BCST   64(SI), Z7, Z8
+	VCVTDQ2PS     Z3, Z3
+	VFMADD231PS   Z8, Z3, Z1
+	VMULPS.BCST   68(SI), Z7, Z3
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   Z3, Z4, Z2
+	ADDQ          $+512, CX
+	ADDQ          $+80, SI
+	DECQ          DI
+	JZ            end
+	ADDQ          $+16, R9
+	CMPQ          R9, $+64
+	JNE           group
+	JMP           block
+
+end:
+	MOVQ    32(AX), SI
+	VMOVUPS Z1, (SI)(R8*1)
+	MOVQ    40(AX), SI
+	VMOVUPS Z2, (SI)(R8*1)
+	ADDQ    $+64, R8
+	DECQ    BX
+	JNZ     tile
+	VZEROUPPER
+	RET
+
+// func fp8Rows3AVX512(t *Tile)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, MMX+
+TEXT ·fp8Rows3AVX512(SB), NOSPLIT, $256-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R10
+	VBROADCASTSS fp8unit<>+0(SB), Z7
+	VBROADCASTSS low4<>+0(SB), Z0
+
+tile:
+	MOVQ   (AX), SI
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	MOVQ   96(AX), DI
+
+block:
+	VMOVUPS (DX), Z0
+	VMULPS  Z7, Z0, Z0
+	ADDQ    $+64, DX
+	XORQ    R9, R9
+
+group:
+	VPBROADCASTD  108(SI), Z4
+	VPSLLD        $0x04, Z4, Z4
+	VPBROADCASTD  112(SI), Z5
+	VPSLLD        $0x04, Z5, Z5
+	VPBROADCASTD  116(SI), Z6
+	VPSLLD        $0x04, Z6, Z6
+	VPXORD        Z8, Z8, Z8
+	VMOVUPS       fp8digits2<>+0(SB), Z9
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST (SI), Z10, Z4
+	VPDPBUSD.BCST 32(SI), Z10, Z5
+	VPDPBUSD.BCST 64(SI), Z10, Z6
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 4(SI), Z10, Z4
+	VPDPBUSD.BCST 36(SI), Z10, Z5
+	VPDPBUSD.BCST 68(SI), Z10, Z6
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 8(SI), Z10, Z4
+	VPDPBUSD.BCST 40(SI), Z10, Z5
+	VPDPBUSD.BCST 72(SI), Z10, Z6
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 12(SI), Z10, Z4
+	VPDPBUSD.BCST 44(SI), Z10, Z5
+	VPDPBUSD.BCST 76(SI), Z10, Z6
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 16(SI), Z10, Z4
+	VPDPBUSD.BCST 48(SI), Z10, Z5
+	VPDPBUSD.BCST 80(SI), Z10, Z6
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 20(SI), Z10, Z4
+	VPDPBUSD.BCST 52(SI), Z10, Z5
+	VPDPBUSD.BCST 84(SI), Z10, Z6
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 24(SI), Z10, Z4
+	VPDPBUSD.BCST 56(SI), Z10, Z5
+	VPDPBUSD.BCST 88(SI), Z10, Z6
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 28(SI), Z10, Z4
+	VPDPBUSD.BCST 60(SI), Z10, Z5
+	VPDPBUSD.BCST 92(SI), Z10, Z6
+	VPSLLD        $0x07, Z4, Z4
+	VPBROADCASTD  108(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z4, Z4
+	VPSLLD        $0x07, Z5, Z5
+	VPBROADCASTD  112(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z5, Z5
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  116(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z6, Z6
+	VMOVUPS       fp8digits1<>+0(SB), Z9
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST (SI), Z10, Z4
+	VPDPBUSD.BCST 32(SI), Z10, Z5
+	VPDPBUSD.BCST 64(SI), Z10, Z6
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 4(SI), Z10, Z4
+	VPDPBUSD.BCST 36(SI), Z10, Z5
+	VPDPBUSD.BCST 68(SI), Z10, Z6
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 8(SI), Z10, Z4
+	VPDPBUSD.BCST 40(SI), Z10, Z5
+	VPDPBUSD.BCST 72(SI), Z10, Z6
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 12(SI), Z10, Z4
+	VPDPBUSD.BCST 44(SI), Z10, Z5
+	VPDPBUSD.BCST 76(SI), Z10, Z6
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 16(SI), Z10, Z4
+	VPDPBUSD.BCST 48(SI), Z10, Z5
+	VPDPBUSD.BCST 80(SI), Z10, Z6
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 20(SI), Z10, Z4
+	VPDPBUSD.BCST 52(SI), Z10, Z5
+	VPDPBUSD.BCST 84(SI), Z10, Z6
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 24(SI), Z10, Z4
+	VPDPBUSD.BCST 56(SI), Z10, Z5
+	VPDPBUSD.BCST 88(SI), Z10, Z6
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 28(SI), Z10, Z4
+	VPDPBUSD.BCST 60(SI), Z10, Z5
+	VPDPBUSD.BCST 92(SI), Z10, Z6
+	VPSLLD        $0x07, Z4, Z4
+	VPBROADCASTD  108(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z4, Z4
+	VPSLLD        $0x07, Z5, Z5
+	VPBROADCASTD  112(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z5, Z5
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  116(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z6, Z6
+	VMOVUPS       fp8digits0<>+0(SB), Z9
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST (SI), Z10, Z4
+	VPDPBUSD.BCST 32(SI), Z10, Z5
+	VPDPBUSD.BCST 64(SI), Z10, Z6
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 4(SI), Z10, Z4
+	VPDPBUSD.BCST 36(SI), Z10, Z5
+	VPDPBUSD.BCST 68(SI), Z10, Z6
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 8(SI), Z10, Z4
+	VPDPBUSD.BCST 40(SI), Z10, Z5
+	VPDPBUSD.BCST 72(SI), Z10, Z6
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 12(SI), Z10, Z4
+	VPDPBUSD.BCST 44(SI), Z10, Z5
+	VPDPBUSD.BCST 76(SI), Z10, Z6
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 16(SI), Z10, Z4
+	VPDPBUSD.BCST 48(SI), Z10, Z5
+	VPDPBUSD.BCST 80(SI), Z10, Z6
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 20(SI), Z10, Z4
+	VPDPBUSD.BCST 52(SI), Z10, Z5
+	VPDPBUSD.BCST 84(SI), Z10, Z6
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 24(SI), Z10, Z4
+	VPDPBUSD.BCST 56(SI), Z10, Z5
+	VPDPBUSD.BCST 88(SI), Z10, Z6
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z10
+	VPMOVB2M      Z10, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z9, Z10
+	VPSUBB        Z10, Z8, K1, Z10
+	VPDPBUSD.BCST 28(SI), Z10, Z4
+	VPDPBUSD.BCST 60(SI), Z10, Z5
+	VPDPBUSD.BCST 92(SI), Z10, Z6
+	VMOVAPS       Z0, Z9
+	VMULPS.BCST   96(SI), Z9, Z10
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   Z10, Z4, Z1
+	VMULPS.BCST   100(SI), Z9, Z4
+	VCVTDQ2PS     Z5, Z5
+	VFMADD231PS   Z4, Z5, Z2
+	VMULPS.BCST   104(SI), Z9, Z4
+	VCVTDQ2PS     Z6, Z6
+	VFMADD231PS   Z4, Z6, Z3
+	ADDQ          $+512, CX
+	ADDQ          $+120, SI
+	DECQ          DI
+	JZ            end
+	ADDQ          $+16, R9
+	CMPQ          R9, $+64
+	JNE           group
+	JMP           block
+
+end:
+	MOVQ    32(AX), SI
+	VMOVUPS Z1, (SI)(R8*1)
+	MOVQ    40(AX), SI
+	VMOVUPS Z2, (SI)(R8*1)
+	MOVQ    48(AX), SI
+	VMOVUPS Z3, (SI)(R8*1)
+	ADDQ    $+64, R8
+	DECQ    BX
+	JNZ     tile
+	VZEROUPPER
+	RET
+
+// func fp8Rows4AVX512(t *Tile)
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, MMX+
+TEXT ·fp8Rows4AVX512(SB), NOSPLIT, $256-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R10
+	VBROADCASTSS fp8unit<>+0(SB), Z9
+	VBROADCASTSS low4<>+0(SB), Z0
+
+tile:
+	MOVQ   (AX), SI
+	VXORPS Z1, Z1, Z1
+	VXORPS Z2, Z2, Z2
+	VXORPS Z3, Z3, Z3
+	VXORPS Z4, Z4, Z4
+	MOVQ   96(AX), DI
+
+block:
+	VMOVUPS (DX), Z0
+	VMULPS  Z9, Z0, Z0
+	ADDQ    $+64, DX
+	XORQ    R9, R9
+
+group:
+	VPBROADCASTD  144(SI), Z5
+	VPSLLD        $0x04, Z5, Z5
+	VPBROADCASTD  148(SI), Z6
+	VPSLLD        $0x04, Z6, Z6
+	VPBROADCASTD  152(SI), Z7
+	VPSLLD        $0x04, Z7, Z7
+	VPBROADCASTD  156(SI), Z8
+	VPSLLD        $0x04, Z8, Z8
+	VPXORD        Z10, Z10, Z10
+	VMOVUPS       fp8digits2<>+0(SB), Z11
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST (SI), Z12, Z5
+	VPDPBUSD.BCST 32(SI), Z12, Z6
+	VPDPBUSD.BCST 64(SI), Z12, Z7
+	VPDPBUSD.BCST 96(SI), Z12, Z8
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 4(SI), Z12, Z5
+	VPDPBUSD.BCST 36(SI), Z12, Z6
+	VPDPBUSD.BCST 68(SI), Z12, Z7
+	VPDPBUSD.BCST 100(SI), Z12, Z8
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 8(SI), Z12, Z5
+	VPDPBUSD.BCST 40(SI), Z12, Z6
+	VPDPBUSD.BCST 72(SI), Z12, Z7
+	VPDPBUSD.BCST 104(SI), Z12, Z8
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 12(SI), Z12, Z5
+	VPDPBUSD.BCST 44(SI), Z12, Z6
+	VPDPBUSD.BCST 76(SI), Z12, Z7
+	VPDPBUSD.BCST 108(SI), Z12, Z8
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 16(SI), Z12, Z5
+	VPDPBUSD.BCST 48(SI), Z12, Z6
+	VPDPBUSD.BCST 80(SI), Z12, Z7
+	VPDPBUSD.BCST 112(SI), Z12, Z8
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 20(SI), Z12, Z5
+	VPDPBUSD.BCST 52(SI), Z12, Z6
+	VPDPBUSD.BCST 84(SI), Z12, Z7
+	VPDPBUSD.BCST 116(SI), Z12, Z8
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 24(SI), Z12, Z5
+	VPDPBUSD.BCST 56(SI), Z12, Z6
+	VPDPBUSD.BCST 88(SI), Z12, Z7
+	VPDPBUSD.BCST 120(SI), Z12, Z8
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits2<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 28(SI), Z12, Z5
+	VPDPBUSD.BCST 60(SI), Z12, Z6
+	VPDPBUSD.BCST 92(SI), Z12, Z7
+	VPDPBUSD.BCST 124(SI), Z12, Z8
+	VPSLLD        $0x07, Z5, Z5
+	VPBROADCASTD  144(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z5, Z5
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  148(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z6, Z6
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  152(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z7, Z7
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  156(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z8, Z8
+	VMOVUPS       fp8digits1<>+0(SB), Z11
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST (SI), Z12, Z5
+	VPDPBUSD.BCST 32(SI), Z12, Z6
+	VPDPBUSD.BCST 64(SI), Z12, Z7
+	VPDPBUSD.BCST 96(SI), Z12, Z8
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 4(SI), Z12, Z5
+	VPDPBUSD.BCST 36(SI), Z12, Z6
+	VPDPBUSD.BCST 68(SI), Z12, Z7
+	VPDPBUSD.BCST 100(SI), Z12, Z8
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 8(SI), Z12, Z5
+	VPDPBUSD.BCST 40(SI), Z12, Z6
+	VPDPBUSD.BCST 72(SI), Z12, Z7
+	VPDPBUSD.BCST 104(SI), Z12, Z8
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 12(SI), Z12, Z5
+	VPDPBUSD.BCST 44(SI), Z12, Z6
+	VPDPBUSD.BCST 76(SI), Z12, Z7
+	VPDPBUSD.BCST 108(SI), Z12, Z8
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 16(SI), Z12, Z5
+	VPDPBUSD.BCST 48(SI), Z12, Z6
+	VPDPBUSD.BCST 80(SI), Z12, Z7
+	VPDPBUSD.BCST 112(SI), Z12, Z8
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 20(SI), Z12, Z5
+	VPDPBUSD.BCST 52(SI), Z12, Z6
+	VPDPBUSD.BCST 84(SI), Z12, Z7
+	VPDPBUSD.BCST 116(SI), Z12, Z8
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 24(SI), Z12, Z5
+	VPDPBUSD.BCST 56(SI), Z12, Z6
+	VPDPBUSD.BCST 88(SI), Z12, Z7
+	VPDPBUSD.BCST 120(SI), Z12, Z8
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits1<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 28(SI), Z12, Z5
+	VPDPBUSD.BCST 60(SI), Z12, Z6
+	VPDPBUSD.BCST 92(SI), Z12, Z7
+	VPDPBUSD.BCST 124(SI), Z12, Z8
+	VPSLLD        $0x07, Z5, Z5
+	VPBROADCASTD  144(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z5, Z5
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  148(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z6, Z6
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  152(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z7, Z7
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  156(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z8, Z8
+	VMOVUPS       fp8digits0<>+0(SB), Z11
+	PREFETCHT0    (CX)(R10*1)
+	VMOVDQU64     (CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST (SI), Z12, Z5
+	VPDPBUSD.BCST 32(SI), Z12, Z6
+	VPDPBUSD.BCST 64(SI), Z12, Z7
+	VPDPBUSD.BCST 96(SI), Z12, Z8
+	PREFETCHT0    64(CX)(R10*1)
+	VMOVDQU64     64(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 4(SI), Z12, Z5
+	VPDPBUSD.BCST 36(SI), Z12, Z6
+	VPDPBUSD.BCST 68(SI), Z12, Z7
+	VPDPBUSD.BCST 100(SI), Z12, Z8
+	PREFETCHT0    128(CX)(R10*1)
+	VMOVDQU64     128(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 8(SI), Z12, Z5
+	VPDPBUSD.BCST 40(SI), Z12, Z6
+	VPDPBUSD.BCST 72(SI), Z12, Z7
+	VPDPBUSD.BCST 104(SI), Z12, Z8
+	PREFETCHT0    192(CX)(R10*1)
+	VMOVDQU64     192(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 12(SI), Z12, Z5
+	VPDPBUSD.BCST 44(SI), Z12, Z6
+	VPDPBUSD.BCST 76(SI), Z12, Z7
+	VPDPBUSD.BCST 108(SI), Z12, Z8
+	PREFETCHT0    256(CX)(R10*1)
+	VMOVDQU64     256(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 16(SI), Z12, Z5
+	VPDPBUSD.BCST 48(SI), Z12, Z6
+	VPDPBUSD.BCST 80(SI), Z12, Z7
+	VPDPBUSD.BCST 112(SI), Z12, Z8
+	PREFETCHT0    320(CX)(R10*1)
+	VMOVDQU64     320(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 20(SI), Z12, Z5
+	VPDPBUSD.BCST 52(SI), Z12, Z6
+	VPDPBUSD.BCST 84(SI), Z12, Z7
+	VPDPBUSD.BCST 116(SI), Z12, Z8
+	PREFETCHT0    384(CX)(R10*1)
+	VMOVDQU64     384(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 24(SI), Z12, Z5
+	VPDPBUSD.BCST 56(SI), Z12, Z6
+	VPDPBUSD.BCST 88(SI), Z12, Z7
+	VPDPBUSD.BCST 120(SI), Z12, Z8
+	PREFETCHT0    448(CX)(R10*1)
+	VMOVDQU64     448(CX), Z12
+	VPMOVB2M      Z12, K1
+	VPERMI2B      fp8digits0<>+64(SB), Z11, Z12
+	VPSUBB        Z12, Z10, K1, Z12
+	VPDPBUSD.BCST 28(SI), Z12, Z5
+	VPDPBUSD.BCST 60(SI), Z12, Z6
+	VPDPBUSD.BCST 92(SI), Z12, Z7
+	VPDPBUSD.BCST 124(SI), Z12, Z8
+	VMOVAPS       Z0, Z11
+	VMULPS.BCST   128(SI), Z11, Z12
+	VCVTDQ2PS     Z5, Z5
+	VFMADD231PS   Z12, Z5, Z1
+	VMULPS.BCST   132(SI), Z11, Z5
+	VCVTDQ2PS     Z6, Z6
+	VFMADD231PS   Z5, Z6, Z2
+	VMULPS.BCST   136(SI), Z11, Z5
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   Z5, Z7, Z3
+	VMULPS.BCST   140(SI), Z11, Z5
+	VCVTDQ2PS     Z8, Z8
+	VFMADD231PS   Z5, Z8, Z4
+	ADDQ          $+512, CX
+	ADDQ          $+160, SI
+	DECQ          DI
+	JZ            end
+	ADDQ          $+16, R9
+	CMPQ          R9, $+64
+	JNE           group
+	JMP           block
+
+end:
+	MOVQ    32(AX), SI
+	VMOVUPS Z1, (SI)(R8*1)
+	MOVQ    40(AX), SI
+	VMOVUPS Z2, (SI)(R8*1)
+	MOVQ    48(AX), SI
+	VMOVUPS Z3, (SI)(R8*1)
+	MOVQ    56(AX), SI
+	VMOVUPS Z4, (SI)(R8*1)
+	ADDQ    $+64, R8
+	DECQ    BX
+	JNZ     tile
+	VZEROUPPER
+	RET
+
+// func fp8UnpackAVX512(t *Tile)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VBMI, MMX+
+TEXT ·fp8UnpackAVX512(SB), NOSPLIT, $256-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	MOVQ         24(AX), SI
+	MOVQ         112(AX), R11
+	VBROADCASTSS fp8unit<>+0(SB), Z1
+	VBROADCASTSS low4<>+0(SB), Z0
+
+tile:
+	MOVQ 32(AX), SI
+	LEAQ (SI)(R8*8), SI
+	LEAQ (SI)(R8*8), SI
+	LEAQ (SI)(R8*8), SI
+	MOVQ 40(AX), R9
+	LEAQ (R9)(R8*1), R9
+	MOVQ 96(AX), DI
+
+block:
+	VMOVUPS (DX), Z0
+	VMULPS  Z1, Z0, Z0
+	ADDQ    $+64, DX
+	XORQ    R10, R10
+
+group:
+	VPXORD     Z2, Z2, Z2
+	VMOVUPS    fp8digits2<>+0(SB), Z3
+	PREFETCHT0 (CX)(R11*1)
+	VMOVDQU64  (CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits2<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 1024(SI)
+	PREFETCHT0 64(CX)(R11*1)
+	VMOVDQU64  64(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits2<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 1088(SI)
+	PREFETCHT0 128(CX)(R11*1)
+	VMOVDQU64  128(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits2<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 1152(SI)
+	PREFETCHT0 192(CX)(R11*1)
+	VMOVDQU64  192(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits2<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 1216(SI)
+	PREFETCHT0 256(CX)(R11*1)
+	VMOVDQU64  256(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits2<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 1280(SI)
+	PREFETCHT0 320(CX)(R11*1)
+	VMOVDQU64  320(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits2<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 1344(SI)
+	PREFETCHT0 384(CX)(R11*1)
+	VMOVDQU64  384(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits2<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 1408(SI)
+	PREFETCHT0 448(CX)(R11*1)
+	VMOVDQU64  448(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits2<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z3
+	VMOVUPS    Z3, 1472(SI)
+	VMOVUPS    fp8digits1<>+0(SB), Z3
+	PREFETCHT0 (CX)(R11*1)
+	VMOVDQU64  (CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits1<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 512(SI)
+	PREFETCHT0 64(CX)(R11*1)
+	VMOVDQU64  64(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits1<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 576(SI)
+	PREFETCHT0 128(CX)(R11*1)
+	VMOVDQU64  128(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits1<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 640(SI)
+	PREFETCHT0 192(CX)(R11*1)
+	VMOVDQU64  192(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits1<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 704(SI)
+	PREFETCHT0 256(CX)(R11*1)
+	VMOVDQU64  256(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits1<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 768(SI)
+	PREFETCHT0 320(CX)(R11*1)
+	VMOVDQU64  320(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits1<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 832(SI)
+	PREFETCHT0 384(CX)(R11*1)
+	VMOVDQU64  384(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits1<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 896(SI)
+	PREFETCHT0 448(CX)(R11*1)
+	VMOVDQU64  448(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits1<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z3
+	VMOVUPS    Z3, 960(SI)
+	VMOVUPS    fp8digits0<>+0(SB), Z3
+	PREFETCHT0 (CX)(R11*1)
+	VMOVDQU64  (CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits0<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, (SI)
+	PREFETCHT0 64(CX)(R11*1)
+	VMOVDQU64  64(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits0<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 64(SI)
+	PREFETCHT0 128(CX)(R11*1)
+	VMOVDQU64  128(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits0<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 128(SI)
+	PREFETCHT0 192(CX)(R11*1)
+	VMOVDQU64  192(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits0<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 192(SI)
+	PREFETCHT0 256(CX)(R11*1)
+	VMOVDQU64  256(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits0<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 256(SI)
+	PREFETCHT0 320(CX)(R11*1)
+	VMOVDQU64  320(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits0<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 320(SI)
+	PREFETCHT0 384(CX)(R11*1)
+	VMOVDQU64  384(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits0<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z4
+	VMOVUPS    Z4, 384(SI)
+	PREFETCHT0 448(CX)(R11*1)
+	VMOVDQU64  448(CX), Z4
+	VPMOVB2M   Z4, K1
+	VPERMI2B   fp8digits0<>+64(SB), Z3, Z4
+	VPSUBB     Z4, Z2, K1, Z4
+	VPSUBB     alloffset128<>+0(SB), Z4, Z3
+	VMOVUPS    Z3, 448(SI)
+	VMOVAPS    Z0, Z3
+	VMOVUPS    Z3, (R9)
+	ADDQ       $+512, CX
+	ADDQ       120(AX), SI
+	ADDQ       128(AX), R9
+	DECQ       DI
+	JZ         end
+	ADDQ       $+16, R10
+	CMPQ       R10, $+64
+	JNE        group
+	JMP        block
+
+end:
+	ADDQ $+64, R8
+	DECQ BX
+	JNZ  tile
+	VZEROUPPER
+	RET
+
+DATA alloffset128<>+0(SB)/4, $0x80808080
+DATA alloffset128<>+4(SB)/4, $0x80808080
+DATA alloffset128<>+8(SB)/4, $0x80808080
+DATA alloffset128<>+12(SB)/4, $0x80808080
+DATA alloffset128<>+16(SB)/4, $0x80808080
+DATA alloffset128<>+20(SB)/4, $0x80808080
+DATA alloffset128<>+24(SB)/4, $0x80808080
+DATA alloffset128<>+28(SB)/4, $0x80808080
+DATA alloffset128<>+32(SB)/4, $0x80808080
+DATA alloffset128<>+36(SB)/4, $0x80808080
+DATA alloffset128<>+40(SB)/4, $0x80808080
+DATA alloffset128<>+44(SB)/4, $0x80808080
+DATA alloffset128<>+48(SB)/4, $0x80808080
+DATA alloffset128<>+52(SB)/4, $0x80808080
+DATA alloffset128<>+56(SB)/4, $0x80808080
+DATA alloffset128<>+60(SB)/4, $0x80808080
+GLOBL alloffset128<>(SB), RODATA|NOPTR, $64
+
 // func q4_kRows1AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, MMX+
 TEXT ·q4_kRows1AVX512(SB), NOSPLIT, $256-8
@@ -4349,24 +6393,6 @@ group:
 	JNZ        tile
 	VZEROUPPER
 	RET
-
-DATA alloffset128<>+0(SB)/4, $0x80808080
-DATA alloffset128<>+4(SB)/4, $0x80808080
-DATA alloffset128<>+8(SB)/4, $0x80808080
-DATA alloffset128<>+12(SB)/4, $0x80808080
-DATA alloffset128<>+16(SB)/4, $0x80808080
-DATA alloffset128<>+20(SB)/4, $0x80808080
-DATA alloffset128<>+24(SB)/4, $0x80808080
-DATA alloffset128<>+28(SB)/4, $0x80808080
-DATA alloffset128<>+32(SB)/4, $0x80808080
-DATA alloffset128<>+36(SB)/4, $0x80808080
-DATA alloffset128<>+40(SB)/4, $0x80808080
-DATA alloffset128<>+44(SB)/4, $0x80808080
-DATA alloffset128<>+48(SB)/4, $0x80808080
-DATA alloffset128<>+52(SB)/4, $0x80808080
-DATA alloffset128<>+56(SB)/4, $0x80808080
-DATA alloffset128<>+60(SB)/4, $0x80808080
-GLOBL alloffset128<>(SB), RODATA|NOPTR, $64
 
 // func iq2_xxsRows1AVX512(t *Tile)
 // Requires: AVX, AVX512BW, AVX512DQ, AVX512F, AVX512VBMI, MMX+
@@ -10026,6 +12052,1521 @@ group:
 	VMOVUPS       Z7, (DI)(R8*1)
 	ADDQ          $+512, R9
 	ADDQ          $+128, R10
+	ADDQ          $+64, R8
+	DECQ          BX
+	JNZ           tile
+	VZEROUPPER
+	RET
+
+// func panelDigitsRows4AVX512(t *Tile)
+// Requires: AVX, AVX512F
+TEXT ·panelDigitsRows4AVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	VBROADCASTSS bytesign<>+0(SB), Z8
+	MOVQ         CX, R9
+	MOVQ         DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Z0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Z1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Z2
+	MOVQ    56(AX), DI
+	VMOVUPS (DI)(R8*1), Z3
+	MOVQ    96(AX), DI
+
+group:
+	VPBROADCASTD  144(SI), Z4
+	VPSLLD        $0x04, Z4, Z4
+	VPBROADCASTD  148(SI), Z5
+	VPSLLD        $0x04, Z5, Z5
+	VPBROADCASTD  152(SI), Z6
+	VPSLLD        $0x04, Z6, Z6
+	VPBROADCASTD  156(SI), Z7
+	VPSLLD        $0x04, Z7, Z7
+	VPXORD        1024(CX), Z8, Z9
+	VPDPBUSD.BCST (SI), Z9, Z4
+	VPDPBUSD.BCST 32(SI), Z9, Z5
+	VPDPBUSD.BCST 64(SI), Z9, Z6
+	VPDPBUSD.BCST 96(SI), Z9, Z7
+	VPXORD        1088(CX), Z8, Z9
+	VPDPBUSD.BCST 4(SI), Z9, Z4
+	VPDPBUSD.BCST 36(SI), Z9, Z5
+	VPDPBUSD.BCST 68(SI), Z9, Z6
+	VPDPBUSD.BCST 100(SI), Z9, Z7
+	VPXORD        1152(CX), Z8, Z9
+	VPDPBUSD.BCST 8(SI), Z9, Z4
+	VPDPBUSD.BCST 40(SI), Z9, Z5
+	VPDPBUSD.BCST 72(SI), Z9, Z6
+	VPDPBUSD.BCST 104(SI), Z9, Z7
+	VPXORD        1216(CX), Z8, Z9
+	VPDPBUSD.BCST 12(SI), Z9, Z4
+	VPDPBUSD.BCST 44(SI), Z9, Z5
+	VPDPBUSD.BCST 76(SI), Z9, Z6
+	VPDPBUSD.BCST 108(SI), Z9, Z7
+	VPXORD        1280(CX), Z8, Z9
+	VPDPBUSD.BCST 16(SI), Z9, Z4
+	VPDPBUSD.BCST 48(SI), Z9, Z5
+	VPDPBUSD.BCST 80(SI), Z9, Z6
+	VPDPBUSD.BCST 112(SI), Z9, Z7
+	VPXORD        1344(CX), Z8, Z9
+	VPDPBUSD.BCST 20(SI), Z9, Z4
+	VPDPBUSD.BCST 52(SI), Z9, Z5
+	VPDPBUSD.BCST 84(SI), Z9, Z6
+	VPDPBUSD.BCST 116(SI), Z9, Z7
+	VPXORD        1408(CX), Z8, Z9
+	VPDPBUSD.BCST 24(SI), Z9, Z4
+	VPDPBUSD.BCST 56(SI), Z9, Z5
+	VPDPBUSD.BCST 88(SI), Z9, Z6
+	VPDPBUSD.BCST 120(SI), Z9, Z7
+	VPXORD        1472(CX), Z8, Z9
+	VPDPBUSD.BCST 28(SI), Z9, Z4
+	VPDPBUSD.BCST 60(SI), Z9, Z5
+	VPDPBUSD.BCST 92(SI), Z9, Z6
+	VPDPBUSD.BCST 124(SI), Z9, Z7
+	VPSLLD        $0x07, Z4, Z4
+	VPBROADCASTD  144(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z4, Z4
+	VPSLLD        $0x07, Z5, Z5
+	VPBROADCASTD  148(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z5, Z5
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  152(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z6, Z6
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  156(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z7, Z7
+	VPXORD        512(CX), Z8, Z9
+	VPDPBUSD.BCST (SI), Z9, Z4
+	VPDPBUSD.BCST 32(SI), Z9, Z5
+	VPDPBUSD.BCST 64(SI), Z9, Z6
+	VPDPBUSD.BCST 96(SI), Z9, Z7
+	VPXORD        576(CX), Z8, Z9
+	VPDPBUSD.BCST 4(SI), Z9, Z4
+	VPDPBUSD.BCST 36(SI), Z9, Z5
+	VPDPBUSD.BCST 68(SI), Z9, Z6
+	VPDPBUSD.BCST 100(SI), Z9, Z7
+	VPXORD        640(CX), Z8, Z9
+	VPDPBUSD.BCST 8(SI), Z9, Z4
+	VPDPBUSD.BCST 40(SI), Z9, Z5
+	VPDPBUSD.BCST 72(SI), Z9, Z6
+	VPDPBUSD.BCST 104(SI), Z9, Z7
+	VPXORD        704(CX), Z8, Z9
+	VPDPBUSD.BCST 12(SI), Z9, Z4
+	VPDPBUSD.BCST 44(SI), Z9, Z5
+	VPDPBUSD.BCST 76(SI), Z9, Z6
+	VPDPBUSD.BCST 108(SI), Z9, Z7
+	VPXORD        768(CX), Z8, Z9
+	VPDPBUSD.BCST 16(SI), Z9, Z4
+	VPDPBUSD.BCST 48(SI), Z9, Z5
+	VPDPBUSD.BCST 80(SI), Z9, Z6
+	VPDPBUSD.BCST 112(SI), Z9, Z7
+	VPXORD        832(CX), Z8, Z9
+	VPDPBUSD.BCST 20(SI), Z9, Z4
+	VPDPBUSD.BCST 52(SI), Z9, Z5
+	VPDPBUSD.BCST 84(SI), Z9, Z6
+	VPDPBUSD.BCST 116(SI), Z9, Z7
+	VPXORD        896(CX), Z8, Z9
+	VPDPBUSD.BCST 24(SI), Z9, Z4
+	VPDPBUSD.BCST 56(SI), Z9, Z5
+	VPDPBUSD.BCST 88(SI), Z9, Z6
+	VPDPBUSD.BCST 120(SI), Z9, Z7
+	VPXORD        960(CX), Z8, Z9
+	VPDPBUSD.BCST 28(SI), Z9, Z4
+	VPDPBUSD.BCST 60(SI), Z9, Z5
+	VPDPBUSD.BCST 92(SI), Z9, Z6
+	VPDPBUSD.BCST 124(SI), Z9, Z7
+	VPSLLD        $0x07, Z4, Z4
+	VPBROADCASTD  144(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z4, Z4
+	VPSLLD        $0x07, Z5, Z5
+	VPBROADCASTD  148(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z5, Z5
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  152(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z6, Z6
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  156(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPADDD        Z9, Z7, Z7
+	VPXORD        (CX), Z8, Z9
+	VPDPBUSD.BCST (SI), Z9, Z4
+	VPDPBUSD.BCST 32(SI), Z9, Z5
+	VPDPBUSD.BCST 64(SI), Z9, Z6
+	VPDPBUSD.BCST 96(SI), Z9, Z7
+	VPXORD        64(CX), Z8, Z9
+	VPDPBUSD.BCST 4(SI), Z9, Z4
+	VPDPBUSD.BCST 36(SI), Z9, Z5
+	VPDPBUSD.BCST 68(SI), Z9, Z6
+	VPDPBUSD.BCST 100(SI), Z9, Z7
+	VPXORD        128(CX), Z8, Z9
+	VPDPBUSD.BCST 8(SI), Z9, Z4
+	VPDPBUSD.BCST 40(SI), Z9, Z5
+	VPDPBUSD.BCST 72(SI), Z9, Z6
+	VPDPBUSD.BCST 104(SI), Z9, Z7
+	VPXORD        192(CX), Z8, Z9
+	VPDPBUSD.BCST 12(SI), Z9, Z4
+	VPDPBUSD.BCST 44(SI), Z9, Z5
+	VPDPBUSD.BCST 76(SI), Z9, Z6
+	VPDPBUSD.BCST 108(SI), Z9, Z7
+	VPXORD        256(CX), Z8, Z9
+	VPDPBUSD.BCST 16(SI), Z9, Z4
+	VPDPBUSD.BCST 48(SI), Z9, Z5
+	VPDPBUSD.BCST 80(SI), Z9, Z6
+	VPDPBUSD.BCST 112(SI), Z9, Z7
+	VPXORD        320(CX), Z8, Z9
+	VPDPBUSD.BCST 20(SI), Z9, Z4
+	VPDPBUSD.BCST 52(SI), Z9, Z5
+	VPDPBUSD.BCST 84(SI), Z9, Z6
+	VPDPBUSD.BCST 116(SI), Z9, Z7
+	VPXORD        384(CX), Z8, Z9
+	VPDPBUSD.BCST 24(SI), Z9, Z4
+	VPDPBUSD.BCST 56(SI), Z9, Z5
+	VPDPBUSD.BCST 88(SI), Z9, Z6
+	VPDPBUSD.BCST 120(SI), Z9, Z7
+	VPXORD        448(CX), Z8, Z9
+	VPDPBUSD.BCST 28(SI), Z9, Z4
+	VPDPBUSD.BCST 60(SI), Z9, Z5
+	VPDPBUSD.BCST 92(SI), Z9, Z6
+	VPDPBUSD.BCST 124(SI), Z9, Z7
+	VMOVUPS       (DX), Z9
+	VMULPS.BCST   128(SI), Z9, Z10
+	VCVTDQ2PS     Z4, Z4
+	VFMADD231PS   Z10, Z4, Z0
+	VMULPS.BCST   132(SI), Z9, Z4
+	VCVTDQ2PS     Z5, Z5
+	VFMADD231PS   Z4, Z5, Z1
+	VMULPS.BCST   136(SI), Z9, Z4
+	VCVTDQ2PS     Z6, Z6
+	VFMADD231PS   Z4, Z6, Z2
+	VMULPS.BCST   140(SI), Z9, Z4
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   Z4, Z7, Z3
+	ADDQ          120(AX), CX
+	ADDQ          128(AX), DX
+	ADDQ          $+160, SI
+	DECQ          DI
+	JNZ           group
+	MOVQ          32(AX), DI
+	VMOVUPS       Z0, (DI)(R8*1)
+	MOVQ          40(AX), DI
+	VMOVUPS       Z1, (DI)(R8*1)
+	MOVQ          48(AX), DI
+	VMOVUPS       Z2, (DI)(R8*1)
+	MOVQ          56(AX), DI
+	VMOVUPS       Z3, (DI)(R8*1)
+	ADDQ          $+1536, R9
+	ADDQ          $+64, R10
+	ADDQ          $+64, R8
+	DECQ          BX
+	JNZ           tile
+	VZEROUPPER
+	RET
+
+// func panelDigitsRows5AVX512(t *Tile)
+// Requires: AVX, AVX512F
+TEXT ·panelDigitsRows5AVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	VBROADCASTSS bytesign<>+0(SB), Z10
+	MOVQ         CX, R9
+	MOVQ         DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Z0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Z1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Z2
+	MOVQ    56(AX), DI
+	VMOVUPS (DI)(R8*1), Z3
+	MOVQ    64(AX), DI
+	VMOVUPS (DI)(R8*1), Z4
+	MOVQ    96(AX), DI
+
+group:
+	VPBROADCASTD  180(SI), Z5
+	VPSLLD        $0x04, Z5, Z5
+	VPBROADCASTD  184(SI), Z6
+	VPSLLD        $0x04, Z6, Z6
+	VPBROADCASTD  188(SI), Z7
+	VPSLLD        $0x04, Z7, Z7
+	VPBROADCASTD  192(SI), Z8
+	VPSLLD        $0x04, Z8, Z8
+	VPBROADCASTD  196(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPXORD        1024(CX), Z10, Z11
+	VPDPBUSD.BCST (SI), Z11, Z5
+	VPDPBUSD.BCST 32(SI), Z11, Z6
+	VPDPBUSD.BCST 64(SI), Z11, Z7
+	VPDPBUSD.BCST 96(SI), Z11, Z8
+	VPDPBUSD.BCST 128(SI), Z11, Z9
+	VPXORD        1088(CX), Z10, Z11
+	VPDPBUSD.BCST 4(SI), Z11, Z5
+	VPDPBUSD.BCST 36(SI), Z11, Z6
+	VPDPBUSD.BCST 68(SI), Z11, Z7
+	VPDPBUSD.BCST 100(SI), Z11, Z8
+	VPDPBUSD.BCST 132(SI), Z11, Z9
+	VPXORD        1152(CX), Z10, Z11
+	VPDPBUSD.BCST 8(SI), Z11, Z5
+	VPDPBUSD.BCST 40(SI), Z11, Z6
+	VPDPBUSD.BCST 72(SI), Z11, Z7
+	VPDPBUSD.BCST 104(SI), Z11, Z8
+	VPDPBUSD.BCST 136(SI), Z11, Z9
+	VPXORD        1216(CX), Z10, Z11
+	VPDPBUSD.BCST 12(SI), Z11, Z5
+	VPDPBUSD.BCST 44(SI), Z11, Z6
+	VPDPBUSD.BCST 76(SI), Z11, Z7
+	VPDPBUSD.BCST 108(SI), Z11, Z8
+	VPDPBUSD.BCST 140(SI), Z11, Z9
+	VPXORD        1280(CX), Z10, Z11
+	VPDPBUSD.BCST 16(SI), Z11, Z5
+	VPDPBUSD.BCST 48(SI), Z11, Z6
+	VPDPBUSD.BCST 80(SI), Z11, Z7
+	VPDPBUSD.BCST 112(SI), Z11, Z8
+	VPDPBUSD.BCST 144(SI), Z11, Z9
+	VPXORD        1344(CX), Z10, Z11
+	VPDPBUSD.BCST 20(SI), Z11, Z5
+	VPDPBUSD.BCST 52(SI), Z11, Z6
+	VPDPBUSD.BCST 84(SI), Z11, Z7
+	VPDPBUSD.BCST 116(SI), Z11, Z8
+	VPDPBUSD.BCST 148(SI), Z11, Z9
+	VPXORD        1408(CX), Z10, Z11
+	VPDPBUSD.BCST 24(SI), Z11, Z5
+	VPDPBUSD.BCST 56(SI), Z11, Z6
+	VPDPBUSD.BCST 88(SI), Z11, Z7
+	VPDPBUSD.BCST 120(SI), Z11, Z8
+	VPDPBUSD.BCST 152(SI), Z11, Z9
+	VPXORD        1472(CX), Z10, Z11
+	VPDPBUSD.BCST 28(SI), Z11, Z5
+	VPDPBUSD.BCST 60(SI), Z11, Z6
+	VPDPBUSD.BCST 92(SI), Z11, Z7
+	VPDPBUSD.BCST 124(SI), Z11, Z8
+	VPDPBUSD.BCST 156(SI), Z11, Z9
+	VPSLLD        $0x07, Z5, Z5
+	VPBROADCASTD  180(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z5, Z5
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  184(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z6, Z6
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  188(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z7, Z7
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  192(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z8, Z8
+	VPSLLD        $0x07, Z9, Z9
+	VPBROADCASTD  196(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z9, Z9
+	VPXORD        512(CX), Z10, Z11
+	VPDPBUSD.BCST (SI), Z11, Z5
+	VPDPBUSD.BCST 32(SI), Z11, Z6
+	VPDPBUSD.BCST 64(SI), Z11, Z7
+	VPDPBUSD.BCST 96(SI), Z11, Z8
+	VPDPBUSD.BCST 128(SI), Z11, Z9
+	VPXORD        576(CX), Z10, Z11
+	VPDPBUSD.BCST 4(SI), Z11, Z5
+	VPDPBUSD.BCST 36(SI), Z11, Z6
+	VPDPBUSD.BCST 68(SI), Z11, Z7
+	VPDPBUSD.BCST 100(SI), Z11, Z8
+	VPDPBUSD.BCST 132(SI), Z11, Z9
+	VPXORD        640(CX), Z10, Z11
+	VPDPBUSD.BCST 8(SI), Z11, Z5
+	VPDPBUSD.BCST 40(SI), Z11, Z6
+	VPDPBUSD.BCST 72(SI), Z11, Z7
+	VPDPBUSD.BCST 104(SI), Z11, Z8
+	VPDPBUSD.BCST 136(SI), Z11, Z9
+	VPXORD        704(CX), Z10, Z11
+	VPDPBUSD.BCST 12(SI), Z11, Z5
+	VPDPBUSD.BCST 44(SI), Z11, Z6
+	VPDPBUSD.BCST 76(SI), Z11, Z7
+	VPDPBUSD.BCST 108(SI), Z11, Z8
+	VPDPBUSD.BCST 140(SI), Z11, Z9
+	VPXORD        768(CX), Z10, Z11
+	VPDPBUSD.BCST 16(SI), Z11, Z5
+	VPDPBUSD.BCST 48(SI), Z11, Z6
+	VPDPBUSD.BCST 80(SI), Z11, Z7
+	VPDPBUSD.BCST 112(SI), Z11, Z8
+	VPDPBUSD.BCST 144(SI), Z11, Z9
+	VPXORD        832(CX), Z10, Z11
+	VPDPBUSD.BCST 20(SI), Z11, Z5
+	VPDPBUSD.BCST 52(SI), Z11, Z6
+	VPDPBUSD.BCST 84(SI), Z11, Z7
+	VPDPBUSD.BCST 116(SI), Z11, Z8
+	VPDPBUSD.BCST 148(SI), Z11, Z9
+	VPXORD        896(CX), Z10, Z11
+	VPDPBUSD.BCST 24(SI), Z11, Z5
+	VPDPBUSD.BCST 56(SI), Z11, Z6
+	VPDPBUSD.BCST 88(SI), Z11, Z7
+	VPDPBUSD.BCST 120(SI), Z11, Z8
+	VPDPBUSD.BCST 152(SI), Z11, Z9
+	VPXORD        960(CX), Z10, Z11
+	VPDPBUSD.BCST 28(SI), Z11, Z5
+	VPDPBUSD.BCST 60(SI), Z11, Z6
+	VPDPBUSD.BCST 92(SI), Z11, Z7
+	VPDPBUSD.BCST 124(SI), Z11, Z8
+	VPDPBUSD.BCST 156(SI), Z11, Z9
+	VPSLLD        $0x07, Z5, Z5
+	VPBROADCASTD  180(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z5, Z5
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  184(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z6, Z6
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  188(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z7, Z7
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  192(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z8, Z8
+	VPSLLD        $0x07, Z9, Z9
+	VPBROADCASTD  196(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPADDD        Z11, Z9, Z9
+	VPXORD        (CX), Z10, Z11
+	VPDPBUSD.BCST (SI), Z11, Z5
+	VPDPBUSD.BCST 32(SI), Z11, Z6
+	VPDPBUSD.BCST 64(SI), Z11, Z7
+	VPDPBUSD.BCST 96(SI), Z11, Z8
+	VPDPBUSD.BCST 128(SI), Z11, Z9
+	VPXORD        64(CX), Z10, Z11
+	VPDPBUSD.BCST 4(SI), Z11, Z5
+	VPDPBUSD.BCST 36(SI), Z11, Z6
+	VPDPBUSD.BCST 68(SI), Z11, Z7
+	VPDPBUSD.BCST 100(SI), Z11, Z8
+	VPDPBUSD.BCST 132(SI), Z11, Z9
+	VPXORD        128(CX), Z10, Z11
+	VPDPBUSD.BCST 8(SI), Z11, Z5
+	VPDPBUSD.BCST 40(SI), Z11, Z6
+	VPDPBUSD.BCST 72(SI), Z11, Z7
+	VPDPBUSD.BCST 104(SI), Z11, Z8
+	VPDPBUSD.BCST 136(SI), Z11, Z9
+	VPXORD        192(CX), Z10, Z11
+	VPDPBUSD.BCST 12(SI), Z11, Z5
+	VPDPBUSD.BCST 44(SI), Z11, Z6
+	VPDPBUSD.BCST 76(SI), Z11, Z7
+	VPDPBUSD.BCST 108(SI), Z11, Z8
+	VPDPBUSD.BCST 140(SI), Z11, Z9
+	VPXORD        256(CX), Z10, Z11
+	VPDPBUSD.BCST 16(SI), Z11, Z5
+	VPDPBUSD.BCST 48(SI), Z11, Z6
+	VPDPBUSD.BCST 80(SI), Z11, Z7
+	VPDPBUSD.BCST 112(SI), Z11, Z8
+	VPDPBUSD.BCST 144(SI), Z11, Z9
+	VPXORD        320(CX), Z10, Z11
+	VPDPBUSD.BCST 20(SI), Z11, Z5
+	VPDPBUSD.BCST 52(SI), Z11, Z6
+	VPDPBUSD.BCST 84(SI), Z11, Z7
+	VPDPBUSD.BCST 116(SI), Z11, Z8
+	VPDPBUSD.BCST 148(SI), Z11, Z9
+	VPXORD        384(CX), Z10, Z11
+	VPDPBUSD.BCST 24(SI), Z11, Z5
+	VPDPBUSD.BCST 56(SI), Z11, Z6
+	VPDPBUSD.BCST 88(SI), Z11, Z7
+	VPDPBUSD.BCST 120(SI), Z11, Z8
+	VPDPBUSD.BCST 152(SI), Z11, Z9
+	VPXORD        448(CX), Z10, Z11
+	VPDPBUSD.BCST 28(SI), Z11, Z5
+	VPDPBUSD.BCST 60(SI), Z11, Z6
+	VPDPBUSD.BCST 92(SI), Z11, Z7
+	VPDPBUSD.BCST 124(SI), Z11, Z8
+	VPDPBUSD.BCST 156(SI), Z11, Z9
+	VMOVUPS       (DX), Z11
+	VMULPS.BCST   160(SI), Z11, Z12
+	VCVTDQ2PS     Z5, Z5
+	VFMADD231PS   Z12, Z5, Z0
+	VMULPS.BCST   164(SI), Z11, Z5
+	VCVTDQ2PS     Z6, Z6
+	VFMADD231PS   Z5, Z6, Z1
+	VMULPS.BCST   168(SI), Z11, Z5
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   Z5, Z7, Z2
+	VMULPS.BCST   172(SI), Z11, Z5
+	VCVTDQ2PS     Z8, Z8
+	VFMADD231PS   Z5, Z8, Z3
+	VMULPS.BCST   176(SI), Z11, Z5
+	VCVTDQ2PS     Z9, Z9
+	VFMADD231PS   Z5, Z9, Z4
+	ADDQ          120(AX), CX
+	ADDQ          128(AX), DX
+	ADDQ          $+200, SI
+	DECQ          DI
+	JNZ           group
+	MOVQ          32(AX), DI
+	VMOVUPS       Z0, (DI)(R8*1)
+	MOVQ          40(AX), DI
+	VMOVUPS       Z1, (DI)(R8*1)
+	MOVQ          48(AX), DI
+	VMOVUPS       Z2, (DI)(R8*1)
+	MOVQ          56(AX), DI
+	VMOVUPS       Z3, (DI)(R8*1)
+	MOVQ          64(AX), DI
+	VMOVUPS       Z4, (DI)(R8*1)
+	ADDQ          $+1536, R9
+	ADDQ          $+64, R10
+	ADDQ          $+64, R8
+	DECQ          BX
+	JNZ           tile
+	VZEROUPPER
+	RET
+
+// func panelDigitsRows6AVX512(t *Tile)
+// Requires: AVX, AVX512F
+TEXT ·panelDigitsRows6AVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	VBROADCASTSS bytesign<>+0(SB), Z12
+	MOVQ         CX, R9
+	MOVQ         DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Z0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Z1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Z2
+	MOVQ    56(AX), DI
+	VMOVUPS (DI)(R8*1), Z3
+	MOVQ    64(AX), DI
+	VMOVUPS (DI)(R8*1), Z4
+	MOVQ    72(AX), DI
+	VMOVUPS (DI)(R8*1), Z5
+	MOVQ    96(AX), DI
+
+group:
+	VPBROADCASTD  216(SI), Z6
+	VPSLLD        $0x04, Z6, Z6
+	VPBROADCASTD  220(SI), Z7
+	VPSLLD        $0x04, Z7, Z7
+	VPBROADCASTD  224(SI), Z8
+	VPSLLD        $0x04, Z8, Z8
+	VPBROADCASTD  228(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPBROADCASTD  232(SI), Z10
+	VPSLLD        $0x04, Z10, Z10
+	VPBROADCASTD  236(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPXORD        1024(CX), Z12, Z13
+	VPDPBUSD.BCST (SI), Z13, Z6
+	VPDPBUSD.BCST 32(SI), Z13, Z7
+	VPDPBUSD.BCST 64(SI), Z13, Z8
+	VPDPBUSD.BCST 96(SI), Z13, Z9
+	VPDPBUSD.BCST 128(SI), Z13, Z10
+	VPDPBUSD.BCST 160(SI), Z13, Z11
+	VPXORD        1088(CX), Z12, Z13
+	VPDPBUSD.BCST 4(SI), Z13, Z6
+	VPDPBUSD.BCST 36(SI), Z13, Z7
+	VPDPBUSD.BCST 68(SI), Z13, Z8
+	VPDPBUSD.BCST 100(SI), Z13, Z9
+	VPDPBUSD.BCST 132(SI), Z13, Z10
+	VPDPBUSD.BCST 164(SI), Z13, Z11
+	VPXORD        1152(CX), Z12, Z13
+	VPDPBUSD.BCST 8(SI), Z13, Z6
+	VPDPBUSD.BCST 40(SI), Z13, Z7
+	VPDPBUSD.BCST 72(SI), Z13, Z8
+	VPDPBUSD.BCST 104(SI), Z13, Z9
+	VPDPBUSD.BCST 136(SI), Z13, Z10
+	VPDPBUSD.BCST 168(SI), Z13, Z11
+	VPXORD        1216(CX), Z12, Z13
+	VPDPBUSD.BCST 12(SI), Z13, Z6
+	VPDPBUSD.BCST 44(SI), Z13, Z7
+	VPDPBUSD.BCST 76(SI), Z13, Z8
+	VPDPBUSD.BCST 108(SI), Z13, Z9
+	VPDPBUSD.BCST 140(SI), Z13, Z10
+	VPDPBUSD.BCST 172(SI), Z13, Z11
+	VPXORD        1280(CX), Z12, Z13
+	VPDPBUSD.BCST 16(SI), Z13, Z6
+	VPDPBUSD.BCST 48(SI), Z13, Z7
+	VPDPBUSD.BCST 80(SI), Z13, Z8
+	VPDPBUSD.BCST 112(SI), Z13, Z9
+	VPDPBUSD.BCST 144(SI), Z13, Z10
+	VPDPBUSD.BCST 176(SI), Z13, Z11
+	VPXORD        1344(CX), Z12, Z13
+	VPDPBUSD.BCST 20(SI), Z13, Z6
+	VPDPBUSD.BCST 52(SI), Z13, Z7
+	VPDPBUSD.BCST 84(SI), Z13, Z8
+	VPDPBUSD.BCST 116(SI), Z13, Z9
+	VPDPBUSD.BCST 148(SI), Z13, Z10
+	VPDPBUSD.BCST 180(SI), Z13, Z11
+	VPXORD        1408(CX), Z12, Z13
+	VPDPBUSD.BCST 24(SI), Z13, Z6
+	VPDPBUSD.BCST 56(SI), Z13, Z7
+	VPDPBUSD.BCST 88(SI), Z13, Z8
+	VPDPBUSD.BCST 120(SI), Z13, Z9
+	VPDPBUSD.BCST 152(SI), Z13, Z10
+	VPDPBUSD.BCST 184(SI), Z13, Z11
+	VPXORD        1472(CX), Z12, Z13
+	VPDPBUSD.BCST 28(SI), Z13, Z6
+	VPDPBUSD.BCST 60(SI), Z13, Z7
+	VPDPBUSD.BCST 92(SI), Z13, Z8
+	VPDPBUSD.BCST 124(SI), Z13, Z9
+	VPDPBUSD.BCST 156(SI), Z13, Z10
+	VPDPBUSD.BCST 188(SI), Z13, Z11
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  216(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z6, Z6
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  220(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z7, Z7
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  224(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z8, Z8
+	VPSLLD        $0x07, Z9, Z9
+	VPBROADCASTD  228(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z9, Z9
+	VPSLLD        $0x07, Z10, Z10
+	VPBROADCASTD  232(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z10, Z10
+	VPSLLD        $0x07, Z11, Z11
+	VPBROADCASTD  236(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z11, Z11
+	VPXORD        512(CX), Z12, Z13
+	VPDPBUSD.BCST (SI), Z13, Z6
+	VPDPBUSD.BCST 32(SI), Z13, Z7
+	VPDPBUSD.BCST 64(SI), Z13, Z8
+	VPDPBUSD.BCST 96(SI), Z13, Z9
+	VPDPBUSD.BCST 128(SI), Z13, Z10
+	VPDPBUSD.BCST 160(SI), Z13, Z11
+	VPXORD        576(CX), Z12, Z13
+	VPDPBUSD.BCST 4(SI), Z13, Z6
+	VPDPBUSD.BCST 36(SI), Z13, Z7
+	VPDPBUSD.BCST 68(SI), Z13, Z8
+	VPDPBUSD.BCST 100(SI), Z13, Z9
+	VPDPBUSD.BCST 132(SI), Z13, Z10
+	VPDPBUSD.BCST 164(SI), Z13, Z11
+	VPXORD        640(CX), Z12, Z13
+	VPDPBUSD.BCST 8(SI), Z13, Z6
+	VPDPBUSD.BCST 40(SI), Z13, Z7
+	VPDPBUSD.BCST 72(SI), Z13, Z8
+	VPDPBUSD.BCST 104(SI), Z13, Z9
+	VPDPBUSD.BCST 136(SI), Z13, Z10
+	VPDPBUSD.BCST 168(SI), Z13, Z11
+	VPXORD        704(CX), Z12, Z13
+	VPDPBUSD.BCST 12(SI), Z13, Z6
+	VPDPBUSD.BCST 44(SI), Z13, Z7
+	VPDPBUSD.BCST 76(SI), Z13, Z8
+	VPDPBUSD.BCST 108(SI), Z13, Z9
+	VPDPBUSD.BCST 140(SI), Z13, Z10
+	VPDPBUSD.BCST 172(SI), Z13, Z11
+	VPXORD        768(CX), Z12, Z13
+	VPDPBUSD.BCST 16(SI), Z13, Z6
+	VPDPBUSD.BCST 48(SI), Z13, Z7
+	VPDPBUSD.BCST 80(SI), Z13, Z8
+	VPDPBUSD.BCST 112(SI), Z13, Z9
+	VPDPBUSD.BCST 144(SI), Z13, Z10
+	VPDPBUSD.BCST 176(SI), Z13, Z11
+	VPXORD        832(CX), Z12, Z13
+	VPDPBUSD.BCST 20(SI), Z13, Z6
+	VPDPBUSD.BCST 52(SI), Z13, Z7
+	VPDPBUSD.BCST 84(SI), Z13, Z8
+	VPDPBUSD.BCST 116(SI), Z13, Z9
+	VPDPBUSD.BCST 148(SI), Z13, Z10
+	VPDPBUSD.BCST 180(SI), Z13, Z11
+	VPXORD        896(CX), Z12, Z13
+	VPDPBUSD.BCST 24(SI), Z13, Z6
+	VPDPBUSD.BCST 56(SI), Z13, Z7
+	VPDPBUSD.BCST 88(SI), Z13, Z8
+	VPDPBUSD.BCST 120(SI), Z13, Z9
+	VPDPBUSD.BCST 152(SI), Z13, Z10
+	VPDPBUSD.BCST 184(SI), Z13, Z11
+	VPXORD        960(CX), Z12, Z13
+	VPDPBUSD.BCST 28(SI), Z13, Z6
+	VPDPBUSD.BCST 60(SI), Z13, Z7
+	VPDPBUSD.BCST 92(SI), Z13, Z8
+	VPDPBUSD.BCST 124(SI), Z13, Z9
+	VPDPBUSD.BCST 156(SI), Z13, Z10
+	VPDPBUSD.BCST 188(SI), Z13, Z11
+	VPSLLD        $0x07, Z6, Z6
+	VPBROADCASTD  216(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z6, Z6
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  220(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z7, Z7
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  224(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z8, Z8
+	VPSLLD        $0x07, Z9, Z9
+	VPBROADCASTD  228(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z9, Z9
+	VPSLLD        $0x07, Z10, Z10
+	VPBROADCASTD  232(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z10, Z10
+	VPSLLD        $0x07, Z11, Z11
+	VPBROADCASTD  236(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPADDD        Z13, Z11, Z11
+	VPXORD        (CX), Z12, Z13
+	VPDPBUSD.BCST (SI), Z13, Z6
+	VPDPBUSD.BCST 32(SI), Z13, Z7
+	VPDPBUSD.BCST 64(SI), Z13, Z8
+	VPDPBUSD.BCST 96(SI), Z13, Z9
+	VPDPBUSD.BCST 128(SI), Z13, Z10
+	VPDPBUSD.BCST 160(SI), Z13, Z11
+	VPXORD        64(CX), Z12, Z13
+	VPDPBUSD.BCST 4(SI), Z13, Z6
+	VPDPBUSD.BCST 36(SI), Z13, Z7
+	VPDPBUSD.BCST 68(SI), Z13, Z8
+	VPDPBUSD.BCST 100(SI), Z13, Z9
+	VPDPBUSD.BCST 132(SI), Z13, Z10
+	VPDPBUSD.BCST 164(SI), Z13, Z11
+	VPXORD        128(CX), Z12, Z13
+	VPDPBUSD.BCST 8(SI), Z13, Z6
+	VPDPBUSD.BCST 40(SI), Z13, Z7
+	VPDPBUSD.BCST 72(SI), Z13, Z8
+	VPDPBUSD.BCST 104(SI), Z13, Z9
+	VPDPBUSD.BCST 136(SI), Z13, Z10
+	VPDPBUSD.BCST 168(SI), Z13, Z11
+	VPXORD        192(CX), Z12, Z13
+	VPDPBUSD.BCST 12(SI), Z13, Z6
+	VPDPBUSD.BCST 44(SI), Z13, Z7
+	VPDPBUSD.BCST 76(SI), Z13, Z8
+	VPDPBUSD.BCST 108(SI), Z13, Z9
+	VPDPBUSD.BCST 140(SI), Z13, Z10
+	VPDPBUSD.BCST 172(SI), Z13, Z11
+	VPXORD        256(CX), Z12, Z13
+	VPDPBUSD.BCST 16(SI), Z13, Z6
+	VPDPBUSD.BCST 48(SI), Z13, Z7
+	VPDPBUSD.BCST 80(SI), Z13, Z8
+	VPDPBUSD.BCST 112(SI), Z13, Z9
+	VPDPBUSD.BCST 144(SI), Z13, Z10
+	VPDPBUSD.BCST 176(SI), Z13, Z11
+	VPXORD        320(CX), Z12, Z13
+	VPDPBUSD.BCST 20(SI), Z13, Z6
+	VPDPBUSD.BCST 52(SI), Z13, Z7
+	VPDPBUSD.BCST 84(SI), Z13, Z8
+	VPDPBUSD.BCST 116(SI), Z13, Z9
+	VPDPBUSD.BCST 148(SI), Z13, Z10
+	VPDPBUSD.BCST 180(SI), Z13, Z11
+	VPXORD        384(CX), Z12, Z13
+	VPDPBUSD.BCST 24(SI), Z13, Z6
+	VPDPBUSD.BCST 56(SI), Z13, Z7
+	VPDPBUSD.BCST 88(SI), Z13, Z8
+	VPDPBUSD.BCST 120(SI), Z13, Z9
+	VPDPBUSD.BCST 152(SI), Z13, Z10
+	VPDPBUSD.BCST 184(SI), Z13, Z11
+	VPXORD        448(CX), Z12, Z13
+	VPDPBUSD.BCST 28(SI), Z13, Z6
+	VPDPBUSD.BCST 60(SI), Z13, Z7
+	VPDPBUSD.BCST 92(SI), Z13, Z8
+	VPDPBUSD.BCST 124(SI), Z13, Z9
+	VPDPBUSD.BCST 156(SI), Z13, Z10
+	VPDPBUSD.BCST 188(SI), Z13, Z11
+	VMOVUPS       (DX), Z13
+	VMULPS.BCST   192(SI), Z13, Z14
+	VCVTDQ2PS     Z6, Z6
+	VFMADD231PS   Z14, Z6, Z0
+	VMULPS.BCST   196(SI), Z13, Z6
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   Z6, Z7, Z1
+	VMULPS.BCST   200(SI), Z13, Z6
+	VCVTDQ2PS     Z8, Z8
+	VFMADD231PS   Z6, Z8, Z2
+	VMULPS.BCST   204(SI), Z13, Z6
+	VCVTDQ2PS     Z9, Z9
+	VFMADD231PS   Z6, Z9, Z3
+	VMULPS.BCST   208(SI), Z13, Z6
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   Z6, Z10, Z4
+	VMULPS.BCST   212(SI), Z13, Z6
+	VCVTDQ2PS     Z11, Z11
+	VFMADD231PS   Z6, Z11, Z5
+	ADDQ          120(AX), CX
+	ADDQ          128(AX), DX
+	ADDQ          $+240, SI
+	DECQ          DI
+	JNZ           group
+	MOVQ          32(AX), DI
+	VMOVUPS       Z0, (DI)(R8*1)
+	MOVQ          40(AX), DI
+	VMOVUPS       Z1, (DI)(R8*1)
+	MOVQ          48(AX), DI
+	VMOVUPS       Z2, (DI)(R8*1)
+	MOVQ          56(AX), DI
+	VMOVUPS       Z3, (DI)(R8*1)
+	MOVQ          64(AX), DI
+	VMOVUPS       Z4, (DI)(R8*1)
+	MOVQ          72(AX), DI
+	VMOVUPS       Z5, (DI)(R8*1)
+	ADDQ          $+1536, R9
+	ADDQ          $+64, R10
+	ADDQ          $+64, R8
+	DECQ          BX
+	JNZ           tile
+	VZEROUPPER
+	RET
+
+// func panelDigitsRows7AVX512(t *Tile)
+// Requires: AVX, AVX512F
+TEXT ·panelDigitsRows7AVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	VBROADCASTSS bytesign<>+0(SB), Z14
+	MOVQ         CX, R9
+	MOVQ         DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Z0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Z1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Z2
+	MOVQ    56(AX), DI
+	VMOVUPS (DI)(R8*1), Z3
+	MOVQ    64(AX), DI
+	VMOVUPS (DI)(R8*1), Z4
+	MOVQ    72(AX), DI
+	VMOVUPS (DI)(R8*1), Z5
+	MOVQ    80(AX), DI
+	VMOVUPS (DI)(R8*1), Z6
+	MOVQ    96(AX), DI
+
+group:
+	VPBROADCASTD  252(SI), Z7
+	VPSLLD        $0x04, Z7, Z7
+	VPBROADCASTD  256(SI), Z8
+	VPSLLD        $0x04, Z8, Z8
+	VPBROADCASTD  260(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPBROADCASTD  264(SI), Z10
+	VPSLLD        $0x04, Z10, Z10
+	VPBROADCASTD  268(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPBROADCASTD  272(SI), Z12
+	VPSLLD        $0x04, Z12, Z12
+	VPBROADCASTD  276(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPXORD        1024(CX), Z14, Z15
+	VPDPBUSD.BCST (SI), Z15, Z7
+	VPDPBUSD.BCST 32(SI), Z15, Z8
+	VPDPBUSD.BCST 64(SI), Z15, Z9
+	VPDPBUSD.BCST 96(SI), Z15, Z10
+	VPDPBUSD.BCST 128(SI), Z15, Z11
+	VPDPBUSD.BCST 160(SI), Z15, Z12
+	VPDPBUSD.BCST 192(SI), Z15, Z13
+	VPXORD        1088(CX), Z14, Z15
+	VPDPBUSD.BCST 4(SI), Z15, Z7
+	VPDPBUSD.BCST 36(SI), Z15, Z8
+	VPDPBUSD.BCST 68(SI), Z15, Z9
+	VPDPBUSD.BCST 100(SI), Z15, Z10
+	VPDPBUSD.BCST 132(SI), Z15, Z11
+	VPDPBUSD.BCST 164(SI), Z15, Z12
+	VPDPBUSD.BCST 196(SI), Z15, Z13
+	VPXORD        1152(CX), Z14, Z15
+	VPDPBUSD.BCST 8(SI), Z15, Z7
+	VPDPBUSD.BCST 40(SI), Z15, Z8
+	VPDPBUSD.BCST 72(SI), Z15, Z9
+	VPDPBUSD.BCST 104(SI), Z15, Z10
+	VPDPBUSD.BCST 136(SI), Z15, Z11
+	VPDPBUSD.BCST 168(SI), Z15, Z12
+	VPDPBUSD.BCST 200(SI), Z15, Z13
+	VPXORD        1216(CX), Z14, Z15
+	VPDPBUSD.BCST 12(SI), Z15, Z7
+	VPDPBUSD.BCST 44(SI), Z15, Z8
+	VPDPBUSD.BCST 76(SI), Z15, Z9
+	VPDPBUSD.BCST 108(SI), Z15, Z10
+	VPDPBUSD.BCST 140(SI), Z15, Z11
+	VPDPBUSD.BCST 172(SI), Z15, Z12
+	VPDPBUSD.BCST 204(SI), Z15, Z13
+	VPXORD        1280(CX), Z14, Z15
+	VPDPBUSD.BCST 16(SI), Z15, Z7
+	VPDPBUSD.BCST 48(SI), Z15, Z8
+	VPDPBUSD.BCST 80(SI), Z15, Z9
+	VPDPBUSD.BCST 112(SI), Z15, Z10
+	VPDPBUSD.BCST 144(SI), Z15, Z11
+	VPDPBUSD.BCST 176(SI), Z15, Z12
+	VPDPBUSD.BCST 208(SI), Z15, Z13
+	VPXORD        1344(CX), Z14, Z15
+	VPDPBUSD.BCST 20(SI), Z15, Z7
+	VPDPBUSD.BCST 52(SI), Z15, Z8
+	VPDPBUSD.BCST 84(SI), Z15, Z9
+	VPDPBUSD.BCST 116(SI), Z15, Z10
+	VPDPBUSD.BCST 148(SI), Z15, Z11
+	VPDPBUSD.BCST 180(SI), Z15, Z12
+	VPDPBUSD.BCST 212(SI), Z15, Z13
+	VPXORD        1408(CX), Z14, Z15
+	VPDPBUSD.BCST 24(SI), Z15, Z7
+	VPDPBUSD.BCST 56(SI), Z15, Z8
+	VPDPBUSD.BCST 88(SI), Z15, Z9
+	VPDPBUSD.BCST 120(SI), Z15, Z10
+	VPDPBUSD.BCST 152(SI), Z15, Z11
+	VPDPBUSD.BCST 184(SI), Z15, Z12
+	VPDPBUSD.BCST 216(SI), Z15, Z13
+	VPXORD        1472(CX), Z14, Z15
+	VPDPBUSD.BCST 28(SI), Z15, Z7
+	VPDPBUSD.BCST 60(SI), Z15, Z8
+	VPDPBUSD.BCST 92(SI), Z15, Z9
+	VPDPBUSD.BCST 124(SI), Z15, Z10
+	VPDPBUSD.BCST 156(SI), Z15, Z11
+	VPDPBUSD.BCST 188(SI), Z15, Z12
+	VPDPBUSD.BCST 220(SI), Z15, Z13
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  252(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z7, Z7
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  256(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z8, Z8
+	VPSLLD        $0x07, Z9, Z9
+	VPBROADCASTD  260(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z9, Z9
+	VPSLLD        $0x07, Z10, Z10
+	VPBROADCASTD  264(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z10, Z10
+	VPSLLD        $0x07, Z11, Z11
+	VPBROADCASTD  268(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z11, Z11
+	VPSLLD        $0x07, Z12, Z12
+	VPBROADCASTD  272(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z12, Z12
+	VPSLLD        $0x07, Z13, Z13
+	VPBROADCASTD  276(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z13, Z13
+	VPXORD        512(CX), Z14, Z15
+	VPDPBUSD.BCST (SI), Z15, Z7
+	VPDPBUSD.BCST 32(SI), Z15, Z8
+	VPDPBUSD.BCST 64(SI), Z15, Z9
+	VPDPBUSD.BCST 96(SI), Z15, Z10
+	VPDPBUSD.BCST 128(SI), Z15, Z11
+	VPDPBUSD.BCST 160(SI), Z15, Z12
+	VPDPBUSD.BCST 192(SI), Z15, Z13
+	VPXORD        576(CX), Z14, Z15
+	VPDPBUSD.BCST 4(SI), Z15, Z7
+	VPDPBUSD.BCST 36(SI), Z15, Z8
+	VPDPBUSD.BCST 68(SI), Z15, Z9
+	VPDPBUSD.BCST 100(SI), Z15, Z10
+	VPDPBUSD.BCST 132(SI), Z15, Z11
+	VPDPBUSD.BCST 164(SI), Z15, Z12
+	VPDPBUSD.BCST 196(SI), Z15, Z13
+	VPXORD        640(CX), Z14, Z15
+	VPDPBUSD.BCST 8(SI), Z15, Z7
+	VPDPBUSD.BCST 40(SI), Z15, Z8
+	VPDPBUSD.BCST 72(SI), Z15, Z9
+	VPDPBUSD.BCST 104(SI), Z15, Z10
+	VPDPBUSD.BCST 136(SI), Z15, Z11
+	VPDPBUSD.BCST 168(SI), Z15, Z12
+	VPDPBUSD.BCST 200(SI), Z15, Z13
+	VPXORD        704(CX), Z14, Z15
+	VPDPBUSD.BCST 12(SI), Z15, Z7
+	VPDPBUSD.BCST 44(SI), Z15, Z8
+	VPDPBUSD.BCST 76(SI), Z15, Z9
+	VPDPBUSD.BCST 108(SI), Z15, Z10
+	VPDPBUSD.BCST 140(SI), Z15, Z11
+	VPDPBUSD.BCST 172(SI), Z15, Z12
+	VPDPBUSD.BCST 204(SI), Z15, Z13
+	VPXORD        768(CX), Z14, Z15
+	VPDPBUSD.BCST 16(SI), Z15, Z7
+	VPDPBUSD.BCST 48(SI), Z15, Z8
+	VPDPBUSD.BCST 80(SI), Z15, Z9
+	VPDPBUSD.BCST 112(SI), Z15, Z10
+	VPDPBUSD.BCST 144(SI), Z15, Z11
+	VPDPBUSD.BCST 176(SI), Z15, Z12
+	VPDPBUSD.BCST 208(SI), Z15, Z13
+	VPXORD        832(CX), Z14, Z15
+	VPDPBUSD.BCST 20(SI), Z15, Z7
+	VPDPBUSD.BCST 52(SI), Z15, Z8
+	VPDPBUSD.BCST 84(SI), Z15, Z9
+	VPDPBUSD.BCST 116(SI), Z15, Z10
+	VPDPBUSD.BCST 148(SI), Z15, Z11
+	VPDPBUSD.BCST 180(SI), Z15, Z12
+	VPDPBUSD.BCST 212(SI), Z15, Z13
+	VPXORD        896(CX), Z14, Z15
+	VPDPBUSD.BCST 24(SI), Z15, Z7
+	VPDPBUSD.BCST 56(SI), Z15, Z8
+	VPDPBUSD.BCST 88(SI), Z15, Z9
+	VPDPBUSD.BCST 120(SI), Z15, Z10
+	VPDPBUSD.BCST 152(SI), Z15, Z11
+	VPDPBUSD.BCST 184(SI), Z15, Z12
+	VPDPBUSD.BCST 216(SI), Z15, Z13
+	VPXORD        960(CX), Z14, Z15
+	VPDPBUSD.BCST 28(SI), Z15, Z7
+	VPDPBUSD.BCST 60(SI), Z15, Z8
+	VPDPBUSD.BCST 92(SI), Z15, Z9
+	VPDPBUSD.BCST 124(SI), Z15, Z10
+	VPDPBUSD.BCST 156(SI), Z15, Z11
+	VPDPBUSD.BCST 188(SI), Z15, Z12
+	VPDPBUSD.BCST 220(SI), Z15, Z13
+	VPSLLD        $0x07, Z7, Z7
+	VPBROADCASTD  252(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z7, Z7
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  256(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z8, Z8
+	VPSLLD        $0x07, Z9, Z9
+	VPBROADCASTD  260(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z9, Z9
+	VPSLLD        $0x07, Z10, Z10
+	VPBROADCASTD  264(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z10, Z10
+	VPSLLD        $0x07, Z11, Z11
+	VPBROADCASTD  268(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z11, Z11
+	VPSLLD        $0x07, Z12, Z12
+	VPBROADCASTD  272(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z12, Z12
+	VPSLLD        $0x07, Z13, Z13
+	VPBROADCASTD  276(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPADDD        Z15, Z13, Z13
+	VPXORD        (CX), Z14, Z15
+	VPDPBUSD.BCST (SI), Z15, Z7
+	VPDPBUSD.BCST 32(SI), Z15, Z8
+	VPDPBUSD.BCST 64(SI), Z15, Z9
+	VPDPBUSD.BCST 96(SI), Z15, Z10
+	VPDPBUSD.BCST 128(SI), Z15, Z11
+	VPDPBUSD.BCST 160(SI), Z15, Z12
+	VPDPBUSD.BCST 192(SI), Z15, Z13
+	VPXORD        64(CX), Z14, Z15
+	VPDPBUSD.BCST 4(SI), Z15, Z7
+	VPDPBUSD.BCST 36(SI), Z15, Z8
+	VPDPBUSD.BCST 68(SI), Z15, Z9
+	VPDPBUSD.BCST 100(SI), Z15, Z10
+	VPDPBUSD.BCST 132(SI), Z15, Z11
+	VPDPBUSD.BCST 164(SI), Z15, Z12
+	VPDPBUSD.BCST 196(SI), Z15, Z13
+	VPXORD        128(CX), Z14, Z15
+	VPDPBUSD.BCST 8(SI), Z15, Z7
+	VPDPBUSD.BCST 40(SI), Z15, Z8
+	VPDPBUSD.BCST 72(SI), Z15, Z9
+	VPDPBUSD.BCST 104(SI), Z15, Z10
+	VPDPBUSD.BCST 136(SI), Z15, Z11
+	VPDPBUSD.BCST 168(SI), Z15, Z12
+	VPDPBUSD.BCST 200(SI), Z15, Z13
+	VPXORD        192(CX), Z14, Z15
+	VPDPBUSD.BCST 12(SI), Z15, Z7
+	VPDPBUSD.BCST 44(SI), Z15, Z8
+	VPDPBUSD.BCST 76(SI), Z15, Z9
+	VPDPBUSD.BCST 108(SI), Z15, Z10
+	VPDPBUSD.BCST 140(SI), Z15, Z11
+	VPDPBUSD.BCST 172(SI), Z15, Z12
+	VPDPBUSD.BCST 204(SI), Z15, Z13
+	VPXORD        256(CX), Z14, Z15
+	VPDPBUSD.BCST 16(SI), Z15, Z7
+	VPDPBUSD.BCST 48(SI), Z15, Z8
+	VPDPBUSD.BCST 80(SI), Z15, Z9
+	VPDPBUSD.BCST 112(SI), Z15, Z10
+	VPDPBUSD.BCST 144(SI), Z15, Z11
+	VPDPBUSD.BCST 176(SI), Z15, Z12
+	VPDPBUSD.BCST 208(SI), Z15, Z13
+	VPXORD        320(CX), Z14, Z15
+	VPDPBUSD.BCST 20(SI), Z15, Z7
+	VPDPBUSD.BCST 52(SI), Z15, Z8
+	VPDPBUSD.BCST 84(SI), Z15, Z9
+	VPDPBUSD.BCST 116(SI), Z15, Z10
+	VPDPBUSD.BCST 148(SI), Z15, Z11
+	VPDPBUSD.BCST 180(SI), Z15, Z12
+	VPDPBUSD.BCST 212(SI), Z15, Z13
+	VPXORD        384(CX), Z14, Z15
+	VPDPBUSD.BCST 24(SI), Z15, Z7
+	VPDPBUSD.BCST 56(SI), Z15, Z8
+	VPDPBUSD.BCST 88(SI), Z15, Z9
+	VPDPBUSD.BCST 120(SI), Z15, Z10
+	VPDPBUSD.BCST 152(SI), Z15, Z11
+	VPDPBUSD.BCST 184(SI), Z15, Z12
+	VPDPBUSD.BCST 216(SI), Z15, Z13
+	VPXORD        448(CX), Z14, Z15
+	VPDPBUSD.BCST 28(SI), Z15, Z7
+	VPDPBUSD.BCST 60(SI), Z15, Z8
+	VPDPBUSD.BCST 92(SI), Z15, Z9
+	VPDPBUSD.BCST 124(SI), Z15, Z10
+	VPDPBUSD.BCST 156(SI), Z15, Z11
+	VPDPBUSD.BCST 188(SI), Z15, Z12
+	VPDPBUSD.BCST 220(SI), Z15, Z13
+	VMOVUPS       (DX), Z15
+	VMULPS.BCST   224(SI), Z15, Z16
+	VCVTDQ2PS     Z7, Z7
+	VFMADD231PS   Z16, Z7, Z0
+	VMULPS.BCST   228(SI), Z15, Z7
+	VCVTDQ2PS     Z8, Z8
+	VFMADD231PS   Z7, Z8, Z1
+	VMULPS.BCST   232(SI), Z15, Z7
+	VCVTDQ2PS     Z9, Z9
+	VFMADD231PS   Z7, Z9, Z2
+	VMULPS.BCST   236(SI), Z15, Z7
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   Z7, Z10, Z3
+	VMULPS.BCST   240(SI), Z15, Z7
+	VCVTDQ2PS     Z11, Z11
+	VFMADD231PS   Z7, Z11, Z4
+	VMULPS.BCST   244(SI), Z15, Z7
+	VCVTDQ2PS     Z12, Z12
+	VFMADD231PS   Z7, Z12, Z5
+	VMULPS.BCST   248(SI), Z15, Z7
+	VCVTDQ2PS     Z13, Z13
+	VFMADD231PS   Z7, Z13, Z6
+	ADDQ          120(AX), CX
+	ADDQ          128(AX), DX
+	ADDQ          $+280, SI
+	DECQ          DI
+	JNZ           group
+	MOVQ          32(AX), DI
+	VMOVUPS       Z0, (DI)(R8*1)
+	MOVQ          40(AX), DI
+	VMOVUPS       Z1, (DI)(R8*1)
+	MOVQ          48(AX), DI
+	VMOVUPS       Z2, (DI)(R8*1)
+	MOVQ          56(AX), DI
+	VMOVUPS       Z3, (DI)(R8*1)
+	MOVQ          64(AX), DI
+	VMOVUPS       Z4, (DI)(R8*1)
+	MOVQ          72(AX), DI
+	VMOVUPS       Z5, (DI)(R8*1)
+	MOVQ          80(AX), DI
+	VMOVUPS       Z6, (DI)(R8*1)
+	ADDQ          $+1536, R9
+	ADDQ          $+64, R10
+	ADDQ          $+64, R8
+	DECQ          BX
+	JNZ           tile
+	VZEROUPPER
+	RET
+
+// func panelDigitsRows8AVX512(t *Tile)
+// Requires: AVX, AVX512F
+TEXT ·panelDigitsRows8AVX512(SB), NOSPLIT, $0-8
+	MOVQ         t+0(FP), AX
+	MOVQ         8(AX), CX
+	MOVQ         16(AX), DX
+	MOVQ         104(AX), BX
+	XORQ         R8, R8
+	VBROADCASTSS bytesign<>+0(SB), Z16
+	MOVQ         CX, R9
+	MOVQ         DX, R10
+
+tile:
+	MOVQ    R9, CX
+	MOVQ    R10, DX
+	MOVQ    (AX), SI
+	MOVQ    32(AX), DI
+	VMOVUPS (DI)(R8*1), Z0
+	MOVQ    40(AX), DI
+	VMOVUPS (DI)(R8*1), Z1
+	MOVQ    48(AX), DI
+	VMOVUPS (DI)(R8*1), Z2
+	MOVQ    56(AX), DI
+	VMOVUPS (DI)(R8*1), Z3
+	MOVQ    64(AX), DI
+	VMOVUPS (DI)(R8*1), Z4
+	MOVQ    72(AX), DI
+	VMOVUPS (DI)(R8*1), Z5
+	MOVQ    80(AX), DI
+	VMOVUPS (DI)(R8*1), Z6
+	MOVQ    88(AX), DI
+	VMOVUPS (DI)(R8*1), Z7
+	MOVQ    96(AX), DI
+
+group:
+	VPBROADCASTD  288(SI), Z8
+	VPSLLD        $0x04, Z8, Z8
+	VPBROADCASTD  292(SI), Z9
+	VPSLLD        $0x04, Z9, Z9
+	VPBROADCASTD  296(SI), Z10
+	VPSLLD        $0x04, Z10, Z10
+	VPBROADCASTD  300(SI), Z11
+	VPSLLD        $0x04, Z11, Z11
+	VPBROADCASTD  304(SI), Z12
+	VPSLLD        $0x04, Z12, Z12
+	VPBROADCASTD  308(SI), Z13
+	VPSLLD        $0x04, Z13, Z13
+	VPBROADCASTD  312(SI), Z14
+	VPSLLD        $0x04, Z14, Z14
+	VPBROADCASTD  316(SI), Z15
+	VPSLLD        $0x04, Z15, Z15
+	VPXORD        1024(CX), Z16, Z17
+	VPDPBUSD.BCST (SI), Z17, Z8
+	VPDPBUSD.BCST 32(SI), Z17, Z9
+	VPDPBUSD.BCST 64(SI), Z17, Z10
+	VPDPBUSD.BCST 96(SI), Z17, Z11
+	VPDPBUSD.BCST 128(SI), Z17, Z12
+	VPDPBUSD.BCST 160(SI), Z17, Z13
+	VPDPBUSD.BCST 192(SI), Z17, Z14
+	VPDPBUSD.BCST 224(SI), Z17, Z15
+	VPXORD        1088(CX), Z16, Z17
+	VPDPBUSD.BCST 4(SI), Z17, Z8
+	VPDPBUSD.BCST 36(SI), Z17, Z9
+	VPDPBUSD.BCST 68(SI), Z17, Z10
+	VPDPBUSD.BCST 100(SI), Z17, Z11
+	VPDPBUSD.BCST 132(SI), Z17, Z12
+	VPDPBUSD.BCST 164(SI), Z17, Z13
+	VPDPBUSD.BCST 196(SI), Z17, Z14
+	VPDPBUSD.BCST 228(SI), Z17, Z15
+	VPXORD        1152(CX), Z16, Z17
+	VPDPBUSD.BCST 8(SI), Z17, Z8
+	VPDPBUSD.BCST 40(SI), Z17, Z9
+	VPDPBUSD.BCST 72(SI), Z17, Z10
+	VPDPBUSD.BCST 104(SI), Z17, Z11
+	VPDPBUSD.BCST 136(SI), Z17, Z12
+	VPDPBUSD.BCST 168(SI), Z17, Z13
+	VPDPBUSD.BCST 200(SI), Z17, Z14
+	VPDPBUSD.BCST 232(SI), Z17, Z15
+	VPXORD        1216(CX), Z16, Z17
+	VPDPBUSD.BCST 12(SI), Z17, Z8
+	VPDPBUSD.BCST 44(SI), Z17, Z9
+	VPDPBUSD.BCST 76(SI), Z17, Z10
+	VPDPBUSD.BCST 108(SI), Z17, Z11
+	VPDPBUSD.BCST 140(SI), Z17, Z12
+	VPDPBUSD.BCST 172(SI), Z17, Z13
+	VPDPBUSD.BCST 204(SI), Z17, Z14
+	VPDPBUSD.BCST 236(SI), Z17, Z15
+	VPXORD        1280(CX), Z16, Z17
+	VPDPBUSD.BCST 16(SI), Z17, Z8
+	VPDPBUSD.BCST 48(SI), Z17, Z9
+	VPDPBUSD.BCST 80(SI), Z17, Z10
+	VPDPBUSD.BCST 112(SI), Z17, Z11
+	VPDPBUSD.BCST 144(SI), Z17, Z12
+	VPDPBUSD.BCST 176(SI), Z17, Z13
+	VPDPBUSD.BCST 208(SI), Z17, Z14
+	VPDPBUSD.BCST 240(SI), Z17, Z15
+	VPXORD        1344(CX), Z16, Z17
+	VPDPBUSD.BCST 20(SI), Z17, Z8
+	VPDPBUSD.BCST 52(SI), Z17, Z9
+	VPDPBUSD.BCST 84(SI), Z17, Z10
+	VPDPBUSD.BCST 116(SI), Z17, Z11
+	VPDPBUSD.BCST 148(SI), Z17, Z12
+	VPDPBUSD.BCST 180(SI), Z17, Z13
+	VPDPBUSD.BCST 212(SI), Z17, Z14
+	VPDPBUSD.BCST 244(SI), Z17, Z15
+	VPXORD        1408(CX), Z16, Z17
+	VPDPBUSD.BCST 24(SI), Z17, Z8
+	VPDPBUSD.BCST 56(SI), Z17, Z9
+	VPDPBUSD.BCST 88(SI), Z17, Z10
+	VPDPBUSD.BCST 120(SI), Z17, Z11
+	VPDPBUSD.BCST 152(SI), Z17, Z12
+	VPDPBUSD.BCST 184(SI), Z17, Z13
+	VPDPBUSD.BCST 216(SI), Z17, Z14
+	VPDPBUSD.BCST 248(SI), Z17, Z15
+	VPXORD        1472(CX), Z16, Z17
+	VPDPBUSD.BCST 28(SI), Z17, Z8
+	VPDPBUSD.BCST 60(SI), Z17, Z9
+	VPDPBUSD.BCST 92(SI), Z17, Z10
+	VPDPBUSD.BCST 124(SI), Z17, Z11
+	VPDPBUSD.BCST 156(SI), Z17, Z12
+	VPDPBUSD.BCST 188(SI), Z17, Z13
+	VPDPBUSD.BCST 220(SI), Z17, Z14
+	VPDPBUSD.BCST 252(SI), Z17, Z15
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  288(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z8, Z8
+	VPSLLD        $0x07, Z9, Z9
+	VPBROADCASTD  292(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z9, Z9
+	VPSLLD        $0x07, Z10, Z10
+	VPBROADCASTD  296(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z10, Z10
+	VPSLLD        $0x07, Z11, Z11
+	VPBROADCASTD  300(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z11, Z11
+	VPSLLD        $0x07, Z12, Z12
+	VPBROADCASTD  304(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z12, Z12
+	VPSLLD        $0x07, Z13, Z13
+	VPBROADCASTD  308(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z13, Z13
+	VPSLLD        $0x07, Z14, Z14
+	VPBROADCASTD  312(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z14, Z14
+	VPSLLD        $0x07, Z15, Z15
+	VPBROADCASTD  316(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z15, Z15
+	VPXORD        512(CX), Z16, Z17
+	VPDPBUSD.BCST (SI), Z17, Z8
+	VPDPBUSD.BCST 32(SI), Z17, Z9
+	VPDPBUSD.BCST 64(SI), Z17, Z10
+	VPDPBUSD.BCST 96(SI), Z17, Z11
+	VPDPBUSD.BCST 128(SI), Z17, Z12
+	VPDPBUSD.BCST 160(SI), Z17, Z13
+	VPDPBUSD.BCST 192(SI), Z17, Z14
+	VPDPBUSD.BCST 224(SI), Z17, Z15
+	VPXORD        576(CX), Z16, Z17
+	VPDPBUSD.BCST 4(SI), Z17, Z8
+	VPDPBUSD.BCST 36(SI), Z17, Z9
+	VPDPBUSD.BCST 68(SI), Z17, Z10
+	VPDPBUSD.BCST 100(SI), Z17, Z11
+	VPDPBUSD.BCST 132(SI), Z17, Z12
+	VPDPBUSD.BCST 164(SI), Z17, Z13
+	VPDPBUSD.BCST 196(SI), Z17, Z14
+	VPDPBUSD.BCST 228(SI), Z17, Z15
+	VPXORD        640(CX), Z16, Z17
+	VPDPBUSD.BCST 8(SI), Z17, Z8
+	VPDPBUSD.BCST 40(SI), Z17, Z9
+	VPDPBUSD.BCST 72(SI), Z17, Z10
+	VPDPBUSD.BCST 104(SI), Z17, Z11
+	VPDPBUSD.BCST 136(SI), Z17, Z12
+	VPDPBUSD.BCST 168(SI), Z17, Z13
+	VPDPBUSD.BCST 200(SI), Z17, Z14
+	VPDPBUSD.BCST 232(SI), Z17, Z15
+	VPXORD        704(CX), Z16, Z17
+	VPDPBUSD.BCST 12(SI), Z17, Z8
+	VPDPBUSD.BCST 44(SI), Z17, Z9
+	VPDPBUSD.BCST 76(SI), Z17, Z10
+	VPDPBUSD.BCST 108(SI), Z17, Z11
+	VPDPBUSD.BCST 140(SI), Z17, Z12
+	VPDPBUSD.BCST 172(SI), Z17, Z13
+	VPDPBUSD.BCST 204(SI), Z17, Z14
+	VPDPBUSD.BCST 236(SI), Z17, Z15
+	VPXORD        768(CX), Z16, Z17
+	VPDPBUSD.BCST 16(SI), Z17, Z8
+	VPDPBUSD.BCST 48(SI), Z17, Z9
+	VPDPBUSD.BCST 80(SI), Z17, Z10
+	VPDPBUSD.BCST 112(SI), Z17, Z11
+	VPDPBUSD.BCST 144(SI), Z17, Z12
+	VPDPBUSD.BCST 176(SI), Z17, Z13
+	VPDPBUSD.BCST 208(SI), Z17, Z14
+	VPDPBUSD.BCST 240(SI), Z17, Z15
+	VPXORD        832(CX), Z16, Z17
+	VPDPBUSD.BCST 20(SI), Z17, Z8
+	VPDPBUSD.BCST 52(SI), Z17, Z9
+	VPDPBUSD.BCST 84(SI), Z17, Z10
+	VPDPBUSD.BCST 116(SI), Z17, Z11
+	VPDPBUSD.BCST 148(SI), Z17, Z12
+	VPDPBUSD.BCST 180(SI), Z17, Z13
+	VPDPBUSD.BCST 212(SI), Z17, Z14
+	VPDPBUSD.BCST 244(SI), Z17, Z15
+	VPXORD        896(CX), Z16, Z17
+	VPDPBUSD.BCST 24(SI), Z17, Z8
+	VPDPBUSD.BCST 56(SI), Z17, Z9
+	VPDPBUSD.BCST 88(SI), Z17, Z10
+	VPDPBUSD.BCST 120(SI), Z17, Z11
+	VPDPBUSD.BCST 152(SI), Z17, Z12
+	VPDPBUSD.BCST 184(SI), Z17, Z13
+	VPDPBUSD.BCST 216(SI), Z17, Z14
+	VPDPBUSD.BCST 248(SI), Z17, Z15
+	VPXORD        960(CX), Z16, Z17
+	VPDPBUSD.BCST 28(SI), Z17, Z8
+	VPDPBUSD.BCST 60(SI), Z17, Z9
+	VPDPBUSD.BCST 92(SI), Z17, Z10
+	VPDPBUSD.BCST 124(SI), Z17, Z11
+	VPDPBUSD.BCST 156(SI), Z17, Z12
+	VPDPBUSD.BCST 188(SI), Z17, Z13
+	VPDPBUSD.BCST 220(SI), Z17, Z14
+	VPDPBUSD.BCST 252(SI), Z17, Z15
+	VPSLLD        $0x07, Z8, Z8
+	VPBROADCASTD  288(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z8, Z8
+	VPSLLD        $0x07, Z9, Z9
+	VPBROADCASTD  292(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z9, Z9
+	VPSLLD        $0x07, Z10, Z10
+	VPBROADCASTD  296(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z10, Z10
+	VPSLLD        $0x07, Z11, Z11
+	VPBROADCASTD  300(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z11, Z11
+	VPSLLD        $0x07, Z12, Z12
+	VPBROADCASTD  304(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z12, Z12
+	VPSLLD        $0x07, Z13, Z13
+	VPBROADCASTD  308(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z13, Z13
+	VPSLLD        $0x07, Z14, Z14
+	VPBROADCASTD  312(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z14, Z14
+	VPSLLD        $0x07, Z15, Z15
+	VPBROADCASTD  316(SI), Z17
+	VPSLLD        $0x04, Z17, Z17
+	VPADDD        Z17, Z15, Z15
+	VPXORD        (CX), Z16, Z17
+	VPDPBUSD.BCST (SI), Z17, Z8
+	VPDPBUSD.BCST 32(SI), Z17, Z9
+	VPDPBUSD.BCST 64(SI), Z17, Z10
+	VPDPBUSD.BCST 96(SI), Z17, Z11
+	VPDPBUSD.BCST 128(SI), Z17, Z12
+	VPDPBUSD.BCST 160(SI), Z17, Z13
+	VPDPBUSD.BCST 192(SI), Z17, Z14
+	VPDPBUSD.BCST 224(SI), Z17, Z15
+	VPXORD        64(CX), Z16, Z17
+	VPDPBUSD.BCST 4(SI), Z17, Z8
+	VPDPBUSD.BCST 36(SI), Z17, Z9
+	VPDPBUSD.BCST 68(SI), Z17, Z10
+	VPDPBUSD.BCST 100(SI), Z17, Z11
+	VPDPBUSD.BCST 132(SI), Z17, Z12
+	VPDPBUSD.BCST 164(SI), Z17, Z13
+	VPDPBUSD.BCST 196(SI), Z17, Z14
+	VPDPBUSD.BCST 228(SI), Z17, Z15
+	VPXORD        128(CX), Z16, Z17
+	VPDPBUSD.BCST 8(SI), Z17, Z8
+	VPDPBUSD.BCST 40(SI), Z17, Z9
+	VPDPBUSD.BCST 72(SI), Z17, Z10
+	VPDPBUSD.BCST 104(SI), Z17, Z11
+	VPDPBUSD.BCST 136(SI), Z17, Z12
+	VPDPBUSD.BCST 168(SI), Z17, Z13
+	VPDPBUSD.BCST 200(SI), Z17, Z14
+	VPDPBUSD.BCST 232(SI), Z17, Z15
+	VPXORD        192(CX), Z16, Z17
+	VPDPBUSD.BCST 12(SI), Z17, Z8
+	VPDPBUSD.BCST 44(SI), Z17, Z9
+	VPDPBUSD.BCST 76(SI), Z17, Z10
+	VPDPBUSD.BCST 108(SI), Z17, Z11
+	VPDPBUSD.BCST 140(SI), Z17, Z12
+	VPDPBUSD.BCST 172(SI), Z17, Z13
+	VPDPBUSD.BCST 204(SI), Z17, Z14
+	VPDPBUSD.BCST 236(SI), Z17, Z15
+	VPXORD        256(CX), Z16, Z17
+	VPDPBUSD.BCST 16(SI), Z17, Z8
+	VPDPBUSD.BCST 48(SI), Z17, Z9
+	VPDPBUSD.BCST 80(SI), Z17, Z10
+	VPDPBUSD.BCST 112(SI), Z17, Z11
+	VPDPBUSD.BCST 144(SI), Z17, Z12
+	VPDPBUSD.BCST 176(SI), Z17, Z13
+	VPDPBUSD.BCST 208(SI), Z17, Z14
+	VPDPBUSD.BCST 240(SI), Z17, Z15
+	VPXORD        320(CX), Z16, Z17
+	VPDPBUSD.BCST 20(SI), Z17, Z8
+	VPDPBUSD.BCST 52(SI), Z17, Z9
+	VPDPBUSD.BCST 84(SI), Z17, Z10
+	VPDPBUSD.BCST 116(SI), Z17, Z11
+	VPDPBUSD.BCST 148(SI), Z17, Z12
+	VPDPBUSD.BCST 180(SI), Z17, Z13
+	VPDPBUSD.BCST 212(SI), Z17, Z14
+	VPDPBUSD.BCST 244(SI), Z17, Z15
+	VPXORD        384(CX), Z16, Z17
+	VPDPBUSD.BCST 24(SI), Z17, Z8
+	VPDPBUSD.BCST 56(SI), Z17, Z9
+	VPDPBUSD.BCST 88(SI), Z17, Z10
+	VPDPBUSD.BCST 120(SI), Z17, Z11
+	VPDPBUSD.BCST 152(SI), Z17, Z12
+	VPDPBUSD.BCST 184(SI), Z17, Z13
+	VPDPBUSD.BCST 216(SI), Z17, Z14
+	VPDPBUSD.BCST 248(SI), Z17, Z15
+	VPXORD        448(CX), Z16, Z17
+	VPDPBUSD.BCST 28(SI), Z17, Z8
+	VPDPBUSD.BCST 60(SI), Z17, Z9
+	VPDPBUSD.BCST 92(SI), Z17, Z10
+	VPDPBUSD.BCST 124(SI), Z17, Z11
+	VPDPBUSD.BCST 156(SI), Z17, Z12
+	VPDPBUSD.BCST 188(SI), Z17, Z13
+	VPDPBUSD.BCST 220(SI), Z17, Z14
+	VPDPBUSD.BCST 252(SI), Z17, Z15
+	VMOVUPS       (DX), Z17
+	VMULPS.BCST   256(SI), Z17, Z18
+	VCVTDQ2PS     Z8, Z8
+	VFMADD231PS   Z18, Z8, Z0
+	VMULPS.BCST   260(SI), Z17, Z8
+	VCVTDQ2PS     Z9, Z9
+	VFMADD231PS   Z8, Z9, Z1
+	VMULPS.BCST   264(SI), Z17, Z8
+	VCVTDQ2PS     Z10, Z10
+	VFMADD231PS   Z8, Z10, Z2
+	VMULPS.BCST   268(SI), Z17, Z8
+	VCVTDQ2PS     Z11, Z11
+	VFMADD231PS   Z8, Z11, Z3
+	VMULPS.BCST   272(SI), Z17, Z8
+	VCVTDQ2PS     Z12, Z12
+	VFMADD231PS   Z8, Z12, Z4
+	VMULPS.BCST   276(SI), Z17, Z8
+	VCVTDQ2PS     Z13, Z13
+	VFMADD231PS   Z8, Z13, Z5
+	VMULPS.BCST   280(SI), Z17, Z8
+	VCVTDQ2PS     Z14, Z14
+	VFMADD231PS   Z8, Z14, Z6
+	VMULPS.BCST   284(SI), Z17, Z8
+	VCVTDQ2PS     Z15, Z15
+	VFMADD231PS   Z8, Z15, Z7
+	ADDQ          120(AX), CX
+	ADDQ          128(AX), DX
+	ADDQ          $+320, SI
+	DECQ          DI
+	JNZ           group
+	MOVQ          32(AX), DI
+	VMOVUPS       Z0, (DI)(R8*1)
+	MOVQ          40(AX), DI
+	VMOVUPS       Z1, (DI)(R8*1)
+	MOVQ          48(AX), DI
+	VMOVUPS       Z2, (DI)(R8*1)
+	MOVQ          56(AX), DI
+	VMOVUPS       Z3, (DI)(R8*1)
+	MOVQ          64(AX), DI
+	VMOVUPS       Z4, (DI)(R8*1)
+	MOVQ          72(AX), DI
+	VMOVUPS       Z5, (DI)(R8*1)
+	MOVQ          80(AX), DI
+	VMOVUPS       Z6, (DI)(R8*1)
+	MOVQ          88(AX), DI
+	VMOVUPS       Z7, (DI)(R8*1)
+	ADDQ          $+1536, R9
+	ADDQ          $+64, R10
 	ADDQ          $+64, R8
 	DECQ          BX
 	JNZ           tile

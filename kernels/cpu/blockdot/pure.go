@@ -11,6 +11,9 @@ var pure = sync.OnceValue(func() *Funcs {
 	const most = 4
 	return newFuncs(Funcs{Most: 1, LeastPanel: 1, MostPanel: most}, func(e *tensor.Encoding, k *Kernels) {
 		k.prepare, k.Panels = k.pure, new([Rows + 1]func(*Tile))
+		if e == tensor.FP8 {
+			k.width = digits
+		}
 		k.Rows[1] = func(t *Tile) { k.direct(t, e) }
 		k.Unpack = func(t *Tile) { k.unpack(t, e) }
 		for rows := 1; rows <= most; rows++ {
@@ -18,6 +21,9 @@ var pure = sync.OnceValue(func() *Funcs {
 		}
 	})
 })
+
+// digits is the number of digits to the base 128 of a value of FP8 in a panel, the least first.
+const digits = 3
 
 // pure is prepare in Go.
 func (k *Kernels) pure(x *int8, scale *float32, bias *int32, groups, step int, toX, toScale, toBias, toSecond *byte) {
@@ -60,22 +66,29 @@ func (k *Kernels) direct(t *Tile, e *tensor.Encoding) {
 		x.Out[0] = (*float32)(unsafe.Add(unsafe.Pointer(t.Out[0]), 4*i*tileRows))
 		clear(unsafe.Slice(x.Out[0], tileRows))
 		k.multiply(&x, 1)
-		one.W, one.S = unsafe.Add(one.W, t.Groups*Group/columns*w), unsafe.Add(one.S, t.Groups*Group/columns*s)
+		factors, _ := e.Factors(t.Groups * Group)
+		one.W, one.S = unsafe.Add(one.W, t.Groups*Group/columns*w), unsafe.Add(one.S, t.Groups*Group/columns*s+4*tileRows*factors)
 	}
 }
 
-// unpack restores the file's blocks one after the other. A panel has [8 fours of columns][16 rows][4]
-// values of a group of a tile, and [scales and minima][16 rows].
+// unpack restores the file's blocks one after the other. A panel has [digits][8 fours of columns][16
+// rows][4] values of a group of a tile, and [scales and minima][16 rows].
 func (k *Kernels) unpack(t *Tile, e *tensor.Encoding) {
 	columns, size := e.Block()
 	values, small := e.BandBlock()
 	w, s := t.W, t.S
 	block, x := make([]byte, size), e.NewIntegerRow()
+	n, share := e.Factors(t.Groups * Group)
 	for i := range t.Tiles {
+		factors := unsafe.Slice((*float32)(s), n*tileRows)
+		s = unsafe.Add(s, 4*len(factors))
 		for g := 0; g < t.Groups; g += columns / Group {
 			for r := range tileRows {
 				e.UnpackBlock(block, unsafe.Slice((*byte)(w), values), unsafe.Slice((*byte)(s), small), r)
 				e.ReadBlock(x, block)
+				for sub, scale := range x.Scales[:len(x.Scales)*min(1, n)] {
+					x.Scales[sub] = e.Scale(scale, factors[g*Group/share*tileRows+r])
+				}
 				for j := range columns / Group {
 					k.unpackGroup(t, x, i, g, j, r)
 				}
@@ -89,7 +102,12 @@ func (k *Kernels) unpack(t *Tile, e *tensor.Encoding) {
 func (k *Kernels) unpackGroup(t *Tile, x *tensor.IntegerRow, tile, g, j, r int) {
 	values, scales := k.panelAt(unsafe.Pointer(t.Out[0]), unsafe.Pointer(t.Out[1]), t, tile, g+j)
 	for c, v := range x.Values[j*Group:][:Group] {
-		values[c/4*4*tileRows+4*r+c%4] = int8(v)
+		at := values[c/4*4*tileRows+4*r+c%4:]
+		for digit := range k.width - 1 {
+			at[digit*Group*tileRows] = int8(v % 128)
+			v /= 128
+		}
+		at[(k.width-1)*Group*tileRows] = int8(v)
 	}
 	for sub := range k.subs {
 		scales[sub*tileRows+r] = x.Scales[j*k.subs+sub]
@@ -125,7 +143,11 @@ func (k *Kernels) group(sum float32, w []int8, scales []float32, p unsafe.Pointe
 	for sub := range k.subs {
 		d, n := int32(0), Group/k.subs
 		for c := sub * n; c < (sub+1)*n; c++ {
-			d += int32(w[c/4*4*tileRows+4*r+c%4]) * int32(x[c])
+			v := int32(0)
+			for digit := k.width - 1; digit >= 0; digit-- {
+				v = v<<7 + int32(w[digit*Group*tileRows+c/4*4*tileRows+4*r+c%4])
+			}
+			d += v * int32(x[c])
 		}
 		sum = tensor.FMA(float32(d), scales[sub*tileRows+r]*scale, sum)
 	}

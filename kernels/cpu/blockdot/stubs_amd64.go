@@ -64,6 +64,36 @@ func nvfp4Rows2AVX2(t *Tile)
 //go:noescape
 func nvfp4UnpackAVX2(t *Tile)
 
+// nvfp4ScaledRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of NVFP4 with factors.
+//
+//go:noescape
+func nvfp4ScaledRows1AVX2(t *Tile)
+
+// nvfp4ScaledRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of NVFP4 with factors.
+//
+//go:noescape
+func nvfp4ScaledRows2AVX2(t *Tile)
+
+// nvfp4ScaledUnpackAVX2 unpacks t.Tiles tiles of NVFP4 with factors weights.
+//
+//go:noescape
+func nvfp4ScaledUnpackAVX2(t *Tile)
+
+// fp8Rows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of FP8.
+//
+//go:noescape
+func fp8Rows1AVX2(t *Tile)
+
+// fp8Rows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of FP8.
+//
+//go:noescape
+func fp8Rows2AVX2(t *Tile)
+
+// fp8UnpackAVX2 unpacks t.Tiles tiles of FP8 weights.
+//
+//go:noescape
+func fp8UnpackAVX2(t *Tile)
+
 // q4_kRows1AVX2 multiplies 1 rows of activations with t.Tiles tiles of Q4_K.
 //
 //go:noescape
@@ -229,6 +259,21 @@ func panelHalvesRows3AVX2(t *Tile)
 //go:noescape
 func panelHalvesRows4AVX2(t *Tile)
 
+// panelDigitsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of a panel of values of several bytes.
+//
+//go:noescape
+func panelDigitsRows2AVX2(t *Tile)
+
+// panelDigitsRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of a panel of values of several bytes.
+//
+//go:noescape
+func panelDigitsRows3AVX2(t *Tile)
+
+// panelDigitsRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of a panel of values of several bytes.
+//
+//go:noescape
+func panelDigitsRows4AVX2(t *Tile)
+
 // prepareAVX512 copies a row.
 //
 //go:noescape
@@ -328,6 +373,56 @@ func nvfp4Rows4AVX512(t *Tile)
 //
 //go:noescape
 func nvfp4UnpackAVX512(t *Tile)
+
+// nvfp4ScaledRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of NVFP4 with factors.
+//
+//go:noescape
+func nvfp4ScaledRows1AVX512(t *Tile)
+
+// nvfp4ScaledRows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of NVFP4 with factors.
+//
+//go:noescape
+func nvfp4ScaledRows2AVX512(t *Tile)
+
+// nvfp4ScaledRows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of NVFP4 with factors.
+//
+//go:noescape
+func nvfp4ScaledRows3AVX512(t *Tile)
+
+// nvfp4ScaledRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of NVFP4 with factors.
+//
+//go:noescape
+func nvfp4ScaledRows4AVX512(t *Tile)
+
+// nvfp4ScaledUnpackAVX512 unpacks t.Tiles tiles of NVFP4 with factors weights.
+//
+//go:noescape
+func nvfp4ScaledUnpackAVX512(t *Tile)
+
+// fp8Rows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of FP8.
+//
+//go:noescape
+func fp8Rows1AVX512(t *Tile)
+
+// fp8Rows2AVX512 multiplies 2 rows of activations with t.Tiles tiles of FP8.
+//
+//go:noescape
+func fp8Rows2AVX512(t *Tile)
+
+// fp8Rows3AVX512 multiplies 3 rows of activations with t.Tiles tiles of FP8.
+//
+//go:noescape
+func fp8Rows3AVX512(t *Tile)
+
+// fp8Rows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of FP8.
+//
+//go:noescape
+func fp8Rows4AVX512(t *Tile)
+
+// fp8UnpackAVX512 unpacks t.Tiles tiles of FP8 weights.
+//
+//go:noescape
+func fp8UnpackAVX512(t *Tile)
 
 // q4_kRows1AVX512 multiplies 1 rows of activations with t.Tiles tiles of Q4_K.
 //
@@ -604,6 +699,31 @@ func panelHalvesRows7AVX512(t *Tile)
 //go:noescape
 func panelHalvesRows8AVX512(t *Tile)
 
+// panelDigitsRows4AVX512 multiplies 4 rows of activations with t.Tiles tiles of a panel of values of several bytes.
+//
+//go:noescape
+func panelDigitsRows4AVX512(t *Tile)
+
+// panelDigitsRows5AVX512 multiplies 5 rows of activations with t.Tiles tiles of a panel of values of several bytes.
+//
+//go:noescape
+func panelDigitsRows5AVX512(t *Tile)
+
+// panelDigitsRows6AVX512 multiplies 6 rows of activations with t.Tiles tiles of a panel of values of several bytes.
+//
+//go:noescape
+func panelDigitsRows6AVX512(t *Tile)
+
+// panelDigitsRows7AVX512 multiplies 7 rows of activations with t.Tiles tiles of a panel of values of several bytes.
+//
+//go:noescape
+func panelDigitsRows7AVX512(t *Tile)
+
+// panelDigitsRows8AVX512 multiplies 8 rows of activations with t.Tiles tiles of a panel of values of several bytes.
+//
+//go:noescape
+func panelDigitsRows8AVX512(t *Tile)
+
 // panelAMX multiplies up to 16 rows of activations with t.Tiles tiles of a panel.
 //
 //go:noescape
@@ -618,3 +738,8 @@ func panelMinsAMX(t *Tile)
 //
 //go:noescape
 func panelHalvesAMX(t *Tile)
+
+// panelDigitsAMX multiplies up to 16 rows of activations with t.Tiles tiles of a panel of values of several bytes.
+//
+//go:noescape
+func panelDigitsAMX(t *Tile)

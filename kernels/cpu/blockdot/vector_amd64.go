@@ -17,13 +17,15 @@ var (
 			v := ofAVX2[e]
 			copy(k.Rows[1:], v.rows)
 			k.Unpack, k.Table = v.unpack, gathered(e)
-			if k.Table != nil { // unpacking takes long
+			if k.Table != nil || e == tensor.FP8 { // unpacking takes long
 				k.Direct = f.Most
 			}
 			k.prepare, k.Panels = prepareAVX2, &[Rows + 1]func(*Tile){2: panelRows2AVX2, 3: panelRows3AVX2, 4: panelRows4AVX2}
 			switch {
 			case k.mins:
 				k.prepare, k.Panels = prepareMinsAVX2, &[Rows + 1]func(*Tile){2: panelMinsRows2AVX2, 3: panelMinsRows3AVX2, 4: panelMinsRows4AVX2}
+			case e == tensor.FP8:
+				k.width, k.Panels = 4, &[Rows + 1]func(*Tile){2: panelDigitsRows2AVX2, 3: panelDigitsRows3AVX2, 4: panelDigitsRows4AVX2}
 			case k.subs == 2:
 				k.prepare, k.Panels = prepareHalvesAVX2, &[Rows + 1]func(*Tile){2: panelHalvesRows2AVX2, 3: panelHalvesRows3AVX2, 4: panelHalvesRows4AVX2}
 			}
@@ -42,6 +44,8 @@ var (
 			switch {
 			case k.mins:
 				k.prepare, k.Panels, k.Unit = prepareMinsAVX512, &minsPanels, panelMinsAMX
+			case e == tensor.FP8:
+				k.width, k.Panels, k.Unit = digits, &digitsPanels, panelDigitsAMX
 			case k.subs == 2:
 				k.prepare, k.Panels, k.Unit = prepareHalvesAVX512, &halvesPanels, panelHalvesAMX
 				if isGrid {
@@ -76,31 +80,36 @@ var (
 	plainPanels  = [Rows + 1]func(*Tile){4: panelRows4AVX512, 5: panelRows5AVX512, 6: panelRows6AVX512, 7: panelRows7AVX512, 8: panelRows8AVX512}
 	minsPanels   = [Rows + 1]func(*Tile){4: panelMinsRows4AVX512, 5: panelMinsRows5AVX512, 6: panelMinsRows6AVX512, 7: panelMinsRows7AVX512, 8: panelMinsRows8AVX512}
 	halvesPanels = [Rows + 1]func(*Tile){4: panelHalvesRows4AVX512, 5: panelHalvesRows5AVX512, 6: panelHalvesRows6AVX512, 7: panelHalvesRows7AVX512, 8: panelHalvesRows8AVX512}
+	digitsPanels = [Rows + 1]func(*Tile){4: panelDigitsRows4AVX512, 5: panelDigitsRows5AVX512, 6: panelDigitsRows6AVX512, 7: panelDigitsRows7AVX512, 8: panelDigitsRows8AVX512}
 
 	ofAVX2 = map[*tensor.Encoding]ofBlocks{
-		tensor.Q4_0:    {[]func(*Tile){q4_0Rows1AVX2, q4_0Rows2AVX2}, q4_0UnpackAVX2},
-		tensor.MXFP4:   {[]func(*Tile){mxfp4Rows1AVX2, mxfp4Rows2AVX2}, mxfp4UnpackAVX2},
-		tensor.NVFP4:   {[]func(*Tile){nvfp4Rows1AVX2, nvfp4Rows2AVX2}, nvfp4UnpackAVX2},
-		tensor.Q4_K:    {[]func(*Tile){q4_kRows1AVX2, q4_kRows2AVX2}, q4_kUnpackAVX2},
-		tensor.Q5_K:    {[]func(*Tile){q5_kRows1AVX2, q5_kRows2AVX2}, q5_kUnpackAVX2},
-		tensor.Q6_K:    {[]func(*Tile){q6_kRows1AVX2, q6_kRows2AVX2}, q6_kUnpackAVX2},
-		tensor.IQ4_XS:  {[]func(*Tile){iq4_xsRows1AVX2, iq4_xsRows2AVX2}, iq4_xsUnpackAVX2},
-		tensor.IQ2_XXS: {[]func(*Tile){iq2_xxsRows1AVX2, iq2_xxsRows2AVX2}, iq2_xxsUnpackAVX2},
-		tensor.IQ2_XS:  {[]func(*Tile){iq2_xsRows1AVX2, iq2_xsRows2AVX2}, iq2_xsUnpackAVX2},
-		tensor.IQ3_XXS: {[]func(*Tile){iq3_xxsRows1AVX2, iq3_xxsRows2AVX2}, iq3_xxsUnpackAVX2},
-		tensor.IQ3_S:   {[]func(*Tile){iq3_sRows1AVX2, iq3_sRows2AVX2}, iq3_sUnpackAVX2},
+		tensor.Q4_0:        {[]func(*Tile){q4_0Rows1AVX2, q4_0Rows2AVX2}, q4_0UnpackAVX2},
+		tensor.MXFP4:       {[]func(*Tile){mxfp4Rows1AVX2, mxfp4Rows2AVX2}, mxfp4UnpackAVX2},
+		tensor.NVFP4:       {[]func(*Tile){nvfp4Rows1AVX2, nvfp4Rows2AVX2}, nvfp4UnpackAVX2},
+		tensor.NVFP4Scaled: {[]func(*Tile){nvfp4ScaledRows1AVX2, nvfp4ScaledRows2AVX2}, nvfp4ScaledUnpackAVX2},
+		tensor.FP8:         {[]func(*Tile){fp8Rows1AVX2, fp8Rows2AVX2}, fp8UnpackAVX2},
+		tensor.Q4_K:        {[]func(*Tile){q4_kRows1AVX2, q4_kRows2AVX2}, q4_kUnpackAVX2},
+		tensor.Q5_K:        {[]func(*Tile){q5_kRows1AVX2, q5_kRows2AVX2}, q5_kUnpackAVX2},
+		tensor.Q6_K:        {[]func(*Tile){q6_kRows1AVX2, q6_kRows2AVX2}, q6_kUnpackAVX2},
+		tensor.IQ4_XS:      {[]func(*Tile){iq4_xsRows1AVX2, iq4_xsRows2AVX2}, iq4_xsUnpackAVX2},
+		tensor.IQ2_XXS:     {[]func(*Tile){iq2_xxsRows1AVX2, iq2_xxsRows2AVX2}, iq2_xxsUnpackAVX2},
+		tensor.IQ2_XS:      {[]func(*Tile){iq2_xsRows1AVX2, iq2_xsRows2AVX2}, iq2_xsUnpackAVX2},
+		tensor.IQ3_XXS:     {[]func(*Tile){iq3_xxsRows1AVX2, iq3_xxsRows2AVX2}, iq3_xxsUnpackAVX2},
+		tensor.IQ3_S:       {[]func(*Tile){iq3_sRows1AVX2, iq3_sRows2AVX2}, iq3_sUnpackAVX2},
 	}
 	ofAVX512 = map[*tensor.Encoding]ofBlocks{
-		tensor.Q4_0:    {[]func(*Tile){q4_0Rows1AVX512, q4_0Rows2AVX512, q4_0Rows3AVX512, q4_0Rows4AVX512}, q4_0UnpackAVX512},
-		tensor.MXFP4:   {[]func(*Tile){mxfp4Rows1AVX512, mxfp4Rows2AVX512, mxfp4Rows3AVX512, mxfp4Rows4AVX512}, mxfp4UnpackAVX512},
-		tensor.NVFP4:   {[]func(*Tile){nvfp4Rows1AVX512, nvfp4Rows2AVX512, nvfp4Rows3AVX512, nvfp4Rows4AVX512}, nvfp4UnpackAVX512},
-		tensor.Q4_K:    {[]func(*Tile){q4_kRows1AVX512, q4_kRows2AVX512, q4_kRows3AVX512, q4_kRows4AVX512}, q4_kUnpackAVX512},
-		tensor.Q5_K:    {[]func(*Tile){q5_kRows1AVX512, q5_kRows2AVX512, q5_kRows3AVX512, q5_kRows4AVX512}, q5_kUnpackAVX512},
-		tensor.Q6_K:    {[]func(*Tile){q6_kRows1AVX512, q6_kRows2AVX512, q6_kRows3AVX512, q6_kRows4AVX512}, q6_kUnpackAVX512},
-		tensor.IQ4_XS:  {[]func(*Tile){iq4_xsRows1AVX512, iq4_xsRows2AVX512, iq4_xsRows3AVX512, iq4_xsRows4AVX512}, iq4_xsUnpackAVX512},
-		tensor.IQ2_XXS: {[]func(*Tile){iq2_xxsRows1AVX512, iq2_xxsRows2AVX512, iq2_xxsRows3AVX512, iq2_xxsRows4AVX512}, iq2_xxsUnpackAVX512},
-		tensor.IQ2_XS:  {[]func(*Tile){iq2_xsRows1AVX512, iq2_xsRows2AVX512, iq2_xsRows3AVX512, iq2_xsRows4AVX512}, iq2_xsUnpackAVX512},
-		tensor.IQ3_XXS: {[]func(*Tile){iq3_xxsRows1AVX512, iq3_xxsRows2AVX512, iq3_xxsRows3AVX512, iq3_xxsRows4AVX512}, iq3_xxsUnpackAVX512},
-		tensor.IQ3_S:   {[]func(*Tile){iq3_sRows1AVX512, iq3_sRows2AVX512, iq3_sRows3AVX512, iq3_sRows4AVX512}, iq3_sUnpackAVX512},
+		tensor.Q4_0:        {[]func(*Tile){q4_0Rows1AVX512, q4_0Rows2AVX512, q4_0Rows3AVX512, q4_0Rows4AVX512}, q4_0UnpackAVX512},
+		tensor.MXFP4:       {[]func(*Tile){mxfp4Rows1AVX512, mxfp4Rows2AVX512, mxfp4Rows3AVX512, mxfp4Rows4AVX512}, mxfp4UnpackAVX512},
+		tensor.NVFP4:       {[]func(*Tile){nvfp4Rows1AVX512, nvfp4Rows2AVX512, nvfp4Rows3AVX512, nvfp4Rows4AVX512}, nvfp4UnpackAVX512},
+		tensor.NVFP4Scaled: {[]func(*Tile){nvfp4ScaledRows1AVX512, nvfp4ScaledRows2AVX512, nvfp4ScaledRows3AVX512, nvfp4ScaledRows4AVX512}, nvfp4ScaledUnpackAVX512},
+		tensor.FP8:         {[]func(*Tile){fp8Rows1AVX512, fp8Rows2AVX512, fp8Rows3AVX512, fp8Rows4AVX512}, fp8UnpackAVX512},
+		tensor.Q4_K:        {[]func(*Tile){q4_kRows1AVX512, q4_kRows2AVX512, q4_kRows3AVX512, q4_kRows4AVX512}, q4_kUnpackAVX512},
+		tensor.Q5_K:        {[]func(*Tile){q5_kRows1AVX512, q5_kRows2AVX512, q5_kRows3AVX512, q5_kRows4AVX512}, q5_kUnpackAVX512},
+		tensor.Q6_K:        {[]func(*Tile){q6_kRows1AVX512, q6_kRows2AVX512, q6_kRows3AVX512, q6_kRows4AVX512}, q6_kUnpackAVX512},
+		tensor.IQ4_XS:      {[]func(*Tile){iq4_xsRows1AVX512, iq4_xsRows2AVX512, iq4_xsRows3AVX512, iq4_xsRows4AVX512}, iq4_xsUnpackAVX512},
+		tensor.IQ2_XXS:     {[]func(*Tile){iq2_xxsRows1AVX512, iq2_xxsRows2AVX512, iq2_xxsRows3AVX512, iq2_xxsRows4AVX512}, iq2_xxsUnpackAVX512},
+		tensor.IQ2_XS:      {[]func(*Tile){iq2_xsRows1AVX512, iq2_xsRows2AVX512, iq2_xsRows3AVX512, iq2_xsRows4AVX512}, iq2_xsUnpackAVX512},
+		tensor.IQ3_XXS:     {[]func(*Tile){iq3_xxsRows1AVX512, iq3_xxsRows2AVX512, iq3_xxsRows3AVX512, iq3_xxsRows4AVX512}, iq3_xxsUnpackAVX512},
+		tensor.IQ3_S:       {[]func(*Tile){iq3_sRows1AVX512, iq3_sRows2AVX512, iq3_sRows3AVX512, iq3_sRows4AVX512}, iq3_sUnpackAVX512},
 	}
 )

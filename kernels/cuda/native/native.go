@@ -1,5 +1,5 @@
 // Package native launches the products of experts whose weights are blocks of a file, as the file has
-// them: the encodings of tensor.StoredEncodings and Q8_0. Weights lie in a CPU's bands
+// them: the encodings of tensor.SharedEncodings. Weights lie in a CPU's bands
 // (tensor.Encoding.Shared), so that an expert's copy in host memory is copied to a GPU to the byte.
 //
 // Plain takes every shape and type of activations. Experts takes activations of bfloat16 and assignments

@@ -139,11 +139,11 @@ func (m *Matrix) Scale(i int) float32 {
 
 // IntegerRow implements weights.Integers: integers, and 4-bit floats times 2, become the integers of
 // INT4, INT8 or Q8_0 where these have them and the scales, and where a group of the format lies
-// within a block. MXFP4 becomes the blocks of that encoding.
+// within a block. MXFP4, NVFP4 and FP8 become the blocks of their encodings.
 func (m *Matrix) IntegerRow(dst *tensor.Matrix, at, row int) bool {
-	if dst.Encoding == tensor.MXFP4 {
+	if dst.Stored() {
 		n := dst.RowBytes(m.cols)
-		return dst.Cols == m.cols && m.blockRow(dst.Blocks[at*n:][:n], row)
+		return dst.Cols == m.cols && m.blockRow(dst.Encoding, dst.Blocks[at*n:][:n], row)
 	}
 	exact := exactScale[dst.Encoding]
 	if exact == nil || dst.Cols != m.cols || m.scheme.Codes == model.FP8 || m.blockCols < m.cols && m.blockCols%dst.Group != 0 {
@@ -171,14 +171,25 @@ func (m *Matrix) IntegerRow(dst *tensor.Matrix, at, row int) bool {
 	return true
 }
 
-// blockRow writes a row of MXFP4 as ggml has it: a byte e, the scale being 2^(e-127), and 16 bytes
-// with columns j and j+16. It reports false for a scale that is no number.
-func (m *Matrix) blockRow(dst []byte, row int) bool {
-	if m.scheme.Codes != model.MXFP4 || m.cols%32 != 0 {
-		return false
+// blockRow writes a row of blocks. It reports false for what the encoding does not have, such as a
+// scale that is no number.
+func (m *Matrix) blockRow(e *tensor.Encoding, dst []byte, row int) bool {
+	codes, first := m.codes[row*m.stride:][:m.stride], m.scaleRow(row)
+	switch {
+	case e == tensor.MXFP4 && m.scheme.Codes == model.MXFP4:
+		return m.mxfp4Row(dst, codes, first)
+	case e == tensor.NVFP4Scaled && m.scheme.Codes == model.NVFP4 && m.blockCols == 16:
+		return m.nvfp4Row(dst, codes, first)
+	case e == tensor.FP8 && m.scheme.Codes == model.FP8 && (m.blockCols >= m.cols || m.blockCols%tensor.FP8Share == 0):
+		return m.fp8Row(dst, codes, first)
 	}
-	codes := m.codes[row*m.stride:]
-	for i, e := range m.scales[m.scaleRow(row):][:m.across] {
+	return false
+}
+
+// mxfp4Row writes blocks as ggml has them: a byte e, the scale being 2^(e-127), and 16 bytes with
+// columns j and j+16.
+func (m *Matrix) mxfp4Row(dst, codes []byte, first int) bool {
+	for i, e := range m.scales[first:][:m.across] {
 		b := dst[17*i:][:17]
 		if b[0] = e; e == 0xff {
 			return false
@@ -187,6 +198,50 @@ func (m *Matrix) blockRow(dst []byte, row int) bool {
 			b[1+j] = m.code(codes, 32*i+j) | m.code(codes, 32*i+j+16)<<4
 		}
 	}
+	return true
+}
+
+// nvfp4Row writes the factor of the tensor, negative if it divides, and blocks as ggml has them: four
+// scales, and 8 bytes for each, with columns j and j+8. The bounds keep products and quotients normal
+// numbers.
+func (m *Matrix) nvfp4Row(dst, codes []byte, first int) bool {
+	factor := m.factor
+	if factor < 1.0/(1<<60) || factor > 1<<60 {
+		return false
+	}
+	if m.divides {
+		factor = -factor
+	}
+	binary.LittleEndian.PutUint32(dst, math.Float32bits(factor))
+	for g, s := range m.scales[first:][:m.across] {
+		b := dst[4+g/4*36:][:36]
+		if b[g%4] = s; s >= 0x7f { // no number, or a sign
+			return false
+		}
+		for j := range 8 {
+			b[4+g%4*8+j] = m.code(codes, 16*g+j) | m.code(codes, 16*g+j+8)<<4
+		}
+	}
+	return true
+}
+
+// fp8Row writes a scale for 128 columns, then the codes.
+func (m *Matrix) fp8Row(dst, codes []byte, first int) bool {
+	n := len(dst) - m.cols
+	for i := range n / 4 {
+		s := m.Scale(first + i*tensor.FP8Share/m.blockCols)
+		const unit = 512 // of codes: their scale is exact but where it is subnormal
+		if !(math.Abs(float64(s)) <= math.MaxFloat32) || s/unit*unit != s {
+			return false
+		}
+		binary.LittleEndian.PutUint32(dst[4*i:], math.Float32bits(s))
+	}
+	for _, code := range codes[:m.cols] {
+		if code&0x7f == 0x7f { // no number
+			return false
+		}
+	}
+	copy(dst[n:], codes)
 	return true
 }
 

@@ -219,9 +219,15 @@ func bytesOf(x []float32) []byte {
 // TestIntegers: matrices that a format of integers has exactly become it without loss, and no others
 // do.
 func TestIntegers(t *testing.T) {
-	formats := []tensor.Format{tensor.INT4.By(128), tensor.INT4.By(64), tensor.INT4.By(32), tensor.INT4.By(0), tensor.INT8.By(32), tensor.INT8.By(64), tensor.INT8.By(0), tensor.Q8_0.By(32), tensor.MXFP4.By(32)}
+	formats := []tensor.Format{tensor.INT4.By(128), tensor.INT4.By(64), tensor.INT4.By(32), tensor.INT4.By(0), tensor.INT8.By(32), tensor.INT8.By(64), tensor.INT8.By(0), tensor.Q8_0.By(32), tensor.MXFP4.By(32), tensor.FP8.By(32), tensor.NVFP4Scaled.By(32)}
 	for _, name := range []string{"random.json", "compressed.json"} {
-		for _, v := range readVectors(t, name) {
+		list := readVectors(t, name)
+		for _, v := range list {
+			if v.Encoding == "nvfp4" {
+				list = append(list, v.multiplied())
+			}
+		}
+		for _, v := range list {
 			x := v.view(t)
 			rows, cols := x.Rows()
 			values, row := make([]float32, rows*cols), make([]float32, cols)
@@ -259,25 +265,49 @@ func TestIntegers(t *testing.T) {
 	}
 }
 
+// multiplied is NVFP4 as ModelOpt stores it: with the factor that divides as one that multiplies.
+func (v vector) multiplied() vector {
+	v.Config, v.Tensors = json.RawMessage(`{"quant_method":"modelopt","quant_algo":"NVFP4"}`), slices.Clone(v.Tensors)
+	for i, x := range v.Tensors {
+		switch x.End {
+		case packedEnd:
+			v.Tensors[i].End = plainEnd
+		case dividesEnd:
+			v.Tensors[i].End = timesEnd
+		}
+	}
+	return v
+}
+
 // exactly are the formats that have a matrix of the vectors exactly, by file, encoding and type of its
 // second tensor.
 var exactly = map[string]string{
-	"random.json int8_g64 F16":      "q8_0",
-	"random.json int4_g32 BF16":     "int4_g32 int8_g32",
-	"random.json int4_g128 F16":     "q8_0",
-	"random.json int4_row BF16":     "int4_g128 int4_g64 int4_g32 int4_row int8_g32 int8_g64 int8_row",
-	"random.json mxfp4 U8":          "int8_g32 mxfp4",
-	"random.json mxfp4 F8_E8M0":     "int8_g32 int8_g64 mxfp4", // 64 does not divide its columns: groups of 32
-	"compressed.json int8_row I8":   "int8_g32 int8_g64 int8_row q8_0",
-	"compressed.json int4_g32 I32":  "int4_g32 int8_g32 q8_0",
-	"compressed.json int4_g128 I32": "q8_0",
-	"compressed.json mxfp4 U8":      "int8_g32 q8_0 mxfp4",
+	"random.json f8_e4m3_128x128 BF16": "fp8",
+	"random.json f8_e4m3_row F16":      "fp8",
+	"random.json f8_e4m3_tensor F16":   "fp8",
+	"random.json int8_g64 F16":         "q8_0",
+	"random.json int4_g32 BF16":        "int4_g32 int8_g32",
+	"random.json int4_g128 F16":        "q8_0",
+	"random.json int4_row BF16":        "int4_g128 int4_g64 int4_g32 int4_row int8_g32 int8_g64 int8_row",
+	"random.json mxfp4 U8":             "int8_g32 mxfp4",
+	"random.json mxfp4 F8_E8M0":        "int8_g32 int8_g64 mxfp4", // 64 does not divide its columns: groups of 32
+	"compressed.json int8_row I8":      "int8_g32 int8_g64 int8_row q8_0",
+	"compressed.json int4_g32 I32":     "int4_g32 int8_g32 q8_0",
+	"compressed.json int4_g128 I32":    "q8_0",
+	"compressed.json nvfp4 U8":         "nvfp4_scaled",
+	"compressed.json mxfp4 U8":         "int8_g32 q8_0 mxfp4",
 }
 
 // TestNative: experts of gpt-oss are taken as blocks of MXFP4, also where the rows of two matrices lie
-// in turn, and have their values then.
+// in turn, and those of DeepSeek-V3 as FP8, whose last blocks of 128 by 128 are not whole. They have
+// their values then.
 func TestNative(t *testing.T) {
-	const dir = "../../../testdata/goldens/gpt_oss_mxfp4"
+	for name, want := range map[string]*tensor.Encoding{"gpt_oss_mxfp4": tensor.MXFP4, "deepseek_v3_fp8": tensor.FP8} {
+		t.Run(name, func(t *testing.T) { testNative(t, "../../../testdata/goldens/"+name, want.By(tensor.BlockGroup)) })
+	}
+}
+
+func testNative(t *testing.T, dir string, want tensor.Format) {
 	set, err := Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +321,7 @@ func TestNative(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := cfg.ExpertNames(1, 3)
+	n := cfg.ExpertNames(len(cfg.Layers)-1, 3)
 	for _, names := range [][]string{{n.Gate, n.Up}, {n.Down}} {
 		var list []weights.Tensor
 		var values []float32
@@ -303,12 +333,12 @@ func TestNative(t *testing.T) {
 			if err := x.Floats(part, 0); err != nil {
 				t.Fatal(err)
 			}
-			if f := weights.FormatOf(x); f != tensor.MXFP4.By(32) {
+			if f := weights.FormatOf(x); f != want {
 				t.Errorf("%s is taken as %s", name, f)
 			}
 			list, values, cols = append(list, x), append(values, part...), width
 		}
-		m, err := weights.Exactly(tensor.MXFP4.By(32), cols, list...)
+		m, err := weights.Exactly(want, cols, list...)
 		if err != nil || m == nil {
 			t.Fatal(names, m, err)
 		}

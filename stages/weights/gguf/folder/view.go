@@ -1,6 +1,7 @@
 package folder
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -98,6 +99,31 @@ func (v View) Blocks() (data []byte, ok bool) {
 	}
 	return data, true
 }
+
+// IntegerRow implements weights.Integers: NVFP4 with a scale for the tensor has blocks with a factor.
+func (v View) IntegerRow(dst *tensor.Matrix, at, row int) bool {
+	kind, ok := v.Type()
+	if !ok || kind != gguf.NVFP4 || dst.Encoding != tensor.NVFP4Scaled || dst.Cols != v.rowWidth() || v.Scale < minScale || v.Scale > maxScale {
+		return false
+	}
+	for _, p := range v.pieces {
+		if row >= p.rows {
+			row -= p.rows
+			continue
+		}
+		if p.head > 0 {
+			row = p.at(row)
+		}
+		n, to := rowBytes(p.from), dst.Blocks[at*dst.RowBytes(dst.Cols):][:dst.RowBytes(dst.Cols)]
+		binary.LittleEndian.PutUint32(to, math.Float32bits(v.Scale))
+		copy(to[4:], p.stored()[row*n:][:n])
+		return dst.CheckBlocks(to, dst.Cols) == nil
+	}
+	return false
+}
+
+// Scales of a tensor between these keep those of blocks normal numbers.
+const minScale, maxScale = 1.0 / (1 << 60), 1 << 60
 
 // stored are the rows as they lie in the file.
 func (p piece) stored() []byte {
