@@ -11,8 +11,9 @@ import (
 )
 
 // secondHalf is what follows attention in a layer, as one sequence: x += o of the heads,
-// norm, router, experts and the shared network, added to x again. What one kernel leaves to
-// the next one is seen here alone.
+// norm, router, experts and the shared network, added to x again, and the norm of the next layer,
+// if no product there norms the few rows itself. What one kernel leaves to the next one is seen here
+// alone.
 func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Case {
 	hit := float64(m.experts) * (1 - math.Pow(1-float64(m.topK)/float64(m.experts), float64(t))) // about, of random choices
 	expert := routed.bytes(2*m.width, m.hidden) + routed.bytes(m.hidden, m.width)
@@ -29,6 +30,9 @@ func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Ca
 		Size:  expert*m.experts + rest,
 		Rel:   relFFN, Abs: absFFN,
 	}
+	if t > ops.NormRows {
+		c.Op += "+norm"
+	}
 	c.Rotate = int(c.Bytes)
 	c.build = func(d *desk) *job { return newSecond(d, m, routed, shared, t, heads, p).job() }
 	return c
@@ -44,6 +48,7 @@ type second struct {
 	w             weights
 	norm, gate    data
 	normed, delta data
+	next          data // normed for the next layer
 	y, z          data
 	logits        data
 	ids, share    data
@@ -56,6 +61,9 @@ func newSecond(d *desk, m moe, routed, shared format, t, heads int, p device.Rou
 	s.x, s.in, s.w = d.numbers(tensor.F32, t, m.hidden, unit), d.numbers(tensor.BF16, t, heads, unit), d.weights(shared, 1, m.hidden, heads, false)
 	s.norm, s.gate = d.numbers(tensor.BF16, 1, m.hidden, unit), d.numbers(tensor.BF16, m.experts, m.hidden, small)
 	s.normed, s.delta = d.room(tensor.BF16, t, m.hidden), d.room(tensor.BF16, t, m.hidden)
+	if t > ops.NormRows {
+		s.next = d.room(tensor.BF16, t, m.hidden)
+	}
 	s.y, s.z = d.room(tensor.BF16, t*m.topK, m.hidden), d.room(tensor.BF16, t, m.hidden)
 	s.logits, s.ids, s.share = d.room(tensor.F32, t, m.experts), d.room(tensor.I32, t, m.topK), d.room(tensor.F32, t, m.topK)
 	s.w13, s.w2 = d.weights(routed, m.experts, 2*m.width, m.hidden, !routed.packed.Zero()), d.weights(routed, m.experts, m.hidden, m.width, false)
@@ -66,7 +74,11 @@ func newSecond(d *desk, m moe, routed, shared format, t, heads int, p device.Rou
 }
 
 func (s *second) job() *job {
-	return &job{run: s.run, outs: []data{s.normed, s.logits, s.ids, s.share}, check: func(read reader) (list []Sample) {
+	outs := []data{s.normed, s.logits, s.ids, s.share}
+	if s.rows > ops.NormRows {
+		outs = append(outs, s.next)
+	}
+	return &job{run: s.run, outs: outs, check: func(read reader) (list []Sample) {
 		for _, row := range s.spread(s.rows, 2) {
 			list = append(list, s.check(read, row)...)
 		}
@@ -84,6 +96,9 @@ func (s *second) run(b *ops.Builder, i int) {
 	b.AddMatMul(s.x.of(i), s.delta.of(i), s.in.of(i), s.w.of(i))
 	b.NormRoute(s.ids.of(i), s.share.of(i), s.logits.of(i), s.normed.of(i), s.x.of(i), s.norm.of(i), eps, launch.Weight{F: s.gate.of(i)}, launch.Mat{}, s.p)
 	b.AddMix(s.x.of(i), s.delta.of(i), s.y.of(i), s.z.of(i), s.normed.of(i), bank, n, s.ids.of(i), s.share.of(i))
+	if s.rows > ops.NormRows {
+		b.RMSNorm(s.next.of(i), s.x.of(i), s.norm.of(i), eps)
+	}
 }
 
 // check samples a row: first the product and the norm, then the rest, from the norm that the GPU has.
@@ -102,7 +117,15 @@ func (s *second) check(read reader, row int) (list []Sample) {
 	}
 	ids, share := read(s.ids.RowRange(row, row+1)), read(s.share.RowRange(row, row+1))
 	list = append(list, chosen(normed, &s.gate, s.p, ids, share)...)
-	return append(list, s.checkMix(read(s.x.RowRange(row, row+1)), sums, normed, ids, share)...)
+	x := read(s.x.RowRange(row, row+1))
+	if s.rows > ops.NormRows {
+		squares, _ := dot(x, x)
+		factor := 1 / math.Sqrt(squares/float64(s.hidden)+eps)
+		for i, v := range read(s.next.RowRange(row, row+1)) {
+			list = append(list, Sample{v, x[i] * factor * scales[i], 1})
+		}
+	}
+	return append(list, s.checkMix(x, sums, normed, ids, share)...)
 }
 
 // checkMix samples x after the experts and the shared network. sums has its values from before.
