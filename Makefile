@@ -62,9 +62,8 @@ purego: ## test kernels and recorded bits without assembly
 	$(PLAIN) KRATER_EXPECT_LEVEL=pure go test -tags $(TAGS),purego -short -vet=off ./kernels/cpu/...
 	$(PLAIN) KRATER_EXPECT_LEVEL=pure go test -tags $(TAGS),purego -short -vet=off -run TestBits ./stages/direct
 
-long: ## run every test in full, and all short ones under the race detector; takes hours
+long: ## run every test in full; the race detector has short ones (make race)
 	$(PLAIN) go test -vet=off -timeout 90m $(PACKAGES)
-	go test -race -short -vet=off -timeout 40m $(PACKAGES)
 
 gen: ## generate the assembly again (needs the module proxy for avo)
 	kernels/cpu/_gen/gen.sh
