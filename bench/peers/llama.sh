@@ -12,7 +12,7 @@
 #                                               a model of FLAGS in each type and a table of all
 # Both programs report processor time too (the peer through DIR/peer/steps), which other load disturbs less.
 # The peer leaves out the last layer's network for tokens whose logits nobody wants: take many layers.
-# BENCH=0 leaves llama-bench out. THREADS (default "1,2"), ROUNDS (2), SAMPLES (40 decode samples of 8 tokens) and
+# BENCH=0 leaves llama-bench out. CPUS names the processors to measure on, such as 2,4 (models are made on all). THREADS (default "1,2"), ROUNDS (2), SAMPLES (40 decode samples of 8 tokens) and
 # PROMPTS (4) change how long compare takes. The folder DIR/peer needs nothing
 # outside it but the C++ runtime: it can be carried to a machine without network.
 # Nothing of llama.cpp is part of this repository; its licence (MIT) comes along as
@@ -51,6 +51,9 @@ install() {
 	echo "installed in $dir/peer"
 }
 
+# on COMMAND... runs on the processors to measure on.
+on() { if [ -n "${CPUS:-}" ]; then taskset -c "$CPUS" "$@"; else "$@"; fi; }
+
 model() {
 	rm -rf "$here/model"
 	# Word splitting of the flags is meant.
@@ -62,7 +65,7 @@ model() {
 bench() {
 	local file=$1
 	shift
-	(cd "$here" && ./llama-bench -m model/model.gguf -ngl 0 -o json "$@" >"$file" 2>"$file.log") || {
+	(cd "$here" && on ./llama-bench -m model/model.gguf -ngl 0 -o json "$@" >"$file" 2>"$file.log") || {
 		tail -n 5 "$file.log" >&2
 		return 1
 	}
@@ -70,15 +73,15 @@ bench() {
 
 # theirs NAME THREADS: decode and prompts of the peer with a number of threads.
 theirs() {
-	echo "llama.cpp, $2 threads, before: $("$here/peers" regime --threads "$2")" >&2
+	echo "llama.cpp, $2 threads, before: $(on "$here/peers" regime --threads "$2")" >&2
 	if [ "${BENCH:-1}" = 1 ]; then
 		bench "$results/$1.decode.json" -t "$2" -p 0 -n 8 -r "${SAMPLES:-40}"
 		bench "$results/$1.prefill.json" -t "$2" -p 512 -n 0 -r "${PROMPTS:-4}"
 	else
 		echo "[]" | tee "$results/$1.decode.json" >"$results/$1.prefill.json"
 	fi
-	"$here/steps" "$here/model/model.gguf" "$2" 512 "${PROMPTS:-4}" $((8 * ${SAMPLES:-40})) >"$results/$1.steps.json"
-	echo "llama.cpp, $2 threads, after: $("$here/peers" regime --threads "$2")" >&2
+	on "$here/steps" "$here/model/model.gguf" "$2" 512 "${PROMPTS:-4}" $((8 * ${SAMPLES:-40})) >"$results/$1.steps.json"
+	echo "llama.cpp, $2 threads, after: $(on "$here/peers" regime --threads "$2")" >&2
 }
 
 measure() {
@@ -96,7 +99,7 @@ compare() {
 		for t in $(tr , ' ' <<<"${THREADS:-1,2}"); do
 			# Word splitting of the flags is meant.
 			# shellcheck disable=SC2086
-			"$krater" bench model $flags --threads "$t" --decode $((8 * ${SAMPLES:-40})) --prefill 512 --batch 1 --context 512 --json >"$results/ours.$t.$round.json"
+			on "$krater" bench model $flags --threads "$t" --decode $((8 * ${SAMPLES:-40})) --prefill 512 --batch 1 --context 512 --json >"$results/ours.$t.$round.json"
 			theirs "theirs.$t.$round" "$t"
 			ours=$ours,$results/ours.$t.$round.json
 			for part in decode prefill steps; do others=$others,$results/theirs.$t.$round.$part.json; done
@@ -113,6 +116,8 @@ formats() {
 		other=$type
 		[ "$type" != mxfp4 ] || other=q8_0 # as files of MXFP4 have it
 		model "$krater" "$3 --expert-type $type --other-type $other"
+		# The order that Krater reads is made here, on all processors.
+		"$krater" bench model --model "$here/model/model.gguf" --expert-format native --prefill 8 --batch 1 --context 8 --decode 8 >/dev/null
 		compare "$krater" "--model $here/model/model.gguf --expert-format native"
 		list="$list $type=$results/joined.json"
 	done

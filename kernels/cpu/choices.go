@@ -3,6 +3,7 @@ package cpu
 import (
 	"fmt"
 
+	"krater/kernels/cpu/blockdot"
 	"krater/kernels/cpu/level"
 )
 
@@ -15,8 +16,9 @@ type Choices struct {
 	// groups with one row.
 	PrefetchFine, PrefetchCoarse int
 	// Number of rows from which products run on the tile unit (0: never): for groups of 64 to 127
-	// columns, for larger ones, and for blocks of a file.
-	UnitFine, UnitCoarse, UnitBlocks int
+	// columns, for larger ones, and for blocks of a file by the kind of their panels.
+	UnitFine, UnitCoarse int
+	UnitBlocks           [blockdot.Kinds]int
 }
 
 // Choices returns the variants in use.
@@ -31,8 +33,9 @@ func (d *Device) Choices() Choices {
 // String is one line for people.
 func (c Choices) String() string {
 	unit := "unused"
-	if c.UnitFine > 0 || c.UnitCoarse > 0 || c.UnitBlocks > 0 {
-		unit = fmt.Sprintf("from %d rows on (groups below 128: %d, blocks of files: %d)", c.UnitCoarse, c.UnitFine, c.UnitBlocks)
+	if c.UnitFine > 0 || c.UnitCoarse > 0 || c.UnitBlocks != [blockdot.Kinds]int{} {
+		unit = fmt.Sprintf("from %d rows on (groups below 128: %d; blocks of files: %d, with minima %d, FP8 %d)", c.UnitCoarse, c.UnitFine,
+			c.UnitBlocks[blockdot.Plain], c.UnitBlocks[blockdot.Mins], c.UnitBlocks[blockdot.Digits])
 	}
 	return fmt.Sprintf("level %s, VNNI %v, prefetch %d bytes ahead (%d for groups from %d on), tile unit %s",
 		c.Level, c.VNNI, c.PrefetchFine, c.PrefetchCoarse, fineGroup, unit)

@@ -6,21 +6,22 @@ import (
 	"time"
 	"unsafe"
 
+	"krater/kernels/cpu/blockdot"
 	"krater/kernels/tensor"
 )
 
 // The settings of Probe: a matrix that stays in the second-level cache, the numbers of rows, and
 // the number of alternating repetitions.
 const (
-	probeN, probeK = 512, 1024
+	probeN, probeK = 256, 1024
 	probeRounds    = 7
 	// probeGain is how much faster the unit must be to be used.
 	probeGain = 1.05
 )
 
-var probeRows = [...]int{8, 12, 16, 24, 32}
+var probeRows = []int{8, 12, 16, 24, 32}
 
-// Probe measures the number of rows from which the tile unit beats AVX-512 on this CPU, in about 10
+// Probe measures the number of rows from which the tile unit beats AVX-512 on this CPU, in about 15
 // ms, and uses it from then on; without a unit it does nothing. Call it before the device's first
 // operator. Its result does not affect the bits of results. If the measurement makes no sense, as
 // on a busy machine, the fixed rule for the CPU stays.
@@ -32,22 +33,36 @@ func (d *Device) Probe() {
 	for _, x := range []struct {
 		f    tensor.Format
 		from *int
-	}{{tensor.INT4.By(64), &rule.fine}, {tensor.INT4.By(128), &rule.coarse}, {tensor.MXFP4.By(tensor.BlockGroup), &rule.blocks}} {
-		if *x.from == 0 {
-			continue
-		}
-		if rows, ok := d.crossover(x.f); ok {
+	}{
+		{tensor.INT4.By(64), &rule.fine}, {tensor.INT4.By(128), &rule.coarse},
+		{tensor.Q4_0.By(tensor.BlockGroup), &rule.blocks[blockdot.Plain]}, {tensor.Q4_K.By(tensor.BlockGroup), &rule.blocks[blockdot.Mins]},
+		{tensor.FP8.By(tensor.BlockGroup), &rule.blocks[blockdot.Digits]},
+	} {
+		if rows, ok := crossover(d.gains(x.f, probeRows)); ok {
 			*x.from = rows
 		}
 	}
 	d.unit = rule
 }
 
-// crossover finds the first of probeRows from which on the unit is faster; ok is false when it is
-// at some and is not at more of them.
-func (d *Device) crossover(format tensor.Format) (rows int, ok bool) {
+// crossover finds the first of probeRows from which on the unit is faster (0: at none of them); ok is
+// false when it is at some and is not at more of them.
+func crossover(gains []float64) (rows int, ok bool) {
+	for i, gain := range gains {
+		switch {
+		case gain < probeGain && rows > 0:
+			return 0, false
+		case gain >= probeGain && rows == 0:
+			rows = probeRows[i]
+		}
+	}
+	return rows, true
+}
+
+// gains measures how many times as fast the unit is, for each number of rows.
+func (d *Device) gains(format tensor.Format, rows []int) (gains []float64) {
 	f := tensor.Layout{Format: format, Rows: probeN, Cols: probeK}
-	most := probeRows[len(probeRows)-1]
+	most := slices.Max(rows)
 	r := rand.New(rand.NewPCG(1, 2))
 	values := alignedBytes(f.ValueBytes())
 	for i := range values {
@@ -72,7 +87,8 @@ func (d *Device) crossover(format tensor.Format) (rows int, ok bool) {
 	memory := arena{held: &d.scratch, alloc: func(_ []byte, n int) []byte { return alignedBytes(n) }}
 	l := &lane{arena: memory, prepared: memory}
 	defer func() { d.scratch.Add(-4 * int64(len(l.arena.data)+len(l.prepared.data))) }()
-	never, always := unitUse{}, unitUse{1, 1, 1}
+	rule, always := d.unit, unitFrom(1)
+	defer func() { d.unit = rule }()
 	l.arena.reset(always.scratch(&p, most))
 	multiply := func(use unitUse, m int) func() {
 		return func() {
@@ -81,20 +97,10 @@ func (d *Device) crossover(format tensor.Format) (rows int, ok bool) {
 		}
 	}
 
-	first := -1
-	for i, m := range probeRows {
-		gain := ratio(multiply(never, m), multiply(always, m))
-		switch {
-		case gain < probeGain && first >= 0:
-			return 0, false
-		case gain >= probeGain && first < 0:
-			first = i
-		}
+	for _, m := range rows {
+		gains = append(gains, ratio(multiply(unitUse{}, m), multiply(always, m)))
 	}
-	if first < 0 {
-		return 0, true // never
-	}
-	return probeRows[first], true
+	return gains
 }
 
 // ratio returns how many times as long a takes as b: the median of alternating runs.

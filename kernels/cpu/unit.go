@@ -3,31 +3,47 @@ package cpu
 import (
 	"unsafe"
 
+	"krater/kernels/cpu/blockdot"
 	"krater/kernels/cpu/level"
 	"krater/kernels/cpu/qtile"
 	"krater/kernels/tensor"
 )
 
 // unitUse says the number of rows from which integer products go to the tile unit (packages qtile and
-// blockdot); zero: never. Groups of 64 to 127 columns, of more, and blocks of a file. For other groups
-// of 32 there is no gain: their scales take as long as their products.
-type unitUse struct{ fine, coarse, blocks int }
+// blockdot); zero: never. Groups of 64 to 127 columns, of more, and blocks of a file by the kind of their
+// panels. For integers in groups of 32 there is no gain: their scales take as long as their products.
+type unitUse struct {
+	fine, coarse int
+	blocks       [blockdot.Kinds]int
+}
+
+// unitFrom uses the unit for every product that it can make, from the given number of rows on.
+func unitFrom(rows int) unitUse {
+	u := unitUse{fine: rows, coarse: rows}
+	for kind := range u.blocks {
+		u.blocks[kind] = rows
+	}
+	return u
+}
 
 // unitFor is where the unit overtakes AVX-512 VNNI, measured on Sapphire and Emerald Rapids: with 8
 // rows it is 0.7 to 1.4 times as fast, with 16 rows 1.2 to 1.5 times, with 32 to 128 rows 1.4 to
-// 3.5 times. See Probe.
+// 3.5 times. FP8 is 1.06 to 1.7 times as fast from 12 rows on; other blocks go there where Probe finds
+// that they gain (bench/results/native-blocks.md).
 func unitFor(l level.Level) unitUse {
 	if l < level.AVX512 || qtile.Available() != nil {
 		return unitUse{}
 	}
-	return unitUse{fine: 16, coarse: 16} // not for blocks before it is measured
+	u := unitUse{fine: 16, coarse: 16}
+	u.blocks[blockdot.Digits] = 16
+	return u
 }
 
 func (u unitUse) takes(p *quantProduct, rows int) bool {
 	group, from := p.group(), u.coarse
 	switch {
 	case p.blocks != nil && p.blocks.Unit != nil:
-		from = u.blocks
+		from = u.blocks[p.blocks.Kind()]
 	case p.unit == nil || group < 64 || !qtile.Can(group):
 		return false
 	case group < 128:

@@ -102,8 +102,12 @@ func TestProbe(t *testing.T) {
 		before, held := d.Choices(), d.Scratch()
 		d.Probe()
 		after := d.Choices()
-		for _, x := range [][2]int{{before.UnitFine, after.UnitFine}, {before.UnitCoarse, after.UnitCoarse}, {before.UnitBlocks, after.UnitBlocks}} {
-			if x[0] == 0 && x[1] != 0 || x[1] != x[0] && !slices.Contains([]int{0, 8, 12, 16, 24, 32}, x[1]) {
+		pairs := [][2]int{{before.UnitFine, after.UnitFine}, {before.UnitCoarse, after.UnitCoarse}}
+		for kind, rows := range after.UnitBlocks {
+			pairs = append(pairs, [2]int{before.UnitBlocks[kind], rows})
+		}
+		for _, x := range pairs {
+			if before.UnitCoarse == 0 && x[1] != 0 || x[1] != x[0] && !slices.Contains([]int{0, 8, 12, 16, 24, 32}, x[1]) {
 				t.Errorf("%s: from %d rows on before, %d after", l, x[0], x[1])
 			}
 		}
@@ -114,26 +118,23 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// BenchmarkTileUnit compares with AVX-512 VNNI on one core: where the unit overtakes is what
-// unitFor says and Probe measures.
-func BenchmarkTileUnit(b *testing.B) {
-	for _, group := range []int{64, 128} {
-		for _, m := range []int{4, 8, 16, 32, 48, 64, 128} {
-			for _, unit := range []bool{false, true} {
-				b.Run(fmt.Sprintf("g%d/m%d/unit=%v", group, m, unit), func(b *testing.B) {
-					d, s := openUnit(b, 1)
-					if !unit {
-						d.UseUnit(1 << 20)
-					}
-					bank, _ := liteBank(b, d, 1, 4, group)
-					w := bank[0].W13
-					rows := newGuardedRows(d, m, liteH, group, 64).QRows
-					d.QuantizeRows(s, rows, f32s(d, kerneltest.Normal(kerneltest.Rand(1), m*liteH, 1), m, liteH))
-					out := f32s(d, make([]float32, m*w.Rows), m, w.Rows)
-					ns := kerneltest.Quartile(b, 1, func() { d.MatMulQ(s, out, rows, w) })
-					kerneltest.Report(b, ns, 0, 2*m*w.Rows*w.Cols)
-				})
-			}
+// BenchmarkUnit measures how many times as fast as AVX-512 the tile unit is on one core, with both in turn
+// and in the second-level cache: unitFor says where it overtakes, and Probe measures it.
+func BenchmarkUnit(b *testing.B) {
+	formats := []tensor.Format{tensor.INT4.By(64), tensor.INT4.By(128), tensor.INT8.By(128)}
+	for _, name := range tensor.StoredEncodings() {
+		if e := tensor.EncodingOf(name); e.Sub() == tensor.BlockGroup { // the unit takes no others
+			formats = append(formats, e.By(tensor.BlockGroup))
+		}
+	}
+	for _, f := range formats {
+		for _, m := range []int{8, 12, 16, 24, 32, 64, 128} {
+			b.Run(fmt.Sprintf("%s/m%d", f, m), func(b *testing.B) {
+				d, _ := openUnit(b, 1)
+				for b.Loop() {
+					b.ReportMetric(d.Gain(f, m), "gain")
+				}
+			})
 		}
 	}
 }

@@ -24,11 +24,15 @@ const (
 // values and scales of a tile, R12 from row to row of sums, R13 64, R14 32, CX groups; Z0 to Z15 the
 // sums.
 //
-// Four products of 16 or 32 columns, which share a scale, are in flight in tiles 0 to 3; tiles 4 and
+// Four products of 32 columns, which share a scale, are in flight in tiles 0 to 3; tiles 4 and
 // 5 are activations, 6 and 7 weights. A product takes as long as one of 64 columns, and scaling it
-// takes longer, so the unit is used at a half and a quarter of its rate.
+// takes longer, so the unit is used at half of its rate. With a scale for 16 columns it would be a
+// quarter, slower than AVX-512: such panels are not for it.
 func emitBlockUnit(g *isa) {
 	for _, kind := range panelKinds {
+		if kind.subs == 2 {
+			continue
+		}
 		u := blockUnit{tileUnit: tileUnit{isa: g}, d: &blockTile{isa: g, blockKind: kind}}
 		g.function(kind.short, "t *byte", fmt.Sprintf("multiplies up to %d rows of activations with t.Tiles tiles of %s.", unitRows, kind.name))
 		u.emit()
@@ -59,7 +63,7 @@ func (u blockUnit) emit() {
 	u.MOVQ(reg.RBX, reg.R8)
 	u.MOVQ(u.field(bGroups), reg.RCX)
 	u.sums(func(at operand.Mem, sum reg.Register) { u.VMOVUPS(at, sum) })
-	some := 4 / u.d.width() / u.d.subs
+	some := 4 / u.d.width()
 	if some > 1 {
 		u.Label("groups")
 		u.CMPQ(reg.RCX, operand.U8(some))
@@ -105,13 +109,13 @@ func (u blockUnit) sums(each func(at operand.Mem, sum reg.Register)) {
 // step adds a number of groups to the sums; its last instruction counts them.
 func (u blockUnit) step(groups int) {
 	panelValues, tokens := named{reg.RDI, 7}, named{reg.R14, 14}
-	per := u.d.subs * u.d.width() // products of a group
+	per := u.d.width() // products of a group
 	for i := range groups {
 		for p := range per {
 			c, next := byte(i*per+p), byte(i*per+p)%2
 			u.zero(c)
-			u.memory(3, 4+next, tokensAt, tokens, i*u.prepared()+32/u.d.subs*(p%u.d.subs))
-			u.load(6+next, panelValues, p*panelBytes/u.d.subs)
+			u.memory(3, 4+next, tokensAt, tokens, i*u.prepared())
+			u.load(6+next, panelValues, p*panelBytes)
 			u.multiply(c, 4+next, 6+next)
 		}
 		u.ADDQ(u.field(bStep), reg.RDI)
@@ -121,11 +125,9 @@ func (u blockUnit) step(groups int) {
 	}
 	scales, mins := zs(16, 4), zs(20, 4)
 	for i := range groups {
-		for sub := range u.d.subs {
-			u.VMOVUPS(operand.Mem{Base: reg.R8, Disp: 64 * sub}, scales[i*u.d.subs+sub])
-		}
+		u.VMOVUPS(operand.Mem{Base: reg.R8}, scales[i])
 		if u.d.mins {
-			u.VMOVUPS(operand.Mem{Base: reg.R8, Disp: 64 * u.d.subs}, mins[i])
+			u.VMOVUPS(operand.Mem{Base: reg.R8, Disp: 64}, mins[i])
 		}
 		u.ADDQ(u.field(bSmall), reg.R8)
 	}
@@ -136,11 +138,9 @@ func (u blockUnit) step(groups int) {
 			u.JLE(operand.LabelRef(label))
 		}
 		for i := range groups {
-			for sub := range u.d.subs {
-				u.scale(i, sub, row, scales[i*u.d.subs+sub])
-			}
+			u.scale(i, row, scales[i])
 			for r := row; u.d.mins && r < row+rowsAtOnce; r++ {
-				u.VFMADD231PS_BCST(operand.Mem{Base: reg.RSI, Disp: i*u.prepared() + (36+4*u.d.subs)*unitRows + 4*r}, mins[i], zs(r, 1)[0])
+				u.VFMADD231PS_BCST(operand.Mem{Base: reg.RSI, Disp: i*u.prepared() + 40*unitRows + 4*r}, mins[i], zs(r, 1)[0])
 			}
 		}
 	}
@@ -152,12 +152,12 @@ func (u blockUnit) step(groups int) {
 // prepared is the size of a group of activations.
 func (u blockUnit) prepared() int { return unitRows * u.d.preparedRow() }
 
-// scale adds some rows of a product to the sums.
-func (u blockUnit) scale(group, sub, row int, scale reg.Register) {
+// scale adds some rows of a group's product to the sums.
+func (u blockUnit) scale(group, row int, scale reg.Register) {
 	product, both := zs(24, rowsAtOnce), zs(28, rowsAtOnce)
 	for r := range rowsAtOnce {
 		at := func(plane int) operand.Mem {
-			return operand.Mem{Base: reg.R9, Disp: (group*u.d.subs*u.d.width()+sub+plane)*tileBytes + 64*(row+r)}
+			return operand.Mem{Base: reg.R9, Disp: (group*u.d.width()+plane)*tileBytes + 64*(row+r)}
 		}
 		if u.d.width() == 1 {
 			u.VCVTDQ2PS(at(0), product[r])

@@ -67,12 +67,35 @@ type Kernels struct {
 
 	Unpack func(*Tile)            // blocks to a panel
 	Panels *[Rows + 1]func(*Tile) // with a panel (LeastPanel..MostPanel)
-	Unit   func(*Tile)            // with a panel on the tile unit; nil without it
+	Unit   func(*Tile)            // with a panel on the tile unit; nil without it, or where it is slower
 
 	subs    int
 	mins    bool
 	width   int // bytes of a value in a panel
 	prepare prepare
+}
+
+// Kind says what a panel for the tile unit has, on which its gain depends.
+type Kind int
+
+// The kinds of panels that the tile unit takes.
+const (
+	Plain  Kind = iota // a scale for 32 columns
+	Mins               // minima too
+	Digits             // values of several bytes
+
+	Kinds // their number
+)
+
+// Kind is that of the encoding's panels.
+func (k *Kernels) Kind() Kind {
+	switch {
+	case k.width > 1:
+		return Digits
+	case k.mins:
+		return Mins
+	}
+	return Plain
 }
 
 // prepare writes a row's parts of groups, step bytes apart: values, scale, and -8 times the sums of
@@ -110,9 +133,9 @@ func (k *Kernels) Config(rows int) amx.Config {
 		case t < 4: // products
 			c.Set(t, rows, amx.RowBytes)
 		case t < 6:
-			c.Set(t, rows, Group/k.subs)
+			c.Set(t, rows, Group)
 		default: // four columns a row
-			c.Set(t, Group/k.subs/4, amx.RowBytes)
+			c.Set(t, Group/4, amx.RowBytes)
 		}
 	}
 	return c

@@ -253,6 +253,9 @@ func TestUnit(t *testing.T) {
 	fs := At(level.AVX512)
 	for _, name := range tensor.StoredEncodings() {
 		e := tensor.EncodingOf(name)
+		if fs.Of[e].Unit == nil {
+			continue
+		}
 		columns, _ := e.Block()
 		for rows := 1; rows <= UnitRows; rows++ {
 			for i, size := range [][2]int{{1, 1}, {3, 2}, {2, 7}} {
@@ -273,66 +276,50 @@ func TestUnit(t *testing.T) {
 }
 
 // In the second-level cache: what a core can do at most. Rows that meet a panel do so with its
-// unpacking, and 48 of them in parts of what a call takes.
+// unpacking, and 48 of them in parts of what a call takes. (BenchmarkUnit of package cpu measures the tile unit.)
 func BenchmarkTile(b *testing.B) {
 	for _, l := range level.Available()[1:] {
 		fs := At(l)
 		for _, name := range tensor.StoredEncodings() {
-			k := fs.Of[tensor.EncodingOf(name)]
 			for _, m := range slices.Compact([]int{1, 2, fs.Most, fs.MostPanel, 48}) {
-				b.Run(fmt.Sprintf("%s/%s/m%d", l, name, m), func(b *testing.B) { benchmarkTile(b, fs, k, name, m, false) })
-			}
-			for _, m := range []int{4, 8, 16, 48} {
-				if k.Unit != nil {
-					b.Run(fmt.Sprintf("unit/%s/m%d", name, m), func(b *testing.B) { benchmarkTile(b, fs, k, name, m, true) })
-				}
+				b.Run(fmt.Sprintf("%s/%s/m%d", l, name, m), func(b *testing.B) { benchmarkTile(b, fs, name, m) })
 			}
 		}
 	}
 }
 
-func benchmarkTile(b *testing.B, fs *Funcs, k *Kernels, name string, m int, unit bool) {
+func benchmarkTile(b *testing.B, fs *Funcs, name string, m int) {
 	const cols, tiles, slice = 2048, 4, 16
+	k := fs.Of[tensor.EncodingOf(name)]
 	w, x := random(1)
 	part := min(m, fs.MostPanel)
-	width := part
-	if unit {
-		part, width = min(m, UnitRows), UnitRows
-	}
 	p := newProblem(b, part, tiles, cols, tensor.EncodingOf(name), 1, w, x)
-	prepared, err := p.prepare(k, width, 0)
+	prepared, err := p.prepare(k, part, 0)
 	t := p.blocks(k, 0)
-	blocks, config := *t, k.Config(part)
+	blocks := *t
 	panel, err2 := p.unpack(k, t)
 	if err := errors.Join(err, err2); err != nil {
 		b.Fatal(err)
 	}
 	blocks.Step, blocks.SmallStep = t.Step, t.SmallStep
 	blocks.Out[0], blocks.Out[1] = (*float32)(unsafe.Pointer(panel.values.First())), (*float32)(unsafe.Pointer(panel.scales.First()))
-	out, products := make([]float32, UnitRows*p.w.Rows), make([]int32, 4*tileRows*tileRows)
-	t.RowStep, t.Count, t.Config, t.Products = 4*p.w.Rows, part, &config, &products[0]
+	out := make([]float32, part*p.w.Rows)
 	for i := range part {
-		if i < Rows {
-			t.Out[i] = &out[i*p.w.Rows]
-		}
+		t.Out[i] = &out[i*p.w.Rows]
 	}
 	ns := kerneltest.Quartile(b, 1, func() {
-		if !unit && m <= fs.Most {
+		if m <= fs.Most {
 			t.P = unsafe.Pointer(prepared.First())
 			k.Rows[m](t)
 			return
 		}
-		call := k.Unit
-		if !unit {
-			call = k.Panels[part]
-		}
 		k.Unpack(&blocks)
 		t.Groups = slice
 		for g := 0; g < cols/Group; g += slice {
-			t.P = unsafe.Add(unsafe.Pointer(prepared.First()), g*k.Step(width))
+			t.P = unsafe.Add(unsafe.Pointer(prepared.First()), g*k.Step(part))
 			t.W, t.S = unsafe.Pointer(&panel.values.Data[g*t.Step]), unsafe.Pointer(&panel.scales.Data[g*t.SmallStep])
 			for range m / part {
-				call(t)
+				k.Panels[part](t)
 			}
 		}
 	})

@@ -734,11 +734,6 @@ func panelAMX(t *Tile)
 //go:noescape
 func panelMinsAMX(t *Tile)
 
-// panelHalvesAMX multiplies up to 16 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
-//
-//go:noescape
-func panelHalvesAMX(t *Tile)
-
 // panelDigitsAMX multiplies up to 16 rows of activations with t.Tiles tiles of a panel of values of several bytes.
 //
 //go:noescape

@@ -46,8 +46,8 @@ var (
 				k.prepare, k.Panels, k.Unit = prepareMinsAVX512, &minsPanels, panelMinsAMX
 			case e == tensor.FP8:
 				k.width, k.Panels, k.Unit = digits, &digitsPanels, panelDigitsAMX
-			case k.subs == 2:
-				k.prepare, k.Panels, k.Unit = prepareHalvesAVX512, &halvesPanels, panelHalvesAMX
+			case k.subs == 2: // the tile unit would be slower
+				k.prepare, k.Panels, k.Unit = prepareHalvesAVX512, &halvesPanels, nil
 				if isGrid {
 					k.prepare = preparePairsAVX512
 				}
