@@ -132,7 +132,7 @@ batch-crash: ## run a batch of 2,000 lines whose server is killed 50 times; writ
 metrics: build ## scrape a server with a real Prometheus and the config and rules of deploy/ (needs prometheus and promtool)
 	deploy/prometheus/check.sh $(BIN)
 
-quality: ## print KL divergence and top-1 agreement of the built-in model with experts in each number format
+quality: ## print KL divergence and top-1 agreement of the built-in model with experts in each number format, and what INT8 costs the golden models
 	$(PLAIN) go run ./bench/quality
 
 bench-gate: ## compare this commit with BASE (origin/main); fails if a benchmark is slower by more than 5 %

@@ -1,7 +1,8 @@
 // Command quality prints how far a model is from itself when its routed experts are rounded to each
 // number format. The formats are this program's, with scales searched and with error
 // feedback, and GGUF's types that have an encoder here. Weights are rounded and widened; activations
-// stay float32. `make quality` runs it on the built-in model.
+// stay float32. A second table has what INT8 costs the golden models, and why (bench/loss). `make quality`
+// runs it on the built-in model.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 
+	"krater/bench/loss"
 	"krater/kernels/cpu"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -39,8 +41,14 @@ func main() {
 	measured := flag.Int("tokens", 4096, "tokens to measure")
 	learned := flag.Int("calibration-tokens", 16384, "tokens to calibrate with")
 	only := flag.String("only", "", "regular expression: the experts to measure")
+	golden := flag.String("goldens", "testdata/goldens", "folder of the golden models; empty: none")
 	flag.Parse()
-	if err := run(os.Stdout, *dir, *text, *measured, *learned, *only); err != nil {
+	err := run(os.Stdout, *dir, *text, *measured, *learned, *only)
+	if err == nil && *golden != "" {
+		fmt.Println()
+		err = loss.Table(os.Stdout, *golden)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "quality:", err)
 		os.Exit(1)
 	}

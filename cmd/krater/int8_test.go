@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math"
 	"slices"
@@ -11,72 +12,65 @@ import (
 
 	"krater/actors/local"
 	"krater/actors/local/config"
+	"krater/bench/loss"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
+	"krater/stages"
 	"krater/stages/compare"
 	"krater/stages/compare/goldens"
 	"krater/stages/drive"
+	"krater/stages/oracle"
 	"krater/stages/source"
 )
 
-const (
-	int8Limit = 0.02 // relative L2 error of the logits
-	int8Sure  = 0.4  // margin between the two largest logits from which the choice must not change
-)
+const int8Limit = 0.02 // relative L2 error of the logits of p17
 
-// int8Beyond are the golden models that lose more, and what was measured. Only p17's choices of
-// experts have wide margins.
-var int8Beyond = map[string]string{
-	"minimax_m2": "2 clear tokens of p1 and p96 are others",
-	"mixtral":    "0.0207, and a clear token of p1 is another",
-	"qwen3_next": "0.0328, and a clear token of p1 is another",
+// int8Sensitive are the golden models that lose more, and the proven cause: the format, to whose loss
+// rounded weights and rounded rows both add, as bench/loss computes it in float64 without the engine.
+// No expert of p17 is chosen otherwise, and BF16 arithmetic loses as much. docs/weights.md has the table.
+var int8Sensitive = map[string]string{
+	"mixtral":    "weights 0.0124, rows 0.0163, both 0.0207; BF16 0.0195",
+	"qwen3_next": "weights 0.0182, rows 0.0227, both 0.0328; BF16 0.0306",
 }
 
 // TestInt8Goldens: with experts in 8 bits, in groups of 32, the golden models' logits of p17 are off
-// by little, and each token of the golden continuations is chosen again after those before it where
-// it was clear.
+// by little, and by what the format costs. Each token of the golden continuations is chosen again
+// after those before it where it was clear. Where a router finds two experts nearly equal, it may
+// choose otherwise; then the token is the same with the experts of the unrounded model.
 func TestInt8Goldens(t *testing.T) {
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
-		if why := int8Beyond[f.Name]; why != "" {
-			t.Skip(why)
+		m, err := loss.Open(f.Dir)
+		if errors.Is(err, loss.ErrDense) {
+			return
 		}
-		g, err := compare.ReadGolden(f.Dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, ok := g.Vector("p17.logits")
-		if !ok {
-			t.Fatal("no logits of p17")
-		}
+		defer m.Close()
 		p := pipelineFor(t, f.Dir, "--cpu-expert-bits", "8", "--group-size", "32")
-		if p == nil {
-			return
-		}
 		clear := 0
-		for _, prompt := range g.Prompts {
-			n := len(prompt.IDs)
-			var off, size float64
-			s := &drive.Sequence{Prompt: slices.Concat(prompt.IDs, prompt.Greedy), All: true, See: func(pos int, row []float32) {
-				if n == 17 && pos < n {
-					for i, v := range want.F32[pos*len(row) : (pos+1)*len(row)] {
-						off, size = off+math.Pow(float64(row[i]-v), 2), size+math.Pow(float64(v), 2)
-					}
-				}
-				i := pos + 1 - n
-				if i < 0 || i >= len(prompt.Greedy) || prompt.Margin[i] <= int8Sure {
-					return
-				}
-				clear++
-				if got := drive.Argmax(row); got != prompt.Greedy[i] {
-					t.Errorf("prompt %s, token %d: %d, want %d (margin %.2f)", prompt.Name, i, got, prompt.Greedy[i], prompt.Margin[i])
-				}
-			}}
-			if err := drive.Run(p, []*drive.Sequence{s}, drive.Options{}); err != nil {
+		for i := range m.Golden.Prompts {
+			g := &m.Golden.Prompts[i]
+			logits := continued(t, p, g, nil)
+			if g.Name == "p17" {
+				checkLoss(t, m, logits)
+			}
+			n, wrong := clearTokens(g, logits)
+			clear += n
+			if len(wrong) == 0 {
+				continue
+			}
+			plain, err := m.Run(slices.Concat(g.IDs, g.Greedy), loss.Rounding{}, nil)
+			if err != nil {
 				t.Fatal(err)
 			}
-			if e := math.Sqrt(off / size); n == 17 && !(e > 0 && e <= int8Limit) {
-				t.Errorf("logits are off by %.5f of their norm, want at most %.2f and not 0", e, int8Limit)
+			r := &forcedRouter{params: m.Config.MoE.Router, choices: plain.Choices}
+			_, left := clearTokens(g, continued(t, p, g, r))
+			t.Logf("%s: clear tokens %v change, and %v with the experts of the unrounded model; the routers would choose other experts %d times", g.Name, wrong, left, r.changed)
+			if len(left) > 0 || r.changed == 0 {
+				t.Errorf("%s: clear tokens %v change, not by other experts", g.Name, wrong)
 			}
 		}
 		if clear == 0 {
@@ -85,7 +79,93 @@ func TestInt8Goldens(t *testing.T) {
 	})
 }
 
-// pipelineFor is a golden model as krater compare loads it with args, nil if it has no experts.
+// checkLoss holds the logits of p17 to the limit, and to the loss of the format by definition.
+func checkLoss(t *testing.T, m *loss.Model, logits [][]float32) {
+	t.Helper()
+	format := tensor.INT8.By(32)
+	want, err := m.L2(loss.Rounding{Weights: format, Rows: format})
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden, _ := m.Golden.Vector("p17.logits")
+	var off, size float64
+	for i, v := range golden.F32 {
+		row := logits[i/m.Config.Vocab]
+		off, size = off+math.Pow(float64(row[i%m.Config.Vocab]-v), 2), size+math.Pow(float64(v), 2)
+	}
+	got, cause := math.Sqrt(off/size), int8Sensitive[m.Golden.Name]
+	t.Logf("logits are off by %.4f of their norm, by the format's definition %.4f", got, want)
+	if !(math.Abs(got-want) <= 0.02*want) {
+		t.Errorf("logits are off by %.4f of their norm, the format explains %.4f", got, want)
+	}
+	if above := got > int8Limit; above != (cause != "") {
+		t.Errorf("logits are off by %.4f of their norm, at most %.2f is allowed; excepted: %q", got, int8Limit, cause)
+	}
+}
+
+// continued returns the logits of a golden prompt and its golden continuation, row by row.
+func continued(t *testing.T, p drive.Runner, g *compare.Prompt, probe stages.Probe) (logits [][]float32) {
+	t.Helper()
+	s := &drive.Sequence{Prompt: slices.Concat(g.IDs, g.Greedy), All: true, See: func(_ int, row []float32) {
+		logits = append(logits, slices.Clone(row))
+	}}
+	if err := drive.Run(p, []*drive.Sequence{s}, drive.Options{Probe: probe}); err != nil {
+		t.Fatal(err)
+	}
+	return logits
+}
+
+// clearTokens returns the number of clear tokens of a continuation, and the places of those that logits choose otherwise.
+func clearTokens(g *compare.Prompt, logits [][]float32) (n int, wrong []int) {
+	for i, want := range g.Greedy {
+		if g.Margin[i] <= loss.Clear {
+			continue
+		}
+		if n++; drive.Argmax(logits[len(g.IDs)+i-1]) != want {
+			wrong = append(wrong, i)
+		}
+	}
+	return n, wrong
+}
+
+// forcedRouter is a probe that puts other experts in the place of those that the routers of one
+// sequence choose, on a device whose memory the host addresses. It weighs them as if they had been chosen.
+type forcedRouter struct {
+	params  device.Router
+	choices map[int][][]int // by layer: of each token, rising
+	changed int             // choices that were replaced by others
+
+	logits []float32
+	ids    []int32
+}
+
+func (f *forcedRouter) Observe(_ device.Stream, layer int, op string, m device.Mat, st *stages.State) {
+	switch op {
+	case "router_logits":
+		f.logits = m.F32s()
+	case "router_ids":
+		f.ids = m.I32s()
+	case "router_weights":
+		weights, k := m.F32s(), f.params.TopK
+		n := len(f.logits) / m.Rows
+		for row := range m.Rows {
+			ids, given := f.ids[row*k:][:k], f.choices[layer][st.Spans[0].Pos+row]
+			own := make([]int, k)
+			for i, id := range ids {
+				own[i] = int(id)
+			}
+			if slices.Sort(own); !slices.Equal(own, given) {
+				f.changed++
+			}
+			ordered, by := oracle.Weigh(oracle.Scores(oracle.Widen(f.logits[row*n:][:n]), f.params.Scoring), given, f.params)
+			for i, e := range ordered {
+				ids[i], weights[row*k+i] = int32(e), float32(by[i])
+			}
+		}
+	}
+}
+
+// pipelineFor is a golden model as krater compare loads it with args.
 func pipelineFor(t *testing.T, dir string, args ...string) drive.Runner {
 	t.Helper()
 	var c cli
@@ -103,9 +183,6 @@ func pipelineFor(t *testing.T, dir string, args ...string) drive.Runner {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	if s.Config.MoE.Experts == 0 {
-		return nil
-	}
 	p, err := s.Pipeline(zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)

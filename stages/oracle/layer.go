@@ -347,7 +347,21 @@ func Gate(x, logits []float64) []float64 {
 }
 
 // Gated is a network with what makes one value of those of gate and up.
-func Gated(act func(g, u float64) float64) Feed {
+func Gated(act func(g, u float64) float64) Feed { return gated(act, func([]float64) {}) }
+
+// Rounded is SwiGLU whose products get rows that round has changed in place.
+func Rounded(round func(row []float64)) Feed {
+	return func(x []float64, n Net, t int) []float64 {
+		x = slices.Clone(x)
+		for row := range slices.Chunk(x, len(x)/t) {
+			round(row)
+		}
+		return gated(activate(n.Act), round)(x, n, t)
+	}
+}
+
+// gated is Gated; round changes the rows between its products.
+func gated(act func(g, u float64) float64, round func(row []float64)) Feed {
 	return func(x []float64, n Net, t int) []float64 {
 		mid, u := biased(Mul(x, n.Gate, t), n.GateBias), biased(Mul(x, n.Up, t), n.UpBias)
 		if mid == nil || len(mid) != len(u) {
@@ -355,6 +369,9 @@ func Gated(act func(g, u float64) float64) Feed {
 		}
 		for i, g := range mid {
 			mid[i] = act(g, u[i])
+		}
+		for row := range slices.Chunk(mid, len(mid)/t) {
+			round(row)
 		}
 		return biased(Mul(mid, n.Down, t), n.DownBias)
 	}

@@ -2,7 +2,7 @@
 // float64, for a whole text at once, without cache or batching. It is slow, and meant to be checked
 // by reading. It shares nothing with the stages and kernels, which are compared with it.
 //
-// Logits and Choices run a whole model, for tests. stages/compare computes single operators from
+// Logits and Choices run a whole model, and Variant one that is rounded, for tests. stages/compare computes single operators from
 // the engine's values, and stages/compare/suspect does so with deliberate mistakes. Each kind of
 // attention is one type (mixer) in one file.
 package oracle
@@ -19,26 +19,47 @@ type Weight func(name string) ([]float32, error)
 // Logits returns the logits [len(ids)][V] of a model of any supported family (arXiv 2405.04434,
 // 2407.10671, and the modelling code of the releases where the papers are silent).
 func Logits(cfg *model.Config, weight Weight, ids []int32) ([][]float64, error) {
-	stream, err := run(cfg, weight, ids, func(*Layer) {})
-	if err != nil {
-		return nil, err
-	}
-	l, err := New(cfg, weight, ids, -1, entering(-1, stream))
-	if err != nil {
-		return nil, err
-	}
-	return slices.Collect(slices.Chunk(l.Get("logits"), cfg.Vocab)), l.Err
+	logits, _, err := Variant{}.Run(cfg, weight, ids)
+	return logits, err
 }
 
 // Choices returns the experts that the router of each layer with some chooses for each token, by
 // the number of the layer: [len(ids)][top_k], rising.
 func Choices(cfg *model.Config, weight Weight, ids []int32) (map[int][][]int, error) {
 	chosen := map[int][][]int{}
-	_, err := run(cfg, weight, ids, func(l *Layer) {
+	_, err := Variant{}.run(cfg, weight, ids, choices(chosen))
+	return chosen, err
+}
+
+// Variant is a model whose routed experts differ from its definition. The zero Variant is the model.
+type Variant struct {
+	Feed Feed // computes an expert; nil: SwiGLU
+	// Choices are the experts of each token, as Choices returns them. Their weights follow from the
+	// logits of the router as if it had chosen them. nil: the router chooses.
+	Choices map[int][][]int
+}
+
+// Run returns the logits and what the routers choose, also where Choices take other experts.
+func (v Variant) Run(cfg *model.Config, weight Weight, ids []int32) (logits [][]float64, chosen map[int][][]int, err error) {
+	chosen = map[int][][]int{}
+	stream, err := v.run(cfg, weight, ids, choices(chosen))
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := New(cfg, weight, ids, -1, entering(-1, stream))
+	if err != nil {
+		return nil, nil, err
+	}
+	return slices.Collect(slices.Chunk(l.Get("logits"), cfg.Vocab)), chosen, l.Err
+}
+
+// choices puts the experts that a layer chooses into chosen.
+func choices(chosen map[int][][]int) func(*Layer) {
+	return func(l *Layer) {
 		if !l.Routed {
 			return
 		}
-		for row := range slices.Chunk(l.Get("router_ids"), cfg.MoE.Router.TopK) {
+		for row := range slices.Chunk(l.Get("router_ids"), l.Config.MoE.Router.TopK) {
 			var experts []int
 			for _, id := range row {
 				experts = append(experts, int(id))
@@ -46,12 +67,11 @@ func Choices(cfg *model.Config, weight Weight, ids []int32) (map[int][][]int, er
 			slices.Sort(experts)
 			chosen[l.Index] = append(chosen[l.Index], experts)
 		}
-	})
-	return chosen, err
+	}
 }
 
 // run returns what leaves the last layer. after is called with each layer.
-func run(cfg *model.Config, weight Weight, ids []int32, after func(*Layer)) ([]float64, error) {
+func (v Variant) run(cfg *model.Config, weight Weight, ids []int32, after func(*Layer)) ([]float64, error) {
 	l, err := New(cfg, weight, ids, -1, nil)
 	if err != nil {
 		return nil, err
@@ -61,10 +81,31 @@ func run(cfg *model.Config, weight Weight, ids []int32, after func(*Layer)) ([]f
 		if l, err = New(cfg, weight, ids, i, entering(i, stream)); err != nil {
 			return nil, err
 		}
+		if l.Routed {
+			v.experts(l)
+		}
 		stream = l.Get("layer_out")
 		after(l)
 	}
 	return stream, l.Err
+}
+
+// experts puts the experts' results into l.
+func (v Variant) experts(l *Layer) {
+	ids, weights := l.Get("router_ids"), l.Get("router_weights")
+	if given := v.Choices[l.Index]; given != nil {
+		token := -1
+		ids, weights = l.Route(func(logits []float64) ([]int, []float64) {
+			token++
+			r := l.Config.MoE.Router
+			return Weigh(Scores(logits, r.Scoring), given[token], r)
+		})
+	}
+	feed := v.Feed
+	if feed == nil {
+		feed = SwiGLU
+	}
+	l.values["experts_out"] = l.Mixture(ids, weights, feed)
 }
 
 // entering gives only what enters a layer.
