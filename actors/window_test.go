@@ -1,3 +1,7 @@
+//go:build !race
+
+// It compares bits of many answers; other tests lose steps, preempt and cancel under the race detector.
+
 package actors
 
 import (
