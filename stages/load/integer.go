@@ -215,7 +215,7 @@ func (b *binder) quantize(key string, l tensor.Layout, f tensor.Format, v values
 		}
 	}
 	if f.Stored() {
-		return nil, fmt.Errorf("the files do not have it as %s", f)
+		return nil, fmt.Errorf("the files do not have it as %s: a scale or a value is no number, or a scale is too small", f)
 	}
 	x := make([]float32, l.Rows*l.Cols)
 	if err := v.fill(x); err != nil {

@@ -186,10 +186,23 @@ func FuzzView(f *testing.F) {
 			if rows*width > 1<<17+2*len(data) {
 				t.Fatalf("%s: %v from %d bytes", name, x.Shape, len(data))
 			}
-			if err := x.Floats(make([]float32, rows*width), 0); err != nil {
+			values := make([]float32, rows*width)
+			if err := x.Floats(values, 0); err != nil {
 				t.Fatal(name, err)
 			}
 			weights.IntegersOf(tensor.INT4.By(32), width, x)
+			f := weights.FormatOf(x)
+			if f.Zero() {
+				continue
+			}
+			m, err := weights.Exactly(f, width, x)
+			for r := 0; err == nil && m != nil && r < rows; r++ { // blocks have the values
+				row := make([]float32, width)
+				m.Row(row, r)
+				if !slices.Equal(row, values[r*width:][:width]) {
+					t.Fatalf("%s as %s: row %d", name, f, r)
+				}
+			}
 		}
 	})
 }

@@ -10,7 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"krater/kernels/kerneltest"
+	"krater/kernels/tensor"
 	"krater/stages/model"
+	"krater/stages/weights"
 	"krater/stages/weights/gguf"
 )
 
@@ -200,6 +203,37 @@ func TestScales(t *testing.T) {
 	for _, bad := range []gguf.Tensor{vector("blk.1.ffn_up_exps.scale", 1, 2), vector("blk.0.attn_q.scale", 0), vector("blk.0.attn_q.scale", float32(math.NaN()))} {
 		if _, err := New(again(t, f, nil, map[string][]gguf.Tensor{"": {bad}})); !errors.Is(err, ErrTensor) || !strings.Contains(err.Error(), bad.Name) {
 			t.Error(err)
+		}
+	}
+}
+
+// TestScaledBlocks: NVFP4 with a scale for the tensor is taken as blocks with a factor, and has its values but
+// for the last bit.
+func TestScaledBlocks(t *testing.T) {
+	_, f, _ := build(t, "qwen3_moe")
+	q, _ := f.Tensor("blk.0.attn_q.weight")
+	q.Type, q.Data = gguf.NVFP4, kerneltest.Blocks(kerneltest.Rand(1), tensor.NVFP4, q.Shape[0], q.Shape[1], nil)
+	scale := gguf.Tensor{Name: "blk.0.attn_q.scale", Type: gguf.F32, Shape: []int{1}, Data: make([]byte, 4)}
+	if err := gguf.F32.Encode(scale.Data, []float32{0.37}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(again(t, f, nil, map[string][]gguf.Tensor{q.Name: {q}, "": {scale}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, _ := d.Set().Tensor("model.layers.0.self_attn.q_proj.weight")
+	rows, cols := x.Rows()
+	row, values := make([]float32, cols), make([]float32, rows*cols)
+	m, err := weights.Exactly(weights.FormatOf(x), cols, x)
+	if err := errors.Join(err, x.Floats(values, 0)); err != nil || m == nil || m.Encoding != tensor.NVFP4Scaled {
+		t.Fatal(m, err)
+	}
+	for r := range rows {
+		m.Row(row, r)
+		for c, v := range values[r*cols:][:cols] {
+			if !(math.Abs(float64(row[c]-v)) <= math.Abs(float64(v))/(1<<23)) {
+				t.Fatalf("row %d, column %d: %g, want %g", r, c, row[c], v)
+			}
 		}
 	}
 }

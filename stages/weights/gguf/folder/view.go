@@ -100,7 +100,8 @@ func (v View) Blocks() (data []byte, ok bool) {
 	return data, true
 }
 
-// IntegerRow implements weights.Integers: NVFP4 with a scale for the tensor has blocks with a factor.
+// IntegerRow implements weights.Integers: NVFP4 with a scale for the tensor has blocks with a factor. The
+// product of both scales is rounded there, so a value may differ in its last bit.
 func (v View) IntegerRow(dst *tensor.Matrix, at, row int) bool {
 	kind, ok := v.Type()
 	if !ok || kind != gguf.NVFP4 || dst.Encoding != tensor.NVFP4Scaled || dst.Cols != v.rowWidth() || v.Scale < minScale || v.Scale > maxScale {
