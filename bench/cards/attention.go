@@ -16,8 +16,8 @@ import (
 // the sum wrong by more than n*2^-8 of it with a probability below 2*exp(-n*n/2) (Hoeffding's
 // inequality): 3e-14 for the 8 of absMLA. relMLA has room for the rounded result.
 //
-// An error of a key or of a query moves scores, and no number of keys makes that small. The reference
-// rounds integer keys of prompts and the projected query of generated rows as the kernels do.
+// An error of a key or of a query moves scores, so the bound does not cover it. The reference rounds
+// integer keys of prompts and the projected query of generated rows as the kernels do.
 const relMLA, absMLA = 1.0 / 64, 8 * 1.0 / 256
 
 // history describes the sequences of a batch: rows new tokens each, after past tokens.
@@ -129,7 +129,7 @@ func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
 			},
 			outs: []data{out},
 			check: func(read reader) []Sample {
-				return checkLatent(d, read, in, q, out, &w, h, p, decode && dt != tensor.F8E4M3)
+				return checkLatent(d, read, in, q, out, &w, h, p, decode)
 			},
 		}
 	}
@@ -137,7 +137,7 @@ func latent(decode bool, h history, dt tensor.DType, p device.MLA) *Case {
 }
 
 // checkLatent samples four rows, and four heads of each.
-func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h history, p device.MLA, rounded bool) []Sample {
+func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h history, p device.MLA, decode bool) []Sample {
 	rows, heads := d.spread(out.Rows, 4), d.spread(p.Heads, 4)
 	var got [][]float64
 	for _, row := range rows {
@@ -146,7 +146,7 @@ func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h hi
 	s := make([]Sample, len(rows)*len(heads)*p.V)
 	parallel(len(rows)*len(heads), func(i int) {
 		row, head := i/len(heads), heads[i%len(heads)]
-		want, scale := attended(in, q, w, rows[row], head, h, p, rounded)
+		want, scale := attended(in, q, w, rows[row], head, h, p, decode)
 		for v := range p.V {
 			s[i*p.V+v] = Sample{got[row][head*p.V+v], want[v], scale}
 		}
@@ -155,11 +155,14 @@ func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h hi
 }
 
 // attended computes one head of a row, and the size of the terms of its sums. It multiplies the
-// query by kv_b instead of expanding the keys, which gives the same numbers. If rounded, the
-// projected query is BF16, as in decode (with a cache of FP8 it is F16, whose error is
-// negligible). An error of a query moves all scores together, so unlike errors of scores it does
-// not shrink with more keys.
-func attended(in *cached, q data, w *weights, row, head int, h history, p device.MLA, rounded bool) (out []float64, scale float64) {
+// query by kv_b instead of expanding the keys, which gives the same numbers.
+//
+// Kernels of generated rows do that too, and round twice in between. The projected query becomes BF16,
+// as here (with a cache of FP8 it is F16, whose error is negligible): an error of a query moves all
+// scores together, so unlike errors of scores it does not shrink with more keys. The sums of latents
+// become BF16 before they are multiplied by kv_b, so the terms of that product count as well. They are
+// not small in a long context, because keys that the query likes have latents that are alike.
+func attended(in *cached, q data, w *weights, row, head int, h history, p device.MLA, decode bool) (out []float64, scale float64) {
 	seq, ctx := row/h.rows, h.past+row%h.rows+1
 	at := head * (p.Nope + p.Rope)
 	query := make([]float64, p.Rank+p.Rope)
@@ -169,7 +172,7 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 			query[r] += v * c
 		}
 	}
-	if rounded {
+	if decode && in.kv.DType != tensor.F8E4M3 {
 		for r, v := range query[:p.Rank] {
 			query[r] = float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(v))))
 		}
@@ -202,6 +205,9 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 		for r, c := range w.row(0, head*(p.Nope+p.V)+p.Nope+v) {
 			out[v] += c * mean[r]
 			size += c * c * squares[r]
+			if decode {
+				size += c * c * mean[r] * mean[r]
+			}
 		}
 		scale = max(scale, math.Sqrt(size))
 	}
