@@ -45,18 +45,17 @@ func (d *Device) Probe() {
 	d.unit = rule
 }
 
-// crossover finds the first of probeRows from which on the unit is faster (0: at none of them); ok is
-// false when it is at some and is not at more of them.
+// crossover finds the first of probeRows from which on the unit is always faster (0: it is at none); ok is
+// false when it is at some of them, but not at the most rows.
 func crossover(gains []float64) (rows int, ok bool) {
-	for i, gain := range gains {
-		switch {
-		case gain < probeGain && rows > 0:
-			return 0, false
-		case gain >= probeGain && rows == 0:
-			rows = probeRows[i]
-		}
+	i := len(gains)
+	for i > 0 && gains[i-1] >= probeGain {
+		i--
 	}
-	return rows, true
+	if i < len(gains) {
+		return probeRows[i], true
+	}
+	return 0, slices.Max(gains) < probeGain
 }
 
 // gains measures how many times as fast the unit is, for each number of rows.
