@@ -10,7 +10,7 @@ import (
 	"krater/kernels/device"
 )
 
-var wireLimits = Limits{Tokens: 8, Seqs: 3, LogitRows: 8, Blocks: 6, HostBlocks: 4, Snapshots: 2, BlockTokens: 4, Context: 24, Queues: 2}
+var wireLimits = Limits{Tokens: 8, Seqs: 3, LogitRows: 8, Blocks: 6, HostBlocks: 4, Snapshots: 2, BlockTokens: 4, Context: 24, Queues: 2, WindowBlocks: 6}
 
 // wireStep is a step of a device that chooses tokens.
 func wireStep() *Step {
@@ -46,8 +46,8 @@ func every(v reflect.Value, next *int64) {
 func wireText() *Step {
 	b := mixed()
 	b.Queue, b.UsesHost, b.Watched = 1, true, true
-	b.Spans[0].Every = true
-	b.Moves = []Move{{Copy, 1, 2}, {Save, 3, 3}, {Load, 2, 0}, {SaveState, 2, 1}, {LoadState, 1, 2}}
+	b.Spans[0].Every, b.Spans[1].Windows = true, []int32{1, 3, 5}
+	b.Moves = []Move{{Copy, 1, 2}, {Save, 3, 3}, {Load, 2, 0}, {SaveState, 2, 1}, {LoadState, 1, 2}, {CopyWindow, 4, 5}}
 	next := int64(0)
 	b.Draws = make([]device.Draw, 5) // 3 rows of the first span, and one of either other
 	for i := range b.Draws {
