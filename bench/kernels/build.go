@@ -3,6 +3,7 @@ package kernels
 import (
 	"fmt"
 	"math"
+	"time"
 
 	"krater/bench/read"
 	"krater/kernels/cpu"
@@ -32,6 +33,18 @@ func FormatName(f tensor.Format) string {
 	return f.String()
 }
 
+// LayerName is the name of the kernel that computes one expert of a layer, or with all a row's experts, in a step of a
+// model whose other parts a GPU computes.
+func LayerName(f tensor.Format, all bool) string {
+	if all {
+		return "layer_" + FormatName(f)
+	}
+	return "layer_one_" + FormatName(f)
+}
+
+// layerPause is the time that a GPU takes for the rest of a layer. Threads that wait for the next layer may fall asleep.
+const layerPause = 50 * time.Microsecond
+
 // matrix returns a weight matrix of rows x cols.
 func matrix(f tensor.Format, rows, cols int) tensor.Layout {
 	return tensor.Layout{Format: f, Rows: rows, Cols: cols}
@@ -52,8 +65,8 @@ func (b *builder) close() {
 	}
 }
 
-// kernels lists GEMV for every format and, for the best level, also GEMM, and a decode step of experts
-// for the formats that can be made.
+// kernels lists GEMV for every format and, for the best level, also GEMM, and experts of one row and of
+// several for the formats that can be made.
 func (b *builder) kernels(rows []int, best bool) ([]*kernel, error) {
 	var err error
 	if b.stream, err = b.dev.NewStream(); err != nil {
@@ -82,8 +95,14 @@ func (b *builder) kernels(rows []int, best bool) ([]*kernel, error) {
 	}
 	for _, f := range formats {
 		if f != tensor.INT4.By(64) {
-			add(b.experts(f))
+			add(b.experts("experts_"+FormatName(f), f, topK, 1))
+			for _, n := range []int{1, topK} {
+				k, e := b.experts(LayerName(f, n == topK), f, n, 1)
+				k.pause = layerPause
+				add(k, e)
+			}
 			for _, m := range rows {
+				add(b.experts(fmt.Sprintf("experts_%s_m%d", FormatName(f), m), f, topK, m))
 				add(b.gemm(f, m))
 			}
 		}
@@ -156,21 +175,26 @@ func (b *builder) gemm(f tensor.Format, m int) (*kernel, error) {
 	return k, err
 }
 
-// experts returns the work of a token's experts of a layer: quantising the activations, gate and
+// experts returns the work of n experts of a layer, which m rows take each: quantising the activations, gate and
 // up, SiLU, down.
-func (b *builder) experts(f tensor.Format) (*kernel, error) {
-	k := &kernel{name: "experts_" + FormatName(f)}
+func (b *builder) experts(name string, f tensor.Format, n, m int) (*kernel, error) {
+	k := &kernel{name: name}
+	if m > 1 {
+		k.ops = 2 * float64(n*m) * 3 * inner * hidden
+	}
 	up := matrix(f, 2*inner, hidden)
 	down := matrix(f, hidden, inner)
-	x, q, err := b.activations(1, f.Group)
+	x, q, err := b.activations(m, f.Group)
 	if err != nil {
 		return k, err
 	}
-	out, err := b.mat(tensor.F32, topK, hidden)
-	var bank [topK]device.QExpert
-	var list [topK]device.ExpertRows
+	out, err := b.mat(tensor.F32, m*n, hidden)
+	bank, list := make([]device.QExpert, n), make([]device.ExpertRows, n)
 	for i := range list {
-		list[i] = device.ExpertRows{Expert: int32(i), Assign: []int32{int32(i)}}
+		list[i].Expert = int32(i)
+		for r := range m {
+			list[i].Assign = append(list[i].Assign, int32(r*n+i))
+		}
 	}
 	k.run = func() work {
 		var w work
@@ -179,7 +203,7 @@ func (b *builder) experts(f tensor.Format) (*kernel, error) {
 			w.bytes += bank[i].W13.Bytes() + bank[i].W2.Bytes()
 		}
 		b.dev.QuantizeRows(b.stream, q, x)
-		b.dev.ExpertsQ(b.stream, out, q, bank[:], list[:], topK)
+		b.dev.ExpertsQ(b.stream, out, q, bank, list, n)
 		return w
 	}
 	return k, err

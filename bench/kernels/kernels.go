@@ -30,9 +30,11 @@ type Options struct {
 type kernel struct {
 	name   string
 	run    func() work
-	rates  stat.Series // bytes per second
-	ops    float64     // multiplications and additions per window; 0: unknown
-	speeds stat.Series // operations per second
+	bytes  int           // of the last window
+	pause  time.Duration // before every window, in which threads have nothing to do
+	rates  stat.Series   // bytes per second
+	ops    float64       // multiplications and additions per window; 0: unknown
+	speeds stat.Series   // operations per second
 }
 
 // work is the bytes that a window read.
@@ -40,9 +42,12 @@ type work struct{ bytes int }
 
 // turn measures one window.
 func (k *kernel) turn() {
+	for begun := time.Now(); time.Since(begun) < k.pause; {
+	}
 	start := time.Now()
 	w := k.run()
 	s := max(1e-9, time.Since(start).Seconds())
+	k.bytes = w.bytes
 	k.rates.Add(float64(w.bytes) / s)
 	if k.ops > 0 {
 		k.speeds.Add(k.ops / s)

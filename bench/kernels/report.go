@@ -44,8 +44,9 @@ type RegimeShare struct {
 type Kernel struct {
 	Name    string  `json:"name"`
 	Threads int     `json:"threads"`
-	GBps    float64 `json:"gbps"`  // median
-	Ratio   float64 `json:"ratio"` // of medians
+	Bytes   int     `json:"bytes,omitempty"` // of weights and scales, of one call
+	GBps    float64 `json:"gbps"`            // median
+	Ratio   float64 `json:"ratio"`           // of medians
 	GOPS    float64 `json:"gops,omitempty"`
 	Regime  string  `json:"regime,omitempty"`
 	Windows int     `json:"windows"`
@@ -90,7 +91,7 @@ func (r *Report) add(threads int, reader *read.Reader, kernels []*kernel) {
 		in := k.rates.In(main).Map(gb).Summary()
 		ops := k.speeds.In(main).Map(gb).Summary()
 		out := Kernel{
-			Name: k.name, Threads: threads, GBps: in.P50, Ratio: stat.Ratio(in.P50, best.P50), GOPS: ops.P50, Regime: main, Windows: in.N,
+			Name: k.name, Threads: threads, Bytes: k.bytes, GBps: in.P50, Ratio: stat.Ratio(in.P50, best.P50), GOPS: ops.P50, Regime: main, Windows: in.N,
 			P50: in.P50, P90: in.P90, P99: in.P99, Best: in.Max, BestRatio: stat.Ratio(in.P99, best.P99), GOPSBest: ops.P99,
 		}
 		for _, s := range rd.Regimes {

@@ -33,7 +33,7 @@ type KernelMeter struct {
 // UsualMeter takes about ten seconds and a gigabyte.
 var UsualMeter = KernelMeter{8, 800e6}
 
-// The numbers of rows per expert at which products are measured. The curve goes through both.
+// The numbers of rows per expert at which experts are measured besides one row. The curve goes through both.
 const fewRows, manyRows = 4, 96
 
 // CPU implements meter.
@@ -49,10 +49,11 @@ func (k KernelMeter) CPU(threads int, experts tensor.Format, available int64, te
 
 // cpuOf turns a report of kernels into rates.
 func cpuOf(rep *kernels.Report, name string, threads int, weights tensor.Format) (rates.CPU, error) {
-	format := kernels.FormatName(tensor.INT4.By(128))
+	of := tensor.INT4.By(128)
 	if weights.Encoding == tensor.INT8 {
-		format = kernels.FormatName(tensor.INT8.By(128))
+		of = tensor.INT8.By(128)
 	}
+	format := kernels.FormatName(of)
 	find := func(name string) (kernels.Kernel, error) {
 		for _, k := range rep.Kernels {
 			if k.Name == name && k.Threads == threads {
@@ -61,19 +62,40 @@ func cpuOf(rep *kernels.Report, name string, threads int, weights tensor.Format)
 		}
 		return kernels.Kernel{}, fmt.Errorf("measured no %s", name)
 	}
-	experts, err := find("experts_" + format)
-	few, err2 := find(fmt.Sprintf("gemm_%s_m%d", format, fewRows))
-	many, err3 := find(fmt.Sprintf("gemm_%s_m%d", format, manyRows))
-	if err := errors.Join(err, err2, err3); err != nil {
+	one, err := find(kernels.LayerName(of, false))
+	experts, err2 := find(kernels.LayerName(of, true))
+	few, err3 := find(fmt.Sprintf("experts_%s_m%d", format, fewRows))
+	many, err4 := find(fmt.Sprintf("experts_%s_m%d", format, manyRows))
+	if err := errors.Join(err, err2, err3, err4); err != nil {
 		return rates.CPU{}, err
 	}
-	c := rates.CPU{Name: name, Threads: threads, ReadGBps: rep.ReadGBps, DecodeShare: experts.GBps / rep.ReadGBps, Experts: curveThrough(fewRows, few.GOPS, manyRows, many.GOPS)}
+	gbps, us := lineThrough(pieceOf(one), pieceOf(experts))
+	c := rates.CPU{Name: name, Threads: threads, ReadGBps: rep.ReadGBps, DecodeShare: gbps / rep.ReadGBps, LayerUS: us, Experts: expertCurve(gbps, us, few, many)}
 	c.DecodeShare = min(c.DecodeShare, 2)
 	c.Sources = map[string]rates.Source{}
-	for _, f := range []string{"read_gbps", "decode_share", "experts.peak", "experts.half_rows"} {
+	for _, f := range []string{"read_gbps", "decode_share", "layer_us", "experts.peak", "experts.half_rows"} {
 		c.Sources[f] = rates.Measured
 	}
 	return c.Complete()
+}
+
+// pieceOf returns the bytes and the time of a call.
+func pieceOf(k kernels.Kernel) cards.Piece {
+	return cards.Piece{Bytes: float64(k.Bytes), US: float64(k.Bytes) / k.GBps / 1e3}
+}
+
+// expertCurve returns the curve of experts of fewRows and of manyRows rows each, without the constant time of a call,
+// us. Experts of one row read gbps: no curve is slower there than what they do.
+func expertCurve(gbps, us float64, few, many kernels.Kernel) rates.Curve {
+	without := func(k kernels.Kernel) float64 {
+		t := pieceOf(k).US
+		return k.GOPS * t / max(t-us, t/4)
+	}
+	c := curveThrough(fewRows, without(few), manyRows, without(many))
+	if one := gbps * few.GOPS / few.GBps / fewRows; c.At(1) < 1e9*one {
+		return curveThrough(1, one, manyRows, without(many))
+	}
+	return c
 }
 
 // curveThrough returns the curve with the rates few and many, in GOP/s, at fewRows and manyRows.
@@ -160,7 +182,7 @@ func curveOf(p *cards.Points, s [2]cards.Speed) rates.Curve {
 	return curveThrough(s[0].Rows, rate(s[0]), s[1].Rows, rate(s[1]))
 }
 
-// lineThrough returns the rate and the constant part of copies of two sizes; noise that would make
+// lineThrough returns the rate and the constant part of two sizes of copies or of reads; noise that would make
 // either negative counts as none.
 func lineThrough(small, large cards.Piece) (gbps, us float64) {
 	per := large.US / large.Bytes

@@ -33,7 +33,7 @@ type Report struct {
 
 func newPlanReport(name string, known Known, c *forecast.Case, made *forecast.Forecast) *Report {
 	r := &Report{
-		Model: name, Rates: &c.Rates, Known: known, Skew: c.Skew.Name, Budget: c.Budget, Room: max(0, c.Budget.Room()),
+		Model: name, Rates: &c.Rates, Known: known, Skew: c.Skew.Name, Budget: c.Budget, Room: max(0, c.Budget.Room(0)),
 		Experts: int64(c.Shape.MoE*c.Shape.Experts) * c.Shape.ExpertCard, Work: c.Work, KVToken: c.Shape.KVToken, made: made, Candidates: made.Candidates,
 	}
 	if made.Prefill != nil {

@@ -17,9 +17,10 @@ type Budget struct {
 	RAM     int64 `json:"ram"`     // of the host; 0: not known, always enough
 }
 
-// Room is what routed experts may take, below 0 if the rest does not fit.
-func (b *Budget) Room() int64 {
-	room := int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed - b.KV
+// Room is what routed experts may take where `besides` is taken of the GPU, but not of Experts; below 0 if the rest
+// does not fit.
+func (b *Budget) Room(besides int64) int64 {
+	room := int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed - b.KV - besides
 	if b.Experts > 0 {
 		room = min(room, b.Experts)
 	}

@@ -135,9 +135,9 @@ func (x *chooser) best(list []Candidate, sides []Side) int {
 	return at
 }
 
-// room is how many experts there is room for.
-func (x *chooser) room() int {
-	return int(min(int64(x.s.all()), max(0, x.b.Room())/x.s.ExpertCard))
+// room is how many experts there is room for beside memory for the given number of them (windows).
+func (x *chooser) room(besides int) int {
+	return int(min(int64(x.s.all()), max(0, x.b.Room(x.s.expertBytes(besides)))/x.s.ExpertCard))
 }
 
 // windows is what prompts in groups of layers take besides, in experts.
@@ -150,7 +150,7 @@ func (x *chooser) windows(l layout) int {
 
 // prefill predicts prompts with the whole budget.
 func (x *chooser) prefill(s *strategy, groups int) Side {
-	room := x.room()
+	room := x.room(0)
 	if x.b.Prefill > 0 {
 		room = int(min(int64(room), x.b.Prefill/x.s.ExpertCard))
 	}
@@ -163,7 +163,7 @@ func (x *chooser) prefillIn(s *strategy, groups, room int) Side {
 		return Side{Reason: reason}
 	}
 	if groups > 0 && room < x.s.all() {
-		room = max(0, room-x.windows(layout{groups: groups}))
+		room = min(room, x.room(x.windows(layout{groups: groups})))
 	}
 	list, reason := s.layouts(x.s, room, layout{}, groups)
 	return x.fastest(s, list, reason, x.windows, false)
@@ -171,7 +171,7 @@ func (x *chooser) prefillIn(s *strategy, groups, room int) Side {
 
 // crowded says why not even the rest of the model fits.
 func (x *chooser) crowded() string {
-	if x.b.Room() >= 0 {
+	if x.b.Room(0) >= 0 {
 		return ""
 	}
 	return fmt.Sprintf("weights and workspace (%s) and the KV cache (%s) exceed %.0f %% of the GPU's %s",
@@ -190,11 +190,11 @@ func (x *chooser) decode(i, groups, p int, first layout) Side {
 		return x.fastest(s, []layout{first}, "", func(layout) int { return x.windows(first) }, true)
 	}
 	if p >= 0 && s.lends() && x.of[p].borrows() {
-		list, reason := s.layouts(x.s, x.room()-x.windows(first), layout{}, groups)
+		list, reason := s.layouts(x.s, x.room(x.windows(first)), layout{}, groups)
 		side := x.fastest(s, list, reason, func(l layout) int { return x.windows(first) + max(0, first.experts(x.s)-l.stay(x.s)) }, true)
 		return x.bothForms(side, s, p, first)
 	}
-	list, reason := s.layouts(x.s, x.room()-first.experts(x.s)-x.windows(first), layout{layers: first.layers, kept: first.kept}, groups)
+	list, reason := s.layouts(x.s, x.room(x.windows(first))-first.experts(x.s), layout{layers: first.layers, kept: first.kept}, groups)
 	if reason != "" && first.experts(x.s) > 0 {
 		reason += " beside prefill's"
 	}

@@ -214,8 +214,8 @@ func TestPrefillShare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 5 places and one pin a layer; four more of the hottest of each layer in the other 45.
-	if p, d := &f.Prefill.Prefill, &f.Decode.Decode; p.VRAM != 15e6 || p.Kept != 10 || d.Kept != 10+40 {
+	// 5 places and one pin a layer; the other 45 have the next hottest of all layers.
+	if p, d := &f.Prefill.Prefill, &f.Decode.Decode; p.VRAM != 15e6 || p.Kept != 10 || d.Kept != 10+45 {
 		t.Errorf("prefill has %d bytes and keeps %d, decode keeps %d", p.VRAM, p.Kept, d.Kept)
 	}
 }

@@ -90,6 +90,9 @@ func counts(t *testing.T, shape *Shape, skew Skew, name string, l layout, rows i
 		host = active(picks, float64(rows)) * float64(shape.MoE)
 	case "hot_cached_static":
 		host = active(picks[l.kept:], float64(rows)) * float64(shape.MoE)
+		if l.more > 0 {
+			host -= chosen(picks[l.kept], float64(rows)) * float64(l.more)
+		}
 	}
 	return p.Copied, host
 }

@@ -48,7 +48,7 @@ func (x *chooser) divide(list []Candidate, p, d int, decode []Side) *division {
 		}
 		last := -1
 		for part := 1; part <= divisions; part++ {
-			side := x.prefillIn(&x.of[i], list[i].Groups, x.room()*part/divisions)
+			side := x.prefillIn(&x.of[i], list[i].Groups, x.room(0)*part/divisions)
 			n := side.layout.experts(x.s)
 			if !side.Fits || n == last || side.Score < nearlyAsFast*fastest.Score {
 				continue

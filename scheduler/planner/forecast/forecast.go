@@ -132,8 +132,13 @@ func (x *chooser) layers(s *strategy, l layout, m float64, few bool) (t Time) {
 	if l.layers > 0 {
 		t = resident(&x.calc, l, m, few).times(l.layers)
 	}
-	if l.layers < x.s.MoE {
-		t.add(s.layer(&x.calc, l, m, few).times(x.s.MoE - l.layers))
+	if l.more > 0 {
+		one := l
+		one.kept++
+		t.add(s.layer(&x.calc, one, m, few).times(l.more))
+	}
+	if n := x.s.MoE - l.layers - l.more; n > 0 {
+		t.add(s.layer(&x.calc, l, m, few).times(n))
 	}
 	if s.looks(l, x.s) {
 		look := micro * x.card.SyncUS

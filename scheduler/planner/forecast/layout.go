@@ -13,13 +13,14 @@ import (
 type layout struct {
 	layers  int // layers of which all experts stay there
 	kept    int // the hottest experts of each other layer that do
+	more    int // of these layers, how many keep one more
 	slots   int // places for others, which come and go
 	groups  int // of layers whose experts come together; 0: no groups
 	buffers int // for groups: with 2 the next one comes while one is computed
 }
 
 // stay is how many experts are always there.
-func (l layout) stay(s *Shape) int { return l.layers*s.Experts + l.kept*(s.MoE-l.layers) }
+func (l layout) stay(s *Shape) int { return l.layers*s.Experts + l.kept*(s.MoE-l.layers) + l.more }
 
 // experts returns the number of experts that the GPU has places for.
 func (l layout) experts(s *Shape) int { return l.stay(s) + l.slots }
@@ -127,8 +128,8 @@ func everything(s *Shape, room int, base layout, _ int) ([]layout, string) {
 // hotMost bounds the layouts of hot.
 const hotMost = 512
 
-// hot keeps the hottest experts of every layer: any number of them that there is room
-// for, since with too many the processors have too little to do.
+// hot keeps the hottest experts of the model: as many as there is room for, or any smaller number of every
+// layer, since with too many the processors have too little to do.
 func hot(s *Shape, room int, base layout, _ int) (list []layout, reason string) {
 	if base.whole(s) {
 		return []layout{base}, ""
@@ -137,8 +138,13 @@ func hot(s *Shape, room int, base layout, _ int) (list []layout, reason string) 
 	if room < layers && base.stay(s) == 0 {
 		return nil, short(s, "an expert of each layer", layers, room)
 	}
+	more := max(0, room) % layers
 	for n := min(s.Experts, base.kept+max(0, room)/layers); n > base.kept || n == base.kept && len(list) == 0; n -= 1 + s.Experts/hotMost {
-		list = append(list, layout{layers: base.layers, kept: n})
+		if n == s.Experts {
+			more = 0
+		}
+		list = append(list, layout{layers: base.layers, kept: n, more: more})
+		more = 0
 	}
 	return list, ""
 }
