@@ -31,14 +31,18 @@ func TestNativeOnCard(t *testing.T) {
 	for _, x := range []struct {
 		args  []string
 		bound float64
+		long  bool
 	}{
-		{[]string{"--device", "cuda", "--rows", "f32"}, 1e-5},
-		{nil, 0.01},
-		{[]string{"--device", "cuda"}, 0.01},
-		{[]string{"--device", "cuda", "--batch-invariant"}, 0.01},
-		{[]string{"--device", "cuda", "--decode-strategy", "hot_cached_static", "--prefill-strategy", "hot_cached_static", "--expert-vram", "1MiB"}, 0.01},
-		{[]string{"--device", "cuda", "--decode-strategy", "layer_grouped", "--prefill-strategy", "layer_grouped"}, 0.01},
+		{[]string{"--device", "cuda", "--rows", "f32"}, 1e-5, false},
+		{nil, 0.01, true},
+		{[]string{"--device", "cuda"}, 0.01, false},
+		{[]string{"--device", "cuda", "--batch-invariant"}, 0.01, true},
+		{[]string{"--device", "cuda", "--decode-strategy", "hot_cached_static", "--prefill-strategy", "hot_cached_static", "--expert-vram", "1MiB"}, 0.01, false},
+		{[]string{"--device", "cuda", "--decode-strategy", "layer_grouped", "--prefill-strategy", "layer_grouped"}, 0.01, true},
 	} {
+		if x.long && testing.Short() {
+			continue
+		}
 		if got := perplexity(append([]string{"--expert-format", "native"}, x.args...)...); !(math.Abs(got/want-1) < x.bound) {
 			t.Errorf("%v: perplexity %.6f, of floats %.6f", x.args, got, want)
 		}
@@ -46,13 +50,15 @@ func TestNativeOnCard(t *testing.T) {
 	refuses(t, 1, []string{"run", "--model", path, "--device", "cuda", "--attention-quant", "q8_0", "hi"}, "attention as q8_0", "a GPU multiplies only routed experts")
 }
 
-// TestNativeGoldenOnCard: the golden model whose experts are MXFP4 gives the recorded values with its
-// blocks as they are.
+// TestNativeGoldenOnCard: the golden models whose experts are MXFP4 and FP8 give the recorded values with
+// their blocks as they are.
 func TestNativeGoldenOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
-	dir := filepath.Join("..", "..", "testdata", "goldens", "gpt_oss_mxfp4")
-	out := answers(t, "", "compare", "--model", dir, "--golden", dir, "--device", "cuda", "--rows", "f32", "--expert-format", "native", "--chunk", "7", "--batch", "3")
-	if !strings.Contains(out, " 0 failed") {
-		t.Error(out)
+	for _, name := range []string{"gpt_oss_mxfp4", "deepseek_v3_fp8"} {
+		dir := filepath.Join("..", "..", "testdata", "goldens", name)
+		out := answers(t, "", "compare", "--model", dir, "--golden", dir, "--device", "cuda", "--rows", "f32", "--expert-format", "native", "--chunk", "7", "--batch", "3")
+		if !strings.Contains(out, " 0 failed") {
+			t.Errorf("%s: %s", name, out)
+		}
 	}
 }

@@ -75,11 +75,9 @@ func (e *Encoding) HasMins() bool { return e.stored.mins }
 
 // blocks registers an encoding of blocks.
 func blocks(name string, bits int, s stored) *Encoding {
-	e := &Encoding{name: name, bits: bits, groups: []int{BlockGroup}, widen: widenBlocks, stored: &s}
+	e := &Encoding{name: name, bits: bits, groups: []int{BlockGroup}, widen: widenBlocks, stored: &s, shared: true}
 	e.packings[CPU] = newBlockBands(&s)
-	if e.shared = s.share == 0; e.shared { // no kernels of a GPU know factors
-		e.packings[GPU] = e.packings[CPU]
-	}
+	e.packings[GPU] = e.packings[CPU]
 	return register(e)
 }
 

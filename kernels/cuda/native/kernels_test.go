@@ -71,6 +71,7 @@ func bf16(v float32) float32 { return tensor.BF16ToF32(tensor.F32ToBF16(v)) }
 // rig is a mixture on the GPU.
 type rig struct {
 	c                   *cudatest.GPU
+	sms                 int // of one: a block goes over several parts
 	rows, topK, experts int
 	hidden, width       int
 	w13, w2             matrices
@@ -186,11 +187,11 @@ func (r *rig) grouped(y, x launch.Mat, tile int) {
 	h := r.c.Alloc(HiddenBytes(r.rows*r.topK, r.width, tensor.BF16))
 	r.c.Run(func(l *launch.List) {
 		route.Align(l, &a, idm, 0)
-		Experts(l, y, h, x, r.bank, a)
+		Experts(l, launch.GPU{SMs: r.sms}, y, h, x, r.bank, a)
 	})
 }
 
-var encodings = []string{"q8_0", "q4_0", "mxfp4", "nvfp4", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq2_xxs", "iq2_xs", "iq3_xxs", "iq3_s"}
+var encodings = []string{"q8_0", "fp8", "nvfp4_scaled", "q4_0", "mxfp4", "nvfp4", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq2_xxs", "iq2_xs", "iq3_xxs", "iq3_s"}
 
 // TestEncodings: there are kernels for every encoding that a GPU shares with a CPU.
 func TestEncodings(t *testing.T) {
@@ -229,6 +230,7 @@ func TestExperts(t *testing.T) {
 		t.Run(fmt.Sprintf("%s and %s", name, other), func(t *testing.T) {
 			r := newRig(t, c, rng, name, other, shape[0], shape[1], shape[2], hidden, width, i%3 == 0)
 			slots := r.rows * r.topK
+			r.sms = 1 + i%2*131
 			nan := float32(math.NaN())
 			same := func(v float32) float32 { return v }
 			idm := c.I32(r.ids, r.rows, r.topK)

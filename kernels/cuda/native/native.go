@@ -27,7 +27,7 @@ type kernels struct {
 var list = func() map[*tensor.Encoding]kernels {
 	m := map[*tensor.Encoding]kernels{}
 	for name, words := range map[string]int{
-		"q8_0": 0, "q4_0": 0, "mxfp4": 0, "nvfp4": 0, "q4_k": 0, "q5_k": 0, "q6_k": 0, "iq4_xs": 0,
+		"q8_0": 0, "q4_0": 0, "fp8": 0, "mxfp4": 0, "nvfp4": 0, "nvfp4_scaled": 0, "q4_k": 0, "q5_k": 0, "q6_k": 0, "iq4_xs": 0,
 		"iq2_xxs": 512, "iq2_xs": 1024, "iq3_xxs": 256, "iq3_s": 512,
 	} {
 		kernel := func(kind string) launch.Kernel { return launch.Named("kr_native_" + name + "_" + kind) }
@@ -108,7 +108,7 @@ func modeOf(op string, out launch.Mat) mode {
 // is in the bank: down(act(gate x[t], up x[t])), with the bank's biases and activation. Other rows
 // are unchanged. a has x's assignments in tiles of FewTokens or ManyTokens; h is
 // HiddenBytes(T*K, F, BF16) of scratch, aligned to 16.
-func Experts(l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, a route.Aligned) {
+func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, a route.Aligned) {
 	const op = "native Experts"
 	if why := check(x, &b); why != "" || !Can(x, &b) {
 		refuse(op, "%s x %v", why, x)
@@ -124,7 +124,7 @@ func Experts(l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.
 		return
 	}
 	width := b.W2.Cols()
-	j := job{tiles: &a, extra: &b.Extra}
+	j := job{gpu: gpu, tiles: &a, extra: &b.Extra}
 	hidden := launch.Mat{At: h, DType: tensor.BF16, Rows: a.Assignments, Cols: width, Stride: width}
 	j.grouped(l, hidden, toHidden, x, a.TopK, &b.W13.A, b.Step, b.ScaleStep, b.B13)
 	j.grouped(l, y, m, hidden, 1, &b.W2.A, b.Step2, b.ScaleStep2, b.B2)
@@ -132,6 +132,7 @@ func Experts(l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.
 
 // job has the arguments that both products of a mixture share.
 type job struct {
+	gpu   launch.GPU
 	tiles *route.Aligned // nil: plain
 	extra *launch.Extra
 }
@@ -152,19 +153,25 @@ const maxArgs = 25
 
 // The shared memory of a block, beside the table.
 const (
-	fewShared  = 8 * 32 * FewTokens * 4                      // sums of 8 warps
+	fewShared  = 2 * 8 * 32 * FewTokens * 4                  // sums of 8 warps, of two parts
 	manyShared = 2*128*128 + 3*ManyTokens*128 + 4*ManyTokens // two stages of weights, three of activations, slots
 )
 
+// fewBlocks is about the number of blocks of few tokens for each multiprocessor, of which two run at a time.
+// A block that goes over several parts loads one while it sums another.
+const fewBlocks = 8
+
 // grouped launches one product of sorted assignments; x has row slot/divisor of a slot.
 func (j *job) grouped(l *launch.List, out launch.Mat, m mode, x launch.Mat, divisor int, w *launch.Tiles, step, smallStep int64, bias launch.Ptr) {
-	k := list[w.Encoding]
-	kernel, rows, shared := k.few, 32, fewShared
+	k, tiles := list[w.Encoding], j.tiles.MaxTiles()
+	kernel, shared, blocks := k.few, fewShared, (w.Rows+31)/32
 	if j.tiles.Tile == ManyTokens {
-		kernel, rows, shared = k.many, 128, manyShared
+		kernel, shared, blocks = k.many, manyShared, (w.Rows+127)/128
+	} else if parts := blocks * tiles / max(1, fewBlocks*j.gpu.SMs); parts > 1 { // of a block
+		blocks = (blocks + parts - 1) / parts
 	}
 	l.Add(kernel, launch.Config{
-		Grid:   launch.Dim{X: uint32((w.Rows + rows - 1) / rows), Y: uint32(j.tiles.MaxTiles())},
+		Grid:   launch.Dim{X: uint32(blocks), Y: uint32(tiles)},
 		Block:  launch.Dim{X: 256},
 		Shared: uint32(shared + k.table),
 		PDL:    true,

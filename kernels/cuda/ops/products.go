@@ -281,7 +281,7 @@ func (b *Builder) expertsNative(y, x launch.Mat, bank launch.Bank, ids launch.Ma
 	a := route.NewAligned(sorted, rows, topK, bank.Experts, tile)
 	a.Map = bank.Map
 	route.Align(b.List, &a, ids, sort)
-	native.Experts(b.List, y, hidden, x, bank, a)
+	native.Experts(b.List, b.GPU, y, hidden, x, bank, a)
 }
 
 // mixFew is Mix for few rows.

@@ -8,6 +8,7 @@
 //
 //	GROUPS          groups of 32 columns in a block
 //	VALUES, SMALL   bytes of a group in a band: its lines; bytes of a block beside the lines
+//	SHARE           groups that share a factor of 4 bytes for each row, before the blocks' bytes; 0: none
 //	Raw, load       what the thread reads of a group
 //	Head, open      what it derives from a block's first group; HEAD: there is something
 //	ints            8 columns of row j (0..3) as pairs of bfloat16, exact
@@ -16,9 +17,7 @@
 //	BF16            a scale is exact as bfloat16
 #pragma once
 #include "grids.cuh"
-#include "kr.cuh"
-
-#define KR_MEMBER __device__ __forceinline__
+#include "native_job.cuh"
 
 // Up to 16 bytes that stay in L1 for the other lanes and groups that read them.
 KR_DEV uint4 ld16(const void *p) { return __ldg(reinterpret_cast<const uint4 *>(p)); }
@@ -71,6 +70,11 @@ KR_DEV void times(uint32_t (&w)[4], uint32_t s) {
 	for (int i = 0; i < 4; i++) w[i] = fma_bf16x2(w[i], s, 0x80008000u); // -0 changes nothing
 }
 
+// Two floats of 4 exponent and 3 mantissa bits, at the top of halfwords, as a pair.
+KR_DEV uint32_t fp8(uint32_t v) { // 2^120 corrects the exponent bias, of subnormal numbers too
+	return fma_bf16x2((v >> 4 & 0x07f007f0) | (v & 0x80008000), 0x7b807b80u, 0x80008000u);
+}
+
 // 2^(e-127), the scale of MXFP4.
 KR_DEV float power(uint32_t e) { return __uint_as_float(e ? e << 23 : 0x00400000); }
 
@@ -78,7 +82,7 @@ struct NoHead {};
 
 // What most encodings have.
 struct Defaults {
-	static const int GROUPS = 1, TABLE = 0;
+	static const int GROUPS = 1, TABLE = 0, SHARE = 0;
 	static const bool MINS = false, HEAD = false, HALVES = false, BF16 = false;
 	typedef NoHead Head;
 	template <class Raw> static KR_MEMBER void open(NoHead &, const Raw &) {}
@@ -153,6 +157,39 @@ struct NVFP4 : Defaults {
 		times(w, pack_bf16(s, s));
 	}
 	static KR_MEMBER void scale(float &s, float &, const Raw &, const Head &, int, int, int) { s = 1.f; }
+};
+
+// NVFP4 whose scales are multiplied by a factor of the row, or divided by its magnitude if it is negative.
+struct NVFP4Scaled : NVFP4 {
+	static const int SHARE = 1 << 30;
+	static const bool BF16 = false;
+	struct Raw : NVFP4::Raw {
+		uint4 f;
+	};
+	static KR_MEMBER void load(Raw &r, const uint8_t *v, const uint8_t *s, int g, int q, int c) {
+		NVFP4::load(r, v, s + 64, g, q, c), r.f = ld16(s + 16 * q);
+	}
+	static KR_MEMBER void scale(float &s, float &, const Raw &r, const Head &, int j, int, int) {
+		const float f = __uint_as_float(word(r.f, j));
+		s = f < 0.f ? -1.f / f : f;
+	}
+};
+
+struct FP8 : Defaults {
+	static const int VALUES = 512, SMALL = 0, SHARE = 4;
+	struct Raw {
+		uint4 a, b, f; // columns 0..3 and 4..7, one a byte
+	};
+	static KR_MEMBER void load(Raw &r, const uint8_t *v, const uint8_t *s, int g, int q, int c) {
+		v += g * VALUES + 128 * c + 16 * q;
+		r.a = ld16(v), r.b = ld16(v + 64), r.f = ld16(s + g / SHARE * 64 + 16 * q);
+	}
+	static KR_MEMBER void ints(uint32_t (&w)[4], const Raw &r, int j, int, const uint32_t *) {
+		const uint32_t lo = word(r.a, j), hi = word(r.b, j);
+		w[0] = fp8(__byte_perm(lo, 0, 0x1404)), w[1] = fp8(__byte_perm(lo, 0, 0x3424));
+		w[2] = fp8(__byte_perm(hi, 0, 0x1404)), w[3] = fp8(__byte_perm(hi, 0, 0x3424));
+	}
+	static KR_MEMBER void scale(float &s, float &, const Raw &r, const Head &, int j, int, int) { s = __uint_as_float(word(r.f, j)); }
 };
 
 // --- superblocks of 256 columns
@@ -380,7 +417,7 @@ struct IQ3_S : Superblock {
 };
 
 #define ALL_ENCODINGS(X) \
-	X(q8_0, Q8_0) X(q4_0, Q4_0) X(mxfp4, MXFP4) X(nvfp4, NVFP4) X(q4_k, Q4_K) X(q5_k, Q5_K) X(q6_k, Q6_K) X(iq4_xs, IQ4_XS) \
+	X(q8_0, Q8_0) X(q4_0, Q4_0) X(fp8, FP8) X(mxfp4, MXFP4) X(nvfp4, NVFP4) X(nvfp4_scaled, NVFP4Scaled) X(q4_k, Q4_K) X(q5_k, Q5_K) X(q6_k, Q6_K) X(iq4_xs, IQ4_XS) \
 	X(iq2_xxs, IQ2_XXS) X(iq2_xs, IQ2_XS) X(iq3_xxs, IQ3_XXS) X(iq3_s, IQ3_S)
 
 // Copies the encoding's table to the block's shared memory.
@@ -400,67 +437,3 @@ template <class T> KR_DEV void weights(uint32_t (&w)[4], const typename T::Raw &
 		w[i] = T::MINS ? pack_bf16(fmaf(lo, s, -m), fmaf(hi, s, -m)) : pack_bf16(lo * s, hi * s);
 	}
 }
-
-// What is done with sums.
-enum {
-	TO_HIDDEN, // rows are gate's, then up's: the activation of both, as bfloat16
-	TO_BF16,
-	TO_F32,
-};
-
-// SwiGLU of a value of gate and one of up (kernels/device, Activation). NaN stays NaN.
-struct Activation {
-	float alpha, limit, shift;
-	KR_MEMBER float operator()(float g, float u) const {
-		g = g > limit ? limit : g;
-		u = u > limit ? limit : u < -limit ? -limit : u;
-		return g / (1.f + expf(-alpha * g)) * (u + shift);
-	}
-};
-
-// The arguments of the grouped kernels, in the order of Go's args.
-struct Job {
-	void *out;
-	int mode, out_stride;
-	const bf16 *x;
-	int x_stride, divisor;   // the row of x is slot / divisor
-	const int4 *tiles;       // kernels/cuda/route.Aligned: expert, first slot, rows
-	const int *slots, *count;
-	const uint8_t *values, *small; // of expert 0
-	int rows, groups;        // groups of 32 columns
-	long long step, small_step; // bytes from one expert to the next
-	const float *bias;       // of expert 0, or null
-	long long bias_step;
-	Activation act;
-
-	KR_MEMBER const float *bias_of(int expert) const { return (const float *)((const char *)bias + expert * bias_step); }
-	// Bands of 16 rows, and those of gate.
-	KR_MEMBER int bands() const { return (rows + 15) / 16; }
-	template <class T> KR_MEMBER const uint8_t *values_of(int expert, int band) const {
-		return values + expert * step + (long long)band * groups * T::VALUES;
-	}
-	template <class T> KR_MEMBER const uint8_t *small_of(int expert, int band) const {
-		return small + expert * small_step + (long long)band * (groups / T::GROUPS) * T::SMALL;
-	}
-	KR_MEMBER void put(int slot, int column, float v) const {
-		long long at = (long long)slot * out_stride + column;
-		if (mode == TO_F32) ((float *)out)[at] = v;
-		else store((bf16 *)out + at, v);
-	}
-};
-#define JOB_ARGS \
-	void *out, int mode, int out_stride, const bf16 *x, int x_stride, int divisor, const int4 *tiles, const int *slots, const int *count, \
-	const uint8_t *values, const uint8_t *small, int rows, int groups, long long step, long long small_step, \
-	const float *bias, long long bias_step, float alpha, float limit, float shift
-#define JOB \
-	{ out, mode, out_stride, x, x_stride, divisor, tiles, slots, count, values, small, rows, groups, step, small_step, bias, bias_step, \
-	  {alpha, limit, shift} }
-
-struct Tile {
-	int expert, first, count; // count 0: no work
-};
-KR_DEV Tile tile_of(const Job &j) {
-	int4 v = __ldcg(j.tiles + blockIdx.y); // memory exists for every tile of the grid
-	return (int)blockIdx.y < __ldcg(j.count) ? Tile{v.x, v.y, v.z} : Tile{0, 0, 0};
-}
-KR_DEV int slot_of(const Job &j, const Tile &t, int r) { return __ldcg(j.slots + t.first + r); }

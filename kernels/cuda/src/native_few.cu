@@ -1,13 +1,14 @@
 // Products of few tokens with blocks of files: a tile of up to 8 tokens of one expert, whose weights
-// are read once at the speed of memory. A block has 32 rows, and its 8 warps divide the columns. A
-// lane's rows of a band are rows of two operands A (m16n8k16), tokens are the N side. The warps'
-// sums are added in order, so a token's bits do not depend on the others or on their number. Weights
+// are read once at the speed of memory. A block goes over parts of 32 rows, whose columns its 8 warps
+// divide, and loads of the next part begin before this one is summed. A lane's rows of a band are rows
+// of two operands A (m16n8k16), tokens are the N side. The warps' sums are added in order, so a
+// token's bits do not depend on the others, on their number or on the number of blocks. Weights
 // are not rounded: integers are multiplied, and sums of a group are scaled.
 //
-// The 32 rows are two bands: with TO_HIDDEN one of gate and one of up, of the same features.
+// A part is two bands: with TO_HIDDEN one of gate and one of up, of the same features.
 #include "native.cuh"
 
-enum { WARPS = 8, DEPTH = 4, TOKENS = 8 };
+enum { WARPS = 8, TOKENS = 8 };
 
 template <class T> struct Step {
 	typename T::Raw raw;
@@ -52,43 +53,11 @@ template <class T> KR_DEV void add(float (&d)[2][4], const Step<T> &r, const typ
 	}
 }
 
-template <class T> KR_DEV void few(const Job &j, unsigned char *shared) {
-	uint32_t *table = reinterpret_cast<uint32_t *>(shared);
-	float2 *sums = reinterpret_cast<float2 *>(table + T::TABLE); // [warp][32 rows][4 pairs of tokens]
-	fill<T>(table);
-	pdl_wait();
-	pdl_launch();
-	const Tile t = tile_of(j);
-	if (t.count < 1) return;
-	if (T::TABLE > 0) __syncthreads();
-	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, q = g % 4, bands = j.bands();
-	const int band = j.mode == TO_HIDDEN ? blockIdx.x + g / 4 * (bands / 2) : min(2 * (int)blockIdx.x + g / 4, bands - 1);
-	const uint8_t *v = j.values_of<T>(t.expert, band), *s = j.small_of<T>(t.expert, band);
-	const bf16 *x = j.x + (long long)(slot_of(j, t, min(g, t.count - 1)) / j.divisor) * j.x_stride + 8 * c;
-	const bool on = g < t.count;
-	const int from = j.groups * warp / WARPS, to = j.groups * (warp + 1) / WARPS;
-
-	Step<T> ring[DEPTH];
-	auto load = [&](Step<T> &r, int group) {
-		if (group >= to) return;
-		T::load(r.raw, v, s, group, q, c);
-		r.x = make_uint4(0, 0, 0, 0);
-		if (on) r.x = *reinterpret_cast<const uint4 *>(x + 32 * group);
-	};
-#pragma unroll
-	for (int i = 0; i < DEPTH; i++) load(ring[i], from + i);
-	float d[2][4] = {{0.f, 0.f, 0.f, 0.f}, {0.f, 0.f, 0.f, 0.f}}; // rows 4q and 4q+1, 4q+2 and 4q+3
-	typename T::Head head;
-	for (int group = from; group < to; group += DEPTH) {
-#pragma unroll
-		for (int i = 0; i < DEPTH; i++) {
-			const int k = group + i;
-			if (k >= to) break;
-			if (T::HEAD && (k == from || k % T::GROUPS == 0)) T::open(head, ring[i].raw);
-			add<T>(d, ring[i], head, c, k, table);
-			load(ring[i], k + DEPTH);
-		}
-	}
+// Adds the warps' sums of a part and stores its rows. The next part's sums lie elsewhere, so that one
+// barrier is enough.
+KR_DEV void finish(const Job &j, const Tile &t, int part, const float (&d)[2][4], float2 *sums) {
+	const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
+	const bool hidden = j.mode == TO_HIDDEN;
 #pragma unroll
 	for (int m = 0; m < 2; m++) {
 		float2 *p = sums + (warp * 32 + 4 * g + 2 * m) * 4 + c;
@@ -101,8 +70,7 @@ template <class T> KR_DEV void few(const Job &j, unsigned char *shared) {
 		for (int w = 1; w < WARPS; w++) v += all[(w * 32 + row) * TOKENS + token];
 		return v;
 	};
-	const bool hidden = j.mode == TO_HIDDEN;
-	const int token = threadIdx.x / (hidden ? 16 : 32), r = threadIdx.x % (hidden ? 16 : 32), row = blockIdx.x * (hidden ? 16 : 32) + r;
+	const int token = threadIdx.x / (hidden ? 16 : 32), r = threadIdx.x % (hidden ? 16 : 32), row = part * (hidden ? 16 : 32) + r;
 	if (token >= t.count || token >= TOKENS || row >= (hidden ? j.rows / 2 : j.rows)) return;
 	float value = sum(r, token);
 	const float *bias = j.bias ? j.bias_of(t.expert) : 0;
@@ -113,6 +81,51 @@ template <class T> KR_DEV void few(const Job &j, unsigned char *shared) {
 		value = j.act(value, up);
 	}
 	j.put(slot_of(j, t, token), row, value);
+}
+
+template <class T> KR_DEV void few(const Job &j, unsigned char *shared) {
+	uint32_t *table = reinterpret_cast<uint32_t *>(shared);
+	float2 *sums = reinterpret_cast<float2 *>(table + T::TABLE); // of two parts in turn: [warp][32 rows][4 pairs of tokens]
+	fill<T>(table);
+	pdl_wait();
+	pdl_launch();
+	const Tile t = tile_of(j);
+	if (t.count < 1) return;
+	if (T::TABLE > 0) __syncthreads();
+	const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, q = g % 4, bands = j.bands();
+	const bool hidden = j.mode == TO_HIDDEN;
+	const int parts = hidden ? bands / 2 : (bands + 1) / 2;
+	const bf16 *x = j.x + (long long)(slot_of(j, t, min(g, t.count - 1)) / j.divisor) * j.x_stride + 8 * c;
+	const bool on = g < t.count;
+	const int from = j.groups * warp / WARPS, to = j.groups * (warp + 1) / WARPS;
+
+	enum { DEPTH = T::HEAD ? 3 : 4 }; // more would not fit the registers
+	Step<T> ring[DEPTH];
+	auto load = [&](Step<T> &r, int part, int group) {
+		if (part >= parts || group >= to) return;
+		const int band = hidden ? part + g / 4 * (bands / 2) : min(2 * part + g / 4, bands - 1);
+		T::load(r.raw, j.values_of<T>(t.expert, band), j.small_of<T>(t.expert, band), group, q, c);
+		r.x = make_uint4(0, 0, 0, 0);
+		if (on) r.x = *reinterpret_cast<const uint4 *>(x + 32 * group);
+	};
+#pragma unroll
+	for (int i = 0; i < DEPTH; i++) load(ring[i], blockIdx.x, from + i);
+	typename T::Head head;
+	for (int part = blockIdx.x, odd = 0; part < parts; part += gridDim.x, odd ^= 1) {
+		float d[2][4] = {{0.f, 0.f, 0.f, 0.f}, {0.f, 0.f, 0.f, 0.f}};
+		for (int group = from; group < to; group += DEPTH) {
+#pragma unroll
+			for (int i = 0; i < DEPTH; i++) {
+				const int k = group + i;
+				if (k >= to) break;
+				if (T::HEAD && (k == from || k % T::GROUPS == 0)) T::open(head, ring[i].raw);
+				add<T>(d, ring[i], head, c, k, table);
+				const bool last = k + DEPTH >= to;
+				load(ring[i], last ? part + (int)gridDim.x : part, last ? from + i : k + DEPTH);
+			}
+		}
+		finish(j, t, part, d, sums + odd * (WARPS * 32 * 4));
+	}
 }
 
 #define X(name, T)                                     \
