@@ -61,38 +61,45 @@ func TestMatMulQBlocks(t *testing.T) {
 
 // Experts whose gate and up are another encoding than down.
 func TestExpertsOfBlocks(t *testing.T) {
-	const h, f, experts, topK = 256, 256, 2, 2
-	names := tensor.StoredEncodings()
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		for i, name := range names {
+		for i := range tensor.StoredEncodings() {
 			tokens := 8
 			if i == 0 {
 				tokens = 80
 			}
-			up, down := tensor.EncodingOf(name), tensor.EncodingOf(names[(i+1)%len(names)])
-			var bank []device.QExpert
-			var refs []ref.QExpert
-			for e := range experts {
-				w13, r13 := newBlocks(t, d, uint64(10*i+e), 2*f, h, up)
-				w2, r2 := newBlocks(t, d, uint64(10*i+e+5), h, f, down)
-				bank, refs = append(bank, device.QExpert{W13: w13, W2: w2}), append(refs, ref.QExpert{W13: r13, W2: r2})
-			}
-			x := kerneltest.Normal(kerneltest.Rand(uint64(i)), tokens*h, 1)
-			work := make([]device.ExpertRows, experts)
-			for a := range tokens * topK {
-				e := (a*a + a/7) % experts
-				work[e].Expert, work[e].Assign = int32(e), append(work[e].Assign, int32(a))
-			}
-			got := make([]float32, tokens*topK*h)
-			d.ExpertsQ(s, f32s(d, got, tokens*topK, h), quantized(d, s, x, tokens, h, tensor.BlockGroup), bank, work, topK)
-			for e, item := range work {
-				want := composed(d, ref.QuantizeRows(x, h, tensor.BlockGroup), tokens, refs[e])
-				for _, a := range item.Assign {
-					if err := kerneltest.SameBits(got[int(a)*h:][:h], want[int(a)/topK*h:][:h]); err != nil {
-						t.Fatalf("%s, %s: expert %d, assignment %d: %v", name, down.Name(), e, a, err)
-					}
-				}
-			}
+			expertsOfBlocks(t, d, s, i, tokens, func(a int) int { return (a*a + a/7) % 2 })
 		}
 	})
+}
+
+// expertsOfBlocks compares two experts, in encoding i and the next, with the reference; of says which of
+// them has an assignment.
+func expertsOfBlocks(t *testing.T, d *cpu.Device, s device.Stream, i, tokens int, of func(a int) int) {
+	t.Helper()
+	const h, f, experts, topK = 256, 256, 2, 2
+	names := tensor.StoredEncodings()
+	up, down := tensor.EncodingOf(names[i]), tensor.EncodingOf(names[(i+1)%len(names)])
+	var bank []device.QExpert
+	var refs []ref.QExpert
+	for e := range experts {
+		w13, r13 := newBlocks(t, d, uint64(10*i+e), 2*f, h, up)
+		w2, r2 := newBlocks(t, d, uint64(10*i+e+5), h, f, down)
+		bank, refs = append(bank, device.QExpert{W13: w13, W2: w2}), append(refs, ref.QExpert{W13: r13, W2: r2})
+	}
+	x := kerneltest.Normal(kerneltest.Rand(uint64(i)), tokens*h, 1)
+	work := make([]device.ExpertRows, experts)
+	for a := range tokens * topK {
+		e := of(a)
+		work[e].Expert, work[e].Assign = int32(e), append(work[e].Assign, int32(a))
+	}
+	got := make([]float32, tokens*topK*h)
+	d.ExpertsQ(s, f32s(d, got, tokens*topK, h), quantized(d, s, x, tokens, h, tensor.BlockGroup), bank, work, topK)
+	for e, item := range work {
+		want := composed(d, ref.QuantizeRows(x, h, tensor.BlockGroup), tokens, refs[e])
+		for _, a := range item.Assign {
+			if err := kerneltest.SameBits(got[int(a)*h:][:h], want[int(a)/topK*h:][:h]); err != nil {
+				t.Fatalf("%s, %s: expert %d, assignment %d: %v", up.Name(), down.Name(), e, a, err)
+			}
+		}
+	}
 }

@@ -121,6 +121,10 @@ func (p *quantProduct) multiplyPacked(d *Device, l *lane, packs []quantPack, in 
 	} else {
 		out.first = row
 	}
+	if p.blocks != nil { // another expert of the group is packed, or the other matrix
+		p.streamBlocks(d, l, in, out, rows, from, to)
+		return
+	}
 	p.stream(d, l, in, out, rows, from, to)
 }
 

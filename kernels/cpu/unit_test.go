@@ -69,6 +69,15 @@ func TestBlocksOnTheTileUnit(t *testing.T) {
 	}
 }
 
+// An expert whose rows go to the tile unit beside one whose few rows do not.
+func TestExpertsOfBlocksOnTheTileUnit(t *testing.T) {
+	d, s := openUnit(t, 3)
+	d.UseUnit(16)
+	for i := range tensor.StoredEncodings() {
+		expertsOfBlocks(t, d, s, i, 40, func(a int) int { return map[bool]int{true: 1}[a < 5] })
+	}
+}
+
 func TestExpertsQOnTheTileUnit(t *testing.T) {
 	d, s := openUnit(t, 3)
 	d.ShareEverything()
