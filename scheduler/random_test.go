@@ -50,7 +50,7 @@ func scripts() uint64 {
 	case testing.Short():
 		return 1000
 	}
-	return 3000
+	return 6000
 }
 
 // coverage counts what the scripts met, so that a generator gone tame is noticed.
@@ -186,7 +186,7 @@ func runRandom(seed uint64, steps int, log *strings.Builder, sum *coverage) erro
 
 // windowed gives some models layers with a window, with as few blocks as there may be or some more.
 func (c *Config) windowed(rng *rand.Rand) {
-	if rng.IntN(3) == 0 {
+	if rng.IntN(2) == 0 {
 		c.Window = 1 + rng.IntN(12)
 		c.WindowBlocks = c.WindowNeed() + rng.IntN(3)*rng.IntN(8)
 	}

@@ -17,7 +17,8 @@ import (
 // inequality): 3e-14 for the 8 of absMLA. relMLA has room for the rounded result.
 //
 // An error of a key or of a query moves scores, so the bound does not cover it. The reference rounds
-// integer keys of prompts and the projected query of generated rows as the kernels do.
+// integer keys of prompts, and the projected query and the mean of latents of generated rows, as the kernels
+// do.
 const relMLA, absMLA = 1.0 / 64, 8 * 1.0 / 256
 
 // history describes the sequences of a batch: rows new tokens each, after past tokens.
@@ -159,9 +160,9 @@ func checkLatent(d *desk, read reader, in *cached, q, out data, w *weights, h hi
 //
 // Kernels of generated rows do that too, and round twice in between. The projected query becomes BF16,
 // as here (with a cache of FP8 it is F16, whose error is negligible): an error of a query moves all
-// scores together, so unlike errors of scores it does not shrink with more keys. The sums of latents
-// become BF16 before they are multiplied by kv_b, so the terms of that product count as well. They are
-// not small in a long context, because keys that the query likes have latents that are alike.
+// scores together, so unlike errors of scores it does not shrink with more keys. The mean of the latents
+// becomes BF16 before it is multiplied by kv_b, as here: in a long context it is large beside the terms
+// of its sum, because keys that the query likes have latents that are alike.
 func attended(in *cached, q data, w *weights, row, head int, h history, p device.MLA, decode bool) (out []float64, scale float64) {
 	seq, ctx := row/h.rows, h.past+row%h.rows+1
 	at := head * (p.Nope + p.Rope)
@@ -173,9 +174,7 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 		}
 	}
 	if decode && in.kv.DType != tensor.F8E4M3 {
-		for r, v := range query[:p.Rank] {
-			query[r] = float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(v))))
-		}
+		roundBF16(query[:p.Rank])
 	}
 	for i := range p.Rope {
 		query[p.Rank+i] = q.get(row, at+p.Nope+i)
@@ -199,17 +198,24 @@ func attended(in *cached, q data, w *weights, row, head int, h history, p device
 			squares[r] += v * v
 		}
 	}
+	if decode {
+		roundBF16(mean)
+	}
 	out = make([]float64, p.V)
 	for v := range out {
 		size := 0.0
 		for r, c := range w.row(0, head*(p.Nope+p.V)+p.Nope+v) {
 			out[v] += c * mean[r]
 			size += c * c * squares[r]
-			if decode {
-				size += c * c * mean[r] * mean[r]
-			}
 		}
 		scale = max(scale, math.Sqrt(size))
 	}
 	return out, scale
+}
+
+// roundBF16 rounds each number to BF16.
+func roundBF16(x []float64) {
+	for i, v := range x {
+		x[i] = float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(v))))
+	}
 }
