@@ -1,6 +1,9 @@
 package tensor
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // blockBands is how a CPU keeps an encoding of blocks: the bits of each block of 16 rows in another
 // order, none added and none left out. Lines of 64 bytes (integerTiles says what a line is) make up
@@ -10,7 +13,10 @@ import "fmt"
 // bytes being row r. The files of the encodings describe their lines.
 type blockBands struct {
 	*stored
-	fields        []moved
+	fields []moved
+	// The same for Pack: what goes to a dword of values is put together before it is stored.
+	dwords        []dword
+	others        []moved
 	values, small int // bytes of a block of 16 rows
 }
 
@@ -23,6 +29,12 @@ type moved struct {
 	small  bool   // it lies with the scales
 	to     uint32 // bit of row 0
 	stride uint8  // bits from row to row: 4, 8, 16 or 32
+}
+
+// dword is the pieces of a block that go to the same four bytes of values.
+type dword struct {
+	at     uint32 // byte of row 0; the next row's is 4 bytes further
+	pieces []moved
 }
 
 // fields gathers the pieces of a block.
@@ -85,7 +97,22 @@ func newBlockBands(s *stored) blockBands {
 	if bits != 8*s.bytes || p.values+p.small != TileRows*s.bytes {
 		panic(fmt.Sprintf("tensor: a band keeps %d bits of %d in %d bytes", bits, 8*s.bytes, p.values+p.small))
 	}
-	return blockBands{s, p.list, p.values, p.small}
+	b := blockBands{stored: s, fields: p.list, values: p.values, small: p.small}
+	place := map[uint32]int{}
+	for _, f := range p.list {
+		if f.small || f.stride != 32 {
+			b.others = append(b.others, f)
+			continue
+		}
+		at := f.to / 32 * 4
+		i, ok := place[at]
+		if !ok {
+			i, place[at] = len(b.dwords), len(b.dwords)
+			b.dwords = append(b.dwords, dword{at: at})
+		}
+		b.dwords[i].pieces = append(b.dwords[i].pieces, f)
+	}
+	return b
 }
 
 func (b blockBands) Check(l Layout) error {
@@ -111,24 +138,45 @@ func (b blockBands) factorBytes(cols int) int { return 4 * TileRows * b.factors(
 func (b blockBands) Pack(l Layout, values, scales []byte, m *Matrix, band int) {
 	clear(values)
 	clear(scales)
-	factors := scales
-	scales = scales[b.factorBytes(l.Cols):]
-	for r := range min(TileRows, l.Rows-band*TileRows) {
-		for i := range b.factors(l.Cols) {
-			copy(factors[4*(i*TileRows+r):][:4], m.rowOf(band*TileRows + r)[4*i:])
+	var rows [TileRows][]byte
+	n, factors := min(TileRows, l.Rows-band*TileRows), b.factors(l.Cols)
+	for r := range n {
+		rows[r] = m.rowOf(band*TileRows + r)
+		for i := range factors {
+			copy(scales[4*(i*TileRows+r):][:4], rows[r][4*i:])
 		}
-		for i, block := range m.rowBlocks(band*TileRows + r) {
-			v, s := values[i*b.values:][:b.values], scales[i*b.small:][:b.small]
-			for j := range b.fields {
-				f := &b.fields[j]
-				at := f.to + uint32(r)*uint32(f.stride)
-				x := block[f.from] >> f.shift & f.mask << (at & 7)
-				if f.small {
-					s[at>>3] |= x
-				} else {
-					v[at>>3] |= x
-				}
+		rows[r] = rows[r][4*factors:]
+	}
+	scales = scales[b.factorBytes(l.Cols):]
+	for i := range l.Cols / b.columns {
+		b.packBlocks(rows[:n], i*b.bytes, values[i*b.values:][:b.values], scales[i*b.small:][:b.small])
+	}
+}
+
+// packBlocks packs a block of each row, which begin at byte from of them.
+func (b blockBands) packBlocks(rows [][]byte, from int, values, scales []byte) {
+	for _, w := range b.dwords {
+		var x [TileRows]uint32
+		for i := range w.pieces {
+			f := &w.pieces[i]
+			at, shift, mask, to := from+int(f.from), f.shift&7, f.mask, f.to&31
+			for r, row := range rows {
+				x[r] |= uint32(row[at]>>shift&mask) << to
 			}
+		}
+		for r := range rows {
+			binary.LittleEndian.PutUint32(values[int(w.at)+4*r:], x[r])
+		}
+	}
+	for i := range b.others {
+		f := &b.others[i]
+		to := values
+		if f.small {
+			to = scales
+		}
+		for r, row := range rows {
+			at := f.to + uint32(r)*uint32(f.stride)
+			to[at>>3] |= row[from+int(f.from)] >> (f.shift & 7) & f.mask << (at & 7)
 		}
 	}
 }

@@ -144,10 +144,16 @@ func Exactly(f tensor.Format, cols int, list ...Tensor) (*tensor.Matrix, error) 
 	if f.Encoding == tensor.Q8_0 {
 		return tensor.Q8Blocks(all, rows, cols)
 	}
-	if err := f.CheckBlocks(all, cols); err != nil {
+	m, err := f.FromBlocks(all, rows, cols)
+	if err != nil {
 		return nil, err
 	}
-	return f.FromBlocks(all, rows, cols)
+	size := f.RowBytes(cols)
+	check := func(from, n int) error { return f.CheckBlocks(all[from*size:][:n*size], cols) }
+	if eachChunk(rows, cols, func() func(from, n int) error { return check }) != nil {
+		return nil, check(0, rows) // it names the row
+	}
+	return m, nil
 }
 
 // Named is a tensor and its name.
