@@ -35,6 +35,10 @@ func (x *chooser) choose(f *Forecast) {
 		list[i].Decode = decode[i]
 	}
 	if p >= 0 {
+		if s := &x.of[p]; x.of[d].lends() && s.borrows() && list[p].Groups > 0 && x.b.Prefill == 0 && !list[p].Prefill.layout.whole(x.s) {
+			l := list[p].Prefill.layout.borrowed(x.s, list[d].Decode.layout.experts(x.s))
+			list[p].Prefill = x.side(s, l, x.windows(l), false)
+		}
 		f.Prefill, f.Decode = &list[p], &list[d]
 		list[p].Prefill.Chosen, list[d].Decode.Chosen = true, true
 	}

@@ -220,6 +220,22 @@ func TestPrefillShare(t *testing.T) {
 	}
 }
 
+// TestBorrowedSlots: prompts in groups of a layer borrow slots of 40 hot experts. Two buffers hold what two layers lack, so 30
+// experts stay, three of each layer, and ten slots hold five others twice.
+func TestBorrowedSlots(t *testing.T) {
+	c := toy()
+	c.Rates.CPU.ReadGBps, c.Budget.Experts = 4, 40e6
+	c.Prefill, c.Decode = "layer_grouped:10", "hot_cached_static"
+	f, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, d := &f.Prefill.Prefill, &f.Decode.Decode
+	if d.Kept != 40 || p.Kept != 30 || p.VRAM != 40e6 || math.Abs(p.Decides.Copied-50e6) > 1 || math.Abs(p.Decides.HitRate-3./8) > 1e-3 {
+		t.Errorf("decode keeps %d, prefill %d in %d bytes, copies %g bytes and finds %g", d.Kept, p.Kept, p.VRAM, p.Decides.Copied, p.Decides.HitRate)
+	}
+}
+
 // TestPrefillBorrows: prompts that stream layers through slots of the hot set leave decode as many
 // of the hottest experts as it has by itself.
 func TestPrefillBorrows(t *testing.T) {

@@ -151,7 +151,7 @@ func (x *chooser) layers(s *strategy, l layout, m float64, few bool) (t Time) {
 func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
 	streams := l.groups > 0 && !l.whole(x.s)
 	if l.groups > 0 { // all of a group are there when it is computed
-		s, l.kept = &strategy{layer: resident}, 0
+		s = &strategy{layer: resident}
 	}
 	var rows float64
 	var layers, window Time // layers: for rows rows; only the last pass has another number

@@ -91,7 +91,7 @@ func waveOf(places float64) float64 {
 	return max(1, less)
 }
 
-// pipeline is a prompt through groups of layers: the experts of a group come once, all
+// pipeline is a prompt through groups of layers: the experts of a group that do not stay come once, all
 // pieces of the prompt are computed with them, one after the other, and with two buffers the
 // next group's come meanwhile. Layers that stay are spread evenly, the first among them, so that
 // something can be computed during the first copy. work is what the GPU computes in
@@ -105,7 +105,8 @@ func (c *calc) pipeline(l layout, work Time, pieces int) Time {
 	if l.buffers == 1 && groups == streamed {
 		busy = 0
 	}
-	y := c.copies(float64(c.s.Experts), busy)
+	stayHot := float64(l.kept) + float64(l.more)/float64(streamed) // experts of each streamed layer
+	y := c.copies(float64(c.s.Experts)-stayHot, busy)
 	begun := make([]float64, groups) // when the parts of the model begin
 	var copied, computed float64     // ends so far
 	var part []float64               // when the experts of each of its layers are there; 0: they stay
@@ -136,7 +137,7 @@ func (c *calc) pipeline(l layout, work Time, pieces int) Time {
 	pass()
 	t := work
 	t.Total, t.Copies = computed, y*float64(streamed)
-	t.Copied = float64(streamed*c.s.Experts) * float64(c.s.ExpertCard)
-	t.Found = t.Wanted * float64(stay) / float64(layers)
+	t.Copied = float64(streamed) * (float64(c.s.Experts) - stayHot) * float64(c.s.ExpertCard)
+	t.Found = t.Wanted * (float64(stay) + float64(streamed)*stayHot/float64(c.s.Experts)) / float64(layers)
 	return t
 }

@@ -185,6 +185,20 @@ func staging(s *Shape, room int, base layout, groups int) (list []layout, reason
 	return list, reason
 }
 
+// borrowed is the layout of groups whose buffers are lent slots of the hottest experts, of which there are room: the
+// others stay, and a buffer holds what layers lack.
+func (l layout) borrowed(s *Shape, room int) layout {
+	buffers := float64(l.buffers * ((s.MoE + l.groups - 1) / l.groups)) // in layers
+	n := float64(room) - buffers*float64(s.Experts)
+	if n < 0 || buffers >= float64(s.MoE) {
+		return l
+	}
+	stay := int(n / (1 - buffers/float64(s.MoE)))
+	l.layers, l.kept, l.more = 0, stay/s.MoE, stay%s.MoE
+	l.slots = max(0, room-stay)
+	return l
+}
+
 // groupings are the numbers of groups that are worth a look, or wanted.
 func groupings(s *Shape, wanted []want) (list []int) {
 	for n := 2; n < s.MoE; n *= 2 {
