@@ -28,18 +28,22 @@ func TestFastKernelsAgreeWithPlain(t *testing.T) {
 		if testing.Short() && (name == "int4 g32" || name == "int8 g64") { // packages gemm and gemv have them
 			continue
 		}
-		t.Run(name, func(t *testing.T) { agreesWithPlain(t, m, p) })
+		tokens := 150
+		if testing.Short() && name != "bf16" {
+			tokens = 100
+		}
+		t.Run(name, func(t *testing.T) { agreesWithPlain(t, m, p, tokens) })
 	}
 }
 
 // TestWindowsAgreeWithPlain: the same with windows, sinks and biases.
 func TestWindowsAgreeWithPlain(t *testing.T) {
-	agreesWithPlain(t, windowModel(t), cardPrecisions["int4 g128"])
+	agreesWithPlain(t, windowModel(t), cardPrecisions["int4 g128"], 150)
 }
 
-func agreesWithPlain(t *testing.T, m *synth.Model, p load.Precision) {
+func agreesWithPlain(t *testing.T, m *synth.Model, p load.Precision, tokens int) {
 	t.Helper()
-	prompt := randomTokens(150, 1)
+	prompt := randomTokens(tokens, 1)
 	want := runOn(t, onCard(t, m, p, tensor.BF16, true), prompt, 3, 0)
 	got := runOn(t, onCard(t, m, p, tensor.BF16, false), prompt, 3, 0)
 	for i := range want.rows {
@@ -77,7 +81,11 @@ func TestChunksOnCard(t *testing.T) {
 // kernels take over, as one piece and with the last token by itself, give the same tokens.
 func TestThresholdsOnCard(t *testing.T) {
 	d := onCard(t, latentModel(t), cardPrecisions["int4 g128"], tensor.BF16, false)
-	for _, n := range []int{3, 4, 5, 8, 9, gemv.MaxRows - 1, gemv.MaxRows, gemv.MaxRows + 1, 127, 128, 129} {
+	lengths := []int{3, 4, 5, 8, 9, gemv.MaxRows - 1, gemv.MaxRows, gemv.MaxRows + 1, 127, 128, 129}
+	if testing.Short() { // whose cut runs have the length between
+		lengths = []int{4, 5, 8, 9, gemv.MaxRows, gemv.MaxRows + 1, 128, 129}
+	}
+	for _, n := range lengths {
 		prompt := randomTokens(n, n)
 		whole, cut := runOn(t, d, prompt, 3, 0), runOn(t, d, prompt, 3, n-1)
 		if !slices.Equal(cut.ids, whole.ids) {

@@ -25,11 +25,15 @@ func TestRepeatedStepsOnCard(t *testing.T) {
 	m, p := latentModel(t), cardPrecisions["int4 g128"]
 	plain := onCardBy(t, m, p, tensor.BF16, cuda.Options{Graphs: -1})
 	graphs := onCardBy(t, m, p, tensor.BF16, cuda.Options{Graphs: 2})
+	n := 14
+	if testing.Short() {
+		n = 10
+	}
 	for _, lengths := range [][]int{{120}, {20, 60, 7}, {120}} {
 		run := func(d *direct.Model) [][]int32 {
 			var seqs []*drive.Sequence
-			for i, n := range lengths {
-				seqs = append(seqs, &drive.Sequence{Prompt: randomTokens(n, i), New: 14})
+			for i, tokens := range lengths {
+				seqs = append(seqs, &drive.Sequence{Prompt: randomTokens(tokens, i), New: n})
 			}
 			if err := drive.Run(d, seqs, drive.Options{}); err != nil {
 				t.Fatal(err)

@@ -76,7 +76,7 @@ func TestStrategiesOnCard(t *testing.T) {
 	const experts = 2 * 8 // layers with experts, of the three
 	prompt := randomTokens(90, 1)
 	if testing.Short() {
-		prompt = prompt[:50] // still two pieces
+		prompt = prompt[:44] // still two pieces
 	}
 	for name, c := range map[string]struct {
 		p    load.Precision

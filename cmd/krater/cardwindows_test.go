@@ -117,6 +117,9 @@ func TestPiecesOnCard(t *testing.T) {
 func TestMixedPiecesOnCard(t *testing.T) {
 	run := func(w *walked) (rows [][]float32, ids [][]int32) {
 		lengths := []int{30, 41, 69, 80, 30} // 250 rows: pieces of 84, 84 and 82, all for the kernels of many rows
+		if testing.Short() {
+			lengths = []int{21, 31, 54, 67, 25} // 198 rows: pieces of 66
+		}
 		var seqs []*drive.Sequence
 		for i, n := range lengths {
 			seqs = append(seqs, &drive.Sequence{Prompt: randomTokens(n, i), New: 3, See: func(pos int, row []float32) {
@@ -134,7 +137,11 @@ func TestMixedPiecesOnCard(t *testing.T) {
 		return rows, ids
 	}
 	rows, ids := run(inPieces(t, 0, nil))
-	w := inPieces(t, 84, []int{0, 1, 2})
+	window := 84
+	if testing.Short() {
+		window = 66
+	}
+	w := inPieces(t, window, []int{0, 1, 2})
 	gotRows, gotIDs := run(w)
 	if w.most != 3 {
 		t.Fatalf("%d pieces, want 3", w.most)

@@ -5,7 +5,9 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"time"
 
+	"krater/kernels/cuda/driver"
 	"krater/kernels/cuda/hostcall"
 	"krater/kernels/cuda/rt"
 	"krater/kernels/device"
@@ -37,6 +39,17 @@ func (d *Device) NewHostCalls(o device.HostCallSize) (device.HostCalls, error) {
 	}
 	m.Host = hostcall.NewHost(m.box.Size, m.host, m.clear)
 	return m, nil
+}
+
+// Await leaves the processor to an emulated GPU between looks.
+func (m *mailbox) Await(n int, stop func() bool) (device.HostCall, bool) {
+	if !m.dev.gpu.Emulated() {
+		return m.Host.Await(n, stop)
+	}
+	return m.Host.Await(n, func() bool {
+		driver.Nap(20 * time.Microsecond)
+		return stop()
+	})
 }
 
 // clear makes the GPU wait for answers again.
