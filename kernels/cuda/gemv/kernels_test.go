@@ -367,7 +367,7 @@ func TestMoEKernels(t *testing.T) {
 		{small, channel, 192, 128, false}, {channel, channel, 192, 128, true}, {int8, nil, 192, 128, false},
 		{int4, nil, 1024, 768, false}, {small, nil, 1024, 128, true}, // parts are paired
 		{int4, nil, 1024, 768, true},
-		{int4, nil, 2048, 256, false},                                                                                              // four parts, and one
+		{int4, nil, 2048, 256, false},                                                                                                                             // four parts, and one
 		{int3, int8, 192, 128, false}, {int3s, int3s, 192, 192, false}, {int3s, nil, 192, 192, true}, {int3s, int8, 192, 128, false}, {int3, nil, 192, 128, true}, // the third is not folded
 		{int3, nil, 1024, 768, false}, {int3s, nil, 1024, 256, true},
 	} {
