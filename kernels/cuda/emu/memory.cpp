@@ -24,7 +24,7 @@ struct Memory {
 	std::map<uintptr_t, Region> regions;
 	uint64_t used = 0;
 };
-const size_t PAGE = 4096, FILL_MAX = 256 << 20;
+const size_t PAGE = 4096, HUGE_MIN = 4 << 20, FILL_MAX = 256 << 20;
 
 Memory &memory() {
 	static Memory *m = new Memory;
@@ -43,6 +43,7 @@ void *map_region(size_t n, uint64_t align, Place place) {
 	size_t up = (n + align - 1) / align * align, whole = (up + PAGE - 1) / PAGE * PAGE + PAGE;
 	unsigned char *map = static_cast<unsigned char *>(mmap(0, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 	if (map == MAP_FAILED) return nullptr;
+	if (whole >= HUGE_MIN) madvise(map, whole, MADV_HUGEPAGE); // fewer page faults while it is filled
 	mprotect(map + whole - PAGE, PAGE, PROT_NONE);
 	unsigned char *p = map + whole - PAGE - up;
 	if (place == Place::DEVICE && up <= FILL_MAX) memset(map, 0xff, whole - PAGE);
