@@ -75,7 +75,7 @@ func TestEveryCaseCanBeBuilt(t *testing.T) {
 
 // records returns the reports of the GPU, by model.
 var records = map[string]string{"v2-lite": "../results/h200-kernels.json", "qwen3-30b-a3b": "../results/h200-kernels-qwen3.json", "heads-64": "../results/h200-kernels-heads64.json",
-	"qwen3-next-80b-a3b": "../results/h200-kernels-qwen3next.json"}
+	"qwen3-next-80b-a3b": "../results/h200-kernels-qwen3next.json", "native": "../results/h200-kernels-native.json"}
 
 // unproven returns the names of the cases that have no recorded pass for the current sources.
 func unproven(rep *Report, table []*Case, built *Sources) (out []string, err error) {
