@@ -43,10 +43,12 @@ void *map_region(size_t n, uint64_t align, Place place) {
 	size_t up = (n + align - 1) / align * align, whole = (up + PAGE - 1) / PAGE * PAGE + PAGE;
 	unsigned char *map = static_cast<unsigned char *>(mmap(0, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 	if (map == MAP_FAILED) return nullptr;
-	if (whole >= HUGE_MIN) madvise(map, whole, MADV_HUGEPAGE); // fewer page faults while it is filled
 	mprotect(map + whole - PAGE, PAGE, PROT_NONE);
 	unsigned char *p = map + whole - PAGE - up;
-	if (place == Place::DEVICE && up <= FILL_MAX) memset(map, 0xff, whole - PAGE);
+	if (place == Place::DEVICE && up <= FILL_MAX) {
+		if (whole >= HUGE_MIN) madvise(map, whole, MADV_HUGEPAGE); // fewer page faults
+		memset(map, 0xff, whole - PAGE);
+	}
 	Memory &m = memory();
 	std::lock_guard<std::mutex> k(m.m);
 	m.regions[reinterpret_cast<uintptr_t>(p)] = {n, map, whole, place, true};
