@@ -160,7 +160,21 @@ func (b *problem) fill(rng *rand.Rand, dt tensor.DType) {
 // want returns the reference's results for all rows.
 func (b *problem) want() []float32 {
 	out := make([]float32, b.rows*b.p.Heads*b.p.HeadDim)
-	ref.GQA(out, b.query, b.cached, b.sinks, b.all(), b.p)
+	ref.GQA(out, b.query, b.cached, b.sinks, b.decode, b.p)
+	ref.GQA(out, b.query, b.prompts(), b.sinks, b.prefill, b.p)
+	return out
+}
+
+// prompts returns the cache as kernels of prompts read it: they round an integer times its scale
+// to BF16. Other types are exact in it.
+func (b *problem) prompts() []float32 {
+	if b.kv.DType != tensor.I8 {
+		return b.cached
+	}
+	out := make([]float32, len(b.cached))
+	for i, v := range b.cached {
+		out[i] = tensor.BF16ToF32(tensor.F32ToBF16(v))
+	}
 	return out
 }
 
