@@ -67,10 +67,12 @@ const (
 	askEvery     = 20 * time.Microsecond
 )
 
-// Await polls until call n has come, or stop reports true.
+// Await polls until call n has come, or stop reports true. It looks once more after that: the call
+// may have come in the meantime.
 func (h *Host) Await(n int, stop func() bool) (device.HostCall, bool) {
 	want := h.before.Load() + uint32(n) + 1
 	var asked time.Time
+	stopped := false
 	for turn := 1; ; turn++ {
 		p := atomic.LoadUint64(h.posted)
 		switch past := int32(uint32(p>>32) - want); {
@@ -78,15 +80,14 @@ func (h *Host) Await(n int, stop func() bool) (device.HostCall, bool) {
 			return h.call(int(uint32(p))), true
 		case past > 0: // the GPU went on: nothing was requested, or the call has been answered
 			return device.HostCall{}, true
+		case stopped:
+			return device.HostCall{}, false
 		}
 		if turn%turnsPerLook != 0 {
 			continue
 		}
 		if now := time.Now(); now.Sub(asked) >= askEvery {
-			if stop() {
-				return device.HostCall{}, false
-			}
-			asked = now
+			stopped, asked = stop(), now
 		}
 	}
 }

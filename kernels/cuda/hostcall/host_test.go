@@ -227,6 +227,20 @@ func TestAwaitStops(t *testing.T) {
 	}
 }
 
+// TestComesBeforeStop: a call that comes after the last look and before stop reports true has come.
+func TestComesBeforeStop(t *testing.T) {
+	h := newHost(small, nil)
+	h.Begin()
+	l, ok := h.Await(1, func() bool {
+		h.post(1, 0)
+		h.post(2, 3)
+		return true
+	})
+	if !ok || l.Rows != 3 {
+		t.Errorf("%v %+v", ok, l)
+	}
+}
+
 // TestLate: the host learns that an answer was late, and in the next step the GPU waits again.
 func TestLate(t *testing.T) {
 	fault := errors.New("lost")
