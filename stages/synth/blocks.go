@@ -10,12 +10,15 @@ import (
 )
 
 // halfScales are where the binary16 scales of a block lie, for the types that random blocks can have.
-// A second one is that of the minimum, which all bits of a value are moved down by. MXFP4 has an
-// exponent in the first byte instead.
+// A second one is that of the minimum, which all bits of a value are moved down by. Types without
+// them begin with scales of a byte (byteScales).
 var halfScales = map[gguf.Type][]int{
 	gguf.Q8_0: {0}, gguf.Q4_0: {0}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208}, gguf.IQ4_XS: {0}, gguf.IQ3_S: {0}, gguf.IQ3_XXS: {0},
-	gguf.IQ2_XS: {0}, gguf.IQ2_XXS: {0}, gguf.MXFP4: nil,
+	gguf.IQ2_XS: {0}, gguf.IQ2_XXS: {0}, gguf.MXFP4: nil, gguf.NVFP4: nil,
 }
+
+// byteScales is how many scales of a byte a block begins with: exponents of MXFP4, FP8 (E4M3) of NVFP4.
+var byteScales = map[gguf.Type]int{gguf.MXFP4: 1, gguf.NVFP4: 4}
 
 // middle is the mean of the values of a type with a minimum: the minimum moves it to zero.
 var middle = map[gguf.Type]float64{gguf.Q4_K: 7.5, gguf.Q5_K: 15.5}
@@ -35,13 +38,18 @@ func BlockTypes() []gguf.Type {
 type blocks struct {
 	gguf.Type
 	bits, scales uint64      // keys
-	d, minimum   [256]uint16 // bits of scales; MXFP4: exponents
+	d, minimum   [256]uint16 // bits of scales
+	factor       float32     // what all values are multiplied by: 1, but of NVFP4
 }
 
 // blocks finds the recipe of a matrix whose values have the spread std.
 func (m *Model) blocks(name string, t gguf.Type, std float64) *blocks {
 	x := &blocks{Type: t, bits: m.key(name + ".blocks"), scales: m.key(name + ".scales")}
 	size := std / unitSpread(t)
+	x.factor = 1
+	if t == gguf.NVFP4 {
+		x.factor, size = float32(size), 1
+	}
 	for i := range x.d {
 		u := (float64(i) + 0.5) / 256
 		if t == gguf.MXFP4 { // the power of two below or above, so that the mean square is right
@@ -54,10 +62,24 @@ func (m *Model) blocks(name string, t gguf.Type, std float64) *blocks {
 		}
 		// 0.75 to 1.25 of the mean. The square's mean is 1.02 times the mean's square.
 		d := size * (0.75 + 0.5*u)
-		x.d[i] = tensor.F32ToF16(float32(d))
+		x.d[i] = scaleBits(t, d)
 		x.minimum[i] = tensor.F32ToF16(float32(d * middle[t]))
 	}
 	return x
+}
+
+// scaleBits is a scale as blocks of the type have it; not of MXFP4.
+func scaleBits(t gguf.Type, scale float64) uint16 {
+	if t != gguf.NVFP4 {
+		return tensor.F32ToF16(float32(scale))
+	}
+	best := uint8(0)
+	for b := range uint8(0x7f) {
+		if math.Abs(float64(tensor.F8E4M3ToF32(b))-scale) < math.Abs(float64(tensor.F8E4M3ToF32(best))-scale) {
+			best = b
+		}
+	}
+	return uint16(best)
 }
 
 // scale gives block i its scale. Both signs are alike likely, as the integers reach further down
@@ -68,7 +90,9 @@ func (x *blocks) scale(block []byte, i uint64) {
 	at := halfScales[x.Type]
 	switch len(at) {
 	case 0:
-		block[0] = byte(d)
+		for g := range byteScales[x.Type] {
+			block[g] = byte(x.d[w>>(8*g)&255])
+		}
 	case 1:
 		binary.LittleEndian.PutUint16(block[at[0]:], d|uint16(w>>8&1)<<15)
 	default:
@@ -103,7 +127,7 @@ func unitSpread(t gguf.Type) float64 {
 	b := t.Block()
 	x := &blocks{Type: t}
 	for i := range x.d {
-		x.d[i], x.minimum[i] = tensor.F32ToF16(1), tensor.F32ToF16(float32(middle[t]))
+		x.d[i], x.minimum[i] = scaleBits(t, 1), tensor.F32ToF16(float32(middle[t]))
 		if t == gguf.MXFP4 {
 			x.d[i] = 127
 		}

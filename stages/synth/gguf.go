@@ -32,11 +32,13 @@ type stored struct {
 	place  folder.Place
 	from   []model.TensorSpec
 	change func(float32) float32 // of plain numbers; nil: none
+	scales []float32             // what the scale of a matrix of NVFP4 holds; it is from no tensor
 }
 
 // WriteGGUF writes the model as one GGUF file with the names and keys of llama.cpp. Matrices are
 // random blocks of the given types (one of BlockTypes), Q8_0 where rows are no whole blocks, or BF16
-// where they are none of Q8_0 either. The embedding is BF16, and so are matrices that steer a skewed router.
+// where they are none of Q8_0 either. NVFP4 has the scale of a matrix beside it, and is Q8_0 where
+// llama.cpp reads none. The embedding is BF16, and so are matrices that steer a skewed router.
 func (m *Model) WriteGGUF(ctx context.Context, f Folder, o GGUF) error {
 	for _, t := range []gguf.Type{o.Experts, o.Other} {
 		if !slices.Contains(BlockTypes(), t) {
@@ -109,6 +111,14 @@ func (m *Model) stored(o GGUF) ([]stored, []gguf.Pair, error) {
 		}
 		s.kind(m, o)
 		list = append(list, s)
+		if s.Type == gguf.NVFP4 {
+			n := 1
+			if s.from[0].Part == model.Experts {
+				n = len(s.from)
+			}
+			of := m.blocks("", s.Type, m.floats(s.from[0]).std)
+			list = append(list, stored{Tensor: gguf.Tensor{Name: p.Scale, Type: gguf.F32, Shape: []int{n}}, scales: slices.Repeat([]float32{of.factor}, n)})
+		}
 	}
 	return list, meta, nil
 }
@@ -132,6 +142,9 @@ func (s *stored) kind(m *Model, o GGUF) {
 		s.Type = o.Experts
 	default:
 		s.Type = o.Other
+	}
+	if s.Type == gguf.NVFP4 && s.place.Scale == "" {
+		s.Type = gguf.Q8_0
 	}
 	for _, other := range []gguf.Type{gguf.Q8_0, gguf.BF16} {
 		if t.Shape[1]%s.Type.Block().Elements != 0 {
@@ -182,7 +195,11 @@ func (w *writer) stored(ctx context.Context, f *os.File, s stored) error {
 		}
 	}
 	size, _ := s.Size()
-	return w.append(f, make([]byte, gguf.Padding(size)))
+	b := make([]byte, 4*len(s.scales)+int(gguf.Padding(size)))
+	if err := gguf.F32.Encode(b[:4*len(s.scales)], s.scales); err != nil {
+		return err
+	}
+	return w.append(f, b)
 }
 
 // wide writes rows as float32.

@@ -41,6 +41,7 @@ func TestBlocks(t *testing.T) {
 			}
 			var sum, squares float64
 			for _, v := range values {
+				v *= x.factor
 				sum, squares = sum+float64(v), squares+float64(v)*float64(v)
 			}
 			rms, mean := math.Sqrt(squares/float64(len(values))), sum/float64(len(values))

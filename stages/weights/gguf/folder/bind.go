@@ -90,7 +90,13 @@ func (b *binder) bind() error {
 	}
 	for _, o := range outer {
 		if t, ok := b.take(o[0]); ok {
-			b.d.add(o[1], b.plain(t))
+			scales, err := b.scales("", o[0])
+			if err != nil {
+				return err
+			}
+			v := b.plain(t)
+			v.Scale = scales.of(0)
+			b.d.add(o[1], v)
 		}
 	}
 	for l := range b.layers {

@@ -3,6 +3,7 @@ package folder
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"krater/stages/weights/gguf"
@@ -22,6 +23,13 @@ type Place struct {
 	Shape []int
 	From  []string
 	Part  string // "": whole tensors
+	Scale string // the tensor beside one of NVFP4 that it is multiplied by: F32 of one number, or one for each expert; "": none
+}
+
+// scaled are the tensors beside which llama.cpp reads a scale, but for two that cut makes.
+var scaled = []string{
+	"attn_q.", "attn_k.", "attn_v.", "attn_output.", "ffn_gate.", "ffn_up.", "ffn_down.", "ffn_gate_shexp.", "ffn_up_shexp.", "ffn_down_shexp.",
+	"ffn_gate_exps.", "ffn_up_exps.", "ffn_down_exps.", "ssm_in.", "ssm_out.", "output.",
 }
 
 // architectures are llama.cpp's names of families, by model_type.
@@ -261,6 +269,9 @@ func (x *exporter) places(list []Release) ([]Place, error) {
 			continue
 		}
 		p := Place{Name: layer + name, From: []string{t.Name}}
+		if stem, ok := strings.CutSuffix(name, "weight"); ok && slices.Contains(scaled, stem) {
+			p.Scale = layer + stem + "scale"
+		}
 		for _, n := range t.Shape {
 			if n > 1 || routed {
 				p.Shape = append(p.Shape, n)
@@ -299,14 +310,14 @@ func (x *exporter) cut(layer, rest string, t Release) []Place {
 	case "self_attn.kv_b_proj.weight":
 		heads, rank := x.int("num_attention_heads"), x.int("kv_lora_rank")
 		return []Place{
-			{layer + "attn_k_b.weight", []int{heads, rank, x.int("qk_nope_head_dim")}, from, "k_b"},
-			{layer + "attn_v_b.weight", []int{heads, x.int("v_head_dim"), rank}, from, "v_b"},
+			{layer + "attn_k_b.weight", []int{heads, rank, x.int("qk_nope_head_dim")}, from, "k_b", ""},
+			{layer + "attn_v_b.weight", []int{heads, x.int("v_head_dim"), rank}, from, "v_b", ""},
 		}
 	case "linear_attn.in_proj_qkvz.weight":
 		values := x.int("linear_num_value_heads") * x.int("linear_value_head_dim")
 		return []Place{
-			{layer + "attn_qkv.weight", []int{t.Shape[0] - values, t.Shape[1]}, from, "qkv"},
-			{layer + "attn_gate.weight", []int{values, t.Shape[1]}, from, "z"},
+			{layer + "attn_qkv.weight", []int{t.Shape[0] - values, t.Shape[1]}, from, "qkv", ""},
+			{layer + "attn_gate.weight", []int{values, t.Shape[1]}, from, "z", ""},
 		}
 	}
 	return nil

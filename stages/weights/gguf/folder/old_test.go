@@ -183,12 +183,12 @@ func TestScales(t *testing.T) {
 	for e := range each {
 		each[e] = float32(e + 2)
 	}
-	got, err := New(again(t, f, nil, map[string][]gguf.Tensor{"": {vector("blk.0.attn_q.scale", 0.5), vector("blk.0.attn_q.input_scale", 3),
+	got, err := New(again(t, f, nil, map[string][]gguf.Tensor{"": {vector("blk.0.attn_q.scale", 0.5), vector("blk.0.attn_q.input_scale", 3), vector("output.scale", 0.25),
 		vector("blk.1.ffn_up_exps.scale", each...), vector("blk.1.ffn_up_exps.input_scale", each...)}}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, scale := range map[string]float32{"model.layers.0.self_attn.q_proj.weight": 0.5, "model.layers.0.self_attn.k_proj.weight": 1,
+	for name, scale := range map[string]float32{"lm_head.weight": 0.25, "model.layers.0.self_attn.q_proj.weight": 0.5, "model.layers.0.self_attn.k_proj.weight": 1,
 		"model.layers.1.mlp.experts.7.up_proj.weight": 9, "model.layers.1.mlp.experts.7.gate_proj.weight": 1} {
 		a, _ := d.Tensor(name)
 		b, _ := got.Tensor(name)
