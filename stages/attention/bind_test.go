@@ -53,7 +53,10 @@ func TestBind(t *testing.T) {
 	whole.Bias, whole.OutBias, whole.Sinks, whole.QKNorm = true, true, true, true
 	gated := whole
 	gated.Gate = true
-	for _, m := range []model.Mixer{mla, compressed, gqa, whole, gated, model.DeltaNet{Sizes: device.DeltaNet{KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 8, Taps: 4, ByKeyHead: true}}} {
+	apart := device.DeltaNet{KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 8, Taps: 4}
+	byHead := apart
+	byHead.ByKeyHead = true
+	for _, m := range []model.Mixer{mla, compressed, gqa, whole, gated, model.DeltaNet{Sizes: apart}, model.DeltaNet{Sizes: byHead}} {
 		var want []string
 		for _, x := range m.Tensors(16) {
 			want = append(want, x.Role)

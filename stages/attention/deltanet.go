@@ -2,6 +2,7 @@ package attention
 
 import (
 	"math"
+	"strings"
 
 	"krater/kernels/device"
 	"krater/stages"
@@ -21,12 +22,40 @@ var _ = Register(func(m model.DeltaNet, b Binder) Block {
 			return v
 		}),
 	}
-	var ok bool
-	if w.joint, ok = b.Joint("qkvzba", "qkvz", "ba"); !ok {
-		w.qkvz, w.ba = b.Weight("qkvz"), b.Weight("ba")
+	w.in = joined(b, m.Projections())
+	for i := range w.in {
+		w.read = append(w.read, &w.in[i].Weight)
 	}
 	return w
 })
+
+// projected is a weight whose products are the next cols columns of a row.
+type projected struct {
+	device.Weight
+	cols int
+}
+
+// joined binds projections as the fewest weights: all as one, or those of each part as one, or each.
+func joined(b Binder, list []model.Projection) (out []projected) {
+	if len(list) == 1 {
+		return []projected{{b.Weight(list[0].Role), list[0].Rows}}
+	}
+	roles, cols, first := make([]string, len(list)), 0, 0
+	for i, x := range list {
+		roles[i] = x.Role
+		cols += x.Rows
+		if x.Part == list[0].Part {
+			first = i + 1
+		}
+	}
+	if w, ok := b.Joint(strings.Join(roles, ""), roles...); ok {
+		return []projected{{w, cols}}
+	}
+	if first == len(list) {
+		first = 1
+	}
+	return append(joined(b, list[:first]), joined(b, list[first:])...)
+}
 
 // transposed is v [n, width] as [width, n].
 func transposed(v []float32, width int) []float32 {
@@ -40,13 +69,12 @@ func transposed(v []float32, width int) []float32 {
 // deltaBlock is the weights of a layer with gated DeltaNet.
 type deltaBlock struct {
 	spec        model.DeltaNet
-	joint       device.Weight // qkvz and ba, which are absent then
-	qkvz        device.Weight // [width, H]
-	ba          device.Weight // [2*value heads, H]
-	o           device.Weight // [H, values]
-	conv        device.Mat    // [taps, channels] F32
-	decay, bias device.Mat    // [1, value heads] F32: -exp(A_log), dt_bias
-	norm        device.Mat    // [1, value dim]
+	in          []projected      // [width + 2*value heads, H] in all
+	read        []*device.Weight // those of in
+	o           device.Weight    // [H, values]
+	conv        device.Mat       // [taps, channels] F32
+	decay, bias device.Mat       // [1, value heads] F32: -exp(A_log), dt_bias
+	norm        device.Mat       // [1, value dim]
 }
 
 // deltaNet runs gated DeltaNet (model.DeltaNet).
@@ -77,15 +105,14 @@ func (d *deltaNet) Run(p *stages.Program, st *stages.State, b Block, kept []devi
 	w, width := b.(*deltaBlock), d.sizes.Width()
 	both, conv, out := d.both.RowRange(0, st.T), d.conv.RowRange(0, st.T), d.out.RowRange(st.T)
 	in, ba := both.ColRange(0, width), both.ColRange(width, both.Cols)
-	st.Input.Prepare(&p.List, &w.joint, &w.qkvz)
-	if !w.joint.Zero() {
-		st.Input.Mul(&p.List, both, &w.joint)
-	} else {
-		st.Input.Mul(&p.List, in, &w.qkvz)
-		st.Input.Mul(&p.List, ba, &w.ba)
+	st.Input.Prepare(&p.List, w.read...)
+	at := 0
+	for i, x := range w.read {
+		cols := w.in[i].cols
+		st.Input.Mul(&p.List, both.ColRange(at, at+cols), x)
+		at += cols
 	}
-	p.Observe(layer, "in_proj_qkvz", in)
-	p.Observe(layer, "in_proj_ba", ba)
+	w.observe(p, both, layer)
 	spans := [...]device.Spans{st.DecodeSpans(), st.PrefillSpans()}
 	for _, x := range spans {
 		if len(x.List) > 0 {
@@ -103,4 +130,13 @@ func (d *deltaNet) Run(p *stages.Program, st *stages.State, b Block, kept []devi
 	p.Observe(layer, "attn", out.X)
 	out.Prepare(&p.List, &w.o)
 	out.Mul(&p.List, st.Delta, &w.o)
+}
+
+// observe tells what each projection of the files gives.
+func (w *deltaBlock) observe(p *stages.Program, both device.Mat, layer int) {
+	at := 0
+	for _, x := range w.spec.Projections() {
+		p.Observe(layer, "in_proj_"+x.Role, both.ColRange(at, at+x.Rows))
+		at += x.Rows
+	}
 }

@@ -58,6 +58,7 @@ func (c *comparison) vector(p *Prompt, name, short string, v Vector, seen *captu
 		return c.layers(name, v, seen)
 	case part[0] == "router" && len(part) == 3:
 		return c.router(name, part[1], part[2], v, seen)
+	case part[0] == "mtp": // of the draft head, which is not run
 	case part[0] == "ops" && len(part) == 3:
 		layer, err := c.layer(part[1])
 		if err != nil {
@@ -103,16 +104,21 @@ func (c *comparison) router(name, number, what string, v Vector, seen *capture) 
 // probe saw.
 func derived(op string) bool {
 	switch op {
-	case "kv_b", "attn_probs", "shared_gate_logit", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta":
+	case "kv_b", "attn_probs", "shared_gate_logit", "gate", "conv_state", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_state":
 		return true
 	}
 	return false
 }
 
+// renamed are the names of operators that some goldens call otherwise.
+var renamed = map[string]string{"q_rope": "q_pe", "k_rope": "k_pe", "conv_in": "in_proj_qkv", "gate_z": "in_proj_z"}
+
 // operator compares an operator of a layer.
 func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *capture) error {
-	switch {
-	case derived(k.op):
+	if op, ok := renamed[k.op]; ok {
+		k.op = op
+	}
+	if derived(k.op) {
 		var missing error
 		l, err := oracle.New(c.cfg, c.weight, p.IDs, k.layer, func(layer int, op string) []float64 {
 			v := c.engine(seen, layer, op)
@@ -132,8 +138,6 @@ func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *cap
 			return err
 		}
 		seen.f32[k], seen.rows[k] = got, seen.n
-	case k.op == "q_rope", k.op == "k_rope": // some goldens name them so
-		k.op = k.op[:1] + "_pe"
 	}
 	c.observed(name, k, v, seen, c.op)
 	return nil

@@ -17,6 +17,7 @@ func parseQwen3Next(f fields) *Config {
 	c, layers := common(f)
 	c.CentredNorms, c.Foreign = true, []string{"mtp."}
 	a, linear := gatedAttention(f, c), DeltaNet{deltaSizes(f), c.NormEps}
+	linear.Sizes.ByKeyHead = true
 	moe := softmaxExperts(f, expertsField(f), "moe_intermediate_size", f.boolOr("norm_topk_prob", true), layers)
 	moe.SharedFF, moe.SharedGate = f.int("shared_expert_intermediate_size", 1, maxFF), true
 	if has := qwenSparse(f); !f.failed() {
@@ -27,19 +28,24 @@ func parseQwen3Next(f fields) *Config {
 			}
 		}
 	}
-	full := linearLayers(f, layers)
-	c.Stack(layers, qwen3NextRoles, func(i int) (Mixer, FFN) {
+	c.hybrid(layers, linearLayers(f, layers), a, qwen3NextRoles, linear, qwen3DeltaRoles, moe)
+	return c
+}
+
+// hybrid gives the model layers with one network: those with full attention have a, and others linear.
+// Each kind has names of its own.
+func (c *Config) hybrid(layers int, full func(layer int) bool, a GQA, roles Roles, linear DeltaNet, deltaRoles Roles, ffn FFN) {
+	c.Stack(layers, roles, func(i int) (Mixer, FFN) {
 		if full(i) {
-			return a, moe
+			return a, ffn
 		}
-		return linear, moe
+		return linear, ffn
 	})
 	for i := range c.Layers {
 		if !full(i) {
-			c.Layers[i].Roles = qwen3DeltaRoles
+			c.Layers[i].Roles = deltaRoles
 		}
 	}
-	return c
 }
 
 // gatedAttention reads Qwen3-Next's grouped-query attention: normed heads, of which a part is
@@ -55,7 +61,7 @@ func gatedAttention(f fields, c *Config) GQA {
 // maxTaps bounds the convolution's kernel; released models have 4.
 const maxTaps = 16
 
-// deltaSizes reads the sizes of gated DeltaNet with joined projections.
+// deltaSizes reads the sizes of gated DeltaNet with projections that are apart.
 func deltaSizes(f fields) device.DeltaNet {
 	p := device.DeltaNet{
 		KeyHeads:   f.int("linear_num_key_heads", 1, maxHeads),
@@ -63,7 +69,6 @@ func deltaSizes(f fields) device.DeltaNet {
 		KeyDim:     f.int("linear_key_head_dim", 1, maxHeadDim),
 		ValueDim:   f.int("linear_value_head_dim", 1, maxHeadDim),
 		Taps:       f.int("linear_conv_kernel_dim", 2, maxTaps),
-		ByKeyHead:  true,
 	}
 	if p.ValueHeads%p.KeyHeads != 0 {
 		f.clash("linear_num_value_heads", []string{"linear_num_key_heads"}, "%d is no multiple of linear_num_key_heads %d", p.ValueHeads, p.KeyHeads)

@@ -17,15 +17,25 @@ var _ = define(func(s *Spec, d model.DeltaNet) mixer {
 })
 
 func (delta) operators() []string {
-	return []string{"in_proj_qkvz", "in_proj_ba", "delta_conv", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_out", "attn"}
+	return []string{"in_proj_qkvz", "in_proj_qkv", "in_proj_z", "conv_state", "in_proj_ba", "in_proj_b", "in_proj_a", "delta_conv",
+		"delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_out", "delta_state", "attn"}
 }
 
 func (delta) product(l *Layer, op string) (Product, bool) {
-	p := Product{In: l.of("input_norm"), Role: "qkvz", Heads: 1, Rope: -1, Out: l.Delta.Width()}
-	switch op {
+	p := Product{In: l.of("input_norm"), Heads: 1, Rope: -1}
+	switch d := l.Delta; op {
 	case "in_proj_qkvz":
+		p.Role, p.Out = "qkvz", d.Width()
 	case "in_proj_ba":
-		p.Role, p.Out = "ba", 2*l.Delta.ValueHeads
+		p.Role, p.Out = "ba", 2*d.ValueHeads
+	case "in_proj_qkv":
+		p.Role, p.Out = "qkv", d.Channels()
+	case "in_proj_z":
+		p.Role, p.Out = "z", d.Values()
+	case "in_proj_b":
+		p.Role, p.Out, p.Alike = "b", d.ValueHeads, "a"
+	case "in_proj_a":
+		p.Role, p.Out, p.Alike = "a", d.ValueHeads, "b"
 	default:
 		return p, false
 	}
@@ -42,7 +52,10 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 	p := l.Delta
 	switch op {
 	case "delta_conv":
-		return l.Convolution(DeltaChannels(l.Get("in_proj_qkvz"), p), true), true
+		return l.Convolution(DeltaChannels(l.DeltaRows(), p), true), true
+	case "conv_state":
+		x := DeltaChannels(l.DeltaRows(), p)
+		return x[max(0, len(x)-(p.Taps-1)*p.Channels()):], true
 	case "delta_query":
 		return perValueHead(part(l.Get("delta_conv"), p.Channels(), 0, p.KeyHeads*p.KeyDim), p.KeyDim, p), true
 	case "delta_key":
@@ -50,7 +63,7 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 	case "delta_value":
 		return part(l.Get("delta_conv"), p.Channels(), 2*p.KeyHeads*p.KeyDim, p.Values()), true
 	case "delta_g":
-		a := columnsOf(l.Get("in_proj_ba"), 2*p.ValueHeads, p.Decays(), p.KeyHeads, p.Group())
+		a := columnsOf(l.DeltaNumbers(), 2*p.ValueHeads, p.Decays(), p.KeyHeads, p.Group())
 		log, bias := l.Weight(l.Tensor("a_log"), p.ValueHeads), l.Weight(l.Tensor("dt_bias"), p.ValueHeads)
 		for i := range a {
 			if h := i % p.ValueHeads; len(log) > h && len(bias) > h {
@@ -59,18 +72,48 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 		}
 		return a, true
 	case "delta_beta":
-		b := columnsOf(l.Get("in_proj_ba"), 2*p.ValueHeads, p.Strengths(), p.KeyHeads, p.Group())
+		b := columnsOf(l.DeltaNumbers(), 2*p.ValueHeads, p.Strengths(), p.KeyHeads, p.Group())
 		for i, v := range b {
 			b[i] = sigmoid(v)
 		}
 		return b, true
 	case "delta_out":
-		return l.Rule(DeltaRule{Decay: math.Exp, Unit: Unit, Scale: 1 / math.Sqrt(float64(p.KeyDim))}), true
+		out, _ := l.rule(Right(p))
+		return out, true
+	case "delta_state":
+		_, states := l.rule(Right(p))
+		return states, true
 	case "attn":
 		norm := RMSNorm(l.Get("delta_out"), l.Weight(l.Tensor("delta_norm"), p.ValueDim), l.DeltaEps)
 		return Multiplied(norm, l.Gates(), Silu), true
 	}
 	return nil, false
+}
+
+// DeltaRows is the queries, keys, values and gates of each token, [T, width], in the order of the columns
+// of l.Delta.
+func (l *Layer) DeltaRows() []float64 {
+	if l.Tensor("qkvz") != "" {
+		return l.Get("in_proj_qkvz")
+	}
+	return beside(l.T, l.Get("in_proj_qkv"), l.Get("in_proj_z"))
+}
+
+// DeltaNumbers is b and a of each token, [T, 2*value heads].
+func (l *Layer) DeltaNumbers() []float64 {
+	if l.Tensor("ba") != "" {
+		return l.Get("in_proj_ba")
+	}
+	return beside(l.T, l.Get("in_proj_b"), l.Get("in_proj_a"))
+}
+
+// beside is t rows of x, each followed by that of y.
+func beside(t int, x, y []float64) []float64 {
+	out := make([]float64, 0, len(x)+len(y))
+	for i := range t {
+		out = append(append(out, x[i*len(x)/t:(i+1)*len(x)/t]...), y[i*len(y)/t:(i+1)*len(y)/t]...)
+	}
+	return out
 }
 
 // columnsOf returns the columns at c of rows of width values: n consecutive ones of each key head.
@@ -83,8 +126,7 @@ func columnsOf(x []float64, width int, c device.Columns, heads, n int) (out []fl
 	return out
 }
 
-// DeltaChannels is the queries, keys and values of rows of in_proj_qkvz: what the convolution passes
-// over.
+// DeltaChannels is the queries, keys and values of DeltaRows: what the convolution passes over.
 func DeltaChannels(x []float64, p device.DeltaNet) (out []float64) {
 	for ; len(x) >= p.Width(); x = x[p.Width():] {
 		row := x[:p.Width()]
@@ -98,7 +140,7 @@ func DeltaChannels(x []float64, p device.DeltaNet) (out []float64) {
 // Gates is the gates of the output, [T, values].
 func (l *Layer) Gates() []float64 {
 	p := l.Delta
-	return columnsOf(l.Get("in_proj_qkvz"), p.Width(), p.Gates(), p.KeyHeads, p.Group()*p.ValueDim)
+	return columnsOf(l.DeltaRows(), p.Width(), p.Gates(), p.KeyHeads, p.Group()*p.ValueDim)
 }
 
 // Convolution is the causal convolution of x [T, channels], then SiLU unless that is left out.
@@ -148,15 +190,26 @@ type DeltaRule struct {
 	Early bool // the output is read before the token is written
 }
 
+// Right is the rule as it is defined.
+func Right(p device.DeltaNet) DeltaRule {
+	return DeltaRule{Decay: math.Exp, Unit: Unit, Scale: 1 / math.Sqrt(float64(p.KeyDim))}
+}
+
 // Rule is the gated delta rule, token by token, [T, values].
 func (l *Layer) Rule(r DeltaRule) []float64 {
+	out, _ := l.rule(r)
+	return out
+}
+
+// rule returns Rule, and the states after the last token, [value heads, key dim, value dim].
+func (l *Layer) rule(r DeltaRule) (out, states []float64) {
 	p := l.Delta
 	q, k, v, g, beta := l.Get("delta_query"), l.Get("delta_key"), l.Get("delta_value"), l.Get("delta_g"), l.Get("delta_beta")
 	heads := p.ValueHeads
 	if len(q) != l.T*heads*p.KeyDim || len(k) != len(q) || len(v) != l.T*p.Values() || len(g) != l.T*heads || len(beta) != len(g) {
-		return nil
+		return nil, nil
 	}
-	out := make([]float64, l.T*p.Values())
+	out = make([]float64, l.T*p.Values())
 	for h := range heads {
 		state := make([]float64, p.KeyDim*p.ValueDim)
 		for t := range l.T {
@@ -183,8 +236,9 @@ func (l *Layer) Rule(r DeltaRule) []float64 {
 				}
 			}
 		}
+		states = append(states, state...)
 	}
-	return out
+	return out, states
 }
 
 // Multiplied is x times what f makes of y, element by element; nil where they do

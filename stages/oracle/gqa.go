@@ -16,7 +16,7 @@ var _ = define(func(s *Spec, a model.GQA) mixer {
 })
 
 func (grouped) operators() []string {
-	return []string{"q_and_gate", "q", "k", "v", "q_norm", "k_norm", "q_pe", "k_pe", "attn_ungated", "attn"}
+	return []string{"q_and_gate", "gate", "q", "k", "v", "q_norm", "k_norm", "q_pe", "k_pe", "attn_ungated", "attn"}
 }
 
 func (grouped) product(l *Layer, op string) (Product, bool) {
@@ -47,6 +47,8 @@ func (grouped) define(l *Layer, op string) ([]float64, bool) {
 	switch op {
 	case "q":
 		return part(l.Get("q_and_gate"), 2*l.HeadDim, 0, l.HeadDim), true
+	case "gate":
+		return part(l.Get("q_and_gate"), 2*l.HeadDim, l.HeadDim, l.HeadDim), true
 	case "attn_ungated":
 		x, ok := l.Attention()
 		if !ok {
@@ -55,7 +57,7 @@ func (grouped) define(l *Layer, op string) ([]float64, bool) {
 		out, _ := l.Attend(x)
 		return out, true
 	case "attn":
-		return Multiplied(l.Get("attn_ungated"), part(l.Get("q_and_gate"), 2*l.HeadDim, l.HeadDim, l.HeadDim), sigmoid), true
+		return Multiplied(l.Get("attn_ungated"), l.Get("gate"), sigmoid), true
 	}
 	return nil, false
 }

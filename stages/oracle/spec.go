@@ -103,8 +103,10 @@ func (s *Spec) operators() []string {
 		switch op {
 		case "q_a", "q_norm", "k_norm":
 			return s.Tensor(op) == ""
-		case "q_and_gate", "attn_ungated":
+		case "q_and_gate", "gate", "attn_ungated":
 			return !s.Gated
+		case "in_proj_qkvz", "in_proj_ba", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a":
+			return s.Tensor(strings.TrimPrefix(op, "in_proj_")) == ""
 		case "shared_raw", "shared_gate_logit":
 			return s.Tensor("shared_gate") == ""
 		}

@@ -5,6 +5,7 @@ package goldens
 import (
 	"encoding/json/jsontext"
 	json "encoding/json/v2"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -59,18 +60,19 @@ func Each(t *testing.T, run func(t *testing.T, f Folder)) {
 }
 
 // Wrapped returns a config of a folder's text model in the wrapper that the folder's config.json has
-// around it, or config itself if that has none. The dumps of transformers 5 have no wrapper.
+// around it, or config itself if that has none, or if config has it already. Most dumps of
+// transformers 5 have no wrapper.
 func Wrapped(t testing.TB, dir string, config []byte) []byte {
 	t.Helper()
-	var whole map[string]jsontext.Value
+	var whole, own map[string]jsontext.Value
 	data, err := os.ReadFile(filepath.Join(dir, "config.json"))
 	if err == nil {
-		err = json.Unmarshal(data, &whole)
+		err = errors.Join(json.Unmarshal(data, &whole), json.Unmarshal(config, &own))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := whole["text_config"]; !ok {
+	if whole["text_config"] == nil || own["text_config"] != nil {
 		return config
 	}
 	whole["text_config"] = config

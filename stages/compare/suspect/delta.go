@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"krater/kernels/device"
+	"krater/stages/model"
 	"krater/stages/oracle"
 )
 
@@ -29,7 +30,7 @@ func (l *layer) deltaMistakes(op string) []mistake {
 			mistake{name + " plus 1", func() []float64 { return oracle.Multiplied(norm(x, plus), gates, oracle.Silu) }},
 			mistake{"the output not normed", func() []float64 { return oracle.Multiplied(x, gates, oracle.Silu) }},
 			mistake{"the output gated first, then normed", func() []float64 { return norm(oracle.Multiplied(x, gates, oracle.Silu), w) }},
-			mistake{"gates of key heads read one kind after the other", func() []float64 {
+			mistake{"gates of " + otherOrder(p), func() []float64 {
 				return oracle.Multiplied(norm(x, w), l.reordered().Gates(), oracle.Silu)
 			}},
 		)
@@ -59,13 +60,23 @@ func (l *layer) reordered() *layer {
 
 // resized is the layer with other sizes of DeltaNet, from its projections on.
 func (l *layer) resized(change func(*device.DeltaNet)) *layer {
-	return l.put(func(s *oracle.Spec) { change(&s.Delta) }, map[string][]float64{
-		"in_proj_qkvz": l.Get("in_proj_qkvz"), "in_proj_ba": l.Get("in_proj_ba"),
-	})
+	values := map[string][]float64{}
+	for _, x := range (model.DeltaNet{Sizes: l.Delta}).Projections() {
+		values["in_proj_"+x.Role] = l.Get("in_proj_" + x.Role)
+	}
+	return l.put(func(s *oracle.Spec) { change(&s.Delta) }, values)
+}
+
+// otherOrder says in which order columns are read if in the other one.
+func otherOrder(p device.DeltaNet) string {
+	if p.ByKeyHead {
+		return "key heads read one kind after the other"
+	}
+	return "all heads read by key head"
 }
 
 func (l *layer) convMistakes() []mistake {
-	p, raw := l.Delta, l.Get("in_proj_qkvz")
+	p, raw := l.Delta, l.DeltaRows()
 	x, n := oracle.DeltaChannels(raw, p), p.Channels()
 	return []mistake{
 		{"SiLU after the convolution missing", func() []float64 { return l.Convolution(x, false) }},
@@ -86,7 +97,7 @@ func (l *layer) convMistakes() []mistake {
 			}
 			return out
 		}},
-		{"columns of key heads read one kind after the other", func() []float64 {
+		{"columns of " + otherOrder(p), func() []float64 {
 			return l.Convolution(oracle.DeltaChannels(raw, l.reordered().Delta), true)
 		}},
 	}
@@ -94,7 +105,7 @@ func (l *layer) convMistakes() []mistake {
 
 func (l *layer) ruleMistakes() []mistake {
 	p := l.Delta
-	right := oracle.DeltaRule{Decay: math.Exp, Unit: oracle.Unit, Scale: 1 / math.Sqrt(float64(p.KeyDim))}
+	right := oracle.Right(p)
 	var list []mistake
 	of := func(what string, change func(r *oracle.DeltaRule)) {
 		r := right
@@ -117,7 +128,7 @@ func (l *layer) ruleMistakes() []mistake {
 	put("queries and keys swapped", map[string][]float64{"delta_query": l.Get("delta_key"), "delta_key": l.Get("delta_query")})
 	put("the write strength 1", map[string][]float64{"delta_beta": slices.Repeat([]float64{1}, len(l.Get("delta_beta")))})
 	o := l.reordered()
-	put("b and a of key heads read one kind after the other", map[string][]float64{"delta_g": o.Get("delta_g"), "delta_beta": o.Get("delta_beta")})
+	put("b and a of "+otherOrder(p), map[string][]float64{"delta_g": o.Get("delta_g"), "delta_beta": o.Get("delta_beta")})
 	dealt := func(op string) []float64 { // value head h reads key head h % key heads
 		x := l.Get(op)
 		from := make([]int, p.ValueHeads*p.KeyDim)

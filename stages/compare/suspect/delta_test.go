@@ -12,20 +12,24 @@ import (
 	"krater/stages/weights"
 )
 
-// TestQwen3NextMistakes: each mistake in gated DeltaNet and in gated attention changes values, and is
+// TestDeltaNetMistakes: each mistake in gated DeltaNet and in gated attention changes values, and is
 // named from them.
-func TestQwen3NextMistakes(t *testing.T) {
-	c := goldenCase(t, "qwen3_next")
-	tried := 0
-	for layer, ops := range map[int][]string{1: {"delta_conv", "delta_out", "attn"}, 3: {"q", "q_pe", "attn"}} {
-		c.Layer = layer
-		for _, op := range ops {
-			c.Op = op
-			tried += named(t, c)
-		}
-	}
-	if tried < 35 {
-		t.Errorf("%d mistakes tried", tried)
+func TestDeltaNetMistakes(t *testing.T) {
+	for name, full := range map[string]int{"qwen3_next": 3, "qwen3_5": 2} {
+		t.Run(name, func(t *testing.T) {
+			c := goldenCase(t, name)
+			tried := 0
+			for layer, ops := range map[int][]string{1: {"delta_conv", "delta_out", "attn"}, full: {"q", "q_pe", "attn"}} {
+				c.Layer = layer
+				for _, op := range ops {
+					c.Op = op
+					tried += named(t, c)
+				}
+			}
+			if tried < 35 {
+				t.Errorf("%d mistakes tried", tried)
+			}
+		})
 	}
 }
 

@@ -1,0 +1,80 @@
+package model
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+// TestParseQwen35 pins every field, of the mixture and of the dense model.
+func TestParseQwen35(t *testing.T) {
+	moe := MoE{Experts: 6, FF: 32, SharedFF: 64, SharedGate: true,
+		Router: device.Router{Experts: 6, TopK: 2, Scoring: device.ScoreSoftmax, Normalize: true, Scale: 1}}
+	for name, ffn := range map[string]FFN{"qwen3_5_moe": moe, "qwen3_5": Dense{160}} {
+		c, err := Parse(readFile(t, goldens, name, "config.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range c.Ropes() {
+			r.InvFreq = nil // held to the golden by TestGoldens
+		}
+		want := &Config{
+			Family: name, Hidden: 96, Vocab: 320, MaxContext: 262144, NormEps: 1e-6, CentredNorms: true, DType: tensor.BF16,
+			TieEmbed: name == "qwen3_5", Foreign: []string{"mtp.", "model.visual."}, BOS: 0, EOS: []int32{1}, Pad: -1,
+		}
+		a := GQA{Heads: 6, KVHeads: 2, HeadDim: 32, QKNorm: true, NormEps: 1e-6, Gate: true, Scale: float32(softmax(32)),
+			Rope: &RopeConfig{Dim: 16, Theta: 1e7, CosSinScale: 1}}
+		d := DeltaNet{device.DeltaNet{KeyHeads: 2, ValueHeads: 6, KeyDim: 64, ValueDim: 32, Taps: 4}, 1e-6}
+		want.hybrid(3, func(i int) bool { return i == 2 }, a, qwen35Roles, d, qwen35DeltaRoles, ffn)
+		if name == "qwen3_5_moe" {
+			want.Fused = []Fused{
+				{Name: "mlp.experts.gate_up_proj", Parts: []FusedPart{{"expert.gate", 0, 1}, {"expert.up", 32, 1}}},
+				{Name: "mlp.experts.down_proj", Parts: []FusedPart{{"expert.down", 0, 1}}},
+			}
+		}
+		if !reflect.DeepEqual(c, want) {
+			t.Errorf("got  %+v\nwant %+v", c, want)
+		}
+		for tensor, ignored := range map[string]bool{
+			"mtp.fc.weight": true, "model.visual.blocks.0.norm1.weight": true, "lm_head.weight": name == "qwen3_5",
+			"model.language_model.visual.weight": false, "visual.weight": false,
+		} {
+			if c.ignored(tensor) != ignored {
+				t.Errorf("%s: %s ignored: %t", name, tensor, !ignored)
+			}
+		}
+	}
+}
+
+// TestBrokenQwen35 names the field that cannot be used.
+func TestBrokenQwen35(t *testing.T) {
+	base := readFile(t, goldens, "qwen3_5_moe", "config.json")
+	for _, x := range []brokenCase{
+		{m{"text_config": ""}, "text_config"},
+		{m{"tie_word_embeddings": "true"}, "tie_word_embeddings"},
+		{m{"text_config.model_type": `"qwen3_5_text"`}, "text_config.model_type"},
+		{m{"text_config.attn_output_gate": "false"}, "text_config.attn_output_gate"},
+		{m{"text_config.hidden_act": `"gelu"`}, "text_config.hidden_act"},
+		{m{"text_config.shared_expert_intermediate_size": ""}, "text_config.shared_expert_intermediate_size"},
+		{m{"text_config.num_experts_per_tok": "7"}, "text_config.num_experts_per_tok"},
+		{m{"text_config.linear_num_value_heads": "5"}, "text_config.linear_num_value_heads"},
+		{m{"text_config.layer_types": `["full_attention"]`}, "text_config.layer_types"},
+		{m{"text_config.attention_bias": "true"}, "text_config.attention_bias"},
+	} {
+		t.Run(fmt.Sprint(x.change), func(t *testing.T) { checkFields(t, edit(t, base, x.change), x.fields) })
+	}
+}
+
+// TestQwen35Tied: the wrapper's tie_word_embeddings counts where text_config has none.
+func TestQwen35Tied(t *testing.T) {
+	base := readFile(t, goldens, "qwen3_5", "config.json")
+	for _, tied := range []string{"true", "false"} {
+		c, err := Parse(edit(t, base, m{"text_config.tie_word_embeddings": "", "tie_word_embeddings": tied}))
+		if err != nil || fmt.Sprint(c.TieEmbed) != tied {
+			t.Errorf("tied %s: %+v, %v", tied, c, err)
+		}
+	}
+}
