@@ -58,6 +58,7 @@ func qwen35(f fields, kind string, ffn func(c *Config, text fields, layers int) 
 	if !text.boolOr(gate, true) {
 		text.fail(gate, "false is not supported: the output of attention has gates")
 	}
+	text.oneOf("output_gate_type", "swish", "swish", "silu") // DeltaNet's; two names of one function
 	c.CentredNorms, c.Foreign = true, []string{"mtp.", "model.visual."}
 	a, linear := gatedAttention(text, c), DeltaNet{deltaSizes(text), c.NormEps}
 	c.hybrid(layers, linearLayers(text, layers), a, qwen35Roles, linear, qwen35DeltaRoles, ffn(c, text, layers))

@@ -57,6 +57,7 @@ func TestBrokenQwen35(t *testing.T) {
 		{m{"tie_word_embeddings": "true"}, "tie_word_embeddings"},
 		{m{"text_config.model_type": `"qwen3_5_text"`}, "text_config.model_type"},
 		{m{"text_config.attn_output_gate": "false"}, "text_config.attn_output_gate"},
+		{m{"text_config.output_gate_type": `"sigmoid"`}, "text_config.output_gate_type"},
 		{m{"text_config.hidden_act": `"gelu"`}, "text_config.hidden_act"},
 		{m{"text_config.shared_expert_intermediate_size": ""}, "text_config.shared_expert_intermediate_size"},
 		{m{"text_config.num_experts_per_tok": "7"}, "text_config.num_experts_per_tok"},

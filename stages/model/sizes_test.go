@@ -55,6 +55,7 @@ func TestSizes(t *testing.T) {
 		"qwen3-30b-a3b":    {30.5, 0.01, 128, 8, 48},
 		"qwen3-235b-a22b":  {235, 0.01, 128, 8, 94},
 		"qwen3-coder-next": {80, 0.02, 512, 10, 12}, // linear layers count as others do
+		"qwen3.5-35b-a3b":  {35, 0.03, 256, 8, 10},  // so they do here, and its 35 billion have a vision tower
 		"kimi-k2":          {1026, 0.01, 384, 8, 61},
 		"deepseek-v3":      {671, 0.01, 256, 8, 61},
 		"glm-4.5-air":      {106.9, 0.01, 128, 8, 46},

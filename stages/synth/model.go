@@ -127,6 +127,10 @@ func resize(config []byte, o Options) ([]byte, error) {
 	if err := json.Unmarshal(config, &fields); err != nil {
 		return nil, err
 	}
+	whole := fields
+	if text, ok := fields["text_config"].(map[string]any); ok && fields["num_hidden_layers"] == nil { // a wrapped model
+		fields = text
+	}
 	for _, x := range []struct {
 		name, field string
 		to          int
@@ -153,8 +157,8 @@ func resize(config []byte, o Options) ([]byte, error) {
 			}
 		}
 	}
-	fields["krater_synth"] = map[string]any{"seed": o.Seed, "routing_skew": o.Skew}
-	text, err := json.MarshalIndent(fields, "", "  ")
+	whole["krater_synth"] = map[string]any{"seed": o.Seed, "routing_skew": o.Skew}
+	text, err := json.MarshalIndent(whole, "", "  ")
 	return append(text, '\n'), err
 }
 
