@@ -50,7 +50,7 @@ func scripts() uint64 {
 	case testing.Short():
 		return 1000
 	}
-	return 6000
+	return 10_000
 }
 
 // coverage counts what the scripts met, so that a generator gone tame is noticed.

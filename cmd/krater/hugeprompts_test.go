@@ -46,9 +46,17 @@ func heapPeak(f func()) uint64 {
 // collector has not collected yet.
 const hugeMost = 2 * 400 << 20
 
+// usualCollector lets the server of a test choose how much garbage it keeps.
+func usualCollector(t *testing.T) {
+	t.Setenv("GOGC", "")
+	before := debug.SetGCPercent(100)
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+}
+
 // TestHugePrompts: many prompts far over the context, at once, are refused with the true reason, and
 // take no more memory than a few of them.
 func TestHugePrompts(t *testing.T) {
+	usualCollector(t)
 	s := open(t)
 	text := strings.Repeat("a", 5<<20)
 	for _, c := range []struct {
@@ -83,6 +91,7 @@ func TestHugePrompts(t *testing.T) {
 // TestHugePromptsOfClientsThatLeave: what a client asked for that has left is no longer worked on,
 // and its share of the memory is free again.
 func TestHugePromptsOfClientsThatLeave(t *testing.T) {
+	usualCollector(t)
 	s := open(t)
 	body := fmt.Sprintf(`{"prompt":"%s"}`, strings.Repeat("a", 5<<20))
 	peak := heapPeak(func() {

@@ -112,7 +112,7 @@ func TestPeakMemory(t *testing.T) {
 	}
 	dir, begin := wide(t, peakModel()), time.Now()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childPeak+"="+dir)
+	cmd.Env = append(os.Environ(), childPeak+"="+dir, "GOGC=100")
 	out, err := cmd.CombinedOutput()
 	var grown int
 	if _, err2 := fmt.Sscanf(string(out), "grown %d", &grown); err != nil || err2 != nil {
