@@ -1,33 +1,38 @@
 package model
 
+import (
+	"maps"
+	"strings"
+)
+
 var (
 	_ = register("qwen3_5", parseQwen35)
+	_ = register("qwen3_5_text", parseQwen35Text)
 	_ = register("qwen3_5_moe", parseQwen35MoE)
+	_ = register("qwen3_5_moe_text", parseQwen35MoEText)
 )
 
-// Names of Qwen3.5's tensors: of layers with full attention, and of those with DeltaNet.
-var (
-	qwen35Roles      = Usual(qwen3NextRoles, qwen35Below)
-	qwen35DeltaRoles = Usual(qwen3DeltaRoles, qwen35Below)
-	qwen35Below      = Roles{
-		"embed": "model.language_model.embed_tokens.weight",
-		"norm":  "model.language_model.norm.weight",
-		"layer": "model.language_model.layers.*.",
-	}
-)
+// parseQwen35 reads the dense models of the Qwen3.5 family for text and images (Qwen3.5-27B).
+func parseQwen35(f fields) *Config { return qwen35Text(f, "qwen3_5_text", parseQwen35Text) }
 
-// parseQwen35 reads the dense models of the Qwen3.5 family (Qwen3.5-27B).
-func parseQwen35(f fields) *Config {
-	return qwen35(f, "qwen3_5_text", func(_ *Config, text fields, _ int) FFN { return denseFF(text) })
+// parseQwen35MoE reads the mixtures of the Qwen3.5 family for text and images (Qwen3.5-35B-A3B;
+// Qwen3.6-35B-A3B too).
+func parseQwen35MoE(f fields) *Config {
+	return qwen35Text(f, "qwen3_5_moe_text", parseQwen35MoEText)
 }
 
-// parseQwen35MoE reads the mixtures of the Qwen3.5 family (Qwen3.5-35B-A3B; Qwen3.6-35B-A3B too): every
-// layer has experts with a shared one. The chosen ones' weights always sum to 1, no field says so.
-// Plain releases have the experts of a layer fused, those in FP8 one by one.
-func parseQwen35MoE(f fields) *Config {
-	return qwen35(f, "qwen3_5_moe_text", func(c *Config, text fields, layers int) FFN {
-		moe := softmaxExperts(text, expertsField(text), "moe_intermediate_size", true, layers)
-		moe.SharedFF, moe.SharedGate = text.int("shared_expert_intermediate_size", 1, maxFF), true
+// parseQwen35Text reads a dense model that is stored without the part for images.
+func parseQwen35Text(f fields) *Config {
+	return qwen35(f, func(*Config, int) FFN { return denseFF(f) })
+}
+
+// parseQwen35MoEText reads a mixture that is stored without the part for images: every layer has
+// experts with a shared one. The chosen ones' weights always sum to 1, no field says so. Plain releases
+// have the experts of a layer fused, those in FP8 one by one.
+func parseQwen35MoEText(f fields) *Config {
+	return qwen35(f, func(c *Config, layers int) FFN {
+		moe := softmaxExperts(f, expertsField(f), "moe_intermediate_size", true, layers)
+		moe.SharedFF, moe.SharedGate = f.int("shared_expert_intermediate_size", 1, maxFF), true
 		c.Fused = []Fused{
 			{Name: "mlp.experts.gate_up_proj", Parts: []FusedPart{{Role: "expert.gate", Step: 1}, {Role: "expert.up", First: moe.FF, Step: 1}}},
 			{Name: "mlp.experts.down_proj", Parts: []FusedPart{{Role: "expert.down", Step: 1}}},
@@ -36,11 +41,10 @@ func parseQwen35MoE(f fields) *Config {
 	})
 }
 
-// qwen35 reads a model for text and images whose text_config, of model_type kind, is Qwen3-Next's but
-// for the order of DeltaNet's columns and the networks. The positions of text are equal in
-// all three dimensions of mrope_section, so that it does not matter. Vision tower and draft head (mtp)
-// are not run.
-func qwen35(f fields, kind string, ffn func(c *Config, text fields, layers int) FFN) *Config {
+// qwen35Text reads a model for text and images by its text_config, of model_type kind. The names of the
+// language model's tensors begin with model.language_model then. The vision tower is not run. The positions of
+// text are equal in all three dimensions of mrope_section, so that it does not matter.
+func qwen35Text(f fields, kind string, parse family) *Config {
 	text, ok := f.object("text_config")
 	if !ok {
 		f.require("text_config")
@@ -48,19 +52,36 @@ func qwen35(f fields, kind string, ffn func(c *Config, text fields, layers int) 
 	}
 	text.oneOf("model_type", kind, kind)
 	refuse(text)
-	c, layers := common(text)
-	const tie, gate = "tie_word_embeddings", "attn_output_gate"
+	c := parse(text)
+	const tie = "tie_word_embeddings"
 	if outer := f.boolOr(tie, c.TieEmbed); !text.has(tie) {
 		c.TieEmbed = outer
 	} else if outer != c.TieEmbed {
 		f.fail(tie, "%t contradicts text_config.%s %t", outer, tie, c.TieEmbed)
 	}
-	if !text.boolOr(gate, true) {
-		text.fail(gate, "false is not supported: the output of attention has gates")
+	c.Foreign = append(c.Foreign, "model.visual.")
+	inner := func(name string) string { return strings.Replace(name, "model.", "model.language_model.", 1) }
+	c.Roles = maps.Clone(c.Roles)
+	for _, role := range []string{"embed", "norm", "layer"} {
+		c.Roles[role] = inner(c.Roles[role])
 	}
-	text.oneOf("output_gate_type", "swish", "swish", "silu") // DeltaNet's; two names of one function
-	c.CentredNorms, c.Foreign = true, []string{"mtp.", "model.visual."}
-	a, linear := gatedAttention(text, c), DeltaNet{deltaSizes(text), c.NormEps}
-	c.hybrid(layers, linearLayers(text, layers), a, qwen35Roles, linear, qwen35DeltaRoles, ffn(c, text, layers))
+	for i := range c.Layers {
+		c.Layers[i].Prefix = inner(c.Layers[i].Prefix)
+	}
+	return c
+}
+
+// qwen35 reads a language model that is Qwen3-Next's but for the order of DeltaNet's columns and the
+// network, which ffn reads. The draft head (mtp) is not run.
+func qwen35(f fields, ffn func(c *Config, layers int) FFN) *Config {
+	c, layers := common(f)
+	const gate = "attn_output_gate"
+	if !f.boolOr(gate, true) {
+		f.fail(gate, "false is not supported: the output of attention has gates")
+	}
+	f.oneOf("output_gate_type", "swish", "swish", "silu") // DeltaNet's; two names of one function
+	c.CentredNorms, c.Foreign = true, []string{"mtp."}
+	a, linear := gatedAttention(f, c), DeltaNet{deltaSizes(f), c.NormEps}
+	c.hybrid(layers, linearLayers(f, layers), a, qwen3NextRoles, linear, qwen3DeltaRoles, ffn(c, layers))
 	return c
 }
