@@ -58,7 +58,7 @@ func (c *comparison) vector(p *Prompt, name, short string, v Vector, seen *captu
 		return c.layers(name, v, seen)
 	case part[0] == "router" && len(part) == 3:
 		return c.router(name, part[1], part[2], v, seen)
-	case part[0] == "mtp": // of the draft head, which is not run
+	case part[0] == "mtp": // of the draft layer, which stages/direct compares
 	case part[0] == "ops" && len(part) == 3:
 		layer, err := c.layer(part[1])
 		if err != nil {

@@ -62,7 +62,8 @@ func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State
 	return read(m.state)
 }
 
-// Forward takes a filled state through all stages and waits for s.
+// Forward takes a filled state through all stages and waits for s. Where p has no embedding, st.Hidden has
+// what enters its first layer.
 func Forward(s device.Stream, p *load.Parts, st *stages.State, probe stages.Probe) error {
 	if err := enqueue(s, p, st, probe); err != nil {
 		return err
@@ -72,7 +73,9 @@ func Forward(s device.Stream, p *load.Parts, st *stages.State, probe stages.Prob
 
 // enqueue is Forward without the wait.
 func enqueue(s device.Stream, p *load.Parts, st *stages.State, probe stages.Probe) error {
-	p.Embed.Run(s, st, probe)
+	if p.Embed != nil {
+		p.Embed.Run(s, st, probe)
+	}
 	for _, g := range p.Groups {
 		if st.Repeated() {
 			break

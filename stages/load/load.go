@@ -1,6 +1,7 @@
 package load
 
 import (
+	"errors"
 	"fmt"
 
 	"krater/kernels/device"
@@ -66,7 +67,8 @@ func Even(layers, groups int) []int {
 type Parts struct {
 	Config *model.Config
 	Limits stages.Limits // defaults filled in
-	Embed  *embed.Stage  // nil where the first layer is elsewhere
+	Embed  *embed.Stage  // nil where the first layer is elsewhere, and in a draft layer
+	Join   *embed.Join   // of a draft layer (model.Config.DraftModel); nil in others
 	Groups []*group.Group
 	Head   *head.Stage // nil where the last one is
 	// WeightBytes is the size of all weights bound.
@@ -158,7 +160,12 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		return fmt.Errorf("load: %w", err)
 	}
 	names := cfg.Names()
-	if o.First == 0 {
+	switch {
+	case cfg.Joined:
+		if err := p.join(dev, b); err != nil {
+			return err
+		}
+	case o.First == 0:
 		p.Embed = &embed.Stage{Dev: dev, Table: b.mat(names.Embed)}
 	}
 	first, partition := o.First, o.Partition
@@ -189,6 +196,22 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 	return b.err
 }
 
+// join binds what makes the rows that enter a draft layer.
+func (p *Parts) join(dev Device, b *binder) error {
+	cfg, names := p.Config, p.Config.Names()
+	if b.card != nil {
+		return fmt.Errorf("load: a draft layer on an accelerator: %w", errors.ErrUnsupported)
+	}
+	both, err := device.AllocMat(dev, tensor.F32, p.Limits.Tokens, 2*cfg.Hidden)
+	if err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	p.bufs = append(p.bufs, both.Buf)
+	p.Join = &embed.Join{Dev: dev, Table: b.mat(names.Embed), EmbedNorm: b.norm(names.EmbedNorm, cfg.Hidden), HiddenNorm: b.norm(names.HiddenNorm, cfg.Hidden),
+		Proj: device.Weight{F: b.mat(names.Join)}, Eps: cfg.NormEps, Both: both}
+	return nil
+}
+
 // head binds the head.
 func (p *Parts) head(dev Device, b *binder, precision Precision) {
 	cfg, names := p.Config, p.Config.Names()
@@ -198,6 +221,8 @@ func (p *Parts) head(dev Device, b *binder, precision Precision) {
 		p.Head.Proj = b.weight("head", names.Head, precision.format(cfg, model.Head, names.Head))
 	case !precision.Head.Zero():
 		p.Head.Proj = b.weight("head", names.Embed, precision.format(cfg, model.Head, names.Embed))
+	case p.Join != nil:
+		p.Head.Proj.F = p.Join.Table
 	case p.Embed != nil:
 		p.Head.Proj.F = p.Embed.Table
 	default:

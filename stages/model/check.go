@@ -9,6 +9,9 @@ import (
 func (c *Config) Expected() []TensorSpec {
 	top := c.Names()
 	specs := []TensorSpec{{Name: top.Embed, Shape: []int{c.Vocab, c.Hidden}, Role: "embed", Part: Embedding}}
+	if c.Joined {
+		specs = append(specs, c.joinTensors()...)
+	}
 	for i := range c.Layers {
 		specs = append(specs, c.Layers[i].Tensors(c.Hidden)...)
 	}

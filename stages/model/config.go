@@ -39,6 +39,10 @@ type Config struct {
 	// Foreign lists prefixes of the names of tensors that may be in the files and that the language
 	// model does not use: layers that predict tokens further ahead, a vision tower.
 	Foreign []string
+	// Draft is the layer that predicts one token further ahead; nil: there is none. Files may lack its tensors.
+	Draft *Draft
+	// Joined: it is the config of a draft layer (DraftModel).
+	Joined bool
 	// Fused lists the tensors of the files that hold those of all experts of a layer. nil: each
 	// expert has tensors of its own, as the files of any family may have them.
 	Fused []Fused

@@ -1,16 +1,11 @@
 package model
 
-import (
-	"strconv"
-	"strings"
-
-	"krater/kernels/device"
-)
+import "krater/kernels/device"
 
 var _ = register("deepseek_v3", parseDeepSeekV3)
 
 // parseDeepSeekV3 reads the DeepSeek-V3 family (V3, V3.1, R1; arXiv 2412.19437): V2's attention
-// and experts, and a router of sigmoids. The layers that predict tokens further ahead are not run.
+// and experts, and a router of sigmoids. Layers that predict tokens further ahead are not run with the model.
 func parseDeepSeekV3(f fields) *Config {
 	c, layers := common(f)
 	a, dense := latentAttention(f, c), denseFF(f)
@@ -18,8 +13,12 @@ func parseDeepSeekV3(f fields) *Config {
 	f.oneOf("scoring_func", "sigmoid", "sigmoid")
 	f.oneOf("topk_method", "noaux_tc", "noaux_tc")
 	moe, has := deepSeekMoE(f, layers, sigmoidRouter)
-	c.Stack(layers, Usual(mlaRoles), mixed(a, dense, moe, has))
-	c.nextLayers(f.intOr("num_nextn_predict_layers", 0, 0, maxLayers))
+	at := mixed(a, dense, moe, has)
+	c.Stack(layers, Usual(mlaRoles), at)
+	if next := f.intOr("num_nextn_predict_layers", 0, 0, maxLayers); next > 0 {
+		c.nextLayers(next)
+		c.Draft = c.deepSeekDraft(at(layers))
+	}
 	return c
 }
 
@@ -40,12 +39,4 @@ func sigmoidRouter(f fields, m *MoE) {
 	r.Normalize = f.boolOr("norm_topk_prob", true) && r.TopK > 1
 	f.routerGroups(&r, true)
 	m.Router, m.Correction = r, true
-}
-
-// nextLayers counts n layers behind the others as foreign: they predict tokens further ahead
-// (num_nextn_predict_layers).
-func (c *Config) nextLayers(n int) {
-	for i := range n {
-		c.Foreign = append(c.Foreign, strings.Replace(c.Roles["layer"], "*", strconv.Itoa(len(c.Layers)+i), 1))
-	}
 }

@@ -34,11 +34,15 @@ type Piece struct {
 	FusedPart
 }
 
-// FusedTensors lists by name the tensors that files may have in the place of those of experts.
+// FusedTensors lists by name the tensors that files may have in the place of those of experts, those of the
+// draft layer too.
 func (c *Config) FusedTensors() map[string]FusedTensor {
-	all := map[string]FusedTensor{}
-	for i := range c.Layers {
-		l := &c.Layers[i]
+	all, layers := map[string]FusedTensor{}, c.Layers
+	if c.Draft != nil {
+		layers = append(slices.Clip(layers), c.Draft.Layer)
+	}
+	for i := range layers {
+		l := &layers[i]
 		n := l.FFN.Routed()
 		if n == 0 {
 			continue

@@ -1,7 +1,5 @@
 package model
 
-import "maps"
-
 var (
 	_ = register("kimi_k2", parseDeepSeekV3) // arXiv 2507.20534
 	_ = register("kimi_k25", parseKimiK25)
@@ -18,15 +16,7 @@ func parseKimiK25(f fields) *Config {
 	text.oneOf("model_type", "kimi_k2", "kimi_k2", "deepseek_v3")
 	refuse(text)
 	c := parseDeepSeekV3(text)
-	roles := maps.Clone(c.Roles)
-	for _, role := range []string{"embed", "norm", "head", "layer"} {
-		roles[role] = "language_model." + roles[role]
-	}
-	layers := c.Layers
-	c.Stack(len(layers), roles, func(i int) (Mixer, FFN) { return layers[i].Mixer, layers[i].FFN })
-	for i, name := range c.Foreign {
-		c.Foreign[i] = "language_model." + name
-	}
+	c.rename(func(name string) string { return "language_model." + name })
 	c.Foreign = append(c.Foreign, "vision_tower.", "mm_projector.")
 	return c
 }

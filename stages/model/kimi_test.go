@@ -60,7 +60,10 @@ func TestParseKimi(t *testing.T) {
 	for i := range k25.Layers {
 		k25.Layers[i].Prefix, k25.Layers[i].Roles = v3.Layers[i].Prefix, v3.Layers[i].Roles
 	}
-	k25.Family, k25.Roles, k25.Foreign = v3.Family, v3.Roles, nil
+	if d := k25.DraftModel(); d == nil || d.Names().Join != "language_model.model.layers.3.eh_proj.weight" || d.Layers[0].Prefix != "language_model.model.layers.3." {
+		t.Errorf("the draft layer of Kimi K2.5: %+v", d)
+	}
+	k25.Family, k25.Roles, k25.Foreign, k25.Draft = v3.Family, v3.Roles, nil, nil
 	if !reflect.DeepEqual(k25, v3) {
 		t.Errorf("kimi_k25 is %+v\ndeepseek_v3 %+v", k25, v3)
 	}

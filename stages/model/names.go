@@ -10,6 +10,8 @@ type Names struct {
 	Embed string // [Vocab, Hidden]
 	Norm  string // [Hidden]
 	Head  string // [Vocab, Hidden]; the same as Embed when the embedding is tied
+
+	EmbedNorm, HiddenNorm, Join string // of a draft layer (Draft); "" in others
 }
 
 // FFNNames are the matrices of one SwiGLU network: [FF, H], [FF, H], [H, FF]; and their biases, "" where it has none.
@@ -21,6 +23,9 @@ type FFNNames struct {
 // Names gives the tensors outside the layers.
 func (c *Config) Names() Names {
 	n := Names{Embed: c.Roles["embed"], Norm: c.Roles["norm"], Head: c.Roles["head"]}
+	if c.Joined {
+		n.EmbedNorm, n.HiddenNorm, n.Join = c.Roles["embed_norm"], c.Roles["hidden_norm"], c.Roles["join"]
+	}
 	if c.TieEmbed {
 		n.Head = n.Embed
 	}

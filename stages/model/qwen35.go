@@ -1,9 +1,6 @@
 package model
 
-import (
-	"maps"
-	"strings"
-)
+import "strings"
 
 var (
 	_ = register("qwen3_5", parseQwen35)
@@ -59,20 +56,21 @@ func qwen35Text(f fields, kind string, parse family) *Config {
 	} else if outer != c.TieEmbed {
 		f.fail(tie, "%t contradicts text_config.%s %t", outer, tie, c.TieEmbed)
 	}
+	if c.Draft != nil && c.TieEmbed {
+		c.Draft.Roles["head"] = c.Draft.Roles["embed"]
+	}
+	c.rename(func(name string) string {
+		if rest, ok := strings.CutPrefix(name, "model."); ok {
+			return "model.language_model." + rest
+		}
+		return name
+	})
 	c.Foreign = append(c.Foreign, "model.visual.")
-	inner := func(name string) string { return strings.Replace(name, "model.", "model.language_model.", 1) }
-	c.Roles = maps.Clone(c.Roles)
-	for _, role := range []string{"embed", "norm", "layer"} {
-		c.Roles[role] = inner(c.Roles[role])
-	}
-	for i := range c.Layers {
-		c.Layers[i].Prefix = inner(c.Layers[i].Prefix)
-	}
 	return c
 }
 
 // qwen35 reads a language model that is Qwen3-Next's but for the order of DeltaNet's columns and the
-// network, which ffn reads. The draft head (mtp) is not run.
+// network, which ffn reads. The draft layer (mtp) is not run with the model.
 func qwen35(f fields, ffn func(c *Config, layers int) FFN) *Config {
 	c, layers := common(f)
 	const gate = "attn_output_gate"
@@ -82,6 +80,11 @@ func qwen35(f fields, ffn func(c *Config, layers int) FFN) *Config {
 	f.oneOf("output_gate_type", "swish", "swish", "silu") // DeltaNet's; two names of one function
 	c.CentredNorms, c.Foreign = true, []string{"mtp."}
 	a, linear := gatedAttention(f, c), DeltaNet{deltaSizes(f), c.NormEps}
-	c.hybrid(layers, linearLayers(f, layers), a, qwen3NextRoles, linear, qwen3DeltaRoles, ffn(c, layers))
+	net := ffn(c, layers)
+	c.hybrid(layers, linearLayers(f, layers), a, qwen3NextRoles, linear, qwen3DeltaRoles, net)
+	next, own := f.intOr("mtp_num_hidden_layers", 0, 0, maxLayers), f.boolOr("mtp_use_dedicated_embeddings", false)
+	if next > 0 && !own {
+		c.Draft = c.qwenDraft(a, qwen3NextRoles, net)
+	}
 	return c
 }

@@ -46,6 +46,19 @@ func TestParseQwen35(t *testing.T) {
 					{Name: "mlp.experts.down_proj", Parts: []FusedPart{{"expert.down", 0, 1}}},
 				}
 			}
+			draft := c.DraftModel()
+			for role, name := range map[string]string{
+				"embed": below + "embed_tokens.weight", "embed_norm": "mtp.pre_fc_norm_embedding.weight", "hidden_norm": "mtp.pre_fc_norm_hidden.weight",
+				"join": "mtp.fc.weight", "norm": "mtp.norm.weight", "head": c.Names().Head,
+			} {
+				if draft.Roles[role] != name {
+					t.Errorf("%s: the draft layer's %s is %s", family, role, draft.Roles[role])
+				}
+			}
+			if l := draft.Layers[0]; draft.TieEmbed != c.TieEmbed || l.Mixer.(GQA).Heads != 6 || l.FFN != ffn || l.Name("q") != "mtp.layers.0.self_attn.q_proj.weight" {
+				t.Errorf("%s: the draft layer is %+v", family, draft)
+			}
+			c.Draft = nil
 			if !reflect.DeepEqual(c, want) {
 				t.Errorf("got  %+v\nwant %+v", c, want)
 			}

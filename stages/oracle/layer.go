@@ -114,6 +114,8 @@ func (l *Layer) In() []float64 {
 	switch {
 	case l.Index < 0: // what the last layer left
 		layer = len(l.Config.Layers) - 1
+	case layer < 0 && l.Config.Joined:
+		op = "proj"
 	case layer < 0:
 		op = "embed"
 	}
@@ -228,6 +230,10 @@ func (l *Layer) Norm(op string) (Norm, bool) {
 	case "input_norm":
 	case "final_norm":
 		n.Role = "norm"
+	case "embed_norm":
+		n.In = l.of("embed")
+	case "hidden_norm":
+		n.In = l.of("hidden")
 	case "post_norm":
 		n.In = func() []float64 { return Sum(l.In(), l.Get("mixer_out")) }
 	case "q_norm":
@@ -263,6 +269,9 @@ func (l *Layer) Product(op string) (Product, bool) {
 		return Product{In: l.of("final_norm"), Role: "head", Out: l.Config.Vocab, Heads: 1, Rope: -1, Alike: "embed"}, true
 	case "mixer_out":
 		return Product{In: l.of("attn"), Role: "o", Out: l.Config.Hidden, Heads: 1, Rope: -1, ColumnDim: l.OutDim}, true
+	case "proj":
+		in := func() []float64 { return beside(l.T, l.Get("embed_norm"), l.Get("hidden_norm")) }
+		return Product{In: in, Role: "join", Out: l.Config.Hidden, Heads: 1, Rope: -1}, true
 	case "shared_gate_logit":
 		return Product{In: l.of("post_norm"), Role: "shared_gate", Out: 1, Heads: 1, Rope: -1}, true
 	case "router_logits":

@@ -51,7 +51,8 @@ func define[M model.Mixer](f func(s *Spec, m M) mixer) bool {
 func specOf(cfg *model.Config, layer int) Spec {
 	if layer < 0 {
 		n := cfg.Names()
-		return Spec{names: map[string]string{"embed": n.Embed, "norm": n.Norm, "head": n.Head}}
+		return Spec{names: map[string]string{"embed": n.Embed, "norm": n.Norm, "head": n.Head,
+			"embed_norm": n.EmbedNorm, "hidden_norm": n.HiddenNorm, "join": n.Join}}
 	}
 	l := &cfg.Layers[layer]
 	s := Spec{prefix: l.Prefix, names: map[string]string{}, Routed: l.FFN.Routed() > 0}
@@ -88,7 +89,10 @@ func Operators(cfg *model.Config, layer int) []string {
 }
 
 func (s *Spec) operators() []string {
-	if s.Tensor("embed") != "" {
+	switch {
+	case s.Tensor("join") != "":
+		return []string{"embed", "embed_norm", "hidden_norm", "proj", "final_norm", "logits"}
+	case s.Tensor("embed") != "":
 		return []string{"embed", "final_norm", "logits"}
 	}
 	list := []string{"input_norm"}
