@@ -16,9 +16,10 @@ from gguf import GGMLQuantizationType as T, MODEL_ARCH as A
 
 ARCHES = {
     "llama": A.LLAMA, "mistral": A.LLAMA, "mixtral": A.LLAMA, "qwen2": A.QWEN2, "qwen2_moe": A.QWEN2MOE, "qwen3": A.QWEN3,
-    "qwen3_moe": A.QWEN3MOE, "qwen3_next": A.QWEN3NEXT, "olmoe": A.OLMOE, "deepseek_v2": A.DEEPSEEK2, "deepseek_v3": A.DEEPSEEK2,
+    "qwen3_moe": A.QWEN3MOE, "qwen3_next": A.QWEN3NEXT, "qwen3_5_text": A.QWEN35, "qwen3_5_moe_text": A.QWEN35MOE, "olmoe": A.OLMOE, "deepseek_v2": A.DEEPSEEK2, "deepseek_v3": A.DEEPSEEK2,
     "glm4_moe": A.GLM4_MOE, "minimax_m2": A.MINIMAXM2, "gpt_oss": A.GPT_OSS,
 }
+LINEAR = (A.QWEN3NEXT, A.QWEN35, A.QWEN35MOE)
 
 
 def read(folder):
@@ -38,6 +39,24 @@ def read(folder):
             else:
                 raise ValueError(f"{name} is {e['dtype']}")
             out[name] = x.reshape(e["shape"])
+    return out
+
+
+def text_alone(tensors):
+    """The text model of a model for text and images, with each expert's tensors apart and without the draft layer (--no-mtp)."""
+    out = {}
+    for name, x in tensors.items():
+        name = name.replace("model.language_model.", "model.")
+        if name.startswith("mtp."):
+            continue
+        m = re.search(r"(.*experts)\.(gate_up|down)_proj$", name)
+        if not m:
+            out[name] = x
+            continue
+        for e, y in enumerate(x):
+            half = len(y) // 2
+            for part, z in ([("down", y)] if m[2] == "down" else [("gate", y[:half]), ("up", y[half:])]):
+                out[f"{m[1]}.{e}.{part}_proj.weight"] = z
     return out
 
 
@@ -80,11 +99,13 @@ def parameters(w, c, arch):
     if arch == A.LLAMA:
         w.add_vocab_size(c["vocab_size"])
         w.add_rope_dimension_count(head)
-    if arch in (A.QWEN2MOE, A.QWEN3MOE, A.QWEN3NEXT):
+    if arch in (A.QWEN2MOE, A.QWEN3MOE, A.QWEN3NEXT, A.QWEN35MOE):
         w.add_expert_feed_forward_length(c["moe_intermediate_size"])
         if "shared_expert_intermediate_size" in c:
             w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
-    if arch == A.QWEN3NEXT:
+    if "mrope_section" in c:
+        w.add_rope_dimension_sections((c["mrope_section"] + [0] * 4)[:4])
+    if arch in LINEAR:
         w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
         w.add_ssm_state_size(c["linear_key_head_dim"])
         w.add_ssm_group_count(c["linear_num_key_heads"])
@@ -147,7 +168,9 @@ def stored(name, x, c, arch):
         return [(name.replace("kv_b", "k_b"), "keys", heads, both[:, :nope].swapaxes(1, 2)), (name.replace("kv_b", "v_b"), "values", heads, both[:, nope:])]
     if name.endswith("e_score_correction_bias"):
         return [(name.replace("_bias", ".bias"), "copy", 0, x)]
-    if arch == A.QWEN3NEXT:
+    if arch in (A.QWEN35, A.QWEN35MOE) and ".linear_attn." in name and not name.endswith("norm.weight"):
+        return tiled(name, x, c)
+    if arch in LINEAR:
         if name.endswith(".A_log"):
             return [(name, "negexp", 0, (-np.exp(x.astype(np.float64))).astype(np.float32))]
         if name.endswith(".dt_bias"):
@@ -175,6 +198,22 @@ def stored(name, x, c, arch):
     return [(name, "copy", 0, x)]
 
 
+def tiled(name, x, c):
+    """What _LinearAttentionVReorderBase and Qwen3NextModel make of it: the first value head of every key head, then the second."""
+    keys, heads = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    n = 1 if re.search(r"(in_proj_[ab]\.weight|A_log|dt_bias)$", name) else c["linear_value_head_dim"]
+    order = lambda y: y.reshape(keys, heads // keys, n, -1).swapaxes(0, 1).reshape(y.shape)
+    if "conv1d" in name:
+        x = x.reshape(x.shape[0], -1)
+    if "out_proj" in name:
+        return [(name, "tiled columns", n, np.ascontiguousarray(order(x.T).T))]
+    rest = len(x) - heads * n
+    y = np.concatenate([x[:rest], order(x[rest:])])
+    if name.endswith("A_log"):
+        return [(name, "tiled negexp", n, (-np.exp(y.astype(np.float64))).astype(np.float32))]
+    return [(name.replace("dt_bias", "dt_proj.bias"), "tiled", n, y)]
+
+
 def bf16(x):
     n = x.view(np.uint32)
     return ((n + 0x7fff + (n >> 16 & 1)) >> 16).astype(np.uint16)
@@ -182,7 +221,9 @@ def bf16(x):
 
 def make(folder, keep=None):
     """The head and the description of a folder's file, which is kept under the name of keep."""
-    c = json.loads((folder / "config.json").read_text())
+    c, weights = json.loads((folder / "config.json").read_text()), read(folder)
+    if "text_config" in c and "rope_parameters" in c["text_config"]:
+        c, weights = c["text_config"] | c["text_config"]["rope_parameters"], text_alone(weights)
     arch = ARCHES[c["model_type"]]
     layers = c["num_hidden_layers"] + c.get("num_nextn_predict_layers", 0)
     names = gguf.get_tensor_name_map(arch, layers)
@@ -191,7 +232,7 @@ def make(folder, keep=None):
         w = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
         parameters(w, c, arch)
         parts, made = {}, []
-        for name, x in read(folder).items():
+        for name, x in weights.items():
             if name == "lm_head.weight" and c.get("tie_word_embeddings"):
                 continue
             m = re.search(r"(.*experts)\.(\d+)\.(.*)", name)

@@ -9,10 +9,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"krater/stages/model"
 	"krater/stages/weights"
+	"krater/stages/weights/fused"
 	"krater/stages/weights/gguf"
 )
 
@@ -61,6 +64,12 @@ func NewGGUF(t testing.TB, name string) *GGUF {
 	if g.Set, err = weights.Open(dir); err != nil {
 		t.Fatal(err)
 	}
+	if _, within := fields["text_config"]; within {
+		g.textAlone(t, config)
+		if err := json.Unmarshal(g.Config, &fields); err != nil {
+			t.Fatal(err)
+		}
+	}
 	t.Cleanup(func() { g.Set.Close() })
 	g.Data = append(head, make([]byte, g.Size-len(head))...)
 	f, err := gguf.Parse(g.Data)
@@ -80,6 +89,28 @@ func NewGGUF(t testing.TB, name string) *GGUF {
 		t.Fatalf("%s: this is not the file that the package wrote", name)
 	}
 	return g
+}
+
+// textAlone leaves of the folder what a release for text alone has, with each expert's tensors apart.
+func (g *GGUF) textAlone(t testing.TB, config []byte) {
+	t.Helper()
+	var whole struct {
+		Text json.RawMessage `json:"text_config"`
+	}
+	cfg, err := model.Parse(config)
+	if err := errors.Join(err, json.Unmarshal(config, &whole)); err != nil {
+		t.Fatal(err)
+	}
+	if g.Set, err = fused.View(cfg, g.Set); err != nil {
+		t.Fatal(err)
+	}
+	var list []weights.Named
+	for name, x := range g.Set.All() {
+		if !strings.HasPrefix(name, "mtp.") {
+			list = append(list, weights.Named{Name: strings.Replace(name, "model.language_model.", "model.", 1), Tensor: x})
+		}
+	}
+	g.Config, g.Set = whole.Text, g.Set.View(list)
 }
 
 // Floats are the values of a tensor of the folder.
@@ -125,6 +156,8 @@ func (g *GGUF) store(t testing.TB, op string, n int, source string, config map[s
 		for _, v := range x {
 			out = append(out, float32(-math.Exp(float64(v))))
 		}
+	case "tiled", "tiled negexp", "tiled columns":
+		return tiled(op, n, x, rows, size("linear_num_key_heads"), size("linear_num_value_heads"))
 	case "permute":
 		for i := range rows {
 			dim := rows / n
@@ -159,6 +192,29 @@ func (g *GGUF) store(t testing.TB, op string, n int, source string, config map[s
 		return turned(op, x, shape)
 	default:
 		t.Fatalf("operation %q", op)
+	}
+	return out
+}
+
+// tiled puts the last rows of x, or its columns, which are heads of n, in llama.cpp's order: the first head of every
+// key head, then the second of every key head.
+func tiled(op string, n int, x []float32, rows, keys, heads int) (out []float32) {
+	width, first := len(x)/rows, (rows-heads*n)*(len(x)/rows)
+	if op == "tiled columns" {
+		for row := range slices.Chunk(x, width) {
+			out = append(out, tiled("tiled", n, row, width, keys, heads)...)
+		}
+		return out
+	}
+	out = slices.Clone(x[:first])
+	for s := range heads {
+		head := s%keys*(heads/keys) + s/keys
+		out = append(out, x[first+head*n*width:][:n*width]...)
+	}
+	for i, v := range out {
+		if op == "tiled negexp" {
+			out[i] = float32(-math.Exp(float64(v)))
+		}
 	}
 	return out
 }

@@ -152,7 +152,11 @@ func (b *binder) layer(l int) error {
 	); err != nil {
 		return err
 	}
-	for _, u := range usual {
+	list := usual
+	if b.family.tiled {
+		list = slices.Concat(usual, tiledLinear)
+	}
+	for _, u := range list {
 		t, ok := b.take(stored + u[0])
 		if !ok {
 			continue
@@ -167,6 +171,8 @@ func (b *binder) layer(l int) error {
 		scales, err := b.scales(stored, u[0])
 		switch {
 		case err != nil:
+		case b.tiled(u[0]):
+			err = b.untiled(u[0], t, name, scales)
 		case strings.Contains(name, "*"):
 			err = b.experts(t, name, scales)
 		case b.family.permute && (strings.HasPrefix(u[0], "attn_q.") || strings.HasPrefix(u[0], "attn_k.")):
@@ -342,6 +348,9 @@ func (b *binder) latent(stored, release string) error {
 // linear joins the projections of Qwen3-Next's linear attention: llama.cpp has all queries, then
 // all keys and all values, and the gates apart; the release has the four of a key head together.
 func (b *binder) linear(stored, release string) error {
+	if b.family.tiled {
+		return nil
+	}
 	qkv, ok := b.take(stored + "attn_qkv.weight")
 	z, hasZ := b.take(stored + "attn_gate.weight")
 	if !ok && !hasZ {

@@ -50,6 +50,26 @@ func qwen3Next(r *reader, c map[string]any) {
 	c["moe_intermediate_size"] = r.int("expert_feed_forward_length", maxSize)
 	c["shared_expert_intermediate_size"] = r.int("expert_shared_feed_forward_length", maxSize)
 	c["norm_topk_prob"] = r.boolOr("expert_weights_norm", true)
+	linearAttention(r, c)
+}
+
+// qwen35 is Qwen3.5 for text alone; the positions of its text are equal in all three dimensions of
+// rope.dimension_sections.
+func qwen35(r *reader, c map[string]any) {
+	named(c, "qwen3_5_text", "Qwen3_5ForCausalLM")
+	linearAttention(r, c)
+}
+
+func qwen35MoE(r *reader, c map[string]any) {
+	named(c, "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM")
+	experts(r, c, "num_experts")
+	c["moe_intermediate_size"] = r.int("expert_feed_forward_length", maxSize)
+	c["shared_expert_intermediate_size"] = r.int("expert_shared_feed_forward_length", maxSize)
+	linearAttention(r, c)
+}
+
+// linearAttention is gated DeltaNet in most layers, gated attention in the others.
+func linearAttention(r *reader, c map[string]any) {
 	c["full_attention_interval"] = r.intOr("full_attention_interval", 4, maxLayers)
 	c["linear_conv_kernel_dim"] = r.int("ssm.conv_kernel", maxSize)
 	c["linear_key_head_dim"] = r.int("ssm.state_size", maxSize)

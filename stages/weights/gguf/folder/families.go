@@ -11,6 +11,7 @@ type family struct {
 	renamed map[string]string // stored suffix -> name in the release, where it is not the usual one
 	permute bool              // rows of queries and keys are permuted
 	addOne  bool              // norms hold 1 + w
+	tiled   bool              // value heads of linear attention are in the order of tiles, and its tensors tiledLinear
 }
 
 var families = map[string]*family{
@@ -20,6 +21,8 @@ var families = map[string]*family{
 	"qwen2moe":   {config: qwen2MoE, renamed: sharedExpert},
 	"qwen3moe":   {config: qwen3MoE},
 	"qwen3next":  {config: qwen3Next, renamed: sharedExpert, addOne: true},
+	"qwen35":     {config: qwen35, addOne: true, tiled: true},
+	"qwen35moe":  {config: qwen35MoE, renamed: sharedExpert, addOne: true, tiled: true},
 	"olmoe":      {config: olmoe},
 	"deepseek2":  {config: deepSeek},
 	"glm4moe":    {config: glm4MoE},

@@ -17,8 +17,9 @@ type View struct {
 	Shape []int   // of the release's tensor, row-major
 	Scale float32 // what all stored values are multiplied by: 1, but for NVFP4 that has a scale for the tensor
 
-	pieces []piece
-	change change
+	pieces  []piece
+	columns tiles // of the rows
+	change  change
 }
 
 // piece is a run of rows of a stored tensor. The rows of all its matrices count on.
@@ -79,7 +80,7 @@ func (v View) Type() (gguf.Type, bool) {
 			return 0, false
 		}
 	}
-	if len(v.pieces) == 0 || v.change != unchanged {
+	if len(v.pieces) == 0 || v.change != unchanged || v.columns.per > 0 && !v.columns.whole(v.pieces[0].from.Type) {
 		return 0, false
 	}
 	return v.pieces[0].from.Type, true
@@ -88,14 +89,18 @@ func (v View) Type() (gguf.Type, bool) {
 // Blocks returns the stored rows in the order of the release: the file's own bytes where they lie in
 // one run, else a copy. ok is false if they have no Type, or if Scale is not 1.
 func (v View) Blocks() (data []byte, ok bool) {
-	if _, ok := v.Type(); !ok || v.Scale != 1 {
+	kind, ok := v.Type()
+	if !ok || v.Scale != 1 {
 		return nil, false
 	}
-	if len(v.pieces) == 1 && v.pieces[0].head == 0 {
+	if v.run() {
 		return v.pieces[0].stored(), true
 	}
 	for _, p := range v.pieces {
 		data = p.append(data)
+	}
+	if v.columns.per > 0 {
+		ordered(v.columns, data, v.columns.bytes(kind))
 	}
 	return data, true
 }
@@ -118,6 +123,9 @@ func (v View) IntegerRow(dst *tensor.Matrix, at, row int) bool {
 		n, to := rowBytes(p.from), dst.Blocks[at*dst.RowBytes(dst.Cols):][:dst.RowBytes(dst.Cols)]
 		binary.LittleEndian.PutUint32(to, math.Float32bits(v.Scale))
 		copy(to[4:], p.stored()[row*n:][:n])
+		if v.columns.per > 0 {
+			ordered(v.columns, to[4:], v.columns.bytes(kind))
+		}
 		return dst.CheckBlocks(to, dst.Cols) == nil
 	}
 	return false
@@ -147,6 +155,9 @@ func (p piece) append(to []byte) []byte {
 	}
 	return to
 }
+
+// run reports whether the values lie in one run of the file in the order of the release.
+func (v View) run() bool { return len(v.pieces) == 1 && v.pieces[0].head == 0 && v.columns.per == 0 }
 
 // Encoding names how the values are stored, of each type once.
 func (v View) Encoding() string {
@@ -197,6 +208,9 @@ func (v View) Floats(dst []float32, firstRow int) error {
 	}
 	if len(at) > 0 {
 		return fmt.Errorf("%w: stored tensors do not fill a shape of %v", gguf.ErrShape, v.Shape)
+	}
+	if v.columns.per > 0 {
+		ordered(v.columns, dst, v.columns.dim)
 	}
 	for i, x := range dst {
 		switch v.change {
@@ -267,7 +281,7 @@ func (v View) tensor() weights.Tensor {
 	if !same || !ok || v.Scale != 1 {
 		return t
 	}
-	if len(v.pieces) == 1 && v.pieces[0].head == 0 {
+	if v.run() {
 		return weights.Tensor{DType: dtype, Shape: v.Shape, Data: v.pieces[0].stored()}
 	}
 	if dtype == tensor.BF16 {
