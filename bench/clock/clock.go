@@ -152,6 +152,12 @@ func reads(o *device.Op) (n int64) {
 		return int64(o.Weight.Bytes())
 	case device.OpFFN:
 		return int64(o.FFN.Bytes())
+	case device.OpLayerNorm:
+		return int64(o.W.Bytes() + o.B.Bytes())
+	case device.OpSelect:
+		return cached(o.KV, o.Spans.List)
+	case device.OpSparseMLA:
+		return sparse(o) + int64(o.KVB.Bytes())
 	case device.OpMLA:
 		return cached(o.KV, o.Spans.List) + int64(o.KVB.Bytes())
 	case device.OpConv, device.OpDelta:
@@ -162,6 +168,17 @@ func reads(o *device.Op) (n int64) {
 		for _, w := range o.Experts.Work {
 			bytes, _, _ := o.Experts.Sizes(w.Expert)
 			n += int64(bytes)
+		}
+	}
+	return n
+}
+
+// sparse is the bytes of the rows of the cache that OpSparseMLA reads.
+func sparse(o *device.Op) (n int64) {
+	row := int64(o.KV.Bytes() / max(1, o.KV.Rows))
+	for _, sp := range o.Spans.List {
+		for r := range sp.Len {
+			n += row * int64(min(sp.Pos+r+1, o.A.Cols))
 		}
 	}
 	return n

@@ -17,6 +17,7 @@ const headBlock = 16
 // applied to the result. An item is one row with up to headBlock heads.
 type decodeTask struct {
 	mla
+	sparse
 	list  []decodeRow
 	heads int // heads per item
 	whole decodeWhole
@@ -31,17 +32,25 @@ type decodeRow struct{ span, row int }
 // headBlock rows of 4*(Rank+Rope) + keyBlock values, and keyBlock rows of Rank+Rope values when the
 // cache is of 8 bits.
 func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
-	spans := in.List
 	const op = "MLADecode"
-	s := d.stream(op, stream)
+	d.absorbed(op, d.stream(op, stream), &out, &q, &cache, &kvB, in.List, &p)
+}
+
+// absorbed is MLA of spans in the absorbed form, sparse if s.decode.chosen is set.
+func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *device.KV, kvB *device.KVB, spans []device.Span, p *device.MLA) {
 	t := &s.decode
-	t.check(op, d, &out, &q, &cache, &kvB, spans, &p)
+	t.mla.check(op, d, out, q, cache, kvB, spans, p)
+	t.sparse.check(op, spans)
 	t.list = t.list[:0]
 	keys := 0
 	for i := range spans {
 		for r := range spans[i].Len {
 			t.list = append(t.list, decodeRow{span: i, row: r})
-			keys += spans[i].Pos + r + 1
+			if t.chosen != nil {
+				keys += t.sparse.n
+			} else {
+				keys += spans[i].Pos + r + 1
+			}
 		}
 	}
 	flops := 2*keys*p.Heads*(2*p.Rank+p.Rope) + 2*len(t.list)*p.Heads*(p.Nope+p.V)*p.Rank
@@ -49,9 +58,9 @@ func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device
 	t.heads = min(headBlock, p.Heads)
 	if s.shared(ns) {
 		// A lone sequence is spread over the lanes by heads, at least four per item. If keys have
-		// to be widened, every item widens them again, so there are as few items as possible.
+		// to be widened or copied, every item does it again, so there are as few items as possible.
 		enough := 2 * len(s.lanes)
-		if t.kv.narrow() {
+		if t.kv.narrow() || t.chosen != nil {
 			enough = len(s.lanes)
 		}
 		for t.heads > dot.Rows && len(t.list)*((p.Heads+t.heads-1)/t.heads) < enough {
@@ -59,7 +68,7 @@ func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device
 		}
 	}
 	wide := convert.Padded(p.Rank + p.Rope)
-	scratch := t.heads*(3*wide+keyBlock) + wide + piece(runningSize*t.heads) + t.kv.wideBlock(p.Rank+p.Rope)
+	scratch := t.heads*(3*wide+keyBlock) + wide + piece(runningSize*t.heads) + t.blockRoom()
 	if t.integer() {
 		t.absorbAll(s)
 	}
@@ -70,6 +79,14 @@ func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device
 	t.spans = nil
 }
 
+// blockRoom is the scratch that a block of keys takes, in float32 values.
+func (t *decodeTask) blockRoom() int {
+	if t.chosen != nil {
+		return t.gathered(t.Rank + t.Rope)
+	}
+	return t.kv.wideBlock(t.Rank + t.Rope)
+}
+
 // decodeScratch is the memory of one item, rows of headBlock heads.
 type decodeScratch struct {
 	absorbed *float32 // [heads, wide] the query in latent space, natural order
@@ -77,9 +94,10 @@ type decodeScratch struct {
 	acc      *float32 // [heads, wide] weighted latents
 	spare    *float32 // [wide] between orders
 	scores   *float32 // [heads, keyBlock]
-	block    *float32 // wideBlock
+	block    *float32 // blockRoom
 	wide     int
 	state    []running
+	chosen   []int32 // the positions that the row sees; nil: all
 }
 
 func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
@@ -88,7 +106,7 @@ func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
 	c.absorbed, c.query = l.arena.take(t.heads*c.wide), l.arena.take(t.heads*c.wide)
 	c.acc, c.scores = l.arena.take(t.heads*c.wide), l.arena.take(t.heads*keyBlock)
 	c.spare = l.arena.take(c.wide)
-	if n := t.kv.wideBlock(t.Rank + t.Rope); n > 0 {
+	if n := t.blockRoom(); n > 0 {
 		c.block = l.arena.take(n)
 	}
 	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*t.heads))), t.heads)
@@ -114,6 +132,9 @@ func (t *decodeTask) do(l *lane, i int) {
 	}
 	clearF32(c.acc, heads*c.wide)
 	keys := span.Pos + row.row + 1
+	if c.chosen = t.sparse.row(span.Row + row.row); c.chosen != nil {
+		keys = len(c.chosen)
+	}
 	for from := 0; from < keys; from += keyBlock {
 		t.take(l, &c, span, heads, from, min(from+keyBlock, keys))
 	}
@@ -159,13 +180,20 @@ func (t *decodeTask) rotated(c *decodeScratch, q *float32, j int) {
 	}
 }
 
-// take takes one block of keys into the running softmax of all heads.
+// take takes one block of keys into the running softmax of all heads: positions [from, to), or the chosen ones
+// of these numbers.
 func (t *decodeTask) take(l *lane, c *decodeScratch, span *device.Span, heads, from, to int) {
 	scoreKernels, sumKernels := t.dev.tiles(t.bf16), &t.dev.axpy.F32
 	if t.bf16 {
 		sumKernels = &t.dev.axpy.BF16
 	}
-	keys := t.keys(span, from, to, 0, t.Rank+t.Rope, c.block)
+	var keys keyRows
+	if c.chosen != nil {
+		keys = t.gather(span, c.chosen[from:to], t.Rank+t.Rope, c.block)
+		keys.from = from
+	} else {
+		keys = t.keys(span, from, to, 0, t.Rank+t.Rope, c.block)
+	}
 	l.dot.Stride, l.dot.K = keys.stride, t.Rank+t.Rope
 	for pos := from; pos < to; {
 		rows, n := t.rows(&keys, span, pos, to)

@@ -38,6 +38,7 @@ type Stream struct {
 	ffn       ffnTask
 	decode    decodeTask
 	prefill   prefillTask
+	choice    selectTask
 	gqa       gqaTask
 	gates     gateTask
 	conv      convTask

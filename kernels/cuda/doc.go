@@ -9,6 +9,7 @@ package cuda
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 
 	"krater/kernels/cuda/delta"
 	"krater/kernels/cuda/gemv"
@@ -63,7 +64,12 @@ func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }
 func (Layout) StepKey(decode []device.Span) uint64 { return uint64(ops.DecodeItems(decode)) }
 
 // Check names the sizes that no kernel takes.
-func (Layout) Check(s *device.StepSizes) error { return delta.Check(s.Delta) }
+func (Layout) Check(s *device.StepSizes) error {
+	if s.Index.TopK > 0 {
+		return fmt.Errorf("sparse attention (index_topk %d) runs on the CPU only: the GPU has no kernels for it", s.Index.TopK)
+	}
+	return delta.Check(s.Delta)
+}
 
 // ScratchBytes returns a bound of a stream's scratch memory.
 func (Layout) ScratchBytes(s *device.StepSizes) int { return max(ops.ScratchBytes(s), scratchStep) }

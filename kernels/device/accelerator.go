@@ -123,6 +123,7 @@ type StepSizes struct {
 	Experts, TopK                  int
 	ExpertFF, SharedFF, DenseFF    int      // widths of a routed expert, of all shared ones, of a dense layer
 	MLA                            MLA      // of the widest layer with latent attention; zero: none
+	Index                          Index    // of the layer with an indexer that chooses most; zero: none
 	GQA                            GQA      // of the widest layer with grouped-query attention; zero: none
 	Delta                          DeltaNet // of the layer with gated DeltaNet that has the widest keys; zero: none
 }

@@ -13,6 +13,7 @@ type Kind uint8
 const (
 	OpGatherRows   Kind = iota + 1 // Out[i] [n,H] = W[A[i]]; W [V,H] table, A [n,1] ids
 	OpRMSNorm                      // Out [T,H] = X / sqrt(mean(X^2)+Eps) * W; W [1,H]
+	OpLayerNorm                    // Out [T,H] = (X - mean(X)) / sqrt(variance(X)+Eps) * W + B; W, B [1,H]
 	OpAdd                          // Out [T,H] += X
 	OpAddBias                      // Out [T,N] += W in every row; W [1,N]
 	OpQuantizeRows                 // Q = X [T,K] as integers
@@ -22,6 +23,8 @@ const (
 	OpStoreRows                    // KV[A[i]] = X[i]; X [T,W], A [T,1] slots
 	OpCopyRows                     // Out = X [n,W], of one type and not overlapping
 	OpMLA                          // Out [T,heads*v]: latent attention of queries X over KV by KVB, Spans and MLA
+	OpSelect                       // Out [T,TopK] I32: the positions that each row chooses by its index queries X [T,Heads*Dim] and weights A [T,Heads] over the index keys KV, by Spans and Index
+	OpSparseMLA                    // Out [T,heads*v]: OpMLA over the positions A [T,TopK] I32 alone
 	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA; W [1,heads] sinks or absent
 	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent
 	OpFFN                          // Out [T,H] = down(act(gate X, up X)) of FFN; Q is X for integer weights
@@ -40,7 +43,7 @@ const (
 	opKinds
 )
 
-var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows", "CopyRows", "MLA", "GQA",
+var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "LayerNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows", "CopyRows", "MLA", "Select", "SparseMLA", "GQA",
 	"RouteTopK", "FFN", "Experts", "ExpertsOn", "Gate", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
 
 // String is the operator's name.
@@ -66,6 +69,7 @@ type Op struct {
 	Experts Routed
 	Rope    *Rope
 	MLA     *MLA
+	Index   *Index
 	GQA     *GQA
 	Delta   *DeltaNet
 	Router  *Router
@@ -166,6 +170,12 @@ func (l *List) RMSNorm(out, x, w Mat, eps float32) {
 	o.W, o.Eps = w, eps
 }
 
+// LayerNorm appends out = (x - mean(x)) / sqrt(variance(x)+eps) * w + b.
+func (l *List) LayerNorm(out, x, w, b Mat, eps float32) {
+	o := l.add(OpLayerNorm, out, x)
+	o.W, o.B, o.Eps = w, b, eps
+}
+
 // Add appends x += delta.
 func (l *List) Add(x, delta Mat) { l.add(OpAdd, x, delta) }
 
@@ -215,6 +225,19 @@ func (l *List) CopyRows(dst, src Mat) { l.add(OpCopyRows, dst, src) }
 func (l *List) MLA(out, q Mat, cache KV, kvB *KVB, spans Spans, p *MLA) {
 	o := l.add(OpMLA, out, q)
 	o.KV, o.KVB, o.Spans, o.MLA = cache, kvB, spans, p
+}
+
+// Select appends the choice of positions by an indexer: see Index.
+func (l *List) Select(chosen, q, weights Mat, keys KV, spans Spans, p *Index) {
+	o := l.add(OpSelect, chosen, q)
+	o.A, o.KV, o.Spans, o.Index = weights, keys, spans, p
+}
+
+// SparseMLA appends MLA in which each row sees the positions of its row of chosen, as Select leaves
+// them. A row that may see no more positions than chosen has columns sees all of them.
+func (l *List) SparseMLA(out, q Mat, cache KV, kvB *KVB, chosen Mat, spans Spans, p *MLA) {
+	o := l.add(OpSparseMLA, out, q)
+	o.KV, o.KVB, o.A, o.Spans, o.MLA = cache, kvB, chosen, spans, p
 }
 
 // GQA appends grouped-query attention of the rows that spans lists. sinks may be absent.

@@ -7,6 +7,7 @@ import "fmt"
 type Operators interface {
 	GatherRows(s Stream, out, table, ids Mat)
 	RMSNorm(s Stream, out, x, w Mat, eps float32)
+	LayerNorm(s Stream, out, x, w, b Mat, eps float32)
 	Add(s Stream, x, delta Mat)
 	AddBias(s Stream, x, b Mat)
 	QuantizeRows(s Stream, out QRows, x Mat)
@@ -18,6 +19,8 @@ type Operators interface {
 	CopyRows(s Stream, dst, src Mat)
 	MLAPrefill(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
 	MLADecode(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
+	Select(s Stream, chosen, q, weights Mat, keys KV, spans Spans, p Index)
+	SparseMLA(s Stream, out, q Mat, cache KV, kvB KVB, chosen Mat, spans Spans, p MLA)
 	GQA(s Stream, out, q Mat, cache KV, sinks Mat, spans Spans, p GQA)
 	RouteTopK(s Stream, ids, weights, logits, bias Mat, p Router)
 	FFN(s Stream, out, x Mat, e Expert)
@@ -47,6 +50,8 @@ func (o *Op) On(d Operators, s Stream) {
 		d.GatherRows(s, o.Out, o.W, o.A)
 	case OpRMSNorm:
 		d.RMSNorm(s, o.Out, o.X, o.W, o.Eps)
+	case OpLayerNorm:
+		d.LayerNorm(s, o.Out, o.X, o.W, o.B, o.Eps)
 	case OpAdd:
 		d.Add(s, o.Out, o.X)
 	case OpAddBias:
@@ -61,6 +66,10 @@ func (o *Op) On(d Operators, s Stream) {
 		d.StoreRows(s, o.KV, o.X, o.A)
 	case OpCopyRows:
 		d.CopyRows(s, o.Out, o.X)
+	case OpSelect:
+		d.Select(s, o.Out, o.X, o.A, o.KV, o.Spans, *o.Index)
+	case OpSparseMLA:
+		d.SparseMLA(s, o.Out, o.X, o.KV, *o.KVB, o.A, o.Spans, *o.MLA)
 	case OpGQA:
 		d.GQA(s, o.Out, o.X, o.KV, o.W, o.Spans, *o.GQA)
 	case OpRouteTopK:

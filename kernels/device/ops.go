@@ -34,6 +34,20 @@ type MLA struct {
 	BlockTokens                int     // tokens in a KV block
 }
 
+// Index gives the sizes of a sparse indexer (DeepSeek-V3.2, arXiv 2512.02556 section 2.1). The row at
+// position t scores each position s <= t as the sum over the heads of
+//
+//	weights[h] * max(0, q[h] . keys[s])
+//
+// and chooses the best TopK, of equal scores the lower positions, or all if there are no more. They
+// come out rising, with -1 behind them. Queries are [T, Heads*Dim] and keys [Dim], rotated already. A
+// score that is not a number is the least.
+type Index struct {
+	Heads, Dim  int
+	TopK        int
+	BlockTokens int // tokens in a KV block
+}
+
 // GQA gives the sizes of grouped-query attention (arXiv 2305.13245): Heads query
 // heads share KVHeads key and value heads, head h those of h/(Heads/KVHeads).
 // With KVHeads == Heads it is ordinary multi-head attention, with 1 multi-query

@@ -131,6 +131,19 @@ func (c *call) spans(in device.Spans, cache device.KV) (own []device.Span, keys,
 	return own, keys, pairs
 }
 
+// sparse copies spans, and counts their rows and what each sees of at most most positions.
+func sparse(spans []device.Span, most int) (own []device.Span, rows, pairs int64) {
+	for _, s := range spans {
+		s.Blocks = append([]int32(nil), s.Blocks...)
+		own = append(own, s)
+		rows += int64(s.Len)
+		for r := range s.Len {
+			pairs += int64(min(s.Pos+r+1, most))
+		}
+	}
+	return own, rows, pairs
+}
+
 // rowBytes is the size of a row of a cache with its scales.
 func rowBytes(kv device.KV) int64 {
 	return int64(kv.Cols*kv.DType.Size() + kv.Scales.Cols*kv.Scales.DType.Size())

@@ -83,6 +83,7 @@ var (
 	jobs    = []device.ExpertRows{{Expert: 0, Assign: []int32{1, 2}}, {Expert: 2, Assign: []int32{0, 3}}}
 	mla     = device.MLA{Heads: 2, Nope: 8, Rope: 4, V: 6, Rank: 16, Scale: 0.3, BlockTokens: 4}
 	net     = device.DeltaNet{KeyHeads: 1, ValueHeads: 2, KeyDim: 8, ValueDim: 4, Taps: 3, ByKeyHead: true}
+	index   = device.Index{Heads: 3, Dim: 8, TopK: 2, BlockTokens: 4}
 	gqa     = device.GQA{Heads: 4, KVHeads: 2, HeadDim: 8, Scale: 0.3, BlockTokens: 4}
 )
 
@@ -138,6 +139,25 @@ var cases = map[string]func(r *rig) []device.Mat{
 			l.Delta(out, r.normal(3, net.Channels()), r.normal(3, 4), r.normal(1, 2), r.normal(1, 2), states, device.Spans{List: slotted}, &net)
 		})
 		return []device.Mat{out, states.Mat}
+	},
+	"LayerNorm": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 16)
+		run(r.dev, r.s, func(l *device.List) { l.LayerNorm(out, r.normal(3, 16), r.weight(1, 16), r.weight(1, 16), 1e-6) })
+		return []device.Mat{out}
+	},
+	"Select": func(r *rig) []device.Mat {
+		out := r.zero(tensor.I32, 3, 2)
+		run(r.dev, r.s, func(l *device.List) {
+			l.Select(out, r.normal(3, index.Heads*index.Dim), r.normal(3, index.Heads), device.KV{Mat: r.weight(12, index.Dim)}, device.Spans{List: spans}, &index)
+		})
+		return []device.Mat{out}
+	},
+	"SparseMLA": func(r *rig) []device.Mat {
+		out, kvB := r.zero(tensor.F32, 3, 12), r.weight(28, 16)
+		run(r.dev, r.s, func(l *device.List) {
+			l.SparseMLA(out, r.normal(3, 24), device.KV{Mat: r.weight(12, 20)}, &device.KVB{F: kvB}, put(r.t, r.dev, tensor.I32, 3, 2, []int32{0, 3, 1, 4, 0, 1}), device.Spans{List: spans}, &mla)
+		})
+		return []device.Mat{out}
 	},
 	"GatedNorm": func(r *rig) []device.Mat {
 		out := r.normal(3, net.Values())
@@ -280,8 +300,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != 21 {
-			t.Errorf("%d operators launched, want 21: %v", len(seen), seen)
+		if len(seen) != 24 {
+			t.Errorf("%d operators launched, want 24: %v", len(seen), seen)
 		}
 	}
 }

@@ -82,6 +82,16 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 			rows += int64(sp.Len)
 		}
 		return 2 * heads * (rows*int64(p.Nope+p.V)*int64(p.Rank) + pairs*int64(2*p.Rank+p.Rope))
+	case device.OpSelect:
+		own, _, pairs := c.spans(o.Spans, o.KV)
+		o.Spans.List = own
+		return 2 * pairs * int64(o.Index.Heads) * int64(o.Index.Dim)
+	case device.OpSparseMLA:
+		own, rows, pairs := sparse(o.Spans.List, o.A.Cols)
+		o.Spans.List = own
+		c.work.bytes += pairs * rowBytes(o.KV)
+		p := o.MLA
+		return 2 * int64(p.Heads) * (rows*int64(p.Nope+p.V)*int64(p.Rank) + pairs*int64(2*p.Rank+p.Rope))
 	case device.OpConv, device.OpDelta:
 		p, slots := o.Delta, int64(0)
 		o.Spans.List = append([]device.Span(nil), o.Spans.List...)

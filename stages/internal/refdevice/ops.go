@@ -38,6 +38,14 @@ func (Device) RMSNorm(s device.Stream, out, x, w device.Mat, eps float32) {
 	})
 }
 
+func (Device) LayerNorm(s device.Stream, out, x, w, b device.Mat, eps float32) {
+	later(s, func() {
+		v := make([]float32, out.Rows*out.Cols)
+		ref.LayerNorm(v, floats(x), floats(w), floats(b), eps)
+		store(out, v)
+	})
+}
+
 func (Device) HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32) {
 	later(s, func() {
 		v := floats(x)
@@ -182,6 +190,35 @@ func (d Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, k
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
 		ref.MLAAbsorbed(v, floats(q), cached(cache), integerKVB(kvB), spans.List, p)
+		store(out, v)
+	})
+}
+
+func (Device) Select(s device.Stream, chosen, q, weights device.Mat, keys device.KV, spans device.Spans, p device.Index) {
+	later(s, func() {
+		v := ints(chosen) // rows of other spans stay
+		ref.Select(v, floats(q), floats(weights), cached(keys), spans.List, p)
+		storeInts(chosen, v)
+	})
+}
+
+func (Device) SparseMLA(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, chosen device.Mat, spans device.Spans, p device.MLA) {
+	later(s, func() {
+		v := floats(out) // rows of other spans stay
+		if !kvB.Integer() {
+			ref.SparseMLA(v, floats(q), cached(cache), floats(kvB.F), ints(chosen), chosen.Cols, spans.List, p)
+			store(out, v)
+			return
+		}
+		absorbed := integerKVB(kvB)
+		expanded := absorbed.Widen(p)
+		ref.SparseRows(cached(cache), ints(chosen), chosen.Cols, spans.List, cache.Cols, p.BlockTokens, func(rows []float32, one device.Span, all bool) {
+			if all && !spans.Decode {
+				ref.MLA(v, floats(q), rows, expanded, []device.Span{one}, p)
+			} else {
+				ref.MLAAbsorbed(v, floats(q), rows, absorbed, []device.Span{one}, p)
+			}
+		})
 		store(out, v)
 	})
 }

@@ -1,0 +1,258 @@
+package cpu
+
+import (
+	"math"
+	"unsafe"
+
+	"krater/kernels/cpu/convert"
+	"krater/kernels/cpu/dot"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+const (
+	// scoreRoom bounds the scores that are kept at once, in values; a row may have more.
+	scoreRoom = 1 << 20
+	// scorePart is how many keys of a row one item scores: a multiple of keyBlock.
+	scorePart = 16 * keyBlock
+)
+
+// selectTask is the choice of an indexer: items of its first loop score parts of rows, those of its
+// second choose for a row each.
+type selectTask struct {
+	device.Index
+	paged
+	q, weights       *float32
+	qStride, wStride int
+	chosen           *int32
+	chosenStride     int
+	scores           *float32 // of the rows in list, in the stream's arena
+	list             []scoredRow
+	parts            []scoredPart
+}
+
+// scoredRow is a row that sees more positions than it chooses.
+type scoredRow struct {
+	span, row int
+	keys      int // positions it sees
+	at        int // of its scores, which have room for whole blocks of keys
+}
+
+// scoredPart is positions [from, to) of a row of the list.
+type scoredPart struct{ row, from, to int }
+
+// Select: chosen [T, TopK] I32, q [T, Heads*Dim] and weights [T, Heads] F32, keys [slots, Dim] of any type,
+// groups of I8 dividing Dim. See device.Index. Shared scratch: the scores of a row, or scoreRoom values
+// for several rows. Scratch per thread: Heads rows of Dim values, and headBlock + 1 rows of keyBlock values,
+// and keyBlock rows of Dim values when the cache is of 8 bits.
+func (d *Device) Select(stream device.Stream, chosen, q, weights device.Mat, keys device.KV, in device.Spans, p device.Index) {
+	const op = "Select"
+	s := d.stream(op, stream)
+	t := &s.choice
+	if p.Heads < 1 || p.Dim < 1 || p.TopK < 1 || p.BlockTokens < 1 {
+		fail(op, "sizes %+v", p)
+	}
+	t.Index, t.block = p, p.BlockTokens
+	t.q, t.qStride = f32(op, "q", &q, q.Rows, p.Heads*p.Dim), q.Stride
+	t.weights, t.wStride = f32(op, "weights", &weights, q.Rows, p.Heads), weights.Stride
+	t.chosen, t.chosenStride = positions(op, &chosen, q.Rows, p.TopK), chosen.Stride
+	t.bind(op, d, &keys, newKVCache(op, &keys, p.Dim, p.Dim), in.List, q.Rows)
+	t.begin()
+	for i := range t.spans {
+		span := &t.spans[i]
+		for r := range span.Len {
+			n := span.Pos + r + 1
+			if n <= p.TopK {
+				t.all(span.Row+r, n)
+				continue
+			}
+			room := (n + keyBlock - 1) &^ (keyBlock - 1)
+			if end := t.end(); end > 0 && end+room > scoreRoom {
+				t.run(s)
+			}
+			t.list = append(t.list, scoredRow{span: i, row: r, keys: n, at: t.end()})
+		}
+	}
+	t.run(s)
+	t.spans = nil
+}
+
+// positions is at for a matrix that must be I32 with the given shape.
+func positions(op string, m *device.Mat, rows, cols int) *int32 {
+	if m.Rows != rows || m.Cols != cols || m.DType != tensor.I32 {
+		fail(op, "chosen is %s, need I32 [%d, %d]", *m, rows, cols)
+	}
+	return (*int32)(at(op, "chosen", m))
+}
+
+// begin empties the list.
+func (t *selectTask) begin() { t.list, t.parts = t.list[:0], t.parts[:0] }
+
+// end is the room that the scores of the list take, in values.
+func (t *selectTask) end() int {
+	if len(t.list) == 0 {
+		return 0
+	}
+	last := &t.list[len(t.list)-1]
+	return last.at + (last.keys+keyBlock-1)&^(keyBlock-1)
+}
+
+// row is a row of chosen.
+func (t *selectTask) row(r int) []int32 {
+	return unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(t.chosen), 4*t.chosenStride*r)), t.TopK)
+}
+
+// all chooses all n positions that a row sees.
+func (t *selectTask) all(row, n int) {
+	to := t.row(row)
+	for i := range to {
+		to[i] = -1
+		if i < n {
+			to[i] = int32(i)
+		}
+	}
+}
+
+// run scores the rows of the list and chooses for them, and empties it.
+func (t *selectTask) run(s *Stream) {
+	if len(t.list) == 0 {
+		return
+	}
+	keys := 0
+	for i := range t.list {
+		n := t.list[i].keys
+		keys += n
+		for from := 0; from < n; from += scorePart {
+			t.parts = append(t.parts, scoredPart{i, from, min(from+scorePart, n)})
+		}
+	}
+	s.arena.reset(piece(t.end()))
+	t.scores = s.arena.take(t.end())
+	scratch := t.Heads*convert.Padded(t.Dim) + headBlock*keyBlock + 2*piece(1) + t.kv.wideBlock(t.Dim)
+	s.each((*scoreTask)(t), len(t.parts), 2*keys*t.Heads*t.Dim/t.dev.speed.flopsPerNs, piece(scratch))
+	s.each((*chooseTask)(t), len(t.list), keys*chooseNs, 0)
+	t.begin()
+}
+
+// chooseNs is the time to choose among positions, in ns for each.
+const chooseNs = 5
+
+// scoreTask is the first loop of a selectTask.
+type scoreTask selectTask
+
+func (t *scoreTask) do(l *lane, i int) {
+	part := t.parts[i]
+	row := &t.list[part.row]
+	span, wide := &t.spans[row.span], convert.Padded(t.Dim)
+	l.arena.clear()
+	query, scores := l.arena.take(t.Heads*wide), l.arena.take(headBlock*keyBlock)
+	var block *float32
+	if n := t.kv.wideBlock(t.Dim); n > 0 {
+		block = l.arena.take(n)
+	}
+	for h := range t.Heads {
+		from, to := shift(rowAt(t.q, t.qStride, span.Row+row.row), h*t.Dim), rowAt(query, wide, h)
+		if t.bf16 {
+			t.dev.convert.Pack(to, from, t.Dim)
+		} else {
+			copy(unsafe.Slice(to, t.Dim), unsafe.Slice(from, t.Dim))
+		}
+	}
+	for from := part.from; from < part.to; from += keyBlock {
+		to := min(from+keyBlock, part.to)
+		keys := t.keys(span, from, to, 0, t.Dim, block)
+		out := shift(t.scores, row.at+from)
+		clearF32(out, keyBlock)
+		for first := 0; first < t.Heads; first += headBlock {
+			heads := min(headBlock, t.Heads-first)
+			t.products(l, &keys, span, rowAt(query, wide, first), scores, heads, from, to)
+			// All of a block of keys is summed, so that a score has the same bits wherever it lies.
+			l.axpy.P[0], l.axpy.Acc[0] = shift(rowAt(t.weights, t.wStride, span.Row+row.row), first), out
+			l.axpy.W, l.axpy.Stride = unsafe.Pointer(scores), 4*keyBlock
+			l.axpy.N, l.axpy.Width = heads, keyBlock
+			t.dev.axpy.F32[1](&l.axpy)
+		}
+	}
+}
+
+// products makes scores [heads, keyBlock] the products above zero of queries with keys [from, to).
+func (t *scoreTask) products(l *lane, keys *keyRows, span *device.Span, query, scores *float32, heads, from, to int) {
+	kernels, wide := t.dev.tiles(t.bf16), convert.Padded(t.Dim)
+	l.dot.Stride, l.dot.K = keys.stride, t.Dim
+	for pos := from; pos < to; {
+		rows, n := t.rows(keys, span, pos, to)
+		l.dot.W, l.dot.N = rows, n
+		for h := 0; h < heads; h += dot.Rows {
+			group := min(dot.Rows, heads-h)
+			for j := range group {
+				l.dot.X[j] = rowAt(query, wide, h+j)
+				l.dot.Out[j] = shift(rowAt(scores, keyBlock, h+j), pos-from)
+			}
+			kernels[group](&l.dot)
+		}
+		pos += n
+	}
+	for h := range heads {
+		row := unsafe.Slice(rowAt(scores, keyBlock, h), to-from)
+		for i, v := range row {
+			row[i] = max(v, 0)
+		}
+	}
+}
+
+// chooseTask is the second loop of a selectTask.
+type chooseTask selectTask
+
+func (t *chooseTask) do(_ *lane, i int) {
+	row := &t.list[i]
+	choose((*selectTask)(t).row(t.spans[row.span].Row+row.row), unsafe.Slice(shift(t.scores, row.at), row.keys))
+}
+
+// choose writes the positions of the best scores, rising; there are more scores than chosen has room for.
+// Of equal ones it takes the first. It finds the digits of the least score that is chosen, the
+// highest first, and then takes what is above.
+func choose(chosen []int32, scores []float32) {
+	var counts [1 << 11]int32
+	left := int32(len(chosen)) // how many are chosen of the scores that begin with the digits found
+	var found, mask uint32
+	for _, digit := range [...]struct{ at, bits int }{{21, 11}, {10, 11}, {0, 10}} {
+		clear(counts[:])
+		most := uint32(1)<<digit.bits - 1
+		for _, v := range scores {
+			if k := scoreRank(v); k&mask == found {
+				counts[k>>digit.at&most]++
+			}
+		}
+		d := most
+		for ; counts[d] < left; d-- {
+			left -= counts[d]
+		}
+		found, mask = found|d<<digit.at, mask|most<<digit.at
+	}
+	n := 0
+	for i, v := range scores {
+		k := scoreRank(v)
+		if k < found || k == found && left == 0 {
+			continue
+		}
+		if k == found {
+			left--
+		}
+		chosen[n] = int32(i)
+		n++
+	}
+}
+
+// scoreRank rises with the score; what is not a number has the least. Both zeros are equal.
+func scoreRank(v float32) uint32 {
+	switch b := math.Float32bits(v); {
+	case v != v:
+		return 0
+	case v == 0:
+		return 1 << 31
+	case b>>31 != 0:
+		return ^b
+	default:
+		return b | 1<<31
+	}
+}
