@@ -28,6 +28,7 @@ func TestRanksAnswerAlike(t *testing.T) {
 		{"", [][]int{{7}, {4, 3}, {1, 4, 2}, {2, 2, 2, 1}}},
 		{"deepseek_v2_lite", [][]int{{3}, {1, 2}, {1, 1, 1}}},
 		{"qwen2", [][]int{{3}, {2, 1}, {1, 1, 1}}},
+		{"glm_moe_dsa", [][]int{{4}, {2, 2}, {1, 1, 1, 1}}}, // its third layer uses what the second has chosen
 	} {
 		for _, simulated := range []bool{false, true} {
 			o := setup{groups: 1, depth: 3, chunk: 9, share: 16, limits: stages.Limits{Tokens: 40, Seqs: 6, Blocks: 22, BlockTokens: 8, Window: 24}}

@@ -26,7 +26,8 @@ type crossing struct {
 	stepEnd
 	rank       int           // the next one
 	from, into device.Stream // of the two devices, for batches that have none of their own
-	src, dst   [2]device.Mat // reused
+	selection  bool          // the next rank begins with a layer that uses what the last one chose
+	src, dst   [3]device.Mat // reused
 }
 
 func (n *linkNode) receive(c *turn, m any) {
@@ -63,8 +64,13 @@ func (n *crossing) pass(c *turn, b *msg.Batch) (cause error) {
 	}
 	wait := b.On(n.from).Synchronize
 	if carry {
-		n.src, n.dst = [2]device.Mat{b.State.Hidden, b.State.Marks}, [2]device.Mat{to.State.Hidden, to.State.Marks}
-		wait = func() error { return to.Link.Carry(b.On(n.from), s, n.src[:], n.dst[:]) }
+		n.src = [...]device.Mat{b.State.Hidden, b.State.Marks, b.State.Selected}
+		n.dst = [...]device.Mat{to.State.Hidden, to.State.Marks, to.State.Selected}
+		count := len(n.src)
+		if !n.selection {
+			count--
+		}
+		wait = func() error { return to.Link.Carry(b.On(n.from), s, n.src[:count], n.dst[:count]) }
 	}
 	if late, err := n.end(c, b, wait); err != nil {
 		return fmt.Errorf("link from rank %d to rank %d (%s): %w", n.rank-1, n.rank, to.Link.Name(), err)

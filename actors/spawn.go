@@ -231,7 +231,7 @@ func (p *Pipeline) spawnGroup(i int) error {
 	cross, bytes := (*crossing)(nil), p.linkBytes[cmp.Or(p.opt.Blueprint.Groups[i].Link, sameMemory)]
 	if p.startsRank(i) {
 		before := p.ranks[r.index-1]
-		cross = &crossing{stepEnd: p.newStepEnd(before), rank: r.index}
+		cross = &crossing{stepEnd: p.newStepEnd(before), rank: r.index, selection: p.model.TakesSelection(p.opt.Blueprint.Groups[i].First)}
 		if cross.from, err = p.stream(before); err != nil {
 			return err
 		}

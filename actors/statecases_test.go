@@ -23,6 +23,7 @@ var stateKinds = []struct{ model, state string }{
 	{"qwen3_moe", "KV"},
 	{"mistral", "KV of a window in every layer"},
 	{"gpt_oss", "KV, of a window in some layers"},
+	{"glm_moe_dsa", "latent KV, and index keys in some layers"},
 	{"qwen3_next", "KV, and DeltaNet's states with the tail of its convolution"},
 }
 

@@ -113,6 +113,13 @@ func (r *Rows) viewRows(from, to int) {
 	if !f.shared.Zero() {
 		r.Shared = f.shared.RowRange(0, t)
 	}
+	if !f.selected.Zero() {
+		first := from
+		if f.selected.Rows < r.lim.Tokens { // that of a piece
+			first = 0
+		}
+		r.Selected = f.selected.RowRange(first, first+t)
+	}
 	if !f.expertOut.Zero() {
 		r.ExpertOut = f.expertOut.RowRange(0, t*f.routerIDs.Cols)
 		r.RouterLogits = f.routerLogits.RowRange(0, t)

@@ -25,7 +25,7 @@ type Span struct {
 // Probe sees the intermediate results of a step. It is nil in production; a
 // stage with a nil probe does no extra work. Ops are named as in the goldens'
 // table: embed, final_norm (layer -1); input_norm, q_a, q, k, v, kv_a, kv_norm, q_rotated,
-// k_pe, q_and_gate, attn_ungated, in_proj_qkvz and in_proj_ba (or in_proj_qkv, _z, _b, _a), delta_conv, delta_out, attn, mixer_out, post_norm, router_logits, router_ids, router_weights,
+// k_pe, q_resid, index_q, indexer_query, index_k, indexer_keys, index_weights, selected, q_and_gate, attn_ungated, in_proj_qkvz and in_proj_ba (or in_proj_qkv, _z, _b, _a), delta_conv, delta_out, attn, mixer_out, post_norm, router_logits, router_ids, router_weights,
 // experts_out, shared_out, mlp_out, layer_out.
 //
 // m holds st.T rows (final_norm: a row for each of st.Wanted) and is valid during the call only, once s has passed this point.

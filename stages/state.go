@@ -20,7 +20,7 @@ type State struct {
 
 // Rows are the matrices of a step on one device, and the part of the step that layers see. The
 // matrices are views of T rows (Logits, Final: one row for each of Step.Wanted), set when the step is
-// loaded. A link between ranks carries Hidden and Marks.
+// loaded. A link between ranks carries Hidden and Marks, and Selected if the next layer uses it.
 type Rows struct {
 	T       int           // rows that layers see: all of the step, or a piece of it (State.Look)
 	Prefill []device.Span // the prompts' spans in these rows
@@ -44,6 +44,10 @@ type Rows struct {
 	Delta     device.Mat // [T, H] output of the last block, to be added to Hidden
 	Shared    device.Mat // [T, H] shared experts; absent in a model without them
 	ExpertOut device.Mat // [T*K, H] row t*K+r: token t's expert of rank r; absent in a dense model
+
+	// Selected [T, TopK] I32 are the positions that each row attends to in the layer in hand, see
+	// device.Index. They stay for layers that use the choice of the layer before. Absent without an indexer.
+	Selected device.Mat
 
 	RouterLogits  device.Mat // [T, E] F32
 	RouterIDs     device.Mat // [T, K] I32, of the layer in hand: Routing
@@ -99,6 +103,7 @@ type Rows struct {
 type views struct {
 	hidden, normed, delta, shared, expertOut device.Mat
 	routerLogits, routerIDs, routerWeights   device.Mat
+	selected                                 device.Mat
 	picked, final, logits, chosen, masks     device.Mat
 }
 
@@ -120,6 +125,11 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		layers, _ := moeLayers(len(cfg.Layers), cfg.MoELayer)
 		ids = lim.Tokens * layers
 	}
+	topK, shared := cfg.Selection()
+	selecting := t * min(1, topK)
+	if shared { // by a layer that may run when others have seen another piece
+		selecting = lim.Tokens
+	}
 	rows, picked := device.RowType(l), n
 	if rows == tensor.F32 {
 		picked = 0 // Final has memory for them
@@ -135,6 +145,7 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		{&v.masks, tensor.I32, n * min(1, drawWords(l)), (cfg.Vocab + 31) / 32},
 		{&v.shared, rows, t * min(1, cfg.MoE.SharedFF), h},
 		{&v.expertOut, rows, t * k * min(1, e), h},
+		{&v.selected, tensor.I32, selecting, topK},
 		{&v.routerLogits, tensor.F32, t, e},
 		{&v.routerIDs, tensor.I32, ids * min(1, e), k},
 		{&v.routerWeights, tensor.F32, t * min(1, e), k},

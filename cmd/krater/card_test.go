@@ -17,6 +17,7 @@ import (
 	"krater/stages/compare/goldens"
 	"krater/stages/drive"
 	"krater/stages/load"
+	"krater/stages/model"
 	"krater/stages/synth"
 )
 
@@ -175,6 +176,10 @@ func TestBatchesOnCard(t *testing.T) {
 func TestGoldensOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
+		if _, cfg := goldenPrompts(t, f.Dir); sparse(cfg) {
+			refuses(t, 1, []string{"compare", "--device", "cuda", "--model", f.Dir, "--golden", f.Dir}, "sparse attention")
+			return
+		}
 		for i, args := range [][]string{{"--rows", "f32"}, {"--rows", "bf16"}, {"--rows", "f32", "--batch", "3", "--chunk", "7", "--layer-groups", "2"}} {
 			golden := f.Dir
 			switch {
@@ -189,6 +194,12 @@ func TestGoldensOnCard(t *testing.T) {
 			})
 		}
 	})
+}
+
+// sparse reports whether a model has an indexer, which no GPU has.
+func sparse(cfg *model.Config) bool {
+	n, _ := cfg.Selection()
+	return n > 0
 }
 
 // TestGGUFOnCard: rows that a file has in another order, and encoded matrices of several types, come

@@ -48,6 +48,9 @@ func TestBind(t *testing.T) {
 	mla := model.MLA{Heads: 2, KVRank: 8, Nope: 4, RopeDim: 2, VDim: 4}
 	compressed := mla
 	compressed.QRank = 6
+	sparse, shared := compressed, compressed
+	sparse.Index = model.Indexer{Heads: 3, Dim: 4, TopK: 5}
+	shared.Index = model.Indexer{TopK: 5, Shared: true}
 	gqa := model.GQA{Heads: 4, KVHeads: 2, HeadDim: 8}
 	whole := gqa
 	whole.Bias, whole.OutBias, whole.Sinks, whole.QKNorm = true, true, true, true
@@ -56,7 +59,7 @@ func TestBind(t *testing.T) {
 	apart := device.DeltaNet{KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 8, Taps: 4}
 	byHead := apart
 	byHead.ByKeyHead = true
-	for _, m := range []model.Mixer{mla, compressed, gqa, whole, gated, model.DeltaNet{Sizes: apart}, model.DeltaNet{Sizes: byHead}} {
+	for _, m := range []model.Mixer{mla, compressed, sparse, shared, gqa, whole, gated, model.DeltaNet{Sizes: apart}, model.DeltaNet{Sizes: byHead}} {
 		var want []string
 		for _, x := range m.Tensors(16) {
 			want = append(want, x.Role)

@@ -15,6 +15,9 @@ var _ = Register(func(m model.MLA, b Binder) Block {
 		q, w.qNorm, w.qB = "q_a", b.Vector("q_a_norm"), b.Weight("q_b")
 	}
 	var ok bool
+	if m.Index.Own() {
+		w.index = bindIndexer(b)
+	}
 	if w.joint, ok = b.Joint("qkv", q, "kv_a"); !ok {
 		w.q, w.kvA = b.Weight(q), b.Weight("kv_a")
 	}
@@ -32,6 +35,7 @@ type mlaBlock struct {
 	kvNorm device.Mat    // [1, kv_rank] kv_a_layernorm
 	kvB    device.KVB    // [heads*(nope+v), kv_rank] kv_b_proj
 	o      device.Weight // [H, heads*v] o_proj
+	index  indexerBlock  // with an indexer of the layer's own
 }
 
 // mla runs multi-head latent attention.
@@ -46,6 +50,7 @@ type mla struct {
 	q     device.Mat   // [tokens, heads*qk]
 	kv    device.Mat   // [tokens, kv_rank+rope]
 	out   stages.Input // [tokens, heads*v]
+	index *indexer     // nil without one of the layer's own
 	owned scratch
 }
 
@@ -68,6 +73,10 @@ func (w *mlaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Sta
 	default:
 		first = a.Heads * a.QKDim()
 		pieces = []piece{{&m.both, first + a.KVWidth()}, pieces[3]}
+	}
+	if a.Index.Own() {
+		x, more := newIndexer(a.Index, a.RopeDim, lim.BlockTokens, m.table)
+		m.index, pieces = x, append(pieces, more...)
 	}
 	err := m.owned.alloc(dev, lim.LayerRows(), pieces)
 	if err != nil {
@@ -113,11 +122,21 @@ func (m *mla) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 	p.RMSNorm(latent, latent, w.kvNorm, m.eps)
 	p.Rope(kPe, st.Positions, m.table, &m.kRope)
 	p.StoreRows(cache, kv, st.Slots)
-	if len(st.Prefill) > 0 {
-		p.MLA(out.X, q, cache, &w.kvB, st.PrefillSpans(), &m.sizes)
+	if m.index != nil {
+		qa := m.qa.RowRange(st.T)
+		m.index.run(p, st, &w.index, &qa, kept[1], layer)
 	}
-	if len(st.Decode) > 0 {
-		p.MLA(out.X, q, cache, &w.kvB, st.DecodeSpans(), &m.sizes)
+	if w.spec.Index.TopK > 0 {
+		p.Observe(layer, "selected", st.Selected)
+	}
+	for _, spans := range [...]device.Spans{st.PrefillSpans(), st.DecodeSpans()} {
+		switch {
+		case len(spans.List) == 0:
+		case w.spec.Index.TopK > 0:
+			p.SparseMLA(out.X, q, cache, &w.kvB, st.Selected, spans, &m.sizes)
+		default:
+			p.MLA(out.X, q, cache, &w.kvB, spans, &m.sizes)
+		}
 	}
 	p.Observe(layer, "kv_norm", latent)
 	p.Observe(layer, "k_pe", kPe)
@@ -136,7 +155,8 @@ func (m *mla) queries(p *stages.Program, st *stages.State, w *mlaBlock, q device
 		}
 		p.Observe(layer, "q_a", qa.X)
 		p.RMSNorm(qa.X, qa.X, w.qNorm, m.eps)
-		qa.Prepare(&p.List, &w.qB)
+		p.Observe(layer, "q_resid", qa.X)
+		qa.Prepare(&p.List, &w.qB, &w.index.q)
 		qa.Mul(&p.List, q, &w.qB)
 	case m.both.Zero():
 		st.Input.Mul(&p.List, q, &w.q)

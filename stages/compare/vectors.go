@@ -58,6 +58,8 @@ func (c *comparison) vector(p *Prompt, name, short string, v Vector, seen *captu
 		return c.layers(name, v, seen)
 	case part[0] == "router" && len(part) == 3:
 		return c.router(name, part[1], part[2], v, seen)
+	case part[0] == "indexer" && len(part) == 3:
+		return c.indexer(p, name, part[1], part[2], v, seen)
 	case part[0] == "mtp": // of the draft layer, which stages/direct compares
 	case part[0] == "ops" && len(part) == 3:
 		layer, err := c.layer(part[1])
@@ -100,11 +102,29 @@ func (c *comparison) router(name, number, what string, v Vector, seen *capture) 
 	return nil
 }
 
+// indexer compares what an indexer has chosen, and its scores.
+func (c *comparison) indexer(p *Prompt, name, number, what string, v Vector, seen *capture) error {
+	layer, err := c.layer(number)
+	if err != nil {
+		return err
+	}
+	switch what {
+	case "margin": // how close the choice was: no output of a model
+	case "selected":
+		c.observed(name, key{layer, what}, v, seen, c.op)
+	case "scores":
+		return c.operator(p, name, key{layer, "indexer_scores"}, v, seen)
+	default:
+		return fmt.Errorf("unknown vector")
+	}
+	return nil
+}
+
 // derived reports whether the engine does not have op as such: it is computed from what the
 // probe saw.
 func derived(op string) bool {
 	switch op {
-	case "kv_b", "attn_probs", "shared_gate_logit", "gate", "conv_state", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_state":
+	case "kv_b", "attn_probs", "shared_gate_logit", "gate", "indexer_weights", "indexer_scores", "conv_state", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_state":
 		return true
 	}
 	return false
@@ -117,6 +137,12 @@ var renamed = map[string]string{"q_rope": "q_pe", "k_rope": "k_pe", "conv_in": "
 func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *capture) error {
 	if op, ok := renamed[k.op]; ok {
 		k.op = op
+	}
+	if k.op == "q_pe" && len(v.F32) == len(seen.f32[key{k.layer, "q"}]) { // the golden has whole heads
+		if rotated := oracle.RotatedPart(c.cfg, k.layer, v.F32); len(rotated) < len(v.F32) {
+			c.unrotated(name, k.layer, v, seen)
+			v.F32, c.wants[name] = rotated, rotated
+		}
 	}
 	if derived(k.op) {
 		var missing error
@@ -143,12 +169,22 @@ func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *cap
 	return nil
 }
 
+// unrotated compares the part of whole query heads that is not rotated: it is that of q.
+func (c *comparison) unrotated(name string, layer int, v Vector, seen *capture) {
+	k := key{layer, "q"}
+	check := c.floats(name+", not rotated", layer, "q", oracle.UnrotatedPart(c.cfg, layer, seen.f32[k]), oracle.UnrotatedPart(c.cfg, layer, v.F32), c.op)
+	if err := seen.complete(k); err != nil {
+		check.Passed, check.Detail = false, err.Error()
+	}
+	c.report.add(check)
+}
+
 // observed compares what the probe saw.
 func (c *comparison) observed(name string, k key, v Vector, seen *capture, allowed float64) {
 	var check Check
 	switch {
 	case v.I32 != nil && c.o.Relative > 0:
-		check = sets(name, k.layer, k.op, seen.i32[k], v.I32, c.cfg.MoE.Router.TopK)
+		check = sets(name, k.layer, k.op, seen.i32[k], v.I32, c.choices(k.op))
 	case v.I32 != nil:
 		check = ids(name, k.layer, k.op, seen.i32[k], v.I32)
 	default:
@@ -158,6 +194,15 @@ func (c *comparison) observed(name string, k key, v Vector, seen *capture, allow
 		check.Passed, check.Detail = false, err.Error()
 	}
 	c.report.add(check)
+}
+
+// choices is how many numbers of a token an operator gives that chooses.
+func (c *comparison) choices(op string) int {
+	if op == "selected" {
+		n, _ := c.cfg.Selection()
+		return n
+	}
+	return c.cfg.MoE.Router.TopK
 }
 
 // frequencies returns the table that the model is run with.

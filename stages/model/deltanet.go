@@ -87,6 +87,9 @@ func (d DeltaNet) Rotary() *RopeConfig { return nil }
 // TwoForms implements Mixer.
 func (d DeltaNet) TwoForms() bool { return false }
 
+// Selects implements Mixer.
+func (d DeltaNet) Selects() (topK int, shared bool) { return 0, false }
+
 // Step implements Mixer.
 func (d DeltaNet) Step(s *device.StepSizes, _ int) {
 	if d.Sizes.KeyDim > s.Delta.KeyDim {

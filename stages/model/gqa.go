@@ -115,6 +115,9 @@ func (g GQA) Rotary() *RopeConfig { return g.Rope }
 // TwoForms implements Mixer.
 func (g GQA) TwoForms() bool { return false }
 
+// Selects implements Mixer.
+func (g GQA) Selects() (topK int, shared bool) { return 0, false }
+
 // Step implements Mixer.
 func (g GQA) Step(s *device.StepSizes, blockTokens int) {
 	if g.QDim() > s.GQA.Heads*s.GQA.HeadDim {

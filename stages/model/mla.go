@@ -14,6 +14,7 @@ type MLA struct {
 	LatentEps float32     // eps of q_a_layernorm and kv_a_layernorm
 	Scale     float32     // softmax scale with YaRN's mscale(mscale_all_dim)^2
 	Rope      *RopeConfig // of the last RopeDim values of a head
+	Index     Indexer     // chooses the tokens that are attended to
 }
 
 // mlaRoles are the usual names of the tensors.
@@ -52,6 +53,7 @@ func (m MLA) Tensors(h int) []TensorSpec {
 			{Role: "q_b", Shape: []int{m.Heads * m.QKDim(), m.QRank}, Part: Attention},
 		}
 	}
+	q = append(q, m.Index.tensors(h, m.QRank)...)
 	return append(q, []TensorSpec{
 		{Role: "kv_a", Shape: []int{m.KVWidth(), h}, Part: Attention},
 		{Role: "kv_a_norm", Shape: []int{m.KVRank}, Part: Attention},
@@ -62,25 +64,42 @@ func (m MLA) Tensors(h int) []TensorSpec {
 	}...)
 }
 
-// State implements Mixer. A scale is shared by what divides both the compressed and the
-// rotated part of a row.
+// State implements Mixer: the compressed rows, and the keys of an indexer. A scale is shared by what
+// divides both the rotated part of a row and the other.
 func (m MLA) State() []State {
-	x, y := m.KVRank, m.RopeDim
+	list := []State{{Kind: Paged, Width: m.KVWidth(), Group: divisor(m.KVRank, m.RopeDim)}}
+	if m.Index.Own() {
+		list = append(list, State{Kind: Paged, Width: m.Index.Dim, Group: divisor(m.Index.Dim, m.RopeDim)})
+	}
+	return list
+}
+
+// divisor is the greatest common divisor.
+func divisor(x, y int) int {
 	for y != 0 {
 		x, y = y, x%y
 	}
-	return []State{{Kind: Paged, Width: m.KVWidth(), Group: x}}
+	return x
 }
 
 // Scratch implements Mixer.
 func (m MLA) Scratch() []Scratch {
-	return []Scratch{{m.QRank, true}, {m.Heads * m.QKDim(), false}, {m.KVWidth(), false}, {m.OutDim(), true}}
+	list := []Scratch{{m.QRank, true}, {m.Heads * m.QKDim(), false}, {m.KVWidth(), false}, {m.OutDim(), true}}
+	if x := m.Index; x.Own() {
+		list = append(list, Scratch{x.Heads * x.Dim, false}, Scratch{x.Dim, false}, Scratch{x.Heads, false})
+	}
+	return list
 }
 
 // Cost implements Mixer: generated rows stay in the latent space, chunks of a prompt expand
-// what is cached.
+// what is cached. With an indexer a row attends to as many tokens whatever it sees, and only index keys
+// are scored; a row that sees fewer is counted as one that sees enough.
 func (m MLA) Cost() Cost {
 	heads := float64(m.Heads)
+	if x := m.Index; x.TopK > 0 {
+		score := 2 * float64(x.Heads) * float64(x.Dim)
+		return Cost{Pair: score, DecodePair: score, Row: 2 * heads * float64(2*m.KVRank+m.RopeDim) * float64(x.TopK)}
+	}
 	return Cost{
 		Pair:       2 * heads * float64(m.QKDim()+m.VDim),
 		DecodePair: 2 * heads * float64(2*m.KVRank+m.RopeDim),
@@ -96,6 +115,9 @@ func (m MLA) TwoForms() bool { return true }
 
 // Step implements Mixer.
 func (m MLA) Step(s *device.StepSizes, blockTokens int) {
+	if m.Index.TopK > s.Index.TopK {
+		s.Index = m.Index.Sizes(blockTokens)
+	}
 	if m.Heads*(m.QKDim()+m.KVWidth()) > s.MLA.Heads*(s.MLA.Nope+s.MLA.Rank+2*s.MLA.Rope) {
 		s.MLA = m.Sizes(blockTokens)
 	}

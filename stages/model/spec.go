@@ -35,6 +35,9 @@ type Mixer interface {
 	// TwoForms reports whether generated rows are computed differently from the rows of a
 	// prompt, so that the same row may have other bits.
 	TwoForms() bool
+	// Selects is how many positions an indexer chooses for a row (0: there is none), and whether the layer
+	// uses what the layer before has chosen.
+	Selects() (topK int, shared bool)
 	// Step enters the sizes by which a device plans scratch memory, or refuses the model.
 	Step(s *device.StepSizes, blockTokens int)
 }

@@ -120,6 +120,28 @@ func softmax(x []float64, more ...float64) {
 	}
 }
 
+// LayerNorm is (x - mean) / sqrt(variance + eps) * w + b over rows as long as w.
+func LayerNorm(x []float64, w, b []float32, eps float64) []float64 {
+	width := len(w)
+	if width == 0 || len(b) != width || len(x)%width != 0 {
+		return nil
+	}
+	y := make([]float64, len(x))
+	for at := 0; at < len(x); at += width {
+		var mean, variance float64
+		for _, v := range x[at : at+width] {
+			mean += v / float64(width)
+		}
+		for _, v := range x[at : at+width] {
+			variance += (v - mean) * (v - mean) / float64(width)
+		}
+		for i, v := range x[at : at+width] {
+			y[at+i] = (v-mean)/math.Sqrt(variance+eps)*float64(w[i]) + float64(b[i])
+		}
+	}
+	return y
+}
+
 // Rotate is RoPE (arXiv 2104.09864): each pair of a head of dim values in x [t, heads*dim], as a
 // complex number, times e^(i*position*frequency). Values of a head behind the pairs stay as they are.
 // position returns the position of a row.

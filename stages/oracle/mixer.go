@@ -1,6 +1,10 @@
 package oracle
 
-import "krater/stages/model"
+import (
+	"math"
+
+	"krater/stages/model"
+)
 
 // mixer is a kind of attention: what of a layer's operators depends on it.
 type mixer interface {
@@ -24,13 +28,15 @@ type definer interface {
 
 // Attention is the inputs of softmax attention.
 type Attention struct {
-	Scale float64                      // of the scores
-	Sees  func(i int) int              // how many tokens, from the first on, token i sees
-	First func(i int) int              // the first of them that its window has
-	Sink  func(h int) float64          // of query head h: one more score, not scaled, of a value of zeros; nil: none
-	Key   func(h int) int              // the key head that query head h reads
-	Score func(h, k, i, j int) float64 // of query head h of token i and key head k of token j, unscaled
-	Value func(k, j int) []float64     // of key head k of token j
+	Scale float64         // of the scores
+	Sees  func(i int) int // how many tokens, from the first on, token i sees
+	First func(i int) int // the first of them that its window has
+	// Chosen reports whether token i attends to token j, one of these; nil: it attends to all.
+	Chosen func(i, j int) bool
+	Sink   func(h int) float64          // of query head h: one more score, not scaled, of a value of zeros; nil: none
+	Key    func(h int) int              // the key head that query head h reads
+	Score  func(h, k, i, j int) float64 // of query head h of token i and key head k of token j, unscaled
+	Value  func(k, j int) []float64     // of key head k of token j
 }
 
 // Attention returns the causal attention of the config; false if values are missing.
@@ -50,6 +56,10 @@ func (l *Layer) Attend(x Attention) (out, probs []float64) {
 			first := x.First(i)
 			p := probs[(h*l.T+i)*l.T:][first:x.Sees(i)]
 			for j := range p {
+				if x.Chosen != nil && !x.Chosen(i, first+j) {
+					p[j] = math.Inf(-1)
+					continue
+				}
 				p[j] = x.Scale * x.Score(h, key, i, first+j)
 			}
 			if x.Sink != nil {
@@ -78,6 +88,12 @@ func RotatedPart(cfg *model.Config, layer int, q []float32) []float32 {
 		return q
 	}
 	return s.mixer.rotatedPart(&s, q)
+}
+
+// UnrotatedPart returns what RotatedPart leaves of whole query heads of latent attention.
+func UnrotatedPart(cfg *model.Config, layer int, q []float32) []float32 {
+	s := specOf(cfg, layer)
+	return part(q, s.QKDim, 0, s.Nope)
 }
 
 // Product is an operator that is its input times a weight, plus a bias where there is one.

@@ -10,11 +10,13 @@ var _ = define(func(s *Spec, a model.MLA) mixer {
 	s.Scale, s.LatentEps = float64(a.Scale), float64(a.LatentEps)
 	s.Heads, s.QKDim, s.OutDim = a.Heads, a.QKDim(), a.VDim
 	s.QRank, s.KVRank, s.Nope, s.RopeDim, s.VDim = a.QRank, a.KVRank, a.Nope, a.RopeDim, a.VDim
+	s.Indexer = a.Index
 	return latent{}
 })
 
 func (latent) operators() []string {
-	return []string{"q_a", "q", "q_pe", "kv_a", "kv_norm", "k_pe", "kv_b", "attn_probs", "attn"}
+	return []string{"q_a", "q_resid", "q", "q_pe", "kv_a", "kv_norm", "k_pe", "kv_b", "index_q", "indexer_query", "index_k", "indexer_keys",
+		"index_weights", "indexer_weights", "indexer_scores", "selected", "attn_probs", "attn"}
 }
 
 func (latent) product(l *Layer, op string) (Product, bool) {
@@ -26,14 +28,14 @@ func (latent) product(l *Layer, op string) (Product, bool) {
 		p.Out, p.Heads, p.Parts, p.Rope = l.Heads*l.QKDim, l.Heads, []int{l.Nope, l.RopeDim}, 1
 		if l.QRank > 0 {
 			p.Role = "q_b"
-			p.In = func() []float64 { return RMSNorm(l.Get("q_a"), l.Weight(l.Tensor("q_a_norm"), l.QRank), l.LatentEps) }
+			p.In = l.of("q_resid")
 		}
 	case "kv_a":
 		p.Out, p.Parts, p.Rope = l.KVRank+l.RopeDim, []int{l.KVRank, l.RopeDim}, 1
 	case "kv_b":
 		p.In, p.Out, p.Heads, p.Parts = l.of("kv_norm"), l.Heads*(l.Nope+l.VDim), l.Heads, []int{l.Nope, l.VDim}
 	default:
-		return p, false
+		return l.indexProduct(op)
 	}
 	return p, true
 }
@@ -58,5 +60,9 @@ func (latent) attention(l *Layer, x *Attention) bool {
 		return Dot(q[row*qk:][:l.Nope], kv[(j*l.Heads+k)*width:]) + Dot(qPe[row*l.RopeDim:][:l.RopeDim], kPe[j*l.RopeDim:])
 	}
 	x.Value = func(k, j int) []float64 { return kv[(j*l.Heads+k)*width:][l.Nope:width] }
+	var ok bool
+	if x.Chosen, ok = l.chosen(); !ok {
+		return false
+	}
 	return len(q) == l.T*l.Heads*qk && len(qPe) == l.T*l.Heads*l.RopeDim && len(kPe) == l.T*l.RopeDim && len(kv) == l.T*l.Heads*width
 }

@@ -46,7 +46,7 @@ func (v Variant) Run(cfg *model.Config, weight Weight, ids []int32) (logits [][]
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := New(cfg, weight, ids, -1, entering(-1, stream))
+	l, err := New(cfg, weight, ids, -1, entering(-1, stream, nil))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -76,15 +76,18 @@ func (v Variant) run(cfg *model.Config, weight Weight, ids []int32, after func(*
 	if err != nil {
 		return nil, err
 	}
-	stream := l.Get("embed")
+	stream, selected := l.Get("embed"), []float64(nil)
 	for i := 0; i < len(cfg.Layers) && l.Err == nil; i++ {
-		if l, err = New(cfg, weight, ids, i, entering(i, stream)); err != nil {
+		if l, err = New(cfg, weight, ids, i, entering(i, stream, selected)); err != nil {
 			return nil, err
 		}
 		if l.Routed {
 			v.experts(l)
 		}
 		stream = l.Get("layer_out")
+		if l.Indexer.TopK > 0 {
+			selected = l.Get("selected")
+		}
 		after(l)
 	}
 	return stream, l.Err
@@ -108,11 +111,14 @@ func (v Variant) experts(l *Layer) {
 	l.values["experts_out"] = l.Mixture(ids, weights, feed)
 }
 
-// entering gives only what enters a layer.
-func entering(layer int, stream []float64) Given {
-	return func(at int, _ string) []float64 {
-		if at == layer {
+// entering gives only what enters a layer: the residual stream, and what the layer before has chosen.
+func entering(layer int, stream, selected []float64) Given {
+	return func(at int, op string) []float64 {
+		switch {
+		case at == layer:
 			return nil
+		case op == "selected":
+			return selected
 		}
 		return stream
 	}

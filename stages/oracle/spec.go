@@ -26,6 +26,7 @@ type Spec struct {
 
 	QRank, KVRank, Nope, RopeDim, VDim int // latent attention
 	LatentEps                          float64
+	Indexer                            model.Indexer
 
 	Delta    device.DeltaNet // gated DeltaNet
 	DeltaEps float64         // of the norm of its output
@@ -107,6 +108,12 @@ func (s *Spec) operators() []string {
 		switch op {
 		case "q_a", "q_norm", "k_norm":
 			return s.Tensor(op) == ""
+		case "q_resid":
+			return s.QRank == 0
+		case "index_q", "indexer_query", "index_k", "indexer_keys", "index_weights", "indexer_weights", "indexer_scores":
+			return !s.Indexer.Own()
+		case "selected":
+			return s.Indexer.TopK == 0
 		case "q_and_gate", "gate", "attn_ungated":
 			return !s.Gated
 		case "in_proj_qkvz", "in_proj_ba", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a":
