@@ -24,6 +24,25 @@ func (d wideNorms) HeadNorm(s device.Stream, x device.Mat, heads int, w device.M
 	d.Device.RMSNorm(s, x, x, wide, eps)
 }
 
+// rmsKeys norms index keys without taking the mean away.
+type rmsKeys struct{ refdevice.Device }
+
+func (d rmsKeys) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (d rmsKeys) LayerNorm(s device.Stream, out, x, w, b device.Mat, eps float32) {
+	d.Device.RMSNorm(s, out, x, w, eps)
+	d.Device.AddBias(s, out, b)
+}
+
+// dense attends to every token that is seen, whatever an indexer chooses.
+type dense struct{ refdevice.Device }
+
+func (d dense) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
+
+func (d dense) SparseMLA(s device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, _ device.Mat, spans device.Spans, p device.MLA) {
+	d.Device.MLAPrefill(s, out, q, cache, kvB, spans, p)
+}
+
 // wholeRope rotates whole heads of a model that rotates a part of each, or the part with the
 // frequencies of whole heads.
 type wholeRope struct {

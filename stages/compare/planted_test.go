@@ -36,7 +36,7 @@ type fault struct {
 	what  string // part of the first suspect's What
 	files string // the same where the files have the fault too; "": as what
 	// lone says that the residual stream alone, without dumped operators, does not tell it from
-	// other mistakes.
+	// other mistakes, or shows it in a later layer.
 	lone bool
 }
 
@@ -98,6 +98,8 @@ var faults = []fault{
 	{name: "key heads read flat", model: "qwen3_next", dev: func() load.Device { return flatColumns{} }, op: "delta_conv", what: "columns of key heads read one kind after the other"},
 	{name: "taps reversed", model: "qwen3_next", weights: reversedRows("conv1d.weight"), op: "delta_conv", what: "taps in the reverse order", files: "taps in the reverse order"},
 	{name: "gate of attention missing", model: "qwen3_next", dev: func() load.Device { return noOutputGate{} }, layer: 3, op: "attn", what: "the gate of attention's output missing"},
+	{name: "index keys normed as RMSNorm does", model: "deepseek_v32", dev: func() load.Device { return rmsKeys{} }, op: "indexer_keys", what: "RMSNorm in the place of the LayerNorm of index keys", lone: true},
+	{name: "all tokens attended to", model: "glm_moe_dsa", dev: func() load.Device { return dense{} }, op: "attn", what: "all tokens attended to"},
 	{name: "routed_scaling_factor", model: deepseek, config: map[string]any{"routed_scaling_factor": 1.0}, layer: 1, op: "router_weights", what: "routed_scaling_factor", lone: true},
 }
 

@@ -101,7 +101,7 @@ func (l *layer) attentionMistakes(op string) []mistake {
 	return list
 }
 
-// bounded adds the mistakes in a window and in sinks.
+// bounded adds the mistakes in a window, in what an indexer chooses, and in sinks.
 func (l *layer) bounded(of func(what string, change func(*oracle.Attention))) {
 	if l.Window > 0 {
 		first := func(window int) func(*oracle.Attention) {
@@ -110,6 +110,9 @@ func (l *layer) bounded(of func(what string, change func(*oracle.Attention))) {
 		of("the sliding window missing", first(l.T))
 		of("a sliding window one too long: a token is not counted itself", first(l.Window+1))
 		of("a sliding window one too short", first(l.Window-1))
+	}
+	if l.Indexer.TopK > 0 {
+		of("all tokens attended to, not the chosen ones", func(x *oracle.Attention) { x.Chosen = nil })
 	}
 	if l.Sinks {
 		of("the sinks missing", func(x *oracle.Attention) { x.Sink = nil })

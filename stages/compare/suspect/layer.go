@@ -59,7 +59,7 @@ func (l *layer) prefix(op string, v []float32) []float64 {
 	all, t := len(l.c.IDs), l.T
 	switch {
 	case len(v)%all != 0: // of another shape: nothing equals it
-	case op != "attn_probs":
+	case op != "attn_probs" && op != "indexer_scores":
 		v = v[:len(v)/all*t]
 	default:
 		var rows []float32

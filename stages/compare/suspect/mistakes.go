@@ -22,6 +22,8 @@ func (l *layer) mistakes(op string) []mistake {
 		return l.embedMistakes()
 	case "q_pe", "k_pe":
 		return l.rotationMistakes(op)
+	case "indexer_query", "indexer_keys", "indexer_weights", "indexer_scores", "selected":
+		return l.indexMistakes(op)
 	case "delta_conv", "delta_out":
 		return l.deltaMistakes(op)
 	case "attn", "attn_ungated", "attn_probs":

@@ -20,6 +20,11 @@ type rotation struct {
 // turned is q_pe or k_pe under a rotation.
 func (l *layer) turned(op string, r rotation) []float64 {
 	x, dim := l.Unrotated(op)
+	return l.turnedHeads(x, dim, r)
+}
+
+// turnedHeads is heads of dim values under a rotation.
+func (l *layer) turnedHeads(x []float64, dim int, r rotation) []float64 {
 	if r.still {
 		return x
 	}
