@@ -38,6 +38,7 @@ func (m matcher) all(s string, _ *regexBudget, yield func(start, end int) error)
 var matchers = map[string]matcher{
 	patternLlama3:         matchLlama3,
 	patternQwen2:          matchQwen2,
+	patternQwen35:         matchQwen35,
 	patternO200k:          matchO200k,
 	patternKimi:           matchKimi,
 	patternDigits3:        matchDigits3,

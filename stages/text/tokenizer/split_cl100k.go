@@ -8,18 +8,20 @@ import "strings"
 const (
 	patternLlama3 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 	patternQwen2  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	patternQwen35 = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 )
 
-func matchLlama3(s string, i int) (start, end int) { return i, cl100k(s, i, 3) }
-func matchQwen2(s string, i int) (start, end int)  { return i, cl100k(s, i, 1) }
+func matchLlama3(s string, i int) (start, end int) { return i, cl100k(s, i, 3, classL) }
+func matchQwen2(s string, i int) (start, end int)  { return i, cl100k(s, i, 1, classL) }
+func matchQwen35(s string, i int) (start, end int) { return i, cl100k(s, i, 1, classL|classM) }
 
 // cl100k returns the end of the match at s[i], i < len(s), of patternLlama3 or, if a number has at
-// most one digit, patternQwen2.
-func cl100k(s string, i, digits int) int {
+// most one digit, patternQwen2, or, if marks are letters too, patternQwen35.
+func cl100k(s string, i, digits int, letters class) int {
 	c, n := classAt(s, i)
 	switch {
-	case c&classL != 0: // \p{L}+
-		return run(s, i+n, classL)
+	case c&letters != 0: // \p{L}+
+		return run(s, i+n, letters)
 	case c&classN != 0: // \p{N}{1,3}
 		return runMax(s, i+n, classN, digits-1)
 	}
@@ -29,11 +31,11 @@ func cl100k(s string, i, digits int) int {
 		}
 	}
 	if c&classNewline == 0 { // [^\r\n\p{L}\p{N}]\p{L}+
-		if d, m := classAt(s, i+n); d&classL != 0 {
-			return run(s, i+n+m, classL)
+		if d, m := classAt(s, i+n); d&letters != 0 {
+			return run(s, i+n+m, letters)
 		}
 	}
-	if end := symbols(s, i, c, n, classNewline); end > 0 {
+	if end := symbols(s, i, c, n, letters, classNewline); end > 0 {
 		return end
 	}
 	return spaces(s, i)
@@ -64,9 +66,9 @@ func contraction(s string, i int) int {
 }
 
 // symbols returns the end of ` ?[^\s\p{L}\p{N}]+` and the characters of tail after it, or 0. The
-// character at s[i] has class c and n bytes.
-func symbols(s string, i int, c class, n int, tail class) int {
-	const not = classWs | classL | classN
+// character at s[i] has class c and n bytes; letters are \p{L}.
+func symbols(s string, i int, c class, n int, letters, tail class) int {
+	not := classWs | letters | classN
 	if s[i] == ' ' {
 		i++
 		if i == len(s) {

@@ -16,7 +16,7 @@ func matchKimi(s string, i int) (start, end int) {
 	if end := casedWord(s, i, c, n, classHan); end > 0 {
 		return i, end
 	}
-	if end := symbols(s, i, c, n, classNewline); end > 0 {
+	if end := symbols(s, i, c, n, classL, classNewline); end > 0 {
 		return i, end
 	}
 	return i, spaces(s, i)

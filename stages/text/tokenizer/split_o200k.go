@@ -18,7 +18,7 @@ func matchO200k(s string, i int) (start, end int) {
 	if end := casedWord(s, i, c, n, 0); end > 0 {
 		return i, end
 	}
-	if end := symbols(s, i, c, n, classNewline); end > 0 {
+	if end := symbols(s, i, c, n, classL, classNewline); end > 0 {
 		for end < len(s) && (s[end] == '\r' || s[end] == '\n' || s[end] == '/') {
 			end++
 		}

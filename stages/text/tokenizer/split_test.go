@@ -148,7 +148,7 @@ func TestForeignSyntaxIsRefused(t *testing.T) {
 // What regexp2 does not fold, and the reference does.
 func TestLongSIsAContraction(t *testing.T) {
 	loadClasses()
-	for _, m := range []matcher{matchLlama3, matchQwen2} {
+	for _, m := range []matcher{matchLlama3, matchQwen2, matchQwen35} {
 		if _, end := m("'ſx", 0); end != len("'ſ") {
 			t.Errorf("the match ends at %d, want %d", end, len("'ſ"))
 		}
