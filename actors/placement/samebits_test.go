@@ -6,6 +6,7 @@ package placement_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"krater/actors/placement"
@@ -63,6 +64,28 @@ func TestSameBits(t *testing.T) {
 					}
 					equal(t, want, ask(t, s.placed(t, d, host, o, po), s.cfg.Vocab, 5, 6))
 				})
+			}
+		}
+	}
+}
+
+// TestMicroBatchesBits: into how many parts streams are divided changes no token, under any
+// strategy, with prompts that come while others are answered.
+func TestMicroBatchesBits(t *testing.T) {
+	processor := processor(t)
+	s := open(t, golden)
+	expert := s.slotBytes(t, processor, load.Options{Limits: limits})
+	w := workload{
+		Options: placement.Options{Prefill: strategy(t, "cpu_only"), Decode: strategy(t, "cpu_only"), Threshold: 20},
+		lanes:   1, streams: 7, prompt: 40, tokens: 9, chunk: 64, device: hostsim.Rates{Flops: 1e9, Launch: 1000}, host: hostsim.Rates{Flops: 1e9},
+	}
+	want := s.serve(t, processor, w).tokens
+	for i, x := range strategies(t) {
+		for lanes := 1; lanes <= 4; lanes++ {
+			w.Options = placement.Options{Prefill: x, Decode: x, Threshold: 20, Heat: s.heat(i), Budget: int64(9+i%3) * expert}
+			w.lanes = lanes
+			if got := s.serve(t, processor, w).tokens; !slices.EqualFunc(got, want, slices.Equal) {
+				t.Errorf("%s, %d micro-batches: %v, want %v", x.Name(), lanes, got, want)
 			}
 		}
 	}

@@ -214,6 +214,19 @@ func TestChecksRefuseWhatWasNotComputed(t *testing.T) {
 	}
 }
 
+// TestParallel: each part is computed once.
+func TestParallel(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 1000} {
+		count := make([]int, n)
+		parallel(n, func(i int) { count[i]++ })
+		for i, c := range count {
+			if c != 1 {
+				t.Errorf("part %d of %d: computed %d times", i, n, c)
+			}
+		}
+	}
+}
+
 // TestNothingStaysInTheCache: between two launches over the same data, enough other data is read
 // to evict it from a cache of 50 MB, wherever that fits into a GPU.
 func TestNothingStaysInTheCache(t *testing.T) {

@@ -253,6 +253,8 @@ func TestConcurrent(t *testing.T) {
 		"package a\nimport \"sync/atomic\"\nvar x atomic.Bool":       true,
 		"package a\n// go f()\nfunc f() { defer f() }\n":             false,
 		"package a\nimport sync \"krater/sync\"\nvar x sync.Mutex\n": false,
+		"package a\nimport s \"sync\"\nvar x s.Mutex\n":              true,
+		"package a\nimport \"sync\"\nvar x = sync.OnceValue(f)\n":    false,
 	} {
 		write(t, "a.go", text)
 		f, err := parse(".", "a.go")
