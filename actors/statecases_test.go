@@ -24,6 +24,7 @@ var stateKinds = []struct{ model, state string }{
 	{"mistral", "KV of a window in every layer"},
 	{"gpt_oss", "KV, of a window in some layers"},
 	{"glm_moe_dsa", "latent KV, and index keys in some layers"},
+	{"gemma4_e", "KV, of a window in some layers, and used by others than its own"},
 	{"qwen3_next", "KV, and DeltaNet's states with the tail of its convolution"},
 }
 

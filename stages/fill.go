@@ -29,6 +29,13 @@ func (st *State) Load(s device.Stream) {
 	st.cutSpans(0, st.T)
 	st.inputs.begin(st.T, st.lim.columns())
 	copy(st.inputs.tokens, st.Tokens)
+	for _, id := range st.cfg.Placeholders {
+		for i, token := range st.Tokens {
+			if token == id {
+				st.inputs.tokens[i] = max(0, st.cfg.Pad)
+			}
+		}
+	}
 	bt := int32(st.lim.BlockTokens)
 	for i := range st.Spans {
 		sp := &st.Spans[i]
@@ -110,6 +117,9 @@ func (r *Rows) viewRows(from, to int) {
 	r.Normed = f.normed.RowRange(0, t)
 	r.Delta = f.delta.RowRange(0, t)
 	r.Input = NewInput(r.Normed, r.normed)
+	if !f.perLayer.Zero() {
+		r.PerLayer, r.Context, r.Gated = f.perLayer.RowRange(from, to), f.context.RowRange(from, to), f.gated.RowRange(0, t)
+	}
 	if !f.shared.Zero() {
 		r.Shared = f.shared.RowRange(0, t)
 	}

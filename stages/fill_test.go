@@ -158,3 +158,20 @@ func TestLimits(t *testing.T) {
 		}
 	}
 }
+
+// TestPlaceholders: ids that stand for an image are looked up as the padding token; the step keeps them.
+func TestPlaceholders(t *testing.T) {
+	cfg := testConfig()
+	cfg.Placeholders, cfg.Pad = []int32{3, 6}, 9
+	st, err := NewState(hosttest.Device{}, cfg, Limits{Tokens: 8, Seqs: 3, Blocks: 6, BlockTokens: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := mixed()
+	if err := st.Fill(hosttest.Stream{}, b); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := st.inputs.tokens[:6], []int32{1, 2, 9, 4, 5, 9}; !slices.Equal(got, want) || b.Tokens[2] != 3 {
+		t.Errorf("looks up %v of %v, want %v", got, b.Tokens, want)
+	}
+}

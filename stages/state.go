@@ -42,6 +42,9 @@ type Rows struct {
 	Normed    device.Mat // [T, H] output of the last norm: input of attention, router, experts
 	Input     Input      // Normed, in the form that linear layers take
 	Delta     device.Mat // [T, H] output of the last block, to be added to Hidden
+	PerLayer  device.Mat // [T, layers*model.Config.PerLayer] rows for single layers; absent in a model without them
+	Context   device.Mat // like PerLayer: work space of the embedding
+	Gated     device.Mat // [T, model.Config.PerLayer] work space of layers
 	Shared    device.Mat // [T, H] shared experts; absent in a model without them
 	ExpertOut device.Mat // [T*K, H] row t*K+r: token t's expert of rank r; absent in a dense model
 
@@ -102,6 +105,7 @@ type Rows struct {
 // views are the matrices as allocated.
 type views struct {
 	hidden, normed, delta, shared, expertOut device.Mat
+	perLayer, context, gated                 device.Mat
 	routerLogits, routerIDs, routerWeights   device.Mat
 	selected                                 device.Mat
 	picked, final, logits, chosen, masks     device.Mat
@@ -138,6 +142,9 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		{&v.hidden, tensor.F32, lim.Tokens, h},
 		{&v.normed, rows, t, h},
 		{&v.delta, rows, t, h},
+		{&v.perLayer, rows, lim.Tokens, len(cfg.Layers) * cfg.PerLayer},
+		{&v.context, rows, lim.Tokens, len(cfg.Layers) * cfg.PerLayer},
+		{&v.gated, rows, t, cfg.PerLayer},
 		{&v.picked, tensor.F32, picked, h},
 		{&v.final, rows, n, h},
 		{&v.logits, tensor.F32, n, cfg.Vocab},

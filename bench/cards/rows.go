@@ -192,7 +192,7 @@ func topK(t int, p device.Router) *Case {
 						in[i] = float32(logits.get(row, i))
 					}
 					wantIDs, want := make([]int32, p.TopK), make([]float32, p.TopK)
-					ref.RouteTopK(wantIDs, want, in, nil, p)
+					ref.RouteTopK(wantIDs, want, in, nil, nil, p)
 					gotIDs, got := read(ids.RowRange(row, row+1)), read(share.RowRange(row, row+1))
 					for k := range want {
 						s = append(s, Sample{gotIDs[k], float64(wantIDs[k]), 0}, Sample{got[k], float64(want[k]), 1})

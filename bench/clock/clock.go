@@ -111,7 +111,9 @@ func (d *Device) stage(l device.List) string {
 	switch o.Kind {
 	case device.OpGatherRows:
 		return Embed
-	case device.OpRMSNorm, device.OpAdd:
+	case device.OpSoftcap:
+		return Head
+	case device.OpRMSNorm, device.OpAdd, device.OpScale, device.OpActivate:
 		d.routed = false
 		return Norms
 	case device.OpQuantizeRows:

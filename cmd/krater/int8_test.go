@@ -158,7 +158,7 @@ func (f *forcedRouter) Observe(_ device.Stream, layer int, op string, m device.M
 			if slices.Sort(own); !slices.Equal(own, given) {
 				f.changed++
 			}
-			ordered, by := oracle.Weigh(oracle.Scores(oracle.Widen(f.logits[row*n:][:n]), f.params.Scoring), given, f.params)
+			ordered, by := oracle.Weigh(oracle.Scores(oracle.Widen(f.logits[row*n:][:n]), f.params.Scoring), given, nil, f.params)
 			for i, e := range ordered {
 				ids[i], weights[row*k+i] = int32(e), float32(by[i])
 			}

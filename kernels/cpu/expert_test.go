@@ -27,7 +27,7 @@ func adorn(d *cpu.Device, seed uint64, h, f int, e *device.Extra, w *ref.Extra) 
 		w.B13, w.B2 = kerneltest.Normal(r, 2*f, 1), kerneltest.Normal(r, h, 1)
 		e.B13, e.B2 = f32s(d, w.B13, 1, 2*f), f32s(d, w.B2, 1, h)
 	}
-	e.Act = []device.Activation{{}, {}, {Alpha: 1.702, Limit: 0.5, Shift: 1}, {Alpha: 1.702, Limit: 7, Shift: 1}, {Limit: 1}}[seed%5]
+	e.Act = []device.Activation{{}, {}, {Alpha: 1.702, Limit: 0.5, Shift: 1}, {Alpha: 1.702, Limit: 7, Shift: 1}, {Limit: 1}, device.GELUTanh}[seed%6]
 	w.Act = e.Act
 }
 

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"unsafe"
 
 	"krater/kernels/device"
 )
@@ -12,21 +13,12 @@ type extra struct {
 	downBias            *float32 // [H]; nil: none
 	silu                bool     // the middle values are silu(gate) * up
 	alpha, limit, shift float32
+	cubic               float32
 }
 
 // newExtra checks e.
 func newExtra(op string, e *device.Extra, f, h int) (x extra) {
-	x.alpha, x.limit, x.shift = e.Act.Alpha, e.Act.Limit, e.Act.Shift
-	x.silu = e.Act == device.Activation{}
-	if x.alpha == 0 {
-		x.alpha = 1
-	}
-	if x.limit == 0 {
-		x.limit = float32(math.Inf(1))
-	}
-	if !(x.limit > 0) {
-		fail(op, "activation %+v", e.Act)
-	}
+	x.activation(op, e.Act)
 	if !e.B13.Zero() {
 		x.gateBias = f32(op, "the bias of gate and up", &e.B13, 1, 2*f)
 		x.upBias = shift(x.gateBias, f)
@@ -35,6 +27,21 @@ func newExtra(op string, e *device.Extra, f, h int) (x extra) {
 		x.downBias = f32(op, "the bias of down", &e.B2, 1, h)
 	}
 	return x
+}
+
+// activation checks a and takes it.
+func (x *extra) activation(op string, a device.Activation) {
+	x.silu = a == device.Activation{}
+	x.alpha, x.limit, x.shift, x.cubic = a.Alpha, a.Limit, a.Shift, a.Cubic
+	if x.alpha == 0 {
+		x.alpha = 1
+	}
+	if x.limit == 0 {
+		x.limit = float32(math.Inf(1))
+	}
+	if !(x.limit > 0) {
+		fail(op, "activation %+v", a)
+	}
 }
 
 // biased adds the biases to n values of gate and up from column at on.
@@ -49,10 +56,36 @@ func (x *extra) biased(d *Device, gate, up *float32, at, n int) {
 // dst may be either.
 func (x *extra) middle(d *Device, dst, gate, up *float32, at, n int) {
 	x.biased(d, gate, up, at, n)
-	if x.silu {
+	x.activate(d, dst, gate, up, n)
+}
+
+// activate computes n middle values of gate and up. dst may be either.
+func (x *extra) activate(d *Device, dst, gate, up *float32, n int) {
+	switch {
+	case x.silu:
 		d.exp.SiluMul(dst, gate, up, n)
-	} else {
+	case x.cubic != 0:
+		x.activateCubic(d, dst, gate, up, n)
+	default:
 		d.exp.SwiGLU(dst, gate, up, n, x.alpha, x.limit, x.shift)
+	}
+}
+
+// activateCubic is activate where the argument of the sigmoid has a cubic part.
+func (x *extra) activateCubic(d *Device, dst, gate, up *float32, n int) {
+	const step = 64
+	var sigmoids [step]float32
+	out, g, u := unsafe.Slice(dst, n), unsafe.Slice(gate, n), unsafe.Slice(up, n)
+	for at := 0; at < n; at += step {
+		s := sigmoids[:min(step, n-at)]
+		for i := range s {
+			v := min(g[at+i], x.limit)
+			s[i] = x.alpha * (v + x.cubic*v*v*v)
+		}
+		d.exp.Sigmoid(&s[0], &s[0], len(s))
+		for i, y := range s {
+			out[at+i] = min(g[at+i], x.limit) * y * (min(max(u[at+i], -x.limit), x.limit) + x.shift)
+		}
 	}
 }
 

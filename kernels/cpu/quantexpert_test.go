@@ -30,9 +30,19 @@ func composed(d *cpu.Device, x ref.QRows, rows int, e ref.QExpert) []float32 {
 		if e.B13 != nil {
 			ref.Add(both[r*2*f:(r+1)*2*f], e.B13)
 		}
-		if kernels, a := exp.At(d.Level()), e.Act; a == (device.Activation{}) {
+		switch kernels, a := exp.At(d.Level()), e.Act; {
+		case a == device.Activation{}:
 			kernels.SiluMul(&mid[r*f], &both[r*2*f], &both[r*2*f+f], f)
-		} else {
+		case a == device.GELUTanh:
+			gate, up, to := both[r*2*f:][:f], both[r*2*f+f:][:f], mid[r*f:][:f]
+			for i, g := range gate {
+				to[i] = a.Alpha * (g + a.Cubic*g*g*g)
+			}
+			kernels.Sigmoid(&to[0], &to[0], f)
+			for i, g := range gate {
+				to[i] = g * to[i] * up[i]
+			}
+		default:
 			limit := a.Limit
 			if limit == 0 {
 				limit = float32(math.Inf(1))

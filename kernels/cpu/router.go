@@ -17,10 +17,10 @@ type routerScratch struct {
 }
 
 // RouteTopK chooses TopK experts for each row of logits [T, E] F32; bias [1, E] F32 or absent is
-// added for choosing only. ids [T, K] I32 and weights [T, K] F32 come out by falling weight, then
+// added for choosing only; factors [1, E] F32 or absent multiply the weights. ids [T, K] I32 and weights [T, K] F32 come out by falling weight, then
 // rising id. Equal scores are chosen by rising id. A score that is not a number is never preferred
 // to one that is.
-func (d *Device) RouteTopK(stream device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
+func (d *Device) RouteTopK(stream device.Stream, ids, weights, logits, bias, factors device.Mat, p device.Router) {
 	const op = "RouteTopK"
 	s := d.stream(op, stream)
 	checkRouter(op, &p)
@@ -34,6 +34,10 @@ func (d *Device) RouteTopK(stream device.Stream, ids, weights, logits, bias devi
 	if !bias.Zero() {
 		b = f32(op, "bias", &bias, 1, p.Experts)
 	}
+	var by []float32
+	if !factors.Zero() {
+		by = unsafe.Slice(f32(op, "factors", &factors, 1, p.Experts), p.Experts)
+	}
 	r := &s.router
 	r.scores, r.choice = grown(r.scores, p.Experts), grown(r.choice, p.Experts)
 	for row := range logits.Rows {
@@ -43,7 +47,7 @@ func (d *Device) RouteTopK(stream device.Stream, ids, weights, logits, bias devi
 			d.axpy.Add(&r.choice[0], b, p.Experts)
 		}
 		r.choose(&p)
-		r.weigh(&p, unsafe.Slice((*int32)(unsafe.Pointer(rowAt(id, ids.Stride, row))), p.TopK),
+		r.weigh(&p, by, unsafe.Slice((*int32)(unsafe.Pointer(rowAt(id, ids.Stride, row))), p.TopK),
 			unsafe.Slice(rowAt(w, weights.Stride, row), p.TopK))
 	}
 }
@@ -110,12 +114,16 @@ func (r *routerScratch) maskGroups(p *device.Router) {
 	}
 }
 
-// weigh orders the chosen experts and returns their weights: the raw scores.
-func (r *routerScratch) weigh(p *device.Router, ids []int32, weights []float32) {
+// weigh orders the chosen experts and returns their weights: the raw scores, times factors unless
+// that is nil.
+func (r *routerScratch) weigh(p *device.Router, factors []float32, ids []int32, weights []float32) {
 	var sum float32
 	for k, e := range r.chosen {
 		w, at := r.scores[e], k
 		sum += w
+		if factors != nil {
+			w *= factors[e]
+		}
 		for ; at > 0 && (w > weights[at-1] || w == weights[at-1] && e < ids[at-1]); at-- {
 			weights[at], ids[at] = weights[at-1], ids[at-1]
 		}

@@ -15,13 +15,18 @@ import (
 
 // route runs RouteTopK on rows of logits; bias may be nil.
 func route(d *cpu.Device, s device.Stream, logits, bias []float32, p device.Router) (ids []int32, weights []float32) {
-	rows := len(logits) / p.Experts
-	ids, weights = make([]int32, rows*p.TopK), make([]float32, rows*p.TopK)
 	var b device.Mat
 	if bias != nil {
 		b = f32s(d, bias, 1, p.Experts)
 	}
-	d.RouteTopK(s, wrap(d, tensor.I32, ids, rows, p.TopK), f32s(d, weights, rows, p.TopK), f32s(d, logits, rows, p.Experts), b, p)
+	return routeBy(d, s, logits, b, device.Mat{}, p)
+}
+
+// routeBy is route with bias and factors.
+func routeBy(d *cpu.Device, s device.Stream, logits []float32, b, factors device.Mat, p device.Router) (ids []int32, weights []float32) {
+	rows := len(logits) / p.Experts
+	ids, weights = make([]int32, rows*p.TopK), make([]float32, rows*p.TopK)
+	d.RouteTopK(s, wrap(d, tensor.I32, ids, rows, p.TopK), f32s(d, weights, rows, p.TopK), f32s(d, logits, rows, p.Experts), b, factors, p)
 	return ids, weights
 }
 
@@ -144,9 +149,21 @@ func TestRouterAgainstReference(t *testing.T) {
 			if p.Scoring == device.ScoreSigmoid {
 				bias = kerneltest.Normal(r, p.Experts, 0.2)
 			}
-			ids, weights := route(d, s, logits, bias, p)
+			var b, f device.Mat
+			var factors []float32
+			if bias != nil {
+				b = f32s(d, bias, 1, p.Experts)
+			}
+			if i%2 == 1 {
+				factors = kerneltest.Normal(r, p.Experts, 1)
+				for e := range factors {
+					factors[e] = 1 + factors[e]*factors[e]
+				}
+				f = f32s(d, factors, 1, p.Experts)
+			}
+			ids, weights := routeBy(d, s, logits, b, f, p)
 			wantIDs, want := make([]int32, rows*p.TopK), make([]float32, rows*p.TopK)
-			ref.RouteTopK(wantIDs, want, logits, bias, p)
+			ref.RouteTopK(wantIDs, want, logits, bias, factors, p)
 			// Random scores of these seeds are further apart than an error of exp.
 			if !slices.Equal(ids, wantIDs) {
 				t.Errorf("%+v: experts differ", p)

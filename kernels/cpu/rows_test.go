@@ -308,3 +308,52 @@ func TestRope(t *testing.T) {
 		}
 	})
 }
+
+// TestActivateScaleSoftcap: rows that lie apart, of odd widths.
+func TestActivateScaleSoftcap(t *testing.T) {
+	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+		for _, n := range []int{1, 7, 16, 33, 64, 65, 257} {
+			const rows = 5
+			r := kerneltest.Rand(uint64(n))
+			x, up := kerneltest.Normal(r, rows*n, 3), kerneltest.Normal(r, rows*(n+3), 2)
+			var dense []float32
+			for i := range rows {
+				dense = append(dense, up[i*(n+3)+3:][:n]...)
+			}
+			for _, act := range []device.Activation{{}, device.GELUTanh, {Alpha: 1.702, Limit: 1, Shift: 1}, {Alpha: 2, Limit: 2, Shift: 1, Cubic: 0.1}} {
+				got, want := append([]float32(nil), x...), append([]float32(nil), x...)
+				ref.Activate(want, dense, act)
+				d.Activate(s, f32s(d, got, rows, n), wrap(d, tensor.F32, up, rows, n+3).ColRange(3, n+3), act)
+				for i, w := range want {
+					g := float64(x[i])
+					if act.Limit > 0 {
+						g = min(g, float64(act.Limit))
+					}
+					// The argument of the exponential has a few roundings, each relative to its size.
+					y := math.Abs(max(1, float64(act.Alpha)) * (g + float64(act.Cubic)*g*g*g))
+					if off := math.Abs(float64(got[i] - w)); !(off <= kerneltest.Eps32*(8+4*y)*math.Abs(float64(w))+1e-36) {
+						t.Fatalf("n %d, %+v: of %g came %g, want %g", n, act, x[i], got[i], w)
+					}
+				}
+			}
+			wide, scaled := append([]float32(nil), up...), append([]float32(nil), dense...)
+			ref.Scale(scaled, 1.25)
+			view := wrap(d, tensor.F32, wide, rows, n+3).ColRange(3, n+3)
+			d.Scale(s, view, 1.25)
+			d.Softcap(s, view, 1.5)
+			ref.Softcap(scaled, 1.5)
+			for i := range rows {
+				if err := kerneltest.SameBits(wide[i*(n+3):][:3], up[i*(n+3):][:3]); err != nil {
+					t.Errorf("n %d: columns beside: %v", n, err)
+				}
+				for j, w := range scaled[i*n:][:n] {
+					if got := wide[i*(n+3)+3+j]; !(math.Abs(float64(got-w)) <= 1e-6) {
+						t.Fatalf("n %d: capped to %v, want %v", n, got, w)
+					}
+				}
+			}
+			panicsWith(t, "Activate", func() { d.Activate(s, f32s(d, x, rows, n), f32s(d, dense, rows-1, n), device.GELUTanh) })
+			panicsWith(t, "Softcap", func() { d.Softcap(s, f32s(d, x, rows, n), 0) })
+		}
+	})
+}

@@ -78,7 +78,7 @@ func (c *step) run() {
 	d.MatMul(s, c.delta, c.att, c.oW)
 	d.AddRMSNorm(s, c.normed, c.x, c.delta, c.normW, 1e-6)
 	d.MatMul(s, c.logits, c.normed, c.routerW)
-	d.RouteTopK(s, c.expertIDs, c.weights, c.logits, device.Mat{}, device.Router{Experts: 32, TopK: stepTopK, Scale: 1})
+	d.RouteTopK(s, c.expertIDs, c.weights, c.logits, device.Mat{}, device.Mat{}, device.Router{Experts: 32, TopK: stepTopK, Scale: 1})
 	d.FFN(s, c.out, c.normed, c.shared)
 	d.Experts(s, c.y, c.normed, c.bank, c.work, stepTopK)
 	d.WeightedSum(s, c.out, c.y, c.weights, c.out)

@@ -187,6 +187,7 @@ func addNormRoute(b *ops.Builder, o []device.Op) {
 	n := before(o, device.OpRouteTopK)
 	norm, top := &o[0], &o[n]
 	b.NormRoute(mat(top.Out), mat(top.A), mat(top.X), mat(norm.Out), mat(norm.X), mat(norm.W), norm.Eps, weightOf(o[1:], n-1), mat(top.W), *top.Router)
+	b.WeighChosen(mat(top.Out), mat(top.A), mat(top.B))
 }
 
 func isRoute(d *Device, l device.List) int {
@@ -206,6 +207,7 @@ func addRoute(b *ops.Builder, o []device.Op) {
 	n := before(o, device.OpRouteTopK)
 	top := &o[n]
 	b.Route(mat(top.Out), mat(top.A), mat(top.X), mat(o[0].X), weightOf(o, n), mat(top.W), *top.Router)
+	b.WeighChosen(mat(top.Out), mat(top.A), mat(top.B))
 }
 
 func isNormMatMul(d *Device, l device.List) int {
@@ -224,7 +226,7 @@ func addNormMatMul(b *ops.Builder, o []device.Op) {
 }
 
 func isAddRMSNorm(_ *Device, l device.List) int {
-	if !kinds(l, device.OpAdd, device.OpRMSNorm) || l.Ops[1].X != l.Ops[0].Out {
+	if !kinds(l, device.OpAdd, device.OpRMSNorm) || l.Ops[1].X != l.Ops[0].Out || l.Ops[0].Out.DType != tensor.F32 {
 		return 0
 	}
 	return 2

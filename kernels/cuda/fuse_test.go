@@ -62,7 +62,7 @@ func layer(l *device.List, rows int, latent, generated, gated bool, extra func(n
 	l.RMSNorm(normed, hidden, rowsOf(tensor.BF16, 1, 64), 1e-6)
 	ids, shares, logits, y, shared := m(tensor.I32, 2), m(tensor.F32, 2), m(tensor.F32, 8), rowsOf(tensor.BF16, 2*rows, 64), m(tensor.BF16, 64)
 	l.MatMul(logits, normed, device.QRows{}, &device.Weight{F: rowsOf(tensor.F32, 8, 64)})
-	l.RouteTopK(ids, shares, logits, device.Mat{}, &device.Router{})
+	l.RouteTopK(ids, shares, logits, device.Mat{}, device.Mat{}, &device.Router{})
 	l.ExpertsOn(y, normed, &device.Bank{}, ids)
 	if latent {
 		l.FFN(shared, normed, device.QRows{}, &device.FFN{})
@@ -103,7 +103,7 @@ func TestFusedBiases(t *testing.T) {
 		l.RMSNorm(normed, hidden, rowsOf(tensor.BF16, 1, 64), 1e-6)
 		l.MatMul(logits, normed, device.QRows{}, &device.Weight{F: rowsOf(tensor.F32, 8, 64)})
 		l.AddBias(logits, bias(8))
-		l.RouteTopK(m(tensor.I32, 2), m(tensor.F32, 2), logits, device.Mat{}, &device.Router{})
+		l.RouteTopK(m(tensor.I32, 2), m(tensor.F32, 2), logits, device.Mat{}, device.Mat{}, &device.Router{})
 		if got := names(&Device{}, l); !slices.Equal(got, c.want) {
 			t.Errorf("%d rows, bias %s: %q, want %q", c.rows, c.bias, got, c.want)
 		}

@@ -89,6 +89,7 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.GQA(mat(o.Out), mat(o.X), kv(&o.KV), mat(o.W), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.GQA)
 	case device.OpRouteTopK:
 		b.TopK(mat(o.Out), mat(o.A), mat(o.X), mat(o.W), *o.Router)
+		b.WeighChosen(mat(o.Out), mat(o.A), mat(o.B))
 	case device.OpFFN:
 		b.FFN(mat(o.Out), mat(o.X), network(o.FFN))
 	case device.OpExpertsOn:
@@ -117,10 +118,24 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.Choose(mat(o.Out), mat(o.X), mat(o.A))
 	case device.OpLayerNorm, device.OpSelect, device.OpSparseMLA:
 		refuse(o.Kind.String(), "a GPU has no sparse indexer")
+	case device.OpActivate, device.OpScale, device.OpSoftcap:
+		addMap(b, o)
 	case device.OpQuantizeRows:
 		refuse(o.Kind.String(), "rows of integers are the processor's")
 	default:
 		refuse(o.Kind.String(), "work lists are the host's: a GPU's experts lie in a bank")
+	}
+}
+
+// addMap appends an operator on single elements.
+func addMap(b *ops.Builder, o *device.Op) {
+	switch o.Kind {
+	case device.OpActivate:
+		b.Activate(mat(o.Out), mat(o.X), activation(o.Act))
+	case device.OpScale:
+		b.Scale(mat(o.Out), o.Factor)
+	case device.OpSoftcap:
+		b.Softcap(mat(o.Out), o.Factor)
 	}
 }
 
@@ -214,32 +229,36 @@ func extra(b *device.Bank, step int64) launch.Extra {
 		return mat(m).At
 	}
 	w13, w2 := weight(&b.W13), weight(&b.W2)
-	x := launch.Extra{B13: bias(b.B13, w13.Rows()), B2: bias(b.B2, w2.Rows()), Alpha: b.Act.Alpha, Limit: b.Act.Limit, Shift: b.Act.Shift}
+	x := activation(b.Act)
+	x.B13, x.B2 = bias(b.B13, w13.Rows()), bias(b.B2, w2.Rows())
 	if x.B13 != 0 || x.B2 != 0 {
 		x.BiasStep = step
 	}
 	return x
 }
 
-// plainNetwork refuses biases and other activations.
-func plainNetwork(e *device.Extra) {
-	if *e != (device.Extra{}) {
-		refuse("FFN", "biases and other activations are not supported")
+func activation(a device.Activation) launch.Extra {
+	return launch.Extra{Alpha: a.Alpha, Limit: a.Limit, Shift: a.Shift, Cubic: a.Cubic}
+}
+
+// unbiased returns the activation of a network, and refuses biases.
+func unbiased(e *device.Extra) launch.Extra {
+	if *e != (device.Extra{Act: e.Act}) {
+		refuse("FFN", "biases are not supported")
 	}
+	return activation(e.Act)
 }
 
 func network(n *device.FFN) ops.Network {
-	plainNetwork(&n.F.Extra)
-	plainNetwork(&n.Q.Extra)
 	if n.F.Gate.Zero() {
-		return ops.Network{W13: launch.Weight{A: tiles(&n.Q.W13)}, W2: launch.Weight{A: tiles(&n.Q.W2)}}
+		return ops.Network{W13: launch.Weight{A: tiles(&n.Q.W13)}, W2: launch.Weight{A: tiles(&n.Q.W2)}, Extra: unbiased(&n.Q.Extra)}
 	}
 	gate, up := mat(n.F.Gate), mat(n.F.Up)
 	if !gate.Dense() || !up.Dense() || gate.DType != up.DType || up.At != gate.RowRange(gate.Rows, gate.Rows).At {
 		refuse("FFN", "up does not follow gate in memory")
 	}
 	gate.Rows += up.Rows
-	return ops.Network{W13: launch.Weight{F: gate}, W2: launch.Weight{F: mat(n.F.Down)}}
+	return ops.Network{W13: launch.Weight{F: gate}, W2: launch.Weight{F: mat(n.F.Down)}, Extra: unbiased(&n.F.Extra)}
 }
 
 func kv(c *device.KV) launch.KV {

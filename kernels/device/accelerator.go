@@ -122,6 +122,8 @@ type StepSizes struct {
 	Hidden, Vocab                  int
 	Experts, TopK                  int
 	ExpertFF, SharedFF, DenseFF    int      // widths of a routed expert, of all shared ones, of a dense layer
+	Cubic                          bool     // activations have a cubic part (Activation.Cubic)
+	PerLayer                       int      // width of the rows for single layers; 0: none
 	MLA                            MLA      // of the widest layer with latent attention; zero: none
 	Index                          Index    // of the layer with an indexer that chooses most; zero: none
 	GQA                            GQA      // of the widest layer with grouped-query attention; zero: none

@@ -26,11 +26,14 @@ const (
 	OpSelect                       // Out [T,TopK] I32: the positions that each row chooses by its index queries X [T,Heads*Dim] and weights A [T,Heads] over the index keys KV, by Spans and Index
 	OpSparseMLA                    // Out [T,heads*v]: OpMLA over the positions A [T,TopK] I32 alone
 	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA; W [1,heads] sinks or absent
-	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent
+	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent, B [1,E] F32 factors of the weights or absent
 	OpFFN                          // Out [T,H] = down(act(gate X, up X)) of FFN; Q is X for integer weights
 	OpExperts                      // Out [T*K,H]: rows that Work lists, by Experts, each for its rows of X [T,H]; Q is X for integer weights
 	OpExpertsOn                    // Out [T*K,H]: a row for every choice A [T,K] of Bank; ids below 0 give zeros, experts nowhere in Bank.Map leave their rows
 	OpGate                         // Out [T,N] *= sigmoid(X), element by element
+	OpActivate                     // Out [T,N] = act(Out, X), element by element, by Act
+	OpScale                        // Out [T,N] *= Factor
+	OpSoftcap                      // Out [T,N] = Factor * tanh(Out / Factor)
 	OpConv                         // Out [T,Channels] = silu of the causal convolution W [Taps,Channels] F32 of X [T,Width], by Spans and DeltaNet; KV keeps the newest Taps rows of a sequence
 	OpDelta                        // Out [T,Values]: the gated delta rule for the rows X [T,Channels] of OpConv and the strengths and decays A [T,2*ValueHeads], by Spans and DeltaNet; W and B [1,ValueHeads] F32 are -exp(A_log) and dt_bias, KV the states
 	OpGatedNorm                    // Out [T,Values]: RMSNorm over each value head times silu of the gates in X [T,Width], in place; W [1,ValueDim]
@@ -44,7 +47,7 @@ const (
 )
 
 var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "LayerNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows", "CopyRows", "MLA", "Select", "SparseMLA", "GQA",
-	"RouteTopK", "FFN", "Experts", "ExpertsOn", "Gate", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
+	"RouteTopK", "FFN", "Experts", "ExpertsOn", "Gate", "Activate", "Scale", "Softcap", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
 
 // String is the operator's name.
 func (k Kind) String() string { return kindNames[k] }
@@ -61,6 +64,8 @@ type Op struct {
 	KV      KV
 	Spans   Spans
 	Eps     float32
+	Factor  float32
+	Act     Activation
 	Heads   int
 	Weight  *Weight
 	KVB     *KVB
@@ -97,7 +102,7 @@ func (o *Op) Reads(m Mat) bool {
 		return true
 	case o.Out == m:
 		switch o.Kind {
-		case OpAdd, OpAddBias, OpHeadNorm, OpRope, OpGate, OpGatedNorm, OpGateRows, OpChangeLogits, OpTakeAnswer:
+		case OpAdd, OpAddBias, OpHeadNorm, OpRope, OpGate, OpActivate, OpScale, OpSoftcap, OpGatedNorm, OpGateRows, OpChangeLogits, OpTakeAnswer:
 			return true
 		}
 	}
@@ -246,10 +251,10 @@ func (l *List) GQA(out, q Mat, cache KV, sinks Mat, spans Spans, p *GQA) {
 	o.KV, o.W, o.Spans, o.GQA = cache, sinks, spans, p
 }
 
-// RouteTopK appends the choice of experts.
-func (l *List) RouteTopK(ids, weights, logits, bias Mat, p *Router) {
+// RouteTopK appends the choice of experts. bias and factors may be absent.
+func (l *List) RouteTopK(ids, weights, logits, bias, factors Mat, p *Router) {
 	o := l.add(OpRouteTopK, ids, logits)
-	o.A, o.W, o.Router = weights, bias, p
+	o.A, o.W, o.B, o.Router = weights, bias, factors, p
 }
 
 // FFN appends out = the network's result for x, or for q, which is x as integers.
@@ -270,6 +275,15 @@ func (l *List) ExpertsOn(y, x Mat, b *Bank, ids Mat) {
 
 // Gate appends out *= sigmoid(x).
 func (l *List) Gate(out, x Mat) { l.add(OpGate, out, x) }
+
+// Activate appends x = act(x, up).
+func (l *List) Activate(x, up Mat, act Activation) { l.add(OpActivate, x, up).Act = act }
+
+// Scale appends x *= factor.
+func (l *List) Scale(x Mat, factor float32) { l.add(OpScale, x, Mat{}).Factor = factor }
+
+// Softcap appends x = limit * tanh(x / limit).
+func (l *List) Softcap(x Mat, limit float32) { l.add(OpSoftcap, x, Mat{}).Factor = limit }
 
 // Conv appends the convolution and SiLU of the rows that spans lists. tail keeps the newest rows of
 // each sequence: that of position p in row Slot*Taps + p%Taps.

@@ -22,12 +22,15 @@ type Operators interface {
 	Select(s Stream, chosen, q, weights Mat, keys KV, spans Spans, p Index)
 	SparseMLA(s Stream, out, q Mat, cache KV, kvB KVB, chosen Mat, spans Spans, p MLA)
 	GQA(s Stream, out, q Mat, cache KV, sinks Mat, spans Spans, p GQA)
-	RouteTopK(s Stream, ids, weights, logits, bias Mat, p Router)
+	RouteTopK(s Stream, ids, weights, logits, bias, factors Mat, p Router)
 	FFN(s Stream, out, x Mat, e Expert)
 	FFNQ(s Stream, out Mat, x QRows, e QExpert)
 	Experts(s Stream, y, x Mat, bank []Expert, work []ExpertRows, topK int)
 	ExpertsQ(s Stream, y Mat, x QRows, bank []QExpert, work []ExpertRows, topK int)
 	Gate(s Stream, out, x Mat)
+	Activate(s Stream, x, up Mat, act Activation)
+	Scale(s Stream, x Mat, factor float32)
+	Softcap(s Stream, x Mat, limit float32)
 	Conv(s Stream, out, x, w Mat, tail KV, spans Spans, p DeltaNet)
 	Delta(s Stream, out, x, ba, decay, bias Mat, states KV, spans Spans, p DeltaNet)
 	GatedNorm(s Stream, out, x, w Mat, eps float32, p DeltaNet)
@@ -73,9 +76,15 @@ func (o *Op) On(d Operators, s Stream) {
 	case OpGQA:
 		d.GQA(s, o.Out, o.X, o.KV, o.W, o.Spans, *o.GQA)
 	case OpRouteTopK:
-		d.RouteTopK(s, o.Out, o.A, o.X, o.W, *o.Router)
+		d.RouteTopK(s, o.Out, o.A, o.X, o.W, o.B, *o.Router)
 	case OpGate:
 		d.Gate(s, o.Out, o.X)
+	case OpActivate:
+		d.Activate(s, o.Out, o.X, o.Act)
+	case OpScale:
+		d.Scale(s, o.Out, o.Factor)
+	case OpSoftcap:
+		d.Softcap(s, o.Out, o.Factor)
 	case OpConv:
 		d.Conv(s, o.Out, o.X, o.W, o.KV, o.Spans, *o.Delta)
 	case OpDelta:

@@ -166,7 +166,8 @@ const (
 )
 
 // Router holds the parameters of expert choice. A bias takes part in choosing,
-// never in weighing. Experts come out by falling weight, then rising id.
+// never in weighing. A factor of an expert multiplies its weight once that is normalised.
+// Experts come out by falling weight, then rising id.
 type Router struct {
 	Experts    int
 	TopK       int
@@ -196,12 +197,17 @@ type Extra struct {
 
 // Activation computes a middle value of a SwiGLU network from a value g of gate and a value u of up. The zero
 // value is silu(g) * u. With a Limit, first g = min(g, Limit) and u = max(-Limit, min(u, Limit)).
-// The result is g * sigmoid(Alpha*g) * (u + Shift).
+// The result is g * sigmoid(Alpha*(g + Cubic*g^3)) * (u + Shift).
 type Activation struct {
 	Alpha float32 // 0 is 1
 	Limit float32 // above 0, or 0: none (swiglu_limit)
 	Shift float32
+	Cubic float32
 }
+
+// GELUTanh is gelu(g) * u by the tanh approximation of GELU (arXiv 1606.08415, section 2):
+// g/2 * (1 + tanh(y)) is g * sigmoid(2*y), y = sqrt(2/pi) * (g + 0.044715*g^3).
+var GELUTanh = Activation{Alpha: 1.5957691216057308, Cubic: 0.044715}
 
 // Of computes one value.
 func (a Activation) Of(g, u float64) float64 {
@@ -212,7 +218,7 @@ func (a Activation) Of(g, u float64) float64 {
 	if limit > 0 {
 		g, u = min(g, limit), max(-limit, min(u, limit))
 	}
-	return g / (1 + math.Exp(-alpha*g)) * (u + float64(a.Shift))
+	return g / (1 + math.Exp(-alpha*(g+float64(a.Cubic)*g*g*g))) * (u + float64(a.Shift))
 }
 
 // ExpertRows lists the work of one expert: Assign holds rising assignment

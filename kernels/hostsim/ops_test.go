@@ -207,7 +207,7 @@ var cases = map[string]func(r *rig) []device.Mat{
 	"RouteTopK": func(r *rig) []device.Mat {
 		ids, weights := r.zero(tensor.I32, 3, 2), r.zero(tensor.F32, 3, 2)
 		run(r.dev, r.s, func(l *device.List) {
-			l.RouteTopK(ids, weights, r.normal(3, 8), device.Mat{}, &device.Router{Experts: 8, TopK: 2, Scale: 1, Normalize: true})
+			l.RouteTopK(ids, weights, r.normal(3, 8), device.Mat{}, device.Mat{}, &device.Router{Experts: 8, TopK: 2, Scale: 1, Normalize: true})
 		})
 		return []device.Mat{ids, weights}
 	},
@@ -222,6 +222,21 @@ var cases = map[string]func(r *rig) []device.Mat{
 			l.Experts(y, r.normal(2, 16), device.QRows{}, device.Routed{F: bank, Work: jobs, TopK: 2})
 		})
 		return []device.Mat{y}
+	},
+	"Activate": func(r *rig) []device.Mat {
+		out := r.normal(3, 7)
+		run(r.dev, r.s, func(l *device.List) { l.Activate(out, r.normal(3, 7), device.GELUTanh) })
+		return []device.Mat{out}
+	},
+	"Scale": func(r *rig) []device.Mat {
+		out := r.normal(3, 7)
+		run(r.dev, r.s, func(l *device.List) { l.Scale(out, 1.5) })
+		return []device.Mat{out}
+	},
+	"Softcap": func(r *rig) []device.Mat {
+		out := r.normal(3, 7)
+		run(r.dev, r.s, func(l *device.List) { l.Softcap(out, 2) })
+		return []device.Mat{out}
 	},
 	"GateRows": func(r *rig) []device.Mat {
 		out := r.normal(3, 7)
@@ -300,8 +315,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != 24 {
-			t.Errorf("%d operators launched, want 24: %v", len(seen), seen)
+		if len(seen) != 27 {
+			t.Errorf("%d operators launched, want 27: %v", len(seen), seen)
 		}
 	}
 }

@@ -115,6 +115,27 @@ func Rope(x []float32, cols int, positions []int32, table []float32, p device.Ro
 	}
 }
 
+// Activate is x = act(x, up), element by element.
+func Activate(x, up []float32, act device.Activation) {
+	for i, g := range x {
+		x[i] = float32(act.Of(float64(g), float64(up[i])))
+	}
+}
+
+// Scale multiplies x by factor.
+func Scale(x []float32, factor float32) {
+	for i := range x {
+		x[i] *= factor
+	}
+}
+
+// Softcap is x = limit * tanh(x / limit).
+func Softcap(x []float32, limit float32) {
+	for i, v := range x {
+		x[i] = float32(float64(limit) * math.Tanh(float64(v)/float64(limit)))
+	}
+}
+
 // Silu is x * sigmoid(x).
 func Silu(x float64) float64 { return x / (1 + math.Exp(-x)) }
 

@@ -140,13 +140,13 @@ func TestRouterGroups(t *testing.T) {
 	bias := []float32{-2, -2, -2, -2, -2, -2, -2, -2}
 	p := device.Router{Experts: 8, TopK: 3, Scoring: device.ScoreSigmoid, Groups: 4, TopGroups: 2, Scale: 2}
 	ids, weights := make([]int32, 3), make([]float32, 3)
-	RouteTopK(ids, weights, logits, bias, p)
+	RouteTopK(ids, weights, logits, bias, nil, p)
 	if !slices.Equal(ids, []int32{0, 2, 3}) {
 		t.Errorf("best expert: %v", ids)
 	}
 	expect(t, "raw scores, scaled", weights, 1.8, 1.2, 1.1)
 	p.GroupScore = device.GroupTop2Sum
-	RouteTopK(ids, weights, logits, bias, p)
+	RouteTopK(ids, weights, logits, bias, nil, p)
 	if !slices.Equal(ids, []int32{2, 6, 3}) {
 		t.Errorf("two best: %v", ids)
 	}
@@ -155,12 +155,12 @@ func TestRouterGroups(t *testing.T) {
 func TestRouterSoftmax(t *testing.T) {
 	ids, weights := make([]int32, 2), make([]float32, 2)
 	logits := []float32{0, float32(math.Log(3)), 0, float32(math.Log(5))}
-	RouteTopK(ids, weights, logits, nil, device.Router{Experts: 4, TopK: 2, Scale: 1})
+	RouteTopK(ids, weights, logits, nil, nil, device.Router{Experts: 4, TopK: 2, Scale: 1})
 	if !slices.Equal(ids, []int32{3, 1}) {
 		t.Errorf("experts %v", ids)
 	}
 	expect(t, "softmax", weights, 0.5, 0.3)
-	RouteTopK(ids, weights, logits, nil, device.Router{Experts: 4, TopK: 2, Scale: 4, Normalize: true})
+	RouteTopK(ids, weights, logits, nil, nil, device.Router{Experts: 4, TopK: 2, Scale: 4, Normalize: true})
 	expect(t, "normalised", weights, 2.5, 1.5)
 }
 
@@ -171,4 +171,31 @@ func TestRowsMove(t *testing.T) {
 	cache := make([]float32, 6)
 	StoreRows(cache, []float32{7, 8}, []int32{1}, 2)
 	expect(t, "stored", cache, 0, 0, 7, 8, 0, 0)
+}
+
+// GELU of 1 and -2 by its tanh approximation is 0.841192 and -0.0454023.
+func TestActivate(t *testing.T) {
+	x := []float32{1, -2, 0}
+	Activate(x, []float32{1, 10, 3}, device.GELUTanh)
+	expect(t, "gelu times up", x, 0.8411919906, -0.4540230591, 0)
+}
+
+func TestScaleAndSoftcap(t *testing.T) {
+	x := []float32{1, -2}
+	Scale(x, 0.25)
+	expect(t, "scaled", x, 0.25, -0.5)
+	x = []float32{0, float32(math.Log(3)), -100} // tanh(log(3)/2) is 1/2
+	Softcap(x, 2)
+	expect(t, "capped", x, 0, 1, -2)
+}
+
+// Factors change weights and their order, not the choice.
+func TestRouterFactors(t *testing.T) {
+	ids, weights := make([]int32, 2), make([]float32, 2)
+	logits := []float32{0, float32(math.Log(3)), 0, float32(math.Log(5))}
+	RouteTopK(ids, weights, logits, nil, []float32{100, 4, 100, 2}, device.Router{Experts: 4, TopK: 2, Scale: 1, Normalize: true})
+	if !slices.Equal(ids, []int32{1, 3}) {
+		t.Errorf("experts %v", ids)
+	}
+	expect(t, "normalised, then multiplied", weights, 1.5, 1.25)
 }

@@ -8,9 +8,9 @@ import (
 )
 
 // RouteTopK chooses TopK experts for every row of logits [T, Experts]. bias is nil or [Experts]; it
-// takes part in choosing only. Sources: DeepSeek-V2's MoEGate (greedy, group_limited_greedy) and
+// takes part in choosing only. factors is nil or [Experts]; they multiply weights. Sources: DeepSeek-V2's MoEGate (greedy, group_limited_greedy) and
 // DeepSeek-V3's (noaux_tc).
-func RouteTopK(ids []int32, weights, logits, bias []float32, p device.Router) {
+func RouteTopK(ids []int32, weights, logits, bias, factors []float32, p device.Router) {
 	for t := 0; t*p.Experts < len(logits); t++ {
 		scores := Scores(logits[t*p.Experts:(t+1)*p.Experts], p.Scoring)
 		choice := append([]float64(nil), scores...)
@@ -21,6 +21,13 @@ func RouteTopK(ids []int32, weights, logits, bias []float32, p device.Router) {
 			maskGroups(choice, p)
 		}
 		chosen := topIndices(choice, p.TopK)
+		var sum float64
+		for _, e := range chosen {
+			sum += scores[e]
+		}
+		for i, f := range factors {
+			scores[i] *= float64(f)
+		}
 		// Falling weight, then rising id.
 		sort.Slice(chosen, func(a, b int) bool {
 			if scores[chosen[a]] != scores[chosen[b]] {
@@ -28,10 +35,6 @@ func RouteTopK(ids []int32, weights, logits, bias []float32, p device.Router) {
 			}
 			return chosen[a] < chosen[b]
 		})
-		var sum float64
-		for _, e := range chosen {
-			sum += scores[e]
-		}
 		for k, e := range chosen {
 			w := scores[e]
 			if p.Normalize {

@@ -44,6 +44,8 @@ type Binder interface {
 	Vector(roles ...string) device.Mat
 	// Norm is the weight of a norm [1, n], to which the model's config adds 1 if the files lack it.
 	Norm(role string) device.Mat
+	// Ones is the weight of a norm [1, n] that changes nothing.
+	Ones(n int) device.Mat
 	// Made is a tensor as F32 [rows, cols], made of the values of the files.
 	Made(role string, rows, cols int, make func(values []float32) []float32) device.Mat
 	// Weight is a matrix.

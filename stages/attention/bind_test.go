@@ -22,6 +22,8 @@ func (a *asked) Vector(roles ...string) device.Mat {
 
 func (a *asked) Norm(role string) device.Mat { return a.Vector(role) }
 
+func (a *asked) Ones(int) device.Mat { return device.Mat{} }
+
 func (a *asked) Made(role string, _, _ int, _ func([]float32) []float32) device.Mat {
 	return a.Vector(role)
 }
@@ -59,7 +61,11 @@ func TestBind(t *testing.T) {
 	apart := device.DeltaNet{KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 8, Taps: 4}
 	byHead := apart
 	byHead.ByKeyHead = true
-	for _, m := range []model.Mixer{mla, compressed, sparse, shared, gqa, whole, gated, model.DeltaNet{Sizes: apart}, model.DeltaNet{Sizes: byHead}} {
+	values := gqa
+	values.QKNorm, values.ValueNorm = true, true
+	keys, borrowed := values, values
+	keys.KeyValues, borrowed.Shared = true, true
+	for _, m := range []model.Mixer{mla, compressed, sparse, shared, gqa, whole, gated, values, keys, borrowed, model.DeltaNet{Sizes: apart}, model.DeltaNet{Sizes: byHead}} {
 		var want []string
 		for _, x := range m.Tensors(16) {
 			want = append(want, x.Role)

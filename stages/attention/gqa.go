@@ -9,6 +9,17 @@ import (
 var _ = Register(func(m model.GQA, b Binder) Block {
 	w := &gqaBlock{spec: m, o: b.Weight("o")}
 	var ok bool
+	switch {
+	case m.Shared:
+		w.q, w.qNorm = b.Weight("q"), b.Norm("q_norm")
+		return w
+	case m.KeyValues:
+		if w.joint, ok = b.Joint("qk", "q", "k"); !ok {
+			w.q, w.k = b.Weight("q"), b.Weight("k")
+		}
+		w.qNorm, w.kNorm, w.ones = b.Norm("q_norm"), b.Norm("k_norm"), b.Ones(m.HeadDim)
+		return w
+	}
 	if m.Gate { // the queries' rows have another width
 		w.q = b.Weight("q")
 		w.joint, ok = b.Joint("kv", "k", "v")
@@ -33,6 +44,9 @@ var _ = Register(func(m model.GQA, b Binder) Block {
 	if m.QKNorm {
 		w.qNorm, w.kNorm = b.Norm("q_norm"), b.Norm("k_norm")
 	}
+	if m.ValueNorm {
+		w.ones = b.Ones(m.HeadDim)
+	}
 	return w
 })
 
@@ -48,6 +62,7 @@ type gqaBlock struct {
 	kBias, vBias device.Mat    // [1, kv_heads*d]
 	oBias        device.Mat    // [1, H], absent without
 	sinks        device.Mat    // [1, heads], absent without
+	ones         device.Mat    // [1, d] the weight of the norm of values; absent without
 	qNorm, kNorm device.Mat    // [1, d] or, of whole rows, [1, heads*d] and [1, kv_heads*d]; absent without norms
 }
 
@@ -78,6 +93,8 @@ func (w *gqaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Sta
 	width := 2 * m.KDim()
 	pieces := []piece{{&g.q, m.QDim()}, {&g.kv, width}, {&out, m.QDim()}}
 	switch {
+	case m.Shared:
+		pieces = []piece{pieces[0], pieces[2]}
 	case m.Gate:
 		pieces = append(pieces, piece{&g.gated, 2 * m.QDim()})
 	case !w.joint.Zero():
@@ -89,6 +106,8 @@ func (w *gqaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Sta
 	}
 	if m.Gate {
 		g.joined = g.kv
+	} else if m.KeyValues && !w.joint.Zero() {
+		g.q, g.kv = g.joined.ColRange(0, m.QDim()), g.joined.ColRange(m.QDim(), g.joined.Cols)
 	} else if !w.joint.Zero() {
 		g.q, g.kv = g.joined.ColRange(0, m.QDim()), g.joined.ColRange(m.QDim(), g.joined.Cols)
 	}
@@ -104,13 +123,21 @@ func (g *gqa) Close() { g.owned.free() }
 // Run implements Stage; the rows of the cache are [2*kv_heads*d].
 func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV, layer int) {
 	w := b.(*gqaBlock)
+	if w.spec.Shared {
+		g.borrow(p, st, w, kept[0], layer)
+		return
+	}
 	q, kv, out := g.q.RowRange(0, st.T), g.kv.RowRange(0, st.T), g.out.RowRange(st.T)
 	cache := st.Stored(kept[0], layer)
 	half := kv.Cols / 2
 	keys, values := kv.ColRange(0, half), kv.ColRange(half, kv.Cols)
 	st.Input.Prepare(&p.List, &w.joint, &w.q, &w.k, &w.v)
 	if !w.joint.Zero() {
-		project(p, g.joined.RowRange(0, st.T), &st.Input, &w.joint, w.jointBias)
+		joined := g.joined.RowRange(0, st.T)
+		if w.spec.KeyValues { // values are made below
+			joined = joined.ColRange(0, joined.Cols-half)
+		}
+		project(p, joined, &st.Input, &w.joint, w.jointBias)
 	}
 	queries, gates := q, device.Mat{}
 	if w.spec.Gate {
@@ -124,6 +151,9 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 		pairs := byHead(queries, g.sizes.Heads)
 		queries, gates = pairs.ColRange(0, g.sizes.HeadDim), pairs.ColRange(g.sizes.HeadDim, pairs.Cols)
 	}
+	if w.spec.KeyValues {
+		p.CopyRows(values, keys)
+	}
 	p.Observe(layer, "q", queries)
 	p.Observe(layer, "k", keys)
 	p.Observe(layer, "v", values)
@@ -132,17 +162,17 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 		p.Observe(layer, "q_norm", q)
 		p.Observe(layer, "k_norm", keys)
 	}
+	if w.spec.ValueNorm {
+		p.HeadNorm(values, g.sizes.KVHeads, w.ones, w.spec.NormEps)
+		p.Observe(layer, "v_norm", values)
+	}
 	p.Rope(q, st.Positions, g.table, &g.qRope)
 	p.Rope(keys, st.Positions, g.table, &g.kRope)
 	p.Observe(layer, "q_rotated", q)
 	p.Observe(layer, "k_pe", keys)
-	slots, prefill, decode := st.Paging(w.spec.Window)
+	slots, _, _ := st.Paging(w.spec.Window)
 	p.StoreRows(cache, kv, slots)
-	for _, x := range [...]device.Spans{prefill, decode} {
-		if len(x.List) > 0 {
-			p.GQA(out.X, q, cache, w.sinks, x, &g.sizes)
-		}
-	}
+	g.attend(p, st, w, out.X, q, cache)
 	if w.spec.Gate {
 		p.Observe(layer, "attn_ungated", out.X)
 		p.Gate(byHead(out.X, g.sizes.Heads), gates)
@@ -150,6 +180,32 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 	p.Observe(layer, "attn", out.X)
 	out.Prepare(&p.List, &w.o)
 	project(p, st.Delta, &out, &w.o, w.oBias)
+}
+
+// borrow appends attention over the keys and values of another layer.
+func (g *gqa) borrow(p *stages.Program, st *stages.State, w *gqaBlock, cache device.KV, layer int) {
+	q, out := g.q.RowRange(0, st.T), g.out.RowRange(st.T)
+	st.Input.Prepare(&p.List, &w.q)
+	project(p, q, &st.Input, &w.q, device.Mat{})
+	p.Observe(layer, "q", q)
+	p.HeadNorm(q, g.sizes.Heads, w.qNorm, w.spec.NormEps)
+	p.Observe(layer, "q_norm", q)
+	p.Rope(q, st.Positions, g.table, &g.qRope)
+	p.Observe(layer, "q_rotated", q)
+	g.attend(p, st, w, out.X, q, cache)
+	p.Observe(layer, "attn", out.X)
+	out.Prepare(&p.List, &w.o)
+	project(p, st.Delta, &out, &w.o, w.oBias)
+}
+
+// attend appends attention of all rows over the cache.
+func (g *gqa) attend(p *stages.Program, st *stages.State, w *gqaBlock, out, q device.Mat, cache device.KV) {
+	_, prefill, decode := st.Paging(w.spec.Window)
+	for _, x := range [...]device.Spans{prefill, decode} {
+		if len(x.List) > 0 {
+			p.GQA(out, q, cache, w.sinks, x, &g.sizes)
+		}
+	}
 }
 
 // norm appends the norms of queries, into q, and of keys.

@@ -73,10 +73,14 @@ func New(cfg *model.Config, set *weights.Set, from, to int) (*Collector, error) 
 // Err returns the first error of Observe.
 func (c *Collector) Err() error { return c.err }
 
-// Observe is stages.Probe: it takes the rows before the router and then, with the router's choice,
-// shares them out.
+// Observe is stages.Probe: it takes the rows that experts read once the router has chosen, and shares
+// them out.
 func (c *Collector) Observe(s device.Stream, layer int, op string, m device.Mat, st *stages.State) {
-	if c.err != nil || layer < c.from || layer >= c.from+len(c.layer) || c.layer[layer-c.from].experts == nil || op != "router_weights" {
+	last := "router_weights" // then st.Normed has the rows that experts read
+	if c.cfg.MoE.OwnNorms {
+		last = "expert_norm"
+	}
+	if c.err != nil || layer < c.from || layer >= c.from+len(c.layer) || c.layer[layer-c.from].experts == nil || op != last {
 		return
 	}
 	x := make([]byte, st.Normed.Bytes())

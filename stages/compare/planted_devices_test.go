@@ -113,13 +113,13 @@ func routed(change func(*choice)) func() load.Device {
 
 func (d *wrongRouter) Run(s device.Stream, l device.List) { device.RunEach(d, s, l) }
 
-func (d *wrongRouter) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
+func (d *wrongRouter) RouteTopK(s device.Stream, ids, weights, logits, bias, factors device.Mat, p device.Router) {
 	c := choice{Router: p}
 	d.change(&c)
 	if c.missing {
 		bias = device.Mat{}
 	}
-	if d.Device.RouteTopK(s, ids, weights, logits, bias, c.Router); !c.weighs {
+	if d.Device.RouteTopK(s, ids, weights, logits, bias, factors, c.Router); !c.weighs {
 		return
 	}
 	read := func(m device.Mat) []byte {

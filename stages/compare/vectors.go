@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"krater/stages/model"
 	"krater/stages/oracle"
 )
 
@@ -17,9 +18,9 @@ func (c *comparison) vectors(p *Prompt, seen *capture) error {
 	prefix := p.Name + "."
 	for _, name := range c.golden.names() {
 		v := c.golden.vectors[name]
-		if name == "rope.inv_freq" {
+		if name == "rope.inv_freq" || name == "rope.inv_freq_sliding" {
 			c.wants[name] = v.F32
-			c.report.add(floats(name, -1, "inv_freq", c.frequencies(), v.F32, c.op))
+			c.report.add(floats(name, -1, "inv_freq", c.frequencies(name == "rope.inv_freq_sliding"), v.F32, c.op))
 			continue
 		}
 		short, ok := strings.CutPrefix(name, prefix)
@@ -52,6 +53,10 @@ func (c *comparison) vector(p *Prompt, name, short string, v Vector, seen *captu
 		c.report.add(c.floats(name, -1, "logits", c.logits, v.F32, c.hidden))
 	case short == "logits_f64":
 		c.report.add(c.floats(name, -1, "logits_f64", c.logits, v.F32, c.hidden))
+	case short == "logits_before_softcap":
+		c.observed(name, key{-1, short}, v, seen, c.hidden)
+	case short == "ops.model.per_layer_inputs":
+		c.observed(name, key{-1, "per_layer_inputs"}, v, seen, c.op)
 	case short == "embed", short == "final_norm":
 		c.observed(name, key{-1, short}, v, seen, c.hidden)
 	case short == "hidden":
@@ -131,7 +136,7 @@ func derived(op string) bool {
 }
 
 // renamed are the names of operators that some goldens call otherwise.
-var renamed = map[string]string{"q_rope": "q_pe", "k_rope": "k_pe", "conv_in": "in_proj_qkv", "gate_z": "in_proj_z"}
+var renamed = map[string]string{"q_rope": "q_pe", "k_rope": "k_pe", "conv_in": "in_proj_qkv", "gate_z": "in_proj_z", "dense_out": "shared_out"}
 
 // operator compares an operator of a layer.
 func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *capture) error {
@@ -164,6 +169,9 @@ func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *cap
 			return err
 		}
 		seen.f32[k], seen.rows[k] = got, seen.n
+	}
+	if k.op == "k_pe" || k.op == "v_norm" { // those that the layer borrows
+		k.layer = c.cfg.Layers[k.layer].KV
 	}
 	c.observed(name, k, v, seen, c.op)
 	return nil
@@ -205,11 +213,21 @@ func (c *comparison) choices(op string) int {
 	return c.cfg.MoE.Router.TopK
 }
 
-// frequencies returns the table that the model is run with.
-func (c *comparison) frequencies() []float32 {
+// frequencies returns the table that the model is run with: of layers with a window, or of those
+// without one if there are such.
+func (c *comparison) frequencies(windows bool) []float32 {
+	var rope *model.RopeConfig
+	for i := range c.cfg.Layers {
+		m := c.cfg.Layers[i].Mixer
+		for _, s := range m.State() {
+			if r := m.Rotary(); r != nil && (rope == nil || (s.Window > 0) == windows) {
+				rope = r
+			}
+		}
+	}
 	var got []float32
-	if ropes := c.cfg.Ropes(); len(ropes) > 0 {
-		for _, f := range ropes[0].InvFreq {
+	if rope != nil {
+		for _, f := range rope.InvFreq {
 			got = append(got, float32(f))
 		}
 	}
@@ -234,6 +252,8 @@ func rank(k Check, order [][]string) int {
 		return 0
 	case k.Op == "embed":
 		return 1
+	case k.Op == "per_layer_inputs":
+		return 2
 	}
 	return math.MaxInt
 }

@@ -40,11 +40,33 @@ import (
 // Layer is the weights of a layer. Dense layers have Dense, the others Router and Bank.
 type Layer struct {
 	InputNorm device.Mat // [1, H] input_layernorm
-	PostNorm  device.Mat // [1, H] post_attention_layernorm
+	PostNorm  device.Mat // [1, H] before the network: post_attention_layernorm in most families
+	MixerNorm device.Mat // [1, H] of what attention gives, absent in most families
+	FFNNorm   device.Mat // [1, H] of what the network gives, absent in most families
+	OwnNorms  *OwnNorms  // nil in most families
+	PerLayer  PerLayer   // absent in most families
+	Scalar    float32    // what the residual stream is multiplied with at the end; 0: nothing is done
 	Attention attention.Block
 	Dense     device.FFN
 	Router    route.Stage
 	Bank      expert.Bank
+}
+
+// OwnNorms are the norms of a layer with experts that has one for each of its parts, each [1, H]:
+// model.MoE.OwnNorms.
+type OwnNorms struct {
+	Router  device.Mat // before the router
+	Expert  device.Mat // before the routed experts
+	Experts device.Mat // of the sum of the routed experts
+	Shared  device.Mat // of what the shared ones give
+}
+
+// PerLayer adds to the residual stream what follows from a token's row for this layer:
+// model.LayerSpec.PerLayer.
+type PerLayer struct {
+	Gate device.Weight // [Width, H]
+	Proj device.Weight // [H, Width]
+	Norm device.Mat    // [1, H]
 }
 
 // MoE reports whether the layer has experts.
@@ -77,8 +99,11 @@ var KVTypes = map[tensor.DType]bool{tensor.BF16: true, tensor.F32: true, tensor.
 
 // New makes a group of the layers from first on. It allocates the KV cache of kvType and scratch
 // memory on dev for lim (checked by Limits.For). tables are on the device.
+//
+// A layer may use the cache of a layer before it (model.LayerSpec.KV), in this group or in one of
+// before, which lie on the same device. Such a group must not be closed before this one.
 func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
-	layers []Layer, tables attention.Tables) (*Group, error) {
+	layers []Layer, tables attention.Tables, before ...*Group) (*Group, error) {
 	if len(layers) == 0 || first < 0 || first+len(layers) > len(cfg.Layers) {
 		return nil, fmt.Errorf("group: layers %d to %d of %d", first, first+len(layers)-1, len(cfg.Layers))
 	}
@@ -93,7 +118,13 @@ func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.
 		}
 	}
 	for i := range layers {
-		if err := g.alloc(cfg.Layers[first+i].Mixer.State(), kvType); err != nil {
+		var err error
+		if from := cfg.Layers[first+i].KV; from != first+i {
+			err = g.borrow(from, before)
+		} else {
+			err = g.alloc(cfg.Layers[first+i].Mixer.State(), kvType)
+		}
+		if err != nil {
 			g.Close()
 			return nil, fmt.Errorf("group: KV cache of layer %d: %w", first+i, err)
 		}
@@ -154,7 +185,10 @@ func (g *Group) Bank(layer int) *expert.Bank { return &g.layers[layer-g.First].B
 // KVBytes is the size of the KV cache.
 func (g *Group) KVBytes() int64 {
 	var n int64
-	for _, layer := range g.kept {
+	for at, layer := range g.kept {
+		if g.cfg.Layers[g.First+at].KV != g.First+at {
+			continue
+		}
 		for i := range layer {
 			n += int64(layer[i].Bytes())
 		}

@@ -18,12 +18,16 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	p.RMSNorm(st.Normed, st.Hidden, l.InputNorm, g.cfg.NormEps)
 	p.Observe(layer, "input_norm", st.Normed)
 	g.mixers[st.Queue][layer-g.First].Run(p, st, l.Attention, g.kept[layer-g.First], layer)
+	if !l.MixerNorm.Zero() {
+		p.Observe(layer, "mixer_raw", st.Delta)
+		p.RMSNorm(st.Delta, st.Delta, l.MixerNorm, g.cfg.NormEps)
+	}
 	p.Observe(layer, "mixer_out", st.Delta)
 	p.Add(st.Hidden, st.Delta)
 	p.RMSNorm(st.Normed, st.Hidden, l.PostNorm, g.cfg.NormEps)
 	p.Observe(layer, "post_norm", st.Normed)
 	if l.MoE() {
-		l.Router.Run(p, st, layer)
+		g.route(p, st, l, layer)
 		l.Bank.Prepare(&p.List, st)
 		if !g.Resident(layer) {
 			p.Send()
@@ -34,8 +38,46 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 		p.QuantizeRows(st.Input.Q, st.Input.X)
 	}
 	p.FFN(st.Delta, st.Normed, st.Input.Q, &l.Dense)
-	p.Observe(layer, "mlp_out", st.Delta)
 	g.finish(p, st, layer)
+}
+
+// route runs the router of a layer. Where each part of the layer has norms of its own it also runs the
+// shared experts, and leaves in st.Normed what the routed ones read.
+func (g *Group) route(p *stages.Program, st *stages.State, l *Layer, layer int) {
+	own, eps := l.OwnNorms, g.cfg.NormEps
+	if own == nil {
+		l.Router.Run(p, st, layer)
+		return
+	}
+	if l.Bank.Shared.Integer() {
+		p.QuantizeRows(st.Input.Q, st.Input.X)
+	}
+	l.Bank.RunShared(p, st, st.Shared, layer)
+	p.RMSNorm(st.Shared, st.Shared, own.Shared, eps)
+	p.RMSNorm(st.Normed, st.Hidden, own.Router, eps)
+	p.Observe(layer, "router_norm", st.Normed)
+	l.Router.Run(p, st, layer)
+	p.RMSNorm(st.Normed, st.Hidden, own.Expert, eps)
+	p.Observe(layer, "expert_norm", st.Normed)
+}
+
+// shared appends the shared experts, unless route has.
+func (g *Group) shared(p *stages.Program, st *stages.State, layer int) {
+	if l := &g.layers[layer-g.First]; l.OwnNorms == nil {
+		l.Bank.RunShared(p, st, st.Shared, layer)
+	}
+}
+
+// merge appends the output of the experts of a layer.
+func (g *Group) merge(p *stages.Program, st *stages.State, slots device.Mat, layer int) {
+	own := g.layers[layer-g.First].OwnNorms
+	if own == nil {
+		merge.Run(p, st, st.Shared, slots, layer)
+		return
+	}
+	merge.Run(p, st, device.Mat{}, slots, layer)
+	p.RMSNorm(st.Delta, st.Delta, own.Experts, g.cfg.NormEps)
+	p.Add(st.Delta, st.Shared)
 }
 
 // Ask has the host learn the router's choice after Attend, once s is synchronised.
@@ -56,7 +98,7 @@ func (g *Group) Experts(s device.Stream, st *stages.State, layer int, work []dev
 // Experts, on another stream.
 func (g *Group) Shared(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
 	p := st.On(g.dev, s, probe)
-	g.Bank(layer).RunShared(p, st, st.Shared, layer)
+	g.shared(p, st, layer)
 	p.Send()
 }
 
@@ -65,7 +107,7 @@ func (g *Group) Shared(s device.Stream, st *stages.State, layer int, probe stage
 // the next ones.
 func (g *Group) Combine(s device.Stream, st *stages.State, layer int, probe stages.Probe) {
 	p := st.On(g.dev, s, probe)
-	merge.Run(p, st, st.ExpertSlot, layer)
+	g.merge(p, st, st.ExpertSlot, layer)
 	g.finish(p, st, layer)
 }
 
@@ -92,8 +134,8 @@ func (g *Group) mix(p *stages.Program, st *stages.State, layer int, here *device
 	if p.Probed() {
 		p.Send() // fused with their sum, the experts would not write ExpertOut, which the probe's sums read
 	}
-	g.Bank(layer).RunShared(p, st, st.Shared, layer)
-	merge.Run(p, st, here.Map, layer)
+	g.shared(p, st, layer)
+	g.merge(p, st, here.Map, layer)
 	g.finish(p, st, layer)
 }
 
@@ -119,9 +161,32 @@ func (g *Group) ExpertsOn(s device.Stream, st *stages.State, here *device.Bank) 
 // finish adds the output of the feed-forward part to st.Hidden. Where a group ends all is sent, since
 // Hidden travels.
 func (g *Group) finish(p *stages.Program, st *stages.State, layer int) {
+	l := &g.layers[layer-g.First]
+	if !l.FFNNorm.Zero() {
+		p.Observe(layer, "mlp_raw", st.Delta)
+		p.RMSNorm(st.Delta, st.Delta, l.FFNNorm, g.cfg.NormEps)
+	}
+	p.Observe(layer, "mlp_out", st.Delta)
 	p.Add(st.Hidden, st.Delta)
+	if !l.PerLayer.Norm.Zero() {
+		g.perLayer(p, st, &l.PerLayer, layer)
+	}
+	if l.Scalar != 0 {
+		p.Scale(st.Hidden, l.Scalar)
+	}
 	p.Observe(layer, "layer_out", st.Hidden)
 	if layer+1 == g.Last {
 		p.Send()
 	}
+}
+
+// perLayer adds what follows from the rows for this layer to st.Hidden.
+func (g *Group) perLayer(p *stages.Program, st *stages.State, l *PerLayer, layer int) {
+	width := st.Gated.Cols
+	p.MatMul(st.Gated, st.Hidden, device.QRows{}, &l.Gate)
+	p.Activate(st.Gated, st.PerLayer.ColRange(layer*width, (layer+1)*width), device.GELUTanh)
+	p.MatMul(st.Delta, st.Gated, device.QRows{}, &l.Proj)
+	p.RMSNorm(st.Delta, st.Delta, l.Norm, g.cfg.NormEps)
+	p.Observe(layer, "per_layer_out", st.Delta)
+	p.Add(st.Hidden, st.Delta)
 }

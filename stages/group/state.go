@@ -1,6 +1,8 @@
 package group
 
 import (
+	"fmt"
+
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
@@ -46,6 +48,17 @@ func (g *Group) alloc(list []model.State, kvType tensor.DType) error {
 	}
 	g.kept = append(g.kept, kept)
 	return nil
+}
+
+// borrow has the next layer use what layer from keeps.
+func (g *Group) borrow(from int, before []*Group) error {
+	for _, x := range append(before, g) {
+		if at := from - x.First; at >= 0 && at < len(x.kept) {
+			g.kept = append(g.kept, x.kept[at])
+			return nil
+		}
+	}
+	return fmt.Errorf("it uses that of layer %d, which is not on this device", from)
 }
 
 func (s *state) free() {

@@ -12,6 +12,8 @@ type Stage struct {
 	Norm device.Mat    // [1, H]
 	Proj device.Weight // [V, H] lm_head, or the embedding table where they are tied
 	Eps  float32       // rms_norm_eps
+	// Softcap c makes c * tanh(x / c) of each logit x; 0: none.
+	Softcap float32
 }
 
 // fetch enqueues the copy of what the host wants of the step.
@@ -48,6 +50,10 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	p.Generated = st.WantedGenerated()
 	st.Output.Prepare(&p.List, &h.Proj)
 	st.Output.Mul(&p.List, st.Logits, &h.Proj)
+	if h.Softcap > 0 {
+		p.Observe(-1, "logits_before_softcap", st.Logits)
+		p.Softcap(st.Logits, h.Softcap)
+	}
 	if ids, draws, ok := st.Draws(); ok {
 		if changes, ok := st.LogitChanges(); ok {
 			p.ChangeLogits(st.Logits, changes)

@@ -10,6 +10,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/attention"
+	"krater/stages/embed"
 	"krater/stages/group"
 	"krater/stages/model"
 	"krater/stages/route"
@@ -280,7 +281,7 @@ type roles struct {
 
 func (b *binder) roles(layer int) *roles {
 	r := &roles{b, layer, &b.cfg.Layers[layer], map[string]model.TensorSpec{}}
-	for _, list := range [][]model.TensorSpec{r.spec.Mixer.Tensors(b.cfg.Hidden), r.spec.FFN.Tensors(b.cfg.Hidden)} {
+	for _, list := range [][]model.TensorSpec{r.spec.Mixer.Tensors(b.cfg.Hidden), r.spec.Others(b.cfg.Hidden), r.spec.FFN.Tensors(b.cfg.Hidden)} {
 		for _, t := range list {
 			r.tensors[t.Role] = t
 		}
@@ -322,6 +323,16 @@ func (r *roles) Norm(role string) device.Mat {
 	return r.norm(r.spec.Name(role), n)
 }
 
+// Ones implements attention.Binder.
+func (r *roles) Ones(n int) device.Mat {
+	return r.filled("ones", 1, n, func(v []float32) error {
+		for i := range v {
+			v[i] = 1
+		}
+		return nil
+	})
+}
+
 // Made implements attention.Binder.
 func (r *roles) Made(role string, rows, cols int, make func([]float32) []float32) device.Mat {
 	return r.made(r.spec.Name(role), rows, cols, make)
@@ -358,7 +369,54 @@ func (r *roles) network(what, prefix string) device.FFN {
 	if _, ok := r.tensors[prefix+"gate"]; !ok {
 		return device.FFN{}
 	}
-	return r.ffn(r.key(what), r.spec.FFNNames(prefix), r.tensors[prefix+"gate"].Part, r.store)
+	n := r.ffn(r.key(what), r.spec.FFNNames(prefix), r.tensors[prefix+"gate"].Part, r.store)
+	act := r.spec.FFN.Activation()
+	n.F.Act, n.Q.Act = act, act
+	return n
+}
+
+// perLayer binds what makes the rows for single layers.
+func (b *binder) perLayer() embed.PerLayer {
+	names, width := b.cfg.Names(), b.cfg.PerLayer
+	if width == 0 {
+		return embed.PerLayer{}
+	}
+	return embed.PerLayer{Width: width, Table: b.mat(names.PerLayer), Proj: device.Weight{F: b.mat(names.PerLayerProj)},
+		Norm: b.norm(names.PerLayerNorm, width), Eps: b.cfg.NormEps}
+}
+
+// others binds what belongs to neither attention nor the network.
+func (r *roles) others(l *group.Layer) {
+	if r.spec.NormsAfter {
+		l.MixerNorm, l.FFNNorm = r.Norm("mixer_norm"), r.Norm("ffn_norm")
+	}
+	if r.spec.PerLayer > 0 {
+		l.PerLayer = group.PerLayer{Gate: device.Weight{F: r.Vector("per_layer_gate")}, Proj: device.Weight{F: r.Vector("per_layer_proj")}, Norm: r.Norm("per_layer_norm")}
+	}
+	if r.spec.Scalar && r.err == nil {
+		v := make([]float32, 1)
+		if _, r.err = r.read(v, r.spec.Name("scalar")); r.err == nil && !(v[0] != 0 && v[0]-v[0] == 0) {
+			r.err = fmt.Errorf("load: %s is %g", r.spec.Name("scalar"), v[0])
+		}
+		l.Scalar = v[0]
+	}
+}
+
+// ownNorms binds the norms of a layer's parts; nil: it has none.
+func (r *roles) ownNorms() *group.OwnNorms {
+	if !r.cfg.MoE.OwnNorms {
+		return nil
+	}
+	root := float32(math.Sqrt(float64(r.cfg.Hidden)))
+	return &group.OwnNorms{
+		Router: r.Made("router_norm", 1, r.cfg.Hidden, func(w []float32) []float32 {
+			for i := range w {
+				w[i] /= root
+			}
+			return w
+		}),
+		Expert: r.Norm("expert_norm"), Experts: r.Norm("experts_norm"), Shared: r.Norm("shared_norm"),
+	}
 }
 
 // layer binds the weights of layer i.
@@ -374,6 +432,7 @@ func (b *binder) layer(i int) group.Layer {
 		Attention: block,
 		Dense:     r.network("dense", ""),
 	}
+	r.others(&l)
 	if !b.cfg.MoELayer(i) {
 		return l
 	}
@@ -381,6 +440,10 @@ func (b *binder) layer(i int) group.Layer {
 	if b.cfg.MoE.Correction {
 		l.Router.Bias = r.Vector("correction")
 	}
+	if b.cfg.MoE.Factors {
+		l.Router.Factors = r.Vector("factors")
+	}
+	l.OwnNorms = r.ownNorms()
 	if b.cfg.MoE.RouterBias {
 		l.Router.GateBias = r.Vector("router_bias")
 	}

@@ -166,7 +166,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 			return err
 		}
 	case o.First == 0:
-		p.Embed = &embed.Stage{Dev: dev, Table: b.mat(names.Embed)}
+		p.Embed = &embed.Stage{Dev: dev, Table: b.mat(names.Embed), Scale: cfg.EmbedScale, PerLayer: b.perLayer()}
 	}
 	first, partition := o.First, o.Partition
 	if partition == nil {
@@ -180,7 +180,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		if b.err != nil {
 			return b.err
 		}
-		g, err := group.New(dev, cfg, p.Limits, o.KVType, first, layers, tables)
+		g, err := group.New(dev, cfg, p.Limits, o.KVType, first, layers, tables, p.Groups...)
 		if err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func (p *Parts) join(dev Device, b *binder) error {
 // head binds the head.
 func (p *Parts) head(dev Device, b *binder, precision Precision) {
 	cfg, names := p.Config, p.Config.Names()
-	p.Head = &head.Stage{Dev: dev, Norm: b.norm(names.Norm, cfg.Hidden), Eps: cfg.NormEps}
+	p.Head = &head.Stage{Dev: dev, Norm: b.norm(names.Norm, cfg.Hidden), Eps: cfg.NormEps, Softcap: cfg.Softcap}
 	switch {
 	case !cfg.TieEmbed:
 		p.Head.Proj = b.weight("head", names.Head, precision.format(cfg, model.Head, names.Head))
@@ -243,7 +243,13 @@ func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 	if o.First < 0 || o.Layers < 1 || o.Layers > len(cfg.Layers)-o.First {
 		return lim, fmt.Errorf("load: layers %d to %d of %d", o.First, o.First+o.Layers-1, len(cfg.Layers))
 	}
+	if cfg.PerLayer > 0 && (o.First > 0 || !o.last(cfg)) {
+		return lim, fmt.Errorf("load: layers %d to %d of %d: a model with rows for single layers must be on one device", o.First, o.First+o.Layers-1, len(cfg.Layers))
+	}
 	if err := checkPartition(o.Partition, o.Layers); err != nil {
+		return lim, err
+	}
+	if err := o.checkBorrowed(cfg); err != nil {
 		return lim, err
 	}
 	o.Precision.kind = tensor.CPU
@@ -265,6 +271,17 @@ func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 		lim.QuantGroup = o.Precision.quantGroup(cfg)
 	}
 	return lim, nil
+}
+
+// checkBorrowed refuses layers that use what a layer on another device keeps.
+func (o *Options) checkBorrowed(cfg *model.Config) error {
+	for i := o.First; i < o.First+o.Layers; i++ {
+		if from := cfg.Layers[i].KV; from < o.First {
+			return fmt.Errorf("load: layers %d to %d: layer %d uses the keys and values of layer %d, which must be on the same device",
+				o.First, o.First+o.Layers-1, i, from)
+		}
+	}
+	return nil
 }
 
 func checkPartition(sizes []int, layers int) error {

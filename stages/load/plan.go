@@ -238,9 +238,10 @@ func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
 	m := cfg.MoE
 	s := &device.StepSizes{
 		Rows: lim.LayerRows(), Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,
-		Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(),
+		Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(), PerLayer: cfg.PerLayer,
 	}
 	for i := range cfg.Layers {
+		s.Cubic = s.Cubic || cfg.Layers[i].FFN.Activation().Cubic != 0
 		cfg.Layers[i].Mixer.Step(s, lim.BlockTokens)
 	}
 	return s

@@ -12,6 +12,7 @@ func (c *Config) Expected() []TensorSpec {
 	if c.Joined {
 		specs = append(specs, c.joinTensors()...)
 	}
+	specs = append(specs, c.perLayer()...)
 	for i := range c.Layers {
 		specs = append(specs, c.Layers[i].Tensors(c.Hidden)...)
 	}
@@ -23,6 +24,19 @@ func (c *Config) Expected() []TensorSpec {
 		specs[i].F32 = specs[i].F32 || specs[i].Norm && c.CentredNorms
 	}
 	return specs
+}
+
+// perLayer lists the tensors outside the layers that make the rows for single layers.
+func (c *Config) perLayer() []TensorSpec {
+	if c.PerLayer == 0 {
+		return nil
+	}
+	top, all := c.Names(), len(c.Layers)*c.PerLayer
+	return []TensorSpec{
+		{Name: top.PerLayer, Shape: []int{c.Vocab, all}, Role: "per_layer_embed", Part: Embedding},
+		{Name: top.PerLayerProj, Shape: []int{all, c.Hidden}, Role: "per_layer_model_proj", Part: Embedding},
+		{Name: top.PerLayerNorm, Shape: []int{c.PerLayer}, Role: "per_layer_model_norm", Part: Embedding, Norm: true},
+	}
 }
 
 // CheckTensors compares what the weight files hold with what the model needs.

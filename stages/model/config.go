@@ -18,6 +18,17 @@ type Config struct {
 	TieEmbed   bool // tie_word_embeddings
 	// CentredNorms: the files hold the weights of norms (TensorSpec.Norm) as differences from 1.
 	CentredNorms bool
+	// EmbedScale multiplies the rows of the embedding; 0: nothing does.
+	EmbedScale float32
+	// Softcap c makes c * tanh(x / c) of each logit x; 0: none (final_logit_softcapping).
+	Softcap float32
+	// PerLayer is LayerSpec.PerLayer of all layers; 0: they have none. A token's rows, [layers, PerLayer],
+	// follow from an embedding of its own and from the scaled embedding x (role "per_layer_embed", "_model_proj" and "_model_norm"):
+	// (norm(proj x / sqrt(Hidden)) + row * sqrt(PerLayer)) / sqrt(2), the norm over those of one layer.
+	PerLayer int
+	// Placeholders are ids that stand for an image or a sound in the text; their embedding is that of
+	// Pad.
+	Placeholders []int32
 	DType        tensor.DType // torch_dtype or dtype, Invalid when absent: what most weights are stored as
 	// Types are the types that the weights of a part have once they are decoded; parts that are not
 	// there have DType. nil unless the files hold encoded weights.

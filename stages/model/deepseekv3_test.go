@@ -28,7 +28,7 @@ func TestParseDeepSeekV3(t *testing.T) {
 		Scale: float32(mscale * mscale / 8), Rope: &RopeConfig{Dim: 32, Theta: 1e4, Interleaved: true, CosSinScale: 1}}
 	moe := MoE{Experts: 12, FF: 64, SharedFF: 64, Correction: true, Router: device.Router{Experts: 12, TopK: 4, Scoring: device.ScoreSigmoid,
 		Groups: 4, TopGroups: 2, GroupScore: device.GroupTop2Sum, Normalize: true, Scale: 2.5}}
-	want.Stack(3, Usual(mlaRoles), mixed(a, Dense{192}, moe, func(i int) bool { return i > 0 }))
+	want.Stack(3, Usual(mlaRoles), mixed(a, Dense{FF: 192}, moe, func(i int) bool { return i > 0 }))
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}

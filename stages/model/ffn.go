@@ -8,7 +8,8 @@ import (
 
 // Dense is a SwiGLU network that every token passes.
 type Dense struct {
-	FF int // intermediate_size
+	FF  int // intermediate_size
+	Act device.Activation
 }
 
 // MoE is a mixture of SwiGLU networks; the zero value is none.
@@ -24,8 +25,15 @@ type MoE struct {
 	Correction bool
 	RouterBias bool              // the logits of the router have a bias
 	Biases     bool              // so have gate, up and down of routed experts
-	Act        device.Activation // of routed experts
+	Act        device.Activation // of all experts
 	Router     device.Router
+	// OwnNorms: the router, the routed experts and the shared ones each read the residual stream through a norm of
+	// their own (roles "router_norm", "expert_norm", and "post_norm" for the shared ones), and what
+	// the experts give is normed before it is added (roles "experts_norm" and "shared_norm"). The
+	// weight of the router's norm is divided by sqrt(H).
+	OwnNorms bool
+	// Factors: the weight of a chosen expert is multiplied by a number of the expert (role "factors").
+	Factors bool
 }
 
 // usualRoles are the names that most releases use; mixers and families add theirs.
@@ -75,6 +83,9 @@ func (d Dense) Tensors(h int) []TensorSpec { return network("", DenseFFN, d.FF, 
 // Routed implements FFN.
 func (d Dense) Routed() int { return 0 }
 
+// Activation implements FFN.
+func (d Dense) Activation() device.Activation { return d.Act }
+
 // Tensors implements FFN.
 func (m MoE) Tensors(h int) []TensorSpec {
 	list := []TensorSpec{{Role: "router", Shape: []int{m.Experts, h}, Part: Router}}
@@ -83,6 +94,14 @@ func (m MoE) Tensors(h int) []TensorSpec {
 	}
 	if m.RouterBias {
 		list = append(list, TensorSpec{Role: "router_bias", Shape: []int{m.Experts}, Part: Router, F32: true})
+	}
+	if m.OwnNorms {
+		for _, role := range []string{"router_norm", "expert_norm", "experts_norm", "shared_norm"} {
+			list = append(list, TensorSpec{Role: role, Shape: []int{h}, Part: Router, F32: role == "router_norm", Norm: true})
+		}
+	}
+	if m.Factors {
+		list = append(list, TensorSpec{Role: "factors", Shape: []int{m.Experts}, Part: Router, F32: true})
 	}
 	list = append(list, network("expert.", Experts, m.FF, h)...)
 	if m.Biases {
@@ -102,6 +121,9 @@ func (m MoE) Tensors(h int) []TensorSpec {
 
 // Routed implements FFN.
 func (m MoE) Routed() int { return m.Experts }
+
+// Activation implements FFN.
+func (m MoE) Activation() device.Activation { return m.Act }
 
 // mixed is layers of one mixer, some with experts.
 func mixed(a Mixer, dense Dense, moe MoE, has func(layer int) bool) func(i int) (Mixer, FFN) {

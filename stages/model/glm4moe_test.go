@@ -26,7 +26,7 @@ func TestParseGLM4MoE(t *testing.T) {
 		Scale: float32(1 / math.Sqrt(32)), Rope: &RopeConfig{Dim: 16, Theta: 1e6, CosSinScale: 1}}
 	moe := MoE{Experts: 8, FF: 32, SharedFF: 32, Correction: true, Router: device.Router{Experts: 8, TopK: 3, Scoring: device.ScoreSigmoid,
 		Groups: 1, TopGroups: 1, GroupScore: device.GroupTop2Sum, Normalize: true, Scale: 2.5}}
-	want.Stack(3, qwen3Roles, mixed(a, Dense{256}, moe, func(i int) bool { return i > 0 }))
+	want.Stack(3, qwen3Roles, mixed(a, Dense{FF: 256}, moe, func(i int) bool { return i > 0 }))
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}

@@ -135,7 +135,8 @@ func TestGoldens(t *testing.T) {
 // checkRope compares the rotation and the softmax scale.
 func checkRope(t *testing.T, c *Config, want facts, frequencies []float32) {
 	t.Helper()
-	r := rotary(c)
+	ropes := c.Ropes() // where there are several, the vector is of layers that see everything: the last one
+	r := ropes[len(ropes)-1]
 	if w := want.Scales.CosSin; w != nil && math.Abs(r.CosSinScale-*w) > 1e-12 {
 		t.Errorf("cos/sin scale %v, want %v", r.CosSinScale, *w)
 	}

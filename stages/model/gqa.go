@@ -15,6 +15,9 @@ type GQA struct {
 	QKNorm    bool        // each head of queries and keys is normed before it is rotated
 	WholeNorm bool        // with QKNorm: all query heads are normed as one row, and all key heads
 	NormEps   float32     // of those norms
+	ValueNorm bool        // with QKNorm: values are normed too, without a weight, and not rotated
+	KeyValues bool        // with ValueNorm: there is no v_proj, values are made of what k_proj gives
+	Shared    bool        // another layer has the keys and values (LayerSpec.KV): there are no k_proj and v_proj
 	Gate      bool        // with QKNorm: q_proj gives for each head its query, then a gate whose sigmoid its output is multiplied by
 	Scale     float32     // softmax scale
 	Window    int         // sliding_window: how many tokens a token sees, itself among them; 0: all
@@ -70,6 +73,9 @@ func (g GQA) Tensors(h int) []TensorSpec {
 		role string
 		n    int
 	}{{"q", query}, {"k", g.KDim()}, {"v", g.KDim()}} {
+		if x.role != "q" && g.Shared || x.role == "v" && g.KeyValues {
+			continue
+		}
 		add(x.role, x.n, h)
 		if g.Bias {
 			vector(x.role+"_bias", x.n)
@@ -77,8 +83,10 @@ func (g GQA) Tensors(h int) []TensorSpec {
 	}
 	if g.QKNorm {
 		q, k := g.NormDims()
-		list = append(list, TensorSpec{Role: "q_norm", Shape: []int{q}, Part: Attention, Norm: true},
-			TensorSpec{Role: "k_norm", Shape: []int{k}, Part: Attention, Norm: true})
+		list = append(list, TensorSpec{Role: "q_norm", Shape: []int{q}, Part: Attention, Norm: true})
+		if !g.Shared {
+			list = append(list, TensorSpec{Role: "k_norm", Shape: []int{k}, Part: Attention, Norm: true})
+		}
 	}
 	if g.Sinks {
 		vector("sinks", g.Heads)
@@ -92,11 +100,17 @@ func (g GQA) Tensors(h int) []TensorSpec {
 
 // State implements Mixer: keys, then values. A scale is of a head.
 func (g GQA) State() []State {
+	if g.Shared {
+		return nil
+	}
 	return []State{{Kind: Paged, Width: 2 * g.KDim(), Group: g.HeadDim, Window: g.Window}}
 }
 
 // Scratch implements Mixer.
 func (g GQA) Scratch() []Scratch {
+	if g.Shared {
+		return []Scratch{{g.QDim(), false}, {g.QDim(), true}}
+	}
 	if g.Gate {
 		return []Scratch{{2 * g.QDim(), false}, {g.QDim(), false}, {2 * g.KDim(), false}, {g.QDim(), true}}
 	}

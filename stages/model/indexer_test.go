@@ -37,7 +37,7 @@ func TestParseSparseLatent(t *testing.T) {
 			Rope:  &RopeConfig{Dim: 16, Theta: x.theta, Interleaved: true, CosSinScale: 1},
 			Index: Indexer{Heads: 6, Dim: 32, TopK: 7, Interleaved: name == "glm_moe_dsa", NormEps: 1e-6}}
 		moe := MoE{Experts: r.Experts, FF: 32, SharedFF: 32, Correction: true, Router: r}
-		mix := mixed(a, Dense{160}, moe, func(i int) bool { return i > 0 })
+		mix := mixed(a, Dense{FF: 160}, moe, func(i int) bool { return i > 0 })
 		want.Stack(x.layers, Usual(mlaRoles, indexerRoles), func(i int) (Mixer, FFN) {
 			m, ffn := mix(i)
 			if name == "glm_moe_dsa" && i == 2 {

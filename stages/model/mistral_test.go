@@ -21,7 +21,7 @@ func TestParseMistral(t *testing.T) {
 		BOS: 0, EOS: []int32{1}, Pad: -1,
 	}
 	a := GQA{Heads: 6, KVHeads: 2, HeadDim: 32, Window: 8, Scale: float32(1 / math.Sqrt(32)), Rope: &RopeConfig{Dim: 32, Theta: 1e6, CosSinScale: 1}}
-	want.Stack(3, Usual(gqaRoles), func(int) (Mixer, FFN) { return a, Dense{160} })
+	want.Stack(3, Usual(gqaRoles), func(int) (Mixer, FFN) { return a, Dense{FF: 160} })
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}

@@ -12,6 +12,11 @@ type Names struct {
 	Head  string // [Vocab, Hidden]; the same as Embed when the embedding is tied
 
 	EmbedNorm, HiddenNorm, Join string // of a draft layer (Draft); "" in others
+
+	// Of the rows for single layers, see Config.PerLayer.
+	PerLayer     string // [Vocab, layers*PerLayer]
+	PerLayerProj string // [layers*PerLayer, Hidden]
+	PerLayerNorm string // [PerLayer]
 }
 
 // FFNNames are the matrices of one SwiGLU network: [FF, H], [FF, H], [H, FF]; and their biases, "" where it has none.
@@ -22,7 +27,8 @@ type FFNNames struct {
 
 // Names gives the tensors outside the layers.
 func (c *Config) Names() Names {
-	n := Names{Embed: c.Roles["embed"], Norm: c.Roles["norm"], Head: c.Roles["head"]}
+	n := Names{Embed: c.Roles["embed"], Norm: c.Roles["norm"], Head: c.Roles["head"],
+		PerLayer: c.Roles["per_layer_embed"], PerLayerProj: c.Roles["per_layer_model_proj"], PerLayerNorm: c.Roles["per_layer_model_norm"]}
 	if c.Joined {
 		n.EmbedNorm, n.HiddenNorm, n.Join = c.Roles["embed_norm"], c.Roles["hidden_norm"], c.Roles["join"]
 	}

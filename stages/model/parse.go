@@ -125,7 +125,7 @@ func common(f fields) (c *Config, layers int) {
 }
 
 // denseFF reads the network of layers without experts.
-func denseFF(f fields) Dense { return Dense{f.int("intermediate_size", 1, maxFF)} }
+func denseFF(f fields) Dense { return Dense{FF: f.int("intermediate_size", 1, maxFF)} }
 
 // dtype reads torch_dtype (release) or dtype (transformers 5).
 func dtype(f fields) tensor.DType {

@@ -34,7 +34,7 @@ func TestParseRelease(t *testing.T) {
 	moe := MoE{Experts: 12, FF: 32, SharedFF: 64, Router: device.Router{Experts: 12, TopK: 4, Groups: 4, TopGroups: 2, Scale: 16}}
 	want.Stack(3, Usual(mlaRoles), func(i int) (Mixer, FFN) {
 		if i == 0 {
-			return mla, Dense{128}
+			return mla, Dense{FF: 128}
 		}
 		return mla, moe
 	})

@@ -15,7 +15,7 @@ import (
 func TestParseQwen35(t *testing.T) {
 	moe := MoE{Experts: 6, FF: 32, SharedFF: 64, SharedGate: true,
 		Router: device.Router{Experts: 6, TopK: 2, Scoring: device.ScoreSoftmax, Normalize: true, Scale: 1}}
-	for name, ffn := range map[string]FFN{"qwen3_5_moe": moe, "qwen3_5": Dense{160}} {
+	for name, ffn := range map[string]FFN{"qwen3_5_moe": moe, "qwen3_5": Dense{FF: 160}} {
 		whole := readFile(t, goldens, name, "config.json")
 		for family, config := range map[string][]byte{name: whole, name + "_text": textConfig(t, whole)} {
 			c, err := Parse(config)

@@ -21,7 +21,7 @@ func TestParseQwen2(t *testing.T) {
 		BOS: 0, EOS: []int32{1}, Pad: -1,
 	}
 	gqa := GQA{Heads: 4, KVHeads: 2, HeadDim: 32, Bias: true, Scale: float32(1 / math.Sqrt(32)), Rope: &RopeConfig{Dim: 32, Theta: 1e6, CosSinScale: 1}}
-	want.Stack(3, Usual(gqaRoles), func(int) (Mixer, FFN) { return gqa, Dense{256} })
+	want.Stack(3, Usual(gqaRoles), func(int) (Mixer, FFN) { return gqa, Dense{FF: 256} })
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}

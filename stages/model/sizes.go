@@ -31,7 +31,7 @@ func Sizes(configJSON []byte) (*Config, error) {
 		BOS:        -1, Pad: -1,
 	}
 	moe, has := sizesMoE(f, layers)
-	dense := Dense{f.intOr("intermediate_size", max(1, moe.FF), 1, maxFF)}
+	dense := Dense{FF: f.intOr("intermediate_size", max(1, moe.FF), 1, maxFF)}
 	var mixer Mixer
 	roles := Usual(gqaRoles)
 	if f.has("kv_lora_rank") {

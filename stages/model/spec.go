@@ -14,6 +14,18 @@ type LayerSpec struct {
 	Mixer Mixer
 	FFN   FFN
 
+	// KV is the layer that keeps the state which the mixer reads: this one, or one before it.
+	KV int
+	// NormsAfter: what mixer and network give is normed too, before it is added (roles "mixer_norm"
+	// and "ffn_norm").
+	NormsAfter bool
+	// PerLayer is the width of a row that each token has for this layer alone; 0: none. After the
+	// network the layer adds norm(proj(gelu(gate x) * row)), by the roles "per_layer_gate",
+	// "per_layer_proj" and "per_layer_norm".
+	PerLayer int
+	// Scalar: at its end the layer multiplies the residual stream with a number (role "scalar").
+	Scalar bool
+
 	Prefix string // what the names of the layer's tensors start with
 	Roles  Roles
 }
@@ -49,6 +61,8 @@ type FFN interface {
 	Tensors(hidden int) []TensorSpec
 	// Routed is the number of routed experts, 0 in a dense network.
 	Routed() int
+	// Activation is that of its networks.
+	Activation() device.Activation
 }
 
 // Part says what a tensor is for. Precision is chosen by part.
@@ -153,6 +167,7 @@ func (l *LayerSpec) Tensors(hidden int) []TensorSpec {
 	list := []TensorSpec{{Role: "input_norm", Shape: []int{hidden}, Part: Router, Norm: true}}
 	list = append(list, l.Mixer.Tensors(hidden)...)
 	list = append(list, TensorSpec{Role: "post_norm", Shape: []int{hidden}, Part: Router, Norm: true})
+	list = append(list, l.Others(hidden)...)
 	ffn := l.FFN.Tensors(hidden)
 	out := make([]TensorSpec, 0, len(list)+len(ffn)*max(1, l.FFN.Routed()))
 	for _, t := range list {
@@ -181,12 +196,33 @@ func (l *LayerSpec) Tensors(hidden int) []TensorSpec {
 	return out
 }
 
+// Others lists the tensors of the layer that belong to neither its mixer nor its network, but for the
+// norms before these, by role and without names.
+func (l *LayerSpec) Others(hidden int) (list []TensorSpec) {
+	norm := func(role string) {
+		list = append(list, TensorSpec{Role: role, Shape: []int{hidden}, Part: Router, Norm: true})
+	}
+	if l.NormsAfter {
+		norm("mixer_norm")
+		norm("ffn_norm")
+	}
+	if l.PerLayer > 0 {
+		list = append(list, TensorSpec{Role: "per_layer_gate", Shape: []int{l.PerLayer, hidden}, Part: Router},
+			TensorSpec{Role: "per_layer_proj", Shape: []int{hidden, l.PerLayer}, Part: Router})
+		norm("per_layer_norm")
+	}
+	if l.Scalar {
+		list = append(list, TensorSpec{Role: "scalar", Shape: []int{1}, Part: Router})
+	}
+	return list
+}
+
 // Stack gives the model n layers of what at says, with the names of roles.
 func (c *Config) Stack(n int, roles Roles, at func(i int) (Mixer, FFN)) {
 	c.Roles = roles
 	c.Layers = make([]LayerSpec, n)
 	for i := range c.Layers {
-		l := LayerSpec{Prefix: strings.Replace(roles["layer"], "*", strconv.Itoa(i), 1), Roles: roles}
+		l := LayerSpec{KV: i, Prefix: strings.Replace(roles["layer"], "*", strconv.Itoa(i), 1), Roles: roles}
 		l.Mixer, l.FFN = at(i)
 		if m, ok := l.FFN.(MoE); ok {
 			c.MoE = m

@@ -11,12 +11,12 @@ var _ = define(func(s *Spec, a model.GQA) mixer {
 	s.Scale = float64(a.Scale)
 	s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim = a.Heads, a.KVHeads, a.HeadDim, a.HeadDim, a.HeadDim
 	s.QNorm, s.KNorm = a.NormDims()
-	s.Window, s.Sinks, s.Gated = a.Window, a.Sinks, a.Gate
+	s.Window, s.Sinks, s.Gated, s.ValueNorm = a.Window, a.Sinks, a.Gate, a.ValueNorm
 	return grouped{}
 })
 
 func (grouped) operators() []string {
-	return []string{"q_and_gate", "gate", "q", "k", "v", "q_norm", "k_norm", "q_pe", "k_pe", "attn_ungated", "attn"}
+	return []string{"q_and_gate", "gate", "q", "k", "v", "q_norm", "k_norm", "v_norm", "q_pe", "k_pe", "attn_ungated", "attn"}
 }
 
 func (grouped) product(l *Layer, op string) (Product, bool) {
@@ -32,15 +32,24 @@ func (grouped) product(l *Layer, op string) (Product, bool) {
 	case op == "k":
 		p.Alike = "v"
 	case op == "v":
-		p.Alike, p.Rope = "k", -1
+		if p.Alike, p.Rope = "k", -1; l.Tensor("v") == "" {
+			p.Role = "k"
+		}
 	default:
 		return p, false
 	}
 	return p, true
 }
 
-// define has the operators of attention with gates.
+// define has the norm of values and the operators of attention with gates.
 func (grouped) define(l *Layer, op string) ([]float64, bool) {
+	if op == "v_norm" {
+		ones := make([]float32, l.HeadDim)
+		for i := range ones {
+			ones[i] = 1
+		}
+		return RMSNorm(l.Get("v"), ones, float64(l.Config.NormEps)), true
+	}
 	if !l.Gated {
 		return nil, false
 	}
@@ -73,7 +82,11 @@ func (grouped) unrotated(l *Layer, op string) (x []float64, dim int) {
 func (grouped) rotatedPart(_ *Spec, q []float32) []float32 { return q }
 
 func (grouped) attention(l *Layer, x *Attention) bool {
-	q, keys, values, d := l.Get("q_pe"), l.Get("k_pe"), l.Get("v"), l.HeadDim
+	v := "v"
+	if l.ValueNorm {
+		v = "v_norm"
+	}
+	q, keys, values, d := l.Get("q_pe"), l.read("k_pe"), l.read(v), l.HeadDim
 	if l.Window > 0 {
 		x.First = func(i int) int { return max(0, i+1-l.Window) }
 	}

@@ -1,13 +1,13 @@
 package oracle
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
 
-	"krater/kernels/device"
 	"krater/stages/model"
 )
 
@@ -108,6 +108,18 @@ func (l *Layer) Resized(change func(*Spec), values map[string][]float64) *Layer 
 	return &Layer{shared: &s, values: values, moved: l.moved}
 }
 
+// read is Get of keys or values, which may be those of another layer.
+func (l *Layer) read(op string) []float64 {
+	if l.KV == l.Index {
+		return l.Get(op)
+	}
+	v := l.given(l.KV, op)
+	if v == nil {
+		l.fail(fmt.Errorf("oracle: %s of layer %d, which layer %d reads, is not known", op, l.KV, l.Index))
+	}
+	return v
+}
+
 // In returns the residual stream that enters the layer, [T, H].
 func (l *Layer) In() []float64 {
 	op, layer := "layer_out", l.Index-1
@@ -164,7 +176,7 @@ func (l *Layer) fail(err error) {
 func (l *Layer) Define(op string) []float64 {
 	if p, ok := l.Product(op); ok {
 		x := p.In()
-		return l.Biased(p, Mul(x, l.Matrix(p, x), l.T))
+		return l.capped(op, l.Biased(p, Mul(x, l.Matrix(p, x), l.T)))
 	}
 	if n, ok := l.Norm(op); ok {
 		return RMSNorm(n.In(), l.NormWeight(n), n.Eps)
@@ -177,6 +189,10 @@ func (l *Layer) Define(op string) []float64 {
 	switch op {
 	case "embed":
 		return l.Embed(l.IDs)
+	case "per_layer_inputs":
+		return l.perLayerInputs()
+	case "per_layer_out":
+		return l.perLayerOut()
 	case "q_pe", "k_pe":
 		x, dim := l.Unrotated(op)
 		return Rotate(x, l.T, dim, &l.Rope, func(row int) float64 { return float64(row) })
@@ -192,7 +208,9 @@ func (l *Layer) Define(op string) []float64 {
 		return out
 	case "router_ids", "router_weights":
 		correction := l.Correction()
-		ids, weights := l.Route(func(logits []float64) ([]int, []float64) { return Route(logits, correction, l.Config.MoE.Router) })
+		ids, weights := l.Route(func(logits []float64) ([]int, []float64) {
+			return Route(logits, correction, l.Factors(), l.Config.MoE.Router)
+		})
 		if op == "router_ids" {
 			return ids
 		}
@@ -200,19 +218,29 @@ func (l *Layer) Define(op string) []float64 {
 	case "experts_out":
 		return l.Mixture(l.Get("router_ids"), l.Get("router_weights"), SwiGLU)
 	case "shared_raw":
-		return l.Network(l.Shared, device.Activation{}, l.Get("post_norm"), l.T, SwiGLU)
+		return l.Network(l.Shared, l.Act(), l.Get("post_norm"), l.T, SwiGLU)
 	case "shared_out":
 		if l.Tensor("shared_gate") == "" {
 			return l.Define("shared_raw")
 		}
 		return Gate(l.Get("shared_raw"), l.Get("shared_gate_logit"))
-	case "mlp_out":
+	case "mlp_raw", "mlp_out":
 		return l.mlp()
 	case "layer_out":
-		return Sum(Sum(l.In(), l.Get("mixer_out")), l.Get("mlp_out"))
+		return l.out()
 	}
 	l.fail(ErrUnknown)
 	return nil
+}
+
+// capped bounds a product where the config does so: logits.
+func (l *Layer) capped(op string, x []float64) []float64 {
+	if limit := float64(l.Config.Softcap); op == "logits" && limit > 0 {
+		for i, v := range x {
+			x[i] = limit * math.Tanh(v/limit)
+		}
+	}
+	return x
 }
 
 // Norm is an operator that is an RMSNorm.
@@ -234,8 +262,18 @@ func (l *Layer) Norm(op string) (Norm, bool) {
 		n.In = l.of("embed")
 	case "hidden_norm":
 		n.In = l.of("hidden")
-	case "post_norm":
+	case "post_norm", "router_norm", "expert_norm":
 		n.In = func() []float64 { return Sum(l.In(), l.Get("mixer_out")) }
+	case "mixer_out":
+		if !l.NormsAfter {
+			return n, false
+		}
+		n.In, n.Role = l.of("mixer_raw"), "mixer_norm"
+	case "mlp_out":
+		if !l.NormsAfter {
+			return n, false
+		}
+		n.In, n.Role = l.of("mlp_raw"), "ffn_norm"
 	case "q_norm":
 		n.In, n.Width = l.of("q"), l.QNorm
 	case "k_norm":
@@ -252,6 +290,12 @@ func (l *Layer) Norm(op string) (Norm, bool) {
 // NormWeight returns the weight that a norm multiplies by.
 func (l *Layer) NormWeight(n Norm) []float32 {
 	w := l.Weight(l.Tensor(n.Role), n.Width)
+	if n.Role == "router_norm" {
+		w = slices.Clone(w)
+		for i := range w {
+			w[i] = float32(float64(w[i]) / math.Sqrt(float64(n.Width)))
+		}
+	}
 	if !l.Config.CentredNorms {
 		return w
 	}
@@ -267,7 +311,10 @@ func (l *Layer) Product(op string) (Product, bool) {
 	switch op {
 	case "logits":
 		return Product{In: l.of("final_norm"), Role: "head", Out: l.Config.Vocab, Heads: 1, Rope: -1, Alike: "embed"}, true
-	case "mixer_out":
+	case "mixer_out", "mixer_raw":
+		if l.NormsAfter != (op == "mixer_raw") {
+			return Product{}, false
+		}
 		return Product{In: l.of("attn"), Role: "o", Out: l.Config.Hidden, Heads: 1, Rope: -1, ColumnDim: l.OutDim}, true
 	case "proj":
 		in := func() []float64 { return beside(l.T, l.Get("embed_norm"), l.Get("hidden_norm")) }
@@ -275,7 +322,11 @@ func (l *Layer) Product(op string) (Product, bool) {
 	case "shared_gate_logit":
 		return Product{In: l.of("post_norm"), Role: "shared_gate", Out: 1, Heads: 1, Rope: -1}, true
 	case "router_logits":
-		return Product{In: l.of("post_norm"), Role: "router", Out: l.Config.MoE.Experts, Heads: 1, Rope: -1}, true
+		in := "post_norm"
+		if l.OwnNorms {
+			in = "router_norm"
+		}
+		return Product{In: l.of(in), Role: "router", Out: l.Config.MoE.Experts, Heads: 1, Rope: -1}, true
 	}
 	if l.mixer == nil {
 		return Product{}, false
@@ -308,156 +359,33 @@ func (l *Layer) Embed(ids []int32) []float64 {
 	}
 	out := make([]float64, 0, len(ids)*h)
 	for _, id := range ids {
-		for _, v := range table[max(0, min(int(id), vocab-1))*h:][:h] {
-			out = append(out, float64(v))
+		for _, v := range table[l.row(id)*h:][:h] {
+			out = append(out, float64(v)*cmp.Or(float64(l.Config.EmbedScale), 1))
 		}
 	}
 	return out
 }
 
-// Net is the weights of a feed-forward network.
-type Net struct {
-	Gate, Up, Down             []float32 // [FF, H], [FF, H], [H, FF]
-	GateBias, UpBias, DownBias []float32 // [FF], [FF], [H]; nil: none
-	Act                        device.Activation
-}
-
-// Feed is a feed-forward network of t rows of x.
-type Feed func(x []float64, n Net, t int) []float64
-
-// SwiGLU is down(act(gate x, up x)) with the biases and the activation of the network.
-func SwiGLU(x []float64, n Net, t int) []float64 { return Gated(activate(n.Act))(x, n, t) }
-
-// activate is SwiGLU's activation: silu(g) * u, or that of gpt-oss (arXiv 2508.10925, section 2.3).
-func activate(a device.Activation) func(g, u float64) float64 {
-	return func(g, u float64) float64 {
-		alpha, limit := float64(a.Alpha), float64(a.Limit)
-		if a.Alpha == 0 {
-			alpha = 1
-		}
-		if a.Limit == 0 {
-			limit = math.Inf(1)
-		}
-		g, u = min(g, limit), min(max(u, -limit), limit)
-		return Silu(alpha*g) / alpha * (u + float64(a.Shift))
+// row returns the row of the tables of embeddings for an id.
+func (l *Layer) row(id int32) int {
+	if slices.Contains(l.Config.Placeholders, id) {
+		id = l.Config.Pad
 	}
-}
-
-// Gate is the rows of x, each times the sigmoid of its logit.
-func Gate(x, logits []float64) []float64 {
-	if len(logits) == 0 {
-		return nil
-	}
-	out, n := slices.Clone(x), len(x)/len(logits)
-	for i := range out {
-		out[i] /= 1 + math.Exp(-logits[i/n])
-	}
-	return out
-}
-
-// Gated is a network with what makes one value of those of gate and up.
-func Gated(act func(g, u float64) float64) Feed { return gated(act, func([]float64) {}) }
-
-// Rounded is SwiGLU whose products get rows that round has changed in place.
-func Rounded(round func(row []float64)) Feed {
-	return func(x []float64, n Net, t int) []float64 {
-		x = slices.Clone(x)
-		for row := range slices.Chunk(x, len(x)/t) {
-			round(row)
-		}
-		return gated(activate(n.Act), round)(x, n, t)
-	}
-}
-
-// gated is Gated; round changes the rows between its products.
-func gated(act func(g, u float64) float64, round func(row []float64)) Feed {
-	return func(x []float64, n Net, t int) []float64 {
-		mid, u := biased(Mul(x, n.Gate, t), n.GateBias), biased(Mul(x, n.Up, t), n.UpBias)
-		if mid == nil || len(mid) != len(u) {
-			return nil
-		}
-		for i, g := range mid {
-			mid[i] = act(g, u[i])
-		}
-		for row := range slices.Chunk(mid, len(mid)/t) {
-			round(row)
-		}
-		return biased(Mul(mid, n.Down, t), n.DownBias)
-	}
-}
-
-// biased is x plus the bias in every row; nil: none.
-func biased(x []float64, bias []float32) []float64 {
-	if bias == nil {
-		return x
-	}
-	return Sum(x, bias)
-}
-
-// Network is feed on t rows of x with weights of the files.
-func (l *Layer) Network(n model.FFNNames, act device.Activation, x []float64, t int, feed Feed) []float64 {
-	w := Net{Act: act, Gate: l.Weight(n.Gate, 0), Up: l.Weight(n.Up, 0), Down: l.Weight(n.Down, 0)}
-	if len(x) == 0 || w.Gate == nil || w.Up == nil || w.Down == nil {
-		return nil
-	}
-	if n.GateBias != "" {
-		w.GateBias, w.UpBias, w.DownBias = l.Weight(n.GateBias, 0), l.Weight(n.UpBias, 0), l.Weight(n.DownBias, 0)
-		if w.GateBias == nil || w.UpBias == nil || w.DownBias == nil {
-			return nil
-		}
-	}
-	return feed(x, w, t)
-}
-
-// mlp returns the network of the layer: dense, or the routed experts and the shared ones.
-func (l *Layer) mlp() []float64 {
-	if !l.Routed {
-		return l.Network(l.Dense, device.Activation{}, l.Get("post_norm"), l.T, SwiGLU)
-	}
-	out := l.Get("experts_out")
-	if l.Shared.Gate != "" {
-		out = Sum(out, l.Get("shared_out"))
-	}
-	return out
-}
-
-// Mixture returns the sum over the choices ids [T, K] of weights times the experts' results; ids
-// count modulo the number of experts.
-func (l *Layer) Mixture(ids, weights []float64, feed Feed) []float64 {
-	x, h, e := l.Get("post_norm"), l.Config.Hidden, l.Config.MoE.Experts
-	if len(ids) != len(weights) || len(x) != l.T*h || e == 0 {
-		return nil
-	}
-	top, out := len(ids)/l.T, make([]float64, l.T*h)
-	// Expert by expert, so that each is read once.
-	for expert := range e {
-		var rows []int
-		var in []float64
-		for i, id := range ids {
-			if (int(id)%e+e)%e == expert {
-				rows = append(rows, i)
-				in = append(in, x[i/top*h:][:h]...)
-			}
-		}
-		if len(rows) == 0 {
-			continue
-		}
-		y := l.Network(l.Config.ExpertNames(l.Index, expert), l.Config.MoE.Act, in, len(rows), feed)
-		if y == nil {
-			return nil
-		}
-		for j, i := range rows {
-			for c, v := range y[j*h : (j+1)*h] {
-				out[i/top*h+c] += weights[i] * v
-			}
-		}
-	}
-	return out
+	return max(0, min(int(id), l.Config.Vocab-1))
 }
 
 // Correction returns what is added to the scores of experts for the choice; nil: nothing.
 func (l *Layer) Correction() []float64 {
 	name := l.Tensor("correction")
+	if name == "" {
+		return nil
+	}
+	return Widen(l.Weight(name, l.Config.MoE.Experts))
+}
+
+// Factors returns the factors of the weights of experts; nil: none.
+func (l *Layer) Factors() []float64 {
+	name := l.Tensor("factors")
 	if name == "" {
 		return nil
 	}

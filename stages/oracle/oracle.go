@@ -76,9 +76,12 @@ func (v Variant) run(cfg *model.Config, weight Weight, ids []int32, after func(*
 	if err != nil {
 		return nil, err
 	}
-	stream, selected := l.Get("embed"), []float64(nil)
+	stream, kept := l.Get("embed"), keep{}
+	if cfg.PerLayer > 0 {
+		kept[value{-1, "per_layer_inputs"}] = l.Get("per_layer_inputs")
+	}
 	for i := 0; i < len(cfg.Layers) && l.Err == nil; i++ {
-		if l, err = New(cfg, weight, ids, i, entering(i, stream, selected)); err != nil {
+		if l, err = New(cfg, weight, ids, i, entering(i, stream, kept)); err != nil {
 			return nil, err
 		}
 		if l.Routed {
@@ -86,7 +89,14 @@ func (v Variant) run(cfg *model.Config, weight Weight, ids []int32, after func(*
 		}
 		stream = l.Get("layer_out")
 		if l.Indexer.TopK > 0 {
-			selected = l.Get("selected")
+			kept[lastSelected] = l.Get("selected")
+		}
+		if i+1 < len(cfg.Layers) && lends(cfg, i) {
+			for _, op := range []string{"k_pe", "v", "v_norm"} {
+				if slices.Contains(l.Order, op) {
+					kept[value{i, op}] = l.Get(op)
+				}
+			}
 		}
 		after(l)
 	}
@@ -101,7 +111,7 @@ func (v Variant) experts(l *Layer) {
 		ids, weights = l.Route(func(logits []float64) ([]int, []float64) {
 			token++
 			r := l.Config.MoE.Router
-			return Weigh(Scores(logits, r.Scoring), given[token], r)
+			return Weigh(Scores(logits, r.Scoring), given[token], l.Factors(), r)
 		})
 	}
 	feed := v.Feed
@@ -111,14 +121,34 @@ func (v Variant) experts(l *Layer) {
 	l.values["experts_out"] = l.Mixture(ids, weights, feed)
 }
 
-// entering gives only what enters a layer: the residual stream, and what the layer before has chosen.
-func entering(layer int, stream, selected []float64) Given {
+// value names values of an operator of a layer.
+type value struct {
+	layer int
+	op    string
+}
+
+// lastSelected names the choice of the last layer with an indexer.
+var lastSelected = value{-2, "selected"}
+
+// keep is values that later layers read.
+type keep map[value][]float64
+
+// lends reports whether a later layer reads the keys and values of a layer.
+func lends(cfg *model.Config, layer int) bool {
+	return slices.ContainsFunc(cfg.Layers[layer+1:], func(l model.LayerSpec) bool { return l.KV == layer })
+}
+
+// entering gives only what enters a layer: the residual stream, and what was kept for it.
+func entering(layer int, stream []float64, kept keep) Given {
 	return func(at int, op string) []float64 {
+		if v, ok := kept[value{at, op}]; ok {
+			return v
+		}
 		switch {
 		case at == layer:
 			return nil
 		case op == "selected":
-			return selected
+			return kept[lastSelected]
 		}
 		return stream
 	}

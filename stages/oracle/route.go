@@ -44,14 +44,23 @@ func Choose(choice []float64, p device.Router) []int {
 	return falling(open)[:p.TopK]
 }
 
-// Weigh orders chosen experts by falling score, then rising number, and returns their weights.
-func Weigh(scores []float64, ids []int, p device.Router) (ordered []int, weights []float64) {
+// Weigh orders chosen experts by falling weight, then rising number, and returns their weights. factors
+// multiply these; nil: nothing.
+func Weigh(scores []float64, ids []int, factors []float64, p device.Router) (ordered []int, weights []float64) {
 	ordered = slices.Clone(ids)
-	slices.SortFunc(ordered, func(a, b int) int { return cmp.Or(cmp.Compare(scores[b], scores[a]), cmp.Compare(a, b)) })
 	var sum float64
 	for _, e := range ordered {
-		weights = append(weights, scores[e])
 		sum += scores[e]
+	}
+	if factors != nil {
+		scores = slices.Clone(scores)
+		for e, f := range factors {
+			scores[e] *= f
+		}
+	}
+	slices.SortFunc(ordered, func(a, b int) int { return cmp.Or(cmp.Compare(scores[b], scores[a]), cmp.Compare(a, b)) })
+	for _, e := range ordered {
+		weights = append(weights, scores[e])
 	}
 	for i := range weights {
 		if p.Normalize {
@@ -63,14 +72,14 @@ func Weigh(scores []float64, ids []int, p device.Router) (ordered []int, weights
 }
 
 // Route returns the experts that a token's logits choose and their weights. correction is added to
-// the scores for the choice alone; nil: nothing.
-func Route(logits, correction []float64, p device.Router) (ids []int, weights []float64) {
+// the scores for the choice alone; nil: nothing. factors: see Weigh.
+func Route(logits, correction, factors []float64, p device.Router) (ids []int, weights []float64) {
 	scores := Scores(logits, p.Scoring)
 	choice := scores
 	if correction != nil {
 		choice = Sum(scores, correction)
 	}
-	return Weigh(scores, Choose(choice, p), p)
+	return Weigh(scores, Choose(choice, p), factors, p)
 }
 
 // falling lists the indices of the largest value first; equal values by rising index.

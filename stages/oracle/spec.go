@@ -31,6 +31,11 @@ type Spec struct {
 	Delta    device.DeltaNet // gated DeltaNet
 	DeltaEps float64         // of the norm of its output
 
+	NormsAfter, OwnNorms bool // model.LayerSpec.NormsAfter, model.MoE.OwnNorms
+	PerLayer             int  // model.LayerSpec.PerLayer
+	ValueNorm            bool // of grouped-query attention
+	KV                   int  // the layer whose keys and values are read
+
 	Routed        bool // a mixture of experts
 	Dense, Shared model.FFNNames
 
@@ -52,12 +57,15 @@ func define[M model.Mixer](f func(s *Spec, m M) mixer) bool {
 func specOf(cfg *model.Config, layer int) Spec {
 	if layer < 0 {
 		n := cfg.Names()
-		return Spec{names: map[string]string{"embed": n.Embed, "norm": n.Norm, "head": n.Head,
-			"embed_norm": n.EmbedNorm, "hidden_norm": n.HiddenNorm, "join": n.Join}}
+		return Spec{PerLayer: cfg.PerLayer, names: map[string]string{"embed": n.Embed, "norm": n.Norm, "head": n.Head,
+			"embed_norm": n.EmbedNorm, "hidden_norm": n.HiddenNorm, "join": n.Join,
+			"per_layer_embed": n.PerLayer, "per_layer_model_proj": n.PerLayerProj, "per_layer_model_norm": n.PerLayerNorm}}
 	}
 	l := &cfg.Layers[layer]
-	s := Spec{prefix: l.Prefix, names: map[string]string{}, Routed: l.FFN.Routed() > 0}
-	tensors := slices.Concat(l.Mixer.Tensors(cfg.Hidden), l.FFN.Tensors(cfg.Hidden))
+	s := Spec{prefix: l.Prefix, names: map[string]string{}, Routed: l.FFN.Routed() > 0,
+		NormsAfter: l.NormsAfter, PerLayer: l.PerLayer, KV: l.KV}
+	s.OwnNorms = s.Routed && cfg.MoE.OwnNorms
+	tensors := slices.Concat(l.Mixer.Tensors(cfg.Hidden), l.Others(cfg.Hidden), l.FFN.Tensors(cfg.Hidden))
 	for _, t := range append(tensors, model.TensorSpec{Role: "input_norm"}, model.TensorSpec{Role: "post_norm"}) {
 		s.names[t.Role] = l.Name(t.Role)
 	}
@@ -93,6 +101,8 @@ func (s *Spec) operators() []string {
 	switch {
 	case s.Tensor("join") != "":
 		return []string{"embed", "embed_norm", "hidden_norm", "proj", "final_norm", "logits"}
+	case s.PerLayer > 0 && s.Tensor("embed") != "":
+		return []string{"embed", "per_layer_inputs", "final_norm", "logits"}
 	case s.Tensor("embed") != "":
 		return []string{"embed", "final_norm", "logits"}
 	}
@@ -100,11 +110,11 @@ func (s *Spec) operators() []string {
 	if s.mixer != nil {
 		list = append(list, s.mixer.operators()...)
 	}
-	list = append(list, "mixer_out", "post_norm")
+	list = append(list, "mixer_raw", "mixer_out", "post_norm")
 	if s.Routed {
-		list = append(list, "router_logits", "router_ids", "router_weights", "experts_out", "shared_raw", "shared_gate_logit", "shared_out")
+		list = append(list, "router_norm", "router_logits", "router_ids", "router_weights", "expert_norm", "experts_out", "shared_raw", "shared_gate_logit", "shared_out")
 	}
-	return slices.DeleteFunc(append(list, "mlp_out", "layer_out"), func(op string) bool {
+	return slices.DeleteFunc(append(list, "mlp_raw", "mlp_out", "per_layer_out", "layer_out"), func(op string) bool {
 		switch op {
 		case "q_a", "q_norm", "k_norm":
 			return s.Tensor(op) == ""
@@ -118,6 +128,14 @@ func (s *Spec) operators() []string {
 			return !s.Gated
 		case "in_proj_qkvz", "in_proj_ba", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a":
 			return s.Tensor(strings.TrimPrefix(op, "in_proj_")) == ""
+		case "mixer_raw", "mlp_raw":
+			return !s.NormsAfter
+		case "router_norm", "expert_norm":
+			return !s.OwnNorms
+		case "per_layer_out":
+			return s.PerLayer == 0
+		case "v_norm":
+			return !s.ValueNorm
 		case "shared_raw", "shared_gate_logit":
 			return s.Tensor("shared_gate") == ""
 		}

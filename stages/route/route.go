@@ -11,6 +11,7 @@ type Stage struct {
 	Gate     device.Weight // [E, H] mlp.gate.weight, floats
 	GateBias device.Mat    // [1, E] of the logits, absent in most families
 	Bias     device.Mat    // [1, E] F32 e_score_correction_bias, absent in DeepSeek-V2
+	Factors  device.Mat    // [1, E] F32 of the weights, absent in most families
 	Params   device.Router
 }
 
@@ -22,7 +23,7 @@ func (r *Stage) Run(p *stages.Program, st *stages.State, layer int) {
 	if !r.GateBias.Zero() {
 		p.AddBias(st.RouterLogits, r.GateBias)
 	}
-	p.RouteTopK(st.RouterIDs, st.RouterWeights, st.RouterLogits, r.Bias, &r.Params)
+	p.RouteTopK(st.RouterIDs, st.RouterWeights, st.RouterLogits, r.Bias, r.Factors, &r.Params)
 	p.Observe(layer, "router_logits", st.RouterLogits)
 	p.Observe(layer, "router_ids", st.RouterIDs)
 	p.Observe(layer, "router_weights", st.RouterWeights)

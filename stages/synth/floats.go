@@ -29,6 +29,9 @@ func (m *Model) floats(t model.TensorSpec) floats {
 			f.table = normals(0, 0.05)
 		case strings.HasSuffix(t.Role, "_bias"):
 			f.table = normals(0, 0.1)
+		case t.Role == "router_norm": // divided by sqrt(H) where it is used
+			root := math.Sqrt(float64(t.Shape[0]))
+			f.table = normals(root, 0.05*root)
 		case t.Role == "correction":
 			f.table = normals(0, 0.02) // of sigmoids
 		}

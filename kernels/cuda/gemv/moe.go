@@ -53,10 +53,10 @@ type Mixture struct {
 
 // CanMoE reports whether MoE takes the mixture: as CanFFN, for experts and shared
 // network, if a GPU's blocks have the shared memory for at least one token. A shared
-// network of INT3 is computed only beside experts without biases.
+// network of INT3 is computed only beside experts without biases. It takes no activation apart.
 func CanMoE(gpu launch.GPU, m *Mixture) bool {
 	n := Network{m.Bank.W13, m.Bank.W2}
-	return n.can(m.X) && (m.Shared.Zero() || m.Shared.can(m.X) && (m.Shared.alone() || folded(m))) &&
+	return n.can(m.X) && !m.Bank.Apart() && (m.Shared.Zero() || m.Shared.can(m.X) && (m.Shared.alone() || folded(m))) &&
 		m.IDs.Cols <= 32 && m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%16 == 0 && m.Bank.ScaleStep2%16 == 0 &&
 		Tile(gpu, m) > 0
 }

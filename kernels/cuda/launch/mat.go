@@ -101,10 +101,14 @@ type Extra struct {
 	B13, B2             Ptr   // [2F], gate's then up's, and [H]
 	BiasStep            int64 // bytes from one expert's to the next
 	Alpha, Limit, Shift float32
+	Cubic               float32 // if it is not 0, only the plain kernels have the activation in them
 }
 
 // Zero reports whether there are no biases and the activation is SiLU.
 func (e *Extra) Zero() bool { return *e == Extra{} }
+
+// Apart reports whether the activation is a launch of its own (elem.Activate) but for the plain kernels.
+func (e *Extra) Apart() bool { return e.Cubic != 0 }
 
 // Act are the activation's arguments in the kernels' order: alpha, limit, shift.
 func (e *Extra) Act() [3]Arg {

@@ -104,7 +104,7 @@ func For(gpu launch.GPU, assignments, experts int) Variant {
 // ForBank is For with the bank's biases and activation, which have no kernel for A64.
 func ForBank(gpu launch.GPU, assignments int, b *launch.Bank) Variant {
 	v := For(gpu, assignments, b.Experts)
-	if v == A64 && !b.Extra.Zero() {
+	if v == A64 && !simple(b) {
 		return A32
 	}
 	return v

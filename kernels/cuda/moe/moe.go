@@ -3,6 +3,7 @@ package moe
 import (
 	"fmt"
 
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/route"
 	"krater/kernels/device"
@@ -31,9 +32,12 @@ type Options struct {
 // joined, H and F multiples of 64, everything aligned to 16 bytes; with biases or another
 // activation than SiLU, scales of groups.
 func CanExperts(x launch.Mat, b *launch.Bank) bool {
-	return canNetwork(x, &b.W13.A, &b.W2.A) && (b.Extra.Zero() || grouped(&b.W13.A) && grouped(&b.W2.A)) &&
+	return canNetwork(x, &b.W13.A, &b.W2.A) && (simple(b) || !b.Apart() && grouped(&b.W13.A) && grouped(&b.W2.A)) &&
 		b.Step%16 == 0 && b.Step2%16 == 0 && b.ScaleStep%4 == 0 && b.ScaleStep2%4 == 0
 }
+
+// simple reports whether a bank needs no kernels with biases: it has SiLU, or an activation apart.
+func simple(b *launch.Bank) bool { return b.Extra.Zero() || b.Apart() && b.B13 == 0 && b.B2 == 0 }
 
 // grouped reports whether weights are rounded with the scales of groups. With one scale for all
 // columns the sum is scaled.
@@ -53,7 +57,8 @@ func HiddenBytes(rows, width int) int { return (2*rows*width + 15) &^ 15 }
 // Experts computes a row of y [T*K, H], BF16 or F32, for every assignment t*K+rank whose expert
 // is in the bank: down(silu(gate x[t]) * up x[t]), or with the bank's biases and activation. Other
 // rows are unchanged. a has x's assignments in tiles of ForBank(...).Tokens() (of o.Variant's, if
-// that is set); h is HiddenBytes(T*K, F) of scratch, aligned to 16.
+// that is set); h is HiddenBytes(T*K, F) of scratch, aligned to 16, and HiddenBytes(T*K, 3*F) with an
+// activation apart.
 func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, a route.Aligned, o Options) {
 	const op = "moe Experts"
 	slots := a.Assignments
@@ -64,9 +69,9 @@ func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launc
 	switch {
 	case !CanExperts(x, &b):
 		refuse(op, "x %v, experts [%d, %d] and [%d, %d]", x, b.W13.Rows(), b.W13.Cols(), b.W2.Rows(), b.W2.Cols())
-	case !v.runs(gpu) || a.Tile != v.Tokens() || v == A64 && !b.Extra.Zero():
+	case !v.runs(gpu) || a.Tile != v.Tokens() || v == A64 && !simple(&b):
 		refuse(op, "tiles of %d assignments for kernel %v", a.Tile, v)
-	case o.Factors != 0 && !b.Extra.Zero():
+	case o.Factors != 0 && !simple(&b):
 		refuse(op, "factors of rows with biases or another activation")
 	case slots != x.Rows*a.TopK || a.Experts != b.Experts || a.Map != b.Map:
 		refuse(op, "%d assignments of %d of %d experts by map %#x for x %v", slots, a.TopK, a.Experts, uint64(a.Map), x)
@@ -78,11 +83,17 @@ func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launc
 	width := b.W2.Cols()
 	work := job{aligned: &a, tiles: a.MaxTiles()}
 	hidden := launch.Mat{At: h, DType: tensor.BF16, Rows: slots, Cols: width, Stride: width}
-	if !b.Extra.Zero() {
+	if !simple(&b) {
 		work.extra = &b.Extra
 	}
 	work.bias = b.B13
-	work.add(l, v, hidden, toHidden, 0, x, a.TopK, &b.W13.A, b.Step, b.ScaleStep)
+	if b.Apart() {
+		both := launch.Mat{At: h + launch.Ptr(HiddenBytes(slots, width)), DType: tensor.BF16, Rows: slots, Cols: 2 * width, Stride: 2 * width}
+		work.add(l, v, both, toBF16, 0, x, a.TopK, &b.W13.A, b.Step, b.ScaleStep)
+		elem.ActivateJoined(l, hidden, both, &b.Extra)
+	} else {
+		work.add(l, v, hidden, toHidden, 0, x, a.TopK, &b.W13.A, b.Step, b.ScaleStep)
+	}
 	work.bias = b.B2
 	work.add(l, v, y, modeOf(y, false), o.Factors, hidden, 1, &b.W2.A, b.Step2, b.ScaleStep2)
 }

@@ -11,6 +11,7 @@ package native
 import (
 	"fmt"
 
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/route"
 	"krater/kernels/device"
@@ -107,7 +108,7 @@ func modeOf(op string, out launch.Mat) mode {
 // Experts computes a row of y [T*K, H], BF16 or F32, for every assignment t*K+rank whose expert
 // is in the bank: down(act(gate x[t], up x[t])), with the bank's biases and activation. Other rows
 // are unchanged. a has x's assignments in tiles of FewTokens or ManyTokens; h is
-// HiddenBytes(T*K, F, BF16) of scratch, aligned to 16.
+// HiddenBytes(T*K, F, BF16) of scratch, aligned to 16, and HiddenBytes(T*K, 3*F, BF16) with an activation apart.
 func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, a route.Aligned) {
 	const op = "native Experts"
 	if why := check(x, &b); why != "" || !Can(x, &b) {
@@ -126,7 +127,13 @@ func Experts(l *launch.List, gpu launch.GPU, y launch.Mat, h launch.Ptr, x launc
 	width := b.W2.Cols()
 	j := job{gpu: gpu, tiles: &a, extra: &b.Extra}
 	hidden := launch.Mat{At: h, DType: tensor.BF16, Rows: a.Assignments, Cols: width, Stride: width}
-	j.grouped(l, hidden, toHidden, x, a.TopK, &b.W13.A, b.Step, b.ScaleStep, b.B13)
+	if b.Apart() {
+		both := launch.Mat{At: h + launch.Ptr(HiddenBytes(a.Assignments, width, tensor.BF16)), DType: tensor.BF16, Rows: a.Assignments, Cols: 2 * width, Stride: 2 * width}
+		j.grouped(l, both, toBF16, x, a.TopK, &b.W13.A, b.Step, b.ScaleStep, b.B13)
+		elem.Activate(l, hidden, both.ColRange(0, width), both.ColRange(width, 2*width), &b.Extra)
+	} else {
+		j.grouped(l, hidden, toHidden, x, a.TopK, &b.W13.A, b.Step, b.ScaleStep, b.B13)
+	}
 	j.grouped(l, y, m, hidden, 1, &b.W2.A, b.Step2, b.ScaleStep2, b.B2)
 }
 
@@ -180,7 +187,8 @@ func (j *job) grouped(l *launch.List, out launch.Mat, m mode, x launch.Mat, divi
 
 // Plain runs every row of x [T, H], BF16 or F32, through its K experts. Row t*K+k of y [T*K, H] is
 // the output of expert ids[t, k] (I32 [T, K]), or zeros if there is no such expert. Rows of experts
-// that bank.Map leaves out are unchanged. h is HiddenBytes(T*K, F, x.DType) of scratch.
+// that bank.Map leaves out are unchanged. h is HiddenBytes(T*K, F, x.DType) of scratch, and
+// HiddenBytes(T*K, 3*F, x.DType) with an activation apart.
 func Plain(l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Bank, ids launch.Mat) {
 	const op = "native Plain"
 	slots := ids.Rows * ids.Cols
@@ -208,7 +216,13 @@ func Plain(l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat, b launch.Ba
 			append(j.args(out, m, x, divisor, w, step, smallStep, bias),
 				launch.I32(wide), launch.I32(slots), launch.P(ids.At), launch.I32(b.Experts), launch.P(b.Map))...)
 	}
-	one(hidden, toHidden, x, ids.Cols, &b.W13.A, b.Step, b.ScaleStep, b.B13)
+	if b.Apart() {
+		both := launch.Mat{At: h + launch.Ptr(HiddenBytes(slots, width, x.DType)), DType: x.DType, Rows: slots, Cols: 2 * width, Stride: 2 * width}
+		one(both, modeOf(op, x), x, ids.Cols, &b.W13.A, b.Step, b.ScaleStep, b.B13)
+		elem.Activate(l, hidden, both.ColRange(0, width), both.ColRange(width, 2*width), &b.Extra)
+	} else {
+		one(hidden, toHidden, x, ids.Cols, &b.W13.A, b.Step, b.ScaleStep, b.B13)
+	}
 	one(y, m, hidden, 1, &b.W2.A, b.Step2, b.ScaleStep2, b.B2)
 }
 

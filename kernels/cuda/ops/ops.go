@@ -37,8 +37,11 @@ type Builder struct {
 }
 
 // Network is a SwiGLU network: W13 [2F, H] is gate's rows, then up's (joined in tiles),
-// W2 [H, F].
-type Network struct{ W13, W2 launch.Weight }
+// W2 [H, F]. Of Extra the activation may be that of an operator of its own.
+type Network struct {
+	W13, W2 launch.Weight
+	launch.Extra
+}
 
 // Zero reports whether n is absent.
 func (n *Network) Zero() bool { return n.W13.Rows() == 0 }
@@ -160,6 +163,25 @@ func (b *Builder) NormRoute(ids, weights, logits, x, of, norm launch.Mat, eps fl
 	b.RMSNorm(x, of, norm, eps)
 	b.Route(ids, weights, logits, x, gate, bias, p)
 }
+
+// WeighChosen multiplies the weights of chosen experts with factors, and orders both anew; without
+// factors it does nothing.
+func (b *Builder) WeighChosen(ids, weights, factors launch.Mat) {
+	if !factors.Zero() {
+		elem.WeighChosen(b.List, ids, weights, factors)
+	}
+}
+
+// Activate computes x = the activation of act for x and up.
+func (b *Builder) Activate(x, up launch.Mat, act launch.Extra) {
+	elem.Activate(b.List, x, x, up, &act)
+}
+
+// Scale computes x *= factor.
+func (b *Builder) Scale(x launch.Mat, factor float32) { elem.Scale(b.List, x, x, factor) }
+
+// Softcap computes x = limit * tanh(x / limit).
+func (b *Builder) Softcap(x launch.Mat, limit float32) { elem.Softcap(b.List, x, limit) }
 
 // TopK chooses experts.
 func (b *Builder) TopK(ids, weights, logits, bias launch.Mat, p device.Router) {

@@ -31,6 +31,9 @@ func (b *Builder) MatMul(out, x launch.Mat, w launch.Weight) {
 	if b.forms("MatMul", x.Rows, func(from, to int) { b.MatMul(out.RowRange(from, to), x.RowRange(from, to), w) }) {
 		return
 	}
+	if b.rounded(out, x, &w) {
+		return
+	}
 	switch to, in := b.sized(out), b.sized(x); {
 	case b.few(x.Rows) && gemv.Can(in, &w):
 		gemv.MatMul(b.List, b.GPU, out, x, w, gemv.Options{})
@@ -107,6 +110,13 @@ func (b *Builder) FFN(out, x launch.Mat, n Network) {
 	if b.forms("FFN", x.Rows, func(from, to int) { b.FFN(out.RowRange(from, to), x.RowRange(from, to), n) }) {
 		return
 	}
+	if b.apart(out, x, &n) {
+		return
+	}
+	if !n.Extra.Zero() {
+		plain.FFN(b.List, out, b.Scratch(plain.ScratchBytes(x.Rows, n.W2.Cols(), x.DType)), x, n.W13, n.W2, n.Extra)
+		return
+	}
 	if b.few(x.Rows) && gemv.CanFFN(b.sized(x), n.W13, n.W2) {
 		h := b.Scratch(gemv.FFNScratch(x.Rows, n.W2.Cols()))
 		gemv.FFN(b.List, b.GPU, out, h, x, n.W13, n.W2, gemv.Options{})
@@ -121,7 +131,7 @@ func (b *Builder) FFN(out, x launch.Mat, n Network) {
 		return
 	}
 	h := b.Scratch(plain.ScratchBytes(x.Rows, n.W2.Cols(), x.DType))
-	plain.FFN(b.List, out, h, x, n.W13, n.W2)
+	plain.FFN(b.List, out, h, x, n.W13, n.W2, n.Extra)
 }
 
 // AddFFN computes x [M, H] F32 += FFN of in; delta [M, H] is room for that.
@@ -131,7 +141,7 @@ func (b *Builder) AddFFN(x, delta, in launch.Mat, n Network) {
 	}) {
 		return
 	}
-	if b.few(in.Rows) && gemv.CanFFN(b.sized(in), n.W13, n.W2) {
+	if n.Extra.Zero() && b.few(in.Rows) && gemv.CanFFN(b.sized(in), n.W13, n.W2) {
 		h := b.Scratch(gemv.FFNScratch(in.Rows, n.W2.Cols()))
 		gemv.FFN(b.List, b.GPU, x, h, in, n.W13, n.W2, gemv.Options{Add: true})
 		return
@@ -186,8 +196,8 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 	}) {
 		return
 	}
-	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network(n)}
-	if b.few(x.Rows) && b.canMoE(m) {
+	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network{W13: n.W13, W2: n.W2}}
+	if n.Extra.Zero() && b.few(x.Rows) && b.canMoE(m) {
 		b.mixFew(delta, &m, gemv.Options{})
 		return
 	}
@@ -212,8 +222,8 @@ func (b *Builder) AddMix(hidden, delta, y, shared, x launch.Mat, bank launch.Ban
 	}) {
 		return
 	}
-	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network(n)}
-	if b.few(x.Rows) && b.canMoE(m) {
+	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network{W13: n.W13, W2: n.W2}}
+	if n.Extra.Zero() && b.few(x.Rows) && b.canMoE(m) {
 		b.mixFew(hidden, &m, gemv.Options{Add: true})
 		return
 	}
@@ -250,7 +260,7 @@ func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat)
 	b.lay(func(a *arena) {
 		sorted = a.cut(route.AlignedBytes(rows, topK, bank.Experts, tile))
 		sort = a.cut(route.AlignScratch(rows, topK, bank.Experts))
-		hidden = a.cut(moe.HiddenBytes(rows*topK, bank.W2.Cols()))
+		hidden = a.cut(moe.HiddenBytes(rows*topK, kept(&bank)))
 	})
 	a := route.NewAligned(sorted, rows, topK, bank.Experts, tile)
 	a.Map = bank.Map
@@ -260,9 +270,9 @@ func (b *Builder) expertsMany(y, x launch.Mat, bank launch.Bank, ids launch.Mat)
 
 // expertsNative is Experts with weights that are blocks of a file.
 func (b *Builder) expertsNative(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
-	rows, topK, width := x.Rows, ids.Cols, bank.W2.Cols()
+	rows, topK := x.Rows, ids.Cols
 	if b.Plain || !native.Can(b.sized(x), &bank) {
-		native.Plain(b.List, y, b.Scratch(native.HiddenBytes(rows*topK, width, x.DType)), x, bank, ids)
+		native.Plain(b.List, y, b.Scratch(native.HiddenBytes(rows*topK, kept(&bank), x.DType)), x, bank, ids)
 		return
 	}
 	tile := native.Tile(rows*topK, bank.Experts)
@@ -276,7 +286,7 @@ func (b *Builder) expertsNative(y, x launch.Mat, bank launch.Bank, ids launch.Ma
 	b.lay(func(a *arena) {
 		sorted = a.cut(route.AlignedBytes(rows, topK, bank.Experts, tile))
 		sort = a.cut(route.AlignScratch(rows, topK, bank.Experts))
-		hidden = a.cut(native.HiddenBytes(rows*topK, width, x.DType))
+		hidden = a.cut(native.HiddenBytes(rows*topK, kept(&bank), x.DType))
 	})
 	a := route.NewAligned(sorted, rows, topK, bank.Experts, tile)
 	a.Map = bank.Map

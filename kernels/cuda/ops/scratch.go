@@ -23,7 +23,10 @@ const partsBytes = 64 << 20
 
 // ScratchBytes bounds the scratch memory of a stream whose steps are within s.
 func ScratchBytes(s *device.StepSizes) int {
-	most := 0
+	most, each := 0, 1 // each: how many values a hidden one takes between products (kept)
+	if s.Cubic {
+		each = 3
+	}
 	need := func(parts ...int) {
 		n := 0
 		for _, p := range parts {
@@ -43,10 +46,10 @@ func ScratchBytes(s *device.StepSizes) int {
 	if s.Experts > 0 {
 		need(route.AlignedBytes(min(s.Rows, route.MaxFused), s.TopK, s.Experts, tileMin), route.Scratch(s.Rows, s.Experts, s.Hidden))
 		need(route.AlignedBytes(s.Rows, s.TopK, s.Experts, tileMin), route.AlignScratch(s.Rows, s.TopK, s.Experts),
-			moe.HiddenBytes(s.Rows*s.TopK, s.ExpertFF))
+			moe.HiddenBytes(s.Rows*s.TopK, each*s.ExpertFF))
 		for _, tile := range []int{native.FewTokens, native.ManyTokens} {
 			need(route.AlignedBytes(s.Rows, s.TopK, s.Experts, tile), route.AlignScratch(s.Rows, s.TopK, s.Experts),
-				native.HiddenBytes(s.Rows*s.TopK, s.ExpertFF, tensor.BF16))
+				native.HiddenBytes(s.Rows*s.TopK, each*s.ExpertFF, tensor.BF16))
 		}
 		few := min(s.Rows, gemv.MaxRows)
 		for tile := 1; tile <= gemv.TileRows; tile++ { // the bound of the largest is there
@@ -55,6 +58,12 @@ func ScratchBytes(s *device.StepSizes) int {
 		}
 	}
 	need(4*s.Rows*max(s.DenseFF, s.SharedFF), partsBytes) // F32 for the plain kernels
+	if s.Cubic {
+		need(4*s.Rows*max(s.DenseFF, s.SharedFF), 2*s.Rows*max(s.DenseFF, s.SharedFF), partsBytes)
+	}
+	if s.PerLayer > 0 {
+		need(2*s.Rows*s.Hidden, partsBytes)
+	}
 	need(4 * s.Rows * s.TopK * s.ExpertFF)
 	need(sample.Scratch(s.LogitRows, s.Vocab))
 	return most

@@ -116,9 +116,9 @@ func TestExperts(t *testing.T) {
 		h := c.Alloc(ScratchBytes(rows*topK, width, dt))
 		y := c.Mat(tensor.F32, rows*topK, hidden)
 		plain := bank
-		act := []device.Activation{{}, {Alpha: 1.702, Limit: 7, Shift: 1}, {Limit: 0.5}}[i%3]
+		act := []device.Activation{{}, {Alpha: 1.702, Limit: 7, Shift: 1}, {Limit: 0.5}, device.GELUTanh}[i%4]
 		biases := make([]float32, experts*(2*width+hidden))
-		if bank.Extra = (launch.Extra{Alpha: act.Alpha, Limit: act.Limit, Shift: act.Shift}); i%2 == 0 {
+		if bank.Extra = (launch.Extra{Alpha: act.Alpha, Limit: act.Limit, Shift: act.Shift, Cubic: act.Cubic}); i%2 == 0 {
 			biases = cudatest.Normal(rng, len(biases))
 			all := c.F32(biases, 1, len(biases))
 			bank.B13, bank.B2, bank.BiasStep = all.At, all.ColRange(2*width, 2*width+1).At, 4*(2*width+hidden)
@@ -141,7 +141,7 @@ func TestExperts(t *testing.T) {
 		out, all := c.Mat(tensor.F32, rows, hidden), c.Mat(tensor.F32, rows, hidden)
 		zeros := c.I32(make([]int32, rows), rows, 1)
 		c.Run(func(l *launch.List) {
-			FFN(l, out, h, in, w13.Weight, w2.Weight)
+			FFN(l, out, h, in, w13.Weight, w2.Weight, launch.Extra{})
 			Experts(l, all, h, in, plain, zeros)
 		})
 		if !slices.Equal(c.Floats(out), c.Floats(all)) {
@@ -149,7 +149,7 @@ func TestExperts(t *testing.T) {
 		}
 		// One row alone has the same bits.
 		one := c.Mat(tensor.F32, 1, hidden)
-		c.Run(func(l *launch.List) { FFN(l, one, h, in.RowRange(1, 2), w13.Weight, w2.Weight) })
+		c.Run(func(l *launch.List) { FFN(l, one, h, in.RowRange(1, 2), w13.Weight, w2.Weight, launch.Extra{}) })
 		if !slices.Equal(c.Floats(one), c.Floats(out)[hidden:2*hidden]) {
 			t.Fatalf("%+v: a row alone differs", k)
 		}

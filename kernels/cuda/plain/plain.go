@@ -19,7 +19,7 @@ var (
 
 const (
 	warpsPerBlock = 8
-	maxArgs       = 28
+	maxArgs       = 29
 )
 
 // weightKind as the kernels number it.
@@ -55,10 +55,10 @@ func MatMul(l *launch.List, out, x launch.Mat, w launch.Weight) {
 // activations of type dt.
 func ScratchBytes(rows, width int, dt tensor.DType) int { return rows * width * dt.Size() }
 
-// FFN computes out [T, H] = down(silu(gate x) * up x). w13 [2F, H] is gate's rows, then up's (or
-// joined tiles), w2 [H, F]; h is ScratchBytes(T, F, x.DType) of scratch.
-func FFN(l *launch.List, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Weight) {
-	network("plain FFN", l, out, h, x, launch.Bank{Experts: 1, W13: w13, W2: w2}, 0, 1)
+// FFN computes out [T, H] = down(act(gate x, up x)), with the biases and the activation of e. w13 [2F, H]
+// is gate's rows, then up's (or joined tiles), w2 [H, F]; h is ScratchBytes(T, F, x.DType) of scratch.
+func FFN(l *launch.List, out launch.Mat, h launch.Ptr, x launch.Mat, w13, w2 launch.Weight, e launch.Extra) {
+	network("plain FFN", l, out, h, x, launch.Bank{Experts: 1, W13: w13, W2: w2, Extra: e}, 0, 1)
 }
 
 // Experts runs every row of x [T, H] through its K experts, with the bank's biases and activation. Row t*K+k of y [T*K, H] is the output
@@ -94,7 +94,7 @@ func network(op string, l *launch.List, y launch.Mat, h launch.Ptr, x launch.Mat
 		launch.P(ids), launch.I32(b.Experts), launch.P(b.Map), launch.I64(b.Step), launch.I64(b.ScaleStep),
 		launch.P(b.B13), launch.I64(b.BiasStep))
 	act := b.Act()
-	args = append(args, act[:]...)
+	args = append(append(args, act[:]...), launch.F32(b.Cubic))
 	l.Add(kGateUp, config(slots*width), append(args, w13[:]...)...)
 	args = append(args[:0],
 		launch.P(y.At), wide(op, y), launch.I32(y.Stride), launch.P(h), wide(op, x), launch.I32(slots),

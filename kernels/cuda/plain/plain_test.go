@@ -17,11 +17,11 @@ func TestLaunches(t *testing.T) {
 	var l launch.List
 	MatMul(&l, mat(tensor.F32, 5, 7), mat(tensor.BF16, 5, 3), launch.Weight{F: mat(tensor.F32, 7, 3)})
 	w13 := launch.Weight{A: launch.Tiles{Layout: tensor.Layout{Format: tensor.INT4.By(32), Rows: 32, Cols: 24, For: tensor.GPU, Joined: true}, Values: 4096, Scales: 8192}}
-	FFN(&l, mat(tensor.F32, 3, 24), 4096, mat(tensor.F32, 3, 24), w13, launch.Weight{F: mat(tensor.BF16, 24, 16)})
+	FFN(&l, mat(tensor.F32, 3, 24), 4096, mat(tensor.F32, 3, 24), w13, launch.Weight{F: mat(tensor.BF16, 24, 16)}, launch.Extra{})
 	want := []struct {
 		name         string
 		blocks, args int
-	}{{"kr_plain_matmul", 5, 16}, {"kr_plain_gate_up", 6, 25}, {"kr_plain_down", 9, 22}}
+	}{{"kr_plain_matmul", 5, 16}, {"kr_plain_gate_up", 6, 26}, {"kr_plain_down", 9, 22}}
 	if len(l.Ops) != len(want) {
 		t.Fatalf("%d launches, want %d", len(l.Ops), len(want))
 	}
@@ -52,7 +52,7 @@ func TestRefusals(t *testing.T) {
 		"ids rows": func(l *launch.List) { Experts(l, mat(tensor.F32, 10, 3), 4096, x, bank, mat(tensor.I32, 4, 2)) },
 		"y":        func(l *launch.List) { Experts(l, mat(tensor.F32, 9, 3), 4096, x, bank, mat(tensor.I32, 5, 2)) },
 		"width": func(l *launch.List) {
-			FFN(l, mat(tensor.F32, 5, 3), 4096, x, w, launch.Weight{F: mat(tensor.F32, 3, 4)})
+			FFN(l, mat(tensor.F32, 5, 3), 4096, x, w, launch.Weight{F: mat(tensor.F32, 3, 4)}, launch.Extra{})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -130,7 +130,7 @@ func TestTopK(t *testing.T) {
 			lm := c.F32(logits, rows, p.Experts)
 			c.Run(func(l *launch.List) { TopK(l, ids, weights, lm, bm, p, 0) })
 			want, w := make([]int32, rows*p.TopK), make([]float32, rows*p.TopK)
-			ref.RouteTopK(want, w, logits, b, p)
+			ref.RouteTopK(want, w, logits, b, nil, p)
 			if got := ints(c, ids); !slices.Equal(got, want) {
 				t.Errorf("%+v, bias %v: chose\n%v, want\n%v", p, biased, got, want)
 			}

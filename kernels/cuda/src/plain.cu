@@ -100,17 +100,17 @@ KR_DEV int expert_of(const int *ids, int experts, long long i) {
 KR_DEV int place_of(const int *map, int e) { return map ? map[e] : e; }
 
 // SwiGLU of a value of gate and one of up (kernels/device, Activation). NaN stays NaN.
-KR_DEV float swiglu(float g, float u, float alpha, float limit, float shift) {
+KR_DEV float swiglu(float g, float u, float alpha, float limit, float shift, float cubic) {
 	g = g > limit ? limit : g;
 	u = u > limit ? limit : u < -limit ? -limit : u;
-	return g / (1.f + expf(-alpha * g)) * (u + shift);
+	return g / (1.f + expf(-alpha * fmaf(cubic * g * g, g, g))) * (u + shift);
 }
 
 // h [slots, rows / 2] = swiglu(gate x, up x), with a bias if there is one, for every slot that has an expert. w is W13 of expert
 // 0; the others follow at distances of step and scale_step bytes.
 KR_KERNEL(256, 1)
 kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int top_k, const int *ids, int experts, const int *map,
-                 long long step, long long scale_step, const float *bias, long long bias_step, float alpha, float limit, float shift,
+                 long long step, long long scale_step, const float *bias, long long bias_step, float alpha, float limit, float shift, float cubic,
                  const uint8_t *values, const bf16 *scales, int kind, int rows, int cols, int stride, int group, int groups, int joined) {
 	pdl_launch();
 	pdl_wait();
@@ -128,7 +128,7 @@ kr_plain_gate_up(void *h, int wide, const void *x, int x_stride, int slots, int 
 		const float *mine = (const float *)((const char *)bias + e * bias_step);
 		u += mine[f], v += mine[width + f];
 	}
-	put(h, wide, slot * width + f, swiglu(u, v, alpha, limit, shift));
+	put(h, wide, slot * width + f, swiglu(u, v, alpha, limit, shift, cubic));
 }
 KR_EXPORT(kr_plain_gate_up)
 

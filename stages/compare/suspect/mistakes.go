@@ -49,14 +49,14 @@ func (l *layer) mistakes(op string) []mistake {
 		fallthrough
 	case "shared_raw":
 		return l.networkMistakes("shared expert's ", func(feed oracle.Feed) []float64 {
-			return l.Network(l.Shared, device.Activation{}, l.Get("post_norm"), l.T, feed)
+			return l.Network(l.Shared, l.Act(), l.Get("post_norm"), l.T, feed)
 		})
 	case "mlp_out":
 		if l.Routed {
 			return l.sumMistakes()
 		}
 		return l.networkMistakes("network's ", func(feed oracle.Feed) []float64 {
-			return l.Network(l.Dense, device.Activation{}, l.Get("post_norm"), l.T, feed)
+			return l.Network(l.Dense, l.Act(), l.Get("post_norm"), l.T, feed)
 		})
 	case "layer_out":
 		return l.residualMistakes()
@@ -285,7 +285,7 @@ func (l *layer) routerMistakes(op string) []mistake {
 	of := func(what string, change func(*device.Router)) {
 		p := r
 		change(&p)
-		by(what, func(logits []float64) ([]int, []float64) { return oracle.Route(logits, correction, p) })
+		by(what, func(logits []float64) ([]int, []float64) { return oracle.Route(logits, correction, l.Factors(), p) })
 	}
 	if r.Groups > 1 {
 		of("the choice not limited to groups", func(p *device.Router) { p.Groups = 1 })
@@ -302,11 +302,13 @@ func (l *layer) routerMistakes(op string) []mistake {
 	}
 	if correction != nil {
 		name := l.Short(l.Tensor("correction"))
-		by(name+" missing", func(logits []float64) ([]int, []float64) { return oracle.Route(logits, nil, r) })
+		by(name+" missing", func(logits []float64) ([]int, []float64) { return oracle.Route(logits, nil, l.Factors(), r) })
 		if op == "router_weights" {
 			list = append(list, mistake{name + " added to the weights too", func() []float64 { return l.correctedWeights(correction) }})
 		}
-		by(name+" added to the logits", func(logits []float64) ([]int, []float64) { return oracle.Route(oracle.Sum(logits, correction), nil, r) })
+		by(name+" added to the logits", func(logits []float64) ([]int, []float64) {
+			return oracle.Route(oracle.Sum(logits, correction), nil, l.Factors(), r)
+		})
 	}
 	if op == "router_weights" {
 		what := "router weights divided by their sum"

@@ -239,6 +239,30 @@ func (Device) Gate(s device.Stream, out, x device.Mat) {
 	})
 }
 
+func (Device) Activate(s device.Stream, x, up device.Mat, act device.Activation) {
+	later(s, func() {
+		v := floats(x)
+		ref.Activate(v, floats(up), act)
+		store(x, v)
+	})
+}
+
+func (Device) Scale(s device.Stream, x device.Mat, factor float32) {
+	later(s, func() {
+		v := floats(x)
+		ref.Scale(v, factor)
+		store(x, v)
+	})
+}
+
+func (Device) Softcap(s device.Stream, x device.Mat, limit float32) {
+	later(s, func() {
+		v := floats(x)
+		ref.Softcap(v, limit)
+		store(x, v)
+	})
+}
+
 func (Device) Conv(s device.Stream, out, x, w device.Mat, tail device.KV, spans device.Spans, p device.DeltaNet) {
 	later(s, func() {
 		v, kept := floats(out), floats(tail.Mat) // rows of other spans stay
@@ -265,10 +289,10 @@ func (Device) GatedNorm(s device.Stream, out, x, w device.Mat, eps float32, p de
 	})
 }
 
-func (Device) RouteTopK(s device.Stream, ids, weights, logits, bias device.Mat, p device.Router) {
+func (Device) RouteTopK(s device.Stream, ids, weights, logits, bias, factors device.Mat, p device.Router) {
 	later(s, func() {
 		chosen, w := make([]int32, ids.Rows*ids.Cols), make([]float32, ids.Rows*ids.Cols)
-		ref.RouteTopK(chosen, w, floats(logits), maybe(bias), p)
+		ref.RouteTopK(chosen, w, floats(logits), maybe(bias), maybe(factors), p)
 		storeInts(ids, chosen)
 		store(weights, w)
 	})
