@@ -186,3 +186,19 @@ func softmaxScale(c *Config) float64 {
 
 // softmax is the usual scale of heads of n values.
 func softmax(n float64) float64 { return float64(float32(1 / math.Sqrt(n))) }
+
+// TestEveryFamilyHasAGolden: what runs all golden folders, such as the server's tests, runs every family.
+// Kimi K2 is read as DeepSeek-V3. The other names are of text models, which folders have in wrappers.
+func TestEveryFamilyHasAGolden(t *testing.T) {
+	without := Families()
+	for _, arch := range goldenArchs(t) {
+		c, err := Parse(readFile(t, goldens, arch, "config.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		without = slices.DeleteFunc(without, func(family string) bool { return family == c.Family })
+	}
+	if !slices.Equal(without, []string{"gemma4_text", "kimi_k2", "qwen3_5_moe_text", "qwen3_5_text"}) {
+		t.Errorf("families without a golden folder: %v", without)
+	}
+}
