@@ -39,7 +39,7 @@ func TestFastKernelsAgreeWithPlain(t *testing.T) {
 
 // TestWindowsAgreeWithPlain: the same with windows, sinks and biases.
 func TestWindowsAgreeWithPlain(t *testing.T) {
-	agreesWithPlain(t, windowModel(t), cardPrecisions["int4 g128"], 150)
+	agreesWithPlain(t, windowModel(t, 40), cardPrecisions["int4 g128"], 150)
 }
 
 func agreesWithPlain(t *testing.T, m *synth.Model, p load.Precision, tokens int) {
@@ -120,10 +120,11 @@ func TestRunsAreEqualOnCard(t *testing.T) {
 	}
 }
 
-// TestWindowBlocksOnCard: layers with a window whose rows are in a few blocks have the bits of those
-// that keep all rows: prompts in chunks, and generated rows, whose steps are repeated.
+// TestWindowBlocksOnCard: a model has the same logits, to the bit, whether its layers with a window have
+// few window blocks or keep all rows. The prompt comes in chunks, and steps of generated rows are
+// replayed as graphs.
 func TestWindowBlocksOnCard(t *testing.T) {
-	m, prompt := windowModel(t), randomTokens(200, 5)
+	m, prompt := windowModel(t, 40), randomTokens(200, 5)
 	for i, x := range []struct {
 		kv tensor.DType
 		o  cuda.Options

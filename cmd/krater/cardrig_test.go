@@ -51,11 +51,11 @@ func latentModel(t *testing.T) *synth.Model {
 }
 
 // windowModel is a random model with the head size, the biases and the sinks of gpt-oss, and otherwise
-// small. Its first and last layers have windows.
-func windowModel(t *testing.T) *synth.Model {
+// small. Its first and last layers see the given number of tokens.
+func windowModel(t *testing.T, window int) *synth.Model {
 	t.Helper()
 	return sizedModel(t, "gpt-oss-20b", map[string]any{"num_hidden_layers": 3, "layer_types": []string{"sliding_attention", "full_attention", "sliding_attention"},
-		"num_local_experts": 8, "num_experts_per_tok": 3, "experts_per_token": 3, "vocab_size": 512, "sliding_window": 40, "pad_token_id": 0},
+		"num_local_experts": 8, "num_experts_per_tok": 3, "experts_per_token": 3, "vocab_size": 512, "sliding_window": window, "pad_token_id": 0},
 		map[string]any{"hidden_size": 192, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2})
 }
 
@@ -98,7 +98,7 @@ func onCardBy(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o
 	return onCardIn(t, m, p, kv, o, 0)
 }
 
-// onCardIn is the model with that many blocks for the layers with a window.
+// onCardIn is the model with the given number of window blocks.
 func onCardIn(t *testing.T, m *synth.Model, p load.Precision, kv tensor.DType, o cuda.Options, windows int) *direct.Model {
 	t.Helper()
 	host, err := cpu.New(cpu.Options{Threads: 2})
