@@ -15,10 +15,9 @@ import (
 	"krater/stages"
 )
 
-// TestWindowsAnswerAlike: where layers with a window keep a few blocks of their own, requests have
-// the answers that they have where these keep all rows, bit for bit: with prompts in chunks of any
-// size, prefixes from the cache, preempted sequences and several batches in flight, on one rank and
-// on two.
+// TestWindowsAnswerAlike: requests have the same answers, to the bit, whether layers with a window have
+// few window blocks or keep all rows: with prompts in chunks of any size, prefixes from the cache,
+// preempted sequences and several batches in flight, on one rank and on two.
 func TestWindowsAnswerAlike(t *testing.T) {
 	for _, name := range []string{"mistral", "gpt_oss", "gpt_oss_mxfp4"} {
 		for _, kv := range []tensor.DType{tensor.F32, tensor.I8} {
@@ -72,8 +71,8 @@ func TestWindowsAnswerAlike(t *testing.T) {
 	}
 }
 
-// TestWindowedChoices: the choices of one prompt share it, its last block too, in which layers with a
-// window keep rows of their own.
+// TestWindowedChoices: the choices of one prompt share all its blocks with their window blocks. Each copies
+// the last block, which is not full, and its window block.
 func TestWindowedChoices(t *testing.T) {
 	o := prefixed("gpt_oss")
 	o.limits.WindowBlocks = 115

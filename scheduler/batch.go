@@ -20,8 +20,9 @@ type Span struct {
 	// Blocks is the block table up to the span's end: position p is in slot
 	// Blocks[p/BlockTokens]*BlockTokens + p%BlockTokens of every layer's cache.
 	Blocks []int32
-	// Windows is the same for the layers with a window (Config.Window), in blocks below
-	// WindowBlocks; nil: there are none. Entries before what the span's first row sees are of no use.
+	// Windows is the block table of the layers with a window (Config.Window), of window blocks below
+	// WindowBlocks; nil: the model has no such layers. Entries before the window of the span's first
+	// row are not to be read.
 	Windows []int32
 }
 

@@ -233,9 +233,9 @@ func (a *audit) windows() {
 			a.want(len(s.windows) == 0, "request %d holds %d window blocks", s.req.ID, len(s.windows))
 			continue
 		}
-		a.want(len(s.windows) == len(s.blocks) && s.seen <= len(s.windows) && s.seen <= c.cfg.firstSeen(s.computed),
-			"request %d, %d computed: %d blocks, %d window blocks from %d on", s.req.ID, s.computed, len(s.blocks), len(s.windows), s.seen)
-		for _, w := range s.windows[min(s.seen, len(s.windows)):] {
+		a.want(len(s.windows) == len(s.blocks) && s.passed <= len(s.windows) && s.passed <= c.cfg.windowStart(s.computed),
+			"request %d, %d computed: %d blocks, %d window blocks from %d on", s.req.ID, s.computed, len(s.blocks), len(s.windows), s.passed)
+		for _, w := range s.windows[min(s.passed, len(s.windows)):] {
 			pins[w]++
 		}
 	}

@@ -51,9 +51,10 @@ type Config struct {
 	// the number of places for such states of whole sequences, at borders of blocks. A sequence can
 	// continue from a cached prefix only where one is kept. 0: all state is in blocks.
 	Snapshots int
-	// Window is for models in which some layers see only the newest positions, themselves among them:
-	// how many, the most of all such layers. These layers keep WindowBlocks blocks, of which a
-	// sequence holds those that its next row sees. 0: all layers keep Blocks.
+	// Window is for models in which some layers see only the newest positions of a sequence: the
+	// largest number that any of these layers sees, the row's own included. Their rows are in
+	// WindowBlocks blocks, of which a sequence holds those that its next row reads. 0: all layers
+	// keep their rows in Blocks.
 	Window       int
 	WindowBlocks int // at least WindowNeed
 

@@ -7,7 +7,7 @@ import "slices"
 type chain struct {
 	pages []int32 // blocks, or places in host memory
 	link  uint64  // identity of the last, or the root
-	reach int     // pages that the cache has, those too behind which no sequence can go on
+	reach int     // pages that the cache has, also those after which no sequence can continue
 	tip   uint64  // identity of the last of them, or the root
 	from  int32   // the block to copy the next one from; -1: none
 	upto  int     // positions that has, from the first on
@@ -88,8 +88,8 @@ func (c *Core) sameClass(s *seq, end int) int {
 	return end
 }
 
-// look fills in the chain of a sequence that holds no blocks. It ends at the last block after which
-// a sequence can go on: with snapshots it has one, with windows the blocks before it that are seen are there.
+// look fills in the chain of a sequence that holds no blocks. The chain ends at the last block after
+// which a sequence can continue (resumes).
 func (c *Core) look(s *seq) {
 	c.chain = chain{pages: c.chain.pages[:0], link: s.root, tip: s.root, from: -1}
 	if !s.reuses {

@@ -103,8 +103,8 @@ type seq struct {
 
 	blocks    []int32 // block table: what is computed and what is in flight
 	windows   []int32 // block table of the layers with a window; empty: there are none
-	seen      int     // entries of windows that it has given up
-	reached   int     // blocks that the cache had of it when it began, with and without window blocks
+	passed    int     // entries of windows that it has given up
+	reached   int     // blocks of its prompt that the cache had when it began, with or without their window blocks
 	promised  int     // blocks that its known tokens still need
 	empty     bool    // it holds no blocks, and begins with what the cache has
 	reuses    bool    // its token ids are known, so that its blocks can be cached

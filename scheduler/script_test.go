@@ -245,7 +245,7 @@ func (s *script) batch(b Batch, ok bool) {
 		if sp.From >= 0 {
 			last = fmt.Sprintf(", token of row %d%s", sp.From, last)
 		}
-		if from := s.core.cfg.firstSeen(sp.Pos); s.core.cfg.Window > 0 {
+		if from := s.core.cfg.windowStart(sp.Pos); s.core.cfg.Window > 0 {
 			last = fmt.Sprintf(", window blocks from %d on %v%s", from, sp.Windows[from:], last)
 		}
 		s.printf("  row %d: %s %d, tokens %d to %d, slot %d, blocks %v%s\n", sp.Row, kind, sp.ID, sp.Pos, sp.Pos+sp.Len-1, sp.Slot, sp.Blocks, last)

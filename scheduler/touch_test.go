@@ -47,7 +47,7 @@ func (m *monitor) touch(b Batch) touches {
 				t.writes[memory{"window block", sp.Windows[p/m.cfg.BlockTokens]}] = true
 			}
 		}
-		for i := m.cfg.firstSeen(sp.Pos); i < len(sp.Windows); i++ {
+		for i := m.cfg.windowStart(sp.Pos); i < len(sp.Windows); i++ {
 			t.reads[memory{"window block", sp.Windows[i]}] = true
 		}
 		t.writes[memory{"state", int32(sp.Slot)}] = true

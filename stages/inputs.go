@@ -15,7 +15,7 @@ type inputs struct {
 	pos    []int32 // [T]
 	slots  []int32 // [T]
 	marks  []int32 // [T] zeros
-	// windowSlots [T] are the slots in layers with a window; absent where these have no blocks of their own.
+	// windowSlots [T] are the slots in layers with a window; absent if there are no window blocks.
 	windowSlots []int32
 
 	dev  device.Mat // [1, len(host)] I32

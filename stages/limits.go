@@ -25,8 +25,8 @@ type Limits struct {
 	// ends of blocks, so that others can go on from there; 0: as many as Seqs. A model whose state
 	// is all in blocks has none.
 	Snapshots int
-	// WindowBlocks is the blocks of the layers that see only the newest tokens; 0, or more than
-	// Blocks: these layers keep the rows of all tokens in the blocks of the others.
+	// WindowBlocks is the number of window blocks, for the layers that see only the newest tokens. If
+	// it is 0 or more than Blocks, these layers keep the rows of all tokens, in Blocks.
 	WindowBlocks int
 	// QuantGroup is the columns that share a scale where rows of H are quantised; 0:
 	// no layer is kept as integers.
@@ -35,7 +35,7 @@ type Limits struct {
 	// queue (Step.Queue) follow one another.
 	Queues int
 
-	sees int // tokens that a layer with a window sees, the most of all; 0: WindowBlocks is
+	sees int // the most tokens that a layer with a window sees; 0 if WindowBlocks is 0
 }
 
 // For fills in defaults for a model and checks the rest.
@@ -101,8 +101,8 @@ func (l Limits) WindowSlots() int {
 	return l.WindowBlocks * l.BlockTokens
 }
 
-// WindowRows is how many rows of a sequence fit into a batch if its window blocks are a ring, one of
-// that many equal parts of all.
+// WindowRows returns the most rows of a sequence in a batch if the sequence uses one of the given
+// number of equal parts of the window blocks as a ring.
 func (l Limits) WindowRows(parts int) int {
 	if l.WindowBlocks == 0 {
 		return l.Tokens

@@ -9,7 +9,7 @@ const (
 	Copy       MoveKind = iota // a block of the KV cache to another
 	Save                       // a block to one in host memory
 	Load                       // one in host memory to a block
-	CopyWindow                 // a block of the layers with a window to another
+	CopyWindow                 // a window block to another one
 	SaveState                  // the state of the sequence in slot From to snapshot To
 	LoadState                  // snapshot From to the state of the sequence in slot To
 )

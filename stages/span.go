@@ -10,9 +10,8 @@ import "krater/kernels/device"
 // Span is the part of a batch that belongs to one sequence.
 type Span struct {
 	device.Span
-	// Windows is the block table of the layers with a window, where these have blocks of their own
-	// (Limits.WindowBlocks); nil: it is that of the others. Entries before what the first row sees are
-	// blocks that are never read.
+	// Windows is the block table of the layers with a window, if their rows are in window blocks
+	// (Limits.WindowBlocks); nil: Blocks. Entries before the window of the first row are not read.
 	Windows []int32
 	Seq     uint64 // the sequence, for readers of the logits
 	// Decode rows are generated ones: absorbed attention. They have the same bits one at a time

@@ -32,8 +32,8 @@ type Rows struct {
 	IDs       device.Mat // [T, 1] I32 token ids
 	Positions device.Mat // [T, 1] I32 positions in the sequence
 	Slots     device.Mat // [T, 1] I32 rows of the KV cache
-	// WindowSlots [T, 1] I32 are the rows of the caches of layers with a window, see Paging; absent where
-	// they are Slots.
+	// WindowSlots [T, 1] I32 are the rows of the KV caches of layers with a window (Paging). It is absent if
+	// these layers use Slots.
 	WindowSlots device.Mat
 	Marks       device.Mat // [T, 1] I32 layer + 1 whose keys or values of the row are the first that are not finite; 0: none
 	WantedRows  device.Mat // [n, 1] I32 Step.Wanted
@@ -79,7 +79,7 @@ type Rows struct {
 	Work   []device.ExpertRows // capacity E
 	Counts []int32             // [E]
 
-	windowed windowed // where layers with a window find their rows
+	windowed windowed // spans and tables of layers with a window
 	id       uint64   // identifies these rows in the steps of other states
 	dev      device.Device
 	cfg      *model.Config

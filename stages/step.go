@@ -228,7 +228,7 @@ func checkTable(table []int32, blocks int) error {
 	return nil
 }
 
-// checkWindows checks the table of the layers with a window, and fills it in where the span has none.
+// checkWindows checks a span's table of window blocks. A span without one gets Blocks.
 func (st *Step) checkWindows(sp *Span) error {
 	switch lim := &st.bounds; {
 	case lim.WindowBlocks == 0:

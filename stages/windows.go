@@ -2,17 +2,18 @@ package stages
 
 import "krater/kernels/device"
 
-// windowed is where layers with a window find the rows of the KV cache, if they have blocks of their
-// own (Limits.WindowBlocks).
+// windowed has the spans and block tables of the layers with a window, if their rows are in window
+// blocks (Limits.WindowBlocks).
 type windowed struct {
-	prefill, decode []device.Span // Rows.Prefill and Decode with the other block tables
-	table           device.Mat    // inputs.spans of these
-	tables          []device.Mat  // inputs.tables of these
+	prefill, decode []device.Span // Rows.Prefill and Decode, with tables of window blocks
+	table           device.Mat    // what inputs.spans is for the other layers
+	tables          []device.Mat  // what inputs.tables is for the other layers
 	short           []device.Span // scratch of putWindows
 }
 
-// Paging is where a layer that sees the given number of tokens (0: all) finds the rows of its KV
-// cache: the rows of the batch, and its prompts and generated rows with their block tables.
+// Paging returns where the rows of the KV cache are for a layer that sees the given number of tokens
+// (0: all): the slots of the batch's rows, and the spans of prompts and of generated rows, with
+// their block tables.
 func (r *Rows) Paging(window int) (slots device.Mat, prefill, decode device.Spans) {
 	if window == 0 || r.lim.WindowBlocks == 0 {
 		return r.Slots, r.PrefillSpans(), r.DecodeSpans()
@@ -21,26 +22,26 @@ func (r *Rows) Paging(window int) (slots device.Mat, prefill, decode device.Span
 	return r.WindowSlots, device.Spans{List: w.prefill, Table: w.table}, device.Spans{List: w.decode, Decode: true, Table: w.table}
 }
 
-// tableMargin is how many positions before the first one that a row sees are in a table for an
-// accelerator, whose kernels begin at multiples of up to 128.
+// tableMargin is the number of positions before a row's window that are in a table for an accelerator
+// too: its kernels begin at multiples of up to 128 positions.
 const tableMargin = 128
 
-// tableBlocks bounds the entries for a generated row in such a table.
+// tableBlocks returns the most entries of a generated row in such a table.
 func (l Limits) tableBlocks() int { return (l.sees+tableMargin)/l.BlockTokens + 2 }
 
-// windowWords bounds the tables of layers with a window as tableWords does those of the others.
+// windowWords returns the most words of the tables of layers with a window, as tableWords does for the others.
 func windowWords(lim Limits, l device.Layout) int {
 	if lim.WindowBlocks == 0 {
 		return 0
 	}
-	each := lim.tableBlocks() + 1 // the rows of a prompt begin and end within a block
+	each := lim.tableBlocks() + 1 // a prompt's window may begin within a block and end within another
 	first := whole(l.SpanWords(lim.Seqs, lim.Seqs*each+lim.Tokens/lim.BlockTokens) + 3)
 	return first + (lim.windows(lim.Tokens)-1)*whole(l.SpanWords(1, each)+3)
 }
 
 // putWindows writes the table of layers with a window from word at on, and returns the first word of
-// the next table. It has only blocks that the span's rows may see. A table of generated rows takes
-// the same room whatever their positions are, so that the next one is always in one place.
+// the next table. The table lists only blocks that the span's rows may read. For generated rows it has the
+// same size at all positions, so the next table stays in its place and a graph can be replayed.
 func (st *State) putWindows(at int) int {
 	if st.lim.WindowBlocks == 0 {
 		return at

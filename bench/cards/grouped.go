@@ -20,10 +20,10 @@ func grouped(decode bool, h history, dt tensor.DType, p device.GQA, sinks bool) 
 		row += 4 * p.Width() / p.HeadDim
 	}
 	// The number of keys that each row sees, summed over the rows of a sequence, and of keys that any sees.
-	seen, keys := 0, h.context()-firstSeen(h.past+1, p)
+	seen, keys := 0, h.context()-windowStart(h.past+1, p)
 	for i := range h.rows {
 		ctx := h.past + i + 1
-		seen += ctx - firstSeen(ctx, p)
+		seen += ctx - windowStart(ctx, p)
 	}
 	c := &Case{
 		Op:    map[bool]string{false: "gqa prefill", true: "gqa decode"}[decode],
@@ -84,8 +84,8 @@ func grouped(decode bool, h history, dt tensor.DType, p device.GQA, sinks bool) 
 	return c
 }
 
-// firstSeen returns the first key that a row sees whose position is ctx-1.
-func firstSeen(ctx int, p device.GQA) int {
+// windowStart returns the first key that the row at position ctx-1 sees.
+func windowStart(ctx int, p device.GQA) int {
 	if p.Window == 0 {
 		return 0
 	}
@@ -97,7 +97,7 @@ func attendedBy(in *cached, q data, row, head int, h history, p device.GQA, sink
 	seq, ctx, d := row/h.rows, h.past+row%h.rows+1, p.HeadDim
 	kv := head / (p.Heads / p.KVHeads)
 	query := q.row(row)[head*d:][:d]
-	first := firstSeen(ctx, p)
+	first := windowStart(ctx, p)
 	prob, top := make([]float64, ctx-first), sink
 	for i := range prob {
 		prob[i], _ = dot(query, in.values(in.slot(seq, first+i), kv*d, d))

@@ -46,7 +46,7 @@ type Pool struct {
 	kept        order   // snapshots that belong to a page and that no move works on
 	windows     []windowBlock
 	freeWindows []int32 // stack
-	idleWindows order   // those that belong to a page and that nobody pins
+	idleWindows order   // of window blocks that belong to a page and are not pinned
 }
 
 // page is a block or a place in host memory.

@@ -1,23 +1,23 @@
 package kvblocks
 
-// Layers that see only the newest tokens (a window) keep their rows in blocks of their own, of
-// which there are fewer. Such a block, a window block, belongs to the page whose tokens it has, so
-// sequences that share the page share it too. While a row that may still be computed can see its
-// tokens, it is pinned. Then it stays with its page until it is needed elsewhere, which makes the
-// page one after which no sequence can go on.
+// Layers with a window see only the newest tokens. They keep their rows in window blocks, which are
+// fewer than blocks. A window block belongs to the page with the same tokens, so sequences that share
+// the page share its window block. It is pinned while a later row of a sequence may read it. After
+// that it stays with its page until another page takes it. A sequence can continue at the end of a page
+// only if all pages in the window before that end still have their window blocks.
 
-// windowBlock is a block of the layers that have a window.
+// windowBlock is a block of the layers with a window.
 type windowBlock struct {
-	page int32 // whose tokens it has; -1: none
+	page int32 // the page that it belongs to; -1: none
 	pins int32
 }
 
 // Window is the window block of a page, -1 for none.
 func (p *Pool) Window(page int32) int32 { return p.pages[page].window }
 
-// TakeWindow hands out a window block for a block that is held, pinned once: a free one, or the
-// first one that is not pinned. There must be one: with as many as Blocks there always is,
-// if only blocks that are held have pinned ones.
+// TakeWindow gives a held block a window block and pins it once: a free one, else the first that is
+// not pinned, which its page loses. It panics if all are pinned. That cannot happen if only held
+// blocks have pinned window blocks and there are as many window blocks as blocks.
 func (p *Pool) TakeWindow(block int32) int32 {
 	var w int32
 	if n := len(p.freeWindows); n > 0 {
@@ -36,7 +36,7 @@ func (p *Pool) TakeWindow(block int32) int32 {
 	return w
 }
 
-// PinWindow keeps a window block as it is until UnpinWindow.
+// PinWindow keeps a window block with its page until UnpinWindow.
 func (p *Pool) PinWindow(w int32) {
 	if p.windows[w].pins == 0 {
 		p.idleWindows.remove(w)
@@ -44,8 +44,8 @@ func (p *Pool) PinWindow(w int32) {
 	p.windows[w].pins++
 }
 
-// UnpinWindow ends what TakeWindow or PinWindow began. A window block that nobody pins is handed
-// out again after all others if it is of use to the next sequence, else before them.
+// UnpinWindow undoes one TakeWindow or PinWindow. TakeWindow hands out a window block that nobody pins
+// after all others if it is useful to other sequences, else before them.
 func (p *Pool) UnpinWindow(w int32, useful bool) {
 	x := &p.windows[w]
 	switch x.pins--; {
@@ -62,10 +62,10 @@ func (p *Pool) UnpinWindow(w int32, useful bool) {
 // WindowsUsed is the number of window blocks that are pinned.
 func (p *Pool) WindowsUsed() int { return p.cfg.Windows - len(p.freeWindows) - p.idleWindows.n }
 
-// WindowPins is how often a window block is pinned.
+// WindowPins is the number of pins of a window block.
 func (p *Pool) WindowPins(w int32) int { return int(p.windows[w].pins) }
 
-// dropWindow takes a page's window block away.
+// dropWindow takes the window block from a page.
 func (p *Pool) dropWindow(id int32) {
 	w := p.pages[id].window
 	if w < 0 {

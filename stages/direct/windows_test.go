@@ -11,9 +11,9 @@ import (
 	"krater/stages/load"
 )
 
-// TestWindowBlocksAreBitwiseEqual: layers with a window whose rows are in a few blocks have the
-// bits of those that keep all rows, for chunks of any size, in any form of the cache, and cut into
-// groups; the blocks take what is planned, whatever the context is.
+// TestWindowBlocksAreBitwiseEqual: a model has the same logits, to the bit, whether its layers with a
+// window have few window blocks or keep all rows: for chunks of any size, every type of KV cache,
+// and layers cut into groups. Window blocks take the planned memory, for a context of any length.
 func TestWindowBlocksAreBitwiseEqual(t *testing.T) {
 	windowed := 0
 	for _, name := range goldens.Names(t) {

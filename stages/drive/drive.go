@@ -36,7 +36,7 @@ type Sequence struct {
 
 	pos     int     // tokens already in the cache
 	blocks  []int32 // block table
-	windows []int32 // that of layers with a window, if these have blocks of their own
+	windows []int32 // block table of the layers with a window, if there are window blocks
 	done    bool
 }
 
@@ -109,7 +109,7 @@ func place(lim stages.Limits, seqs []*Sequence) error {
 	return nil
 }
 
-// ring makes a ring of sequence i's part of the window blocks, of n sequences.
+// ring lets sequence i of n use its part of the window blocks in turn.
 func (q *Sequence) ring(lim stages.Limits, i, n int) {
 	q.windows = q.windows[:0]
 	each := lim.WindowBlocks / n

@@ -85,7 +85,7 @@ type Group struct {
 	lim     stages.Limits
 	kept    [][]device.KV       // [Last-First] what the layers' mixers keep
 	caches  []device.KV         // those of kept in blocks: [slots, width]
-	windows []device.KV         // those of layers with a window, if they have blocks of their own
+	windows []device.KV         // caches of the layers with a window, if there are window blocks
 	states  []state             // the others
 	hosted  []hostBlocks        // of caches: blocks of them in host memory
 	mixers  [][]attention.Stage // by queue, [Last-First]: layers with equal mixers share one

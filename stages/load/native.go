@@ -11,8 +11,8 @@ import (
 	"krater/stages/weights"
 )
 
-// Of returns the format of a tensor in a part that is kept as f: f, for tensor.Native that of the files,
-// and for tensor.Mixed INT4 or INT8.
+// Of returns the format of a tensor of a part whose format is f. It is f, except that tensor.Native stands
+// for the format in the files and tensor.Mixed for INT4 or INT8.
 func Of(cfg *model.Config, f tensor.Format, name string) tensor.Format {
 	switch f.Encoding {
 	case tensor.Native:
@@ -28,12 +28,12 @@ func (p Precision) format(cfg *model.Config, part model.Part, name string) tenso
 	return Of(cfg, p.of(part), name)
 }
 
-// mixedBits is up to how many bits a weight of the files, scales included, becomes INT4: Q4_1 has 5.
+// mixedBits is the most bits of a weight in the files, scales included, that becomes INT4: Q4_1 has 5.
 const mixedBits = 5
 
-// mixed returns INT4 or INT8 for each tensor of the routed experts, for tensor.Mixed: INT8 for plain
-// numbers, for encodings of more than mixedBits, for MXFP4, whose values INT4 does not have, and for
-// gate or up where the other is.
+// mixed returns what tensor.Mixed stands for in each tensor of the routed experts: INT4, or INT8 for
+// plain numbers, for encodings of more than mixedBits, for MXFP4, whose values INT4 does not have, and
+// for both gate and up if one of them needs it.
 func mixed(cfg *model.Config, set *weights.Set) map[string]*tensor.Encoding {
 	all := map[string]*tensor.Encoding{}
 	encoding := func(names ...string) {
@@ -73,10 +73,10 @@ func small(t weights.Tensor) bool {
 	return bits <= mixedBits*values
 }
 
-// native returns the format of each tensor of the model for tensor.Native. Blocks of a
-// type that kernels multiply stay as they are; other encodings become Q8_0, and so do kv_b_proj, of
-// which one half is transposed, and gate and up of a network that are not alike. Tensors that are
-// not listed stay plain numbers; those of networks are all listed.
+// native returns what tensor.Native stands for in each tensor of the model. An encoding that kernels
+// multiply stays as it is. The format is Q8_0 for other encodings, for kv_b_proj, because one half of it
+// is transposed, for gate and up of a network if their encodings differ, and for plain numbers of
+// networks. Tensors that are not in the map stay plain numbers.
 func native(cfg *model.Config, set *weights.Set) map[string]tensor.Format {
 	all, q8 := map[string]tensor.Format{}, tensor.Q8_0.By(tensor.BlockGroup)
 	network := func(p model.Part) bool { return p == model.Experts || p == model.Shared || p == model.DenseFFN }
@@ -129,8 +129,8 @@ func packable(p model.Part) bool {
 	return slices.ContainsFunc(Precision{}.Parts(), func(x PartFormat) bool { return x.Part == p })
 }
 
-// Converted says for people which encodings of the files become another format where p asks for
-// tensor.Native or tensor.Mixed: "q5_0 as q8_0: 12 tensors".
+// Converted says, for people, which encodings of the files become another format with tensor.Native or
+// tensor.Mixed: "q5_0 as q8_0: 12 tensors".
 func Converted(cfg *model.Config, set *weights.Set, p Precision) (lines []string) {
 	tensors := map[string]int{}
 	for _, x := range cfg.Expected() {
@@ -163,8 +163,8 @@ func (b *binder) native() bool {
 	return b.precision.Experts.PerTensor() && b.experts == nil && b.card == nil
 }
 
-// nativeBank is the routed experts of a layer, each tensor in its format, for a device that computes on
-// host memory: of a load for an accelerator the one beside it.
+// nativeBank returns the routed experts of a layer, each tensor in its format, for a device that computes
+// on host memory. If the load is for an accelerator, that is the host's device beside it.
 func (b *binder) nativeBank(layer int) []device.QExpert {
 	list := make([]device.QExpert, b.cfg.MoE.Experts)
 	host := *b
@@ -182,7 +182,7 @@ func (b *binder) nativeBank(layer int) []device.QExpert {
 	return list
 }
 
-// nativeSlot is the slot of an expert of a layer as the files' blocks.
+// nativeSlot returns the layout of a slot for a layer's experts as blocks of the files.
 func nativeSlot(cfg *model.Config, layer int) (*slot, error) {
 	n := cfg.ExpertNames(layer, 0)
 	w13, w2, err := cfg.Native[n.Gate].NetworkWith(cfg.Native[n.Down], tensor.GPU, cfg.Hidden, cfg.MoE.FF)
@@ -192,7 +192,7 @@ func nativeSlot(cfg *model.Config, layer int) (*slot, error) {
 	return packedSlot(cfg, w13, w2), nil
 }
 
-// nativeStep is the size of a slot for the largest of a model's experts.
+// nativeStep returns the size of a slot that has room for every expert of the model.
 func nativeStep(cfg *model.Config) (most int, err error) {
 	for layer := range cfg.Layers {
 		if !cfg.MoELayer(layer) {
@@ -207,7 +207,7 @@ func nativeStep(cfg *model.Config) (most int, err error) {
 	return most, nil
 }
 
-// nativeSlots is slots of experts as the files' blocks, whose encodings may differ from layer to layer.
+// nativeSlots returns slots for experts as blocks of the files. Encodings may differ from layer to layer.
 func (b *binder) nativeSlots() *Slots {
 	step, err := nativeStep(b.cfg)
 	if err != nil {

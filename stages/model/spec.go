@@ -241,7 +241,7 @@ func (c *Config) KVTokenBytes(t tensor.DType) (n int64) {
 	return n
 }
 
-// WindowTokenBytes is the part of KVTokenBytes in layers with a window.
+// WindowTokenBytes returns the part of KVTokenBytes that layers with a window take.
 func (c *Config) WindowTokenBytes(t tensor.DType) (n int64) {
 	for s := range c.states {
 		if s.Window > 0 {
@@ -251,8 +251,7 @@ func (c *Config) WindowTokenBytes(t tensor.DType) (n int64) {
 	return n
 }
 
-// Window is how many of the newest tokens a layer with a window sees, the most of all such layers; 0:
-// there are none.
+// Window returns the largest window of all layers, in tokens; 0 if every layer sees all tokens.
 func (c *Config) Window() (n int) {
 	for s := range c.states {
 		n = max(n, s.Window)

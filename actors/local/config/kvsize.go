@@ -8,10 +8,12 @@ import (
 	"krater/stages/model"
 )
 
-// KVSize says what KV blocks take: Block bytes each in the layers that see all tokens, and Window
-// bytes in those that see the newest ones only, for the first Windows of them (load.Options'
-// WindowBlocks). Windows is 0 where all layers keep all blocks, whose bytes are Block then.
-type KVSize struct{ Block, Window, Windows int64 }
+// KVSize is the memory of KV blocks.
+type KVSize struct {
+	Block   int64 // bytes of a block, in the layers whose rows are in blocks
+	Window  int64 // bytes of a window block, in the layers with a window
+	Windows int64 // window blocks (load.Options.WindowBlocks); 0: the rows of all layers are in blocks
+}
 
 // KVSizeOf returns the sizes for a load.
 func KVSizeOf(cfg *model.Config, o *load.Options) KVSize {
@@ -23,10 +25,10 @@ func KVSizeOf(cfg *model.Config, o *load.Options) KVSize {
 	return k
 }
 
-// Bytes is the memory of a number of blocks.
+// Bytes returns the memory of a number of blocks, with no more window blocks than blocks.
 func (k KVSize) Bytes(blocks int64) int64 { return blocks*k.Block + min(blocks, k.Windows)*k.Window }
 
-// Blocks is the number of blocks that memory has room for.
+// Blocks returns the number of blocks that memory has room for.
 func (k KVSize) Blocks(bytes int64) int64 {
 	switch most := k.Bytes(k.Windows); {
 	case bytes < most:
@@ -38,7 +40,7 @@ func (k KVSize) Blocks(bytes int64) int64 {
 	}
 }
 
-// HostBlock is the size of a block in host memory where the cache has a number of blocks: window
+// HostBlock returns the size of a block in host memory, for a cache of the given number of blocks. Window
 // blocks are not moved there.
 func (k KVSize) HostBlock(blocks int64) int64 {
 	if blocks >= k.Windows {
@@ -47,8 +49,9 @@ func (k KVSize) HostBlock(blocks int64) int64 {
 	return k.Block + k.Window
 }
 
-// WindowBlocks returns how many blocks the layers with a window keep where the KV cache has that much
-// memory: what all sequences need, and up to as many again as a cache. 0: the model has no such layers.
+// WindowBlocks returns the number of window blocks for a KV cache of the given memory: those that all
+// sequences may hold and, as memory allows, the windows of MaxSeqs earlier requests. It is 0 if the
+// model has no layers with a window.
 func (f *Options) WindowBlocks(cfg *model.Config, o *load.Options, memory int64) int {
 	c := scheduler.Config{
 		Blocks: math.MaxInt32, BlockTokens: f.BlockTokens, MaxSeqs: f.MaxSeqs, MaxBatchTokens: o.Tokens, PrefillBatches: f.MicroBatchCount(),

@@ -92,8 +92,8 @@ func TestKVSize(t *testing.T) {
 	}
 }
 
-// TestWindowBlocksFit: where memory is short, layers with a window keep fewer blocks of former
-// requests, and those of all tokens only where not even the windows of all sequences fit.
+// TestWindowBlocksFit: if memory is short, fewer window blocks are left for earlier requests. Only if not
+// even the windows of all sequences fit do layers with a window keep the rows of all tokens.
 func TestWindowBlocksFit(t *testing.T) {
 	const block = 4 * 16 * 2 * 2 * 16 * 2 // of all four layers
 	for _, full := range []bool{true, false} {

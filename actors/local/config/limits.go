@@ -27,7 +27,7 @@ type Case struct {
 	Heat      [][]uint32                              // router counts, [layer][expert], for choosing strategies
 	Measure   func(experts tensor.Format) *rates.File // measures the machine's rates where none are kept; nil: do not measure
 	Served    bool                                    // the model serves requests: tokenizer and weights must be there
-	AllRows   bool                                    // layers with a window keep the rows of all tokens, for callers that fill in block tables themselves
+	AllRows   bool                                    // no window blocks: the rows of all tokens are kept, for callers that fill in block tables themselves
 	Whole     bool                                    // keep every part as its file holds it, so that operators can be compared one by one
 }
 

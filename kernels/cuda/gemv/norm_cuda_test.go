@@ -15,12 +15,14 @@ import (
 	"krater/kernels/tensor"
 )
 
+// normEps is the epsilon of the norms in these tests, which compare two ways to compute the same norm.
+const normEps = 1e-6
+
 // TestNormCombined: a mixture added to the residual, and the norm after it, have the same bits in one launch as in two.
 // Rows have several chunks per thread, ranks without an expert hold anything.
 func TestNormCombined(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(9, 8))
-	const eps = 1e-6
 	int4 := &cudatest.Layout{Bits: 4, Group: 128}
 	for i, hidden := range []int{192, 1024, 4224} {
 		v := newMoECase(c, rng, int4, []*cudatest.Layout{nil, int4}[i%2], false, hidden, 128, 9)
@@ -38,12 +40,12 @@ func TestNormCombined(t *testing.T) {
 					n := len(l.Ops)
 					other, wide := sum, in
 					other.At, wide.DType = in.At, tensor.F32
-					if NormCombined(l, in, other, norm, eps) || NormCombined(l, wide, sum, norm, eps) || NormCombined(l, in.RowRange(1, rows), sum.RowRange(1, rows), norm, eps) {
+					if NormCombined(l, in, other, norm, normEps) || NormCombined(l, wide, sum, norm, normEps) || NormCombined(l, in.RowRange(1, rows), sum.RowRange(1, rows), norm, normEps) {
 						t.Fatal("the norm of other rows is fused")
 					}
 					if !fused {
-						elem.RMSNorm(l, in, sum, norm, eps)
-					} else if !NormCombined(l, in, sum, norm, eps) || len(l.Ops) != n || NormCombined(l, in, sum, norm, eps) {
+						elem.RMSNorm(l, in, sum, norm, normEps)
+					} else if !NormCombined(l, in, sum, norm, normEps) || len(l.Ops) != n || NormCombined(l, in, sum, norm, normEps) {
 						t.Fatalf("%d launches after %d", len(l.Ops), n)
 					}
 				})
@@ -63,7 +65,7 @@ func TestNormCombined(t *testing.T) {
 func TestNormMatMul(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(7, 8))
-	const eps, most = 1e-6, 3
+	const most = 3
 	for i, k := range layouts {
 		for j, shape := range [][2]int{{17, 64}, {80, 192}, {48, 704}, {33, 2048}, {16, 4224}} {
 			n, cols := shape[0], shape[1]
@@ -86,13 +88,13 @@ func TestNormMatMul(t *testing.T) {
 				}
 				in, want := c.Mat(tensor.BF16, most, cols), c.Mat(tensor.BF16, most, n)
 				c.Run(func(l *launch.List) {
-					elem.RMSNorm(l, in, x, norm, eps)
+					elem.RMSNorm(l, in, x, norm, normEps)
 					MatMul(l, gpu, want, in, w.Weight, Options{})
 				})
 				all := c.Floats(want)
 				for m := 1; m <= most; m++ {
 					out := c.Strided(tensor.BF16, m, n, n+3)
-					c.Run(func(l *launch.List) { NormMatMul(l, gpu, out, x.RowRange(0, m), norm, eps, w.Weight) })
+					c.Run(func(l *launch.List) { NormMatMul(l, gpu, out, x.RowRange(0, m), norm, normEps, w.Weight) })
 					if got := c.Floats(out); !slices.Equal(got, all[:m*n]) {
 						t.Fatalf("%s: %d rows of F32 %v differ from a norm and a product", fmt.Sprintf("%+v %v", k, shape), m, wide)
 					}

@@ -1,11 +1,11 @@
 // Package native launches the products of experts whose weights are blocks of a file, as the file has
-// them: the encodings of tensor.SharedEncodings. Weights lie in a CPU's bands
-// (tensor.Encoding.Shared), so that an expert's copy in host memory is copied to a GPU to the byte.
+// them: the encodings of tensor.SharedEncodings. Their layout is that of a CPU's bands
+// (tensor.Encoding.Shared), so experts are copied from host memory to a GPU byte for byte.
 //
 // Plain takes every shape and type of activations. Experts takes activations of bfloat16 and assignments
-// sorted into tiles of one expert. No weight is rounded, but with tiles of ManyTokens each is rounded to
-// bfloat16 once. Sums are float32. The bits of a row's result depend on its own values and the weights,
-// never on the other rows, as long as the same kernel runs.
+// sorted into tiles of one expert. Weights are exact, except in tiles of ManyTokens, which round each
+// weight to bfloat16 once. Sums are float32. With the same kernel, a row's result depends on that
+// row and the weights only.
 package native
 
 import (
@@ -24,7 +24,7 @@ type kernels struct {
 	table            int // bytes of its table in shared memory
 }
 
-// list has the encodings by name, and the rows of their tables in words.
+// list has the kernels of every encoding. The numbers below are the words of its table.
 var list = func() map[*tensor.Encoding]kernels {
 	m := map[*tensor.Encoding]kernels{}
 	for name, words := range map[string]int{
@@ -37,7 +37,7 @@ var list = func() map[*tensor.Encoding]kernels {
 	return m
 }()
 
-// Takes reports whether a matrix is one for this package.
+// Takes reports whether the package has kernels for a matrix.
 func Takes(w *launch.Tiles) bool {
 	if w.Zero() {
 		return false
@@ -52,8 +52,8 @@ const (
 	ManyTokens = 128
 )
 
-// Tile is the size of the tiles that Experts wants for that many assignments: few tokens of an expert
-// are multiplied as fast as its weights are read.
+// Tile returns the size of tiles for a number of assignments: FewTokens if experts have no more than
+// that on average.
 func Tile(assignments, experts int) int {
 	if assignments <= FewTokens*experts {
 		return FewTokens
@@ -164,8 +164,8 @@ const (
 	manyShared = 2*128*128 + 3*ManyTokens*128 + 4*ManyTokens // two stages of weights, three of activations, slots
 )
 
-// fewBlocks is about the number of blocks of few tokens for each multiprocessor, of which two run at a time.
-// A block that goes over several parts loads one while it sums another.
+// fewBlocks is about the number of blocks of the kernel for few tokens on each multiprocessor. Two run at
+// a time. A block with several parts loads one while it sums another.
 const fewBlocks = 8
 
 // grouped launches one product of sorted assignments; x has row slot/divisor of a slot.
@@ -174,7 +174,7 @@ func (j *job) grouped(l *launch.List, out launch.Mat, m mode, x launch.Mat, divi
 	kernel, shared, blocks := k.few, fewShared, (w.Rows+31)/32
 	if j.tiles.Tile == ManyTokens {
 		kernel, shared, blocks = k.many, manyShared, (w.Rows+127)/128
-	} else if parts := blocks * tiles / max(1, fewBlocks*j.gpu.SMs); parts > 1 { // of a block
+	} else if parts := blocks * tiles / max(1, fewBlocks*j.gpu.SMs); parts > 1 { // parts of one block
 		blocks = (blocks + parts - 1) / parts
 	}
 	l.Add(kernel, launch.Config{
