@@ -31,6 +31,7 @@ func spoil(t *testing.T, l *loaded, of *device.Mat, row int, value float32) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer s.Close()
 	size := table.DType.Size()
 	rows := make([]byte, table.Rows*table.Cols*size)
 	s.CopyOut(rows, table)

@@ -69,6 +69,9 @@ func closePoolSites(seats []poolSite) {
 		if seats[i].near != nil {
 			seats[i].near.Close()
 		}
+		if seats[i].stream != nil {
+			seats[i].stream.Close()
+		}
 	}
 }
 

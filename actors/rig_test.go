@@ -94,6 +94,21 @@ func (l *loaded) options(t testing.TB, o setup) Options {
 	}
 }
 
+// simulated is a device over a CPU. Its streams must be closed at the end.
+func simulated(t testing.TB, on *cpu.Device) *hostsim.Device {
+	t.Helper()
+	d, err := hostsim.New(hostsim.Options{CPU: on})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if n := d.Streams(); n != 0 {
+			t.Errorf("%d streams are not closed", n)
+		}
+	})
+	return d
+}
+
 func loadModel(t testing.TB, o setup) *loaded {
 	t.Helper()
 	r := &loaded{}
@@ -139,10 +154,7 @@ func loadModel(t testing.TB, o setup) *loaded {
 	}
 	r.dev = dev
 	if o.simulated {
-		sim, err := hostsim.New(hostsim.Options{CPU: dev})
-		if err != nil {
-			t.Fatal(err)
-		}
+		sim := simulated(t, dev)
 		ops, r.dev = sim, sim
 	}
 	opt := load.Options{Limits: o.limits, Partition: load.Even(len(r.cfg.Layers), o.groups), KVType: o.kv}

@@ -92,7 +92,7 @@ func processor(t testing.TB) *cpu.Device {
 	return d
 }
 
-// simulated is a device over the host; all its memory must be given back.
+// simulated is a device over the host. All its memory must be freed and its streams closed.
 func simulated(t testing.TB, o hostsim.Options) *hostsim.Device {
 	t.Helper()
 	d, err := hostsim.New(o)
@@ -105,6 +105,9 @@ func simulated(t testing.TB, o hostsim.Options) *hostsim.Device {
 		}
 		if used := d.Memory().Used; used != 0 {
 			t.Errorf("%d bytes are still in use", used)
+		}
+		if n := d.Streams(); n != 0 {
+			t.Errorf("%d streams are not closed", n)
 		}
 	})
 	return d

@@ -223,6 +223,7 @@ func TestTakesFromMoreRowsOnCard(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(x.state.Close)
+		t.Cleanup(x.stream.Close)
 		return x
 	}
 	step := func(x side, b *stages.Step) (ids []int32) {

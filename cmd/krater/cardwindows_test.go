@@ -77,6 +77,7 @@ func inPieces(t *testing.T, window int, parts []int) *walked {
 		t.Fatal(err)
 	}
 	w.s = s
+	t.Cleanup(s.Close)
 	if w.st, err = stages.NewState(c, l.Parts.Config, l.Parts.Limits); err != nil {
 		t.Fatal(err)
 	}

@@ -50,6 +50,17 @@ type Buffer interface {
 	Free()
 }
 
+// Upload copies host bytes to dst, on a stream of its own, and waits.
+func Upload(dev Device, dst Mat, src []byte) error {
+	s, err := dev.NewStream()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	s.CopyIn(dst, src)
+	return s.Synchronize()
+}
+
 // Stream orders work on a device. On the CPU an operator is complete when its
 // call returns; elsewhere it is only enqueued, and Synchronize (or an Event)
 // tells when its results may be read by the host. An error of an enqueued

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"krater/kernels/cpu"
@@ -33,6 +34,7 @@ type Device struct {
 	async  bool
 	seed   maphash.Seed
 	tasks  sync.WaitGroup // of Async
+	open   atomic.Int64   // streams
 
 	// memory is read-locked while an item runs, and locked by Free.
 	memory sync.RWMutex
@@ -88,6 +90,9 @@ func (d *Device) Memory() device.Memory {
 	defer d.mu.Unlock()
 	return device.Memory{Total: d.budget, Used: d.used}
 }
+
+// Streams returns the number of streams that are not closed. A GPU holds memory for each.
+func (d *Device) Streams() int { return int(d.open.Load()) }
 
 // Err is the fault that broke the device, or nil.
 func (d *Device) Err() error {

@@ -56,6 +56,38 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// TestStreams: a stream counts until it is closed, and device.Upload leaves none.
+func TestStreams(t *testing.T) {
+	d := simulated(t, Options{})
+	a, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := d.NewStream()
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf, err := d.Alloc(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer buf.Free()
+	if err := device.Upload(d, device.NewMat(buf, tensor.U8, 1, 4), []byte("abcd")); err != nil || d.Streams() != 2 {
+		t.Errorf("%v, %d streams, want 2", err, d.Streams())
+	}
+	a.Close()
+	a.Close()
+	if n := d.Streams(); n != 1 {
+		t.Errorf("%d streams, want 1", n)
+	}
+	got := make([]byte, 4)
+	b.CopyOut(got, device.NewMat(buf, tensor.U8, 1, 4))
+	if err := b.Synchronize(); err != nil || string(got) != "abcd" {
+		t.Errorf("%q, %v", got, err)
+	}
+	b.Close()
+}
+
 // TestDeferred: no result exists before a wait, and every result exists after it.
 func TestDeferred(t *testing.T) {
 	d := simulated(t, Options{})

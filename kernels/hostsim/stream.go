@@ -22,7 +22,8 @@ type stream struct {
 	// running: a goroutine runs the first item of the queue. Only one does at a time, so the order
 	// holds whichever goroutine waits.
 	running bool
-	awake   bool          // a goroutine of Async is at work
+	awake   bool // a goroutine of Async is at work
+	closed  bool
 	ends    time.Duration // when all of it ends, in virtual time
 }
 
@@ -47,6 +48,7 @@ func (d *Device) NewStream() (device.Stream, error) {
 	}
 	s := &stream{dev: d}
 	s.moved.L = &s.mu
+	d.open.Add(1)
 	return s, nil
 }
 
@@ -191,8 +193,13 @@ func (s *stream) Repeat(uint64) bool { return false }
 // Submit does nothing: the device runs what is enqueued when the host waits for it.
 func (s *stream) Submit() {}
 
-// Close does nothing.
-func (s *stream) Close() {}
+// Close ends the stream, which Streams then does not count.
+func (s *stream) Close() {
+	if !s.closed {
+		s.closed = true
+		s.dev.open.Add(-1)
+	}
+}
 
 // CopyIn enqueues a copy to the device.
 func (s *stream) CopyIn(dst device.Mat, src []byte) {

@@ -25,6 +25,7 @@ func RopeTable(dev device.Device, cfg *model.RopeConfig, positions int) (device.
 		m.Buf.Free()
 		return device.Mat{}, err
 	}
+	defer s.Close()
 	const chunk = 1024
 	host := make([]float32, min(chunk, positions)*cfg.Dim)
 	for from := 0; from < positions; from += chunk {

@@ -3,7 +3,6 @@ package direct
 import (
 	"errors"
 
-	"krater/kernels/device"
 	"krater/stages"
 )
 
@@ -11,33 +10,22 @@ import (
 // tokens it takes has ended.
 var ErrNoChain = errors.New("direct: a chain of steps needs a device that chooses tokens")
 
-// flight is a step that was enqueued.
-type flight struct {
-	stream device.Stream
-	state  *stages.State
-}
-
 // Chain decodes n tokens of every row of b. Like the pipeline, it enqueues each step while the one
 // before it runs, whose tokens it takes on the device. The spans of b are generated rows, wanted and
 // with draws, and b has the tokens of the first step; each step moves the spans by one token. Chain
 // calls read with the result of every step in order. The state is valid during the call.
 func (m *Model) Chain(b *stages.Step, n int, read func(step int, st *stages.State) error) error {
-	one := flight{m.stream, m.state}
-	if !m.state.Choose() {
+	if !m.first.state.Choose() {
 		return ErrNoChain
 	}
 	if m.second == nil {
-		s, err := m.dev.NewStream()
+		f, err := newFlight(m.dev, m.Parts)
 		if err != nil {
 			return err
 		}
-		st, err := stages.NewState(m.dev, m.Parts.Config, m.Parts.Limits)
-		if err != nil {
-			return err
-		}
-		m.second = &flight{s, st}
+		m.second = f
 	}
-	flights := [2]*flight{&one, m.second}
+	flights := [2]*flight{m.first, m.second}
 	defer func() { b.From, b.Take = nil, nil }()
 	b.From, b.Take = nil, make([]int32, len(b.Tokens))
 	for i := range b.Take {

@@ -167,8 +167,8 @@ func targets() []target {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := dev.Close(); err != nil {
-				t.Error(err)
+			if err := dev.Close(); err != nil || dev.Streams() != 0 {
+				t.Errorf("%v, %d streams are not closed", err, dev.Streams())
 			}
 		})
 		return dev

@@ -158,11 +158,13 @@ func newPooled(t testing.TB, dev device.Device, m *opened, partition expert.Part
 	if p.main, err = dev.NewStream(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(p.main.Close)
 	for range partition.Pools {
 		s, err := dev.NewStream()
 		if err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(s.Close)
 		p.streams = append(p.streams, s)
 	}
 	return p

@@ -14,29 +14,48 @@ import (
 type Model struct {
 	Parts  *load.Parts
 	dev    device.Device
-	stream device.Stream
-	state  *stages.State
+	first  *flight
 	second *flight // made by Chain
 }
 
-// New makes a model of parts, which it does not own.
-func New(dev device.Device, parts *load.Parts) (*Model, error) {
+// flight is a step that may be in flight: its stream and its state.
+type flight struct {
+	stream device.Stream
+	state  *stages.State
+}
+
+func newFlight(dev device.Device, parts *load.Parts) (*flight, error) {
 	s, err := dev.NewStream()
 	if err != nil {
 		return nil, err
 	}
 	st, err := stages.NewState(dev, parts.Config, parts.Limits)
 	if err != nil {
+		s.Close()
 		return nil, err
 	}
-	return &Model{Parts: parts, dev: dev, stream: s, state: st}, nil
+	return &flight{s, st}, nil
 }
 
-// Close frees the states.
+func (f *flight) close() {
+	f.state.Close()
+	f.stream.Close()
+}
+
+// New makes a model of parts, which it does not own.
+func New(dev device.Device, parts *load.Parts) (*Model, error) {
+	f, err := newFlight(dev, parts)
+	if err != nil {
+		return nil, err
+	}
+	return &Model{Parts: parts, dev: dev, first: f}, nil
+}
+
+// Close frees the states and streams.
 func (m *Model) Close() {
-	m.state.Close()
+	m.first.close()
 	if m.second != nil {
-		m.second.state.Close()
+		m.second.close()
 	}
 }
 
@@ -50,16 +69,16 @@ func (m *Model) Limits() stages.Limits { return m.Parts.Limits }
 // of the device leaves the sequences of the batch undefined.
 func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State) error) error {
 	b.Watched = probe != nil
-	if err := m.state.Fill(m.stream, b); err != nil {
+	if err := m.first.state.Fill(m.first.stream, b); err != nil {
 		return err
 	}
-	if err := Forward(m.stream, m.Parts, m.state, probe); err != nil {
+	if err := Forward(m.first.stream, m.Parts, m.first.state, probe); err != nil {
 		return err
 	}
 	if read == nil {
 		return nil
 	}
-	return read(m.state)
+	return read(m.first.state)
 }
 
 // Forward takes a filled state through all stages and waits for s. Where p has no embedding, st.Hidden has

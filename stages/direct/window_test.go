@@ -82,6 +82,7 @@ func TestWindowsAreBitwiseEqual(t *testing.T) {
 				}
 			}
 			st.Close()
+			s.Close()
 		}
 	}
 }

@@ -108,11 +108,5 @@ func (b *binder) uploaded(dev device.Device, buf device.Buffer, x device.Extra, 
 	if err := b.putExtra(room, x, n); err != nil {
 		return err
 	}
-	s, err := dev.NewStream()
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	s.CopyIn(device.NewMat(buf, tensor.U8, 1, len(room)), room)
-	return s.Synchronize()
+	return device.Upload(dev, device.NewMat(buf, tensor.U8, 1, len(room)), room)
 }

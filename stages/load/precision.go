@@ -209,12 +209,7 @@ func Upload(dev device.Device, x *tensor.Matrix, bufs *[]device.Buffer) (device.
 	}
 	f.Pack(host, host[scaleAt:], x)
 	if buf.Host() == nil {
-		s, err := dev.NewStream()
-		if err != nil {
-			return device.QMat{}, err
-		}
-		s.CopyIn(device.NewMat(buf, tensor.U8, 1, n), host)
-		if err := s.Synchronize(); err != nil {
+		if err := device.Upload(dev, device.NewMat(buf, tensor.U8, 1, n), host); err != nil {
 			return device.QMat{}, err
 		}
 	}

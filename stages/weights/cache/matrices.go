@@ -236,12 +236,7 @@ func (m *Matrices) keep(k key, x *tensor.Matrix) (device.QMat, error) {
 	}
 	Pack(Packed{k.Layout, host, host[scaleAt(k.Layout):]}, x, m.o.Threads) // what is between is zero already
 	if buf.Host() == nil {
-		s, err := m.dev.NewStream()
-		if err != nil {
-			return device.QMat{}, err
-		}
-		s.CopyIn(device.NewMat(buf, tensor.U8, 1, n), host)
-		if err := s.Synchronize(); err != nil {
+		if err := device.Upload(m.dev, device.NewMat(buf, tensor.U8, 1, n), host); err != nil {
 			return device.QMat{}, err
 		}
 	}
