@@ -16,6 +16,7 @@ import (
 const (
 	Embed     = "embed"
 	Norms     = "norms"
+	Streams   = "streams"
 	Attention = "attention"
 	Router    = "router"
 	Quantize  = "quantise"
@@ -111,6 +112,8 @@ func (d *Device) stage(l device.List) string {
 	switch o.Kind {
 	case device.OpGatherRows:
 		return Embed
+	case device.OpSigmoid, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv:
+		return Streams
 	case device.OpSoftcap:
 		return Head
 	case device.OpRMSNorm, device.OpAdd, device.OpScale, device.OpActivate:
@@ -164,6 +167,14 @@ func reads(o *device.Op) (n int64) {
 		return cached(o.KV, o.Spans.List) + int64(o.KVB.Bytes())
 	case device.OpConv, device.OpDelta:
 		return int64(o.W.Bytes()+o.B.Bytes()) + states(o)
+	case device.OpTapConv:
+		return int64(o.W.Bytes())
+	case device.OpNGrams:
+		return int64(o.Out.Bytes())
+	case device.OpSelectBlocks:
+		return cached(o.KV, o.Spans.List)
+	case device.OpSparseGQA:
+		return sparse(o)
 	case device.OpGQA:
 		return cached(o.KV, o.Spans.List)
 	case device.OpExperts:

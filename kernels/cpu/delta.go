@@ -140,7 +140,7 @@ func (t *convTask) do(l *lane, item int) {
 		}
 		out := shift(rowAt(t.out, t.outStride, sp.Row+r), c.to)
 		t.dev.delta.Conv(out, &x[0], shift(t.w, c.to), 4*t.wStride, taps, c.n)
-		t.silu(out, c.n)
+		t.dev.silu(out, c.n)
 	}
 	clear(x)
 	for r := max(0, sp.Len-taps); r < sp.Len; r++ {
@@ -155,14 +155,6 @@ var ones = func() (v [256]float32) {
 	}
 	return v
 }()
-
-// silu is x * sigmoid(x) in place.
-func (t *convTask) silu(x *float32, n int) {
-	for at := 0; at < n; at += len(ones) {
-		p := shift(x, at)
-		t.dev.exp.SiluMul(p, p, &ones[0], min(len(ones), n-at))
-	}
-}
 
 // ruleTask is the gated delta rule. An item is a span, a value head and some columns of its state:
 // a thread passes all tokens of the span over them while they are in its cache.
@@ -272,7 +264,7 @@ type gatedNormTask struct {
 	rows             rowChunks
 }
 
-// GatedNorm: out [T, Values] and x [T, Width] F32, w [1, ValueDim] BF16 or F32.
+// GatedNorm: out [T, Values] and x [T, Width] F32, w [1, ValueDim] BF16 or F32. Scratch per thread: ValueDim values.
 func (d *Device) GatedNorm(stream device.Stream, out, x, w device.Mat, eps float32, p device.DeltaNet) {
 	const op = "GatedNorm"
 	s := d.stream(op, stream)
@@ -281,11 +273,13 @@ func (d *Device) GatedNorm(stream device.Stream, out, x, w device.Mat, eps float
 	t.out, t.x = f32(op, "out", &out, x.Rows, p.Values()), f32(op, "x", &x, x.Rows, p.Width())
 	t.w, t.bf16 = weight(op, "w", &w, 1, p.ValueDim)
 	t.oStride, t.xStride, t.eps, t.rows = out.Stride, x.Stride, eps, rowChunks{x.Rows}
-	s.each(t, t.rows.count(), x.Rows*p.Values()*(normNs+gateNs)/16, 0)
+	s.each(t, t.rows.count(), x.Rows*p.Values()*(normNs+gateNs)/16, piece(p.ValueDim))
 }
 
-func (t *gatedNormTask) do(_ *lane, i int) {
+func (t *gatedNormTask) do(l *lane, i int) {
 	n, z, f := t.ValueDim, t.Gates(), t.dev.norm
+	l.arena.clear()
+	factor := l.arena.take(n)
 	from, to := t.rows.of(i)
 	for r := from; r < to; r++ {
 		for h := range t.ValueHeads {
@@ -297,7 +291,14 @@ func (t *gatedNormTask) do(_ *lane, i int) {
 				f.MulF32(out, out, (*float32)(t.w), n, scale)
 			}
 			gate := shift(rowAt(t.x, t.xStride, r), z.At+h/t.Group()*z.Step+h%t.Group()*n)
-			t.dev.exp.SiluMul(out, gate, out, n)
+			if !t.SigmoidGate {
+				t.dev.exp.SiluMul(out, gate, out, n)
+				continue
+			}
+			t.dev.exp.Sigmoid(factor, gate, n)
+			for c, f := range unsafe.Slice(factor, n) {
+				unsafe.Slice(out, n)[c] *= f
+			}
 		}
 	}
 }

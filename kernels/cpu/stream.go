@@ -44,6 +44,11 @@ type Stream struct {
 	conv      convTask
 	rule      ruleTask
 	gatedNorm gatedNormTask
+	streams   streamTask
+	taps      tapTask
+	ngrams    ngramTask
+	blocks    blockTask
+	sparseGQA sparseGQATask
 	router    routerScratch
 	gate      float32 // of the row that GateRows is at
 	quant     quantTask

@@ -65,8 +65,11 @@ func (Layout) StepKey(decode []device.Span) uint64 { return uint64(ops.DecodeIte
 
 // Check names the sizes that no kernel takes.
 func (Layout) Check(s *device.StepSizes) error {
-	if s.Index.TopK > 0 {
+	switch {
+	case s.Index.TopK > 0:
 		return fmt.Errorf("sparse attention (index_topk %d) runs on the CPU only: the GPU has no kernels for it", s.Index.TopK)
+	case s.Streams > 0:
+		return fmt.Errorf("%d residual streams (hc_count) run on the CPU only: the GPU has no kernels for them", s.Streams)
 	}
 	return delta.Check(s.Delta)
 }

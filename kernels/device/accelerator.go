@@ -121,13 +121,15 @@ type StepSizes struct {
 	Rows, Seqs, LogitRows, Context int
 	Hidden, Vocab                  int
 	Experts, TopK                  int
-	ExpertFF, SharedFF, DenseFF    int      // widths of a routed expert, of all shared ones, of a dense layer
-	Cubic                          bool     // activations have a cubic part (Activation.Cubic)
-	PerLayer                       int      // width of the rows for single layers; 0: none
-	MLA                            MLA      // of the widest layer with latent attention; zero: none
-	Index                          Index    // of the layer with an indexer that chooses most; zero: none
-	GQA                            GQA      // of the widest layer with grouped-query attention; zero: none
-	Delta                          DeltaNet // of the layer with gated DeltaNet that has the widest keys; zero: none
+	ExpertFF, SharedFF, DenseFF    int        // widths of a routed expert, of all shared ones, of a dense layer
+	Cubic                          bool       // activations have a cubic part (Activation.Cubic)
+	PerLayer                       int        // width of the rows for single layers; 0: none
+	MLA                            MLA        // of the widest layer with latent attention; zero: none
+	Index                          Index      // of the layer with an indexer that chooses most; zero: none
+	GQA                            GQA        // of the widest layer with grouped-query attention; zero: none
+	Blocks                         BlockIndex // of the layer with an index over blocks that has the most heads; zero: none
+	Streams                        int        // residual streams; 0: one
+	Delta                          DeltaNet   // of the layer with gated DeltaNet that has the widest keys; zero: none
 }
 
 // LayoutOf is the layout of an accelerator, nil for another device.

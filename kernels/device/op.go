@@ -21,11 +21,19 @@ const (
 	OpHeadNorm                     // Out [T,Heads*d]: RMSNorm over each head in place; W [1,d]
 	OpRope                         // Out [T,*] rotates in place by Rope; A [T,1] positions, W [P,2*Dim/2] F32 cos and sin
 	OpStoreRows                    // KV[A[i]] = X[i]; X [T,W], A [T,1] slots
+	OpSigmoid                      // Out [T,N] by Sigmoid, in place
+	OpCollapse                     // Out [T,H] = sum over the streams of X [T,n*H] * A [T,n*H]
+	OpSpread                       // Out [T,n*H] = A [T,n], a factor for each stream, * X [T,H], plus W [T,n*H] or absent
+	OpStreamGates                  // Out [T,n]: with d the product of a stream of X [T,n*H] and of A [T,n*H] over sqrt(H), sign(d) * sqrt(max(|d|, 1e-6))
+	OpNGrams                       // Out [T,Width]: rows of the table Shards, of numbers B [T,Heads] I32 that follow from the ids A [T,1], by Spans and NGrams; KV keeps the newest Order ids of a sequence
+	OpTapConv                      // Out [T,C] = silu of the causal convolution W [Taps,C] F32 of X [T,C], by Spans and Taps; KV keeps the newest rows of a sequence
 	OpCopyRows                     // Out = X [n,W], of one type and not overlapping
 	OpMLA                          // Out [T,heads*v]: latent attention of queries X over KV by KVB, Spans and MLA
 	OpSelect                       // Out [T,TopK] I32: the positions that each row chooses by its index queries X [T,Heads*Dim] and weights A [T,Heads] over the index keys KV, by Spans and Index
 	OpSparseMLA                    // Out [T,heads*v]: OpMLA over the positions A [T,TopK] I32 alone
 	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA; W [1,heads] sinks or absent
+	OpSelectBlocks                 // Out [T,Positions] I32: the positions that each row attends to, by its index queries X [T,Heads*Dim] and the raw keys KV, by Spans and Blocks; W [1,Dim] is the keys' norm, A [P,Rope.Dim] F32 cos and sin
+	OpSparseGQA                    // Out [T,heads*d]: OpGQA over the positions A [T,n] I32 alone, -1 behind them
 	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent, B [1,E] F32 factors of the weights or absent
 	OpFFN                          // Out [T,H] = down(act(gate X, up X)) of FFN; Q is X for integer weights
 	OpExperts                      // Out [T*K,H]: rows that Work lists, by Experts, each for its rows of X [T,H]; Q is X for integer weights
@@ -46,7 +54,8 @@ const (
 	opKinds
 )
 
-var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "LayerNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows", "CopyRows", "MLA", "Select", "SparseMLA", "GQA",
+var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "LayerNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows",
+	"Sigmoid", "Collapse", "Spread", "StreamGates", "NGrams", "TapConv", "CopyRows", "MLA", "Select", "SparseMLA", "GQA", "SelectBlocks", "SparseGQA",
 	"RouteTopK", "FFN", "Experts", "ExpertsOn", "Gate", "Activate", "Scale", "Softcap", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
 
 // String is the operator's name.
@@ -78,6 +87,11 @@ type Op struct {
 	GQA     *GQA
 	Delta   *DeltaNet
 	Router  *Router
+	Sigmoid Sigmoid
+	NGrams  *NGrams
+	Shards  []Mat // of a table, along its rows, which are dense
+	Taps    *TapConv
+	Blocks  *BlockIndex
 	Changes *LogitChanges
 	Calls   HostCalls
 }
@@ -102,7 +116,7 @@ func (o *Op) Reads(m Mat) bool {
 		return true
 	case o.Out == m:
 		switch o.Kind {
-		case OpAdd, OpAddBias, OpHeadNorm, OpRope, OpGate, OpActivate, OpScale, OpSoftcap, OpGatedNorm, OpGateRows, OpChangeLogits, OpTakeAnswer:
+		case OpAdd, OpAddBias, OpSigmoid, OpHeadNorm, OpRope, OpGate, OpActivate, OpScale, OpSoftcap, OpGatedNorm, OpGateRows, OpChangeLogits, OpTakeAnswer:
 			return true
 		}
 	}
@@ -221,6 +235,47 @@ func (l *List) Rope(x, positions, table Mat, p *Rope) {
 func (l *List) StoreRows(cache KV, src, slots Mat) {
 	o := l.add(OpStoreRows, Mat{}, src)
 	o.A, o.KV = slots, cache
+}
+
+// Sigmoid appends x = p.Out * f(p.In * x) in place.
+func (l *List) Sigmoid(x Mat, p Sigmoid) { l.add(OpSigmoid, x, Mat{}).Sigmoid = p }
+
+// Collapse appends out[t,h] = the sum over the streams s of weights[t,s*H+h] * x[t,s*H+h].
+func (l *List) Collapse(out, x, weights Mat) { l.add(OpCollapse, out, x).A = weights }
+
+// Spread appends out[t,s*H+h] = weights[t,s] * x[t,h], plus base unless base is absent, which may be out.
+func (l *List) Spread(out, x, weights, base Mat) {
+	o := l.add(OpSpread, out, x)
+	o.A, o.W = weights, base
+}
+
+// StreamGates appends the roots of products of streams.
+func (l *List) StreamGates(out, x, y Mat) { l.add(OpStreamGates, out, x).A = y }
+
+// NGrams appends the rows of a table that the rows that spans lists read. tail keeps the newest ids of each
+// sequence: that of position p in row Slot*Order + p%Order, as a number.
+func (l *List) NGrams(out, rows, ids Mat, shards []Mat, tail KV, spans Spans, p *NGrams) {
+	o := l.add(OpNGrams, out, Mat{})
+	o.A, o.B, o.Shards, o.KV, o.Spans, o.NGrams = ids, rows, shards, tail, spans, p
+}
+
+// TapConv appends the convolution and SiLU of the rows that spans lists. tail keeps the newest rows of
+// each sequence: that of position p in row Slot*Reach + p%Reach.
+func (l *List) TapConv(out, x, w Mat, tail KV, spans Spans, p *TapConv) {
+	o := l.add(OpTapConv, out, x)
+	o.W, o.KV, o.Spans, o.Taps = w, tail, spans, p
+}
+
+// SelectBlocks appends the choice of positions by an index over blocks: see BlockIndex.
+func (l *List) SelectBlocks(chosen, q Mat, keys KV, norm, table Mat, spans Spans, p *BlockIndex) {
+	o := l.add(OpSelectBlocks, chosen, q)
+	o.W, o.A, o.KV, o.Spans, o.Blocks = norm, table, keys, spans, p
+}
+
+// SparseGQA appends GQA without sinks and window in which each row sees the positions of its row of chosen.
+func (l *List) SparseGQA(out, q Mat, cache KV, chosen Mat, spans Spans, p *GQA) {
+	o := l.add(OpSparseGQA, out, q)
+	o.KV, o.A, o.Spans, o.GQA = cache, chosen, spans, p
 }
 
 // CopyRows appends dst = src.

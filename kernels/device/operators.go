@@ -17,6 +17,14 @@ type Operators interface {
 	Rope(s Stream, x, positions, table Mat, p Rope)
 	StoreRows(s Stream, cache KV, src, slots Mat)
 	CopyRows(s Stream, dst, src Mat)
+	Sigmoid(s Stream, x Mat, p Sigmoid)
+	Collapse(s Stream, out, x, weights Mat)
+	Spread(s Stream, out, x, weights, base Mat)
+	StreamGates(s Stream, out, x, y Mat)
+	NGrams(s Stream, out, rows, ids Mat, shards []Mat, tail KV, spans Spans, p NGrams)
+	TapConv(s Stream, out, x, w Mat, tail KV, spans Spans, p TapConv)
+	SelectBlocks(s Stream, chosen, q Mat, keys KV, norm, table Mat, spans Spans, p BlockIndex)
+	SparseGQA(s Stream, out, q Mat, cache KV, chosen Mat, spans Spans, p GQA)
 	MLAPrefill(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
 	MLADecode(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
 	Select(s Stream, chosen, q, weights Mat, keys KV, spans Spans, p Index)
@@ -95,10 +103,34 @@ func (o *Op) On(d Operators, s Stream) {
 		d.GateRows(s, o.Out, o.X, o.W)
 	case OpWeightedSum:
 		d.WeightedSum(s, o.Out, o.X, o.A, o.W)
+	case OpSigmoid, OpCollapse, OpSpread, OpStreamGates, OpNGrams, OpTapConv, OpSelectBlocks, OpSparseGQA:
+		o.streams(d, s)
 	case OpMatMul, OpFFN, OpExperts, OpMLA:
 		o.weighed(d, s)
 	default:
 		panic(&ShapeError{Op: o.Kind.String(), Why: fmt.Sprintf("%s has no such operator", s.Device().Name())})
+	}
+}
+
+// streams is On for operators of models with several residual streams.
+func (o *Op) streams(d Operators, s Stream) {
+	switch o.Kind {
+	case OpSigmoid:
+		d.Sigmoid(s, o.Out, o.Sigmoid)
+	case OpCollapse:
+		d.Collapse(s, o.Out, o.X, o.A)
+	case OpSpread:
+		d.Spread(s, o.Out, o.X, o.A, o.W)
+	case OpStreamGates:
+		d.StreamGates(s, o.Out, o.X, o.A)
+	case OpNGrams:
+		d.NGrams(s, o.Out, o.B, o.A, o.Shards, o.KV, o.Spans, *o.NGrams)
+	case OpTapConv:
+		d.TapConv(s, o.Out, o.X, o.W, o.KV, o.Spans, *o.Taps)
+	case OpSelectBlocks:
+		d.SelectBlocks(s, o.Out, o.X, o.KV, o.W, o.A, o.Spans, *o.Blocks)
+	case OpSparseGQA:
+		d.SparseGQA(s, o.Out, o.X, o.KV, o.A, o.Spans, *o.GQA)
 	}
 }
 

@@ -93,6 +93,91 @@ type DeltaNet struct {
 	// the values and the gates of its value heads; its b, then its a. Otherwise all queries come
 	// first, then all keys, and so on.
 	ByKeyHead bool
+	// SigmoidGate: the output is multiplied by the sigmoid of its gates, otherwise by silu.
+	SigmoidGate bool
+}
+
+// BlockIndex gives the sizes of an index over blocks of Block consecutive tokens (QSA of Qwen4-Exp). The
+// key of a block is the RMSNorm with Eps of the mean of its tokens' raw keys, rotated by Rope to the position of the block's
+// first token. The row at position t sees the (t+1)/Block blocks that are complete, and scores each as the
+// sum over the heads of
+//
+//	max(0, q[h] . key) / sqrt(Dim)
+//
+// It chooses the best Chosen, of equal scores the first, and all of their tokens, and the tokens behind the last complete block.
+// Their positions come out rising, with -1 behind them. Queries are [T, Heads*Dim], normed and rotated already, raw keys
+// [Dim]. A score that is not a number is the least.
+type BlockIndex struct {
+	Heads, Dim  int
+	Block       int
+	Chosen      int // blocks
+	Eps         float32
+	Rope        Rope // of one head of Dim values
+	BlockTokens int  // tokens in a KV block
+}
+
+// Positions is the most positions that a row chooses.
+func (p BlockIndex) Positions() int { return (p.Chosen+1)*p.Block - 1 }
+
+// Sigmoid is a function of single values: Out * f(In * x), f the sigmoid, or with Silu x * sigmoid(x).
+type Sigmoid struct {
+	Silu    bool
+	In, Out float32
+}
+
+// TapConv gives the sizes of a causal convolution of each channel by itself, over Taps tokens that are Step
+// apart, the last of which is the row's own.
+type TapConv struct{ Taps, Step int }
+
+// Reach is how many tokens it spans.
+func (p TapConv) Reach() int { return (p.Taps-1)*p.Step + 1 }
+
+// NGrams says which rows of a table belong to a token and those before it (PLE of Qwen4-Exp). Of
+// each order from 2 to Order there are PerOrder heads, numbered from the lowest order on. The row of head
+// h, of order n, for the tokens x[0], the token itself, x[1], the one before, and so on, is
+//
+//	(x[0]*Multipliers[0] xor ... xor x[n-1]*Multipliers[n-1]) mod Sizes[h] + Offsets[h]
+//
+// From the first x[i], i > 0, that is EOS or lies before the start, all x are EOS.
+type NGrams struct {
+	Order, PerOrder int
+	Dim             int      // values of a row
+	Multipliers     []uint64 // [Order]; no product with an id exceeds 63 bits
+	Sizes, Offsets  []uint64 // [Heads]
+	EOS             int32
+}
+
+// Heads is the number of rows that a token reads.
+func (p *NGrams) Heads() int { return (p.Order - 1) * p.PerOrder }
+
+// Width is the number of values that a token reads.
+func (p *NGrams) Width() int { return p.Heads() * p.Dim }
+
+// Rows is the number of rows of the table that are used.
+func (p *NGrams) Rows() uint64 {
+	last := p.Heads() - 1
+	return p.Offsets[last] + p.Sizes[last]
+}
+
+// Row is the row of head h for the tokens before, the newest first.
+func (p *NGrams) Row(h int, x []int32) int {
+	var mix uint64
+	for i := range h/p.PerOrder + 2 {
+		mix ^= uint64(x[i]) * p.Multipliers[i]
+	}
+	return int(mix%p.Sizes[h] + p.Offsets[h])
+}
+
+// Fill replaces what lies before the start of a text in x, the tokens at position pos and before it, the
+// newest first.
+func (p *NGrams) Fill(x []int32, pos int) {
+	for i := 1; i < len(x); i++ {
+		if i > pos || x[i] == p.EOS {
+			for ; i < len(x); i++ {
+				x[i] = p.EOS
+			}
+		}
+	}
 }
 
 // Columns says where the values of a kind lie in a row: those of key head h begin at At + h*Step

@@ -204,6 +204,56 @@ var cases = map[string]func(r *rig) []device.Mat{
 		})
 		return []device.Mat{out}
 	},
+	"Sigmoid": func(r *rig) []device.Mat {
+		x := r.normal(3, 16)
+		run(r.dev, r.s, func(l *device.List) { l.Sigmoid(x, device.Sigmoid{Silu: true, In: 0.5, Out: 2}) })
+		return []device.Mat{x}
+	},
+	"Collapse": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 8)
+		run(r.dev, r.s, func(l *device.List) { l.Collapse(out, r.normal(3, 16), r.normal(3, 16)) })
+		return []device.Mat{out}
+	},
+	"Spread": func(r *rig) []device.Mat {
+		out := r.normal(3, 16)
+		run(r.dev, r.s, func(l *device.List) { l.Spread(out, r.normal(3, 8), r.normal(3, 2), out) })
+		return []device.Mat{out}
+	},
+	"StreamGates": func(r *rig) []device.Mat {
+		out := r.zero(tensor.F32, 3, 2)
+		run(r.dev, r.s, func(l *device.List) { l.StreamGates(out, r.normal(3, 16), r.normal(3, 16)) })
+		return []device.Mat{out}
+	},
+	"NGrams": func(r *rig) []device.Mat {
+		p := device.NGrams{Order: 2, PerOrder: 2, Dim: 4, EOS: 1, Multipliers: []uint64{5, 3}, Sizes: []uint64{5, 7}, Offsets: []uint64{0, 5}}
+		out, rows, tail := r.zero(tensor.F32, 3, 8), r.zero(tensor.I32, 3, 2), r.zero(tensor.F32, 4, 1)
+		run(r.dev, r.s, func(l *device.List) {
+			l.NGrams(out, rows, r.ids(4, 3, 2), []device.Mat{r.weight(6, 4), r.weight(6, 4)}, device.KV{Mat: tail}, device.Spans{List: slotted}, &p)
+		})
+		return []device.Mat{out, rows, tail}
+	},
+	"TapConv": func(r *rig) []device.Mat {
+		out, tail := r.zero(tensor.F32, 3, 16), r.normal(8, 16)
+		kept, list := device.KV{Mat: tail}, device.Spans{List: slotted}
+		run(r.dev, r.s, func(l *device.List) {
+			l.TapConv(out, r.normal(3, 16), r.normal(2, 16), kept, list, &device.TapConv{Taps: 2, Step: 3})
+		})
+		return []device.Mat{out, tail}
+	},
+	"SelectBlocks": func(r *rig) []device.Mat {
+		p := device.BlockIndex{Heads: 2, Dim: 8, Block: 2, Chosen: 1, Eps: 1e-6, Rope: device.Rope{Heads: 1, HeadDim: 8, Dim: 4}, BlockTokens: 4}
+		chosen := r.zero(tensor.I32, 3, 3)
+		run(r.dev, r.s, func(l *device.List) {
+			l.SelectBlocks(chosen, r.normal(3, 16), device.KV{Mat: r.weight(12, 8)}, r.weight(1, 8), r.normal(8, 4), device.Spans{List: spans}, &p)
+		})
+		return []device.Mat{chosen}
+	},
+	"SparseGQA": func(r *rig) []device.Mat {
+		out, chosen := r.zero(tensor.F32, 3, 32), put(r.t, r.dev, tensor.I32, 3, 2, []int32{0, 2, 1, 4, 0, -1})
+		cache, list := device.KV{Mat: r.weight(12, 32)}, device.Spans{List: spans}
+		run(r.dev, r.s, func(l *device.List) { l.SparseGQA(out, r.normal(3, 32), cache, chosen, list, &gqa) })
+		return []device.Mat{out}
+	},
 	"RouteTopK": func(r *rig) []device.Mat {
 		ids, weights := r.zero(tensor.I32, 3, 2), r.zero(tensor.F32, 3, 2)
 		run(r.dev, r.s, func(l *device.List) {
@@ -315,8 +365,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != 27 {
-			t.Errorf("%d operators launched, want 27: %v", len(seen), seen)
+		if len(seen) != 35 {
+			t.Errorf("%d operators launched, want 35: %v", len(seen), seen)
 		}
 	}
 }

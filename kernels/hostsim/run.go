@@ -48,6 +48,8 @@ func (d *Device) launch(s device.Stream, l device.List) {
 // partly reports whether o reads or writes only some rows of m, which sizes counts.
 func partly(o *device.Op, m device.Mat) bool {
 	switch o.Kind {
+	case device.OpSelectBlocks:
+		return m == o.A
 	case device.OpGatherRows, device.OpRope:
 		return m == o.W
 	case device.OpExperts:
@@ -105,6 +107,8 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 		}
 		c.work.bytes += 2 * slots * int64(p.StateRows()) * rowBytes(o.KV)
 		return 7 * flops * int64(p.StateRows()*p.ValueDim)
+	case device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA:
+		return c.streamSizes(o)
 	case device.OpGQA:
 		own, _, pairs := c.spans(o.Spans, o.KV)
 		o.Spans.List = own
@@ -120,6 +124,34 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 		}
 	}
 	return flops
+}
+
+// streamSizes is sizes for operators of models with several residual streams.
+func (c *call) streamSizes(o *device.Op) (flops int64) {
+	switch o.Kind {
+	case device.OpNGrams, device.OpTapConv:
+		o.Spans.List = append([]device.Span(nil), o.Spans.List...)
+		o.Shards = slices.Clone(o.Shards) // of which a few rows are read
+		for i, m := range o.Shards {
+			o.Shards[i] = c.view("shard", m)
+		}
+	case device.OpSelectBlocks:
+		own, _, pairs := c.spans(o.Spans, o.KV)
+		o.Spans.List = own
+		return 2 * pairs * int64(o.Blocks.Heads*o.Blocks.Dim) / int64(o.Blocks.Block)
+	case device.OpSparseGQA:
+		rows := int64(0)
+		own, _, _ := c.spans(o.Spans, device.KV{})
+		o.Spans.List = own
+		for _, sp := range own {
+			for r := range sp.Len {
+				rows += int64(min(sp.Pos+r+1, o.A.Cols))
+			}
+		}
+		c.work.bytes += rows * rowBytes(o.KV)
+		return 4 * rows * int64(o.GQA.Heads) * int64(o.GQA.HeadDim)
+	}
+	return 0
 }
 
 // columns is the inner dimension of a product.

@@ -112,7 +112,7 @@ func (d *deltaToken) apply(out, state []float32) {
 	}
 }
 
-// GatedNorm is RMSNorm with w over each value head of out [T, values], times silu of the gates in x
+// GatedNorm is RMSNorm with w over each value head of out [T, values], times silu or the sigmoid of the gates in x
 // [T, width], in place.
 func GatedNorm(out, x, w []float32, eps float32, p device.DeltaNet) {
 	RMSNorm(out, out, w, eps)
@@ -120,6 +120,10 @@ func GatedNorm(out, x, w []float32, eps float32, p device.DeltaNet) {
 	for i, v := range out {
 		t, h, c := i/p.Values(), i%p.Values()/p.ValueDim, i%p.ValueDim
 		gate := x[t*p.Width()+z.At+h/p.Group()*z.Step+h%p.Group()*p.ValueDim+c]
-		out[i] = float32(float64(v) * Silu(float64(gate)))
+		factor := Silu(float64(gate))
+		if p.SigmoidGate {
+			factor = sigmoid(float64(gate))
+		}
+		out[i] = float32(float64(v) * factor)
 	}
 }

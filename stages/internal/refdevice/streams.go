@@ -1,0 +1,77 @@
+package refdevice
+
+import (
+	"krater/kernels/device"
+	"krater/kernels/ref"
+)
+
+func (Device) Sigmoid(s device.Stream, x device.Mat, p device.Sigmoid) {
+	later(s, func() {
+		v := floats(x)
+		ref.Sigmoid(v, p)
+		store(x, v)
+	})
+}
+
+func (Device) Collapse(s device.Stream, out, x, weights device.Mat) {
+	later(s, func() {
+		v := make([]float32, out.Rows*out.Cols)
+		ref.Collapse(v, floats(x), floats(weights), x.Cols/out.Cols, out.Cols)
+		store(out, v)
+	})
+}
+
+func (Device) Spread(s device.Stream, out, x, weights, base device.Mat) {
+	later(s, func() {
+		v := make([]float32, out.Rows*out.Cols)
+		ref.Spread(v, floats(x), floats(weights), maybe(base), weights.Cols, x.Cols)
+		store(out, v)
+	})
+}
+
+func (Device) StreamGates(s device.Stream, out, x, y device.Mat) {
+	later(s, func() {
+		v := make([]float32, out.Rows*out.Cols)
+		ref.StreamGates(v, floats(x), floats(y), x.Cols/out.Cols)
+		store(out, v)
+	})
+}
+
+func (Device) NGrams(s device.Stream, out, rows, ids device.Mat, shards []device.Mat, tail device.KV, spans device.Spans, p device.NGrams) {
+	later(s, func() {
+		var table []float32
+		for _, m := range shards {
+			table = append(table, floats(m)...)
+		}
+		v, numbers, kept := floats(out), ints(rows), floats(tail.Mat) // rows of other spans stay
+		ref.NGrams(v, numbers, ints(ids), table, kept, spans.List, p)
+		store(out, v)
+		storeInts(rows, numbers)
+		store(tail.Mat, kept)
+	})
+}
+
+func (Device) TapConv(s device.Stream, out, x, w device.Mat, tail device.KV, spans device.Spans, p device.TapConv) {
+	later(s, func() {
+		v, kept := floats(out), floats(tail.Mat) // rows of other spans stay
+		ref.TapConv(v, floats(x), floats(w), kept, spans.List, p, x.Cols)
+		store(out, v)
+		store(tail.Mat, kept)
+	})
+}
+
+func (Device) SelectBlocks(s device.Stream, chosen, q device.Mat, keys device.KV, norm, table device.Mat, spans device.Spans, p device.BlockIndex) {
+	later(s, func() {
+		v := ints(chosen) // rows of other spans stay
+		ref.SelectBlocks(v, floats(q), cached(keys), floats(norm), floats(table), spans.List, p)
+		storeInts(chosen, v)
+	})
+}
+
+func (Device) SparseGQA(s device.Stream, out, q device.Mat, cache device.KV, chosen device.Mat, spans device.Spans, p device.GQA) {
+	later(s, func() {
+		v := floats(out) // rows of other spans stay
+		ref.SparseGQA(v, floats(q), cached(cache), ints(chosen), chosen.Cols, spans.List, p)
+		store(out, v)
+	})
+}
