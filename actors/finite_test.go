@@ -120,7 +120,7 @@ func TestNotFiniteSomewhere(t *testing.T) {
 		o.log = zerolog.New(&log)
 		r := newRig(t, o)
 		if c.layer < 0 {
-			spoil(t, r.loaded, &r.bound.Head.Norm, 0, float32(math.NaN()))
+			spoil(t, r.loaded, &r.bound.Head.Norm.Norm, 0, float32(math.NaN()))
 		}
 		st, err := r.gateway(t).Submit(context.Background(), asked([]int32{3, 1, 4, 1, 5}, 6, 1))
 		if err != nil {

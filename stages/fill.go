@@ -116,6 +116,7 @@ func (r *Rows) viewRows(from, to int) {
 	r.Hidden = f.hidden.RowRange(from, to)
 	r.Normed = f.normed.RowRange(0, t)
 	r.Delta = f.delta.RowRange(0, t)
+	r.Mix = f.mix.Of(t)
 	r.Input = NewInput(r.Normed, r.normed)
 	if !f.perLayer.Zero() {
 		r.PerLayer, r.Context, r.Gated = f.perLayer.RowRange(from, to), f.context.RowRange(from, to), f.gated.RowRange(0, t)

@@ -38,7 +38,8 @@ type Rows struct {
 	Marks       device.Mat // [T, 1] I32 layer + 1 whose keys or values of the row are the first that are not finite; 0: none
 	WantedRows  device.Mat // [n, 1] I32 Step.Wanted
 
-	Hidden    device.Mat // [T, H] F32 residual stream
+	Hidden    device.Mat // [T, H] F32 residual stream; of n streams [T, n*H], side by side
+	Mix       Mixing     // scratch memory between several streams and blocks; absent with one
 	Normed    device.Mat // [T, H] output of the last norm: input of attention, router, experts
 	Input     Input      // Normed, in the form that linear layers take
 	Delta     device.Mat // [T, H] output of the last block, to be added to Hidden
@@ -57,7 +58,7 @@ type Rows struct {
 	RouterWeights device.Mat // [T, K] F32
 
 	// Absent on a rank without the head.
-	Picked device.Mat // [n, H] F32 Hidden's rows that are wanted, before the final norm
+	Picked device.Mat // [n, H or the width of Hidden] F32 Hidden's rows that are wanted, before the final norm
 	Final  device.Mat // [n, H] after the final norm
 	Output Input      // Final, in the form that the head takes
 	Logits device.Mat // [n, V] F32
@@ -102,6 +103,26 @@ type Rows struct {
 	final    device.QRows // memory for Output as integers
 }
 
+// Mixing is the matrices by which several residual streams become the input of a block and take its output.
+// n is the number of streams.
+type Mixing struct {
+	Normed  device.Mat // [T, n*H] the streams, normed
+	Low     device.Mat // [T, rank]
+	Weights device.Mat // [T, n*H] of Normed
+	Inject  device.Mat // [T, n] of the block's output
+}
+
+// Of is the first n rows.
+func (m Mixing) Of(n int) Mixing {
+	if m.Normed.Zero() {
+		return m
+	}
+	return Mixing{m.Normed.RowRange(0, n), m.Low.RowRange(0, n), m.Weights.RowRange(0, n), m.Inject.RowRange(0, n)}
+}
+
+// MixWanted is Mix for the rows that are wanted.
+func (st *State) MixWanted() Mixing { return st.full.mix.Of(len(st.Wanted)) }
+
 // views are the matrices as allocated.
 type views struct {
 	hidden, normed, delta, shared, expertOut device.Mat
@@ -109,6 +130,7 @@ type views struct {
 	routerLogits, routerIDs, routerWeights   device.Mat
 	selected                                 device.Mat
 	picked, final, logits, chosen, masks     device.Mat
+	mix                                      Mixing
 }
 
 // shape is a matrix with its size; absent ones have no rows or no columns.
@@ -135,17 +157,24 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		selecting = lim.Tokens
 	}
 	rows, picked := device.RowType(l), n
-	if rows == tensor.F32 {
+	width, mixed := cfg.StreamWidth(), 0
+	if cfg.Streams.Several() {
+		mixed = max(t, n)
+	} else if rows == tensor.F32 {
 		picked = 0 // Final has memory for them
 	}
 	return []shape{
-		{&v.hidden, tensor.F32, lim.Tokens, h},
+		{&v.hidden, tensor.F32, lim.Tokens, width},
 		{&v.normed, rows, t, h},
 		{&v.delta, rows, t, h},
 		{&v.perLayer, rows, lim.Tokens, len(cfg.Layers) * cfg.PerLayer},
 		{&v.context, rows, lim.Tokens, len(cfg.Layers) * cfg.PerLayer},
 		{&v.gated, rows, t, cfg.PerLayer},
-		{&v.picked, tensor.F32, picked, h},
+		{&v.picked, tensor.F32, picked, width},
+		{&v.mix.Normed, rows, mixed, width},
+		{&v.mix.Low, rows, mixed, cfg.Streams.Rank},
+		{&v.mix.Weights, rows, mixed, width},
+		{&v.mix.Inject, rows, mixed, cfg.Streams.Count},
 		{&v.final, rows, n, h},
 		{&v.logits, tensor.F32, n, cfg.Vocab},
 		{&v.chosen, tensor.I32, n * min(1, drawWords(l)), 1},

@@ -177,8 +177,8 @@ func TestBatchesOnCard(t *testing.T) {
 func TestGoldensOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
-		if _, cfg := goldenPrompts(t, f.Dir); sparse(cfg) {
-			refuses(t, 1, []string{"compare", "--device", "cuda", "--model", f.Dir, "--golden", f.Dir}, "sparse attention")
+		if _, cfg := goldenPrompts(t, f.Dir); sparse(cfg) || cfg.Streams.Several() {
+			refuses(t, 1, []string{"compare", "--device", "cuda", "--model", f.Dir, "--golden", f.Dir}, "on the CPU only")
 			return
 		}
 		for i, args := range [][]string{{"--rows", "f32"}, {"--rows", "bf16"}, {"--rows", "f32", "--batch", "3", "--chunk", "7", "--layer-groups", "2"}} {

@@ -14,7 +14,7 @@ var _ = Register(func(m model.DeltaNet, b Binder) Block {
 	same := func(v []float32) []float32 { return v }
 	w := &deltaBlock{
 		spec: m, norm: b.Vector("delta_norm"), o: b.Weight("o"), bias: b.Made("dt_bias", 1, p.ValueHeads, same),
-		conv: b.Made("conv", p.Taps, p.Channels(), func(v []float32) []float32 { return transposed(v, p.Taps) }),
+		conv: b.Made("conv", p.Taps, p.Channels(), func(v []float32) []float32 { return Transposed(v, p.Taps) }),
 		decay: b.Made("a_log", 1, p.ValueHeads, func(v []float32) []float32 {
 			for i, x := range v {
 				v[i] = float32(-math.Exp(float64(x)))
@@ -57,8 +57,8 @@ func joined(b Binder, list []model.Projection) (out []projected) {
 	return append(joined(b, list[:first]), joined(b, list[first:])...)
 }
 
-// transposed is v [n, width] as [width, n].
-func transposed(v []float32, width int) []float32 {
+// Transposed is v [n, width] as [width, n].
+func Transposed(v []float32, width int) []float32 {
 	out, n := make([]float32, len(v)), len(v)/width
 	for i, x := range v {
 		out[i%width*n+i/width] = x

@@ -38,6 +38,9 @@ var _ = Register(func(m model.GQA, b Binder) Block {
 	if m.OutBias {
 		w.oBias = b.Vector("o_bias")
 	}
+	if m.Index.Chooses() {
+		w.index = bindBlockIndex(b)
+	}
 	if m.Sinks {
 		w.sinks = b.Vector("sinks")
 	}
@@ -63,7 +66,8 @@ type gqaBlock struct {
 	oBias        device.Mat    // [1, H], absent without
 	sinks        device.Mat    // [1, heads], absent without
 	ones         device.Mat    // [1, d] the weight of the norm of values; absent without
-	qNorm, kNorm device.Mat    // [1, d] or, of whole rows, [1, heads*d] and [1, kv_heads*d]; absent without norms
+	index        *blockIndexWeights
+	qNorm, kNorm device.Mat // [1, d] or, of whole rows, [1, heads*d] and [1, kv_heads*d]; absent without norms
 }
 
 // gqa runs grouped-query attention.
@@ -77,6 +81,7 @@ type gqa struct {
 	q      device.Mat   // [tokens, heads*d] F32
 	kv     device.Mat   // [tokens, 2*kv_heads*d] F32, keys then values
 	out    stages.Input // [tokens, heads*d]
+	index  *blockIndex  // nil: rows attend to all tokens
 	owned  scratch
 }
 
@@ -114,7 +119,10 @@ func (w *gqaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Sta
 	if g.out, err = g.owned.room(dev, out, &w.o); err != nil {
 		return nil, err
 	}
-	return g, nil
+	if m.Index.Chooses() {
+		g.index, err = newBlockIndex(dev, lim, m.Index, rope, g.table, &g.owned)
+	}
+	return g, err
 }
 
 // Close frees the scratch memory.
@@ -172,7 +180,11 @@ func (g *gqa) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 	p.Observe(layer, "k_pe", keys)
 	slots, _, _ := st.Paging(w.spec.Window)
 	p.StoreRows(cache, kv, slots)
-	g.attend(p, st, w, out.X, q, cache)
+	chosen := device.Mat{}
+	if g.index != nil {
+		chosen = g.index.run(p, st, w.index, kept[1], layer)
+	}
+	g.attend(p, st, w, out.X, q, cache, chosen)
 	if w.spec.Gate {
 		p.Observe(layer, "attn_ungated", out.X)
 		p.Gate(byHead(out.X, g.sizes.Heads), gates)
@@ -192,17 +204,21 @@ func (g *gqa) borrow(p *stages.Program, st *stages.State, w *gqaBlock, cache dev
 	p.Observe(layer, "q_norm", q)
 	p.Rope(q, st.Positions, g.table, &g.qRope)
 	p.Observe(layer, "q_rotated", q)
-	g.attend(p, st, w, out.X, q, cache)
+	g.attend(p, st, w, out.X, q, cache, device.Mat{})
 	p.Observe(layer, "attn", out.X)
 	out.Prepare(&p.List, &w.o)
 	project(p, st.Delta, &out, &w.o, w.oBias)
 }
 
-// attend appends attention of all rows over the cache.
-func (g *gqa) attend(p *stages.Program, st *stages.State, w *gqaBlock, out, q device.Mat, cache device.KV) {
+// attend appends attention of all rows over the cache, or over the positions chosen of it.
+func (g *gqa) attend(p *stages.Program, st *stages.State, w *gqaBlock, out, q device.Mat, cache device.KV, chosen device.Mat) {
 	_, prefill, decode := st.Paging(w.spec.Window)
 	for _, x := range [...]device.Spans{prefill, decode} {
-		if len(x.List) > 0 {
+		switch {
+		case len(x.List) == 0:
+		case g.index != nil:
+			p.SparseGQA(out, q, cache, chosen, x, &g.sizes)
+		default:
 			p.GQA(out, q, cache, w.sinks, x, &g.sizes)
 		}
 	}

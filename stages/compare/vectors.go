@@ -78,9 +78,9 @@ func (c *comparison) vector(p *Prompt, name, short string, v Vector, seen *captu
 	return nil
 }
 
-// layers compares the residual stream after each layer, [L, T, H].
+// layers compares the residual streams after each layer, [L, T, H] or [L, T, n, H].
 func (c *comparison) layers(name string, v Vector, seen *capture) error {
-	n := seen.n * c.cfg.Hidden
+	n := seen.n * c.cfg.StreamWidth()
 	if len(v.F32) != len(c.cfg.Layers)*n {
 		return fmt.Errorf("%d elements, the model has %d layers of %d", len(v.F32), len(c.cfg.Layers), n)
 	}
@@ -113,10 +113,18 @@ func (c *comparison) indexer(p *Prompt, name, number, what string, v Vector, see
 	if err != nil {
 		return err
 	}
-	switch what {
+	switch k := (key{layer, what}); what {
 	case "margin": // how close the choice was: no output of a model
 	case "selected":
-		c.observed(name, key{layer, what}, v, seen, c.op)
+		l, err := oracle.New(c.cfg, c.weight, p.IDs, layer, nil)
+		if err != nil {
+			return err
+		}
+		if l.Blocks.Chooses() {
+			at := key{layer, "indexer_positions"}
+			seen.i32[k], seen.rows[k] = blocksOf(seen.i32[at], l.Blocks), seen.rows[at]
+		}
+		c.observed(name, k, v, seen, c.op)
 	case "scores":
 		return c.operator(p, name, key{layer, "indexer_scores"}, v, seen)
 	default:
@@ -125,18 +133,44 @@ func (c *comparison) indexer(p *Prompt, name, number, what string, v Vector, see
 	return nil
 }
 
+// blocksOf returns the complete blocks whose tokens the rows of a prompt attend to, with -1 behind them, for
+// each token [Chosen]. A block of which a row lists other than all tokens in their order becomes -2.
+func blocksOf(positions []int32, x model.BlockIndex) (out []int32) {
+	width := x.Sizes(1).Positions()
+	for t := range len(positions) / width {
+		list, row := positions[t*width:][:width], []int32{}
+		for i := 0; i < width && list[i] >= 0 && int(list[i]) < (t+1)/x.Block*x.Block; i += x.Block {
+			block := list[i] / int32(x.Block)
+			for j := range x.Block {
+				if i+j >= width || list[i+j] != block*int32(x.Block)+int32(j) {
+					block = -2
+					break
+				}
+			}
+			row = append(row, block)
+		}
+		for len(row) < x.Chosen {
+			row = append(row, -1)
+		}
+		out = append(out, row...)
+	}
+	return out
+}
+
 // derived reports whether the engine does not have op as such: it is computed from what the
 // probe saw.
 func derived(op string) bool {
 	switch op {
-	case "kv_b", "attn_probs", "shared_gate_logit", "gate", "indexer_weights", "indexer_scores", "conv_state", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_state":
+	case "kv_b", "attn_probs", "shared_gate_logit", "gate", "indexer_weights", "indexer_scores", "conv_state", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_state",
+		"ple_conv_state", "indexer_key_raw", "indexer_block_keys":
 		return true
 	}
 	return false
 }
 
 // renamed are the names of operators that some goldens call otherwise.
-var renamed = map[string]string{"q_rope": "q_pe", "k_rope": "k_pe", "conv_in": "in_proj_qkv", "gate_z": "in_proj_z", "dense_out": "shared_out"}
+var renamed = map[string]string{"q_rope": "q_pe", "k_rope": "k_pe", "conv_in": "in_proj_qkv", "gate_z": "in_proj_z", "dense_out": "shared_out",
+	"attn_hc_in": "input_norm", "mlp_hc_in": "post_norm"}
 
 // operator compares an operator of a layer.
 func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *capture) error {

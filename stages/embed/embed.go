@@ -31,11 +31,14 @@ func (e *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 		return
 	}
 	p := st.On(e.Dev, s, probe)
-	p.GatherRows(st.Hidden, e.Table, st.IDs)
+	h := e.Table.Cols
+	for at := 0; at < st.Hidden.Cols; at += h { // several residual streams begin alike
+		p.GatherRows(st.Hidden.ColRange(at, at+h), e.Table, st.IDs)
+	}
 	if e.Scale != 0 {
 		p.Scale(st.Hidden, e.Scale)
 	}
-	p.Observe(-1, "embed", st.Hidden)
+	p.Observe(-1, "embed", st.Hidden.ColRange(0, h))
 	e.PerLayer.run(p, st)
 	p.Send()
 }

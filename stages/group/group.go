@@ -35,17 +35,19 @@ import (
 	"krater/stages/expert"
 	"krater/stages/model"
 	"krater/stages/route"
+	"krater/stages/streams"
 )
 
 // Layer is the weights of a layer. Dense layers have Dense, the others Router and Bank.
 type Layer struct {
-	InputNorm device.Mat // [1, H] input_layernorm
-	PostNorm  device.Mat // [1, H] before the network: post_attention_layernorm in most families
-	MixerNorm device.Mat // [1, H] of what attention gives, absent in most families
-	FFNNorm   device.Mat // [1, H] of what the network gives, absent in most families
-	OwnNorms  *OwnNorms  // nil in most families
-	PerLayer  PerLayer   // absent in most families
-	Scalar    float32    // what the residual stream is multiplied with at the end; 0: nothing is done
+	Mixer     streams.Block  // around the attention: input_layernorm
+	Network   streams.Block  // around the network: post_attention_layernorm
+	Table     *streams.Table // of n-grams; nil: none
+	MixerNorm device.Mat     // [1, H] of what attention gives, absent in most families
+	FFNNorm   device.Mat     // [1, H] of what the network gives, absent in most families
+	OwnNorms  *OwnNorms      // nil in most families
+	PerLayer  PerLayer       // absent in most families
+	Scalar    float32        // what the residual stream is multiplied with at the end; 0: nothing is done
 	Attention attention.Block
 	Dense     device.FFN
 	Router    route.Stage
@@ -89,6 +91,7 @@ type Group struct {
 	states  []state             // the others
 	hosted  []hostBlocks        // of caches: blocks of them in host memory
 	mixers  [][]attention.Stage // by queue, [Last-First]: layers with equal mixers share one
+	ngrams  [][]*streams.NGrams // by queue, [Last-First]; nil: the layer has no table
 	accel   device.Accelerator  // the device as one; nil: it is none
 	blocks  device.BlockMoves   // reused
 	program device.List         // copies of blocks, reused
@@ -122,7 +125,7 @@ func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.
 		if from := cfg.Layers[first+i].KV; from != first+i {
 			err = g.borrow(from, before)
 		} else {
-			err = g.alloc(cfg.Layers[first+i].Mixer.State(), kvType)
+			err = g.alloc(cfg.Layers[first+i].State(cfg.Hidden), kvType)
 		}
 		if err != nil {
 			g.Close()
@@ -135,8 +138,15 @@ func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.
 // addQueue makes the stages of a queue.
 func (g *Group) addQueue(dev device.Device, tables attention.Tables) error {
 	list, made := make([]attention.Stage, len(g.layers)), map[model.Mixer]attention.Stage{}
-	g.mixers = append(g.mixers, list)
+	said := make([]*streams.NGrams, len(g.layers))
+	g.mixers, g.ngrams = append(g.mixers, list), append(g.ngrams, said)
 	for i := range list {
+		if t := g.layers[i].Table; t != nil {
+			var err error
+			if said[i], err = t.New(dev, g.lim, g.cfg.Hidden); err != nil {
+				return err
+			}
+		}
 		m := g.cfg.Layers[g.First+i].Mixer
 		if made[m] == nil {
 			x, err := g.layers[i].Attention.New(dev, g.lim, tables)
@@ -159,7 +169,14 @@ func (g *Group) Close() {
 			}
 		}
 	}
-	g.mixers = nil
+	for _, list := range g.ngrams {
+		for _, x := range list {
+			if x != nil {
+				x.Close()
+			}
+		}
+	}
+	g.mixers, g.ngrams = nil, nil
 	for i := range g.hosted {
 		g.hosted[i].close()
 	}

@@ -15,17 +15,24 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	l := &g.layers[layer-g.First]
 	p := st.On(g.dev, s, probe)
 	p.Generated = st.Generated()
-	p.RMSNorm(st.Normed, st.Hidden, l.InputNorm, g.cfg.NormEps)
+	kept := g.kept[layer-g.First]
+	if x := g.ngrams[st.Queue][layer-g.First]; x != nil {
+		x.Run(p, st, kept[len(kept)-2:], layer)
+	}
+	l.Mixer.Enter(p, st.Normed, st.Hidden, st.Mix)
 	p.Observe(layer, "input_norm", st.Normed)
-	g.mixers[st.Queue][layer-g.First].Run(p, st, l.Attention, g.kept[layer-g.First], layer)
+	g.observe(p, layer, "attn_hc_inject", st.Mix.Inject)
+	g.mixers[st.Queue][layer-g.First].Run(p, st, l.Attention, kept, layer)
 	if !l.MixerNorm.Zero() {
 		p.Observe(layer, "mixer_raw", st.Delta)
 		p.RMSNorm(st.Delta, st.Delta, l.MixerNorm, g.cfg.NormEps)
 	}
 	p.Observe(layer, "mixer_out", st.Delta)
-	p.Add(st.Hidden, st.Delta)
-	p.RMSNorm(st.Normed, st.Hidden, l.PostNorm, g.cfg.NormEps)
+	l.Mixer.Leave(p, st.Hidden, st.Delta, st.Mix)
+	g.observe(p, layer, "streams_mid", st.Hidden)
+	l.Network.Enter(p, st.Normed, st.Hidden, st.Mix)
 	p.Observe(layer, "post_norm", st.Normed)
+	g.observe(p, layer, "mlp_hc_inject", st.Mix.Inject)
 	if l.MoE() {
 		g.route(p, st, l, layer)
 		l.Bank.Prepare(&p.List, st)
@@ -78,6 +85,13 @@ func (g *Group) merge(p *stages.Program, st *stages.State, slots device.Mat, lay
 	merge.Run(p, st, device.Mat{}, slots, layer)
 	p.RMSNorm(st.Delta, st.Delta, own.Experts, g.cfg.NormEps)
 	p.Add(st.Delta, st.Shared)
+}
+
+// observe shows a probe what only models with several residual streams have.
+func (g *Group) observe(p *stages.Program, layer int, op string, m device.Mat) {
+	if g.cfg.Streams.Several() {
+		p.Observe(layer, op, m)
+	}
 }
 
 // Ask has the host learn the router's choice after Attend, once s is synchronised.
@@ -167,7 +181,7 @@ func (g *Group) finish(p *stages.Program, st *stages.State, layer int) {
 		p.RMSNorm(st.Delta, st.Delta, l.FFNNorm, g.cfg.NormEps)
 	}
 	p.Observe(layer, "mlp_out", st.Delta)
-	p.Add(st.Hidden, st.Delta)
+	l.Network.Leave(p, st.Hidden, st.Delta, st.Mix)
 	if !l.PerLayer.Norm.Zero() {
 		g.perLayer(p, st, &l.PerLayer, layer)
 	}

@@ -4,14 +4,14 @@ package head
 import (
 	"krater/kernels/device"
 	"krater/stages"
+	"krater/stages/streams"
 )
 
 // Stage holds the final norm and the output projection.
 type Stage struct {
 	Dev  device.Device
-	Norm device.Mat    // [1, H]
+	Norm streams.Block // the final norm, or what makes several streams one row
 	Proj device.Weight // [V, H] lm_head, or the embedding table where they are tied
-	Eps  float32       // rms_norm_eps
 	// Softcap c makes c * tanh(x / c) of each logit x; 0: none.
 	Softcap float32
 }
@@ -45,7 +45,7 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 		p.GatherRows(st.Picked, st.Hidden, st.WantedRows)
 		x = st.Picked
 	}
-	p.RMSNorm(st.Final, x, h.Norm, h.Eps)
+	h.Norm.Enter(p, st.Final, x, st.MixWanted())
 	p.Observe(-1, "final_norm", st.Final)
 	p.Generated = st.WantedGenerated()
 	st.Output.Prepare(&p.List, &h.Proj)

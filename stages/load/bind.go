@@ -281,7 +281,7 @@ type roles struct {
 
 func (b *binder) roles(layer int) *roles {
 	r := &roles{b, layer, &b.cfg.Layers[layer], map[string]model.TensorSpec{}}
-	for _, list := range [][]model.TensorSpec{r.spec.Mixer.Tensors(b.cfg.Hidden), r.spec.Others(b.cfg.Hidden), r.spec.FFN.Tensors(b.cfg.Hidden)} {
+	for _, list := range [][]model.TensorSpec{r.spec.Mixer.Tensors(b.cfg.Hidden), r.spec.FFN.Tensors(b.cfg.Hidden), r.spec.Blocks(b.cfg.Hidden)} {
 		for _, t := range list {
 			r.tensors[t.Role] = t
 		}
@@ -427,8 +427,9 @@ func (b *binder) layer(i int) group.Layer {
 		b.err = err
 	}
 	l := group.Layer{
-		InputNorm: r.Norm("input_norm"),
-		PostNorm:  r.Norm("post_norm"),
+		Mixer:     r.block("input_norm", "attn_"),
+		Network:   r.block("post_norm", "mlp_"),
+		Table:     r.table(),
 		Attention: block,
 		Dense:     r.network("dense", ""),
 	}

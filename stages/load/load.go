@@ -215,7 +215,7 @@ func (p *Parts) join(dev Device, b *binder) error {
 // head binds the head.
 func (p *Parts) head(dev Device, b *binder, precision Precision) {
 	cfg, names := p.Config, p.Config.Names()
-	p.Head = &head.Stage{Dev: dev, Norm: b.norm(names.Norm, cfg.Hidden), Eps: cfg.NormEps, Softcap: cfg.Softcap}
+	p.Head = &head.Stage{Dev: dev, Norm: b.end(), Softcap: cfg.Softcap}
 	switch {
 	case !cfg.TieEmbed:
 		p.Head.Proj = b.weight("head", names.Head, precision.format(cfg, model.Head, names.Head))

@@ -3,9 +3,11 @@ package load
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"krater/kernels/device"
+	"krater/kernels/tensor"
 	"krater/stages"
 	"krater/stages/model"
 )
@@ -40,10 +42,11 @@ const (
 	States    // of the batches in flight
 	Histories // of sequences, for changes of their logits
 	Scratch   // of the operators: an upper bound
+	Tables    // of n-grams, in the files: they take no memory but page cache
 )
 
 var partNames = [...]string{"embedding", "attention", "dense MLP", "experts", "shared experts", "router and norms", "head",
-	"KV cache", "sequence states", "rope table", "attention workspace", "batch states", "token histories", "operator scratch"}
+	"KV cache", "sequence states", "rope table", "attention workspace", "batch states", "token histories", "operator scratch", "n-gram tables"}
 
 func (p Part) String() string { return partNames[p] }
 
@@ -92,6 +95,9 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	if n := o.own(cfg).SequenceBytes(o.KVType); n > 0 {
 		add(SequenceStates, times(lim.Seqs+1+lim.Snapshots, int(n)), "%s and %s", count(lim.Seqs, "sequence"), count(lim.Snapshots, "snapshot"))
 	}
+	if n := tableBytes(own); n > 0 {
+		add(Tables, 0, "%d bytes, read by row from the files", n)
+	}
 	add(RopeTable, times(lim.Context, angles, 4), "%d positions", lim.Context)
 	add(Workspace, workspace(cfg, o, lim), "%s of %d tokens", count(max(1, len(o.Partition)), "layer group"), lim.LayerRows())
 	add(States, times(u.States, int(stages.RowsBytes(cfg, lim, o.Layout, o.last(cfg)))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
@@ -116,6 +122,11 @@ func workspace(cfg *model.Config, o Options, lim stages.Limits) (n int64) {
 	for _, layers := range partition {
 		seen := map[model.Mixer]bool{}
 		for i := first; i < first+layers; i++ {
+			if g := cfg.Layers[i].NGrams; g != nil {
+				for _, x := range g.Scratch(cfg.Hidden) {
+					n = plus(n, times(lim.Queues, lim.LayerRows(), x.Width, tensor.F32.Size()))
+				}
+			}
 			m := cfg.Layers[i].Mixer
 			if seen[m] {
 				continue
@@ -163,10 +174,19 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 	needs[Experts].Detail = fmt.Sprintf("%s of %d, %s", count(moe, "layer"), cfg.MoE.Experts, needs[Experts].Detail)
 	needs[Shared].Detail = fmt.Sprintf("%s, %s", count(moe, "layer"), needs[Shared].Detail)
 	top := cfg.Names()
+	var outer []string // behind the layers
+	for _, t := range cfg.Outer() {
+		outer = append(outer, t.Name)
+	}
+	if !cfg.TieEmbed {
+		outer = append(outer, top.Head)
+	}
 	for _, t := range o.own(cfg).Expected() {
 		switch {
-		case t.Name == top.Embed && o.First > 0, (t.Name == top.Norm || t.Name == top.Head) && t.Name != top.Embed && !o.last(cfg):
+		case t.Name == top.Embed && o.First > 0, slices.Contains(outer, t.Name) && !o.last(cfg):
 			continue
+		case t.Part == model.Tables:
+			continue // see tables
 		}
 		part := Part(t.Part)
 		if t.Part == model.KVB {
@@ -181,6 +201,16 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 		}
 	}
 	return needs
+}
+
+// tableBytes is the size of the tables of n-grams in the files.
+func tableBytes(cfg *model.Config) (n int64) {
+	for i := range cfg.Layers {
+		if g := cfg.Layers[i].NGrams; g != nil {
+			n = plus(n, times(g.Rows, g.Sizes.Dim, KeptType(cfg, model.Tables).Size()))
+		}
+	}
+	return n
 }
 
 // What the operators of the CPU hold at most, in rows: they say so where they
@@ -203,7 +233,7 @@ const (
 func scratchBytes(cfg *model.Config, lim stages.Limits, threads int, blocks bool) int {
 	s, h := StepSizes(cfg, lim), cfg.Hidden
 	inner := max(s.DenseFF, s.ExpertFF, s.SharedFF)
-	widest := max(h, inner)
+	widest := max(cfg.StreamWidth(), inner)
 	for i := range cfg.Layers {
 		for _, x := range cfg.Layers[i].Mixer.Scratch() {
 			if x.Product {
@@ -226,6 +256,11 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int, blocks bool
 	prefill := scratchKeys*(latent+qk+s.MLA.V+8) + 3*lim.LayerRows()
 	grouped := scratchQuery*(2*(qk+scratchSpare)+3) + 8*scratchKeys
 	lane := max(decode, prefill, grouped, 2*scratchTile) + scratchPieces*scratchSpare
+	if x := s.Blocks; x.Heads > 0 { // scores of blocks, and of chosen positions
+		seen := lim.Context/x.Block + 1
+		shared += seen * x.Dim
+		lane = max(lane, 2*seen, s.GQA.Heads/s.GQA.KVHeads*x.Positions()+s.GQA.HeadDim) + scratchPieces*scratchSpare
+	}
 	if blocks { // 44 bytes for 32 columns of a row
 		lane += scratchPrepared*widest*44/32/4 + scratchSpare
 	}
@@ -238,7 +273,7 @@ func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
 	m := cfg.MoE
 	s := &device.StepSizes{
 		Rows: lim.LayerRows(), Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,
-		Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(), PerLayer: cfg.PerLayer,
+		Streams: cfg.Streams.Count, Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(), PerLayer: cfg.PerLayer,
 	}
 	for i := range cfg.Layers {
 		s.Cubic = s.Cubic || cfg.Layers[i].FFN.Activation().Cubic != 0

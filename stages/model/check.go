@@ -16,7 +16,7 @@ func (c *Config) Expected() []TensorSpec {
 	for i := range c.Layers {
 		specs = append(specs, c.Layers[i].Tensors(c.Hidden)...)
 	}
-	specs = append(specs, TensorSpec{Name: top.Norm, Shape: []int{c.Hidden}, Role: "norm", Part: Router, Norm: true})
+	specs = append(specs, c.Outer()...)
 	if !c.TieEmbed {
 		specs = append(specs, TensorSpec{Name: top.Head, Shape: []int{c.Vocab, c.Hidden}, Role: "head", Part: Head})
 	}

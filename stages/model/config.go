@@ -44,9 +44,10 @@ type Config struct {
 	// none.
 	Quantization *Quantization
 
-	Layers []LayerSpec
-	MoE    MoE   // of the layers with experts, which are all alike
-	Roles  Roles // the names of the tensors
+	Layers  []LayerSpec
+	Streams Streams // residual streams of all layers, if there are several
+	MoE     MoE     // of the layers with experts, which are all alike
+	Roles   Roles   // the names of the tensors
 	// Foreign lists prefixes of the names of tensors that may be in the files and that the language
 	// model does not use: layers that predict tokens further ahead, a vision tower.
 	Foreign []string

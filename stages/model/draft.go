@@ -75,8 +75,10 @@ func (c *Config) qwenDraft(m Mixer, roles Roles, ffn FFN) *Draft {
 // rename gives the tensors other names, as a model has them whose config is within another's.
 func (c *Config) rename(to func(name string) string) {
 	c.Roles = maps.Clone(c.Roles)
-	for _, role := range []string{"embed", "norm", "head", "layer"} {
-		c.Roles[role] = to(c.Roles[role])
+	for _, role := range []string{"embed", "norm", "head", "layer", "end_hc_norm", "end_hc_down", "end_hc_up"} {
+		if name, ok := c.Roles[role]; ok {
+			c.Roles[role] = to(name)
+		}
 	}
 	for i := range c.Layers {
 		c.Layers[i].Prefix = to(c.Layers[i].Prefix)

@@ -22,6 +22,7 @@ type GQA struct {
 	Scale     float32     // softmax scale
 	Window    int         // sliding_window: how many tokens a token sees, itself among them; 0: all
 	Rope      *RopeConfig // of the first Rope.Dim values of a head
+	Index     BlockIndex  // chooses the tokens that are attended to
 }
 
 // gqaRoles are the usual names of the tensors.
@@ -91,6 +92,7 @@ func (g GQA) Tensors(h int) []TensorSpec {
 	if g.Sinks {
 		vector("sinks", g.Heads)
 	}
+	list = append(list, g.Index.tensors(h)...)
 	add("o", h, g.QDim())
 	if g.OutBias {
 		vector("o_bias", h)
@@ -98,12 +100,12 @@ func (g GQA) Tensors(h int) []TensorSpec {
 	return list
 }
 
-// State implements Mixer: keys, then values. A scale is of a head.
+// State implements Mixer: keys, then values; and the raw keys of an index. A scale is of a head.
 func (g GQA) State() []State {
 	if g.Shared {
 		return nil
 	}
-	return []State{{Kind: Paged, Width: 2 * g.KDim(), Group: g.HeadDim, Window: g.Window}}
+	return append([]State{{Kind: Paged, Width: 2 * g.KDim(), Group: g.HeadDim, Window: g.Window}}, g.Index.state()...)
 }
 
 // Scratch implements Mixer.
@@ -111,10 +113,11 @@ func (g GQA) Scratch() []Scratch {
 	if g.Shared {
 		return []Scratch{{g.QDim(), false}, {g.QDim(), true}}
 	}
+	list := []Scratch{{g.QDim(), false}, {2 * g.KDim(), false}, {g.QDim(), true}}
 	if g.Gate {
-		return []Scratch{{2 * g.QDim(), false}, {g.QDim(), false}, {2 * g.KDim(), false}, {g.QDim(), true}}
+		list = append(list, Scratch{2 * g.QDim(), false})
 	}
-	return []Scratch{{g.QDim(), false}, {2 * g.KDim(), false}, {g.QDim(), true}}
+	return append(list, g.Index.scratch()...)
 }
 
 // Cost implements Mixer.
@@ -136,5 +139,8 @@ func (g GQA) Selects() (topK int, shared bool) { return 0, false }
 func (g GQA) Step(s *device.StepSizes, blockTokens int) {
 	if g.QDim() > s.GQA.Heads*s.GQA.HeadDim {
 		s.GQA = g.Sizes(blockTokens)
+	}
+	if g.Index.Heads > s.Blocks.Heads {
+		s.Blocks = g.Index.Sizes(blockTokens)
 	}
 }

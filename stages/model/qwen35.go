@@ -28,14 +28,19 @@ func parseQwen35Text(f fields) *Config {
 // have the experts of a layer fused, those in FP8 one by one.
 func parseQwen35MoEText(f fields) *Config {
 	return qwen35(f, func(c *Config, layers int) FFN {
-		moe := softmaxExperts(f, expertsField(f), "moe_intermediate_size", true, layers)
-		moe.SharedFF, moe.SharedGate = f.int("shared_expert_intermediate_size", 1, maxFF), true
-		c.Fused = []Fused{
-			{Name: "mlp.experts.gate_up_proj", Parts: []FusedPart{{Role: "expert.gate", Step: 1}, {Role: "expert.up", First: moe.FF, Step: 1}}},
-			{Name: "mlp.experts.down_proj", Parts: []FusedPart{{Role: "expert.down", Step: 1}}},
-		}
-		return moe
+		return fusedExperts(f, c, layers, true)
 	})
+}
+
+// fusedExperts reads experts with a shared one, which plain releases have fused.
+func fusedExperts(f fields, c *Config, layers int, normalize bool) MoE {
+	moe := softmaxExperts(f, expertsField(f), "moe_intermediate_size", normalize, layers)
+	moe.SharedFF, moe.SharedGate = f.int("shared_expert_intermediate_size", 1, maxFF), true
+	c.Fused = []Fused{
+		{Name: "mlp.experts.gate_up_proj", Parts: []FusedPart{{Role: "expert.gate", Step: 1}, {Role: "expert.up", First: moe.FF, Step: 1}}},
+		{Name: "mlp.experts.down_proj", Parts: []FusedPart{{Role: "expert.down", Step: 1}}},
+	}
+	return moe
 }
 
 // qwen35Text reads a model for text and images by its text_config, of model_type kind. The names of the

@@ -1,6 +1,10 @@
 package model
 
-import "krater/kernels/device"
+import (
+	"slices"
+
+	"krater/kernels/device"
+)
 
 var _ = register("qwen3_next", parseQwen3Next)
 
@@ -77,8 +81,9 @@ func deltaSizes(f fields) device.DeltaNet {
 	return p
 }
 
-// linearLayers reads which layers have full attention; the others have DeltaNet.
-func linearLayers(f fields, layers int) (full func(layer int) bool) {
+// linearLayers reads which layers have full attention, which may have other names too; the others have DeltaNet.
+func linearLayers(f fields, layers int, names ...string) (full func(layer int) bool) {
+	names = append(names, "full_attention")
 	if f.boolOr("use_sliding_window", false) {
 		f.fail("use_sliding_window", "true is not supported: every layer attends to the whole context")
 	}
@@ -91,9 +96,9 @@ func linearLayers(f fields, layers int) (full func(layer int) bool) {
 		f.clash("layer_types", []string{"num_hidden_layers"}, "has %d entries for num_hidden_layers %d", len(kinds), layers)
 	}
 	for i, kind := range kinds {
-		if kind != "full_attention" && kind != "linear_attention" {
+		if kind != "linear_attention" && !slices.Contains(names, kind) {
 			f.clash("layer_types", nil, "layer %d is %q: only full_attention and linear_attention are supported", i, clip(kind))
 		}
 	}
-	return func(i int) bool { return i < len(kinds) && kinds[i] == "full_attention" }
+	return func(i int) bool { return i < len(kinds) && slices.Contains(names, kinds[i]) }
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -9,10 +10,13 @@ import (
 )
 
 // LayerSpec describes one layer: a mixer, which lets a token see the tokens before it, and
-// a feed-forward network. Each works on the norm of the residual stream and adds to it.
+// a feed-forward network. Each works on the norm of the residual stream and adds to it, or
+// mixes and changes several streams.
 type LayerSpec struct {
-	Mixer Mixer
-	FFN   FFN
+	Mixer   Mixer
+	FFN     FFN
+	Streams Streams
+	NGrams  *NGrams // what is added to the streams before the mixer; nil: nothing
 
 	// KV is the layer that keeps the state which the mixer reads: this one, or one before it.
 	KV int
@@ -76,7 +80,8 @@ const (
 	Shared  // shared experts
 	Router  // and the norms outside the mixers
 	Head
-	KVB // what expands cached rows: kv_b_proj
+	KVB    // what expands cached rows: kv_b_proj
+	Tables // of n-grams, read by row where the files have them
 )
 
 // TensorSpec is a tensor that the model needs. Shapes are [out, in], [n], or [channels, 1, taps] of
@@ -164,12 +169,12 @@ func (l *LayerSpec) Expert(role string, expert int) string {
 
 // Tensors lists the tensors of the layer in the order of use.
 func (l *LayerSpec) Tensors(hidden int) []TensorSpec {
-	list := []TensorSpec{{Role: "input_norm", Shape: []int{hidden}, Part: Router, Norm: true}}
+	list := l.Streams.tensors("input_norm", "attn_", hidden)
 	list = append(list, l.Mixer.Tensors(hidden)...)
-	list = append(list, TensorSpec{Role: "post_norm", Shape: []int{hidden}, Part: Router, Norm: true})
+	list = append(list, l.Streams.tensors("post_norm", "mlp_", hidden)...)
 	list = append(list, l.Others(hidden)...)
 	ffn := l.FFN.Tensors(hidden)
-	out := make([]TensorSpec, 0, len(list)+len(ffn)*max(1, l.FFN.Routed()))
+	out := slices.Grow(l.NGrams.tensors(l, hidden), len(list)+len(ffn)*max(1, l.FFN.Routed()))
 	for _, t := range list {
 		t.Name = l.Name(t.Role)
 		out = append(out, t)
@@ -217,12 +222,24 @@ func (l *LayerSpec) Others(hidden int) (list []TensorSpec) {
 	return list
 }
 
+// Blocks lists the tensors around the mixer and the network: norms, or what mixes the streams; and those of
+// the table of n-grams but for the table.
+func (l *LayerSpec) Blocks(hidden int) []TensorSpec {
+	list := append(l.Streams.tensors("input_norm", "attn_", hidden), l.Streams.tensors("post_norm", "mlp_", hidden)...)
+	return slices.DeleteFunc(slices.Concat(list, l.Others(hidden), l.NGrams.tensors(l, hidden)), func(t TensorSpec) bool { return t.Part == Tables })
+}
+
+// State lists what the layer keeps of a sequence: the mixer's, then that of the table of n-grams.
+func (l *LayerSpec) State(hidden int) []State {
+	return append(l.Mixer.State(), l.NGrams.state(hidden)...)
+}
+
 // Stack gives the model n layers of what at says, with the names of roles.
 func (c *Config) Stack(n int, roles Roles, at func(i int) (Mixer, FFN)) {
 	c.Roles = roles
 	c.Layers = make([]LayerSpec, n)
 	for i := range c.Layers {
-		l := LayerSpec{KV: i, Prefix: strings.Replace(roles["layer"], "*", strconv.Itoa(i), 1), Roles: roles}
+		l := LayerSpec{Streams: c.Streams, KV: i, Prefix: strings.Replace(roles["layer"], "*", strconv.Itoa(i), 1), Roles: roles}
 		l.Mixer, l.FFN = at(i)
 		if m, ok := l.FFN.(MoE); ok {
 			c.MoE = m
@@ -276,7 +293,7 @@ func (c *Config) states(yield func(State) bool) {
 		if c.Layers[i].Mixer == nil {
 			continue
 		}
-		for _, s := range c.Layers[i].Mixer.State() {
+		for _, s := range c.Layers[i].State(c.Hidden) {
 			if !yield(s) {
 				return
 			}

@@ -85,6 +85,9 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 		return states, true
 	case "attn":
 		norm := RMSNorm(l.Get("delta_out"), l.Weight(l.Tensor("delta_norm"), p.ValueDim), l.DeltaEps)
+		if p.SigmoidGate {
+			return Multiplied(norm, l.Gates(), sigmoid), true
+		}
 		return Multiplied(norm, l.Gates(), Silu), true
 	}
 	return nil, false

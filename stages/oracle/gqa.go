@@ -11,12 +11,13 @@ var _ = define(func(s *Spec, a model.GQA) mixer {
 	s.Scale = float64(a.Scale)
 	s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim = a.Heads, a.KVHeads, a.HeadDim, a.HeadDim, a.HeadDim
 	s.QNorm, s.KNorm = a.NormDims()
-	s.Window, s.Sinks, s.Gated, s.ValueNorm = a.Window, a.Sinks, a.Gate, a.ValueNorm
+	s.Window, s.Sinks, s.Gated, s.ValueNorm, s.Blocks = a.Window, a.Sinks, a.Gate, a.ValueNorm, a.Index
 	return grouped{}
 })
 
 func (grouped) operators() []string {
-	return []string{"q_and_gate", "gate", "q", "k", "v", "q_norm", "k_norm", "v_norm", "q_pe", "k_pe", "attn_ungated", "attn"}
+	return []string{"q_and_gate", "gate", "q", "k", "v", "q_norm", "k_norm", "v_norm", "q_pe", "k_pe",
+		"index_qk", "indexer_query", "indexer_key_raw", "indexer_block_keys", "indexer_scores", "indexer_selected", "attn_ungated", "attn"}
 }
 
 func (grouped) product(l *Layer, op string) (Product, bool) {
@@ -29,6 +30,8 @@ func (grouped) product(l *Layer, op string) (Product, bool) {
 		p.Role, p.Heads, p.Parts, p.Out, p.Rope = "q", l.Heads, []int{l.HeadDim, l.HeadDim}, 2*l.Heads*l.HeadDim, -1
 	case op == "q" && !l.Gated:
 		p.Heads, p.Out = l.Heads, l.Heads*l.HeadDim
+	case op == "index_qk" && l.Blocks.Chooses():
+		p.Heads, p.Parts, p.Out, p.Rope = l.Blocks.Heads+1, []int{l.Blocks.Dim}, (l.Blocks.Heads+1)*l.Blocks.Dim, -1
 	case op == "k":
 		p.Alike = "v"
 	case op == "v":
@@ -49,6 +52,11 @@ func (grouped) define(l *Layer, op string) ([]float64, bool) {
 			ones[i] = 1
 		}
 		return RMSNorm(l.Get("v"), ones, float64(l.Config.NormEps)), true
+	}
+	if l.Blocks.Chooses() {
+		if v, ok := l.indexed(op); ok {
+			return v, true
+		}
 	}
 	if !l.Gated {
 		return nil, false
@@ -89,6 +97,9 @@ func (grouped) attention(l *Layer, x *Attention) bool {
 	q, keys, values, d := l.Get("q_pe"), l.read("k_pe"), l.read(v), l.HeadDim
 	if l.Window > 0 {
 		x.First = func(i int) int { return max(0, i+1-l.Window) }
+	}
+	if l.Blocks.Chooses() {
+		x.Chosen = l.blocksChosen()
 	}
 	if l.Sinks {
 		sinks := l.Weight(l.Tensor("sinks"), l.Heads)

@@ -120,7 +120,7 @@ func (l *Layer) read(op string) []float64 {
 	return v
 }
 
-// In returns the residual stream that enters the layer, [T, H].
+// In returns the residual streams that enter the layer, [T, H] each.
 func (l *Layer) In() []float64 {
 	op, layer := "layer_out", l.Index-1
 	switch {
@@ -134,6 +134,9 @@ func (l *Layer) In() []float64 {
 	v := l.given(layer, op)
 	if v == nil {
 		l.fail(fmt.Errorf("oracle: what enters layer %d is not known", l.Index))
+	}
+	if op == "embed" && l.Streams.Several() { // all streams begin with it
+		return l.spread(slices.Repeat([]float64{1}, l.T*l.Streams.Count), v)
 	}
 	return v
 }
@@ -177,6 +180,16 @@ func (l *Layer) Define(op string) []float64 {
 	if p, ok := l.Product(op); ok {
 		x := p.In()
 		return l.capped(op, l.Biased(p, Mul(x, l.Matrix(p, x), l.T)))
+	}
+	if l.Streams.Several() {
+		if v, ok := l.streams(op); ok {
+			return v
+		}
+	}
+	if l.NGrams != nil {
+		if v, ok := l.ngrams(op); ok {
+			return v
+		}
 	}
 	if n, ok := l.Norm(op); ok {
 		return RMSNorm(n.In(), l.NormWeight(n), n.Eps)
@@ -254,6 +267,9 @@ type Norm struct {
 // Norm describes an operator that is one.
 func (l *Layer) Norm(op string) (Norm, bool) {
 	n := Norm{In: l.In, Role: op, Width: l.Config.Hidden, Eps: float64(l.Config.NormEps)}
+	if l.Streams.Several() && slices.Contains([]string{"input_norm", "post_norm", "final_norm"}, op) {
+		return n, false
+	}
 	switch op {
 	case "input_norm":
 	case "final_norm":

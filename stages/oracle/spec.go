@@ -31,10 +31,13 @@ type Spec struct {
 	Delta    device.DeltaNet // gated DeltaNet
 	DeltaEps float64         // of the norm of its output
 
-	NormsAfter, OwnNorms bool // model.LayerSpec.NormsAfter, model.MoE.OwnNorms
-	PerLayer             int  // model.LayerSpec.PerLayer
-	ValueNorm            bool // of grouped-query attention
-	KV                   int  // the layer whose keys and values are read
+	NormsAfter, OwnNorms bool             // model.LayerSpec.NormsAfter, model.MoE.OwnNorms
+	PerLayer             int              // model.LayerSpec.PerLayer
+	ValueNorm            bool             // of grouped-query attention
+	KV                   int              // the layer whose keys and values are read
+	Streams              model.Streams    // residual streams, if there are several
+	NGrams               *model.NGrams    // the layer's table; nil: none
+	Blocks               model.BlockIndex // of grouped-query attention
 
 	Routed        bool // a mixture of experts
 	Dense, Shared model.FFNNames
@@ -57,16 +60,19 @@ func define[M model.Mixer](f func(s *Spec, m M) mixer) bool {
 func specOf(cfg *model.Config, layer int) Spec {
 	if layer < 0 {
 		n := cfg.Names()
-		return Spec{PerLayer: cfg.PerLayer, names: map[string]string{"embed": n.Embed, "norm": n.Norm, "head": n.Head,
+		s := Spec{Streams: cfg.Streams, PerLayer: cfg.PerLayer, names: map[string]string{"embed": n.Embed, "head": n.Head,
 			"embed_norm": n.EmbedNorm, "hidden_norm": n.HiddenNorm, "join": n.Join,
 			"per_layer_embed": n.PerLayer, "per_layer_model_proj": n.PerLayerProj, "per_layer_model_norm": n.PerLayerNorm}}
+		for _, t := range cfg.Outer() {
+			s.names[t.Role] = t.Name
+		}
+		return s
 	}
 	l := &cfg.Layers[layer]
 	s := Spec{prefix: l.Prefix, names: map[string]string{}, Routed: l.FFN.Routed() > 0,
-		NormsAfter: l.NormsAfter, PerLayer: l.PerLayer, KV: l.KV}
+		NormsAfter: l.NormsAfter, PerLayer: l.PerLayer, KV: l.KV, Streams: l.Streams, NGrams: l.NGrams}
 	s.OwnNorms = s.Routed && cfg.MoE.OwnNorms
-	tensors := slices.Concat(l.Mixer.Tensors(cfg.Hidden), l.Others(cfg.Hidden), l.FFN.Tensors(cfg.Hidden))
-	for _, t := range append(tensors, model.TensorSpec{Role: "input_norm"}, model.TensorSpec{Role: "post_norm"}) {
+	for _, t := range slices.Concat(l.Mixer.Tensors(cfg.Hidden), l.FFN.Tensors(cfg.Hidden), l.Blocks(cfg.Hidden)) {
 		s.names[t.Role] = l.Name(t.Role)
 	}
 	s.Dense, s.Shared = s.network(""), s.network("shared.")
@@ -106,11 +112,11 @@ func (s *Spec) operators() []string {
 	case s.Tensor("embed") != "":
 		return []string{"embed", "final_norm", "logits"}
 	}
-	list := []string{"input_norm"}
+	list := []string{"ngram_rows", "ngram_embed", "ple_value", "ple_gate", "ple_conv_in", "ple_conv_state", "ple_out", "input_norm", "attn_hc_inject"}
 	if s.mixer != nil {
 		list = append(list, s.mixer.operators()...)
 	}
-	list = append(list, "mixer_raw", "mixer_out", "post_norm")
+	list = append(list, "mixer_raw", "mixer_out", "streams_mid", "post_norm", "mlp_hc_inject")
 	if s.Routed {
 		list = append(list, "router_norm", "router_logits", "router_ids", "router_weights", "expert_norm", "experts_out", "shared_raw", "shared_gate_logit", "shared_out")
 	}
@@ -120,7 +126,9 @@ func (s *Spec) operators() []string {
 			return s.Tensor(op) == ""
 		case "q_resid":
 			return s.QRank == 0
-		case "index_q", "indexer_query", "index_k", "indexer_keys", "index_weights", "indexer_weights", "indexer_scores":
+		case "indexer_query", "indexer_scores":
+			return !s.Indexer.Own() && !s.Blocks.Chooses()
+		case "index_q", "index_k", "indexer_keys", "index_weights", "indexer_weights":
 			return !s.Indexer.Own()
 		case "selected":
 			return s.Indexer.TopK == 0
@@ -136,6 +144,12 @@ func (s *Spec) operators() []string {
 			return s.PerLayer == 0
 		case "v_norm":
 			return !s.ValueNorm
+		case "ngram_rows", "ngram_embed", "ple_value", "ple_gate", "ple_conv_in", "ple_conv_state", "ple_out":
+			return s.NGrams == nil
+		case "attn_hc_inject", "streams_mid", "mlp_hc_inject":
+			return !s.Streams.Several()
+		case "index_qk", "indexer_key_raw", "indexer_block_keys", "indexer_selected":
+			return !s.Blocks.Chooses()
 		case "shared_raw", "shared_gate_logit":
 			return s.Tensor("shared_gate") == ""
 		}

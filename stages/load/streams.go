@@ -1,0 +1,46 @@
+package load
+
+import (
+	"krater/stages/attention"
+	"krater/stages/streams"
+)
+
+// block binds what surrounds a block: the norm, or the tensors whose roles begin with prefix.
+func (r *roles) block(norm, prefix string) streams.Block {
+	b := streams.Block{Streams: r.cfg.Streams, Eps: r.cfg.NormEps}
+	if !b.Several() {
+		b.Norm = r.Norm(norm)
+		return b
+	}
+	b.Norm = r.Norm(prefix + "hc_norm")
+	b.Down.F, b.Up.F, b.Inject.F = r.Vector(prefix+"hc_down"), r.Vector(prefix+"hc_up"), r.Vector(prefix+"hc_inject")
+	return b
+}
+
+// end binds what makes the streams the input of the head.
+func (b *binder) end() streams.Block {
+	list := b.cfg.Outer()
+	x := streams.Block{Streams: b.cfg.Streams, Eps: b.cfg.NormEps, Norm: b.norm(list[0].Name, list[0].Shape[0])}
+	if x.Several() {
+		x.Down.F, x.Up.F = b.mat(list[1].Name), b.mat(list[2].Name)
+	}
+	return x
+}
+
+// table binds the layer's table of n-grams. The table stays where the file has it, if the device computes in
+// memory of the host.
+func (r *roles) table() *streams.Table {
+	g := r.spec.NGrams
+	if g == nil {
+		return nil
+	}
+	t := &streams.Table{
+		Spec: g, NormKey: r.Norm("ngram_norm_key"), NormQuery: r.Norm("ngram_norm_query"), NormConv: r.Norm("ngram_norm_conv"),
+		Conv: r.Made("ngram_conv", g.Taps, g.Width(r.cfg.Hidden), func(v []float32) []float32 { return attention.Transposed(v, g.Taps) }),
+	}
+	t.Key.F, t.Value.F = r.Vector("ngram_key"), r.Vector("ngram_value")
+	for i := range g.Shards {
+		t.Shards = append(t.Shards, r.mat(r.spec.TableName(i)))
+	}
+	return t
+}

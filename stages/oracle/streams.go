@@ -1,0 +1,91 @@
+package oracle
+
+import "math"
+
+// streams are the operators around the blocks of a model with several residual streams (model.Streams).
+// input_norm, post_norm and final_norm are the collapsed streams: the input of a block, or of the head.
+func (l *Layer) streams(op string) ([]float64, bool) {
+	switch op {
+	case "input_norm":
+		return l.collapse("attn_", l.entered()), true
+	case "post_norm":
+		return l.collapse("mlp_", l.Get("streams_mid")), true
+	case "final_norm":
+		return l.collapse("end_", l.In()), true
+	case "attn_hc_inject":
+		return l.inject("attn_", l.entered()), true
+	case "mlp_hc_inject":
+		return l.inject("mlp_", l.Get("streams_mid")), true
+	case "streams_mid":
+		return Sum(l.entered(), l.spread(l.Get("attn_hc_inject"), l.Get("mixer_out"))), true
+	case "layer_out":
+		return Sum(l.Get("streams_mid"), l.spread(l.Get("mlp_hc_inject"), l.Get("mlp_out"))), true
+	}
+	return nil, false
+}
+
+// entered is the streams that the mixer reads.
+func (l *Layer) entered() []float64 {
+	if l.NGrams == nil {
+		return l.In()
+	}
+	return Sum(l.In(), l.Get("ple_out"))
+}
+
+// streamNorm norms each stream of x with its part of a weight.
+func (l *Layer) streamNorm(role string, x []float64) []float64 {
+	n, h := l.Streams.Count, l.Config.Hidden
+	w, out := l.Weight(l.Tensor(role), n*h), make([]float64, len(x))
+	if w == nil || len(x)%(n*h) != 0 {
+		return nil
+	}
+	for at := 0; at < len(x); at += h {
+		row := x[at : at+h]
+		by := 1 / math.Sqrt(Dot(row, row)/float64(h)+float64(l.Config.NormEps))
+		for i, v := range row {
+			out[at+i] = v * by * float64(1+w[at%(n*h)+i])
+		}
+	}
+	return out
+}
+
+// collapse is the input of a block.
+func (l *Layer) collapse(prefix string, x []float64) []float64 {
+	n, h := l.Streams.Count, l.Config.Hidden
+	normed := l.streamNorm(prefix+"hc_norm", x)
+	mix := Mul(scaledBy(normed, 1/float64(n)), l.Weight(l.Tensor(prefix+"hc_down"), 0), l.T)
+	for i, v := range mix {
+		mix[i] = Silu(v)
+	}
+	mix = Mul(mix, l.Weight(l.Tensor(prefix+"hc_up"), 0), l.T)
+	if len(mix) != len(normed) {
+		return nil
+	}
+	out := make([]float64, l.T*h)
+	for i, v := range normed {
+		out[i/(n*h)*h+i%h] += sigmoid(mix[i]) * v / float64(n)
+	}
+	return out
+}
+
+// inject is how strongly each stream takes the output of a block.
+func (l *Layer) inject(prefix string, x []float64) []float64 {
+	out := Mul(scaledBy(l.streamNorm(prefix+"hc_norm", x), 1/float64(l.Streams.Count)), l.Weight(l.Tensor(prefix+"hc_inject"), 0), l.T)
+	for i, v := range out {
+		out[i] = 2 * sigmoid(v)
+	}
+	return out
+}
+
+// spread is rows y [T, H], for each stream by a weight [T, n].
+func (l *Layer) spread(weights, y []float64) []float64 {
+	n, h := l.Streams.Count, l.Config.Hidden
+	if len(weights) != l.T*n || len(y) != l.T*h {
+		return nil
+	}
+	out := make([]float64, l.T*n*h)
+	for i := range out {
+		out[i] = weights[i/h] * y[i/(n*h)*h+i%h]
+	}
+	return out
+}

@@ -1,0 +1,59 @@
+// Package streams lies between residual streams and the blocks of a layer: it makes their input, and adds what blocks
+// and tables of n-grams give.
+package streams
+
+import (
+	"krater/kernels/device"
+	"krater/stages"
+	"krater/stages/model"
+)
+
+// Block is the weights around a block, or before the head: with one stream a norm, else what mixes the
+// streams (model.Streams).
+type Block struct {
+	model.Streams
+	Eps  float32    // rms_norm_eps
+	Norm device.Mat // [1, n*H]
+	// Absent with one stream; Inject also before the head.
+	Down   device.Weight // [rank, n*H]
+	Up     device.Weight // [n*H, rank]
+	Inject device.Weight // [n, n*H]
+}
+
+// Enter appends that out [T, H] is the input of the block for the streams x [T, n*H]. m is scratch memory of T
+// rows; with several streams Leave needs m.Inject.
+func (b *Block) Enter(p *stages.Program, out, x device.Mat, m stages.Mixing) {
+	if !b.Several() {
+		p.RMSNorm(out, x, b.Norm, b.Eps)
+		return
+	}
+	part := 1 / float32(b.Count)
+	norms(p, m.Normed, x, b.Norm, b.Count, b.Eps)
+	p.MatMul(m.Low, m.Normed, device.QRows{}, &b.Down)
+	p.Sigmoid(m.Low, device.Sigmoid{Silu: true, In: part, Out: 1})
+	p.MatMul(m.Weights, m.Low, device.QRows{}, &b.Up)
+	p.Sigmoid(m.Weights, device.Sigmoid{In: 1, Out: part})
+	p.Collapse(out, m.Normed, m.Weights)
+	if !b.Inject.Zero() {
+		p.MatMul(m.Inject, m.Normed, device.QRows{}, &b.Inject)
+		p.Sigmoid(m.Inject, device.Sigmoid{In: part, Out: 2})
+	}
+}
+
+// Leave appends that the output y [T, H] of the block is added to the streams x [T, n*H].
+func (b *Block) Leave(p *stages.Program, x, y device.Mat, m stages.Mixing) {
+	if !b.Several() {
+		p.Add(x, y)
+		return
+	}
+	p.Spread(x, y, m.Inject, x)
+}
+
+// norms appends the norms of n streams, each with its part of w [1, n*H].
+func norms(p *stages.Program, out, x, w device.Mat, n int, eps float32) {
+	h := x.Cols / n
+	for s := range n {
+		from, to := s*h, (s+1)*h
+		p.RMSNorm(out.ColRange(from, to), x.ColRange(from, to), w.ColRange(from, to), eps)
+	}
+}
