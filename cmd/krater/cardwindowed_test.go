@@ -60,7 +60,7 @@ func TestWindowBlocksServedOnCard(t *testing.T) {
 		list := []guest{{prompt: randomTokens(40, 1), tokens: 24}, {prompt: randomTokens(38, 2), tokens: 24, temperature: 0.9}, {prompt: randomTokens(30, 3), tokens: 4}}
 		want, lim := x.alone(t, list), s.Parts.Limits
 		first, st := gw.Stats(), gw.Stats()
-		for i := 0; i < 20 && st.Preemptions == 0; i++ { // on a busy machine they may come one after the other
+		for i := 0; i < 20 && st.Preemptions == 0 && !t.Failed(); i++ { // on a busy machine they may come one after the other
 			if who := differences(want, x.together(t, list, false)); who != nil {
 				t.Errorf("guests %v are answered something else than alone", who)
 			}
