@@ -168,6 +168,7 @@ func openDraft(t *testing.T, dev load.Device, name string, hidden []float32) *dr
 	if r.stream, err = dev.NewStream(); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(r.stream.Close)
 	if r.state, err = stages.NewState(dev, cfg, parts.Limits); err != nil {
 		t.Fatal(err)
 	}
