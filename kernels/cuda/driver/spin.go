@@ -4,7 +4,6 @@ package driver
 
 import (
 	"errors"
-	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -52,15 +51,9 @@ func SpinUntil(word *uint32, want uint32, limit time.Duration) error {
 	}
 }
 
-// Nap lets goroutines run that wait for this core, then sleeps for d plus some 60 us. time.Sleep
-// takes up to a millisecond longer if nothing else runs, because the runtime then waits in epoll,
-// which counts milliseconds.
-//
-// Without the first, a goroutine that naps and asks its GPU's Owner in turns could keep a core for
-// itself: each answer comes from a thread of its own, puts the asker in front of the goroutines that
-// wait, and begins a new time slice.
+// Nap sleeps for d plus some 60 us. time.Sleep takes up to a millisecond longer if nothing else
+// runs, because the runtime then waits in epoll, which counts milliseconds.
 func Nap(d time.Duration) {
-	runtime.Gosched()
 	t := syscall.NsecToTimespec(d.Nanoseconds())
 	_ = syscall.Nanosleep(&t, nil) // a signal ends it early, and the caller polls again
 }

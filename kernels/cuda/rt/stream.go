@@ -4,6 +4,7 @@ package rt
 
 import (
 	"fmt"
+	"runtime"
 	"time"
 	"unsafe"
 
@@ -460,6 +461,9 @@ func (s *Stream) wait() error {
 			continue
 		}
 		asked = passed
+		// The answer of the owner, which has a thread of its own, puts this goroutine in front of those that
+		// wait for the core, and begins a new time slice. They would never run if every core polled.
+		runtime.Gosched()
 		over := false
 		if err := s.gpu.do(func() (err error) { over, err = idle(s.s); return err }); err != nil || over {
 			return err
