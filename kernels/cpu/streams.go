@@ -21,7 +21,7 @@ type streamTask struct {
 // streamNs is the time of a value of a stream on one core, in 1/16 ns.
 const streamNs = 8
 
-// rowsOf runs the task over the rows of a batch; values is how many there are in a row.
+// run runs the task over the rows of a batch; values is how many there are in a row.
 func (t *streamTask) run(s *Stream, rows, values int) {
 	t.rows = rowChunks{rows}
 	if values > 0 {

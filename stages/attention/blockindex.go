@@ -50,10 +50,7 @@ func (x *blockIndex) run(p *stages.Program, st *stages.State, w *blockIndexWeigh
 	q, key := qk.ColRange(0, x.sizes.Heads*d), qk.ColRange(x.sizes.Heads*d, qk.Cols)
 	p.MatMul(qk, st.Normed, device.QRows{}, &w.qk)
 	p.Observe(layer, "index_qk", qk)
-	for h := range x.sizes.Heads { // the heads of a row and its key lie side by side
-		head := q.ColRange(h*d, (h+1)*d)
-		p.RMSNorm(head, head, w.qNorm, x.sizes.Eps)
-	}
+	p.HeadNorm(q, x.sizes.Heads, w.qNorm, x.sizes.Eps)
 	p.Rope(q, st.Positions, x.table, &x.rope)
 	p.Observe(layer, "indexer_query", q)
 	cache := st.Stored(kept, layer)

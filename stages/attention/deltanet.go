@@ -134,6 +134,9 @@ func (d *deltaNet) Run(p *stages.Program, st *stages.State, b Block, kept []devi
 
 // observe tells what each projection of the files gives.
 func (w *deltaBlock) observe(p *stages.Program, both device.Mat, layer int) {
+	if !p.Probed() {
+		return
+	}
 	at := 0
 	for _, x := range w.spec.Projections() {
 		p.Observe(layer, "in_proj_"+x.Role, both.ColRange(at, at+x.Rows))

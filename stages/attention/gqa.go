@@ -111,8 +111,6 @@ func (w *gqaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Sta
 	}
 	if m.Gate {
 		g.joined = g.kv
-	} else if m.KeyValues && !w.joint.Zero() {
-		g.q, g.kv = g.joined.ColRange(0, m.QDim()), g.joined.ColRange(m.QDim(), g.joined.Cols)
 	} else if !w.joint.Zero() {
 		g.q, g.kv = g.joined.ColRange(0, m.QDim()), g.joined.ColRange(m.QDim(), g.joined.Cols)
 	}

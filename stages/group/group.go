@@ -138,12 +138,12 @@ func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.
 // addQueue makes the stages of a queue.
 func (g *Group) addQueue(dev device.Device, tables attention.Tables) error {
 	list, made := make([]attention.Stage, len(g.layers)), map[model.Mixer]attention.Stage{}
-	said := make([]*streams.NGrams, len(g.layers))
-	g.mixers, g.ngrams = append(g.mixers, list), append(g.ngrams, said)
+	ngrams := make([]*streams.NGrams, len(g.layers))
+	g.mixers, g.ngrams = append(g.mixers, list), append(g.ngrams, ngrams)
 	for i := range list {
 		if t := g.layers[i].Table; t != nil {
 			var err error
-			if said[i], err = t.New(dev, g.lim, g.cfg.Hidden); err != nil {
+			if ngrams[i], err = t.New(dev, g.lim, g.cfg.Hidden); err != nil {
 				return err
 			}
 		}
