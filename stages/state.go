@@ -107,17 +107,19 @@ type Rows struct {
 // n is the number of streams.
 type Mixing struct {
 	Normed  device.Mat // [T, n*H] the streams, normed
-	Low     device.Mat // [T, rank]
+	Low     device.Mat // [T, rank]; of mixed streams the weights [T, (2+n)*n] of device.StreamMix, and nothing else is there
 	Weights device.Mat // [T, n*H] of Normed
 	Inject  device.Mat // [T, n] of the block's output
 }
 
 // Of is the first n rows.
 func (m Mixing) Of(n int) Mixing {
-	if m.Normed.Zero() {
-		return m
+	for _, x := range [...]*device.Mat{&m.Normed, &m.Low, &m.Weights, &m.Inject} {
+		if !x.Zero() {
+			*x = x.RowRange(0, n)
+		}
 	}
-	return Mixing{m.Normed.RowRange(0, n), m.Low.RowRange(0, n), m.Weights.RowRange(0, n), m.Inject.RowRange(0, n)}
+	return m
 }
 
 // MixWanted is Mix for the rows that are wanted.
@@ -158,6 +160,7 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 	}
 	rows, picked := device.RowType(l), n
 	width, mixed := cfg.StreamWidth(), 0
+	mix := cfg.Streams.Scratch(h)
 	if cfg.Streams.Several() {
 		mixed = max(t, n)
 	} else if rows == tensor.F32 {
@@ -171,10 +174,10 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		{&v.context, rows, lim.Tokens, len(cfg.Layers) * cfg.PerLayer},
 		{&v.gated, rows, t, cfg.PerLayer},
 		{&v.picked, tensor.F32, picked, width},
-		{&v.mix.Normed, rows, mixed, width},
-		{&v.mix.Low, rows, mixed, cfg.Streams.Rank},
-		{&v.mix.Weights, rows, mixed, width},
-		{&v.mix.Inject, rows, mixed, cfg.Streams.Count},
+		{&v.mix.Normed, rows, mixed, mix.Normed},
+		{&v.mix.Low, rows, mixed, mix.Low},
+		{&v.mix.Weights, rows, mixed, mix.Normed},
+		{&v.mix.Inject, rows, mixed, mix.Inject},
 		{&v.final, rows, n, h},
 		{&v.logits, tensor.F32, n, cfg.Vocab},
 		{&v.chosen, tensor.I32, n * min(1, drawWords(l)), 1},

@@ -112,7 +112,7 @@ func (d *Device) stage(l device.List) string {
 	switch o.Kind {
 	case device.OpGatherRows:
 		return Embed
-	case device.OpSigmoid, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv:
+	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv:
 		return Streams
 	case device.OpSoftcap:
 		return Head

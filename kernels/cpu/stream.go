@@ -45,6 +45,7 @@ type Stream struct {
 	rule      ruleTask
 	gatedNorm gatedNormTask
 	streams   streamTask
+	mix       mixTask
 	taps      tapTask
 	ngrams    ngramTask
 	blocks    blockTask

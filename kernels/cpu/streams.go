@@ -37,22 +37,30 @@ func (d *Device) Sigmoid(stream device.Stream, x device.Mat, p device.Sigmoid) {
 	s.streams.run(s, x.Rows, x.Cols)
 }
 
-// Collapse: out [T, H], x and weights [T, n*H] F32.
+// Collapse: out [T, H], x [T, n*H] F32, weights [T, n*H], [T, n] or absent.
 func (d *Device) Collapse(stream device.Stream, out, x, weights device.Mat) {
 	const op = "Collapse"
 	s := d.stream(op, stream)
 	n := streamsOf(op, &x, out.Cols)
+	if weights.Zero() || weights.Cols != x.Cols {
+		d.collapseWhole(s, &out, &x, &weights)
+		return
+	}
 	s.streams = streamTask{dev: d, kind: device.OpCollapse, streams: n, cols: out.Cols,
 		out: f32(op, "out", &out, x.Rows, out.Cols), x: f32(op, "x", &x, x.Rows, x.Cols), a: f32(op, "weights", &weights, x.Rows, x.Cols),
 		oStride: out.Stride, xStride: x.Stride, aStride: weights.Stride}
 	s.streams.run(s, x.Rows, x.Cols)
 }
 
-// Spread: out [T, n*H], x [T, H], weights [T, n] F32; base [T, n*H] F32 or absent.
+// Spread: out [T, n*H], x [T, H], weights [T, n] F32; base [T, n*H] F32 or absent. With base, weights may be [T, n+n*n].
 func (d *Device) Spread(stream device.Stream, out, x, weights, base device.Mat) {
 	const op = "Spread"
 	s := d.stream(op, stream)
 	n := streamsOf(op, &out, x.Cols)
+	if weights.Cols != n {
+		d.spreadMixed(s, &out, &x, &weights, &base)
+		return
+	}
 	s.streams = streamTask{dev: d, kind: device.OpSpread, streams: n, cols: x.Cols,
 		out: f32(op, "out", &out, x.Rows, out.Cols), x: f32(op, "x", &x, x.Rows, x.Cols), a: f32(op, "weights", &weights, x.Rows, n),
 		oStride: out.Stride, xStride: x.Stride, aStride: weights.Stride, bStride: base.Stride}

@@ -22,8 +22,9 @@ const (
 	OpRope                         // Out [T,*] rotates in place by Rope; A [T,1] positions, W [P,2*Dim/2] F32 cos and sin
 	OpStoreRows                    // KV[A[i]] = X[i]; X [T,W], A [T,1] slots
 	OpSigmoid                      // Out [T,N] by Sigmoid, in place
-	OpCollapse                     // Out [T,H] = sum over the streams of X [T,n*H] * A [T,n*H]
-	OpSpread                       // Out [T,n*H] = A [T,n], a factor for each stream, * X [T,H], plus W [T,n*H] or absent
+	OpMixWeights                   // Out [T,N]: weights of streams from products, in place, by Mix; X [T,n*H] streams, W [1,N] F32 base, A [1,3 or 1] F32 scale
+	OpCollapse                     // Out [T,H] = sum over the streams of X [T,n*H] * A [T,n*H], or [T,n], a factor for each stream; the mean where A is absent
+	OpSpread                       // Out [T,n*H] = A [T,n], a factor for each stream, * X [T,H], plus W [T,n*H] or absent; of A [T,n+n*n] the rest is the matrix that mixes the streams W first
 	OpStreamGates                  // Out [T,n]: with d the product of a stream of X [T,n*H] and of A [T,n*H] over sqrt(H), sign(d) * sqrt(max(|d|, 1e-6))
 	OpNGrams                       // Out [T,Width]: rows of the table Shards, of numbers B [T,Heads] I32 that follow from the ids A [T,1], by Spans and NGrams; KV keeps the newest Order ids of a sequence
 	OpTapConv                      // Out [T,C] = silu of the causal convolution W [Taps,C] F32 of X [T,C], by Spans and Taps; KV keeps the newest rows of a sequence
@@ -55,7 +56,7 @@ const (
 )
 
 var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "LayerNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows",
-	"Sigmoid", "Collapse", "Spread", "StreamGates", "NGrams", "TapConv", "CopyRows", "MLA", "Select", "SparseMLA", "GQA", "SelectBlocks", "SparseGQA",
+	"Sigmoid", "MixWeights", "Collapse", "Spread", "StreamGates", "NGrams", "TapConv", "CopyRows", "MLA", "Select", "SparseMLA", "GQA", "SelectBlocks", "SparseGQA",
 	"RouteTopK", "FFN", "Experts", "ExpertsOn", "Gate", "Activate", "Scale", "Softcap", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
 
 // String is the operator's name.
@@ -88,6 +89,7 @@ type Op struct {
 	Delta   *DeltaNet
 	Router  *Router
 	Sigmoid Sigmoid
+	Mix     StreamMix
 	NGrams  *NGrams
 	Shards  []Mat // of a table, along its rows, which are dense
 	Taps    *TapConv
@@ -116,7 +118,7 @@ func (o *Op) Reads(m Mat) bool {
 		return true
 	case o.Out == m:
 		switch o.Kind {
-		case OpAdd, OpAddBias, OpSigmoid, OpHeadNorm, OpRope, OpGate, OpActivate, OpScale, OpSoftcap, OpGatedNorm, OpGateRows, OpChangeLogits, OpTakeAnswer:
+		case OpAdd, OpAddBias, OpSigmoid, OpMixWeights, OpHeadNorm, OpRope, OpGate, OpActivate, OpScale, OpSoftcap, OpGatedNorm, OpGateRows, OpChangeLogits, OpTakeAnswer:
 			return true
 		}
 	}
@@ -240,10 +242,12 @@ func (l *List) StoreRows(cache KV, src, slots Mat) {
 // Sigmoid appends x = p.Out * f(p.In * x) in place.
 func (l *List) Sigmoid(x Mat, p Sigmoid) { l.add(OpSigmoid, x, Mat{}).Sigmoid = p }
 
-// Collapse appends out[t,h] = the sum over the streams s of weights[t,s*H+h] * x[t,s*H+h].
+// Collapse appends out[t,h] = the sum over the streams s of weights[t,s*H+h] * x[t,s*H+h]. weights may also be [T, n], one
+// for each stream, or absent: then out is the mean of the streams.
 func (l *List) Collapse(out, x, weights Mat) { l.add(OpCollapse, out, x).A = weights }
 
-// Spread appends out[t,s*H+h] = weights[t,s] * x[t,h], plus base unless base is absent, which may be out.
+// Spread appends out[t,s*H+h] = weights[t,s] * x[t,h], plus base unless base is absent, which may be out. weights may be
+// [T, n+n*n]: of the new stream s, weights[t,n+j*n+s] is the factor of stream j of base.
 func (l *List) Spread(out, x, weights, base Mat) {
 	o := l.add(OpSpread, out, x)
 	o.A, o.W = weights, base

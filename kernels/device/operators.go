@@ -18,6 +18,7 @@ type Operators interface {
 	StoreRows(s Stream, cache KV, src, slots Mat)
 	CopyRows(s Stream, dst, src Mat)
 	Sigmoid(s Stream, x Mat, p Sigmoid)
+	MixWeights(s Stream, out, x, base, scale Mat, p StreamMix)
 	Collapse(s Stream, out, x, weights Mat)
 	Spread(s Stream, out, x, weights, base Mat)
 	StreamGates(s Stream, out, x, y Mat)
@@ -103,7 +104,7 @@ func (o *Op) On(d Operators, s Stream) {
 		d.GateRows(s, o.Out, o.X, o.W)
 	case OpWeightedSum:
 		d.WeightedSum(s, o.Out, o.X, o.A, o.W)
-	case OpSigmoid, OpCollapse, OpSpread, OpStreamGates, OpNGrams, OpTapConv, OpSelectBlocks, OpSparseGQA:
+	case OpSigmoid, OpMixWeights, OpCollapse, OpSpread, OpStreamGates, OpNGrams, OpTapConv, OpSelectBlocks, OpSparseGQA:
 		o.streams(d, s)
 	case OpMatMul, OpFFN, OpExperts, OpMLA:
 		o.weighed(d, s)
@@ -117,6 +118,8 @@ func (o *Op) streams(d Operators, s Stream) {
 	switch o.Kind {
 	case OpSigmoid:
 		d.Sigmoid(s, o.Out, o.Sigmoid)
+	case OpMixWeights:
+		d.MixWeights(s, o.Out, o.X, o.W, o.A, o.Mix)
 	case OpCollapse:
 		d.Collapse(s, o.Out, o.X, o.A)
 	case OpSpread:

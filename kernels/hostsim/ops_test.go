@@ -204,26 +204,6 @@ var cases = map[string]func(r *rig) []device.Mat{
 		})
 		return []device.Mat{out}
 	},
-	"Sigmoid": func(r *rig) []device.Mat {
-		x := r.normal(3, 16)
-		run(r.dev, r.s, func(l *device.List) { l.Sigmoid(x, device.Sigmoid{Silu: true, In: 0.5, Out: 2}) })
-		return []device.Mat{x}
-	},
-	"Collapse": func(r *rig) []device.Mat {
-		out := r.zero(tensor.F32, 3, 8)
-		run(r.dev, r.s, func(l *device.List) { l.Collapse(out, r.normal(3, 16), r.normal(3, 16)) })
-		return []device.Mat{out}
-	},
-	"Spread": func(r *rig) []device.Mat {
-		out := r.normal(3, 16)
-		run(r.dev, r.s, func(l *device.List) { l.Spread(out, r.normal(3, 8), r.normal(3, 2), out) })
-		return []device.Mat{out}
-	},
-	"StreamGates": func(r *rig) []device.Mat {
-		out := r.zero(tensor.F32, 3, 2)
-		run(r.dev, r.s, func(l *device.List) { l.StreamGates(out, r.normal(3, 16), r.normal(3, 16)) })
-		return []device.Mat{out}
-	},
 	"NGrams": func(r *rig) []device.Mat {
 		p := device.NGrams{Order: 2, PerOrder: 2, Dim: 4, EOS: 1, Multipliers: []uint64{5, 3}, Sizes: []uint64{5, 7}, Offsets: []uint64{0, 5}}
 		out, rows, tail := r.zero(tensor.F32, 3, 8), r.zero(tensor.I32, 3, 2), r.zero(tensor.F32, 4, 1)
@@ -365,8 +345,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != 35 {
-			t.Errorf("%d operators launched, want 35: %v", len(seen), seen)
+		if len(seen) != 36 {
+			t.Errorf("%d operators launched, want 36: %v", len(seen), seen)
 		}
 	}
 }

@@ -169,12 +169,17 @@ func derived(op string) bool {
 }
 
 // renamed are the names of operators that some goldens call otherwise.
-var renamed = map[string]string{"q_rope": "q_pe", "k_rope": "k_pe", "conv_in": "in_proj_qkv", "gate_z": "in_proj_z", "dense_out": "shared_out",
-	"attn_hc_in": "input_norm", "mlp_hc_in": "post_norm"}
+var renamed = map[string]string{"q_rope": "q_pe", "k_rope": "k_pe", "conv_in": "in_proj_qkv", "gate_z": "in_proj_z", "dense_out": "shared_out"}
+
+// unmixed are the same where streams are not mixed.
+var unmixed = map[string]string{"attn_hc_in": "input_norm", "mlp_hc_in": "post_norm"}
 
 // operator compares an operator of a layer.
 func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *capture) error {
 	if op, ok := renamed[k.op]; ok {
+		k.op = op
+	}
+	if op, ok := unmixed[k.op]; ok && !c.cfg.Streams.Mixed() {
 		k.op = op
 	}
 	if k.op == "q_pe" && len(v.F32) == len(seen.f32[key{k.layer, "q"}]) { // the golden has whole heads

@@ -19,9 +19,8 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	if x := g.ngrams[st.Queue][layer-g.First]; x != nil {
 		x.Run(p, st, kept[len(kept)-2:], layer)
 	}
-	l.Mixer.Enter(p, st.Normed, st.Hidden, st.Mix)
+	l.Mixer.Enter(p, st.Normed, st.Hidden, st.Mix, layer, "attn_hc_")
 	p.Observe(layer, "input_norm", st.Normed)
-	g.observe(p, layer, "attn_hc_inject", st.Mix.Inject)
 	g.mixers[st.Queue][layer-g.First].Run(p, st, l.Attention, kept, layer)
 	if !l.MixerNorm.Zero() {
 		p.Observe(layer, "mixer_raw", st.Delta)
@@ -29,10 +28,11 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	}
 	p.Observe(layer, "mixer_out", st.Delta)
 	l.Mixer.Leave(p, st.Hidden, st.Delta, st.Mix)
-	g.observe(p, layer, "streams_mid", st.Hidden)
-	l.Network.Enter(p, st.Normed, st.Hidden, st.Mix)
+	if g.cfg.Streams.Several() {
+		p.Observe(layer, "streams_mid", st.Hidden)
+	}
+	l.Network.Enter(p, st.Normed, st.Hidden, st.Mix, layer, "mlp_hc_")
 	p.Observe(layer, "post_norm", st.Normed)
-	g.observe(p, layer, "mlp_hc_inject", st.Mix.Inject)
 	if l.MoE() {
 		g.route(p, st, l, layer)
 		l.Bank.Prepare(&p.List, st)
@@ -85,13 +85,6 @@ func (g *Group) merge(p *stages.Program, st *stages.State, slots device.Mat, lay
 	merge.Run(p, st, device.Mat{}, slots, layer)
 	p.RMSNorm(st.Delta, st.Delta, own.Experts, g.cfg.NormEps)
 	p.Add(st.Delta, st.Shared)
-}
-
-// observe shows a probe what only models with several residual streams have.
-func (g *Group) observe(p *stages.Program, layer int, op string, m device.Mat) {
-	if g.cfg.Streams.Several() {
-		p.Observe(layer, op, m)
-	}
 }
 
 // Ask has the host learn the router's choice after Attend, once s is synchronised.

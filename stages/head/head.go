@@ -45,7 +45,7 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 		p.GatherRows(st.Picked, st.Hidden, st.WantedRows)
 		x = st.Picked
 	}
-	h.Norm.Enter(p, st.Final, x, st.MixWanted())
+	h.Norm.Enter(p, st.Final, x, st.MixWanted(), -1, "")
 	p.Observe(-1, "final_norm", st.Final)
 	p.Generated = st.WantedGenerated()
 	st.Output.Prepare(&p.List, &h.Proj)

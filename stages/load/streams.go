@@ -1,6 +1,8 @@
 package load
 
 import (
+	"krater/kernels/device"
+	"krater/kernels/tensor"
 	"krater/stages/attention"
 	"krater/stages/streams"
 )
@@ -12,6 +14,11 @@ func (r *roles) block(norm, prefix string) streams.Block {
 		b.Norm = r.Norm(norm)
 		return b
 	}
+	if b.Mixed() {
+		b.Norm, b.Fn.F = r.Norm(norm), r.Vector(prefix+"hc_fn")
+		b.Base, b.Scale = r.Vector(prefix+"hc_base"), r.Vector(prefix+"hc_scale")
+		return b
+	}
 	b.Norm = r.Norm(prefix + "hc_norm")
 	b.Down.F, b.Up.F, b.Inject.F = r.Vector(prefix+"hc_down"), r.Vector(prefix+"hc_up"), r.Vector(prefix+"hc_inject")
 	return b
@@ -21,7 +28,11 @@ func (r *roles) block(norm, prefix string) streams.Block {
 func (b *binder) end() streams.Block {
 	list := b.cfg.Outer()
 	x := streams.Block{Streams: b.cfg.Streams, Eps: b.cfg.NormEps, Norm: b.norm(list[0].Name, list[0].Shape[0])}
-	if x.Several() {
+	switch f32 := func(i int) device.Mat { return b.as(b.dev, list[i].Name, tensor.F32) }; {
+	case x.Mixed() && !x.MeanEnd:
+		x.Fn.F, x.Base, x.Scale = f32(1), f32(2), f32(3)
+	case x.Mixed():
+	case x.Several():
 		x.Down.F, x.Up.F = b.mat(list[1].Name), b.mat(list[2].Name)
 	}
 	return x

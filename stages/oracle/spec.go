@@ -112,11 +112,11 @@ func (s *Spec) operators() []string {
 	case s.Tensor("embed") != "":
 		return []string{"embed", "final_norm", "logits"}
 	}
-	list := []string{"ngram_rows", "ngram_embed", "ple_value", "ple_gate", "ple_conv_in", "ple_conv_state", "ple_out", "input_norm", "attn_hc_inject"}
+	list := []string{"ngram_rows", "ngram_embed", "ple_value", "ple_gate", "ple_conv_in", "ple_conv_state", "ple_out", "attn_hc_in", "input_norm", "attn_hc_post", "attn_hc_comb", "attn_hc_inject"}
 	if s.mixer != nil {
 		list = append(list, s.mixer.operators()...)
 	}
-	list = append(list, "mixer_raw", "mixer_out", "streams_mid", "post_norm", "mlp_hc_inject")
+	list = append(list, "mixer_raw", "mixer_out", "streams_mid", "mlp_hc_in", "post_norm", "mlp_hc_post", "mlp_hc_comb", "mlp_hc_inject")
 	if s.Routed {
 		list = append(list, "router_norm", "router_logits", "router_ids", "router_weights", "expert_norm", "experts_out", "shared_raw", "shared_gate_logit", "shared_out")
 	}
@@ -146,7 +146,11 @@ func (s *Spec) operators() []string {
 			return !s.ValueNorm
 		case "ngram_rows", "ngram_embed", "ple_value", "ple_gate", "ple_conv_in", "ple_conv_state", "ple_out":
 			return s.NGrams == nil
-		case "attn_hc_inject", "streams_mid", "mlp_hc_inject":
+		case "attn_hc_inject", "mlp_hc_inject":
+			return !s.Streams.Several() || s.Streams.Mixed()
+		case "attn_hc_in", "attn_hc_post", "attn_hc_comb", "mlp_hc_in", "mlp_hc_post", "mlp_hc_comb":
+			return !s.Streams.Mixed()
+		case "streams_mid":
 			return !s.Streams.Several()
 		case "index_qk", "indexer_key_raw", "indexer_block_keys", "indexer_selected":
 			return !s.Blocks.Chooses()

@@ -5,6 +5,9 @@ import "math"
 // streams are the operators around the blocks of a model with several residual streams (model.Streams).
 // input_norm, post_norm and final_norm are the collapsed streams: the input of a block, or of the head.
 func (l *Layer) streams(op string) ([]float64, bool) {
+	if l.Streams.Mixed() {
+		return l.mixed(op)
+	}
 	switch op {
 	case "input_norm":
 		return l.collapse("attn_", l.entered()), true

@@ -13,18 +13,33 @@ import (
 type Block struct {
 	model.Streams
 	Eps  float32    // rms_norm_eps
-	Norm device.Mat // [1, n*H]
-	// Absent with one stream; Inject also before the head.
+	Norm device.Mat // [1, n*H], of mixed streams [1, H]
+	// Fn, Base and Scale are of mixed streams, and absent where the head reads their mean.
+	Fn    device.Weight // [(2+n)*n, n*H] F32, before the head [n, n*H]
+	Base  device.Mat    // [1, (2+n)*n] F32
+	Scale device.Mat    // [1, 3] F32
+	// Absent with one stream and with mixed ones; Inject also before the head.
 	Down   device.Weight // [rank, n*H]
 	Up     device.Weight // [n*H, rank]
 	Inject device.Weight // [n, n*H]
 }
 
-// Enter appends that out [T, H] is the input of the block for the streams x [T, n*H]. m is scratch memory of T
-// rows; with several streams Leave needs m.Inject.
-func (b *Block) Enter(p *stages.Program, out, x device.Mat, m stages.Mixing) {
+// Enter appends that out [T, H] is the input of the block for the streams x [T, n*H], and shows a probe what is computed,
+// by names that begin with prefix; "": nothing. m is scratch memory of T
+// rows; with several streams Leave needs m.Inject or m.Low.
+func (b *Block) Enter(p *stages.Program, out, x device.Mat, m stages.Mixing, layer int, prefix string) {
 	if !b.Several() {
 		p.RMSNorm(out, x, b.Norm, b.Eps)
+		return
+	}
+	if b.Mixed() {
+		b.collapse(p, out, x, m)
+		if n := b.Count; prefix != "" {
+			p.Observe(layer, prefix+"in", out)
+			p.Observe(layer, prefix+"post", m.Low.ColRange(n, 2*n))
+			p.Observe(layer, prefix+"comb", m.Low.ColRange(2*n, m.Low.Cols))
+		}
+		p.RMSNorm(out, out, b.Norm, b.Eps)
 		return
 	}
 	part := 1 / float32(b.Count)
@@ -37,6 +52,7 @@ func (b *Block) Enter(p *stages.Program, out, x device.Mat, m stages.Mixing) {
 	if !b.Inject.Zero() {
 		p.MatMul(m.Inject, m.Normed, device.QRows{}, &b.Inject)
 		p.Sigmoid(m.Inject, device.Sigmoid{In: part, Out: 2})
+		p.Observe(layer, prefix+"inject", m.Inject)
 	}
 }
 
@@ -46,7 +62,23 @@ func (b *Block) Leave(p *stages.Program, x, y device.Mat, m stages.Mixing) {
 		p.Add(x, y)
 		return
 	}
+	if b.Mixed() {
+		p.Spread(x, y, m.Low.ColRange(b.Count, m.Low.Cols), x)
+		return
+	}
 	p.Spread(x, y, m.Inject, x)
+}
+
+// collapse appends that out is the sum of mixed streams.
+func (b *Block) collapse(p *stages.Program, out, x device.Mat, m stages.Mixing) {
+	if b.Fn.Zero() {
+		p.Collapse(out, x, device.Mat{})
+		return
+	}
+	weights := m.Low.ColRange(0, b.Base.Cols)
+	p.MatMul(weights, x, device.QRows{}, &b.Fn)
+	p.MixWeights(weights, x, b.Base, b.Scale, b.Mix(b.Eps))
+	p.Collapse(out, x, weights.ColRange(0, b.Count))
 }
 
 // norms appends the norms of n streams, each with its part of w [1, n*H].

@@ -13,9 +13,22 @@ func (Device) Sigmoid(s device.Stream, x device.Mat, p device.Sigmoid) {
 	})
 }
 
+func (Device) MixWeights(s device.Stream, out, x, base, scale device.Mat, p device.StreamMix) {
+	later(s, func() {
+		v := floats(out)
+		ref.MixWeights(v, floats(x), floats(base), floats(scale), p)
+		store(out, v)
+	})
+}
+
 func (Device) Collapse(s device.Stream, out, x, weights device.Mat) {
 	later(s, func() {
 		v := make([]float32, out.Rows*out.Cols)
+		if weights.Cols != x.Cols {
+			ref.CollapseWhole(v, floats(x), maybe(weights), x.Cols/out.Cols, out.Cols)
+			store(out, v)
+			return
+		}
 		ref.Collapse(v, floats(x), floats(weights), x.Cols/out.Cols, out.Cols)
 		store(out, v)
 	})
@@ -24,7 +37,11 @@ func (Device) Collapse(s device.Stream, out, x, weights device.Mat) {
 func (Device) Spread(s device.Stream, out, x, weights, base device.Mat) {
 	later(s, func() {
 		v := make([]float32, out.Rows*out.Cols)
-		ref.Spread(v, floats(x), floats(weights), maybe(base), weights.Cols, x.Cols)
+		if n := out.Cols / x.Cols; weights.Cols != n {
+			ref.SpreadMixed(v, floats(x), floats(weights), floats(base), n, x.Cols)
+		} else {
+			ref.Spread(v, floats(x), floats(weights), maybe(base), n, x.Cols)
+		}
 		store(out, v)
 	})
 }
