@@ -216,14 +216,15 @@ func tableBytes(cfg *model.Config) (n int64) {
 // What the operators of the CPU hold at most, in rows: they say so where they
 // are declared.
 const (
-	scratchRows     = 128  // of a matrix product, brought into another order
-	scratchGroup    = 256  // assignments of experts worked on together
-	scratchHeads    = 16   // of a decoded token worked on together
-	scratchKeys     = 128  // of a block of attention
-	scratchQuery    = 64   // queries of a key head worked on together
-	scratchPrepared = 64   // rows brought into the order of weights that are blocks
-	scratchTile     = 4096 // values of gate and up each, between two passes
-	scratchSpare    = 256  // values of padding a piece; nothing takes more pieces than eight
+	scratchRows     = 128     // of a matrix product, brought into another order
+	scratchGroup    = 256     // assignments of experts worked on together
+	scratchHeads    = 16      // of a decoded token worked on together
+	scratchKeys     = 128     // of a block of attention
+	scratchScores   = 1 << 20 // of an indexer, of several rows
+	scratchQuery    = 64      // queries of a key head worked on together
+	scratchPrepared = 64      // rows brought into the order of weights that are blocks
+	scratchTile     = 4096    // values of gate and up each, between two passes
+	scratchSpare    = 256     // values of padding a piece; nothing takes more pieces than eight
 	scratchPieces   = 8
 )
 
@@ -255,6 +256,10 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int, blocks bool
 	decode := scratchHeads*(3*latent+scratchKeys+3) + latent
 	prefill := scratchKeys*(latent+qk+s.MLA.V+8) + 3*lim.LayerRows()
 	grouped := scratchQuery*(2*(qk+scratchSpare)+3) + 8*scratchKeys
+	if x := s.Index; x.TopK > 0 { // the scores of rows; a copy of chosen rows, and a query with its products
+		shared = max(shared, scratchScores+lim.Context)
+		decode = max(decode+scratchKeys*latent, x.Heads*(x.Dim+scratchSpare)+(scratchHeads+1)*scratchKeys+scratchKeys*(x.Dim+scratchSpare))
+	}
 	lane := max(decode, prefill, grouped, 2*scratchTile) + scratchPieces*scratchSpare
 	if x := s.Blocks; x.Heads > 0 { // scores of blocks, and of chosen positions
 		seen := lim.Context/x.Block + 1
