@@ -17,7 +17,6 @@ import (
 	"krater/stages/compare/goldens"
 	"krater/stages/drive"
 	"krater/stages/load"
-	"krater/stages/model"
 	"krater/stages/synth"
 )
 
@@ -177,13 +176,17 @@ func TestBatchesOnCard(t *testing.T) {
 func TestGoldensOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
-		if _, cfg := goldenPrompts(t, f.Dir); sparse(cfg) || cfg.Streams.Several() {
+		_, cfg := goldenPrompts(t, f.Dir)
+		if cfg.Streams.Several() {
 			refuses(t, 1, []string{"compare", "--device", "cuda", "--model", f.Dir, "--golden", f.Dir}, "on the CPU only")
 			return
 		}
+		topK, _ := cfg.Selection()
 		for i, args := range [][]string{{"--rows", "f32"}, {"--rows", "bf16"}, {"--rows", "f32", "--batch", "3", "--chunk", "7", "--layer-groups", "2"}} {
 			golden := f.Dir
 			switch {
+			case topK > 0 && args[1] == "bf16":
+				continue // the scores of two positions may be nearer than bfloat16 rounds them, and another choice is no fault
 			case !testing.Short() || goldens.Everything():
 			case i > 0:
 				continue
@@ -195,12 +198,6 @@ func TestGoldensOnCard(t *testing.T) {
 			})
 		}
 	})
-}
-
-// sparse reports whether a model has an indexer, which no GPU has.
-func sparse(cfg *model.Config) bool {
-	n, _ := cfg.Selection()
-	return n > 0
 }
 
 // TestGGUFOnCard: rows that a file has in another order, and encoded matrices of several types, come

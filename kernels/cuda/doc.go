@@ -13,6 +13,7 @@ import (
 
 	"krater/kernels/cuda/delta"
 	"krater/kernels/cuda/gemv"
+	"krater/kernels/cuda/mla"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/sample"
 	"krater/kernels/cuda/spans"
@@ -65,13 +66,10 @@ func (Layout) StepKey(decode []device.Span) uint64 { return uint64(ops.DecodeIte
 
 // Check names the sizes that no kernel takes.
 func (Layout) Check(s *device.StepSizes) error {
-	switch {
-	case s.Index.TopK > 0:
-		return fmt.Errorf("sparse attention (index_topk %d) runs on the CPU only: the GPU has no kernels for it", s.Index.TopK)
-	case s.Streams > 0:
+	if s.Streams > 0 {
 		return fmt.Errorf("%d residual streams (hc_count) run on the CPU only: the GPU has no kernels for them", s.Streams)
 	}
-	return delta.Check(s.Delta)
+	return errors.Join(delta.Check(s.Delta), mla.CheckIndex(s.Index))
 }
 
 // ScratchBytes returns a bound of a stream's scratch memory.

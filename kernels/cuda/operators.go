@@ -79,12 +79,8 @@ func addSingle(b *ops.Builder, l []device.Op) {
 			refuse("CopyRows", fmt.Sprintf("%s to %s", o.X, o.Out))
 		}
 		b.CopyRows(mat(o.Out), mat(o.X))
-	case device.OpMLA:
-		attend := b.MLAPrefill
-		if o.Spans.Decode {
-			attend = b.MLADecode
-		}
-		attend(mat(o.Out), mat(o.X), kv(&o.KV), kvB(o.KVB), o.Spans.List, mat(o.Spans.Table), *o.MLA)
+	case device.OpMLA, device.OpLayerNorm, device.OpSelect, device.OpSparseMLA:
+		addMLA(b, o)
 	case device.OpGQA:
 		b.GQA(mat(o.Out), mat(o.X), kv(&o.KV), mat(o.W), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.GQA)
 	case device.OpRouteTopK:
@@ -118,7 +114,7 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.Choose(mat(o.Out), mat(o.X), mat(o.A))
 	case device.OpActivate, device.OpScale, device.OpSoftcap:
 		addMap(b, o)
-	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA, device.OpLayerNorm, device.OpSelect, device.OpSparseMLA:
+	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA:
 		refuse(o.Kind.String(), "a GPU has no kernel for it")
 	case device.OpQuantizeRows:
 		refuse(o.Kind.String(), "rows of integers are the processor's")
@@ -136,6 +132,24 @@ func addMap(b *ops.Builder, o *device.Op) {
 		b.Scale(mat(o.Out), o.Factor)
 	case device.OpSoftcap:
 		b.Softcap(mat(o.Out), o.Factor)
+	}
+}
+
+// addMLA appends an operator of latent attention or of its indexer.
+func addMLA(b *ops.Builder, o *device.Op) {
+	switch o.Kind {
+	case device.OpMLA:
+		attend := b.MLAPrefill
+		if o.Spans.Decode {
+			attend = b.MLADecode
+		}
+		attend(mat(o.Out), mat(o.X), kv(&o.KV), kvB(o.KVB), o.Spans.List, mat(o.Spans.Table), *o.MLA)
+	case device.OpLayerNorm:
+		b.LayerNorm(mat(o.Out), mat(o.X), mat(o.W), mat(o.B), o.Eps)
+	case device.OpSelect:
+		b.Select(mat(o.Out), mat(o.X), mat(o.A), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Index)
+	default:
+		b.SparseMLA(mat(o.Out), mat(o.X), kv(&o.KV), kvB(o.KVB), mat(o.A), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.MLA)
 	}
 }
 

@@ -10,7 +10,7 @@ package elem
 
 import "krater/kernels/cuda/launch"
 
-// The kernels: src/elem.cu, norm.cu, gate.cu, kvstore.cu, blocks.cu.
+// The kernels: src/elem.cu, norm.cu, gate.cu, kvstore.cu, blocks.cu, indexer.cu.
 var (
 	kGatherRows      = launch.Named("kr_gather_rows")
 	kAdd             = launch.Named("kr_add")
@@ -18,6 +18,7 @@ var (
 	kWeightedSumHere = launch.Named("kr_weighted_sum_here")
 	kRMSNorm         = launch.Named("kr_rms_norm")
 	kAddRMSNorm      = launch.Named("kr_add_rms_norm")
+	kLayerNorm       = launch.Named("kr_layer_norm")
 	kRope            = launch.Named("kr_rope")
 	kStoreRows       = launch.Named("kr_store_rows")
 	kLatentStore     = launch.Named("kr_latent_store")

@@ -21,6 +21,31 @@ func RMSNorm(l *launch.List, out, x, w launch.Mat, eps float32) {
 		launch.I32(x.Cols), launch.F32(eps), launch.I32(f))
 }
 
+// LayerNorm computes out = (x - mean(x)) / sqrt(variance(x) + eps) * w + b; out and x [T, H] may be the same; w
+// and b [1, H].
+func LayerNorm(l *launch.List, out, x, w, b launch.Mat, eps float32) {
+	const op = "LayerNorm"
+	floats(op, "out", out, x.Rows, x.Cols)
+	floats(op, "x", x, x.Rows, x.Cols)
+	floats(op, "w", w, 1, x.Cols)
+	floats(op, "b", b, 1, x.Cols)
+	if x.Rows == 0 || x.Cols == 0 {
+		return
+	}
+	const threads = 128
+	l.Add(kLayerNorm, rowBlocks(x.Rows, threads),
+		launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(x.At), wide(x), launch.I32(x.Stride), launch.P(w.At), wide(w), launch.P(b.At), wide(b),
+		launch.I32(x.Cols), launch.F32(eps))
+}
+
+// wide is 1 for F32, 0 for BF16.
+func wide(m launch.Mat) launch.Arg {
+	if m.DType == tensor.F32 {
+		return launch.I32(1)
+	}
+	return launch.I32(0)
+}
+
 // AddRMSNorm computes x += delta, then out = RMSNorm(x); x is F32, out may be delta.
 func AddRMSNorm(l *launch.List, out, x, delta, w launch.Mat, eps float32) {
 	const op = "AddRMSNorm"

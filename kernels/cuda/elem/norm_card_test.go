@@ -5,6 +5,7 @@ package elem
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"krater/kernels/cuda/cudatest"
@@ -182,6 +183,33 @@ func TestRowsAlone(t *testing.T) {
 					t.Fatalf("row %d: %v", r, err)
 				}
 			}
+		}
+	}
+}
+
+func TestLayerNorm(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(8, 1))
+	const eps = 1e-6
+	for i, s := range shapes {
+		for j := range 4 {
+			xt, ot, wt := types[j&1], types[j>>1&1], types[(i+j)%2]
+			n := s.rows * s.cols
+			x, w, b, want := values(rng, n), values(rng, s.cols), values(rng, s.cols), make([]float32, n)
+			xm, wm, bm := put(c, xt, x, s.rows, s.cols, s.gap), put(c, wt, w, 1, s.cols, 0), put(c, types[j%2], b, 1, s.cols, 0)
+			out := c.Strided(ot, s.rows, s.cols, s.cols+s.gap)
+			ref.LayerNorm(want, x, w, b, eps)
+			c.Run(func(l *launch.List) { LayerNorm(l, out, xm, wm, bm, eps) })
+			// Where scaled value and bias cancel, the error is that of the two.
+			terms := slices.Clone(want)
+			ref.LayerNorm(terms, x, w, make([]float32, s.cols), eps)
+			for k := range terms {
+				terms[k] = max(float32(math.Abs(float64(terms[k]))), float32(math.Abs(float64(want[k]))))
+			}
+			if err := kerneltest.Compare(c.Floats(out), want, s.cols, within(ot, terms, sumUlps(s.cols))); err != nil {
+				t.Fatalf("layer norm, %+v: %v", s, err)
+			}
+			gapsKept(t, c, "layer norm", out)
 		}
 	}
 }

@@ -56,6 +56,11 @@ func (b *Builder) RMSNorm(out, x, w launch.Mat, eps float32) {
 	}
 }
 
+// LayerNorm computes out = (x - mean(x)) / sqrt(variance(x) + eps) * w + b.
+func (b *Builder) LayerNorm(out, x, w, bias launch.Mat, eps float32) {
+	elem.LayerNorm(b.List, out, x, w, bias, eps)
+}
+
 // AddRMSNorm computes x += delta; out = RMSNorm(x).
 func (b *Builder) AddRMSNorm(out, x, delta, w launch.Mat, eps float32) {
 	elem.AddRMSNorm(b.List, out, x, delta, w, eps)

@@ -3,7 +3,7 @@
 // fast ones with them. Latent attention takes the absorbed form: the query is projected into the
 // latent space and the weighted sum of latents out of it, so no keys or values are expanded or
 // stored.
-#include "latent.cuh"
+#include "rows.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32 };
 
@@ -26,26 +26,6 @@ KR_DEV Room room(float *at, int query, int sum) {
 	return b;
 }
 
-// Finds the batch's row of this block, and its span. Returns false if it is in none of this
-// list's spans.
-KR_DEV bool find_row(Span &s, const int *table, int decode, int row) {
-	int prompts = table[HEAD_PREFILL], lane = threadIdx.x % 32;
-	int from = decode ? prompts : 0, to = decode ? prompts + table[HEAD_DECODE] : prompts;
-	for (int at = from; at < to; at += 32) {
-		bool mine = false;
-		if (at + lane < to) {
-			const int *r = table + SPAN_HEAD + (at + lane) * SPAN_RECORD;
-			mine = row >= r[0] && row < r[0] + r[1];
-		}
-		unsigned hit = __ballot_sync(0xffffffffu, mine);
-		if (hit) {
-			s = span_at(table, at + __ffs(hit) - 1);
-			return true;
-		}
-	}
-	return false;
-}
-
 KR_DEV float score(const Room &b, const Cache &c, const Columns &w, long long slot, float scale) {
 	float v = 0.f;
 	for (int i = 0; i < w.key_width; i++) v = fmaf(b.query[i], cache_value(c, slot, w.key + i), v);
@@ -55,14 +35,20 @@ KR_DEV float score(const Room &b, const Cache &c, const Columns &w, long long sl
 // b.sum = softmax(query . keys * scale) . values over positions first..ctx-1. It reads a tile of
 // THREADS positions at a time; tiles are counted from position 0. scale includes log2(e). All
 // threads call it. sink is a score, times log2(e), that only takes part in the sum of weights; -INFINITY: none.
+// chosen, unless null, has the positions in the place of first..ctx-1; -1 is none.
 KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *table, const Span &s, int first, int ctx, float scale, int block_tokens,
-                   float sink) {
+                   float sink, const int *chosen) {
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
 	float top = sink, total = sink == -INFINITY ? 0.f : 1.f;
 	for (int i = tid; i < w.value_width; i += THREADS) b.sum[i] = 0.f;
 	for (int from = first / THREADS * THREADS; from < ctx; from += THREADS) {
 		bool real = from + tid < ctx && from + tid >= first;
-		long long slot = real ? span_slot(table, s, from + tid, block_tokens) : 0;
+		int pos = from + tid;
+		if (real && chosen) {
+			pos = chosen[pos];
+			real = pos >= 0 && pos < s.pos + s.len;
+		}
+		long long slot = real ? span_slot(table, s, pos, block_tokens) : 0;
 		float v = real ? score(b, c, w, slot, scale) : -INFINITY;
 		float most = warp_max(v);
 		if (lane == 0) b.joint[warp] = most;
@@ -90,11 +76,12 @@ KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *t
 	__syncthreads();
 }
 
-// out, q [rows, heads * ..]; grid (heads, rows). scale includes log2(e).
+// out, q [rows, heads * ..]; grid (heads, rows). scale includes log2(e). chosen [rows, top], unless null: the
+// positions that a row sees if it could see more than top.
 KR_KERNEL(THREADS, 1)
 kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide, int q_stride, const char *cache, const float *scales,
              int kind, int cache_stride, int scales_stride, int group, const void *kvb, int kvb_wide, int kvb_stride, const int *table,
-             int decode, int nope, int rope, int v, int rank, float scale, int block_tokens) {
+             int decode, int nope, int rope, int v, int rank, float scale, int block_tokens, const int *chosen, int chosen_stride, int top) {
 	pdl_launch();
 	pdl_wait();
 	KR_SHARED(float, shared);
@@ -112,7 +99,9 @@ kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 	for (int i = threadIdx.x; i < rope; i += THREADS) b.query[rank + i] = get(q, q_wide, query + nope + i);
 	__syncthreads();
 	Columns w = {0, rank + rope, 0, rank};
-	attend(b, c, w, table, s, 0, s.pos + row - s.row + 1, scale, block_tokens, -INFINITY);
+	int ctx = s.pos + row - s.row + 1;
+	bool sparse = chosen && ctx > top;
+	attend(b, c, w, table, s, 0, sparse ? top : ctx, scale, block_tokens, -INFINITY, sparse ? chosen + (long long)row * chosen_stride : 0);
 	for (int j = threadIdx.x; j < v; j += THREADS) {
 		long long at = weights + (long long)(nope + j) * kvb_stride;
 		float a = 0.f;
@@ -141,7 +130,7 @@ kr_gqa_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 	Columns w = {kv * dim, dim, (kv_heads + kv) * dim, dim};
 	int ctx = s.pos + row - s.row + 1;
 	attend(b, c, w, table, s, window > 0 ? max(ctx - window, 0) : 0, ctx, scale, block_tokens,
-	       sinks ? get(sinks, sinks_wide, head) * LOG2E : -INFINITY);
+	       sinks ? get(sinks, sinks_wide, head) * LOG2E : -INFINITY, 0);
 	for (int i = threadIdx.x; i < dim; i += THREADS) put(out, out_wide, (long long)row * out_stride + head * dim + i, b.sum[i]);
 }
 KR_EXPORT(kr_gqa_plain)

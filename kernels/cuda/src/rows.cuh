@@ -1,0 +1,23 @@
+// Rows of a batch in kernels that take one row with each block.
+#pragma once
+#include "latent.cuh"
+
+// Finds the batch's row of this block, and its span. Returns false if it is in none of this
+// list's spans.
+KR_DEV bool find_row(Span &s, const int *table, int decode, int row) {
+	int prompts = table[HEAD_PREFILL], lane = threadIdx.x % 32;
+	int from = decode ? prompts : 0, to = decode ? prompts + table[HEAD_DECODE] : prompts;
+	for (int at = from; at < to; at += 32) {
+		bool mine = false;
+		if (at + lane < to) {
+			const int *r = table + SPAN_HEAD + (at + lane) * SPAN_RECORD;
+			mine = row >= r[0] && row < r[0] + r[1];
+		}
+		unsigned hit = __ballot_sync(0xffffffffu, mine);
+		if (hit) {
+			s = span_at(table, at + __ffs(hit) - 1);
+			return true;
+		}
+	}
+	return false;
+}
