@@ -23,11 +23,15 @@ const (
 	// largest copy that uses it.
 	stagingBytes = 16 << 20
 	stagedMax    = 1 << 20
+	// firstOps and moreOps are how many ops Begin sends at once: about a layer for a GPU without
+	// work, then many, because each sending wakes the GPU's thread.
+	firstOps = 16
+	moreOps  = 128
 )
 
 // Stream is a queue of work on a GPU. Ops are appended to List. They are sent to the GPU
-// together, with the next Submit, event, wait, or copy to the GPU, so the work of other
-// goroutines comes before or after all of them. The first error stays, and every later wait
+// together, with the next Submit, event, wait, or copy to the GPU. Long lists that do not become
+// graphs are sent in pieces (Begin), and the work of other goroutines may come between two pieces. The first error stays, and every later wait
 // returns it, until Recover.
 type Stream struct {
 	List launch.List
@@ -53,6 +57,7 @@ type Stream struct {
 	doneAt  cu.DevicePtr
 	count   uint32
 	sent    bool // the GPU will write count
+	began   bool // the GPU has work that no Synchronize has waited for
 	usual   usual
 	err     error
 }
@@ -144,10 +149,15 @@ func (s *Stream) Keep(on bool) {
 	s.keepStep(on)
 }
 
-// Begin must be called before appending to List.
+// Begin must be called before appending to List. It sends what copies to the host must precede, and
+// enough of a long list that the GPU works while the rest is appended.
 func (s *Stream) Begin() {
-	if len(s.downs) > 0 {
-		s.Flush() // the copies come first
+	enough := firstOps
+	if s.began {
+		enough = moreOps
+	}
+	if len(s.downs) > 0 || !s.keep && len(s.List.Ops) >= enough {
+		s.Flush()
 	}
 }
 
@@ -224,6 +234,7 @@ func (s *Stream) Fail(err error) {
 
 // flush is Flush on the owner's thread.
 func (s *Stream) flush() error {
+	s.began = true
 	if err := s.begins(); err != nil {
 		return err
 	}
@@ -427,7 +438,7 @@ func (s *Stream) Synchronize() error {
 		s.points.reach(s.marked)
 		s.deliver()
 	}
-	s.outs, s.used = s.outs[:0], 0
+	s.outs, s.used, s.began = s.outs[:0], 0, false
 	return s.err
 }
 
