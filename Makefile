@@ -17,7 +17,7 @@ LINT    := $(PLAIN) go run ./cmd/lint
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate quality clean
+.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check gen-sums cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate quality clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -74,8 +74,11 @@ licenses: ## write the file of licence texts again, after a module was added or 
 advisories: ## list known vulnerabilities of code that the program uses; never fails, and reports if the database cannot be reached
 	bench/advisories.sh
 
-gen-check: ## fail if generated sources differ from the output of their generators
+gen-check: gen-sums ## generate the assembly again and fail if it differs from what is here
 	$(PLAIN) kernels/cpu/_gen/gen.sh check
+
+gen-sums: ## fail if a generator or what it wrote has changed since it was run
+	kernels/cpu/_gen/gen.sh sums
 	@mkdir -p build && python3 kernels/cuda/src/gen_wgmma.py build/wgmma.cuh && cmp build/wgmma.cuh kernels/cuda/src/wgmma.cuh
 
 cuda: vet-cuda build-cuda cuda-emu test-cuda ## build and test the CUDA engine without a GPU: it must report that there is none, and pass its tests on an emulated GPU
