@@ -160,14 +160,14 @@ func reads(o *device.Op) (n int64) {
 	case device.OpLayerNorm:
 		return int64(o.W.Bytes() + o.B.Bytes())
 	case device.OpSelect:
-		return cached(o.KV, o.Spans.List)
+		return cached(o.KV, o.Spans.List) / int64(max(1, o.Index.Pool))
 	case device.OpSparseMLA:
 		return sparse(o) + int64(o.KVB.Bytes())
 	case device.OpMLA:
 		return cached(o.KV, o.Spans.List) + int64(o.KVB.Bytes())
 	case device.OpConv, device.OpDelta:
 		return int64(o.W.Bytes()+o.B.Bytes()) + states(o)
-	case device.OpTapConv:
+	case device.OpTapConv, device.OpPoolKeys:
 		return int64(o.W.Bytes())
 	case device.OpNGrams:
 		return int64(o.Out.Bytes())

@@ -126,27 +126,18 @@ func (t *blockTask) do(l *lane, i int) {
 	sees := (pos + 1) / t.Block
 	out := unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(t.chosen), 4*t.chosenStride*row)), t.Positions())
 	l.arena.clear()
-	n := 0
 	if sees <= t.Chosen {
-		for ; n <= pos; n++ {
-			out[n] = int32(n)
-		}
-	} else {
-		order := t.best(l, row, sees)
-		for _, b := range order {
-			for j := range t.Block {
-				out[n] = b*int32(t.Block) + int32(j)
-				n++
-			}
-		}
-		for p := sees * t.Block; p <= pos; p++ {
-			out[n] = int32(p)
+		fillPositions(out, 0, 0, pos)
+		return
+	}
+	n := 0
+	for _, b := range t.best(l, row, sees) {
+		for j := range t.Block {
+			out[n] = b*int32(t.Block) + int32(j)
 			n++
 		}
 	}
-	for ; n < len(out); n++ {
-		out[n] = -1
-	}
+	fillPositions(out, n, sees*t.Block, pos)
 }
 
 // best is the best blocks of the first sees, rising; there are more than are chosen.

@@ -60,7 +60,8 @@ type deltaTask struct {
 // check holds sizes and spans against the rows of a batch, and those that are kept, rows of each
 // sequence. It returns the rows of all spans.
 func (t *deltaTask) check(op string, d *Device, spans []device.Span, p device.DeltaNet, batch, kept, rows int) (all int) {
-	if p.KeyHeads < 1 || p.ValueHeads < p.KeyHeads || p.ValueHeads%p.KeyHeads != 0 || p.KeyDim < 1 || p.ValueDim < 1 || p.Taps < 1 || p.Taps > delta.MaxTaps {
+	if p.KeyHeads < 1 || p.ValueHeads < p.KeyHeads || p.ValueHeads%p.KeyHeads != 0 || p.KeyDim < 1 || p.ValueDim < 1 || p.Taps < 1 || p.Taps > delta.MaxTaps ||
+		!(p.Floor <= 0) || p.Floor < 0 && p.ByKeyHead {
 		fail(op, "sizes %+v", p)
 	}
 	t.DeltaNet, t.dev, t.spans = p, d, spans
@@ -166,21 +167,21 @@ type ruleTask struct {
 	pieces, width                int // of a head's columns
 }
 
-// Delta: out [T, Values], x [T, Channels], ba [T, 2*ValueHeads], decay and bias [1, ValueHeads], states
-// [slots*StateRows, ValueDim], all F32. Scratch per thread: four keys and a value.
+// Delta: out [T, Values], x [T, Channels], ba [T, Numbers], decay [1, ValueHeads], bias [1, ValueHeads*Rates], states
+// [slots*StateRows, ValueDim], all F32. Scratch per thread: eight keys and a value.
 func (d *Device) Delta(stream device.Stream, out, x, ba, decay, bias device.Mat, states device.KV, in device.Spans, p device.DeltaNet) {
 	const op = "Delta"
 	s := d.stream(op, stream)
 	t := &s.rule
 	rows := t.check(op, d, in.List, p, x.Rows, states.Rows, p.StateRows())
 	t.out, t.x = f32(op, "out", &out, x.Rows, p.Values()), f32(op, "x", &x, x.Rows, p.Channels())
-	t.ba, t.states = f32(op, "ba", &ba, x.Rows, 2*p.ValueHeads), f32(op, "states", &states.Mat, states.Rows, p.ValueDim)
+	t.ba, t.states = f32(op, "ba", &ba, x.Rows, p.Numbers()), f32(op, "states", &states.Mat, states.Rows, p.ValueDim)
 	if !states.Dense() {
 		fail(op, "states are %s, stride %d", states.Mat, states.Stride)
 	}
 	t.outStride, t.xStride, t.baStride = out.Stride, x.Stride, ba.Stride
 	t.decay = unsafe.Slice(f32(op, "decay", &decay, 1, p.ValueHeads), p.ValueHeads)
-	t.bias = unsafe.Slice(f32(op, "bias", &bias, 1, p.ValueHeads), p.ValueHeads)
+	t.bias = unsafe.Slice(f32(op, "bias", &bias, 1, p.ValueHeads*p.Rates()), p.ValueHeads*p.Rates())
 	ns := rows * p.StateRows() * p.ValueDim * stateNs / 16
 	heads := len(in.List) * p.ValueHeads
 	t.pieces, t.width = 1, p.ValueDim
@@ -188,12 +189,18 @@ func (d *Device) Delta(stream device.Stream, out, x, ba, decay, bias device.Mat,
 		t.width = (t.width/2 + 15) &^ 15
 		t.pieces = (p.ValueDim + t.width - 1) / t.width
 	}
-	s.each(t, heads*t.pieces, ns, 4*piece(p.KeyDim)+piece(t.width))
+	s.each(t, heads*t.pieces, ns, 8*piece(p.KeyDim)+piece(t.width))
 	t.spans = nil
 }
 
-// deltaToken is a token as a head sees it: query and key of unit length.
-type deltaToken struct{ q, k *float32 }
+// deltaToken is a token as a head sees it: query and key of unit length, and how strongly it is written.
+type deltaToken struct {
+	q, k     *float32
+	strength float32
+	decay    float32  // of the whole state; 1 with decays
+	decays   *float32 // [KeyDim] of the rows; room for them
+	seen     *float32 // [KeyDim] the key by the decays; without them k
+}
 
 func (t *ruleTask) do(l *lane, item int) {
 	column := item % t.pieces * t.width
@@ -205,21 +212,26 @@ func (t *ruleTask) do(l *lane, item int) {
 	l.arena.clear()
 	var tokens [2]deltaToken // the one at hand and the next
 	for i := range tokens {
-		tokens[i] = deltaToken{l.arena.take(t.KeyDim), l.arena.take(t.KeyDim)}
+		tokens[i] = deltaToken{q: l.arena.take(t.KeyDim), k: l.arena.take(t.KeyDim)}
+		if tokens[i].seen = tokens[i].k; t.Floor < 0 {
+			tokens[i].decays, tokens[i].seen = l.arena.take(t.KeyDim), l.arena.take(t.KeyDim)
+		}
 	}
 	f, tile := t.dev.delta, &l.delta
 	tile.S, tile.Stride = shift(t.states, ((sp.Slot*t.ValueHeads+h)*t.KeyDim)*t.ValueDim+column), 4*t.ValueDim
 	tile.Rows, tile.Width = t.KeyDim, min(t.width, t.ValueDim-column)
 	tile.Known = l.arena.take(t.width)
 	t.token(&tokens[0], sp.Row, h)
-	tile.K = tokens[0].k
+	tile.K = tokens[0].seen
 	f.Known(tile)
-	at := h*t.ValueDim + column
+	column += h * t.ValueDim
 	for r := range sp.Len {
-		row, next := sp.Row+r, &tokens[(r+1)%2]
-		tile.Q, tile.K, tile.Next = tokens[r%2].q, tokens[r%2].k, next.k
-		tile.V, tile.Out = shift(rowAt(t.x, t.xStride, row), 2*t.KeyHeads*t.KeyDim+at), shift(rowAt(t.out, t.outStride, row), at)
-		tile.Decay, tile.Strength = t.numbers(row, h)
+		row, at, next := sp.Row+r, &tokens[r%2], &tokens[(r+1)%2]
+		tile.Q, tile.K, tile.Next, tile.Decay, tile.Strength = at.q, at.k, next.seen, at.decay, at.strength
+		if tile.Decays, tile.DecayStep = &tile.Decay, 0; at.decays != nil {
+			tile.Decays, tile.DecayStep = at.decays, 4
+		}
+		tile.V, tile.Out = shift(rowAt(t.x, t.xStride, row), 2*t.KeyHeads*t.KeyDim+column), shift(rowAt(t.out, t.outStride, row), column)
 		if r+1 == sp.Len {
 			f.Step(tile)
 			break
@@ -230,11 +242,12 @@ func (t *ruleTask) do(l *lane, item int) {
 	*tile = delta.Tile{}
 }
 
-// token makes query and key of a row for a value head.
+// token makes what a value head sees of a row.
 func (t *ruleTask) token(to *deltaToken, row, h int) {
 	x := shift(rowAt(t.x, t.xStride, row), h/t.Group()*t.KeyDim)
 	t.unit(to.q, x, 1/math.Sqrt(float64(t.KeyDim)))
 	t.unit(to.k, shift(x, t.KeyHeads*t.KeyDim), 1)
+	t.numbers(to, row, h)
 }
 
 // unit is x by a factor over its length.
@@ -244,13 +257,29 @@ func (t *ruleTask) unit(out, x *float32, by float64) {
 	t.dev.axpy.Scale(out, n, float32(by/math.Sqrt(float64(t.dev.norm.SumSquares(x, n))+1e-6)))
 }
 
-// numbers are how much of the state stays, and how strongly the token is written.
-func (t *ruleTask) numbers(row, h int) (decay, strength float32) {
-	x, head, j := unsafe.Slice(rowAt(t.ba, t.baStride, row), 2*t.ValueHeads), h/t.Group(), h%t.Group()
-	b, a := t.Strengths(), t.Decays()
-	v := float64(x[a.At+head*a.Step+j]) + float64(t.bias[h])
-	softplus := max(v, 0) + math.Log1p(math.Exp(-math.Abs(v)))
-	return float32(math.Exp(float64(t.decay[h]) * softplus)), float32(1 / (1 + math.Exp(-float64(x[b.At+head*b.Step+j]))))
+// numbers sets how much of the state stays, and how strongly the token is written.
+func (t *ruleTask) numbers(to *deltaToken, row, h int) {
+	n := t.Rates()
+	x, head, j := unsafe.Slice(rowAt(t.ba, t.baStride, row), t.Numbers()), h/t.Group(), h%t.Group()
+	b, a := t.Strengths(), t.DeltaNet.Decays()
+	to.strength = float32(1 / (1 + math.Exp(-float64(x[b.At+head*b.Step+j]))))
+	rates, bias := x[a.At+head*a.Step+j*n:][:n], t.bias[h*n:][:n]
+	if t.Floor == 0 {
+		v := float64(rates[0]) + float64(bias[0])
+		softplus := max(v, 0) + math.Log1p(math.Exp(-math.Abs(v)))
+		to.decay = float32(math.Exp(float64(t.decay[h]) * softplus))
+		return
+	}
+	to.decay = 1
+	decays, seen, key := unsafe.Slice(to.decays, n), unsafe.Slice(to.seen, n), unsafe.Slice(to.k, n)
+	for i, v := range rates {
+		decays[i] = -t.decay[h] * (v + bias[i])
+	}
+	t.dev.exp.Sigmoid(to.decays, to.decays, n)
+	t.dev.exp.ExpSum(to.decays, to.decays, n, t.Floor, 0)
+	for i, k := range key {
+		seen[i] = k * decays[i]
+	}
 }
 
 // gatedNormTask norms the value heads of rows and multiplies them by silu of their gates.

@@ -17,6 +17,8 @@ var deltaSizes = []device.DeltaNet{
 	{KeyHeads: 1, ValueHeads: 3, KeyDim: 7, ValueDim: 133, Taps: 4},
 	{KeyHeads: 3, ValueHeads: 3, KeyDim: 16, ValueDim: 5, Taps: 2, ByKeyHead: true},
 	{KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, Taps: 1},
+	{KeyHeads: 3, ValueHeads: 3, KeyDim: 32, ValueDim: 32, Taps: 4, Floor: -5, SigmoidGate: true},
+	{KeyHeads: 2, ValueHeads: 6, KeyDim: 7, ValueDim: 70, Taps: 3, Floor: -1},
 }
 
 // deltaScene is rows of a batch, and what is kept of three sequences.
@@ -31,8 +33,8 @@ type deltaScene struct {
 func newDeltaScene(p device.DeltaNet, rows int) *deltaScene {
 	r := kerneltest.Rand(uint64(rows + p.ValueDim))
 	normal := func(n int) []float32 { return kerneltest.Normal(r, n, 1) }
-	c := &deltaScene{p: p, rows: rows, x: normal(rows * p.Width()), ba: normal(rows * 2 * p.ValueHeads), w: normal(p.Taps * p.Channels()),
-		decay: normal(p.ValueHeads), bias: normal(p.ValueHeads), norm: normal(p.ValueDim),
+	c := &deltaScene{p: p, rows: rows, x: normal(rows * p.Width()), ba: normal(rows * p.Numbers()), w: normal(p.Taps * p.Channels()),
+		decay: normal(p.ValueHeads), bias: normal(p.ValueHeads * p.Rates()), norm: normal(p.ValueDim),
 		tail: normal(3 * p.Taps * p.Channels()), states: normal(3 * p.StateRows() * p.ValueDim),
 		out: make([]float32, rows*p.Values()), channel: make([]float32, rows*p.Channels())}
 	for i, v := range c.decay {
@@ -56,18 +58,18 @@ func (c *deltaScene) ref(spans []device.Span) {
 
 // run computes all operators on d, the inputs as columns of one wider matrix.
 func (c *deltaScene) run(d *cpu.Device, s device.Stream, spans []device.Span) {
-	p, wide := c.p, c.p.Width()+2*c.p.ValueHeads
+	p, wide := c.p, c.p.Width()+c.p.Numbers()
 	both := make([]float32, c.rows*wide)
 	for r := range c.rows {
 		copy(both[r*wide:], c.x[r*p.Width():][:p.Width()])
-		copy(both[r*wide+p.Width():], c.ba[r*2*p.ValueHeads:][:2*p.ValueHeads])
+		copy(both[r*wide+p.Width():], c.ba[r*p.Numbers():][:p.Numbers()])
 	}
 	in := f32s(d, both, c.rows, wide)
 	x, ba := in.ColRange(0, p.Width()), in.ColRange(p.Width(), wide)
 	out, channel := f32s(d, c.out, c.rows, p.Values()), f32s(d, c.channel, c.rows, p.Channels())
 	list := device.Spans{List: spans}
 	d.Conv(s, channel, x, f32s(d, c.w, p.Taps, p.Channels()), device.KV{Mat: f32s(d, c.tail, 3*p.Taps, p.Channels())}, list, p)
-	d.Delta(s, out, channel, ba, f32s(d, c.decay, 1, p.ValueHeads), f32s(d, c.bias, 1, p.ValueHeads),
+	d.Delta(s, out, channel, ba, f32s(d, c.decay, 1, p.ValueHeads), f32s(d, c.bias, 1, p.ValueHeads*p.Rates()),
 		device.KV{Mat: f32s(d, c.states, 3*p.StateRows(), p.ValueDim)}, list, p)
 	d.GatedNorm(s, out, x, f32s(d, c.norm, 1, p.ValueDim), 1e-6, p)
 }
@@ -149,6 +151,8 @@ func TestDeltaNetRefuses(t *testing.T) {
 		{"Conv", device.Span{Len: 1, Pos: -1}, deltaSizes[0]},
 		{"Conv", device.Span{}, device.DeltaNet{KeyHeads: 2, ValueHeads: 3, KeyDim: 1, ValueDim: 1, Taps: 1}},
 		{"Conv", device.Span{}, device.DeltaNet{KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, Taps: 17}},
+		{"Conv", device.Span{}, device.DeltaNet{KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, Taps: 1, Floor: 1}},
+		{"Conv", device.Span{}, device.DeltaNet{KeyHeads: 1, ValueHeads: 1, KeyDim: 1, ValueDim: 1, Taps: 1, Floor: -1, ByKeyHead: true}},
 	} {
 		panicsWith(t, x.op, func() { newDeltaScene(x.p, 17).run(d, s, []device.Span{x.span}) })
 	}

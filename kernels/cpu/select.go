@@ -31,39 +31,39 @@ type selectTask struct {
 	parts            []scoredPart
 }
 
-// scoredRow is a row that sees more positions than it chooses.
+// scoredRow is a row that sees more keys than it chooses.
 type scoredRow struct {
 	span, row int
-	keys      int // positions it sees
+	keys      int // of positions or pools that it sees
 	at        int // of its scores, which have room for whole blocks of keys
 }
 
-// scoredPart is positions [from, to) of a row of the list.
+// scoredPart is keys [from, to) of a row of the list.
 type scoredPart struct{ row, from, to int }
 
-// Select: chosen [T, TopK] I32, q [T, Heads*Dim] and weights [T, Heads] F32, keys [slots, Dim] of any type,
+// Select: chosen [T, Positions] I32, q [T, Heads*Dim] and weights [T, Heads] F32, keys [slots, Dim] of any type,
 // groups of I8 dividing Dim. See device.Index. Shared scratch: the scores of a row, or scoreRoom values
 // for several rows. Scratch per thread: Heads rows of Dim values, and headBlock + 1 rows of keyBlock values,
-// and keyBlock rows of Dim values when the cache is of 8 bits.
+// and keyBlock rows of Dim values when the cache is of 8 bits, and always with pools, and keyBlock values then.
 func (d *Device) Select(stream device.Stream, chosen, q, weights device.Mat, keys device.KV, in device.Spans, p device.Index) {
 	const op = "Select"
 	s := d.stream(op, stream)
 	t := &s.choice
-	if p.Heads < 1 || p.Dim < 1 || p.TopK < 1 || p.BlockTokens < 1 {
+	if p.Heads < 1 || p.Dim < 1 || p.TopK < 1 || p.Pool < 0 || p.BlockTokens < 1 {
 		fail(op, "sizes %+v", p)
 	}
 	t.Index, t.block = p, p.BlockTokens
 	t.q, t.qStride = f32(op, "q", &q, q.Rows, p.Heads*p.Dim), q.Stride
 	t.weights, t.wStride = f32(op, "weights", &weights, q.Rows, p.Heads), weights.Stride
-	t.chosen, t.chosenStride = positions(op, &chosen, q.Rows, p.TopK), chosen.Stride
+	t.chosen, t.chosenStride = positions(op, &chosen, q.Rows, p.Positions()), chosen.Stride
 	t.bind(op, d, &keys, newKVCache(op, &keys, p.Dim, p.Dim), in.List, q.Rows)
 	t.begin()
 	for i := range t.spans {
 		span := &t.spans[i]
 		for r := range span.Len {
-			n := span.Pos + r + 1
+			n := p.Sees(span.Pos + r)
 			if n <= p.TopK {
-				t.all(span.Row+r, n)
+				fillPositions(t.row(span.Row+r), 0, 0, span.Pos+r)
 				continue
 			}
 			room := (n + keyBlock - 1) &^ (keyBlock - 1)
@@ -99,17 +99,17 @@ func (t *selectTask) end() int {
 
 // row is a row of chosen.
 func (t *selectTask) row(r int) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(t.chosen), 4*t.chosenStride*r)), t.TopK)
+	return unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(t.chosen), 4*t.chosenStride*r)), t.Positions())
 }
 
-// all chooses all n positions that a row sees.
-func (t *selectTask) all(row, n int) {
-	to := t.row(row)
-	for i := range to {
-		to[i] = -1
-		if i < n {
-			to[i] = int32(i)
+// fillPositions writes positions from to last at number n of to, and -1 behind them.
+func fillPositions(to []int32, n, from, last int) {
+	for ; n < len(to); n++ {
+		to[n] = -1
+		if from <= last {
+			to[n] = int32(from)
 		}
+		from++
 	}
 }
 
@@ -128,7 +128,7 @@ func (t *selectTask) run(s *Stream) {
 	}
 	s.arena.reset(piece(t.end()))
 	t.scores = s.arena.take(t.end())
-	scratch := t.Heads*convert.Padded(t.Dim) + headBlock*keyBlock + 2*piece(1) + t.kv.wideBlock(t.Dim)
+	scratch := t.Heads*convert.Padded(t.Dim) + headBlock*keyBlock + 2*piece(1) + t.blockRoom()
 	s.each((*scoreTask)(t), len(t.parts), 2*keys*t.Heads*t.Dim/t.dev.speed.flopsPerNs, piece(scratch))
 	s.each((*chooseTask)(t), len(t.list), keys*chooseNs, 0)
 	t.begin()
@@ -136,6 +136,25 @@ func (t *selectTask) run(s *Stream) {
 
 // chooseNs is the time to choose among positions, in ns for each.
 const chooseNs = 5
+
+// blockRoom is the scratch that a block of keys takes, in float32 values.
+func (t *selectTask) blockRoom() int {
+	if t.Pool > 0 {
+		return piece(keyBlock) + t.gathered(t.Dim)
+	}
+	return t.kv.wideBlock(t.Dim)
+}
+
+// pools gathers the keys of pools [from, to), at most keyBlock, into scratch.
+func (t *selectTask) pools(span *device.Span, from, to int, scratch *float32) keyRows {
+	at := unsafe.Slice((*int32)(unsafe.Pointer(scratch)), to-from)
+	for i := range at {
+		at[i] = int32(t.Last(from + i))
+	}
+	keys := t.gather(span, at, t.Dim, shift(scratch, piece(keyBlock)))
+	keys.from = from
+	return keys
+}
 
 // scoreTask is the first loop of a selectTask.
 type scoreTask selectTask
@@ -147,7 +166,7 @@ func (t *scoreTask) do(l *lane, i int) {
 	l.arena.clear()
 	query, scores := l.arena.take(t.Heads*wide), l.arena.take(headBlock*keyBlock)
 	var block *float32
-	if n := t.kv.wideBlock(t.Dim); n > 0 {
+	if n := (*selectTask)(t).blockRoom(); n > 0 {
 		block = l.arena.take(n)
 	}
 	for h := range t.Heads {
@@ -160,7 +179,12 @@ func (t *scoreTask) do(l *lane, i int) {
 	}
 	for from := part.from; from < part.to; from += keyBlock {
 		to := min(from+keyBlock, part.to)
-		keys := t.keys(span, from, to, 0, t.Dim, block)
+		var keys keyRows
+		if t.Pool > 0 {
+			keys = (*selectTask)(t).pools(span, from, to, block)
+		} else {
+			keys = t.keys(span, from, to, 0, t.Dim, block)
+		}
 		out := shift(t.scores, row.at+from)
 		clearF32(out, keyBlock)
 		for first := 0; first < t.Heads; first += headBlock {
@@ -205,7 +229,19 @@ type chooseTask selectTask
 
 func (t *chooseTask) do(_ *lane, i int) {
 	row := &t.list[i]
-	choose((*selectTask)(t).row(t.spans[row.span].Row+row.row), unsafe.Slice(shift(t.scores, row.at), row.keys))
+	span := &t.spans[row.span]
+	to := (*selectTask)(t).row(span.Row + row.row)
+	choose(to[:t.TopK], unsafe.Slice(shift(t.scores, row.at), row.keys))
+	if t.Pool == 0 {
+		return
+	}
+	for i := t.TopK - 1; i >= 0; i-- { // from the last on, so that none is overwritten before it is read
+		first := t.Last(int(to[i])-1) + 1
+		for j := range t.Pool {
+			to[i*t.Pool+j] = int32(first + j)
+		}
+	}
+	fillPositions(to, t.TopK*t.Pool, t.Last(row.keys-1)+1, span.Pos+row.row)
 }
 
 // choose writes the positions of the best scores, rising; there are more scores than chosen has room for.

@@ -56,12 +56,18 @@ type sparse struct {
 	dense, rest []device.Span
 }
 
-// row is the positions of a row of the batch, nil if it sees everything.
+// row is the positions of a row of the batch, up to the first -1; nil if it sees everything.
 func (c *sparse) row(r int) []int32 {
 	if c.chosen == nil {
 		return nil
 	}
-	return unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(c.chosen), 4*c.stride*r)), c.n)
+	list := unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(c.chosen), 4*c.stride*r)), c.n)
+	for n := c.n; n > 0; n-- {
+		if list[n-1] != -1 {
+			return list[:n]
+		}
+	}
+	return list
 }
 
 // check checks the positions of the rows of spans, which were checked.
@@ -70,7 +76,7 @@ func (c *sparse) check(op string, spans []device.Span) {
 		return
 	}
 	for _, sp := range spans {
-		for r := range sp.Len {
+		for r := range sp.Len { // a row of -1 alone is refused too
 			inRange(op, "chosen", c.row(sp.Row+r), sp.Pos+r+1)
 		}
 	}
@@ -92,8 +98,8 @@ func (c *sparse) cut(spans []device.Span) {
 	}
 }
 
-// SparseMLA has the arguments of MLADecode, and chosen [T, topK] I32: the positions that each row sees. A
-// row that may see no more than topK positions is computed as MLAPrefill or MLADecode do; any other as
+// SparseMLA has the arguments of MLADecode, and chosen [T, n] I32: the positions that each row sees, with -1 behind them. A
+// row that may see no more than n positions is computed as MLAPrefill or MLADecode do; any other as
 // MLADecode does, over a copy of the rows of the cache that it has chosen. Scratch per thread: that of both, and
 // keyBlock rows of Rank+Rope values.
 func (d *Device) SparseMLA(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, chosen device.Mat, in device.Spans, p device.MLA) {

@@ -72,9 +72,9 @@ func newChoice(d *cpu.Device, p device.Index, dt tensor.DType, blocks, rows int)
 // run returns what is chosen for spans.
 func (c *choice) run(t testing.TB, d *cpu.Device, s device.Stream, spans []device.Span) []int32 {
 	t.Helper()
-	out := kerneltest.Guard[int32](c.rows*c.p.TopK, 4)
+	out := kerneltest.Guard[int32](c.rows*c.p.Positions(), 4)
 	clear(out.Data)
-	d.Select(s, wrap(d, tensor.I32, out.Data, c.rows, c.p.TopK), f32s(d, c.q, c.rows, c.p.Heads*c.p.Dim), f32s(d, c.weights, c.rows, c.p.Heads),
+	d.Select(s, wrap(d, tensor.I32, out.Data, c.rows, c.p.Positions()), f32s(d, c.q, c.rows, c.p.Heads*c.p.Dim), f32s(d, c.weights, c.rows, c.p.Heads),
 		c.keys, device.Spans{List: spans}, c.p)
 	if err := out.Check(); err != nil {
 		t.Error(err)
@@ -86,6 +86,8 @@ func (c *choice) run(t testing.TB, d *cpu.Device, s device.Stream, spans []devic
 func TestSelect(t *testing.T) {
 	for _, p := range []device.Index{
 		{Heads: 3, Dim: 32, TopK: 7, BlockTokens: 16}, {Heads: 17, Dim: 5, TopK: 100, BlockTokens: 7}, {Heads: 1, Dim: 33, TopK: 1, BlockTokens: 1},
+		{Heads: 6, Dim: 32, TopK: 2, Pool: 4, BlockTokens: 16}, {Heads: 2, Dim: 5, TopK: 9, Pool: 3, BlockTokens: 7},
+		{Heads: 2, Dim: 5, TopK: 5, Pool: 1, BlockTokens: 7},
 	} {
 		for _, dt := range kvTypes {
 			t.Run(fmt.Sprint(p, dt), func(t *testing.T) {
@@ -95,7 +97,7 @@ func TestSelect(t *testing.T) {
 						{Len: 1, Pos: 0, Blocks: c.table}, {Row: 1, Len: 8, Pos: 95, Blocks: c.table}, {Row: 9, Len: 1, Pos: 127, Blocks: c.table},
 						{Row: 10, Len: 2, Pos: 2500, Blocks: c.table},
 					}
-					want := make([]int32, c.rows*p.TopK)
+					want := make([]int32, c.rows*p.Positions())
 					ref.Select(want, c.q, c.weights, c.kept, spans, p)
 					if got := c.run(t, d, s, spans); !slices.Equal(got, want) {
 						t.Fatalf("chose\n%v, want\n%v", got, want)
@@ -103,14 +105,52 @@ func TestSelect(t *testing.T) {
 					for _, sp := range spans {
 						for r := range sp.Len {
 							alone := c.run(t, d, s, []device.Span{{Row: sp.Row + r, Len: 1, Pos: sp.Pos + r, Blocks: c.table}})
-							if at := (sp.Row + r) * p.TopK; !slices.Equal(alone[at:at+p.TopK], want[at:at+p.TopK]) {
-								t.Fatalf("row %d alone: %v", sp.Row+r, alone[at:at+p.TopK])
+							if n := p.Positions(); !slices.Equal(alone[(sp.Row+r)*n:][:n], want[(sp.Row+r)*n:][:n]) {
+								t.Fatalf("row %d alone: %v", sp.Row+r, alone[(sp.Row+r)*n:][:n])
 							}
 						}
 					}
 				})
 			})
 		}
+	}
+}
+
+// TestPoolKeys: keys are the reference's, with the same bits however a sequence is cut and beside others, whose
+// rows stay theirs.
+func TestPoolKeys(t *testing.T) {
+	for _, p := range []device.Index{{Dim: 32, Pool: 4}, {Dim: 77, Pool: 3}, {Dim: 1, Pool: 1}, {Dim: 5, Pool: 16}} {
+		forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
+			const rows = 40
+			r, d2 := kerneltest.Rand(uint64(p.Dim)), 2*p.Dim
+			x, bias, tail := kerneltest.Normal(r, rows*d2, 2), kerneltest.Normal(r, p.Pool*p.Dim, 2), kerneltest.Normal(r, 3*p.Pool*d2, 2)
+			run := func(out, tail []float32, spans ...device.Span) {
+				d.PoolKeys(s, f32s(d, out, rows, p.Dim), f32s(d, x, rows, d2), f32s(d, bias, p.Pool, p.Dim), device.KV{Mat: f32s(d, tail, 3*p.Pool, d2)}, device.Spans{List: spans}, p)
+			}
+			spans := []device.Span{{Len: 1, Pos: 4*p.Pool - 1, Slot: 2}, {Row: 2, Len: 37, Pos: 2*p.Pool + 1, Slot: 1}}
+			want, wantTail := make([]float32, rows*p.Dim), slices.Clone(tail)
+			ref.PoolKeys(want, x, bias, wantTail, spans, p)
+			got, kept := make([]float32, rows*p.Dim), slices.Clone(tail)
+			run(got, kept, spans...)
+			if err := kerneltest.Compare(got, want, p.Dim, kerneltest.Relative(want, 16, 16*kerneltest.Eps32*kerneltest.MaxAbs(want))); err != nil {
+				t.Fatalf("%+v: %v", p, err)
+			}
+			if err := kerneltest.SameBits(kept, wantTail); err != nil {
+				t.Fatalf("%+v, kept: %v", p, err)
+			}
+			cut, parts := make([]float32, rows*p.Dim), slices.Clone(tail)
+			run(cut, parts, spans[0])
+			for from, n := range []int{0: 1, 1: 2, 3: 11, 14: 23} {
+				if n > 0 {
+					run(cut, parts, device.Span{Row: 2 + from, Len: n, Pos: spans[1].Pos + from, Slot: 1})
+				}
+			}
+			for _, x := range [][2][]float32{{cut, got}, {parts, kept}} {
+				if err := kerneltest.SameBits(x[0], x[1]); err != nil {
+					t.Fatalf("%+v, in pieces: %v", p, err)
+				}
+			}
+		})
 	}
 }
 
@@ -191,7 +231,10 @@ func randomChoice(rows, topK int, spans []device.Span) []int32 {
 				for j, c := range r.Perm(n)[:topK] {
 					chosen[(sp.Row+i)*topK+j] = int32(c)
 				}
-				slices.Sort(chosen[(sp.Row+i)*topK:][:topK])
+				list := chosen[(sp.Row+i)*topK:][:topK]
+				if slices.Sort(list); i%2 == 1 && topK > 2 { // fewer, as behind a pool that is just complete
+					list[topK-2], list[topK-1] = -1, -1
+				}
 			}
 		}
 	}

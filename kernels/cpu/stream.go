@@ -39,6 +39,7 @@ type Stream struct {
 	decode    decodeTask
 	prefill   prefillTask
 	choice    selectTask
+	pools     poolTask
 	gqa       gqaTask
 	gates     gateTask
 	conv      convTask

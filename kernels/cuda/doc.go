@@ -66,10 +66,11 @@ func (Layout) StepKey(decode []device.Span) uint64 { return uint64(ops.DecodeIte
 
 // Check names the sizes that no kernel takes.
 func (Layout) Check(s *device.StepSizes) error {
+	var err error
 	if s.Streams > 0 {
-		return fmt.Errorf("%d residual streams (hc_count) run on the CPU only: the GPU has no kernels for them", s.Streams)
+		err = fmt.Errorf("%d residual streams (hc_count, hc_mult) run on the CPU only: the GPU has no kernels for them", s.Streams)
 	}
-	return errors.Join(delta.Check(s.Delta), mla.CheckIndex(s.Index))
+	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index))
 }
 
 // ScratchBytes returns a bound of a stream's scratch memory.

@@ -114,7 +114,7 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.Choose(mat(o.Out), mat(o.X), mat(o.A))
 	case device.OpActivate, device.OpScale, device.OpSoftcap:
 		addMap(b, o)
-	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA:
+	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA, device.OpPoolKeys:
 		refuse(o.Kind.String(), "a GPU has no kernel for it")
 	case device.OpQuantizeRows:
 		refuse(o.Kind.String(), "rows of integers are the processor's")

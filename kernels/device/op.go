@@ -30,8 +30,9 @@ const (
 	OpTapConv                      // Out [T,C] = silu of the causal convolution W [Taps,C] F32 of X [T,C], by Spans and Taps; KV keeps the newest rows of a sequence
 	OpCopyRows                     // Out = X [n,W], of one type and not overlapping
 	OpMLA                          // Out [T,heads*v]: latent attention of queries X over KV by KVB, Spans and MLA
-	OpSelect                       // Out [T,TopK] I32: the positions that each row chooses by its index queries X [T,Heads*Dim] and weights A [T,Heads] over the index keys KV, by Spans and Index
-	OpSparseMLA                    // Out [T,heads*v]: OpMLA over the positions A [T,TopK] I32 alone
+	OpPoolKeys                     // Out [T,Dim]: the key of the pool that ends with each row of X [T,2*Dim], keys and gates, zeros where none does, by Spans and Index; W [Pool,Dim] F32 are the gates' biases, KV keeps the newest Pool rows of a sequence
+	OpSelect                       // Out [T,Positions] I32: the positions that each row chooses by its index queries X [T,Heads*Dim] and weights A [T,Heads] over the index keys KV, by Spans and Index
+	OpSparseMLA                    // Out [T,heads*v]: OpMLA over the positions A [T,n] I32 alone, -1 behind them
 	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA; W [1,heads] sinks or absent
 	OpSelectBlocks                 // Out [T,Positions] I32: the positions that each row attends to, by its index queries X [T,Heads*Dim] and the raw keys KV, by Spans and Blocks; W [1,Dim] is the keys' norm, A [P,Rope.Dim] F32 cos and sin
 	OpSparseGQA                    // Out [T,heads*d]: OpGQA over the positions A [T,n] I32 alone, -1 behind them
@@ -44,7 +45,7 @@ const (
 	OpScale                        // Out [T,N] *= Factor
 	OpSoftcap                      // Out [T,N] = Factor * tanh(Out / Factor)
 	OpConv                         // Out [T,Channels] = silu of the causal convolution W [Taps,Channels] F32 of X [T,Width], by Spans and DeltaNet; KV keeps the newest Taps rows of a sequence
-	OpDelta                        // Out [T,Values]: the gated delta rule for the rows X [T,Channels] of OpConv and the strengths and decays A [T,2*ValueHeads], by Spans and DeltaNet; W and B [1,ValueHeads] F32 are -exp(A_log) and dt_bias, KV the states
+	OpDelta                        // Out [T,Values]: the gated delta rule for the rows X [T,Channels] of OpConv and the strengths and decays A [T,Numbers], by Spans and DeltaNet; W [1,ValueHeads] and B [1,ValueHeads*Rates] F32 are -exp(A_log) and dt_bias, KV the states
 	OpGatedNorm                    // Out [T,Values]: RMSNorm over each value head times silu of the gates in X [T,Width], in place; W [1,ValueDim]
 	OpGateRows                     // Out [T,N] *= sigmoid(X * W), one factor for each row; X [T,H], W [1,H]
 	OpWeightedSum                  // Out [T,H] = sum over K of A [T,K] * X [T*K,H], plus W [T,H] or absent; of choices B [T,K] not below 0 in C [1,E], where those are there
@@ -56,7 +57,7 @@ const (
 )
 
 var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "LayerNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows",
-	"Sigmoid", "MixWeights", "Collapse", "Spread", "StreamGates", "NGrams", "TapConv", "CopyRows", "MLA", "Select", "SparseMLA", "GQA", "SelectBlocks", "SparseGQA",
+	"Sigmoid", "MixWeights", "Collapse", "Spread", "StreamGates", "NGrams", "TapConv", "CopyRows", "MLA", "PoolKeys", "Select", "SparseMLA", "GQA", "SelectBlocks", "SparseGQA",
 	"RouteTopK", "FFN", "Experts", "ExpertsOn", "Gate", "Activate", "Scale", "Softcap", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
 
 // String is the operator's name.
@@ -291,6 +292,13 @@ func (l *List) MLA(out, q Mat, cache KV, kvB *KVB, spans Spans, p *MLA) {
 	o.KV, o.KVB, o.Spans, o.MLA = cache, kvB, spans, p
 }
 
+// PoolKeys appends the keys of pools that end in rows that spans lists: see Index. tail keeps the newest rows of each
+// sequence: that of position p in row Slot*Pool + p%Pool.
+func (l *List) PoolKeys(out, x, bias Mat, tail KV, spans Spans, p *Index) {
+	o := l.add(OpPoolKeys, out, x)
+	o.W, o.KV, o.Spans, o.Index = bias, tail, spans, p
+}
+
 // Select appends the choice of positions by an indexer: see Index.
 func (l *List) Select(chosen, q, weights Mat, keys KV, spans Spans, p *Index) {
 	o := l.add(OpSelect, chosen, q)
@@ -356,6 +364,8 @@ func (l *List) Conv(out, x, w Mat, tail KV, spans Spans, p *DeltaNet) {
 // head [KeyDim, ValueDim],
 //
 //	S *= exp(decay * softplus(a + bias)); S += k (sigmoid(b) * (v - k^T S))^T; out = q^T S
+//
+// With a Floor, row c of S decays by a factor of its own instead, exp(Floor * sigmoid(-decay * (a[c] + bias[c]))).
 //
 // The state of a sequence begins at row Slot*StateRows of states, with the rows of head 0; before
 // its first position it is zero.

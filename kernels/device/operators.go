@@ -28,6 +28,7 @@ type Operators interface {
 	SparseGQA(s Stream, out, q Mat, cache KV, chosen Mat, spans Spans, p GQA)
 	MLAPrefill(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
 	MLADecode(s Stream, out, q Mat, cache KV, kvB KVB, spans Spans, p MLA)
+	PoolKeys(s Stream, out, x, bias Mat, tail KV, spans Spans, p Index)
 	Select(s Stream, chosen, q, weights Mat, keys KV, spans Spans, p Index)
 	SparseMLA(s Stream, out, q Mat, cache KV, kvB KVB, chosen Mat, spans Spans, p MLA)
 	GQA(s Stream, out, q Mat, cache KV, sinks Mat, spans Spans, p GQA)
@@ -78,6 +79,8 @@ func (o *Op) On(d Operators, s Stream) {
 		d.StoreRows(s, o.KV, o.X, o.A)
 	case OpCopyRows:
 		d.CopyRows(s, o.Out, o.X)
+	case OpPoolKeys:
+		d.PoolKeys(s, o.Out, o.X, o.W, o.KV, o.Spans, *o.Index)
 	case OpSelect:
 		d.Select(s, o.Out, o.X, o.A, o.KV, o.Spans, *o.Index)
 	case OpSparseMLA:

@@ -42,11 +42,29 @@ type MLA struct {
 // and chooses the best TopK, of equal scores the lower positions, or all if there are no more. They
 // come out rising, with -1 behind them. Queries are [T, Heads*Dim] and keys [Dim], rotated already. A
 // score that is not a number is the least.
+//
+// With Pool r it scores pools of r consecutive tokens instead (GLM-5.3-Flash). The row at position t sees the (t+1)/r pools that
+// are complete; the key of a pool lies where its last token has its key. It chooses the best TopK, all of their tokens, and
+// the tokens behind the last complete pool. The key is the sum over its tokens of
+//
+//	softmax over the tokens (gate + bias) * key
+//
+// for each of the Dim channels by itself; bias is that of the token's number in the pool.
 type Index struct {
 	Heads, Dim  int
-	TopK        int
+	TopK        int // positions, or pools
+	Pool        int // tokens of a pool; 0: positions are scored
 	BlockTokens int // tokens in a KV block
 }
+
+// Sees is how many keys the row at position pos may choose.
+func (p Index) Sees(pos int) int { return (pos + 1) / max(1, p.Pool) }
+
+// Last is the position that has key i.
+func (p Index) Last(i int) int { return (i+1)*max(1, p.Pool) - 1 }
+
+// Positions is the most positions that a row chooses. A row that sees no more of them chooses them all.
+func (p Index) Positions() int { return p.Last(p.TopK) }
 
 // GQA gives the sizes of grouped-query attention (arXiv 2305.13245): Heads query
 // heads share KVHeads key and value heads, head h those of h/(Heads/KVHeads).
@@ -81,8 +99,8 @@ func (p GQA) Width() int { return 2 * p.KVHeads * p.HeadDim }
 // state of KeyDim rows of ValueDim values. Value head j reads key head j/(ValueHeads/KeyHeads).
 //
 // A row of its input has queries, keys and values, which a causal convolution of Taps tokens
-// passes over (Channels), and the gates z of the output; another row has two numbers for each
-// value head, b and a. The columns lie as Queries and the methods after it say.
+// passes over (Channels), and the gates z of the output; another row (Numbers) has for each value head the numbers
+// b and a, one of each, or with Floor one b and KeyDim a. The columns lie as Queries and the methods after it say.
 type DeltaNet struct {
 	KeyHeads   int
 	ValueHeads int // a multiple of KeyHeads
@@ -95,6 +113,9 @@ type DeltaNet struct {
 	ByKeyHead bool
 	// SigmoidGate: the output is multiplied by the sigmoid of its gates, otherwise by silu.
 	SigmoidGate bool
+	// Floor, below 0, makes it Kimi Delta Attention (KDA; arXiv 2510.26692) with bounded decays: each of the KeyDim rows
+	// of a state has an a of its own, and none decays by less than exp(Floor). 0: a head has one a. Not ByKeyHead.
+	Floor float32
 }
 
 // BlockIndex gives the sizes of an index over blocks of Block consecutive tokens (QSA of Qwen4-Exp). The
@@ -231,8 +252,19 @@ func (p DeltaNet) number(i int) Columns {
 	if p.ByKeyHead {
 		return Columns{i * p.Group(), 2 * p.Group()}
 	}
-	return Columns{i * p.ValueHeads, p.Group()}
+	return Columns{i * p.ValueHeads, p.Group() * []int{1, p.Rates()}[i]}
 }
+
+// Rates is how many a each value head has.
+func (p DeltaNet) Rates() int {
+	if p.Floor < 0 {
+		return p.KeyDim
+	}
+	return 1
+}
+
+// Numbers is the number of columns of the other row.
+func (p DeltaNet) Numbers() int { return p.ValueHeads * (1 + p.Rates()) }
 
 // Scoring turns router logits into scores.
 type Scoring uint8

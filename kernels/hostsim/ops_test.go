@@ -152,6 +152,14 @@ var cases = map[string]func(r *rig) []device.Mat{
 		})
 		return []device.Mat{out}
 	},
+	"PoolKeys": func(r *rig) []device.Mat {
+		p := device.Index{Dim: 8, Pool: 2}
+		out, tail := r.zero(tensor.F32, 3, p.Dim), device.KV{Mat: r.normal(2*p.Pool, 2*p.Dim)}
+		run(r.dev, r.s, func(l *device.List) {
+			l.PoolKeys(out, r.normal(3, 2*p.Dim), r.normal(p.Pool, p.Dim), tail, device.Spans{List: slotted}, &p)
+		})
+		return []device.Mat{out, tail.Mat}
+	},
 	"SparseMLA": func(r *rig) []device.Mat {
 		out, kvB := r.zero(tensor.F32, 3, 12), r.weight(28, 16)
 		run(r.dev, r.s, func(l *device.List) {
@@ -345,8 +353,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != 36 {
-			t.Errorf("%d operators launched, want 36: %v", len(seen), seen)
+		if len(seen) != 37 {
+			t.Errorf("%d operators launched, want 37: %v", len(seen), seen)
 		}
 	}
 }

@@ -87,7 +87,10 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 	case device.OpSelect:
 		own, _, pairs := c.spans(o.Spans, o.KV)
 		o.Spans.List = own
-		return 2 * pairs * int64(o.Index.Heads) * int64(o.Index.Dim)
+		return 2 * pairs * int64(o.Index.Heads) * int64(o.Index.Dim) / int64(max(1, o.Index.Pool))
+	case device.OpPoolKeys:
+		o.Spans.List = append([]device.Span(nil), o.Spans.List...)
+		return 4 * int64(o.Out.Rows) * int64(o.Out.Cols)
 	case device.OpSparseMLA:
 		own, rows, pairs := sparse(o.Spans.List, o.A.Cols)
 		o.Spans.List = own

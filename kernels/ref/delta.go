@@ -53,7 +53,7 @@ func channels(x []float32, p device.DeltaNet) []float32 {
 }
 
 // Delta is the gated delta rule (arXiv 2412.06464) for the rows of spans, token by token:
-// device.List.Delta says what it computes. x is [T, channels], ba [T, 2*value heads], states
+// device.List.Delta says what it computes. x is [T, channels], ba [T, numbers], states
 // [slots*StateRows, value dim], out [T, values].
 func Delta(out, x, ba, decay, bias, states []float32, spans []device.Span, p device.DeltaNet) {
 	keys, values := p.KeyHeads*p.KeyDim, 2*p.KeyHeads*p.KeyDim
@@ -63,12 +63,20 @@ func Delta(out, x, ba, decay, bias, states []float32, spans []device.Span, p dev
 			at := (s.Slot*p.ValueHeads + h) * p.KeyDim * p.ValueDim
 			state, head, j := states[at:][:p.KeyDim*p.ValueDim], h/p.Group(), h%p.Group()
 			for t := s.Row; t < s.Row+s.Len; t++ {
-				row, numbers := x[t*p.Channels():][:p.Channels()], ba[t*2*p.ValueHeads:]
+				row, numbers := x[t*p.Channels():][:p.Channels()], ba[t*p.Numbers():]
 				d := deltaToken{
 					q: unit(row[head*p.KeyDim:][:p.KeyDim]), k: unit(row[keys+head*p.KeyDim:][:p.KeyDim]),
 					v:        row[values+h*p.ValueDim:][:p.ValueDim],
 					strength: 1 / (1 + math.Exp(-float64(numbers[b.At+head*b.Step+j]))),
-					decay:    math.Exp(float64(decay[h]) * softplus(float64(numbers[a.At+head*a.Step+j])+float64(bias[h]))),
+				}
+				for c := range p.KeyDim {
+					rate, at := c%p.Rates(), j*p.Rates()+c%p.Rates()
+					v := float64(numbers[a.At+head*a.Step+at]) + float64(bias[h*p.Rates()+rate])
+					g := float64(decay[h]) * softplus(v)
+					if p.Floor < 0 {
+						g = float64(p.Floor) * sigmoid(-float64(decay[h])*v)
+					}
+					d.decay = append(d.decay, math.Exp(g))
 				}
 				d.apply(out[t*p.Values()+h*p.ValueDim:][:p.ValueDim], state)
 			}
@@ -90,9 +98,9 @@ func unit(x []float32) []float64 {
 
 // deltaToken is a token of one value head.
 type deltaToken struct {
-	q, k            []float64
-	v               []float32
-	strength, decay float64
+	q, k, decay []float64 // [key dim]
+	v           []float32
+	strength    float64
 }
 
 // apply changes the state and writes the output.
@@ -101,11 +109,11 @@ func (d *deltaToken) apply(out, state []float32) {
 	for c, v := range d.v {
 		known, sum := 0.0, 0.0
 		for i, k := range d.k {
-			known += k * d.decay * float64(state[i*n+c])
+			known += k * d.decay[i] * float64(state[i*n+c])
 		}
 		change := (float64(v) - known) * d.strength
 		for i, k := range d.k {
-			state[i*n+c] = float32(d.decay*float64(state[i*n+c]) + k*change)
+			state[i*n+c] = float32(d.decay[i]*float64(state[i*n+c]) + k*change)
 			sum += d.q[i] * float64(state[i*n+c])
 		}
 		out[c] = float32(sum / math.Sqrt(float64(len(d.k))))

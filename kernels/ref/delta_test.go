@@ -45,6 +45,19 @@ func TestDelta(t *testing.T) {
 	expect(t, "out", out, (0.6*6.5+0.8*10)/math.Sqrt2)
 }
 
+// Each row of the state has a decay of its own: exp(-2 / 2) and exp(-2 * 3/4).
+func TestDeltaOfRows(t *testing.T) {
+	p := device.DeltaNet{KeyHeads: 1, ValueHeads: 1, KeyDim: 2, ValueDim: 1, Taps: 1, Floor: -2}
+	x := []float32{3e3, 4e3, 1e3, 0, 8}
+	states, out := []float32{10, 20}, make([]float32, 1)
+	third := float32(math.Log(3)) // whose sigmoid is 3/4
+	Delta(out, x, []float32{0, 1, 0}, []float32{-2}, []float32{-1, third / 2}, states, []device.Span{{Len: 1}}, p)
+	a, b := 10*math.Exp(-1), 20*math.Exp(-1.5)
+	a += (8 - a) / 2
+	expect(t, "state", states, a, b)
+	expect(t, "out", out, (0.6*a+0.8*b)/math.Sqrt2)
+}
+
 func TestGatedNorm(t *testing.T) {
 	p := device.DeltaNet{KeyHeads: 1, ValueHeads: 2, KeyDim: 1, ValueDim: 2, Taps: 1, ByKeyHead: true}
 	out := []float32{3, 4, 6, 8}

@@ -25,13 +25,43 @@ func LayerNorm(out, x, w, b []float32, eps float32) {
 	}
 }
 
+// PoolKeys makes the keys of pools by their definition (device.Index). x is [T, 2*Dim], bias [Pool, Dim], out [T, Dim],
+// tail [slots*Pool, 2*Dim], which gets the new rows.
+func PoolKeys(out, x, bias, tail []float32, spans []device.Span, p device.Index) {
+	d := p.Dim
+	for _, s := range spans {
+		kept := tail[s.Slot*p.Pool*2*d:]
+		for r := range s.Len {
+			pos, to := s.Pos+r, out[(s.Row+r)*d:][:d]
+			copy(kept[pos%p.Pool*2*d:][:2*d], x[(s.Row+r)*2*d:])
+			clear(to)
+			if (pos+1)%p.Pool != 0 {
+				continue
+			}
+			for c := range to {
+				sum, weighed := 0.0, 0.0
+				top := math.Inf(-1)
+				for j := range p.Pool {
+					top = max(top, float64(kept[j*2*d+d+c])+float64(bias[j*d+c]))
+				}
+				for j := range p.Pool {
+					e := math.Exp(float64(kept[j*2*d+d+c]) + float64(bias[j*d+c]) - top)
+					sum += e
+					weighed += e * float64(kept[j*2*d+c])
+				}
+				to[c] = float32(weighed / sum)
+			}
+		}
+	}
+}
+
 // Select is the choice of an indexer (device.Index) by its definition. q is [T, Heads*Dim], weights
-// [T, Heads], keys [slots, Dim] as kept: see WidenF8 and WidenI8; chosen [T, TopK].
+// [T, Heads], keys [slots, Dim] as kept: see WidenF8 and WidenI8; chosen [T, Positions].
 func Select(chosen []int32, q, weights, keys []float32, spans []device.Span, p device.Index) {
 	for _, s := range spans {
 		for r := range s.Len {
 			row := s.Row + r
-			scores := indexScores(q[row*p.Heads*p.Dim:], weights[row*p.Heads:], keys, s, s.Pos+r+1, p)
+			scores := indexScores(q[row*p.Heads*p.Dim:], weights[row*p.Heads:], keys, s, p.Sees(s.Pos+r), p)
 			order := make([]int32, len(scores))
 			for i := range order {
 				order[i] = int32(i)
@@ -39,19 +69,28 @@ func Select(chosen []int32, q, weights, keys []float32, spans []device.Span, p d
 			slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(scores[b], scores[a]) })
 			order = order[:min(p.TopK, len(order))]
 			slices.Sort(order)
-			to := chosen[row*p.TopK:][:p.TopK]
-			for i := range to[copy(to, order):] {
-				to[len(order)+i] = -1
+			to := chosen[row*p.Positions():][:0]
+			for _, key := range order {
+				for at := p.Last(int(key)-1) + 1; at <= p.Last(int(key)); at++ {
+					to = append(to, int32(at))
+				}
+			}
+			for at := p.Last(len(scores)-1) + 1; at <= s.Pos+r; at++ { // of the open pool
+				to = append(to, int32(at))
+			}
+			for len(to) < p.Positions() {
+				to = append(to, -1)
 			}
 		}
 	}
 }
 
-// indexScores are the scores of the first n positions of a span for one row.
+// indexScores are the scores of the first n keys of a span for one row.
 func indexScores(q, weights, keys []float32, s device.Span, n int, p device.Index) []float64 {
 	scores := make([]float64, n)
 	for j := range scores {
-		slot := int(s.Blocks[j/p.BlockTokens])*p.BlockTokens + j%p.BlockTokens
+		at := p.Last(j)
+		slot := int(s.Blocks[at/p.BlockTokens])*p.BlockTokens + at%p.BlockTokens
 		key := keys[slot*p.Dim:][:p.Dim]
 		for h := range p.Heads {
 			scores[j] += float64(weights[h]) * max(0, dot(q[h*p.Dim:][:p.Dim], key))
@@ -65,7 +104,7 @@ func indexScores(q, weights, keys []float32, s device.Span, n int, p device.Inde
 
 // SparseRows calls f for every row of spans with a span of that row alone and the cache, of rows of width
 // values, in which it sees all positions: cache itself where the row may see no more than topK positions, else
-// a cache of the positions that chosen [T, topK] has for it.
+// a cache of the positions that chosen [T, topK] has for it, up to the first -1.
 func SparseRows(cache []float32, chosen []int32, topK int, spans []device.Span, width, blockTokens int, f func(cache []float32, s device.Span, all bool)) {
 	for _, s := range spans {
 		for r := range s.Len {
@@ -75,12 +114,16 @@ func SparseRows(cache []float32, chosen []int32, topK int, spans []device.Span, 
 				continue
 			}
 			var rows []float32
-			for _, c := range chosen[one.Row*topK:][:topK] {
+			list := chosen[one.Row*topK:][:topK]
+			if n := slices.Index(list, -1); n >= 0 {
+				list = list[:n]
+			}
+			for _, c := range list {
 				slot := int(s.Blocks[int(c)/blockTokens])*blockTokens + int(c)%blockTokens
 				rows = append(rows, cache[slot*width:][:width]...)
 			}
-			one.Pos, one.Blocks = topK-1, nil
-			for b := range (topK + blockTokens - 1) / blockTokens {
+			one.Pos, one.Blocks = len(list)-1, nil
+			for b := range (len(list) + blockTokens - 1) / blockTokens {
 				one.Blocks = append(one.Blocks, int32(b))
 			}
 			f(rows, one, false)

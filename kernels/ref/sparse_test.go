@@ -28,6 +28,29 @@ func TestSelect(t *testing.T) {
 	}
 }
 
+// Pools of two tokens, whose keys lie with the second; the keys of the first do not count.
+func TestSelectPools(t *testing.T) {
+	p := device.Index{Heads: 1, Dim: 1, TopK: 1, Pool: 2, BlockTokens: 4}
+	keys := []float32{9, 2, 9, 3, 9, 3, 9, 9}
+	got := make([]int32, 4*3)
+	Select(got, []float32{1, 1, 1, 1}, []float32{1, 1, 1, 1}, keys, []device.Span{{Len: 4, Pos: 2, Blocks: []int32{0, 1}}}, p)
+	// Of one pool and an open one, two pools, two and an open one, three: of equal ones the first.
+	if want := []int32{0, 1, 2, 2, 3, -1, 2, 3, 4, 2, 3, -1}; !slices.Equal(got, want) {
+		t.Errorf("chose %v, want %v", got, want)
+	}
+}
+
+// Gates and biases whose exponentials are 1, and 1/4 beside 3/4.
+func TestPoolKeys(t *testing.T) {
+	p := device.Index{Dim: 1, Pool: 2}
+	third := float32(math.Log(3))
+	tail := []float32{7, 7, 7, 7, 4, 1, 9, 9}
+	out := []float32{5, 5}
+	PoolKeys(out, []float32{8, 1, 6, third}, []float32{0, third}, tail, []device.Span{{Len: 2, Pos: 1, Slot: 1}}, p)
+	expect(t, "keys", out, 4.0/4+8*3.0/4, 0)
+	expect(t, "kept", tail, 7, 7, 7, 7, 6, float64(third), 8, 1)
+}
+
 // Rank 1, one head, keys 0: the mean of the values of what is seen.
 func TestSparseMLA(t *testing.T) {
 	p := device.MLA{Heads: 1, Nope: 1, Rope: 1, V: 1, Rank: 1, Scale: 1, BlockTokens: 2}

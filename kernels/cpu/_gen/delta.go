@@ -19,6 +19,8 @@ const (
 	deltaWidth    = 72
 	deltaDecay    = 80
 	deltaStrength = 84
+	deltaDecays   = 88
+	deltaDecayBy  = 96
 )
 
 func emitDelta(g *isa) {
@@ -160,7 +162,7 @@ func (d *deltaTile) step(nv int, m *mask, next bool) {
 		d.VFNMADD231PS(x, decay, change[i])
 		d.VMULPS(strength, change[i], change[i])
 	}
-	q, k := d.field(deltaQ), d.field(deltaK)
+	q, k, decays := d.field(deltaQ), d.field(deltaK), d.field(deltaDecays)
 	out, later, after := d.vecs(nv), []reg.VecVirtual(nil), reg.GPVirtual(nil)
 	d.zero(out...)
 	if next {
@@ -169,7 +171,9 @@ func (d *deltaTile) step(nv int, m *mask, next bool) {
 	}
 	d.rows(nv, m, func(row, j reg.GPVirtual) {
 		s := d.vecs(nv)
-		fk := d.factor(k, j)
+		fk, decay := d.factor(k, j), d.vec()
+		d.VBROADCASTSS(operand.Mem{Base: decays}, decay)
+		d.ADDQ(operand.Mem{Base: d.t, Disp: deltaDecayBy}, decays)
 		for i := range s {
 			d.load(d.at(row, i), m, s[i])
 			d.VMULPS(decay, s[i], s[i])

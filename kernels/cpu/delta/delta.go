@@ -14,9 +14,11 @@ type Tile struct {
 	Known       *float32 // [Width] K times the state before the token
 	Out         *float32 // [Width] Q times the state after it
 	Stride      int
-	Rows, Width int // Rows at least 1
-	Decay       float32
+	Rows, Width int     // Rows at least 1
+	Decay       float32 // of the whole state, 1 if K and Next are decayed for Known
 	Strength    float32
+	Decays      *float32 // the factor of row 0, which is Decay itself or that of a row's own
+	DecayStep   int      // bytes from the factor of a row to that of the next: 0 or 4
 }
 
 // MaxTaps is the most rows that a convolution sees.
@@ -26,7 +28,8 @@ const MaxTaps = 16
 type Funcs struct {
 	// Known computes t.Known.
 	Known func(t *Tile)
-	// Step decays the state, adds K times the change Strength * (V - Decay * Known), and computes Out.
+	// Step multiplies the rows of the state by Decays, adds K times the change Strength * (V - Decay * Known), and
+	// computes Out.
 	Step func(t *Tile)
 	// StepNext is Step, then Known with Next in the place of K.
 	StepNext func(t *Tile)

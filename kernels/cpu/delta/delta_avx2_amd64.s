@@ -151,32 +151,35 @@ many:
 	VMULPS       Y3, Y2, Y2
 	MOVQ         8(AX), R8
 	MOVQ         16(AX), R9
+	MOVQ         88(AX), R10
+	VXORPS       Y0, Y0, Y0
 	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	MOVQ         CX, R10
-	XORQ         R11, R11
+	MOVQ         CX, R11
+	XORQ         R12, R12
 
 many_rows:
-	VBROADCASTSS (R9)(R11*1), Y7
-	VMOVUPS      (R10), Y5
-	VMULPS       Y0, Y5, Y5
-	VFMADD231PS  Y1, Y7, Y5
-	VMOVUPS      Y5, (R10)
-	VMOVUPS      32(R10), Y6
-	VMULPS       Y0, Y6, Y6
-	VFMADD231PS  Y2, Y7, Y6
-	VMOVUPS      Y6, 32(R10)
-	VBROADCASTSS (R8)(R11*1), Y7
-	VFMADD231PS  Y5, Y7, Y3
-	VFMADD231PS  Y6, Y7, Y4
-	ADDQ         DX, R10
-	ADDQ         $0x04, R11
-	CMPQ         R11, BX
+	VBROADCASTSS (R9)(R12*1), Y6
+	VBROADCASTSS (R10), Y7
+	ADDQ         96(AX), R10
+	VMOVUPS      (R11), Y4
+	VMULPS       Y7, Y4, Y4
+	VFMADD231PS  Y1, Y6, Y4
+	VMOVUPS      Y4, (R11)
+	VMOVUPS      32(R11), Y5
+	VMULPS       Y7, Y5, Y5
+	VFMADD231PS  Y2, Y6, Y5
+	VMOVUPS      Y5, 32(R11)
+	VBROADCASTSS (R8)(R12*1), Y6
+	VFMADD231PS  Y4, Y6, Y0
+	VFMADD231PS  Y5, Y6, Y3
+	ADDQ         DX, R11
+	ADDQ         $0x04, R12
+	CMPQ         R12, BX
 	JLT          many_rows
 	MOVQ         48(AX), R8
 	ADDQ         DI, R8
-	VMOVUPS      Y3, (R8)
-	VMOVUPS      Y4, 32(R8)
+	VMOVUPS      Y0, (R8)
+	VMOVUPS      Y3, 32(R8)
 	ADDQ         $+64, CX
 	ADDQ         $+64, DI
 	SUBQ         $+16, SI
@@ -198,25 +201,28 @@ one:
 	VMULPS       Y2, Y1, Y1
 	MOVQ         8(AX), R8
 	MOVQ         16(AX), R9
-	VXORPS       Y2, Y2, Y2
-	MOVQ         CX, R10
-	XORQ         R11, R11
+	MOVQ         88(AX), R10
+	VXORPS       Y0, Y0, Y0
+	MOVQ         CX, R11
+	XORQ         R12, R12
 
 one_rows:
-	VBROADCASTSS (R9)(R11*1), Y4
-	VMOVUPS      (R10), Y3
-	VMULPS       Y0, Y3, Y3
-	VFMADD231PS  Y1, Y4, Y3
-	VMOVUPS      Y3, (R10)
-	VBROADCASTSS (R8)(R11*1), Y4
-	VFMADD231PS  Y3, Y4, Y2
-	ADDQ         DX, R10
-	ADDQ         $0x04, R11
-	CMPQ         R11, BX
+	VBROADCASTSS (R9)(R12*1), Y3
+	VBROADCASTSS (R10), Y4
+	ADDQ         96(AX), R10
+	VMOVUPS      (R11), Y2
+	VMULPS       Y4, Y2, Y2
+	VFMADD231PS  Y1, Y3, Y2
+	VMOVUPS      Y2, (R11)
+	VBROADCASTSS (R8)(R12*1), Y3
+	VFMADD231PS  Y2, Y3, Y0
+	ADDQ         DX, R11
+	ADDQ         $0x04, R12
+	CMPQ         R12, BX
 	JLT          one_rows
 	MOVQ         48(AX), R8
 	ADDQ         DI, R8
-	VMOVUPS      Y2, (R8)
+	VMOVUPS      Y0, (R8)
 	ADDQ         $+32, CX
 	ADDQ         $+32, DI
 	SUBQ         $+8, SI
@@ -241,24 +247,27 @@ one_end:
 	VMULPS       Y3, Y2, Y2
 	MOVQ         8(AX), SI
 	MOVQ         16(AX), R8
-	VXORPS       Y3, Y3, Y3
-	XORQ         R9, R9
+	MOVQ         88(AX), R9
+	VXORPS       Y1, Y1, Y1
+	XORQ         R10, R10
 
 left_rows:
-	VBROADCASTSS (R8)(R9*1), Y5
-	VMASKMOVPS   (CX), Y0, Y4
-	VMULPS       Y1, Y4, Y4
-	VFMADD231PS  Y2, Y5, Y4
-	VMASKMOVPS   Y4, Y0, (CX)
-	VBROADCASTSS (SI)(R9*1), Y5
-	VFMADD231PS  Y4, Y5, Y3
+	VBROADCASTSS (R8)(R10*1), Y4
+	VBROADCASTSS (R9), Y5
+	ADDQ         96(AX), R9
+	VMASKMOVPS   (CX), Y0, Y3
+	VMULPS       Y5, Y3, Y3
+	VFMADD231PS  Y2, Y4, Y3
+	VMASKMOVPS   Y3, Y0, (CX)
+	VBROADCASTSS (SI)(R10*1), Y4
+	VFMADD231PS  Y3, Y4, Y1
 	ADDQ         DX, CX
-	ADDQ         $0x04, R9
-	CMPQ         R9, BX
+	ADDQ         $0x04, R10
+	CMPQ         R10, BX
 	JLT          left_rows
 	MOVQ         48(AX), AX
 	ADDQ         DI, AX
-	VMASKMOVPS   Y3, Y0, (AX)
+	VMASKMOVPS   Y1, Y0, (AX)
 
 done:
 	VZEROUPPER
@@ -294,40 +303,43 @@ many:
 	VMULPS       Y3, Y2, Y2
 	MOVQ         8(AX), R8
 	MOVQ         16(AX), R10
+	MOVQ         88(AX), R11
+	VXORPS       Y0, Y0, Y0
 	VXORPS       Y3, Y3, Y3
+	MOVQ         24(AX), R12
 	VXORPS       Y4, Y4, Y4
-	MOVQ         24(AX), R11
 	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	MOVQ         CX, R12
-	XORQ         R13, R13
+	MOVQ         CX, R13
+	XORQ         R14, R14
 
 many_rows:
-	VBROADCASTSS (R10)(R13*1), Y9
-	VMOVUPS      (R12), Y7
-	VMULPS       Y0, Y7, Y7
-	VFMADD231PS  Y1, Y9, Y7
-	VMOVUPS      Y7, (R12)
-	VMOVUPS      32(R12), Y8
-	VMULPS       Y0, Y8, Y8
-	VFMADD231PS  Y2, Y9, Y8
-	VMOVUPS      Y8, 32(R12)
-	VBROADCASTSS (R8)(R13*1), Y9
-	VFMADD231PS  Y7, Y9, Y3
-	VFMADD231PS  Y8, Y9, Y4
-	VBROADCASTSS (R11)(R13*1), Y9
-	VFMADD231PS  Y7, Y9, Y5
-	VFMADD231PS  Y8, Y9, Y6
-	ADDQ         DX, R12
-	ADDQ         $0x04, R13
-	CMPQ         R13, BX
+	VBROADCASTSS (R10)(R14*1), Y8
+	VBROADCASTSS (R11), Y9
+	ADDQ         96(AX), R11
+	VMOVUPS      (R13), Y6
+	VMULPS       Y9, Y6, Y6
+	VFMADD231PS  Y1, Y8, Y6
+	VMOVUPS      Y6, (R13)
+	VMOVUPS      32(R13), Y7
+	VMULPS       Y9, Y7, Y7
+	VFMADD231PS  Y2, Y8, Y7
+	VMOVUPS      Y7, 32(R13)
+	VBROADCASTSS (R8)(R14*1), Y8
+	VFMADD231PS  Y6, Y8, Y0
+	VFMADD231PS  Y7, Y8, Y3
+	VBROADCASTSS (R12)(R14*1), Y8
+	VFMADD231PS  Y6, Y8, Y4
+	VFMADD231PS  Y7, Y8, Y5
+	ADDQ         DX, R13
+	ADDQ         $0x04, R14
+	CMPQ         R14, BX
 	JLT          many_rows
 	MOVQ         48(AX), R8
 	ADDQ         DI, R8
-	VMOVUPS      Y3, (R8)
-	VMOVUPS      Y4, 32(R8)
-	VMOVUPS      Y5, (R9)
-	VMOVUPS      Y6, 32(R9)
+	VMOVUPS      Y0, (R8)
+	VMOVUPS      Y3, 32(R8)
+	VMOVUPS      Y4, (R9)
+	VMOVUPS      Y5, 32(R9)
 	ADDQ         $+64, CX
 	ADDQ         $+64, DI
 	SUBQ         $+16, SI
@@ -349,30 +361,33 @@ one:
 	VMULPS       Y2, Y1, Y1
 	MOVQ         8(AX), R8
 	MOVQ         16(AX), R10
+	MOVQ         88(AX), R11
+	VXORPS       Y0, Y0, Y0
+	MOVQ         24(AX), R12
 	VXORPS       Y2, Y2, Y2
-	MOVQ         24(AX), R11
-	VXORPS       Y3, Y3, Y3
-	MOVQ         CX, R12
-	XORQ         R13, R13
+	MOVQ         CX, R13
+	XORQ         R14, R14
 
 one_rows:
-	VBROADCASTSS (R10)(R13*1), Y5
-	VMOVUPS      (R12), Y4
-	VMULPS       Y0, Y4, Y4
-	VFMADD231PS  Y1, Y5, Y4
-	VMOVUPS      Y4, (R12)
-	VBROADCASTSS (R8)(R13*1), Y5
-	VFMADD231PS  Y4, Y5, Y2
-	VBROADCASTSS (R11)(R13*1), Y5
-	VFMADD231PS  Y4, Y5, Y3
-	ADDQ         DX, R12
-	ADDQ         $0x04, R13
-	CMPQ         R13, BX
+	VBROADCASTSS (R10)(R14*1), Y4
+	VBROADCASTSS (R11), Y5
+	ADDQ         96(AX), R11
+	VMOVUPS      (R13), Y3
+	VMULPS       Y5, Y3, Y3
+	VFMADD231PS  Y1, Y4, Y3
+	VMOVUPS      Y3, (R13)
+	VBROADCASTSS (R8)(R14*1), Y4
+	VFMADD231PS  Y3, Y4, Y0
+	VBROADCASTSS (R12)(R14*1), Y4
+	VFMADD231PS  Y3, Y4, Y2
+	ADDQ         DX, R13
+	ADDQ         $0x04, R14
+	CMPQ         R14, BX
 	JLT          one_rows
 	MOVQ         48(AX), R8
 	ADDQ         DI, R8
-	VMOVUPS      Y2, (R8)
-	VMOVUPS      Y3, (R9)
+	VMOVUPS      Y0, (R8)
+	VMOVUPS      Y2, (R9)
 	ADDQ         $+32, CX
 	ADDQ         $+32, DI
 	SUBQ         $+8, SI
@@ -397,29 +412,32 @@ one_end:
 	VMULPS       Y3, Y2, Y2
 	MOVQ         8(AX), SI
 	MOVQ         16(AX), R9
+	MOVQ         88(AX), R10
+	VXORPS       Y1, Y1, Y1
+	MOVQ         24(AX), R11
 	VXORPS       Y3, Y3, Y3
-	MOVQ         24(AX), R10
-	VXORPS       Y4, Y4, Y4
-	XORQ         R11, R11
+	XORQ         R12, R12
 
 left_rows:
-	VBROADCASTSS (R9)(R11*1), Y6
-	VMASKMOVPS   (CX), Y0, Y5
-	VMULPS       Y1, Y5, Y5
-	VFMADD231PS  Y2, Y6, Y5
-	VMASKMOVPS   Y5, Y0, (CX)
-	VBROADCASTSS (SI)(R11*1), Y6
-	VFMADD231PS  Y5, Y6, Y3
-	VBROADCASTSS (R10)(R11*1), Y6
-	VFMADD231PS  Y5, Y6, Y4
+	VBROADCASTSS (R9)(R12*1), Y5
+	VBROADCASTSS (R10), Y6
+	ADDQ         96(AX), R10
+	VMASKMOVPS   (CX), Y0, Y4
+	VMULPS       Y6, Y4, Y4
+	VFMADD231PS  Y2, Y5, Y4
+	VMASKMOVPS   Y4, Y0, (CX)
+	VBROADCASTSS (SI)(R12*1), Y5
+	VFMADD231PS  Y4, Y5, Y1
+	VBROADCASTSS (R11)(R12*1), Y5
+	VFMADD231PS  Y4, Y5, Y3
 	ADDQ         DX, CX
-	ADDQ         $0x04, R11
-	CMPQ         R11, BX
+	ADDQ         $0x04, R12
+	CMPQ         R12, BX
 	JLT          left_rows
 	MOVQ         48(AX), AX
 	ADDQ         DI, AX
-	VMASKMOVPS   Y3, Y0, (AX)
-	VMASKMOVPS   Y4, Y0, (R8)
+	VMASKMOVPS   Y1, Y0, (AX)
+	VMASKMOVPS   Y3, Y0, (R8)
 
 done:
 	VZEROUPPER

@@ -12,6 +12,7 @@ import (
 // head is a state with the operands of a token, in guarded memory.
 type head struct {
 	rows, width, stride int
+	decays              []float32 // of the rows; nil: 0.75 of all
 	s, q, k, next, v    *kerneltest.Guarded[float32]
 	known, out          *kerneltest.Guarded[float32]
 }
@@ -29,8 +30,20 @@ func newHead(rows, width int) *head {
 }
 
 func (h *head) tile() *Tile {
-	return &Tile{S: h.s.First(), Q: h.q.First(), K: h.k.First(), Next: h.next.First(), V: h.v.First(), Known: h.known.First(), Out: h.out.First(),
+	t := &Tile{S: h.s.First(), Q: h.q.First(), K: h.k.First(), Next: h.next.First(), V: h.v.First(), Known: h.known.First(), Out: h.out.First(),
 		Stride: 4 * h.stride, Rows: h.rows, Width: h.width, Decay: 0.75, Strength: 0.6}
+	if t.Decays = &t.Decay; h.decays != nil {
+		t.Decay, t.Decays, t.DecayStep = 1, &h.decays[0], 4
+	}
+	return t
+}
+
+// decay is that of the whole state, and of row i beside it.
+func (h *head) decay(i int) (whole, row float64) {
+	if h.decays == nil {
+		return 0.75, 0.75
+	}
+	return 1, float64(h.decays[i])
 }
 
 // product is k times the state s.
@@ -67,7 +80,8 @@ func (h *head) check(fs *Funcs) error {
 		for i := range n {
 			for c := range h.width {
 				s := &state[i*h.stride+c]
-				*s = 0.75**s + float64(h.k.Data[i])*0.6*(float64(h.v.Data[c])-0.75*float64(known[c]))
+				whole, row := h.decay(i)
+				*s = row**s + float64(h.k.Data[i])*0.6*(float64(h.v.Data[c])-whole*float64(known[c]))
 			}
 		}
 		if f(t); step == 0 { // the next token
@@ -101,8 +115,14 @@ func TestTokens(t *testing.T) {
 	for _, l := range level.Available() {
 		for _, rows := range []int{1, 2, 7, 128} {
 			for _, width := range []int{1, 5, 8, 15, 16, 17, 33, 64, 79, 128} {
-				if err := newHead(rows, width).check(At(l)); err != nil {
-					t.Fatalf("%s, %d rows of %d: %v", l, rows, width, err)
+				for _, own := range []bool{false, true} {
+					h := newHead(rows, width)
+					if own {
+						h.decays = kerneltest.Normal(kerneltest.Rand(9), rows, 0.5)
+					}
+					if err := h.check(At(l)); err != nil {
+						t.Fatalf("%s, %d rows of %d, decays of rows %t: %v", l, rows, width, own, err)
+					}
 				}
 			}
 		}

@@ -29,8 +29,9 @@ func pureStep(t *Tile) {
 	}
 	for i, k := range unsafe.Slice(t.K, t.Rows) {
 		s := t.row(i)
+		decay := *(*float32)(unsafe.Add(unsafe.Pointer(t.Decays), i*t.DecayStep))
 		for c, d := range change {
-			s[c] = t.Decay*s[c] + k*d
+			s[c] = decay*s[c] + k*d
 		}
 	}
 	t.product(t.Out, t.Q)

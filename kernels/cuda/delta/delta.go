@@ -38,6 +38,9 @@ func Check(p device.DeltaNet) error {
 	if p.KeyDim > KeysMax {
 		return fmt.Errorf("gated DeltaNet: key heads of %d, a GPU takes at most %d", p.KeyDim, KeysMax)
 	}
+	if p.Floor != 0 {
+		return fmt.Errorf("decays of single rows (gate_lower_bound %g) run on the CPU only: the GPU has no kernels for them", p.Floor)
+	}
 	return nil
 }
 

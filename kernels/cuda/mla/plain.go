@@ -55,6 +55,9 @@ func CheckIndex(p device.Index) error {
 	if p.Heads*p.Dim > SelectMax {
 		return fmt.Errorf("sparse attention: %d index heads of %d, a GPU takes at most %d values", p.Heads, p.Dim, SelectMax)
 	}
+	if p.Pool > 0 {
+		return fmt.Errorf("an index over pools (index_kpool %d) runs on the CPU only: the GPU has no kernels for it", p.Pool)
+	}
 	return nil
 }
 

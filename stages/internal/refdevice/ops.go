@@ -194,6 +194,15 @@ func (d Device) MLADecode(s device.Stream, out, q device.Mat, cache device.KV, k
 	})
 }
 
+func (Device) PoolKeys(s device.Stream, out, x, bias device.Mat, tail device.KV, spans device.Spans, p device.Index) {
+	later(s, func() {
+		v, kept := floats(out), floats(tail.Mat) // rows of other spans stay
+		ref.PoolKeys(v, floats(x), floats(bias), kept, spans.List, p)
+		store(out, v)
+		store(tail.Mat, kept)
+	})
+}
+
 func (Device) Select(s device.Stream, chosen, q, weights device.Mat, keys device.KV, spans device.Spans, p device.Index) {
 	later(s, func() {
 		v := ints(chosen) // rows of other spans stay
