@@ -144,7 +144,7 @@ func resize(config []byte, o Options) ([]byte, error) {
 		}
 		fields[x.field] = x.to
 	}
-	for _, name := range []string{"layer_types", "attn_type_list"} { // an entry for each layer
+	for _, name := range []string{"layer_types", "mlp_layer_types", "attn_type_list"} { // an entry for each layer
 		if list, ok := fields[name].([]any); ok && o.Layers > 0 {
 			fields[name] = list[:min(len(list), o.Layers)]
 		}
