@@ -27,6 +27,7 @@ var stateKinds = []struct{ model, state string }{
 	{"gemma4_e", "KV, of a window in some layers, and used by others than its own"},
 	{"qwen3_next", "KV, and DeltaNet's states with the tail of its convolution"},
 	{"qwen4_exp", "KV, raw index keys, DeltaNet's states, token ids, and the tail of a table's convolution"},
+	{"glm5_next", "latent KV, keys of pools with the open pool's tokens, and KDA's states with the tails of its convolutions"},
 }
 
 // TestStateCases: whatever a model keeps of a sequence, an answer has the bits that it has in a cache

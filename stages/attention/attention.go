@@ -46,8 +46,9 @@ type Binder interface {
 	Norm(role string) device.Mat
 	// Ones is the weight of a norm [1, n] that changes nothing.
 	Ones(n int) device.Mat
-	// Made is a tensor as F32 [rows, cols], made of the values of the files.
-	Made(role string, rows, cols int, make func(values []float32) []float32) device.Mat
+	// Made is a tensor as F32 [rows, cols], made of the values of the files; of several roles, their values one after the
+	// other.
+	Made(role string, rows, cols int, make func(values []float32) []float32, more ...string) device.Mat
 	// Weight is a matrix.
 	Weight(role string) device.Weight
 	// Joint is the rows of several matrices with equal columns as one, called name, so

@@ -24,8 +24,8 @@ func (a *asked) Norm(role string) device.Mat { return a.Vector(role) }
 
 func (a *asked) Ones(int) device.Mat { return device.Mat{} }
 
-func (a *asked) Made(role string, _, _ int, _ func([]float32) []float32) device.Mat {
-	return a.Vector(role)
+func (a *asked) Made(role string, _, _ int, _ func([]float32) []float32, more ...string) device.Mat {
+	return a.Vector(append(more, role)...)
 }
 
 func (a *asked) Weight(role string) device.Weight {
@@ -53,19 +53,23 @@ func TestBind(t *testing.T) {
 	sparse, shared := compressed, compressed
 	sparse.Index = model.Indexer{Heads: 3, Dim: 4, TopK: 5}
 	shared.Index = model.Indexer{TopK: 5, Shared: true}
+	pooled := sparse
+	pooled.RopeDim, pooled.Index.Pool = 0, 4
 	gqa := model.GQA{Heads: 4, KVHeads: 2, HeadDim: 8}
 	whole := gqa
 	whole.Bias, whole.OutBias, whole.Sinks, whole.QKNorm = true, true, true, true
 	gated := whole
 	gated.Gate = true
 	apart := device.DeltaNet{KeyHeads: 2, ValueHeads: 4, KeyDim: 8, ValueDim: 8, Taps: 4}
+	rows := apart
+	rows.Floor = -5
 	byHead := apart
 	byHead.ByKeyHead = true
 	values := gqa
 	values.QKNorm, values.ValueNorm = true, true
 	keys, borrowed := values, values
 	keys.KeyValues, borrowed.Shared = true, true
-	for _, m := range []model.Mixer{mla, compressed, sparse, shared, gqa, whole, gated, values, keys, borrowed, model.DeltaNet{Sizes: apart}, model.DeltaNet{Sizes: byHead}} {
+	for _, m := range []model.Mixer{mla, compressed, sparse, shared, pooled, gqa, whole, gated, values, keys, borrowed, model.DeltaNet{Sizes: apart}, model.DeltaNet{Sizes: rows}, model.DeltaNet{Sizes: byHead}} {
 		var want []string
 		for _, x := range m.Tensors(16) {
 			want = append(want, x.Role)

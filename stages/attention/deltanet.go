@@ -2,6 +2,7 @@ package attention
 
 import (
 	"math"
+	"slices"
 	"strings"
 
 	"krater/kernels/device"
@@ -10,11 +11,14 @@ import (
 )
 
 var _ = Register(func(m model.DeltaNet, b Binder) Block {
-	p := m.Sizes
+	p, taps := m.Sizes, []string(nil)
+	for _, x := range m.Convolutions() {
+		taps = append(taps, x.Role)
+	}
 	same := func(v []float32) []float32 { return v }
 	w := &deltaBlock{
-		spec: m, norm: b.Vector("delta_norm"), o: b.Weight("o"), bias: b.Made("dt_bias", 1, p.ValueHeads, same),
-		conv: b.Made("conv", p.Taps, p.Channels(), func(v []float32) []float32 { return Transposed(v, p.Taps) }),
+		spec: m, norm: b.Vector("delta_norm"), o: b.Weight("o"), bias: b.Made("dt_bias", 1, p.ValueHeads*p.Rates(), same),
+		conv: b.Made(taps[0], p.Taps, p.Channels(), func(v []float32) []float32 { return Transposed(v, p.Taps) }, taps[1:]...),
 		decay: b.Made("a_log", 1, p.ValueHeads, func(v []float32) []float32 {
 			for i, x := range v {
 				v[i] = float32(-math.Exp(float64(x)))
@@ -22,23 +26,45 @@ var _ = Register(func(m model.DeltaNet, b Binder) Block {
 			return v
 		}),
 	}
-	w.in = joined(b, m.Projections())
+	w.in = projections(b, m.Projections())
 	for i := range w.in {
-		w.read = append(w.read, &w.in[i].Weight)
+		if x := &w.in[i]; x.low.Zero() {
+			w.read = append(w.read, &x.Weight)
+		} else {
+			w.read = append(w.read, &x.low)
+		}
 	}
 	return w
 })
 
-// projected is a weight whose products are the next cols columns of a row.
+// projected is a weight whose products are the next cols columns of a row. With low it multiplies the product with low.
 type projected struct {
 	device.Weight
 	cols int
+	low  device.Weight
+}
+
+// projections binds projections; those that follow each other are joined where they can be, but for those with a matrix before them.
+func projections(b Binder, list []model.Projection) (out []projected) {
+	for len(list) > 0 {
+		n := slices.IndexFunc(list, func(x model.Projection) bool { return x.Low > 0 })
+		switch n {
+		case 0:
+			x := list[0]
+			out, list = append(out, projected{b.Weight(x.Role), x.Rows, b.Weight(x.LowRole())}), list[1:]
+			continue
+		case -1:
+			n = len(list)
+		}
+		out, list = append(out, joined(b, list[:n])...), list[n:]
+	}
+	return out
 }
 
 // joined binds projections as the fewest weights: all as one, or those of each part as one, or each.
 func joined(b Binder, list []model.Projection) (out []projected) {
 	if len(list) == 1 {
-		return []projected{{b.Weight(list[0].Role), list[0].Rows}}
+		return []projected{{Weight: b.Weight(list[0].Role), cols: list[0].Rows}}
 	}
 	roles, cols, first := make([]string, len(list)), 0, 0
 	for i, x := range list {
@@ -49,7 +75,7 @@ func joined(b Binder, list []model.Projection) (out []projected) {
 		}
 	}
 	if w, ok := b.Joint(strings.Join(roles, ""), roles...); ok {
-		return []projected{{w, cols}}
+		return []projected{{Weight: w, cols: cols}}
 	}
 	if first == len(list) {
 		first = 1
@@ -69,18 +95,19 @@ func Transposed(v []float32, width int) []float32 {
 // deltaBlock is the weights of a layer with gated DeltaNet.
 type deltaBlock struct {
 	spec        model.DeltaNet
-	in          []projected      // [width + 2*value heads, H] in all
-	read        []*device.Weight // those of in
+	in          []projected      // [width + numbers, H] in all
+	read        []*device.Weight // those of in that read a layer's input
 	o           device.Weight    // [H, values]
 	conv        device.Mat       // [taps, channels] F32
-	decay, bias device.Mat       // [1, value heads] F32: -exp(A_log), dt_bias
+	decay, bias device.Mat       // -exp(A_log) [1, value heads] and dt_bias [1, value heads * rates] F32
 	norm        device.Mat       // [1, value dim]
 }
 
 // deltaNet runs gated DeltaNet (model.DeltaNet).
 type deltaNet struct {
 	sizes device.DeltaNet
-	both  device.Mat   // [tokens, width + 2*value heads]: the projections
+	both  device.Mat   // [tokens, width + numbers]: the projections
+	low   device.Mat   // [tokens, key dim], of those with a matrix before them; absent without
 	conv  device.Mat   // [tokens, channels]
 	out   stages.Input // [tokens, values]
 	owned scratch
@@ -89,7 +116,11 @@ type deltaNet struct {
 // New implements Block.
 func (w *deltaBlock) New(dev device.Device, lim stages.Limits, _ Tables) (Stage, error) {
 	p, d, out := w.spec.Sizes, &deltaNet{sizes: w.spec.Sizes}, device.Mat{}
-	err := d.owned.alloc(dev, lim.LayerRows(), []piece{{&d.both, p.Width() + 2*p.ValueHeads}, {&d.conv, p.Channels()}, {&out, p.Values()}})
+	low := 0
+	if w.spec.KDA() {
+		low = p.KeyDim
+	}
+	err := d.owned.alloc(dev, lim.LayerRows(), []piece{{&d.both, p.Width() + p.Numbers()}, {&d.low, low}, {&d.conv, p.Channels()}, {&out, p.Values()}})
 	if err != nil {
 		return nil, err
 	}
@@ -107,10 +138,16 @@ func (d *deltaNet) Run(p *stages.Program, st *stages.State, b Block, kept []devi
 	in, ba := both.ColRange(0, width), both.ColRange(width, both.Cols)
 	st.Input.Prepare(&p.List, w.read...)
 	at := 0
-	for i, x := range w.read {
-		cols := w.in[i].cols
-		st.Input.Mul(&p.List, both.ColRange(at, at+cols), x)
-		at += cols
+	for i := range w.in {
+		x := &w.in[i]
+		to := both.ColRange(at, at+x.cols)
+		if at += x.cols; x.low.Zero() {
+			st.Input.Mul(&p.List, to, &x.Weight)
+			continue
+		}
+		low := d.low.RowRange(0, st.T)
+		st.Input.Mul(&p.List, low, &x.low)
+		p.MatMul(to, low, device.QRows{}, &x.Weight)
 	}
 	w.observe(p, both, layer)
 	spans := [...]device.Spans{st.DecodeSpans(), st.PrefillSpans()}
@@ -141,5 +178,8 @@ func (w *deltaBlock) observe(p *stages.Program, both device.Mat, layer int) {
 	for _, x := range w.spec.Projections() {
 		p.Observe(layer, "in_proj_"+x.Role, both.ColRange(at, at+x.Rows))
 		at += x.Rows
+	}
+	if w.spec.KDA() { // whose channels are joined here
+		p.Observe(layer, "in_proj_qkv", both.ColRange(0, w.spec.Sizes.Channels()))
 	}
 }

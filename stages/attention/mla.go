@@ -16,7 +16,7 @@ var _ = Register(func(m model.MLA, b Binder) Block {
 	}
 	var ok bool
 	if m.Index.Own() {
-		w.index = bindIndexer(b)
+		w.index = bindIndexer(b, m.Index)
 	}
 	if w.joint, ok = b.Joint("qkv", q, "kv_a"); !ok {
 		w.q, w.kvA = b.Weight(q), b.Weight("kv_a")
@@ -44,7 +44,7 @@ type mla struct {
 	qRope device.Rope
 	kRope device.Rope
 	eps   float32
-	table device.Mat   // [context, rope] F32
+	table device.Mat   // [context, rope] F32; absent where nothing is rotated
 	both  device.Mat   // [tokens, q_rank or heads*qk, kv_rank+rope]: qa or q, and kv, of a joint weight; absent without
 	qa    stages.Input // [tokens, q_rank], absent with direct queries
 	q     device.Mat   // [tokens, heads*qk]
@@ -56,13 +56,12 @@ type mla struct {
 
 // New implements Block.
 func (w *mlaBlock) New(dev device.Device, lim stages.Limits, tables Tables) (Stage, error) {
-	a, rope := w.spec, w.spec.Rope
-	m := &mla{
-		sizes: a.Sizes(lim.BlockTokens),
-		qRope: device.Rope{Heads: a.Heads, HeadDim: a.QKDim(), Offset: a.Nope, Dim: a.RopeDim, Interleaved: rope.Interleaved},
-		kRope: device.Rope{Heads: 1, HeadDim: a.RopeDim, Dim: a.RopeDim, Interleaved: rope.Interleaved},
-		eps:   a.LatentEps,
-		table: tables[rope],
+	a := w.spec
+	m := &mla{sizes: a.Sizes(lim.BlockTokens), eps: a.LatentEps}
+	if rope := a.Rope; rope != nil {
+		m.qRope = device.Rope{Heads: a.Heads, HeadDim: a.QKDim(), Offset: a.Nope, Dim: a.RopeDim, Interleaved: rope.Interleaved}
+		m.kRope = device.Rope{Heads: 1, HeadDim: a.RopeDim, Dim: a.RopeDim, Interleaved: rope.Interleaved}
+		m.table = tables[rope]
 	}
 	var qa, out device.Mat
 	first, pieces := a.QRank, []piece{{&qa, a.QRank}, {&m.q, a.Heads * a.QKDim()}, {&m.kv, a.KVWidth()}, {&out, a.OutDim()}}
@@ -115,18 +114,27 @@ func (m *mla) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 	if m.both.Zero() {
 		st.Input.Mul(&p.List, kv, &w.kvA)
 	}
-	latent, kPe := kv.ColRange(0, m.sizes.Rank), kv.ColRange(m.sizes.Rank, kv.Cols)
+	latent := kv.ColRange(0, m.sizes.Rank)
 	p.Observe(layer, "kv_a", kv)
-	p.Rope(q, st.Positions, m.table, &m.qRope)
+	if w.spec.Rope != nil {
+		p.Rope(q, st.Positions, m.table, &m.qRope)
+	}
 	p.Observe(layer, "q_rotated", q)
 	p.RMSNorm(latent, latent, w.kvNorm, m.eps)
-	p.Rope(kPe, st.Positions, m.table, &m.kRope)
+	if w.spec.Rope != nil {
+		kPe := kv.ColRange(m.sizes.Rank, kv.Cols)
+		p.Rope(kPe, st.Positions, m.table, &m.kRope)
+		p.Observe(layer, "k_pe", kPe)
+	}
 	p.StoreRows(cache, kv, st.Slots)
 	if m.index != nil {
 		qa := m.qa.RowRange(st.T)
-		m.index.run(p, st, &w.index, &qa, kept[1], layer)
+		m.index.run(p, st, &w.index, &qa, kept[1:], layer)
 	}
-	if w.spec.Index.TopK > 0 {
+	switch x := w.spec.Index; {
+	case x.Pool > 0:
+		p.Observe(layer, "indexer_positions", st.Selected)
+	case x.TopK > 0:
 		p.Observe(layer, "selected", st.Selected)
 	}
 	for _, spans := range [...]device.Spans{st.PrefillSpans(), st.DecodeSpans()} {
@@ -139,7 +147,6 @@ func (m *mla) Run(p *stages.Program, st *stages.State, b Block, kept []device.KV
 		}
 	}
 	p.Observe(layer, "kv_norm", latent)
-	p.Observe(layer, "k_pe", kPe)
 	p.Observe(layer, "attn", out.X)
 	out.Prepare(&p.List, &w.o)
 	out.Mul(&p.List, st.Delta, &w.o)

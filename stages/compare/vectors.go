@@ -120,9 +120,13 @@ func (c *comparison) indexer(p *Prompt, name, number, what string, v Vector, see
 		if err != nil {
 			return err
 		}
-		if l.Blocks.Chooses() {
+		block, chosen := l.Blocks.Block, l.Blocks.Chosen
+		if x := l.Indexer; x.Pool > 0 {
+			block, chosen = x.Pool, x.TopK
+		}
+		if block > 0 {
 			at := key{layer, "indexer_positions"}
-			seen.i32[k], seen.rows[k] = blocksOf(seen.i32[at], l.Blocks), seen.rows[at]
+			seen.i32[k], seen.rows[k] = blocksOf(seen.i32[at], block, chosen), seen.rows[at]
 		}
 		c.observed(name, k, v, seen, c.op)
 	case "scores":
@@ -133,23 +137,23 @@ func (c *comparison) indexer(p *Prompt, name, number, what string, v Vector, see
 	return nil
 }
 
-// blocksOf returns the complete blocks whose tokens the rows of a prompt attend to, with -1 behind them, for
-// each token [Chosen]. A block of which a row lists other than all tokens in their order becomes -2.
-func blocksOf(positions []int32, x model.BlockIndex) (out []int32) {
-	width := x.Sizes(1).Positions()
+// blocksOf returns the complete blocks of n tokens, or pools, that the rows of a prompt attend to, with -1 behind them, for
+// each token [chosen]. A block of which a row lists other than all tokens in their order becomes -2.
+func blocksOf(positions []int32, n, chosen int) (out []int32) {
+	width := (chosen+1)*n - 1
 	for t := range len(positions) / width {
 		list, row := positions[t*width:][:width], []int32{}
-		for i := 0; i < width && list[i] >= 0 && int(list[i]) < (t+1)/x.Block*x.Block; i += x.Block {
-			block := list[i] / int32(x.Block)
-			for j := range x.Block {
-				if i+j >= width || list[i+j] != block*int32(x.Block)+int32(j) {
+		for i := 0; i < width && list[i] >= 0 && int(list[i]) < (t+1)/n*n; i += n {
+			block := list[i] / int32(n)
+			for j := range n {
+				if i+j >= width || list[i+j] != block*int32(n)+int32(j) {
 					block = -2
 					break
 				}
 			}
 			row = append(row, block)
 		}
-		for len(row) < x.Chosen {
+		for len(row) < chosen {
 			row = append(row, -1)
 		}
 		out = append(out, row...)
@@ -181,6 +185,9 @@ func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *cap
 	}
 	if op, ok := unmixed[k.op]; ok && !c.cfg.Streams.Mixed() {
 		k.op = op
+	}
+	if n, _ := c.cfg.Layers[k.layer].Mixer.Selects(); n > 0 && k.op == "indexer_key_raw" { // normed already
+		k.op = "indexer_keys"
 	}
 	if k.op == "q_pe" && len(v.F32) == len(seen.f32[key{k.layer, "q"}]) { // the golden has whole heads
 		if rotated := oracle.RotatedPart(c.cfg, k.layer, v.F32); len(rotated) < len(v.F32) {
@@ -231,7 +238,7 @@ func (c *comparison) observed(name string, k key, v Vector, seen *capture, allow
 	var check Check
 	switch {
 	case v.I32 != nil && c.o.Relative > 0:
-		check = sets(name, k.layer, k.op, seen.i32[k], v.I32, c.choices(k.op))
+		check = sets(name, k.layer, k.op, seen.i32[k], v.I32, len(v.I32)/max(1, seen.n))
 	case v.I32 != nil:
 		check = ids(name, k.layer, k.op, seen.i32[k], v.I32)
 	default:
@@ -241,15 +248,6 @@ func (c *comparison) observed(name string, k key, v Vector, seen *capture, allow
 		check.Passed, check.Detail = false, err.Error()
 	}
 	c.report.add(check)
-}
-
-// choices is how many numbers of a token an operator gives that chooses.
-func (c *comparison) choices(op string) int {
-	if op == "selected" {
-		n, _ := c.cfg.Selection()
-		return n
-	}
-	return c.cfg.MoE.Router.TopK
 }
 
 // frequencies returns the table that the model is run with: of layers with a window, or of those

@@ -217,10 +217,10 @@ func (b *binder) decoded(dev device.Device, t weights.Tensor, kept tensor.DType)
 	return buf, nil
 }
 
-// made is a tensor as F32 [rows, cols], made of its values by f.
-func (b *binder) made(name string, rows, cols int, f func([]float32) []float32) device.Mat {
-	return b.filled(name, rows, cols, func(v []float32) error {
-		_, err := b.read(v, name)
+// made is tensors as F32 [rows, cols], made by f of their values one after the other.
+func (b *binder) made(names []string, rows, cols int, f func([]float32) []float32) device.Mat {
+	return b.filled(names[0], rows, cols, func(v []float32) error {
+		err := b.rows(names...).fill(v)
 		if err == nil {
 			copy(v, f(v))
 		}
@@ -258,7 +258,7 @@ func (b *binder) norm(name string, n int) device.Mat {
 	if !b.cfg.CentredNorms {
 		return b.mat(name)
 	}
-	return b.made(name, 1, n, func(w []float32) []float32 {
+	return b.made([]string{name}, 1, n, func(w []float32) []float32 {
 		for i := range w {
 			w[i]++
 		}
@@ -334,8 +334,12 @@ func (r *roles) Ones(n int) device.Mat {
 }
 
 // Made implements attention.Binder.
-func (r *roles) Made(role string, rows, cols int, make func([]float32) []float32) device.Mat {
-	return r.made(r.spec.Name(role), rows, cols, make)
+func (r *roles) Made(role string, rows, cols int, make func([]float32) []float32, more ...string) device.Mat {
+	names := []string{r.spec.Name(role)}
+	for _, x := range more {
+		names = append(names, r.spec.Name(x))
+	}
+	return r.made(names, rows, cols, make)
 }
 
 // Weight implements attention.Binder.

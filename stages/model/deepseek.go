@@ -28,7 +28,7 @@ func parseDeepSeekV2(f fields) *Config {
 // latentAttention reads latent attention without biases, whose pairs are neighbours.
 func latentAttention(f fields, c *Config) MLA {
 	f.refuseBias("attention_bias")
-	a := mlaSizes(f)
+	a := mlaSizes(f, 2)
 	var scale float64
 	a.Rope, scale = parseRope(f, a.RopeDim, c.MaxContext)
 	a.Rope.Interleaved = true
@@ -36,13 +36,13 @@ func latentAttention(f fields, c *Config) MLA {
 	return a
 }
 
-// mlaSizes reads the sizes of latent attention.
-func mlaSizes(f fields) MLA {
+// mlaSizes reads the sizes of latent attention, of whose heads at least leastRope values are rotated.
+func mlaSizes(f fields, leastRope int) MLA {
 	a := MLA{
 		Heads:     f.int("num_attention_heads", 1, maxHeads),
 		KVRank:    f.int("kv_lora_rank", 1, maxRank),
 		Nope:      f.int("qk_nope_head_dim", 1, maxHeadDim),
-		RopeDim:   f.int("qk_rope_head_dim", 2, maxHeadDim),
+		RopeDim:   f.int("qk_rope_head_dim", leastRope, maxHeadDim),
 		VDim:      f.int("v_head_dim", 1, maxHeadDim),
 		LatentEps: deepSeekLatentEps,
 	}

@@ -3,7 +3,9 @@ package model
 import "krater/kernels/device"
 
 // DeltaNet is gated DeltaNet (arXiv 2412.06464, as Qwen3-Next and Qwen3.5 have it): linear attention whose state
-// is a matrix for each value head, and a short convolution before it.
+// is a matrix for each value head, and a short convolution before it. With Sizes.Floor it is Kimi Delta Attention (KDA;
+// arXiv 2510.26692, as GLM-5.3-Flash has it): queries, keys and values come from matrices of their own, each with its
+// convolution, and decays and gates from two matrices each, with KeyDim values between them.
 type DeltaNet struct {
 	Sizes   device.DeltaNet
 	NormEps float32 // of the norm of its output
@@ -24,11 +26,47 @@ var deltaRoles = Roles{
 	"o":          "linear_attn.out_proj.weight",
 }
 
+// kdaRoles are the names of the tensors of KDA.
+var kdaRoles = Roles{
+	"q":          "self_attn.q_proj.weight",
+	"k":          "self_attn.k_proj.weight",
+	"v":          "self_attn.v_proj.weight",
+	"z_low":      "self_attn.g_a_proj.weight",
+	"z":          "self_attn.g_b_proj.weight",
+	"b":          "self_attn.b_proj.weight",
+	"a_low":      "self_attn.f_a_proj.weight",
+	"a":          "self_attn.f_b_proj.weight",
+	"q_conv":     "self_attn.q_conv1d.weight",
+	"k_conv":     "self_attn.k_conv1d.weight",
+	"v_conv":     "self_attn.v_conv1d.weight",
+	"a_log":      "self_attn.A_log",
+	"dt_bias":    "self_attn.dt_bias",
+	"delta_norm": "self_attn.o_norm.weight",
+	"o":          "self_attn.o_proj.weight",
+}
+
 // Projection is a matrix that gives some of the columns of the rows that DeltaNet begins with.
 type Projection struct {
 	Role string
 	Rows int
 	Part Part
+	// Low: its input is not the row itself but the product with a matrix before it, whose role is LowRole, of that many rows.
+	Low int
+}
+
+// LowRole is the role of the matrix before one with Low.
+func (p Projection) LowRole() string { return p.Role + "_low" }
+
+// KDA reports whether it is Kimi Delta Attention.
+func (d DeltaNet) KDA() bool { return d.Sizes.Floor < 0 }
+
+// Convolutions lists the roles of the convolutions, in the order of their channels, and how many each has.
+func (d DeltaNet) Convolutions() []Projection {
+	p := d.Sizes
+	if d.KDA() {
+		return []Projection{{Role: "q_conv", Rows: p.KeyHeads * p.KeyDim}, {Role: "k_conv", Rows: p.KeyHeads * p.KeyDim}, {Role: "v_conv", Rows: p.Values()}}
+	}
+	return []Projection{{Role: "conv", Rows: p.Channels()}}
 }
 
 // Projections lists the matrices in the order of their columns: those of device.DeltaNet's input row,
@@ -36,12 +74,19 @@ type Projection struct {
 // ordered by key head are joined in the files, others are apart.
 func (d DeltaNet) Projections() []Projection {
 	p := d.Sizes
-	if p.ByKeyHead {
-		return []Projection{{"qkvz", p.Width(), Attention}, {"ba", 2 * p.ValueHeads, Router}}
+	switch {
+	case p.ByKeyHead:
+		return []Projection{{Role: "qkvz", Rows: p.Width(), Part: Attention}, {Role: "ba", Rows: p.Numbers(), Part: Router}}
+	case d.KDA():
+		return []Projection{
+			{Role: "q", Rows: p.KeyHeads * p.KeyDim, Part: Attention}, {Role: "k", Rows: p.KeyHeads * p.KeyDim, Part: Attention},
+			{Role: "v", Rows: p.Values(), Part: Attention}, {Role: "z", Rows: p.Values(), Part: Router, Low: p.KeyDim},
+			{Role: "b", Rows: p.ValueHeads, Part: Router}, {Role: "a", Rows: p.StateRows(), Part: Router, Low: p.KeyDim},
+		}
 	}
 	return []Projection{
-		{"qkv", p.Channels(), Attention}, {"z", p.Values(), Attention},
-		{"b", p.ValueHeads, Router}, {"a", p.ValueHeads, Router},
+		{Role: "qkv", Rows: p.Channels(), Part: Attention}, {Role: "z", Rows: p.Values(), Part: Attention},
+		{Role: "b", Rows: p.ValueHeads, Part: Router}, {Role: "a", Rows: p.ValueHeads, Part: Router},
 	}
 }
 
@@ -49,12 +94,19 @@ func (d DeltaNet) Projections() []Projection {
 func (d DeltaNet) Tensors(h int) (list []TensorSpec) {
 	p := d.Sizes
 	for _, x := range d.Projections() {
-		list = append(list, TensorSpec{Role: x.Role, Shape: []int{x.Rows, h}, Part: x.Part})
+		in := h
+		if x.Low > 0 {
+			in = x.Low
+			list = append(list, TensorSpec{Role: x.LowRole(), Shape: []int{in, h}, Part: x.Part})
+		}
+		list = append(list, TensorSpec{Role: x.Role, Shape: []int{x.Rows, in}, Part: x.Part})
+	}
+	for _, x := range d.Convolutions() {
+		list = append(list, TensorSpec{Role: x.Role, Shape: []int{x.Rows, 1, p.Taps}, Part: Router, F32: true})
 	}
 	return append(list,
-		TensorSpec{Role: "conv", Shape: []int{p.Channels(), 1, p.Taps}, Part: Router, F32: true},
 		TensorSpec{Role: "a_log", Shape: []int{p.ValueHeads}, Part: Router, F32: true},
-		TensorSpec{Role: "dt_bias", Shape: []int{p.ValueHeads}, Part: Router, F32: true},
+		TensorSpec{Role: "dt_bias", Shape: []int{p.ValueHeads * p.Rates()}, Part: Router, F32: true},
 		TensorSpec{Role: "delta_norm", Shape: []int{p.ValueDim}, Part: Router, F32: true},
 		TensorSpec{Role: "o", Shape: []int{h, p.Values()}, Part: Attention},
 	)
@@ -72,7 +124,11 @@ func (d DeltaNet) State() []State {
 // Scratch implements Mixer.
 func (d DeltaNet) Scratch() []Scratch {
 	p := d.Sizes
-	return []Scratch{{p.Width(), false}, {2 * p.ValueHeads, false}, {p.Channels(), false}, {p.Values(), true}}
+	list := []Scratch{{p.Width(), false}, {p.Numbers(), false}, {p.Channels(), false}, {p.Values(), true}}
+	if d.KDA() {
+		list = append(list, Scratch{p.KeyDim, false})
+	}
+	return list
 }
 
 // Cost implements Mixer.

@@ -59,7 +59,7 @@ func goldenF32(t *testing.T, arch, name string) []float32 {
 	for i := range out {
 		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[4*i:]))
 	}
-	if len(out) == 0 {
+	if _, ok := header[name]; !ok {
 		t.Fatalf("%s has no %s", arch, name)
 	}
 	return out
@@ -135,8 +135,10 @@ func TestGoldens(t *testing.T) {
 // checkRope compares the rotation and the softmax scale.
 func checkRope(t *testing.T, c *Config, want facts, frequencies []float32) {
 	t.Helper()
-	ropes := c.Ropes() // where there are several, the vector is of layers that see everything: the last one
-	r := ropes[len(ropes)-1]
+	r := &RopeConfig{} // of a model without positions
+	if ropes := c.Ropes(); len(ropes) > 0 {
+		r = ropes[len(ropes)-1] // where there are several, the vector is of layers that see everything: the last one
+	}
 	if w := want.Scales.CosSin; w != nil && math.Abs(r.CosSinScale-*w) > 1e-12 {
 		t.Errorf("cos/sin scale %v, want %v", r.CosSinScale, *w)
 	}

@@ -7,7 +7,8 @@ import "krater/kernels/device"
 type Indexer struct {
 	Heads       int // index_n_heads
 	Dim         int // index_head_dim, of which the first qk_rope_head_dim values are rotated
-	TopK        int // index_topk
+	TopK        int // index_topk, in pools with Pool
+	Pool        int // index_kpool: tokens of a pool, of which device.Index says more; 0: tokens are chosen one by one
 	Interleaved bool
 	NormEps     float32 // of the LayerNorm of its keys
 	Shared      bool    // the layer has none of its own and uses what the layer before chose: TopK alone is set
@@ -23,6 +24,8 @@ var indexerRoles = Roles{
 	"index_norm":      "self_attn.indexer.k_norm.weight",
 	"index_norm_bias": "self_attn.indexer.k_norm.bias",
 	"index_weights":   "self_attn.indexer.weights_proj.weight",
+	"index_gate":      "self_attn.indexer.index_kpool_compress_gate",
+	"index_ape":       "self_attn.indexer.index_kpool_compress_ape",
 }
 
 // Own reports whether the layer has an indexer of its own.
@@ -30,25 +33,61 @@ func (x Indexer) Own() bool { return x.TopK > 0 && !x.Shared }
 
 // Sizes are the sizes that operators take.
 func (x Indexer) Sizes(blockTokens int) device.Index {
-	return device.Index{Heads: x.Heads, Dim: x.Dim, TopK: x.TopK, BlockTokens: blockTokens}
+	return device.Index{Heads: x.Heads, Dim: x.Dim, TopK: x.TopK, Pool: x.Pool, BlockTokens: blockTokens}
 }
+
+// Positions is how many positions it chooses for a token at most.
+func (x Indexer) Positions() int { return x.Sizes(1).Positions() }
 
 // tensors lists the tensors in the order of use. The weights of heads are as sensitive as a router.
 func (x Indexer) tensors(h, qRank int) []TensorSpec {
 	if !x.Own() {
 		return nil
 	}
-	return []TensorSpec{
+	list := []TensorSpec{
 		{Role: "index_q", Shape: []int{x.Heads * x.Dim, qRank}, Part: Attention},
 		{Role: "index_k", Shape: []int{x.Dim, h}, Part: Attention},
 		{Role: "index_norm", Shape: []int{x.Dim}, Part: Router},
 		{Role: "index_norm_bias", Shape: []int{x.Dim}, Part: Router},
 		{Role: "index_weights", Shape: []int{x.Heads, h}, Part: Router},
 	}
+	if x.Pool > 0 {
+		list = append(list, TensorSpec{Role: "index_gate", Shape: []int{x.Dim, h}, Part: Router},
+			TensorSpec{Role: "index_ape", Shape: []int{x.Pool, x.Dim}, Part: Router, F32: true})
+	}
+	return list
+}
+
+// state lists the keys of tokens or pools, of which rope values are rotated, and the newest tokens' keys and gates, of which pools are made.
+func (x Indexer) state(rope int) []State {
+	if !x.Own() {
+		return nil
+	}
+	list := []State{{Kind: Paged, Width: x.Dim, Group: divisor(x.Dim, rope)}}
+	if x.Pool > 0 {
+		list = append(list, State{Kind: Recurrent, Width: 2 * x.Dim, Rows: x.Pool})
+	}
+	return list
+}
+
+func (x Indexer) scratch() []Scratch {
+	if !x.Own() {
+		return nil
+	}
+	list := []Scratch{{x.Heads * x.Dim, false}, {x.Dim, false}, {x.Heads, false}}
+	if x.Pool > 0 {
+		list = append(list, Scratch{2 * x.Dim, false})
+	}
+	return list
 }
 
 // Selects implements Mixer.
-func (m MLA) Selects() (topK int, shared bool) { return m.Index.TopK, m.Index.Shared }
+func (m MLA) Selects() (positions int, shared bool) {
+	if m.Index.TopK == 0 {
+		return 0, false
+	}
+	return m.Index.Positions(), m.Index.Shared
+}
 
 // Selection is how many positions an indexer chooses for a token, the most of all layers (0: none has
 // an indexer), and whether any layer uses what the layer before chose.
@@ -128,19 +167,26 @@ func sharedIndexers(f fields, layers int) func(layer int) bool {
 // layerKinds holds the lists of transformers 5 against what the other fields say: attention has an
 // indexer in each layer, and sparse names layers with experts.
 func layerKinds(f fields, layers int, has func(layer int) bool) {
-	check := func(name string, want func(layer int, kind string) bool) {
-		kinds := f.strings(name, maxLayers)
-		if kinds != nil && len(kinds) != layers {
-			f.clash(name, []string{"num_hidden_layers"}, "has %d entries for num_hidden_layers %d", len(kinds), layers)
-		}
-		for i, kind := range kinds {
-			if !want(i, kind) {
-				f.clash(name, []string{"first_k_dense_replace", "moe_layer_freq"}, "layer %d is %q, which is not supported or contradicts another field", i, clip(kind))
-			}
-		}
-	}
-	check("layer_types", func(_ int, kind string) bool {
+	kinds(f, "layer_types", layers, func(_ int, kind string) bool {
 		return kind == "indexed_attention" || kind == "deepseek_sparse_attention"
 	})
-	check("mlp_layer_types", func(i int, kind string) bool { return kind == map[bool]string{true: "sparse", false: "dense"}[has(i)] })
+	networks(f, layers, has)
+}
+
+// networks holds the list of the layers' networks against what the other fields say: sparse names layers with experts.
+func networks(f fields, layers int, has func(layer int) bool) {
+	kinds(f, "mlp_layer_types", layers, func(i int, kind string) bool { return kind == map[bool]string{true: "sparse", false: "dense"}[has(i)] })
+}
+
+// kinds holds a list with an entry for each layer against what the other fields say.
+func kinds(f fields, name string, layers int, want func(layer int, kind string) bool) {
+	list := f.strings(name, maxLayers)
+	if list != nil && len(list) != layers {
+		f.clash(name, []string{"num_hidden_layers"}, "has %d entries for num_hidden_layers %d", len(list), layers)
+	}
+	for i, kind := range list {
+		if !want(i, kind) {
+			f.clash(name, []string{"first_k_dense_replace", "moe_layer_freq"}, "layer %d is %q, which is not supported or contradicts another field", i, clip(kind))
+		}
+	}
 }

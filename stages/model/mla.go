@@ -13,7 +13,7 @@ type MLA struct {
 	VDim      int         // v_head_dim
 	LatentEps float32     // eps of q_a_layernorm and kv_a_layernorm
 	Scale     float32     // softmax scale with YaRN's mscale(mscale_all_dim)^2
-	Rope      *RopeConfig // of the last RopeDim values of a head
+	Rope      *RopeConfig // of the last RopeDim values of a head; nil: there are none, and no positions
 	Index     Indexer     // chooses the tokens that are attended to
 }
 
@@ -67,11 +67,7 @@ func (m MLA) Tensors(h int) []TensorSpec {
 // State implements Mixer: the compressed rows, and the keys of an indexer. A scale is shared by what
 // divides both the rotated part of a row and the other.
 func (m MLA) State() []State {
-	list := []State{{Kind: Paged, Width: m.KVWidth(), Group: divisor(m.KVRank, m.RopeDim)}}
-	if m.Index.Own() {
-		list = append(list, State{Kind: Paged, Width: m.Index.Dim, Group: divisor(m.Index.Dim, m.RopeDim)})
-	}
-	return list
+	return append([]State{{Kind: Paged, Width: m.KVWidth(), Group: divisor(m.KVRank, m.RopeDim)}}, m.Index.state(m.RopeDim)...)
 }
 
 // divisor is the greatest common divisor.
@@ -85,10 +81,7 @@ func divisor(x, y int) int {
 // Scratch implements Mixer.
 func (m MLA) Scratch() []Scratch {
 	list := []Scratch{{m.QRank, true}, {m.Heads * m.QKDim(), false}, {m.KVWidth(), false}, {m.OutDim(), true}}
-	if x := m.Index; x.Own() {
-		list = append(list, Scratch{x.Heads * x.Dim, false}, Scratch{x.Dim, false}, Scratch{x.Heads, false})
-	}
-	return list
+	return append(list, m.Index.scratch()...)
 }
 
 // Cost implements Mixer: generated rows stay in the latent space, chunks of a prompt expand
@@ -97,8 +90,8 @@ func (m MLA) Scratch() []Scratch {
 func (m MLA) Cost() Cost {
 	heads := float64(m.Heads)
 	if x := m.Index; x.TopK > 0 {
-		score := 2 * float64(x.Heads) * float64(x.Dim)
-		return Cost{Pair: score, DecodePair: score, Row: 2 * heads * float64(2*m.KVRank+m.RopeDim) * float64(x.TopK)}
+		score := 2 * float64(x.Heads) * float64(x.Dim) / float64(max(1, x.Pool))
+		return Cost{Pair: score, DecodePair: score, Row: 2 * heads * float64(2*m.KVRank+m.RopeDim) * float64(x.Positions())}
 	}
 	return Cost{
 		Pair:       2 * heads * float64(m.QKDim()+m.VDim),
@@ -115,7 +108,7 @@ func (m MLA) TwoForms() bool { return true }
 
 // Step implements Mixer.
 func (m MLA) Step(s *device.StepSizes, blockTokens int) {
-	if m.Index.TopK > s.Index.TopK {
+	if n, _ := m.Selects(); n > s.Index.Positions() {
 		s.Index = m.Index.Sizes(blockTokens)
 	}
 	if m.Heads*(m.QKDim()+m.KVWidth()) > s.MLA.Heads*(s.MLA.Nope+s.MLA.Rank+2*s.MLA.Rope) {

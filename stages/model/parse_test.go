@@ -74,8 +74,8 @@ func edit(t testing.TB, base []byte, changes map[string]string) []byte {
 	}
 	for name, value := range changes {
 		obj := root
-		if outer, inner, nested := strings.Cut(name, "."); nested {
-			obj, name = root[outer].(map[string]any), inner
+		for outer, inner, nested := strings.Cut(name, "."); nested; outer, inner, nested = strings.Cut(name, ".") {
+			obj, name = obj[outer].(map[string]any), inner
 		}
 		if value == "" {
 			delete(obj, name)
@@ -353,7 +353,11 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		for _, x := range append(rotary(c).InvFreq, rotary(c).CosSinScale, softmaxScale(c), float64(c.NormEps), float64(c.MoE.Router.Scale)) {
+		var turns []float64
+		if len(c.Ropes()) > 0 { // other layers may have frequencies of zero
+			turns = append(append(turns, rotary(c).InvFreq...), rotary(c).CosSinScale)
+		}
+		for _, x := range append(turns, softmaxScale(c), float64(c.NormEps), float64(c.MoE.Router.Scale)) {
 			if x > 0 == false || math.IsInf(x, 0) && c.MoE.Experts > 0 {
 				if x == 0 && c.MoE.Experts == 0 { // the router of a dense model
 					continue

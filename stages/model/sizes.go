@@ -35,7 +35,7 @@ func Sizes(configJSON []byte) (*Config, error) {
 	var mixer Mixer
 	roles := Usual(gqaRoles)
 	if f.has("kv_lora_rank") {
-		a := mlaSizes(f)
+		a := mlaSizes(f, 2)
 		a.Rope, a.Scale = &RopeConfig{Dim: a.RopeDim}, float32(1/math.Sqrt(float64(a.QKDim())))
 		mixer, roles = a, Usual(mlaRoles)
 	} else {

@@ -53,7 +53,7 @@ type Mixer interface {
 	TwoForms() bool
 	// Selects is how many positions an indexer chooses for a row (0: there is none), and whether the layer
 	// uses what the layer before has chosen.
-	Selects() (topK int, shared bool)
+	Selects() (positions int, shared bool)
 	// Step enters the sizes by which a device plans scratch memory, or refuses the model.
 	Step(s *device.StepSizes, blockTokens int)
 }

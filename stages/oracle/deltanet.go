@@ -2,13 +2,14 @@ package oracle
 
 import (
 	"math"
+	"strings"
 
 	"krater/kernels/device"
 	"krater/stages/model"
 )
 
 // delta is gated DeltaNet (arXiv 2412.06464, and Qwen3-Next's modelling code where the paper is
-// silent).
+// silent), and Kimi Delta Attention (arXiv 2510.26692).
 type delta struct{}
 
 var _ = define(func(s *Spec, d model.DeltaNet) mixer {
@@ -17,27 +18,40 @@ var _ = define(func(s *Spec, d model.DeltaNet) mixer {
 })
 
 func (delta) operators() []string {
-	return []string{"in_proj_qkvz", "in_proj_qkv", "in_proj_z", "conv_state", "in_proj_ba", "in_proj_b", "in_proj_a", "delta_conv",
+	return []string{"in_proj_qkvz", "in_proj_q", "in_proj_k", "in_proj_v", "in_proj_qkv", "in_proj_z", "conv_state", "in_proj_ba", "in_proj_b", "in_proj_a", "delta_conv",
 		"delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_out", "delta_state", "attn"}
 }
 
 func (delta) product(l *Layer, op string) (Product, bool) {
 	p := Product{In: l.of("input_norm"), Heads: 1, Rope: -1}
-	switch d := l.Delta; op {
+	d := l.Delta
+	switch op {
 	case "in_proj_qkvz":
 		p.Role, p.Out = "qkvz", d.Width()
 	case "in_proj_ba":
 		p.Role, p.Out = "ba", 2*d.ValueHeads
 	case "in_proj_qkv":
 		p.Role, p.Out = "qkv", d.Channels()
+		if d.Floor < 0 { // joined of three
+			return p, false
+		}
+	case "in_proj_q", "in_proj_k":
+		p.Role, p.Out = strings.TrimPrefix(op, "in_proj_"), d.KeyHeads*d.KeyDim
+	case "in_proj_v":
+		p.Role, p.Out = "v", d.Values()
 	case "in_proj_z":
 		p.Role, p.Out = "z", d.Values()
 	case "in_proj_b":
 		p.Role, p.Out, p.Alike = "b", d.ValueHeads, "a"
 	case "in_proj_a":
-		p.Role, p.Out, p.Alike = "a", d.ValueHeads, "b"
+		p.Role, p.Out, p.Alike = "a", d.ValueHeads*d.Rates(), "b"
 	default:
 		return p, false
+	}
+	if low := p.Role + "_low"; l.Tensor(low) != "" {
+		p.Alike, p.In = "", func() []float64 {
+			return Mul(l.Get("input_norm"), l.Weight(l.Tensor(low), d.KeyDim*l.Config.Hidden), l.T)
+		}
 	}
 	return p, true
 }
@@ -51,6 +65,8 @@ func (delta) attention(*Layer, *Attention) bool { return false }
 func (delta) define(l *Layer, op string) ([]float64, bool) {
 	p := l.Delta
 	switch op {
+	case "in_proj_qkv":
+		return beside(l.T, beside(l.T, l.Get("in_proj_q"), l.Get("in_proj_k")), l.Get("in_proj_v")), true
 	case "delta_conv":
 		return l.Convolution(DeltaChannels(l.DeltaRows(), p), true), true
 	case "conv_state":
@@ -63,16 +79,9 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 	case "delta_value":
 		return part(l.Get("delta_conv"), p.Channels(), 2*p.KeyHeads*p.KeyDim, p.Values()), true
 	case "delta_g":
-		a := columnsOf(l.DeltaNumbers(), 2*p.ValueHeads, p.Decays(), p.KeyHeads, p.Group())
-		log, bias := l.Weight(l.Tensor("a_log"), p.ValueHeads), l.Weight(l.Tensor("dt_bias"), p.ValueHeads)
-		for i := range a {
-			if h := i % p.ValueHeads; len(log) > h && len(bias) > h {
-				a[i] = -math.Exp(float64(log[h])) * math.Log1p(math.Exp(a[i]+float64(bias[h])))
-			}
-		}
-		return a, true
+		return l.decays(), true
 	case "delta_beta":
-		b := columnsOf(l.DeltaNumbers(), 2*p.ValueHeads, p.Strengths(), p.KeyHeads, p.Group())
+		b := columnsOf(l.DeltaNumbers(), p.Numbers(), p.Strengths(), p.KeyHeads, p.Group())
 		for i, v := range b {
 			b[i] = sigmoid(v)
 		}
@@ -91,6 +100,24 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 		return Multiplied(norm, l.Gates(), Silu), true
 	}
 	return nil, false
+}
+
+// decays is the logarithm of what stays of a state, [T, value heads], with Floor [T, value heads, key dim].
+func (l *Layer) decays() []float64 {
+	p := l.Delta
+	n := p.ValueHeads * p.Rates()
+	a := columnsOf(l.DeltaNumbers(), p.Numbers(), p.Decays(), p.KeyHeads, p.Group()*p.Rates())
+	log, bias := l.Weight(l.Tensor("a_log"), p.ValueHeads), l.Weight(l.Tensor("dt_bias"), n)
+	if log == nil || bias == nil {
+		return nil
+	}
+	for i := range a {
+		rate, v := math.Exp(float64(log[i%n/p.Rates()])), a[i]+float64(bias[i%n])
+		if a[i] = -rate * math.Log1p(math.Exp(v)); p.Floor < 0 {
+			a[i] = float64(p.Floor) * sigmoid(rate*v)
+		}
+	}
+	return a
 }
 
 // DeltaRows is the queries, keys, values and gates of each token, [T, width], in the order of the columns
@@ -149,7 +176,7 @@ func (l *Layer) Gates() []float64 {
 // Convolution is the causal convolution of x [T, channels], then SiLU unless that is left out.
 func (l *Layer) Convolution(x []float64, silu bool) []float64 {
 	n, taps := l.Delta.Channels(), l.Delta.Taps
-	w, out := l.Weight(l.Tensor("conv"), n*taps), make([]float64, len(x))
+	w, out := l.ConvWeight(), make([]float64, len(x))
 	if w == nil {
 		return nil
 	}
@@ -163,6 +190,19 @@ func (l *Layer) Convolution(x []float64, silu bool) []float64 {
 		}
 	}
 	return out
+}
+
+// ConvWeight is the weights of the convolutions, [channels, taps].
+func (l *Layer) ConvWeight() (w []float32) {
+	p := l.Delta
+	for _, x := range (model.DeltaNet{Sizes: p}).Convolutions() {
+		part := l.Weight(l.Tensor(x.Role), x.Rows*p.Taps)
+		if part == nil {
+			return nil
+		}
+		w = append(w, part...)
+	}
+	return w
 }
 
 // perValueHead repeats the heads of dim values of x for the value heads that read them.
@@ -208,8 +248,8 @@ func (l *Layer) Rule(r DeltaRule) []float64 {
 func (l *Layer) rule(r DeltaRule) (out, states []float64) {
 	p := l.Delta
 	q, k, v, g, beta := l.Get("delta_query"), l.Get("delta_key"), l.Get("delta_value"), l.Get("delta_g"), l.Get("delta_beta")
-	heads := p.ValueHeads
-	if len(q) != l.T*heads*p.KeyDim || len(k) != len(q) || len(v) != l.T*p.Values() || len(g) != l.T*heads || len(beta) != len(g) {
+	heads, rates := p.ValueHeads, p.Rates()
+	if len(q) != l.T*heads*p.KeyDim || len(k) != len(q) || len(v) != l.T*p.Values() || len(g) != l.T*heads*rates || len(beta) != l.T*heads {
 		return nil, nil
 	}
 	out = make([]float64, l.T*p.Values())
@@ -218,7 +258,10 @@ func (l *Layer) rule(r DeltaRule) (out, states []float64) {
 		for t := range l.T {
 			at := t*heads + h
 			query, key := r.Unit(q[at*p.KeyDim:][:p.KeyDim]), r.Unit(k[at*p.KeyDim:][:p.KeyDim])
-			to, decay := out[at*p.ValueDim:][:p.ValueDim], r.Decay(g[at])
+			to, decays := out[at*p.ValueDim:][:p.ValueDim], make([]float64, p.KeyDim)
+			for i := range decays {
+				decays[i] = r.Decay(g[at*rates+i%rates])
+			}
 			for c := range p.ValueDim {
 				known := 0.0
 				for i := range key {
@@ -226,7 +269,7 @@ func (l *Layer) rule(r DeltaRule) (out, states []float64) {
 					if r.Early {
 						to[c] += r.Scale * query[i] * *s
 					}
-					*s *= decay
+					*s *= decays[i]
 					known += key[i] * *s
 				}
 				change := (v[at*p.ValueDim+c] - known) * beta[at]

@@ -25,6 +25,8 @@ func (latent) define(l *Layer, op string) ([]float64, bool) {
 		return l.IndexRotated(l.Get("index_q"), l.Indexer.Interleaved), true
 	case "indexer_keys":
 		return l.IndexRotated(l.IndexNorm(), l.Indexer.Interleaved), true
+	case "indexer_block_keys":
+		return l.poolKeys(), true
 	case "indexer_weights":
 		return scaledBy(l.Get("index_weights"), 1/math.Sqrt(float64(l.Indexer.Heads))), true
 	case "indexer_scores":
@@ -48,6 +50,8 @@ func (l *Layer) indexProduct(op string) (Product, bool) {
 		p.Out = l.Indexer.Dim
 	case "index_weights":
 		p.Out = l.Indexer.Heads
+	case "indexer_key_gate":
+		p.Role, p.Out = "index_gate", l.Indexer.Dim
 	default:
 		return p, false
 	}
@@ -67,34 +71,63 @@ func (l *Layer) IndexRotated(x []float64, interleaved bool) []float64 {
 	return Rotate(x, l.T, l.Indexer.Dim, &rope, func(row int) float64 { return float64(row) })
 }
 
-// IndexScores is the scores [T, T] of the tokens that each token sees, 0 of the others.
+// IndexScores is the scores [T, n] of the tokens, or of the complete pools, that each token sees, 0 of the others.
 func (l *Layer) IndexScores(score IndexScore) []float64 {
-	q, keys, weights := l.Get("indexer_query"), l.Get("indexer_keys"), l.Get("indexer_weights")
-	heads, d := l.Indexer.Heads, l.Indexer.Dim
-	if len(q) != l.T*heads*d || len(keys) != l.T*d || len(weights) != l.T*heads {
+	from := "indexer_keys"
+	if l.Indexer.Pool > 0 {
+		from = "indexer_block_keys"
+	}
+	q, keys, weights := l.Get("indexer_query"), l.Get(from), l.Get("indexer_weights")
+	heads, d, n := l.Indexer.Heads, l.Indexer.Dim, l.entries()
+	if len(q) != l.T*heads*d || len(keys) != n*d || len(weights) != l.T*heads {
 		return nil
 	}
-	out, products := make([]float64, l.T*l.T), make([]float64, heads)
+	out, products := make([]float64, l.T*n), make([]float64, heads)
 	for i := range l.T {
-		for j := range i + 1 {
+		for j := range l.Indexer.Sizes(1).Sees(i) {
 			for h := range heads {
 				products[h] = Dot(q[(i*heads+h)*d:][:d], keys[j*d:]) / math.Sqrt(float64(d))
 			}
-			out[i*l.T+j] = score(products, weights[i*heads:][:heads])
+			out[i*n+j] = score(products, weights[i*heads:][:heads])
 		}
 	}
 	return out
 }
 
-// Choose is the topK tokens with the best scores [T, T] of those that each token sees, rising, with -1 behind
+// entries is how many tokens, or complete pools, the text has.
+func (l *Layer) entries() int { return l.Indexer.Sizes(1).Sees(l.T - 1) }
+
+// poolKeys is the keys of the complete pools: of each channel the sum of the tokens' keys by the softmax of their gates.
+func (l *Layer) poolKeys() []float64 {
+	keys, gates, d, r := l.Get("indexer_keys"), l.Get("indexer_key_gate"), l.Indexer.Dim, l.Indexer.Pool
+	bias := l.Weight(l.Tensor("index_ape"), r*d)
+	if bias == nil || len(keys) != l.T*d || len(gates) != len(keys) {
+		return nil
+	}
+	out := make([]float64, l.entries()*d)
+	for i := range out {
+		weights, first := make([]float64, r), i/d*r
+		for j := range weights {
+			weights[j] = gates[(first+j)*d+i%d] + float64(bias[j*d+i%d])
+		}
+		softmax(weights)
+		for j, w := range weights {
+			out[i] += w * keys[(first+j)*d+i%d]
+		}
+	}
+	return out
+}
+
+// Choose is the topK tokens, or pools, with the best scores [T, n] of those that each token sees, rising, with -1 behind
 // them where there are fewer; of equal ones the first.
 func (l *Layer) Choose(scores []float64, topK int) []float64 {
-	if len(scores) != l.T*l.T {
+	n := l.entries()
+	if len(scores) != l.T*n {
 		return nil
 	}
 	out := make([]float64, 0, l.T*topK)
 	for i := range l.T {
-		row, order := scores[i*l.T:], make([]int, i+1)
+		row, order := scores[i*n:], make([]int, l.Indexer.Sizes(1).Sees(i))
 		for j := range order {
 			order[j] = j
 		}
@@ -120,7 +153,10 @@ func (l *Layer) chosen() (sees func(i, j int) bool, ok bool) {
 	if len(selected) != l.T*k {
 		return nil, false
 	}
-	return func(i, j int) bool { return slices.Contains(selected[i*k:][:k], float64(j)) }, true
+	pool := max(1, l.Indexer.Pool)
+	return func(i, j int) bool {
+		return j/pool >= (i+1)/pool || slices.Contains(selected[i*k:][:k], float64(j/pool))
+	}, true
 }
 
 func scaledBy(x []float64, by float64) []float64 {

@@ -15,7 +15,7 @@ var _ = define(func(s *Spec, a model.MLA) mixer {
 })
 
 func (latent) operators() []string {
-	return []string{"q_a", "q_resid", "q", "q_pe", "kv_a", "kv_norm", "k_pe", "kv_b", "index_q", "indexer_query", "index_k", "indexer_keys",
+	return []string{"q_a", "q_resid", "q", "q_pe", "kv_a", "kv_norm", "k_pe", "kv_b", "index_q", "indexer_query", "index_k", "indexer_keys", "indexer_key_gate", "indexer_block_keys",
 		"index_weights", "indexer_weights", "indexer_scores", "selected", "attn_probs", "attn"}
 }
 
@@ -52,7 +52,10 @@ func (latent) rotatedPart(s *Spec, q []float32) []float32 {
 }
 
 func (latent) attention(l *Layer, x *Attention) bool {
-	q, qPe, kPe, kv := l.Get("q"), l.Get("q_pe"), l.Get("k_pe"), l.Get("kv_b")
+	q, kv, qPe, kPe := l.Get("q"), l.Get("kv_b"), []float64(nil), []float64(nil)
+	if l.RopeDim > 0 {
+		qPe, kPe = l.Get("q_pe"), l.Get("k_pe")
+	}
 	qk, width := l.QKDim, l.Nope+l.VDim
 	x.Key = func(h int) int { return h }
 	x.Score = func(h, k, i, j int) float64 {

@@ -134,7 +134,9 @@ func (s *Spec) operators() []string {
 			return s.Indexer.TopK == 0
 		case "q_and_gate", "gate", "attn_ungated":
 			return !s.Gated
-		case "in_proj_qkvz", "in_proj_ba", "in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a":
+		case "in_proj_qkv":
+			return s.Tensor("qkv") == "" && s.Delta.Floor == 0
+		case "in_proj_q", "in_proj_k", "in_proj_v", "in_proj_qkvz", "in_proj_ba", "in_proj_z", "in_proj_b", "in_proj_a":
 			return s.Tensor(strings.TrimPrefix(op, "in_proj_")) == ""
 		case "mixer_raw", "mlp_raw":
 			return !s.NormsAfter
@@ -152,8 +154,14 @@ func (s *Spec) operators() []string {
 			return !s.Streams.Mixed()
 		case "streams_mid":
 			return !s.Streams.Several()
-		case "index_qk", "indexer_key_raw", "indexer_block_keys", "indexer_selected":
+		case "index_qk", "indexer_key_raw", "indexer_selected":
 			return !s.Blocks.Chooses()
+		case "indexer_block_keys":
+			return !s.Blocks.Chooses() && s.Indexer.Pool == 0
+		case "indexer_key_gate":
+			return s.Indexer.Pool == 0
+		case "q_pe", "k_pe":
+			return s.KVRank > 0 && s.RopeDim == 0
 		case "shared_raw", "shared_gate_logit":
 			return s.Tensor("shared_gate") == ""
 		}

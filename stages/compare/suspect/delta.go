@@ -19,28 +19,32 @@ func (l *layer) deltaMistakes(op string) []mistake {
 		return l.ruleMistakes()
 	case "attn":
 		x, gates, w := l.Get("delta_out"), l.Gates(), l.Weight(l.Tensor("delta_norm"), p.ValueDim)
+		act := oracle.Silu
+		if p.SigmoidGate {
+			act = sigmoid
+		}
 		norm := func(x []float64, w []float32) []float64 { return oracle.RMSNorm(x, w, l.DeltaEps) }
 		name := l.Short(l.Tensor("delta_norm"))
-		list := gateMistakesOf(norm(x, w), gates, oracle.Silu, "the output")
+		list := gateMistakesOf(norm(x, w), gates, act, "the output")
 		plus := slices.Clone(w)
 		for i := range plus {
 			plus[i]++
 		}
-		return append(list,
-			mistake{name + " plus 1", func() []float64 { return oracle.Multiplied(norm(x, plus), gates, oracle.Silu) }},
-			mistake{"the output not normed", func() []float64 { return oracle.Multiplied(x, gates, oracle.Silu) }},
-			mistake{"the output gated first, then normed", func() []float64 { return norm(oracle.Multiplied(x, gates, oracle.Silu), w) }},
-			mistake{"gates of " + otherOrder(p), func() []float64 {
-				return oracle.Multiplied(norm(x, w), l.reordered().Gates(), oracle.Silu)
-			}},
+		list = append(list,
+			mistake{name + " plus 1", func() []float64 { return oracle.Multiplied(norm(x, plus), gates, act) }},
+			mistake{"the output not normed", func() []float64 { return oracle.Multiplied(x, gates, act) }},
+			mistake{"the output gated first, then normed", func() []float64 { return norm(oracle.Multiplied(x, gates, act), w) }},
 		)
+		if o, ok := l.reordered(); ok {
+			list = append(list, mistake{"gates of " + otherOrder(p), func() []float64 { return oracle.Multiplied(norm(x, w), o.Gates(), act) }})
+		}
+		return list
 	}
 	return nil
 }
 
 // gateMistakesOf returns the mistakes in multiplying x with what act makes of gates.
 func gateMistakesOf(x, gates []float64, act func(float64) float64, whose string) []mistake {
-	sigmoid := func(v float64) float64 { return 1 / (1 + math.Exp(-v)) }
 	list := []mistake{{"the gate of " + whose + " missing", func() []float64 { return x }}}
 	for what, f := range map[string]func(float64) float64{
 		"no activation of the gate": func(v float64) float64 { return v }, "a sigmoid for the gate": sigmoid, "SiLU for the gate": oracle.Silu,
@@ -53,9 +57,14 @@ func gateMistakesOf(x, gates []float64, act func(float64) float64, whose string)
 	return list
 }
 
-// reordered is the layer with the columns of the projections taken in the other order.
-func (l *layer) reordered() *layer {
-	return l.resized(func(p *device.DeltaNet) { p.ByKeyHead = !p.ByKeyHead })
+func sigmoid(v float64) float64 { return 1 / (1 + math.Exp(-v)) }
+
+// reordered is the layer with the columns of the projections taken in the other order; false for KDA, which has one.
+func (l *layer) reordered() (o *layer, ok bool) {
+	if l.Delta.Floor < 0 {
+		return nil, false
+	}
+	return l.resized(func(p *device.DeltaNet) { p.ByKeyHead = !p.ByKeyHead }), true
 }
 
 // resized is the layer with other sizes of DeltaNet, from its projections on.
@@ -78,13 +87,13 @@ func otherOrder(p device.DeltaNet) string {
 func (l *layer) convMistakes() []mistake {
 	p, raw := l.Delta, l.DeltaRows()
 	x, n := oracle.DeltaChannels(raw, p), p.Channels()
-	return []mistake{
+	list := []mistake{
 		{"SiLU after the convolution missing", func() []float64 { return l.Convolution(x, false) }},
 		{"the convolution missing", func() []float64 {
 			return oracle.Multiplied(x, x, func(v float64) float64 { return oracle.Silu(v) / v })
 		}},
 		{"the convolution's taps in the reverse order", func() []float64 {
-			w := l.Weight(l.Tensor("conv"), n*p.Taps)
+			w := l.ConvWeight()
 			if w == nil {
 				return nil
 			}
@@ -97,10 +106,11 @@ func (l *layer) convMistakes() []mistake {
 			}
 			return out
 		}},
-		{"columns of " + otherOrder(p), func() []float64 {
-			return l.Convolution(oracle.DeltaChannels(raw, l.reordered().Delta), true)
-		}},
 	}
+	if o, ok := l.reordered(); ok {
+		list = append(list, mistake{"columns of " + otherOrder(p), func() []float64 { return l.Convolution(oracle.DeltaChannels(raw, o.Delta), true) }})
+	}
+	return list
 }
 
 func (l *layer) ruleMistakes() []mistake {
@@ -127,8 +137,11 @@ func (l *layer) ruleMistakes() []mistake {
 	}
 	put("queries and keys swapped", map[string][]float64{"delta_query": l.Get("delta_key"), "delta_key": l.Get("delta_query")})
 	put("the write strength 1", map[string][]float64{"delta_beta": slices.Repeat([]float64{1}, len(l.Get("delta_beta")))})
-	o := l.reordered()
-	put("b and a of "+otherOrder(p), map[string][]float64{"delta_g": o.Get("delta_g"), "delta_beta": o.Get("delta_beta")})
+	if o, ok := l.reordered(); ok {
+		put("b and a of "+otherOrder(p), map[string][]float64{"delta_g": o.Get("delta_g"), "delta_beta": o.Get("delta_beta")})
+	} else {
+		put("one decay for all rows of a state: that of the first", map[string][]float64{"delta_g": firstOf(l.Get("delta_g"), p.KeyDim)})
+	}
 	dealt := func(op string) []float64 { // value head h reads key head h % key heads
 		x := l.Get(op)
 		from := make([]int, p.ValueHeads*p.KeyDim)
@@ -143,10 +156,18 @@ func (l *layer) ruleMistakes() []mistake {
 	return list
 }
 
+// firstOf is x with the first of every n values in the place of all.
+func firstOf(x []float64, n int) []float64 {
+	out := slices.Clone(x)
+	for i := range out {
+		out[i] = x[i/n*n]
+	}
+	return out
+}
+
 // outputGateMistakes returns the mistakes in the gates of grouped-query attention's output.
 func (l *layer) outputGateMistakes() []mistake {
 	x, both, d := l.Get("attn_ungated"), l.Get("q_and_gate"), l.HeadDim
-	sigmoid := func(v float64) float64 { return 1 / (1 + math.Exp(-v)) }
 	part := func(at func(h, i int) int) []float64 {
 		from := make([]int, l.Heads*d)
 		for i := range from {

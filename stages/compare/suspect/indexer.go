@@ -34,6 +34,9 @@ func (l *layer) indexMistakes(op string) []mistake {
 
 // indexTurns are wrong rotations of index heads.
 func (l *layer) indexTurns() []turn {
+	if l.RopeDim == 0 {
+		return nil
+	}
 	rope, swapped := l.Rope, l.Rope
 	rope.Interleaved, swapped.Interleaved = l.Indexer.Interleaved, !l.Indexer.Interleaved
 	other := "halves"
@@ -93,6 +96,9 @@ func (l *layer) scoreMistakes() []mistake {
 			return sum
 		}),
 	}
+	if l.Indexer.Pool > 0 {
+		return append(list, l.poolMistakes()...)
+	}
 	both := func(what string, q, keys func() []float64) {
 		list = append(list, mistake{what, func() []float64 {
 			values := map[string][]float64{"indexer_query": q(), "indexer_keys": keys(), "indexer_weights": l.Get("indexer_weights")}
@@ -105,6 +111,24 @@ func (l *layer) scoreMistakes() []mistake {
 	}
 	for _, m := range l.indexNorms() {
 		both(m.what, func() []float64 { return l.Get("indexer_query") }, m.values)
+	}
+	return list
+}
+
+// poolMistakes returns the mistakes in the keys of pools that change index scores.
+func (l *layer) poolMistakes() (list []mistake) {
+	d := l.Indexer.Dim
+	of := func(what string, keys, gates []float64) {
+		list = append(list, mistake{what, func() []float64 {
+			keys := l.put(nil, map[string][]float64{"indexer_keys": keys, "indexer_key_gate": gates}).Define("indexer_block_keys")
+			return l.put(nil, map[string][]float64{"indexer_query": l.Get("indexer_query"), "indexer_block_keys": keys, "indexer_weights": l.Get("indexer_weights")}).IndexScores(oracle.Weighted)
+		}})
+	}
+	keys, gates := l.Get("indexer_keys"), l.Get("indexer_key_gate")
+	of("the gates of pooled keys missing", keys, make([]float64, len(gates)))
+	of("one gate of a token for all channels: that of the first", keys, firstOf(gates, d))
+	for _, m := range l.indexNorms() {
+		of(m.what, m.values(), gates)
 	}
 	return list
 }

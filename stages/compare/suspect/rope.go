@@ -67,6 +67,9 @@ type turn struct {
 // turns returns the usual wrong rotations.
 func (l *layer) turns() []turn {
 	rope := l.Rope
+	if len(rope.InvFreq) == 0 {
+		return nil
+	}
 	other := "halves of a head"
 	if !rope.Interleaved {
 		other = "neighbouring values"
