@@ -62,7 +62,9 @@ func (l Layout) RowType() tensor.DType {
 func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }
 
 // StepKey returns a number for everything on which attention's grid depends.
-func (Layout) StepKey(decode []device.Span) uint64 { return uint64(ops.DecodeItems(decode)) }
+func (Layout) StepKey(decode []device.Span) uint64 {
+	return uint64(ops.DecodeItems(decode))<<32 | uint64(ops.Pitch(decode))
+}
 
 // Check names the sizes that no kernel takes.
 func (Layout) Check(s *device.StepSizes) error {

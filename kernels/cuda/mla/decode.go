@@ -50,17 +50,22 @@ func aligned(m launch.Mat) bool {
 	return m.At%16 == 0 && (m.Rows <= 1 || m.Stride*m.DType.Size()%16 == 0)
 }
 
-// readable reports whether the fast kernels take q, kv_b and the cache.
-func readable(q launch.Mat, cache *launch.KV, kvb *launch.Weight, p device.MLA) bool {
-	return fixed(p) && q.DType == tensor.BF16 && aligned(q) && kvb.F.DType == tensor.BF16 && aligned(kvb.F) && aligned(cache.Mat)
+// readable reports whether the fast kernels take the types and places of q, kv_b and the cache.
+func readable(q launch.Mat, cache *launch.KV, kvb *launch.Weight) bool {
+	return q.DType == tensor.BF16 && aligned(q) && kvb.F.DType == tensor.BF16 && aligned(kvb.F) && aligned(cache.Mat)
 }
 
 // CanDecode reports whether Decode takes these: DeepSeek's head sizes, queries and kv_b
 // of BF16, a cache of BF16, F8E4M3 or I8 in groups that 4 divides, all aligned to 16
 // bytes, and a GPU whose blocks can have 160 KiB of shared memory.
 func CanDecode(gpu launch.GPU, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
+	return fixed(p) && CanSparse(gpu, q, cache, kvb, p)
+}
+
+// CanSparse is CanDecode for SparseRows: keys and values of a head may have any size beside the latent.
+func CanSparse(gpu launch.GPU, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
 	_, ok := kAttend[cache.DType]
-	return ok && readable(q, &cache, &kvb, p) && gpu.SharedMax >= decodeShared && (cache.DType != tensor.I8 || cache.Group%4 == 0)
+	return ok && p.Rope == rope && p.Rank == rank && p.Nope <= nopeMax && readable(q, &cache, &kvb) && gpu.SharedMax >= decodeShared && (cache.DType != tensor.I8 || cache.Group%4 == 0)
 }
 
 // DecodeItems returns the most items of work of rows generated rows with at most context
@@ -107,8 +112,17 @@ func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, 
 // and whose q is not rotated yet. With nil it is Decode.
 func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, rows, items int, scratch launch.Ptr, p device.MLA, fresh *Fresh) {
 	const op = "MLADecode"
-	check(op, out, q, &cache, &kvb, table, p)
 	if !CanDecode(gpu, q, cache, kvb, p) {
+		refuse(op, "no kernel for q %v, cache %v, kv_b %v", q, cache.Mat, kvb.F)
+	}
+	decode(l, gpu, out, q, cache, kvb, table, false, rows, items, scratch, p, fresh)
+}
+
+// decode is DecodeNew. made: a kernel of the step writes the table, so the first kernel, and by it all, starts behind that one.
+func decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, table launch.Mat, made bool, rows, items int, scratch launch.Ptr, p device.MLA, fresh *Fresh) {
+	const op = "MLADecode"
+	check(op, out, q, &cache, &kvb, table, p)
+	if !CanSparse(gpu, q, cache, kvb, p) {
 		refuse(op, "no kernel for q %v, cache %v, kv_b %v", q, cache.Mat, kvb.F)
 	}
 	if fresh != nil && !CanDecodeNew(gpu, q, cache, kvb, p, fresh) {
@@ -126,11 +140,14 @@ func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.K
 	kvbAt, kvbStride, heads := launch.P(kvb.F.At), launch.I32(kvb.F.Stride), launch.I32(p.Heads)
 	each := absorbEach(rows)
 	begin := launch.Config{Grid: launch.Dim{X: rank / absorbCols, Y: uint32(p.Heads), Z: over(rows, each)},
-		Block: launch.Dim{X: 256}, Shared: nope * absorbCols * 2, PDL: true}
+		Block: launch.Dim{X: 256}, Shared: nope * absorbCols * 2, PDL: !made}
 	queries := [9]launch.Arg{launch.P(scratch), launch.P(q.At), launch.I32(q.Stride), kvbAt, kvbStride, launch.P(table.At), heads, halves(cache.DType), launch.I32(each)}
-	if fresh == nil {
+	switch {
+	case !fixed(p):
+		absorbAny(l, q, kvb, table, halves(cache.DType), rows, scratch, p)
+	case fresh == nil:
 		l.Add(kAbsorb, begin, queries[:]...)
-	} else {
+	default:
 		fresh.add(l, begin, queries, each, q, &cache, p)
 	}
 	grid, folds, shared := attendShape(gpu, items, p.Heads)
@@ -143,7 +160,7 @@ func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.K
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group), launch.P(table.At),
 		heads, launch.F32(float32(float64(p.Scale)*log2E)), launch.I32(p.BlockTokens))
 	outAt, outWide, outStride, at := launch.P(out.At), wide(op, out), launch.I32(out.Stride), launch.P(table.At)
-	if rows*p.Heads > gpu.SMs {
+	if fixed(p) && rows*p.Heads > gpu.SMs {
 		// Blocks of a head have few rows each, and all blocks fit on the GPU at once.
 		each := 2
 		if p.Heads*int(over(rows, each)) > gpu.SMs {
@@ -154,11 +171,16 @@ func DecodeNew(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.K
 		return
 	}
 	latents := launch.P(0)
-	if rows > 1 || items > mergeItems {
+	if rows > 1 || items > mergeItems || !fixed(p) {
 		latents = launch.P(scratch) // the queries are no longer needed
 		parts := rank / joinCols
 		l.Add(kJoin, launch.Config{Grid: launch.Dim{X: uint32(p.Heads * parts), Y: uint32(rows)}, Block: launch.Dim{X: joinCols}, PDL: true},
 			latents, part, marks, launch.I32(items), launch.I32(shares), at, heads, launch.I32(parts))
+	}
+	if !fixed(p) {
+		l.Add(kOutAny, launch.Config{Grid: launch.Dim{X: uint32(p.Heads), Y: over(rows, anyRows), Z: over(p.V, anyValues)}, Block: launch.Dim{X: 256}, PDL: true},
+			outAt, outWide, outStride, latents, kvbAt, kvbStride, at, heads, launch.I32(p.Nope), launch.I32(p.V))
+		return
 	}
 	l.Add(kMerge, launch.Config{
 		Grid: launch.Dim{X: uint32(p.Heads * vDim / mergeV), Y: over(rows, mergeRows)}, Block: launch.Dim{X: 512}, PDL: true},

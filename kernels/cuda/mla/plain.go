@@ -67,15 +67,7 @@ func CheckIndex(p device.Index) error {
 func Select(l *launch.List, chosen, q, weights launch.Mat, keys launch.KV, table launch.Mat, decode bool, p device.Index) {
 	const op = "Select"
 	kind := cacheKind(op, &keys)
-	positions(op, chosen, q.Rows)
-	switch {
-	case p.Heads < 1 || p.Dim < 1 || p.BlockTokens < 1 || chosen.Cols != p.TopK || CheckIndex(p) != nil:
-		refuse(op, "sizes %+v, chosen %v", p, chosen)
-	case q.Cols != p.Heads*p.Dim || weights.Rows != q.Rows || weights.Cols != p.Heads || keys.Cols != p.Dim:
-		refuse(op, "q %v, weights %v, keys %v for %d heads of %d", q, weights, keys.Mat, p.Heads, p.Dim)
-	case table.Zero() || table.DType != tensor.I32 || table.At%16 != 0:
-		refuse(op, "a table of spans %v", table)
-	}
+	checkIndex(op, chosen, q, weights, &keys, table, p)
 	if q.Rows == 0 {
 		return
 	}
@@ -90,6 +82,19 @@ func Select(l *launch.List, chosen, q, weights launch.Mat, keys launch.KV, table
 		launch.P(chosen.At), launch.I32(chosen.Stride), launch.P(q.At), wide(op, q), launch.I32(q.Stride), launch.P(weights.At), wide(op, weights), launch.I32(weights.Stride),
 		launch.P(keys.At), launch.P(keys.Scales.At), launch.I32(kind), launch.I32(keys.Stride), launch.I32(keys.Scales.Stride), launch.I32(keys.Group),
 		launch.P(table.At), launch.I32(flag(decode)), launch.I32(p.Heads), launch.I32(p.Dim), launch.I32(p.TopK), launch.I32(p.BlockTokens))
+}
+
+// checkIndex panics unless the matrices have p's sizes.
+func checkIndex(op string, chosen, q, weights launch.Mat, keys *launch.KV, table launch.Mat, p device.Index) {
+	positions(op, chosen, q.Rows)
+	switch {
+	case p.Heads < 1 || p.Dim < 1 || p.BlockTokens < 1 || chosen.Cols != p.TopK || CheckIndex(p) != nil:
+		refuse(op, "sizes %+v, chosen %v", p, chosen)
+	case q.Cols != p.Heads*p.Dim || weights.Rows != q.Rows || weights.Cols != p.Heads || keys.Cols != p.Dim:
+		refuse(op, "q %v, weights %v, keys %v for %d heads of %d", q, weights, keys.Mat, p.Heads, p.Dim)
+	case table.Zero() || table.DType != tensor.I32 || table.At%16 != 0:
+		refuse(op, "a table of spans %v", table)
+	}
 }
 
 func anySize(op string, l *launch.List, out, q launch.Mat, c launch.KV, kvb launch.Weight, table, chosen launch.Mat, p device.MLA, decode int) {

@@ -30,7 +30,7 @@ const DefaultKeys = 8192
 // CanPrefill reports whether Prefill takes these: DeepSeek's head sizes, queries and kv_b
 // of BF16, any type of cache, all aligned to 16 bytes.
 func CanPrefill(gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, p device.MLA) bool {
-	return readable(q, &cache, &kvb, p) && gpu.SharedMax >= prefillShared && aligned(out) && (cache.DType != tensor.I8 || cache.Group%4 == 0)
+	return fixed(p) && readable(q, &cache, &kvb) && gpu.SharedMax >= prefillShared && aligned(out) && (cache.DType != tensor.I8 || cache.Group%4 == 0)
 }
 
 // PrefillScratch returns the scratch memory of Prefill for prompts with that many tiles of rows

@@ -54,21 +54,6 @@ func (b *Builder) MLADecode(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 	mla.Decode(b.List, b.GPU, out, q, cache, kvb, table, len(list), items, b.Scratch(mla.DecodeScratch(len(list), items, p)), p)
 }
 
-// Select computes the choice of an indexer for the prompts of list, whose table is at table, or for its
-// generated rows.
-func (b *Builder) Select(chosen, q, weights launch.Mat, keys launch.KV, list []device.Span, table launch.Mat, decode bool, p device.Index) {
-	if len(list) > 0 {
-		mla.Select(b.List, chosen, q, weights, keys, table, decode, p)
-	}
-}
-
-// SparseMLA computes latent attention over chosen positions, of the prompts of list or of its generated rows.
-func (b *Builder) SparseMLA(out, q launch.Mat, cache launch.KV, kvb launch.Weight, chosen launch.Mat, list []device.Span, table launch.Mat, decode bool, p device.MLA) {
-	if len(list) > 0 {
-		mla.Sparse(b.List, out, q, cache, kvb, chosen, table, decode, p)
-	}
-}
-
 // LatentDecode computes Latent and MLADecode of a batch that has generated rows only; q and kv
 // are undefined afterwards.
 func (b *Builder) LatentDecode(out, q, kv, norm launch.Mat, eps float32, cache launch.KV, positions, slots, angles launch.Mat, qRope, kRope device.Rope,

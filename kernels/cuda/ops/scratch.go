@@ -40,6 +40,9 @@ func ScratchBytes(s *device.StepSizes) int {
 		need(mla.PrefillScratch(tiles, keys, min(keys, mla.DefaultKeys), s.MLA))
 		need(mla.DecodeScratch(s.Seqs, items, s.MLA))
 	}
+	if s.Index.TopK > 0 {
+		needSparse(s, need)
+	}
 	if s.GQA.Heads > 0 {
 		need(gqa.DecodeScratch(items, s.GQA))
 	}

@@ -42,8 +42,8 @@ struct Indexer {
 	int heads, dim;
 };
 
-// Rises with the score of a key; what is not a number has the least. Both zeros are equal.
-KR_DEV uint32_t score_rank(const Indexer &x, const Cache &c, long long slot) {
+// The rank of the score of a key.
+KR_DEV uint32_t key_rank(const Indexer &x, const Cache &c, long long slot) {
 	float sum = 0.f;
 	for (int h = 0; h < x.heads; h++) {
 		float v = 0.f;
@@ -51,10 +51,7 @@ KR_DEV uint32_t score_rank(const Indexer &x, const Cache &c, long long slot) {
 		if (v < 0.f) v = 0.f;
 		sum = fmaf(x.weights[h], v, sum);
 	}
-	if (sum != sum) return 0u;
-	if (sum == 0.f) return 0x80000000u;
-	uint32_t b = __float_as_uint(sum);
-	return b >> 31 ? ~b : b | 0x80000000u;
+	return score_rank(sum);
 }
 
 // chosen [rows, top]: the positions with the best scores of those that a row sees, rising, of equal ones the
@@ -89,7 +86,7 @@ kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_strid
 		for (int i = tid; i < DIGIT; i += THREADS) counts[i] = 0;
 		__syncthreads();
 		for (int p = tid; p < ctx; p += THREADS) {
-			uint32_t k = score_rank(x, c, span_slot(table, s, p, block_tokens));
+			uint32_t k = key_rank(x, c, span_slot(table, s, p, block_tokens));
 			if ((k & mask) == found) atomicAdd(&counts[k >> at[d] & most[d]], 1);
 		}
 		__syncthreads();
@@ -105,7 +102,7 @@ kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_strid
 	for (int from = 0; from < ctx; from += THREADS) {
 		taken[tid] = 0;
 		if (from + tid < ctx) {
-			uint32_t k = score_rank(x, c, span_slot(table, s, from + tid, block_tokens));
+			uint32_t k = key_rank(x, c, span_slot(table, s, from + tid, block_tokens));
 			taken[tid] = k > found ? 2 : k == found ? 1 : 0;
 		}
 		__syncthreads();

@@ -21,3 +21,11 @@ KR_DEV bool find_row(Span &s, const int *table, int decode, int row) {
 	}
 	return false;
 }
+
+// Rises with a score; what is not a number has the least. Both zeros are equal.
+KR_DEV uint32_t score_rank(float v) {
+	if (v != v) return 0u;
+	if (v == 0.f) return 0x80000000u;
+	uint32_t b = __float_as_uint(v);
+	return b >> 31 ? ~b : b | 0x80000000u;
+}

@@ -1,0 +1,134 @@
+//go:build cuda
+
+package mla
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
+	"krater/kernels/ref"
+	"krater/kernels/tensor"
+)
+
+// TestSelectRows: the choice is the reference's, ties included, however the rows are cut and whatever room they have; small
+// integers make every sum exact. Some scores are not numbers.
+func TestSelectRows(t *testing.T) {
+	c := cudatest.Open(t)
+	seqs := []seq{{past: 700, rows: 1, decode: true}, {rows: 1}, {past: 127, rows: 3}, {past: 38, rows: 6}, {past: 3, rows: 1, decode: true}, {past: 5000, rows: 1, decode: true}, {past: 255, rows: 1, decode: true}}
+	for i, x := range []struct {
+		dt          tensor.DType
+		heads, topK int
+		most        int // of a query's values: with few, many scores are equal
+	}{{tensor.BF16, 16, 40, 2}, {tensor.F8E4M3, 64, 128, 2}, {tensor.BF16, 32, 255, 1}, {tensor.F8E4M3, 48, 1, 1}} {
+		p := device.Index{Heads: x.heads, Dim: indexDim, TopK: x.topK, BlockTokens: 16}
+		b := newProblem(c, 9, small, tensor.BF16, tensor.BF16, tensor.BF16, seqs)
+		rng := rand.New(rand.NewPCG(4, uint64(i)))
+		integers := func(n, most, zeros int) []float32 {
+			v := make([]float32, n)
+			for i := range v {
+				if rng.IntN(zeros) == 0 {
+					v[i] = float32(rng.IntN(2*most+1) - most)
+				}
+			}
+			return v
+		}
+		keys, q, weights := integers(b.slots*indexDim, 2, 1), integers(b.rows*p.Heads*indexDim, x.most, 1+i%2*40), integers(b.rows*p.Heads, 3, 1)
+		weights[p.Heads-1] = float32(math.Inf(1)) // of the first generated row: its scores are infinite or not numbers
+		cache := launch.KV{Mat: b.keys(x.dt, keys)}
+		qm, wm := b.upload(tensor.BF16, q, b.rows, p.Heads*indexDim), b.upload(tensor.F32, weights, b.rows, p.Heads)
+		want := make([]int32, b.rows*p.TopK)
+		all := slices.Concat(b.prefill, b.decode)
+		ref.Select(want, q, weights, keys, all, p)
+		for _, cut := range []struct{ rows, pitch, sms int }{{b.rows, 8192, 132}, {3, 5120, 3}} {
+			gpu := c.Info()
+			gpu.SMs = cut.sms
+			out := c.I32(make([]int32, b.rows*p.TopK), b.rows, p.TopK)
+			scratch := c.Alloc(SelectScratch(cut.rows, cut.pitch))
+			c.Run(func(l *launch.List) {
+				for first := 0; first < b.rows; first += cut.rows {
+					n := min(cut.rows, b.rows-first)
+					SelectRows(l, gpu, out, qm, wm, cache, b.table, Rows{First: first, Count: n}, cut.pitch, scratch, p)
+				}
+				SelectRows(l, gpu, out, qm, wm, cache, b.table, Rows{Decode: true, Count: min(cut.rows, len(b.decode))}, cut.pitch, scratch, p)
+				SelectRows(l, gpu, out, qm, wm, cache, b.table, Rows{Decode: true, First: min(cut.rows, len(b.decode)), Count: 1}, cut.pitch, scratch, p)
+			})
+			got := cudatest.Download[int32](c, out.At, len(want))
+			for row := range b.rows {
+				if g, w := got[row*p.TopK:][:p.TopK], want[row*p.TopK:][:p.TopK]; !slices.Equal(g, w) {
+					t.Fatalf("%+v, %+v: row %d chose\n%v, want\n%v", x, cut, row, g, w)
+				}
+			}
+		}
+	}
+}
+
+// keys makes a cache of index keys of small integers.
+func (b *problem) keys(dt tensor.DType, v []float32) launch.Mat {
+	if dt == tensor.BF16 {
+		return b.upload(dt, v, b.slots, indexDim)
+	}
+	raw := make([]byte, len(v))
+	for i := range v {
+		raw[i] = map[float32]byte{0: 0, 1: 0x38, 2: 0x40, -1: 0xb8, -2: 0xc0}[v[i]]
+	}
+	return launch.Mat{At: b.c.Bytes(raw), DType: dt, Rows: b.slots, Cols: indexDim, Stride: indexDim}
+}
+
+// TestSparseRows: rows of prompts and generated rows see what they have chosen, and a row's bits do not depend on the rows
+// beside it.
+func TestSparseRows(t *testing.T) {
+	c := cudatest.Open(t)
+	seqs := []seq{{past: 200, rows: 1, decode: true}, {rows: 1}, {past: 127, rows: 1}, {past: 67, rows: 5}, {past: 3, rows: 1, decode: true}, {past: 560, rows: 1, decode: true}}
+	for i, x := range []struct {
+		cache                tensor.DType
+		heads, nope, v, topK int
+	}{{tensor.BF16, 2, nope, vDim, 70}, {tensor.F8E4M3, 1, 192, 256, 520}, {tensor.F8E4M3, 17, nope, vDim, 70}, {tensor.I8, 1, 24, 68, 70}} {
+		p := lite
+		p.Heads, p.Nope, p.V = x.heads, x.nope, x.v
+		b := newProblem(c, uint64(i), p, tensor.BF16, x.cache, tensor.BF16, seqs)
+		rng, chosen := rand.New(rand.NewPCG(3, 3)), make([]int32, b.rows*x.topK)
+		sparse, least := 0, x.topK
+		if x.nope != nope {
+			least = 0
+		}
+		for _, s := range slices.Concat(b.prefill, b.decode) {
+			for r := range s.Len {
+				row, ctx := chosen[(s.Row+r)*x.topK:][:x.topK], s.Pos+r+1
+				for i := range row {
+					row[i] = -1
+				}
+				for i, p := range rng.Perm(ctx)[:min(x.topK, ctx)] {
+					row[i] = int32(p)
+				}
+				slices.Sort(row[:min(x.topK, ctx)])
+				if ctx > least && !slices.ContainsFunc(b.decode, func(d device.Span) bool { return d.Row == s.Row }) {
+					sparse++
+				}
+			}
+		}
+		list := c.I32(chosen, b.rows, x.topK)
+		run := func(each int) []float32 {
+			out := b.out(tensor.F32)
+			items := SparseItems(max(each, len(b.decode)), x.topK)
+			scratch := c.Alloc(SparseScratch(max(each, len(b.decode)), items, x.topK, b.p))
+			c.Run(func(l *launch.List) {
+				Sparse(l, out, b.q, b.kv, b.kvb, list, b.table, false, b.p) // also the rows that see all
+				for first := 0; first < sparse; first += each {
+					SparseRows(l, c.Info(), out, b.q, b.kv, b.kvb, list, b.table, Rows{First: first, Count: min(each, sparse-first), Least: least}, items, scratch, b.p)
+				}
+				SparseRows(l, c.Info(), out, b.q, b.kv, b.kvb, list, b.table, Rows{Decode: true, Count: len(b.decode)}, items, scratch, b.p)
+			})
+			return c.Floats(out)
+		}
+		want := make([]float32, b.rows*b.p.Heads*b.p.V)
+		ref.SparseMLA(want, b.query, b.cached, b.weights, chosen, x.topK, slices.Concat(b.prefill, b.decode), b.p)
+		got := run(max(sparse, 1))
+		compare(t, x.cache.String(), got, want, epsMMA)
+		sameBits(t, "two rows at a time", run(2), got)
+	}
+}
