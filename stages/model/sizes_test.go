@@ -58,6 +58,7 @@ func TestSizes(t *testing.T) {
 		"qwen3.5-35b-a3b":  {35, 0.03, 256, 8, 10},  // so they do here, and its 35 billion have a vision tower
 		"kimi-k2":          {1026, 0.01, 384, 8, 61},
 		"deepseek-v3":      {671, 0.01, 256, 8, 61},
+		"deepseek-v3.2":    {671, 0.01, 256, 8, 61},
 		"glm-4.5-air":      {106.9, 0.01, 128, 8, 46},
 		"minimax-m2":       {228.7, 0.01, 256, 8, 62},
 		"gpt-oss-20b":      {20.9, 0.01, 32, 4, 12},
