@@ -41,6 +41,22 @@ func TestWindowsAgreeWithPlain(t *testing.T) {
 	agreesWithPlain(t, windowModel(t, 40), cardPrecisions["int4 g128"], 150)
 }
 
+// TestTwoHeadSizesOnCard: the same with heads of 256 in a window and of 512, and experts with GELU.
+func TestTwoHeadSizesOnCard(t *testing.T) {
+	m := twoHeadsModel(t)
+	for name, p := range map[string]load.Precision{
+		"int4": cardPrecisions["int4 g128"],
+		"int3": {Experts: tensor.INT3.By(64)},
+		"int8": {Experts: tensor.INT8.By(64)},
+	} {
+		tokens := 150
+		if testing.Short() && name != "int4" {
+			tokens = 20
+		}
+		t.Run(name, func(t *testing.T) { agreesWithPlain(t, m, p, tokens) })
+	}
+}
+
 func agreesWithPlain(t *testing.T, m *synth.Model, p load.Precision, tokens int) {
 	t.Helper()
 	prompt := randomTokens(tokens, 1)

@@ -20,6 +20,7 @@ import (
 	"krater/stages/direct"
 	"krater/stages/drive"
 	"krater/stages/load"
+	"krater/stages/model"
 	"krater/stages/synth"
 )
 
@@ -59,6 +60,22 @@ func windowModel(t *testing.T, window int) *synth.Model {
 		map[string]any{"hidden_size": 192, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2})
 }
 
+// twoHeadsModel is a random model with the head sizes and the activation of Gemma 4, and otherwise small. Its first
+// layer sees 40 tokens. Every token has all experts, so that no rounding makes another choice, and scores are scaled:
+// without it, scores of random heads of 512 are so large that the roundings of queries alone change weights by 3 %.
+func twoHeadsModel(t *testing.T) *synth.Model {
+	t.Helper()
+	m := sizedModel(t, "gemma-4-26b-a4b", map[string]any{"num_hidden_layers": 2, "layer_types": []string{"sliding_attention", "full_attention"},
+		"num_experts": 4, "top_k_experts": 4, "vocab_size": 512, "sliding_window": 40},
+		map[string]any{"hidden_size": 192, "intermediate_size": 128, "moe_intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_global_key_value_heads": 1})
+	for i := range m.Config.Layers {
+		a := m.Config.Layers[i].Mixer.(model.GQA)
+		a.Scale = float32(1 / math.Sqrt(float64(a.HeadDim)))
+		m.Config.Layers[i].Mixer = a
+	}
+	return m
+}
+
 // sizedModel is a random model of a shape with other sizes; small ones only without trueSizes.
 func sizedModel(t *testing.T, shape string, sizes, small map[string]any) *synth.Model {
 	t.Helper()
@@ -70,12 +87,17 @@ func sizedModel(t *testing.T, shape string, sizes, small map[string]any) *synth.
 	if err := json.Unmarshal(data, &fields); err != nil {
 		t.Fatal(err)
 	}
-	maps.Copy(fields, sizes)
-	if !trueSizes {
-		maps.Copy(fields, small)
+	of := fields
+	if text, ok := fields["text_config"].(map[string]any); ok {
+		of = text
 	}
-	for _, k := range []string{"bos_token_id", "eos_token_id"} {
+	maps.Copy(of, sizes)
+	if !trueSizes {
+		maps.Copy(of, small)
+	}
+	for _, k := range []string{"bos_token_id", "eos_token_id", "image_token_id"} {
 		delete(fields, k)
+		delete(of, k)
 	}
 	if data, err = json.Marshal(fields); err != nil {
 		t.Fatal(err)

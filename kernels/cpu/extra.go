@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"math"
-	"unsafe"
 
 	"krater/kernels/device"
 )
@@ -65,27 +64,9 @@ func (x *extra) activate(d *Device, dst, gate, up *float32, n int) {
 	case x.silu:
 		d.exp.SiluMul(dst, gate, up, n)
 	case x.cubic != 0:
-		x.activateCubic(d, dst, gate, up, n)
+		d.exp.Cubic(dst, gate, up, n, x.alpha, x.cubic, x.limit, x.shift)
 	default:
 		d.exp.SwiGLU(dst, gate, up, n, x.alpha, x.limit, x.shift)
-	}
-}
-
-// activateCubic is activate where the argument of the sigmoid has a cubic part.
-func (x *extra) activateCubic(d *Device, dst, gate, up *float32, n int) {
-	const step = 64
-	var sigmoids [step]float32
-	out, g, u := unsafe.Slice(dst, n), unsafe.Slice(gate, n), unsafe.Slice(up, n)
-	for at := 0; at < n; at += step {
-		s := sigmoids[:min(step, n-at)]
-		for i := range s {
-			v := min(g[at+i], x.limit)
-			s[i] = x.alpha * (v + x.cubic*v*v*v)
-		}
-		d.exp.Sigmoid(&s[0], &s[0], len(s))
-		for i, y := range s {
-			out[at+i] = min(g[at+i], x.limit) * y * (min(max(u[at+i], -x.limit), x.limit) + x.shift)
-		}
 	}
 }
 

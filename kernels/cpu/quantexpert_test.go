@@ -33,21 +33,16 @@ func composed(d *cpu.Device, x ref.QRows, rows int, e ref.QExpert) []float32 {
 		switch kernels, a := exp.At(d.Level()), e.Act; {
 		case a == device.Activation{}:
 			kernels.SiluMul(&mid[r*f], &both[r*2*f], &both[r*2*f+f], f)
-		case a == device.GELUTanh:
-			gate, up, to := both[r*2*f:][:f], both[r*2*f+f:][:f], mid[r*f:][:f]
-			for i, g := range gate {
-				to[i] = a.Alpha * (g + a.Cubic*g*g*g)
-			}
-			kernels.Sigmoid(&to[0], &to[0], f)
-			for i, g := range gate {
-				to[i] = g * to[i] * up[i]
-			}
 		default:
 			limit := a.Limit
 			if limit == 0 {
 				limit = float32(math.Inf(1))
 			}
-			kernels.SwiGLU(&mid[r*f], &both[r*2*f], &both[r*2*f+f], f, cmp.Or(a.Alpha, 1), limit, a.Shift)
+			if alpha := cmp.Or(a.Alpha, 1); a.Cubic != 0 {
+				kernels.Cubic(&mid[r*f], &both[r*2*f], &both[r*2*f+f], f, alpha, a.Cubic, limit, a.Shift)
+			} else {
+				kernels.SwiGLU(&mid[r*f], &both[r*2*f], &both[r*2*f+f], f, alpha, limit, a.Shift)
+			}
 		}
 	}
 	out := make([]float32, rows*e.W2.Rows)

@@ -141,56 +141,6 @@ func (d *Device) GateRows(stream device.Stream, out, x, w device.Mat) {
 	}
 }
 
-// Activate is x = act(x, up), element by element, both [T, N] F32.
-func (d *Device) Activate(stream device.Stream, x, up device.Mat, act device.Activation) {
-	const op = "Activate"
-	d.stream(op, stream)
-	dst, src := f32(op, "x", &x, x.Rows, x.Cols), f32(op, "up", &up, x.Rows, x.Cols)
-	var by extra
-	by.activation(op, act)
-	if x.Cols == 0 {
-		return
-	}
-	for r := range x.Rows {
-		row := rowAt(dst, x.Stride, r)
-		by.activate(d, row, row, rowAt(src, up.Stride, r), x.Cols)
-	}
-}
-
-// Scale is x *= factor, x [T, N] F32.
-func (d *Device) Scale(stream device.Stream, x device.Mat, factor float32) {
-	const op = "Scale"
-	d.stream(op, stream)
-	dst := f32(op, "x", &x, x.Rows, x.Cols)
-	if x.Cols == 0 {
-		return
-	}
-	for r := range x.Rows {
-		d.axpy.Scale(rowAt(dst, x.Stride, r), x.Cols, factor)
-	}
-}
-
-// Softcap is x = limit * tanh(x / limit), x [T, N] F32.
-func (d *Device) Softcap(stream device.Stream, x device.Mat, limit float32) {
-	const op = "Softcap"
-	d.stream(op, stream)
-	if !(limit > 0) {
-		fail(op, "limit %g", limit)
-	}
-	dst := f32(op, "x", &x, x.Rows, x.Cols)
-	if x.Cols == 0 {
-		return
-	}
-	for r := range x.Rows { // limit * tanh(y) is 2*limit*sigmoid(2*y) - limit
-		row := rowAt(dst, x.Stride, r)
-		d.axpy.Scale(row, x.Cols, 2/limit)
-		d.exp.Sigmoid(row, row, x.Cols)
-		for i, v := range unsafe.Slice(row, x.Cols) {
-			unsafe.Slice(row, x.Cols)[i] = 2*limit*v - limit
-		}
-	}
-}
-
 // WeightedSum is out [T, H] = base + sum over k of weights[t][k] * y[t*K+k],
 // added in that order. base may be absent or out itself.
 func (d *Device) WeightedSum(stream device.Stream, out, y, weights, base device.Mat) {

@@ -42,6 +42,7 @@ type Stream struct {
 	pools     poolTask
 	gqa       gqaTask
 	gates     gateTask
+	elements  elementTask
 	conv      convTask
 	rule      ruleTask
 	gatedNorm gatedNormTask

@@ -12,7 +12,9 @@ func emitExp(g *isa) {
 	emitExpSum(g)
 	emitSigmoid(g)
 	emitSiluMul(g)
-	emitSwiGLU(g)
+	emitSwiGLU(g, false)
+	emitSwiGLU(g, true)
+	emitSoftcap(g)
 }
 
 // vector is a constant with value in every lane, as a memory operand.
@@ -186,11 +188,20 @@ func emitSiluMul(g *isa) {
 	g.end()
 }
 
-func emitSwiGLU(g *isa) {
-	g.function("swiGLU", "dst, gate, up *float32, n int, alpha, limit, shift float32",
-		"is dst = g / (1 + exp(-alpha*g)) * (u + shift), of g = min(gate, limit) and u = max(-limit, min(up, limit)).")
+func emitSwiGLU(g *isa, cubic bool) {
+	if cubic {
+		g.function("cubic", "dst, gate, up *float32, n int, alpha, cubic, limit, shift float32",
+			"is swiGLU with exp(-alpha*(g + cubic*g^3)).")
+	} else {
+		g.function("swiGLU", "dst, gate, up *float32, n int, alpha, limit, shift float32",
+			"is dst = g / (1 + exp(-alpha*g)) * (u + shift), of g = min(gate, limit) and u = max(-limit, min(up, limit)).")
+	}
 	dst, gate, up, n := g.arg("dst"), g.arg("gate"), g.arg("up"), g.arg("n")
 	alpha, limit, shift, l, low := g.broadcastArg("alpha"), g.broadcastArg("limit"), g.broadcastArg("shift"), g.limits(), g.vec()
+	var third reg.VecVirtual
+	if cubic {
+		third = g.broadcastArg("cubic")
+	}
 	g.zero(low)
 	g.VSUBPS(limit, low, low)
 	// NaN stays NaN, as in exp.
@@ -200,7 +211,14 @@ func emitSwiGLU(g *isa) {
 		g.VMAXPS(u, low, u)
 		g.VADDPS(shift, u, u)
 		t := g.vec()
-		g.VMULPS(alpha, v, t)
+		if cubic {
+			g.VMULPS(v, v, t)
+			g.VMULPS(third, t, t)
+			g.VFMADD213PS(v, v, t)
+			g.VMULPS(alpha, t, t)
+		} else {
+			g.VMULPS(alpha, v, t)
+		}
 		e := g.logistic(v, t, l)
 		g.VMULPS(u, e, e)
 		return e
@@ -215,6 +233,31 @@ func emitSwiGLU(g *isa) {
 		g.loadTail(g.at(gate, 0), m, v)
 		g.loadTail(g.at(up, 0), m, u)
 		g.storeTail(value(v, u), m, g.at(dst, 0))
+	})
+	g.end()
+}
+
+// emitSoftcap: limit * tanh(x / limit) is 2 * limit / (1 + exp(-2 / limit * x)) - limit.
+func emitSoftcap(g *isa) {
+	g.function("softcap", "x *float32, n int, limit float32", "is x = limit * tanh(x / limit).")
+	x, n := g.arg("x"), g.arg("n")
+	limit, l, two, scale := g.broadcastArg("limit"), g.limits(), g.vec(), g.float("two", 2)
+	g.VMULPS(scale, limit, two)
+	g.VDIVPS(limit, scale, scale)
+	value := func(v reg.VecVirtual) reg.VecVirtual {
+		g.VMULPS(scale, v, v)
+		e := g.logistic(two, v, l)
+		g.VSUBPS(limit, e, e)
+		return e
+	}
+	g.each(n, 1, []pointer{{x, 4}}, func(i int) {
+		v := g.vec()
+		g.VMOVUPS(g.at(x, i), v)
+		g.VMOVUPS(value(v), g.at(x, i))
+	}, func(m mask) {
+		v := g.vec()
+		g.loadTail(g.at(x, 0), m, v)
+		g.storeTail(value(v), m, g.at(x, 0))
 	})
 	g.end()
 }

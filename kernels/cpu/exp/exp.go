@@ -1,5 +1,5 @@
 // Package exp has the kernels around the exponential function: the passes of softmax, the logistic
-// function and SwiGLU's silu(gate) * up.
+// function, the activations of gated networks (SwiGLU, GELU) and the soft cap of logits.
 package exp
 
 import "krater/kernels/cpu/level"
@@ -17,6 +17,11 @@ type Funcs struct {
 	// SwiGLU is dst = g / (1 + exp(-alpha*g)) * (u + shift), of g = min(gate, limit) and u = max(-limit,
 	// min(up, limit)); dst may be either. NaN stays NaN.
 	SwiGLU func(dst, gate, up *float32, n int, alpha, limit, shift float32)
+	// Cubic is SwiGLU with the argument -alpha*(g + cubic*g^3) of exp. With alpha 2*sqrt(2/pi) and cubic 0.044715 the
+	// factor of u is GELU's approximation by tanh (arXiv 1606.08415).
+	Cubic func(dst, gate, up *float32, n int, alpha, cubic, limit, shift float32)
+	// Softcap is x = limit * tanh(x / limit) for n values, with an error of a few roundings of limit.
+	Softcap func(x *float32, n int, limit float32)
 }
 
 // At returns the kernels of a level that Resolve has accepted.

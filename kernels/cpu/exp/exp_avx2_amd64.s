@@ -545,3 +545,210 @@ vector_end:
 done:
 	VZEROUPPER
 	RET
+
+// func cubicAVX2(dst *float32, gate *float32, up *float32, n int, alpha float32, cubic float32, limit float32, shift float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·cubicAVX2(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         gate+8(FP), CX
+	MOVQ         up+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSS alpha+32(FP), Y0
+	VBROADCASTSS limit+40(FP), Y1
+	VBROADCASTSS shift+44(FP), Y2
+	VBROADCASTSS explo<>+0(SB), Y3
+	VBROADCASTSS exphi<>+0(SB), Y4
+	VBROADCASTSS cubic+36(FP), Y6
+	VXORPS       Y5, Y5, Y5
+	VSUBPS       Y1, Y5, Y5
+
+vector:
+	CMPQ         BX, $+8
+	JLT          vector_end
+	VMOVUPS      (CX), Y7
+	VMOVUPS      (DX), Y8
+	VMINPS       Y7, Y1, Y7
+	VMINPS       Y8, Y1, Y8
+	VMAXPS       Y8, Y5, Y8
+	VADDPS       Y2, Y8, Y8
+	VMULPS       Y7, Y7, Y9
+	VMULPS       Y6, Y9, Y9
+	VFMADD213PS  Y7, Y7, Y9
+	VMULPS       Y0, Y9, Y9
+	VXORPS       Y10, Y10, Y10
+	VSUBPS       Y9, Y10, Y10
+	VMINPS       Y10, Y4, Y10
+	VMAXPS       Y10, Y3, Y10
+	VMULPS       log2e<>+0(SB), Y10, Y9
+	VROUNDPS     $0x08, Y9, Y9
+	VFNMADD231PS ln2hi<>+0(SB), Y9, Y10
+	VFNMADD231PS ln2lo<>+0(SB), Y9, Y10
+	VMOVUPS      c4<>+0(SB), Y11
+	VFMADD213PS  c3<>+0(SB), Y10, Y11
+	VFMADD213PS  c2<>+0(SB), Y10, Y11
+	VFMADD213PS  c1<>+0(SB), Y10, Y11
+	VFMADD213PS  c0<>+0(SB), Y10, Y11
+	VFMADD213PS  fone<>+0(SB), Y10, Y11
+	VFMADD213PS  fone<>+0(SB), Y10, Y11
+	VCVTPS2DQ    Y9, Y9
+	VPSRAD       $0x01, Y9, Y10
+	VPSUBD       Y10, Y9, Y9
+	VPADDD       ebias<>+0(SB), Y10, Y10
+	VPSLLD       $0x17, Y10, Y10
+	VMULPS       Y10, Y11, Y11
+	VPADDD       ebias<>+0(SB), Y9, Y9
+	VPSLLD       $0x17, Y9, Y9
+	VMULPS       Y9, Y11, Y11
+	VADDPS       fone<>+0(SB), Y11, Y11
+	VDIVPS       Y11, Y7, Y11
+	VMULPS       Y8, Y11, Y11
+	VMOVUPS      Y11, (AX)
+	ADDQ         $+32, AX
+	ADDQ         $+32, CX
+	ADDQ         $+32, DX
+	SUBQ         $+8, BX
+	JMP          vector
+
+vector_end:
+	TESTQ        BX, BX
+	JZ           done
+	LEAQ         tailmask<>+32(SB), SI
+	SHLQ         $0x02, BX
+	SUBQ         BX, SI
+	VMOVDQU      (SI), Y7
+	VMASKMOVPS   (CX), Y7, Y8
+	VMASKMOVPS   (DX), Y7, Y9
+	VMINPS       Y8, Y1, Y8
+	VMINPS       Y9, Y1, Y9
+	VMAXPS       Y9, Y5, Y9
+	VADDPS       Y2, Y9, Y9
+	VMULPS       Y8, Y8, Y1
+	VMULPS       Y6, Y1, Y1
+	VFMADD213PS  Y8, Y8, Y1
+	VMULPS       Y0, Y1, Y1
+	VXORPS       Y0, Y0, Y0
+	VSUBPS       Y1, Y0, Y0
+	VMINPS       Y0, Y4, Y0
+	VMAXPS       Y0, Y3, Y0
+	VMULPS       log2e<>+0(SB), Y0, Y1
+	VROUNDPS     $0x08, Y1, Y1
+	VFNMADD231PS ln2hi<>+0(SB), Y1, Y0
+	VFNMADD231PS ln2lo<>+0(SB), Y1, Y0
+	VMOVUPS      c4<>+0(SB), Y2
+	VFMADD213PS  c3<>+0(SB), Y0, Y2
+	VFMADD213PS  c2<>+0(SB), Y0, Y2
+	VFMADD213PS  c1<>+0(SB), Y0, Y2
+	VFMADD213PS  c0<>+0(SB), Y0, Y2
+	VFMADD213PS  fone<>+0(SB), Y0, Y2
+	VFMADD213PS  fone<>+0(SB), Y0, Y2
+	VCVTPS2DQ    Y1, Y1
+	VPSRAD       $0x01, Y1, Y0
+	VPSUBD       Y0, Y1, Y1
+	VPADDD       ebias<>+0(SB), Y0, Y0
+	VPSLLD       $0x17, Y0, Y0
+	VMULPS       Y0, Y2, Y2
+	VPADDD       ebias<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y2, Y2
+	VADDPS       fone<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y8, Y2
+	VMULPS       Y9, Y2, Y2
+	VMASKMOVPS   Y2, Y7, (AX)
+
+done:
+	VZEROUPPER
+	RET
+
+// func softcapAVX2(x *float32, n int, limit float32)
+// Requires: AVX, AVX2, FMA3
+TEXT ·softcapAVX2(SB), NOSPLIT, $0-20
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS limit+16(FP), Y0
+	VBROADCASTSS explo<>+0(SB), Y1
+	VBROADCASTSS exphi<>+0(SB), Y2
+	VBROADCASTSS two<>+0(SB), Y4
+	VMULPS       Y4, Y0, Y3
+	VDIVPS       Y0, Y4, Y4
+
+vector:
+	CMPQ         CX, $+8
+	JLT          vector_end
+	VMOVUPS      (AX), Y5
+	VMULPS       Y4, Y5, Y5
+	VXORPS       Y6, Y6, Y6
+	VSUBPS       Y5, Y6, Y6
+	VMINPS       Y6, Y2, Y6
+	VMAXPS       Y6, Y1, Y6
+	VMULPS       log2e<>+0(SB), Y6, Y5
+	VROUNDPS     $0x08, Y5, Y5
+	VFNMADD231PS ln2hi<>+0(SB), Y5, Y6
+	VFNMADD231PS ln2lo<>+0(SB), Y5, Y6
+	VMOVUPS      c4<>+0(SB), Y7
+	VFMADD213PS  c3<>+0(SB), Y6, Y7
+	VFMADD213PS  c2<>+0(SB), Y6, Y7
+	VFMADD213PS  c1<>+0(SB), Y6, Y7
+	VFMADD213PS  c0<>+0(SB), Y6, Y7
+	VFMADD213PS  fone<>+0(SB), Y6, Y7
+	VFMADD213PS  fone<>+0(SB), Y6, Y7
+	VCVTPS2DQ    Y5, Y5
+	VPSRAD       $0x01, Y5, Y6
+	VPSUBD       Y6, Y5, Y5
+	VPADDD       ebias<>+0(SB), Y6, Y6
+	VPSLLD       $0x17, Y6, Y6
+	VMULPS       Y6, Y7, Y7
+	VPADDD       ebias<>+0(SB), Y5, Y5
+	VPSLLD       $0x17, Y5, Y5
+	VMULPS       Y5, Y7, Y7
+	VADDPS       fone<>+0(SB), Y7, Y7
+	VDIVPS       Y7, Y3, Y7
+	VSUBPS       Y0, Y7, Y7
+	VMOVUPS      Y7, (AX)
+	ADDQ         $+32, AX
+	SUBQ         $+8, CX
+	JMP          vector
+
+vector_end:
+	TESTQ        CX, CX
+	JZ           done
+	LEAQ         tailmask<>+32(SB), DX
+	SHLQ         $0x02, CX
+	SUBQ         CX, DX
+	VMOVDQU      (DX), Y5
+	VMASKMOVPS   (AX), Y5, Y6
+	VMULPS       Y4, Y6, Y6
+	VXORPS       Y4, Y4, Y4
+	VSUBPS       Y6, Y4, Y4
+	VMINPS       Y4, Y2, Y4
+	VMAXPS       Y4, Y1, Y4
+	VMULPS       log2e<>+0(SB), Y4, Y1
+	VROUNDPS     $0x08, Y1, Y1
+	VFNMADD231PS ln2hi<>+0(SB), Y1, Y4
+	VFNMADD231PS ln2lo<>+0(SB), Y1, Y4
+	VMOVUPS      c4<>+0(SB), Y2
+	VFMADD213PS  c3<>+0(SB), Y4, Y2
+	VFMADD213PS  c2<>+0(SB), Y4, Y2
+	VFMADD213PS  c1<>+0(SB), Y4, Y2
+	VFMADD213PS  c0<>+0(SB), Y4, Y2
+	VFMADD213PS  fone<>+0(SB), Y4, Y2
+	VFMADD213PS  fone<>+0(SB), Y4, Y2
+	VCVTPS2DQ    Y1, Y1
+	VPSRAD       $0x01, Y1, Y4
+	VPSUBD       Y4, Y1, Y1
+	VPADDD       ebias<>+0(SB), Y4, Y4
+	VPSLLD       $0x17, Y4, Y4
+	VMULPS       Y4, Y2, Y2
+	VPADDD       ebias<>+0(SB), Y1, Y1
+	VPSLLD       $0x17, Y1, Y1
+	VMULPS       Y1, Y2, Y2
+	VADDPS       fone<>+0(SB), Y2, Y2
+	VDIVPS       Y2, Y3, Y2
+	VSUBPS       Y0, Y2, Y2
+	VMASKMOVPS   Y2, Y5, (AX)
+
+done:
+	VZEROUPPER
+	RET
+
+DATA two<>+0(SB)/4, $0x40000000
+GLOBL two<>(SB), RODATA|NOPTR, $4

@@ -526,3 +526,176 @@ vector_end:
 done:
 	VZEROUPPER
 	RET
+
+// func cubicAVX512(dst *float32, gate *float32, up *float32, n int, alpha float32, cubic float32, limit float32, shift float32)
+// Requires: AVX, AVX512DQ, AVX512F, BMI2
+TEXT ·cubicAVX512(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         gate+8(FP), CX
+	MOVQ         up+16(FP), DX
+	MOVQ         n+24(FP), BX
+	VBROADCASTSS alpha+32(FP), Z0
+	VBROADCASTSS limit+40(FP), Z1
+	VBROADCASTSS shift+44(FP), Z2
+	VBROADCASTSS explo<>+0(SB), Z3
+	VBROADCASTSS exphi<>+0(SB), Z4
+	VBROADCASTSS cubic+36(FP), Z6
+	VXORPS       Z5, Z5, Z5
+	VSUBPS       Z1, Z5, Z5
+
+vector:
+	CMPQ         BX, $+16
+	JLT          vector_end
+	VMOVUPS      (CX), Z7
+	VMOVUPS      (DX), Z8
+	VMINPS       Z7, Z1, Z7
+	VMINPS       Z8, Z1, Z8
+	VMAXPS       Z8, Z5, Z8
+	VADDPS       Z2, Z8, Z8
+	VMULPS       Z7, Z7, Z9
+	VMULPS       Z6, Z9, Z9
+	VFMADD213PS  Z7, Z7, Z9
+	VMULPS       Z0, Z9, Z9
+	VXORPS       Z10, Z10, Z10
+	VSUBPS       Z9, Z10, Z10
+	VMINPS       Z10, Z4, Z10
+	VMAXPS       Z10, Z3, Z10
+	VMULPS       log2e<>+0(SB), Z10, Z9
+	VRNDSCALEPS  $0x08, Z9, Z9
+	VFNMADD231PS ln2hi<>+0(SB), Z9, Z10
+	VFNMADD231PS ln2lo<>+0(SB), Z9, Z10
+	VMOVUPS      c4<>+0(SB), Z11
+	VFMADD213PS  c3<>+0(SB), Z10, Z11
+	VFMADD213PS  c2<>+0(SB), Z10, Z11
+	VFMADD213PS  c1<>+0(SB), Z10, Z11
+	VFMADD213PS  c0<>+0(SB), Z10, Z11
+	VFMADD213PS  fone<>+0(SB), Z10, Z11
+	VFMADD213PS  fone<>+0(SB), Z10, Z11
+	VSCALEFPS    Z9, Z11, Z11
+	VADDPS       fone<>+0(SB), Z11, Z11
+	VDIVPS       Z11, Z7, Z11
+	VMULPS       Z8, Z11, Z11
+	VMOVUPS      Z11, (AX)
+	ADDQ         $+64, AX
+	ADDQ         $+64, CX
+	ADDQ         $+64, DX
+	SUBQ         $+16, BX
+	JMP          vector
+
+vector_end:
+	TESTQ        BX, BX
+	JZ           done
+	MOVQ         $-1, SI
+	BZHIQ        BX, SI, SI
+	KMOVW        SI, K1
+	VMOVUPS.Z    (CX), K1, Z7
+	VMOVUPS.Z    (DX), K1, Z8
+	VMINPS       Z7, Z1, Z7
+	VMINPS       Z8, Z1, Z8
+	VMAXPS       Z8, Z5, Z8
+	VADDPS       Z2, Z8, Z8
+	VMULPS       Z7, Z7, Z1
+	VMULPS       Z6, Z1, Z1
+	VFMADD213PS  Z7, Z7, Z1
+	VMULPS       Z0, Z1, Z1
+	VXORPS       Z0, Z0, Z0
+	VSUBPS       Z1, Z0, Z0
+	VMINPS       Z0, Z4, Z0
+	VMAXPS       Z0, Z3, Z0
+	VMULPS       log2e<>+0(SB), Z0, Z1
+	VRNDSCALEPS  $0x08, Z1, Z1
+	VFNMADD231PS ln2hi<>+0(SB), Z1, Z0
+	VFNMADD231PS ln2lo<>+0(SB), Z1, Z0
+	VMOVUPS      c4<>+0(SB), Z2
+	VFMADD213PS  c3<>+0(SB), Z0, Z2
+	VFMADD213PS  c2<>+0(SB), Z0, Z2
+	VFMADD213PS  c1<>+0(SB), Z0, Z2
+	VFMADD213PS  c0<>+0(SB), Z0, Z2
+	VFMADD213PS  fone<>+0(SB), Z0, Z2
+	VFMADD213PS  fone<>+0(SB), Z0, Z2
+	VSCALEFPS    Z1, Z2, Z2
+	VADDPS       fone<>+0(SB), Z2, Z2
+	VDIVPS       Z2, Z7, Z2
+	VMULPS       Z8, Z2, Z2
+	VMOVUPS      Z2, K1, (AX)
+
+done:
+	VZEROUPPER
+	RET
+
+// func softcapAVX512(x *float32, n int, limit float32)
+// Requires: AVX, AVX512DQ, AVX512F, BMI2
+TEXT ·softcapAVX512(SB), NOSPLIT, $0-20
+	MOVQ         x+0(FP), AX
+	MOVQ         n+8(FP), CX
+	VBROADCASTSS limit+16(FP), Z0
+	VBROADCASTSS explo<>+0(SB), Z1
+	VBROADCASTSS exphi<>+0(SB), Z2
+	VBROADCASTSS two<>+0(SB), Z4
+	VMULPS       Z4, Z0, Z3
+	VDIVPS       Z0, Z4, Z4
+
+vector:
+	CMPQ         CX, $+16
+	JLT          vector_end
+	VMOVUPS      (AX), Z5
+	VMULPS       Z4, Z5, Z5
+	VXORPS       Z6, Z6, Z6
+	VSUBPS       Z5, Z6, Z6
+	VMINPS       Z6, Z2, Z6
+	VMAXPS       Z6, Z1, Z6
+	VMULPS       log2e<>+0(SB), Z6, Z5
+	VRNDSCALEPS  $0x08, Z5, Z5
+	VFNMADD231PS ln2hi<>+0(SB), Z5, Z6
+	VFNMADD231PS ln2lo<>+0(SB), Z5, Z6
+	VMOVUPS      c4<>+0(SB), Z7
+	VFMADD213PS  c3<>+0(SB), Z6, Z7
+	VFMADD213PS  c2<>+0(SB), Z6, Z7
+	VFMADD213PS  c1<>+0(SB), Z6, Z7
+	VFMADD213PS  c0<>+0(SB), Z6, Z7
+	VFMADD213PS  fone<>+0(SB), Z6, Z7
+	VFMADD213PS  fone<>+0(SB), Z6, Z7
+	VSCALEFPS    Z5, Z7, Z7
+	VADDPS       fone<>+0(SB), Z7, Z7
+	VDIVPS       Z7, Z3, Z7
+	VSUBPS       Z0, Z7, Z7
+	VMOVUPS      Z7, (AX)
+	ADDQ         $+64, AX
+	SUBQ         $+16, CX
+	JMP          vector
+
+vector_end:
+	TESTQ        CX, CX
+	JZ           done
+	MOVQ         $-1, DX
+	BZHIQ        CX, DX, DX
+	KMOVW        DX, K1
+	VMOVUPS.Z    (AX), K1, Z5
+	VMULPS       Z4, Z5, Z5
+	VXORPS       Z4, Z4, Z4
+	VSUBPS       Z5, Z4, Z4
+	VMINPS       Z4, Z2, Z4
+	VMAXPS       Z4, Z1, Z4
+	VMULPS       log2e<>+0(SB), Z4, Z1
+	VRNDSCALEPS  $0x08, Z1, Z1
+	VFNMADD231PS ln2hi<>+0(SB), Z1, Z4
+	VFNMADD231PS ln2lo<>+0(SB), Z1, Z4
+	VMOVUPS      c4<>+0(SB), Z2
+	VFMADD213PS  c3<>+0(SB), Z4, Z2
+	VFMADD213PS  c2<>+0(SB), Z4, Z2
+	VFMADD213PS  c1<>+0(SB), Z4, Z2
+	VFMADD213PS  c0<>+0(SB), Z4, Z2
+	VFMADD213PS  fone<>+0(SB), Z4, Z2
+	VFMADD213PS  fone<>+0(SB), Z4, Z2
+	VSCALEFPS    Z1, Z2, Z2
+	VADDPS       fone<>+0(SB), Z2, Z2
+	VDIVPS       Z2, Z3, Z2
+	VSUBPS       Z0, Z2, Z2
+	VMOVUPS      Z2, K1, (AX)
+
+done:
+	VZEROUPPER
+	RET
+
+DATA two<>+0(SB)/4, $0x40000000
+GLOBL two<>(SB), RODATA|NOPTR, $4

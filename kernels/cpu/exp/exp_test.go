@@ -160,6 +160,58 @@ func TestSwiGLU(t *testing.T) {
 	}
 }
 
+// TestCubic: GELU by tanh, and every other argument, with values beyond the range of exp.
+func TestCubic(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for _, act := range [][4]float32{{1.5957691, 0.044715, inf, 0}, {2, 0.1, 2, 1}, {1, 0, 0.5, -0.25}, {-2, 0.5, 3, 0}} {
+		forLengths(t, 0, func(fs *Funcs, n int) error {
+			r := kerneltest.Rand(uint64(n))
+			gate, up := kerneltest.Normal(r, n, 3), kerneltest.Normal(r, n, 8)
+			for i := 0; i < n; i += 7 {
+				gate[i], up[(i+3)%n] = []float32{-20, inf, nan, 200}[i/7%4], []float32{3e38, -3e38, nan, 200}[i/7%4]
+			}
+			want, sizes := make([]float32, n), make([]float64, n)
+			for i := range want {
+				g, u := float64(min(gate[i], act[2])), float64(max(-act[2], min(up[i], act[2]))+act[3])
+				y := float64(act[0]) * (g + float64(act[1])*g*g*g)
+				if want[i] = float32(g / (1 + math.Exp(-y)) * u); act[1] == 0 && math.IsInf(g, 0) {
+					want[i] = nan // 0 * inf
+				}
+				sizes[i] = (8 + 4*math.Abs(y)) // the argument of exp has a few roundings, each relative to its size
+			}
+			dst := kerneltest.Guard[float32](n, 4*((n+1)%16))
+			fs.Cubic(dst.First(), kerneltest.GuardOf(gate, 4*(n%16)).First(), kerneltest.GuardOf(up, 4*((n+9)%16)).First(), n, act[0], act[1], act[2], act[3])
+			for i, w := range want {
+				if got := dst.Data[i]; got != w && !(w != w && got != got) && !(math.Abs(float64(got-w)) <= kerneltest.Eps32*sizes[i]*math.Abs(float64(w))+1e-36) {
+					return fmt.Errorf("%v: of %g and %g came %g, want %g", act, gate[i], up[i], got, w)
+				}
+			}
+			return dst.Check()
+		})
+	}
+}
+
+func TestSoftcap(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for _, limit := range []float32{30, 1.5, 1e-3, 1e6} {
+		forLengths(t, 0, func(fs *Funcs, n int) error {
+			x := kerneltest.Normal(kerneltest.Rand(uint64(n)), n, 2*float64(limit))
+			for i := 0; i < n; i += 7 {
+				x[i] = []float32{-inf, inf, nan, 0, 3e38}[i/7%5]
+			}
+			dst := kerneltest.GuardOf(x, 4*(n%16))
+			fs.Softcap(dst.First(), n, limit)
+			for i, v := range x {
+				w := float64(limit) * math.Tanh(float64(v)/float64(limit))
+				if got := float64(dst.Data[i]); !(math.IsNaN(w) && math.IsNaN(got)) && !(math.Abs(got-w) <= 4*kerneltest.Eps32*float64(limit)) {
+					return fmt.Errorf("limit %g: of %g came %g, want %g", limit, v, got, w)
+				}
+			}
+			return dst.Check()
+		})
+	}
+}
+
 func BenchmarkSiluMul(b *testing.B) {
 	for _, l := range level.Available() {
 		for _, n := range []int{64, 1408} {

@@ -5,7 +5,7 @@ import (
 	"unsafe"
 )
 
-var pure = Funcs{Max: pureMax, ExpSum: pureExpSum, Sigmoid: pureSigmoid, SiluMul: pureSiluMul, SwiGLU: pureSwiGLU}
+var pure = Funcs{Max: pureMax, ExpSum: pureExpSum, Sigmoid: pureSigmoid, SiluMul: pureSiluMul, SwiGLU: pureSwiGLU, Cubic: pureCubic, Softcap: pureSoftcap}
 
 func pureMax(x *float32, n int) float32 {
 	top := *x
@@ -29,7 +29,7 @@ func pureExpSum(dst, src *float32, n int, scale, shift float32) float32 {
 func pureSigmoid(dst, src *float32, n int) {
 	d, s := unsafe.Slice(dst, n), unsafe.Slice(src, n)
 	for i, v := range s {
-		d[i] = float32(1 / (1 + math.Exp(-float64(v))))
+		d[i] = sigmoidOf(v)
 	}
 }
 
@@ -47,3 +47,20 @@ func pureSwiGLU(dst, gate, up *float32, n int, alpha, limit, shift float32) {
 		d[i] = float32(float64(g)/(1+math.Exp(-float64(alpha*g)))) * (u + shift)
 	}
 }
+
+func pureCubic(dst, gate, up *float32, n int, alpha, cubic, limit, shift float32) {
+	d, gates, ups := unsafe.Slice(dst, n), unsafe.Slice(gate, n), unsafe.Slice(up, n)
+	for i := range d {
+		g, u := min(gates[i], limit), min(max(ups[i], -limit), limit)
+		d[i] = g * sigmoidOf(alpha*(g+cubic*g*g*g)) * (u + shift)
+	}
+}
+
+func pureSoftcap(x *float32, n int, limit float32) {
+	values := unsafe.Slice(x, n)
+	for i, v := range values {
+		values[i] = 2*limit*sigmoidOf(v*(2/limit)) - limit
+	}
+}
+
+func sigmoidOf(v float32) float32 { return float32(1 / (1 + math.Exp(-float64(v)))) }

@@ -29,6 +29,16 @@ func siluMulAVX2(dst *float32, gate *float32, up *float32, n int)
 //go:noescape
 func swiGLUAVX2(dst *float32, gate *float32, up *float32, n int, alpha float32, limit float32, shift float32)
 
+// cubicAVX2 is swiGLU with exp(-alpha*(g + cubic*g^3)).
+//
+//go:noescape
+func cubicAVX2(dst *float32, gate *float32, up *float32, n int, alpha float32, cubic float32, limit float32, shift float32)
+
+// softcapAVX2 is x = limit * tanh(x / limit).
+//
+//go:noescape
+func softcapAVX2(x *float32, n int, limit float32)
+
 // maxOfAVX512 is the largest of n values.
 //
 //go:noescape
@@ -53,3 +63,13 @@ func siluMulAVX512(dst *float32, gate *float32, up *float32, n int)
 //
 //go:noescape
 func swiGLUAVX512(dst *float32, gate *float32, up *float32, n int, alpha float32, limit float32, shift float32)
+
+// cubicAVX512 is swiGLU with exp(-alpha*(g + cubic*g^3)).
+//
+//go:noescape
+func cubicAVX512(dst *float32, gate *float32, up *float32, n int, alpha float32, cubic float32, limit float32, shift float32)
+
+// softcapAVX512 is x = limit * tanh(x / limit).
+//
+//go:noescape
+func softcapAVX512(x *float32, n int, limit float32)

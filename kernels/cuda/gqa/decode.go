@@ -18,7 +18,7 @@ const (
 	stepBytes     = 4096 // of a warp's keys in shared memory, in at most four steps
 )
 
-// decoder is the kernels for a cache's type and a head size, with 8 or 16 query heads of a group.
+// decoder is the kernels for a cache's type and a head size, with 8 or 16 query heads of a group (8 of heads of 512).
 type decoder struct {
 	attend, join launch.Kernel
 	window       launch.Kernel // attend with a window; none: zero
@@ -27,6 +27,9 @@ type decoder struct {
 	shared, late int           // bytes of a block of attend, and in addition on Hopper
 	blocks       int           // blocks per multiprocessor
 }
+
+// windowDim is the largest head size that has kernels with a window.
+const windowDim = 256
 
 type kernelKey struct {
 	dtype tensor.DType
@@ -38,15 +41,22 @@ var dtypeNames = map[tensor.DType]string{tensor.BF16: "bf16", tensor.F8E4M3: "e4
 var decoders = func() map[kernelKey][2]decoder {
 	out := map[kernelKey][2]decoder{}
 	for dt, name := range dtypeNames {
-		for dim, blocks := range map[int][2]int{64: {4, 3}, 128: {4, 2}, 256: {2, 2}} {
+		for dim, blocks := range map[int][2]int{64: {4, 3}, 128: {4, 2}, 256: {2, 2}, 512: {2, 2}} {
 			var two [2]decoder
 			if dim == 128 && dt != tensor.F8E4M3 {
 				blocks[0] = 3 // they need more registers
 			}
-			for i, heads := range []int{8, 16} {
+			each := [2]int{8, 16}
+			if dim == 512 { // the sums of more heads need more registers
+				each[1] = 8
+				if dt == tensor.BF16 {
+					blocks = [2]int{1, 1}
+				}
+			}
+			for i, heads := range each {
 				two[i] = decoder{attend: named(fmt.Sprintf("kr_gqa_decode%d_%s", heads, name), dim), join: named("kr_gqa_join", dim), groups: named("kr_gqa_join_groups", dim),
 					heads: heads, shared: decodeShared(dt, dim, heads), late: lateShared(dim, heads), blocks: blocks[i]}
-				if dim <= 128 {
+				if dim <= windowDim {
 					two[i].window = named(fmt.Sprintf("kr_gqa_decode%d_window_%s", heads, name), dim)
 				}
 			}
@@ -72,7 +82,7 @@ func decodeShared(dt tensor.DType, dim, heads int) int {
 		scales = stepKeys * 2 * 4
 	}
 	if far {
-		chunk = 32
+		chunk = 512 / heads
 	}
 	n := warps*max(1, min(stepBytes/unit, 4))*(2*unit+scales+16) + warps*heads*((chunk+4)*4+8)
 	if far { // queries, and sums of a group's items
@@ -98,12 +108,12 @@ func decoderOf(dt tensor.DType, p device.GQA) (d decoder, ok bool) {
 	return two[0], ok
 }
 
-// CanDecode reports whether Decode takes these: heads of 64, 128 or 256, queries of BF16, a cache
-// of BF16, F8E4M3 or I8 with one scale per head, rows aligned to 16 bytes, sinks of F32 or none, and a
-// window only with heads of 64 and 128.
+// CanDecode reports whether Decode takes these: heads of 64, 128, 256 or 512, queries of BF16, a cache
+// of BF16, F8E4M3 or I8 with one scale per head, rows aligned to 16 bytes, sinks of F32 or none, and no
+// window with heads of 512. Those need more shared memory than some GPUs have.
 func CanDecode(gpu launch.GPU, out, q launch.Mat, cache launch.KV, sinks launch.Mat, p device.GQA) bool {
 	d, ok := decoderOf(cache.DType, p)
-	return ok && (p.Window == 0 || p.HeadDim <= 128) && readable(out, q, &cache, sinks, p) && gpu.SharedMax >= d.bytes(gpu)
+	return ok && (p.Window == 0 || p.HeadDim <= windowDim) && readable(out, q, &cache, sinks, p) && gpu.SharedMax >= d.bytes(gpu)
 }
 
 // readable reports whether the fast kernels take rows, cache and sinks.

@@ -49,6 +49,9 @@ func TestDecode(t *testing.T) {
 		{tensor.I8, tensor.F32, 7, 1, 128, 16, contexts(63, 520)},
 		{tensor.I8, tensor.BF16, 2, 2, 256, 16, contexts(150)},
 		{tensor.BF16, tensor.F32, 20, 1, 64, 16, contexts(70)}, // more heads than a block takes
+		{tensor.BF16, tensor.BF16, 8, 1, 512, 16, contexts(65, 1, 530)},
+		{tensor.F8E4M3, tensor.F32, 11, 1, 512, 64, contexts(130)},
+		{tensor.I8, tensor.BF16, 4, 2, 512, 100, contexts(63, 17)},
 	} {
 		b := newProblem(c, uint64(x.heads), x.heads, x.kvHeads, x.dim, x.block, x.cache, x.seqs)
 		what := fmt.Sprintf("%s, %d heads of %d of %d", x.cache, x.heads, x.dim, x.kvHeads)
@@ -60,7 +63,7 @@ func TestDecode(t *testing.T) {
 // items, and in every run.
 func TestDecodeInvariance(t *testing.T) {
 	c := cudatest.Open(t)
-	for dim, dt := range map[int]tensor.DType{64: tensor.F8E4M3, 128: tensor.BF16, 256: tensor.I8} {
+	for dim, dt := range map[int]tensor.DType{64: tensor.F8E4M3, 128: tensor.BF16, 256: tensor.I8, 512: tensor.BF16} {
 		b := newProblem(c, 3, 4, 2, dim, 16, dt, contexts(70, 1100, 5, 520)) // 2, 17, 1 and 8 items
 		all := b.decodeWithin(c.Info(), tensor.F32, 4, b.items())
 		compare(t, dt.String(), all, b.want(), epsMMA)

@@ -1,5 +1,5 @@
 // Package gqa launches grouped-query attention (arXiv 2305.13245) over a paged cache. Heads of
-// 64, 128 and 256 have kernels with tensor cores (Decode, Prefill). The plain kernel, with a
+// 64, 128, 256 and 512 have kernels with tensor cores (Decode, Prefill). The plain kernel, with a
 // block for each row and head, takes every size; tests compare the others with it.
 //
 // A row's bits depend on its own sequence only: keys are read in tiles at absolute positions, and

@@ -60,6 +60,7 @@ func TestDecodeLaunches(t *testing.T) {
 		{qwen3, 32, 32768, launch.Dim{X: 4, Y: 99}, true},
 		{device.GQA{Heads: 64, KVHeads: 8, HeadDim: 64}, 32, 2048, launch.Dim{X: 8, Y: 66}, true},
 		{device.GQA{Heads: 40, KVHeads: 2, HeadDim: 256}, 1, 100, launch.Dim{X: 4, Y: 2}, false},
+		{device.GQA{Heads: 40, KVHeads: 2, HeadDim: 512}, 1, 100, launch.Dim{X: 6, Y: 2}, false},
 	} {
 		a := newArgs(x.rows, tensor.BF16, x.p)
 		var l launch.List
@@ -117,6 +118,7 @@ func TestPrefillLaunches(t *testing.T) {
 		{launch.GPU{SMs: 7, Hopper: true, SharedMax: h200.SharedMax}, tensor.I8, 256, 512, "kr_gqa_prefill_i8_256_h", launch.Dim{X: 7}, 384, 15},
 		{small, tensor.BF16, 128, 512, "kr_gqa_prefill_bf16_128", launch.Dim{X: 40, Y: 3}, 256, 13},
 		{small, tensor.BF16, 256, 512, "kr_gqa_prefill_bf16_256", launch.Dim{X: 40, Y: 6}, 128, 13},
+		{h200, tensor.BF16, 512, 512, "kr_gqa_prefill_bf16_512", launch.Dim{X: 40, Y: 6}, 256, 13},
 	} {
 		a := newArgs(134, x.dt, device.GQA{Heads: 40, KVHeads: 2, HeadDim: x.dim})
 		var l launch.List
@@ -145,6 +147,8 @@ func TestPrefillWindow(t *testing.T) {
 		{h200, tensor.I8, 64, 128, sinks, "kr_gqa_prefill_window_i8_64_h", 17},
 		{h200, tensor.F8E4M3, 128, 4096, launch.Mat{}, "kr_gqa_prefill_window_e4m3_128_h", 17},
 		{small, tensor.BF16, 64, 1, launch.Mat{}, "kr_gqa_prefill_window_bf16_64", 15},
+		{h200, tensor.BF16, 256, 1024, launch.Mat{}, "kr_gqa_prefill_window_bf16_256_h", 17},
+		{small, tensor.I8, 256, 1024, sinks, "kr_gqa_prefill_window_i8_256", 15},
 	} {
 		a := newArgs(134, x.dt, device.GQA{Heads: 8, KVHeads: 2, HeadDim: x.dim, Window: x.window})
 		var l launch.List
@@ -158,9 +162,9 @@ func TestPrefillWindow(t *testing.T) {
 			t.Error("sinks of BF16 have a kernel")
 		}
 	}
-	a := newArgs(134, tensor.BF16, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 256, Window: 8})
+	a := newArgs(134, tensor.BF16, device.GQA{Heads: 8, KVHeads: 2, HeadDim: 512, Window: 8})
 	if CanPrefill(h200, a.out, a.q, a.cache, launch.Mat{}, a.p) || CanDecode(h200, a.out, a.q, a.cache, launch.Mat{}, a.p) {
-		t.Error("heads of 256 and a window have a kernel")
+		t.Error("heads of 512 and a window have a kernel")
 	}
 }
 
@@ -180,18 +184,26 @@ func TestDecodeWindow(t *testing.T) {
 	}
 }
 
-// The kernels of compute_80 fit on every GPU from 8.0 on, and Hopper's on Hopper.
+// The kernels of compute_80 fit on every GPU from 8.0 on, but for those of heads of 512, and Hopper's on
+// Hopper. What does not fit is not chosen.
 func TestSharedMemory(t *testing.T) {
 	for key, two := range decoders {
 		for _, d := range two {
-			if d.shared > small.SharedMax || d.blocks*(d.bytes(h200)+1<<10) > 228<<10 {
+			if key.dim != 512 && d.shared > small.SharedMax || d.blocks*(d.bytes(h200)+1<<10) > 228<<10 {
 				t.Errorf("decode %v: %d and %d bytes, %d blocks of %s", key, d.shared, d.bytes(h200), d.blocks, d.attend)
 			}
 		}
 	}
 	for key, k := range prefillers {
-		if k.shared > small.SharedMax || k.sharedHopper > h200.SharedMax {
+		if most := map[bool]int{true: h200.SharedMax, false: small.SharedMax}; k.shared > most[key.dim == 512] || k.sharedHopper > h200.SharedMax {
 			t.Errorf("prefill %v: %d and %d bytes", key, k.shared, k.sharedHopper)
+		}
+	}
+	a := newArgs(134, tensor.BF16, device.GQA{Heads: 8, KVHeads: 1, HeadDim: 512})
+	for _, gpu := range []launch.GPU{small, h200} {
+		fits := gpu == h200
+		if CanPrefill(gpu, a.out, a.q, a.cache, launch.Mat{}, a.p) != fits || CanDecode(gpu, a.out, a.q, a.cache, launch.Mat{}, a.p) != fits {
+			t.Errorf("heads of 512 with %d bytes of shared memory: want %v", gpu.SharedMax, fits)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 // prefiller is the two kernels for a cache's type and a head size, and the resources of their
 // blocks.
 type prefiller struct {
-	any, hopper            launch.Kernel
+	any, hopper            launch.Kernel // no hopper: sharedHopper is 0
 	anyWindow              launch.Kernel // with a window, sinks or both; none: zero
 	hopperWindow           launch.Kernel
 	shared, sharedHopper   int
@@ -22,11 +22,11 @@ type prefiller struct {
 
 var prefillers = func() map[kernelKey]prefiller {
 	out := map[kernelKey]prefiller{}
-	for _, dim := range []int{64, 128, 256} {
+	for _, dim := range []int{64, 128, 256, 512} {
 		for dt, name := range dtypeNames {
 			k := prefiller{any: named("kr_gqa_prefill_"+name, dim), threads: 256, threadsHopper: 384, partsOfRowTile: 1}
-			k.hopper = launch.Named(k.any.String() + "_h")
-			if dim <= 128 {
+			if dim <= windowDim {
+				k.hopper = launch.Named(k.any.String() + "_h")
 				k.anyWindow = named("kr_gqa_prefill_window_"+name, dim)
 				k.hopperWindow = launch.Named(k.anyWindow.String() + "_h")
 			}
@@ -43,6 +43,10 @@ var prefillers = func() map[kernelKey]prefiller {
 					k.threadsHopper = 512 // more to widen
 				}
 			}
+			if dim > 256 { // two warps share rows, and give each other what they have of the scores
+				k.threads, k.sharedHopper = 256, 0
+				k.shared += 8 * 16 * keys * 4
+			}
 			out[kernelKey{dt, dim}] = k
 		}
 	}
@@ -50,10 +54,10 @@ var prefillers = func() map[kernelKey]prefiller {
 }()
 
 // CanPrefill reports whether Prefill takes these: the sizes and types that CanDecode names, and a
-// window or sinks only with heads of 64 and 128.
+// window or sinks not with heads of 512.
 func CanPrefill(gpu launch.GPU, out, q launch.Mat, cache launch.KV, sinks launch.Mat, p device.GQA) bool {
 	k, ok := prefillers[kernelKey{cache.DType, p.HeadDim}]
-	return ok && (!special(sinks, p) || p.HeadDim <= 128) && readable(out, q, &cache, sinks, p) && gpu.SharedMax >= k.shared
+	return ok && (!special(sinks, p) || p.HeadDim <= windowDim) && readable(out, q, &cache, sinks, p) && gpu.SharedMax >= k.shared
 }
 
 // special reports whether attention has more than every key before a row.
@@ -84,7 +88,7 @@ func Prefill(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV,
 	args := []launch.Arg{launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At), launch.P(cache.Scales.At),
 		launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens)}
 	units := cache.Rows * cache.Stride * cache.DType.Size() / 16 // Hopper's kernels count them in 32 bits
-	if gpu.Hopper && gpu.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
+	if gpu.Hopper && k.sharedHopper > 0 && gpu.SharedMax >= k.sharedHopper && units <= math.MaxUint32 {
 		blocks := p.Heads * tiles
 		if turn != 0 { // a block computes one tile after the other
 			blocks = min(blocks, gpu.SMs)

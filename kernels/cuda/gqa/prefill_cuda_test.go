@@ -47,6 +47,9 @@ func TestPrefill(t *testing.T) {
 		{tensor.I8, tensor.BF16, 2, 1, 64, 1, []seq{{past: 190, rows: 17}}},
 		{tensor.I8, tensor.F32, 4, 2, 128, 16, []seq{{rows: 65}, {past: 257, rows: 3}}},
 		{tensor.I8, tensor.BF16, 2, 2, 256, 16, []seq{{past: 31, rows: 70}}},
+		{tensor.BF16, tensor.BF16, 2, 1, 512, 16, []seq{{past: 3, rows: 66}, {past: 200, rows: 2}, {rows: 1}}},
+		{tensor.F8E4M3, tensor.F32, 1, 1, 512, 64, []seq{{past: 33, rows: 70}}},
+		{tensor.I8, tensor.BF16, 2, 2, 512, 100, []seq{{past: 120, rows: 17}}},
 	} {
 		b := newProblem(c, uint64(x.dim), x.heads, x.kvHeads, x.dim, x.block, x.cache, x.seqs)
 		want := b.want()
@@ -60,7 +63,7 @@ func TestPrefill(t *testing.T) {
 // it.
 func TestPrefillInvariance(t *testing.T) {
 	c := cudatest.Open(t)
-	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3, 256: tensor.BF16} {
+	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3, 256: tensor.BF16, 512: tensor.BF16} {
 		b := newProblem(c, 9, 2, 1, dim, 16, dt, []seq{{past: 20, rows: 40}, {past: 60, rows: 141}})
 		for _, gpu := range gpus(c) {
 			b.putTable()

@@ -51,6 +51,9 @@ func TestDecodeWindows(t *testing.T) {
 		{tensor.BF16, tensor.F32, 12, 1, 128, 100, contexts(650, 17)},
 		{tensor.F8E4M3, tensor.BF16, 6, 2, 128, 16, contexts(63, 128, 770)},
 		{tensor.I8, tensor.BF16, 32, 2, 128, 1, contexts(190, 1)},
+		{tensor.BF16, tensor.BF16, 4, 2, 256, 16, contexts(63, 128, 1030)},
+		{tensor.F8E4M3, tensor.F32, 16, 1, 256, 64, contexts(600, 3)},
+		{tensor.I8, tensor.BF16, 6, 2, 256, 100, contexts(190, 65)},
 	} {
 		b := newProblem(c, uint64(x.heads), x.heads, x.kvHeads, x.dim, x.block, x.cache, x.seqs)
 		for i, window := range windowsOf(k) {
@@ -97,6 +100,9 @@ func TestPrefillWindows(t *testing.T) {
 		{tensor.BF16, tensor.F32, 4, 2, 128, 64, []seq{{past: 70, rows: 130}, {rows: 5}}},
 		{tensor.F8E4M3, tensor.F32, 3, 3, 128, 16, []seq{{past: 300, rows: 129}}},
 		{tensor.I8, tensor.F32, 4, 2, 128, 16, []seq{{rows: 65}, {past: 257, rows: 3}}},
+		{tensor.BF16, tensor.BF16, 2, 1, 256, 64, []seq{{past: 70, rows: 130}, {rows: 5}}},
+		{tensor.F8E4M3, tensor.F32, 3, 3, 256, 16, []seq{{past: 300, rows: 67}}},
+		{tensor.I8, tensor.BF16, 2, 1, 256, 100, []seq{{rows: 65}, {past: 257, rows: 3}}},
 	} {
 		b := newProblem(c, uint64(x.dim), x.heads, x.kvHeads, x.dim, x.block, x.cache, x.seqs)
 		for i, window := range windowsOf(k) {
@@ -112,7 +118,7 @@ func TestPrefillWindows(t *testing.T) {
 // A row in a window has the same bits however its prompt was cut into batches.
 func TestPrefillWindowInvariance(t *testing.T) {
 	c := cudatest.Open(t)
-	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3} {
+	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3, 256: tensor.BF16} {
 		b := newProblem(c, 9, 2, 1, dim, 16, dt, []seq{{past: 20, rows: 40}, {past: 190, rows: 141}})
 		b.narrow(100, true)
 		list := b.prefill

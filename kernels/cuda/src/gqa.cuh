@@ -1,4 +1,4 @@
-// Grouped-query attention at head sizes of 64, 128 and 256: the functions that decode and prefill
+// Grouped-query attention at head sizes of 64, 128, 256 and 512: the functions that decode and prefill
 // share. A cache row has the keys of all key heads, then their values.
 #pragma once
 #include "mla.cuh" // swizzled rows in shared memory, e4m3 as bf16, how sums are joined

@@ -95,13 +95,15 @@ KR_DEV void advance(Feed &f, const Job &j) {
 
 // Starts the copy of a step's keys (or values), from column `first` of their slots on.
 template <int KIND, int D> KR_DEV void copy(uint32_t to, const Cache &c, int slot, int first) {
-	const int row = Ring<KIND, D, 1>::row, lanes = row / 16, rows = 32 / lanes;
+	const int row = Ring<KIND, D, 1>::row, units = row / 16, lanes = units < 32 ? units : 32, rows = 32 / lanes;
 	int lane = threadIdx.x % 32, r = lane / lanes, u = lane % lanes;
 	const char *from = c.rows + (long long)first * Element<KIND>::size + u * 16;
 #pragma unroll 2
 	for (int i = 0; i < STEP; i += rows) {
 		int at = __shfl_sync(0xffffffffu, slot, i + r);
-		cp_async16_once(to + place<row>(i + r, u), from + (long long)max(at, 0) * c.stride * Element<KIND>::size, at >= 0);
+		const char *key = from + (long long)max(at, 0) * c.stride * Element<KIND>::size;
+#pragma unroll
+		for (int k = 0; k < units; k += lanes) cp_async16_once(to + place<row>(i + r, u + k), key + k * 16, at >= 0);
 	}
 }
 
@@ -289,18 +291,27 @@ DECODE(kr_gqa_decode16_e4m3_256, E4M3_ROWS, 256, 2, 2)
 DECODE(kr_gqa_decode16_i8_64, I8_ROWS, 64, 2, 3)
 DECODE(kr_gqa_decode16_i8_128, I8_ROWS, 128, 2, 2)
 DECODE(kr_gqa_decode16_i8_256, I8_ROWS, 256, 2, 2)
+DECODE(kr_gqa_decode8_bf16_512, BF16_ROWS, 512, 1, 1)
+DECODE(kr_gqa_decode8_e4m3_512, E4M3_ROWS, 512, 1, 2)
+DECODE(kr_gqa_decode8_i8_512, I8_ROWS, 512, 1, 2)
 DECODE_WINDOW(kr_gqa_decode8_window_bf16_64, BF16_ROWS, 64, 1, 4)
 DECODE_WINDOW(kr_gqa_decode8_window_bf16_128, BF16_ROWS, 128, 1, 3)
+DECODE_WINDOW(kr_gqa_decode8_window_bf16_256, BF16_ROWS, 256, 1, 2)
 DECODE_WINDOW(kr_gqa_decode8_window_e4m3_64, E4M3_ROWS, 64, 1, 4)
 DECODE_WINDOW(kr_gqa_decode8_window_e4m3_128, E4M3_ROWS, 128, 1, LATE_JOINS ? 4 : 3) // sums of a group's items are in registers without late joins
+DECODE_WINDOW(kr_gqa_decode8_window_e4m3_256, E4M3_ROWS, 256, 1, 2)
 DECODE_WINDOW(kr_gqa_decode8_window_i8_64, I8_ROWS, 64, 1, 4)
 DECODE_WINDOW(kr_gqa_decode8_window_i8_128, I8_ROWS, 128, 1, 3)
+DECODE_WINDOW(kr_gqa_decode8_window_i8_256, I8_ROWS, 256, 1, 2)
 DECODE_WINDOW(kr_gqa_decode16_window_bf16_64, BF16_ROWS, 64, 2, 3)
 DECODE_WINDOW(kr_gqa_decode16_window_bf16_128, BF16_ROWS, 128, 2, 2)
+DECODE_WINDOW(kr_gqa_decode16_window_bf16_256, BF16_ROWS, 256, 2, 2)
 DECODE_WINDOW(kr_gqa_decode16_window_e4m3_64, E4M3_ROWS, 64, 2, 3)
 DECODE_WINDOW(kr_gqa_decode16_window_e4m3_128, E4M3_ROWS, 128, 2, 2)
+DECODE_WINDOW(kr_gqa_decode16_window_e4m3_256, E4M3_ROWS, 256, 2, 2)
 DECODE_WINDOW(kr_gqa_decode16_window_i8_64, I8_ROWS, 64, 2, 3)
 DECODE_WINDOW(kr_gqa_decode16_window_i8_128, I8_ROWS, 128, 2, 2)
+DECODE_WINDOW(kr_gqa_decode16_window_i8_256, I8_ROWS, 256, 2, 2)
 
 #define JOIN(d)                                                                                                                   \
 	KR_KERNEL(THREADS, 6)                                                                                                            \
@@ -318,3 +329,4 @@ DECODE_WINDOW(kr_gqa_decode16_window_i8_128, I8_ROWS, 128, 2, 2)
 JOIN(64)
 JOIN(128)
 JOIN(256)
+JOIN(512)

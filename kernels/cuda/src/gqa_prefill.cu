@@ -1,6 +1,6 @@
 // Flash attention of prompts with grouped heads, for every GPU. A block has 16 rows of a query
 // head for each of its warps. It reads keys and values directly from the paged cache, a tile
-// ahead. 8-bit tiles are widened to bf16 between the use of two tiles.
+// ahead. 8-bit tiles are widened to bf16 between the use of two tiles. Two warps share rows of 512 columns.
 //
 // Tiles of keys lie at absolute positions, so the order of a row's sums does not depend on how
 // its prompt was cut.
@@ -8,11 +8,15 @@
 
 template <int KIND, int D> struct Tiles {
 	static const bool far = D > 128; // queries stay in shared memory, and a block has half a tile of rows
-	static const int warps = far ? 4 : 8, threads = 32 * warps, keys = 8 * warps, rows = 16 * warps;
+	// Warps that have the same rows, each with its part of the columns: sums of whole rows would need more registers.
+	static const int split = D > 256 ? 2 : 1, cols = D / split;
+	static const int warps = far ? 4 * split : 8, threads = 32 * warps, keys = far ? 32 : 64, rows = 16 * warps / split;
+	static const int mine = keys / warps; // keys of a tile that a warp fetches
 	static const int row = 2 * D, part = keys * row, stage = 2 * part; // keys, then values
 	static const int raw = KIND == BF16_ROWS ? 0 : keys * D;           // of keys or of values, as stored in the cache
 	static const int at_raw = KIND == BF16_ROWS ? 2 * stage : stage;   // two stages of bf16, or one stage and the cache's bytes
-	static const int at_queries = at_raw + 2 * raw, bytes = at_queries + (far ? rows * row : 0);
+	static const int at_queries = at_raw + 2 * raw, at_scores = at_queries + (far ? rows * row : 0);
+	static const int bytes = at_scores + (split > 1 ? warps * 16 * keys * 4 : 0); // scores of a part of the columns
 };
 
 // The work of a block.
@@ -40,10 +44,10 @@ template <int ROWS, bool WINDOW> KR_DEV bool part_of(Part &p, const int *table, 
 
 // --- keys and values
 
-// The cache's row of a key, < 0 outside low..end. A warp has 8 keys of a tile; lane i looks up
-// key i % 8.
-KR_DEV int slot_of(const Part &p, const int *table, int tile_at) {
-	int key = tile_at + threadIdx.x / 32 * 8 + threadIdx.x % 8;
+// The cache's row of a key, < 0 outside low..end. A warp has KEYS keys of a tile; lane i looks up
+// key i % KEYS.
+template <int KEYS> KR_DEV int slot_of(const Part &p, const int *table, int tile_at) {
+	int key = tile_at + threadIdx.x / 32 * KEYS + threadIdx.x % KEYS;
 	if (key < p.low || key >= p.end) return -1;
 	int i = p.shift >= 0 ? key >> p.shift : key / p.tokens;
 	return table[p.s.first + i] * p.tokens + (key - i * p.tokens);
@@ -51,14 +55,15 @@ KR_DEV int slot_of(const Part &p, const int *table, int tile_at) {
 
 // Starts the copy of a tile, from column `column` of its rows on. slot: that of this lane's key.
 template <int KIND, int D> KR_DEV void start_copy(uint32_t to, const Cache &c, int slot, int column) {
-	const int size = Element<KIND>::size, lanes = D * size / 16, rows = 32 / lanes;
-	int t = threadIdx.x, lane = t % 32, r = lane / lanes, u = lane % lanes;
-	const char *from = c.rows + (long long)column * size + u * 16;
+	typedef Tiles<KIND, D> T;
+	const int size = Element<KIND>::size, units = D * size / 16;
+	int t = threadIdx.x, lane = t % 32;
+	const char *from = c.rows + (long long)column * size;
 #pragma unroll
-	for (int i = 0; i < 8 / rows; i++) {
-		int at = __shfl_sync(0xffffffffu, slot, i * rows + r), row = t / 32 * 8 + i * rows + r;
-		uint32_t place_at = KIND == BF16_ROWS ? place<2 * D>(row, u) : (i * Tiles<KIND, D>::threads + t) * 16;
-		cp_async16(to + place_at, from + (long long)max(at, 0) * c.stride * size, at >= 0);
+	for (int i = 0; i < T::mine * units / 32; i++) {
+		int r = (32 * i + lane) / units, u = (32 * i + lane) % units, at = __shfl_sync(0xffffffffu, slot, r);
+		uint32_t place_at = KIND == BF16_ROWS ? place<2 * D>(t / 32 * T::mine + r, u) : (i * T::threads + t) * 16;
+		cp_async16(to + place_at, from + (long long)max(at, 0) * c.stride * size + u * 16, at >= 0);
 	}
 }
 
@@ -73,11 +78,11 @@ template <int KIND, int D> KR_DEV void fetch(uint32_t base, int stage, const Par
 // Widens the bytes that this thread has copied, with the scale of this lane's key (of an int8
 // cache).
 template <int KIND, int D> KR_DEV void widen_copy(unsigned char *to, const unsigned char *raw, float scale) {
-	const int lanes = D / 16, rows = 32 / lanes;
+	const int lanes = D / 16, rows = 32 / lanes, mine = Tiles<KIND, D>::mine;
 	int t = threadIdx.x, lane = t % 32, r = lane / lanes, u = lane % lanes;
 #pragma unroll
-	for (int i = 0; i < 8 / rows; i++) {
-		int row = t / 32 * 8 + i * rows + r;
+	for (int i = 0; i < mine / rows; i++) {
+		int row = t / 32 * mine + i * rows + r;
 		uint4 v = lds16(raw, (i * Tiles<KIND, D>::threads + t) * 16);
 		uint32_t in[4] = {v.x, v.y, v.z, v.w}, out[8];
 		float s = KIND == I8_ROWS ? __shfl_sync(0xffffffffu, scale, i * rows + r) : 0.f;
@@ -100,11 +105,12 @@ template <int KIND, int D> struct Queries {
 };
 
 template <int KIND, int D> KR_DEV void fetch_queries(Queries<KIND, D> &q, uint32_t at, const bf16 *from, int q_stride, const Part &p) {
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4, last = p.s.len - 1;
+	typedef Tiles<KIND, D> T;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32 / T::split, g = lane / 4, c = lane % 4, last = p.s.len - 1;
 	from += (long long)p.s.row * q_stride + p.head * D;
 	q.at = at + warp * 16 * 2 * D;
-	if (Tiles<KIND, D>::far) {
-		for (int i = lane; i < 16 * (D / 8); i += 32) {
+	if (T::far) {
+		for (int i = threadIdx.x % (32 * T::split); i < 16 * (D / 8); i += 32 * T::split) {
 			int row = i / (D / 8), unit = i % (D / 8);
 			cp_async16(q.at + place<2 * D>(row, unit), from + (long long)min(p.first + warp * 16 + row, last) * q_stride + unit * 8);
 		}
@@ -112,33 +118,49 @@ template <int KIND, int D> KR_DEV void fetch_queries(Queries<KIND, D> &q, uint32
 	}
 	const bf16 *one = from + (long long)min(p.first + warp * 16 + g, last) * q_stride, *two = from + (long long)min(p.first + warp * 16 + g + 8, last) * q_stride;
 #pragma unroll
-	for (int k = 0; k < (Tiles<KIND, D>::far ? 0 : D / 16); k++) {
+	for (int k = 0; k < (T::far ? 0 : D / 16); k++) {
 		q.a[k][0] = *(const uint32_t *)(one + 16 * k + 2 * c), q.a[k][2] = *(const uint32_t *)(one + 16 * k + 8 + 2 * c);
 		q.a[k][1] = *(const uint32_t *)(two + 16 * k + 2 * c), q.a[k][3] = *(const uint32_t *)(two + 16 * k + 8 + 2 * c);
 	}
 }
 
-// Scores of 16 rows for a tile's keys: s[n] of keys 8n + 2c, 8n + 2c + 1, rows g and g+8.
-template <int KIND, int D, int KEYS> KR_DEV void scores(float (&s)[KEYS / 8][4], const Queries<KIND, D> &q, uint32_t keys) {
-	int lane = threadIdx.x % 32;
+// The number of this warp among those with the same rows: it has the columns from it * cols on.
+template <int SPLIT> KR_DEV int part_of_row() { return SPLIT > 1 ? threadIdx.x / 32 % SPLIT : 0; }
+
+// Scores of 16 rows for a tile's keys: s[n] of keys 8n + 2c, 8n + 2c + 1, rows g and g+8. Two warps that share rows
+// add what each has of its columns.
+template <int KIND, int D, int KEYS> KR_DEV void scores(float (&s)[KEYS / 8][4], const Queries<KIND, D> &q, uint32_t keys, unsigned char *shared) {
+	typedef Tiles<KIND, D> T;
+	int lane = threadIdx.x % 32, first = part_of_row<T::split>() * (T::cols / 8);
 #pragma unroll
 	for (int n = 0; n < KEYS / 8; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0.f;
 #pragma unroll
-	for (int k = 0; k < D / 16; k++) {
+	for (int k = 0; k < T::cols / 16; k++) {
 		uint32_t a[4];
-		if (Tiles<KIND, D>::far) {
-			ldmatrix_x4(a, q.at + place<2 * D>(lane % 16, 2 * k + lane / 16));
+		if (T::far) {
+			ldmatrix_x4(a, q.at + place<2 * D>(lane % 16, first + 2 * k + lane / 16));
 		} else {
 #pragma unroll
-			for (int i = 0; i < 4; i++) a[i] = q.a[Tiles<KIND, D>::far ? 0 : k][i];
+			for (int i = 0; i < 4; i++) a[i] = q.a[T::far ? 0 : k][i];
 		}
 #pragma unroll
 		for (int n = 0; n < KEYS / 16; n++) {
 			uint32_t b[4];
-			ldmatrix_x4(b, keys + place<2 * D>(16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
+			ldmatrix_x4(b, keys + place<2 * D>(16 * n + lane % 8 + lane / 16 * 8, first + 2 * k + lane / 8 % 2));
 			mma_bf16(s[2 * n], a, b[0], b[1]);
 			mma_bf16(s[2 * n + 1], a, b[2], b[3]);
 		}
+	}
+	if (T::split == 1) return;
+	float4 *sums = (float4 *)(shared + T::at_scores);
+	int warp = threadIdx.x / 32;
+#pragma unroll
+	for (int n = 0; n < KEYS / 8; n++) sums[(warp * (KEYS / 8) + n) * 32 + lane] = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
+	bar_sync(1 + warp / T::split, 32 * T::split);
+#pragma unroll
+	for (int n = 0; n < KEYS / 8; n++) {
+		float4 x = sums[((warp ^ 1) * (KEYS / 8) + n) * 32 + lane];
+		s[n][0] += x.x, s[n][1] += x.y, s[n][2] += x.z, s[n][3] += x.w;
 	}
 }
 
@@ -172,16 +194,17 @@ template <int D, int KEYS, bool WINDOW> KR_DEV void weigh(State<D> &st, float (&
 	}
 }
 
-template <int D, int KEYS> KR_DEV void add_values(State<D> &st, const float (&s)[KEYS / 8][4], uint32_t values) {
-	int lane = threadIdx.x % 32;
+template <int KIND, int D, int KEYS> KR_DEV void add_values(State<Tiles<KIND, D>::cols> &st, const float (&s)[KEYS / 8][4], uint32_t values) {
+	typedef Tiles<KIND, D> T;
+	int lane = threadIdx.x % 32, first = part_of_row<T::split>() * (T::cols / 8);
 #pragma unroll
 	for (int k = 0; k < KEYS / 16; k++) {
 		uint32_t a[4] = {pack_bf16(s[2 * k][0], s[2 * k][1]), pack_bf16(s[2 * k][2], s[2 * k][3]),
 		                 pack_bf16(s[2 * k + 1][0], s[2 * k + 1][1]), pack_bf16(s[2 * k + 1][2], s[2 * k + 1][3])};
 #pragma unroll
-		for (int n = 0; n < D / 16; n++) {
+		for (int n = 0; n < T::cols / 16; n++) {
 			uint32_t v[4];
-			ldmatrix_x4_trans(v, values + place<2 * D>(16 * k + lane % 16, 2 * n + lane / 16));
+			ldmatrix_x4_trans(v, values + place<2 * D>(16 * k + lane % 16, first + 2 * n + lane / 16));
 			mma_bf16(st.sum[2 * n], a, v[0], v[1]);
 			mma_bf16(st.sum[2 * n + 1], a, v[2], v[3]);
 		}
@@ -209,7 +232,7 @@ template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *share
 	typedef Tiles<KIND, D> T;
 	const int KEYS = T::keys;
 	uint32_t base = smem_u32(shared);
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, col = lane % 4;
+	int lane = threadIdx.x % 32, warp = threadIdx.x / 32 / T::split, g = lane / 4, col = lane % 4;
 	pdl_launch();
 	pdl_wait();
 	Part p;
@@ -219,10 +242,10 @@ template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *share
 	bool idle = p.first + warp * 16 >= p.s.len;
 	Queries<KIND, D> queries;
 	fetch_queries<KIND, D>(queries, base + T::at_queries, q, q_stride, p);
-	int from = p.low / KEYS * KEYS, slot = slot_of(p, table, from), next = slot_of(p, table, from + KEYS);
+	int from = p.low / KEYS * KEYS, slot = slot_of<T::mine>(p, table, from), next = slot_of<T::mine>(p, table, from + KEYS);
 	fetch<KIND, D>(base, 0, p, c, slot);
 	cp_async_commit();
-	State<D> st = State<D>();
+	State<T::cols> st = State<T::cols>();
 	st.most[0] = st.most[1] = -INFINITY;
 	int stage = 0;
 #pragma unroll 1
@@ -239,14 +262,14 @@ template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *share
 			widen_copy<KIND, D>(shared + T::part, shared + T::at_raw + T::raw, scales[1]);
 			__syncthreads();
 		}
-		slot = next, next = slot_of(p, table, key + 2 * KEYS);
+		slot = next, next = slot_of<T::mine>(p, table, key + 2 * KEYS);
 		if (key + KEYS < p.end) fetch<KIND, D>(base, stage ^ 1, p, c, slot);
 		cp_async_commit();
 		uint32_t at = base + (KIND == BF16_ROWS ? stage * T::stage : 0);
 		stage ^= 1;
 		if (idle || key > top + 15 || (WINDOW && key + KEYS - 1 <= top - window)) continue; // none of the warp's rows sees these keys
 		float s[KEYS / 8][4];
-		scores<KIND, D, KEYS>(s, queries, at);
+		scores<KIND, D, KEYS>(s, queries, at, shared);
 		if (key + KEYS - 1 > top || (WINDOW && key <= top + 15 - window)) {
 #pragma unroll
 			for (int n = 0; n < KEYS / 8; n++)
@@ -254,14 +277,14 @@ template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *share
 				for (int i = 0; i < 4; i++)
 					if (unseen<WINDOW>(key + 8 * n + 2 * col + i % 2, top + g + i / 2 * 8, window)) s[n][i] = -INFINITY;
 		}
-		weigh<D, KEYS, WINDOW>(st, s, scale);
-		add_values<D, KEYS>(st, s, at + T::part);
+		weigh<T::cols, KEYS, WINDOW>(st, s, scale);
+		add_values<KIND, D, KEYS>(st, s, at + T::part);
 	}
 	if (WINDOW && sinks) add_sink(st, sinks[p.head], scale);
 #pragma unroll
 	for (int h = 0; h < 2; h++) {
 		int r = row + 8 * h;
-		put_row<D>(out, wide, r < p.s.len ? (long long)(p.s.row + r) * out_stride + p.head * D : -1, st, h);
+		put_row<T::cols>(out, wide, r < p.s.len ? (long long)(p.s.row + r) * out_stride + p.head * D + part_of_row<T::split>() * T::cols : -1, st, h);
 	}
 }
 
@@ -278,8 +301,9 @@ template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *share
 #define PREFILL_WINDOW(name, kind, d) PREFILL_KERNEL(name, kind, d, true, window, sinks, , int window, const float *sinks)
 #define KIND(name, kind) \
 	PREFILL(kr_gqa_prefill_##name##_64, kind, 64) PREFILL(kr_gqa_prefill_##name##_128, kind, 128) \
-	PREFILL(kr_gqa_prefill_##name##_256, kind, 256) \
-	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_64, kind, 64) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_128, kind, 128)
+	PREFILL(kr_gqa_prefill_##name##_256, kind, 256) PREFILL(kr_gqa_prefill_##name##_512, kind, 512) \
+	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_64, kind, 64) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_128, kind, 128) \
+	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_256, kind, 256)
 KIND(bf16, BF16_ROWS)
 KIND(e4m3, E4M3_ROWS)
 KIND(i8, I8_ROWS)

@@ -23,14 +23,13 @@ enum {
 };
 
 // The layout of shared memory: the consumers' queries, then keys and values, all in pieces of 64 columns with rows of
-// 128 bytes; then the mbarriers and two items. Also the use of the threads: m64n256 needs more registers than each of
-// 512 threads can start with, so heads of 256 have half the producers. producers.
+// 128 bytes; then the mbarriers and two items. m64n256 needs more registers than each of 512 threads can start with.
 template <int KIND, int D> struct Tiles {
 	static const int keys = D > 128 ? 64 : 128, pieces = D / 64;
 	static const int sub_q = 64 * 128, sub = keys * 128, stage = pieces * sub;
 	static const int at_keys = 2 * pieces * sub_q, at_values = at_keys + STAGES * stage, at_bars = at_values + STAGES * stage;
 	static const int at_items = at_bars + 8 * BARS, bytes = at_items + 8;
-	static const int producers = KIND == BF16_ROWS || D > 128 ? 4 : 8, threads = CONSUMERS + 32 * producers; // the number of producer warps
+	static const int producers = KIND == BF16_ROWS || D > 128 ? 4 : 8, threads = CONSUMERS + 32 * producers; // producer warps; fewer of heads of 256
 	// Registers per thread of producers and of consumers.
 	static const int few = KIND == BF16_ROWS || D <= 128 ? 40 : 56, many = threads > 384 ? 216 : KIND == BF16_ROWS ? 232 : 224;
 };
@@ -493,7 +492,8 @@ template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *share
 #define KIND(name, kind) \
 	PREFILL(kr_gqa_prefill_##name##_64_h, kind, 64) PREFILL(kr_gqa_prefill_##name##_128_h, kind, 128) \
 	PREFILL(kr_gqa_prefill_##name##_256_h, kind, 256) \
-	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_64_h, kind, 64) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_128_h, kind, 128)
+	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_64_h, kind, 64) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_128_h, kind, 128) \
+	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_256_h, kind, 256)
 KIND(bf16, BF16_ROWS)
 KIND(e4m3, E4M3_ROWS)
 KIND(i8, I8_ROWS)

@@ -19,7 +19,7 @@ template <int KIND, int D, int N> struct Ring {
 	static const int step = 2 * unit + scales + 16;                    // the same, and a Step
 	static const int warp = steps * step;
 	static const bool far = D * N > 256;                               // queries, and the sums of a group's items, stay in shared memory
-	static const int heads = 8 * N, chunk = far ? 32 : D < 128 / N ? D : 128 / N; // columns of sums that warps join at a time
+	static const int heads = 8 * N, chunk = far ? 64 / N : D < 128 / N ? D : 128 / N; // columns of sums that warps join at a time
 	static const int gap = chunk + 4;                                  // floats between heads, so that stores hit no bank twice
 	static const int at_sums = WARPS * warp;                           // [WARPS][heads][gap] float
 	static const int at_marks = at_sums + WARPS * heads * gap * 4;     // [WARPS][heads] float2
