@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <map>
 
 #include "driver.h"
@@ -24,7 +26,7 @@ struct Memory {
 	std::map<uintptr_t, Region> regions;
 	uint64_t used = 0;
 };
-const size_t PAGE = 4096, HUGE_MIN = 4 << 20, FILL_MAX = 256 << 20;
+const size_t PAGE = 4096, FILL_PIECE = 4 << 20, FILL_MAX = 256 << 20;
 
 Memory &memory() {
 	static Memory *m = new Memory;
@@ -39,16 +41,31 @@ std::map<uintptr_t, Region>::iterator covering(Memory &m, uintptr_t p) {
 	return p < i->first + i->second.bytes ? i : m.regions.end();
 }
 
+// fill_lazily has pages of a region read as 0xff, each of which takes memory when it is first written
+// to: most of a large region never is. It leaves small regions, and those that it cannot map, to memset.
+bool fill_lazily(unsigned char *map, size_t bytes) {
+	static const int file = [] {
+		int f = memfd_create("cuda emulator: 0xff", MFD_CLOEXEC);
+		if (f < 0 || ftruncate(f, FILL_PIECE)) return -1;
+		void *p = mmap(0, FILL_PIECE, PROT_READ | PROT_WRITE, MAP_SHARED, f, 0);
+		if (p == MAP_FAILED) return -1;
+		memset(p, 0xff, FILL_PIECE);
+		munmap(p, FILL_PIECE);
+		return f;
+	}();
+	if (file < 0 || bytes < FILL_PIECE) return false;
+	for (size_t at = 0; at < bytes; at += FILL_PIECE)
+		if (mmap(map + at, std::min(FILL_PIECE, bytes - at), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file, 0) == MAP_FAILED) return false;
+	return true;
+}
+
 void *map_region(size_t n, uint64_t align, Place place) {
 	size_t up = (n + align - 1) / align * align, whole = (up + PAGE - 1) / PAGE * PAGE + PAGE;
 	unsigned char *map = static_cast<unsigned char *>(mmap(0, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 	if (map == MAP_FAILED) return nullptr;
 	mprotect(map + whole - PAGE, PAGE, PROT_NONE);
 	unsigned char *p = map + whole - PAGE - up;
-	if (place == Place::DEVICE && up <= FILL_MAX) {
-		if (whole >= HUGE_MIN) madvise(map, whole, MADV_HUGEPAGE); // fewer page faults
-		memset(map, 0xff, whole - PAGE);
-	}
+	if (place == Place::DEVICE && up <= FILL_MAX && !fill_lazily(map, whole - PAGE)) memset(map, 0xff, whole - PAGE);
 	Memory &m = memory();
 	std::lock_guard<std::mutex> k(m.m);
 	m.regions[reinterpret_cast<uintptr_t>(p)] = {n, map, whole, place, true};
