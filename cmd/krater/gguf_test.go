@@ -11,7 +11,11 @@ import (
 	"testing"
 
 	"krater/stages/compare/goldens"
+	"krater/stages/model"
+	"krater/stages/weights"
+	"krater/stages/weights/fused"
 	"krater/stages/weights/gguf"
+	"krater/stages/weights/gguf/folder"
 )
 
 // writeGGUF writes a file to a folder of its own.
@@ -42,6 +46,81 @@ func TestGoldensAsGGUF(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestExportedGoldens: golden folders of families that testdata/gguf does not have, as synth would lay them out,
+// give the recorded values, operator by operator.
+func TestExportedGoldens(t *testing.T) {
+	for _, name := range []string{"gemma4_e", "gemma4_moe"} {
+		dir := filepath.Join("..", "..", "testdata", "goldens", name)
+		out := answers(t, "", "compare", "--model", writeGGUF(t, name+".gguf", exportedGGUF(t, dir)), "--golden", dir, "--chunk", "7", "--batch", "3")
+		if !strings.Contains(out, " 0 failed") {
+			t.Errorf("%s: %s", name, out)
+		}
+	}
+}
+
+// exportedGGUF is a folder as a GGUF file: matrices in BF16, all else in float32.
+func exportedGGUF(t testing.TB, dir string) []byte {
+	t.Helper()
+	config, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := model.Parse(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := weights.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	if set, err = fused.View(cfg, set); err != nil {
+		t.Fatal(err)
+	}
+	var list []folder.Release
+	for _, s := range cfg.Expected() {
+		list = append(list, folder.Release{Name: s.Name, Shape: s.Shape})
+	}
+	meta, places, err := folder.Export(config, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tensors []gguf.Tensor
+	for _, p := range places {
+		x := gguf.Tensor{Name: p.Name, Type: gguf.F32, Shape: p.Shape}
+		if len(p.Shape) > 1 {
+			x.Type = gguf.BF16
+		}
+		tensors = append(tensors, x)
+	}
+	data, err := gguf.Head(meta, tensors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range places {
+		values := p.Values
+		for _, name := range p.From {
+			x, ok := set.Tensor(name)
+			if !ok {
+				t.Fatalf("the folder has no %s", name)
+			}
+			rows, width := x.Rows()
+			part := make([]float32, rows*width)
+			if err := x.Floats(part, 0); err != nil {
+				t.Fatal(err)
+			}
+			values = append(values, part...)
+		}
+		n, _ := tensors[i].Size()
+		bytes := make([]byte, int(n)+int(gguf.Padding(n)))
+		if err := tensors[i].Type.Encode(bytes[:n], values); err != nil {
+			t.Fatalf("%s: %v", p.Name, err)
+		}
+		data = append(data, bytes...)
+	}
+	return data
 }
 
 // plain stores every tensor as in the release.

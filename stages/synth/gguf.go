@@ -32,7 +32,7 @@ type stored struct {
 	place  folder.Place
 	from   []model.TensorSpec
 	change func(float32) float32 // of plain numbers; nil: none
-	scales []float32             // what the scale of a matrix of NVFP4 holds; it is from no tensor
+	scales []float32             // what the scale of a matrix of NVFP4 holds, or another tensor that is from none of the release
 }
 
 // WriteGGUF writes the model as one GGUF file with the names and keys of llama.cpp. Matrices are
@@ -99,6 +99,10 @@ func (m *Model) stored(o GGUF) ([]stored, []gguf.Pair, error) {
 	}
 	var list []stored
 	for _, p := range places {
+		if p.Values != nil {
+			list = append(list, stored{Tensor: gguf.Tensor{Name: p.Name, Type: gguf.F32, Shape: p.Shape}, scales: p.Values})
+			continue
+		}
 		s := stored{Tensor: gguf.Tensor{Name: p.Name, Shape: p.Shape}, place: p}
 		for _, name := range p.From {
 			t := specs[name]

@@ -111,6 +111,12 @@ func appendValue(b []byte, value any) ([]byte, error) {
 			b = appendText(b, s)
 		}
 		return b, nil
+	case []bool:
+		b = array(Bool, len(x))
+		for _, v := range x {
+			b = append(b, map[bool]byte{true: 1}[v])
+		}
+		return b, nil
 	case []int32:
 		b = array(Int32, len(x))
 		for _, v := range x {

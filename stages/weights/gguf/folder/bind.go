@@ -88,7 +88,7 @@ func (b *binder) bind() error {
 			return fmt.Errorf("%w: %q has the shape %v: it is empty", ErrTensor, name, t.Shape)
 		}
 	}
-	for _, o := range outer {
+	for _, o := range slices.Concat(outer, b.family.outer) {
 		if t, ok := b.take(o[0]); ok {
 			scales, err := b.scales("", o[0])
 			if err != nil {
@@ -152,11 +152,7 @@ func (b *binder) layer(l int) error {
 	); err != nil {
 		return err
 	}
-	list := usual
-	if b.family.tiled {
-		list = slices.Concat(usual, tiledLinear)
-	}
-	for _, u := range list {
+	for _, u := range slices.Concat(usual, b.family.own) {
 		t, ok := b.take(stored + u[0])
 		if !ok {
 			continue
@@ -165,7 +161,7 @@ func (b *binder) layer(l int) error {
 		if other, ok := b.family.renamed[u[0]]; ok {
 			name = release + other
 		}
-		if _, twice := b.d.views[name]; twice {
+		if _, twice := b.d.views[b.d.named(name)]; twice {
 			return fmt.Errorf("%w: %q and another tensor are both %s", ErrTensor, t.Name, name)
 		}
 		scales, err := b.scales(stored, u[0])
@@ -206,14 +202,18 @@ func (s scales) of(expert int) float32 {
 // scales reads the scales that NVFP4 tensors have beside them. Those of activations are not
 // needed: activations are not quantised to four bits here.
 func (b *binder) scales(stored, suffix string) (scales, error) {
-	name := stored + strings.TrimSuffix(suffix, ".weight")
+	suffix, matrix := strings.CutSuffix(suffix, ".weight")
+	name := stored + suffix
 	b.take(name + ".input_scale")
+	if slices.ContainsFunc(b.family.own, func(o [2]string) bool { return o[0] == suffix+".scale" }) {
+		return nil, nil // another tensor of the family
+	}
 	t, ok := b.take(name + ".scale")
 	if !ok {
 		return nil, nil
 	}
 	n := 1
-	if strings.HasSuffix(suffix, "_exps.weight") && height(t)*width(t) != 1 {
+	if matrix && strings.HasSuffix(suffix, "_exps") && height(t)*width(t) != 1 {
 		n = int(b.intOr("expert_count", 0, maxExperts))
 	}
 	out := make(scales, n)

@@ -19,11 +19,12 @@ type Release struct {
 // (several: one of each expert). Shape is llama.cpp's. Where a tensor of the release
 // is cut, Part is the name of the piece, and several places have the same From.
 type Place struct {
-	Name  string
-	Shape []int
-	From  []string
-	Part  string // "": whole tensors
-	Scale string // the tensor beside one of NVFP4 that it is multiplied by: F32 of one number, or one for each expert; "": none
+	Name   string
+	Shape  []int
+	From   []string
+	Part   string    // "": whole tensors
+	Values []float32 // of a tensor that no tensor of the release has: F32
+	Scale  string    // the tensor beside one of NVFP4 that it is multiplied by: F32 of one number, or one for each expert; "": none
 }
 
 // scaled are the tensors beside which llama.cpp reads a scale, but for two that cut makes.
@@ -36,16 +37,19 @@ var scaled = []string{
 var architectures = map[string]string{
 	"qwen2": "qwen2", "qwen2_moe": "qwen2moe", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next", "olmoe": "olmoe",
 	"deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "kimi_k2": "deepseek2", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "gpt_oss": "gpt-oss",
+	"gemma4": "gemma4", "gemma4_text": "gemma4",
 }
 
 // postAttention are the architectures whose second norm of a layer is post_attention_norm.
-var postAttention = map[string]bool{"qwen3next": true, "glm4moe": true, "gpt-oss": true}
+var postAttention = map[string]bool{"qwen3next": true, "glm4moe": true, "gpt-oss": true, "gemma4": true}
 
 // exporter makes the metadata and the tensors of a file from a release.
 type exporter struct {
 	c    map[string]any
 	arch string
 	meta []gguf.Pair
+
+	factors []float32 // of rope_freqs.weight; nil: none
 }
 
 // Export returns the metadata of the GGUF file that llama.cpp makes of a release, without those of
@@ -62,6 +66,9 @@ func Export(config []byte, list []Release) ([]gguf.Pair, []Place, error) {
 	if x.arch == "" {
 		return nil, nil, fmt.Errorf("%w: no GGUF file is written of the family %.40q", ErrArchitecture, kind)
 	}
+	if text, ok := x.c["text_config"].(map[string]any); ok {
+		x.c = text
+	}
 	x.meta = []gguf.Pair{{Key: "general.architecture", Value: x.arch}}
 	x.sizes()
 	x.rope()
@@ -77,6 +84,9 @@ func Export(config []byte, list []Release) ([]gguf.Pair, []Place, error) {
 		}
 	}
 	places, err := x.places(list)
+	if x.factors != nil {
+		places = append(places, Place{Name: "rope_freqs.weight", Shape: []int{len(x.factors)}, Values: x.factors})
+	}
 	return x.meta, places, err
 }
 
@@ -120,10 +130,14 @@ func (x *exporter) sizes() {
 	x.count("block_count", "num_hidden_layers")
 	x.count("context_length", "max_position_embeddings")
 	x.count("embedding_length", "hidden_size")
-	x.count("feed_forward_length", "intermediate_size")
 	x.count("attention.head_count", "num_attention_heads")
-	x.real("rope.freq_base", "rope_theta")
 	x.real("attention.layer_norm_rms_epsilon", "rms_norm_eps")
+	if families[x.arch].varied {
+		x.layered()
+		return
+	}
+	x.count("feed_forward_length", "intermediate_size")
+	x.real("rope.freq_base", "rope_theta")
 	if x.arch == "deepseek2" {
 		x.add("attention.head_count_kv", uint32(1))
 		return
@@ -162,7 +176,7 @@ func (x *exporter) experts() {
 		return
 	}
 	x.count("expert_count", "num_local_experts", "num_experts", "n_routed_experts")
-	x.count("expert_used_count", "num_experts_per_tok")
+	x.count("expert_used_count", "num_experts_per_tok", "top_k_experts")
 	x.count("expert_group_count", "n_group")
 	x.count("expert_group_used_count", "topk_group")
 	x.count("expert_shared_count", "n_shared_experts")
@@ -244,7 +258,10 @@ func (x *exporter) places(list []Release) ([]Place, error) {
 			continue
 		}
 		layer, rest := "", t.Name
-		if _, err := fmt.Sscanf(t.Name, "model.layers.%s", &rest); err == nil {
+		if within := families[x.arch].within; within != "" {
+			rest = strings.Replace(t.Name, within, "model.", 1)
+		}
+		if _, err := fmt.Sscanf(rest, "model.layers.%s", &rest); err == nil {
 			layer, rest, _ = strings.Cut(rest, ".")
 			layer = "blk." + layer + "."
 		}
@@ -254,10 +271,10 @@ func (x *exporter) places(list []Release) ([]Place, error) {
 			}
 			continue
 		}
-		before, expert, routed := strings.Cut(rest, ".experts.")
+		before, expert, routed := strings.Cut("."+rest, ".experts.")
 		if routed {
 			_, after, _ := strings.Cut(expert, ".")
-			rest = before + ".experts.*." + after
+			rest = strings.TrimPrefix(before+".experts.*."+after, ".")
 		}
 		name, ok := stored[rest]
 		if !ok {
@@ -277,7 +294,7 @@ func (x *exporter) places(list []Release) ([]Place, error) {
 				p.Shape = append(p.Shape, n)
 			}
 		}
-		if routed {
+		if routed || len(p.Shape) == 0 {
 			p.Shape = append([]int{1}, p.Shape...)
 		}
 		put(p)
@@ -288,15 +305,16 @@ func (x *exporter) places(list []Release) ([]Place, error) {
 // names are the names in the file by those in the release, both without the layer.
 func (x *exporter) names() map[string]string {
 	stored, f := map[string]string{}, families[x.arch]
-	for _, o := range outer {
+	for _, o := range slices.Concat(outer, f.outer) {
 		stored[o[1]] = o[0]
 	}
-	for _, u := range usual {
+	for _, u := range slices.Concat(usual, f.own) {
 		name := u[1]
-		if other, ok := f.renamed[u[0]]; ok {
+		other, renamed := f.renamed[u[0]]
+		if renamed {
 			name = other
 		}
-		if u[0] != "ffn_norm.weight" && u[0] != "post_attention_norm.weight" || postAttention[x.arch] == (u[0] == "post_attention_norm.weight") {
+		if renamed || u[0] != "ffn_norm.weight" && u[0] != "post_attention_norm.weight" || postAttention[x.arch] == (u[0] == "post_attention_norm.weight") {
 			stored[name] = u[0]
 		}
 	}
@@ -310,14 +328,14 @@ func (x *exporter) cut(layer, rest string, t Release) []Place {
 	case "self_attn.kv_b_proj.weight":
 		heads, rank := x.int("num_attention_heads"), x.int("kv_lora_rank")
 		return []Place{
-			{layer + "attn_k_b.weight", []int{heads, rank, x.int("qk_nope_head_dim")}, from, "k_b", ""},
-			{layer + "attn_v_b.weight", []int{heads, x.int("v_head_dim"), rank}, from, "v_b", ""},
+			{layer + "attn_k_b.weight", []int{heads, rank, x.int("qk_nope_head_dim")}, from, "k_b", nil, ""},
+			{layer + "attn_v_b.weight", []int{heads, x.int("v_head_dim"), rank}, from, "v_b", nil, ""},
 		}
 	case "linear_attn.in_proj_qkvz.weight":
 		values := x.int("linear_num_value_heads") * x.int("linear_value_head_dim")
 		return []Place{
-			{layer + "attn_qkv.weight", []int{t.Shape[0] - values, t.Shape[1]}, from, "qkv", ""},
-			{layer + "attn_gate.weight", []int{values, t.Shape[1]}, from, "z", ""},
+			{layer + "attn_qkv.weight", []int{t.Shape[0] - values, t.Shape[1]}, from, "qkv", nil, ""},
+			{layer + "attn_gate.weight", []int{values, t.Shape[1]}, from, "z", nil, ""},
 		}
 	}
 	return nil

@@ -11,7 +11,11 @@ type family struct {
 	renamed map[string]string // stored suffix -> name in the release, where it is not the usual one
 	permute bool              // rows of queries and keys are permuted
 	addOne  bool              // norms hold 1 + w
-	tiled   bool              // value heads of linear attention are in the order of tiles, and its tensors tiledLinear
+	tiled   bool              // value heads of linear attention are in the order of tiles
+	varied  bool              // sizes and rotation differ by layer: config reads them all
+	own     [][2]string       // tensors of a layer that others lack, as usual has them
+	outer   [][2]string       // the same outside the layers
+	within  string            // what names in the release begin with; "": model.
 }
 
 var families = map[string]*family{
@@ -21,8 +25,9 @@ var families = map[string]*family{
 	"qwen2moe":   {config: qwen2MoE, renamed: sharedExpert},
 	"qwen3moe":   {config: qwen3MoE},
 	"qwen3next":  {config: qwen3Next, renamed: sharedExpert, addOne: true},
-	"qwen35":     {config: qwen35, addOne: true, tiled: true},
-	"qwen35moe":  {config: qwen35MoE, renamed: sharedExpert, addOne: true, tiled: true},
+	"qwen35":     {config: qwen35, addOne: true, tiled: true, own: tiledLinear},
+	"qwen35moe":  {config: qwen35MoE, renamed: sharedExpert, addOne: true, tiled: true, own: tiledLinear},
+	"gemma4":     {config: gemma4, renamed: gemma4Names, own: gemma4Own, outer: gemma4Outer, varied: true, within: "model.language_model."},
 	"olmoe":      {config: olmoe},
 	"deepseek2":  {config: deepSeek},
 	"glm4moe":    {config: glm4MoE},
@@ -50,21 +55,36 @@ var blockSparse = map[string]string{
 }
 
 // common are the fields that all families have.
-func common(r *reader) map[string]any {
+func common(r *reader, varied bool) map[string]any {
 	c := map[string]any{
 		"hidden_size":             r.int("embedding_length", maxSize),
 		"num_hidden_layers":       r.int("block_count", maxLayers) - r.intOr("nextn_predict_layers", 0, maxLayers),
 		"max_position_embeddings": r.int("context_length", maxSize),
 		"num_attention_heads":     r.int("attention.head_count", maxSize),
 		"rms_norm_eps":            r.float("attention.layer_norm_rms_epsilon"),
-		"rope_theta":              float64(10000),
-		"hidden_act":              "silu",
 		"tie_word_embeddings":     !r.stored("output.weight"),
 		"attention_bias":          false,
 	}
 	if c["num_hidden_layers"].(int64) < 0 {
 		r.errs = append(r.errs, fmt.Errorf("%s: %w: fewer layers than predict further tokens", r.key("block_count"), ErrMetadata))
 	}
+	if !varied {
+		alike(r, c)
+	}
+	embed, ok := r.file.Tensor("token_embd.weight")
+	if !ok || len(embed.Shape) != 2 {
+		r.errs = append(r.errs, fmt.Errorf("%w: token_embd.weight is missing or no matrix", ErrTensor))
+	} else {
+		c["vocab_size"] = int64(embed.Shape[0])
+	}
+	storedAs(r, c)
+	tokenIDs(r, c)
+	return c
+}
+
+// alike are the fields of families whose layers have one size and one rotation.
+func alike(r *reader, c map[string]any) {
+	c["hidden_act"], c["rope_theta"] = "silu", float64(10000)
 	c["num_key_value_heads"] = r.intOr("attention.head_count_kv", c["num_attention_heads"].(int64), maxSize)
 	if r.has("rope.freq_base") {
 		c["rope_theta"] = r.float("rope.freq_base")
@@ -75,16 +95,7 @@ func common(r *reader) map[string]any {
 	if r.has("feed_forward_length") {
 		c["intermediate_size"] = r.int("feed_forward_length", maxSize)
 	}
-	embed, ok := r.file.Tensor("token_embd.weight")
-	if !ok || len(embed.Shape) != 2 {
-		r.errs = append(r.errs, fmt.Errorf("%w: token_embd.weight is missing or no matrix", ErrTensor))
-	} else {
-		c["vocab_size"] = int64(embed.Shape[0])
-	}
-	storedAs(r, c)
 	ropeScaling(r, c)
-	tokenIDs(r, c)
-	return c
 }
 
 // storedAs gives torch_dtype for files of plain numbers.

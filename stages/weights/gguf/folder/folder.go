@@ -40,6 +40,7 @@ type Folder struct {
 	config map[string]any
 	views  map[string]View
 	names  []string
+	within string // as family's
 }
 
 // New reads the metadata and the list of tensors. A tensor that the family does not have is an
@@ -53,12 +54,12 @@ func New(f *gguf.File) (*Folder, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w %.60q (known: %s)", ErrArchitecture, arch, strings.Join(slices.Sorted(maps.Keys(families)), ", "))
 	}
-	d := &Folder{file: f, views: map[string]View{}}
+	d := &Folder{file: f, views: map[string]View{}, within: family.within}
 	r := &reader{Metadata: &f.Metadata, arch: arch, file: f}
 	if arch == "llama" && r.intOr("expert_count", 0, maxExperts) > 0 {
 		family = mixtral
 	}
-	d.config = common(r)
+	d.config = common(r, family.varied)
 	family.config(r, d.config)
 	if len(r.errs) > 0 {
 		return nil, errors.Join(r.errs...)
@@ -113,8 +114,17 @@ func (d *Folder) Set() *weights.Set {
 	return weights.Of(list, d.file.Close, d.file.Release)
 }
 
+// named is the name of a tensor in the release, given with the usual beginning.
+func (d *Folder) named(name string) string {
+	if rest, ok := strings.CutPrefix(name, "model."); ok && d.within != "" {
+		return d.within + rest
+	}
+	return name
+}
+
 // add takes a tensor of the release.
 func (d *Folder) add(name string, v View) {
+	name = d.named(name)
 	if v.Scale == 0 {
 		v.Scale = 1
 	}

@@ -3,6 +3,7 @@ package folder
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"krater/stages/weights/gguf"
@@ -83,6 +84,27 @@ func (r *reader) stringOr(name, def string) string {
 		r.errs = append(r.errs, err)
 	}
 	return s
+}
+
+// each is a whole number for each of n layers: one number for all, or a list.
+func (r *reader) each(name string, n int, limit int64) []int64 {
+	if v, _ := r.Value(r.key(name)); v.Kind != gguf.Array {
+		return slices.Repeat([]int64{r.int(name, limit)}, n)
+	}
+	list, err := r.Ints(r.key(name))
+	if err == nil && len(list) != n {
+		err = fmt.Errorf("%s: %w: %d numbers for %d layers", r.key(name), ErrMetadata, len(list), n)
+	}
+	for _, x := range list {
+		if err == nil && (x < 0 || x > limit) {
+			err = fmt.Errorf("%s: %w: %d is outside 0 to %d", r.key(name), ErrMetadata, x, limit)
+		}
+	}
+	if err != nil {
+		r.errs = append(r.errs, err)
+		return make([]int64, n)
+	}
+	return list
 }
 
 // stored reports whether a tensor is in the file.
