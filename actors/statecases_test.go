@@ -26,7 +26,7 @@ var stateKinds = []struct{ model, state string }{
 	{"glm_moe_dsa", "latent KV, and index keys in some layers"},
 	{"gemma4_e", "KV, of a window in some layers, and used by others than its own"},
 	{"qwen3_next", "KV, and DeltaNet's states with the tail of its convolution"},
-	{"qwen4_exp", "KV, raw index keys, DeltaNet's states, token ids, and the tail of a table's convolution"},
+	{"qwen4_exp", "KV, index keys of tokens and blocks, DeltaNet's states, token ids, and the tail of a table's convolution"},
 	{"glm5_next", "latent KV, keys of pools with the open pool's tokens, and KDA's states with the tails of its convolutions"},
 }
 

@@ -172,7 +172,7 @@ func reads(o *device.Op) (n int64) {
 	case device.OpNGrams:
 		return int64(o.Out.Bytes())
 	case device.OpSelectBlocks:
-		return cached(o.KV, o.Spans.List)
+		return cached(o.KV, o.Spans.List) / int64(o.Blocks.Block)
 	case device.OpSparseGQA:
 		return sparse(o)
 	case device.OpGQA:

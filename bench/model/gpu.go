@@ -37,6 +37,7 @@ type GPUPrefill struct {
 type GPUDecode struct {
 	Streams int     `json:"streams"`
 	Context int     `json:"context"`
+	MadeUp  int     `json:"made_up_rows,omitempty"` // rows of a stream's cache that are copies of those of a short prompt
 	TokS    float64 `json:"tok_s"`
 	Steps   Steps   `json:"steps"`
 }
@@ -160,7 +161,7 @@ type chainer interface {
 // while the next step is always enqueued already.
 func (b *bench) gpuDecode(r *GPUReport, o *GPUOptions, streams, context int) error {
 	b.tell("decode, %d streams at %d tokens", streams, context)
-	q, _, err := b.start(streams, context, o.room())
+	q, made, err := b.deep(streams, context, o.room())
 	if err != nil {
 		return err
 	}
@@ -169,7 +170,7 @@ func (b *bench) gpuDecode(r *GPUReport, o *GPUOptions, streams, context int) err
 		return err
 	}
 	s := steps(times)
-	r.Decode = append(r.Decode, GPUDecode{Streams: streams, Context: context, TokS: 1e3 * float64(streams) / s.P50MS, Steps: s})
+	r.Decode = append(r.Decode, GPUDecode{Streams: streams, Context: context, MadeUp: made, TokS: 1e3 * float64(streams) / s.P50MS, Steps: s})
 	return r.profile(o, fmt.Sprintf("decode %d at %d", streams, context), func() error {
 		_, err := b.forward(q)
 		return err
@@ -237,7 +238,7 @@ func (r *GPUReport) Text(w io.Writer) error {
 	}
 	fmt.Fprintln(t, "\t\t\t\t\nstreams\tdepth\ttok/s\tms a step\tp99\t")
 	for _, d := range r.Decode {
-		fmt.Fprintf(t, "%d\t%d\t%.0f\t%.3f\t%.3f\t\n", d.Streams, d.Context, d.TokS, d.Steps.P50MS, d.Steps.P99MS)
+		fmt.Fprintf(t, "%d\t%s\t%.0f\t%.3f\t%.3f\t\n", d.Streams, depth(d.Context, d.MadeUp), d.TokS, d.Steps.P50MS, d.Steps.P99MS)
 	}
 	if err := t.Flush(); err != nil {
 		return err

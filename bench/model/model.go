@@ -38,6 +38,10 @@ const (
 	prefillRuns = 3  // of a length, unless it takes long:
 	prefillLong = 20 * time.Second
 	contextMax  = 32 // steps at a depth
+
+	madeFrom   = 8 << 10 // contexts longer than that have made-up rows
+	madePrompt = 512     // tokens of a prompt whose rows are copied there
+	madeMoves  = 512     // copies of blocks in a step
 )
 
 // Positions returns the number of tokens a lone sequence takes at most.
@@ -150,6 +154,35 @@ func (b *bench) start(n, length, room int) (*sequences, time.Duration, error) {
 	}
 	took, err := b.prefill(q.batch.Spans, length)
 	return q, took, err
+}
+
+// deep is start for a measurement of decode. Above madeFrom the cache gets a short prompt, and copies of its blocks up to
+// length; states that are not in blocks stay those of the prompt. made is the number of rows that were copied.
+func (b *bench) deep(n, length, room int) (q *sequences, made int, err error) {
+	if length <= madeFrom {
+		q, _, err = b.start(n, length, room)
+		return q, 0, err
+	}
+	tokens := b.run.Limits().BlockTokens
+	have := (madePrompt + tokens - 1) / tokens
+	if q, _, err = b.start(n, have*tokens, length-have*tokens+room); err != nil {
+		return nil, 0, err
+	}
+	var moves []stages.Move
+	for _, s := range q.batch.Spans {
+		for i := have; i*tokens < length; i++ {
+			moves = append(moves, stages.Move{Kind: stages.Copy, From: s.Blocks[i%have], To: s.Blocks[i]})
+		}
+	}
+	for some := range slices.Chunk(moves, madeMoves) { // a step has rows; these do not matter
+		q.decodes()
+		q.batch.Moves = some
+		if _, err := b.step(&q.batch, nil); err != nil {
+			return nil, 0, err
+		}
+	}
+	q.batch.Moves, q.pos = nil, length
+	return q, length - have*tokens, nil
 }
 
 // prefill puts one prompt per span into the cache: a single prompt in chunks, several together with
@@ -330,6 +363,16 @@ func (b *bench) lengths() error {
 		if deep {
 			steps = min(b.o.Decode, contextMax)
 		}
+		if runs == 1 && length > madeFrom {
+			q, made, err := b.deep(1, length, 2*steps)
+			if err == nil {
+				err = b.depth(q, length, made, steps)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
 		b.tell("prefill, %d tokens", length)
 		var times, busy stat.Sample
 		var q *sequences
@@ -353,17 +396,27 @@ func (b *bench) lengths() error {
 		if !deep {
 			continue
 		}
-		b.tell("decode at depth %d", length)
-		s, err := b.steps(q, steps-2)
-		if err != nil {
+		if err := b.depth(q, length, 0, steps); err != nil {
 			return err
 		}
-		spent, _, err := b.counted(q, 1)
-		if err != nil {
-			return err
-		}
-		b.report.context(length, s, b.reader, spent)
 	}
+	return nil
+}
+
+// depth measures decode behind length tokens, whose made last rows are made up.
+func (b *bench) depth(q *sequences, length, made, steps int) error {
+	b.tell("decode at depth %d", length)
+	s, err := b.steps(q, steps-2)
+	if err != nil {
+		return err
+	}
+	user := b.cpu.Percentile(0) / segment
+	spent, all, err := b.counted(q, 1)
+	if err != nil {
+		return err
+	}
+	b.report.context(length, made, s, b.reader, spent, all)
+	b.report.Context[len(b.report.Context)-1].CPUMS = user
 	return nil
 }
 

@@ -52,7 +52,8 @@ func TestReport(t *testing.T) {
 		t.Errorf("%+v", r.Operators)
 	}
 	r.prefill(512, stat.Sample{1000, 900, 1100}, stat.Sample{1900, 1700}, "", spent)
-	r.context(512, s, reader, spent)
+	r.context(512, 0, s, reader, spent, 20*time.Millisecond)
+	r.context(32768, 32256, s, reader, spent, 20*time.Millisecond)
 	r.batch(8, s, reader, spent)
 	if p := r.Prefill[0]; p.TokS != 512 || p.Runs != 3 || r.Batch[0].TokS != 800 || r.Context[0].TokS != 100 || r.Context[0].GBps != 60 {
 		t.Errorf("%+v %+v %+v", p, r.Batch, r.Context)
@@ -68,7 +69,7 @@ func checkShown(t *testing.T, r *Report) {
 	if err := r.Text(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, word := range []string{"two cores 60 %", "experts", "prefill 512 ms", "other", "Decode by threads"} {
+	for _, word := range []string{"two cores 60 %", "experts", "prefill 512 ms", "32768 (32256 made-up rows)", "other", "Decode by threads"} {
 		if !strings.Contains(text.String(), word) {
 			t.Errorf("%q is not in\n%s", word, text.String())
 		}
@@ -80,7 +81,7 @@ func checkShown(t *testing.T, r *Report) {
 	if !slices.Equal(titles, []string{"Decode by threads", "Prefill by length", "Decode by depth", "A decode step"}) {
 		t.Errorf("%q", titles)
 	}
-	if c := r.Charts()[2]; !slices.Equal(c.Series[0].X, []float64{prompt, 512}) {
+	if c := r.Charts()[2]; !slices.Equal(c.Series[0].X, []float64{prompt, 512, 32768}) {
 		t.Errorf("%+v", c)
 	}
 	if c := r.Charts()[0]; !slices.Equal(c.Series[0].X, []float64{1, 2}) || !slices.Equal(c.Series[0].Y, []float64{60, 100}) {
@@ -152,5 +153,59 @@ func TestStart(t *testing.T) {
 		if _, _, err := b.start(9, 1, 1); err == nil {
 			t.Error("more streams than there are were started")
 		}
+	}
+}
+
+// filler is a runner that keeps which block's rows each block has.
+type filler struct {
+	rows
+	has   map[int32]int32
+	moves int // of a step
+}
+
+func (f *filler) Step(b *stages.Step, _ stages.Probe, read func(*stages.State) error) error {
+	f.moves = max(f.moves, len(b.Moves))
+	for _, m := range b.Moves {
+		from, ok := f.has[m.From]
+		if m.Kind != stages.Copy || !ok {
+			return fmt.Errorf("%s of block %d, which has no rows", m.Kind, m.From)
+		}
+		f.has[m.To] = from
+	}
+	for _, s := range b.Spans {
+		if block := s.Blocks[s.Pos/f.lim.BlockTokens]; s.Len > 1 {
+			for i := s.Pos / f.lim.BlockTokens; i*f.lim.BlockTokens < s.Pos+s.Len; i++ {
+				f.has[s.Blocks[i]] = s.Blocks[i]
+			}
+		} else if _, ok := f.has[block]; !ok {
+			return fmt.Errorf("a row in block %d, which has none before it", block)
+		}
+	}
+	return read(nil)
+}
+
+// TestDeep: a long context is copies of a short prompt of the same stream, block by block, and says so.
+func TestDeep(t *testing.T) {
+	const tokens, length = 48, 10000
+	f := &filler{rows: rows{lim: stages.Limits{Tokens: 100, Seqs: 2, Blocks: 1000, BlockTokens: tokens, Context: 20000}}, has: map[int32]int32{}}
+	b := &bench{o: Options{Chunk: 96, Vocab: 1000}, run: f}
+	q, made, err := b.deep(2, length, 50)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const have = 11 // blocks of 48 for 512 tokens
+	if q.pos != length || made != length-have*tokens || len(q.batch.Moves) != 0 || f.moves > madeMoves {
+		t.Errorf("position %d, %d made up, %d moves left, %d in a step", q.pos, made, len(q.batch.Moves), f.moves)
+	}
+	for _, s := range q.batch.Spans {
+		for i := range (length + tokens - 1) / tokens {
+			if got, want := f.has[s.Blocks[i]], s.Blocks[i%have]; got != want {
+				t.Fatalf("block %d has the rows of %d, want %d", i, got, want)
+			}
+		}
+	}
+	f.has = map[int32]int32{}
+	if q, made, err := b.deep(1, madeFrom, 9); err != nil || made != 0 || q.pos != madeFrom || f.has[q.batch.Spans[0].Blocks[40]] != q.batch.Spans[0].Blocks[40] {
+		t.Errorf("a context of %d: %d rows made up, %v", madeFrom, made, err)
 	}
 }

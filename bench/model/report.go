@@ -103,10 +103,13 @@ type Operator struct {
 // Context is decode at a context length.
 type Context struct {
 	Tokens int     `json:"tokens"`
+	MadeUp int     `json:"made_up_rows,omitempty"` // rows of the cache that are copies of those of a short prompt
 	TokS   float64 `json:"tok_s"`
 	GBps   float64 `json:"gbps"`
 	Ratio  float64 `json:"ratio"`
+	CPUMS  float64 `json:"cpu_ms"` // least processor time of all threads in a step
 	Steps
+	Operators []Operator `json:"operators"` // of one step
 }
 
 // Batch is decode of several streams.
@@ -167,10 +170,16 @@ func (r *Report) decode(s *stat.Series, reader *read.Reader, spent []clock.Spent
 		}
 	}
 	r.Breakdown = breakdown(spent, ms(all), n)
+	r.Operators = operators(spent, all, n)
+}
+
+// operators are the parts of n steps, the longest first.
+func operators(spent []clock.Spent, all time.Duration, n int) (list []Operator) {
 	for _, x := range spent {
-		r.Operators = append(r.Operators, Operator{stage(x.Stage, x.Time, x.Bytes, ms(all), n), x.Operator, float64(x.Calls) / float64(n)})
+		list = append(list, Operator{stage(x.Stage, x.Time, x.Bytes, ms(all), n), x.Operator, float64(x.Calls) / float64(n)})
 	}
-	slices.SortStableFunc(r.Operators, func(a, b Operator) int { return compare(b.MS, a.MS) })
+	slices.SortStableFunc(list, func(a, b Operator) int { return compare(b.MS, a.MS) })
+	return list
 }
 
 func compare(a, b float64) int {
@@ -224,9 +233,9 @@ func (r *Report) prefill(tokens int, times, user stat.Sample, regime string, spe
 	})
 }
 
-func (r *Report) context(tokens int, s *stat.Series, reader *read.Reader, spent []clock.Spent) {
+func (r *Report) context(tokens, made int, s *stat.Series, reader *read.Reader, spent []clock.Spent, all time.Duration) {
 	in, tokS, gbps, ratio := speed(s, reader, 1, sum(spent))
-	r.Context = append(r.Context, Context{tokens, tokS, gbps, ratio, steps(in)})
+	r.Context = append(r.Context, Context{Tokens: tokens, MadeUp: made, TokS: tokS, GBps: gbps, Ratio: ratio, Steps: steps(in), Operators: operators(spent, all, 1)})
 }
 
 func (r *Report) batch(streams int, s *stat.Series, reader *read.Reader, spent []clock.Spent) {
@@ -239,17 +248,17 @@ func (r *Report) Tables() []stat.Table {
 	d := stat.Table{
 		Title: fmt.Sprintf("Decode, %d threads, level %s: %.1f MB a step, memory read %s GB/s (%s)%s", r.Threads, r.Level,
 			float64(r.BytesPerStep)/1e6, stat.Number(r.ReadGBps), r.ReadLoop.Name, r.regimes()),
-		Columns: []string{"streams", "depth", "tokens/s", "GB/s", "of read", "p50 ms", "p90 ms", "p99 ms", "min ms"},
+		Columns: []string{"streams", "depth", "tokens/s", "GB/s", "of read", "p50 ms", "p90 ms", "p99 ms", "min ms", "cpu ms"},
 	}
-	row := func(streams int, depth any, tokS, gbps, ratio float64, s Steps) {
-		d.Add(streams, depth, tokS, gbps, ratio, s.P50MS, s.P90MS, s.P99MS, s.MinMS)
+	row := func(streams int, depth any, tokS, gbps, ratio float64, s Steps, user any) {
+		d.Add(streams, depth, tokS, gbps, ratio, s.P50MS, s.P90MS, s.P99MS, s.MinMS, user)
 	}
-	row(1, prompt, r.DecodeTokS, r.DecodeGBps, r.DecodeRatio, r.Decode)
+	row(1, prompt, r.DecodeTokS, r.DecodeGBps, r.DecodeRatio, r.Decode, r.DecodeCPUMS)
 	for _, c := range r.Context {
-		row(1, c.Tokens, c.TokS, c.GBps, c.Ratio, c.Steps)
+		row(1, depth(c.Tokens, c.MadeUp), c.TokS, c.GBps, c.Ratio, c.Steps, c.CPUMS)
 	}
 	for _, b := range r.Batch {
-		row(b.Streams, prompt, b.TokS, b.GBps, b.Ratio, b.Steps)
+		row(b.Streams, prompt, b.TokS, b.GBps, b.Ratio, b.Steps, nil)
 	}
 	p := stat.Table{Title: "Prefill", Columns: []string{"tokens", "tokens/s", "best", "ms", "runs"}}
 	for _, x := range r.Prefill {
@@ -268,6 +277,14 @@ func (r *Report) Tables() []stat.Table {
 		tables = append(tables, s)
 	}
 	return tables
+}
+
+// depth shows a context length, and how much of it is made up.
+func depth(tokens, made int) string {
+	if made == 0 {
+		return fmt.Sprint(tokens)
+	}
+	return fmt.Sprintf("%d (%d made-up rows)", tokens, made)
 }
 
 func (r *Report) regimes() string {

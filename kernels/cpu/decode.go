@@ -189,7 +189,7 @@ func (t *decodeTask) take(l *lane, c *decodeScratch, span *device.Span, heads, f
 	}
 	var keys keyRows
 	if c.chosen != nil {
-		keys = t.gather(span, c.chosen[from:to], t.Rank+t.Rope, c.block)
+		keys = t.gather(span, c.chosen[from:to], 0, t.Rank+t.Rope, c.block)
 		keys.from = from
 	} else {
 		keys = t.keys(span, from, to, 0, t.Rank+t.Rope, c.block)

@@ -30,6 +30,7 @@ type gqaTask struct {
 	items     []gqaItem
 	sinks     unsafe.Pointer // [Heads]; nil: none
 	sinksBF16 bool
+	lists     gqaLists
 }
 
 // gqaItem is the queries [first, first+n) of a span and key head.
@@ -42,35 +43,44 @@ type gqaItem struct{ span, head, first, n int }
 // queryBlock rows of 2*HeadDim values, four of keyBlock, and keyBlock rows of
 // 2*HeadDim when the cache is of 8 bits.
 func (d *Device) GQA(stream device.Stream, out, q device.Mat, cache device.KV, sinks device.Mat, in device.Spans, p device.GQA) {
-	spans := in.List
 	const op = "GQA"
 	s := d.stream(op, stream)
 	t := &s.gqa
-	if p.KVHeads < 1 || p.Heads < p.KVHeads || p.Heads%p.KVHeads != 0 || p.HeadDim < 1 || p.BlockTokens < 1 || p.Window < 0 {
-		fail(op, "sizes %+v", p)
-	}
-	t.GQA, t.block, t.scale = p, p.BlockTokens, p.Scale
-	t.out = f32(op, "out", &out, q.Rows, p.Heads*p.HeadDim)
-	t.q = f32(op, "q", &q, q.Rows, p.Heads*p.HeadDim)
-	t.outStride, t.qStride = out.Stride, q.Stride
-	t.bind(op, d, &cache, newKVCache(op, &cache, p.Width(), p.HeadDim), spans, q.Rows)
+	t.check(op, d, &out, &q, &cache, in.List, &p)
 	if t.sinks = nil; !sinks.Zero() {
 		t.sinks, t.sinksBF16 = weight(op, "sinks", &sinks, 1, p.Heads)
 	}
-	t.group, t.wide = p.Heads/p.KVHeads, convert.Padded(p.HeadDim)
-
 	pairs, keys := 0, 0 // of queries and keys, keys read
-	for i := range spans {
-		keys += spans[i].Pos + spans[i].Len
-		pairs += spans[i].Len*spans[i].Pos + spans[i].Len*(spans[i].Len+1)/2
+	for i := range t.spans {
+		span := &t.spans[i]
+		keys += span.Pos + span.Len
+		pairs += span.Len*span.Pos + span.Len*(span.Len+1)/2
 	}
-	ns := max(4*pairs*p.Heads*p.HeadDim/d.speed.flopsPerNs, keys*t.kv.rowBytes/d.speed.bytesPerNs)
+	t.run(s, pairs, keys)
+}
+
+// check checks the arguments, but for sinks.
+func (t *gqaTask) check(op string, d *Device, out, q *device.Mat, cache *device.KV, spans []device.Span, p *device.GQA) {
+	if p.KVHeads < 1 || p.Heads < p.KVHeads || p.Heads%p.KVHeads != 0 || p.HeadDim < 1 || p.BlockTokens < 1 || p.Window < 0 {
+		fail(op, "sizes %+v", *p)
+	}
+	t.GQA, t.block, t.scale = *p, p.BlockTokens, p.Scale
+	t.out = f32(op, "out", out, q.Rows, p.Heads*p.HeadDim)
+	t.q = f32(op, "q", q, q.Rows, p.Heads*p.HeadDim)
+	t.outStride, t.qStride = out.Stride, q.Stride
+	t.bind(op, d, cache, newKVCache(op, cache, p.Width(), p.HeadDim), spans, q.Rows)
+	t.group, t.wide = p.Heads/p.KVHeads, convert.Padded(p.HeadDim)
+}
+
+// run runs the task over pairs of queries and keys, of which keys are read.
+func (t *gqaTask) run(s *Stream, pairs, keys int) {
+	ns := max(4*pairs*t.Heads*t.HeadDim/t.dev.speed.flopsPerNs, keys*t.kv.rowBytes/t.dev.speed.bytesPerNs)
 	lanes := 1
 	if s.shared(ns) {
 		lanes = len(s.lanes)
 	}
 	t.cut(lanes)
-	scratch := 2*t.queries*t.wide + dot.Rows*keyBlock + piece(runningSize*t.queries) + 2*t.kv.wideBlock(p.HeadDim)
+	scratch := 2*t.queries*t.wide + dot.Rows*keyBlock + piece(runningSize*t.queries) + 2*t.blockRoom()
 	s.each(t, len(t.items), ns, scratch)
 	t.spans = nil
 }
@@ -115,7 +125,7 @@ type gqaWork struct {
 	scores *float32 // [dot.Rows, keyBlock]
 	state  []running
 
-	keyScratch, valueScratch *float32 // wideBlock
+	keyScratch, valueScratch *float32 // blockRoom
 	keys, values             keyRows  // of the current block
 }
 
@@ -126,7 +136,7 @@ func (t *gqaTask) work(l *lane, item gqaItem) (c gqaWork) {
 	c.query, c.acc = l.arena.take(n*t.wide), l.arena.take(n*t.wide)
 	c.scores = l.arena.take(dot.Rows * keyBlock)
 	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*n))), n)
-	if n := t.kv.wideBlock(t.HeadDim); n > 0 {
+	if n := t.blockRoom(); n > 0 {
 		c.keyScratch, c.valueScratch = l.arena.take(n), l.arena.take(n)
 	}
 	clear(c.state)
@@ -157,9 +167,7 @@ func (t *gqaTask) do(l *lane, i int) {
 	keys := t.sees(&c, c.n-1)
 	for from := t.first(&c, 0) / keyBlock * keyBlock; from < keys; from += keyBlock {
 		to := min(from+keyBlock, keys)
-		seen := max(from, t.first(&c, 0)) // what no query sees may not be there
-		c.keys = t.keys(c.seq, seen, to, c.head*t.HeadDim, t.HeadDim, c.keyScratch)
-		c.values = t.keys(c.seq, seen, to, (t.KVHeads+c.head)*t.HeadDim, t.HeadDim, c.valueScratch)
+		t.read(&c, max(from, t.first(&c, 0)), to) // what no query sees may not be there
 		// Rows before from-Pos see none of these, nor do those whose window begins behind them.
 		for j := max(0, (from-c.seq.Pos)*t.group-c.first); j < c.n && t.first(&c, j) < to; j += dot.Rows {
 			t.tile(l, &c, j, min(dot.Rows, c.n-j), from, to)
@@ -174,6 +182,26 @@ func (t *gqaTask) do(l *lane, i int) {
 			copy(unsafe.Slice(out, t.HeadDim), unsafe.Slice(acc, t.HeadDim))
 		}
 	}
+}
+
+// read finds the keys and values of positions [from, to), or of those that the row lists in these places.
+func (t *gqaTask) read(c *gqaWork, from, to int) {
+	key, value := c.head*t.HeadDim, (t.KVHeads+c.head)*t.HeadDim
+	if !t.lists.on {
+		c.keys, c.values = t.keys(c.seq, from, to, key, t.HeadDim, c.keyScratch), t.keys(c.seq, from, to, value, t.HeadDim, c.valueScratch)
+		return
+	}
+	list := t.lists.row(c.seq.Row)[from:to]
+	c.keys, c.values = t.gather(c.seq, list, key, t.HeadDim, c.keyScratch), t.gather(c.seq, list, value, t.HeadDim, c.valueScratch)
+	c.keys.from, c.values.from = from, from
+}
+
+// blockRoom is the scratch that the keys or the values of a block take, in float32 values.
+func (t *gqaTask) blockRoom() int {
+	if t.lists.on {
+		return t.gathered(t.HeadDim)
+	}
+	return t.kv.wideBlock(t.HeadDim)
 }
 
 // query is query j of an item.

@@ -22,7 +22,7 @@ const (
 type selectTask struct {
 	device.Index
 	paged
-	q, weights       *float32
+	q, weights       *float32 // weights nil: all are 1
 	qStride, wStride int
 	chosen           *int32
 	chosenStride     int
@@ -57,12 +57,17 @@ func (d *Device) Select(stream device.Stream, chosen, q, weights device.Mat, key
 	t.weights, t.wStride = f32(op, "weights", &weights, q.Rows, p.Heads), weights.Stride
 	t.chosen, t.chosenStride = positions(op, &chosen, q.Rows, p.Positions()), chosen.Stride
 	t.bind(op, d, &keys, newKVCache(op, &keys, p.Dim, p.Dim), in.List, q.Rows)
+	t.choose(s)
+}
+
+// choose chooses for all rows.
+func (t *selectTask) choose(s *Stream) {
 	t.begin()
 	for i := range t.spans {
 		span := &t.spans[i]
 		for r := range span.Len {
-			n := p.Sees(span.Pos + r)
-			if n <= p.TopK {
+			n := t.Sees(span.Pos + r)
+			if n <= t.TopK {
 				fillPositions(t.row(span.Row+r), 0, 0, span.Pos+r)
 				continue
 			}
@@ -151,7 +156,7 @@ func (t *selectTask) pools(span *device.Span, from, to int, scratch *float32) ke
 	for i := range at {
 		at[i] = int32(t.Last(from + i))
 	}
-	keys := t.gather(span, at, t.Dim, shift(scratch, piece(keyBlock)))
+	keys := t.gather(span, at, 0, t.Dim, shift(scratch, piece(keyBlock)))
 	keys.from = from
 	return keys
 }
@@ -191,7 +196,10 @@ func (t *scoreTask) do(l *lane, i int) {
 			heads := min(headBlock, t.Heads-first)
 			t.products(l, &keys, span, rowAt(query, wide, first), scores, heads, from, to)
 			// All of a block of keys is summed, so that a score has the same bits wherever it lies.
-			l.axpy.P[0], l.axpy.Acc[0] = shift(rowAt(t.weights, t.wStride, span.Row+row.row), first), out
+			l.axpy.P[0], l.axpy.Acc[0] = &ones[0], out
+			if t.weights != nil {
+				l.axpy.P[0] = shift(rowAt(t.weights, t.wStride, span.Row+row.row), first)
+			}
 			l.axpy.W, l.axpy.Stride = unsafe.Pointer(scores), 4*keyBlock
 			l.axpy.N, l.axpy.Width = heads, keyBlock
 			t.dev.axpy.F32[1](&l.axpy)

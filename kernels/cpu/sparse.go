@@ -124,21 +124,29 @@ func (d *Device) SparseMLA(stream device.Stream, out, q device.Mat, cache device
 	c.chosen = nil
 }
 
-// gather copies the rows of the cache at positions, at most keyBlock, one after the other into scratch, as the
-// tiles read them.
-func (a *paged) gather(s *device.Span, positions []int32, n int, scratch *float32) keyRows {
+// gather copies columns [first, first+n) of the rows of the cache at positions, at most keyBlock, one after the other
+// into scratch, as the tiles read them.
+func (a *paged) gather(s *device.Span, positions []int32, first, n int, scratch *float32) keyRows {
 	k := keyRows{wide: unsafe.Pointer(scratch), stride: a.kv.wideRow(n)}
 	for i, pos := range positions {
-		slot := int(s.Blocks[int(pos)/a.block])*a.block + int(pos)%a.block
-		to := unsafe.Add(k.wide, i*k.stride)
-		if a.kv.narrow() {
-			a.kv.widen(a.dev.convert, to, slot, 1, 0, n)
-			continue
-		}
-		bytes := n * a.tileSize()
-		copy(unsafe.Slice((*byte)(to), bytes), unsafe.Slice((*byte)(a.kv.row(slot)), bytes))
+		a.copyRow(unsafe.Add(k.wide, i*k.stride), a.slot(s, int(pos)), first, n)
 	}
 	return k
+}
+
+// copyRow copies columns [first, first+n) of a row of the cache, as the tiles read them.
+func (a *paged) copyRow(to unsafe.Pointer, slot, first, n int) {
+	if a.kv.narrow() {
+		a.kv.widen(a.dev.convert, to, slot, 1, first, n)
+		return
+	}
+	size := a.tileSize()
+	copy(unsafe.Slice((*byte)(to), n*size), unsafe.Slice((*byte)(unsafe.Add(a.kv.row(slot), first*size)), n*size))
+}
+
+// slot is the row of the cache that has a position.
+func (a *paged) slot(s *device.Span, pos int) int {
+	return int(s.Blocks[pos/a.block])*a.block + pos%a.block
 }
 
 // gathered is the scratch of gather, in float32 values.

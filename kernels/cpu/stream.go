@@ -50,8 +50,7 @@ type Stream struct {
 	mix       mixTask
 	taps      tapTask
 	ngrams    ngramTask
-	blocks    blockTask
-	sparseGQA sparseGQATask
+	blockKeys blockKeyTask
 	router    routerScratch
 	gate      float32 // of the row that GateRows is at
 	quant     quantTask

@@ -4,6 +4,8 @@ import (
 	"math"
 	"unsafe"
 
+	"krater/kernels/cpu/axpy"
+	"krater/kernels/cpu/delta"
 	"krater/kernels/device"
 )
 
@@ -91,7 +93,7 @@ func streamsOf(op string, m *device.Mat, h int) int {
 	return m.Cols / h
 }
 
-func (t *streamTask) do(_ *lane, i int) {
+func (t *streamTask) do(l *lane, i int) {
 	from, to := t.rows.of(i)
 	for r := from; r < to; r++ {
 		out := rowAt(t.out, t.oStride, r)
@@ -99,9 +101,9 @@ func (t *streamTask) do(_ *lane, i int) {
 		case device.OpSigmoid:
 			t.activate(out)
 		case device.OpCollapse:
-			t.collapse(out, r)
+			t.collapse(l, out, r)
 		case device.OpSpread:
-			t.spread(out, r)
+			t.spread(l, out, r)
 		default:
 			t.gates(out, r)
 		}
@@ -130,44 +132,66 @@ func (d *Device) silu(x *float32, n int) {
 	}
 }
 
-func (t *streamTask) collapse(row *float32, r int) {
-	out := unsafe.Slice(row, t.cols)
-	clear(out)
-	for s := range t.streams {
-		x := unsafe.Slice(shift(rowAt(t.x, t.xStride, r), s*t.cols), t.cols)
-		w := unsafe.Slice(shift(rowAt(t.a, t.aStride, r), s*t.cols), t.cols)
-		for c, v := range x {
-			out[c] += v * w[c]
+// streamPiece is how many values of a stream the sum over more than delta.MaxTaps streams is made of at once.
+const streamPiece = 256
+
+func (t *streamTask) collapse(l *lane, row *float32, r int) {
+	x, w, kernel := rowAt(t.x, t.xStride, r), rowAt(t.a, t.aStride, r), t.dev.delta.Conv
+	if t.streams <= delta.MaxTaps {
+		for s := range t.streams {
+			l.taps[s] = shift(x, s*t.cols)
 		}
+		kernel(row, &l.taps[0], w, 4*t.cols, t.streams, t.cols)
+		clear(l.taps[:t.streams])
+		return
+	}
+	for at := 0; at < t.cols; at += streamPiece {
+		n, to := min(streamPiece, t.cols-at), shift(row, at)
+		clearF32(to, n)
+		for s := range t.streams {
+			var product [streamPiece]float32
+			l.taps[0] = shift(x, s*t.cols+at)
+			kernel(&product[0], &l.taps[0], shift(w, s*t.cols+at), 0, 1, n)
+			t.dev.axpy.Add(to, &product[0], n)
+		}
+	}
+	l.taps[0] = nil
+}
+
+func (t *streamTask) spread(l *lane, row *float32, r int) {
+	switch base := t.base; {
+	case base == nil:
+		clearF32(row, t.streams*t.cols)
+	case base != t.out:
+		copy(unsafe.Slice(row, t.streams*t.cols), unsafe.Slice(rowAt(base, t.bStride, r), t.streams*t.cols))
+	}
+	weights := rowAt(t.a, t.aStride, r)
+	l.axpy.W, l.axpy.N, l.axpy.Width = unsafe.Pointer(rowAt(t.x, t.xStride, r)), 1, t.cols
+	for s := 0; s < t.streams; s += axpy.Rows {
+		n := min(axpy.Rows, t.streams-s)
+		for i := range n {
+			l.axpy.P[i], l.axpy.Acc[i] = shift(weights, s+i), shift(row, (s+i)*t.cols)
+		}
+		t.dev.axpy.F32[n](&l.axpy)
 	}
 }
 
-func (t *streamTask) spread(row *float32, r int) {
-	x, weights := unsafe.Slice(rowAt(t.x, t.xStride, r), t.cols), unsafe.Slice(rowAt(t.a, t.aStride, r), t.streams)
-	for s, w := range weights {
-		out := unsafe.Slice(shift(row, s*t.cols), t.cols)
-		if t.base == nil {
-			for c, v := range x {
-				out[c] = w * v
-			}
-			continue
-		}
-		base := unsafe.Slice(shift(rowAt(t.base, t.bStride, r), s*t.cols), t.cols)
-		for c, v := range x {
-			out[c] = base[c] + w*v
-		}
-	}
-}
-
+// gates sums in float64: what is left of large products may be small, and its root is not.
 func (t *streamTask) gates(row *float32, r int) {
 	for s := range t.streams {
 		x := unsafe.Slice(shift(rowAt(t.x, t.xStride, r), s*t.cols), t.cols)
 		y := unsafe.Slice(shift(rowAt(t.a, t.aStride, r), s*t.cols), t.cols)
-		sum := 0.0
-		for c, v := range x {
-			sum += float64(v) * float64(y[c])
+		var sums [4]float64 // chains that do not wait for each other
+		c := 0
+		for ; c+4 <= len(x); c += 4 {
+			for i := range sums {
+				sums[i] += float64(x[c+i]) * float64(y[c+i])
+			}
 		}
-		sum /= math.Sqrt(float64(t.cols))
+		for ; c < len(x); c++ {
+			sums[0] += float64(x[c]) * float64(y[c])
+		}
+		sum := (sums[0] + sums[1] + sums[2] + sums[3]) / math.Sqrt(float64(t.cols))
 		gate := 0.0
 		if sum != 0 {
 			gate = math.Copysign(math.Sqrt(max(math.Abs(sum), 1e-6)), sum)
@@ -194,7 +218,7 @@ const tapChannels = 256
 func (d *Device) TapConv(stream device.Stream, out, x, w device.Mat, tail device.KV, in device.Spans, p device.TapConv) {
 	const op = "TapConv"
 	s := d.stream(op, stream)
-	if p.Taps < 1 || p.Step < 1 || !tail.Dense() {
+	if p.Taps < 1 || p.Taps > delta.MaxTaps || p.Step < 1 || !tail.Dense() {
 		fail(op, "sizes %+v, tail is %s, stride %d", p, tail.Mat, tail.Stride)
 	}
 	rows := checkSpans(op, in.List, x.Rows, tail.Rows/p.Reach())
@@ -217,30 +241,23 @@ func checkSpans(op string, spans []device.Span, batch, slots int) (rows int) {
 	return rows
 }
 
-func (t *tapTask) do(_ *lane, item int) {
+func (t *tapTask) do(l *lane, item int) {
 	sp, first := &t.spans[item/t.parts], item%t.parts*tapChannels
 	n, reach := min(tapChannels, t.cols-first), t.Reach()
 	kept := func(pos int) *float32 { return shift(rowAt(t.tail, t.cols, sp.Slot*reach+pos%reach), first) }
 	for r := range sp.Len {
-		to := shift(rowAt(t.out, t.outStride, sp.Row+r), first)
-		out := unsafe.Slice(to, n)
-		clear(out)
-		for k := t.Taps - 1; k >= 0; k-- {
-			back := k * t.Step
-			if back > sp.Pos+r {
-				continue
-			}
-			from := kept(sp.Pos + r - back)
-			if back <= r {
-				from = shift(rowAt(t.x, t.xStride, sp.Row+r-back), first)
-			}
-			w, x := unsafe.Slice(shift(rowAt(t.w, t.wStride, t.Taps-1-k), first), n), unsafe.Slice(from, n)
-			for c, v := range x {
-				out[c] += w[c] * v
+		taps := min(t.Taps, (sp.Pos+r)/t.Step+1) // that are not before the start: the last ones
+		for i := range taps {
+			back := (taps - 1 - i) * t.Step
+			if l.taps[i] = kept(sp.Pos + r - back); back <= r {
+				l.taps[i] = shift(rowAt(t.x, t.xStride, sp.Row+r-back), first)
 			}
 		}
+		to := shift(rowAt(t.out, t.outStride, sp.Row+r), first)
+		t.dev.delta.Conv(to, &l.taps[0], shift(rowAt(t.w, t.wStride, t.Taps-taps), first), 4*t.wStride, taps, n)
 		t.dev.silu(to, n)
 	}
+	clear(l.taps[:])
 	for r := max(0, sp.Len-reach); r < sp.Len; r++ {
 		copy(unsafe.Slice(kept(sp.Pos+r), n), unsafe.Slice(shift(rowAt(t.x, t.xStride, sp.Row+r), first), n))
 	}

@@ -22,7 +22,7 @@ func near(t *testing.T, what string, got, want []float32, cols int) {
 
 func TestStreams(t *testing.T) {
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		for _, x := range [][3]int{{1, 1, 1}, {17, 3, 37}, {9, 4, 300}} {
+		for _, x := range [][3]int{{1, 1, 1}, {17, 3, 37}, {9, 4, 300}, {2, 18, 515}} {
 			rows, n, h := x[0], x[1], x[2]
 			r := kerneltest.Rand(uint64(rows))
 			streams, other := kerneltest.Normal(r, rows*n*h, 1), kerneltest.Normal(r, rows*n*h, 1)
@@ -127,59 +127,6 @@ func TestNGrams(t *testing.T) {
 			panicsWith(t, "NGrams", func() { run([]device.Span{{Row: 16, Len: 2}}) })
 			mats = mats[:3]
 			panicsWith(t, "NGrams", func() { run(tapSpans[:1]) })
-		}
-	})
-}
-
-func TestSelectBlocks(t *testing.T) {
-	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		for _, p := range []device.BlockIndex{
-			{Heads: 5, Dim: 32, Block: 4, Chosen: 2, Eps: 1e-6, Rope: device.Rope{Heads: 1, HeadDim: 32, Dim: 16}, BlockTokens: 4},
-			{Heads: 1, Dim: 7, Block: 3, Chosen: 3, Eps: 1e-6, Rope: device.Rope{Heads: 1, HeadDim: 7}, BlockTokens: 8},
-			{Heads: 2, Dim: 8, Block: 1, Chosen: 5, Eps: 1e-6, Rope: device.Rope{Heads: 1, HeadDim: 8, Dim: 8, Interleaved: true}, BlockTokens: 8},
-		} {
-			const rows, slots = 19, 48
-			r := kerneltest.Rand(uint64(p.Dim))
-			var blocks []int32
-			for b := slots/p.BlockTokens - 1; b >= 0; b-- {
-				blocks = append(blocks, int32(b))
-			}
-			q, table := kerneltest.Normal(r, rows*p.Heads*p.Dim, 1), kerneltest.Normal(r, slots*p.Rope.Dim, 1)
-			keys, keysRef := floats(d, tensor.BF16, kerneltest.Normal(r, slots*p.Dim, 1), slots, p.Dim)
-			norm, normRef := floats(d, tensor.BF16, kerneltest.Normal(r, p.Dim, 1), 1, p.Dim)
-			spans := []device.Span{{Row: 0, Len: 1, Pos: 30, Blocks: blocks}, {Row: 1, Len: 18, Pos: 0, Blocks: blocks}}
-			want, got := make([]int32, rows*p.Positions()), make([]int32, rows*p.Positions())
-			ref.SelectBlocks(want, q, keysRef, normRef, table, spans, p)
-			d.SelectBlocks(s, wrap(d, tensor.I32, got, rows, p.Positions()), f32s(d, q, rows, p.Heads*p.Dim), device.KV{Mat: keys}, norm,
-				f32s(d, table, slots, p.Rope.Dim), device.Spans{List: spans}, p)
-			if !slices.Equal(got, want) {
-				t.Errorf("%+v: %v, want %v", p, got, want)
-			}
-		}
-	})
-}
-
-func TestSparseGQA(t *testing.T) {
-	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
-		for _, dt := range dtypes {
-			for _, p := range []device.GQA{{Heads: 6, KVHeads: 2, HeadDim: 32, Scale: 0.2, BlockTokens: 4}, {Heads: 1, KVHeads: 1, HeadDim: 5, Scale: 1, BlockTokens: 3}} {
-				const rows, slots, n = 3, 24, 4
-				r := kerneltest.Rand(9)
-				q := kerneltest.Normal(r, rows*p.Heads*p.HeadDim, 1)
-				cache, cacheRef := floats(d, dt, kerneltest.Normal(r, slots*p.Width(), 1), slots, p.Width())
-				chosen := []int32{0, 3, 7, 9, 0, -1, -1, -1, 0, 1, -1, -1}
-				spans := []device.Span{{Row: 0, Len: 1, Pos: 9, Blocks: []int32{3, 0, 1, 2}}, {Row: 1, Len: 2, Pos: 0, Blocks: []int32{4}}}
-				want, got := make([]float32, len(q)), make([]float32, len(q))
-				ref.SparseGQA(want, q, cacheRef, chosen, n, spans, p)
-				run := func() {
-					d.SparseGQA(s, f32s(d, got, rows, p.Heads*p.HeadDim), f32s(d, q, rows, p.Heads*p.HeadDim), device.KV{Mat: cache},
-						wrap(d, tensor.I32, chosen, rows, n), device.Spans{List: spans}, p)
-				}
-				run()
-				near(t, "SparseGQA", got, want, p.HeadDim)
-				chosen[5] = 1 // behind the row
-				panicsWith(t, "SparseGQA", run)
-			}
 		}
 	})
 }

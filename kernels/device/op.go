@@ -34,7 +34,7 @@ const (
 	OpSelect                       // Out [T,Positions] I32: the positions that each row chooses by its index queries X [T,Heads*Dim] and weights A [T,Heads] over the index keys KV, by Spans and Index
 	OpSparseMLA                    // Out [T,heads*v]: OpMLA over the positions A [T,n] I32 alone, -1 behind them
 	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA; W [1,heads] sinks or absent
-	OpSelectBlocks                 // Out [T,Positions] I32: the positions that each row attends to, by its index queries X [T,Heads*Dim] and the raw keys KV, by Spans and Blocks; W [1,Dim] is the keys' norm, A [P,Rope.Dim] F32 cos and sin
+	OpSelectBlocks                 // Out [T,Positions] I32: the positions that each row attends to, by its index queries X [T,Heads*Dim] and the keys KV, in which it makes those of blocks, by Spans and Blocks; W [1,Dim] is the keys' norm, A [P,Rope.Dim] F32 cos and sin
 	OpSparseGQA                    // Out [T,heads*d]: OpGQA over the positions A [T,n] I32 alone, -1 behind them
 	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent, B [1,E] F32 factors of the weights or absent
 	OpFFN                          // Out [T,H] = down(act(gate X, up X)) of FFN; Q is X for integer weights

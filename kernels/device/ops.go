@@ -120,13 +120,14 @@ type DeltaNet struct {
 
 // BlockIndex gives the sizes of an index over blocks of Block consecutive tokens (QSA of Qwen4-Exp). The
 // key of a block is the RMSNorm with Eps of the mean of its tokens' raw keys, rotated by Rope to the position of the block's
-// first token. The row at position t sees the (t+1)/Block blocks that are complete, and scores each as the
+// first token. It takes the place of the last token's raw key in the cache as soon as the block is complete: that raw key is
+// of no use any more, and a sequence that is cut back into the block loses this row. The row at position t sees the (t+1)/Block blocks that are complete, and scores each as the
 // sum over the heads of
 //
 //	max(0, q[h] . key) / sqrt(Dim)
 //
 // It chooses the best Chosen, of equal scores the first, and all of their tokens, and the tokens behind the last complete block.
-// Their positions come out rising, with -1 behind them. Queries are [T, Heads*Dim], normed and rotated already, raw keys
+// Their positions come out rising, with -1 behind them. Queries are [T, Heads*Dim], normed and rotated already, keys
 // [Dim]. A score that is not a number is the least.
 type BlockIndex struct {
 	Heads, Dim  int

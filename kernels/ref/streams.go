@@ -95,24 +95,36 @@ func TapConv(out, x, w, tail []float32, spans []device.Span, p device.TapConv, n
 	}
 }
 
-// SelectBlocks writes the positions that the rows of spans choose to chosen [T, p.Positions]: device.BlockIndex says
-// how. q is [T, heads*dim], keys [slots, dim], norm [dim], table [positions, p.Rope.Dim].
-func SelectBlocks(chosen []int32, q, keys, norm, table []float32, spans []device.Span, p device.BlockIndex) {
+// BlockKeys are the keys of the blocks that spans complete, and the slots where they belong: device.BlockIndex says how.
+// keys is [slots, p.Dim], norm [p.Dim], table [positions, p.Rope.Dim].
+func BlockKeys(keys, norm, table []float32, spans []device.Span, p device.BlockIndex) (rows []float32, slots []int32) {
 	for _, s := range spans {
-		blocks := make([][]float32, (s.Pos+s.Len)/p.Block)
-		for b := range blocks {
+		slot := func(pos int) int { return int(s.Blocks[pos/p.BlockTokens])*p.BlockTokens + pos%p.BlockTokens }
+		for b := s.Pos / p.Block; b < (s.Pos+s.Len)/p.Block; b++ {
 			key := make([]float32, p.Dim)
 			for c := range key {
 				sum := 0.0
 				for pos := b * p.Block; pos < (b+1)*p.Block; pos++ {
-					slot := int(s.Blocks[pos/p.BlockTokens])*p.BlockTokens + pos%p.BlockTokens
-					sum += float64(keys[slot*p.Dim+c])
+					sum += float64(keys[slot(pos)*p.Dim+c])
 				}
 				key[c] = float32(sum / float64(p.Block))
 			}
 			RMSNorm(key, key, norm, p.Eps)
 			Rope(key, p.Dim, []int32{int32(b * p.Block)}, table, p.Rope)
-			blocks[b] = key
+			rows, slots = append(rows, key...), append(slots, int32(slot((b+1)*p.Block-1)))
+		}
+	}
+	return rows, slots
+}
+
+// SelectBlocks writes the positions that the rows of spans choose to chosen [T, p.Positions]: device.BlockIndex says
+// how. q is [T, heads*dim], keys [slots, dim] with the keys of all complete blocks.
+func SelectBlocks(chosen []int32, q, keys []float32, spans []device.Span, p device.BlockIndex) {
+	for _, s := range spans {
+		blocks := make([][]float32, (s.Pos+s.Len)/p.Block)
+		for b := range blocks {
+			pos := (b+1)*p.Block - 1
+			blocks[b] = keys[(int(s.Blocks[pos/p.BlockTokens])*p.BlockTokens+pos%p.BlockTokens)*p.Dim:][:p.Dim]
 		}
 		for r := range s.Len {
 			sees := (s.Pos + r + 1) / p.Block

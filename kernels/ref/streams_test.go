@@ -62,7 +62,12 @@ func TestSelectBlocks(t *testing.T) {
 	keys := []float32{0, 1, 0, 3, 5, 0, 1, 0, 0, 2, 0, 2, 9, 9, 9, 9}
 	q := []float32{1, 0, 1, 0, 0, 1, 0, 1}
 	chosen := make([]int32, 4*3)
-	SelectBlocks(chosen, q, keys, []float32{1, 1}, nil, []device.Span{{Len: 4, Pos: 2, Blocks: []int32{0}}}, p)
+	rows, slots := BlockKeys(keys, []float32{1, 1}, nil, []device.Span{{Len: 6, Blocks: []int32{0}}}, p)
+	if !slices.Equal(slots, []int32{1, 3, 5}) {
+		t.Errorf("keys of blocks lie in rows %v", slots)
+	}
+	StoreRows(keys, rows, slots, p.Dim)
+	SelectBlocks(chosen, q, keys, []device.Span{{Len: 4, Pos: 2, Blocks: []int32{0}}}, p)
 	want := []int32{
 		0, 1, 2, // one block is complete
 		2, 3, -1, // the second one just now, and it is better

@@ -261,10 +261,10 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int, blocks bool
 		decode = max(decode+scratchKeys*latent, x.Heads*(x.Dim+scratchSpare)+(scratchHeads+1)*scratchKeys+scratchKeys*(x.Dim+scratchSpare))
 	}
 	lane := max(decode, prefill, grouped, 2*scratchTile) + scratchPieces*scratchSpare
-	if x := s.Blocks; x.Heads > 0 { // scores of blocks, and of chosen positions
-		seen := lim.Context/x.Block + 1
-		shared += seen * x.Dim
-		lane = max(lane, 2*seen, s.GQA.Heads/s.GQA.KVHeads*x.Positions()+s.GQA.HeadDim) + scratchPieces*scratchSpare
+	if x := s.Blocks; x.Heads > 0 { // scores of blocks, and copies of their keys, or of chosen keys and values
+		shared = max(shared, scratchScores+lim.Context)
+		scores := x.Heads*(x.Dim+scratchSpare) + scratchKeys*(scratchHeads+x.Dim+scratchSpare)
+		lane = max(lane, scores, grouped+2*scratchKeys*(qk+scratchSpare)) + scratchPieces*scratchSpare
 	}
 	if blocks { // 44 bytes for 32 columns of a row
 		lane += scratchPrepared*widest*44/32/4 + scratchSpare

@@ -42,6 +42,7 @@ type Model struct {
 	Shape  string
 	Config *model.Config
 	JSON   []byte // config.json; its krater_synth holds seed and skew
+	Note   string // how the shape differs from the release that it is named for; "": not at all
 
 	seed uint64
 	skew Skew
@@ -53,7 +54,7 @@ var ErrShape = errors.New("no such shape")
 
 // The sizes come from config.json in these repositories on huggingface.co: deepseek-ai/DeepSeek-V2-Lite,
 // deepseek-ai/DeepSeek-V3 (DeepSeek-R1 has the same), zai-org/GLM-4.5-Air, moonshotai/Kimi-K2-Instruct,
-// MiniMaxAI/MiniMax-M2, and Qwen's of the same names. Quantised releases are here without quantization_config.
+// MiniMaxAI/MiniMax-M2, and Qwen's of the same names; shapes/README.md says what they were compared with. Quantised releases are here without quantization_config.
 //
 //go:embed shapes/*.json
 var shapes embed.FS
@@ -114,6 +115,13 @@ func FromConfig(shape string, config []byte, o Options) (*Model, error) {
 		return nil, fmt.Errorf("shape %s: %w", shape, err)
 	}
 	m := &Model{Shape: shape, Config: cfg, JSON: text, seed: o.Seed, skew: o.Skew}
+	var more struct {
+		Note string `json:"krater_note"`
+	}
+	if err := json.Unmarshal(text, &more); err != nil {
+		return nil, fmt.Errorf("shape %s: %w", shape, err)
+	}
+	m.Note = more.Note
 	if m.skew == Zipf && cfg.MoE.Experts > 0 {
 		m.rank = ranks(cfg.MoE.Experts, cfg.MoE.Router.TopK)
 	}
@@ -155,6 +163,9 @@ func resize(config []byte, o Options) ([]byte, error) {
 			if list, ok := fields[name].([]any); ok && slices.ContainsFunc(list, gone) || gone(fields[name]) {
 				fields[name] = nil
 			}
+		}
+		if fields["eos_token_id"] == nil && fields["ple_layer_ids"] != nil { // n-grams begin with it
+			fields["eos_token_id"] = o.Vocab - 1
 		}
 	}
 	whole["krater_synth"] = map[string]any{"seed": o.Seed, "routing_skew": o.Skew}

@@ -42,6 +42,7 @@ func TestShapes(t *testing.T) {
 		"deepseek-v2-lite": {15.7, "deepseek_v2"}, "qwen2.5-7b": {7.6, "qwen2"},
 		"qwen3-30b-a3b": {30.5, "qwen3_moe"}, "qwen3-235b-a22b": {235, "qwen3_moe"},
 		"qwen3-coder-next": {80, "qwen3_next"}, "qwen3.5-35b-a3b": {35, "qwen3_5_moe"},
+		"glm-5": {744, "glm_moe_dsa"}, "flash-next": {125, "qwen4_exp"}, // the latter counted from the published sizes, without the table
 		"kimi-k2":     {1027, "kimi_k2"},
 		"deepseek-v3": {671, "deepseek_v3"}, "deepseek-v3.2": {671.9, "deepseek_v32"}, "glm-4.5-air": {106.9, "glm4_moe"}, "minimax-m2": {228.7, "minimax_m2"},
 		"glm-5.3-flash": {313, "glm5_next"},

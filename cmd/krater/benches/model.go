@@ -26,7 +26,7 @@ type modelCmd struct {
 	Prefill []int `help:"Prompt lengths to measure." default:"512,2048,8192"`
 	Decode  int   `help:"Number of measured decode steps." default:"128"`
 	Batch   []int `help:"Numbers of streams that decode together." default:"1,8,32"`
-	Context []int `help:"Further context lengths at which decode is measured, in tokens." default:"512,2048"`
+	Context []int `help:"Further context lengths at which decode is measured, in tokens. Above 8192 the cache has copies of the rows of a short prompt." default:"512,2048"`
 	Profile bool  `help:"On a GPU: also measure every operator, in a separate run."`
 	Scaling []int `help:"Further numbers of threads for decode; the model is loaded once for each."`
 }

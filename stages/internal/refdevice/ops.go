@@ -96,21 +96,7 @@ func (Device) Rope(s device.Stream, x, positions, table device.Mat, p device.Rop
 
 func (Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat) {
 	later(s, func() {
-		switch cache.DType {
-		case tensor.F8E4M3:
-			v := cells[uint8](cache.Mat)
-			ref.StoreRowsF8(v, floats(src), ints(slots), src.Cols)
-			storeCells(cache.Mat, v)
-		case tensor.I8:
-			v, scales := cells[int8](cache.Mat), floats(cache.Scales)
-			ref.StoreRowsI8(v, scales, floats(src), ints(slots), src.Cols, cache.Group)
-			storeCells(cache.Mat, v)
-			store(cache.Scales, scales)
-		default:
-			v := floats(cache.Mat)
-			ref.StoreRows(v, floats(src), ints(slots), src.Cols)
-			store(cache.Mat, v)
-		}
+		storeRows(cache, floats(src), ints(slots))
 		if !cache.Marks.Zero() {
 			marks := ints(cache.Marks)
 			for i, v := range floats(src) {
@@ -121,6 +107,25 @@ func (Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
 			eachRow(cache.Marks, func(r int, row []byte) { binary.LittleEndian.PutUint32(row, uint32(marks[r])) })
 		}
 	})
+}
+
+// storeRows writes rows of a cache.
+func storeRows(cache device.KV, rows []float32, slots []int32) {
+	switch cache.DType {
+	case tensor.F8E4M3:
+		v := cells[uint8](cache.Mat)
+		ref.StoreRowsF8(v, rows, slots, cache.Cols)
+		storeCells(cache.Mat, v)
+	case tensor.I8:
+		v, scales := cells[int8](cache.Mat), floats(cache.Scales)
+		ref.StoreRowsI8(v, scales, rows, slots, cache.Cols, cache.Group)
+		storeCells(cache.Mat, v)
+		store(cache.Scales, scales)
+	default:
+		v := floats(cache.Mat)
+		ref.StoreRows(v, rows, slots, cache.Cols)
+		store(cache.Mat, v)
+	}
 }
 
 func (Device) CopyRows(s device.Stream, dst, src device.Mat) {
