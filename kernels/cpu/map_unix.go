@@ -56,3 +56,12 @@ func unmap(p unsafe.Pointer, n int) {
 		panic("cpu: munmap: " + err.Error())
 	}
 }
+
+// adviseRead asks the system to read the pages of n bytes of a mapped file. It returns before they are there. A refusal
+// costs time only: they are read when they are used.
+func adviseRead(p unsafe.Pointer, n int) {
+	over := int(uintptr(p) & uintptr(pageSize-1))
+	_ = unix.Madvise(unsafe.Slice((*byte)(unsafe.Add(p, -over)), over+n), unix.MADV_WILLNEED)
+}
+
+var pageSize = unix.Getpagesize()

@@ -1,6 +1,7 @@
 package cpu
 
 import (
+	"math"
 	"unsafe"
 
 	"krater/kernels/device"
@@ -19,13 +20,18 @@ type ngramTask struct {
 	perShard, rowBytes int
 	heads, dim         int
 	last               []int32 // the ids of a row, the newest first
+	ahead              bool    // rows are asked for, not copied
 }
 
-// ngramRowNs is the time to copy a row of a table that is in memory.
+// ngramRowNs is the time to copy a row of a table that is in memory, or to ask for one.
 const ngramRowNs = 500
 
+// willNeed can be replaced by tests.
+var willNeed = adviseRead
+
 // NGrams: out [T, Width] F32, rows [T, Heads] I32 and dense, ids [T, 1] I32, shards of BF16 or F32 [n, Dim], all of one
-// type and size, tail [slots*Order, 1] F32.
+// type and size, tail [slots*Order, 1] F32. Without out rows has the numbers afterwards, and the system is asked to read
+// what of the rows is not in memory; nobody waits for it.
 func (d *Device) NGrams(stream device.Stream, out, rows, ids device.Mat, shards []device.Mat, tail device.KV, in device.Spans, p device.NGrams) {
 	const op = "NGrams"
 	s := d.stream(op, stream)
@@ -37,7 +43,9 @@ func (d *Device) NGrams(stream device.Stream, out, rows, ids device.Mat, shards 
 		fail(op, "rows are %s, need dense I32 [%d, %d]; tail is %s", rows, ids.Rows, p.Heads(), tail.Mat)
 	}
 	t.dev, t.heads, t.dim, t.shards, t.list = d, p.Heads(), p.Dim, t.shards[:0], t.list[:0]
-	t.out, t.outStride = f32(op, "out", &out, ids.Rows, p.Width()), out.Stride
+	if t.ahead = out.Zero(); !t.ahead {
+		t.out, t.outStride = f32(op, "out", &out, ids.Rows, p.Width()), out.Stride
+	}
 	t.rows, t.perShard, t.rowBytes = (*int32)(at(op, "rows", &rows)), shards[0].Rows, shards[0].Cols*shards[0].DType.Size()
 	for i := range shards {
 		m, first := &shards[i], &shards[0]
@@ -48,8 +56,8 @@ func (d *Device) NGrams(stream device.Stream, out, rows, ids device.Mat, shards 
 		from, t.bf16 = weight(op, "shard", m, first.Rows, p.Dim)
 		t.shards = append(t.shards, from)
 	}
-	if p.Rows() > uint64(t.perShard)*uint64(len(shards)) {
-		fail(op, "%d shards of %d rows, need %d", len(shards), t.perShard, p.Rows())
+	if p.Rows() > uint64(t.perShard)*uint64(len(shards)) || p.Rows() > math.MaxInt32 {
+		fail(op, "%d shards of %d rows, need %d, at most %d", len(shards), t.perShard, p.Rows(), math.MaxInt32)
 	}
 	checkSpans(op, in.List, ids.Rows, tail.Rows/p.Order)
 	id := i32s(op, "ids", &ids, ids.Rows)
@@ -60,7 +68,7 @@ func (d *Device) NGrams(stream device.Stream, out, rows, ids device.Mat, shards 
 	s.each(t, len(t.list), len(t.list)*t.heads*ngramRowNs, 0)
 }
 
-// span finds the rows that a span reads, and keeps its newest ids.
+// span finds the rows that a span reads, and keeps its newest ids unless it is ahead.
 func (t *ngramTask) span(sp *device.Span, id []int32, tail []float32, p *device.NGrams) {
 	kept := tail[sp.Slot*p.Order:][:p.Order]
 	for len(t.last) < p.Order {
@@ -69,9 +77,12 @@ func (t *ngramTask) span(sp *device.Span, id []int32, tail []float32, p *device.
 	x := t.last[:p.Order]
 	for r := range sp.Len {
 		pos := sp.Pos + r
-		kept[pos%p.Order] = float32(id[sp.Row+r])
 		for back := range min(p.Order, pos+1) {
-			x[back] = int32(kept[(pos-back)%p.Order])
+			if back <= r {
+				x[back] = id[sp.Row+r-back]
+			} else {
+				x[back] = int32(kept[(pos-back)%p.Order])
+			}
 		}
 		p.Fill(x, pos)
 		row := t.row(sp.Row + r)
@@ -79,6 +90,9 @@ func (t *ngramTask) span(sp *device.Span, id []int32, tail []float32, p *device.
 			row[h] = int32(p.Row(h, x))
 		}
 		t.list = append(t.list, int32(sp.Row+r))
+	}
+	for r := max(0, sp.Len-p.Order); r < sp.Len && !t.ahead; r++ {
+		kept[(sp.Pos+r)%p.Order] = float32(id[sp.Row+r])
 	}
 }
 
@@ -90,6 +104,10 @@ func (t *ngramTask) do(_ *lane, i int) {
 	r := int(t.list[i])
 	for h, row := range t.row(r) {
 		from := unsafe.Add(t.shards[int(row)/t.perShard], int(row)%t.perShard*t.rowBytes)
+		if t.ahead {
+			willNeed(from, t.rowBytes)
+			continue
+		}
 		to := shift(rowAt(t.out, t.outStride, r), h*t.dim)
 		if t.bf16 {
 			t.dev.convert.Widen(to, (*uint16)(from), t.dim)

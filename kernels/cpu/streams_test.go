@@ -2,7 +2,9 @@ package cpu_test
 
 import (
 	"slices"
+	"sync"
 	"testing"
+	"unsafe"
 
 	"krater/kernels/cpu"
 	"krater/kernels/device"
@@ -108,11 +110,34 @@ func TestNGrams(t *testing.T) {
 			tail := []float32{1, 2, 3, 4, 7, 6, 7, 8, 9}
 			out, numbers := make([]float32, len(ids)*p.Width()), make([]int32, len(ids)*p.Heads())
 			kept, got, rows := slices.Clone(tail), slices.Clone(out), slices.Clone(numbers)
+			before := slices.Clone(tail)
 			ref.NGrams(out, numbers, ids, table, tail, tapSpans, p)
 			run := func(spans []device.Span) {
 				d.NGrams(s, f32s(d, got, len(ids), p.Width()), wrap(d, tensor.I32, rows, len(ids), p.Heads()), wrap(d, tensor.I32, ids, len(ids), 1), mats,
 					device.KV{Mat: f32s(d, kept, len(tail), 1)}, device.Spans{List: spans}, p)
 			}
+			asked := map[unsafe.Pointer]int{}
+			var lock sync.Mutex
+			end := cpu.OnWillNeed(func(p unsafe.Pointer, n int) {
+				lock.Lock()
+				defer lock.Unlock()
+				asked[p] = n
+			})
+			d.NGrams(s, device.Mat{}, wrap(d, tensor.I32, rows, len(ids), p.Heads()), wrap(d, tensor.I32, ids, len(ids), 1), mats,
+				device.KV{Mat: f32s(d, kept, len(tail), 1)}, device.Spans{List: tapSpans}, p)
+			end()
+			if !slices.Equal(rows, numbers) || !slices.Equal(kept, before) {
+				t.Errorf("ahead: rows %v, want %v; kept %v", rows, numbers, kept)
+			}
+			for _, sp := range tapSpans {
+				for _, row := range numbers[sp.Row*p.Heads():][:sp.Len*p.Heads()] {
+					m := mats[row/per].RowRange(int(row)%per, int(row)%per+1)
+					if n := asked[unsafe.Pointer(&m.Buf.Host()[m.Off])]; n != m.Bytes() {
+						t.Errorf("%d bytes of row %d were asked for, want %d", n, row, m.Bytes())
+					}
+				}
+			}
+			clear(rows)
 			last := tapSpans[2]
 			first, rest := last, last
 			first.Len, rest.Len, rest.Row, rest.Pos = 1, last.Len-1, last.Row+1, 1

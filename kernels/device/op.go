@@ -26,7 +26,7 @@ const (
 	OpCollapse                     // Out [T,H] = sum over the streams of X [T,n*H] * A [T,n*H], or [T,n], a factor for each stream; the mean where A is absent
 	OpSpread                       // Out [T,n*H] = A [T,n], a factor for each stream, * X [T,H], plus W [T,n*H] or absent; of A [T,n+n*n] the rest is the matrix that mixes the streams W first
 	OpStreamGates                  // Out [T,n]: with d the product of a stream of X [T,n*H] and of A [T,n*H] over sqrt(H), sign(d) * sqrt(max(|d|, 1e-6))
-	OpNGrams                       // Out [T,Width]: rows of the table Shards, of numbers B [T,Heads] I32 that follow from the ids A [T,1], by Spans and NGrams; KV keeps the newest Order ids of a sequence
+	OpNGrams                       // Out [T,Width]: rows of the table Shards, of numbers B [T,Heads] I32 that follow from the ids A [T,1], by Spans and NGrams; KV keeps the newest Order ids of a sequence. Without Out it only asks for the rows, and keeps nothing
 	OpTapConv                      // Out [T,C] = silu of the causal convolution W [Taps,C] F32 of X [T,C], by Spans and Taps; KV keeps the newest rows of a sequence
 	OpCopyRows                     // Out = X [n,W], of one type and not overlapping
 	OpMLA                          // Out [T,heads*v]: latent attention of queries X over KV by KVB, Spans and MLA
@@ -269,6 +269,12 @@ func (l *List) NGrams(out, rows, ids Mat, shards []Mat, tail KV, spans Spans, p 
 func (l *List) TapConv(out, x, w Mat, tail KV, spans Spans, p *TapConv) {
 	o := l.add(OpTapConv, out, x)
 	o.W, o.KV, o.Spans, o.Taps = w, tail, spans, p
+}
+
+// NGramsAhead appends that the rows which NGrams will read are asked for, where a device has to wait for them. It writes
+// their numbers alone.
+func (l *List) NGramsAhead(rows, ids Mat, shards []Mat, tail KV, spans Spans, p *NGrams) {
+	l.NGrams(Mat{}, rows, ids, shards, tail, spans, p)
 }
 
 // SelectBlocks appends the choice of positions by an index over blocks: see BlockIndex.

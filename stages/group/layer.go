@@ -16,8 +16,15 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	p := st.On(g.dev, s, probe)
 	p.Generated = st.Generated()
 	kept := g.kept[layer-g.First]
+	if layer == g.First { // a table may have to come from a disk
+		for i, x := range g.ngrams[st.Queue] {
+			if x != nil && i > 0 {
+				x.Ahead(p, st, tail(g.kept[i]))
+			}
+		}
+	}
 	if x := g.ngrams[st.Queue][layer-g.First]; x != nil {
-		x.Run(p, st, kept[len(kept)-2:], layer)
+		x.Run(p, st, tail(kept), layer)
 	}
 	l.Mixer.Enter(p, st.Normed, st.Hidden, st.Mix, layer, "attn_hc_")
 	p.Observe(layer, "input_norm", st.Normed)
@@ -47,6 +54,9 @@ func (g *Group) Attend(s device.Stream, st *stages.State, layer int, probe stage
 	p.FFN(st.Delta, st.Normed, st.Input.Q, &l.Dense)
 	g.finish(p, st, layer)
 }
+
+// tail returns the states that a layer keeps for its table of n-grams, which are the last two.
+func tail(kept []device.KV) []device.KV { return kept[len(kept)-2:] }
 
 // route runs the router of a layer. Where each part of the layer has norms of its own it also runs the
 // shared experts, and leaves in st.Normed what the routed ones read.

@@ -96,7 +96,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 		add(SequenceStates, times(lim.Seqs+1+lim.Snapshots, int(n)), "%s and %s", count(lim.Seqs, "sequence"), count(lim.Snapshots, "snapshot"))
 	}
 	if n := tableBytes(own); n > 0 {
-		add(Tables, 0, "%d bytes, read by row from the files", n)
+		add(Tables, 0, "%d bytes, of which a token reads %s from the files", n, tableReads(own))
 	}
 	add(RopeTable, times(lim.Context, angles, 4), "%d positions", lim.Context)
 	add(Workspace, workspace(cfg, o, lim), "%s of %d tokens", count(max(1, len(o.Partition)), "layer group"), lim.LayerRows())
@@ -211,6 +211,18 @@ func tableBytes(cfg *model.Config) (n int64) {
 		}
 	}
 	return n
+}
+
+// tableReads says how much a token reads of the tables.
+func tableReads(cfg *model.Config) string {
+	rows, bytes := 0, 0
+	for i := range cfg.Layers {
+		if g := cfg.Layers[i].NGrams; g != nil {
+			rows += g.Sizes.Heads()
+			bytes += g.Sizes.Width() * KeptType(cfg, model.Tables).Size()
+		}
+	}
+	return fmt.Sprintf("%s (%d bytes)", count(rows, "row"), bytes)
 }
 
 // What the operators of the CPU hold at most, in rows: they say so where they

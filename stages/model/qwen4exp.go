@@ -1,5 +1,7 @@
 package model
 
+import "math"
+
 var (
 	_ = register("qwen4_exp", parseQwen4)
 	_ = register("qwen4_exp_text", parseQwen4Text)
@@ -100,6 +102,10 @@ func ngramLayers(f fields, c *Config, full func(layer int) bool) {
 			return
 		}
 		sizes := ngrams(which, order, per, width/heads, c.Vocab, base, uint64(seed), c.EOS[0])
+		if sizes.Rows() > math.MaxInt32 {
+			f.clash("ngram_vocab_size_base", []string{"heads_per_ngram", "ngram_size"}, "a table of %d rows: over %d", sizes.Rows(), math.MaxInt32)
+			return
+		}
 		rows := int(sizes.Rows()+uint64(divisor)-1) / divisor * divisor
 		if rows%shards != 0 {
 			f.clash("split_ngram_parts", []string{"ngram_vocab_size_base"}, "%d does not divide a table of %d rows", shards, rows)

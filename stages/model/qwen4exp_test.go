@@ -75,6 +75,7 @@ func TestBrokenQwen4(t *testing.T) {
 		{m{"text_config.split_ngram_parts": "7"}, "text_config.split_ngram_parts"},
 		{m{"text_config.ngram_size": "1"}, "text_config.ngram_size"},
 		{m{"text_config.heads_per_ngram": "200"}, "text_config.heads_per_ngram"},
+		{m{"text_config.ngram_vocab_size_base": "300000000"}, "text_config.ngram_vocab_size_base"}, // times 8: over 2^31
 		{m{"text_config.seed": ""}, "text_config.seed"},
 		{m{"text_config.eos_token_id": ""}, "text_config.eos_token_id"},
 	} {

@@ -57,6 +57,15 @@ func (g *NGrams) Close() {
 	}
 }
 
+// Ahead appends that the rows which Run will read are asked for. It comes some layers before.
+func (g *NGrams) Ahead(p *stages.Program, st *stages.State, kept []device.KV) {
+	for _, x := range [...]device.Spans{st.DecodeSpans(), st.PrefillSpans()} {
+		if len(x.List) > 0 {
+			p.NGramsAhead(g.rows.RowRange(0, st.T), st.IDs, g.table.Shards, kept[0], x, g.table.Spec.Sizes)
+		}
+	}
+}
+
 // Run appends that st.Hidden grows by what the table says for the batch's tokens. kept are the newest ids and
 // the newest inputs of the convolution of each sequence. st.Delta and st.Mix are overwritten.
 func (g *NGrams) Run(p *stages.Program, st *stages.State, kept []device.KV, layer int) {

@@ -55,6 +55,9 @@ func (Device) StreamGates(s device.Stream, out, x, y device.Mat) {
 }
 
 func (Device) NGrams(s device.Stream, out, rows, ids device.Mat, shards []device.Mat, tail device.KV, spans device.Spans, p device.NGrams) {
+	if out.Zero() {
+		return
+	}
 	later(s, func() {
 		var table []float32
 		for _, m := range shards {
