@@ -64,7 +64,7 @@ func TestChunks(t *testing.T) {
 	for i, p := range chunkSizes {
 		for _, strength := range []float32{0, 0.01, 1, 40, 3e6} {
 			lists := [][]device.Span{{{Row: 1, Len: 1, Pos: 70, Slot: 1}, {Row: 3, Len: 63, Slot: 2}, {Row: 66, Len: 65, Pos: 37, Slot: 0}}}
-			if i == 0 {
+			if i == 0 && (strength == 1 || !testing.Short()) {
 				lists = append(lists, []device.Span{{Len: 200, Pos: 64, Slot: 2}}, []device.Span{{Len: 64, Slot: 0}, {Row: 64, Len: 64, Pos: 1, Slot: 1}})
 			}
 			for _, list := range lists {

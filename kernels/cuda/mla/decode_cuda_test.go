@@ -80,14 +80,18 @@ func TestDecode(t *testing.T) {
 // for the sums of several items), and in every run.
 func TestDecodeInvariance(t *testing.T) {
 	c := cudatest.Open(t)
+	long, multiprocessors := 600, []int{1, 2, 3, 20}
+	if testing.Short() {
+		long, multiprocessors = 300, []int{2, 20}
+	}
 	for heads, dt := range map[int]tensor.DType{2: tensor.F8E4M3, 17: tensor.BF16, 1: tensor.I8} {
 		p := lite
 		p.Heads = heads
-		b := newProblem(c, 3, p, tensor.BF16, dt, tensor.BF16, contexts(70, 600, 5)) // 2, 10 and 1 items
+		b := newProblem(c, 3, p, tensor.BF16, dt, tensor.BF16, contexts(70, long, 5)) // two, many and one item
 		all := b.runDecode(tensor.F32)
 		compare(t, dt.String(), all, b.want(), epsMMA)
 		sameBits(t, "again", b.runDecode(tensor.F32), all)
-		for _, sms := range []int{1, 2, 3, 20} {
+		for _, sms := range multiprocessors {
 			gpu := c.Info()
 			gpu.SMs = sms
 			sameBits(t, "on few multiprocessors", b.decodeWithin(gpu, tensor.F32, 3, 20), all)
@@ -111,8 +115,12 @@ func TestDecodeAmongMany(t *testing.T) {
 	p := lite
 	p.Heads = 1
 	n := []int{1100}
+	step := 4
+	if testing.Short() {
+		step = 1
+	}
 	for i := range 32 {
-		n = append(n, 1+i*i)
+		n = append(n, 1+i*i*step/4)
 	}
 	b := newProblem(c, 5, p, tensor.BF16, tensor.F8E4M3, tensor.BF16, contexts(n...))
 	gpu := c.Info()
@@ -133,7 +141,11 @@ func TestDecodeShares(t *testing.T) {
 	gpu.SharedMax = decodeShared
 	all := b.decodeWithin(gpu, tensor.F32, 7, b.items())
 	compare(t, "without room for sums", all, b.want(), epsMMA)
-	for _, sms := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 30, 70} {
+	counts := []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 30, 70}
+	if testing.Short() {
+		counts = []int{1, 4, 7, 13, 70}
+	}
+	for _, sms := range counts {
 		gpu := c.Info()
 		gpu.SMs = sms
 		sameBits(t, fmt.Sprint(sms), b.decodeWithin(gpu, tensor.F32, 7, b.items()), all)

@@ -301,6 +301,10 @@ func TestBatchInvariance(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 2))
 	const large, small, first = 140, 5, 40 // tiles filled by more and by less than half
 	m := mixture{tokens: large, topK: 2, experts: 3, hidden: 128, width: 64, pick: spread(3)}
+	again := 3
+	if testing.Short() {
+		again = 1
+	}
 	for i, v := range runnable(c) {
 		k := layouts[i%len(layouts)]
 		r := newRig(c, rng, k, m)
@@ -315,7 +319,7 @@ func TestBatchInvariance(t *testing.T) {
 			return cudatest.Download[byte](c, y.At, 2*y.Rows*y.Cols)
 		}
 		all := run(x, ids)
-		for range 3 {
+		for range again {
 			if !bytes.Equal(run(x, ids), all) {
 				t.Fatalf("%+v %v: two runs differ", k, v)
 			}
@@ -334,6 +338,9 @@ func TestVariantsAgree(t *testing.T) {
 	c := cudatest.Open(t)
 	rng := rand.New(rand.NewPCG(12, 2))
 	m := mixture{tokens: 70, topK: 2, experts: 3, hidden: 256, width: 128, pick: spread(3)}
+	if testing.Short() {
+		m.hidden, m.width = 128, 64
+	}
 	for _, k := range layouts {
 		r := newRig(c, rng, k, m)
 		ids := make([]int32, m.tokens*m.topK)
