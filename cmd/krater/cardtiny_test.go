@@ -161,9 +161,9 @@ func cutTensors(t testing.TB, files []string, keep func(name string, rows int) i
 
 // longPrompts are golden folders whose longest prompt says more than the others do: it is longer than a
 // window or a piece of a state, or the first of its kind of attention.
-var longPrompts = map[string]bool{"deepseek_v2_lite": true, "gpt_oss": true, "llama3": true, "mistral": true, "qwen3_moe": true, "qwen3_next": true}
+var longPrompts = map[string]bool{"deepseek_v2_lite": true, "gpt_oss": true, "llama3": true, "mistral": true, "qwen3_next": true}
 
-// fewerGoldens is a folder's golden vectors for a short test: with five tokens after a prompt, and
+// fewerGoldens is a folder's golden vectors for a short test: with three tokens after a prompt, and
 // the longest prompt in longPrompts only.
 func fewerGoldens(t testing.TB, f goldens.Folder) string {
 	t.Helper()
@@ -174,7 +174,7 @@ func fewerGoldens(t testing.TB, f goldens.Folder) string {
 		case !longPrompts[f.Name] && prompt == "p96":
 			return 0
 		case what == "greedy_ids" || what == "greedy_margin":
-			return min(rows, 5)
+			return min(rows, 3)
 		}
 		return rows
 	})
@@ -182,4 +182,19 @@ func fewerGoldens(t testing.TB, f goldens.Folder) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// onePrompt is a copy of krater-tiny's folder whose golden file has the first prompt alone.
+func onePrompt(t testing.TB, model string) string {
+	t.Helper()
+	file, err := os.ReadFile(filepath.Join(model, "golden.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden := decode[map[string]any](t, string(file))
+	golden["prompts"] = golden["prompts"].([]any)[:1]
+	if file, err = json.Marshal(golden); err != nil {
+		t.Fatal(err)
+	}
+	return copyDir(t, model, map[string]func([]byte) []byte{"golden.json": func([]byte) []byte { return file }})
 }

@@ -92,6 +92,9 @@ func inPieces(t *testing.T, window int, parts []int) *walked {
 // after the other, whether they pass all layers or the parts of a model in turn.
 func TestPiecesOnCard(t *testing.T) {
 	for _, window := range []int{7, 70} {
+		if testing.Short() && window == 70 {
+			continue // TestMixedPiecesOnCard has pieces for the kernels of many rows
+		}
 		prompt := randomTokens(3*window-2, window)
 		want := runOn(t, inPieces(t, 0, nil), prompt, 3, window)
 		for name, parts := range map[string][]int{"one part": nil, "two parts": {0, 1}, "a part a layer": {0, 1, 2}} {
@@ -156,15 +159,19 @@ func TestMixedPiecesOnCard(t *testing.T) {
 		}
 	}
 	w = inPieces(t, 4, nil) // more generated rows than layers see at once
+	n := 6
+	if testing.Short() {
+		n = 3
+	}
 	var seqs []*drive.Sequence
 	for i := range 9 {
-		seqs = append(seqs, &drive.Sequence{Prompt: randomTokens(3+i, i), New: 6})
+		seqs = append(seqs, &drive.Sequence{Prompt: randomTokens(3+i, i), New: n})
 	}
 	if err := drive.Run(w, seqs, drive.Options{}); err != nil {
 		t.Fatal(err)
 	}
 	for i, s := range seqs {
-		if want := runOn(t, w, randomTokens(3+i, i), 6, 0).ids; !slices.Equal(s.Out, want) {
+		if want := runOn(t, w, randomTokens(3+i, i), n, 0).ids; !slices.Equal(s.Out, want) {
 			t.Errorf("sequence %d: %v, alone %v", i, s.Out, want)
 		}
 	}

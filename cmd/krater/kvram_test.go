@@ -17,15 +17,15 @@ import (
 	"krater/cmd/krater/console"
 )
 
-// served is krater-tiny, as its folder has it, behind a gateway, for flags of krater run.
-func served(t testing.TB, args ...string) *actors.Gateway {
+// served is the model of a folder behind a gateway, for flags of krater run.
+func served(t testing.TB, dir string, args ...string) *actors.Gateway {
 	t.Helper()
 	var c cli
 	ctx, file, err := cmdline.Parse(&c, append([]string{"run"}, args...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := openedFor(&console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}, modelDir, c.Run.Options)
+	s, err := openedFor(&console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}, dir, c.Run.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,9 +69,9 @@ func greedyIDs(t testing.TB, g *actors.Gateway, prompt []int32, n int) (ids []in
 
 // evicted asks for two long prompts in turns on a device whose KV cache has room for little
 // more than one, and gives the answers, what was cached of each, and the trace of all of it.
-func evicted(t testing.TB, args ...string) (answers [][]int32, cached []int, stats engine.Stats, tracks []trace.Track) {
+func evicted(t testing.TB, dir string, args ...string) (answers [][]int32, cached []int, stats engine.Stats, tracks []trace.Track) {
 	t.Helper()
-	g := served(t, append([]string{"--kv-cache", "256KiB", "--block-tokens", "8", "--max-seqs", "2", "--prefill-chunk", "64"}, args...)...)
+	g := served(t, dir, append([]string{"--kv-cache", "256KiB", "--block-tokens", "8", "--max-seqs", "2", "--prefill-chunk", "64"}, args...)...)
 	defer g.Trace().Watch()()
 	s := g.Stats()
 	long := s.KVBlocksTotal * 8 * 3 / 5
@@ -94,10 +94,10 @@ func evicted(t testing.TB, args ...string) (answers [][]int32, cached []int, sta
 
 // evictedAreKept holds what --kv-ram does against a device without it: prompts whose blocks had
 // to go are found again, and change no token.
-func evictedAreKept(t *testing.T, args ...string) {
+func evictedAreKept(t *testing.T, dir string, args ...string) {
 	t.Helper()
-	want, none, _, _ := evicted(t, args...)
-	got, cached, stats, tracks := evicted(t, append([]string{"--kv-ram", "4MiB"}, args...)...)
+	want, none, _, _ := evicted(t, dir, args...)
+	got, cached, stats, tracks := evicted(t, dir, append([]string{"--kv-ram", "4MiB"}, args...)...)
 	if !slices.EqualFunc(got, want, slices.Equal) || !slices.Equal(want[0], want[2]) || !slices.Equal(want[1], want[3]) {
 		t.Errorf("answers %v, want %v", got, want)
 	}
@@ -140,8 +140,8 @@ func blocksAreTraced(t *testing.T, tracks []trace.Track) {
 
 // TestEvictedBlocksAreKept: on a simulated rank.
 func TestEvictedBlocksAreKept(t *testing.T) {
-	evictedAreKept(t, "--device", "hostsim")
-	evictedAreKept(t, "--device", "hostsim", "--layer-groups", "2", "--kv-dtype", "int8")
+	evictedAreKept(t, modelDir, "--device", "hostsim")
+	evictedAreKept(t, modelDir, "--device", "hostsim", "--layer-groups", "2", "--kv-dtype", "int8")
 	refuses(t, 1, []string{"run", "--kv-ram", "1GiB", "hello"}, "--kv-ram", "make it larger with --kv-cache")
 	refuses(t, 1, []string{"run", "--device", "hostsim", "--kv-ram", "1KiB", "hello"}, "--kv-ram 1KiB", "one block")
 }
