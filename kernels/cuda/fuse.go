@@ -350,7 +350,7 @@ func isMix(_ *Device, l device.List) int {
 	if n > 1 {
 		shared = l.Ops[1].Out
 	}
-	if n > 1 && l.Ops[1].X != experts.X || n > 2 && l.Ops[2].Out != shared {
+	if n > 1 && l.Ops[1].X != experts.X || n > 2 && (l.Ops[2].Out != shared || l.Ops[2].X != experts.X) {
 		return 0
 	}
 	if sum.X != experts.Out || sum.W != shared || sum.C != experts.Bank.Map {
@@ -375,7 +375,6 @@ func addMix(b *ops.Builder, o []device.Op) {
 	experts, sum := &o[0], &o[sumOf(o)]
 	shared, ffn := sharedOf(o)
 	b.Mix(mat(sum.Out), mat(experts.Out), shared, mat(experts.X), bank(experts.Bank), ffn, mat(experts.A), mat(sum.A))
-	addGated(b, o, sum.Out)
 }
 
 func isAddMix(d *Device, l device.List) int {
@@ -391,25 +390,17 @@ func addAddMix(b *ops.Builder, o []device.Op) {
 	experts, sum, add := &o[0], &o[n], &o[n+1]
 	shared, ffn := sharedOf(o)
 	b.AddMix(mat(add.Out), mat(sum.Out), mat(experts.Out), shared, mat(experts.X), bank(experts.Bank), ffn, mat(experts.A), mat(sum.A))
-	addGated(b, o, add.Out)
 }
 
-// sharedOf returns the shared network of a mixture, and memory for its result. A network with a
-// gate is added after the mixture (addGated).
+// sharedOf returns the shared network of a mixture with its gate, and memory for its result.
 func sharedOf(o []device.Op) (out launch.Mat, n ops.Network) {
-	if sumOf(o) != 2 {
+	count := sumOf(o)
+	if count == 1 {
 		return out, n
 	}
-	return mat(o[1].Out), network(o[1].FFN)
-}
-
-// addGated adds the shared network of a mixture to out, if it has a gate.
-func addGated(b *ops.Builder, o []device.Op, out device.Mat) {
-	if sumOf(o) != 3 {
-		return
+	n = network(o[1].FFN)
+	if count == 3 {
+		n.Gate = mat(o[2].W)
 	}
-	ffn, gate := &o[1], &o[2]
-	b.FFN(mat(ffn.Out), mat(ffn.X), network(ffn.FFN))
-	b.GateRows(mat(gate.Out), mat(gate.X), mat(gate.W))
-	b.Add(mat(out), mat(gate.Out))
+	return mat(o[1].Out), n
 }

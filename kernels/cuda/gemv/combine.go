@@ -14,9 +14,10 @@ var (
 // combine launches the sums of sorted work.
 func combine(l *launch.List, out launch.Mat, m *Mixture, s scratch, base launch.Ptr, o Options) {
 	c := launch.Config{Grid: launch.Dim{X: uint32((out.Cols + 255) / 256), Y: uint32(out.Rows)}, Block: launch.Dim{X: 256}, PDL: true}
-	l.Add(kCombine, c,
+	args := append(make([]launch.Arg, 0, maxArgs),
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.y), launch.P(base), launch.I32(out.Cols),
 		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts), launch.P(m.Bank.Map))
+	l.Add(kCombine, c, m.appendGate(args)...)
 }
 
 // argRanks is the place of the arguments RANKS_ARGS of src/gemv_combine.cu in those of kCombine.

@@ -212,8 +212,13 @@ func (n *Network) down(l *launch.List, out launch.Mat, h launch.Ptr, parts int, 
 // partsFor returns the number of parts into which the rows of a matrix are split: the fewest that
 // give every multiprocessor 16 warps.
 func partsFor(gpu launch.GPU, rows, cols int) int {
+	return partsOf(rows, cols, 16*gpu.SMs)
+}
+
+// partsOf returns the fewest parts, a power of two, that give that many warps.
+func partsOf(rows, cols, warps int) int {
 	n := 1
-	for n < maxParts && 2*n <= unitsOf(cols) && blocksOf(rows)*n < 16*gpu.SMs {
+	for n < maxParts && 2*n <= unitsOf(cols) && blocksOf(rows)*n < warps {
 		n *= 2
 	}
 	return n

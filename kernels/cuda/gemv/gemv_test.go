@@ -97,7 +97,7 @@ func TestMixtures(t *testing.T) {
 		{"one row", mixture(1, 4), []op{{"kr_gemv_gate_up_int4_g128", 44, 8, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 16}}},
 		{"INT8 beside INT4", mixture(1, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 44, 4 + 6, 8}, {"kr_gemv_down_all_int4_g128_int8_g128", 128, 1, 16}}},
 		{"none shared", none, []op{{"kr_gemv_gate_up_int4_g128", 44, 6, 8}, {"kr_gemv_down_all_int4_g128", 128, 1, 12}}},
-		{"BF16 beside INT4", bf16, []op{{"kr_gemv_gate_up_bf16", 88, 1, 8}, {"kr_gemv_hidden_bf16", 128, 1, 4},
+		{"BF16 beside INT4", bf16, []op{{"kr_gemv_gate_up_bf16", 352, 1, 8}, {"kr_gemv_hidden_bf16", 128, 1, 8},
 			{"kr_gemv_gate_up_int4_g128", 44, 12, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 6}}},
 		{"8 rows", mixture(8, 8), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 44, 4 + 48, 8},
 			{"kr_gemv_down_int4_g128_int8_g128", 32, 2 + 48, 8}, {"kr_gemv_combine", 8, 8, 8}}},

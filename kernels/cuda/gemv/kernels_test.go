@@ -259,6 +259,7 @@ type moeCase struct {
 	w13, w2       cudatest.Weights
 	s13, s2       cudatest.Weights
 	shared        bool
+	gate          []float32 // of the shared network, or nil
 	extra         [moeExperts]extra
 	x             []float32
 	ids           []int32
@@ -266,7 +267,7 @@ type moeCase struct {
 	want, bound   []float64
 }
 
-func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, biased bool, hidden, width, rows int) *moeCase {
+func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, biased, gated bool, hidden, width, rows int) *moeCase {
 	v := &moeCase{hidden: hidden, width: width, shared: shared != nil}
 	v.w13 = c.RandomWeights(rng, joined(*k), moeExperts, 2*v.width, v.hidden)
 	v.w2 = c.RandomWeights(rng, *k, moeExperts, v.hidden, v.width)
@@ -278,6 +279,9 @@ func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, bia
 	}
 	if biased {
 		v.bias(c, rng)
+	}
+	if gated {
+		v.gate = cudatest.Normal(rng, v.hidden)
 	}
 	v.x = cudatest.Normal(rng, rows*v.hidden)
 	for r := range rows {
@@ -328,7 +332,15 @@ func (v *moeCase) row(r int) {
 		}
 	}
 	if v.shared {
-		add(1, v.s13.Dense[0], v.s2.Dense[0], extra{})
+		share := 1.0
+		if v.gate != nil {
+			dot := 0.0
+			for i, g := range v.gate {
+				dot += float64(g) * float64(x[i])
+			}
+			share = 1 / (1 + math.Exp(-dot))
+		}
+		add(share, v.s13.Dense[0], v.s2.Dense[0], extra{})
 	}
 	v.want, v.bound = append(v.want, sum...), append(v.bound, bound...)
 }
@@ -342,6 +354,9 @@ func (v *moeCase) mixture(c *cudatest.GPU, gpu launch.GPU, from, to int) (*Mixtu
 	width := 0
 	if v.shared {
 		m.Shared, width = Network{v.s13.Weight, v.s2.Weight}, moeShared
+	}
+	if v.gate != nil {
+		m.Gate = c.F32(v.gate, 1, v.hidden)
 	}
 	if Grouped(rows) {
 		m.Aligned = sorted(c, ids, rows, moeTopK, moeExperts, Tile(gpu, m))
@@ -366,20 +381,22 @@ func TestMoEKernels(t *testing.T) {
 		routed, shared *cudatest.Layout
 		hidden, width  int
 		biased         bool
+		gated          bool
 	}{
-		{int4, int4, 192, 128, false}, {int4, int8, 192, 128, true}, {int4, bf16, 192, 128, false}, {bf16, nil, 192, 128, true}, {bf16, bf16, 192, 128, false},
-		{small, channel, 192, 128, false}, {channel, channel, 192, 128, true}, {int8, nil, 192, 128, false},
-		{int4, nil, 1024, 768, false}, {small, nil, 1024, 128, true}, // parts are paired
-		{int4, nil, 1024, 768, true},
-		{int4, nil, 2048, 256, false},                                                                                                                             // four parts, and one
-		{int3, int8, 192, 128, false}, {int3s, int3s, 192, 192, false}, {int3s, nil, 192, 192, true}, {int3s, int8, 192, 128, false}, {int3, nil, 192, 128, true}, // the third is not folded
-		{int3, nil, 1024, 768, false}, {int3s, nil, 1024, 256, true},
+		{int4, int4, 192, 128, false, false}, {int4, int8, 192, 128, true, false}, {int4, bf16, 192, 128, false, false}, {bf16, nil, 192, 128, true, false}, {bf16, bf16, 192, 128, false, false},
+		{small, channel, 192, 128, false, false}, {channel, channel, 192, 128, true, false}, {int8, nil, 192, 128, false, false},
+		{int4, nil, 1024, 768, false, false}, {small, nil, 1024, 128, true, false}, // parts are paired
+		{int4, nil, 1024, 768, true, false},
+		{int4, nil, 2048, 256, false, false},                                                                                                                                                         // four parts, and one
+		{int3, int8, 192, 128, false, false}, {int3s, int3s, 192, 192, false, false}, {int3s, nil, 192, 192, true, false}, {int3s, int8, 192, 128, false, false}, {int3, nil, 192, 128, true, false}, // the third is not folded
+		{int3, nil, 1024, 768, false, false}, {int3s, nil, 1024, 256, true, false},
+		{int4, int8, 192, 128, false, true}, {bf16, bf16, 192, 128, false, true}, {int4, int8, 1024, 768, false, true}, // parts of the third are paired
 	} {
 		rows := 9
-		if i == 1 || v.routed == int4 && v.shared == nil && (i == 8 || !testing.Short()) {
+		if i == 1 || v.routed == int4 && (v.shared == nil || v.gated) && (i == 8 || !testing.Short()) {
 			rows = 33
 		}
-		m := newMoECase(c, rng, v.routed, v.shared, v.biased, v.hidden, v.width, rows)
+		m := newMoECase(c, rng, v.routed, v.shared, v.biased, v.gated, v.hidden, v.width, rows)
 		name := fmt.Sprintf("%+v and %+v, %d of %d", v.routed, v.shared, v.width, v.hidden)
 		all := m.run(c, h100, 0, rows, Options{}, c.Mat(tensor.F32, rows, m.hidden))
 		within(t, name, all, m.want, m.bound)

@@ -1,6 +1,7 @@
 package gemv
 
 import (
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/route"
 	"krater/kernels/tensor"
@@ -48,16 +49,18 @@ type Mixture struct {
 	IDs     launch.Mat    // [M, K] I32; an id that is no expert (below 0, or not below E), or not in the bank, adds nothing
 	Weights launch.Mat    // [M, K] F32
 	Shared  Network       // of width S; may be absent
+	Gate    launch.Mat    // [1, H] BF16 or F32: the shared result's factor is sigmoid(x * gate); absent: 1
 	Aligned route.Aligned // IDs sorted into tiles of Tile; read if Grouped(M)
 }
 
 // CanMoE reports whether MoE takes the mixture: as CanFFN, for experts and shared
 // network, if a GPU's blocks have the shared memory for at least one token. A shared
-// network of INT3 is computed only beside experts without biases. It takes no activation apart.
+// network of INT3 is computed only beside experts without biases and without a gate. It takes no
+// activation apart.
 func CanMoE(gpu launch.GPU, m *Mixture) bool {
 	n := Network{m.Bank.W13, m.Bank.W2}
 	return n.can(m.X) && !m.Bank.Apart() && (m.Shared.Zero() || m.Shared.can(m.X) && (m.Shared.alone() || folded(m))) &&
-		m.IDs.Cols <= 32 && m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%16 == 0 && m.Bank.ScaleStep2%16 == 0 &&
+		(m.Gate.Zero() || elem.Chunks(m.X, m.Gate)) && m.IDs.Cols <= 32 && m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%16 == 0 && m.Bank.ScaleStep2%16 == 0 &&
 		Tile(gpu, m) > 0
 }
 
@@ -114,7 +117,7 @@ func scratchOf(at launch.Ptr, rows, topK, hidden, width, shared int) scratch {
 }
 
 // MoE computes out [M, H] (F32 or BF16) = the sum over the ranks k = 0..K-1, in that order, of
-// weights[., k] * the expert ids[., k] of x, plus the shared network of x. memory has MoEScratch
+// weights[., k] * the expert ids[., k] of x, plus the shared network of x, times its gate. memory has MoEScratch
 // bytes, aligned to 16. If the last launch of l is a router that chooses IDs and Weights, the
 // mixture may choose instead, and then also writes the router's results.
 func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *Mixture, o Options) {
@@ -155,7 +158,7 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 	}
 	if shared > 0 && !fold {
 		sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
-		m.Shared.run(l, gpu, sum, s.shared, m.X, sharedGateParts(m), networkDownParts(shared), Options{})
+		m.Shared.run(l, gpu, sum, s.shared, m.X, apartParts(2*shared, hidden), apartParts(hidden, shared), Options{})
 	}
 	if p, ok := ringPlanOf(gpu, m); ok {
 		ring(l, gpu, &p, m, s)
@@ -180,10 +183,10 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 // gateParts and downParts return the number of parts into which the products of an expert are
 // split. If one row's experts are so small that the GPU would lack warps, these are twice as many
 // and are added two by two (paired); in the kernels for many rows a warp takes two. (With a
-// shared network there are enough warps.)
+// shared network in the same launch there are enough warps.)
 func gateParts(m *Mixture) (parts int, paired bool) {
 	n, units := networkGateParts(m.X.Cols), unitsOf(m.X.Cols)
-	if m.Shared.Zero() && 2*n <= maxParts && units >= 8*n && units%(2*n) == 0 && m.IDs.Cols*blocksOf(m.Bank.W13.Rows())*n < enoughWarps {
+	if !folded(m) && 2*n <= maxParts && units >= 8*n && units%(2*n) == 0 && m.IDs.Cols*blocksOf(m.Bank.W13.Rows())*n < enoughWarps {
 		return 2 * n, true
 	}
 	return n, false
@@ -191,7 +194,7 @@ func gateParts(m *Mixture) (parts int, paired bool) {
 
 func downParts(m *Mixture) (parts int, paired bool) {
 	n := networkDownParts(m.Bank.W2.Cols())
-	if units := unitsOf(m.Bank.W2.Cols()); m.Shared.Zero() && n == 1 && units == 6 && 2*m.IDs.Cols <= downWarps {
+	if units := unitsOf(m.Bank.W2.Cols()); !folded(m) && n == 1 && units == 6 && 2*m.IDs.Cols <= downWarps {
 		return 2, true
 	}
 	return n, false
@@ -199,6 +202,10 @@ func downParts(m *Mixture) (parts int, paired bool) {
 
 // enoughWarps keep a GPU of 132 multiprocessors busy.
 const enoughWarps = 2048
+
+// apartParts is the number of parts of a matrix of a shared network with launches of its own: the
+// fewest that give enough warps. It is the same on every GPU, like those of experts.
+func apartParts(rows, cols int) int { return partsOf(rows, cols, enoughWarps) }
 
 // networkGateParts and networkDownParts do the same for a network that all rows use.
 func networkGateParts(hidden int) int { return min(maxParts, (unitsOf(hidden)+7)/8) }
@@ -227,6 +234,11 @@ type work struct {
 	topK, experts int
 	where         launch.Ptr // the bank's map
 	rows          int        // size of the grid: assignments, or tiles
+}
+
+// appendGate appends the arguments ROW_GATE_ARGS of src/rowgate.cuh.
+func (m *Mixture) appendGate(args []launch.Arg) []launch.Arg {
+	return append(args, launch.P(m.X.At), launch.I32(m.X.Stride), launch.P(m.Gate.At), flag(m.Gate.DType == tensor.BF16))
 }
 
 // append appends tiles, slots and count.
@@ -305,7 +317,7 @@ func downAll(l *launch.List, gpu launch.GPU, out launch.Mat, m *Mixture, s scrat
 		launch.P(out.At), wide(out), launch.I32(out.Stride), flag(o.Add), launch.P(s.h), launch.P(s.shared), launch.P(base),
 		launch.P(m.IDs.At), launch.P(m.Weights.At), launch.I32(m.IDs.Cols), launch.I32(m.Bank.Experts), launch.P(m.Bank.Map))
 	args = appendBank(p.appendParts(args), m.Bank.Step2, m.Bank.ScaleStep2, m.Bank.BiasStep, m.Bank.W2, m.Bank.B2)
-	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), left.Append(appendMatrix(args, shared))...)
+	l.Add(kernel, p.config(blocksOf(out.Cols), out.Rows), m.appendGate(left.Append(appendMatrix(args, shared)))...)
 }
 
 // downGrouped launches the second half of sorted work and of a folded network.

@@ -88,7 +88,7 @@ func (p *plan) append(args []launch.Arg, rows, sharedRows int) []launch.Arg {
 
 // folded reports whether kernels compute a mixture's routed and shared networks together.
 func folded(m *Mixture) bool {
-	if m.Shared.Zero() || !m.Bank.Extra.Zero() {
+	if m.Shared.Zero() || !m.Gate.Zero() || !m.Bank.Extra.Zero() {
 		return false
 	}
 	together := func(routed, shared *launch.Weight) bool {

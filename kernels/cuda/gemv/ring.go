@@ -71,7 +71,7 @@ type ringPlan struct {
 // ringPlanOf returns the plan of a mixture; ok is false if kRing does not
 // take it (it has no biases), or there are few rows. The runs of a launch are counted in 16 bits.
 func ringPlanOf(gpu launch.GPU, m *Mixture) (p ringPlan, ok bool) {
-	if !gpu.Hopper || !m.Shared.Zero() || !m.Bank.Extra.Zero() || m.X.Rows < ringFrom {
+	if !gpu.Hopper || folded(m) || !m.Bank.Extra.Zero() || m.X.Rows < ringFrom {
 		return p, false
 	}
 	gate, gatePaired := gateParts(m)

@@ -37,9 +37,11 @@ type Builder struct {
 }
 
 // Network is a SwiGLU network: W13 [2F, H] is gate's rows, then up's (joined in tiles),
-// W2 [H, F]. Of Extra the activation may be that of an operator of its own.
+// W2 [H, F]. Of Extra the activation may be that of an operator of its own. In a mixture, Gate [1, H]
+// gives each row's result the factor sigmoid(x * gate).
 type Network struct {
 	W13, W2 launch.Weight
+	Gate    launch.Mat
 	launch.Extra
 }
 

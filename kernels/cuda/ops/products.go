@@ -196,7 +196,7 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 	}) {
 		return
 	}
-	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network{W13: n.W13, W2: n.W2}}
+	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network{W13: n.W13, W2: n.W2}, Gate: n.Gate}
 	if n.Extra.Zero() && b.few(x.Rows) && b.canMoE(m) {
 		b.mixFew(delta, &m, gemv.Options{})
 		return
@@ -206,6 +206,9 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 		shared = launch.Mat{}
 	} else {
 		b.FFN(shared, x, n)
+		if !n.Gate.Zero() {
+			b.GateRows(shared, x, n.Gate)
+		}
 	}
 	if bank.Map != 0 {
 		elem.SumHere(b.List, delta, y, weights, shared, elem.Here{IDs: ids, Map: bank.Map, Experts: bank.Experts})
@@ -222,7 +225,7 @@ func (b *Builder) AddMix(hidden, delta, y, shared, x launch.Mat, bank launch.Ban
 	}) {
 		return
 	}
-	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network{W13: n.W13, W2: n.W2}}
+	m := gemv.Mixture{X: x, Bank: bank, IDs: ids, Weights: weights, Shared: gemv.Network{W13: n.W13, W2: n.W2}, Gate: n.Gate}
 	if n.Extra.Zero() && b.few(x.Rows) && b.canMoE(m) {
 		b.mixFew(hidden, &m, gemv.Options{Add: true})
 		return

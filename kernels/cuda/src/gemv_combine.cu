@@ -1,8 +1,9 @@
 // The last step of a mixture of sorted assignments: sums over the ranks of each token, alone or
 // with the norm that the next layer begins with.
-#include "elem.cuh"
+#include "rowgate.cuh"
 
-// The results of the experts, y [m * top_k, n], and of the shared network, base [m, n] or null.
+// The results of the experts, y [m * top_k, n], and of the shared network, base [m, n] or null,
+// which a gate may multiply.
 struct Ranks {
 	const float *y, *base;
 	int n;
@@ -10,6 +11,7 @@ struct Ranks {
 	const float *weights;
 	int top_k, experts;
 	const int *map; // [experts]: below 0: not here; null: all are
+	RowGate gate;
 };
 
 #ifdef KR_HOPPER
@@ -19,8 +21,8 @@ enum { WIDE_AHEAD = 4 }; // no more without a spill
 #endif
 
 // before plus chunk i of a token's result: the sum over the ranks, in order, of weight * y, plus
-// base. The bits equal those of kr_gemv_down_all.
-template <int V> KR_DEV void combined(float (&out)[V], const Chunk<V> &before, const Ranks &r, int token, int i) {
+// share * base. The bits equal those of kr_gemv_down_all.
+template <int V> KR_DEV void combined(float (&out)[V], const Chunk<V> &before, const Ranks &r, int token, float share, int i) {
 	const int AHEAD = V == 1 ? 8 : WIDE_AHEAD; // all at once for most models; for a rank without an expert y is undefined
 	Chunk<V> rest;
 	float total[V], v[V];
@@ -52,29 +54,32 @@ template <int V> KR_DEV void combined(float (&out)[V], const Chunk<V> &before, c
 	}
 	if (r.base) {
 		widen(v, rest, false);
-		for (int j = 0; j < V; j++) total[j] += v[j];
+		for (int j = 0; j < V; j++) total[j] = fmaf(share, v[j], total[j]);
 	}
 	widen(v, before, false);
 	for (int j = 0; j < V; j++) out[j] = v[j] + total[j];
 }
 
-#define RANKS_ARGS const float *y, const float *base, int n, const int *ids, const float *weights, int top_k, int experts, const int *map
+#define RANKS_ARGS \
+	const float *y, const float *base, int n, const int *ids, const float *weights, int top_k, int experts, const int *map, ROW_GATE_ARGS
 #define RANKS \
-	{ y, base, n, ids, weights, top_k, experts, map }
+	{ y, base, n, ids, weights, top_k, experts, map, ROW_GATE(n) }
 
 // out [m, n] = the results, or with add out += the results.
 KR_KERNEL(256, 1)
 kr_gemv_combine(void *out, int wide, int out_stride, int add, RANKS_ARGS) {
+	__shared__ float kept;
+	const Ranks r = RANKS;
 	pdl_launch();
 	pdl_wait();
 	int column = blockIdx.x * blockDim.x + threadIdx.x, token = blockIdx.y;
+	float share = r.gate.of_block(token, kept);
 	if (column >= n) return;
-	const Ranks r = RANKS;
 	char *row = row_of(out, token, out_stride, !wide);
 	Chunk<1> before = {0};
 	float v[1];
 	if (add) fetch(before, row, column, !wide);
-	combined(v, before, r, token, column);
+	combined(v, before, r, token, share, column);
 	put(row, column, v, !wide);
 }
 KR_EXPORT(kr_gemv_combine)
@@ -83,7 +88,7 @@ KR_EXPORT(kr_gemv_combine)
 // after kr_gemv_combine. A block has a row, and as many threads as one of kr_rms_norm.
 KR_KERNEL(512, 1)
 kr_gemv_combine_norm(void *out, int out_stride, float *x, int x_stride, const void *norm, int norm_half, float eps, RANKS_ARGS) {
-	__shared__ float parts[32];
+	__shared__ float parts[32], factor;
 	const Ranks r = RANKS;
 	int token = blockIdx.x, chunks = n / 8, first = threadIdx.x;
 	char *row = row_of(x, token, x_stride, false), *to = row_of(out, token, out_stride, true);
@@ -91,11 +96,12 @@ kr_gemv_combine_norm(void *out, int out_stride, float *x, int x_stride, const vo
 	if (first < chunks) prefetch_l2((const char *)norm + (norm_half ? 16 : 32) * first);
 	pdl_launch();
 	pdl_wait();
+	float share = r.gate.of_block(token, factor);
 	for (int i = first; i < chunks; i += blockDim.x) {
 		Chunk<8> before;
 		float v[8];
 		fetch(before, row, i, false);
-		combined(v, before, r, token, i);
+		combined(v, before, r, token, share, i);
 		put(row, i, v, false);
 		for (int j = 0; j < 8; j++) {
 			sum = fmaf(v[j], v[j], sum);

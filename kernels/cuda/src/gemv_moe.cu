@@ -6,6 +6,7 @@
 // network, so that the others need no registers for them.
 #include "gemv_flow.cuh"
 #include "route.cuh"
+#include "rowgate.cuh"
 
 // Blocks of 256 threads per multiprocessor: as many as registers allow without a spill.
 #ifdef KR_HOPPER
@@ -336,8 +337,8 @@ KR_DEV void down(float *y, const bf16 *h, float *base, const bf16 *hs, const Wor
 MIXTURE_KERNELS(DOWN_KERNEL, kr_gemv_down)
 
 // The second half for few tokens, with one row of blocks per token: out = the sum over the
-// token's ranks, in order, of weight * expert(h), plus shared(hs) or base [m, rows]. A block has
-// 16 rows and all experts. Its warps take the parts of the products in turn (the parts of each
+// token's ranks, in order, of weight * expert(h), plus shared(hs) or gate * base [m, rows]. A block
+// has 16 rows and all experts. Its warps take the parts of the products in turn (the parts of each
 // expert, then those of the shared network). Ids and weights are read before the wait, as above,
 // or chosen (pick.n) from logits that were written by then. All inputs of the last sums are
 // loaded before they are needed. Warps share no activations, so each loads its own to registers,
@@ -345,9 +346,10 @@ MIXTURE_KERNELS(DOWN_KERNEL, kr_gemv_down)
 template <int ROUTED, int SHARED, bool BIASED>
 KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, Work work,
                      const float *weights, const Parts &parts, const Parts &shared_parts, const Bank &bank, const Matrix &s, const Unchosen &pick,
-                     float *results) {
+                     const RowGate &gate, float *results) {
 	__shared__ __align__(16) FewChosen few;
 	__shared__ int chosen[MOST_CHOSEN];
+	__shared__ float share;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
 	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts.n, items = routed + shared_parts.n, first = token * work.top_k;
 	int row = 16 * block + threadIdx.x;
@@ -362,6 +364,10 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 		if (pick.bias && warp < n) bar_sync(1, 32 * n);
 	} else {
 		for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
+	}
+	if (gate.w && warp == warps - 1) { // x was there before the ids
+		float factor = gate.of(token);
+		if (lane == 0) share = factor;
 	}
 	auto fetch = [&] { // after the wait
 		if (!mine || fetched) return;
@@ -411,21 +417,21 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	for (int k = 0; k < work.top_k; k++) // a rank without an expert has zeros
 		total = fmaf(factors[k], in_order(r + k * parts.n * 16, parts.n, 16), total);
 	if (shared_parts.n) total += in_order(r + routed * 16, shared_parts.n, 16);
-	if (base) total += rest;
+	if (base) total = fmaf(gate.w ? share : 1.f, rest, total);
 	give(out, wide, 0, (long long)token * out_stride + row, add ? before + total : total);
 }
 #define DOWN_ALL_KERNEL(name, ROUTED, SHARED, BIASED)                                                                                       \
 	KR_KERNEL(512, 1)                                                                                                              \
 	name(void *out, int wide, int out_stride, int add, const bf16 *h, const bf16 *hs, const float *base, const int *ids,           \
 	     const float *weights, int top_k, int experts, const int *map, int parts, int over, int shared_parts, int shared_over,     \
-	     BANK_ARGS(w), MATRIX_ARGS(s), UNCHOSEN_ARGS) {                                                                            \
+	     BANK_ARGS(w), MATRIX_ARGS(s), UNCHOSEN_ARGS, ROW_GATE_ARGS) {                                                                            \
 		KR_SHARED(float, results);                                                                                                \
 		const Work work = {ids, 0, 0, 0, top_k, experts, 0, map};                                                                     \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		const Unchosen pick = UNCHOSEN((int)gridDim.y, experts, top_k);                                                            \
 		down_all<ROUTED, SHARED, BIASED>(out, wide, out_stride, add, h, hs, base, work, weights, Parts{parts, over},                       \
-		                         Parts{shared_parts, shared_over}, bank, s, pick, results);                                        \
+		                         Parts{shared_parts, shared_over}, bank, s, pick, RowGate ROW_GATE(bank.first.rows), results);                                        \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 MIXTURE_KERNELS(DOWN_ALL_KERNEL, kr_gemv_down_all)
