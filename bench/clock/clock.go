@@ -186,12 +186,15 @@ func reads(o *device.Op) (n int64) {
 	return n
 }
 
-// sparse is the bytes of the rows of the cache that OpSparseMLA reads.
+// sparse is the bytes of the rows of the cache that OpSparseMLA or OpSparseGQA reads.
 func sparse(o *device.Op) (n int64) {
-	row := int64(o.KV.Bytes() / max(1, o.KV.Rows))
+	row, seen := int64(o.KV.Bytes()/max(1, o.KV.Rows)), o.A.Cols
+	if o.GQA != nil {
+		seen /= max(1, o.GQA.Lists)
+	}
 	for _, sp := range o.Spans.List {
 		for r := range sp.Len {
-			n += row * int64(min(sp.Pos+r+1, o.A.Cols))
+			n += row * int64(min(sp.Pos+r+1, seen))
 		}
 	}
 	return n

@@ -41,12 +41,16 @@ type blockKeyTask struct {
 // spanBlock is a block of a span.
 type spanBlock struct{ span, block int }
 
-// SelectBlocks: chosen [T, Positions] I32, q [T, Heads*Dim] F32, keys [slots, Dim] of any type, groups of I8 dividing Dim,
+// SelectBlocks: chosen [T, Width] I32, q [T, Heads*Dim] F32, keys [slots, Dim] of any type, groups of I8 dividing Dim,
 // norm [1, Dim] BF16 or F32, table [P, Rope.Dim] F32. Scratch as in
-// Select with pools.
+// Select with pools. With Local: see selectLocal.
 func (d *Device) SelectBlocks(stream device.Stream, chosen, q device.Mat, keys device.KV, norm, table device.Mat, in device.Spans, p device.BlockIndex) {
 	const op = "SelectBlocks"
 	s := d.stream(op, stream)
+	if p.Local > 0 {
+		d.selectLocal(op, s, chosen, q, keys, in, p)
+		return
+	}
 	if p.Heads < 1 || p.Dim < 1 || p.Block < 1 || p.Chosen < 1 || p.BlockTokens < 1 || p.Rope.Heads != 1 || p.Rope.HeadDim != p.Dim || p.Rope.Offset+p.Rope.Dim > p.Dim {
 		fail(op, "sizes %+v", p)
 	}

@@ -99,7 +99,7 @@ func (t *gqaTask) cut(lanes int) {
 	t.items = t.items[:0]
 	for i := range t.spans {
 		all := t.spans[i].Len * t.group
-		for head := range t.KVHeads {
+		for head, end := t.heads(); head < end; head++ {
 			for first := 0; first < all; first += t.queries {
 				t.items = append(t.items, gqaItem{span: i, head: head, first: first, n: min(t.queries, all-first)})
 			}
@@ -110,10 +110,20 @@ func (t *gqaTask) cut(lanes int) {
 // count returns the number of items of the present size.
 func (t *gqaTask) count() int {
 	n := 0
+	first, end := t.heads()
 	for i := range t.spans {
-		n += t.KVHeads * ((t.spans[i].Len*t.group + t.queries - 1) / t.queries)
+		n += (end - first) * ((t.spans[i].Len*t.group + t.queries - 1) / t.queries)
 	}
 	return n
+}
+
+// heads are the key heads [first, end) that are computed: those of the list at hand, or all.
+func (t *gqaTask) heads() (first, end int) {
+	if !t.lists.on {
+		return 0, t.KVHeads
+	}
+	n := t.KVHeads / t.lists.count
+	return t.lists.list * n, (t.lists.list + 1) * n
 }
 
 // gqaWork is an item being computed and its memory.

@@ -174,14 +174,7 @@ func (t *scoreTask) do(l *lane, i int) {
 	if n := (*selectTask)(t).blockRoom(); n > 0 {
 		block = l.arena.take(n)
 	}
-	for h := range t.Heads {
-		from, to := shift(rowAt(t.q, t.qStride, span.Row+row.row), h*t.Dim), rowAt(query, wide, h)
-		if t.bf16 {
-			t.dev.convert.Pack(to, from, t.Dim)
-		} else {
-			copy(unsafe.Slice(to, t.Dim), unsafe.Slice(from, t.Dim))
-		}
-	}
+	t.queries(query, rowAt(t.q, t.qStride, span.Row+row.row), t.Heads, t.Dim)
 	for from := part.from; from < part.to; from += keyBlock {
 		to := min(from+keyBlock, part.to)
 		var keys keyRows
@@ -194,7 +187,13 @@ func (t *scoreTask) do(l *lane, i int) {
 		clearF32(out, keyBlock)
 		for first := 0; first < t.Heads; first += headBlock {
 			heads := min(headBlock, t.Heads-first)
-			t.products(l, &keys, span, rowAt(query, wide, first), scores, heads, from, to)
+			t.products(l, &keys, span, rowAt(query, wide, first), scores, heads, t.Dim, from, to)
+			for h := range heads {
+				row := unsafe.Slice(rowAt(scores, keyBlock, h), to-from)
+				for i, v := range row {
+					row[i] = max(v, 0)
+				}
+			}
 			// All of a block of keys is summed, so that a score has the same bits wherever it lies.
 			l.axpy.P[0], l.axpy.Acc[0] = &ones[0], out
 			if t.weights != nil {
@@ -207,10 +206,22 @@ func (t *scoreTask) do(l *lane, i int) {
 	}
 }
 
-// products makes scores [heads, keyBlock] the products above zero of queries with keys [from, to).
-func (t *scoreTask) products(l *lane, keys *keyRows, span *device.Span, query, scores *float32, heads, from, to int) {
-	kernels, wide := t.dev.tiles(t.bf16), convert.Padded(t.Dim)
-	l.dot.Stride, l.dot.K = keys.stride, t.Dim
+// queries copies heads of dim values as the tiles read them.
+func (t *paged) queries(to, from *float32, heads, dim int) {
+	for h := range heads {
+		from, to := shift(from, h*dim), rowAt(to, convert.Padded(dim), h)
+		if t.bf16 {
+			t.dev.convert.Pack(to, from, dim)
+		} else {
+			copy(unsafe.Slice(to, dim), unsafe.Slice(from, dim))
+		}
+	}
+}
+
+// products makes scores [heads, keyBlock] the products of queries of dim values with keys [from, to).
+func (t *paged) products(l *lane, keys *keyRows, span *device.Span, query, scores *float32, heads, dim, from, to int) {
+	kernels, wide := t.dev.tiles(t.bf16), convert.Padded(dim)
+	l.dot.Stride, l.dot.K = keys.stride, dim
 	for pos := from; pos < to; {
 		rows, n := t.rows(keys, span, pos, to)
 		l.dot.W, l.dot.N = rows, n
@@ -223,12 +234,6 @@ func (t *scoreTask) products(l *lane, keys *keyRows, span *device.Span, query, s
 			kernels[group](&l.dot)
 		}
 		pos += n
-	}
-	for h := range heads {
-		row := unsafe.Slice(rowAt(scores, keyBlock, h), to-from)
-		for i, v := range row {
-			row[i] = max(v, 0)
-		}
 	}
 }
 

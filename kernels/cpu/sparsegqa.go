@@ -11,13 +11,27 @@ type gqaLists struct {
 	on        bool // of the spans being computed: each is one row, as long as its list
 	chosen    *int32
 	stride, n int
+	count     int // lists of a row, side by side
+	list      int // the one at hand
 	// Spans of rows that list all positions they see, and the others, a span each.
 	dense, rest []device.Span
 }
 
-// row is a row of chosen.
+// row is the list at hand of a row of chosen.
 func (c *gqaLists) row(r int) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(c.chosen), 4*c.stride*r)), c.n)
+	return unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(c.chosen), 4*(c.stride*r+c.list*c.n))), c.n)
+}
+
+// full reports whether all lists of a row have all n positions that it sees.
+func (c *gqaLists) full(r, n int) bool {
+	at := c.list
+	defer func() { c.list = at }()
+	for c.list = range c.count {
+		if c.length(r) != n || int(c.row(r)[n-1]) != n-1 {
+			return false
+		}
+	}
+	return true
 }
 
 // length is the number of positions that a row lists; -1 is behind them.
@@ -48,7 +62,7 @@ func (c *gqaLists) cut(op string, spans []device.Span) {
 			}
 			inRange(op, "chosen", c.row(row)[:n], pos+1)
 			one := device.Span{Row: row, Len: 1, Pos: pos, Slot: sp.Slot, Blocks: sp.Blocks}
-			dense := n == pos+1 && int(c.row(row)[pos]) == pos
+			dense := n == pos+1 && c.full(row, n)
 			switch {
 			case !dense:
 				one.Pos = n - 1
@@ -63,7 +77,7 @@ func (c *gqaLists) cut(op string, spans []device.Span) {
 	}
 }
 
-// SparseGQA: out and q [T, Heads*HeadDim] F32, cache as in GQA, chosen [T, n] I32: each row lists at least one position,
+// SparseGQA: out and q [T, Heads*HeadDim] F32, cache as in GQA, chosen [T, Lists*n] I32: each list has at least one position,
 // rising, with -1 behind them. A row that lists all that it sees is computed as GQA does; any other by the same tiles
 // over a copy of the keys and values that it lists, keyBlock at a time. So what is computed for a row has the same
 // bits either way. Scratch per thread: that of GQA, and twice keyBlock rows of HeadDim values.
@@ -71,18 +85,22 @@ func (d *Device) SparseGQA(stream device.Stream, out, q device.Mat, cache device
 	const op = "SparseGQA"
 	s := d.stream(op, stream)
 	t := &s.gqa
-	if p.Window != 0 {
+	lists := max(1, p.Lists)
+	if p.Window != 0 || p.Lists < 0 || p.KVHeads%lists != 0 || chosen.Cols%lists != 0 {
 		fail(op, "sizes %+v", p)
 	}
 	t.check(op, d, &out, &q, &cache, in.List, &p)
 	c := &t.lists
-	c.n, c.stride = chosen.Cols, chosen.Stride
+	c.n, c.stride, c.count = chosen.Cols/lists, chosen.Stride, lists
 	c.chosen = positions(op, &chosen, q.Rows, max(1, chosen.Cols))
-	c.cut(op, in.List)
-	if len(c.dense) > 0 {
-		d.GQA(s, out, q, cache, device.Mat{}, device.Spans{List: c.dense, Decode: in.Decode}, p)
-	}
-	if len(c.rest) > 0 {
+	for c.list = range lists {
+		c.cut(op, in.List)
+		if c.list == 0 && len(c.dense) > 0 {
+			d.GQA(s, out, q, cache, device.Mat{}, device.Spans{List: c.dense, Decode: in.Decode}, p)
+		}
+		if len(c.rest) == 0 {
+			continue
+		}
 		c.on = true
 		t.check(op, d, &out, &q, &cache, c.rest, &p)
 		t.sinks = nil
@@ -90,7 +108,7 @@ func (d *Device) SparseGQA(stream device.Stream, out, q device.Mat, cache device
 		for i := range c.rest {
 			pairs += c.rest[i].Pos + 1
 		}
-		t.run(s, pairs, pairs)
+		t.run(s, pairs/lists, pairs/lists)
 		c.on = false
 	}
 	c.chosen, t.spans = nil, nil

@@ -51,6 +51,7 @@ type Stream struct {
 	taps      tapTask
 	ngrams    ngramTask
 	blockKeys blockKeyTask
+	local     localTask
 	router    routerScratch
 	gate      float32 // of the row that GateRows is at
 	quant     quantTask

@@ -69,8 +69,11 @@ func (Layout) StepKey(decode []device.Span) uint64 {
 // Check names the sizes that no kernel takes.
 func (Layout) Check(s *device.StepSizes) error {
 	var err error
-	if s.Streams > 0 {
+	switch {
+	case s.Streams > 0:
 		err = fmt.Errorf("%d residual streams (hc_count, hc_mult) run on the CPU only: the GPU has no kernels for them", s.Streams)
+	case s.Blocks.Local > 0:
+		err = fmt.Errorf("sparse attention over blocks (sparse_topk_blocks %d) runs on the CPU only: the GPU has no kernels for it", s.Blocks.Chosen)
 	}
 	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index))
 }

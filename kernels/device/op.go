@@ -34,8 +34,8 @@ const (
 	OpSelect                       // Out [T,Positions] I32: the positions that each row chooses by its index queries X [T,Heads*Dim] and weights A [T,Heads] over the index keys KV, by Spans and Index
 	OpSparseMLA                    // Out [T,heads*v]: OpMLA over the positions A [T,n] I32 alone, -1 behind them
 	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA; W [1,heads] sinks or absent
-	OpSelectBlocks                 // Out [T,Positions] I32: the positions that each row attends to, by its index queries X [T,Heads*Dim] and the keys KV, in which it makes those of blocks, by Spans and Blocks; W [1,Dim] is the keys' norm, A [P,Rope.Dim] F32 cos and sin
-	OpSparseGQA                    // Out [T,heads*d]: OpGQA over the positions A [T,n] I32 alone, -1 behind them
+	OpSelectBlocks                 // Out [T,Width] I32: the positions that each row attends to, by its index queries X [T,Heads*Dim] and the keys KV, in which it makes those of blocks, by Spans and Blocks; W [1,Dim] is the keys' norm, A [P,Rope.Dim] F32 cos and sin, both absent with Local
+	OpSparseGQA                    // Out [T,heads*d]: OpGQA over the positions A [T,Lists*n] I32 alone, -1 behind each list
 	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent, B [1,E] F32 factors of the weights or absent
 	OpFFN                          // Out [T,H] = down(act(gate X, up X)) of FFN; Q is X for integer weights
 	OpExperts                      // Out [T*K,H]: rows that Work lists, by Experts, each for its rows of X [T,H]; Q is X for integer weights
@@ -277,13 +277,14 @@ func (l *List) NGramsAhead(rows, ids Mat, shards []Mat, tail KV, spans Spans, p 
 	l.NGrams(Mat{}, rows, ids, shards, tail, spans, p)
 }
 
-// SelectBlocks appends the choice of positions by an index over blocks: see BlockIndex.
+// SelectBlocks appends the choice of positions by an index over blocks: see BlockIndex. norm and table are absent where keys are ready.
 func (l *List) SelectBlocks(chosen, q Mat, keys KV, norm, table Mat, spans Spans, p *BlockIndex) {
 	o := l.add(OpSelectBlocks, chosen, q)
 	o.W, o.A, o.KV, o.Spans, o.Blocks = norm, table, keys, spans, p
 }
 
-// SparseGQA appends GQA without sinks and window in which each row sees the positions of its row of chosen.
+// SparseGQA appends GQA without sinks and window in which each row sees the positions of its row of chosen: each key head
+// those of its list.
 func (l *List) SparseGQA(out, q Mat, cache KV, chosen Mat, spans Spans, p *GQA) {
 	o := l.add(OpSparseGQA, out, q)
 	o.KV, o.A, o.Spans, o.GQA = cache, chosen, spans, p

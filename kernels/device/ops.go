@@ -82,7 +82,11 @@ type GQA struct {
 	Scale       float32 // softmax scale
 	BlockTokens int     // tokens in a KV block
 	Window      int     // how many keys a query sees, the last of which is its own; 0: all up to its own
+	Lists       int     // of OpSparseGQA: lists of positions of a row, a divisor of KVHeads; 0: one
 }
+
+// List is the list of positions of key head h, of those that rows have.
+func (p GQA) List(h int) int { return h * max(1, p.Lists) / p.KVHeads }
 
 // First is the position of the first key that the query at pos sees.
 func (p GQA) First(pos int) int {
@@ -129,17 +133,41 @@ type DeltaNet struct {
 // It chooses the best Chosen, of equal scores the first, and all of their tokens, and the tokens behind the last complete block.
 // Their positions come out rising, with -1 behind them. Queries are [T, Heads*Dim], normed and rotated already, keys
 // [Dim]. A score that is not a number is the least.
+//
+// With Local (block sparse attention of MiniMax-M3) each head chooses for itself, and its positions follow those of the head before.
+// Keys are normed and rotated already, and a block has none of its own: its score for head h is
+//
+//	max over its tokens of q[h] . key
+//
+// Of the Chosen blocks the last Local ones are those up to the row's own, the others are the best of those before.
 type BlockIndex struct {
 	Heads, Dim  int
 	Block       int
 	Chosen      int // blocks
+	Local       int // of these, those that are chosen whatever their scores; 0: heads choose together
 	Eps         float32
 	Rope        Rope // of one head of Dim values
 	BlockTokens int  // tokens in a KV block
 }
 
-// Positions is the most positions that a row chooses.
-func (p BlockIndex) Positions() int { return (p.Chosen+1)*p.Block - 1 }
+// Lists is the number of lists of positions of a row.
+func (p BlockIndex) Lists() int {
+	if p.Local > 0 {
+		return p.Heads
+	}
+	return 1
+}
+
+// Positions is the most positions in a list.
+func (p BlockIndex) Positions() int {
+	if p.Local > 0 {
+		return p.Chosen * p.Block
+	}
+	return (p.Chosen+1)*p.Block - 1
+}
+
+// Width is the number of positions in all lists of a row.
+func (p BlockIndex) Width() int { return p.Lists() * p.Positions() }
 
 // Sigmoid is a function of single values: Out * f(In * x), f the sigmoid, or with Silu x * sigmoid(x).
 type Sigmoid struct {

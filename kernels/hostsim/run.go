@@ -141,6 +141,9 @@ func (c *call) streamSizes(o *device.Op) (flops int64) {
 	case device.OpSelectBlocks:
 		own, _, pairs := c.spans(o.Spans, o.KV)
 		o.Spans.List = own
+		if o.Blocks.Local > 0 { // keys are scored, not blocks
+			return 2 * pairs * int64(o.Blocks.Heads*o.Blocks.Dim)
+		}
 		return 2 * pairs * int64(o.Blocks.Heads*o.Blocks.Dim) / int64(o.Blocks.Block)
 	case device.OpSparseGQA:
 		rows := int64(0)
@@ -148,7 +151,7 @@ func (c *call) streamSizes(o *device.Op) (flops int64) {
 		o.Spans.List = own
 		for _, sp := range own {
 			for r := range sp.Len {
-				rows += int64(min(sp.Pos+r+1, o.A.Cols))
+				rows += int64(min(sp.Pos+r+1, o.A.Cols/max(1, o.GQA.Lists)))
 			}
 		}
 		c.work.bytes += rows * rowBytes(o.KV)

@@ -117,9 +117,13 @@ func BlockKeys(keys, norm, table []float32, spans []device.Span, p device.BlockI
 	return rows, slots
 }
 
-// SelectBlocks writes the positions that the rows of spans choose to chosen [T, p.Positions]: device.BlockIndex says
-// how. q is [T, heads*dim], keys [slots, dim] with the keys of all complete blocks.
+// SelectBlocks writes the positions that the rows of spans choose to chosen [T, p.Width]: device.BlockIndex says
+// how. q is [T, heads*dim], keys [slots, dim] with the keys of all complete blocks, or with p.Local of tokens.
 func SelectBlocks(chosen []int32, q, keys []float32, spans []device.Span, p device.BlockIndex) {
+	if p.Local > 0 {
+		selectLocal(chosen, q, keys, spans, p)
+		return
+	}
 	for _, s := range spans {
 		blocks := make([][]float32, (s.Pos+s.Len)/p.Block)
 		for b := range blocks {
@@ -141,39 +145,7 @@ func SelectBlocks(chosen []int32, q, keys []float32, spans []device.Span, p devi
 			slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(scores[b], scores[a]) })
 			order = order[:min(sees, p.Chosen)]
 			slices.Sort(order)
-			to := chosen[(s.Row+r)*p.Positions():][:p.Positions()]
-			n := 0
-			for _, b := range append(order, sees) {
-				for pos := b * p.Block; pos < (b+1)*p.Block && pos <= s.Pos+r; pos++ {
-					to[n] = int32(pos)
-					n++
-				}
-			}
-			for ; n < len(to); n++ {
-				to[n] = -1
-			}
-		}
-	}
-}
-
-// SparseGQA is GQA in which each row sees the positions of its row of chosen [T, n], up to the first -1.
-func SparseGQA(out, q, cache []float32, chosen []int32, n int, spans []device.Span, p device.GQA) {
-	width := p.Width()
-	for _, s := range spans {
-		for r := range s.Len {
-			var rows []float32
-			seen := 0
-			for _, pos := range chosen[(s.Row+r)*n:][:n] {
-				if pos < 0 {
-					break
-				}
-				slot := int(s.Blocks[int(pos)/p.BlockTokens])*p.BlockTokens + int(pos)%p.BlockTokens
-				rows = append(rows, cache[slot*width:][:width]...)
-				seen++
-			}
-			one := p
-			one.BlockTokens = seen
-			GQA(out, q, rows, nil, []device.Span{{Row: s.Row + r, Len: 1, Pos: seen - 1, Blocks: []int32{0}}}, one)
+			putBlocks(chosen[(s.Row+r)*p.Positions():][:p.Positions()], append(order, sees), p.Block, s.Pos+r)
 		}
 	}
 }

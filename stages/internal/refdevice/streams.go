@@ -83,8 +83,10 @@ func (Device) TapConv(s device.Stream, out, x, w device.Mat, tail device.KV, spa
 func (Device) SelectBlocks(s device.Stream, chosen, q device.Mat, keys device.KV, norm, table device.Mat, spans device.Spans, p device.BlockIndex) {
 	later(s, func() {
 		v := ints(chosen) // rows of other spans stay
-		rows, slots := ref.BlockKeys(cached(keys), floats(norm), floats(table), spans.List, p)
-		storeRows(keys, rows, slots)
+		if p.Local == 0 {
+			rows, slots := ref.BlockKeys(cached(keys), floats(norm), floats(table), spans.List, p)
+			storeRows(keys, rows, slots)
+		}
 		ref.SelectBlocks(v, floats(q), cached(keys), spans.List, p)
 		storeInts(chosen, v)
 	})
