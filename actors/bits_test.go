@@ -31,6 +31,7 @@ func TestRanksAnswerAlike(t *testing.T) {
 		{"glm_moe_dsa", [][]int{{4}, {2, 2}, {1, 1, 1, 1}}}, // its third layer uses what the second has chosen
 		{"qwen4_exp", [][]int{{3}, {2, 1}, {1, 1, 1}}},      // three residual streams
 		{"glm5_next", [][]int{{3}, {2, 1}, {1, 1, 1}}},      // three that are mixed
+		{"minimax_m3", [][]int{{3}, {1, 1, 1}}},             // each key head chooses its blocks
 	} {
 		for _, simulated := range []bool{false, true} {
 			o := setup{groups: 1, depth: 3, chunk: 9, share: 16, limits: stages.Limits{Tokens: 40, Seqs: 6, Blocks: 22, BlockTokens: 8, Window: 24}}

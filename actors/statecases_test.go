@@ -28,6 +28,7 @@ var stateKinds = []struct{ model, state string }{
 	{"qwen3_next", "KV, and DeltaNet's states with the tail of its convolution"},
 	{"qwen4_exp", "KV, index keys of tokens and blocks, DeltaNet's states, token ids, and the tail of a table's convolution"},
 	{"glm5_next", "latent KV, keys of pools with the open pool's tokens, and KDA's states with the tails of its convolutions"},
+	{"minimax_m3", "KV, and in some layers index keys by which each key head chooses blocks"},
 }
 
 // TestStateCases: whatever a model keeps of a sequence, an answer has the bits that it has in a cache

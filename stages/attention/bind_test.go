@@ -69,7 +69,11 @@ func TestBind(t *testing.T) {
 	values.QKNorm, values.ValueNorm = true, true
 	keys, borrowed := values, values
 	keys.KeyValues, borrowed.Shared = true, true
-	for _, m := range []model.Mixer{mla, compressed, sparse, shared, pooled, gqa, whole, gated, values, keys, borrowed, model.DeltaNet{Sizes: apart}, model.DeltaNet{Sizes: rows}, model.DeltaNet{Sizes: byHead}} {
+	indexed, local := gqa, gqa
+	indexed.Index = model.BlockIndex{Heads: 3, Dim: 4, Block: 2, Chosen: 5}
+	local.Index = indexed.Index
+	local.Index.Local = 1
+	for _, m := range []model.Mixer{mla, compressed, sparse, shared, pooled, gqa, whole, gated, values, keys, borrowed, indexed, local, model.DeltaNet{Sizes: apart}, model.DeltaNet{Sizes: rows}, model.DeltaNet{Sizes: byHead}} {
 		var want []string
 		for _, x := range m.Tensors(16) {
 			want = append(want, x.Role)

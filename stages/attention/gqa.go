@@ -39,7 +39,7 @@ var _ = Register(func(m model.GQA, b Binder) Block {
 		w.oBias = b.Vector("o_bias")
 	}
 	if m.Index.Chooses() {
-		w.index = bindBlockIndex(b)
+		w.index = bindBlockIndex(m.Index, b)
 	}
 	if m.Sinks {
 		w.sinks = b.Vector("sinks")

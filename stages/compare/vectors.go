@@ -63,8 +63,15 @@ func (c *comparison) vector(p *Prompt, name, short string, v Vector, seen *captu
 		return c.layers(name, v, seen)
 	case part[0] == "router" && len(part) == 3:
 		return c.router(name, part[1], part[2], v, seen)
-	case part[0] == "indexer" && len(part) == 3:
-		return c.indexer(p, name, part[1], part[2], v, seen)
+	case strings.HasPrefix(part[0], "indexer") && len(part) == 3:
+		head := -1 // of heads that choose for themselves
+		if number := part[0][len("indexer"):]; number != "" {
+			var err error
+			if head, err = strconv.Atoi(number); err != nil || head < 0 {
+				return fmt.Errorf("unknown vector")
+			}
+		}
+		return c.indexer(p, name, head, part[1], part[2], v, seen)
 	case part[0] == "mtp": // of the draft layer, which stages/direct compares
 	case part[0] == "ops" && len(part) == 3:
 		layer, err := c.layer(part[1])
@@ -107,34 +114,70 @@ func (c *comparison) router(name, number, what string, v Vector, seen *capture) 
 	return nil
 }
 
-// indexer compares what an indexer has chosen, and its scores.
-func (c *comparison) indexer(p *Prompt, name, number, what string, v Vector, seen *capture) error {
+// indexer compares what an indexer, or a head of it, has chosen, and its scores.
+func (c *comparison) indexer(p *Prompt, name string, head int, number, what string, v Vector, seen *capture) error {
 	layer, err := c.layer(number)
 	if err != nil {
 		return err
 	}
-	switch k := (key{layer, what}); what {
-	case "margin": // how close the choice was: no output of a model
-	case "selected":
-		l, err := oracle.New(c.cfg, c.weight, p.IDs, layer, nil)
-		if err != nil {
+	l, err := oracle.New(c.cfg, c.weight, p.IDs, layer, func(layer int, op string) []float64 { return oracle.Widen(c.engine(seen, layer, op)) })
+	if err != nil {
+		return err
+	}
+	k, at := key{layer, "indexer_" + what}, key{layer, "indexer_positions"}
+	switch x := l.Blocks; {
+	case head >= 0 && (x.Local == 0 || head >= x.Heads):
+		return fmt.Errorf("head %d, the index has none such", head)
+	case what == "margin": // how close the choice was: no output of a model
+	case what == "selected" && head > 0: // compared with head 0
+	case what == "selected" && head == 0:
+		if v.I32, err = c.localBlocks(name, l); err != nil {
 			return err
 		}
-		block, chosen := l.Blocks.Block, l.Blocks.Chosen
-		if x := l.Indexer; x.Pool > 0 {
-			block, chosen = x.Pool, x.TopK
-		}
-		if block > 0 {
-			at := key{layer, "indexer_positions"}
-			seen.i32[k], seen.rows[k] = blocksOf(seen.i32[at], block, chosen), seen.rows[at]
-		}
+		seen.i32[k], seen.rows[k], c.wants[name] = localBlocksOf(seen.i32[at], x), seen.rows[at], numbers(v.I32)
 		c.observed(name, k, v, seen, c.op)
-	case "scores":
-		return c.operator(p, name, key{layer, "indexer_scores"}, v, seen)
+	case what == "selected" && x.Chooses():
+		seen.i32[k], seen.rows[k] = blocksOf(seen.i32[at], x.Block, x.Chosen), seen.rows[at]
+		c.observed(name, k, v, seen, c.op)
+	case what == "selected" && l.Indexer.Pool > 0:
+		k.op = what
+		seen.i32[k], seen.rows[k] = blocksOf(seen.i32[at], l.Indexer.Pool, l.Indexer.TopK), seen.rows[at]
+		c.observed(name, k, v, seen, c.op)
+	case what == "selected":
+		c.observed(name, key{layer, what}, v, seen, c.op)
+	case what == "scores" && head >= 0:
+		check := c.floats(name, layer, k.op, localScores(l, head), v.F32, c.op)
+		c.report.add(check)
+		return l.Err
+	case what == "scores":
+		return c.operator(p, name, k, v, seen)
 	default:
 		return fmt.Errorf("unknown vector")
 	}
 	return nil
+}
+
+// localBlocks returns all blocks that heads attend to by the golden, for each token [heads, Chosen], with -1 behind them: the vectors of heads,
+// of which name is the first one's, have those that were chosen by their scores.
+func (c *comparison) localBlocks(name string, l *oracle.Layer) (out []int32, err error) {
+	x := l.Blocks
+	for row := range l.T * x.Heads {
+		t, head, free := row/x.Heads, row%x.Heads, x.Chosen-x.Local
+		own := strings.Replace(name, ".indexer0.", fmt.Sprintf(".indexer%d.", head), 1)
+		v := c.golden.vectors[own].I32
+		if len(v) != l.T*free {
+			return nil, fmt.Errorf("%s has %d numbers, want %d for each token", own, len(v), free)
+		}
+		list := slices.DeleteFunc(slices.Clone(v[t*free:][:free]), func(b int32) bool { return b < 0 })
+		for b := max(0, t/x.Block+1-x.Local); b <= t/x.Block; b++ {
+			list = append(list, int32(b))
+		}
+		for len(list) < x.Chosen {
+			list = append(list, -1)
+		}
+		out = append(out, list...)
+	}
+	return out, nil
 }
 
 // blocksOf returns the complete blocks of n tokens, or pools, that the rows of a prompt attend to, with -1 behind them, for
@@ -157,6 +200,44 @@ func blocksOf(positions []int32, n, chosen int) (out []int32) {
 			row = append(row, -1)
 		}
 		out = append(out, row...)
+	}
+	return out
+}
+
+// localBlocksOf returns the blocks that heads attend to, rising, with -1 behind them, for each token [heads, Chosen]. A block up to the
+// token of which a head lists other than all tokens in their order becomes -2.
+func localBlocksOf(positions []int32, x model.BlockIndex) (out []int32) {
+	width := x.Sizes(1).Positions()
+	for row := range len(positions) / width {
+		list, t, n := positions[row*width:][:width], row/x.Heads, 0
+		for i := 0; i < width && list[i] >= 0 && n < x.Chosen; n++ {
+			block := int(list[i]) / x.Block
+			count := min(x.Block, t+1-block*x.Block, width-i)
+			whole := count == min(x.Block, t+1-block*x.Block) && count > 0
+			for j := range max(0, count) {
+				whole = whole && int(list[i+j]) == block*x.Block+j
+			}
+			if !whole {
+				block, i = -2, width
+			}
+			out, i = append(out, int32(block)), i+count
+		}
+		for ; n < x.Chosen; n++ {
+			out = append(out, -1)
+		}
+	}
+	return out
+}
+
+// localScores returns the scores of the blocks among which a head chooses, [T, blocks], 0 of others.
+func localScores(l *oracle.Layer, head int) []float32 {
+	x, all := l.Blocks, l.Get("indexer_scores")
+	blocks := len(all) / max(1, l.T*x.Heads)
+	out := make([]float32, l.T*blocks)
+	for t := range l.T {
+		for b := range max(0, t/x.Block+1-x.Local) {
+			out[t*blocks+b] = float32(all[(t*x.Heads+head)*blocks+b])
+		}
 	}
 	return out
 }

@@ -2,13 +2,14 @@ package model
 
 import "krater/kernels/device"
 
-// BlockIndex chooses the blocks of tokens that a query attends to (QSA of Qwen4-Exp): device.BlockIndex says how.
-// The zero value chooses none: a query attends to all tokens.
+// BlockIndex chooses the blocks of tokens that a query attends to (QSA of Qwen4-Exp, block sparse attention of MiniMax-M3):
+// device.BlockIndex says how. The zero value chooses none: a query attends to all tokens.
 type BlockIndex struct {
-	Heads   int     // indexer_n_heads
-	Dim     int     // indexer_head_dim
-	Block   int     // indexer_compress_ratio: tokens of a block
-	Chosen  int     // blocks: indexer_budget / indexer_compress_ratio
+	Heads   int     // indexer_n_heads, sparse_num_index_heads
+	Dim     int     // indexer_head_dim, sparse_index_dim
+	Block   int     // indexer_compress_ratio, sparse_block_size: tokens of a block
+	Chosen  int     // blocks: indexer_budget / indexer_compress_ratio, sparse_topk_blocks
+	Local   int     // sparse_local_block: those of Chosen that end with a token's own; 0: heads choose together, by keys of blocks
 	NormEps float32 // of the norms of queries and keys
 }
 
@@ -19,25 +20,42 @@ var blockIndexRoles = Roles{
 	"index_k_norm": "self_attn.indexer.k_layernorm.weight",
 }
 
+// localIndexRoles are the names where heads choose for themselves.
+var localIndexRoles = Roles{
+	"index_q":      "self_attn.index_q_proj.weight",
+	"index_k":      "self_attn.index_k_proj.weight",
+	"index_q_norm": "self_attn.index_q_norm.weight",
+	"index_k_norm": "self_attn.index_k_norm.weight",
+}
+
 // Chooses reports whether there is an index.
 func (x BlockIndex) Chooses() bool { return x.Heads > 0 }
 
 // Sizes are the sizes that operators take, but for the rotation.
 func (x BlockIndex) Sizes(blockTokens int) device.BlockIndex {
-	return device.BlockIndex{Heads: x.Heads, Dim: x.Dim, Block: x.Block, Chosen: x.Chosen, Eps: x.NormEps, BlockTokens: blockTokens}
+	return device.BlockIndex{Heads: x.Heads, Dim: x.Dim, Block: x.Block, Chosen: x.Chosen, Local: x.Local, Eps: x.NormEps, BlockTokens: blockTokens}
 }
 
-// tensors lists the tensors in the order of use: the projection gives the queries of all heads, then the
-// raw key.
+// Projections lists the roles of the projections: one gives the queries of all heads, then the raw key, or each has its own.
+func (x BlockIndex) Projections() []string {
+	if x.Local > 0 {
+		return []string{"index_q", "index_k"}
+	}
+	return []string{"index_qk"}
+}
+
+// tensors lists the tensors in the order of use.
 func (x BlockIndex) tensors(h int) []TensorSpec {
 	if !x.Chooses() {
 		return nil
 	}
-	return []TensorSpec{
-		{Role: "index_qk", Shape: []int{(x.Heads + 1) * x.Dim, h}, Part: Router},
-		{Role: "index_q_norm", Shape: []int{x.Dim}, Part: Router, Norm: true},
-		{Role: "index_k_norm", Shape: []int{x.Dim}, Part: Router, Norm: true},
+	list := []TensorSpec{{Role: "index_qk", Shape: []int{(x.Heads + 1) * x.Dim, h}, Part: Router}}
+	if x.Local > 0 {
+		list = []TensorSpec{{Role: "index_q", Shape: []int{x.Heads * x.Dim, h}, Part: Router}, {Role: "index_k", Shape: []int{x.Dim, h}, Part: Router}}
 	}
+	return append(list,
+		TensorSpec{Role: "index_q_norm", Shape: []int{x.Dim}, Part: Router, Norm: true},
+		TensorSpec{Role: "index_k_norm", Shape: []int{x.Dim}, Part: Router, Norm: true})
 }
 
 func (x BlockIndex) state() []State {
@@ -52,5 +70,5 @@ func (x BlockIndex) scratch() []Scratch {
 		return nil
 	}
 	// The projection, and the positions, which are no wider than float32.
-	return []Scratch{{(x.Heads + 1) * x.Dim, false}, {x.Sizes(1).Positions(), false}}
+	return []Scratch{{(x.Heads + 1) * x.Dim, false}, {x.Sizes(1).Width(), false}}
 }

@@ -254,6 +254,24 @@ func (f fields) numbers(name, noun string, limit int) []int32 {
 	return out
 }
 
+// flags is a list of at most limit values, each 0 or 1; nil when absent or null.
+func (f fields) flags(name string, limit int) []bool {
+	if !f.has(name) {
+		return nil
+	}
+	var list []int64
+	if f.raw[name].Kind() != '[' || json.Unmarshal(f.raw[name], &list) != nil || len(list) > limit ||
+		slices.ContainsFunc(list, func(n int64) bool { return n != 0 && n != 1 }) {
+		f.fail(name, "want a list of at most %d values 0 or 1, got %s", limit, clip(string(f.raw[name])))
+		return nil
+	}
+	out := make([]bool, len(list))
+	for i, n := range list {
+		out[i] = n == 1
+	}
+	return out
+}
+
 // id is one token id, -1 when absent, null or (as some configs write it) -1.
 func (f fields) id(name string) int32 {
 	return int32(f.intOr(name, -1, -1, maxVocab-1))

@@ -54,7 +54,11 @@ func (g GQA) NormDims() (q, k int) {
 
 // Sizes are the sizes that operators take.
 func (g GQA) Sizes(blockTokens int) device.GQA {
-	return device.GQA{Heads: g.Heads, KVHeads: g.KVHeads, HeadDim: g.HeadDim, Scale: g.Scale, Window: g.Window, BlockTokens: blockTokens}
+	p := device.GQA{Heads: g.Heads, KVHeads: g.KVHeads, HeadDim: g.HeadDim, Scale: g.Scale, Window: g.Window, BlockTokens: blockTokens}
+	if g.Index.Local > 0 {
+		p.Lists = g.Index.Heads
+	}
+	return p
 }
 
 // Tensors implements Mixer.
@@ -100,7 +104,7 @@ func (g GQA) Tensors(h int) []TensorSpec {
 	return list
 }
 
-// State implements Mixer: keys, then values; and the raw keys of an index. A scale is of a head.
+// State implements Mixer: keys, then values; and the keys of an index. A scale is of a head.
 func (g GQA) State() []State {
 	if g.Shared {
 		return nil

@@ -11,13 +11,13 @@ var _ = define(func(s *Spec, a model.GQA) mixer {
 	s.Scale = float64(a.Scale)
 	s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim = a.Heads, a.KVHeads, a.HeadDim, a.HeadDim, a.HeadDim
 	s.QNorm, s.KNorm = a.NormDims()
-	s.Window, s.Sinks, s.Gated, s.ValueNorm, s.Blocks = a.Window, a.Sinks, a.Gate, a.ValueNorm, a.Index
+	s.Window, s.Sinks, s.Gated, s.ValueNorm, s.Blocks, s.Borrows = a.Window, a.Sinks, a.Gate, a.ValueNorm, a.Index, a.Shared
 	return grouped{}
 })
 
 func (grouped) operators() []string {
 	return []string{"q_and_gate", "gate", "q", "k", "v", "q_norm", "k_norm", "v_norm", "q_pe", "k_pe",
-		"index_qk", "indexer_query", "indexer_key_raw", "indexer_block_keys", "indexer_scores", "indexer_selected", "attn_ungated", "attn"}
+		"index_qk", "index_q", "index_k", "indexer_query", "indexer_keys", "indexer_key_raw", "indexer_block_keys", "indexer_scores", "indexer_selected", "attn_ungated", "attn"}
 }
 
 func (grouped) product(l *Layer, op string) (Product, bool) {
@@ -30,6 +30,10 @@ func (grouped) product(l *Layer, op string) (Product, bool) {
 		p.Role, p.Heads, p.Parts, p.Out, p.Rope = "q", l.Heads, []int{l.HeadDim, l.HeadDim}, 2*l.Heads*l.HeadDim, -1
 	case op == "q" && !l.Gated:
 		p.Heads, p.Out = l.Heads, l.Heads*l.HeadDim
+	case op == "index_q" && l.Blocks.Local > 0:
+		p.Heads, p.Parts, p.Out, p.Rope = l.Blocks.Heads, []int{l.Blocks.Dim}, l.Blocks.Heads*l.Blocks.Dim, -1
+	case op == "index_k" && l.Blocks.Local > 0:
+		p.Heads, p.Parts, p.Out, p.Rope = 1, []int{l.Blocks.Dim}, l.Blocks.Dim, -1
 	case op == "index_qk" && l.Blocks.Chooses():
 		p.Heads, p.Parts, p.Out, p.Rope = l.Blocks.Heads+1, []int{l.Blocks.Dim}, (l.Blocks.Heads+1)*l.Blocks.Dim, -1
 	case op == "k":

@@ -145,7 +145,7 @@ func (l *Layer) Choose(scores []float64, topK int) []float64 {
 }
 
 // chosen reports which tokens a token attends to, by "selected"; nil: all that it sees.
-func (l *Layer) chosen() (sees func(i, j int) bool, ok bool) {
+func (l *Layer) chosen() (sees func(h, i, j int) bool, ok bool) {
 	if l.Indexer.TopK == 0 {
 		return nil, true
 	}
@@ -154,7 +154,7 @@ func (l *Layer) chosen() (sees func(i, j int) bool, ok bool) {
 		return nil, false
 	}
 	pool := max(1, l.Indexer.Pool)
-	return func(i, j int) bool {
+	return func(_, i, j int) bool {
 		return j/pool >= (i+1)/pool || slices.Contains(selected[i*k:][:k], float64(j/pool))
 	}, true
 }

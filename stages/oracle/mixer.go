@@ -31,8 +31,8 @@ type Attention struct {
 	Scale float64         // of the scores
 	Sees  func(i int) int // how many tokens, from the first on, token i sees
 	First func(i int) int // the first of them that its window has
-	// Chosen reports whether token i attends to token j, one of these; nil: it attends to all.
-	Chosen func(i, j int) bool
+	// Chosen reports whether query head h of token i attends to token j, one of these; nil: it attends to all.
+	Chosen func(h, i, j int) bool
 	Sink   func(h int) float64          // of query head h: one more score, not scaled, of a value of zeros; nil: none
 	Key    func(h int) int              // the key head that query head h reads
 	Score  func(h, k, i, j int) float64 // of query head h of token i and key head k of token j, unscaled
@@ -56,7 +56,7 @@ func (l *Layer) Attend(x Attention) (out, probs []float64) {
 			first := x.First(i)
 			p := probs[(h*l.T+i)*l.T:][first:x.Sees(i)]
 			for j := range p {
-				if x.Chosen != nil && !x.Chosen(i, first+j) {
+				if x.Chosen != nil && !x.Chosen(h, i, first+j) {
 					p[j] = math.Inf(-1)
 					continue
 				}

@@ -35,6 +35,7 @@ type Spec struct {
 	PerLayer             int              // model.LayerSpec.PerLayer
 	ValueNorm            bool             // of grouped-query attention
 	KV                   int              // the layer whose keys and values are read
+	Borrows              bool             // that is another layer
 	Streams              model.Streams    // residual streams, if there are several
 	NGrams               *model.NGrams    // the layer's table; nil: none
 	Blocks               model.BlockIndex // of grouped-query attention
@@ -128,7 +129,9 @@ func (s *Spec) operators() []string {
 			return s.QRank == 0
 		case "indexer_query", "indexer_scores":
 			return !s.Indexer.Own() && !s.Blocks.Chooses()
-		case "index_q", "index_k", "indexer_keys", "index_weights", "indexer_weights":
+		case "index_q", "index_k", "indexer_keys":
+			return !s.Indexer.Own() && s.Blocks.Local == 0
+		case "index_weights", "indexer_weights":
 			return !s.Indexer.Own()
 		case "selected":
 			return s.Indexer.TopK == 0
@@ -144,8 +147,8 @@ func (s *Spec) operators() []string {
 			return !s.OwnNorms
 		case "per_layer_out":
 			return s.PerLayer == 0
-		case "v_norm":
-			return !s.ValueNorm
+		case "k", "v", "v_norm":
+			return s.Borrows || op == "v_norm" && !s.ValueNorm
 		case "ngram_rows", "ngram_embed", "ple_value", "ple_gate", "ple_conv_in", "ple_conv_state", "ple_out":
 			return s.NGrams == nil
 		case "attn_hc_inject", "mlp_hc_inject":
@@ -154,14 +157,16 @@ func (s *Spec) operators() []string {
 			return !s.Streams.Mixed()
 		case "streams_mid":
 			return !s.Streams.Several()
-		case "index_qk", "indexer_key_raw", "indexer_selected":
+		case "index_qk", "indexer_key_raw":
+			return !s.Blocks.Chooses() || s.Blocks.Local > 0
+		case "indexer_selected":
 			return !s.Blocks.Chooses()
 		case "indexer_block_keys":
-			return !s.Blocks.Chooses() && s.Indexer.Pool == 0
+			return (!s.Blocks.Chooses() || s.Blocks.Local > 0) && s.Indexer.Pool == 0
 		case "indexer_key_gate":
 			return s.Indexer.Pool == 0
 		case "q_pe", "k_pe":
-			return s.KVRank > 0 && s.RopeDim == 0
+			return s.KVRank > 0 && s.RopeDim == 0 || op == "k_pe" && s.Borrows
 		case "shared_raw", "shared_gate_logit":
 			return s.Tensor("shared_gate") == ""
 		}
