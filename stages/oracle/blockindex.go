@@ -121,7 +121,7 @@ func (l *Layer) LocalScores() []float64 {
 func (l *Layer) blockCount() int { return (l.T + l.Blocks.Block - 1) / l.Blocks.Block }
 
 // LocalSelected returns the blocks that each head of each token chooses by scores, rising, with -1 behind them, [T, heads, Chosen]. The
-// last local ones up to the token's own are chosen whatever their scores; counted tells whether they count as chosen, or come on
+// last local ones up to the token's own are chosen whatever their scores; with counted they count as chosen, otherwise they come on
 // top, and the width is Chosen + local.
 func (l *Layer) LocalSelected(scores []float64, local int, counted bool) (out []float64) {
 	x, blocks, width := l.Blocks, l.blockCount(), l.Blocks.Chosen

@@ -94,10 +94,7 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 		return states, true
 	case "attn":
 		norm := RMSNorm(l.Get("delta_out"), l.Weight(l.Tensor("delta_norm"), p.ValueDim), l.DeltaEps)
-		if p.SigmoidGate {
-			return Multiplied(norm, l.Gates(), sigmoid), true
-		}
-		return Multiplied(norm, l.Gates(), Silu), true
+		return Multiplied(norm, l.Gates(), GateOf(p)), true
 	}
 	return nil, false
 }
@@ -231,6 +228,7 @@ type DeltaRule struct {
 	Unit  func(x []float64) []float64
 	Scale float64
 	Early bool // the output is read before the token is written
+	Late  bool // the state decays when the token is written, not before
 }
 
 // Right is the rule as it is defined.
@@ -269,13 +267,18 @@ func (l *Layer) rule(r DeltaRule) (out, states []float64) {
 					if r.Early {
 						to[c] += r.Scale * query[i] * *s
 					}
-					*s *= decays[i]
+					if !r.Late {
+						*s *= decays[i]
+					}
 					known += key[i] * *s
 				}
 				change := (v[at*p.ValueDim+c] - known) * beta[at]
 				for i := range key {
 					s := &state[i*p.ValueDim+c]
 					*s += key[i] * change
+					if r.Late {
+						*s *= decays[i]
+					}
 					if !r.Early {
 						to[c] += r.Scale * query[i] * *s
 					}
@@ -285,6 +288,14 @@ func (l *Layer) rule(r DeltaRule) (out, states []float64) {
 		states = append(states, state...)
 	}
 	return out, states
+}
+
+// GateOf is the function of the gates of the output.
+func GateOf(p device.DeltaNet) func(float64) float64 {
+	if p.SigmoidGate {
+		return sigmoid
+	}
+	return Silu
 }
 
 // Multiplied is x times what f makes of y, element by element; nil where they do

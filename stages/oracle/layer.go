@@ -168,6 +168,17 @@ func (l *Layer) Neighbours(role string) []string {
 	return list
 }
 
+// Lenders returns the other layers before this one whose keys and values it could read, if it reads those of a layer.
+func (l *Layer) Lenders() (list []int) {
+	for i := range l.Index {
+		s := specOf(l.Config, i)
+		if l.Borrows && i != l.KV && !s.Borrows && s.KVHeads == l.KVHeads && s.HeadDim == l.HeadDim {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
 // fail keeps the first error.
 func (l *Layer) fail(err error) {
 	if l.Err == nil {
@@ -179,7 +190,7 @@ func (l *Layer) fail(err error) {
 func (l *Layer) Define(op string) []float64 {
 	if p, ok := l.Product(op); ok {
 		x := p.In()
-		return l.capped(op, l.Biased(p, Mul(x, l.Matrix(p, x), l.T)))
+		return l.Capped(op, l.Biased(p, Mul(x, l.Matrix(p, x), l.T)))
 	}
 	if l.Streams.Several() {
 		if v, ok := l.streams(op); ok {
@@ -203,7 +214,7 @@ func (l *Layer) Define(op string) []float64 {
 	case "embed":
 		return l.Embed(l.IDs)
 	case "per_layer_inputs":
-		return l.perLayerInputs()
+		return l.PerLayerInputs(1, 1)
 	case "per_layer_out":
 		return l.perLayerOut()
 	case "q_pe", "k_pe":
@@ -246,8 +257,8 @@ func (l *Layer) Define(op string) []float64 {
 	return nil
 }
 
-// capped bounds a product where the config does so: logits.
-func (l *Layer) capped(op string, x []float64) []float64 {
+// Capped bounds a product where the config does so: logits.
+func (l *Layer) Capped(op string, x []float64) []float64 {
 	if limit := float64(l.Config.Softcap); op == "logits" && limit > 0 {
 		for i, v := range x {
 			x[i] = limit * math.Tanh(v/limit)

@@ -7,7 +7,7 @@ func (l *Layer) ngrams(op string) ([]float64, bool) {
 	n, h := l.Streams.Count, l.Config.Hidden
 	switch op {
 	case "ngram_rows":
-		return l.ngramRows(), true
+		return l.NGramRows(NGramReading{End: l.NGrams.Sizes.EOS}), true
 	case "ngram_embed":
 		return l.ngramEmbed(), true
 	case "ple_value":
@@ -34,19 +34,26 @@ func (l *Layer) ngrams(op string) ([]float64, bool) {
 		x := append(kept, l.Get("ple_conv_in")...)
 		return x[len(x)-len(kept):], true
 	case "ple_out":
-		return Sum(l.ngramValues(), l.ngramConvolution(l.Get("ple_conv_in"))), true
+		return l.NGramOut(l.NGrams.Sizes.Order), true
 	}
 	return nil, false
 }
 
-// ngramRows returns the rows of the table that each token reads, [T, heads].
-func (l *Layer) ngramRows() (out []float64) {
+// NGramReading is how tokens become rows of the table.
+type NGramReading struct {
+	End    int32 // what stands for the tokens behind the end of a text, and before the start
+	Across bool  // a text does not end: n-grams run across its end
+	Alike  bool  // every head has as many rows as the first
+}
+
+// NGramRows returns the rows of the table that each token reads, [T, heads].
+func (l *Layer) NGramRows(r NGramReading) (out []float64) {
 	p := l.NGrams.Sizes
 	for t := range l.T {
 		tokens, ended := make([]uint64, p.Order), false
 		for back := range tokens {
-			tokens[back] = uint64(p.EOS)
-			if ended = ended || back > 0 && (back > t || l.IDs[t-back] == p.EOS); !ended {
+			tokens[back] = uint64(r.End)
+			if ended = ended || back > 0 && (back > t || l.IDs[t-back] == p.EOS && !r.Across); !ended {
 				tokens[back] = uint64(l.IDs[t-back])
 			}
 		}
@@ -54,6 +61,10 @@ func (l *Layer) ngramRows() (out []float64) {
 			mix := uint64(0)
 			for back := range 2 + h/p.PerOrder {
 				mix ^= tokens[back] * p.Multipliers[back]
+			}
+			if r.Alike {
+				out = append(out, float64(mix%p.Sizes[0]+uint64(h)*p.Sizes[0]))
+				continue
 			}
 			out = append(out, float64(mix%p.Sizes[h]+p.Offsets[h]))
 		}
@@ -87,8 +98,13 @@ func (l *Layer) ngramValues() []float64 {
 	return l.spread(gate, l.Get("ple_value"))
 }
 
-// ngramConvolution is silu of the causal convolution of x [T, channels], whose taps lie Order tokens apart.
-func (l *Layer) ngramConvolution(x []float64) []float64 {
+// NGramOut is added to the streams, [T, n*H]: values of the table, and silu of their causal convolution, whose taps lie step tokens
+// apart.
+func (l *Layer) NGramOut(step int) []float64 {
+	return Sum(l.ngramValues(), l.ngramConvolution(l.Get("ple_conv_in"), step))
+}
+
+func (l *Layer) ngramConvolution(x []float64, step int) []float64 {
 	g, n := l.NGrams, l.Streams.Width(l.Config.Hidden)
 	w, out := l.Weight(l.Tensor("ngram_conv"), n*g.Taps), make([]float64, len(x))
 	if w == nil {
@@ -96,8 +112,8 @@ func (l *Layer) ngramConvolution(x []float64) []float64 {
 	}
 	for i := range out {
 		t, c := i/n, i%n
-		for back := 0; back < g.Taps && back*g.Sizes.Order <= t; back++ {
-			out[i] += float64(w[c*g.Taps+g.Taps-1-back]) * x[(t-back*g.Sizes.Order)*n+c]
+		for back := 0; back < g.Taps && back*step <= t; back++ {
+			out[i] += float64(w[c*g.Taps+g.Taps-1-back]) * x[(t-back*step)*n+c]
 		}
 		out[i] = Silu(out[i])
 	}

@@ -7,8 +7,9 @@ import (
 	"krater/kernels/device"
 )
 
-// perLayerInputs returns the rows for single layers, [T, layers, PerLayer]: model.Config.PerLayer.
-func (l *Layer) perLayerInputs() []float64 {
+// PerLayerInputs returns the rows for single layers, [T, layers, PerLayer]: model.Config.PerLayer. What the token's own rows and what its
+// embedding give is multiplied by token and embedding, which are 1.
+func (l *Layer) PerLayerInputs(token, embedding float64) []float64 {
 	width := l.PerLayer
 	all := len(l.Config.Layers) * width
 	table := l.Weight(l.Tensor("per_layer_embed"), l.Config.Vocab*all)
@@ -22,7 +23,7 @@ func (l *Layer) perLayerInputs() []float64 {
 	x = RMSNorm(x, l.Weight(l.Tensor("per_layer_model_norm"), width), float64(l.Config.NormEps))
 	for i := range x {
 		own := table[l.row(l.IDs[i/all])*all+i%all]
-		x[i] = (x[i] + float64(own)*math.Sqrt(float64(width))) / math.Sqrt2
+		x[i] = (embedding*x[i] + token*float64(own)*math.Sqrt(float64(width))) / math.Sqrt2
 	}
 	return x
 }

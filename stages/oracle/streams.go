@@ -10,25 +10,33 @@ func (l *Layer) streams(op string) ([]float64, bool) {
 	}
 	switch op {
 	case "input_norm":
-		return l.collapse("attn_", l.entered()), true
+		return l.Collapse("attn_", l.Entered(), Mix{}), true
 	case "post_norm":
-		return l.collapse("mlp_", l.Get("streams_mid")), true
+		return l.Collapse("mlp_", l.Get("streams_mid"), Mix{}), true
 	case "final_norm":
-		return l.collapse("end_", l.In()), true
+		return l.Collapse("end_", l.In(), Mix{}), true
 	case "attn_hc_inject":
-		return l.inject("attn_", l.entered()), true
+		return l.inject("attn_", l.Entered()), true
 	case "mlp_hc_inject":
 		return l.inject("mlp_", l.Get("streams_mid")), true
 	case "streams_mid":
-		return Sum(l.entered(), l.spread(l.Get("attn_hc_inject"), l.Get("mixer_out"))), true
+		return Sum(l.Entered(), l.spread(l.Get("attn_hc_inject"), l.Get("mixer_out"))), true
 	case "layer_out":
 		return Sum(l.Get("streams_mid"), l.spread(l.Get("mlp_hc_inject"), l.Get("mlp_out"))), true
 	}
 	return nil, false
 }
 
-// entered is the streams that the mixer reads.
-func (l *Layer) entered() []float64 {
+// Mix is how the streams become the input of a block where that is done otherwise than it is defined.
+type Mix struct {
+	Plain bool // norms multiply by w, not by 1 + w
+	Whole bool // all streams are normed as one row
+	Sum   bool // the streams are summed, not averaged
+	Raw   bool // the weights multiply the streams as they are, not the normed ones
+}
+
+// Entered is the streams that the mixer reads.
+func (l *Layer) Entered() []float64 {
 	if l.NGrams == nil {
 		return l.In()
 	}
@@ -37,25 +45,40 @@ func (l *Layer) entered() []float64 {
 
 // streamNorm norms each stream of x with its part of a weight.
 func (l *Layer) streamNorm(role string, x []float64) []float64 {
-	n, h := l.Streams.Count, l.Config.Hidden
-	w, out := l.Weight(l.Tensor(role), n*h), make([]float64, len(x))
-	if w == nil || len(x)%(n*h) != 0 {
+	return l.normStreams(role, x, l.Config.Hidden, 1)
+}
+
+// normStreams norms pieces of x of width values, with a weight to which plus is added.
+func (l *Layer) normStreams(role string, x []float64, width int, plus float32) []float64 {
+	all := l.Streams.Width(l.Config.Hidden)
+	w, out := l.Weight(l.Tensor(role), all), make([]float64, len(x))
+	if w == nil || len(x)%all != 0 {
 		return nil
 	}
-	for at := 0; at < len(x); at += h {
-		row := x[at : at+h]
-		by := 1 / math.Sqrt(Dot(row, row)/float64(h)+float64(l.Config.NormEps))
+	for at := 0; at < len(x); at += width {
+		row := x[at : at+width]
+		by := 1 / math.Sqrt(Dot(row, row)/float64(width)+float64(l.Config.NormEps))
 		for i, v := range row {
-			out[at+i] = v * by * float64(1+w[at%(n*h)+i])
+			out[at+i] = v * by * float64(plus+w[at%all+i])
 		}
 	}
 	return out
 }
 
-// collapse is the input of a block.
-func (l *Layer) collapse(prefix string, x []float64) []float64 {
+// Collapse is the input of a block.
+func (l *Layer) Collapse(prefix string, x []float64, m Mix) []float64 {
 	n, h := l.Streams.Count, l.Config.Hidden
-	normed := l.streamNorm(prefix+"hc_norm", x)
+	width, plus, by := h, float32(1), 1/float64(n)
+	if m.Whole {
+		width *= n
+	}
+	if m.Plain {
+		plus = 0
+	}
+	if m.Sum {
+		by = 1
+	}
+	normed := l.normStreams(prefix+"hc_norm", x, width, plus)
 	mix := Mul(scaledBy(normed, 1/float64(n)), l.Weight(l.Tensor(prefix+"hc_down"), 0), l.T)
 	for i, v := range mix {
 		mix[i] = Silu(v)
@@ -64,9 +87,12 @@ func (l *Layer) collapse(prefix string, x []float64) []float64 {
 	if len(mix) != len(normed) {
 		return nil
 	}
+	if m.Raw {
+		normed = x
+	}
 	out := make([]float64, l.T*h)
 	for i, v := range normed {
-		out[i/(n*h)*h+i%h] += sigmoid(mix[i]) * v / float64(n)
+		out[i/(n*h)*h+i%h] += sigmoid(mix[i]) * v * by
 	}
 	return out
 }

@@ -72,9 +72,11 @@ func (l *layer) attentionMistakes(op string) []mistake {
 		of("scores scaled by mscale once, not by its square", scale(math.Sqrt(l.Scale*plain)))
 	}
 	if l.KVHeads > 0 {
-		list = append(list, mistake{"keys and values swapped", func() []float64 {
-			return pick(l.put(nil, map[string][]float64{"q_pe": l.Get("q_pe"), "k_pe": l.Get("v"), "v": l.Get("k_pe")}), nil)
-		}})
+		if !l.Borrows {
+			list = append(list, mistake{"keys and values swapped", func() []float64 {
+				return pick(l.put(nil, map[string][]float64{"q_pe": l.Get("q_pe"), "k_pe": l.Get("v"), "v": l.Get("k_pe")}), nil)
+			}})
+		}
 		of("query heads dealt to key heads in turn (head h reads h % key heads)", func(x *oracle.Attention) { x.Key = func(h int) int { return h % l.KVHeads } })
 		of("every query head reads key head 0", func(x *oracle.Attention) { x.Key = func(int) int { return 0 } })
 	} else {
@@ -85,6 +87,15 @@ func (l *layer) attentionMistakes(op string) []mistake {
 			})
 		}
 		of("scores scaled by 1/sqrt of the part without rope", scale(1/math.Sqrt(float64(l.Nope))))
+	}
+	for _, other := range l.Lenders() {
+		what := fmt.Sprintf("keys and values of layer %d, not of layer %d", other, l.KV)
+		list = append(list, mistake{what, func() []float64 {
+			return pick(&layer{l.Resized(func(s *oracle.Spec) { s.KV = other }, map[string][]float64{"q_pe": l.Get("q_pe")}), l.c}, nil)
+		}})
+	}
+	if l.Borrows { // another layer has the mistakes of keys
+		return list
 	}
 	// Queries and keys alike, which no operator before shows by itself.
 	for _, t := range l.turns() {
@@ -113,6 +124,9 @@ func (l *layer) bounded(of func(what string, change func(*oracle.Attention))) {
 	}
 	if l.Indexer.TopK > 0 {
 		of("all tokens attended to, not the chosen ones", func(x *oracle.Attention) { x.Chosen = nil })
+	}
+	if l.Blocks.Chooses() {
+		l.blockBounds(of)
 	}
 	if l.Sinks {
 		of("the sinks missing", func(x *oracle.Attention) { x.Sink = nil })

@@ -19,10 +19,7 @@ func (l *layer) deltaMistakes(op string) []mistake {
 		return l.ruleMistakes()
 	case "attn":
 		x, gates, w := l.Get("delta_out"), l.Gates(), l.Weight(l.Tensor("delta_norm"), p.ValueDim)
-		act := oracle.Silu
-		if p.SigmoidGate {
-			act = sigmoid
-		}
+		act := oracle.GateOf(p)
 		norm := func(x []float64, w []float32) []float64 { return oracle.RMSNorm(x, w, l.DeltaEps) }
 		name := l.Short(l.Tensor("delta_norm"))
 		list := gateMistakesOf(norm(x, w), gates, act, "the output")
@@ -49,7 +46,7 @@ func gateMistakesOf(x, gates []float64, act func(float64) float64, whose string)
 	for what, f := range map[string]func(float64) float64{
 		"no activation of the gate": func(v float64) float64 { return v }, "a sigmoid for the gate": sigmoid, "SiLU for the gate": oracle.Silu,
 	} {
-		if f(1) != act(1) {
+		if f(2) != act(2) {
 			list = append(list, mistake{what, func() []float64 { return oracle.Multiplied(x, gates, f) }})
 		}
 	}
@@ -127,6 +124,7 @@ func (l *layer) ruleMistakes() []mistake {
 	of("no decay", func(r *oracle.DeltaRule) { r.Decay = func(float64) float64 { return 1 } })
 	of("queries not scaled by 1/sqrt(key size)", func(r *oracle.DeltaRule) { r.Scale = 1 })
 	of("the output read before the token is written", func(r *oracle.DeltaRule) { r.Early = true })
+	of("the decay after the token is written", func(r *oracle.DeltaRule) { r.Late = true })
 	put := func(what string, values map[string][]float64) {
 		for _, op := range []string{"delta_query", "delta_key", "delta_value", "delta_g", "delta_beta"} {
 			if _, ok := values[op]; !ok {

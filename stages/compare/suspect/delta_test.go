@@ -1,15 +1,16 @@
 package suspect
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
-	"krater/kernels/tensor"
 	"krater/stages/model"
 	"krater/stages/oracle"
 	"krater/stages/weights"
+	"krater/stages/weights/fused"
 )
 
 // TestDeltaNetMistakes: each mistake in gated DeltaNet and in gated attention changes values, and is
@@ -77,18 +78,18 @@ func goldenCase(t *testing.T, name string) *Case {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if set, err = fused.View(cfg, set); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { set.Close() })
 	weight := func(name string) ([]float32, error) {
 		x, ok := set.Tensor(name)
 		if !ok {
-			return nil, model.ErrTensorMissing
+			return nil, fmt.Errorf("%w: %s", model.ErrTensorMissing, name)
 		}
-		n := 1
-		for _, d := range x.Shape {
-			n *= d
-		}
-		out := make([]float32, n)
-		return out, tensor.Widen(out, x.DType, x.Data)
+		rows, width := x.Rows()
+		out := make([]float32, rows*width)
+		return out, x.Floats(out, 0)
 	}
 	c := &Case{Config: cfg, Weight: weight, IDs: []int32{3, 141, 59, 26, 5, 35, 89, 79, 32}}
 	top, err := oracle.New(cfg, weight, c.IDs, -1, nil)

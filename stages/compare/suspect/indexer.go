@@ -34,11 +34,14 @@ func (l *layer) indexMistakes(op string) []mistake {
 
 // indexTurns are wrong rotations of index heads.
 func (l *layer) indexTurns() []turn {
-	if l.RopeDim == 0 {
+	if l.RopeDim == 0 && !l.Blocks.Chooses() {
 		return nil
 	}
 	rope, swapped := l.Rope, l.Rope
-	rope.Interleaved, swapped.Interleaved = l.Indexer.Interleaved, !l.Indexer.Interleaved
+	if !l.Blocks.Chooses() {
+		rope.Interleaved = l.Indexer.Interleaved
+	}
+	swapped.Interleaved = !rope.Interleaved
 	other := "halves"
 	if !rope.Interleaved {
 		other = "neighbouring values"

@@ -75,7 +75,7 @@ func (l *layer) productMistakes(op string, p oracle.Product) []mistake {
 	}
 	in, name, bias := len(x)/l.T, l.Short(l.Tensor(p.Role)), l.Tensor(p.Role+"_bias")
 	plain := oracle.Mul(x, w, l.T)
-	add := func(y []float64) []float64 { return l.Biased(p, y) }
+	add := func(y []float64) []float64 { return l.Capped(op, l.Biased(p, y)) }
 	list := []mistake{
 		{name + " transposed", func() []float64 { return add(oracle.Mul(x, transposed(w, p.Out, in), l.T)) }},
 		{name + " transposed", func() []float64 { return add(oracle.Mul(x, transposed(w, in, p.Out), l.T)) }},
@@ -104,6 +104,9 @@ func (l *layer) productMistakes(op string, p oracle.Product) []mistake {
 	}
 	for _, other := range rivals {
 		list = append(list, mistake{other + " in the place of " + name, func() []float64 { return add(oracle.Mul(x, l.maybe(other), l.T)) }})
+	}
+	if op == "logits" && l.Config.Softcap > 0 {
+		list = append(list, mistake{"final_logit_softcapping missing", func() []float64 { return plain }})
 	}
 	list = append(list, l.fusedMistakes(op)...)
 	if op != "mixer_out" && op != "kv_b" && op != "logits" {

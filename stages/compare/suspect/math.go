@@ -46,6 +46,15 @@ func scaled(x []float64, by float64) []float64 {
 	return y
 }
 
+// times is w times a number.
+func times(w []float32, by float64) []float32 {
+	y := make([]float32, len(w))
+	for i, v := range w {
+		y[i] = float32(float64(v) * by)
+	}
+	return y
+}
+
 // centred takes the mean of each row of width values away.
 func centred(x []float64, width int) []float64 {
 	y := append([]float64(nil), x...)

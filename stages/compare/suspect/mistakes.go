@@ -17,11 +17,25 @@ func (l *layer) mistakes(op string) []mistake {
 	if n, ok := l.Norm(op); ok {
 		return l.normMistakes(op, n)
 	}
+	if l.Streams.Several() && !l.Streams.Mixed() {
+		if list := l.streamMistakes(op); list != nil {
+			return list
+		}
+	}
+	if l.Blocks.Chooses() {
+		if list := l.blockMistakes(op); list != nil {
+			return list
+		}
+	}
 	switch op {
 	case "embed":
 		return l.embedMistakes()
+	case "per_layer_inputs":
+		return l.perLayerMistakes()
 	case "q_pe", "k_pe":
 		return l.rotationMistakes(op)
+	case "v_norm":
+		return l.valueMistakes()
 	case "indexer_query", "indexer_keys", "indexer_weights", "indexer_scores", "selected":
 		return l.indexMistakes(op)
 	case "delta_conv", "delta_out":
@@ -51,7 +65,7 @@ func (l *layer) mistakes(op string) []mistake {
 		return l.networkMistakes("shared expert's ", func(feed oracle.Feed) []float64 {
 			return l.Network(l.Shared, l.Act(), l.Get("post_norm"), l.T, feed)
 		})
-	case "mlp_out":
+	case "mlp_out", "mlp_raw":
 		if l.Routed {
 			return l.sumMistakes()
 		}
@@ -126,7 +140,21 @@ func (l *layer) normMistakes(op string, n oracle.Norm) []mistake {
 	norm(l.Short(name)+" plus 1", x, plus(w, 1))
 	norm(l.Short(name)+" minus 1", x, plus(w, -1))
 	norm(l.Short(name)+" missing", x, plus(make([]float32, len(w)), 1))
-	if op == "input_norm" || op == "post_norm" {
+	switch op {
+	case "router_norm":
+		norm("1/sqrt(hidden size) of the router's norm missing", x, times(w, math.Sqrt(float64(n.Width))))
+		list = append(list, mistake{"the input normed for the network, not by itself", func() []float64 {
+			in := l.Get("post_norm")
+			out := make([]float64, len(in))
+			for i, v := range in {
+				out[i] = v * float64(w[i%len(w)])
+			}
+			return out
+		}})
+	case "expert_norm":
+		other := l.Tensor("post_norm")
+		norm(l.Short(other)+" in the place of "+l.Short(name), x, l.maybe(other))
+	case "input_norm", "post_norm":
 		other := l.Tensor("post_norm")
 		if op == "post_norm" {
 			other = l.Tensor("input_norm")
@@ -186,7 +214,12 @@ func (l *layer) networkMistakes(whose string, of func(oracle.Feed) []float64) []
 	act := func(what string, f func(g, u float64) float64) {
 		add(what, func(x []float64, n oracle.Net, t int) []float64 { return oracle.Gated(f)(x, n, t) })
 	}
-	act("GELU in the place of SiLU", func(g, u float64) float64 { return g * (1 + math.Erf(g/math.Sqrt2)) / 2 * u })
+	gelu := "GELU in the place of SiLU"
+	if l.Act() == device.GELUTanh {
+		gelu = "exact GELU in the place of its tanh approximation"
+		act("SiLU in the place of GELU", func(g, u float64) float64 { return oracle.Silu(g) * u })
+	}
+	act(gelu, func(g, u float64) float64 { return g * (1 + math.Erf(g/math.Sqrt2)) / 2 * u })
 	act("activation missing", func(g, u float64) float64 { return g * u })
 	act("product with up missing", func(g, _ float64) float64 { return oracle.Silu(g) })
 	return append(list, l.extraMistakes(whose, of)...)
@@ -195,7 +228,7 @@ func (l *layer) networkMistakes(whose string, of func(oracle.Feed) []float64) []
 // extraMistakes returns the mistakes in what gpt-oss's network has beside its matrices.
 func (l *layer) extraMistakes(whose string, of func(oracle.Feed) []float64) []mistake {
 	m := l.Config.MoE
-	if !m.Biases && m.Act == (device.Activation{}) {
+	if a := l.Act(); !m.Biases && (a == device.Activation{} || a == device.GELUTanh) {
 		return nil
 	}
 	var list []mistake
@@ -209,7 +242,7 @@ func (l *layer) extraMistakes(whose string, of func(oracle.Feed) []float64) []mi
 	}
 	halves := func(gate, up []float32) (one, two []float32) { // of rows that alternate, read one half after the other
 		both := make([]float32, 0, 2*len(gate))
-		width := max(1, len(gate)/m.FF)
+		width := max(1, len(gate)/max(1, m.FF))
 		for at := 0; at < len(gate); at += width {
 			both = append(append(both, gate[at:at+width]...), up[at:at+width]...)
 		}
@@ -310,6 +343,9 @@ func (l *layer) routerMistakes(op string) []mistake {
 			return oracle.Route(oracle.Sum(logits, correction), nil, l.Factors(), r)
 		})
 	}
+	if l.Factors() != nil && op == "router_weights" {
+		by("factors of experts missing", func(logits []float64) ([]int, []float64) { return oracle.Route(logits, correction, nil, r) })
+	}
 	if op == "router_weights" {
 		what := "router weights divided by their sum"
 		if r.Normalize {
@@ -393,12 +429,54 @@ func (l *layer) sumMistakes() []mistake {
 
 func (l *layer) residualMistakes() []mistake {
 	mixer, mlp := func() []float64 { return l.Get("mixer_out") }, func() []float64 { return l.Get("mlp_out") }
-	return []mistake{
+	list := []mistake{
 		{"the residual around the network missing", mlp},
 		{"the residual around attention missing", func() []float64 { return oracle.Sum(mixer(), mlp()) }},
 		{"attention's output missing in the residual stream", func() []float64 { return oracle.Sum(l.In(), mlp()) }},
 		{"the network's output missing", func() []float64 { return oracle.Sum(l.In(), mixer()) }},
 		{"the residual taken after the norm", func() []float64 { return oracle.Sum(l.Get("post_norm"), mlp()) }},
 		{"the network's output added twice", func() []float64 { return oracle.Sum(oracle.Sum(oracle.Sum(l.In(), mixer()), mlp()), mlp()) }},
+	}
+	name := l.Tensor("scalar")
+	if name == "" {
+		return list
+	}
+	by := 1.0
+	if w := l.Weight(name, 1); w != nil {
+		by = float64(w[0])
+	}
+	for i, m := range list {
+		list[i].values = func() []float64 { return scaled(m.values(), by) }
+	}
+	list = append(list, mistake{l.Short(name) + " missing", func() []float64 { return scaled(l.Define("layer_out"), 1/by) }})
+	if l.PerLayer > 0 {
+		list = append(list, mistake{"the output of the rows for single layers missing", func() []float64 {
+			return scaled(oracle.Sum(oracle.Sum(l.In(), mixer()), mlp()), by)
+		}})
+	}
+	return list
+}
+
+// valueMistakes returns the mistakes in the norm of values.
+func (l *layer) valueMistakes() []mistake {
+	list := []mistake{{"values not normed", func() []float64 { return l.Get("v") }}}
+	if l.Tensor("v") == "" { // values are made of keys
+		list = append(list,
+			mistake{"the normed and rotated keys for values", func() []float64 { return l.Get("k_pe") }},
+			mistake{"the normed keys for values", func() []float64 { return l.Get("k_norm") }})
+	}
+	return list
+}
+
+// perLayerMistakes returns the mistakes in the rows for single layers.
+func (l *layer) perLayerMistakes() []mistake {
+	of := func(what string, token, embedding float64) mistake {
+		return mistake{what, func() []float64 { return l.PerLayerInputs(token, embedding) }}
+	}
+	return []mistake{
+		of("the token's own rows missing", 0, 1),
+		of("the part of the embedding missing", 1, 0),
+		of("the token's own rows not scaled by sqrt(their width)", 1/math.Sqrt(float64(l.PerLayer)), 1),
+		of("the sum not divided by sqrt(2)", math.Sqrt2, math.Sqrt2),
 	}
 }

@@ -96,6 +96,11 @@ func (l *layer) turns() []turn {
 			turn{"rope over the last values of a head, not over the first", rotation{rope: rope, last: true}},
 			turn{"frequencies of whole heads for a part of each", rotation{rope: part}})
 	}
+	if n := turning(rope.InvFreq); n < len(rope.InvFreq) { // pairs over the whole head, some of which are not turned
+		near := plain
+		near.InvFreq = rope.InvFreq[:n]
+		list = append(list, turn{"pairs within the values that are rotated, not over whole heads", rotation{rope: near}})
+	}
 	for _, f := range l.otherFrequencies() {
 		r := rotation{rope: plain}
 		r.rope.InvFreq = f.inv
@@ -144,12 +149,26 @@ type frequencies struct {
 func (l *layer) otherFrequencies() []frequencies {
 	r := l.Rope
 	list := []frequencies{{fmt.Sprintf("frequencies without scaling (rope_theta %g alone)", r.Theta), inverseFrequencies(r.Dim, r.Theta)}}
+	if n := turning(r.InvFreq); n < len(r.InvFreq) {
+		list = append(list, frequencies{"frequencies over the values that are rotated, not over whole heads",
+			append(inverseFrequencies(2*n, r.Theta), make([]float64, len(r.InvFreq)-n)...)})
+	}
 	for _, theta := range []float64{1e4, 1e6, 5e5, 5e6} {
 		if theta != r.Theta {
 			list = append(list, frequencies{fmt.Sprintf("rope_theta %g", theta), inverseFrequencies(r.Dim, theta)})
 		}
 	}
 	return list
+}
+
+// turning is how many frequencies are not 0.
+func turning(inv []float64) (n int) {
+	for _, f := range inv {
+		if f != 0 {
+			n++
+		}
+	}
+	return n
 }
 
 func inverseFrequencies(dim int, theta float64) []float64 {
