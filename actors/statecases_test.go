@@ -26,6 +26,7 @@ var stateKinds = []struct{ model, state string }{
 	{"glm_moe_dsa", "latent KV, and index keys in some layers"},
 	{"gemma4_e", "KV, of a window in some layers, and used by others than its own"},
 	{"qwen3_next", "KV, and DeltaNet's states with the tail of its convolution"},
+	{"deepseek_v4", "rows of a window, compressed entries and those of an index, and the raw rows that the next ones are made of"},
 	{"qwen4_exp", "KV, index keys of tokens and blocks, DeltaNet's states, token ids, and the tail of a table's convolution"},
 	{"glm5_next", "latent KV, keys of pools with the open pool's tokens, and KDA's states with the tails of its convolutions"},
 	{"minimax_m3", "KV, and in some layers index keys by which each key head chooses blocks"},

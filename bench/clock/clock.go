@@ -121,7 +121,7 @@ func (d *Device) stage(l device.List) string {
 		return Norms
 	case device.OpQuantizeRows:
 		return Quantize
-	case device.OpRouteTopK:
+	case device.OpRouteTopK, device.OpRouteByToken:
 		d.routed = true
 		return Router
 	case device.OpExperts, device.OpExpertsOn:
@@ -137,7 +137,7 @@ func (d *Device) stage(l device.List) string {
 		return Dense
 	case device.OpMatMul:
 		switch {
-		case len(l.Ops) > 1 && l.Ops[1].Kind == device.OpRouteTopK:
+		case len(l.Ops) > 1 && (l.Ops[1].Kind == device.OpRouteTopK || l.Ops[1].Kind == device.OpRouteByToken):
 			return Router
 		case o.Out.Cols == d.vocab:
 			return Head
@@ -177,6 +177,8 @@ func reads(o *device.Op) (n int64) {
 		return sparse(o)
 	case device.OpGQA:
 		return cached(o.KV, o.Spans.List)
+	case device.OpCompressed:
+		return near(o)
 	case device.OpExperts:
 		for _, w := range o.Experts.Work {
 			bytes, _, _ := o.Experts.Sizes(w.Expert)
@@ -195,6 +197,21 @@ func sparse(o *device.Op) (n int64) {
 	for _, sp := range o.Spans.List {
 		for r := range sp.Len {
 			n += row * int64(min(sp.Pos+r+1, seen))
+		}
+	}
+	return n
+}
+
+// near is the bytes of the rows that attention over tokens and entries reads.
+func near(o *device.Op) (n int64) {
+	row, p := int64(o.Near.Bytes()/max(1, o.Near.Rows)), o.Compressed
+	for _, sp := range o.NearSpans.List {
+		for pos := sp.Pos; pos < sp.Pos+sp.Len; pos++ {
+			sees := p.Sees(pos)
+			if !o.A.Zero() {
+				sees = min(sees, o.A.Cols)
+			}
+			n += row * int64(pos+1-p.First(pos)+sees)
 		}
 	}
 	return n

@@ -10,7 +10,7 @@ import (
 // holds the pairs (cos, sin) of position q.
 func (d *Device) Rope(stream device.Stream, x, positions, table device.Mat, p device.Rope) {
 	const op = "Rope"
-	d.stream(op, stream)
+	s := d.stream(op, stream)
 	if p.Heads < 1 || p.Dim < 0 || p.Dim%2 != 0 || p.Offset < 0 || p.Offset+p.Dim > p.HeadDim || p.Heads*p.HeadDim > x.Cols {
 		fail(op, "%+v does not fit rows of %d", p, x.Cols)
 	}
@@ -25,8 +25,21 @@ func (d *Device) Rope(stream device.Stream, x, positions, table device.Mat, p de
 	if p.Interleaved {
 		turn = d.rope.Pairs
 	}
+	var back []float32 // a row of the table with the sines negated
+	if p.Back {
+		s.arena.reset(piece(p.Dim))
+		back = unsafe.Slice(s.arena.take(p.Dim), p.Dim)
+	}
 	for r, q := range pos {
 		first := (*float32)(unsafe.Add(unsafe.Pointer(rowAt(rows, x.Stride, r)), 4*p.Offset))
-		turn(first, rowAt(angles, table.Stride, int(q)), p.Heads, p.HeadDim, p.Dim)
+		row := rowAt(angles, table.Stride, int(q))
+		if p.Back {
+			copy(back, unsafe.Slice(row, p.Dim))
+			for i := 1; i < p.Dim; i += 2 {
+				back[i] = -back[i]
+			}
+			row = unsafe.SliceData(back)
+		}
+		turn(first, row, p.Heads, p.HeadDim, p.Dim)
 	}
 }

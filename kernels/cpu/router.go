@@ -61,16 +61,48 @@ func checkRouter(op string, p *device.Router) {
 		fail(op, "%d experts in %d groups", p.Experts, groups)
 	case groups > 1 && (p.TopGroups < 1 || p.TopGroups > groups || p.TopK > p.TopGroups*(p.Experts/groups)):
 		fail(op, "top %d of %d experts from %d of %d groups", p.TopK, p.Experts, p.TopGroups, groups)
-	case p.Scoring > device.ScoreSigmoid || p.GroupScore > device.GroupTop2Sum:
+	case p.Scoring > device.ScoreSqrtSoftplus || p.GroupScore > device.GroupTop2Sum:
 		fail(op, "scoring %d, group score %d", p.Scoring, p.GroupScore)
 	}
 }
 
-// score turns logits into softmax or sigmoid scores.
+// RouteByToken weighs the experts that table [V, TopK] F32 lists for tokens [T, 1] I32: ids [T, K] I32 and weights [T, K] F32 as those
+// of RouteTopK. An id in the table that is no expert's becomes the nearest one.
+func (d *Device) RouteByToken(stream device.Stream, ids, weights, logits, tokens, table device.Mat, p device.Router) {
+	const op = "RouteByToken"
+	s := d.stream(op, stream)
+	checkRouter(op, &p)
+	in := f32(op, "logits", &logits, logits.Rows, p.Experts)
+	w := f32(op, "weights", &weights, logits.Rows, p.TopK)
+	id := (*float32)(unsafe.Pointer(positions(op, &ids, logits.Rows, p.TopK))) // for rowAt; elements are I32
+	list := f32(op, "table", &table, table.Rows, p.TopK)
+	token := i32s(op, "tokens", &tokens, logits.Rows)
+	inRange(op, "tokens", token, table.Rows)
+	r := &s.router
+	r.scores = grown(r.scores, p.Experts)
+	for row := range logits.Rows {
+		d.score(r.scores, rowAt(in, logits.Stride, row), p.Scoring)
+		r.chosen = r.chosen[:0]
+		for _, e := range unsafe.Slice(rowAt(list, table.Stride, int(token[row])), p.TopK) {
+			r.chosen = append(r.chosen, int32(max(0, min(int(e), p.Experts-1))))
+		}
+		r.weigh(&p, nil, unsafe.Slice((*int32)(unsafe.Pointer(rowAt(id, ids.Stride, row))), p.TopK),
+			unsafe.Slice(rowAt(w, weights.Stride, row), p.TopK))
+	}
+}
+
+// score turns logits into scores.
 func (d *Device) score(scores []float32, logits *float32, kind device.Scoring) {
 	n, dst := len(scores), unsafe.SliceData(scores)
-	if kind == device.ScoreSigmoid {
+	switch kind {
+	case device.ScoreSigmoid:
 		d.exp.Sigmoid(dst, logits, n)
+		return
+	case device.ScoreSqrtSoftplus:
+		for i, v := range unsafe.Slice(logits, n) {
+			x := float64(v)
+			scores[i] = float32(math.Sqrt(max(x, 0) + math.Log1p(math.Exp(-math.Abs(x)))))
+		}
 		return
 	}
 	sum := d.exp.ExpSum(dst, logits, n, 1, d.exp.Max(logits, n))

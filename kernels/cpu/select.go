@@ -68,7 +68,11 @@ func (t *selectTask) choose(s *Stream) {
 		for r := range span.Len {
 			n := t.Sees(span.Pos + r)
 			if n <= t.TopK {
-				fillPositions(t.row(span.Row+r), 0, 0, span.Pos+r)
+				last := span.Pos + r
+				if t.Entries {
+					last = n - 1
+				}
+				fillPositions(t.row(span.Row+r), 0, 0, last)
 				continue
 			}
 			room := (n + keyBlock - 1) &^ (keyBlock - 1)
@@ -245,7 +249,7 @@ func (t *chooseTask) do(_ *lane, i int) {
 	span := &t.spans[row.span]
 	to := (*selectTask)(t).row(span.Row + row.row)
 	choose(to[:t.TopK], unsafe.Slice(shift(t.scores, row.at), row.keys))
-	if t.Pool == 0 {
+	if t.Pool == 0 || t.Entries {
 		return
 	}
 	for i := t.TopK - 1; i >= 0; i-- { // from the last on, so that none is overwritten before it is read

@@ -29,36 +29,38 @@ type Stream struct {
 	next    atomic.Int64
 	part    func(int)
 
-	norm      normTask
-	sum       sumTask
-	sumOf     sumOfTask
-	matmul    matmulTask
-	pack      packTask
-	ffnUnit   ffnUnit
-	ffn       ffnTask
-	decode    decodeTask
-	prefill   prefillTask
-	choice    selectTask
-	pools     poolTask
-	gqa       gqaTask
-	gates     gateTask
-	elements  elementTask
-	conv      convTask
-	rule      ruleTask
-	gatedNorm gatedNormTask
-	streams   streamTask
-	mix       mixTask
-	taps      tapTask
-	ngrams    ngramTask
-	blockKeys blockKeyTask
-	local     localTask
-	router    routerScratch
-	gate      float32 // of the row that GateRows is at
-	quant     quantTask
-	matmulQ   matmulQTask
-	ffnQ      ffnQTask
-	ffnQWide  ffnQWide
-	phases    phases
+	norm       normTask
+	sum        sumTask
+	sumOf      sumOfTask
+	matmul     matmulTask
+	pack       packTask
+	ffnUnit    ffnUnit
+	ffn        ffnTask
+	decode     decodeTask
+	prefill    prefillTask
+	choice     selectTask
+	compress   compressTask
+	compressed compressedTask
+	pools      poolTask
+	gqa        gqaTask
+	gates      gateTask
+	elements   elementTask
+	conv       convTask
+	rule       ruleTask
+	gatedNorm  gatedNormTask
+	streams    streamTask
+	mix        mixTask
+	taps       tapTask
+	ngrams     ngramTask
+	blockKeys  blockKeyTask
+	local      localTask
+	router     routerScratch
+	gate       float32 // of the row that GateRows is at
+	quant      quantTask
+	matmulQ    matmulQTask
+	ffnQ       ffnQTask
+	ffnQWide   ffnQWide
+	phases     phases
 }
 
 // lane is the scratch of one thread within a Run.

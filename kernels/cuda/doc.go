@@ -75,6 +75,9 @@ func (Layout) Check(s *device.StepSizes) error {
 	case s.Blocks.Local > 0:
 		err = fmt.Errorf("sparse attention over blocks (sparse_topk_blocks %d) runs on the CPU only: the GPU has no kernels for it", s.Blocks.Chosen)
 	}
+	if s.Compressed.Heads > 0 {
+		err = errors.Join(err, fmt.Errorf("entries for %d tokens (compress_ratios) run on the CPU only: the GPU has no kernels for them", s.Compress.Ratio))
+	}
 	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index))
 }
 

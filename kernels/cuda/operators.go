@@ -71,6 +71,9 @@ func addSingle(b *ops.Builder, l []device.Op) {
 	case device.OpHeadNorm:
 		b.HeadNorm(mat(o.Out), o.Heads, mat(o.W), o.Eps)
 	case device.OpRope:
+		if o.Rope.Back {
+			refuse("Rope", "a GPU does not rotate back")
+		}
 		b.Rope(mat(o.Out), mat(o.A), mat(o.W), *o.Rope)
 	case device.OpStoreRows:
 		b.StoreRows(kv(&o.KV), mat(o.X), mat(o.A))
@@ -114,7 +117,7 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.Choose(mat(o.Out), mat(o.X), mat(o.A))
 	case device.OpActivate, device.OpScale, device.OpSoftcap:
 		addMap(b, o)
-	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA, device.OpPoolKeys:
+	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA, device.OpPoolKeys, device.OpCompress, device.OpCompressed, device.OpRouteByToken:
 		refuse(o.Kind.String(), "a GPU has no kernel for it")
 	case device.OpQuantizeRows:
 		refuse(o.Kind.String(), "rows of integers are the processor's")
@@ -147,6 +150,9 @@ func addMLA(b *ops.Builder, o *device.Op) {
 	case device.OpLayerNorm:
 		b.LayerNorm(mat(o.Out), mat(o.X), mat(o.W), mat(o.B), o.Eps)
 	case device.OpSelect:
+		if o.Index.Pool > 0 {
+			refuse("Select", "a GPU has no keys of entries")
+		}
 		b.Select(mat(o.Out), mat(o.X), mat(o.A), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Index)
 	default:
 		b.SparseMLA(mat(o.Out), mat(o.X), kv(&o.KV), kvB(o.KVB), mat(o.A), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.MLA)

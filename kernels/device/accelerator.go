@@ -128,6 +128,8 @@ type StepSizes struct {
 	Index                          Index      // of the layer with an indexer that chooses most; zero: none
 	GQA                            GQA        // of the widest layer with grouped-query attention; zero: none
 	Blocks                         BlockIndex // of the layer with an index over blocks that has the most heads; zero: none
+	Compressed                     Compressed // of the layer with compressed entries that has the widest queries; zero: none
+	Compress                       Compress   // of the layer whose entries are made of most values; zero: none
 	Streams                        int        // residual streams; 0: one
 	Delta                          DeltaNet   // of the layer with gated DeltaNet that has the widest keys; zero: none
 }

@@ -36,7 +36,10 @@ const (
 	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA; W [1,heads] sinks or absent
 	OpSelectBlocks                 // Out [T,Width] I32: the positions that each row attends to, by its index queries X [T,Heads*Dim] and the keys KV, in which it makes those of blocks, by Spans and Blocks; W [1,Dim] is the keys' norm, A [P,Rope.Dim] F32 cos and sin, both absent with Local
 	OpSparseGQA                    // Out [T,heads*d]: OpGQA over the positions A [T,Lists*n] I32 alone, -1 behind each list
+	OpCompress                     // KV: entries of the windows that rows complete, from their raw rows Near, by Spans, NearSpans and Compress; W [1,Dim] norm, A [Ratio,Parts*Dim] F32, B [P,Rope.Dim] F32 cos and sin
+	OpCompressed                   // Out [T,heads*Dim]: attention of queries X over the rows Near and the entries KV, by NearSpans, Spans and Compressed; A [T,n] I32 chosen entries or absent, W [1,heads] F32 sinks
 	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent, B [1,E] F32 factors of the weights or absent
+	OpRouteByToken                 // Out [T,K] ids, A [T,K] F32 weights: the experts that W [V,K] F32 has for the tokens B [T,1] I32, weighed by X [T,E] F32 logits and Router
 	OpFFN                          // Out [T,H] = down(act(gate X, up X)) of FFN; Q is X for integer weights
 	OpExperts                      // Out [T*K,H]: rows that Work lists, by Experts, each for its rows of X [T,H]; Q is X for integer weights
 	OpExpertsOn                    // Out [T*K,H]: a row for every choice A [T,K] of Bank; ids below 0 give zeros, experts nowhere in Bank.Map leave their rows
@@ -58,7 +61,7 @@ const (
 
 var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "LayerNorm", "Add", "AddBias", "QuantizeRows", "MatMul", "HeadNorm", "Rope", "StoreRows",
 	"Sigmoid", "MixWeights", "Collapse", "Spread", "StreamGates", "NGrams", "TapConv", "CopyRows", "MLA", "PoolKeys", "Select", "SparseMLA", "GQA", "SelectBlocks", "SparseGQA",
-	"RouteTopK", "FFN", "Experts", "ExpertsOn", "Gate", "Activate", "Scale", "Softcap", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
+	"Compress", "Compressed", "RouteTopK", "RouteByToken", "FFN", "Experts", "ExpertsOn", "Gate", "Activate", "Scale", "Softcap", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer"}
 
 // String is the operator's name.
 func (k Kind) String() string { return kindNames[k] }
@@ -95,8 +98,13 @@ type Op struct {
 	Shards  []Mat // of a table, along its rows, which are dense
 	Taps    *TapConv
 	Blocks  *BlockIndex
-	Changes *LogitChanges
-	Calls   HostCalls
+	// Near is the cache of the newest tokens where there are entries, too; see Compressed.
+	Near       KV
+	NearSpans  Spans
+	Compress   *Compress
+	Compressed *Compressed
+	Changes    *LogitChanges
+	Calls      HostCalls
 }
 
 // Mats calls f with the field's name and every matrix of o that is there, but for those of weights
@@ -115,7 +123,7 @@ func (o *Op) Mats(f func(name string, m *Mat)) {
 // Reads reports whether o reads m, which it may also write.
 func (o *Op) Reads(m Mat) bool {
 	switch {
-	case o.X == m || o.W == m || o.A == m && o.Kind != OpRouteTopK || o.B == m || o.C == m:
+	case o.X == m || o.W == m || o.A == m && o.Kind != OpRouteTopK && o.Kind != OpRouteByToken || o.B == m || o.C == m:
 		return true
 	case o.Out == m:
 		switch o.Kind {

@@ -32,6 +32,9 @@ type Operators interface {
 	Select(s Stream, chosen, q, weights Mat, keys KV, spans Spans, p Index)
 	SparseMLA(s Stream, out, q Mat, cache KV, kvB KVB, chosen Mat, spans Spans, p MLA)
 	GQA(s Stream, out, q Mat, cache KV, sinks Mat, spans Spans, p GQA)
+	Compress(s Stream, entries KV, spans Spans, near KV, nearSpans Spans, norm, ape, table Mat, p Compress)
+	Compressed(s Stream, out, q Mat, entries KV, spans Spans, near KV, nearSpans Spans, chosen, sinks Mat, p Compressed)
+	RouteByToken(s Stream, ids, weights, logits, tokens, table Mat, p Router)
 	RouteTopK(s Stream, ids, weights, logits, bias, factors Mat, p Router)
 	FFN(s Stream, out, x Mat, e Expert)
 	FFNQ(s Stream, out Mat, x QRows, e QExpert)
@@ -89,6 +92,8 @@ func (o *Op) On(d Operators, s Stream) {
 		d.GQA(s, o.Out, o.X, o.KV, o.W, o.Spans, *o.GQA)
 	case OpRouteTopK:
 		d.RouteTopK(s, o.Out, o.A, o.X, o.W, o.B, *o.Router)
+	case OpRouteByToken:
+		d.RouteByToken(s, o.Out, o.A, o.X, o.B, o.W, *o.Router)
 	case OpGate:
 		d.Gate(s, o.Out, o.X)
 	case OpActivate:
@@ -107,7 +112,7 @@ func (o *Op) On(d Operators, s Stream) {
 		d.GateRows(s, o.Out, o.X, o.W)
 	case OpWeightedSum:
 		d.WeightedSum(s, o.Out, o.X, o.A, o.W)
-	case OpSigmoid, OpMixWeights, OpCollapse, OpSpread, OpStreamGates, OpNGrams, OpTapConv, OpSelectBlocks, OpSparseGQA:
+	case OpSigmoid, OpMixWeights, OpCollapse, OpSpread, OpStreamGates, OpNGrams, OpTapConv, OpSelectBlocks, OpSparseGQA, OpCompress, OpCompressed:
 		o.streams(d, s)
 	case OpMatMul, OpFFN, OpExperts, OpMLA:
 		o.weighed(d, s)
@@ -137,6 +142,10 @@ func (o *Op) streams(d Operators, s Stream) {
 		d.SelectBlocks(s, o.Out, o.X, o.KV, o.W, o.A, o.Spans, *o.Blocks)
 	case OpSparseGQA:
 		d.SparseGQA(s, o.Out, o.X, o.KV, o.A, o.Spans, *o.GQA)
+	case OpCompress:
+		d.Compress(s, o.KV, o.Spans, o.Near, o.NearSpans, o.W, o.A, o.B, *o.Compress)
+	case OpCompressed:
+		d.Compressed(s, o.Out, o.X, o.KV, o.Spans, o.Near, o.NearSpans, o.A, o.W, *o.Compressed)
 	}
 }
 

@@ -12,6 +12,7 @@ type Rope struct {
 	Offset      int
 	Dim         int  // even
 	Interleaved bool // pairs (0,1),(2,3),... as DeepSeek stores them; else (i, i+Dim/2)
+	Back        bool // by minus the angle
 }
 
 // Span is the part of a batch that belongs to one sequence.
@@ -50,10 +51,13 @@ type MLA struct {
 //	softmax over the tokens (gate + bias) * key
 //
 // for each of the Dim channels by itself; bias is that of the token's number in the pool.
+//
+// With Entries the keys are of entries for Pool tokens each (Compress), and numbers of entries are chosen instead of positions.
 type Index struct {
 	Heads, Dim  int
 	TopK        int // positions, or pools
 	Pool        int // tokens of a pool; 0: positions are scored
+	Entries     bool
 	BlockTokens int // tokens in a KV block
 }
 
@@ -64,7 +68,12 @@ func (p Index) Sees(pos int) int { return (pos + 1) / max(1, p.Pool) }
 func (p Index) Last(i int) int { return (i+1)*max(1, p.Pool) - 1 }
 
 // Positions is the most positions that a row chooses. A row that sees no more of them chooses them all.
-func (p Index) Positions() int { return p.Last(p.TopK) }
+func (p Index) Positions() int {
+	if p.Entries {
+		return p.TopK
+	}
+	return p.Last(p.TopK)
+}
 
 // GQA gives the sizes of grouped-query attention (arXiv 2305.13245): Heads query
 // heads share KVHeads key and value heads, head h those of h/(Heads/KVHeads).
@@ -301,6 +310,7 @@ type Scoring uint8
 const (
 	ScoreSoftmax Scoring = iota
 	ScoreSigmoid
+	ScoreSqrtSoftplus // sqrt(log(1 + exp(logit)))
 )
 
 // GroupScore says how a group of experts is rated in group-limited top-k.

@@ -353,8 +353,8 @@ func TestOperatorsHaveTheBitsOfTheCPU(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if len(seen) != 37 {
-			t.Errorf("%d operators launched, want 37: %v", len(seen), seen)
+		if len(seen) != 40 {
+			t.Errorf("%d operators launched, want 40: %v", len(seen), seen)
 		}
 	}
 }

@@ -50,6 +50,10 @@ func partly(o *device.Op, m device.Mat) bool {
 	switch o.Kind {
 	case device.OpSelectBlocks:
 		return m == o.A
+	case device.OpCompress:
+		return m == o.B
+	case device.OpRouteByToken:
+		return m == o.W
 	case device.OpGatherRows, device.OpRope:
 		return m == o.W
 	case device.OpExperts:
@@ -110,7 +114,7 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 		}
 		c.work.bytes += 2 * slots * int64(p.StateRows()) * rowBytes(o.KV)
 		return 7 * flops * int64(p.StateRows()*p.ValueDim)
-	case device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA:
+	case device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA, device.OpCompress, device.OpCompressed:
 		return c.streamSizes(o)
 	case device.OpGQA:
 		own, _, pairs := c.spans(o.Spans, o.KV)
@@ -145,6 +149,27 @@ func (c *call) streamSizes(o *device.Op) (flops int64) {
 			return 2 * pairs * int64(o.Blocks.Heads*o.Blocks.Dim)
 		}
 		return 2 * pairs * int64(o.Blocks.Heads*o.Blocks.Dim) / int64(o.Blocks.Block)
+	case device.OpCompress:
+		c.nearSpans(o)
+		for _, sp := range o.Spans.List {
+			for e := sp.Pos / o.Compress.Ratio; device.Entry(e, o.Compress.Ratio) < sp.Pos+sp.Len; e++ {
+				c.work.bytes += rowBytes(o.KV) + int64(o.Compress.Ratio*o.Compress.Parts())*rowBytes(o.Near)
+			}
+		}
+	case device.OpCompressed:
+		c.nearSpans(o)
+		rows := int64(0)
+		for _, sp := range o.NearSpans.List {
+			for pos := sp.Pos; pos < sp.Pos+sp.Len; pos++ {
+				sees := o.Compressed.Sees(pos)
+				if !o.A.Zero() {
+					sees = min(sees, o.A.Cols)
+				}
+				rows += int64(pos + 1 - o.Compressed.First(pos) + sees)
+			}
+		}
+		c.work.bytes += rows * rowBytes(o.Near)
+		return 4 * rows * int64(o.Compressed.Heads*o.Compressed.Dim)
 	case device.OpSparseGQA:
 		rows := int64(0)
 		own, _, _ := c.spans(o.Spans, device.KV{})
@@ -158,6 +183,12 @@ func (c *call) streamSizes(o *device.Op) (flops int64) {
 		return 4 * rows * int64(o.GQA.Heads) * int64(o.GQA.HeadDim)
 	}
 	return 0
+}
+
+// nearSpans copies both lists of spans of an operator over entries.
+func (c *call) nearSpans(o *device.Op) {
+	o.Spans.List, _, _ = c.spans(o.Spans, device.KV{})
+	o.NearSpans.List, _, _ = c.spans(o.NearSpans, device.KV{})
 }
 
 // columns is the inner dimension of a product.
@@ -197,6 +228,10 @@ func (c *call) weights(o *device.Op) {
 		if !marks.Zero() {
 			o.KV.Marks = c.view("cache.Marks", marks)
 		}
+	}
+	if !o.Near.Zero() {
+		o.Near = c.cache(o.Near)
+		o.Near.Marks = device.Mat{}
 	}
 	if r := &o.Experts; o.Kind == device.OpExperts {
 		f, q := r.F, r.Q

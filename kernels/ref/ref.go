@@ -107,6 +107,9 @@ func Rope(x []float32, cols int, positions []int32, table []float32, p device.Ro
 					a, b = i, i+p.Dim/2
 				}
 				c, s := float64(angles[2*i]), float64(angles[2*i+1])
+				if p.Back {
+					s = -s
+				}
 				u, v := float64(head[a]), float64(head[b])
 				head[a] = float32(u*c - v*s)
 				head[b] = float32(v*c + u*s)

@@ -55,6 +55,12 @@ func Scores(logits []float32, s device.Scoring) []float64 {
 		}
 		return scores
 	}
+	if s == device.ScoreSqrtSoftplus {
+		for i, v := range logits {
+			scores[i] = math.Sqrt(math.Log1p(math.Exp(float64(v))))
+		}
+		return scores
+	}
 	top, sum := math.Inf(-1), 0.0
 	for _, v := range logits {
 		top = math.Max(top, float64(v))

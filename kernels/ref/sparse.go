@@ -69,6 +69,13 @@ func Select(chosen []int32, q, weights, keys []float32, spans []device.Span, p d
 			slices.SortStableFunc(order, func(a, b int32) int { return cmp.Compare(scores[b], scores[a]) })
 			order = order[:min(p.TopK, len(order))]
 			slices.Sort(order)
+			if p.Entries {
+				to := chosen[row*p.TopK:][:p.TopK]
+				for i := range to[copy(to, order):] {
+					to[len(order)+i] = -1
+				}
+				continue
+			}
 			to := chosen[row*p.Positions():][:0]
 			for _, key := range order {
 				for at := p.Last(int(key)-1) + 1; at <= p.Last(int(key)); at++ {

@@ -107,7 +107,7 @@ func (c *comparison) diverge(p *Prompt, seen *capture) {
 func (c *comparison) engine(seen *capture, layer int, op string) []float32 {
 	switch op {
 	case "inv_freq":
-		return c.frequencies(false)
+		return c.frequencies("")
 	case "logits":
 		return c.logits
 	}

@@ -18,9 +18,9 @@ func (c *comparison) vectors(p *Prompt, seen *capture) error {
 	prefix := p.Name + "."
 	for _, name := range c.golden.names() {
 		v := c.golden.vectors[name]
-		if name == "rope.inv_freq" || name == "rope.inv_freq_sliding" {
+		if kind, ok := strings.CutPrefix(name, "rope.inv_freq"); ok {
 			c.wants[name] = v.F32
-			c.report.add(floats(name, -1, "inv_freq", c.frequencies(name == "rope.inv_freq_sliding"), v.F32, c.op))
+			c.report.add(floats(name, -1, "inv_freq", c.frequencies(kind), v.F32, c.op))
 			continue
 		}
 		short, ok := strings.CutPrefix(name, prefix)
@@ -247,7 +247,7 @@ func localScores(l *oracle.Layer, head int) []float32 {
 func derived(op string) bool {
 	switch op {
 	case "kv_b", "attn_probs", "shared_gate_logit", "gate", "indexer_weights", "indexer_scores", "conv_state", "delta_query", "delta_key", "delta_value", "delta_g", "delta_beta", "delta_state",
-		"ple_conv_state", "indexer_key_raw", "indexer_block_keys":
+		"ple_conv_state", "indexer_key_raw", "indexer_block_keys", "compressed_kv", "index_entries":
 		return true
 	}
 	return false
@@ -269,6 +269,9 @@ func (c *comparison) operator(p *Prompt, name string, k key, v Vector, seen *cap
 	}
 	if n, _ := c.cfg.Layers[k.layer].Mixer.Selects(); n > 0 && k.op == "indexer_key_raw" { // normed already
 		k.op = "indexer_keys"
+	}
+	if ratio, _ := oracle.Entries(c.cfg, k.layer); ratio > 0 && k.op == "indexer_keys" {
+		k.op = "index_entries"
 	}
 	if k.op == "q_pe" && len(v.F32) == len(seen.f32[key{k.layer, "q"}]) { // the golden has whole heads
 		if rotated := oracle.RotatedPart(c.cfg, k.layer, v.F32); len(rotated) < len(v.F32) {
@@ -331,14 +334,18 @@ func (c *comparison) observed(name string, k key, v Vector, seen *capture, allow
 	c.report.add(check)
 }
 
-// frequencies returns the table that the model is run with: of layers with a window, or of those
-// without one if there are such.
-func (c *comparison) frequencies(windows bool) []float32 {
+// frequencies returns the table that the model is run with: of layers with a window ("_sliding"), of those with compressed
+// entries ("_compress"), or of those without either if there are such.
+func (c *comparison) frequencies(kind string) []float32 {
 	var rope *model.RopeConfig
 	for i := range c.cfg.Layers {
 		m := c.cfg.Layers[i].Mixer
 		for _, s := range m.State() {
-			if r := m.Rotary(); r != nil && (rope == nil || (s.Window > 0) == windows) {
+			is := map[bool]string{true: "_sliding"}[s.Window > 0]
+			if ratio, ok := oracle.Entries(c.cfg, i); ok {
+				is = map[bool]string{true: "_compress"}[ratio > 0]
+			}
+			if r := m.Rotary(); r != nil && (rope == nil || is == kind) {
 				rope = r
 			}
 		}

@@ -26,7 +26,7 @@ import (
 var _ load.Device = (*cpu.Device)(nil)
 
 // limits fit every prompt of the goldens eight times over.
-var limits = stages.Limits{Tokens: 128, Seqs: 8, LogitRows: 128, Blocks: 80, BlockTokens: 16}
+var limits = stages.Limits{Tokens: 128, Seqs: 8, LogitRows: 128, Blocks: 160, BlockTokens: 16}
 
 // opened is a model on a device.
 type opened struct {

@@ -26,7 +26,9 @@ type kept struct {
 func (k kept) String() string { return fmt.Sprintf("KV %s, kv_b %d bits g%d", k.kv, k.bits, k.group) }
 
 func (k kept) options() load.Options {
-	return load.Options{Limits: limits, KVType: k.kv, Precision: load.Precision{KVB: tensor.Integers(k.bits).By(k.group)}}
+	lim := limits
+	lim.Tokens = 256 // the longest prompt in one go
+	return load.Options{Limits: lim, KVType: k.kv, Precision: load.Precision{KVB: tensor.Integers(k.bits).By(k.group)}}
 }
 
 // followed are the logits of the last token of every text and of those that follow

@@ -442,7 +442,9 @@ func (b *binder) layer(i int) group.Layer {
 		return l
 	}
 	l.Router = route.Stage{Gate: device.Weight{F: r.Vector("router")}, Params: b.cfg.MoE.Router}
-	if b.cfg.MoE.Correction {
+	if moe := r.spec.FFN.(model.MoE); moe.Vocab > 0 {
+		l.Router.Table = r.Vector("token_experts")
+	} else if moe.Correction {
 		l.Router.Bias = r.Vector("correction")
 	}
 	if b.cfg.MoE.Factors {

@@ -278,6 +278,11 @@ func scratchBytes(cfg *model.Config, lim stages.Limits, threads int, blocks bool
 		scores := x.Heads*(x.Dim+scratchSpare) + scratchKeys*(scratchHeads+x.Dim+scratchSpare)
 		lane = max(lane, scores, grouped+2*scratchKeys*(qk+scratchSpare)) + scratchPieces*scratchSpare
 	}
+	if x := s.Compressed; x.Heads > 0 {
+		dim, p := x.Dim+scratchSpare, s.Compress
+		lane = max(lane, (2*x.Heads+scratchKeys)*dim+8*scratchKeys, (p.Ratio*p.Parts()+7)*(p.Dim+scratchSpare))
+		lane += scratchPieces * scratchSpare
+	}
 	if blocks { // 44 bytes for 32 columns of a row
 		lane += scratchPrepared*widest*44/32/4 + scratchSpare
 	}

@@ -23,16 +23,24 @@ func fileShapes(t *testing.T, arch string) map[string][]int {
 	out := map[string][]int{}
 	for _, file := range files {
 		b := readFile(t, file)
-		header := map[string]struct{ Shape []int }{}
+		header := map[string]struct {
+			DType string
+			Shape []int
+		}{}
 		if err := json.Unmarshal(b[8:8+binary.LittleEndian.Uint64(b)], &header); err != nil {
 			t.Fatal(err)
 		}
 		for name, h := range header {
 			matrix, packed := strings.CutSuffix(name, "_packed")
+			base, _ := strings.CutSuffix(strings.TrimSuffix(name, ".scale"), ".weight")
+			_, powers := header[base+".scale"]
+			codes := header[base+".weight"].DType
 			switch {
 			case packed:
 				out[matrix] = []int{h.Shape[0], 8 * h.Shape[1]} // eight values in an I32
-			case name == "__metadata__", strings.HasSuffix(name, ".weight_scale"), strings.HasSuffix(name, ".weight_scale_inv"), strings.HasSuffix(name, ".weight_shape"):
+			case powers && name == base+".weight" && codes == "I8":
+				out[name] = []int{h.Shape[0], 2 * h.Shape[1]} // two values in a byte
+			case name == "__metadata__", name == base+".scale" && (codes == "I8" || codes == "F8_E4M3"), strings.HasSuffix(name, ".weight_scale"), strings.HasSuffix(name, ".weight_scale_inv"), strings.HasSuffix(name, ".weight_shape"):
 			default:
 				out[name] = h.Shape
 			}

@@ -23,6 +23,9 @@ type MoE struct {
 	// Correction: a vector is added to the scores of the router before experts are chosen by them,
 	// not before they become weights (e_score_correction_bias; arXiv 2412.19437, section 2.1.2).
 	Correction bool
+	// Vocab: a table [Vocab, TopK] has the experts of each token (role "token_experts"), and the router only weighs them; 0: it chooses
+	// them.
+	Vocab      int
 	RouterBias bool              // the logits of the router have a bias
 	Biases     bool              // so have gate, up and down of routed experts
 	Act        device.Activation // of all experts
@@ -91,6 +94,9 @@ func (m MoE) Tensors(h int) []TensorSpec {
 	list := []TensorSpec{{Role: "router", Shape: []int{m.Experts, h}, Part: Router}}
 	if m.Correction {
 		list = append(list, TensorSpec{Role: "correction", Shape: []int{m.Experts}, Part: Router, F32: true})
+	}
+	if m.Vocab > 0 {
+		list = append(list, TensorSpec{Role: "token_experts", Shape: []int{m.Vocab, m.Router.TopK}, Part: Router, F32: true})
 	}
 	if m.RouterBias {
 		list = append(list, TensorSpec{Role: "router_bias", Shape: []int{m.Experts}, Part: Router, F32: true})

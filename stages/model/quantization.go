@@ -12,6 +12,7 @@ import (
 type Quantization struct {
 	Method  string // quant_method: "fp8", "mxfp4", "compressed-tensors", "modelopt"
 	Schemes []Scheme
+	Powers  bool // scales may be powers of two (F8_E8M0) under NAME.scale, as DeepSeek-V4 has them
 }
 
 // Scheme is one way to store a matrix: codes, and scales that each serve a block of codes.
@@ -134,6 +135,14 @@ func quantization(f fields) *Quantization {
 	switch q.Method {
 	case "fp8":
 		q.Schemes = []Scheme{x.blockFP8()}
+		q.Powers = x.stringOr("scale_fmt", "") == "ue8m0"
+		// DeepSeek-V4 says beside it, later releases within, that experts have 4 bits.
+		for _, f := range []fields{f, x} {
+			if f.stringOr("expert_dtype", "") == "fp4" {
+				q.Schemes, q.Powers = append(q.Schemes, Scheme{MXFP4, 1, 32}), true
+				break
+			}
+		}
 	case "mxfp4":
 		q.Schemes = []Scheme{{MXFP4, 1, 32}}
 	case "compressed-tensors":

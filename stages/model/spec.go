@@ -122,11 +122,12 @@ type State struct {
 	// Window is how many of the newest rows are read, the token's own among them; 0: all. Only of
 	// Paged state.
 	Window int
+	F32    bool // kept as F32, whatever the type of the KV cache is
 }
 
 // Type is the type of the rows where the KV cache is kept as t.
 func (s State) Type(t tensor.DType) tensor.DType {
-	if s.Kind == Recurrent {
+	if s.Kind == Recurrent || s.F32 {
 		return tensor.F32
 	}
 	return t

@@ -231,14 +231,7 @@ func (l *Layer) Define(op string) []float64 {
 		}
 		return out
 	case "router_ids", "router_weights":
-		correction := l.Correction()
-		ids, weights := l.Route(func(logits []float64) ([]int, []float64) {
-			return Route(logits, correction, l.Factors(), l.Config.MoE.Router)
-		})
-		if op == "router_ids" {
-			return ids
-		}
-		return weights
+		return l.routed(op)
 	case "experts_out":
 		return l.Mixture(l.Get("router_ids"), l.Get("router_weights"), SwiGLU)
 	case "shared_raw":
@@ -342,7 +335,11 @@ func (l *Layer) Product(op string) (Product, bool) {
 		if l.NormsAfter != (op == "mixer_raw") {
 			return Product{}, false
 		}
-		return Product{In: l.of("attn"), Role: "o", Out: l.Config.Hidden, Heads: 1, Rope: -1, ColumnDim: l.OutDim}, true
+		in := "attn"
+		if l.Tensor("o_a") != "" {
+			in = "o_a"
+		}
+		return Product{In: l.of(in), Role: "o", Out: l.Config.Hidden, Heads: 1, Rope: -1, ColumnDim: l.OutDim}, true
 	case "proj":
 		in := func() []float64 { return beside(l.T, l.Get("embed_norm"), l.Get("hidden_norm")) }
 		return Product{In: in, Role: "join", Out: l.Config.Hidden, Heads: 1, Rope: -1}, true
@@ -408,6 +405,34 @@ func (l *Layer) Correction() []float64 {
 		return nil
 	}
 	return Widen(l.Weight(name, l.Config.MoE.Experts))
+}
+
+// routed returns the choice of the router, or its weights.
+func (l *Layer) routed(op string) []float64 {
+	correction, r, token := l.Correction(), l.Config.MoE.Router, -1
+	ids, weights := l.Route(func(logits []float64) ([]int, []float64) {
+		if token++; l.Tensor("token_experts") != "" {
+			return Weigh(Scores(logits, r.Scoring), l.tokenExperts(token), nil, r)
+		}
+		return Route(logits, correction, l.Factors(), r)
+	})
+	if op == "router_ids" {
+		return ids
+	}
+	return weights
+}
+
+// tokenExperts returns the experts that a table has for a token of the text.
+func (l *Layer) tokenExperts(token int) (ids []int) {
+	k := l.Config.MoE.Router.TopK
+	table := l.Weight(l.Tensor("token_experts"), l.Config.Vocab*k)
+	for i := range k {
+		ids = append(ids, i) // harmless, of a missing table
+		if table != nil {
+			ids[i] = int(table[l.row(l.IDs[token])*k+i])
+		}
+	}
+	return ids
 }
 
 // Factors returns the factors of the weights of experts; nil: none.

@@ -8,12 +8,18 @@ import (
 	"krater/kernels/device"
 )
 
-// Scores turns the logits of a token into its experts' scores: the softmax of all, or the sigmoid of
-// each (arXiv 2412.19437, section 2.1.2).
+// Scores turns the logits of a token into its experts' scores: the softmax of all, the sigmoid of
+// each (arXiv 2412.19437, section 2.1.2), or the root of the softplus of each (DeepSeek-V4).
 func Scores(logits []float64, kind device.Scoring) []float64 {
 	scores := slices.Clone(logits)
-	if kind != device.ScoreSigmoid {
+	switch kind {
+	case device.ScoreSoftmax:
 		softmax(scores)
+		return scores
+	case device.ScoreSqrtSoftplus:
+		for i, v := range scores {
+			scores[i] = math.Sqrt(math.Log1p(math.Exp(v)))
+		}
 		return scores
 	}
 	for i, v := range scores {

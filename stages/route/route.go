@@ -12,6 +12,7 @@ type Stage struct {
 	GateBias device.Mat    // [1, E] of the logits, absent in most families
 	Bias     device.Mat    // [1, E] F32 e_score_correction_bias, absent in DeepSeek-V2
 	Factors  device.Mat    // [1, E] F32 of the weights, absent in most families
+	Table    device.Mat    // [V, K] F32 experts of each token; absent where the router chooses them
 	Params   device.Router
 }
 
@@ -23,7 +24,11 @@ func (r *Stage) Run(p *stages.Program, st *stages.State, layer int) {
 	if !r.GateBias.Zero() {
 		p.AddBias(st.RouterLogits, r.GateBias)
 	}
-	p.RouteTopK(st.RouterIDs, st.RouterWeights, st.RouterLogits, r.Bias, r.Factors, &r.Params)
+	if r.Table.Zero() {
+		p.RouteTopK(st.RouterIDs, st.RouterWeights, st.RouterLogits, r.Bias, r.Factors, &r.Params)
+	} else {
+		p.RouteByToken(st.RouterIDs, st.RouterWeights, st.RouterLogits, st.IDs, r.Table, &r.Params)
+	}
 	p.Observe(layer, "router_logits", st.RouterLogits)
 	p.Observe(layer, "router_ids", st.RouterIDs)
 	p.Observe(layer, "router_weights", st.RouterWeights)

@@ -1,5 +1,5 @@
-// Package exp has the kernels around the exponential function: the passes of softmax, the logistic
-// function, the activations of gated networks (SwiGLU, GELU) and the soft cap of logits.
+// Package exp has the kernels around the exponential function: passes of softmax, the logistic function,
+// activations of gated networks and the soft cap of logits.
 package exp
 
 import "krater/kernels/cpu/level"

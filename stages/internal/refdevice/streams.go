@@ -92,6 +92,38 @@ func (Device) SelectBlocks(s device.Stream, chosen, q device.Mat, keys device.KV
 	})
 }
 
+func (Device) Compress(s device.Stream, entries device.KV, spans device.Spans, near device.KV, nearSpans device.Spans, norm, ape, table device.Mat, p device.Compress) {
+	later(s, func() {
+		rows, slots := ref.Compress(spans.List, cached(near), nearSpans.List, floats(norm), floats(ape), floats(table), p)
+		storeRows(entries, rows, slots)
+	})
+}
+
+func (Device) Compressed(s device.Stream, out, q device.Mat, entries device.KV, spans device.Spans, near device.KV, nearSpans device.Spans, chosen, sinks device.Mat, p device.Compressed) {
+	later(s, func() {
+		v := floats(out) // rows of other spans stay
+		var list []int32
+		if !chosen.Zero() {
+			list = ints(chosen)
+		}
+		var kept []float32
+		if !entries.Zero() {
+			kept = cached(entries)
+		}
+		ref.Compressed(v, floats(q), kept, spans.List, cached(near), nearSpans.List, list, chosen.Cols, floats(sinks), p)
+		store(out, v)
+	})
+}
+
+func (Device) RouteByToken(s device.Stream, ids, weights, logits, tokens, table device.Mat, p device.Router) {
+	later(s, func() {
+		id, w := make([]int32, ids.Rows*ids.Cols), make([]float32, weights.Rows*weights.Cols)
+		ref.RouteByToken(id, w, floats(logits), ints(tokens), floats(table), p)
+		storeInts(ids, id)
+		store(weights, w)
+	})
+}
+
 func (Device) SparseGQA(s device.Stream, out, q device.Mat, cache device.KV, chosen device.Mat, spans device.Spans, p device.GQA) {
 	later(s, func() {
 		v := floats(out) // rows of other spans stay

@@ -25,6 +25,9 @@ func (g group) matrix(end string, q *model.Quantization) (*Matrix, error) {
 	case end == plainEnd && codes.DType == tensor.F8E4M3:
 		m.scheme.Codes, m.values = model.FP8, e4m3Values
 		err = m.setShape(codes.Shape, 1)
+	case end == plainEnd && codes.DType == tensor.I8 && g[powerEnd].DType == tensor.F8E8M0:
+		m.halves, m.values = true, e2m1Values
+		err = m.setShape(codes.Shape, 2)
 	case end == plainEnd && codes.DType == tensor.I8:
 		m.scheme.Codes, m.values = model.INT8, int8Values
 		err = m.setShape(codes.Shape, 1)
@@ -110,7 +113,7 @@ func (m *Matrix) integers(packed []int, g group) error {
 // floats they are.
 func (m *Matrix) setScales(g group) (shape []int, err error) {
 	t, ok := g[scaleEnd]
-	for _, end := range []string{inverseEnd, blockScaleEnd} {
+	for _, end := range []string{inverseEnd, blockScaleEnd, powerEnd} {
 		if !ok {
 			t, ok = g[end]
 		}

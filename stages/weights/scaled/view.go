@@ -13,7 +13,7 @@ import (
 // What names of tensors end in. Each of the first three has codes, and the ends of what belongs
 // to them.
 const (
-	plainEnd  = ".weight"        // F8_E4M3, I8, or U8 with two codes a byte
+	plainEnd  = ".weight"        // F8_E4M3, I8, or U8 or I8 (with powers of two as scales) with two codes a byte
 	packedEnd = ".weight_packed" // I32 of integers, or U8 with two codes a byte
 	blocksEnd = "_blocks"        // U8 [.., blocks, 16] with two codes a byte
 
@@ -25,9 +25,10 @@ const (
 	zeroEnd       = ".weight_zero_point"
 	orderEnd      = ".weight_g_idx"
 	blockScaleEnd = "_scales"
+	powerEnd      = ".scale" // F8_E8M0
 )
 
-var ends = []string{packedEnd, blocksEnd, inverseEnd, timesEnd, scaleEnd, dividesEnd, shapeEnd, zeroEnd, orderEnd, blockScaleEnd, plainEnd}
+var ends = []string{packedEnd, blocksEnd, inverseEnd, timesEnd, scaleEnd, dividesEnd, shapeEnd, zeroEnd, orderEnd, blockScaleEnd, powerEnd, plainEnd}
 
 // unused are the ends of names of scales that only quantised activations and KV caches need.
 var unused = []string{".input_scale", ".input_global_scale", ".activation_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale", ".kv_scale"}
@@ -93,7 +94,7 @@ func join(set *weights.Set, q *model.Quantization) ([]weights.Named, error) {
 func split(name string, q *model.Quantization) (base, end string) {
 	for _, end := range ends {
 		base, ok := strings.CutSuffix(name, end)
-		if ok && (q.Method == "mxfp4" || end != blocksEnd && end != blockScaleEnd) {
+		if ok && (q.Method == "mxfp4" || end != blocksEnd && end != blockScaleEnd) && (q.Powers || end != powerEnd) {
 			return base, end
 		}
 	}
