@@ -16,7 +16,8 @@ type floats struct {
 	std        float64 // of matrices
 	table      *[4096]uint16
 	// common gives what every common-th column of a row holds instead; nil: nothing.
-	common func(row int) uint16
+	common  func(row int) uint16
+	experts int // of a table of the experts of each token; 0: it is none
 }
 
 // floats finds the recipe of a tensor.
@@ -52,6 +53,8 @@ func (m *Model) floats(t model.TensorSpec) floats {
 		f.common = m.routerCommon(f.key, f.rows)
 	case "o", "down", "expert.down", "shared.down":
 		std *= m.outGain()
+	case "token_experts":
+		f.experts = m.Config.MoE.Experts
 	}
 	f.std, f.table = std, normals(0, std)
 	return f
@@ -75,6 +78,10 @@ func (f *floats) fill(dst []byte, from, to, threads int) {
 		a := from + i*step
 		b := min(a+step, to)
 		part := dst[2*(a-from)*f.cols : 2*(b-from)*f.cols]
+		if f.experts > 0 {
+			f.fillExperts(part, a, b)
+			return
+		}
 		fillFloats(part, f.key, uint64(a)*uint64(f.cols)/4, f.table)
 		if f.common == nil {
 			return
@@ -86,6 +93,17 @@ func (f *floats) fill(dst []byte, from, to, threads int) {
 			}
 		}
 	})
+}
+
+// fillExperts writes the experts of tokens a to b-1: column c has one of the c-th part of them, all alike likely, so that
+// those of a token differ. Numbers of more than 8 bits lose their lowest ones, as bfloat16 has no more.
+func (f *floats) fillExperts(dst []byte, a, b int) {
+	for i := range (b - a) * f.cols {
+		c := i % f.cols
+		first, end := c*f.experts/f.cols, (c+1)*f.experts/f.cols
+		e := first + int(random(f.key, uint64(a*f.cols+i))%uint64(max(1, end-first)))
+		binary.LittleEndian.PutUint16(dst[2*i:], uint16(math.Float32bits(float32(e))>>16))
+	}
 }
 
 // sizeOf is the size of a tensor in bytes.

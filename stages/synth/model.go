@@ -152,9 +152,12 @@ func resize(config []byte, o Options) ([]byte, error) {
 		}
 		fields[x.field] = x.to
 	}
-	for _, name := range []string{"layer_types", "mlp_layer_types", "attn_type_list"} { // an entry for each layer
-		if list, ok := fields[name].([]any); ok && o.Layers > 0 {
-			fields[name] = list[:min(len(list), o.Layers)]
+	sparse, _ := fields["sparse_attention_config"].(map[string]any)
+	for _, name := range []string{"layer_types", "mlp_layer_types", "attn_type_list", "moe_layer_freq", "sparse_attention_freq"} { // an entry for each layer
+		for _, in := range []map[string]any{fields, sparse} {
+			if list, ok := in[name].([]any); ok && o.Layers > 0 {
+				in[name] = list[:min(len(list), o.Layers)]
+			}
 		}
 	}
 	if o.Vocab > 0 { // special tokens that are not there any more

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,6 +48,7 @@ func TestShapes(t *testing.T) {
 		"deepseek-v3": {671, "deepseek_v3"}, "deepseek-v3.2": {671.9, "deepseek_v32"}, "glm-4.5-air": {106.9, "glm4_moe"}, "minimax-m2": {228.7, "minimax_m2"},
 		"glm-5.3-flash": {313, "glm5_next"},
 		"gpt-oss-20b":   {20.9, "gpt_oss"}, "gpt-oss-120b": {116.8, "gpt_oss"}, "gemma-4-26b-a4b": {25.2, "gemma4"},
+		"v4-flash": {284.4, "deepseek_v4"}, "minimax-m3": {428, "minimax_m3_vl"},
 	}
 	if len(Shapes()) != len(want) {
 		t.Errorf("shapes %v", Shapes())
@@ -237,5 +239,29 @@ func TestHottest(t *testing.T) {
 		if got := Hottest(x.count); got != x.want {
 			t.Errorf("%v: %v", x.count, got)
 		}
+	}
+}
+
+// TestTokenExperts: a table of experts has different ones for a token, and all of them.
+func TestTokenExperts(t *testing.T) {
+	const tokens, experts, topK = 1000, 256, 6
+	f := floats{rows: tokens, cols: topK, key: 1, experts: experts}
+	b := make([]byte, 2*tokens*topK)
+	f.fill(b, 0, tokens, 2)
+	x, seen := make([]float32, tokens*topK), make([]bool, experts)
+	if err := tensor.Widen(x, tensor.BF16, b); err != nil {
+		t.Fatal(err)
+	}
+	for i := range tokens {
+		last := float32(-1)
+		for _, e := range x[i*topK:][:topK] {
+			if e <= last || e >= experts || e != float32(int(e)) {
+				t.Fatalf("token %d: %v", i, x[i*topK:][:topK])
+			}
+			last, seen[int(e)] = e, true
+		}
+	}
+	if e := slices.Index(seen, false); e >= 0 {
+		t.Errorf("no token has expert %d", e)
 	}
 }
