@@ -343,11 +343,12 @@ func (c *Core) addSpan(f *flight, s *seq, n int) {
 	c.saveState(f, s, s.computed)
 	end := s.computed + n
 	table := c.cfg.blocksFor(end)
-	sp := Span{
-		ID: s.req.ID, Slot: s.slot, Row: f.Rows, Len: n, Pos: s.computed,
-		Decode: s.phase == decoding, Recomputed: c.cfg.Classes && s.phase == filling && s.decodeClass(s.computed), Last: end == s.known, From: -1,
-		Blocks: s.blocks[:table:table], Windows: c.windowTable(s, table),
-	}
+	f.Spans = append(f.Spans, Span{})
+	sp := &f.Spans[len(f.Spans)-1] // filled in place: a copy of a Span costs as much as the rest
+	sp.ID, sp.Slot, sp.Row, sp.Len, sp.Pos, sp.From = s.req.ID, s.slot, f.Rows, n, s.computed, -1
+	sp.Decode, sp.Last = s.phase == decoding, end == s.known
+	sp.Recomputed = c.cfg.Classes && s.phase == filling && s.decodeClass(s.computed)
+	sp.Blocks, sp.Windows = s.blocks[:table:table], c.windowTable(s, table)
 	f.Rows += n
 	if sp.Decode {
 		f.Decode += n
@@ -363,6 +364,5 @@ func (c *Core) addSpan(f *flight, s *seq, n int) {
 		c.joinMicro(s, f.MicroBatch)
 	}
 	s.inFlight++
-	f.Spans = append(f.Spans, sp)
 	f.seqs = append(f.seqs, s)
 }

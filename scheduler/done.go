@@ -36,7 +36,7 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 		case s.ended != None:
 			c.releaseIdle(s) // its rows may not have been computed
 		case sp.Last:
-			c.advance(s, outcomes[0])
+			c.advance(s, &outcomes[0])
 		default:
 			s.computed += sp.Len
 			c.register(s, s.computed)
@@ -57,7 +57,8 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 func (f *flight) clear() {
 	clear(f.seqs)
 	clear(f.Spans)
-	*f = flight{Batch: Batch{Spans: f.Spans[:0], Moves: f.Moves[:0]}, seqs: f.seqs[:0], states: f.states, preloaded: f.preloaded}
+	f.Batch = Batch{Spans: f.Spans[:0], Moves: f.Moves[:0]}
+	f.seqs, f.held, f.lost, f.loads = f.seqs[:0], false, false, 0
 }
 
 // flight returns the record of a batch in flight that is not lost, or nil.
@@ -80,7 +81,7 @@ func (f *flight) check(outcomes []Outcome) error {
 		if !sp.Last {
 			continue
 		}
-		o := outcomes[next]
+		o := &outcomes[next]
 		next++
 		if o.ID != sp.ID {
 			return fmt.Errorf("%w: batch %d wants request %d, got %d", ErrOutcome, f.ID, sp.ID, o.ID)
@@ -110,7 +111,7 @@ func (f *flight) check(outcomes []Outcome) error {
 
 // advance takes a sampled sequence out of its batch: to its end, or on to decode, where all tokens
 // but the newest are in the cache. A sequence that is in the batch ahead has its next row there.
-func (c *Core) advance(s *seq, o Outcome) {
+func (c *Core) advance(s *seq, o *Outcome) {
 	c.noteTokens(s, o)
 	s.known += o.NewTokens
 	s.computed = s.known - 1
@@ -149,7 +150,7 @@ func (c *Core) advance(s *seq, o Outcome) {
 }
 
 // noteTokens notes the ids of new tokens. Once some are missing, none after them are of use.
-func (c *Core) noteTokens(s *seq, o Outcome) {
+func (c *Core) noteTokens(s *seq, o *Outcome) {
 	if s.reuses && len(o.Tokens) == o.NewTokens && s.knownIDs() == s.known {
 		for _, id := range o.Tokens {
 			if c.cfg.Classes {
