@@ -204,8 +204,8 @@ func sparse(o *device.Op) (n int64) {
 
 // near is the bytes of the rows that attention over tokens and entries reads.
 func near(o *device.Op) (n int64) {
-	row, p := int64(o.Near.Bytes()/max(1, o.Near.Rows)), o.Compressed
-	for _, sp := range o.NearSpans.List {
+	row, p := int64(o.Near.KV.Bytes()/max(1, o.Near.KV.Rows)), o.Compressed
+	for _, sp := range o.Near.Spans.List {
 		for pos := sp.Pos; pos < sp.Pos+sp.Len; pos++ {
 			sees := p.Sees(pos)
 			if !o.A.Zero() {

@@ -54,11 +54,22 @@ func (p Compressed) Sees(pos int) int {
 	return (pos + 1) / p.Ratio
 }
 
+// Near is the cache of the newest tokens, beside the one of entries, and where a batch's rows are in it.
+type Near struct {
+	KV    KV
+	Spans Spans
+}
+
+func (l *List) nearOf(cache KV, spans Spans) *Near {
+	l.near = append(l.near, Near{cache, spans})
+	return &l.near[len(l.near)-1]
+}
+
 // Compress appends that the entries of all windows that the rows of spans complete are stored in entries. near are the
 // raw rows, by nearSpans; norm [1, Dim], ape [Ratio, Parts*Dim] F32, table [P, Rope.Dim] F32.
 func (l *List) Compress(entries KV, spans Spans, near KV, nearSpans Spans, norm, ape, table Mat, p *Compress) {
 	o := l.add(OpCompress, Mat{}, Mat{})
-	o.KV, o.Spans, o.Near, o.NearSpans, o.W, o.A, o.B, o.Compress = entries, spans, near, nearSpans, norm, ape, table, p
+	o.KV, o.Spans, o.Near, o.W, o.A, o.B, o.Compress = entries, spans, l.nearOf(near, nearSpans), norm, ape, table, p
 }
 
 // Compressed appends the attention of queries q [T, Heads*Dim] over near, by nearSpans, and over entries, by spans. chosen
@@ -66,7 +77,7 @@ func (l *List) Compress(entries KV, spans Spans, near KV, nearSpans Spans, norm,
 // sinks [1, Heads] F32 are scores of a value of zeros.
 func (l *List) Compressed(out, q Mat, entries KV, spans Spans, near KV, nearSpans Spans, chosen, sinks Mat, p *Compressed) {
 	o := l.add(OpCompressed, out, q)
-	o.KV, o.Spans, o.Near, o.NearSpans, o.A, o.W, o.Compressed = entries, spans, near, nearSpans, chosen, sinks, p
+	o.KV, o.Spans, o.Near, o.A, o.W, o.Compressed = entries, spans, l.nearOf(near, nearSpans), chosen, sinks, p
 }
 
 // RouteByToken appends the weights of experts that a table has for each token: ids [T, K] and weights [T, K] as those of RouteTopK, from

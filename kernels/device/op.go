@@ -36,8 +36,8 @@ const (
 	OpGQA                          // Out [T,heads*d]: grouped-query attention of queries X over KV by Spans and GQA; W [1,heads] sinks or absent
 	OpSelectBlocks                 // Out [T,Width] I32: the positions that each row attends to, by its index queries X [T,Heads*Dim] and the keys KV, in which it makes those of blocks, by Spans and Blocks; W [1,Dim] is the keys' norm, A [P,Rope.Dim] F32 cos and sin, both absent with Local
 	OpSparseGQA                    // Out [T,heads*d]: OpGQA over the positions A [T,Lists*n] I32 alone, -1 behind each list
-	OpCompress                     // KV: entries of the windows that rows complete, from their raw rows Near, by Spans, NearSpans and Compress; W [1,Dim] norm, A [Ratio,Parts*Dim] F32, B [P,Rope.Dim] F32 cos and sin
-	OpCompressed                   // Out [T,heads*Dim]: attention of queries X over the rows Near and the entries KV, by NearSpans, Spans and Compressed; A [T,n] I32 chosen entries or absent, W [1,heads] F32 sinks
+	OpCompress                     // KV: entries of the windows that rows complete, from their raw rows Near, by Spans and Compress; W [1,Dim] norm, A [Ratio,Parts*Dim] F32, B [P,Rope.Dim] F32 cos and sin
+	OpCompressed                   // Out [T,heads*Dim]: attention of queries X over the rows Near and the entries KV, by Spans and Compressed; A [T,n] I32 chosen entries or absent, W [1,heads] F32 sinks
 	OpRouteTopK                    // Out [T,K] ids, A [T,K] F32 weights, chosen from X [T,E] F32 logits by Router; W [1,E] F32 bias or absent, B [1,E] F32 factors of the weights or absent
 	OpRouteByToken                 // Out [T,K] ids, A [T,K] F32 weights: the experts that W [V,K] F32 has for the tokens B [T,1] I32, weighed by X [T,E] F32 logits and Router
 	OpFFN                          // Out [T,H] = down(act(gate X, up X)) of FFN; Q is X for integer weights
@@ -74,33 +74,31 @@ type Op struct {
 	W       Mat
 	A, B, C Mat
 
-	Q       QRows
-	KV      KV
-	Spans   Spans
-	Eps     float32
-	Factor  float32
-	Act     Activation
-	Heads   int
-	Weight  *Weight
-	KVB     *KVB
-	FFN     *FFN
-	Bank    *Bank
-	Experts Routed
-	Rope    *Rope
-	MLA     *MLA
-	Index   *Index
-	GQA     *GQA
-	Delta   *DeltaNet
-	Router  *Router
-	Sigmoid Sigmoid
-	Mix     StreamMix
-	NGrams  *NGrams
-	Shards  []Mat // of a table, along its rows, which are dense
-	Taps    *TapConv
-	Blocks  *BlockIndex
-	// Near is the cache of the newest tokens where there are entries, too; see Compressed.
-	Near       KV
-	NearSpans  Spans
+	Q          QRows
+	KV         KV
+	Spans      Spans
+	Eps        float32
+	Factor     float32
+	Act        Activation
+	Heads      int
+	Weight     *Weight
+	KVB        *KVB
+	FFN        *FFN
+	Bank       *Bank
+	Experts    Routed
+	Rope       *Rope
+	MLA        *MLA
+	Index      *Index
+	GQA        *GQA
+	Delta      *DeltaNet
+	Router     *Router
+	Sigmoid    Sigmoid
+	Mix        StreamMix
+	NGrams     *NGrams
+	Shards     []Mat // of a table, along its rows, which are dense
+	Taps       *TapConv
+	Blocks     *BlockIndex
+	Near       *Near // where there are entries
 	Compress   *Compress
 	Compressed *Compressed
 	Changes    *LogitChanges
@@ -159,10 +157,12 @@ type List struct {
 	// Generated is how many of the rows of the operators are generated ones, which come first:
 	// a device may compute these in another way than a prompt's.
 	Generated int
+
+	near []Near // that Ops point to
 }
 
 // Reset empties the list and keeps its memory.
-func (l *List) Reset() { l.Ops = l.Ops[:0] }
+func (l *List) Reset() { l.Ops, l.near = l.Ops[:0], l.near[:0] }
 
 // From is the list without its first n operators.
 func (l List) From(n int) List { l.Ops = l.Ops[n:]; return l }
@@ -184,8 +184,10 @@ func (l List) Parts(d Device) iter.Seq[List] {
 }
 
 func (l *List) add(k Kind, out, x Mat) *Op {
-	l.Ops = append(l.Ops, Op{Kind: k, Out: out, X: x})
-	return &l.Ops[len(l.Ops)-1]
+	l.Ops = append(l.Ops, Op{})
+	o := &l.Ops[len(l.Ops)-1]
+	o.Kind, o.Out, o.X = k, out, x
+	return o
 }
 
 // GatherRows appends out[i] = table[ids[i]].

@@ -143,9 +143,9 @@ func (o *Op) streams(d Operators, s Stream) {
 	case OpSparseGQA:
 		d.SparseGQA(s, o.Out, o.X, o.KV, o.A, o.Spans, *o.GQA)
 	case OpCompress:
-		d.Compress(s, o.KV, o.Spans, o.Near, o.NearSpans, o.W, o.A, o.B, *o.Compress)
+		d.Compress(s, o.KV, o.Spans, o.Near.KV, o.Near.Spans, o.W, o.A, o.B, *o.Compress)
 	case OpCompressed:
-		d.Compressed(s, o.Out, o.X, o.KV, o.Spans, o.Near, o.NearSpans, o.A, o.W, *o.Compressed)
+		d.Compressed(s, o.Out, o.X, o.KV, o.Spans, o.Near.KV, o.Near.Spans, o.A, o.W, *o.Compressed)
 	}
 }
 

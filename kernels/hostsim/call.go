@@ -8,13 +8,58 @@ import (
 )
 
 // call is an operator or copy being enqueued: its arguments translated to memory
-// of the CPU, checked to be the device's, and added up.
+// of the CPU, checked to be the device's, and added up. Its stream uses it again once it has run,
+// so that enqueuing does not allocate.
 type call struct {
 	dev  *Device
 	op   string
 	s    *stream
 	bufs []*buffer
 	work work
+	list device.List // copies of the operators of a launch
+
+	// What the operators of list point to.
+	counted  []device.Mat
+	packs    []device.QMat
+	weight   []device.Weight
+	networks []device.FFN
+	kvB      []device.KVB
+	near     []device.Near
+	shards   []device.Mat
+	lists    []device.Span
+	blocks   []int32
+	experts  []device.Expert
+	packed   []device.QExpert
+	rows     []device.ExpertRows
+	assigned []int32
+}
+
+// reset empties c and keeps its memory, but not what that points to.
+func (c *call) reset() {
+	c.bufs, c.list.Ops, c.counted, c.packs = emptied(c.bufs), emptied(c.list.Ops), emptied(c.counted), emptied(c.packs)
+	c.weight, c.networks, c.kvB, c.near = emptied(c.weight), emptied(c.networks), emptied(c.kvB), emptied(c.near)
+	c.shards, c.lists, c.experts, c.packed = emptied(c.shards), emptied(c.lists), emptied(c.experts), emptied(c.packed)
+	c.rows, c.blocks, c.assigned = emptied(c.rows), c.blocks[:0], c.assigned[:0]
+	c.work = work{}
+}
+
+// emptied is list without elements, which are zeroed.
+func emptied[T any](list []T) []T {
+	clear(list)
+	return list[:0]
+}
+
+// added appends v to list and returns where it is.
+func added[T any](list *[]T, v T) *T {
+	*list = append(*list, v)
+	return &(*list)[len(*list)-1]
+}
+
+// copied appends the elements of part to list and returns these.
+func copied[T any](list *[]T, part []T) []T {
+	n := len(*list)
+	*list = append(*list, part...)
+	return (*list)[n:len(*list):len(*list)]
 }
 
 // refuse raises the error of arguments that do not fit.
@@ -24,13 +69,14 @@ func (c *call) refuse(format string, args ...any) {
 
 func (d *Device) call(op string, s device.Stream) *call {
 	own, ok := s.(*stream)
-	c := &call{dev: d, op: op, s: own}
 	switch {
 	case s == nil:
-		c.refuse("no stream, on %s", d.name)
+		panic(&device.ShapeError{Op: op, Why: "no stream, on " + d.name})
 	case !ok || own.dev != d:
-		c.refuse("the stream belongs to %s, the operator to %s", s.Device().Name(), d.name)
+		panic(&device.ShapeError{Op: op, Why: fmt.Sprintf("the stream belongs to %s, the operator to %s", s.Device().Name(), d.name)})
 	}
+	c := own.call()
+	c.op = op
 	d.mu.Lock()
 	refused := d.hit(Refusal)
 	d.mu.Unlock()
@@ -51,11 +97,11 @@ func owner(b device.Buffer) string {
 	return fmt.Sprintf("another device (%T)", b)
 }
 
-// buffer gives the CPU's memory behind b.
-func (c *call) buffer(name string, b device.Buffer) device.Buffer {
+// buffer gives the CPU's memory behind b, which is part of the argument name.
+func (c *call) buffer(name, part string, b device.Buffer) device.Buffer {
 	own, ok := b.(*buffer)
 	if !ok || own.dev != c.dev {
-		c.refuse("%s is memory of %s, the operator runs on %s", name, owner(b), c.dev.name)
+		c.refuse("%s%s is memory of %s, the operator runs on %s", name, part, owner(b), c.dev.name)
 	}
 	c.bufs = append(c.bufs, own)
 	return own.inner
@@ -64,7 +110,7 @@ func (c *call) buffer(name string, b device.Buffer) device.Buffer {
 // view translates a matrix of which the operator takes a part only.
 func (c *call) view(name string, m device.Mat) device.Mat {
 	if !m.Zero() {
-		m.Buf = c.buffer(name, m.Buf)
+		m.Buf = c.buffer(name, "", m.Buf)
 	}
 	return m
 }
@@ -75,16 +121,11 @@ func (c *call) mat(name string, m device.Mat) device.Mat {
 	return c.view(name, m)
 }
 
-func (c *call) rows(name string, x device.QRows) device.QRows {
-	x.Q, x.Scale, x.Bias = c.mat(name, x.Q), c.mat(name+".Scale", x.Scale), c.mat(name+".Bias", x.Bias)
-	return x
-}
-
 func (c *call) integers(name string, q device.QMat) device.QMat {
 	if q.Zero() {
 		return q
 	}
-	q.Values, q.Scales = c.buffer(name, q.Values), c.buffer(name+".Scales", q.Scales)
+	q.Values, q.Scales = c.buffer(name, "", q.Values), c.buffer(name, ".Scales", q.Scales)
 	c.work.bytes += int64(q.Bytes())
 	return q
 }
@@ -108,22 +149,29 @@ func (c *call) cache(kv device.KV) device.KV {
 	return kv
 }
 
-func (c *call) kvB(w device.KVB) device.KVB {
-	out := device.KVB{F: c.mat("kv_b", w.F)}
-	for i := range w.K {
-		out.K = append(out.K, c.integers("kv_b.K", w.K[i]))
-		out.V = append(out.V, c.integers("kv_b.V", w.V[i]))
+func (c *call) expansion(w *device.KVB) *device.KVB {
+	out := device.KVB{F: c.mat("kv_b", w.F), K: copied(&c.packs, w.K), V: copied(&c.packs, w.V)}
+	for i := range out.K {
+		out.K[i] = c.integers("kv_b.K", out.K[i])
+		out.V[i] = c.integers("kv_b.V", out.V[i])
 	}
-	return out
+	return added(&c.kvB, out)
 }
 
-// spans copies spans, whose memory may belong to another batch when they are used. It
-// counts the bytes of the cache rows that they read, and the pairs of a query and a
-// key.
+// spanList copies spans, whose memory may belong to another batch when they are used.
+func (c *call) spanList(spans []device.Span) []device.Span {
+	own := copied(&c.lists, spans)
+	for i := range own {
+		own[i].Blocks = copied(&c.blocks, own[i].Blocks)
+	}
+	return own
+}
+
+// spans copies spans. It counts the bytes of the cache rows that they read, and the pairs of a query
+// and a key.
 func (c *call) spans(in device.Spans, cache device.KV) (own []device.Span, keys, pairs int64) {
-	for _, s := range in.List {
-		s.Blocks = append([]int32(nil), s.Blocks...)
-		own = append(own, s)
+	own = c.spanList(in.List)
+	for _, s := range own {
 		keys += int64(s.Pos + s.Len)
 		pairs += int64(s.Len)*int64(s.Pos) + int64(s.Len)*int64(s.Len+1)/2
 	}
@@ -132,10 +180,9 @@ func (c *call) spans(in device.Spans, cache device.KV) (own []device.Span, keys,
 }
 
 // sparse copies spans, and counts their rows and what each sees of at most most positions.
-func sparse(spans []device.Span, most int) (own []device.Span, rows, pairs int64) {
-	for _, s := range spans {
-		s.Blocks = append([]int32(nil), s.Blocks...)
-		own = append(own, s)
+func (c *call) sparse(spans []device.Span, most int) (own []device.Span, rows, pairs int64) {
+	own = c.spanList(spans)
+	for _, s := range own {
 		rows += int64(s.Len)
 		for r := range s.Len {
 			pairs += int64(min(s.Pos+r+1, most))
@@ -149,12 +196,12 @@ func rowBytes(kv device.KV) int64 {
 	return int64(kv.Cols*kv.DType.Size() + kv.Scales.Cols*kv.Scales.DType.Size())
 }
 
-// list copies a list of work and gives the rows in it.
-func list(work []device.ExpertRows) (own []device.ExpertRows, rows int64) {
-	for _, w := range work {
-		w.Assign = append([]int32(nil), w.Assign...)
-		own = append(own, w)
-		rows += int64(len(w.Assign))
+// workList copies a list of work and gives the rows in it.
+func (c *call) workList(work []device.ExpertRows) (own []device.ExpertRows, rows int64) {
+	own = copied(&c.rows, work)
+	for i := range own {
+		own[i].Assign = copied(&c.assigned, own[i].Assign)
+		rows += int64(len(own[i].Assign))
 	}
 	return own, rows
 }
@@ -175,15 +222,15 @@ func (c *call) copies(name string, m device.Mat, bytes int) {
 	}
 }
 
-// run enqueues an operator that has the given number of floating point operations.
-func (c *call) run(flops int64, f func(device.Stream)) {
+// run enqueues the operators of list, which have the given number of floating point operations.
+func (c *call) run(flops int64) {
 	d, s := c.dev, c.s
 	c.work.flops = flops
 	d.mu.Lock()
 	d.counters.Launches[c.op]++
 	d.counters.BytesOnDevice += c.work.bytes
 	d.counters.Flops += flops
-	it := item{op: c.op, bufs: c.bufs, run: f}
+	it := item{op: c.op, call: c}
 	if d.hit(Operator) {
 		it.fault = ErrInjected
 	}
@@ -195,7 +242,7 @@ func (c *call) run(flops int64, f func(device.Stream)) {
 // copy enqueues a copy.
 func (c *call) copy(up bool, bytes int, f func(device.Stream)) {
 	d := c.dev
-	it := item{op: c.op, bufs: c.bufs, run: f}
+	it := item{op: c.op, call: c, copy: f}
 	d.mu.Lock()
 	if d.hit(Copy) {
 		it.fault = ErrInjected

@@ -25,24 +25,22 @@ func (d *Device) launch(s device.Stream, l device.List) {
 		name += "+" + l.Ops[1+i].Kind.String()
 	}
 	c := d.call(name, s)
-	own := device.List{Ops: append([]device.Op(nil), l.Ops...), Generated: l.Generated}
+	c.list.Ops, c.list.Generated = append(c.list.Ops, l.Ops...), l.Generated
 	flops := int64(0)
-	var counted []device.Mat
-	for i := range own.Ops {
-		o := &own.Ops[i]
-		given := l.Ops[i]
+	for i := range c.list.Ops {
+		o, given := &c.list.Ops[i], &l.Ops[i]
 		flops += c.sizes(o)
 		o.Mats(func(name string, m *device.Mat) {
-			if partly(&given, *m) || i > 0 && slices.Contains(counted, *m) {
+			if partly(given, *m) || i > 0 && slices.Contains(c.counted, *m) {
 				*m = c.view(name, *m)
 				return
 			}
-			counted = append(counted, *m)
+			c.counted = append(c.counted, *m)
 			*m = c.mat(name, *m)
 		})
 		c.weights(o)
 	}
-	c.run(flops, func(in device.Stream) { d.cpu.Run(in, own) })
+	c.run(flops)
 }
 
 // partly reports whether o reads or writes only some rows of m, which sizes counts.
@@ -93,17 +91,17 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 		o.Spans.List = own
 		return 2 * pairs * int64(o.Index.Heads) * int64(o.Index.Dim) / int64(max(1, o.Index.Pool))
 	case device.OpPoolKeys:
-		o.Spans.List = append([]device.Span(nil), o.Spans.List...)
+		o.Spans.List = c.spanList(o.Spans.List)
 		return 4 * int64(o.Out.Rows) * int64(o.Out.Cols)
 	case device.OpSparseMLA:
-		own, rows, pairs := sparse(o.Spans.List, o.A.Cols)
+		own, rows, pairs := c.sparse(o.Spans.List, o.A.Cols)
 		o.Spans.List = own
 		c.work.bytes += pairs * rowBytes(o.KV)
 		p := o.MLA
 		return 2 * int64(p.Heads) * (rows*int64(p.Nope+p.V)*int64(p.Rank) + pairs*int64(2*p.Rank+p.Rope))
 	case device.OpConv, device.OpDelta:
 		p, slots := o.Delta, int64(0)
-		o.Spans.List = append([]device.Span(nil), o.Spans.List...)
+		o.Spans.List = c.spanList(o.Spans.List)
 		for _, sp := range o.Spans.List {
 			slots += min(1, int64(sp.Len))
 			flops += int64(sp.Len)
@@ -122,7 +120,7 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 		return 4 * pairs * int64(o.GQA.Heads) * int64(o.GQA.HeadDim)
 	case device.OpExperts:
 		c.routed(o.Experts.Work, o.Experts.Len())
-		own, rows := list(o.Experts.Work)
+		own, rows := c.workList(o.Experts.Work)
 		o.Experts.Work = own
 		c.work.bytes += rows * int64(o.Out.Cols*o.Out.DType.Size())
 		for _, w := range own {
@@ -137,8 +135,8 @@ func (c *call) sizes(o *device.Op) (flops int64) {
 func (c *call) streamSizes(o *device.Op) (flops int64) {
 	switch o.Kind {
 	case device.OpNGrams, device.OpTapConv:
-		o.Spans.List = append([]device.Span(nil), o.Spans.List...)
-		o.Shards = slices.Clone(o.Shards) // of which a few rows are read
+		o.Spans.List = c.spanList(o.Spans.List)
+		o.Shards = copied(&c.shards, o.Shards) // of which a few rows are read
 		for i, m := range o.Shards {
 			o.Shards[i] = c.view("shard", m)
 		}
@@ -153,13 +151,13 @@ func (c *call) streamSizes(o *device.Op) (flops int64) {
 		c.nearSpans(o)
 		for _, sp := range o.Spans.List {
 			for e := sp.Pos / o.Compress.Ratio; device.Entry(e, o.Compress.Ratio) < sp.Pos+sp.Len; e++ {
-				c.work.bytes += rowBytes(o.KV) + int64(o.Compress.Ratio*o.Compress.Parts())*rowBytes(o.Near)
+				c.work.bytes += rowBytes(o.KV) + int64(o.Compress.Ratio*o.Compress.Parts())*rowBytes(o.Near.KV)
 			}
 		}
 	case device.OpCompressed:
 		c.nearSpans(o)
 		rows := int64(0)
-		for _, sp := range o.NearSpans.List {
+		for _, sp := range o.Near.Spans.List {
 			for pos := sp.Pos; pos < sp.Pos+sp.Len; pos++ {
 				sees := o.Compressed.Sees(pos)
 				if !o.A.Zero() {
@@ -168,7 +166,7 @@ func (c *call) streamSizes(o *device.Op) (flops int64) {
 				rows += int64(pos + 1 - o.Compressed.First(pos) + sees)
 			}
 		}
-		c.work.bytes += rows * rowBytes(o.Near)
+		c.work.bytes += rows * rowBytes(o.Near.KV)
 		return 4 * rows * int64(o.Compressed.Heads*o.Compressed.Dim)
 	case device.OpSparseGQA:
 		rows := int64(0)
@@ -187,8 +185,9 @@ func (c *call) streamSizes(o *device.Op) (flops int64) {
 
 // nearSpans copies both lists of spans of an operator over entries.
 func (c *call) nearSpans(o *device.Op) {
-	o.Spans.List, _, _ = c.spans(o.Spans, device.KV{})
-	o.NearSpans.List, _, _ = c.spans(o.NearSpans, device.KV{})
+	o.Spans.List = c.spanList(o.Spans.List)
+	o.Near = added(&c.near, *o.Near)
+	o.Near.Spans.List = c.spanList(o.Near.Spans.List)
 }
 
 // columns is the inner dimension of a product.
@@ -213,14 +212,13 @@ func products(m, n, k int) int64 { return 2 * int64(m) * int64(n) * int64(k) }
 // weights translates the weights and the cache of o.
 func (c *call) weights(o *device.Op) {
 	if o.Weight != nil {
-		o.Weight = &device.Weight{F: c.mat("w", o.Weight.F), Q: c.integers("w", o.Weight.Q)}
+		o.Weight = added(&c.weight, device.Weight{F: c.mat("w", o.Weight.F), Q: c.integers("w", o.Weight.Q)})
 	}
 	if o.FFN != nil {
-		o.FFN = &device.FFN{F: c.expert(o.FFN.F), Q: c.quantised(o.FFN.Q)}
+		o.FFN = added(&c.networks, device.FFN{F: c.expert(o.FFN.F), Q: c.quantised(o.FFN.Q)})
 	}
 	if o.KVB != nil {
-		w := c.kvB(*o.KVB)
-		o.KVB = &w
+		o.KVB = c.expansion(o.KVB)
 	}
 	if !o.KV.Zero() {
 		marks := o.KV.Marks
@@ -229,18 +227,17 @@ func (c *call) weights(o *device.Op) {
 			o.KV.Marks = c.view("cache.Marks", marks)
 		}
 	}
-	if !o.Near.Zero() {
-		o.Near = c.cache(o.Near)
-		o.Near.Marks = device.Mat{}
+	if o.Near != nil {
+		o.Near.KV = c.cache(o.Near.KV)
+		o.Near.KV.Marks = device.Mat{}
 	}
 	if r := &o.Experts; o.Kind == device.OpExperts {
-		f, q := r.F, r.Q
-		r.F, r.Q = make([]device.Expert, len(f)), make([]device.QExpert, len(q))
+		r.F, r.Q = copied(&c.experts, r.F), copied(&c.packed, r.Q)
 		for _, w := range r.Work {
-			if len(q) > 0 {
-				r.Q[w.Expert] = c.quantised(q[w.Expert])
+			if len(r.Q) > 0 {
+				r.Q[w.Expert] = c.quantised(r.Q[w.Expert])
 			} else {
-				r.F[w.Expert] = c.expert(f[w.Expert])
+				r.F[w.Expert] = c.expert(r.F[w.Expert])
 			}
 		}
 	}

@@ -17,6 +17,7 @@ type stream struct {
 	mu     sync.Mutex
 	moved  sync.Cond // done or running changed
 	queue  []item
+	first  int   // place of the first in queue
 	pushed int64 // items ever enqueued
 	done   int64 // of them, run or skipped
 	// running: a goroutine runs the first item of the queue. Only one does at a time, so the order
@@ -25,13 +26,14 @@ type stream struct {
 	awake   bool // a goroutine of Async is at work
 	closed  bool
 	ends    time.Duration // when all of it ends, in virtual time
+	calls   []*call       // free
 }
 
 // item is a piece of a stream's work.
 type item struct {
 	op    string
-	bufs  []*buffer
-	run   func(device.Stream) // nil: only wait
+	call  *call               // nil: only wait
+	copy  func(device.Stream) // nil: run the operators of call
 	wait  device.Event
 	look  *timestamp // a timestamp: nothing else is done
 	ends  time.Duration
@@ -55,11 +57,29 @@ func (d *Device) NewStream() (device.Stream, error) {
 // Device is the device this stream was made by.
 func (s *stream) Device() device.Device { return s.dev }
 
+// call returns a free call of the stream.
+func (s *stream) call() *call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.calls)
+	if n == 0 {
+		return &call{dev: s.dev, s: s}
+	}
+	c := s.calls[n-1]
+	s.calls = s.calls[:n-1]
+	return c
+}
+
 // push enqueues an item.
 func (s *stream) push(it item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	it.ends = s.ends
+	if s.first > 0 && len(s.queue) == cap(s.queue) { // its beginning is free
+		n := copy(s.queue, s.queue[s.first:])
+		clear(s.queue[n:])
+		s.first, s.queue = 0, s.queue[:n]
+	}
 	s.queue = append(s.queue, it)
 	s.pushed++
 	if s.dev.async && !s.awake {
@@ -97,7 +117,7 @@ func (s *stream) poll(n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.done < n && !s.running && !s.dev.async {
-		ends := s.queue[0].ends
+		ends := s.queue[s.first].ends
 		s.step()
 		s.dev.clock.reach(ends)
 	}
@@ -111,14 +131,20 @@ func (s *stream) step() {
 		s.moved.Wait()
 		return
 	}
-	it := s.queue[0]
-	s.queue[0] = item{}
-	s.queue = s.queue[1:]
+	it := s.queue[s.first]
+	s.queue[s.first] = item{}
+	if s.first++; s.first == len(s.queue) {
+		s.first, s.queue = 0, s.queue[:0]
+	}
 	s.running = true
 	s.mu.Unlock()
 	s.dev.execute(&it)
 	s.mu.Lock()
 	s.running = false
+	if it.call != nil {
+		it.call.reset()
+		s.calls = append(s.calls, it.call)
+	}
 	s.done++
 	s.moved.Broadcast()
 }
@@ -152,7 +178,7 @@ func (d *Device) execute(it *item) {
 			d.fail(it.op, err)
 		}
 	}()
-	for _, b := range it.bufs {
+	for _, b := range it.call.bufs {
 		if b.freed {
 			d.fail(it.op, ErrFreed)
 			return
@@ -168,7 +194,11 @@ func (d *Device) execute(it *item) {
 		return
 	}
 	defer d.giveBack(inner)
-	it.run(inner)
+	if it.copy != nil {
+		it.copy(inner)
+		return
+	}
+	d.cpu.Run(inner, it.call.list)
 }
 
 // Synchronize runs all that is enqueued.
