@@ -77,7 +77,8 @@ func (s *site) continued(ids []int, n int) (text string, cached int) {
 }
 
 // TestFamiliesOverHTTP: a server with a model of each family gives the golden continuation of each
-// prompt: alone, after a prefix that is cached, and beside others, with too little memory for all.
+// prompt: alone, after a prefix that is cached, and beside others, with too little memory for all. It refuses
+// images and sounds, whatever the released model takes.
 func TestFamiliesOverHTTP(t *testing.T) {
 	const tokens, times, blockTokens = 24, 3, 4
 	preemptions := 0.0
@@ -112,6 +113,7 @@ func TestFamiliesOverHTTP(t *testing.T) {
 				})
 			}
 		}
+		s.refusesMedia()
 		var all sync.WaitGroup
 		for _, ask := range crowd {
 			all.Go(ask)

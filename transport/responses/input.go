@@ -93,7 +93,7 @@ func readItem(param string, raw jsontext.Value) (turn, *api.Error) {
 		return turn{}, err
 	}
 	if head.Type != nil && *head.Type != "message" {
-		return turn{}, api.Unsupported(param+".type", "'%s.type': only items of the type 'message' are supported", param)
+		return turn{}, api.Unsupported(param+".type", "'%s.type': items of type '%s' are not supported, only 'message'", param, api.Clip(*head.Type))
 	}
 	var item inputItem
 	if err := api.DecodeAt(param, raw, &item); err != nil {
@@ -153,7 +153,7 @@ func readPart(param string, raw jsontext.Value) (string, *api.Error) {
 		return "", api.BadRequest(api.CodeMissing, param+".type", "'%s.type' is missing", param)
 	}
 	if *head.Type != "input_text" && *head.Type != "output_text" {
-		return "", api.Unsupported(param+".type", "'%s.type': only parts of the types 'input_text' and 'output_text' are supported", param)
+		return "", api.Unsupported(param+".type", "'%s.type': content parts of type '%s' are not supported, only 'input_text' and 'output_text'", param, api.Clip(*head.Type))
 	}
 	var part inputPart
 	if err := api.DecodeAt(param, raw, &part); err != nil {
