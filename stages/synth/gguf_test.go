@@ -55,7 +55,7 @@ func TestBlocks(t *testing.T) {
 // TestWriteGGUF: the folder of a file is the model, and its plain numbers equal the model's
 // safetensors.
 func TestWriteGGUF(t *testing.T) {
-	for _, name := range []string{"deepseek_v2_lite", "deepseek_v3", "gemma4_e", "gemma4_moe", "glm4_moe", "gpt_oss", "minimax_m2", "qwen2", "qwen3_moe", "qwen3_next"} {
+	for _, name := range []string{"deepseek_v2_lite", "deepseek_v3", "deepseek_v32", "gemma4_e", "gemma4_moe", "glm4_moe", "glm_moe_dsa", "gpt_oss", "minimax_m2", "qwen2", "qwen3_moe", "qwen3_next"} {
 		config, err := os.ReadFile(filepath.Join("..", "..", "testdata", "goldens", name, "config.json"))
 		if err != nil {
 			t.Fatal(err)

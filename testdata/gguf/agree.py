@@ -36,7 +36,7 @@ def agree(peer, folder):
     """Reports whether llama.cpp gives the logits of a folder's vectors."""
     good = True
     vectors, config = read(folder / "goldens.safetensors"), json.loads((folder / "config.json").read_text())
-    arch = gguf.MODEL_ARCH_NAMES[models.ARCHES[config["model_type"]]]
+    arch = models.LATER.get(config["model_type"], gguf.MODEL_ARCH_NAMES[models.ARCHES[config["model_type"]]])
     with tempfile.NamedTemporaryFile(suffix=".gguf") as f:
         models.make(folder, f.name)
         for prompt in ("p17", "p96"):

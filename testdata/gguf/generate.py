@@ -29,7 +29,7 @@ import models
 HERE = pathlib.Path(__file__).parent
 GOLDENS = pathlib.Path(os.environ.get("GOLDENS", HERE.parent / "goldens"))
 MODELS = ("llama3", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "qwen3_5", "qwen3_5_moe", "olmoe", "deepseek_v2", "deepseek_v2_lite",
-          "deepseek_v3", "glm4_moe", "minimax_m2", "gpt_oss")
+          "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe", "minimax_m2", "gpt_oss")
 VALUES = 1 << 16  # of a type
 
 # Bytes that decide whether a scale is finite: where all bits of a mask are set, the lowest

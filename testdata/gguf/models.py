@@ -17,8 +17,11 @@ from gguf import GGMLQuantizationType as T, MODEL_ARCH as A
 ARCHES = {
     "llama": A.LLAMA, "mistral": A.LLAMA, "mixtral": A.LLAMA, "qwen2": A.QWEN2, "qwen2_moe": A.QWEN2MOE, "qwen3": A.QWEN3,
     "qwen3_moe": A.QWEN3MOE, "qwen3_next": A.QWEN3NEXT, "qwen3_5_text": A.QWEN35, "qwen3_5_moe_text": A.QWEN35MOE, "olmoe": A.OLMOE, "deepseek_v2": A.DEEPSEEK2, "deepseek_v3": A.DEEPSEEK2,
-    "glm4_moe": A.GLM4_MOE, "minimax_m2": A.MINIMAXM2, "gpt_oss": A.GPT_OSS,
+    "glm4_moe": A.GLM4_MOE, "minimax_m2": A.MINIMAXM2, "gpt_oss": A.GPT_OSS, "deepseek_v32": A.GLM_DSA, "glm_moe_dsa": A.GLM_DSA,
 }
+# An architecture that the package does not have yet: llama.cpp's, with the tensors of glm-dsa.
+LATER = {"deepseek_v32": "deepseek32"}
+LATENT = (A.DEEPSEEK2, A.GLM_DSA)
 LINEAR = (A.QWEN3NEXT, A.QWEN35, A.QWEN35MOE)
 
 
@@ -69,7 +72,7 @@ def parameters(w, c, arch):
     if "intermediate_size" in c:
         w.add_feed_forward_length(c["intermediate_size"])
     w.add_head_count(c["num_attention_heads"])
-    w.add_head_count_kv(1 if arch == A.DEEPSEEK2 else c["num_key_value_heads"])
+    w.add_head_count_kv(1 if arch in LATENT else c["num_key_value_heads"])
     w.add_rope_freq_base(c["rope_theta"])
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
     kind = rope.get("rope_type", rope.get("type"))
@@ -92,7 +95,7 @@ def parameters(w, c, arch):
         w.add_expert_group_used_count(n)
     if (s := c.get("scoring_func")) is not None:
         w.add_expert_gating_func(getattr(gguf.ExpertGatingFuncType, s.upper()))
-    if c.get("head_dim") is not None and arch != A.DEEPSEEK2:
+    if c.get("head_dim") is not None and arch not in LATENT:
         w.add_key_length(c["head_dim"])
         w.add_value_length(c["head_dim"])
     head = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
@@ -113,7 +116,7 @@ def parameters(w, c, arch):
         w.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
         w.add_full_attention_interval(c.get("full_attention_interval", 4))
         w.add_rope_dimension_count(int(head * c.get("partial_rotary_factor", 0.25)))
-    if arch == A.DEEPSEEK2:
+    if arch in LATENT:
         w.add_leading_dense_block_count(c["first_k_dense_replace"])
         w.add_vocab_size(c["vocab_size"])
         if c.get("q_lora_rank") is not None:
@@ -131,6 +134,13 @@ def parameters(w, c, arch):
         w.add_rope_dimension_count(c["qk_rope_head_dim"])
         if (m := rope.get("mscale_all_dim")) is not None:
             w.add_rope_scaling_yarn_log_mul(0.1 * m)
+    if arch == A.GLM_DSA:
+        w.add_nextn_predict_layers(c["num_nextn_predict_layers"])
+        w.add_indexer_head_count(c["index_n_heads"])
+        w.add_indexer_key_length(c["index_head_dim"])
+        w.add_indexer_top_k(c["index_topk"])
+        if "indexer_types" in c:  # add_indexer_types of llama.cpp's later package
+            w.add_array(f"{w.arch}.attention.indexer.types", [t == "full" for t in c["indexer_types"]])
     if arch == A.GLM4_MOE:
         w.add_rope_dimension_count(int(head * c.get("partial_rotary_factor", 0.5)))
         w.add_expert_feed_forward_length(c["moe_intermediate_size"])
@@ -222,6 +232,8 @@ def bf16(x):
 def make(folder, keep=None):
     """The head and the description of a folder's file, which is kept under the name of keep."""
     c, weights = json.loads((folder / "config.json").read_text()), read(folder)
+    if c["model_type"] == "glm_moe_dsa":
+        c = c | c["rope_parameters"]
     if "text_config" in c and "rope_parameters" in c["text_config"]:
         c, weights = c["text_config"] | c["text_config"]["rope_parameters"], text_alone(weights)
     arch = ARCHES[c["model_type"]]
@@ -229,7 +241,7 @@ def make(folder, keep=None):
     names = gguf.get_tensor_name_map(arch, layers)
     with tempfile.TemporaryDirectory() as tmp:
         path = pathlib.Path(tmp) / "model.gguf"
-        w = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
+        w = gguf.GGUFWriter(path, LATER.get(c["model_type"], gguf.MODEL_ARCH_NAMES[arch]))
         parameters(w, c, arch)
         parts, made = {}, []
         for name, x in weights.items():
@@ -250,7 +262,7 @@ def make(folder, keep=None):
             new = n if n.startswith(("blk.", "rope_freqs")) else names.get_name(n, try_suffixes=(".weight", ".bias"))
             if new is None:
                 raise ValueError(f"no place for {n}")
-            wide = np.squeeze(y).ndim <= 1 or "ffn_gate_inp" in new or "ssm_conv1d" in new or new.endswith(".bias") or op == "plus"
+            wide = np.squeeze(y).ndim <= 1 or "ffn_gate_inp" in new or "ssm_conv1d" in new or "indexer.proj" in new or new.endswith(".bias") or op == "plus"
             y = np.ascontiguousarray(np.squeeze(y), dtype=np.float32)
             if wide:
                 w.add_tensor(new, y)

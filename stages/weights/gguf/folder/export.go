@@ -36,7 +36,8 @@ var scaled = []string{
 // architectures are llama.cpp's names of families, by model_type.
 var architectures = map[string]string{
 	"qwen2": "qwen2", "qwen2_moe": "qwen2moe", "qwen3": "qwen3", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next", "olmoe": "olmoe",
-	"deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "kimi_k2": "deepseek2", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "gpt_oss": "gpt-oss",
+	"deepseek_v2": "deepseek2", "deepseek_v3": "deepseek2", "kimi_k2": "deepseek2",
+	"deepseek_v32": "deepseek32", "glm_moe_dsa": "glm-dsa", "glm4_moe": "glm4moe", "minimax_m2": "minimax-m2", "gpt_oss": "gpt-oss",
 	"gemma4": "gemma4", "gemma4_text": "gemma4",
 }
 
@@ -73,7 +74,7 @@ func Export(config []byte, list []Release) ([]gguf.Pair, []Place, error) {
 	x.sizes()
 	x.rope()
 	x.experts()
-	x.family()
+	x.family(list)
 	for _, t := range [][2]string{{"bos", "bos_token_id"}, {"eos", "eos_token_id"}, {"padding", "pad_token_id"}} {
 		id := x.c[t[1]]
 		if many, ok := id.([]any); ok && len(many) > 0 {
@@ -137,8 +138,14 @@ func (x *exporter) sizes() {
 		return
 	}
 	x.count("feed_forward_length", "intermediate_size")
-	x.real("rope.freq_base", "rope_theta")
-	if x.arch == "deepseek2" {
+	theta, ok := x.get("rope_theta")
+	if !ok {
+		theta, ok = x.positions()["rope_theta"].(float64)
+	}
+	if ok {
+		x.add("rope.freq_base", float32(theta))
+	}
+	if families[x.arch].latent {
 		x.add("attention.head_count_kv", uint32(1))
 		return
 	}
@@ -147,9 +154,18 @@ func (x *exporter) sizes() {
 	x.count("attention.value_length", "head_dim")
 }
 
+// positions is what config.json says of rotations, under the name that its version has for it.
+func (x *exporter) positions() map[string]any {
+	s, ok := x.c["rope_scaling"].(map[string]any)
+	if !ok {
+		s, _ = x.c["rope_parameters"].(map[string]any)
+	}
+	return s
+}
+
 // rope is the scaling of positions.
 func (x *exporter) rope() {
-	s, _ := x.c["rope_scaling"].(map[string]any)
+	s := x.positions()
 	kind, ok := s["rope_type"].(string)
 	if !ok {
 		kind, _ = s["type"].(string)
@@ -165,7 +181,7 @@ func (x *exporter) rope() {
 	x.count("rope.scaling.original_context_length", "original_max_position_embeddings")
 	x.real("rope.scaling.yarn_beta_fast", "beta_fast")
 	x.real("rope.scaling.yarn_beta_slow", "beta_slow")
-	if m, ok := x.get("mscale_all_dim"); ok && x.arch == "deepseek2" {
+	if m, ok := x.get("mscale_all_dim"); ok && families[x.arch].latent {
 		x.add("rope.scaling.yarn_log_multiplier", float32(0.1*m))
 	}
 }
@@ -195,13 +211,13 @@ func (x *exporter) experts() {
 	case x.c["scoring_func"] == "softmax":
 		x.add("expert_gating_func", uint32(softmax))
 	}
-	if norm, ok := x.c["norm_topk_prob"].(bool); ok && (norm && x.arch == "deepseek2" || x.arch == "glm4moe") {
+	if norm, ok := x.c["norm_topk_prob"].(bool); ok && (norm && families[x.arch].latent || x.arch == "glm4moe") {
 		x.add("expert_weights_norm", norm)
 	}
 }
 
 // family sets the hyperparameters of single architectures.
-func (x *exporter) family() {
+func (x *exporter) family(list []Release) {
 	head := x.int("head_dim")
 	if head == 0 {
 		head = x.int("hidden_size") / max(1, x.int("num_attention_heads"))
@@ -232,7 +248,10 @@ func (x *exporter) family() {
 		x.count("rope.dimension_count", "rotary_dim")
 	case "gpt-oss":
 		x.count("attention.sliding_window", "sliding_window")
-	case "deepseek2":
+	case "deepseek2", "deepseek32", "glm-dsa":
+		if x.arch != "deepseek2" {
+			x.indexer(list, x.arch == "glm-dsa")
+		}
 		rank, rope := x.int("kv_lora_rank"), x.int("qk_rope_head_dim")
 		x.count("vocab_size", "vocab_size")
 		x.count("attention.q_lora_rank", "q_lora_rank")

@@ -56,6 +56,8 @@ func TestExport(t *testing.T) {
 				want = append(want, fmt.Sprint(key, " ", n))
 			} else if x, ok := v.Float(); ok {
 				want = append(want, fmt.Sprint(key, " ", float32(x)))
+			} else if list, err := f.Bools(key); err == nil {
+				want = append(want, fmt.Sprint(key, " ", list))
 			}
 		}
 		same(t, name, got, want)

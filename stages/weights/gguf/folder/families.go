@@ -12,6 +12,7 @@ type family struct {
 	permute bool              // rows of queries and keys are permuted
 	addOne  bool              // norms hold 1 + w
 	tiled   bool              // value heads of linear attention are in the order of tiles
+	latent  bool              // attention is latent: one key head
 	varied  bool              // sizes and rotation differ by layer: config reads them all
 	own     [][2]string       // tensors of a layer that others lack, as usual has them
 	outer   [][2]string       // the same outside the layers
@@ -29,7 +30,9 @@ var families = map[string]*family{
 	"qwen35moe":  {config: qwen35MoE, renamed: sharedExpert, addOne: true, tiled: true, own: tiledLinear},
 	"gemma4":     {config: gemma4, renamed: gemma4Names, own: gemma4Own, outer: gemma4Outer, varied: true, within: "model.language_model."},
 	"olmoe":      {config: olmoe},
-	"deepseek2":  {config: deepSeek},
+	"deepseek2":  {config: deepSeek, latent: true},
+	"deepseek32": {config: sparse("deepseek_v32", "DeepseekV32ForCausalLM"), own: indexerNames, latent: true},
+	"glm-dsa":    {config: sparse("glm_moe_dsa", "GlmMoeDsaForCausalLM"), own: indexerNames, latent: true},
 	"glm4moe":    {config: glm4MoE},
 	"minimax-m2": {config: miniMax, renamed: blockSparse},
 	"gpt-oss":    {config: gptOSS, renamed: map[string]string{"ffn_gate_inp.weight": "mlp.router.weight", "ffn_gate_inp.bias": "mlp.router.bias"}},
@@ -157,7 +160,7 @@ func ropeScaling(r *reader, c map[string]any) {
 				s[field] = r.float("rope.scaling." + key)
 			}
 		}
-		if r.has("rope.scaling.yarn_log_multiplier") && r.arch == "deepseek2" {
+		if r.has("rope.scaling.yarn_log_multiplier") && families[r.arch].latent {
 			// llama.cpp keeps a tenth of mscale_all_dim. It does not keep mscale, which is equal in
 			// every release.
 			m := short(10 * r.float("rope.scaling.yarn_log_multiplier"))

@@ -156,8 +156,8 @@ func TestConfig(t *testing.T) {
 			}
 			compareFields(t, text, made)
 			lost := map[string]map[string]any{
-				"mistral":  {"model_type": "llama", "sliding_window": nil}, // a file keeps neither its name nor its window
-				"glm4_moe": {"eos_token_id": 1},                            // and one of several end tokens
+				"mistral":  {"model_type": "llama", "sliding_window": nil},          // a file keeps neither its name nor its window
+				"glm4_moe": {"eos_token_id": 1}, "glm_moe_dsa": {"eos_token_id": 1}, // and one of several end tokens
 				// The vectors are of a conversion without the draft layer.
 				"qwen3_5": {"mtp_num_hidden_layers": 0}, "qwen3_5_moe": {"mtp_num_hidden_layers": 0},
 			}

@@ -364,6 +364,7 @@ func FuzzNew(f *testing.F) {
 		map[string][]int{"ffn_gate_exps.weight": {2, 2, 4}, "ffn_up.0.weight": {2, 4}}))
 	f.Add(seed(f, "deepseek2", []gguf.Pair{{Key: "deepseek2.attention.kv_lora_rank", Value: uint32(2)}, {Key: "deepseek2.attention.key_length", Value: uint32(4)},
 		{Key: "deepseek2.attention.value_length", Value: uint32(2)}}, map[string][]int{"attn_k_b.weight": {2, 2, 2}, "attn_v_b.weight": {2, 2, 2}}))
+	f.Add(seed(f, "glm-dsa", sparseMeta("glm-dsa", map[string]any{"attention.indexer.types": []bool{true}}), sparseShapes))
 	f.Add(seed(f, "gemma4", gemma4Meta(nil), map[string][]int{"attn_q.weight": {4, 4}, "ffn_gate_inp.scale": {4}, "layer_output_scale.weight": {1}}))
 	next := []gguf.Pair{{Key: "qwen3next.expert_count", Value: uint32(2)}}
 	for key, v := range map[string]uint32{"expert_used_count": 1, "expert_feed_forward_length": 2, "expert_shared_feed_forward_length": 2, "ssm.conv_kernel": 2,
