@@ -154,7 +154,7 @@ func (x *exporter) sizes() {
 	x.count("attention.value_length", "head_dim")
 }
 
-// positions is what config.json says of rotations, under the name that its version has for it.
+// positions returns the settings of rotations in config.json, under the name that its version has for them.
 func (x *exporter) positions() map[string]any {
 	s, ok := x.c["rope_scaling"].(map[string]any)
 	if !ok {
