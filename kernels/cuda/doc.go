@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 
+	"krater/kernels/cuda/compressed"
 	"krater/kernels/cuda/delta"
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/mla"
@@ -75,10 +76,10 @@ func (Layout) Check(s *device.StepSizes) error {
 	case s.Blocks.Local > 0:
 		err = fmt.Errorf("sparse attention over blocks (sparse_topk_blocks %d) runs on the CPU only: the GPU has no kernels for it", s.Blocks.Chosen)
 	}
-	if s.Compressed.Heads > 0 {
-		err = errors.Join(err, fmt.Errorf("entries for %d tokens (compress_ratios) run on the CPU only: the GPU has no kernels for them", s.Compress.Ratio))
+	if s.Index.Pool > 0 && !s.Index.Entries {
+		err = errors.Join(err, fmt.Errorf("an index over pools (index_kpool %d) runs on the CPU only: the GPU has no kernels for it", s.Index.Pool))
 	}
-	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index))
+	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index), compressed.Check(s.Compressed))
 }
 
 // ScratchBytes returns a bound of a stream's scratch memory.

@@ -5,6 +5,7 @@ package cuda
 import (
 	"fmt"
 
+	"krater/kernels/cuda/compressed"
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/hostcall"
 	"krater/kernels/cuda/launch"
@@ -71,9 +72,6 @@ func addSingle(b *ops.Builder, l []device.Op) {
 	case device.OpHeadNorm:
 		b.HeadNorm(mat(o.Out), o.Heads, mat(o.W), o.Eps)
 	case device.OpRope:
-		if o.Rope.Back {
-			refuse("Rope", "a GPU does not rotate back")
-		}
 		b.Rope(mat(o.Out), mat(o.A), mat(o.W), *o.Rope)
 	case device.OpStoreRows:
 		b.StoreRows(kv(&o.KV), mat(o.X), mat(o.A))
@@ -89,6 +87,8 @@ func addSingle(b *ops.Builder, l []device.Op) {
 	case device.OpRouteTopK:
 		b.TopK(mat(o.Out), mat(o.A), mat(o.X), mat(o.W), *o.Router)
 		b.WeighChosen(mat(o.Out), mat(o.A), mat(o.B))
+	case device.OpCompress, device.OpCompressed, device.OpRouteByToken:
+		addCompressed(b, o)
 	case device.OpFFN:
 		b.FFN(mat(o.Out), mat(o.X), network(o.FFN))
 	case device.OpExpertsOn:
@@ -117,7 +117,7 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.Choose(mat(o.Out), mat(o.X), mat(o.A))
 	case device.OpActivate, device.OpScale, device.OpSoftcap:
 		addMap(b, o)
-	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA, device.OpPoolKeys, device.OpCompress, device.OpCompressed, device.OpRouteByToken:
+	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA, device.OpPoolKeys:
 		refuse(o.Kind.String(), "a GPU has no kernel for it")
 	case device.OpQuantizeRows:
 		refuse(o.Kind.String(), "rows of integers are the processor's")
@@ -150,12 +150,22 @@ func addMLA(b *ops.Builder, o *device.Op) {
 	case device.OpLayerNorm:
 		b.LayerNorm(mat(o.Out), mat(o.X), mat(o.W), mat(o.B), o.Eps)
 	case device.OpSelect:
-		if o.Index.Pool > 0 {
-			refuse("Select", "a GPU has no keys of entries")
-		}
 		b.Select(mat(o.Out), mat(o.X), mat(o.A), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Index)
 	default:
 		b.SparseMLA(mat(o.Out), mat(o.X), kv(&o.KV), kvB(o.KVB), mat(o.A), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.MLA)
+	}
+}
+
+// addCompressed appends an operator of DeepSeek-V4.
+func addCompressed(b *ops.Builder, o *device.Op) {
+	switch o.Kind {
+	case device.OpCompress:
+		b.Compress(kv(&o.KV), mat(o.Spans.Table), kv(&o.Near.KV), mat(o.Near.Spans.Table), mat(o.W), mat(o.A), mat(o.B), o.Spans.List, o.Spans.Decode, *o.Compress)
+	case device.OpCompressed:
+		c := compressed.Caches{Near: kv(&o.Near.KV), Entries: kv(&o.KV), NearTable: mat(o.Near.Spans.Table), Table: mat(o.Spans.Table)}
+		b.Compressed(mat(o.Out), mat(o.X), c, mat(o.A), mat(o.W), o.Spans.List, o.Spans.Decode, *o.Compressed)
+	default:
+		b.RouteByToken(mat(o.Out), mat(o.A), mat(o.X), mat(o.B), mat(o.W), *o.Router)
 	}
 }
 

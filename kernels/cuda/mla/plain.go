@@ -55,14 +55,11 @@ func CheckIndex(p device.Index) error {
 	if p.Heads*p.Dim > SelectMax {
 		return fmt.Errorf("sparse attention: %d index heads of %d, a GPU takes at most %d values", p.Heads, p.Dim, SelectMax)
 	}
-	if p.Pool > 0 {
-		return fmt.Errorf("an index over pools (index_kpool %d) runs on the CPU only: the GPU has no kernels for it", p.Pool)
-	}
 	return nil
 }
 
 // Select computes the choice of an indexer for the rows of all prompts in table, or with decode of all
-// generated rows: chosen [T, topK] I32, q [T, heads*dim] and weights [T, heads] F32 or BF16, a cache of
+// generated rows: chosen [T, Positions] I32, q [T, heads*dim] and weights [T, heads] F32 or BF16, a cache of
 // F32, BF16, F8E4M3 or I8. Rows of chosen that belong to no span are unchanged.
 func Select(l *launch.List, chosen, q, weights launch.Mat, keys launch.KV, table launch.Mat, decode bool, p device.Index) {
 	const op = "Select"
@@ -81,14 +78,15 @@ func Select(l *launch.List, chosen, q, weights launch.Mat, keys launch.KV, table
 	l.Add(kSelect, config,
 		launch.P(chosen.At), launch.I32(chosen.Stride), launch.P(q.At), wide(op, q), launch.I32(q.Stride), launch.P(weights.At), wide(op, weights), launch.I32(weights.Stride),
 		launch.P(keys.At), launch.P(keys.Scales.At), launch.I32(kind), launch.I32(keys.Stride), launch.I32(keys.Scales.Stride), launch.I32(keys.Group),
-		launch.P(table.At), launch.I32(flag(decode)), launch.I32(p.Heads), launch.I32(p.Dim), launch.I32(p.TopK), launch.I32(p.BlockTokens))
+		launch.P(table.At), launch.I32(flag(decode)), launch.I32(p.Heads), launch.I32(p.Dim), launch.I32(p.TopK),
+		launch.I32(max(1, p.Pool)), launch.I32(flag(p.Entries)), launch.I32(p.BlockTokens))
 }
 
 // checkIndex panics unless the matrices have p's sizes.
 func checkIndex(op string, chosen, q, weights launch.Mat, keys *launch.KV, table launch.Mat, p device.Index) {
 	positions(op, chosen, q.Rows)
 	switch {
-	case p.Heads < 1 || p.Dim < 1 || p.BlockTokens < 1 || chosen.Cols != p.TopK || CheckIndex(p) != nil:
+	case p.Heads < 1 || p.Dim < 1 || p.BlockTokens < 1 || chosen.Cols != p.Positions() || CheckIndex(p) != nil:
 		refuse(op, "sizes %+v, chosen %v", p, chosen)
 	case q.Cols != p.Heads*p.Dim || weights.Rows != q.Rows || weights.Cols != p.Heads || keys.Cols != p.Dim:
 		refuse(op, "q %v, weights %v, keys %v for %d heads of %d", q, weights, keys.Mat, p.Heads, p.Dim)

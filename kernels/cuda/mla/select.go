@@ -40,10 +40,10 @@ func CanSelect(q launch.Mat, keys launch.KV, p device.Index) bool {
 	return ok && p.Dim == indexDim && p.Heads%indexTile == 0 && p.Heads <= indexHeads && q.DType == tensor.BF16 && aligned(q) && aligned(keys.Mat)
 }
 
-// SelectScratch returns the scratch memory of SelectRows in bytes: a rank for each of pitch positions of each row.
+// SelectScratch returns the scratch memory of SelectRows in bytes: a rank for each of pitch keys of each row.
 func SelectScratch(rows, pitch int) int { return 4 * rows * pitch }
 
-// SelectRows is Select for some rows of a batch; Least is 0, and First counts all rows of the batch. No row sees more than pitch positions, a
+// SelectRows is Select for some rows of a batch; Least is 0, and First counts all rows of the batch. No row sees more than pitch keys, a
 // multiple of 128. It keeps their scores in scratch, of SelectScratch bytes, aligned to 16.
 func SelectRows(l *launch.List, gpu launch.GPU, chosen, q, weights launch.Mat, keys launch.KV, table launch.Mat, rows Rows, pitch int, scratch launch.Ptr, p device.Index) {
 	const op = "Select"
@@ -59,9 +59,9 @@ func SelectRows(l *launch.List, gpu launch.GPU, chosen, q, weights launch.Mat, k
 	l.Add(kScores[keys.DType], launch.Config{Grid: launch.Dim{X: uint32(shares), Y: uint32(rows.Count)}, Block: launch.Dim{X: scoreThreads},
 		Shared: uint32(p.Heads * (2*indexDim + 4)), PDL: true},
 		launch.P(scratch), launch.I32(pitch), launch.P(q.At), launch.I32(q.Stride), launch.P(weights.At), wide(op, weights), launch.I32(weights.Stride),
-		launch.P(keys.At), launch.I32(keys.Stride), launch.P(table.At), decode, first, launch.I32(p.Heads), launch.I32(p.TopK), launch.I32(p.BlockTokens))
+		launch.P(keys.At), launch.I32(keys.Stride), launch.P(table.At), decode, first, launch.I32(p.Heads), launch.I32(p.TopK), launch.I32(max(1, p.Pool)), launch.I32(p.BlockTokens))
 	l.Add(kTop, launch.Config{Grid: launch.Dim{X: uint32(rows.Count)}, Block: launch.Dim{X: topThreads}, PDL: true},
-		launch.P(chosen.At), launch.I32(chosen.Stride), launch.P(scratch), launch.I32(pitch), launch.P(table.At), decode, first, launch.I32(p.TopK))
+		launch.P(chosen.At), launch.I32(chosen.Stride), launch.P(scratch), launch.I32(pitch), launch.P(table.At), decode, first, launch.I32(p.TopK), launch.I32(max(1, p.Pool)), launch.I32(flag(p.Entries)))
 }
 
 // SparseItems bounds the items of work of rows that see at most topK positions each.

@@ -24,8 +24,14 @@ func TestSelectRows(t *testing.T) {
 		dt          tensor.DType
 		heads, topK int
 		most        int // of a query's values: with few, many scores are equal
-	}{{tensor.BF16, 16, 40, 2}, {tensor.F8E4M3, 64, 128, 2}, {tensor.BF16, 32, 255, 1}, {tensor.F8E4M3, 48, 1, 1}} {
-		p := device.Index{Heads: x.heads, Dim: indexDim, TopK: x.topK, BlockTokens: 16}
+		pool        int
+		entries     bool
+	}{
+		{tensor.BF16, 16, 40, 2, 0, false}, {tensor.F8E4M3, 64, 128, 2, 0, false}, {tensor.BF16, 32, 255, 1, 0, false}, {tensor.F8E4M3, 48, 1, 1, 0, false},
+		{tensor.BF16, 16, 31, 2, 4, false}, {tensor.F8E4M3, 16, 33, 1, 4, true},
+	} {
+		p := device.Index{Heads: x.heads, Dim: indexDim, TopK: x.topK, Pool: x.pool, Entries: x.entries, BlockTokens: 16}
+		width := p.Positions()
 		b := newProblem(c, 9, small, tensor.BF16, tensor.BF16, tensor.BF16, seqs)
 		rng := rand.New(rand.NewPCG(4, uint64(i)))
 		integers := func(n, most, zeros int) []float32 {
@@ -41,13 +47,13 @@ func TestSelectRows(t *testing.T) {
 		weights[p.Heads-1] = float32(math.Inf(1)) // of the first generated row: its scores are infinite or not numbers
 		cache := launch.KV{Mat: b.keys(x.dt, keys)}
 		qm, wm := b.upload(tensor.BF16, q, b.rows, p.Heads*indexDim), b.upload(tensor.F32, weights, b.rows, p.Heads)
-		want := make([]int32, b.rows*p.TopK)
+		want := make([]int32, b.rows*width)
 		all := slices.Concat(b.prefill, b.decode)
 		ref.Select(want, q, weights, keys, all, p)
 		for _, cut := range []struct{ rows, pitch, sms int }{{b.rows, 8192, 132}, {3, 5120, 3}} {
 			gpu := c.Info()
 			gpu.SMs = cut.sms
-			out := c.I32(make([]int32, b.rows*p.TopK), b.rows, p.TopK)
+			out := c.I32(make([]int32, b.rows*width), b.rows, width)
 			scratch := c.Alloc(SelectScratch(cut.rows, cut.pitch))
 			c.Run(func(l *launch.List) {
 				for first := 0; first < b.rows; first += cut.rows {
@@ -59,7 +65,7 @@ func TestSelectRows(t *testing.T) {
 			})
 			got := cudatest.Download[int32](c, out.At, len(want))
 			for row := range b.rows {
-				if g, w := got[row*p.TopK:][:p.TopK], want[row*p.TopK:][:p.TopK]; !slices.Equal(g, w) {
+				if g, w := got[row*width:][:width], want[row*width:][:width]; !slices.Equal(g, w) {
 					t.Fatalf("%+v, %+v: row %d chose\n%v, want\n%v", x, cut, row, g, w)
 				}
 			}

@@ -55,7 +55,10 @@ func TestSparse(t *testing.T) {
 // TestSelect: the choice is the reference's, ties included; small integers make every sum exact.
 func TestSelect(t *testing.T) {
 	c := cudatest.Open(t)
-	for _, p := range []device.Index{{Heads: 3, Dim: 16, TopK: 7, BlockTokens: 16}, {Heads: 9, Dim: 5, TopK: 140, BlockTokens: 16}, {Heads: 1, Dim: 3, TopK: 1, BlockTokens: 16}} {
+	for _, p := range []device.Index{
+		{Heads: 3, Dim: 16, TopK: 7, BlockTokens: 16}, {Heads: 9, Dim: 5, TopK: 140, BlockTokens: 16}, {Heads: 1, Dim: 3, TopK: 1, BlockTokens: 16},
+		{Heads: 3, Dim: 16, TopK: 7, Pool: 4, BlockTokens: 16}, {Heads: 2, Dim: 8, TopK: 7, Pool: 4, Entries: true, BlockTokens: 16},
+	} {
 		for _, dt := range []tensor.DType{tensor.F32, tensor.BF16} {
 			b := newProblem(c, 9, small, dt, dt, dt, sparseSeqs)
 			rng := rand.New(rand.NewPCG(4, 4))
@@ -69,12 +72,12 @@ func TestSelect(t *testing.T) {
 			keys, q, weights := integers(b.slots*p.Dim, 2), integers(b.rows*p.Heads*p.Dim, 2), integers(b.rows*p.Heads, 3)
 			cache := launch.KV{Mat: b.upload(dt, keys, b.slots, p.Dim)}
 			qm, wm := b.upload(dt, q, b.rows, p.Heads*p.Dim), b.upload(dt, weights, b.rows, p.Heads)
-			out := c.I32(make([]int32, b.rows*p.TopK), b.rows, p.TopK)
+			out := c.I32(make([]int32, b.rows*p.Positions()), b.rows, p.Positions())
 			c.Run(func(l *launch.List) {
 				Select(l, out, qm, wm, cache, b.table, false, p)
 				Select(l, out, qm, wm, cache, b.table, true, p)
 			})
-			want := make([]int32, b.rows*p.TopK)
+			want := make([]int32, b.rows*p.Positions())
 			ref.Select(want, q, weights, keys, slices.Concat(b.prefill, b.decode), p)
 			if got := cudatest.Download[int32](c, out.At, len(want)); !slices.Equal(got, want) {
 				t.Errorf("%+v, %s: chose\n%v, want\n%v", p, dt, got, want)

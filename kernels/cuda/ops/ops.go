@@ -6,6 +6,7 @@ package ops
 import (
 	"fmt"
 
+	"krater/kernels/cuda/compressed"
 	"krater/kernels/cuda/delta"
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/gemv"
@@ -102,6 +103,10 @@ func (b *Builder) GatedNorm(out, x, w launch.Mat, eps float32, p device.DeltaNet
 
 // Rope rotates x in place.
 func (b *Builder) Rope(x, positions, table launch.Mat, p device.Rope) {
+	if p.Back {
+		compressed.RopeBack(b.List, x, positions, table, p)
+		return
+	}
 	elem.Rope(b.List, x, positions, table, p)
 }
 
@@ -163,7 +168,7 @@ func (b *Builder) Route(ids, weights, logits, x launch.Mat, gate launch.Weight, 
 
 // NormRoute computes Route of x = RMSNorm(of).
 func (b *Builder) NormRoute(ids, weights, logits, x, of, norm launch.Mat, eps float32, gate launch.Weight, bias launch.Mat, p device.Router) {
-	if !b.Plain && x.Rows <= NormRows && b.Turn != 0 && route.CanNorm(x, of, norm, gate.F) {
+	if !b.Plain && x.Rows <= NormRows && b.Turn != 0 && route.CanNorm(x, of, norm, gate.F, p) {
 		route.NormRoute(b.List, ids, weights, logits, x, of, norm, eps, gate, bias, p, b.Turn, b.Scratch(route.Scratch(x.Rows, gate.F.Rows, gate.F.Cols)))
 		return
 	}
@@ -193,6 +198,11 @@ func (b *Builder) Softcap(x launch.Mat, limit float32) { elem.Softcap(b.List, x,
 // TopK chooses experts.
 func (b *Builder) TopK(ids, weights, logits, bias launch.Mat, p device.Router) {
 	route.TopK(b.List, ids, weights, logits, bias, p, 0)
+}
+
+// RouteByToken weighs the experts that table has for each token.
+func (b *Builder) RouteByToken(ids, weights, logits, tokens, table launch.Mat, p device.Router) {
+	route.ByToken(b.List, ids, weights, logits, tokens, table, p)
 }
 
 // ChangeLogits applies penalties, biases and masks in place.

@@ -16,8 +16,8 @@ const normShared = 30 << 10
 
 // CanNorm reports whether NormRoute takes these: x BF16, of F32 or BF16, all rows aligned
 // for chunks of 8, and few enough.
-func CanNorm(x, of, norm, gate launch.Mat) bool {
-	return x.DType == tensor.BF16 && x.Rows <= MaxNormed && elem.Chunks(x, of, norm) && elem.Chunks(gate) &&
+func CanNorm(x, of, norm, gate launch.Mat, p device.Router) bool {
+	return !apart(p) && x.DType == tensor.BF16 && x.Rows <= MaxNormed && elem.Chunks(x, of, norm) && elem.Chunks(gate) &&
 		of.Rows == x.Rows && of.Cols == x.Cols && norm.Cols == x.Cols && normBytes(x) <= normShared
 }
 
@@ -27,7 +27,7 @@ func normBytes(x launch.Mat) int { return x.Rows * (2*(x.Cols+8) + 4*32) }
 // with the bits of elem.RMSNorm and Route. turn and scratch are as in Route.
 func NormRoute(l *launch.List, ids, weights, logits, x, of, norm launch.Mat, eps float32, gate launch.Weight, bias launch.Mat, p device.Router, turn, scratch launch.Ptr) {
 	const op = "NormRoute"
-	if !CanNorm(x, of, norm, gate.F) || turn == 0 {
+	if !CanNorm(x, of, norm, gate.F, p) || turn == 0 {
 		refuse(op, "x %v of %v, norm %v, gate %v", x, of, norm, gate.F)
 	}
 	checkLogits(op, logits, x, gate.F, scratch)

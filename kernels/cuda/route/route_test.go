@@ -142,7 +142,7 @@ func TestRefusals(t *testing.T) {
 		"groups":      with(func(p *device.Router) { p.Groups, p.TopGroups = 5, 2 }),
 		"few groups":  with(func(p *device.Router) { p.Groups, p.TopGroups = 16, 1 }),
 		"many groups": with(func(p *device.Router) { p.Groups, p.TopGroups = 64, 6 }),
-		"scoring":     with(func(p *device.Router) { p.Scoring = 2 }),
+		"scoring":     with(func(p *device.Router) { p.Scoring = 3 }),
 		"ids":         func() { TopK(new(launch.List), at(i32, 3, 5), at(f32, 3, 6), at(f32, 3, 64), launch.Mat{}, good, 0) },
 		"gate":        func() { Logits(new(launch.List), at(f32, 3, 64), at(bf16, 3, 32), at(f32, 64, 33), 0) },
 		"logits":      func() { Logits(new(launch.List), at(bf16, 3, 64), at(bf16, 3, 32), at(f32, 64, 32), 0) },

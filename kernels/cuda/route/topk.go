@@ -23,6 +23,9 @@ const (
 func TopK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router, rows launch.Ptr) {
 	const op = "TopK"
 	checkTopK(op, ids, weights, logits, bias, p)
+	if apart(p) && rows != 0 {
+		refuse(op, "scoring %d of some rows", p.Scoring)
+	}
 	if logits.Rows > 0 {
 		topK(l, ids, weights, logits, bias, p, rows, 0, 1)
 	}
@@ -30,6 +33,10 @@ func TopK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router
 
 // topK chooses by the sums of n parts in memory, which it writes to logits, or by logits.
 func topK(l *launch.List, ids, weights, logits, bias launch.Mat, p device.Router, rows, parts launch.Ptr, n int) {
+	if apart(p) {
+		softplusTopK(l, ids, weights, logits, bias, p)
+		return
+	}
 	r := routerArgs(p)
 	l.Add(kTopK, warps(logits.Rows),
 		launch.P(ids.At), launch.I32(ids.Stride), launch.P(weights.At), launch.I32(weights.Stride),
@@ -53,7 +60,7 @@ func Route(l *launch.List, ids, weights, logits, x launch.Mat, gate launch.Weigh
 	checkTopK(op, ids, weights, logits, bias, p)
 	switch {
 	case x.Rows == 0:
-	case f&exact != exact:
+	case f&exact != exact || apart(p):
 		Logits(l, logits, x, gate.F, scratch)
 		if gate.Bias != 0 {
 			elem.AddBias(l, logits, launch.Mat{At: gate.Bias, DType: tensor.F32, Rows: 1, Cols: logits.Cols, Stride: logits.Cols})
@@ -79,7 +86,7 @@ func checkTopK(op string, ids, weights, logits, bias launch.Mat, p device.Router
 		refuse(op, "%d experts in %d groups", p.Experts, groups)
 	case groups > 1 && (p.TopGroups < 1 || p.TopGroups > groups || p.TopK > p.TopGroups*(p.Experts/groups)):
 		refuse(op, "top %d of %d experts from %d of %d groups", p.TopK, p.Experts, p.TopGroups, groups)
-	case p.Scoring > device.ScoreSigmoid || p.GroupScore > device.GroupTop2Sum:
+	case p.Scoring > device.ScoreSqrtSoftplus || p.GroupScore > device.GroupTop2Sum:
 		refuse(op, "scoring %d, group score %d", p.Scoring, p.GroupScore)
 	}
 	t := logits.Rows

@@ -54,13 +54,13 @@ KR_DEV uint32_t key_rank(const Indexer &x, const Cache &c, long long slot) {
 	return score_rank(sum);
 }
 
-// chosen [rows, top]: the positions with the best scores of those that a row sees, rising, of equal ones the
-// first; -1 behind them. Grid (rows). It scores all keys once for each digit of the least score that is chosen,
-// and once more.
+// chosen [rows, width]: the positions with the best scores of those that a row sees, rising, of equal ones the
+// first; -1 behind them. Keys of several positions lie where the last of them has its key (Choices). Grid (rows). It
+// scores all keys once for each digit of the least score that is chosen, and once more.
 KR_KERNEL(THREADS, 1)
 kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_stride, const void *weights, int weights_wide, int weights_stride, const char *cache,
           const float *scales, int kind, int cache_stride, int scales_stride, int group, const int *table, int decode, int heads, int dim, int top,
-          int block_tokens) {
+          int pool, int entries, int block_tokens) {
 	pdl_launch();
 	pdl_wait();
 	KR_SHARED(float, shared);
@@ -69,10 +69,10 @@ kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_strid
 	Span s;
 	int row = blockIdx.x, tid = threadIdx.x;
 	if (!find_row(s, table, decode, row)) return;
-	int ctx = s.pos + row - s.row + 1;
-	chosen += (long long)row * chosen_stride;
-	if (ctx <= top) {
-		for (int i = tid; i < top; i += THREADS) chosen[i] = i < ctx ? i : -1;
+	int ctx = s.pos + row - s.row + 1, keys = ctx / pool;
+	Choices to = {chosen + (long long)row * chosen_stride, top, pool, entries};
+	if (keys <= top) {
+		to.all(ctx, THREADS);
 		return;
 	}
 	for (int i = tid; i < heads * dim; i += THREADS) query[i] = get(q, q_wide, (long long)row * q_stride + i);
@@ -85,8 +85,8 @@ kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_strid
 	for (int d = 0; d < DIGITS; d++) {
 		for (int i = tid; i < DIGIT; i += THREADS) counts[i] = 0;
 		__syncthreads();
-		for (int p = tid; p < ctx; p += THREADS) {
-			uint32_t k = key_rank(x, c, span_slot(table, s, p, block_tokens));
+		for (int i = tid; i < keys; i += THREADS) {
+			uint32_t k = key_rank(x, c, span_slot(table, s, to.last(i), block_tokens));
 			if ((k & mask) == found) atomicAdd(&counts[k >> at[d] & most[d]], 1);
 		}
 		__syncthreads();
@@ -99,10 +99,10 @@ kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_strid
 		found |= (uint32_t)state[0] << at[d], mask |= (uint32_t)most[d] << at[d];
 		__syncthreads();
 	}
-	for (int from = 0; from < ctx; from += THREADS) {
+	for (int from = 0; from < keys; from += THREADS) {
 		taken[tid] = 0;
-		if (from + tid < ctx) {
-			uint32_t k = key_rank(x, c, span_slot(table, s, from + tid, block_tokens));
+		if (from + tid < keys) {
+			uint32_t k = key_rank(x, c, span_slot(table, s, to.last(from + tid), block_tokens));
 			taken[tid] = k > found ? 2 : k == found ? 1 : 0;
 		}
 		__syncthreads();
@@ -111,11 +111,12 @@ kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_strid
 			for (int i = 0; i < THREADS; i++) {
 				if (taken[i] == 0 || (taken[i] == 1 && left == 0)) continue;
 				if (taken[i] == 1) left--;
-				chosen[n++] = from + i;
+				to.put(n++, from + i);
 			}
 			state[1] = left, state[2] = n;
 		}
 		__syncthreads();
 	}
+	to.rest(ctx, THREADS);
 }
 KR_EXPORT(kr_select)

@@ -29,3 +29,28 @@ KR_DEV uint32_t score_rank(float v) {
 	uint32_t b = __float_as_uint(v);
 	return b >> 31 ? ~b : b | 0x80000000u;
 }
+
+// A row's choice of top keys (kernels/device.Index). A key is of pool positions, and chosen are these positions, with those behind the
+// last whole pool, or with entries the keys' numbers.
+struct Choices {
+	int *to;
+	int top, pool, entries;
+
+	// The position that has key i.
+	__device__ __forceinline__ int last(int i) const { return (i + 1) * pool - 1; }
+	// The n-th key that is chosen is i.
+	__device__ __forceinline__ void put(int n, int i) const {
+		if (entries) to[n] = i;
+		else
+			for (int j = 0; j < pool; j++) to[n * pool + j] = i * pool + j;
+	}
+	// The choice of a row that sees ctx positions and no more than top keys. All of `threads` threads call it, as they do rest.
+	__device__ __forceinline__ void all(int ctx, int threads) const {
+		int width = entries ? top : last(top), n = entries ? ctx / pool : ctx;
+		for (int i = threadIdx.x; i < width; i += threads) to[i] = i < n ? i : -1;
+	}
+	// What is chosen behind the top keys.
+	__device__ __forceinline__ void rest(int ctx, int threads) const {
+		for (int j = threadIdx.x; !entries && j < pool - 1; j += threads) to[top * pool + j] = j < ctx % pool ? ctx / pool * pool + j : -1;
+	}
+};

@@ -49,7 +49,7 @@ template <int KIND> KR_DEV void fetch_key(uint32_t (&key)[2 * STEPS], const char
 // multiple of 16. Rows that see no more than top have none. Grid (shares of the keys, rows).
 template <int KIND>
 KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, const bf16 *q, int q_stride, const void *weights, int weights_wide, int weights_stride,
-                         const char *cache, int cache_stride, const int *table, int decode, int first, int heads, int top, int block_tokens) {
+                         const char *cache, int cache_stride, const int *table, int decode, int first, int heads, int top, int pool, int block_tokens) {
 	pdl_launch();
 	pdl_wait();
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
@@ -58,8 +58,8 @@ KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, cons
 	Span s;
 	int row;
 	if (!locate(s, row, table, decode, first + blockIdx.y)) return;
-	int ctx = min(s.pos + row - s.row + 1, pitch);
-	if (ctx <= top) return;
+	int keys = min((s.pos + row - s.row + 1) / pool, pitch);
+	if (keys <= top) return;
 	q += (long long)row * q_stride;
 	for (int i = tid; i < heads * 2 * STEPS; i += SCORE_THREADS) {
 		int step = i / 32 % STEPS, head = i / (32 * STEPS) * 16 + i % 32 / 4;
@@ -72,11 +72,11 @@ KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, cons
 	ranks += (long long)blockIdx.y * pitch;
 	const int size = KIND == E4M3_ROWS ? 1 : 2;
 #pragma unroll 1
-	for (int at = (blockIdx.x * SCORE_WARPS + warp) * SCORE_KEYS; at < ctx; at += gridDim.x * SCORE_WARPS * SCORE_KEYS) {
+	for (int at = (blockIdx.x * SCORE_WARPS + warp) * SCORE_KEYS; at < keys; at += gridDim.x * SCORE_WARPS * SCORE_KEYS) {
 		uint32_t key[GROUPS][2 * STEPS];
 #pragma unroll
 		for (int n = 0; n < GROUPS; n++)
-			fetch_key<KIND>(key[n], cache + span_slot(table, s, min(at + 8 * n + g, ctx - 1), block_tokens) * cache_stride * size, c);
+			fetch_key<KIND>(key[n], cache + span_slot(table, s, (min(at + 8 * n + g, keys - 1) + 1) * pool - 1, block_tokens) * cache_stride * size, c);
 		float sum[GROUPS][2] = {};
 #pragma unroll 1
 		for (int m = 0; m < heads / 16; m++) {
@@ -113,10 +113,10 @@ KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, cons
 #define SCORES(name, kind)                                                                                                             \
 	KR_KERNEL(SCORE_THREADS, 4)                                                                                                        \
 	name(uint32_t *ranks, int pitch, const bf16 *q, int q_stride, const void *weights, int weights_wide, int weights_stride,          \
-	     const char *cache, int cache_stride, const int *table, int decode, int first, int heads, int top, int block_tokens) {       \
+	     const char *cache, int cache_stride, const int *table, int decode, int first, int heads, int top, int pool, int block_tokens) { \
 		KR_SHARED(unsigned char, shared);                                                                                              \
 		index_scores<kind>(shared, ranks, pitch, q, q_stride, weights, weights_wide, weights_stride, cache, cache_stride, table, decode, \
-		                   first, heads, top, block_tokens);                                                                          \
+		                   first, heads, top, pool, block_tokens);                                                                        \
 	}                                                                                                                                  \
 	KR_EXPORT(name)
 SCORES(kr_index_scores_bf16, BF16_ROWS)
@@ -130,11 +130,11 @@ KR_DEV void fetch_ranks(uint32_t (&k)[EACH], const uint32_t *ranks, int p) {
 	k[0] = v.x, k[1] = v.y, k[2] = v.z, k[3] = v.w;
 }
 
-// chosen [rows, top]: the positions of the best ranks of a row, rising, of equal ones the first; all positions, with -1
-// behind them, of a row that sees no more than top. The least rank that is chosen is found digit by digit. Then each warp counts
+// chosen [rows, width]: the positions of the best ranks of a row, rising, of equal ones the first; all positions, with -1
+// behind them, of a row that sees no more than top keys (Choices). The least rank that is chosen is found digit by digit. Then each warp counts
 // and writes what it chooses of a part of the positions. Grid (rows).
 KR_KERNEL(TOP_THREADS, 1)
-kr_index_top(int *chosen, int chosen_stride, const uint32_t *ranks, int pitch, const int *table, int decode, int first, int top) {
+kr_index_top(int *chosen, int chosen_stride, const uint32_t *ranks, int pitch, const int *table, int decode, int first, int top, int pool, int entries) {
 	__shared__ int counts[DIGIT], above[TOP_WARPS], equal[TOP_WARPS], state[2]; // state: digit, how many of the equal ones
 	pdl_launch();
 	pdl_wait();
@@ -142,10 +142,11 @@ kr_index_top(int *chosen, int chosen_stride, const uint32_t *ranks, int pitch, c
 	Span s;
 	int row;
 	if (!locate(s, row, table, decode, first + blockIdx.x)) return;
-	int ctx = min(s.pos + row - s.row + 1, pitch);
-	chosen += (long long)row * chosen_stride, ranks += (long long)blockIdx.x * pitch;
-	if (ctx <= top) {
-		for (int i = tid; i < top; i += TOP_THREADS) chosen[i] = i < ctx ? i : -1;
+	int ctx = s.pos + row - s.row + 1, keys = min(ctx / pool, pitch);
+	Choices choices = {chosen + (long long)row * chosen_stride, top, pool, entries};
+	ranks += (long long)blockIdx.x * pitch;
+	if (keys <= top) {
+		choices.all(ctx, TOP_THREADS);
 		return;
 	}
 	const int shift[DIGITS] = {21, 10, 0}, most[DIGITS] = {2047, 2047, 1023};
@@ -155,11 +156,11 @@ kr_index_top(int *chosen, int chosen_stride, const uint32_t *ranks, int pitch, c
 	for (int d = 0; d < DIGITS; d++) {
 		counts[tid] = counts[tid + TOP_THREADS] = 0;
 		__syncthreads();
-		for (int p = EACH * tid; p < ctx; p += EACH * TOP_THREADS) {
+		for (int p = EACH * tid; p < keys; p += EACH * TOP_THREADS) {
 			fetch_ranks(k, ranks, p);
 #pragma unroll
 			for (int i = 0; i < EACH; i++)
-				if (p + i < ctx && (k[i] & mask) == found) atomicAdd(&counts[k[i] >> shift[d] & most[d]], 1);
+				if (p + i < keys && (k[i] & mask) == found) atomicAdd(&counts[k[i] >> shift[d] & most[d]], 1);
 		}
 		__syncthreads();
 		int high = DIGIT - 1 - 2 * tid, a = counts[high], b = counts[high - 1], sum = a + b; // the threads go down
@@ -178,7 +179,7 @@ kr_index_top(int *chosen, int chosen_stride, const uint32_t *ranks, int pitch, c
 		__syncthreads();
 		found |= (uint32_t)state[0] << shift[d], mask |= (uint32_t)most[d] << shift[d], left = state[1];
 	}
-	int part = (ctx + TOP_WARPS * STRIDE - 1) / (TOP_WARPS * STRIDE) * STRIDE, from = warp * part, to = min(from + part, ctx);
+	int part = (keys + TOP_WARPS * STRIDE - 1) / (TOP_WARPS * STRIDE) * STRIDE, from = warp * part, to = min(from + part, keys);
 	int up = 0, same = 0;
 	for (int p = from + EACH * lane; p < to; p += STRIDE) {
 		fetch_ranks(k, ranks, p);
@@ -206,12 +207,13 @@ kr_index_top(int *chosen, int chosen_stride, const uint32_t *ranks, int pitch, c
 #pragma unroll
 		for (int i = 0; i < EACH; i++) {
 			if (at + i >= to || k[i] < found) continue;
-			if (k[i] > found) chosen[a++ + min(e, left)] = at + i;
-			else if (e++ < left) chosen[a + e - 1] = at + i;
+			if (k[i] > found) choices.put(a++ + min(e, left), at + i);
+			else if (e++ < left) choices.put(a + e - 1, at + i);
 		}
 		sum = __shfl_sync(0xffffffffu, sum, 31);
 		up += sum & 0xffff, same += sum >> 16;
 	}
+	choices.rest(ctx, TOP_THREADS);
 }
 KR_EXPORT(kr_index_top)
 
