@@ -17,7 +17,6 @@ import (
 	"krater/stages/compare/goldens"
 	"krater/stages/drive"
 	"krater/stages/load"
-	"krater/stages/model"
 	"krater/stages/synth"
 )
 
@@ -194,7 +193,7 @@ func TestGoldensOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
 		_, cfg := goldenPrompts(t, f.Dir)
-		if cfg.Streams.Several() || overBlocks(cfg) {
+		if cfg.Streams.Several() {
 			refuses(t, 1, []string{"compare", "--device", "cuda", "--model", f.Dir, "--golden", f.Dir}, "on the CPU only")
 			return
 		}
@@ -214,14 +213,6 @@ func TestGoldensOnCard(t *testing.T) {
 				answers(t, "", append([]string{"compare", "--device", "cuda", "--model", f.Dir, "--golden", golden}, args...)...)
 			})
 		}
-	})
-}
-
-// overBlocks reports whether a model attends to blocks that an index chooses, for which no GPU has kernels.
-func overBlocks(cfg *model.Config) bool {
-	return slices.ContainsFunc(cfg.Layers, func(l model.LayerSpec) bool {
-		a, ok := l.Mixer.(model.GQA)
-		return ok && a.Index.Chooses()
 	})
 }
 

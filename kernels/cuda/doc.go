@@ -14,6 +14,7 @@ import (
 	"krater/kernels/cuda/compressed"
 	"krater/kernels/cuda/delta"
 	"krater/kernels/cuda/gemv"
+	"krater/kernels/cuda/gqa"
 	"krater/kernels/cuda/mla"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/sample"
@@ -70,16 +71,13 @@ func (Layout) StepKey(decode []device.Span) uint64 {
 // Check names the sizes that no kernel takes.
 func (Layout) Check(s *device.StepSizes) error {
 	var err error
-	switch {
-	case s.Streams > 0:
+	if s.Streams > 0 {
 		err = fmt.Errorf("%d residual streams (hc_count, hc_mult) run on the CPU only: the GPU has no kernels for them", s.Streams)
-	case s.Blocks.Local > 0:
-		err = fmt.Errorf("sparse attention over blocks (sparse_topk_blocks %d) runs on the CPU only: the GPU has no kernels for it", s.Blocks.Chosen)
 	}
 	if s.Index.Pool > 0 && !s.Index.Entries {
 		err = errors.Join(err, fmt.Errorf("an index over pools (index_kpool %d) runs on the CPU only: the GPU has no kernels for it", s.Index.Pool))
 	}
-	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index), compressed.Check(s.Compressed))
+	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index), compressed.Check(s.Compressed), gqa.CheckBlocks(s.Blocks))
 }
 
 // ScratchBytes returns a bound of a stream's scratch memory.

@@ -82,8 +82,8 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.CopyRows(mat(o.Out), mat(o.X))
 	case device.OpMLA, device.OpLayerNorm, device.OpSelect, device.OpSparseMLA:
 		addMLA(b, o)
-	case device.OpGQA:
-		b.GQA(mat(o.Out), mat(o.X), kv(&o.KV), mat(o.W), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.GQA)
+	case device.OpGQA, device.OpSelectBlocks, device.OpSparseGQA:
+		addGQA(b, o)
 	case device.OpRouteTopK:
 		b.TopK(mat(o.Out), mat(o.A), mat(o.X), mat(o.W), *o.Router)
 		b.WeighChosen(mat(o.Out), mat(o.A), mat(o.B))
@@ -117,7 +117,7 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.Choose(mat(o.Out), mat(o.X), mat(o.A))
 	case device.OpActivate, device.OpScale, device.OpSoftcap:
 		addMap(b, o)
-	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpSelectBlocks, device.OpSparseGQA, device.OpPoolKeys:
+	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpPoolKeys:
 		refuse(o.Kind.String(), "a GPU has no kernel for it")
 	case device.OpQuantizeRows:
 		refuse(o.Kind.String(), "rows of integers are the processor's")
@@ -135,6 +135,18 @@ func addMap(b *ops.Builder, o *device.Op) {
 		b.Scale(mat(o.Out), o.Factor)
 	case device.OpSoftcap:
 		b.Softcap(mat(o.Out), o.Factor)
+	}
+}
+
+// addGQA appends an operator of grouped-query attention or of its index.
+func addGQA(b *ops.Builder, o *device.Op) {
+	switch o.Kind {
+	case device.OpGQA:
+		b.GQA(mat(o.Out), mat(o.X), kv(&o.KV), mat(o.W), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.GQA)
+	case device.OpSelectBlocks:
+		b.SelectBlocks(mat(o.Out), mat(o.X), kv(&o.KV), mat(o.W), mat(o.A), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Blocks)
+	default:
+		b.SparseGQA(mat(o.Out), mat(o.X), kv(&o.KV), mat(o.A), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.GQA)
 	}
 }
 

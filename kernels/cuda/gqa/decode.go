@@ -173,33 +173,59 @@ func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, 
 	if rows == 0 {
 		return
 	}
-	d, _ := decoderOf(cache.DType, p)
+	f := newFlow(gpu, cache, items, scratch, p)
+	var window []launch.Arg
 	one := p.Window > 0 && p.Window <= spans.OneItem
-	grid, groups := decodeShape(gpu, d, items, p)
-	groups = groups && !one
-	part, marks, whole := launch.P(scratch), launch.P(scratch+launch.Ptr(partBytes(items, p))), bit(groups)
-	args := append(make([]launch.Arg, 0, 20), part, marks, launch.I32(items), whole, launch.P(q.At), launch.I32(q.Stride), launch.P(cache.At),
-		launch.P(cache.Scales.At), launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(p.Heads),
-		launch.I32(p.KVHeads), scale(p), launch.I32(p.BlockTokens))
 	if p.Window > 0 {
 		var here launch.Ptr // where attend itself writes rows
 		if one {
-			here = out.At
+			here, f.groups = out.At, false
 		}
-		d.attend = d.window
-		args = append(args, launch.I32(p.Window), launch.P(here), wide(out), launch.I32(out.Stride), launch.P(sinks.At))
+		f.d.attend = f.d.window
+		window = []launch.Arg{launch.I32(p.Window), launch.P(here), wide(out), launch.I32(out.Stride), launch.P(sinks.At)}
 	}
-	l.Add(d.attend, launch.Config{Grid: grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(d.bytes(gpu)), PDL: true}, args...)
-	if one {
-		return
+	f.attend(l, true, q, cache, table, window...)
+	if !one {
+		f.join(l, out, sinks, table, rows)
 	}
-	k, x, args := d.join, p.Heads, append(args[:0], launch.P(out.At), wide(out), launch.I32(out.Stride), part, marks, launch.I32(items), launch.P(table.At))
-	if groups {
-		each := 4 * decodeThreads / p.HeadDim // heads of a block
-		k, x, args = d.groups, (p.Heads+each-1)/each, append(args, launch.I32(p.Heads))
+}
+
+// flow is attention of generated rows whose items give sums in scratch memory, which are then joined.
+type flow struct {
+	d           decoder
+	gpu         launch.GPU
+	p           device.GQA
+	items       int
+	part, marks launch.Ptr
+	grid        launch.Dim
+	groups      bool
+}
+
+func newFlow(gpu launch.GPU, cache launch.KV, items int, scratch launch.Ptr, p device.GQA) flow {
+	f := flow{gpu: gpu, p: p, items: items, part: scratch, marks: scratch + launch.Ptr(partBytes(items, p))}
+	f.d, _ = decoderOf(cache.DType, p)
+	f.grid, f.groups = decodeShape(gpu, f.d, items, p)
+	return f
+}
+
+// attend appends attention. early: nothing that it reads before it waits for earlier kernels was written by one of this step.
+func (f *flow) attend(l *launch.List, early bool, q launch.Mat, cache launch.KV, table launch.Mat, window ...launch.Arg) {
+	args := append(make([]launch.Arg, 0, 20), launch.P(f.part), launch.P(f.marks), launch.I32(f.items), bit(f.groups), launch.P(q.At), launch.I32(q.Stride),
+		launch.P(cache.At), launch.P(cache.Scales.At), launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(f.p.Heads),
+		launch.I32(f.p.KVHeads), scale(f.p), launch.I32(f.p.BlockTokens))
+	l.Add(f.d.attend, launch.Config{Grid: f.grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(f.d.bytes(f.gpu)), PDL: early}, append(args, window...)...)
+}
+
+// join appends the joins of at most rows rows.
+func (f *flow) join(l *launch.List, out, sinks, table launch.Mat, rows int) {
+	k, x := f.d.join, f.p.Heads
+	args := []launch.Arg{launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(f.part), launch.P(f.marks), launch.I32(f.items), launch.P(table.At)}
+	if f.groups {
+		each := 4 * decodeThreads / f.p.HeadDim // heads of a block
+		k, x, args = f.d.groups, (f.p.Heads+each-1)/each, append(args, launch.I32(f.p.Heads))
 	}
 	l.Add(k, launch.Config{Grid: launch.Dim{X: uint32(x), Y: uint32(rows)}, Block: launch.Dim{X: decodeThreads}, PDL: true},
-		append(args, launch.I32(p.Window), launch.P(sinks.At))...)
+		append(args, launch.I32(f.p.Window), launch.P(sinks.At))...)
 }
 
 // scale converts scores to powers of two.

@@ -23,13 +23,22 @@ const plainThreads = 128
 // generated rows: out [T, heads*d], q [T, heads*d], both F32 or BF16; cache [slots, 2*kvHeads*d]
 // of F32, BF16, F8E4M3 or I8; sinks [1, heads] F32 or BF16, or absent. Other rows of out are unchanged.
 func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, sinks, table launch.Mat, decode bool, p device.GQA) {
-	kind, list := check(out, q, &cache, table, p), 0
-	if decode {
-		list = 1
-	}
+	plain(l, out, q, cache, sinks, launch.Mat{}, table, decode, p)
+}
+
+// PlainLists is Plain over the positions chosen [T, lists*n] I32 alone, without sinks and window: a key head reads those of its list
+// (device.GQA.Lists), up to the first -1.
+func PlainLists(l *launch.List, out, q launch.Mat, cache launch.KV, chosen, table launch.Mat, decode bool, p device.GQA) {
+	checkLists(chosen, q, p)
+	plain(l, out, q, cache, launch.Mat{}, chosen, table, decode, p)
+}
+
+func plain(l *launch.List, out, q launch.Mat, cache launch.KV, sinks, chosen, table launch.Mat, decode bool, p device.GQA) {
+	kind := check(out, q, &cache, table, p)
 	if q.Rows == 0 {
 		return
 	}
+	lists := max(1, p.Lists)
 	config := launch.Config{
 		Grid:   launch.Dim{X: uint32(p.Heads), Y: uint32(q.Rows)},
 		Block:  launch.Dim{X: plainThreads},
@@ -39,8 +48,9 @@ func Plain(l *launch.List, out, q launch.Mat, cache launch.KV, sinks, table laun
 	l.Add(kPlain, config,
 		launch.P(out.At), wide(out), launch.I32(out.Stride), launch.P(q.At), wide(q), launch.I32(q.Stride),
 		launch.P(cache.At), launch.P(cache.Scales.At), launch.I32(kind), launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.I32(cache.Group),
-		launch.P(table.At), launch.I32(list), launch.I32(p.KVHeads), launch.I32(p.HeadDim),
-		scale(p), launch.I32(p.BlockTokens), launch.I32(p.Window), launch.P(sinks.At), sinkType(sinks, p))
+		launch.P(table.At), bit(decode), launch.I32(p.KVHeads), launch.I32(p.HeadDim),
+		scale(p), launch.I32(p.BlockTokens), launch.I32(p.Window), launch.P(sinks.At), sinkType(sinks, p),
+		launch.P(chosen.At), launch.I32(chosen.Stride), launch.I32(lists), launch.I32(chosen.Cols/lists))
 }
 
 // sinkType is wide of sinks, whose shape it checks.
@@ -68,7 +78,13 @@ func check(out, q launch.Mat, c *launch.KV, table launch.Mat, p device.GQA) int 
 		refuse("cache %v for %d heads of %d", c.Mat, p.KVHeads, p.HeadDim)
 	case table.Zero() || table.DType != tensor.I32 || table.At%16 != 0:
 		refuse("a table of spans %v", table)
-	case c.DType == tensor.I8 && (c.Scales.Zero() || c.Group < 1):
+	}
+	return cacheKind(c)
+}
+
+// cacheKind returns a cache's type as latent.cuh numbers it.
+func cacheKind(c *launch.KV) int {
+	if c.DType == tensor.I8 && (c.Scales.Zero() || c.Group < 1) {
 		refuse("an int8 cache without scales")
 	}
 	for i, dt := range []tensor.DType{tensor.F32, tensor.BF16, tensor.F8E4M3, tensor.I8} {

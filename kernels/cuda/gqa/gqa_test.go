@@ -18,7 +18,7 @@ func TestPlainRefuses(t *testing.T) {
 	kv := launch.KV{Mat: mat(tensor.BF16, 64, 32)}
 	var l launch.List
 	Plain(&l, out, q, kv, launch.Mat{}, table, true, p)
-	if len(l.Ops) != 1 || l.Ops[0].Count != 21 || l.Ops[0].Config.Grid != (launch.Dim{X: 4, Y: 3}) {
+	if len(l.Ops) != 1 || l.Ops[0].Count != 25 || l.Ops[0].Config.Grid != (launch.Dim{X: 4, Y: 3}) {
 		t.Fatalf("%+v", l.Ops)
 	}
 	for name, f := range map[string]func(){

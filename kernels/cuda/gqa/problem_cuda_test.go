@@ -133,6 +133,8 @@ func (b *problem) fill(rng *rand.Rand, dt tensor.DType) {
 			v = nan
 		}
 		switch dt {
+		case tensor.F32:
+			binary.LittleEndian.PutUint32(raw[4*at:], math.Float32bits(v))
 		case tensor.BF16:
 			bits := tensor.F32ToBF16(v)
 			binary.LittleEndian.PutUint16(raw[2*at:], bits)

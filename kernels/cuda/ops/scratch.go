@@ -46,6 +46,9 @@ func ScratchBytes(s *device.StepSizes) int {
 	if s.GQA.Heads > 0 {
 		need(gqa.DecodeScratch(items, s.GQA))
 	}
+	if s.Blocks.Heads > 0 {
+		needBlocks(s, need)
+	}
 	if s.Experts > 0 {
 		need(route.AlignedBytes(min(s.Rows, route.MaxFused), s.TopK, s.Experts, tileMin), route.Scratch(s.Rows, s.Experts, s.Hidden))
 		need(route.AlignedBytes(s.Rows, s.TopK, s.Experts, tileMin), route.AlignScratch(s.Rows, s.TopK, s.Experts),

@@ -75,15 +75,11 @@ func (b *Builder) SparseMLA(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 		some(mla.Rows{Decode: true, Count: len(list)}, min(mla.SparseItems(len(list), topK), DecodeItems(list)))
 		return
 	}
-	rows, least, all := 0, topK, true
+	least := topK
 	if !mla.CanPrefill(b.GPU, out, q, cache, kvb, p) {
 		least = 0
 	}
-	for i := range list {
-		s := &list[i]
-		rows += s.Len - min(max(least-s.Pos, 0), s.Len)
-		all = all && s.Pos >= least
-	}
+	rows, all := lastRows(list, least)
 	if !all {
 		b.MLAPrefill(out, q, cache, kvb, list, table, p) // the rows that choose are computed again
 	}

@@ -112,11 +112,12 @@ kr_mla_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 KR_EXPORT(kr_mla_plain)
 
 // Grouped-query attention: out, q [rows, heads * dim]; grid (heads, rows). window: the number of
-// keys that a row sees; 0: all. sinks [heads], or null.
+// keys that a row sees; 0: all. sinks [heads], or null. chosen [rows, lists, width], unless null: the positions that the key heads of a
+// list see.
 KR_KERNEL(THREADS, 1)
 kr_gqa_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide, int q_stride, const char *cache, const float *scales,
              int kind, int cache_stride, int scales_stride, int group, const int *table, int decode, int kv_heads, int dim, float scale,
-             int block_tokens, int window, const void *sinks, int sinks_wide) {
+             int block_tokens, int window, const void *sinks, int sinks_wide, const int *chosen, int chosen_stride, int lists, int width) {
 	pdl_launch();
 	pdl_wait();
 	KR_SHARED(float, shared);
@@ -129,8 +130,9 @@ kr_gqa_plain(void *out, int out_wide, int out_stride, const void *q, int q_wide,
 	__syncthreads();
 	Columns w = {kv * dim, dim, (kv_heads + kv) * dim, dim};
 	int ctx = s.pos + row - s.row + 1;
-	attend(b, c, w, table, s, window > 0 ? max(ctx - window, 0) : 0, ctx, scale, block_tokens,
-	       sinks ? get(sinks, sinks_wide, head) * LOG2E : -INFINITY, 0);
+	if (chosen) chosen += (long long)row * chosen_stride + kv * lists / kv_heads * width;
+	attend(b, c, w, table, s, window > 0 ? max(ctx - window, 0) : 0, chosen ? width : ctx, scale, block_tokens,
+	       sinks ? get(sinks, sinks_wide, head) * LOG2E : -INFINITY, chosen);
 	for (int i = threadIdx.x; i < dim; i += THREADS) put(out, out_wide, (long long)row * out_stride + head * dim + i, b.sum[i]);
 }
 KR_EXPORT(kr_gqa_plain)

@@ -54,3 +54,34 @@ struct Choices {
 		for (int j = threadIdx.x; !entries && j < pool - 1; j += threads) to[top * pool + j] = j < ctx % pool ? ctx / pool * pool + j : -1;
 	}
 };
+
+// Row i of the prompts, which is row i of the batch, or generated row i. False: it is none of them.
+KR_DEV bool locate(Span &s, int &row, const int *table, int decode, int i) {
+	if (!decode) {
+		row = i;
+		return find_row(s, table, 0, i);
+	}
+	if (i >= table[HEAD_DECODE]) return false;
+	s = span_at(table, table[HEAD_PREFILL] + i);
+	row = s.row;
+	return true;
+}
+
+// The number of items of n keys (kernels/cuda/spans, Items).
+KR_DEV int items_of(int n) {
+	int tiles = (n + KEY_TILE - 1) / KEY_TILE;
+	return tiles < FOLD ? tiles : min((int)ITEMS_MAX, tiles / FOLD * FOLD);
+}
+
+// Row i of those that kr_sparse_spans takes. False: there is none.
+KR_DEV bool sparse_row(Span &s, int &row, const int *table, int decode, int least, int i) {
+	if (decode) return locate(s, row, table, 1, i);
+	for (int p = 0, prompts = table[HEAD_PREFILL]; p < prompts; p++) {
+		s = span_at(table, p);
+		int before = min(max(least - s.pos, 0), s.len);
+		row = s.row + before + i;
+		if (i < s.len - before) return true;
+		i -= s.len - before;
+	}
+	return false;
+}

@@ -1,0 +1,82 @@
+package gqa
+
+import (
+	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/spans"
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+)
+
+var kListSpans = launch.Named("kr_list_spans")
+
+const listThreads = 256 // of gqa_lists.cu
+
+// Rows are some rows of a batch: the generated ones, or those of its prompts that see more than Least positions, Count of them from
+// number First on.
+type Rows struct {
+	Decode       bool
+	First, Count int
+	Least        int
+}
+
+// checkLists panics unless chosen has lists for the rows of q.
+func checkLists(chosen, q launch.Mat, p device.GQA) {
+	lists := max(1, p.Lists)
+	if chosen.Zero() || chosen.DType != tensor.I32 || chosen.Rows != q.Rows || chosen.Cols < lists || chosen.Cols%lists != 0 || p.KVHeads%lists != 0 || p.Window != 0 {
+		refuse("chosen is %v, need I32 of %d rows with lists for %+v", chosen, q.Rows, p)
+	}
+}
+
+// CanLists reports whether Lists takes these: what Decode takes, and one list for all key heads or one for each.
+func CanLists(gpu launch.GPU, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
+	return CanDecode(gpu, out, q, cache, launch.Mat{}, p) && (p.Lists <= 1 || p.Lists == p.KVHeads)
+}
+
+// ListItems bounds the items of work of rows with at most n positions in a list.
+func ListItems(rows, n int) int { return rows * spans.ItemBound(n) }
+
+// ListsScratch returns the scratch memory of Lists in bytes.
+func ListsScratch(rows, items, n int, p device.GQA) int {
+	return max(1, p.Lists)*4*listWords(rows, n) + DecodeScratch(items, p)
+}
+
+// listWords is the size of a table of rows that see n positions, each in a block of its own.
+func listWords(rows, n int) int { return (spans.HeadWords + rows*(spans.RecordWords+n) + 63) &^ 63 }
+
+// Lists is PlainLists for some rows of a batch, all of which are computed as generated ones, over the listed rows of the cache
+// alone. A row's lists have equally many positions, and rows have at most items of work; scratch has ListsScratch bytes, aligned to 256.
+func Lists(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, chosen, table launch.Mat, rows Rows, items int, scratch launch.Ptr, p device.GQA) {
+	check(out, q, &cache, table, p)
+	checkLists(chosen, q, p)
+	if !CanLists(gpu, out, q, cache, p) || rows.First < 0 || rows.Count > q.Rows || items < rows.Count || scratch%256 != 0 {
+		refuse("no kernel for rows %+v of out %v, q %v, cache %v", rows, out, q, cache.Mat)
+	}
+	if rows.Count == 0 {
+		return
+	}
+	lists := max(1, p.Lists)
+	n := chosen.Cols / lists
+	words := listWords(rows.Count, n)
+	l.Add(kListSpans, launch.Config{Grid: launch.Dim{X: uint32(rows.Count), Y: uint32(lists)}, Block: launch.Dim{X: listThreads}, PDL: true},
+		launch.P(scratch), launch.I32(words), launch.P(table.At), launch.P(chosen.At), launch.I32(chosen.Stride), launch.I32(n),
+		bit(rows.Decode), launch.I32(rows.First), launch.I32(rows.Least), launch.I32(p.BlockTokens))
+	p.BlockTokens = 1
+	f := newFlow(gpu, cache, items, scratch+launch.Ptr(4*words*lists), p)
+	own := launch.Mat{At: scratch, DType: tensor.I32, Rows: 1, Cols: words, Stride: words}
+	first := own // whose rows have as many items as those of the other lists
+	f.grid.X /= uint32(lists)
+	group := p.Heads / lists
+	for i := range lists { // each reads its table, and its key heads' part of everything
+		f.attend(l, i > 0, q, cache, own)
+		own.At += launch.Ptr(4 * words)
+		q.At += launch.Ptr(2 * group * p.HeadDim)
+		cache.At += launch.Ptr(p.KVHeads / lists * p.HeadDim * cache.DType.Size())
+		if cache.DType == tensor.I8 {
+			cache.Scales.At += launch.Ptr(p.KVHeads / lists * 4)
+		}
+		f.part += launch.Ptr(4 * group * p.HeadDim)
+		f.marks += launch.Ptr(2 * 4 * group)
+	}
+	f.part, f.marks = f.part-launch.Ptr(4*p.Heads*p.HeadDim), f.marks-launch.Ptr(2*4*p.Heads)
+	f.join(l, out, launch.Mat{}, first, rows.Count)
+}
