@@ -17,7 +17,7 @@ LINT    := $(PLAIN) go run ./cmd/lint
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build check-build run test short fmt vet race plain purego lint gen licenses advisories gen-check gen-sums cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate quality clean
+.PHONY: help build check-build run test short fmt vet race race-long plain purego lint gen licenses advisories gen-check gen-sums cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate quality clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -38,12 +38,16 @@ test: fmt vet lint race plain ## format, vet, lint, and every short test once, w
 fmt: ## fail if a file is not formatted by gofmt
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt clean:"; echo "$$bad"; exit 1; fi
 
+# go vet keeps what it knows of a package by its tool's flags, and -tags is one of them. .ci/vet leaves it
+# out, so that dependencies are looked at once and not for each line below.
+VET := VET_TOOL="$$(go env GOTOOLDIR)/vet" go vet -vettool=$(CURDIR)/.ci/vet
+
 # go test vets again what it tests: -vet=off there.
 vet: ## go vet, with and without the assembly and the embedded model
-	$(PLAIN) go vet $(PACKAGES)
-	$(PLAIN) go vet -tags $(TAGS),purego ./kernels/cpu/...
-	$(PLAIN) go vet -tags $(TAGS),nomodel ./models/...
-	$(PLAIN) go vet -tags $(TAGS),soak ./cmd/krater/...
+	$(PLAIN) $(VET) $(PACKAGES)
+	$(PLAIN) $(VET) -tags $(TAGS),purego ./kernels/cpu/...
+	$(PLAIN) $(VET) -tags $(TAGS),nomodel ./models/...
+	$(PLAIN) $(VET) -tags $(TAGS),soak ./cmd/krater/...
 
 lint: ## check imports, lengths, phrases and commit messages; print the counts that may only fall
 	$(LINT)
@@ -51,8 +55,14 @@ lint: ## check imports, lengths, phrases and commit messages; print the counts t
 # cmd/lint/race.go says which tests run with the detector. A package cannot be left out of
 # it (-gcflags=PACKAGE=-race=false): memory that it allocates looks to others like what was
 # there before. Long arithmetic says //go:norace.
+# $(call RACE,LIST,FLAGS) runs a list that cmd/lint prints.
+RACE = @set -o pipefail; $(LINT) $(1) | { bad=0; while read -r tests; do (set -x; go test -race -vet=off $(2) $$tests </dev/null) || bad=1; done; exit $$bad; }
+
 race: ## run the short tests of code with goroutines under the race detector
-	@set -o pipefail; $(LINT) race | { bad=0; while read -r tests; do (set -x; go test -race -short -vet=off -timeout 20m $$tests </dev/null) || bad=1; done; exit $$bad; }
+	$(call RACE,race,-short -timeout 20m)
+
+race-long: ## run the tests of code with goroutines in full, and more of them, under the race detector
+	$(call RACE,race-nightly,-timeout 90m)
 
 plain: ## run all other short tests
 	@set -o pipefail; $(LINT) plain | { bad=0; while read -r tests; do (set -x; $(PLAIN) go test -short -vet=off -timeout 20m $$tests </dev/null) || bad=1; done; exit $$bad; }
@@ -62,7 +72,7 @@ purego: ## test kernels and recorded bits without assembly
 	$(PLAIN) KRATER_EXPECT_LEVEL=pure go test -tags $(TAGS),purego -short -vet=off ./kernels/cpu/...
 	$(PLAIN) KRATER_EXPECT_LEVEL=pure go test -tags $(TAGS),purego -short -vet=off -run TestBits ./stages/direct
 
-long: ## run every test in full; the race detector has short ones (make race)
+long: ## run every test in full, without the race detector
 	$(PLAIN) go test -vet=off -timeout 90m $(PACKAGES)
 
 gen: ## generate the assembly again (needs the module proxy for avo)

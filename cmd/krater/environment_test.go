@@ -2,12 +2,9 @@ package main
 
 import (
 	"bytes"
-	"io"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/alecthomas/kong"
 
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
@@ -15,12 +12,7 @@ import (
 
 // TestUnknownVariables: variables that look like settings are reported, with the setting that was meant.
 func TestUnknownVariables(t *testing.T) {
-	var c cli
-	ctx, _, err := cmdline.Parse(&c, []string{"version"}, kong.Writers(io.Discard, io.Discard))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := cmdline.UnknownVariables(ctx.Model, []string{
+	got := cmdline.UnknownVariables(cmdline.All(&cli{}), []string{
 		"PATH=/bin", "KRATER_LISTEN=127.0.0.1:0", "KRATER_CPU_LEVEL=avx2", "KRATER_SERVICE_HOST=10.0.0.1", "KRATER_PORT_8080_TCP=x",
 		"KRATER_EXPECT_LEVEL=avx2", "KRATER_CONFIG=x",
 		"KRATER_KVDTYPE=int8", "KRATER_MAX_SEQ=4", "KRATER_TEMPERATURE_OF_THE_ROOM=20", "KRATER_=", "NOKRATER_X=1",

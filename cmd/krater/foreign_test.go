@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/alecthomas/kong"
-
 	"krater/cmd/krater/cmdline"
 )
 
@@ -64,12 +62,7 @@ func TestFlagsOfOtherServers(t *testing.T) {
 			t.Errorf("krater %s: status %d, got %q, want %q", line, o.status, o.err, want)
 		}
 	}
-	var c cli
-	ctx, _, err := cmdline.Parse(&c, []string{"version"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := cmdline.UnknownVariables(ctx.Model, []string{"KRATER_MAX_MODEL_LEN=1"}); len(got) != 1 || !strings.Contains(got[0], "as a flag: every model is served with its full context") {
+	if got := cmdline.UnknownVariables(cmdline.All(&cli{}), []string{"KRATER_MAX_MODEL_LEN=1"}); len(got) != 1 || !strings.Contains(got[0], "as a flag: every model is served with its full context") {
 		t.Errorf("in the environment: %q", got)
 	}
 	if o := krater(t, "", "serve", "--config", write(t, "k.yaml", "port: 9000\nspam: 1\n")); !strings.Contains(o.err, "port (use --listen 127.0.0.1:PORT), spam") {
@@ -112,12 +105,8 @@ func TestModelsByName(t *testing.T) {
 
 // TestForeignFlagsNameOurs: what is recommended is there, and no flag of ours is in the table.
 func TestForeignFlagsNameOurs(t *testing.T) {
-	parser, err := kong.New(&cli{}, kong.Name("krater"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	flags, commands := map[string]bool{}, map[string]bool{}
-	for _, c := range cmdline.Completions(parser.Model.Node) {
+	for _, c := range cmdline.Completions(cmdline.All(&cli{}).Node) {
 		commands[c.Path] = true
 		for _, f := range c.Flags {
 			if flags[f.Name] = true; cmdline.Negatable(f) {

@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/alecthomas/kong"
-
 	"krater/cmd/krater/cmdline"
 )
 
@@ -47,12 +45,8 @@ func exampleFiles(t *testing.T) {
 // TestEveryCommandHasAPage: all commands have examples, every example is a command line of the
 // command that it stands at, and there is no page of a command that does not exist.
 func TestEveryCommandHasAPage(t *testing.T) {
-	parser, err := kong.New(&cli{}, kong.Name("krater"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	seen := map[string]bool{}
-	for _, c := range cmdline.Completions(parser.Model.Node) {
+	for _, c := range cmdline.Completions(cmdline.All(&cli{}).Node) {
 		seen[c.Path] = true
 		if len(cmdline.Pages[c.Path].Examples) == 0 {
 			t.Errorf("%q has no example", c.Path)

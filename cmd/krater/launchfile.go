@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/alecthomas/kong"
 	"github.com/goccy/go-yaml"
 
 	"krater/cmd/krater/cmdline"
@@ -30,11 +29,7 @@ func (o otherSettings) with(s wizard.Settings) wizard.Settings {
 // of returns the settings that are flags of a command.
 func (o otherSettings) of(command string) otherSettings {
 	list := otherSettings{}
-	parser, err := kong.New(&cli{}, kong.Name("krater"))
-	if err != nil {
-		return list
-	}
-	for _, c := range cmdline.Completions(parser.Model.Node) {
+	for _, c := range cmdline.Completions(cmdline.All(&cli{}).Node) {
 		for _, f := range c.Flags {
 			if v, ok := o[f.Name]; ok && c.Path == command {
 				list[f.Name] = v

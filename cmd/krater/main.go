@@ -77,7 +77,7 @@ func run(args []string, e *console.Env) int {
 	}
 	e.Ctx, e.File = ctx, file
 	if ctx.Command() != "serve" || c.Serve.PrintConfig { // a server uses its log
-		for _, line := range cmdline.UnknownVariables(ctx.Model, os.Environ()) {
+		for _, line := range cmdline.UnknownVariables(cmdline.All(&c), os.Environ()) {
 			fmt.Fprintln(e.Err, "krater:", line)
 		}
 	}

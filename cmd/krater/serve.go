@@ -85,7 +85,7 @@ func (c *serveCmd) Run(e *console.Env) error {
 		return err
 	}
 	defer e.Shown().Close()
-	for _, line := range cmdline.UnknownVariables(e.Ctx.Model, os.Environ()) {
+	for _, line := range cmdline.UnknownVariables(cmdline.All(&cli{}), os.Environ()) {
 		log.Warn().Msg(line)
 	}
 	opt, keys, err := c.serverOptions(log)

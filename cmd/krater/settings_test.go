@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -258,10 +257,6 @@ func TestBadFlags(t *testing.T) {
 // eachFlag visits every flag of every command.
 func eachFlag(t *testing.T, f func(command string, flag *kong.Flag)) {
 	t.Helper()
-	parser, err := kong.New(&cli{}, kong.Writers(io.Discard, io.Discard))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var visit func(prefix string, commands []*kong.Node)
 	visit = func(prefix string, commands []*kong.Node) {
 		for _, command := range commands {
@@ -271,7 +266,7 @@ func eachFlag(t *testing.T, f func(command string, flag *kong.Flag)) {
 			visit(prefix+command.Name+" ", command.Children)
 		}
 	}
-	visit("", parser.Model.Children)
+	visit("", cmdline.All(&cli{}).Children)
 }
 
 // TestHelp: every command and flag says what it is for.

@@ -176,7 +176,7 @@ type completionCmd struct {
 
 // Run implements the command.
 func (c *completionCmd) Run(e *console.Env) error {
-	words := cmdline.Completions(e.Ctx.Model.Node)
+	words := cmdline.Completions(cmdline.All(&cli{}).Node)
 	switch c.Shell {
 	case "bash":
 		return cmdline.CompleteBash(e.Out, words)

@@ -316,12 +316,12 @@ func TestDivideBites(t *testing.T) {
 		{path: "krater/b", tests: []string{"TestX"}},
 		{path: "krater/c/d", race: true, tests: []string{"TestX", "TestZ"}},
 	}
-	race, plain, err := divide([]split{{"krater/c/...", "Z"}}, pkgs)
+	race, plain, err := divide([]split{{packages: "krater/c/...", tests: "Z"}}, pkgs)
 	got := strings.Join(race, "; ") + " / " + strings.Join(plain, "; ")
 	if want := "krater/a; -run ^Test(Z)$ krater/c/d / -skip ^Test(Z)$ krater/c/d; -run ^(TestY)$ krater/a; krater/b"; err != nil || got != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
-	for _, s := range []split{{"krater/c/...", "Missing"}, {"krater/missing", "X"}} {
+	for _, s := range []split{{packages: "krater/c/...", tests: "Missing"}, {packages: "krater/missing", tests: "X"}} {
 		if _, _, err := divide([]split{s}, pkgs); err == nil {
 			t.Errorf("%v fits nothing, and nothing says so", s)
 		}

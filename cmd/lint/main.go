@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
@@ -16,10 +17,10 @@ func main() {
 	switch {
 	case len(os.Args) == 1:
 		err = check(os.Stdout)
-	case len(os.Args) == 2 && (os.Args[1] == "race" || os.Args[1] == "plain"):
+	case len(os.Args) == 2 && slices.Contains([]string{"race", "race-nightly", "plain"}, os.Args[1]):
 		err = listTests(os.Stdout, os.Args[1])
 	default:
-		err = fmt.Errorf("usage: lint [race|plain]")
+		err = fmt.Errorf("usage: lint [race|race-nightly|plain]")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "lint:", err)

@@ -16,31 +16,33 @@ import (
 // without. If most tests of such a package only compute, or wait long, on one goroutine, then only
 // the tests named here run with the detector.
 var partly = []split{
-	// Whole programs: what several clients, requests or goroutines do at the same time.
-	{"krater/cmd/krater/...", "Crowd|TogetherAndAlone|Vanish|LongPromptsBesideAStream|QueueIsBounded|SmallKVCache|HugePromptsOfClientsThatLeave|" +
-		"Ready|WhileLoading|StopWhileLoading|Drain|DrainTimeout|NothingIsLeft|EveryRouteGivesTheSame|BatchBehind|BatchDir|" +
-		"EvictedBlocksAreKept|Preempted|ServeOnRanks|ServeHeat|HeatKeeper|HeatmapIsExact|LogOfProgress|LoadsShowBars|LossyWriter|" +
-		"TracePage|Pull.*|OTLP|BenchServe|ChatWithAServer|Topologies"},
+	// Whole programs: what the program itself does on several goroutines, and many clients at the same time.
+	// What they ask of doors, actors and the scheduler is in the tests of those packages, too.
+	{"krater/cmd/krater/...", "Crowd|Ready|WhileLoading|StopWhileLoading|Drain|DrainTimeout|NothingIsLeft|BatchBehind|BatchDir|ServeHeat|HeatKeeper|" +
+		"LogOfProgress|LoadsShowBars|LossyWriter|TracePage|Pull.*|OTLP|ChatWithAServer",
+		"TogetherAndAlone|Vanish|LongPromptsBesideAStream|QueueIsBounded|SmallKVCache|HugePromptsOfClientsThatLeave|EveryRouteGivesTheSame|" +
+			"EvictedBlocksAreKept|Preempted|ServeOnRanks|HeatmapIsExact|BenchServe|Topologies"},
 	// The arithmetic is the same on one goroutine; actors use all of it on several.
 	{"krater/kernels/cpu", "Team.*|Nodes?[A-Z].*|ThreadsNeverMoreThanCores|WorkersAreBound|Budget.*|StreamsAreIndependent|Slabs|" +
-		"FaultsInKernels|.*OfSeveralStreams|.*OfManyThreads|Read.*"},
-	{"krater/stages/weights/quant", "Deterministic"},
-	{"krater/stages/text/tokenizer", "ConcurrentUse"},
-	{"krater/stages/weights/cache", ".*Together|OneReading|BothFormats|TinyLoad"},
-	{"krater/stages/synth", "Load|Pack|WriteSafetensors|WriteFails"},
-	{"krater/scheduler/batchqueue", "ContentWhileItIsNamed|TwoProcesses"},
+		"FaultsInKernels|.*OfSeveralStreams|.*OfManyThreads|Read.*", ""},
+	{"krater/stages/weights/quant", "Deterministic", ""},
+	{"krater/stages/text/tokenizer", "ConcurrentUse", ""},
+	{"krater/stages/weights/cache", ".*Together|OneReading|BothFormats|TinyLoad", ""},
+	{"krater/stages/synth", "Load|Pack|WriteSafetensors|WriteFails", ""},
+	{"krater/scheduler/batchqueue", "ContentWhileItIsNamed|TwoProcesses", ""},
 	// Most of the time goes into the reference's arithmetic.
-	{"krater/bench/cards", "Parallel"},
-	{"krater/stages/load", "Model|DenseModel|Ranks|CodedWeights|GivenExperts|OutOfMemory"},
-	{"krater/bench/serve", "ManyStreams|Figures|Faults|PromptsAreNew|Conversations"},
+	{"krater/bench/cards", "Parallel", ""},
+	{"krater/stages/load", "Model|DenseModel|Ranks|CodedWeights|GivenExperts|OutOfMemory", ""},
+	{"krater/bench/serve", "ManyStreams|Figures|Faults|PromptsAreNew|Conversations", ""},
 	// A lock protects captures from several goroutines; no test makes any.
-	{"krater/stages/compare", ""},
+	{"krater/stages/compare", "", ""},
 }
 
 // split says which tests of some packages run with the race detector.
 type split struct {
 	packages string // a package, or "x/..."
 	tests    string // a regular expression of what follows "Test" in their names; "": none
+	nightly  string // of tests that the nightly runs with the detector as well
 }
 
 // testPackage is a package with tests.
@@ -52,17 +54,25 @@ type testPackage struct {
 }
 
 // listTests prints which tests run with the race detector ("race") or without ("plain"): a line is
-// the arguments of one run of go test. Each test is in one of them.
+// the arguments of one run of go test. Each test is in one of them. "race-nightly" has more than "race".
 func listTests(out io.Writer, which string) error {
 	pkgs, err := testPackages()
 	if err != nil {
 		return err
 	}
-	race, plain, err := divide(partly, pkgs)
+	splits := slices.Clone(partly)
+	if which == "race-nightly" {
+		for i, s := range splits {
+			if s.nightly != "" {
+				splits[i].tests += "|" + s.nightly
+			}
+		}
+	}
+	race, plain, err := divide(splits, pkgs)
 	if err != nil {
 		return err
 	}
-	if which == "race" {
+	if which != "plain" {
 		plain = race
 	}
 	_, err = fmt.Fprintln(out, strings.Join(plain, "\n"))

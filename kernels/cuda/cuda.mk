@@ -49,7 +49,7 @@ build-cuda: $(CUDA_READY) ## build the program with CUDA into build/krater-cuda 
 	$(CUDA_ENV) go build -tags $(TAGS),cuda -trimpath -ldflags '$(LDFLAGS)' -o build/krater-cuda ./cmd/krater
 
 vet-cuda: $(CUDA_READY) ## run go vet with the tag cuda
-	$(CUDA_ENV) go vet -trimpath -tags $(TAGS),cuda $(CUDA_PACKAGES) ./cmd/...
+	$(CUDA_ENV) $(VET) -trimpath -tags $(TAGS),cuda $(CUDA_PACKAGES) ./cmd/...
 
 # Go's cache of test results does not see a changed emulator: -count 1.
 EMU_TESTS = LD_LIBRARY_PATH=$(CURDIR)/build/cudaemu $(CUDA_ENV) go test -count 1 -trimpath -vet=off -tags $(TAGS),cuda $(SHORT) -timeout 60m

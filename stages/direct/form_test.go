@@ -131,8 +131,12 @@ func TestCodedForms(t *testing.T) {
 		return x
 	}
 	int8 := tensor.INT8.By(64)
-	for _, name := range goldens.Names(t) {
-		for _, p := range []load.Precision{{}, {Attention: int8, KVB: int8, Shared: int8, Dense: int8, Head: int8}} {
+	precisions := []load.Precision{{}, {Attention: int8, KVB: int8, Shared: int8, Dense: int8, Head: int8}}
+	for golden, name := range goldens.Names(t) {
+		for i, p := range precisions {
+			if !turn(golden, i, len(precisions)) {
+				continue
+			}
 			want, got := logitsOf(t, name, p, same), logitsOf(t, name, p, as(tensor.BF16))
 			if len(want) == 0 || !slices.Equal(got, want) || !slices.Equal(logitsOf(t, name, p, as(tensor.F32)), logitsOf(t, name, p, f32)) {
 				t.Errorf("%s as %s: encoded weights give other logits than the same values", name, p.Any())

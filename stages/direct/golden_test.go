@@ -113,6 +113,10 @@ func agree(t *testing.T, m *opened, dir string, o compare.Options) {
 	}
 }
 
+// turn reports whether the case at index i of n is the turn of a golden. The short suite gives each
+// golden one case, and the goldens together have all; in full each golden has all.
+func turn(golden, i, n int) bool { return !testing.Short() || golden%n == i }
+
 // mixtures are the golden folders of models with experts.
 func mixtures(t testing.TB) []string {
 	t.Helper()

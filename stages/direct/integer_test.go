@@ -25,11 +25,9 @@ func integers(t testing.TB, dev load.Device, dir string, o load.Options) load.Op
 	banks := map[int][]device.QExpert{}
 	for layer := range cfg.Layers {
 		for e := 0; cfg.MoELayer(layer) && e < cfg.MoE.Experts; e++ {
-			w13, w2, err := src.Expert(layer, e)
-			if err != nil {
-				t.Fatal(err)
-			}
+			w13, w2 := integerExpert(t, src, dir, layer, e)
 			var x device.QExpert
+			var err error
 			if x.W13, err = load.Upload(dev, w13, &bufs); err == nil {
 				x.W2, err = load.Upload(dev, w2, &bufs)
 			}
@@ -46,6 +44,32 @@ func integers(t testing.TB, dev load.Device, dir string, o load.Options) load.Op
 	})
 	o.Experts = func(layer int) []device.QExpert { return banks[layer] }
 	return o
+}
+
+// expertKey names an expert of a model folder in a format.
+type expertKey struct {
+	dir       string
+	format    tensor.Format
+	layer, id int
+}
+
+// expertsMade are the matrices that integerExpert has made.
+var expertsMade = map[expertKey][2]*tensor.Matrix{}
+
+// integerExpert returns the matrices of an expert. They are made once, because the search for scales takes
+// longer than the steps of a test.
+func integerExpert(t testing.TB, src *cache.Weights, dir string, layer, e int) (w13, w2 *tensor.Matrix) {
+	t.Helper()
+	key := expertKey{dir, src.Format, layer, e}
+	made, ok := expertsMade[key]
+	if !ok {
+		var err error
+		if made[0], made[1], err = src.Expert(layer, e); err != nil {
+			t.Fatal(err)
+		}
+		expertsMade[key] = made
+	}
+	return made[0], made[1]
 }
 
 // TestGoldensInteger holds models with experts, and with every part, of 8 bits

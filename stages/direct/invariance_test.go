@@ -54,9 +54,13 @@ func recorded(t testing.TB, r drive.Runner, texts [][]int32, chunk int) [][]uint
 // TestBatchedIsBitwiseAlone: who else is in a batch does not change a bit.
 func TestBatchedIsBitwiseAlone(t *testing.T) {
 	dev := processor(t, 2)
-	for _, name := range goldens.Names(t) {
+	kinds := []tensor.DType{tensor.F32, tensor.BF16}
+	for golden, name := range goldens.Names(t) {
 		dir := folder(name)
-		for _, kv := range []tensor.DType{tensor.F32, tensor.BF16} {
+		for i, kv := range kinds {
+			if !turn(golden, i, len(kinds)) {
+				continue
+			}
 			m := open(t, dev, dir, "config.json", load.Options{Limits: limits, KVType: kv})
 			all := texts(t, dir, 8)
 			const chunk = 9 // small enough that no batch cuts it shorter
@@ -173,7 +177,7 @@ func newPooled(t testing.TB, dev device.Device, m *opened, partition expert.Part
 // TestPoolsAreBitwiseEqual: who computes which expert does not change a bit.
 func TestPoolsAreBitwiseEqual(t *testing.T) {
 	dev := processor(t, 2)
-	for _, name := range mixtures(t) {
+	for golden, name := range mixtures(t) {
 		dir := folder(name)
 		m := open(t, dev, dir, "config.json", load.Options{Limits: limits})
 		all := texts(t, dir, 3)
@@ -183,7 +187,11 @@ func TestPoolsAreBitwiseEqual(t *testing.T) {
 		for e := range scattered.Owner {
 			scattered.Owner[e] = int32(e * 7 % 3)
 		}
-		for _, p := range []expert.Partition{expert.Even(experts, 1), expert.Even(experts, 2), expert.Even(experts, experts), scattered} {
+		partitions := []expert.Partition{expert.Even(experts, 1), expert.Even(experts, 2), expert.Even(experts, experts), scattered}
+		for turned, p := range partitions {
+			if !turn(golden, turned, len(partitions)) {
+				continue
+			}
 			for i, got := range recorded(t, newPooled(t, dev, m, p), all, 16) {
 				if !slices.Equal(got, want[i]) {
 					t.Errorf("%s: %d pools: sequence %d differs", name, p.Pools, i)

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"github.com/alecthomas/kong"
@@ -48,6 +49,7 @@ const ConfigMaxBytes = 1 << 20
 // File gives kong the values of a configuration file.
 type File struct {
 	path   string
+	app    *kong.Application // every command; nil: that of Validate
 	Values map[string]any
 	used   map[string]bool
 }
@@ -73,6 +75,9 @@ func ReadConfig(path string) (*File, error) {
 
 // Validate refuses keys that no command has as a flag.
 func (r *File) Validate(app *kong.Application) error {
+	if r.app != nil {
+		app = r.app
+	}
 	known := map[string]bool{}
 	_ = kong.Visit(app, func(n kong.Visitable, next kong.Next) error {
 		if f, ok := n.(*kong.Flag); ok {
@@ -142,29 +147,26 @@ func configPath(args []string) string {
 	return os.Getenv(EnvName("config"))
 }
 
-// Parse reads the command line, the environment and the configuration file.
+// Parse reads the command line, the environment and the configuration file into cli, a pointer to a struct.
 func Parse(cli any, args []string, options ...kong.Option) (*kong.Context, *File, error) {
-	options = append(options,
-		kong.Name("krater"),
-		kong.Description("Serves large mixture-of-experts language models on one ordinary machine."),
-		kong.PostBuild(func(k *kong.Kong) error { nameEnvironment(k.Model.Node); return nil }),
-		kong.UsageOnError(),
-		kong.Help(printHelp),
-		kong.NamedMapper("model", kong.MapperFunc(locateModel)),
-	)
 	var file *File
 	if path := configPath(args); path != "" {
 		var err error
 		if file, err = ReadConfig(path); err != nil {
 			return nil, nil, fmt.Errorf("configuration: %w", err)
 		}
+		file.app = All(cli)
 		options = append(options, kong.Resolvers(file))
 	}
-	parser, err := kong.New(cli, options...)
-	if err != nil {
-		return nil, nil, err
+	var ctx *kong.Context
+	var err error
+	others := otherCommands(cli, args)
+	if others != nil {
+		ctx, err = parse(cli, args, append(slices.Clip(options), others)...)
 	}
-	ctx, err := parser.Parse(args)
+	if others == nil || err != nil { // the parser's errors name commands and flags that are similar
+		ctx, err = parse(cli, args, options...)
+	}
 	if err != nil {
 		var pe *kong.ParseError
 		if errors.As(err, &pe) {
@@ -173,6 +175,66 @@ func Parse(cli any, args []string, options ...kong.Option) (*kong.Context, *File
 		return nil, nil, err
 	}
 	return ctx, file, nil
+}
+
+func parse(cli any, args []string, options ...kong.Option) (*kong.Context, error) {
+	parser, err := newParser(cli, options...)
+	if err != nil {
+		return nil, err
+	}
+	return parser.Parse(args)
+}
+
+func newParser(cli any, options ...kong.Option) (*kong.Kong, error) {
+	return kong.New(cli, append(options,
+		kong.Name("krater"),
+		kong.Description("Serves large mixture-of-experts language models on one ordinary machine."),
+		kong.PostBuild(func(k *kong.Kong) error { nameEnvironment(k.Model.Node); return nil }),
+		kong.UsageOnError(),
+		kong.Help(printHelp),
+		kong.NamedMapper("model", kong.MapperFunc(locateModel)),
+	)...)
+}
+
+// otherCommands leaves all commands out of a parser but the one that args begins with. Making a parser of
+// every flag of every command takes longer than most commands do, and krater launch parses at every key.
+// It is nil if args begins with anything else.
+func otherCommands(cli any, args []string) kong.Option {
+	if len(args) == 0 {
+		return nil
+	}
+	t, found := reflect.TypeOf(cli).Elem(), false
+	var others []string
+	for f := range t.Fields() {
+		if _, command := f.Tag.Lookup("cmd"); !command {
+			continue
+		}
+		if strings.ToLower(f.Name) == args[0] {
+			found = true
+		} else {
+			others = append(others, f.Name)
+		}
+	}
+	if !found || len(others) == 0 {
+		return nil
+	}
+	return kong.IgnoreFields("^" + regexp.QuoteMeta(t.Name()) + `\.(` + strings.Join(others, "|") + ")$")
+}
+
+// models has the models that All returned, as functions by type.
+var models sync.Map
+
+// All returns the model of every command, to be read only. cli is as for Parse, and only its type matters.
+func All(cli any) *kong.Application {
+	t := reflect.TypeOf(cli).Elem()
+	made, _ := models.LoadOrStore(t, sync.OnceValue(func() *kong.Application {
+		parser, err := newParser(reflect.New(t).Interface())
+		if err != nil {
+			panic(err)
+		}
+		return parser.Model
+	}))
+	return made.(func() *kong.Application)()
 }
 
 // misuse describes what is wrong with a command line, and names the help page of the command.

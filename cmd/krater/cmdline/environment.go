@@ -15,7 +15,7 @@ import (
 // environmentBeside are KRATER_ variables that are not flags: those of kernels, tests and scripts.
 var environmentBeside = []string{
 	amx.EnvAMX, level.EnvLevel, cpu.EnvPrefetch,
-	"KRATER_EXPECT_LEVEL", "KRATER_PAGE_PORT", "KRATER_PERFETTO", "KRATER_TRUE_SIZES",
+	"KRATER_EXPECT_LEVEL", "KRATER_CI_CACHE", "KRATER_PAGE_PORT", "KRATER_PERFETTO", "KRATER_TRUE_SIZES",
 }
 
 // environmentForeign are prefixes of variables that Kubernetes sets for a service called krater.

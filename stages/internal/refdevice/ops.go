@@ -1,8 +1,6 @@
 package refdevice
 
 import (
-	"encoding/binary"
-
 	"krater/kernels/device"
 	"krater/kernels/ref"
 	"krater/kernels/tensor"
@@ -25,7 +23,7 @@ func later(s device.Stream, f func()) { s.(*stream).push(f) }
 func (Device) GatherRows(s device.Stream, out, table, ids device.Mat) {
 	later(s, func() {
 		v := make([]float32, out.Rows*out.Cols)
-		ref.GatherRows(v, floats(table), ints(ids), out.Cols)
+		ref.GatherRows(v, view(table), ints(ids), out.Cols)
 		store(out, v)
 	})
 }
@@ -33,7 +31,7 @@ func (Device) GatherRows(s device.Stream, out, table, ids device.Mat) {
 func (Device) RMSNorm(s device.Stream, out, x, w device.Mat, eps float32) {
 	later(s, func() {
 		v := make([]float32, out.Rows*out.Cols)
-		ref.RMSNorm(v, floats(x), floats(w), eps)
+		ref.RMSNorm(v, floats(x), view(w), eps)
 		store(out, v)
 	})
 }
@@ -41,7 +39,7 @@ func (Device) RMSNorm(s device.Stream, out, x, w device.Mat, eps float32) {
 func (Device) LayerNorm(s device.Stream, out, x, w, b device.Mat, eps float32) {
 	later(s, func() {
 		v := make([]float32, out.Rows*out.Cols)
-		ref.LayerNorm(v, floats(x), floats(w), floats(b), eps)
+		ref.LayerNorm(v, floats(x), view(w), view(b), eps)
 		store(out, v)
 	})
 }
@@ -49,7 +47,7 @@ func (Device) LayerNorm(s device.Stream, out, x, w, b device.Mat, eps float32) {
 func (Device) HeadNorm(s device.Stream, x device.Mat, heads int, w device.Mat, eps float32) {
 	later(s, func() {
 		v := floats(x)
-		ref.HeadNorm(v, floats(w), eps)
+		ref.HeadNorm(v, view(w), eps)
 		store(x, v)
 	})
 }
@@ -73,7 +71,7 @@ func (Device) AddBias(s device.Stream, x, b device.Mat) {
 func (Device) GateRows(s device.Stream, out, x, w device.Mat) {
 	later(s, func() {
 		v := floats(out)
-		ref.GateRows(v, floats(x), floats(w), out.Cols)
+		ref.GateRows(v, floats(x), view(w), out.Cols)
 		store(out, v)
 	})
 }
@@ -81,7 +79,7 @@ func (Device) GateRows(s device.Stream, out, x, w device.Mat) {
 func (Device) MatMul(s device.Stream, out, x, w device.Mat) {
 	later(s, func() {
 		v := make([]float32, out.Rows*out.Cols)
-		ref.MatMul(v, floats(x), floats(w), x.Rows, w.Rows, w.Cols)
+		ref.MatMul(v, floats(x), view(w), x.Rows, w.Rows, w.Cols)
 		store(out, v)
 	})
 }
@@ -89,7 +87,7 @@ func (Device) MatMul(s device.Stream, out, x, w device.Mat) {
 func (Device) Rope(s device.Stream, x, positions, table device.Mat, p device.Rope) {
 	later(s, func() {
 		v := floats(x)
-		ref.Rope(v, x.Cols, ints(positions), floats(table), p)
+		ref.Rope(v, x.Cols, ints(positions), view(table), p)
 		store(x, v)
 	})
 }
@@ -104,35 +102,43 @@ func (Device) StoreRows(s device.Stream, cache device.KV, src, slots device.Mat)
 					marks[row] = cache.Mark
 				}
 			}
-			eachRow(cache.Marks, func(r int, row []byte) { binary.LittleEndian.PutUint32(row, uint32(marks[r])) })
+			storeInts(cache.Marks, marks)
 		}
 	})
 }
 
 // storeRows writes rows of a cache.
 func storeRows(cache device.KV, rows []float32, slots []int32) {
-	switch cache.DType {
-	case tensor.F8E4M3:
-		v := cells[uint8](cache.Mat)
-		ref.StoreRowsF8(v, rows, slots, cache.Cols)
-		storeCells(cache.Mat, v)
-	case tensor.I8:
-		v, scales := cells[int8](cache.Mat), floats(cache.Scales)
-		ref.StoreRowsI8(v, scales, rows, slots, cache.Cols, cache.Group)
-		storeCells(cache.Mat, v)
-		store(cache.Scales, scales)
-	default:
-		v := floats(cache.Mat)
-		ref.StoreRows(v, rows, slots, cache.Cols)
-		store(cache.Mat, v)
+	first := []int32{0}
+	for i, slot := range slots {
+		row, to := rows[i*cache.Cols:(i+1)*cache.Cols], rowOf(cache.Mat, slot)
+		switch cache.DType {
+		case tensor.F8E4M3:
+			v := make([]uint8, cache.Cols)
+			ref.StoreRowsF8(v, row, first, cache.Cols)
+			storeCells(to, v)
+		case tensor.I8:
+			v, scales := make([]int8, cache.Cols), make([]float32, cache.Scales.Cols)
+			ref.StoreRowsI8(v, scales, row, first, cache.Cols, cache.Group)
+			storeCells(to, v)
+			store(rowOf(cache.Scales, slot), scales)
+		default:
+			store(to, row)
+		}
 	}
+}
+
+// rowOf is a row of a matrix.
+func rowOf(m device.Mat, row int32) device.Mat {
+	m.Off, m.Rows = m.Off+int(row)*m.Stride*m.DType.Size(), 1
+	return m
 }
 
 func (Device) CopyRows(s device.Stream, dst, src device.Mat) {
 	later(s, func() {
 		rows := make([][]byte, 0, src.Rows)
 		eachRow(src, func(_ int, row []byte) { rows = append(rows, row) })
-		eachRow(dst, func(r int, row []byte) { copy(row, rows[r]) })
+		change(dst, func(r int, row []byte) { copy(row, rows[r]) })
 	})
 }
 
@@ -144,7 +150,7 @@ func cached(c device.KV) []float32 {
 	case tensor.I8:
 		return ref.WidenI8(cells[int8](c.Mat), floats(c.Scales), c.Cols, c.Group)
 	}
-	return floats(c.Mat)
+	return view(c.Mat)
 }
 
 // cells copies a matrix of single bytes to a dense slice.
@@ -159,7 +165,7 @@ func cells[E int8 | uint8](m device.Mat) []E {
 }
 
 func storeCells[E int8 | uint8](m device.Mat, v []E) {
-	eachRow(m, func(r int, row []byte) {
+	change(m, func(r int, row []byte) {
 		for c := range row {
 			row[c] = byte(v[r*m.Cols+c])
 		}
@@ -180,7 +186,7 @@ func (Device) MLAPrefill(s device.Stream, out, q device.Mat, cache device.KV, kv
 		if kvB.Integer() {
 			w = integerKVB(kvB).Widen(p)
 		} else {
-			w = floats(kvB.F)
+			w = view(kvB.F)
 		}
 		ref.MLA(v, floats(q), cached(cache), w, spans.List, p)
 		store(out, v)
@@ -220,7 +226,7 @@ func (Device) SparseMLA(s device.Stream, out, q device.Mat, cache device.KV, kvB
 	later(s, func() {
 		v := floats(out) // rows of other spans stay
 		if !kvB.Integer() {
-			ref.SparseMLA(v, floats(q), cached(cache), floats(kvB.F), ints(chosen), chosen.Cols, spans.List, p)
+			ref.SparseMLA(v, floats(q), cached(cache), view(kvB.F), ints(chosen), chosen.Cols, spans.List, p)
 			store(out, v)
 			return
 		}
@@ -280,7 +286,7 @@ func (Device) Softcap(s device.Stream, x device.Mat, limit float32) {
 func (Device) Conv(s device.Stream, out, x, w device.Mat, tail device.KV, spans device.Spans, p device.DeltaNet) {
 	later(s, func() {
 		v, kept := floats(out), floats(tail.Mat) // rows of other spans stay
-		ref.Conv(v, floats(x), floats(w), kept, spans.List, p)
+		ref.Conv(v, floats(x), view(w), kept, spans.List, p)
 		store(out, v)
 		store(tail.Mat, kept)
 	})
@@ -298,7 +304,7 @@ func (Device) Delta(s device.Stream, out, x, ba, decay, bias device.Mat, states 
 func (Device) GatedNorm(s device.Stream, out, x, w device.Mat, eps float32, p device.DeltaNet) {
 	later(s, func() {
 		v := floats(out)
-		ref.GatedNorm(v, floats(x), floats(w), eps, p)
+		ref.GatedNorm(v, floats(x), view(w), eps, p)
 		store(out, v)
 	})
 }
@@ -312,12 +318,12 @@ func (Device) RouteTopK(s device.Stream, ids, weights, logits, bias, factors dev
 	})
 }
 
-// maybe is the values of m, nil if it is absent.
+// maybe is view of m, nil if it is absent.
 func maybe(m device.Mat) []float32 {
 	if m.Zero() {
 		return nil
 	}
-	return floats(m)
+	return view(m)
 }
 
 func extra(e device.Extra) ref.Extra {
@@ -325,7 +331,7 @@ func extra(e device.Extra) ref.Extra {
 }
 
 func wide(e device.Expert) ref.Expert {
-	return ref.Expert{Gate: floats(e.Gate), Up: floats(e.Up), Down: floats(e.Down), Extra: extra(e.Extra)}
+	return ref.Expert{Gate: view(e.Gate), Up: view(e.Up), Down: view(e.Down), Extra: extra(e.Extra)}
 }
 
 func (Device) FFN(s device.Stream, out, x device.Mat, e device.Expert) {

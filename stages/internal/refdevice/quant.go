@@ -39,7 +39,7 @@ func bytesOf(m device.Mat) []int8 {
 func (Device) QuantizeRows(s device.Stream, out device.QRows, x device.Mat) {
 	later(s, func() {
 		q := ref.QuantizeRows(floats(x), x.Cols, out.Group)
-		eachRow(out.Q, func(r int, row []byte) {
+		change(out.Q, func(r int, row []byte) {
 			for c := range row {
 				row[c] = byte(q.Q[r*q.Cols+c])
 			}

@@ -17,21 +17,25 @@ import (
 type Device struct{}
 
 // buffer is memory of the device, hidden from the host.
-type buffer struct{ data []byte }
+type buffer struct {
+	data []byte
+	mu   sync.Mutex
+	wide map[device.Mat][]float32 // matrices of data that view has widened, until data changes
+}
 
 func (b *buffer) Size() int    { return len(b.data) }
 func (b *buffer) Host() []byte { return nil }
-func (b *buffer) Free()        { b.data = nil }
+func (b *buffer) Free()        { b.data, b.wide = nil, nil }
 
 // Name is "ref".
 func (Device) Name() string { return "ref" }
 
 // Alloc returns zeroed memory.
-func (Device) Alloc(n int) (device.Buffer, error) { return &buffer{make([]byte, n)}, nil }
+func (Device) Alloc(n int) (device.Buffer, error) { return &buffer{data: make([]byte, n)}, nil }
 
 // Wrap copies b, as a device with memory of its own does.
 func (Device) Wrap(b []byte) (device.Buffer, error) {
-	return &buffer{append([]byte(nil), b...)}, nil
+	return &buffer{data: append([]byte(nil), b...)}, nil
 }
 
 // NewStream makes a stream with nothing to do.
@@ -64,7 +68,7 @@ func (s *stream) CopyIn(dst device.Mat, src []byte) {
 	if len(src) != dst.Bytes() {
 		panic(fmt.Sprintf("refdevice: %d bytes for %s", len(src), dst))
 	}
-	s.push(func() { eachRow(dst, func(r int, row []byte) { copy(row, src[r*len(row):]) }) })
+	s.push(func() { change(dst, func(r int, row []byte) { copy(row, src[r*len(row):]) }) })
 }
 
 func (s *stream) CopyOut(dst []byte, src device.Mat) {
@@ -125,13 +129,42 @@ func (e event) Done() bool {
 func (e event) Wait() error { return e.s.Synchronize() }
 func (e event) Err() error  { return nil }
 
-// eachRow calls f with the bytes of every row of m.
+// change calls f with the bytes of every row of m, which f writes.
+func change(m device.Mat, f func(r int, row []byte)) {
+	b := m.Buf.(*buffer)
+	b.mu.Lock()
+	b.wide = nil
+	b.mu.Unlock()
+	eachRow(m, f)
+}
+
+// eachRow calls f with the bytes of every row of m, which f reads.
 func eachRow(m device.Mat, f func(r int, row []byte)) {
 	data, size := m.Buf.(*buffer).data, m.DType.Size()
 	for r := range m.Rows {
 		at := m.Off + r*m.Stride*size
 		f(r, data[at:at+m.Cols*size])
 	}
+}
+
+// view returns m as a dense float32 slice, to read only, and until m is written. Weights and caches
+// are large beside the rows of a step, so they are not copied for every operator.
+func view(m device.Mat) []float32 {
+	b := m.Buf.(*buffer)
+	if m.DType == tensor.F32 && m.Stride == m.Cols && m.Rows*m.Cols > 0 {
+		return unsafe.Slice((*float32)(unsafe.Pointer(&b.data[m.Off])), m.Rows*m.Cols)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v, ok := b.wide[m]
+	if !ok {
+		if b.wide == nil {
+			b.wide = map[device.Mat][]float32{}
+		}
+		v = floats(m)
+		b.wide[m] = v
+	}
+	return v
 }
 
 // floats copies m to a dense float32 slice.
@@ -154,7 +187,7 @@ func floats(m device.Mat) []float32 {
 
 // store writes a dense float32 slice to m.
 func store(m device.Mat, v []float32) {
-	eachRow(m, func(r int, row []byte) {
+	change(m, func(r int, row []byte) {
 		src := v[r*m.Cols : (r+1)*m.Cols]
 		switch m.DType {
 		case tensor.F32:
@@ -179,7 +212,7 @@ func ints(m device.Mat) []int32 {
 }
 
 func storeInts(m device.Mat, v []int32) {
-	eachRow(m, func(r int, row []byte) {
+	change(m, func(r int, row []byte) {
 		copy(unsafe.Slice((*int32)(unsafe.Pointer(&row[0])), m.Cols), v[r*m.Cols:])
 	})
 }

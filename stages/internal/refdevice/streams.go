@@ -61,7 +61,7 @@ func (Device) NGrams(s device.Stream, out, rows, ids device.Mat, shards []device
 	later(s, func() {
 		var table []float32
 		for _, m := range shards {
-			table = append(table, floats(m)...)
+			table = append(table, view(m)...)
 		}
 		v, numbers, kept := floats(out), ints(rows), floats(tail.Mat) // rows of other spans stay
 		ref.NGrams(v, numbers, ints(ids), table, kept, spans.List, p)
@@ -74,7 +74,7 @@ func (Device) NGrams(s device.Stream, out, rows, ids device.Mat, shards []device
 func (Device) TapConv(s device.Stream, out, x, w device.Mat, tail device.KV, spans device.Spans, p device.TapConv) {
 	later(s, func() {
 		v, kept := floats(out), floats(tail.Mat) // rows of other spans stay
-		ref.TapConv(v, floats(x), floats(w), kept, spans.List, p, x.Cols)
+		ref.TapConv(v, floats(x), view(w), kept, spans.List, p, x.Cols)
 		store(out, v)
 		store(tail.Mat, kept)
 	})
@@ -84,7 +84,7 @@ func (Device) SelectBlocks(s device.Stream, chosen, q device.Mat, keys device.KV
 	later(s, func() {
 		v := ints(chosen) // rows of other spans stay
 		if p.Local == 0 {
-			rows, slots := ref.BlockKeys(cached(keys), floats(norm), floats(table), spans.List, p)
+			rows, slots := ref.BlockKeys(cached(keys), view(norm), view(table), spans.List, p)
 			storeRows(keys, rows, slots)
 		}
 		ref.SelectBlocks(v, floats(q), cached(keys), spans.List, p)
@@ -94,7 +94,7 @@ func (Device) SelectBlocks(s device.Stream, chosen, q device.Mat, keys device.KV
 
 func (Device) Compress(s device.Stream, entries device.KV, spans device.Spans, near device.KV, nearSpans device.Spans, norm, ape, table device.Mat, p device.Compress) {
 	later(s, func() {
-		rows, slots := ref.Compress(spans.List, cached(near), nearSpans.List, floats(norm), floats(ape), floats(table), p)
+		rows, slots := ref.Compress(spans.List, cached(near), nearSpans.List, view(norm), view(ape), view(table), p)
 		storeRows(entries, rows, slots)
 	})
 }
@@ -118,7 +118,7 @@ func (Device) Compressed(s device.Stream, out, q device.Mat, entries device.KV, 
 func (Device) RouteByToken(s device.Stream, ids, weights, logits, tokens, table device.Mat, p device.Router) {
 	later(s, func() {
 		id, w := make([]int32, ids.Rows*ids.Cols), make([]float32, weights.Rows*weights.Cols)
-		ref.RouteByToken(id, w, floats(logits), ints(tokens), floats(table), p)
+		ref.RouteByToken(id, w, floats(logits), ints(tokens), view(table), p)
 		storeInts(ids, id)
 		store(weights, w)
 	})
