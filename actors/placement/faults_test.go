@@ -202,7 +202,7 @@ func TestRefusedCopies(t *testing.T) {
 	expert := s.slotBytes(t, host, pipelined)
 	stride, after := int64(1), len(g.Prompts)
 	if testing.Short() {
-		stride, after = 5, 1
+		stride, after = 11, 1
 	}
 	want := func(i int) ([]int32, []int32) { p := g.Prompts[i%len(g.Prompts)]; return p.IDs, p.Greedy[:5] }
 	for _, x := range []struct {
