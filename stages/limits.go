@@ -35,6 +35,10 @@ type Limits struct {
 	// queue (Step.Queue) follow one another.
 	Queues int
 
+	// ChosenRow is the bytes of the widest row of state that is Chosen (model.State) if such rows lie in host memory, where an
+	// accelerator reads what is chosen; 0: they lie in its own.
+	ChosenRow int
+
 	sees int // the most tokens that a layer with a window sees; 0 if WindowBlocks is 0
 }
 

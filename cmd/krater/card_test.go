@@ -216,6 +216,24 @@ func TestGoldensOnCard(t *testing.T) {
 	})
 }
 
+// TestChosenRowsOnHost: rows that sparse attention chooses from may lie in host memory. Prompts read them from a
+// copy of their blocks, generated rows in place; what a model computes stays the same, to the last digit of every logit.
+func TestChosenRowsOnHost(t *testing.T) {
+	cardFor(t, cuda.Options{}).Close()
+	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
+		_, cfg := goldenPrompts(t, f.Dir)
+		if n, _ := cfg.ChosenTokenBytes(tensor.BF16); n == 0 || testing.Short() && f.Name != "deepseek_v32" {
+			return
+		}
+		golden := fewerGoldens(t, f)
+		args := []string{"compare", "--device", "cuda", "--rows", "f32", "--chunk", "7", "--batch", "3", "--model", f.Dir, "--golden", golden}
+		want := answers(t, "", args...)
+		if got := answers(t, "", append(args, "--sparse-kv", "host", "--kv-ram", "64MiB")...); got != want {
+			t.Errorf("with rows on the host:\n%s\nwithout:\n%s", got, want)
+		}
+	})
+}
+
 // TestGGUFOnCard: rows that a file has in another order, and encoded matrices of several types, come
 // to a GPU as they do to the CPU.
 func TestGGUFOnCard(t *testing.T) {

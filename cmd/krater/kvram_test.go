@@ -143,5 +143,6 @@ func TestEvictedBlocksAreKept(t *testing.T) {
 	evictedAreKept(t, modelDir, "--device", "hostsim")
 	evictedAreKept(t, modelDir, "--device", "hostsim", "--layer-groups", "2", "--kv-dtype", "int8")
 	refuses(t, 1, []string{"run", "--kv-ram", "1GiB", "hello"}, "--kv-ram", "make it larger with --kv-cache")
+	refuses(t, 1, []string{"run", "--sparse-kv", "host", "--kv-ram", "1GiB", "hello"}, "--sparse-kv host", "--device cuda")
 	refuses(t, 1, []string{"run", "--device", "hostsim", "--kv-ram", "1KiB", "hello"}, "--kv-ram 1KiB", "one block")
 }

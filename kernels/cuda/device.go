@@ -88,11 +88,12 @@ func (d *Device) Close() error {
 	return d.gpu.Close()
 }
 
-// buffer is memory of the GPU.
+// buffer is memory of the GPU, or memory of the host that it addresses.
 type buffer struct {
 	dev  *Device
 	at   launch.Ptr
 	size int
+	host []byte // pinned; nil: memory of the GPU
 }
 
 // Size is the buffer's length in bytes.
@@ -104,6 +105,11 @@ func (b *buffer) Host() []byte { return nil }
 // Free frees the memory.
 func (b *buffer) Free() {
 	if b.at == 0 {
+		return
+	}
+	if b.host != nil {
+		_ = b.dev.gpu.FreeHost(b.host) // a lost GPU has freed it
+		b.at = 0
 		return
 	}
 	_ = b.dev.gpu.Release(b.at) // the driver frees the memory of a lost GPU
@@ -135,7 +141,7 @@ func (d *Device) alloc(n int, raw bool) (*buffer, error) {
 		_ = d.take(-size) // always fits
 		return nil, fmt.Errorf("%s: %d bytes: %w", d.name, n, err)
 	}
-	return &buffer{d, at, n}, nil
+	return &buffer{dev: d, at: at, size: n}, nil
 }
 
 // Alloc returns n zeroed bytes, aligned to 256.
@@ -145,6 +151,15 @@ func (d *Device) Alloc(n int) (device.Buffer, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// AllocHost returns n zeroed bytes of pinned host memory that kernels read and write in place.
+func (d *Device) AllocHost(n int) (device.Buffer, error) {
+	host, at, err := d.gpu.MapHost(max(n, 1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %d bytes of pinned host memory: %w", d.name, n, err)
+	}
+	return &buffer{dev: d, at: at, size: n, host: host}, nil
 }
 
 // Wrap copies host memory to the GPU.
@@ -195,7 +210,7 @@ func (d *Device) NewQueueStream(queue int) (device.AcceleratorStream, error) {
 		s.Close()
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
-	out.ops = ops.Builder{GPU: d.gpu.Info(), List: &s.List, Scratch: out.scratch, Turn: out.turn, Invariant: d.invariant}
+	out.ops = ops.Builder{GPU: d.gpu.Info(), List: &s.List, Scratch: out.scratch, Hold: out.hold, Turn: out.turn, Invariant: d.invariant}
 	return out, nil
 }
 
@@ -241,23 +256,33 @@ type Stream struct {
 	copies bool // made by NewCopyStream, without the rest
 	ops    ops.Builder
 	room   *buffer
-	blocks *buffer // for tables of MoveBlocks
-	table  []byte  // the same, while it is made
+	old    []*buffer // former rooms whose beginning is held
+	held   int       // bytes at the beginning of the room that an operator has
+	blocks *buffer   // for tables of MoveBlocks
+	table  []byte    // the same, while it is made
 	parts  []elem.BlockPart
 	turn   launch.Ptr
 }
 
 // scratch returns n bytes, which the next operator may use again.
 func (s *Stream) scratch(n int) launch.Ptr {
+	held := launch.Ptr(s.held)
+	n += s.held
 	if s.room != nil && s.room.size >= n {
-		return s.room.at
+		return s.room.at + held
 	}
 	if s.room != nil {
 		// Work that is under way uses the old memory.
 		if err := s.s.Synchronize(); err != nil {
 			return s.room.at // the stream runs nothing any more
 		}
-		s.room.Free()
+		s.old = append(s.old, s.room)
+		if s.held == 0 {
+			for _, b := range s.old {
+				b.Free()
+			}
+			s.old = s.old[:0]
+		}
 		s.room = nil
 		s.s.Forget() // graphs use the old memory
 	}
@@ -266,7 +291,19 @@ func (s *Stream) scratch(n int) launch.Ptr {
 		panic(fmt.Errorf("scratch memory: %w", err))
 	}
 	s.room = b
-	return b.at
+	return b.at + held
+}
+
+// hold is scratch for memory that stays the operator's while it asks for more; 0 ends that.
+func (s *Stream) hold(n int) launch.Ptr {
+	s.held = 0
+	if n == 0 {
+		return 0
+	}
+	n = int(pool.Rounded(int64(n)))
+	at := s.scratch(n)
+	s.held = n
+	return at
 }
 
 // Close frees the stream and its scratch memory; its work must be done.
@@ -275,7 +312,7 @@ func (s *Stream) Close() {
 	if s.turn != 0 {
 		_ = s.dev.gpu.Release(s.turn) // a lost GPU is freed by the driver
 	}
-	for _, b := range []*buffer{s.room, s.blocks} {
+	for _, b := range append(s.old, s.room, s.blocks) {
 		if b != nil {
 			b.Free()
 		}

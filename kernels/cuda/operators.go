@@ -303,6 +303,12 @@ func network(n *device.FFN) ops.Network {
 	return ops.Network{W13: launch.Weight{F: gate}, W2: launch.Weight{F: mat(n.F.Down)}, Extra: unbiased(&n.F.Extra)}
 }
 
+// far reports whether a buffer lies in host memory.
+func far(b device.Buffer) bool {
+	own, ok := b.(*buffer)
+	return ok && own.host != nil
+}
+
 func kv(c *device.KV) launch.KV {
-	return launch.KV{Mat: mat(c.Mat), Scales: mat(c.Scales), Group: c.Group, Marks: mat(c.Marks), Mark: int(c.Mark)}
+	return launch.KV{Mat: mat(c.Mat), Scales: mat(c.Scales), Group: c.Group, Marks: mat(c.Marks), Mark: int(c.Mark), Far: far(c.Buf)}
 }

@@ -19,6 +19,9 @@ type Accelerator interface {
 	// Pin makes copies from and to b faster until release is called. CopyIn then reads b in
 	// place: b stays as it is until the stream has passed. b must not be memory of the Go heap.
 	Pin(b []byte) (release func() error, err error)
+	// AllocHost returns n zeroed bytes of host memory that operators read and write in place, over the link. To
+	// everything else it is memory of the device.
+	AllocHost(n int) (Buffer, error)
 	// MoveBlocks enqueues copies of blocks of the KV cache to pinned host memory, or back, on s.
 	// It reports false, and enqueues nothing, if some of the host's memory is not pinned.
 	MoveBlocks(s Stream, m *BlockMoves) bool
@@ -131,6 +134,7 @@ type StepSizes struct {
 	Compressed                     Compressed // of the layer with compressed entries that has the widest queries; zero: none
 	Compress                       Compress   // of the layer whose entries are made of most values; zero: none
 	Streams                        int        // residual streams; 0: one
+	ChosenRow                      int        // bytes of the widest row of a cache in host memory; 0: there is none
 	Delta                          DeltaNet   // of the layer with gated DeltaNet that has the widest keys; zero: none
 }
 

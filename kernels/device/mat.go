@@ -25,7 +25,11 @@ func NewMat(buf Buffer, dt tensor.DType, rows, cols int) Mat {
 
 // AllocMat allocates a zeroed dense matrix on d.
 func AllocMat(d Device, dt tensor.DType, rows, cols int) (Mat, error) {
-	b, err := d.Alloc(rows * cols * dt.Size())
+	return allocMat(d.Alloc, dt, rows, cols)
+}
+
+func allocMat(alloc func(n int) (Buffer, error), dt tensor.DType, rows, cols int) (Mat, error) {
+	b, err := alloc(rows * cols * dt.Size())
 	if err != nil {
 		return Mat{}, fmt.Errorf("%s [%d, %d]: %w", dt, rows, cols, err)
 	}

@@ -122,11 +122,16 @@ func KVRowBytes(dt tensor.DType, width, group int) int {
 
 // AllocKV allocates a zeroed cache on d. group counts for I8 only.
 func AllocKV(d Device, dt tensor.DType, slots, width, group int) (KV, error) {
-	rows, err := AllocMat(d, dt, slots, width)
+	return AllocKVBy(d.Alloc, dt, slots, width, group)
+}
+
+// AllocKVBy is AllocKV in memory of alloc.
+func AllocKVBy(alloc func(n int) (Buffer, error), dt tensor.DType, slots, width, group int) (KV, error) {
+	rows, err := allocMat(alloc, dt, slots, width)
 	if err != nil || dt != tensor.I8 {
 		return KV{Mat: rows}, err
 	}
-	scales, err := AllocMat(d, tensor.F32, slots, width/group)
+	scales, err := allocMat(alloc, tensor.F32, slots, width/group)
 	if err != nil {
 		rows.Buf.Free()
 		return KV{}, err

@@ -27,7 +27,11 @@ func (g *Group) alloc(list []model.State, kvType tensor.DType) error {
 		case windowed:
 			n = g.lim.WindowSlots()
 		}
-		c, err := device.AllocKV(g.dev, s.Type(kvType), n, s.Width, s.Group)
+		alloc := g.dev.Alloc
+		if s.Chosen && g.lim.ChosenRow > 0 && g.accel != nil {
+			alloc = g.accel.AllocHost
+		}
+		c, err := device.AllocKVBy(alloc, s.Type(kvType), n, s.Width, s.Group)
 		if err != nil {
 			return err
 		}

@@ -87,6 +87,10 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 		token, kv = token-n, times(lim.WindowSlots(), int(n))
 		windows = fmt.Sprintf(", %d where layers see %d", lim.WindowSlots(), cfg.Window())
 	}
+	if lim.ChosenRow > 0 {
+		n, _ := own.ChosenTokenBytes(o.KVType)
+		token -= n
+	}
 	for _, r := range cfg.Ropes() {
 		angles += r.Dim
 	}
@@ -295,7 +299,7 @@ func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
 	m := cfg.MoE
 	s := &device.StepSizes{
 		Rows: lim.LayerRows(), Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,
-		Streams: cfg.Streams.Count, Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(), PerLayer: cfg.PerLayer,
+		Streams: cfg.Streams.Count, Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(), PerLayer: cfg.PerLayer, ChosenRow: lim.ChosenRow,
 	}
 	for i := range cfg.Layers {
 		s.Cubic = s.Cubic || cfg.Layers[i].FFN.Activation().Cubic != 0

@@ -52,7 +52,7 @@ func TestGLM5NextStates(t *testing.T) {
 	}
 	for i, want := range [][]State{
 		{{Kind: Recurrent, Width: 288, Rows: 4}, {Kind: Recurrent, Width: 32, Rows: 96}},
-		{{Kind: Paged, Width: 64, Group: 64}, {Kind: Paged, Width: 32, Group: 32}, {Kind: Recurrent, Width: 64, Rows: 4}},
+		{{Kind: Paged, Width: 64, Group: 64, Chosen: true}, {Kind: Paged, Width: 32, Group: 32}, {Kind: Recurrent, Width: 64, Rows: 4}},
 	} {
 		if got := c.Layers[i].State(c.Hidden); !reflect.DeepEqual(got, want) {
 			t.Errorf("layer %d: %+v, want %+v", i, got, want)

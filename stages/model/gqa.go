@@ -109,7 +109,7 @@ func (g GQA) State() []State {
 	if g.Shared {
 		return nil
 	}
-	return append([]State{{Kind: Paged, Width: 2 * g.KDim(), Group: g.HeadDim, Window: g.Window}}, g.Index.state()...)
+	return append([]State{{Kind: Paged, Width: 2 * g.KDim(), Group: g.HeadDim, Window: g.Window, Chosen: g.Index.Chooses()}}, g.Index.state()...)
 }
 
 // Scratch implements Mixer.

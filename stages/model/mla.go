@@ -67,7 +67,7 @@ func (m MLA) Tensors(h int) []TensorSpec {
 // State implements Mixer: the compressed rows, and the keys of an indexer. A scale is shared by what
 // divides both the rotated part of a row and the other.
 func (m MLA) State() []State {
-	return append([]State{{Kind: Paged, Width: m.KVWidth(), Group: divisor(m.KVRank, m.RopeDim)}}, m.Index.state(m.RopeDim)...)
+	return append([]State{{Kind: Paged, Width: m.KVWidth(), Group: divisor(m.KVRank, m.RopeDim), Chosen: m.Index.TopK > 0}}, m.Index.state(m.RopeDim)...)
 }
 
 // divisor is the greatest common divisor.

@@ -123,6 +123,8 @@ type State struct {
 	// Paged state.
 	Window int
 	F32    bool // kept as F32, whatever the type of the KV cache is
+	// Chosen says that a row of a batch reads only the rows that an index over other state chooses. Only of Paged state.
+	Chosen bool
 }
 
 // Type is the type of the rows where the KV cache is kept as t.
@@ -257,6 +259,17 @@ func (c *Config) KVTokenBytes(t tensor.DType) (n int64) {
 		}
 	}
 	return n
+}
+
+// ChosenTokenBytes returns the part of KVTokenBytes of which a row reads only what an index chooses, and the
+// largest part of one layer.
+func (c *Config) ChosenTokenBytes(t tensor.DType) (n int64, widest int) {
+	for s := range c.states {
+		if s.Chosen {
+			n, widest = n+int64(s.Bytes(t)), max(widest, s.Bytes(t))
+		}
+	}
+	return n, widest
 }
 
 // WindowTokenBytes returns the part of KVTokenBytes that layers with a window take.

@@ -10,7 +10,7 @@ import (
 
 // KVSize is the memory of KV blocks.
 type KVSize struct {
-	Block   int64 // bytes of a block, in the layers whose rows are in blocks
+	Block   int64 // bytes of a block in the device's memory, in the layers whose rows are in blocks
 	Window  int64 // bytes of a window block, in the layers with a window
 	Windows int64 // window blocks (load.Options.WindowBlocks); 0: the rows of all layers are in blocks
 }
@@ -21,6 +21,9 @@ func KVSizeOf(cfg *model.Config, o *load.Options) KVSize {
 	if k.Windows > 0 {
 		k.Window = int64(o.BlockTokens) * cfg.WindowTokenBytes(o.KVType)
 		k.Block -= k.Window
+	}
+	if o.ChosenRow > 0 {
+		k.Block -= ChosenBlock(cfg, o)
 	}
 	return k
 }

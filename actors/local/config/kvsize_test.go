@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strings"
 	"testing"
 
 	"krater/kernels/device"
@@ -116,5 +117,37 @@ func TestWindowBlocksFit(t *testing.T) {
 				t.Errorf("%d blocks, all windows %t: %d blocks, %d window blocks, %d are needed", blocks, !full, o.Blocks, o.WindowBlocks, need)
 			}
 		}
+	}
+}
+
+// TestRowsOnHost: where rows that an index chooses lie in host memory, --kv-ram bounds the blocks, and the device's memory
+// has only index keys.
+func TestRowsOnHost(t *testing.T) {
+	const rows, keys, tokens = (64 + 16) * 2, 32 * 2, 16 // bytes of a token of a layer in BF16
+	cfg := &model.Config{Hidden: 64, Vocab: 64, MaxContext: 4096}
+	cfg.Stack(3, nil, func(int) (model.Mixer, model.FFN) {
+		return model.MLA{Heads: 2, Nope: 16, RopeDim: 16, VDim: 16, KVRank: 64, QRank: 32, Rope: &model.RopeConfig{Dim: 16},
+			Index: model.Indexer{Heads: 2, Dim: 32, TopK: 8}}, model.Dense{FF: 64}
+	})
+	f := Default()
+	f.Device, f.SparseKV, f.MaxSeqs, f.KVDType, f.BlockTokens = CUDA, "host", 2, "bf16", tokens
+	f.KVRAM = 20*3*rows*tokens + 1
+	o, err := f.LoadOptions(cfg, Case{}, Steps{Chunk: 256}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size := KVSizeOf(cfg, &o); o.Blocks != 20 || o.HostBlocks != 0 || o.ChosenRow != rows || size.Block != 3*keys*tokens {
+		t.Errorf("%d blocks of %d bytes, %d blocks evicted to the host, rows of %d bytes", o.Blocks, size.Block, o.HostBlocks, o.ChosenRow)
+	}
+	f.KVRAM = 3*rows*tokens - 1
+	if _, err := f.LoadOptions(cfg, Case{}, Steps{Chunk: 256}, 0); err == nil || !strings.Contains(err.Error(), "one block of 16 tokens needs 7680 bytes") {
+		t.Errorf("%v", err)
+	}
+	if _, err := f.LoadOptions(windowedModel(4096, 0, true), Case{}, Steps{Chunk: 256}, 0); err == nil || !strings.Contains(err.Error(), "no sparse attention") {
+		t.Errorf("%v", err)
+	}
+	f.KVRAM = 0
+	if err := f.Check(); err == nil || !strings.Contains(err.Error(), "--kv-ram says") {
+		t.Errorf("%v", err)
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 
@@ -69,6 +70,11 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 		o.Queues = f.MicroBatchCount()
 	}
 	o.Tokens, o.Window = f.StepRows(s)
+	if f.ChosenOnHost() {
+		if _, o.ChosenRow = cfg.ChosenTokenBytes(o.KVType); o.ChosenRow == 0 {
+			return o, errors.New("--sparse-kv host: the model has no sparse attention over rows of the KV cache")
+		}
+	}
 	memory := int64(f.KVCache)
 	if memory == 0 {
 		memory = free / 4
@@ -78,6 +84,9 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	}
 	if o.Blocks, err = kvBlocks(cfg, f, KVSizeOf(cfg, &o), memory); err != nil {
 		return o, err
+	}
+	if o.Blocks = min(o.Blocks, f.MostBlocks(cfg, &o)); o.Blocks < 1 {
+		return o, fmt.Errorf("--kv-ram %s: one block of %d tokens needs %d bytes", f.KVRAM, f.BlockTokens, ChosenBlock(cfg, &o))
 	}
 	if o.HostBlocks, err = f.HostBlocks(cfg, &o); err != nil {
 		return o, err
@@ -111,7 +120,7 @@ func kvBlocks(cfg *model.Config, f *Options, kv KVSize, memory int64) (int, erro
 // HostBlocks returns the size of --kv-ram in blocks: rows of all layers but those that have window
 // blocks.
 func (f *Options) HostBlocks(cfg *model.Config, o *load.Options) (int, error) {
-	if f.KVRAM == 0 {
+	if f.KVRAM == 0 || o.ChosenRow > 0 {
 		return 0, nil
 	}
 	if !f.Device.Own() {
@@ -126,6 +135,20 @@ func (f *Options) HostBlocks(cfg *model.Config, o *load.Options) (int, error) {
 		return 0, fmt.Errorf("--kv-ram %s: one block of %d tokens needs %d bytes", f.KVRAM, f.BlockTokens, block)
 	}
 	return int(min(n, int64(math.MaxInt32/f.BlockTokens))), nil
+}
+
+// MostBlocks returns the number of blocks that --kv-ram allows where rows of the KV cache lie in host memory.
+func (f *Options) MostBlocks(cfg *model.Config, o *load.Options) int {
+	if o.ChosenRow == 0 {
+		return math.MaxInt32
+	}
+	return int(min(int64(f.KVRAM)/ChosenBlock(cfg, o), int64(math.MaxInt32/f.BlockTokens)))
+}
+
+// ChosenBlock returns the size of the rows of a block that sparse attention chooses from.
+func ChosenBlock(cfg *model.Config, o *load.Options) int64 {
+	n, _ := cfg.ChosenTokenBytes(o.KVType)
+	return int64(o.BlockTokens) * n
 }
 
 // KVBlockBytes returns the size of a KV block over all layers.

@@ -41,7 +41,8 @@ type Options struct {
 	MicroBatches   int           `help:"Number of micro-batches that the running sequences are divided into; 0: one per layer group." default:"0"`
 	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32,fp8,int8" default:"bf16"`
 	KVCache        Size          `name:"kv-cache" help:"Size of the KV cache, such as 512MiB; 0: enough for the full context of every sequence, but at most a quarter of the free memory." default:"0"`
-	KVRAM          Size          `name:"kv-ram" help:"Host memory for KV blocks that no longer fit into a GPU's cache, such as 16GiB. A prefix found there is copied back instead of computed again. 0: none." default:"0"`
+	KVRAM          Size          `name:"kv-ram" help:"Host memory for KV blocks that no longer fit into a GPU's cache, such as 16GiB. A prefix found there is copied back instead of computed again. With --sparse-kv host, for the rows that sparse attention chooses from. 0: none." default:"0"`
+	SparseKV       string        `name:"sparse-kv" help:"Where a GPU has the rows of the KV cache that sparse attention chooses from: ${enum}. With host they lie in --kv-ram, and the GPU reads the chosen ones over the link; what it chooses by stays in its memory." enum:"gpu,host" default:"gpu"`
 	PrefixCache    bool          `help:"Keep KV blocks for later prompts with the same prefix." default:"true" negatable:""`
 	ReuseAnswers   bool          `help:"For latent attention (DeepSeek): let a prompt that continues an answer reuse the keys and values of the generated tokens. Their last bits differ from those of a prompt. Without this flag they are computed again."`
 	BatchInvariant bool          `help:"Make answers independent, to the last bit, of the other rows in a batch. On the CPU this always holds and costs nothing. A GPU otherwise chooses kernels by the number of rows: with this flag, steps that mix prompts and answers read the weights twice, and all experts must be on the GPU."`
@@ -92,6 +93,10 @@ func (f *Options) Check() error {
 	switch {
 	case f.Portable && f.Device != CUDA:
 		return errors.New("--portable-kernels goes with --device cuda")
+	case f.ChosenOnHost() && f.Device != CUDA:
+		return errors.New("--sparse-kv host goes with --device cuda")
+	case f.ChosenOnHost() && f.KVRAM == 0:
+		return errors.New("--sparse-kv host: --kv-ram says how much host memory its rows may take, such as 32GiB")
 	case f.BatchInvariant && f.ReuseAnswers:
 		return errors.New("--batch-invariant: --reuse-answers changes the last bits of a prompt that continues an earlier answer; use one of the two")
 	case f.BatchInvariant && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:
@@ -105,6 +110,9 @@ func (f *Options) Check() error {
 	}
 	return f.PrecisionOptions.check()
 }
+
+// ChosenOnHost reports whether the rows that sparse attention chooses from lie in host memory.
+func (f *Options) ChosenOnHost() bool { return f.SparseKV == "host" }
 
 // Chunk returns --prefill-chunk, or a default that suits a GPU with this much memory; 0: there is
 // no GPU. A larger chunk uses each weight for more rows, and expands fewer of a long prompt's

@@ -46,7 +46,7 @@ func (o *Plan) fitGPU() error {
 			o.Load.WindowBlocks = f.WindowBlocks(o.cfg, &o.Load, kv)
 			size = config.KVSizeOf(o.cfg, &o.Load)
 		}
-		o.Load.Blocks = int(max(1, min(int64(o.kvMost), size.Blocks(kv))))
+		o.Load.Blocks = int(max(1, min(int64(o.kvMost), int64(f.MostBlocks(o.cfg, &o.Load)), size.Blocks(kv))))
 		left -= size.Bytes(int64(o.Load.Blocks)) - size.Bytes(1)
 	}
 	if o.Resident {

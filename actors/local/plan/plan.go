@@ -207,6 +207,9 @@ func (o *Plan) add() error {
 	if n := lim.HostBlocks; n > 0 {
 		l.host("evicted KV blocks", fmt.Sprintf("%d tokens", n*lim.BlockTokens), int64(n)*config.KVSizeOf(o.cfg, &o.Load).HostBlock(int64(lim.Blocks)))
 	}
+	if lim.ChosenRow > 0 {
+		l.host("rows of sparse attention", fmt.Sprintf("%d tokens, pinned", lim.Slots()), int64(lim.Blocks)*config.ChosenBlock(o.cfg, &o.Load))
+	}
 	l.host("runtime", "code, heap, tokenizer", runtimeBytes+tokenizerOverhead*o.tokenizer)
 	o.Promised = l.promised
 	o.Memory, err = planner.New(o.devices(), l.list)

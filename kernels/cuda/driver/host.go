@@ -35,8 +35,7 @@ func HostUnregister(b []byte) error {
 	return check("cuMemHostUnregister", C.cuMemHostUnregister(start(b)))
 }
 
-// HostAlloc allocates n zeroed bytes of pinned memory, for small mailboxes. Free it with
-// HostFree.
+// HostAlloc allocates n zeroed bytes of pinned memory. Free it with HostFree.
 func HostAlloc(n int, flags uint) ([]byte, error) {
 	var p unsafe.Pointer
 	if err := check("cuMemHostAlloc", C.cuMemHostAlloc(&p, C.size_t(n), C.uint(flags))); err != nil {

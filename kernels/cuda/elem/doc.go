@@ -25,4 +25,5 @@ var (
 	kGate            = launch.Named("kr_gate")
 	kGateRows        = launch.Named("kr_gate_rows")
 	kMoveBlocks      = launch.Named("kr_move_blocks")
+	kStage           = launch.Named("kr_stage_blocks")
 )

@@ -156,6 +156,13 @@ type BlockPart struct {
 	Bytes       int
 }
 
+// StageBlocks copies the blocks of prompt i of a table from far, in host memory, to near, one behind the other, and makes at to a
+// table of that prompt alone (spans.Words(1, blocks)) whose blocks are these. bytes is the size of a block.
+func StageBlocks(l *launch.List, to, table launch.Ptr, i int, near, far launch.Ptr, bytes, blocks int) {
+	l.Add(kStage, launch.Config{Grid: launch.Dim{X: uint32(blocks)}, Block: launch.Dim{X: 256}, PDL: true},
+		launch.P(to), launch.P(table), launch.I32(i), launch.P(near), launch.P(far), launch.I32(bytes))
+}
+
 // BlockTable appends the table that MoveBlocks reads to buf: parts, and moves from a block to a
 // block.
 func BlockTable(buf []byte, parts []BlockPart, from, to []int32) []byte {

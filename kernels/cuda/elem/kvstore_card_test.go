@@ -12,6 +12,7 @@ import (
 
 	"krater/kernels/cuda/cudatest"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/spans"
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/ref"
@@ -307,6 +308,48 @@ func TestMoveBlocks(t *testing.T) {
 				if !bytes.Equal(got[i], want[i]) {
 					t.Fatalf("blocks of %v, save %v: side %d differs", sizes, save, i)
 				}
+			}
+		}
+	}
+}
+
+// TestStageBlocks: the blocks of one prompt lie one behind the other, and the table made of them is the one
+// that the host would make of that prompt alone.
+func TestStageBlocks(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(5, 10))
+	const slots, tokens = 9, 4
+	prompts := []device.Span{
+		{Row: 1, Len: 3, Pos: 0, Slot: 2, Blocks: []int32{5}},
+		{Row: 4, Len: 5, Pos: 6, Slot: 0, Blocks: []int32{8, 0, 3}},
+		{Row: 9, Len: 200, Pos: 2, Slot: 4, Blocks: slices.Repeat([]int32{1, 7, 2}, 17)},
+	}
+	decode := []device.Span{{Row: 0, Len: 1, Pos: 7, Blocks: []int32{4, 6}}}
+	words := make([]int32, spans.Words(4, 57))
+	table := c.I32(words[:spans.Put(words, prompts, decode)], 1, len(words))
+	for _, row := range []int{1, 4, 48, 1152} {
+		cache := make([]byte, slots*tokens*row)
+		for i := range cache {
+			cache[i] = byte(rng.Uint32())
+		}
+		far := cudatest.Upload(c, cache)
+		for i, p := range prompts {
+			n := len(p.Blocks)
+			p.Blocks = slices.Clone(p.Blocks)
+			own := make([]int32, spans.Words(1, n))
+			near, to := cudatest.Upload(c, make([]byte, n*tokens*row)), cudatest.Upload(c, own)
+			c.Run(func(l *launch.List) { StageBlocks(l, to, table.At, i, near, far, tokens*row, n) })
+			var want []byte
+			for b, block := range p.Blocks {
+				want = append(want, cache[int(block)*tokens*row:][:tokens*row]...)
+				p.Blocks[b] = int32(b)
+			}
+			if got := cudatest.Download[byte](c, near, len(want)); !bytes.Equal(got, want) {
+				t.Fatalf("prompt %d, rows of %d bytes: other rows", i, row)
+			}
+			spans.Put(own, []device.Span{p}, nil)
+			if got := cudatest.Download[int32](c, to, len(own)); !slices.Equal(got, own) {
+				t.Fatalf("prompt %d: table %v, want %v", i, got, own)
 			}
 		}
 	}

@@ -130,4 +130,5 @@ type KV struct {
 	Group  int
 	Marks  Mat // see device.KV
 	Mark   int
+	Far    bool // it lies in host memory
 }

@@ -44,6 +44,12 @@ func (b *Builder) SparseGQA(out, q launch.Mat, cache launch.KV, chosen launch.Ma
 	if len(list) == 0 {
 		return
 	}
+	if cache.Far && !decode {
+		b.staged(cache, list, table, func(cache launch.KV, list []device.Span, table launch.Mat) {
+			b.SparseGQA(out, q, cache, chosen, list, table, decode, p)
+		}, p.BlockTokens)
+		return
+	}
 	if b.Plain || !gqa.CanLists(b.GPU, out, q, cache, p) {
 		gqa.PlainLists(b.List, out, q, cache, chosen, table, decode, p)
 		return

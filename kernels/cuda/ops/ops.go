@@ -23,6 +23,8 @@ type Builder struct {
 	// Scratch returns n bytes of the GPU's memory, aligned to 256. It may return the same memory
 	// at every call, because the operators of one stream run one after the other.
 	Scratch func(n int) launch.Ptr
+	// Hold is Scratch for memory that stays while Scratch gives more, until it is called with 0.
+	Hold func(n int) launch.Ptr
 	// Turn is route.TurnBytes of zeros on the GPU; they are zeros again after every operator. 0:
 	// none.
 	Turn launch.Ptr

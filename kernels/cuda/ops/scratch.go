@@ -72,5 +72,9 @@ func ScratchBytes(s *device.StepSizes) int {
 	}
 	need(4 * s.Rows * s.TopK * s.ExpertFF)
 	need(sample.Scratch(s.LogitRows, s.Vocab))
+	if s.ChosenRow > 0 {
+		tokens := max(s.MLA.BlockTokens, s.GQA.BlockTokens)
+		most += (stagedBytes((s.Context+tokens-1)/tokens, tokens, s.ChosenRow) + 255) &^ 255
+	}
 	return most
 }

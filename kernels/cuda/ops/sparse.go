@@ -62,6 +62,12 @@ func (b *Builder) SparseMLA(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 	if len(list) == 0 {
 		return
 	}
+	if cache.Far && !decode {
+		b.staged(cache, list, table, func(cache launch.KV, list []device.Span, table launch.Mat) {
+			b.SparseMLA(out, q, cache, kvb, chosen, list, table, decode, p)
+		}, p.BlockTokens)
+		return
+	}
 	if b.Plain || !mla.CanSparse(b.GPU, q, cache, kvb, p) {
 		mla.Sparse(b.List, out, q, cache, kvb, chosen, table, decode, p)
 		return

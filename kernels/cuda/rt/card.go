@@ -251,7 +251,7 @@ func (c *GPU) Release(at launch.Ptr) error {
 }
 
 // MapHost allocates n bytes of host memory, cleared and aligned to a page, and returns the
-// address at which kernels see it. It is for small mailboxes.
+// address at which kernels see it.
 func (c *GPU) MapHost(n int) (host []byte, at launch.Ptr, err error) {
 	err = c.do(func() error {
 		b, err := driver.HostAlloc(n, driver.DeviceMap)

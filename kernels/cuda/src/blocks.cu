@@ -1,5 +1,5 @@
 // Copies blocks of the KV cache to the host's memory and back.
-#include "kr.cuh"
+#include "spans.cuh"
 
 // A matrix of blocks of the cache, and the host's memory for blocks, as device addresses.
 struct BlockPart {
@@ -35,3 +35,30 @@ kr_move_blocks(const void *table, int save) {
 	else copy_block<unsigned char>(dst, src, (int)p.bytes);
 }
 KR_EXPORT(kr_move_blocks)
+
+// Copies the blocks of prompt i from far, in the host's memory, to near, one behind the other, and makes at `to` a table of
+// that prompt alone whose blocks are these. Grid: x blocks of the prompt.
+KR_KERNEL(256, 1)
+kr_stage_blocks(int *to, const int *table, int i, char *near, const char *far, int bytes) {
+	pdl_launch();
+	pdl_wait();
+	const Span s = span_at(table, i);
+	const int own = SPAN_HEAD + SPAN_RECORD, b = blockIdx.x;
+	if (threadIdx.x == 0) {
+		to[own + 1 + b] = b;
+		if (b == 0) {
+			for (int j = 0; j < SPAN_HEAD; j++) to[j] = 0;
+			to[HEAD_PREFILL] = 1, to[HEAD_TILES] = s.count, to[HEAD_KEYS] = (s.pos + s.len + KEY_ALIGN - 1) / KEY_ALIGN * KEY_ALIGN;
+			int *r = to + SPAN_HEAD;
+			r[0] = s.row, r[1] = s.len, r[2] = s.pos, r[3] = own + 1, r[4] = s.blocks, r[5] = 0, r[6] = 0, r[7] = s.count;
+			to[own] = table[s.first - 1];
+		}
+	}
+	const char *src = far + (long long)table[s.first + b] * bytes;
+	char *dst = near + (long long)b * bytes;
+	unsigned long long all = (unsigned long long)dst | (unsigned long long)src | (unsigned long long)bytes;
+	if (all % 16 == 0) copy_block<uint4>(dst, src, bytes);
+	else if (all % 4 == 0) copy_block<unsigned>(dst, src, bytes);
+	else copy_block<unsigned char>(dst, src, bytes);
+}
+KR_EXPORT(kr_stage_blocks)
