@@ -26,4 +26,5 @@ var (
 	kGateRows        = launch.Named("kr_gate_rows")
 	kMoveBlocks      = launch.Named("kr_move_blocks")
 	kStage           = launch.Named("kr_stage_blocks")
+	kNearRows        = launch.Named("kr_near_rows")
 )

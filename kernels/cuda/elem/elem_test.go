@@ -17,7 +17,7 @@ func at(p launch.Ptr, dt tensor.DType, rows, cols int) launch.Mat {
 // args is the number of arguments of each kernel.
 var args = map[launch.Kernel]int{
 	kGatherRows: 8, kAdd: 6, kWeightedSum: 11, kWeightedSumHere: 14, kRMSNorm: 8, kAddRMSNorm: 10,
-	kGateRows: 8, kRope: 11, kStoreRows: 14, kLatentStore: 27, kMoveBlocks: 2, kStage: 6,
+	kGateRows: 8, kRope: 11, kStoreRows: 14, kLatentStore: 27, kMoveBlocks: 2, kStage: 6, kNearRows: 9,
 }
 
 const f32, bf16 = tensor.F32, tensor.BF16

@@ -163,6 +163,49 @@ func StageBlocks(l *launch.List, to, table launch.Ptr, i int, near, far launch.P
 		launch.P(to), launch.P(table), launch.I32(i), launch.P(near), launch.P(far), launch.I32(bytes))
 }
 
+// Near is memory of the GPU for the rows of a cache in host memory that some rows of a batch see. The zero Near means that the cache
+// is in the GPU's memory.
+type Near struct {
+	launch.KV     // [records * width, ...], strides as those of the cache
+	Width     int // rows of the cache that a record sees at most
+}
+
+// NewNear cuts memory for records that see at most width rows of far each.
+func NewNear(far *launch.KV, records, width int, cut func(bytes int) launch.Ptr) Near {
+	n := Near{KV: *far, Width: width}
+	n.Far = false
+	for _, m := range [...]*launch.Mat{&n.Mat, &n.Scales} {
+		if !m.Zero() {
+			m.Rows = records * width
+			m.At = cut(m.Rows * m.Stride * m.DType.Size())
+		}
+	}
+	return n
+}
+
+// Rows copies the rows of far that a table of generated rows with blocks of one token names, and makes the table name the copies.
+// The table has that many records. Of each row it copies cols columns from column one on, and from two on; two < 0: from one
+// alone. A table of other columns of the same rows may have the same memory.
+func (n *Near) Rows(l *launch.List, table launch.Ptr, records int, far *launch.KV, one, two, cols int) {
+	cfg := launch.Config{Grid: launch.Dim{X: uint32((n.Width + 7) / 8), Y: uint32(records)}, Block: launch.Dim{X: 256}, PDL: true}
+	part := func(near, far launch.Mat, one, two, cols int, keep int32) {
+		size := far.DType.Size()
+		if two >= 0 {
+			two *= size
+		}
+		l.Add(kNearRows, cfg, launch.P(table), launch.P(near.At), launch.P(far.At), launch.I32(n.Width), launch.I32(far.Stride*size), launch.I32(cols*size),
+			launch.I32(one*size), launch.I32(two), launch.I32(int(keep)))
+	}
+	if !far.Scales.Zero() {
+		other := two
+		if two >= 0 {
+			other /= far.Group
+		}
+		part(n.Scales, far.Scales, one/far.Group, other, cols/far.Group, 1)
+	}
+	part(n.Mat, far.Mat, one, two, cols, 0)
+}
+
 // BlockTable appends the table that MoveBlocks reads to buf: parts, and moves from a block to a
 // block.
 func BlockTable(buf []byte, parts []BlockPart, from, to []int32) []byte {

@@ -1,6 +1,7 @@
 package gqa
 
 import (
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/spans"
 	"krater/kernels/device"
@@ -44,8 +45,8 @@ func ListsScratch(rows, items, n int, p device.GQA) int {
 func listWords(rows, n int) int { return (spans.HeadWords + rows*(spans.RecordWords+n) + 63) &^ 63 }
 
 // Lists is PlainLists for some rows of a batch, all of which are computed as generated ones, over the listed rows of the cache
-// alone. A row's lists have equally many positions, and rows have at most items of work; scratch has ListsScratch bytes, aligned to 256.
-func Lists(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, chosen, table launch.Mat, rows Rows, items int, scratch launch.Ptr, p device.GQA) {
+// alone, of one in host memory by way of near. A row's lists have equally many positions, and rows have at most items of work; scratch has ListsScratch bytes, aligned to 256.
+func Lists(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, chosen, table launch.Mat, rows Rows, items int, scratch launch.Ptr, p device.GQA, near elem.Near) {
 	check(out, q, &cache, table, p)
 	checkLists(chosen, q, p)
 	if !CanLists(gpu, out, q, cache, p) || rows.First < 0 || rows.Count > q.Rows || items < rows.Count || scratch%256 != 0 {
@@ -60,6 +61,13 @@ func Lists(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, c
 	l.Add(kListSpans, launch.Config{Grid: launch.Dim{X: uint32(rows.Count), Y: uint32(lists)}, Block: launch.Dim{X: listThreads}, PDL: true},
 		launch.P(scratch), launch.I32(words), launch.P(table.At), launch.P(chosen.At), launch.I32(chosen.Stride), launch.I32(n),
 		bit(rows.Decode), launch.I32(rows.First), launch.I32(rows.Least), launch.I32(p.BlockTokens))
+	if near.Width > 0 { // lists have the same rows there, each with the columns of its key heads
+		cols := p.KVHeads / lists * p.HeadDim
+		for i := range lists {
+			near.Rows(l, scratch+launch.Ptr(4*words*i), rows.Count, &cache, i*cols, (p.KVHeads*p.HeadDim)+i*cols, cols)
+		}
+		cache = near.KV
+	}
 	p.BlockTokens = 1
 	f := newFlow(gpu, cache, items, scratch+launch.Ptr(4*words*lists), p)
 	own := launch.Mat{At: scratch, DType: tensor.I32, Rows: 1, Cols: words, Stride: words}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
 	"krater/kernels/ref"
@@ -90,22 +91,27 @@ func TestLists(t *testing.T) {
 		for _, s := range b.prefill {
 			sparse += s.Len - min(max(x.least-s.Pos, 0), s.Len)
 		}
-		run := func(each int) []float32 {
+		run := func(each int, far bool) []float32 {
 			out := b.out(tensor.F32)
 			items := ListItems(max(each, len(b.decode)), x.n)
 			scratch := c.Alloc(ListsScratch(max(each, len(b.decode)), items, x.n, b.p))
+			var near elem.Near
+			if far {
+				near = elem.NewNear(&b.kv, max(each, len(b.decode)), x.n, c.Alloc)
+			}
 			c.Run(func(l *launch.List) {
 				PlainLists(l, out, b.q, b.kv, list, b.table, false, b.p) // also the rows that see all
 				for first := 0; first < sparse; first += each {
-					Lists(l, c.Info(), out, b.q, b.kv, list, b.table, Rows{First: first, Count: min(each, sparse-first), Least: x.least}, items, scratch, b.p)
+					Lists(l, c.Info(), out, b.q, b.kv, list, b.table, Rows{First: first, Count: min(each, sparse-first), Least: x.least}, items, scratch, b.p, near)
 				}
-				Lists(l, c.Info(), out, b.q, b.kv, list, b.table, Rows{Decode: true, Count: len(b.decode)}, items, scratch, b.p)
+				Lists(l, c.Info(), out, b.q, b.kv, list, b.table, Rows{Decode: true, Count: len(b.decode)}, items, scratch, b.p, near)
 			})
 			return c.Floats(out)
 		}
-		got := run(max(sparse, 1))
+		got := run(max(sparse, 1), false)
 		compare(t, fmt.Sprintf("%s, heads of %d", x.cache, x.dim), got, b.wantLists(chosen, x.n), epsMMA)
-		sameBits(t, "two rows at a time", run(2), got)
+		sameBits(t, "two rows at a time", run(2, false), got)
+		sameBits(t, "from copies of the rows", run(2, true), got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package mla
 
 import (
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/spans"
 	"krater/kernels/device"
@@ -78,8 +79,8 @@ func sparseTable(rows, topK int) int {
 }
 
 // SparseRows is Sparse for some rows of a batch, all of which are computed as generated ones. It takes what CanSparse does, and
-// reads the chosen rows of the cache only. They have at most items of work; scratch has SparseScratch bytes, aligned to 256.
-func SparseRows(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, chosen, table launch.Mat, rows Rows, items int, scratch launch.Ptr, p device.MLA) {
+// reads the chosen rows of the cache only, of one in host memory by way of near. They have at most items of work; scratch has SparseScratch bytes, aligned to 256.
+func SparseRows(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, kvb launch.Weight, chosen, table launch.Mat, rows Rows, items int, scratch launch.Ptr, p device.MLA, near elem.Near) {
 	const op = "SparseMLA"
 	positions(op, chosen, q.Rows)
 	check(op, out, q, &cache, &kvb, table, p)
@@ -94,6 +95,10 @@ func SparseRows(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.
 	l.Add(kSpans, launch.Config{Grid: launch.Dim{X: uint32(rows.Count)}, Block: launch.Dim{X: spansThreads}, PDL: true},
 		launch.P(scratch), launch.P(table.At), launch.P(chosen.At), launch.I32(chosen.Stride), launch.I32(topK),
 		launch.I32(flag(rows.Decode)), launch.I32(rows.First), launch.I32(rows.Least), launch.I32(p.BlockTokens))
+	if near.Width > 0 {
+		near.Rows(l, scratch, rows.Count, &cache, 0, -1, cache.Cols)
+		cache = near.KV
+	}
 	p.BlockTokens = 1
 	own := launch.Mat{At: scratch, DType: tensor.I32, Rows: 1, Cols: size / 4, Stride: size / 4}
 	decode(l, gpu, out, q, cache, kvb, own, true, rows.Count, items, scratch+launch.Ptr(size), p, nil)

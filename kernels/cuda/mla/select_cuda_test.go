@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
 	"krater/kernels/ref"
@@ -118,23 +119,28 @@ func TestSparseRows(t *testing.T) {
 			}
 		}
 		list := c.I32(chosen, b.rows, x.topK)
-		run := func(each int) []float32 {
+		run := func(each int, far bool) []float32 {
 			out := b.out(tensor.F32)
 			items := SparseItems(max(each, len(b.decode)), x.topK)
 			scratch := c.Alloc(SparseScratch(max(each, len(b.decode)), items, x.topK, b.p))
+			var near elem.Near
+			if far {
+				near = elem.NewNear(&b.kv, max(each, len(b.decode)), x.topK, c.Alloc)
+			}
 			c.Run(func(l *launch.List) {
 				Sparse(l, out, b.q, b.kv, b.kvb, list, b.table, false, b.p) // also the rows that see all
 				for first := 0; first < sparse; first += each {
-					SparseRows(l, c.Info(), out, b.q, b.kv, b.kvb, list, b.table, Rows{First: first, Count: min(each, sparse-first), Least: least}, items, scratch, b.p)
+					SparseRows(l, c.Info(), out, b.q, b.kv, b.kvb, list, b.table, Rows{First: first, Count: min(each, sparse-first), Least: least}, items, scratch, b.p, near)
 				}
-				SparseRows(l, c.Info(), out, b.q, b.kv, b.kvb, list, b.table, Rows{Decode: true, Count: len(b.decode)}, items, scratch, b.p)
+				SparseRows(l, c.Info(), out, b.q, b.kv, b.kvb, list, b.table, Rows{Decode: true, Count: len(b.decode)}, items, scratch, b.p, near)
 			})
 			return c.Floats(out)
 		}
 		want := make([]float32, b.rows*b.p.Heads*b.p.V)
 		ref.SparseMLA(want, b.query, b.cached, b.weights, chosen, x.topK, slices.Concat(b.prefill, b.decode), b.p)
-		got := run(max(sparse, 1))
+		got := run(max(sparse, 1), false)
 		compare(t, x.cache.String(), got, want, epsMMA)
-		sameBits(t, "two rows at a time", run(2), got)
+		sameBits(t, "two rows at a time", run(2, false), got)
+		sameBits(t, "from copies of the rows", run(2, true), got)
 	}
 }

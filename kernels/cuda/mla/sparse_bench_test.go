@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -81,7 +82,7 @@ func benchSparse(b *testing.B, rows, ctx int, index device.Index, p device.MLA) 
 			SelectRows(l, c.Info(), chosen, iq, weights, keys, x.table, generated, pitch, scratch, index)
 		})
 		sparse := measure(func(l *launch.List) {
-			SparseRows(l, c.Info(), out, q, cache, kvb, chosen, x.table, generated, items, scratch, p)
+			SparseRows(l, c.Info(), out, q, cache, kvb, chosen, x.table, generated, items, scratch, p, elem.Near{})
 		})
 		dense := 0.0
 		if fixed(p) {

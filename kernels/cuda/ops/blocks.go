@@ -56,8 +56,10 @@ func (b *Builder) SparseGQA(out, q launch.Mat, cache launch.KV, chosen launch.Ma
 	}
 	n := chosen.Cols / max(1, p.Lists)
 	some := func(rows gqa.Rows, items int) {
-		gqa.Lists(b.List, b.GPU, out, q, cache, chosen, table, rows, items, b.Scratch(gqa.ListsScratch(rows.Count, items, n, p)), p)
+		near := b.near(&cache, rows.Count, n)
+		gqa.Lists(b.List, b.GPU, out, q, cache, chosen, table, rows, items, b.Scratch(gqa.ListsScratch(rows.Count, items, n, p)), p, near)
 	}
+	defer b.Hold(0)
 	if decode {
 		some(gqa.Rows{Decode: true, Count: len(list)}, min(gqa.ListItems(len(list), n), DecodeItems(list)))
 		return

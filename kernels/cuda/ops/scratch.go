@@ -74,7 +74,8 @@ func ScratchBytes(s *device.StepSizes) int {
 	need(sample.Scratch(s.LogitRows, s.Vocab))
 	if s.ChosenRow > 0 {
 		tokens := max(s.MLA.BlockTokens, s.GQA.BlockTokens)
-		most += (stagedBytes((s.Context+tokens-1)/tokens, tokens, s.ChosenRow) + 255) &^ 255
+		held := max(stagedBytes((s.Context+tokens-1)/tokens, tokens, s.ChosenRow), nearBytes(s.Seqs*max(s.Index.Positions(), s.Blocks.Positions()), s.ChosenRow))
+		most += (held + 255) &^ 255
 	}
 	return most
 }

@@ -30,6 +30,18 @@ func (b *Builder) staged(cache launch.KV, list []device.Span, table launch.Mat, 
 	b.Hold(0)
 }
 
+// near holds memory for the rows of a cache in host memory that some generated rows see, each at most width of them.
+func (b *Builder) near(cache *launch.KV, rows, width int) (n elem.Near) {
+	if !cache.Far {
+		return n
+	}
+	a := arena{at: b.Hold(nearBytes(rows*width, rowBytes(cache)))}
+	return elem.NewNear(cache, rows, width, a.cut)
+}
+
+// nearBytes bounds what near holds of that many rows.
+func nearBytes(rows, row int) int { return rows*row + 2*256 }
+
 // rowBytes is the size of a row of a cache with its scales.
 func rowBytes(c *launch.KV) int {
 	return c.Stride*c.DType.Size() + c.Scales.Stride*c.Scales.DType.Size()

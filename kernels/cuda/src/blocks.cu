@@ -62,3 +62,28 @@ kr_stage_blocks(int *to, const int *table, int i, char *near, const char *far, i
 	else copy_block<unsigned char>(dst, src, bytes);
 }
 KR_EXPORT(kr_stage_blocks)
+
+// Copies the rows that a table of generated rows with blocks of one token names from far, in the host's memory, to near, where row j
+// of record i is row i * width + j, and unless `keep` makes the table name these. Of a row of `stride` bytes it copies
+// `bytes` from each of two places; two < 0: from one. Grid (rows of the table / 8, records), a warp a row.
+KR_KERNEL(256, 1)
+kr_near_rows(int *table, char *near, const char *far, int width, int stride, int bytes, int one, int two, int keep) {
+	pdl_launch();
+	pdl_wait();
+	int lane = threadIdx.x % 32, i = blockIdx.y, j = blockIdx.x * 8 + threadIdx.x / 32;
+	if (i >= table[HEAD_DECODE]) return;
+	const Span s = span_at(table, i);
+	if (j >= s.blocks) return;
+	const char *src = far + (long long)table[s.first + j] * stride;
+	char *dst = near + ((long long)i * width + j) * stride;
+	__syncwarp();
+	if (lane == 0 && !keep) table[s.first + j] = i * width + j;
+	for (int at = one, n = 0; n < 2 && at >= 0; at = two, n++) {
+		unsigned long long all = (unsigned long long)(dst + at) | (unsigned long long)(src + at) | (unsigned long long)bytes;
+		if (all % 16 == 0)
+			for (int k = lane; k < bytes / 16; k += 32) ((uint4 *)(dst + at))[k] = ((const uint4 *)(src + at))[k];
+		else
+			for (int k = lane; k < bytes; k += 32) dst[at + k] = src[at + k];
+	}
+}
+KR_EXPORT(kr_near_rows)
