@@ -59,7 +59,9 @@ func (b *Builder) SparseGQA(out, q launch.Mat, cache launch.KV, chosen launch.Ma
 		near := b.near(&cache, rows.Count, n)
 		gqa.Lists(b.List, b.GPU, out, q, cache, chosen, table, rows, items, b.Scratch(gqa.ListsScratch(rows.Count, items, n, p)), p, near)
 	}
-	defer b.Hold(0)
+	if cache.Far {
+		defer b.Hold(0)
+	}
 	if decode {
 		some(gqa.Rows{Decode: true, Count: len(list)}, min(gqa.ListItems(len(list), n), DecodeItems(list)))
 		return

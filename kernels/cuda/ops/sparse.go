@@ -78,7 +78,9 @@ func (b *Builder) SparseMLA(out, q launch.Mat, cache launch.KV, kvb launch.Weigh
 		scratch := b.Scratch(mla.SparseScratch(rows.Count, items, topK, p))
 		mla.SparseRows(b.List, b.GPU, out, q, cache, kvb, chosen, table, rows, items, scratch, p, near)
 	}
-	defer b.Hold(0)
+	if cache.Far {
+		defer b.Hold(0)
+	}
 	if decode {
 		some(mla.Rows{Decode: true, Count: len(list)}, min(mla.SparseItems(len(list), topK), DecodeItems(list)))
 		return
