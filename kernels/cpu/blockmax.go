@@ -1,10 +1,11 @@
 package cpu
 
 import (
-	"math"
 	"unsafe"
 
 	"krater/kernels/cpu/convert"
+	"krater/kernels/cpu/dot"
+	"krater/kernels/cpu/index"
 	"krater/kernels/device"
 )
 
@@ -21,7 +22,8 @@ type localTask struct {
 	first, rows  int      // rows of the span that are at hand
 	blocks       int      // the most that one of them scores
 	part         int      // blocks that an item scores
-	scores       *float32 // [rows, Heads, blocks]
+	room         int      // the same, with what a choice needs
+	scores       *float32 // [rows, Heads, room]
 }
 
 // selectLocal is SelectBlocks with p.Local. Shared scratch: a score for each head and block of a row, or scoreRoom values
@@ -40,14 +42,15 @@ func (d *Device) selectLocal(op string, s *Stream, chosen, q device.Mat, keys de
 	for i := range t.spans {
 		t.span = &t.spans[i]
 		t.blocks = t.free(t.span.Len - 1)
-		some := max(1, scoreRoom/max(1, p.Heads*t.blocks))
+		t.room = (t.blocks + index.Round - 1) / index.Round * index.Round
+		some := max(1, scoreRoom/max(1, p.Heads*t.room))
 		for t.first = 0; t.first < t.span.Len; t.first += some {
 			t.rows = min(some, t.span.Len-t.first)
 			values := t.rows * p.Heads * t.blocks
-			s.arena.reset(piece(max(1, values)))
-			t.scores = s.arena.take(max(1, values))
+			s.arena.reset(max(1, t.rows*p.Heads*t.room))
+			t.scores = s.arena.take(max(1, t.rows*p.Heads*t.room))
 			s.each((*localScores)(t), t.rows*t.parts(), 2*values*p.Block*p.Dim/t.dev.speed.flopsPerNs, piece(scratch))
-			s.each(t, t.rows*p.Heads, values*chooseNs, 0)
+			s.each(t, t.rows*p.Heads, values*chooseNs, markRoom(t.blocks))
 		}
 	}
 	t.spans, t.span = nil, nil
@@ -68,7 +71,7 @@ func (t *localTask) parts() int { return (t.blocks + t.part - 1) / t.part }
 
 // row is the scores of a head of row i of those at hand.
 func (t *localTask) row(i, head int) []float32 {
-	return unsafe.Slice(shift(t.scores, (i*t.Heads+head)*t.blocks), t.blocks)
+	return unsafe.Slice(shift(t.scores, (i*t.Heads+head)*t.room), t.blocks)
 }
 
 // localScores is the first loop of a localTask.
@@ -91,7 +94,7 @@ func (s *localScores) do(l *lane, item int) {
 	t.queries(query, rowAt(t.q, t.qStride, t.span.Row+t.first+i), t.Heads, t.Dim)
 	for h := range t.Heads {
 		for b := range t.row(i, h)[first:end] {
-			t.row(i, h)[first+b] = float32(math.Inf(-1))
+			t.row(i, h)[first+b] = minusInf
 		}
 	}
 	for from := first * t.Block; from < end*t.Block; from += keyBlock {
@@ -102,17 +105,50 @@ func (s *localScores) do(l *lane, item int) {
 			t.products(l, &keys, t.span, rowAt(query, wide, head), products, heads, t.Dim, from, to)
 			for h := range heads {
 				scores := t.row(i, head+h)
-				for j, v := range unsafe.Slice(rowAt(products, keyBlock, h), to-from) {
-					b := (from + j) / t.Block
-					scores[b] = max(scores[b], v)
+				for pos := from; pos < to; {
+					b := pos / t.Block
+					n := min((b+1)*t.Block, to) - pos
+					scores[b] = max(scores[b], t.dev.exp.Max(shift(rowAt(products, keyBlock, h), pos-from), n))
+					pos += n
 				}
 			}
 		}
 	}
 }
 
+// queries copies heads of dim values as the tiles read them.
+func (t *paged) queries(to, from *float32, heads, dim int) {
+	for h := range heads {
+		from, to := shift(from, h*dim), rowAt(to, convert.Padded(dim), h)
+		if t.bf16 {
+			t.dev.convert.Pack(to, from, dim)
+		} else {
+			copy(unsafe.Slice(to, dim), unsafe.Slice(from, dim))
+		}
+	}
+}
+
+// products makes scores [heads, keyBlock] the products of queries of dim values with keys [from, to).
+func (t *paged) products(l *lane, keys *keyRows, span *device.Span, query, scores *float32, heads, dim, from, to int) {
+	kernels, wide := t.dev.tiles(t.bf16), convert.Padded(dim)
+	l.dot.Stride, l.dot.K = keys.stride, dim
+	for pos := from; pos < to; {
+		rows, n := t.rows(keys, span, pos, to)
+		l.dot.W, l.dot.N = rows, n
+		for h := 0; h < heads; h += dot.Rows {
+			group := min(dot.Rows, heads-h)
+			for j := range group {
+				l.dot.X[j] = rowAt(query, wide, h+j)
+				l.dot.Out[j] = shift(rowAt(scores, keyBlock, h+j), pos-from)
+			}
+			kernels[group](&l.dot)
+		}
+		pos += n
+	}
+}
+
 // do chooses for a head of a row.
-func (t *localTask) do(_ *lane, item int) {
+func (t *localTask) do(l *lane, item int) {
 	i, head := t.first+item/t.Heads, item%t.Heads
 	pos, n := t.span.Pos+i, t.Positions()
 	to := unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(t.chosen), 4*(t.chosenStride*(t.span.Row+i)+head*n))), n)
@@ -120,7 +156,7 @@ func (t *localTask) do(_ *lane, item int) {
 	if free := t.free(i); free > 0 {
 		best := to[:t.Chosen-t.Local] // widened to positions from the last one on
 		if len(best) > 0 {
-			choose(best, t.row(item/t.Heads, head)[:free])
+			t.dev.choose(l, best, unsafe.SliceData(t.row(item/t.Heads, head)), free)
 		}
 		at = len(best) * t.Block
 		for b := len(best) - 1; b >= 0; b-- {

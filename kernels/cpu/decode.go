@@ -19,6 +19,7 @@ type decodeTask struct {
 	mla
 	sparse
 	list  []decodeRow
+	first int // of the rows at hand
 	heads int // heads per item
 	whole decodeWhole
 }
@@ -58,9 +59,9 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 	t.heads = min(headBlock, p.Heads)
 	if s.shared(ns) {
 		// A lone sequence is spread over the lanes by heads, at least four per item. If keys have
-		// to be widened or copied, every item does it again, so there are as few items as possible.
+		// to be widened, every item does it again, so there are as few items as possible.
 		enough := 2 * len(s.lanes)
-		if t.kv.narrow() || t.chosen != nil {
+		if t.kv.narrow() && t.chosen == nil {
 			enough = len(s.lanes)
 		}
 		for t.heads > dot.Rows && len(t.list)*((p.Heads+t.heads-1)/t.heads) < enough {
@@ -69,10 +70,25 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 	}
 	wide := convert.Padded(p.Rank + p.Rope)
 	scratch := t.heads*(3*wide+keyBlock) + wide + piece(runningSize*t.heads) + t.blockRoom()
-	if t.integer() {
-		t.absorbAll(s)
+	rows := len(t.list)
+	if t.chosen != nil {
+		rows = t.sparse.room(rows, t.kv.wideRow(p.Rank+p.Rope))
 	}
-	s.each(t, len(t.list)*((p.Heads+t.heads-1)/t.heads), ns, scratch)
+	if t.integer() {
+		t.absorbAll(s, rows*t.copyRow)
+	} else {
+		s.arena.reset(rows * t.copyRow)
+	}
+	if t.copyRow > 0 {
+		t.copies = s.arena.take(rows * t.copyRow)
+	}
+	for t.first = 0; t.first < len(t.list); t.first += rows {
+		some := min(rows, len(t.list)-t.first)
+		if t.chosen != nil {
+			s.each((*decodeCopy)(t), some*t.copyBlocks(), some*t.sparse.n*t.kv.rowBytes/d.speed.bytesPerNs, 0)
+		}
+		s.each(t, some*((p.Heads+t.heads-1)/t.heads), ns*some/len(t.list), scratch)
+	}
 	if t.integer() {
 		t.expandAll(s)
 	}
@@ -82,7 +98,7 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 // blockRoom is the scratch that a block of keys takes, in float32 values.
 func (t *decodeTask) blockRoom() int {
 	if t.chosen != nil {
-		return t.gathered(t.Rank + t.Rope)
+		return 0
 	}
 	return t.kv.wideBlock(t.Rank + t.Rope)
 }
@@ -97,7 +113,7 @@ type decodeScratch struct {
 	block    *float32 // blockRoom
 	wide     int
 	state    []running
-	chosen   []int32 // the positions that the row sees; nil: all
+	copied   *float32 // the rows of the cache that the row has chosen; nil: it sees all
 }
 
 func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
@@ -116,7 +132,8 @@ func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
 
 func (t *decodeTask) do(l *lane, i int) {
 	groups := (t.Heads + t.heads - 1) / t.heads
-	row := t.list[i/groups]
+	at := t.first + i/groups
+	row := t.list[at]
 	span := &t.spans[row.span]
 	first := i % groups * t.heads
 	heads := min(t.heads, t.Heads-first)
@@ -124,7 +141,7 @@ func (t *decodeTask) do(l *lane, i int) {
 	for j := range heads {
 		if t.integer() {
 			dst := rowAt(c.absorbed, c.wide, j)
-			copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(t.latent(i/groups, first+j), t.Rank))
+			copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(t.latent(at, first+j), t.Rank))
 			t.rotated(&c, t.query(span.Row+row.row, first+j), j)
 		} else {
 			t.absorb(l, &c, span.Row+row.row, first+j, j)
@@ -132,8 +149,8 @@ func (t *decodeTask) do(l *lane, i int) {
 	}
 	clearF32(c.acc, heads*c.wide)
 	keys := span.Pos + row.row + 1
-	if c.chosen = t.sparse.row(span.Row + row.row); c.chosen != nil {
-		keys = len(c.chosen)
+	if t.chosen != nil {
+		keys, c.copied = len(t.sparse.row(span.Row+row.row)), rowAt(t.copies, t.copyRow, i/groups)
 	}
 	for from := 0; from < keys; from += keyBlock {
 		t.take(l, &c, span, heads, from, min(from+keyBlock, keys))
@@ -141,7 +158,7 @@ func (t *decodeTask) do(l *lane, i int) {
 	for j := range heads {
 		t.dev.axpy.Scale(rowAt(c.acc, c.wide, j), c.wide, 1/c.state[j].sum)
 		if t.integer() {
-			t.keep(rowAt(c.acc, c.wide, j), t.latent(i/groups, first+j))
+			t.keep(rowAt(c.acc, c.wide, j), t.latent(at, first+j))
 		} else {
 			t.expand(l, &c, span.Row+row.row, first+j, j)
 		}
@@ -181,17 +198,14 @@ func (t *decodeTask) rotated(c *decodeScratch, q *float32, j int) {
 }
 
 // take takes one block of keys into the running softmax of all heads: positions [from, to), or the chosen ones
-// of these numbers.
+// of these numbers, which were copied.
 func (t *decodeTask) take(l *lane, c *decodeScratch, span *device.Span, heads, from, to int) {
 	scoreKernels, sumKernels := t.dev.tiles(t.bf16), &t.dev.axpy.F32
 	if t.bf16 {
 		sumKernels = &t.dev.axpy.BF16
 	}
-	var keys keyRows
-	if c.chosen != nil {
-		keys = t.gather(span, c.chosen[from:to], 0, t.Rank+t.Rope, c.block)
-		keys.from = from
-	} else {
+	keys := keyRows{wide: unsafe.Pointer(c.copied), stride: t.kv.wideRow(t.Rank + t.Rope)}
+	if c.copied == nil {
 		keys = t.keys(span, from, to, 0, t.Rank+t.Rope, c.block)
 	}
 	l.dot.Stride, l.dot.K = keys.stride, t.Rank+t.Rope

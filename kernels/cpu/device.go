@@ -14,6 +14,7 @@ import (
 	"krater/kernels/cpu/delta"
 	"krater/kernels/cpu/dot"
 	"krater/kernels/cpu/exp"
+	"krater/kernels/cpu/index"
 	"krater/kernels/cpu/level"
 	"krater/kernels/cpu/norm"
 	"krater/kernels/cpu/qdot"
@@ -67,6 +68,7 @@ type Device struct {
 	exp     *exp.Funcs
 	rope    *rope.Funcs
 	delta   *delta.Funcs
+	index   *index.Funcs
 	qdot    *qdot.Funcs
 	qrows   *qrows.Funcs
 
@@ -122,7 +124,7 @@ func New(o Options) (*Device, error) {
 	d := &Device{
 		name: o.Name, level: l, budget: o.Budget, wakeNs: wakeNs, speed: speeds[l],
 		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
-		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), delta: delta.At(l), qdot: qdot.At(l), qrows: qrows.At(l), blockdot: blockdot.At(l),
+		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), delta: delta.At(l), index: index.At(l), qdot: qdot.At(l), qrows: qrows.At(l), blockdot: blockdot.At(l),
 		fetch: fetch, tileBF16: o.TileBF16, unit: unitFor(l),
 	}
 	d.encodings = kernelTable(d.qdot, d.blockdot, d.convert)

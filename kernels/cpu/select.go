@@ -1,11 +1,9 @@
 package cpu
 
 import (
-	"math"
 	"unsafe"
 
-	"krater/kernels/cpu/convert"
-	"krater/kernels/cpu/dot"
+	"krater/kernels/cpu/index"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -15,9 +13,13 @@ const (
 	scoreRoom = 1 << 20
 	// scorePart is how many keys of a row one item scores: a multiple of keyBlock.
 	scorePart = 16 * keyBlock
+	// scoreRows is the most rows of an item, whose keys are turned for all of them.
+	scoreRows = 8
+	// chooseNs is the time to choose among scores, in ns for each.
+	chooseNs = 1
 )
 
-// selectTask is the choice of an indexer: items of its first loop score parts of rows, those of its
+// selectTask is the choice of an indexer: items of its first loop score a part of the keys for some rows, those of its
 // second choose for a row each.
 type selectTask struct {
 	device.Index
@@ -38,13 +40,13 @@ type scoredRow struct {
 	at        int // of its scores, which have room for whole blocks of keys
 }
 
-// scoredPart is keys [from, to) of a row of the list.
-type scoredPart struct{ row, from, to int }
+// scoredPart is keys [from, to) for rows of the list from row on, which are of one span: the last one sees the most keys.
+type scoredPart struct{ row, rows, from, to int }
 
 // Select: chosen [T, Positions] I32, q [T, Heads*Dim] and weights [T, Heads] F32, keys [slots, Dim] of any type,
 // groups of I8 dividing Dim. See device.Index. Shared scratch: the scores of a row, or scoreRoom values
-// for several rows. Scratch per thread: Heads rows of Dim values, and headBlock + 1 rows of keyBlock values,
-// and keyBlock rows of Dim values when the cache is of 8 bits, and always with pools, and keyBlock values then.
+// for several rows. Scratch per thread: index.Keys rows of Dim values and Heads values, and keyBlock rows of Dim values when the
+// cache is of 8 bits, or two bits for each score of a row.
 func (d *Device) Select(stream device.Stream, chosen, q, weights device.Mat, keys device.KV, in device.Spans, p device.Index) {
 	const op = "Select"
 	s := d.stream(op, stream)
@@ -127,128 +129,102 @@ func (t *selectTask) run(s *Stream) {
 	if len(t.list) == 0 {
 		return
 	}
-	keys := 0
-	for i := range t.list {
-		n := t.list[i].keys
-		keys += n
-		for from := 0; from < n; from += scorePart {
-			t.parts = append(t.parts, scoredPart{i, from, min(from+scorePart, n)})
-		}
-	}
+	keys, most := t.divide(4 * len(s.lanes))
 	s.arena.reset(piece(t.end()))
 	t.scores = s.arena.take(t.end())
-	scratch := t.Heads*convert.Padded(t.Dim) + headBlock*keyBlock + 2*piece(1) + t.blockRoom()
-	s.each((*scoreTask)(t), len(t.parts), 2*keys*t.Heads*t.Dim/t.dev.speed.flopsPerNs, piece(scratch))
-	s.each((*chooseTask)(t), len(t.list), keys*chooseNs, 0)
+	s.each((*scoreTask)(t), len(t.parts), 2*keys*t.Heads*t.Dim/t.dev.speed.flopsPerNs, piece(index.Keys*t.Dim)+piece(t.Heads)+t.kv.wideBlock(t.Dim))
+	s.each((*chooseTask)(t), len(t.list), keys*chooseNs, markRoom(most))
 	t.begin()
 }
 
-// chooseNs is the time to choose among positions, in ns for each.
-const chooseNs = 5
+// markRoom is the scratch of a choice among n scores, in float32 values.
+func markRoom(n int) int { return piece(index.Marks(n) * 2) }
 
-// blockRoom is the scratch that a block of keys takes, in float32 values.
-func (t *selectTask) blockRoom() int {
-	if t.Pool > 0 {
-		return piece(keyBlock) + t.gathered(t.Dim)
+// divide makes the parts, with several rows where enough items are left. It returns the keys of all rows, and those of the
+// row that has the most.
+func (t *selectTask) divide(enough int) (keys, most int) {
+	for i := range t.list {
+		keys, most = keys+t.list[i].keys, max(most, t.list[i].keys)
 	}
-	return t.kv.wideBlock(t.Dim)
-}
-
-// pools gathers the keys of pools [from, to), at most keyBlock, into scratch.
-func (t *selectTask) pools(span *device.Span, from, to int, scratch *float32) keyRows {
-	at := unsafe.Slice((*int32)(unsafe.Pointer(scratch)), to-from)
-	for i := range at {
-		at[i] = int32(t.Last(from + i))
+	rows := max(1, min(scoreRows, keys/scorePart/enough))
+	for i := 0; i < len(t.list); {
+		n := 1
+		for n < rows && i+n < len(t.list) && t.list[i+n].span == t.list[i].span {
+			n++
+		}
+		for from, end := 0, t.list[i+n-1].keys; from < end; from += scorePart {
+			t.parts = append(t.parts, scoredPart{i, n, from, min(from+scorePart, end)})
+		}
+		i += n
 	}
-	keys := t.gather(span, at, 0, t.Dim, shift(scratch, piece(keyBlock)))
-	keys.from = from
-	return keys
+	return keys, most
 }
 
 // scoreTask is the first loop of a selectTask.
 type scoreTask selectTask
 
-func (t *scoreTask) do(l *lane, i int) {
-	part := t.parts[i]
-	row := &t.list[part.row]
-	span, wide := &t.spans[row.span], convert.Padded(t.Dim)
+func (s *scoreTask) do(l *lane, i int) {
+	t, part := (*selectTask)(s), s.parts[i]
+	rows := t.list[part.row:][:part.rows]
+	span := &t.spans[rows[0].span]
 	l.arena.clear()
-	query, scores := l.arena.take(t.Heads*wide), l.arena.take(headBlock*keyBlock)
-	var block *float32
-	if n := (*selectTask)(t).blockRoom(); n > 0 {
-		block = l.arena.take(n)
+	panel, ones := l.arena.take(index.Keys*t.Dim), l.arena.take(t.Heads)
+	for h := range unsafe.Slice(ones, t.Heads) {
+		*shift(ones, h) = 1
 	}
-	t.queries(query, rowAt(t.q, t.qStride, span.Row+row.row), t.Heads, t.Dim)
-	for from := part.from; from < part.to; from += keyBlock {
-		to := min(from+keyBlock, part.to)
-		var keys keyRows
-		if t.Pool > 0 {
-			keys = (*selectTask)(t).pools(span, from, to, block)
-		} else {
-			keys = t.keys(span, from, to, 0, t.Dim, block)
-		}
-		out := shift(t.scores, row.at+from)
-		clearF32(out, keyBlock)
-		for first := 0; first < t.Heads; first += headBlock {
-			heads := min(headBlock, t.Heads-first)
-			t.products(l, &keys, span, rowAt(query, wide, first), scores, heads, t.Dim, from, to)
-			for h := range heads {
-				row := unsafe.Slice(rowAt(scores, keyBlock, h), to-from)
-				for i, v := range row {
-					row[i] = max(v, 0)
-				}
+	var wide *float32
+	if n := t.kv.wideBlock(t.Dim); n > 0 {
+		wide = l.arena.take(n)
+	}
+	l.index.Panel, l.index.Stride, l.index.Dim, l.index.Heads = panel, 4*t.Dim, t.Dim, t.Heads
+	for from := part.from; from < part.to; from += index.Keys {
+		t.keyRows(l, span, from, min(from+index.Keys, part.to), wide)
+		t.dev.index.Panel(panel, &l.keys, t.Dim, t.bf16)
+		for r := range rows {
+			row := &rows[r]
+			if row.keys <= from {
+				continue
 			}
-			// All of a block of keys is summed, so that a score has the same bits wherever it lies.
-			l.axpy.P[0], l.axpy.Acc[0] = &ones[0], out
+			at := span.Row + row.row
+			l.index.Q, l.index.W, l.index.Out = rowAt(t.q, t.qStride, at), ones, shift(t.scores, row.at+from)
 			if t.weights != nil {
-				l.axpy.P[0] = shift(rowAt(t.weights, t.wStride, span.Row+row.row), first)
+				l.index.W = rowAt(t.weights, t.wStride, at)
 			}
-			l.axpy.W, l.axpy.Stride = unsafe.Pointer(scores), 4*keyBlock
-			l.axpy.N, l.axpy.Width = heads, keyBlock
-			t.dev.axpy.F32[1](&l.axpy)
+			t.dev.index.Score(&l.index)
 		}
 	}
 }
 
-// queries copies heads of dim values as the tiles read them.
-func (t *paged) queries(to, from *float32, heads, dim int) {
-	for h := range heads {
-		from, to := shift(from, h*dim), rowAt(to, convert.Padded(dim), h)
-		if t.bf16 {
-			t.dev.convert.Pack(to, from, dim)
-		} else {
-			copy(unsafe.Slice(to, dim), unsafe.Slice(from, dim))
-		}
-	}
-}
-
-// products makes scores [heads, keyBlock] the products of queries of dim values with keys [from, to).
-func (t *paged) products(l *lane, keys *keyRows, span *device.Span, query, scores *float32, heads, dim, from, to int) {
-	kernels, wide := t.dev.tiles(t.bf16), convert.Padded(dim)
-	l.dot.Stride, l.dot.K = keys.stride, dim
-	for pos := from; pos < to; {
-		rows, n := t.rows(keys, span, pos, to)
-		l.dot.W, l.dot.N = rows, n
-		for h := 0; h < heads; h += dot.Rows {
-			group := min(dot.Rows, heads-h)
-			for j := range group {
-				l.dot.X[j] = rowAt(query, wide, h+j)
-				l.dot.Out[j] = shift(rowAt(scores, keyBlock, h+j), pos-from)
+// keyRows finds the rows of keys [from, to), at most index.Keys; the last one stands for what is missing. Keys of 8 bits are
+// widened to wide.
+func (t *selectTask) keyRows(l *lane, span *device.Span, from, to int, wide *float32) {
+	step := max(1, t.Pool)
+	pos := t.Last(from)
+	block, at := pos/t.block, pos%t.block
+	for i := range l.keys {
+		if i > 0 && from+i < to {
+			for at += step; at >= t.block; at -= t.block {
+				block++
 			}
-			kernels[group](&l.dot)
 		}
-		pos += n
+		slot := int(span.Blocks[block])*t.block + at
+		if !t.kv.narrow() {
+			l.keys[i] = t.kv.row(slot)
+			continue
+		}
+		l.keys[i] = unsafe.Add(unsafe.Pointer(wide), i*t.kv.wideRow(t.Dim))
+		t.kv.widen(t.dev.convert, l.keys[i], slot, 1, 0, t.Dim)
 	}
 }
 
 // chooseTask is the second loop of a selectTask.
 type chooseTask selectTask
 
-func (t *chooseTask) do(_ *lane, i int) {
+func (t *chooseTask) do(l *lane, i int) {
 	row := &t.list[i]
 	span := &t.spans[row.span]
 	to := (*selectTask)(t).row(span.Row + row.row)
-	choose(to[:t.TopK], unsafe.Slice(shift(t.scores, row.at), row.keys))
+	t.dev.choose(l, to[:t.TopK], shift(t.scores, row.at), row.keys)
 	if t.Pool == 0 || t.Entries {
 		return
 	}
@@ -261,51 +237,9 @@ func (t *chooseTask) do(_ *lane, i int) {
 	fillPositions(to, t.TopK*t.Pool, t.Last(row.keys-1)+1, span.Pos+row.row)
 }
 
-// choose writes the positions of the best scores, rising; there are more scores than chosen has room for.
-// Of equal ones it takes the first. It finds the digits of the least score that is chosen, the
-// highest first, and then takes what is above.
-func choose(chosen []int32, scores []float32) {
-	var counts [1 << 11]int32
-	left := int32(len(chosen)) // how many are chosen of the scores that begin with the digits found
-	var found, mask uint32
-	for _, digit := range [...]struct{ at, bits int }{{21, 11}, {10, 11}, {0, 10}} {
-		clear(counts[:])
-		most := uint32(1)<<digit.bits - 1
-		for _, v := range scores {
-			if k := scoreRank(v); k&mask == found {
-				counts[k>>digit.at&most]++
-			}
-		}
-		d := most
-		for ; counts[d] < left; d-- {
-			left -= counts[d]
-		}
-		found, mask = found|d<<digit.at, mask|most<<digit.at
-	}
-	n := 0
-	for i, v := range scores {
-		k := scoreRank(v)
-		if k < found || k == found && left == 0 {
-			continue
-		}
-		if k == found {
-			left--
-		}
-		chosen[n] = int32(i)
-		n++
-	}
-}
-
-// scoreRank rises with the score; what is not a number has the least. Both zeros are equal.
-func scoreRank(v float32) uint32 {
-	switch b := math.Float32bits(v); {
-	case v != v:
-		return 0
-	case v == 0:
-		return 1 << 31
-	case b>>31 != 0:
-		return ^b
-	default:
-		return b | 1<<31
-	}
+// choose is index.Choose with scratch of the lane, markRoom(n) values.
+func (d *Device) choose(l *lane, chosen []int32, scores *float32, n int) {
+	l.arena.clear()
+	marks := (*uint64)(unsafe.Pointer(l.arena.take(markRoom(n))))
+	d.index.Choose(chosen, scores, n, unsafe.Slice(marks, index.Marks(n)))
 }

@@ -282,3 +282,22 @@ func BenchmarkSparseDecode(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSelect is the choice for one row of a long sequence, at the sizes of releases.
+func BenchmarkSelect(b *testing.B) {
+	const tokens = 32 << 10
+	for _, p := range []device.Index{
+		{Heads: 64, Dim: 128, TopK: 2048, BlockTokens: 32}, {Heads: 32, Dim: 128, TopK: 512, Pool: 4, BlockTokens: 32},
+		{Heads: 4, Dim: 128, TopK: 512, Pool: 4, BlockTokens: 32},
+	} {
+		b.Run(fmt.Sprintf("heads=%d/pool=%d", p.Heads, p.Pool), func(b *testing.B) {
+			d, s := open(b, cpu.Options{Threads: 1})
+			c := newChoice(d, p, tensor.BF16, tokens/p.BlockTokens, 1)
+			out := wrap(d, tensor.I32, make([]int32, p.Positions()), 1, p.Positions())
+			q, w := f32s(d, kerneltest.Normal(kerneltest.Rand(1), p.Heads*p.Dim, 1), 1, p.Heads*p.Dim), f32s(d, c.weights, 1, p.Heads)
+			spans := device.Spans{List: []device.Span{{Len: 1, Pos: tokens - 1, Blocks: c.table}}}
+			ns := kerneltest.Quartile(b, 1, func() { d.Select(s, out, q, w, c.keys, spans, p) })
+			kerneltest.Report(b, ns, 2*p.Dim*p.Sees(tokens-1), 2*p.Heads*p.Dim*p.Sees(tokens-1))
+		})
+	}
+}

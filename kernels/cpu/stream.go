@@ -8,6 +8,7 @@ import (
 	"krater/kernels/cpu/blockdot"
 	"krater/kernels/cpu/delta"
 	"krater/kernels/cpu/dot"
+	"krater/kernels/cpu/index"
 	"krater/kernels/cpu/qdot"
 	"krater/kernels/cpu/qtile"
 	"krater/kernels/device"
@@ -74,6 +75,8 @@ type lane struct {
 	axpy     axpy.Tile
 	delta    delta.Tile
 	taps     [delta.MaxTaps]*float32
+	index    index.Tile
+	keys     index.Rows // of the panel at hand
 	qdot     qdot.Tile
 	unit     qtile.Work
 	tokens   qtile.Tokens

@@ -10,7 +10,7 @@ case "${1:-}" in
 check)
 	out=$(mktemp -d)
 	trap 'rm -rf "$out"' EXIT
-	for p in . dot axpy convert norm exp rope qrows qdot blockdot delta qtile btile; do mkdir -p "$out/$p"; done
+	for p in . dot axpy convert norm exp rope qrows qdot blockdot delta index qtile btile; do mkdir -p "$out/$p"; done
 	go run . "$out"
 	(cd "$out" && find . -type f) | while read -r f; do
 		cmp "$out/$f" "../$f" || { echo "$f: run kernels/cpu/_gen/gen.sh" >&2; exit 1; }

@@ -38,6 +38,7 @@ func main() {
 		{"qdot", both(emitQdot)},
 		{"blockdot", append(both(emitBlockdot), level{"AMX", emitBlockUnit})},
 		{"delta", both(emitDelta)},
+		{"index", both(emitIndex)},
 		{".", []level{{"AVX2", emitRead}}},
 		{"qtile", []level{{"AMX", emitTileUnit}}},
 		{"btile", []level{{"AMX", emitTileFloats}}},
@@ -72,7 +73,7 @@ func (g *isa) function(name, signature, doc string) {
 }
 
 // The kernels that take a tile know it as bytes here; the package has a type.
-var tile = strings.NewReplacer("t *byte", "t *Tile", "b *byte", "b *Block")
+var tile = strings.NewReplacer("t *byte", "t *Tile", "b *byte", "b *Block", "rows *byte", "rows *Rows")
 
 func write(dir, name string, g *isa, stubs *[]string) error {
 	f, err := g.Result()

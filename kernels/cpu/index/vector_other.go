@@ -1,0 +1,8 @@
+//go:build !amd64 || purego
+
+package index
+
+import "krater/kernels/cpu/level"
+
+// vector: this build has no assembly.
+func vector(level.Level) *Funcs { return nil }
