@@ -9,7 +9,7 @@ DATE    := $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%d --format=%cd 2
 LDFLAGS := -s -w -X krater/cmd/krater/version.commit=$(COMMIT) -X krater/cmd/krater/version.date=$(DATE)
 PACKAGES := ./...
 comma   := ,
-# All builds but those of the race detector agree on this, so that most packages are compiled
+# All builds agree on this, those of the race detector but for the paths, so that most packages are compiled
 # once for all of them: net and os/user without C, and no paths of this machine.
 TAGS    := netgo,osusergo
 PLAIN   := CGO_ENABLED=0 GOFLAGS='$(GOFLAGS) -trimpath -tags=$(TAGS)'
@@ -56,7 +56,7 @@ lint: ## check imports, lengths, phrases and commit messages; print the counts t
 # it (-gcflags=PACKAGE=-race=false): memory that it allocates looks to others like what was
 # there before. Long arithmetic says //go:norace.
 # $(call RACE,LIST,FLAGS) runs a list that cmd/lint prints.
-RACE = @set -o pipefail; $(LINT) $(1) | { bad=0; while read -r tests; do (set -x; go test -race -vet=off $(2) $$tests </dev/null) || bad=1; done; exit $$bad; }
+RACE = @set -o pipefail; $(LINT) $(1) | { bad=0; while read -r tests; do (set -x; go test -race -tags $(TAGS) -vet=off $(2) $$tests </dev/null) || bad=1; done; exit $$bad; }
 
 race: ## run the short tests of code with goroutines under the race detector
 	$(call RACE,race,-short -timeout 20m)

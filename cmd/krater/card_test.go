@@ -310,7 +310,7 @@ func TestInt3OnCard(t *testing.T) {
 		prompt = prompt[:gemv.MaxRows+6]
 	}
 	run := func(chunk int, args ...string) answered {
-		return runOn(t, pipelineFor(t, dir, append(args, "--group-size", "64")...), prompt, 4, chunk)
+		return runOn(t, pipelineFor(t, dir, 0, append(args, "--group-size", "64")...), prompt, 4, chunk)
 	}
 	want := run(0, "--cpu-expert-bits", "3")
 	for _, x := range []struct {

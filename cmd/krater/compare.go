@@ -58,7 +58,7 @@ func (c *compareCmd) Run(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Options, config.Case{LogitRows: compareRows * max(1, c.Batch), KVType: tensor.F32, Whole: true}))
+	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Options, config.Case{LogitRows: compareRows * max(1, c.Batch), Context: golden.Longest(), KVType: tensor.F32, Whole: true}))
 	if err != nil {
 		return err
 	}

@@ -51,7 +51,7 @@ func TestInt8Goldens(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer m.Close()
-		p := pipelineFor(t, f.Dir, "--cpu-expert-bits", "8", "--group-size", "32")
+		p := pipelineFor(t, f.Dir, m.Golden.Longest(), "--cpu-expert-bits", "8", "--group-size", "32")
 		clear := 0
 		for i := range m.Golden.Prompts {
 			g := &m.Golden.Prompts[i]
@@ -69,7 +69,7 @@ func TestInt8Goldens(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := &forcedRouter{params: m.Config.MoE.Router, choices: plain.Choices, selected: selections{}}
-			continued(t, pipelineFor(t, f.Dir), g, r.selected)
+			continued(t, pipelineFor(t, f.Dir, m.Golden.Longest()), g, r.selected)
 			_, left := clearTokens(g, continued(t, p, g, r))
 			t.Logf("%s: clear tokens %v change, and %v with the choices of the unrounded model; %d would be others", g.Name, wrong, left, r.changed)
 			if len(left) > 0 || r.changed == 0 {
@@ -193,8 +193,9 @@ func (f *forcedRouter) Observe(_ device.Stream, layer int, op string, m device.M
 	}
 }
 
-// pipelineFor is a golden model as krater compare loads it with args.
-func pipelineFor(t *testing.T, dir string, args ...string) drive.Runner {
+// pipelineFor is a golden model as krater compare loads it with args, for sequences of at most longest
+// tokens (0: the context of the model).
+func pipelineFor(t *testing.T, dir string, longest int, args ...string) drive.Runner {
 	t.Helper()
 	var c cli
 	ctx, file, err := cmdline.Parse(&c, append([]string{"compare", "--model", dir, "--cache-dir", t.TempDir()}, args...))
@@ -206,7 +207,7 @@ func pipelineFor(t *testing.T, dir string, args ...string) drive.Runner {
 		t.Fatal(err)
 	}
 	e := &console.Env{Out: io.Discard, Err: io.Discard, Ctx: ctx, File: file}
-	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Compare.Options, config.Case{LogitRows: compareRows, KVType: tensor.F32, Whole: true}))
+	s, err := local.Load(context.Background(), console.ForLoad(e, src, c.Compare.Options, config.Case{LogitRows: compareRows, Context: longest, KVType: tensor.F32, Whole: true}))
 	if err != nil {
 		t.Fatal(err)
 	}

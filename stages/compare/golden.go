@@ -32,6 +32,14 @@ type Golden struct {
 	traced  int // index of the prompt with layers and operators, -1: none
 }
 
+// Longest returns the number of tokens of the longest prompt with its continuation.
+func (g *Golden) Longest() (n int) {
+	for _, p := range g.Prompts {
+		n = max(n, len(p.IDs)+len(p.Greedy))
+	}
+	return n
+}
+
 // Prompt is a prompt and what follows it.
 type Prompt struct {
 	Name    string

@@ -23,6 +23,7 @@ type RankFacts struct {
 // Case says what a load is for, besides its options.
 type Case struct {
 	LogitRows int // rows with logits in a step; 0: one per sequence
+	Context   int // positions of the longest sequence, if they are known and fewer than the model allows; 0: unknown
 	KVType    tensor.DType
 	Rank      RankFacts
 	Heat      [][]uint32                              // router counts, [layer][expert], for choosing strategies
@@ -65,7 +66,7 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	if err != nil {
 		return o, err
 	}
-	o.Limits = stages.Limits{Queues: 1, Seqs: f.MaxSeqs, LogitRows: l.LogitRows, BlockTokens: f.BlockTokens}
+	o.Limits = stages.Limits{Queues: 1, Seqs: f.MaxSeqs, LogitRows: l.LogitRows, Context: l.Context, BlockTokens: f.BlockTokens}
 	if f.Device == CUDA {
 		o.Queues = f.MicroBatchCount()
 	}
@@ -82,7 +83,7 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	if !l.AllRows {
 		o.WindowBlocks = f.WindowBlocks(cfg, &o, cmp.Or(memory, math.MaxInt64))
 	}
-	if o.Blocks, err = kvBlocks(cfg, f, KVSizeOf(cfg, &o), memory); err != nil {
+	if o.Blocks, err = kvBlocks(cfg, f, l.Context, KVSizeOf(cfg, &o), memory); err != nil {
 		return o, err
 	}
 	if o.Blocks = min(o.Blocks, f.MostBlocks(cfg, &o)); o.Blocks < 1 {
@@ -97,9 +98,12 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 }
 
 // kvBlocks returns the size of the KV cache in blocks. memory is --kv-cache or what else it should not
-// exceed, 0 if unknown.
-func kvBlocks(cfg *model.Config, f *Options, kv KVSize, memory int64) (int, error) {
-	full := int64((cfg.MaxContext + f.BlockTokens - 1) / f.BlockTokens)
+// exceed, 0 if unknown; context is that of Case.
+func kvBlocks(cfg *model.Config, f *Options, context int, kv KVSize, memory int64) (int, error) {
+	if context == 0 || context > cfg.MaxContext {
+		context = cfg.MaxContext
+	}
+	full := int64((context + f.BlockTokens - 1) / f.BlockTokens)
 	n := full * int64(f.MaxSeqs)
 	if f.KVCache > 0 {
 		most := int64(math.MaxInt32)

@@ -2,6 +2,7 @@ package quant
 
 import (
 	"math"
+	"sync"
 
 	"krater/kernels/tensor"
 )
@@ -25,16 +26,28 @@ const tabled = 256
 func index(t float64) uint { return uint(math.Float64bits(t+magic)) % (2 * tabled) }
 
 func newSearcher(e *tensor.Encoding, group int) *searcher {
-	s := &searcher{levelRange: rangeOf(e), buf: make([]float64, 2*group)}
+	return &searcher{levelRange: rangeOf(e), buf: make([]float64, 2*group), values: *tableOf(e)}
+}
+
+// tables has what tableOf returned, by encoding.
+var tables sync.Map
+
+// tableOf returns searcher.values of an encoding. For a small matrix it takes longer to make than the search.
+func tableOf(e *tensor.Encoding) *[2 * tabled]float64 {
+	if made, ok := tables.Load(e); ok {
+		return made.(*[2 * tabled]float64)
+	}
+	r, values := rangeOf(e), new([2 * tabled]float64)
 	for i := -tabled; i < tabled; i++ {
-		t, best := (float64(i)+s.shift)/s.steps, math.Inf(1)
+		t, best := (float64(i)+r.shift)/r.steps, math.Inf(1)
 		for _, v := range e.Levels() {
 			if d := math.Abs(t - float64(v)); d < best {
-				best, s.values[index(float64(i))] = d, float64(v)
+				best, values[index(float64(i))] = d, float64(v)
 			}
 		}
 	}
-	return s
+	tables.Store(e, values)
+	return values
 }
 
 // load takes a group's weights; weight nil counts all errors alike.
