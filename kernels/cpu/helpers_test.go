@@ -25,9 +25,13 @@ func open(t testing.TB, o cpu.Options) (*cpu.Device, device.Stream) {
 	return d, s
 }
 
-// forLevels runs f at every level, on one thread and shared by three.
+// forLevels runs f at every level, on one thread and shared by three. The short suite leaves plain Go to
+// the build without assembly, which has nothing else and which CI tests, too.
 func forLevels(t *testing.T, f func(t *testing.T, d *cpu.Device, s device.Stream)) {
 	for _, l := range level.Available() {
+		if testing.Short() && l == level.Pure && level.Best() != level.Pure {
+			continue
+		}
 		for _, threads := range []int{1, 3} {
 			name := l.String()
 			if threads > 1 {
