@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -10,6 +11,12 @@ const maxSubject = 72
 
 // trailer is a line such as "Signed-off-by: ...", which says nothing about the change.
 var trailer = regexp.MustCompile(`^[A-Z][A-Za-z-]+: `)
+
+// published are commits with a fault that was seen when others had built on them. A new one is no reason
+// for an entry: its message can be changed.
+var published = []string{
+	"78d3e61b", // its subject has two characters too many
+}
 
 // commitFaults checks the messages of the commits made since this file exists. In a shallow clone
 // it checks the ones that are present.
@@ -30,7 +37,8 @@ func commitFaults() ([]string, error) {
 	var faults []string
 	for entry := range strings.SplitSeq(log, "\x01") {
 		if hash, message, ok := strings.Cut(strings.TrimSpace(entry), "\x00"); ok {
-			if fault := messageFault(message); fault != "" {
+			known := slices.ContainsFunc(published, func(start string) bool { return strings.HasPrefix(hash, start) })
+			if fault := messageFault(message); fault != "" && !known {
 				faults = append(faults, fmt.Sprintf("commit %s: %s", hash, fault))
 			}
 		}
