@@ -90,7 +90,7 @@ func TestBytes(t *testing.T) {
 		}
 		h := int64(cfg.Hidden)
 		expert := 3 * h * int64(cfg.MoE.FF) * size
-		cache := 21 * cfg.KVTokenBytes(tensor.BF16)
+		cache := 21 * cfg.KVBlockBytes(1, tensor.BF16)
 		want := map[string]int64{
 			clock.Experts: int64(moe) * int64(cfg.MoE.Router.TopK) * expert,
 			clock.Shared:  int64(moe) * 3 * h * int64(cfg.MoE.SharedFF) * size,

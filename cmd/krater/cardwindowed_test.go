@@ -49,7 +49,7 @@ func TestWindowBlocksServedOnCard(t *testing.T) {
 			t.Fatal(err)
 		}
 		part := blockTokens * cfg.WindowTokenBytes(tensor.BF16)
-		memory := config.KVSize{Block: blockTokens*cfg.KVTokenBytes(tensor.BF16) - part, Window: part, Windows: windows}.Bytes(blocks)
+		memory := config.KVSize{Block: blockTokens*cfg.KVBlockBytes(1, tensor.BF16) - part, Window: part, Windows: windows}.Bytes(blocks)
 		s, p := startedOf(t, dir, "--device", "cuda", "--batch-invariant", "--kv-dtype", "bf16", "--block-tokens", fmt.Sprint(blockTokens), "--prefill-chunk", "16",
 			"--max-seqs", "2", "--micro-batches", "1", "--kv-cache", fmt.Sprint(memory), "--kv-ram", "1MiB")
 		gw, err := s.Gateway(p, "")

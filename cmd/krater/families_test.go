@@ -91,7 +91,7 @@ func TestFamiliesOverHTTP(t *testing.T) {
 		blocks := longest * 3 / 2 // of 30 for the longest and 88 for all, mostly
 		dir := copyDir(t, f.Dir, nil)
 		writeIn(t, dir, "tokenizer.json", numbered(cfg.Vocab))
-		s := open(t, "--model", dir, "--kv-dtype", "f32", "--kv-cache", fmt.Sprint(int64(blocks*blockTokens)*cfg.KVTokenBytes(tensor.F32)),
+		s := open(t, "--model", dir, "--kv-dtype", "f32", "--kv-cache", fmt.Sprint(int64(blocks)*cfg.KVBlockBytes(blockTokens, tensor.F32)),
 			"--block-tokens", fmt.Sprint(blockTokens), "--prefill-chunk", "32", "--max-seqs", "9")
 		var crowd []func()
 		for name, p := range prompts {

@@ -20,7 +20,7 @@ type compressTask struct {
 
 type compressItem struct{ span, entry int }
 
-// Compress: entries [slots, Dim] and near [slots, Width] of any type, groups of I8 dividing Dim; norm [1, Dim] BF16 or F32, ape
+// Compress: entries [blocks*EntryRows, Dim] and near [slots, Width] of any type, groups of I8 dividing Dim; norm [1, Dim] BF16 or F32, ape
 // [Ratio, Parts*Dim] and table [P, Rope.Dim] F32. Shared scratch: Dim values. Scratch per thread: Ratio*Parts + 3 rows of Dim values, and a raw row.
 func (d *Device) Compress(stream device.Stream, entries device.KV, in device.Spans, near device.KV, nearIn device.Spans, norm, ape, table device.Mat, p device.Compress) {
 	const op = "Compress"
@@ -30,7 +30,7 @@ func (d *Device) Compress(stream device.Stream, entries device.KV, in device.Spa
 		fail(op, "sizes %+v", p)
 	}
 	t.Compress = p
-	t.entries.block, t.near.block = p.BlockTokens, p.BlockTokens
+	t.entries.block, t.entries.per, t.near.block = p.BlockTokens, p.Ratio, p.BlockTokens
 	t.ape = f32(op, "ape", &ape, p.Ratio, p.Parts()*p.Dim)
 	if !ape.Dense() {
 		fail(op, "ape is %s, need dense rows", ape)
@@ -163,7 +163,7 @@ func (d *Device) Compressed(stream device.Stream, out, q device.Mat, entries dev
 			fail(op, "entries are %s, rows %s", entries.Mat, near.Mat)
 		}
 		sameSpans(op, in.List, nearIn.List)
-		t.entries.block, t.entries.scale = p.BlockTokens, p.Scale
+		t.entries.block, t.entries.per, t.entries.scale = p.BlockTokens, p.Ratio, p.Scale
 		t.entries.bind(op, d, &entries, newKVCache(op, &entries, p.Dim, p.Dim), in.List, q.Rows)
 	}
 	if t.chosen = nil; !chosen.Zero() {

@@ -35,16 +35,16 @@ func TestCompress(t *testing.T) {
 				{Dim: 16, Ratio: 1, Eps: 1e-6, Rope: device.Rope{Heads: 1, HeadDim: 16, Dim: 16}, BlockTokens: 1},
 			} {
 				blocks := (40 + p.BlockTokens - 1) / p.BlockTokens
-				slots := blocks * p.BlockTokens
+				slots, made := blocks*p.BlockTokens, blocks*device.EntryRows(p.BlockTokens, p.Ratio)
 				far, near := compressedSpans(blocks)
 				r := kerneltest.Rand(uint64(p.Dim))
 				raw, rawRef := floats(d, dt, kerneltest.Normal(r, slots*p.Width(), 1), slots, p.Width())
 				norm, normRef := floats(d, dt, kerneltest.Normal(r, p.Dim, 1), 1, p.Dim)
 				ape, table := kerneltest.Normal(r, p.Ratio*p.Parts()*p.Dim, 1), kerneltest.Normal(r, slots*p.Rope.Dim, 1)
 				rows, at := ref.Compress(far, rawRef, near, normRef, ape, table, p)
-				want, got := make([]float32, slots*p.Dim), make([]float32, slots*p.Dim)
+				want, got := make([]float32, made*p.Dim), make([]float32, made*p.Dim)
 				ref.StoreRows(want, rows, at, p.Dim)
-				d.Compress(s, device.KV{Mat: f32s(d, got, slots, p.Dim)}, device.Spans{List: far}, device.KV{Mat: raw}, device.Spans{List: near}, norm,
+				d.Compress(s, device.KV{Mat: f32s(d, got, made, p.Dim)}, device.Spans{List: far}, device.KV{Mat: raw}, device.Spans{List: near}, norm,
 					f32s(d, ape, p.Ratio, p.Parts()*p.Dim), f32s(d, table, slots, p.Rope.Dim), p)
 				near32(t, got, want, p.Dim)
 			}
@@ -71,7 +71,7 @@ func TestCompressed(t *testing.T) {
 			} {
 				const rows, n = 32, 3
 				blocks := (40 + p.BlockTokens - 1) / p.BlockTokens
-				slots := blocks * p.BlockTokens
+				slots, made := blocks*p.BlockTokens, blocks*device.EntryRows(p.BlockTokens, max(1, p.Ratio))
 				far, near := compressedSpans(blocks)
 				r := kerneltest.Rand(uint64(p.Dim))
 				q, sinks := kerneltest.Normal(r, rows*p.Heads*p.Dim, 1), kerneltest.Normal(r, p.Heads, 1)
@@ -79,7 +79,7 @@ func TestCompressed(t *testing.T) {
 					_, q = floats(d, dt, q, rows, p.Heads*p.Dim)
 				}
 				kv, kvRef := floats(d, dt, kerneltest.Normal(r, slots*p.Dim, 1), slots, p.Dim)
-				entries, entriesRef := floats(d, dt, kerneltest.Normal(r, slots*p.Dim, 1), slots, p.Dim)
+				entries, entriesRef := floats(d, dt, kerneltest.Normal(r, made*p.Dim, 1), made, p.Dim)
 				chosen := make([]int32, rows*n)
 				for i := range chosen {
 					chosen[i] = -1

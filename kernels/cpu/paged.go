@@ -21,6 +21,7 @@ type paged struct {
 	kv    kvCache
 	bf16  bool    // the tiles read BF16, else F32
 	block int     // tokens in a KV block
+	per   int     // tokens of a row of the cache (device.EntryRows); 0: one
 	scale float32 // softmax scale
 	spans []device.Span
 }
@@ -28,7 +29,7 @@ type paged struct {
 // bind checks the spans of a batch of rows rows over a cache that was checked; block is set.
 func (a *paged) bind(op string, d *Device, cache *device.KV, kv kvCache, spans []device.Span, rows int) {
 	a.dev, a.spans, a.kv, a.bf16 = d, spans, kv, kv.bf16()
-	blocks := cache.Rows / a.block
+	blocks := cache.Rows / device.EntryRows(a.block, max(1, a.per))
 	for i := range spans {
 		s := &spans[i]
 		if s.Row < 0 || s.Len < 1 || s.Pos < 0 || s.Row+s.Len > rows || s.Row+s.Len < s.Len || s.Pos+s.Len < s.Len {

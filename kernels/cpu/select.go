@@ -54,7 +54,10 @@ func (d *Device) Select(stream device.Stream, chosen, q, weights device.Mat, key
 	if p.Heads < 1 || p.Dim < 1 || p.TopK < 1 || p.Pool < 0 || p.BlockTokens < 1 {
 		fail(op, "sizes %+v", p)
 	}
-	t.Index, t.block = p, p.BlockTokens
+	t.Index, t.block, t.per = p, p.BlockTokens, 0
+	if p.Entries {
+		t.per = p.Pool
+	}
 	t.q, t.qStride = f32(op, "q", &q, q.Rows, p.Heads*p.Dim), q.Stride
 	t.weights, t.wStride = f32(op, "weights", &weights, q.Rows, p.Heads), weights.Stride
 	t.chosen, t.chosenStride = positions(op, &chosen, q.Rows, p.Positions()), chosen.Stride

@@ -175,7 +175,8 @@ func (a *paged) copyRow(to unsafe.Pointer, slot, first, n int) {
 
 // slot is the row of the cache that has a position.
 func (a *paged) slot(s *device.Span, pos int) int {
-	return int(s.Blocks[pos/a.block])*a.block + pos%a.block
+	per := max(1, a.per)
+	return int(s.Blocks[pos/a.block])*device.EntryRows(a.block, per) + pos%a.block/per
 }
 
 // gathered is the scratch of gather, in float32 values.

@@ -87,7 +87,7 @@ func TestSelect(t *testing.T) {
 	for _, p := range []device.Index{
 		{Heads: 3, Dim: 32, TopK: 7, BlockTokens: 16}, {Heads: 17, Dim: 5, TopK: 100, BlockTokens: 7}, {Heads: 1, Dim: 33, TopK: 1, BlockTokens: 1},
 		{Heads: 6, Dim: 32, TopK: 2, Pool: 4, BlockTokens: 16}, {Heads: 2, Dim: 5, TopK: 9, Pool: 3, BlockTokens: 7},
-		{Heads: 2, Dim: 5, TopK: 5, Pool: 1, BlockTokens: 7},
+		{Heads: 2, Dim: 5, TopK: 5, Pool: 1, BlockTokens: 7}, {Heads: 3, Dim: 7, TopK: 3, Pool: 4, Entries: true, BlockTokens: 16}, {Heads: 1, Dim: 5, TopK: 2, Pool: 10, Entries: true, BlockTokens: 7},
 	} {
 		for _, dt := range kvTypes {
 			t.Run(fmt.Sprint(p, dt), func(t *testing.T) {

@@ -9,7 +9,7 @@ package device
 // one, and the second parts of those of window b, in one softmax. Then comes RMSNorm with Eps, and the rotation by Rope to the position of the window's
 // first token.
 //
-// An entry lies in its cache where the last token of its window would: see Entry.
+// An entry lies in the block of the token that completes it: see EntrySlot.
 type Compress struct {
 	Dim, Ratio  int
 	Overlap     bool
@@ -29,8 +29,17 @@ func (p Compress) Parts() int {
 // Width is the values of a raw row.
 func (p Compress) Width() int { return 2 * p.Parts() * p.Dim }
 
-// Entry is the position whose row in a cache has entry e of ratio tokens.
+// Entry is the position of the token that completes entry e of ratio tokens.
 func Entry(e, ratio int) int { return (e+1)*ratio - 1 }
+
+// EntryRows is the rows of a KV block in a cache of entries: its blockTokens tokens may complete as many entries of ratio tokens.
+func EntryRows(blockTokens, ratio int) int { return (blockTokens + ratio - 1) / ratio }
+
+// EntrySlot is the row of a cache that has entry e of the sequence with these blocks.
+func EntrySlot(blocks []int32, e, ratio, blockTokens int) int {
+	pos := Entry(e, ratio)
+	return int(blocks[pos/blockTokens])*EntryRows(blockTokens, ratio) + pos%blockTokens/ratio
+}
 
 // Compressed gives the sizes of attention over the newest tokens and over entries in one softmax (DeepSeek-V4). A row of Dim values is
 // key and value for all heads. The row at position t sees the tokens from t-Window+1 on, and of the (t+1)/Ratio entries

@@ -52,7 +52,7 @@ type MLA struct {
 //
 // for each of the Dim channels by itself; bias is that of the token's number in the pool.
 //
-// With Entries the keys are of entries for Pool tokens each (Compress), and numbers of entries are chosen instead of positions.
+// With Entries the keys are of entries for Pool tokens each (Compress), and lie as entries do; numbers of entries are chosen instead of positions.
 type Index struct {
 	Heads, Dim  int
 	TopK        int // positions, or pools
@@ -66,6 +66,14 @@ func (p Index) Sees(pos int) int { return (pos + 1) / max(1, p.Pool) }
 
 // Last is the position that has key i.
 func (p Index) Last(i int) int { return (i+1)*max(1, p.Pool) - 1 }
+
+// Slot is the row of a cache that has key i of the sequence with these blocks.
+func (p Index) Slot(blocks []int32, i int) int {
+	if p.Entries {
+		return EntrySlot(blocks, i, p.Pool, p.BlockTokens)
+	}
+	return int(blocks[p.Last(i)/p.BlockTokens])*p.BlockTokens + p.Last(i)%p.BlockTokens
+}
 
 // Positions is the most positions that a row chooses. A row that sees no more of them chooses them all.
 func (p Index) Positions() int {

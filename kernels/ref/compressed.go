@@ -38,7 +38,7 @@ func Compress(spans []device.Span, near []float32, nearSpans []device.Span, norm
 			}
 			RMSNorm(to, to, norm, p.Eps)
 			Rope(to, p.Dim, []int32{int32(b * p.Ratio)}, table, p.Rope)
-			entries, slots = append(entries, to...), append(slots, int32(slotOf(&spans[i], device.Entry(b, p.Ratio), p.BlockTokens)))
+			entries, slots = append(entries, to...), append(slots, int32(device.EntrySlot(spans[i].Blocks, b, p.Ratio, p.BlockTokens)))
 		}
 	}
 	return entries, slots
@@ -55,7 +55,7 @@ func Compressed(out, q, entries []float32, spans []device.Span, near []float32, 
 				seen = append(seen, near[slotOf(&nearSpans[i], at, p.BlockTokens)*p.Dim:][:p.Dim])
 			}
 			entry := func(e int) {
-				seen = append(seen, entries[slotOf(&spans[i], device.Entry(e, p.Ratio), p.BlockTokens)*p.Dim:][:p.Dim])
+				seen = append(seen, entries[device.EntrySlot(spans[i].Blocks, e, p.Ratio, p.BlockTokens)*p.Dim:][:p.Dim])
 			}
 			if chosen == nil {
 				for e := range p.Sees(pos) {

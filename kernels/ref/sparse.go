@@ -96,9 +96,7 @@ func Select(chosen []int32, q, weights, keys []float32, spans []device.Span, p d
 func indexScores(q, weights, keys []float32, s device.Span, n int, p device.Index) []float64 {
 	scores := make([]float64, n)
 	for j := range scores {
-		at := p.Last(j)
-		slot := int(s.Blocks[at/p.BlockTokens])*p.BlockTokens + at%p.BlockTokens
-		key := keys[slot*p.Dim:][:p.Dim]
+		key := keys[p.Slot(s.Blocks, j)*p.Dim:][:p.Dim]
 		for h := range p.Heads {
 			scores[j] += float64(weights[h]) * max(0, dot(q[h*p.Dim:][:p.Dim], key))
 		}

@@ -149,7 +149,7 @@ func dense(b *testing.B, dev *clock, m *direct.Model, cfg *model.Config, threads
 	b.ReportMetric(1e3*median, "P50-ms")
 	b.ReportMetric(float64(rows)/median, "tok/s")
 	if rows == 1 {
-		kv := cfg.KVTokenBytes(tensor.BF16) * int64(pos)
+		kv := cfg.KVBlockBytes(1, tensor.BF16) * int64(pos)
 		rate := float64(cfg.BytesPerToken()+kv) / median
 		b.ReportMetric(rate/1e9, "GB/s")
 		b.ReportMetric(rate/rates[len(rates)/2], "share-of-READ")

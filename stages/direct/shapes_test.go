@@ -219,7 +219,7 @@ func TestMixedLayers(t *testing.T) {
 		spec.Mixer, spec.Roles = other.Layers[layer].Mixer, maps.Clone(spec.Roles)
 		maps.Copy(spec.Roles, other.Roles)
 	}
-	if n := cfg.KVTokenBytes(tensor.BF16); n != 2*(2*(19+6)+2*6+2*3*10) {
+	if n := cfg.KVBlockBytes(1, tensor.BF16); n != 2*(2*(19+6)+2*6+2*3*10) {
 		t.Errorf("%d bytes of KV cache for a token", n)
 	}
 	set := drawn(t, cfg, tensor.BF16, 5)

@@ -36,7 +36,7 @@ func (g *Group) keep(h *hostBlocks, c *device.KV, host device.Device) (refused, 
 		if m.Zero() {
 			continue
 		}
-		b, err := host.Alloc(g.lim.HostBlocks * m.RowRange(0, g.lim.BlockTokens).Bytes())
+		b, err := host.Alloc(g.lim.HostBlocks * block(m, g.lim.Blocks, 0).Bytes())
 		if err != nil {
 			return nil, err
 		}
@@ -97,15 +97,18 @@ func (g *Group) moveAll(s device.Stream, moves []stages.Move, timing *device.Tim
 		timing.End(s, began, span)
 		return
 	}
-	caches := g.caches
+	caches, blocks := g.caches, g.lim.Blocks
 	if moves[0].Kind == stages.CopyWindow {
-		caches = g.windows
+		caches, blocks = g.windows, g.lim.WindowBlocks
 	}
 	for _, m := range moves { // copies within the device are one list
 		for i := range caches {
-			g.move(s, m, caches[i].Mat, i, 0)
-			g.move(s, m, caches[i].Scales, i, 1)
-			span.Bytes += int64(g.blockBytes(&caches[i]))
+			for p, c := range [...]device.Mat{caches[i].Mat, caches[i].Scales} {
+				if !c.Zero() {
+					g.move(s, m, c, blocks, i, p)
+					span.Bytes += int64(block(c, blocks, 0).Bytes())
+				}
+			}
 		}
 	}
 	g.send(s)
@@ -127,7 +130,7 @@ func (g *Group) moveAtOnce(s device.Stream, moves []stages.Move) (bytes int64, o
 		for i := range g.caches {
 			for p, m := range [...]device.Mat{g.caches[i].Mat, g.caches[i].Scales} {
 				if !m.Zero() {
-					b.Parts = append(b.Parts, device.BlockPart{Cache: m, Host: g.hosted[i].parts[p].Host(), Bytes: m.RowRange(0, g.lim.BlockTokens).Bytes()})
+					b.Parts = append(b.Parts, device.BlockPart{Cache: m, Host: g.hosted[i].parts[p].Host(), Bytes: block(m, g.lim.Blocks, 0).Bytes()})
 				}
 			}
 		}
@@ -138,33 +141,24 @@ func (g *Group) moveAtOnce(s device.Stream, moves []stages.Move) (bytes int64, o
 	return bytes, g.accel.MoveBlocks(s, b)
 }
 
-// blockBytes is the size of a block of a layer, with its scales.
-func (g *Group) blockBytes(c *device.KV) (n int) {
-	for _, m := range [...]device.Mat{c.Mat, c.Scales} {
-		if !m.Zero() {
-			n += m.RowRange(0, g.lim.BlockTokens).Bytes()
-		}
-	}
-	return n
+// block is block i of a cache that has n.
+func block(cache device.Mat, n int, i int32) device.Mat {
+	rows := cache.Rows / n
+	return cache.RowRange(int(i)*rows, (int(i)+1)*rows)
 }
 
-func (g *Group) move(s device.Stream, m stages.Move, cache device.Mat, layer, part int) {
-	if cache.Zero() {
-		return
-	}
-	block := func(i int32) device.Mat {
-		return cache.RowRange(int(i)*g.lim.BlockTokens, (int(i)+1)*g.lim.BlockTokens)
-	}
+// move does a move in a part of a layer's cache, which has the given number of blocks.
+func (g *Group) move(s device.Stream, m stages.Move, cache device.Mat, blocks, layer, part int) {
 	kept := func(i int32) []byte {
-		n := block(0).Bytes()
+		n := block(cache, blocks, 0).Bytes()
 		return g.hosted[layer].parts[part].Host()[int(i)*n : (int(i)+1)*n]
 	}
 	switch m.Kind {
 	case stages.Copy, stages.CopyWindow:
-		g.program.CopyRows(block(m.To), block(m.From))
+		g.program.CopyRows(block(cache, blocks, m.To), block(cache, blocks, m.From))
 	case stages.Save:
-		s.CopyOut(kept(m.To), block(m.From))
+		s.CopyOut(kept(m.To), block(cache, blocks, m.From))
 	case stages.Load:
-		s.CopyIn(block(m.To), kept(m.From))
+		s.CopyIn(block(cache, blocks, m.To), kept(m.From))
 	}
 }

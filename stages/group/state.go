@@ -20,7 +20,7 @@ type state struct {
 func (g *Group) alloc(list []model.State, kvType tensor.DType) error {
 	var kept []device.KV
 	for _, s := range list {
-		n, windowed := g.lim.Slots(), s.Window > 0 && g.lim.WindowBlocks > 0
+		n, windowed := g.lim.Blocks*s.BlockRows(g.lim.BlockTokens), s.Window > 0 && g.lim.WindowBlocks > 0
 		switch {
 		case s.Kind != model.Paged:
 			n = (g.lim.Seqs + 1) * s.Rows

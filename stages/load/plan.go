@@ -80,21 +80,21 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 		needs = append(needs, Need{part, fmt.Sprintf(format, args...), bytes})
 	}
 	own, angles := o.own(cfg), 0
-	token, windows := own.KVTokenBytes(o.KVType), ""
+	block, windows := own.KVBlockBytes(lim.BlockTokens, o.KVType), ""
 	kv := int64(0)
 	if lim.WindowBlocks > 0 {
 		n := own.WindowTokenBytes(o.KVType)
-		token, kv = token-n, times(lim.WindowSlots(), int(n))
+		block, kv = block-int64(lim.BlockTokens)*n, times(lim.WindowSlots(), int(n))
 		windows = fmt.Sprintf(", %d where layers see %d", lim.WindowSlots(), cfg.Window())
 	}
 	if lim.ChosenRow > 0 {
 		n, _ := own.ChosenTokenBytes(o.KVType)
-		token -= n
+		block -= int64(lim.BlockTokens) * n
 	}
 	for _, r := range cfg.Ropes() {
 		angles += r.Dim
 	}
-	add(KVCache, plus(kv, times(lim.Blocks, lim.BlockTokens, int(token))),
+	add(KVCache, plus(kv, times(lim.Blocks, int(block))),
 		"%d tokens in blocks of %d%s, %s", lim.Slots(), lim.BlockTokens, windows, o.KVType)
 	if n := o.own(cfg).SequenceBytes(o.KVType); n > 0 {
 		add(SequenceStates, times(lim.Seqs+1+lim.Snapshots, int(n)), "%s and %s", count(lim.Seqs, "sequence"), count(lim.Snapshots, "snapshot"))

@@ -109,7 +109,7 @@ func (m Compressed) State() []State {
 	list := []State{{Kind: Paged, Width: m.HeadDim, Group: m.group(m.HeadDim), Window: m.Window}}
 	entries := func(dim int) {
 		p := m.Compressor(dim, 1)
-		list = append(list, State{Kind: Paged, Width: dim, Group: m.group(dim)},
+		list = append(list, State{Kind: Paged, Width: dim, Group: m.group(dim), Per: m.Ratio},
 			State{Kind: Paged, Width: p.Width(), Window: p.Parts() * m.Ratio, F32: true})
 	}
 	if m.Ratio > 0 {

@@ -83,7 +83,7 @@ func TestParseGemma4Shared(t *testing.T) {
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}
-	if a, b := c.KVTokenBytes(tensor.BF16), int64(2*2*(32+32+64)); a != b {
+	if a, b := c.KVBlockBytes(1, tensor.BF16), int64(2*2*(32+32+64)); a != b {
 		t.Errorf("a token takes %d bytes of the KV cache, want %d: shared layers keep nothing", a, b)
 	}
 }

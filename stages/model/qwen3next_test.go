@@ -145,7 +145,7 @@ func TestQwen3NextSizes(t *testing.T) {
 	if got, want := c.SequenceBytes(tensor.BF16), int64(36*(2<<20+128<<10)); got != want {
 		t.Errorf("a sequence keeps %d bytes, want %d", got, want)
 	}
-	if got, want := c.KVTokenBytes(tensor.BF16), int64(12*2*2*256*2); got != want {
+	if got, want := c.KVBlockBytes(1, tensor.BF16), int64(12*2*2*256*2); got != want {
 		t.Errorf("a token takes %d bytes, want %d", got, want)
 	}
 }

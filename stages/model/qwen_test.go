@@ -25,7 +25,7 @@ func TestParseQwen2(t *testing.T) {
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)
 	}
-	if n := c.KVTokenBytes(tensor.BF16); n != 3*2*2*2*32 {
+	if n := c.KVBlockBytes(1, tensor.BF16); n != 3*2*2*2*32 {
 		t.Errorf("%d bytes of KV cache for a token", n)
 	}
 }

@@ -97,7 +97,7 @@ func TestSizesAreParsed(t *testing.T) {
 			}
 		}
 		if len(a.Layers) != len(b.Layers) || a.Hidden != b.Hidden || a.DenseFF() != b.DenseFF() || a.Vocab != b.Vocab || rotary(a).Dim != rotary(b).Dim ||
-			a.KVTokenBytes(tensor.BF16) != b.KVTokenBytes(tensor.BF16) || parameters(a) != parameters(b) || a.MoE.SharedFF != b.MoE.SharedFF {
+			a.KVBlockBytes(1, tensor.BF16) != b.KVBlockBytes(1, tensor.BF16) || parameters(a) != parameters(b) || a.MoE.SharedFF != b.MoE.SharedFF {
 			t.Errorf("%s: %+v\n%+v", name, a, b)
 		}
 	}
@@ -153,7 +153,7 @@ func FuzzSizes(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if full(c) < 1 || c.KVTokenBytes(tensor.BF16) < 1 || c.MoE.Router.TopK > c.MoE.Experts {
+		if full(c) < 1 || c.KVBlockBytes(1, tensor.BF16) < 1 || c.MoE.Router.TopK > c.MoE.Experts {
 			t.Errorf("%d of %d layers, %+v", full(c), len(c.Layers), c)
 		}
 		if len(c.Layers)*max(1, c.MoE.Experts) < 1000 && parameters(c) <= 0 {

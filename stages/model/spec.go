@@ -125,7 +125,12 @@ type State struct {
 	F32    bool // kept as F32, whatever the type of the KV cache is
 	// Chosen says that a row of a batch reads only the rows that an index over other state chooses. Only of Paged state.
 	Chosen bool
+	// Per is how many tokens a row of Paged state stands for, without a Window; 0: one.
+	Per int
 }
+
+// BlockRows is the rows of Paged state in a KV block of that many tokens.
+func (s State) BlockRows(tokens int) int { return device.EntryRows(tokens, max(1, s.Per)) }
 
 // Type is the type of the rows where the KV cache is kept as t.
 func (s State) Type(t tensor.DType) tensor.DType {
@@ -251,17 +256,17 @@ func (c *Config) Stack(n int, roles Roles, at func(i int) (Mixer, FFN)) {
 	}
 }
 
-// KVTokenBytes is what a token adds to a KV cache of type t, in all layers.
-func (c *Config) KVTokenBytes(t tensor.DType) (n int64) {
+// KVBlockBytes is the size of a KV block of that many tokens over all layers, with a KV cache of type t.
+func (c *Config) KVBlockBytes(tokens int, t tensor.DType) (n int64) {
 	for s := range c.states {
 		if s.Kind == Paged {
-			n += int64(s.Bytes(t))
+			n += int64(s.BlockRows(tokens)) * int64(s.Bytes(t))
 		}
 	}
 	return n
 }
 
-// ChosenTokenBytes returns the part of KVTokenBytes of which a row reads only what an index chooses, and the
+// ChosenTokenBytes returns the part of KVBlockBytes for each token of which a row reads only what an index chooses, and the
 // largest part of one layer.
 func (c *Config) ChosenTokenBytes(t tensor.DType) (n int64, widest int) {
 	for s := range c.states {
@@ -272,7 +277,7 @@ func (c *Config) ChosenTokenBytes(t tensor.DType) (n int64, widest int) {
 	return n, widest
 }
 
-// WindowTokenBytes returns the part of KVTokenBytes that layers with a window take.
+// WindowTokenBytes returns what layers with a window add to KVBlockBytes for each token.
 func (c *Config) WindowTokenBytes(t tensor.DType) (n int64) {
 	for s := range c.states {
 		if s.Window > 0 {

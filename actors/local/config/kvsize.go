@@ -17,7 +17,7 @@ type KVSize struct {
 
 // KVSizeOf returns the sizes for a load.
 func KVSizeOf(cfg *model.Config, o *load.Options) KVSize {
-	k := KVSize{Block: KVBlockBytes(cfg, o.BlockTokens, o.KVType), Windows: int64(o.WindowBlocks)}
+	k := KVSize{Block: cfg.KVBlockBytes(o.BlockTokens, o.KVType), Windows: int64(o.WindowBlocks)}
 	if k.Windows > 0 {
 		k.Window = int64(o.BlockTokens) * cfg.WindowTokenBytes(o.KVType)
 		k.Block -= k.Window
@@ -63,6 +63,6 @@ func (f *Options) WindowBlocks(cfg *model.Config, o *load.Options, memory int64)
 	if c.Window == 0 {
 		return 0
 	}
-	need, room := c.WindowNeed(), memory/KVBlockBytes(cfg, f.BlockTokens, o.KVType)
+	need, room := c.WindowNeed(), memory/cfg.KVBlockBytes(f.BlockTokens, o.KVType)
 	return max(need, int(min(int64(need+c.MaxSeqs*(1+c.Window/c.BlockTokens)), room)))
 }

@@ -154,8 +154,3 @@ func ChosenBlock(cfg *model.Config, o *load.Options) int64 {
 	n, _ := cfg.ChosenTokenBytes(o.KVType)
 	return int64(o.BlockTokens) * n
 }
-
-// KVBlockBytes returns the size of a KV block over all layers.
-func KVBlockBytes(cfg *model.Config, tokens int, kv tensor.DType) int64 {
-	return int64(tokens) * cfg.KVTokenBytes(kv)
-}

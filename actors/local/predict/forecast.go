@@ -164,7 +164,7 @@ func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.N
 	if s.HeadBytes == 0 { // the embedding
 		s.HeadBytes = card[load.Embedding]
 	}
-	s.KVToken = max(1, config.KVBlockBytes(cfg.Config, 1, o.KVType))
+	s.KVToken = max(1, cfg.Config.KVBlockBytes(o.BlockTokens, o.KVType)/int64(o.BlockTokens))
 	if k := config.KVSizeOf(cfg.Config, &o); k.Block > 0 {
 		s.KVToken = k.Block / int64(o.BlockTokens)
 	}

@@ -76,7 +76,7 @@ func (c *engineCmd) runGPU(e *console.Env) error {
 	f.MaxSeqs = max(f.MaxSeqs, most)
 	if f.KVCache == 0 {
 		blocks := most * (deepest/f.BlockTokens + spare*c.Decode/f.BlockTokens + 3)
-		f.KVCache = config.Size(int64(blocks) * config.KVBlockBytes(cfg, f.BlockTokens, config.KVTypes[f.KVDType]))
+		f.KVCache = config.Size(int64(blocks) * cfg.KVBlockBytes(f.BlockTokens, config.KVTypes[f.KVDType]))
 	}
 	s, err := local.Prepare(console.ForLoad(e, src, *f, config.Case{AllRows: true}))
 	if err != nil {

@@ -42,7 +42,7 @@ func (c *modelCmd) runGPU(e *console.Env) error {
 	}
 	o := model.GPUOptions{Prefill: c.Prefill, Decode: c.Decode, Batch: c.Batch, Context: c.Context, Vocab: cfg.Vocab}
 	f.MaxSeqs = max(1, slices.Max(append([]int{1}, o.Batch...)))
-	f.KVCache = config.Size(int64(o.Blocks(f.BlockTokens)) * config.KVBlockBytes(cfg, f.BlockTokens, config.KVTypes[f.KVDType]))
+	f.KVCache = config.Size(int64(o.Blocks(f.BlockTokens)) * cfg.KVBlockBytes(f.BlockTokens, config.KVTypes[f.KVDType]))
 	start := time.Now()
 	s, err := local.Prepare(console.ForLoad(e, src, f, config.Case{AllRows: true}))
 	if err != nil {

@@ -112,7 +112,7 @@ func (c *modelCmd) measure(e *console.Env, o model.Options, threads int) (*model
 	}
 	// Make room for exactly what is measured.
 	f.MaxSeqs = max(1, slices.Max(append([]int{1}, o.Batch...)))
-	f.KVCache = config.Size(int64(o.Blocks(f.BlockTokens)) * config.KVBlockBytes(cfg, f.BlockTokens, config.KVTypes[f.KVDType]))
+	f.KVCache = config.Size(int64(o.Blocks(f.BlockTokens)) * cfg.KVBlockBytes(f.BlockTokens, config.KVTypes[f.KVDType]))
 	s, err := local.Prepare(console.ForLoad(e, src, f, config.Case{AllRows: true}))
 	if err != nil {
 		return nil, err

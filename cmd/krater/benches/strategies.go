@@ -252,7 +252,7 @@ func (c *strategiesCmd) cacheSize(src *source.Source) config.Size {
 		longest = max(longest, c.Prompts*(c.Prefill[0]+c.BlockTokens))
 	}
 	tokens := max(longest, c.Streams*(benchPrompt+c.answerMost()+c.BlockTokens)) + 2*c.BlockTokens
-	return config.Size(int64(tokens/c.BlockTokens+1) * config.KVBlockBytes(cfg, c.BlockTokens, config.KVTypes[c.KVDType]))
+	return config.Size(int64(tokens/c.BlockTokens+1) * cfg.KVBlockBytes(c.BlockTokens, config.KVTypes[c.KVDType]))
 }
 
 func micros(us float64) time.Duration { return time.Duration(us * float64(time.Microsecond)) }

@@ -37,7 +37,7 @@ func Check(p device.Compressed) error {
 }
 
 // Compress stores the entries of the windows that rows of the batch complete: those of the prompts in table (package spans), or of generated
-// rows. entries [slots, Dim] and near [slots, Width] are of any type, nearTable is of the same spans with the blocks of near; norm [1, Dim] F32 or
+// rows. entries [blocks*EntryRows, Dim] and near [slots, Width] are of any type, nearTable is of the same spans with the blocks of near; norm [1, Dim] F32 or
 // BF16, ape [Ratio, Parts*Dim] F32 without gaps, angles [P, Rope.Dim] F32. The batch has rows rows.
 func Compress(l *launch.List, entries launch.KV, table launch.Mat, near launch.KV, nearTable launch.Mat, norm, ape, angles launch.Mat, rows int, decode bool, p device.Compress) {
 	const op = "Compress"
@@ -68,7 +68,7 @@ func Compress(l *launch.List, entries launch.KV, table launch.Mat, near launch.K
 
 // Caches holds the rows that attention reads, and the tables of the batch's spans with their blocks.
 type Caches struct {
-	Near, Entries launch.KV // [slots, Dim] of one type; without a Ratio there are no entries
+	Near, Entries launch.KV // [slots, Dim] and [blocks*EntryRows, Dim] of one type; without a Ratio there are no entries
 	NearTable     launch.Mat
 	Table         launch.Mat
 }

@@ -22,21 +22,20 @@ import (
 type batch struct {
 	c               *cudatest.GPU
 	rng             *rand.Rand
-	rows, slots     int
+	rows, blocks    int
+	tokens          int // of a block
 	prefill, decode []device.Span // with the blocks of entries
 	near            [2][]device.Span
 	table, nearer   launch.Mat
 }
 
 func newBatch(c *cudatest.GPU, seed uint64, blockTokens int) *batch {
-	b := &batch{c: c, rng: rand.New(rand.NewPCG(seed, 7))}
+	b := &batch{c: c, rng: rand.New(rand.NewPCG(seed, 7)), tokens: blockTokens, blocks: 2}
 	seqs := []device.Span{{Len: 1, Pos: 35}, {Len: 30, Pos: 7}, {Len: 1, Pos: 3}, {Len: 1}, {Len: 1, Pos: 300}, {Len: 3, Pos: 126}} // every other one is a prompt
-	blocks := 2
 	for _, s := range seqs {
-		blocks += (s.Pos+s.Len-1)/blockTokens + 1
+		b.blocks += (s.Pos+s.Len-1)/blockTokens + 1
 	}
-	b.slots = blocks * blockTokens
-	far, near := b.rng.Perm(blocks), b.rng.Perm(blocks)
+	far, near := b.rng.Perm(b.blocks), b.rng.Perm(b.blocks)
 	for i, s := range seqs {
 		s.Row = b.rows
 		b.rows += s.Len
@@ -75,13 +74,13 @@ func (b *batch) all() (far, near []device.Span) {
 
 const group = 4
 
-// cache makes a cache of random rows, and what is stored in it. Rows are followed by a gap, unless scales belong to them.
-func (b *batch) cache(dt tensor.DType, width int) (launch.KV, []float32) {
-	stride := width + 8
+// cache makes a cache of random rows that stand for per tokens, and returns what is stored in it. Rows are followed by a gap, unless scales belong to them.
+func (b *batch) cache(dt tensor.DType, width, per int) (launch.KV, []float32) {
+	stride, slots := width+8, b.blocks*device.EntryRows(b.tokens, per)
 	if dt == tensor.I8 {
 		stride = width
 	}
-	raw, stored, scales := make([]byte, b.slots*stride*dt.Size()), make([]float32, b.slots*width), make([]float32, b.slots*width/group)
+	raw, stored, scales := make([]byte, slots*stride*dt.Size()), make([]float32, slots*width), make([]float32, slots*width/group)
 	for i := range stored {
 		v := float32(b.rng.NormFloat64())
 		to := raw[(i/width*stride+i%width)*dt.Size():]
@@ -102,9 +101,9 @@ func (b *batch) cache(dt tensor.DType, width int) (launch.KV, []float32) {
 		}
 		stored[i] = v
 	}
-	kv := launch.KV{Mat: launch.Mat{At: b.c.Bytes(raw), DType: dt, Rows: b.slots, Cols: width, Stride: stride}}
+	kv := launch.KV{Mat: launch.Mat{At: b.c.Bytes(raw), DType: dt, Rows: slots, Cols: width, Stride: stride}}
 	if dt == tensor.I8 {
-		kv.Scales, kv.Group = b.c.F32(scales, b.slots, width/group), group
+		kv.Scales, kv.Group = b.c.F32(scales, slots, width/group), group
 	}
 	return kv, stored
 }
@@ -150,8 +149,8 @@ func TestCompress(t *testing.T) {
 				continue
 			}
 			b := newBatch(c, uint64(i), p.BlockTokens)
-			near, raw := b.cache([]tensor.DType{tensor.F32, dt}[i%2], p.Width())
-			entries, before := b.cache(dt, p.Dim)
+			near, raw := b.cache([]tensor.DType{tensor.F32, dt}[i%2], p.Width(), 1)
+			entries, before := b.cache(dt, p.Dim, p.Ratio)
 			norm, ape, angles := cudatest.Normal(b.rng, p.Dim), cudatest.Normal(b.rng, p.Ratio*p.Parts()*p.Dim), cudatest.Normal(b.rng, 301*p.Rope.Dim)
 			nm, am, table := c.F32(norm, 1, p.Dim), c.F32(ape, p.Ratio, p.Parts()*p.Dim), c.F32(angles, 301, p.Rope.Dim)
 			c.Run(func(l *launch.List) {
@@ -165,7 +164,7 @@ func TestCompress(t *testing.T) {
 			for j, slot := range slots {
 				made[int(slot)] = rows[j*p.Dim:][:p.Dim]
 			}
-			for slot := range b.slots {
+			for slot := range entries.Rows {
 				g, want, limit := got[slot*p.Dim:][:p.Dim], before[slot*p.Dim:][:p.Dim], 0.0
 				if row, ok := made[slot]; ok {
 					want, limit = row, storing[dt]*float64(kerneltest.MaxAbs(row))
@@ -194,12 +193,12 @@ func TestAttend(t *testing.T) {
 			b := newBatch(c, uint64(i), p.BlockTokens)
 			rows := []tensor.DType{tensor.F32, tensor.BF16}[(i+dt.Size())%2]
 			query, sinks := cudatest.Normal(b.rng, b.rows*p.Heads*p.Dim), cudatest.Normal(b.rng, p.Heads)
-			near, nearRef := b.cache(dt, p.Dim)
+			near, nearRef := b.cache(dt, p.Dim, 1)
 			far, nearby := b.all()
 			caches := Caches{Near: near, NearTable: b.nearer, Table: b.table}
 			var entriesRef []float32
 			if p.Ratio > 0 {
-				caches.Entries, entriesRef = b.cache(dt, p.Dim)
+				caches.Entries, entriesRef = b.cache(dt, p.Dim, p.Ratio)
 			}
 			chosen := slices.Repeat([]int32{-1}, b.rows*n)
 			for _, s := range far {

@@ -60,7 +60,7 @@ func SelectRows(l *launch.List, gpu launch.GPU, chosen, q, weights launch.Mat, k
 	l.Add(kScores[keys.DType], launch.Config{Grid: launch.Dim{X: uint32(shares), Y: uint32(rows.Count)}, Block: launch.Dim{X: scoreThreads},
 		Shared: uint32(p.Heads * (2*indexDim + 4)), PDL: true},
 		launch.P(scratch), launch.I32(pitch), launch.P(q.At), launch.I32(q.Stride), launch.P(weights.At), wide(op, weights), launch.I32(weights.Stride),
-		launch.P(keys.At), launch.I32(keys.Stride), launch.P(table.At), decode, first, launch.I32(p.Heads), launch.I32(p.TopK), launch.I32(max(1, p.Pool)), launch.I32(p.BlockTokens))
+		launch.P(keys.At), launch.I32(keys.Stride), launch.P(table.At), decode, first, launch.I32(p.Heads), launch.I32(p.TopK), launch.I32(max(1, p.Pool)), launch.I32(flag(p.Entries)), launch.I32(p.BlockTokens))
 	l.Add(kTop, launch.Config{Grid: launch.Dim{X: uint32(rows.Count)}, Block: launch.Dim{X: topThreads}, PDL: true},
 		launch.P(chosen.At), launch.I32(chosen.Stride), launch.P(scratch), launch.I32(pitch), launch.P(table.At), decode, first, launch.I32(p.TopK), launch.I32(max(1, p.Pool)), launch.I32(flag(p.Entries)))
 }

@@ -54,7 +54,7 @@ kr_compress(char *entries, float *scales, int kind, int stride, int scales_strid
 		entry[one] = a[0], entry[two] = b[0];
 	}
 	__syncthreads();
-	long long slot = span_slot(table, s, pos, block_tokens);
+	long long slot = entry_slot(table, s, window, ratio, block_tokens);
 	if (slot < 0 || slot >= slots) return;
 	Store to = {entries, scales, kind, stride, scales_stride, group, false, 0, 0};
 	if (kind == I8_ROWS) keep_groups(to, (int)slot, entry, false, dim);
@@ -93,7 +93,7 @@ kr_compressed(void *out, int out_wide, int out_stride, const void *q, int q_wide
 		} else if (real) {
 			int entry = chosen ? chosen[(long long)row * chosen_stride + i - tokens] : i - tokens;
 			real = entry >= 0 && entry < complete;
-			if (real) slot = span_slot(table, s, (entry + 1) * ratio - 1, block_tokens);
+			if (real) slot = entry_slot(table, s, entry, ratio, block_tokens);
 		}
 		float v = -INFINITY;
 		if (real) {

@@ -55,7 +55,7 @@ KR_DEV uint32_t key_rank(const Indexer &x, const Cache &c, long long slot) {
 }
 
 // chosen [rows, width]: the positions with the best scores of those that a row sees, rising, of equal ones the
-// first; -1 behind them. Keys of several positions lie where the last of them has its key (Choices). Grid (rows). It
+// first; -1 behind them. Keys of several positions lie where Choices says. Grid (rows). It
 // scores all keys once for each digit of the least score that is chosen, and once more.
 KR_KERNEL(THREADS, 1)
 kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_stride, const void *weights, int weights_wide, int weights_stride, const char *cache,
@@ -86,7 +86,7 @@ kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_strid
 		for (int i = tid; i < DIGIT; i += THREADS) counts[i] = 0;
 		__syncthreads();
 		for (int i = tid; i < keys; i += THREADS) {
-			uint32_t k = key_rank(x, c, span_slot(table, s, to.last(i), block_tokens));
+			uint32_t k = key_rank(x, c, to.slot(table, s, i, block_tokens));
 			if ((k & mask) == found) atomicAdd(&counts[k >> at[d] & most[d]], 1);
 		}
 		__syncthreads();
@@ -102,7 +102,7 @@ kr_select(int *chosen, int chosen_stride, const void *q, int q_wide, int q_strid
 	for (int from = 0; from < keys; from += THREADS) {
 		taken[tid] = 0;
 		if (from + tid < keys) {
-			uint32_t k = key_rank(x, c, span_slot(table, s, to.last(from + tid), block_tokens));
+			uint32_t k = key_rank(x, c, to.slot(table, s, from + tid, block_tokens));
 			taken[tid] = k > found ? 2 : k == found ? 1 : 0;
 		}
 		__syncthreads();

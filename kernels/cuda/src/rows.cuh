@@ -30,14 +30,22 @@ KR_DEV uint32_t score_rank(float v) {
 	return b >> 31 ? ~b : b | 0x80000000u;
 }
 
+// The cache's row of entry e of ratio tokens (kernels/device.EntrySlot).
+KR_DEV long long entry_slot(const int *table, const Span &s, int e, int ratio, int block_tokens) {
+	int pos = (e + 1) * ratio - 1, b = pos / block_tokens;
+	return (long long)table[s.first + b] * ((block_tokens + ratio - 1) / ratio) + (pos - b * block_tokens) / ratio;
+}
+
 // A row's choice of top keys (kernels/device.Index). A key is of pool positions, and chosen are these positions, with those behind the
 // last whole pool, or with entries the keys' numbers.
 struct Choices {
 	int *to;
 	int top, pool, entries;
 
-	// The position that has key i.
-	__device__ __forceinline__ int last(int i) const { return (i + 1) * pool - 1; }
+	// The cache's row of key i.
+	__device__ __forceinline__ long long slot(const int *table, const Span &s, int i, int block_tokens) const {
+		return entries ? entry_slot(table, s, i, pool, block_tokens) : span_slot(table, s, (i + 1) * pool - 1, block_tokens);
+	}
 	// The n-th key that is chosen is i.
 	__device__ __forceinline__ void put(int n, int i) const {
 		if (entries) to[n] = i;
@@ -46,7 +54,7 @@ struct Choices {
 	}
 	// The choice of a row that sees ctx positions and no more than top keys. All of `threads` threads call it, as they do rest.
 	__device__ __forceinline__ void all(int ctx, int threads) const {
-		int width = entries ? top : last(top), n = entries ? ctx / pool : ctx;
+		int width = entries ? top : (top + 1) * pool - 1, n = entries ? ctx / pool : ctx;
 		for (int i = threadIdx.x; i < width; i += threads) to[i] = i < n ? i : -1;
 	}
 	// What is chosen behind the top keys.

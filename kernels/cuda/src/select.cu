@@ -14,7 +14,7 @@ enum { GROUPS = 4, SCORE_KEYS = 8 * GROUPS, SCORE_THREADS = 128, SCORE_WARPS = S
 // multiple of 16. Rows that see no more than top have none. Grid (shares of the keys, rows).
 template <int KIND>
 KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, const bf16 *q, int q_stride, const void *weights, int weights_wide, int weights_stride,
-                         const char *cache, int cache_stride, const int *table, int decode, int first, int heads, int top, int pool, int block_tokens) {
+                         const char *cache, int cache_stride, const int *table, int decode, int first, int heads, int top, int pool, int entries, int block_tokens) {
 	pdl_launch();
 	pdl_wait();
 	int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, g = lane / 4, c = lane % 4;
@@ -25,6 +25,7 @@ KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, cons
 	if (!locate(s, row, table, decode, first + blockIdx.y)) return;
 	int keys = min((s.pos + row - s.row + 1) / pool, pitch);
 	if (keys <= top) return;
+	Choices of = {0, top, pool, entries};
 	q += (long long)row * q_stride;
 	for (int i = tid; i < heads * 2 * STEPS; i += SCORE_THREADS) {
 		int step = i / 32 % STEPS, head = i / (32 * STEPS) * 16 + i % 32 / 4;
@@ -41,7 +42,7 @@ KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, cons
 		uint32_t key[GROUPS][2 * STEPS];
 #pragma unroll
 		for (int n = 0; n < GROUPS; n++)
-			fetch_key<KIND>(key[n], cache + span_slot(table, s, (min(at + 8 * n + g, keys - 1) + 1) * pool - 1, block_tokens) * cache_stride * size, c);
+			fetch_key<KIND>(key[n], cache + of.slot(table, s, min(at + 8 * n + g, keys - 1), block_tokens) * cache_stride * size, c);
 		float sum[GROUPS][2] = {};
 #pragma unroll 1
 		for (int m = 0; m < heads / 16; m++) {
@@ -78,10 +79,10 @@ KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, cons
 #define SCORES(name, kind)                                                                                                             \
 	KR_KERNEL(SCORE_THREADS, 4)                                                                                                        \
 	name(uint32_t *ranks, int pitch, const bf16 *q, int q_stride, const void *weights, int weights_wide, int weights_stride,          \
-	     const char *cache, int cache_stride, const int *table, int decode, int first, int heads, int top, int pool, int block_tokens) { \
+	     const char *cache, int cache_stride, const int *table, int decode, int first, int heads, int top, int pool, int entries, int block_tokens) { \
 		KR_SHARED(unsigned char, shared);                                                                                              \
 		index_scores<kind>(shared, ranks, pitch, q, q_stride, weights, weights_wide, weights_stride, cache, cache_stride, table, decode, \
-		                   first, heads, top, pool, block_tokens);                                                                        \
+		                   first, heads, top, pool, entries, block_tokens);                                                               \
 	}                                                                                                                                  \
 	KR_EXPORT(name)
 SCORES(kr_index_scores_bf16, BF16_ROWS)
