@@ -1,7 +1,6 @@
 package cpu
 
 import (
-	"math"
 	"unsafe"
 
 	"krater/kernels/cpu/convert"
@@ -52,12 +51,9 @@ func (d *Device) Compress(stream device.Stream, entries device.KV, in device.Spa
 		}
 	}
 	values := p.Ratio * p.Parts() * p.Dim
-	s.each(t, len(t.items), len(t.items)*values*expNs, piece(values)+piece(p.Width())+3*piece(p.Dim))
+	s.each(t, len(t.items), len(t.items)*values*poolNs/16, piece(values)+piece(p.Width())+3*piece(p.Dim))
 	t.entries.spans, t.near.spans = nil, nil
 }
-
-// expNs is the time of an exponential of math.Exp, in ns.
-const expNs = 8
 
 // sameSpans checks that two lists are of the same rows with other tables, and returns the end of the rows.
 func sameSpans(op string, a, b []device.Span) (rows int) {
@@ -83,27 +79,15 @@ func (t *compressTask) do(l *lane, i int) {
 	rows := (item.entry + 1 - first) * t.Ratio
 	span := &t.near.spans[item.span]
 	for j := range rows {
-		part, gate := t.part(item.entry, first, j), gates[j*d:][:d]
+		part := t.part(item.entry, first, j)
 		t.near.kv.read(raw, t.near.slot(span, first*t.Ratio+j))
-		copy(gate, raw[(parts+part)*d:])
-		ape := unsafe.Slice(shift(t.ape, (j%t.Ratio*parts+part)*d), d)
-		for c, v := range ape {
-			gate[c] += v
-			if j == 0 || gate[c] > top[c] {
-				top[c] = gate[c]
-			}
-		}
+		biased(gates[j*d:][:d], raw[(parts+part)*d:][:d], unsafe.Slice(shift(t.ape, (j%t.Ratio*parts+part)*d), d), top, j == 0)
 	}
 	clear(total)
 	clear(sum)
 	for j := range rows {
 		t.near.kv.read(raw, t.near.slot(span, first*t.Ratio+j))
-		value := raw[t.part(item.entry, first, j)*d:]
-		for c, v := range gates[j*d:][:d] {
-			e := float32(math.Exp(float64(v - top[c])))
-			total[c] += e
-			sum[c] += e * value[c]
-		}
+		t.near.dev.weigh(sum, total, gates[j*d:][:d], raw[t.part(item.entry, first, j)*d:][:d], top)
 	}
 	for c := range sum {
 		sum[c] /= total[c]

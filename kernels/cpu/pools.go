@@ -62,23 +62,11 @@ func (t *poolTask) do(l *lane, item int) {
 		for j := range t.Pool {
 			gate := unsafe.Slice(rowAt(gates, piece(poolChannels), j), n)
 			bias := unsafe.Slice(shift(rowAt(t.bias, t.biasStride, j), first), n)
-			for c, v := range unsafe.Slice(shift(row(j), t.Dim), n) {
-				if gate[c] = v + bias[c]; j == 0 || gate[c] > top[c] {
-					top[c] = gate[c]
-				}
-			}
+			biased(gate, unsafe.Slice(shift(row(j), t.Dim), n), bias, top, j == 0)
 		}
 		clear(sum)
 		for j := range t.Pool {
-			gate := unsafe.Slice(rowAt(gates, piece(poolChannels), j), n)
-			for c := range gate {
-				gate[c] -= top[c]
-			}
-			t.dev.exp.ExpSum(&gate[0], &gate[0], n, 1, 0)
-			for c, v := range unsafe.Slice(row(j), n) {
-				sum[c] += gate[c]
-				out[c] += gate[c] * v
-			}
+			t.dev.weigh(out, sum, unsafe.Slice(rowAt(gates, piece(poolChannels), j), n), unsafe.Slice(row(j), n), top)
 		}
 		for c, v := range sum {
 			out[c] /= v
@@ -89,5 +77,27 @@ func (t *poolTask) do(l *lane, item int) {
 		for _, part := range [...]int{0, t.Dim} {
 			copy(unsafe.Slice(shift(kept(sp.Pos+r), part), n), unsafe.Slice(shift(from, part), n))
 		}
+	}
+}
+
+// biased makes gate = z + bias, the gates of a token's channels, and top the largest of each channel so far.
+func biased(gate, z, bias, top []float32, first bool) {
+	for c, v := range z {
+		if gate[c] = v + bias[c]; first || gate[c] > top[c] {
+			top[c] = gate[c]
+		}
+	}
+}
+
+// weigh adds a token to softmax over tokens for each channel: gate becomes exp(gate - top), total grows by it and sum by it
+// times value.
+func (d *Device) weigh(sum, total, gate, value, top []float32) {
+	for c := range gate {
+		gate[c] -= top[c]
+	}
+	d.exp.ExpSum(&gate[0], &gate[0], len(gate), 1, 0)
+	for c, e := range gate {
+		total[c] += e
+		sum[c] += e * value[c]
 	}
 }
