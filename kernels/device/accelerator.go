@@ -131,7 +131,7 @@ type StepSizes struct {
 	Index                          Index      // of the layer with an indexer that chooses most; zero: none
 	GQA                            GQA        // of the widest layer with grouped-query attention; zero: none
 	Blocks                         BlockIndex // of the layer with an index over blocks that has the most heads; zero: none
-	Compressed                     Compressed // of the layer with compressed entries that has the widest queries; zero: none
+	Compressed                     Compressed // of the layer with the widest queries over tokens and entries, of such layers that with most entries a row sees unchosen; zero: none
 	Compress                       Compress   // of the layer whose entries are made of most values; zero: none
 	Streams                        int        // residual streams; 0: one
 	ChosenRow                      int        // bytes of the widest row of a cache in host memory; 0: there is none

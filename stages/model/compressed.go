@@ -164,8 +164,10 @@ func (m Compressed) Step(s *device.StepSizes, blockTokens int) {
 		s.Index = m.Index.Sizes(blockTokens)
 		s.Index.Pool, s.Index.Entries = m.Ratio, true
 	}
-	if m.QDim() > s.Compressed.Heads*s.Compressed.Dim {
-		s.Compressed = m.Sizes(blockTokens)
+	if c := s.Compressed; m.QDim() > c.Heads*c.Dim || m.QDim() == c.Heads*c.Dim && !m.Index.Own() && m.Ratio > 0 && (c.Ratio == 0 || m.Ratio < c.Ratio) {
+		if s.Compressed = m.Sizes(blockTokens); m.Index.Own() { // a row sees the chosen ones alone
+			s.Compressed.Ratio = 0
+		}
 	}
 	if m.Ratio > 0 {
 		if p := m.Compressor(m.HeadDim, blockTokens); p.Ratio*p.Parts()*p.Dim > s.Compress.Ratio*s.Compress.Parts()*s.Compress.Dim {

@@ -9,14 +9,50 @@ import (
 )
 
 // compressed is attention over the newest tokens and over entries that stand for several tokens each (DeepSeek-V4).
-type compressed struct{ model.Compressed }
+type compressed struct {
+	model.Compressed
+	as EntryReading
+}
 
 var _ = define(func(s *Spec, a model.Compressed) mixer {
 	s.Scale = 1 / math.Sqrt(float64(a.HeadDim))
 	s.Heads, s.KVHeads, s.HeadDim, s.QKDim, s.OutDim, s.QRank, s.RopeDim = a.Heads, 1, a.HeadDim, a.HeadDim, a.OutRank, a.QRank, a.RopeDim
 	s.Window, s.Sinks, s.Indexer = a.Window, true, a.Index
-	return compressed{a}
+	return compressed{Compressed: a}
 })
+
+// EntryReading says how attention over entries is done where it is otherwise than defined.
+type EntryReading struct {
+	Rope    *model.RopeConfig // the rotation; nil: the layer's
+	First   bool              // the first values of heads are rotated, not the last
+	Swapped bool              // an entry takes the first part of its own window and the second of the one before
+	Alone   bool              // an entry takes its own window alone
+	Forward bool              // the output is not rotated back
+	NoSink  bool
+	Late    bool // an entry is visible one token late
+	Apart   bool // entries of tokens that the window has are not visible
+	Longer  int  // the window has so much more tokens
+	Linear  bool // index scores without the ReLU
+}
+
+// Compresses reports whether the layer is of a kind that may have entries.
+func (l *Layer) Compresses() bool {
+	_, ok := l.mixer.(compressed)
+	return ok
+}
+
+// ReadEntries computes an operator of such a layer by another reading.
+func (l *Layer) ReadEntries(op string, r EntryReading) []float64 {
+	m, ok := l.mixer.(compressed)
+	if !ok {
+		return nil
+	}
+	if m.as = r; r.Rope != nil {
+		m.Rope = r.Rope
+	}
+	v, _ := m.define(l, op)
+	return v
+}
 
 // Entries returns how many tokens an entry of a layer stands for (0: there are none), and whether layers of its kind may have entries.
 func Entries(cfg *model.Config, layer int) (ratio int, ok bool) {
@@ -100,6 +136,9 @@ func (m compressed) define(l *Layer, op string) ([]float64, bool) {
 		if op == "attn_probs" {
 			return probs, true
 		}
+		if m.as.Forward {
+			return out, true
+		}
 		return m.turned(l, out, m.HeadDim, -1), true
 	case "o_a":
 		return m.groups(l), true
@@ -118,10 +157,12 @@ func (m compressed) turned(l *Layer, x []float64, dim int, sign float64) []float
 
 // turnedTo rotates each head that begins at a value by position.
 func (m compressed) turnedTo(x []float64, dim int, position func(at int) float64) []float64 {
-	out := slices.Clone(x)
+	out, first := slices.Clone(x), dim-m.RopeDim
+	if m.as.First {
+		first = 0
+	}
 	for at := 0; at < len(x); at += dim {
-		last := Rotate(x[at+dim-m.RopeDim:][:m.RopeDim], 1, m.RopeDim, m.Rope, func(int) float64 { return position(at) })
-		copy(out[at+dim-m.RopeDim:], last)
+		copy(out[at+first:], Rotate(x[at+first:][:m.RopeDim], 1, m.RopeDim, m.Rope, func(int) float64 { return position(at) }))
 	}
 	return out
 }
@@ -130,6 +171,9 @@ func (m compressed) turnedTo(x []float64, dim int, position func(at int) float64
 func (m compressed) sees(i int) int {
 	if m.Ratio == 0 {
 		return 0
+	}
+	if m.as.Late {
+		return i / m.Ratio
 	}
 	return (i + 1) / m.Ratio
 }
@@ -150,11 +194,15 @@ func (m compressed) entries(l *Layer, prefix string, dim int) []float64 {
 			for part := range parts { // the first part is of the window before, where there are two
 				window := b + part - (parts - 1)
 				for j := range m.Ratio {
-					if window < 0 {
+					if window < 0 || m.as.Alone && window < b {
 						continue
 					}
-					at := (window*m.Ratio+j)*parts*dim + part*dim + channel
-					gates, values = append(gates, z[at]+float64(ape[j*parts*dim+part*dim+channel])), append(values, c[at])
+					of := part
+					if m.as.Swapped {
+						of = parts - 1 - part
+					}
+					at := (window*m.Ratio+j)*parts*dim + of*dim + channel
+					gates, values = append(gates, z[at]+float64(ape[j*parts*dim+of*dim+channel])), append(values, c[at])
 				}
 			}
 			softmax(gates)
@@ -177,7 +225,11 @@ func (m compressed) scores(l *Layer) []float64 {
 	for i := range l.T {
 		for b := range m.sees(i) {
 			for h := range heads {
-				out[i*n+b] += weights[i*heads+h] * max(0, Dot(q[(i*heads+h)*d:][:d], keys[b*d:])) / math.Sqrt(float64(d))
+				v := Dot(q[(i*heads+h)*d:][:d], keys[b*d:])
+				if !m.as.Linear {
+					v = max(0, v)
+				}
+				out[i*n+b] += weights[i*heads+h] * v / math.Sqrt(float64(d))
 			}
 		}
 	}
@@ -233,16 +285,21 @@ func (m compressed) attend(l *Layer) (out, probs []float64) {
 		for i := range l.T {
 			p := probs[(h*l.T+i)*n:][:n]
 			for j := range p {
-				visible := j <= i && i-j < m.Window
+				visible := j <= i && i-j < m.Window+m.as.Longer
 				if j >= l.T {
 					b := j - l.T
 					visible = b < m.sees(i) && (selected == nil || slices.Contains(selected[i*m.Index.TopK:][:m.Index.TopK], float64(b)))
+					visible = visible && !(m.as.Apart && (b+1)*m.Ratio-1 > i-m.Window)
 				}
 				if p[j] = math.Inf(-1); visible {
 					p[j] = l.Scale * Dot(q[(i*m.Heads+h)*d:][:d], rows[j*d:])
 				}
 			}
-			softmax(p, float64(sinks[h]))
+			if m.as.NoSink {
+				softmax(p)
+			} else {
+				softmax(p, float64(sinks[h]))
+			}
 			to := out[(i*m.Heads+h)*d:][:d]
 			for j, w := range p {
 				for c, v := range rows[j*d:][:d] {

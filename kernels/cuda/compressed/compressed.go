@@ -78,20 +78,7 @@ type Caches struct {
 func Attend(l *launch.List, out, q launch.Mat, c Caches, chosen, sinks launch.Mat, decode bool, p device.Compressed) {
 	const op = "Compressed"
 	near, entries := &c.Near, &c.Entries
-	kind := cacheKind(op, near, p.Dim)
-	switch {
-	case p.Heads < 1 || p.Dim < 1 || p.Dim > DimMax || p.Window < 1 || p.Ratio < 0 || p.BlockTokens < 1:
-		refuse(op, "sizes %+v", p)
-	case out.Rows != q.Rows || q.Cols != p.Heads*p.Dim || out.Cols != p.Heads*p.Dim:
-		refuse(op, "out %v, q %v for %d heads of %d", out, q, p.Heads, p.Dim)
-	case p.Ratio > 0 && (cacheKind(op, entries, p.Dim) != kind || entries.Group != near.Group):
-		refuse(op, "entries %v in groups of %d, rows %v in groups of %d", entries.Mat, entries.Group, near.Mat, near.Group)
-	case !chosen.Zero() && (chosen.DType != tensor.I32 || chosen.Rows != q.Rows || chosen.Cols < 1):
-		refuse(op, "chosen is %v, need I32 of %d rows", chosen, q.Rows)
-	case !dense(sinks, 1, p.Heads):
-		refuse(op, "sinks %v of %d heads", sinks, p.Heads)
-	}
-	checkTables(op, c.Table, c.NearTable)
+	kind := check(op, out, q, &c, chosen, sinks, p)
 	if q.Rows == 0 {
 		return
 	}
@@ -107,6 +94,26 @@ func Attend(l *launch.List, out, q launch.Mat, c Caches, chosen, sinks launch.Ma
 		launch.P(entries.At), launch.P(entries.Scales.At), launch.I32(entries.Stride), launch.I32(entries.Scales.Stride), launch.I32(kind), launch.I32(near.Group),
 		launch.P(c.NearTable.At), launch.P(c.Table.At), flag(decode), launch.I32(p.Dim), launch.I32(p.Window), launch.I32(p.Ratio),
 		launch.F32(float32(float64(p.Scale)*math.Log2E)), launch.I32(p.BlockTokens), launch.P(chosen.At), launch.I32(chosen.Stride), launch.I32(chosen.Cols), launch.P(sinks.At))
+}
+
+// check panics unless the matrices have p's sizes, and returns the number of the caches' type.
+func check(op string, out, q launch.Mat, c *Caches, chosen, sinks launch.Mat, p device.Compressed) (kind int) {
+	near, entries := &c.Near, &c.Entries
+	kind = cacheKind(op, near, p.Dim)
+	switch {
+	case p.Heads < 1 || p.Dim < 1 || p.Dim > DimMax || p.Window < 1 || p.Ratio < 0 || p.BlockTokens < 1:
+		refuse(op, "sizes %+v", p)
+	case out.Rows != q.Rows || q.Cols != p.Heads*p.Dim || out.Cols != p.Heads*p.Dim:
+		refuse(op, "out %v, q %v for %d heads of %d", out, q, p.Heads, p.Dim)
+	case p.Ratio > 0 && (cacheKind(op, entries, p.Dim) != kind || entries.Group != near.Group):
+		refuse(op, "entries %v in groups of %d, rows %v in groups of %d", entries.Mat, entries.Group, near.Mat, near.Group)
+	case !chosen.Zero() && (chosen.DType != tensor.I32 || chosen.Rows != q.Rows || chosen.Cols < 1):
+		refuse(op, "chosen is %v, need I32 of %d rows", chosen, q.Rows)
+	case !dense(sinks, 1, p.Heads):
+		refuse(op, "sinks %v of %d heads", sinks, p.Heads)
+	}
+	checkTables(op, c.Table, c.NearTable)
+	return kind
 }
 
 // RopeBack rotates x [T, *], F32 or BF16, in place by minus the angles of each row's position, I32 [T, 1]. Row q of table [P, Dim]

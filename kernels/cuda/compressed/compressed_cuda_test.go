@@ -23,15 +23,18 @@ type batch struct {
 	c               *cudatest.GPU
 	rng             *rand.Rand
 	rows, blocks    int
-	tokens          int // of a block
+	tokens          int           // of a block
 	prefill, decode []device.Span // with the blocks of entries
 	near            [2][]device.Span
 	table, nearer   launch.Mat
 }
 
-func newBatch(c *cudatest.GPU, seed uint64, blockTokens int) *batch {
+// odd are sequences of odd lengths; every other one is a prompt.
+var odd = []device.Span{{Len: 1, Pos: 35}, {Len: 30, Pos: 7}, {Len: 1, Pos: 3}, {Len: 1}, {Len: 1, Pos: 300}, {Len: 3, Pos: 126}}
+
+// newBatch makes a batch of seqs, the i-th of which is a generated row if generated says so.
+func newBatch(c *cudatest.GPU, seed uint64, blockTokens int, seqs []device.Span, generated func(i int) bool) *batch {
 	b := &batch{c: c, rng: rand.New(rand.NewPCG(seed, 7)), tokens: blockTokens, blocks: 2}
-	seqs := []device.Span{{Len: 1, Pos: 35}, {Len: 30, Pos: 7}, {Len: 1, Pos: 3}, {Len: 1}, {Len: 1, Pos: 300}, {Len: 3, Pos: 126}} // every other one is a prompt
 	for _, s := range seqs {
 		b.blocks += (s.Pos+s.Len-1)/blockTokens + 1
 	}
@@ -48,7 +51,7 @@ func newBatch(c *cudatest.GPU, seed uint64, blockTokens int) *batch {
 			*from = (*from)[n:]
 			return own
 		}
-		if i%2 == 0 {
+		if generated(i) {
 			b.decode, b.near[1] = append(b.decode, take(&far)), append(b.near[1], take(&near))
 		} else {
 			b.prefill, b.near[0] = append(b.prefill, take(&far)), append(b.near[0], take(&near))
@@ -148,7 +151,7 @@ func TestCompress(t *testing.T) {
 			if testing.Short() && p.Dim > 512 && dt != tensor.BF16 {
 				continue
 			}
-			b := newBatch(c, uint64(i), p.BlockTokens)
+			b := newBatch(c, uint64(i), p.BlockTokens, odd, func(i int) bool { return i%2 == 0 })
 			near, raw := b.cache([]tensor.DType{tensor.F32, dt}[i%2], p.Width(), 1)
 			entries, before := b.cache(dt, p.Dim, p.Ratio)
 			norm, ape, angles := cudatest.Normal(b.rng, p.Dim), cudatest.Normal(b.rng, p.Ratio*p.Parts()*p.Dim), cudatest.Normal(b.rng, 301*p.Rope.Dim)
@@ -190,7 +193,7 @@ func TestAttend(t *testing.T) {
 		{Heads: 2, Dim: 136, Window: 128, Ratio: 16, Scale: 0.1, BlockTokens: 16},
 	} {
 		for _, dt := range kinds {
-			b := newBatch(c, uint64(i), p.BlockTokens)
+			b := newBatch(c, uint64(i), p.BlockTokens, odd, func(i int) bool { return i%2 == 0 })
 			rows := []tensor.DType{tensor.F32, tensor.BF16}[(i+dt.Size())%2]
 			query, sinks := cudatest.Normal(b.rng, b.rows*p.Heads*p.Dim), cudatest.Normal(b.rng, p.Heads)
 			near, nearRef := b.cache(dt, p.Dim, 1)
@@ -283,6 +286,60 @@ func TestRopeBack(t *testing.T) {
 			}
 			if err := kerneltest.Compare(c.Floats(m), want, width, kerneltest.Relative(want, rounding(dt), 1e-6)); err != nil {
 				t.Errorf("%+v, %s: %v", p, dt, err)
+			}
+		}
+	}
+}
+
+// TestAttendMMA: the reference's attention on tensor cores, of rows of prompts and of generated rows in slices, over what rows choose and over all.
+func TestAttendMMA(t *testing.T) {
+	c := cudatest.Open(t)
+	const n = 70
+	seqs := []device.Span{{Len: 1, Pos: 35}, {Len: 3, Pos: 7}, {Len: 1, Pos: 300}, {Len: 2, Pos: 126}, {Len: 1}}
+	for i, p := range []device.Compressed{
+		{Heads: 70, Dim: mmaDim, Window: 128, Ratio: 4, Scale: 0.05, BlockTokens: 16},
+		{Heads: 3, Dim: mmaDim, Window: 20, Ratio: 1, Scale: 0.05, BlockTokens: 5},
+		{Heads: 17, Dim: mmaDim, Window: 128, Scale: 0.05, BlockTokens: 32},
+	} {
+		b := newBatch(c, uint64(i), p.BlockTokens, seqs, func(i int) bool { return i%2 == 0 })
+		width := p.Heads * p.Dim
+		query, sinks := cudatest.Normal(b.rng, b.rows*width), cudatest.Normal(b.rng, p.Heads)
+		far, nearby := b.all()
+		caches := Caches{NearTable: b.nearer, Table: b.table}
+		var nearRef, entriesRef []float32
+		caches.Near, nearRef = b.cache(tensor.BF16, p.Dim, 1)
+		if p.Ratio > 0 {
+			caches.Entries, entriesRef = b.cache(tensor.BF16, p.Dim, p.Ratio)
+		}
+		chosen := slices.Repeat([]int32{-1}, b.rows*n)
+		for _, s := range far {
+			for r := range s.Len {
+				for k, e := range b.rng.Perm(p.Sees(s.Pos + r))[:min(n, p.Sees(s.Pos+r))] {
+					chosen[(s.Row+r)*n+k] = int32(e)
+				}
+			}
+		}
+		q, sm := c.BF16(query, b.rows, width), c.F32(sinks, 1, p.Heads)
+		query = c.Floats(q)
+		for j, list := range [][]int32{nil, chosen} {
+			var lm launch.Mat
+			if list != nil {
+				lm = c.I32(list, b.rows, n)
+			}
+			out := c.Strided([]tensor.DType{tensor.F32, tensor.BF16}[j], b.rows, width, width+8)
+			if !CanAttend(c.Info(), out, q, &caches, p) {
+				t.Skip("no room for a block's rows")
+			}
+			splits := Splits(p.Window+p.Sees(300)) + j // more than there are
+			parts := c.Alloc(PartsBytes(len(b.decode), splits, p.Heads))
+			c.Run(func(l *launch.List) {
+				AttendPrompts(l, out, q, caches, lm, sm, p)
+				AttendGenerated(l, out, q, caches, lm, sm, len(b.decode), splits, parts, p)
+			})
+			want := make([]float32, len(query))
+			ref.Compressed(want, query, entriesRef, far, nearRef, nearby, list, n, sinks, p)
+			if err := kerneltest.Compare(c.Floats(out), want, p.Dim, kerneltest.Relative(want, rounding(tensor.BF16), 2./256)); err != nil {
+				t.Errorf("%+v, chosen %v: %v", p, list != nil, err)
 			}
 		}
 	}

@@ -17,7 +17,29 @@ func (b *Builder) Compress(entries launch.KV, table launch.Mat, near launch.KV, 
 
 // Compressed computes attention over the newest tokens and over entries, of the prompts of list or of its generated rows.
 func (b *Builder) Compressed(out, q launch.Mat, c compressed.Caches, chosen, sinks launch.Mat, list []device.Span, decode bool, p device.Compressed) {
-	if len(list) > 0 {
+	switch {
+	case len(list) == 0:
+	case b.Plain || !compressed.CanAttend(b.GPU, out, q, &c, p):
 		compressed.Attend(b.List, out, q, c, chosen, sinks, decode, p)
+	case decode:
+		splits := compressed.Splits(seesMost(p, chosen.Cols, Pitch(list)))
+		parts := b.Scratch(compressed.PartsBytes(len(list), splits, p.Heads))
+		compressed.AttendGenerated(b.List, out, q, c, chosen, sinks, len(list), splits, parts, p)
+	default:
+		compressed.AttendPrompts(b.List, out, q, c, chosen, sinks, p)
 	}
+}
+
+// seesMost is how many tokens and entries a row sees at most in a context: topK entries, if that is not 0.
+func seesMost(p device.Compressed, topK, context int) int {
+	entries := p.Sees(context - 1)
+	if topK > 0 {
+		entries = min(entries, topK)
+	}
+	return p.Window + entries
+}
+
+// needCompressed adds the scratch memory of attention over entries, of which a row sees most where all are of as few tokens as they may be.
+func needCompressed(s *device.StepSizes, need func(parts ...int)) {
+	need(compressed.PartsBytes(s.Seqs, compressed.Splits(max(s.Compressed.Window+s.Index.TopK, seesMost(s.Compressed, 0, pitchOf(s.Context)))), s.Compressed.Heads))
 }

@@ -46,6 +46,9 @@ func ScratchBytes(s *device.StepSizes) int {
 	if s.GQA.Heads > 0 {
 		need(gqa.DecodeScratch(items, s.GQA))
 	}
+	if s.Compressed.Heads > 0 {
+		needCompressed(s, need)
+	}
 	if s.Blocks.Heads > 0 {
 		needBlocks(s, need)
 	}

@@ -27,6 +27,9 @@ func (l *layer) mistakes(op string) []mistake {
 			return list
 		}
 	}
+	if list := l.entryMistakes(op); list != nil {
+		return list
+	}
 	switch op {
 	case "embed":
 		return l.embedMistakes()
@@ -262,6 +265,12 @@ func (l *layer) extraMistakes(whose string, of func(oracle.Feed) []float64) []mi
 	change("biases missing", func(n *oracle.Net) { n.GateBias, n.UpBias, n.DownBias = nil, nil, nil })
 	change("plus 1 of up missing", func(n *oracle.Net) { n.Act.Shift = 0 })
 	change("alpha of the activation 1", func(n *oracle.Net) { n.Act.Alpha = 1 })
+	list = append(list, mistake{whose + "gate clamped below too", func() []float64 {
+		return of(func(x []float64, n oracle.Net, t int) []float64 {
+			act := n.Act
+			return oracle.Gated(func(g, u float64) float64 { return act.Of(max(g, -float64(act.Limit)), u) })(x, n, t)
+		})
+	}})
 	change("limit of gate and up missing", func(n *oracle.Net) { n.Act.Limit = 0 })
 	change("activation silu(gate) * up", func(n *oracle.Net) { n.Act = device.Activation{} })
 	return list

@@ -32,10 +32,11 @@ const (
 	qwens  = qwen35 + " qwen4_exp"
 	gemmas = "gemma4_moe gemma4_e"
 	dsa    = "deepseek_v32 glm_moe_dsa"
+	v4     = "deepseek_v4"
 )
 
 // readings lists them by what they are about.
-var readings = slices.Concat(normReadings, deltaReadings, streamReadings, indexReadings, gemmaReadings, localReadings, denseReadings)
+var readings = slices.Concat(normReadings, deltaReadings, streamReadings, indexReadings, gemmaReadings, localReadings, denseReadings, entryReadings)
 
 var normReadings = []reading{
 	{models: qwen35 + " minimax_m3", what: "norms by w, not 1 + w", op: "input_norm", named: "input_layernorm.weight minus 1",
