@@ -55,7 +55,7 @@ func (d *Device) SelectBlocks(stream device.Stream, chosen, q device.Mat, keys d
 		fail(op, "sizes %+v", p)
 	}
 	t := &s.choice
-	t.Index, t.block = device.Index{Heads: p.Heads, Dim: p.Dim, TopK: p.Chosen, Pool: p.Block, BlockTokens: p.BlockTokens}, p.BlockTokens
+	t.Index, t.block, t.per = device.Index{Heads: p.Heads, Dim: p.Dim, TopK: p.Chosen, Pool: p.Block, BlockTokens: p.BlockTokens}, p.BlockTokens, 0
 	t.chosen, t.chosenStride = positions(op, &chosen, q.Rows, p.Positions()), chosen.Stride
 	t.q, t.qStride, t.weights = f32(op, "q", &q, q.Rows, p.Heads*p.Dim), q.Stride, nil
 	t.bind(op, d, &keys, newKVCache(op, &keys, p.Dim, p.Dim), in.List, q.Rows)

@@ -201,8 +201,8 @@ func (s *scoreTask) do(l *lane, i int) {
 // keyRows finds the rows of keys [from, to), at most index.Keys; the last one stands for what is missing. Keys of 8 bits are
 // widened to wide.
 func (t *selectTask) keyRows(l *lane, span *device.Span, from, to int, wide *float32) {
-	step := max(1, t.Pool)
-	pos := t.Last(from)
+	step, per := max(1, t.Pool), max(1, t.per)
+	rows, pos := device.EntryRows(t.block, per), t.Last(from)
 	block, at := pos/t.block, pos%t.block
 	for i := range l.keys {
 		if i > 0 && from+i < to {
@@ -210,7 +210,7 @@ func (t *selectTask) keyRows(l *lane, span *device.Span, from, to int, wide *flo
 				block++
 			}
 		}
-		slot := int(span.Blocks[block])*t.block + at
+		slot := int(span.Blocks[block])*rows + at/per
 		if !t.kv.narrow() {
 			l.keys[i] = t.kv.row(slot)
 			continue
