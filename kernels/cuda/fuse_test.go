@@ -110,6 +110,49 @@ func TestFusedBiases(t *testing.T) {
 	}
 }
 
+// TestFusedDelta: few generated rows of gated DeltaNet become three operators between their norms.
+func TestFusedDelta(t *testing.T) {
+	p, float := &device.DeltaNet{KeyHeads: 1, ValueHeads: 2, KeyDim: 16, ValueDim: 16, Taps: 4}, &device.Weight{F: rowsOf(tensor.BF16, 4, 64)}
+	packed := &device.Weight{Q: device.QMat{Layout: tensor.Layout{Format: tensor.INT8.By(128), Rows: 96, Cols: 64, For: tensor.GPU}, Values: new(memory)}}
+	apart := []string{"RMSNorm", "MatMul", "MatMul", "Conv", "Delta", "GatedNorm", "MatMul", "AddRMSNorm"}
+	for _, c := range []struct {
+		name    string
+		dev     *Device
+		rows    int
+		decode  bool
+		second  *device.Weight
+		another bool // operator reads the convolution
+		want    []string
+	}{
+		{"one row", &Device{}, 1, true, float, false, []string{"RMSNorm", "MatMulPair", "DeltaStep", "AddGated", "RMSNorm"}},
+		{"both packed", &Device{}, 1, true, packed, false, []string{"RMSNorm", "MatMul", "MatMul", "DeltaStep", "AddGated", "RMSNorm"}},
+		{"read again", &Device{}, 1, true, float, true, []string{"RMSNorm", "MatMulPair", "Conv", "Delta", "AddGated", "RMSNorm", "CopyRows"}},
+		{"a prompt", &Device{}, 300, false, float, false, apart},
+		{"float32", &Device{Layout: Layout{F32: true}}, 1, false, float, false, apart},
+	} {
+		var l device.List
+		l.Generated = c.rows % 300
+		m := func(dt tensor.DType, cols int) device.Mat { return rowsOf(dt, c.rows, cols) }
+		hidden, normed, delta, both, conv, out := m(tensor.F32, 64), m(tensor.BF16, 64), m(tensor.BF16, 64), m(tensor.BF16, 100), m(tensor.BF16, p.Channels()), m(tensor.BF16, p.Values())
+		spans := device.Spans{List: make([]device.Span, 1), Decode: c.decode}
+		l.RMSNorm(normed, hidden, rowsOf(tensor.BF16, 1, 64), 1e-6)
+		l.MatMul(both.ColRange(0, 96), normed, device.QRows{}, packed)
+		l.MatMul(both.ColRange(96, 100), normed, device.QRows{}, c.second)
+		l.Conv(conv, both.ColRange(0, 96), rowsOf(tensor.F32, 4, 64), device.KV{}, spans, p)
+		l.Delta(out, conv, both.ColRange(96, 100), rowsOf(tensor.F32, 1, 2), rowsOf(tensor.F32, 1, 2), device.KV{}, spans, p)
+		l.GatedNorm(out, both.ColRange(0, 96), rowsOf(tensor.BF16, 1, 16), 1e-6, p)
+		l.MatMul(delta, out, device.QRows{}, float)
+		l.Add(hidden, delta)
+		l.RMSNorm(normed, hidden, rowsOf(tensor.BF16, 1, 64), 1e-6)
+		if c.another {
+			l.CopyRows(m(tensor.BF16, p.Channels()), conv)
+		}
+		if got := names(c.dev, l); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
 // TestFused: a layer becomes these operators, and a value that another operator reads is computed
 // for it.
 func TestFused(t *testing.T) {

@@ -156,6 +156,36 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// TestStep: generated rows in one launch have the bits of convolution and rule one after the other, whether the launch before
+// them waits first or not; a slot that is not there is left out.
+func TestStep(t *testing.T) {
+	g := cudatest.Open(t)
+	for i, p := range append(sizes[:2:2], device.DeltaNet{KeyHeads: 2, ValueHeads: 6, KeyDim: 57, ValueDim: 39, Taps: 3, ByKeyHead: true}, sizes[3]) {
+		for _, list := range [][]device.Span{{{Row: 3, Len: 1, Pos: 9, Slot: 1}, {Row: 0, Len: 1, Pos: 0, Slot: 2}, {Row: 1, Len: 1, Pos: 2, Slot: 0}}, {{Len: 1, Slot: -1}, {Row: 1, Len: 1, Pos: 70, Slot: slots}}} {
+			c := newScene(p, true)
+			want := c.put(g, true)
+			want.run(g, nil, list, false)
+			for _, early := range []bool{false, true} {
+				if testing.Short() && early == (i%2 == 0) {
+					continue
+				}
+				got := c.put(g, true)
+				words := make([]int32, spans.Words(len(list), 0))
+				spans.Put(words, nil, list)
+				table := g.I32(words, 1, len(words))
+				g.Run(func(l *launch.List) {
+					Step(l, got.out, got.x, got.w, got.tail, got.ba, got.decay, got.bias, got.states, list, table, early, p)
+				})
+				for what, x := range map[string][2]launch.Mat{"out": {got.out, want.out}, "states": {got.states, want.states}, "kept": {got.tail, want.tail}} {
+					if err := kerneltest.SameBits(g.Floats(x[0]), g.Floats(x[1])); err != nil {
+						t.Errorf("%+v, early %t, %s: %v", p, early, what, err)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestSlotsAreChecked: a slot that is not there is left out.
 func TestSlotsAreChecked(t *testing.T) {
 	g := cudatest.Open(t)

@@ -79,6 +79,16 @@ func qwen3(m, bits, group int) *Mixture {
 	return v
 }
 
+// qwen35 is Qwen3.5-35B-A3B's mixture, with a gate for the shared network of INT8.
+func qwen35(m int) *Mixture {
+	v := &Mixture{X: mat(tensor.BF16, m, 2048), IDs: mat(tensor.I32, m, 8), Weights: mat(tensor.F32, m, 8), Gate: mat(tensor.BF16, 1, 2048)}
+	v.Bank = launch.Bank{Experts: 256, W13: tiles(4, 128, 1024, 2048, true), W2: tiles(4, 128, 2048, 512, false),
+		Step: 1024 * 1024, Step2: 2048 * 256, ScaleStep: 1024 * 32, ScaleStep2: 2048 * 8}
+	v.Shared = Network{tiles(8, 128, 1024, 2048, true), tiles(8, 128, 2048, 512, false)}
+	v.Aligned = route.NewAligned(4096, m, 8, 256, Tile(h100, v))
+	return v
+}
+
 func TestMixtures(t *testing.T) {
 	bf16 := mixture(2, 4)
 	bf16.Shared = Network{launch.Weight{F: mat(tensor.BF16, 5632, 2048)}, launch.Weight{F: mat(tensor.BF16, 2048, 2816)}}
@@ -109,6 +119,9 @@ func TestMixtures(t *testing.T) {
 		{"2 rows of small experts", qwen3(2, 4, 128), []op{{"kr_gemv_gate_up_int4_g128", 48, 16, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 8}}},
 		{"8 rows of small experts", qwen3(8, 4, 128), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 8, 8}}},
 		{"32 rows of small experts", qwen3(32, 4, 128), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 32, 8}}},
+		// A gated network beside them has its own parts, in the same launches for few rows.
+		{"one row behind a gate", qwen35(1), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 32, 2 + 8, 8}, {"kr_gemv_down_all_int4_g128_int8_g128", 128, 1, 12}}},
+		{"8 rows behind a gate", qwen35(8), []op{{"kr_gemv_wide1_gate_up_int8_g128", 32, 1, 8}, {"kr_gemv_wide1_int8_g128", 64, 1, 4}, {"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 8, 8}}},
 		{"INT3", qwen3(1, 3, 128), []op{{"kr_gemv_gate_up_int3_g128", 48, 8, 8}, {"kr_gemv_down_all_int3_g128", 128, 1, 16}}},
 		{"INT3 in groups of 64", qwen3(4, 3, 64), []op{{"kr_gemv_gate_up_int3_g64", 24, 32, 8}, {"kr_gemv_down_int3_g64", 16, 32, 8}, {"kr_gemv_combine", 8, 4, 8}}},
 		{"8 rows of INT3", qwen3(8, 3, 64), []op{{"kr_gemv_ring_int3_g64_h", 132, 0, 20}, {"kr_gemv_combine", 8, 8, 8}}},

@@ -59,7 +59,7 @@ type Mixture struct {
 // activation apart.
 func CanMoE(gpu launch.GPU, m *Mixture) bool {
 	n := Network{m.Bank.W13, m.Bank.W2}
-	return n.can(m.X) && !m.Bank.Apart() && (m.Shared.Zero() || m.Shared.can(m.X) && (m.Shared.alone() || folded(m))) &&
+	return n.can(m.X) && !m.Bank.Apart() && (m.Shared.Zero() || m.Shared.can(m.X) && (m.Shared.alone() || divided(m))) &&
 		(m.Gate.Zero() || elem.Chunks(m.X, m.Gate)) && m.IDs.Cols <= 32 && m.Bank.Step%16 == 0 && m.Bank.Step2%16 == 0 && m.Bank.ScaleStep%16 == 0 && m.Bank.ScaleStep2%16 == 0 &&
 		Tile(gpu, m) > 0
 }
@@ -158,7 +158,7 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 	}
 	if shared > 0 && !fold {
 		sum := launch.Mat{At: base, DType: tensor.F32, Rows: rows, Cols: hidden, Stride: hidden}
-		m.Shared.run(l, gpu, sum, s.shared, m.X, apartParts(2*shared, hidden), apartParts(hidden, shared), Options{})
+		m.Shared.run(l, gpu, sum, s.shared, m.X, m.Shared.gateParts(), m.Shared.downParts(), Options{})
 	}
 	if p, ok := ringPlanOf(gpu, m); ok {
 		ring(l, gpu, &p, m, s)
@@ -183,10 +183,10 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 // gateParts and downParts return the number of parts into which the products of an expert are
 // split. If one row's experts are so small that the GPU would lack warps, these are twice as many
 // and are added two by two (paired); in the kernels for many rows a warp takes two. (With a
-// shared network in the same launch there are enough warps.)
+// shared network without a gate in the same launch there are enough warps.)
 func gateParts(m *Mixture) (parts int, paired bool) {
 	n, units := networkGateParts(m.X.Cols), unitsOf(m.X.Cols)
-	if !folded(m) && 2*n <= maxParts && units >= 8*n && units%(2*n) == 0 && m.IDs.Cols*blocksOf(m.Bank.W13.Rows())*n < enoughWarps {
+	if !divided(m) && 2*n <= maxParts && units >= 8*n && units%(2*n) == 0 && m.IDs.Cols*blocksOf(m.Bank.W13.Rows())*n < enoughWarps {
 		return 2 * n, true
 	}
 	return n, false
@@ -194,7 +194,7 @@ func gateParts(m *Mixture) (parts int, paired bool) {
 
 func downParts(m *Mixture) (parts int, paired bool) {
 	n := networkDownParts(m.Bank.W2.Cols())
-	if units := unitsOf(m.Bank.W2.Cols()); !folded(m) && n == 1 && units == 6 && 2*m.IDs.Cols <= downWarps {
+	if units := unitsOf(m.Bank.W2.Cols()); !divided(m) && n == 1 && units == 6 && 2*m.IDs.Cols <= downWarps {
 		return 2, true
 	}
 	return n, false
@@ -203,25 +203,36 @@ func downParts(m *Mixture) (parts int, paired bool) {
 // enoughWarps keep a GPU of 132 multiprocessors busy.
 const enoughWarps = 2048
 
-// apartParts is the number of parts of a matrix of a shared network with launches of its own: the
-// fewest that give enough warps. It is the same on every GPU, like those of experts.
-func apartParts(rows, cols int) int { return partsOf(rows, cols, enoughWarps) }
+// gateParts and downParts are the numbers of parts of a shared network that is divided by itself: the
+// fewest that give enough warps. They are the same on every GPU, like those of experts.
+func (n *Network) gateParts() int { return partsOf(n.W13.Rows(), n.W13.Cols(), enoughWarps) }
+func (n *Network) downParts() int { return partsOf(n.W2.Rows(), n.W2.Cols(), enoughWarps) }
 
 // networkGateParts and networkDownParts do the same for a network that all rows use.
 func networkGateParts(hidden int) int { return min(maxParts, (unitsOf(hidden)+7)/8) }
 func networkDownParts(width int) int  { return min(maxParts, (unitsOf(width)+5)/6) }
 
-// sharedGateParts is the number of parts of the shared network. It is higher if a warp has only
-// one unit of INT8 in flight while others have two of INT4, so that both need the same number of
-// memory accesses.
+// sharedGateParts and sharedDownParts are the numbers of parts of a shared network beside experts. The first is higher if a
+// warp has only one unit of INT8 in flight while others have two of INT4, so that both need the same number of memory accesses.
 func sharedGateParts(m *Mixture) int {
-	if !m.Shared.Zero() && folded(m) {
+	switch {
+	case m.Shared.Zero():
+	case !divided(m):
+		return m.Shared.gateParts()
+	default:
 		r, _ := formatOf(&m.Bank.W13)
 		if s, _ := formatOf(&m.Shared.W13); s != r {
 			return min(maxParts, (unitsOf(m.X.Cols)+3)/4)
 		}
 	}
 	return networkGateParts(m.X.Cols)
+}
+
+func sharedDownParts(m *Mixture) int {
+	if divided(m) {
+		return networkDownParts(m.Shared.Width())
+	}
+	return m.Shared.downParts()
 }
 
 // work has the assignments of a launch.

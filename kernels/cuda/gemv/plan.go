@@ -86,9 +86,16 @@ func (p *plan) append(args []launch.Arg, rows, sharedRows int) []launch.Arg {
 	return append(p.appendParts(args), launch.I32(p.pairs), launch.I32(p.half), launch.I32(sharedRows))
 }
 
-// folded reports whether kernels compute a mixture's routed and shared networks together.
-func folded(m *Mixture) bool {
-	if m.Shared.Zero() || !m.Gate.Zero() || !m.Bank.Extra.Zero() {
+// folded reports whether kernels compute a mixture's routed and shared networks together. With a gate only those of few
+// rows do, with the parts of a network apart, so that a row's bits do not depend on the number of rows.
+func folded(m *Mixture) bool { return foldable(m) && (m.Gate.Zero() || !Grouped(m.X.Rows)) }
+
+// divided reports whether routed and shared networks are divided into parts for one launch, whatever the number of rows.
+func divided(m *Mixture) bool { return m.Gate.Zero() && foldable(m) }
+
+// foldable reports whether there are kernels for both networks.
+func foldable(m *Mixture) bool {
+	if m.Shared.Zero() || !m.Bank.Extra.Zero() {
 		return false
 	}
 	together := func(routed, shared *launch.Weight) bool {
@@ -114,7 +121,7 @@ func downPlan(gpu launch.GPU, m *Mixture, tile int) (plan, bool) {
 	parts, paired := downParts(m)
 	sharedParts, bytes := parts, stagedBytes(m.Bank.W2.Cols())
 	if folded(m) {
-		sharedParts, bytes = networkDownParts(m.Shared.Width()), max(bytes, stagedBytes(m.Shared.Width()))
+		sharedParts, bytes = sharedDownParts(m), max(bytes, stagedBytes(m.Shared.Width()))
 	}
 	p, ok := planFor(gpu, parts, sharedParts, tile, bytes)
 	if paired {
@@ -130,7 +137,7 @@ func downAllPlan(m *Mixture) plan {
 	p := plan{}
 	p.parts, _ = downParts(m)
 	if folded(m) {
-		p.sharedParts = networkDownParts(m.Shared.Width())
+		p.sharedParts = sharedDownParts(m)
 	}
 	items := m.IDs.Cols*p.parts + p.sharedParts
 	most := downWarps

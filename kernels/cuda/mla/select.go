@@ -19,11 +19,12 @@ var (
 	}
 )
 
-// The sizes of select.cu and mla_any.cu.
+// The sizes of select.cu, top.cuh and mla_any.cu.
 const (
 	indexDim, indexTile, indexHeads = 128, 16, 64 // values of an index head; heads of a product; the most heads
 	scoreThreads, scoreKeys         = 128, 128    // of a block, at a time
 	topThreads, spansThreads        = 1024, 256
+	topKept, topFixed               = 16 * topThreads, 9 << 10 // ranks that a block keeps; its other shared memory
 	anyRows, anyValues, nopeMax     = 8, 64, 1024
 )
 
@@ -41,8 +42,17 @@ func CanSelect(q launch.Mat, keys launch.KV, p device.Index) bool {
 	return ok && p.Dim == indexDim && p.Heads%indexTile == 0 && p.Heads <= indexHeads && q.DType == tensor.BF16 && aligned(q) && aligned(keys.Mat)
 }
 
-// SelectScratch returns the scratch memory of SelectRows in bytes: a rank for each of pitch keys of each row.
-func SelectScratch(rows, pitch int) int { return 4 * rows * pitch }
+// SelectScratch returns the scratch memory of SelectRows in bytes: a rank for each of pitch keys of each row, and for each eight of them.
+func SelectScratch(rows, pitch int) int { return 4 * rows * (pitch + pitch/8) }
+
+// topRoom is the shared memory in which kTop finds the keys that may be among the best; 0: they are few, or there is not enough.
+func topRoom(gpu launch.GPU, pitch int) int {
+	n := 4*topKept + pitch/8
+	if pitch <= topKept || gpu.SharedMax > 0 && n+topFixed > gpu.SharedMax {
+		return 0
+	}
+	return n
+}
 
 // SelectRows is Select for some rows of a batch; Least is 0, and First counts all rows of the batch. No row sees more than pitch keys, a
 // multiple of 128. It keeps their scores in scratch, of SelectScratch bytes, aligned to 16.
@@ -61,8 +71,10 @@ func SelectRows(l *launch.List, gpu launch.GPU, chosen, q, weights launch.Mat, k
 		Shared: uint32(p.Heads * (2*indexDim + 4)), PDL: true},
 		launch.P(scratch), launch.I32(pitch), launch.P(q.At), launch.I32(q.Stride), launch.P(weights.At), wide(op, weights), launch.I32(weights.Stride),
 		launch.P(keys.At), launch.I32(keys.Stride), launch.P(table.At), decode, first, launch.I32(p.Heads), launch.I32(p.TopK), launch.I32(max(1, p.Pool)), launch.I32(flag(p.Entries)), launch.I32(p.BlockTokens))
-	l.Add(kTop, launch.Config{Grid: launch.Dim{X: uint32(rows.Count)}, Block: launch.Dim{X: topThreads}, PDL: true},
-		launch.P(chosen.At), launch.I32(chosen.Stride), launch.P(scratch), launch.I32(pitch), launch.P(table.At), decode, first, launch.I32(p.TopK), launch.I32(max(1, p.Pool)), launch.I32(flag(p.Entries)))
+	room := topRoom(gpu, pitch)
+	l.Add(kTop, launch.Config{Grid: launch.Dim{X: uint32(rows.Count)}, Block: launch.Dim{X: topThreads}, Shared: uint32(room), PDL: true},
+		launch.P(chosen.At), launch.I32(chosen.Stride), launch.P(scratch), launch.I32(pitch), launch.P(table.At), decode, first, launch.I32(p.TopK), launch.I32(max(1, p.Pool)), launch.I32(flag(p.Entries)),
+		launch.I32(flag(room > 0)))
 }
 
 // SparseItems bounds the items of work of rows that see at most topK positions each.

@@ -74,6 +74,61 @@ func TestSelectRows(t *testing.T) {
 	}
 }
 
+// TestSelectOfMany: of more positions than a block keeps, the choice is the reference's: where few of them can be among the best, where
+// all are equal, and where there is no memory to find out.
+func TestSelectOfMany(t *testing.T) {
+	c := cudatest.Open(t)
+	seqs := []seq{{past: topKept, rows: 1, decode: true}}
+	if !testing.Short() {
+		seqs = append(seqs, seq{past: 20003, rows: 1, decode: true}, seq{past: 150000, rows: 1, decode: true})
+	}
+	for i, x := range []struct {
+		topK, equal int // equal: the number of positions that differ from the others; 0: none is like another
+		shared      int
+	}{{2040, 0, 0}, {50, 60, 0}, {100, 0, 0}, {2040, 0, 64 << 10}, {50, 20, 0}, {4000, 0, 0}} {
+		if testing.Short() && i > 1 {
+			break
+		}
+		p := device.Index{Heads: 16, Dim: indexDim, TopK: x.topK, BlockTokens: 16}
+		b := newProblem(c, 9, small, tensor.BF16, tensor.BF16, tensor.BF16, seqs)
+		rng := rand.New(rand.NewPCG(5, uint64(i)))
+		keys, q, weights := make([]float32, b.slots*indexDim), make([]float32, b.rows*p.Heads*indexDim), make([]float32, b.rows*p.Heads)
+		for i := range q {
+			q[i] = float32(rng.IntN(3) - 1)
+		}
+		for i := range weights {
+			weights[i] = float32(rng.IntN(7) - 3)
+		}
+		for slot := range b.slots {
+			if x.equal > 0 && rng.IntN(b.slots/b.rows) >= x.equal {
+				continue
+			}
+			for i := range indexDim {
+				keys[slot*indexDim+i] = float32(rng.IntN(5) - 2)
+			}
+		}
+		want := make([]int32, b.rows*p.TopK)
+		ref.Select(want, q, weights, keys, b.decode, p)
+		cache, gpu := launch.KV{Mat: b.keys(tensor.F8E4M3, keys)}, c.Info()
+		if x.shared > 0 {
+			gpu.SharedMax = x.shared
+		}
+		qm, wm := b.upload(tensor.BF16, q, b.rows, p.Heads*indexDim), b.upload(tensor.F32, weights, b.rows, p.Heads)
+		pitch := (seqs[len(seqs)-1].past + 128) / 128 * 128
+		out := c.I32(make([]int32, b.rows*p.TopK), b.rows, p.TopK)
+		scratch := c.Alloc(SelectScratch(b.rows, pitch))
+		c.Run(func(l *launch.List) {
+			SelectRows(l, gpu, out, qm, wm, cache, b.table, Rows{Decode: true, Count: b.rows}, pitch, scratch, p)
+		})
+		got := cudatest.Download[int32](c, out.At, len(want))
+		for row := range b.rows {
+			if g, w := got[row*p.TopK:][:p.TopK], want[row*p.TopK:][:p.TopK]; !slices.Equal(g, w) {
+				t.Fatalf("%+v: row %d chose\n%v, want\n%v", x, row, g, w)
+			}
+		}
+	}
+}
+
 // keys makes a cache of index keys of small integers.
 func (b *problem) keys(dt tensor.DType, v []float32) launch.Mat {
 	if dt == tensor.BF16 {

@@ -14,13 +14,25 @@ struct RowGate {
 
 	// The factor of a token, for every lane of one warp. The order of the sum depends on cols only.
 	KR_MEMBER float of(int token) const {
+		const int AHEAD = 4; // chunks in flight
 		float sum = 0.f;
 		const char *row = row_of(x, token, stride, true);
-		for (int i = threadIdx.x % 32; i < cols / 8; i += 32) {
-			float a[8], b[8];
-			get(a, row, i, true);
-			get(b, w, i, half != 0);
-			for (int j = 0; j < 8; j++) sum = fmaf(a[j], b[j], sum);
+		for (int from = threadIdx.x % 32; from < cols / 8; from += 32 * AHEAD) {
+			Chunk<8> a[AHEAD], b[AHEAD];
+#pragma unroll
+			for (int n = 0; n < AHEAD; n++) {
+				int i = min(from + 32 * n, cols / 8 - 1); // chunks past the last one are not used
+				fetch(a[n], row, i, true);
+				fetch(b[n], w, i, half != 0);
+			}
+#pragma unroll
+			for (int n = 0; n < AHEAD; n++) {
+				if (from + 32 * n >= cols / 8) break;
+				float v[8], u[8];
+				widen(v, a[n], true);
+				widen(u, b[n], half != 0);
+				for (int j = 0; j < 8; j++) sum = fmaf(v[j], u[j], sum);
+			}
 		}
 		return 1.f / (1.f + expf(-warp_sum(sum)));
 	}

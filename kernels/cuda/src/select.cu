@@ -10,8 +10,8 @@
 
 enum { GROUPS = 4, SCORE_KEYS = 8 * GROUPS, SCORE_THREADS = 128, SCORE_WARPS = SCORE_THREADS / 32 };
 
-// ranks [rows, pitch] of the keys of rows first.. : a warp has SCORE_KEYS keys at a time, with all heads. heads: a
-// multiple of 16. Rows that see no more than top have none. Grid (shares of the keys, rows).
+// ranks [rows, pitch] of the keys of rows first.., and behind them most [rows, pitch / 8], the largest of every eight: a warp has
+// SCORE_KEYS keys at a time, with all heads. heads: a multiple of 16. Rows that see no more than top have none. Grid (shares of the keys, rows).
 template <int KIND>
 KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, const bf16 *q, int q_stride, const void *weights, int weights_wide, int weights_stride,
                          const char *cache, int cache_stride, const int *table, int decode, int first, int heads, int top, int pool, int entries, int block_tokens) {
@@ -27,14 +27,23 @@ KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, cons
 	if (keys <= top) return;
 	Choices of = {0, top, pool, entries};
 	q += (long long)row * q_stride;
-	for (int i = tid; i < heads * 2 * STEPS; i += SCORE_THREADS) {
-		int step = i / 32 % STEPS, head = i / (32 * STEPS) * 16 + i % 32 / 4;
-		const bf16 *one = q + head * INDEX_DIM, *two = one + 8 * INDEX_DIM;
-		int lo = index_column<KIND>(step, i % 4, 0), hi = index_column<KIND>(step, i % 4, 1);
-		queries[i] = make_uint4(*(const uint32_t *)(one + lo), *(const uint32_t *)(two + lo), *(const uint32_t *)(one + hi), *(const uint32_t *)(two + hi));
+	const int AHEAD = 4; // operands in flight
+	for (int from = tid, end = heads * 2 * STEPS; from < end; from += AHEAD * SCORE_THREADS) {
+		uint4 v[AHEAD];
+#pragma unroll
+		for (int n = 0; n < AHEAD; n++) {
+			int i = min(from + n * SCORE_THREADS, end - 1), step = i / 32 % STEPS, head = i / (32 * STEPS) * 16 + i % 32 / 4;
+			const bf16 *one = q + head * INDEX_DIM, *two = one + 8 * INDEX_DIM;
+			int lo = index_column<KIND>(step, i % 4, 0), hi = index_column<KIND>(step, i % 4, 1);
+			v[n] = make_uint4(*(const uint32_t *)(one + lo), *(const uint32_t *)(two + lo), *(const uint32_t *)(one + hi), *(const uint32_t *)(two + hi));
+		}
+#pragma unroll
+		for (int n = 0; n < AHEAD; n++)
+			if (from + n * SCORE_THREADS < end) queries[from + n * SCORE_THREADS] = v[n];
 	}
 	for (int i = tid; i < heads; i += SCORE_THREADS) by[i] = get(weights, weights_wide, (long long)row * weights_stride + i);
 	__syncthreads();
+	uint32_t *most = ranks + (long long)gridDim.y * pitch + (long long)blockIdx.y * (pitch / 8);
 	ranks += (long long)blockIdx.y * pitch;
 	const int size = KIND == E4M3_ROWS ? 1 : 2;
 #pragma unroll 1
@@ -72,7 +81,10 @@ KR_DEV void index_scores(unsigned char *shared, uint32_t *ranks, int pitch, cons
 				for (int by = 4; by < 32; by *= 2) sum[n][i] += __shfl_xor_sync(0xffffffffu, sum[n][i], by);
 			if (g == n) mine = make_uint2(score_rank(sum[n][0]), score_rank(sum[n][1]));
 		}
+		uint32_t best = max(mine.x, mine.y);
+		for (int by = 1; by < 4; by *= 2) best = max(best, __shfl_xor_sync(0xffffffffu, best, by));
 		if (g < GROUPS) *(uint2 *)(ranks + at + 8 * g + 2 * c) = mine;
+		if (g < GROUPS && c == 0) most[at / 8 + g] = best; // behind the last key there are copies of it
 	}
 }
 
@@ -89,9 +101,12 @@ SCORES(kr_index_scores_bf16, BF16_ROWS)
 SCORES(kr_index_scores_e4m3, E4M3_ROWS)
 
 // chosen [rows, width]: the positions of the best ranks of a row, rising, of equal ones the first; all positions, with -1
-// behind them, of a row that sees no more than top keys (Choices). Grid (rows).
+// behind them, of a row that sees no more than top keys (Choices). ranks: as kr_index_scores writes them. Grid (rows). Shared memory, with
+// room: positions [KEPT] and pitch / 8 bytes.
 KR_KERNEL(TOP_THREADS, 1)
-kr_index_top(int *chosen, int chosen_stride, const uint32_t *ranks, int pitch, const int *table, int decode, int first, int top, int pool, int entries) {
+kr_index_top(int *chosen, int chosen_stride, const uint32_t *ranks, int pitch, const int *table, int decode, int first, int top, int pool, int entries,
+             int room) {
+	KR_SHARED(int, list);
 	__shared__ Top shared;
 	pdl_launch();
 	pdl_wait();
@@ -104,7 +119,8 @@ kr_index_top(int *chosen, int chosen_stride, const uint32_t *ranks, int pitch, c
 		choices.all(ctx, TOP_THREADS);
 		return;
 	}
-	each_of_top(shared, ranks + (long long)blockIdx.x * pitch, keys, top, [&](int n, int i) { choices.put(n, i); });
+	const Candidates may = {room ? list : nullptr, (uint8_t *)(list + KEPT), ranks + (long long)gridDim.x * pitch + (long long)blockIdx.x * (pitch / 8)};
+	each_of_top(shared, ranks + (long long)blockIdx.x * pitch, keys, top, [&](int n, int i) { choices.put(n, i); }, may);
 	choices.rest(ctx, TOP_THREADS);
 }
 KR_EXPORT(kr_index_top)
