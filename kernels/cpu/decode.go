@@ -14,12 +14,11 @@ const headBlock = 16
 
 // decodeTask is MLA in the absorbed form (DeepSeek-V2, section 2.1.3): the key half of kv_b is
 // folded into the query, attention runs over the latents themselves, the value half of kv_b is
-// applied to the result. An item is one row with up to headBlock heads.
+// applied to the result. An item is one row with some heads.
 type decodeTask struct {
 	mla
 	sparse
 	list  []decodeRow
-	first int // of the rows at hand
 	heads int // heads per item
 	whole decodeWhole
 }
@@ -30,8 +29,8 @@ type decodeRow struct{ span, row int }
 // MLADecode: out [T, Heads*V], q [T, Heads*(Nope+Rope)] F32 rotated, cache [slots, Rank+Rope] of
 // any type, groups of I8 dividing Rank and Rope, kvB [Heads*(Nope+V), Rank] BF16 or F32, or
 // integers: see decodequant.go. Row r of a span sees the cached keys 0..Pos+r. Scratch per thread:
-// headBlock rows of 4*(Rank+Rope) + keyBlock values, and keyBlock rows of Rank+Rope values when the
-// cache is of 8 bits.
+// headBlock rows of 4*(Rank+Rope) + keyBlock values, or with a cache of 8 bits Heads such rows, and keyBlock rows of
+// Rank+Rope values.
 func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
 	const op = "MLADecode"
 	d.absorbed(op, d.stream(op, stream), &out, &q, &cache, &kvB, in.List, &p)
@@ -56,12 +55,16 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 	}
 	flops := 2*keys*p.Heads*(2*p.Rank+p.Rope) + 2*len(t.list)*p.Heads*(p.Nope+p.V)*p.Rank
 	ns := flops / d.speed.flopsPerNs
-	t.heads = min(headBlock, p.Heads)
+	// If keys have to be widened or copied, every item does it again: so there are as few items as possible.
+	again := t.kv.narrow() || t.chosen != nil
+	t.heads = p.Heads
+	if !again {
+		t.heads = min(headBlock, p.Heads)
+	}
 	if s.shared(ns) {
-		// A lone sequence is spread over the lanes by heads, at least four per item. If keys have
-		// to be widened, every item does it again, so there are as few items as possible.
+		// A lone sequence is spread over the lanes by heads, at least four per item.
 		enough := 2 * len(s.lanes)
-		if t.kv.narrow() && t.chosen == nil {
+		if again {
 			enough = len(s.lanes)
 		}
 		for t.heads > dot.Rows && len(t.list)*((p.Heads+t.heads-1)/t.heads) < enough {
@@ -70,25 +73,10 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 	}
 	wide := convert.Padded(p.Rank + p.Rope)
 	scratch := t.heads*(3*wide+keyBlock) + wide + piece(runningSize*t.heads) + t.blockRoom()
-	rows := len(t.list)
-	if t.chosen != nil {
-		rows = t.sparse.room(rows, t.kv.wideRow(p.Rank+p.Rope))
-	}
 	if t.integer() {
-		t.absorbAll(s, rows*t.copyRow)
-	} else {
-		s.arena.reset(rows * t.copyRow)
+		t.absorbAll(s)
 	}
-	if t.copyRow > 0 {
-		t.copies = s.arena.take(rows * t.copyRow)
-	}
-	for t.first = 0; t.first < len(t.list); t.first += rows {
-		some := min(rows, len(t.list)-t.first)
-		if t.chosen != nil {
-			s.each((*decodeCopy)(t), some*t.copyBlocks(), some*t.sparse.n*t.kv.rowBytes/d.speed.bytesPerNs, 0)
-		}
-		s.each(t, some*((p.Heads+t.heads-1)/t.heads), ns*some/len(t.list), scratch)
-	}
+	s.each(t, len(t.list)*((p.Heads+t.heads-1)/t.heads), ns, scratch)
 	if t.integer() {
 		t.expandAll(s)
 	}
@@ -98,12 +86,12 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 // blockRoom is the scratch that a block of keys takes, in float32 values.
 func (t *decodeTask) blockRoom() int {
 	if t.chosen != nil {
-		return 0
+		return t.gathered(t.Rank + t.Rope)
 	}
 	return t.kv.wideBlock(t.Rank + t.Rope)
 }
 
-// decodeScratch is the memory of one item, rows of headBlock heads.
+// decodeScratch is the memory of one item.
 type decodeScratch struct {
 	absorbed *float32 // [heads, wide] the query in latent space, natural order
 	query    *float32 // [heads, wide] the same as the tiles want it
@@ -113,7 +101,7 @@ type decodeScratch struct {
 	block    *float32 // blockRoom
 	wide     int
 	state    []running
-	copied   *float32 // the rows of the cache that the row has chosen; nil: it sees all
+	chosen   []int32 // the positions that the row sees; nil: all
 }
 
 func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
@@ -132,8 +120,7 @@ func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
 
 func (t *decodeTask) do(l *lane, i int) {
 	groups := (t.Heads + t.heads - 1) / t.heads
-	at := t.first + i/groups
-	row := t.list[at]
+	row := t.list[i/groups]
 	span := &t.spans[row.span]
 	first := i % groups * t.heads
 	heads := min(t.heads, t.Heads-first)
@@ -141,7 +128,7 @@ func (t *decodeTask) do(l *lane, i int) {
 	for j := range heads {
 		if t.integer() {
 			dst := rowAt(c.absorbed, c.wide, j)
-			copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(t.latent(at, first+j), t.Rank))
+			copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(t.latent(i/groups, first+j), t.Rank))
 			t.rotated(&c, t.query(span.Row+row.row, first+j), j)
 		} else {
 			t.absorb(l, &c, span.Row+row.row, first+j, j)
@@ -149,8 +136,8 @@ func (t *decodeTask) do(l *lane, i int) {
 	}
 	clearF32(c.acc, heads*c.wide)
 	keys := span.Pos + row.row + 1
-	if t.chosen != nil {
-		keys, c.copied = len(t.sparse.row(span.Row+row.row)), rowAt(t.copies, t.copyRow, i/groups)
+	if c.chosen = t.sparse.row(span.Row + row.row); c.chosen != nil {
+		keys = len(c.chosen)
 	}
 	for from := 0; from < keys; from += keyBlock {
 		t.take(l, &c, span, heads, from, min(from+keyBlock, keys))
@@ -158,7 +145,7 @@ func (t *decodeTask) do(l *lane, i int) {
 	for j := range heads {
 		t.dev.axpy.Scale(rowAt(c.acc, c.wide, j), c.wide, 1/c.state[j].sum)
 		if t.integer() {
-			t.keep(rowAt(c.acc, c.wide, j), t.latent(at, first+j))
+			t.keep(rowAt(c.acc, c.wide, j), t.latent(i/groups, first+j))
 		} else {
 			t.expand(l, &c, span.Row+row.row, first+j, j)
 		}
@@ -198,14 +185,17 @@ func (t *decodeTask) rotated(c *decodeScratch, q *float32, j int) {
 }
 
 // take takes one block of keys into the running softmax of all heads: positions [from, to), or the chosen ones
-// of these numbers, which were copied.
+// of these numbers.
 func (t *decodeTask) take(l *lane, c *decodeScratch, span *device.Span, heads, from, to int) {
 	scoreKernels, sumKernels := t.dev.tiles(t.bf16), &t.dev.axpy.F32
 	if t.bf16 {
 		sumKernels = &t.dev.axpy.BF16
 	}
-	keys := keyRows{wide: unsafe.Pointer(c.copied), stride: t.kv.wideRow(t.Rank + t.Rope)}
-	if c.copied == nil {
+	var keys keyRows
+	if c.chosen != nil {
+		keys = t.gather(span, c.chosen[from:to], 0, t.Rank+t.Rope, c.block)
+		keys.from = from
+	} else {
 		keys = t.keys(span, from, to, 0, t.Rank+t.Rope, c.block)
 	}
 	l.dot.Stride, l.dot.K = keys.stride, t.Rank+t.Rope

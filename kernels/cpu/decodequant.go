@@ -34,8 +34,8 @@ func (t *decodeTask) keep(acc, to *float32) {
 	clear(unsafe.Slice(to, t.whole.wide)[t.Rank:])
 }
 
-// absorbAll fills the latents with queries. The stream's arena has room for more values behind what it takes.
-func (t *decodeTask) absorbAll(s *Stream, more int) {
+// absorbAll fills the latents with queries.
+func (t *decodeTask) absorbAll(s *Stream) {
 	w, n := &t.whole, len(t.list)*t.Heads
 	w.wide = paddedCols(t.Rank)
 	w.index = w.index[:0]
@@ -44,7 +44,7 @@ func (t *decodeTask) absorbAll(s *Stream, more int) {
 	}
 	k, v := &t.kq[0], &t.vq[0]
 	values := piece(n*max(k.k, v.k)/4) + 2*piece(n*max(k.groups(), v.groups()))
-	s.arena.reset(piece(n*w.wide) + values + more)
+	s.arena.reset(piece(n*w.wide) + values)
 	if n == 0 {
 		return
 	}

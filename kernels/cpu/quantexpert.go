@@ -31,6 +31,7 @@ type ffnQTask struct {
 	in    []int32 // for each row of the group: a row of x
 	out   []int32 // and one of y
 	cut   int     // parts of a matrix
+	wait  int     // looks at middle rows that are not ready, before a thread leaves
 
 	phases   *phases      // of the stream
 	next     atomic.Int64 // part of all W13
@@ -48,6 +49,11 @@ type ffnQProgress struct {
 	down atomic.Int32 // parts of W2 that were taken
 }
 
+// A thread that has no part left waits about as long as others may need for theirs, partWait times a part by the assumed
+// speeds: 16 threads that share the memory read a part at a quarter of the speed of one. Otherwise the threads of a large
+// network leave before its W2, a third of its bytes. A look takes about roundNs.
+const partWait, roundNs = 4, 40
+
 // midReady is the value of left when the middle rows are ready.
 const midReady = 0
 
@@ -56,7 +62,7 @@ func (t *ffnQTask) do(l *lane, _ int) {
 	for i := t.next.Add(1) - 1; i < parts; i = t.next.Add(1) - 1 {
 		t.inner(l, int(i)/t.cut, int(i)%t.cut)
 	}
-	for idle := 0; idle < spinRounds; idle++ {
+	for idle := 0; idle < t.wait; idle++ {
 		took, missing := t.downs(l)
 		if !missing {
 			return
@@ -204,6 +210,7 @@ func (t *ffnQTask) run(s *Stream) {
 		return
 	}
 	t.cut = s.cuts(ns, 2*len(t.items))
+	t.wait = max(spinRounds, partWait*ns/(t.cut*len(t.items))/roundNs)
 	if len(t.progress) < len(t.items) {
 		t.progress = make([]ffnQProgress, 2*len(t.items))
 	}

@@ -11,7 +11,7 @@ import (
 const (
 	// scoreRoom bounds the scores that are kept at once, in values; a row may have more.
 	scoreRoom = 1 << 20
-	// scorePart is how many keys of a row one item scores: a multiple of keyBlock.
+	// scorePart is the most keys that one item scores: a multiple of keyBlock.
 	scorePart = 16 * keyBlock
 	// scoreRows is the most rows of an item, whose keys are turned for all of them.
 	scoreRows = 8
@@ -150,13 +150,14 @@ func (t *selectTask) divide(enough int) (keys, most int) {
 		keys, most = keys+t.list[i].keys, max(most, t.list[i].keys)
 	}
 	rows := max(1, min(scoreRows, keys/scorePart/enough))
+	part := max(keyBlock, min(scorePart, keys/enough/keyBlock*keyBlock))
 	for i := 0; i < len(t.list); {
 		n := 1
 		for n < rows && i+n < len(t.list) && t.list[i+n].span == t.list[i].span {
 			n++
 		}
-		for from, end := 0, t.list[i+n-1].keys; from < end; from += scorePart {
-			t.parts = append(t.parts, scoredPart{i, n, from, min(from+scorePart, end)})
+		for from, end := 0, t.list[i+n-1].keys; from < end; from += part {
+			t.parts = append(t.parts, scoredPart{i, n, from, min(from+part, end)})
 		}
 		i += n
 	}

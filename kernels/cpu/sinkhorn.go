@@ -47,7 +47,7 @@ func (d *Device) collapseWhole(s *Stream, out, x, weights *device.Mat) {
 	s.mix.run(s, x.Rows, x.Cols)
 }
 
-// spreadMixed is Spread with a matrix that mixes the streams. Scratch per thread: the streams of a row.
+// spreadMixed is Spread with a matrix that mixes the streams. Scratch per thread: the streams of a row, and a stream.
 func (d *Device) spreadMixed(s *Stream, out, x, weights, base *device.Mat) {
 	const op = "Spread"
 	n := out.Cols / x.Cols
@@ -60,9 +60,9 @@ func (d *Device) spreadMixed(s *Stream, out, x, weights, base *device.Mat) {
 // run runs the task over rows; values is how many there are to go through in each.
 func (t *mixTask) run(s *Stream, rows, values int) {
 	t.rows = rowChunks{rows}
-	scratch := 0
+	scratch := piece(t.cols)
 	if t.kind == device.OpSpread {
-		scratch = t.sizes.Streams * t.cols
+		scratch += piece(t.sizes.Streams * t.cols)
 	}
 	if values > 0 {
 		s.each(t, t.rows.count(), rows*values*streamNs/16, scratch)
@@ -71,9 +71,10 @@ func (t *mixTask) run(s *Stream, rows, values int) {
 
 func (t *mixTask) do(l *lane, i int) {
 	var old *float32
+	l.arena.clear()
+	part := l.arena.take(t.cols)
 	if t.kind == device.OpSpread {
 		old = l.arena.take(t.sizes.Streams * t.cols)
-		defer l.arena.clear()
 	}
 	from, to := t.rows.of(i)
 	for r := from; r < to; r++ {
@@ -82,31 +83,30 @@ func (t *mixTask) do(l *lane, i int) {
 		case device.OpMixWeights:
 			t.weights(unsafe.Slice(out, t.cols), x)
 		case device.OpCollapse:
-			t.collapse(l, out, x, r)
+			t.collapse(out, part, x, r)
 		default:
 			base := rowAt(t.base, t.bStride, r)
 			copy(unsafe.Slice(old, t.sizes.Streams*t.cols), unsafe.Slice(base, t.sizes.Streams*t.cols))
-			t.spread(l, out, x, old, rowAt(t.a, t.aStride, r))
+			t.spread(out, part, x, old, rowAt(t.a, t.aStride, r))
 		}
 	}
 }
 
-// sum is out = the sum of n rows, width apart from x on, each times a factor of w, step apart.
-func (t *mixTask) sum(out, x *float32, w []float32, n, step int) {
-	to := unsafe.Slice(out, t.cols)
+// sum is out += the sum of n rows, one after the other from x on, each times a factor of w, step apart. part has room for a
+// row.
+func (t *mixTask) sum(out, part, x *float32, w []float32, n, step int) {
 	for j := range n {
-		row, f := unsafe.Slice(shift(x, j*t.cols), t.cols), w[j*step]
-		for c, v := range row {
-			to[c] += f * v
-		}
+		copy(unsafe.Slice(part, t.cols), unsafe.Slice(shift(x, j*t.cols), t.cols))
+		t.dev.axpy.Scale(part, t.cols, w[j*step])
+		t.dev.axpy.Add(out, part, t.cols)
 	}
 }
 
-func (t *mixTask) collapse(_ *lane, out, x *float32, r int) {
+func (t *mixTask) collapse(out, part, x *float32, r int) {
 	n := t.sizes.Streams
 	clear(unsafe.Slice(out, t.cols))
 	if t.a != nil {
-		t.sum(out, x, unsafe.Slice(rowAt(t.a, t.aStride, r), n), n, 1)
+		t.sum(out, part, x, unsafe.Slice(rowAt(t.a, t.aStride, r), n), n, 1)
 		return
 	}
 	for j := range n {
@@ -115,14 +115,14 @@ func (t *mixTask) collapse(_ *lane, out, x *float32, r int) {
 	t.dev.axpy.Scale(out, t.cols, 1/float32(n))
 }
 
-func (t *mixTask) spread(_ *lane, out, x, old, weights *float32) {
+func (t *mixTask) spread(out, part, x, old, weights *float32) {
 	n := t.sizes.Streams
 	w := unsafe.Slice(weights, n+n*n)
 	for k := range n {
 		to := shift(out, k*t.cols)
 		clear(unsafe.Slice(to, t.cols))
-		t.sum(to, old, w[n+k:], n, n)
-		t.sum(to, x, w[k:], 1, 1)
+		t.sum(to, part, old, w[n+k:], n, n)
+		t.sum(to, part, x, w[k:], 1, 1)
 	}
 }
 

@@ -54,35 +54,6 @@ type sparse struct {
 	n      int
 	// The parts of a batch's spans whose rows see no more than n positions, and the others.
 	dense, rest []device.Span
-
-	copies  *float32 // of the chosen rows of the cache for some rows of the batch, in the stream's arena
-	copyRow int      // values from those of a row of the batch to the next; 0: nothing is chosen
-}
-
-// copyRoom bounds the copies, in values; those of a row may be more.
-const copyRoom = 4 << 20
-
-// room is for how many of n rows of the batch there are copies at once, with rows of the cache of size bytes.
-func (c *sparse) room(n, size int) int {
-	c.copyRow = piece(c.n * size / 4)
-	return max(1, min(n, copyRoom/c.copyRow))
-}
-
-// copyBlocks is how many items copy what a row of the batch has chosen.
-func (c *sparse) copyBlocks() int { return (c.n + keyBlock - 1) / keyBlock }
-
-// decodeCopy copies the rows of the cache that rows of the batch have chosen, keyBlock of them in an item.
-type decodeCopy decodeTask
-
-func (d *decodeCopy) do(_ *lane, i int) {
-	t, blocks := (*decodeTask)(d), d.copyBlocks()
-	row, from := t.list[t.first+i/blocks], i%blocks*keyBlock
-	span := &t.spans[row.span]
-	list := t.sparse.row(span.Row + row.row)
-	if from < len(list) {
-		to := unsafe.Add(unsafe.Pointer(rowAt(t.copies, t.copyRow, i/blocks)), from*t.kv.wideRow(t.Rank+t.Rope))
-		t.gather(span, list[from:min(from+keyBlock, len(list))], 0, t.Rank+t.Rope, (*float32)(to))
-	}
 }
 
 // row is the positions of a row of the batch, up to the first -1; nil if it sees everything.
@@ -129,8 +100,8 @@ func (c *sparse) cut(spans []device.Span) {
 
 // SparseMLA has the arguments of MLADecode, and chosen [T, n] I32: the positions that each row sees, with -1 behind them. A
 // row that may see no more than n positions is computed as MLAPrefill or MLADecode do; any other as
-// MLADecode does, over a copy of the rows of the cache that it has chosen. Scratch per thread: that of both. Shared scratch: the
-// copies of a row, or copyRoom values for several rows.
+// MLADecode does, over a copy of the rows of the cache that it has chosen. Scratch per thread: that of both with a
+// cache of 8 bits.
 func (d *Device) SparseMLA(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, chosen device.Mat, in device.Spans, p device.MLA) {
 	const op = "SparseMLA"
 	s := d.stream(op, stream)
@@ -150,7 +121,7 @@ func (d *Device) SparseMLA(stream device.Stream, out, q device.Mat, cache device
 	}
 	c.chosen = positions(op, &chosen, q.Rows, c.n)
 	d.absorbed(op, s, &out, &q, &cache, &kvB, c.rest, &p)
-	c.chosen, c.copyRow = nil, 0
+	c.chosen = nil
 }
 
 // gather copies columns [first, first+n) of the rows of the cache at positions, at most keyBlock, one after the other
