@@ -5,6 +5,7 @@ package cuda
 import (
 	"slices"
 
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/device"
@@ -73,7 +74,10 @@ var patterns = map[device.Kind][]pattern{
 		{fusion{name: "Latent", add: addLatent}, isLatent},
 		{fusion{name: "HeadStore", add: addHeadStore}, isHeadStore},
 	},
-	device.OpHeadNorm: {{fusion{name: "HeadStore", add: addNormedHeadStore}, isNormedHeadStore}},
+	device.OpHeadNorm: {
+		{fusion{name: "HeadStore", add: addNormedHeadStore}, isNormedHeadStore},
+		{fusion{name: "IndexStore", add: addIndexStore}, isIndexStore},
+	},
 	device.OpExpertsOn: {
 		{fusion{name: "AddMix", add: addAddMix}, isAddMix},
 		{fusion{name: "Mix", add: addMix}, isMix},
@@ -339,6 +343,37 @@ func isNormedHeadStore(d *Device, l device.List) int {
 
 func addNormedHeadStore(b *ops.Builder, o []device.Op) {
 	headStore(b, o[2:], mat(o[0].W), mat(o[1].W), o[0].Eps)
+}
+
+// isIndexStore finds norm and rotation of the queries of an index over blocks, the same of its keys if they have a norm, and their store.
+func isIndexStore(_ *Device, l device.List) int {
+	n := 3
+	if kinds(l, device.OpHeadNorm, device.OpRope, device.OpHeadNorm, device.OpRope, device.OpStoreRows) {
+		n = 5
+	} else if !kinds(l, device.OpHeadNorm, device.OpRope, device.OpStoreRows) {
+		return 0
+	}
+	q, turn, key := &l.Ops[0], &l.Ops[1], l.Ops[n-1].X
+	if turn.Out != q.Out || key.Cols != turn.Rope.HeadDim || covers(q.Out, key) {
+		return 0
+	}
+	if n == 5 {
+		norm, keys, one := &l.Ops[2], &l.Ops[3], *turn.Rope
+		one.Heads = 1
+		if norm.Out != key || norm.Eps != q.Eps || keys.Out != key || *keys.Rope != one || keys.A != turn.A || keys.W != turn.W {
+			return 0
+		}
+	}
+	return n
+}
+
+func addIndexStore(b *ops.Builder, o []device.Op) {
+	q, turn, store := &o[0], &o[1], &o[len(o)-1]
+	x := elem.Index{Q: mat(q.Out), Key: mat(store.X), QNorm: mat(q.W), Eps: q.Eps, Positions: mat(turn.A), Slots: mat(store.A), Angles: mat(turn.W), Rope: *turn.Rope}
+	if len(o) == 5 {
+		x.KNorm = mat(o[2].W)
+	}
+	b.IndexStore(kv(&store.KV), &x)
 }
 
 // isMix finds the routed experts, the shared network if there is one, with or without a gate, and

@@ -210,3 +210,34 @@ func TestFused(t *testing.T) {
 		t.Errorf("a delta that is read again: %q", got)
 	}
 }
+
+// TestFusedIndex: between the projections and the scores of an index over blocks there is one launch, with a norm of the keys or none.
+func TestFusedIndex(t *testing.T) {
+	both, norm := rowsOf(tensor.BF16, 3, 80), rowsOf(tensor.BF16, 1, 16)
+	positions, slots, angles := rowsOf(tensor.I32, 3, 1), rowsOf(tensor.I32, 3, 1), rowsOf(tensor.F32, 9, 8)
+	turn, one := device.Rope{Heads: 4, HeadDim: 16, Dim: 8}, device.Rope{Heads: 1, HeadDim: 16, Dim: 8}
+	q, key := both.ColRange(0, 64), both.ColRange(64, 80)
+	for _, c := range []struct {
+		normed bool
+		key    device.Mat
+		eps    float32
+		want   []string
+	}{
+		{true, key, 1e-6, []string{"IndexStore"}},
+		{false, key, 0, []string{"IndexStore"}},
+		{true, key, 1e-5, []string{"HeadNorm", "Rope", "HeadNorm", "Rope", "StoreRows"}},
+		{false, both.ColRange(48, 64), 0, []string{"HeadNorm", "Rope", "StoreRows"}},
+	} {
+		var l device.List
+		l.HeadNorm(q, 4, norm, 1e-6)
+		l.Rope(q, positions, angles, &turn)
+		if c.normed {
+			l.HeadNorm(c.key, 1, norm, c.eps)
+			l.Rope(c.key, positions, angles, &one)
+		}
+		l.StoreRows(device.KV{}, c.key, slots)
+		if got := names(&Device{}, l); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %q", c, got)
+		}
+	}
+}

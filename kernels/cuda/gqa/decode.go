@@ -174,17 +174,17 @@ func Decode(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, 
 		return
 	}
 	f := newFlow(gpu, cache, items, scratch, p)
-	var window []launch.Arg
 	one := p.Window > 0 && p.Window <= spans.OneItem
+	more := []launch.Arg{launch.I32(p.BlockTokens)}
 	if p.Window > 0 {
 		var here launch.Ptr // where attend itself writes rows
 		if one {
 			here, f.groups = out.At, false
 		}
 		f.d.attend = f.d.window
-		window = []launch.Arg{launch.I32(p.Window), launch.P(here), wide(out), launch.I32(out.Stride), launch.P(sinks.At)}
+		more = append(more, launch.I32(p.Window), launch.P(here), wide(out), launch.I32(out.Stride), launch.P(sinks.At))
 	}
-	f.attend(l, true, q, cache, table, window...)
+	f.attend(l, true, q, cache, table, more...)
 	if !one {
 		f.join(l, out, sinks, table, rows)
 	}
@@ -208,12 +208,13 @@ func newFlow(gpu launch.GPU, cache launch.KV, items int, scratch launch.Ptr, p d
 	return f
 }
 
-// attend appends attention. early: nothing that it reads before it waits for earlier kernels was written by one of this step.
-func (f *flow) attend(l *launch.List, early bool, q launch.Mat, cache launch.KV, table launch.Mat, window ...launch.Arg) {
+// attend appends attention; more are the arguments of its kernel that others do not have. early: nothing that it reads before it waits for
+// earlier kernels was written by one of this step.
+func (f *flow) attend(l *launch.List, early bool, q launch.Mat, cache launch.KV, table launch.Mat, more ...launch.Arg) {
 	args := append(make([]launch.Arg, 0, 20), launch.P(f.part), launch.P(f.marks), launch.I32(f.items), bit(f.groups), launch.P(q.At), launch.I32(q.Stride),
 		launch.P(cache.At), launch.P(cache.Scales.At), launch.I32(cache.Stride), launch.I32(cache.Scales.Stride), launch.P(table.At), launch.I32(f.p.Heads),
-		launch.I32(f.p.KVHeads), scale(f.p), launch.I32(f.p.BlockTokens))
-	l.Add(f.d.attend, launch.Config{Grid: f.grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(f.d.bytes(f.gpu)), PDL: early}, append(args, window...)...)
+		launch.I32(f.p.KVHeads), scale(f.p))
+	l.Add(f.d.attend, launch.Config{Grid: f.grid, Block: launch.Dim{X: decodeThreads}, Shared: uint32(f.d.bytes(f.gpu)), PDL: early}, append(args, more...)...)
 }
 
 // join appends the joins of at most rows rows.

@@ -8,9 +8,20 @@ import (
 	"krater/kernels/tensor"
 )
 
-var kListSpans = launch.Named("kr_list_spans")
+var (
+	kListSpans  = launch.Named("kr_list_spans")
+	listKernels = func() map[kernelKey][2]launch.Kernel { // with 8 or 16 query heads of a group
+		out := map[kernelKey][2]launch.Kernel{}
+		for dt, name := range dtypeNames {
+			for _, dim := range []int{128, 256} {
+				out[kernelKey{dt, dim}] = [2]launch.Kernel{named("kr_gqa_lists8_"+name, dim), named("kr_gqa_lists16_"+name, dim)}
+			}
+		}
+		return out
+	}()
+)
 
-const listThreads = 256 // of gqa_lists.cu
+const listThreads = 256 // of listspans.cu
 
 // Rows are some rows of a batch: the generated ones, or those of its prompts that see more than Least positions, Count of them from
 // number First on.
@@ -28,9 +39,9 @@ func checkLists(chosen, q launch.Mat, p device.GQA) {
 	}
 }
 
-// CanLists reports whether Lists takes these: what Decode takes, and one list for all key heads or one for each.
+// CanLists reports whether Lists takes these: what Decode takes, with heads of 128 or 256.
 func CanLists(gpu launch.GPU, out, q launch.Mat, cache launch.KV, p device.GQA) bool {
-	return CanDecode(gpu, out, q, cache, launch.Mat{}, p) && (p.Lists <= 1 || p.Lists == p.KVHeads)
+	return CanDecode(gpu, out, q, cache, launch.Mat{}, p) && listKernels[kernelKey{cache.DType, p.HeadDim}] != [2]launch.Kernel{}
 }
 
 // ListItems bounds the items of work of rows with at most n positions in a list.
@@ -45,11 +56,13 @@ func ListsScratch(rows, items, n int, p device.GQA) int {
 func listWords(rows, n int) int { return (spans.HeadWords + rows*(spans.RecordWords+n) + 63) &^ 63 }
 
 // Lists is PlainLists for some rows of a batch, all of which are computed as generated ones, over the listed rows of the cache
-// alone, of one in host memory by way of near. A row's lists have equally many positions, and rows have at most items of work; scratch has ListsScratch bytes, aligned to 256.
+// alone, of one in host memory by way of near. A row's lists have equally many positions. Rows have at most items of work, or with 0 a
+// row is one item, which suits many rows; scratch has ListsScratch bytes, aligned to 256.
 func Lists(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, chosen, table launch.Mat, rows Rows, items int, scratch launch.Ptr, p device.GQA, near elem.Near) {
 	check(out, q, &cache, table, p)
 	checkLists(chosen, q, p)
-	if !CanLists(gpu, out, q, cache, p) || rows.First < 0 || rows.Count > q.Rows || items < rows.Count || scratch%256 != 0 {
+	one := items == 0
+	if !CanLists(gpu, out, q, cache, p) || rows.First < 0 || rows.Count > q.Rows || !one && items < rows.Count || scratch%256 != 0 {
 		refuse("no kernel for rows %+v of out %v, q %v, cache %v", rows, out, q, cache.Mat)
 	}
 	if rows.Count == 0 {
@@ -60,7 +73,7 @@ func Lists(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, c
 	words := listWords(rows.Count, n)
 	l.Add(kListSpans, launch.Config{Grid: launch.Dim{X: uint32(rows.Count), Y: uint32(lists)}, Block: launch.Dim{X: listThreads}, PDL: true},
 		launch.P(scratch), launch.I32(words), launch.P(table.At), launch.P(chosen.At), launch.I32(chosen.Stride), launch.I32(n),
-		bit(rows.Decode), launch.I32(rows.First), launch.I32(rows.Least), launch.I32(p.BlockTokens))
+		bit(rows.Decode), launch.I32(rows.First), launch.I32(rows.Least), bit(one), launch.I32(p.BlockTokens))
 	if near.Width > 0 { // lists have the same rows there, each with the columns of its key heads
 		cols := p.KVHeads / lists * p.HeadDim
 		for i := range lists {
@@ -68,23 +81,20 @@ func Lists(l *launch.List, gpu launch.GPU, out, q launch.Mat, cache launch.KV, c
 		}
 		cache = near.KV
 	}
-	p.BlockTokens = 1
-	f := newFlow(gpu, cache, items, scratch+launch.Ptr(4*words*lists), p)
-	own := launch.Mat{At: scratch, DType: tensor.I32, Rows: 1, Cols: words, Stride: words}
-	first := own // whose rows have as many items as those of the other lists
-	f.grid.X /= uint32(lists)
-	group := p.Heads / lists
-	for i := range lists { // each reads its table, and its key heads' part of everything
-		f.attend(l, i > 0, q, cache, own)
-		own.At += launch.Ptr(4 * words)
-		q.At += launch.Ptr(2 * group * p.HeadDim)
-		cache.At += launch.Ptr(p.KVHeads / lists * p.HeadDim * cache.DType.Size())
-		if cache.DType == tensor.I8 {
-			cache.Scales.At += launch.Ptr(p.KVHeads / lists * 4)
-		}
-		f.part += launch.Ptr(4 * group * p.HeadDim)
-		f.marks += launch.Ptr(2 * 4 * group)
+	own := launch.Mat{At: scratch, DType: tensor.I32, Rows: 1, Cols: words, Stride: words} // whose rows have as many items as those of the other lists
+	var here launch.Ptr                                                                    // where attention itself writes rows
+	if one {
+		items, here = rows.Count, out.At
 	}
-	f.part, f.marks = f.part-launch.Ptr(4*p.Heads*p.HeadDim), f.marks-launch.Ptr(2*4*p.Heads)
-	f.join(l, out, launch.Mat{}, first, rows.Count)
+	f := newFlow(gpu, cache, items, scratch+launch.Ptr(4*words*lists), p)
+	f.groups = f.groups && !one
+	two := listKernels[kernelKey{cache.DType, p.HeadDim}]
+	f.d.attend = two[0]
+	if f.d.heads > 8 {
+		f.d.attend = two[1]
+	}
+	f.attend(l, false, q, cache, own, launch.I32(lists), launch.I32(words), launch.P(here), wide(out), launch.I32(out.Stride))
+	if !one {
+		f.join(l, out, launch.Mat{}, own, rows.Count)
+	}
 }

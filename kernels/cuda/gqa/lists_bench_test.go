@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -68,12 +69,8 @@ func benchLists(b *testing.B, seqs []seq, index device.BlockIndex, p device.GQA)
 	iq, q, out := some(tensor.BF16, x.rows, index.Heads*index.Dim), some(tensor.BF16, x.rows, p.Heads*p.HeadDim), c.Mat(tensor.BF16, x.rows, p.Heads*p.HeadDim)
 	n, decode, ctx := index.Positions(), len(x.decode) > 0, seqs[0].past+seqs[0].rows
 	chosen, pitch := c.Mat(tensor.I32, x.rows, index.Width()), (ctx/index.Block+4)&^3
-	each := x.rows // rows of attention at a time
-	if !decode {
-		each = 32
-	}
-	items, all := ListItems(each, n), DecodeItems(len(x.decode), ctx)
-	scratch := c.Alloc(max(BlocksScratch(x.rows, pitch, index), ListsScratch(each, items, n, p), DecodeScratch(all, p)))
+	items, all := ListItems(len(x.decode), n), DecodeItems(len(x.decode), ctx)
+	scratch := c.Alloc(max(BlocksScratch(x.rows, pitch, index), ListsScratch(x.rows, items, n, p), DecodeScratch(all, p)))
 	measure := func(build func(l *launch.List)) float64 {
 		const times = 20
 		best := time.Hour
@@ -94,9 +91,7 @@ func benchLists(b *testing.B, seqs []seq, index device.BlockIndex, p device.GQA)
 			SelectBlocks(l, c.Info(), false, chosen, iq, keys, x.table, Rows{Decode: decode, Count: x.rows}, pitch, scratch, index)
 		})
 		sparse := measure(func(l *launch.List) {
-			for first := 0; first < x.rows; first += each {
-				Lists(l, c.Info(), out, q, cache, chosen, x.table, Rows{Decode: decode, First: first, Count: each, Least: n}, items, scratch, p)
-			}
+			Lists(l, c.Info(), out, q, cache, chosen, x.table, Rows{Decode: decode, Count: x.rows, Least: n}, items, scratch, p, elem.Near{})
 		})
 		whole := p
 		whole.Lists = 0

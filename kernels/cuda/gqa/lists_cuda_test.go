@@ -81,7 +81,7 @@ func TestLists(t *testing.T) {
 		heads, kvHeads, lists int
 		dim, n, least         int
 	}{
-		{tensor.BF16, 6, 2, 2, 128, 70, 70}, {tensor.F8E4M3, 16, 1, 0, 128, 520, 0}, {tensor.I8, 4, 4, 4, 64, 70, 68}, {tensor.BF16, 24, 2, 1, 256, 70, 0}, {tensor.I8, 18, 1, 1, 128, 65, 0},
+		{tensor.BF16, 6, 2, 2, 128, 70, 70}, {tensor.F8E4M3, 16, 1, 0, 128, 520, 0}, {tensor.I8, 4, 4, 4, 128, 70, 68}, {tensor.BF16, 24, 2, 1, 256, 70, 0}, {tensor.I8, 18, 1, 1, 128, 65, 0},
 	} {
 		b := newProblem(c, uint64(i), x.heads, x.kvHeads, x.dim, 16, x.cache, seqs)
 		b.p.Lists = x.lists
@@ -91,9 +91,9 @@ func TestLists(t *testing.T) {
 		for _, s := range b.prefill {
 			sparse += s.Len - min(max(x.least-s.Pos, 0), s.Len)
 		}
-		run := func(each int, far bool) []float32 {
+		run := func(each, of int, far bool) []float32 { // prompts have `of` items; 0: one for each row
 			out := b.out(tensor.F32)
-			items := ListItems(max(each, len(b.decode)), x.n)
+			items := max(of, ListItems(max(each, len(b.decode)), x.n))
 			scratch := c.Alloc(ListsScratch(max(each, len(b.decode)), items, x.n, b.p))
 			var near elem.Near
 			if far {
@@ -102,16 +102,18 @@ func TestLists(t *testing.T) {
 			c.Run(func(l *launch.List) {
 				PlainLists(l, out, b.q, b.kv, list, b.table, false, b.p) // also the rows that see all
 				for first := 0; first < sparse; first += each {
-					Lists(l, c.Info(), out, b.q, b.kv, list, b.table, Rows{First: first, Count: min(each, sparse-first), Least: x.least}, items, scratch, b.p, near)
+					Lists(l, c.Info(), out, b.q, b.kv, list, b.table, Rows{First: first, Count: min(each, sparse-first), Least: x.least}, of, scratch, b.p, near)
 				}
 				Lists(l, c.Info(), out, b.q, b.kv, list, b.table, Rows{Decode: true, Count: len(b.decode)}, items, scratch, b.p, near)
 			})
 			return c.Floats(out)
 		}
-		got := run(max(sparse, 1), false)
-		compare(t, fmt.Sprintf("%s, heads of %d", x.cache, x.dim), got, b.wantLists(chosen, x.n), epsMMA)
-		sameBits(t, "two rows at a time", run(2, false), got)
-		sameBits(t, "from copies of the rows", run(2, true), got)
+		for _, of := range []int{0, ListItems(max(sparse, 2), x.n)} {
+			got := run(max(sparse, 1), of, false)
+			compare(t, fmt.Sprintf("%s, heads of %d, %d items", x.cache, x.dim, of), got, b.wantLists(chosen, x.n), epsMMA)
+			sameBits(t, "two rows at a time", run(2, of, false), got)
+			sameBits(t, "from copies of the rows", run(2, of, true), got)
+		}
 	}
 }
 

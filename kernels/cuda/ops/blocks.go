@@ -1,12 +1,31 @@
 package ops
 
 import (
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/gqa"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
 )
 
-const listRows = 32 // prompts' rows whose listed positions are attended to at a time
+// listRows returns how many rows of prompts attend to lists of n positions at a time.
+func listRows(n int, p device.GQA) int { return max(1, ranksBytes/gqa.ListsScratch(1, 0, n, p)) }
+
+// IndexStore does the work of an index over blocks between its projections and its scores.
+func (b *Builder) IndexStore(cache launch.KV, x *elem.Index) {
+	if elem.CanIndexStore(x) {
+		elem.IndexStore(b.List, cache, x)
+		return
+	}
+	b.HeadNorm(x.Q, x.Rope.Heads, x.QNorm, x.Eps)
+	b.Rope(x.Q, x.Positions, x.Angles, x.Rope)
+	if !x.KNorm.Zero() {
+		keys := x.Rope
+		keys.Heads = 1
+		b.HeadNorm(x.Key, 1, x.KNorm, x.Eps)
+		b.Rope(x.Key, x.Positions, x.Angles, keys)
+	}
+	b.StoreRows(cache, x.Key, x.Slots)
+}
 
 // SelectBlocks computes the choice of an index over blocks for the prompts of list, whose table is at table, or for its generated
 // rows, and before it the keys of blocks where they have any: norm and angles are absent otherwise.
@@ -74,9 +93,10 @@ func (b *Builder) SparseGQA(out, q launch.Mat, cache launch.KV, chosen launch.Ma
 	if !all {
 		b.GQA(out, q, cache, launch.Mat{}, list, table, false, p) // the rows that choose are computed again
 	}
-	for first := 0; first < rows; first += listRows {
-		count := min(listRows, rows-first)
-		some(gqa.Rows{First: first, Count: count, Least: least}, gqa.ListItems(count, n))
+	each := listRows(n, p)
+	for first := 0; first < rows; first += each {
+		count := min(each, rows-first)
+		some(gqa.Rows{First: first, Count: count, Least: least}, 0)
 	}
 }
 
@@ -98,7 +118,7 @@ func needBlocks(s *device.StepSizes, need func(parts ...int)) {
 	need(gqa.BlocksScratch(max(s.Seqs, min(s.Rows, blockRows(pitch, p))), pitch, p))
 	attention := s.GQA
 	attention.Lists = p.Lists()
-	for _, rows := range []int{s.Seqs, listRows} {
-		need(gqa.ListsScratch(rows, gqa.ListItems(rows, p.Positions()), p.Positions(), attention))
-	}
+	n := p.Positions()
+	need(gqa.ListsScratch(s.Seqs, gqa.ListItems(s.Seqs, n), n, attention))
+	need(gqa.ListsScratch(min(s.Rows, listRows(n, attention)), 0, n, attention))
 }

@@ -39,11 +39,9 @@ func TestOverBlocks(t *testing.T) {
 	next := device.BlockIndex{Heads: 4, Dim: 128, Block: 4, Chosen: 512, Rope: device.Rope{Heads: 1, HeadDim: 128, Dim: 64}, BlockTokens: 64}
 	nextHeads := device.GQA{Heads: 24, KVHeads: 2, HeadDim: 256, BlockTokens: 64}
 	const dense = "kr_gqa_prefill_e4m3_128_h"
-	four := slices.Repeat([]string{"kr_gqa_decode16_e4m3_128"}, 4)
 	few, many := []string{"kr_block_best1_bf16", "kr_block_top"}, []string{"kr_block_best8_bf16", "kr_block_top"}
 	sum := []string{"kr_block_keys", "kr_block_sum1_bf16", "kr_block_top"}
-	lists := slices.Concat([]string{"kr_list_spans"}, four, []string{"kr_gqa_join_128"})
-	groups := slices.Concat([]string{"kr_list_spans"}, four, []string{"kr_gqa_join_groups_128"})
+	lists := []string{"kr_list_spans", "kr_gqa_lists16_e4m3_128", "kr_gqa_join_128"}
 	for _, x := range []struct {
 		index  device.BlockIndex
 		p      device.GQA
@@ -54,9 +52,9 @@ func TestOverBlocks(t *testing.T) {
 	}{
 		{m3, m3Heads, 1, generated(1, 131072), true, slices.Concat(few, lists)},
 		{m3, m3Heads, 8, generated(8, 5), true, slices.Concat(few, lists)},
-		{next, nextHeads, 1, generated(1, 131072), true, slices.Concat(sum, []string{"kr_list_spans", "kr_gqa_decode16_e4m3_256", "kr_gqa_join_256"})},
-		{m3, m3Heads, 40, []device.Span{{Len: 40, Pos: 4000}}, false, slices.Concat(many, groups, lists)},
-		{m3, m3Heads, 40, []device.Span{{Len: 40, Pos: 2040}}, false, slices.Concat(many, []string{dense}, groups)},
+		{next, nextHeads, 1, generated(1, 131072), true, slices.Concat(sum, []string{"kr_list_spans", "kr_gqa_lists16_e4m3_256", "kr_gqa_join_256"})},
+		{m3, m3Heads, 40, []device.Span{{Len: 40, Pos: 4000}}, false, slices.Concat(many, lists[:2])},
+		{m3, m3Heads, 40, []device.Span{{Len: 40, Pos: 2040}}, false, slices.Concat(many, []string{dense}, lists[:2])},
 		{m3, m3Heads, 40, []device.Span{{Len: 40, Pos: 2008}}, false, slices.Concat(many, []string{dense})},
 	} {
 		names, most := overBlocks(x.index, x.p, x.rows, x.list, x.decode)

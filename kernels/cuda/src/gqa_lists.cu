@@ -1,54 +1,41 @@
-// What attention over lists of positions (kernels/device.GQA, Lists) reads: tables of spans in which a row's blocks are the
-// cache rows of its list.
-#include "rows.cuh"
+// Grouped-query attention over lists of positions: gqa_decode.cu with a table of spans for each list (listspans.cu). A key head reads the table
+// of its list. With `out` every row is one item, and the kernel writes the row itself; otherwise sums go to part and marks, and are joined
+// as those of other generated rows.
+//
+// The functions of gqa_decode.cu are used here. Its kernels are compiled with that file alone: here they are templates that nobody instantiates.
+#include "kr.cuh"
+#pragma push_macro("KR_KERNEL")
+#pragma push_macro("KR_EXPORT")
+#undef KR_KERNEL
+#undef KR_EXPORT
+#define KR_KERNEL(threads, blocks) template <int UNUSED> KR_DEV void
+#define KR_EXPORT(name)
+#include "gqa_decode.cu"
+#pragma pop_macro("KR_EXPORT")
+#pragma pop_macro("KR_KERNEL")
 
-enum { THREADS = 256, WARPS = THREADS / 32 };
-
-// The number of positions of a list of n, behind which it has -1. All lanes of a warp get the same.
-KR_DEV int listed(const int *list, int n) {
-	int from = 0, to = n; // the answer is one of these or between them
-	while (from < to) {
-		int step = (to - from + 31) / 32, at = from + threadIdx.x % 32 * step;
-		int some = __popc(__ballot_sync(0xffffffffu, at < to && list[at] >= 0));
-		if (some == 0) return from;
-		int last = from + (some - 1) * step; // is there
-		to = min(last + step, to), from = last + 1;
-	}
-	return from;
-}
-
-// to: for each list a table of generated rows, `step` words after the one before, each row of which sees the positions of its list.
-// A block of them has one token. The rows are the generated ones of table or, from number first on, those of its prompts that
-// see more than least positions. Grid (rows, lists).
-KR_KERNEL(THREADS, 1)
-kr_list_spans(int *to, int step, const int *table, const int *chosen, int chosen_stride, int width, int decode, int first, int least, int block_tokens) {
-	__shared__ int rows[WARPS], items[WARPS], before[WARPS], mine;
-	pdl_launch();
-	pdl_wait();
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = blockIdx.x, list = blockIdx.y, row, some = 0, all = 0, start = 0;
-	Span s;
-	to += (long long)list * step;
-	for (int r = warp; r < gridDim.x && sparse_row(s, row, table, decode, least, first + r); r += WARPS) {
-		int n = listed(chosen + (long long)row * chosen_stride + list * width, width), parts = items_of(max(n, 1));
-		some++, all += parts, start += r < i ? parts : 0;
-		if (r == i && lane == 0) mine = n;
-	}
-	if (lane == 0) rows[warp] = some, items[warp] = all, before[warp] = start;
-	__syncthreads();
-	some = all = start = 0;
-	for (int w = 0; w < WARPS; w++) some += rows[w], all += items[w], start += before[w];
-	if (i == 0 && threadIdx.x < SPAN_HEAD) to[threadIdx.x] = threadIdx.x == HEAD_DECODE ? some : threadIdx.x == HEAD_ITEMS ? all : 0;
-	if (!sparse_row(s, row, table, decode, least, first + i)) return;
-	int n = max(mine, 1), context = s.pos + row - s.row + 1, blocks = SPAN_HEAD + gridDim.x * SPAN_RECORD + i * width;
-	if (threadIdx.x == 0) {
-		uint4 *r = (uint4 *)(to + SPAN_HEAD + i * SPAN_RECORD);
-		r[0] = make_uint4(row, 1, n - 1, blocks);
-		r[1] = make_uint4(n, (n + KEY_TILE - 1) / KEY_TILE, start, items_of(n));
-	}
-	chosen += (long long)row * chosen_stride + list * width;
-	for (int k = threadIdx.x; k < n; k += THREADS) {
-		int p = chosen[k];
-		to[blocks + k] = (int)span_slot(table, s, p >= 0 && p < context ? p : 0, block_tokens);
-	}
-}
-KR_EXPORT(kr_list_spans)
+// Grid (parts of the groups of query heads, shares of the items). step: the words between two tables.
+#define LISTS(name, kind, d, n, blocks)                                                                                              \
+	KR_KERNEL(THREADS, blocks)                                                                                                       \
+	name(float *part, float *marks, int items, int groups, const bf16 *q, int q_stride, const char *cache, const float *scales,      \
+	     int stride, int scales_stride, const int *table, int heads, int key_heads, float scale, int lists, int step, void *out,     \
+	     int wide, int out_stride) {                                                                                                  \
+		KR_SHARED(unsigned char, shared);                                                                                              \
+		int parts = (heads / key_heads + 8 * n - 1) / (8 * n), list = (int)blockIdx.x / parts * lists / key_heads;                     \
+		Cache c = {cache, scales, kind, stride, scales_stride, d};                                                                    \
+		Job j = {table + (long long)list * step, 1, 0, 0, key_heads, items, 0};                                                        \
+		attend<kind, d, n, true>(shared, part, marks, groups != 0, q, q_stride, c, j, heads, scale, Result{out, wide, out_stride, 0}); \
+	}                                                                                                                                \
+	KR_EXPORT(name)
+LISTS(kr_gqa_lists8_bf16_128, BF16_ROWS, 128, 1, 3)
+LISTS(kr_gqa_lists8_bf16_256, BF16_ROWS, 256, 1, 2)
+LISTS(kr_gqa_lists8_e4m3_128, E4M3_ROWS, 128, 1, LATE_JOINS ? 4 : 3)
+LISTS(kr_gqa_lists8_e4m3_256, E4M3_ROWS, 256, 1, 2)
+LISTS(kr_gqa_lists8_i8_128, I8_ROWS, 128, 1, 3)
+LISTS(kr_gqa_lists8_i8_256, I8_ROWS, 256, 1, 2)
+LISTS(kr_gqa_lists16_bf16_128, BF16_ROWS, 128, 2, 2)
+LISTS(kr_gqa_lists16_bf16_256, BF16_ROWS, 256, 2, 2)
+LISTS(kr_gqa_lists16_e4m3_128, E4M3_ROWS, 128, 2, 2)
+LISTS(kr_gqa_lists16_e4m3_256, E4M3_ROWS, 256, 2, 2)
+LISTS(kr_gqa_lists16_i8_128, I8_ROWS, 128, 2, 2)
+LISTS(kr_gqa_lists16_i8_256, I8_ROWS, 256, 2, 2)
