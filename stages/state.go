@@ -66,8 +66,8 @@ type Rows struct {
 	// ExpertSlot [1, E] I32, if set, is below 0 for experts of the current layer that are not on
 	// this device: they have no rows in ExpertOut, and the host adds their output to Hidden.
 	ExpertSlot device.Mat
-	// HostSum [T, H] F32, if set, is that output in a step that a Probe sees. It is not in Hidden
-	// then, so that the probe sees the sum of all experts.
+	// HostSum [T, H] F32, if set, is that output in a step that a Probe sees, and where there are several residual streams. It
+	// is not in Hidden then: the probe sees the sum of all experts, and each stream takes it with a weight of its own.
 	HostSum device.Mat
 
 	// Histories is memory for draws with a Change; nil: draws must not have any.
@@ -110,11 +110,12 @@ type Mixing struct {
 	Low     device.Mat // [T, rank]; of mixed streams the weights [T, (2+n)*n] of device.StreamMix, and nothing else is there
 	Weights device.Mat // [T, n*H] of Normed
 	Inject  device.Mat // [T, n] of the block's output
+	Joined  device.Mat // [T, *] Low and Inject side by side on an accelerator (model.StreamScratch); absent elsewhere
 }
 
 // Of is the first n rows.
 func (m Mixing) Of(n int) Mixing {
-	for _, x := range [...]*device.Mat{&m.Normed, &m.Low, &m.Weights, &m.Inject} {
+	for _, x := range [...]*device.Mat{&m.Normed, &m.Low, &m.Weights, &m.Inject, &m.Joined} {
 		if !x.Zero() {
 			*x = x.RowRange(0, n)
 		}
@@ -160,7 +161,13 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 	}
 	rows, picked := device.RowType(l), n
 	width, mixed := cfg.StreamWidth(), 0
-	mix := cfg.Streams.Scratch(h)
+	mix, joined := cfg.Streams.Scratch(h), 0
+	if l != nil {
+		joined = mix.Joined()
+	}
+	if joined > 0 { // they are parts of it
+		mix.Low, mix.Inject = 0, 0
+	}
 	if cfg.Streams.Several() {
 		mixed = max(t, n)
 	} else if rows == tensor.F32 {
@@ -178,6 +185,7 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		{&v.mix.Low, rows, mixed, mix.Low},
 		{&v.mix.Weights, rows, mixed, mix.Normed},
 		{&v.mix.Inject, rows, mixed, mix.Inject},
+		{&v.mix.Joined, rows, mixed, joined},
 		{&v.final, rows, n, h},
 		{&v.logits, tensor.F32, n, cfg.Vocab},
 		{&v.chosen, tensor.I32, n * min(1, drawWords(l)), 1},
@@ -264,6 +272,10 @@ func (r *Rows) alloc() error {
 		}
 		r.bufs = append(r.bufs, m.Buf)
 		*x.m = m
+	}
+	if mix := &r.full.mix; !mix.Joined.Zero() {
+		x := r.cfg.Streams.Scratch(r.cfg.Hidden)
+		mix.Low, mix.Inject = mix.Joined.ColRange(0, x.Low), mix.Joined.ColRange(x.Low, x.Low+x.Inject)
 	}
 	if r.lim.QuantGroup == 0 {
 		return nil

@@ -326,9 +326,13 @@ func (p *Placement) Notices() []string {
 	return lines
 }
 
-// mostCallRows is how many rows a host call may have; 0: no batch makes any.
+// mostCallRows is how many rows a host call may have; 0: no batch makes any. The answer of a call is added to one residual
+// stream: where there are several, the host takes part between two layers.
 func (p *Placement) mostCallRows() int {
 	rows := 0
+	if p.Experts.Several() {
+		return rows
+	}
 	for phase := range dispatch.Phases {
 		if start := &p.sides[phase].settled.Start; start.Fixed[phase] && start.Host[phase] {
 			rows = HostCallRows(p.threshold, p.Rows())

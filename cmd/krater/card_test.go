@@ -193,7 +193,7 @@ func TestGoldensOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
 		_, cfg := goldenPrompts(t, f.Dir)
-		if cfg.Streams.Several() {
+		if cfg.Streams.Mixed() {
 			refuses(t, 1, []string{"compare", "--device", "cuda", "--model", f.Dir, "--golden", f.Dir}, "on the CPU only")
 			return
 		}

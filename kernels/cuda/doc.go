@@ -19,6 +19,7 @@ import (
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/sample"
 	"krater/kernels/cuda/spans"
+	"krater/kernels/cuda/streams"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
@@ -71,13 +72,13 @@ func (Layout) StepKey(decode []device.Span) uint64 {
 // Check names the sizes that no kernel takes.
 func (Layout) Check(s *device.StepSizes) error {
 	var err error
-	if s.Streams > 0 {
-		err = fmt.Errorf("%d residual streams (hc_count, hc_mult) run on the CPU only: the GPU has no kernels for them", s.Streams)
+	if s.Mixed {
+		err = fmt.Errorf("%d residual streams that are mixed (hc_mult) run on the CPU only: the GPU has no kernels for them", s.Streams)
 	}
 	if s.Index.Pool > 0 && !s.Index.Entries {
 		err = errors.Join(err, fmt.Errorf("an index over pools (index_kpool %d) runs on the CPU only: the GPU has no kernels for it", s.Index.Pool))
 	}
-	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index), compressed.Check(s.Compressed), gqa.CheckBlocks(s.Blocks))
+	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index), compressed.Check(s.Compressed), gqa.CheckBlocks(s.Blocks), streams.CheckReach(s.Taps))
 }
 
 // ScratchBytes returns a bound of a stream's scratch memory.

@@ -56,11 +56,15 @@ type pattern struct {
 // patterns are the fusions that begin with an operator of a kind, longest first.
 var patterns = map[device.Kind][]pattern{
 	device.OpRMSNorm: {
+		{fusion{name: "StreamNorms", add: addStreamNorms}, isStreamNorms},
 		{fusion{name: "NormRoute", add: addNormRoute}, isNormRoute},
 		{fusion{name: "NormMatMul", add: addNormMatMul}, isNormMatMul},
 	},
-	device.OpAdd: {{fusion{name: "AddRMSNorm", add: addAddRMSNorm}, isAddRMSNorm}},
+	device.OpAdd:    {{fusion{name: "AddRMSNorm", add: addAddRMSNorm}, isAddRMSNorm}},
+	device.OpSpread: {{fusion{name: "SpreadNorms", add: addSpreadNorms}, isSpreadNorms}},
 	device.OpMatMul: {
+		{fusion{name: "MixIn", add: addMixIn}, isMixIn},
+		{fusion{name: "MixLow", add: addMixLow}, isMixLow},
 		{fusion{name: "Route", add: addRoute}, isRoute},
 		{fusion{name: "AddMatMul", add: addAddMatMul}, isAddMatMul},
 		{fusion{name: "MatMul", add: addBiasedMatMul}, isBiasedMatMul},

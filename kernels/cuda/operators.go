@@ -57,6 +57,29 @@ func (d *Device) single(k device.Kind) func(b *ops.Builder, o []device.Op) {
 	return addSingle
 }
 
+// addStreams appends an operator on residual streams, or on a table of n-grams.
+func addStreams(b *ops.Builder, o *device.Op) {
+	switch o.Kind {
+	case device.OpSigmoid:
+		b.Sigmoid(mat(o.Out), o.Sigmoid, launch.Mat{}, device.Sigmoid{})
+	case device.OpCollapse:
+		b.Collapse(mat(o.Out), mat(o.X), mat(o.A))
+	case device.OpSpread:
+		b.Spread(mat(o.Out), mat(o.X), mat(o.A), mat(o.W))
+	case device.OpStreamGates:
+		b.StreamGates(mat(o.Out), mat(o.X), mat(o.A))
+	case device.OpNGrams:
+		if len(o.Shards) != 1 {
+			refuse("NGrams", fmt.Sprintf("a table of %d shards", len(o.Shards)))
+		}
+		if !o.Out.Zero() { // the table does not have to be read ahead
+			b.NGrams(mat(o.Out), mat(o.B), mat(o.A), mat(o.Shards[0]), mat(o.W), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, o.NGrams)
+		}
+	default:
+		b.TapConv(mat(o.Out), mat(o.X), mat(o.W), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Taps)
+	}
+}
+
 func addSingle(b *ops.Builder, l []device.Op) {
 	switch o := &l[0]; o.Kind {
 	case device.OpGatherRows:
@@ -93,8 +116,6 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		b.FFN(mat(o.Out), mat(o.X), network(o.FFN))
 	case device.OpExpertsOn:
 		b.Experts(mat(o.Out), mat(o.X), bank(o.Bank), mat(o.A))
-	case device.OpGate:
-		b.Gate(mat(o.Out), mat(o.X))
 	case device.OpConv:
 		b.Conv(mat(o.Out), mat(o.X), mat(o.W), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Delta)
 	case device.OpDelta:
@@ -115,9 +136,11 @@ func addSingle(b *ops.Builder, l []device.Op) {
 			Wanted: mat(c.Rows), Store: mat(c.Store), Masks: mat(c.Masks)})
 	case device.OpChoose:
 		b.Choose(mat(o.Out), mat(o.X), mat(o.A))
-	case device.OpActivate, device.OpScale, device.OpSoftcap:
+	case device.OpGate, device.OpActivate, device.OpScale, device.OpSoftcap:
 		addMap(b, o)
-	case device.OpSigmoid, device.OpMixWeights, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv, device.OpPoolKeys:
+	case device.OpSigmoid, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv:
+		addStreams(b, o)
+	case device.OpMixWeights, device.OpPoolKeys:
 		refuse(o.Kind.String(), "a GPU has no kernel for it")
 	case device.OpQuantizeRows:
 		refuse(o.Kind.String(), "rows of integers are the processor's")
@@ -129,6 +152,8 @@ func addSingle(b *ops.Builder, l []device.Op) {
 // addMap appends an operator on single elements.
 func addMap(b *ops.Builder, o *device.Op) {
 	switch o.Kind {
+	case device.OpGate:
+		b.Gate(mat(o.Out), mat(o.X))
 	case device.OpActivate:
 		b.Activate(mat(o.Out), mat(o.X), activation(o.Act))
 	case device.OpScale:

@@ -135,6 +135,8 @@ type StepSizes struct {
 	Compress                       Compress   // of the layer whose entries are made of most values; zero: none
 	Streams                        int        // residual streams; 0: one
 	ChosenRow                      int        // bytes of the widest row of a cache in host memory; 0: there is none
+	Mixed                          bool       // the streams are mixed with each other (StreamMix)
+	Taps                           TapConv    // of the layer with a table of n-grams that reaches furthest back; zero: none
 	Delta                          DeltaNet   // of the layer with gated DeltaNet that has the widest keys; zero: none
 }
 

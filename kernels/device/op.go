@@ -26,7 +26,7 @@ const (
 	OpCollapse                     // Out [T,H] = sum over the streams of X [T,n*H] * A [T,n*H], or [T,n], a factor for each stream; the mean where A is absent
 	OpSpread                       // Out [T,n*H] = A [T,n], a factor for each stream, * X [T,H], plus W [T,n*H] or absent; of A [T,n+n*n] the rest is the matrix that mixes the streams W first
 	OpStreamGates                  // Out [T,n]: with d the product of a stream of X [T,n*H] and of A [T,n*H] over sqrt(H), sign(d) * sqrt(max(|d|, 1e-6))
-	OpNGrams                       // Out [T,Width]: rows of the table Shards, of numbers B [T,Heads] I32 that follow from the ids A [T,1], by Spans and NGrams; KV keeps the newest Order ids of a sequence. Without Out it only asks for the rows, and keeps nothing
+	OpNGrams                       // Out [T,Width]: rows of the table Shards, of numbers B [T,Heads] I32 that follow from the ids A [T,1], by Spans and NGrams; KV keeps the newest Order ids of a sequence, W [1,n] I32 is NGrams.Words on an accelerator. Without Out it only asks for the rows, and keeps nothing
 	OpTapConv                      // Out [T,C] = silu of the causal convolution W [Taps,C] F32 of X [T,C], by Spans and Taps; KV keeps the newest rows of a sequence
 	OpCopyRows                     // Out = X [n,W], of one type and not overlapping
 	OpMLA                          // Out [T,heads*v]: latent attention of queries X over KV by KVB, Spans and MLA
@@ -268,10 +268,11 @@ func (l *List) Spread(out, x, weights, base Mat) {
 func (l *List) StreamGates(out, x, y Mat) { l.add(OpStreamGates, out, x).A = y }
 
 // NGrams appends the rows of a table that the rows that spans lists read. tail keeps the newest ids of each
-// sequence: that of position p in row Slot*Order + p%Order, as a number.
-func (l *List) NGrams(out, rows, ids Mat, shards []Mat, tail KV, spans Spans, p *NGrams) {
+// sequence: that of position p in row Slot*Order + p%Order, as a number. words are p.Words in the memory of an accelerator, for
+// which the table is one shard of AllocHost; absent elsewhere.
+func (l *List) NGrams(out, rows, ids Mat, shards []Mat, words Mat, tail KV, spans Spans, p *NGrams) {
 	o := l.add(OpNGrams, out, Mat{})
-	o.A, o.B, o.Shards, o.KV, o.Spans, o.NGrams = ids, rows, shards, tail, spans, p
+	o.A, o.B, o.W, o.Shards, o.KV, o.Spans, o.NGrams = ids, rows, words, shards, tail, spans, p
 }
 
 // TapConv appends the convolution and SiLU of the rows that spans lists. tail keeps the newest rows of
@@ -284,7 +285,7 @@ func (l *List) TapConv(out, x, w Mat, tail KV, spans Spans, p *TapConv) {
 // NGramsAhead appends that the rows which NGrams will read are asked for, where a device has to wait for them. It writes
 // their numbers alone.
 func (l *List) NGramsAhead(rows, ids Mat, shards []Mat, tail KV, spans Spans, p *NGrams) {
-	l.NGrams(Mat{}, rows, ids, shards, tail, spans, p)
+	l.NGrams(Mat{}, rows, ids, shards, Mat{}, tail, spans, p)
 }
 
 // SelectBlocks appends the choice of positions by an index over blocks: see BlockIndex. norm and table are absent where keys are ready.

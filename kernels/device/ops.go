@@ -1,6 +1,9 @@
 package device
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // The sizes and parameters of operators. Kind says what each operator computes.
 
@@ -224,6 +227,15 @@ func (p *NGrams) Width() int { return p.Heads() * p.Dim }
 func (p *NGrams) Rows() uint64 {
 	last := p.Heads() - 1
 	return p.Offsets[last] + p.Sizes[last]
+}
+
+// Words are Multipliers, Sizes and Offsets as numbers of two words each, the lower word first: for a device's memory.
+func (p *NGrams) Words() []int32 {
+	var list []int32
+	for _, v := range slices.Concat(p.Multipliers, p.Sizes, p.Offsets) {
+		list = append(list, int32(uint32(v)), int32(v>>32))
+	}
+	return list
 }
 
 // Row is the row of head h for the tokens before, the newest first.

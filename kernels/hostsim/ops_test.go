@@ -216,7 +216,7 @@ var cases = map[string]func(r *rig) []device.Mat{
 		p := device.NGrams{Order: 2, PerOrder: 2, Dim: 4, EOS: 1, Multipliers: []uint64{5, 3}, Sizes: []uint64{5, 7}, Offsets: []uint64{0, 5}}
 		out, rows, tail := r.zero(tensor.F32, 3, 8), r.zero(tensor.I32, 3, 2), r.zero(tensor.F32, 4, 1)
 		run(r.dev, r.s, func(l *device.List) {
-			l.NGrams(out, rows, r.ids(4, 3, 2), []device.Mat{r.weight(6, 4), r.weight(6, 4)}, device.KV{Mat: tail}, device.Spans{List: slotted}, &p)
+			l.NGrams(out, rows, r.ids(4, 3, 2), []device.Mat{r.weight(6, 4), r.weight(6, 4)}, device.Mat{}, device.KV{Mat: tail}, device.Spans{List: slotted}, &p)
 		})
 		return []device.Mat{out, rows, tail}
 	},

@@ -42,11 +42,14 @@ func (c *card) close() {
 }
 
 // alloc makes memory of the parts for what has a name.
-func (b *binder) alloc(name string, n int) device.Buffer {
+func (b *binder) alloc(name string, n int) device.Buffer { return b.allocBy(b.dev.Alloc, name, n) }
+
+// allocBy is alloc in memory of alloc.
+func (b *binder) allocBy(alloc func(n int) (device.Buffer, error), name string, n int) device.Buffer {
 	if b.err != nil {
 		return nil
 	}
-	buf, err := b.dev.Alloc(n)
+	buf, err := alloc(n)
 	if err != nil {
 		b.err = fmt.Errorf("load: %s: %w", name, err)
 		return nil
@@ -64,14 +67,19 @@ func (b *binder) put(buf device.Buffer, at int, data []byte) {
 	}
 }
 
-// stacked is the rows of several tensors of equal width as one matrix.
+// stacked is the rows of several tensors of equal width as one matrix. Rows behind them are zeros.
 func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
+	return b.stackedBy(b.dev.Alloc, rows, cols, names...)
+}
+
+// stackedBy is stacked in memory of alloc.
+func (b *binder) stackedBy(alloc func(n int) (device.Buffer, error), rows, cols int, names ...string) device.Mat {
 	kept, err := b.kept(names[0], names[1:]...)
 	if err != nil {
 		b.err = fmt.Errorf("load: %w", err)
 		return device.Mat{}
 	}
-	buf, at := b.alloc(names[0], rows*cols*kept.Size()), 0
+	buf, at := b.allocBy(alloc, names[0], rows*cols*kept.Size()), 0
 	for _, name := range names {
 		t, _ := b.set.Tensor(name)
 		data := t.Data

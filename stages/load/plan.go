@@ -42,7 +42,7 @@ const (
 	States    // of the batches in flight
 	Histories // of sequences, for changes of their logits
 	Scratch   // of the operators: an upper bound
-	Tables    // of n-grams, in the files: they take no memory but page cache
+	Tables    // of n-grams: in the files, where they take no memory but page cache, or beside an accelerator in memory of the host
 )
 
 var partNames = [...]string{"embedding", "attention", "dense MLP", "experts", "shared experts", "router and norms", "head",
@@ -100,7 +100,11 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 		add(SequenceStates, times(lim.Seqs+1+lim.Snapshots, int(n)), "%s and %s", count(lim.Seqs, "sequence"), count(lim.Snapshots, "snapshot"))
 	}
 	if n := tableBytes(own); n > 0 {
-		add(Tables, 0, "%d bytes, of which a token reads %s from the files", n, tableReads(own))
+		if o.Layout == nil {
+			add(Tables, 0, "%d bytes, of which a token reads %s from the files", n, tableReads(own))
+		} else {
+			add(Tables, n, "pinned, of which a token reads %s", tableReads(own))
+		}
 	}
 	add(RopeTable, times(lim.Context, angles, 4), "%d positions", lim.Context)
 	add(Workspace, workspace(cfg, o, lim), "%s of %d tokens", count(max(1, len(o.Partition)), "layer group"), lim.LayerRows())
@@ -299,10 +303,13 @@ func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
 	m := cfg.MoE
 	s := &device.StepSizes{
 		Rows: lim.LayerRows(), Seqs: lim.Seqs, LogitRows: lim.LogitRows, Context: lim.Context, Hidden: cfg.Hidden, Vocab: cfg.Vocab,
-		Streams: cfg.Streams.Count, Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(), PerLayer: cfg.PerLayer, ChosenRow: lim.ChosenRow,
+		Streams: cfg.Streams.Count, Mixed: cfg.Streams.Mixed(), Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(), PerLayer: cfg.PerLayer, ChosenRow: lim.ChosenRow,
 	}
 	for i := range cfg.Layers {
 		s.Cubic = s.Cubic || cfg.Layers[i].FFN.Activation().Cubic != 0
+		if g := cfg.Layers[i].NGrams; g != nil && g.Conv().Reach() > s.Taps.Reach() {
+			s.Taps = g.Conv()
+		}
 		cfg.Layers[i].Mixer.Step(s, lim.BlockTokens)
 	}
 	return s

@@ -1,6 +1,9 @@
 package load
 
 import (
+	"encoding/binary"
+	"fmt"
+
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages/attention"
@@ -19,8 +22,13 @@ func (r *roles) block(norm, prefix string) streams.Block {
 		b.Base, b.Scale = r.Vector(prefix+"hc_base"), r.Vector(prefix+"hc_scale")
 		return b
 	}
-	b.Norm = r.Norm(prefix + "hc_norm")
-	b.Down.F, b.Up.F, b.Inject.F = r.Vector(prefix+"hc_down"), r.Vector(prefix+"hc_up"), r.Vector(prefix+"hc_inject")
+	b.Norm, b.Up.F = r.Norm(prefix+"hc_norm"), r.Vector(prefix+"hc_up")
+	if r.card != nil {
+		width := r.cfg.StreamWidth()
+		b.Joined.F = r.stacked(r.cfg.Streams.Scratch(r.cfg.Hidden).Joined(), width, r.spec.Name(prefix+"hc_down"), r.spec.Name(prefix+"hc_inject"))
+		return b
+	}
+	b.Down.F, b.Inject.F = r.Vector(prefix+"hc_down"), r.Vector(prefix+"hc_inject")
 	return b
 }
 
@@ -39,7 +47,7 @@ func (b *binder) end() streams.Block {
 }
 
 // table binds the layer's table of n-grams. The table stays where the file has it, if the device computes in
-// memory of the host.
+// memory of the host; an accelerator reads a copy in memory of the host.
 func (r *roles) table() *streams.Table {
 	g := r.spec.NGrams
 	if g == nil {
@@ -50,8 +58,34 @@ func (r *roles) table() *streams.Table {
 		Conv: r.Made("ngram_conv", g.Taps, g.Width(r.cfg.Hidden), func(v []float32) []float32 { return attention.Transposed(v, g.Taps) }),
 	}
 	t.Key.F, t.Value.F = r.Vector("ngram_key"), r.Vector("ngram_value")
-	for i := range g.Shards {
-		t.Shards = append(t.Shards, r.mat(r.spec.TableName(i)))
+	names := make([]string, g.Shards)
+	for i := range names {
+		names[i] = r.spec.TableName(i)
+	}
+	if a := r.dev.Accelerator(); a != nil {
+		t.Shards, t.Words = []device.Mat{r.stackedBy(a.AllocHost, g.Rows, g.Sizes.Dim, names...)}, r.words(g.Sizes.Words())
+		return t
+	}
+	for _, name := range names {
+		t.Shards = append(t.Shards, r.mat(name))
 	}
 	return t
+}
+
+// words is a row of I32 on the device.
+func (b *binder) words(list []int32) device.Mat {
+	if b.err != nil {
+		return device.Mat{}
+	}
+	data := make([]byte, 0, 4*len(list))
+	for _, v := range list {
+		data = binary.LittleEndian.AppendUint32(data, uint32(v))
+	}
+	buf, err := b.dev.Wrap(data)
+	if err != nil {
+		b.err = fmt.Errorf("load: sizes of a table: %w", err)
+		return device.Mat{}
+	}
+	b.parts.bufs = append(b.parts.bufs, buf)
+	return device.NewMat(buf, tensor.I32, 1, len(list))
 }

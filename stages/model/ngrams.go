@@ -69,8 +69,8 @@ func (g *NGrams) tensors(l *LayerSpec, h int) []TensorSpec {
 	return list
 }
 
-// Reach is how many tokens the convolution spans, the last of which is its own.
-func (g *NGrams) Reach() int { return (g.Taps-1)*g.Sizes.Order + 1 }
+// Conv returns the sizes of the convolution.
+func (g *NGrams) Conv() device.TapConv { return device.TapConv{Taps: g.Taps, Step: g.Sizes.Order} }
 
 // state lists the states of a sequence that the layer keeps: the newest token ids, and the newest inputs of the
 // convolution.
@@ -80,7 +80,7 @@ func (g *NGrams) state(h int) []State {
 	}
 	return []State{
 		{Kind: Recurrent, Width: 1, Rows: g.Sizes.Order},
-		{Kind: Recurrent, Width: g.Width(h), Rows: g.Reach()},
+		{Kind: Recurrent, Width: g.Width(h), Rows: g.Conv().Reach()},
 	}
 }
 

@@ -62,6 +62,14 @@ func (s Streams) Width(hidden int) int { return max(1, s.Count) * hidden }
 // StreamScratch is the values of a row of stages.Mixing.
 type StreamScratch struct{ Normed, Low, Inject int }
 
+// Joined is the width of Low and Inject side by side, as one product makes them: a multiple of 8. 0: Inject is not a product.
+func (s StreamScratch) Joined() int {
+	if s.Inject == 0 {
+		return 0
+	}
+	return (s.Low + s.Inject + 7) &^ 7
+}
+
 // Scratch returns what a batch needs for the streams while it passes.
 func (s Streams) Scratch(hidden int) StreamScratch {
 	if s.Mixed() {

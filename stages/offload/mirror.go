@@ -119,8 +119,8 @@ func (m *Mirror) Fetch(s device.Stream, st *stages.State) {
 func (m *Mirror) State() *stages.State { return &m.st }
 
 // Return enqueues the copy of the results of work to st: to their rows of st.ExpertOut, or on an
-// accelerator their weighted sum, which is added to st.Hidden, or in a step that a Probe sees becomes
-// st.HostSum. The host must not change or read its rows until s has passed the copy.
+// accelerator their weighted sum, which is added to st.Hidden, or in a step that a Probe sees, and where there are several
+// residual streams, becomes st.HostSum. The host must not change or read its rows until s has passed the copy.
 func (m *Mirror) Return(s device.Stream, st *stages.State, work []device.ExpertRows) {
 	m.back.send(s, m, st, work)
 }

@@ -132,6 +132,9 @@ func (x *Experts) Any() bool { return len(x.slots) > 0 }
 // Rows is the most rows that layers see.
 func (x *Experts) Rows() int { return x.parts.Limits.LayerRows() }
 
+// Several reports whether the model has several residual streams.
+func (x *Experts) Several() bool { return x.parts.Config.Streams.Several() }
+
 // Host is the host device.
 func (x *Experts) Host() Host { return x.host }
 

@@ -19,6 +19,7 @@ type sums struct {
 	sum     device.Mat // [tokens, H] F32, on the host
 	there   device.Mat // its copy on the accelerator
 	byToken []float32  // [tokens*K] weights of the host's experts, else 0
+	several bool       // residual streams: the host's sum is part of the block's output, which each of them takes
 	release []func() error
 }
 
@@ -30,7 +31,7 @@ func sumBytes(cfg *model.Config, lim stages.Limits) int64 {
 // newSums returns what it has allocated even with an error; the caller closes it.
 func newSums(x *Experts) (*sums, error) {
 	cfg, rows := x.parts.Config, x.parts.Limits.LayerRows()
-	r := &sums{dev: x.dev, weights: make([]float32, rows*cfg.MoE.Router.TopK), byToken: make([]float32, rows*cfg.MoE.Router.TopK)}
+	r := &sums{dev: x.dev, several: x.Several(), weights: make([]float32, rows*cfg.MoE.Router.TopK), byToken: make([]float32, rows*cfg.MoE.Router.TopK)}
 	var err error
 	if r.raw, err = device.AllocMat(x.host, device.RowType(device.LayoutOf(x.dev)), rows, cfg.Hidden); err == nil {
 		r.sum, err = device.AllocMat(x.host, tensor.F32, rows, cfg.Hidden)
@@ -83,7 +84,7 @@ func (r *sums) send(s device.Stream, m *Mirror, st *stages.State, work []device.
 	})
 	there := r.there.RowRange(0, st.T)
 	s.CopyIn(there, hostBytes(r.sum.RowRange(0, st.T)))
-	if st.Watched {
+	if st.Watched || r.several {
 		st.HostSum = there
 		return
 	}

@@ -30,7 +30,7 @@ func (l *Layer) ngrams(op string) ([]float64, bool) {
 	case "ple_conv_in":
 		return l.streamNorm("ngram_norm_conv", l.ngramValues()), true
 	case "ple_conv_state":
-		kept := make([]float64, (l.NGrams.Reach()-1)*n*h) // zeros before the start
+		kept := make([]float64, (l.NGrams.Conv().Reach()-1)*n*h) // zeros before the start
 		x := append(kept, l.Get("ple_conv_in")...)
 		return x[len(x)-len(kept):], true
 	case "ple_out":

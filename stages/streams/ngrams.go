@@ -11,7 +11,8 @@ import (
 // to the streams.
 type Table struct {
 	Spec               *model.NGrams
-	Shards             []device.Mat  // [rows of a shard, dim]
+	Shards             []device.Mat  // [rows of a shard, dim]; on an accelerator one, in memory of the host
+	Words              device.Mat    // of Spec.Sizes, on an accelerator; absent elsewhere
 	Key                device.Weight // [n*H, width]
 	Value              device.Weight // [H, width]
 	NormKey, NormQuery device.Mat    // [1, n*H]
@@ -30,7 +31,7 @@ type NGrams struct {
 
 // New makes the stage with scratch memory on dev for batches within lim.
 func (t *Table) New(dev device.Device, lim stages.Limits, hidden int) (*NGrams, error) {
-	g := &NGrams{table: t, taps: device.TapConv{Taps: t.Spec.Taps, Step: t.Spec.Sizes.Order}}
+	g := &NGrams{table: t, taps: t.Spec.Conv()}
 	rows := device.RowType(device.LayoutOf(dev))
 	for i, x := range t.Spec.Scratch(hidden) {
 		dt := rows
@@ -74,7 +75,7 @@ func (g *NGrams) Run(p *stages.Program, st *stages.State, kept []device.KV, laye
 	spans := [...]device.Spans{st.DecodeSpans(), st.PrefillSpans()}
 	for _, x := range spans {
 		if len(x.List) > 0 {
-			p.NGrams(read, rows, st.IDs, t.Shards, kept[0], x, t.Spec.Sizes)
+			p.NGrams(read, rows, st.IDs, t.Shards, t.Words, kept[0], x, t.Spec.Sizes)
 		}
 	}
 	p.Observe(layer, "ngram_rows", rows)

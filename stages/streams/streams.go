@@ -18,10 +18,12 @@ type Block struct {
 	Fn    device.Weight // [(2+n)*n, n*H] F32, before the head [n, n*H]
 	Base  device.Mat    // [1, (2+n)*n] F32
 	Scale device.Mat    // [1, 3] F32
-	// Absent with one stream and with mixed ones; Inject also before the head.
+	// Absent with one stream and with mixed ones; Inject also before the head. Joined, unless absent, is the rows of Down, those of
+	// Inject and zeros, for an accelerator (model.StreamScratch); these two are absent then.
 	Down   device.Weight // [rank, n*H]
 	Up     device.Weight // [n*H, rank]
 	Inject device.Weight // [n, n*H]
+	Joined device.Weight
 }
 
 // Enter appends that out [T, H] is the input of the block for the streams x [T, n*H], and shows a probe what is computed,
@@ -44,14 +46,23 @@ func (b *Block) Enter(p *stages.Program, out, x device.Mat, m stages.Mixing, lay
 	}
 	part := 1 / float32(b.Count)
 	norms(p, m.Normed, x, b.Norm, b.Count, b.Eps)
-	p.MatMul(m.Low, m.Normed, device.QRows{}, &b.Down)
-	p.Sigmoid(m.Low, device.Sigmoid{Silu: true, In: part, Out: 1})
+	low, inject := device.Sigmoid{Silu: true, In: part, Out: 1}, device.Sigmoid{In: part, Out: 2}
+	if b.Joined.Zero() {
+		p.MatMul(m.Low, m.Normed, device.QRows{}, &b.Down)
+		p.Sigmoid(m.Low, low)
+	} else {
+		p.MatMul(m.Joined, m.Normed, device.QRows{}, &b.Joined)
+		p.Sigmoid(m.Low, low)
+		p.Sigmoid(m.Inject, inject)
+	}
 	p.MatMul(m.Weights, m.Low, device.QRows{}, &b.Up)
 	p.Sigmoid(m.Weights, device.Sigmoid{In: 1, Out: part})
 	p.Collapse(out, m.Normed, m.Weights)
 	if !b.Inject.Zero() {
 		p.MatMul(m.Inject, m.Normed, device.QRows{}, &b.Inject)
-		p.Sigmoid(m.Inject, device.Sigmoid{In: part, Out: 2})
+		p.Sigmoid(m.Inject, inject)
+	}
+	if prefix != "" {
 		p.Observe(layer, prefix+"inject", m.Inject)
 	}
 }

@@ -187,7 +187,7 @@ func (o *Plan) add() error {
 		case n.Part == load.Experts && f.Device == config.HostSim:
 			l.host(n.Part.String(), n.Detail, n.Bytes)
 		case n.Part == load.Experts && f.Device == config.CUDA && !o.Resident: // see addBesideGPU
-		case n.Part == load.Scratch && f.Device != config.CUDA: // a limit, not an allocation
+		case n.Part == load.Tables, n.Part == load.Scratch && f.Device != config.CUDA: // not the device's; a limit, not an allocation
 			l.host(n.Part.String(), n.Detail, n.Bytes)
 		default:
 			l.promise(n.Part.String(), n.Detail, n.Bytes)
