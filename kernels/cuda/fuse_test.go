@@ -241,3 +241,43 @@ func TestFusedIndex(t *testing.T) {
 		}
 	}
 }
+
+// streamsLayer appends what lies between streams and a block, as stages/streams does, with grown streams before it.
+func streamsLayer(l *device.List, rows int) (out, weights device.Mat) {
+	const n, h, rank = 4, 16, 8
+	m := func(dt tensor.DType, cols int) device.Mat { return rowsOf(dt, rows, cols) }
+	hidden, normed, delta, joined := m(tensor.F32, n*h), m(tensor.BF16, n*h), m(tensor.BF16, h), m(tensor.BF16, 16)
+	out, weights = m(tensor.BF16, h), m(tensor.BF16, n*h)
+	low, inject, norm := joined.ColRange(0, rank), joined.ColRange(rank, rank+n), rowsOf(tensor.F32, 1, n*h)
+	l.Spread(hidden, delta, inject, hidden)
+	for s := range n {
+		from, to := s*h, (s+1)*h
+		l.RMSNorm(normed.ColRange(from, to), hidden.ColRange(from, to), norm.ColRange(from, to), 1e-6)
+	}
+	l.MatMul(joined, normed, device.QRows{}, &device.Weight{F: rowsOf(tensor.BF16, 16, n*h)})
+	l.Sigmoid(low, device.Sigmoid{Silu: true, In: 0.25, Out: 1})
+	l.Sigmoid(inject, device.Sigmoid{In: 0.25, Out: 2})
+	l.MatMul(weights, low, device.QRows{}, &device.Weight{F: rowsOf(tensor.BF16, n*h, rank)})
+	l.Sigmoid(weights, device.Sigmoid{In: 1, Out: 0.25})
+	l.Collapse(out, normed, weights)
+	return out, weights
+}
+
+// TestFusedStreams: what lies between two blocks becomes three operators, unless something else reads the weights.
+func TestFusedStreams(t *testing.T) {
+	for _, dev := range []*Device{{}, {Layout: Layout{F32: true}}} {
+		var l device.List
+		streamsLayer(&l, 3)
+		if got, want := names(dev, l), []string{"SpreadNorms", "MixLow", "MixIn"}; !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+		if got, want := names(dev, l.From(1)), []string{"StreamNorms", "MixLow", "MixIn"}; !slices.Equal(got, want) {
+			t.Errorf("without a block before: %q, want %q", got, want)
+		}
+		_, weights := streamsLayer(&l, 3)
+		l.CopyRows(rowsOf(tensor.BF16, 3, weights.Cols), weights)
+		if got, want := names(dev, l.From(12)), []string{"SpreadNorms", "MixLow", "MatMul", "Sigmoid", "Collapse", "CopyRows"}; !slices.Equal(got, want) {
+			t.Errorf("weights that are read again: %q, want %q", got, want)
+		}
+	}
+}
