@@ -276,7 +276,7 @@ func TestFusedStreams(t *testing.T) {
 		}
 		_, weights := streamsLayer(&l, 3)
 		l.CopyRows(rowsOf(tensor.BF16, 3, weights.Cols), weights)
-		if got, want := names(dev, l.From(12)), []string{"SpreadNorms", "MixLow", "MatMul", "Sigmoid", "Collapse", "CopyRows"}; !slices.Equal(got, want) {
+		if got, want := names(dev, l.From(11)), []string{"SpreadNorms", "MixLow", "MatMul", "Sigmoid", "Collapse", "CopyRows"}; !slices.Equal(got, want) {
 			t.Errorf("weights that are read again: %q, want %q", got, want)
 		}
 	}

@@ -45,6 +45,8 @@ func Check(p device.DeltaNet) error {
 }
 
 const (
+	sigmoidGate = 64 // a kernel's flag beside those of operands
+
 	threads = 128
 	columns = 32 // of a state, of a block
 	tapsMax = 16
@@ -175,11 +177,14 @@ func ruleArgs(out, x, ba, decay, bias, states, table launch.Mat, p device.DeltaN
 		launch.I32(p.KeyHeads), launch.I32(p.Group()), launch.I32(p.KeyDim), launch.I32(p.ValueDim), at(p.Decays()), at(p.Strengths()))
 }
 
-// GatedNorm computes RMSNorm over each value head of out [T, values] times silu of its gates in x
+// GatedNorm computes RMSNorm over each value head of out [T, values] times silu, or the sigmoid, of its gates in x
 // [T, width], in place; w [1, value dim].
 func GatedNorm(l *launch.List, out, x, w launch.Mat, eps float32, p device.DeltaNet) {
 	const op = "GatedNorm"
 	f := floats(op, "out", 0, out, x.Rows, p.Values()) | floats(op, "x", 1, x, x.Rows, p.Width()) | floats(op, "w", 2, w, 1, p.ValueDim)
+	if p.SigmoidGate {
+		f |= sigmoidGate
+	}
 	if x.Rows == 0 {
 		return
 	}

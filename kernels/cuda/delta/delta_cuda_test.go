@@ -18,7 +18,7 @@ import (
 var sizes = []device.DeltaNet{
 	{KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 32, Taps: 4, ByKeyHead: true},
 	{KeyHeads: 1, ValueHeads: 2, KeyDim: 128, ValueDim: 128, Taps: 4},
-	{KeyHeads: 1, ValueHeads: 3, KeyDim: 57, ValueDim: 39, Taps: 5, ByKeyHead: true},
+	{KeyHeads: 1, ValueHeads: 3, KeyDim: 57, ValueDim: 39, Taps: 5, ByKeyHead: true, SigmoidGate: true},
 	{KeyHeads: 1, ValueHeads: 1, KeyDim: 100, ValueDim: 5, Taps: 1},
 }
 

@@ -176,10 +176,10 @@ DELTA_RULE(float, 8, 4)
 DELTA_RULE(float, 16, 4)
 DELTA_RULE(float, 32, 3)
 
-enum { GATED_THREADS = 128 };
+enum { GATED_THREADS = 128, SIGMOID_GATE = 64 };
 
-// out = RMSNorm(out) * silu(gate), head by head, in place. Grid: x heads of rows, one warp for each.
-// Flags: out, x, w.
+// out = RMSNorm(out) * silu(gate), or * sigmoid(gate), head by head, in place. Grid: x heads of rows, one warp for each.
+// Flags: out, x, w, SIGMOID_GATE.
 KR_KERNEL(GATED_THREADS, 4)
 kr_gated_norm(void *out, int out_stride, const void *x, int x_stride, const void *w, int rows, int heads, int group, int dim, Cols z, float eps, int flags) {
 	pdl_launch();
@@ -197,7 +197,8 @@ kr_gated_norm(void *out, int out_stride, const void *x, int x_stride, const void
 	float scale = rms_scale(warp_sum(sum), dim, eps);
 	for (int i = lane; i < dim; i += 32) {
 		float v = element(o, h * dim + i, flags & BF16_0) * scale * element(w, i, flags & BF16_2);
-		v *= silu(element(g, gate + i, flags & BF16_1));
+		float by = element(g, gate + i, flags & BF16_1);
+		v *= flags & SIGMOID_GATE ? 1.f / (1.f + expf(-by)) : silu(by);
 		if (flags & BF16_0) store((bf16 *)o + h * dim + i, v);
 		else store((float *)o + h * dim + i, v);
 	}
