@@ -67,7 +67,8 @@ KR_DEV void attend(const Room &b, const Cache &c, const Columns &w, const int *t
 		int keys = min(THREADS, ctx - from);
 		for (int i = tid; i < w.value_width; i += THREADS) {
 			float a = b.sum[i] * old;
-			for (int j = max(first - from, 0); j < keys; j++) a = fmaf(b.p[j], cache_value(c, b.slots[j], w.value + i), a);
+			for (int j = max(first - from, 0); j < keys; j++) // a row that is none may hold anything
+				if (b.p[j] != 0.f) a = fmaf(b.p[j], cache_value(c, b.slots[j], w.value + i), a);
 			b.sum[i] = a;
 		}
 		__syncthreads();
