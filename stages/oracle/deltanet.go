@@ -79,7 +79,7 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 	case "delta_value":
 		return part(l.Get("delta_conv"), p.Channels(), 2*p.KeyHeads*p.KeyDim, p.Values()), true
 	case "delta_g":
-		return l.decays(), true
+		return l.Decays(l.Delta.Floor), true
 	case "delta_beta":
 		b := columnsOf(l.DeltaNumbers(), p.Numbers(), p.Strengths(), p.KeyHeads, p.Group())
 		for i, v := range b {
@@ -99,8 +99,9 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 	return nil, false
 }
 
-// decays is the logarithm of what stays of a state, [T, value heads], with Floor [T, value heads, key dim].
-func (l *Layer) decays() []float64 {
+// Decays is the logarithm of what stays of a state, [T, value heads] or, where rows have decays of their own, [T, value heads, key dim]. floor, below
+// 0, bounds it; 0: nothing does.
+func (l *Layer) Decays(floor float32) []float64 {
 	p := l.Delta
 	n := p.ValueHeads * p.Rates()
 	a := columnsOf(l.DeltaNumbers(), p.Numbers(), p.Decays(), p.KeyHeads, p.Group()*p.Rates())
@@ -110,8 +111,8 @@ func (l *Layer) decays() []float64 {
 	}
 	for i := range a {
 		rate, v := math.Exp(float64(log[i%n/p.Rates()])), a[i]+float64(bias[i%n])
-		if a[i] = -rate * math.Log1p(math.Exp(v)); p.Floor < 0 {
-			a[i] = float64(p.Floor) * sigmoid(rate*v)
+		if a[i] = -rate * math.Log1p(math.Exp(v)); floor < 0 {
+			a[i] = float64(floor) * sigmoid(rate*v)
 		}
 	}
 	return a

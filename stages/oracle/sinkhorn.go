@@ -15,7 +15,7 @@ func (l *Layer) mixed(op string) ([]float64, bool) {
 		prefix, entered = "mlp_", l.of("streams_mid")
 	}
 	weights := func(from, to int) []float64 {
-		return part(l.streamWeights(prefix, entered()), n+n+n*n, from, to-from)
+		return part(l.streamWeights(prefix, entered(), Balance{Iterations: l.Streams.Iterations}), n+n+n*n, from, to-from)
 	}
 	switch op {
 	case "attn_hc_in", "mlp_hc_in":
@@ -32,11 +32,11 @@ func (l *Layer) mixed(op string) ([]float64, bool) {
 		if l.Streams.MeanEnd {
 			return norm(l.summed(l.In(), nil), "norm"), true
 		}
-		return norm(l.summed(l.In(), l.streamWeights("end_", l.In())), "norm"), true
+		return norm(l.summed(l.In(), l.streamWeights("end_", l.In(), Balance{})), "norm"), true
 	case "streams_mid":
-		return l.mingled(l.In(), "attn_", "mixer_out"), true
+		return l.Mingled(op, false), true
 	case "layer_out":
-		return l.mingled(l.Get("streams_mid"), "mlp_", "mlp_out"), true
+		return l.Mingled(op, false), true
 	}
 	return nil, false
 }
@@ -58,8 +58,17 @@ func (l *Layer) summed(x, weights []float64) []float64 {
 	return out
 }
 
-// mingled is the streams x mixed, plus the output of a block.
-func (l *Layer) mingled(x []float64, prefix, block string) []float64 {
+// Mingled is the streams behind the first block of the layer (op streams_mid) or the second (layer_out): mixed, plus the block's output. transposed: by
+// the transposed matrix.
+func (l *Layer) Mingled(op string, transposed bool) []float64 {
+	x, prefix, block := l.In, "attn_", "mixer_out"
+	if op == "layer_out" {
+		x, prefix, block = l.of("streams_mid"), "mlp_", "mlp_out"
+	}
+	return l.mingled(x(), prefix, block, transposed)
+}
+
+func (l *Layer) mingled(x []float64, prefix, block string, transposed bool) []float64 {
 	n, h := l.Streams.Count, l.Config.Hidden
 	out, comb := l.spread(l.Get(prefix+"hc_post"), l.Get(block)), l.Get(prefix+"hc_comb")
 	if len(comb) != l.T*n*n || len(x) != len(out) {
@@ -68,14 +77,33 @@ func (l *Layer) mingled(x []float64, prefix, block string) []float64 {
 	for i := range out {
 		t, to := i/(n*h), i/h%n
 		for from := range n {
-			out[i] += comb[(t*n+from)*n+to] * x[(t*n+from)*h+i%h]
+			at := (t*n+from)*n + to
+			if transposed {
+				at = (t*n+to)*n + from
+			}
+			out[i] += comb[at] * x[(t*n+from)*h+i%h]
 		}
 	}
 	return out
 }
 
+// Balance says how the rows and columns of the matrix that mixes streams are made to sum to one, nearly.
+type Balance struct {
+	Iterations int
+	RowsFirst  bool // the first division is by the sums of rows, not of columns
+}
+
+// MixMatrix is the matrix [T, n*n] that mixes the streams before a block, whose prefix is attn_ or mlp_.
+func (l *Layer) MixMatrix(prefix string, b Balance) []float64 {
+	n, x := l.Streams.Count, l.In
+	if prefix == "mlp_" {
+		x = l.of("streams_mid")
+	}
+	return part(l.streamWeights(prefix, x(), b), n+n+n*n, 2*n, n*n)
+}
+
 // streamWeights is the weights for the streams x: those of reading, before the head no more; those of writing; the matrix.
-func (l *Layer) streamWeights(prefix string, x []float64) []float64 {
+func (l *Layer) streamWeights(prefix string, x []float64, b Balance) []float64 {
 	n, eps := l.Streams.Count, float64(l.Streams.Eps)
 	width := n * l.Config.Hidden
 	ones := make([]float32, width)
@@ -99,14 +127,14 @@ func (l *Layer) streamWeights(prefix string, x []float64) []float64 {
 			}
 		}
 		if len(row) > n {
-			sinkhorn(row[2*n:], n, l.Streams.Iterations, eps)
+			sinkhorn(row[2*n:], n, b, eps)
 		}
 	}
 	return z
 }
 
 // sinkhorn makes rows and columns of a matrix [n, n] of logits sum to one, nearly.
-func sinkhorn(m []float64, n, iterations int, eps float64) {
+func sinkhorn(m []float64, n int, b Balance, eps float64) {
 	for j := range n {
 		softmax(m[j*n:][:n])
 	}
@@ -122,10 +150,14 @@ func sinkhorn(m []float64, n, iterations int, eps float64) {
 			m[i] /= sums[sum(i)] + eps
 		}
 	}
-	columns := func(i int) int { return i % n }
-	over(columns)
-	for range iterations - 1 {
-		over(func(i int) int { return i / n })
+	rows, columns := func(i int) int { return i / n }, func(i int) int { return i % n }
+	if b.RowsFirst {
+		over(rows)
+	} else {
+		over(columns)
+	}
+	for range b.Iterations - 1 {
+		over(rows)
 		over(columns)
 	}
 }

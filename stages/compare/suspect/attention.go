@@ -124,6 +124,19 @@ func (l *layer) bounded(of func(what string, change func(*oracle.Attention))) {
 	}
 	if l.Indexer.TopK > 0 {
 		of("all tokens attended to, not the chosen ones", func(x *oracle.Attention) { x.Chosen = nil })
+		if r := l.Indexer.Pool; r > 0 {
+			with := func(more func(i, j int) bool) func(*oracle.Attention) {
+				return func(x *oracle.Attention) {
+					chosen := x.Chosen
+					x.Chosen = func(h, i, j int) bool { return more(i, j) || chosen(h, i, j) }
+				}
+			}
+			of("the pool that a token completes always attended to, not only when chosen", with(func(i, j int) bool { return j/r == i/r }))
+			of("the tokens of the open pool left out, but for the token itself", func(x *oracle.Attention) {
+				chosen := x.Chosen
+				x.Chosen = func(h, i, j int) bool { return i == j || j/r < (i+1)/r && chosen(h, i, j) }
+			})
+		}
 	}
 	if l.Blocks.Chooses() {
 		l.blockBounds(of)

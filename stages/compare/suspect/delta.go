@@ -138,6 +138,7 @@ func (l *layer) ruleMistakes() []mistake {
 	if o, ok := l.reordered(); ok {
 		put("b and a of "+otherOrder(p), map[string][]float64{"delta_g": o.Get("delta_g"), "delta_beta": o.Get("delta_beta")})
 	} else {
+		put("decays by softplus, without the lower bound (gate_lower_bound)", map[string][]float64{"delta_g": l.Decays(0)})
 		put("one decay for all rows of a state: that of the first", map[string][]float64{"delta_g": firstOf(l.Get("delta_g"), p.KeyDim)})
 	}
 	dealt := func(op string) []float64 { // value head h reads key head h % key heads

@@ -13,6 +13,8 @@ func (l *layer) indexMistakes(op string) []mistake {
 		return l.indexRotations(l.Get("index_q"))
 	case "indexer_keys":
 		return append(l.indexRotations(l.IndexNorm()), l.indexNorms()...)
+	case "indexer_block_keys":
+		return l.poolKeyMistakes()
 	case "indexer_weights":
 		n := float64(l.Indexer.Heads)
 		return []mistake{
@@ -118,20 +120,39 @@ func (l *layer) scoreMistakes() []mistake {
 	return list
 }
 
-// poolMistakes returns the mistakes in the keys of pools that change index scores.
-func (l *layer) poolMistakes() (list []mistake) {
-	d := l.Indexer.Dim
+// poolKeyMistakes returns the mistakes in the keys of pools.
+func (l *layer) poolKeyMistakes() (list []mistake) {
+	d, r := l.Indexer.Dim, l.Indexer.Pool
 	of := func(what string, keys, gates []float64) {
 		list = append(list, mistake{what, func() []float64 {
-			keys := l.put(nil, map[string][]float64{"indexer_keys": keys, "indexer_key_gate": gates}).Define("indexer_block_keys")
-			return l.put(nil, map[string][]float64{"indexer_query": l.Get("indexer_query"), "indexer_block_keys": keys, "indexer_weights": l.Get("indexer_weights")}).IndexScores(oracle.Weighted)
+			return l.put(nil, map[string][]float64{"indexer_keys": keys, "indexer_key_gate": gates}).Define("indexer_block_keys")
 		}})
 	}
 	keys, gates := l.Get("indexer_keys"), l.Get("indexer_key_gate")
+	list = append(list, mistake{"pools averaged evenly, without gates", func() []float64 {
+		out := make([]float64, len(keys)/(r*d)*d)
+		for i := range out {
+			for j := range r {
+				out[i] += keys[(i/d*r+j)*d+i%d] / float64(r)
+			}
+		}
+		return out
+	}})
 	of("the gates of pooled keys missing", keys, make([]float64, len(gates)))
 	of("one gate of a token for all channels: that of the first", keys, firstOf(gates, d))
 	for _, m := range l.indexNorms() {
 		of(m.what, m.values(), gates)
+	}
+	return list
+}
+
+// poolMistakes returns the mistakes in the keys of pools that change index scores.
+func (l *layer) poolMistakes() []mistake {
+	list := l.poolKeyMistakes()
+	for i, m := range list {
+		list[i].values = func() []float64 {
+			return l.put(nil, map[string][]float64{"indexer_query": l.Get("indexer_query"), "indexer_block_keys": m.values(), "indexer_weights": l.Get("indexer_weights")}).IndexScores(oracle.Weighted)
+		}
 	}
 	return list
 }

@@ -17,7 +17,7 @@ func (l *layer) mistakes(op string) []mistake {
 	if n, ok := l.Norm(op); ok {
 		return l.normMistakes(op, n)
 	}
-	if l.Streams.Several() && !l.Streams.Mixed() {
+	if l.Streams.Several() {
 		if list := l.streamMistakes(op); list != nil {
 			return list
 		}
@@ -39,7 +39,7 @@ func (l *layer) mistakes(op string) []mistake {
 		return l.rotationMistakes(op)
 	case "v_norm":
 		return l.valueMistakes()
-	case "indexer_query", "indexer_keys", "indexer_weights", "indexer_scores", "selected":
+	case "indexer_query", "indexer_keys", "indexer_block_keys", "indexer_weights", "indexer_scores", "selected":
 		return l.indexMistakes(op)
 	case "delta_conv", "delta_out":
 		return l.deltaMistakes(op)

@@ -36,7 +36,7 @@ const (
 )
 
 // readings lists them by what they are about.
-var readings = slices.Concat(normReadings, deltaReadings, streamReadings, indexReadings, gemmaReadings, localReadings, denseReadings, entryReadings)
+var readings = slices.Concat(normReadings, deltaReadings, streamReadings, mixedReadings, indexReadings, poolReadings, gemmaReadings, localReadings, denseReadings, entryReadings)
 
 var normReadings = []reading{
 	{models: qwen35 + " minimax_m3", what: "norms by w, not 1 + w", op: "input_norm", named: "input_layernorm.weight minus 1",
@@ -89,7 +89,7 @@ var deltaReadings = []reading{
 		}
 		return root(gated, l.Weight(l.Tensor("delta_norm"), 0), l.DeltaEps)
 	}},
-	{models: "qwen4_exp", what: "SiLU for DeltaNet's gates", op: "attn", named: "SiLU for the gate", config: func(c *model.Config) {
+	{models: "qwen4_exp glm5_next", what: "SiLU for DeltaNet's gates", op: "attn", named: "SiLU for the gate", config: func(c *model.Config) {
 		for i := range c.Layers {
 			if m, ok := c.Layers[i].Mixer.(model.DeltaNet); ok {
 				m.Sizes.SigmoidGate = false
@@ -128,6 +128,52 @@ var streamReadings = []reading{
 	}},
 }
 
+const mixedStreams = "deepseek_v4 glm5_next"
+
+var mixedReadings = []reading{
+	{models: mixedStreams, what: "the matrix of the streams transposed", op: "streams_mid", named: "the matrix of the streams transposed", values: transposedMix},
+	{models: mixedStreams, what: "the matrix divided by rows first", op: "attn_hc_comb", named: "divided by its rows first", values: mixMatrix{rows: true}.values},
+	{models: mixedStreams, what: "one division of the matrix", op: "mlp_hc_comb", named: "divided by its columns once alone", values: mixMatrix{once: true, mlp: true}.values},
+	{models: mixedStreams, what: "outputs without the factor 2", op: "attn_hc_post", named: "the factor 2 of the streams' weights missing", values: func(l *oracle.Layer) (out []float64) {
+		for _, v := range l.Define("attn_hc_post") {
+			out = append(out, v/2)
+		}
+		return out
+	}},
+	{models: "glm5_next", what: "decays by softplus", op: "delta_out", named: "decays by softplus, without the lower bound", values: softplusDecays},
+}
+
+var poolReadings = []reading{
+	{models: "glm5_next", what: "pools averaged evenly", op: "indexer_block_keys", named: "pools averaged evenly", values: func(l *oracle.Layer) []float64 {
+		keys, d, r := l.Get("indexer_keys"), l.Indexer.Dim, l.Indexer.Pool
+		out := make([]float64, l.T/r*d)
+		for i := range out {
+			for j := range r {
+				out[i] += keys[(i/d*r+j)*d+i%d] / float64(r)
+			}
+		}
+		return out
+	}},
+	{models: "glm5_next", what: "no ReLU", op: "indexer_scores", named: "the ReLU of index scores missing", values: func(l *oracle.Layer) []float64 {
+		q, k, w, d, heads := l.Get("indexer_query"), l.Get("indexer_block_keys"), l.Get("indexer_weights"), l.Indexer.Dim, l.Indexer.Heads
+		n := l.T / l.Indexer.Pool
+		out := make([]float64, l.T*n)
+		for i := range l.T {
+			for j := range (i + 1) / l.Indexer.Pool {
+				for h := range heads {
+					for c := range d {
+						out[i*n+j] += w[i*heads+h] * q[(i*heads+h)*d+c] * k[j*d+c] / math.Sqrt(float64(d))
+					}
+				}
+			}
+		}
+		return out
+	}},
+	{models: "glm5_next", what: "the pool just completed", layer: 1, op: "attn", named: "the pool that a token completes", values: func(l *oracle.Layer) []float64 {
+		return latentSeen(l, func(i, j int) bool { return j/l.Indexer.Pool == i/l.Indexer.Pool || pooled(l, i, j) })
+	}},
+}
+
 var indexReadings = []reading{
 	{models: dsa, what: "no ReLU", op: "indexer_scores", named: "the ReLU of index scores missing", values: func(l *oracle.Layer) []float64 {
 		q, k, w, d := l.Get("indexer_query"), l.Get("indexer_keys"), l.Get("indexer_weights"), l.Indexer.Dim
@@ -153,7 +199,7 @@ var indexReadings = []reading{
 	{models: dsa, what: "the last values of index heads", op: "indexer_query", named: "the last values of index heads rotated", values: func(l *oracle.Layer) []float64 {
 		return turnLast(l, l.Get("index_q"), l.Indexer.Dim, l.Indexer.Interleaved)
 	}},
-	{models: dsa, what: "RMSNorm of index keys", op: "indexer_keys", named: "RMSNorm in the place of the LayerNorm", values: func(l *oracle.Layer) []float64 {
+	{models: dsa + " glm5_next", what: "RMSNorm of index keys", op: "indexer_keys", named: "RMSNorm in the place of the LayerNorm", values: func(l *oracle.Layer) []float64 {
 		x := root(l.Get("index_k"), l.Weight(l.Tensor("index_norm"), 0), float64(l.Indexer.NormEps))
 		for i, b := range slices.Repeat(l.Weight(l.Tensor("index_norm_bias"), 0), l.T) {
 			x[i] += float64(b)

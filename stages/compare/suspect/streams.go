@@ -1,9 +1,16 @@
 package suspect
 
-import "krater/stages/oracle"
+import (
+	"strings"
+
+	"krater/stages/oracle"
+)
 
 // streamMistakes returns the mistakes around several residual streams, and in a table of n-grams; nil for other operators.
 func (l *layer) streamMistakes(op string) []mistake {
+	if l.Streams.Mixed() {
+		return l.mixedMistakes(op)
+	}
 	switch op {
 	case "input_norm":
 		return l.mixMistakes("attn_", l.Entered)
@@ -42,6 +49,28 @@ func (l *layer) streamMistakes(op string) []mistake {
 			{"taps of the convolution that follow one another", func() []float64 { return l.NGramOut(1) }},
 			{"the convolution missing", func() []float64 { return l.NGramOut(len(l.IDs) + 1) }},
 		}
+	}
+	return nil
+}
+
+// mixedMistakes returns the mistakes around residual streams that a matrix mixes; nil for other operators.
+func (l *layer) mixedMistakes(op string) []mistake {
+	switch op {
+	case "attn_hc_post", "mlp_hc_post":
+		return []mistake{{"the factor 2 of the streams' weights missing", func() []float64 { return scaled(l.Define(op), 0.5) }}}
+	case "attn_hc_comb", "mlp_hc_comb":
+		n := l.Streams.Iterations
+		of := func(what string, b oracle.Balance) mistake {
+			return mistake{what, func() []float64 { return l.MixMatrix(strings.TrimSuffix(op, "hc_comb"), b) }}
+		}
+		return []mistake{
+			of("the matrix of the streams divided by its rows first, not by its columns", oracle.Balance{Iterations: n, RowsFirst: true}),
+			of("the matrix of the streams divided by its columns once alone (hc_sinkhorn_iters 1)", oracle.Balance{Iterations: 1}),
+			of("one iteration too many for the matrix of the streams", oracle.Balance{Iterations: n + 1}),
+			of("one iteration too few for the matrix of the streams", oracle.Balance{Iterations: n - 1}),
+		}
+	case "streams_mid", "layer_out":
+		return []mistake{{"the matrix of the streams transposed", func() []float64 { return l.Mingled(op, true) }}}
 	}
 	return nil
 }
