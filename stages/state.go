@@ -160,7 +160,10 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		selecting = lim.Tokens
 	}
 	rows, picked := device.RowType(l), n
-	width, mixed := cfg.StreamWidth(), 0
+	width, mixed, low := cfg.StreamWidth(), 0, rows
+	if cfg.Streams.Mixed() { // what is rounded here changes the streams of all layers behind it
+		low = tensor.F32
+	}
 	mix, joined := cfg.Streams.Scratch(h), 0
 	if l != nil {
 		joined = mix.Joined()
@@ -182,7 +185,7 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		{&v.gated, rows, t, cfg.PerLayer},
 		{&v.picked, tensor.F32, picked, width},
 		{&v.mix.Normed, rows, mixed, mix.Normed},
-		{&v.mix.Low, rows, mixed, mix.Low},
+		{&v.mix.Low, low, mixed, mix.Low},
 		{&v.mix.Weights, rows, mixed, mix.Normed},
 		{&v.mix.Inject, rows, mixed, mix.Inject},
 		{&v.mix.Joined, rows, mixed, joined},

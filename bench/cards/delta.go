@@ -23,18 +23,30 @@ func Qwen3Next() Sizes {
 	}
 }
 
-// deltas are the cases of gated DeltaNet.
+// GLM53Flash is the layers of GLM-5.3-Flash with Kimi Delta Attention (its config.json).
+func GLM53Flash() Sizes {
+	return Sizes{
+		kda:  device.DeltaNet{KeyHeads: 64, ValueHeads: 64, KeyDim: 128, ValueDim: 128, Taps: 4, SigmoidGate: true, Floor: -5},
+		few:  []int{1, 8, 32},
+		many: []int{512, 2048},
+	}
+}
+
+// deltas are the cases of gated DeltaNet and of Kimi Delta Attention.
 func (s *Sizes) deltas() (out []*Case) {
-	if s.delta.Taps == 0 {
-		return nil
+	for _, p := range [...]device.DeltaNet{s.delta, s.kda} {
+		if p.Taps == 0 {
+			continue
+		}
+		for _, t := range s.few {
+			out = append(out, deltaRule(true, t, 1, p), deltaConv(true, t, 1, p))
+		}
+		for _, t := range s.many {
+			out = append(out, deltaRule(false, 1, t, p), deltaConv(false, 1, t, p))
+		}
+		out = append(out, deltaRule(false, 8, s.many[0], p))
 	}
-	for _, t := range s.few {
-		out = append(out, deltaRule(true, t, 1, s.delta), deltaConv(true, t, 1, s.delta))
-	}
-	for _, t := range s.many {
-		out = append(out, deltaRule(false, 1, t, s.delta), deltaConv(false, 1, t, s.delta))
-	}
-	return append(out, deltaRule(false, 8, s.many[0], s.delta))
+	return out
 }
 
 // sequences makes the spans of a batch, and their table. Prompts are from their beginning.
@@ -57,29 +69,32 @@ func (d *desk) sequences(decode bool, seqs, rows int) (list []device.Span, table
 
 // deltaRule builds the gated delta rule of a batch of generated rows (one per sequence) or of prompts.
 func deltaRule(decode bool, seqs, rows int, p device.DeltaNet) *Case {
-	t, state := seqs*rows, seqs*p.StateRows()*p.ValueDim
+	t, state, name := seqs*rows, seqs*p.StateRows()*p.ValueDim, "delta"
+	if p.Floor < 0 {
+		name = "kda"
+	}
 	c := &Case{
-		Op:    "delta prefill",
+		Op:    name + " prefill",
 		Shape: fmt.Sprintf("%d x %d rows, %d heads of %d by %d", seqs, rows, p.ValueHeads, p.KeyDim, p.ValueDim),
 		DType: "state F32",
-		Bytes: float64(4*state + 2*t*(p.Channels()+p.Values()+2*p.ValueHeads)),
+		Bytes: float64(4*state + 2*t*(p.Channels()+p.Values()+p.Numbers())),
 		Flops: 7 * float64(t) * float64(p.StateRows()*p.ValueDim),
 		Rel:   relBF16, Abs: 2e-3,
 	}
 	if decode {
-		c.Op = "delta decode"
+		c.Op = name + " decode"
 		c.Bytes += float64(4 * state) // it is read as well
 	}
 	c.Rotate = int(c.Bytes)
 	c.build = func(d *desk) *job {
-		x, ba := d.numbers(tensor.BF16, t, p.Channels(), unit), d.numbers(tensor.BF16, t, 2*p.ValueHeads, unit)
+		x, ba := d.numbers(tensor.BF16, t, p.Channels(), unit), d.numbers(tensor.BF16, t, p.Numbers(), unit)
 		out := d.room(tensor.BF16, t, p.Values())
 		decay := d.mat(tensor.F32, 1, p.ValueHeads, func(b []byte) {
 			for i := range p.ValueHeads {
 				put32(b[4*i:], -float64(i+1)/64)
 			}
 		})
-		bias := d.numbers(tensor.F32, 1, p.ValueHeads, unit)
+		bias := d.numbers(tensor.F32, 1, p.ValueHeads*p.Rates(), unit)
 		states := d.numbers(tensor.F32, seqs*p.StateRows(), p.ValueDim, small)
 		list, table := d.sequences(decode, seqs, rows)
 		return &job{
@@ -100,7 +115,7 @@ func deltaRule(decode bool, seqs, rows int, p device.DeltaNet) *Case {
 					sp, h := list[seqsSeen[i/len(heads)]], heads[i%len(heads)]
 					s := newDeltaState(states, sp, h, p)
 					for r := range sp.Len {
-						for v, want := range s.token(x.row(sp.Row+r), ba.row(sp.Row+r), decay.get(0, h), bias.get(0, h)) {
+						for v, want := range s.token(x.row(sp.Row+r), ba.row(sp.Row+r), decay.get(0, h), bias.row(0)[h*p.Rates():][:p.Rates()]) {
 							parts[i] = append(parts[i], Sample{got[sp.Row+r][h*p.ValueDim+v], want, 1})
 						}
 					}
@@ -134,7 +149,7 @@ func newDeltaState(states data, sp device.Span, h int, p device.DeltaNet) *delta
 }
 
 // token is the output for a row of channels and one of strengths and decays.
-func (d *deltaState) token(x, ba []float64, decay, bias float64) []float64 {
+func (d *deltaState) token(x, ba []float64, decay float64, bias []float64) []float64 {
 	p, key, j := d.p, d.h/d.p.Group(), d.h%d.p.Group()
 	unit := func(v []float64) []float64 {
 		sum, out := 1e-6, make([]float64, len(v))
@@ -148,12 +163,20 @@ func (d *deltaState) token(x, ba []float64, decay, bias float64) []float64 {
 	}
 	keys := p.KeyHeads * p.KeyDim
 	q, k, v := unit(x[key*p.KeyDim:][:p.KeyDim]), unit(x[keys+key*p.KeyDim:][:p.KeyDim]), x[2*keys+d.h*p.ValueDim:][:p.ValueDim]
-	a, b := ba[p.Decays().At+key*p.Decays().Step+j], ba[p.Strengths().At+key*p.Strengths().Step+j]
-	kept, strength := math.Exp(decay*math.Log1p(math.Exp(a+bias))), 1/(1+math.Exp(-b))
+	a, b := ba[p.Decays().At+key*p.Decays().Step+j*p.Rates():][:p.Rates()], ba[p.Strengths().At+key*p.Strengths().Step+j]
+	strength := 1 / (1 + math.Exp(-b))
+	kept := func(i int) float64 { // of a row of the state
+		v := a[i%p.Rates()] + bias[i%p.Rates()]
+		if p.Floor < 0 {
+			return math.Exp(float64(p.Floor) / (1 + math.Exp(decay*v)))
+		}
+		return math.Exp(decay * math.Log1p(math.Exp(v)))
+	}
 	out, known := make([]float64, p.ValueDim), make([]float64, p.ValueDim)
 	for i, row := range d.s {
+		by := kept(i)
 		for c := range row {
-			row[c] *= kept
+			row[c] *= by
 			known[c] += k[i] * row[c]
 		}
 	}

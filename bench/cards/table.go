@@ -17,10 +17,11 @@ type Sizes struct {
 	gqa    device.GQA // heads have norms
 	sinks  []int      // windows (0: none) with which attention of heads with sinks is also measured
 	delta  device.DeltaNet
-	native []moe // measured as blocks of a file, of every encoding that has their columns
-	few    []int // generated rows per batch
-	many   []int // rows per prompt
-	depths []int // tokens before a generated row
+	kda    device.DeltaNet // with a decay for each row of a state
+	native []moe           // measured as blocks of a file, of every encoding that has their columns
+	few    []int           // generated rows per batch
+	many   []int           // rows per prompt
+	depths []int           // tokens before a generated row
 }
 
 // V2Lite is DeepSeek-V2-Lite (its config.json).
@@ -70,7 +71,7 @@ func Native() Sizes {
 
 // Models are the sizes by name.
 func Models() map[string]Sizes {
-	return map[string]Sizes{"native": Native(), "v2-lite": V2Lite(), "qwen3-30b-a3b": Qwen3(), "heads-64": Heads64(), "qwen3-next-80b-a3b": Qwen3Next()}
+	return map[string]Sizes{"native": Native(), "v2-lite": V2Lite(), "qwen3-30b-a3b": Qwen3(), "heads-64": Heads64(), "qwen3-next-80b-a3b": Qwen3Next(), "glm-5.3-flash": GLM53Flash()}
 }
 
 // Small has the shapes of all models if kernels depend on them, and is small otherwise. It is for
@@ -83,6 +84,7 @@ func Small() Sizes {
 		gqa:    device.GQA{Heads: 4, KVHeads: 2, HeadDim: 64, Scale: 0.125, BlockTokens: 64},
 		sinks:  []int{0, 40},
 		delta:  device.DeltaNet{KeyHeads: 1, ValueHeads: 2, KeyDim: 128, ValueDim: 128, Taps: 4, ByKeyHead: true},
+		kda:    device.DeltaNet{KeyHeads: 2, ValueHeads: 2, KeyDim: 128, ValueDim: 32, Taps: 4, Floor: -5},
 		native: []moe{{hidden: 256, experts: 3, topK: 2, width: 256}},
 		few:    []int{1, 3},
 		many:   []int{70},

@@ -9,7 +9,6 @@ package cuda
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 
 	"krater/kernels/cuda/compressed"
 	"krater/kernels/cuda/delta"
@@ -71,14 +70,7 @@ func (Layout) StepKey(decode []device.Span) uint64 {
 
 // Check names the sizes that no kernel takes.
 func (Layout) Check(s *device.StepSizes) error {
-	var err error
-	if s.Mixed {
-		err = fmt.Errorf("%d residual streams that are mixed (hc_mult) run on the CPU only: the GPU has no kernels for them", s.Streams)
-	}
-	if s.Index.Pool > 0 && !s.Index.Entries {
-		err = errors.Join(err, fmt.Errorf("an index over pools (index_kpool %d) runs on the CPU only: the GPU has no kernels for it", s.Index.Pool))
-	}
-	return errors.Join(err, delta.Check(s.Delta), mla.CheckIndex(s.Index), compressed.Check(s.Compressed), gqa.CheckBlocks(s.Blocks), streams.CheckReach(s.Taps))
+	return errors.Join(delta.Check(s.Delta), mla.CheckIndex(s.Index), compressed.Check(s.Compressed), gqa.CheckBlocks(s.Blocks), streams.CheckReach(s.Taps))
 }
 
 // ScratchBytes returns a bound of a stream's scratch memory.

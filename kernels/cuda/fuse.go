@@ -60,9 +60,13 @@ var patterns = map[device.Kind][]pattern{
 		{fusion{name: "NormRoute", add: addNormRoute}, isNormRoute},
 		{fusion{name: "NormMatMul", add: addNormMatMul}, isNormMatMul},
 	},
-	device.OpAdd:    {{fusion{name: "AddRMSNorm", add: addAddRMSNorm}, isAddRMSNorm}},
-	device.OpSpread: {{fusion{name: "SpreadNorms", add: addSpreadNorms}, isSpreadNorms}},
+	device.OpAdd: {{fusion{name: "AddRMSNorm", add: addAddRMSNorm}, isAddRMSNorm}},
+	device.OpSpread: {
+		{fusion{name: "GrownInput", add: addGrownInput}, isGrownInput},
+		{fusion{name: "SpreadNorms", add: addSpreadNorms}, isSpreadNorms},
+	},
 	device.OpMatMul: {
+		{fusion{name: "MixedInput", add: addMixedInput}, isMixedInput},
 		{fusion{name: "MixIn", add: addMixIn}, isMixIn},
 		{fusion{name: "MixLow", add: addMixLow}, isMixLow},
 		{fusion{name: "Route", add: addRoute}, isRoute},

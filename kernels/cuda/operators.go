@@ -103,8 +103,10 @@ func addSingle(b *ops.Builder, l []device.Op) {
 			refuse("CopyRows", fmt.Sprintf("%s to %s", o.X, o.Out))
 		}
 		b.CopyRows(mat(o.Out), mat(o.X))
-	case device.OpMLA, device.OpLayerNorm, device.OpSelect, device.OpSparseMLA:
+	case device.OpMLA, device.OpLayerNorm, device.OpPoolKeys, device.OpSelect, device.OpSparseMLA:
 		addMLA(b, o)
+	case device.OpMixWeights:
+		b.MixWeights(mat(o.Out), mat(o.X), mat(o.W), mat(o.A), o.Mix)
 	case device.OpGQA, device.OpSelectBlocks, device.OpSparseGQA:
 		addGQA(b, o)
 	case device.OpRouteTopK:
@@ -140,8 +142,6 @@ func addSingle(b *ops.Builder, l []device.Op) {
 		addMap(b, o)
 	case device.OpSigmoid, device.OpCollapse, device.OpSpread, device.OpStreamGates, device.OpNGrams, device.OpTapConv:
 		addStreams(b, o)
-	case device.OpMixWeights, device.OpPoolKeys:
-		refuse(o.Kind.String(), "a GPU has no kernel for it")
 	case device.OpQuantizeRows:
 		refuse(o.Kind.String(), "rows of integers are the processor's")
 	default:
@@ -186,6 +186,8 @@ func addMLA(b *ops.Builder, o *device.Op) {
 		attend(mat(o.Out), mat(o.X), kv(&o.KV), kvB(o.KVB), o.Spans.List, mat(o.Spans.Table), *o.MLA)
 	case device.OpLayerNorm:
 		b.LayerNorm(mat(o.Out), mat(o.X), mat(o.W), mat(o.B), o.Eps)
+	case device.OpPoolKeys:
+		b.PoolKeys(mat(o.Out), mat(o.X), mat(o.W), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Index)
 	case device.OpSelect:
 		b.Select(mat(o.Out), mat(o.X), mat(o.A), kv(&o.KV), o.Spans.List, mat(o.Spans.Table), o.Spans.Decode, *o.Index)
 	default:

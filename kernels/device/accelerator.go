@@ -126,6 +126,7 @@ type StepSizes struct {
 	Experts, TopK                  int
 	ExpertFF, SharedFF, DenseFF    int        // widths of a routed expert, of all shared ones, of a dense layer
 	Cubic                          bool       // activations have a cubic part (Activation.Cubic)
+	Clamped                        bool       // activations are others than SiLU without such a part
 	PerLayer                       int        // width of the rows for single layers; 0: none
 	MLA                            MLA        // of the widest layer with latent attention; zero: none
 	Index                          Index      // of the layer with an indexer that chooses most; zero: none

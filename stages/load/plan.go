@@ -306,7 +306,9 @@ func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
 		Streams: cfg.Streams.Count, Mixed: cfg.Streams.Mixed(), Experts: m.Experts, TopK: m.Router.TopK, ExpertFF: m.FF, SharedFF: m.SharedFF, DenseFF: cfg.DenseFF(), PerLayer: cfg.PerLayer, ChosenRow: lim.ChosenRow,
 	}
 	for i := range cfg.Layers {
-		s.Cubic = s.Cubic || cfg.Layers[i].FFN.Activation().Cubic != 0
+		act := cfg.Layers[i].FFN.Activation()
+		s.Cubic = s.Cubic || act.Cubic != 0
+		s.Clamped = s.Clamped || act.Cubic == 0 && act != device.Activation{}
 		if g := cfg.Layers[i].NGrams; g != nil && g.Conv().Reach() > s.Taps.Reach() {
 			s.Taps = g.Conv()
 		}

@@ -15,7 +15,7 @@ import (
 type gpuFlags struct {
 	Device   string `help:"Device to measure: ${enum}." enum:"cpu,cuda" default:"cpu"`
 	GPU      int    `name:"gpu" help:"Index of the GPU, in the driver's order." default:"0"`
-	Model    string `help:"With --device cuda: model whose sizes are used: ${enum}." enum:"v2-lite,qwen3-30b-a3b,qwen3-next-80b-a3b,heads-64,native" default:"v2-lite"`
+	Model    string `help:"With --device cuda: model whose sizes are used: ${enum}." enum:"v2-lite,qwen3-30b-a3b,qwen3-next-80b-a3b,glm-5.3-flash,heads-64,native" default:"v2-lite"`
 	Portable bool   `name:"portable-kernels" help:"With --device cuda: measure the kernels that run on every GPU of compute capability 8.0 or newer, with at most 99 KiB of shared memory per block, as RTX GPUs use them."`
 	Only     string `help:"With --device cuda: regular expression of the operators to run, by name, shape and type." placeholder:"REGEXP"`
 	Small    bool   `help:"With --device cuda: use tiny sizes; check without measuring."`

@@ -203,6 +203,20 @@ var excused = map[string]excuse{
 	"kr_delta_chunks sm_90a":     {44, aChunk},
 	"kr_delta_chunks sm_120":     {32, aChunk},
 
+	"kr_kda_rule_bf16_32 compute_80": {32, aRow},
+	"kr_kda_rule_bf16_32 sm_86":      {40, aRow},
+	"kr_kda_rule_bf16_32 sm_89":      {40, aRow},
+	"kr_kda_rule_bf16_32 sm_90a":     {48, aRow},
+	"kr_kda_rule_bf16_32 sm_120":     {24, aRow},
+	"kr_kda_rule_float_32 sm_90a":    {8, aRow},
+	"kr_kda_rule_float_32 sm_120":    {72, aRow},
+
+	"kr_kda_chunks compute_80": {24, aSmallChunk},
+	"kr_kda_chunks sm_86":      {16, aSmallChunk},
+	"kr_kda_chunks sm_89":      {16, aSmallChunk},
+	"kr_kda_chunks sm_90a":     {20, aSmallChunk},
+	"kr_kda_chunks sm_120":     {16, aSmallChunk},
+
 	"kr_gqa_prefill_bf16_128_h sm_90a": {72, aTile},
 	"kr_gqa_prefill_bf16_256_h sm_90a": {288, aTile},
 	"kr_gqa_prefill_e4m3_64_h sm_90a":  {60, aTile},
@@ -234,6 +248,10 @@ const aTile = "most of what is spilled is used once per tile of rows; all regist
 const unused = "these GPUs have too little shared memory for heads of 512"
 
 const aChunk = "at most once per chunk of 64 rows, for two blocks a multiprocessor"
+
+const aRow = "at most once for a row of 128 values, beside the state's 64 KB, for three blocks a multiprocessor"
+
+const aSmallChunk = "at most once per chunk of 32 rows, for two blocks a multiprocessor"
 
 const fewBytes = "outside of the loop over K, for two blocks a multiprocessor"
 

@@ -21,6 +21,12 @@ var chunkSizes = []device.DeltaNet{
 	{KeyHeads: 1, ValueHeads: 1, KeyDim: 72, ValueDim: 40, Taps: 1},
 }
 
+// rowSizes have a decay for each row of a state.
+var rowSizes = []device.DeltaNet{
+	{KeyHeads: 1, ValueHeads: 2, KeyDim: 128, ValueDim: 40, Taps: 1, Floor: -5},
+	{KeyHeads: 2, ValueHeads: 2, KeyDim: 72, ValueDim: 32, Taps: 1, Floor: -3},
+}
+
 // operands hold what the gated delta rule reads and writes for a batch of prompts.
 type operands struct {
 	p                                 device.DeltaNet
@@ -36,13 +42,13 @@ func newOperands(g *cudatest.GPU, p device.DeltaNet, rows int, strength float32)
 		_, v := kerneltest.BF16(kerneltest.Normal(r, n, 1))
 		return v
 	}
-	o := &operands{p: p, rows: rows, x: half(rows * p.Channels()), ba: half(rows * 2 * p.ValueHeads), decay: kerneltest.Normal(r, p.ValueHeads, 1),
-		bias: half(p.ValueHeads), states: kerneltest.Normal(r, slots*p.StateRows()*p.ValueDim, 1), out: make([]float32, rows*p.Values())}
+	o := &operands{p: p, rows: rows, x: half(rows * p.Channels()), ba: half(rows * p.Numbers()), decay: kerneltest.Normal(r, p.ValueHeads, 1),
+		bias: half(p.ValueHeads * p.Rates()), states: kerneltest.Normal(r, slots*p.StateRows()*p.ValueDim, 1), out: make([]float32, rows*p.Values())}
 	for i, v := range o.decay {
 		o.decay[i] = -strength * (0.5 + v*v)
 	}
-	o.gx, o.gba = g.BF16(o.x, rows, p.Channels()), g.BF16(o.ba, rows, 2*p.ValueHeads)
-	o.gdecay, o.gbias = g.F32(o.decay, 1, p.ValueHeads), g.F32(o.bias, 1, p.ValueHeads)
+	o.gx, o.gba = g.BF16(o.x, rows, p.Channels()), g.BF16(o.ba, rows, p.Numbers())
+	o.gdecay, o.gbias = g.F32(o.decay, 1, p.ValueHeads), g.F32(o.bias, 1, p.ValueHeads*p.Rates())
 	o.gst, o.gout = g.F32(o.states, slots*p.StateRows(), p.ValueDim), g.BF16(o.out, rows, p.Values())
 	return o
 }
@@ -61,8 +67,11 @@ func (o *operands) run(g *cudatest.GPU, list []device.Span) {
 // with decays that keep almost everything and with such that keep nothing.
 func TestChunks(t *testing.T) {
 	g := cudatest.Open(t)
-	for i, p := range chunkSizes {
+	for i, p := range slices.Concat(chunkSizes, rowSizes) {
 		for _, strength := range []float32{0, 0.01, 1, 40, 3e6} {
+			if testing.Short() && p.Floor < 0 && strength != 40 {
+				continue
+			}
 			lists := [][]device.Span{{{Row: 1, Len: 1, Pos: 70, Slot: 1}, {Row: 3, Len: 63, Slot: 2}, {Row: 66, Len: 65, Pos: 37, Slot: 0}}}
 			if i == 0 && (strength == 1 || !testing.Short()) {
 				lists = append(lists, []device.Span{{Len: 200, Pos: 64, Slot: 2}}, []device.Span{{Len: 64, Slot: 0}, {Row: 64, Len: 64, Pos: 1, Slot: 1}})
@@ -97,7 +106,7 @@ func TestChunks(t *testing.T) {
 // that are multiples of a chunk.
 func TestChunksAreCut(t *testing.T) {
 	g := cudatest.Open(t)
-	for _, p := range chunkSizes[1:] {
+	for _, p := range []device.DeltaNet{chunkSizes[1], chunkSizes[2], rowSizes[1]} {
 		whole, cut := newOperands(g, p, 210, 1), newOperands(g, p, 210, 1)
 		whole.run(g, []device.Span{{Len: 210, Pos: 50, Slot: 1}})
 		for _, part := range [][2]int{{0, 14}, {14, 142}, {142, 206}, {206, 210}} {
@@ -136,12 +145,13 @@ func TestCanChunk(t *testing.T) {
 		func(_ *launch.GPU, _, _ *launch.Mat, p *device.DeltaNet) { p.KeyDim = 136 },
 		func(_ *launch.GPU, _, _ *launch.Mat, p *device.DeltaNet) { p.KeyDim = 36 },
 		func(_ *launch.GPU, _, _ *launch.Mat, p *device.DeltaNet) { p.ValueDim = 36 },
+		func(_ *launch.GPU, _, _ *launch.Mat, p *device.DeltaNet) { p.Floor = -5.5 },
 	} {
 		p, g := chunkSizes[0], gpu
 		x := launch.Mat{At: 1 << 20, DType: tensor.BF16, Rows: 4, Cols: p.Channels(), Stride: p.Channels()}
 		out := x
 		change(&g, &out, &x, &p)
-		if CanChunk(g, out, x, p) != (i == 0) {
+		if CanChunk(g, out, x, x, p) != (i == 0) {
 			t.Errorf("change %d: %t", i, i > 0)
 		}
 	}

@@ -17,10 +17,17 @@ var (
 	kConv      = map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_conv_bf16"), tensor.F32: launch.Named("kr_delta_conv_float")}
 	kConvPairs = launch.Named("kr_delta_conv_pairs")
 	kGatedNorm = launch.Named("kr_gated_norm")
+	kSigmoid   = launch.Named("kr_gated_norm_sigmoid")
 	kRules     = []rule{
 		{8, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_rule_bf16_8"), tensor.F32: launch.Named("kr_delta_rule_float_8")}},
 		{16, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_rule_bf16_16"), tensor.F32: launch.Named("kr_delta_rule_float_16")}},
 		{32, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_rule_bf16_32"), tensor.F32: launch.Named("kr_delta_rule_float_32")}},
+	}
+	// Those with a decay for each row of a state.
+	kRowRules = []rule{
+		{8, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_kda_rule_bf16_8"), tensor.F32: launch.Named("kr_kda_rule_float_8")}},
+		{16, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_kda_rule_bf16_16"), tensor.F32: launch.Named("kr_kda_rule_float_16")}},
+		{32, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_kda_rule_bf16_32"), tensor.F32: launch.Named("kr_kda_rule_float_32")}},
 	}
 )
 
@@ -37,9 +44,6 @@ const KeysMax = 128
 func Check(p device.DeltaNet) error {
 	if p.KeyDim > KeysMax {
 		return fmt.Errorf("gated DeltaNet: key heads of %d, a GPU takes at most %d", p.KeyDim, KeysMax)
-	}
-	if p.Floor != 0 {
-		return fmt.Errorf("decays of single rows (gate_lower_bound %g) run on the CPU only: the GPU has no kernels for them", p.Floor)
 	}
 	return nil
 }
@@ -134,19 +138,22 @@ func Conv(l *launch.List, out, x, w, tail launch.Mat, list []device.Span, table 
 }
 
 // Rule computes the gated delta rule (device.List.Delta) token by token for the spans of list: out [T,
-// values] of the rows x [T, channels] of Conv and of ba [T, 2*value heads]. decay and bias [1, value
-// heads] and states [slots*StateRows, value dim] are F32. Keys have at most 128 values.
+// values] of the rows x [T, channels] of Conv and of ba [T, numbers]. decay [1, value heads], bias [1, value
+// heads * rates] and states [slots*StateRows, value dim] are F32. Keys have at most 128 values.
 func Rule(l *launch.List, out, x, ba, decay, bias, states launch.Mat, list []device.Span, table launch.Mat, decode bool, p device.DeltaNet) {
 	checkRule(out, x, ba, decay, bias, states, table, p)
-	i := 0
-	for p.KeyDim > 4*kRules[i].keep {
-		i++
+	rules, more := kRules, []launch.Arg{flag(decode)}
+	if p.Floor < 0 {
+		rules, more = kRowRules, append(more, launch.F32(p.Floor))
+	}
+	for p.KeyDim > 4*rules[0].keep {
+		rules = rules[1:]
 	}
 	if len(list) == 0 {
 		return
 	}
-	l.Add(kRules[i].kernels[x.DType], launch.Config{Grid: ruleGrid(len(list), p), Block: launch.Dim{X: threads}, PDL: true},
-		ruleArgs(out, x, ba, decay, bias, states, table, p, flag(decode))...)
+	l.Add(rules[0].kernels[x.DType], launch.Config{Grid: ruleGrid(len(list), p), Block: launch.Dim{X: threads}, PDL: true},
+		ruleArgs(out, x, ba, decay, bias, states, table, p, more...)...)
 }
 
 // checkRule panics unless the operands of the rule fit.
@@ -155,12 +162,12 @@ func checkRule(out, x, ba, decay, bias, states, table launch.Mat, p device.Delta
 	check(op, p, table)
 	typed(op, "out", x.DType, out, x.Rows, p.Values())
 	typed(op, "x", x.DType, x, x.Rows, p.Channels())
-	typed(op, "ba", x.DType, ba, x.Rows, 2*p.ValueHeads)
+	typed(op, "ba", x.DType, ba, x.Rows, p.Numbers())
 	wide(op, "decay", decay, 1, p.ValueHeads)
-	wide(op, "bias", bias, 1, p.ValueHeads)
+	wide(op, "bias", bias, 1, p.ValueHeads*p.Rates())
 	wide(op, "states", states, states.Rows, p.ValueDim)
-	if err := Check(p); err != nil {
-		refuse(op, "%v", err)
+	if err := Check(p); err != nil || p.Floor > 0 || p.Floor < 0 && p.ByKeyHead {
+		refuse(op, "sizes %+v: %v", p, err)
 	}
 }
 
@@ -188,8 +195,12 @@ func GatedNorm(l *launch.List, out, x, w launch.Mat, eps float32, p device.Delta
 	if x.Rows == 0 {
 		return
 	}
+	kernel := kGatedNorm
+	if p.SigmoidGate {
+		kernel = kSigmoid
+	}
 	const warps = threads / 32
-	l.Add(kGatedNorm, launch.Config{Grid: launch.Dim{X: uint32((x.Rows*p.ValueHeads + warps - 1) / warps)}, Block: launch.Dim{X: threads}, PDL: true},
+	l.Add(kernel, launch.Config{Grid: launch.Dim{X: uint32((x.Rows*p.ValueHeads + warps - 1) / warps)}, Block: launch.Dim{X: threads}, PDL: true},
 		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(w.At), launch.I32(x.Rows),
 		launch.I32(p.ValueHeads), launch.I32(p.Group()), launch.I32(p.ValueDim), at(p.Gates()), launch.F32(eps), launch.I32(f))
 }

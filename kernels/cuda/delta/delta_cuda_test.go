@@ -19,7 +19,10 @@ var sizes = []device.DeltaNet{
 	{KeyHeads: 2, ValueHeads: 4, KeyDim: 32, ValueDim: 32, Taps: 4, ByKeyHead: true},
 	{KeyHeads: 1, ValueHeads: 2, KeyDim: 128, ValueDim: 128, Taps: 4},
 	{KeyHeads: 1, ValueHeads: 3, KeyDim: 57, ValueDim: 39, Taps: 5, ByKeyHead: true, SigmoidGate: true},
+	{KeyHeads: 2, ValueHeads: 4, KeyDim: 57, ValueDim: 7, Taps: 4, Floor: -5, SigmoidGate: true},
 	{KeyHeads: 1, ValueHeads: 1, KeyDim: 100, ValueDim: 5, Taps: 1},
+	{KeyHeads: 2, ValueHeads: 2, KeyDim: 32, ValueDim: 32, Taps: 4, Floor: -20},
+	{KeyHeads: 1, ValueHeads: 1, KeyDim: 128, ValueDim: 40, Taps: 1, Floor: -5},
 }
 
 const rows, slots = 150, 3
@@ -39,8 +42,8 @@ func newScene(p device.DeltaNet, half bool) *scene {
 		}
 		return v
 	}
-	c := &scene{p: p, x: normal(rows * p.Width()), ba: normal(rows * 2 * p.ValueHeads), w: normal(p.Taps * p.Channels()), decay: normal(p.ValueHeads),
-		bias: normal(p.ValueHeads), norm: normal(p.ValueDim), tail: normal(slots * p.Taps * p.Channels()), states: normal(slots * p.StateRows() * p.ValueDim),
+	c := &scene{p: p, x: normal(rows * p.Width()), ba: normal(rows * p.Numbers()), w: normal(p.Taps * p.Channels()), decay: normal(p.ValueHeads),
+		bias: normal(p.ValueHeads * p.Rates()), norm: normal(p.ValueDim), tail: normal(slots * p.Taps * p.Channels()), states: normal(slots * p.StateRows() * p.ValueDim),
 		out: make([]float32, rows*p.Values()), conv: make([]float32, rows*p.Channels())}
 	for i, v := range c.decay {
 		c.decay[i] = -v * v
@@ -60,8 +63,8 @@ func (c *scene) put(g *cudatest.GPU, half bool) *onGPU {
 		row = g.BF16
 	}
 	p := c.p
-	return &onGPU{p: p, x: row(c.x, rows, p.Width()), ba: row(c.ba, rows, 2*p.ValueHeads), w: g.F32(c.w, p.Taps, p.Channels()),
-		decay: g.F32(c.decay, 1, p.ValueHeads), bias: g.F32(c.bias, 1, p.ValueHeads), norm: g.BF16(c.norm, 1, p.ValueDim),
+	return &onGPU{p: p, x: row(c.x, rows, p.Width()), ba: row(c.ba, rows, p.Numbers()), w: g.F32(c.w, p.Taps, p.Channels()),
+		decay: g.F32(c.decay, 1, p.ValueHeads), bias: g.F32(c.bias, 1, p.ValueHeads*p.Rates()), norm: g.BF16(c.norm, 1, p.ValueDim),
 		tail: g.F32(c.tail, slots*p.Taps, p.Channels()), states: g.F32(c.states, slots*p.StateRows(), p.ValueDim),
 		out: row(c.out, rows, p.Values()), conv: row(c.conv, rows, p.Channels())}
 }
@@ -130,7 +133,7 @@ func TestAgainstReference(t *testing.T) {
 // TestSteps: a sequence has the same bits in one step and in several, as a prompt and generated.
 func TestSteps(t *testing.T) {
 	g := cudatest.Open(t)
-	for _, p := range sizes[:3] {
+	for _, p := range sizes[:4] {
 		c := newScene(p, true)
 		whole, cut := c.put(g, true), c.put(g, true)
 		whole.run(g, prompts, generated, false)

@@ -15,9 +15,9 @@ const (
 	StepMost = 4
 )
 
-// CanStep reports whether Step takes these: rows of BF16, at most four taps.
+// CanStep reports whether Step takes these: rows of BF16, at most four taps, a decay for each head.
 func CanStep(x launch.Mat, p device.DeltaNet) bool {
-	return x.DType == tensor.BF16 && p.Taps <= stepTaps && Check(p) == nil
+	return x.DType == tensor.BF16 && p.Taps <= stepTaps && p.Floor == 0 && Check(p) == nil
 }
 
 // Step computes Conv and Rule for the generated rows of list, with their bits, without writing the results of the convolution. early: the

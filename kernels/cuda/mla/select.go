@@ -8,6 +8,9 @@ import (
 	"krater/kernels/tensor"
 )
 
+// ScoreKeys is the number of keys that a block scores at a time. Room for scores is a multiple of it.
+const ScoreKeys = 128
+
 var (
 	kTop    = launch.Named("kr_index_top")
 	kSpans  = launch.Named("kr_sparse_spans")
@@ -22,7 +25,7 @@ var (
 // The sizes of select.cu, top.cuh and mla_any.cu.
 const (
 	indexDim, indexTile, indexHeads = 128, 16, 64 // values of an index head; heads of a product; the most heads
-	scoreThreads, scoreKeys         = 128, 128    // of a block, at a time
+	scoreThreads                    = 128
 	topThreads, spansThreads        = 1024, 256
 	topKept, topFixed               = 16 * topThreads, 9 << 10 // ranks that a block keeps; its other shared memory
 	anyRows, anyValues, nopeMax     = 8, 64, 1024
@@ -59,13 +62,13 @@ func topRoom(gpu launch.GPU, pitch int) int {
 func SelectRows(l *launch.List, gpu launch.GPU, chosen, q, weights launch.Mat, keys launch.KV, table launch.Mat, rows Rows, pitch int, scratch launch.Ptr, p device.Index) {
 	const op = "Select"
 	checkIndex(op, chosen, q, weights, &keys, table, p)
-	if !CanSelect(q, keys, p) || pitch < 1 || pitch%scoreKeys != 0 || scratch%16 != 0 || rows.First < 0 || rows.First+rows.Count > q.Rows {
+	if !CanSelect(q, keys, p) || pitch < 1 || pitch%ScoreKeys != 0 || scratch%16 != 0 || rows.First < 0 || rows.First+rows.Count > q.Rows {
 		refuse(op, "no kernel for rows %+v of q %v, keys %v, pitch %d", rows, q, keys.Mat, pitch)
 	}
 	if rows.Count == 0 {
 		return
 	}
-	shares := min(max(1, 4*gpu.SMs/rows.Count), pitch/scoreKeys)
+	shares := min(max(1, 4*gpu.SMs/rows.Count), pitch/ScoreKeys)
 	decode, first := launch.I32(flag(rows.Decode)), launch.I32(rows.First)
 	l.Add(kScores[keys.DType], launch.Config{Grid: launch.Dim{X: uint32(shares), Y: uint32(rows.Count)}, Block: launch.Dim{X: scoreThreads},
 		Shared: uint32(p.Heads * (2*indexDim + 4)), PDL: true},

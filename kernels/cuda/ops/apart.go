@@ -19,9 +19,9 @@ func kept(bank *launch.Bank) int {
 	return bank.W2.Cols()
 }
 
-// apart is FFN of a network with an activation apart, if there are fast kernels for its products.
+// apart is FFN of a network with another activation than SiLU, if there are fast kernels for its products.
 func (b *Builder) apart(out, x launch.Mat, n *Network) bool {
-	if b.Plain || !n.Apart() || n.B13 != 0 || n.B2 != 0 || x.DType != tensor.BF16 || out.DType != tensor.BF16 {
+	if b.Plain || n.Extra.Zero() || n.B13 != 0 || n.B2 != 0 || x.DType != tensor.BF16 || out.DType != tensor.BF16 {
 		return false
 	}
 	rows, width := x.Rows, n.W2.Cols()

@@ -91,7 +91,7 @@ func (b *Builder) Conv(out, x, w launch.Mat, tail launch.KV, list []device.Span,
 // Delta computes the gated delta rule for the spans of list, whose table is at table. Where prompts are
 // cut changes the last bits of chunks, so with Invariant there are none.
 func (b *Builder) Delta(out, x, ba, decay, bias launch.Mat, states launch.KV, list []device.Span, table launch.Mat, generated bool, p device.DeltaNet) {
-	if !generated && !b.Plain && !b.Invariant && delta.CanChunk(b.GPU, out, x, p) {
+	if !generated && !b.Plain && !b.Invariant && delta.CanChunk(b.GPU, out, x, ba, p) {
 		delta.Chunks(b.List, b.GPU, out, x, ba, decay, bias, states.Mat, list, table, p)
 		return
 	}
@@ -184,6 +184,16 @@ func (b *Builder) WeighChosen(ids, weights, factors launch.Mat) {
 	if !factors.Zero() {
 		elem.WeighChosen(b.List, ids, weights, factors)
 	}
+}
+
+// MixWeights turns products into the weights of mixed streams, in place.
+func (b *Builder) MixWeights(out, x, base, scale launch.Mat, p device.StreamMix) {
+	elem.MixWeights(b.List, out, x, base, scale, p)
+}
+
+// MixedInput makes mixed streams the input of a block.
+func (b *Builder) MixedInput(out launch.Mat, m *elem.Mixed) {
+	elem.MixedInput(b.List, out, m, b.Scratch(elem.MixedScratch(m.X.Rows, out.Cols, m.W.Rows)))
 }
 
 // Activate computes x = the activation of act for x and up.

@@ -201,6 +201,18 @@ func (b *Builder) Mix(delta, y, shared, x launch.Mat, bank launch.Bank, n Networ
 		b.mixFew(delta, &m, gemv.Options{})
 		return
 	}
+	if !n.Extra.Zero() && b.few(x.Rows) { // the shared network has launches of its own
+		m.Shared, m.Gate = gemv.Network{}, launch.Mat{}
+		if b.canMoE(m) {
+			b.mixFew(delta, &m, gemv.Options{})
+			b.FFN(shared, x, n)
+			if !n.Gate.Zero() {
+				b.GateRows(shared, x, n.Gate)
+			}
+			b.Add(delta, shared)
+			return
+		}
+	}
 	b.Experts(y, x, bank, ids)
 	if n.Zero() {
 		shared = launch.Mat{}

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/gqa"
 	"krater/kernels/cuda/mla"
@@ -67,8 +68,12 @@ func ScratchBytes(s *device.StepSizes) int {
 		}
 	}
 	need(4*s.Rows*max(s.DenseFF, s.SharedFF), partsBytes) // F32 for the plain kernels
-	if s.Cubic {
+	if s.Cubic || s.Clamped {
 		need(4*s.Rows*max(s.DenseFF, s.SharedFF), 2*s.Rows*max(s.DenseFF, s.SharedFF), partsBytes)
+	}
+	if s.Streams > 0 {
+		need(elem.MixedScratch(s.Rows, s.Hidden, (2+s.Streams)*s.Streams))
+		need(route.Scratch(s.Rows, (2+s.Streams)*s.Streams, s.Streams*s.Hidden))
 	}
 	if s.PerLayer > 0 {
 		need(2*s.Rows*s.Hidden, partsBytes)

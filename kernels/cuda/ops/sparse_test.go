@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -17,7 +18,7 @@ func sparse(x device.Index, p device.MLA, rows int, list []device.Span, decode b
 		return 1 << 60
 	}}
 	a := &at{}
-	chosen, table := a.mat(tensor.I32, rows, x.TopK), a.mat(tensor.I32, 1, 1<<16)
+	chosen, table := a.mat(tensor.I32, rows, x.Positions()), a.mat(tensor.I32, 1, 1<<16)
 	b.Select(chosen, a.mat(tensor.BF16, rows, x.Heads*x.Dim), a.mat(tensor.BF16, rows, x.Heads), launch.KV{Mat: a.mat(tensor.F8E4M3, 1<<20, x.Dim)}, list, table, decode, x)
 	b.SparseMLA(a.mat(tensor.BF16, rows, p.Heads*p.V), a.mat(tensor.BF16, rows, p.Heads*(p.Nope+p.Rope)), launch.KV{Mat: a.mat(tensor.F8E4M3, 1<<20, p.Rank+p.Rope)},
 		launch.Weight{F: a.mat(tensor.BF16, p.Heads*(p.Nope+p.V), p.Rank)}, chosen, list, table, decode, p)
@@ -82,6 +83,39 @@ func TestPitch(t *testing.T) {
 	for context, want := range map[int]int{1: 4096, 4096: 4096, 4097: 8192, 131072: 131072, 131073: 262144} {
 		if got := Pitch(slices.Concat(generated(2, 1), generated(1, context))); got != want {
 			t.Errorf("Pitch of %d is %d, want %d", context, got, want)
+		}
+	}
+}
+
+// TestLatentLaunches: GLM-5.3-Flash, whose index has pools and whose latents have no rotated values, has fast kernels for generated rows and for
+// prompts, and the scratch memory of its attention and of its streams is bounded.
+func TestLatentLaunches(t *testing.T) {
+	index := device.Index{Heads: 32, Dim: 128, TopK: 512, Pool: 4, BlockTokens: 64}
+	p := device.MLA{Heads: 64, Nope: 256, V: 256, Rank: 512, BlockTokens: 64}
+	choice := []string{"kr_index_scores_e4m3", "kr_index_top"}
+	whole := []string{"kr_latent_absorb", "kr_latent_attend_e4m3", "kr_latent_expand"}
+	for _, x := range []struct {
+		rows   int
+		list   []device.Span
+		decode bool
+		want   []string
+	}{
+		{8, generated(8, 131072), true, slices.Concat(choice, []string{"kr_latent_absorb", "kr_latent_attend_e4m3", "kr_latent_join", "kr_latent_expand"})},
+		{20, []device.Span{{Len: 20, Pos: 2040}}, false, slices.Concat(choice, whole)},
+		{300, []device.Span{{Len: 300, Pos: 8000}}, false, slices.Concat(choice, whole, whole)},
+	} {
+		names, most := sparse(index, p, x.rows, x.list, x.decode)
+		if !slices.Equal(names, x.want) {
+			t.Errorf("%d rows of %v: %v", x.rows, x.list, names)
+		}
+		s := device.StepSizes{Rows: 300, Seqs: 8, LogitRows: 8, Context: 131072, Hidden: 4096, Vocab: 1000, MLA: p, Index: index, Streams: 4}
+		b := &Builder{Scratch: func(n int) launch.Ptr { most = max(most, n); return 1 << 60 }, List: &launch.List{}}
+		a, width := &at{}, 4*s.Hidden
+		mix := device.StreamMix{Streams: 4, Iterations: 20}
+		b.MixedInput(a.mat(tensor.BF16, s.Rows, s.Hidden), &elem.Mixed{X: a.mat(tensor.F32, s.Rows, width), W: a.mat(tensor.F32, mix.Width(), width), Base: a.mat(tensor.F32, 1, mix.Width()),
+			Scale: a.mat(tensor.F32, 1, 3), Weights: a.mat(tensor.F32, s.Rows, mix.Width()), Norm: a.mat(tensor.BF16, 1, s.Hidden), StreamMix: mix})
+		if planned := ScratchBytes(&s); most > planned {
+			t.Errorf("%d rows of %v: %d bytes of scratch memory, planned are %d", x.rows, x.list, most, planned)
 		}
 	}
 }
