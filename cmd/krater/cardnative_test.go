@@ -54,7 +54,7 @@ func TestNativeOnCard(t *testing.T) {
 // their blocks as they are.
 func TestNativeGoldenOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
-	for _, name := range []string{"gpt_oss_mxfp4", "deepseek_v3_fp8"} {
+	for _, name := range []string{"gpt_oss_mxfp4", "deepseek_v3_fp8", "deepseek_v4_fp4"} {
 		dir := filepath.Join("..", "..", "testdata", "goldens", name)
 		golden := dir
 		if testing.Short() {
