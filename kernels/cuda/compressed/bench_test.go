@@ -57,6 +57,12 @@ func benchCompressed(b *testing.B, ratio, rows, ctx int) {
 	}
 	q, out := c.BF16(cudatest.Normal(x.rng, x.rows*heads*dim), x.rows, heads*dim), c.Mat(tensor.BF16, x.rows, heads*dim)
 	sinks := c.F32(make([]float32, heads), 1, heads)
+	sees := p.Sees(ctx - 1)
+	if ratio == 4 {
+		sees = topK
+	}
+	splits := Splits(p.Window + sees)
+	parts := c.Alloc(PartsBytes(max(1, rows), splits, heads))
 	measure := func(build func(l *launch.List)) float64 {
 		const times = 10
 		best := time.Hour
@@ -73,7 +79,16 @@ func benchCompressed(b *testing.B, ratio, rows, ctx int) {
 		return float64(best.Nanoseconds()) / 1000 / times
 	}
 	for range b.N {
-		b.ReportMetric(measure(func(l *launch.List) { Attend(l, out, q, caches, chosen, sinks, rows > 0, p) }), "attend-us")
+		b.ReportMetric(measure(func(l *launch.List) { Attend(l, out, q, caches, chosen, sinks, rows > 0, p) }), "plain-us")
+		if CanAttend(c.Info(), out, q, &caches, p) {
+			b.ReportMetric(measure(func(l *launch.List) {
+				if rows == 0 {
+					AttendPrompts(l, out, q, caches, chosen, sinks, p)
+					return
+				}
+				AttendGenerated(l, out, q, caches, chosen, sinks, rows, splits, parts, p)
+			}), "fast-us")
+		}
 		if ratio == 0 || rows > 0 {
 			continue
 		}
