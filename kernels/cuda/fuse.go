@@ -74,9 +74,8 @@ var patterns = map[device.Kind][]pattern{
 		{fusion{name: "MatMul", add: addBiasedMatMul}, isBiasedMatMul},
 		{fusion{name: "MatMulPair", add: addMatMulPair}, isMatMulPair},
 	},
-	device.OpConv:      {{fusion{name: "DeltaStep", add: addDeltaStep}, isDeltaStep}},
-	device.OpGatedNorm: {{fusion{name: "AddGated", add: addAddGated}, isAddGated}},
-	device.OpFFN:       {{fusion{name: "AddFFN", add: addAddFFN}, isAddFFN}},
+	device.OpConv: {{fusion{name: "DeltaStep", add: addDeltaStep}, isDeltaStep}},
+	device.OpFFN:  {{fusion{name: "AddFFN", add: addAddFFN}, isAddFFN}},
 	device.OpRope: {
 		{fusion{name: "LatentDecode", add: addLatentDecode}, isLatentDecode},
 		{fusion{name: "Latent", add: addLatent}, isLatent},

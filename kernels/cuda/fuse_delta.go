@@ -46,16 +46,3 @@ func addDeltaStep(b *ops.Builder, o []device.Op) {
 	b.DeltaStep(mat(rule.Out), mat(conv.Out), mat(conv.X), mat(conv.W), kv(&conv.KV), mat(rule.A), mat(rule.W), mat(rule.B), kv(&rule.KV),
 		rule.Spans.List, mat(rule.Spans.Table), *rule.Delta)
 }
-
-// isAddGated finds the norm of gated DeltaNet's output, the product that reads it, and its sum with the residual stream.
-func isAddGated(d *Device, l device.List) int {
-	if !kinds(l, device.OpGatedNorm, device.OpMatMul) || l.Ops[1].X != l.Ops[0].Out || !d.added(l, 2) || !unread(l.From(2), l.Ops[0].Out) {
-		return 0
-	}
-	return 3
-}
-
-func addAddGated(b *ops.Builder, o []device.Op) {
-	norm, product, sum := &o[0], &o[1], &o[2]
-	b.AddGated(mat(sum.Out), mat(sum.X), mat(norm.Out), mat(norm.X), mat(norm.W), norm.Eps, weight(product.Weight), *norm.Delta)
-}

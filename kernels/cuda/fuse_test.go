@@ -110,7 +110,7 @@ func TestFusedBiases(t *testing.T) {
 	}
 }
 
-// TestFusedDelta: few generated rows of gated DeltaNet become three operators between their norms.
+// TestFusedDelta: few generated rows of gated DeltaNet become fewer operators.
 func TestFusedDelta(t *testing.T) {
 	p, float := &device.DeltaNet{KeyHeads: 1, ValueHeads: 2, KeyDim: 16, ValueDim: 16, Taps: 4}, &device.Weight{F: rowsOf(tensor.BF16, 4, 64)}
 	packed := &device.Weight{Q: device.QMat{Layout: tensor.Layout{Format: tensor.INT8.By(128), Rows: 96, Cols: 64, For: tensor.GPU}, Values: new(memory)}}
@@ -124,9 +124,9 @@ func TestFusedDelta(t *testing.T) {
 		another bool // operator reads the convolution
 		want    []string
 	}{
-		{"one row", &Device{}, 1, true, float, false, []string{"RMSNorm", "MatMulPair", "DeltaStep", "AddGated", "RMSNorm"}},
-		{"both packed", &Device{}, 1, true, packed, false, []string{"RMSNorm", "MatMul", "MatMul", "DeltaStep", "AddGated", "RMSNorm"}},
-		{"read again", &Device{}, 1, true, float, true, []string{"RMSNorm", "MatMulPair", "Conv", "Delta", "AddGated", "RMSNorm", "CopyRows"}},
+		{"one row", &Device{}, 1, true, float, false, []string{"RMSNorm", "MatMulPair", "DeltaStep", "GatedNorm", "AddMatMul", "RMSNorm"}},
+		{"both packed", &Device{}, 1, true, packed, false, []string{"RMSNorm", "MatMul", "MatMul", "DeltaStep", "GatedNorm", "AddMatMul", "RMSNorm"}},
+		{"read again", &Device{}, 1, true, float, true, []string{"RMSNorm", "MatMulPair", "Conv", "Delta", "GatedNorm", "AddMatMul", "RMSNorm", "CopyRows"}},
 		{"a prompt", &Device{}, 300, false, float, false, apart},
 		{"float32", &Device{Layout: Layout{F32: true}}, 1, false, float, false, apart},
 	} {

@@ -36,8 +36,6 @@ func TestChoiceLeft(t *testing.T) {
 		{int4, int4, 320, device.Router{Experts: 64, TopK: 5, Normalize: true, Scale: 2}, false},
 		{int4, bf16, 576, device.Router{Experts: 24, TopK: 4, Scoring: device.ScoreSigmoid, Groups: 4, TopGroups: 2, GroupScore: device.GroupTop2Sum, Normalize: true, Scale: 2.5}, true},
 		{bf16, nil, 2112, device.Router{Experts: 8, TopK: 2, Groups: 4, TopGroups: 3, Scale: 1}, false},
-		{int4, nil, 576, device.Router{Experts: 70, TopK: 5, Normalize: true, Scale: 1}, false},
-		{int4, int8, 128, device.Router{Experts: 256, TopK: 8, Scoring: device.ScoreSigmoid, Normalize: true, Scale: 2.5}, true},
 		{channel, channel, 832, device.Router{Experts: 33, TopK: 3, Scoring: device.ScoreSigmoid, Scale: 1}, true},
 	} {
 		m := newLeftMixture(c, rng, v, turn)

@@ -3,15 +3,12 @@
 package gemv
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"krater/kernels/cuda/cudatest"
-	"krater/kernels/cuda/delta"
 	"krater/kernels/cuda/launch"
-	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
@@ -41,43 +38,6 @@ func TestPair(t *testing.T) {
 				})
 				if !slices.Equal(c.Floats(got), c.Floats(want)) {
 					t.Errorf("%v, %+v, %d rows, %s: other bits", shape, k, rows, dt)
-				}
-			}
-		}
-	}
-}
-
-// TestAddGated: norm, product and sum in one launch have the bits of one after the other.
-func TestAddGated(t *testing.T) {
-	c := cudatest.Open(t)
-	rng := rand.New(rand.NewPCG(22, 1))
-	bits := []cudatest.Layout{{DType: tensor.BF16}, {Bits: 8, Group: 128}, {Bits: 4, Group: 128}}
-	for i, gpu := range gpus {
-		for j, p := range []device.DeltaNet{
-			{KeyHeads: 2, ValueHeads: 10, KeyDim: 32, ValueDim: 128, Taps: 4},
-			{KeyHeads: 4, ValueHeads: 16, KeyDim: 16, ValueDim: 44, Taps: 4, ByKeyHead: true},
-			{KeyHeads: 1, ValueHeads: 1, KeyDim: 8, ValueDim: 64, Taps: 2},
-		} {
-			k, cols, n := bits[(i+j)%3], p.Values(), 100
-			w := c.RandomWeights(rng, k, 1, n, cols)
-			norm := c.BF16(cudatest.Normal(rng, p.ValueDim), 1, p.ValueDim)
-			if j > 0 {
-				norm = c.F32(cudatest.Normal(rng, p.ValueDim), 1, p.ValueDim)
-			}
-			sum, o := cudatest.Normal(rng, 4*n), cudatest.Normal(rng, 4*cols)
-			x := c.BF16(cudatest.Normal(rng, 4*p.Width()), 4, p.Width())
-			for _, rows := range []int{1, 4} {
-				got, want, in := c.F32(sum, rows, n), c.F32(sum, rows, n), c.BF16(o, rows, cols)
-				if !CanGated(in, x.RowRange(0, rows), norm, &w.Weight, p) {
-					t.Fatalf("%+v is not taken", p)
-				}
-				c.Run(func(l *launch.List) {
-					AddGated(l, gpu, got, in, x.RowRange(0, rows), norm, 1e-6, w.Weight, p)
-					delta.GatedNorm(l, in, x.RowRange(0, rows), norm, 1e-6, p)
-					MatMul(l, gpu, want, in, w.Weight, Options{Add: true})
-				})
-				if name := fmt.Sprintf("%+v, %+v, %d rows", k, p, rows); !slices.Equal(c.Floats(got), c.Floats(want)) {
-					t.Errorf("%s: other bits", name)
 				}
 			}
 		}

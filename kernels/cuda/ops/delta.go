@@ -29,18 +29,3 @@ func (b *Builder) DeltaStep(out, conv, x, w launch.Mat, tail launch.KV, ba, deca
 	b.Conv(conv, x, w, tail, list, table, true, p)
 	b.Delta(out, conv, ba, decay, bias, states, list, table, true, p)
 }
-
-// AddGated computes sum [M, N] F32 += GatedNorm of o * w^T; delta [M, N] is room for the product.
-func (b *Builder) AddGated(sum, room, o, x, norm launch.Mat, eps float32, w launch.Weight, p device.DeltaNet) {
-	if b.forms("AddGated", o.Rows, func(from, to int) {
-		b.AddGated(sum.RowRange(from, to), room.RowRange(from, to), o.RowRange(from, to), x.RowRange(from, to), norm, eps, w, p)
-	}) {
-		return
-	}
-	if b.few(o.Rows) && gemv.CanGated(b.sized(o), b.sized(x), norm, &w, p) {
-		gemv.AddGated(b.List, b.GPU, sum, o, x, norm, eps, w, p)
-		return
-	}
-	b.GatedNorm(o, x, norm, eps, p)
-	b.AddMatMul(sum, room, o, w)
-}

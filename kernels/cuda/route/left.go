@@ -6,8 +6,8 @@ import (
 	"krater/kernels/cuda/launch"
 )
 
-// MaxLeft is the most experts of a choice that may be left to its readers; with groups of experts it is 64.
-const MaxLeft = 256
+// MaxLeft is the most experts of a choice that may be left to its readers.
+const MaxLeft = 64
 
 // Left is a choice that a launch leaves to its readers: the logits, and the rules for choosing
 // experts by them. The zero value is none.
@@ -38,9 +38,6 @@ func Leave(l *launch.List, ids, weights launch.Mat, experts int, memory launch.R
 		if args[at] != want {
 			return left, false
 		}
-	}
-	if experts > 64 && number(args[argTopK+2]) > 1 {
-		return left, false
 	}
 	parts, cols := pointer(args[argParts]), int(number(args[argCols]))
 	end := memory.At + launch.Ptr(memory.Bytes)

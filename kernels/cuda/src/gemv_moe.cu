@@ -77,7 +77,7 @@ struct Work {
 };
 
 // The router's logits, from which a kernel chooses experts itself. For few tokens this costs less
-// than waiting for a block that chooses for all. At most 256 experts. parts, n and logits: as for
+// than waiting for a block that chooses for all. At most 64 experts. parts, n and logits: as for
 // sums_of(). n 0: ids and weights are already there.
 struct Unchosen {
 	float *parts;
@@ -87,41 +87,12 @@ struct Unchosen {
 	const float *bias;
 	Router router;
 
-	KR_MEMBER Sums sums(bool out) const {
+	// Chooses the experts of a token, with the first warps of a block. out: also writes its
+	// logits.
+	KR_MEMBER void choose_for(int token, bool out, FewChosen &to, int warps) const {
 		Sums s = sums_of(parts, n, logits, logits_stride, tokens, router.experts);
 		if (!out) s.out = nullptr;
-		return s;
-	}
-	// Chooses the experts of a token, of at most 64, with the first warps of a block. out: also writes its
-	// logits.
-	KR_MEMBER void choose_for(int token, bool out, FewChosen &to, int warps) const { to.choose(token, sums(out), bias, router, warps); }
-	KR_MEMBER bool many() const { return router.experts > 64; }
-	// Chooses among up to 256 without groups, by all threads of the block: ids and weights in their order. between() is called while the logits are
-	// in flight. room: MANY_ROOM floats of shared memory.
-	template <class Between> KR_MEMBER void choose_many(int token, bool out, int *ids, float *weights, float *room, Between between) const {
-		const int AHEAD = 4; // parts
-		const Sums s = sums(out);
-		float *score = room + 2 * MOST_CHOSEN, part[AHEAD];
-		bool first = true;
-#pragma unroll 1
-		for (int e = threadIdx.x; first || e < router.experts; e += blockDim.x) {
-			const float *at = s.from + (long long)token * s.stride + min(e, router.experts - 1);
-#pragma unroll
-			for (int i = 0; i < AHEAD; i++) part[i] = __ldcg(at + min(i, s.parts - 1) * s.step);
-			if (first) between();
-			first = false;
-			float v = part[0];
-#pragma unroll
-			for (int i = 1; i < AHEAD; i++)
-				if (i < s.parts) v += part[i];
-			for (int i = AHEAD; i < s.parts; i++) v += __ldcg(at + i * s.step);
-			if (e >= router.experts) break;
-			score[e] = v;
-			if (s.out) s.out[(long long)token * s.out_stride + e] = v;
-		}
-		__syncthreads();
-		if (threadIdx.x < 32) choose_scored(ids, weights, room, score, bias, router);
-		__syncthreads();
+		to.choose(token, s, bias, router, warps);
 	}
 	// One warp writes ids and weights after that, in their order.
 	KR_MEMBER void order(const FewChosen &from, int *ids, float *weights) const { order_chosen(ids, weights, from.ids, from.scores, bias, router); }
@@ -247,25 +218,18 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	if (pick.n) {
 		int token = work.token(i), rank = i - token * work.top_k;
 		bool out = blockIdx.x == 0 && rank == 0;
-		auto stage_row = [&] {
-			if (threadIdx.x >= 32)
-				stage_alone<ROUTED != PLAIN_BF16>(memory + ROWS, x + (long long)token * x_stride, bank.first.tiles, threadIdx.x - 32, blockDim.x - 32);
-		};
-		bool ordered = out || pick.bias || pick.many();
-		if (pick.many()) pick.choose_many(token, out, chosen, shares, (float *)memory, stage_row); // memory: where results will be
-		else {
-			stage_row();
-			pick.choose_for(token, out, few, blockDim.x / 32);
-		}
-		if (ordered) {
-			if (!pick.many()) {
-				if (threadIdx.x < 32) pick.order(few, chosen, shares);
-				__syncthreads();
-			}
+		if (threadIdx.x >= 32)
+			stage_alone<ROUTED != PLAIN_BF16>(memory + ROWS, x + (long long)token * x_stride, bank.first.tiles, threadIdx.x - 32, blockDim.x - 32);
+		pick.choose_for(token, out, few, blockDim.x / 32);
+		int id = few.ids[rank];
+		if (out || pick.bias) {
+			if (threadIdx.x < 32) pick.order(few, chosen, shares);
+			__syncthreads();
+			id = chosen[rank];
 			int k = threadIdx.x;
 			if (out && k < work.top_k) ids[token * work.top_k + k] = chosen[k], weights[token * work.top_k + k] = shares[k];
 		}
-		t.expert = work.where(ordered ? chosen[rank] : few.ids[rank]);
+		t.expert = work.where(id);
 	} else {
 		t = work.at(i);
 	}
@@ -385,7 +349,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
                      const RowGate &gate, float *results) {
 	__shared__ __align__(16) FewChosen few;
 	__shared__ int chosen[MOST_CHOSEN];
-	__shared__ float share, room[MANY_ROOM];
+	__shared__ float share;
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, g = lane / 4;
 	int block = blockIdx.x, token = blockIdx.y, routed = work.top_k * parts.n, items = routed + shared_parts.n, first = token * work.top_k;
 	int row = 16 * block + threadIdx.x;
@@ -395,12 +359,9 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	pdl_launch();
 	if (pick.n) {
 		int n = min(warps, routed);
-		if (pick.many()) pick.choose_many(token, false, chosen, factors, room, [] {});
-		else {
-			if (warp < n) pick.choose_for(token, false, few, n); // the others need no expert
-			if (warp == 0) pick.order(few, chosen, factors);
-			if (pick.bias && warp < n) bar_sync(1, 32 * n);
-		}
+		if (warp < n) pick.choose_for(token, false, few, n); // the others need no expert
+		if (warp == 0) pick.order(few, chosen, factors);
+		if (pick.bias && warp < n) bar_sync(1, 32 * n);
 	} else {
 		for (int k = threadIdx.x; k < work.top_k; k += blockDim.x) factors[k] = work.expert(first + k) < 0 ? 0.f : weights[first + k];
 	}
@@ -423,7 +384,7 @@ KR_DEV void down_all(void *out, int wide, int out_stride, int add, const bf16 *h
 	int i = warp;
 	for (; i < routed; i += warps) {
 		float sum[4] = {0, 0, 0, 0};
-		int k = parts.divide(i), e = pick.n ? work.where(pick.bias || pick.many() ? chosen[k] : few.ids[k]) : work.expert(first + k);
+		int k = parts.divide(i), e = pick.n ? work.where(pick.bias ? chosen[k] : few.ids[k]) : work.expert(first + k);
 		Range units(0, 0);
 		parts.range(units.from, units.to, bank.first, i - k * parts.n);
 		if (e >= 0) {

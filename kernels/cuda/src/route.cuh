@@ -297,46 +297,6 @@ struct FewChosen {
 	}
 };
 
-// The same choice of at most 256 experts without groups, by one warp, from logits in shared memory, which become scores. room: 2 *
-// MOST_CHOSEN floats of shared memory.
-enum { MANY = 256, MANY_ROOM = 2 * MOST_CHOSEN + MANY };
-
-KR_DEV void choose_scored(int *ids, float *weights, float *room, float *score, const float *bias, const Router &r) {
-	const int P = MANY / 32;
-	int lane = threadIdx.x % 32, *ids_of = (int *)room + MOST_CHOSEN;
-	float top = minus_infinity(), sum = 0.f;
-	uint32_t key[P];
-#pragma unroll
-	for (int j = 0; j < P; j++)
-		if (lane + 32 * j < r.experts) top = fmaxf(top, score[lane + 32 * j]);
-	top = risen(__reduce_max_sync(0xffffffffu, rising(top)));
-#pragma unroll 1
-	for (int e = lane; e < MANY; e += 32) {
-		float v = e < r.experts ? score[e] : minus_infinity();
-		v = r.sigmoid ? 1.f / (1.f + expf(-v)) : expf(v - top);
-		sum += v;
-		if (e < r.experts) score[e] = v;
-	}
-	sum = r.sigmoid ? 1.f : warp_sum(sum);
-#pragma unroll
-	for (int j = 0; j < P; j++) {
-		int e = lane + 32 * j;
-		key[j] = 0;
-		if (e >= r.experts) continue;
-		float v = score[e] = score[e] / sum;
-		key[j] = rising((bias ? __ldg(bias + e) : 0.f) + v);
-	}
-#pragma unroll 1
-	for (int k = 0; k < r.k; k++) {
-		int e = largest(key);
-#pragma unroll
-		for (int j = 0; j < P; j++)
-			if (e == lane + 32 * j) key[j] = 0, ids_of[k] = e, room[k] = score[e];
-	}
-	__syncwarp();
-	order_chosen(ids, weights, ids_of, room, bias, r);
-}
-
 // The choice for one row, by one warp. real: the number of rows that exist, from c.rows.
 KR_DEV void choose_row(int row, int real, const Sums &s, const Choice &c, const Router &r, float *room) {
 	int *ids = c.ids + (long long)row * c.ids_stride, lane = threadIdx.x % 32;
