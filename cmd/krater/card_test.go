@@ -193,10 +193,6 @@ func TestGoldensOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
 		_, cfg := goldenPrompts(t, f.Dir)
-		if cfg.Streams.Mixed() {
-			refuses(t, 1, []string{"compare", "--device", "cuda", "--model", f.Dir, "--golden", f.Dir}, "on the CPU only")
-			return
-		}
 		topK, _ := cfg.Selection()
 		for i, args := range [][]string{{"--rows", "f32"}, {"--rows", "bf16"}, {"--rows", "f32", "--batch", "3", "--chunk", "7", "--layer-groups", "2"}} {
 			golden := f.Dir
