@@ -352,7 +352,7 @@ func addNormedHeadStore(b *ops.Builder, o []device.Op) {
 	headStore(b, o[2:], mat(o[0].W), mat(o[1].W), o[0].Eps)
 }
 
-// isIndexStore finds norm and rotation of the queries of an index over blocks, the same of its keys if they have a norm, and their store.
+// isIndexStore finds norm and rotation of the queries of an index over blocks, norm and rotation of its keys if they have a norm, and their store.
 func isIndexStore(_ *Device, l device.List) int {
 	n := 3
 	if kinds(l, device.OpHeadNorm, device.OpRope, device.OpHeadNorm, device.OpRope, device.OpStoreRows) {

@@ -30,6 +30,23 @@ func BenchmarkCompressed(b *testing.B) {
 	}
 }
 
+// microseconds returns how long the launches of build take.
+func microseconds(c *cudatest.GPU, build func(l *launch.List)) float64 {
+	const times = 10
+	best := time.Hour
+	for range 3 { // the first warms up
+		c.Sync()
+		start := time.Now()
+		c.Run(func(l *launch.List) {
+			for range times {
+				build(l)
+			}
+		})
+		best = min(best, time.Since(start))
+	}
+	return float64(best.Nanoseconds()) / 1000 / times
+}
+
 func benchCompressed(b *testing.B, ratio, rows, ctx int) {
 	const heads, dim, topK = 64, 512, 512
 	c := cudatest.Open(b)
@@ -63,25 +80,10 @@ func benchCompressed(b *testing.B, ratio, rows, ctx int) {
 	}
 	splits := Splits(p.Window + sees)
 	parts := c.Alloc(PartsBytes(max(1, rows), splits, heads))
-	measure := func(build func(l *launch.List)) float64 {
-		const times = 10
-		best := time.Hour
-		for range 3 { // the first warms up
-			c.Sync()
-			start := time.Now()
-			c.Run(func(l *launch.List) {
-				for range times {
-					build(l)
-				}
-			})
-			best = min(best, time.Since(start))
-		}
-		return float64(best.Nanoseconds()) / 1000 / times
-	}
 	for range b.N {
-		b.ReportMetric(measure(func(l *launch.List) { Attend(l, out, q, caches, chosen, sinks, rows > 0, p) }), "plain-us")
+		b.ReportMetric(microseconds(c, func(l *launch.List) { Attend(l, out, q, caches, chosen, sinks, rows > 0, p) }), "plain-us")
 		if CanAttend(c.Info(), out, q, &caches, p) {
-			b.ReportMetric(measure(func(l *launch.List) {
+			b.ReportMetric(microseconds(c, func(l *launch.List) {
 				if rows == 0 {
 					AttendPrompts(l, out, q, caches, chosen, sinks, p)
 					return
@@ -96,7 +98,7 @@ func benchCompressed(b *testing.B, ratio, rows, ctx int) {
 		raw, _ := x.cache(tensor.F32, e.Width(), 1)
 		norm, ape := c.F32(make([]float32, dim), 1, dim), c.F32(make([]float32, ratio*e.Parts()*dim), ratio, e.Parts()*dim)
 		angles := c.F32(make([]float32, ctx*64), ctx, 64)
-		b.ReportMetric(measure(func(l *launch.List) {
+		b.ReportMetric(microseconds(c, func(l *launch.List) {
 			Compress(l, caches.Entries, x.table, raw, x.nearer, norm, ape, angles, x.rows, false, e)
 		}), "compress-us")
 	}

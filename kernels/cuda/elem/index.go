@@ -29,7 +29,7 @@ func CanIndexStore(x *Index) bool {
 }
 
 // IndexStore does in one launch, with the same bits, the work of an index over blocks between its projections and its scores: HeadNorm and
-// Rope of the queries, the same of the keys if they have a norm, and StoreRows of the keys.
+// Rope of the queries, HeadNorm and Rope of the keys if they have a norm, and StoreRows of the keys.
 func IndexStore(l *launch.List, cache launch.KV, x *Index) {
 	const op = "IndexStore"
 	p := x.Rope
