@@ -57,6 +57,15 @@ func TestTwoHeadSizesOnCard(t *testing.T) {
 	}
 }
 
+// TestPooledModelOnCard: the same with Kimi Delta Attention, pools and mixed streams.
+func TestPooledModelOnCard(t *testing.T) {
+	tokens := 150
+	if testing.Short() {
+		tokens = 40
+	}
+	agreesWithPlain(t, pooledModel(t), cardPrecisions["int4 g128"], tokens)
+}
+
 func agreesWithPlain(t *testing.T, m *synth.Model, p load.Precision, tokens int) {
 	t.Helper()
 	prompt := randomTokens(tokens, 1)

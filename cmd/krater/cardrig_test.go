@@ -76,6 +76,18 @@ func twoHeadsModel(t *testing.T) *synth.Model {
 	return m
 }
 
+// pooledModel is a random model with the sizes of GLM-5.3-Flash for which there are fast kernels, and otherwise small: Kimi Delta
+// Attention, latent attention over pools that are all chosen up to 160 tokens, and four residual streams. Every token has all experts, so that no
+// rounding makes another choice.
+func pooledModel(t *testing.T) *synth.Model {
+	t.Helper()
+	return sizedModel(t, "glm-5.3-flash", map[string]any{"num_hidden_layers": 3, "layer_types": []string{"linear_attention", "deepseek_sparse_attention", "linear_attention"},
+		"mlp_layer_types": []string{"dense", "sparse", "sparse"}, "first_k_dense_replace": 1, "n_routed_experts": 4, "num_experts_per_tok": 4, "vocab_size": 512, "index_topk": 160, "swiglu_limit": 0.5},
+		map[string]any{"hidden_size": 256, "intermediate_size": 128, "moe_intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": 64,
+			"qk_nope_head_dim": 64, "qk_head_dim": 64, "v_head_dim": 64, "index_n_heads": 16,
+			"linear_attn_config": map[string]any{"num_heads": 2, "head_dim": 128, "short_conv_kernel_size": 4, "gate_lower_bound": -5}})
+}
+
 // sizedModel is a random model of a shape with other sizes; small ones only without trueSizes.
 func sizedModel(t *testing.T, shape string, sizes, small map[string]any) *synth.Model {
 	t.Helper()

@@ -17,7 +17,6 @@ var (
 	kConv      = map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_conv_bf16"), tensor.F32: launch.Named("kr_delta_conv_float")}
 	kConvPairs = launch.Named("kr_delta_conv_pairs")
 	kGatedNorm = launch.Named("kr_gated_norm")
-	kSigmoid   = launch.Named("kr_gated_norm_sigmoid")
 	kRules     = []rule{
 		{8, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_rule_bf16_8"), tensor.F32: launch.Named("kr_delta_rule_float_8")}},
 		{16, map[tensor.DType]launch.Kernel{tensor.BF16: launch.Named("kr_delta_rule_bf16_16"), tensor.F32: launch.Named("kr_delta_rule_float_16")}},
@@ -195,12 +194,8 @@ func GatedNorm(l *launch.List, out, x, w launch.Mat, eps float32, p device.Delta
 	if x.Rows == 0 {
 		return
 	}
-	kernel := kGatedNorm
-	if p.SigmoidGate {
-		kernel = kSigmoid
-	}
 	const warps = threads / 32
-	l.Add(kernel, launch.Config{Grid: launch.Dim{X: uint32((x.Rows*p.ValueHeads + warps - 1) / warps)}, Block: launch.Dim{X: threads}, PDL: true},
+	l.Add(kGatedNorm, launch.Config{Grid: launch.Dim{X: uint32((x.Rows*p.ValueHeads + warps - 1) / warps)}, Block: launch.Dim{X: threads}, PDL: true},
 		launch.P(out.At), launch.I32(out.Stride), launch.P(x.At), launch.I32(x.Stride), launch.P(w.At), launch.I32(x.Rows),
 		launch.I32(p.ValueHeads), launch.I32(p.Group()), launch.I32(p.ValueDim), at(p.Gates()), launch.F32(eps), launch.I32(f))
 }

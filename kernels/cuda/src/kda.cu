@@ -1,7 +1,6 @@
 // Kimi Delta Attention (KDA, arXiv 2510.26692) token by token: the gated delta rule with a decay for each row of a
-// head's state, and the norm of its output. Its convolution is that of gated DeltaNet (delta.cu).
+// head's state. Its convolution and its norm are those of gated DeltaNet (delta.cu).
 #include "delta.cuh"
-#include "elem.cuh"
 
 enum { RULE_THREADS = 128, RULE_WARPS = RULE_THREADS / 32 };
 
@@ -141,31 +140,3 @@ KDA_RULE(bf16, 32, 3)
 KDA_RULE(float, 8, 4)
 KDA_RULE(float, 16, 4)
 KDA_RULE(float, 32, 3)
-
-enum { GATED_THREADS = 128 };
-
-// out = RMSNorm(out) * sigmoid(gate), head by head, in place. Grid: x heads of rows, one warp for each.
-// Flags: out, x, w.
-KR_KERNEL(GATED_THREADS, 4)
-kr_gated_norm_sigmoid(void *out, int out_stride, const void *x, int x_stride, const void *w, int rows, int heads, int group, int dim, Cols z, float eps, int flags) {
-	pdl_launch();
-	pdl_wait();
-	int lane = threadIdx.x % 32, at = blockIdx.x * (GATED_THREADS / 32) + threadIdx.x / 32;
-	if (at >= rows * heads) return;
-	int row = at / heads, h = at % heads, gate = z.at + h / group * z.step + h % group * dim;
-	char *o = row_of(out, row, out_stride, flags & BF16_0);
-	const char *g = row_of(x, row, x_stride, flags & BF16_1);
-	float sum = 0.f;
-	for (int i = lane; i < dim; i += 32) {
-		float v = element(o, h * dim + i, flags & BF16_0);
-		sum = fmaf(v, v, sum);
-	}
-	float scale = rms_scale(warp_sum(sum), dim, eps);
-	for (int i = lane; i < dim; i += 32) {
-		float v = element(o, h * dim + i, flags & BF16_0) * scale * element(w, i, flags & BF16_2);
-		v /= 1.f + expf(-element(g, gate + i, flags & BF16_1));
-		if (flags & BF16_0) store((bf16 *)o + h * dim + i, v);
-		else store((float *)o + h * dim + i, v);
-	}
-}
-KR_EXPORT(kr_gated_norm_sigmoid)
