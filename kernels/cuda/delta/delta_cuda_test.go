@@ -163,7 +163,8 @@ func TestSteps(t *testing.T) {
 // them waits first or not; a slot that is not there is left out.
 func TestStep(t *testing.T) {
 	g := cudatest.Open(t)
-	for i, p := range append(sizes[:2:2], device.DeltaNet{KeyHeads: 2, ValueHeads: 6, KeyDim: 57, ValueDim: 39, Taps: 3, ByKeyHead: true}, sizes[3]) {
+	for i, p := range append(sizes[:2:2], device.DeltaNet{KeyHeads: 2, ValueHeads: 6, KeyDim: 57, ValueDim: 39, Taps: 3, ByKeyHead: true},
+		device.DeltaNet{KeyHeads: 1, ValueHeads: 1, KeyDim: 100, ValueDim: 5, Taps: 1}) {
 		for _, list := range [][]device.Span{{{Row: 3, Len: 1, Pos: 9, Slot: 1}, {Row: 0, Len: 1, Pos: 0, Slot: 2}, {Row: 1, Len: 1, Pos: 2, Slot: 0}}, {{Len: 1, Slot: -1}, {Row: 1, Len: 1, Pos: 70, Slot: slots}}} {
 			c := newScene(p, true)
 			want := c.put(g, true)
