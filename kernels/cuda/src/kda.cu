@@ -1,5 +1,5 @@
 // Kimi Delta Attention (KDA, arXiv 2510.26692) token by token: the gated delta rule with a decay for each row of a
-// head's state. Its convolution and its norm are those of gated DeltaNet (delta.cu).
+// head's state. It has the convolution and the norm of gated DeltaNet (delta.cu).
 #include "delta.cuh"
 
 enum { RULE_THREADS = 128, RULE_WARPS = RULE_THREADS / 32 };
