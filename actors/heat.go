@@ -5,6 +5,7 @@ import (
 
 	"krater/kernels/device"
 	"krater/scheduler/heat"
+	"krater/scheduler/routing"
 	"krater/stages/model"
 )
 
@@ -20,6 +21,7 @@ type heatMeter struct {
 	every  uint64
 	index  []int32 // [layers of the model] place among those with experts, -1
 	layers []heatLayer
+	record *recorder // nil: nobody wants every choice
 }
 
 // heatLayer is one layer's share, on cache lines of its own, because other groups may write its
@@ -34,13 +36,14 @@ type heatLayer struct {
 // heatSample is the default of Options.HeatSample.
 const heatSample = 8
 
-// newHeatMeter counts one of every N batches (0: heatSample, 1: all of them). It is nil, which
-// counts nothing, for a negative N or a model without experts.
-func newHeatMeter(cfg *model.Config, every int) *heatMeter {
+// newHeatMeter counts one of every N batches (0: heatSample, 1: all of them, negative: none). With write,
+// which one goroutine calls at a time, it hands on the choices of every batch. It is nil for a model without experts, and
+// where it has nothing to do.
+func newHeatMeter(cfg *model.Config, every int, write func(*routing.Batch)) *heatMeter {
 	if every == 0 {
 		every = heatSample
 	}
-	h := &heatMeter{every: uint64(max(1, every)), index: make([]int32, len(cfg.Layers))}
+	h := &heatMeter{every: uint64(max(0, every)), index: make([]int32, len(cfg.Layers))}
 	for l := range cfg.Layers {
 		h.index[l] = -1
 		if cfg.MoELayer(l) {
@@ -48,10 +51,13 @@ func newHeatMeter(cfg *model.Config, every int) *heatMeter {
 			h.shape.Layers = append(h.shape.Layers, int32(l))
 		}
 	}
-	if every < 0 || len(h.shape.Layers) == 0 {
+	if every < 0 && write == nil || len(h.shape.Layers) == 0 {
 		return nil
 	}
 	h.shape.Experts, h.shape.TopK = cfg.MoE.Experts, cfg.MoE.Router.TopK
+	if write != nil {
+		h.record = newRecorder(h.shape, write)
+	}
 	h.layers = make([]heatLayer, len(h.shape.Layers))
 	for i := range h.layers {
 		// Whole lines, so that no two layers share one.
@@ -62,7 +68,12 @@ func newHeatMeter(cfg *model.Config, every int) *heatMeter {
 
 // counts reports whether the batch with an id is in the sample. The choice has no rhythm that
 // batches could follow.
-func (h *heatMeter) counts(id uint64) bool { return h != nil && (h.every == 1 || mix(id)%h.every == 0) }
+func (h *heatMeter) counts(id uint64) bool {
+	return h != nil && h.every > 0 && (h.every == 1 || mix(id)%h.every == 0)
+}
+
+// wants reports whether anything is noted of the batch with an id.
+func (h *heatMeter) wants(id uint64) bool { return h != nil && h.record != nil || h.counts(id) }
 
 // mix is the finaliser of SplitMix64.
 func mix(x uint64) uint64 {
@@ -72,10 +83,12 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// observe counts the routed work of a layer of a batch with that many rows, if the batch is in the
-// sample.
-func (h *heatMeter) observe(id uint64, layer, rows int, work []device.ExpertRows) {
-	if !h.counts(id) {
+// observe counts the routed work of the next rows of a layer of a batch, if the batch is in the sample.
+func (h *heatMeter) observe(s routedStep, layer, rows int, work []device.ExpertRows) {
+	if h != nil && h.record != nil {
+		h.record.work(s, int(h.index[layer]), rows, work)
+	}
+	if !h.counts(s.id) {
 		return
 	}
 	l := &h.layers[h.index[layer]]
@@ -89,14 +102,20 @@ func (h *heatMeter) observe(id uint64, layer, rows int, work []device.ExpertRows
 
 // observeRoutes counts a step whose routing stayed on the device. routes returns the experts chosen
 // in a layer of the model [rows, K], nil for a layer that is elsewhere.
-func (h *heatMeter) observeRoutes(rows int, routes func(layer int) []int32) {
+func (h *heatMeter) observeRoutes(s routedStep, routes func(layer int) []int32) {
 	for i, layer := range h.shape.Layers {
 		l, ids := &h.layers[i], routes(int(layer))
 		if ids == nil {
 			continue
 		}
+		if h.record != nil {
+			h.record.chosen(s, i, ids)
+		}
+		if !h.counts(s.id) {
+			continue
+		}
 		l.mu.Lock()
-		l.tokens += uint64(rows)
+		l.tokens += uint64(s.rows)
 		for _, e := range ids {
 			l.counts[e]++
 		}

@@ -112,7 +112,7 @@ func TestHeatIsExact(t *testing.T) {
 // TestHeatWhileItIsRead: copies taken at any time hold together, and nothing is lost.
 func TestHeatWhileItIsRead(t *testing.T) {
 	const layers, experts, topK, visits = 4, 16, 3, 2000
-	h := newHeatMeter(routerOf(layers+1, 1, experts, topK), 1)
+	h := newHeatMeter(routerOf(layers+1, 1, experts, topK), 1, nil)
 	var groups, readers sync.WaitGroup
 	stop := make(chan struct{})
 	for range 2 {
@@ -152,7 +152,7 @@ func TestHeatWhileItIsRead(t *testing.T) {
 			for id := range uint64(visits) {
 				rows := 1 + r.IntN(3)
 				want[l] += uint64(rows)
-				h.observe(id, l, rows, routed(r, rows, experts, topK))
+				h.observe(routedStep{id: id}, l, rows, routed(r, rows, experts, topK))
 			}
 		})
 	}
@@ -172,7 +172,7 @@ func TestHeatWhileItIsRead(t *testing.T) {
 func TestHeatSample(t *testing.T) {
 	const experts, topK, batches, every = 16, 2, 80_000, 8
 	cfg := routerOf(3, 1, experts, topK)
-	all, some, bare := newHeatMeter(cfg, 1), newHeatMeter(cfg, every), newHeatMeter(cfg, 0)
+	all, some, bare := newHeatMeter(cfg, 1, nil), newHeatMeter(cfg, every, nil), newHeatMeter(cfg, 0, nil)
 	r := rand.New(rand.NewPCG(3, 4))
 	for id := range uint64(batches) {
 		// Every eighth batch, and only these, uses the last half of the experts.
@@ -183,9 +183,9 @@ func TestHeatSample(t *testing.T) {
 			}
 		}
 		for layer := 1; layer < 3; layer++ {
-			all.observe(id, layer, 1, work)
-			some.observe(id, layer, 1, work)
-			bare.observe(id, layer, 1, work)
+			all.observe(routedStep{id: id}, layer, 1, work)
+			some.observe(routedStep{id: id}, layer, 1, work)
+			bare.observe(routedStep{id: id}, layer, 1, work)
 		}
 	}
 	a, s, b := all.snapshot(heat.Identity{}), some.snapshot(heat.Identity{}), bare.snapshot(heat.Identity{})
@@ -212,11 +212,11 @@ func TestHeatSample(t *testing.T) {
 
 // TestHeatOff: nothing is counted below 0 and without experts.
 func TestHeatOff(t *testing.T) {
-	if newHeatMeter(routerOf(3, 1, 4, 2), -1) != nil || newHeatMeter(routerOf(2, 2, 0, 0), 1) != nil {
+	if newHeatMeter(routerOf(3, 1, 4, 2), -1, nil) != nil || newHeatMeter(routerOf(2, 2, 0, 0), 1, nil) != nil {
 		t.Error("there is a meter")
 	}
 	off, r := &Pipeline{}, &rank{findsExperts: true}
-	off.heat.observe(0, 1, 1, nil)
+	off.heat.observe(routedStep{id: 0}, 1, 1, nil)
 	if off.Heat(heat.Identity{}) != nil || r.keeps(off.heat, &msg.Batch{Local: &msg.Local{Stream: noStream{}}}) {
 		t.Error("a pipeline without a meter counts")
 	}
@@ -228,7 +228,7 @@ type noStream struct{ device.AcceleratorStream }
 // TestHeatKept: what a device keeps to itself is fetched for the sample alone, where its
 // batches have streams of their own and it finds the experts by itself.
 func TestHeatKept(t *testing.T) {
-	h, r := newHeatMeter(routerOf(2, 0, 4, 2), 8), &rank{findsExperts: true}
+	h, r := newHeatMeter(routerOf(2, 0, 4, 2), 8, nil), &rank{findsExperts: true}
 	kept := 0
 	for id := range uint64(800) {
 		b := &msg.Batch{ID: id, Local: &msg.Local{Stream: noStream{}}}

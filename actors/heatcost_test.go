@@ -25,8 +25,8 @@ const evicted = 32 << 20
 func stepCost(layers, rows, experts, topK, every int, others []byte) float64 {
 	const steps = 24
 	cfg := routerOf(layers, 0, experts, topK)
-	h := newHeatMeter(cfg, every)
-	meters := []*heatMeter{h, h, newHeatMeter(cfg, -1)}
+	h := newHeatMeter(cfg, every, nil)
+	meters := []*heatMeter{h, h, newHeatMeter(cfg, -1, nil)}
 	var ids [3]uint64
 	for !h.counts(ids[0]) {
 		ids[0]++
@@ -53,7 +53,7 @@ func stepCost(layers, rows, experts, topK, every int, others []byte) float64 {
 		m, id := meters[i%3], ids[i%3]
 		start := time.Now()
 		for l := range work {
-			m.observe(id, l, rows, work[l])
+			m.observe(routedStep{id: id}, l, rows, work[l])
 		}
 		took[i%3] = append(took[i%3], float64(time.Since(start).Nanoseconds()))
 		others[0] += byte(touched)
@@ -130,9 +130,9 @@ func TestHeatCost(t *testing.T) {
 
 // TestHeatAllocatesNothing where it is counted.
 func TestHeatAllocatesNothing(t *testing.T) {
-	h := newHeatMeter(routerOf(2, 1, 8, 2), 1)
+	h := newHeatMeter(routerOf(2, 1, 8, 2), 1, nil)
 	work := routed(rand.New(rand.NewPCG(1, 1)), 4, 8, 2)
-	if n := testing.AllocsPerRun(100, func() { h.observe(1, 1, 4, work) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { h.observe(routedStep{id: 1}, 1, 4, work) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -144,7 +144,7 @@ func TestHeatKeptCost(t *testing.T) {
 	others := make([]byte, evicted)
 	const layers, experts, topK = 26, 64, 6
 	for rows, step := range map[int]time.Duration{1: 1270 * time.Microsecond, 2048: 31 * time.Millisecond} {
-		h := newHeatMeter(routerOf(layers, 0, experts, topK), 0)
+		h := newHeatMeter(routerOf(layers, 0, experts, topK), 0, nil)
 		r := rand.New(rand.NewPCG(7, 8))
 		ids := make([][]int32, layers)
 		for l := range ids {
@@ -154,13 +154,17 @@ func TestHeatKeptCost(t *testing.T) {
 				}
 			}
 		}
+		sampled := uint64(0)
+		for !h.counts(sampled) {
+			sampled++
+		}
 		var took []float64
 		for range 24 {
 			for i := 0; i < len(others); i += 64 {
 				others[i]++
 			}
 			start := time.Now()
-			h.observeRoutes(rows, func(layer int) []int32 { return ids[layer] })
+			h.observeRoutes(routedStep{id: sampled, rows: rows}, func(layer int) []int32 { return ids[layer] })
 			took = append(took, float64(time.Since(start).Nanoseconds()))
 		}
 		slices.Sort(took)

@@ -19,6 +19,7 @@ import (
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
+	"krater/scheduler/routing"
 	"krater/stages"
 	"krater/stages/expert"
 	"krater/stages/link"
@@ -41,6 +42,9 @@ type Options struct {
 	// HeatSample: routing is counted in one of every HeatSample batches; 1: in all, 0: in one of 8,
 	// negative: in none.
 	HeatSample int
+	// Record is called with what all routers chose for the rows of a step, whenever a step is complete; nil:
+	// nobody wants to know. It may keep the batch. Its time is taken from the step's.
+	Record func(*routing.Batch)
 	// Placements say for each rank where its routed experts are, if they were loaded on a host beside
 	// the device; nil: with the rest.
 	Placements []*placement.Placement
@@ -145,7 +149,7 @@ func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) 
 	}
 	return &Pipeline{
 		ranks: ranks, model: cfg, lim: lim, opt: opt, scheduler: config, log: opt.Log, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
-		heat: newHeatMeter(cfg, opt.HeatSample), linkBytes: map[string]*atomic.Uint64{},
+		heat: newHeatMeter(cfg, opt.HeatSample, opt.Record), linkBytes: map[string]*atomic.Uint64{},
 		outputs: map[uint64]*output{}, failed: make(chan struct{}), halted: make(chan struct{}),
 	}, core, nil
 }
@@ -160,7 +164,9 @@ func Ahead(ranks ...device.Device) bool {
 
 // countWork counts the routed work of a layer of a batch.
 func (p *Pipeline) countWork(b *msg.Batch, layer int, work []device.ExpertRows) {
-	p.heat.observe(b.ID, layer, b.State.T, work)
+	if p.heat.wants(b.ID) {
+		p.heat.observe(stepOf(b), layer, b.State.T, work)
+	}
 }
 
 // expertBytes is what a pass over one routed expert reads.

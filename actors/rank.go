@@ -114,7 +114,7 @@ func (r *rank) has(layer int) bool {
 // (group.Resident, placement.Whole), so that no split sees it. The routing of all layers is then
 // copied at once after the step, which may therefore be replayed, and counted when that has ended.
 func (r *rank) keeps(h *heatMeter, b *msg.Batch) bool {
-	if b.Stream == nil || !h.counts(b.ID) {
+	if b.Stream == nil || !h.wants(b.ID) {
 		return false
 	}
 	if r.place != nil {
@@ -217,7 +217,7 @@ func (e *stepEnd) end(c *turn, b *msg.Batch, wait func() error) (late, err error
 	}
 	if b.Kept {
 		b.Kept = false
-		e.heat.observeRoutes(b.Step.Total(), func(layer int) []int32 {
+		e.heat.observeRoutes(stepOf(b), func(layer int) []int32 {
 			if !e.rank.has(layer) {
 				return nil
 			}

@@ -18,6 +18,7 @@ import (
 	"krater/kernels/cpu"
 	"krater/kernels/hostsim"
 	"krater/scheduler/heat"
+	"krater/scheduler/routing"
 	"krater/stages/expert"
 	"krater/stages/load"
 	"krater/stages/model"
@@ -50,9 +51,10 @@ type Model struct {
 	Made       *synth.Loaded   // set for a model with random weights; owns parts
 	copied     int64           // bytes of weights copied into memory of the device
 
-	HeatSample  int       // as in actors.Options
-	TimingShare float64   // likewise
-	Heat        *heat.Map // counts by which experts are placed; nil: none
+	HeatSample  int                  // as in actors.Options
+	Record      func(*routing.Batch) // likewise
+	TimingShare float64              // likewise
+	Heat        *heat.Map            // counts by which experts are placed; nil: none
 
 	// Wrap, if set, wraps the CPU device for the stages. A benchmark uses it to time operators.
 	Wrap func(*cpu.Device) load.Device
@@ -273,7 +275,7 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 			ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,
 		},
-		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: s.Placements, HeatSample: s.HeatSample, TimingShare: s.TimingShare,
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: s.Placements, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,
 	})
 }
 

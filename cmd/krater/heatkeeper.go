@@ -11,6 +11,7 @@ import (
 
 	"krater/actors"
 	"krater/actors/local"
+	"krater/cmd/krater/choices"
 	"krater/cmd/krater/heatfile"
 	"krater/scheduler/heat"
 	"krater/stages/source"
@@ -18,6 +19,7 @@ import (
 
 // heatFlags are the flags of a server that keeps a heat map.
 type heatFlags struct {
+	choices.Recording
 	HeatFile      string        `name:"heat-file" help:"File of a heat map: it is read at the start, and kept up to date with the routers' choices." type:"path" placeholder:"FILE"`
 	HeatSaveEvery time.Duration `name:"heat-save-every" help:"Time between saves of the heat map, which is also saved at the end." default:"5m"`
 	HeatSample    int           `name:"heat-sample" help:"Count the routers' choices in one of every N batches; 0: never." default:"8"`
@@ -65,9 +67,12 @@ func (f *heatFlags) refusal(src *source.Source) error {
 	return fmt.Errorf("--heat-file %s: %w", f.HeatFile, err)
 }
 
-// readHeat reads the file before the experts of a prepared model are placed.
+// readHeat reads the file before the experts of a prepared model are placed, and makes that of --record-routing.
 func (c *serveCmd) readHeat(s *local.Model, log zerolog.Logger) error {
 	s.HeatSample = c.heatFlags.sample()
+	if err := c.Recording.Begin(s); err != nil {
+		return err
+	}
 	if c.HeatFile == "" {
 		return nil
 	}

@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
+	"math"
 
 	"github.com/rs/zerolog"
 
@@ -13,6 +12,7 @@ import (
 	"krater/actors/local/config"
 	"krater/bench/plot"
 	"krater/cmd/krater/benches"
+	"krater/cmd/krater/choices"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/term"
 	"krater/scheduler/heat"
@@ -30,7 +30,9 @@ type heatmapCmd struct {
 	Window int      `help:"Tokens per window. Each window runs separately, from position 0." default:"512"`
 	Load   []string `help:"Heat maps to start from, added up. Without --text the model then does not run." type:"existingfile" placeholder:"FILE"`
 	Keep   float64  `help:"Weight of the maps of --load next to the text: 0.5 counts them half." default:"1"`
-	Save   string   `help:"Write the map into a file, for krater serve --heat-file." type:"path" placeholder:"FILE"`
+	choices.Flags
+	Record string `help:"Write every choice of the routers into a file, for --replay." type:"path" placeholder:"FILE"`
+	Save   string `help:"Write the map into a file, for krater serve --heat-file." type:"path" placeholder:"FILE"`
 }
 
 // heldoutText is the text that a model's folder may contain for this command.
@@ -38,6 +40,9 @@ const heldoutText = "heldout.txt"
 
 // Run implements the command.
 func (c *heatmapCmd) Run(e *console.Env) error {
+	if c.Replay != "" {
+		return c.Flags.Run(e, c.JSON)
+	}
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -75,7 +80,7 @@ func (c *heatmapCmd) Run(e *console.Env) error {
 			return fmt.Errorf("--save: %w", err)
 		}
 	}
-	return c.show(e, heatReport{Model: src.Name, Report: m.Report()}, m)
+	return c.show(e, choices.HeatReport{Model: src.Name, Report: m.Report()}, m)
 }
 
 func (c *heatmapCmd) check() error {
@@ -89,7 +94,7 @@ func (c *heatmapCmd) check() error {
 }
 
 // warmUp adds the counts of a text to m.
-func (c *heatmapCmd) warmUp(e *console.Env, src *source.Source, m *heat.Map) error {
+func (c *heatmapCmd) warmUp(e *console.Env, src *source.Source, m *heat.Map) (failed error) {
 	text, err := c.text(src)
 	if err != nil {
 		return err
@@ -118,6 +123,14 @@ func (c *heatmapCmd) warmUp(e *console.Env, src *source.Source, m *heat.Map) err
 		return fmt.Errorf("--window %d: the context is %d tokens", c.Window, limit)
 	}
 	s.HeatSample = 1
+	if c.Record != "" {
+		file, err := choices.Create(c.Record, m, math.MaxInt64)
+		if err != nil {
+			return fmt.Errorf("--record: %w", err)
+		}
+		defer func() { failed = errors.Join(failed, file.Close()) }()
+		s.Record = file.Add
+	}
 	p, err := s.Pipeline(zerolog.New(e.Err).Level(zerolog.WarnLevel))
 	if err != nil {
 		return err
@@ -154,78 +167,15 @@ func (c *heatmapCmd) text(src *source.Source) (string, error) {
 	return string(data), err
 }
 
-// heatReport is a map and what it was counted on.
-type heatReport struct {
-	Model string `json:"model"`
-	heat.Report
-}
-
 // show prints and draws a map.
-func (c *heatmapCmd) show(e *console.Env, r heatReport, m *heat.Map) error {
+func (c *heatmapCmd) show(e *console.Env, r choices.HeatReport, m *heat.Map) error {
 	if c.Plot != "" {
-		if err := plot.SaveFigures(c.Plot, r.figures(m)...); err != nil {
+		if err := plot.SaveFigures(c.Plot, r.Figures(m)...); err != nil {
 			return err
 		}
 	}
 	if c.JSON {
 		return console.WriteJSON(e.Out, r)
 	}
-	return r.text(term.Paint(e.Out, console.TableRules...))
-}
-
-// text prints the skew of every layer as a table.
-func (r *heatReport) text(w io.Writer) error {
-	b := &strings.Builder{}
-	fmt.Fprintf(b, "%s: %d tokens, %d layers of %d experts, %d per token\n\n", r.Model, r.Seen, len(r.Layers), r.Experts, r.TopK)
-	fmt.Fprintf(b, "%7s  %29s  %9s  %17s\n", "", "% of rows at the hottest", "", "entropy")
-	fmt.Fprintf(b, "%7s  %5s  %6s  %6s  %6s  %9s  %5s  %10s\n", "layer", "one", "10 %", "25 %", "50 %", "used", "bits", "of even's")
-	row := func(name string, s heat.Skew) {
-		fmt.Fprintf(b, "%7s  %5.1f  %6.1f  %6.1f  %6.1f  %9s  %5.2f  %10.3f\n", name,
-			100*s.Hottest, 100*s.Share10, 100*s.Share25, 100*s.Share50, fmt.Sprintf("%d/%d", s.Used, s.Experts), s.Entropy, s.Evenness)
-	}
-	for _, l := range r.Layers {
-		row(fmt.Sprint(l.Layer), l.Skew)
-	}
-	row("all", r.Whole)
-	if len(r.Layers) > 1 {
-		fmt.Fprintf(b, "\nall: the hottest of the %d experts of all layers; every layer has the same weight\n", r.Whole.Experts)
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// curvePoints is the number of points drawn of the curve of all experts.
-const curvePoints = 400
-
-// figures draws a map: layers by experts, and the skew of each layer.
-func (r *heatReport) figures(m *heat.Map) []plot.Figure {
-	of := fmt.Sprintf("%s, %d tokens", r.Model, r.Seen)
-	h := &plot.Heat{Title: "Rows at each expert, as a multiple of an even share: " + of, X: "expert", Y: "layer"}
-	c := &plot.Curves{Title: "Share of rows at the hottest experts: " + of, X: "hottest experts, % of all", Y: "rows at them, % of all"}
-	for _, l := range r.Layers {
-		h.Rows = append(h.Rows, fmt.Sprint(l.Layer))
-		var sum uint64
-		for _, n := range l.Counts {
-			sum += n
-		}
-		values := make([]float64, len(l.Counts))
-		for e, n := range l.Counts {
-			values[e] = float64(n) * float64(len(l.Counts)) / float64(max(1, sum))
-		}
-		h.Values = append(h.Values, values)
-		c.Lines = append(c.Lines, curve(fmt.Sprintf("layer %d", l.Layer), m.Curve(l.Layer), l.Experts))
-	}
-	if len(r.Layers) > 1 {
-		c.Main = curve("all layers", m.Whole(), curvePoints)
-	}
-	return []plot.Figure{h, c}
-}
-
-// curve returns the curve of a map in percent, with the given number of points after the first.
-func curve(name string, c heat.Curve, points int) plot.Curve {
-	out := plot.Curve{Name: name, Y: make([]float64, points+1)}
-	for i := range out.Y {
-		out.Y[i] = 100 * c.Share(float64(i)/float64(points))
-	}
-	return out
+	return r.Text(term.Paint(e.Out, console.TableRules...))
 }

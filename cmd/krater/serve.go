@@ -189,6 +189,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 		return err
 	}
 	defer s.Close()
+	defer c.Recording.End(log)
 	defer c.keepHeat(log)()
 	log.Info().Str("model", name).Str("listen", l.Addr().String()).Dur("after_ms", time.Since(start)).Msg("ready")
 	c.announce(e, l.Addr(), name, time.Since(start))
