@@ -16,6 +16,7 @@ import (
 
 	"krater/stages/text/chat/template"
 	"krater/stages/text/tokenizer"
+	"krater/stages/text/toolcall"
 )
 
 // MaxInput bounds messages, tools and template variables together, in bytes of JSON.
@@ -49,6 +50,7 @@ type Template struct {
 	exempt      *finder
 	sum         [sha256.Size]byte
 	traits      traits
+	format      toolcall.Format
 }
 
 // Conversation is a client's conversation as JSON, with its members in order: the order of object
@@ -105,6 +107,7 @@ func Compile(source string, o Options) (*Template, error) {
 	}
 	t.sum = sha256.Sum256([]byte(source + "\x00" + o.ToolUse))
 	t.traits = probe(t)
+	t.format = toolcall.Detect(source + "\n" + o.ToolUse)
 	return t, nil
 }
 

@@ -204,10 +204,8 @@ func TestRaise(t *testing.T) {
 func TestDropped(t *testing.T) {
 	c := tiny(t, nil)
 	for _, test := range []struct{ messages, tools, param string }{
-		{`[` + userMessage + `,` + aCall + `]`, "", "messages[1].tool_calls"},
 		{`[` + userMessage + `,{"role":"tool","content":"x","tool_call_id":"c1"}]`, "", "messages[1].role"},
 		{`[` + userMessage + `,{"role":"function","content":"x","name":"f"}]`, "", "messages[1].role"},
-		{`[` + userMessage + `]`, `[` + aTool + `]`, "tools"},
 	} {
 		_, err := c.Render(Conversation{Messages: []byte(test.messages), Tools: []byte(test.tools)})
 		var e *Error

@@ -15,6 +15,9 @@ type checker struct {
 	calls map[string]bool // ids of the tool calls so far
 	// declared is the tools in TypeScript, where the template wants them so.
 	declared string
+	// hermes says that tools and calls get the Hermes form, block describes the tools in it.
+	hermes bool
+	block  string
 }
 
 // check returns the template's variables for a conversation.
@@ -49,11 +52,15 @@ func (t *Template) check(c Conversation) (map[string]template.Value, error) {
 	if list.AsList().Len() == 0 {
 		return nil, fail("messages", "'messages' must hold at least one message")
 	}
-	messages := make([]template.Value, list.AsList().Len())
+	k.hermes = k.hermes || t.traits.noCalls && calls(list)
+	messages, asked := make([]template.Value, list.AsList().Len()), make([]string, list.AsList().Len())
 	for i, m := range list.AsList().Items {
-		if messages[i], err = k.message(fmt.Sprintf("messages[%d]", i), m); err != nil {
+		if messages[i], asked[i], err = k.message(fmt.Sprintf("messages[%d]", i), m); err != nil {
 			return nil, err
 		}
+	}
+	if k.hermes {
+		messages = k.hermesConversation(messages, asked)
 	}
 	vars["messages"] = template.NewList(messages)
 	return vars, nil
@@ -131,29 +138,33 @@ func known(role, field string) bool {
 	return false
 }
 
-// message checks one message.
-func (k *checker) message(param string, v template.Value) (template.Value, error) {
+// message checks one message, and also returns its role.
+func (k *checker) message(param string, v template.Value) (template.Value, string, error) {
 	if !v.IsDict() {
-		return v, wrong(param, "an object")
+		return v, "", wrong(param, "an object")
 	}
 	in := v.AsDict()
 	role, err := k.role(param, in)
 	if err != nil {
-		return v, err
+		return v, "", err
+	}
+	shown := role // in the prompt
+	if k.hermes && role == "tool" {
+		shown = "user"
 	}
 	out := template.NewDict()
 	d := out.AsDict()
 	for _, field := range in.Keys {
 		at, value := param+"."+field, in.Data[field]
 		if !known(role, field) {
-			return v, fail(at, "'%s' is not a field of a message with role %q", at, role)
+			return v, "", fail(at, "'%s' is not a field of a message with role %q", at, role)
 		}
 		var err error
 		switch field {
 		case "role":
-			d.Set(field, template.NewString(k.t.traits.called(role)))
+			d.Set(field, template.NewString(k.t.traits.called(shown)))
 		case "content":
-			if value, err = k.content(at, role, value); err == nil {
+			if value, err = k.content(at, shown, value); err == nil {
 				d.Set(field, value)
 			}
 		case "tool_calls":
@@ -175,13 +186,19 @@ func (k *checker) message(param string, v template.Value) (template.Value, error
 			}
 		}
 		if err != nil {
-			return v, err
+			return v, "", err
 		}
 	}
 	if role == "assistant" {
 		k.reasoning(in, d)
 	}
-	return out, k.complete(param, role, in, d)
+	if err := k.complete(param, role, in, d); err != nil {
+		return v, "", err
+	}
+	if k.hermes {
+		k.hermesMessage(role, d)
+	}
+	return out, role, nil
 }
 
 // role checks the role of a message, and that the template has a place for it.
@@ -197,7 +214,7 @@ func (k *checker) role(param string, in *template.Dict) (string, error) {
 	role := v.AsString()
 	for _, r := range roles {
 		if r == role {
-			if k.t.traits.dropped[k.t.traits.called(role)] {
+			if k.t.traits.dropped[k.t.traits.called(role)] && (role != "tool" || !k.hermes) {
 				return "", fail(at, "the model's chat template has no place for messages with role %q", role)
 			}
 			return role, nil
@@ -249,6 +266,9 @@ func (k *checker) complete(param, role string, in, out *template.Dict) error {
 // reasoning hands on an assistant's reasoning under the names by which the template asks for it;
 // clients use three.
 func (k *checker) reasoning(in, out *template.Dict) {
+	if content, _ := out.Get("content"); k.t.traits.apart && !empty(content) && out.Data["tool_calls"].IsList() {
+		return // the template takes one of the two
+	}
 	for _, field := range []string{"reasoning_content", "reasoning", "thinking"} {
 		v, ok := in.Get(field)
 		if !ok || !v.IsString() {
@@ -262,6 +282,9 @@ func (k *checker) reasoning(in, out *template.Dict) {
 		return
 	}
 }
+
+// empty reports whether content is none or an empty string.
+func empty(v template.Value) bool { return v.IsNone() || v.IsString() && v.AsString() == "" }
 
 // answer marks an assistant's words: some tokens are its own to write.
 func (k *checker) answer(s string) template.Value {

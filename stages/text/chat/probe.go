@@ -21,6 +21,8 @@ type traits struct {
 	noCalls      bool // tool calls do not reach the prompt
 	argumentText bool // arguments must be a string of JSON
 	none         bool // content may be none in an assistant message
+	noSystem     bool // a system message does not reach the prompt
+	apart        bool // a message with calls may have content or reasoning, not both
 }
 
 // called returns the role that the template gets for a role of the conversation.
@@ -65,7 +67,9 @@ func probe(t *Template) traits {
 	if r.developer = !shown("developer") && shown("system"); r.developer {
 		r.dropped["developer"] = false
 	}
+	r.noSystem = !shown("system")
 	r.noTools = probeNoTools(t)
+	r.apart = probeApart(t, r)
 	r.none = probeNone(t, r)
 	return r
 }
@@ -246,4 +250,20 @@ func probeNone(t *Template, r traits) bool {
 		}
 	}
 	return true
+}
+
+// probeApart reports whether the template refuses an assistant message with calls, content and
+// reasoning that it takes without the reasoning.
+func probeApart(t *Template, r traits) bool {
+	arguments := probeObject
+	if r.argumentText {
+		arguments = probeString
+	}
+	m := callTurn(`"c"`, arguments)
+	_, ok := probeRender(t, userTurn+","+m, probeTools)
+	if !ok {
+		return false
+	}
+	_, both := probeRender(t, userTurn+`,{"reasoning_content":"r","reasoning":"r","thinking":"r",`+m[1:], probeTools)
+	return !both
 }

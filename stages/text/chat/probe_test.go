@@ -27,7 +27,8 @@ func TestTraits(t *testing.T) {
 			}
 			fmt.Fprintf(&b, " %s=%s", role, what)
 		}
-		fmt.Fprintf(&b, "\n  tools=%t calls=%t argument_text=%t none=%t\n", !c.traits.noTools, !c.traits.noCalls, c.traits.argumentText, c.traits.none)
+		fmt.Fprintf(&b, "\n  tools=%t calls=%t argument_text=%t none=%t", !c.traits.noTools, !c.traits.noCalls, c.traits.argumentText, c.traits.none)
+		fmt.Fprintf(&b, " apart=%t format=%s reasons=%t\n", c.traits.apart, c.format.Name(), c.format.Reasons())
 	}
 	golden(t, "testdata/traits.txt", b.String())
 }

@@ -22,13 +22,15 @@ func (k *checker) tools(data []byte) (template.Value, error) {
 	if v.AsList().Len() == 0 {
 		return template.None(), nil
 	}
-	if k.t.traits.noTools {
-		return v, fail("tools", "the model's chat template has no place for tools")
-	}
 	for i, tool := range v.AsList().Items {
 		if err := checkTool(fmt.Sprintf("tools[%d]", i), tool); err != nil {
 			return v, err
 		}
+	}
+	if k.t.traits.noTools {
+		k.hermes = true
+		k.block, err = describe(v)
+		return template.None(), err
 	}
 	if k.t.main.Mentions(declaration) || k.t.tools.Mentions(declaration) {
 		v = sortKeys(v)
@@ -131,9 +133,6 @@ func (k *checker) toolCalls(param string, v template.Value, out *template.Dict) 
 	if !v.IsList() {
 		return wrong(param, "an array")
 	}
-	if k.t.traits.noCalls {
-		return fail(param, "the model's chat template has no place for tool calls")
-	}
 	calls := make([]template.Value, v.AsList().Len())
 	for i, c := range v.AsList().Items {
 		var err error
@@ -233,7 +232,7 @@ func (k *checker) arguments(param string, v template.Value) (template.Value, err
 	if !v.IsDict() {
 		return v, wrong(param, "a JSON object, as a string")
 	}
-	if !k.t.traits.argumentText {
+	if !k.t.traits.argumentText && !k.hermes {
 		return template.Mark(v), nil
 	}
 	if raw == "" {

@@ -60,6 +60,7 @@ func (t *Tokenizer) shown(id int32, skipSpecial bool) (string, bool) {
 type Stream struct {
 	t           *Tokenizer
 	skipSpecial bool
+	show        func(string) bool // special tokens that are kept all the same
 	chain       stage
 	out         output
 }
@@ -71,10 +72,19 @@ func (t *Tokenizer) NewStream(skipSpecial bool) *Stream {
 	return s
 }
 
+// Show keeps the special tokens whose text f accepts, also with skipSpecial.
+func (s *Stream) Show(f func(text string) bool) { s.show = f }
+
 // Push takes the next id and returns the text that is now certain, which is often empty. An id
 // without a token adds nothing.
 func (s *Stream) Push(id int32) string {
-	if text, ok := s.t.shown(id, s.skipSpecial); ok {
+	text, ok := s.t.shown(id, s.skipSpecial)
+	if !ok && s.show != nil {
+		if text, ok = s.t.tokenText(id); ok {
+			ok = s.show(text)
+		}
+	}
+	if ok {
 		s.chain.put(text)
 	}
 	return s.take()

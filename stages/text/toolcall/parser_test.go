@@ -1,0 +1,135 @@
+package toolcall
+
+import (
+	"encoding/json/jsontext"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// reader joins events as a client does.
+type reader struct {
+	t                 testing.TB
+	reasoning, answer string
+	calls             []call
+	open              bool
+}
+
+func (r *reader) take(events []Event) {
+	r.t.Helper()
+	for _, e := range events {
+		if r.open != (e.Kind == Arguments || e.Kind == End) {
+			r.t.Fatalf("event %d %q while a call is open: %v", e.Kind, e.Text, r.open)
+		}
+		switch e.Kind {
+		case Text:
+			r.answer += e.Text
+		case Reasoning:
+			r.reasoning += e.Text
+		case Call:
+			r.open = true
+			r.calls = append(r.calls, call{name: e.Text, id: e.ID})
+		case Arguments:
+			r.calls[len(r.calls)-1].args += e.Text
+		case End:
+			r.open = false
+		}
+	}
+}
+
+func parser(s *sample) *Parser {
+	o := Options{Tools: []byte(testTools), Inside: s.inside, Hermes: s.hermes, Special: func(m string) bool { return strings.HasPrefix(m, "<|") }}
+	if s.noTools {
+		o.Tools = nil
+	}
+	return Detect(s.sign).New(o)
+}
+
+// read takes a text apart that arrives in these pieces.
+func read(t testing.TB, s *sample, pieces ...string) *reader {
+	t.Helper()
+	p, r := parser(s), &reader{t: t}
+	for _, piece := range pieces {
+		r.take(p.Push(piece))
+	}
+	r.take(p.Flush())
+	if r.open {
+		t.Fatal("a call is still open")
+	}
+	for _, c := range r.calls {
+		if v := jsontext.Value(c.args); v.Kind() != '{' || !v.IsValid() {
+			t.Fatalf("arguments are no JSON object: %q", c.args)
+		}
+	}
+	r.t = nil
+	return r
+}
+
+func TestSamples(t *testing.T) {
+	for i := range samples {
+		s := &samples[i]
+		t.Run(s.name, func(t *testing.T) {
+			r := read(t, s, s.text)
+			if r.reasoning != s.reasoning || r.answer != s.answer || !reflect.DeepEqual(r.calls, s.calls) {
+				t.Errorf("got reasoning %q, answer %q, calls\n%q\nwant reasoning %q, answer %q, calls\n%q", r.reasoning, r.answer, r.calls, s.reasoning, s.answer, s.calls)
+			}
+		})
+	}
+}
+
+// TestSplits cuts every sample at every byte, and into single bytes. Every beginning of a sample
+// must give the same in both ways, too.
+func TestSplits(t *testing.T) {
+	for i := range samples {
+		s := &samples[i]
+		whole, bytes := read(t, s, s.text), strings.Split(s.text, "")
+		for i := range len(s.text) {
+			if got := read(t, s, s.text[:i], s.text[i:]); !reflect.DeepEqual(got, whole) {
+				t.Fatalf("%s, cut at %q|%q:\n%q\nwant\n%q", s.name, s.text[:i], s.text[i:], got, whole)
+			}
+		}
+		if got := read(t, s, bytes...); !reflect.DeepEqual(got, whole) {
+			t.Fatalf("%s, cut into characters:\n%q\nwant\n%q", s.name, got, whole)
+		}
+		for i := range bytes {
+			a, b := read(t, s, strings.Join(bytes[:i], "")), read(t, s, bytes[:i]...)
+			if !reflect.DeepEqual(a, b) {
+				t.Fatalf("%s, the first %d characters: %q, cut into characters: %q", s.name, i, a, b)
+			}
+		}
+	}
+}
+
+// singleBytes cuts a text into bytes.
+func singleBytes(s string) []string {
+	out := make([]string, len(s))
+	for i := range len(s) {
+		out[i] = s[i : i+1]
+	}
+	return out
+}
+
+func FuzzParser(f *testing.F) {
+	for i := range samples {
+		f.Add(uint8(i), samples[i].text, uint16(len(samples[i].text)/2))
+	}
+	f.Fuzz(func(t *testing.T, which uint8, text string, cut uint16) {
+		if len(text) > 1<<12 {
+			t.Skip()
+		}
+		text = strings.ToValidUTF8(text, "")
+		s := &samples[int(which)%len(samples)]
+		n := min(int(cut), len(text))
+		whole := read(t, s, text)
+		for _, pieces := range [][]string{{text[:n], text[n:]}, singleBytes(text)} {
+			if got := read(t, s, pieces...); !reflect.DeepEqual(got, whole) {
+				t.Fatalf("%q in pieces: %q, whole: %q", text, got, whole)
+			}
+		}
+		if !strings.Contains(text, "<") && !strings.ContainsAny(text, "[]{}") && !s.inside && s.sign != harmonyChannel {
+			if whole.answer != text {
+				t.Fatalf("%q became %q", text, whole.answer)
+			}
+		}
+	})
+}
