@@ -9,14 +9,14 @@ import (
 )
 
 // answer is the reader's end of one request: an engine.Stream. The stream actor pushes events and
-// never waits. Text that is not read yet is joined, so an answer holds at most one text event,
-// however slow its reader is.
+// never waits. Text that is not read yet is joined, so an answer holds at most one text event for
+// each of its parts, however slow its reader is.
 type answer struct {
 	prompt int
 	cancel func() // tells the schedule actor; may be called more than once
 
 	mu      sync.Mutex
-	pending []engine.Event // undelivered; at most one has text
+	pending []engine.Event // undelivered
 	joined  []byte         // the text of the last one when more than one push made it
 	ended   bool           // the last event was pushed
 	closed  bool           // the reader has gone
@@ -54,16 +54,32 @@ func (a *answer) push(e engine.Event) {
 			a.release()
 		}
 		switch n := len(a.pending); {
-		case n > 0 && e.Kind == engine.Tokens && a.pending[n-1].Kind == engine.Tokens:
+		case n > 0 && joins(&a.pending[n-1], &e):
 			a.join(&a.pending[n-1], &e)
 		case n > 0 && e.Kind == engine.Scored && a.pending[n-1].Kind == engine.Scored:
 			a.pending[n-1].Tokens = append(a.pending[n-1].Tokens, e.Tokens...)
 		default:
+			if n > 0 {
+				a.settle(&a.pending[n-1])
+			}
 			a.pending = append(a.pending, e)
 		}
 	}
 	a.mu.Unlock()
 	a.wake()
+}
+
+// joins reports whether e continues the text of the last event.
+func joins(last, e *engine.Event) bool {
+	return last.Kind == engine.Tokens && e.Kind == engine.Tokens && last.Part == e.Part && e.Part != engine.CallPart
+}
+
+// settle gives the last event its whole text.
+func (a *answer) settle(last *engine.Event) {
+	if len(a.joined) > 0 {
+		last.Text = string(a.joined)
+		a.joined = a.joined[:0]
+	}
 }
 
 // join adds e to the text event that waits. The text grows in a buffer: a long answer that is not
@@ -79,11 +95,10 @@ func (a *answer) join(last, e *engine.Event) {
 
 // pop takes the oldest event; a.mu is held and there is one.
 func (a *answer) pop() engine.Event {
-	e := a.pending[0]
-	if e.Kind == engine.Tokens && len(a.joined) > 0 {
-		e.Text = string(a.joined)
-		a.joined = a.joined[:0]
+	if len(a.pending) == 1 {
+		a.settle(&a.pending[0])
 	}
+	e := a.pending[0]
 	n := copy(a.pending, a.pending[1:])
 	a.pending[n] = engine.Event{}
 	a.pending = a.pending[:n]

@@ -116,6 +116,7 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	o := newOutput(g, req, a, began)
 	o.first, o.most = ids[0], maxNew
 	o.textFrom, o.textTo = front, len(ids)-back
+	o.take(g.opt.Template, req, ids)
 	if err := g.enqueue(o, ids, maxNew, req, sampler); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 
@@ -13,8 +14,10 @@ import (
 	"krater/scheduler/files"
 	"krater/stages"
 	"krater/stages/sample"
+	"krater/stages/text/chat"
 	"krater/stages/text/stop"
 	"krater/stages/text/tokenizer"
+	"krater/stages/text/toolcall"
 )
 
 // output is the pipeline's end of one request: it turns tokens into text and events. Only the
@@ -25,6 +28,7 @@ type output struct {
 	tok    *tokenizer.Tokenizer
 	detok  *tokenizer.Stream
 	stops  *stop.Matcher
+	parts  *toolcall.Parser // nil: all is text
 
 	id        uint64
 	logprobs  bool
@@ -32,6 +36,7 @@ type output struct {
 	scores    bool  // the prompt's tokens are reported
 	raw       bool  // the prompt is a text, of which the tokens textFrom to textTo are
 	silent    bool  // no answer is wanted
+	shortIDs  bool  // of calls
 	special   bool  // control tokens are part of the text
 	keepStop  bool  // the text of what ended the answer is part of it
 	minTokens int   // no stop string is looked for in the text of the first minTokens
@@ -79,6 +84,29 @@ func newOutput(g *Gateway, req *engine.Request, a *answer, came int64) *output {
 		name: req.ID, owner: req.Owner, caller: req.Caller, priority: req.Priority, ring: g.stream,
 		usage: engine.Usage{Prompt: a.prompt}, submitted: came,
 	}
+}
+
+// tailTokens is how many tokens of the prompt's end are read to see whether it has opened the reasoning.
+const tailTokens = 16
+
+// take has the answer taken apart, if the request asks for it and the template has parts.
+func (o *output) take(t *chat.Template, req *engine.Request, ids []int32) {
+	if req.Parts == nil || t == nil {
+		return
+	}
+	f := t.Format()
+	opt := toolcall.Options{
+		Tools: req.Parts.Tools, Single: req.Parts.Single,
+		Inside: f.Opens(o.tok.Decode(ids[max(0, len(ids)-tailTokens):], false)),
+	}
+	if !o.special {
+		o.detok.Show(f.Uses)
+		opt.Special = func(text string) bool {
+			id, ok := o.tok.TokenID(text)
+			return ok && o.tok.IsSpecial(id)
+		}
+	}
+	o.parts, o.shortIDs = t.Parser(opt), f.ShortIDs()
 }
 
 // begin sets the request's number, before the output is shared.
@@ -145,13 +173,21 @@ func (o *output) Token(r sample.Result, at int64) bool {
 		o.hold(r)
 	}
 	text, matched := o.check(text)
+	reasons := o.reasoning()
 	o.release(text)
-	if matched == "" {
+	if reasons || o.reasoning() {
+		o.usage.Reasoning++
+	}
+	if matched == "" && (o.parts == nil || !o.parts.Over()) {
 		return false
 	}
+	o.flush()
 	o.finish(engine.Event{Kind: engine.Done, Finish: engine.FinishStop, StopMatched: matched})
 	return true
 }
+
+// reasoning reports whether the model reasons now.
+func (o *output) reasoning() bool { return o.parts != nil && o.parts.Reasoning() }
 
 // prefilled notes the end of the prompt.
 func (o *output) prefilled(at int64) {
@@ -209,7 +245,57 @@ func (o *output) emit(text string, n int) {
 		e.Tokens = append(e.Tokens, o.held[i].token)
 	}
 	o.held = slices.Delete(o.held, 0, n)
-	o.answer.push(e)
+	if o.parts == nil {
+		o.answer.push(e)
+		return
+	}
+	o.pass(o.parts.Push(text), e.Tokens)
+}
+
+// flush gives out what was held back to see which part it is.
+func (o *output) flush() {
+	if o.parts != nil {
+		o.pass(o.parts.Flush(), nil)
+	}
+}
+
+// pass pushes the parts of a text, the tokens with the first of them. Tokens whose text is held back
+// come without it.
+func (o *output) pass(events []toolcall.Event, tokens []engine.Token) {
+	if len(events) == 0 && len(tokens) > 0 {
+		events = []toolcall.Event{{Kind: toolcall.Text}}
+		if o.reasoning() {
+			events[0].Kind = toolcall.Reasoning
+		}
+	}
+	for _, part := range events {
+		e := engine.Event{Kind: engine.Tokens, Text: part.Text, Usage: o.usage, Tokens: tokens}
+		switch part.Kind {
+		case toolcall.End:
+			continue
+		case toolcall.Reasoning:
+			e.Part = engine.ReasoningPart
+		case toolcall.Arguments:
+			e.Part = engine.ArgumentsPart
+		case toolcall.Call:
+			e.Part, e.Text, e.Name, e.CallID = engine.CallPart, "", part.Text, part.ID
+			if e.CallID == "" && o.shortIDs {
+				e.CallID = shortID()
+			}
+		}
+		o.answer.push(e)
+		tokens = nil
+	}
+}
+
+// shortID is the id of a call for templates that want nine letters and digits.
+func shortID() string {
+	const signs = "abcdefghijklmnopqrstuvwxyz0123456789"
+	id := make([]byte, 9)
+	for i := range id {
+		id[i] = signs[rand.IntN(len(signs))]
+	}
+	return string(id)
 }
 
 // Ended implements msg.Output.
@@ -247,6 +333,7 @@ func (o *output) complete(e engine.Event) {
 		o.textSent += len(out)
 		o.emit(out, len(o.held))
 	}
+	o.flush()
 	e.Kind = engine.Done
 	o.finish(e)
 }

@@ -82,6 +82,9 @@ type Request struct {
 	KeepSpecial bool
 	// Logprobs: -1 none, else that many alternatives per token (0 = the chosen one only).
 	Logprobs int
+	// Parts asks for the parts of a chat's answer as the model's chat template has them. nil: all is
+	// text.
+	Parts *Parts
 	// PromptLogprobs, if set, asks for the log-probabilities of the prompt's own tokens. The value
 	// is the number of alternatives. The whole prompt is then computed, even if it is cached.
 	PromptLogprobs *int
@@ -97,6 +100,15 @@ type Request struct {
 	Group uint64
 	// Caller is the client's span that the request is a part of.
 	Caller Caller
+}
+
+// Parts asks for an answer with reasoning and tool calls apart from the text.
+type Parts struct {
+	// Tools are the tools that the model may call, a JSON array in the chat-completions shape. nil:
+	// none, and what looks like a call is text.
+	Tools []byte
+	// Single ends the answer before a second call.
+	Single bool
 }
 
 // Caller is a span of the client's trace, as W3C Trace Context defines it. The zero value is none.
@@ -145,14 +157,27 @@ const (
 	Failed                   // Err and Usage
 )
 
+// Part tells which part of an answer a text is.
+type Part uint8
+
+const (
+	TextPart      Part = iota // the answer itself
+	ReasoningPart             // the model's reasoning before it
+	CallPart                  // a tool call begins: Event.Name, and Event.CallID if the model gave one
+	ArgumentsPart             // a piece of the call's arguments, which join to a JSON object
+)
+
 // Event is one step of an answer.
 type Event struct {
 	Kind EventKind
 	// Position, with Queued, is how many requests are to start before this one.
 	Position int
 	Text     string // whole valid UTF-8; stop strings withheld
-	Tokens   []Token
-	Finish   FinishReason
+	Part     Part   // with Tokens: what Text is; TextPart unless Request.Parts is set
+	// Name is the tool of a CallPart, CallID the model's own id of the call, if it has one.
+	Name, CallID string
+	Tokens       []Token
+	Finish       FinishReason
 	// StopMatched is the stop string that ended the answer, if one did.
 	StopMatched string
 	// StopToken is the end token (EOS or one of StopIDs) that ended the answer, if one did. It
