@@ -47,11 +47,14 @@ func NewUsage(u engine.Usage) Usage {
 	return out
 }
 
-// FinishReason returns OpenAI's word for r. A cancelled answer has none, because it ends with an
-// error.
-func FinishReason(r engine.FinishReason) string {
-	if r == engine.FinishLength {
+// FinishReason returns OpenAI's word for r, called if the answer has tool calls. A cancelled answer
+// has none, because it ends with an error.
+func FinishReason(r engine.FinishReason, called bool) string {
+	switch {
+	case r == engine.FinishLength:
 		return "length"
+	case called:
+		return "tool_calls"
 	}
 	return "stop"
 }
@@ -76,11 +79,36 @@ type ChatChoice struct {
 	FinishReason string        `json:"finish_reason"`
 }
 
-// ChatMessage is the assistant's message.
+// ChatMessage is the assistant's message. Content is null in a message that has tool calls only.
 type ChatMessage struct {
-	Role    string  `json:"role"`
-	Content string  `json:"content"`
-	Refusal *string `json:"refusal"`
+	Role             string     `json:"role"`
+	Content          *string    `json:"content"`
+	ReasoningContent string     `json:"reasoning_content,omitempty"`
+	ToolCalls        []ToolCall `json:"tool_calls,omitempty"`
+	Refusal          *string    `json:"refusal"`
+}
+
+// ToolCall is a call of a function, or in a stream a piece of one: the first has ID, Type and Name,
+// all have the Index, and the Arguments join to a JSON object.
+type ToolCall struct {
+	Index    *int         `json:"index,omitempty"` // of streams
+	ID       string       `json:"id,omitempty"`
+	Type     string       `json:"type,omitempty"`
+	Function FunctionCall `json:"function"`
+}
+
+// FunctionCall is the part of a ToolCall about the function.
+type FunctionCall struct {
+	Name      string `json:"name,omitempty"`
+	Arguments string `json:"arguments"`
+}
+
+// CallID returns the id that a client sees of a call: the model's own, if it gave one.
+func CallID(e *engine.Event) string {
+	if e.CallID != "" {
+		return e.CallID
+	}
+	return NewID("call_")
 }
 
 // ChatChunk is one event of a streamed chat answer.
@@ -103,8 +131,10 @@ type ChatChunkChoice struct {
 
 // ChatDelta is the text that a chunk adds to the message.
 type ChatDelta struct {
-	Role    string  `json:"role,omitzero"`
-	Content *string `json:"content,omitzero"`
+	Role             string     `json:"role,omitzero"`
+	Content          *string    `json:"content,omitzero"`
+	ReasoningContent *string    `json:"reasoning_content,omitzero"`
+	ToolCalls        []ToolCall `json:"tool_calls,omitempty"`
 }
 
 // ChatLogprobs are the log-probabilities of a choice or chunk.

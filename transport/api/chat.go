@@ -64,7 +64,10 @@ type ChatRequest struct {
 	ToolChoice          jsontext.Value `json:"tool_choice"`
 	ParallelToolCalls   *bool          `json:"parallel_tool_calls"`
 	ResponseFormat      jsontext.Value `json:"response_format"`
-	ReasoningEffort     *string        `json:"reasoning_effort"`
+	// SeparateReasoning false leaves the reasoning in the text, as the model wrote it.
+	// IncludeReasoning false leaves it out.
+	SeparateReasoning *bool `json:"separate_reasoning"`
+	IncludeReasoning  *bool `json:"include_reasoning"`
 }
 
 // Plan is a validated request: what to submit and how to answer.
@@ -80,6 +83,8 @@ type Plan struct {
 	Usage bool
 	// Echo, for completions, starts each answer with its prompt.
 	Echo bool
+	// HideReasoning leaves the reasoning out of the answer.
+	HideReasoning bool
 	// PromptLogprobs returns the prompt's log-probabilities next to the answer, EchoLogprobs before
 	// the answer's own.
 	PromptLogprobs, EchoLogprobs bool
@@ -109,7 +114,7 @@ func (p *Plan) score(alternatives int) {
 
 // Plan validates the request. The model is checked by CheckModel before it.
 func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
-	plan := &Plan{Stream: isTrue(r.Stream)}
+	plan := &Plan{Stream: isTrue(r.Stream), HideReasoning: isFalse(r.IncludeReasoning)}
 	var err *Error
 	if plan.Usage, err = r.StreamOptions.wantsUsage(); err != nil {
 		return nil, err
@@ -117,20 +122,20 @@ func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 	if err := r.Ignored.check(); err != nil {
 		return nil, err
 	}
-	if err := r.refuse(); err != nil {
+	if err := CheckTextFormat("response_format", r.ResponseFormat); err != nil {
 		return nil, err
 	}
 	if err := CheckMessages("messages", r.Messages); err != nil {
 		return nil, err
 	}
 	chat := &engine.Chat{Messages: r.Messages}
-	if chat.Tools, err = r.tools(); err != nil {
+	req := &engine.Request{Prompt: engine.Prompt{Chat: chat}}
+	if err := r.tools(req); err != nil {
 		return nil, err
 	}
 	if err := r.ApplyChat(chat); err != nil {
 		return nil, err
 	}
-	req := &engine.Request{Prompt: engine.Prompt{Chat: chat}}
 	if req.MaxTokens, err = r.maxTokens(); err != nil {
 		return nil, err
 	}
@@ -146,14 +151,6 @@ func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 	plan.Candidates = plan.Choices
 	plan.Requests = repeat(req, plan.Choices)
 	return plan, plan.scorePrompts(r.PromptLogprobs)
-}
-
-// refuse returns an error for the first field that would change the answer and is not supported.
-func (r *ChatRequest) refuse() *Error {
-	if r.ReasoningEffort != nil && *r.ReasoningEffort != "none" {
-		return Unsupported("reasoning_effort", "'reasoning_effort' other than none is not supported")
-	}
-	return CheckTextFormat("response_format", r.ResponseFormat)
 }
 
 // CheckTextFormat refuses every output format but plain text. The schema of a refused one is not
@@ -175,31 +172,54 @@ func CheckTextFormat(param string, raw jsontext.Value) *Error {
 	return DecodeAt(param, raw, &format)
 }
 
-// tools returns the tool list for the template. Tool calls are not parsed out of answers, so a list
-// is accepted only where none may be called.
-func (r *ChatRequest) tools() ([]byte, *Error) {
+// tools puts the tools into the prompt of a request, and has its answer taken apart.
+func (r *ChatRequest) tools(req *engine.Request) *Error {
 	count, err := CheckTools("tools", r.Tools)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	choice, err := ToolChoice(r.ToolChoice)
+	if err != nil {
+		return err
+	}
+	parts := &engine.Parts{Single: isFalse(r.ParallelToolCalls)}
+	if count > 0 {
+		req.Prompt.Chat.Tools = r.Tools
+		if choice != "none" {
+			parts.Tools = r.Tools
+		}
+	}
+	if parts.Tools != nil || !isFalse(r.SeparateReasoning) {
+		req.Parts = parts
+	}
+	return nil
+}
+
+// ToolChoice reads the field of that name: "auto" or "none". A call that must be made needs a
+// grammar, and is refused.
+func ToolChoice(raw jsontext.Value) (string, *Error) {
+	const param = "tool_choice"
 	choice := "auto"
-	if !Absent(r.ToolChoice) {
-		if r.ToolChoice.Kind() != '"' {
-			return nil, Unsupported("tool_choice", "'tool_choice' that names a tool is not supported")
-		}
-		if err := DecodeAt("tool_choice", r.ToolChoice, &choice); err != nil {
-			return nil, err
-		}
+	if Absent(raw) {
+		return choice, nil
 	}
-	switch {
-	case choice != "none" && choice != "auto":
-		return nil, Unsupported("tool_choice", "'tool_choice' must be none, '%s' is not supported", Clip(choice))
-	case count == 0:
-		return nil, nil
-	case choice != "none":
-		return nil, Unsupported("tools", "'tools' are not supported unless 'tool_choice' is \"none\"")
+	switch raw.Kind() {
+	case '"':
+		if err := DecodeAt(param, raw, &choice); err != nil {
+			return "", err
+		}
+	case '{':
+		return "", Unsupported(param, "'tool_choice' must be auto or none; one that names tools is not supported, since it needs output that follows a grammar")
+	default:
+		return "", BadRequest(CodeInvalidType, param, "'tool_choice' must be a string or an object")
 	}
-	return r.Tools, nil
+	switch choice {
+	case "auto", "none":
+		return choice, nil
+	case "required":
+		return "", Unsupported(param, "'tool_choice' must be auto or none; required is not supported, since it needs output that follows a grammar")
+	}
+	return "", Invalid(param, "'tool_choice' must be auto or none, not '%s'", Clip(choice))
 }
 
 func (r *ChatRequest) maxTokens() (int, *Error) {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -70,15 +71,15 @@ var chatRefusals = []struct{ fields, param, code string }{
 	{`"response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"allOf":[]}}}`, "response_format", CodeUnsupported},
 	{`"response_format":"text"`, "response_format", CodeInvalidType},
 	{`"response_format":{"type":"text","schema":{}}`, "response_format.schema", CodeUnknownField},
-	{`"tools":[{"type":"function","function":{"name":"f"}}]`, "tools", CodeUnsupported},
-	{`"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"auto"`, "tools", CodeUnsupported},
+	{`"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"some"`, "tool_choice", CodeInvalidValue},
+	{`"tool_choice":1`, "tool_choice", CodeInvalidType},
 	{`"tool_choice":"required"`, "tool_choice", CodeUnsupported},
 	{`"tool_choice":{"type":"function","function":{"name":"f"}}`, "tool_choice", CodeUnsupported},
 	{`"tools":[{"type":"web_search"}],"tool_choice":"none"`, "tools[0].type", CodeUnsupported},
 	{`"tools":[{"type":"function","function":{"name":"f g"}}],"tool_choice":"none"`, "tools[0].function.name", CodeInvalidValue},
 	{`"tools":[{"type":"function","function":{"name":"f","parameters":[]}}],"tool_choice":"none"`, "tools[0].function.parameters", CodeInvalidType},
 	{`"tools":[{"type":"function","function":{"name":"f","params":{}}}],"tool_choice":"none"`, "tools[0].function.params", CodeUnknownField},
-	{`"reasoning_effort":"low"`, "reasoning_effort", CodeUnsupported},
+	{`"reasoning_effort":"lots"`, "reasoning_effort", CodeInvalidValue},
 	{`"modalities":["text","audio"]`, "modalities", CodeUnsupported},
 	{`"audio":{"voice":"x"}`, "audio", CodeUnsupported},
 	{`"prediction":{}`, "prediction", CodeUnsupported},
@@ -88,7 +89,9 @@ var chatRefusals = []struct{ fields, param, code string }{
 	{`"function_call":"auto"`, "function_call", CodeUnsupported},
 	{`"guided_json":{}`, "guided_json", CodeUnsupported},
 	{`"repetition_penalty":1e-300`, "repetition_penalty", CodeInvalidValue},
-	{`"thinking":{"type":"enabled"}`, "thinking", CodeUnsupported},
+	{`"thinking":{"type":"sometimes"}`, "thinking.type", CodeInvalidValue},
+	{`"thinking":{}`, "thinking.type", CodeMissing},
+	{`"thinking":{"type":"enabled","budget_tokens":9}`, "thinking.budget_tokens", CodeUnsupported},
 	{`"enable_thinking":false,"chat_template_kwargs":{"enable_thinking":true}`, "enable_thinking", CodeInvalidValue},
 	{`"stream_options":{"continuous_usage_stats":1}`, "stream_options.continuous_usage_stats", CodeUnsupported},
 	{`"chat_template_kwargs":[]`, "chat_template_kwargs", CodeInvalidType},
@@ -209,7 +212,7 @@ func TestChatFields(t *testing.T) {
 		"stream_options":{"include_usage":true,"include_obfuscation":false},
 		"user":"u","metadata":{"anything":{"goes":1}},"store":true,"service_tier":"auto","safety_identifier":"s","prompt_cache_key":"k",
 		"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"z":1,"a":2},"strict":true}}],"tool_choice":"none",
-		"parallel_tool_calls":true,"response_format":{"type":"text"},"reasoning_effort":"none","modalities":[ "text" ],
+		"parallel_tool_calls":true,"response_format":{"type":"text"},"reasoning_effort":null,"modalities":[ "text" ],
 		"audio":null,"prediction":null,"functions":null,"function_call":null,"verbosity":null,"web_search_options":null}`)
 	if err != nil {
 		t.Fatal(err)
@@ -341,14 +344,48 @@ func TestRawText(t *testing.T) {
 
 func TestThinking(t *testing.T) {
 	for fields, want := range map[string]string{
-		`"enable_thinking":false`: `{"enable_thinking":false}`,
-		`"enable_thinking":true,"chat_template_kwargs":{ "b":1, "a":2 }`: `{"enable_thinking":true,"b":1,"a":2}`,
-		`"thinking":{"type":"disabled"},"chat_template_kwargs":{}`:       `{"enable_thinking":false}`,
+		`"enable_thinking":false`: `{"enable_thinking":false,"thinking":false,"thinking_mode":"disabled"}`,
+		`"enable_thinking":true,"chat_template_kwargs":{ "b":1, "a":2 }`: `{"enable_thinking":true,"thinking":true,"thinking_mode":"enabled","b":1,"a":2}`,
+		`"thinking":{"type":"disabled"},"chat_template_kwargs":{}`:       `{"enable_thinking":false,"thinking":false,"thinking_mode":"disabled"}`,
+		`"thinking":{"type":"enabled"}`:                                  `{"enable_thinking":true,"thinking":true,"thinking_mode":"enabled"}`,
 		`"thinking":null,"enable_thinking":null`:                         ``,
+		`"reasoning_effort":"high"`:                                      `{"enable_thinking":true,"thinking":true,"thinking_mode":"enabled","reasoning_effort":"high"}`,
+		`"reasoning_effort":"none"`:                                      `{"enable_thinking":false,"thinking":false,"thinking_mode":"disabled"}`,
+		`"reasoning_effort":"low","enable_thinking":false`:               `{"enable_thinking":false,"thinking":false,"thinking_mode":"disabled","reasoning_effort":"low"}`,
+		`"reasoning_effort":"low","chat_template_kwargs":{"thinking":false,"enable_thinking":false,"thinking_mode":"x","reasoning_effort":"y"}`: `{"thinking":false,"enable_thinking":false,"thinking_mode":"x","reasoning_effort":"y"}`,
 	} {
 		plan, err := planChat(t, "{"+hello+","+fields+"}")
 		if err != nil || string(plan.Requests[0].Prompt.Chat.Kwargs) != want {
 			t.Errorf("%s: %+v, %v, want %s", fields, plan, err, want)
+		}
+	}
+}
+
+func TestToolsOfChat(t *testing.T) {
+	const tools = `"tools":[{"type":"function","function":{"name":"f"}}]`
+	for fields, want := range map[string]string{ // tools in the prompt, that may be called, one call only
+		tools: "true true false",
+		tools + `,"tool_choice":"auto","parallel_tool_calls":false`: "true true true",
+		tools + `,"tool_choice":"none"`:                             "true false false",
+		`"tools":[]`:                                                "false false false",
+		`"stream":true`:                                             "false false false",
+		`"separate_reasoning":false`:                                "false nil",
+		tools + `,"separate_reasoning":false`:                       "true true false",
+	} {
+		plan, err := planChat(t, "{"+hello+","+fields+"}")
+		if err != nil {
+			t.Errorf("%s: %v", fields, err)
+			continue
+		}
+		r := plan.Requests[0]
+		got := fmt.Sprint(r.Prompt.Chat.Tools != nil)
+		if r.Parts == nil {
+			got += " nil"
+		} else {
+			got += fmt.Sprintf(" %t %t", r.Parts.Tools != nil, r.Parts.Single)
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", fields, got, want)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"encoding/json/jsontext"
-	"fmt"
 
 	"krater/actors/engine"
 )
@@ -36,10 +35,12 @@ type TemplateFields struct {
 	ContinueFinal       *bool `json:"continue_final_message"`
 	// TemplateKwargs is a JSON object kept in the client's order.
 	TemplateKwargs jsontext.Value `json:"chat_template_kwargs"`
-	// EnableThinking is the variable enable_thinking of TemplateKwargs, and Thinking,
-	// {"type":"disabled"}, sets it to false.
-	EnableThinking *bool          `json:"enable_thinking"`
-	Thinking       jsontext.Value `json:"thinking"`
+	// EnableThinking, Thinking ({"type":"enabled"} or "disabled") and ReasoningEffort (none is
+	// disabled) set the variables by which templates turn reasoning on and off, and
+	// reasoning_effort. Those of TemplateKwargs come first.
+	EnableThinking  *bool          `json:"enable_thinking"`
+	Thinking        jsontext.Value `json:"thinking"`
+	ReasoningEffort *string        `json:"reasoning_effort"`
 }
 
 // Apply validates the block and puts it, with the model's defaults where it is silent, into req.
@@ -160,29 +161,6 @@ func (s *TemplateFields) ApplyChat(c *engine.Chat) *Error {
 		c.Kwargs = s.TemplateKwargs
 	}
 	return s.think(c)
-}
-
-// think adds enable_thinking to the template's variables.
-func (s *TemplateFields) think(c *engine.Chat) *Error {
-	name, on := "enable_thinking", s.EnableThinking
-	if !Absent(s.Thinking) {
-		if kind, _ := memberString(s.Thinking, "type"); kind != "disabled" {
-			return Unsupported("thinking", "'thinking' is supported with {\"type\":\"disabled\"} only; use 'chat_template_kwargs'")
-		}
-		name, on = "thinking", new(bool)
-	}
-	if on == nil {
-		return nil
-	}
-	kwargs := fmt.Appendf(nil, `{"enable_thinking":%t}`, *on)
-	if rest := compact(s.TemplateKwargs); len(rest) > len("{}") {
-		kwargs = append(append(kwargs[:len(kwargs)-1], ','), rest[1:]...)
-	}
-	if !jsontext.Value(kwargs).IsValid() {
-		return Invalid(name, "'%s' and 'chat_template_kwargs.enable_thinking' are both given; give one", name)
-	}
-	c.Kwargs = kwargs
-	return nil
 }
 
 // MaxTokens checks the limit on the answer's length; a missing one returns 0, "up to the end of the

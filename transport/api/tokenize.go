@@ -49,6 +49,7 @@ func (r *TokenizeRequest) text() (engine.Prompt, *Error) {
 		{"tools", !Absent(r.Tools)}, {"add_generation_prompt", isTrue(r.AddGenerationPrompt)},
 		{"continue_final_message", isTrue(r.ContinueFinal)}, {"chat_template_kwargs", !Absent(r.TemplateKwargs)},
 		{"enable_thinking", isTrue(r.EnableThinking)}, {"thinking", !Absent(r.Thinking)},
+		{"reasoning_effort", r.ReasoningEffort != nil},
 	} {
 		if f.set {
 			return engine.Prompt{}, Invalid(f.name, "'%s' needs 'messages'", f.name)

@@ -253,7 +253,7 @@ func said(t testing.TB, o batchqueue.Output) string {
 	if o.Response == nil || o.Response.StatusCode != 200 || json.Unmarshal(o.Response.Body, &c) != nil || len(c.Choices) != 1 {
 		t.Fatalf("no chat answer: %+v", o)
 	}
-	return c.Choices[0].Message.Content
+	return *c.Choices[0].Message.Content
 }
 
 // echo answers with the prompt's last words.

@@ -31,7 +31,7 @@ func TestRoutes(t *testing.T) {
 	seed := int64(7)
 	chat := api.ChatRequest{Messages: Messages(Message{"user", "<hi> \"x\""}), Sampling: api.Sampling{Seed: &seed, Stop: api.StringList{"z"}}}
 	whole, err := c.Chat(ctx, chat)
-	if err != nil || whole.Choices[0].Message.Content != "Hello world!" || whole.Usage.CompletionTokens != 3 {
+	if err != nil || *whole.Choices[0].Message.Content != "Hello world!" || whole.Usage.CompletionTokens != 3 {
 		t.Fatalf("%+v %v", whole, err)
 	}
 	if r := e.Requests()[0]; *r.Sampling.Seed != 7 || r.Stop[0] != "z" || string(r.Prompt.Chat.Messages) != `[{"role":"user","content":"<hi> \"x\""}]` {

@@ -39,10 +39,14 @@ type chatFormat struct {
 	answers []chatAnswer
 }
 
+// chatAnswer is one choice so far. Of a stream it holds only what later chunks need.
 type chatAnswer struct {
-	text   strings.Builder
-	tokens []engine.Token
-	finish engine.FinishReason
+	text, reasoning strings.Builder
+	arguments       strings.Builder // of the last call
+	calls           []api.ToolCall
+	count           int // of calls
+	tokens          []engine.Token
+	finish          engine.FinishReason
 }
 
 func newChatFormat(r *run, model string) *chatFormat {
@@ -61,16 +65,35 @@ func (f *chatFormat) chunks(it item) []any {
 		empty := ""
 		out = append(out, f.chunk(api.ChatChunkChoice{Index: it.choice, Delta: api.ChatDelta{Role: "assistant", Content: &empty}}))
 	}
-	if it.event.Text != "" || len(it.event.Tokens) > 0 {
-		out = append(out, f.chunk(api.ChatChunkChoice{
-			Index: it.choice, Delta: api.ChatDelta{Content: &it.event.Text}, Logprobs: api.NewChatLogprobs(it.event.Tokens),
-		}))
+	if delta, ok := f.delta(it); ok || len(it.event.Tokens) > 0 {
+		out = append(out, f.chunk(api.ChatChunkChoice{Index: it.choice, Delta: delta, Logprobs: api.NewChatLogprobs(it.event.Tokens)}))
 	}
 	if it.event.Kind == engine.Done {
-		reason := api.FinishReason(it.event.Finish)
+		reason := api.FinishReason(it.event.Finish, f.answers[it.choice].count > 0)
 		out = append(out, f.chunk(api.ChatChunkChoice{Index: it.choice, FinishReason: &reason}))
 	}
 	return out
+}
+
+// delta returns the part of the message that an event adds; false if it adds none.
+func (f *chatFormat) delta(it item) (api.ChatDelta, bool) {
+	a, e := &f.answers[it.choice], &it.event
+	switch e.Part {
+	case engine.ReasoningPart:
+		if f.run.plan.HideReasoning {
+			return api.ChatDelta{}, false
+		}
+		return api.ChatDelta{ReasoningContent: &e.Text}, e.Text != ""
+	case engine.CallPart:
+		a.count++
+		index := a.count - 1
+		call := api.ToolCall{Index: &index, ID: api.CallID(e), Type: "function", Function: api.FunctionCall{Name: e.Name}}
+		return api.ChatDelta{ToolCalls: []api.ToolCall{call}}, true
+	case engine.ArgumentsPart:
+		index := a.count - 1
+		return api.ChatDelta{ToolCalls: []api.ToolCall{{Index: &index, Function: api.FunctionCall{Arguments: e.Text}}}}, true
+	}
+	return api.ChatDelta{Content: &e.Text}, e.Text != ""
 }
 
 func (f *chatFormat) chunk(choices ...api.ChatChunkChoice) *api.ChatChunk {
@@ -92,9 +115,40 @@ func (f *chatFormat) collect(it item) {
 		return // the run has them
 	}
 	a := &f.answers[it.choice]
-	a.text.WriteString(it.event.Text)
+	switch it.event.Part {
+	case engine.ReasoningPart:
+		a.reasoning.WriteString(it.event.Text)
+	case engine.CallPart:
+		a.endCall()
+		a.calls = append(a.calls, api.ToolCall{ID: api.CallID(&it.event), Type: "function", Function: api.FunctionCall{Name: it.event.Name}})
+	case engine.ArgumentsPart:
+		a.arguments.WriteString(it.event.Text)
+	default:
+		a.text.WriteString(it.event.Text)
+	}
 	a.tokens = append(a.tokens, it.event.Tokens...)
 	a.finish = it.event.Finish
+}
+
+// endCall gives the last call its arguments.
+func (a *chatAnswer) endCall() {
+	if n := len(a.calls); n > 0 {
+		a.calls[n-1].Function.Arguments = a.arguments.String()
+		a.arguments.Reset()
+	}
+}
+
+// message returns the whole message.
+func (a *chatAnswer) message(hide bool) api.ChatMessage {
+	a.endCall()
+	m := api.ChatMessage{Role: "assistant", ToolCalls: a.calls}
+	if text := a.text.String(); text != "" || len(a.calls) == 0 {
+		m.Content = &text
+	}
+	if !hide {
+		m.ReasoningContent = a.reasoning.String()
+	}
+	return m
 }
 
 func (f *chatFormat) whole(u engine.Usage) any {
@@ -107,8 +161,8 @@ func (f *chatFormat) whole(u engine.Usage) any {
 	for i := range f.answers {
 		a := &f.answers[i]
 		out.Choices = append(out.Choices, api.ChatChoice{
-			Index: i, Message: api.ChatMessage{Role: "assistant", Content: a.text.String()},
-			Logprobs: api.NewChatLogprobs(a.tokens), FinishReason: api.FinishReason(a.finish),
+			Index: i, Message: a.message(f.run.plan.HideReasoning),
+			Logprobs: api.NewChatLogprobs(a.tokens), FinishReason: api.FinishReason(a.finish, len(a.calls) > 0),
 		})
 	}
 	return out

@@ -101,7 +101,7 @@ func (f *textFormat) chunks(it item) []any {
 		}))
 	}
 	if it.event.Kind == engine.Done {
-		reason := api.FinishReason(it.event.Finish)
+		reason := api.FinishReason(it.event.Finish, false)
 		out = append(out, f.event(api.TextChoice{Index: it.choice, FinishReason: &reason}))
 	}
 	return out
@@ -142,7 +142,7 @@ func (f *textFormat) whole(u engine.Usage) any {
 	out, usage := f.event(), api.NewUsage(u)
 	for i, from := range f.run.given() {
 		a := &f.answers[from]
-		reason := api.FinishReason(a.finish)
+		reason := api.FinishReason(a.finish, false)
 		out.Choices = append(out.Choices, api.TextChoice{
 			Index: i, Text: a.text.String(), Logprobs: api.NewTextLogprobs(&a.offsets, f.run.echoed(from), a.tokens),
 			FinishReason: &reason, PromptLogprobs: f.run.prompt(from),

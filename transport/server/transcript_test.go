@@ -24,7 +24,18 @@ var scripts = map[string]enginetest.Script{
 	"hello":  enginetest.Text("Hello", " world", "!"),
 	"length": enginetest.Finish(engine.FinishLength, "Hello", " wor"),
 	"fails":  enginetest.Fail(&engine.Error{Kind: engine.Internal, Message: "stage group:0 failed"}, "Hel"),
-	"emoji":  enginetest.Text("日本", "🦀", " \"q\" <b> \\"),
+	"calls": enginetest.Steps(
+		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.ReasoningPart, Text: "Weather"}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.ReasoningPart, Text: "?"}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Text: "I look."}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.CallPart, Name: "f"}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.ArgumentsPart, Text: `{"a":`}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.ArgumentsPart, Text: `"\u00e9"}`}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.CallPart, Name: "g", CallID: "functions.g:1"}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.ArgumentsPart, Text: `{}`}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop, Usage: engine.Usage{Completion: 9, Prompt: 3, Reasoning: 2}}},
+	),
+	"emoji": enginetest.Text("日本", "🦀", " \"q\" <b> \\"),
 	"logprobs": enginetest.Steps(
 		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Text: "Hi", Tokens: []engine.Token{
 			{ID: 1, Text: []byte("Hi"), Logprob: -0.25, Top: []engine.TokenProb{{ID: 1, Text: []byte("Hi"), Logprob: -0.25}, {ID: 2, Text: []byte("Yo"), Logprob: -1.5}}},
@@ -53,7 +64,7 @@ func init() {
 }
 
 var (
-	idField      = regexp.MustCompile(`"id":"(chatcmpl-|cmpl-)[0-9a-f]{32}"`)
+	idField      = regexp.MustCompile(`"id":"(chatcmpl-|cmpl-|call_)[0-9a-f]{32}"`)
 	createdField = regexp.MustCompile(`"created":\d{10}`)
 )
 

@@ -75,6 +75,7 @@ type Remote struct {
 func (t *Remote) Ask(ctx context.Context, messages []client.Message, show func(string) error) (r End, err error) {
 	usage := true
 	req := api.ChatRequest{Messages: client.Messages(messages...), StreamOptions: &api.StreamOptions{IncludeUsage: &usage}, Sampling: t.Flags.wire()}
+	req.SeparateReasoning = new(bool) // it is shown, as with a model in this process
 	if t.Model != "" {
 		req.Model = &t.Model
 	}
