@@ -85,16 +85,16 @@ func TestSplits(t *testing.T) {
 		whole, bytes := read(t, s, s.text), strings.Split(s.text, "")
 		for i := range len(s.text) {
 			if got := read(t, s, s.text[:i], s.text[i:]); !reflect.DeepEqual(got, whole) {
-				t.Fatalf("%s, cut at %q|%q:\n%q\nwant\n%q", s.name, s.text[:i], s.text[i:], got, whole)
+				t.Fatalf("%s, cut at %+v|%+v:\n%+v\nwant\n%+v", s.name, s.text[:i], s.text[i:], got, whole)
 			}
 		}
 		if got := read(t, s, bytes...); !reflect.DeepEqual(got, whole) {
-			t.Fatalf("%s, cut into characters:\n%q\nwant\n%q", s.name, got, whole)
+			t.Fatalf("%s, cut into characters:\n%+v\nwant\n%+v", s.name, got, whole)
 		}
 		for i := range bytes {
 			a, b := read(t, s, strings.Join(bytes[:i], "")), read(t, s, bytes[:i]...)
 			if !reflect.DeepEqual(a, b) {
-				t.Fatalf("%s, the first %d characters: %q, cut into characters: %q", s.name, i, a, b)
+				t.Fatalf("%s, the first %d characters: %+v, cut into characters: %+v", s.name, i, a, b)
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func FuzzParser(f *testing.F) {
 		whole := read(t, s, text)
 		for _, pieces := range [][]string{{text[:n], text[n:]}, singleBytes(text)} {
 			if got := read(t, s, pieces...); !reflect.DeepEqual(got, whole) {
-				t.Fatalf("%q in pieces: %q, whole: %q", text, got, whole)
+				t.Fatalf("%+v in pieces: %+v, whole: %+v", text, got, whole)
 			}
 		}
 		if !strings.Contains(text, "<") && !strings.ContainsAny(text, "[]{}") && !s.inside && s.sign != harmonyChannel {
