@@ -114,7 +114,7 @@ func (r *rank) has(layer int) bool {
 // (group.Resident, placement.Whole), so that no split sees it. The routing of all layers is then
 // copied at once after the step, which may therefore be replayed, and counted when that has ended.
 func (r *rank) keeps(h *heatMeter, b *msg.Batch) bool {
-	if b.Stream == nil || !h.wants(b.ID) {
+	if b.Stream == nil || !h.wants(b.ID) && (r.place == nil || !r.place.Learns()) {
 		return false
 	}
 	if r.place != nil {
@@ -217,6 +217,15 @@ func (e *stepEnd) end(c *turn, b *msg.Batch, wait func() error) (late, err error
 	}
 	if b.Kept {
 		b.Kept = false
+		e.chosen(b)
+	}
+	e.stepTimes(c, b)
+	return nil, nil
+}
+
+// chosen tells who counts what the routers chose in a step that has ended.
+func (e *stepEnd) chosen(b *msg.Batch) {
+	if e.heat != nil {
 		e.heat.observeRoutes(stepOf(b), func(layer int) []int32 {
 			if !e.rank.has(layer) {
 				return nil
@@ -224,6 +233,7 @@ func (e *stepEnd) end(c *turn, b *msg.Batch, wait func() error) (late, err error
 			return b.State.Routes(layer)
 		})
 	}
-	e.stepTimes(c, b)
-	return nil, nil
+	if p := e.rank.place; p != nil && p.Learns() {
+		p.Note(b.Step.Total(), b.State.Routes)
+	}
 }

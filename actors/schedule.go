@@ -327,16 +327,30 @@ func (n *scheduleNode) lendSlots(b *msg.Batch) (err error) {
 			err = fmt.Errorf("slots for experts: %w", files.Caught(r))
 		}
 	}()
+	rows := b.Step.Total()
 	for i, r := range n.ranks {
-		if r.place == nil || !r.place.Lends() {
+		if r.place == nil {
 			continue
 		}
-		n.phases[i] = r.place.Phase(b.Step.Total())
-		if err := r.place.Enter(b.Ranks[i].On(r.stream), b.Step.Total()); err != nil {
+		if r.place.Lends() {
+			n.phases[i] = r.place.Phase(rows)
+			if err := r.place.Enter(b.Ranks[i].On(r.stream), rows); err != nil {
+				return err
+			}
+		}
+		if err := r.place.Learn(rows, n.quiet(b)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// quiet reports whether every batch in flight but b was given to its devices whole, so that what is enqueued
+// now comes between two steps.
+func (n *scheduleNode) quiet(b *msg.Batch) bool {
+	return !slices.ContainsFunc(n.batches, func(x *msg.Batch) bool {
+		return x != b && x.Status == msg.InFlight && x.Stream != nil && !x.Submitted.Load() && !slices.Contains(n.filled, x)
+	})
 }
 
 // arm sets the alarm for the next deadline or missing batch.

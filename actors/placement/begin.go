@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"krater/kernels/device"
 	"krater/scheduler/dispatch"
@@ -16,6 +17,18 @@ type side struct {
 	first   int32 // its first slot on the device
 	parts   []int // layers at which parts of the model begin
 	moves   bool  // experts are copied during steps
+}
+
+// begin takes a start.
+func (s *side) begin(setup *dispatch.Setup, start *dispatch.Start) {
+	s.settled.Start, s.parts = *start, nil
+	for i, at := range start.Parts {
+		if i == 0 {
+			s.parts = append(s.parts, 0)
+			continue
+		}
+		s.parts = append(s.parts, int(setup.Layers[at]))
+	}
 }
 
 // Fall is the replacement of a strategy that does not fit by a smaller one.
@@ -99,10 +112,32 @@ func (p *Placement) start(o *Options, out *Outline) error {
 		if err := p.takeBack(&Stats{}); err != nil {
 			return err
 		}
-		return p.line.copies.Synchronize()
+		if err := p.line.copies.Synchronize(); err != nil {
+			return err
+		}
+		return p.learn(o)
 	}
 	p.callRows = p.mostCallRows()
-	return p.look()
+	if err := p.look(); err != nil {
+		return err
+	}
+	return p.learn(o)
+}
+
+// learn makes the pool of a strategy that learns.
+func (p *Placement) learn(o *Options) error {
+	s := p.sides[dispatch.Decode]
+	if !s.settled.Start.Learns {
+		if s = p.sides[dispatch.Prefill]; !s.settled.Start.Learns {
+			return nil
+		}
+	}
+	now := o.Now
+	if now == nil {
+		begun := time.Now()
+		now = func() time.Duration { return time.Since(begun) }
+	}
+	return p.newPool(s, now)
 }
 
 // copied returns a function that reports further experts which were laid out on the host or copied.
@@ -117,6 +152,9 @@ func (p *Placement) copied(o *Options, out *Outline) func(experts int) {
 		}
 		start := &out.Sides[phase].Start
 		all += len(start.Loads)
+		if start.Learns {
+			all += len(p.setup.Layers) * p.setup.Experts
+		}
 		for _, place := range start.Places {
 			if place.Slots > 0 {
 				all += p.setup.Experts
@@ -135,12 +173,14 @@ func (p *Placement) fill(phase dispatch.Phase, out *Outline, copied func(experts
 	defer recovered(&err)
 	x := &out.Sides[phase]
 	s := &side{settled: *x}
-	for i, at := range x.Start.Parts {
-		if i == 0 {
-			s.parts = append(s.parts, 0)
-			continue
+	s.begin(&p.setup, &x.Start)
+	if x.Start.Learns {
+		for _, layer := range p.setup.Layers {
+			if err := p.Keep(int(layer)); err != nil {
+				return err
+			}
+			copied(p.setup.Experts)
 		}
-		s.parts = append(s.parts, int(p.setup.Layers[at]))
 	}
 	loads := slices.Clone(x.Start.Loads)
 	if out.Lends && phase == dispatch.Decode {
@@ -206,28 +246,33 @@ func (p *Placement) look() (err error) {
 		if p.views[phase], err = p.NewView(p.line.copies); err != nil {
 			return err
 		}
-		s := p.sides[phase]
-		if !s.settled.Start.Fixed[phase] {
-			continue
-		}
-		in := &p.step
-		for i, layer := range p.setup.Layers {
-			*in = dispatch.Step{Setup: &p.setup, Start: &s.settled.Start, First: s.first, Index: i, Phase: phase, Work: in.Work[:0], Residency: p.residency}
-			for e := range p.everyone {
-				in.Work = append(in.Work, dispatch.Rows{Expert: int32(e), Rows: 1})
-			}
-			s.settled.Decide(&p.decision, in)
-			p.nowhere()
-			for _, w := range p.decision.Waves {
-				p.places(in, &w)
-			}
-			p.views[phase].Set(p.line.copies, int(layer), p.table)
-		}
+		p.fixedTables(phase, p.line.copies)
 		if err := p.line.copies.Synchronize(); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// fixedTables enqueues the tables of a phase whose strategy does not depend on the router's choice.
+func (p *Placement) fixedTables(phase dispatch.Phase, on device.Stream) {
+	s := p.sides[phase]
+	if !s.settled.Start.Fixed[phase] {
+		return
+	}
+	in := &p.step
+	for i, layer := range p.setup.Layers {
+		*in = dispatch.Step{Setup: &p.setup, Start: &s.settled.Start, First: s.first, Index: i, Phase: phase, Work: in.Work[:0], Residency: p.residency}
+		for e := range p.everyone {
+			in.Work = append(in.Work, dispatch.Rows{Expert: int32(e), Rows: 1})
+		}
+		s.settled.Decide(&p.decision, in)
+		p.nowhere()
+		for _, w := range p.decision.Waves {
+			p.places(in, &w)
+		}
+		p.views[phase].Set(on, int(layer), p.table)
+	}
 }
 
 // places sets in p.table the slots of a wave's work, including those that are still to be loaded.

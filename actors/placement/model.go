@@ -79,6 +79,9 @@ func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State
 	if err := m.place.Enter(m.stream, len(b.Tokens)); err != nil {
 		return err
 	}
+	if err := m.place.Learn(len(b.Tokens), true); err != nil {
+		return err
+	}
 	if err := m.place.Ahead(st.T, nil); err != nil {
 		return err
 	}
@@ -86,12 +89,24 @@ func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State
 		if err := m.enqueue(probe); err != nil {
 			return err
 		}
+		if m.unseen() {
+			st.FetchRoutes(m.stream)
+		}
 		return m.stream.Synchronize()
 	})
+	if err == nil && m.unseen() {
+		m.place.Note(st.Total(), st.Routes)
+	}
 	if err != nil || read == nil {
 		return err
 	}
 	return read(st)
+}
+
+// unseen reports whether the placement wants to know the routers' choices of this step, which stay on the
+// device.
+func (m *Model) unseen() bool {
+	return m.place.Learns() && m.place.Whole(m.state.Total(), m.watched)
 }
 
 // enqueue runs the stages.

@@ -108,6 +108,7 @@ func (s *source) serve(t testing.TB, processor *cpu.Device, w workload) (r serve
 		Limits: stages.Limits{Tokens: w.chunk + w.streams, Seqs: w.streams, Blocks: blocks + w.streams, BlockTokens: 16}, KVType: tensor.F32, Precision: w.precision,
 	})
 	defer free()
+	w.Now = d.Clock().Now
 	place, err := placement.New(d, host, parts, w.Options)
 	if err != nil {
 		t.Fatal(err)

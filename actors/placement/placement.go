@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"krater/kernels/device"
 	"krater/scheduler/dispatch"
@@ -32,6 +33,8 @@ type Options struct {
 	// Heat [layer][expert] counts how often routers chose an expert, in layers with experts; nil: it
 	// is not known.
 	Heat [][]uint32
+	// Now is the time by which steps are measured where experts move between them; nil: that of the clock.
+	Now func() time.Duration
 	// Progress, if set, is told how many bytes of the experts that are to stay on the device have been copied.
 	Progress func(done, all int64)
 	// Seen, if set, is called with the routed work of every layer that has experts, counted from 0,
@@ -59,6 +62,7 @@ type Placement struct {
 	seen      func(index int, work []dispatch.Rows)
 	views     [dispatch.Phases]*offload.View // of a GPU
 	loan      loan                           // its state is guarded by mu
+	pool      *pool                          // likewise; nil: no strategy learns
 
 	mu        sync.Mutex // guards what follows, and the slots
 	residency *dispatch.Residency
@@ -135,6 +139,7 @@ func (p *Placement) Device() device.Device { return p.dev }
 
 // Close frees the slots and gives the experts back to the groups. Nothing may run on them.
 func (p *Placement) Close() {
+	p.pool.close()
 	p.line.close()
 	for _, v := range p.views {
 		if v != nil {
@@ -179,6 +184,7 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	phase := p.decide(layer, st.Total(), work)
+	p.count(p.step.Index, st.Total(), work)
 	if p.seen != nil && len(work) > 0 {
 		p.seen(p.step.Index, p.step.Work)
 	}
@@ -278,7 +284,7 @@ func (p *Placement) Steady() bool {
 			return false
 		}
 	}
-	return true
+	return p.pool == nil
 }
 
 // Whole reports whether the experts of a layer can be enqueued, by Mix, without knowing the router's
@@ -414,16 +420,19 @@ func (p *Placement) decide(layer, rows int, work []device.ExpertRows) dispatch.P
 		in.Work = append(in.Work, dispatch.Rows{Expert: w.Expert, Rows: int32(len(w.Assign))})
 	}
 	s.settled.Decide(&p.decision, in)
-	if p.accel && s.settled.Start.Host[phase] {
-		p.byView(layer, phase)
+	switch {
+	case p.accel && s.settled.Start.Host[phase]:
+		p.byTable(p.views[phase].Slots(layer))
+	case s.settled.Start.Learns:
+		p.byTable(p.pool.there[in.Index])
 	}
 	return phase
 }
 
-// byView divides the work as the accelerator does, which knows the experts that stay, but not those
-// that another strategy has just copied.
-func (p *Placement) byView(layer int, phase dispatch.Phase) {
-	d, slots := &p.decision, p.views[phase].Slots(layer)
+// byTable divides the work by a table of slots. The table of an accelerator has the experts that stay, but not
+// those that another strategy has just copied, and the table of a pool does not have experts that are coming.
+func (p *Placement) byTable(slots []int32) {
+	d := &p.decision
 	d.Host, d.Waves = d.Host[:0], append(d.Waves[:0], dispatch.Wave{})
 	for i, w := range p.step.Work {
 		if slots[w.Expert] < 0 {

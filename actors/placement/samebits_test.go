@@ -38,7 +38,8 @@ func TestSameBits(t *testing.T) {
 				{"cpu_only", "cpu_only", 0, false}, {"persistent", "persistent", 0, false}, {"persistent", "cpu_only", 0, false},
 				{"cpu_only", "hot_cached_static", 9, true}, {"hot_cached_static", "hot_cached_static", 20, false},
 				{"chunked", "lru", 5, true}, {"layer_grouped", "active_only", 40, false}, {"layer_grouped:3:1", "static_pin", 50, true},
-				{"active_only", "weighted_pin", 13, false}, {"lru", "layer_grouped", 70, true},
+				{"active_only", "weighted_pin", 13, false}, {"layer_grouped", "learned", 70, false}, {"learned", "learned", 20, true}, {"lru", "learned", 30, false},
+				{"lru", "layer_grouped", 70, true},
 			} {
 				if testing.Short() && dir == "" && p.Experts.Encoding == tensor.INT8 && i%3 != 1 {
 					continue // every load makes the matrices' integers anew

@@ -55,6 +55,8 @@ func TestBenchStrategies(t *testing.T) {
 			bad = copied == 0 || copied > model || d.HostShare != 0
 		case x.Strategy == "hot_cached_static":
 			bad = copied+d.Copied != 0 || d.HostShare <= 0 || d.HitRate <= 0.4
+		case x.Strategy == "learned": // of generated rows alone
+			bad = copied != 0 || d.Copied == 0 || d.HostShare <= 0 || d.HitRate <= 0.4
 		default:
 			bad = copied == 0 || d.Copied == 0 || d.HostShare != 0 || d.HitRate <= 0.3
 		}

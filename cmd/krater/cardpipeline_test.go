@@ -210,6 +210,7 @@ func TestActorsBesideCard(t *testing.T) {
 	}{
 		{"layer_grouped", "hot_cached_static", 1, []string{"--layer-groups", "2", "--micro-batches", "2"}},
 		{"cpu_only", "cpu_only", 2, []string{"--micro-batches", "1"}},
+		{"layer_grouped", "learned", 1, []string{"--layer-groups", "2", "--micro-batches", "2"}},
 		{"hot_cached_static", "lru", 1, nil}, {"chunked", "static_pin", 1, []string{"--layer-groups", "2"}},
 		{"layer_grouped:2", "cpu_only", 3, []string{"--prefill-chunk", "16", "--prefill-pass", "48"}},
 	} {

@@ -59,6 +59,7 @@ var besideAll = []struct {
 	args            []string
 }{
 	{"layer_grouped", "hot_cached_static", nil}, // host calls, copies for prompts
+	{"layer_grouped", "learned", nil},           // tables that change between steps
 	{"hot_cached_static", "lru", []string{"--micro-batches", "2"}},
 	{"", "", nil},
 	{"active_only", "lru", []string{"--layer-groups", "2"}},

@@ -67,7 +67,7 @@ func chosen(t *testing.T, name string) dispatch.Strategy {
 }
 
 // sharing are the strategies that leave experts to the processor.
-var sharing = map[string]bool{"cpu_only": true, "hot_cached_static": true}
+var sharing = map[string]bool{"cpu_only": true, "hot_cached_static": true, "learned": true}
 
 // TestStrategiesOnCard: every strategy with budgets from nothing to everything answers as the model
 // with all experts on the GPU does: in float32 with the same bits, where the GPU computes all of

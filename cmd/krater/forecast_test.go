@@ -36,7 +36,7 @@ func planned(t *testing.T, m *machine.Machine, args ...string) predict.Report {
 	return decode[predict.Report](t, o.out)
 }
 
-var nine = []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped", "hot_cached_static"}
+var ten = []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped", "hot_cached_static", "learned"}
 
 // TestPlan: a budget is all that has to be said; every strategy is one candidate with
 // its name, layer_grouped several.
@@ -50,7 +50,7 @@ func TestPlan(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	if got := slices.Compact(slices.Clone(names)); !slices.Equal(got, nine) {
+	if got := slices.Compact(slices.Clone(names)); !slices.Equal(got, ten) {
 		t.Errorf("%v", names)
 	}
 	if r.Model != "krater-tiny" || r.Prefill != "persistent" || r.Decode != "persistent" || r.Budget.VRAM != 16*gib {
@@ -71,10 +71,10 @@ func TestPlanTable(t *testing.T) {
 	for _, words := range []string{
 		"\ndeepseek-v2-lite on NVIDIA RTX 2000 Ada, 6.0 GiB of its memory, zipf routing",
 		"reads 206 GB/s (assumed)", "Good Processor, 2 threads", "Prefill, tok/s by prompt", "Decode, tok/s of all streams at 2048 tokens of context, in the memory that layer_grouped:26 leaves",
-		"\n>  layer_grouped:26 ", "\n>  hot_cached_static ", "no room for all: 1664 experts, 6.9 GiB; 581 fit", "GB at 2048",
-		"; decode hot_cached_static, ", "predicted for NVIDIA RTX 2000 Ada (named by --card)",
+		"\n>  layer_grouped:26 ", "\n>  learned ", "no room for all: 1664 experts, 6.9 GiB; 581 fit", "GB at 2048",
+		"; decode learned, ", "predicted for NVIDIA RTX 2000 Ada (named by --card)",
 		"\n   static_pin, weighted_pin: ",
-		"\nflags: --prefill-strategy layer_grouped:26 --decode-strategy hot_cached_static\n", // which lends its slots
+		"\nflags: --prefill-strategy layer_grouped:26 --decode-strategy learned\n", // which lends its slots
 	} {
 		if !strings.Contains(strings.ReplaceAll(o.out, "\n  ", " "), words) && !strings.Contains(o.out, words) {
 			t.Errorf("it does not say %q:\n%s", words, o.out)

@@ -83,6 +83,9 @@ type Start struct {
 	// Host says for each phase whether Decide may leave work to the host: then the input rows of
 	// experts are worth copying along with the router's choice.
 	Host [Phases]bool
+	// Learns: between steps the caller puts other experts into the slots of Loads, those that routers
+	// chose most of late. Setup.Kept and places are not touched.
+	Learns bool
 }
 
 // Rows is the routed work of one expert.

@@ -6,13 +6,16 @@ type hotCachedStatic struct{}
 
 func (hotCachedStatic) Name() string { return "hot_cached_static" }
 
-func (h hotCachedStatic) Start(s *Setup) (Start, error) {
+func (h hotCachedStatic) Start(s *Setup) (Start, error) { return keepHottest(h.Name(), s) }
+
+// keepHottest loads the hottest experts, and leaves the others to the host.
+func keepHottest(name string, s *Setup) (Start, error) {
 	if err := s.check(); err != nil {
 		return Start{}, err
 	}
 	n := min(s.all()-len(s.Kept), s.slots())
 	if n == 0 && s.all() > 0 && len(s.Kept) == 0 {
-		return Start{}, s.room(h.Name(), 1)
+		return Start{}, s.room(name, 1)
 	}
 	start := keep(s.hottest(n))
 	some := n+len(s.Kept) < s.all()

@@ -20,7 +20,9 @@ func (s *Start) Lends() bool { return len(s.Loads) > 0 && len(s.Loads) == s.Slot
 
 // Lend starts b in slots of a start that Lends, in no more of them than most. The start's loads
 // are put in a new order: the coldest experts come last, and b gets their slots, the last
-// lent ones. Slots of the result count from the first of these.
+// lent ones. Slots of the result count from the first of these. If the owner learns, other experts
+// may be in its slots by then: the start counts none of them as kept, and the caller makes another one
+// (Borrow) when it knows.
 func Lend(s *Setup, owner *Start, b Borrower, most int) (start Start, lent int, err error) {
 	keys := make([]Key, len(owner.Loads))
 	for i, l := range owner.Loads {
@@ -30,7 +32,9 @@ func Lend(s *Setup, owner *Start, b Borrower, most int) (start Start, lent int, 
 	for most = min(most, len(keys)); ; lent = start.Slots {
 		own := *s
 		own.Budget = int64(most) * s.Bytes
-		own.Kept = slices.Concat(s.Kept, keys[:len(keys)-lent])
+		if !owner.Learns {
+			own.Kept = slices.Concat(s.Kept, keys[:len(keys)-lent])
+		}
 		if start, err = b.Borrow(&own); err != nil {
 			return Start{}, 0, err
 		}

@@ -260,7 +260,7 @@ func modelOf(t *testing.T, s *Setup, x *Settled) model {
 		return leaving{}
 	case "persistent":
 		return leaving(hot(s, every, all))
-	case "hot_cached_static":
+	case "hot_cached_static", "learned":
 		return leaving(hot(s, every, slots))
 	case "chunked":
 		b := &buffer{slots: make([]Key, min(s.Experts, slots)), experts: s.Experts}

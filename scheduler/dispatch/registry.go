@@ -24,6 +24,7 @@ var registry = [...]entry{
 	{"persistent", persistent{}},
 	{"layer_grouped", layerGrouped{buffers: 2}},
 	{"hot_cached_static", hotCachedStatic{}},
+	{"learned", learned{}},
 }
 
 // All gives the strategies, by number.

@@ -38,9 +38,9 @@ func TestFalls(t *testing.T) {
 		{"layer_grouped:3:1", 79, "layer_grouped:3:1 chunked"},
 		{"chunked", 0, "chunked cpu_only"},
 		{"active_only", 9, "active_only cpu_only"}, {"static_pin", 9, "static_pin cpu_only"}, {"weighted_pin", 9, "weighted_pin cpu_only"},
-		{"lru", 9, "lru cpu_only"}, {"hot_cached_static", 9, "hot_cached_static cpu_only"}, {"cpu_only", 0, "cpu_only"},
+		{"lru", 9, "lru cpu_only"}, {"hot_cached_static", 9, "hot_cached_static cpu_only"}, {"learned", 9, "learned cpu_only"}, {"cpu_only", 0, "cpu_only"},
 		{"active_only", 10, "active_only"}, {"static_pin", 10, "static_pin"}, {"weighted_pin", 10, "weighted_pin"},
-		{"lru", 10, "lru"}, {"hot_cached_static", 10, "hot_cached_static"},
+		{"lru", 10, "lru"}, {"hot_cached_static", 10, "hot_cached_static"}, {"learned", 10, "learned"},
 	} {
 		s, err := Parse(c.from)
 		if err != nil {
@@ -93,6 +93,10 @@ func TestStarts(t *testing.T) {
 			Start{Slots: 2, Loads: []Load{{0, Key{3, 0}}, {1, Key{3, 1}}}, Host: both, Fixed: both}, ""},
 		{"hot_cached_static", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: 0, Kept: []Key{{1, 0}}},
 			Start{Loads: []Load{}, Host: both, Fixed: both}, ""},
+		{"learned", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: 10, Heat: [][]uint32{{1, 2}, {4, 6}}},
+			Start{Slots: 2, Loads: []Load{{0, Key{3, 0}}, {1, Key{3, 1}}}, Host: both, Fixed: both, Learns: true}, ""},
+		{"learned", Setup{Layers: two, Experts: 1, Bytes: 5, Budget: 10},
+			Start{Slots: 2, Loads: []Load{{0, Key{1, 0}}, {1, Key{3, 0}}}, Fixed: both}, ""},
 		{"hot_cached_static", Setup{Layers: two, Experts: 2, Bytes: 5, Budget: Unlimited},
 			Start{Slots: 4, Loads: []Load{{0, Key{1, 0}}, {1, Key{1, 1}}, {2, Key{3, 0}}, {3, Key{3, 1}}}, Fixed: both}, ""},
 		{"chunked", Setup{Layers: two, Experts: 3, Bytes: 5, Budget: 10}, Start{Slots: 2, Places: []Place{{0, 2}, {0, 2}}}, ""},

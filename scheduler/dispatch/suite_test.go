@@ -25,10 +25,10 @@ func everyone(t testing.TB) []Strategy {
 }
 
 // steady are the strategies that copy nothing once they have started.
-var steady = map[string]bool{"cpu_only": true, "persistent": true, "hot_cached_static": true}
+var steady = map[string]bool{"cpu_only": true, "persistent": true, "hot_cached_static": true, "learned": true}
 
 // sharing are the strategies that may leave work to the host.
-var sharing = map[string]bool{"cpu_only": true, "hot_cached_static": true}
+var sharing = map[string]bool{"cpu_only": true, "hot_cached_static": true, "learned": true}
 
 // fault is the first thing wrong with a decision, "" if nothing is. It carries
 // the loads out on in.Residency.
@@ -358,8 +358,8 @@ func TestResidency(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	const are = "there are 1 cpu_only, 2 chunked, 3 active_only, 4 static_pin, 5 weighted_pin, 6 lru, 7 persistent, 8 layer_grouped, 9 hot_cached_static"
-	for i, name := range []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped", "hot_cached_static"} {
+	const are = "there are 1 cpu_only, 2 chunked, 3 active_only, 4 static_pin, 5 weighted_pin, 6 lru, 7 persistent, 8 layer_grouped, 9 hot_cached_static, 10 learned"
+	for i, name := range []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped", "hot_cached_static", "learned"} {
 		for _, text := range []string{name, fmt.Sprint(i + 1)} {
 			if s, err := Parse(text); err != nil || s.Name() != name || s != All()[i] {
 				t.Errorf("%s: %v", text, err)
@@ -369,7 +369,7 @@ func TestParse(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                    `no such strategy: "": ` + are,
 		"0":                   `no such strategy: "0": ` + are,
-		"10":                  `no such strategy: "10": ` + are,
+		"11":                  `no such strategy: "11": ` + are,
 		"CPU_ONLY":            `no such strategy: "CPU_ONLY": ` + are,
 		"auto":                `no such strategy: "auto": ` + are,
 		"persistent:2":        `no such strategy: persistent takes no number, got "2"`,

@@ -19,7 +19,7 @@ type RankOptions struct {
 	VRAM                Size   `name:"vram" help:"Limit of GPU memory, such as 16GiB; 0: what is free, without a limit on hostsim." default:"0"`
 	ExpertVRAM          Size   `name:"expert-vram" help:"Part of --vram for routed experts; 0: what the other parts leave." default:"0"`
 	PrefillExpertVRAM   Size   `name:"prefill-expert-vram" help:"Part of --expert-vram for the prefill strategy, if decode has a different one; 0: what the strategy needs." default:"0"`
-	PrefillStrategy     string `help:"Strategy for prefill, which says where a prompt's experts are computed: auto, a name or a number (1 cpu_only, 2 chunked, 3 active_only, 4 static_pin, 5 weighted_pin, 6 lru, 7 persistent, 8 layer_grouped:GROUPS, 9 hot_cached_static)." default:"auto"`
+	PrefillStrategy     string `help:"Strategy for prefill, which says where a prompt's experts are computed: auto, a name or a number (1 cpu_only, 2 chunked, 3 active_only, 4 static_pin, 5 weighted_pin, 6 lru, 7 persistent, 8 layer_grouped:GROUPS, 9 hot_cached_static, 10 learned)." default:"auto"`
 	DecodeStrategy      string `help:"Strategy for decode: auto, a name or a number as for --prefill-strategy." default:"auto"`
 	ExpertDivisor       int    `help:"Alias of --prefill-strategy, and of --decode-strategy unless that is given: 0 is chunked, 1 is persistent, N is layer_grouped:N." default:"-1"`
 	CacheStrategy       string `help:"Alias of --decode-strategy, and of --prefill-strategy unless --expert-divisor is given." placeholder:"NAME"`

@@ -98,8 +98,8 @@ func TestForesight(t *testing.T) {
 		prefill, decode     string // what either begins with
 		line                string // a part of it; "": none
 	}{
-		"known":         {hopperName, dir, "", "layer_grouped", "hot_cached_static", "predicted for " + hopperName + " (its description), routing zipf; krater plan has the table"},
-		"unknown":       {"NVIDIA Wonder", dir, "", "layer_grouped", "hot_cached_static", "the rates of the GPU NVIDIA Wonder are unknown"},
+		"known":         {hopperName, dir, "", "layer_grouped", "learned", "predicted for " + hopperName + " (its description), routing zipf; krater plan has the table"},
+		"unknown":       {"NVIDIA Wonder", dir, "", "layer_grouped", "learned", "the rates of the GPU NVIDIA Wonder are unknown"},
 		"measured":      {"NVIDIA Wonder", kept("NVIDIA Wonder"), "", "layer_grouped", "layer_grouped", "predicted for NVIDIA Wonder (measured on this machine)"},
 		"another one":   {hopperName, kept("NVIDIA Wonder"), "", "layer_grouped", "layer_grouped", "(its description)"},
 		"one is wanted": {hopperName, dir, "--decode-strategy lru", "layer_grouped", "lru", "; decode lru, "},
@@ -170,7 +170,7 @@ func TestForesightIsQuick(t *testing.T) {
 
 // TestNearRowsOfCard: pools of memory nodes beside a GPU have room for rows as integers too.
 func TestNearRowsOfCard(t *testing.T) {
-	o := plannedAt(t, hopperName, 6*gib, nil, "--fake-topology", "2x8", "--decode-strategy", "hot_cached_static", "--cache-dir", t.TempDir())
+	o := plannedAt(t, hopperName, 6*gib, nil, "--fake-topology", "2x8", "--decode-strategy", "learned", "--cache-dir", t.TempDir())
 	cfg := shape(t)
 	lim, err := o.Load.LimitsFor(cfg)
 	if err != nil {

@@ -142,7 +142,8 @@ func (o *Plan) addBesideGPU(l *ledger, lim stages.Limits) error {
 	near := lim
 	near.QuantGroup = o.hostGroup() // the host's rows are integers if its experts are, whatever a GPU takes
 	l.host("rows of pools", o.poolRows(), o.nearBytes(near))
-	all, moved := len(setupOf(cfg, 1, 0).Layers), o.Experts.movedLayers()
+	all := len(setupOf(cfg, 1, 0).Layers)
+	moved := o.Experts.movedLayers(all)
 	l.host("experts as on the GPU", planner.Count(moved, "layer")+", pinned", int64(moved*cfg.MoE.Experts)*o.Experts.Slot)
 	group := 0
 	if o.Experts.Host() {

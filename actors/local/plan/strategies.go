@@ -97,11 +97,16 @@ func (s *strategies) Host() bool {
 	return false
 }
 
-// movedLayers returns the number of layers whose experts are copied repeatedly.
-func (s *strategies) movedLayers() int {
+// movedLayers returns the number of layers with experts, of which there are all, whose experts are copied
+// repeatedly.
+func (s *strategies) movedLayers(all int) int {
 	moved := map[int]bool{}
 	for phase := range dispatch.Phases {
-		for i, place := range s.outline.Sides[phase].Start.Places {
+		start := &s.outline.Sides[phase].Start
+		if start.Learns {
+			return all
+		}
+		for i, place := range start.Places {
 			if place.Slots > 0 {
 				moved[i] = true
 			}

@@ -23,7 +23,7 @@ type Choice struct {
 // are known. A prompt has enough rows to pay for copies; decode leaves cold experts to the CPU.
 const (
 	partPrefill = "layer_grouped"
-	partDecode  = "hot_cached_static"
+	partDecode  = "learned"
 )
 
 // Choose chooses the strategies that the options leave open, by the forecast. kv and experts are

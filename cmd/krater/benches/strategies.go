@@ -388,7 +388,7 @@ func (b *strategiesBench) placed(o placement.Options, f func(*placement.Model, *
 // strategy measures one strategy with one budget.
 func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err error) {
 	r = strategyResult{Strategy: s.String(), Budget: budget}
-	o := placement.Options{Prefill: s.prefill, Decode: s.decode, Budget: max(1, budget), PrefillBudget: int64(b.c.PrefillExpertVRAM), Heat: b.heat}
+	o := placement.Options{Prefill: s.prefill, Decode: s.decode, Budget: max(1, budget), PrefillBudget: int64(b.c.PrefillExpertVRAM), Heat: b.heat, Now: b.now}
 	err = b.placed(o, func(m *placement.Model, p *placement.Placement) error {
 		r.Runs = pair{p.Strategy(dispatch.Prefill), p.Strategy(dispatch.Decode)}.String()
 		r.Falls = placement.TellFalls(p.Falls())

@@ -157,7 +157,7 @@ var Pages = map[string]page{
 		},
 	},
 	"plan": {
-		about: "Nine strategies say where routed experts are computed, and what is copied to the GPU for that. This command predicts the speed of each from config.json and the rates of the machine, and marks the fastest ones that fit. The exit status is 1 when none fits.",
+		about: "Ten strategies say where routed experts are computed, and what is copied to the GPU for that. This command predicts the speed of each from config.json and the rates of the machine, and marks the fastest ones that fit. The exit status is 1 when none fits.",
 		Examples: []example{
 			{"krater plan --model /models/DeepSeek-V2-Lite --vram 16GiB", "Predict for this machine's GPU with a limit on its memory."},
 			{"krater plan --shape deepseek-v2-lite --card rtx-3090 --vram 6GiB --json", "Predict for another GPU, and print JSON."},

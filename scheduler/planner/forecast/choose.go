@@ -107,7 +107,7 @@ func (x *chooser) beside(list []Candidate, p int, first layout) []Side {
 
 // preferred are strategies in the order that decides between those that are as fast in
 // as much memory: what copies least first.
-var preferred = []string{"persistent", "hot_cached_static", "layer_grouped", "weighted_pin", "static_pin", "lru", "active_only", "chunked", "cpu_only"}
+var preferred = []string{"persistent", "learned", "hot_cached_static", "layer_grouped", "weighted_pin", "static_pin", "lru", "active_only", "chunked", "cpu_only"}
 
 // before decides between two that take memory v and w.
 func before(a, b *Candidate, v, w int64) bool {
@@ -214,7 +214,7 @@ func (x *chooser) decode(i, groups, p int, first layout) Side {
 // once.
 func (x *chooser) bothForms(side Side, s *strategy, p int, first layout) Side {
 	if side.Fits {
-		both := strategy{hosts: s.hosts && side.RAM > 0 || x.of[p].hosts && !first.whole(x.s), copies: s.copies && side.RAM > 0 || x.of[p].copies && !first.whole(x.s)}
+		both := strategy{hosts: s.hosts && side.RAM > 0 || x.of[p].hosts && !first.whole(x.s), copies: (s.copies || s.between) && side.RAM > 0 || x.of[p].copies && !first.whole(x.s)}
 		side.RAM = x.ram(&both, layout{})
 		x.checkRAM(&side)
 	}

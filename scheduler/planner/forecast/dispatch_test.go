@@ -18,7 +18,7 @@ func TestDispatch(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	router := newRouter(&shape, picks, r)
 	for _, part := range []float64{0.02, 0.05, 0.1, 0.3, 0.6, 0.9, 1} {
-		for _, name := range []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped:26", "layer_grouped:8", "layer_grouped:4", "hot_cached_static"} {
+		for _, name := range []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped:26", "layer_grouped:8", "layer_grouped:4", "hot_cached_static", "learned"} {
 			room := int(part * float64(shape.all()))
 			l, fits := layoutFor(t, &shape, name, room)
 			s, err := dispatch.Parse(name)
@@ -88,7 +88,7 @@ func counts(t *testing.T, shape *Shape, skew Skew, name string, l layout, rows i
 	switch base {
 	case "cpu_only":
 		host = active(picks, float64(rows)) * float64(shape.MoE)
-	case "hot_cached_static":
+	case "hot_cached_static", "learned":
 		host = active(picks[l.kept:], float64(rows)) * float64(shape.MoE)
 		if l.more > 0 {
 			host -= chosen(picks[l.kept], float64(rows)) * float64(l.more)

@@ -249,7 +249,7 @@ func (x *chooser) ram(s *strategy, l layout) (n int64) {
 	if s.hosts {
 		n += int64(x.s.all()) * x.s.ExpertHost
 	}
-	if s.copies {
+	if s.copies || s.between {
 		n = planner.Add(n, x.s.expertBytes(x.s.all()))
 	}
 	return n

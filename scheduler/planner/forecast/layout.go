@@ -28,7 +28,7 @@ func (l layout) experts(s *Shape) int { return l.stay(s) + l.slots }
 // whole reports whether all experts stay.
 func (l layout) whole(s *Shape) bool { return l.stay(s) == s.all() }
 
-// strategy is one of the nine.
+// strategy is one of the ten.
 type strategy struct {
 	name string
 	// hosts: the processors compute experts. copies: experts are copied in a step. asks: the
@@ -41,6 +41,9 @@ type strategy struct {
 	// layer is the routed experts of one layer for m rows, with the shared ones; not all
 	// of the layer stay.
 	layer func(c *calc, l layout, m float64, few bool) Time
+	// between: experts are copied between steps, beside their work. What a step finds is predicted as if
+	// they stayed where the skew has them.
+	between bool
 }
 
 // looks reports whether the host waits for the choice of every layer, of those too that stay:
@@ -52,21 +55,22 @@ func (s *strategy) looks(l layout, shape *Shape) bool {
 
 // lends reports whether experts stay in their slots for generated tokens, so that a prefill that
 // borrows works in these and has none of its own.
-func (s *strategy) lends() bool { return s.name == "hot_cached_static" }
+func (s *strategy) lends() bool { return s.name == "hot_cached_static" || s.name == "learned" }
 
 func (s *strategy) borrows() bool { return s.name == groupedName || s.name == "chunked" }
 
 // strategies are all, by number. What they do is scheduler/dispatch's.
 var strategies = []strategy{
-	{"cpu_only", true, false, false, nothing, cpuOnly},
-	{"chunked", false, true, false, buffer, chunked},
-	{"active_only", false, true, true, pool, activeOnly},
-	{"static_pin", false, true, true, pins, activeOnly},
-	{"weighted_pin", false, true, true, pins, activeOnly},
-	{"lru", false, true, true, pool, pooled},
-	{"persistent", false, false, false, everything, resident},
-	{groupedName, false, true, true, staging, grouped},
-	{"hot_cached_static", true, false, false, hot, split},
+	{"cpu_only", true, false, false, nothing, cpuOnly, false},
+	{"chunked", false, true, false, buffer, chunked, false},
+	{"active_only", false, true, true, pool, activeOnly, false},
+	{"static_pin", false, true, true, pins, activeOnly, false},
+	{"weighted_pin", false, true, true, pins, activeOnly, false},
+	{"lru", false, true, true, pool, pooled, false},
+	{"persistent", false, false, false, everything, resident, false},
+	{groupedName, false, true, true, staging, grouped, false},
+	{"hot_cached_static", true, false, false, hot, split, false},
+	{name: "learned", hosts: true, between: true, layouts: hot, layer: split},
 }
 
 // short returns the message that memory for room experts is too little.

@@ -61,7 +61,7 @@ func seeds() uint64 {
 // TestEveryForecast: whatever the case, numbers are numbers, nothing exceeds the
 // budget, and everybody has a reason.
 func TestEveryForecast(t *testing.T) {
-	names := []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped", "hot_cached_static"}
+	names := []string{"cpu_only", "chunked", "active_only", "static_pin", "weighted_pin", "lru", "persistent", "layer_grouped", "hot_cached_static", "learned"}
 	for seed := range seeds() {
 		c := randomCase(rand.New(rand.NewPCG(seed, 1)))
 		f, err := New(c)

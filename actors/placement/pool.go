@@ -1,0 +1,361 @@
+package placement
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"krater/kernels/device"
+	"krater/scheduler/dispatch"
+	"krater/scheduler/learn"
+)
+
+// pool is the slots of a strategy that learns (dispatch.Start.Learns). Between two steps it has experts
+// that routers chose of late copied into the slots of others. A step finds experts by tables that change
+// between steps only: an expert leaves its table before a copy into its slot begins, and one that comes
+// enters it when its copy has ended. So no step waits for a copy, and none reads a slot that is written.
+type pool struct {
+	learner *learn.Learner
+	first   int32         // its slots are those from first to last-1
+	last    int32         //
+	tables  device.Stream // of an accelerator: of its tables, in one order with steps; nil on other devices
+	there   [][]int32     // [layers][experts] the slots that a step finds; below 0: none
+	reads   [dispatch.Phases]bool
+	coming  []coming
+	budget  budget
+	timing  device.Timing
+
+	moves   []learn.Move    // reused
+	changed []bool          // reused: [layers] whose tables differ from the device's
+	row     []int32         // reused
+	all     []dispatch.Load // reused
+}
+
+// coming is experts of one layer whose copies are under way.
+type coming struct {
+	loads []dispatch.Load
+	at    device.Event
+	span  device.TimedSpan // of their copies; without timestamps: the device has no clock
+}
+
+// promptWorth is how many tokens a prompt counts as, however long it is: what it chose matters for the
+// answer, whose own choices are soon known.
+const promptWorth = 64
+
+// newPool makes the pool of a side whose experts lie where they begin.
+func (p *Placement) newPool(side *side, now func() time.Duration) (err error) {
+	n := len(p.setup.Layers)
+	q := &pool{first: side.first, last: side.first + int32(side.settled.Start.Slots), changed: make([]bool, n), budget: budget{now: now}}
+	if q.learner, err = learn.New(n*p.setup.Experts, side.settled.Start.Slots, learn.Options{}); err != nil {
+		return err
+	}
+	if p.accel {
+		if q.tables, err = p.dev.NewStream(); err != nil {
+			return err
+		}
+	}
+	p.pool = q
+	for _, layer := range p.setup.Layers {
+		row := make([]int32, p.setup.Experts)
+		for e := range row {
+			slot, ok := p.residency.Slot(dispatch.Key{Layer: layer, Expert: int32(e)})
+			if row[e] = -1; ok {
+				row[e] = slot
+			}
+		}
+		q.there = append(q.there, row)
+		for phase := range dispatch.Phases {
+			q.reads[phase] = q.reads[phase] || p.sides[phase] == side || p.accel && slices.ContainsFunc(p.views[phase].Slots(int(layer)), q.owns)
+		}
+	}
+	if side.settled.Start.Lends() && p.loan.lends {
+		q.reads[dispatch.Prefill] = false // its tables are made anew when it borrows
+	}
+	return nil
+}
+
+// owns reports whether a slot is one of the pool's.
+func (q *pool) owns(slot int32) bool { return slot >= q.first && slot < q.last }
+
+// close ends the pool's stream.
+func (q *pool) close() {
+	if q == nil || q.tables == nil {
+		return
+	}
+	_ = q.tables.Synchronize() // other calls report what fails
+	q.tables.Close()
+}
+
+// Learns reports whether experts move between steps. Then Note or Run has to see the choices of every
+// step, and Learn has to be called before each.
+func (p *Placement) Learns() bool { return p.pool != nil }
+
+// Note counts the choices of a step that has ended, if Run has not seen them: routes returns the experts
+// that the router of a layer of the model chose [rows, K].
+func (p *Placement) Note(rows int, routes func(layer int) []int32) {
+	if p.pool == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	worth := p.worth(rows)
+	for i, layer := range p.setup.Layers {
+		from := int32(i * p.setup.Experts)
+		for _, e := range routes(int(layer)) {
+			p.pool.learner.Count(from+e, worth)
+		}
+	}
+}
+
+// count is Note for the work of a layer in a step of that many rows.
+func (p *Placement) count(index, rows int, work []device.ExpertRows) {
+	if p.pool == nil {
+		return
+	}
+	from, worth := int32(index*p.setup.Experts), p.worth(rows)
+	for i := range work {
+		p.pool.learner.Count(from+work[i].Expert, worth*float64(len(work[i].Assign)))
+	}
+}
+
+// worth is how much a row of a step counts.
+func (p *Placement) worth(rows int) float64 {
+	if p.Phase(rows) == dispatch.Decode {
+		return 1
+	}
+	return min(1, promptWorth/float64(rows))
+}
+
+// Learn is called before a batch with the given number of rows is enqueued, after Enter. If no other batch
+// is partly enqueued (quiet) it moves experts: those whose copies have ended can be used by this batch, and
+// further copies begin. A copy that the device refuses is given up, and its slot is free then. An error means
+// that the device may not know where experts lie: the batch must not run.
+func (p *Placement) Learn(rows int, quiet bool) (err error) {
+	if p.pool == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer recovered(&err)
+	p.pool.learner.Pass(float64(rows) * p.worth(rows))
+	if p.Phase(rows) == dispatch.Prefill || p.loan.out {
+		p.pool.budget.pause()
+		return nil
+	}
+	p.pool.budget.step()
+	if !quiet {
+		return nil
+	}
+	p.arrive()
+	var leaving device.Event
+	if len(p.pool.coming) == 0 {
+		p.choose()
+	}
+	if leaving, err = p.publish(); err == nil {
+		p.fetch(leaving)
+	}
+	return err
+}
+
+// arrive enters experts whose copies have ended into the tables.
+func (p *Placement) arrive() {
+	q := p.pool
+	left := q.coming[:0]
+	for i := range q.coming {
+		c := q.coming[i]
+		if !p.ended(&c) {
+			left = append(left, c)
+			continue
+		}
+		q.budget.copied(&c.span)
+		p.enter(&c)
+	}
+	clear(q.coming[len(left):])
+	q.coming = left
+}
+
+// enter puts experts that have come into the tables.
+func (p *Placement) enter(c *coming) {
+	for _, l := range c.loads {
+		i := p.index[int(l.Layer)]
+		p.pool.there[i][l.Expert] = l.Slot
+		p.pool.changed[i] = true
+	}
+	if c.span.From != nil {
+		c.span.Release()
+	}
+}
+
+// pollMost bounds how often a copy is asked for, on devices that make a step of progress each time.
+const pollMost = 64
+
+// ended reports whether copies have ended. On a device with a time line of its own the host must not
+// wait for that, nor move the time on by asking.
+func (p *Placement) ended(c *coming) bool {
+	if p.accel {
+		return c.at.Done()
+	}
+	if c.span.To != nil {
+		now := p.line.work.Clock().Timestamp()
+		var ago [1]time.Duration
+		now.Ago([]device.Timestamp{c.span.To}, ago[:])
+		now.Release()
+		if ago[0] != device.NotPassed && ago[0] != device.Never {
+			return ago[0] >= 0
+		}
+	}
+	for range pollMost {
+		if c.at.Done() {
+			return true
+		}
+	}
+	return false
+}
+
+// choose decides what moves, and takes what leaves out of the tables. The copies are in q.all.
+func (p *Placement) choose() {
+	q := p.pool
+	free := q.vacant(p.residency)
+	key := func(e int32) (int, dispatch.Key) {
+		i := int(e) / p.setup.Experts
+		return i, dispatch.Key{Layer: p.setup.Layers[i], Expert: e % int32(p.setup.Experts)}
+	}
+	resident := func(e int32) bool { _, k := key(e); _, ok := p.residency.Slot(k); return ok }
+	movable := func(e int32) bool { i, k := key(e); return q.owns(q.there[i][k.Expert]) }
+	most := q.budget.experts(p.setup.Bytes, int(q.last-q.first))
+	q.moves = q.learner.Moves(q.moves[:0], most, len(free), resident, movable)
+	q.all = q.all[:0]
+	for _, v := range q.moves {
+		_, k := key(v.Load)
+		l := dispatch.Load{Key: k}
+		if v.Evict < 0 {
+			l.Slot, free = free[0], free[1:]
+		} else {
+			i, old := key(v.Evict)
+			l.Slot = q.there[i][old.Expert]
+			q.there[i][old.Expert] = -1
+			q.changed[i] = true
+		}
+		q.all = append(q.all, l)
+	}
+	slices.SortFunc(q.all, func(a, b dispatch.Load) int { return int(a.Layer - b.Layer) })
+}
+
+// vacant lists the slots in which no expert is.
+func (q *pool) vacant(r *dispatch.Residency) (free []int32) {
+	for slot := q.first; slot < q.last; slot++ {
+		if _, ok := r.At(slot); !ok {
+			free = append(free, slot)
+		}
+	}
+	return free
+}
+
+// publish gives the device the tables that have changed, and returns the point from which on no step
+// reads what has left them; nil where copies know that by themselves.
+func (p *Placement) publish() (device.Event, error) {
+	q := p.pool
+	if q.tables == nil {
+		clear(q.changed)
+		return nil, nil
+	}
+	if !slices.Contains(q.changed, true) {
+		return nil, nil
+	}
+	for i, layer := range p.setup.Layers {
+		for phase := range dispatch.Phases {
+			if !q.changed[i] || !q.reads[phase] {
+				continue
+			}
+			q.row = append(q.row[:0], p.views[phase].Slots(int(layer))...)
+			for e, slot := range q.there[i] {
+				if q.owns(q.row[e]) || q.owns(slot) {
+					q.row[e] = slot
+				}
+			}
+			p.views[phase].Set(q.tables, int(layer), q.row)
+		}
+	}
+	e := q.tables.Record()
+	if err := e.Err(); err != nil {
+		for i, layer := range p.setup.Layers {
+			for phase := range dispatch.Phases {
+				if q.changed[i] {
+					p.doubt(int(layer), phase)
+				}
+			}
+		}
+		for _, l := range q.all { // its expert has left the tables, and nothing comes
+			p.vacateSlot(l.Slot)
+		}
+		q.all = q.all[:0]
+		return nil, errors.Join(err, q.tables.Recover())
+	}
+	clear(q.changed)
+	return e, nil
+}
+
+// fetch enqueues the copies of q.all behind leaving.
+func (p *Placement) fetch(leaving device.Event) {
+	q := p.pool
+	if leaving != nil && len(q.all) > 0 {
+		p.line.copies.Wait(leaving)
+	}
+	for list := q.all; len(list) > 0; {
+		n := 1
+		for n < len(list) && list[n].Layer == list[0].Layer {
+			n++
+		}
+		c := coming{loads: slices.Clone(list[:n])}
+		done, err := p.bring(c.loads)
+		p.stats[dispatch.Decode].Copies += int64(done)
+		p.stats[dispatch.Decode].CopiedBytes += int64(done) * p.setup.Bytes
+		for _, l := range c.loads[done:] { // what was there before is in no table any more
+			p.vacateSlot(l.Slot)
+		}
+		if c.loads = c.loads[:done]; done > 0 {
+			c.at = p.line.slots[c.loads[0].Slot].loaded
+			if len(q.timing.Spans) > 0 {
+				c.span, q.timing.Spans = q.timing.Spans[0], q.timing.Spans[:0]
+			}
+			q.coming = append(q.coming, c)
+		}
+		q.timing.Drop()
+		if err != nil {
+			q.budget.refused++
+		}
+		list = list[n:]
+	}
+	q.all = q.all[:0]
+}
+
+// bring enqueues copies and returns how many. A device's panic is an error.
+func (p *Placement) bring(loads []dispatch.Load) (done int, err error) {
+	defer func() {
+		if err == nil {
+			return
+		}
+		done = 0
+		for done < len(loads) {
+			if slot, ok := p.residency.Slot(loads[done].Key); !ok || slot != loads[done].Slot {
+				break
+			}
+			done++
+		}
+	}()
+	defer recovered(&err)
+	return p.line.load(p.residency, loads, &p.pool.timing)
+}
+
+// settlePool has all that comes be there for s, before its slots are lent.
+func (p *Placement) settlePool(s device.Stream) {
+	q := p.pool
+	for i := range q.coming {
+		if c := &q.coming[i]; p.accel {
+			s.Wait(c.at)
+		}
+		p.enter(&q.coming[i])
+	}
+	clear(q.coming)
+	q.coming = q.coming[:0]
+}
