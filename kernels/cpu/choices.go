@@ -11,7 +11,7 @@ import (
 // changes a bit of a result.
 type Choices struct {
 	Level level.Level
-	VNNI  bool // AVX-512's integer dot products; without them level AVX512 uses those of AVX2
+	VNNI  bool // integer dot products are used; without them level AVX512 uses the products of AVX2
 	// Prefetch distance of weights in bytes: for groups below 128 (and several rows), and for other
 	// groups with one row.
 	PrefetchFine, PrefetchCoarse int
@@ -24,7 +24,7 @@ type Choices struct {
 // Choices returns the variants in use.
 func (d *Device) Choices() Choices {
 	return Choices{
-		Level: d.level, VNNI: d.level == level.AVX512 && level.VNNI(),
+		Level: d.level, VNNI: d.level == level.AVXVNNI || d.level == level.AVX512 && level.VNNI(),
 		PrefetchFine: d.fetch.fine, PrefetchCoarse: d.fetch.coarse,
 		UnitFine: d.unit.fine, UnitCoarse: d.unit.coarse, UnitBlocks: d.unit.blocks,
 	}

@@ -82,7 +82,7 @@ type Device struct {
 // the same for integer weights, which belong to models too large for any cache.
 type speed struct{ bytesPerNs, flopsPerNs, quantBytesPerNs, quantOpsPerNs int }
 
-var speeds = [...]speed{level.Pure: {2, 2, 1, 1}, level.AVX2: {50, 80, 30, 200}, level.AVX512: {50, 90, 30, 350}}
+var speeds = [...]speed{level.Pure: {2, 2, 1, 1}, level.AVX2: {50, 80, 30, 200}, level.AVXVNNI: {50, 80, 30, 250}, level.AVX512: {50, 90, 30, 350}}
 
 var _ device.Device = (*Device)(nil)
 

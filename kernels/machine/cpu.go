@@ -43,6 +43,7 @@ func (c *CPU) AllowedCores() int {
 // Features are the instruction sets that decide about speed.
 type Features struct {
 	AVX2       bool `json:"avx2"` // with FMA and BMI2
+	AVXVNNI    bool `json:"avx_vnni"`
 	AVX512     bool `json:"avx512"`
 	AVX512VNNI bool `json:"avx512_vnni"`
 	AMXInt8    bool `json:"amx_int8"`
@@ -55,7 +56,7 @@ func (f Features) String() string {
 	for _, x := range []struct {
 		has  bool
 		name string
-	}{{f.AVX2, "AVX2"}, {f.AVX512, "AVX-512"}, {f.AVX512VNNI, "VNNI"}, {f.AMXInt8, "AMX INT8"}, {f.AMXBF16, "AMX BF16"}} {
+	}{{f.AVX2, "AVX2"}, {f.AVXVNNI, "AVX-VNNI"}, {f.AVX512, "AVX-512"}, {f.AVX512VNNI, "VNNI"}, {f.AMXInt8, "AMX INT8"}, {f.AMXBF16, "AMX BF16"}} {
 		if x.has {
 			names = append(names, x.name)
 		}
@@ -150,6 +151,7 @@ func featuresOf(has func(...cpuid.FeatureID) bool) Features {
 	wide := has(level.AVX512.Features()...)
 	return Features{
 		AVX2:       has(level.AVX2.Features()...),
+		AVXVNNI:    has(level.AVXVNNI.Features()...),
 		AVX512:     wide,
 		AVX512VNNI: wide && has(cpuid.AVX512VNNI),
 		AMXInt8:    wide && has(cpuid.AMXTILE, cpuid.AMXINT8),

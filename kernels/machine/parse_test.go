@@ -93,7 +93,7 @@ func FuzzParse(f *testing.F) {
 func TestParseFeatures(t *testing.T) {
 	const wide = "avx2 fma bmi2 f16c avx512f avx512bw avx512dq avx512vl"
 	for flags, want := range map[string]string{
-		"": "none", "avx2 fma": "none", "avx2 bmi2": "none", "avx2 fma bmi2": "none", "avx2 fma bmi2 f16c": "AVX2", wide: "AVX2, AVX-512", "avx2 fma bmi2 f16c avx512_vnni avx512f": "AVX2",
+		"": "none", "avx2 fma": "none", "avx2 bmi2": "none", "avx2 fma bmi2": "none", "avx2 fma bmi2 f16c": "AVX2", "avx2 fma bmi2 f16c avx_vnni": "AVX2, AVX-VNNI", "avx_vnni": "none", wide: "AVX2, AVX-512", "avx2 fma bmi2 f16c avx512_vnni avx512f": "AVX2",
 		wide + " avx512_vnni amx_tile amx_int8 amx_bf16": "AVX2, AVX-512, VNNI, AMX INT8, AMX BF16", wide + " amx_int8": "AVX2, AVX-512",
 	} {
 		if got := parseFeatures(flags).String(); got != want {

@@ -269,7 +269,7 @@ func levelOf(f machine.Features) rates.Level {
 	switch {
 	case f.AMXInt8:
 		return rates.Matrix
-	case f.AVX512VNNI:
+	case f.AVX512VNNI, f.AVXVNNI:
 		return rates.VNNI
 	case f.AVX2:
 		return rates.AVX2

@@ -75,20 +75,30 @@ type blockTile struct {
 }
 
 // emitBlockdot writes the products of few rows with blocks, the unpacking of blocks into panels, and
-// the products of more rows with panels.
+// the products of more rows with panels. AVX-VNNI prepares and unpacks as AVX2 does.
 func emitBlockdot(g *isa) {
-	emitPrepare(g)
+	if !g.vnni() {
+		emitPrepare(g)
+	}
 	direct, least, most := 2, 2, 4
 	if g.wide() {
 		direct, least, most = 4, 4, 8
 	}
 	for _, kind := range blockKinds {
+		if g.skips(kind) {
+			continue
+		}
 		for mr := 1; mr <= direct; mr++ {
 			g.emitBlocks(kind, mr)
 		}
-		g.emitBlocks(kind, 0)
+		if !g.vnni() {
+			g.emitBlocks(kind, 0)
+		}
 	}
 	for _, kind := range panelKinds {
+		if g.skips(kind) {
+			continue
+		}
 		for mr := least; mr <= most; mr++ {
 			g.emitBlocks(kind, mr)
 		}
@@ -232,14 +242,6 @@ func (d *blockTile) horner(sub int) {
 		d.bias(m, sub, offset)
 		d.VPADDD(offset, acc, acc)
 	}
-}
-
-// floats is the number of scales and minima of a group.
-func (d *blockKind) floats() int {
-	if d.mins {
-		return d.subs + 1
-	}
-	return d.subs
 }
 
 // pass writes the sums of the rows of a half, or their part of a panel.
@@ -412,6 +414,10 @@ func (d *blockTile) use(w reg.VecVirtual, four int) {
 		g.VPBROADCASTD(d.fourOf(m, four), x)
 		if d.signed() {
 			g.VPSIGNB(w, x, x)
+		}
+		if unit := planeUnits[four/8]; g.vnni() && unit == 1 {
+			g.dpb(x, abs, acc)
+			continue
 		}
 		g.VPMADDUBSW(x, abs, x)
 		unit := planeUnits[four/8]

@@ -432,3 +432,15 @@ func powers(d *blockTile, _ int, v reg.VecVirtual) {
 	g.VPMAXUD(d.k("leastpower"), v, v)
 	g.VMULPS(d.k("fhalf"), v, v)
 }
+
+// skips reports whether AVX-VNNI leaves the products of a kind to AVX2: those with tables of many columns and
+// with values of several bytes would gain little.
+func (g *isa) skips(kind *blockKind) bool { return g.vnni() && (kind.lines < 4 || kind.wideValues) }
+
+// floats is the number of scales and minima of a group.
+func (d *blockKind) floats() int {
+	if d.mins {
+		return d.subs + 1
+	}
+	return d.subs
+}

@@ -22,6 +22,9 @@ type isa struct {
 
 func (g *isa) wide() bool { return g.lanes == 16 }
 
+// vnni reports whether there are integer dot products of 256 bits; see vnni.go.
+func (g *isa) vnni() bool { return g.suffix == "AVXVNNI" }
+
 // bytes is the size of a vector.
 func (g *isa) bytes() int { return 4 * g.lanes }
 

@@ -24,6 +24,7 @@ func main() {
 		log.Fatal("usage: gen DIR (the folder kernels/cpu)")
 	}
 	both := func(emit func(*isa)) []level { return []level{{"AVX2", emit}, {"AVX512", emit}} }
+	integers := func(emit func(*isa)) []level { return append(both(emit), level{"AVXVNNI", emit}) }
 	packages := []struct {
 		name   string
 		levels []level
@@ -35,8 +36,8 @@ func main() {
 		{"exp", both(emitExp)},
 		{"rope", both(emitRope)},
 		{"qrows", both(emitQRows)},
-		{"qdot", both(emitQdot)},
-		{"blockdot", append(both(emitBlockdot), level{"AMX", emitBlockUnit})},
+		{"qdot", integers(emitQdot)},
+		{"blockdot", append(integers(emitBlockdot), level{"AMX", emitBlockUnit})},
 		{"delta", both(emitDelta)},
 		{"index", both(emitIndex)},
 		{".", []level{{"AVX2", emitRead}}},
@@ -93,6 +94,9 @@ func write(dir, name string, g *isa, stubs *[]string) error {
 	if err != nil {
 		return err
 	}
+	if g.vnni() {
+		text = shortVNNI(text)
+	}
 	file := filepath.Join(dir, name, fmt.Sprintf("%s_%s_amd64.s", pkg, strings.ToLower(g.suffix)))
 	if err := os.WriteFile(file, []byte(tile.Replace(string(text))), 0o644); err != nil {
 		return err
@@ -121,7 +125,7 @@ func writeStubs(dir, name string, stubs []string) error {
 
 func newISA(suffix string) *isa {
 	g := &isa{Context: build.NewContext(), suffix: suffix, lanes: 16}
-	if suffix == "AVX2" {
+	if suffix == "AVX2" || g.vnni() {
 		g.lanes = 8
 	}
 	return g

@@ -80,9 +80,14 @@ func emitQdot(g *isa) {
 				fmt.Sprintf("multiplies %d rows of activations with t.Tiles tiles of %s weights.", mr, e.name))
 			d := &qdotTile{isa: g, bits: e.bits, half: e.half, mr: mr}
 			d.load()
-			if g.wide() {
+			switch {
+			case g.wide():
 				d.wideTiles()
-			} else {
+			case g.vnni():
+				d.vnniTiles()
+			case e.bits == 4 && mr > 2:
+				d.bothTiles()
+			default:
 				d.narrowTiles()
 			}
 			g.end()
@@ -199,6 +204,9 @@ func (g *isa) dpb(x operand.Op, w, acc reg.Register) {
 // and INT3's table has them so.
 func (d *qdotTile) stored() int { return map[int]int{3: 16, 4: 8, 8: 128}[d.bits] }
 
+// biasShift is log2 of how many times the element of Bias undoes stored.
+func (d *qdotTile) biasShift() uint8 { return uint8(bits.Len(uint(d.stored() / 16))) }
+
 // chains is the number of accumulators of a row: few rows would wait for the
 // latency of one another's products. With two, INT4 has one for the low and one
 // for the high nibbles; a single row takes these as they lie, 16 times their
@@ -244,8 +252,8 @@ func (d *qdotTile) wideTiles() {
 func (d *qdotTile) wideStart() {
 	for m, acc := range d.accumulator {
 		d.VPBROADCASTD(d.perGroup(qBias, m), acc[0]) // -8 times the sum
-		if shift := bits.Len(uint(d.stored() / 16)); shift > 0 {
-			d.VPSLLD(operand.U8(uint8(shift)), acc[0], acc[0])
+		if shift := d.biasShift(); shift > 0 {
+			d.VPSLLD(operand.U8(shift), acc[0], acc[0])
 		}
 		d.zero(acc[1:]...)
 	}

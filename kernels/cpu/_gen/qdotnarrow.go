@@ -6,7 +6,7 @@ import (
 )
 
 // narrowTiles is AVX2: a line is two registers, weight rows 0..7 and 8..15. Three
-// and four rows of INT3 and INT4 walk through the tile twice, for one half of the lines
+// and four rows of INT3 walk through the tile twice, for one half of the lines
 // each time, since there are no registers for both; the second time the tile is
 // in cache. The float32 sums live in Out.
 func (d *qdotTile) narrowTiles() {
@@ -22,7 +22,7 @@ func (d *qdotTile) narrowTiles() {
 		d.sign = g.bits("bytesigns", 0x80808080, g.YMM())
 	}
 	passes := [][]int{{0, 1}}
-	if d.bits < 8 && d.mr > 2 {
+	if d.bits == 3 && d.mr > 2 {
 		passes = [][]int{{0}, {1}}
 	}
 	d.eachTile(func() {

@@ -724,6 +724,131 @@ func panelDigitsRows7AVX512(t *Tile)
 //go:noescape
 func panelDigitsRows8AVX512(t *Tile)
 
+// q4_0Rows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of Q4_0.
+//
+//go:noescape
+func q4_0Rows1AVXVNNI(t *Tile)
+
+// q4_0Rows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of Q4_0.
+//
+//go:noescape
+func q4_0Rows2AVXVNNI(t *Tile)
+
+// mxfp4Rows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of MXFP4.
+//
+//go:noescape
+func mxfp4Rows1AVXVNNI(t *Tile)
+
+// mxfp4Rows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of MXFP4.
+//
+//go:noescape
+func mxfp4Rows2AVXVNNI(t *Tile)
+
+// nvfp4Rows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of NVFP4.
+//
+//go:noescape
+func nvfp4Rows1AVXVNNI(t *Tile)
+
+// nvfp4Rows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of NVFP4.
+//
+//go:noescape
+func nvfp4Rows2AVXVNNI(t *Tile)
+
+// nvfp4ScaledRows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of NVFP4 with factors.
+//
+//go:noescape
+func nvfp4ScaledRows1AVXVNNI(t *Tile)
+
+// nvfp4ScaledRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of NVFP4 with factors.
+//
+//go:noescape
+func nvfp4ScaledRows2AVXVNNI(t *Tile)
+
+// q4_kRows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of Q4_K.
+//
+//go:noescape
+func q4_kRows1AVXVNNI(t *Tile)
+
+// q4_kRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of Q4_K.
+//
+//go:noescape
+func q4_kRows2AVXVNNI(t *Tile)
+
+// q5_kRows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of Q5_K.
+//
+//go:noescape
+func q5_kRows1AVXVNNI(t *Tile)
+
+// q5_kRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of Q5_K.
+//
+//go:noescape
+func q5_kRows2AVXVNNI(t *Tile)
+
+// q6_kRows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of Q6_K.
+//
+//go:noescape
+func q6_kRows1AVXVNNI(t *Tile)
+
+// q6_kRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of Q6_K.
+//
+//go:noescape
+func q6_kRows2AVXVNNI(t *Tile)
+
+// iq4_xsRows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of IQ4_XS.
+//
+//go:noescape
+func iq4_xsRows1AVXVNNI(t *Tile)
+
+// iq4_xsRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of IQ4_XS.
+//
+//go:noescape
+func iq4_xsRows2AVXVNNI(t *Tile)
+
+// panelRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of a panel.
+//
+//go:noescape
+func panelRows2AVXVNNI(t *Tile)
+
+// panelRows3AVXVNNI multiplies 3 rows of activations with t.Tiles tiles of a panel.
+//
+//go:noescape
+func panelRows3AVXVNNI(t *Tile)
+
+// panelRows4AVXVNNI multiplies 4 rows of activations with t.Tiles tiles of a panel.
+//
+//go:noescape
+func panelRows4AVXVNNI(t *Tile)
+
+// panelMinsRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows2AVXVNNI(t *Tile)
+
+// panelMinsRows3AVXVNNI multiplies 3 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows3AVXVNNI(t *Tile)
+
+// panelMinsRows4AVXVNNI multiplies 4 rows of activations with t.Tiles tiles of a panel with minima.
+//
+//go:noescape
+func panelMinsRows4AVXVNNI(t *Tile)
+
+// panelHalvesRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows2AVXVNNI(t *Tile)
+
+// panelHalvesRows3AVXVNNI multiplies 3 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows3AVXVNNI(t *Tile)
+
+// panelHalvesRows4AVXVNNI multiplies 4 rows of activations with t.Tiles tiles of a panel with a scale for 16 columns.
+//
+//go:noescape
+func panelHalvesRows4AVXVNNI(t *Tile)
+
 // panelAMX multiplies up to 16 rows of activations with t.Tiles tiles of a panel.
 //
 //go:noescape

@@ -11,23 +11,20 @@ import (
 )
 
 var (
-	avx2 = sync.OnceValue(func() *Funcs {
-		f := Funcs{Most: 2, LeastPanel: 2, MostPanel: 4}
-		return newFuncs(f, func(e *tensor.Encoding, k *Kernels) {
-			v := ofAVX2[e]
-			copy(k.Rows[1:], v.rows)
-			k.Unpack, k.Table = v.unpack, gathered(e)
-			if k.Table != nil || e == tensor.FP8 { // unpacking takes long
-				k.Direct = f.Most
-			}
-			k.prepare, k.Panels = prepareAVX2, &[Rows + 1]func(*Tile){2: panelRows2AVX2, 3: panelRows3AVX2, 4: panelRows4AVX2}
+	avx2 = sync.OnceValue(func() *Funcs { return newFuncs(narrow, narrowKernels) })
+	// AVX-VNNI has products of its own, for most encodings.
+	avxvnni = sync.OnceValue(func() *Funcs {
+		return newFuncs(narrow, func(e *tensor.Encoding, k *Kernels) {
+			narrowKernels(e, k)
+			copy(k.Rows[1:], ofAVXVNNI[e])
 			switch {
 			case k.mins:
-				k.prepare, k.Panels = prepareMinsAVX2, &[Rows + 1]func(*Tile){2: panelMinsRows2AVX2, 3: panelMinsRows3AVX2, 4: panelMinsRows4AVX2}
-			case e == tensor.FP8:
-				k.width, k.Panels = 4, &[Rows + 1]func(*Tile){2: panelDigitsRows2AVX2, 3: panelDigitsRows3AVX2, 4: panelDigitsRows4AVX2}
+				k.Panels = &[Rows + 1]func(*Tile){2: panelMinsRows2AVXVNNI, 3: panelMinsRows3AVXVNNI, 4: panelMinsRows4AVXVNNI}
+			case k.width > 1:
 			case k.subs == 2:
-				k.prepare, k.Panels = prepareHalvesAVX2, &[Rows + 1]func(*Tile){2: panelHalvesRows2AVX2, 3: panelHalvesRows3AVX2, 4: panelHalvesRows4AVX2}
+				k.Panels = &[Rows + 1]func(*Tile){2: panelHalvesRows2AVXVNNI, 3: panelHalvesRows3AVXVNNI, 4: panelHalvesRows4AVXVNNI}
+			default:
+				k.Panels = &[Rows + 1]func(*Tile){2: panelRows2AVXVNNI, 3: panelRows3AVXVNNI, 4: panelRows4AVXVNNI}
 			}
 		})
 	})
@@ -59,11 +56,35 @@ var (
 	})
 )
 
+// narrow has the numbers of rows of AVX2 and AVX-VNNI.
+var narrow = Funcs{Most: 2, LeastPanel: 2, MostPanel: 4}
+
+// narrowKernels enters the tiles of AVX2 for an encoding.
+func narrowKernels(e *tensor.Encoding, k *Kernels) {
+	v := ofAVX2[e]
+	copy(k.Rows[1:], v.rows)
+	k.Unpack, k.Table = v.unpack, gathered(e)
+	if k.Table != nil || e == tensor.FP8 { // unpacking takes long
+		k.Direct = narrow.Most
+	}
+	k.prepare, k.Panels = prepareAVX2, &[Rows + 1]func(*Tile){2: panelRows2AVX2, 3: panelRows3AVX2, 4: panelRows4AVX2}
+	switch {
+	case k.mins:
+		k.prepare, k.Panels = prepareMinsAVX2, &[Rows + 1]func(*Tile){2: panelMinsRows2AVX2, 3: panelMinsRows3AVX2, 4: panelMinsRows4AVX2}
+	case e == tensor.FP8:
+		k.width, k.Panels = 4, &[Rows + 1]func(*Tile){2: panelDigitsRows2AVX2, 3: panelDigitsRows3AVX2, 4: panelDigitsRows4AVX2}
+	case k.subs == 2:
+		k.prepare, k.Panels = prepareHalvesAVX2, &[Rows + 1]func(*Tile){2: panelHalvesRows2AVX2, 3: panelHalvesRows3AVX2, 4: panelHalvesRows4AVX2}
+	}
+}
+
 // vector chooses the assembly; nil when the level has none.
 func vector(l level.Level) *Funcs {
 	switch l {
 	case level.AVX2:
 		return avx2()
+	case level.AVXVNNI:
+		return avxvnni()
 	case level.AVX512:
 		return avx512()
 	}
@@ -96,6 +117,16 @@ var (
 		tensor.IQ2_XS:      {[]func(*Tile){iq2_xsRows1AVX2, iq2_xsRows2AVX2}, iq2_xsUnpackAVX2},
 		tensor.IQ3_XXS:     {[]func(*Tile){iq3_xxsRows1AVX2, iq3_xxsRows2AVX2}, iq3_xxsUnpackAVX2},
 		tensor.IQ3_S:       {[]func(*Tile){iq3_sRows1AVX2, iq3_sRows2AVX2}, iq3_sUnpackAVX2},
+	}
+	ofAVXVNNI = map[*tensor.Encoding][]func(*Tile){
+		tensor.Q4_0:        {q4_0Rows1AVXVNNI, q4_0Rows2AVXVNNI},
+		tensor.MXFP4:       {mxfp4Rows1AVXVNNI, mxfp4Rows2AVXVNNI},
+		tensor.NVFP4:       {nvfp4Rows1AVXVNNI, nvfp4Rows2AVXVNNI},
+		tensor.NVFP4Scaled: {nvfp4ScaledRows1AVXVNNI, nvfp4ScaledRows2AVXVNNI},
+		tensor.Q4_K:        {q4_kRows1AVXVNNI, q4_kRows2AVXVNNI},
+		tensor.Q5_K:        {q5_kRows1AVXVNNI, q5_kRows2AVXVNNI},
+		tensor.Q6_K:        {q6_kRows1AVXVNNI, q6_kRows2AVXVNNI},
+		tensor.IQ4_XS:      {iq4_xsRows1AVXVNNI, iq4_xsRows2AVXVNNI},
 	}
 	ofAVX512 = map[*tensor.Encoding]ofBlocks{
 		tensor.Q4_0:        {[]func(*Tile){q4_0Rows1AVX512, q4_0Rows2AVX512, q4_0Rows3AVX512, q4_0Rows4AVX512}, q4_0UnpackAVX512},

@@ -22,7 +22,7 @@ var (
 
 // vector chooses the assembly; nil when the level has none.
 func vector(l level.Level) *Funcs {
-	switch l {
+	switch l.Floats() {
 	case level.AVX2:
 		return &avx2
 	case level.AVX512:

@@ -12,29 +12,37 @@ import (
 	"github.com/klauspost/cpuid/v2"
 )
 
-// Level is a set of instructions, each including the ones before it.
+// Level is a set of instructions. Of two levels that a machine has, the later one is the faster.
 type Level uint8
 
 const (
-	Auto   Level = iota // the active level; never the answer of Active
-	Pure                // portable Go
-	AVX2                // AVX2, FMA3, BMI2 and F16C, 256 bits
-	AVX512              // AVX-512 F, BW, DQ and VL, 512 bits
+	Auto    Level = iota // the active level; never the answer of Active
+	Pure                 // portable Go
+	AVX2                 // AVX2, FMA3, BMI2 and F16C, 256 bits
+	AVXVNNI              // and AVX-VNNI: integer dot products of 256 bits. All else is as on AVX2
+	AVX512               // those of AVX2, and AVX-512 F, BW, DQ and VL, 512 bits
 )
 
 // Features returns what a processor must have to run a level.
 func (l Level) Features() []cpuid.FeatureID {
-	all := []cpuid.FeatureID{
-		cpuid.AVX2, cpuid.FMA3, cpuid.BMI2, cpuid.F16C,
-		cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL,
-	}
+	narrow := []cpuid.FeatureID{cpuid.AVX2, cpuid.FMA3, cpuid.BMI2, cpuid.F16C}
 	switch l {
 	case AVX2:
-		return all[:4]
+		return narrow
+	case AVXVNNI:
+		return append(narrow, cpuid.AVXVNNI)
 	case AVX512:
-		return all
+		return append(narrow, cpuid.AVX512F, cpuid.AVX512BW, cpuid.AVX512DQ, cpuid.AVX512VL)
 	}
 	return nil
+}
+
+// Floats returns the level whose kernels of floats l has: AVX-VNNI brings integers only.
+func (l Level) Floats() Level {
+	if l == AVXVNNI {
+		return AVX2
+	}
+	return l
 }
 
 // EnvLevel is the environment variable that lowers the level.
@@ -49,6 +57,8 @@ func (l Level) String() string {
 		return "pure"
 	case AVX2:
 		return "avx2"
+	case AVXVNNI:
+		return "avxvnni"
 	case AVX512:
 		return "avx512"
 	}
@@ -65,7 +75,7 @@ func Parse(name string) (Level, error) {
 			return l, nil
 		}
 	}
-	return Auto, fmt.Errorf("CPU level %q is none of auto, pure, avx2, avx512", name)
+	return Auto, fmt.Errorf("CPU level %q is none of auto, pure, avx2, avxvnni, avx512", name)
 }
 
 var state struct {
@@ -104,7 +114,7 @@ func Active() (Level, error) {
 	if want == Auto {
 		want = best()
 	}
-	if want > best() {
+	if !available(want, best()) {
 		return Auto, fmt.Errorf("%s: level %s is not available here, the best is %s", EnvLevel, want, best())
 	}
 	state.active = want
@@ -116,7 +126,7 @@ func Resolve(l Level) (Level, error) {
 	if l == Auto {
 		return Active()
 	}
-	if l > Best() {
+	if !available(l, Best()) {
 		return Auto, fmt.Errorf("CPU level %s is not available here, the best is %s", l, Best())
 	}
 	return l, nil
@@ -144,7 +154,12 @@ func WithoutVNNI() (restore func()) {
 func Available() []Level {
 	var all []Level
 	for l := Pure; l <= Best(); l++ {
-		all = append(all, l)
+		if available(l, Best()) {
+			all = append(all, l)
+		}
 	}
 	return all
 }
+
+// available reports whether l can run where best is the highest level.
+func available(l, best Level) bool { return l <= best && (l != AVXVNNI || avxvnni()) }

@@ -2,6 +2,7 @@ package level
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -44,6 +45,19 @@ func TestUnavailableLevelIsRefused(t *testing.T) {
 	}
 	if _, err := Resolve(AVX512); err == nil {
 		t.Error("a level that cannot run here was accepted")
+	}
+}
+
+// AVX-VNNI is no part of AVX-512: where it is missing between levels that run, it is refused.
+func TestAvailableLevelsCanRun(t *testing.T) {
+	for l := Pure; l <= AVX512; l++ {
+		_, err := Resolve(l)
+		if listed := slices.Contains(Available(), l); listed != (err == nil) {
+			t.Errorf("level %s: listed %v, error %v", l, listed, err)
+		}
+		if l == AVXVNNI && (err == nil) != avxvnni() {
+			t.Errorf("level %s: error %v, the processor says %v", l, err, avxvnni())
+		}
 	}
 }
 

@@ -16,6 +16,8 @@ func choose(has func(...cpuid.FeatureID) bool) Level {
 	return l
 }
 
+func avxvnni() bool { return cpuid.CPU.Supports(AVXVNNI.Features()...) }
+
 func vnni() bool { return cpuid.CPU.Supports(cpuid.AVX512VNNI) }
 
 func vbmi() bool { return cpuid.CPU.Supports(cpuid.AVX512VBMI, cpuid.GFNI) }

@@ -31,6 +31,9 @@ func TestChooseByFeatures(t *testing.T) {
 	if l := of(narrow); l != AVX2 {
 		t.Errorf("AVX2, FMA3, BMI2 and F16C give %s", l)
 	}
+	if l := of(append(slices.Clone(narrow), cpuid.AVXVNNI)); l != AVXVNNI {
+		t.Errorf("AVX2's features and AVX-VNNI give %s", l)
+	}
 	for i := range wide {
 		want := AVX2
 		if i < len(narrow) {

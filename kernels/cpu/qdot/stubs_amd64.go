@@ -243,3 +243,83 @@ func q8Rows7AVX512(t *Tile)
 //
 //go:noescape
 func q8Rows8AVX512(t *Tile)
+
+// int3Rows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows1AVXVNNI(t *Tile)
+
+// int3Rows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows2AVXVNNI(t *Tile)
+
+// int3Rows3AVXVNNI multiplies 3 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows3AVXVNNI(t *Tile)
+
+// int3Rows4AVXVNNI multiplies 4 rows of activations with t.Tiles tiles of INT3 weights.
+//
+//go:noescape
+func int3Rows4AVXVNNI(t *Tile)
+
+// int4Rows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of INT4 weights.
+//
+//go:noescape
+func int4Rows1AVXVNNI(t *Tile)
+
+// int4Rows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of INT4 weights.
+//
+//go:noescape
+func int4Rows2AVXVNNI(t *Tile)
+
+// int4Rows3AVXVNNI multiplies 3 rows of activations with t.Tiles tiles of INT4 weights.
+//
+//go:noescape
+func int4Rows3AVXVNNI(t *Tile)
+
+// int4Rows4AVXVNNI multiplies 4 rows of activations with t.Tiles tiles of INT4 weights.
+//
+//go:noescape
+func int4Rows4AVXVNNI(t *Tile)
+
+// int8Rows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of INT8 weights.
+//
+//go:noescape
+func int8Rows1AVXVNNI(t *Tile)
+
+// int8Rows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of INT8 weights.
+//
+//go:noescape
+func int8Rows2AVXVNNI(t *Tile)
+
+// int8Rows3AVXVNNI multiplies 3 rows of activations with t.Tiles tiles of INT8 weights.
+//
+//go:noescape
+func int8Rows3AVXVNNI(t *Tile)
+
+// int8Rows4AVXVNNI multiplies 4 rows of activations with t.Tiles tiles of INT8 weights.
+//
+//go:noescape
+func int8Rows4AVXVNNI(t *Tile)
+
+// q8Rows1AVXVNNI multiplies 1 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows1AVXVNNI(t *Tile)
+
+// q8Rows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows2AVXVNNI(t *Tile)
+
+// q8Rows3AVXVNNI multiplies 3 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows3AVXVNNI(t *Tile)
+
+// q8Rows4AVXVNNI multiplies 4 rows of activations with t.Tiles tiles of Q8_0 weights.
+//
+//go:noescape
+func q8Rows4AVXVNNI(t *Tile)

@@ -17,6 +17,15 @@ var (
 		},
 		Most: 4,
 	}
+	avxvnni = Funcs{
+		Of: map[*tensor.Encoding]*Kernels{
+			tensor.INT3: {nil, int3Rows1AVXVNNI, int3Rows2AVXVNNI, int3Rows3AVXVNNI, int3Rows4AVXVNNI},
+			tensor.INT4: {nil, int4Rows1AVXVNNI, int4Rows2AVXVNNI, int4Rows3AVXVNNI, int4Rows4AVXVNNI},
+			tensor.INT8: {nil, int8Rows1AVXVNNI, int8Rows2AVXVNNI, int8Rows3AVXVNNI, int8Rows4AVXVNNI},
+			tensor.Q8_0: {nil, q8Rows1AVXVNNI, q8Rows2AVXVNNI, q8Rows3AVXVNNI, q8Rows4AVXVNNI},
+		},
+		Most: 4,
+	}
 	avx512 = Funcs{
 		Of: map[*tensor.Encoding]*Kernels{
 			tensor.INT3: {
@@ -45,6 +54,8 @@ func vector(l level.Level) *Funcs {
 	switch l {
 	case level.AVX2:
 		return &avx2
+	case level.AVXVNNI:
+		return &avxvnni
 	case level.AVX512:
 		return &avx512
 	}
