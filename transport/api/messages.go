@@ -156,13 +156,13 @@ func checkToolCalls(param string, raw jsontext.Value) (int, *Error) {
 		if call.Function == nil || call.Function.Name == nil || Absent(call.Function.Arguments) {
 			return BadRequest(CodeMissing, param+".function", "'%s.function' needs a name and arguments", param)
 		}
-		return checkArguments(param+".function.arguments", call.Function.Arguments)
+		return CheckArguments(param+".function.arguments", call.Function.Arguments)
 	})
 }
 
-// checkArguments accepts a JSON object or a string that holds one, also an empty string: the
+// CheckArguments accepts a JSON object or a string that holds one, also an empty string: the
 // renderer makes the object of it that templates need.
-func checkArguments(param string, raw jsontext.Value) *Error {
+func CheckArguments(param string, raw jsontext.Value) *Error {
 	switch raw.Kind() {
 	case '{':
 		return nil

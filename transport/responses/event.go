@@ -41,12 +41,29 @@ func (k kind) final() bool { return k >= completed }
 type event struct {
 	kind     kind
 	sequence int
-	item     string         // the message's id
-	status   string         // the message's status in itemDone
+	item     item           // that it is about
+	index    int            // of the item
+	status   string         // the item's status in itemDone
 	text     string         // the piece of textDelta, the whole text of the done events
 	tokens   []engine.Token // the tokens of text, if asked for
 	object   *Object        // of the events about the whole response
 	position int            // of queued: requests that are to start before it
+}
+
+// name is the event's type on the wire.
+func (e *event) name() string {
+	k, i := e.kind, e.item.kind
+	switch {
+	case k == textDelta && i == reasoningItem:
+		return "response.reasoning_text.delta"
+	case k == textDone && i == reasoningItem:
+		return "response.reasoning_text.done"
+	case k == textDelta && i == callItem:
+		return "response.function_call_arguments.delta"
+	case k == textDone && i == callItem:
+		return "response.function_call_arguments.done"
+	}
+	return k.String()
 }
 
 // The wire forms. stream_id is the stream of a WebSocket; it is absent over HTTP.
@@ -66,13 +83,13 @@ type (
 	}
 	itemEvent struct {
 		envelope    `json:",embed"`
-		OutputIndex int     `json:"output_index"`
-		Item        Message `json:"item"`
+		OutputIndex int  `json:"output_index"`
+		Item        Item `json:"item"`
 	}
 	place struct {
 		ItemID       string `json:"item_id"`
 		OutputIndex  int    `json:"output_index"`
-		ContentIndex int    `json:"content_index"`
+		ContentIndex *int   `json:"content_index,omitzero"` // not of a call
 	}
 	partEvent struct {
 		envelope `json:",embed"`
@@ -83,39 +100,51 @@ type (
 		envelope `json:",embed"`
 		place    `json:",embed"`
 		Delta    string             `json:"delta"`
-		Logprobs []api.TokenLogprob `json:"logprobs"`
+		Logprobs []api.TokenLogprob `json:"logprobs,omitzero"` // of a message
 	}
 	doneEvent struct {
 		envelope `json:",embed"`
 		place    `json:",embed"`
 		Text     string             `json:"text"`
-		Logprobs []api.TokenLogprob `json:"logprobs"`
+		Logprobs []api.TokenLogprob `json:"logprobs,omitzero"` // of a message
+	}
+	callDoneEvent struct {
+		envelope  `json:",embed"`
+		place     `json:",embed"`
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
 	}
 )
 
 // encode returns the event's JSON, the same over SSE and WebSocket.
 func (e *event) encode(streamID string) []byte {
-	env := envelope{Type: e.kind.String(), Sequence: e.sequence, StreamID: streamID}
-	at := place{ItemID: e.item}
+	env := envelope{Type: e.name(), Sequence: e.sequence, StreamID: streamID}
+	at := place{ItemID: e.item.id, OutputIndex: e.index}
+	if e.item.kind != callItem {
+		at.ContentIndex = new(int)
+	}
+	var logprobs []api.TokenLogprob
+	if e.item.kind == messageItem {
+		logprobs = logprobsOf(e.tokens)
+	}
 	switch e.kind {
 	case queued:
 		return api.Marshal(queuedEvent{lifeEvent{env, e.object}, e.position})
 	case itemAdded:
-		return api.Marshal(itemEvent{envelope: env, Item: newMessage(e.item, statusInProgress)})
+		return api.Marshal(itemEvent{env, e.index, e.item.wire(statusInProgress, "")})
 	case itemDone:
-		return api.Marshal(itemEvent{envelope: env, Item: newMessage(e.item, e.status, newPart(e.text, e.tokens))})
+		return api.Marshal(itemEvent{env, e.index, e.item.whole(e.status, e.text, e.tokens)})
 	case partAdded:
-		return api.Marshal(partEvent{envelope: env, place: at, Part: newPart("", nil)})
+		return api.Marshal(partEvent{env, at, e.item.part("", nil)})
 	case partDone:
-		return api.Marshal(partEvent{envelope: env, place: at, Part: newPart(e.text, e.tokens)})
+		return api.Marshal(partEvent{env, at, e.item.part(e.text, e.tokens)})
 	case textDelta:
-		return api.Marshal(deltaEvent{envelope: env, place: at, Delta: e.text, Logprobs: logprobsOf(e.tokens)})
+		return api.Marshal(deltaEvent{env, at, e.text, logprobs})
 	case textDone:
-		return api.Marshal(doneEvent{envelope: env, place: at, Text: e.text, Logprobs: logprobsOf(e.tokens)})
+		if e.item.kind == callItem {
+			return api.Marshal(callDoneEvent{env, at, e.item.name, e.text})
+		}
+		return api.Marshal(doneEvent{env, at, e.text, logprobs})
 	}
 	return api.Marshal(lifeEvent{envelope: env, Response: e.object})
-}
-
-func newMessage(id, status string, parts ...Part) Message {
-	return Message{ID: id, Type: "message", Status: status, Role: "assistant", Content: parts}
 }

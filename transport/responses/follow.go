@@ -56,14 +56,17 @@ func (f *follower) take() (ev event, ok bool) {
 	}
 	last := first
 	if m.kind == textDelta {
-		for last+1 < len(r.marks) && r.marks[last+1].kind == textDelta && r.marks[last+1].text-before.text <= maxJoined {
+		for last+1 < len(r.marks) && r.marks[last+1].kind == textDelta && r.marks[last+1].item == m.item && r.marks[last+1].text-before.text <= maxJoined {
 			last++
 		}
 		m = r.marks[last]
 	}
 	f.next = last + 1
-	ev = event{kind: m.kind, sequence: last, item: r.item}
-	switch m.kind {
+	ev = event{kind: m.kind, sequence: last}
+	if m.kind >= itemAdded && m.kind <= itemDone {
+		ev.item, ev.index = r.items[m.item], m.item
+	}
+	switch i := &ev.item; m.kind {
 	case created, inProgress:
 		ev.object = r.early(statusInProgress)
 	case queued:
@@ -72,7 +75,7 @@ func (f *follower) take() (ev event, ok bool) {
 		ev.text = string(r.text[before.text:m.text])
 		ev.tokens = r.tokens[before.tokens:m.tokens]
 	case textDone, partDone, itemDone:
-		ev.text, ev.tokens, ev.status = string(r.text), r.tokens, itemStatus(r.status)
+		ev.text, ev.tokens, ev.status = string(r.text[i.from:i.to]), r.tokens[i.first:i.last], i.status
 	case completed, incomplete, failed:
 		ev.object = r.object()
 	}

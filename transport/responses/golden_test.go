@@ -34,7 +34,23 @@ var answers = []struct {
 		enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Text: "€", Tokens: []engine.Token{token("\xac", -0.5)}}},
 		enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop, Usage: engine.Usage{Completion: 3}}},
 	), `"top_logprobs":1,"include":["message.output_text.logprobs","reasoning.encrypted_content"]`},
+	{"calls", enginetest.Steps(callSteps...), `"tools":[{"type":"function","name":"f","parameters":{"type":"object"}},{"type":"function","name":"g"}],"reasoning":{"effort":"low","summary":"auto"}`},
+	{"calls_cut", enginetest.Steps(append(callSteps[:5:5], enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishLength, Usage: engine.Usage{Completion: 4}}})...), `"tools":[{"type":"function","name":"f"}]`},
+	{"reasoning", enginetest.Steps(callSteps[0], enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop}}), `"enable_thinking":true`},
 	{"warmup", enginetest.Text("never"), `"generate":false`},
+}
+
+// callSteps are an answer with reasoning, text and two calls.
+var callSteps = []enginetest.Step{
+	{Event: engine.Event{Kind: engine.Tokens, Part: engine.ReasoningPart, Text: "Weather"}},
+	{Event: engine.Event{Kind: engine.Tokens, Part: engine.ReasoningPart, Text: "?"}},
+	{Event: engine.Event{Kind: engine.Tokens, Text: "I look."}},
+	{Event: engine.Event{Kind: engine.Tokens, Part: engine.CallPart, Name: "f"}},
+	{Event: engine.Event{Kind: engine.Tokens, Part: engine.ArgumentsPart, Text: `{"a":`}},
+	{Event: engine.Event{Kind: engine.Tokens, Part: engine.ArgumentsPart, Text: `"\u00e9"}`}},
+	{Event: engine.Event{Kind: engine.Tokens, Part: engine.CallPart, Name: "g", CallID: "functions.g:1"}},
+	{Event: engine.Event{Kind: engine.Tokens, Part: engine.ArgumentsPart, Text: `{}`}},
+	{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop, Usage: engine.Usage{Completion: 9, Reasoning: 2}}},
 }
 
 func token(text string, p float32) engine.Token {
@@ -176,7 +192,7 @@ func compareSSE(t *testing.T, sse string, frames []string) {
 func outline(t *testing.T, b *strings.Builder, data string) {
 	t.Helper()
 	f := parseFrame(t, []byte(data))
-	if f.Type == "response.output_text.delta" {
+	if strings.HasSuffix(f.Type, ".delta") {
 		b.WriteString(f.Delta)
 		return
 	}

@@ -123,7 +123,7 @@ func (d *Door) stream(w http.ResponseWriter, req *http.Request, r *response, aft
 	left := req.Context().Done()
 	for {
 		if ev, ok := f.take(); ok {
-			if out.Raw(ev.kind.String(), ev.encode("")) != nil || ev.kind.final() {
+			if out.Raw(ev.name(), ev.encode("")) != nil || ev.kind.final() {
 				return
 			}
 			quiet.Reset(d.opt.Heartbeat)

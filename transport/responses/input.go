@@ -14,27 +14,44 @@ const maxItems = 8192
 // turn is one message. The engine takes it in the chat shape: its text as a string or, of several
 // parts, as text parts, which the chat template's needs decide how to join.
 type turn struct {
-	role  string
-	parts []string
+	role      string
+	parts     []string
+	reasoning string // of the assistant
+	calls     []call // of the assistant
+	callID    string // of the role tool: the call that it answers
 }
+
+// call is a function call.
+type call struct{ id, name, arguments string }
 
 func (t turn) chat() []byte {
 	type part struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
 	}
-	type message struct {
-		Role    string `json:"role"`
-		Content any    `json:"content"`
+	m := struct {
+		Role       string         `json:"role"`
+		Content    any            `json:"content"`
+		Reasoning  string         `json:"reasoning_content,omitempty"`
+		ToolCalls  []api.ToolCall `json:"tool_calls,omitempty"`
+		ToolCallID string         `json:"tool_call_id,omitempty"`
+	}{Role: t.role, Reasoning: t.reasoning, ToolCallID: t.callID}
+	for _, c := range t.calls {
+		m.ToolCalls = append(m.ToolCalls, api.ToolCall{ID: c.id, Type: "function", Function: api.FunctionCall{Name: c.name, Arguments: c.arguments}})
 	}
-	if len(t.parts) == 1 {
-		return api.Marshal(message{t.role, t.parts[0]})
+	switch {
+	case len(t.parts) == 1:
+		m.Content = t.parts[0]
+	case len(t.parts) > 1:
+		parts := make([]part, len(t.parts))
+		for i, text := range t.parts {
+			parts[i] = part{"text", text}
+		}
+		m.Content = parts
+	case len(t.calls) == 0:
+		m.Content = ""
 	}
-	parts := make([]part, len(t.parts))
-	for i, text := range t.parts {
-		parts[i] = part{"text", text}
-	}
-	return api.Marshal(message{t.role, parts})
+	return api.Marshal(m)
 }
 
 // inputItem is a message of the input, in its long and its short form. Ids and states of items that
@@ -75,13 +92,34 @@ func readInput(raw jsontext.Value) ([]turn, *api.Error) {
 	if err != nil {
 		return nil, err
 	}
-	turns := make([]turn, len(items))
-	for i, item := range items {
-		if turns[i], err = readItem(fmt.Sprintf("input[%d]", i), item); err != nil {
+	var turns []turn
+	for i, raw := range items {
+		t, err := readItem(fmt.Sprintf("input[%d]", i), raw)
+		if err != nil {
 			return nil, err
+		}
+		if n := len(turns); n > 0 && turns[n-1].takes(t) {
+			turns[n-1].join(t)
+		} else {
+			turns = append(turns, t)
 		}
 	}
 	return turns, nil
+}
+
+// takes reports whether an item belongs to the turn before it: reasoning, text and calls of one answer
+// are items of their own, in this order.
+func (t *turn) takes(next turn) bool {
+	if t.role != "assistant" || next.role != "assistant" {
+		return false
+	}
+	return len(next.calls) > 0 || len(t.parts) == 0 && len(t.calls) == 0
+}
+
+func (t *turn) join(next turn) {
+	t.reasoning += next.reasoning
+	t.parts = append(t.parts, next.parts...)
+	t.calls = append(t.calls, next.calls...)
 }
 
 func readItem(param string, raw jsontext.Value) (turn, *api.Error) {
@@ -93,7 +131,7 @@ func readItem(param string, raw jsontext.Value) (turn, *api.Error) {
 		return turn{}, err
 	}
 	if head.Type != nil && *head.Type != "message" {
-		return turn{}, api.Unsupported(param+".type", "'%s.type': items of type '%s' are not supported, only 'message'", param, api.Clip(*head.Type))
+		return readOther(param, *head.Type, raw)
 	}
 	var item inputItem
 	if err := api.DecodeAt(param, raw, &item); err != nil {
@@ -227,15 +265,20 @@ func (p *plan) continueFrom(past []byte) {
 
 // historyWith returns the conversation that the next request continues: with the answer, if there
 // is one, and without the instructions.
-func (p *plan) historyWith(answer string, answered bool) []byte {
+func (p *plan) historyWith(answer turn, answered bool) []byte {
 	turns := p.turns
 	switch last := len(turns) - 1; {
 	case !answered:
 	case p.continues && last >= 0:
-		parts := turns[last].parts
-		parts[len(parts)-1] += answer
+		t := &turns[last]
+		if n := len(t.parts); n > 0 && len(answer.parts) > 0 {
+			t.parts[n-1] += answer.parts[0]
+		} else {
+			t.parts = append(t.parts, answer.parts...)
+		}
+		t.calls = append(t.calls, answer.calls...)
 	default:
-		turns = append(turns, turn{role: "assistant", parts: []string{answer}})
+		turns = append(turns, answer)
 	}
 	return joinTurns(p.past, turns)
 }

@@ -39,7 +39,7 @@ type Object struct {
 	MaxToolCalls      *int               `json:"max_tool_calls"`
 	Metadata          map[string]string  `json:"metadata"`
 	Model             string             `json:"model"`
-	Output            []Message          `json:"output"`
+	Output            []Item             `json:"output"`
 	ParallelToolCalls bool               `json:"parallel_tool_calls"`
 	PreviousID        *string            `json:"previous_response_id"`
 	PromptCacheKey    *string            `json:"prompt_cache_key"`
@@ -69,7 +69,7 @@ type IncompleteDetails struct {
 	Reason string `json:"reason"`
 }
 
-// Reasoning is always empty: no served model reasons apart from its answer.
+// Reasoning is what the request said of it.
 type Reasoning struct {
 	Effort  *string `json:"effort"`
 	Summary *string `json:"summary"`
@@ -86,21 +86,26 @@ type TextFormat struct {
 	Type string `json:"type"`
 }
 
-// Message is the one output item of a response.
-type Message struct {
-	ID      string `json:"id"`
-	Type    string `json:"type"`   // always "message"
-	Status  string `json:"status"` // in_progress, completed or incomplete
-	Role    string `json:"role"`   // always "assistant"
-	Content []Part `json:"content"`
+// Item is an output item of a response: a message, the reasoning, or a function call.
+type Item struct {
+	ID      string     `json:"id"`
+	Type    string     `json:"type"`             // message, reasoning or function_call
+	Status  string     `json:"status"`           // in_progress, completed or incomplete
+	Role    string     `json:"role,omitempty"`   // of a message: "assistant"
+	Summary []struct{} `json:"summary,omitzero"` // of reasoning: always empty
+	Content []Part     `json:"content,omitzero"` // of a message and of reasoning
+	// Of a function call.
+	CallID    string  `json:"call_id,omitempty"`
+	Name      string  `json:"name,omitempty"`
+	Arguments *string `json:"arguments,omitzero"`
 }
 
-// Part is a message's text.
+// Part is the text of a message or of reasoning.
 type Part struct {
-	Type        string             `json:"type"` // always "output_text"
+	Type        string             `json:"type"` // output_text or reasoning_text
 	Text        string             `json:"text"`
-	Annotations []struct{}         `json:"annotations"` // always empty
-	Logprobs    []api.TokenLogprob `json:"logprobs"`
+	Annotations []struct{}         `json:"annotations,omitzero"` // of a message: always empty
+	Logprobs    []api.TokenLogprob `json:"logprobs,omitzero"`    // of a message
 }
 
 // Usage counts tokens.
@@ -140,6 +145,50 @@ func logprobsOf(tokens []engine.Token) []api.TokenLogprob {
 	return api.NewChatLogprobs(tokens).Content
 }
 
-func newPart(text string, tokens []engine.Token) Part {
+// itemKind is the type of an output item.
+type itemKind uint8
+
+const (
+	messageItem itemKind = iota
+	reasoningItem
+	callItem
+)
+
+var itemPrefixes = [...]string{messageItem: "msg_", reasoningItem: "rs_", callItem: "fc_"}
+
+// item is an output item as a response keeps it: a range of its text and of its tokens.
+type item struct {
+	kind         itemKind
+	id           string
+	callID, name string // of a call
+	status       string
+	from, to     int // bytes of the text
+	first, last  int // tokens
+}
+
+// part returns the item's text as a content part.
+func (i *item) part(text string, tokens []engine.Token) Part {
+	if i.kind == reasoningItem {
+		return Part{Type: "reasoning_text", Text: text}
+	}
 	return Part{Type: "output_text", Text: text, Annotations: []struct{}{}, Logprobs: logprobsOf(tokens)}
+}
+
+// wire returns the item with its text; parts may be none.
+func (i *item) wire(status, text string, parts ...Part) Item {
+	out := Item{ID: i.id, Status: status, Content: append([]Part{}, parts...)}
+	switch i.kind {
+	case messageItem:
+		out.Type, out.Role = "message", "assistant"
+	case reasoningItem:
+		out.Type, out.Summary = "reasoning", []struct{}{}
+	case callItem:
+		out.Type, out.Content, out.CallID, out.Name, out.Arguments = "function_call", nil, i.callID, i.name, &text
+	}
+	return out
+}
+
+// whole returns the item with all of its text.
+func (i *item) whole(status, text string, tokens []engine.Token) Item {
+	return i.wire(status, text, i.part(text, tokens))
 }

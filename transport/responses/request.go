@@ -4,6 +4,7 @@ import (
 	"encoding/json/jsontext"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"krater/actors/engine"
@@ -98,18 +99,6 @@ func (b *body) refuse() *api.Error {
 	if err := api.CheckHints("", b.Extras); err != nil {
 		return err
 	}
-	var r struct {
-		Effort  *string        `json:"effort"`
-		Summary jsontext.Value `json:"summary"`
-	}
-	if !api.Absent(b.Reasoning) {
-		if err := api.DecodeAt("reasoning", b.Reasoning, &r); err != nil {
-			return err
-		}
-		if r.Effort != nil && *r.Effort != "none" || !api.Absent(r.Summary) {
-			return api.Unsupported("reasoning", "'reasoning' is not supported: the served model does not reason apart from its answer")
-		}
-	}
 	if !api.Absent(b.StreamOptions) && b.StreamOptions.Kind() != '{' {
 		return api.BadRequest(api.CodeInvalidType, "stream_options", "'stream_options' must be an object")
 	}
@@ -140,10 +129,44 @@ func planSampling(b *body, p *plan, info engine.Info) *api.Error {
 		return err
 	}
 	p.req.Prompt.Chat = &engine.Chat{}
+	if err := b.reason(p); err != nil {
+		return err
+	}
 	if err := b.Sampling.ApplyChat(p.req.Prompt.Chat); err != nil {
 		return err
 	}
 	p.continues = p.req.Prompt.Chat.ContinueFinalMessage
+	return nil
+}
+
+// reason reads the field reasoning. A summary is accepted without effect: the reasoning itself is
+// given.
+func (b *body) reason(p *plan) *api.Error {
+	if api.Absent(b.Reasoning) {
+		p.echo.Reasoning.Effort = b.ReasoningEffort
+		return nil
+	}
+	var r struct {
+		Effort  *string `json:"effort"`
+		Summary *string `json:"summary"`
+		Old     *string `json:"generate_summary"`
+	}
+	if err := api.DecodeAt("reasoning", b.Reasoning, &r); err != nil {
+		return err
+	}
+	for _, s := range []*string{r.Summary, r.Old} {
+		if s != nil && *s != "auto" && *s != "concise" && *s != "detailed" {
+			return api.Invalid("reasoning.summary", "'reasoning.summary' must be auto, concise or detailed, not '%s'", api.Clip(*s))
+		}
+	}
+	switch {
+	case r.Effort == nil:
+	case b.ReasoningEffort != nil:
+		return api.Invalid("reasoning.effort", "'reasoning.effort' and 'reasoning_effort' are both given; give one")
+	default:
+		b.ReasoningEffort = r.Effort
+	}
+	p.echo.Reasoning.Effort = b.ReasoningEffort
 	return nil
 }
 
@@ -188,39 +211,42 @@ func planLogprobs(b *body, p *plan, _ engine.Info) *api.Error {
 	return nil
 }
 
-// planTools refuses tools that could be called. They have no effect with tool_choice none, or if
-// nothing is generated.
+// planTools puts the tools into the prompt and has the answer taken apart. Tools other than functions
+// are left out if none may be called.
 func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 	p.echo.Tools, p.echo.ToolChoice = jsontext.Value("[]"), jsontext.Value(`"auto"`)
 	p.echo.ParallelToolCalls = isNotFalse(b.ParallelTools)
-	choice := "auto"
-	if !api.Absent(b.ToolChoice) {
-		if b.ToolChoice.Kind() != '"' {
-			return api.Unsupported("tool_choice", "'tool_choice' must be 'auto' or 'none': tools are not supported")
-		}
-		if err := api.DecodeAt("tool_choice", b.ToolChoice, &choice); err != nil {
-			return err
-		}
-		if choice != "auto" && choice != "none" {
-			return api.Unsupported("tool_choice", "'tool_choice' must be 'auto' or 'none': tools are not supported")
-		}
-		p.echo.ToolChoice = b.ToolChoice
-	}
-	if api.Absent(b.Tools) {
-		return nil
-	}
-	if b.Tools.Kind() != '[' {
-		return api.BadRequest(api.CodeInvalidType, "tools", "'tools' must be an array")
-	}
-	tools, err := elements("tools", b.Tools, maxItems)
+	choice, err := api.ToolChoice(b.ToolChoice)
 	if err != nil {
 		return err
 	}
-	if len(tools) > 0 && choice != "none" && p.generate {
-		return api.Unsupported("tools", "'tools' are not supported unless 'tool_choice' is 'none'")
+	if !api.Absent(b.ToolChoice) {
+		p.echo.ToolChoice = b.ToolChoice
 	}
-	p.echo.Tools = b.Tools
+	tools, err := readTools(b.Tools, choice != "none" && p.generate)
+	if err != nil {
+		return err
+	}
+	if _, err := api.CheckTools("tools", tools); err != nil {
+		return flat(err)
+	}
+	if !api.Absent(b.Tools) {
+		p.echo.Tools = b.Tools
+	}
+	p.req.Prompt.Chat.Tools = tools
+	p.req.Parts = &engine.Parts{Single: !p.echo.ParallelToolCalls}
+	if choice != "none" {
+		p.req.Parts.Tools = tools
+	}
 	return nil
+}
+
+// flat names a field of a tool as this door has it, without the object around it.
+func flat(err *api.Error) *api.Error {
+	e := *err
+	e.Param = strings.Replace(e.Param, ".function", "", 1)
+	e.Message = strings.Replace(e.Message, ".function", "", 1)
+	return &e
 }
 
 func planText(b *body, p *plan, _ engine.Info) *api.Error {

@@ -16,7 +16,6 @@ import (
 type response struct {
 	plan    *plan
 	id      string
-	item    string // the message's id
 	owner   string // owner that may see it
 	peer    string // peer that it counts for
 	worked  func() // says that the engine has it: see Options.Work
@@ -27,7 +26,9 @@ type response struct {
 
 	mu       sync.Mutex
 	marks    []mark // the index is the sequence number
-	text     []byte // append only: readers keep slices of it
+	items    []item // of the output; the last one may be open
+	open     bool
+	text     []byte // of all items; append only: readers keep slices of it
 	tokens   []engine.Token
 	status   string
 	position int // in the queue, when it was accepted
@@ -45,6 +46,7 @@ type response struct {
 // before.
 type mark struct {
 	kind   kind
+	item   int // index of the item that it is about
 	text   int
 	tokens int
 }
@@ -52,7 +54,7 @@ type mark struct {
 func newResponse(p *plan, owner, peer string) *response {
 	ctx, stop := context.WithCancelCause(context.Background())
 	return &response{
-		plan: p, id: api.NewID("resp_"), item: api.NewID("msg_"), owner: owner, peer: peer, created: time.Now(),
+		plan: p, id: api.NewID("resp_"), owner: owner, peer: peer, created: time.Now(),
 		ctx: ctx, stop: stop, done: make(chan struct{}),
 		status: statusInProgress, watchers: map[chan<- struct{}]int{}, holders: 1,
 	}
@@ -61,7 +63,7 @@ func newResponse(p *plan, owner, peer string) *response {
 // add appends an event and wakes the followers. Tokens belong to deltas; tokens without text are
 // added to the next one. r.mu is held.
 func (r *response) add(k kind) {
-	m := mark{kind: k, text: len(r.text)}
+	m := mark{kind: k, text: len(r.text), item: max(0, len(r.items)-1)}
 	switch n := len(r.marks); {
 	case k == textDelta:
 		m.tokens = len(r.tokens)
@@ -145,25 +147,73 @@ func (r *response) run() {
 	r.add(inProgress)
 }
 
-// open announces the message once; r.mu is held.
-func (r *response) open() {
+// announce begins a new item, after the end of the one before; r.mu is held.
+func (r *response) announce(i item) {
 	r.run()
-	if r.has(partAdded) {
-		return
+	r.close(statusCompleted)
+	i.id = api.NewID(itemPrefixes[i.kind])
+	i.status, i.from = statusInProgress, len(r.text)
+	if n := len(r.items); n > 0 {
+		i.first = r.items[n-1].last
 	}
+	r.items, r.open = append(r.items, i), true
 	r.add(itemAdded)
-	r.add(partAdded)
+	if i.kind != callItem {
+		r.add(partAdded)
+	}
+}
+
+// current returns the open item, nil if there is none; r.mu is held.
+func (r *response) current() *item {
+	if !r.open {
+		return nil
+	}
+	return &r.items[len(r.items)-1]
 }
 
 // write appends what an engine event brought; r.mu is held.
 func (r *response) write(ev engine.Event) {
-	r.tokens = append(r.tokens, ev.Tokens...)
+	kind := messageItem
+	switch ev.Part {
+	case engine.ReasoningPart:
+		kind = reasoningItem
+	case engine.CallPart:
+		r.announce(item{kind: callItem, callID: api.CallID(&ev), name: ev.Name})
+		return
+	case engine.ArgumentsPart:
+		kind = callItem
+	default:
+		r.tokens = append(r.tokens, ev.Tokens...)
+	}
 	if ev.Text == "" { // tokens whose text is still held back go with the next piece
 		return
 	}
-	r.open()
+	if i := r.current(); i == nil || i.kind != kind {
+		r.announce(item{kind: kind})
+	}
 	r.text = append(r.text, ev.Text...)
 	r.add(textDelta)
+}
+
+// close ends the open item, if there is one; r.mu is held.
+func (r *response) close(status string) {
+	i := r.current()
+	if i == nil {
+		return
+	}
+	if i.kind == messageItem && r.marks[len(r.marks)-1].tokens < len(r.tokens) {
+		r.add(textDelta) // without text
+	}
+	i.status, i.to, i.last = status, len(r.text), i.first
+	if i.kind == messageItem {
+		i.last = len(r.tokens)
+	}
+	r.add(textDone)
+	if i.kind != callItem {
+		r.add(partDone)
+	}
+	r.add(itemDone)
+	r.open = false
 }
 
 // cut ends a response that was cancelled, by whom its context says; r.mu is held.
@@ -177,21 +227,14 @@ func (r *response) cut() {
 	r.finish(incomplete)
 }
 
-// finish closes the message if there is one (a normal end always has one) and makes the final
-// event; r.mu is held.
+// finish closes the open item and makes the final event. A normal end has a message or a call; r.mu
+// is held.
 func (r *response) finish(k kind) {
-	if k == completed && r.plan.generate {
-		r.open()
+	if n := len(r.items); k == completed && r.plan.generate && (n == 0 || r.items[n-1].kind == reasoningItem) {
+		r.announce(item{kind: messageItem})
 	}
 	r.run()
-	if r.has(partAdded) {
-		if r.marks[len(r.marks)-1].tokens < len(r.tokens) {
-			r.add(textDelta) // without text
-		}
-		r.add(textDone)
-		r.add(partDone)
-		r.add(itemDone)
-	}
+	r.close(itemStatus(k))
 	switch k {
 	case completed:
 		r.status = statusCompleted
@@ -202,7 +245,7 @@ func (r *response) finish(k kind) {
 	}
 	r.ended = time.Now()
 	if k != failed {
-		r.history = r.plan.historyWith(string(r.text), r.has(partAdded))
+		r.history = r.plan.historyWith(r.answer())
 	}
 	r.plan.past, r.plan.turns = nil, nil
 	r.add(k)
@@ -245,8 +288,8 @@ func (r *response) isDone() bool {
 func (r *response) weigh() (bytes int, ended time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	const object, perMark, perToken = 1024, 24, 64
-	bytes = object + cap(r.text) + len(r.history) + perMark*cap(r.marks) + len(r.plan.echo.Tools)
+	const object, perMark, perToken, perItem = 1024, 32, 64, 192
+	bytes = object + perItem*len(r.items) + cap(r.text) + len(r.history) + perMark*cap(r.marks) + len(r.plan.echo.Tools)
 	for _, t := range r.tokens {
 		bytes += perToken + len(t.Text)
 		for _, p := range t.Top {
@@ -283,15 +326,21 @@ func (r *response) failure() *api.Error {
 func (r *response) early(status string) *Object {
 	o := r.plan.echo // a copy
 	o.ID, o.Object, o.CreatedAt, o.Status = r.id, "response", r.created.Unix(), status
-	o.Output = []Message{}
+	o.Output = []Item{}
 	return &o
 }
 
 // object returns the wire form of the current state; r.mu is held.
 func (r *response) object() *Object {
 	o := r.early(r.status)
-	if r.has(partAdded) {
-		o.Output = append(o.Output, newMessage(r.item, itemStatus(r.status), newPart(string(r.text), r.tokens)))
+	for n := range r.items {
+		i := r.items[n]
+		if r.open && n == len(r.items)-1 {
+			if i.to, i.last = len(r.text), i.first; i.kind == messageItem {
+				i.last = len(r.tokens)
+			}
+		}
+		o.Output = append(o.Output, i.whole(i.status, string(r.text[i.from:i.to]), r.tokens[i.first:i.last]))
 	}
 	if r.ended.IsZero() {
 		return o
@@ -311,13 +360,33 @@ func (r *response) object() *Object {
 	return o
 }
 
-// itemStatus returns a message's status in a response of this status.
-func itemStatus(status string) string {
-	switch status {
-	case statusCompleted, statusInProgress:
-		return status
+// itemStatus returns the status of the item that a response's end closes.
+func itemStatus(end kind) string {
+	if end == completed {
+		return statusCompleted
 	}
 	return statusIncomplete
+}
+
+// answer returns the output as a turn of the conversation; false if there is none. r.mu is held.
+func (r *response) answer() (turn, bool) {
+	t := turn{role: "assistant"}
+	text, said := "", false
+	for _, i := range r.items {
+		piece := string(r.text[i.from:i.to])
+		switch i.kind {
+		case messageItem:
+			text, said = text+piece, true
+		case reasoningItem:
+			t.reasoning += piece
+		case callItem:
+			t.calls = append(t.calls, call{i.callID, i.name, piece})
+		}
+	}
+	if said {
+		t.parts = []string{text}
+	}
+	return t, len(r.items) > 0
 }
 
 // faultCode returns the code under "error" of a failed response: the clients' types know a fixed

@@ -261,7 +261,7 @@ func (r *rig) messages(i int) string {
 	return string(all[i].Prompt.Chat.Messages)
 }
 
-var anyID = regexp.MustCompile(`(resp|msg)_[0-9a-f]{32}`)
+var anyID = regexp.MustCompile(`(resp|msg|rs|fc|call)_[0-9a-f]{32}`)
 
 // golden compares with testdata/name, ids replaced by their order of coming.
 func golden(t *testing.T, name, got string) {
