@@ -101,7 +101,7 @@ func TestPipelineOnTwoDevices(t *testing.T) {
 				Budget: x.slots * expert, PrefillBudget: x.slots * expert * 2 / 3,
 			}, x.inline, x.window)
 			equal(t, want, ask(t, p, s.cfg.Vocab, 5, 12))
-			if x.window == 0 { // a comparison looks at whole batches
+			if x.window == 0 && (!testing.Short() || x.slots == 0) { // a comparison looks at whole batches
 				r, err := compare.Run(p, s.cfg, g, compare.Weights(s.set), compare.Options{Chunk: 7, Batch: 3})
 				if err != nil || !r.OK() {
 					t.Errorf("%d passed, %d failed: %v", r.Passed, r.Failed, err)

@@ -30,7 +30,7 @@ func TestFastKernelsAgreeWithPlain(t *testing.T) {
 		}
 		tokens := 150
 		if testing.Short() && name != "bf16" {
-			tokens = 100
+			tokens = 70
 		}
 		t.Run(name, func(t *testing.T) { agreesWithPlain(t, m, p, tokens) })
 	}
@@ -50,7 +50,10 @@ func TestTwoHeadSizesOnCard(t *testing.T) {
 		"int8": {Experts: tensor.INT8.By(64)},
 	} {
 		tokens := 150
-		if testing.Short() && name != "int4" {
+		switch {
+		case testing.Short() && name == "int4":
+			tokens = 70
+		case testing.Short():
 			tokens = 20
 		}
 		t.Run(name, func(t *testing.T) { agreesWithPlain(t, m, p, tokens) })

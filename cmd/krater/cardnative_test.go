@@ -18,10 +18,14 @@ import (
 func TestNativeOnCard(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	path := writeGGUF(t, "tiny.gguf", goldens.TinyGGUF(t, layered))
+	bytes := "200"
+	if testing.Short() {
+		bytes = "140"
+	}
 	perplexity := func(args ...string) float64 {
 		t.Helper()
 		var report struct{ Perplexity float64 }
-		args = append([]string{"ppl", "--json", "--text", modelDir + "/heldout.txt", "--bytes", "200", "--model", path, "--cache-dir", filepath.Dir(path)}, args...)
+		args = append([]string{"ppl", "--json", "--text", modelDir + "/heldout.txt", "--bytes", bytes, "--model", path, "--cache-dir", filepath.Dir(path)}, args...)
 		if err := json.Unmarshal([]byte(answers(t, "", args...)), &report); err != nil {
 			t.Fatal(err)
 		}

@@ -18,10 +18,10 @@ import (
 var partly = []split{
 	// Whole programs: what the program itself does on several goroutines, and many clients at the same time.
 	// What they ask of doors, actors and the scheduler is in the tests of those packages, too.
-	{"krater/cmd/krater/...", "Crowd|Ready|WhileLoading|StopWhileLoading|Drain|DrainTimeout|NothingIsLeft|BatchBehind|BatchDir|ServeHeat|HeatKeeper|" +
+	{"krater/cmd/krater/...", "Crowd|Ready|WhileLoading|StopWhileLoading|Drain|DrainTimeout|NothingIsLeft|ServeHeat|HeatKeeper|" +
 		"LogOfProgress|LoadsShowBars|LossyWriter|TracePage|Pull.*|OTLP|ChatWithAServer",
-		"TogetherAndAlone|Vanish|LongPromptsBesideAStream|QueueIsBounded|SmallKVCache|HugePromptsOfClientsThatLeave|EveryRouteGivesTheSame|" +
-			"EvictedBlocksAreKept|Preempted|ServeOnRanks|HeatmapIsExact|BenchServe|Topologies"},
+		"BatchBehind|BatchDir|TogetherAndAlone|Vanish|LongPromptsBesideAStream|QueueIsBounded|SmallKVCache|HugePromptsOfClientsThatLeave|EveryRouteGivesTheSame|" +
+			"EvictedBlocksAreKept|Preempted|Ranks|ServeOnRanks|HeatmapIsExact|BenchServe|Topologies"},
 	// The arithmetic is the same on one goroutine; actors use all of it on several.
 	{"krater/kernels/cpu", "Team.*|Nodes?[A-Z].*|ThreadsNeverMoreThanCores|WorkersAreBound|Budget.*|StreamsAreIndependent|Slabs|" +
 		"FaultsInKernels|.*OfSeveralStreams|.*OfManyThreads|Read.*", ""},
@@ -32,7 +32,7 @@ var partly = []split{
 	{"krater/scheduler/batchqueue", "ContentWhileItIsNamed|TwoProcesses", ""},
 	// Most of the time goes into the reference's arithmetic.
 	{"krater/bench/cards", "Parallel", ""},
-	{"krater/stages/load", "Model|DenseModel|Ranks|CodedWeights|GivenExperts|OutOfMemory", ""},
+	{"krater/stages/load", "Model|DenseModel|RanksOfModel|CodedWeights|GivenExperts|OutOfMemory", ""},
 	{"krater/bench/serve", "ManyStreams|Figures|Faults|PromptsAreNew|Conversations", ""},
 	// A lock protects captures from several goroutines; no test makes any.
 	{"krater/stages/compare", "", ""},

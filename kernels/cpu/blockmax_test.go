@@ -14,6 +14,11 @@ import (
 
 // TestSelectLocal: heads choose for themselves, in one piece and in chunks, with every type of the cache.
 func TestSelectLocal(t *testing.T) {
+	tokens, slots := 600, 608
+	if testing.Short() {
+		tokens, slots = 300, 304
+	}
+	expected := map[string][]int32{} // the same for all levels, and slow
 	forLevels(t, func(t *testing.T, d *cpu.Device, s device.Stream) {
 		for _, p := range []device.BlockIndex{
 			{Heads: 2, Dim: 32, Block: 4, Chosen: 3, Local: 1, BlockTokens: 8},
@@ -21,7 +26,6 @@ func TestSelectLocal(t *testing.T) {
 			{Heads: 1, Dim: 8, Block: 1, Chosen: 2, Local: 2, BlockTokens: 8},
 			{Heads: 4, Dim: 33, Block: 128, Chosen: 2, Local: 1, BlockTokens: 16},
 		} {
-			const tokens, slots = 600, 608
 			r := kerneltest.Rand(uint64(p.Dim))
 			var blocks []int32
 			for b := slots/p.BlockTokens - 1; b >= 0; b-- {
@@ -30,8 +34,14 @@ func TestSelectLocal(t *testing.T) {
 			_, q := kerneltest.BF16(kerneltest.Normal(r, tokens*p.Heads*p.Dim, 1)) // which the tiles round to no other value
 			for _, dt := range kvTypes {
 				keys, keysRef := newKV(d, dt, kerneltest.Normal(r, slots*p.Dim, 1), slots, p.Dim, p.Dim)
-				want, got := make([]int32, tokens*p.Width()), make([]int32, tokens*p.Width())
-				ref.SelectBlocks(want, q, keysRef, []device.Span{{Len: tokens, Blocks: blocks}}, p)
+				got := make([]int32, tokens*p.Width())
+				key := fmt.Sprint(p, dt)
+				want := expected[key]
+				if want == nil {
+					want = make([]int32, tokens*p.Width())
+					ref.SelectBlocks(want, q, keysRef, []device.Span{{Len: tokens, Blocks: blocks}}, p)
+					expected[key] = want
+				}
 				for _, chunk := range []int{tokens, 7} {
 					clear(got)
 					for pos := 0; pos < tokens; pos += chunk {

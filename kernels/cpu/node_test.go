@@ -136,6 +136,10 @@ func TestNodesAreBitwiseEqual(t *testing.T) {
 	step := newStep(plain, s)
 	step.run()
 	want := slices.Clone(step.out.F32s())
+	rounds := 5
+	if testing.Short() {
+		rounds = 2
+	}
 	for _, topology := range topologies {
 		for _, share := range []bool{false, true} {
 			d, s := open(t, cpu.Options{Nodes: fakes(t, topology)})
@@ -154,7 +158,7 @@ func TestNodesAreBitwiseEqual(t *testing.T) {
 			for i, s := range streams {
 				step := newStep(d, s)
 				wg.Go(func() {
-					for range 5 {
+					for range rounds {
 						step.run()
 						if err := kerneltest.SameBits(step.out.F32s(), want); err != nil {
 							t.Errorf("%s, stream %d: %v", topology, i, err)

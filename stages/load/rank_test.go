@@ -51,7 +51,7 @@ func TestDivide(t *testing.T) {
 
 // TestRanks: a rank is loaded with its layers alone, as planned, and all ranks together have the
 // model once; a tied head has a table of its own where the embedding is elsewhere.
-func TestRanks(t *testing.T) {
+func TestRanksOfModel(t *testing.T) {
 	for _, dir := range planned {
 		cfg, ws := openModel(t, dir)
 		whole := load.Options{Limits: stages.Limits{Tokens: 40, Seqs: 4, LogitRows: 30, Blocks: 16, BlockTokens: 8}}

@@ -11,8 +11,9 @@ EMU_CXX   ?= g++
 EMU_ARCH  := $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v3 -mtls-dialect=gnu2 -mno-red-zone -fcf-protection=none)
 EMU_FLAGS := -std=c++17 -O2 -g1 -fPIC -fvisibility=hidden -fno-stack-protector \
              -ffp-contract=off $(EMU_ARCH) -Wall -DKR_EMU
+# -O1 takes 25 % less time to compile than -O2, and tests run 5 % longer.
 # Kernels trap on what a GPU does not allow either: misaligned access, indices out of bounds.
-EMU_KERNEL_FLAGS := $(EMU_FLAGS) -fno-exceptions -fno-strict-aliasing -Wno-unused-function -Wno-unused-variable -Wno-unknown-pragmas -Wno-sign-compare \
+EMU_KERNEL_FLAGS := $(EMU_FLAGS) -fno-exceptions -fno-strict-aliasing -Wno-unused-function -Wno-unused-variable -Wno-unknown-pragmas -Wno-sign-compare -O1 \
              -fsanitize=alignment,bounds -fsanitize-undefined-trap-on-error
 # EMU_RACE=1: every access is looked at (race.h). make cuda-emu-race builds that aside.
 ifneq ($(EMU_RACE),)

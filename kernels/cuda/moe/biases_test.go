@@ -47,7 +47,8 @@ func TestBiasedExperts(t *testing.T) {
 			m := []mixture{{7, 3, 8, 256, 256, spread(8)}, {33, 1, 3, 256, 384, one}, {1, 2, 4, 320, 256, spread(4)}}[n%3]
 			n++
 			for _, act := range []device.Activation{clipped, device.GELUTanh} {
-				if act == clipped && (k.Group == 0 || v == A64) {
+				both := k.Group > 0 && v != A64
+				if act == clipped && !both || both && testing.Short() && (act == clipped) == (n%2 == 0) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%+v/%v/%+v", k, v, act), func(t *testing.T) { testExperts(t, c, rng, k, v, m, n%2 == 0, false, act) })
