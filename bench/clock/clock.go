@@ -82,7 +82,7 @@ func (d *Device) entry(stage, op string) *Spent {
 	return s
 }
 
-// Run implements device.Device. Operators that the device computes as one are counted as one.
+// Run implements device.Device. Operators that the device computes as one are counted as one, and named by their kinds.
 func (d *Device) Run(s device.Stream, l device.List) {
 	if !d.On {
 		d.Device.Run(s, l)
@@ -91,11 +91,13 @@ func (d *Device) Run(s device.Stream, l device.List) {
 	for part := range l.Parts(d) {
 		name, bytes := "", int64(0)
 		for i := range part.Ops {
-			if i > 0 {
-				name += "+"
-			}
-			name += part.Ops[i].Kind.String()
 			bytes += reads(&part.Ops[i])
+			switch kind := part.Ops[i].Kind; {
+			case i == 0:
+				name = kind.String()
+			case kind != part.Ops[i-1].Kind:
+				name += "+" + kind.String()
+			}
 		}
 		start := time.Now()
 		d.Device.Run(s, part)

@@ -74,6 +74,29 @@ block_end:
 	VZEROUPPER
 	RET
 
+// func fetchRowsAVX2(p uintptr, n int, stride int, rows int)
+// Requires: AVX, MMX+
+TEXT ·fetchRowsAVX2(SB), NOSPLIT, $0-32
+	MOVQ p+0(FP), AX
+	MOVQ n+8(FP), CX
+	MOVQ stride+16(FP), DX
+	MOVQ rows+24(FP), BX
+
+row:
+	MOVQ AX, SI
+	LEAQ (AX)(CX*1), DI
+
+line:
+	PREFETCHT0 (SI)
+	ADDQ       $+64, SI
+	CMPQ       SI, DI
+	JLT        line
+	ADDQ       DX, AX
+	DECQ       BX
+	JNZ        row
+	VZEROUPPER
+	RET
+
 // func pause()
 TEXT ·pause(SB), NOSPLIT, $0
 	PAUSE

@@ -290,7 +290,7 @@ type gatedNormTask struct {
 	w                unsafe.Pointer
 	bf16             bool
 	eps              float32
-	rows             rowChunks
+	rows             headChunks
 }
 
 // GatedNorm: out [T, Values] and x [T, Width] F32, w [1, ValueDim] BF16 or F32. Scratch per thread: ValueDim values.
@@ -301,17 +301,19 @@ func (d *Device) GatedNorm(stream device.Stream, out, x, w device.Mat, eps float
 	t.check(op, d, nil, p, x.Rows, 1, 1)
 	t.out, t.x = f32(op, "out", &out, x.Rows, p.Values()), f32(op, "x", &x, x.Rows, p.Width())
 	t.w, t.bf16 = weight(op, "w", &w, 1, p.ValueDim)
-	t.oStride, t.xStride, t.eps, t.rows = out.Stride, x.Stride, eps, rowChunks{x.Rows}
-	s.each(t, t.rows.count(), x.Rows*p.Values()*(normNs+gateNs)/16, piece(p.ValueDim))
+	t.oStride, t.xStride, t.eps = out.Stride, x.Stride, eps
+	ns := x.Rows * p.Values() * (normNs + gateNs) / 16
+	t.rows = s.cutHeads(x.Rows, p.ValueHeads, ns)
+	s.each(t, t.rows.count(), ns, piece(p.ValueDim))
 }
 
 func (t *gatedNormTask) do(l *lane, i int) {
 	n, z, f := t.ValueDim, t.Gates(), t.dev.norm
 	l.arena.clear()
 	factor := l.arena.take(n)
-	from, to := t.rows.of(i)
+	from, to, first, end := t.rows.of(i)
 	for r := from; r < to; r++ {
-		for h := range t.ValueHeads {
+		for h := first; h < end; h++ {
 			out := shift(rowAt(t.out, t.oStride, r), h*n)
 			scale := rmsScale(f.SumSquares(out, n), n, t.eps)
 			if t.bf16 {

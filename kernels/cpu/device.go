@@ -78,11 +78,10 @@ type Device struct {
 }
 
 // Assumed speeds of one core, by which the device decides whether work is worth sharing: weights
-// from between the third-level cache (90) and memory (25), and the multiply-adds of a tile; then
-// the same for integer weights, which belong to models too large for any cache.
+// from memory, and the multiply-adds of a tile; then the same for integer weights.
 type speed struct{ bytesPerNs, flopsPerNs, quantBytesPerNs, quantOpsPerNs int }
 
-var speeds = [...]speed{level.Pure: {2, 2, 1, 1}, level.AVX2: {50, 80, 30, 200}, level.AVXVNNI: {50, 80, 30, 250}, level.AVX512: {50, 90, 30, 350}}
+var speeds = [...]speed{level.Pure: {2, 2, 1, 1}, level.AVX2: {30, 80, 30, 200}, level.AVXVNNI: {30, 80, 30, 250}, level.AVX512: {30, 90, 30, 350}}
 
 var _ device.Device = (*Device)(nil)
 

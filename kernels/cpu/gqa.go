@@ -28,13 +28,26 @@ type gqaTask struct {
 	queries   int // of an item, at most
 	wide      int // values between rows of scratch
 	items     []gqaItem
+	apart     bool // stretches are items
+	kept      stretchResults
+	joins     []gqaJoin
 	sinks     unsafe.Pointer // [Heads]; nil: none
 	sinksBF16 bool
 	lists     gqaLists
 }
 
-// gqaItem is the queries [first, first+n) of a span and key head.
-type gqaItem struct{ span, head, first, n int }
+// gqaItem is the queries [first, first+n) of a span and key head, with all keys, or with those of a stretch.
+type gqaItem struct {
+	span, head, first, n int
+	from, to             int // keys
+	kept                 int // where results are kept to be joined; -1: nowhere
+}
+
+// gqaJoin is the queries of a span and key head whose results of count stretches are kept.
+type gqaJoin struct {
+	gqaItem
+	count int
+}
 
 // GQA: out and q [T, Heads*HeadDim] F32, q rotated, cache [slots, Width] of any
 // type, groups of I8 dividing HeadDim, each row the keys of all key heads, then
@@ -80,30 +93,59 @@ func (t *gqaTask) run(s *Stream, pairs, keys int) {
 		lanes = len(s.lanes)
 	}
 	t.cut(lanes)
-	scratch := 2*t.queries*t.wide + dot.Rows*keyBlock + piece(runningSize*t.queries) + 2*t.blockRoom()
+	if t.apart {
+		t.kept.begin(&s.arena, t.wide)
+	}
+	scratch := 3*t.queries*t.wide + dot.Rows*keyBlock + 2*piece(runningSize*t.queries) + 2*t.blockRoom()
 	s.each(t, len(t.items), ns, scratch)
+	if t.apart {
+		s.each((*gqaJoining)(t), len(t.joins), t.kept.n*t.wide/joinedPerNs, 0)
+	}
 	t.spans = nil
 }
 
-// cut makes the items. If there are fewer than lanes, the items become smaller, and several read
-// the same keys.
+// cut makes the items. If there are fewer than lanes, keys are divided too. If there still are, the items become smaller, and
+// several read the same keys.
 func (t *gqaTask) cut(lanes int) {
 	longest := 0
 	for i := range t.spans {
 		longest = max(longest, t.spans[i].Len)
 	}
-	t.queries = min(queryBlock, longest*t.group)
+	t.queries, t.apart = min(queryBlock, longest*t.group), false
+	if lanes > 1 && t.count() < 2*lanes {
+		t.apart = true
+		t.apart = t.count()*t.queries*t.wide <= keptMost
+	}
 	for t.queries > dot.Rows && t.count() < lanes {
 		t.queries = (t.queries/2 + dot.Rows - 1) &^ (dot.Rows - 1)
 	}
-	t.items = t.items[:0]
+	t.items, t.joins, t.kept.n = t.items[:0], t.joins[:0], 0
 	for i := range t.spans {
 		all := t.spans[i].Len * t.group
 		for head, end := t.heads(); head < end; head++ {
 			for first := 0; first < all; first += t.queries {
-				t.items = append(t.items, gqaItem{span: i, head: head, first: first, n: min(t.queries, all-first)})
+				t.add(gqaItem{span: i, head: head, first: first, n: min(t.queries, all-first), kept: -1})
 			}
 		}
+	}
+}
+
+// add adds some queries, as an item or as one for each stretch of keys.
+func (t *gqaTask) add(item gqaItem) {
+	c := gqaWork{gqaItem: item, seq: &t.spans[item.span]}
+	item.from, item.to = t.first(&c, 0), t.sees(&c, item.n-1)
+	first, end := stretchOf(item.from), stretchOf(item.to-1)+1
+	if !t.apart || end-first < 2 {
+		t.items = append(t.items, item)
+		return
+	}
+	item.kept = t.kept.n
+	t.joins = append(t.joins, gqaJoin{item, end - first})
+	for x := first; x < end; x++ {
+		part := item
+		part.from, part.to, part.kept = max(item.from, stretchBegin(x)), min(item.to, stretchBegin(x+1)), t.kept.n
+		t.items = append(t.items, part)
+		t.kept.n += item.n
 	}
 }
 
@@ -112,7 +154,11 @@ func (t *gqaTask) count() int {
 	n := 0
 	first, end := t.heads()
 	for i := range t.spans {
-		n += (end - first) * ((t.spans[i].Len*t.group + t.queries - 1) / t.queries)
+		sp, parts := &t.spans[i], 1
+		if t.apart {
+			parts = stretchOf(sp.Pos+sp.Len-1) - stretchOf(t.First(sp.Pos)) + 1
+		}
+		n += (end - first) * ((sp.Len*t.group + t.queries - 1) / t.queries) * parts
 	}
 	return n
 }
@@ -131,9 +177,11 @@ type gqaWork struct {
 	gqaItem
 	seq    *device.Span
 	query  *float32 // [n, wide] as BF16 tiles want it; unused with F32
-	acc    *float32 // [n, wide] weighted values
+	acc    *float32 // [n, wide] weighted values of the stretch at hand
 	scores *float32 // [dot.Rows, keyBlock]
 	state  []running
+	total  *float32 // [n, wide] weighted values of the stretches before
+	states []running
 
 	keyScratch, valueScratch *float32 // blockRoom
 	keys, values             keyRows  // of the current block
@@ -143,20 +191,30 @@ func (t *gqaTask) work(l *lane, item gqaItem) (c gqaWork) {
 	c.gqaItem, c.seq = item, &t.spans[item.span]
 	n := item.n
 	l.arena.clear()
-	c.query, c.acc = l.arena.take(n*t.wide), l.arena.take(n*t.wide)
+	c.query, c.acc, c.total = l.arena.take(n*t.wide), l.arena.take(n*t.wide), l.arena.take(n*t.wide)
 	c.scores = l.arena.take(dot.Rows * keyBlock)
-	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*n))), n)
+	c.state, c.states = takeRunning(&l.arena, n), takeRunning(&l.arena, n)
 	if n := t.blockRoom(); n > 0 {
 		c.keyScratch, c.valueScratch = l.arena.take(n), l.arena.take(n)
 	}
+	if c.kept >= 0 {
+		c.acc, c.state = t.kept.of(c.kept, n)
+	}
+	return c
+}
+
+// begin begins the stretch from position from on.
+func (t *gqaTask) begin(c *gqaWork, from int) {
 	clear(c.state)
+	clearF32(c.acc, c.n*t.wide)
+	if t.sinks == nil {
+		return
+	}
 	for j := range c.state {
-		if t.sinks != nil { // a key whose value is zero
+		if stretchOf(t.first(c, j)) == stretchOf(from) { // a key before all others, whose value is zero
 			c.state[j].top, c.state[j].sum = t.sink(c.head*t.group+(c.first+j)%t.group), 1
 		}
 	}
-	clearF32(c.acc, n*t.wide)
-	return c
 }
 
 // sink is the score of a head's sink.
@@ -174,23 +232,82 @@ func (t *gqaTask) do(l *lane, i int) {
 			t.dev.convert.Pack(rowAt(c.query, t.wide, j), t.query(&c, j), t.HeadDim)
 		}
 	}
-	keys := t.sees(&c, c.n-1)
-	for from := t.first(&c, 0) / keyBlock * keyBlock; from < keys; from += keyBlock {
-		to := min(from+keyBlock, keys)
-		t.read(&c, max(from, t.first(&c, 0)), to) // what no query sees may not be there
-		// Rows before from-Pos see none of these, nor do those whose window begins behind them.
-		for j := max(0, (from-c.seq.Pos)*t.group-c.first); j < c.n && t.first(&c, j) < to; j += dot.Rows {
-			t.tile(l, &c, j, min(dot.Rows, c.n-j), from, to)
+	first := stretchOf(c.from)
+	end := stretchOf(c.to-1) + 1
+	t.fetch(&c, c.from, min(c.to, c.from+keyBlock))
+	for x := first; x < end; x++ {
+		t.stretch(l, &c, max(c.from, stretchBegin(x)), min(c.to, stretchBegin(x+1)))
+		switch {
+		case c.kept >= 0:
+			return
+		case x == first:
+			c.acc, c.total, c.state, c.states = c.total, c.acc, c.states, c.state
+		default:
+			for j := range c.n {
+				t.dev.joinRunning(&c.states[j], &c.state[j], rowAt(c.total, t.wide, j), rowAt(c.acc, t.wide, j), t.wide)
+			}
 		}
 	}
 	for j := range c.n {
-		acc, out := rowAt(c.acc, t.wide, j), t.result(&c, j)
-		t.dev.axpy.Scale(acc, t.wide, 1/c.state[j].sum)
-		if t.bf16 {
-			t.dev.convert.Unpack(out, acc, t.HeadDim)
-		} else {
-			copy(unsafe.Slice(out, t.HeadDim), unsafe.Slice(acc, t.HeadDim))
+		t.finish(&c, j, &c.states[j], rowAt(c.total, t.wide, j))
+	}
+}
+
+// stretch takes the keys of [from, to), of one stretch.
+func (t *gqaTask) stretch(l *lane, c *gqaWork, from, to int) {
+	t.begin(c, from)
+	for at := from / keyBlock * keyBlock; at < to; at += keyBlock {
+		end := min(at+keyBlock, to)
+		t.read(c, max(at, from), end) // what no query sees may not be there
+		t.fetch(c, end, min(end+keyBlock, c.to))
+		// Rows before at-Pos see none of these, nor do those whose window begins behind them.
+		for j := max(0, (at-c.seq.Pos)*t.group-c.first); j < c.n && t.first(c, j) < end; j += dot.Rows {
+			t.tile(l, c, j, min(dot.Rows, c.n-j), at, end)
 		}
+	}
+}
+
+// finish writes the result of query j of an item.
+func (t *gqaTask) finish(c *gqaWork, j int, state *running, acc *float32) {
+	out := t.result(c, j)
+	t.dev.axpy.Scale(acc, t.wide, 1/state.sum)
+	if t.bf16 {
+		t.dev.convert.Unpack(out, acc, t.HeadDim)
+	} else {
+		copy(unsafe.Slice(out, t.HeadDim), unsafe.Slice(acc, t.HeadDim))
+	}
+}
+
+// gqaJoining joins what queries got of stretches. An item is the queries of a gqaJoin.
+type gqaJoining gqaTask
+
+func (g *gqaJoining) do(_ *lane, i int) {
+	t := (*gqaTask)(g)
+	x := &t.joins[i]
+	c := gqaWork{gqaItem: x.gqaItem, seq: &t.spans[x.span]}
+	total, states := t.kept.of(x.kept, x.n)
+	for j := range x.n {
+		for part := 1; part < x.count; part++ {
+			acc, state := t.kept.of(x.kept+part*x.n+j, 1)
+			t.dev.joinRunning(&states[j], &state[0], rowAt(total, t.wide, j), acc, t.wide)
+		}
+		t.finish(&c, j, &states[j], rowAt(total, t.wide, j))
+	}
+}
+
+// fetch asks for the keys and values of positions [from, to), if they are used where they are. The heads of a row lie apart, so cores
+// do not see what comes next.
+func (t *gqaTask) fetch(c *gqaWork, from, to int) {
+	if t.lists.on || t.kv.narrow() {
+		return
+	}
+	size := t.kv.dt.Size()
+	for from < to {
+		slot, n := t.paged.run(c.seq, from, to)
+		keys := uintptr(t.kv.row(slot)) + uintptr(c.head*t.HeadDim*size)
+		fetchRows(keys, t.HeadDim*size, t.kv.rowBytes, n)
+		fetchRows(keys+uintptr(t.KVHeads*t.HeadDim*size), t.HeadDim*size, t.kv.rowBytes, n)
+		from += n
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"krater/kernels/cpu"
+	"krater/kernels/cpu/level"
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/ref"
@@ -161,6 +162,54 @@ func TestGQAIsBatchInvariant(t *testing.T) {
 					}
 				})
 			})
+		}
+	}
+}
+
+// A row's keys are divided in stretches with fixed bounds: the bits are the same whether threads share them, and whether the row
+// belongs to a prompt.
+func TestGQAStretches(t *testing.T) {
+	const positions, rows = 9400, 40
+	for i, p := range []device.GQA{
+		{Heads: 4, KVHeads: 1, HeadDim: 8, Scale: 0.3, BlockTokens: 16},
+		{Heads: 6, KVHeads: 2, HeadDim: 10, Scale: 0.3, BlockTokens: 64, Window: 300},
+		{Heads: 2, KVHeads: 2, HeadDim: 33, Scale: -0.2, BlockTokens: 5, Window: 700},
+	} {
+		for _, l := range level.Available() {
+			if testing.Short() && l == level.Pure && level.Best() != level.Pure {
+				continue
+			}
+			alone := map[int][]float32{} // by position, of one thread
+			for _, threads := range []int{1, 3, 8} {
+				d, s := open(t, cpu.Options{Threads: threads, Level: l})
+				d.ShareEverything()
+				c := newGQAScene(d, p, kvTypes[i%len(kvTypes)], positions, rows)
+				if i == 1 {
+					c.sinks, c.sinksRef = floats(d, tensor.F32, kerneltest.Normal(kerneltest.Rand(3), p.Heads, 3), 1, p.Heads)
+				}
+				for _, at := range []int{230, 500, 8180, positions - rows} {
+					prompt := []device.Span{{Row: 0, Len: rows, Pos: at, Blocks: c.table}}
+					whole := c.run(t, d, s, prompt)
+					for _, row := range []int{0, 11, 12, rows - 1} {
+						one := c.run(t, d, s, []device.Span{{Row: row, Len: 1, Pos: at + row, Blocks: c.table}})
+						if err := kerneltest.SameBits(one[row*c.width():][:c.width()], whole[row*c.width():][:c.width()]); err != nil {
+							t.Fatalf("%+v, %s, %d threads, position %d: %v", p, l, threads, at+row, err)
+						}
+					}
+					if threads > 1 {
+						if err := kerneltest.SameBits(whole, alone[at]); err != nil {
+							t.Fatalf("%+v, %s, %d threads, position %d: %v", p, l, threads, at, err)
+						}
+						continue
+					}
+					alone[at] = whole
+					want := make([]float32, rows*c.width())
+					ref.GQA(want, c.q, c.cacheRef, c.sinksRef, prompt, p)
+					if err := kerneltest.Compare(whole, want, c.width(), kerneltest.Relative(want, 16, 64*kerneltest.Eps32*kerneltest.MaxAbs(want))); err != nil {
+						t.Errorf("%+v, %s, position %d: %v", p, l, at, err)
+					}
+				}
+			}
 		}
 	}
 }

@@ -64,22 +64,24 @@ type matmulTask struct {
 	xStride   int // values
 	outStride int
 	m         int
-	chunk     int // weight rows per item
+	cut       int // ranges of weight rows
+	grain     int // they begin at multiples of it
 	rows      int // rows of activations per item, a multiple of dot.Rows, or all
 	unit      unitPack
 }
 
 func (t *matmulTask) do(l *lane, i int) {
 	kernels := t.dev.tiles(t.bf16)
-	chunks := (t.n + t.chunk - 1) / t.chunk
-	first := i / chunks * t.rows
+	first := i / t.cut * t.rows
 	last := min(t.m, first+t.rows)
-	from := i % chunks * t.chunk
-	end := min(t.n, from+t.chunk)
+	grains := (t.n + t.grain - 1) / t.grain
+	from := i % t.cut * grains / t.cut * t.grain
+	end := min(t.n, (i%t.cut+1)*grains/t.cut*t.grain)
 	step := t.block(last - first)
 	if t.unit.tokens != nil {
 		from = t.onUnit(l, from, end, step)
 	}
+	l.dot.Ahead = t.dev.fetch.coarse
 	for ; from < end; from += step {
 		to := min(end, from+step)
 		t.tile(&l.dot, from, to)
@@ -92,36 +94,71 @@ func (t *matmulTask) do(l *lane, i int) {
 			kernels[rows](&l.dot)
 		}
 	}
+	l.dot.Ahead = 0
 }
 
-// packTask brings rows into packed order.
+// packTask brings rows into packed order, at most packPiece values an item.
 type packTask struct {
-	dev     *Device
-	dst     *float32
-	x       *float32
-	xStride int // values
-	k       int
+	dev  *Device
+	list []packPart
 }
+
+// packPart is n values of a row.
+type packPart struct {
+	dst, x *float32
+	n      int
+}
+
+const (
+	packPiece   = 4096 // a multiple of convert.Block
+	packedPerNs = 8    // values
+)
 
 func (t *packTask) do(_ *lane, i int) {
-	t.dev.convert.Pack(rowAt(t.dst, convert.Padded(t.k), i), rowAt(t.x, t.xStride, i), t.k)
+	p := &t.list[i]
+	t.dev.convert.Pack(p.dst, p.x, p.n)
+}
+
+// add adds m rows of k values.
+func (t *packTask) add(dst, x *float32, stride, m, k int) {
+	for r := range m {
+		for at := 0; at < k; at += packPiece {
+			t.list = append(t.list, packPart{shift(rowAt(dst, convert.Padded(k), r), at), shift(rowAt(x, stride, r), at), min(packPiece, k-at)})
+		}
+	}
+}
+
+// run packs what was added.
+func (t *packTask) run(s *Stream) {
+	values := 0
+	for i := range t.list {
+		values += t.list[i].n
+	}
+	t.dev = s.dev
+	s.each(t, len(t.list), values/packedPerNs, 0)
+	clear(t.list)
+	t.list = t.list[:0]
 }
 
 // MatMul is out [T, N] F32 = x [T, K] F32 * transposed w [N, K] BF16 or F32. Scratch: rowBlock rows
 // of K values.
 func (d *Device) MatMul(stream device.Stream, out, x, w device.Mat) {
+	s := d.stream("MatMul", stream)
+	var t matmulTask
+	if t.check(d, &out, &x, &w); t.m > 0 && t.n > 0 {
+		s.multiply(t.product, t.out, t.outStride, t.x, t.xStride, t.m)
+	}
+}
+
+// check checks the arguments of a product and fills t with them.
+func (t *matmulTask) check(d *Device, out, x, w *device.Mat) {
 	const op = "MatMul"
-	s := d.stream(op, stream)
-	o := f32(op, "out", &out, x.Rows, w.Rows)
-	in := f32(op, "x", &x, x.Rows, x.Cols)
-	p := newProduct(op, "w", &w, w.Rows, x.Cols)
-	if x.Rows == 0 || w.Rows == 0 {
-		return
+	t.dev, t.m, t.xStride, t.outStride = d, x.Rows, x.Stride, out.Stride
+	t.out, t.x = f32(op, "out", out, x.Rows, w.Rows), f32(op, "x", x, x.Rows, x.Cols)
+	t.product = newProduct(op, "w", w, w.Rows, x.Cols)
+	if x.Rows > 0 && w.Rows > 0 && x.Cols == 0 {
+		fail(op, "x is %s", *x)
 	}
-	if x.Cols == 0 {
-		fail(op, "x is %s", x)
-	}
-	s.multiply(p, o, out.Stride, in, x.Stride, x.Rows)
 }
 
 // multiply is MatMul of a product and rows that were checked; strides are values.
@@ -141,35 +178,56 @@ func (s *Stream) multiply(p product, out *float32, outStride int, x *float32, xS
 	}
 }
 
-// items cuts the product and returns the number of items. A matrix of few weight rows, such as a
-// router's, does not occupy all lanes: then the rows of activations are cut too.
+// items cuts the product and returns the number of items. Few rows of activations need what memory
+// gives, so weights are divided by bytes. Many read weights again and again: then an item has whole
+// blocks of weight rows, and where a matrix of few, such as a router's, does not occupy all lanes, the
+// rows of activations are cut too.
 func (t *matmulTask) items(s *Stream, ns int) int {
-	t.chunk, t.rows = s.chunk(t.n, ns), t.m
-	chunks := (t.n + t.chunk - 1) / t.chunk
-	const perLane = 2
-	if want := perLane * len(s.lanes); s.shared(ns) && chunks < want && t.unit.tokens == nil {
-		parts := (want + chunks - 1) / chunks
+	t.cut, t.grain, t.rows = 1, 1, t.m
+	if !s.shared(ns) {
+		return 1
+	}
+	if t.unit.tokens == nil && t.m <= dot.Rows {
+		t.cut = s.ranges(t.n, t.n*t.stride, t.n*t.stride)
+		return t.cut
+	}
+	const perLane, lines = 2, 4
+	want := perLane * len(s.lanes)
+	t.grain = convert.Block
+	if t.unit.tokens == nil && t.n < want*convert.Block {
+		t.grain = weightStep
+	}
+	each := (t.n + lines*len(s.lanes) - 1) / (lines * len(s.lanes))
+	t.grain *= (each + t.grain - 1) / t.grain
+	t.cut = (t.n + t.grain - 1) / t.grain
+	if t.cut < want && t.unit.tokens == nil {
+		parts := (want + t.cut - 1) / t.cut
 		t.rows = min(t.m, ((t.m+parts-1)/parts+dot.Rows-1)/dot.Rows*dot.Rows)
 	}
-	return chunks * ((t.m + t.rows - 1) / t.rows)
+	return t.cut * ((t.m + t.rows - 1) / t.rows)
 }
 
 // packed brings m rows of k values into packed order in the shared arena.
 func (s *Stream) packed(x *float32, stride, m, k int) *float32 {
 	s.arena.reset(m * convert.Padded(k))
-	t := &s.pack
-	*t = packTask{dev: s.dev, dst: s.arena.take(m * convert.Padded(k)), x: x, xStride: stride, k: k}
-	s.each(t, m, m*k/2, 0)
-	return t.dst
+	dst := s.arena.take(m * convert.Padded(k))
+	s.pack.add(dst, x, stride, m, k)
+	s.pack.run(s)
+	return dst
 }
 
-// chunk returns how many of n weight rows one item takes: all of them if the work stays on the
-// caller, otherwise a share that gives every lane a few items.
-func (s *Stream) chunk(n, ns int) int {
-	if !s.shared(ns) {
-		return n
+const (
+	rangesPerLane = 4       // of weights that are read once
+	leastRange    = 1 << 14 // bytes: some 2 us
+	mostRange     = 1 << 18
+)
+
+// ranges is into how many ranges to cut n weight rows, or bands of them, of some bytes where a loop
+// reads all in all.
+func (s *Stream) ranges(n, bytes, all int) int {
+	each := max(leastRange, all/(rangesPerLane*len(s.lanes)))
+	if bytes < all {
+		each = min(each, mostRange)
 	}
-	const perLane = 4
-	each := (n + perLane*len(s.lanes) - 1) / (perLane * len(s.lanes))
-	return (each + convert.Block - 1) &^ (convert.Block - 1)
+	return max(1, min(n, (bytes+each-1)/each))
 }

@@ -16,16 +16,16 @@ type normTask struct {
 	xStride, oStride, aRow int // elements
 	w                      unsafe.Pointer
 	bf16                   bool
-	cols, heads            int
+	cols                   int
 	eps                    float32
-	rows                   rowChunks
+	rows                   headChunks
 }
 
 func (t *normTask) do(_ *lane, i int) {
 	f := t.dev.norm
-	from, to := t.rows.of(i)
+	from, to, first, end := t.rows.of(i)
 	for r := from; r < to; r++ {
-		for h := range t.heads {
+		for h := first; h < end; h++ {
 			t.head(f, r, h)
 		}
 	}
@@ -78,14 +78,16 @@ func (d *Device) normalise(op string, stream device.Stream, out, x, delta, w *de
 	t := &s.norm
 	*t = normTask{
 		dev: d, out: f32(op, "out", out, x.Rows, x.Cols), x: f32(op, "x", x, x.Rows, x.Cols),
-		xStride: x.Stride, oStride: out.Stride, cols: x.Cols / heads, heads: heads, eps: eps, rows: rowChunks{x.Rows},
+		xStride: x.Stride, oStride: out.Stride, cols: x.Cols / heads, eps: eps,
 	}
 	if delta != nil {
 		t.add, t.aRow = f32(op, "delta", delta, x.Rows, x.Cols), delta.Stride
 	}
 	t.w, t.bf16 = weight(op, "w", w, 1, t.cols)
 	if x.Cols > 0 {
-		s.each(t, t.rows.count(), x.Rows*x.Cols*normNs/16, 0)
+		ns := x.Rows * x.Cols * normNs / 16
+		t.rows = s.cutHeads(x.Rows, heads, ns)
+		s.each(t, t.rows.count(), ns, 0)
 	}
 }
 

@@ -80,13 +80,10 @@ func (a *paged) fold(s *running, scores *float32, n int, acc *float32, width int
 	if a.scale < 0 || top != top {
 		top = slowTop(scores, n, a.scale)
 	}
-	if first := s.sum == 0; first || top > s.top {
-		if !first {
-			a.dev.exp.ExpSum(&s.factor, &s.top, 1, 1, top)
-			s.sum *= s.factor
-			a.dev.axpy.Scale(acc, width, s.factor)
-		}
+	if s.sum == 0 {
 		s.top = top
+	} else if top > s.top {
+		a.dev.lower(s, acc, top, width)
 	}
 	s.sum += a.dev.exp.ExpSum(scores, scores, n, a.scale, s.top)
 }

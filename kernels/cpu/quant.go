@@ -169,9 +169,12 @@ func part(op, name string, b device.Buffer, off, n int) unsafe.Pointer {
 // tiles returns the number of tiles, the last one perhaps not full.
 func (p *quantProduct) tiles() int { return (p.n + tensor.TileRows - 1) / tensor.TileRows }
 
+// bytes is the size of the matrix.
+func (p *quantProduct) bytes() int { return p.tiles() * (p.tileBytes + p.scaleBytes) }
+
 // ns estimates the time of m rows on one core.
 func (p *quantProduct) ns(d *Device, m int) int {
-	return max(p.tiles()*(p.tileBytes+p.scaleBytes)/d.speed.quantBytesPerNs, 2*m*p.n*p.k/d.speed.quantOpsPerNs)
+	return max(p.bytes()/d.speed.quantBytesPerNs, 2*m*p.n*p.k/d.speed.quantOpsPerNs)
 }
 
 // quantInput names rows of activations: index[j], or first+j without an index.
@@ -292,16 +295,20 @@ func (t *matmulQTask) do(l *lane, i int) {
 	t.multiply(t.dev, l, quantInput{quantRows: &t.x}, t.out, t.x.rows, i*n/t.cut, (i+1)*n/t.cut)
 }
 
+// check checks the arguments of a product and fills t with them.
+func (t *matmulQTask) check(d *Device, out *device.Mat, x *device.QRows, w *device.QMat) {
+	const op = "MatMulQ"
+	t.dev, t.x = d, newQuantRows(op, x)
+	t.quantProduct = d.quantProduct(op, "w", w, w.Rows, t.x.k, x.Group)
+	t.out = quantOutput{base: f32(op, "out", out, t.x.rows, w.Rows), stride: out.Stride}
+}
+
 // MatMulQ is out [T, N] F32 = x [T, K] * transposed w [N, K]. Scratch: that of the tile unit, see
 // unit.go.
 func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w device.QMat) {
-	const op = "MatMulQ"
-	s := d.stream(op, stream)
+	s := d.stream("MatMulQ", stream)
 	t := &s.matmulQ
-	t.dev, t.x = d, newQuantRows(op, &x)
-	t.quantProduct = d.quantProduct(op, "w", &w, w.Rows, t.x.k, x.Group)
-	t.out = quantOutput{base: f32(op, "out", &out, t.x.rows, w.Rows), stride: out.Stride}
-	if t.x.rows == 0 {
+	if t.check(d, &out, &x, &w); t.x.rows == 0 {
 		return
 	}
 	ns := t.ns(d, t.x.rows)

@@ -6,3 +6,5 @@ package cpu
 func readVectors(p *byte, n int) { readWords(p, n) }
 
 func readVectorsAhead(p *byte, n int) { readWords(p, n) }
+
+func fetchRows(p uintptr, n, stride, rows int) {}

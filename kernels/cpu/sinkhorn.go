@@ -15,7 +15,7 @@ type mixTask struct {
 	oStride, xStride, aStride, bStride int
 	cols                               int // of a stream, or of the weights
 	sizes                              device.StreamMix
-	rows                               rowChunks
+	rows                               colPieces
 }
 
 // MixWeights: out [T, N], x [T, n*H], base [1, N], scale [1, 3] or [1, 1] F32.
@@ -59,70 +59,78 @@ func (d *Device) spreadMixed(s *Stream, out, x, weights, base *device.Mat) {
 
 // run runs the task over rows; values is how many there are to go through in each.
 func (t *mixTask) run(s *Stream, rows, values int) {
-	t.rows = rowChunks{rows}
-	scratch := piece(t.cols)
+	if values == 0 {
+		return
+	}
+	ns := rows * values * streamNs / 16
+	if t.rows = s.cutCols(rows, t.cols, ns); t.kind == device.OpMixWeights { // which depend on each other
+		t.rows = colPieces{rowChunks{rows}, t.cols, 1, t.cols}
+	}
+	scratch := piece(t.rows.width)
 	if t.kind == device.OpSpread {
-		scratch += piece(t.sizes.Streams * t.cols)
+		scratch += piece(t.sizes.Streams * t.rows.width)
 	}
-	if values > 0 {
-		s.each(t, t.rows.count(), rows*values*streamNs/16, scratch)
-	}
+	s.each(t, t.rows.count(), ns, scratch)
 }
 
 func (t *mixTask) do(l *lane, i int) {
 	var old *float32
+	from, to, at, n := t.rows.of(i)
 	l.arena.clear()
-	part := l.arena.take(t.cols)
+	part := l.arena.take(n)
 	if t.kind == device.OpSpread {
-		old = l.arena.take(t.sizes.Streams * t.cols)
+		old = l.arena.take(t.sizes.Streams * n)
 	}
-	from, to := t.rows.of(i)
 	for r := from; r < to; r++ {
 		out, x := rowAt(t.out, t.oStride, r), rowAt(t.x, t.xStride, r)
 		switch t.kind {
 		case device.OpMixWeights:
 			t.weights(unsafe.Slice(out, t.cols), x)
 		case device.OpCollapse:
-			t.collapse(out, part, x, r)
+			t.collapse(shift(out, at), part, shift(x, at), r, n)
 		default:
-			base := rowAt(t.base, t.bStride, r)
-			copy(unsafe.Slice(old, t.sizes.Streams*t.cols), unsafe.Slice(base, t.sizes.Streams*t.cols))
-			t.spread(out, part, x, old, rowAt(t.a, t.aStride, r))
+			base := shift(rowAt(t.base, t.bStride, r), at)
+			for j := range t.sizes.Streams {
+				copy(unsafe.Slice(shift(old, j*n), n), unsafe.Slice(shift(base, j*t.cols), n))
+			}
+			t.spread(shift(out, at), part, shift(x, at), old, rowAt(t.a, t.aStride, r), n)
 		}
 	}
 }
 
-// sum is out += the sum of n rows, one after the other from x on, each times a factor of w, step apart. part has room for a
-// row.
-func (t *mixTask) sum(out, part, x *float32, w []float32, n, step int) {
-	for j := range n {
-		copy(unsafe.Slice(part, t.cols), unsafe.Slice(shift(x, j*t.cols), t.cols))
-		t.dev.axpy.Scale(part, t.cols, w[j*step])
-		t.dev.axpy.Add(out, part, t.cols)
+// sum is out += the sum of streams of n columns, apart from each other from x on, each times a factor of w, step apart. part
+// has room for a stream.
+func (t *mixTask) sum(out, part, x *float32, w []float32, streams, step, apart, n int) {
+	for j := range streams {
+		copy(unsafe.Slice(part, n), unsafe.Slice(shift(x, j*apart), n))
+		t.dev.axpy.Scale(part, n, w[j*step])
+		t.dev.axpy.Add(out, part, n)
 	}
 }
 
-func (t *mixTask) collapse(out, part, x *float32, r int) {
-	n := t.sizes.Streams
-	clear(unsafe.Slice(out, t.cols))
+// collapse makes n columns of row r from those of the streams, from x on.
+func (t *mixTask) collapse(out, part, x *float32, r, n int) {
+	streams := t.sizes.Streams
+	clearF32(out, n)
 	if t.a != nil {
-		t.sum(out, part, x, unsafe.Slice(rowAt(t.a, t.aStride, r), n), n, 1)
+		t.sum(out, part, x, unsafe.Slice(rowAt(t.a, t.aStride, r), streams), streams, 1, t.cols, n)
 		return
 	}
-	for j := range n {
-		t.dev.axpy.Add(out, shift(x, j*t.cols), t.cols)
+	for j := range streams {
+		t.dev.axpy.Add(out, shift(x, j*t.cols), n)
 	}
-	t.dev.axpy.Scale(out, t.cols, 1/float32(n))
+	t.dev.axpy.Scale(out, n, 1/float32(streams))
 }
 
-func (t *mixTask) spread(out, part, x, old, weights *float32) {
-	n := t.sizes.Streams
-	w := unsafe.Slice(weights, n+n*n)
-	for k := range n {
+// spread makes n columns of each stream, from out on, of those of x and of the streams before, old.
+func (t *mixTask) spread(out, part, x, old, weights *float32, n int) {
+	streams := t.sizes.Streams
+	w := unsafe.Slice(weights, streams+streams*streams)
+	for k := range streams {
 		to := shift(out, k*t.cols)
-		clear(unsafe.Slice(to, t.cols))
-		t.sum(to, part, old, w[n+k:], n, n)
-		t.sum(to, part, x, w[k:], 1, 1)
+		clearF32(to, n)
+		t.sum(to, part, old, w[streams+k:], streams, streams, n, n)
+		t.sum(to, part, x, w[k:], 1, 1, 0, n)
 	}
 }
 

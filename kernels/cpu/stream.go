@@ -21,8 +21,9 @@ type Stream struct {
 	device.Immediate
 	dev   *Device
 	team  *Team
-	lanes []*lane // one per thread
-	arena arena   // memory of one operator call that lanes share
+	lanes []*lane        // one per thread
+	arena arena          // memory of one operator call that lanes share
+	ahead unsafe.Pointer // what the workers were told last
 
 	// The loop being run; see each.
 	current task
@@ -35,6 +36,7 @@ type Stream struct {
 	sumOf      sumOfTask
 	matmul     matmulTask
 	pack       packTask
+	products   productsTask
 	ffnUnit    ffnUnit
 	ffn        ffnTask
 	decode     decodeTask

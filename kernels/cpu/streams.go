@@ -17,7 +17,7 @@ type streamTask struct {
 	oStride, xStride, aStride, bStride int
 	streams, cols                      int // cols: of a stream
 	act                                device.Sigmoid
-	rows                               rowChunks
+	rows                               colPieces
 }
 
 // streamNs is the time of a value of a stream on one core, in 1/16 ns.
@@ -25,10 +25,14 @@ const streamNs = 8
 
 // run runs the task over the rows of a batch; values is how many there are in a row.
 func (t *streamTask) run(s *Stream, rows, values int) {
-	t.rows = rowChunks{rows}
-	if values > 0 {
-		s.each(t, t.rows.count(), rows*values*streamNs/16, 0)
+	if values == 0 {
+		return
 	}
+	ns := rows * values * streamNs / 16
+	if t.rows = s.cutCols(rows, t.cols, ns); t.kind == device.OpStreamGates { // whose result is a sum over the columns
+		t.rows = colPieces{rowChunks{rows}, t.cols, 1, t.cols}
+	}
+	s.each(t, t.rows.count(), ns, 0)
 }
 
 // Sigmoid: x [T, N] F32.
@@ -94,33 +98,33 @@ func streamsOf(op string, m *device.Mat, h int) int {
 }
 
 func (t *streamTask) do(l *lane, i int) {
-	from, to := t.rows.of(i)
+	from, to, at, n := t.rows.of(i)
 	for r := from; r < to; r++ {
 		out := rowAt(t.out, t.oStride, r)
 		switch t.kind {
 		case device.OpSigmoid:
-			t.activate(out)
+			t.activate(shift(out, at), n)
 		case device.OpCollapse:
-			t.collapse(l, out, r)
+			t.collapse(l, shift(out, at), r, at, n)
 		case device.OpSpread:
-			t.spread(l, out, r)
+			t.spread(l, out, r, at, n)
 		default:
 			t.gates(out, r)
 		}
 	}
 }
 
-func (t *streamTask) activate(row *float32) {
+func (t *streamTask) activate(row *float32, n int) {
 	if t.act.In != 1 {
-		t.dev.axpy.Scale(row, t.cols, t.act.In)
+		t.dev.axpy.Scale(row, n, t.act.In)
 	}
 	if t.act.Silu {
-		t.dev.silu(row, t.cols)
+		t.dev.silu(row, n)
 	} else {
-		t.dev.exp.Sigmoid(row, row, t.cols)
+		t.dev.exp.Sigmoid(row, row, n)
 	}
 	if t.act.Out != 1 {
-		t.dev.axpy.Scale(row, t.cols, t.act.Out)
+		t.dev.axpy.Scale(row, n, t.act.Out)
 	}
 }
 
@@ -135,44 +139,49 @@ func (d *Device) silu(x *float32, n int) {
 // streamPiece is how many values of a stream the sum over more than delta.MaxTaps streams is made of at once.
 const streamPiece = 256
 
-func (t *streamTask) collapse(l *lane, row *float32, r int) {
-	x, w, kernel := rowAt(t.x, t.xStride, r), rowAt(t.a, t.aStride, r), t.dev.delta.Conv
+// collapse makes n columns from at on of row r, to row.
+func (t *streamTask) collapse(l *lane, row *float32, r, at, n int) {
+	x, w, kernel := shift(rowAt(t.x, t.xStride, r), at), shift(rowAt(t.a, t.aStride, r), at), t.dev.delta.Conv
 	if t.streams <= delta.MaxTaps {
 		for s := range t.streams {
 			l.taps[s] = shift(x, s*t.cols)
 		}
-		kernel(row, &l.taps[0], w, 4*t.cols, t.streams, t.cols)
+		kernel(row, &l.taps[0], w, 4*t.cols, t.streams, n)
 		clear(l.taps[:t.streams])
 		return
 	}
-	for at := 0; at < t.cols; at += streamPiece {
-		n, to := min(streamPiece, t.cols-at), shift(row, at)
-		clearF32(to, n)
+	for from := 0; from < n; from += streamPiece {
+		some, to := min(streamPiece, n-from), shift(row, from)
+		clearF32(to, some)
 		for s := range t.streams {
 			var product [streamPiece]float32
-			l.taps[0] = shift(x, s*t.cols+at)
-			kernel(&product[0], &l.taps[0], shift(w, s*t.cols+at), 0, 1, n)
-			t.dev.axpy.Add(to, &product[0], n)
+			l.taps[0] = shift(x, s*t.cols+from)
+			kernel(&product[0], &l.taps[0], shift(w, s*t.cols+from), 0, 1, some)
+			t.dev.axpy.Add(to, &product[0], some)
 		}
 	}
 	l.taps[0] = nil
 }
 
-func (t *streamTask) spread(l *lane, row *float32, r int) {
-	switch base := t.base; {
-	case base == nil:
-		clearF32(row, t.streams*t.cols)
-	case base != t.out:
-		copy(unsafe.Slice(row, t.streams*t.cols), unsafe.Slice(rowAt(base, t.bStride, r), t.streams*t.cols))
+// spread makes n columns from at on of each stream of row r, which begins at row.
+func (t *streamTask) spread(l *lane, row *float32, r, at, n int) {
+	for s := range t.streams {
+		to := shift(row, s*t.cols+at)
+		switch base := t.base; {
+		case base == nil:
+			clearF32(to, n)
+		case base != t.out:
+			copy(unsafe.Slice(to, n), unsafe.Slice(shift(rowAt(base, t.bStride, r), s*t.cols+at), n))
+		}
 	}
 	weights := rowAt(t.a, t.aStride, r)
-	l.axpy.W, l.axpy.N, l.axpy.Width = unsafe.Pointer(rowAt(t.x, t.xStride, r)), 1, t.cols
+	l.axpy.W, l.axpy.N, l.axpy.Width = unsafe.Pointer(shift(rowAt(t.x, t.xStride, r), at)), 1, n
 	for s := 0; s < t.streams; s += axpy.Rows {
-		n := min(axpy.Rows, t.streams-s)
-		for i := range n {
-			l.axpy.P[i], l.axpy.Acc[i] = shift(weights, s+i), shift(row, (s+i)*t.cols)
+		some := min(axpy.Rows, t.streams-s)
+		for i := range some {
+			l.axpy.P[i], l.axpy.Acc[i] = shift(weights, s+i), shift(row, (s+i)*t.cols+at)
 		}
-		t.dev.axpy.F32[n](&l.axpy)
+		t.dev.axpy.F32[some](&l.axpy)
 	}
 }
 

@@ -14,5 +14,10 @@ func readAVX2(p *byte, n int)
 //go:noescape
 func readAheadAVX2(p *byte, n int)
 
+// fetchRowsAVX2 asks for the n bytes of each of some rows, at least one, which begin stride bytes apart. It never faults.
+//
+//go:noescape
+func fetchRowsAVX2(p uintptr, n int, stride int, rows int)
+
 // pause tells the core that this is a spin loop.
 func pause()

@@ -18,6 +18,7 @@ type Team struct {
 	slots   [slotCount]slot
 	busy    atomic.Uint64 // slots that belong to a Run
 	active  atomic.Uint64 // slots that may have parts left
+	ahead   ahead
 }
 
 const (

@@ -170,6 +170,18 @@ func (c *crew) spin() bool {
 				c.nap()
 			}
 		}
-		pause()
+		if !c.fetch() {
+			pause()
+		}
 	}
+}
+
+// fetch asks for memory that is read next.
+func (c *crew) fetch() bool {
+	for _, t := range c.teams {
+		if t.ahead.fetch() {
+			return true
+		}
+	}
+	return false
 }

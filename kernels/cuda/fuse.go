@@ -132,11 +132,11 @@ func unread(l device.List, m device.Mat) bool {
 	for i := range l.Ops {
 		o := &l.Ops[i]
 		for _, x := range [...]*device.Mat{&o.X, &o.W, &o.A, &o.B, &o.C} {
-			if overlap(*x, m) {
+			if x.Overlaps(m) {
 				return false
 			}
 		}
-		if o.Reads(o.Out) && overlap(o.Out, m) {
+		if o.Reads(o.Out) && o.Out.Overlaps(m) {
 			return false
 		}
 		if covers(o.Out, m) {
@@ -152,15 +152,6 @@ func covers(a, b device.Mat) bool {
 		return false
 	}
 	return (b.Off-a.Off)/a.DType.Size()+b.Cols <= a.Cols
-}
-
-// overlap reports whether two matrices may share memory.
-func overlap(a, b device.Mat) bool {
-	if a.Buf != b.Buf {
-		return false
-	}
-	end := func(m device.Mat) int { return m.Off + ((m.Rows-1)*m.Stride+m.Cols)*m.DType.Size() }
-	return a.Off < end(b) && b.Off < end(a)
 }
 
 func isNormRoute(d *Device, l device.List) int {

@@ -42,7 +42,7 @@ func addStreamNorms(b *ops.Builder, o []device.Op) {
 func isSpreadNorms(_ *Device, l device.List) int {
 	s := &l.Ops[0]
 	n := streamNorms(l.From(1))
-	if n == 0 || s.A.Cols != n || s.Out != s.W || n*s.X.Cols != s.Out.Cols || l.Ops[1].X != s.Out.ColRange(0, s.X.Cols) || overlap(l.Ops[1].Out, s.Out) || overlap(l.Ops[1].Out, s.X) {
+	if n == 0 || s.A.Cols != n || s.Out != s.W || n*s.X.Cols != s.Out.Cols || l.Ops[1].X != s.Out.ColRange(0, s.X.Cols) || l.Ops[1].Out.Overlaps(s.Out) || l.Ops[1].Out.Overlaps(s.X) {
 		return 0
 	}
 	return 1 + n

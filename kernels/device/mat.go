@@ -45,6 +45,14 @@ func (m Mat) Dense() bool { return m.Stride == m.Cols || m.Rows <= 1 }
 // Bytes is the size of the elements viewed, gaps not counted.
 func (m Mat) Bytes() int { return m.Rows * m.Cols * m.DType.Size() }
 
+// Overlaps reports whether the memory of two views, from the first element to the last, has a part in common.
+func (m Mat) Overlaps(o Mat) bool {
+	return m.Buf != nil && m.Buf == o.Buf && m.Off < o.end() && o.Off < m.end()
+}
+
+// end is behind the last element, in bytes.
+func (m Mat) end() int { return m.Off + ((m.Rows-1)*m.Stride+m.Cols)*m.DType.Size() }
+
 // RowRange views rows [from, to).
 func (m Mat) RowRange(from, to int) Mat {
 	m.Off += from * m.Stride * m.DType.Size()

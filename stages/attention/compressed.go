@@ -128,19 +128,31 @@ func (c *compressed) Run(p *stages.Program, st *stages.State, b Block, kept []de
 	q, kv, out := c.q.RowRange(0, st.T), c.kv.RowRange(0, st.T), c.out.RowRange(0, st.T)
 	qa, oa := c.qa.RowRange(st.T), c.oa.RowRange(st.T)
 	st.Input.Prepare(&p.List, &w.qA, &w.kv)
+	// All that reads the layer's input, then what reads the compressed queries: a device may compute products that follow each
+	// other as one.
 	st.Input.Mul(&p.List, qa.X, &w.qA)
+	st.Input.Mul(&p.List, kv, &w.kv)
+	if c.sizes.Ratio > 0 {
+		c.compress.multiply(p, st, &w.compress)
+	}
+	if c.indexSizes.TopK > 0 {
+		st.Input.Mul(&p.List, c.indexWeights.RowRange(0, st.T), &w.indexWeights)
+		c.index.multiply(p, st, &w.index)
+	}
 	p.Observe(layer, "q_a", qa.X)
+	p.Observe(layer, "kv", kv)
 	p.RMSNorm(qa.X, qa.X, w.qNorm, c.eps)
 	p.Observe(layer, "q_resid", qa.X)
 	qa.Prepare(&p.List, &w.qB, &w.indexQ)
 	qa.Mul(&p.List, q, &w.qB)
+	if c.indexSizes.TopK > 0 {
+		qa.Mul(&p.List, c.indexQ.RowRange(0, st.T), &w.indexQ)
+	}
 	p.Observe(layer, "q", q)
 	p.HeadNorm(q, c.sizes.Heads, w.ones, c.eps)
 	p.Observe(layer, "q_unit", q)
 	p.Rope(q, st.Positions, c.table, &c.qRope)
 	p.Observe(layer, "q_pe", q)
-	st.Input.Mul(&p.List, kv, &w.kv)
-	p.Observe(layer, "kv", kv)
 	p.RMSNorm(kv, kv, w.kvNorm, c.eps)
 	p.Observe(layer, "kv_unit", kv)
 	p.Rope(kv, st.Positions, c.table, &c.kRope)
@@ -155,7 +167,7 @@ func (c *compressed) Run(p *stages.Program, st *stages.State, b Block, kept []de
 		c.compress.run(p, st, &w.compress, entries, st.Stored(kept[2], layer), c.table, layer, "compress_")
 	}
 	if c.indexSizes.TopK > 0 {
-		chosen = c.choose(p, st, w, &qa, kept[3:], layer)
+		chosen = c.choose(p, st, w, kept[3:], layer)
 	}
 	for i, spans := range [...]device.Spans{st.PrefillSpans(), st.DecodeSpans()} {
 		if len(spans.List) > 0 {
@@ -173,13 +185,23 @@ func (c *compressed) Run(p *stages.Program, st *stages.State, b Block, kept []de
 	oa.Mul(&p.List, st.Delta, &w.o)
 }
 
-// run appends that the raw rows of the batch and the entries that they complete are stored.
-func (x *compressor) run(p *stages.Program, st *stages.State, w *compressorBlock, entries, near device.KV, table device.Mat, layer int, prefix string) {
-	raw := x.raw.RowRange(0, st.T)
-	c, z := raw.ColRange(0, raw.Cols/2), raw.ColRange(raw.Cols/2, raw.Cols)
+// rows are the raw rows of a batch: values and gates.
+func (x *compressor) rows(st *stages.State) (raw, c, z device.Mat) {
+	raw = x.raw.RowRange(0, st.T)
+	return raw, raw.ColRange(0, raw.Cols/2), raw.ColRange(raw.Cols/2, raw.Cols)
+}
+
+// multiply appends the raw rows of the batch.
+func (x *compressor) multiply(p *stages.Program, st *stages.State, w *compressorBlock) {
+	_, c, z := x.rows(st)
 	st.Input.Mul(&p.List, c, &w.c)
-	p.Observe(layer, prefix+"c", c)
 	st.Input.Mul(&p.List, z, &w.z)
+}
+
+// run appends that the raw rows of the batch, which multiply made, and the entries that they complete are stored.
+func (x *compressor) run(p *stages.Program, st *stages.State, w *compressorBlock, entries, near device.KV, table device.Mat, layer int, prefix string) {
+	raw, c, z := x.rows(st)
+	p.Observe(layer, prefix+"c", c)
 	p.Observe(layer, prefix+"z", z)
 	slots, prefill, decode := st.Paging(x.reach)
 	p.StoreRows(near, raw, slots)
@@ -190,14 +212,12 @@ func (x *compressor) run(p *stages.Program, st *stages.State, w *compressorBlock
 	}
 }
 
-// choose appends the choice of entries, which it returns. qa is the compressed queries, kept the entries of the index and their raw rows.
-func (c *compressed) choose(p *stages.Program, st *stages.State, w *compressedBlock, qa *stages.Input, kept []device.KV, layer int) device.Mat {
+// choose appends the choice of entries, which it returns. kept is the entries of the index and their raw rows.
+func (c *compressed) choose(p *stages.Program, st *stages.State, w *compressedBlock, kept []device.KV, layer int) device.Mat {
 	q, weights := c.indexQ.RowRange(0, st.T), c.indexWeights.RowRange(0, st.T)
-	qa.Mul(&p.List, q, &w.indexQ)
 	p.Observe(layer, "index_q", q)
 	p.Rope(q, st.Positions, c.table, &c.indexRope)
 	p.Observe(layer, "indexer_query", q)
-	st.Input.Mul(&p.List, weights, &w.indexWeights)
 	p.Observe(layer, "index_weights", weights)
 	c.index.run(p, st, &w.index, kept[0], st.Stored(kept[1], layer), c.table, layer, "index_")
 	for _, spans := range [...]device.Spans{st.PrefillSpans(), st.DecodeSpans()} {

@@ -107,7 +107,7 @@ type deltaBlock struct {
 type deltaNet struct {
 	sizes device.DeltaNet
 	both  device.Mat   // [tokens, width + numbers]: the projections
-	low   device.Mat   // [tokens, key dim], of those with a matrix before them; absent without
+	low   device.Mat   // [tokens, key dim of each], of those with a matrix before them; absent without
 	conv  device.Mat   // [tokens, channels]
 	out   stages.Input // [tokens, values]
 	owned scratch
@@ -117,8 +117,10 @@ type deltaNet struct {
 func (w *deltaBlock) New(dev device.Device, lim stages.Limits, _ Tables) (Stage, error) {
 	p, d, out := w.spec.Sizes, &deltaNet{sizes: w.spec.Sizes}, device.Mat{}
 	low := 0
-	if w.spec.KDA() {
-		low = p.KeyDim
+	for i := range w.in {
+		if !w.in[i].low.Zero() {
+			low += p.KeyDim
+		}
 	}
 	err := d.owned.alloc(dev, lim.LayerRows(), []piece{{&d.both, p.Width() + p.Numbers()}, {&d.low, low}, {&d.conv, p.Channels()}, {&out, p.Values()}})
 	if err != nil {
@@ -137,17 +139,28 @@ func (d *deltaNet) Run(p *stages.Program, st *stages.State, b Block, kept []devi
 	both, conv, out := d.both.RowRange(0, st.T), d.conv.RowRange(0, st.T), d.out.RowRange(st.T)
 	in, ba := both.ColRange(0, width), both.ColRange(width, both.Cols)
 	st.Input.Prepare(&p.List, w.read...)
-	at := 0
-	for i := range w.in {
-		x := &w.in[i]
-		to := both.ColRange(at, at+x.cols)
-		if at += x.cols; x.low.Zero() {
-			st.Input.Mul(&p.List, to, &x.Weight)
-			continue
+	// All that reads the layer's input, then what reads the products of matrices before: a device may compute products that
+	// follow each other as one.
+	for _, second := range [...]bool{false, true} {
+		at, low := 0, d.low.RowRange(0, st.T)
+		for i := range w.in {
+			x := &w.in[i]
+			to := both.ColRange(at, at+x.cols)
+			at += x.cols
+			if x.low.Zero() {
+				if !second {
+					st.Input.Mul(&p.List, to, &x.Weight)
+				}
+				continue
+			}
+			mine := low.ColRange(0, d.sizes.KeyDim)
+			low = low.ColRange(d.sizes.KeyDim, low.Cols)
+			if second {
+				p.MatMul(to, mine, device.QRows{}, &x.Weight)
+			} else {
+				st.Input.Mul(&p.List, mine, &x.low)
+			}
 		}
-		low := d.low.RowRange(0, st.T)
-		st.Input.Mul(&p.List, low, &x.low)
-		p.MatMul(to, low, device.QRows{}, &x.Weight)
 	}
 	w.observe(p, both, layer)
 	spans := [...]device.Spans{st.DecodeSpans(), st.PrefillSpans()}

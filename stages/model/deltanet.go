@@ -125,8 +125,10 @@ func (d DeltaNet) State() []State {
 func (d DeltaNet) Scratch() []Scratch {
 	p := d.Sizes
 	list := []Scratch{{p.Width(), false}, {p.Numbers(), false}, {p.Channels(), false}, {p.Values(), true}}
-	if d.KDA() {
-		list = append(list, Scratch{p.KeyDim, false})
+	for _, x := range d.Projections() {
+		if x.Low > 0 {
+			list = append(list, Scratch{x.Low, false})
+		}
 	}
 	return list
 }

@@ -49,6 +49,10 @@ func (b *Block) Enter(p *stages.Program, out, x device.Mat, m stages.Mixing, lay
 	low, inject := device.Sigmoid{Silu: true, In: part, Out: 1}, device.Sigmoid{In: part, Out: 2}
 	if b.Joined.Zero() {
 		p.MatMul(m.Low, m.Normed, device.QRows{}, &b.Down)
+		if !b.Inject.Zero() {
+			p.MatMul(m.Inject, m.Normed, device.QRows{}, &b.Inject)
+			p.Sigmoid(m.Inject, inject)
+		}
 		p.Sigmoid(m.Low, low)
 	} else {
 		p.MatMul(m.Joined, m.Normed, device.QRows{}, &b.Joined)
@@ -58,10 +62,6 @@ func (b *Block) Enter(p *stages.Program, out, x device.Mat, m stages.Mixing, lay
 	p.MatMul(m.Weights, m.Low, device.QRows{}, &b.Up)
 	p.Sigmoid(m.Weights, device.Sigmoid{In: 1, Out: part})
 	p.Collapse(out, m.Normed, m.Weights)
-	if !b.Inject.Zero() {
-		p.MatMul(m.Inject, m.Normed, device.QRows{}, &b.Inject)
-		p.Sigmoid(m.Inject, inject)
-	}
 	if prefix != "" {
 		p.Observe(layer, prefix+"inject", m.Inject)
 	}

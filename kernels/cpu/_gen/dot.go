@@ -17,6 +17,7 @@ const (
 	tileStride = 72
 	tileK      = 80 // K, or N (rows)
 	tileN      = 88 // N, or Width
+	tileAhead  = 96 // of dot
 )
 
 // dotTile is the state while one tile is written: mr rows of activations
@@ -52,6 +53,8 @@ type dotTile struct {
 	n, out reg.GPVirtual // rows of a part left; bytes of results of a part written
 	gap    operand.Mem   // bytes between the results of two parts
 	near   bool          // the rows are neighbours
+	ahead  reg.GPVirtual // bytes; nil: no prefetch
+	a, a4  reg.GPVirtual // w and w4 and the bytes ahead
 
 	tailBits  reg.OpmaskVirtual // AVX-512: lanes of the tail
 	tailLanes reg.VecVirtual    // AVX2, F32
@@ -143,6 +146,9 @@ func (d *dotTile) load() {
 		d.x = append(d.x, field(tileRows+8*m))
 	}
 	d.w, d.s, d.n = field(tileW), field(tileStride), field(tileN)
+	if d.mr == 1 {
+		d.ahead, d.a = field(tileAhead), g.GP64()
+	}
 	d.s3 = g.GP64()
 	d.gap = g.AllocLocal(8)
 	d.whole, d.k, d.out = field(tileK), g.GP64(), g.GP64()
@@ -239,9 +245,13 @@ func (d *dotTile) rows(nr int) {
 		acc[m] = g.vecs(nr)
 		g.zero(acc[m]...)
 	}
+	if d.ahead != nil {
+		g.LEAQ(operand.Mem{Base: d.w, Index: d.ahead, Scale: 1}, d.a)
+	}
 	if nr == 8 {
-		d.w4 = g.GP64()
+		d.w4, d.a4 = g.GP64(), g.GP64()
 		g.LEAQ(operand.Mem{Base: d.w, Index: d.s, Scale: 4}, d.w4)
+		g.LEAQ(operand.Mem{Base: d.a, Index: d.s, Scale: 4}, d.a4)
 	}
 	g.XORQ(d.k, d.k)
 	g.CMPQ(d.k, d.whole)
@@ -272,17 +282,30 @@ func (d *dotTile) advance(nr int) {
 	g := d.isa
 	step := operand.I32(int32(d.blockBytes()))
 	g.ADDQ(step, d.w)
+	if d.ahead != nil {
+		g.ADDQ(step, d.a)
+	}
 	if nr == 8 {
 		g.ADDQ(step, d.w4)
+		g.ADDQ(step, d.a4)
 	}
 	g.ADDQ(step, d.k)
 }
 
 // weight is the address of the current place in part n.
-func (d *dotTile) weight(n int) operand.Mem {
-	base := d.w
+func (d *dotTile) weight(n int) operand.Mem { return d.part(d.w, d.w4, n) }
+
+// prefetch asks for the line some way ahead in part n.
+func (d *dotTile) prefetch(n int) {
+	if d.ahead != nil {
+		d.PREFETCHT0(d.part(d.a, d.a4, n))
+	}
+}
+
+// part is the address of the current place in part n; base is that of part 0, base4 that of part 4.
+func (d *dotTile) part(base, base4 reg.GPVirtual, n int) operand.Mem {
 	if n >= 4 {
-		base, n = d.w4, n-4
+		base, n = base4, n-4
 	}
 	switch n {
 	case 0:
@@ -323,6 +346,9 @@ func (d *dotTile) blockF32(acc [][]reg.VecVirtual, nr int, tail bool) {
 		x[m] = load(operand.Mem{Base: d.x[m], Index: d.k, Scale: 1})
 	}
 	for n := range nr {
+		if !tail {
+			d.prefetch(n)
+		}
 		w := load(d.weight(n))
 		for m := range x {
 			g.VFMADD231PS(w, x[m], acc[m][n])
@@ -349,6 +375,9 @@ func (d *dotTile) blockBF16(acc [][]reg.VecVirtual, nr, sub int, tail bool) {
 	we, wo := make([]reg.VecVirtual, nr), make([]reg.VecVirtual, nr)
 	widen := func(n int) {
 		we[n], wo[n] = g.vec(), g.vec()
+		if !tail && sub == 0 {
+			d.prefetch(n)
+		}
 		src := d.weight(n)
 		src.Disp += sub
 		switch {
@@ -439,6 +468,7 @@ func (d *dotTile) tailBlock(acc [][]reg.VecVirtual, nr int, label string) {
 			column[m] = acc[m][n : n+1]
 		}
 		whole := *d
+		whole.ahead = nil
 		whole.w = g.GP64()
 		g.LEAQ(d.buffer, whole.w)
 		whole.block(column, 1, false)

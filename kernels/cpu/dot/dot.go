@@ -29,6 +29,8 @@ type Tile struct {
 	// Stride is the distance of weight rows in bytes.
 	Stride int
 	K, N   int
+	// Ahead is how many bytes ahead of its use a tile of one row of activations asks for weights; 0: not at all.
+	Ahead int
 }
 
 // Funcs are the tiles of one level, indexed by the number of rows (1..Rows; element 0 is nil).

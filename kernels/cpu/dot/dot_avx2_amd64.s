@@ -5,29 +5,30 @@
 #include "textflag.h"
 
 // func f32Rows1AVX2(t *Tile)
-// Requires: AVX, FMA3
+// Requires: AVX, FMA3, MMX+
 TEXT ·f32Rows1AVX2(SB), NOSPLIT, $8-8
 	MOVQ    t+0(FP), AX
 	MOVQ    (AX), CX
 	MOVQ    64(AX), DX
 	MOVQ    72(AX), BX
 	MOVQ    88(AX), SI
-	MOVQ    80(AX), R8
-	XORQ    R10, R10
-	MOVQ    R8, DI
-	ANDQ    $+7, DI
-	SUBQ    DI, R8
-	SHLQ    $0x02, R8
+	MOVQ    96(AX), DI
+	MOVQ    80(AX), R10
+	XORQ    R12, R12
+	MOVQ    R10, R8
+	ANDQ    $+7, R8
+	SUBQ    R8, R10
+	SHLQ    $0x02, R10
 	LEAQ    tailmask<>+32(SB), R9
-	SHLQ    $0x02, DI
-	SUBQ    DI, R9
+	SHLQ    $0x02, R8
+	SUBQ    R8, R9
 	VMOVDQU (R9), Y0
 	SHRQ    $0x02, SI
-	MOVQ    SI, DI
-	SHLQ    $0x02, DI
-	MOVQ    DI, (SP)
+	MOVQ    SI, R8
+	SHLQ    $0x02, R8
+	MOVQ    R8, (SP)
 	IMULQ   SI, BX
-	LEAQ    (BX)(BX*2), DI
+	LEAQ    (BX)(BX*2), R9
 
 by4:
 	TESTQ  SI, SI
@@ -36,43 +37,49 @@ by4:
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
 	VXORPS Y4, Y4, Y4
-	XORQ   R9, R9
-	CMPQ   R9, R8
+	LEAQ   (DX)(DI*1), R8
+	XORQ   R11, R11
+	CMPQ   R11, R10
 	JGE    by4_tail
 
 by4_k:
-	VMOVUPS     (CX)(R9*1), Y5
+	VMOVUPS     (CX)(R11*1), Y5
+	PREFETCHT0  (R8)
 	VMOVUPS     (DX), Y6
 	VFMADD231PS Y6, Y5, Y1
+	PREFETCHT0  (R8)(BX*1)
 	VMOVUPS     (DX)(BX*1), Y6
 	VFMADD231PS Y6, Y5, Y2
+	PREFETCHT0  (R8)(BX*2)
 	VMOVUPS     (DX)(BX*2), Y6
 	VFMADD231PS Y6, Y5, Y3
-	VMOVUPS     (DX)(DI*1), Y6
+	PREFETCHT0  (R8)(R9*1)
+	VMOVUPS     (DX)(R9*1), Y6
 	VFMADD231PS Y6, Y5, Y4
 	ADDQ        $+32, DX
-	ADDQ        $+32, R9
-	CMPQ        R9, R8
+	ADDQ        $+32, R8
+	ADDQ        $+32, R11
+	CMPQ        R11, R10
 	JLT         by4_k
 
 by4_tail:
-	MOVQ        80(AX), R11
-	ANDQ        $+7, R11
+	MOVQ        80(AX), R8
+	ANDQ        $+7, R8
 	JZ          by4_sum
-	VMASKMOVPS  (CX)(R9*1), Y0, Y5
+	VMASKMOVPS  (CX)(R11*1), Y0, Y5
 	VMASKMOVPS  (DX), Y0, Y6
 	VFMADD231PS Y6, Y5, Y1
 	VMASKMOVPS  (DX)(BX*1), Y0, Y6
 	VFMADD231PS Y6, Y5, Y2
 	VMASKMOVPS  (DX)(BX*2), Y0, Y6
 	VFMADD231PS Y6, Y5, Y3
-	VMASKMOVPS  (DX)(DI*1), Y0, Y6
+	VMASKMOVPS  (DX)(R9*1), Y0, Y6
 	VFMADD231PS Y6, Y5, Y4
 
 by4_sum:
-	SUBQ         R9, DX
-	MOVQ         (SP), R9
-	LEAQ         (R9)(R9*2), R11
+	SUBQ         R11, DX
+	MOVQ         (SP), R8
+	LEAQ         (R8)(R8*2), R11
 	VPERM2F128   $0x20, Y2, Y1, Y5
 	VPERM2F128   $0x31, Y2, Y1, Y1
 	VADDPS       Y1, Y5, Y5
@@ -87,25 +94,25 @@ by4_sum:
 	VADDPS       Y2, Y1, Y1
 	VEXTRACTF128 $0x01, Y1, X2
 	VUNPCKLPS    X2, X1, X1
-	MOVQ         32(AX), R12
-	ADDQ         R10, R12
-	VMOVSS       X1, (R12)
-	VEXTRACTPS   $0x01, X1, (R12)(R9*1)
-	VEXTRACTPS   $0x02, X1, (R12)(R9*2)
-	VEXTRACTPS   $0x03, X1, (R12)(R11*1)
+	MOVQ         32(AX), R13
+	ADDQ         R12, R13
+	VMOVSS       X1, (R13)
+	VEXTRACTPS   $0x01, X1, (R13)(R8*1)
+	VEXTRACTPS   $0x02, X1, (R13)(R8*2)
+	VEXTRACTPS   $0x03, X1, (R13)(R11*1)
 	ADDQ         72(AX), DX
-	ADDQ         $+4, R10
+	ADDQ         $+4, R12
 	DECQ         SI
 	JMP          by4
 
 by4_end:
 	MOVQ (SP), SI
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	MOVQ 88(AX), SI
 	ANDQ $+3, SI
 
@@ -113,29 +120,32 @@ by1:
 	TESTQ  SI, SI
 	JZ     by1_end
 	VXORPS Y1, Y1, Y1
-	XORQ   R9, R9
-	CMPQ   R9, R8
+	LEAQ   (DX)(DI*1), R8
+	XORQ   R11, R11
+	CMPQ   R11, R10
 	JGE    by1_tail
 
 by1_k:
-	VMOVUPS     (CX)(R9*1), Y2
+	VMOVUPS     (CX)(R11*1), Y2
+	PREFETCHT0  (R8)
 	VMOVUPS     (DX), Y3
 	VFMADD231PS Y3, Y2, Y1
 	ADDQ        $+32, DX
-	ADDQ        $+32, R9
-	CMPQ        R9, R8
+	ADDQ        $+32, R8
+	ADDQ        $+32, R11
+	CMPQ        R11, R10
 	JLT         by1_k
 
 by1_tail:
 	MOVQ        80(AX), BX
 	ANDQ        $+7, BX
 	JZ          by1_sum
-	VMASKMOVPS  (CX)(R9*1), Y0, Y2
+	VMASKMOVPS  (CX)(R11*1), Y0, Y2
 	VMASKMOVPS  (DX), Y0, Y3
 	VFMADD231PS Y3, Y2, Y1
 
 by1_sum:
-	SUBQ         R9, DX
+	SUBQ         R11, DX
 	MOVQ         (SP), BX
 	LEAQ         (BX)(BX*2), BX
 	VPERM2F128   $0x20, Y1, Y1, Y2
@@ -153,10 +163,10 @@ by1_sum:
 	VEXTRACTF128 $0x01, Y2, X1
 	VUNPCKLPS    X1, X2, X1
 	MOVQ         32(AX), BX
-	ADDQ         R10, BX
+	ADDQ         R12, BX
 	VMOVSS       X1, (BX)
 	ADDQ         72(AX), DX
-	ADDQ         $+4, R10
+	ADDQ         $+4, R12
 	DECQ         SI
 	JMP          by1
 
@@ -1129,25 +1139,26 @@ by1_end:
 	RET
 
 // func bf16Rows1AVX2(t *Tile)
-// Requires: AVX, AVX2, FMA3
+// Requires: AVX, AVX2, FMA3, MMX+
 TEXT ·bf16Rows1AVX2(SB), NOSPLIT, $72-8
 	MOVQ  t+0(FP), AX
 	MOVQ  (AX), CX
 	MOVQ  64(AX), DX
 	MOVQ  72(AX), BX
 	MOVQ  88(AX), SI
-	MOVQ  80(AX), R8
-	XORQ  R10, R10
-	MOVQ  R8, DI
-	ANDQ  $+31, DI
-	SUBQ  DI, R8
-	SHLQ  $0x01, R8
+	MOVQ  96(AX), DI
+	MOVQ  80(AX), R10
+	XORQ  R12, R12
+	MOVQ  R10, R8
+	ANDQ  $+31, R8
+	SUBQ  R8, R10
+	SHLQ  $0x01, R10
 	SHRQ  $0x03, SI
-	MOVQ  SI, DI
-	SHLQ  $0x02, DI
-	MOVQ  DI, (SP)
+	MOVQ  SI, R8
+	SHLQ  $0x02, R8
+	MOVQ  R8, (SP)
 	IMULQ SI, BX
-	LEAQ  (BX)(BX*2), DI
+	LEAQ  (BX)(BX*2), R9
 
 by8:
 	TESTQ  SI, SI
@@ -1160,64 +1171,74 @@ by8:
 	VXORPS Y5, Y5, Y5
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
-	LEAQ   (DX)(BX*4), R11
-	XORQ   R9, R9
-	CMPQ   R9, R8
+	LEAQ   (DX)(DI*1), R8
+	LEAQ   (DX)(BX*4), R13
+	LEAQ   (R8)(BX*4), R14
+	XORQ   R11, R11
+	CMPQ   R11, R10
 	JGE    by8_tail
 
 by8_k:
-	VMOVUPS     (CX)(R9*2), Y8
-	VMOVUPS     64(CX)(R9*2), Y9
+	VMOVUPS     (CX)(R11*2), Y8
+	VMOVUPS     64(CX)(R11*2), Y9
+	PREFETCHT0  (R8)
 	VMOVDQU     (DX), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y0
 	VFMADD231PS Y11, Y9, Y0
+	PREFETCHT0  (R8)(BX*1)
 	VMOVDQU     (DX)(BX*1), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y1
 	VFMADD231PS Y11, Y9, Y1
+	PREFETCHT0  (R8)(BX*2)
 	VMOVDQU     (DX)(BX*2), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y2
 	VFMADD231PS Y11, Y9, Y2
-	VMOVDQU     (DX)(DI*1), Y11
+	PREFETCHT0  (R8)(R9*1)
+	VMOVDQU     (DX)(R9*1), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y3
 	VFMADD231PS Y11, Y9, Y3
-	VMOVDQU     (R11), Y11
+	PREFETCHT0  (R14)
+	VMOVDQU     (R13), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y4
 	VFMADD231PS Y11, Y9, Y4
-	VMOVDQU     (R11)(BX*1), Y11
+	PREFETCHT0  (R14)(BX*1)
+	VMOVDQU     (R13)(BX*1), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y5
 	VFMADD231PS Y11, Y9, Y5
-	VMOVDQU     (R11)(BX*2), Y11
+	PREFETCHT0  (R14)(BX*2)
+	VMOVDQU     (R13)(BX*2), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y6
 	VFMADD231PS Y11, Y9, Y6
-	VMOVDQU     (R11)(DI*1), Y11
+	PREFETCHT0  (R14)(R9*1)
+	VMOVDQU     (R13)(R9*1), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y7
 	VFMADD231PS Y11, Y9, Y7
-	VMOVUPS     32(CX)(R9*2), Y8
-	VMOVUPS     96(CX)(R9*2), Y9
+	VMOVUPS     32(CX)(R11*2), Y8
+	VMOVUPS     96(CX)(R11*2), Y9
 	VMOVDQU     32(DX), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
@@ -1236,70 +1257,72 @@ by8_k:
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y2
 	VFMADD231PS Y11, Y9, Y2
-	VMOVDQU     32(DX)(DI*1), Y11
+	VMOVDQU     32(DX)(R9*1), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y3
 	VFMADD231PS Y11, Y9, Y3
-	VMOVDQU     32(R11), Y11
+	VMOVDQU     32(R13), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y4
 	VFMADD231PS Y11, Y9, Y4
-	VMOVDQU     32(R11)(BX*1), Y11
+	VMOVDQU     32(R13)(BX*1), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y5
 	VFMADD231PS Y11, Y9, Y5
-	VMOVDQU     32(R11)(BX*2), Y11
+	VMOVDQU     32(R13)(BX*2), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y6
 	VFMADD231PS Y11, Y9, Y6
-	VMOVDQU     32(R11)(DI*1), Y11
+	VMOVDQU     32(R13)(R9*1), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y7
 	VFMADD231PS Y11, Y9, Y7
 	ADDQ        $+64, DX
+	ADDQ        $+64, R8
+	ADDQ        $+64, R13
+	ADDQ        $+64, R14
 	ADDQ        $+64, R11
-	ADDQ        $+64, R9
-	CMPQ        R9, R8
+	CMPQ        R11, R10
 	JLT         by8_k
 
 by8_tail:
-	MOVQ    80(AX), R12
-	ANDQ    $+31, R12
+	MOVQ    80(AX), R8
+	ANDQ    $+31, R8
 	JZ      by8_sum
 	VXORPS  Y8, Y8, Y8
 	VMOVUPS Y8, 8(SP)
 	VMOVUPS Y8, 40(SP)
-	LEAQ    (DX), R13
-	XORQ    R14, R14
+	LEAQ    (DX), R14
+	XORQ    R15, R15
 
 by8_copy0:
-	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, 8(SP)(R14*2)
-	INCQ        R14
-	CMPQ        R14, R12
+	MOVWLZX     (R14)(R15*2), BP
+	MOVW        BP, 8(SP)(R15*2)
+	INCQ        R15
+	CMPQ        R15, R8
 	JLT         by8_copy0
-	LEAQ        8(SP), R13
-	VMOVUPS     (CX)(R9*2), Y8
-	VMOVUPS     64(CX)(R9*2), Y9
-	VMOVDQU     (R13), Y11
+	LEAQ        8(SP), R14
+	VMOVUPS     (CX)(R11*2), Y8
+	VMOVUPS     64(CX)(R11*2), Y9
+	VMOVDQU     (R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y0
 	VFMADD231PS Y11, Y9, Y0
-	VMOVUPS     32(CX)(R9*2), Y8
-	VMOVUPS     96(CX)(R9*2), Y9
-	VMOVDQU     32(R13), Y11
+	VMOVUPS     32(CX)(R11*2), Y8
+	VMOVUPS     96(CX)(R11*2), Y9
+	VMOVDQU     32(R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
@@ -1308,27 +1331,27 @@ by8_copy0:
 	VXORPS      Y8, Y8, Y8
 	VMOVUPS     Y8, 8(SP)
 	VMOVUPS     Y8, 40(SP)
-	LEAQ        (DX)(BX*1), R13
-	XORQ        R14, R14
+	LEAQ        (DX)(BX*1), R14
+	XORQ        R15, R15
 
 by8_copy1:
-	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, 8(SP)(R14*2)
-	INCQ        R14
-	CMPQ        R14, R12
+	MOVWLZX     (R14)(R15*2), BP
+	MOVW        BP, 8(SP)(R15*2)
+	INCQ        R15
+	CMPQ        R15, R8
 	JLT         by8_copy1
-	LEAQ        8(SP), R13
-	VMOVUPS     (CX)(R9*2), Y8
-	VMOVUPS     64(CX)(R9*2), Y9
-	VMOVDQU     (R13), Y11
+	LEAQ        8(SP), R14
+	VMOVUPS     (CX)(R11*2), Y8
+	VMOVUPS     64(CX)(R11*2), Y9
+	VMOVDQU     (R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y1
 	VFMADD231PS Y11, Y9, Y1
-	VMOVUPS     32(CX)(R9*2), Y8
-	VMOVUPS     96(CX)(R9*2), Y9
-	VMOVDQU     32(R13), Y11
+	VMOVUPS     32(CX)(R11*2), Y8
+	VMOVUPS     96(CX)(R11*2), Y9
+	VMOVDQU     32(R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
@@ -1337,27 +1360,27 @@ by8_copy1:
 	VXORPS      Y8, Y8, Y8
 	VMOVUPS     Y8, 8(SP)
 	VMOVUPS     Y8, 40(SP)
-	LEAQ        (DX)(BX*2), R13
-	XORQ        R14, R14
+	LEAQ        (DX)(BX*2), R14
+	XORQ        R15, R15
 
 by8_copy2:
-	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, 8(SP)(R14*2)
-	INCQ        R14
-	CMPQ        R14, R12
+	MOVWLZX     (R14)(R15*2), BP
+	MOVW        BP, 8(SP)(R15*2)
+	INCQ        R15
+	CMPQ        R15, R8
 	JLT         by8_copy2
-	LEAQ        8(SP), R13
-	VMOVUPS     (CX)(R9*2), Y8
-	VMOVUPS     64(CX)(R9*2), Y9
-	VMOVDQU     (R13), Y11
+	LEAQ        8(SP), R14
+	VMOVUPS     (CX)(R11*2), Y8
+	VMOVUPS     64(CX)(R11*2), Y9
+	VMOVDQU     (R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y2
 	VFMADD231PS Y11, Y9, Y2
-	VMOVUPS     32(CX)(R9*2), Y8
-	VMOVUPS     96(CX)(R9*2), Y9
-	VMOVDQU     32(R13), Y11
+	VMOVUPS     32(CX)(R11*2), Y8
+	VMOVUPS     96(CX)(R11*2), Y9
+	VMOVDQU     32(R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
@@ -1366,27 +1389,27 @@ by8_copy2:
 	VXORPS      Y8, Y8, Y8
 	VMOVUPS     Y8, 8(SP)
 	VMOVUPS     Y8, 40(SP)
-	LEAQ        (DX)(DI*1), R13
-	XORQ        R14, R14
+	LEAQ        (DX)(R9*1), R14
+	XORQ        R15, R15
 
 by8_copy3:
-	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, 8(SP)(R14*2)
-	INCQ        R14
-	CMPQ        R14, R12
+	MOVWLZX     (R14)(R15*2), BP
+	MOVW        BP, 8(SP)(R15*2)
+	INCQ        R15
+	CMPQ        R15, R8
 	JLT         by8_copy3
-	LEAQ        8(SP), R13
-	VMOVUPS     (CX)(R9*2), Y8
-	VMOVUPS     64(CX)(R9*2), Y9
-	VMOVDQU     (R13), Y11
+	LEAQ        8(SP), R14
+	VMOVUPS     (CX)(R11*2), Y8
+	VMOVUPS     64(CX)(R11*2), Y9
+	VMOVDQU     (R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y3
 	VFMADD231PS Y11, Y9, Y3
-	VMOVUPS     32(CX)(R9*2), Y8
-	VMOVUPS     96(CX)(R9*2), Y9
-	VMOVDQU     32(R13), Y11
+	VMOVUPS     32(CX)(R11*2), Y8
+	VMOVUPS     96(CX)(R11*2), Y9
+	VMOVDQU     32(R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
@@ -1395,27 +1418,27 @@ by8_copy3:
 	VXORPS      Y8, Y8, Y8
 	VMOVUPS     Y8, 8(SP)
 	VMOVUPS     Y8, 40(SP)
-	LEAQ        (R11), R13
-	XORQ        R14, R14
+	LEAQ        (R13), R14
+	XORQ        R15, R15
 
 by8_copy4:
-	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, 8(SP)(R14*2)
-	INCQ        R14
-	CMPQ        R14, R12
+	MOVWLZX     (R14)(R15*2), BP
+	MOVW        BP, 8(SP)(R15*2)
+	INCQ        R15
+	CMPQ        R15, R8
 	JLT         by8_copy4
-	LEAQ        8(SP), R13
-	VMOVUPS     (CX)(R9*2), Y8
-	VMOVUPS     64(CX)(R9*2), Y9
-	VMOVDQU     (R13), Y11
+	LEAQ        8(SP), R14
+	VMOVUPS     (CX)(R11*2), Y8
+	VMOVUPS     64(CX)(R11*2), Y9
+	VMOVDQU     (R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y4
 	VFMADD231PS Y11, Y9, Y4
-	VMOVUPS     32(CX)(R9*2), Y8
-	VMOVUPS     96(CX)(R9*2), Y9
-	VMOVDQU     32(R13), Y11
+	VMOVUPS     32(CX)(R11*2), Y8
+	VMOVUPS     96(CX)(R11*2), Y9
+	VMOVDQU     32(R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
@@ -1424,27 +1447,27 @@ by8_copy4:
 	VXORPS      Y8, Y8, Y8
 	VMOVUPS     Y8, 8(SP)
 	VMOVUPS     Y8, 40(SP)
-	LEAQ        (R11)(BX*1), R13
-	XORQ        R14, R14
+	LEAQ        (R13)(BX*1), R14
+	XORQ        R15, R15
 
 by8_copy5:
-	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, 8(SP)(R14*2)
-	INCQ        R14
-	CMPQ        R14, R12
+	MOVWLZX     (R14)(R15*2), BP
+	MOVW        BP, 8(SP)(R15*2)
+	INCQ        R15
+	CMPQ        R15, R8
 	JLT         by8_copy5
-	LEAQ        8(SP), R13
-	VMOVUPS     (CX)(R9*2), Y8
-	VMOVUPS     64(CX)(R9*2), Y9
-	VMOVDQU     (R13), Y11
+	LEAQ        8(SP), R14
+	VMOVUPS     (CX)(R11*2), Y8
+	VMOVUPS     64(CX)(R11*2), Y9
+	VMOVDQU     (R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y5
 	VFMADD231PS Y11, Y9, Y5
-	VMOVUPS     32(CX)(R9*2), Y8
-	VMOVUPS     96(CX)(R9*2), Y9
-	VMOVDQU     32(R13), Y11
+	VMOVUPS     32(CX)(R11*2), Y8
+	VMOVUPS     96(CX)(R11*2), Y9
+	VMOVDQU     32(R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
@@ -1453,27 +1476,27 @@ by8_copy5:
 	VXORPS      Y8, Y8, Y8
 	VMOVUPS     Y8, 8(SP)
 	VMOVUPS     Y8, 40(SP)
-	LEAQ        (R11)(BX*2), R13
-	XORQ        R14, R14
+	LEAQ        (R13)(BX*2), R14
+	XORQ        R15, R15
 
 by8_copy6:
-	MOVWLZX     (R13)(R14*2), R15
-	MOVW        R15, 8(SP)(R14*2)
-	INCQ        R14
-	CMPQ        R14, R12
+	MOVWLZX     (R14)(R15*2), BP
+	MOVW        BP, 8(SP)(R15*2)
+	INCQ        R15
+	CMPQ        R15, R8
 	JLT         by8_copy6
-	LEAQ        8(SP), R13
-	VMOVUPS     (CX)(R9*2), Y8
-	VMOVUPS     64(CX)(R9*2), Y9
-	VMOVDQU     (R13), Y11
+	LEAQ        8(SP), R14
+	VMOVUPS     (CX)(R11*2), Y8
+	VMOVUPS     64(CX)(R11*2), Y9
+	VMOVDQU     (R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y6
 	VFMADD231PS Y11, Y9, Y6
-	VMOVUPS     32(CX)(R9*2), Y8
-	VMOVUPS     96(CX)(R9*2), Y9
-	VMOVDQU     32(R13), Y11
+	VMOVUPS     32(CX)(R11*2), Y8
+	VMOVUPS     96(CX)(R11*2), Y9
+	VMOVDQU     32(R14), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
@@ -1482,27 +1505,27 @@ by8_copy6:
 	VXORPS      Y8, Y8, Y8
 	VMOVUPS     Y8, 8(SP)
 	VMOVUPS     Y8, 40(SP)
-	LEAQ        (R11)(DI*1), R11
-	XORQ        R13, R13
+	LEAQ        (R13)(R9*1), R13
+	XORQ        R14, R14
 
 by8_copy7:
-	MOVWLZX     (R11)(R13*2), R14
-	MOVW        R14, 8(SP)(R13*2)
-	INCQ        R13
-	CMPQ        R13, R12
+	MOVWLZX     (R13)(R14*2), R15
+	MOVW        R15, 8(SP)(R14*2)
+	INCQ        R14
+	CMPQ        R14, R8
 	JLT         by8_copy7
-	LEAQ        8(SP), R11
-	VMOVUPS     (CX)(R9*2), Y8
-	VMOVUPS     64(CX)(R9*2), Y9
-	VMOVDQU     (R11), Y11
+	LEAQ        8(SP), R8
+	VMOVUPS     (CX)(R11*2), Y8
+	VMOVUPS     64(CX)(R11*2), Y9
+	VMOVDQU     (R8), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
 	VFMADD231PS Y10, Y8, Y7
 	VFMADD231PS Y11, Y9, Y7
-	VMOVUPS     32(CX)(R9*2), Y8
-	VMOVUPS     96(CX)(R9*2), Y9
-	VMOVDQU     32(R11), Y11
+	VMOVUPS     32(CX)(R11*2), Y8
+	VMOVUPS     96(CX)(R11*2), Y9
+	VMOVDQU     32(R8), Y11
 	VPSLLD      $0x10, Y11, Y10
 	VPSRLD      $0x10, Y11, Y11
 	VPSLLD      $0x10, Y11, Y11
@@ -1510,9 +1533,9 @@ by8_copy7:
 	VFMADD231PS Y11, Y9, Y7
 
 by8_sum:
-	SUBQ         R9, DX
-	MOVQ         (SP), R9
-	LEAQ         (R9)(R9*2), R11
+	SUBQ         R11, DX
+	MOVQ         (SP), R8
+	LEAQ         (R8)(R8*2), R11
 	VPERM2F128   $0x20, Y1, Y0, Y8
 	VPERM2F128   $0x31, Y1, Y0, Y0
 	VADDPS       Y0, Y8, Y8
@@ -1527,12 +1550,12 @@ by8_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         32(AX), R12
-	ADDQ         R10, R12
-	VMOVSS       X0, (R12)
-	VEXTRACTPS   $0x01, X0, (R12)(R9*1)
-	VEXTRACTPS   $0x02, X0, (R12)(R9*2)
-	VEXTRACTPS   $0x03, X0, (R12)(R11*1)
+	MOVQ         32(AX), R13
+	ADDQ         R12, R13
+	VMOVSS       X0, (R13)
+	VEXTRACTPS   $0x01, X0, (R13)(R8*1)
+	VEXTRACTPS   $0x02, X0, (R13)(R8*2)
+	VEXTRACTPS   $0x03, X0, (R13)(R11*1)
 	VPERM2F128   $0x20, Y5, Y4, Y0
 	VPERM2F128   $0x31, Y5, Y4, Y1
 	VADDPS       Y1, Y0, Y0
@@ -1547,34 +1570,34 @@ by8_sum:
 	VADDPS       Y1, Y0, Y0
 	VEXTRACTF128 $0x01, Y0, X1
 	VUNPCKLPS    X1, X0, X0
-	MOVQ         32(AX), R12
-	ADDQ         R10, R12
-	LEAQ         (R12)(R9*4), R12
-	VMOVSS       X0, (R12)
-	VEXTRACTPS   $0x01, X0, (R12)(R9*1)
-	VEXTRACTPS   $0x02, X0, (R12)(R9*2)
-	VEXTRACTPS   $0x03, X0, (R12)(R11*1)
+	MOVQ         32(AX), R13
+	ADDQ         R12, R13
+	LEAQ         (R13)(R8*4), R13
+	VMOVSS       X0, (R13)
+	VEXTRACTPS   $0x01, X0, (R13)(R8*1)
+	VEXTRACTPS   $0x02, X0, (R13)(R8*2)
+	VEXTRACTPS   $0x03, X0, (R13)(R11*1)
 	ADDQ         72(AX), DX
-	ADDQ         $+4, R10
+	ADDQ         $+4, R12
 	DECQ         SI
 	JMP          by8
 
 by8_end:
 	MOVQ (SP), SI
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	MOVQ 88(AX), SI
 	ANDQ $+7, SI
 
@@ -1582,21 +1605,23 @@ by1:
 	TESTQ  SI, SI
 	JZ     by1_end
 	VXORPS Y0, Y0, Y0
-	XORQ   R9, R9
-	CMPQ   R9, R8
+	LEAQ   (DX)(DI*1), R8
+	XORQ   R11, R11
+	CMPQ   R11, R10
 	JGE    by1_tail
 
 by1_k:
-	VMOVUPS     (CX)(R9*2), Y1
-	VMOVUPS     64(CX)(R9*2), Y2
+	VMOVUPS     (CX)(R11*2), Y1
+	VMOVUPS     64(CX)(R11*2), Y2
+	PREFETCHT0  (R8)
 	VMOVDQU     (DX), Y4
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
 	VPSLLD      $0x10, Y4, Y4
 	VFMADD231PS Y3, Y1, Y0
 	VFMADD231PS Y4, Y2, Y0
-	VMOVUPS     32(CX)(R9*2), Y1
-	VMOVUPS     96(CX)(R9*2), Y2
+	VMOVUPS     32(CX)(R11*2), Y1
+	VMOVUPS     96(CX)(R11*2), Y2
 	VMOVDQU     32(DX), Y4
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
@@ -1604,8 +1629,9 @@ by1_k:
 	VFMADD231PS Y3, Y1, Y0
 	VFMADD231PS Y4, Y2, Y0
 	ADDQ        $+64, DX
-	ADDQ        $+64, R9
-	CMPQ        R9, R8
+	ADDQ        $+64, R8
+	ADDQ        $+64, R11
+	CMPQ        R11, R10
 	JLT         by1_k
 
 by1_tail:
@@ -1615,26 +1641,26 @@ by1_tail:
 	VXORPS  Y1, Y1, Y1
 	VMOVUPS Y1, 8(SP)
 	VMOVUPS Y1, 40(SP)
-	LEAQ    (DX), DI
-	XORQ    R11, R11
+	LEAQ    (DX), R8
+	XORQ    R9, R9
 
 by1_copy0:
-	MOVWLZX     (DI)(R11*2), R12
-	MOVW        R12, 8(SP)(R11*2)
-	INCQ        R11
-	CMPQ        R11, BX
+	MOVWLZX     (R8)(R9*2), R13
+	MOVW        R13, 8(SP)(R9*2)
+	INCQ        R9
+	CMPQ        R9, BX
 	JLT         by1_copy0
 	LEAQ        8(SP), BX
-	VMOVUPS     (CX)(R9*2), Y1
-	VMOVUPS     64(CX)(R9*2), Y2
+	VMOVUPS     (CX)(R11*2), Y1
+	VMOVUPS     64(CX)(R11*2), Y2
 	VMOVDQU     (BX), Y4
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
 	VPSLLD      $0x10, Y4, Y4
 	VFMADD231PS Y3, Y1, Y0
 	VFMADD231PS Y4, Y2, Y0
-	VMOVUPS     32(CX)(R9*2), Y1
-	VMOVUPS     96(CX)(R9*2), Y2
+	VMOVUPS     32(CX)(R11*2), Y1
+	VMOVUPS     96(CX)(R11*2), Y2
 	VMOVDQU     32(BX), Y4
 	VPSLLD      $0x10, Y4, Y3
 	VPSRLD      $0x10, Y4, Y4
@@ -1643,7 +1669,7 @@ by1_copy0:
 	VFMADD231PS Y4, Y2, Y0
 
 by1_sum:
-	SUBQ         R9, DX
+	SUBQ         R11, DX
 	MOVQ         (SP), BX
 	LEAQ         (BX)(BX*2), BX
 	VPERM2F128   $0x20, Y0, Y0, Y1
@@ -1661,10 +1687,10 @@ by1_sum:
 	VEXTRACTF128 $0x01, Y1, X0
 	VUNPCKLPS    X0, X1, X0
 	MOVQ         32(AX), BX
-	ADDQ         R10, BX
+	ADDQ         R12, BX
 	VMOVSS       X0, (BX)
 	ADDQ         72(AX), DX
-	ADDQ         $+4, R10
+	ADDQ         $+4, R12
 	DECQ         SI
 	JMP          by1
 

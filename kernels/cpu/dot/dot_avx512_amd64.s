@@ -5,28 +5,29 @@
 #include "textflag.h"
 
 // func f32Rows1AVX512(t *Tile)
-// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, MMX+
 TEXT ·f32Rows1AVX512(SB), NOSPLIT, $8-8
 	MOVQ  t+0(FP), AX
 	MOVQ  (AX), CX
 	MOVQ  64(AX), DX
 	MOVQ  72(AX), BX
 	MOVQ  88(AX), SI
-	MOVQ  80(AX), R8
-	XORQ  R10, R10
-	MOVQ  R8, DI
-	ANDQ  $+15, DI
-	SUBQ  DI, R8
-	SHLQ  $0x02, R8
+	MOVQ  96(AX), DI
+	MOVQ  80(AX), R10
+	XORQ  R12, R12
+	MOVQ  R10, R8
+	ANDQ  $+15, R8
+	SUBQ  R8, R10
+	SHLQ  $0x02, R10
 	MOVQ  $-1, R9
-	BZHIQ DI, R9, R9
+	BZHIQ R8, R9, R9
 	KMOVD R9, K1
 	SHRQ  $0x02, SI
-	MOVQ  SI, DI
-	SHLQ  $0x02, DI
-	MOVQ  DI, (SP)
+	MOVQ  SI, R8
+	SHLQ  $0x02, R8
+	MOVQ  R8, (SP)
 	IMULQ SI, BX
-	LEAQ  (BX)(BX*2), DI
+	LEAQ  (BX)(BX*2), R9
 
 by4:
 	TESTQ  SI, SI
@@ -35,41 +36,47 @@ by4:
 	VXORPS Z1, Z1, Z1
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
-	XORQ   R9, R9
-	CMPQ   R9, R8
+	LEAQ   (DX)(DI*1), R8
+	XORQ   R11, R11
+	CMPQ   R11, R10
 	JGE    by4_tail
 
 by4_k:
-	VMOVUPS     (CX)(R9*1), Z4
+	VMOVUPS     (CX)(R11*1), Z4
+	PREFETCHT0  (R8)
 	VMOVUPS     (DX), Z5
 	VFMADD231PS Z5, Z4, Z0
+	PREFETCHT0  (R8)(BX*1)
 	VMOVUPS     (DX)(BX*1), Z5
 	VFMADD231PS Z5, Z4, Z1
+	PREFETCHT0  (R8)(BX*2)
 	VMOVUPS     (DX)(BX*2), Z5
 	VFMADD231PS Z5, Z4, Z2
-	VMOVUPS     (DX)(DI*1), Z5
+	PREFETCHT0  (R8)(R9*1)
+	VMOVUPS     (DX)(R9*1), Z5
 	VFMADD231PS Z5, Z4, Z3
 	ADDQ        $+64, DX
-	ADDQ        $+64, R9
-	CMPQ        R9, R8
+	ADDQ        $+64, R8
+	ADDQ        $+64, R11
+	CMPQ        R11, R10
 	JLT         by4_k
 
 by4_tail:
-	MOVQ        80(AX), R11
-	ANDQ        $+15, R11
+	MOVQ        80(AX), R8
+	ANDQ        $+15, R8
 	JZ          by4_sum
-	VMOVUPS.Z   (CX)(R9*1), K1, Z4
+	VMOVUPS.Z   (CX)(R11*1), K1, Z4
 	VMOVUPS.Z   (DX), K1, Z5
 	VFMADD231PS Z5, Z4, Z0
 	VMOVUPS.Z   (DX)(BX*1), K1, Z5
 	VFMADD231PS Z5, Z4, Z1
 	VMOVUPS.Z   (DX)(BX*2), K1, Z5
 	VFMADD231PS Z5, Z4, Z2
-	VMOVUPS.Z   (DX)(DI*1), K1, Z5
+	VMOVUPS.Z   (DX)(R9*1), K1, Z5
 	VFMADD231PS Z5, Z4, Z3
 
 by4_sum:
-	SUBQ          R9, DX
+	SUBQ          R11, DX
 	VSHUFF64X2    $0x44, Z0, Z0, Z4
 	VSHUFF64X2    $0xee, Z0, Z0, Z5
 	VADDPS        Z5, Z4, Z4
@@ -115,28 +122,28 @@ by4_sum:
 	VSHUFPS       $0x88, Z0, Z4, Z1
 	VSHUFPS       $0xdd, Z0, Z4, Z0
 	VADDPS        Z0, Z1, Z1
-	MOVQ          (SP), R9
-	LEAQ          (R9)(R9*2), R11
-	MOVQ          32(AX), R12
-	ADDQ          R10, R12
+	MOVQ          (SP), R8
+	LEAQ          (R8)(R8*2), R11
+	MOVQ          32(AX), R13
+	ADDQ          R12, R13
 	VEXTRACTF32X4 $0x00, Z1, X0
-	VMOVSS        X0, (R12)
-	VEXTRACTPS    $0x01, X0, (R12)(R9*1)
-	VEXTRACTPS    $0x02, X0, (R12)(R9*2)
-	VEXTRACTPS    $0x03, X0, (R12)(R11*1)
+	VMOVSS        X0, (R13)
+	VEXTRACTPS    $0x01, X0, (R13)(R8*1)
+	VEXTRACTPS    $0x02, X0, (R13)(R8*2)
+	VEXTRACTPS    $0x03, X0, (R13)(R11*1)
 	ADDQ          72(AX), DX
-	ADDQ          $+4, R10
+	ADDQ          $+4, R12
 	DECQ          SI
 	JMP           by4
 
 by4_end:
 	MOVQ (SP), SI
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	MOVQ 88(AX), SI
 	ANDQ $+3, SI
 
@@ -144,29 +151,32 @@ by1:
 	TESTQ  SI, SI
 	JZ     by1_end
 	VXORPS Z0, Z0, Z0
-	XORQ   R9, R9
-	CMPQ   R9, R8
+	LEAQ   (DX)(DI*1), R8
+	XORQ   R11, R11
+	CMPQ   R11, R10
 	JGE    by1_tail
 
 by1_k:
-	VMOVUPS     (CX)(R9*1), Z1
+	VMOVUPS     (CX)(R11*1), Z1
+	PREFETCHT0  (R8)
 	VMOVUPS     (DX), Z2
 	VFMADD231PS Z2, Z1, Z0
 	ADDQ        $+64, DX
-	ADDQ        $+64, R9
-	CMPQ        R9, R8
+	ADDQ        $+64, R8
+	ADDQ        $+64, R11
+	CMPQ        R11, R10
 	JLT         by1_k
 
 by1_tail:
 	MOVQ        80(AX), BX
 	ANDQ        $+15, BX
 	JZ          by1_sum
-	VMOVUPS.Z   (CX)(R9*1), K1, Z1
+	VMOVUPS.Z   (CX)(R11*1), K1, Z1
 	VMOVUPS.Z   (DX), K1, Z2
 	VFMADD231PS Z2, Z1, Z0
 
 by1_sum:
-	SUBQ          R9, DX
+	SUBQ          R11, DX
 	VSHUFF64X2    $0x44, Z0, Z0, Z1
 	VSHUFF64X2    $0xee, Z0, Z0, Z2
 	VADDPS        Z2, Z1, Z1
@@ -184,10 +194,10 @@ by1_sum:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF32X4 $0x00, Z0, X0
 	MOVQ          32(AX), BX
-	ADDQ          R10, BX
+	ADDQ          R12, BX
 	VMOVSS        X0, (BX)
 	ADDQ          72(AX), DX
-	ADDQ          $+4, R10
+	ADDQ          $+4, R12
 	DECQ          SI
 	JMP           by1
 
@@ -1378,33 +1388,34 @@ by1_end:
 	RET
 
 // func bf16Rows1AVX512(t *Tile)
-// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2
+// Requires: AVX, AVX512BW, AVX512DQ, AVX512F, BMI2, MMX+
 TEXT ·bf16Rows1AVX512(SB), NOSPLIT, $8-8
 	MOVQ         t+0(FP), AX
 	MOVQ         (AX), CX
 	MOVQ         64(AX), DX
 	MOVQ         72(AX), BX
 	MOVQ         88(AX), SI
-	MOVQ         80(AX), R8
-	XORQ         R10, R10
-	MOVQ         R8, DI
-	ANDQ         $+31, DI
-	SUBQ         DI, R8
-	SHLQ         $0x01, R8
+	MOVQ         96(AX), DI
+	MOVQ         80(AX), R10
+	XORQ         R12, R12
+	MOVQ         R10, R8
+	ANDQ         $+31, R8
+	SUBQ         R8, R10
+	SHLQ         $0x01, R10
 	MOVQ         $-1, R9
-	BZHIQ        DI, R9, R9
+	BZHIQ        R8, R9, R9
 	KMOVD        R9, K1
 	VBROADCASTSS oddmask<>+0(SB), Z0
-	MOVQ         80(AX), DI
-	SUBQ         $+1024, DI
-	CMPQ         DI, $+3072
+	MOVQ         80(AX), R8
+	SUBQ         $+1024, R8
+	CMPQ         R8, $+3072
 	JA           in8
 	SHRQ         $0x02, SI
-	MOVQ         SI, DI
-	SHLQ         $0x02, DI
-	MOVQ         DI, (SP)
+	MOVQ         SI, R8
+	SHLQ         $0x02, R8
+	MOVQ         R8, (SP)
 	IMULQ        SI, BX
-	LEAQ         (BX)(BX*2), DI
+	LEAQ         (BX)(BX*2), R9
 
 by4:
 	TESTQ  SI, SI
@@ -1413,44 +1424,50 @@ by4:
 	VXORPS Z2, Z2, Z2
 	VXORPS Z3, Z3, Z3
 	VXORPS Z4, Z4, Z4
-	XORQ   R9, R9
-	CMPQ   R9, R8
+	LEAQ   (DX)(DI*1), R8
+	XORQ   R11, R11
+	CMPQ   R11, R10
 	JGE    by4_tail
 
 by4_k:
-	VMOVUPS     (CX)(R9*2), Z5
-	VMOVUPS     64(CX)(R9*2), Z6
+	VMOVUPS     (CX)(R11*2), Z5
+	VMOVUPS     64(CX)(R11*2), Z6
+	PREFETCHT0  (R8)
 	VMOVDQU16   (DX), Z8
 	VPSLLD      $0x10, Z8, Z7
 	VPANDD      Z0, Z8, Z8
 	VFMADD231PS Z7, Z5, Z1
 	VFMADD231PS Z8, Z6, Z1
+	PREFETCHT0  (R8)(BX*1)
 	VMOVDQU16   (DX)(BX*1), Z8
 	VPSLLD      $0x10, Z8, Z7
 	VPANDD      Z0, Z8, Z8
 	VFMADD231PS Z7, Z5, Z2
 	VFMADD231PS Z8, Z6, Z2
+	PREFETCHT0  (R8)(BX*2)
 	VMOVDQU16   (DX)(BX*2), Z8
 	VPSLLD      $0x10, Z8, Z7
 	VPANDD      Z0, Z8, Z8
 	VFMADD231PS Z7, Z5, Z3
 	VFMADD231PS Z8, Z6, Z3
-	VMOVDQU16   (DX)(DI*1), Z8
+	PREFETCHT0  (R8)(R9*1)
+	VMOVDQU16   (DX)(R9*1), Z8
 	VPSLLD      $0x10, Z8, Z7
 	VPANDD      Z0, Z8, Z8
 	VFMADD231PS Z7, Z5, Z4
 	VFMADD231PS Z8, Z6, Z4
 	ADDQ        $+64, DX
-	ADDQ        $+64, R9
-	CMPQ        R9, R8
+	ADDQ        $+64, R8
+	ADDQ        $+64, R11
+	CMPQ        R11, R10
 	JLT         by4_k
 
 by4_tail:
-	MOVQ        80(AX), R11
-	ANDQ        $+31, R11
+	MOVQ        80(AX), R8
+	ANDQ        $+31, R8
 	JZ          by4_sum
-	VMOVUPS     (CX)(R9*2), Z5
-	VMOVUPS     64(CX)(R9*2), Z6
+	VMOVUPS     (CX)(R11*2), Z5
+	VMOVUPS     64(CX)(R11*2), Z6
 	VMOVDQU16.Z (DX), K1, Z8
 	VPSLLD      $0x10, Z8, Z7
 	VPANDD      Z0, Z8, Z8
@@ -1466,14 +1483,14 @@ by4_tail:
 	VPANDD      Z0, Z8, Z8
 	VFMADD231PS Z7, Z5, Z3
 	VFMADD231PS Z8, Z6, Z3
-	VMOVDQU16.Z (DX)(DI*1), K1, Z8
+	VMOVDQU16.Z (DX)(R9*1), K1, Z8
 	VPSLLD      $0x10, Z8, Z7
 	VPANDD      Z0, Z8, Z8
 	VFMADD231PS Z7, Z5, Z4
 	VFMADD231PS Z8, Z6, Z4
 
 by4_sum:
-	SUBQ          R9, DX
+	SUBQ          R11, DX
 	VSHUFF64X2    $0x44, Z1, Z1, Z5
 	VSHUFF64X2    $0xee, Z1, Z1, Z6
 	VADDPS        Z6, Z5, Z5
@@ -1519,39 +1536,39 @@ by4_sum:
 	VSHUFPS       $0x88, Z1, Z5, Z2
 	VSHUFPS       $0xdd, Z1, Z5, Z1
 	VADDPS        Z1, Z2, Z2
-	MOVQ          (SP), R9
-	LEAQ          (R9)(R9*2), R11
-	MOVQ          32(AX), R12
-	ADDQ          R10, R12
+	MOVQ          (SP), R8
+	LEAQ          (R8)(R8*2), R11
+	MOVQ          32(AX), R13
+	ADDQ          R12, R13
 	VEXTRACTF32X4 $0x00, Z2, X1
-	VMOVSS        X1, (R12)
-	VEXTRACTPS    $0x01, X1, (R12)(R9*1)
-	VEXTRACTPS    $0x02, X1, (R12)(R9*2)
-	VEXTRACTPS    $0x03, X1, (R12)(R11*1)
+	VMOVSS        X1, (R13)
+	VEXTRACTPS    $0x01, X1, (R13)(R8*1)
+	VEXTRACTPS    $0x02, X1, (R13)(R8*2)
+	VEXTRACTPS    $0x03, X1, (R13)(R11*1)
 	ADDQ          72(AX), DX
-	ADDQ          $+4, R10
+	ADDQ          $+4, R12
 	DECQ          SI
 	JMP           by4
 
 by4_end:
 	MOVQ (SP), SI
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	MOVQ 88(AX), SI
 	ANDQ $+3, SI
 	JMP  rest
 
 in8:
 	SHRQ  $0x03, SI
-	MOVQ  SI, DI
-	SHLQ  $0x02, DI
-	MOVQ  DI, (SP)
+	MOVQ  SI, R8
+	SHLQ  $0x02, R8
+	MOVQ  R8, (SP)
 	IMULQ SI, BX
-	LEAQ  (BX)(BX*2), DI
+	LEAQ  (BX)(BX*2), R9
 
 by8:
 	TESTQ  SI, SI
@@ -1564,66 +1581,78 @@ by8:
 	VXORPS Z6, Z6, Z6
 	VXORPS Z7, Z7, Z7
 	VXORPS Z8, Z8, Z8
-	LEAQ   (DX)(BX*4), R11
-	XORQ   R9, R9
-	CMPQ   R9, R8
+	LEAQ   (DX)(DI*1), R8
+	LEAQ   (DX)(BX*4), R13
+	LEAQ   (R8)(BX*4), R14
+	XORQ   R11, R11
+	CMPQ   R11, R10
 	JGE    by8_tail
 
 by8_k:
-	VMOVUPS     (CX)(R9*2), Z9
-	VMOVUPS     64(CX)(R9*2), Z10
+	VMOVUPS     (CX)(R11*2), Z9
+	VMOVUPS     64(CX)(R11*2), Z10
+	PREFETCHT0  (R8)
 	VMOVDQU16   (DX), Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z1
 	VFMADD231PS Z12, Z10, Z1
+	PREFETCHT0  (R8)(BX*1)
 	VMOVDQU16   (DX)(BX*1), Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z2
 	VFMADD231PS Z12, Z10, Z2
+	PREFETCHT0  (R8)(BX*2)
 	VMOVDQU16   (DX)(BX*2), Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z3
 	VFMADD231PS Z12, Z10, Z3
-	VMOVDQU16   (DX)(DI*1), Z12
+	PREFETCHT0  (R8)(R9*1)
+	VMOVDQU16   (DX)(R9*1), Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z4
 	VFMADD231PS Z12, Z10, Z4
-	VMOVDQU16   (R11), Z12
+	PREFETCHT0  (R14)
+	VMOVDQU16   (R13), Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z5
 	VFMADD231PS Z12, Z10, Z5
-	VMOVDQU16   (R11)(BX*1), Z12
+	PREFETCHT0  (R14)(BX*1)
+	VMOVDQU16   (R13)(BX*1), Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z6
 	VFMADD231PS Z12, Z10, Z6
-	VMOVDQU16   (R11)(BX*2), Z12
+	PREFETCHT0  (R14)(BX*2)
+	VMOVDQU16   (R13)(BX*2), Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z7
 	VFMADD231PS Z12, Z10, Z7
-	VMOVDQU16   (R11)(DI*1), Z12
+	PREFETCHT0  (R14)(R9*1)
+	VMOVDQU16   (R13)(R9*1), Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z8
 	VFMADD231PS Z12, Z10, Z8
 	ADDQ        $+64, DX
+	ADDQ        $+64, R8
+	ADDQ        $+64, R13
+	ADDQ        $+64, R14
 	ADDQ        $+64, R11
-	ADDQ        $+64, R9
-	CMPQ        R9, R8
+	CMPQ        R11, R10
 	JLT         by8_k
 
 by8_tail:
-	MOVQ        80(AX), R12
-	ANDQ        $+31, R12
+	MOVQ        80(AX), R8
+	ANDQ        $+31, R8
 	JZ          by8_sum
-	VMOVUPS     (CX)(R9*2), Z9
-	VMOVUPS     64(CX)(R9*2), Z10
+	VMOVUPS     (CX)(R11*2), Z9
+	VMOVUPS     64(CX)(R11*2), Z10
 	VMOVDQU16.Z (DX), K1, Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
@@ -1639,34 +1668,34 @@ by8_tail:
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z3
 	VFMADD231PS Z12, Z10, Z3
-	VMOVDQU16.Z (DX)(DI*1), K1, Z12
+	VMOVDQU16.Z (DX)(R9*1), K1, Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z4
 	VFMADD231PS Z12, Z10, Z4
-	VMOVDQU16.Z (R11), K1, Z12
+	VMOVDQU16.Z (R13), K1, Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z5
 	VFMADD231PS Z12, Z10, Z5
-	VMOVDQU16.Z (R11)(BX*1), K1, Z12
+	VMOVDQU16.Z (R13)(BX*1), K1, Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z6
 	VFMADD231PS Z12, Z10, Z6
-	VMOVDQU16.Z (R11)(BX*2), K1, Z12
+	VMOVDQU16.Z (R13)(BX*2), K1, Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z7
 	VFMADD231PS Z12, Z10, Z7
-	VMOVDQU16.Z (R11)(DI*1), K1, Z12
+	VMOVDQU16.Z (R13)(R9*1), K1, Z12
 	VPSLLD      $0x10, Z12, Z11
 	VPANDD      Z0, Z12, Z12
 	VFMADD231PS Z11, Z9, Z8
 	VFMADD231PS Z12, Z10, Z8
 
 by8_sum:
-	SUBQ          R9, DX
+	SUBQ          R11, DX
 	VSHUFF64X2    $0x44, Z2, Z1, Z9
 	VSHUFF64X2    $0xee, Z2, Z1, Z1
 	VADDPS        Z1, Z9, Z9
@@ -1691,44 +1720,44 @@ by8_sum:
 	VSHUFPS       $0x88, Z1, Z1, Z2
 	VSHUFPS       $0xdd, Z1, Z1, Z1
 	VADDPS        Z1, Z2, Z2
-	MOVQ          32(AX), R9
-	ADDQ          R10, R9
-	MOVQ          (SP), R12
-	LEAQ          (R12)(R12*2), R13
-	LEAQ          (R9)(R12*4), R11
+	MOVQ          32(AX), R8
+	ADDQ          R12, R8
+	MOVQ          (SP), R13
+	LEAQ          (R13)(R13*2), R14
+	LEAQ          (R8)(R13*4), R11
 	VEXTRACTF32X4 $0x00, Z2, X1
-	VMOVSS        X1, (R9)
+	VMOVSS        X1, (R8)
 	VEXTRACTPS    $0x01, X1, (R11)
 	VEXTRACTF32X4 $0x01, Z2, X1
-	VMOVSS        X1, (R9)(R12*1)
-	VEXTRACTPS    $0x01, X1, (R11)(R12*1)
-	VEXTRACTF32X4 $0x02, Z2, X1
-	VMOVSS        X1, (R9)(R12*2)
-	VEXTRACTPS    $0x01, X1, (R11)(R12*2)
-	VEXTRACTF32X4 $0x03, Z2, X1
-	VMOVSS        X1, (R9)(R13*1)
+	VMOVSS        X1, (R8)(R13*1)
 	VEXTRACTPS    $0x01, X1, (R11)(R13*1)
+	VEXTRACTF32X4 $0x02, Z2, X1
+	VMOVSS        X1, (R8)(R13*2)
+	VEXTRACTPS    $0x01, X1, (R11)(R13*2)
+	VEXTRACTF32X4 $0x03, Z2, X1
+	VMOVSS        X1, (R8)(R14*1)
+	VEXTRACTPS    $0x01, X1, (R11)(R14*1)
 	ADDQ          72(AX), DX
-	ADDQ          $+4, R10
+	ADDQ          $+4, R12
 	DECQ          SI
 	JMP           by8
 
 by8_end:
 	MOVQ (SP), SI
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	ADDQ BX, DX
-	ADDQ SI, R10
+	ADDQ SI, R12
 	MOVQ 88(AX), SI
 	ANDQ $+7, SI
 
@@ -1737,29 +1766,32 @@ by1:
 	TESTQ  SI, SI
 	JZ     by1_end
 	VXORPS Z1, Z1, Z1
-	XORQ   R9, R9
-	CMPQ   R9, R8
+	LEAQ   (DX)(DI*1), R8
+	XORQ   R11, R11
+	CMPQ   R11, R10
 	JGE    by1_tail
 
 by1_k:
-	VMOVUPS     (CX)(R9*2), Z2
-	VMOVUPS     64(CX)(R9*2), Z3
+	VMOVUPS     (CX)(R11*2), Z2
+	VMOVUPS     64(CX)(R11*2), Z3
+	PREFETCHT0  (R8)
 	VMOVDQU16   (DX), Z5
 	VPSLLD      $0x10, Z5, Z4
 	VPANDD      Z0, Z5, Z5
 	VFMADD231PS Z4, Z2, Z1
 	VFMADD231PS Z5, Z3, Z1
 	ADDQ        $+64, DX
-	ADDQ        $+64, R9
-	CMPQ        R9, R8
+	ADDQ        $+64, R8
+	ADDQ        $+64, R11
+	CMPQ        R11, R10
 	JLT         by1_k
 
 by1_tail:
 	MOVQ        80(AX), BX
 	ANDQ        $+31, BX
 	JZ          by1_sum
-	VMOVUPS     (CX)(R9*2), Z2
-	VMOVUPS     64(CX)(R9*2), Z3
+	VMOVUPS     (CX)(R11*2), Z2
+	VMOVUPS     64(CX)(R11*2), Z3
 	VMOVDQU16.Z (DX), K1, Z5
 	VPSLLD      $0x10, Z5, Z4
 	VPANDD      Z0, Z5, Z5
@@ -1767,7 +1799,7 @@ by1_tail:
 	VFMADD231PS Z5, Z3, Z1
 
 by1_sum:
-	SUBQ          R9, DX
+	SUBQ          R11, DX
 	VSHUFF64X2    $0x44, Z1, Z1, Z2
 	VSHUFF64X2    $0xee, Z1, Z1, Z3
 	VADDPS        Z3, Z2, Z2
@@ -1785,10 +1817,10 @@ by1_sum:
 	VADDPS        Z2, Z1, Z1
 	VEXTRACTF32X4 $0x00, Z1, X1
 	MOVQ          32(AX), BX
-	ADDQ          R10, BX
+	ADDQ          R12, BX
 	VMOVSS        X1, (BX)
 	ADDQ          72(AX), DX
-	ADDQ          $+4, R10
+	ADDQ          $+4, R12
 	DECQ          SI
 	JMP           by1
 
