@@ -6,7 +6,8 @@
 // waking other cores. Every operator is batch invariant: the bits of a row depend on that row, the
 // weights and the level, never on the other rows, the number of threads, the chunk of a prompt or
 // the other sequences. Threads divide rows of weights, rows of activations, heads and sequences,
-// never the dimension that is summed over.
+// never the dimension that is summed over, but for keys: these are summed in stretches with fixed
+// bounds.
 //
 // A device may have nodes: processors with local memory. Its threads are then bound to their nodes'
 // processors. A stream runs on all of them, or on those of one node for work whose weights are in

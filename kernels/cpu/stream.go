@@ -163,19 +163,20 @@ func (s *Stream) each(t task, n, ns, scratch int) {
 		l.arena.reset(scratch)
 	}
 	s.current, s.tasks = t, int64(n)
-	s.next.Store(0)
+	s.next.Store(int64(len(lanes)))
 	s.team.Run(len(lanes), s.part)
 	s.current = nil
 }
 
+// runPart runs items on a lane: that of its own number, then the next that no lane has taken. Threads that all begin at once
+// would wait for each other to count.
 func (s *Stream) runPart(part int) {
 	l := s.lanes[part]
-	for {
-		i := s.next.Add(1) - 1
-		if i >= s.tasks {
+	for i := int64(part); i < s.tasks; i = s.next.Add(1) - 1 {
+		s.current.do(l, int(i))
+		if s.next.Load() >= s.tasks {
 			return
 		}
-		s.current.do(l, int(i))
 	}
 }
 
