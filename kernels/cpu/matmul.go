@@ -81,7 +81,7 @@ func (t *matmulTask) do(l *lane, i int) {
 	if t.unit.tokens != nil {
 		from = t.onUnit(l, from, end, step)
 	}
-	l.dot.Ahead = t.dev.fetch.coarse
+	l.dot.Ahead = t.dev.fetch.floats
 	for ; from < end; from += step {
 		to := min(end, from+step)
 		t.tile(&l.dot, from, to)
@@ -219,7 +219,7 @@ func (s *Stream) packed(x *float32, stride, m, k int) *float32 {
 const (
 	rangesPerLane = 4       // of weights that are read once
 	leastRange    = 1 << 14 // bytes: some 2 us
-	mostRange     = 1 << 18
+	mostRange     = 1 << 16 // of several products: the last to end keep others waiting
 )
 
 // ranges is into how many ranges to cut n weight rows, or bands of them, of some bytes where a loop

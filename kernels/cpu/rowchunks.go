@@ -26,13 +26,15 @@ type colPieces struct {
 	cols, pieces, width int
 }
 
-// leastPiece is the fewest columns of a piece but the last.
-const leastPiece = 256
+const (
+	leastPiece = 256    // columns of a piece but the last
+	leastCut   = 20_000 // ns of rows that are cut: below, moving rows between cores takes longer than it saves
+)
 
 // cutCols cuts rows of cols columns, whose work takes ns.
 func (s *Stream) cutCols(rows, cols, ns int) colPieces {
 	c := colPieces{rowChunks{rows}, cols, 1, cols}
-	if chunks := c.rowChunks.count(); chunks > 0 && chunks < len(s.lanes) && s.shared(ns) {
+	if chunks := c.rowChunks.count(); chunks > 0 && chunks < len(s.lanes) && (ns >= leastCut || s.dev.wakeNs == 0) && s.shared(ns) {
 		each := max(leastPiece, cols*chunks/len(s.lanes))
 		c.width = min(cols, (each+15)&^15)
 		c.pieces = (cols + c.width - 1) / c.width
