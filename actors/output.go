@@ -262,14 +262,27 @@ func (o *output) flush() {
 // pass pushes the parts of a text, the tokens with the first of them. Tokens whose text is held back
 // come without it.
 func (o *output) pass(events []toolcall.Event, tokens []engine.Token) {
-	if len(events) == 0 && len(tokens) > 0 {
-		events = []toolcall.Event{{Kind: toolcall.Text}}
+	out := PartEvents(events, o.shortIDs)
+	if len(out) == 0 && len(tokens) > 0 {
+		out = []engine.Event{{Kind: engine.Tokens}}
 		if o.reasoning() {
-			events[0].Kind = toolcall.Reasoning
+			out[0].Part = engine.ReasoningPart
 		}
 	}
-	for _, part := range events {
-		e := engine.Event{Kind: engine.Tokens, Text: part.Text, Usage: o.usage, Tokens: tokens}
+	for i, e := range out {
+		if e.Usage = o.usage; i == 0 {
+			e.Tokens = tokens
+		}
+		o.answer.push(e)
+	}
+}
+
+// PartEvents returns the events of an answer for the parts of its text. With shortIDs calls without
+// an id get one.
+func PartEvents(parts []toolcall.Event, shortIDs bool) []engine.Event {
+	var out []engine.Event
+	for _, part := range parts {
+		e := engine.Event{Kind: engine.Tokens, Text: part.Text}
 		switch part.Kind {
 		case toolcall.End:
 			continue
@@ -279,13 +292,13 @@ func (o *output) pass(events []toolcall.Event, tokens []engine.Token) {
 			e.Part = engine.ArgumentsPart
 		case toolcall.Call:
 			e.Part, e.Text, e.Name, e.CallID = engine.CallPart, "", part.Text, part.ID
-			if e.CallID == "" && o.shortIDs {
+			if e.CallID == "" && shortIDs {
 				e.CallID = shortID()
 			}
 		}
-		o.answer.push(e)
-		tokens = nil
+		out = append(out, e)
 	}
+	return out
 }
 
 // shortID is the id of a call for templates that want nine letters and digits.

@@ -47,6 +47,21 @@ go_suite() {
 	count openai-go "$(grep -c '^--- PASS' "$log")" "$(grep -c '^--- FAIL' "$log")" "$status"
 }
 
+# recorded NAME COMMAND: a program against an engine that plays the texts of model families.
+recorded() {
+	local log=$logs/$1.log status=0
+	(cd ../../cmd/krater && CLIENTS_OF_RECORDED=$2 go test -count=1 -v -vet=off -timeout 5m -run TestClientsOnRecorded .) >"$log" 2>&1 || status=$?
+	count "$1" "$(grep -c '^--- PASS' "$log")" "$(grep -c '^--- FAIL' "$log")" "$status"
+}
+
+recorded_suites() {
+	local venv=$PWD/$logs/venv
+	if [ ! -x "$venv/bin/python" ]; then python3 -m venv "$venv"; fi
+	"$venv/bin/pip" install -q -r openai-python/requirements.txt >"$logs/pip.log" 2>&1
+	recorded openai-python-recorded "cd openai-python && PYTHONDONTWRITEBYTECODE=1 '$venv/bin/python' -m unittest recorded_test"
+	recorded openai-node-recorded "cd openai-node && node --test recorded.mjs"
+}
+
 start_server() {
 	local krater=../../build/krater out=$logs/server.out
 	if [ ! -x "$krater" ]; then
@@ -73,6 +88,7 @@ echo "against $KRATER_URL"
 if [ "${1:-}" = "" ]; then
 	go_suite
 	node_suite openai-node
+	recorded_suites
 fi
 if ! command -v "${CHROMIUM:-chromium}" >/dev/null; then
 	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >"$logs/apt.log" 2>&1 ||

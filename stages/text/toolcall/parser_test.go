@@ -28,9 +28,9 @@ func (r *reader) take(events []Event) {
 			r.reasoning += e.Text
 		case Call:
 			r.open = true
-			r.calls = append(r.calls, call{name: e.Text, id: e.ID})
+			r.calls = append(r.calls, call{Name: e.Text, ID: e.ID})
 		case Arguments:
-			r.calls[len(r.calls)-1].args += e.Text
+			r.calls[len(r.calls)-1].Args += e.Text
 		case End:
 			r.open = false
 		}
@@ -38,11 +38,11 @@ func (r *reader) take(events []Event) {
 }
 
 func parser(s *sample) *Parser {
-	o := Options{Tools: []byte(testTools), Inside: s.inside, Hermes: s.hermes, Special: func(m string) bool { return strings.HasPrefix(m, "<|") }}
-	if s.noTools {
+	o := Options{Tools: testTools, Inside: s.Inside, Hermes: s.Hermes, Special: func(m string) bool { return strings.HasPrefix(m, "<|") }}
+	if s.NoTools {
 		o.Tools = nil
 	}
-	return Detect(s.sign).New(o)
+	return Detect(s.Sign).New(o)
 }
 
 // read takes a text apart that arrives in these pieces.
@@ -57,8 +57,8 @@ func read(t testing.TB, s *sample, pieces ...string) *reader {
 		t.Fatal("a call is still open")
 	}
 	for _, c := range r.calls {
-		if v := jsontext.Value(c.args); v.Kind() != '{' || !v.IsValid() {
-			t.Fatalf("arguments are no JSON object: %q", c.args)
+		if v := jsontext.Value(c.Args); v.Kind() != '{' || !v.IsValid() {
+			t.Fatalf("arguments are no JSON object: %q", c.Args)
 		}
 	}
 	r.t = nil
@@ -68,10 +68,10 @@ func read(t testing.TB, s *sample, pieces ...string) *reader {
 func TestSamples(t *testing.T) {
 	for i := range samples {
 		s := &samples[i]
-		t.Run(s.name, func(t *testing.T) {
-			r := read(t, s, s.text)
-			if r.reasoning != s.reasoning || r.answer != s.answer || !reflect.DeepEqual(r.calls, s.calls) {
-				t.Errorf("got reasoning %q, answer %q, calls\n%q\nwant reasoning %q, answer %q, calls\n%q", r.reasoning, r.answer, r.calls, s.reasoning, s.answer, s.calls)
+		t.Run(s.Name, func(t *testing.T) {
+			r := read(t, s, s.Text)
+			if r.reasoning != s.Reasoning || r.answer != s.Answer || !reflect.DeepEqual(r.calls, s.Calls) {
+				t.Errorf("got reasoning %q, answer %q, calls\n%q\nwant reasoning %q, answer %q, calls\n%q", r.reasoning, r.answer, r.calls, s.Reasoning, s.Answer, s.Calls)
 			}
 		})
 	}
@@ -82,19 +82,19 @@ func TestSamples(t *testing.T) {
 func TestSplits(t *testing.T) {
 	for i := range samples {
 		s := &samples[i]
-		whole, bytes := read(t, s, s.text), strings.Split(s.text, "")
-		for i := range len(s.text) {
-			if got := read(t, s, s.text[:i], s.text[i:]); !reflect.DeepEqual(got, whole) {
-				t.Fatalf("%s, cut at %+v|%+v:\n%+v\nwant\n%+v", s.name, s.text[:i], s.text[i:], got, whole)
+		whole, bytes := read(t, s, s.Text), strings.Split(s.Text, "")
+		for i := range len(s.Text) {
+			if got := read(t, s, s.Text[:i], s.Text[i:]); !reflect.DeepEqual(got, whole) {
+				t.Fatalf("%s, cut at %+v|%+v:\n%+v\nwant\n%+v", s.Name, s.Text[:i], s.Text[i:], got, whole)
 			}
 		}
 		if got := read(t, s, bytes...); !reflect.DeepEqual(got, whole) {
-			t.Fatalf("%s, cut into characters:\n%+v\nwant\n%+v", s.name, got, whole)
+			t.Fatalf("%s, cut into characters:\n%+v\nwant\n%+v", s.Name, got, whole)
 		}
 		for i := range bytes {
 			a, b := read(t, s, strings.Join(bytes[:i], "")), read(t, s, bytes[:i]...)
 			if !reflect.DeepEqual(a, b) {
-				t.Fatalf("%s, the first %d characters: %+v, cut into characters: %+v", s.name, i, a, b)
+				t.Fatalf("%s, the first %d characters: %+v, cut into characters: %+v", s.Name, i, a, b)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func singleBytes(s string) []string {
 
 func FuzzParser(f *testing.F) {
 	for i := range samples {
-		f.Add(uint8(i), samples[i].text, uint16(len(samples[i].text)/2))
+		f.Add(uint8(i), samples[i].Text, uint16(len(samples[i].Text)/2))
 	}
 	f.Fuzz(func(t *testing.T, which uint8, text string, cut uint16) {
 		if len(text) > 1<<12 {
@@ -126,7 +126,7 @@ func FuzzParser(f *testing.F) {
 				t.Fatalf("%+v in pieces: %+v, whole: %+v", text, got, whole)
 			}
 		}
-		if !strings.Contains(text, "<") && !strings.ContainsAny(text, "[]{}") && !s.inside && s.sign != harmonyChannel {
+		if !strings.Contains(text, "<") && !strings.ContainsAny(text, "[]{}") && !s.Inside && s.Sign != harmonyChannel {
 			if whole.answer != text {
 				t.Fatalf("%q became %q", text, whole.answer)
 			}
