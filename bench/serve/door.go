@@ -196,8 +196,10 @@ func (d *chatDoor) ask(ctx context.Context, a *Ask, w *watch) (counts, error) {
 	return follow(s.Next, drop, func(e *api.ChatChunk) (int, int, *api.Usage) {
 		text, tokens := 0, 0
 		for _, c := range e.Choices {
-			if c.Delta.Content != nil {
-				text += len(*c.Delta.Content)
+			for _, s := range []*string{c.Delta.Content, c.Delta.ReasoningContent} {
+				if s != nil {
+					text += len(*s)
+				}
 			}
 			if c.Logprobs != nil {
 				tokens += len(c.Logprobs.Content)

@@ -138,7 +138,7 @@ func (d *socketDoor) converse(s *client.Socket, a *Ask, w *watch) (counts, error
 			return outcome(e.Response, cancelled)
 		case e.Type == "response.in_progress":
 			w.started()
-		case e.Type == "response.output_text.delta" && e.Delta != "" && !cancelled:
+		case (e.Type == "response.output_text.delta" || e.Type == "response.reasoning_text.delta") && e.Delta != "" && !cancelled:
 			err := w.piece(len(e.Delta), 0)
 			if err == nil {
 				continue

@@ -38,7 +38,7 @@ var formats = []struct {
 	{"<minimax:tool_call>", Format{name: "minimax_m2", call: minimaxCall, openers: []string{minimaxOpen},
 		borders: []string{"<minimax:tool_call>", "</minimax:tool_call>"}}},
 	{gemmaOpen, Format{name: "gemma4", call: gemmaCall, openers: []string{gemmaOpen}, borders: []string{gemmaClose},
-		inner: []string{gemmaQuote, "<|tool_response>"}}},
+		inner: []string{gemmaQuote, "<|tool_response>", "<|channel>"}}},
 	{mistralOpen, Format{name: "mistral", call: mistralCall, between: bareCall, openers: []string{mistralOpen},
 		inner: []string{mistralArgs, mistralID}, shortID: true}},
 	{"<arg_key>", Format{name: "glm4", openers: []string{hermesOpen}, borders: []string{hermesClose},

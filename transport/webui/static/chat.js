@@ -121,7 +121,12 @@ export class Chat {
       case "response.created":
         this.id = event.response.id;
         break;
+      case "response.reasoning_text.delta":
+        this.first ||= performance.now();
+        this.note.textContent = "The model is thinking.";
+        break;
       case "response.output_text.delta":
+        if (!this.text) this.note.textContent = "";
         this.first ||= performance.now();
         this.text += event.delta;
         this.redraw();
