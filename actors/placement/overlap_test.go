@@ -69,7 +69,10 @@ func (s *source) beside(t testing.TB, d *hostsim.Device, host offload.Host, o lo
 
 // deep is krater-tiny with more layers and a small vocabulary, as real models are: their
 // head is a small part of a step.
-func deep(t testing.TB) *source {
+func deep(t testing.TB) *source { return deepBy(t, 27, synth.Options{Seed: 3}) }
+
+// deepBy is deep with that many layers, made by o.
+func deepBy(t testing.TB, layers int, o synth.Options) *source {
 	t.Helper()
 	files, err := models.Default()
 	if err != nil {
@@ -83,11 +86,11 @@ func deep(t testing.TB) *source {
 	if err := json.Unmarshal(data, &config); err != nil {
 		t.Fatal(err)
 	}
-	config["num_hidden_layers"], config["vocab_size"] = 27, 512
+	config["num_hidden_layers"], config["vocab_size"] = layers, 512
 	if data, err = json.Marshal(config); err != nil {
 		t.Fatal(err)
 	}
-	m, err := synth.FromConfig("deep", data, synth.Options{Seed: 3})
+	m, err := synth.FromConfig("deep", data, o)
 	if err != nil {
 		t.Fatal(err)
 	}

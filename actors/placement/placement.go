@@ -55,6 +55,7 @@ type Placement struct {
 	callRows  int   // the most rows of a batch that makes host calls; 0: none does
 	unasked   error // why none does although the strategy wants it
 	threshold int
+	topK      int
 	setup     dispatch.Setup
 	index     map[int]int // of a layer, in setup.Layers
 	sides     [dispatch.Phases]*side
@@ -84,7 +85,7 @@ func New(dev device.Device, host offload.Host, parts *load.Parts, o Options) (*P
 	if err != nil {
 		return nil, err
 	}
-	p := &Placement{Experts: x, dev: dev, accel: dev.Accelerator() != nil, threshold: o.Threshold, seen: o.Seen, index: map[int]int{}, residency: dispatch.NewResidency()}
+	p := &Placement{Experts: x, dev: dev, accel: dev.Accelerator() != nil, threshold: o.Threshold, topK: parts.Config.MoE.Router.TopK, seen: o.Seen, index: map[int]int{}, residency: dispatch.NewResidency()}
 	if p.threshold == 0 {
 		p.threshold = thresholdDefault
 	}
@@ -217,6 +218,7 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 		}
 	}
 	p.line.join(s)
+	p.trickle()
 	if p.accel && len(p.decision.Host) > 0 {
 		st.ExpertSlot = p.views[phase].Bank(layer).Map
 	} else {

@@ -28,7 +28,7 @@ type pool struct {
 	moves   []learn.Move    // reused
 	changed []bool          // reused: [layers] whose tables differ from the device's
 	row     []int32         // reused
-	all     []dispatch.Load // reused
+	all     []dispatch.Load // to be copied
 }
 
 // coming is experts of one layer whose copies are under way.
@@ -49,6 +49,7 @@ func (p *Placement) newPool(side *side, now func() time.Duration) (err error) {
 	if q.learner, err = learn.New(n*p.setup.Experts, side.settled.Start.Slots, learn.Options{}); err != nil {
 		return err
 	}
+	q.learner.Expect(p.expected())
 	if p.accel {
 		if q.tables, err = p.dev.NewStream(); err != nil {
 			return err
@@ -72,6 +73,20 @@ func (p *Placement) newPool(side *side, now func() time.Duration) (err error) {
 		q.reads[dispatch.Prefill] = false // its tables are made anew when it borrows
 	}
 	return nil
+}
+
+// expected is how often a token is expected to choose each expert, by heat; nil where that is not known.
+func (p *Placement) expected() (list []float64) {
+	for _, counts := range p.setup.Heat {
+		sum := 0.0
+		for _, n := range counts {
+			sum += float64(n)
+		}
+		for _, n := range counts {
+			list = append(list, float64(p.topK)*float64(n)/max(1, sum))
+		}
+	}
+	return list
 }
 
 // owns reports whether a slot is one of the pool's.
@@ -147,14 +162,18 @@ func (p *Placement) Learn(rows int, quiet bool) (err error) {
 		return nil
 	}
 	p.arrive()
-	var leaving device.Event
-	if len(p.pool.coming) == 0 {
+	if len(p.pool.coming)+len(p.pool.all) == 0 {
 		p.choose()
 	}
-	if leaving, err = p.publish(); err == nil {
-		p.fetch(leaving)
+	leaving, err := p.publish()
+	if err != nil || p.pool.tables == nil {
+		return err
 	}
-	return err
+	if leaving != nil {
+		p.line.copies.Wait(leaving)
+	}
+	p.fetch(len(p.pool.all))
+	return nil
 }
 
 // arrive enters experts whose copies have ended into the tables.
@@ -251,8 +270,9 @@ func (q *pool) vacant(r *dispatch.Residency) (free []int32) {
 	return free
 }
 
-// publish gives the device the tables that have changed, and returns the point from which on no step
-// reads what has left them; nil where copies know that by themselves.
+// publish gives an accelerator the tables that have changed, and returns the point from which on no step
+// reads what has left them; nil if nothing has changed. On other devices copies wait for the work that has used their
+// slots, and trickle has them enqueued.
 func (p *Placement) publish() (device.Event, error) {
 	q := p.pool
 	if q.tables == nil {
@@ -295,13 +315,19 @@ func (p *Placement) publish() (device.Event, error) {
 	return e, nil
 }
 
-// fetch enqueues the copies of q.all behind leaving.
-func (p *Placement) fetch(leaving device.Event) {
-	q := p.pool
-	if leaving != nil && len(q.all) > 0 {
-		p.line.copies.Wait(leaving)
+// trickle enqueues one copy while the host computes experts of a layer, so that the rows which it returns then do
+// not wait for the link. An accelerator's host returns rows otherwise.
+func (p *Placement) trickle() {
+	if q := p.pool; q != nil && q.tables == nil && len(q.all) > 0 && !p.loan.out && len(p.decision.Host) > 1 {
+		p.fetch(1)
 	}
-	for list := q.all; len(list) > 0; {
+}
+
+// fetch enqueues the first n copies of q.all.
+func (p *Placement) fetch(n int) {
+	q := p.pool
+	rest := q.all[n:]
+	for list := q.all[:n]; len(list) > 0; {
 		n := 1
 		for n < len(list) && list[n].Layer == list[0].Layer {
 			n++
@@ -326,7 +352,7 @@ func (p *Placement) fetch(leaving device.Event) {
 		}
 		list = list[n:]
 	}
-	q.all = q.all[:0]
+	q.all = q.all[:copy(q.all, rest)]
 }
 
 // bring enqueues copies and returns how many. A device's panic is an error.
@@ -358,4 +384,8 @@ func (p *Placement) settlePool(s device.Stream) {
 	}
 	clear(q.coming)
 	q.coming = q.coming[:0]
+	for _, l := range q.all { // its copy has not begun
+		p.vacateSlot(l.Slot)
+	}
+	q.all = q.all[:0]
 }

@@ -196,8 +196,12 @@ func TestLearnedTogether(t *testing.T) {
 	w := workload{streams: 5, prompt: 20, tokens: 24, chunk: 16, lanes: 1, device: slow, host: besideRates}
 	w.Options = placement.Options{Prefill: strategy(t, "cpu_only"), Decode: strategy(t, "cpu_only"), Threshold: 14, Budget: 80 * expert}
 	want := s.serve(t, host, w)
-	for lanes := 1; lanes <= 2; lanes++ {
-		for _, prefill := range []string{"cpu_only", "layer_grouped", "learned"} {
+	prefills, lanes := []string{"layer_grouped", "cpu_only", "learned"}, 1
+	if testing.Short() {
+		prefills, lanes = prefills[:1], 2
+	}
+	for ; lanes <= 2; lanes++ {
+		for _, prefill := range prefills {
 			w.lanes, w.Prefill, w.Decode = lanes, strategy(t, prefill), strategy(t, "learned")
 			got := s.serve(t, host, w)
 			if x := got.stats[dispatch.Decode]; x.Copies == 0 || x.Misses > 0 {

@@ -42,7 +42,7 @@ func TestLearnedOnCard(t *testing.T) {
 				if got := runOn(t, m.Model, p, n, 0).ids; !slices.Equal(got, want[i]) {
 					t.Errorf("prompt %d: %v, want %v", i, got, want[i])
 				}
-				if i == 1 {
+				if i == 0 {
 					graphs, copies = m.place.Device().Memory().Graphs, stats().Copies
 				}
 			}

@@ -97,6 +97,18 @@ func New(experts, slots int, o Options) (*Learner, error) {
 	return l, nil
 }
 
+// Expect begins with what is known before anything was counted: how often a token chooses each expert. It
+// counts as much as if that had been so for a long time. An empty list says nothing.
+func (l *Learner) Expect(choices []float64) {
+	for i := range l.horizons {
+		h := &l.horizons[i]
+		for e, n := range choices {
+			h.score[e] += n * l.options.Horizons[i] / math.Ln2 * h.weight
+		}
+	}
+	l.choose()
+}
+
 // Note counts the experts that the routers of all layers chose for some tokens.
 func (l *Learner) Note(tokens int, chosen []int32) {
 	for _, e := range chosen {

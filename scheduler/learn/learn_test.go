@@ -106,6 +106,39 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// TestExpect: what is expected is worth a place before anything was chosen and keeps it while choices are as expected.
+func TestExpect(t *testing.T) {
+	const experts, slots = 40, 10
+	m := &memory{in: make([]bool, experts), slots: slots}
+	l, err := New(experts, slots, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expected := make([]float64, experts)
+	for e := range expected {
+		expected[e] = float64(e%4) / 15 // four choices a token
+	}
+	l.Expect(expected)
+	m.step(t, l, experts, func(int32) bool { return true })
+	moved, r := 0, rand.New(rand.NewPCG(7, 7))
+	for range 400 {
+		var chosen []int32
+		for range 4 {
+			chosen = append(chosen, int32(r.IntN(10)*4+[]int{1, 2, 2, 3, 3, 3}[r.IntN(6)]))
+		}
+		l.Note(1, chosen)
+		moved += len(m.step(t, l, 4, func(int32) bool { return true }))
+	}
+	for e := range int32(experts) {
+		if m.in[e] != (e%4 == 3) {
+			t.Errorf("expert %d: %v", e, m.in[e])
+		}
+	}
+	if moved > 0 {
+		t.Errorf("%d moves", moved)
+	}
+}
+
 // TestLongRun: weights that grow with every token stay finite, and so do the shares of experts.
 func TestLongRun(t *testing.T) {
 	l, err := New(4, 2, Options{Horizons: []float64{0.5, 100}})

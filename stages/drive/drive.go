@@ -27,6 +27,7 @@ type Sequence struct {
 	Prompt []int32
 	New    int     // tokens to append greedily
 	Stop   []int32 // ids that end the continuation; the id is kept
+	Given  []int32 // the first tokens of the continuation, whatever is chosen
 	All    bool    // See gets every position, not only those that predict a new token
 	// See, if set, gets the logits [V] after the token at pos, nil where the device chooses.
 	// logits is valid during the call.
@@ -182,6 +183,9 @@ func collect(st *stages.State, seqs []*Sequence) error {
 		if len(q.Out) < q.New {
 			if !chosen {
 				id = Argmax(logits)
+			}
+			if n := len(q.Out); n < len(q.Given) {
+				id = q.Given[n]
 			}
 			q.Out = append(q.Out, id)
 		}

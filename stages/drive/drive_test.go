@@ -132,6 +132,19 @@ func TestRunStops(t *testing.T) {
 	}
 }
 
+// TestRunGiven: tokens that are given continue a sequence in place of those chosen, which come after them.
+func TestRunGiven(t *testing.T) {
+	p := newParrot(t, stages.Limits{Tokens: 16, Seqs: 2, Blocks: 40, BlockTokens: 4})
+	text, given := prompt(5, 3), []int32{7, 9, 11}
+	q := &Sequence{Prompt: text, New: 8, Given: given}
+	if err := Run(p, []*Sequence{q}, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if want := alone(slices.Concat(text, given), 5); !slices.Equal(q.Out, slices.Concat(given, want)) {
+		t.Errorf("got %v, want %v and %v", q.Out, given, want)
+	}
+}
+
 func TestRunRefuses(t *testing.T) {
 	p := newParrot(t, stages.Limits{Tokens: 16, Seqs: 2, Blocks: 4, BlockTokens: 4})
 	for name, seqs := range map[string][]*Sequence{

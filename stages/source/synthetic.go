@@ -22,11 +22,12 @@ type Folder struct {
 
 // Synthetic are the options of a model with random weights.
 type Synthetic struct {
-	Shape       string `help:"Use random weights in the shape of a known model; the answers are noise: deepseek-v2-lite, qwen2.5-7b, qwen3-30b-a3b, qwen3-235b-a22b, qwen3-coder-next, qwen3.5-35b-a3b, flash-next, deepseek-v3, deepseek-v3.2, glm-4.5-air, glm-5, glm-5.3-flash, gemma-4-26b-a4b, gpt-oss-20b, gpt-oss-120b, kimi-k2, minimax-m2, minimax-m3, v4-flash." placeholder:"NAME"`
-	Layers      int    `help:"With --shape: number of layers to make; 0: all." default:"0"`
-	Vocab       int    `help:"With --shape: size of the vocabulary to make; 0: that of the shape." default:"0"`
-	RoutingSkew string `help:"With --shape: how tokens spread over experts: ${enum}. zipf sends half of them to a quarter of the experts." enum:"uniform,zipf" default:"uniform"`
-	WeightsSeed uint64 `help:"With --shape: seed of the random weights." default:"1"`
+	Shape        string `help:"Use random weights in the shape of a known model; the answers are noise: deepseek-v2-lite, qwen2.5-7b, qwen3-30b-a3b, qwen3-235b-a22b, qwen3-coder-next, qwen3.5-35b-a3b, flash-next, deepseek-v3, deepseek-v3.2, glm-4.5-air, glm-5, glm-5.3-flash, gemma-4-26b-a4b, gpt-oss-20b, gpt-oss-120b, kimi-k2, minimax-m2, minimax-m3, v4-flash." placeholder:"NAME"`
+	Layers       int    `help:"With --shape: number of layers to make; 0: all." default:"0"`
+	Vocab        int    `help:"With --shape: size of the vocabulary to make; 0: that of the shape." default:"0"`
+	RoutingSkew  string `help:"With --shape: how tokens spread over experts: ${enum}. zipf sends half of them to a quarter of the experts." enum:"uniform,zipf" default:"uniform"`
+	RoutingDrift int    `help:"With --routing-skew zipf: another quarter of the experts is the hottest for texts about something else, and texts that benchmarks make change after this many tokens; 0: one text." default:"0"`
+	WeightsSeed  uint64 `help:"With --shape: seed of the random weights." default:"1"`
 }
 
 // Blocks are the options of a GGUF file of random blocks.
@@ -56,7 +57,7 @@ func (f *Synthetic) Make() (*synth.Model, error) {
 	if f.Shape == "" {
 		return nil, fmt.Errorf("--shape: choose one of %s", strings.Join(synth.Shapes(), ", "))
 	}
-	return synth.New(f.Shape, synth.Options{Layers: f.Layers, Vocab: f.Vocab, Seed: f.WeightsSeed, Skew: synth.Skew(f.RoutingSkew)})
+	return synth.New(f.Shape, synth.Options{Layers: f.Layers, Vocab: f.Vocab, Seed: f.WeightsSeed, Skew: synth.Skew(f.RoutingSkew), Drift: f.RoutingDrift})
 }
 
 // Source returns the model as something that can be loaded. Its weights are generated where they

@@ -16,8 +16,8 @@ type floats struct {
 	std        float64 // of matrices
 	table      *[4096]uint16
 	// common gives what every common-th column of a row holds instead; nil: nothing.
-	common  func(row int) uint16
-	experts int // of a table of the experts of each token; 0: it is none
+	common  func(row, i int) uint16 // i counts these columns
+	experts int                     // of a table of the experts of each token; 0: it is none
 }
 
 // floats finds the recipe of a tensor.
@@ -87,9 +87,8 @@ func (f *floats) fill(dst []byte, from, to, threads int) {
 			return
 		}
 		for row := a; row < b; row++ {
-			v := f.common(row)
 			for c := 0; c < f.cols; c += common {
-				binary.LittleEndian.PutUint16(part[2*((row-a)*f.cols+c):], v)
+				binary.LittleEndian.PutUint16(part[2*((row-a)*f.cols+c):], f.common(row, c/common))
 			}
 		}
 	})

@@ -35,6 +35,7 @@ type Options struct {
 	Vocab  int // 0: the shape's
 	Seed   uint64
 	Skew   Skew // "": Uniform
+	Drift  int  // with Zipf: tokens after which other experts are the hottest (Text); 0: never
 }
 
 // Model is a model that can be made.
@@ -44,9 +45,10 @@ type Model struct {
 	JSON   []byte // config.json; its krater_synth holds seed and skew
 	Note   string // how the shape differs from the release that it is named for; "": not at all
 
-	seed uint64
-	skew Skew
-	rank []float64 // of Zipf: what the logit of the nth hottest expert gains
+	seed  uint64
+	skew  Skew
+	drift int
+	rank  []float64 // of Zipf: what the logit of the nth hottest expert gains
 }
 
 // ErrShape: there is no shape of this name, or it does not allow the given options.
@@ -106,6 +108,9 @@ func FromConfig(shape string, config []byte, o Options) (*Model, error) {
 	if o.Skew != Uniform && o.Skew != Zipf {
 		return nil, fmt.Errorf("%w: routing skew %.40q", ErrShape, string(o.Skew))
 	}
+	if o.Drift < 0 || o.Drift > 0 && o.Skew != Zipf {
+		return nil, fmt.Errorf("%w: routing drift %d, with routing skew %s", ErrShape, o.Drift, o.Skew)
+	}
 	text, err := resize(config, o)
 	if err != nil {
 		return nil, fmt.Errorf("shape %s: %w", shape, err)
@@ -114,7 +119,7 @@ func FromConfig(shape string, config []byte, o Options) (*Model, error) {
 	if err != nil {
 		return nil, fmt.Errorf("shape %s: %w", shape, err)
 	}
-	m := &Model{Shape: shape, Config: cfg, JSON: text, seed: o.Seed, skew: o.Skew}
+	m := &Model{Shape: shape, Config: cfg, JSON: text, seed: o.Seed, skew: o.Skew, drift: o.Drift}
 	var more struct {
 		Note string `json:"krater_note"`
 	}
@@ -171,7 +176,11 @@ func resize(config []byte, o Options) ([]byte, error) {
 			fields["eos_token_id"] = o.Vocab - 1
 		}
 	}
-	whole["krater_synth"] = map[string]any{"seed": o.Seed, "routing_skew": o.Skew}
+	made := map[string]any{"seed": o.Seed, "routing_skew": o.Skew}
+	if o.Drift > 0 {
+		made["routing_drift"] = o.Drift
+	}
+	whole["krater_synth"] = made
 	text, err := json.MarshalIndent(whole, "", "  ")
 	return append(text, '\n'), err
 }

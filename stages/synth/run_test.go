@@ -146,8 +146,8 @@ func (c *counter) Observe(_ device.Stream, layer int, what string, m device.Mat,
 	}
 }
 
-// shares is the work of the hottest quarter of each layer's experts.
-func shares(t testing.TB, m *Model, p load.Precision, tokens int, seed uint64) map[int]float64 {
+// counted is how often the routers of each layer with experts choose each for a text.
+func counted(t testing.TB, m *Model, p load.Precision, text []int32) map[int][]int {
 	t.Helper()
 	dev := processor(t)
 	l, err := m.Load(dev, load.Options{Limits: limits, Precision: p}, 2)
@@ -162,17 +162,22 @@ func shares(t testing.TB, m *Model, p load.Precision, tokens int, seed uint64) m
 	defer d.Close()
 	c := &counter{count: map[int][]int{}}
 	for i := range m.Config.Layers {
-		c.count[i] = make([]int, m.Config.MoE.Experts)
+		if m.Config.MoELayer(i) {
+			c.count[i] = make([]int, m.Config.MoE.Experts)
+		}
 	}
-	s := &drive.Sequence{Prompt: prompt(tokens, m.Config.Vocab, seed)}
-	if err := drive.Run(d, []*drive.Sequence{s}, drive.Options{Probe: c}); err != nil {
+	if err := drive.Run(d, []*drive.Sequence{{Prompt: text}}, drive.Options{Probe: c}); err != nil {
 		t.Fatal(err)
 	}
+	return c.count
+}
+
+// shares is the work of the hottest quarter of each layer's experts.
+func shares(t testing.TB, m *Model, p load.Precision, tokens int, seed uint64) map[int]float64 {
+	t.Helper()
 	out := map[int]float64{}
-	for i, count := range c.count {
-		if m.Config.MoELayer(i) {
-			out[i] = Hottest(count)
-		}
+	for i, count := range counted(t, m, p, prompt(tokens, m.Config.Vocab, seed)) {
+		out[i] = Hottest(count)
 	}
 	return out
 }
@@ -196,31 +201,46 @@ func TestSkew(t *testing.T) {
 	}
 }
 
+// TestSkewDrifts: in a text about one topic a quarter of the experts does half of the work, and it is not the quarter
+// of another topic. Text changes the topic when it should.
+func TestSkewDrifts(t *testing.T) {
+	m := small(t, Options{Seed: 5, Skew: Zipf, Drift: 500})
+	text := prompt(1000, m.Config.Vocab, 1)
+	Text(text, 0, 500, m.Config.Vocab)
+	for i, id := range text {
+		if Topic(int(id)) != i/500 || int(id) >= m.Config.Vocab {
+			t.Fatalf("token %d is %d", i, id)
+		}
+	}
+	one, two := counted(t, m, load.Precision{}, text[:500]), counted(t, m, load.Precision{}, text[500:])
+	for layer, count := range one {
+		order := make([]int, len(count)) // experts, the hottest of the first topic first
+		for e := range order {
+			order[e] = e
+		}
+		slices.SortFunc(order, func(a, b int) int { return count[b] - count[a] })
+		hot, all := 0, 0
+		for i, e := range order {
+			if all += two[layer][e]; i < len(order)/4 {
+				hot += two[layer][e]
+			}
+		}
+		if a, b := Hottest(count), Hottest(two[layer]); min(a, b) < 0.42 || max(a, b) > 0.62 || float64(hot) > 0.4*float64(all) {
+			t.Errorf("layer %d: the hottest quarters do %.3f and %.3f of the work, that of one topic %.3f of another's", layer, a, b, float64(hot)/float64(all))
+		}
+	}
+}
+
 // TestSkewIgnoresThePrompt: the hot experts of two prompts are the same.
 func TestSkewIgnoresThePrompt(t *testing.T) {
 	m := small(t, Options{Seed: 5, Skew: Zipf})
 	order := func(seed uint64) []int {
-		dev := processor(t)
-		l, err := m.Load(dev, load.Options{Limits: limits}, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		d, err := direct.New(dev, l.Parts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer d.Close()
-		c := &counter{count: map[int][]int{0: nil, 1: make([]int, 32), 2: make([]int, 32), 3: make([]int, 32)}}
-		s := &drive.Sequence{Prompt: prompt(1000, 512, seed)}
-		if err := drive.Run(d, []*drive.Sequence{s}, drive.Options{Probe: c}); err != nil {
-			t.Fatal(err)
-		}
+		count := counted(t, m, load.Precision{}, prompt(1000, 512, seed))
 		ids := make([]int, 32)
 		for i := range ids {
 			ids[i] = i
 		}
-		slices.SortFunc(ids, func(a, b int) int { return c.count[3][b] - c.count[3][a] })
+		slices.SortFunc(ids, func(a, b int) int { return count[3][b] - count[3][a] })
 		return ids[:8]
 	}
 	a, b := order(1), order(2)

@@ -15,6 +15,10 @@ import (
 // the expert's rank, as those of a Zipf distribution do; their size is found by
 // trying. Which expert has which rank differs from layer to layer.
 //
+// Where the skew drifts, a token is about one of some topics (Topic). The embedding holds the constant in the
+// columns of its topic alone, and in each topic other experts have the first ranks. What a text is about follows
+// from its tokens: who makes one changes the topic every Options.Drift tokens (Text).
+//
 // The head does not read these columns: they would make the same tokens likely
 // always, and a model that repeats itself reaches few experts.
 const (
@@ -35,31 +39,70 @@ const (
 	trials     = 1024 // tokens
 )
 
-func (m *Model) embedCommon() func(int) uint16 {
+// embedCommon gives what the ith constant column of a token holds.
+func (m *Model) embedCommon() func(token, i int) uint16 {
 	if m.skew != Zipf {
 		return nil
 	}
 	v := tensor.F32ToBF16(float32(commonStd * m.embedStd()))
-	return func(int) uint16 { return v }
+	if m.drift == 0 {
+		return func(int, int) uint16 { return v }
+	}
+	v = tensor.F32ToBF16(float32(commonStd * m.embedStd() * math.Sqrt(topics))) // as much energy in fewer columns
+	return func(token, i int) uint16 {
+		if Topic(token) == i%topics {
+			return v
+		}
+		return 0
+	}
 }
 
-func (m *Model) headCommon() func(int) uint16 {
+func (m *Model) headCommon() func(row, i int) uint16 {
 	if m.skew != Zipf {
 		return nil
 	}
-	return func(int) uint16 { return 0 }
+	return func(int, int) uint16 { return 0 }
 }
 
 // routerCommon gives the weight of each expert for the constant columns. The sum
 // over them, Hidden/common, times the constant is a logit of rank[i] in spreads of
 // the random part.
-func (m *Model) routerCommon(key uint64, experts int) func(int) uint16 {
+func (m *Model) routerCommon(key uint64, experts int) func(expert, i int) uint16 {
 	if m.rank == nil {
 		return nil
 	}
-	order := shuffled(key, experts)
-	unit := tokenStd * common / (commonStd * float64(m.Config.Hidden))
-	return func(row int) uint16 { return tensor.F32ToBF16(float32(unit * m.rank[order[row]])) }
+	order, n := [][]int{shuffled(key, experts)}, 1
+	for n < topics && m.drift > 0 {
+		order = append(order, shuffled(key^uint64(n)*topicKey, experts))
+		n++
+	}
+	unit := tokenStd * common / (commonStd * float64(m.Config.Hidden)) * math.Sqrt(float64(n))
+	return func(row, i int) uint16 { return tensor.F32ToBF16(float32(unit * m.rank[order[i%n][row]])) }
+}
+
+const (
+	// topics is how many topics a model has whose skew drifts.
+	topics = 4
+	// topicKey makes the orders of experts in different topics different.
+	topicKey = 0x9e3779b97f4a7c15
+)
+
+// Topic returns the topic of a token, in a model whose skew drifts.
+func Topic(token int) int { return token % topics }
+
+// Text changes ids so that the token at a position, the first of which is at from, is about the topic that a text has
+// there: another one every Drift tokens. A model whose skew does not drift leaves ids as they are.
+func Text(ids []int32, from, drift, vocab int) {
+	if drift == 0 {
+		return
+	}
+	for i, id := range ids {
+		t := int(id)/topics*topics + (from+i)/drift%topics
+		if t >= vocab {
+			t -= topics
+		}
+		ids[i] = int32(t)
+	}
 }
 
 // shuffled is a random order of 0..n-1 (Fisher and Yates).

@@ -96,7 +96,7 @@ func TestResize(t *testing.T) {
 	if err != nil || len(again.Layers) != 6 || !bytes.Contains(m.JSON, []byte(`"seed": 7`)) {
 		t.Errorf("config.json: %v, %s", err, m.JSON)
 	}
-	for _, o := range []Options{{Layers: 28}, {Layers: -1}, {Vocab: 200000}, {Skew: "pareto"}} {
+	for _, o := range []Options{{Layers: 28}, {Layers: -1}, {Vocab: 200000}, {Skew: "pareto"}, {Drift: 5}, {Skew: Zipf, Drift: -1}} {
 		if _, err := New("deepseek-v2-lite", o); !errors.Is(err, ErrShape) {
 			t.Errorf("%+v: got %v", o, err)
 		}

@@ -20,6 +20,7 @@ import (
 	"krater/stages/load"
 	"krater/stages/offload"
 	"krater/stages/source"
+	"krater/stages/synth"
 )
 
 // strategiesCmd runs a model under every strategy, on the simulated device or on a GPU. On the
@@ -341,7 +342,18 @@ func (b *strategiesBench) prompt(n, seed int) []int32 {
 	for i := range ids {
 		ids[i] = int32((i*i*31 + i*7919 + 13 + seed*1009) % b.s.Config.Vocab)
 	}
+	synth.Text(ids, 0, b.c.RoutingDrift, b.s.Config.Vocab)
 	return ids
+}
+
+// sequence is a prompt of the given length, and n tokens that follow. Where routing drifts it is given which.
+func (b *strategiesBench) sequence(length, n, seed int) *drive.Sequence {
+	ids := b.prompt(length+n, seed)
+	q := &drive.Sequence{Prompt: ids[:length:length], New: n}
+	if b.c.RoutingDrift > 0 {
+		q.Given = ids[length:]
+	}
+	return q
 }
 
 // warmUp counts how often the router chooses each expert.
@@ -356,7 +368,7 @@ func (b *strategiesBench) warmUp() error {
 	}
 	return b.placed(placement.Options{Prefill: b.named(config.CPUOnly), Decode: b.named(config.CPUOnly), Seen: seen}, func(m *placement.Model, _ *placement.Placement) error {
 		n := min(512, b.s.Config.MaxContext-b.c.Decode, b.s.Parts.Limits.Blocks*b.s.Parts.Limits.BlockTokens-b.c.Decode)
-		return drive.Run(m, []*drive.Sequence{{Prompt: b.prompt(n, 5), New: b.c.Decode}}, drive.Options{})
+		return drive.Run(m, []*drive.Sequence{b.sequence(n, b.c.Decode, 5)}, drive.Options{})
 	})
 }
 
@@ -407,7 +419,7 @@ func (b *strategiesBench) strategy(s pair, budget int64) (r strategyResult, err 
 			r.Prompts = &x
 		}
 		for range b.tries() - 1 {
-			if r.Decode, err = b.phase(m, p, []*drive.Sequence{{Prompt: b.prompt(benchPrompt, 9), New: b.c.Decode + 1}}, b.c.Decode); err != nil {
+			if r.Decode, err = b.phase(m, p, []*drive.Sequence{b.sequence(benchPrompt, b.c.Decode+1, 9)}, b.c.Decode); err != nil {
 				return err
 			}
 		}
