@@ -38,7 +38,7 @@ const fineGroup = 128
 // groups of 32 go from 0.82 to 0.88 with 4 KB and two threads, groups of 128 fall from 0.93 to
 // 0.89. Sapphire and Emerald Rapids: 4 KB are worth 15 to 40 % with up to 12 threads, for every
 // group. Never the non-temporal hint, which there reads at a third of the speed. Of BF16 and F32, 1 KB is
-// worth 10 % with 16 threads, 4 KB 5 %.
+// worth 5 to 20 % with 16 threads.
 func prefetchFor(vendor cpuid.Vendor) prefetch {
 	const some, near = 4096, 1024
 	if vendor == cpuid.AMD {
