@@ -122,7 +122,7 @@ func (t *gqaTask) cut(lanes int) {
 	t.items, t.joins, t.kept.n = t.items[:0], t.joins[:0], 0
 	for i := range t.spans {
 		all := t.spans[i].Len * t.group
-		for head, end := t.heads(); head < end; head++ {
+		for head, end := t.heads(i); head < end; head++ {
 			for first := 0; first < all; first += t.queries {
 				t.add(gqaItem{span: i, head: head, first: first, n: min(t.queries, all-first), kept: -1})
 			}
@@ -152,9 +152,9 @@ func (t *gqaTask) add(item gqaItem) {
 // count returns the number of items of the present size.
 func (t *gqaTask) count() int {
 	n := 0
-	first, end := t.heads()
 	for i := range t.spans {
 		sp, parts := &t.spans[i], 1
+		first, end := t.heads(i)
 		if t.apart {
 			parts = stretchOf(sp.Pos+sp.Len-1) - stretchOf(t.First(sp.Pos)) + 1
 		}
@@ -163,13 +163,13 @@ func (t *gqaTask) count() int {
 	return n
 }
 
-// heads are the key heads [first, end) that are computed: those of the list at hand, or all.
-func (t *gqaTask) heads() (first, end int) {
+// heads are the key heads [first, end) that are computed of a span: those of its list, or all.
+func (t *gqaTask) heads(span int) (first, end int) {
 	if !t.lists.on {
 		return 0, t.KVHeads
 	}
 	n := t.KVHeads / t.lists.count
-	return t.lists.list * n, (t.lists.list + 1) * n
+	return t.lists.of[span] * n, (t.lists.of[span] + 1) * n
 }
 
 // gqaWork is an item being computed and its memory.
@@ -318,7 +318,7 @@ func (t *gqaTask) read(c *gqaWork, from, to int) {
 		c.keys, c.values = t.keys(c.seq, from, to, key, t.HeadDim, c.keyScratch), t.keys(c.seq, from, to, value, t.HeadDim, c.valueScratch)
 		return
 	}
-	list := t.lists.row(c.seq.Row)[from:to]
+	list := t.lists.row(t.lists.of[c.span], c.seq.Row)[from:to]
 	c.keys, c.values = t.gather(c.seq, list, key, t.HeadDim, c.keyScratch), t.gather(c.seq, list, value, t.HeadDim, c.valueScratch)
 	c.keys.from, c.values.from = from, from
 }

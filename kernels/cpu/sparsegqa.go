@@ -12,31 +12,29 @@ type gqaLists struct {
 	chosen    *int32
 	stride, n int
 	count     int // lists of a row, side by side
-	list      int // the one at hand
-	// Spans of rows that list all positions they see, and the others, a span each.
+	// Spans of rows that list all positions they see, and the others, a span for each row and list, whose numbers are in of.
 	dense, rest []device.Span
+	of          []int
 }
 
-// row is the list at hand of a row of chosen.
-func (c *gqaLists) row(r int) []int32 {
-	return unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(c.chosen), 4*(c.stride*r+c.list*c.n))), c.n)
+// row is a list of row r of chosen.
+func (c *gqaLists) row(list, r int) []int32 {
+	return unsafe.Slice((*int32)(unsafe.Add(unsafe.Pointer(c.chosen), 4*(c.stride*r+list*c.n))), c.n)
 }
 
 // full reports whether all lists of a row have all n positions that it sees.
 func (c *gqaLists) full(r, n int) bool {
-	at := c.list
-	defer func() { c.list = at }()
-	for c.list = range c.count {
-		if c.length(r) != n || int(c.row(r)[n-1]) != n-1 {
+	for list := range c.count {
+		if c.length(list, r) != n || int(c.row(list, r)[n-1]) != n-1 {
 			return false
 		}
 	}
 	return true
 }
 
-// length is the number of positions that a row lists; -1 is behind them.
-func (c *gqaLists) length(r int) int {
-	list := c.row(r)
+// length is the number of positions in a list of row r; -1 is behind them.
+func (c *gqaLists) length(at, r int) int {
+	list := c.row(at, r)
 	low, high := 0, len(list)
 	for low < high { // rising numbers, then -1
 		if mid := (low + high) / 2; list[mid] < 0 {
@@ -48,25 +46,25 @@ func (c *gqaLists) length(r int) int {
 	return low
 }
 
-// cut divides spans that were checked.
-func (c *gqaLists) cut(op string, spans []device.Span) {
-	c.dense, c.rest = c.dense[:0], c.rest[:0]
+// cut divides spans that were checked, for one list of their rows. Dense rows are those of the first.
+func (c *gqaLists) cut(op string, spans []device.Span, list int) {
 	for i := range spans {
 		sp := &spans[i]
 		joins := false // the row before is dense
 		for r := range sp.Len {
 			row, pos := sp.Row+r, sp.Pos+r
-			n := c.length(row)
+			n := c.length(list, row)
 			if n < 1 {
 				fail(op, "row %d lists no position", row)
 			}
-			inRange(op, "chosen", c.row(row)[:n], pos+1)
+			inRange(op, "chosen", c.row(list, row)[:n], pos+1)
 			one := device.Span{Row: row, Len: 1, Pos: pos, Slot: sp.Slot, Blocks: sp.Blocks}
 			dense := n == pos+1 && c.full(row, n)
 			switch {
 			case !dense:
 				one.Pos = n - 1
-				c.rest = append(c.rest, one)
+				c.rest, c.of = append(c.rest, one), append(c.of, list)
+			case list > 0:
 			case joins:
 				c.dense[len(c.dense)-1].Len++
 			default:
@@ -93,14 +91,14 @@ func (d *Device) SparseGQA(stream device.Stream, out, q device.Mat, cache device
 	c := &t.lists
 	c.n, c.stride, c.count = chosen.Cols/lists, chosen.Stride, lists
 	c.chosen = positions(op, &chosen, q.Rows, max(1, chosen.Cols))
-	for c.list = range lists {
-		c.cut(op, in.List)
-		if c.list == 0 && len(c.dense) > 0 {
-			d.GQA(s, out, q, cache, device.Mat{}, device.Spans{List: c.dense, Decode: in.Decode}, p)
-		}
-		if len(c.rest) == 0 {
-			continue
-		}
+	c.dense, c.rest, c.of = c.dense[:0], c.rest[:0], c.of[:0]
+	for list := range lists {
+		c.cut(op, in.List, list)
+	}
+	if len(c.dense) > 0 {
+		d.GQA(s, out, q, cache, device.Mat{}, device.Spans{List: c.dense, Decode: in.Decode}, p)
+	}
+	if len(c.rest) > 0 {
 		c.on = true
 		t.check(op, d, &out, &q, &cache, c.rest, &p)
 		t.sinks = nil
