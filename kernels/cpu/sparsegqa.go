@@ -46,7 +46,7 @@ func (c *gqaLists) length(at, r int) int {
 	return low
 }
 
-// cut divides spans that were checked, for one list of their rows. Dense rows are those of the first.
+// cut divides spans that were checked, for one list of their rows. Only the first list adds dense rows.
 func (c *gqaLists) cut(op string, spans []device.Span, list int) {
 	for i := range spans {
 		sp := &spans[i]
