@@ -4,6 +4,7 @@ package cards
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"syscall"
 	"time"
@@ -24,6 +25,7 @@ type extent struct {
 	few       []int // numbers of generated rows
 	decode    history
 	rows      [2]int // rows of prompts
+	heads     int    // values of all query heads that share keys and values
 	pieces    int    // copies of an expert's size
 	small     int    // bytes of a small copy
 	rounds    int
@@ -33,7 +35,7 @@ type extent struct {
 func usual() extent {
 	return extent{
 		Sizes: V2Lite(), readBytes: 8 << 30, steps: ceilingSteps, launches: 500, few: []int{1, 32},
-		decode: history{seqs: 32, rows: 1, past: 2047}, rows: [2]int{512, 8192}, pieces: 16, small: 64 << 10, rounds: 60,
+		decode: history{seqs: 32, rows: 1, past: 2047}, rows: [2]int{512, 8192}, heads: 4096, pieces: 16, small: 64 << 10, rounds: 60,
 	}
 }
 
@@ -41,9 +43,12 @@ func usual() extent {
 func little() extent {
 	return extent{
 		Sizes: Small(), readBytes: 1 << 16, steps: 1, launches: 4, few: []int{1, 3},
-		decode: history{seqs: 2, rows: 1, past: 65}, rows: [2]int{70, 140}, pieces: 3, small: 4 << 10, rounds: 2,
+		decode: history{seqs: 2, rows: 1, past: 65}, rows: [2]int{70, 140}, heads: 512, pieces: 3, small: 4 << 10, rounds: 2,
 	}
 }
+
+// headSizes have kernels of their own.
+var headSizes = []int{64, 128, 256, 512}
 
 // Measure measures the rates of a GPU that a planner needs, in a few seconds. Of the options it
 // uses Index, Seed, Small and Step. It refuses an emulated GPU without Small.
@@ -163,11 +168,18 @@ func (r *runner) few(p *Points, x *extent) error {
 func (r *runner) many(p *Points, x *extent) error {
 	routed := x.moe
 	routed.shared = 0
+	p.Heads = map[int][2]Speed{}
 	for i, t := range x.rows {
 		each := float64(t*x.topK) / float64(x.experts)
 		p.Dense[i] = r.speed(network("dense", int8, t, x.hidden, x.dense), float64(t))
 		p.Experts[i] = r.speed(mix(routed, int4, int8, t), each)
 		p.Attention[i] = r.speed(latent(false, history{seqs: 1, rows: t}, tensor.BF16, x.mla), float64(t))
+		for _, size := range headSizes {
+			heads := device.GQA{Heads: x.heads / size, KVHeads: max(1, x.heads/size/8), HeadDim: size, Scale: float32(1 / math.Sqrt(float64(size))), BlockTokens: x.mla.BlockTokens}
+			two := p.Heads[size]
+			two[i] = r.speed(grouped(false, history{seqs: 1, rows: t}, tensor.F8E4M3, heads, false), float64(t))
+			p.Heads[size] = two
+		}
 	}
 	return r.clear()
 }

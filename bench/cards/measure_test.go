@@ -23,7 +23,8 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	for name, s := range map[string]Speed{"few": p.Few[0], "more": p.Few[1], "keys": p.KV, "dense": p.Dense[0], "dense, many": p.Dense[1],
-		"experts": p.Experts[0], "experts, many": p.Experts[1], "attention": p.Attention[0], "attention, many": p.Attention[1]} {
+		"experts": p.Experts[0], "experts, many": p.Experts[1], "attention": p.Attention[0], "attention, many": p.Attention[1],
+		"heads of 64": p.Heads[64][0], "heads of 512, many": p.Heads[512][1]} {
 		if !(s.US > 0 && s.Bytes > 0 && s.Flops > 0 && s.Rows > 0 && s.Launches > 0) {
 			t.Errorf("%s: %+v", name, s)
 		}

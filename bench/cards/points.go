@@ -22,14 +22,15 @@ type Points struct {
 	// graph, in microseconds.
 	LaunchUS, NodeUS float64
 
-	Few       []Speed  // second halves of layers, with one and with several generated rows: weights
-	KV        Speed    // attention of generated rows: keys and values
-	Dense     [2]Speed // a network that all rows use, with few and with many rows
-	Experts   [2]Speed // routed experts; the rows of each
-	Attention [2]Speed // attention of prompts of that many rows
-	Copies    [2]Piece // from pinned memory: small copies, and copies of an expert's size
-	Busy      Piece    // copies of an expert's size during products of many rows
-	RoundUS   float64  // a few numbers to the host, which waits for them, and back
+	Few       []Speed          // second halves of layers, with one and with several generated rows: weights
+	KV        Speed            // attention of generated rows: keys and values
+	Dense     [2]Speed         // a network that all rows use, with few and with many rows
+	Experts   [2]Speed         // routed experts; the rows of each
+	Attention [2]Speed         // latent attention of prompts of that many rows
+	Heads     map[int][2]Speed // the same with heads of a size that share keys and values
+	Copies    [2]Piece         // from pinned memory: small copies, and copies of an expert's size
+	Busy      Piece            // copies of an expert's size during products of many rows
+	RoundUS   float64          // a few numbers to the host, which waits for them, and back
 }
 
 // Speed is the time of an operator.

@@ -140,6 +140,10 @@ func cardOf(p *cards.Points) (rates.Card, error) {
 		Dense: curveOf(p, p.Dense), Experts: curveOf(p, p.Experts), Attention: curveOf(p, p.Attention),
 		KVShare: shareOf(p, p.KV),
 	}
+	heads := map[int]*rates.Curve{64: &c.Heads64, 128: &c.Heads128, 256: &c.Heads256, 512: &c.Heads512}
+	for size, two := range p.Heads {
+		*heads[size] = curveOf(p, two)
+	}
 	for _, s := range p.Few {
 		c.WeightShare += shareOf(p, s) / float64(len(p.Few))
 	}
@@ -152,7 +156,8 @@ func cardOf(p *cards.Points) (rates.Card, error) {
 	}
 	c.Sources = map[string]rates.Source{}
 	for _, f := range []string{"memory_gib", "read_gbps", "tflops", "weight_share", "kv_share", "dense.peak", "dense.half_rows", "experts.peak",
-		"experts.half_rows", "attention.peak", "attention.half_rows", "launch_us", "node_us", "copy_gbps", "busy_copy_gbps", "copy_us", "sync_us"} {
+		"experts.half_rows", "attention.peak", "attention.half_rows", "heads_64.peak", "heads_64.half_rows", "heads_128.peak", "heads_128.half_rows",
+		"heads_256.peak", "heads_256.half_rows", "heads_512.peak", "heads_512.half_rows", "launch_us", "node_us", "copy_gbps", "busy_copy_gbps", "copy_us", "sync_us"} {
 		c.Sources[f] = rates.Measured
 	}
 	whole, err := c.Complete()

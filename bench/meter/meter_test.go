@@ -75,6 +75,7 @@ func pointsOf(c rates.Card) *cards.Points {
 		return out
 	}
 	p.Dense, p.Experts, p.Attention = curve(c.Dense, 512, 8192), curve(c.Experts, 48, 768), curve(c.Attention, 512, 8192)
+	p.Heads = map[int][2]cards.Speed{64: curve(c.Heads64, 512, 8192), 128: curve(c.Heads128, 512, 8192), 256: curve(c.Heads256, 512, 8192), 512: curve(c.Heads512, 512, 8192)}
 	piece := func(bytes, gbps float64) cards.Piece { return cards.Piece{Bytes: bytes, US: c.CopyUS + bytes/gbps/1e3} }
 	p.Copies = [2]cards.Piece{piece(65536, c.CopyGBps), piece(4.4e6, c.CopyGBps)}
 	p.Busy = piece(4.4e6, c.BusyGBps)
@@ -98,6 +99,8 @@ func TestCardOf(t *testing.T) {
 			"weight_share": {got.WeightShare, want.WeightShare}, "kv_share": {got.KVShare, want.KVShare},
 			"dense.peak": {got.Dense.Peak, want.Dense.Peak}, "dense.half_rows": {got.Dense.Half, want.Dense.Half},
 			"experts.peak": {got.Experts.Peak, want.Experts.Peak}, "experts.half_rows": {got.Experts.Half, want.Experts.Half},
+			"heads_64.peak": {got.Heads64.Peak, want.Heads64.Peak}, "heads_512.half_rows": {got.Heads512.Half, want.Heads512.Half},
+			"heads_128.peak": {got.Heads128.Peak, want.Heads128.Peak}, "heads_256.peak": {got.Heads256.Peak, want.Heads256.Peak},
 			"attention.peak": {got.Attention.Peak, want.Attention.Peak}, "attention.half_rows": {got.Attention.Half, want.Attention.Half},
 			"launch_us": {got.LaunchUS, want.LaunchUS}, "node_us": {got.NodeUS, want.NodeUS}, "sync_us": {got.SyncUS, want.SyncUS},
 			"copy_gbps": {got.CopyGBps, want.CopyGBps}, "copy_us": {got.CopyUS, want.CopyUS}, "busy_copy_gbps": {got.BusyGBps, want.BusyGBps},

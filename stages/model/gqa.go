@@ -127,7 +127,11 @@ func (g GQA) Scratch() []Scratch {
 // Cost implements Mixer.
 func (g GQA) Cost() Cost {
 	pair := 2 * float64(g.Heads) * float64(2*g.HeadDim)
-	return Cost{Pair: pair, DecodePair: pair}
+	c := Cost{Pair: pair, DecodePair: pair, Heads: g.HeadDim, Window: g.Window}
+	if g.ValueNorm {
+		c.Small = 3 // the norms of heads, and their rotation, are operators of their own
+	}
+	return c
 }
 
 // Rotary implements Mixer.

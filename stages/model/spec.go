@@ -149,12 +149,15 @@ type Scratch struct {
 	Product bool // it is multiplied with a weight, and kept as integers too where that is
 }
 
-// Cost is what attention computes in one layer, in floating-point operations.
+// Cost is what attention computes in one layer, in floating-point operations, and by which kernels.
 type Cost struct {
 	Pair       float64 // of a row of a prompt with one token that it sees
 	DecodePair float64 // of a generated row with one token that it sees
 	Expand     float64 // of a cached token, each time a chunk of a prompt sees it
 	Row        float64 // of every row, whatever it sees
+	Heads      int     // size of heads that share keys and values; 0: other attention
+	Window     int     // tokens that a row sees at most; 0: all
+	Small      int     // operators besides the usual ones, which read no weights
 }
 
 // Roles gives the name of a tensor in the files by its role. "layer" is the prefix of a
@@ -320,16 +323,23 @@ func (c *Config) states(yield func(State) bool) {
 	}
 }
 
-// Cost is the sum of all layers' costs.
-func (c *Config) Cost() (sum Cost) {
+// Costs are the sums of the costs of layers with equal heads and windows.
+func (c *Config) Costs() (sums []Cost) {
 	for i := range c.Layers {
 		x := c.Layers[i].Mixer.Cost()
+		at := slices.IndexFunc(sums, func(s Cost) bool { return s.Heads == x.Heads && s.Window == x.Window })
+		if at < 0 {
+			sums = append(sums, x)
+			continue
+		}
+		sum := &sums[at]
 		sum.Pair += x.Pair
 		sum.DecodePair += x.DecodePair
 		sum.Expand += x.Expand
 		sum.Row += x.Row
+		sum.Small += x.Small
 	}
-	return sum
+	return sums
 }
 
 // TwoForms reports whether a layer computes generated rows differently from the rows of a

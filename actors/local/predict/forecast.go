@@ -168,23 +168,79 @@ func shapeOf(cfg source.Sizes, f *config.Options, o load.Options, needs []load.N
 	if k := config.KVSizeOf(cfg.Config, &o); k.Block > 0 {
 		s.KVToken = k.Block / int64(o.BlockTokens)
 	}
-	cost := cfg.Cost()
-	s.PairFLOP, s.DecodePair, s.ExpandFLOP, s.RowFLOP = cost.Pair, cost.DecodePair, cost.Expand, cost.Row
+	attend(s, cfg.Config, &o)
+	s.Small = smallOperators(cfg.Config)
 	s.StateBytes = cfg.SequenceBytes(o.KVType)
 	s.RowBytes = rowBytes(cfg.Config, s)
 	s.HandIn, s.HandOut = int64(2*cfg.Hidden+8*s.TopK), int64(4*cfg.Hidden)
 	return s, nil
 }
 
+// attend sets what the attention of all layers computes and reads.
+func attend(s *forecast.Shape, cfg *model.Config, o *load.Options) {
+	for _, c := range cfg.Costs() {
+		s.ExpandFLOP, s.RowFLOP = s.ExpandFLOP+c.Expand, s.RowFLOP+c.Row
+		if c.Heads == 0 {
+			s.PairFLOP, s.DecodePair = s.PairFLOP+c.Pair, s.DecodePair+c.DecodePair
+			continue
+		}
+		s.Heads = append(s.Heads, forecast.Heads{Size: c.Heads, Window: c.Window, PairFLOP: c.Pair})
+	}
+	if o.WindowBlocks == 0 {
+		return
+	}
+	for i := range cfg.Layers {
+		c := cfg.Layers[i].Mixer.Cost()
+		for _, kept := range cfg.Layers[i].State(cfg.Hidden) {
+			at := slices.IndexFunc(s.Heads, func(h forecast.Heads) bool { return h.Size == c.Heads && h.Window == c.Window })
+			if kept.Window > 0 && at >= 0 {
+				s.Heads[at].KVToken += int64(kept.Bytes(o.KVType))
+			}
+		}
+	}
+}
+
+// smallOperators returns how many operators all layers have besides those that every layer has (rates.Card.Launches), each
+// a launch that passes over rows.
+func smallOperators(cfg *model.Config) (n int) {
+	for _, c := range cfg.Costs() {
+		n += c.Small
+	}
+	for i := range cfg.Layers {
+		if cfg.Layers[i].NormsAfter {
+			n += 3 // two norms, and a sum apart
+		}
+		if cfg.Layers[i].Scalar {
+			n++
+		}
+		if !cfg.MoELayer(i) {
+			continue
+		}
+		if cfg.MoE.OwnNorms {
+			n += 6 // three norms, the shared network's two products, a sum
+		}
+		if cfg.MoE.Act.Cubic != 0 {
+			n += 4 // activations of both networks, assignments sorted by expert, the sum of experts
+		}
+	}
+	return n
+}
+
 // Memory traffic of a prompt's row on the GPU besides matrix products, in 16-bit values: passes
 // over hidden rows in a layer, and over the rows into, within and out of each expert.
 const (
 	hiddenPasses = 16
+	smallPasses  = 3 // of each of Shape.Small
 	expertPasses = 3
+	apartPasses  = 6 // of an activation that is an operator of its own
 )
 
 func rowBytes(cfg *model.Config, s *forecast.Shape) float64 {
-	return 2 * (hiddenPasses*float64(len(cfg.Layers))*float64(cfg.Hidden) + expertPasses*float64(s.MoE*s.TopK)*float64(cfg.Hidden+cfg.MoE.FF))
+	wide := expertPasses * float64(cfg.Hidden+cfg.MoE.FF)
+	if cfg.MoE.Act.Cubic != 0 {
+		wide += apartPasses * float64(cfg.MoE.FF)
+	}
+	return 2 * ((hiddenPasses*float64(len(cfg.Layers))+smallPasses*float64(s.Small))*float64(cfg.Hidden) + float64(s.MoE*s.TopK)*wide)
 }
 
 // ByPart adds up needs by part.

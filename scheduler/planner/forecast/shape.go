@@ -29,13 +29,32 @@ type Shape struct {
 	KVToken    int64   // bytes of the cache a token
 	StateBytes int64   // of a sequence beside its tokens: a generated row reads and writes all of it
 	RowFLOP    float64 // of a row that such states see
-	PairFLOP   float64 // of a query and a key of a prompt
-	DecodePair float64 // of a query and a key of generated rows
+	PairFLOP   float64 // of a query and a key of a prompt, in attention without Heads
+	DecodePair float64 // of a query and a key of generated rows, likewise
+	Heads      []Heads
 	ExpandFLOP float64 // of a cached token of former chunks, once a chunk (latent attention)
 	RowBytes   float64 // activations that a row of a prompt moves through the GPU's memory
+	Small      int     // operators of all layers besides Card.Launches of each, which read no weights: norms, sums
+	HandIn     int64   // bytes of a row that the host is given, a layer
+	HandOut    int64   // that it gives back: the sum of its experts in float32
+}
 
-	HandIn  int64 // bytes of a row that the host is given, a layer
-	HandOut int64 // that it gives back: the sum of its experts in float32
+// Heads are the layers whose attention has heads of one size that share keys and values, and one window.
+type Heads struct {
+	Size     int     // of a head
+	Window   int     // tokens that a row sees at most; 0: all
+	PairFLOP float64 // of a query and a key
+	KVToken  int64   // bytes of the cache a token that Shape.KVToken lacks, because few tokens are kept
+}
+
+// seen is the number of tokens that all of m rows behind pos others see together.
+func (h *Heads) seen(pos, m float64) float64 {
+	most := float64(h.Window)
+	if h.Window == 0 || pos+m <= most {
+		return m * (pos + (m+1)/2)
+	}
+	rising := max(0, most-pos) // rows that see all before them
+	return rising*(pos+(rising+1)/2) + (m-rising)*most
 }
 
 // ErrShape: a shape that no model has.
@@ -63,6 +82,14 @@ func (s *Shape) check() error {
 	for _, b := range []int64{s.ExpertCard, s.ExpertHost, s.FixedBytes, s.SharedBytes, s.HeadBytes, s.KVToken, s.StateBytes, s.HandIn, s.HandOut} {
 		if b < 0 || b > bytesMost {
 			return fmt.Errorf("%w: %d bytes", ErrShape, b)
+		}
+	}
+	if s.Small < 0 || s.Small > countMost {
+		return fmt.Errorf("%w: %d small operators", ErrShape, s.Small)
+	}
+	for i := range s.Heads {
+		if h := &s.Heads[i]; h.Size < 1 || h.Size > countMost || h.Window < 0 || h.Window > tokensMost || h.KVToken < 0 || h.KVToken > bytesMost || !(h.PairFLOP >= 0 && h.PairFLOP <= flopMost) {
+			return fmt.Errorf("%w: %+v", ErrShape, *h)
 		}
 	}
 	for _, f := range []float64{s.ExpertFLOP, s.FixedFLOP, s.SharedFLOP, s.HeadFLOP, s.PairFLOP, s.DecodePair, s.ExpandFLOP, s.RowFLOP, s.RowBytes} {

@@ -41,6 +41,9 @@ func (t Time) times(n int) Time {
 const (
 	giga  = 1e9
 	micro = 1e-6
+	// smallUS is the time of an operator of few rows besides its launch, although it moves next to nothing: fitted to a
+	// step of Gemma-4-26B-A4B with all experts on an H200 (bench/results/families.md).
+	smallUS = 2
 )
 
 // calc computes times of one case. Rates are complete.
@@ -60,9 +63,13 @@ func (c *calc) weights() float64 { return giga * c.card.ReadGBps * c.card.Weight
 // what single operators move, and launches.
 func (c *calc) rest(pos, m float64) Time {
 	s := c.s
-	t := Time{Launches: micro * c.card.NodeUS * c.card.Launches * float64(s.Layers)}
+	t := Time{Launches: micro * c.card.NodeUS * (c.card.Launches*float64(s.Layers) + float64(s.Small))}
 	t.Card = max(m*s.FixedFLOP/c.card.Dense.At(m), float64(s.FixedBytes)/c.weights())
 	t.Card += s.PairFLOP * m * (pos + (m+1)/2) / c.card.Attention.At(m)
+	for i := range s.Heads {
+		h := &s.Heads[i]
+		t.Card += h.PairFLOP * h.seen(pos, m) / c.card.Heads(h.Size).At(m)
+	}
 	if pos > 0 {
 		t.Card += s.ExpandFLOP * pos / c.card.Dense.At(pos)
 	}
@@ -79,9 +86,15 @@ func (c *calc) step(b float64, graph bool) Time {
 		launch = c.card.NodeUS
 	}
 	keys := b * float64(c.w.Context)
-	t := Time{Launches: micro * launch * c.card.Launches * float64(s.Layers)}
+	bytes, flop := keys*float64(s.KVToken), keys*s.DecodePair
+	for i := range s.Heads {
+		h := &s.Heads[i]
+		seen := b * h.seen(float64(c.w.Context)-1, 1)
+		bytes, flop = bytes+seen*float64(h.KVToken), flop+seen*h.PairFLOP
+	}
+	t := Time{Launches: micro * (launch*c.card.Launches*float64(s.Layers) + (launch+smallUS)*float64(s.Small))}
 	t.Card = max(float64(s.FixedBytes+s.HeadBytes)/c.weights(), b*(s.FixedFLOP+s.HeadFLOP)/(1e12*c.card.Dense.Peak))
-	t.Card += max(keys*float64(s.KVToken)/(giga*c.card.ReadGBps*c.card.KVShare), keys*s.DecodePair/(1e12*c.card.Attention.Peak))
+	t.Card += max(bytes/(giga*c.card.ReadGBps*c.card.KVShare), flop/(1e12*c.card.Attention.Peak))
 	t.Card += b * max(2*float64(s.StateBytes)/(giga*c.card.ReadGBps*c.card.KVShare), s.RowFLOP/(1e12*c.card.Attention.Peak))
 	t.Total = t.Card + t.Launches
 	return t

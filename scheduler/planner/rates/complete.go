@@ -17,6 +17,10 @@ const (
 	denseShare     = 0.79
 	expertShare    = 0.52
 	attentionShare = 0.40
+	heads64Share   = 0.65 // of the rate of latent attention, as an H200's kernels (bench/results/families.md)
+	heads128Share  = 0.95
+	heads256Share  = 0.95
+	heads512Share  = 0.45
 	denseHalf      = 1200
 	expertHalf     = 43
 	attentionHalf  = 64
@@ -85,6 +89,9 @@ func (c Card) Complete() (Card, error) {
 		return n
 	}
 	c.Dense.Half, c.Experts.Half, c.Attention.Half = half(c.Dense, denseHalf), half(c.Experts, expertHalf), half(c.Attention, attentionHalf)
+	for _, h := range []*Curve{&c.Heads64, &c.Heads128, &c.Heads256, &c.Heads512} {
+		h.Half = half(*h, c.Attention.Half)
+	}
 	c.Sources = complete([]fill{
 		{"weight_share", &c.WeightShare, weightShare},
 		{"kv_share", &c.KVShare, kvShare},
@@ -99,6 +106,12 @@ func (c Card) Complete() (Card, error) {
 		{"flag_us", &c.FlagUS, flagUS},
 		{"flag_gbps", &c.FlagGBps, c.LinkGBps * flagShare},
 		{"sync_us", &c.SyncUS, syncUS},
+	}, c.Sources)
+	c.Sources = complete([]fill{
+		{"heads_64.peak", &c.Heads64.Peak, c.Attention.Peak * heads64Share},
+		{"heads_128.peak", &c.Heads128.Peak, c.Attention.Peak * heads128Share},
+		{"heads_256.peak", &c.Heads256.Peak, c.Attention.Peak * heads256Share},
+		{"heads_512.peak", &c.Heads512.Peak, c.Attention.Peak * heads512Share},
 	}, c.Sources)
 	if c.BusyGBps > c.CopyGBps { // or a GPU would copy faster the more it computes
 		return c, fmt.Errorf("card %q: busy_copy_gbps %g is more than copy_gbps %g", c.Name, c.BusyGBps, c.CopyGBps)

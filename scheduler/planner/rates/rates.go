@@ -40,11 +40,16 @@ type Card struct {
 	KVShare     float64 `json:"kv_share"`
 	// TFLOPS is the maker's rate of dense bfloat16 products that add in float32. What
 	// the kernels of many rows reach: products all rows share, products of experts
-	// (rows of each expert), attention (rows of a chunk).
+	// (rows of each expert), latent attention (rows of a chunk), and attention with heads
+	// of a size that share keys and values.
 	TFLOPS    float64 `json:"tflops"`
 	Dense     Curve   `json:"dense"`
 	Experts   Curve   `json:"experts"`
 	Attention Curve   `json:"attention"`
+	Heads64   Curve   `json:"heads_64"`
+	Heads128  Curve   `json:"heads_128"`
+	Heads256  Curve   `json:"heads_256"`
+	Heads512  Curve   `json:"heads_512"`
 	// LaunchUS is the cost of a launch by the host, NodeUS of a launch as part of a graph;
 	// Launches is the number of launches per layer.
 	LaunchUS float64 `json:"launch_us"`
@@ -66,6 +71,28 @@ type Card struct {
 
 	// Sources says of figures, by their names in the file, where they are from.
 	Sources map[string]Source `json:"sources,omitempty"`
+}
+
+// plainShare is the part of the rate of heads of 64 that kernels for every size reach: gpt-oss-20b's
+// shape, whose attention had no other kernels then (bench/results/families.md).
+const plainShare = 0.002
+
+// Heads returns the curve of attention of prompts with heads of a size that share keys and values; 0: latent
+// attention.
+func (c *Card) Heads(size int) Curve {
+	switch size {
+	case 0:
+		return c.Attention
+	case 64:
+		return c.Heads64
+	case 128:
+		return c.Heads128
+	case 256:
+		return c.Heads256
+	case 512:
+		return c.Heads512
+	}
+	return Curve{Peak: plainShare * c.Heads64.Peak, Half: c.Heads64.Half}
 }
 
 // CPU is the processors that compute experts together.
@@ -120,6 +147,14 @@ func (c *Card) figures() []figure {
 		{"experts.half_rows", &c.Experts.Half, 0, 1e6},
 		{"attention.peak", &c.Attention.Peak, 1e-4, 1e6},
 		{"attention.half_rows", &c.Attention.Half, 0, 1e6},
+		{"heads_64.peak", &c.Heads64.Peak, 1e-4, 1e6},
+		{"heads_64.half_rows", &c.Heads64.Half, 0, 1e6},
+		{"heads_128.peak", &c.Heads128.Peak, 1e-4, 1e6},
+		{"heads_128.half_rows", &c.Heads128.Half, 0, 1e6},
+		{"heads_256.peak", &c.Heads256.Peak, 1e-4, 1e6},
+		{"heads_256.half_rows", &c.Heads256.Half, 0, 1e6},
+		{"heads_512.peak", &c.Heads512.Peak, 1e-4, 1e6},
+		{"heads_512.half_rows", &c.Heads512.Half, 0, 1e6},
 		{"launch_us", &c.LaunchUS, 0, 1e6},
 		{"node_us", &c.NodeUS, 0, 1e6},
 		{"launches", &c.Launches, 0, 1e4},
