@@ -46,7 +46,7 @@ func minimax3Param(p *Parser) bool {
 	}
 	p.drop(next)
 	p.key, p.value = key, p.value[:0]
-	p.kinds = p.tools.of(p.name).property(key).types()
+	p.kinds = p.tools.typesOf(p.name, key)
 	p.writeKey(key)
 	if p.kinds == stringType {
 		p.args.beginRaw()

@@ -75,7 +75,7 @@ func (p *Parser) beginParam(head string) {
 		p.key, kinds = attributes(head)
 	}
 	if kinds == 0 {
-		kinds = p.tools.of(p.name).property(p.key).types()
+		kinds = p.tools.typesOf(p.name, p.key)
 	}
 	p.writeKey(p.key)
 	p.value, p.kinds = p.value[:0], kinds

@@ -133,3 +133,25 @@ func FuzzParser(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkPush takes a long answer with reasoning, text and a call apart, four characters a time, as a
+// token brings them.
+func BenchmarkPush(b *testing.B) {
+	s := &sample{Sign: "<think><tool_call>", Text: "<think>" + strings.Repeat("Is it so? ", 200) + "</think>" + strings.Repeat("It is <b>so</b>. ", 200) +
+		`<tool_call>{"name":"now","arguments":{"a":"` + strings.Repeat(`x \n y`, 300) + `"}}</tool_call>`}
+	var pieces []string
+	for text := s.Text; text != ""; {
+		n := min(4, len(text))
+		pieces = append(pieces, text[:n])
+		text = text[n:]
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		p := parser(s)
+		for _, piece := range pieces {
+			p.Push(piece)
+		}
+		p.Flush()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(pieces)), "ns/token")
+}

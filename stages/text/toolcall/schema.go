@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// maxKinds bounds the parameters whose types are kept.
+const maxKinds = 1 << 10
+
 // types is a set of JSON types.
 type types uint8
 
@@ -29,7 +32,7 @@ var typeNames = map[string]types{
 // read. What is beyond is not known.
 const (
 	maxRefs   = 16
-	maxSchema = 1 << 20
+	maxSchema = 64 << 10
 )
 
 // schema is the part of a JSON schema that decides the types of values.
@@ -47,8 +50,15 @@ type schema struct {
 	Old        map[string]json.RawMessage `json:"definitions"`
 }
 
-// tools are the schemas of the parameters of functions, by name.
-type tools map[string]json.RawMessage
+// tools are the schemas of the parameters of functions, by name. A schema is read once, when the
+// model first calls the function.
+type tools map[string]*tool
+
+type tool struct {
+	parameters json.RawMessage
+	root       *schema
+	kinds      map[string]types // of the parameters seen so far
+}
 
 // readTools reads a list of tools in the chat-completions shape. What it cannot read it leaves out:
 // such a parameter may have a value of any type.
@@ -63,8 +73,8 @@ func readTools(list []byte) tools {
 	if json.Unmarshal(list, &in) != nil {
 		return t
 	}
-	for _, tool := range in {
-		t[tool.Function.Name] = tool.Function.Parameters
+	for _, one := range in {
+		t[one.Function.Name] = &tool{parameters: one.Function.Parameters, kinds: map[string]types{}}
 	}
 	return t
 }
@@ -78,10 +88,31 @@ type node struct {
 
 // of returns the schema of a function's parameters.
 func (t tools) of(function string) node {
+	f := t[function]
+	if f == nil {
+		f = &tool{root: &schema{}}
+	}
+	if f.root == nil {
+		left := len(f.parameters) + maxSchema
+		f.root = node{left: &left}.at(f.parameters).schema
+	}
 	left := maxSchema
-	n := node{left: &left}.at(t[function])
-	n.root = n.schema
-	return n
+	return node{f.root, f.root, &left}
+}
+
+// typesOf returns the types of a function's parameter.
+func (t tools) typesOf(function, name string) types {
+	f := t[function]
+	if f == nil {
+		return allTypes
+	}
+	kinds, ok := f.kinds[name]
+	if !ok {
+		if kinds = t.of(function).property(name).types(); len(f.kinds) < maxKinds {
+			f.kinds[name] = kinds
+		}
+	}
+	return kinds
 }
 
 // at returns a part of the schema.
