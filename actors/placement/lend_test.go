@@ -70,6 +70,12 @@ func TestDecodeAfterPrompt(t *testing.T) {
 // TestPhasesTakeTurns: with requests that come and go no batch of generated tokens runs while a
 // prompt has the lent slots.
 func TestPhasesTakeTurns(t *testing.T) {
+	for _, decode := range []string{"hot_cached_static", "learned"} {
+		t.Run(decode, func(t *testing.T) { phasesTakeTurns(t, decode) })
+	}
+}
+
+func phasesTakeTurns(t *testing.T, decode string) {
 	host := processor(t)
 	s := open(t, golden)
 	lo := pipelined
@@ -100,7 +106,7 @@ func TestPhasesTakeTurns(t *testing.T) {
 	}
 	d := simulated(t, hostsim.Options{CPU: host})
 	p := s.shared(t, d, host, placement.Options{
-		Prefill: strategy(t, "layer_grouped"), Decode: strategy(t, "hot_cached_static"), Threshold: threshold, Heat: s.heat(1), Budget: 24 * expert, Seen: seen,
+		Prefill: strategy(t, "layer_grouped"), Decode: strategy(t, decode), Threshold: threshold, Heat: s.heat(1), Budget: 24 * expert, Seen: seen,
 	}, true, 0)
 	gw := s.gateway(t, p)
 	var wg sync.WaitGroup
