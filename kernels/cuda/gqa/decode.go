@@ -28,7 +28,7 @@ type decoder struct {
 	blocks       int           // blocks per multiprocessor
 }
 
-// windowDim is the largest head size that has kernels with a window.
+// windowDim is the largest head size that has kernels of generated rows with a window.
 const windowDim = 256
 
 type kernelKey struct {

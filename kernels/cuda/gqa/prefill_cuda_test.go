@@ -50,6 +50,7 @@ func TestPrefill(t *testing.T) {
 		{tensor.BF16, tensor.BF16, 2, 1, 512, 16, []seq{{past: 3, rows: 66}, {past: 200, rows: 2}, {rows: 1}}},
 		{tensor.F8E4M3, tensor.F32, 1, 1, 512, 64, []seq{{past: 33, rows: 70}}},
 		{tensor.I8, tensor.BF16, 2, 2, 512, 100, []seq{{past: 120, rows: 17}}},
+		{tensor.F8E4M3, tensor.BF16, 4, 1, 512, 16, []seq{{past: 130, rows: 65}, {rows: 129}}},
 	} {
 		b := newProblem(c, uint64(x.dim), x.heads, x.kvHeads, x.dim, x.block, x.cache, x.seqs)
 		want := b.want()

@@ -103,6 +103,9 @@ func TestPrefillWindows(t *testing.T) {
 		{tensor.BF16, tensor.BF16, 2, 1, 256, 64, []seq{{past: 70, rows: 130}, {rows: 5}}},
 		{tensor.F8E4M3, tensor.F32, 3, 3, 256, 16, []seq{{past: 300, rows: 67}}},
 		{tensor.I8, tensor.BF16, 2, 1, 256, 100, []seq{{rows: 65}, {past: 257, rows: 3}}},
+		{tensor.BF16, tensor.F32, 2, 1, 512, 64, []seq{{past: 70, rows: 130}, {rows: 5}}},
+		{tensor.F8E4M3, tensor.BF16, 2, 2, 512, 16, []seq{{past: 300, rows: 67}}},
+		{tensor.I8, tensor.BF16, 1, 1, 512, 100, []seq{{rows: 65}, {past: 257, rows: 3}}},
 	} {
 		b := newProblem(c, uint64(x.dim), x.heads, x.kvHeads, x.dim, x.block, x.cache, x.seqs)
 		for i, window := range windowsOf(k) {
@@ -118,7 +121,7 @@ func TestPrefillWindows(t *testing.T) {
 // A row in a window has the same bits however its prompt was cut into batches.
 func TestPrefillWindowInvariance(t *testing.T) {
 	c := cudatest.Open(t)
-	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3, 256: tensor.BF16} {
+	for dim, dt := range map[int]tensor.DType{64: tensor.BF16, 128: tensor.F8E4M3, 256: tensor.BF16, 512: tensor.I8} {
 		b := newProblem(c, 9, 2, 1, dim, 16, dt, []seq{{past: 20, rows: 40}, {past: 190, rows: 141}})
 		b.narrow(100, true)
 		list := b.prefill

@@ -7,10 +7,10 @@
 #include "gqa.cuh"
 
 template <int KIND, int D> struct Tiles {
-	static const bool far = D > 128; // queries stay in shared memory, and a block has half a tile of rows
+	static const bool far = D > 128; // queries stay in shared memory, and a block has fewer rows
 	// Warps that have the same rows, each with its part of the columns: sums of whole rows would need more registers.
 	static const int split = D > 256 ? 2 : 1, cols = D / split;
-	static const int warps = far ? 4 * split : 8, threads = 32 * warps, keys = far ? 32 : 64, rows = 16 * warps / split;
+	static const int warps = far ? 4 : 8, threads = 32 * warps, keys = D > 256 ? 16 : far ? 32 : 64, rows = 16 * warps / split;
 	static const int mine = keys / warps; // keys of a tile that a warp fetches
 	static const int row = 2 * D, part = keys * row, stage = 2 * part; // keys, then values
 	static const int raw = KIND == BF16_ROWS ? 0 : keys * D;           // of keys or of values, as stored in the cache
@@ -303,7 +303,7 @@ template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *share
 	PREFILL(kr_gqa_prefill_##name##_64, kind, 64) PREFILL(kr_gqa_prefill_##name##_128, kind, 128) \
 	PREFILL(kr_gqa_prefill_##name##_256, kind, 256) PREFILL(kr_gqa_prefill_##name##_512, kind, 512) \
 	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_64, kind, 64) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_128, kind, 128) \
-	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_256, kind, 256)
+	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_256, kind, 256) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_512, kind, 512)
 KIND(bf16, BF16_ROWS)
 KIND(e4m3, E4M3_ROWS)
 KIND(i8, I8_ROWS)

@@ -7,262 +7,56 @@
 // turns: while one computes the weights of its scores, the other's products run. A consumer starts the scores of a
 // tile, then adds the values of the tile before it, and computes the weights while the values are added.
 //
+// Sums of 512 columns would need all registers. So with heads of 512 both consumers have the same 64 rows, and each adds
+// half of the values' columns. Each computes all scores, a third of the products twice: then they give each other
+// nothing. A stage of the rings has half of the columns of a tile.
+//
 // The producers widen what has 8 bits: e4m3 to f16 and int8 to bf16. They go on with the next item while the consumers
 // finish this one. Tiles of keys lie at absolute positions, so a row's sums are taken in one order however its prompt
 // was cut.
-#include "gqa.cuh"
+#include "gqa_produce.cuh"
 
 #ifdef KR_HOPPER
-
-// Named barriers. TURN: this consumer may start products. QUERIES: its queries have arrived.
-enum { CONSUMERS = 256, STAGES = 2, TURN = 1, QUERIES = 3 };
-// mbarriers: STAGES of each, and two of each for items of work.
-enum {
-	KEYS_FULL, KEYS_EMPTY = KEYS_FULL + STAGES, VALUES_FULL = KEYS_EMPTY + STAGES, VALUES_EMPTY = VALUES_FULL + STAGES,
-	ITEM_FULL = VALUES_EMPTY + STAGES, ITEM_EMPTY = ITEM_FULL + 2, BARS = ITEM_EMPTY + 2
-};
-
-// The layout of shared memory: the consumers' queries, then keys and values, all in pieces of 64 columns with rows of
-// 128 bytes; then the mbarriers and two items. m64n256 needs more registers than each of 512 threads can start with.
-template <int KIND, int D> struct Tiles {
-	static const int keys = D > 128 ? 64 : 128, pieces = D / 64;
-	static const int sub_q = 64 * 128, sub = keys * 128, stage = pieces * sub;
-	static const int at_keys = 2 * pieces * sub_q, at_values = at_keys + STAGES * stage, at_bars = at_values + STAGES * stage;
-	static const int at_items = at_bars + 8 * BARS, bytes = at_items + 8;
-	static const int producers = KIND == BF16_ROWS || D > 128 ? 4 : 8, threads = CONSUMERS + 32 * producers; // producer warps; fewer of heads of 256
-	// Registers per thread of producers and of consumers.
-	static const int few = KIND == BF16_ROWS || D <= 128 ? 40 : 56, many = threads > 384 ? 216 : KIND == BF16_ROWS ? 232 : 224;
-};
-
-// An item of work.
-struct Part {
-	Span s;
-	int head, key_head, key_heads;
-	int first; // row of the tile, counted in the sequence
-	int low, end; // the tile needs keys low..end-1
-	int tokens;
-	uint32_t inverse; // divides by tokens: quotients are exact for keys below 2^32 / tokens; 0: divides by 1
-};
-
-template <bool WINDOW> KR_DEV Part part_of(const int *table, int item, int heads, int key_heads, int tokens, uint32_t inverse, int window) {
-	Part p;
-	int tile = table[HEAD_TILES] - 1 - item / heads;
-	p.s = span_at(table, span_of_item(table, 0, table[HEAD_PREFILL], tile));
-	p.head = item % heads, p.key_heads = key_heads, p.key_head = p.head / (heads / key_heads);
-	p.first = (tile - p.s.start) * ROW_TILE;
-	p.end = p.s.pos + min(p.s.len, p.first + ROW_TILE);
-	p.low = WINDOW ? max(p.s.pos + p.first + 1 - window, 0) : 0;
-	p.tokens = tokens, p.inverse = inverse;
-	return p;
-}
-
-// Unit u of row r lies at u ^ r%8, as wgmma requires.
-KR_DEV uint32_t swizzled(uint32_t row, uint32_t unit) { return row * 128 + ((unit ^ (row & 7)) << 4); }
-// The distance from a unit of a row to the same unit `rows` rows further. The bits that are set in rows must be zero
-// in the row.
-KR_DEV uint32_t rows_on(uint32_t at, uint32_t rows) { return (at ^ (rows & 7) << 4) + rows * 128; }
-
-// A position in a ring. Consumers begin with parity 0, producers with 1.
-struct Place {
-	uint32_t stage, parity;
-};
-KR_DEV Place after(Place p) { return p.stage + 1 == STAGES ? Place{0, p.parity ^ 1} : Place{p.stage + 1, p.parity}; }
-
-// All lanes of a warp call it; the warp arrives once.
-KR_DEV void arrive(uint32_t bar) {
-	if (threadIdx.x % 32 == 0) mbar_arrive(bar);
-}
-
-// --- items: thread 0 hands each to all warps
-
-struct Items {
-	volatile int *two;
-	uint32_t bars, taken;
-};
-
-KR_DEV void hand_out(Items &q, int item) {
-	mbar_wait(q.bars + 8 * (ITEM_EMPTY + q.taken % 2), q.taken / 2 % 2 ^ 1);
-	q.two[q.taken % 2] = item;
-	mbar_arrive(q.bars + 8 * (ITEM_FULL + q.taken % 2));
-}
-
-KR_DEV int take(Items &q) {
-	mbar_wait(q.bars + 8 * (ITEM_FULL + q.taken % 2), q.taken / 2 % 2);
-	int item = q.two[q.taken % 2];
-	__syncwarp();
-	arrive(q.bars + 8 * (ITEM_EMPTY + q.taken % 2));
-	q.taken++;
-	return item;
-}
-
-// --- producers
-
-// A warp's share of a tile of keys or values: `rows` rows, of which it copies `each` at a time. A lane looks up one
-// row of every 32.
-template <int KIND, int D> struct Share {
-	static const int warps = Tiles<KIND, D>::producers / 2, rows = Tiles<KIND, D>::keys / warps, looks = (rows + 31) / 32;
-	static const int units = D * Element<KIND>::size / 16, each = 32 / units, copies = rows / each;
-};
-
-// The starts of the cache's rows, in units of 16 bytes. Outside low..end it is a row at the end: its scores are not read
-// and its weights are zero.
-template <int KIND, int D> KR_DEV void look_up(uint32_t (&row)[Share<KIND, D>::looks], int (&slot)[Share<KIND, D>::looks], const Part &p, const int *table, int stride, int tile) {
-	int at = tile * Tiles<KIND, D>::keys + threadIdx.x / 32 % Share<KIND, D>::warps * Share<KIND, D>::rows + threadIdx.x % 32;
-#pragma unroll
-	for (int k = 0; k < Share<KIND, D>::looks; k++) {
-		int key = min(max(at + 32 * k, p.low), p.end - 1), i = p.inverse ? (int)__umulhi((uint32_t)key, p.inverse) : key;
-		slot[k] = table[p.s.first + i] * p.tokens + (key - i * p.tokens);
-		row[k] = (uint32_t)slot[k] * (uint32_t)(stride * Element<KIND>::size / 16);
-	}
-}
-
-// A warp's copies of an item's keys or values.
-struct Source {
-	const char *rows; // the lane's 16 bytes of the cache's first row
-	int head;         // tile number, counted over keys and values
-	uint32_t to;      // the destination of the lane's first copy, relative to the first stage
-	uint32_t full, empty;
-};
-
-// row, unit: those of the lane's first copy. per: the cache's units per row of a piece.
-template <int KIND, int D> KR_DEV Source source_of(const Part &p, uint32_t base, const Cache &c, int row, int unit, int per) {
-	typedef Tiles<KIND, D> T;
-	typedef Share<KIND, D> S;
-	bool values = threadIdx.x >= 32 * S::warps;
-	int size = Element<KIND>::size;
-	Source s;
-	s.head = p.key_head + (values ? p.key_heads : 0);
-	s.rows = c.rows + (long long)s.head * D * size + unit * 16;
-	s.to = (values ? T::at_values : T::at_keys) + unit / per * T::sub + swizzled(threadIdx.x / 32 % S::warps * S::rows + row, unit % per * (8 / per));
-	s.full = base + T::at_bars + 8 * (values ? VALUES_FULL : KEYS_FULL), s.empty = base + T::at_bars + 8 * (values ? VALUES_EMPTY : KEYS_EMPTY);
-	return s;
-}
-
-// bf16 is copied directly to its place. Copies arrive at the mbarrier by themselves, so several tiles are in flight.
-template <int D> KR_DEV void produce_bf16(Place &at, const Part &p, unsigned char *shared, const Cache &c, const int *table) {
-	typedef Share<BF16_ROWS, D> S;
-	uint32_t base = smem_u32(shared);
-	int lane = threadIdx.x % 32, r = lane / S::units, first = p.low / Tiles<BF16_ROWS, D>::keys, tiles = (p.end + Tiles<BF16_ROWS, D>::keys - 1) / Tiles<BF16_ROWS, D>::keys;
-	Source from = source_of<BF16_ROWS, D>(p, base, c, r, lane % S::units, 8);
-	uint32_t rows[S::looks], next[S::looks];
-	int slot[S::looks];
-	look_up<BF16_ROWS, D>(rows, slot, p, table, c.stride, first);
-#pragma unroll 1
-	for (int i = first; i < tiles; i++, at = after(at)) {
-		mbar_wait(from.empty + 8 * at.stage, at.parity);
-		look_up<BF16_ROWS, D>(next, slot, p, table, c.stride, i + 1);
-		uint32_t to = base + from.to + at.stage * Tiles<BF16_ROWS, D>::stage;
-#pragma unroll
-		for (int k = 0; k < S::looks; k++) {
-#pragma unroll 8
-			for (int j = 0; j < 32 / S::each; j++) {
-				uint32_t row = __shfl_sync(0xffffffffu, rows[k], j * S::each + r);
-				cp_async16(rows_on(to, 32 * k + j * S::each), from.rows + (unsigned long long)row * 16);
-			}
-			rows[k] = next[k];
-		}
-		mbar_arrive_cp_async(from.full + 8 * at.stage);
-	}
-}
-
-// A lane's 16 values as operands of products. scale: of int8, in the two parts that split returns.
-template <int KIND> KR_DEV void widen16(uint32_t (&out)[8], uint4 v, uint32_t scale) {
-	uint32_t in[4] = {v.x, v.y, v.z, v.w}, high = __byte_perm(scale, 0, 0x1010), low = __byte_perm(scale, 0, 0x3232);
-#pragma unroll
-	for (int k = 0; k < 4; k++) {
-		widen<KIND>(in[k], out[2 * k], out[2 * k + 1]);
-		if (KIND == I8_ROWS) {
-#pragma unroll
-			for (int h = 0; h < 2; h++) out[2 * k + h] = fma_bf16x2(out[2 * k + h], high, fma_bf16x2(out[2 * k + h], low, 0x80008000));
-		}
-	}
-}
-
-// Splits a float into a sum of two bf16.
-KR_DEV uint32_t split(float v) { return pack_bf16(v, v - lo_f32(pack_bf16(v, 0.f))); }
-
-// 8-bit values are loaded to registers, a part of a tile ahead, and stored widened. Eight lanes have 4 units of 2
-// rows, so that their stores go to different banks.
-template <int KIND, int D> KR_DEV void produce_8bit(Place &at, const Part &p, unsigned char *shared, const Cache &c, const int *table) {
-	typedef Share<KIND, D> S;
-	const int BATCH = D > 128 ? 8 : 4; // more registers here would mean fewer for consumers
-	int lane = threadIdx.x % 32, r = lane / 4 % 2 + lane / 8 / (S::units / 4) * 2;
-	int start = p.low / Tiles<KIND, D>::keys, tiles = (p.end + Tiles<KIND, D>::keys - 1) / Tiles<KIND, D>::keys;
-	Source from = source_of<KIND, D>(p, smem_u32(shared), c, r, lane % 4 + lane / 8 % (S::units / 4) * 4, 4);
-	uint32_t rows[S::looks], next[S::looks], scale[S::looks];
-	int slot[S::looks], next_slot[S::looks];
-	uint4 v[BATCH];
-	auto load = [&](int first) {
-#pragma unroll
-		for (int j = 0; j < BATCH; j++) {
-			int row = (first + j) * S::each;
-			v[j] = *(const uint4 *)(from.rows + (unsigned long long)__shfl_sync(0xffffffffu, rows[row / 32], (row + r) % 32) * 16);
-		}
-		if (KIND == I8_ROWS && first == 0) {
-#pragma unroll
-			for (int k = 0; k < S::looks; k++) scale[k] = split(c.scales[(long long)slot[k] * c.scales_stride + from.head]);
-		}
-	};
-	look_up<KIND, D>(rows, slot, p, table, c.stride, start);
-	load(0);
-	look_up<KIND, D>(next, next_slot, p, table, c.stride, start + 1);
-#pragma unroll 1
-	for (int i = start; i < tiles; i++, at = after(at)) {
-		mbar_wait(from.empty + 8 * at.stage, at.parity);
-		uint32_t to = from.to + at.stage * Tiles<KIND, D>::stage;
-#pragma unroll
-		for (int j = 0; j < S::copies; j++) {
-			uint32_t out[8], x = rows_on(to, j * S::each);
-			widen16<KIND>(out, v[j % BATCH], KIND == I8_ROWS ? __shfl_sync(0xffffffffu, scale[j * S::each / 32], (j * S::each + r) % 32) : 0);
-			*(uint4 *)(shared + x) = make_uint4(out[0], out[1], out[2], out[3]);
-			*(uint4 *)(shared + (x ^ 16)) = make_uint4(out[4], out[5], out[6], out[7]);
-			if (j % BATCH == BATCH - 1 && j + 1 < S::copies) load(j + 1);
-		}
-		fence_async(); // it also waits for loads, so the next ones are issued after it
-		__syncwarp();
-		arrive(from.full + 8 * at.stage);
-#pragma unroll
-		for (int k = 0; k < S::looks; k++) rows[k] = next[k], slot[k] = next_slot[k];
-		load(0);
-		look_up<KIND, D>(next, next_slot, p, table, c.stride, i + 2);
-	}
-}
-
 // --- consumers
 
 // A thread's state for rows g and g+8: sums of weight * value, the score to which weights are relative, and the sum of
 // weights of its own keys.
-template <int D> struct State {
-	float sum[D / 2];
+template <int COLS> struct State {
+	float sum[COLS / 2];
 	float most[2], total[2];
 };
 
-// Loads the queries of a consumer's 64 rows and stores them in shared memory.
+// Loads the queries of a consumer's 64 rows and stores them in shared memory: all of them, or its half of the columns.
 template <int KIND, int D> struct Queries {
-	uint4 v[D / 16];
+	uint4 v[Tiles<KIND, D>::cols / 16];
 };
 
 template <int KIND, int D> KR_DEV void fetch(Queries<KIND, D> &f, const bf16 *q, int q_stride, const Part &p, int group) {
+	typedef Tiles<KIND, D> T;
+	const int UNITS = T::cols / 8;
+	int down = T::halves == 1 ? group * 64 : 0, right = p.head * D + (T::halves == 1 ? 0 : group * T::cols);
 #pragma unroll
-	for (int k = 0; k < D / 16; k++) {
-		int i = k * 128 + threadIdx.x % 128, row = i / (D / 8), unit = i % (D / 8);
-		f.v[k] = *(const uint4 *)(q + (long long)(p.s.row + min(p.first + group * 64 + row, p.s.len - 1)) * q_stride + p.head * D + unit * 8);
+	for (int k = 0; k < T::cols / 16; k++) {
+		int i = k * 128 + threadIdx.x % 128, row = i / UNITS, unit = i % UNITS;
+		f.v[k] = *(const uint4 *)(q + (long long)(p.s.row + min(p.first + down + row, p.s.len - 1)) * q_stride + right + unit * 8);
 	}
 }
 
 KR_DEV uint32_t f16_of_bf16(uint32_t pair) { return pack_f16(lo_f32(pair), hi_f32(pair)); }
 
 template <int KIND, int D> KR_DEV void put(const Queries<KIND, D> &f, unsigned char *dst, int group) {
-	bar_sync(QUERIES + group, 128); // no warp still reads the previous ones
+	const int UNITS = Tiles<KIND, D>::cols / 8;
+	int bar = Tiles<KIND, D>::halves == 1 ? QUERIES + group : QUERIES, readers = Tiles<KIND, D>::halves * 128;
+	bar_sync(bar, readers); // no warp still reads the previous ones
 #pragma unroll
-	for (int k = 0; k < D / 16; k++) {
-		int i = k * 128 + threadIdx.x % 128, row = i / (D / 8), unit = i % (D / 8);
+	for (int k = 0; k < Tiles<KIND, D>::cols / 16; k++) {
+		int i = k * 128 + threadIdx.x % 128, row = i / UNITS, unit = i % UNITS;
 		uint4 v = f.v[k];
 		if (KIND == E4M3_ROWS) v = make_uint4(f16_of_bf16(v.x), f16_of_bf16(v.y), f16_of_bf16(v.z), f16_of_bf16(v.w));
 		*(uint4 *)(dst + unit / 8 * (64 * 128) + swizzled(row, unit % 8)) = v;
 	}
 	fence_async();
-	bar_sync(QUERIES + group, 128);
+	bar_sync(bar, readers);
 }
 
 // Waits for keys or values. Data written by cp.async needs the fence here, because no thread waited for it before.
@@ -271,28 +65,48 @@ template <int KIND> KR_DEV void wait_full(uint32_t bar, uint32_t parity) {
 	if (KIND == BF16_ROWS) fence_async();
 }
 
-// Starts scores = queries * keys.
-template <int KIND, int D, int KEYS> KR_DEV void start_scores(float (&s)[KEYS / 2], uint32_t queries, uint32_t keys) {
+// Starts scores = queries * keys. at: the first stage of the tile's keys, which has arrived.
+template <int KIND, int D, int KEYS> KR_DEV void start_scores(float (&s)[KEYS / 2], uint32_t queries, uint32_t base, Place at) {
+	typedef Tiles<KIND, D> T;
 #pragma unroll
 	for (int i = 0; i < KEYS / 2; i++) s[i] = 0.f;
-	wgmma_fence();
 #pragma unroll
-	for (int k = 0; k < D / 16; k++) {
-		uint64_t a = wgmma_desc(queries + k / 4 * (64 * 128)) + k % 4 * 2, b = wgmma_desc(keys + k / 4 * (KEYS * 128)) + k % 4 * 2;
-		if (KIND == E4M3_ROWS) wgmma_f16_ss<KEYS>(s, a, b);
-		else wgmma_ss<KEYS>(s, a, b);
+	for (int h = 0; h < T::halves; h++) {
+		if (h > 0) at = after(at, T::key_stages), wait_full<KIND>(base + T::at_bars + 8 * (KEYS_FULL + at.stage), at.parity);
+		uint32_t keys = base + T::at_keys + at.stage * T::stage;
+		wgmma_fence();
+#pragma unroll
+		for (int k = 0; k < T::cols / 16; k++) {
+			uint64_t a = wgmma_desc(queries + (h * T::pieces + k / 4) * (64 * 128)) + k % 4 * 2, b = wgmma_desc(keys + k / 4 * (KEYS * 128)) + k % 4 * 2;
+			if (KIND == E4M3_ROWS) wgmma_f16_ss<KEYS>(s, a, b);
+			else wgmma_ss<KEYS>(s, a, b);
+		}
+		wgmma_commit();
 	}
-	wgmma_commit();
+}
+
+// Waits for a tile's scores, of which LATER commits came after, and frees its keys. Returns the place of the next ones.
+template <int KIND, int D, int KEYS, int LATER> KR_DEV Place end_scores(float (&s)[KEYS / 2], uint32_t bars, Place at) {
+	typedef Tiles<KIND, D> T;
+	if (T::halves > 1) {
+		wgmma_wait<LATER + 1>();
+		arrive(bars + 8 * (KEYS_EMPTY + at.stage));
+		at = after(at, T::key_stages);
+	}
+	wgmma_wait<LATER>();
+	wgmma_done(s);
+	arrive(bars + 8 * (KEYS_EMPTY + at.stage));
+	return after(at, T::key_stages);
 }
 
 // Starts sum += weights * values.
-template <int KIND, int D, int KEYS> KR_DEV void start_values(State<D> &st, const uint32_t (&w)[KEYS / 16][4], uint32_t values) {
+template <int KIND, int COLS, int KEYS> KR_DEV void start_values(State<COLS> &st, const uint32_t (&w)[KEYS / 16][4], uint32_t values) {
 	wgmma_fence();
 #pragma unroll
 	for (int k = 0; k < KEYS / 16; k++) {
 		uint64_t b = wgmma_desc_t(values, KEYS * 128) + k * 128;
-		if (KIND == E4M3_ROWS) wgmma_f16_rs_t<D>(st.sum, w[k], b);
-		else wgmma_rs_t<D>(st.sum, w[k], b);
+		if (KIND == E4M3_ROWS) wgmma_f16_rs_t<COLS>(st.sum, w[k], b);
+		else wgmma_rs_t<COLS>(st.sum, w[k], b);
 	}
 	wgmma_commit();
 }
@@ -300,7 +114,7 @@ template <int KIND, int D, int KEYS> KR_DEV void start_values(State<D> &st, cons
 // Turns scores into weights, and sets old to the factor for the earlier sums. The score to which weights are relative
 // may be 8 powers of two below the largest, so old is seldom other than 1. key: the key of column 0. top: the position
 // of the warp's row 0.
-template <int D, int KEYS, bool WINDOW> KR_DEV void weigh(State<D> &st, float (&s)[KEYS / 2], float (&old)[2], float scale, int key, int top, int window) {
+template <int COLS, int KEYS, bool WINDOW> KR_DEV void weigh(State<COLS> &st, float (&s)[KEYS / 2], float (&old)[2], float scale, int key, int top, int window) {
 	int g = threadIdx.x % 32 / 4, c = threadIdx.x % 4;
 	if (key + KEYS - 1 > top || (WINDOW && key <= top + 15 - window)) {
 #pragma unroll
@@ -331,10 +145,10 @@ template <int D, int KEYS, bool WINDOW> KR_DEV void weigh(State<D> &st, float (&
 	}
 }
 
-template <int KIND, int D, int KEYS> KR_DEV void settle(State<D> &st, uint32_t (&w)[KEYS / 16][4], const float (&s)[KEYS / 2], const float (&old)[2]) {
+template <int KIND, int COLS, int KEYS> KR_DEV void settle(State<COLS> &st, uint32_t (&w)[KEYS / 16][4], const float (&s)[KEYS / 2], const float (&old)[2]) {
 	if (__any_sync(0xffffffffu, old[0] != 1.f || old[1] != 1.f)) { // a factor of 1 changes nothing, so other rows are unaffected
 #pragma unroll
-		for (int i = 0; i < D / 2; i++) st.sum[i] *= old[i / 2 % 2];
+		for (int i = 0; i < COLS / 2; i++) st.sum[i] *= old[i / 2 % 2];
 	}
 #pragma unroll
 	for (int k = 0; k < KEYS / 16; k++)
@@ -342,52 +156,56 @@ template <int KIND, int D, int KEYS> KR_DEV void settle(State<D> &st, uint32_t (
 		for (int i = 0; i < 4; i++) w[k][i] = pack<KIND>(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
 }
 
-// A consumer's work on all tiles of an item's keys, except for the wait for the last values. at: on entry the first
-// tile's place, then the last one's. top: the position of the warp's row 0.
-template <int KIND, int D, bool WINDOW> KR_DEV void consume(State<D> &st, Place &at, const Part &p, uint32_t base, int group, int top, float scale, int window) {
+// Where a consumer reads next.
+struct Places {
+	Place keys, values;
+};
+
+// A consumer's work on all tiles of an item's keys, except for the wait for the last values. at: on entry the places of
+// the first tile, then those of the keys of the next item and of this item's last values. top: the position of the
+// warp's row 0.
+template <int KIND, int D, bool WINDOW> KR_DEV void consume(State<Tiles<KIND, D>::cols> &st, Places &at, const Part &p, uint32_t base, int group, int top, float scale, int window) {
 	typedef Tiles<KIND, D> T;
 	const int KEYS = T::keys;
-	uint32_t bars = base + T::at_bars, queries = base + group * T::pieces * T::sub_q;
+	uint32_t bars = base + T::at_bars, queries = base + (T::halves == 1 ? group * T::pieces * T::sub_q : 0);
 	int first = p.low / KEYS, tiles = (p.end + KEYS - 1) / KEYS;
 	float s[KEYS / 2], old[2];
 	uint32_t w[KEYS / 16][4];
 	if (group == 1 && tiles > first + 1) bar_arrive(TURN, CONSUMERS);
-	wait_full<KIND>(bars + 8 * (KEYS_FULL + at.stage), at.parity);
-	start_scores<KIND, D, KEYS>(s, queries, base + T::at_keys + at.stage * T::stage);
-	wgmma_wait<0>();
-	wgmma_done(s);
-	arrive(bars + 8 * (KEYS_EMPTY + at.stage));
-	weigh<D, KEYS, WINDOW>(st, s, old, scale, first * KEYS, top, window);
-	settle<KIND, D, KEYS>(st, w, s, old);
-	Place next = after(at);
-	if (tiles > first + 1) wait_full<KIND>(bars + 8 * (KEYS_FULL + next.stage), next.parity);
+	Place keys = at.keys, values = at.values;
+	wait_full<KIND>(bars + 8 * (KEYS_FULL + keys.stage), keys.parity);
+	start_scores<KIND, D, KEYS>(s, queries, base, keys);
+	keys = end_scores<KIND, D, KEYS, 0>(s, bars, keys);
+	weigh<T::cols, KEYS, WINDOW>(st, s, old, scale, first * KEYS, top, window);
+	settle<KIND, T::cols, KEYS>(st, w, s, old);
+	if (tiles > first + 1) wait_full<KIND>(bars + 8 * (KEYS_FULL + keys.stage), keys.parity);
 #pragma unroll 1
 	for (int i = first + 1; i < tiles; i++) {
 		bar_sync(TURN + group, CONSUMERS);
-		start_scores<KIND, D, KEYS>(s, queries, base + T::at_keys + next.stage * T::stage);
-		wait_full<KIND>(bars + 8 * (VALUES_FULL + at.stage), at.parity);
-		start_values<KIND, D, KEYS>(st, w, base + T::at_values + at.stage * T::stage);
+		start_scores<KIND, D, KEYS>(s, queries, base, keys);
+		wait_full<KIND>(bars + 8 * (VALUES_FULL + values.stage), values.parity);
+		start_values<KIND, T::cols, KEYS>(st, w, base + T::at_values + values.stage * T::stage);
 		if (group == 0 || i + 1 < tiles) bar_arrive(TURN + 1 - group, CONSUMERS);
-		wgmma_wait<1>();
-		wgmma_done(s);
-		arrive(bars + 8 * (KEYS_EMPTY + next.stage));
-		weigh<D, KEYS, WINDOW>(st, s, old, scale, i * KEYS, top, window);
-		uint32_t read = bars + 8 * (VALUES_EMPTY + at.stage);
-		at = next, next = after(at);
+		Place next = end_scores<KIND, D, KEYS, 1>(s, bars, keys);
+		weigh<T::cols, KEYS, WINDOW>(st, s, old, scale, i * KEYS, top, window);
+		uint32_t read = bars + 8 * (VALUES_EMPTY + values.stage);
+		values = T::halves == 1 ? keys : Place{values.stage, values.parity ^ 1};
+		keys = next;
 		// Without this, the compiler would compute weights only after the wait for the values. So the code before the
 		// wait uses the weights' sum, which is never below zero.
 		uint32_t zero = st.total[0] < 0.f || st.total[1] < 0.f;
-		if (i + 1 < tiles) wait_full<KIND>(bars + 8 * (KEYS_FULL + next.stage), next.parity ^ zero);
+		if (i + 1 < tiles) wait_full<KIND>(bars + 8 * (KEYS_FULL + keys.stage), keys.parity ^ zero);
 		wgmma_wait<0>();
 		wgmma_done(st.sum);
 		arrive(read);
-		settle<KIND, D, KEYS>(st, w, s, old);
+		settle<KIND, T::cols, KEYS>(st, w, s, old);
 	}
-	wait_full<KIND>(bars + 8 * (VALUES_FULL + at.stage), at.parity);
-	start_values<KIND, D, KEYS>(st, w, base + T::at_values + at.stage * T::stage);
+	at.keys = keys, at.values = values;
+	wait_full<KIND>(bars + 8 * (VALUES_FULL + values.stage), values.parity);
+	start_values<KIND, T::cols, KEYS>(st, w, base + T::at_values + values.stage * T::stage);
 }
 
-template <int D> KR_DEV void put_row(void *out, int wide, long long at, const State<D> &st, int h) {
+template <int COLS> KR_DEV void put_row(void *out, int wide, long long at, const State<COLS> &st, int h) {
 	float total = st.total[h];
 	total += __shfl_xor_sync(0xffffffffu, total, 1);
 	total += __shfl_xor_sync(0xffffffffu, total, 2);
@@ -395,7 +213,7 @@ template <int D> KR_DEV void put_row(void *out, int wide, long long at, const St
 	total = 1.f / total;
 	at += 2 * (threadIdx.x % 4);
 #pragma unroll
-	for (int n = 0; n < D / 8; n++) {
+	for (int n = 0; n < COLS / 8; n++) {
 		float a = st.sum[4 * n + 2 * h] * total, b = st.sum[4 * n + 2 * h + 1] * total;
 		if (wide) store2((float *)out + at + 8 * n, a, b);
 		else store2((bf16 *)out + at + 8 * n, a, b);
@@ -410,7 +228,7 @@ template <int KIND, int D> KR_DEV void make_barriers(uint32_t bars) {
 	int full = T::producers / 2 * (KIND == BF16_ROWS ? 32 : 1);
 	for (int i = 0; i < STAGES; i++) {
 		mbar_init(bars + 8 * (KEYS_FULL + i), full), mbar_init(bars + 8 * (VALUES_FULL + i), full);
-		mbar_init(bars + 8 * (KEYS_EMPTY + i), CONSUMERS / 32), mbar_init(bars + 8 * (VALUES_EMPTY + i), CONSUMERS / 32);
+		mbar_init(bars + 8 * (KEYS_EMPTY + i), CONSUMERS / 32), mbar_init(bars + 8 * (VALUES_EMPTY + i), CONSUMERS / T::halves / 32);
 	}
 	for (int i = 0; i < 2; i++) mbar_init(bars + 8 * (ITEM_FULL + i), 1), mbar_init(bars + 8 * (ITEM_EMPTY + i), T::threads / 32);
 	mbar_init_fence();
@@ -427,53 +245,57 @@ template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *share
 	pdl_wait();
 	__syncthreads();
 	Items queue = {(volatile int *)(shared + T::at_items), bars, 0};
-	int item = blockIdx.x, items = heads * table[HEAD_TILES];
+	int item = blockIdx.x, items = heads * table[HEAD_TILES] * (ROW_TILE / T::rows);
 	if (item >= items) return;
-	Part p = part_of<WINDOW>(table, item, heads, key_heads, block_tokens, inverse, window);
+	Part p = part_of<T::rows, WINDOW>(table, item, heads, key_heads, block_tokens, inverse, window);
 	if (threadIdx.x < PRODUCERS) {
 		reg_shrink<T::few>();
 		Place at = {0, 1};
 #pragma unroll 1
 		for (;;) {
 			if (KIND == BF16_ROWS) produce_bf16<D>(at, p, shared, c, table);
-			else produce_8bit<KIND == BF16_ROWS ? E4M3_ROWS : KIND, D>(at, p, shared, c, table);
+			else if (T::raw) produce_raw<KIND == BF16_ROWS ? E4M3_ROWS : KIND, T::raw ? D : 256>(at, p, shared, c, table);
+			else produce_8bit<KIND == BF16_ROWS ? E4M3_ROWS : KIND, T::raw ? 64 : D>(at, p, shared, c, table);
 			// All blocks together fetch `items` times. Fetching earlier would give long items to blocks that already
 			// have long ones.
 			if (threadIdx.x == 0) hand_out(queue, turn ? atomicInc(turn, items - 1) + gridDim.x : items);
 			__syncwarp();
 			item = take(queue);
 			if (item >= items) break;
-			p = part_of<WINDOW>(table, item, heads, key_heads, block_tokens, inverse, window);
+			p = part_of<T::rows, WINDOW>(table, item, heads, key_heads, block_tokens, inverse, window);
 		}
 		cp_async_wait<0>();
 	} else {
 		reg_grow<T::many>();
-		int group = (threadIdx.x - PRODUCERS) / 128, row = group * 64 + threadIdx.x % 128 / 32 * 16, g = threadIdx.x % 32 / 4;
+		int group = (threadIdx.x - PRODUCERS) / 128, row = threadIdx.x % 128 / 32 * 16, g = threadIdx.x % 32 / 4, column = 0;
 		Queries<KIND, D> queries;
-		Place at = {0, 0};
+		Places at = {{0, 0}, {0, 0}};
+		if (T::halves == 1) row += group * 64;
+		else column = group * T::cols, at.values.stage = group;
 		fetch<KIND, D>(queries, q, q_stride, p, group);
 #pragma unroll 1
 		while (item < items) {
 			put<KIND, D>(queries, shared + group * T::pieces * T::sub_q, group);
-			State<D> st = {{}, {-INFINITY, -INFINITY}, {}};
+			State<T::cols> st = {{}, {-INFINITY, -INFINITY}, {}};
+			if (T::halves == 1) at.keys = at.values;
 			consume<KIND, D, WINDOW>(st, at, p, base, group, p.s.pos + p.first + row, scale, window);
 			if (WINDOW && sinks) add_sink(st, sinks[p.head], scale);
 			long long to[2];
 #pragma unroll
 			for (int h = 0; h < 2; h++) {
 				int r = p.first + row + g + 8 * h;
-				to[h] = r < p.s.len ? (long long)(p.s.row + r) * out_stride + p.head * D : -1;
+				to[h] = r < p.s.len ? (long long)(p.s.row + r) * out_stride + p.head * D + column : -1;
 			}
 			item = take(queue);
 			if (item < items) { // its queries are loaded while the last values are added
-				p = part_of<WINDOW>(table, item, heads, key_heads, block_tokens, inverse, window);
+				p = part_of<T::rows, WINDOW>(table, item, heads, key_heads, block_tokens, inverse, window);
 				fetch<KIND, D>(queries, q, q_stride, p, group);
 			}
 			wgmma_wait<0>();
 			wgmma_done(st.sum);
-			arrive(bars + 8 * (VALUES_EMPTY + at.stage));
-			at = after(at);
-			for (int h = 0; h < 2; h++) put_row<D>(out, wide, to[h], st, h);
+			arrive(bars + 8 * (VALUES_EMPTY + at.values.stage));
+			at.values = T::halves == 1 ? after(at.values, T::value_stages) : Place{at.values.stage, at.values.parity ^ 1};
+			for (int h = 0; h < 2; h++) put_row(out, wide, to[h], st, h);
 		}
 	}
 }
@@ -491,9 +313,9 @@ template <int KIND, int D, bool WINDOW> KR_DEV void prefill(unsigned char *share
 #define PREFILL_WINDOW(name, kind, d) PREFILL_KERNEL(name, kind, d, true, window, sinks, , int window, const float *sinks)
 #define KIND(name, kind) \
 	PREFILL(kr_gqa_prefill_##name##_64_h, kind, 64) PREFILL(kr_gqa_prefill_##name##_128_h, kind, 128) \
-	PREFILL(kr_gqa_prefill_##name##_256_h, kind, 256) \
+	PREFILL(kr_gqa_prefill_##name##_256_h, kind, 256) PREFILL(kr_gqa_prefill_##name##_512_h, kind, 512) \
 	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_64_h, kind, 64) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_128_h, kind, 128) \
-	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_256_h, kind, 256)
+	PREFILL_WINDOW(kr_gqa_prefill_window_##name##_256_h, kind, 256) PREFILL_WINDOW(kr_gqa_prefill_window_##name##_512_h, kind, 512)
 KIND(bf16, BF16_ROWS)
 KIND(e4m3, E4M3_ROWS)
 KIND(i8, I8_ROWS)
