@@ -69,13 +69,23 @@ func mixture(m, sharedBits int) *Mixture {
 }
 
 // qwen3 is Qwen3-30B-A3B's mixture, with experts of the given bits and groups.
-func qwen3(m, bits, group int) *Mixture {
-	v := &Mixture{X: mat(tensor.BF16, m, 2048), IDs: mat(tensor.I32, m, 8), Weights: mat(tensor.F32, m, 8)}
-	v.Bank = launch.Bank{Experts: 128, W13: tiles(bits, group, 1536, 2048, true), W2: tiles(bits, group, 2048, 768, false)}
+func qwen3(m, bits, group int) *Mixture { return routed(m, bits, group, 128, 2048, 768) }
+
+// glm53 is GLM-5.3-Flash's mixture without its shared network.
+func glm53(m int) *Mixture {
+	v := routed(m, 4, 128, 288, 4096, 2048)
+	v.Bank.Limit = 10
+	return v
+}
+
+// routed is a mixture of 8 of the experts without a shared network.
+func routed(m, bits, group, experts, hidden, width int) *Mixture {
+	v := &Mixture{X: mat(tensor.BF16, m, hidden), IDs: mat(tensor.I32, m, 8), Weights: mat(tensor.F32, m, 8)}
+	v.Bank = launch.Bank{Experts: experts, W13: tiles(bits, group, 2*width, hidden, true), W2: tiles(bits, group, hidden, width, false)}
 	w13, w2 := &v.Bank.W13.A, &v.Bank.W2.A
 	v.Bank.Step, v.Bank.Step2 = int64(w13.ValueBytes()), int64(w2.ValueBytes())
 	v.Bank.ScaleStep, v.Bank.ScaleStep2 = int64(w13.ScaleBytes()), int64(w2.ScaleBytes())
-	v.Aligned = route.NewAligned(4096, m, 8, 128, Tile(h100, v))
+	v.Aligned = route.NewAligned(4096, m, 8, experts, Tile(h100, v))
 	return v
 }
 
@@ -119,6 +129,7 @@ func TestMixtures(t *testing.T) {
 		{"2 rows of small experts", qwen3(2, 4, 128), []op{{"kr_gemv_gate_up_int4_g128", 48, 16, 8}, {"kr_gemv_down_all_int4_g128", 128, 2, 8}}},
 		{"8 rows of small experts", qwen3(8, 4, 128), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 8, 8}}},
 		{"32 rows of small experts", qwen3(32, 4, 128), []op{{"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 32, 8}}},
+		{"32 rows of large clamped experts", glm53(32), []op{{"kr_gemv_ring_cut_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 16, 32, 8}}},
 		// A gated network beside them has its own parts, in the same launches for few rows.
 		{"one row behind a gate", qwen35(1), []op{{"kr_gemv_gate_up_int4_g128_int8_g128", 32, 2 + 8, 8}, {"kr_gemv_down_all_int4_g128_int8_g128", 128, 1, 12}}},
 		{"8 rows behind a gate", qwen35(8), []op{{"kr_gemv_wide1_gate_up_int8_g128", 32, 1, 8}, {"kr_gemv_wide1_int8_g128", 64, 1, 4}, {"kr_gemv_ring_int4_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 8, 8}}},
@@ -128,7 +139,7 @@ func TestMixtures(t *testing.T) {
 		{"32 rows of INT3", qwen3(32, 3, 128), []op{{"kr_gemv_ring_int3_g128_h", 132, 0, 20}, {"kr_gemv_combine", 8, 32, 8}}},
 	} {
 		var l launch.List
-		MoE(&l, h100, mat(tensor.F32, c.m.X.Rows, 2048), 4096, c.m, Options{Add: true})
+		MoE(&l, h100, mat(tensor.F32, c.m.X.Rows, c.m.X.Cols), 4096, c.m, Options{Add: true})
 		for i := range max(len(l.Ops), len(c.want)) {
 			if i >= len(l.Ops) || i >= len(c.want) {
 				t.Errorf("%s: %d launches, want %d", c.name, len(l.Ops), len(c.want))

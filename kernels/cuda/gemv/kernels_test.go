@@ -168,13 +168,8 @@ func swiglu(x, w13, w2 []float32, e extra) (y, bound []float64) {
 		v, _ := dot(x, w13[(width+f)*hidden:(width+f+1)*hidden])
 		if e.b13 != nil {
 			u, v = u+float64(e.b13[f]), v+float64(e.b13[width+f])
-			limit := float64(e.act.Limit)
-			u, v = min(u, limit), max(min(v, limit), -limit)+float64(e.act.Shift)
-			u = u / (1 + math.Exp(-float64(e.act.Alpha)*u)) * v
-		} else {
-			u = u / (1 + math.Exp(-u)) * v
 		}
-		h[f] = tensor.BF16ToF32(tensor.F32ToBF16(float32(u)))
+		h[f] = tensor.BF16ToF32(tensor.F32ToBF16(float32(e.act.Of(u, v))))
 	}
 	y, bound = make([]float64, hidden), make([]float64, hidden)
 	for i := range y {
@@ -267,7 +262,7 @@ type moeCase struct {
 	want, bound   []float64
 }
 
-func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, biased, gated bool, hidden, width, rows int) *moeCase {
+func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, act device.Activation, biased, gated bool, hidden, width, rows int) *moeCase {
 	v := &moeCase{hidden: hidden, width: width, shared: shared != nil}
 	v.w13 = c.RandomWeights(rng, joined(*k), moeExperts, 2*v.width, v.hidden)
 	v.w2 = c.RandomWeights(rng, *k, moeExperts, v.hidden, v.width)
@@ -277,6 +272,10 @@ func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, bia
 		v.s13 = c.RandomWeights(rng, joined(*shared), 1, 2*moeShared, v.hidden)
 		v.s2 = c.RandomWeights(rng, *shared, 1, v.hidden, moeShared)
 	}
+	for e := range v.extra {
+		v.extra[e].act = act
+	}
+	v.bank.Extra = launch.Extra{Alpha: act.Alpha, Limit: act.Limit, Shift: act.Shift}
 	if biased {
 		v.bias(c, rng)
 	}
@@ -304,15 +303,15 @@ func newMoECase(c *cudatest.GPU, rng *rand.Rand, k, shared *cudatest.Layout, bia
 	return v
 }
 
-// bias gives every expert biases, and an activation whose limit many values reach.
+// bias gives every expert biases.
 func (v *moeCase) bias(c *cudatest.GPU, rng *rand.Rand) {
-	n, act := 2*v.width+v.hidden, device.Activation{Alpha: 1.702, Limit: 0.75, Shift: 1}
+	n := 2*v.width + v.hidden
 	all := cudatest.Normal(rng, moeExperts*n)
 	for e := range v.extra {
-		v.extra[e] = extra{all[e*n:][:2*v.width], all[e*n+2*v.width:][:v.hidden], act}
+		v.extra[e].b13, v.extra[e].b2 = all[e*n:][:2*v.width], all[e*n+2*v.width:][:v.hidden]
 	}
 	m := c.F32(all, moeExperts, n)
-	v.bank.Extra = launch.Extra{B13: m.At, B2: m.ColRange(2*v.width, n).At, BiasStep: int64(4 * n), Alpha: act.Alpha, Limit: act.Limit, Shift: act.Shift}
+	v.bank.B13, v.bank.B2, v.bank.BiasStep = m.At, m.ColRange(2*v.width, n).At, int64(4*n)
 }
 
 // row appends the expected result of row r.
@@ -377,26 +376,36 @@ func TestMoEKernels(t *testing.T) {
 	int4, int8 := &cudatest.Layout{Bits: 4, Group: 128}, &cudatest.Layout{Bits: 8, Group: 128}
 	int3, int3s := &cudatest.Layout{Bits: 3, Group: 128}, &cudatest.Layout{Bits: 3, Group: 64}
 	bf16, small, channel := &cudatest.Layout{DType: tensor.BF16}, &cudatest.Layout{Bits: 4, Group: 32}, &cudatest.Layout{Bits: 8}
+	silu, clamp := device.Activation{}, device.Activation{Limit: 0.75} // many values reach it
 	for i, v := range []struct {
 		routed, shared *cudatest.Layout
 		hidden, width  int
 		biased         bool
 		gated          bool
+		act            device.Activation // without biases
 	}{
-		{int4, int4, 192, 128, false, false}, {int4, int8, 192, 128, true, false}, {int4, bf16, 192, 128, false, false}, {bf16, nil, 192, 128, true, false}, {bf16, bf16, 192, 128, false, false},
-		{small, channel, 192, 128, false, false}, {channel, channel, 192, 128, true, false}, {int8, nil, 192, 128, false, false},
-		{int4, nil, 1024, 768, false, false}, {small, nil, 1024, 128, true, false}, // parts are paired
-		{int4, nil, 1024, 768, true, false},
-		{int4, nil, 2048, 256, false, false},                                                                                                                                                         // four parts, and one
-		{int3, int8, 192, 128, false, false}, {int3s, int3s, 192, 192, false, false}, {int3s, nil, 192, 192, true, false}, {int3s, int8, 192, 128, false, false}, {int3, nil, 192, 128, true, false}, // the third is not folded
-		{int3, nil, 1024, 768, false, false}, {int3s, nil, 1024, 256, true, false},
-		{int4, int8, 192, 128, false, true}, {bf16, bf16, 192, 128, false, true}, {int4, int8, 1024, 768, false, true}, // parts of the third are paired
+		{int4, int4, 192, 128, false, false, silu}, {int4, int8, 192, 128, true, false, silu}, {int4, bf16, 192, 128, false, false, silu}, {bf16, nil, 192, 128, true, false, silu}, {bf16, bf16, 192, 128, false, false, silu},
+		{small, channel, 192, 128, false, false, silu}, {channel, channel, 192, 128, true, false, silu}, {int8, nil, 192, 128, false, false, silu},
+		{int4, nil, 1024, 768, false, false, silu}, {small, nil, 1024, 128, true, false, silu}, // parts are paired
+		{int4, nil, 1024, 768, true, false, silu},
+		{int4, nil, 2048, 256, false, false, silu},                                                                                                                                                                                 // four parts, and one
+		{int3, int8, 192, 128, false, false, silu}, {int3s, int3s, 192, 192, false, false, silu}, {int3s, nil, 192, 192, true, false, silu}, {int3s, int8, 192, 128, false, false, silu}, {int3, nil, 192, 128, true, false, silu}, // the third is not folded
+		{int3, nil, 1024, 768, false, false, silu}, {int3s, nil, 1024, 256, true, false, silu},
+		{int4, int8, 192, 128, false, true, silu}, {bf16, bf16, 192, 128, false, true, silu}, {int4, int8, 1024, 768, false, true, silu}, // parts of the third are paired
+		{int4, nil, 4096, 128, false, false, clamp}, // parts have two pieces
+		{int4, int8, 192, 128, false, true, clamp}, {int4, nil, 128, 2048, false, false, silu}, {int3s, nil, 4096, 256, false, false, clamp}, {int4, nil, 1024, 768, false, false, clamp},
 	} {
+		if testing.Short() && i > 22 { // the last ones are long
+			break
+		}
 		rows := 9
 		if i == 1 || v.routed == int4 && (v.shared == nil || v.gated) && (i == 8 || !testing.Short()) {
 			rows = 33
 		}
-		m := newMoECase(c, rng, v.routed, v.shared, v.biased, v.gated, v.hidden, v.width, rows)
+		if v.biased {
+			v.act = device.Activation{Alpha: 1.702, Limit: 0.75, Shift: 1}
+		}
+		m := newMoECase(c, rng, v.routed, v.shared, v.act, v.biased, v.gated, v.hidden, v.width, rows)
 		name := fmt.Sprintf("%+v and %+v, %d of %d", v.routed, v.shared, v.width, v.hidden)
 		all := m.run(c, h100, 0, rows, Options{}, c.Mat(tensor.F32, rows, m.hidden))
 		within(t, name, all, m.want, m.bound)
@@ -415,7 +424,7 @@ func TestMoEKernels(t *testing.T) {
 			if testing.Short() && part[1] == 1 && i%2 == 0 {
 				continue
 			}
-			if got := m.run(c, launch.GPU{SMs: 28, SharedMax: 9<<10 + 2*m.hidden}, part[0], part[1], Options{}, c.Mat(tensor.F32, part[1]-part[0], m.hidden)); !slices.Equal(got, all[:len(got)]) {
+			if got := m.run(c, launch.GPU{SMs: 28, SharedMax: 9<<10 + 2*max(m.hidden, m.width)}, part[0], part[1], Options{}, c.Mat(tensor.F32, part[1]-part[0], m.hidden)); !slices.Equal(got, all[:len(got)]) {
 				t.Fatalf("%s: rows %v differ with less shared memory", name, part)
 			}
 		}

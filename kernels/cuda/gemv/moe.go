@@ -210,7 +210,13 @@ func (n *Network) downParts() int { return partsOf(n.W2.Rows(), n.W2.Cols(), eno
 
 // networkGateParts and networkDownParts do the same for a network that all rows use.
 func networkGateParts(hidden int) int { return min(maxParts, (unitsOf(hidden)+7)/8) }
-func networkDownParts(width int) int  { return min(maxParts, (unitsOf(width)+5)/6) }
+func networkDownParts(width int) int {
+	units := unitsOf(width)
+	if units == 16 { // four equal parts, as kRing needs, and not three others
+		return 4
+	}
+	return min(maxParts, (units+5)/6)
+}
 
 // sharedGateParts and sharedDownParts are the numbers of parts of a shared network beside experts. The first is higher if a
 // warp has only one unit of INT8 in flight while others have two of INT4, so that both need the same number of memory accesses.

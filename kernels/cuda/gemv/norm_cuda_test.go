@@ -12,6 +12,7 @@ import (
 	"krater/kernels/cuda/cudatest"
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
@@ -25,7 +26,7 @@ func TestNormCombined(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 8))
 	int4 := &cudatest.Layout{Bits: 4, Group: 128}
 	for i, hidden := range []int{192, 1024, 4224, 512} {
-		v := newMoECase(c, rng, int4, []*cudatest.Layout{nil, int4}[i%2], false, i == 3, hidden, 128, 9)
+		v := newMoECase(c, rng, int4, []*cudatest.Layout{nil, int4}[i%2], device.Activation{}, false, i == 3, hidden, 128, 9)
 		norm := c.BF16(cudatest.Normal(rng, hidden), 1, hidden)
 		if i == 1 {
 			norm = c.F32(cudatest.Normal(rng, hidden), 1, hidden)

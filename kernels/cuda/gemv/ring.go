@@ -5,10 +5,14 @@ import (
 	"krater/kernels/tensor"
 )
 
-// kRing compute both halves of a mixture's experts.
-var kRing = map[tensor.Format]launch.Kernel{
-	tensor.INT4.By(128): launch.Named("kr_gemv_ring_int4_g128_h"),
-	tensor.INT3.By(64):  launch.Named("kr_gemv_ring_int3_g64_h"), tensor.INT3.By(128): launch.Named("kr_gemv_ring_int3_g128_h"),
+// kRing compute both halves of a mixture's experts, kRingCut if parts of one are cut into pieces.
+var kRing, kRingCut = ringKernels("kr_gemv_ring_"), ringKernels("kr_gemv_ring_cut_")
+
+func ringKernels(prefix string) map[tensor.Format]launch.Kernel {
+	return map[tensor.Format]launch.Kernel{
+		tensor.INT4.By(128): launch.Named(prefix + "int4_g128_h"),
+		tensor.INT3.By(64):  launch.Named(prefix + "int3_g64_h"), tensor.INT3.By(128): launch.Named(prefix + "int3_g128_h"),
+	}
 }
 
 // The sizes of src/gemv_ring.cu.
@@ -16,7 +20,8 @@ const (
 	ringFrom    = 8 // rows: fewer have too few tiles for every multiprocessor
 	ringThreads = 640
 	ringTeams   = 4
-	ringUnits   = 4  // of a part, at most
+	ringUnits   = 4  // of a stage, at most
+	ringPieces  = 2  // of a part, at most
 	ringStages  = 16 // at most
 	ringLeast   = 8  // stages that are worth it
 )
@@ -31,24 +36,26 @@ func ringBytes(w *launch.Weight) (stage, fixed int) {
 type ringHalf struct {
 	parts  int
 	paired bool
+	pieces int // of a part
 	run    int // bands of 64 rows that a block takes at a time
 	runs   int // of a tile
 }
 
 // ringHalfOf returns the half for w; ok is false if kRing does not take it: a format of kRing,
-// whole bands, and parts of equal size that have room.
+// whole bands, and parts of equal size that have room in one or two pieces.
 func ringHalfOf(w *launch.Weight, parts int, paired bool, run int) (h ringHalf, ok bool) {
 	units, bands, together := unitsOf(w.Cols()), w.Rows()/64, ringTeams/max(parts, 1)
+	pieces := (units + parts*ringUnits - 1) / (parts * ringUnits)
 	if _, ok := kRing[w.A.Scaling()]; !ok || w.Cols()%128 != 0 || w.Rows()%64 != 0 ||
-		parts*together != ringTeams || units%parts != 0 || units/parts > ringUnits || bands%together != 0 {
+		parts*together != ringTeams || pieces > ringPieces || units%(parts*pieces) != 0 || bands%together != 0 {
 		return h, false
 	}
-	return ringHalf{parts, paired, run, (bands + run - 1) / run}, true
+	return ringHalf{parts, paired, pieces, run, (bands + run - 1) / run}, true
 }
 
 // append appends the arguments HALF_ARGS before those of the bank.
 func (h *ringHalf) append(args []launch.Arg, w *launch.Weight) []launch.Arg {
-	return append(args, launch.I32(h.parts), flag(h.paired), launch.I32(unitsOf(w.Cols())/h.parts), launch.I32(w.Rows()/64), launch.I32(h.run),
+	return append(args, launch.I32(h.parts), flag(h.paired), launch.I32(h.pieces), launch.I32(unitsOf(w.Cols())/h.parts/h.pieces), launch.I32(w.Rows()/64), launch.I32(h.run),
 		launch.I32(h.runs))
 }
 
@@ -69,9 +76,9 @@ type ringPlan struct {
 }
 
 // ringPlanOf returns the plan of a mixture; ok is false if kRing does not
-// take it (it has no biases), or there are few rows. The runs of a launch are counted in 16 bits.
+// take it (biases, or an activation apart), or there are few rows. The runs of a launch are counted in 16 bits.
 func ringPlanOf(gpu launch.GPU, m *Mixture) (p ringPlan, ok bool) {
-	if !gpu.Hopper || folded(m) || !m.Bank.Extra.Zero() || m.X.Rows < ringFrom {
+	if !gpu.Hopper || folded(m) || m.Bank.B13 != 0 || m.Bank.B2 != 0 || m.Bank.Apart() || m.X.Rows < ringFrom {
 		return p, false
 	}
 	gate, gatePaired := gateParts(m)
@@ -99,5 +106,11 @@ func ring(l *launch.List, gpu launch.GPU, p *ringPlan, m *Mixture, s scratch) {
 		launch.I32(a.Tile), launch.I32(over(m.IDs.Cols)), launch.I32(p.stages), launch.I32(p.row))
 	args = appendMatrix(append(p.one.append(args, &m.Bank.W13), launch.I64(m.Bank.Step), launch.I64(m.Bank.ScaleStep)), &m.Bank.W13)
 	args = appendMatrix(append(p.two.append(args, &m.Bank.W2), launch.I64(m.Bank.Step2), launch.I64(m.Bank.ScaleStep2)), &m.Bank.W2)
-	l.Add(kRing[m.Bank.W13.A.Scaling()], launch.Config{Grid: launch.Dim{X: uint32(gpu.SMs)}, Block: launch.Dim{X: ringThreads}, Shared: uint32(p.bytes), PDL: true}, args...)
+	act := m.Bank.Act()
+	args = append(args, act[:]...)
+	kernels := kRing
+	if p.one.pieces*p.two.pieces > 1 {
+		kernels = kRingCut
+	}
+	l.Add(kernels[m.Bank.W13.A.Scaling()], launch.Config{Grid: launch.Dim{X: uint32(gpu.SMs)}, Block: launch.Dim{X: ringThreads}, Shared: uint32(p.bytes), PDL: true}, args...)
 }

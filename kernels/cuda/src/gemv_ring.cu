@@ -8,8 +8,8 @@
 //   warp 18     counts the runs of gate and up that are done
 //   warp 17     takes runs and copies their weights into a ring of shared memory (bulk copies)
 //   warp 16     copies the activations of a run; hidden values as soon as all runs are counted
-//   warps 0-15  multiply. A part of the columns of a band is a stage of the ring. Warp 4i+r has 16
-//               rows, r, of every fourth stage, i.
+//   warps 0-15  multiply. A part of the columns of a band is a stage of the ring, or one of several pieces of a part.
+//               Warp 4i+r has 16 rows, r, of every fourth stage, i.
 //
 // A block waits only for earlier runs, and those are in blocks that run. So any number of blocks of
 // the grid may run at a time. Sums run in the order of gemv_moe.cu.
@@ -19,7 +19,7 @@
 enum {
 	TEAMS = 4,                                   // of 4 warps: 16 rows each
 	MULTIPLIERS = 4 * TEAMS, WARPS = MULTIPLIERS + 4, // the last has nothing to do
-	MOST_UNITS = 4,                              // of a part
+	MOST_UNITS = 4,                              // of a stage
 	ORDERS = 4,                                  // runs that are known ahead
 };
 
@@ -31,15 +31,15 @@ struct Order {
 	int slots[8];
 };
 
-// One half of the mixture: a matrix of every expert, cut into parts of `units` units.
+// One half of the mixture: a matrix of every expert, cut into parts, and these into pieces of `units` units.
 struct Half {
 	Matrix first; // the first expert's
 	long long step, scale_step; // from one expert's to the next, in bytes
-	int parts, pairs, units, bands, run, runs; // run: bands of a run; runs: of a tile; pairs: as in gemv_flow.cuh
+	int parts, pairs, pieces, units, bands, run, runs; // pieces: of a part, 2 at most and only with CUT; run: bands of a run; runs: of a tile; pairs: as in gemv_flow.cuh
 };
-#define HALF_ARGS(h) int h##_parts, int h##_pairs, int h##_units, int h##_bands, int h##_run, int h##_runs, long long h##_step, long long h##_scale_step, MATRIX_ARGS(h)
+#define HALF_ARGS(h) int h##_parts, int h##_pairs, int h##_pieces, int h##_units, int h##_bands, int h##_run, int h##_runs, long long h##_step, long long h##_scale_step, MATRIX_ARGS(h)
 #define HALF(h) \
-	{ MATRIX(h), h##_step, h##_scale_step, h##_parts, h##_pairs, h##_units, h##_bands, h##_run, h##_runs }
+	{ MATRIX(h), h##_step, h##_scale_step, h##_parts, h##_pairs, h##_pieces, h##_units, h##_bands, h##_run, h##_runs }
 
 // The layout of shared memory, for weights of a format.
 template <int BITS, int GROUP> struct Room {
@@ -97,7 +97,7 @@ KR_DEV void bulk_copy_once(uint32_t dst, const void *src, uint32_t bytes, uint32
 }
 
 // Takes runs and copies their weights, with one warp.
-template <class Room> KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, const Half &two) {
+template <bool CUT, class Room> KR_DEV void copy_weights(const Room &room, const Tiles &tiles, const Half &one, const Half &two) {
 	int lane = threadIdx.x % 32, at = 0, round = 1, next = 0;
 	int n = __ldcg(tiles.count), first = n * one.runs, all = first + n * two.runs;
 	if (lane == 0) next = tiles.take();
@@ -125,14 +125,17 @@ template <class Room> KR_DEV void copy_weights(const Room &room, const Tiles &ti
 		if (lane == 0) {
 			const Half h = o.half ? two : one;
 			int bytes = h.units * Room::UNIT, scale_bytes = h.units * Room::SCALE_UNIT;
-			const uint8_t *values = h.first.values + o.expert * h.step + (long long)o.from * h.parts * bytes;
-			const uint8_t *scales = (const uint8_t *)h.first.scales + o.expert * h.scale_step + (long long)o.from * h.parts * scale_bytes;
-			for (int left = (o.to - o.from) * h.parts; left > 0; left--) {
+			const int all = h.parts * (CUT ? h.pieces : 1); // stages of a band
+			const uint8_t *values = h.first.values + o.expert * h.step + (long long)o.from * all * bytes;
+			const uint8_t *scales = (const uint8_t *)h.first.scales + o.expert * h.scale_step + (long long)o.from * all * scale_bytes;
+			for (int left = (o.to - o.from) * all, s = 0; left > 0; left--, s++) {
 				mbar_wait(room.empty(at), round);
 				uint32_t bar = room.full(at), stage = smem_u32(room.stage(at));
 				mbar_expect(bar, bytes + scale_bytes);
-				bulk_copy_once(stage, values, bytes, bar);
-				bulk_copy(stage + Room::VALUES, scales, scale_bytes, bar);
+				// In memory both pieces of a part lie together, in the ring the first ones of four parts and then the others.
+				int ahead = CUT && h.pieces == 2 ? ((s & 3) << 1 | (s >> 2 & 1)) - (s & 7) : 0;
+				bulk_copy_once(stage, values + ahead * bytes, bytes, bar);
+				bulk_copy(stage + Room::VALUES, scales + ahead * scale_bytes, scale_bytes, bar);
 				values += bytes, scales += scale_bytes;
 				if (++at == room.stages) at = 0, round ^= 1;
 			}
@@ -168,16 +171,16 @@ template <class Room> KR_DEV void copy_rows(const Room &room, const Tiles &tiles
 	}
 }
 
-// The activations of a part as right operands, in registers, and the sum of each group, in shared
+// The activations of a piece as right operands, in registers, and the sum of each group, in shared
 // memory.
 template <class Room> struct Operands {
 	typedef typename Room::Format Format;
 	uint32_t b[MOST_UNITS][16];
 	float2 *totals; // of this lane's tokens, [groups][4]
-	KR_MEMBER void load(const Room &room, int part, int units, int count) {
+	KR_MEMBER void load(const Room &room, int piece, int units, int count) {
 		int lane = threadIdx.x % 32;
 		bool on = lane % 8 < count;
-		uint32_t at = on ? room.at(room.rows()) + lane % 8 * room.row + part * units * 256 + lane / 8 * 16 : room.at(Room::ZERO);
+		uint32_t at = on ? room.at(room.rows()) + lane % 8 * room.row + piece * units * 256 + lane / 8 * 16 : room.at(Room::ZERO);
 #pragma unroll
 		for (int u = 0; u < MOST_UNITS; u++) {
 			if (u >= units) break;
@@ -199,11 +202,10 @@ template <class Room> struct Operands {
 		}
 		__syncwarp();
 	}
-	// sum = the product with 16 rows, r, of a stage.
+	// sum += the product with 16 rows, r, of a stage.
 	KR_MEMBER void multiply(float (&sum)[4], const uint8_t *stage, int r, int units) const {
 		int lane = threadIdx.x % 32, thread = r * 32 + lane;
 		const uint32_t *scales = (const uint32_t *)(stage + Room::VALUES) + r * 8 + lane / 4;
-		sum[0] = sum[1] = sum[2] = sum[3] = 0.f;
 #pragma unroll
 		for (int u = 0; u < MOST_UNITS; u++) {
 			if (u >= units) break;
@@ -257,7 +259,7 @@ template <class Room> KR_DEV void join_parts(float (&sum)[4], const Room &room, 
 }
 
 // Multiplies, with one of the first 16 warps.
-template <class Room> KR_DEV void multiply_runs(const Room &room, const Tiles &tiles, float *y, bf16 *hidden, const Half &one, const Half &two) {
+template <bool CUT, class Room> KR_DEV void multiply_runs(const Room &room, const Tiles &tiles, float *y, bf16 *hidden, const Half &one, const Half &two, const Activation &act) {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32, team = warp / 4, r = warp % 4, g = lane / 4, c = lane % 4;
 	int at = team, round = 0, buffer = 0, before = 0;
 	Operands<Room> x;
@@ -268,20 +270,25 @@ template <class Room> KR_DEV void multiply_runs(const Room &room, const Tiles &t
 		int down = o.half, count = o.count, from = o.from, to = o.to;
 		if (down == 2) return;
 		int slots[2] = {o.slots[2 * c], o.slots[2 * c + 1]}; // below 0: no such token
-		const int parts = down ? two.parts : one.parts, units = down ? two.units : one.units, pairs = down ? two.pairs : one.pairs;
+		const int parts = down ? two.parts : one.parts, pieces = !CUT ? 1 : down ? two.pieces : one.pieces, units = down ? two.units : one.units, pairs = down ? two.pairs : one.pairs;
 		if (down != before) bar_sync(15, 32 * MULTIPLIERS); // the buffers of sums get other readers
 		before = down;
 		const int part = team & (parts - 1), step = TEAMS / parts, first = team / parts; // parts is 1, 2 or 4
 		mbar_wait(room.at(Room::ROWS_FULL), k % 2);
-		x.load(room, part, units, count);
-		if (lane == 0) mbar_arrive(room.at(Room::ROWS_EMPTY)), mbar_arrive(room.taken(k));
+		if (!CUT) x.load(room, part, units, count);
+		if (!CUT && lane == 0) mbar_arrive(room.at(Room::ROWS_EMPTY));
+		if (lane == 0) mbar_arrive(room.taken(k));
 		for (int band = from + first; band < to; band += step) {
-			float sum[4];
-			mbar_wait(room.full(at), round);
-			x.multiply(sum, room.stage(at), r, units);
-			__syncwarp();
-			if (lane == 0) mbar_arrive(room.empty(at));
-			if ((at += TEAMS) >= room.stages) at -= room.stages, round ^= 1;
+			float sum[4] = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll 1
+			for (int piece = 0; piece < pieces; piece++) {
+				if (CUT) x.load(room, part * pieces + piece, units, count);
+				mbar_wait(room.full(at), round);
+				x.multiply(sum, room.stage(at), r, units);
+				__syncwarp();
+				if (lane == 0) mbar_arrive(room.empty(at));
+				if ((at += TEAMS) >= room.stages) at -= room.stages, round ^= 1;
+			}
 			join_parts(sum, room, parts, pairs, part, buffer);
 			buffer ^= 1;
 			if (part > 0) continue;
@@ -294,9 +301,10 @@ template <class Room> KR_DEV void multiply_runs(const Room &room, const Tiles &t
 			}
 #pragma unroll
 			for (int i = 0; i < 2; i++)
-				if (slots[i] >= 0) store(hidden + (long long)slots[i] * (one.first.rows / 2) + 8 * block + g, swiglu(sum[i], sum[2 + i]));
+				if (slots[i] >= 0) store(hidden + (long long)slots[i] * (one.first.rows / 2) + 8 * block + g, act(sum[i], sum[2 + i]));
 		}
 		__syncwarp();
+		if (CUT && lane == 0) mbar_arrive(room.at(Room::ROWS_EMPTY));
 		if (!down && part == 0 && lane == 0) mbar_arrive(room.stored(k));
 	}
 }
@@ -319,10 +327,10 @@ template <class Room> KR_DEV void count_runs(const Room &room, const Tiles &tile
 
 // y [m * top_k, columns of x] = expert(x) of every sorted assignment (kernels/cuda/route.Aligned,
 // tiles of up to size, at most 8). h [m * top_k, width] is room for hidden values. over: 2^16 / top_k, rounded up.
-#define RING_KERNEL(name, BITS, GROUP)                                                                                                  \
+#define RING_KERNEL(name, BITS, GROUP, CUT)                                                                                                \
 	KR_KERNEL(32 * WARPS, 1)                                                                                                           \
 	name(float *y, bf16 *h, const bf16 *x, int x_stride, int4 *tiles, const int *slots, const int *count, int size, int over, int stages, int row, \
-	     HALF_ARGS(w), HALF_ARGS(v)) {                                                                                                 \
+	     HALF_ARGS(w), HALF_ARGS(v), float alpha, float limit, float up_shift) {                                                           \
 		KR_SHARED(uint8_t, memory);                                                                                                    \
 		const Room<BITS, GROUP> room = {memory, stages, row};                                                                          \
 		const Half one = HALF(w), two = HALF(v);                                                                                       \
@@ -333,16 +341,19 @@ template <class Room> KR_DEV void count_runs(const Room &room, const Tiles &tile
 		int warp = threadIdx.x / 32;                                                                                                   \
 		if (warp < MULTIPLIERS) {                                                                                                      \
 			reg_grow<112>();                                                                                                           \
-			multiply_runs(room, list, y, h, one, two);                                                                                 \
+			multiply_runs<CUT>(room, list, y, h, one, two, Activation{alpha, limit, up_shift});                                             \
 		} else {                                                                                                                       \
 			reg_shrink<32>();                                                                                                          \
 			if (warp == MULTIPLIERS) copy_rows(room, list, x, x_stride, h, over, one, two);                                            \
-			else if (warp == MULTIPLIERS + 1) copy_weights(room, list, one, two);                                                      \
+			else if (warp == MULTIPLIERS + 1) copy_weights<CUT>(room, list, one, two);                                                     \
 			else if (threadIdx.x == 32 * (MULTIPLIERS + 2)) count_runs(room, list);                                                    \
 		}                                                                                                                              \
 	}                                                                                                                                  \
 	KR_EXPORT(name)
-RING_KERNEL(kr_gemv_ring_int4_g128_h, 4, 128)
-RING_KERNEL(kr_gemv_ring_int3_g64_h, 3, 64)
-RING_KERNEL(kr_gemv_ring_int3_g128_h, 3, 128)
+RING_KERNEL(kr_gemv_ring_int4_g128_h, 4, 128, false)
+RING_KERNEL(kr_gemv_ring_int3_g64_h, 3, 64, false)
+RING_KERNEL(kr_gemv_ring_int3_g128_h, 3, 128, false)
+RING_KERNEL(kr_gemv_ring_cut_int4_g128_h, 4, 128, true)
+RING_KERNEL(kr_gemv_ring_cut_int3_g64_h, 3, 64, true)
+RING_KERNEL(kr_gemv_ring_cut_int3_g128_h, 3, 128, true)
 #endif

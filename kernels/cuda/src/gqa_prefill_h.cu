@@ -85,8 +85,8 @@ template <int KIND, int D, int KEYS> KR_DEV void start_scores(float (&s)[KEYS / 
 	}
 }
 
-// Waits for a tile's scores, of which LATER commits came after, and frees its keys. Returns the place of the next ones.
-template <int KIND, int D, int KEYS, int LATER> KR_DEV Place end_scores(float (&s)[KEYS / 2], uint32_t bars, Place at) {
+// Waits for a tile's scores, after which came LATER commits, and frees its keys.
+template <int KIND, int D, int KEYS, int LATER> KR_DEV void end_scores(float (&s)[KEYS / 2], uint32_t bars, Place at) {
 	typedef Tiles<KIND, D> T;
 	if (T::halves > 1) {
 		wgmma_wait<LATER + 1>();
@@ -96,6 +96,12 @@ template <int KIND, int D, int KEYS, int LATER> KR_DEV Place end_scores(float (&
 	wgmma_wait<LATER>();
 	wgmma_done(s);
 	arrive(bars + 8 * (KEYS_EMPTY + at.stage));
+}
+
+// The place of the next tile's keys.
+template <int KIND, int D> KR_DEV Place next_keys(Place at) {
+	typedef Tiles<KIND, D> T;
+	if (T::halves > 1) at = after(at, T::key_stages);
 	return after(at, T::key_stages);
 }
 
@@ -175,9 +181,10 @@ template <int KIND, int D, bool WINDOW> KR_DEV void consume(State<Tiles<KIND, D>
 	Place keys = at.keys, values = at.values;
 	wait_full<KIND>(bars + 8 * (KEYS_FULL + keys.stage), keys.parity);
 	start_scores<KIND, D, KEYS>(s, queries, base, keys);
-	keys = end_scores<KIND, D, KEYS, 0>(s, bars, keys);
+	end_scores<KIND, D, KEYS, 0>(s, bars, keys);
 	weigh<T::cols, KEYS, WINDOW>(st, s, old, scale, first * KEYS, top, window);
 	settle<KIND, T::cols, KEYS>(st, w, s, old);
+	keys = next_keys<KIND, D>(keys);
 	if (tiles > first + 1) wait_full<KIND>(bars + 8 * (KEYS_FULL + keys.stage), keys.parity);
 #pragma unroll 1
 	for (int i = first + 1; i < tiles; i++) {
@@ -186,11 +193,11 @@ template <int KIND, int D, bool WINDOW> KR_DEV void consume(State<Tiles<KIND, D>
 		wait_full<KIND>(bars + 8 * (VALUES_FULL + values.stage), values.parity);
 		start_values<KIND, T::cols, KEYS>(st, w, base + T::at_values + values.stage * T::stage);
 		if (group == 0 || i + 1 < tiles) bar_arrive(TURN + 1 - group, CONSUMERS);
-		Place next = end_scores<KIND, D, KEYS, 1>(s, bars, keys);
+		end_scores<KIND, D, KEYS, 1>(s, bars, keys);
 		weigh<T::cols, KEYS, WINDOW>(st, s, old, scale, i * KEYS, top, window);
 		uint32_t read = bars + 8 * (VALUES_EMPTY + values.stage);
 		values = T::halves == 1 ? keys : Place{values.stage, values.parity ^ 1};
-		keys = next;
+		keys = next_keys<KIND, D>(keys);
 		// Without this, the compiler would compute weights only after the wait for the values. So the code before the
 		// wait uses the weights' sum, which is never below zero.
 		uint32_t zero = st.total[0] < 0.f || st.total[1] < 0.f;

@@ -141,15 +141,15 @@ template <int D> KR_DEV void produce_bf16(Place &at, const Part &p, unsigned cha
 	typedef Share<BF16_ROWS, D> S;
 	typedef Tiles<BF16_ROWS, D> T;
 	uint32_t base = smem_u32(shared);
-	int lane = threadIdx.x % 32, r = lane / S::units, first = p.low / T::keys, stages = ((p.end + T::keys - 1) / T::keys - first) * T::halves;
+	int lane = threadIdx.x % 32, r = lane / S::units, first = p.low / T::keys, tiles = (p.end + T::keys - 1) / T::keys;
 	Source from = source_of<BF16_ROWS, D>(p, base, c, r, lane % S::units, 8);
 	uint32_t rows[S::looks], next[S::looks];
 	int slot[S::looks];
 	look_up<BF16_ROWS, D>(rows, slot, p, table, c.stride, first);
 #pragma unroll 1
-	for (int i = 0; i < stages; i++, at = after(at, from.stages)) {
+	for (int i = first * T::halves; i < tiles * T::halves; i++, at = after(at, from.stages)) {
 		mbar_wait(from.empty + 8 * at.stage, at.parity);
-		look_up<BF16_ROWS, D>(next, slot, p, table, c.stride, first + (i + 1) / T::halves);
+		look_up<BF16_ROWS, D>(next, slot, p, table, c.stride, (i + 1) / T::halves);
 		uint32_t to = base + from.to + at.stage * T::stage;
 		const char *start = from.rows + i % T::halves * (2 * T::cols);
 #pragma unroll
@@ -245,7 +245,7 @@ template <int KIND, int D> KR_DEV void produce_raw(Place &at, const Part &p, uns
 	typedef Share<KIND, D> S;
 	typedef Tiles<KIND, D> T;
 	const int BATCH = 4, BATCHES = S::copies / BATCH;
-	int r = first_row<KIND, D>(), first = p.low / T::keys, stages = ((p.end + T::keys - 1) / T::keys - first) * T::halves;
+	int r = first_row<KIND, D>(), first = p.low / T::keys, end = (p.end + T::keys - 1) / T::keys * T::halves;
 	Source from = source_of<KIND, D>(p, smem_u32(shared), c, r, first_unit<KIND, D>(), 4);
 	unsigned char *raw = shared + T::at_raw + (threadIdx.x / 32 * S::copies * 32 + threadIdx.x % 32) * 16;
 	uint32_t rows[S::looks], next[S::looks], scale[S::looks], next_scale[S::looks];
@@ -264,10 +264,10 @@ template <int KIND, int D> KR_DEV void produce_raw(Place &at, const Part &p, uns
 	look_up_scales<KIND, D>(scale, slot, c, from.head);
 	look_up<KIND, D>(rows, slot, p, table, c.stride, first + 1 / T::halves); // of the next stage from here on
 #pragma unroll 1
-	for (int i = 0; i < stages; i++, at = after(at, from.stages)) {
+	for (int i = first * T::halves; i < end; i++, at = after(at, from.stages)) {
 		mbar_wait(from.empty + 8 * at.stage, at.parity);
 		look_up_scales<KIND, D>(next_scale, slot, c, from.head);
-		look_up<KIND, D>(next, next_slot, p, table, c.stride, first + (i + 2) / T::halves);
+		look_up<KIND, D>(next, next_slot, p, table, c.stride, (i + 2) / T::halves);
 		uint32_t to = from.to + at.stage * T::stage;
 #pragma unroll
 		for (int b = 0; b < BATCHES; b++) {
@@ -280,7 +280,7 @@ template <int KIND, int D> KR_DEV void produce_raw(Place &at, const Part &p, uns
 				int row = (b * BATCH + k) * S::each;
 				put_wide<KIND>(shared, rows_on(to, row), v[k], KIND == I8_ROWS ? __shfl_sync(0xffffffffu, scale[row / 32], (row + r) % 32) : 0);
 			}
-			if (i + 1 < stages) copy(b, (i + 1) % T::halves);
+			if (i + 1 < end) copy(b, (i + 1) % T::halves);
 			else cp_async_commit();
 		}
 		fence_async();
