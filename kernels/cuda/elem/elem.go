@@ -1,6 +1,10 @@
 package elem
 
-import "krater/kernels/cuda/launch"
+import (
+	"math"
+
+	"krater/kernels/cuda/launch"
+)
 
 // GatherRows computes out[i] = table[ids[i]]; out [n, H], table [V, H], ids I32 [n, 1]. A row
 // whose id is not in the table is zero.
@@ -16,6 +20,28 @@ func GatherRows(l *launch.List, out, table, ids launch.Mat) {
 	l.Add(kGatherRows, pieces(op, out.Rows, out.Cols, f),
 		launch.P(out.At), launch.I32(out.Stride), launch.P(table.At), launch.I32(table.Stride), launch.I32(table.Rows),
 		launch.P(ids.At), launch.I32(out.Cols), launch.I32(f))
+}
+
+// CopyRows copies src to out, both [n, W] of one type, in memory that does not overlap.
+func CopyRows(l *launch.List, out, src launch.Mat) {
+	const op, threads = "CopyRows", 256
+	if out.DType != src.DType || out.Rows != src.Rows || out.Cols != src.Cols {
+		refuse(op, "%v to %v", src, out)
+	}
+	if out.Rows == 0 || out.Cols == 0 {
+		return
+	}
+	size := out.DType.Size()
+	row, to, from, unit := out.Cols*size, out.Stride*size, src.Stride*size, 1
+	if (row|to|from)%16 == 0 && (out.At|src.At)%16 == 0 {
+		unit = 16
+	}
+	blocks := (int64(out.Rows)*int64(row/unit) + threads - 1) / threads
+	if blocks > math.MaxInt32 {
+		refuse(op, "%d rows of %d bytes", out.Rows, row)
+	}
+	l.Add(kCopyRows, launch.Config{Grid: launch.Dim{X: uint32(blocks)}, Block: launch.Dim{X: threads}, PDL: true},
+		launch.P(out.At), launch.I64(int64(to/unit)), launch.P(src.At), launch.I64(int64(from/unit)), launch.I32(row/unit), launch.I32(out.Rows), launch.I32(unit/16))
 }
 
 // Add computes x += delta, both [T, H].

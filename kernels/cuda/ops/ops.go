@@ -113,16 +113,7 @@ func (b *Builder) Rope(x, positions, table launch.Mat, p device.Rope) {
 }
 
 // CopyRows copies src to dst, of one type and size.
-func (b *Builder) CopyRows(dst, src launch.Mat) {
-	row := int64(dst.Cols * dst.DType.Size())
-	if dst.Dense() && src.Dense() {
-		b.List.Copy(dst.At, src.At, row*int64(dst.Rows))
-		return
-	}
-	for r := range dst.Rows {
-		b.List.Copy(dst.RowRange(r, r+1).At, src.RowRange(r, r+1).At, row)
-	}
-}
+func (b *Builder) CopyRows(dst, src launch.Mat) { elem.CopyRows(b.List, dst, src) }
 
 // StoreRows writes rows of a cache.
 func (b *Builder) StoreRows(cache launch.KV, src, slots launch.Mat) {
