@@ -9,14 +9,6 @@ import (
 	"krater/kernels/device"
 )
 
-const (
-	// prefillRows is the number of query rows that meet a block of keys together.
-	prefillRows = 32
-	// partBytes is the size of the part of expanded keys or values that they meet at a time: it stays in
-	// the first-level cache.
-	partBytes = 24 << 10
-)
-
 // prefillTask is MLA by its definition: for one span and one head, keys and values of a block of
 // positions are expanded from the cached latents, then every query row that may see them takes them
 // into its running softmax.
@@ -38,7 +30,7 @@ func (d *Device) MLAPrefill(stream device.Stream, out, q device.Mat, cache devic
 		keys := spans[i].Pos + spans[i].Len
 		flops += 2 * p.Heads * keys * (p.Rank*(p.Nope+p.V) + spans[i].Len*(p.Nope+p.Rope+p.V))
 	}
-	scratch := keyBlock*(convert.Padded(p.Rank)+p.Nope+p.Rope+p.V+prefillRows) + piece(runningSize*longest) +
+	scratch := keyBlock*(convert.Padded(p.Rank)+p.Nope+p.Rope+p.V+dot.Rows) + piece(runningSize*longest) +
 		t.kv.wideBlock(p.Rank+p.Rope) + t.wideWeights()
 	s.each(t, len(spans)*p.Heads, flops/d.speed.flopsPerNs, scratch)
 	t.spans = nil
@@ -49,7 +41,7 @@ type prefillScratch struct {
 	latents *float32 // [keyBlock, Padded(Rank)] cache rows as kv_b's type wants them
 	keys    *float32 // [keyBlock, Nope+Rope]
 	values  *float32 // [keyBlock, V]
-	scores  *float32 // [prefillRows, keyBlock]
+	scores  *float32 // [dot.Rows, keyBlock]
 	block   *float32 // wideBlock
 	state   []running
 	wide    int
@@ -61,7 +53,7 @@ func (t *prefillTask) scratch(l *lane, rows int) (c prefillScratch) {
 	qk := t.Nope + t.Rope
 	l.arena.clear()
 	c.latents, c.keys = l.arena.take(keyBlock*c.wide), l.arena.take(keyBlock*qk)
-	c.values, c.scores = l.arena.take(keyBlock*t.V), l.arena.take(keyBlock*prefillRows)
+	c.values, c.scores = l.arena.take(keyBlock*t.V), l.arena.take(keyBlock*dot.Rows)
 	if n := t.kv.wideBlock(t.Rank + t.Rope); n > 0 {
 		c.block = l.arena.take(n)
 	}
@@ -84,8 +76,8 @@ func (t *prefillTask) do(l *lane, i int) {
 		to := min(from+keyBlock, keys)
 		t.expand(l, &c, span, head, from, to)
 		// Row r sees keys up to Pos+r, so rows before `from` see none of these.
-		for r := max(0, from-span.Pos); r < span.Len; r += prefillRows {
-			t.rows(l, &c, span, head, r, min(prefillRows, span.Len-r), from, to)
+		for r := max(0, from-span.Pos); r < span.Len; r += dot.Rows {
+			t.rows(l, &c, span, head, r, min(dot.Rows, span.Len-r), from, to)
 		}
 	}
 	for r := range span.Len {
@@ -155,62 +147,38 @@ func (t *prefillTask) widenLatent(dst *float32, row unsafe.Pointer) {
 	}
 }
 
-// rows takes the block of keys into the softmax of query rows [r, r+n). Keys and values go in parts.
+// rows takes the block of keys into the softmax of query rows [r, r+n).
 func (t *prefillTask) rows(l *lane, c *prefillScratch, span *device.Span, head, r, n, from, to int) {
-	last := min(to, span.Pos+r+n) // no row sees further
-	part := max(dot.Rows, partBytes/4/max(t.Nope+t.Rope, t.V))
-	for pos := from; pos < last; pos += part {
-		for i := 0; i < n; i += dot.Rows {
-			m := min(dot.Rows, n-i)
-			t.score(l, c, span, head, r, i, m, from, pos, min(pos+part, t.sees(span, r+i+m-1, last)))
-		}
-	}
-	for i := range n {
-		t.fold(&c.state[r+i], rowAt(c.scores, keyBlock, i), t.sees(span, r+i, last)-from, t.result(span.Row+r+i, head), t.V)
-	}
-	for pos := from; pos < last; pos += part {
-		end := min(pos+part, last)
-		for i := 0; i < n; i += axpy.Rows {
-			// All rows of the tile see the keys that the first one sees; the rest of the diagonal, up
-			// to m-1 keys, is processed row by row.
-			m := min(axpy.Rows, n-i)
-			common := max(pos, t.sees(span, r+i, end))
-			t.weigh(l, c, span, head, r, i, m, from, pos, common)
-			for j := i + 1; j < i+m; j++ {
-				t.weigh(l, c, span, head, r, j, 1, from, common, t.sees(span, r+j, end))
-			}
-		}
-	}
-}
-
-// sees is the end of the positions that row r of a span sees, at most end.
-func (t *prefillTask) sees(span *device.Span, r, end int) int { return min(end, span.Pos+r+1) }
-
-// score computes the scores of positions [pos, end) for m rows from the i-th of those from row r on.
-func (t *prefillTask) score(l *lane, c *prefillScratch, span *device.Span, head, r, i, m, from, pos, end int) {
-	if pos >= end {
-		return
-	}
 	qk := t.Nope + t.Rope
-	for j := range m {
-		l.dot.X[j] = t.query(span.Row+r+i+j, head)
-		l.dot.Out[j] = shift(rowAt(c.scores, keyBlock, i+j), pos-from)
+	last := min(to, span.Pos+r+n) // no row of the tile sees further
+	for i := range n {
+		l.dot.X[i] = t.query(span.Row+r+i, head)
+		l.dot.Out[i] = rowAt(c.scores, keyBlock, i)
 	}
-	l.dot.W, l.dot.Stride = unsafe.Pointer(rowAt(c.keys, qk, pos-from)), 4*qk
-	l.dot.K, l.dot.N = qk, end-pos
-	t.dev.dot.F32[m](&l.dot)
-}
-
-// weigh adds the values of positions [pos, end) to the results of m rows from the i-th of those from row
-// r on.
-func (t *prefillTask) weigh(l *lane, c *prefillScratch, span *device.Span, head, r, i, m, from, pos, end int) {
-	if pos >= end {
-		return
+	l.dot.W, l.dot.Stride = unsafe.Pointer(c.keys), 4*qk
+	l.dot.K, l.dot.N = qk, last-from
+	t.dev.dot.F32[n](&l.dot)
+	for i := range n {
+		visible := min(last, span.Pos+r+i+1) - from
+		t.fold(&c.state[r+i], rowAt(c.scores, keyBlock, i), visible, t.result(span.Row+r+i, head), t.V)
 	}
-	for j := range m {
-		l.axpy.P[j], l.axpy.Acc[j] = shift(rowAt(c.scores, keyBlock, i+j), pos-from), t.result(span.Row+r+i+j, head)
+	// All rows of the tile see the keys that the first one sees; the rest of the diagonal, up to
+	// n-1 keys, is processed row by row.
+	common := min(last, span.Pos+r+1) - from
+	l.axpy.Stride, l.axpy.Width = 4*t.V, t.V
+	l.axpy.W, l.axpy.N = unsafe.Pointer(c.values), common
+	for i := range n {
+		l.axpy.P[i], l.axpy.Acc[i] = rowAt(c.scores, keyBlock, i), t.result(span.Row+r+i, head)
 	}
-	l.axpy.W, l.axpy.Stride = unsafe.Pointer(rowAt(c.values, t.V, pos-from)), 4*t.V
-	l.axpy.N, l.axpy.Width = end-pos, t.V
-	t.dev.axpy.F32[m](&l.axpy)
+	t.dev.axpy.F32[min(n, axpy.Rows)](&l.axpy)
+	for i := 1; i < n; i++ {
+		visible := min(last, span.Pos+r+i+1) - from
+		if visible == common {
+			continue
+		}
+		l.axpy.P[0] = shift(rowAt(c.scores, keyBlock, i), common)
+		l.axpy.Acc[0] = t.result(span.Row+r+i, head)
+		l.axpy.W, l.axpy.N = unsafe.Pointer(rowAt(c.values, t.V, common)), visible-common
+		t.dev.axpy.F32[1](&l.axpy)
+	}
 }
