@@ -13,7 +13,7 @@ type budget struct {
 	now     func() time.Duration
 	last    time.Duration // when the last step began; 0: there was none just before
 	steps   []time.Duration
-	rate    float64 // bytes a second of copies, of late; 0: not known yet
+	rate    float64 // bytes a second of recent copies; 0: not known yet
 	refused int     // copies that the device has refused
 }
 

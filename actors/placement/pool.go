@@ -11,7 +11,7 @@ import (
 )
 
 // pool is the slots of a strategy that learns (dispatch.Start.Learns). Between two steps it has experts
-// that routers chose of late copied into the slots of others. A step finds experts by tables that change
+// that routers chose recently copied into the slots of others. A step finds experts by tables that change
 // between steps only: an expert leaves its table before a copy into its slot begins, and one that comes
 // enters it when its copy has ended. So no step waits for a copy, and none reads a slot that is written.
 type pool struct {

@@ -84,7 +84,7 @@ type Start struct {
 	// experts are worth copying along with the router's choice.
 	Host [Phases]bool
 	// Learns: between steps the caller puts other experts into the slots of Loads, those that routers
-	// chose most of late. Setup.Kept and places are not touched.
+	// chose most often recently. Setup.Kept and places are not touched.
 	Learns bool
 }
 

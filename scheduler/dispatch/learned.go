@@ -1,7 +1,7 @@
 package dispatch
 
 // learned begins as hot_cached_static does. Within a step its experts stay where they are. Between steps
-// the caller moves them by what routers chose of late (scheduler/learn): see Start.Learns.
+// the caller moves them by what routers chose recently (scheduler/learn): see Start.Learns.
 type learned struct{}
 
 func (learned) Name() string { return "learned" }

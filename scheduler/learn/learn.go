@@ -1,11 +1,11 @@
-// Package learn decides which experts a small fast memory should hold, by what the routers chose of
-// late. It is plain data: scheduler/dispatch and scheduler/routing carry out what it decides. A
+// Package learn decides which experts a small fast memory should hold, by what the routers chose
+// recently. It is plain data: scheduler/dispatch and scheduler/routing carry out what it decides. A
 // Learner is not safe for concurrent use.
 //
 // What is worth a place depends on how long the routers keep to their habits. A learner therefore
 // counts over several horizons at once, each an average in which a choice counts half as much after
 // that number of tokens. For each it notes how often the best set by that average, chosen beforehand,
-// had what the routers chose next. The horizon whose set was right most often of late, leads: a short one soon
+// had what the routers chose next. The horizon whose set was right most often recently, leads: a short one soon
 // after a change of topic, a long one while nothing changes. Nothing has to detect changes.
 package learn
 
@@ -68,7 +68,7 @@ type horizon struct {
 	weight float64   // of a choice now
 	score  []float64 // [experts of all layers] sums of weights
 	best   []bool    // [experts of all layers] the set of as many as there are slots, by score
-	hits   float64   // choices that were in best, of late
+	hits   float64   // choices that were in best, recently
 	now    float64   // of them, since the last Pass
 }
 
