@@ -3,6 +3,7 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -259,46 +260,47 @@ func (o *output) flush() {
 	}
 }
 
-// pass pushes the parts of a text, the tokens with the first of them. Tokens whose text is held back
-// come without it.
+// pass pushes an event for each part of a text. The first event also has the tokens. If the parser
+// holds all of the text back, the tokens are sent at once, without text.
 func (o *output) pass(events []toolcall.Event, tokens []engine.Token) {
-	out := PartEvents(events, o.shortIDs)
-	if len(out) == 0 && len(tokens) > 0 {
-		out = []engine.Event{{Kind: engine.Tokens}}
-		if o.reasoning() {
-			out[0].Part = engine.ReasoningPart
-		}
-	}
-	for i, e := range out {
-		if e.Usage = o.usage; i == 0 {
-			e.Tokens = tokens
-		}
+	for e := range PartEvents(events, o.shortIDs) {
+		e.Usage, e.Tokens, tokens = o.usage, tokens, nil
 		o.answer.push(e)
 	}
+	if len(tokens) == 0 {
+		return
+	}
+	e := engine.Event{Kind: engine.Tokens, Usage: o.usage, Tokens: tokens}
+	if o.reasoning() {
+		e.Part = engine.ReasoningPart
+	}
+	o.answer.push(e)
 }
 
-// PartEvents returns the events of an answer for the parts of its text. With shortIDs calls without
+// PartEvents yields the events of an answer for the parts of its text. With shortIDs calls without
 // an id get one.
-func PartEvents(parts []toolcall.Event, shortIDs bool) []engine.Event {
-	var out []engine.Event
-	for _, part := range parts {
-		e := engine.Event{Kind: engine.Tokens, Text: part.Text}
-		switch part.Kind {
-		case toolcall.End:
-			continue
-		case toolcall.Reasoning:
-			e.Part = engine.ReasoningPart
-		case toolcall.Arguments:
-			e.Part = engine.ArgumentsPart
-		case toolcall.Call:
-			e.Part, e.Text, e.Name, e.CallID = engine.CallPart, "", part.Text, part.ID
-			if e.CallID == "" && shortIDs {
-				e.CallID = shortID()
+func PartEvents(parts []toolcall.Event, shortIDs bool) iter.Seq[engine.Event] {
+	return func(yield func(engine.Event) bool) {
+		for _, part := range parts {
+			e := engine.Event{Kind: engine.Tokens, Text: part.Text}
+			switch part.Kind {
+			case toolcall.End:
+				continue
+			case toolcall.Reasoning:
+				e.Part = engine.ReasoningPart
+			case toolcall.Arguments:
+				e.Part = engine.ArgumentsPart
+			case toolcall.Call:
+				e.Part, e.Text, e.Name, e.CallID = engine.CallPart, "", part.Text, part.ID
+				if e.CallID == "" && shortIDs {
+					e.CallID = shortID()
+				}
+			}
+			if !yield(e) {
+				return
 			}
 		}
-		out = append(out, e)
 	}
-	return out
 }
 
 // shortID is the id of a call for templates that want nine letters and digits.

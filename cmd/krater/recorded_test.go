@@ -59,7 +59,7 @@ func (r *familyText) script(req *engine.Request) (enginetest.Script, error) {
 	})
 	usage := engine.Usage{}
 	add := func(events []toolcall.Event) {
-		for _, e := range actors.PartEvents(events, f.ShortIDs()) {
+		for e := range actors.PartEvents(events, f.ShortIDs()) {
 			steps = append(steps, enginetest.Step{Event: e})
 		}
 	}
