@@ -16,8 +16,8 @@ import (
 // enters it when its copy has ended. So no step waits for a copy, and none reads a slot that is written.
 type pool struct {
 	learner *learn.Learner
-	first   int32         // its slots are those from first to last-1
-	last    int32         //
+	first   int32         // its first slot
+	last    int32         // the slot after its last one
 	tables  device.Stream // of an accelerator: of its tables, in one order with steps; nil on other devices
 	there   [][]int32     // [layers][experts] the slots that a step finds; below 0: none
 	reads   [dispatch.Phases]bool
@@ -31,15 +31,15 @@ type pool struct {
 	all     []dispatch.Load // to be copied
 }
 
-// coming is experts of one layer whose copies are under way.
+// coming lists experts of one layer whose copies are in flight.
 type coming struct {
 	loads []dispatch.Load
 	at    device.Event
 	span  device.TimedSpan // of their copies; without timestamps: the device has no clock
 }
 
-// promptWorth is how many tokens a prompt counts as, however long it is: what it chose matters for the
-// answer, whose own choices are soon known.
+// promptWorth is the number of tokens that a prompt counts as at most. What a prompt chose matters only until
+// the answer has made choices of its own.
 const promptWorth = 64
 
 // newPool makes the pool of a side whose experts lie where they begin.
