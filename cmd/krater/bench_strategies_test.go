@@ -112,3 +112,28 @@ func TestBenchStrategiesStreams(t *testing.T) {
 		}
 	}
 }
+
+// TestBenchStrategiesWindows: strategies that are measured in turn see the same texts, so that the one that copies
+// everything it lacks hits more often than the one whose set stays, and each has as many windows as were asked for.
+func TestBenchStrategiesWindows(t *testing.T) {
+	args := []string{"bench", "strategies", "--decode", "8", "--streams", "2", "--windows", "2", "--heat-tokens", "40", "--only", "layer_grouped/hot_cached_static,lru"}
+	var r benches.StrategiesReport
+	if err := json.Unmarshal([]byte(answers(t, "", append(args, "--json")...)), &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Strategies) != 2 || len(r.Strategies[0].Windows) != 2 || len(r.Strategies[1].Windows) != 2 {
+		t.Fatalf("%+v", r.Strategies)
+	}
+	for i := range 2 {
+		stays, copies := r.Strategies[0].Windows[i], r.Strategies[1].Windows[i]
+		if stays.TokensPerS <= 0 || stays.Copies != 0 || stays.HostShare <= 0 || copies.Copies <= 0 || copies.HostShare != 0 || copies.HitRate <= stays.HitRate {
+			t.Errorf("window %d: %+v, %+v", i, stays, copies)
+		}
+	}
+	if text := answers(t, "", args...); !strings.Contains(text, "medians of 2 windows in turn") {
+		t.Error(text)
+	}
+	if o := krater(t, "", "bench", "strategies", "--windows", "1001"); o.status != 1 || !strings.Contains(o.err, "--windows 1001") {
+		t.Errorf("status %d: %s", o.status, o.err)
+	}
+}

@@ -27,6 +27,7 @@ package group
 
 import (
 	"fmt"
+	"slices"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -198,6 +199,14 @@ func (g *Group) MoE(layer int) bool { return g.layers[layer-g.First].MoE() }
 
 // Bank is the experts of a layer.
 func (g *Group) Bank(layer int) *expert.Bank { return &g.layers[layer-g.First].Bank }
+
+// Again returns the same group with banks of its own, whose experts may be taken away apart from those of g. It
+// uses g's memory, and is not closed.
+func (g *Group) Again() *Group {
+	c := *g
+	c.layers = slices.Clone(g.layers)
+	return &c
+}
 
 // KVBytes is the size of the KV cache.
 func (g *Group) KVBytes() int64 {

@@ -86,6 +86,17 @@ type Parts struct {
 	bufs []device.Buffer
 }
 
+// Again returns the same parts with experts that can be placed once more, apart from those of p. Both
+// use one KV cache and one scratch memory, so only one of them may run at a time. Only p is closed.
+func (p *Parts) Again() *Parts {
+	q := *p
+	q.Groups = nil
+	for _, g := range p.Groups {
+		q.Groups = append(q.Groups, g.Again())
+	}
+	return &q
+}
+
 // Close frees all memory of the parts; nothing may run on them.
 func (p *Parts) Close() {
 	for _, g := range p.Groups {

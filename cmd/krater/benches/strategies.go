@@ -20,7 +20,6 @@ import (
 	"krater/stages/load"
 	"krater/stages/offload"
 	"krater/stages/source"
-	"krater/stages/synth"
 )
 
 // strategiesCmd runs a model under every strategy, on the simulated device or on a GPU. On the
@@ -38,6 +37,8 @@ type strategiesCmd struct {
 	Budgets []config.Size `help:"Memory for experts, with one table each; default: half of what all experts take, or on a GPU with --vram what is left." placeholder:"SIZE"`
 	Trace   string        `help:"With --streams on a GPU: folder for traces of the actors, one Chrome trace file per strategy, budget and number of micro-batches." placeholder:"DIR"`
 	Only    []string      `help:"Strategies by name or number, or a pair for prefill and decode: layer_grouped/hot_cached_static; default: all." placeholder:"NAME"`
+	Windows int           `help:"Measure decode alone, of --streams streams, in this many windows of each strategy in turn, and print medians; 0: measure each strategy by itself." default:"0"`
+	Counted int           `name:"heat-tokens" help:"Tokens of the warm-up that counts the heat; 0: those of a prompt of 512 and --decode." default:"0"`
 	NoHeat  bool          `help:"Treat the first experts by id as the hot ones, instead of counting in a warm-up."`
 
 	CopyRate    float64 `help:"Simulated rate of copies to the GPU, GB/s." default:"53"`
@@ -77,17 +78,18 @@ type simRates struct {
 
 // strategyResult is one strategy with one budget, for prefill and decode.
 type strategyResult struct {
-	Strategy string          `json:"strategy"`
-	Budget   int64           `json:"budget_bytes"`
-	Runs     string          `json:"runs"`            // the strategy that ran, if it fell back to another
-	Falls    []string        `json:"falls,omitempty"` // one line per phase
-	Prefill  []strategyPhase `json:"prefill"`
-	Prompts  *strategyPhase  `json:"prompts,omitempty"` // several together
-	Decode   strategyPhase   `json:"decode"`
-	Together []strategyParts `json:"together,omitempty"` // several streams, by number of micro-batches
-	VRAM     int64           `json:"vram_bytes"`         // largest use
-	OnRank   int64           `json:"experts_on_rank_bytes"`
-	KVTokens int64           `json:"kv_tokens"` // that fit next to it
+	Strategy string           `json:"strategy"`
+	Budget   int64            `json:"budget_bytes"`
+	Runs     string           `json:"runs"`            // the strategy that ran, if it fell back to another
+	Falls    []string         `json:"falls,omitempty"` // one line per phase
+	Prefill  []strategyPhase  `json:"prefill"`
+	Prompts  *strategyPhase   `json:"prompts,omitempty"` // several together
+	Decode   strategyPhase    `json:"decode"`
+	Together []strategyParts  `json:"together,omitempty"` // several streams, by number of micro-batches
+	Windows  []strategyWindow `json:"windows,omitempty"`  // of decode, where strategies were measured in turn
+	VRAM     int64            `json:"vram_bytes"`         // largest use
+	OnRank   int64            `json:"experts_on_rank_bytes"`
+	KVTokens int64            `json:"kv_tokens"` // that fit next to it
 }
 
 // strategyPhase is a prompt, or the tokens after one.
@@ -105,11 +107,15 @@ func (c *strategiesCmd) check(context int) (skipped []string, err error) {
 		c.Device = config.HostSim
 	}
 	switch {
+	case c.Windows < 0 || c.Windows > 1000:
+		return nil, fmt.Errorf("--windows %d: want 0 to 1000", c.Windows)
+	case c.Counted < 0 || c.Counted > context:
+		return nil, fmt.Errorf("--heat-tokens %d: the model's context is %d", c.Counted, context)
 	case c.Prompts < 0 || c.Prompts > 64:
 		return nil, fmt.Errorf("--prompts %d: want 0 to 64", c.Prompts)
 	case c.Streams < 0 || c.Streams > 1024:
 		return nil, fmt.Errorf("--streams %d: want 0 to 1024", c.Streams)
-	case c.Device == config.CUDA && c.Streams > 0 && c.Decode < 4*chainWarm:
+	case c.Device == config.CUDA && c.Streams > 0 && c.Windows == 0 && c.Decode < 4*chainWarm:
 		return nil, fmt.Errorf("--decode %d: want %d or more with --streams on a GPU", c.Decode, 4*chainWarm)
 	case c.Trace != "" && (c.Streams == 0 || c.Device != config.CUDA):
 		return nil, errors.New("--trace needs --streams and --device cuda")
@@ -308,6 +314,14 @@ func (b *strategiesBench) run(list []pair) (*StrategiesReport, error) {
 		b.room = b.s.Rank().Memory().Used + b.states() + one*int64(experts)
 	}
 	for _, budget := range c.Budgets {
+		if c.Windows > 0 {
+			res, err := b.inTurn(list, int64(budget))
+			if err != nil {
+				return nil, err
+			}
+			r.Strategies = append(r.Strategies, res...)
+			continue
+		}
 		for _, s := range list {
 			b.tell(fmt.Sprintf("%s with %s", s, budget))
 			res, err := b.strategy(s, int64(budget))
@@ -334,42 +348,6 @@ func (b *strategiesBench) states() int64 {
 		}
 	}
 	return 0
-}
-
-// prompt returns n tokens that depend on the seed.
-func (b *strategiesBench) prompt(n, seed int) []int32 {
-	ids := make([]int32, n)
-	for i := range ids {
-		ids[i] = int32((i*i*31 + i*7919 + 13 + seed*1009) % b.s.Config.Vocab)
-	}
-	synth.Text(ids, 0, b.c.RoutingDrift, b.s.Config.Vocab)
-	return ids
-}
-
-// sequence is a prompt of the given length, and n tokens that follow. Where routing drifts it is given which.
-func (b *strategiesBench) sequence(length, n, seed int) *drive.Sequence {
-	ids := b.prompt(length+n, seed)
-	q := &drive.Sequence{Prompt: ids[:length:length], New: n}
-	if b.c.RoutingDrift > 0 {
-		q.Given = ids[length:]
-	}
-	return q
-}
-
-// warmUp counts how often the router chooses each expert.
-func (b *strategiesBench) warmUp() error {
-	seen := func(index int, work []dispatch.Rows) {
-		for len(b.heat) <= index {
-			b.heat = append(b.heat, make([]uint32, b.s.Config.MoE.Experts))
-		}
-		for _, w := range work {
-			b.heat[index][w.Expert] += uint32(w.Rows)
-		}
-	}
-	return b.placed(placement.Options{Prefill: b.named(config.CPUOnly), Decode: b.named(config.CPUOnly), Seen: seen}, func(m *placement.Model, _ *placement.Placement) error {
-		n := min(512, b.s.Config.MaxContext-b.c.Decode, b.s.Parts.Limits.Blocks*b.s.Parts.Limits.BlockTokens-b.c.Decode)
-		return drive.Run(m, []*drive.Sequence{b.sequence(n, b.c.Decode, 5)}, drive.Options{})
-	})
 }
 
 // named returns a strategy that exists.

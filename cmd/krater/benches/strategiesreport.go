@@ -24,7 +24,11 @@ func (r *StrategiesReport) text(w io.Writer) error {
 		fmt.Fprintln(w, "skipped:", line)
 	}
 	fmt.Fprintln(w)
-	if err := stat.Text(w, r.tables()); err != nil {
+	tables := r.tables
+	if len(r.Strategies) > 0 && len(r.Strategies[0].Windows) > 0 {
+		tables = r.windowTables
+	}
+	if err := stat.Text(w, tables()); err != nil {
 		return err
 	}
 	for _, x := range r.Strategies {
