@@ -116,7 +116,7 @@ func TestHelpGroupsCommands(t *testing.T) {
 			}
 		}
 	}
-	for group, first := range map[string]string{"Start": "launch", "Check": "doctor", "Measure": "bench", "Tools": "tokenize"} {
+	for group, first := range map[string]string{"Start": "setup", "Check": "doctor", "Measure": "bench", "Tools": "tokenize"} {
 		if len(groups[group]) == 0 || groups[group][0] != first {
 			t.Errorf("the group %q has %q", group, groups[group])
 		}
@@ -195,7 +195,7 @@ func TestBashCompletes(t *testing.T) {
 		{"krater serve --li", []string{"--listen"}, []string{"--log-level"}},
 		{"krater serve --log-level ", []string{"debug", "info", "warn", "error"}, []string{"--listen", "serve"}},
 		{"krater serve --log-level = w", []string{"warn"}, []string{"info"}}, // readline cuts at the sign
-		{"krater bench ", []string{"kernels", "model", "serve", "--actors-vs-direct"}, []string{"launch"}},
+		{"krater bench ", []string{"kernels", "model", "serve", "--actors-vs-direct"}, []string{"setup"}},
 		{"krater bench serve --li", nil, []string{"--listen"}}, // no flag of krater serve
 		{"krater bench kernels --pl", []string{"--plot"}, []string{"--listen"}},
 		{"krater serve --model /models/x --dev", []string{"--device"}, nil},

@@ -26,7 +26,8 @@ import (
 type cli struct {
 	Config string `help:"YAML file of settings, one 'flag-name: value' per line." type:"path" placeholder:"FILE"`
 
-	Launch launchCmd `cmd:"" group:"Start" help:"Choose a model and its settings on the terminal, save them, and start."`
+	Setup  setupCmd  `cmd:"" group:"Start" help:"Choose a model and its settings on the terminal, save them, and start."`
+	Launch launchCmd `cmd:"" group:"Start" help:"Start a coding agent that uses this server: claude, codex, opencode or aider."`
 	Serve  serveCmd  `cmd:"" group:"Start" help:"Serve a model over HTTP and WebSocket."`
 	Run    runCmd    `cmd:"" group:"Start" help:"Ask one question on the terminal."`
 	Chat   chatCmd   `cmd:"" group:"Start" help:"Talk with a model on the terminal."`
@@ -70,7 +71,7 @@ func run(args []string, e *console.Env) int {
 	case len(args) == 1 && (args[0] == "--version" || args[0] == "-v"): // as in other programs
 		args = []string{"version"}
 	}
-	ctx, file, err := cmdline.Parse(&c, args, kong.Writers(e.Out, e.Err))
+	ctx, file, err := cmdline.Parse(&c, c.Launch.Cut(args), kong.Writers(e.Out, e.Err))
 	if err != nil {
 		complain(e.Err, err)
 		return 2

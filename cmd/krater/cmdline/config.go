@@ -48,7 +48,7 @@ const ConfigMaxBytes = 1 << 20
 
 // File gives kong the values of a configuration file.
 type File struct {
-	path   string
+	Path   string
 	app    *kong.Application // every command; nil: that of Validate
 	Values map[string]any
 	used   map[string]bool
@@ -60,7 +60,7 @@ func ReadConfig(path string) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &File{path: path, Values: map[string]any{}, used: map[string]bool{}}
+	r := &File{Path: path, Values: map[string]any{}, used: map[string]bool{}}
 	if err := yaml.Unmarshal(data, &r.Values); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -98,7 +98,7 @@ func (r *File) Validate(app *kong.Application) error {
 				unknown[i] = fmt.Sprintf("%s (%s)", key, meant)
 			}
 		}
-		return fmt.Errorf("%s: unknown settings: %s", r.path, strings.Join(unknown, ", "))
+		return fmt.Errorf("%s: unknown settings: %s", r.Path, strings.Join(unknown, ", "))
 	}
 	return nil
 }
@@ -197,7 +197,7 @@ func newParser(cli any, options ...kong.Option) (*kong.Kong, error) {
 }
 
 // otherCommands leaves all commands out of a parser but the one that args begins with. Making a parser of
-// every flag of every command takes longer than most commands do, and krater launch parses at every key.
+// every flag of every command takes longer than most commands do, and krater setup parses at every key.
 // It is nil if args begins with anything else.
 func otherCommands(cli any, args []string) kong.Option {
 	if len(args) == 0 {
@@ -340,7 +340,7 @@ func sourceOf(ctx *kong.Context, file *File, f *kong.Flag) string {
 		return "environment " + EnvName(f.Name)
 	}
 	if file != nil && file.used[f.Name] {
-		return "file " + file.path
+		return "file " + file.Path
 	}
 	return "default"
 }

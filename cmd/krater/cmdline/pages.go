@@ -12,11 +12,19 @@ var Pages = map[string]page{
 			{"krater doctor --model /models/DeepSeek-V2-Lite", "Check whether a model fits this machine."},
 		},
 	},
-	"launch": {
+	"setup": {
 		about: "A wizard on the terminal. It finds models in the given folders (default: the current one) and in Hugging Face's cache, and shows the memory and the speed of every choice before anything is loaded. It saves the settings in a file for krater serve --config. Then it starts the server or a benchmark, or exits.",
 		Examples: []example{
-			{"krater launch", "Choose among the models in this folder and in Hugging Face's cache."},
-			{"krater launch /models --save big.yaml", "Search another folder, and save the settings in another file."},
+			{"krater setup", "Choose among the models in this folder and in Hugging Face's cache."},
+			{"krater setup /models --save big.yaml", "Search another folder, and save the settings in another file."},
+		},
+	},
+	"launch": {
+		about: "Starts a coding agent with its variables and arguments set, so that it uses this server. If no server runs at the address, one is started with the settings of krater.yaml (or --save or --config), and stopped when the agent ends; its log goes to a file. What comes after -- is given to the agent. Without an agent the command is krater setup.",
+		Examples: []example{
+			{"krater launch claude", "Start Claude Code."},
+			{"krater launch codex --model /models/Qwen3-30B-A3B -- --full-auto", "Serve a model and start Codex with an argument of its own."},
+			{"krater launch ./claude", "Open the wizard, and search the folder of that name."},
 		},
 	},
 	"serve": {

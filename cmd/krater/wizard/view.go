@@ -21,7 +21,7 @@ const (
 func (w *Wizard) View() tea.View {
 	v := tea.NewView(w.Screen())
 	v.AltScreen = true
-	v.WindowTitle = "krater launch"
+	v.WindowTitle = "krater setup"
 	return v
 }
 
@@ -62,7 +62,7 @@ func (w *Wizard) Screen() string {
 
 // head returns the title and the machine.
 func (w *Wizard) head(width int) []string {
-	lines := []string{w.style(bold, "krater launch") + w.style(dim, "   use the arrow keys")}
+	lines := []string{w.style(bold, "krater setup") + w.style(dim, "   use the arrow keys")}
 	for _, m := range w.Machine {
 		lines = append(lines, w.style(dim, clip(m, width)))
 	}

@@ -1,4 +1,4 @@
-// Package wizard is the screen of krater launch: fields to choose from, the memory and speed of a
+// Package wizard is the screen of krater setup: fields to choose from, the memory and speed of a
 // choice, and actions. It knows neither models nor machines; its caller lists the choices and
 // estimates each.
 package wizard
@@ -290,4 +290,13 @@ func (w *Wizard) do(a Action) tea.Cmd {
 	}
 	w.Done = a
 	return tea.Quit
+}
+
+// Options builds a list of pairs of value and label.
+func Options(pairs ...string) []Option {
+	var list []Option
+	for i := 0; i < len(pairs); i += 2 {
+		list = append(list, Option{Value: pairs[i], Label: pairs[i+1]})
+	}
+	return list
 }

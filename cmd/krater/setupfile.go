@@ -92,7 +92,7 @@ func storedSettings(path string, fields []wizard.Field) (stored wizard.Settings,
 // settingsText returns the text of a configuration file.
 func settingsText(s wizard.Settings) (string, error) {
 	var b strings.Builder
-	b.WriteString("# Written by krater launch; krater serve --config reads it.\n")
+	b.WriteString("# Written by krater setup; krater serve --config reads it.\n")
 	for _, k := range slices.Sorted(maps.Keys(s)) {
 		value, err := yaml.Marshal(s[k])
 		if err != nil {
