@@ -14,22 +14,36 @@ const headBlock = 16
 
 // decodeTask is MLA in the absorbed form (DeepSeek-V2, section 2.1.3): the key half of kv_b is
 // folded into the query, attention runs over the latents themselves, the value half of kv_b is
-// applied to the result. An item is one row with some heads.
+// applied to the result. An item is one row with some heads, and with all keys or those of a stretch.
 type decodeTask struct {
 	mla
 	sparse
 	list  []decodeRow
-	heads int // heads per item
+	items []decodeItem
+	heads int  // heads per item
+	apart bool // stretches are items
+	kept  stretchResults
+	parts []decodePart // of each row and group of heads
 	whole decodeWhole
 }
 
 // decodeRow is a row of the batch and its span.
 type decodeRow struct{ span, row int }
 
+// decodeItem is the heads [first, first+n) of a row of the list, with the keys [from, to).
+type decodeItem struct {
+	row, first, n int
+	from, to      int
+	kept          int // where results are kept to be joined; -1: nowhere
+}
+
+// decodePart is where the results of the count stretches of some heads are kept, of n heads each; count 0: nowhere.
+type decodePart struct{ kept, n, count int }
+
 // MLADecode: out [T, Heads*V], q [T, Heads*(Nope+Rope)] F32 rotated, cache [slots, Rank+Rope] of
 // any type, groups of I8 dividing Rank and Rope, kvB [Heads*(Nope+V), Rank] BF16 or F32, or
 // integers: see decodequant.go. Row r of a span sees the cached keys 0..Pos+r. Scratch per thread:
-// headBlock rows of 4*(Rank+Rope) + keyBlock values, or with a cache of 8 bits Heads such rows, and keyBlock rows of
+// headBlock rows of 5*(Rank+Rope) + keyBlock values, or with a cache of 8 bits Heads such rows, and keyBlock rows of
 // Rank+Rope values.
 func (d *Device) MLADecode(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
 	const op = "MLADecode"
@@ -46,41 +60,100 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 	for i := range spans {
 		for r := range spans[i].Len {
 			t.list = append(t.list, decodeRow{span: i, row: r})
-			if t.chosen != nil {
-				keys += t.sparse.n
-			} else {
-				keys += spans[i].Pos + r + 1
-			}
+			keys += t.sees(len(t.list) - 1)
 		}
 	}
 	flops := 2*keys*p.Heads*(2*p.Rank+p.Rope) + 2*len(t.list)*p.Heads*(p.Nope+p.V)*p.Rank
 	ns := flops / d.speed.flopsPerNs
-	// If keys have to be widened or copied, every item does it again: so there are as few items as possible.
-	again := t.kv.narrow() || t.chosen != nil
-	t.heads = p.Heads
-	if !again {
-		t.heads = min(headBlock, p.Heads)
-	}
+	lanes := 1
 	if s.shared(ns) {
-		// A lone sequence is spread over the lanes by heads, at least four per item.
-		enough := 2 * len(s.lanes)
-		if again {
-			enough = len(s.lanes)
-		}
-		for t.heads > dot.Rows && len(t.list)*((p.Heads+t.heads-1)/t.heads) < enough {
-			t.heads = (t.heads/2 + dot.Rows - 1) &^ (dot.Rows - 1)
-		}
+		lanes = len(s.lanes)
 	}
+	t.cut(lanes)
+	t.begin(s)
 	wide := convert.Padded(p.Rank + p.Rope)
-	scratch := t.heads*(3*wide+keyBlock) + wide + piece(runningSize*t.heads) + t.blockRoom()
-	if t.integer() {
-		t.absorbAll(s)
+	scratch := t.heads*(4*wide+keyBlock) + wide + 2*piece(runningSize*t.heads) + t.blockRoom()
+	if t.whole.on {
+		t.each(s, (*decodeAbsorb)(t), t.kq)
 	}
-	s.each(t, len(t.list)*((p.Heads+t.heads-1)/t.heads), ns, scratch)
-	if t.integer() {
-		t.expandAll(s)
+	s.each(t, len(t.items), ns, scratch)
+	if t.whole.on {
+		t.each(s, (*decodeExpand)(t), t.vq)
 	}
 	t.spans = nil
+}
+
+// sees is the number of keys that a row of the list sees.
+func (t *decodeTask) sees(row int) int {
+	r := t.list[row]
+	span := &t.spans[r.span]
+	if t.chosen != nil {
+		return len(t.sparse.row(span.Row + r.row))
+	}
+	return span.Pos + r.row + 1
+}
+
+// cut makes the items. If there are fewer than lanes, keys are divided too. If there still are, the items become smaller, and
+// several read the same keys.
+func (t *decodeTask) cut(lanes int) {
+	// If keys have to be widened or copied, every item does it again: so there are as few items as possible.
+	again := t.kv.narrow() || t.chosen != nil
+	t.heads, t.apart = t.Heads, false
+	if !again {
+		t.heads = min(headBlock, t.Heads)
+	}
+	enough := 1
+	switch {
+	case lanes > 1 && again:
+		enough = lanes
+	case lanes > 1:
+		enough = 2 * lanes
+	}
+	if t.count() < enough {
+		t.apart = true
+		t.apart = t.count()*t.heads*convert.Padded(t.Rank+t.Rope) <= keptMost
+	}
+	for t.heads > dot.Rows && t.count() < enough {
+		t.heads = (t.heads/2 + dot.Rows - 1) &^ (dot.Rows - 1)
+	}
+	t.items, t.parts, t.kept.n = t.items[:0], t.parts[:0], 0
+	for row := range t.list {
+		keys := t.sees(row)
+		for first := 0; first < t.Heads; first += t.heads {
+			t.add(decodeItem{row: row, first: first, n: min(t.heads, t.Heads-first), to: keys, kept: -1})
+		}
+	}
+}
+
+// add adds some heads of a row, as an item or as one for each stretch of keys.
+func (t *decodeTask) add(item decodeItem) {
+	count := stretchOf(item.to-1) + 1
+	if !t.apart || count < 2 {
+		t.items, t.parts = append(t.items, item), append(t.parts, decodePart{})
+		return
+	}
+	t.parts = append(t.parts, decodePart{t.kept.n, item.n, count})
+	for x := range count {
+		part := item
+		part.from, part.to, part.kept = stretchBegin(x), min(item.to, stretchBegin(x+1)), t.kept.n
+		t.items = append(t.items, part)
+		t.kept.n += item.n
+	}
+}
+
+// groups is the number of groups of heads.
+func (t *decodeTask) groups() int { return (t.Heads + t.heads - 1) / t.heads }
+
+// count returns the number of items of the present size.
+func (t *decodeTask) count() int {
+	if !t.apart {
+		return len(t.list) * t.groups()
+	}
+	n := 0
+	for row := range t.list {
+		n += stretchOf(t.sees(row)-1) + 1
+	}
+	return n * t.groups()
 }
 
 // blockRoom is the scratch that a block of keys takes, in float32 values.
@@ -91,84 +164,100 @@ func (t *decodeTask) blockRoom() int {
 	return t.kv.wideBlock(t.Rank + t.Rope)
 }
 
-// decodeScratch is the memory of one item.
+// decodeScratch is an item being computed and its memory.
 type decodeScratch struct {
+	decodeItem
+	span     *device.Span
 	absorbed *float32 // [heads, wide] the query in latent space, natural order
 	query    *float32 // [heads, wide] the same as the tiles want it
-	acc      *float32 // [heads, wide] weighted latents
+	acc      *float32 // [heads, wide] weighted latents of the stretch at hand
+	total    *float32 // [heads, wide] those of the stretches before
 	spare    *float32 // [wide] between orders
 	scores   *float32 // [heads, keyBlock]
 	block    *float32 // blockRoom
 	wide     int
 	state    []running
-	chosen   []int32 // the positions that the row sees; nil: all
+	states   []running // of the stretches before
+	chosen   []int32   // the positions that the row sees; nil: all
 }
 
-func (t *decodeTask) scratch(l *lane) (c decodeScratch) {
+func (t *decodeTask) scratch(l *lane, item decodeItem) (c decodeScratch) {
+	c.decodeItem, c.span = item, &t.spans[t.list[item.row].span]
 	c.wide = convert.Padded(t.Rank + t.Rope)
 	l.arena.clear()
 	c.absorbed, c.query = l.arena.take(t.heads*c.wide), l.arena.take(t.heads*c.wide)
-	c.acc, c.scores = l.arena.take(t.heads*c.wide), l.arena.take(t.heads*keyBlock)
+	c.acc, c.total, c.scores = l.arena.take(t.heads*c.wide), l.arena.take(t.heads*c.wide), l.arena.take(t.heads*keyBlock)
 	c.spare = l.arena.take(c.wide)
 	if n := t.blockRoom(); n > 0 {
 		c.block = l.arena.take(n)
 	}
-	c.state = unsafe.Slice((*running)(unsafe.Pointer(l.arena.take(runningSize*t.heads))), t.heads)
-	clear(c.state)
+	c.state, c.states = takeRunning(&l.arena, c.n), takeRunning(&l.arena, c.n)
+	if c.kept >= 0 {
+		c.acc, c.state = t.kept.of(c.kept, c.n)
+	}
 	return c
 }
 
 func (t *decodeTask) do(l *lane, i int) {
-	groups := (t.Heads + t.heads - 1) / t.heads
-	row := t.list[i/groups]
-	span := &t.spans[row.span]
-	first := i % groups * t.heads
-	heads := min(t.heads, t.Heads-first)
-	c := t.scratch(l)
-	for j := range heads {
-		if t.integer() {
-			dst := rowAt(c.absorbed, c.wide, j)
-			copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(t.latent(i/groups, first+j), t.Rank))
-			t.rotated(&c, t.query(span.Row+row.row, first+j), j)
+	c := t.scratch(l, t.items[i])
+	row := c.span.Row + t.list[c.row].row
+	for j := range c.n {
+		if t.whole.on {
+			copy(unsafe.Slice(rowAt(c.absorbed, c.wide, j), t.Rank), unsafe.Slice(t.latent(c.row, c.first+j), t.Rank))
 		} else {
-			t.absorb(l, &c, span.Row+row.row, first+j, j)
+			t.absorb(l, rowAt(c.absorbed, c.wide, j), c.spare, row, c.first+j)
+		}
+		t.rotated(&c, t.query(row, c.first+j), j)
+	}
+	c.chosen = t.sparse.row(row)
+	first, end := stretchOf(c.from), stretchOf(c.to-1)+1
+	for x := first; x < end; x++ {
+		clear(c.state)
+		clearF32(c.acc, c.n*c.wide)
+		for from := max(c.from, stretchBegin(x)); from < min(c.to, stretchBegin(x+1)); from += keyBlock {
+			t.take(l, &c, from, min(from+keyBlock, c.to))
+		}
+		switch {
+		case c.kept >= 0:
+			return
+		case x == first:
+			c.acc, c.total, c.state, c.states = c.total, c.acc, c.states, c.state
+		default:
+			for j := range c.n {
+				t.dev.joinRunning(&c.states[j], &c.state[j], rowAt(c.total, c.wide, j), rowAt(c.acc, c.wide, j), c.wide)
+			}
 		}
 	}
-	clearF32(c.acc, heads*c.wide)
-	keys := span.Pos + row.row + 1
-	if c.chosen = t.sparse.row(span.Row + row.row); c.chosen != nil {
-		keys = len(c.chosen)
-	}
-	for from := 0; from < keys; from += keyBlock {
-		t.take(l, &c, span, heads, from, min(from+keyBlock, keys))
-	}
-	for j := range heads {
-		t.dev.axpy.Scale(rowAt(c.acc, c.wide, j), c.wide, 1/c.state[j].sum)
-		if t.integer() {
-			t.keep(rowAt(c.acc, c.wide, j), t.latent(i/groups, first+j))
-		} else {
-			t.expand(l, &c, span.Row+row.row, first+j, j)
+	for j := range c.n {
+		acc := rowAt(c.total, c.wide, j)
+		t.dev.axpy.Scale(acc, c.wide, 1/c.states[j].sum)
+		if t.whole.on {
+			t.keep(acc, t.latent(c.row, c.first+j))
+			continue
 		}
+		if t.bf16 {
+			t.dev.convert.Unpack(c.spare, acc, t.Rank)
+			acc, c.spare = c.spare, acc
+		}
+		t.expand(l, acc, c.spare, row, c.first+j)
 	}
 }
 
-// absorb makes the query of one head: q_nope * W_k, then q_rope.
-func (t *decodeTask) absorb(l *lane, c *decodeScratch, row, head, j int) {
-	q, dst := t.query(row, head), rowAt(c.absorbed, c.wide, j)
+// absorb writes the Rank values of a head's query in latent space to dst, which is padded: q_nope * W_k. spare is as long.
+func (t *decodeTask) absorb(l *lane, dst, spare *float32, row, head int) {
 	acc := dst
 	kernel := t.dev.axpy.F32[1]
 	if t.kvBF16 {
-		acc, kernel = c.spare, t.dev.axpy.BF16[1]
+		acc, kernel = spare, t.dev.axpy.BF16[1]
 	}
 	clearF32(acc, convert.Padded(t.Rank))
-	l.axpy.P[0], l.axpy.Acc[0] = q, acc
+	l.axpy.P[0], l.axpy.Acc[0] = t.query(row, head), acc
 	l.axpy.W, l.axpy.Stride = t.keyWeights(head), t.kvRow
 	l.axpy.N, l.axpy.Width = t.Nope, t.Rank
 	kernel(&l.axpy)
 	if t.kvBF16 {
 		t.dev.convert.Unpack(dst, acc, t.Rank)
 	}
-	t.rotated(c, q, j)
 }
 
 // rotated completes the query of a head whose part of Rank values is computed.
@@ -186,7 +275,8 @@ func (t *decodeTask) rotated(c *decodeScratch, q *float32, j int) {
 
 // take takes one block of keys into the running softmax of all heads: positions [from, to), or the chosen ones
 // of these numbers.
-func (t *decodeTask) take(l *lane, c *decodeScratch, span *device.Span, heads, from, to int) {
+func (t *decodeTask) take(l *lane, c *decodeScratch, from, to int) {
+	span, heads := c.span, c.n
 	scoreKernels, sumKernels := t.dev.tiles(t.bf16), &t.dev.axpy.F32
 	if t.bf16 {
 		sumKernels = &t.dev.axpy.BF16
@@ -231,16 +321,11 @@ func (t *decodeTask) take(l *lane, c *decodeScratch, span *device.Span, heads, f
 	}
 }
 
-// expand applies the value half of kv_b to the weighted latents of one head.
-func (t *decodeTask) expand(l *lane, c *decodeScratch, row, head, j int) {
-	acc := rowAt(c.acc, c.wide, j)
-	if t.bf16 != t.kvBF16 {
-		if t.bf16 {
-			t.dev.convert.Unpack(c.spare, acc, t.Rank)
-		} else {
-			t.dev.convert.Pack(c.spare, acc, t.Rank)
-		}
-		acc = c.spare
+// expand applies the value half of kv_b to the weighted latents of one head, in natural order. spare is as long, padded.
+func (t *decodeTask) expand(l *lane, acc, spare *float32, row, head int) {
+	if t.kvBF16 {
+		t.dev.convert.Pack(spare, acc, t.Rank)
+		acc = spare
 	}
 	l.dot.X[0], l.dot.Out[0] = acc, t.result(row, head)
 	l.dot.W, l.dot.Stride = t.valueWeights(head), t.kvRow

@@ -3,16 +3,19 @@ package cpu
 import (
 	"unsafe"
 
+	"krater/kernels/cpu/convert"
 	"krater/kernels/cpu/qrows"
 )
 
 // With kv_b in integers, decode absorbs and expands for all rows of a batch at once, head by head,
 // so that weights are read once. Queries are quantised by the groups of the key half, the weighted
 // latents by those of the value half; both products equal MatMulQ's to the bit. Attention in
-// between is unchanged. Shared scratch: Heads rows of 6*Rank bytes for each row of the batch.
+// between is unchanged. Where items are stretches of keys, other types of kv_b have these steps too.
+// Shared scratch: Heads rows of 6*Rank bytes for each row of the batch.
 
 // decodeWhole is the data that the steps of a batch pass on, in the stream's arena.
 type decodeWhole struct {
+	on      bool
 	latents *float32  // [rows, Heads, wide] queries in latent space, then weighted latents
 	wide    int       // padded Rank
 	ints    quantRows // [Heads*rows, padded Nope or Rank], by the head
@@ -34,40 +37,43 @@ func (t *decodeTask) keep(acc, to *float32) {
 	clear(unsafe.Slice(to, t.whole.wide)[t.Rank:])
 }
 
-// absorbAll fills the latents with queries.
-func (t *decodeTask) absorbAll(s *Stream) {
+// begin takes the memory of the latents and of what stretches keep.
+func (t *decodeTask) begin(s *Stream) {
 	w, n := &t.whole, len(t.list)*t.Heads
+	if w.on = n > 0 && (t.integer() || t.apart); !w.on {
+		return
+	}
 	w.wide = paddedCols(t.Rank)
 	w.index = w.index[:0]
 	for _, r := range t.list {
 		w.index = append(w.index, int32(t.spans[r.span].Row+r.row))
 	}
-	k, v := &t.kq[0], &t.vq[0]
-	values := piece(n*max(k.k, v.k)/4) + 2*piece(n*max(k.groups(), v.groups()))
-	s.arena.reset(piece(n*w.wide) + values)
-	if n == 0 {
-		return
+	wide := convert.Padded(t.Rank + t.Rope)
+	room, cols, groups := piece(n*w.wide)+t.kept.room(wide), 0, 0
+	if t.integer() {
+		k, v := &t.kq[0], &t.vq[0]
+		cols, groups = n*max(k.k, v.k)/4, n*max(k.groups(), v.groups())
+		room += piece(cols) + 2*piece(groups)
 	}
+	s.arena.reset(room)
 	w.latents = s.arena.take(n * w.wide)
-	w.ints.q = (*int8)(unsafe.Pointer(s.arena.take(n * max(k.k, v.k) / 4)))
-	w.ints.scale = s.arena.take(n * max(k.groups(), v.groups()))
-	w.ints.bias = (*int32)(unsafe.Pointer(s.arena.take(n * max(k.groups(), v.groups()))))
-	t.each(s, (*decodeAbsorb)(t), t.kq)
-}
-
-// expandAll turns the weighted latents into results.
-func (t *decodeTask) expandAll(s *Stream) {
-	if len(t.list) > 0 {
-		t.each(s, (*decodeExpand)(t), t.vq)
+	t.kept.take(&s.arena, wide)
+	if t.integer() {
+		w.ints.q = (*int8)(unsafe.Pointer(s.arena.take(cols)))
+		w.ints.scale = s.arena.take(groups)
+		w.ints.bias = (*int32)(unsafe.Pointer(s.arena.take(groups)))
 	}
 }
 
-// each runs a task for every head.
+// each runs a task for every head; w are its matrices in integers.
 func (t *decodeTask) each(s *Stream, heads task, w []quantProduct) {
-	rows := len(t.list)
-	w0 := &w[0]
-	t.whole.ints.shape(w0)
-	s.each(heads, t.Heads, t.Heads*w0.ns(t.dev, rows), max(t.dev.unit.scratch(w0, rows), piece(w0.k)))
+	rows, scratch := len(t.list), t.whole.wide
+	ns := rows * t.Heads * t.Rank * max(t.Nope, t.V) / t.dev.speed.flopsPerNs
+	if t.integer() {
+		t.whole.ints.shape(&w[0])
+		ns, scratch = t.Heads*w[0].ns(t.dev, rows), max(t.dev.unit.scratch(&w[0], rows), piece(w[0].k))
+	}
+	s.each(heads, t.Heads, ns+t.kept.n*t.kept.wide/joinedPerNs, scratch)
 }
 
 // shape makes the rows dense and as wide as a product wants them.
@@ -81,6 +87,14 @@ type decodeAbsorb decodeTask
 
 func (a *decodeAbsorb) do(l *lane, h int) {
 	t := (*decodeTask)(a)
+	if !t.integer() {
+		l.arena.clear()
+		spare := l.arena.take(t.whole.wide)
+		for i, row := range t.whole.index {
+			t.absorb(l, t.latent(i, h), spare, int(row), h)
+		}
+		return
+	}
 	rows, k := len(t.list), &t.kq[h]
 	for i, row := range t.whole.index {
 		x := t.query(int(row), h)
@@ -102,12 +116,39 @@ type decodeExpand decodeTask
 
 func (e *decodeExpand) do(l *lane, h int) {
 	t := (*decodeTask)(e)
+	for i := range t.list {
+		t.join(i, h)
+	}
+	if !t.integer() {
+		l.arena.clear()
+		spare := l.arena.take(t.whole.wide)
+		for i, row := range t.whole.index {
+			t.expand(l, t.latent(i, h), spare, int(row), h)
+		}
+		return
+	}
 	rows, v := len(t.list), &t.vq[h]
 	for i := range rows {
 		t.quantise(v, h*rows+i, t.latent(i, h))
 	}
 	out := quantOutput{base: t.result(0, h), stride: t.outStride, index: t.whole.index}
 	v.multiply(t.dev, l, quantInput{quantRows: &t.whole.ints, first: h * rows}, out, rows, 0, v.tiles())
+}
+
+// join makes the weighted latents of a row and head of those that its stretches kept.
+func (t *decodeTask) join(i, h int) {
+	part := &t.parts[i*t.groups()+h/t.heads]
+	if part.count == 0 {
+		return
+	}
+	at := part.kept + h%t.heads
+	total, state := t.kept.of(at, 1)
+	for x := 1; x < part.count; x++ {
+		acc, more := t.kept.of(at+x*part.n, 1)
+		t.dev.joinRunning(&state[0], &more[0], total, acc, t.kept.wide)
+	}
+	t.dev.axpy.Scale(total, t.kept.wide, 1/state[0].sum)
+	t.keep(total, t.latent(i, h))
 }
 
 // quantise writes row r of the integers for a product.

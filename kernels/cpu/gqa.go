@@ -94,7 +94,8 @@ func (t *gqaTask) run(s *Stream, pairs, keys int) {
 	}
 	t.cut(lanes)
 	if t.apart {
-		t.kept.begin(&s.arena, t.wide)
+		s.arena.reset(t.kept.room(t.wide))
+		t.kept.take(&s.arena, t.wide)
 	}
 	scratch := 3*t.queries*t.wide + dot.Rows*keyBlock + 2*piece(runningSize*t.queries) + 2*t.blockRoom()
 	s.each(t, len(t.items), ns, scratch)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"krater/kernels/cpu"
+	"krater/kernels/cpu/level"
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/ref"
@@ -150,6 +151,54 @@ func TestMLAIsBatchInvariant(t *testing.T) {
 					}
 				})
 			})
+		}
+	}
+}
+
+// A generated row's keys are divided in stretches with fixed bounds: the bits are the same whatever the number of threads and the
+// other rows.
+func TestMLAStretches(t *testing.T) {
+	const positions, rows = 8300, 8
+	cases, levels := kvbCases[:4], level.Available()
+	if testing.Short() {
+		cases, levels = cases[:2], levels[len(levels)-1:]
+	}
+	for i, size := range cases {
+		p := size.p
+		for _, l := range levels {
+			alone := map[int][]float32{} // by position, of one thread
+			for _, threads := range []int{1, 3, 8} {
+				d, s := open(t, cpu.Options{Threads: threads, Level: l})
+				d.ShareEverything()
+				c := newScene(d, p, kvTypes[i%len(kvTypes)], dtypes[i%len(dtypes)], positions, rows)
+				if i%2 == 1 {
+					c.kvB, _ = newKVB(d, size, tensor.INT8)
+				}
+				width := p.Heads * p.V
+				for _, at := range []int{250, 8186} {
+					whole := c.run(t, forms[1], d, s, []device.Span{{Row: 0, Len: rows, Pos: at, Blocks: c.table}})
+					for _, row := range []int{0, 5, 6} {
+						one := c.run(t, forms[1], d, s, []device.Span{{Row: row, Len: 1, Pos: at + row, Blocks: c.table}})
+						if err := kerneltest.SameBits(one[row*width:][:width], whole[row*width:][:width]); err != nil {
+							t.Fatalf("%+v, %s, %d threads, position %d: %v", p, l, threads, at+row, err)
+						}
+					}
+					if threads > 1 {
+						if err := kerneltest.SameBits(whole, alone[at]); err != nil {
+							t.Fatalf("%+v, %s, %d threads, position %d: %v", p, l, threads, at, err)
+						}
+						continue
+					}
+					if alone[at] = whole; i%2 == 1 {
+						continue
+					}
+					want := make([]float32, rows*width)
+					ref.MLA(want, c.q, c.cacheRef, c.kvs, []device.Span{{Row: 0, Len: rows, Pos: at, Blocks: c.table}}, p)
+					if err := kerneltest.Compare(whole, want, width, kerneltest.Relative(want, 16, 64*kerneltest.Eps32*kerneltest.MaxAbs(want))); err != nil {
+						t.Errorf("%+v, %s, position %d: %v", p, l, at, err)
+					}
+				}
+			}
 		}
 	}
 }

@@ -38,11 +38,12 @@ type stretchResults struct {
 	state   []running
 }
 
-// begin takes memory.
-func (k *stretchResults) begin(a *arena, wide int) {
-	k.wide = wide
-	a.reset(k.n*wide + piece(runningSize*k.n) + piece(1))
-	if k.n > 0 {
+// room is the memory that the results take, in float32 values.
+func (k *stretchResults) room(wide int) int { return piece(k.n*wide) + piece(runningSize*k.n) }
+
+// take takes memory.
+func (k *stretchResults) take(a *arena, wide int) {
+	if k.wide = wide; k.n > 0 {
 		k.acc, k.state = a.take(k.n*wide), takeRunning(a, k.n)
 	}
 }
