@@ -53,9 +53,22 @@ var _ engine.Engine = (*Gateway)(nil)
 
 // Info implements engine.Engine.
 func (g *Gateway) Info() engine.Info {
-	return engine.Info{
+	info := engine.Info{
 		ID: g.opt.ID, Created: g.opt.Created, Context: g.p.lim.Context, Vocab: g.opt.Vocab, Defaults: g.opt.Defaults,
+		Infill: findInfill(g.opt.Tokenizer) != nil, Tokenizer: engine.TokenizerInfo{AddBOS: g.opt.Tokenizer.AddBOS()},
 	}
+	for _, t := range []struct {
+		text *string
+		id   func() (int32, bool)
+	}{{&info.Tokenizer.BOS, g.opt.Tokenizer.BOS}, {&info.Tokenizer.EOS, g.opt.Tokenizer.EOS}} {
+		if id, ok := t.id(); ok {
+			*t.text = g.opt.Tokenizer.Decode([]int32{id}, false)
+		}
+	}
+	if g.opt.Template != nil {
+		info.Tokenizer.Template = g.opt.Template.Source()
+	}
+	return info
 }
 
 // Ready implements engine.Engine.
@@ -242,6 +255,9 @@ func (g *Gateway) sampler(req *engine.Request, prompt []int32) (*sample.Sequence
 		LogitBias: s.LogitBias, Seed: seed, Logprobs: req.Logprobs,
 		StopIDs: stops, EOS: g.opt.EOS, IgnoreEOS: req.IgnoreEOS, MinTokens: req.MinTokens,
 	}
+	if req.Prompt.Suffix != nil {
+		params.StopIDs = append(params.StopIDs, g.infillStops()...)
+	}
 	if req.PromptOnly { // whatever comes ends the request by its length
 		params.StopIDs, params.EOS = nil, nil
 	}
@@ -268,7 +284,13 @@ func (g *Gateway) tokenize(ctx context.Context, p engine.Prompt, most int) (ids 
 		ids, err = g.tokens(ctx, p, most)
 		return ids, 0, 0, err
 	}
-	if ids, err = g.encode(ctx, *p.Text, "prompt", tokenizer.EncodeOptions{ParseSpecial: p.ParseSpecial, Limit: most}); err != nil || p.NoBOS {
+	text, o := *p.Text, tokenizer.EncodeOptions{ParseSpecial: p.ParseSpecial, Limit: most}
+	if p.Suffix != nil {
+		if text, o, err = g.fill(p, o); err != nil {
+			return nil, 0, 0, err
+		}
+	}
+	if ids, err = g.encode(ctx, text, "prompt", o); err != nil || p.NoBOS {
 		return ids, 0, 0, err
 	}
 	ids, front, back = g.opt.Tokenizer.Wrap(ids)

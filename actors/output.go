@@ -127,7 +127,7 @@ func (o *output) Started(at int64, cached int) {
 	o.seen.cached.Store(int64(cached))
 	o.seen.started.Store(at)
 	o.p.meters.started(seconds(at - o.submitted))
-	o.answer.push(engine.Event{Kind: engine.Started})
+	o.answer.push(engine.Event{Kind: engine.Started, Usage: o.usage})
 	if o.scores {
 		o.Scored(sample.Result{ID: o.first, Logprob: float32(math.NaN())})
 	}

@@ -39,6 +39,16 @@ type Info struct {
 	// Defaults are the sampling values used where a request is silent (generation_config.json, else
 	// temperature 1, top_p 1).
 	Defaults Sampling
+	// Infill says that the model can fill in the middle of a text: Prompt.Suffix.
+	Infill    bool
+	Tokenizer TokenizerInfo
+}
+
+// TokenizerInfo has what clients need that tokenize through this server.
+type TokenizerInfo struct {
+	BOS, EOS string // texts of the begin and the end token; "" if there is none
+	AddBOS   bool   // text begins with BOS
+	Template string // the chat template's source; "" if there is none
 }
 
 // Prompt is a request's input; exactly one field is set.
@@ -49,6 +59,8 @@ type Prompt struct {
 	// ParseSpecial reads special-token text in Text as tokens; NoBOS adds no BOS token. Both are
 	// for Text only.
 	ParseSpecial, NoBOS bool
+	// Suffix is the text that follows the answer, which fills in the middle after Text. nil: none.
+	Suffix *string
 }
 
 // Chat is a conversation as JSON, in the order the client sent it: the order of object keys decides

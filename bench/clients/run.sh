@@ -58,6 +58,12 @@ recorded_suites() {
 	local venv=$PWD/$logs/venv
 	if [ ! -x "$venv/bin/python" ]; then python3 -m venv "$venv"; fi
 	"$venv/bin/pip" install -q -r openai-python/requirements.txt >"$logs/pip.log" 2>&1
+	for own in anthropic ollama; do
+		"$venv/bin/pip" install -q -r $own-python/requirements.txt >>"$logs/pip.log" 2>&1
+		recorded $own-python "cd $own-python && PYTHONDONTWRITEBYTECODE=1 '$venv/bin/python' -m unittest recorded_test"
+	done
+	./npm.sh anthropic-node >"$logs/npm.log" 2>&1
+	recorded anthropic-node "cd anthropic-node && node --test recorded.mjs"
 	recorded openai-python-recorded "cd openai-python && PYTHONDONTWRITEBYTECODE=1 '$venv/bin/python' -m unittest recorded_test"
 	recorded openai-node-recorded "cd openai-node && node --test recorded.mjs"
 }

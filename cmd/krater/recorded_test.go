@@ -139,7 +139,7 @@ func seen(reasoning, answer string, calls []recordedCall) string {
 
 // given leaves out an id that the server made.
 func given(id string) string {
-	if strings.HasPrefix(id, "call_") || len(id) == 9 && id != "abcdefghi" {
+	if strings.HasPrefix(id, "call_") || strings.HasPrefix(id, "toolu_") || len(id) == 9 && id != "abcdefghi" {
 		return ""
 	}
 	return id
@@ -223,7 +223,53 @@ func askResponses(t *testing.T, url string, ask map[string]any) string {
 	return seen(reasoning, answer, calls)
 }
 
-// TestRecordedAnswers plays the texts of every family through both doors.
+// sameObject is an object's JSON in one of its many forms.
+func sameObject(t *testing.T, data []byte) string {
+	t.Helper()
+	var v map[string]any
+	if err := json.Unmarshal(data, &v); err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// askMessages asks the Anthropic door.
+func askMessages(t *testing.T, url, name string, tools []map[string]any) string {
+	t.Helper()
+	ask := map[string]any{"max_tokens": 1000, "messages": []map[string]string{{"role": "user", "content": name}}}
+	if tools != nil {
+		var own []map[string]any
+		for _, tool := range tools {
+			schema := tool["parameters"]
+			if schema == nil {
+				schema = map[string]any{"type": "object"}
+			}
+			own = append(own, map[string]any{"name": tool["name"], "input_schema": schema})
+		}
+		ask["tools"] = own
+	}
+	var message struct {
+		Content []struct {
+			Type, Text, Thinking, Name, ID string
+			Input                          json.RawMessage
+		}
+	}
+	askFor(t, url+"/v1/messages", ask, &message)
+	reasoning, answer, calls := "", "", []recordedCall(nil)
+	for _, b := range message.Content {
+		reasoning, answer = reasoning+b.Thinking, answer+b.Text
+		if b.Type == "tool_use" {
+			calls = append(calls, recordedCall{b.Name, sameObject(t, b.Input), given(b.ID)})
+		}
+	}
+	return seen(reasoning, answer, calls)
+}
+
+// TestRecordedAnswers plays the texts of every family through all doors.
 func TestRecordedAnswers(t *testing.T) {
 	s := recordedServer(t)
 	nested, flat := recordedTools(t)
@@ -243,6 +289,17 @@ func TestRecordedAnswers(t *testing.T) {
 		}
 		if got := askResponses(t, s.URL, input); got != want {
 			t.Errorf("%s, responses:\n got %s\nwant %s", r.Name, got, want)
+		}
+		own := flat
+		if r.NoTools {
+			own = nil
+		}
+		var compact []recordedCall // arguments are an object here, not its text
+		for _, c := range r.Calls {
+			compact = append(compact, recordedCall{c.Name, sameObject(t, []byte(c.Arguments)), c.ID})
+		}
+		if got, want := askMessages(t, s.URL, r.Name, own), seen(r.Reasoning, r.Answer, compact); got != want {
+			t.Errorf("%s, messages:\n got %s\nwant %s", r.Name, got, want)
 		}
 	}
 }

@@ -34,16 +34,20 @@ func (i *Ignored) check() *Error {
 // StreamOptions is OpenAI's field of that name. It has no effect without stream, since the answer
 // then has its usage anyway.
 type StreamOptions struct {
-	IncludeUsage *bool          `json:"include_usage"`
-	Extras       jsontext.Value `json:",embed"`
+	IncludeUsage *bool `json:"include_usage"`
+	// ContinuousUsage gives every event the usage so far, if IncludeUsage is set.
+	ContinuousUsage *bool          `json:"continuous_usage_stats"`
+	Extras          jsontext.Value `json:",embed"`
 }
 
-// wantsUsage checks the options and reports whether usage is wanted.
-func (o *StreamOptions) wantsUsage() (bool, *Error) {
+// apply checks the options and puts them into the plan.
+func (o *StreamOptions) apply(p *Plan) *Error {
 	if o == nil {
-		return false, nil
+		return nil
 	}
-	return isTrue(o.IncludeUsage), CheckHints("stream_options", o.Extras)
+	p.Usage = isTrue(o.IncludeUsage)
+	p.Continuous = p.Usage && isTrue(o.ContinuousUsage)
+	return CheckHints("stream_options", o.Extras)
 }
 
 // ChatRequest is the body of POST /v1/chat/completions.
@@ -79,8 +83,8 @@ type Plan struct {
 	// prompt; the ones with the highest log-probability per token become its choices.
 	Choices, Candidates int
 	Stream              bool
-	// Usage: a stream ends with a usage chunk.
-	Usage bool
+	// Usage: a stream ends with a usage chunk. Continuous: every chunk has the usage so far.
+	Usage, Continuous bool
 	// Echo, for completions, starts each answer with its prompt.
 	Echo bool
 	// HideReasoning leaves the reasoning out of the answer.
@@ -116,7 +120,7 @@ func (p *Plan) score(alternatives int) {
 func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 	plan := &Plan{Stream: isTrue(r.Stream), HideReasoning: isFalse(r.IncludeReasoning)}
 	var err *Error
-	if plan.Usage, err = r.StreamOptions.wantsUsage(); err != nil {
+	if err = r.StreamOptions.apply(plan); err != nil {
 		return nil, err
 	}
 	if err := r.Ignored.check(); err != nil {
@@ -159,7 +163,7 @@ func CheckTextFormat(param string, raw jsontext.Value) *Error {
 	if Absent(raw) {
 		return nil
 	}
-	kind, ok := memberString(raw, "type")
+	kind, ok := MemberString(raw, "type")
 	if !ok {
 		return BadRequest(CodeInvalidType, param, "'%s' must be an object with a string 'type'", param)
 	}

@@ -139,7 +139,8 @@ type CompletionRequest struct {
 	Logprobs      *int           `json:"logprobs"`
 	PromptScores  *int           `json:"prompt_logprobs"`
 	Echo          *bool          `json:"echo"`
-	Suffix        *string        `json:"suffix"`
+	// Suffix is text that follows the answer, for models with tokens for that (fill in the middle).
+	Suffix *string `json:"suffix"`
 	// AddSpecialTokens adds the begin token to text that lacks it, and ParseSpecial recognises
 	// special tokens in text. Both default to true, and neither affects token ids.
 	AddSpecialTokens *bool `json:"add_special_tokens"`
@@ -150,7 +151,7 @@ type CompletionRequest struct {
 func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 	plan := &Plan{Echo: isTrue(r.Echo), Stream: isTrue(r.Stream)}
 	var err *Error
-	if plan.Usage, err = r.StreamOptions.wantsUsage(); err != nil {
+	if err = r.StreamOptions.apply(plan); err != nil {
 		return nil, err
 	}
 	if err := r.Ignored.check(); err != nil {
@@ -162,7 +163,7 @@ func (r *CompletionRequest) Plan(info engine.Info) (*Plan, *Error) {
 	if plan.Choices, err = choices("n", r.N, r.Prompt.Len()); err != nil {
 		return nil, err
 	}
-	if err := r.refuse(plan); err != nil {
+	if err := r.refuse(plan, info); err != nil {
 		return nil, err
 	}
 	if plan.Candidates, err = r.candidates(plan); err != nil {
@@ -211,14 +212,28 @@ func (r *CompletionRequest) prompt(i int) engine.Prompt {
 	if i >= len(r.Prompt.Texts) {
 		return engine.Prompt{IDs: r.Prompt.IDs[i]}
 	}
-	return engine.Prompt{
+	p := engine.Prompt{
 		Text: &r.Prompt.Texts[i], NoBOS: isFalse(r.AddSpecialTokens), ParseSpecial: !isFalse(r.ParseSpecial),
 	}
+	if r.fills() {
+		p.Suffix = r.Suffix
+	}
+	return p
 }
 
-func (r *CompletionRequest) refuse(plan *Plan) *Error {
-	if r.Suffix != nil && *r.Suffix != "" {
-		return Unsupported("suffix", "'suffix' is not supported")
+// fills reports whether the answer fills in the middle of a text.
+func (r *CompletionRequest) fills() bool { return r.Suffix != nil && *r.Suffix != "" }
+
+func (r *CompletionRequest) refuse(plan *Plan, info engine.Info) *Error {
+	if r.fills() {
+		switch {
+		case !info.Infill:
+			return Unsupported("suffix", "'suffix' is not supported: the model has no tokens for filling in the middle of a text")
+		case len(r.Prompt.IDs) > 0:
+			return Invalid("suffix", "'suffix' goes with a prompt of text, not with token ids")
+		case plan.Echo || r.PromptScores != nil:
+			return Unsupported("suffix", "'suffix' is not supported together with 'echo' or 'prompt_logprobs'")
+		}
 	}
 	if plan.Echo && r.Logprobs != nil && plan.Stream && plan.Choices > 1 {
 		return Unsupported("echo", "'echo' with 'logprobs' and 'n' above 1 cannot be streamed")

@@ -180,17 +180,26 @@ func fromKind(cause *engine.Error) *Error {
 	return e
 }
 
-// Noter is a ResponseWriter that wants to know the error of an answer, for the log.
-type Noter interface{ Note(*Error) }
+// Noter is a ResponseWriter that wants to know the error of an answer, for the log, and may return
+// the form that its route's errors have; nil: that of Error.
+type Noter interface{ Note(*Error) (form any) }
 
 // Write sends e as the whole answer to a request. It does nothing useful once the header is out;
 // streams send Event instead.
 func (e *Error) Write(w http.ResponseWriter) {
-	if n, ok := w.(Noter); ok {
-		n.Note(e)
-	}
+	body := e.Form(w)
 	if e.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
 	}
-	WriteJSON(w, e.Status, e)
+	WriteJSON(w, e.Status, body)
+}
+
+// Form notes e, and returns what is sent of it.
+func (e *Error) Form(w http.ResponseWriter) any {
+	if n, ok := w.(Noter); ok {
+		if form := n.Note(e); form != nil {
+			return form
+		}
+	}
+	return e
 }

@@ -25,9 +25,15 @@ type hint struct {
 // hints are all of them. docs/http-api.md shows the table.
 var hints = []hint{
 	{"prompt_cache_retention prompt_cache_options content[].prompt_cache_breakpoint cache_prompt cache_control messages[].cache_control content[].cache_control keep_alive id_slot", "any", "Krater decides what stays in its caches"},
-	{"stream_options.include_obfuscation stream_options.continuous_usage_stats", "boolean", "usage comes at the end of a stream"},
+	{"stream_options.include_obfuscation stream_options.continuous_usage_stats", "boolean", "for chat and text completions the second has an effect"},
 	{"request_id rid session_id", "any", "the header `X-Request-Id` names a request"},
 	{"provider route usage", "any", "there is one provider"},
+	{"inference_geo user_profile_id workspace_id diagnostics betas anthropic_version anthropic_beta", "any", "of the Anthropic API; the answer has the same text"},
+	{"options.numa options.num_batch options.num_gpu options.main_gpu options.low_vram options.f16_kv options.logits_all options.vocab_only options.use_mmap options.use_mlock options.embedding_only options.num_thread options.num_keep options.penalize_newline options.mirostat_tau options.mirostat_eta", "any", "of the Ollama API; the answer has the same text"},
+	{"options.mirostat", "0", "off"},
+	{"options.typical_p options.tfs_z", "1", "off"},
+	{"options.repeat_last_n", "-1", "penalties look at all of the context"},
+	{"mcp_servers fallbacks", "[]", "not served"},
 	{"timings_per_token return_progress stream_reasoning", "boolean", "the answer has the same text"},
 	{"include_reasoning separate_reasoning", "boolean", "for `/v1/chat/completions` only"},
 	{"mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold dynatemp_exponent early_stopping", "any", "they set up methods that are off"},
@@ -51,7 +57,7 @@ var hints = []hint{
 	{"functions", "", "use `tools`"},
 	{"chat_template", "", "the model's own is used; `chat_template_kwargs` sets its variables"},
 	{"num_ctx truncate_prompt_tokens", "", "a prompt is never cut"},
-	{"audio prediction web_search_options moderation access_programs background_options context_management conversation image max_tool_calls prompt prompt_embeds cache_salt kv_transfer_params", "", "not served"},
+	{"audio prediction web_search_options moderation access_programs background_options context_management conversation image max_tool_calls container prompt prompt_embeds cache_salt kv_transfer_params", "", "not served"},
 }
 
 // checkHints judges the members of an object that its type has no field for. place is the prefix of

@@ -12,7 +12,7 @@ import (
 const (
 	MaxMessages  = 8192
 	MaxParts     = 1024 // content parts of one message
-	MaxTools     = 128
+	MaxTools     = 512
 	MaxToolCalls = 128 // of one message
 )
 
@@ -51,7 +51,7 @@ func CheckMessages(param string, raw jsontext.Value) *Error {
 	if Absent(raw) {
 		return BadRequest(CodeMissing, param, "'%s' is required", param)
 	}
-	count, err := eachRaw(param, raw, MaxMessages, checkMessage)
+	count, err := EachRaw(param, raw, MaxMessages, checkMessage)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func checkContent(param string, raw jsontext.Value) *Error {
 	if raw.Kind() != '[' {
 		return BadRequest(CodeInvalidType, param, "'%s' must be a string or an array of content parts", param)
 	}
-	count, err := eachRaw(param, raw, MaxParts, checkPart)
+	count, err := EachRaw(param, raw, MaxParts, checkPart)
 	if err == nil && count == 0 {
 		return Invalid(param, "'%s' must not be an empty array", param)
 	}
@@ -117,7 +117,7 @@ func checkContent(param string, raw jsontext.Value) *Error {
 func checkPart(param string, raw jsontext.Value) *Error {
 	// The type comes first: an image part has other fields, and the refusal must name the type and
 	// not its fields.
-	kind, ok := memberString(raw, "type")
+	kind, ok := MemberString(raw, "type")
 	if !ok {
 		return BadRequest(CodeMissing, param+".type", "'%s' must be an object with a string 'type'", param)
 	}
@@ -145,7 +145,7 @@ func checkToolCalls(param string, raw jsontext.Value) (int, *Error) {
 	if Absent(raw) {
 		return 0, nil
 	}
-	return eachRaw(param, raw, MaxToolCalls, func(param string, raw jsontext.Value) *Error {
+	return EachRaw(param, raw, MaxToolCalls, func(param string, raw jsontext.Value) *Error {
 		var call toolCall
 		if err := DecodeAt(param, raw, &call); err != nil {
 			return err
@@ -186,7 +186,7 @@ func CheckArguments(param string, raw jsontext.Value) *Error {
 	return BadRequest(CodeInvalidType, param, "'%s' must be a string or an object", param)
 }
 
-var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
+var toolName = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,128}$`)
 
 // CheckTools validates the shape of a tool list and returns its length; a missing list has length
 // 0.
@@ -194,8 +194,8 @@ func CheckTools(param string, raw jsontext.Value) (int, *Error) {
 	if Absent(raw) {
 		return 0, nil
 	}
-	return eachRaw(param, raw, MaxTools, func(param string, raw jsontext.Value) *Error {
-		if kind, ok := memberString(raw, "type"); !ok || kind != "function" {
+	return EachRaw(param, raw, MaxTools, func(param string, raw jsontext.Value) *Error {
+		if kind, ok := MemberString(raw, "type"); !ok || kind != "function" {
 			return Unsupported(param+".type", "'%s.type' must be function", param)
 		}
 		var tool struct {
@@ -214,7 +214,7 @@ func CheckTools(param string, raw jsontext.Value) (int, *Error) {
 			return BadRequest(CodeMissing, param+".function", "'%s.function' needs a name", param)
 		}
 		if !toolName.MatchString(*tool.Function.Name) {
-			return Invalid(param+".function.name", "'%s.function.name' must be 1 to 64 letters, digits, '_' or '-'", param)
+			return Invalid(param+".function.name", "'%s.function.name' must be 1 to 128 letters, digits, '_' or '-'", param)
 		}
 		if p := tool.Function.Parameters; !Absent(p) && p.Kind() != '{' {
 			return BadRequest(CodeInvalidType, param+".function.parameters", "'%s.function.parameters' must be an object", param)
@@ -223,9 +223,10 @@ func CheckTools(param string, raw jsontext.Value) (int, *Error) {
 	})
 }
 
-// eachRaw calls check for every element of a raw array, one at a time, so that a long list costs no
-// more memory than its text.
-func eachRaw(param string, raw jsontext.Value, limit int, check func(string, jsontext.Value) *Error) (int, *Error) {
+// EachRaw calls check with every element of a raw array, one at a time, so that a long list costs no
+// more memory than its text, and returns their number. check must not keep its argument. param is the
+// place of the array.
+func EachRaw(param string, raw jsontext.Value, limit int, check func(string, jsontext.Value) *Error) (int, *Error) {
 	if raw.Kind() != '[' {
 		return 0, BadRequest(CodeInvalidType, param, "'%s' must be an array", param)
 	}
@@ -250,8 +251,8 @@ func eachRaw(param string, raw jsontext.Value, limit int, check func(string, jso
 	return count, nil
 }
 
-// memberString finds a string member of a raw object.
-func memberString(raw jsontext.Value, name string) (string, bool) {
+// MemberString finds a string member of a raw object.
+func MemberString(raw jsontext.Value, name string) (string, bool) {
 	if raw.Kind() != '{' {
 		return "", false
 	}

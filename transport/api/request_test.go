@@ -93,7 +93,7 @@ var chatRefusals = []struct{ fields, param, code string }{
 	{`"thinking":{}`, "thinking.type", CodeMissing},
 	{`"thinking":{"type":"enabled","budget_tokens":9}`, "thinking.budget_tokens", CodeUnsupported},
 	{`"enable_thinking":false,"chat_template_kwargs":{"enable_thinking":true}`, "enable_thinking", CodeInvalidValue},
-	{`"stream_options":{"continuous_usage_stats":1}`, "stream_options.continuous_usage_stats", CodeUnsupported},
+	{`"stream_options":{"continuous_usage_stats":1}`, "stream_options.continuous_usage_stats", CodeInvalidType},
 	{`"chat_template_kwargs":[]`, "chat_template_kwargs", CodeInvalidType},
 	{`"continue_final_message":true,"add_generation_prompt":true`, "continue_final_message", CodeInvalidValue},
 	{`"model":"other"`, "model", CodeModelNotFound},
@@ -428,6 +428,48 @@ func TestDetokenizeIDs(t *testing.T) {
 		}
 		if err == nil || !strings.HasPrefix(err.Param, "tokens") {
 			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
+// TestSuffix: a prompt of text takes a suffix where the model has tokens for it.
+func TestSuffix(t *testing.T) {
+	info := testInfo
+	info.Infill = true
+	plan := func(body string) (*Plan, *Error) {
+		var r CompletionRequest
+		if err := Decode([]byte(body), &r); err != nil {
+			return nil, err
+		}
+		return r.Plan(info)
+	}
+	p, err := plan(`{"prompt":["a","b"],"suffix":"c"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, req := range p.Requests {
+		if req.Prompt.Suffix == nil || *req.Prompt.Suffix != "c" || !req.Prompt.ParseSpecial {
+			t.Errorf("%+v", req.Prompt)
+		}
+	}
+	if p, err = plan(`{"prompt":"a","suffix":""}`); err != nil || p.Requests[0].Prompt.Suffix != nil {
+		t.Errorf("an empty suffix: %v", err)
+	}
+	for _, bad := range []string{`{"prompt":[1],"suffix":"c"}`, `{"prompt":"a","suffix":"c","echo":true}`, `{"prompt":"a","suffix":"c","prompt_logprobs":0}`} {
+		if _, err := plan(bad); err == nil || err.Param != "suffix" {
+			t.Errorf("%s: %+v", bad, err)
+		}
+	}
+}
+
+// TestContinuousUsage: the option needs include_usage.
+func TestContinuousUsage(t *testing.T) {
+	for options, want := range map[string]bool{
+		`{"include_usage":true,"continuous_usage_stats":true}`: true, `{"continuous_usage_stats":true}`: false, `{"include_usage":true,"continuous_usage_stats":false}`: false,
+	} {
+		p, err := planChat(t, `{`+hello+`,"stream":true,"stream_options":`+options+`}`)
+		if err != nil || p.Continuous != want {
+			t.Errorf("%s: %+v %v", options, p, err)
 		}
 	}
 }

@@ -151,3 +151,28 @@ func (l *idList) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 		return nil
 	})
 }
+
+// Tokenizer is the answer of GET /tokenizer_info: fields of a tokenizer_config.json.
+type Tokenizer struct {
+	Class    string  `json:"tokenizer_class"` // krater
+	BOS      *string `json:"bos_token"`
+	EOS      *string `json:"eos_token"`
+	Pad      *string `json:"pad_token"` // null: nothing is padded
+	AddBOS   bool    `json:"add_bos_token"`
+	Template *string `json:"chat_template"`
+	MaxLen   int     `json:"model_max_length"`
+}
+
+// NewTokenizer describes the tokenizer of the served model.
+func NewTokenizer(info engine.Info) Tokenizer {
+	t := Tokenizer{Class: "krater", AddBOS: info.Tokenizer.AddBOS, MaxLen: info.Context}
+	for _, f := range []struct {
+		field **string
+		text  string
+	}{{&t.BOS, info.Tokenizer.BOS}, {&t.EOS, info.Tokenizer.EOS}, {&t.Template, info.Tokenizer.Template}} {
+		if f.text != "" {
+			*f.field = &f.text
+		}
+	}
+	return t
+}

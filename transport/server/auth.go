@@ -101,7 +101,7 @@ func (s *Server) cors(next http.Handler) http.Handler {
 			return
 		}
 		h.Set("Access-Control-Allow-Origin", origin)
-		h.Set("Access-Control-Expose-Headers", "X-Request-Id, Retry-After, X-Queue-Position")
+		h.Set("Access-Control-Expose-Headers", "X-Request-Id, Request-Id, Retry-After, X-Queue-Position")
 		if r.Method != http.MethodOptions || r.Header.Get("Access-Control-Request-Method") == "" {
 			next.ServeHTTP(w, r)
 			return

@@ -95,11 +95,16 @@ func (s *Server) tooLarge() *api.Error {
 // decode reads and decodes the body into dst and checks the model it names. done is ReadBody's; it
 // is nil after an error, which has been answered.
 func (s *Server) decode(w http.ResponseWriter, r *http.Request, dst any, model func() *string) (info engine.Info, done func()) {
+	return s.decodeFor(w, r, dst, model, api.CheckModel)
+}
+
+// decodeFor is decode with another check of the model.
+func (s *Server) decodeFor(w http.ResponseWriter, r *http.Request, dst any, model func() *string, check func(*string, engine.Info) *api.Error) (info engine.Info, done func()) {
 	info = s.engine.Info()
 	data, done, err := s.ReadBody(w, r)
 	if err == nil {
 		if err = api.Decode(data, dst); err == nil {
-			err = api.CheckModel(model(), info)
+			err = check(model(), info)
 		}
 		if err != nil {
 			done()

@@ -33,6 +33,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 
 // chatFormat shapes chat.completion objects and their chunks.
 type chatFormat struct {
+	eventWire
 	run     *run
 	model   string
 	started []bool // by choice: the role is sent
@@ -99,8 +100,9 @@ func (f *chatFormat) delta(it item) (api.ChatDelta, bool) {
 func (f *chatFormat) chunk(choices ...api.ChatChunkChoice) *api.ChatChunk {
 	return &api.ChatChunk{
 		ID: f.run.id, Object: "chat.completion.chunk", Created: f.run.created, Model: f.model, Choices: choices,
-		// With include_usage every chunk has the field, null up to the last.
-		Usage: api.Nullable[api.Usage]{Set: f.run.plan.Usage},
+		// With include_usage every chunk has the field, null up to the last unless the client
+		// wants it each time.
+		Usage: f.run.soFar(),
 	}
 }
 

@@ -62,6 +62,7 @@ func (s *Server) echo(plan *api.Plan) ([]string, error) {
 
 // textFormat shapes text_completion objects; a stream's events have the same form.
 type textFormat struct {
+	eventWire
 	run     *run
 	model   string
 	echo    []string // by choice, until it is sent
@@ -117,7 +118,7 @@ func (f *textFormat) prefix(choice int) string {
 func (f *textFormat) event(choices ...api.TextChoice) *api.TextCompletion {
 	return &api.TextCompletion{
 		ID: f.run.id, Object: "text_completion", Created: f.run.created, Model: f.model, Choices: choices,
-		Usage: api.Nullable[api.Usage]{Set: f.run.plan.Usage},
+		Usage: f.run.soFar(),
 	}
 }
 

@@ -25,8 +25,9 @@ type run struct {
 	// perPrompt streams in a row share a prompt, which is counted once.
 	perPrompt int
 	usage     engine.Usage
-	scores    []score // by stream, where only the best are given
-	hide      bool    // their log-probabilities
+	latest    []engine.Usage // by stream, as its last event had it
+	scores    []score        // by stream, where only the best are given
+	hide      bool           // their log-probabilities
 	// prompts are the tokens of each prompt with their log-probabilities, where asked for.
 	prompts [][]engine.Token
 
@@ -82,7 +83,9 @@ func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run,
 		}
 		r.streams = append(r.streams, stream)
 	}
+	r.latest = make([]engine.Usage, len(r.streams))
 	for i, stream := range r.streams {
+		r.latest[i].Prompt = stream.PromptTokens()
 		r.pumps.Add(1)
 		go r.pump(ctx, i, stream)
 	}
@@ -156,16 +159,33 @@ func (r *run) failure(it item) error {
 	return nil
 }
 
-// count adds a finished choice to the usage: answers are summed, a prompt counts once however many
-// choices share it.
-func (r *run) count(it item) {
-	u := it.event.Usage
-	r.usage.Completion += u.Completion
-	r.usage.Reasoning += u.Reasoning
-	if it.choice%r.perPrompt == 0 {
-		r.usage.Prompt += u.Prompt
-		r.usage.Cached += u.Cached
+// count adds a finished choice to the usage.
+func (r *run) count(it item) { r.sum(&r.usage, it.choice, it.event.Usage) }
+
+// sum adds what a choice used: answers are summed, a prompt counts once however many choices share
+// it.
+func (r *run) sum(total *engine.Usage, choice int, u engine.Usage) {
+	total.Completion += u.Completion
+	total.Reasoning += u.Reasoning
+	if choice%r.perPrompt == 0 {
+		total.Prompt += u.Prompt
+		total.Cached += u.Cached
 	}
+}
+
+// soFar returns the usage for a chunk of a stream: unset, null, or if the client asked for it what
+// all choices used until now.
+func (r *run) soFar() api.Nullable[api.Usage] {
+	out := api.Nullable[api.Usage]{Set: r.plan.Usage}
+	if r.plan.Continuous {
+		var total engine.Usage
+		for i, u := range r.latest {
+			r.sum(&total, i, u)
+		}
+		usage := api.NewUsage(total)
+		out.Value = &usage
+	}
+	return out
 }
 
 // queueHeader says how many requests were to start before this one.
@@ -174,6 +194,9 @@ const queueHeader = "X-Queue-Position"
 // see handles the parts of an event that do not depend on the format. It sends the header with the
 // first token, or at the end.
 func (r *run) see(it *item, h http.Header) {
+	if u := it.event.Usage; u.Prompt > 0 && r.plan.Continuous {
+		r.latest[it.choice] = u
+	}
 	if it.event.Kind == engine.Queued {
 		if it.choice == 0 {
 			h.Set(queueHeader, strconv.Itoa(it.event.Position))
@@ -222,6 +245,28 @@ type format interface {
 	collect(it item)
 	// whole returns that answer.
 	whole(u engine.Usage) any
+	// wire returns what writes the stream events.
+	wire(s *Server, w http.ResponseWriter) wire
+}
+
+// wire writes the events of a stream in a route's form.
+type wire interface {
+	// Opened reports whether the header is out.
+	Opened() bool
+	// Data sends an event.
+	Data(v any) error
+	// Heartbeat shows that the server is alive.
+	Heartbeat() error
+	// Fail ends the stream with an error, Done without one.
+	Fail(*api.Error) error
+	Done() error
+}
+
+// eventWire is the wire of the OpenAI API.
+type eventWire struct{}
+
+func (eventWire) wire(s *Server, w http.ResponseWriter) wire {
+	return api.NewEventWriter(w, s.opt.WriteTimeout)
 }
 
 // answer runs the request to its end, streaming or not.
@@ -263,7 +308,7 @@ func (s *Server) abandon(w http.ResponseWriter, req *http.Request) {
 // stream sends chunks as they come. The header waits for the first token, or for the first
 // heartbeat, so that an early failure still has its status.
 func (s *Server) stream(w http.ResponseWriter, req *http.Request, r *run, f format) {
-	out := api.NewEventWriter(w, s.opt.WriteTimeout)
+	out := f.wire(s, w)
 	silence := time.NewTimer(s.opt.Heartbeat)
 	defer silence.Stop()
 	for open := len(r.streams); open > 0; {
@@ -306,7 +351,7 @@ func (s *Server) stream(w http.ResponseWriter, req *http.Request, r *run, f form
 
 // failStream ends a stream with an error event and no [DONE], or, before the header, with the
 // error's own status.
-func (s *Server) failStream(w http.ResponseWriter, out *api.EventWriter, cause error) {
+func (s *Server) failStream(w http.ResponseWriter, out wire, cause error) {
 	if !out.Opened() {
 		s.fail(w, cause)
 		return
@@ -315,8 +360,5 @@ func (s *Server) failStream(w http.ResponseWriter, out *api.EventWriter, cause e
 	if e.Status == http.StatusInternalServerError {
 		s.opt.Log.Error().Err(cause).Str("request", w.Header().Get(requestIDHeader)).Msg("engine error")
 	}
-	if n, ok := w.(api.Noter); ok {
-		n.Note(e)
-	}
-	_ = out.Data(e)
+	_ = out.Fail(e)
 }

@@ -26,8 +26,11 @@ func (s *Server) recorded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
 		id := requestID(r)
-		rec := &recorder{ResponseWriter: w, timeout: s.opt.WriteTimeout}
+		rec := &recorder{ResponseWriter: w, timeout: s.opt.WriteTimeout, form: formOf(r, id)}
 		rec.Header().Set(requestIDHeader, id)
+		if anthropicRoute(r) {
+			rec.Header().Set("Request-Id", id)
+		}
 		rec.Header().Set("X-Content-Type-Options", "nosniff")
 		// The last answer on a kept connection left its deadline.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
@@ -107,10 +110,16 @@ type recorder struct {
 	bytes    int64
 	hijacked bool
 	refused  *api.Error // the error that was the answer, or ended it
+	form     func(*api.Error) any
 }
 
 // Note implements api.Noter.
-func (r *recorder) Note(e *api.Error) { r.refused = e }
+func (r *recorder) Note(e *api.Error) any {
+	if r.refused = e; r.form == nil {
+		return nil
+	}
+	return r.form(e)
+}
 
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 

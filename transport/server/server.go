@@ -63,11 +63,15 @@ func New(e engine.Engine, opt Options) *Server {
 func (s *Server) routes() {
 	s.Route("POST /v1/chat/completions", s.Limit(http.HandlerFunc(s.chat)))
 	s.Route("POST /v1/completions", s.Limit(http.HandlerFunc(s.completions)))
+	s.Route("POST /v1/messages", s.Limit(http.HandlerFunc(s.messages)))
+	s.Route("POST /v1/messages/count_tokens", s.Limit(http.HandlerFunc(s.countTokens)))
 	s.Route("GET /v1/models", http.HandlerFunc(s.models))
 	s.Route("GET /v1/models/{id...}", http.HandlerFunc(s.model))
 	s.Route("POST /tokenize", s.Limit(http.HandlerFunc(s.tokenize)))
+	s.Route("GET /tokenizer_info", answers(func() any { return api.NewTokenizer(s.engine.Info()) }))
 	s.Route("POST /detokenize", s.Limit(http.HandlerFunc(s.detokenize)))
 	s.Route("POST /apply-template", s.Limit(http.HandlerFunc(s.applyTemplate)))
+	s.ollamaRoutes()
 	s.Open("GET /health", http.HandlerFunc(s.health))
 	s.Open("GET /ready", http.HandlerFunc(s.ready))
 	ops := s.Route

@@ -417,3 +417,29 @@ func TestStreamHeaders(t *testing.T) {
 	}
 	checkChatStream(t, readAll(t, res.Body), 1, false)
 }
+
+// TestContinuousUsage: every chunk has the usage so far, of all choices.
+func TestContinuousUsage(t *testing.T) {
+	f := start(t, Options{})
+	tokens := func(n int) enginetest.Step {
+		return enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Text: "a", Usage: engine.Usage{Prompt: 3, Completion: n}}}
+	}
+	f.engine.Play(enginetest.Steps(tokens(1), tokens(2), enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop, Usage: engine.Usage{Prompt: 3, Completion: 2}}}))
+	for path, body := range map[string]string{
+		"/v1/completions":      `{"prompt":"ab","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}`,
+		"/v1/chat/completions": `{"messages":[{"role":"user","content":"x"}],"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}`,
+	} {
+		_, text := f.post(t, path, body)
+		var counts []string
+		for _, part := range strings.Split(text, `"completion_tokens":`)[1:] {
+			counts = append(counts, part[:1])
+		}
+		got := strings.Join(counts, "")
+		if got = strings.TrimLeft(got, "1"); strings.Trim(got, "2") != "" || len(got) < 3 || strings.Contains(text, `"usage":null`) {
+			t.Errorf("%s: %s", path, text)
+		}
+	}
+	if res := f.send(t, "GET", "/tokenizer_info", ""); !strings.Contains(readAll(t, res.Body), `"model_max_length":256`) {
+		t.Error("no tokenizer_info")
+	}
+}

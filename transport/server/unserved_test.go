@@ -27,17 +27,11 @@ func TestNotServed(t *testing.T) {
 		{"DELETE", "/v1/vector_stores/vs_1", "vector stores"},
 		{"POST", "/v1/conversations", "conversations"},
 		{"GET", "/v1/conversations/c/items", "conversations"},
-		{"POST", "/v1/messages", "Anthropic"},
-		{"POST", "/v1/messages/count_tokens", "Anthropic"},
-		{"POST", "/api/chat", "Ollama"},
-		{"POST", "/api/generate", "Ollama"},
-		{"GET", "/api/tags", "Ollama"},
-		{"POST", "/api/show", "Ollama"},
+		{"POST", "/v1/complete", "Anthropic"},
 		{"POST", "/v1/rerank", "reranking"},
 		{"POST", "/rerank", "reranking"},
 		{"POST", "/v2/rerank", "reranking"},
 		{"POST", "/score", "scoring"},
-		{"GET", "/tokenizer_info", "tokenizer"},
 		{"GET", "/v1/responses/resp_1/input_items", "input items"},
 		{"POST", "/v1/responses/input_tokens", "input items"},
 		{"POST", "/v1/responses/compact", "compaction"},
@@ -53,6 +47,9 @@ func TestNotServed(t *testing.T) {
 		if !strings.Contains(body.Message, c.name) || len(body.Message) > 300 {
 			t.Errorf("%s: %q does not name %s", c.path, body.Message, c.name)
 		}
+	}
+	if res := f.send(t, "POST", "/api/pull", "{}"); res.StatusCode != 400 || !strings.Contains(readAll(t, res.Body), "Ollama's management") {
+		t.Errorf("/api/pull: %d", res.StatusCode)
 	}
 	wantError(t, f.send(t, "GET", "/v1/nothing", ""), 404, api.TypeNotFound, "not_found")
 	wantError(t, f.send(t, "POST", "/v1/responses/resp_1", "{}"), 405, api.TypeInvalidRequest, "method_not_allowed")

@@ -49,6 +49,7 @@ type Template struct {
 	protect     *finder
 	exempt      *finder
 	sum         [sha256.Size]byte
+	source      string
 	traits      traits
 	format      toolcall.Format
 }
@@ -105,6 +106,7 @@ func Compile(source string, o Options) (*Template, error) {
 			return nil, errors.New("chat template: " + name + " is not valid UTF-8")
 		}
 	}
+	t.source = source
 	t.sum = sha256.Sum256([]byte(source + "\x00" + o.ToolUse))
 	t.traits = probe(t)
 	t.format = toolcall.Detect(source + "\n" + o.ToolUse)
@@ -113,6 +115,9 @@ func Compile(source string, o Options) (*Template, error) {
 
 // Sum identifies the template: the SHA-256 of its source.
 func (t *Template) Sum() [sha256.Size]byte { return t.sum }
+
+// Source returns the text of the template for conversations without tools.
+func (t *Template) Source() string { return t.source }
 
 // Bounds of the text that Render makes of a conversation, so that a short request does not become a
 // long text: a multiple of its bytes, and a constant for the template's own words.
