@@ -30,7 +30,7 @@ func FactsOf(c GPU) config.RankFacts {
 
 // openGPU opens the GPU that the options name.
 func openGPU(f *config.Options) (GPU, error) {
-	c, err := OpenGPU(cuda.Options{Index: f.GPUIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32", Invariant: f.BatchInvariant, Portable: f.Portable})
+	c, err := OpenGPU(cuda.Options{Index: f.GPUIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32", Invariant: f.Invariant(), Same: f.SameTokens, Portable: f.Portable})
 	if err != nil {
 		return nil, fmt.Errorf("--device cuda: %w", err)
 	}

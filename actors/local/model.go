@@ -273,7 +273,7 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 		Blueprint: actors.Blueprint{Pools: s.Plan.Pools, MicroBatches: f.MicroBatchCount()},
 		Policy: actors.Policy{
 			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
-			ReuseAnswers: f.ReuseAnswers, Invariant: f.BatchInvariant,
+			ReuseAnswers: f.ReuseAnswers, Invariant: f.Invariant(),
 		},
 		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: s.Placements, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,
 	})

@@ -219,7 +219,7 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 	}
 	p.line.join(s)
 	p.trickle()
-	if p.accel && len(p.decision.Host) > 0 {
+	if p.ReturnsSums() && len(p.decision.Host) > 0 {
 		st.ExpertSlot = p.views[phase].Bank(layer).Map
 	} else {
 		st.ExpertSlot = device.Mat{}
@@ -335,10 +335,10 @@ func (p *Placement) Notices() []string {
 }
 
 // mostCallRows is how many rows a host call may have; 0: no batch makes any. The answer of a call is added to one residual
-// stream: where there are several, the host takes part between two layers.
+// stream, unless it is rows: where there are several streams, the host takes part between two layers.
 func (p *Placement) mostCallRows() int {
 	rows := 0
-	if p.Experts.Several() {
+	if p.Experts.Several() && p.ReturnsSums() {
 		return rows
 	}
 	for phase := range dispatch.Phases {
@@ -370,9 +370,17 @@ func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer
 		if asks {
 			l.Post(s, st, here.Map)
 		}
-		if asks && !p.Any() {
+		switch {
+		case asks && !p.ReturnsSums():
+			slots := here.Map
+			if !p.Any() {
+				here = nil
+			}
+			g.MixRows(s, st, layer, here, func(x *stages.Program) { l.TakeRows(x, st, slots) })
+			return nil
+		case asks && !p.Any():
 			g.FinishHostRouted(s, st, layer)
-		} else {
+		default:
 			g.MixOf(s, st, layer, here, probe)
 		}
 		if asks {

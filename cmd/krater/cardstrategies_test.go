@@ -15,6 +15,7 @@ import (
 	"krater/stages"
 	"krater/stages/drive"
 	"krater/stages/load"
+	"krater/stages/synth"
 )
 
 // placedOnCard is latentModel on a GPU, its experts as strategies say.
@@ -24,8 +25,14 @@ type placedOnCard struct {
 	slot  int64
 }
 
-// besideCard loads the model once and gives a function that places its experts.
+// besideCard loads latentModel once and gives a function that places its experts.
 func besideCard(t *testing.T, p load.Precision, window int, o cuda.Options) func(t *testing.T, po placement.Options) placedOnCard {
+	t.Helper()
+	return besideCardOf(t, latentModel(t), p, window, 0, o)
+}
+
+// besideCardOf is besideCard of a model with the given number of window blocks.
+func besideCardOf(t *testing.T, m *synth.Model, p load.Precision, window, windows int, o cuda.Options) func(t *testing.T, po placement.Options) placedOnCard {
 	t.Helper()
 	host, err := cpu.New(cpu.Options{Threads: 2})
 	if err != nil {
@@ -33,8 +40,8 @@ func besideCard(t *testing.T, p load.Precision, window int, o cuda.Options) func
 	}
 	t.Cleanup(func() { host.Close() })
 	c := cardFor(t, o)
-	l, err := latentModel(t).LoadCard(c, host, load.Options{
-		Limits: stages.Limits{Tokens: 257, Window: window, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16}, KVType: tensor.BF16, Precision: p, Routed: host,
+	l, err := m.LoadCard(c, host, load.Options{
+		Limits: stages.Limits{Tokens: 257, Window: window, Seqs: 9, LogitRows: 66, Blocks: 64, BlockTokens: 16, WindowBlocks: windows}, KVType: tensor.BF16, Precision: p, Routed: host,
 	}, p.Experts, 2)
 	if err != nil {
 		t.Fatal(err)

@@ -46,7 +46,7 @@ func Open(o Options) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{Layout: Layout{F32: o.F32}, gpu: gpu, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget, invariant: o.Invariant}
+	d := &Device{Layout: Layout{F32: o.F32, Same: o.Same}, gpu: gpu, name: fmt.Sprintf("cuda:%d", o.Index), budget: o.Budget, invariant: o.Invariant}
 	if _, err = d.queue(0); err == nil && d.budget <= 0 {
 		d.budget, err = gpu.Free()
 	}
@@ -210,7 +210,7 @@ func (d *Device) NewQueueStream(queue int) (device.AcceleratorStream, error) {
 		s.Close()
 		return nil, fmt.Errorf("%s: %w", d.name, err)
 	}
-	out.ops = ops.Builder{GPU: d.gpu.Info(), List: &s.List, Scratch: out.scratch, Hold: out.hold, Turn: out.turn, Invariant: d.invariant}
+	out.ops = ops.Builder{GPU: d.gpu.Info(), List: &s.List, Scratch: out.scratch, Hold: out.hold, Turn: out.turn, Invariant: d.invariant, Same: d.Same}
 	return out, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"krater/kernels/cuda/gqa"
 	"krater/kernels/cuda/mla"
 	"krater/kernels/cuda/ops"
+	"krater/kernels/cuda/same"
 	"krater/kernels/cuda/sample"
 	"krater/kernels/cuda/spans"
 	"krater/kernels/cuda/streams"
@@ -41,7 +42,14 @@ type Options struct {
 	// Invariant makes the bits of a row independent of the number of rows in its batch
 	// (ops.Builder). A batch may have MostGenerated generated rows, which come first.
 	Invariant bool
+	// Same gives experts a processor's arithmetic (package same), so that tokens do not depend on where
+	// an expert is computed.
+	Same bool
 }
+
+// CheckSame says why experts of a format have no processor's arithmetic on a GPU (Options.Same); nil if they
+// have it.
+func CheckSame(f tensor.Format) error { return same.Check(f) }
 
 // MostGenerated is the most generated rows of a batch with Options.Invariant.
 const MostGenerated = gemv.MaxRows
@@ -50,6 +58,8 @@ const MostGenerated = gemv.MaxRows
 type Layout struct {
 	// F32 keeps activations in float32, for comparisons; only the plain kernels support this.
 	F32 bool
+	// Same is Options.Same.
+	Same bool
 }
 
 // RowType is BF16, or F32 with Layout.F32.
@@ -59,6 +69,9 @@ func (l Layout) RowType() tensor.DType {
 	}
 	return tensor.BF16
 }
+
+// HostRows is Layout.Same.
+func (l Layout) HostRows() bool { return l.Same }
 
 // SpanWords returns the size of a table of spans.
 func (Layout) SpanWords(n, blocks int) int { return spans.Words(n, blocks) }
@@ -74,7 +87,13 @@ func (Layout) Check(s *device.StepSizes) error {
 }
 
 // ScratchBytes returns a bound of a stream's scratch memory.
-func (Layout) ScratchBytes(s *device.StepSizes) int { return max(ops.ScratchBytes(s), scratchStep) }
+func (l Layout) ScratchBytes(s *device.StepSizes) int {
+	n := max(ops.ScratchBytes(s), scratchStep)
+	if l.Same {
+		n = max(n, ops.SameBytes(s))
+	}
+	return n
+}
 
 // DrawWords is the size of a draw.
 func (Layout) DrawWords() int { return sample.RowBytes / 4 }

@@ -376,7 +376,10 @@ func addIndexStore(b *ops.Builder, o []device.Op) {
 
 // isMix finds the routed experts, the shared network if there is one, with or without a gate, and
 // their sum.
-func isMix(_ *Device, l device.List) int {
+func isMix(d *Device, l device.List) int {
+	if d.Same {
+		return 0
+	}
 	n := sumOf(l.Ops)
 	if len(l.Ops) <= n || l.Ops[n].Kind != device.OpWeightedSum {
 		return 0

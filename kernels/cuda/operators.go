@@ -51,7 +51,12 @@ func (d *Device) single(k device.Kind) func(b *ops.Builder, o []device.Op) {
 		}
 	case device.OpTakeAnswer:
 		return func(b *ops.Builder, l []device.Op) {
-			hostcall.Take(b.List, d.box(k.String(), l[0].Calls), mat(l[0].Out))
+			o := &l[0]
+			if box := d.box(k.String(), o.Calls); o.A.Zero() {
+				hostcall.Take(b.List, box, mat(o.Out))
+			} else {
+				hostcall.TakeRows(b.List, box, mat(o.Out), mat(o.A), mat(o.C))
+			}
 		}
 	}
 	return addSingle

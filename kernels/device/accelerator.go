@@ -71,6 +71,9 @@ type Layout interface {
 	// RowType is the type of rows that linear layers read and write: BF16. The residual stream,
 	// the router and the logits are F32.
 	RowType() tensor.DType
+	// HostRows reports whether the host returns the rows of the experts that it computes, and not their
+	// weighted sum: the device's experts have the host's bits, and it adds all terms itself.
+	HostRows() bool
 	// StepKey tells steps of generated rows apart: with equal numbers of rows and equal keys the
 	// launches of the operators are equal.
 	StepKey(decode []Span) uint64

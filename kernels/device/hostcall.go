@@ -5,7 +5,9 @@ import "time"
 // HostCallSize bounds host calls.
 type HostCallSize struct {
 	Rows, Hidden, TopK int
-	Limit              time.Duration // for an answer
+	// Each has the host return a row for each of its choices, and not their weighted sum.
+	Each  bool
+	Limit time.Duration // for an answer
 }
 
 // HostCalls is the host's side of the calls by which an accelerator requests rows from the host in
@@ -34,5 +36,7 @@ type HostCall struct {
 	// IDs [T*K] are the host's choices, below 0 where a choice is not the host's.
 	IDs     []int32
 	Weights []float32 // [T*K]
-	Out     []float32 // [T, H], to be written: the weighted sum of the host's choices
+	// Out, to be written, is the weighted sum of the host's choices, [T, H], or with Each the row of each of
+	// them, [T*K, H]; the others are not read.
+	Out []float32
 }

@@ -55,7 +55,7 @@ const (
 	OpChangeLogits                 // Out [n,V] F32 logits: penalties, biases and masks of Changes, in place
 	OpChoose                       // Out [n,1] ids: a token for each row of X [n,V] logits, by A [1, n*DrawWords] draws
 	OpAskHost                      // asks the host for the choices A [T,K] of X [T,H] that C [1,E] has below 0, with weights B [T,K], through Calls
-	OpTakeAnswer                   // Out [T,H] F32 += the host's answer to the last OpAskHost, which is waited for
+	OpTakeAnswer                   // Out [T,H] F32 += the host's answer to the last OpAskHost, which is waited for; with A [T,K] and C [1,E], rows of Out [T*K,H] whose choices of A have C below 0 become the answer's
 	opKinds
 )
 
@@ -427,3 +427,10 @@ func (l *List) AskHost(m HostCalls, x, ids, weights, slots Mat) {
 
 // TakeAnswer appends the wait for the answer to the last AskHost, which is added to hidden.
 func (l *List) TakeAnswer(m HostCalls, hidden Mat) { l.add(OpTakeAnswer, hidden, Mat{}).Calls = m }
+
+// TakeRows appends the wait for the answer to the last AskHost, of a row for each of the choices ids whose
+// expert has a slot below 0. They are written to y [T*K, H].
+func (l *List) TakeRows(m HostCalls, y, ids, slots Mat) {
+	o := l.add(OpTakeAnswer, y, Mat{})
+	o.A, o.C, o.Calls = ids, slots, m
+}

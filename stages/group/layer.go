@@ -146,6 +146,20 @@ func (g *Group) MixOf(s device.Stream, st *stages.State, layer int, here *device
 	p.Send()
 }
 
+// MixRows is MixOf where the host returns rows of the experts that have no slot: take appends the wait for
+// them. here may be nil: no expert has a slot.
+func (g *Group) MixRows(s device.Stream, st *stages.State, layer int, here *device.Bank, take func(p *stages.Program)) {
+	p := st.On(g.dev, s, nil)
+	if here != nil {
+		p.ExpertsOn(st.ExpertOut, st.Normed, here, st.RouterIDs)
+	}
+	g.shared(p, st, layer)
+	take(p)
+	g.merge(p, st, device.Mat{}, layer)
+	g.finish(p, st, layer)
+	p.Send()
+}
+
 func (g *Group) mix(p *stages.Program, st *stages.State, layer int, here *device.Bank) {
 	p.ExpertsOn(st.ExpertOut, st.Normed, here, st.RouterIDs)
 	if p.Probed() {

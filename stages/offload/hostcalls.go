@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -29,7 +30,8 @@ type HostCalls struct {
 	layers     []int // [calls] the layer of each
 	topK       int
 	rowType    tensor.DType
-	out        device.Mat // [rows*K, H] F32, on the host: rows of experts, from all servers
+	each       bool       // the answer of a call is rows of experts, and not their sum
+	out        device.Mat // [rows*K, H] F32, on the host: rows of experts, from all servers; absent with each
 	workspaces []*workspace
 	arrived    []atomic.Int32        // [calls] servers that have done their part
 	step       atomic.Uint64         // number of calls of Begin
@@ -45,6 +47,7 @@ type workspace struct {
 	st     stages.State
 	in     device.Mat   // [rows, H] F32
 	q      device.QRows // absent where no expert is kept as integers
+	direct device.Mat   // with each: the memory of the last answer
 	counts []int32      // [E]
 	assign []int32      // [rows*K]
 	work   []device.ExpertRows
@@ -62,11 +65,12 @@ func (x *Experts) NewHostCalls(rows, servers int) (*HostCalls, error) {
 	if x.accel == nil {
 		return nil, fmt.Errorf("offload: %s makes no host calls", x.dev.Name())
 	}
+	h.each = x.accel.HostRows()
 	h.arrived = make([]atomic.Int32, len(h.layers))
 	h.over.Store(true) // there is no step yet
 	err := h.room(rows, servers)
 	if err == nil {
-		h.calls, err = x.accel.NewHostCalls(device.HostCallSize{Rows: rows, Hidden: cfg.Hidden, TopK: h.topK, Limit: answerLimit})
+		h.calls, err = x.accel.NewHostCalls(device.HostCallSize{Rows: rows, Hidden: cfg.Hidden, TopK: h.topK, Limit: answerLimit, Each: h.each})
 	}
 	if err != nil {
 		h.Close()
@@ -78,8 +82,10 @@ func (x *Experts) NewHostCalls(rows, servers int) (*HostCalls, error) {
 func (h *HostCalls) room(rows, servers int) error {
 	cfg, host := h.x.parts.Config, h.x.host
 	var err error
-	if h.out, err = device.AllocMat(host, tensor.F32, rows*h.topK, cfg.Hidden); err != nil {
-		return err
+	if !h.each {
+		if h.out, err = device.AllocMat(host, tensor.F32, rows*h.topK, cfg.Hidden); err != nil {
+			return err
+		}
 	}
 	for range servers {
 		d := &workspace{st: stages.State{Rows: new(stages.Rows)}, counts: make([]int32, cfg.MoE.Experts), assign: make([]int32, rows*h.topK), work: make([]device.ExpertRows, 0, cfg.MoE.Experts)}
@@ -126,6 +132,12 @@ func (h *HostCalls) Take(s device.Stream, st *stages.State) {
 	p := st.On(h.x.dev, s, nil)
 	p.TakeAnswer(h.calls, st.Hidden)
 	p.Send()
+}
+
+// TakeRows appends the wait for the answer to the last Post of the same slots, whose rows are written to
+// st.ExpertOut, where the device's HostRows says that the host returns them.
+func (h *HostCalls) TakeRows(p *stages.Program, st *stages.State, slots device.Mat) {
+	p.TakeRows(h.calls, st.ExpertOut, st.RouterIDs, slots)
 }
 
 // Begin is called before a step with the given number of rows is enqueued, when the former one has
@@ -352,7 +364,9 @@ func (d *workspace) compute(h *HostCalls, s device.Stream, layer int, call *devi
 		return err
 	}
 	d.st.Input = stages.NewInput(d.st.Normed, d.q)
-	d.st.ExpertOut = h.out.RowRange(0, call.Rows*h.topK)
+	if d.st.ExpertOut, err = d.results(h, call); err != nil {
+		return err
+	}
 	d.st.RouterIDs.Cols = h.topK
 	h.x.prepare(s, &d.st, layer)
 	at(Gathered)
@@ -360,6 +374,22 @@ func (d *workspace) compute(h *HostCalls, s device.Stream, layer int, call *devi
 	err = s.Synchronize()
 	at(Computed)
 	return err
+}
+
+// results is where rows of a call are written to.
+func (d *workspace) results(h *HostCalls, call *device.HostCall) (device.Mat, error) {
+	n := call.Rows * h.topK
+	if !h.each {
+		return h.out.RowRange(0, n), nil
+	}
+	if out := call.Out[:n*h.x.parts.Config.Hidden]; d.direct.Zero() || len(out) != len(d.direct.F32s()) || &out[0] != &d.direct.F32s()[0] {
+		b, err := h.x.host.Wrap(unsafe.Slice((*byte)(unsafe.Pointer(&out[0])), 4*len(out)))
+		if err != nil {
+			return device.Mat{}, err
+		}
+		d.direct = device.NewMat(b, tensor.F32, n, h.x.parts.Config.Hidden)
+	}
+	return d.direct, nil
 }
 
 // split lists a server's rows of a call by expert, experts and rows in rising order.
@@ -392,9 +422,12 @@ func (d *workspace) split(ids []int32, owns func(int32) bool) []device.ExpertRow
 }
 
 // sum writes the answer of a call: the rows of a token added in the order of its choices, whichever
-// server computed them. The answer in a lost step is zeros.
+// server computed them. The answer in a lost step is zeros. With each the servers have written it.
 func (v *Server) sum(call *device.HostCall) {
 	h, n := v.h, call.Rows*v.h.topK
+	if h.each {
+		return
+	}
 	err := errQuit
 	if h.cause.Load() == nil {
 		err = h.x.addUp(v.s, call.Out[:call.Rows*h.out.Cols], h.out.RowRange(0, n), call.Weights[:n], call.IDs[:n])

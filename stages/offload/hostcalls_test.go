@@ -23,6 +23,8 @@ type calling struct {
 	last   *memoryCalls
 }
 
+func (d *calling) HostRows() bool { return false }
+
 func (d *calling) NewHostCalls(o device.HostCallSize) (device.HostCalls, error) {
 	if d.refuse != nil {
 		return nil, d.refuse

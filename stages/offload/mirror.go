@@ -46,10 +46,10 @@ func (x *Experts) NewMirror() (*Mirror, error) {
 		err = fmt.Errorf("%s is not a host", x.host.Name())
 	}
 	if err == nil {
-		if x.accel != nil {
+		if x.accel != nil && !x.accel.HostRows() {
 			m.back, err = newSums(x)
 		} else {
-			m.back, err = newScatter(x)
+			m.back, err = newScatter(x, m.out)
 		}
 	}
 	if err != nil {
@@ -71,7 +71,7 @@ func (x *Experts) QuantGroup() int {
 
 // StageBytes is the device memory that NewMirror allocates for batches within lim.
 func StageBytes(cfg *model.Config, lim stages.Limits, l device.Layout) int64 {
-	if l != nil {
+	if l != nil && !l.HostRows() {
 		return sumBytes(cfg, lim)
 	}
 	return 4 * int64(min(stageRows, lim.LayerRows()*cfg.MoE.Router.TopK)) * int64(cfg.Hidden+1)
@@ -85,7 +85,10 @@ func MirrorBytes(cfg *model.Config, lim stages.Limits, group int, l device.Layou
 		n += int64(device.QRowsBytes(lim.LayerRows(), cfg.Hidden, group))
 	}
 	if l != nil {
-		n += sumBytes(cfg, lim) + int64(lim.LayerRows())*int64(cfg.Hidden)*int64(l.RowType().Size())
+		if !l.HostRows() {
+			n += sumBytes(cfg, lim)
+		}
+		n += int64(lim.LayerRows()) * int64(cfg.Hidden) * int64(l.RowType().Size())
 	}
 	return n
 }
@@ -119,7 +122,7 @@ func (m *Mirror) Fetch(s device.Stream, st *stages.State) {
 func (m *Mirror) State() *stages.State { return &m.st }
 
 // Return enqueues the copy of the results of work to st: to their rows of st.ExpertOut, or on an
-// accelerator their weighted sum, which is added to st.Hidden, or in a step that a Probe sees, and where there are several
+// accelerator without HostRows their weighted sum, which is added to st.Hidden, or in a step that a Probe sees, and where there are several
 // residual streams, becomes st.HostSum. The host must not change or read its rows until s has passed the copy.
 func (m *Mirror) Return(s device.Stream, st *stages.State, work []device.ExpertRows) {
 	m.back.send(s, m, st, work)

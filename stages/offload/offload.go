@@ -132,6 +132,10 @@ func (x *Experts) Any() bool { return len(x.slots) > 0 }
 // Rows is the most rows that layers see.
 func (x *Experts) Rows() int { return x.parts.Limits.LayerRows() }
 
+// ReturnsSums reports whether an accelerator gets the weighted sum of the host's results, and not their
+// rows.
+func (x *Experts) ReturnsSums() bool { return x.accel != nil && !x.accel.HostRows() }
+
 // Several reports whether the model has several residual streams.
 func (x *Experts) Several() bool { return x.parts.Config.Streams.Several() }
 

@@ -9,12 +9,15 @@ import (
 // scatter returns rows of experts to where they belong, so that the device adds the same
 // numbers whether it or the host computed them.
 type scatter struct {
-	marks []bool // [tokens*K] rows to be returned
+	marks []bool     // [tokens*K] rows to be returned
+	raw   device.Mat // of an accelerator: [tokens, H] of RowType, on the host, the rows as fetched
 	// Scattered rows go to stage, on the device, and from there to where they belong.
 	dev   device.Device
 	ids   device.Mat // [tokens*K, 1] I32, of the host
 	stage device.Mat // [n, H] F32
 	slots device.Mat // [n, 1] I32
+
+	release []func() error
 }
 
 // stageRows is the most rows of a stage.
@@ -24,7 +27,8 @@ const stageRows = 1024
 // rows in one and has the device scatter them.
 const runsMost = 6
 
-func newScatter(x *Experts) (*scatter, error) {
+// newScatter makes a scatter of rows of out [tokens*K, H] F32, on the host.
+func newScatter(x *Experts, out device.Mat) (*scatter, error) {
 	cfg := x.parts.Config
 	r := &scatter{dev: x.dev, marks: make([]bool, x.parts.Limits.LayerRows()*cfg.MoE.Router.TopK)}
 	var err error
@@ -34,6 +38,11 @@ func newScatter(x *Experts) (*scatter, error) {
 	if err == nil {
 		r.slots, err = device.AllocMat(x.dev, tensor.I32, r.stage.Rows, 1)
 	}
+	if err == nil && x.accel != nil {
+		if r.raw, err = device.AllocMat(x.host, x.accel.RowType(), x.parts.Limits.LayerRows(), cfg.Hidden); err == nil {
+			r.release = append(r.release, x.pin(out.Buf.Host()), x.pin(r.raw.Buf.Host()))
+		}
+	}
 	if err != nil {
 		r.close()
 	}
@@ -41,7 +50,11 @@ func newScatter(x *Experts) (*scatter, error) {
 }
 
 func (r *scatter) close() {
-	for _, x := range []device.Mat{r.ids, r.stage, r.slots} {
+	for _, release := range r.release {
+		_ = release() // a lost GPU has released it already
+	}
+	r.release = nil
+	for _, x := range []device.Mat{r.raw, r.ids, r.stage, r.slots} {
 		if !x.Zero() {
 			x.Buf.Free()
 		}
@@ -49,10 +62,18 @@ func (r *scatter) close() {
 }
 
 func (r *scatter) fetch(s device.Stream, m *Mirror, st *stages.State) {
-	s.CopyOut(hostBytes(m.st.Normed), st.Normed)
+	to := m.st.Normed
+	if !r.raw.Zero() {
+		to = r.raw.RowRange(0, st.T)
+	}
+	s.CopyOut(hostBytes(to), st.Normed)
 }
 
-func (r *scatter) widen(*Mirror) {}
+func (r *scatter) widen(m *Mirror) {
+	if !r.raw.Zero() {
+		widen(m.in, r.raw, m.st.T)
+	}
+}
 
 func (r *scatter) send(s device.Stream, m *Mirror, st *stages.State, work []device.ExpertRows) {
 	marks := r.marks[:st.T*m.topK]
@@ -68,7 +89,7 @@ func (r *scatter) send(s device.Stream, m *Mirror, st *stages.State, work []devi
 			runs++
 		}
 	}
-	if runs > runsMost && !r.stage.Zero() {
+	if (runs > runsMost || st.ExpertOut.DType != m.out.DType) && !r.stage.Zero() {
 		r.scattered(s, m, st, marks)
 		return
 	}

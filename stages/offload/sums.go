@@ -62,9 +62,12 @@ func (r *sums) fetch(s device.Stream, m *Mirror, st *stages.State) {
 	s.CopyOut(hostFloats(r.weights[:st.T*m.topK]), st.RouterWeights)
 }
 
-func (r *sums) widen(m *Mirror) {
-	parallel(m.st.T, func(t int) {
-		if err := tensor.Widen(m.in.RowRange(t, t+1).F32s(), r.raw.DType, hostBytes(r.raw.RowRange(t, t+1))); err != nil {
+func (r *sums) widen(m *Mirror) { widen(m.in, r.raw, m.st.T) }
+
+// widen makes dst [rows, H] F32 of raw.
+func widen(dst, raw device.Mat, rows int) {
+	parallel(rows, func(t int) {
+		if err := tensor.Widen(dst.RowRange(t, t+1).F32s(), raw.DType, hostBytes(raw.RowRange(t, t+1))); err != nil {
 			panic(err) // the matrices have these sizes
 		}
 	})

@@ -46,6 +46,7 @@ type Options struct {
 	PrefixCache    bool          `help:"Keep KV blocks for later prompts with the same prefix." default:"true" negatable:""`
 	ReuseAnswers   bool          `help:"For latent attention (DeepSeek): let a prompt that continues an answer reuse the keys and values of the generated tokens. Their last bits differ from those of a prompt. Without this flag they are computed again."`
 	BatchInvariant bool          `help:"Make answers independent, to the last bit, of the other rows in a batch. On the CPU this always holds and costs nothing. A GPU otherwise chooses kernels by the number of rows: with this flag, steps that mix prompts and answers read the weights twice, and all experts must be on the GPU."`
+	SameTokens     bool          `help:"Make answers independent, to the last bit, of everything but the request and the program: of other requests, of what the cache holds, of what came before and of where experts are computed. It includes --batch-invariant. On a GPU experts get the CPU's arithmetic, which takes longer; they must be int3, int4 or int8, in one format on both sides."`
 	SharePrefixes  bool          `help:"Let requests with different API keys share prefixes in the KV cache. The time to an answer then shows one client what another has asked."`
 	Aging          int           `help:"Steps after which a waiting request gains one level of priority among the requests of its key, again and again; 0: never." default:"1000"`
 	BlockTokens    int           `help:"Tokens per KV block." default:"32"`
@@ -97,10 +98,10 @@ func (f *Options) Check() error {
 		return errors.New("--sparse-kv host goes with --device cuda")
 	case f.ChosenOnHost() && f.KVRAM == 0:
 		return errors.New("--sparse-kv host: --kv-ram says how much host memory its rows may take, such as 32GiB")
-	case f.BatchInvariant && f.ReuseAnswers:
-		return errors.New("--batch-invariant: --reuse-answers changes the last bits of a prompt that continues an earlier answer; use one of the two")
-	case f.BatchInvariant && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:
-		return fmt.Errorf("--batch-invariant: the GPU kernels for generated rows take at most %d, but --max-seqs is %d", cuda.MostGenerated, f.MaxSeqs)
+	case f.Invariant() && f.ReuseAnswers:
+		return fmt.Errorf("%s: --reuse-answers changes the last bits of a prompt that continues an earlier answer; use one of the two", f.invariance())
+	case f.Invariant() && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:
+		return fmt.Errorf("%s: the GPU kernels for generated rows take at most %d, but --max-seqs is %d", f.invariance(), cuda.MostGenerated, f.MaxSeqs)
 	}
 	if err := f.PipelineOptions.check(f.Device); err != nil {
 		return err
@@ -109,6 +110,17 @@ func (f *Options) Check() error {
 		return err
 	}
 	return f.PrecisionOptions.check()
+}
+
+// Invariant reports whether answers must not depend on the other rows in a batch.
+func (f *Options) Invariant() bool { return f.BatchInvariant || f.SameTokens }
+
+// invariance names the flag that asks for Invariant.
+func (f *Options) invariance() string {
+	if f.SameTokens {
+		return "--same-tokens"
+	}
+	return "--batch-invariant"
 }
 
 // ChosenOnHost reports whether the rows that sparse attention chooses from lie in host memory.
@@ -157,7 +169,7 @@ func (f *Options) ThreadCount() int {
 // layout returns the layout that the device wants batches in; nil: that of host memory.
 func (f *Options) layout() device.Layout {
 	if f.Device == CUDA {
-		return cuda.Layout{F32: f.Rows == "f32"}
+		return cuda.Layout{F32: f.Rows == "f32", Same: f.SameTokens}
 	}
 	return nil
 }

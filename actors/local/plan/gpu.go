@@ -1,11 +1,14 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 
 	"krater/actors/local/config"
 	"krater/actors/local/predict"
 	"krater/actors/placement"
+	"krater/kernels/cpu/level"
+	"krater/kernels/cuda"
 	"krater/scheduler/dispatch"
 	"krater/scheduler/planner"
 	"krater/stages"
@@ -33,9 +36,8 @@ func (o *Plan) fitGPU() error {
 	if o.Experts, o.Resident, err = o.gpuStrategies(left, experts, size); err != nil {
 		return err
 	}
-	if f.BatchInvariant && !o.Resident {
-		return fmt.Errorf("--batch-invariant: all experts must be on the GPU; with the strategies %s for prefill and %s for decode, where an expert is computed depends on the batch",
-			o.Experts.Prefill.Name(), o.Experts.Decode.Name())
+	if err := o.checkSame(); err != nil {
+		return err
 	}
 	if f.KVCache == 0 {
 		kv := left - experts
@@ -53,6 +55,28 @@ func (o *Plan) fitGPU() error {
 		return nil
 	}
 	return o.placeOnGPU(left)
+}
+
+// checkSame refuses experts whose results depend on where they are computed, if an option asks that they
+// do not.
+func (o *Plan) checkSame() error {
+	f := &o.Options
+	switch {
+	case f.SameTokens && o.cfg.MoE.Experts > 0:
+		if err := cuda.CheckSame(o.Load.Precision.Experts); err != nil {
+			return fmt.Errorf("--same-tokens: %w: see --precision and --gpu-expert-bits", err)
+		}
+		if l, err := level.Active(); err != nil || l == level.Pure {
+			return errors.Join(err, errors.New("--same-tokens: a GPU has the arithmetic of a processor's vectors, which need AVX2"))
+		}
+		if !o.Resident && o.HostExperts != o.Load.Precision.Experts {
+			return fmt.Errorf("--same-tokens: experts are %s on the GPU and %s on the CPU; use one format", o.Load.Precision.Experts, o.HostExperts)
+		}
+	case f.BatchInvariant && !f.SameTokens && !o.Resident:
+		return fmt.Errorf("--batch-invariant: all experts must be on the GPU; with the strategies %s for prefill and %s for decode, where an expert is computed depends on the batch. --same-tokens takes experts anywhere",
+			o.Experts.Prefill.Name(), o.Experts.Decode.Name())
+	}
+	return nil
 }
 
 // roomOnGPU returns the GPU memory that the load leaves next to one block of KV cache, or next to

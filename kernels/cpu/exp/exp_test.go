@@ -227,3 +227,38 @@ func BenchmarkSiluMul(b *testing.B) {
 		}
 	}
 }
+
+// TestVectorsAgree: activations have the same bits on all levels with vectors, and so on a GPU with
+// --same-tokens, which has them too.
+func TestVectorsAgree(t *testing.T) {
+	const n = 5000
+	r := kerneltest.Rand(3)
+	gate, up := kerneltest.Normal(r, n, 20), kerneltest.Normal(r, n, 2)
+	for i := range 1000 {
+		gate[i] = float32(i-500) / 4
+	}
+	copy(gate, []float32{0, float32(math.Copysign(0, -1)), float32(math.Inf(1)), float32(math.Inf(-1)), float32(math.NaN()), 1e-40, -1e-40, 3e38, -3e38})
+	var first level.Level
+	var want [3][]float32
+	for _, l := range level.Available() {
+		if l == level.Pure {
+			continue
+		}
+		var got [3][]float32
+		for i := range got {
+			got[i] = make([]float32, n)
+		}
+		fs := At(l)
+		fs.SiluMul(&got[0][0], &gate[0], &up[0], n)
+		fs.SwiGLU(&got[1][0], &gate[0], &up[0], n, 1.702, 7, 1)
+		fs.Cubic(&got[2][0], &gate[0], &up[0], n, 1.5957691, 0.044715, float32(math.Inf(1)), 0)
+		if want[0] == nil {
+			first, want = l, got
+		}
+		for i := range got {
+			if err := kerneltest.SameBits(got[i], want[i]); err != nil {
+				t.Errorf("activation %d on %s and %s: %v", i, l, first, err)
+			}
+		}
+	}
+}

@@ -118,7 +118,7 @@ func (h *Host) call(rows int) device.HostCall {
 		X:       unsafe.Slice(x, numbers*h.size.RowType.Size()),
 		IDs:     unsafe.Slice((*int32)(unsafe.Pointer(ids)), choices),
 		Weights: unsafe.Slice((*float32)(unsafe.Pointer(weights)), choices),
-		Out:     unsafe.Slice((*float32)(unsafe.Pointer(out)), numbers),
+		Out:     unsafe.Slice((*float32)(unsafe.Pointer(out)), h.size.answers(rows)*h.size.Hidden),
 	}
 }
 

@@ -30,6 +30,7 @@ var (
 	kTake    = launch.Named("kr_take")
 	kPostFew = launch.Named("kr_post_few")
 	kTakeFew = launch.Named("kr_take_few")
+	kRows    = launch.Named("kr_take_rows")
 )
 
 // Size bounds the calls of a mailbox.
@@ -65,8 +66,19 @@ const (
 // A launch for tagged words has one block, which loads all of them at once.
 const _ = uint(pieceBytes - 2*max(mostTaggedX, mostTaggedOut))
 
+// answers is how many rows the answer to a call of a number of rows has.
+func (s *Size) answers(rows int) int {
+	if s.Each {
+		return rows * s.TopK
+	}
+	return rows
+}
+
 // few is the most rows that a call, and an answer, has as tagged words; 0: none are used.
 func (s *Size) few() (x, out int) {
+	if s.Each {
+		return min(s.Rows, mostTaggedX/(s.Hidden*s.RowType.Size())), 0
+	}
 	return min(s.Rows, mostTaggedX/(s.Hidden*s.RowType.Size())), min(s.Rows, mostTaggedOut/(4*s.Hidden))
 }
 
@@ -85,7 +97,7 @@ func (s *Size) parts() parts {
 		return at
 	}
 	p.ids, p.weights = cut(4*s.Rows*s.TopK), cut(4*s.Rows*s.TopK)
-	p.x, p.out = cut(s.Rows*s.Hidden*s.RowType.Size()), cut(4*s.Rows*s.Hidden)
+	p.x, p.out = cut(s.Rows*s.Hidden*s.RowType.Size()), cut(4*s.answers(s.Rows)*s.Hidden)
 	x, out := s.few()
 	p.taggedX, p.taggedOut = cut(8*s.taggedWords(x)), cut(8*out*s.Hidden)
 	return p
@@ -162,7 +174,7 @@ func Post(l *launch.List, b *Box, x, ids, weights, slots launch.Mat) {
 // Take adds the launch that waits for the answer to the last call, of as many rows, and adds it:
 // hidden [T, H] F32 += rows.
 func Take(l *launch.List, b *Box, hidden launch.Mat) {
-	if hidden.Zero() || hidden.DType != tensor.F32 || hidden.Rows < 1 || hidden.Rows > b.Rows || hidden.Cols != b.Hidden || !aligned(hidden) {
+	if hidden.Zero() || b.Each || hidden.DType != tensor.F32 || hidden.Rows < 1 || hidden.Rows > b.Rows || hidden.Cols != b.Hidden || !aligned(hidden) {
 		refuse("Take", "hidden %v for host calls of %d rows of %d", hidden, b.Rows, b.Hidden)
 	}
 	p, row := b.parts(), 4*hidden.Cols
@@ -174,6 +186,28 @@ func Take(l *launch.List, b *Box, hidden launch.Mat) {
 	}
 	l.Add(kTake, config(hidden.Rows*row),
 		launch.P(hidden.At), launch.I64(int64(4*hidden.Stride)), launch.I32(row/16), launch.I32(hidden.Rows),
+		launch.P(b.Host+launch.Ptr(p.out)), launch.P(b.Host+answeredAt), launch.P(b.Host+gaveUpAt), launch.P(b.State),
+		launch.U32(uint32(b.Limit.Microseconds())))
+}
+
+// TakeRows adds the launch that waits for the answer to the last call, of a row for each choice: rows of y
+// [T*K, H] F32 or BF16 whose choice of ids [T, K] has a value below 0 in slots [1, E] become the answer's.
+func TakeRows(l *launch.List, b *Box, y, ids, slots launch.Mat) {
+	switch {
+	case !b.Each || ids.Zero() || ids.DType != tensor.I32 || ids.Cols != b.TopK || ids.Rows < 1 || ids.Rows > b.Rows || !ids.Dense():
+		refuse("TakeRows", "ids %v for host calls of %d rows", ids, b.Rows)
+	case y.Zero() || y.DType != tensor.F32 && y.DType != tensor.BF16 || y.Rows != ids.Rows*ids.Cols || y.Cols != b.Hidden || !aligned(y):
+		refuse("TakeRows", "y %v for host calls of %d rows of %d", y, b.Rows, b.Hidden)
+	case slots.Zero() || slots.DType != tensor.I32 || slots.Rows != 1 || slots.Cols < 1:
+		refuse("TakeRows", "slots %v", slots)
+	}
+	p, wide := b.parts(), 0
+	if y.DType == tensor.F32 {
+		wide = 1
+	}
+	l.Add(kRows, config(4*y.Rows*y.Cols),
+		launch.P(y.At), launch.I32(wide), launch.I64(int64(y.Stride*y.DType.Size())), launch.I32(y.Cols/4), launch.I32(y.Rows),
+		launch.P(ids.At), launch.P(slots.At), launch.I32(slots.Cols),
 		launch.P(b.Host+launch.Ptr(p.out)), launch.P(b.Host+answeredAt), launch.P(b.Host+gaveUpAt), launch.P(b.State),
 		launch.U32(uint32(b.Limit.Microseconds())))
 }

@@ -51,9 +51,15 @@ var testWhere = []int32{4, -1, 0, -3, 7}
 // newRig makes calls of rows rows; the mailbox has room for more.
 func newRig(t *testing.T, c *cudatest.GPU, rows, hidden int, dt tensor.DType, limit time.Duration) *rig {
 	t.Helper()
+	return newRigOf(t, c, rows, hidden, dt, limit, false)
+}
+
+// newRigOf is newRig with answers that are sums, or rows of each choice.
+func newRigOf(t *testing.T, c *cudatest.GPU, rows, hidden int, dt tensor.DType, limit time.Duration, each bool) *rig {
+	t.Helper()
 	rng := rand.New(rand.NewPCG(uint64(rows), uint64(hidden)))
 	r := &rig{t: t, c: c, rows: rows, box: Box{State: c.I32(make([]int32, StateBytes/4), 1, StateBytes/4).At,
-		Size: Size{HostCallSize: device.HostCallSize{Rows: rows + 1, Hidden: hidden, TopK: testTopK, Limit: limit}, RowType: dt}}}
+		Size: Size{HostCallSize: device.HostCallSize{Rows: rows + 1, Hidden: hidden, TopK: testTopK, Limit: limit, Each: each}, RowType: dt}}}
 	if err := r.box.Check(); err != nil {
 		t.Fatal(err)
 	}

@@ -35,6 +35,8 @@ type Builder struct {
 	// few rows; the rows after them take the kernels for many.
 	Invariant bool
 	Generated int
+	// Same gives experts a processor's arithmetic.
+	Same bool
 
 	form form
 }

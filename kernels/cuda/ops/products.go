@@ -175,6 +175,10 @@ func (b *Builder) ffnWide(out, x launch.Mat, n *Network) bool {
 
 // Experts computes a row of y [T*K, H] for every choice of ids [T, K].
 func (b *Builder) Experts(y, x launch.Mat, bank launch.Bank, ids launch.Mat) {
+	if b.Same {
+		b.expertsSame(y, x, bank, ids)
+		return
+	}
 	if native.Takes(&bank.W13.A) {
 		b.expertsNative(y, x, bank, ids)
 		return
@@ -254,8 +258,11 @@ func rowsOf(m launch.Mat, from, to int) launch.Mat {
 	return m.RowRange(from, to)
 }
 
-// sortedBytes bounds the memory for sorted assignments in Mix, which cuts it first.
+// sortedBytes bounds the memory for sorted assignments in Mix and Experts, which cut it first.
 func (b *Builder) sortedBytes(rows, topK, experts int) int {
+	if b.Same {
+		return sameSorted(rows, topK, experts)
+	}
 	if rows > gemv.MaxRows {
 		return route.AlignedBytes(rows, topK, experts, moe.For(b.GPU, rows*topK, experts).Tokens())
 	}

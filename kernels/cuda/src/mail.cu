@@ -266,3 +266,40 @@ kr_take_few(uint8_t *hidden, long long stride, int units, int rows, const uint64
 		if (due[j]) *to[j] = make_float2(h[j].x + __uint_as_float((uint32_t)a[j]), h[j].y + __uint_as_float((uint32_t)b[j]));
 }
 KR_EXPORT(kr_take_few)
+
+// Rows of y [choices, 4*units], float32 or bf16, whose experts have an entry in `where` below 0 become those of
+// from [choices, 4*units] F32 in host memory. Every block waits by itself.
+KR_KERNEL(256, 2)
+kr_take_rows(uint8_t *y, int wide, long long stride, int units, int choices, const int *ids, const int *where, int experts, const uint8_t *from,
+             const uint32_t *answered, uint32_t *late, State *s, uint32_t limit_us) {
+	__shared__ int there;
+	pdl_launch();
+	pdl_wait();
+	const State now = state_now(s);
+	if (now.rows == 0) return;
+	const Asked of = {ids, where, experts, 0};
+	if (threadIdx.x == 0) there = !now.late && answered_in_time(s, now.round, answered, late, limit_us);
+	__syncthreads();
+	if (!there) return;
+	const int total = choices * units, step = gridDim.x * PIECE;
+	for (int at = blockIdx.x * PIECE + threadIdx.x; at < total; at += step) {
+		uint4 v[AHEAD];
+		bool mine[AHEAD];
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++) {
+			const int i = at + j * THREADS;
+			mine[j] = i < total && of.host(__ldcg(ids + i / units));
+			if (mine[j]) v[j] = ld_fresh(from + 16ll * i);
+		}
+#pragma unroll
+		for (int j = 0; j < AHEAD; j++) {
+			const int i = at + j * THREADS;
+			if (!mine[j]) continue;
+			if (wide) *(uint4 *)unit_at(y, i, units, stride) = v[j];
+			else
+				*(uint2 *)unit_at<8>(y, i, units, stride) = make_uint2(pack_bf16(__uint_as_float(v[j].x), __uint_as_float(v[j].y)),
+				                                                       pack_bf16(__uint_as_float(v[j].z), __uint_as_float(v[j].w)));
+		}
+	}
+}
+KR_EXPORT(kr_take_rows)

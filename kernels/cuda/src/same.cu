@@ -1,0 +1,270 @@
+// The kernels of kernels/cuda/same: rows to integers, and products of integers with the packed weights
+// of experts.
+#include "same.cuh"
+
+// --- rows
+
+// Rows of float32 or bf16, and where their integers go: 64 * tiles bytes a row, and groups scales.
+struct Rows {
+	const void *x;
+	int wide, stride, count, cols;
+	int8_t *q;
+	float *scales;
+	int tiles, groups;
+	__device__ __forceinline__ float at(long long row, int col) const {
+		if (col >= cols) return 0.f;
+		return wide ? ((const float *)x)[row * stride + col] : f32(((const bf16 *)x)[row * stride + col]);
+	}
+};
+
+// The four columns of a lane's word of 128 columns from col on.
+KR_DEV void take(float (&v)[4], const Rows &r, long long row, int col) {
+	const int l = threadIdx.x % 16, at = col + threadIdx.x % 32 / 16 * 64 + 16 * (l % 4) + 2 * (l / 4);
+	v[0] = r.at(row, at), v[1] = r.at(row, at + 8), v[2] = r.at(row, at + 1), v[3] = r.at(row, at + 9);
+}
+KR_DEV uint32_t largest(const float (&v)[4]) { return max(max(magnitude(v[0]), magnitude(v[1])), max(magnitude(v[2]), magnitude(v[3]))); }
+KR_DEV uint32_t most(uint32_t top, int mask) { return max(top, __shfl_xor_sync(0xffffffffu, top, mask)); }
+KR_DEV void put(const Rows &r, long long row, int col, const float (&v)[4], const Scale &s) {
+	const int lane = threadIdx.x % 32;
+	if (col + lane / 16 * 64 >= 64 * r.tiles) return;
+	const uint32_t word = (s.of(v[0]) & 0xff) | (s.of(v[1]) & 0xff) << 8 | (s.of(v[2]) & 0xff) << 16 | (uint32_t)s.of(v[3]) << 24;
+	((uint32_t *)r.q)[row * 16 * r.tiles + col / 4 + lane] = word;
+}
+
+// A warp takes 128 columns of a row; with GROUP 0, whose scale serves all columns, a row.
+template <int GROUP> KR_DEV void quantize(const Rows &r) {
+	const long long warp = (long long)blockIdx.x * 8 + threadIdx.x / 32;
+	const int parts = GROUP == 0 ? 1 : (r.tiles + 1) / 2, lane = threadIdx.x % 32;
+	const long long row = warp / parts;
+	if (row >= r.count) return;
+	float v[4];
+	if (GROUP == 0) {
+		uint32_t top = 0;
+		for (int col = 0; col < r.cols; col += 128) {
+			take(v, r, row, col);
+			top = max(top, largest(v));
+		}
+		for (int mask = 1; mask < 32; mask *= 2) top = most(top, mask);
+		const Scale s(top);
+		for (int col = 0; col < 64 * r.tiles; col += 128) {
+			take(v, r, row, col);
+			put(r, row, col, v, s);
+		}
+		if (lane == 0) r.scales[row * r.groups] = s.scale;
+		return;
+	}
+	const int part = (int)(warp % parts);
+	take(v, r, row, 128 * part);
+	uint32_t top = largest(v); // lane 16t+4c+s has step s of tile t
+	top = most(most(most(top, 1), 4), 8);
+	if (GROUP > 32) top = most(top, 2);
+	if (GROUP > 64) top = most(top, 16);
+	const Scale s(top);
+	put(r, row, 128 * part, v, s);
+	const int group = (128 * part + lane / 16 * 64 + lane % 4 * 16) / (GROUP ? GROUP : 1); // of the lane's step
+	const bool first = GROUP == 32 ? lane % 16 == 0 || lane % 16 == 2 : GROUP == 64 ? lane % 16 == 0 : lane == 0;
+	if (first && group < r.groups) r.scales[row * r.groups + group] = s.scale;
+}
+
+KR_KERNEL(256, 1)
+kr_same_rows(const void *x, int wide, int stride, int count, int cols, int8_t *q, float *scales, int tiles, int groups, int group) {
+	pdl_launch();
+	pdl_wait();
+	const Rows r = {x, wide, stride, count, cols, q, scales, tiles, groups};
+	switch (group) {
+	case 32: quantize<32>(r); break;
+	case 64: quantize<64>(r); break;
+	case 128: quantize<128>(r); break;
+	default: quantize<0>(r);
+	}
+}
+KR_EXPORT(kr_same_rows)
+
+// --- products
+
+enum { TO_HIDDEN, TO_BF16, TO_F32 };
+
+// The arguments of a product, in the order of Go's.
+struct Job {
+	void *out;
+	int mode, out_stride; // TO_HIDDEN: stored rows are gate and up joined, and out is their activation as float32
+	const uint8_t *q;     // integers of rows of 64 * tile_cols bytes, and
+	const float *row_scales;
+	int divisor;          // the row of a slot is slot / divisor
+	const int4 *tiles;    // kernels/cuda/route.Aligned: expert, first slot, rows
+	const int *slots, *count;
+	const uint8_t *values; // of expert 0
+	const uint32_t *scales;
+	int rows, tile_cols, groups; // stored rows; tiles of 64 columns; scales of a row
+	long long step, scale_step;  // bytes from one expert to the next
+	const float *bias;           // of expert 0: [rows], of joined weights gate's then up's; null: none
+	long long bias_step;
+	Gate gate;
+};
+#define JOB_ARGS \
+	void *out, int mode, int out_stride, const uint8_t *q, const float *row_scales, int divisor, const int4 *tiles, const int *slots, const int *count, \
+	const uint8_t *values, const uint32_t *scales, int rows, int tile_cols, int groups, long long step, long long scale_step, \
+	const float *bias, long long bias_step, float alpha, float limit, float shift, float cubic
+#define JOB \
+	{ out, mode, out_stride, q, row_scales, divisor, tiles, slots, count, values, scales, rows, tile_cols, groups, step, scale_step, \
+	  bias, bias_step, {alpha, limit, shift, cubic} }
+
+// A lane's part of 64 columns: weights of rows g and g+8 of 16, and of the rows of N times 8 tokens.
+template <int BITS, int GROUP, int N> struct Stage {
+	uint4 w[BITS == 8 ? 2 : 1];
+	uint32_t s[GROUP == 32 ? 2 : 1]; // scales of both rows
+	uint4 x[N];
+	float2 xs[N][2]; // scales of tokens 2c and 2c+1; GROUP 32: of both groups
+};
+
+// The A operand of 32 columns, steps 2*half and 2*half+1: exact integers.
+template <int BITS> KR_DEV void integers(uint32_t (&a)[4], const uint4 *w, int half) {
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		const int step = 2 * half + i;
+		uint32_t lo, hi;
+		if (BITS == 4) {
+			const uint32_t v = step == 0 ? w[0].x : step == 1 ? w[0].y : step == 2 ? w[0].z : w[0].w;
+			// A nibble is value + 8: 0x78 more makes it value + 128.
+			lo = ((v & 0x0f0f0f0fu) + 0x78787878u) ^ 0x80808080u;
+			hi = ((v >> 4 & 0x0f0f0f0fu) + 0x78787878u) ^ 0x80808080u;
+		} else {
+			uint32_t p, q; // of columns 2c, 2c+1 and of 2c+8, 2c+9: bytes of rows g and g+8 in turn
+			if (BITS == 8) {
+				const uint4 &v = w[BITS == 8 ? step / 2 : 0];
+				p = (step % 2 ? v.z : v.x) ^ 0x80808080u, q = (step % 2 ? v.w : v.y) ^ 0x80808080u;
+			} else {
+				const uint4 &v = w[0];
+				uint32_t codes = (step == 0 ? v.x : step == 1 ? v.y : v.z) & 0x77777777u;
+				if (step == 3) codes = (v.x >> 3 & 0x11111111u) | (v.y >> 2 & 0x22222222u) | (v.z >> 1 & 0x44444444u);
+				p = lookup8(INT3_BYTES_LOW, INT3_BYTES_HIGH, codes), q = lookup8(INT3_BYTES_LOW, INT3_BYTES_HIGH, codes >> 16);
+			}
+			lo = __byte_perm(p, q, 0x6240), hi = __byte_perm(p, q, 0x7351);
+		}
+		a[2 * i] = lo, a[2 * i + 1] = hi;
+	}
+}
+
+// A warp multiplies 16 stored rows with a tile of up to 8*N tokens.
+template <int BITS, int GROUP, int N, int DEPTH> KR_DEV void product(const Job &j) {
+	pdl_launch();
+	pdl_wait();
+	if ((int)blockIdx.y >= __ldcg(j.count)) return;
+	const int4 tile = __ldcg(j.tiles + blockIdx.y);
+	const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, quarter = threadIdx.x / 32;
+	const int block = 4 * blockIdx.x + quarter, band = 512 * BITS * j.tile_cols;
+	if (16 * block >= j.rows) return;
+
+	// Rows past the last token are that token's; their results are not stored.
+	const uint8_t *x[N];
+	const float *xs[N][2];
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		auto row = [&](int t) { return (long long)(__ldcg(j.slots + tile.y + min(t, tile.z - 1)) / j.divisor); };
+		x[i] = j.q + row(8 * i + g) * 64 * j.tile_cols + 16 * c;
+		xs[i][0] = j.row_scales + row(8 * i + 2 * c) * j.groups;
+		xs[i][1] = j.row_scales + row(8 * i + 2 * c + 1) * j.groups;
+	}
+	const uint8_t *w = j.values + tile.x * j.step + (long long)blockIdx.x * band + (BITS == 3 ? 8 : 16) * threadIdx.x;
+	const uint32_t *s = (const uint32_t *)((const uint8_t *)j.scales + tile.x * j.scale_step) + (long long)blockIdx.x * j.groups * 32 + 8 * quarter + g;
+
+	auto load = [&](Stage<BITS, GROUP, N> &v, int k) {
+		const uint8_t *p = w + (long long)k * (512 * BITS);
+		if (BITS == 3) v.w[0] = load3(p, 1024 - 4 * threadIdx.x);
+		else v.w[0] = ld_stream(p);
+		if (BITS == 8) v.w[BITS == 8] = ld_stream(p + 2048);
+		const int group = GROUP == 32 ? 2 * k : GROUP == 64 ? k : GROUP == 128 ? k / 2 : 0;
+		v.s[0] = __ldg(s + 32 * group);
+		if (GROUP == 32) v.s[GROUP == 32] = __ldg(s + 32 * group + 32);
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			v.x[i] = __ldcg((const uint4 *)(x[i] + 64 * k));
+#pragma unroll
+			for (int half = 0; half < (GROUP == 32 ? 2 : 1); half++)
+				v.xs[i][half] = make_float2(__ldcg(xs[i][0] + group + half), __ldcg(xs[i][1] + group + half));
+		}
+	};
+	float d[N][4];
+	int sum[N][4];
+#pragma unroll
+	for (int i = 0; i < N; i++)
+#pragma unroll
+		for (int n = 0; n < 4; n++) d[i][n] = 0.f, sum[i][n] = 0;
+	// Adds the groups' sums, and begins new ones.
+	auto add = [&](const Stage<BITS, GROUP, N> &v, int half) {
+		const uint32_t both = v.s[GROUP == 32 ? half : 0];
+		const float lo = lo_f32(both), hi = hi_f32(both);
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			const float2 of = v.xs[i][GROUP == 32 ? half : 0];
+#pragma unroll
+			for (int n = 0; n < 4; n++) {
+				d[i][n] = __fmaf_rn(__int2float_rn(sum[i][n]), __fmul_rn(n < 2 ? lo : hi, n % 2 ? of.y : of.x), d[i][n]);
+				sum[i][n] = 0;
+			}
+		}
+	};
+	auto multiply = [&](const Stage<BITS, GROUP, N> &v, int k) {
+#pragma unroll
+		for (int half = 0; half < 2; half++) {
+			uint32_t a[4];
+			integers<BITS>(a, v.w, half);
+#pragma unroll
+			for (int i = 0; i < N; i++) mma_s8(sum[i], a, half ? v.x[i].z : v.x[i].x, half ? v.x[i].w : v.x[i].y);
+			if (GROUP == 32) add(v, half);
+		}
+		if (GROUP == 64 || (GROUP == 128 && k % 2) || (GROUP != 32 && GROUP != 64 && k + 1 == j.tile_cols)) add(v, 0);
+	};
+	Stage<BITS, GROUP, N> ring[DEPTH];
+#pragma unroll
+	for (int i = 0; i < DEPTH; i++)
+		if (i < j.tile_cols) load(ring[i], i);
+	for (int at = 0; at < j.tile_cols; at += DEPTH) {
+#pragma unroll
+		for (int i = 0; i < DEPTH; i++) {
+			const int k = at + i;
+			if (k >= j.tile_cols) break;
+			multiply(ring[i], k);
+			if (k + DEPTH < j.tile_cols) load(ring[i], k + DEPTH);
+		}
+	}
+
+	const bool hidden = j.mode == TO_HIDDEN;
+	const int lo = (hidden ? 8 : 16) * block + g, hi = lo + (hidden ? j.rows / 2 : 8);
+	const float *bias = j.bias ? (const float *)((const char *)j.bias + tile.x * j.bias_step) : 0;
+	auto store = [&](long long slot, int row, float v) {
+		if (j.mode == TO_BF16) ((bf16 *)j.out)[slot * j.out_stride + row] = to_bf16(v);
+		else ((float *)j.out)[slot * j.out_stride + row] = v;
+	};
+#pragma unroll
+	for (int i = 0; i < N; i++)
+#pragma unroll
+		for (int n = 0; n < 2; n++) {
+			const int t = 8 * i + 2 * c + n;
+			if (t >= tile.z) continue;
+			const long long slot = __ldcg(j.slots + tile.y + t);
+			float a = d[i][n], b = d[i][n + 2];
+			if (bias && lo < j.rows) a = __fadd_rn(a, bias[lo]);
+			if (bias && hi < j.rows) b = __fadd_rn(b, bias[hi]);
+			if (hidden) {
+				if (lo < j.rows / 2) store(slot, lo, j.gate(a, b));
+				continue;
+			}
+			if (lo < j.rows) store(slot, lo, a);
+			if (hi < j.rows) store(slot, hi, b);
+		}
+}
+
+#define SIZES(X, name, bits, group) X(name, bits, group, 8, 1, (bits == 8 ? 4 : 6)) X(name, bits, group, 32, 4, 2)
+#define FORMATS(X) \
+	SIZES(X, int4_g32, 4, 32) SIZES(X, int4_g64, 4, 64) SIZES(X, int4_g128, 4, 128) SIZES(X, int4_ch, 4, 0) \
+	SIZES(X, int8_g32, 8, 32) SIZES(X, int8_g64, 8, 64) SIZES(X, int8_g128, 8, 128) SIZES(X, int8_ch, 8, 0) \
+	SIZES(X, int3_g32, 3, 32) SIZES(X, int3_g64, 3, 64) SIZES(X, int3_g128, 3, 128) SIZES(X, int3_ch, 3, 0)
+#define X(name, bits, group, tokens, n, depth)                \
+	KR_KERNEL(128, 2) kr_same_##name##_t##tokens(JOB_ARGS) { \
+		const Job job = JOB;                                 \
+		product<bits, group, n, depth>(job);                 \
+	}                                                        \
+	KR_EXPORT(kr_same_##name##_t##tokens)
+FORMATS(X)
+#undef X
