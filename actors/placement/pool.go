@@ -92,6 +92,9 @@ func (p *Placement) expected() (list []float64) {
 // owns reports whether a slot is one of the pool's.
 func (q *pool) owns(slot int32) bool { return slot >= q.first && slot < q.last }
 
+// slots is how many it has.
+func (q *pool) slots() int { return int(q.last - q.first) }
+
 // close ends the pool's stream.
 func (q *pool) close() {
 	if q == nil || q.tables == nil {
@@ -234,7 +237,7 @@ func (p *Placement) ended(c *coming) bool {
 // choose decides what moves, and takes what leaves out of the tables. The copies are in q.all.
 func (p *Placement) choose() {
 	q := p.pool
-	free := q.vacant(p.residency)
+	free := slices.DeleteFunc(q.vacant(p.residency), p.exchange.has)
 	key := func(e int32) (int, dispatch.Key) {
 		i := int(e) / p.setup.Experts
 		return i, dispatch.Key{Layer: p.setup.Layers[i], Expert: e % int32(p.setup.Experts)}
