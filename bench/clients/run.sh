@@ -50,22 +50,26 @@ go_suite() {
 # recorded NAME COMMAND: a program against an engine that plays the texts of model families.
 recorded() {
 	local log=$logs/$1.log status=0
-	(cd ../../cmd/krater && CLIENTS_OF_RECORDED=$2 go test -count=1 -v -vet=off -timeout 5m -run TestClientsOnRecorded .) >"$log" 2>&1 || status=$?
+	(cd ../../cmd/krater && CLIENTS_REAL_URL=$KRATER_URL CLIENTS_OF_RECORDED=$2 go test -count=1 -v -vet=off -timeout 60m -run TestClientsOnRecorded .) >"$log" 2>&1 || status=$?
 	count "$1" "$(grep -c '^--- PASS' "$log")" "$(grep -c '^--- FAIL' "$log")" "$status"
 }
 
+# matrix runs every client feature by feature, and writes docs/clients.md.
+matrix() {
+	recorded matrix "./matrix.sh"
+	grep -h '^CELL' "$logs/browser.log" 2>/dev/null >>"$logs/matrix.log"
+	python3 matrix/table.py --write ../../docs/clients.md <"$logs/matrix.log" >"$logs/table.log" 2>&1 || count matrix-cells 0 1 1
+}
+
 recorded_suites() {
-	local venv=$PWD/$logs/venv
-	if [ ! -x "$venv/bin/python" ]; then python3 -m venv "$venv"; fi
-	"$venv/bin/pip" install -q -r openai-python/requirements.txt >"$logs/pip.log" 2>&1
-	for own in anthropic ollama; do
-		"$venv/bin/pip" install -q -r $own-python/requirements.txt >>"$logs/pip.log" 2>&1
-		recorded $own-python "cd $own-python && PYTHONDONTWRITEBYTECODE=1 '$venv/bin/python' -m unittest recorded_test"
+	local python="PYTHONDONTWRITEBYTECODE=1 '$PWD/$logs/venv-official/bin/python' -m unittest"
+	for name in openai anthropic ollama; do
+		recorded "$name-python-recorded" "cd $name-python && $python recorded_test"
 	done
+	recorded openapi "cd openai-python && $python document_test"
 	./npm.sh anthropic-node >"$logs/npm.log" 2>&1
-	recorded anthropic-node "cd anthropic-node && node --test recorded.mjs"
-	recorded openai-python-recorded "cd openai-python && PYTHONDONTWRITEBYTECODE=1 '$venv/bin/python' -m unittest recorded_test"
 	recorded openai-node-recorded "cd openai-node && node --test recorded.mjs"
+	recorded anthropic-node-recorded "cd anthropic-node && node --test recorded.mjs"
 }
 
 start_server() {
@@ -94,7 +98,6 @@ echo "against $KRATER_URL"
 if [ "${1:-}" = "" ]; then
 	go_suite
 	node_suite openai-node
-	recorded_suites
 fi
 if ! command -v "${CHROMIUM:-chromium}" >/dev/null; then
 	{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } >"$logs/apt.log" 2>&1 ||
@@ -111,7 +114,11 @@ perfetto)
 	node_suite browser perfetto.mjs
 	grep '^# \\#' "$logs/browser.log"
 	;;
-*) node_suite browser ;;
+*)
+	node_suite browser browser.test.mjs
+	matrix
+	recorded_suites
+	;;
 esac
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

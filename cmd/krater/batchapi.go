@@ -110,6 +110,7 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 	}
 	d := &batchAPI{store: store, door: batches.New(opt), log: log}
 	d.door.Mount(srv.Route)
+	srv.Describe(batches.Routes()...)
 	if err := srv.Register(d.door); err != nil {
 		store.Close()
 		return nil, err

@@ -33,6 +33,7 @@ func openDoors(e engine.Engine, opt server.Options, log zerolog.Logger) (*server
 		Caller: opt.Caller, Log: log,
 	})
 	door.Mount(srv.Route)
+	srv.Describe(responses.Routes()...)
 	if in, ok := e.(webui.Source); ok {
 		webui.New(in, webui.Options{
 			Owner: srv.Owner, Peer: srv.Peer, AllowOrigin: srv.OriginAllowed, Draining: srv.Draining(), Ready: srv.ReadyHandler(), Log: log,

@@ -23,6 +23,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/cmd/krater/keyring"
 	"krater/transport/api"
 	"krater/transport/enginetest"
 	"krater/transport/server"
@@ -83,7 +84,7 @@ func TestBadKeyFiles(t *testing.T) {
 	for text, words := range map[string]string{
 		"": "no key", "# only this\n\n": "no key", "long-enough\nshort\n": "line 2", strings.Repeat("x", 1<<17): "--api-keys",
 		"long-enough priority=high\n": "line 1", "long-enough priority=5..1\n": "line 1", "\nlong-enough priority=-1001..0\n": "line 2",
-		"long-enough priority=0..1001\n": "line 1", "long-enough priority=1\n": "LOW..HIGH", "short priority=0..1\n": "fewer than 8",
+		"long-enough priority=0..1001\n": "line 1", "long-enough concurrent=0\n": "line 1", "long-enough tokens-per-minute=many\n": "tokens-per-minute", "long-enough priority=1\n": "LOW..HIGH", "short priority=0..1\n": "fewer than 8",
 	} {
 		file := write(t, "keys", text)
 		refuses(t, 1, []string{"serve", "--listen", "127.0.0.1:0", "--api-keys", file}, "--api-keys", words)
@@ -95,14 +96,14 @@ func TestBadKeyFiles(t *testing.T) {
 func TestPriorityRanges(t *testing.T) {
 	var log bytes.Buffer
 	file := write(t, "keys", "ranged-secret-key   priority=-5..10\nplain-secret-key\na key of words\nother-secret-key priority=0..0\n")
-	ring, err := readKeys(file, zerolog.New(&log))
+	ring, err := keyring.Read(file, zerolog.New(&log))
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := enginetest.New()
 	late := newLoadingEngine("test-model", ring, nil)
 	late.set(e)
-	srv, door := openDoors(late, server.Options{Keys: ring.hashes}, zerolog.Nop())
+	srv, door := openDoors(late, server.Options{Keys: ring.Hashes}, zerolog.Nop())
 	web := httptest.NewServer(srv.Handler())
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -148,6 +149,47 @@ func TestPriorityRanges(t *testing.T) {
 	}
 	if text := log.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, `"line":1,"priority":1000,"low":-5,"high":10`) || !strings.Contains(text, `"line":4`) || strings.Contains(text, "secret") {
 		t.Errorf("the log:\n%s", text)
+	}
+}
+
+// TestKeyLimits: a key has what its line says, in answers' headers and as 429.
+func TestKeyLimits(t *testing.T) {
+	ring, err := keyring.Read(write(t, "keys", "limited-secret priority=-5..5 requests-per-minute=2 tokens-per-minute=1000\nother-secret\n"), zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := enginetest.New()
+	late := newLoadingEngine("test-model", ring, nil)
+	late.set(e)
+	srv, _ := openDoors(late, server.Options{Keys: ring.Hashes, Limits: ring.Limiter().Headers}, zerolog.Nop())
+	s := httptest.NewServer(srv.Handler())
+	defer s.Close()
+	ask := func(key, path, body string) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), "POST", s.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Api-Key", key)
+		req.Header.Set("Content-Type", "application/json")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		return res
+	}
+	const chat = `{"messages":[{"role":"user","content":"a"}]}`
+	if res := ask("limited-secret", "/v1/chat/completions", chat); res.StatusCode != 200 || res.Header.Get("X-Ratelimit-Remaining-Requests") != "1" || res.Header.Get("X-Ratelimit-Limit-Tokens") != "1000" {
+		t.Errorf("%d %v", res.StatusCode, res.Header)
+	}
+	if res := ask("limited-secret", "/v1/responses", `{"input":"a"}`); res.StatusCode != 200 {
+		t.Errorf("responses: %d", res.StatusCode)
+	}
+	if res := ask("limited-secret", "/v1/messages", `{"max_tokens":1,"messages":[{"role":"user","content":"a"}]}`); res.StatusCode != 429 || res.Header.Get("Retry-After") == "" || res.Header.Get("Anthropic-Ratelimit-Requests-Remaining") != "0" {
+		t.Errorf("%d %v", res.StatusCode, res.Header)
+	}
+	if res := ask("other-secret", "/v1/chat/completions", chat); res.StatusCode != 200 || res.Header.Get("X-Ratelimit-Limit-Tokens") != "" {
+		t.Errorf("another key: %d %v", res.StatusCode, res.Header)
 	}
 }
 

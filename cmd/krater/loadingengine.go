@@ -7,6 +7,7 @@ import (
 
 	"krater/actors/engine"
 	"krater/actors/trace"
+	"krater/cmd/krater/keyring"
 	"krater/cmd/krater/term"
 	"krater/transport/otlp"
 	"krater/transport/webui"
@@ -17,12 +18,12 @@ import (
 type loadingEngine struct {
 	name     string
 	start    time.Time
-	keys     *keyring       // its ranges of priorities apply to every API
+	keys     *keyring.Ring  // its ranges of priorities apply to every API
 	progress *term.Progress // progress of the load
 	engine   atomic.Pointer[engine.Engine]
 }
 
-func newLoadingEngine(name string, keys *keyring, p *term.Progress) *loadingEngine {
+func newLoadingEngine(name string, keys *keyring.Ring, p *term.Progress) *loadingEngine {
 	return &loadingEngine{name: name, start: time.Now(), keys: keys, progress: p}
 }
 
@@ -63,8 +64,8 @@ func (l *loadingEngine) Submit(ctx context.Context, req *engine.Request) (engine
 	if err != nil {
 		return nil, err
 	}
-	req.Priority = l.keys.clip(req.Owner, req.Priority)
-	return e.Submit(ctx, req)
+	req.Priority = l.keys.Clip(req.Owner, req.Priority)
+	return l.keys.Limiter().Submit(ctx, e, req)
 }
 
 // Tokenize implements engine.Engine.

@@ -75,8 +75,30 @@ func (r *familyText) script(req *engine.Request) (enginetest.Script, error) {
 	return enginetest.Steps(steps...), nil
 }
 
+// lastWords returns role and text of the last message.
+func lastWords(messages []byte) (role, text string) {
+	var all []struct {
+		Role    string
+		Content json.RawMessage
+	}
+	if json.Unmarshal(messages, &all) != nil || len(all) == 0 {
+		return "", ""
+	}
+	last := all[len(all)-1]
+	if json.Unmarshal(last.Content, &text) == nil {
+		return last.Role, text
+	}
+	var parts []struct{ Text string }
+	_ = json.Unmarshal(last.Content, &parts) // else there is no text
+	for _, p := range parts {
+		text += p.Text
+	}
+	return last.Role, text
+}
+
 // recordedServer serves all doors with an engine that plays the text that the prompt's last words
-// name. After a result of a tool it answers "Done."
+// name, or what follows "Repeat: " there, or text without end. After a result of a tool it answers
+// "Done: " and the result. GET /test/open says how many answers are being made.
 func recordedServer(t *testing.T) *httptest.Server {
 	t.Helper()
 	byName := map[string]*familyText{}
@@ -86,21 +108,26 @@ func recordedServer(t *testing.T) *httptest.Server {
 	e := enginetest.New()
 	e.SetInfo(func(i *engine.Info) { i.Context = 1 << 16 })
 	e.Choose(func(req *engine.Request) (enginetest.Script, error) {
-		var messages []struct{ Role, Content string }
-		_ = json.Unmarshal(req.Prompt.Chat.Messages, &messages) // strings alone, else nothing is found
-		if len(messages) == 0 {
-			return enginetest.Text("nothing"), nil
+		if req.Prompt.Chat == nil {
+			return enginetest.Text("raw"), nil
 		}
-		last := messages[len(messages)-1]
-		if last.Role == "tool" {
-			return enginetest.Text("Done: ", last.Content), nil
+		role, text := lastWords(req.Prompt.Chat.Messages)
+		if role == "tool" {
+			return enginetest.Text("Done: ", text), nil
 		}
-		if r := byName[last.Content]; r != nil {
+		if r := byName[text]; r != nil {
 			return r.script(req)
+		}
+		if _, rest, ok := strings.Cut(text, "Repeat: "); ok {
+			return enginetest.Text(rest), nil
+		}
+		if text == "forever" {
+			return enginetest.Forever("x"), nil
 		}
 		return enginetest.Text("no such text"), nil
 	})
 	srv, _ := openDoors(e, server.Options{}, zerolog.Nop())
+	srv.Open("GET /test/open", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, e.Open()) }))
 	s := httptest.NewServer(srv.Handler())
 	t.Cleanup(s.Close)
 	return s
@@ -305,7 +332,7 @@ func TestRecordedAnswers(t *testing.T) {
 }
 
 // TestClientsOnRecorded runs a program against the recorded answers: bench/clients/run.sh gives its
-// command line in CLIENTS_OF_RECORDED.
+// command line in CLIENTS_OF_RECORDED, and in CLIENTS_REAL_URL a server with a model.
 func TestClientsOnRecorded(t *testing.T) {
 	line := os.Getenv("CLIENTS_OF_RECORDED")
 	if line == "" {
@@ -317,7 +344,7 @@ func TestClientsOnRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), "KRATER_URL="+recordedServer(t).URL, "KRATER_ANSWERS="+answers)
+	cmd.Env = append(os.Environ(), "KRATER_URL="+recordedServer(t).URL, "KRATER_ANSWERS="+answers, "KRATER_REAL_URL="+os.Getenv("CLIENTS_REAL_URL"))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatal(err)

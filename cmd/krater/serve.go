@@ -23,6 +23,7 @@ import (
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/heatfile"
+	"krater/cmd/krater/keyring"
 	"krater/cmd/krater/term"
 	"krater/cmd/krater/version"
 	"krater/scheduler/files"
@@ -380,7 +381,7 @@ func (c *serveCmd) logger(e *console.Env) (log zerolog.Logger, err error) {
 	return log, nil
 }
 
-func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *keyring, err error) {
+func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *keyring.Ring, err error) {
 	opt = server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, MaxConcurrent: c.MaxConcurrent, Version: version.Number, Log: &log}
 	if c.MaxConcurrent < 1 || c.MaxConcurrent > maxConcurrentMost {
 		return opt, nil, fmt.Errorf("--max-concurrent %d: want 1 to %d", c.MaxConcurrent, maxConcurrentMost)
@@ -406,10 +407,10 @@ func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *
 		log.Warn().Str("listen", c.Listen).Msg("anyone who can reach this address can use the model; require keys with --api-keys")
 	}
 	if c.APIKeys != "" {
-		if keys, err = readKeys(c.APIKeys, log); err != nil {
+		if keys, err = keyring.Read(c.APIKeys, log); err != nil {
 			return opt, nil, err
 		}
-		opt.Keys = keys.hashes
+		opt.Keys, opt.Limits = keys.Hashes, keys.Limiter().Headers
 	}
 	return opt, keys, nil
 }
@@ -424,16 +425,16 @@ func loopback(listen string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// keysMaxBytes bounds the size of a key file and of a certificate file.
-const keysMaxBytes = 16 << 20
+// certificateMaxBytes bounds the size of a certificate file.
+const certificateMaxBytes = 16 << 20
 
 // readCertificate reads a certificate and its key (PEM).
 func readCertificate(certPath, keyPath string) (tls.Certificate, error) {
-	cert, err := files.Read(certPath, keysMaxBytes)
+	cert, err := files.Read(certPath, certificateMaxBytes)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	key, err := files.Read(keyPath, keysMaxBytes)
+	key, err := files.Read(keyPath, certificateMaxBytes)
 	if err != nil {
 		return tls.Certificate{}, err
 	}

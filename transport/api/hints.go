@@ -136,3 +136,19 @@ func CheckHints(param string, members jsontext.Value) *Error {
 	}
 	return checkHints(place, param, members)
 }
+
+// HintNotes returns the accepted values of each field of the table, and why.
+func HintNotes() map[string]string {
+	out := map[string]string{}
+	for i := range hints {
+		h := &hints[i]
+		values := h.values
+		if values == "" {
+			values = "null"
+		}
+		for name := range strings.FieldsSeq(h.names) {
+			out[name] = values + ": " + h.note
+		}
+	}
+	return out
+}

@@ -124,6 +124,7 @@ type Door struct {
 	opt    Options
 	log    zerolog.Logger
 	store  *store
+	talks  *talks
 	// warming are requests that only prepare.
 	warming *api.Shares
 	// reads are GETs of responses, whose answers are in memory until they are read.
@@ -140,7 +141,7 @@ type Door struct {
 func New(e engine.Engine, o Options) *Door {
 	o = o.withDefaults()
 	d := &Door{
-		engine: e, opt: o, log: o.Log, store: newStore(o.Keep, o.MaxKept, o.KeptBytes),
+		engine: e, opt: o, log: o.Log, store: newStore(o.Keep, o.MaxKept, o.KeptBytes), talks: newTalks(),
 		warming: api.NewShares(maxWarming), reads: api.NewShares(maxReads), running: map[*response]struct{}{}, sockets: map[*socket]struct{}{},
 	}
 	d.idle = sync.NewCond(&d.mu)
@@ -152,8 +153,10 @@ func (d *Door) Mount(route func(pattern string, h http.Handler)) {
 	route("POST /v1/responses", http.HandlerFunc(d.post))
 	route("GET /v1/responses", http.HandlerFunc(d.upgrade))
 	route("GET /v1/responses/{id}", http.HandlerFunc(d.get))
+	route("GET /v1/responses/{id}/input_items", http.HandlerFunc(d.inputItems))
 	route("DELETE /v1/responses/{id}", http.HandlerFunc(d.delete))
 	route("POST /v1/responses/{id}/cancel", http.HandlerFunc(d.cancel))
+	d.mountConversations(route)
 }
 
 // Handler serves every route of the door.

@@ -23,6 +23,19 @@ func (d *Door) create(ctx context.Context, b *body, owner, peer string, local fu
 			return nil, err
 		}
 	}
+	id, err := conversationID(b.Conversation)
+	if err != nil {
+		return nil, err
+	}
+	if id != "" {
+		if b.PreviousID != nil {
+			return nil, api.Invalid("conversation", "'conversation' and 'previous_response_id' are both given; give one")
+		}
+		if past, err = d.spoken(owner, id); err != nil {
+			return nil, err
+		}
+		p.echo.Conversation = &ConversationRef{id}
+	}
 	worked := func() {}
 	if len(past) > smallMessage {
 		if worked, err = d.opt.Work(ctx, peer, int64(len(past))); err != nil {
@@ -35,6 +48,9 @@ func (d *Door) create(ctx context.Context, b *body, owner, peer string, local fu
 	p.continueFrom(past)
 	r := newResponse(p, owner, peer)
 	r.worked = worked
+	if id != "" && p.generate {
+		r.remember = func(items []InputItem) { d.talks.grow(owner, id, items) }
+	}
 	return r, nil
 }
 

@@ -241,11 +241,7 @@ func (d *Door) delete(w http.ResponseWriter, req *http.Request) {
 	}
 	r.stop(errCancelled)
 	d.store.remove(r)
-	api.WriteJSON(w, http.StatusOK, struct {
-		ID      string `json:"id"`
-		Object  string `json:"object"`
-		Deleted bool   `json:"deleted"`
-	}{r.id, "response", true})
+	api.WriteJSON(w, http.StatusOK, deleted{r.id, "response", true})
 }
 
 // cancel is POST /v1/responses/{id}/cancel. It answers with the response after its end; a response

@@ -264,8 +264,8 @@ func (p *plan) continueFrom(past []byte) {
 }
 
 // historyWith returns the conversation that the next request continues: with the answer, if there
-// is one, and without the instructions.
-func (p *plan) historyWith(answer turn, answered bool) []byte {
+// is one, and without the instructions. before is the length of the part before the answer.
+func (p *plan) historyWith(answer turn, answered bool) (history []byte, before int) {
 	turns := p.turns
 	switch last := len(turns) - 1; {
 	case !answered:
@@ -278,7 +278,9 @@ func (p *plan) historyWith(answer turn, answered bool) []byte {
 		}
 		t.calls = append(t.calls, answer.calls...)
 	default:
-		turns = append(turns, answer)
+		history = joinTurns(p.past, turns)
+		return joinTurns(history, []turn{answer}), len(history)
 	}
-	return joinTurns(p.past, turns)
+	history = joinTurns(p.past, turns)
+	return history, len(history)
 }

@@ -32,7 +32,8 @@ type Object struct {
 	AccessPrograms    *struct{}          `json:"access_programs"`
 	Background        bool               `json:"background"`
 	CompletedAt       *int64             `json:"completed_at"` // set with status completed
-	Error             *ObjectError       `json:"error"`        // set with status failed
+	Conversation      *ConversationRef   `json:"conversation,omitzero"`
+	Error             *ObjectError       `json:"error"` // set with status failed
 	IncompleteDetails *IncompleteDetails `json:"incomplete_details"`
 	Instructions      *string            `json:"instructions"`
 	MaxOutputTokens   *int               `json:"max_output_tokens"`
@@ -56,6 +57,11 @@ type Object struct {
 	Truncation        string             `json:"truncation"`
 	Usage             *Usage             `json:"usage"` // null until the answer has ended
 	User              *string            `json:"user"`
+}
+
+// ConversationRef names the conversation that a response belongs to.
+type ConversationRef struct {
+	ID string `json:"id"`
 }
 
 // ObjectError says why a response failed.

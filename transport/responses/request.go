@@ -30,6 +30,7 @@ type body struct {
 	Input          jsontext.Value `json:"input"`
 	Instructions   *string        `json:"instructions"`
 	PreviousID     *string        `json:"previous_response_id"`
+	Conversation   jsontext.Value `json:"conversation"` // an id, or an object with one
 	MaxTokens      *int           `json:"max_output_tokens"`
 	TopLogprobs    *int           `json:"top_logprobs"`
 	Include        jsontext.Value `json:"include"`
@@ -310,22 +311,28 @@ func planEcho(b *body, p *plan, info engine.Info) *api.Error {
 	if p.truncate {
 		e.Truncation = "auto"
 	}
-	if api.Absent(b.Metadata) {
-		return nil
+	var err *api.Error
+	e.Metadata, err = readMetadata(b.Metadata)
+	return err
+}
+
+func readMetadata(raw jsontext.Value) (out map[string]string, err *api.Error) {
+	if api.Absent(raw) {
+		return nil, nil
 	}
-	if err := api.DecodeAt("metadata", b.Metadata, &e.Metadata); err != nil {
-		return err
+	if err := api.DecodeAt("metadata", raw, &out); err != nil {
+		return nil, err
 	}
-	if len(e.Metadata) > maxMetadata {
-		return api.Invalid("metadata", "'metadata' has more than %d entries", maxMetadata)
+	if len(out) > maxMetadata {
+		return nil, api.Invalid("metadata", "'metadata' has more than %d entries", maxMetadata)
 	}
-	for key, value := range e.Metadata {
+	for key, value := range out {
 		if len(key) > 4*maxMetadataKey || len(value) > 4*maxMetadataText ||
 			len([]rune(key)) > maxMetadataKey || len([]rune(value)) > maxMetadataText {
-			return api.Invalid("metadata", "'metadata' keys have at most %d characters, values at most %d", maxMetadataKey, maxMetadataText)
+			return nil, api.Invalid("metadata", "'metadata' keys have at most %d characters, values at most %d", maxMetadataKey, maxMetadataText)
 		}
 	}
-	return nil
+	return out, nil
 }
 
 // headerPrefix begins the keys of client_metadata that stand for a header of this request, because

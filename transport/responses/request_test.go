@@ -93,7 +93,6 @@ var refusals = []struct{ payload, param, code string }{
 	{`{"input":"x","client_metadata":"a"}`, "client_metadata", "invalid_type"},
 	{`{"input":"x","client_metadata":{"a":"` + strings.Repeat("x", 1<<16) + `"}}`, "client_metadata", "invalid_value"},
 	{`{"input":"x","metadata":{"a":"` + strings.Repeat("x", 513) + `"}}`, "metadata", "invalid_value"},
-	{`{"input":"x","conversation":"c"}`, "conversation", "unsupported_parameter"},
 	{`{"input":"x","prompt":{"id":"p"}}`, "prompt", "unsupported_parameter"},
 	{`{"input":"x","max_tool_calls":3}`, "max_tool_calls", "unsupported_parameter"},
 	{`{"input":"x","context_management":[{"type":"compaction"}]}`, "context_management", "unsupported_parameter"},

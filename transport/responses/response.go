@@ -36,10 +36,15 @@ type response struct {
 	fault    *api.Error // with status failed
 	reason   string     // with status incomplete
 	ended    time.Time
-	history  []byte                  // the conversation with this answer: see appendTurns
-	watchers map[chan<- struct{}]int // woken at every event; the count of follows
-	holders  int                     // connections that want the answer
-	grace    *time.Timer             // runs while there is no hold, if the request has a grace time
+	history  []byte // the conversation with this answer: see joinTurns
+	// inputBytes is the part of the history before the answer. If the answer continues a message, it
+	// is the whole.
+	inputBytes int
+	watchers   map[chan<- struct{}]int // woken at every event; the count of follows
+	holders    int                     // connections that want the answer
+	grace      *time.Timer             // runs while there is no hold, if the request has a grace time
+	// remember gets the items of a response that belongs to a conversation, before its last event.
+	remember func([]InputItem)
 }
 
 // mark is one event: its kind, and how much of the text and of the tokens belongs to it and those
@@ -245,11 +250,28 @@ func (r *response) finish(k kind) {
 	}
 	r.ended = time.Now()
 	if k != failed {
-		r.history = r.plan.historyWith(r.answer())
+		r.grow()
+		r.history, r.inputBytes = r.plan.historyWith(r.answer())
 	}
 	r.plan.past, r.plan.turns = nil, nil
 	r.add(k)
 	close(r.done)
+}
+
+// grow gives the items of input and output to the conversation that the response belongs to; r.mu is
+// held.
+func (r *response) grow() {
+	if r.remember == nil {
+		return
+	}
+	var items []InputItem
+	for i := range r.plan.turns {
+		items = append(items, r.plan.turns[i].items()...)
+	}
+	if t, ok := r.answer(); ok {
+		items = append(items, t.items()...)
+	}
+	r.remember(items)
 }
 
 // end finishes a response whose stream stopped without a last event: after a cancel, or because the

@@ -39,10 +39,18 @@ func (f *fixture) raw(t *testing.T, parts ...string) int {
 	return res.StatusCode
 }
 
-// TestHostileRequests: what is too large, too slow or malformed is refused early, whatever follows.
+// TestHostileRequests: what is too large, too slow or malformed is refused early, whatever follows, by
+// the doors of all APIs.
 func TestHostileRequests(t *testing.T) {
 	f := start(t, Options{HeaderTimeout: 100 * time.Millisecond, BodyTimeout: 100 * time.Millisecond, MaxBody: 100 << 10})
-	const post = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+	for _, path := range []string{"/v1/chat/completions", "/v1/messages", "/api/chat"} {
+		t.Run(path, func(t *testing.T) { hostile(t, f, path) })
+	}
+	workEnds(t, f)
+}
+
+func hostile(t *testing.T, f *fixture, path string) {
+	post := "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 	megabyte := strings.Repeat("x", 1<<20)
 	var chunks strings.Builder
 	for range 200 {
@@ -73,7 +81,6 @@ func TestHostileRequests(t *testing.T) {
 			}
 		})
 	}
-	workEnds(t, f)
 }
 
 // TestConnectionsAreBounded: beyond the limit connections are closed at once, and those that end make room.

@@ -111,6 +111,7 @@ type recorder struct {
 	hijacked bool
 	refused  *api.Error // the error that was the answer, or ended it
 	form     func(*api.Error) any
+	limits   func(http.Header) // sets the headers about limits; nil: there are none
 }
 
 // Note implements api.Noter.
@@ -129,6 +130,9 @@ func (r *recorder) begin(status int) {
 		return
 	}
 	r.status = status
+	if r.limits != nil {
+		r.limits(r.Header())
+	}
 	r.pace()
 	if r.body != nil && !r.body.over {
 		// net/http reads the rest of a body before it sends the answer, even to a client without a

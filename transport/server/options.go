@@ -35,6 +35,10 @@ type Options struct {
 	// or none: any. A server on loopback without keys should set it.
 	Hosts []string
 
+	// Limits sets the headers that show what an owner may still use, in the form of the Anthropic API
+	// or of the OpenAI API; nil: there are no limits.
+	Limits func(owner string, anthropic bool, h http.Header)
+
 	// Caller reads the client's span from the header of a generating request; nil: not needed.
 	Caller func(http.Header) engine.Caller
 

@@ -103,6 +103,10 @@ func (s *Server) guard(h http.Handler) http.Handler {
 			err.Write(w)
 			return
 		}
+		if rec, ok := w.(*recorder); ok && s.opt.Limits != nil {
+			owner, anthropic := s.Owner(r), anthropicRoute(r)
+			rec.limits = func(h http.Header) { s.opt.Limits(owner, anthropic, h) }
+		}
 		s.enter()
 		defer s.leave()
 		ctx, cancel := context.WithCancelCause(r.Context())

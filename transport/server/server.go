@@ -13,6 +13,7 @@ import (
 
 	"krater/actors/engine"
 	"krater/transport/api"
+	"krater/transport/openapi"
 )
 
 // errShutdown is the cause of a request's cancelled context when Shutdown cut it.
@@ -32,6 +33,8 @@ type Server struct {
 	work     *api.Quota          // of bytes of requests that are read and tokenized
 	registry *prometheus.Registry
 	http     *http.Server
+	// described are the routes of other doors for /openapi.json.
+	described []openapi.Route
 
 	draining  chan struct{} // closed when Shutdown begins
 	drainOnce sync.Once
@@ -72,6 +75,7 @@ func (s *Server) routes() {
 	s.Route("POST /detokenize", s.Limit(http.HandlerFunc(s.detokenize)))
 	s.Route("POST /apply-template", s.Limit(http.HandlerFunc(s.applyTemplate)))
 	s.ollamaRoutes()
+	s.describeRoutes()
 	s.Open("GET /health", http.HandlerFunc(s.health))
 	s.Open("GET /ready", http.HandlerFunc(s.ready))
 	ops := s.Route

@@ -23,7 +23,6 @@ var unserved = []struct{ name, routes string }{
 	{"uploads in parts", "/v1/uploads/"},
 	{"fine-tuning", "/v1/fine_tuning/ /v1/fine-tunes/"},
 	{"vector stores", "/v1/vector_stores/"},
-	{"conversations", "/v1/conversations/"},
 	{"the realtime API", "/v1/realtime/"},
 	{"evals", "/v1/evals/"},
 	{"containers", "/v1/containers/"},
@@ -31,7 +30,7 @@ var unserved = []struct{ name, routes string }{
 	{"edits", "/v1/edits"},
 	{"administration", "/v1/organization/ /v1/projects/"},
 	{"stored chat completions", "/v1/chat/completions/* /v1/chat/completions/*/messages"},
-	{"the input items of a response", "/v1/responses/*/input_items /v1/responses/input_tokens"},
+	{"the input tokens of a response", "/v1/responses/input_tokens"},
 	{"compaction", "/v1/responses/compact"},
 	{"batches of messages", "/v1/messages/batches/"},
 	{"the Anthropic Text Completions API", "/v1/complete"},
@@ -39,7 +38,7 @@ var unserved = []struct{ name, routes string }{
 	{"the Gemini API", "/v1beta/"},
 	{"the native API of another server", "/generate /generate_stream /completion /infill /props /slots/ /get_model_info /get_server_info /server_info /info /invocations /v2/models/"},
 	{"adapters", "/v1/load_lora_adapter /v1/unload_lora_adapter /lora-adapters"},
-	{"an API description", "/openapi.json /docs /redoc"},
+	{"another page about the API than /docs", "/redoc"},
 }
 
 // featureOf names the feature that a path belongs to, if it is one that is not served.

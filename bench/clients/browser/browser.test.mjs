@@ -57,6 +57,8 @@ test("a page streams two answers over one socket", options, async () => {
     const streamed = own.filter((e) => e.type === "response.output_text.delta").map((e) => e.delta).join("");
     assert.equal(own.at(-1).response.output[0].content[0].text, streamed);
   }
+  const { version } = JSON.parse(await readFile(join(import.meta.dirname, "node_modules/playwright-core/package.json")));
+  console.log(`CELL ${JSON.stringify({ client: "a browser's page", version: `playwright-core ${version}`, feature: "stream", result: "ok" })}`);
   await mkdir(pictures, { recursive: true });
   await page.screenshot({ path: join(pictures, "browser-websocket.png") });
   await page.close();
