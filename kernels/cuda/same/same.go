@@ -22,6 +22,10 @@ const (
 	ManyTokens = 32
 )
 
+// OwnRows is the most rows that every block of a product quantises for itself: launches that do so would
+// take longer.
+const OwnRows = 4
+
 // Tile returns the size of tiles for a number of assignments.
 func Tile(assignments, experts int) int {
 	if assignments <= FewTokens*experts {
@@ -32,21 +36,30 @@ func Tile(assignments, experts int) int {
 
 var (
 	kRows    = launch.Named("kr_same_rows")
-	products = func() map[tensor.Format][2]launch.Kernel { // FewTokens and ManyTokens
-		m := map[tensor.Format][2]launch.Kernel{}
+	products = func() map[tensor.Format][sizes]launch.Kernel {
+		m := map[tensor.Format][sizes]launch.Kernel{}
 		for _, e := range []*tensor.Encoding{tensor.INT3, tensor.INT4, tensor.INT8} {
 			for _, group := range []int{32, 64, 128, 0} {
 				name := fmt.Sprintf("kr_same_%s_g%d", e.Name(), group)
 				if group == 0 {
 					name = fmt.Sprintf("kr_same_%s_ch", e.Name())
 				}
-				m[e.By(group)] = [2]launch.Kernel{
-					launch.Named(fmt.Sprintf("%s_t%d", name, FewTokens)), launch.Named(fmt.Sprintf("%s_t%d", name, ManyTokens)),
+				m[e.By(group)] = [sizes]launch.Kernel{
+					own: launch.Named(name + "_own"), few: launch.Named(fmt.Sprintf("%s_t%d", name, FewTokens)), many: launch.Named(fmt.Sprintf("%s_t%d", name, ManyTokens)),
 				}
 			}
 		}
 		return m
 	}()
+)
+
+// The kernels of a format: of tiles of FewTokens, whose rows blocks quantise for themselves or not, and of
+// ManyTokens.
+const (
+	own = iota
+	few
+	many
+	sizes
 )
 
 // Check says why no kernel has a processor's arithmetic for experts of a format; nil if one has.
@@ -71,8 +84,10 @@ func ScratchBytes(rows, topK, hidden, width int) int {
 	return rowsOf(0, rows, hidden).size() + rowsOf(0, rows*topK, width).size() + up(4*rows*topK*width)
 }
 
-// rows are quantised rows: Q I8 [rows, 64*tiles] and Scales F32 [rows, groups].
+// rows are quantised rows: Q I8 [rows, 64*tiles] and Scales F32 [rows, groups]. Where every block makes them for
+// itself of x, there is only room for them.
 type rows struct {
+	x         launch.Mat
 	q, scales launch.Ptr
 	count     int
 	tiles     int
@@ -90,18 +105,22 @@ func (r rows) size() int { return up(r.count*tensor.TileA*r.tiles) + up(4*r.coun
 func up(n int) int { return (n + 255) &^ 255 }
 
 // quantize appends the launch that makes r of x, for weights w.
-func (r rows) quantize(l *launch.List, x launch.Mat, w *launch.Tiles) {
-	wide := 0
-	if x.DType == tensor.F32 {
-		wide = 1
-	}
+func (r rows) quantize(l *launch.List, w *launch.Tiles) {
 	warps := r.count // of a row if a scale serves all columns, else of 128 columns
 	if w.Scaling().Group > 0 {
 		warps *= (r.tiles + 1) / 2
 	}
 	l.Add(kRows, launch.Config{Grid: launch.Dim{X: uint32((warps + 7) / 8)}, Block: launch.Dim{X: 256}, PDL: true},
-		launch.P(x.At), launch.I32(wide), launch.I32(x.Stride), launch.I32(r.count), launch.I32(x.Cols), launch.P(r.q), launch.P(r.scales),
+		launch.P(r.x.At), wide(r.x), launch.I32(r.x.Stride), launch.I32(r.count), launch.I32(r.x.Cols), launch.P(r.q), launch.P(r.scales),
 		launch.I32(r.tiles), launch.I32(w.Groups()), launch.I32(w.Scaling().Group))
+}
+
+// wide tells the kernels the type of rows.
+func wide(x launch.Mat) launch.Arg {
+	if x.DType == tensor.F32 {
+		return launch.I32(1)
+	}
+	return launch.I32(0)
 }
 
 // mode says what is done with the sums, as the kernels number it.
@@ -140,12 +159,24 @@ func Experts(l *launch.List, y launch.Mat, memory launch.Ptr, x launch.Mat, b la
 		return
 	}
 	in := rowsOf(memory, x.Rows, x.Cols)
+	in.x = x
 	middle := rowsOf(in.q+launch.Ptr(in.size()), a.Assignments, w2.Cols)
 	h := launch.Mat{At: middle.q + launch.Ptr(middle.size()), DType: tensor.F32, Rows: a.Assignments, Cols: w2.Cols, Stride: w2.Cols}
-	j := job{&a, &b.Extra}
-	in.quantize(l, x, w13)
+	middle.x = h
+	j := job{&a, &b.Extra, few, min(FewTokens, a.Assignments)}
+	switch {
+	case a.Tile == ManyTokens:
+		j.size = many
+	case x.Rows <= OwnRows && ownShared(j.rows, w13) <= ownMost && ownShared(j.rows, w2) <= ownMost:
+		j.size = own
+	}
+	if j.size != own {
+		in.quantize(l, w13)
+	}
 	j.product(l, h, toHidden, in, a.TopK, w13, b.Step, b.ScaleStep, b.B13)
-	middle.quantize(l, h, w2)
+	if j.size != own {
+		middle.quantize(l, w2)
+	}
 	m := toBF16
 	if y.DType == tensor.F32 {
 		m = toF32
@@ -157,24 +188,36 @@ func Experts(l *launch.List, y launch.Mat, memory launch.Ptr, x launch.Mat, b la
 type job struct {
 	tiles *route.Aligned
 	extra *launch.Extra
+	size  int // of tiles
+	rows  int // the most of a tile with own
+}
+
+// ownMost is the most shared memory of a block that quantises its own rows.
+const ownMost = 64 << 10
+
+// ownShared is the shared memory of a block that quantises its own rows: an odd number of tiles a row, and
+// scales.
+func ownShared(rows int, w *launch.Tiles) int {
+	return rows * (tensor.TileA*(w.PaddedCols()/tensor.TileA|1) + 4*w.Groups())
 }
 
 // product appends one product; x has row slot/divisor of a slot.
 func (j *job) product(l *launch.List, out launch.Mat, m mode, x rows, divisor int, w *launch.Tiles, step, scaleStep int64, bias launch.Ptr) {
-	kernel := products[w.Scaling()][0]
-	if j.tiles.Tile == ManyTokens {
-		kernel = products[w.Scaling()][1]
+	shared := 0
+	if j.size == own {
+		shared = ownShared(j.rows, w)
 	}
 	act := j.extra.Act()
 	args := [...]launch.Arg{
-		launch.P(out.At), launch.I32(int(m)), launch.I32(out.Stride), launch.P(x.q), launch.P(x.scales), launch.I32(divisor),
+		launch.P(out.At), launch.I32(int(m)), launch.I32(out.Stride), launch.P(x.q), launch.P(x.scales),
+		launch.P(x.x.At), wide(x.x), launch.I32(x.x.Stride), launch.I32(x.x.Cols), launch.I32(divisor),
 		launch.P(j.tiles.Tiles), launch.P(j.tiles.Slots), launch.P(j.tiles.Count),
 		launch.P(w.Values), launch.P(w.Scales), launch.I32(w.Rows), launch.I32(w.PaddedCols() / tensor.TileA), launch.I32(w.Groups()),
 		launch.I64(step), launch.I64(scaleStep), launch.P(bias), launch.I64(j.extra.BiasStep), act[0], act[1], act[2], launch.F32(j.extra.Cubic),
 	}
-	l.Add(kernel, launch.Config{
+	l.Add(products[w.Scaling()][j.size], launch.Config{
 		Grid:  launch.Dim{X: uint32(w.Bands()), Y: uint32(j.tiles.MaxTiles())},
-		Block: launch.Dim{X: 128}, PDL: true,
+		Block: launch.Dim{X: 128}, Shared: uint32(shared), PDL: true,
 	}, args[:]...)
 }
 

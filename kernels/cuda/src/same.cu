@@ -4,16 +4,13 @@
 
 // --- rows
 
-// Rows of float32 or bf16, and where their integers go: 64 * tiles bytes a row, and groups scales.
+// Rows of float32 or bf16.
 struct Rows {
 	const void *x;
-	int wide, stride, count, cols;
-	int8_t *q;
-	float *scales;
-	int tiles, groups;
+	int wide, stride, cols;
 	__device__ __forceinline__ float at(long long row, int col) const {
 		if (col >= cols) return 0.f;
-		return wide ? ((const float *)x)[row * stride + col] : f32(((const bf16 *)x)[row * stride + col]);
+		return wide ? __ldcg((const float *)x + row * stride + col) : f32(__ldcg((const bf16 *)x + row * stride + col));
 	}
 };
 
@@ -24,58 +21,70 @@ KR_DEV void take(float (&v)[4], const Rows &r, long long row, int col) {
 }
 KR_DEV uint32_t largest(const float (&v)[4]) { return max(max(magnitude(v[0]), magnitude(v[1])), max(magnitude(v[2]), magnitude(v[3]))); }
 KR_DEV uint32_t most(uint32_t top, int mask) { return max(top, __shfl_xor_sync(0xffffffffu, top, mask)); }
-KR_DEV void put(const Rows &r, long long row, int col, const float (&v)[4], const Scale &s) {
+// q: the integers of a row of tiles of 64 columns.
+KR_DEV void put(uint32_t *q, int tiles, int col, const float (&v)[4], const Scale &s) {
 	const int lane = threadIdx.x % 32;
-	if (col + lane / 16 * 64 >= 64 * r.tiles) return;
-	const uint32_t word = (s.of(v[0]) & 0xff) | (s.of(v[1]) & 0xff) << 8 | (s.of(v[2]) & 0xff) << 16 | (uint32_t)s.of(v[3]) << 24;
-	((uint32_t *)r.q)[row * 16 * r.tiles + col / 4 + lane] = word;
+	if (col + lane / 16 * 64 >= 64 * tiles) return;
+	q[col / 4 + lane] = (s.of(v[0]) & 0xff) | (s.of(v[1]) & 0xff) << 8 | (s.of(v[2]) & 0xff) << 16 | (uint32_t)s.of(v[3]) << 24;
 }
 
-// A warp takes 128 columns of a row; with GROUP 0, whose scale serves all columns, a row.
-template <int GROUP> KR_DEV void quantize(const Rows &r) {
-	const long long warp = (long long)blockIdx.x * 8 + threadIdx.x / 32;
-	const int parts = GROUP == 0 ? 1 : (r.tiles + 1) / 2, lane = threadIdx.x % 32;
-	const long long row = warp / parts;
-	if (row >= r.count) return;
-	float v[4];
-	if (GROUP == 0) {
-		uint32_t top = 0;
-		for (int col = 0; col < r.cols; col += 128) {
-			take(v, r, row, col);
-			top = max(top, largest(v));
-		}
-		for (int mask = 1; mask < 32; mask *= 2) top = most(top, mask);
-		const Scale s(top);
-		for (int col = 0; col < 64 * r.tiles; col += 128) {
-			take(v, r, row, col);
-			put(r, row, col, v, s);
-		}
-		if (lane == 0) r.scales[row * r.groups] = s.scale;
-		return;
-	}
-	const int part = (int)(warp % parts);
-	take(v, r, row, 128 * part);
+// A warp's 128 columns of a row, from 128 * part on, as integers and scales of the row's groups.
+template <int GROUP> KR_DEV void quantize_part(const float (&v)[4], uint32_t *q, float *scales, int tiles, int groups, int part) {
+	const int lane = threadIdx.x % 32;
 	uint32_t top = largest(v); // lane 16t+4c+s has step s of tile t
 	top = most(most(most(top, 1), 4), 8);
 	if (GROUP > 32) top = most(top, 2);
 	if (GROUP > 64) top = most(top, 16);
 	const Scale s(top);
-	put(r, row, 128 * part, v, s);
+	put(q, tiles, 128 * part, v, s);
 	const int group = (128 * part + lane / 16 * 64 + lane % 4 * 16) / (GROUP ? GROUP : 1); // of the lane's step
 	const bool first = GROUP == 32 ? lane % 16 == 0 || lane % 16 == 2 : GROUP == 64 ? lane % 16 == 0 : lane == 0;
-	if (first && group < r.groups) r.scales[row * r.groups + group] = s.scale;
+	if (first && group < groups) scales[group] = s.scale;
+}
+
+// A warp's row with one scale for all columns.
+KR_DEV void quantize_row(const Rows &r, long long row, uint32_t *q, float *scale, int tiles) {
+	float v[4];
+	uint32_t top = 0;
+	for (int col = 0; col < r.cols; col += 128) {
+		take(v, r, row, col);
+		top = max(top, largest(v));
+	}
+	for (int mask = 1; mask < 32; mask *= 2) top = most(top, mask);
+	const Scale s(top);
+	for (int col = 0; col < 64 * tiles; col += 128) {
+		take(v, r, row, col);
+		put(q, tiles, col, v, s);
+	}
+	if (threadIdx.x % 32 == 0) *scale = s.scale;
+}
+
+// A warp takes 128 columns of a row; with GROUP 0 a row. Integers of a row take 64 * tiles bytes.
+template <int GROUP> KR_DEV void quantize(const Rows &r, int count, int8_t *q, float *scales, int tiles, int groups) {
+	const long long warp = (long long)blockIdx.x * 8 + threadIdx.x / 32;
+	const int parts = GROUP == 0 ? 1 : (tiles + 1) / 2, part = (int)(warp % parts);
+	const long long row = warp / parts;
+	if (row >= count) return;
+	uint32_t *to = (uint32_t *)q + row * 16 * tiles;
+	if (GROUP == 0) {
+		quantize_row(r, row, to, scales + row * groups, tiles);
+		return;
+	}
+	float v[4];
+	take(v, r, row, 128 * part);
+	quantize_part<GROUP>(v, to, scales + row * groups, tiles, groups, part);
 }
 
 KR_KERNEL(256, 1)
 kr_same_rows(const void *x, int wide, int stride, int count, int cols, int8_t *q, float *scales, int tiles, int groups, int group) {
 	pdl_launch();
 	pdl_wait();
-	const Rows r = {x, wide, stride, count, cols, q, scales, tiles, groups};
+	const Rows r = {x, wide, stride, cols};
 	switch (group) {
-	case 32: quantize<32>(r); break;
-	case 64: quantize<64>(r); break;
-	case 128: quantize<128>(r); break;
-	default: quantize<0>(r);
+	case 32: quantize<32>(r, count, q, scales, tiles, groups); break;
+	case 64: quantize<64>(r, count, q, scales, tiles, groups); break;
+	case 128: quantize<128>(r, count, q, scales, tiles, groups); break;
+	default: quantize<0>(r, count, q, scales, tiles, groups);
 	}
 }
 KR_EXPORT(kr_same_rows)
@@ -90,6 +99,7 @@ struct Job {
 	int mode, out_stride; // TO_HIDDEN: stored rows are gate and up joined, and out is their activation as float32
 	const uint8_t *q;     // integers of rows of 64 * tile_cols bytes, and
 	const float *row_scales;
+	Rows x;               // the rows, where a block quantises its own
 	int divisor;          // the row of a slot is slot / divisor
 	const int4 *tiles;    // kernels/cuda/route.Aligned: expert, first slot, rows
 	const int *slots, *count;
@@ -102,20 +112,48 @@ struct Job {
 	Gate gate;
 };
 #define JOB_ARGS \
-	void *out, int mode, int out_stride, const uint8_t *q, const float *row_scales, int divisor, const int4 *tiles, const int *slots, const int *count, \
+	void *out, int mode, int out_stride, const uint8_t *q, const float *row_scales, const void *x, int wide, int x_stride, int cols, int divisor, const int4 *tiles, const int *slots, const int *count, \
 	const uint8_t *values, const uint32_t *scales, int rows, int tile_cols, int groups, long long step, long long scale_step, \
 	const float *bias, long long bias_step, float alpha, float limit, float shift, float cubic
 #define JOB \
-	{ out, mode, out_stride, q, row_scales, divisor, tiles, slots, count, values, scales, rows, tile_cols, groups, step, scale_step, \
+	{ out, mode, out_stride, q, row_scales, {x, wide, x_stride, cols}, divisor, tiles, slots, count, values, scales, rows, tile_cols, groups, step, scale_step, \
 	  bias, bias_step, {alpha, limit, shift, cubic} }
 
-// A lane's part of 64 columns: weights of rows g and g+8 of 16, and of the rows of N times 8 tokens.
-template <int BITS, int GROUP, int N> struct Stage {
+// A lane's part of 64 columns of weights: rows g and g+8 of 16.
+template <int BITS, int GROUP> struct Weights {
 	uint4 w[BITS == 8 ? 2 : 1];
 	uint32_t s[GROUP == 32 ? 2 : 1]; // scales of both rows
-	uint4 x[N];
-	float2 xs[N][2]; // scales of tokens 2c and 2c+1; GROUP 32: of both groups
 };
+
+// A lane's part of 64 columns of N times 8 tokens.
+template <int GROUP, int N> struct Tokens {
+	uint4 x[N];
+	float2 xs[N][GROUP == 32 ? 2 : 1]; // scales of tokens 2c and 2c+1; GROUP 32: of both groups
+};
+
+// Quantises a tile's rows in shared memory: integers at q, `stride` bytes a row, then scales.
+template <int GROUP> KR_DEV void own_rows(const Job &j, const int4 &tile, unsigned char *q, int stride, float *scales) {
+	const int warp = threadIdx.x / 32, parts = (j.tile_cols + 1) / 2;
+	auto row = [&](int t) { return (long long)(__ldcg(j.slots + tile.y + t) / j.divisor); };
+	if (GROUP == 0) {
+		for (int t = warp; t < tile.z; t += 4) quantize_row(j.x, row(t), (uint32_t *)(q + t * stride), scales + t * j.groups, j.tile_cols);
+		return;
+	}
+	const int AHEAD = 4;
+	for (int at = warp; at < tile.z * parts; at += 4 * AHEAD) {
+		float v[AHEAD][4];
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++) {
+			const int k = at + 4 * i;
+			if (k < tile.z * parts) take(v[i], j.x, row(k / parts), k % parts * 128);
+		}
+#pragma unroll
+		for (int i = 0; i < AHEAD; i++) {
+			const int k = at + 4 * i, t = k / parts;
+			if (k < tile.z * parts) quantize_part<GROUP>(v[i], (uint32_t *)(q + t * stride), scales + t * j.groups, j.tile_cols, j.groups, k % parts);
+		}
+	}
+}
 
 // The A operand of 32 columns, steps 2*half and 2*half+1: exact integers.
 template <int BITS> KR_DEV void integers(uint32_t (&a)[4], const uint4 *w, int half) {
@@ -145,45 +183,70 @@ template <int BITS> KR_DEV void integers(uint32_t (&a)[4], const uint4 *w, int h
 	}
 }
 
-// A warp multiplies 16 stored rows with a tile of up to 8*N tokens.
-template <int BITS, int GROUP, int N, int DEPTH> KR_DEV void product(const Job &j) {
+// A warp multiplies 16 stored rows with a tile of up to 8*N tokens. OWN: the block quantises their rows.
+template <int BITS, int GROUP, int N, int DEPTH, bool OWN> KR_DEV void product(const Job &j, unsigned char *shared) {
 	pdl_launch();
 	pdl_wait();
 	if ((int)blockIdx.y >= __ldcg(j.count)) return;
 	const int4 tile = __ldcg(j.tiles + blockIdx.y);
 	const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, quarter = threadIdx.x / 32;
 	const int block = 4 * blockIdx.x + quarter, band = 512 * BITS * j.tile_cols;
-	if (16 * block >= j.rows) return;
+	const bool idle = 16 * block >= j.rows;
 
-	// Rows past the last token are that token's; their results are not stored.
-	const uint8_t *x[N];
-	const float *xs[N][2];
-#pragma unroll
-	for (int i = 0; i < N; i++) {
-		auto row = [&](int t) { return (long long)(__ldcg(j.slots + tile.y + min(t, tile.z - 1)) / j.divisor); };
-		x[i] = j.q + row(8 * i + g) * 64 * j.tile_cols + 16 * c;
-		xs[i][0] = j.row_scales + row(8 * i + 2 * c) * j.groups;
-		xs[i][1] = j.row_scales + row(8 * i + 2 * c + 1) * j.groups;
-	}
 	const uint8_t *w = j.values + tile.x * j.step + (long long)blockIdx.x * band + (BITS == 3 ? 8 : 16) * threadIdx.x;
 	const uint32_t *s = (const uint32_t *)((const uint8_t *)j.scales + tile.x * j.scale_step) + (long long)blockIdx.x * j.groups * 32 + 8 * quarter + g;
-
-	auto load = [&](Stage<BITS, GROUP, N> &v, int k) {
+	auto group_of = [](int k) { return GROUP == 32 ? 2 * k : GROUP == 64 ? k : GROUP == 128 ? k / 2 : 0; };
+	auto load = [&](Weights<BITS, GROUP> &v, int k) {
 		const uint8_t *p = w + (long long)k * (512 * BITS);
 		if (BITS == 3) v.w[0] = load3(p, 1024 - 4 * threadIdx.x);
 		else v.w[0] = ld_stream(p);
 		if (BITS == 8) v.w[BITS == 8] = ld_stream(p + 2048);
-		const int group = GROUP == 32 ? 2 * k : GROUP == 64 ? k : GROUP == 128 ? k / 2 : 0;
-		v.s[0] = __ldg(s + 32 * group);
-		if (GROUP == 32) v.s[GROUP == 32] = __ldg(s + 32 * group + 32);
+		v.s[0] = __ldg(s + 32 * group_of(k));
+		if (GROUP == 32) v.s[GROUP == 32] = __ldg(s + 32 * group_of(k) + 32);
+	};
+	Weights<BITS, GROUP> ring[DEPTH];
+#pragma unroll
+	for (int i = 0; i < DEPTH; i++)
+		if (i < j.tile_cols && !idle) load(ring[i], i);
+
+	// Rows past the last token are that token's; their results are not stored.
+	const uint8_t *x[N];
+	const float *xs[N][2];
+	const int stride = 64 * (OWN ? j.tile_cols | 1 : j.tile_cols); // an odd multiple: a warp's loads meet in no bank
+	const uint8_t *q = OWN ? shared : j.q;
+	const float *row_scales = OWN ? (const float *)(shared + tile.z * stride) : j.row_scales;
+	auto row = [&](int t) {
+		t = min(t, tile.z - 1);
+		return OWN ? (long long)t : (long long)(__ldcg(j.slots + tile.y + t) / j.divisor);
+	};
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		x[i] = q + row(8 * i + g) * stride + 16 * c;
+		xs[i][0] = row_scales + row(8 * i + 2 * c) * j.groups;
+		xs[i][1] = row_scales + row(8 * i + 2 * c + 1) * j.groups;
+	}
+	auto fetch = [&](Tokens<GROUP, N> &v, int k) {
 #pragma unroll
 		for (int i = 0; i < N; i++) {
-			v.x[i] = __ldcg((const uint4 *)(x[i] + 64 * k));
+			const uint4 *from = (const uint4 *)(x[i] + 64 * k);
+			v.x[i] = OWN ? *from : __ldcg(from);
 #pragma unroll
-			for (int half = 0; half < (GROUP == 32 ? 2 : 1); half++)
-				v.xs[i][half] = make_float2(__ldcg(xs[i][0] + group + half), __ldcg(xs[i][1] + group + half));
+			for (int half = 0; half < (GROUP == 32 ? 2 : 1); half++) {
+				const float *a = xs[i][0] + group_of(k) + half, *b = xs[i][1] + group_of(k) + half;
+				v.xs[i][half] = OWN ? make_float2(*a, *b) : make_float2(__ldcg(a), __ldcg(b));
+			}
 		}
 	};
+	Tokens<GROUP, N> tokens[OWN ? 1 : DEPTH];
+	if (OWN) {
+		own_rows<GROUP>(j, tile, shared, stride, (float *)(shared + tile.z * stride));
+		__syncthreads();
+	} else {
+#pragma unroll
+		for (int i = 0; i < DEPTH; i++)
+			if (i < j.tile_cols) fetch(tokens[OWN ? 0 : i], i);
+	}
+	if (idle) return;
 	float d[N][4];
 	int sum[N][4];
 #pragma unroll
@@ -191,12 +254,12 @@ template <int BITS, int GROUP, int N, int DEPTH> KR_DEV void product(const Job &
 #pragma unroll
 		for (int n = 0; n < 4; n++) d[i][n] = 0.f, sum[i][n] = 0;
 	// Adds the groups' sums, and begins new ones.
-	auto add = [&](const Stage<BITS, GROUP, N> &v, int half) {
+	auto add = [&](const Weights<BITS, GROUP> &v, const Tokens<GROUP, N> &t, int half) {
 		const uint32_t both = v.s[GROUP == 32 ? half : 0];
 		const float lo = lo_f32(both), hi = hi_f32(both);
 #pragma unroll
 		for (int i = 0; i < N; i++) {
-			const float2 of = v.xs[i][GROUP == 32 ? half : 0];
+			const float2 of = t.xs[i][GROUP == 32 ? half : 0];
 #pragma unroll
 			for (int n = 0; n < 4; n++) {
 				d[i][n] = __fmaf_rn(__int2float_rn(sum[i][n]), __fmul_rn(n < 2 ? lo : hi, n % 2 ? of.y : of.x), d[i][n]);
@@ -204,28 +267,28 @@ template <int BITS, int GROUP, int N, int DEPTH> KR_DEV void product(const Job &
 			}
 		}
 	};
-	auto multiply = [&](const Stage<BITS, GROUP, N> &v, int k) {
+	auto multiply = [&](const Weights<BITS, GROUP> &v, const Tokens<GROUP, N> &t, int k) {
 #pragma unroll
 		for (int half = 0; half < 2; half++) {
 			uint32_t a[4];
 			integers<BITS>(a, v.w, half);
 #pragma unroll
-			for (int i = 0; i < N; i++) mma_s8(sum[i], a, half ? v.x[i].z : v.x[i].x, half ? v.x[i].w : v.x[i].y);
-			if (GROUP == 32) add(v, half);
+			for (int i = 0; i < N; i++) mma_s8(sum[i], a, half ? t.x[i].z : t.x[i].x, half ? t.x[i].w : t.x[i].y);
+			if (GROUP == 32) add(v, t, half);
 		}
-		if (GROUP == 64 || (GROUP == 128 && k % 2) || (GROUP != 32 && GROUP != 64 && k + 1 == j.tile_cols)) add(v, 0);
+		if (GROUP == 64 || (GROUP == 128 && k % 2) || (GROUP != 32 && GROUP != 64 && k + 1 == j.tile_cols)) add(v, t, 0);
 	};
-	Stage<BITS, GROUP, N> ring[DEPTH];
-#pragma unroll
-	for (int i = 0; i < DEPTH; i++)
-		if (i < j.tile_cols) load(ring[i], i);
 	for (int at = 0; at < j.tile_cols; at += DEPTH) {
 #pragma unroll
 		for (int i = 0; i < DEPTH; i++) {
 			const int k = at + i;
 			if (k >= j.tile_cols) break;
-			multiply(ring[i], k);
-			if (k + DEPTH < j.tile_cols) load(ring[i], k + DEPTH);
+			Tokens<GROUP, N> &t = tokens[OWN ? 0 : i];
+			if (OWN) fetch(t, k);
+			multiply(ring[i], t, k);
+			if (k + DEPTH >= j.tile_cols) continue;
+			load(ring[i], k + DEPTH);
+			if (!OWN) fetch(t, k + DEPTH);
 		}
 	}
 
@@ -255,16 +318,19 @@ template <int BITS, int GROUP, int N, int DEPTH> KR_DEV void product(const Job &
 		}
 }
 
-#define SIZES(X, name, bits, group) X(name, bits, group, 8, 1, (bits == 8 ? 4 : 6)) X(name, bits, group, 32, 4, 2)
+// Tiles of 8 tokens, whose rows are integers already or become so in the block, and of 32.
+#define SIZES(X, name, bits, group) \
+	X(name##_own, bits, group, 1, (bits == 8 ? 4 : 6), true) X(name##_t8, bits, group, 1, (bits == 8 ? 4 : 6), false) X(name##_t32, bits, group, 4, 2, false)
 #define FORMATS(X) \
 	SIZES(X, int4_g32, 4, 32) SIZES(X, int4_g64, 4, 64) SIZES(X, int4_g128, 4, 128) SIZES(X, int4_ch, 4, 0) \
 	SIZES(X, int8_g32, 8, 32) SIZES(X, int8_g64, 8, 64) SIZES(X, int8_g128, 8, 128) SIZES(X, int8_ch, 8, 0) \
 	SIZES(X, int3_g32, 3, 32) SIZES(X, int3_g64, 3, 64) SIZES(X, int3_g128, 3, 128) SIZES(X, int3_ch, 3, 0)
-#define X(name, bits, group, tokens, n, depth)                \
-	KR_KERNEL(128, 2) kr_same_##name##_t##tokens(JOB_ARGS) { \
-		const Job job = JOB;                                 \
-		product<bits, group, n, depth>(job);                 \
-	}                                                        \
-	KR_EXPORT(kr_same_##name##_t##tokens)
+#define X(name, bits, group, n, depth, own)               \
+	KR_KERNEL(128, 2) kr_same_##name(JOB_ARGS) {          \
+		KR_SHARED(unsigned char, shared);                 \
+		const Job job = JOB;                              \
+		product<bits, group, n, depth, own>(job, shared); \
+	}                                                     \
+	KR_EXPORT(kr_same_##name)
 FORMATS(X)
 #undef X
