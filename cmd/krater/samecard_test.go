@@ -12,7 +12,9 @@ import (
 	"krater/kernels/cuda"
 	"krater/kernels/tensor"
 	"krater/scheduler/dispatch"
+	"krater/stages/compare/goldens"
 	"krater/stages/load"
+	"krater/stages/offload"
 	"krater/stages/synth"
 )
 
@@ -61,15 +63,14 @@ func TestSameTokensOnCard(t *testing.T) {
 				want = runOn(t, onCardIn(t, m, x.precision, tensor.BF16, sameOptions, x.windows), prompt, tokens, 0)
 			})
 			place := besideCardOf(t, m, x.precision, 40, x.windows, sameOptions)
-			var slot, all int64
-			t.Run("placed", func(t *testing.T) {
-				p := place(t, placement.Options{Prefill: chosen(t, "persistent"), Decode: chosen(t, "persistent"), Threshold: threshold})
-				slot, all = p.slot, int64(len(p.place.Layers())*m.Config.MoE.Experts)
-				sameAs(t, runOn(t, p.Model, prompt, tokens, 0), want)
-			})
-			budgets, strategies := []int64{0, 1, all / 3, all * 2 / 3}, dispatch.All()
+			one, err := offload.SlotBytes(m.Config, x.precision, cuda.Layout{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := int64((len(m.Config.Layers) - 1) * m.Config.MoE.Experts)
+			budgets, strategies := []int64{0, 1, all / 3, all * 2 / 3, 2 * all}, dispatch.All()
 			if testing.Short() {
-				budgets, strategies = []int64{all / 3}, []dispatch.Strategy{chosen(t, "hot_cached_static"), chosen(t, "lru")}
+				budgets, strategies = []int64{all / 3}, []dispatch.Strategy{chosen(t, "hot_cached_static")}
 			}
 			for _, slots := range budgets {
 				for _, s := range strategies {
@@ -78,7 +79,7 @@ func TestSameTokensOnCard(t *testing.T) {
 							continue
 						}
 						t.Run(fmt.Sprintf("%s and %s, %d slots", s.Name(), decode.Name(), slots), func(t *testing.T) {
-							p := place(t, placement.Options{Prefill: s, Decode: decode, Threshold: threshold, Budget: max(1, slots*slot)})
+							p := place(t, placement.Options{Prefill: s, Decode: decode, Threshold: threshold, Budget: max(1, slots*one)})
 							for _, chunk := range []int{0, 11} {
 								sameAs(t, runOn(t, p.Model, prompt, tokens, chunk), want)
 								if testing.Short() {
@@ -111,6 +112,9 @@ func sameAs(t *testing.T, got, want answered) {
 // TestSameTokensInCompany: answers of krater-tiny have the bits that they have alone and with all experts
 // on the GPU, in any company, wherever experts are and however they move.
 func TestSameTokensInCompany(t *testing.T) {
+	if testing.Short() {
+		t.Skip("some hundred steps of an emulated GPU")
+	}
 	cardFor(t, cuda.Options{}).Close()
 	list, dir := company(3, 3, 2, 40), lessTiny(t)
 	for _, g := range list {
@@ -121,23 +125,57 @@ func TestSameTokensInCompany(t *testing.T) {
 	}
 	want := cardTable(t, dir, args()...).alone(t, list)
 	vram := fmt.Sprint(besideSlots() / 4 * expertTiny)
-	cases := [][]string{{"--decode-strategy", "learned", "--prefill-strategy", "layer_grouped"}}
-	if !testing.Short() {
-		cases = append(cases, []string{"--decode-strategy", "hot_cached_static", "--prefill-strategy", "hot_cached_static", "--prefill-chunk", "16", "--prefill-share", "7"},
-			[]string{"--decode-strategy", "cpu_only", "--prefill-strategy", "cpu_only", "--no-prefix-cache"},
-			[]string{"--decode-strategy", "lru", "--prefill-strategy", "chunked", "--block-tokens", "4"})
-	}
-	for _, c := range cases {
+	for _, c := range [][]string{
+		{"--decode-strategy", "learned", "--prefill-strategy", "layer_grouped"},
+		{"--decode-strategy", "hot_cached_static", "--prefill-strategy", "hot_cached_static", "--prefill-chunk", "16", "--prefill-share", "7"},
+		{"--decode-strategy", "cpu_only", "--prefill-strategy", "cpu_only", "--no-prefix-cache"},
+		{"--decode-strategy", "lru", "--prefill-strategy", "chunked", "--block-tokens", "4"},
+	} {
 		x := cardTable(t, dir, args(append(c, "--expert-vram", vram, "--gpu-prefill-threshold", "20")...)...)
 		for _, inTurn := range []bool{false, true} {
 			if who := differences(want, x.together(t, list, inTurn)); who != nil {
 				t.Errorf("%q, in turn: %v: guests %v are answered something else than alone", c, inTurn, who)
 			}
-			if testing.Short() {
-				break
-			}
 		}
 	}
+}
+
+// TestSameTokensOfGoldens: the golden models with experts answer with the same logits, to the bit, wherever
+// experts are.
+func TestSameTokensOfGoldens(t *testing.T) {
+	if testing.Short() {
+		t.Skip("all golden models on an emulated GPU, several times")
+	}
+	cardFor(t, cuda.Options{}).Close()
+	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
+		_, cfg := goldenPrompts(t, f.Dir)
+		if cfg.MoE.Experts == 0 {
+			return
+		}
+		prompt := make([]int32, 24)
+		for i := range prompt {
+			prompt[i] = int32((i*37 + 5) % cfg.Vocab)
+		}
+		base := []string{"--device", "cuda", "--same-tokens", "--gpu-expert-bits", "8", "--max-seqs", "4", "--kv-cache", "4MiB", "--no-measure"}
+		third := fmt.Sprint(len(cfg.Layers) * cfg.MoE.Experts * cfg.MoE.FF * cfg.Hidden)
+		var want answered
+		for i, args := range [][]string{
+			nil, {"--decode-strategy", "cpu_only", "--prefill-strategy", "cpu_only"},
+			{"--decode-strategy", "hot_cached_static", "--prefill-strategy", "layer_grouped", "--expert-vram", third, "--gpu-prefill-threshold", "8"},
+			{"--decode-strategy", "learned", "--prefill-strategy", "lru", "--expert-vram", third, "--gpu-prefill-threshold", "8"},
+		} {
+			t.Run(fmt.Sprint(args), func(t *testing.T) {
+				_, p := startedOf(t, f.Dir, append(args, base...)...)
+				for _, chunk := range []int{0, 7} {
+					got := runOn(t, p, prompt, 5, chunk)
+					if i == 0 && chunk == 0 {
+						want = got
+					}
+					sameAs(t, got, want)
+				}
+			})
+		}
+	})
 }
 
 // TestSameTokensIsRefused: where it could not be kept, by name.
