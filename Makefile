@@ -17,7 +17,7 @@ LINT    := $(PLAIN) go run ./cmd/lint
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build check-build run test short fmt vet race race-long plain purego lint gen licenses advisories gen-check gen-sums cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate quality clean
+.PHONY: help build check-build run test short fmt vet race race-long plain purego lint gen licenses advisories gen-check gen-sums cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate quality release module clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -155,6 +155,12 @@ bench-gate: ## compare this commit with BASE (origin/main); fails if a benchmark
 
 bench: build ## print the benchmark tables of the default model on this machine
 	$(BIN) bench --actors-vs-direct
+
+release: ## build tarballs, a package for Debian, checksums and a list of modules into build/release
+	deploy/release/release.sh
+
+module: ## change the module's path to MODULE, such as example.org/krater, in every import and build flag
+	deploy/release/module.sh '$(MODULE)'
 
 clean: ## remove build results
 	rm -rf build

@@ -9,6 +9,7 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -324,5 +325,46 @@ func TestFlags(t *testing.T) {
 				t.Errorf("%s: no flag --%s", file, use[1])
 			}
 		}
+	}
+}
+
+// TestReleaseScripts parses the scripts of releases, and turns a page of help into a manual page.
+func TestReleaseScripts(t *testing.T) {
+	for _, script := range []string{"release/release.sh", "release/module.sh"} {
+		if out, err := exec.Command("bash", "-n", script).CombinedOutput(); err != nil {
+			t.Errorf("%s: %v %s", script, err, out)
+		}
+	}
+	man := exec.Command("awk", "-v", "title=KRATER-X", "-v", "version=1.0", "-v", "date=2026-01-31", "-f", "release/man.awk")
+	man.Stdin = strings.NewReader("NAME\n  krater x - Does it.\n\nCOMMANDS\n Start\n  x y  First.\n       Second.\n\nOPTIONS\n  --a-b=C\n      'quoted'\n      end.\n\nEXAMPLES\n  What.\n    krater x \\ y\n")
+	got, err := man.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `.TH KRATER-X 1 2026-01-31 "krater 1.0" "Krater"
+.SH NAME
+krater x \- Does it.
+.SH COMMANDS
+.SS Start
+.TP
+.B x y
+First.
+Second.
+.SH OPTIONS
+.TP
+.B \-\-a\-b=C
+\&'quoted'
+end.
+.SH EXAMPLES
+What.
+.PP
+.nf
+.RS 4
+krater x \e y
+.RE
+.fi
+`
+	if string(got) != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }

@@ -137,7 +137,7 @@ func (p *pull) checkSpace(list []File) error {
 func freeSpace(dir string) (int64, error) {
 	var s unix.Statfs_t
 	err := unix.Statfs(dir, &s)
-	return int64(s.Bavail) * s.Bsize, err
+	return int64(s.Bavail) * int64(s.Bsize), err
 }
 
 // shown reports whether the snapshot has a file under its own name, without a blob.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+	xterm "golang.org/x/term"
 )
 
 // plainWidth is the default width of lines.
@@ -16,11 +17,7 @@ const plainWidth = 80
 // Is reports whether w is a terminal.
 func Is(w any) bool {
 	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	return ok && xterm.IsTerminal(int(f.Fd()))
 }
 
 // Colours reports whether w shows colours: it is a terminal, not a dumb one, and NO_COLOR is not
