@@ -106,7 +106,7 @@ var moveKinds = [...]stages.MoveKind{
 // copies, since the next actor works on another stream. With one it must not: the stream has
 // them behind the batch before this one, and a wait would wait for that.
 func (n *scheduleNode) place(b *msg.Batch) error {
-	b.Step.Queue, b.Step.UsesHost = b.Queue, usesHost(n.ranks, b.Step)
+	b.Step.Queue, b.Step.UsesHost, b.Step.Links = b.Queue, usesHost(n.ranks, b.Step), links(n.ranks, b.Step)
 	for i, r := range n.ranks {
 		b.Ranks[i].CallsHost, b.Ranks[i].Serving = r.callsHost(b.Step), false
 	}

@@ -67,6 +67,11 @@ func usesHost(ranks []*rank, b *stages.Step) bool {
 	return placements(ranks, func(p *placement.Placement) bool { return !p.Whole(len(b.Tokens), b.Watched) })
 }
 
+// links reports whether a rank copies experts for itself in the middle of a step.
+func links(ranks []*rank, b *stages.Step) bool {
+	return placements(ranks, func(p *placement.Placement) bool { return p.Links(len(b.Tokens), b.Watched) })
+}
+
 // overtaken reports whether the host computes experts of a batch of that many rows between two
 // layers. A group works on other batches meanwhile, and these may finish first.
 func overtaken(ranks []*rank, rows int) bool {

@@ -67,14 +67,17 @@ func (st *State) stepKey() uint64 {
 		return 0
 	}
 	const prime = 0x100000001b3
-	key, from, changed := uint64(14695981039346656037), uint64(0), uint64(0)
+	key, from, changed, links := uint64(14695981039346656037), uint64(0), uint64(0), uint64(0)
 	if st.From != nil {
 		from = st.From.id
 	}
 	if st.changed {
 		changed = 1
 	}
-	for _, v := range []uint64{uint64(st.T), uint64(len(st.Wanted)), uint64(len(st.Step.Draws)), changed, from, st.layout.StepKey(st.Decode)} {
+	if st.Links {
+		links = 1
+	}
+	for _, v := range []uint64{uint64(st.T), uint64(len(st.Wanted)), uint64(len(st.Step.Draws)), changed, links, from, st.layout.StepKey(st.Decode)} {
 		key = (key ^ v) * prime
 	}
 	return key | 1

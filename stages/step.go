@@ -36,6 +36,9 @@ type Step struct {
 	// UsesHost says that the host takes part in the middle of the step, so that it cannot be
 	// repeated as a whole.
 	UsesHost bool
+	// Links says that an accelerator copies experts for itself in the middle of the step, so that it repeats
+	// only other such steps.
+	Links bool
 	// Watched says that a Probe sees the step, which so never repeats another.
 	Watched bool
 
@@ -87,7 +90,7 @@ func (st *Step) WantedGenerated() (rows int) {
 func (st *Step) Reset() {
 	st.Tokens, st.Spans, st.Moves, st.Draws, st.Take = st.Tokens[:0], st.Spans[:0], st.Moves[:0], st.Draws[:0], st.Take[:0]
 	st.Wanted, st.Owner, st.blocks = st.Wanted[:0], st.Owner[:0], st.blocks[:0]
-	st.AllLogits, st.From, st.Queue, st.UsesHost, st.Watched = false, nil, 0, false, false
+	st.AllLogits, st.From, st.Queue, st.UsesHost, st.Links, st.Watched = false, nil, 0, false, false, false
 }
 
 // Copy makes st describe the step that b describes, block tables included.
@@ -95,7 +98,7 @@ func (st *Step) Copy(b *Step) {
 	st.Reset()
 	st.Tokens, st.Spans, st.Moves = append(st.Tokens, b.Tokens...), append(st.Spans, b.Spans...), append(st.Moves, b.Moves...)
 	st.Draws, st.Take = append(st.Draws, b.Draws...), append(st.Take, b.Take...)
-	st.AllLogits, st.From, st.Queue, st.UsesHost, st.Watched = b.AllLogits, b.From, b.Queue, b.UsesHost, b.Watched
+	st.AllLogits, st.From, st.Queue, st.UsesHost, st.Links, st.Watched = b.AllLogits, b.From, b.Queue, b.UsesHost, b.Links, b.Watched
 	need := 0
 	for i := range st.Spans {
 		need += len(st.Spans[i].Blocks) + len(st.Spans[i].Windows)

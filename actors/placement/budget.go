@@ -30,16 +30,18 @@ const (
 	rateMemory = 0.75
 )
 
-// step notes that a step of generated rows begins.
-func (b *budget) step() {
+// step notes that a step of generated rows begins, and returns the time of the step before, 0 if it is not known.
+func (b *budget) step() (took time.Duration) {
 	now := b.now()
 	if d := now - b.last; b.last > 0 && d > 0 {
+		took = d
 		if len(b.steps) == stepsKept {
 			b.steps = slices.Delete(b.steps, 0, 1)
 		}
 		b.steps = append(b.steps, d)
 	}
 	b.last = now
+	return took
 }
 
 // pause notes that another step begins.

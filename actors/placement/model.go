@@ -73,6 +73,7 @@ func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State
 	st := m.state
 	m.watched = probe != nil
 	b.Watched, b.UsesHost = m.watched, !m.place.Whole(len(b.Tokens), m.watched)
+	b.Links = m.place.Links(len(b.Tokens), m.watched)
 	if err := st.Fill(m.stream, b); err != nil {
 		return err
 	}

@@ -64,7 +64,6 @@ type Placement struct {
 	views     [dispatch.Phases]*offload.View // of a GPU
 	loan      loan                           // its state is guarded by mu
 	pool      *pool                          // likewise; nil: no strategy learns
-	exchange  exchange                       // likewise
 
 	mu        sync.Mutex // guards what follows, and the slots
 	residency *dispatch.Residency
@@ -143,7 +142,6 @@ func (p *Placement) Device() device.Device { return p.dev }
 func (p *Placement) Close() {
 	p.pool.close()
 	p.line.close()
-	p.exchange.close()
 	for _, v := range p.views {
 		if v != nil {
 			v.Close()
@@ -191,7 +189,7 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 	if p.seen != nil && len(work) > 0 {
 		p.seen(p.step.Index, p.step.Work)
 	}
-	p.stats[phase].count(&p.step, &p.decision)
+	p.overLink(phase, st.Timing)
 	waves, ahead := p.decision.Waves, false
 	for i := range waves {
 		w := &waves[i]
@@ -368,9 +366,15 @@ func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer
 	phase := p.Phase(rows)
 	here := p.views[phase].Bank(layer)
 	if !p.sides[phase].moves {
-		asks := p.Asks(rows, probe != nil)
+		asks, links := p.Asks(rows, probe != nil), st.Links && p.pool != nil && p.pool.link.on != nil
+		if links {
+			here = p.pool.link.on.Pick(s, st, layer)
+		}
 		if asks {
 			l.Post(s, st, here.Map)
+		}
+		if links {
+			p.pool.link.on.Bring(s, st, layer)
 		}
 		switch {
 		case asks && !p.ReturnsSums():

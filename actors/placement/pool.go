@@ -24,6 +24,7 @@ type pool struct {
 	coming  []coming
 	budget  budget
 	timing  device.Timing
+	link    link
 
 	moves   []learn.Move    // reused
 	changed []bool          // reused: [layers] whose tables differ from the device's
@@ -72,7 +73,7 @@ func (p *Placement) newPool(side *side, now func() time.Duration) (err error) {
 	if side.settled.Start.Lends() && p.loan.lends {
 		q.reads[dispatch.Prefill] = false // its tables are made anew when it borrows
 	}
-	return nil
+	return p.newLink(q)
 }
 
 // expected is how often a token is expected to choose each expert, by heat; nil where that is not known.
@@ -92,14 +93,12 @@ func (p *Placement) expected() (list []float64) {
 // owns reports whether a slot is one of the pool's.
 func (q *pool) owns(slot int32) bool { return slot >= q.first && slot < q.last }
 
-// slots is how many it has.
-func (q *pool) slots() int { return int(q.last - q.first) }
-
 // close ends the pool's stream.
 func (q *pool) close() {
 	if q == nil || q.tables == nil {
 		return
 	}
+	defer q.link.on.Close()
 	_ = q.tables.Synchronize() // other calls report what fails
 	q.tables.Close()
 }
@@ -118,9 +117,12 @@ func (p *Placement) Note(rows int, routes func(layer int) []int32) {
 	defer p.mu.Unlock()
 	worth := p.worth(rows)
 	for i, layer := range p.setup.Layers {
-		from := int32(i * p.setup.Experts)
-		for _, e := range routes(int(layer)) {
+		from, chosen := int32(i*p.setup.Experts), routes(int(layer))
+		for _, e := range chosen {
 			p.pool.learner.Count(from+e, worth)
+		}
+		if p.Phase(rows) == dispatch.Decode {
+			p.noteLink(i, chosen)
 		}
 	}
 }
@@ -160,11 +162,12 @@ func (p *Placement) Learn(rows int, quiet bool) (err error) {
 		p.pool.budget.pause()
 		return nil
 	}
-	p.pool.budget.step()
+	took := p.pool.budget.step()
 	if !quiet {
 		return nil
 	}
 	p.arrive()
+	p.divide(rows, took)
 	if len(p.pool.coming)+len(p.pool.all) == 0 {
 		p.choose()
 	}
@@ -237,36 +240,50 @@ func (p *Placement) ended(c *coming) bool {
 // choose decides what moves, and takes what leaves out of the tables. The copies are in q.all.
 func (p *Placement) choose() {
 	q := p.pool
-	free := slices.DeleteFunc(q.vacant(p.residency), p.exchange.has)
-	key := func(e int32) (int, dispatch.Key) {
-		i := int(e) / p.setup.Experts
-		return i, dispatch.Key{Layer: p.setup.Layers[i], Expert: e % int32(p.setup.Experts)}
+	free := q.vacant(p.residency)
+	resident := func(e int32) bool {
+		_, k := p.expert(e)
+		slot, ok := p.residency.Slot(k)
+		return ok && !slices.Contains(q.link.spare, slot)
 	}
-	resident := func(e int32) bool { _, k := key(e); _, ok := p.residency.Slot(k); return ok }
-	movable := func(e int32) bool { i, k := key(e); return q.owns(q.there[i][k.Expert]) }
 	most := q.budget.experts(p.setup.Bytes, int(q.last-q.first))
-	q.moves = q.learner.Moves(q.moves[:0], most, len(free), resident, movable)
+	q.moves = q.learner.Moves(q.moves[:0], most, len(free), resident, p.movable)
 	q.all = q.all[:0]
 	for _, v := range q.moves {
-		_, k := key(v.Load)
+		_, k := p.expert(v.Load)
 		l := dispatch.Load{Key: k}
 		if v.Evict < 0 {
 			l.Slot, free = free[0], free[1:]
 		} else {
-			i, old := key(v.Evict)
+			i, old := p.expert(v.Evict)
 			l.Slot = q.there[i][old.Expert]
 			q.there[i][old.Expert] = -1
 			q.changed[i] = true
 		}
-		q.all = append(q.all, l)
+		if !p.adopt(k, l.Slot) {
+			q.all = append(q.all, l)
+		}
 	}
 	slices.SortFunc(q.all, func(a, b dispatch.Load) int { return int(a.Layer - b.Layer) })
 }
 
-// vacant lists the slots in which no expert is.
+// expert is the expert with a number of the learner, and the index of its layer.
+func (p *Placement) expert(e int32) (index int, k dispatch.Key) {
+	index = int(e) / p.setup.Experts
+	return index, dispatch.Key{Layer: p.setup.Layers[index], Expert: e % int32(p.setup.Experts)}
+}
+
+// movable reports whether an expert is in a slot of the pool, from which it can be moved.
+func (p *Placement) movable(e int32) bool {
+	i, k := p.expert(e)
+	return p.pool.owns(p.pool.there[i][k.Expert])
+}
+
+// vacant lists the slots in which no expert is, nor will be, and which are not spare.
 func (q *pool) vacant(r *dispatch.Residency) (free []int32) {
 	for slot := q.first; slot < q.last; slot++ {
-		if _, ok := r.At(slot); !ok {
+		taken := slices.ContainsFunc(q.all, func(l dispatch.Load) bool { return l.Slot == slot }) || slices.Contains(q.link.spare, slot)
+		if _, ok := r.At(slot); !ok && !taken {
 			free = append(free, slot)
 		}
 	}
@@ -282,9 +299,10 @@ func (p *Placement) publish() (device.Event, error) {
 		clear(q.changed)
 		return nil, nil
 	}
-	if !slices.Contains(q.changed, true) {
+	if !slices.Contains(q.changed, true) && q.link.sent {
 		return nil, nil
 	}
+	p.sendLink(q.tables)
 	for i, layer := range p.setup.Layers {
 		for phase := range dispatch.Phases {
 			if !q.changed[i] || !q.reads[phase] {
@@ -308,6 +326,10 @@ func (p *Placement) publish() (device.Event, error) {
 				}
 			}
 		}
+		if q.link.on != nil {
+			q.link.on.Doubt()
+			q.link.sent = false
+		}
 		for _, l := range q.all { // its expert has left the tables, and nothing comes
 			p.vacateSlot(l.Slot)
 		}
@@ -330,13 +352,14 @@ func (p *Placement) trickle() {
 func (p *Placement) fetch(n int) {
 	q := p.pool
 	rest := q.all[n:]
-	for list := q.all[:n]; len(list) > 0; {
+	list := slices.DeleteFunc(q.all[:n:n], func(l dispatch.Load) bool { return p.adopt(l.Key, l.Slot) }) // a step has copied it since
+	for len(list) > 0 {
 		n := 1
 		for n < len(list) && list[n].Layer == list[0].Layer {
 			n++
 		}
 		c := coming{loads: slices.Clone(list[:n])}
-		done, err := p.bring(c.loads)
+		done, err := p.bring(c.loads, &q.timing)
 		p.stats[dispatch.Decode].Copies += int64(done)
 		p.stats[dispatch.Decode].CopiedBytes += int64(done) * p.setup.Bytes
 		for _, l := range c.loads[done:] { // what was there before is in no table any more
@@ -359,7 +382,7 @@ func (p *Placement) fetch(n int) {
 }
 
 // bring enqueues copies and returns how many. A device's panic is an error.
-func (p *Placement) bring(loads []dispatch.Load) (done int, err error) {
+func (p *Placement) bring(loads []dispatch.Load, timing *device.Timing) (done int, err error) {
 	defer func() {
 		if err == nil {
 			return
@@ -373,7 +396,7 @@ func (p *Placement) bring(loads []dispatch.Load) (done int, err error) {
 		}
 	}()
 	defer recovered(&err)
-	return p.line.load(p.residency, loads, &p.pool.timing)
+	return p.line.load(p.residency, loads, timing)
 }
 
 // settlePool has all that comes be there for s, before its slots are lent.
@@ -389,6 +412,9 @@ func (p *Placement) settlePool(s device.Stream) {
 	q.coming = q.coming[:0]
 	for _, l := range q.all { // its copy has not begun
 		p.vacateSlot(l.Slot)
+	}
+	for _, slot := range q.link.spare {
+		p.vacateSlot(slot)
 	}
 	q.all = q.all[:0]
 }

@@ -119,7 +119,7 @@ func TestLearned(t *testing.T) {
 		if got != again || took != same {
 			t.Errorf("%s: %+v in %v, again %+v in %v", c.prefill, got, took, again, same)
 		}
-		if got.HitRate() < 1.1*fixed.HitRate() || took >= slow || got.Copies == 0 || got.Misses > 0 {
+		if got.HitRate() < 1.1*fixed.HitRate() || took >= slow || got.Copies <= got.Misses || got.Misses == 0 {
 			t.Errorf("%s: %+v in %v, with a set that stays %+v in %v", c.prefill, got, took, fixed, slow)
 		}
 	}
@@ -204,7 +204,7 @@ func TestLearnedTogether(t *testing.T) {
 		for _, prefill := range prefills {
 			w.lanes, w.Prefill, w.Decode = lanes, strategy(t, prefill), strategy(t, "learned")
 			got := s.serve(t, host, w)
-			if x := got.stats[dispatch.Decode]; x.Copies == 0 || x.Misses > 0 {
+			if x := got.stats[dispatch.Decode]; x.Copies == 0 {
 				t.Errorf("%s, %d micro-batches: %+v", prefill, lanes, x)
 			}
 			for i := range want.tokens {

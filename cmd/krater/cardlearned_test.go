@@ -46,8 +46,9 @@ func TestLearnedOnCard(t *testing.T) {
 					graphs, copies = m.place.Device().Memory().Graphs, stats().Copies
 				}
 			}
-			if now := m.place.Device().Memory().Graphs; graphs == 0 || now != graphs || stats().Copies == copies {
-				t.Errorf("%d graphs, then %d; %d moves, then %d", graphs, now, copies, stats().Copies)
+			// Steps that copy for themselves have a graph of their own.
+			if now, x := m.place.Device().Memory().Graphs, stats(); graphs == 0 || now > 2*graphs || x.Copies == copies || x.Misses == 0 {
+				t.Errorf("%d graphs, then %d; %d copies, then %+v", graphs, now, copies, x)
 			}
 			if testing.Short() {
 				return

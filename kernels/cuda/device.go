@@ -153,6 +153,12 @@ func (d *Device) Alloc(n int) (device.Buffer, error) {
 	return b, nil
 }
 
+// View returns pinned host memory as kernels read it.
+func (d *Device) View(b []byte) (device.Buffer, bool) {
+	at, ok := d.gpu.Mapped(b)
+	return &buffer{dev: d, at: at, size: len(b)}, ok
+}
+
 // AllocHost returns n zeroed bytes of pinned host memory that kernels read and write in place.
 func (d *Device) AllocHost(n int) (device.Buffer, error) {
 	host, at, err := d.gpu.MapHost(max(n, 1))

@@ -9,6 +9,7 @@ import (
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/hostcall"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/link"
 	"krater/kernels/cuda/ops"
 	"krater/kernels/cuda/sample"
 	"krater/kernels/device"
@@ -44,6 +45,15 @@ func (d *Device) do(op string, s device.Stream, f func(s *Stream)) {
 // single makes a list of one operator.
 func (d *Device) single(k device.Kind) func(b *ops.Builder, o []device.Op) {
 	switch k {
+	case device.OpPickExperts:
+		return func(b *ops.Builder, l []device.Op) {
+			o := &l[0]
+			link.Pick(b.List, mat(o.Out), mat(o.B), mat(o.A), mat(o.X), mat(o.W))
+		}
+	case device.OpBringExperts:
+		return func(b *ops.Builder, l []device.Op) {
+			link.Bring(b.List, mat(l[0].Out), mat(l[0].X), mat(l[0].B))
+		}
 	case device.OpAskHost:
 		return func(b *ops.Builder, l []device.Op) {
 			o := &l[0]

@@ -19,6 +19,9 @@ type Accelerator interface {
 	// Pin makes copies from and to b faster until release is called. CopyIn then reads b in
 	// place: b stays as it is until the stream has passed. b must not be memory of the Go heap.
 	Pin(b []byte) (release func() error, err error)
+	// View returns pinned host memory as operators read it, over the link; false: they cannot. It must not be used
+	// after b is unpinned, and is not freed.
+	View(b []byte) (Buffer, bool)
 	// AllocHost returns n zeroed bytes of host memory that operators read and write in place, over the link. To
 	// everything else it is memory of the device.
 	AllocHost(n int) (Buffer, error)

@@ -97,9 +97,6 @@ func New(experts, slots int, o Options) (*Learner, error) {
 	return l, nil
 }
 
-// Resize changes how many experts the memory holds.
-func (l *Learner) Resize(slots int) { l.slots = max(0, min(slots, len(l.order))) }
-
 // Expect begins with what is known before anything was counted: how often a token chooses each expert. It
 // counts as much as if that had been so for a long time. An empty list says nothing.
 func (l *Learner) Expect(choices []float64) {
@@ -255,6 +252,23 @@ func (l *Learner) Moves(list []Move, most, free int, resident, movable func(expe
 			break
 		}
 		list = append(list, Move{w.expert, old.expert})
+	}
+	return list
+}
+
+// Least lists n experts that can be moved, at most: those chosen least, the least first.
+func (l *Learner) Least(n int, movable func(expert int32) bool) (list []int32) {
+	if n < 1 {
+		return nil
+	}
+	l.least = l.least[:0]
+	for e, s := range l.leader.score {
+		if movable(int32(e)) {
+			l.least = insert(l.least, worth{int32(e), s}, n)
+		}
+	}
+	for _, w := range l.least {
+		list = append(list, w.expert)
 	}
 	return list
 }

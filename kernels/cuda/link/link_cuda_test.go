@@ -1,0 +1,104 @@
+//go:build cuda
+
+package link
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"krater/kernels/cuda/cudatest"
+	"krater/kernels/cuda/launch"
+	"krater/kernels/tensor"
+	"krater/scheduler/dispatch"
+)
+
+// want does the work of Pick and lists that of Bring, by dispatch.Brought.
+func want(ids, where, terms []int32) (now, list []int32) {
+	rows := make([]int32, len(where))
+	for _, e := range ids {
+		if e >= 0 && int(e) < len(where) && where[e] < 0 {
+			rows[e]++
+		}
+	}
+	var work []dispatch.Rows
+	var host []int32
+	for e, n := range rows {
+		if n > 0 {
+			host = append(host, int32(len(work)))
+			work = append(work, dispatch.Rows{Expert: int32(e), Rows: n})
+		}
+	}
+	slots := terms[1:]
+	if i := slices.IndexFunc(slots, func(s int32) bool { return s < 0 }); i >= 0 {
+		slots = slots[:i]
+	}
+	now = slices.Clone(where)
+	brought, _ := dispatch.Brought(nil, host, work, int(terms[0]), len(slots))
+	for i, w := range brought {
+		now[work[w].Expert] = slots[i]
+		list = append(list, work[w].Expert, slots[i])
+	}
+	return now, list
+}
+
+// TestLink: the GPU chooses the experts that dispatch.Brought chooses, and copies them to their slots, from
+// host memory, and nothing else.
+func TestLink(t *testing.T) {
+	c := cudatest.Open(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, x := range []struct{ rows, topK, experts, most, width, share int }{
+		{1, 2, 5, 1, 4, 128}, {1, 6, 64, 3, 1028, 96}, {3, 4, 32, 8, 8200, 64}, {16, 6, 64, 18, 260, 100}, {9, 8, 300, 40, 12, 256}, {2, 4, 32, 4, 64, 0},
+	} {
+		slots := x.experts/4 + x.most
+		ids, where, terms := make([]int32, x.rows*x.topK), make([]int32, x.experts), make([]int32, 1+x.most)
+		for i := range ids {
+			ids[i] = int32(rng.IntN(x.experts+2) - 1) // none and too large ones, too
+		}
+		for e := range where {
+			if where[e] = -1; rng.IntN(4) == 0 {
+				where[e] = int32(e % (x.experts / 4))
+			}
+		}
+		terms[0] = int32(x.share)
+		for i := range x.most {
+			if terms[1+i] = int32(slots - 1 - i); x.most > 2 && i == x.most-1 {
+				terms[1+i] = -1
+			}
+		}
+		now, list := want(ids, where, terms)
+		memory, at, err := c.MapHost(4 * x.experts * x.width)
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := cudatest.Normal(rng, x.experts*x.width)
+		copy(memory, cudatest.Raw(values))
+		from := launch.Mat{At: at, DType: tensor.F32, Rows: x.experts, Cols: x.width, Stride: x.width}
+		room := cudatest.Normal(rng, slots*x.width)
+		to := c.F32(room, slots, x.width)
+		gotNow, gotList := c.I32(make([]int32, x.experts), 1, x.experts), c.I32(make([]int32, 2*x.most), 1, 2*x.most)
+		idMat, whereMat, termMat := c.I32(ids, x.rows, x.topK), c.I32(where, 1, x.experts), c.I32(terms, 1, 1+x.most)
+		c.Run(func(l *launch.List) {
+			Pick(l, gotNow, gotList, idMat, whereMat, termMat)
+			Bring(l, to, from, gotList)
+		})
+		if got := cudatest.Download[int32](c, gotNow.At, x.experts); !slices.Equal(got, now) {
+			t.Errorf("%+v: experts at %v, want %v", x, got, now)
+		}
+		if n := len(list); n < 2*x.most {
+			list = append(list, -1)
+		}
+		if got := cudatest.Download[int32](c, gotList.At, 2*x.most)[:len(list)]; !slices.Equal(got, list) {
+			t.Errorf("%+v: list %v, want %v", x, got, list)
+		}
+		for i := 0; i+1 < len(list); i += 2 {
+			copy(room[int(list[i+1])*x.width:][:x.width], values[int(list[i])*x.width:][:x.width])
+		}
+		if got := cudatest.Download[float32](c, to.At, len(room)); !slices.Equal(got, room) {
+			t.Errorf("%+v: slots differ", x)
+		}
+		if err := c.FreeHost(memory); err != nil {
+			t.Error(err)
+		}
+	}
+}

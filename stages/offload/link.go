@@ -1,0 +1,119 @@
+package offload
+
+import (
+	"fmt"
+	"slices"
+
+	"krater/kernels/device"
+	"krater/kernels/tensor"
+	"krater/stages"
+)
+
+// Link lets an accelerator copy some experts that it lacks for itself, in the middle of a step, over the link to
+// spare slots. The accelerator chooses them by the rows of the step (device.OpPickExperts), so the step can be
+// replayed. Slots are used again in every layer, so steps with a Link run one after another.
+type Link struct {
+	x     *Experts
+	now   device.Mat           // [1, E] I32: the slots of a layer's experts in this step
+	list  device.Mat           // [1, 2*most] I32: what is copied
+	terms device.Mat           // [1, 1+most] I32, see device.List.PickExperts
+	have  []int32              // what of terms was enqueued last
+	doubt bool                 // whether it may be lost
+	slots device.Mat           // [slots, N] F32
+	piles map[int]device.Mat   // [E, N] F32, by layer
+	banks map[int]*device.Bank // by layer, with now
+	where map[int]device.Mat   // [1, E] I32, by layer: the slots of the experts that stay
+}
+
+// NewLink makes the memory for copies of up to most experts of a layer, whose slots v has. All layers must be kept
+// (Keep). It returns nil if the accelerator cannot read the host's memory.
+func (x *Experts) NewLink(v *View, most int) (*Link, error) {
+	t, ok := x.store.(*stack)
+	if !ok || most < 1 || len(x.slots) == 0 || x.size%16 != 0 {
+		return nil, nil
+	}
+	n, width := x.parts.Config.MoE.Experts, x.size/4
+	l := &Link{x: x, have: make([]int32, 1+most), doubt: true, piles: map[int]device.Mat{}, banks: map[int]*device.Bank{}, where: map[int]device.Mat{},
+		slots: device.NewMat(x.room, tensor.F32, len(x.slots), width)}
+	for _, layer := range x.Layers() {
+		pile := t.layers[layer]
+		if pile == nil {
+			return nil, nil
+		}
+		view, ok := x.accel.View(pile.Host())
+		if !ok {
+			return nil, nil
+		}
+		l.piles[layer] = device.NewMat(view, tensor.F32, n, width)
+	}
+	for _, m := range []struct {
+		*device.Mat
+		cols int
+	}{{&l.now, n}, {&l.list, 2 * most}, {&l.terms, 1 + most}} {
+		var err error
+		if *m.Mat, err = device.AllocMat(x.dev, tensor.I32, 1, m.cols); err != nil {
+			l.Close()
+			return nil, fmt.Errorf("offload: tables of copies: %w", err)
+		}
+	}
+	for _, layer := range x.Layers() {
+		b := *v.Bank(layer)
+		l.where[layer], b.Map = b.Map, l.now
+		l.banks[layer] = &b
+	}
+	return l, nil
+}
+
+// Most is the largest number of experts of a layer that are copied.
+func (l *Link) Most() int { return len(l.have) - 1 }
+
+// Set has steps enqueued on s from now on copy share, in 256ths, of the missing experts of a layer, to these slots,
+// at most Most of them. No slot holds an expert that stays.
+func (l *Link) Set(s device.Stream, share int, slots []int32) {
+	terms := append(make([]int32, 0, len(l.have)), int32(share))
+	for i := range l.Most() {
+		if i < len(slots) {
+			terms = append(terms, slots[i])
+		} else {
+			terms = append(terms, -1)
+		}
+	}
+	if !l.doubt && slices.Equal(terms, l.have) {
+		return
+	}
+	l.doubt = false
+	copy(l.have, terms)
+	s.CopyIn(l.terms, hostInts(l.have))
+}
+
+// Doubt says that what Set enqueued last may not have reached the device.
+func (l *Link) Doubt() { l.doubt = true }
+
+// Pick enqueues the choice of the experts of a layer that are copied, and returns where the layer's experts are in
+// this step.
+func (l *Link) Pick(s device.Stream, st *stages.State, layer int) *device.Bank {
+	p := st.On(l.x.dev, s, nil)
+	p.PickExperts(l.now, l.list, st.RouterIDs, l.where[layer], l.terms)
+	p.Send()
+	return l.banks[layer]
+}
+
+// Bring enqueues the copies of what Pick has chosen.
+func (l *Link) Bring(s device.Stream, st *stages.State, layer int) {
+	p := st.On(l.x.dev, s, nil)
+	p.BringExperts(l.slots, l.piles[layer], l.list)
+	p.Send()
+}
+
+// Close frees the tables.
+func (l *Link) Close() {
+	if l == nil {
+		return
+	}
+	for _, m := range []*device.Mat{&l.now, &l.list, &l.terms} {
+		if !m.Zero() {
+			m.Buf.Free()
+			*m = device.Mat{}
+		}
+	}
+}
