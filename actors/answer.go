@@ -56,6 +56,8 @@ func (a *answer) push(e engine.Event) {
 		switch n := len(a.pending); {
 		case n > 0 && joins(&a.pending[n-1], &e):
 			a.join(&a.pending[n-1], &e)
+		case n > 0 && e.Kind == engine.Progress && a.pending[n-1].Kind == engine.Progress:
+			a.pending[n-1] = e
 		case n > 0 && e.Kind == engine.Scored && a.pending[n-1].Kind == engine.Scored:
 			a.pending[n-1].Tokens = append(a.pending[n-1].Tokens, e.Tokens...)
 		default:

@@ -188,6 +188,7 @@ type deadlineOutput struct {
 
 func (o *deadlineOutput) Queued(int)                      {}
 func (o *deadlineOutput) Started(int64, int)              {}
+func (o *deadlineOutput) Prefilled(int)                   {}
 func (o *deadlineOutput) Scored(sample.Result)            {}
 func (o *deadlineOutput) Token(sample.Result, int64) bool { return false }
 func (o *deadlineOutput) Abort(error)                     {}

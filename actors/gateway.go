@@ -164,7 +164,7 @@ func (g *Gateway) enqueue(o *output, ids []int32, maxNew int, req *engine.Reques
 			ID: id, PromptLen: len(ids), MaxNew: maxNew, Priority: req.Priority, Deadline: p.deadline(req.Deadline),
 			Domain: g.domain(req.Owner), Group: req.Group, Key: number(req.Owner), Background: req.Background,
 		},
-		Prompt: ids, Sampler: sampler, Output: o, Reply: make(chan error, 1),
+		Prompt: ids, Sampler: sampler, Output: o, Reply: make(chan error, 1), Progress: req.Progress,
 	}
 	if req.PromptLogprobs != nil {
 		sub.Request.Scored, sub.Scores = true, *req.PromptLogprobs

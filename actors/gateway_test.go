@@ -89,3 +89,37 @@ func TestDetokenizeIsBounded(t *testing.T) {
 		t.Errorf("one token more: %v", err)
 	}
 }
+
+// TestProgress: a request that wants it sees how much of a long prompt is there, in order, and another
+// one does not.
+func TestProgress(t *testing.T) {
+	limits := small(1)
+	limits.Tokens = 16
+	r := newRig(t, setup{limits: limits})
+	gw := r.gateway(t)
+	ids := make([]int32, gw.Info().Context-1)
+	for _, wants := range []bool{true, false} {
+		s, err := gw.Submit(t.Context(), &engine.Request{Prompt: engine.Prompt{IDs: ids}, MaxTokens: 1, Logprobs: -1, Progress: wants, Sampling: engine.Sampling{TopP: 1, RepetitionPenalty: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, events := 0, 0
+		for e := (engine.Event{}); e.Kind != engine.Done; {
+			if e, err = s.Next(t.Context()); err != nil || e.Kind == engine.Failed {
+				t.Fatalf("%+v %v", e, err)
+			}
+			if e.Kind != engine.Progress {
+				continue
+			}
+			if events++; e.Position <= last || e.Position >= len(ids) || e.Usage.Prompt != len(ids) {
+				t.Errorf("%d after %d of %d", e.Position, last, e.Usage.Prompt)
+			}
+			last = e.Position
+		}
+		s.Close()
+		if (events > 0) != wants {
+			t.Errorf("wanted %v: %d events", wants, events)
+		}
+		ids[0]++ // not in the cache
+	}
+}

@@ -177,6 +177,7 @@ func (o *brokenOutput) call(name string) {
 
 func (o *brokenOutput) Queued(int)           { o.call("queued") }
 func (o *brokenOutput) Started(int64, int)   { o.call("started") }
+func (o *brokenOutput) Prefilled(int)        { o.call("prefilled") }
 func (o *brokenOutput) Scored(sample.Result) { o.call("scored") }
 func (o *brokenOutput) Token(sample.Result, int64) bool {
 	o.call("token")

@@ -44,6 +44,7 @@ type output struct {
 
 	textFrom, textTo int
 	scored           int // tokens of the prompt that were reported
+	progress         int // tokens of the prompt that were there at the last report
 
 	over  atomic.Bool // the reader has got its last event
 	usage engine.Usage
@@ -130,6 +131,14 @@ func (o *output) Started(at int64, cached int) {
 	o.answer.push(engine.Event{Kind: engine.Started, Usage: o.usage})
 	if o.scores {
 		o.Scored(sample.Result{ID: o.first, Logprob: float32(math.NaN())})
+	}
+}
+
+// Prefilled implements msg.Output. A prompt that is computed again brings nothing new.
+func (o *output) Prefilled(done int) {
+	if done > o.progress {
+		o.progress = done
+		o.answer.push(engine.Event{Kind: engine.Progress, Position: done, Usage: o.usage})
 	}
 }
 

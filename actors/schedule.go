@@ -205,6 +205,7 @@ func (n *scheduleNode) returned(m *msg.Reply) {
 			n.outcomes = append(n.outcomes, n.outcome(row))
 		}
 	}
+	n.progress(b)
 	n.removeInFlight(b)
 	if b.Raw == nil { // else the sample actor has answered
 		if err := n.core.Done(b.ID, n.outcomes); err != nil {
@@ -216,6 +217,16 @@ func (n *scheduleNode) returned(m *msg.Reply) {
 	}
 	n.returnCredit(b)
 	m.Free()
+}
+
+// progress tells requests that want it which part of their prompt is there.
+func (n *scheduleNode) progress(b *msg.Batch) {
+	for i := range b.Step.Spans {
+		s := &b.Step.Spans[i]
+		if r := n.live[s.Seq]; r != nil && r.submit.Progress && !r.ended && !s.Decode && !s.Want {
+			n.item(msg.Delivery{Kind: msg.DeliverPrefilled, ID: s.Seq, Output: r.submit.Output, Count: s.Pos + s.Len})
+		}
+	}
 }
 
 // score passes on how likely a token of the prompt was, once: a prompt may be computed again.

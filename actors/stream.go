@@ -41,6 +41,8 @@ func deliver(c *turn, it *msg.Delivery, at int64) {
 		it.Output.Queued(it.Count)
 	case msg.DeliverStarted:
 		it.Output.Started(at, it.Count)
+	case msg.DeliverPrefilled:
+		it.Output.Prefilled(it.Count)
 	case msg.DeliverScored:
 		it.Output.Scored(it.Result)
 	case msg.DeliverToken:

@@ -94,6 +94,8 @@ type Request struct {
 	KeepSpecial bool
 	// Logprobs: -1 none, else that many alternatives per token (0 = the chosen one only).
 	Logprobs int
+	// Progress asks for an event for each part of the prompt that is computed.
+	Progress bool
 	// Parts asks for the parts of a chat's answer as the model's chat template has them. nil: all is
 	// text.
 	Parts *Parts
@@ -161,12 +163,13 @@ type Stream interface {
 type EventKind uint8
 
 const (
-	Queued  EventKind = iota // waiting for a place in the batch
-	Started                  // prefill begins
-	Scored                   // Tokens are the next ones of the prompt, with log-probabilities
-	Tokens                   // Text and, with logprobs, Tokens
-	Done                     // Finish and Usage; Text may hold the last piece
-	Failed                   // Err and Usage
+	Queued   EventKind = iota // waiting for a place in the batch
+	Started                   // prefill begins
+	Progress                  // of the prompt, Position tokens are computed or were cached; Usage has all of them
+	Scored                    // Tokens are the next ones of the prompt, with log-probabilities
+	Tokens                    // Text and, with logprobs, Tokens
+	Done                      // Finish and Usage; Text may hold the last piece
+	Failed                    // Err and Usage
 )
 
 // Part tells which part of an answer a text is.

@@ -14,7 +14,9 @@ type Submit struct {
 	Sampler *sample.Sequence
 	Output  Output
 	Scores  int // with Request.Scored: how many alternatives are reported
-	Reply   chan error
+	// Progress has the parts of the prompt reported that are computed.
+	Progress bool
+	Reply    chan error
 }
 
 // Output is where one request's events end. Only the stream actor calls it,
@@ -24,6 +26,8 @@ type Output interface {
 	Queued(position int)
 	// Started: cached is how many tokens of the prompt need not be computed.
 	Started(at int64, cached int)
+	// Prefilled reports how many tokens of the prompt are there, if the request wants that.
+	Prefilled(done int)
 	// Scored reports the next token of the prompt, if the request wants that.
 	Scored(r sample.Result)
 	// Token takes the next token; true means that the answer is complete and the scheduler must be
@@ -77,7 +81,7 @@ type Delivery struct {
 	Kind   DeliveryKind
 	ID     uint64
 	Output Output
-	Count  int // of DeliverQueued: requests before it; of DeliverStarted: tokens from the cache
+	Count  int // of DeliverQueued: requests before it; of DeliverStarted: tokens from the cache; of DeliverPrefilled: tokens that are there
 	Result sample.Result
 	Why    scheduler.Reason
 	Cause  error
@@ -90,6 +94,7 @@ type DeliveryKind uint8
 const (
 	DeliverQueued DeliveryKind = iota
 	DeliverStarted
+	DeliverPrefilled
 	DeliverScored
 	DeliverToken
 	DeliverEnded

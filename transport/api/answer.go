@@ -3,6 +3,7 @@ package api
 import (
 	"encoding/json/jsontext"
 	"encoding/json/v2"
+	"time"
 
 	"krater/actors/engine"
 )
@@ -119,6 +120,21 @@ type ChatChunk struct {
 	Model   string            `json:"model"`
 	Choices []ChatChunkChoice `json:"choices"`
 	Usage   Nullable[Usage]   `json:"usage,omitzero"`
+	// PromptProgress is in events of their own, if the client asked for them.
+	PromptProgress *PromptProgress `json:"prompt_progress,omitzero"`
+}
+
+// PromptProgress says which part of a prompt is computed, as llama.cpp does.
+type PromptProgress struct {
+	Total     int   `json:"total"`
+	Cache     int   `json:"cache"`     // tokens from the cache
+	Processed int   `json:"processed"` // tokens that are there, cached ones too
+	TimeMS    int64 `json:"time_ms"`   // since the prompt began
+}
+
+// NewPromptProgress returns the progress of an event of that kind; began is the time of its Started.
+func NewPromptProgress(e *engine.Event, began time.Time) *PromptProgress {
+	return &PromptProgress{Total: e.Usage.Prompt, Cache: e.Usage.Cached, Processed: e.Position, TimeMS: time.Since(began).Milliseconds()}
 }
 
 // ChatChunkChoice is one choice's part of a chunk.

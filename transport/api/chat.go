@@ -72,6 +72,8 @@ type ChatRequest struct {
 	// IncludeReasoning false leaves it out.
 	SeparateReasoning *bool `json:"separate_reasoning"`
 	IncludeReasoning  *bool `json:"include_reasoning"`
+	// ReturnProgress gives a stream events about the part of the prompt that is computed.
+	ReturnProgress *bool `json:"return_progress"`
 }
 
 // Plan is a validated request: what to submit and how to answer.
@@ -154,6 +156,7 @@ func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 	}
 	plan.Candidates = plan.Choices
 	plan.Requests = repeat(req, plan.Choices)
+	plan.Requests[0].Progress = plan.Stream && isTrue(r.ReturnProgress)
 	return plan, plan.scorePrompts(r.PromptLogprobs)
 }
 

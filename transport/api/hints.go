@@ -34,7 +34,7 @@ var hints = []hint{
 	{"options.typical_p options.tfs_z", "1", "off"},
 	{"options.repeat_last_n", "-1", "penalties look at all of the context"},
 	{"mcp_servers fallbacks", "[]", "not served"},
-	{"timings_per_token return_progress stream_reasoning", "boolean", "the answer has the same text"},
+	{"timings_per_token return_progress stream_reasoning", "boolean", "the answer has the same text; streams of `/v1/chat/completions` and `/v1/responses` have the second"},
 	{"include_reasoning separate_reasoning", "boolean", "for `/v1/chat/completions` only"},
 	{"mirostat_tau mirostat_eta dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers xtc_threshold dynatemp_exponent early_stopping", "any", "they set up methods that are off"},
 	{"mirostat top_a epsilon_cutoff eta_cutoff dynatemp_range dry_multiplier xtc_probability n_probs", "0", "off"},

@@ -44,7 +44,7 @@ func TestHints(t *testing.T) {
 		"detokenize": func(field string) *Error { return input(&DetokenizeRequest{}, `{"tokens":[1],`+field+"}") },
 	}
 	// Fields that a route has itself.
-	own := map[string]string{"chat": " include_reasoning separate_reasoning ", "text": " prompt best_of echo add_special_tokens parse_special ", "tokenize": " prompt add_special_tokens parse_special ", "tokens": " prompt add_special_tokens parse_special "}
+	own := map[string]string{"chat": " include_reasoning separate_reasoning return_progress ", "text": " prompt best_of echo add_special_tokens parse_special ", "tokenize": " prompt add_special_tokens parse_special ", "tokens": " prompt add_special_tokens parse_special "}
 	eachHint(func(place, name, good, bad string) {
 		if place != "" {
 			return

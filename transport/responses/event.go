@@ -12,6 +12,7 @@ const (
 	created kind = iota
 	queued
 	inProgress
+	prefilled
 	itemAdded
 	partAdded
 	textDelta
@@ -24,7 +25,7 @@ const (
 )
 
 var kindNames = [...]string{
-	created: "response.created", queued: "response.queued", inProgress: "response.in_progress",
+	created: "response.created", queued: "response.queued", inProgress: "response.in_progress", prefilled: "response.prompt_progress",
 	itemAdded: "response.output_item.added", partAdded: "response.content_part.added",
 	textDelta: "response.output_text.delta", textDone: "response.output_text.done",
 	partDone: "response.content_part.done", itemDone: "response.output_item.done",
@@ -48,6 +49,7 @@ type event struct {
 	tokens   []engine.Token // the tokens of text, if asked for
 	object   *Object        // of the events about the whole response
 	position int            // of queued: requests that are to start before it
+	progress *api.PromptProgress
 }
 
 // name is the event's type on the wire.
@@ -80,6 +82,11 @@ type (
 	queuedEvent struct {
 		lifeEvent `json:",embed"`
 		Position  int `json:"queue_position"`
+	}
+	progressEvent struct {
+		envelope   `json:",embed"`
+		ResponseID string              `json:"response_id"`
+		Progress   *api.PromptProgress `json:"prompt_progress"`
 	}
 	itemEvent struct {
 		envelope    `json:",embed"`
@@ -130,6 +137,8 @@ func (e *event) encode(streamID string) []byte {
 	switch e.kind {
 	case queued:
 		return api.Marshal(queuedEvent{lifeEvent{env, e.object}, e.position})
+	case prefilled:
+		return api.Marshal(progressEvent{env, e.object.ID, e.progress})
 	case itemAdded:
 		return api.Marshal(itemEvent{env, e.index, e.item.wire(statusInProgress, "")})
 	case itemDone:

@@ -71,6 +71,8 @@ func (f *follower) take() (ev event, ok bool) {
 		ev.object = r.early(statusInProgress)
 	case queued:
 		ev.object, ev.position = r.early(statusQueued), r.position
+	case prefilled:
+		ev.object, ev.progress = r.early(statusInProgress), r.progress[m.item]
 	case textDelta:
 		ev.text = string(r.text[before.text:m.text])
 		ev.tokens = r.tokens[before.tokens:m.tokens]

@@ -46,8 +46,9 @@ type body struct {
 	Stream         *bool          `json:"stream"` // the WebSocket streams whatever it says
 	StreamOptions  jsontext.Value `json:"stream_options"`
 	Background     *bool          `json:"background"`
-	ResumeGrace    *int           `json:"resume_grace_s"` // seconds a lost connection's answer runs on
-	Generate       *bool          `json:"generate"`       // false: only prepare
+	ResumeGrace    *int           `json:"resume_grace_s"`  // seconds a lost connection's answer runs on
+	Generate       *bool          `json:"generate"`        // false: only prepare
+	ReturnProgress *bool          `json:"return_progress"` // events about the part of the prompt that is computed
 	User           *string        `json:"user"`
 	Safety         *string        `json:"safety_identifier"`
 	ServiceTier    *string        `json:"service_tier"`
@@ -137,6 +138,7 @@ func planSampling(b *body, p *plan, info engine.Info) *api.Error {
 		return err
 	}
 	p.continues = p.req.Prompt.Chat.ContinueFinalMessage
+	p.req.Progress = isTrue(b.ReturnProgress)
 	return nil
 }
 

@@ -31,7 +31,9 @@ type response struct {
 	text     []byte // of all items; append only: readers keep slices of it
 	tokens   []engine.Token
 	status   string
-	position int // in the queue, when it was accepted
+	position int                   // in the queue, when it was accepted
+	began    time.Time             // of the prompt
+	progress []*api.PromptProgress // of the prefilled events, whose mark has the index
 	usage    *engine.Usage
 	fault    *api.Error // with status failed
 	reason   string     // with status incomplete
@@ -113,7 +115,13 @@ func (r *response) apply(ev engine.Event) bool {
 			r.add(queued)
 		}
 	case engine.Started:
+		r.began = time.Now()
 		r.run()
+	case engine.Progress:
+		r.run()
+		r.progress = append(r.progress, api.NewPromptProgress(&ev, r.began))
+		r.add(prefilled)
+		r.marks[len(r.marks)-1].item = len(r.progress) - 1
 	case engine.Tokens:
 		r.write(ev)
 	case engine.Done:

@@ -228,3 +228,29 @@ func TestWarmup(t *testing.T) {
 		c.wantError(503, "unavailable")
 	})
 }
+
+// TestPromptProgress: a request that wants it gets events about its prompt, which a late reader gets
+// too.
+func TestPromptProgress(t *testing.T) {
+	inBubble(t, Options{}, func(r *rig) {
+		step := func(e engine.Event) enginetest.Step { return enginetest.Step{Event: e} }
+		r.engine.Play(enginetest.Steps(step(engine.Event{Kind: engine.Started}),
+			step(engine.Event{Kind: engine.Progress, Position: 3, Usage: engine.Usage{Prompt: 9, Cached: 1}}), step(engine.Event{Kind: engine.Progress, Position: 6, Usage: engine.Usage{Prompt: 9, Cached: 1}}),
+			step(engine.Event{Kind: engine.Tokens, Text: "a"}), step(engine.Event{Kind: engine.Done, Finish: engine.FinishStop})))
+		text := r.call("POST", "/v1/responses", `{"input":"x","stream":true,"return_progress":true}`, 200, nil)
+		for _, want := range []string{
+			"event: response.in_progress\n",
+			`"type":"response.prompt_progress","sequence_number":2,"response_id":"resp_`, `"prompt_progress":{"total":9,"cache":1,"processed":3,"time_ms":0}}`,
+			`"prompt_progress":{"total":9,"cache":1,"processed":6,"time_ms":0}}`, `"type":"response.output_text.delta"`, `"delta":"a"`, "event: response.completed\n",
+		} {
+			_, rest, ok := strings.Cut(text, want)
+			if !ok {
+				t.Fatalf("no %s in\n%s", want, text)
+			}
+			text = rest
+		}
+		if !r.engine.Requests()[0].Progress {
+			t.Error("the engine is not asked")
+		}
+	})
+}

@@ -3,6 +3,7 @@ package server
 import (
 	"net/http"
 	"strings"
+	"time"
 
 	"krater/actors/engine"
 	"krater/transport/api"
@@ -36,7 +37,8 @@ type chatFormat struct {
 	eventWire
 	run     *run
 	model   string
-	started []bool // by choice: the role is sent
+	started []bool    // by choice: the role is sent
+	prompt  time.Time // when it began
 	answers []chatAnswer
 }
 
@@ -57,6 +59,14 @@ func newChatFormat(r *run, model string) *chatFormat {
 
 // chunks: a choice begins with its role, and its finish reason is alone in its last chunk.
 func (f *chatFormat) chunks(it item) []any {
+	switch it.event.Kind {
+	case engine.Started:
+		f.prompt = time.Now()
+	case engine.Progress:
+		chunk := f.chunk()
+		chunk.PromptProgress = api.NewPromptProgress(&it.event, f.prompt)
+		return []any{chunk}
+	}
 	if it.event.Kind != engine.Tokens && it.event.Kind != engine.Done {
 		return nil
 	}

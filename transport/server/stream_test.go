@@ -443,3 +443,15 @@ func TestContinuousUsage(t *testing.T) {
 		t.Error("no tokenizer_info")
 	}
 }
+
+// TestPromptProgress: events about the prompt have no choices.
+func TestPromptProgress(t *testing.T) {
+	f := start(t, Options{})
+	f.engine.Play(enginetest.Steps(enginetest.Step{Event: engine.Event{Kind: engine.Started}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Progress, Position: 3, Usage: engine.Usage{Prompt: 9, Cached: 1}}},
+		enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop}}))
+	_, text := f.post(t, "/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"stream":true,"return_progress":true}`)
+	if !strings.Contains(text, `"choices":[],"prompt_progress":{"total":9,"cache":1,"processed":3,"time_ms":`) || !f.engine.Requests()[0].Progress {
+		t.Error(text)
+	}
+}

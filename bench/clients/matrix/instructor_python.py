@@ -17,12 +17,12 @@ def ask(mode, text):
 
 @cell("plain")
 def plain():
-    same(ask(instructor.Mode.MD_JSON, f"Repeat: ```json\n{ANN}\n```"), Person(name="Ann", age=7))
+    same(ask(instructor.Mode.MD_JSON, f"Repeat: ```json\n{ANN}\n```").model_dump(), {"name": "Ann", "age": 7})
 
 
 @cell("JSON schema")
 def schema():
-    same(ask(instructor.Mode.JSON_SCHEMA, "Repeat: " + ANN), Person(name="Ann", age=7))
+    same(ask(instructor.Mode.JSON_SCHEMA, "Repeat: " + ANN).model_dump(), {"name": "Ann", "age": 7})
 
 
 run("instructor", "instructor")

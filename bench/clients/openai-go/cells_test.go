@@ -182,7 +182,7 @@ func TestCells(t *testing.T) {
 		line := map[string]string{"client": "openai-go", "version": "3.98.0", "feature": f.feature, "result": "ok"}
 		if err := f.try(); err != nil {
 			line["result"], line["note"] = "failed", err.Error()
-			if refusal, ok := errors.AsType[*openai.Error](err); ok && refusal.StatusCode == 400 && strings.Contains(err.Error(), "not supported") {
+			if refusal, ok := errors.AsType[*openai.Error](err); ok && refusal.StatusCode == 400 && strings.Contains(refusal.RawJSON(), "not supported") {
 				line["result"] = "refused"
 			} else {
 				t.Errorf("%s: %v", f.feature, err)
