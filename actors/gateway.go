@@ -261,6 +261,9 @@ func (g *Gateway) sampler(req *engine.Request, prompt []int32) (*sample.Sequence
 	if req.PromptOnly { // whatever comes ends the request by its length
 		params.StopIDs, params.EOS = nil, nil
 	}
+	if b := g.budget(req, prompt); b != nil {
+		b.bind(&params)
+	}
 	seq, err := sample.New(params, prompt, g.opt.Vocab)
 	if err != nil {
 		return nil, &engine.Error{Kind: engine.BadRequest, Message: err.Error()}

@@ -123,6 +123,8 @@ type Parts struct {
 	Tools []byte
 	// Single ends the answer before a second call.
 	Single bool
+	// Budget bounds the tokens of reasoning, which is then ended; 0: no bound of its own.
+	Budget int
 }
 
 // Caller is a span of the client's trace, as W3C Trace Context defines it. The zero value is none.

@@ -49,6 +49,8 @@ type Params struct {
 	// i/32 is 1 for token i. It returns nil while the text that decides is not known; the choice
 	// then waits. It must be safe for concurrent use.
 	Allow func(n int) []uint32
+	// Took, if set, is told of each token that was chosen. Its error is that of the choice.
+	Took func(id int32) error
 }
 
 // minTemperature: below it the choice is greedy, as in vLLM: dividing by less would only lose

@@ -100,8 +100,7 @@ func (q *Sequence) Next(logits []float32) (Result, error) {
 	}
 	r := Result{ID: best}
 	if q.plain() {
-		q.note(&r)
-		return r, nil
+		return r, q.note(&r)
 	}
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
@@ -120,8 +119,7 @@ func (q *Sequence) Next(logits []float32) (Result, error) {
 	if q.p.Logprobs >= 0 {
 		logprobs(&r, logits, logits[best], q.p.Logprobs, s)
 	}
-	q.note(&r)
-	return r, nil
+	return r, q.note(&r)
 }
 
 // Score reports how likely a given token was in a row of logits [vocab], with the given number of
@@ -181,8 +179,7 @@ func (q *Sequence) Take(id int32) (Result, error) {
 		return Result{}, fmt.Errorf("%w: all are -Inf or masked", ErrLogits)
 	}
 	r := Result{ID: id}
-	q.note(&r)
-	return r, nil
+	return r, q.note(&r)
 }
 
 // plain reports that the choice is the largest logit and nothing else is asked.
@@ -191,12 +188,16 @@ func (q *Sequence) plain() bool {
 }
 
 // note counts a chosen token.
-func (q *Sequence) note(r *Result) {
+func (q *Sequence) note(r *Result) error {
 	r.Stop = slices.Contains(q.change.Ends, r.ID)
 	q.n++
 	if q.change.Penalises() {
 		q.seen.add(r.ID)
 	}
+	if q.p.Took != nil {
+		return q.p.Took(r.ID)
+	}
+	return nil
 }
 
 // argmax returns the smallest id with the largest logit.

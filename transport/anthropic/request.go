@@ -110,10 +110,10 @@ func (r *Request) think(c *api.ChatRequest) *api.Error {
 	switch t.Type {
 	case "adaptive":
 	case "enabled":
-		if t.Budget != nil && *t.Budget < 1 {
-			return api.Invalid("thinking.budget_tokens", "'thinking.budget_tokens' must be at least 1, not %d", *t.Budget)
-		}
 		c.Thinking = jsontext.Value(`{"type":"enabled"}`)
+		if t.Budget != nil {
+			c.Thinking = fmt.Appendf(nil, `{"type":"enabled","budget_tokens":%d}`, *t.Budget)
+		}
 	case "disabled":
 		c.Thinking = jsontext.Value(`{"type":"disabled"}`)
 	default:

@@ -70,6 +70,9 @@ func TestRequest(t *testing.T) {
 	if r.MaxTokens != 7 || r.Sampling.Temperature != 0.5 || r.Sampling.TopK != 3 || r.Sampling.TopP != 0.25 || strings.Join(r.Stop, " ") != "x y" || *r.Sampling.Seed != 3 {
 		t.Errorf("%+v", r)
 	}
+	if r.Parts.Budget != 1024 {
+		t.Errorf("the budget is %d", r.Parts.Budget)
+	}
 	if got := string(r.Prompt.Chat.Kwargs); got != `{"enable_thinking":true,"thinking":true,"thinking_mode":"enabled"}` {
 		t.Error(got)
 	}

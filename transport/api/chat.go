@@ -189,7 +189,7 @@ func (r *ChatRequest) tools(req *engine.Request) *Error {
 	if err != nil {
 		return err
 	}
-	parts := &engine.Parts{Single: isFalse(r.ParallelToolCalls)}
+	parts := &engine.Parts{Single: isFalse(r.ParallelToolCalls), Budget: r.Budget()}
 	if count > 0 {
 		req.Prompt.Chat.Tools = r.Tools
 		if choice != "none" {

@@ -79,8 +79,8 @@ func (s *TemplateFields) thinking() (name string, on *bool, err *Error) {
 		return "", nil, err
 	}
 	switch {
-	case field.Budget != nil:
-		return "", nil, Unsupported("thinking.budget_tokens", "'thinking.budget_tokens' is not supported; 'max_tokens' bounds reasoning and answer together")
+	case field.Budget != nil && *field.Budget < 1:
+		return "", nil, Invalid("thinking.budget_tokens", "'thinking.budget_tokens' must be at least 1, not %d", *field.Budget)
 	case field.Type == nil:
 		return "", nil, BadRequest(CodeMissing, "thinking.type", "'thinking.type' is required")
 	case *field.Type == "enabled":
@@ -89,6 +89,18 @@ func (s *TemplateFields) thinking() (name string, on *bool, err *Error) {
 		return "thinking", &no, nil
 	}
 	return "", nil, Invalid("thinking.type", "'thinking.type' must be enabled or disabled, not '%s'", Clip(*field.Type))
+}
+
+// Budget returns the most tokens of reasoning, 0 if the request does not say. ApplyChat checks it.
+func (s *TemplateFields) Budget() int {
+	var field struct {
+		Type   string `json:"type"`
+		Budget int    `json:"budget_tokens"`
+	}
+	if Absent(s.Thinking) || DecodeAt("thinking", s.Thinking, &field) != nil || field.Type != "enabled" {
+		return 0
+	}
+	return field.Budget
 }
 
 // memberNames lists the names of an object's members.

@@ -237,7 +237,7 @@ func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 		p.echo.Tools = b.Tools
 	}
 	p.req.Prompt.Chat.Tools = tools
-	p.req.Parts = &engine.Parts{Single: !p.echo.ParallelToolCalls}
+	p.req.Parts = &engine.Parts{Single: !p.echo.ParallelToolCalls, Budget: b.Budget()}
 	if choice != "none" {
 		p.req.Parts.Tools = tools
 	}

@@ -94,6 +94,17 @@ func (f Format) Name() string { return f.name }
 // Reasons reports whether the format has reasoning apart from the answer.
 func (f Format) Reasons() bool { return len(f.think) > 0 || f.harmony }
 
+// Closing returns a text that ends reasoning, so that the answer follows; "" if the format has none.
+func (f Format) Closing() string {
+	switch {
+	case f.harmony:
+		return harmonyEnds[0] + harmonyStart + "assistant" + harmonyChannel + "final" + harmonyMessage
+	case len(f.think) > 0:
+		return f.think[0].end
+	}
+	return ""
+}
+
 // ShortIDs reports whether the ids of calls must be nine letters and digits.
 func (f Format) ShortIDs() bool { return f.shortID }
 
