@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"krater/actors/engine"
 	"krater/transport/enginetest"
 )
 
@@ -176,4 +177,43 @@ func TestTalksAreBounded(t *testing.T) {
 	if _, err := s.add("c", []InputItem{{Type: "function_call_output", Output: &text}}, nil); err == nil {
 		t.Error("a conversation is larger than the limit")
 	}
+}
+
+// TestItemReferences: an input may refer to items of earlier responses, of its owner only.
+func TestItemReferences(t *testing.T) {
+	inBubble(t, Options{Owner: func(r *http.Request) string { return r.Header.Get("X-Owner") }}, func(r *rig) {
+		r.engine.Play(enginetest.Steps(
+			enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.ReasoningPart, Text: "Hm"}},
+			enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.CallPart, Name: "f", CallID: "c1"}},
+			enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.ArgumentsPart, Text: "{}"}},
+			enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop}}))
+		var first struct{ Output []struct{ ID string } }
+		r.call("POST", "/v1/responses", `{"input":"a"}`, 200, &first)
+		if len(first.Output) != 2 {
+			t.Fatalf("%+v", first)
+		}
+		refer := `{"input":[{"role":"user","content":"a"},{"type":"item_reference","id":"` + first.Output[0].ID + `"},{"type":"item_reference","id":"` + first.Output[1].ID + `"},{"type":"function_call_output","call_id":"c1","output":"o"}]}`
+		r.call("POST", "/v1/responses", refer, 200, nil)
+		want := `[{"role":"user","content":"a"},{"role":"assistant","content":null,"reasoning_content":"Hm","tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"o","tool_call_id":"c1"}]`
+		if got := string(r.engine.Requests()[1].Prompt.Chat.Messages); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+		if text := r.call("POST", "/v1/responses", `{"input":[{"type":"item_reference","id":"msg_0"}]}`, 400, nil); !strings.Contains(text, `"param":"input[0].id"`) {
+			t.Error(text)
+		}
+		req, err := http.NewRequest("POST", "http://example.com/v1/responses", strings.NewReader(refer))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("X-Owner", "another")
+		res, err := r.server.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != 400 {
+			t.Errorf("another owner's item: %d", res.StatusCode)
+		}
+	})
 }

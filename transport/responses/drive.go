@@ -13,6 +13,10 @@ import (
 // finds responses that this connection may continue although they are not stored. The continued
 // text counts as work, too, until the response's worked is called.
 func (d *Door) create(ctx context.Context, b *body, owner, peer string, local func(id string) *response) (*response, *api.Error) {
+	var err *api.Error
+	if b.Input, err = d.resolve(owner, b.Input); err != nil {
+		return nil, err
+	}
 	p, err := newPlan(b, d.engine.Info())
 	if err != nil {
 		return nil, err
