@@ -23,6 +23,7 @@ func TestBatch(t *testing.T) {
 		chatPath:          `{"messages":[{"role":"user","content":"hi"}],"max_tokens":4}`,
 		"/v1/completions": `{"prompt":"hi"}`,
 		"/v1/responses":   `{"input":"hi"}`,
+		"/v1/messages":    `{"max_tokens":4,"messages":[{"role":"user","content":"hi"}]}`,
 	} {
 		r.engine.Play(hello)
 		var text strings.Builder

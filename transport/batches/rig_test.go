@@ -100,7 +100,7 @@ func start(t testing.TB, s setup) *rig {
 	o.Store, o.Model, o.Inside, o.Owner = r.store, "test-model", r.server.Inside, r.server.Owner
 	o.Peer = r.server.Peer
 	o.AllowOrigin, o.ReadBody, o.Ready = r.server.OriginAllowed, r.server.ReadBody, r.server.Ready
-	o.Endpoints = []string{chatPath, "/v1/completions", "/v1/responses"}
+	o.Endpoints = []string{chatPath, "/v1/completions", "/v1/responses", "/v1/messages"}
 	if o.Poll == 0 {
 		o.Poll = 5 * time.Millisecond
 	}
