@@ -28,7 +28,7 @@ func TestGoldensThroughScheduler(t *testing.T) {
 		shapes := []struct{ groups, pools, chunk, copies int }{
 			{1, 1, 1000, 1}, {2, 1, 7, 1}, {3, 2, 1, 3}, {2, 3, 32, 8}, {1, 1, 7, 8},
 		}
-		if turn++; testing.Short() && turn%3 != 0 && !goldens.Everything() {
+		if turn++; testing.Short() && turn%6 != 0 && !goldens.Everything() {
 			t.Skip("TestGoldensThroughActors has every golden; the scheduler is the same for all")
 		}
 		for i, c := range shapes {

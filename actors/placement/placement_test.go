@@ -32,9 +32,9 @@ func TestWholeModelOnDevice(t *testing.T) {
 	}
 }
 
-// TestGolden holds operators, router choices, logits and tokens to the goldens, of
+// TestGoldenBesideDevice holds operators, router choices, logits and tokens to the goldens, of
 // a model without experts too.
-func TestGolden(t *testing.T) {
+func TestGoldenBesideDevice(t *testing.T) {
 	host := processor(t)
 	for _, dir := range []string{golden, golden + "/../deepseek_v2", golden + "/../qwen2"} {
 		s := open(t, dir)

@@ -29,7 +29,7 @@ func TestFastKernelsAgreeWithPlain(t *testing.T) {
 			continue
 		}
 		tokens := 150
-		if testing.Short() && name != "bf16" {
+		if testing.Short() {
 			tokens = 70
 		}
 		t.Run(name, func(t *testing.T) { agreesWithPlain(t, m, p, tokens) })

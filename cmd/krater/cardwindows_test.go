@@ -171,6 +171,9 @@ func TestMixedPiecesOnCard(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, s := range seqs {
+		if testing.Short() && i%4 > 0 {
+			continue // the first, one in the middle and the last are in other pieces
+		}
 		if want := runOn(t, w, randomTokens(3+i, i), n, 0).ids; !slices.Equal(s.Out, want) {
 			t.Errorf("sequence %d: %v, alone %v", i, s.Out, want)
 		}

@@ -18,9 +18,13 @@ var some = []string{"--text", modelDir + "/heldout.txt", "--bytes", "4096", "--j
 func TestConvert(t *testing.T) {
 	dir := t.TempDir()
 	integer := []string{"--cpu-expert-bits", "4", "--group-size", "64", "--cache-dir", dir}
+	text, tokens := some, "2048"
+	if testing.Short() {
+		text, tokens = []string{"--text", modelDir + "/heldout.txt", "--bytes", "1536", "--json"}, "1024"
+	}
 	measure := func() ppl.Comparison {
 		t.Helper()
-		args := append([]string{"ppl", "--against", "bf16"}, append(some, integer...)...)
+		args := append([]string{"ppl", "--against", "bf16"}, append(text, integer...)...)
 		return decode[ppl.Comparison](t, answers(t, "", args...))
 	}
 	plain := measure()
@@ -31,7 +35,7 @@ func TestConvert(t *testing.T) {
 	if err != nil || len(files) != 1 {
 		t.Fatalf("cache files: %v, %v", files, err)
 	}
-	convert := append([]string{"convert", "--json", "--calibration", modelDir + "/heldout.txt", "--calibration-tokens", "2048", "--gpu-expert-bits", "4"}, integer...)
+	convert := append([]string{"convert", "--json", "--calibration", modelDir + "/heldout.txt", "--calibration-tokens", tokens, "--gpu-expert-bits", "4"}, integer...)
 	for _, found := range []bool{false, true} {
 		r := decode[struct {
 			Path, Method string
@@ -57,7 +61,7 @@ func TestConvert(t *testing.T) {
 	if err := os.WriteFile(files[0], data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	o := krater(t, "", append([]string{"ppl", "--against", "bf16"}, append(some, integer...)...)...)
+	o := krater(t, "", append([]string{"ppl", "--against", "bf16"}, append(text, integer...)...)...)
 	if o.status != 0 || !strings.Contains(o.err, "not used") {
 		t.Fatalf("status %d: %s", o.status, o.err)
 	}

@@ -321,6 +321,14 @@ func TestDivideBites(t *testing.T) {
 	if want := "krater/a; -run ^Test(Z)$ krater/c/d / -skip ^Test(Z)$ krater/c/d; -run ^(TestY)$ krater/a; krater/b"; err != nil || got != want {
 		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
+	// Where no test of a package is named, it is tested without the detector alone.
+	race, plain, err = divide([]split{{packages: "krater/c/...", tests: "Z"}, {packages: "krater/a", tests: ""}}, append(pkgs, testPackage{path: "krater/c/e", tests: []string{"TestX"}}))
+	if got := strings.Join(append(race, plain...), "; "); err != nil || strings.Contains(race[0], "krater/c/e") || !strings.Contains(got, "krater/c/e") {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if _, _, err := divide([]split{{packages: "krater/c/...", tests: "Z"}, {packages: "krater/a", tests: "X"}}, pkgs); err == nil || !strings.Contains(err.Error(), "c/d.TestX") {
+		t.Errorf("a name that matches a test of another entry's package: %v", err)
+	}
 	for _, s := range []split{{packages: "krater/c/...", tests: "Missing"}, {packages: "krater/missing", tests: "X"}} {
 		if _, _, err := divide([]split{s}, pkgs); err == nil {
 			t.Errorf("%v fits nothing, and nothing says so", s)

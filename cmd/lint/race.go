@@ -24,15 +24,18 @@ var partly = []split{
 			"EvictedBlocksAreKept|Preempted|Ranks|ServeOnRanks|HeatmapIsExact|BenchServe|Topologies"},
 	// The arithmetic is the same on one goroutine; actors use all of it on several.
 	{"krater/kernels/cpu", "Team.*|Nodes?[A-Z].*|ThreadsNeverMoreThanCores|WorkersAreBound|Budget.*|StreamsAreIndependent|Slabs|" +
-		"FaultsInKernels|.*OfSeveralStreams|.*OfManyThreads|Read.*", ""},
+		"FaultsInKernels|.*OfSeveralStreams|.*OfManyThreads|Read(Bandwidth|StaysInside|ReachesEveryPage)", ""},
+	// Prompts and generated rows in turn, moves and faults beside them. The rest is one step after the other.
+	{"krater/actors/placement", "Pipeline.*|RequestsOnDevice|PhasesTakeTurns|Learned(Together|Refused)|DecodeAfterPrompt|EveryStrategyOnDevice|Refused(Calls|Copies)|" +
+		"PoolPanics|CopyLanes|FastCopies|CopiesBeforeFoundExperts|BudgetIsShared|PromptsShareAPass", "Learned|GoldenBesideDevice|CopiesBesideWork|WavesWithLoads|SyntheticModel"},
 	{"krater/stages/weights/quant", "Deterministic", ""},
 	{"krater/stages/text/tokenizer", "ConcurrentUse", ""},
 	{"krater/stages/weights/cache", ".*Together|OneReading|BothFormats|TinyLoad", ""},
 	{"krater/stages/synth", "Load|Pack|WriteSafetensors|WriteFails", ""},
-	{"krater/scheduler/batchqueue", "ContentWhileItIsNamed|TwoProcesses", ""},
+	{"krater/scheduler/batchqueue", "ContentWhileItIsNamed|SecondProcess", ""},
 	// Most of the time goes into the reference's arithmetic.
 	{"krater/bench/cards", "Parallel", ""},
-	{"krater/stages/load", "Model|DenseModel|RanksOfModel|CodedWeights|GivenExperts|OutOfMemory", ""},
+	{"krater/stages/load", "Model|DenseModel|RanksOfModel|CodedWeights|GivenExperts|ModelOutOfMemory", ""},
 	{"krater/bench/serve", "ManyStreams|Figures|Faults|PromptsAreNew|Conversations", ""},
 	// A lock protects captures from several goroutines; no test makes any.
 	{"krater/stages/compare", "", ""},
@@ -79,7 +82,8 @@ func listTests(out io.Writer, which string) error {
 	return err
 }
 
-// divide says how the tests run. It fails for an entry of partly that matches nothing.
+// divide says how the tests run. It fails for an entry of partly that matches nothing, and for one that
+// matches tests of the packages of other entries: they all run in one go test with one pattern.
 func divide(partly []split, pkgs []testPackage) (race, plain []string, err error) {
 	var names []string
 	for _, s := range partly {
@@ -92,17 +96,28 @@ func divide(partly []split, pkgs []testPackage) (race, plain []string, err error
 	if err != nil {
 		return nil, nil, err
 	}
-	var all, some, without, tagged, taggedTests []string
+	var all, some, without, tagged, taggedTests, others []string
 	used := map[string]bool{}
 	for _, p := range pkgs {
 		i := slices.IndexFunc(partly, func(s split) bool {
 			prefix, below := strings.CutSuffix(s.packages, "/...")
 			return p.path == prefix || below && under(p.path, prefix)
 		})
+		own := regexp.MustCompile("$x") // nothing
+		if i >= 0 && partly[i].tests != "" {
+			if own, err = regexp.Compile("^Test(" + partly[i].tests + ")$"); err != nil {
+				return nil, nil, err
+			}
+		}
 		switch {
-		case i >= 0 && partly[i].tests != "":
+		case slices.ContainsFunc(p.tests, own.MatchString):
 			some = append(some, p.path)
-			used[partly[i].packages] = used[partly[i].packages] || slices.ContainsFunc(p.tests, match.MatchString)
+			used[partly[i].packages] = true
+			for _, test := range p.tests {
+				if match.MatchString(test) && !own.MatchString(test) {
+					others = append(others, strings.TrimPrefix(p.path, "krater/")+"."+test)
+				}
+			}
 		case i < 0 && p.race:
 			all = append(all, p.path)
 			if len(p.tagged) > 0 {
@@ -117,6 +132,9 @@ func divide(partly []split, pkgs []testPackage) (race, plain []string, err error
 		if s.tests != "" && !used[s.packages] {
 			return nil, nil, fmt.Errorf("cmd/lint/race.go: %s has no test %s", s.packages, s.tests)
 		}
+	}
+	if len(others) > 0 {
+		return nil, nil, fmt.Errorf("cmd/lint/race.go: names given for other packages match %s", strings.Join(others, ", "))
 	}
 	add := func(to *[]string, flags string, pkgs []string) {
 		if len(pkgs) > 0 {

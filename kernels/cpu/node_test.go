@@ -138,7 +138,7 @@ func TestNodesAreBitwiseEqual(t *testing.T) {
 	want := slices.Clone(step.out.F32s())
 	rounds := 5
 	if testing.Short() {
-		rounds = 2
+		rounds = 1
 	}
 	for _, topology := range topologies {
 		for _, share := range []bool{false, true} {

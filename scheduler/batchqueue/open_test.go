@@ -28,8 +28,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestTwoProcesses: a second process is refused, and let in when the first has gone.
-func TestTwoProcesses(t *testing.T) {
+// TestSecondProcess: a second process is refused, and let in when the first has gone.
+func TestSecondProcess(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), holder+"="+dir)

@@ -227,8 +227,8 @@ func TestF16Weights(t *testing.T) {
 	}
 }
 
-// TestOutOfMemory: wherever the budget ends, the error says so and nothing stays.
-func TestOutOfMemory(t *testing.T) {
+// TestModelOutOfMemory: wherever the budget ends, the error says so and nothing stays.
+func TestModelOutOfMemory(t *testing.T) {
 	dev := processor(t, 0)
 	p, err := load.Model(dev, config(t), set(t), load.Options{Limits: limits})
 	if err != nil {

@@ -179,7 +179,7 @@ func TestFasterMachines(t *testing.T) {
 // neither is the prefill that is chosen, but for what larger waves cost those that copy what
 // was chosen: it is computed behind more copies, and copies wait for more of what is there.
 func TestMoreMemory(t *testing.T) {
-	for seed := range seeds() / 2 {
+	for seed := range seeds() / 3 {
 		r := rand.New(rand.NewPCG(seed, 3))
 		c := randomCase(r)
 		c.Budget.Experts, c.Budget.RAM = 0, 0

@@ -249,7 +249,7 @@ func TestConfigOverridesFlags(t *testing.T) {
 	}
 }
 
-func TestLoad(t *testing.T) {
+func TestLoadFolder(t *testing.T) {
 	dir := fstest.MapFS{"tokenizer.json": {Data: []byte(base)}}
 	if _, err := Load(dir); err != nil {
 		t.Errorf("without a configuration: %v", err)
