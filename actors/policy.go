@@ -16,6 +16,7 @@ type Policy struct {
 	PrefillShare int  // prefill rows of all sequences in a batch while a stream is in decode
 	MaxQueue     int  // waiting requests
 	Aging        int  // scheduler.Config.Aging
+	Calm         int  // scheduler.Config.Calm
 	MaxRetries   int  // how often a request's lost step is repeated; 0: linkRetries between several ranks, else never
 	NoReuse      bool // nothing that was computed is used again
 	// ReuseAnswers lets prompts that continue an answer use what that left in the KV cache, also
@@ -40,9 +41,15 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	policy, lim, micro := &opt.Policy, ranks[0].Limits, opt.Blueprint.MicroBatches
 	c := scheduler.Config{
 		PrefillChunk: policy.PrefillChunk, PrefillShare: policy.PrefillShare, MaxQueue: policy.MaxQueue,
-		Aging: policy.Aging, MaxRetries: policy.MaxRetries, NoReuse: policy.NoReuse,
+		Aging: policy.Aging, Calm: policy.Calm, MaxRetries: policy.MaxRetries, NoReuse: policy.NoReuse,
 		Blocks: lim.Blocks, BlockTokens: lim.BlockTokens, MaxSeqs: lim.Seqs, MaxBatchTokens: lim.Tokens, LogitRows: lim.LogitRows,
 		RAMBlocks: lim.HostBlocks, Snapshots: lim.Snapshots, WindowBlocks: lim.WindowBlocks, LoadRate: loadRate, MicroBatches: micro, PrefillBatches: micro,
+	}
+	if place := ranks[0].place; place != nil && place.Blocks() > 0 {
+		c.Open, c.Blocks = place.Blocks(), place.Blocks()
+		if exchanging(ranks, opt) != nil {
+			c.Blocks = place.BlocksFor(lim.Blocks)
+		}
 	}
 	if lim.WindowBlocks > 0 {
 		c.Window = ranks[0].Config.Window()

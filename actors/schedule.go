@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors/msg"
+	"krater/actors/placement"
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
@@ -40,10 +41,11 @@ type scheduleNode struct {
 	epoch   uint32 // rises with every lost step
 
 	ranks    []*rank
-	ahead    bool            // the core makes batches whose tokens are still being chosen
-	placed   bool            // a rank's experts are placed on its device
-	trace    *trace.Registry // nil, in tests: it is not told which requests are in a batch
-	spans    []trace.Rider   // reused
+	ahead    bool                 // the core makes batches whose tokens are still being chosen
+	placed   bool                 // a rank's experts are placed on its device
+	shares   *placement.Placement // whose experts exchange memory with KV blocks; nil: none do
+	trace    *trace.Registry      // nil, in tests: it is not told which requests are in a batch
+	spans    []trace.Rider        // reused
 	outcomes []scheduler.Outcome
 	filled   []*msg.Batch     // to be sent, as soon as they may: see sendFilled
 	phases   []dispatch.Phase // by rank: of the batches in flight, where experts' slots are lent
@@ -129,9 +131,13 @@ func (n *scheduleNode) pump(now int64) {
 			continue
 		}
 		n.hold()
+		n.exchange()
 		d, ok := n.core.Next(now)
 		n.effects()
 		if !ok {
+			if n.exchange() { // for what did not fit
+				continue
+			}
 			return
 		}
 		n.fill(d)
@@ -345,9 +351,9 @@ func (n *scheduleNode) lendSlots(b *msg.Batch) (err error) {
 		}
 		if r.place.Lends() {
 			n.phases[i] = r.place.Phase(rows)
-			if err := r.place.Enter(b.Ranks[i].On(r.stream), rows); err != nil {
-				return err
-			}
+		}
+		if err := r.place.Enter(b.Ranks[i].On(r.stream), rows); err != nil {
+			return err
 		}
 		if err := r.place.Learn(rows, n.quiet(b)); err != nil {
 			return err

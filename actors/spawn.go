@@ -156,6 +156,7 @@ func (p *Pipeline) spawnHost(core *scheduler.Core, batches []*msg.Batch) {
 		n.ahead, n.ranks, n.trace = p.scheduler.Ahead, p.ranks, p.trace
 		n.placed = p.ranks[0].place != nil // a pipeline that runs ahead has one rank
 		n.phases = make([]dispatch.Phase, len(p.ranks))
+		n.shares = exchanging(p.ranks, &p.opt)
 		return n
 	})
 	for i := range p.opt.Blueprint.Pools {

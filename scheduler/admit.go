@@ -14,6 +14,7 @@ func (c *Core) fits(s *seq) bool {
 	free := c.pool.Available() - c.promised - c.reserve()
 	need := c.cfg.blocksFor(s.known)
 	if need <= free {
+		c.lacks = 0
 		return true
 	}
 	if c.running() > 0 && c.batches < s.retryAt {
@@ -21,8 +22,10 @@ func (c *Core) fits(s *seq) bool {
 	}
 	c.look(s)
 	if need-c.sharing() <= free {
+		c.lacks = 0
 		return true
 	}
+	c.lacks = need - c.sharing() - free
 	s.retryAt = c.batches + lookEvery
 	return false
 }
@@ -34,7 +37,7 @@ func (c *Core) reserve() int {
 	if n == 0 {
 		return 0
 	}
-	return n + c.cfg.Blocks/100
+	return n + c.pool.Usable()/100
 }
 
 func (c *Core) running() int { return c.count[filling] + c.count[decoding] }

@@ -108,6 +108,7 @@ func (c *Core) Next(now int64) (Batch, bool) {
 		return Batch{}, false
 	}
 	c.batches++
+	c.noteUse()
 	f.ID = c.batches
 	c.stats.Batches++
 	c.stats.DecodeRows += uint64(f.Decode)

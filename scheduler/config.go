@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 )
@@ -10,6 +11,8 @@ import (
 type Config struct {
 	BlockTokens    int // positions in a KV block
 	Blocks         int // KV blocks in the pool
+	Open           int // of them, those that may be used at first; 0: all. See Resize
+	Calm           int // batches in a row that must need fewer blocks before Demand says so; 0: 512
 	MaxBatchTokens int // rows in a batch; at least MaxSeqs, so that prefill always finds room
 	MaxSeqs        int // sequences with a slot: running, or ended and still in flight
 	PrefillChunk   int // prefill rows of one sequence in a batch
@@ -74,6 +77,9 @@ func (c *Config) Depth() int {
 	return c.MicroBatches
 }
 
+// calm is Calm with its default.
+func (c *Config) calm() uint64 { return uint64(cmp.Or(c.Calm, 512)) }
+
 // The limits of the limits: what New allocates is bounded by them.
 const (
 	seqsMax         = 1 << 16
@@ -90,6 +96,8 @@ func (c *Config) check() error {
 	}{
 		{"BlockTokens", c.BlockTokens, 1, rowsMax},
 		{"Blocks", c.Blocks, 1, math.MaxInt32},
+		{"Open", c.Open, 0, c.Blocks},
+		{"Calm", c.Calm, 0, math.MaxInt32},
 		{"MaxSeqs", c.MaxSeqs, 1, seqsMax},
 		{"MaxBatchTokens", c.MaxBatchTokens, c.MaxSeqs, rowsMax},
 		{"PrefillChunk", c.PrefillChunk, 1, rowsMax},

@@ -24,10 +24,12 @@ type Core struct {
 	streams  []int       // of each micro-batch: its streams
 	count    [phases]int // live sequences in each phase, also those in flight
 
-	promised   int  // blocks that prompts in work still need
-	short      *seq // blocks that come free are for this idle sequence first; nil: none waits
-	shortNeed  int  // blocks
-	background int  // running sequences
+	promised   int    // blocks that prompts in work still need
+	short      *seq   // blocks that come free are for this idle sequence first; nil: none waits
+	shortNeed  int    // blocks
+	lacks      int    // blocks that the request whose turn it is lacked when it was last looked at
+	high       [2]int // the most blocks that were in use, in this stretch of batches and in the one before
+	background int    // running sequences
 
 	clocks     [2]uint64  // virtual time of the keys, and of their background requests
 	turns      uint64     // how often a key began to have something to compute
@@ -73,6 +75,9 @@ func New(cfg Config) (*Core, error) {
 	}
 	for i := range c.slots {
 		c.slots[i] = cfg.MaxSeqs - 1 - i
+	}
+	if cfg.Open > 0 {
+		c.pool.Resize(cfg.Open)
 	}
 	return c, nil
 }

@@ -106,6 +106,9 @@
 // always goes on, and every request is served in the end (memory.go has the proof). Add refuses
 // what needs more than the whole pool.
 //
+// The memory of blocks may be of use to something else. Demand is how many blocks there should be, and Resize
+// has the last ones not be used, or be used again. The driver calls it before Next, and once more where Next makes no batch.
+//
 // # Prefixes
 //
 // Blocks whose tokens are known (Request.Prompt, Outcome.Tokens) are shared. When the

@@ -174,7 +174,7 @@ func (c *Core) overtaker(head *seq) *seq {
 	if best == nil {
 		return nil
 	}
-	left := c.cfg.Blocks - c.cfg.blocksFor(head.known) - c.reserve() - 1 - c.cfg.blocksFor(best.known)
+	left := c.pool.Usable() - c.cfg.blocksFor(head.known) - c.reserve() - 1 - c.cfg.blocksFor(best.known)
 	for _, a := range c.busyKeys {
 		for _, s := range a.running {
 			if s.began >= head.blocked {

@@ -69,13 +69,13 @@ func (t *tape) Uint64() uint64 {
 
 // shares counts what the scripts met, so that a generator gone tame is noticed.
 type shares struct {
-	preempted, resumed, hits, parked, cached, background, ended, lost, gone, scored, staged, states, kept int
-	moves                                                                                                 [len(moveNames)]int
+	preempted, resumed, hits, parked, cached, background, ended, lost, gone, scored, staged, states, kept, resized int
+	moves                                                                                                          [len(moveNames)]int
 }
 
 func (c *shares) check(t *testing.T) {
 	for name, n := range map[string]int{"preemptions": c.preempted, "preempted requests that went on": c.resumed, "tokens from the cache": c.hits, "requests that waited for another's blocks": c.parked,
-		"requests that started with cached tokens": c.cached, "requests in the background": c.background, "requests": c.ended, "lost batches": c.lost, "lost batches that are gone": c.gone, "spans that are scored": c.scored} {
+		"requests that started with cached tokens": c.cached, "requests in the background": c.background, "requests": c.ended, "lost batches": c.lost, "lost batches that are gone": c.gone, "spans that are scored": c.scored, "sizes of the pool": c.resized} {
 		if n < 1000 {
 			t.Errorf("only %d %s", n, name)
 		}
@@ -95,6 +95,7 @@ type crowd struct {
 	next   uint64 // request id
 	group  uint64
 	shared int  // tokens of a shared prompt, at least
+	bound  int  // blocks that belong to the core after a resize; 0: there was none
 	mute   bool // the driver does not tell the ids of all generated tokens
 	bases  [][]int32
 	old    [][]int32 // prompts with answers
@@ -206,6 +207,8 @@ func (w *crowd) step() error {
 	case n < 97 && len(w.flying) > 0:
 		b, held := w.flying[w.rng.IntN(len(w.flying))], w.rng.IntN(3) > 0
 		w.core.Hold(b.ID, held)
+	case n < 98 && w.rng.IntN(2) == 0:
+		w.resize(w.rng.IntN(w.cfg.Blocks + 2))
 	case n < 98:
 		w.core.ClearCache()
 		if w.core.Idle() {
@@ -273,6 +276,14 @@ func (w *crowd) arrive() error {
 	return nil
 }
 
+// resize has the core use fewer or more blocks.
+func (w *crowd) resize(n int) {
+	if w.bound = w.core.Resize(n); w.core.Open() < w.cfg.Blocks {
+		w.sum.resized++
+	}
+	w.note("resize %d: %d", n, w.bound)
+}
+
 func (w *crowd) make() error {
 	was := w.core.parked.len()
 	b, ok := w.core.Next(w.now)
@@ -289,12 +300,19 @@ func (w *crowd) make() error {
 		}
 	}
 	if !ok {
+		if n := w.core.Demand(); len(w.flying) == 0 && n > w.core.Open() { // nothing goes on without more blocks
+			w.resize(n)
+			return w.make()
+		}
 		return nil
 	}
 	for _, mv := range b.Moves {
 		w.sum.moves[mv.Kind]++
 	}
 	for i := range b.Spans {
+		if sp := &b.Spans[i]; w.bound > 0 && int(slices.Max(sp.Blocks)) >= w.bound {
+			return fmt.Errorf("batch %d uses blocks %v, %d belong to the core", b.ID, sp.Blocks, w.bound)
+		}
 		if sp := &b.Spans[i]; sp.Recomputed && sp.Pos < w.client[sp.ID].PromptLen {
 			w.sum.kept += sp.Len
 		}

@@ -47,7 +47,7 @@ func (c *Core) Stats() Stats {
 			s.InFlight++
 		}
 	}
-	s.BlocksUsed, s.BlocksTotal, s.BlocksCached = c.pool.Used(), c.pool.Total(), c.pool.Idle()
+	s.BlocksUsed, s.BlocksTotal, s.BlocksCached = c.pool.Used(), c.pool.Usable(), c.pool.Idle()
 	s.RAMUsed, s.RAMTotal = c.pool.Places(), c.cfg.RAMBlocks
 	s.SnapshotsUsed, s.SnapshotsTotal = c.pool.Snapshots(), c.cfg.Snapshots
 	s.Accepted = c.arrivals

@@ -94,6 +94,7 @@ func (p *Placement) begin(o *Options) error {
 // start makes the sides of an outline whose slots are allocated.
 func (p *Placement) start(o *Options, out *Outline) error {
 	p.line.slots = make([]mark, out.Slots)
+	p.shareSlots(out.Slots, out.Lent)
 	copied := p.copied(o, out)
 	order := []dispatch.Phase{dispatch.Prefill, dispatch.Decode}
 	if out.Lends {

@@ -20,18 +20,19 @@ type loan struct {
 }
 
 // Lends reports whether prefill uses slots of decode. Then batches of different phases must not be in
-// flight at the same time, and each has to Enter.
+// flight at the same time.
 func (p *Placement) Lends() bool { return p.loan.lends }
 
 // Enter prepares the slots for a batch with this number of rows, before any of it is enqueued on s: a prompt
 // borrows slots, and the first decode batch after it gets them back. The batch waits for these copies
 // on the device. On an error nothing may run.
 func (p *Placement) Enter(s device.Stream, rows int) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.enterShared(s)
 	if !p.loan.lends {
 		return nil
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if p.Phase(rows) == dispatch.Prefill {
 		return p.lend(s)
 	}

@@ -78,7 +78,7 @@ func (p *Placement) divide(rows int, last time.Duration) {
 // spareSlots makes n more slots spare: free ones, and then those of the experts chosen least.
 func (p *Placement) spareSlots(n int) {
 	q := p.pool
-	free := q.vacant(p.residency)
+	free := p.vacant()
 	free = free[:min(n, len(free))]
 	q.link.spare = append(q.link.spare, free...)
 	for _, e := range q.learner.Least(n-len(free), p.movable) {

@@ -64,6 +64,7 @@ type Placement struct {
 	views     [dispatch.Phases]*offload.View // of a GPU
 	loan      loan                           // its state is guarded by mu
 	pool      *pool                          // likewise; nil: no strategy learns
+	exchange  exchange                       // likewise
 
 	mu        sync.Mutex // guards what follows, and the slots
 	residency *dispatch.Residency
@@ -142,6 +143,7 @@ func (p *Placement) Device() device.Device { return p.dev }
 func (p *Placement) Close() {
 	p.pool.close()
 	p.line.close()
+	p.exchange.close()
 	for _, v := range p.views {
 		if v != nil {
 			v.Close()

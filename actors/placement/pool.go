@@ -93,6 +93,9 @@ func (p *Placement) expected() (list []float64) {
 // owns reports whether a slot is one of the pool's.
 func (q *pool) owns(slot int32) bool { return slot >= q.first && slot < q.last }
 
+// slots is how many it has.
+func (q *pool) slots() int { return int(q.last - q.first) }
+
 // close ends the pool's stream.
 func (q *pool) close() {
 	if q == nil || q.tables == nil {
@@ -240,7 +243,7 @@ func (p *Placement) ended(c *coming) bool {
 // choose decides what moves, and takes what leaves out of the tables. The copies are in q.all.
 func (p *Placement) choose() {
 	q := p.pool
-	free := q.vacant(p.residency)
+	free := p.vacant()
 	resident := func(e int32) bool {
 		_, k := p.expert(e)
 		slot, ok := p.residency.Slot(k)
@@ -279,11 +282,12 @@ func (p *Placement) movable(e int32) bool {
 	return p.pool.owns(p.pool.there[i][k.Expert])
 }
 
-// vacant lists the slots in which no expert is, nor will be, and which are not spare.
-func (q *pool) vacant(r *dispatch.Residency) (free []int32) {
+// vacant lists the slots in which no expert is, nor will be, and which are neither spare nor KV blocks'.
+func (p *Placement) vacant() (free []int32) {
+	q := p.pool
 	for slot := q.first; slot < q.last; slot++ {
-		taken := slices.ContainsFunc(q.all, func(l dispatch.Load) bool { return l.Slot == slot }) || slices.Contains(q.link.spare, slot)
-		if _, ok := r.At(slot); !ok && !taken {
+		taken := p.exchange.has(slot) || slices.ContainsFunc(q.all, func(l dispatch.Load) bool { return l.Slot == slot }) || slices.Contains(q.link.spare, slot)
+		if _, ok := p.residency.At(slot); !ok && !taken {
 			free = append(free, slot)
 		}
 	}

@@ -20,10 +20,21 @@ func (p *Pool) Check() error {
 		}
 		vacant[s] = true
 	}
+	shut := 0
 	for i := range p.pages {
-		if err := p.checkPage(int32(i), free[i]); err != nil {
+		closed := i >= p.open && i < p.cfg.Blocks && p.pages[i].holds == 0
+		if closed {
+			shut++
+		}
+		if closed && free[i] {
+			return fmt.Errorf("kvblocks: block %d is free, handed out are %d", i, p.open)
+		}
+		if err := p.checkPage(int32(i), free[i] || closed); err != nil {
 			return err
 		}
+	}
+	if shut != p.shut {
+		return fmt.Errorf("kvblocks: %d blocks from %d on are not held, the books say %d", shut, p.open, p.shut)
 	}
 	for i, s := range p.snapshot {
 		id := int32(i)

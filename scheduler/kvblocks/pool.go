@@ -9,6 +9,8 @@
 // never only their hashes. A token's complement (^id) names the same token of the other numerics
 // class: FindAlike takes either.
 //
+// Only blocks below a bound are handed out, and the bound moves (Resize).
+//
 // Free blocks are handed out first, the most recently freed before the others, because its memory
 // is most likely in a cache: a new pool hands out 0, 1, 2, ... Then idle blocks are evicted, least
 // recently used first. An evicted block loses its identity or, with places in host memory, passes
@@ -18,6 +20,7 @@ package kvblocks
 import (
 	"fmt"
 	"hash/maphash"
+	"slices"
 )
 
 // Config holds the sizes of a Pool.
@@ -34,6 +37,8 @@ type Config struct {
 type Pool struct {
 	cfg   Config
 	pages []page
+	open  int     // blocks from here on are not handed out
+	shut  int     // of those, the ones that nobody holds
 	free  []int32 // stack of free blocks, the next one to hand out last
 	idle  order   // blocks that are not held and have an identity
 	table table
@@ -67,7 +72,7 @@ type page struct {
 func New(cfg Config) *Pool {
 	n := cfg.Blocks + cfg.RAM
 	p := &Pool{
-		cfg: cfg, pages: make([]page, n), free: make([]int32, cfg.Blocks), idle: newOrder(cfg.Blocks),
+		cfg: cfg, open: cfg.Blocks, pages: make([]page, n), free: make([]int32, cfg.Blocks), idle: newOrder(cfg.Blocks),
 		places: make([]int32, cfg.RAM), resting: newOrder(n),
 		snapshot: make([]snapshot, cfg.Snapshots), vacant: make([]int32, cfg.Snapshots), kept: newOrder(cfg.Snapshots),
 		windows: make([]windowBlock, cfg.Windows), freeWindows: make([]int32, cfg.Windows), idleWindows: newOrder(cfg.Windows),
@@ -105,7 +110,46 @@ func (p *Pool) Available() int { return len(p.free) + p.idle.n }
 func (p *Pool) Idle() int { return p.idle.n }
 
 // Used is the number of blocks that are held.
-func (p *Pool) Used() int { return p.cfg.Blocks - p.Available() }
+func (p *Pool) Used() int { return p.cfg.Blocks - p.shut - p.Available() }
+
+// Resize has blocks from n on not be handed out any more: what nobody holds of them is forgotten, and the others when they are
+// freed. Those below n are handed out again. It returns the number of blocks up to the last one that is held or may be handed out: the memory of the
+// others is the caller's.
+func (p *Pool) Resize(n int) int {
+	n = max(0, min(n, p.cfg.Blocks))
+	if p.shut > 0 && n > p.open {
+		var more []int32 // below those that are free, so that the last blocks are taken last
+		for id := n - 1; id >= p.open; id-- {
+			if p.pages[id].holds == 0 {
+				more = append(more, int32(id))
+			}
+		}
+		p.shut -= len(more)
+		p.free = append(more, p.free...)
+	}
+	if n < p.open {
+		p.free = slices.DeleteFunc(p.free, func(id int32) bool { return int(id) >= n })
+		for id := n; id < p.open; id++ {
+			if g := &p.pages[id]; g.holds == 0 {
+				if g.serial != 0 {
+					p.idle.remove(int32(id))
+					p.forget(int32(id))
+				}
+				p.shut++
+			}
+		}
+	}
+	p.open = n
+	for last := p.cfg.Blocks; last > n; last-- {
+		if p.pages[last-1].holds > 0 {
+			return last
+		}
+	}
+	return n
+}
+
+// Usable is the number of blocks that may be handed out, of those that are held beyond it not counted.
+func (p *Pool) Usable() int { return p.open }
 
 // Places is the number of places in host memory that are not free.
 func (p *Pool) Places() int { return p.cfg.RAM - len(p.places) }
@@ -158,6 +202,15 @@ func (p *Pool) Free(ids []int32) {
 		if g.holds--; g.holds > 0 {
 			continue
 		}
+		if int(ids[i]) >= p.open {
+			if g.serial != 0 {
+				p.forget(ids[i])
+			} else {
+				p.dropWindow(ids[i])
+			}
+			p.shut++
+			continue
+		}
 		if g.serial != 0 {
 			p.idle.push(ids[i])
 		} else {
@@ -204,7 +257,7 @@ func (p *Pool) Clear() {
 		case i >= p.cfg.Blocks:
 			p.resting.remove(id)
 			p.places = append(p.places, id)
-		case g.holds == 0:
+		case g.holds == 0: // idle, so below open
 			p.idle.remove(id)
 			p.free = append(p.free, id)
 		}

@@ -432,3 +432,54 @@ func TestWindowBlocks(t *testing.T) {
 		}
 	}()
 }
+
+// TestResize: blocks beyond the bound are not handed out, those that are held stay until they are freed, and the books
+// agree at every step.
+func TestResize(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		p := New(Config{Blocks: 12, BlockTokens: 2, RAM: r.IntN(3)})
+		root := p.Open([32]byte{1})
+		var held []int32
+		for range 60 {
+			switch r.IntN(4) {
+			case 0:
+				n := r.IntN(14)
+				least := p.Resize(n)
+				bound := max(0, min(n, 12))
+				for _, b := range held {
+					bound = max(bound, int(b)+1)
+				}
+				if least != bound || p.Usable() != min(n, 12) {
+					t.Fatalf("%d of %d blocks belong to the pool, held %v: %d", p.Usable(), n, held, least)
+				}
+			case 1:
+				if len(held) > 0 {
+					i := r.IntN(len(held))
+					p.Free(held[i : i+1])
+					held = slices.Delete(held, i, i+1)
+				}
+			default:
+				if p.Available() == 0 {
+					break
+				}
+				b, place := p.Alloc()
+				if place >= 0 {
+					p.Saved(place, true)
+				}
+				if int(b) >= p.Usable() {
+					t.Fatalf("block %d of %d", b, p.Usable())
+				}
+				if held = append(held, b); r.IntN(2) == 0 {
+					p.Put(b, root, []int32{r.Int32N(5), r.Int32N(5)})
+				}
+			}
+			if p.Used() != len(held) {
+				t.Fatalf("%d used, held %v", p.Used(), held)
+			}
+			if err := p.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

@@ -97,6 +97,9 @@ func New(experts, slots int, o Options) (*Learner, error) {
 	return l, nil
 }
 
+// Resize changes how many experts the memory holds.
+func (l *Learner) Resize(slots int) { l.slots = max(0, min(slots, len(l.order))) }
+
 // Expect begins with what is known before anything was counted: how often a token chooses each expert. It
 // counts as much as if that had been so for a long time. An empty list says nothing.
 func (l *Learner) Expect(choices []float64) {

@@ -32,6 +32,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
+	"krater/stages/arena"
 	"krater/stages/attention"
 	"krater/stages/expert"
 	"krater/stages/model"
@@ -90,6 +91,7 @@ type Group struct {
 	caches  []device.KV         // those of kept in blocks: [slots, width]
 	windows []device.KV         // caches of the layers with a window, if there are window blocks
 	states  []state             // the others
+	inArena bool                // the memory of caches is not the group's
 	hosted  []hostBlocks        // of caches: blocks of them in host memory
 	mixers  [][]attention.Stage // by queue, [Last-First]: layers with equal mixers share one
 	ngrams  [][]*streams.NGrams // by queue, [Last-First]; nil: the layer has no table
@@ -104,17 +106,19 @@ var KVTypes = map[tensor.DType]bool{tensor.BF16: true, tensor.F32: true, tensor.
 // New makes a group of the layers from first on. It allocates the KV cache of kvType and scratch
 // memory on dev for lim (checked by Limits.For). tables are on the device.
 //
+// KV blocks lie in shared, which stays the caller's; nil: in memory of their own.
+//
 // A layer may use the cache of a layer before it (model.LayerSpec.KV), in this group or in one of
 // before, which lie on the same device. Such a group must not be closed before this one.
 func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.DType, first int,
-	layers []Layer, tables attention.Tables, before ...*Group) (*Group, error) {
+	layers []Layer, tables attention.Tables, shared *arena.Arena, before ...*Group) (*Group, error) {
 	if len(layers) == 0 || first < 0 || first+len(layers) > len(cfg.Layers) {
 		return nil, fmt.Errorf("group: layers %d to %d of %d", first, first+len(layers)-1, len(cfg.Layers))
 	}
 	if !KVTypes[kvType] {
 		return nil, fmt.Errorf("group: no KV cache of %s", kvType)
 	}
-	g := &Group{First: first, Last: first + len(layers), dev: dev, accel: dev.Accelerator(), cfg: cfg, lim: lim, layers: layers}
+	g := &Group{First: first, Last: first + len(layers), dev: dev, accel: dev.Accelerator(), cfg: cfg, lim: lim, layers: layers, inArena: shared != nil}
 	for range max(1, lim.Queues) {
 		if err := g.addQueue(dev, tables); err != nil {
 			g.Close()
@@ -126,7 +130,7 @@ func New(dev device.Device, cfg *model.Config, lim stages.Limits, kvType tensor.
 		if from := cfg.Layers[first+i].KV; from != first+i {
 			err = g.borrow(from, before)
 		} else {
-			err = g.alloc(cfg.Layers[first+i].State(cfg.Hidden), kvType)
+			err = g.alloc(cfg.Layers[first+i].State(cfg.Hidden), kvType, shared)
 		}
 		if err != nil {
 			g.Close()
@@ -183,7 +187,9 @@ func (g *Group) Close() {
 	}
 	g.hosted = nil
 	for i := range g.caches {
-		g.caches[i].Free()
+		if !g.inArena {
+			g.caches[i].Free()
+		}
 	}
 	for i := range g.windows {
 		g.windows[i].Free()

@@ -6,6 +6,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
+	"krater/stages/arena"
 	"krater/stages/model"
 )
 
@@ -16,8 +17,13 @@ type state struct {
 	snapshots device.KV // [snapshots*rows, width]
 }
 
-// alloc allocates what a layer keeps.
-func (g *Group) alloc(list []model.State, kvType tensor.DType) error {
+// InBlocks reports whether a state's rows lie in KV blocks of the device's memory.
+func InBlocks(s *model.State, lim *stages.Limits) bool {
+	return s.Kind == model.Paged && !(s.Window > 0 && lim.WindowBlocks > 0) && !(s.Chosen && lim.ChosenRow > 0)
+}
+
+// alloc allocates what a layer keeps. Rows in KV blocks lie in shared, unless that is nil.
+func (g *Group) alloc(list []model.State, kvType tensor.DType, shared *arena.Arena) error {
 	var kept []device.KV
 	for _, s := range list {
 		n, windowed := g.lim.Blocks*s.BlockRows(g.lim.BlockTokens), s.Window > 0 && g.lim.WindowBlocks > 0
@@ -30,6 +36,17 @@ func (g *Group) alloc(list []model.State, kvType tensor.DType) error {
 		alloc := g.dev.Alloc
 		if s.Chosen && g.lim.ChosenRow > 0 && g.accel != nil {
 			alloc = g.accel.AllocHost
+		}
+		if shared != nil && InBlocks(&s, &g.lim) {
+			at, err := shared.Cache(s.BlockRows(g.lim.BlockTokens) * s.Bytes(kvType))
+			if err != nil {
+				return err
+			}
+			rows := device.NewMat(shared.Buf, s.Type(kvType), n, s.Width)
+			rows.Off = at
+			c := device.KV{Mat: rows}
+			kept, g.caches = append(kept, c), append(g.caches, c)
+			continue
 		}
 		c, err := device.AllocKVBy(alloc, s.Type(kvType), n, s.Width, s.Group)
 		if err != nil {

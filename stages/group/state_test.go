@@ -40,7 +40,7 @@ func keepingGroup(t *testing.T) (g *Group, st *stages.State, s device.Stream) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g, err = New(dev, cfg, lim, tensor.I8, 0, []Layer{{Attention: keeping{}}, {Attention: keeping{}}}, nil); err != nil {
+	if g, err = New(dev, cfg, lim, tensor.I8, 0, []Layer{{Attention: keeping{}}, {Attention: keeping{}}}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if st, err = stages.NewState(dev, cfg, lim); err != nil {

@@ -1,12 +1,14 @@
 package load
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
+	"krater/stages/arena"
 	"krater/stages/attention"
 	"krater/stages/embed"
 	"krater/stages/group"
@@ -24,6 +26,10 @@ type Options struct {
 	// Partition is the number of layers of each group, in order; nil: one group.
 	Partition []int
 	KVType    tensor.DType // one of group.KVTypes; Invalid: BF16
+	// Arena has KV blocks and slots for experts in one piece of memory, with Limits.Blocks as the most blocks and the
+	// caches that CacheBlocks lists; nil: they have memory of their own. If there is no room for the arena, there are Arena.Least blocks
+	// without one.
+	Arena     *arena.Layout
 	Precision Precision
 	Layout    device.Layout // of the device, for a plan without one; nil: it computes on host memory
 	// Experts gives the packed routed experts of a layer. Needed where Precision.Experts is a
@@ -78,6 +84,8 @@ type Parts struct {
 	Histories *stages.Histories
 	// Slots is how an accelerator keeps routed experts; nil elsewhere and without such.
 	Slots *Slots
+	// Arena has the KV blocks, and room for slots; nil: there is none.
+	Arena *arena.Arena
 	// MadeBytes is the part of it that this load made and keeps in memory of the
 	// device: packed matrices without a Store, weights that the files hold
 	// in another type.
@@ -109,7 +117,44 @@ func (p *Parts) Close() {
 		p.Slots.close()
 	}
 	p.Histories.Close()
-	p.Groups, p.bufs, p.Histories = nil, nil, nil
+	p.Arena.Close()
+	p.Groups, p.bufs, p.Histories, p.Arena = nil, nil, nil, nil
+}
+
+// CacheBlocks lists the bytes of a KV block in each cache of the layers that o loads, as an arena wants them; nil: the caches cannot lie in
+// one.
+func CacheBlocks(cfg *model.Config, o *Options) (list []int) {
+	kv, layers := cmp.Or(o.KVType, tensor.BF16), cmp.Or(o.Layers, len(cfg.Layers))
+	for i := o.First; i < o.First+layers; i++ {
+		if cfg.Layers[i].KV != i {
+			continue
+		}
+		for _, s := range cfg.Layers[i].State(cfg.Hidden) {
+			if !group.InBlocks(&s, &o.Limits) {
+				continue
+			}
+			if s.Type(kv) == tensor.I8 {
+				return nil // its scales are a cache of their own
+			}
+			list = append(list, s.BlockRows(o.BlockTokens)*s.Bytes(kv))
+		}
+	}
+	return list
+}
+
+// share allocates the arena.
+func (p *Parts) share(dev Device, o *Options) (err error) {
+	if o.Arena == nil {
+		return nil
+	}
+	l := *o.Arena
+	l.Blocks, l.Caches = p.Limits.Blocks, CacheBlocks(p.Config, o)
+	if p.Arena, err = arena.New(dev, l); !errors.Is(err, device.ErrOutOfMemory) {
+		return err
+	}
+	o.Blocks = l.Least
+	p.Limits, err = o.LimitsFor(p.Config)
+	return err
 }
 
 // Model binds the weights of set to stages on dev. On devices that compute on
@@ -148,7 +193,10 @@ func Model(dev Device, cfg *model.Config, set *weights.Set, o Options) (*Parts, 
 	if o.Progress != nil {
 		b.follow(&o)
 	}
-	if err := p.build(dev, b, o); err != nil {
+	if err = p.share(dev, &o); err == nil {
+		err = p.build(dev, b, o)
+	}
+	if err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -191,7 +239,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		if b.err != nil {
 			return b.err
 		}
-		g, err := group.New(dev, cfg, p.Limits, o.KVType, first, layers, tables, p.Groups...)
+		g, err := group.New(dev, cfg, p.Limits, o.KVType, first, layers, tables, p.Arena, p.Groups...)
 		if err != nil {
 			return err
 		}

@@ -94,8 +94,13 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	for _, r := range cfg.Ropes() {
 		angles += r.Dim
 	}
-	add(KVCache, plus(kv, times(lim.Blocks, int(block))),
-		"%d tokens in blocks of %d%s, %s", lim.Slots(), lim.BlockTokens, windows, o.KVType)
+	blocks, tokens := times(lim.Blocks, int(block)), fmt.Sprintf("%d tokens", lim.Slots())
+	if o.Arena != nil {
+		l := *o.Arena
+		l.Blocks, l.Caches = lim.Blocks, CacheBlocks(cfg, &o)
+		blocks, tokens = l.Own(), fmt.Sprintf("%d to %d tokens", l.Least*lim.BlockTokens, lim.Slots())
+	}
+	add(KVCache, plus(kv, blocks), "%s in blocks of %d%s, %s", tokens, lim.BlockTokens, windows, o.KVType)
 	if n := o.own(cfg).SequenceBytes(o.KVType); n > 0 {
 		add(SequenceStates, times(lim.Seqs+1+lim.Snapshots, int(n)), "%s and %s", count(lim.Seqs, "sequence"), count(lim.Snapshots, "snapshot"))
 	}

@@ -34,7 +34,7 @@ func (x *Experts) NewLink(v *View, most int) (*Link, error) {
 	}
 	n, width := x.parts.Config.MoE.Experts, x.size/4
 	l := &Link{x: x, have: make([]int32, 1+most), doubt: true, piles: map[int]device.Mat{}, banks: map[int]*device.Bank{}, where: map[int]device.Mat{},
-		slots: device.NewMat(x.room, tensor.F32, len(x.slots), width)}
+		slots: device.NewMat(x.room, tensor.F32, x.places(), width)}
 	for _, layer := range x.Layers() {
 		pile := t.layers[layer]
 		if pile == nil {
@@ -73,7 +73,7 @@ func (l *Link) Set(s device.Stream, share int, slots []int32) {
 	terms := append(make([]int32, 0, len(l.have)), int32(share))
 	for i := range l.Most() {
 		if i < len(slots) {
-			terms = append(terms, slots[i])
+			terms = append(terms, int32(l.x.place(int(slots[i]))))
 		} else {
 			terms = append(terms, -1)
 		}

@@ -23,6 +23,7 @@ import (
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 	"krater/stages"
+	"krater/stages/arena"
 	"krater/stages/expert"
 	"krater/stages/group"
 	"krater/stages/load"
@@ -49,6 +50,7 @@ type Experts struct {
 	size  int           // bytes of a slot
 	room  device.Buffer // all slots, one behind the other
 	slots []slot
+	lent  int // with an arena: its shared slots are those from here on
 	plain unpinned
 
 	asked, there atomic.Int64 // see Asked
@@ -196,13 +198,20 @@ func nativeSlot(cfg *model.Config, f tensor.Format, extra device.Extra) (most in
 func (x *Experts) SlotBytes() int { return x.size }
 
 // Room allocates the slots, once. On an error it has allocated none, and if the device has too little
-// memory it returns how many would fit.
+// memory it returns how many would fit. With an arena (load.Options.Arena) slots lie there, all of its shared ones among them.
 func (x *Experts) Room(slots int) (int, error) {
 	if slots == 0 || x.size == 0 {
 		return slots, nil
 	}
 	var err error
-	if x.room, err = x.dev.Alloc(slots * x.size); err == nil {
+	if a := x.parts.Arena; a == nil {
+		x.room, err = x.dev.Alloc(slots * x.size)
+	} else if most := a.Plain + len(a.Slots); slots > most {
+		return most, fmt.Errorf("offload: %d slots for experts of %d bytes, an arena of %d: %w", slots, x.size, most, device.ErrOutOfMemory)
+	} else if x.room = a.Buf; slots < len(a.Slots) || a.Step != x.size {
+		return 0, fmt.Errorf("offload: %d slots of %d bytes in an arena with %d shared slots of %d", slots, x.size, len(a.Slots), a.Step)
+	}
+	if err == nil {
 		x.slots = make([]slot, slots)
 		for i := range x.slots {
 			x.slots[i].layer = -1
@@ -214,6 +223,32 @@ func (x *Experts) Room(slots int) (int, error) {
 		return 0, err
 	}
 	return x.fit(slots - 1), err
+}
+
+// Arena has the slots together with KV blocks; nil: slots have memory of their own.
+func (x *Experts) Arena() *arena.Arena { return x.parts.Arena }
+
+// Share says which slots the arena's shared ones are: those from first on. It comes after Room, before any Load.
+func (x *Experts) Share(first int) { x.lent = first }
+
+// places is the size of room in slots.
+func (x *Experts) places() int {
+	if a := x.parts.Arena; a != nil {
+		return a.Steps()
+	}
+	return len(x.slots)
+}
+
+// place is where a slot lies in room, in slots from its start.
+func (x *Experts) place(slot int) int {
+	a := x.parts.Arena
+	switch {
+	case a == nil || slot < x.lent:
+		return slot
+	case slot < x.lent+len(a.Slots):
+		return a.Slots[slot-x.lent].At
+	}
+	return slot - len(a.Slots)
 }
 
 // fit is how many slots can be allocated, at most most.
@@ -243,13 +278,20 @@ func (x *Experts) Load(s device.Stream, at, layer, e, n int) error {
 	for i := range n {
 		x.leave(at + i)
 	}
-	if err := x.store.copy(s, x.room, at, layer, e, n); err != nil {
-		return err
+	for done := 0; done < n; { // neighbours in the arena at once
+		from, run := x.place(at+done), 1
+		for done+run < n && x.place(at+done+run) == from+run {
+			run++
+		}
+		if err := x.store.copy(s, x.room, from, layer, e+done, run); err != nil {
+			return err
+		}
+		done += run
 	}
 	for i := range n {
 		x.slots[at+i] = slot{layer, e + i}
 		b.held[e+i]++
-		x.store.present(x.room, at+i, layer, e+i)
+		x.store.present(x.room, x.place(at+i), layer, e+i)
 	}
 	return nil
 }
@@ -269,7 +311,7 @@ func (x *Experts) leave(at int) {
 		x.store.absent(old.layer, old.expert)
 		return
 	}
-	x.store.present(x.room, slices.Index(x.slots, old), old.layer, old.expert)
+	x.store.present(x.room, x.place(slices.Index(x.slots, old)), old.layer, old.expert)
 }
 
 // Compute runs work of a layer on a stream of the host device. st is the state of the batch's mirror,
@@ -304,7 +346,7 @@ func (x *Experts) Close() {
 	for _, b := range x.banks {
 		b.dev.Routed, b.dev.Integers, b.dev.Here = b.host.Routed, b.host.Integers, device.Bank{}
 	}
-	if x.room != nil {
+	if x.room != nil && x.parts.Arena == nil {
 		x.room.Free()
 	}
 	x.room, x.slots, x.banks = nil, nil, nil

@@ -16,6 +16,7 @@ type View struct {
 	table device.Mat    // [layers, E] I32
 	rows  map[int]int   // of a layer
 	have  [][]int32     // [layers][E] what was enqueued last
+	sent  [][]int32     // [layers][E] the same, as the device's memory has it
 	doubt []bool        // [layers] whether it may be lost
 	banks []device.Bank // [layers]
 }
@@ -43,7 +44,7 @@ func (x *Experts) NewView(s device.Stream) (*View, error) {
 		b.Map = v.table.RowRange(i, i+1)
 		v.rows[layer] = i
 		v.banks = append(v.banks, b)
-		v.have, v.doubt = append(v.have, make([]int32, n)), append(v.doubt, false)
+		v.have, v.sent, v.doubt = append(v.have, make([]int32, n)), append(v.sent, make([]int32, n)), append(v.doubt, false)
 		v.Set(s, layer, nowhere)
 	}
 	return v, s.Synchronize()
@@ -66,7 +67,12 @@ func (v *View) Set(s device.Stream, layer int, slots []int32) {
 	}
 	v.doubt[i] = false
 	copy(v.have[i], slots)
-	s.CopyIn(v.table.RowRange(i, i+1), hostInts(v.have[i]))
+	for e, slot := range slots {
+		if v.sent[i][e] = slot; slot >= 0 {
+			v.sent[i][e] = int32(v.x.place(int(slot)))
+		}
+	}
+	s.CopyIn(v.table.RowRange(i, i+1), hostInts(v.sent[i]))
 }
 
 // Doubt says that what Set enqueued last of a layer may not have reached the device: Set

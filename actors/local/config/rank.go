@@ -25,6 +25,7 @@ type RankOptions struct {
 	CacheStrategy       string `help:"Alias of --decode-strategy, and of --prefill-strategy unless --expert-divisor is given." placeholder:"NAME"`
 	NoGPUDecode         bool   `name:"no-gpu-decode" help:"Alias of --decode-strategy cpu_only."`
 	PrefillPass         int    `help:"With layer_grouped: prompt tokens that pass one group of layers before the next group starts; 0: four prefill chunks." default:"0"`
+	Exchange            bool   `name:"exchange" help:"With learned: let the KV cache take memory of experts while requests need it. --kv-cache is then its smallest size." default:"true" negatable:""`
 	GPUPrefillThreshold int    `name:"gpu-prefill-threshold" help:"Number of rows from which a batch uses the prefill strategy." default:"300"`
 }
 

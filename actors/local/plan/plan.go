@@ -100,6 +100,9 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 		}
 		err = o.add()
 	}
+	if err == nil {
+		err = o.share()
+	}
 	return o, err
 }
 
@@ -174,6 +177,12 @@ func (o *Plan) add() error {
 			return err
 		}
 	}
+	return o.list()
+}
+
+// list lists the memory of a load whose sizes are known.
+func (o *Plan) list() error {
+	f := &o.Options
 	lim, err := o.Load.LimitsFor(o.cfg)
 	if err != nil {
 		return err
@@ -233,8 +242,10 @@ func (o *Plan) nearBytes(lim stages.Limits) int64 {
 func (o *Plan) addSimulated(l *ledger, lim stages.Limits) (err error) {
 	n := o.Options.MicroBatchCount()
 	batches := planner.Count(n, "batch")
-	if o.Experts, err = chooseBeside(&o.Options.RankOptions, o.cfg, o.Load.Precision, l.promised); err != nil {
-		return err
+	if o.Load.Arena == nil { // else they are chosen
+		if o.Experts, err = chooseBeside(&o.Options.RankOptions, o.cfg, o.Load.Precision, l.promised); err != nil {
+			return err
+		}
 	}
 	if o.cfg.MoE.Experts > 0 {
 		l.promise("rows from the host", batches, int64(n*o.Options.RankCount())*offload.StageBytes(o.cfg, lim, nil))
