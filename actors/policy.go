@@ -17,6 +17,8 @@ type Policy struct {
 	MaxQueue     int  // waiting requests
 	Aging        int  // scheduler.Config.Aging
 	Calm         int  // scheduler.Config.Calm
+	PassRows     int  // scheduler.Config.PassRows
+	PassShare    int  // scheduler.Config.PassShare
 	MaxRetries   int  // how often a request's lost step is repeated; 0: linkRetries between several ranks, else never
 	NoReuse      bool // nothing that was computed is used again
 	// ReuseAnswers lets prompts that continue an answer use what that left in the KV cache, also
@@ -41,7 +43,7 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	policy, lim, micro := &opt.Policy, ranks[0].Limits, opt.Blueprint.MicroBatches
 	c := scheduler.Config{
 		PrefillChunk: policy.PrefillChunk, PrefillShare: policy.PrefillShare, MaxQueue: policy.MaxQueue,
-		Aging: policy.Aging, Calm: policy.Calm, MaxRetries: policy.MaxRetries, NoReuse: policy.NoReuse,
+		Aging: policy.Aging, Calm: policy.Calm, PassRows: policy.PassRows, PassMixed: policy.PassRows / 3, PassShare: policy.PassShare, MaxRetries: policy.MaxRetries, NoReuse: policy.NoReuse,
 		Blocks: lim.Blocks, BlockTokens: lim.BlockTokens, MaxSeqs: lim.Seqs, MaxBatchTokens: lim.Tokens, LogitRows: lim.LogitRows,
 		RAMBlocks: lim.HostBlocks, Snapshots: lim.Snapshots, WindowBlocks: lim.WindowBlocks, LoadRate: loadRate, MicroBatches: micro, PrefillBatches: micro,
 	}

@@ -41,7 +41,7 @@ func (c *Core) canRunAhead(before *flight) bool {
 			return false
 		}
 	}
-	if c.takesPromptsNext(before.MicroBatch) && (c.filling.len() > 0 || c.next() != nil) {
+	if c.takesPromptsNext(before.MicroBatch) && (c.filling.len() > 0 || c.next() != nil) && c.passRoom(before.Decode) > 0 {
 		return false
 	}
 	for i, s := range before.seqs {

@@ -97,6 +97,7 @@ type flight struct {
 // before sending the batch. The driver calls it until it returns false.
 func (c *Core) Next(now int64) (Batch, bool) {
 	c.Tick(now)
+	c.notePass(now)
 	c.overtake()
 	c.makeRoom()
 	c.balance()
@@ -110,6 +111,9 @@ func (c *Core) Next(now int64) (Batch, bool) {
 	c.batches++
 	c.noteUse()
 	f.ID = c.batches
+	if c.cfg.PassRows > 0 && f.Rows >= c.cfg.PassRows {
+		c.pass, c.passed = f.ID, max(1, now)
+	}
 	c.stats.Batches++
 	c.stats.DecodeRows += uint64(f.Decode)
 	c.stats.PrefillRows += uint64(f.Rows - f.Decode)
@@ -258,6 +262,9 @@ func (c *Core) takePrefill(f *flight) {
 	room := c.cfg.MaxBatchTokens - f.Rows
 	if c.count[decoding] > 0 {
 		room = min(room, c.cfg.PrefillShare)
+		if room = min(room, c.passRoom(f.Rows)); room == 0 {
+			return
+		}
 	}
 	gap := c.cfg.PrefillChunk
 	c.rounds++

@@ -23,6 +23,12 @@ type Config struct {
 	LogitRows      int // rows of a batch that may have logits, at least MaxSeqs; 0: MaxSeqs
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
+	// PassRows is for devices that copy a model's experts for a batch of that many rows or more, a pass, which takes about as long
+	// whatever its rows are. While any stream is in decode, prompts of at most PassMixed rows together join the next batch, as long as that is no pass. Others
+	// wait for a pass, which has PrefillShare rows of prompts at most, and passes take at most PassShare percent of the time. 0: no batch is
+	// a pass.
+	PassRows, PassMixed, PassShare int
+
 	// Aging is the number of batches after which a waiting request gains one level of priority among
 	// those of its key, and again after as many more; 0: none does. Background requests never do.
 	Aging int
@@ -98,6 +104,9 @@ func (c *Config) check() error {
 		{"Blocks", c.Blocks, 1, math.MaxInt32},
 		{"Open", c.Open, 0, c.Blocks},
 		{"Calm", c.Calm, 0, math.MaxInt32},
+		{"PassRows", c.PassRows, 0, rowsMax},
+		{"PassMixed", c.PassMixed, 0, rowsMax},
+		{"PassShare", c.PassShare, min(1, c.PassRows), 100},
 		{"MaxSeqs", c.MaxSeqs, 1, seqsMax},
 		{"MaxBatchTokens", c.MaxBatchTokens, c.MaxSeqs, rowsMax},
 		{"PrefillChunk", c.PrefillChunk, 1, rowsMax},

@@ -43,6 +43,11 @@ type Core struct {
 	draining bool
 	wake     int64 // no live request has an earlier deadline
 
+	now    int64  // of the last Next
+	pass   uint64 // the batch in flight that is a pass, or was the last one
+	passed int64  // when it was made; 0: its return was noted
+	passAt int64  // when the next pass may begin
+
 	effects      []Effect
 	effectsSpare []Effect
 	spare        []*seq // for reuse

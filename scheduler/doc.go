@@ -12,6 +12,10 @@
 // stream is in decode, at most PrefillShare rows together. So a long prompt delays the
 // streams by a bounded time.
 //
+// Where a batch of many rows costs copies of a model's experts whatever its rows are (PassRows), prompts that come while streams are in decode collect
+// for such a pass, and passes take at most a share of the time (PassShare). Short ones do not wait (PassMixed). The time of a pass is from the
+// Next that made it to the one after its return.
+//
 // # Order of requests
 //
 // Keys (Request.Key) come first, priorities second:
@@ -36,7 +40,7 @@
 //
 //	K*(ceil(P/PrefillShare)+1) + 4*(K-1) + 2*Depth
 //
-// batches with work, where K keys have requests, at most MaxSeqs, and P tokens of its prompt are
+// batches with work (without PassRows), where K keys have requests, at most MaxSeqs, and P tokens of its prompt are
 // not cached, if each of these keys can have one request in memory (TestFirstToken). The bound
 // is multiplied by the number of micro-batches.
 //

@@ -264,15 +264,17 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	chunk, share := s.Plan.Steps.Chunk, f.PrefillShare
+	chunk, share, pass := s.Plan.Steps.Chunk, f.PrefillShare, 0
 	if lim := s.Parts.Limits; lim.Window < lim.Tokens {
-		// All prompts share the cost of a pass's copies, so as many as there are take part.
-		chunk, share = lim.Tokens-f.MaxSeqs, lim.Tokens-f.MaxSeqs
+		// All prompts share the cost of a pass's copies, so as many as there are take part. While answers are generated, a chunk bounds the time
+		// of a pass.
+		chunk = lim.Tokens - f.MaxSeqs
+		share, pass = min(chunk, max(share, s.Plan.Steps.Chunk)), f.GPUPrefillThreshold
 	}
 	return actors.Start(ranks, actors.Options{
 		Blueprint: actors.Blueprint{Pools: s.Plan.Pools, MicroBatches: f.MicroBatchCount()},
 		Policy: actors.Policy{
-			PrefillChunk: chunk, PrefillShare: share, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
+			PrefillChunk: chunk, PrefillShare: share, PassRows: pass, PassShare: f.PassShare, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 			ReuseAnswers: f.ReuseAnswers, Invariant: f.Invariant(),
 		},
 		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: s.Placements, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,

@@ -25,6 +25,7 @@ type RankOptions struct {
 	CacheStrategy       string `help:"Alias of --decode-strategy, and of --prefill-strategy unless --expert-divisor is given." placeholder:"NAME"`
 	NoGPUDecode         bool   `name:"no-gpu-decode" help:"Alias of --decode-strategy cpu_only."`
 	PrefillPass         int    `help:"With layer_grouped: prompt tokens that pass one group of layers before the next group starts; 0: four prefill chunks." default:"0"`
+	PassShare           int    `name:"pass-share" help:"With layer_grouped: percentage of time that passes of prompts may take while other answers are generated." default:"20"`
 	Exchange            bool   `name:"exchange" help:"With learned: let the KV cache take memory of experts while requests need it. --kv-cache is then its smallest size." default:"true" negatable:""`
 	GPUPrefillThreshold int    `name:"gpu-prefill-threshold" help:"Number of rows from which a batch uses the prefill strategy." default:"300"`
 }
@@ -130,6 +131,9 @@ func (f *RankOptions) check(on Kind) error {
 	}
 	if f.PrefillPass < 0 || f.PrefillPass > 1<<24 {
 		return fmt.Errorf("--prefill-pass %d: want 0 to %d", f.PrefillPass, 1<<24)
+	}
+	if f.PassShare < 1 || f.PassShare > 100 {
+		return fmt.Errorf("--pass-share %d: want 1 to 100", f.PassShare)
 	}
 	prefill, decode, err := f.Named(CPUOnly, CPUOnly)
 	switch {
