@@ -144,7 +144,6 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 	s := scratchOf(memory, rows, topK, hidden, width, shared)
 	w := work{ids: m.IDs.At, topK: topK, experts: m.Bank.Experts, where: m.Bank.Map, rows: rows * topK}
 	room := launch.Range{At: memory, Bytes: s.bytes}
-	w.early = shared > 0 && route.Reads(l, m.X, room)
 	if Grouped(rows) {
 		w.aligned, w.rows = &m.Aligned, m.Aligned.MaxTiles()
 	} else {
@@ -152,6 +151,12 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 		w.weights = m.Weights.At
 	}
 	fold := folded(m)
+	if shared > 0 {
+		w.early = route.Reads(l, m.X, room)
+		if !w.early && fold && norms(&m.Shared.W13) {
+			w.normed, w.early = route.Hold(l, m.X, room)
+		}
+	}
 	base := launch.Ptr(0)
 	if shared > 0 && (Grouped(rows) || !fold) {
 		base = s.base
@@ -178,6 +183,13 @@ func MoE(l *launch.List, gpu launch.GPU, out launch.Mat, memory launch.Ptr, m *M
 	} else {
 		downAll(l, gpu, out, m, s, base, &w.left, o)
 	}
+}
+
+// norms reports whether the kernels of a shared network's first half w13 can norm its rows: of whole units, and in a
+// format that leaves them the registers (NORMS of src/gemv_moe.cu).
+func norms(w13 *launch.Weight) bool {
+	f, _ := formatOf(w13)
+	return w13.Cols()%128 == 0 && f != int4x128 && f != int3x64 && f != int3x128
 }
 
 // gateParts and downParts return the number of parts into which the products of an expert are
@@ -246,7 +258,8 @@ type work struct {
 	ids           launch.Ptr
 	weights       launch.Ptr     // written if left is to be chosen
 	left          route.Left     // the choice, if no launch has made it
-	early         bool           // x is there before the choice is
+	early         bool           // x is there before the choice is, or what it is computed from
+	normed        route.Normed   // that
 	aligned       *route.Aligned // nil: one by one
 	topK, experts int
 	where         launch.Ptr // the bank's map
@@ -314,7 +327,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 		args = appendMatrix(args, nil)
 	}
 	args = append(w.left.Append(args), launch.P(w.weights), flag(w.early), act[0], act[1], act[2])
-	l.Add(kernel, p.config(width, sharedRows+w.rows), args...)
+	l.Add(kernel, p.config(width, sharedRows+w.rows), w.normed.Append(args)...)
 }
 
 // downAll launches the second half of few rows: experts, shared network (if folded) or

@@ -268,9 +268,9 @@ func TestChoiceIsLeft(t *testing.T) {
 	}
 }
 
-// TestSharedNetworkIsEarly: if the router reads rows that were normed before it, the shared
-// network does not wait for the choice, and writes no memory that the router still reads. Up to
-// two rows the router norms the rows itself.
+// TestSharedNetworkIsEarly: the shared network does not wait for the choice, and writes no memory
+// that the router still reads. Up to two rows the router norms the rows itself, and so does the shared
+// network, which starts when these rows are there.
 func TestSharedNetworkIsEarly(t *testing.T) {
 	for _, rows := range []int{1, 2, 3, 4, 8, 32, 64} {
 		l := layer(rows)
@@ -280,8 +280,13 @@ func TestSharedNetworkIsEarly(t *testing.T) {
 				continue
 			}
 			args, router := l.OpArgs(o), l.OpArgs(&l.Ops[i-1])
-			if got, want := args[len(args)-4] == launch.I32(1), rows > 2; got != want {
-				t.Errorf("%d rows: early %v, want %v", rows, got, want)
+			if args[len(args)-9] != launch.I32(1) {
+				t.Errorf("%d rows: the shared network waits for the choice", rows)
+			}
+			normed := l.Ops[i-1].Kernel.String() == "kr_norm_route_b"
+			if normed != (rows <= 2) || normed && (router[len(router)-1] != launch.I32(1) || args[len(args)-5] != router[len(router)-8]) {
+				t.Errorf("%d rows: the router norms %v and lets the shared network start with %v, which reads %v",
+					rows, normed, router[len(router)-8:], args[len(args)-5:])
 			}
 			parts, end := at64(router[1]), at64(router[1])+uint64(route.Scratch(rows, lite.Experts, lite.Hidden))
 			for _, to := range []uint64{at64(args[0]), at64(args[2])} { // hidden values, routed and shared

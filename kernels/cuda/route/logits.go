@@ -102,6 +102,9 @@ const (
 	argTopK    = argIDs + 6
 	argSorted  = argIDs + 13
 	argsFew    = argSorted + 6
+
+	argNormed = argSorted // of the kernel that norms
+	argHold   = argNormed + 7
 )
 
 // few appends the kernel for few tokens; with a turn it also chooses.

@@ -40,6 +40,6 @@ func NormRoute(l *launch.List, ids, weights, logits, x, of, norm launch.Mat, eps
 	product, choice := logitArgs(logits, x, &gate, scratch), choiceOf(ids, weights, bias, p, 0)
 	args := append(append(append(make([]launch.Arg, 0, 32), launch.P(turn)), product[:]...), choice[:]...)
 	args = append(args, launch.P(of.At), flag(of.DType == tensor.BF16), launch.I32(of.Stride), launch.P(norm.At), flag(norm.DType == tensor.BF16),
-		launch.F32(eps), launch.I32(elem.NormThreads(x.Cols)))
+		launch.F32(eps), launch.I32(elem.NormThreads(x.Cols)), launch.I32(0))
 	l.Add(kNormRoute[half(gate.F)], c, args...)
 }

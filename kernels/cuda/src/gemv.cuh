@@ -69,6 +69,12 @@ template <bool PERMUTE> KR_DEV void put_chunk(uint8_t *row, int chunk, uint4 v) 
 	uint32_t *p = reinterpret_cast<uint32_t *>(row + chunk / 8 * 128 + chunk % 8 * 4);
 	p[0] = v.x, p[8] = v.y, p[16] = v.z, p[24] = v.w;
 }
+// Stores chunk i of a normed row (norm.cuh).
+struct Permuting {
+	KR_MEMBER void operator()(bf16 *row, int i, const float (&v)[8]) const {
+		put_chunk<true>((uint8_t *)row, i, make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7])));
+	}
+};
 
 // b[2i], b[2i+1]: the B operand of step i (16 columns) of a tile of packed integers.
 template <bool PERMUTED> KR_DEV void load_token(uint32_t *b, const Token &x, int tile, bool there) {

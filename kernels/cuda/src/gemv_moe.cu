@@ -5,6 +5,7 @@
 // INT4 experts. Experts with biases or an activation of their own have kernels without a shared
 // network, so that the others need no registers for them.
 #include "gemv_flow.cuh"
+#include "norm.cuh"
 #include "route.cuh"
 #include "rowgate.cuh"
 
@@ -157,6 +158,21 @@ template <class F, class Stage> KR_DEV void multiply_staged(float (&sum)[4], con
 	cut.join(sum, (float4 *)memory);
 }
 
+// The rows whose norm is x, and the norm's arguments. kind: threads of NormRows * 4, 2 for a norm of
+// bf16, 1 for rows of bf16.
+#define NORM_OF_ARGS const void *of, int of_stride, const void *norm, float eps, int norm_kind
+#define NORM_OF(m, cols) NormRows{of, of_stride, (norm_kind & 1) != 0, m, cols, norm, (norm_kind & 2) != 0, eps, norm_kind >> 2, 0, 0}
+
+// Puts the norms of a shared block's tokens in shared memory, as stage() puts rows that are there.
+// Rows are whole units long, so norm_step() is staged_stride().
+template <bool PERMUTE> KR_DEV void norm_staged(uint8_t *memory, const NormRows &of, const SharedBlock &b) {
+	NormRows n = of;
+	n.x = row_of(of.x, b.first, of.stride, of.half), n.m = b.n;
+	auto there = [] {};
+	if constexpr (PERMUTE) norm_rows<false>((bf16 *)(memory + ROWS), (float *)memory, n, Permuting(), there);
+	else norm_rows<false>((bf16 *)(memory + ROWS), (float *)memory, n, InOrder(), there);
+}
+
 // Stores act of gate and up of 8 features and 8 tokens, from the sums of a product. Token i (0..7)
 // goes to row(i) of h; below 0: it is left out.
 template <class Act, class Row> KR_DEV void give_hidden(bf16 *h, int width, int in_order, int block, const float (&sum)[4], Act act, Row row) {
@@ -175,16 +191,18 @@ template <class Act, class Row> KR_DEV void give_hidden(bf16 *h, int width, int 
 // (in_order). The next launch may start only after this one's wait, because kr_gemv_down... reads
 // results of earlier kernels before its own wait.
 //
-// early: the kernel before this one is the router, and lets this one start only when x is there.
-// So the shared network need not wait for the choice.
+// early: the kernel before this one is the router, and lets this one start only when x is there, or
+// the rows `of` from which it computes x. So the shared network need not wait for the choice. It
+// computes its x from `of`, if these are given (not for every format: NORMS).
 //
 // With pick.n a block chooses the expert of its assignment itself, and one block of each token
 // writes what the router would: logits, ids and weights.
 template <int ROUTED, int SHARED, bool BIASED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
-                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, int early, const Activation &act, uint8_t *memory) {
+                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, int early, const NormRows &of, const Activation &act, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
+	const bool NORMS = SHARED != INT4_G128 && SHARED != INT3_G64 && SHARED != INT3_G128; // these leave no registers for a norm
 	__shared__ __align__(16) FewChosen few;
 	__shared__ int chosen[MOST_CHOSEN];
 	__shared__ float shares[MOST_CHOSEN];
@@ -203,7 +221,8 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		multiply_staged(sum, cut, w, s.tiles, b.n, memory, [&] {
 			if (!early) pdl_wait();
 			pdl_launch();
-			stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
+			if (NORMS && of.x) norm_staged<SHARED != PLAIN_BF16>(memory, of, b);
+			else stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
 		});
 		if (cut.works && cut.part == 0) give_hidden(hs, s.rows / 2, hs_in_order, b.block, sum, Swiglu(), [&](int t) { return t < b.n ? b.first + t : -1; });
 		if (early) pdl_wait(); // a kernel that waits for this launch relies on the launches before it
@@ -257,14 +276,14 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int *ids, const int4 *tiles,              \
 	     const int *slots, const int *count, int top_k, int experts, int top_over, const int *map, PLAN_ARGS, BANK_ARGS(w),         \
-	     MATRIX_ARGS(s), UNCHOSEN_ARGS, float *weights, int early, float alpha, float limit, float up_shift) {                       \
+	     MATRIX_ARGS(s), UNCHOSEN_ARGS, float *weights, int early, float alpha, float limit, float up_shift, NORM_OF_ARGS) {         \
 		KR_SHARED(uint8_t, memory);                                                                                                \
 		const Work work = {ids, tiles, slots, count, top_k, experts, top_over, map};                                                 \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		const Unchosen pick = UNCHOSEN(m, experts, top_k);                                                                         \
-		gate_up<ROUTED, SHARED, BIASED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, Activation{alpha, limit, up_shift}, memory); \
+		gate_up<ROUTED, SHARED, BIASED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, NORM_OF(m, 64 * s.tiles), Activation{alpha, limit, up_shift}, memory); \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 MIXTURE_KERNELS(GATE_UP_KERNEL, kr_gemv_gate_up)

@@ -4,12 +4,6 @@
 #include "gemv.cuh"
 #include "norm.cuh"
 
-struct Permuting {
-	KR_MEMBER void operator()(bf16 *row, int i, const float (&v)[8]) const {
-		put_chunk<true>((uint8_t *)row, i, make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7])));
-	}
-};
-
 // out [m, rows], m up to 8. A block has 16 rows, and each of its warps a part of the columns.
 template <int FORMAT, bool BIASED>
 KR_DEV void norm_matrix(void *out, int wide, int out_stride, const NormRows &n, const Matrix &w, float4 *parts) {
@@ -21,7 +15,7 @@ KR_DEV void norm_matrix(void *out, int wide, int out_stride, const NormRows &n, 
 	if (BIASED && warp == 0) begin_sums(sum, w, 16 * block + g, 16 * block + g + 8);
 	auto ready = [&](auto put) {
 		pdl_launch();
-		norm_rows(rows, sums, n, put);
+		norm_rows(rows, sums, n, put, [] { pdl_wait(); });
 		return Token{rows + g * norm_step(n.cols), g < n.m};
 	};
 	bool brief = false;

@@ -185,7 +185,8 @@ LOGITS_FEW(kr_logits_few_b, true)
 
 // The logits of very few rows with the norm included: every block computes x [tokens, cols] =
 // RMSNorm(of) by norm for itself, and the first block stores it in x for later kernels. turns: 0
-// if a later kernel also chooses. Shared memory: the rows, and sums of norm_rows.
+// if a later kernel also chooses. hold: the next launch may start only when `of` is there, because
+// it may read that before its own wait. Shared memory: the rows, and sums of norm_rows.
 enum { NORMED = 2 };
 
 KR_DEV bf16 *normed_rows() {
@@ -198,14 +199,21 @@ KR_DEV bf16 *normed_rows() {
 	name(unsigned *turns, float *parts, float *logits, int logits_stride, bf16 *x, int x_stride, int tokens,                   \
 	     const void *gate, int gate_stride, int experts, int cols, const float *start, int *ids, int ids_stride, float *weights, int weights_stride, \
 	     const float *bias, const int *rows, int k, int sigmoid, int groups, int top_groups, int top2, int normalize,          \
-	     float scale, const void *of, int of_half, int of_stride, const void *norm, int norm_half, float eps, int threads) {   \
+	     float scale, const void *of, int of_half, int of_stride, const void *norm, int norm_half, float eps, int threads,     \
+	     int hold) {                                                                                                           \
 		bf16 *normed = normed_rows();                                                                                          \
-		pdl_launch();                                                                                                          \
+		if (!hold) pdl_launch();                                                                                               \
 		Sums s = sums_of(parts, slices_of(cols), logits, logits_stride, tokens, experts);                                      \
 		NormRows n = {of, of_stride, of_half != 0, tokens, cols, norm, norm_half != 0, eps, threads,                           \
 		              blockIdx.x == 0 ? x : nullptr, x_stride};                                                                \
 		logits_few<half>(Product{s.from, s.step, s.stride, nullptr, gate, norm_step(cols), tokens, gate_stride, experts, cols, start}, \
-		                 [&] { norm_rows(normed, (float *)(normed + tokens * norm_step(cols)), n, InOrder()); return (const void *)normed; }); \
+		                 [&] {                                                                                                 \
+			                 norm_rows(normed, (float *)(normed + tokens * norm_step(cols)), n, InOrder(), [&] {               \
+				                 pdl_wait();                                                                                   \
+				                 if (hold) pdl_launch();                                                                       \
+			                 });                                                                                               \
+			                 return (const void *)normed;                                                                      \
+		                 });                                                                                                   \
 		if (!turns) return;                                                                                                    \
 		choose_last<NORMED>(turns, s, tokens, Choice{ids, weights, ids_stride, weights_stride, bias, rows},                    \
 		                    Router{experts, k, sigmoid, groups, top_groups, top2, normalize, scale}, Sorted());                \

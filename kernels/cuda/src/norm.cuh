@@ -42,13 +42,14 @@ struct InOrder {
 };
 
 // All threads of a block of whole warps call it. rows [m], norm_step apart, of bfloat16, and sums
-// [m][32] are in shared memory. It waits for the kernel before this one.
-template <class Put> KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRows &n, Put put_row) {
+// [m][32] are in shared memory. wait() returns when x is there. AHEAD: the norm's weights are loaded
+// before that, which takes registers.
+template <bool AHEAD = true, class Put, class Wait> KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRows &n, Put put_row, Wait wait) {
 	int chunks = n.cols / 8, lane = threadIdx.x % 32, first = threadIdx.x;
 	bool mine = first < min(n.threads, chunks);
 	Chunk<8> weight, kept; // of chunk `first`
-	if (first < chunks) fetch(weight, n.w, first, n.w_half);
-	pdl_wait();
+	if (AHEAD && first < chunks) fetch(weight, n.w, first, n.w_half);
+	wait();
 	for (int r = 0; r < n.m; r++) {
 		const char *x = row_of(n.x, r, n.stride, n.half);
 		for (int t = first; t < n.threads; t += blockDim.x) {
@@ -72,7 +73,7 @@ template <class Put> KR_DEV void norm_rows(bf16 *rows, float *sums, const NormRo
 		for (int i = first; i < chunks; i += blockDim.x) {
 			Chunk<8> c = kept, u = weight;
 			if (r > 0 || i != first || !mine) fetch(c, x, i, n.half);
-			if (i != first) fetch(u, n.w, i, n.w_half);
+			if (!AHEAD || i != first) fetch(u, n.w, i, n.w_half);
 			float v[8], w[8];
 			widen(v, c, n.half);
 			widen(w, u, n.w_half);
