@@ -192,8 +192,9 @@ type job struct {
 	rows  int // the most of a tile with own
 }
 
-// manyShared is the shared memory of a block of ManyTokens: four stages of 64 columns, with two scales of each.
-const manyShared = 4 * ManyTokens * (tensor.TileA + 8)
+// manyShared is the shared memory of a block of ManyTokens: four stages of 64 columns, with two scales of each, and
+// slots.
+const manyShared = 4*ManyTokens*(tensor.TileA+8) + 4*ManyTokens
 
 // ownMost is the most shared memory of a block that quantises its own rows.
 const ownMost = 64 << 10
