@@ -57,7 +57,8 @@ type Stream struct {
 	ngrams     ngramTask
 	blockKeys  blockKeyTask
 	local      localTask
-	router     routerScratch
+	route      routeTask
+	turn       ropeTask
 	gate       float32 // of the row that GateRows is at
 	quant      quantTask
 	matmulQ    matmulQTask
@@ -82,6 +83,7 @@ type lane struct {
 	qdot     qdot.Tile
 	unit     qtile.Work
 	tokens   qtile.Tokens
+	router   routerScratch
 	edge     [qdot.Rows * tensor.TileRows]float32 // results of a tile that is not full
 }
 
