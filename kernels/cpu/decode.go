@@ -25,6 +25,7 @@ type decodeTask struct {
 	kept  stretchResults
 	parts []decodePart // of each row and group of heads
 	whole decodeWhole
+	tiles bool // scores and weighted latents are products of the tile unit
 }
 
 // decodeRow is a row of the batch and its span.
@@ -69,10 +70,11 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 	if s.shared(ns) {
 		lanes = len(s.lanes)
 	}
+	t.tiles = t.onTiles()
 	t.cut(lanes)
 	t.begin(s)
 	wide := convert.Padded(p.Rank + p.Rope)
-	scratch := t.heads*(4*wide+keyBlock) + wide + 2*piece(runningSize*t.heads) + t.blockRoom()
+	scratch := t.heads*(4*wide+keyBlock) + wide + 2*piece(runningSize*t.heads) + t.blockRoom() + t.unitRoom()
 	if t.whole.on {
 		t.each(s, (*decodeAbsorb)(t), t.kq)
 	}
@@ -99,10 +101,13 @@ func (t *decodeTask) cut(lanes int) {
 	// If keys have to be widened or copied, every item does it again: so there are as few items as possible.
 	again := t.kv.narrow() || t.chosen != nil
 	t.heads, t.apart = t.Heads, false
-	if !again {
+	if !again || t.tiles {
 		t.heads = min(headBlock, t.Heads)
 	}
-	enough := 1
+	least, enough := dot.Rows, 1
+	if t.tiles { // a product of few heads takes as long
+		least = headBlock
+	}
 	switch {
 	case lanes > 1 && again:
 		enough = lanes
@@ -113,7 +118,7 @@ func (t *decodeTask) cut(lanes int) {
 		t.apart = true
 		t.apart = t.count()*t.heads*convert.Padded(t.Rank+t.Rope) <= keptMost
 	}
-	for t.heads > dot.Rows && t.count() < enough {
+	for t.heads > least && t.count() < enough {
 		t.heads = (t.heads/2 + dot.Rows - 1) &^ (dot.Rows - 1)
 	}
 	t.items, t.parts, t.kept.n = t.items[:0], t.parts[:0], 0
@@ -179,6 +184,7 @@ type decodeScratch struct {
 	state    []running
 	states   []running // of the stretches before
 	chosen   []int32   // the positions that the row sees; nil: all
+	unit     decodeUnit
 }
 
 func (t *decodeTask) scratch(l *lane, item decodeItem) (c decodeScratch) {
@@ -195,6 +201,9 @@ func (t *decodeTask) scratch(l *lane, item decodeItem) (c decodeScratch) {
 	if c.kept >= 0 {
 		c.acc, c.state = t.kept.of(c.kept, c.n)
 	}
+	if t.tiles {
+		c.unit = t.unit(l)
+	}
 	return c
 }
 
@@ -208,6 +217,9 @@ func (t *decodeTask) do(l *lane, i int) {
 			t.absorb(l, rowAt(c.absorbed, c.wide, j), c.spare, row, c.first+j)
 		}
 		t.rotated(&c, t.query(row, c.first+j), j)
+	}
+	if t.tiles {
+		t.packQueries(l, &c)
 	}
 	c.chosen = t.sparse.row(row)
 	first, end := stretchOf(c.from), stretchOf(c.to-1)+1
@@ -235,11 +247,8 @@ func (t *decodeTask) do(l *lane, i int) {
 			t.keep(acc, t.latent(c.row, c.first+j))
 			continue
 		}
-		if t.bf16 {
-			t.dev.convert.Unpack(c.spare, acc, t.Rank)
-			acc, c.spare = c.spare, acc
-		}
-		t.expand(l, acc, c.spare, row, c.first+j)
+		t.natural(c.spare, acc)
+		t.expand(l, c.spare, acc, row, c.first+j)
 	}
 }
 
@@ -273,6 +282,16 @@ func (t *decodeTask) rotated(c *decodeScratch, q *float32, j int) {
 	}
 }
 
+// block is a block of keys as the tiles read them.
+func (t *decodeTask) block(c *decodeScratch, from, to int) keyRows {
+	if c.chosen == nil {
+		return t.keys(c.span, from, to, 0, t.Rank+t.Rope, c.block)
+	}
+	keys := t.gather(c.span, c.chosen[from:to], 0, t.Rank+t.Rope, c.block)
+	keys.from = from
+	return keys
+}
+
 // take takes one block of keys into the running softmax of all heads: positions [from, to), or the chosen ones
 // of these numbers.
 func (t *decodeTask) take(l *lane, c *decodeScratch, from, to int) {
@@ -281,12 +300,10 @@ func (t *decodeTask) take(l *lane, c *decodeScratch, from, to int) {
 	if t.bf16 {
 		sumKernels = &t.dev.axpy.BF16
 	}
-	var keys keyRows
-	if c.chosen != nil {
-		keys = t.gather(span, c.chosen[from:to], 0, t.Rank+t.Rope, c.block)
-		keys.from = from
-	} else {
-		keys = t.keys(span, from, to, 0, t.Rank+t.Rope, c.block)
+	keys := t.block(c, from, to)
+	if t.tiles {
+		t.takeOnUnit(l, c, &keys, from, to)
+		return
 	}
 	l.dot.Stride, l.dot.K = keys.stride, t.Rank+t.Rope
 	for pos := from; pos < to; {
@@ -318,6 +335,18 @@ func (t *decodeTask) take(l *lane, c *decodeScratch, from, to int) {
 			sumKernels[group](&l.axpy)
 		}
 		pos += n
+	}
+}
+
+// natural writes the Rank weighted latents that the tiles left in acc to dst, in natural order.
+func (t *decodeTask) natural(dst, acc *float32) {
+	switch {
+	case t.tiles:
+		t.fromUnit(dst, acc)
+	case t.bf16:
+		t.dev.convert.Unpack(dst, acc, t.Rank)
+	default:
+		copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(acc, t.Rank))
 	}
 }
 

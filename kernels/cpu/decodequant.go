@@ -29,11 +29,7 @@ func (t *decodeTask) latent(i, head int) *float32 {
 
 // keep brings a head's weighted latents, as the tiles left them, into natural order.
 func (t *decodeTask) keep(acc, to *float32) {
-	if t.bf16 {
-		t.dev.convert.Unpack(to, acc, t.Rank)
-	} else {
-		copy(unsafe.Slice(to, t.Rank), unsafe.Slice(acc, t.Rank))
-	}
+	t.natural(to, acc)
 	clear(unsafe.Slice(to, t.whole.wide)[t.Rank:])
 }
 

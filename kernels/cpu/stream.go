@@ -6,6 +6,7 @@ import (
 
 	"krater/kernels/cpu/axpy"
 	"krater/kernels/cpu/blockdot"
+	"krater/kernels/cpu/btile"
 	"krater/kernels/cpu/delta"
 	"krater/kernels/cpu/dot"
 	"krater/kernels/cpu/index"
@@ -83,6 +84,9 @@ type lane struct {
 	qdot     qdot.Tile
 	unit     qtile.Work
 	tokens   qtile.Tokens
+	floats   btile.Tile
+	block    btile.Block
+	weigh    btile.Weigh
 	router   routerScratch
 	edge     [qdot.Rows * tensor.TileRows]float32 // results of a tile that is not full
 }
