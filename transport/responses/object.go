@@ -81,15 +81,10 @@ type Reasoning struct {
 	Summary *string `json:"summary"`
 }
 
-// TextConfig is the format of the answer: plain text.
+// TextConfig is the format of the answer, as the request has it, or plain text.
 type TextConfig struct {
-	Format    TextFormat `json:"format"`
-	Verbosity string     `json:"verbosity"`
-}
-
-// TextFormat names a format.
-type TextFormat struct {
-	Type string `json:"type"`
+	Format    jsontext.Value `json:"format"`
+	Verbosity string         `json:"verbosity"`
 }
 
 // Item is an output item of a response: a message, the reasoning, or a function call.

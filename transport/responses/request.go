@@ -219,14 +219,14 @@ func planLogprobs(b *body, p *plan, _ engine.Info) *api.Error {
 func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 	p.echo.Tools, p.echo.ToolChoice = jsontext.Value("[]"), jsontext.Value(`"auto"`)
 	p.echo.ParallelToolCalls = isNotFalse(b.ParallelTools)
-	choice, err := api.ToolChoice(b.ToolChoice)
+	choice, err := api.ReadToolChoice(b.ToolChoice)
 	if err != nil {
 		return err
 	}
 	if !api.Absent(b.ToolChoice) {
 		p.echo.ToolChoice = b.ToolChoice
 	}
-	tools, err := readTools(b.Tools, choice != "none" && p.generate)
+	tools, err := readTools(b.Tools, choice.Mode != "none" && p.generate)
 	if err != nil {
 		return err
 	}
@@ -238,10 +238,10 @@ func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 	}
 	p.req.Prompt.Chat.Tools = tools
 	p.req.Parts = &engine.Parts{Single: !p.echo.ParallelToolCalls, Budget: b.Budget()}
-	if choice != "none" {
-		p.req.Parts.Tools = tools
+	if !p.generate {
+		choice.Mode = "auto"
 	}
-	return nil
+	return choice.Apply(p.req.Parts, tools)
 }
 
 // flat names a field of a tool as this door has it, without the object around it.
@@ -253,7 +253,7 @@ func flat(err *api.Error) *api.Error {
 }
 
 func planText(b *body, p *plan, _ engine.Info) *api.Error {
-	p.echo.Text = TextConfig{Format: TextFormat{Type: "text"}, Verbosity: "medium"}
+	p.echo.Text = TextConfig{Format: jsontext.Value(`{"type":"text"}`), Verbosity: "medium"}
 	if api.Absent(b.Text) {
 		return nil
 	}
@@ -270,17 +270,14 @@ func planText(b *body, p *plan, _ engine.Info) *api.Error {
 	if api.Absent(text.Format) {
 		return nil
 	}
-	var format struct {
-		Type string         `json:"type"`
-		Rest jsontext.Value `json:",embed"`
-	}
-	if err := api.DecodeAt("text.format", text.Format, &format); err != nil {
+	format, err := api.TextFormat("text.format", text.Format)
+	if err != nil {
 		return err
 	}
-	if format.Type != "text" {
-		return api.Unsupported("text.format", "'text.format' must have the type 'text': other formats are not supported")
+	if format != nil {
+		p.echo.Text.Format = text.Format
 	}
-	return api.DecodeAt("text.format", text.Format, &TextFormat{})
+	return api.SetFormat(p.req, format)
 }
 
 // planLife reads what happens to the answer while no client listens, and afterwards.
