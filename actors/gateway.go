@@ -67,7 +67,7 @@ func (g *Gateway) Info() engine.Info {
 		}
 	}
 	if g.opt.Template != nil {
-		info.Tokenizer.Template = g.opt.Template.Source()
+		info.Tokenizer.Template, info.Reasons = g.opt.Template.Source(), g.opt.Template.Format().Reasons()
 	}
 	return info
 }

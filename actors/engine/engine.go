@@ -40,7 +40,9 @@ type Info struct {
 	// temperature 1, top_p 1).
 	Defaults Sampling
 	// Infill says that the model can fill in the middle of a text: Prompt.Suffix.
-	Infill    bool
+	Infill bool
+	// Reasons says that the chat template has reasoning apart from the answer.
+	Reasons   bool
 	Tokenizer TokenizerInfo
 }
 

@@ -180,6 +180,8 @@ func (r *ChatRequest) tools(req *engine.Request) *Error {
 	}
 	if parts.Tools != nil || !isFalse(r.SeparateReasoning) {
 		req.Parts = parts
+	} else if parts.Budget > 0 {
+		return Invalid("separate_reasoning", "'separate_reasoning' false and 'thinking.budget_tokens' cannot be combined")
 	}
 	return nil
 }

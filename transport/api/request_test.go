@@ -101,6 +101,7 @@ var chatRefusals = []struct{ fields, param, code string }{
 	{`"repetition_penalty":1e-300`, "repetition_penalty", CodeInvalidValue},
 	{`"thinking":{"type":"sometimes"}`, "thinking.type", CodeInvalidValue},
 	{`"thinking":{}`, "thinking.type", CodeMissing},
+	{`"thinking":{"type":"enabled","budget_tokens":9},"separate_reasoning":false`, "separate_reasoning", CodeInvalidValue},
 	{`"thinking":{"type":"enabled","budget_tokens":0}`, "thinking.budget_tokens", CodeInvalidValue},
 	{`"enable_thinking":false,"chat_template_kwargs":{"enable_thinking":true}`, "enable_thinking", CodeInvalidValue},
 	{`"stream_options":{"continuous_usage_stats":1}`, "stream_options.continuous_usage_stats", CodeInvalidType},
