@@ -294,6 +294,8 @@ type Stats struct {
 type ExpertCache struct {
 	Strategy, Rank string
 	Hits, Misses   uint64 // experts that were there when their layer came, and that had to be copied for it
+	Host           uint64 // experts that were missing and that the host computed
+	Copies         uint64 // experts copied: for a layer, or moved between steps
 	CopiedBytes    uint64
 }
 
