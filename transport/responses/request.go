@@ -70,7 +70,8 @@ type plan struct {
 	truncate   bool // truncation: auto
 	continues  bool // the answer continues the last message
 	grace      time.Duration
-	header     http.Header // what client_metadata has of one
+	header     http.Header       // what client_metadata has of one
+	spaces     map[string]spaced // functions of namespaces, by qualified name
 }
 
 // newPlan validates b for the model. The conversation before it and the engine's own checks come
@@ -226,7 +227,7 @@ func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 	if !api.Absent(b.ToolChoice) {
 		p.echo.ToolChoice = b.ToolChoice
 	}
-	tools, err := readTools(b.Tools, choice.Mode != "none" && p.generate)
+	tools, spaces, err := readTools(b.Tools, choice.Mode != "none" && p.generate)
 	if err != nil {
 		return err
 	}
@@ -236,6 +237,7 @@ func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 	if !api.Absent(b.Tools) {
 		p.echo.Tools = b.Tools
 	}
+	p.spaces = spaces
 	p.req.Prompt.Chat.Tools = tools
 	p.req.Parts = &engine.Parts{Single: !p.echo.ParallelToolCalls, Budget: b.Budget()}
 	if !p.generate {
