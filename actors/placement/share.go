@@ -59,7 +59,7 @@ type trial struct {
 const (
 	// shareLevels is the number of steps from none of the missing experts to all.
 	shareLevels = 8
-	firstLevel  = 2 // the first that is tried, instead of none
+	firstLevel  = 3 // the first that is tried, instead of none
 	// blockSteps take the same part. The first blockSkip are not counted: a step may be enqueued before the one before it has ended, and
 	// the first one with a part is captured.
 	blockSteps = 5
