@@ -11,8 +11,8 @@ import (
 const person = `{"type":"object","properties":{"name":{"type":"string","maxLength":20},"age":{"type":"integer","minimum":0,"maximum":120},
 	"tags":{"type":"array","items":{"enum":["a","b"]},"maxItems":3}},"required":["name","age","tags"],"additionalProperties":false}`
 
-// answered is the part of a chat completion that the tests read.
-type answered struct {
+// formatted is the part of a chat completion that the tests read.
+type formatted struct {
 	Choices []struct {
 		Message struct {
 			Content   string
@@ -28,8 +28,8 @@ type answered struct {
 // several at a time, beside free ones.
 func TestFormatsOverHTTP(t *testing.T) {
 	s := open(t)
-	ask := func(fields string) answered {
-		return post200[answered](t, s, "/v1/chat/completions", json.RawMessage(`{"messages":[{"role":"user","content":"Who are you?"}],"seed":3,`+fields+`}`))
+	ask := func(fields string) formatted {
+		return post200[formatted](t, s, "/v1/chat/completions", json.RawMessage(`{"messages":[{"role":"user","content":"Who are you?"}],"seed":3,`+fields+`}`))
 	}
 	schema := `"response_format":{"type":"json_schema","json_schema":{"name":"p","strict":true,"schema":` + person + `}}`
 	for _, fields := range []string{schema, schema + `,"temperature":0`, schema + `,"n":3,"frequency_penalty":0.5`, schema + `,"logprobs":true`} {
@@ -73,7 +73,7 @@ func TestForcedCalls(t *testing.T) {
 	const tools = `"tools":[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{
 		"city":{"type":"string","maxLength":12},"days":{"type":"integer","minimum":1,"maximum":9}},"required":["city","days"]}}},{"type":"function","function":{"name":"now"}}]`
 	for choice, names := range map[string][]string{`"required"`: {"weather", "now"}, `{"type":"function","function":{"name":"weather"}}`: {"weather"}} {
-		got := post200[answered](t, s, "/v1/chat/completions", json.RawMessage(`{"messages":[{"role":"user","content":"Hi"}],"seed":5,"parallel_tool_calls":false,`+tools+`,"tool_choice":`+choice+`}`))
+		got := post200[formatted](t, s, "/v1/chat/completions", json.RawMessage(`{"messages":[{"role":"user","content":"Hi"}],"seed":5,"parallel_tool_calls":false,`+tools+`,"tool_choice":`+choice+`}`))
 		c := got.Choices[0]
 		if c.FinishReason != "tool_calls" || len(c.Message.ToolCalls) != 1 || c.Message.Content != "" {
 			t.Errorf("%s: %+v", choice, c)
