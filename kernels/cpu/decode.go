@@ -71,16 +71,26 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 		lanes = len(s.lanes)
 	}
 	t.tiles = t.onTiles()
-	t.cut(lanes)
+	near := lanes > 1 && t.integer() && keys <= nearKeys && !t.kv.narrow() && t.chosen == nil
+	if near {
+		t.heads, t.apart = min(headBlock, (p.Heads+2*lanes-1)/(2*lanes)), false
+	} else {
+		t.cut(lanes)
+	}
+	t.makeItems()
 	t.begin(s)
 	wide := convert.Padded(p.Rank + p.Rope)
 	scratch := t.heads*(4*wide+keyBlock) + wide + 2*piece(runningSize*t.heads) + t.blockRoom() + t.unitRoom()
-	if t.whole.on {
+	switch {
+	case near && t.whole.on:
+		rows := len(t.list)
+		s.each((*decodeNear)(t), t.groups(), ns, max(scratch, t.stepScratch(t.kq, rows), t.stepScratch(t.vq, rows)))
+	case t.whole.on:
 		t.each(s, (*decodeAbsorb)(t), t.kq)
-	}
-	s.each(t, len(t.items), ns, scratch)
-	if t.whole.on {
+		s.each(t, len(t.items), ns, scratch)
 		t.each(s, (*decodeExpand)(t), t.vq)
+	default:
+		s.each(t, len(t.items), ns, scratch)
 	}
 	t.spans = nil
 }
@@ -95,7 +105,7 @@ func (t *decodeTask) sees(row int) int {
 	return span.Pos + r.row + 1
 }
 
-// cut makes the items. If there are fewer than lanes, keys are divided too. If there still are, the items become smaller, and
+// cut chooses the size of items. If there are fewer than lanes, keys are divided too. If there still are, the items become smaller, and
 // several read the same keys.
 func (t *decodeTask) cut(lanes int) {
 	// If keys have to be widened or copied, every item does it again: so there are as few items as possible.
@@ -121,6 +131,10 @@ func (t *decodeTask) cut(lanes int) {
 	for t.heads > least && t.count() < enough {
 		t.heads = (t.heads/2 + dot.Rows - 1) &^ (dot.Rows - 1)
 	}
+}
+
+// makeItems lists the items, row by row.
+func (t *decodeTask) makeItems() {
 	t.items, t.parts, t.kept.n = t.items[:0], t.parts[:0], 0
 	for row := range t.list {
 		keys := t.sees(row)

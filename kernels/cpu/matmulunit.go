@@ -16,7 +16,6 @@ type unitPack struct {
 	arena  arena
 	tokens *float32
 	task   *matmulTask
-	block  btile.Block
 }
 
 // onTiles reports whether the unit is used for products with these weights.
@@ -33,10 +32,15 @@ func (u *unitPack) pack(s *Stream, t *matmulTask) int {
 	u.task, u.arena.held, u.arena.alloc = t, s.arena.held, s.arena.alloc
 	u.arena.reset(blocks * btile.MostTokens * t.k)
 	u.tokens = u.arena.take(blocks * btile.MostTokens * t.k)
-	for b := range blocks {
-		s.dev.btile.Pack(&u.block, u.place(b), rowAt(t.x, t.xStride, b*btile.MostTokens), t.xStride, u.count(b), t.k)
-	}
+	const valuesPerNs = 3
+	s.each(u, blocks, t.m*t.k/valuesPerNs, 0)
 	return btile.Products
+}
+
+// do packs block b.
+func (u *unitPack) do(l *lane, b int) {
+	t := u.task
+	t.dev.btile.Pack(&l.block, u.place(b), rowAt(t.x, t.xStride, b*btile.MostTokens), t.xStride, u.count(b), t.k)
 }
 
 // place returns the position of block b.
