@@ -271,7 +271,7 @@ func TestDeadlines(t *testing.T) {
 	submit := func(id uint64, in int64) *answer {
 		p := g.Prompts[1]
 		req := greedy(p.IDs, len(p.Greedy))
-		sampler, err := gw.sampler(req, p.IDs)
+		sampler, err := gw.sampler(req, p.IDs, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

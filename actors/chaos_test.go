@@ -129,7 +129,7 @@ func (c *chaosRun) submit(p compare.Prompt, n int) {
 	}
 	o := &deadlineOutput{}
 	c.late = append(c.late, o)
-	sampler, err := c.gw.sampler(greedy(p.IDs, n), p.IDs)
+	sampler, err := c.gw.sampler(greedy(p.IDs, n), p.IDs, nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -41,7 +41,8 @@ type Gateway struct {
 	opt  GatewayOptions
 	ring *trace.Ring // written under p.mu: it has many writers
 	// stream is the ring of the stream actor, on which outputs are called.
-	stream *trace.Ring
+	stream   *trace.Ring
+	grammars grammars
 }
 
 // NewGateway opens a pipeline to requests.
@@ -66,7 +67,7 @@ func (g *Gateway) Info() engine.Info {
 		}
 	}
 	if g.opt.Template != nil {
-		info.Tokenizer.Template = g.opt.Template.Source()
+		info.Tokenizer.Template, info.Reasons = g.opt.Template.Source(), g.opt.Template.Format().Reasons()
 	}
 	return info
 }
@@ -121,7 +122,11 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	} else if req.MaxTokens > 0 {
 		maxNew = min(req.MaxTokens, room)
 	}
-	sampler, err := g.sampler(req, ids)
+	limits, err := g.constrain(req, ids)
+	if err != nil {
+		return nil, err
+	}
+	sampler, err := g.sampler(req, ids, limits)
 	if err != nil {
 		return nil, err
 	}
@@ -241,8 +246,8 @@ func contextError(prompt string, context int) error {
 		"this model's maximum context length is %d tokens, and the prompt has %s; leave room for at least one token of the answer", context, prompt)}
 }
 
-// sampler makes the request's token chooser.
-func (g *Gateway) sampler(req *engine.Request, prompt []int32) (*sample.Sequence, error) {
+// sampler makes the request's token chooser. limits may be nil.
+func (g *Gateway) sampler(req *engine.Request, prompt []int32, limits *constraint) (*sample.Sequence, error) {
 	s := req.Sampling
 	seed := rand.Uint64()
 	if s.Seed != nil {
@@ -257,6 +262,9 @@ func (g *Gateway) sampler(req *engine.Request, prompt []int32) (*sample.Sequence
 	}
 	if req.Prompt.Suffix != nil {
 		params.StopIDs = append(params.StopIDs, g.infillStops()...)
+	}
+	if limits != nil {
+		params.Allow, params.Took = limits.allow, limits.took
 	}
 	if req.PromptOnly { // whatever comes ends the request by its length
 		params.StopIDs, params.EOS = nil, nil

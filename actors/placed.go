@@ -175,6 +175,8 @@ func (p *Pipeline) tell(s *engine.Stats) {
 			c := &s.ExpertCaches[i]
 			c.Hits += uint64(x.Hits)
 			c.Misses += uint64(x.Misses)
+			c.Host += uint64(x.Host)
+			c.Copies += uint64(x.Copies)
 			c.CopiedBytes += uint64(x.CopiedBytes)
 		}
 	}

@@ -40,7 +40,9 @@ type Info struct {
 	// temperature 1, top_p 1).
 	Defaults Sampling
 	// Infill says that the model can fill in the middle of a text: Prompt.Suffix.
-	Infill    bool
+	Infill bool
+	// Reasons says that the chat template has reasoning apart from the answer.
+	Reasons   bool
 	Tokenizer TokenizerInfo
 }
 
@@ -99,6 +101,8 @@ type Request struct {
 	// Parts asks for the parts of a chat's answer as the model's chat template has them. nil: all is
 	// text.
 	Parts *Parts
+	// Format describes the text of the answer; nil: any text.
+	Format *Format
 	// PromptLogprobs, if set, asks for the log-probabilities of the prompt's own tokens. The value
 	// is the number of alternatives. The whole prompt is then computed, even if it is cached.
 	PromptLogprobs *int
@@ -125,6 +129,33 @@ type Parts struct {
 	Single bool
 	// Budget bounds the tokens of reasoning, which is then ended; 0: no bound of its own.
 	Budget int
+	// Call demands calls of these tools and no text. One name, "", stands for any of Tools. nil: the
+	// model decides.
+	Call []string
+}
+
+// FormatKind is a language in which a Format is written.
+type FormatKind uint8
+
+const (
+	AnyObject  FormatKind = iota // a JSON object
+	JSONSchema                   // Source is a JSON schema, of which the answer is a value
+	Regexp                       // Source is a regular expression, which all of the answer matches
+	Choice                       // the answer is one of Choices
+	GBNF                         // Source is a grammar in llama.cpp's language
+)
+
+// Format is a description that the text of an answer must follow, but for reasoning and calls of tools.
+type Format struct {
+	Kind    FormatKind
+	Source  []byte
+	Choices []string
+	Param   string // the field of the request that errors name
+	// Closed, for JSON, forbids members that a schema does not name, where it does not say.
+	Closed bool
+	// Space, for JSON, is a regular expression of what may stand between two tokens. nil: at most one
+	// blank.
+	Space *string
 }
 
 // Caller is a span of the client's trace, as W3C Trace Context defines it. The zero value is none.
@@ -263,6 +294,8 @@ type Stats struct {
 type ExpertCache struct {
 	Strategy, Rank string
 	Hits, Misses   uint64 // experts that were there when their layer came, and that had to be copied for it
+	Host           uint64 // experts that were missing and that the host computed
+	Copies         uint64 // experts copied: for a layer, or moved between steps
 	CopiedBytes    uint64
 }
 

@@ -8,11 +8,13 @@ import (
 
 	"krater/actors"
 	"krater/actors/local/config"
+	"krater/actors/local/predict"
 	"krater/actors/placement"
 	"krater/kernels/cpu"
 	"krater/kernels/device"
 	"krater/kernels/hostsim"
 	"krater/scheduler/dispatch"
+	"krater/scheduler/planner/forecast"
 	"krater/stages/expert"
 	"krater/stages/load"
 )
@@ -125,6 +127,24 @@ func (s *Model) placeExpertsBeside() error {
 	}
 	s.Placement = s.Placements[slices.IndexFunc(s.Placements, func(p *placement.Placement) bool { return p != nil })]
 	return nil
+}
+
+// keepServed keeps what the strategy learned served for later forecasts. Without it these only know less.
+func (s *Model) keepServed() {
+	if !s.OnGPU() || s.Placement == nil || len(s.Placements) != 1 {
+		return
+	}
+	v, ok := s.Placement.Served()
+	if !ok {
+		return
+	}
+	err := predict.KeepServed(&s.Plan.Options, s.Plan.Machine, s.Plan.Case.Rank, predict.ServedFile{
+		Model: s.Source.Name, Layers: expertLayers(s.Parts), Experts: s.Config.MoE.Experts, Bytes: int64(s.Parts.Slots.Step),
+		Served: forecast.Served{Tokens: v.Tokens, Places: v.Places, Rows: v.Rows, Seconds: v.Step.Seconds(), HitRate: v.HitRate},
+	})
+	if err != nil {
+		s.report.Notice(fmt.Sprintf("what was served is not kept for krater plan: %v", err))
+	}
 }
 
 // ClosePlacement removes the experts from the devices of the layers; the caller places them again.

@@ -208,6 +208,7 @@ func (s *Model) keepBlocks() error {
 
 // Close frees the model. It may be called again.
 func (s *Model) Close() {
+	s.keepServed()
 	s.ClosePlacement()
 	switch {
 	case s.Made != nil:

@@ -61,7 +61,7 @@ func (p *Placement) divide(rows int, last time.Duration) {
 	level, most := l.share.next(rows, last)
 	part := level * dispatch.ShareUnit / shareLevels
 	missing := min(rows*p.topK, p.setup.Experts)
-	need := min(l.most, (missing*most*dispatch.ShareUnit/shareLevels+dispatch.ShareUnit/2)/dispatch.ShareUnit)
+	need := min(l.most, missing*most/shareLevels)
 	if need != len(l.spare) || part != l.part {
 		l.part, l.sent = part, false
 	}

@@ -16,6 +16,7 @@ import (
 // enters it when its copy has ended. So no step waits for a copy, and none reads a slot that is written.
 type pool struct {
 	learner *learn.Learner
+	served  served
 	first   int32         // its first slot
 	last    int32         // the slot after its last one
 	tables  device.Stream // of an accelerator: of its tables, in one order with steps; nil on other devices
@@ -163,9 +164,11 @@ func (p *Placement) Learn(rows int, quiet bool) (err error) {
 	p.pool.learner.Pass(float64(rows) * p.worth(rows))
 	if p.Phase(rows) == dispatch.Prefill || p.loan.out {
 		p.pool.budget.pause()
+		p.pool.served.pause()
 		return nil
 	}
 	took := p.pool.budget.step()
+	p.serve(rows)
 	if !quiet {
 		return nil
 	}

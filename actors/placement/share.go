@@ -59,7 +59,7 @@ type trial struct {
 const (
 	// shareLevels is the number of steps from none of the missing experts to all.
 	shareLevels = 8
-	firstLevel  = 2 // the first that is tried, instead of none
+	firstLevel  = 3 // the first that is tried, instead of none
 	// blockSteps take the same part. The first blockSkip are not counted: a step may be enqueued before the one before it has ended, and
 	// the first one with a part is captured.
 	blockSteps = 5
@@ -70,10 +70,10 @@ const (
 	pairNoise = 0.02
 	// worthwhile is how much shorter steps have to be.
 	worthwhile = 0.01
-	// hopeless ends a trial after the first pair.
-	hopeless = 0.08
-	// A part that is kept is left in peace for a while, longer each time.
-	pauseLeast, pauseMost = 64, 2048
+	// hopeless ends a trial after the first pair. It is large: the routers may have changed their habits within the pair.
+	hopeless = 0.2
+	// A part that is kept is left in peace for a while, longer each time that the other was worse beyond doubt.
+	pauseLeast, pauseMost = 64, 512
 	// strange is how many times the usual time a step has to take not to be counted.
 	strange = 3
 )
@@ -143,20 +143,23 @@ func (t *trial) pair() {
 	doubt := 2 * max(pairNoise, math.Sqrt(spread/max(1, k-1))) / math.Sqrt(k)
 	switch {
 	case k >= 2 && mean+doubt < -worthwhile/2 && mean < -worthwhile:
-		t.keep(true)
+		t.keep(true, false)
 	case mean > hopeless || k >= 2 && mean-doubt > -worthwhile || k >= pairsMost:
-		t.keep(false)
+		t.keep(false, mean > hopeless || mean-doubt > 0)
 	}
 }
 
 // keep ends a trial. A part that was better is in use from now on, and the one beyond it is tried at once. If it was not better, the one
-// on the other side is tried later.
-func (t *trial) keep(better bool) {
+// on the other side is tried later, and much later if it was worse beyond doubt.
+func (t *trial) keep(better, worse bool) {
 	t.diffs = t.diffs[:0]
 	if better {
 		t.at, t.pause = t.to, pauseLeast
 	} else {
-		t.rest, t.pause, t.down = t.pause, min(2*t.pause, pauseMost), !t.down
+		if worse {
+			t.pause = min(2*t.pause, pauseMost)
+		}
+		t.rest, t.down = t.pause, !t.down
 	}
 	if t.at == 0 {
 		t.down = false

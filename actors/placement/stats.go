@@ -45,11 +45,17 @@ func (s Stats) Since(before Stats) Stats {
 func (p *Placement) Stats(phase dispatch.Phase) Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.stats[phase]
-	if phase == dispatch.Decode { // no others ask
-		asked, there := p.Asked()
-		s.Host, s.Hits = s.Host+asked, s.Hits+there
+	if phase == dispatch.Decode {
+		return p.decodeStats()
 	}
+	return p.stats[phase]
+}
+
+// decodeStats is Stats of generated rows, for which alone a GPU asks the host. p.mu is held.
+func (p *Placement) decodeStats() Stats {
+	s := p.stats[dispatch.Decode]
+	asked, there := p.Asked()
+	s.Host, s.Hits = s.Host+asked, s.Hits+there
 	return s
 }
 

@@ -341,11 +341,11 @@ func (b *bench) batches() error {
 		if err != nil {
 			return err
 		}
-		spent, _, err := b.counted(q, 1)
+		spent, all, err := b.counted(q, 1)
 		if err != nil {
 			return err
 		}
-		b.report.batch(n, s, b.reader, spent)
+		b.report.batch(n, s, b.reader, spent, all)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func TestReport(t *testing.T) {
 	r.prefill(512, stat.Sample{1000, 900, 1100}, stat.Sample{1900, 1700}, "", spent)
 	r.context(512, 0, s, reader, spent, 20*time.Millisecond)
 	r.context(32768, 32256, s, reader, spent, 20*time.Millisecond)
-	r.batch(8, s, reader, spent)
+	r.batch(8, s, reader, spent, 20*time.Millisecond)
 	if p := r.Prefill[0]; p.TokS != 512 || p.Runs != 3 || r.Batch[0].TokS != 800 || r.Context[0].TokS != 100 || r.Context[0].GBps != 60 {
 		t.Errorf("%+v %+v %+v", p, r.Batch, r.Context)
 	}

@@ -119,6 +119,7 @@ type Batch struct {
 	GBps    float64 `json:"gbps"`
 	Ratio   float64 `json:"ratio"`
 	Steps
+	Operators []Operator `json:"operators"` // of one step
 }
 
 // Scaling is decode with another number of threads.
@@ -238,9 +239,9 @@ func (r *Report) context(tokens, made int, s *stat.Series, reader *read.Reader, 
 	r.Context = append(r.Context, Context{Tokens: tokens, MadeUp: made, TokS: tokS, GBps: gbps, Ratio: ratio, Steps: steps(in), Operators: operators(spent, all, 1)})
 }
 
-func (r *Report) batch(streams int, s *stat.Series, reader *read.Reader, spent []clock.Spent) {
+func (r *Report) batch(streams int, s *stat.Series, reader *read.Reader, spent []clock.Spent, all time.Duration) {
 	in, tokS, gbps, ratio := speed(s, reader, streams, sum(spent))
-	r.Batch = append(r.Batch, Batch{streams, tokS, gbps, ratio, steps(in)})
+	r.Batch = append(r.Batch, Batch{streams, tokS, gbps, ratio, steps(in), operators(spent, all, 1)})
 }
 
 // Tables returns the figures for people.

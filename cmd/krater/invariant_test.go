@@ -166,14 +166,14 @@ func differences(alone, got []said) (who []int) {
 
 // TestBatchInvariant: on the processor, and where it plays a device, answers have the bits that
 // they have alone, whatever requests are served with them, whenever they come and however prompts
-// are cut; with --batch-invariant and without.
+// are cut; with --batch-invariant or --same-tokens and without.
 func TestBatchInvariant(t *testing.T) {
 	list := company(8, 9, 2, 21, 70, 130, 5)
 	var want []said
 	for i, args := range [][]string{
 		nil, {"--batch-invariant", "--prefill-chunk", "16", "--prefill-share", "7"},
 		{"--block-tokens", "4", "--layer-groups", "2"},
-		{"--device", "hostsim", "--batch-invariant"}, {"--device", "hostsim", "--prefill-chunk", "5", "--max-seqs", "3", "--no-prefix-cache"},
+		{"--device", "hostsim", "--same-tokens"}, {"--device", "hostsim", "--prefill-chunk", "5", "--max-seqs", "3", "--no-prefix-cache"},
 	} {
 		x := tableFor(t, args...)
 		if i == 0 {

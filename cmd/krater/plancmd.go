@@ -181,6 +181,9 @@ func (r planText) given(out io.Writer) {
 		stat.Number(c.ReadGBps), c.Sources["read_gbps"], stat.Number(c.Dense.Peak), stat.Number(c.Experts.Peak), stat.Number(c.Attention.Peak), c.Sources["experts.peak"],
 		stat.Number(c.CopyGBps), stat.Number(c.BusyGBps), c.Sources["copy_gbps"])
 	item("CPU", "%s, %s: reads %s GB/s, experts %s GOP/s (%s)", orUnknown(p.Name), planner.Count(p.Threads, "thread"), stat.Number(p.ReadGBps), stat.Number(1e3*p.Experts.Peak), r.Known.CPU)
+	if r.Served != nil {
+		item("served", "%s", r.ServedLine())
+	}
 	item("budget", "weights and workspace %s, KV cache %s or more (%d tokens), experts %s of %s",
 		planner.Size(b.Fixed), planner.Size(b.KV), b.KV/max(1, r.KVToken), planner.Size(min(r.Room, r.Experts)), planner.Size(r.Experts))
 }

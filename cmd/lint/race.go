@@ -19,7 +19,7 @@ var partly = []split{
 	// Whole programs: what the program itself does on several goroutines, and many clients at the same time.
 	// What they ask of doors, actors and the scheduler is in the tests of those packages, too.
 	{"krater/cmd/krater/...", "Crowd|Ready|WhileLoading|StopWhileLoading|Drain|DrainTimeout|NothingIsLeft|ServeHeat|HeatKeeper|" +
-		"LogOfProgress|LoadsShowBars|LossyWriter|TracePage|Pull.*|OTLP|ChatWithAServer",
+		"LogOfProgress|LoadsShowBars|LossyWriter|TracePage|Pull.*|OTLP|ChatWithAServer|FormatsOverHTTP",
 		"BatchBehind|BatchDir|TogetherAndAlone|Vanish|LongPromptsBesideAStream|QueueIsBounded|SmallKVCache|HugePromptsOfClientsThatLeave|EveryRouteGivesTheSame|" +
 			"EvictedBlocksAreKept|Preempted|Ranks|ServeOnRanks|HeatmapIsExact|BenchServe|Topologies"},
 	// The arithmetic is the same on one goroutine; actors use all of it on several.
@@ -30,6 +30,7 @@ var partly = []split{
 		"PoolPanics|CopyLanes|FastCopies|CopiesBeforeFoundExperts|BudgetIsShared|PromptsShareAPass", "Learned|GoldenBesideDevice|CopiesBesideWork|WavesWithLoads|SyntheticModel"},
 	{"krater/stages/weights/quant", "Deterministic", ""},
 	{"krater/stages/text/tokenizer", "ConcurrentUse", ""},
+	{"krater/stages/text/grammar", "ConcurrentUse", ""},
 	{"krater/stages/weights/cache", ".*Together|OneReading|BothFormats|TinyLoad", ""},
 	{"krater/stages/synth", "Load|Pack|WriteSafetensors|WriteFails", ""},
 	{"krater/scheduler/batchqueue", "ContentWhileItIsNamed|SecondProcess", ""},

@@ -25,6 +25,7 @@ type decodeTask struct {
 	kept  stretchResults
 	parts []decodePart // of each row and group of heads
 	whole decodeWhole
+	tiles bool // scores and weighted latents are products of the tile unit
 }
 
 // decodeRow is a row of the batch and its span.
@@ -69,16 +70,27 @@ func (d *Device) absorbed(op string, s *Stream, out, q *device.Mat, cache *devic
 	if s.shared(ns) {
 		lanes = len(s.lanes)
 	}
-	t.cut(lanes)
+	t.tiles = t.onTiles()
+	near := lanes > 1 && t.integer() && keys <= nearKeys && !t.kv.narrow() && t.chosen == nil
+	if near {
+		t.heads, t.apart = min(headBlock, (p.Heads+2*lanes-1)/(2*lanes)), false
+	} else {
+		t.cut(lanes)
+	}
+	t.makeItems()
 	t.begin(s)
 	wide := convert.Padded(p.Rank + p.Rope)
-	scratch := t.heads*(4*wide+keyBlock) + wide + 2*piece(runningSize*t.heads) + t.blockRoom()
-	if t.whole.on {
+	scratch := t.heads*(4*wide+keyBlock) + wide + 2*piece(runningSize*t.heads) + t.blockRoom() + t.unitRoom()
+	switch {
+	case near && t.whole.on:
+		rows := len(t.list)
+		s.each((*decodeNear)(t), t.groups(), ns, max(scratch, t.stepScratch(t.kq, rows), t.stepScratch(t.vq, rows)))
+	case t.whole.on:
 		t.each(s, (*decodeAbsorb)(t), t.kq)
-	}
-	s.each(t, len(t.items), ns, scratch)
-	if t.whole.on {
+		s.each(t, len(t.items), ns, scratch)
 		t.each(s, (*decodeExpand)(t), t.vq)
+	default:
+		s.each(t, len(t.items), ns, scratch)
 	}
 	t.spans = nil
 }
@@ -93,16 +105,19 @@ func (t *decodeTask) sees(row int) int {
 	return span.Pos + r.row + 1
 }
 
-// cut makes the items. If there are fewer than lanes, keys are divided too. If there still are, the items become smaller, and
+// cut chooses the size of items. If there are fewer than lanes, keys are divided too. If there still are, the items become smaller, and
 // several read the same keys.
 func (t *decodeTask) cut(lanes int) {
 	// If keys have to be widened or copied, every item does it again: so there are as few items as possible.
 	again := t.kv.narrow() || t.chosen != nil
 	t.heads, t.apart = t.Heads, false
-	if !again {
+	if !again || t.tiles {
 		t.heads = min(headBlock, t.Heads)
 	}
-	enough := 1
+	least, enough := dot.Rows, 1
+	if t.tiles { // a product of few heads takes as long
+		least = headBlock
+	}
 	switch {
 	case lanes > 1 && again:
 		enough = lanes
@@ -113,9 +128,13 @@ func (t *decodeTask) cut(lanes int) {
 		t.apart = true
 		t.apart = t.count()*t.heads*convert.Padded(t.Rank+t.Rope) <= keptMost
 	}
-	for t.heads > dot.Rows && t.count() < enough {
+	for t.heads > least && t.count() < enough {
 		t.heads = (t.heads/2 + dot.Rows - 1) &^ (dot.Rows - 1)
 	}
+}
+
+// makeItems lists the items, row by row.
+func (t *decodeTask) makeItems() {
 	t.items, t.parts, t.kept.n = t.items[:0], t.parts[:0], 0
 	for row := range t.list {
 		keys := t.sees(row)
@@ -179,6 +198,7 @@ type decodeScratch struct {
 	state    []running
 	states   []running // of the stretches before
 	chosen   []int32   // the positions that the row sees; nil: all
+	unit     decodeUnit
 }
 
 func (t *decodeTask) scratch(l *lane, item decodeItem) (c decodeScratch) {
@@ -195,6 +215,9 @@ func (t *decodeTask) scratch(l *lane, item decodeItem) (c decodeScratch) {
 	if c.kept >= 0 {
 		c.acc, c.state = t.kept.of(c.kept, c.n)
 	}
+	if t.tiles {
+		c.unit = t.unit(l)
+	}
 	return c
 }
 
@@ -208,6 +231,9 @@ func (t *decodeTask) do(l *lane, i int) {
 			t.absorb(l, rowAt(c.absorbed, c.wide, j), c.spare, row, c.first+j)
 		}
 		t.rotated(&c, t.query(row, c.first+j), j)
+	}
+	if t.tiles {
+		t.packQueries(l, &c)
 	}
 	c.chosen = t.sparse.row(row)
 	first, end := stretchOf(c.from), stretchOf(c.to-1)+1
@@ -235,11 +261,8 @@ func (t *decodeTask) do(l *lane, i int) {
 			t.keep(acc, t.latent(c.row, c.first+j))
 			continue
 		}
-		if t.bf16 {
-			t.dev.convert.Unpack(c.spare, acc, t.Rank)
-			acc, c.spare = c.spare, acc
-		}
-		t.expand(l, acc, c.spare, row, c.first+j)
+		t.natural(c.spare, acc)
+		t.expand(l, c.spare, acc, row, c.first+j)
 	}
 }
 
@@ -273,6 +296,16 @@ func (t *decodeTask) rotated(c *decodeScratch, q *float32, j int) {
 	}
 }
 
+// block is a block of keys as the tiles read them.
+func (t *decodeTask) block(c *decodeScratch, from, to int) keyRows {
+	if c.chosen == nil {
+		return t.keys(c.span, from, to, 0, t.Rank+t.Rope, c.block)
+	}
+	keys := t.gather(c.span, c.chosen[from:to], 0, t.Rank+t.Rope, c.block)
+	keys.from = from
+	return keys
+}
+
 // take takes one block of keys into the running softmax of all heads: positions [from, to), or the chosen ones
 // of these numbers.
 func (t *decodeTask) take(l *lane, c *decodeScratch, from, to int) {
@@ -281,12 +314,10 @@ func (t *decodeTask) take(l *lane, c *decodeScratch, from, to int) {
 	if t.bf16 {
 		sumKernels = &t.dev.axpy.BF16
 	}
-	var keys keyRows
-	if c.chosen != nil {
-		keys = t.gather(span, c.chosen[from:to], 0, t.Rank+t.Rope, c.block)
-		keys.from = from
-	} else {
-		keys = t.keys(span, from, to, 0, t.Rank+t.Rope, c.block)
+	keys := t.block(c, from, to)
+	if t.tiles {
+		t.takeOnUnit(l, c, &keys, from, to)
+		return
 	}
 	l.dot.Stride, l.dot.K = keys.stride, t.Rank+t.Rope
 	for pos := from; pos < to; {
@@ -318,6 +349,18 @@ func (t *decodeTask) take(l *lane, c *decodeScratch, from, to int) {
 			sumKernels[group](&l.axpy)
 		}
 		pos += n
+	}
+}
+
+// natural writes the Rank weighted latents that the tiles left in acc to dst, in natural order.
+func (t *decodeTask) natural(dst, acc *float32) {
+	switch {
+	case t.tiles:
+		t.fromUnit(dst, acc)
+	case t.bf16:
+		t.dev.convert.Unpack(dst, acc, t.Rank)
+	default:
+		copy(unsafe.Slice(dst, t.Rank), unsafe.Slice(acc, t.Rank))
 	}
 }
 

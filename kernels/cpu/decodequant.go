@@ -18,7 +18,8 @@ type decodeWhole struct {
 	on      bool
 	latents *float32  // [rows, Heads, wide] queries in latent space, then weighted latents
 	wide    int       // padded Rank
-	ints    quantRows // [Heads*rows, padded Nope or Rank], by the head
+	queries quantRows // [Heads*rows, padded Nope], by the head
+	values  quantRows // [Heads*rows, padded Rank], weighted latents likewise
 	index   []int32   // the batch's rows
 }
 
@@ -29,11 +30,7 @@ func (t *decodeTask) latent(i, head int) *float32 {
 
 // keep brings a head's weighted latents, as the tiles left them, into natural order.
 func (t *decodeTask) keep(acc, to *float32) {
-	if t.bf16 {
-		t.dev.convert.Unpack(to, acc, t.Rank)
-	} else {
-		copy(unsafe.Slice(to, t.Rank), unsafe.Slice(acc, t.Rank))
-	}
+	t.natural(to, acc)
 	clear(unsafe.Slice(to, t.whole.wide)[t.Rank:])
 }
 
@@ -49,19 +46,16 @@ func (t *decodeTask) begin(s *Stream) {
 		w.index = append(w.index, int32(t.spans[r.span].Row+r.row))
 	}
 	wide := convert.Padded(t.Rank + t.Rope)
-	room, cols, groups := piece(n*w.wide)+t.kept.room(wide), 0, 0
+	room := piece(n*w.wide) + t.kept.room(wide)
 	if t.integer() {
-		k, v := &t.kq[0], &t.vq[0]
-		cols, groups = n*max(k.k, v.k)/4, n*max(k.groups(), v.groups())
-		room += piece(cols) + 2*piece(groups)
+		room += quantRoom(&t.kq[0], n) + quantRoom(&t.vq[0], n)
 	}
 	s.arena.reset(room)
 	w.latents = s.arena.take(n * w.wide)
 	t.kept.take(&s.arena, wide)
 	if t.integer() {
-		w.ints.q = (*int8)(unsafe.Pointer(s.arena.take(cols)))
-		w.ints.scale = s.arena.take(groups)
-		w.ints.bias = (*int32)(unsafe.Pointer(s.arena.take(groups)))
+		w.queries.take(&s.arena, &t.kq[0], n)
+		w.values.take(&s.arena, &t.vq[0], n)
 	}
 }
 
@@ -70,16 +64,25 @@ func (t *decodeTask) each(s *Stream, heads task, w []quantProduct) {
 	rows, scratch := len(t.list), t.whole.wide
 	ns := rows * t.Heads * t.Rank * max(t.Nope, t.V) / t.dev.speed.flopsPerNs
 	if t.integer() {
-		t.whole.ints.shape(&w[0])
-		ns, scratch = t.Heads*w[0].ns(t.dev, rows), max(t.dev.unit.scratch(&w[0], rows), piece(w[0].k))
+		ns, scratch = t.Heads*w[0].ns(t.dev, rows), t.stepScratch(w, rows)
 	}
 	s.each(heads, t.Heads, ns+t.kept.n*t.kept.wide/joinedPerNs, scratch)
 }
 
-// shape makes the rows dense and as wide as a product wants them.
-func (x *quantRows) shape(p *quantProduct) {
-	x.k, x.group = p.k, p.steps*qrows.Block
-	x.qStride, x.scaleStride, x.biasStride = p.k, p.groups(), p.groups()
+// stepScratch is the scratch of a step of a head with matrices w.
+func (t *decodeTask) stepScratch(w []quantProduct, rows int) int {
+	return max(t.dev.unit.scratch(&w[0], rows), piece(w[0].k))
+}
+
+// quantRoom is the memory of n rows for a product, in float32 values.
+func quantRoom(p *quantProduct, n int) int { return piece(n*p.k/4) + 2*piece(n*p.groups()) }
+
+// take makes x n dense rows, as wide as a product wants them.
+func (x *quantRows) take(a *arena, p *quantProduct, n int) {
+	*x = quantRows{
+		q: (*int8)(unsafe.Pointer(a.take(n * p.k / 4))), scale: a.take(n * p.groups()), bias: (*int32)(unsafe.Pointer(a.take(n * p.groups()))),
+		qStride: p.k, scaleStride: p.groups(), biasStride: p.groups(), rows: n, k: p.k, group: p.steps * qrows.Block,
+	}
 }
 
 // decodeAbsorb is the first step of one head.
@@ -105,10 +108,10 @@ func (a *decodeAbsorb) do(l *lane, h int) {
 			clear(unsafe.Slice(padded, k.k)[t.Nope:])
 			x = padded
 		}
-		t.quantise(k, h*rows+i, x)
+		t.quantise(&t.whole.queries, k, h*rows+i, x)
 	}
 	out := quantOutput{base: t.latent(0, h), stride: t.Heads * t.whole.wide}
-	k.multiply(t.dev, l, quantInput{quantRows: &t.whole.ints, first: h * rows}, out, rows, 0, k.tiles())
+	k.multiply(t.dev, l, quantInput{quantRows: &t.whole.queries, first: h * rows}, out, rows, 0, k.tiles())
 }
 
 // decodeExpand is the last step of one head.
@@ -129,10 +132,10 @@ func (e *decodeExpand) do(l *lane, h int) {
 	}
 	rows, v := len(t.list), &t.vq[h]
 	for i := range rows {
-		t.quantise(v, h*rows+i, t.latent(i, h))
+		t.quantise(&t.whole.values, v, h*rows+i, t.latent(i, h))
 	}
 	out := quantOutput{base: t.result(0, h), stride: t.outStride, index: t.whole.index}
-	v.multiply(t.dev, l, quantInput{quantRows: &t.whole.ints, first: h * rows}, out, rows, 0, v.tiles())
+	v.multiply(t.dev, l, quantInput{quantRows: &t.whole.values, first: h * rows}, out, rows, 0, v.tiles())
 }
 
 // join makes the weighted latents of a row and head of those that its stretches kept.
@@ -152,7 +155,27 @@ func (t *decodeTask) join(i, h int) {
 }
 
 // quantise writes row r of the integers for a product.
-func (t *decodeTask) quantise(p *quantProduct, r int, x *float32) {
-	q, scale, bias := t.whole.ints.row(r)
+func (t *decodeTask) quantise(rows *quantRows, p *quantProduct, r int, x *float32) {
+	q, scale, bias := rows.row(r)
 	t.dev.qrows.Quantize(x, q, scale, bias, p.groups(), p.steps)
+}
+
+// decodeNear is all steps of some heads, for all rows: with few keys, loops would take longer to begin and end than to run.
+type decodeNear decodeTask
+
+// nearKeys is the most keys of all rows together for decodeNear, which reads them again for each group of heads.
+const nearKeys = 8 * nearStretch
+
+func (n *decodeNear) do(l *lane, i int) {
+	t := (*decodeTask)(n)
+	first, end := i*t.heads, min((i+1)*t.heads, t.Heads)
+	for h := first; h < end; h++ {
+		(*decodeAbsorb)(t).do(l, h)
+	}
+	for row := range t.list {
+		t.do(l, row*t.groups()+i)
+	}
+	for h := first; h < end; h++ {
+		(*decodeExpand)(t).do(l, h)
+	}
 }

@@ -32,8 +32,8 @@ type Options struct {
 	Budget  int64       // bytes Alloc may hand out; 0: unlimited
 	Level   level.Level // level.Auto: the best one, or KRATER_CPU_LEVEL
 	// TileBF16 has MatMul and FFN multiply BF16 weights on the tile unit (AMX), for every number of
-	// rows; New fails where there is none. Activations count with 16 of their 24 bits, so results
-	// differ from those without it; see package btile.
+	// rows, and MLAPrefill attend on it (prefillUnit); New fails where there is none, but for level.Pure, which computes the same in
+	// plain Go. Activations count with 16 of their 24 bits, so results differ from those without it; see package btile.
 	TileBF16 bool
 }
 
@@ -61,6 +61,7 @@ type Device struct {
 	notices []string
 	pieces  [][]byte // scratch of the nodes' streams, mapped
 
+	btile   *btile.Funcs
 	dot     *dot.Funcs
 	axpy    *axpy.Funcs
 	convert *convert.Funcs
@@ -111,7 +112,7 @@ func New(o Options) (*Device, error) {
 	if o.Name == "" {
 		o.Name = "cpu"
 	}
-	if o.TileBF16 {
+	if o.TileBF16 && l != level.Pure {
 		if err := btile.Available(); err != nil {
 			return nil, fmt.Errorf("cpu: BF16 on the tile unit: %w", err)
 		}
@@ -122,7 +123,7 @@ func New(o Options) (*Device, error) {
 	}
 	d := &Device{
 		name: o.Name, level: l, budget: o.Budget, wakeNs: wakeNs, speed: speeds[l],
-		dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
+		btile: btile.At(l), dot: dot.At(l), axpy: axpy.At(l), convert: convert.At(l),
 		norm: norm.At(l), exp: exp.At(l), rope: rope.At(l), delta: delta.At(l), index: index.At(l), qdot: qdot.At(l), qrows: qrows.At(l), blockdot: blockdot.At(l),
 		fetch: fetch, tileBF16: o.TileBF16, unit: unitFor(l),
 	}

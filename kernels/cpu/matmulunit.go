@@ -16,7 +16,6 @@ type unitPack struct {
 	arena  arena
 	tokens *float32
 	task   *matmulTask
-	block  btile.Block
 }
 
 // onTiles reports whether the unit is used for products with these weights.
@@ -33,10 +32,15 @@ func (u *unitPack) pack(s *Stream, t *matmulTask) int {
 	u.task, u.arena.held, u.arena.alloc = t, s.arena.held, s.arena.alloc
 	u.arena.reset(blocks * btile.MostTokens * t.k)
 	u.tokens = u.arena.take(blocks * btile.MostTokens * t.k)
-	for b := range blocks {
-		btile.Pack(&u.block, u.place(b), rowAt(t.x, t.xStride, b*btile.MostTokens), t.xStride, u.count(b), t.k)
-	}
+	const valuesPerNs = 3
+	s.each(u, blocks, t.m*t.k/valuesPerNs, 0)
 	return btile.Products
+}
+
+// do packs block b.
+func (u *unitPack) do(l *lane, b int) {
+	t := u.task
+	t.dev.btile.Pack(&l.block, u.place(b), rowAt(t.x, t.xStride, b*btile.MostTokens), t.xStride, u.count(b), t.k)
 }
 
 // place returns the position of block b.
@@ -57,12 +61,11 @@ func (t *matmulTask) onUnit(l *lane, from, end, step int) int {
 	step = max(rows, step/rows*rows)
 	l.arena.clear()
 	scratch := l.arena.take(btile.Products)
-	var tile btile.Tile
 	for at := from; at < end; at += step {
 		blocks := min(step, end-at) / rows
 		for b := 0; b*btile.MostTokens < t.m; b++ {
 			out := (*float32)(unsafe.Add(unsafe.Pointer(t.out), 4*(b*btile.MostTokens*t.outStride+at)))
-			btile.Multiply(&tile, out, t.outStride, t.unit.place(b), t.unit.count(b), t.k, unsafe.Add(t.w, at*t.stride), t.stride, blocks, scratch)
+			t.dev.btile.Multiply(&l.floats, out, t.outStride, t.unit.place(b), t.unit.count(b), t.k, unsafe.Add(t.w, at*t.stride), t.stride, blocks, btile.Ahead, scratch)
 		}
 	}
 	return end

@@ -8,23 +8,36 @@ import (
 	"krater/kernels/cpu"
 	"krater/kernels/cpu/btile"
 	"krater/kernels/cpu/exp"
+	"krater/kernels/cpu/level"
 	"krater/kernels/device"
 	"krater/kernels/kerneltest"
 	"krater/kernels/tensor"
 )
 
+// openTiles opens a device with the tile unit, or with plain Go that computes the same.
+func openTiles(t testing.TB, threads int) (*cpu.Device, device.Stream) {
+	t.Helper()
+	l := level.Best()
+	if btile.Available() != nil {
+		l = level.Pure
+	}
+	d, s := open(t, cpu.Options{Threads: threads, TileBF16: true, Level: l})
+	if threads > 1 {
+		d.ShareEverything()
+	}
+	return d, s
+}
+
 // BF16 on the tile unit: close to exact sums, and a row has the same bits among any other rows and
 // for any number of threads.
 func TestMatMulOnTheTileUnit(t *testing.T) {
-	if err := btile.Available(); err != nil {
-		if _, refused := cpu.New(cpu.Options{TileBF16: true}); refused == nil {
+	if btile.Available() != nil {
+		if _, refused := cpu.New(cpu.Options{TileBF16: true, Level: level.Best()}); refused == nil && level.Best() != level.Pure {
 			t.Fatal("a unit that is not there was not refused")
 		}
-		t.Skip(err)
 	}
-	one, s1 := open(t, cpu.Options{Threads: 1, TileBF16: true})
-	many, s3 := open(t, cpu.Options{Threads: 3, TileBF16: true})
-	many.ShareEverything()
+	one, s1 := openTiles(t, 1)
+	many, s3 := openTiles(t, 3)
 	for _, size := range [][2]int{{32, 32}, {31, 64}, {70, 96}, {129, 64}, {64, 40}, {715, 352}} {
 		n, k := size[0], size[1]
 		const most = 140
@@ -60,12 +73,8 @@ func TestMatMulOnTheTileUnit(t *testing.T) {
 // TestFFNOnTheTileUnit: a network has the bits of its products and SiLU between them, for any other
 // rows and any number of threads, and makes no garbage.
 func TestFFNOnTheTileUnit(t *testing.T) {
-	if err := btile.Available(); err != nil {
-		t.Skip(err)
-	}
-	one, s1 := open(t, cpu.Options{Threads: 1, TileBF16: true})
-	many, s3 := open(t, cpu.Options{Threads: 3, TileBF16: true})
-	many.ShareEverything()
+	one, s1 := openTiles(t, 1)
+	many, s3 := openTiles(t, 3)
 	for _, size := range [][2]int{{64, 96}, {96, 64}, {352, 160}} {
 		const most = 140
 		h, f := size[0], size[1]

@@ -9,15 +9,23 @@ import (
 	"krater/kernels/device"
 )
 
-// prefillTask is MLA by its definition: for one span and one head, keys and values of a block of
-// positions are expanded from the cached latents, then every query row that may see them takes them
+// prefillKeys is the number of keys that are expanded before rows meet them: they stay in the second-level cache, and a row's query and
+// result in the first.
+const prefillKeys = 4 * keyBlock
+
+// prefillTask is MLA by its definition: for one span and one head, keys and values of some blocks of
+// positions are expanded from the cached latents, then every query row that may see them takes them, block by block,
 // into its running softmax.
-type prefillTask struct{ mla }
+type prefillTask struct {
+	mla
+	pieces []device.Span // of spans, on the tile unit
+}
 
 // MLAPrefill has the arguments of MLADecode and computes the same; it pays off when a span has many
-// rows. Scratch per thread: keyBlock rows of 2*Nope+Rope+2*V+Rank values, of Rank+Rope more when
+// rows. Scratch per thread: prefillKeys rows of Nope+Rope+V values, keyBlock rows of Rank, of Rank+Rope more when
 // the cache is of 8 bits, three values for each row of the longest span, and a head's weights
-// widened to F32 when kvB is kept as integers.
+// widened to F32 when kvB is kept as integers. On the tile unit (prefillUnit) unitKeys rows of Nope+Rope+V of 16 bits, Nope+Rope for each
+// row of the longest span, a head's weights twice, and some blocks.
 func (d *Device) MLAPrefill(stream device.Stream, out, q device.Mat, cache device.KV, kvB device.KVB, in device.Spans, p device.MLA) {
 	spans := in.List
 	const op = "MLAPrefill"
@@ -30,17 +38,24 @@ func (d *Device) MLAPrefill(stream device.Stream, out, q device.Mat, cache devic
 		keys := spans[i].Pos + spans[i].Len
 		flops += 2 * p.Heads * keys * (p.Rank*(p.Nope+p.V) + spans[i].Len*(p.Nope+p.Rope+p.V))
 	}
-	scratch := keyBlock*(convert.Padded(p.Rank)+p.Nope+p.Rope+p.V+dot.Rows) + piece(runningSize*longest) +
+	ns := flops / d.speed.flopsPerNs
+	scratch := keyBlock*(convert.Padded(p.Rank)+dot.Rows) + prefillKeys*(p.Nope+p.Rope+p.V) + piece(runningSize*longest) +
 		t.kv.wideBlock(p.Rank+p.Rope) + t.wideWeights()
-	s.each(t, len(spans)*p.Heads, flops/d.speed.flopsPerNs, scratch)
+	if t.onTiles() {
+		if s.shared(ns) {
+			t.cutSpans(len(s.lanes))
+		}
+		scratch = t.unitRoom(longest)
+	}
+	s.each(t, len(t.spans)*p.Heads, ns, scratch)
 	t.spans = nil
 }
 
 // prefillScratch is the memory of one item.
 type prefillScratch struct {
 	latents *float32 // [keyBlock, Padded(Rank)] cache rows as kv_b's type wants them
-	keys    *float32 // [keyBlock, Nope+Rope]
-	values  *float32 // [keyBlock, V]
+	keys    *float32 // [prefillKeys, Nope+Rope]
+	values  *float32 // [prefillKeys, V]
 	scores  *float32 // [dot.Rows, keyBlock]
 	block   *float32 // wideBlock
 	state   []running
@@ -52,8 +67,8 @@ func (t *prefillTask) scratch(l *lane, rows int) (c prefillScratch) {
 	c.wide = convert.Padded(t.Rank)
 	qk := t.Nope + t.Rope
 	l.arena.clear()
-	c.latents, c.keys = l.arena.take(keyBlock*c.wide), l.arena.take(keyBlock*qk)
-	c.values, c.scores = l.arena.take(keyBlock*t.V), l.arena.take(keyBlock*dot.Rows)
+	c.latents, c.keys = l.arena.take(keyBlock*c.wide), l.arena.take(prefillKeys*qk)
+	c.values, c.scores = l.arena.take(prefillKeys*t.V), l.arena.take(keyBlock*dot.Rows)
 	if n := t.kv.wideBlock(t.Rank + t.Rope); n > 0 {
 		c.block = l.arena.take(n)
 	}
@@ -64,6 +79,10 @@ func (t *prefillTask) scratch(l *lane, rows int) (c prefillScratch) {
 
 func (t *prefillTask) do(l *lane, i int) {
 	span, head := &t.spans[i/t.Heads], i%t.Heads
+	if t.onTiles() {
+		t.doOnUnit(l, span, head)
+		return
+	}
 	c := t.scratch(l, span.Len)
 	if t.integer() {
 		c.weights = t.widenHead(l, head)
@@ -72,17 +91,31 @@ func (t *prefillTask) do(l *lane, i int) {
 		clearF32(t.result(span.Row+r, head), t.V)
 	}
 	keys := span.Pos + span.Len
-	for from := 0; from < keys; from += keyBlock {
-		to := min(from+keyBlock, keys)
-		t.expand(l, &c, span, head, from, to)
+	for from := 0; from < keys; from += prefillKeys {
+		to := min(from+prefillKeys, keys)
+		for at := from; at < to; at += keyBlock {
+			b := t.blockAt(&c, at-from)
+			t.expand(l, &b, span, head, at, min(at+keyBlock, to))
+		}
 		// Row r sees keys up to Pos+r, so rows before `from` see none of these.
 		for r := max(0, from-span.Pos); r < span.Len; r += dot.Rows {
-			t.rows(l, &c, span, head, r, min(dot.Rows, span.Len-r), from, to)
+			n := min(dot.Rows, span.Len-r)
+			for at := from; at < min(to, span.Pos+r+n); at += keyBlock {
+				b, first := t.blockAt(&c, at-from), max(r, at-span.Pos)
+				t.rows(l, &b, span, head, first, r+n-first, at, min(at+keyBlock, to))
+			}
 		}
 	}
 	for r := range span.Len {
 		t.dev.axpy.Scale(t.result(span.Row+r, head), t.V, 1/c.state[r].sum)
 	}
+}
+
+// blockAt is c with keys and values from the at-th of those at hand on.
+func (t *prefillTask) blockAt(c *prefillScratch, at int) prefillScratch {
+	b := *c
+	b.keys, b.values = rowAt(c.keys, t.Nope+t.Rope, at), rowAt(c.values, t.V, at)
+	return b
 }
 
 // expand fills keys and values for positions [from, to).

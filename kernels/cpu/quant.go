@@ -313,7 +313,7 @@ func (d *Device) MatMulQ(stream device.Stream, out device.Mat, x device.QRows, w
 	}
 	ns := t.ns(d, t.x.rows)
 	t.packs = t.packs[:0]
-	if t.x.rows >= wideRows && len(s.lanes) > 1 && d.packed(&t.quantProduct, t.x.rows) {
+	if len(s.lanes) > 1 && (d.unit.takes(&t.quantProduct, t.x.rows) || t.x.rows >= wideRows && d.packed(&t.quantProduct, t.x.rows)) {
 		t.wide(s, ns)
 		return
 	}

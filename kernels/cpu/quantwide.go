@@ -11,7 +11,8 @@ const (
 	// wideRows is the number of rows of a group from which a network runs step by step, with each
 	// step spread over all threads. With this many rows a barrier costs almost nothing, but a
 	// single thread that quantises the middle rows of all, or is left alone with the last matrix,
-	// costs much. With fewer rows, reading weights dominates; see ffnQTask.
+	// costs much. With fewer rows, reading weights dominates; see ffnQTask. Rows for the tile unit are packed once in
+	// steps, and else by every part, so these always run in steps.
 	wideRows = 64
 	// widePerLane is the number of parts that each lane's share of a step is cut into.
 	widePerLane = 4
@@ -20,7 +21,8 @@ const (
 // wide reports whether the group runs in steps. Several experts keep all threads busy without steps
 // (3 % faster on two); for the tile unit, each part would pack their rows again.
 func (t *ffnQTask) wide(s *Stream) bool {
-	return len(t.in) >= wideRows && len(s.lanes) > 1 && (len(t.items) == 1 || s.dev.unit.takes(&t.items[0].w13, t.items[0].rows))
+	unit, alone := s.dev.unit.takes(&t.items[0].w13, t.items[0].rows), len(t.items) == 1
+	return len(s.lanes) > 1 && (unit && alone || len(t.in) >= wideRows && (unit || alone))
 }
 
 // ffnQWide is a group run in steps: rows packed for the tile unit or for blocks, W13, middle rows,

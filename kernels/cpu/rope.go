@@ -21,25 +21,41 @@ func (d *Device) Rope(stream device.Stream, x, positions, table device.Mat, p de
 	if p.Dim == 0 {
 		return
 	}
-	turn := d.rope.Halves
+	t := &s.turn
+	*t = ropeTask{Rope: p, turn: d.rope.Halves, x: rows, table: angles, pos: pos, xRow: x.Stride, tableRow: table.Stride, rows: rowChunks{x.Rows}}
 	if p.Interleaved {
-		turn = d.rope.Pairs
+		t.turn = d.rope.Pairs
 	}
+	const valuesPerNs = 4
+	s.each(t, t.rows.count(), x.Rows*p.Heads*p.Dim/valuesPerNs, piece(p.Dim))
+}
+
+// ropeTask is Rope.
+type ropeTask struct {
+	device.Rope
+	turn           func(x, table *float32, heads, headDim, dim int)
+	x, table       *float32
+	pos            []int32
+	xRow, tableRow int // values
+	rows           rowChunks
+}
+
+func (t *ropeTask) do(l *lane, i int) {
 	var back []float32 // a row of the table with the sines negated
-	if p.Back {
-		s.arena.reset(piece(p.Dim))
-		back = unsafe.Slice(s.arena.take(p.Dim), p.Dim)
+	if t.Back {
+		l.arena.clear()
+		back = unsafe.Slice(l.arena.take(t.Dim), t.Dim)
 	}
-	for r, q := range pos {
-		first := (*float32)(unsafe.Add(unsafe.Pointer(rowAt(rows, x.Stride, r)), 4*p.Offset))
-		row := rowAt(angles, table.Stride, int(q))
-		if p.Back {
-			copy(back, unsafe.Slice(row, p.Dim))
-			for i := 1; i < p.Dim; i += 2 {
+	for r, to := t.rows.of(i); r < to; r++ {
+		first := (*float32)(unsafe.Add(unsafe.Pointer(rowAt(t.x, t.xRow, r)), 4*t.Offset))
+		row := rowAt(t.table, t.tableRow, int(t.pos[r]))
+		if t.Back {
+			copy(back, unsafe.Slice(row, t.Dim))
+			for i := 1; i < t.Dim; i += 2 {
 				back[i] = -back[i]
 			}
 			row = unsafe.SliceData(back)
 		}
-		turn(first, row, p.Heads, p.HeadDim, p.Dim)
+		t.turn(first, row, t.Heads, t.HeadDim, t.Dim)
 	}
 }

@@ -2,6 +2,7 @@ package cpu
 
 import (
 	"math"
+	"slices"
 	"unsafe"
 
 	"krater/kernels/device"
@@ -38,18 +39,46 @@ func (d *Device) RouteTopK(stream device.Stream, ids, weights, logits, bias, fac
 	if !factors.Zero() {
 		by = unsafe.Slice(f32(op, "factors", &factors, 1, p.Experts), p.Experts)
 	}
-	r := &s.router
-	r.scores, r.choice = grown(r.scores, p.Experts), grown(r.choice, p.Experts)
-	for row := range logits.Rows {
-		d.score(r.scores, rowAt(in, logits.Stride, row), p.Scoring)
-		copy(r.choice, r.scores)
-		if b != nil {
-			d.axpy.Add(&r.choice[0], b, p.Experts)
-		}
-		r.choose(&p)
-		r.weigh(&p, by, unsafe.Slice((*int32)(unsafe.Pointer(rowAt(id, ids.Stride, row))), p.TopK),
-			unsafe.Slice(rowAt(w, weights.Stride, row), p.TopK))
+	t := &s.route
+	*t = routeTask{dev: d, Router: p, in: in, ids: id, weights: w, bias: b, factors: by, inRow: logits.Stride, idRow: ids.Stride, wRow: weights.Stride, rows: logits.Rows}
+	t.each = max(1, min(chunkRows, logits.Rows/(2*len(s.lanes))))
+	for _, l := range s.lanes {
+		l.router.grow(&p)
 	}
+	s.each(t, (logits.Rows+t.each-1)/t.each, logits.Rows*p.Experts*routeNs, 0)
+}
+
+// routeNs is the time that the choice takes for an expert on one core.
+const routeNs = 32
+
+// routeTask is RouteTopK. An item is each rows.
+type routeTask struct {
+	dev *Device
+	device.Router
+	in, ids, weights, bias *float32 // ids are I32; bias may be nil
+	factors                []float32
+	inRow, idRow, wRow     int // elements
+	rows, each             int
+}
+
+func (t *routeTask) do(l *lane, i int) {
+	r := &l.router
+	for row := i * t.each; row < min(t.rows, (i+1)*t.each); row++ {
+		t.dev.score(r.scores, rowAt(t.in, t.inRow, row), t.Scoring)
+		copy(r.choice, r.scores)
+		if t.bias != nil {
+			t.dev.axpy.Add(&r.choice[0], t.bias, t.Experts)
+		}
+		r.choose(&t.Router)
+		r.weigh(&t.Router, t.factors, unsafe.Slice((*int32)(unsafe.Pointer(rowAt(t.ids, t.idRow, row))), t.TopK),
+			unsafe.Slice(rowAt(t.weights, t.wRow, row), t.TopK))
+	}
+}
+
+// grow makes room, so that no worker allocates.
+func (r *routerScratch) grow(p *device.Router) {
+	r.scores, r.choice, r.rates = grown(r.scores, p.Experts), grown(r.choice, p.Experts), grown(r.rates, p.Groups)
+	r.chosen, r.groups = slices.Grow(r.chosen[:0], p.TopK), slices.Grow(r.groups[:0], p.TopGroups)
 }
 
 func checkRouter(op string, p *device.Router) {
@@ -78,8 +107,8 @@ func (d *Device) RouteByToken(stream device.Stream, ids, weights, logits, tokens
 	list := f32(op, "table", &table, table.Rows, p.TopK)
 	token := i32s(op, "tokens", &tokens, logits.Rows)
 	inRange(op, "tokens", token, table.Rows)
-	r := &s.router
-	r.scores = grown(r.scores, p.Experts)
+	r := &s.lanes[0].router
+	r.grow(&p)
 	for row := range logits.Rows {
 		d.score(r.scores, rowAt(in, logits.Stride, row), p.Scoring)
 		r.chosen = r.chosen[:0]

@@ -6,6 +6,7 @@ import (
 
 	"krater/kernels/cpu/axpy"
 	"krater/kernels/cpu/blockdot"
+	"krater/kernels/cpu/btile"
 	"krater/kernels/cpu/delta"
 	"krater/kernels/cpu/dot"
 	"krater/kernels/cpu/index"
@@ -57,7 +58,8 @@ type Stream struct {
 	ngrams     ngramTask
 	blockKeys  blockKeyTask
 	local      localTask
-	router     routerScratch
+	route      routeTask
+	turn       ropeTask
 	gate       float32 // of the row that GateRows is at
 	quant      quantTask
 	matmulQ    matmulQTask
@@ -82,6 +84,10 @@ type lane struct {
 	qdot     qdot.Tile
 	unit     qtile.Work
 	tokens   qtile.Tokens
+	floats   btile.Tile
+	block    btile.Block
+	weigh    btile.Weigh
+	router   routerScratch
 	edge     [qdot.Rows * tensor.TileRows]float32 // results of a tile that is not full
 }
 

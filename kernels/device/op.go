@@ -429,7 +429,7 @@ func (l *List) AskHost(m HostCalls, x, ids, weights, slots Mat) {
 
 // PickExperts appends the choice of experts that an accelerator copies over the link in this step. slots [1,E] I32 has the slot of
 // each expert, below 0 if it has none. terms [1,1+n] I32 has the share, in 256ths, of the missing experts among ids that are
-// copied, rounded, and slots for them, -1 after the last one. Experts with the most rows come first, of equal ones those
+// copied, rounded down, and slots for them, -1 after the last one. Experts with the most rows come first, of equal ones those
 // with lower ids. now [1,E] becomes slots with those of the copied experts; list [1,2n] I32 gets their ids and slots in turn, and -1
 // after the last one.
 func (l *List) PickExperts(now, list, ids, slots, terms Mat) {

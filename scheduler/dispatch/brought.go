@@ -9,10 +9,11 @@ import (
 const ShareUnit = 256
 
 // Brought moves some of host, indices of work, to list: the experts that are copied to the device while the host
-// computes the others. They are share of ShareUnit of them, rounded, and at most most. Those with the most rows come first, since a
+// computes the others. They are share of ShareUnit of them, rounded down since a
+// copy of one expert takes longer than the host takes for one, and at most most. Those with the most rows come first, since a
 // copy takes as long whatever their number; of equal ones those with lower ids (device.OpPickExperts does the same).
 func Brought(list, host []int32, work []Rows, share, most int) (brought, left []int32) {
-	n := min(most, (len(host)*share+ShareUnit/2)/ShareUnit)
+	n := min(most, len(host)*share/ShareUnit)
 	if n < 1 {
 		return list, host
 	}

@@ -351,3 +351,50 @@ func TestPolicies(t *testing.T) {
 		}
 	}
 }
+
+// TestReadCurve: the curve of a trace has the shares of hits that replays of learned have, and its counts.
+func TestReadCurve(t *testing.T) {
+	h := header(3, 16, 2)
+	list := newRouter(h, zipf(16), 0).batches(700, 1)
+	path := filepath.Join(t.TempDir(), "trace")
+	// Batches of several tokens are taken apart.
+	joined := []routing.Batch{{Rows: 100}}
+	for i := range 100 {
+		joined[0].IDs = append(joined[0].IDs, list[i].IDs...)
+	}
+	if err := os.WriteFile(path, write(t, h, append(joined, list[100:]...)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := routing.ReadCurve(path, []float64{0.25, 0.5, 1})
+	if err != nil || c.Tokens != 700 || c.TopK != 2 {
+		t.Fatalf("%+v, %v", c, err)
+	}
+	for i, slots := range []int{12, 24, 48} {
+		p, err := routing.NewPolicy("learned", &h, slots, nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := routing.Replay{Header: h, Slots: slots, Most: 1, Policy: p}
+		for j := range list {
+			r.Step(&list[j])
+		}
+		if x := r.Result(); x.Share() != c.Hits[i].Share() || x.Share() < 0.3 {
+			t.Errorf("%d slots: %v, the replay has %v", slots, c.Hits[i], x.Share())
+		}
+	}
+	sum := uint32(0)
+	for _, layer := range c.Counts {
+		for _, n := range layer {
+			sum += n
+		}
+	}
+	if sum != 700*3*2 {
+		t.Errorf("%d choices", sum)
+	}
+	if err := os.WriteFile(path, write(t, h, nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := routing.ReadCurve(path, []float64{0.5}); err == nil {
+		t.Error("a trace without choices has a curve")
+	}
+}

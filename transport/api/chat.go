@@ -128,14 +128,15 @@ func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 	if err := r.Ignored.check(); err != nil {
 		return nil, err
 	}
-	if err := CheckTextFormat("response_format", r.ResponseFormat); err != nil {
+	format, err := TextFormat("response_format", r.ResponseFormat)
+	if err != nil {
 		return nil, err
 	}
 	if err := CheckMessages("messages", r.Messages); err != nil {
 		return nil, err
 	}
 	chat := &engine.Chat{Messages: r.Messages}
-	req := &engine.Request{Prompt: engine.Prompt{Chat: chat}}
+	req := &engine.Request{Prompt: engine.Prompt{Chat: chat}, Format: format}
 	if err := r.tools(req); err != nil {
 		return nil, err
 	}
@@ -160,73 +161,29 @@ func (r *ChatRequest) Plan(info engine.Info) (*Plan, *Error) {
 	return plan, plan.scorePrompts(r.PromptLogprobs)
 }
 
-// CheckTextFormat refuses every output format but plain text. The schema of a refused one is not
-// read.
-func CheckTextFormat(param string, raw jsontext.Value) *Error {
-	if Absent(raw) {
-		return nil
-	}
-	kind, ok := MemberString(raw, "type")
-	if !ok {
-		return BadRequest(CodeInvalidType, param, "'%s' must be an object with a string 'type'", param)
-	}
-	if kind != "text" {
-		return Unsupported(param, "'%s' of type '%s' is not supported, only text is", param, Clip(kind))
-	}
-	var format struct {
-		Type string `json:"type"`
-	}
-	return DecodeAt(param, raw, &format)
-}
-
 // tools puts the tools into the prompt of a request, and has its answer taken apart.
 func (r *ChatRequest) tools(req *engine.Request) *Error {
 	count, err := CheckTools("tools", r.Tools)
 	if err != nil {
 		return err
 	}
-	choice, err := ToolChoice(r.ToolChoice)
+	choice, err := ReadToolChoice(r.ToolChoice)
 	if err != nil {
 		return err
 	}
 	parts := &engine.Parts{Single: isFalse(r.ParallelToolCalls), Budget: r.Budget()}
 	if count > 0 {
 		req.Prompt.Chat.Tools = r.Tools
-		if choice != "none" {
-			parts.Tools = r.Tools
-		}
+	}
+	if err := choice.Apply(parts, r.Tools); err != nil {
+		return err
 	}
 	if parts.Tools != nil || !isFalse(r.SeparateReasoning) {
 		req.Parts = parts
+	} else if parts.Budget > 0 {
+		return Invalid("separate_reasoning", "'separate_reasoning' false and 'thinking.budget_tokens' cannot be combined")
 	}
 	return nil
-}
-
-// ToolChoice reads the field of that name: "auto" or "none". A call that must be made needs a
-// grammar, and is refused.
-func ToolChoice(raw jsontext.Value) (string, *Error) {
-	const param = "tool_choice"
-	choice := "auto"
-	if Absent(raw) {
-		return choice, nil
-	}
-	switch raw.Kind() {
-	case '"':
-		if err := DecodeAt(param, raw, &choice); err != nil {
-			return "", err
-		}
-	case '{':
-		return "", Unsupported(param, "'tool_choice' must be auto or none; one that names tools is not supported, since it needs output that follows a grammar")
-	default:
-		return "", BadRequest(CodeInvalidType, param, "'tool_choice' must be a string or an object")
-	}
-	switch choice {
-	case "auto", "none":
-		return choice, nil
-	case "required":
-		return "", Unsupported(param, "'tool_choice' must be auto or none; required is not supported, since it needs output that follows a grammar")
-	}
-	return "", Invalid(param, "'tool_choice' must be auto or none, not '%s'", Clip(choice))
 }
 
 func (r *ChatRequest) maxTokens() (int, *Error) {

@@ -27,6 +27,7 @@ type Sampling struct {
 	SkipSpecialTokens *bool `json:"skip_special_tokens"`
 	Priority          *int  `json:"priority"` // higher first, -1000..1000
 	TemplateFields
+	FormatFields
 }
 
 // TemplateFields are the fields of the chat template. Raw text ignores them.
@@ -141,7 +142,7 @@ func (s *Sampling) rest(req *engine.Request) *Error {
 	req.IncludeStop = isTrue(s.IncludeStop)
 	req.IgnoreEOS = isTrue(s.IgnoreEOS)
 	req.KeepSpecial = isFalse(s.SkipSpecialTokens)
-	return nil
+	return s.format(req)
 }
 
 // ApplyChat puts the fields into c.

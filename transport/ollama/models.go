@@ -115,5 +115,8 @@ func capabilities(info engine.Info) []string {
 	if info.Infill {
 		list = append(list, "insert")
 	}
+	if info.Reasons {
+		list = append(list, "thinking")
+	}
 	return list
 }

@@ -67,6 +67,18 @@ func TestGenerateRequest(t *testing.T) {
 	}
 }
 
+// TestCapabilities: editors read what the model can do.
+func TestCapabilities(t *testing.T) {
+	able := info
+	able.Infill, able.Reasons = true, true
+	if got := strings.Join(NewShow(able).Capabilities, " "); got != "completion tools insert thinking" {
+		t.Error(got)
+	}
+	if got := strings.Join(NewShow(info).Capabilities, " "); got != "completion tools" {
+		t.Error(got)
+	}
+}
+
 func TestRefusals(t *testing.T) {
 	const hello = `"messages":[{"role":"user","content":"a"}]`
 	for _, c := range []struct{ body, param string }{

@@ -1,10 +1,12 @@
 package responses
 
 import (
+	"encoding/json/jsontext"
 	"encoding/json/v2"
 	"testing"
 	"unicode/utf8"
 
+	"krater/transport/api"
 	"krater/transport/enginetest"
 )
 
@@ -65,4 +67,37 @@ func checkFrame(t *testing.T, data []byte) {
 	if f.Type == "error" && (f.Status < 400 || f.Error == nil || f.Error.Type == "" || f.Error.Message == "") {
 		t.Fatalf("not a full error: %s", data)
 	}
+}
+
+// FuzzItems: the items of any input that is accepted are accepted again, and are the same
+// conversation.
+func FuzzItems(f *testing.F) {
+	for _, seed := range []string{
+		`[{"role":"user","content":"a"},{"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"r"}]},{"role":"assistant","content":[{"type":"output_text","text":"b"}]},{"type":"function_call","call_id":"c","name":"f","arguments":""},{"type":"function_call_output","call_id":"c","output":[{"type":"input_text","text":"x"},{"type":"input_text","text":"y"}]}]`,
+		`[{"role":"assistant","content":""},{"role":"assistant","content":"a"},{"role":"system","content":[{"type":"input_text","text":""}]}]`, `"a"`, `[{"type":"item_reference","id":"x"}]`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var raw jsontext.Value
+		if api.Decode(data, &raw) != nil {
+			return
+		}
+		turns, err := readInput(raw)
+		if err != nil {
+			return
+		}
+		var items []InputItem
+		for i := range turns {
+			items = append(items, turns[i].items()...)
+		}
+		again, err := readInput(api.Marshal(items))
+		if err != nil || len(again) != len(turns) {
+			t.Fatalf("%s: %v, %d turns of %d", api.Marshal(items), err, len(again), len(turns))
+		}
+		back, cause := readTurns(joinTurns(nil, turns))
+		if cause != nil || string(joinTurns(nil, back)) != string(joinTurns(nil, turns)) {
+			t.Fatalf("%v: %s became %s", cause, joinTurns(nil, turns), joinTurns(nil, back))
+		}
+	})
 }

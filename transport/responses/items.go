@@ -42,6 +42,7 @@ func readCall(param string, raw jsontext.Value) (turn, *api.Error) {
 		ID        *string        `json:"id"`
 		CallID    *string        `json:"call_id"`
 		Name      *string        `json:"name"`
+		Namespace *string        `json:"namespace"`
 		Arguments jsontext.Value `json:"arguments"`
 		Status    *string        `json:"status"`
 	}
@@ -55,6 +56,13 @@ func readCall(param string, raw jsontext.Value) (turn, *api.Error) {
 	name, err := required(param, "name", item.Name, maxCallID)
 	if err != nil {
 		return turn{}, err
+	}
+	if item.Namespace != nil {
+		space, err := required(param, "namespace", item.Namespace, maxCallID)
+		if err != nil {
+			return turn{}, err
+		}
+		name = qualified(space, name)
 	}
 	param += ".arguments"
 	if item.Arguments.Kind() != '"' {
@@ -124,67 +132,4 @@ func readReasoning(param string, raw jsontext.Value) (turn, *api.Error) {
 		text.WriteString(part.Text)
 	}
 	return turn{role: "assistant", reasoning: text.String()}, nil
-}
-
-// readTools turns the tools into the shape of chat completions. Only functions can be called; others
-// are refused, or left out where none may be called.
-func readTools(raw jsontext.Value, strict bool) ([]byte, *api.Error) {
-	if api.Absent(raw) {
-		return nil, nil
-	}
-	list, err := elements("tools", raw, maxItems)
-	if err != nil {
-		return nil, err
-	}
-	type function struct {
-		Name        string         `json:"name"`
-		Description *string        `json:"description,omitzero"`
-		Parameters  jsontext.Value `json:"parameters,omitzero"`
-		Strict      *bool          `json:"strict,omitzero"`
-	}
-	type tool struct {
-		Type     string   `json:"type"`
-		Function function `json:"function"`
-	}
-	var out []tool
-	for i, raw := range list {
-		param := fmt.Sprintf("tools[%d]", i)
-		var head struct {
-			Type *string        `json:"type"`
-			Rest jsontext.Value `json:",embed"`
-		}
-		if err := api.DecodeAt(param, raw, &head); err != nil {
-			return nil, err
-		}
-		if head.Type == nil || *head.Type != "function" {
-			if strict {
-				return nil, api.Unsupported(param+".type", "'%s.type' must be function: other tools are not supported", param)
-			}
-			continue
-		}
-		var in struct {
-			Type        string         `json:"type"`
-			Name        *string        `json:"name"`
-			Description *string        `json:"description"`
-			Parameters  jsontext.Value `json:"parameters"`
-			Strict      *bool          `json:"strict"`
-		}
-		if err := api.DecodeAt(param, raw, &in); err != nil {
-			return nil, err
-		}
-		if in.Name == nil {
-			if strict {
-				return nil, api.BadRequest(api.CodeMissing, param+".name", "'%s.name' is missing", param)
-			}
-			continue
-		}
-		if api.Absent(in.Parameters) {
-			in.Parameters = nil
-		}
-		out = append(out, tool{"function", function{*in.Name, in.Description, in.Parameters, in.Strict}})
-	}
-	if len(out) == 0 {
-		return nil, nil
-	}
-	return api.Marshal(out), nil
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"krater/actors/engine"
 	"krater/transport/enginetest"
 )
 
@@ -64,6 +65,37 @@ func TestContinueCalls(t *testing.T) {
 		want := `[{"role":"user","content":"u"},{"role":"assistant","content":"I look.","reasoning_content":"Weather?","tool_calls":[{"id":"` + id + `","type":"function","function":{"name":"f","arguments":"{\"a\":\"\\u00e9\"}"}},{"id":"functions.g:1","type":"function","function":{"name":"g","arguments":"{}"}}]},{"role":"tool","content":"sun","tool_call_id":"` + id + `"},{"role":"tool","content":"now","tool_call_id":"functions.g:1"}]`
 		if got := r.messages(1); got != want {
 			t.Errorf("messages\n%s\nwant\n%s", got, want)
+		}
+	})
+}
+
+// TestNamespaces: a model knows a function of a namespace by both names, and the client gets them
+// apart. A search of the web is left out.
+func TestNamespaces(t *testing.T) {
+	const tools = `"tools":[{"type":"web_search","external_web_access":false},{"type":"namespace","name":"mcp__a__","description":"d","tools":[{"type":"function","name":"f"}]},{"type":"function","name":"f"}]`
+	inBubble(t, Options{}, func(r *rig) {
+		r.engine.Play(enginetest.Steps(
+			enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.CallPart, Name: "mcp__a__f", CallID: "1"}},
+			enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.ArgumentsPart, Text: "{}"}},
+			enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.CallPart, Name: "f", CallID: "2"}},
+			enginetest.Step{Event: engine.Event{Kind: engine.Tokens, Part: engine.ArgumentsPart, Text: "{}"}},
+			enginetest.Step{Event: engine.Event{Kind: engine.Done, Finish: engine.FinishStop}},
+		))
+		first := r.object("POST", "/v1/responses", `{"input":"u",`+tools+`}`)
+		if o := first.Output; len(o) != 2 || o[0].Name != "f" || o[0].Namespace != "mcp__a__" || o[1].Name != "f" || o[1].Namespace != "" {
+			t.Fatalf("%+v", first.Output)
+		}
+		const want = `{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"mcp__a__f","arguments":"{}"}},{"id":"2","type":"function","function":{"name":"f","arguments":"{}"}}]}`
+		for i, body := range []string{
+			`{"previous_response_id":"` + first.ID + `","input":[{"type":"function_call_output","call_id":"1","output":"o"},{"type":"function_call_output","call_id":"2","output":"o"}],` + tools + `}`,
+			`{"input":[{"role":"user","content":"u"},{"type":"function_call","call_id":"1","name":"f","namespace":"mcp__a__","arguments":"{}"},{"type":"function_call","call_id":"2","name":"f","arguments":"{}"},` +
+				`{"type":"function_call_output","call_id":"1","output":"o"},{"type":"function_call_output","call_id":"2","output":"o"}],` + tools + `}`,
+		} {
+			r.engine.Play(enginetest.Text("x"))
+			r.object("POST", "/v1/responses", body)
+			if got := r.messages(i + 1); !strings.Contains(got, want) {
+				t.Errorf("messages %s", got)
+			}
 		}
 	})
 }

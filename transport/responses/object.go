@@ -81,15 +81,10 @@ type Reasoning struct {
 	Summary *string `json:"summary"`
 }
 
-// TextConfig is the format of the answer: plain text.
+// TextConfig is the format of the answer, as the request has it, or plain text.
 type TextConfig struct {
-	Format    TextFormat `json:"format"`
-	Verbosity string     `json:"verbosity"`
-}
-
-// TextFormat names a format.
-type TextFormat struct {
-	Type string `json:"type"`
+	Format    jsontext.Value `json:"format"`
+	Verbosity string         `json:"verbosity"`
 }
 
 // Item is an output item of a response: a message, the reasoning, or a function call.
@@ -103,6 +98,7 @@ type Item struct {
 	// Of a function call.
 	CallID    string  `json:"call_id,omitempty"`
 	Name      string  `json:"name,omitempty"`
+	Namespace string  `json:"namespace,omitempty"`
 	Arguments *string `json:"arguments,omitzero"`
 }
 
@@ -167,6 +163,7 @@ type item struct {
 	kind         itemKind
 	id           string
 	callID, name string // of a call
+	space        string // of a call: the namespace of its function, or ""
 	status       string
 	from, to     int // bytes of the text
 	first, last  int // tokens
@@ -190,6 +187,7 @@ func (i *item) wire(status, text string, parts ...Part) Item {
 		out.Type, out.Summary = "reasoning", []struct{}{}
 	case callItem:
 		out.Type, out.Content, out.CallID, out.Name, out.Arguments = "function_call", nil, i.callID, i.name, &text
+		out.Namespace = i.space
 	}
 	return out
 }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"krater/transport/api"
 )
@@ -47,10 +48,7 @@ func (t *turn) items() (out []InputItem) {
 		out = append(out, i)
 	}
 	if t.role == "tool" {
-		text := ""
-		for _, p := range t.parts {
-			text += p
-		}
+		text := strings.Join(t.parts, "\n") // as most templates show them
 		add(InputItem{Type: "function_call_output", CallID: t.callID, Output: &text})
 		return out
 	}

@@ -70,7 +70,8 @@ type plan struct {
 	truncate   bool // truncation: auto
 	continues  bool // the answer continues the last message
 	grace      time.Duration
-	header     http.Header // what client_metadata has of one
+	header     http.Header       // what client_metadata has of one
+	spaces     map[string]spaced // functions of namespaces, by qualified name
 }
 
 // newPlan validates b for the model. The conversation before it and the engine's own checks come
@@ -219,14 +220,14 @@ func planLogprobs(b *body, p *plan, _ engine.Info) *api.Error {
 func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 	p.echo.Tools, p.echo.ToolChoice = jsontext.Value("[]"), jsontext.Value(`"auto"`)
 	p.echo.ParallelToolCalls = isNotFalse(b.ParallelTools)
-	choice, err := api.ToolChoice(b.ToolChoice)
+	choice, err := api.ReadToolChoice(b.ToolChoice)
 	if err != nil {
 		return err
 	}
 	if !api.Absent(b.ToolChoice) {
 		p.echo.ToolChoice = b.ToolChoice
 	}
-	tools, err := readTools(b.Tools, choice != "none" && p.generate)
+	tools, spaces, err := readTools(b.Tools, choice.Mode != "none" && p.generate)
 	if err != nil {
 		return err
 	}
@@ -236,12 +237,13 @@ func planTools(b *body, p *plan, _ engine.Info) *api.Error {
 	if !api.Absent(b.Tools) {
 		p.echo.Tools = b.Tools
 	}
+	p.spaces = spaces
 	p.req.Prompt.Chat.Tools = tools
 	p.req.Parts = &engine.Parts{Single: !p.echo.ParallelToolCalls, Budget: b.Budget()}
-	if choice != "none" {
-		p.req.Parts.Tools = tools
+	if !p.generate {
+		choice.Mode = "auto"
 	}
-	return nil
+	return choice.Apply(p.req.Parts, tools)
 }
 
 // flat names a field of a tool as this door has it, without the object around it.
@@ -253,7 +255,7 @@ func flat(err *api.Error) *api.Error {
 }
 
 func planText(b *body, p *plan, _ engine.Info) *api.Error {
-	p.echo.Text = TextConfig{Format: TextFormat{Type: "text"}, Verbosity: "medium"}
+	p.echo.Text = TextConfig{Format: jsontext.Value(`{"type":"text"}`), Verbosity: "medium"}
 	if api.Absent(b.Text) {
 		return nil
 	}
@@ -270,17 +272,14 @@ func planText(b *body, p *plan, _ engine.Info) *api.Error {
 	if api.Absent(text.Format) {
 		return nil
 	}
-	var format struct {
-		Type string         `json:"type"`
-		Rest jsontext.Value `json:",embed"`
-	}
-	if err := api.DecodeAt("text.format", text.Format, &format); err != nil {
+	format, err := api.TextFormat("text.format", text.Format)
+	if err != nil {
 		return err
 	}
-	if format.Type != "text" {
-		return api.Unsupported("text.format", "'text.format' must have the type 'text': other formats are not supported")
+	if format != nil {
+		p.echo.Text.Format = text.Format
 	}
-	return api.DecodeAt("text.format", text.Format, &TextFormat{})
+	return api.SetFormat(p.req, format)
 }
 
 // planLife reads what happens to the answer while no client listens, and afterwards.

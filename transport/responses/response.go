@@ -191,7 +191,8 @@ func (r *response) write(ev engine.Event) {
 	case engine.ReasoningPart:
 		kind = reasoningItem
 	case engine.CallPart:
-		r.announce(item{kind: callItem, callID: api.CallID(&ev), name: ev.Name})
+		name := r.plan.clientName(ev.Name)
+		r.announce(item{kind: callItem, callID: api.CallID(&ev), name: name.name, space: name.space})
 		return
 	case engine.ArgumentsPart:
 		kind = callItem
@@ -410,7 +411,7 @@ func (r *response) answer() (turn, bool) {
 		case reasoningItem:
 			t.reasoning += piece
 		case callItem:
-			t.calls = append(t.calls, call{i.callID, i.name, piece})
+			t.calls = append(t.calls, call{i.callID, i.qualified(), piece})
 		}
 	}
 	if said {

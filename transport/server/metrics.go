@@ -62,6 +62,8 @@ var (
 	descExperts    = desc("experts_computed", "Expert evaluations.", "device")
 	descHits       = desc("expert_cache_hits", "Experts that were on the rank when their layer needed them.", "strategy", "rank")
 	descMisses     = desc("expert_cache_misses", "Experts that were copied to the rank for the current layer.", "strategy", "rank")
+	descLeft       = desc("expert_cache_host", "Experts that were missing on the rank and that the host computed.", "strategy", "rank")
+	descCopies     = desc("expert_copies", "Experts copied to the rank: for a layer that needed them, or moved between steps.", "strategy", "rank")
 	descDMA        = desc("expert_dma_bytes", "Bytes of experts copied to the rank.", "strategy", "rank")
 )
 
@@ -69,7 +71,7 @@ var (
 func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descReady, descDraining, descRunning, descWaiting, descKV, descCached, descHost, descGraphs, descQueries, descFound, descPreempted, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
-		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descExperts, descHits, descMisses, descDMA,
+		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descExperts, descHits, descMisses, descLeft, descCopies, descDMA,
 	} {
 		out <- d
 	}
@@ -129,6 +131,8 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	for _, x := range s.ExpertCaches {
 		counter(descHits, float64(x.Hits), x.Strategy, x.Rank)
 		counter(descMisses, float64(x.Misses), x.Strategy, x.Rank)
+		counter(descLeft, float64(x.Host), x.Strategy, x.Rank)
+		counter(descCopies, float64(x.Copies), x.Strategy, x.Rank)
 		counter(descDMA, float64(x.CopiedBytes), x.Strategy, x.Rank)
 	}
 }

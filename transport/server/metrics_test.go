@@ -20,7 +20,7 @@ func TestMetrics(t *testing.T) {
 		StepTokens: engine.Histogram{Bounds: []float64{1, 8}, Counts: []uint64{2, 5}, Count: 5, Sum: 20},
 		ActorQueue: map[string]int{"group:0": 4}, ActorWait: map[string]time.Duration{"group:0": 1500 * time.Millisecond},
 		LinkBytes: map[string]uint64{"local": 4096}, ExpertsComputed: map[string]uint64{"cpu": 12},
-		ExpertCaches: []engine.ExpertCache{{Strategy: "lru", Rank: "hostsim", Hits: 5, Misses: 6, CopiedBytes: 7}},
+		ExpertCaches: []engine.ExpertCache{{Strategy: "lru", Rank: "hostsim", Hits: 5, Misses: 6, Host: 8, Copies: 9, CopiedBytes: 7}},
 	})
 	res := f.send(t, "GET", "/metrics", "")
 	text := "\n" + readAll(t, res.Body)
@@ -47,7 +47,7 @@ func TestMetrics(t *testing.T) {
 		"# TYPE krater:actor_wait_seconds counter", `krater:actor_wait_seconds{actor="group:0"} 1.5`,
 		"# TYPE krater:link_bytes counter", `krater:link_bytes{kind="local"} 4096`,
 		"# TYPE krater:experts_computed counter", `krater:experts_computed{device="cpu"} 12`,
-		`krater:expert_cache_hits{rank="hostsim",strategy="lru"} 5`, `krater:expert_cache_misses{rank="hostsim",strategy="lru"} 6`,
+		`krater:expert_cache_hits{rank="hostsim",strategy="lru"} 5`, `krater:expert_cache_misses{rank="hostsim",strategy="lru"} 6`, `krater:expert_cache_host{rank="hostsim",strategy="lru"} 8`, `krater:expert_copies{rank="hostsim",strategy="lru"} 9`,
 		"# TYPE krater:expert_dma_bytes counter", `krater:expert_dma_bytes{rank="hostsim",strategy="lru"} 7`,
 		"# TYPE go_goroutines gauge", "# TYPE process_resident_memory_bytes gauge",
 	} {

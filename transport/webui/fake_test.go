@@ -65,7 +65,7 @@ func newFake() *fake {
 	empty := engine.Histogram{Bounds: bounds, Counts: make([]uint64, len(bounds))}
 	f.stats = engine.Stats{
 		KVBlocksTotal: 1000, TTFT: empty, ITL: empty, E2E: empty, QueueTime: empty,
-		ActorQueue: map[string]int{}, ExpertsComputed: map[string]uint64{}, ExpertCaches: []engine.ExpertCache{{Strategy: "lru", Rank: "cuda:0"}},
+		ActorQueue: map[string]int{}, ExpertsComputed: map[string]uint64{}, ExpertCaches: []engine.ExpertCache{{Strategy: "lru", Rank: "cuda:0"}, {Strategy: "learned", Rank: "cuda:0"}},
 	}
 	return f
 }
@@ -244,7 +244,10 @@ func (f *fake) count(requests int) {
 	s.ExpertsComputed["cpu"] += 40
 	s.ExpertCaches[0].Hits += 30
 	s.ExpertCaches[0].Misses += 10
+	s.ExpertCaches[0].Copies += 10
 	s.ExpertCaches[0].CopiedBytes += 10 << 20
+	l := &s.ExpertCaches[1]
+	l.Hits, l.Misses, l.Host, l.Copies, l.CopiedBytes = l.Hits+60, l.Misses+5, l.Host+15, l.Copies+7, l.CopiedBytes+7<<20
 	s.StepTokens.Count++
 	s.StepTokens.Sum += float64(requests)
 	s.ITL.Count += uint64(requests)

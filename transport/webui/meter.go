@@ -172,9 +172,16 @@ func (m *meter) experts(s *engine.Stats, rate func(old, amount float64) float64)
 		e := m.caches[key]
 		e.Strategy, e.Rank = c.Strategy, c.Rank
 		e.Hits, e.Misses = rate(e.Hits, float64(c.Hits-before.Hits)), rate(e.Misses, float64(c.Misses-before.Misses))
+		e.Host = rate(e.Host, float64(c.Host-before.Host))
+		e.Moves = rate(e.Moves, float64(moves(&c)-moves(&before)))
 		e.Bytes = math.Round(rate(e.Bytes, float64(c.CopiedBytes-before.CopiedBytes)))
-		if e.Rate = -1; c.Hits+c.Misses > 0 {
-			e.Rate = round3(float64(c.Hits) / float64(c.Hits+c.Misses))
+		e.Rate, e.Link = -1, -1
+		missing := c.Misses + c.Host
+		if c.Hits+missing > 0 {
+			e.Rate = round3(float64(c.Hits) / float64(c.Hits+missing))
+		}
+		if missing > 0 {
+			e.Link = round3(float64(c.Misses) / float64(missing))
 		}
 		m.caches[key] = e
 		bytes += e.Bytes
@@ -187,6 +194,9 @@ func (m *meter) experts(s *engine.Stats, rate func(old, amount float64) float64)
 	}
 	return x
 }
+
+// moves is the number of experts that were copied for no layer in particular.
+func moves(c *engine.ExpertCache) uint64 { return c.Copies - min(c.Copies, c.Misses) }
 
 // measureShares finds where the time goes: of the newest steps while there are any, of the request
 // that ended last while nothing runs. What was found stays until there is more to say.

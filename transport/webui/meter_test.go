@@ -39,8 +39,13 @@ func TestMeter(t *testing.T) {
 	near("pool1's bytes a second", pool[loadBytes], 8*7*4e6*steps)
 	near("pool1's wait", pool[loadWait], 20e6/100/8/1e9)
 	near("hit rate", s.Experts.Caches[0].Rate, 0.75)
+	learned := s.Experts.Caches[1]
+	near("hit rate with a host", learned.Rate, 0.75)
+	near("share over the link", learned.Link, 0.25)
+	near("moves a second", learned.Moves, 2*steps)
+	near("experts of the host a second", learned.Host, 15*steps)
 	near("hits a second", s.Experts.Caches[0].Hits, 30*steps)
-	near("copies' bytes a second", s.Nodes["copies"][loadBytes], float64(10<<20)*steps)
+	near("copies' bytes a second", s.Nodes["copies"][loadBytes], float64(17<<20)*steps)
 	if most := s.Where.Parts[0]; s.Verdict.Node != "pool1" || most.Lane != "pool1" || s.Verdict.Text != fmt.Sprintf("Expert pool 1 takes the largest part of a step, %.0f %%.", 100*most.Share) {
 		t.Errorf("verdict %+v, parts %+v", s.Verdict, s.Where.Parts)
 	}

@@ -66,10 +66,13 @@ type experts struct {
 type expertCache struct {
 	Strategy string  `json:"strategy"`
 	Rank     string  `json:"rank"`
-	Hits     float64 `json:"hits"` // a second
-	Misses   float64 `json:"misses"`
+	Hits     float64 `json:"hits"`   // a second
+	Misses   float64 `json:"misses"` // copied for a layer
+	Host     float64 `json:"host"`   // left to the host
+	Moves    float64 `json:"moves"`  // between steps
 	Bytes    float64 `json:"bytes"`
 	Rate     float64 `json:"rate"` // of hits, since the start; -1: nothing was asked for
+	Link     float64 `json:"link"` // of the experts that were missing, those copied for their layer, since the start; -1: none was missing
 }
 
 // heat says how hot experts are.

@@ -46,6 +46,7 @@ func TestCheck(t *testing.T) {
 		"--device cpu has no memory of its own":         func(o *Options) { o.VRAM = 1 << 30 },
 		"--device cpu has only the strategy cpu_only":   func(o *Options) { o.DecodeStrategy = "lru" },
 		"remove the flags of single parts":              func(o *Options) { o.Precision, o.LMHeadQuant = "int8", "int4" },
+		"--same-tokens: --reuse-answers":                func(o *Options) { o.SameTokens, o.ReuseAnswers = true, true },
 		"--reuse-answers changes the last bits":         func(o *Options) { o.BatchInvariant, o.ReuseAnswers = true, true },
 	} {
 		o := Default()

@@ -34,7 +34,7 @@ type Options struct {
 	Portable       bool          `name:"portable-kernels" help:"With --device cuda: use the kernels that run on every GPU of compute capability 8.0 or newer, with at most 99 KiB of shared memory per block, instead of those for Hopper. For comparison; RTX GPUs always use them."`
 	Rows           string        `help:"Type of activations on a GPU: ${enum}. f32 uses the plain kernels, for comparison." enum:"auto,bf16,f32" default:"auto"`
 	Threads        int           `help:"CPU threads; 0: one per core." default:"0"`
-	TileBF16       bool          `name:"tile-bf16" help:"Multiply BF16 weights on the tile unit (AMX). Prefill is two to three times as fast; activations are rounded from 24 to 16 significant bits."`
+	TileBF16       bool          `name:"tile-bf16" help:"Multiply BF16 weights on the tile unit (AMX), and compute latent attention (DeepSeek, GLM, Kimi) there. Prompts are up to three times as fast; activations are rounded from 24 to 16 significant bits, keys and values of prompts to BF16."`
 	LayerGroups    int           `help:"Number of layer groups that the model is cut into. Each is an actor." default:"1"`
 	ExpertPools    int           `help:"Number of pools that share the routed experts; 0: one per NUMA node." default:"0"`
 	FakeTopology   string        `help:"Divide the threads as if the machine had these NUMA nodes. 2x8,1x4 is two nodes of 8 cores and one of 4." placeholder:"NODES"`

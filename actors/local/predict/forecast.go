@@ -24,6 +24,7 @@ type Flags struct {
 	CPU         string      `name:"cpu" help:"File that describes the CPUs; default: the one in the --card file, the rates measured on this machine, or typical rates of such CPUs." type:"existingfile" placeholder:"FILE"`
 	RAM         config.Size `name:"ram" help:"Memory of the host; default: this machine's, or unlimited if --cpu or --card describes other CPUs." default:"0"`
 	RoutingSkew string      `help:"How tokens spread over experts: ${enum}. zipf sends half of them to a quarter of the experts, as trained routers do." enum:"uniform,zipf" default:"zipf"`
+	Routing     string      `help:"File that says how tokens spread over experts, in place of --routing-skew: recorded choices (krater heatmap --record, krater serve --record-routing), or a heat map." type:"existingfile" placeholder:"FILE"`
 	Streams     int         `help:"Number of streams by which the decode strategy is chosen." default:"1"`
 	Context     int         `help:"Context length of generated tokens, in tokens." default:"2048"`
 
@@ -274,11 +275,21 @@ func (p *Flags) Report(name string, cfg source.Sizes, f *config.Options, m *mach
 	if err != nil {
 		return nil, err
 	}
+	if err := p.route(c); err != nil {
+		return nil, err
+	}
+	served := keptServed(f, m, r.Card.Name, name, &c.Shape)
+	if served != nil {
+		if done, err := c.Correct(*served); err != nil || !done {
+			served = nil // it is no plan's
+		}
+	}
 	made, err := forecast.New(*c)
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
 	report := newPlanReport(name, known, c, made)
+	report.Served = served
 	if cfg.Cannot != nil {
 		report.Cannot = cfg.Cannot.Error()
 	}

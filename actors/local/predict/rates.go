@@ -133,10 +133,15 @@ func KeepRates(dir string, f rates.File) error {
 	if err != nil {
 		return err
 	}
+	return replaceFile(path, ".rates-*", data)
+}
+
+// replaceFile writes a file in its folder, which is made. A reader finds the old file or the new one.
+func replaceFile(path, pattern string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(path), ".rates-*")
+	tmp, err := os.CreateTemp(filepath.Dir(path), pattern)
 	if err != nil {
 		return err
 	}

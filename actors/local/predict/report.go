@@ -2,6 +2,7 @@ package predict
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"krater/scheduler/planner"
@@ -19,6 +20,7 @@ type Report struct {
 	Rates      *rates.Rates         `json:"rates,omitempty"`
 	Known      Known                `json:"rates_from"`
 	Skew       string               `json:"routing_skew,omitempty"`
+	Served     *forecast.Served     `json:"served,omitempty"` // by which the forecast of learned was corrected
 	Budget     forecast.Budget      `json:"budget"`
 	Room       int64                `json:"expert_room"` // GPU memory for experts, in bytes
 	Experts    int64                `json:"expert_bytes"`
@@ -67,6 +69,13 @@ func Types(list []weights.TypeBytes) string {
 		parts = append(parts, planner.Count(more, "type")+" more")
 	}
 	return strings.Join(parts, ", ")
+}
+
+// ServedLine says what the forecast of learned was corrected by.
+func (r *Report) ServedLine() string {
+	v := r.Served
+	return fmt.Sprintf("learned is corrected by %s that this machine served: %.0f %% of its experts were on the GPU, which had places for %.0f %% of all, and a step of %s took %s ms",
+		planner.Count(int(v.Tokens), "token"), 100*v.HitRate, 100*v.Places, planner.Count(int(math.Round(v.Rows)), "stream"), forecast.Number(1e3*v.Seconds))
 }
 
 // Line returns the recommendation in one sentence.

@@ -67,7 +67,7 @@ test("responses in the background", options, async () => {
 
 test("refusals name the field", options, async () => {
   await assert.rejects(client.responses.create({ model: "no-such-model", input: "x" }), { status: 404, code: "model_not_found", param: "model" });
-  await assert.rejects(client.responses.create({ model, input: "x", reasoning: { effort: "high" } }), { status: 400, param: "reasoning" });
+  await assert.rejects(client.responses.create({ model, input: "x", truncation: "some" }), { status: 400, param: "truncation" });
   await assert.rejects(client.responses.create({ model, input: "x".repeat(200_000) }), { status: 400, code: "context_length_exceeded" });
 });
 

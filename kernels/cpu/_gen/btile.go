@@ -19,6 +19,7 @@ const (
 	tfSteps
 	tfBlocks
 	tfTokens
+	tfAhead
 )
 
 // Offsets in btile.Block.
@@ -29,10 +30,6 @@ const (
 	bkNext  = 144 // bytes from a step to the next
 	bkLow   = 152 // bytes from the upper halves to the lower
 )
-
-// floatsAhead is how many bytes of each row weights are asked for before their
-// use: 32 rows side by side are more than the cores' own prefetchers follow.
-const floatsAhead = 512
 
 // emitTileFloats writes products of BF16 weights on the tile unit. Weights are the
 // first factor, whose tile is 16 rows of 64 bytes as they lie in a matrix; the
@@ -57,6 +54,7 @@ func emitTileFloats(g *isa) {
 		l.tileUnit = u
 		l.emit()
 	}
+	emitWeigh(u)
 }
 
 // floatLoop is one of the loops.
@@ -141,12 +139,18 @@ func (l floatLoop) along() {
 		}
 	}
 	l.ADDQ(operand.U32(uint32(2*l.tiles*l.tokenBytes)), reg.RSI)
+	l.CMPQ(l.field(tfAhead), operand.U8(0))
+	l.JE(operand.LabelRef("fetched"))
 	for _, tile := range []reg.Register{reg.RDI, reg.R8} {
 		l.MOVQ(tile, reg.RBX)
+		l.ADDQ(l.field(tfAhead), reg.RBX)
 		for range 16 {
-			l.PREFETCHT0(operand.Mem{Base: reg.RBX, Disp: floatsAhead})
+			l.PREFETCHT0(operand.Mem{Base: reg.RBX})
 			l.ADDQ(reg.R14, reg.RBX)
 		}
+	}
+	l.Label("fetched")
+	for _, tile := range []reg.Register{reg.RDI, reg.R8} {
 		l.ADDQ(operand.U8(64), tile)
 	}
 }

@@ -74,7 +74,7 @@ func (g *isa) function(name, signature, doc string) {
 }
 
 // The kernels that take a tile know it as bytes here; the package has a type.
-var tile = strings.NewReplacer("t *byte", "t *Tile", "b *byte", "b *Block", "rows *byte", "rows *Rows")
+var tile = strings.NewReplacer("t *byte", "t *Tile", "b *byte", "b *Block", "sum *byte", "sum *Weigh", "rows *byte", "rows *Rows")
 
 func write(dir, name string, g *isa, stubs *[]string) error {
 	f, err := g.Result()

@@ -9,10 +9,10 @@
 package btile
 
 import (
-	"runtime"
 	"unsafe"
 
 	"krater/kernels/cpu/amx"
+	"krater/kernels/cpu/level"
 )
 
 const (
@@ -29,18 +29,37 @@ const (
 // Available is nil when the unit can be used, else says why not.
 func Available() error { return amx.BF16() }
 
+// Funcs are the kernels of the unit, or those in plain Go that compute the same.
+type Funcs struct {
+	single, one, two func(*Tile)
+	tokens           func(*Block)
+	token            func(row, out *float32, steps int)
+	weigh            func(*Weigh)
+}
+
+// At returns the kernels of a level that Resolve has accepted: in plain Go for level.Pure, else those of the unit, which has to
+// be available.
+func At(l level.Level) *Funcs {
+	if l == level.Pure {
+		return &pure
+	}
+	return &unit
+}
+
 // Tile is one call. It is known to the assembly by its offsets.
 type Tile struct {
 	config    *amx.Config
 	x         unsafe.Pointer // packed tokens
 	w         uintptr        // the routine moves it on, past the end: a pointer must not be there
 	out       *float32
-	products  *float32 // scratch: [16][16]
-	wStride   int      // bytes from a weight row to the next
-	outStride int      // bytes from a token's results to the next's
-	steps     int      // of 32 columns
-	blocks    int      // of 32 weight rows
-	tokens    int      // 1..32
+	products  *float32       // scratch: [16][16]
+	wStride   int            // bytes from a weight row to the next
+	outStride int            // bytes from a token's results to the next's
+	steps     int            // of 32 columns
+	blocks    int            // of 32 weight rows
+	tokens    int            // 1..32
+	ahead     int            // bytes from a weight to one that is asked for; 0: nothing is
+	base      unsafe.Pointer // what w was; for pure
 }
 
 // Block packs the 16 tokens of a tile. The kernels also know its offsets.
@@ -67,6 +86,9 @@ func newConfig(tokenBytes int) *amx.Config {
 	return &c
 }
 
+// Ahead is a distance for weights that come from memory: 32 rows side by side are more than the cores' own prefetchers follow.
+const Ahead = 512
+
 // Can reports whether a matrix [n, k] of BF16 has something for the unit; the last n % WeightRows
 // rows are not for it.
 func Can(n, k int) bool { return k%Columns == 0 && n >= WeightRows }
@@ -76,9 +98,9 @@ func tiles(tokens int) int { return (tokens + amx.Rows - 1) / amx.Rows }
 
 // Pack packs tokens rows of k values, which follow one another stride values apart in packed order
 // (package convert), to dst, aligned to 64 bytes.
-func Pack(b *Block, dst, x *float32, stride, tokens, k int) {
+func (f *Funcs) Pack(b *Block, dst, x *float32, stride, tokens, k int) {
 	if tokens == 1 {
-		packToken(x, dst, k/Columns)
+		f.token(x, dst, k/Columns)
 		return
 	}
 	n := tiles(tokens)
@@ -90,7 +112,7 @@ func Pack(b *Block, dst, x *float32, stride, tokens, k int) {
 			b.rows[i] = (*float32)(unsafe.Add(unsafe.Pointer(x), 4*stride*row))
 		}
 		b.out = unsafe.Add(unsafe.Pointer(dst), t*tile)
-		packTokens(b)
+		f.tokens(b)
 	}
 }
 
@@ -99,20 +121,19 @@ const Products = amx.Rows * amx.Rows
 
 // Multiply writes out[t][n] = x[t] . w[n] for tokens packed tokens of k columns and 32*blocks
 // weight rows, which begin wStride bytes apart. outStride is in values. Scratch of Products values
-// is aligned to 64 bytes.
-func Multiply(t *Tile, out *float32, outStride int, packed *float32, tokens, k int, w unsafe.Pointer, wStride, blocks int, scratch *float32) {
+// is aligned to 64 bytes. Weights ahead bytes further are asked for; 0: none are.
+func (f *Funcs) Multiply(t *Tile, out *float32, outStride int, packed *float32, tokens, k int, w unsafe.Pointer, wStride, blocks, ahead int, scratch *float32) {
 	*t = Tile{
 		config: full, x: unsafe.Pointer(packed), w: uintptr(w), out: out, products: scratch,
-		wStride: wStride, outStride: 4 * outStride, steps: k / Columns, blocks: blocks, tokens: tokens,
+		wStride: wStride, outStride: 4 * outStride, steps: k / Columns, blocks: blocks, tokens: tokens, ahead: ahead, base: w,
 	}
 	switch {
 	case tokens == 1:
 		t.config = single
-		singleToken(t)
+		f.single(t)
 	case tiles(tokens) == 1:
-		oneTile(t)
+		f.one(t)
 	default:
-		twoTiles(t)
+		f.two(t)
 	}
-	runtime.KeepAlive(w)
 }

@@ -28,3 +28,8 @@ func oneAMX(t *Tile)
 //
 //go:noescape
 func twoAMX(t *Tile)
+
+// weighAMX adds weighted rows to up to 16 result rows.
+//
+//go:noescape
+func weighAMX(sum *Weigh)

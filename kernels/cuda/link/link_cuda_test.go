@@ -3,9 +3,13 @@
 package link
 
 import (
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
+	"syscall"
 	"testing"
+	"time"
 
 	"krater/kernels/cuda/cudatest"
 	"krater/kernels/cuda/launch"
@@ -98,6 +102,72 @@ func TestLink(t *testing.T) {
 			t.Errorf("%+v: slots differ", x)
 		}
 		if err := c.FreeHost(memory); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestLinkRate measures copies of experts by the kernel and by the copy engine.
+func TestLinkRate(t *testing.T) {
+	c := cudatest.Open(t)
+	if c.Emulated() {
+		t.Skip("the emulator's times mean nothing")
+	}
+	const experts = 64
+	for _, width := range []int{16 << 10, 256 << 10, 1115136} {
+		memory, err := syscall.Mmap(-1, 0, 4*experts*width, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release, err := c.Pin(memory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, ok := c.Mapped(memory)
+		if !ok {
+			t.Fatal("kernels cannot read pinned memory")
+		}
+		from := launch.Mat{At: at, DType: tensor.F32, Rows: experts, Cols: width, Stride: width}
+		to := c.Mat(tensor.F32, experts, width)
+		for _, n := range []int{1, 2, 4} {
+			list := make([]int32, 2*n)
+			for i := range n {
+				list[2*i], list[2*i+1] = int32(7*i+3), int32(i)
+			}
+			l := c.I32(list, 1, 2*n)
+			line := fmt.Sprintf("%d experts of %d bytes: by a kernel", n, 4*width)
+			const times = 50
+			for _, blocks := range []int{4, 8, 16, 32, 64, 128} {
+				best := time.Duration(1 << 62)
+				for range 3 {
+					c.Sync()
+					begun := time.Now()
+					c.Run(func(q *launch.List) {
+						for range times {
+							Bring(q, to, from, l)
+							q.Ops[len(q.Ops)-1].Config.Grid.X = uint32(blocks)
+						}
+					})
+					c.Sync()
+					best = min(best, time.Since(begun))
+				}
+				line += fmt.Sprintf(", %d blocks %.1f us", blocks, float64(best.Microseconds())/times)
+			}
+			best := time.Duration(1 << 62)
+			for range 3 {
+				c.Sync()
+				begun := time.Now()
+				for range times {
+					for i := range n {
+						c.Stream().CopyIn(to.At+launch.Ptr(4*i*width), memory[4*(7*i+3)*width:][:4*width])
+					}
+				}
+				c.Sync()
+				best = min(best, time.Since(begun))
+			}
+			t.Logf("%s; by the copy engine %.1f us", line, float64(best.Microseconds())/times)
+		}
+		if err := errors.Join(release(), syscall.Munmap(memory)); err != nil {
 			t.Error(err)
 		}
 	}

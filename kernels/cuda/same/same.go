@@ -19,7 +19,7 @@ import (
 // The sizes of tiles: products of few rows wait for weights, those of many use them again.
 const (
 	FewTokens  = 8
-	ManyTokens = 32
+	ManyTokens = 64
 )
 
 // OwnRows is the most rows that every block of a product quantises for itself: launches that do so would
@@ -45,7 +45,7 @@ var (
 					name = fmt.Sprintf("kr_same_%s_ch", e.Name())
 				}
 				m[e.By(group)] = [sizes]launch.Kernel{
-					own: launch.Named(name + "_own"), few: launch.Named(fmt.Sprintf("%s_t%d", name, FewTokens)), many: launch.Named(fmt.Sprintf("%s_t%d", name, ManyTokens)),
+					own: launch.Named(name + "_own"), few: launch.Named(name + "_few"), many: launch.Named(name + "_many"),
 				}
 			}
 		}
@@ -192,6 +192,10 @@ type job struct {
 	rows  int // the most of a tile with own
 }
 
+// manyShared is the shared memory of a block of ManyTokens: four stages of 64 columns, with two scales of each, and
+// slots.
+const manyShared = 4*ManyTokens*(tensor.TileA+8) + 4*ManyTokens
+
 // ownMost is the most shared memory of a block that quantises its own rows.
 const ownMost = 64 << 10
 
@@ -204,8 +208,11 @@ func ownShared(rows int, w *launch.Tiles) int {
 // product appends one product; x has row slot/divisor of a slot.
 func (j *job) product(l *launch.List, out launch.Mat, m mode, x rows, divisor int, w *launch.Tiles, step, scaleStep int64, bias launch.Ptr) {
 	shared := 0
-	if j.size == own {
+	switch j.size {
+	case own:
 		shared = ownShared(j.rows, w)
+	case many:
+		shared = manyShared
 	}
 	act := j.extra.Act()
 	args := [...]launch.Arg{

@@ -180,7 +180,7 @@ func TestExpertsHaveAProcessorsBits(t *testing.T) {
 	n := uint64(0)
 	for _, enc := range []*tensor.Encoding{tensor.INT3, tensor.INT4, tensor.INT8} {
 		for _, group := range enc.GroupSizes() {
-			for i, size := range [][3]int{{3, 72, 16}, {1, 512, 144}, {21, 160, 48}, {40, 256, 128}, {70, 200, 80}} {
+			for i, size := range [][3]int{{3, 72, 16}, {1, 512, 144}, {21, 160, 48}, {40, 256, 128}, {70, 200, 80}, {150, 64, 32}} {
 				if testing.Short() && i > 2 {
 					break
 				}

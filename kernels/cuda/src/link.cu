@@ -7,7 +7,7 @@
 enum { THREADS = 256, AHEAD = 8 };
 
 // where [experts] has the slot of each expert, below 0 if it has none. terms has the share in 256ths of the missing
-// experts that are brought, and then `most` slots, -1 after the last one. Of the missing experts that are chosen
+// experts that are brought, rounded down, and then `most` slots, -1 after the last one. Of the missing experts that are chosen
 // those with the most rows come first, of equal ones the lower ids. now [experts] becomes where, with the slots of those
 // that are brought. list gets their ids and slots in turn, and -1 after the last one. One block.
 KR_KERNEL(256, 2)
@@ -31,7 +31,7 @@ kr_link_pick(int *now, int *list, const int *ids, int choices, const int *where,
 		int i = from + threadIdx.x;
 		room += __syncthreads_count(i < most && __ldcg(terms + 1 + i) >= 0);
 	}
-	int n = min(room, (missing * __ldcg(terms) + 128) >> 8);
+	int n = min(room, (missing * __ldcg(terms)) >> 8);
 	if (threadIdx.x == 0 && n < most) list[2 * n] = -1;
 	for (int e = threadIdx.x; e < experts; e += THREADS) {
 		int slot = __ldcg(where + e), mine = rows[e];

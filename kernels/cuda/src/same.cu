@@ -125,16 +125,44 @@ template <int BITS, int GROUP> struct Weights {
 	uint32_t s[GROUP == 32 ? 2 : 1]; // scales of both rows
 };
 
-// A lane's part of 64 columns of N times 8 tokens.
-template <int GROUP, int N> struct Tokens {
-	uint4 x[N];
-	float2 xs[N][GROUP == 32 ? 2 : 1]; // scales of tokens 2c and 2c+1; GROUP 32: of both groups
+// The number of the first group of a tile of 64 columns.
+template <int GROUP> KR_DEV int group_of(int k) { return GROUP == 32 ? 2 * k : GROUP == 64 ? k : GROUP == 128 ? k / 2 : 0; }
+
+// A warp's 16 stored rows of an expert: the fourth part of a band.
+template <int BITS, int GROUP> struct Band {
+	const uint8_t *w;
+	const uint32_t *s;
+	__device__ __forceinline__ Band(const Job &j, int expert)
+		: w(j.values + expert * j.step + (long long)blockIdx.x * (512 * BITS) * j.tile_cols + (BITS == 3 ? 8 : 16) * threadIdx.x),
+		  s((const uint32_t *)((const uint8_t *)j.scales + expert * j.scale_step) + (long long)blockIdx.x * j.groups * 32 + threadIdx.x / 32 * 8 + threadIdx.x % 32 / 4) {}
+	__device__ __forceinline__ void load(Weights<BITS, GROUP> &v, int k) const {
+		const uint8_t *p = w + (long long)k * (512 * BITS);
+		if (BITS == 3) v.w[0] = load3(p, 1024 - 4 * threadIdx.x);
+		else v.w[0] = ld_stream(p);
+		if (BITS == 8) v.w[BITS == 8] = ld_stream(p + 2048);
+		v.s[0] = __ldg(s + 32 * group_of<GROUP>(k));
+		if (GROUP == 32) v.s[GROUP == 32] = __ldg(s + 32 * group_of<GROUP>(k) + 32);
+	}
 };
 
-// Quantises a tile's rows in shared memory: integers at q, `stride` bytes a row, then scales.
-template <int GROUP> KR_DEV void own_rows(const Job &j, const int4 &tile, unsigned char *q, int stride, float *scales) {
+// Integer sums of groups of up to 128 columns stay below 2^22: added to the bits of 1.5 * 2^23 they are the
+// bits of a float, from which that is subtracted exactly. Sums of whole rows are converted.
+template <int GROUP> struct Sums {
+	enum { NONE = GROUP ? 0x4b400000 : 0 };
+	static __device__ __forceinline__ float of(int sum) { return GROUP ? __fadd_rn(__int_as_float(sum), -12582912.f) : __int2float_rn(sum); }
+};
+
+// A lane's part of 64 columns of 8 tokens.
+template <int GROUP> struct Tokens {
+	uint4 x;
+	float2 xs[GROUP == 32 ? 2 : 1]; // scales of tokens 2c and 2c+1; GROUP 32: of both groups
+};
+
+// Quantises a tile's rows in shared memory: integers at q, `stride` bytes a row, then scales. Lane t has the
+// row of token t.
+template <int GROUP> KR_DEV void own_rows(const Job &j, const int4 &tile, int mine, unsigned char *q, int stride, float *scales) {
 	const int warp = threadIdx.x / 32, parts = (j.tile_cols + 1) / 2;
-	auto row = [&](int t) { return (long long)(__ldcg(j.slots + tile.y + t) / j.divisor); };
+	auto row = [&](int t) { return (long long)__shfl_sync(0xffffffffu, mine, t); };
 	if (GROUP == 0) {
 		for (int t = warp; t < tile.z; t += 4) quantize_row(j.x, row(t), (uint32_t *)(q + t * stride), scales + t * j.groups, j.tile_cols);
 		return;
@@ -183,63 +211,88 @@ template <int BITS> KR_DEV void integers(uint32_t (&a)[4], const uint4 *w, int h
 	}
 }
 
-// A warp multiplies 16 stored rows with a tile of up to 8*N tokens. OWN: the block quantises their rows.
-template <int BITS, int GROUP, int N, int DEPTH, bool OWN> KR_DEV void product(const Job &j, unsigned char *shared) {
+// Adds the sums of a group of 16 rows and 8 tokens, and begins new ones. scales: of rows g and g+8.
+template <int GROUP> KR_DEV void add(float (&d)[4], int (&sum)[4], uint32_t scales, float2 of) {
+	const float lo = lo_f32(scales), hi = hi_f32(scales);
+#pragma unroll
+	for (int n = 0; n < 4; n++) {
+		d[n] = __fmaf_rn(Sums<GROUP>::of(sum[n]), __fmul_rn(n < 2 ? lo : hi, n % 2 ? of.y : of.x), d[n]);
+		sum[n] = Sums<GROUP>::NONE;
+	}
+}
+
+// Reports whether a group ends with half a tile.
+template <int GROUP> KR_DEV bool ends(int k, int half, int tile_cols) {
+	return GROUP == 32 || (half == 1 && (GROUP == 64 || (GROUP == 128 && k % 2) || (GROUP != 64 && k + 1 == tile_cols)));
+}
+
+// Stores a lane's results of 16 stored rows and of tokens t and t+1, which have slots; below 0: none.
+KR_DEV void store(const Job &j, int expert, int block, const float (&d)[4], int first, int second) {
+	const int g = threadIdx.x % 32 / 4;
+	const bool hidden = j.mode == TO_HIDDEN;
+	const int lo = (hidden ? 8 : 16) * block + g, hi = lo + (hidden ? j.rows / 2 : 8);
+	const float *bias = j.bias ? (const float *)((const char *)j.bias + expert * j.bias_step) : 0;
+	const float b_lo = bias && lo < j.rows ? bias[lo] : 0.f, b_hi = bias && hi < j.rows ? bias[hi] : 0.f;
+	auto put = [&](long long slot, int row, float v) {
+		if (j.mode == TO_BF16) ((bf16 *)j.out)[slot * j.out_stride + row] = to_bf16(v);
+		else ((float *)j.out)[slot * j.out_stride + row] = v;
+	};
+#pragma unroll
+	for (int n = 0; n < 2; n++) {
+		const long long slot = n ? second : first;
+		if (slot < 0) continue;
+		float a = d[n], b = d[n + 2];
+		if (bias) a = __fadd_rn(a, b_lo), b = __fadd_rn(b, b_hi);
+		if (hidden) {
+			if (lo < j.rows / 2) put(slot, lo, j.gate(a, b));
+			continue;
+		}
+		if (lo < j.rows) put(slot, lo, a);
+		if (hi < j.rows) put(slot, hi, b);
+	}
+}
+
+// A warp multiplies 16 stored rows with a tile of up to 8 tokens. OWN: the block quantises their rows.
+template <int BITS, int GROUP, int DEPTH, bool OWN> KR_DEV void product(const Job &j, unsigned char *shared) {
 	pdl_launch();
 	pdl_wait();
-	if ((int)blockIdx.y >= __ldcg(j.count)) return;
+	const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+	// Memory exists for every tile of the grid, so all loads are in flight at once.
 	const int4 tile = __ldcg(j.tiles + blockIdx.y);
-	const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, quarter = threadIdx.x / 32;
-	const int block = 4 * blockIdx.x + quarter, band = 512 * BITS * j.tile_cols;
+	const int used = __ldcg(j.count);
+	int slot = __ldcg(j.slots + 8 * blockIdx.y + lane % 8);
+	if ((int)blockIdx.y >= used) return;
+	if (lane % 8 >= tile.z) slot = -1;
+	const int block = 4 * blockIdx.x + threadIdx.x / 32;
 	const bool idle = 16 * block >= j.rows;
-
-	const uint8_t *w = j.values + tile.x * j.step + (long long)blockIdx.x * band + (BITS == 3 ? 8 : 16) * threadIdx.x;
-	const uint32_t *s = (const uint32_t *)((const uint8_t *)j.scales + tile.x * j.scale_step) + (long long)blockIdx.x * j.groups * 32 + 8 * quarter + g;
-	auto group_of = [](int k) { return GROUP == 32 ? 2 * k : GROUP == 64 ? k : GROUP == 128 ? k / 2 : 0; };
-	auto load = [&](Weights<BITS, GROUP> &v, int k) {
-		const uint8_t *p = w + (long long)k * (512 * BITS);
-		if (BITS == 3) v.w[0] = load3(p, 1024 - 4 * threadIdx.x);
-		else v.w[0] = ld_stream(p);
-		if (BITS == 8) v.w[BITS == 8] = ld_stream(p + 2048);
-		v.s[0] = __ldg(s + 32 * group_of(k));
-		if (GROUP == 32) v.s[GROUP == 32] = __ldg(s + 32 * group_of(k) + 32);
-	};
+	const Band<BITS, GROUP> band(j, tile.x);
 	Weights<BITS, GROUP> ring[DEPTH];
 #pragma unroll
 	for (int i = 0; i < DEPTH; i++)
-		if (i < j.tile_cols && !idle) load(ring[i], i);
+		if (i < j.tile_cols && !idle) band.load(ring[i], i);
 
 	// Rows past the last token are that token's; their results are not stored.
-	const uint8_t *x[N];
-	const float *xs[N][2];
 	const int stride = 64 * (OWN ? j.tile_cols | 1 : j.tile_cols); // an odd multiple: a warp's loads meet in no bank
-	const uint8_t *q = OWN ? shared : j.q;
-	const float *row_scales = OWN ? (const float *)(shared + tile.z * stride) : j.row_scales;
+	const int own = slot < 0 ? 0 : slot / j.divisor;
 	auto row = [&](int t) {
 		t = min(t, tile.z - 1);
-		return OWN ? (long long)t : (long long)(__ldcg(j.slots + tile.y + t) / j.divisor);
+		return OWN ? (long long)t : (long long)__shfl_sync(0xffffffffu, own, t);
 	};
+	const float *row_scales = OWN ? (const float *)(shared + tile.z * stride) : j.row_scales;
+	const uint8_t *x = (OWN ? shared : j.q) + row(g) * stride + 16 * c;
+	const float *xs[2] = {row_scales + row(2 * c) * j.groups, row_scales + row(2 * c + 1) * j.groups};
+	auto fetch = [&](Tokens<GROUP> &v, int k) {
+		const uint4 *from = (const uint4 *)(x + 64 * k);
+		v.x = OWN ? *from : __ldcg(from);
 #pragma unroll
-	for (int i = 0; i < N; i++) {
-		x[i] = q + row(8 * i + g) * stride + 16 * c;
-		xs[i][0] = row_scales + row(8 * i + 2 * c) * j.groups;
-		xs[i][1] = row_scales + row(8 * i + 2 * c + 1) * j.groups;
-	}
-	auto fetch = [&](Tokens<GROUP, N> &v, int k) {
-#pragma unroll
-		for (int i = 0; i < N; i++) {
-			const uint4 *from = (const uint4 *)(x[i] + 64 * k);
-			v.x[i] = OWN ? *from : __ldcg(from);
-#pragma unroll
-			for (int half = 0; half < (GROUP == 32 ? 2 : 1); half++) {
-				const float *a = xs[i][0] + group_of(k) + half, *b = xs[i][1] + group_of(k) + half;
-				v.xs[i][half] = OWN ? make_float2(*a, *b) : make_float2(__ldcg(a), __ldcg(b));
-			}
+		for (int half = 0; half < (GROUP == 32 ? 2 : 1); half++) {
+			const float *a = xs[0] + group_of<GROUP>(k) + half, *b = xs[1] + group_of<GROUP>(k) + half;
+			v.xs[half] = OWN ? make_float2(*a, *b) : make_float2(__ldcg(a), __ldcg(b));
 		}
 	};
-	Tokens<GROUP, N> tokens[OWN ? 1 : DEPTH];
+	Tokens<GROUP> tokens[OWN ? 1 : DEPTH];
 	if (OWN) {
-		own_rows<GROUP>(j, tile, shared, stride, (float *)(shared + tile.z * stride));
+		own_rows<GROUP>(j, tile, own, shared, stride, (float *)(shared + tile.z * stride));
 		__syncthreads();
 	} else {
 #pragma unroll
@@ -247,90 +300,136 @@ template <int BITS, int GROUP, int N, int DEPTH, bool OWN> KR_DEV void product(c
 			if (i < j.tile_cols) fetch(tokens[OWN ? 0 : i], i);
 	}
 	if (idle) return;
-	float d[N][4];
-	int sum[N][4];
-#pragma unroll
-	for (int i = 0; i < N; i++)
-#pragma unroll
-		for (int n = 0; n < 4; n++) d[i][n] = 0.f, sum[i][n] = 0;
-	// Adds the groups' sums, and begins new ones.
-	auto add = [&](const Weights<BITS, GROUP> &v, const Tokens<GROUP, N> &t, int half) {
-		const uint32_t both = v.s[GROUP == 32 ? half : 0];
-		const float lo = lo_f32(both), hi = hi_f32(both);
-#pragma unroll
-		for (int i = 0; i < N; i++) {
-			const float2 of = t.xs[i][GROUP == 32 ? half : 0];
-#pragma unroll
-			for (int n = 0; n < 4; n++) {
-				d[i][n] = __fmaf_rn(__int2float_rn(sum[i][n]), __fmul_rn(n < 2 ? lo : hi, n % 2 ? of.y : of.x), d[i][n]);
-				sum[i][n] = 0;
-			}
-		}
-	};
-	auto multiply = [&](const Weights<BITS, GROUP> &v, const Tokens<GROUP, N> &t, int k) {
-#pragma unroll
-		for (int half = 0; half < 2; half++) {
-			uint32_t a[4];
-			integers<BITS>(a, v.w, half);
-#pragma unroll
-			for (int i = 0; i < N; i++) mma_s8(sum[i], a, half ? t.x[i].z : t.x[i].x, half ? t.x[i].w : t.x[i].y);
-			if (GROUP == 32) add(v, t, half);
-		}
-		if (GROUP == 64 || (GROUP == 128 && k % 2) || (GROUP != 32 && GROUP != 64 && k + 1 == j.tile_cols)) add(v, t, 0);
-	};
+	float d[4] = {0.f, 0.f, 0.f, 0.f};
+	int sum[4] = {Sums<GROUP>::NONE, Sums<GROUP>::NONE, Sums<GROUP>::NONE, Sums<GROUP>::NONE};
 	for (int at = 0; at < j.tile_cols; at += DEPTH) {
 #pragma unroll
 		for (int i = 0; i < DEPTH; i++) {
 			const int k = at + i;
 			if (k >= j.tile_cols) break;
-			Tokens<GROUP, N> &t = tokens[OWN ? 0 : i];
+			Tokens<GROUP> &t = tokens[OWN ? 0 : i];
 			if (OWN) fetch(t, k);
-			multiply(ring[i], t, k);
+#pragma unroll
+			for (int half = 0; half < 2; half++) {
+				uint32_t a[4];
+				integers<BITS>(a, ring[i].w, half);
+				mma_s8(sum, a, half ? t.x.z : t.x.x, half ? t.x.w : t.x.y);
+				if (ends<GROUP>(k, half, j.tile_cols)) add<GROUP>(d, sum, ring[i].s[GROUP == 32 ? half : 0], t.xs[GROUP == 32 ? half : 0]);
+			}
 			if (k + DEPTH >= j.tile_cols) continue;
-			load(ring[i], k + DEPTH);
+			band.load(ring[i], k + DEPTH);
 			if (!OWN) fetch(t, k + DEPTH);
 		}
 	}
+	const int first = __shfl_sync(0xffffffffu, slot, 2 * c), second = __shfl_sync(0xffffffffu, slot, 2 * c + 1);
+	store(j, tile.x, block, d, first, second);
+}
 
-	const bool hidden = j.mode == TO_HIDDEN;
-	const int lo = (hidden ? 8 : 16) * block + g, hi = lo + (hidden ? j.rows / 2 : 8);
-	const float *bias = j.bias ? (const float *)((const char *)j.bias + tile.x * j.bias_step) : 0;
-	auto store = [&](long long slot, int row, float v) {
-		if (j.mode == TO_BF16) ((bf16 *)j.out)[slot * j.out_stride + row] = to_bf16(v);
-		else ((float *)j.out)[slot * j.out_stride + row] = v;
+// A block multiplies a band of 64 stored rows with a tile of up to 64 tokens, whose rows all warps read from
+// shared memory: stages of 64 columns, and the scales of their groups.
+template <int BITS, int GROUP> KR_DEV void product_many(const Job &j, unsigned char *shared) {
+	enum { TOKENS = 64, N = TOKENS / 8, STAGES = 4, DEPTH = 2, X = 64 * TOKENS, STAGE = X + 8 * TOKENS };
+	pdl_launch();
+	pdl_wait();
+	const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+	// A thread copies half a token's columns, and one of a token's two threads its scales.
+	const int token = threadIdx.x / 2, part = threadIdx.x % 2;
+	const int4 tile = __ldcg(j.tiles + blockIdx.y);
+	const int used = __ldcg(j.count), slot = __ldcg(j.slots + TOKENS * blockIdx.y + token);
+	if ((int)blockIdx.y >= used) return;
+	int *slots = (int *)(shared + STAGES * STAGE);
+	if (part == 0) slots[token] = token < tile.z ? slot : -1;
+	const int block = 4 * blockIdx.x + threadIdx.x / 32;
+	const bool idle = 16 * block >= j.rows;
+	const Band<BITS, GROUP> band(j, tile.x);
+	Weights<BITS, GROUP> ring[DEPTH];
+#pragma unroll
+	for (int i = 0; i < DEPTH; i++)
+		if (i < j.tile_cols && !idle) band.load(ring[i], i);
+
+	const long long row = token < tile.z ? slot / j.divisor : 0; // past the last token results are not stored
+	const uint8_t *x = j.q + row * 64 * j.tile_cols + 32 * part;
+	const float *xs = j.row_scales + row * j.groups;
+	const uint32_t base = smem_u32(shared), to = base + 64 * token + 32 * part, scale_to = base + X + 8 * token;
+	auto copy = [&](int k) {
+		if (k < j.tile_cols) {
+			const uint32_t at = k % STAGES * STAGE;
+			cp_async16(to + at, x + 64 * k);
+			cp_async16(to + at + 16, x + 64 * k + 16);
+			if (part == 0) {
+				if (GROUP == 32) cp_async_small<8>(scale_to + at, xs + group_of<GROUP>(k));
+				else cp_async_small<4>(scale_to + at, xs + group_of<GROUP>(k));
+			}
+		}
+		cp_async_commit();
 	};
+#pragma unroll
+	for (int k = 0; k < STAGES - 1; k++) copy(k);
+
+	float d[N][4];
+	int sum[N][4];
 #pragma unroll
 	for (int i = 0; i < N; i++)
 #pragma unroll
-		for (int n = 0; n < 2; n++) {
-			const int t = 8 * i + 2 * c + n;
-			if (t >= tile.z) continue;
-			const long long slot = __ldcg(j.slots + tile.y + t);
-			float a = d[i][n], b = d[i][n + 2];
-			if (bias && lo < j.rows) a = __fadd_rn(a, bias[lo]);
-			if (bias && hi < j.rows) b = __fadd_rn(b, bias[hi]);
-			if (hidden) {
-				if (lo < j.rows / 2) store(slot, lo, j.gate(a, b));
-				continue;
+		for (int n = 0; n < 4; n++) d[i][n] = 0.f, sum[i][n] = Sums<GROUP>::NONE;
+	for (int at = 0; at < j.tile_cols; at += DEPTH) {
+#pragma unroll
+		for (int r = 0; r < DEPTH; r++) {
+			const int k = at + r;
+			if (k >= j.tile_cols) break;
+			cp_async_wait<STAGES - 2>();
+			__syncthreads(); // and every warp has read the stage that is written next
+			copy(k + STAGES - 1);
+			if (idle) continue;
+			const unsigned char *stage = shared + k % STAGES * STAGE;
+			uint32_t a[2][4];
+			integers<BITS>(a[0], ring[r].w, 0);
+			integers<BITS>(a[1], ring[r].w, 1);
+#pragma unroll
+			for (int i = 0; i < N; i++) {
+				if (8 * i >= tile.z) break;
+				const uint4 v = *(const uint4 *)(stage + 64 * (8 * i + g) + 16 * c);
+				const float *of = (const float *)(stage + X + 8 * (8 * i + 2 * c)); // two of each token
+#pragma unroll
+				for (int half = 0; half < 2; half++) {
+					mma_s8(sum[i], a[half], half ? v.z : v.x, half ? v.w : v.y);
+					if (ends<GROUP>(k, half, j.tile_cols)) {
+						const int n = GROUP == 32 ? half : 0;
+						add<GROUP>(d[i], sum[i], ring[r].s[n], make_float2(of[n], of[2 + n]));
+					}
+				}
 			}
-			if (lo < j.rows) store(slot, lo, a);
-			if (hi < j.rows) store(slot, hi, b);
+			if (k + DEPTH < j.tile_cols) band.load(ring[r], k + DEPTH);
 		}
+	}
+	if (idle) return;
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		if (8 * i < tile.z) store(j, tile.x, block, d[i], slots[8 * i + 2 * c], slots[8 * i + 2 * c + 1]);
 }
 
-// Tiles of 8 tokens, whose rows are integers already or become so in the block, and of 32.
-#define SIZES(X, name, bits, group) \
-	X(name##_own, bits, group, 1, (bits == 8 ? 4 : 6), true) X(name##_t8, bits, group, 1, (bits == 8 ? 4 : 6), false) X(name##_t32, bits, group, 4, 2, false)
 #define FORMATS(X) \
-	SIZES(X, int4_g32, 4, 32) SIZES(X, int4_g64, 4, 64) SIZES(X, int4_g128, 4, 128) SIZES(X, int4_ch, 4, 0) \
-	SIZES(X, int8_g32, 8, 32) SIZES(X, int8_g64, 8, 64) SIZES(X, int8_g128, 8, 128) SIZES(X, int8_ch, 8, 0) \
-	SIZES(X, int3_g32, 3, 32) SIZES(X, int3_g64, 3, 64) SIZES(X, int3_g128, 3, 128) SIZES(X, int3_ch, 3, 0)
-#define X(name, bits, group, n, depth, own)               \
-	KR_KERNEL(128, 2) kr_same_##name(JOB_ARGS) {          \
-		KR_SHARED(unsigned char, shared);                 \
-		const Job job = JOB;                              \
-		product<bits, group, n, depth, own>(job, shared); \
-	}                                                     \
-	KR_EXPORT(kr_same_##name)
+	X(int4_g32, 4, 32) X(int4_g64, 4, 64) X(int4_g128, 4, 128) X(int4_ch, 4, 0) \
+	X(int8_g32, 8, 32) X(int8_g64, 8, 64) X(int8_g128, 8, 128) X(int8_ch, 8, 0) \
+	X(int3_g32, 3, 32) X(int3_g64, 3, 64) X(int3_g128, 3, 128) X(int3_ch, 3, 0)
+// Tiles of 8 tokens, whose rows become integers in the block or are so already, and of 64.
+#define X(name, bits, group)                                           \
+	KR_KERNEL(128, 2) kr_same_##name##_own(JOB_ARGS) {                 \
+		KR_SHARED(unsigned char, shared);                              \
+		const Job job = JOB;                                           \
+		product<bits, group, (bits == 8 ? 5 : 10), true>(job, shared);    \
+	}                                                                  \
+	KR_EXPORT(kr_same_##name##_own)                                    \
+	KR_KERNEL(128, 2) kr_same_##name##_few(JOB_ARGS) {                 \
+		const Job job = JOB;                                           \
+		product<bits, group, (bits == 8 ? 4 : 6), false>(job, 0);      \
+	}                                                                  \
+	KR_EXPORT(kr_same_##name##_few)                                    \
+	KR_KERNEL(128, 3) kr_same_##name##_many(JOB_ARGS) {                \
+		KR_SHARED(unsigned char, shared);                              \
+		const Job job = JOB;                                           \
+		product_many<bits, group>(job, shared);                        \
+	}                                                                  \
+	KR_EXPORT(kr_same_##name##_many)
 FORMATS(X)
 #undef X

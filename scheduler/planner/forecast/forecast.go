@@ -15,11 +15,12 @@ import (
 
 // Case is what a forecast is made of.
 type Case struct {
-	Shape  Shape
-	Rates  rates.Rates // completed if need be
-	Skew   Skew        // of Shape.Experts
-	Budget Budget
-	Work   Work
+	Shape   Shape
+	Rates   rates.Rates // completed if need be
+	Skew    Skew        // of Shape.Experts
+	Learned Learned
+	Budget  Budget
+	Work    Work
 	// Prefill and Decode are strategies that are wanted whatever they cost, such as
 	// layer_grouped:4; "": the best.
 	Prefill, Decode string
@@ -81,24 +82,8 @@ type Forecast struct {
 
 // New predicts and chooses.
 func New(c Case) (*Forecast, error) {
-	for _, check := range []func() error{c.Shape.check, c.Budget.check, c.Work.check, c.Rates.Check} {
-		if err := check(); err != nil {
-			return nil, err
-		}
-	}
-	if len(c.Skew.share) != c.Shape.Experts {
-		return nil, fmt.Errorf("%w: the skew of %d experts, there are %d", ErrShape, len(c.Skew.share), c.Shape.Experts)
-	}
-	card, err := c.Rates.Card.Complete()
+	x, err := c.chooser()
 	if err != nil {
-		return nil, err
-	}
-	cpu, err := c.Rates.CPU.Complete()
-	if err != nil {
-		return nil, err
-	}
-	x := &chooser{calc: calc{s: &c.Shape, card: &card, cpu: &cpu, w: &c.Work, picks: c.Skew.picks(c.Shape.TopK)}, b: &c.Budget}
-	if x.wanted, err = wantedOf(&c); err != nil {
 		return nil, err
 	}
 	f := &Forecast{}
@@ -116,12 +101,39 @@ func New(c Case) (*Forecast, error) {
 	return f, nil
 }
 
+// chooser checks a case.
+func (c *Case) chooser() (*chooser, error) {
+	for _, check := range []func() error{c.Shape.check, c.Budget.check, c.Work.check, c.Rates.Check} {
+		if err := check(); err != nil {
+			return nil, err
+		}
+	}
+	if n, m := len(c.Skew.share), len(c.Learned.Hits.share); n != c.Shape.Experts || m != n && m != 0 {
+		return nil, fmt.Errorf("%w: skews of %d and %d experts, there are %d", ErrShape, n, m, c.Shape.Experts)
+	}
+	card, err := c.Rates.Card.Complete()
+	if err != nil {
+		return nil, err
+	}
+	cpu, err := c.Rates.CPU.Complete()
+	if err != nil {
+		return nil, err
+	}
+	x := &chooser{calc: calc{s: &c.Shape, card: &card, cpu: &cpu, w: &c.Work, picks: c.Skew.picks(c.Shape.TopK)}, b: &c.Budget, slow: c.Learned.Slow}
+	if c.Learned.Hits.share != nil {
+		x.found = c.Learned.Hits.picks(c.Shape.TopK)
+	}
+	x.wanted, err = wantedOf(c)
+	return x, err
+}
+
 // chooser fills in a forecast.
 type chooser struct {
 	calc
 	b      *Budget
 	of     []strategy // of each candidate
 	wanted [2]want    // for prefill and decode
+	slow   float64    // Learned.Slow
 	// divided: prefill has a part of the room, see divide.
 	divided bool
 }
@@ -179,9 +191,18 @@ func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
 }
 
 // token is the time of a step of b streams.
-func (x *chooser) token(s *strategy, l layout, b int) (t Time) {
-	t = x.step(float64(b), !s.looks(l, x.s) && (!s.copies || l.whole(x.s)))
-	t.add(x.layers(s, l, float64(b), true))
+func (x *chooser) token(s *strategy, l layout, b int) Time {
+	t := x.tokens(s, l, float64(b))
+	if s.between && x.slow > 0 {
+		return t.slower(x.slow)
+	}
+	return t
+}
+
+// tokens is the time of a step of b streams on average, before it is corrected.
+func (x *chooser) tokens(s *strategy, l layout, b float64) (t Time) {
+	t = x.step(b, !s.looks(l, x.s) && (!s.copies || l.whole(x.s)))
+	t.add(x.layers(s, l, b, true))
 	return t
 }
 

@@ -41,8 +41,7 @@ type strategy struct {
 	// layer is the routed experts of one layer for m rows, with the shared ones; not all
 	// of the layer stay.
 	layer func(c *calc, l layout, m float64, few bool) Time
-	// between: experts are copied between steps, beside their work. What a step finds is predicted as if
-	// they stayed where the skew has them.
+	// between: experts are copied between steps, beside their work. What a step finds is Case.Learned.
 	between bool
 }
 
@@ -70,8 +69,11 @@ var strategies = []strategy{
 	{"persistent", false, false, false, everything, resident, false},
 	{groupedName, false, true, true, staging, grouped, false},
 	{"hot_cached_static", true, false, false, hot, split, false},
-	{name: "learned", hosts: true, between: true, layouts: hot, layer: split},
+	{name: "learned", hosts: true, between: true, layouts: hot, layer: learned},
 }
+
+// learnedNumber is where learned is.
+const learnedNumber = 9
 
 // short returns the message that memory for room experts is too little.
 func short(s *Shape, what string, need, room int) string {

@@ -53,6 +53,7 @@ type calc struct {
 	cpu   *rates.CPU
 	w     *Work
 	picks []float64 // of each expert by a row, the hottest first
+	found []float64 // likewise as learned finds them; nil: picks
 }
 
 // weights is how fast products of few rows read weights, in bytes a second.

@@ -179,3 +179,12 @@ func (t *Template) Parser(o toolcall.Options) *toolcall.Parser {
 
 // Format is the form of answers that the template shows.
 func (t *Template) Format() toolcall.Format { return t.format }
+
+// Speech is the form in which a model of the template is told to write calls: as Format, or the Hermes
+// form, where the template has no place for tools and the prompt describes it.
+func (t *Template) Speech() toolcall.Format {
+	if t.traits.noTools {
+		return t.format.Hermes()
+	}
+	return t.format
+}

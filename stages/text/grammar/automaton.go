@@ -29,7 +29,7 @@ type automaton struct {
 	reaches map[int32]*reach
 	masks   map[int32][]uint32
 
-	fresh int   // configs found since begin
+	fresh int   // work since begin: configs found, by their size
 	err   error // why a step that would be possible is none
 	w     worker
 	key   []byte
@@ -135,6 +135,7 @@ func (a *automaton) node(set int32, parents []int32) int32 {
 		a.err = ErrLimit
 		return dead
 	}
+	a.fresh += len(parents) / 4
 	id := int32(len(a.nodes))
 	a.nodes = append(a.nodes, frame{set: set, parents: slices.Clone(parents), depth: depth + 1, clamped: -1})
 	a.nodeIDs[string(key)] = id
@@ -159,7 +160,7 @@ func (a *automaton) config(nodes []int32, accepts bool) int32 {
 	if id, ok := a.ids[string(key)]; ok {
 		return id
 	}
-	if a.fresh++; a.fresh > maxFresh || len(nodes) > maxNodes {
+	if a.fresh += 1 + len(nodes)/4; a.fresh > maxFresh || len(nodes) > maxNodes {
 		a.err = ErrLimit
 		return dead
 	}
@@ -264,6 +265,7 @@ func (a *automaton) close(work []elem) *move {
 			}
 		}
 	}
+	a.fresh += len(seen) / 16
 	if len(inside) > 0 {
 		m.set = a.intern(inside)
 	}

@@ -36,6 +36,32 @@ func (r *Rules) Add(e *Expr) int32 {
 // Define gives a rule its text.
 func (r *Rules) Define(rule int32, e *Expr) { r.list[rule] = e }
 
+// Join adds the rules of another grammar, and returns what one of them stands for.
+func (r *Rules) Join(other *Rules, root int32) *Expr {
+	base := int32(len(r.list))
+	moved := map[*Expr]*Expr{}
+	var move func(e *Expr) *Expr
+	move = func(e *Expr) *Expr {
+		if to := moved[e]; to != nil || e == nil {
+			return to
+		}
+		to := *e
+		moved[e] = &to
+		if to.op == opRule {
+			to.id += base
+		}
+		to.subs = make([]*Expr, len(e.subs))
+		for i, s := range e.subs {
+			to.subs[i] = move(s)
+		}
+		return &to
+	}
+	for _, e := range other.list {
+		r.list = append(r.list, move(e))
+	}
+	return Rule(base + root)
+}
+
 // Len is the number of rules.
 func (r *Rules) Len() int { return len(r.list) }
 

@@ -36,7 +36,7 @@ const (
 	maxDepth  = 1 << 10 // rules within rules at one place of a text
 	maxElems  = 1 << 14 // states that one rule may be in at once
 	maxNodes  = 1 << 12 // stacks at one place of a text
-	maxFresh  = 1 << 15 // states of the whole automaton found for one mask or token
+	maxFresh  = 1 << 15 // work for one mask or token: states of the whole automaton, by their size
 	maxTable  = 1 << 20 // words of its table of steps; beyond it, it is begun again
 	maxMasks  = 256     // masks that are kept
 )

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -218,4 +219,41 @@ func TestMasks(t *testing.T) {
 			checkMasks(t, p, regexpGrammar(t, p, v, RegexpOptions{}), rng, 12)
 		}
 	}
+}
+
+// TestConcurrentUse: matchers of one grammar share its automaton, which is begun again now and then.
+func TestConcurrentUse(t *testing.T) {
+	g := gbnfGrammar(t, jsonGBNF, byteVocabulary(testWords...))
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			m, rng := g.Matcher(), rand.New(rand.NewPCG(1, uint64(i)))
+			for n := range 60 {
+				mask, err := m.Mask()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				var allowed []int32
+				for id := range int32(len(g.vocab.texts)) {
+					if mask[id/32]>>(id%32)&1 == 1 {
+						allowed = append(allowed, id)
+					}
+				}
+				if len(allowed) == 0 {
+					return
+				}
+				if err := m.Accept(allowed[rng.IntN(len(allowed))]); err != nil {
+					t.Error(err)
+					return
+				}
+				if n%16 == 15 {
+					g.mu.Lock()
+					g.auto = nil // as when it has grown
+					g.mu.Unlock()
+				}
+			}
+		})
+	}
+	all.Wait()
 }

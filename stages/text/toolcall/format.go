@@ -1,10 +1,14 @@
 package toolcall
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Format is how a family of models writes calls and reasoning. The zero value is plain text.
 type Format struct {
 	name    string
+	form    string // of calls that are written, where the format reads several; "": the name
 	think   []tags
 	openers []string // a call begins with one
 	borders []string // what may stand around calls
@@ -79,12 +83,27 @@ func Detect(template string) Format {
 			f.think = append(f.think, t)
 		}
 	}
+	switch {
+	case f.name == "deepseek_v3" && strings.Contains(template, "```json"):
+		f.form = "deepseek_fenced"
+	case f.name == "mistral" && strings.Contains(template, mistralArgs):
+		f.form = "mistral_args"
+	case f.name == "deepseek_v32" && strings.Contains(template, "｜DSML｜tool_calls"):
+		f.form = "deepseek_v4"
+	}
 	if f.call == nil {
 		f.call = hermesCall
 	}
 	if f.between == nil {
 		f.between = answer
 	}
+	return f
+}
+
+// Hermes is the format with calls in the Hermes form.
+func (f Format) Hermes() Format {
+	f.form, f.bare = hermes.name, false
+	f.openers, f.borders = append(slices.Clone(f.openers), hermesOpen), append(slices.Clone(f.borders), hermesClose)
 	return f
 }
 

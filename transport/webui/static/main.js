@@ -111,9 +111,13 @@ function caches(experts) {
   const pairs = [];
   for (const [device, rate] of Object.entries(experts.computed).sort()) pairs.push([`computed on ${device}`, `${number(rate)} /s`]);
   for (const c of experts.caches) {
-    pairs.push([`${c.strategy}: hits on ${c.rank}`, c.rate < 0 ? "–" : percent(c.rate)]);
-    pairs.push([`${c.strategy}: hits, misses`, `${number(c.hits)}, ${number(c.misses)} /s`]);
-    pairs.push([`${c.strategy}: copied`, `${bytes(c.bytes)}/s`]);
+    pairs.push([`${c.strategy}: found on ${c.rank}`, c.rate < 0 ? "–" : `${percent(c.rate)}, ${number(c.hits)} /s`]);
+    if (c.link >= 0) {
+      pairs.push([`${c.strategy}: missing, computed by the CPU`, `${percent(1 - c.link)}, ${number(c.host)} /s`]);
+      pairs.push([`${c.strategy}: missing, copied for the layer`, `${percent(c.link)}, ${number(c.misses)} /s`]);
+    }
+    pairs.push([`${c.strategy}: moved between steps`, `${number(c.moves)} /s`]);
+    pairs.push([`${c.strategy}: bytes copied`, `${bytes(c.bytes)}/s`]);
   }
   $("caches").replaceChildren(...pairs.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
 }

@@ -10,27 +10,9 @@ import (
 
 // object returns the texts of a shape's objects.
 func (c *compiler) object(s *shape) *grammar.Expr {
-	var names []string
-	seen := map[string]bool{}
-	note := func(name string) {
-		if !seen[name] {
-			seen[name] = true
-			names = append(names, name)
-		}
-	}
-	for _, v := range s.from {
-		if p := v.member("properties"); p != nil {
-			if p.kind != '{' {
-				c.fail(p, "it must be an object of schemas")
-				return nothing
-			}
-			for _, name := range p.names {
-				note(name)
-			}
-		}
-	}
-	for _, name := range s.required {
-		note(name)
+	names := c.names(s)
+	if c.err != nil {
+		return nothing
 	}
 	others, open := c.others(s)
 	// rest[first] are the members from one on, where none has come yet or some have.
@@ -60,6 +42,33 @@ func (c *compiler) object(s *shape) *grammar.Expr {
 		}
 	}
 	return grammar.Seq(grammar.Text("{"), c.space, rest[0], c.space, grammar.Text("}"))
+}
+
+// names returns the names of the members that a shape names, in their order.
+func (c *compiler) names(s *shape) []string {
+	var names []string
+	seen := map[string]bool{}
+	note := func(name string) {
+		if !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	}
+	for _, v := range s.from {
+		if p := v.member("properties"); p != nil {
+			if p.kind != '{' {
+				c.fail(p, "it must be an object of schemas")
+				return nil
+			}
+			for _, name := range p.names {
+				note(name)
+			}
+		}
+	}
+	for _, name := range s.required {
+		note(name)
+	}
+	return names
 }
 
 func (c *compiler) member(name, value *grammar.Expr) *grammar.Expr {

@@ -43,6 +43,8 @@ type Options struct {
 	Closed bool
 	// Space may stand between two tokens. nil: at most one blank.
 	Space *grammar.Expr
+	// Object takes objects only, whatever types the schema allows.
+	Object bool
 }
 
 // Add adds the rules of a schema to a grammar, and returns the one of its texts. Errors are *Error.
@@ -52,11 +54,22 @@ func Add(rules *grammar.Rules, text []byte, o Options) (*grammar.Expr, error) {
 		return nil, err
 	}
 	c := newCompiler(rules, root, o)
-	e := c.rule([]part{{node: root}})
+	e := c.rule(c.roots())
 	if c.err != nil {
 		return nil, c.err
 	}
 	return e, nil
+}
+
+// roots are the schemas that a text must satisfy.
+func (c *compiler) roots() []part {
+	list := []part{{node: c.root}}
+	if c.options.Object {
+		object, _ := parse([]byte(`{"type":"object"}`))
+		object.id = 0
+		list = append(list, part{node: object})
+	}
+	return list
 }
 
 // Object adds the rules of any JSON object.

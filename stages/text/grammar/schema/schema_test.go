@@ -34,6 +34,8 @@ func fits(g *grammar.Grammar, text string) bool {
 var cases = []struct{ schema, yes, not string }{
 	{`{}`, `{} [] "a" 1 -1.5e3 true null {"a":{"b":[1,2]}}`, `{a} [1,] 01 "\q" nul`},
 	{`true`, `1 {}`, `x`},
+	{`{"properties":{"a":{"type":"null"}}}`, `{} {"a":null} {"b":1}`, `1 "x" [] {"a":1}`},
+	{`{"minLength":2,"maximum":3}`, `"ab" 3`, `"a" 4 {} null`},
 	{`{"type":"object"}`, `{} {"a":1} {"a":1,"b":[]}`, `[] 1`},
 	{`{"type":["integer","null"]}`, `1 -12 0 null`, `1.5 01 "1" -`},
 	{`{"properties":{"a":{"type":"integer"},"b":{"type":"string"}},"required":["a"],"additionalProperties":false,"type":"object"}`,

@@ -158,8 +158,9 @@ func (c *compiler) shape(s *shape) *grammar.Expr {
 		return c.literals(s)
 	}
 	var list []*grammar.Expr
+	allowed := s.meant()
 	add := func(t types, e func() *grammar.Expr) {
-		if s.types&t != 0 {
+		if allowed&t != 0 {
 			list = append(list, e())
 		}
 	}
@@ -170,6 +171,32 @@ func (c *compiler) shape(s *shape) *grammar.Expr {
 	add(boolType, func() *grammar.Expr { return grammar.Words("true", "false") })
 	add(nullType, func() *grammar.Expr { return grammar.Text("null") })
 	return grammar.Alt(list...)
+}
+
+// kinds are the types that a keyword is about.
+var kinds = map[string]types{
+	"properties": objectType, "required": objectType, "additionalProperties": objectType,
+	"items": arrayType, "prefixItems": arrayType, "additionalItems": arrayType, "minItems": arrayType, "maxItems": arrayType,
+	"minLength": stringType, "maxLength": stringType, "pattern": stringType, "format": stringType,
+	"minimum": numberType, "maximum": numberType, "exclusiveMinimum": numberType, "exclusiveMaximum": numberType,
+}
+
+// meant are the types of a shape. Where no schema names any, they are the types that its keywords are
+// about: the author of {"properties": ...} wants an object, though a string satisfies it, too.
+func (s *shape) meant() types {
+	if s.types != allTypes {
+		return s.types
+	}
+	t := types(0)
+	for _, v := range s.from {
+		for _, name := range v.names {
+			t |= kinds[name]
+		}
+	}
+	if t == 0 {
+		return allTypes
+	}
+	return t
 }
 
 // literals are the values of an enumeration that the rest allows.
