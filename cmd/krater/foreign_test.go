@@ -32,7 +32,6 @@ func TestFlagsOfOtherServers(t *testing.T) {
 		"serve --api-key-file keys":           "use --api-keys FILE",
 		"serve --api-key secret":              "use --api-keys FILE (krater serve)",
 		"serve --temperature 0":               "unknown flag --temperature: it belongs to krater run, krater chat",
-		"launch acme/none":                    "acme/none is neither an agent (claude, codex, opencode, aider) nor a folder",
 		"setup acme/none":                     "krater: acme/none: there is no such folder, and in the cache CACHE it is not there. Download it with: krater pull acme/none (see krater setup --help)",
 		"serve -v":                            "--log-level debug",
 		"run --temp 0 hi":                     "use --temperature 0",

@@ -70,6 +70,7 @@ func TestLaunchAgents(t *testing.T) {
 	}
 
 	for want, args := range map[string][]string{
+		"acme/none is neither an agent (claude, codex, opencode, aider) nor a folder":                     {"acme/none"},
 		"unexpected argument x: arguments of claude come after --":                                        {"claude", "x"},
 		"codex is not installed: no program codex in PATH; install it with: npm install -g @openai/codex": {"codex"},
 		"the server ended before it was ready":                                                            {"claude", "--listen", freePort(t), "--model", "none"},

@@ -23,7 +23,7 @@ var Pages = map[string]page{
 		about: "Starts a coding agent with its variables and arguments set, so that it uses this server. If no server runs at the address, one is started with the settings of krater.yaml (or --save or --config), and stopped when the agent ends; its log goes to a file. What comes after -- is given to the agent. Without an agent the command is krater setup.",
 		Examples: []example{
 			{"krater launch claude", "Start Claude Code."},
-			{"krater launch codex --model /models/Qwen3-30B-A3B -- --full-auto", "Serve a model and start Codex with an argument of its own."},
+			{"krater launch codex --model /models/Qwen3-30B-A3B", "Serve a model, and start Codex."},
 			{"krater launch ./claude", "Open the wizard, and search the folder of that name."},
 		},
 	},
