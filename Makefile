@@ -44,10 +44,9 @@ VET := VET_TOOL="$$(go env GOTOOLDIR)/vet" go vet -vettool=$(CURDIR)/.ci/vet
 
 # go test vets again what it tests: -vet=off there.
 vet: ## go vet, with and without the assembly and the embedded model
-	$(PLAIN) $(VET) $(PACKAGES)
+	$(PLAIN) $(VET) -tags $(TAGS),soak $(PACKAGES)
 	$(PLAIN) $(VET) -tags $(TAGS),purego ./kernels/cpu/...
 	$(PLAIN) $(VET) -tags $(TAGS),nomodel ./models/...
-	$(PLAIN) $(VET) -tags $(TAGS),soak ./cmd/krater/...
 
 lint: ## check imports, lengths, phrases and commit messages; print the counts that may only fall
 	$(LINT)

@@ -74,7 +74,8 @@ func TestEveryRouteGivesTheSame(t *testing.T) {
 // not come is not lost.
 func TestStopStrings(t *testing.T) {
 	s := open(t)
-	for _, r := range routes {
+	for at, r := range routes {
+		left := func(i int) bool { return testing.Short() && (at+i)%3 != 0 } // each place on some of the routes
 		q := greedy("Tell me about the river.", 0).with("ignore_eos", true)
 		q.max = 20
 		free := s.reply(t, r, q)
@@ -83,6 +84,9 @@ func TestStopStrings(t *testing.T) {
 			t.Fatalf("%s: %q cannot be cut", r.name, text)
 		}
 		for i, from := range []int{0, 1, 2, 3, 5, 8, 12, 17, 22} {
+			if left(i) {
+				continue
+			}
 			stop := text[from : from+[]int{1, 2, 5, 9}[i%4]]
 			got := s.reply(t, r, q.with("stop", []string{"not in there", stop}))
 			if want := text[:strings.Index(text, stop)]; got.text != want || got.finish != "stop" {
@@ -94,6 +98,9 @@ func TestStopStrings(t *testing.T) {
 			t.Errorf("%s, stop %q kept: %v", r.name, stop, got)
 		}
 		for cut := 3; cut < 20; cut += 4 {
+			if left(cut) {
+				continue
+			}
 			never := text[cut:cut+6] + "\x01"
 			if got := s.reply(t, r, q.with("stop", []string{never, text + "\x01"})); !same(got, free) {
 				t.Errorf("%s, a stop %q that never comes: %v, want %v", r.name, never, got, free)
