@@ -88,28 +88,32 @@ func (g *Grammar) renew() {
 	}
 }
 
-// enter locks the grammar and moves the matcher to its present automaton.
+// enter locks the grammar and moves the matcher to its present automaton. Where that would be too much
+// work at once, the matcher stays with the one that it has.
 func (m *Matcher) enter() {
 	m.g.mu.Lock()
 	m.g.renew()
 	if m.auto != m.g.auto {
-		m.at = m.g.auto.adopt(m.auto, m.at)
-		m.auto = m.g.auto
+		m.g.auto.begin() // the limit is on what this call adds
+		if at := m.g.auto.adopt(m.auto, m.at); at != dead {
+			m.at, m.auto = at, m.g.auto
+		}
 	}
 	m.auto.begin()
 }
 
 // Mask returns the tokens that may come next: bit i%32 of word i/32 is 1 for token i. End tokens may
-// come where the text may end. The caller must not change it. After the end no token may come. It can
-// fail with ErrLimit.
+// come where the text may end. The caller must not change it. After the end no token may come, nor where
+// it fails with ErrLimit: the mask is then as long as ever, and empty.
 func (m *Matcher) Mask() ([]uint32, error) {
 	m.enter()
 	defer m.g.mu.Unlock()
-	if m.over {
-		return make([]uint32, m.g.vocab.words()), nil
+	if !m.over {
+		if mask := m.auto.mask(m.at); mask != nil {
+			return mask, m.auto.err
+		}
 	}
-	mask := m.auto.mask(m.at)
-	return mask, m.auto.err
+	return m.g.vocab.None(), m.auto.err
 }
 
 // Accept takes the next token. On ErrText or ErrLimit the matcher is as before.

@@ -257,3 +257,19 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestAdoptAfterLimit: a call of another matcher that came to the limit costs nobody else a state.
+func TestAdoptAfterLimit(t *testing.T) {
+	v := byteVocabulary()
+	g := gbnfGrammar(t, `root ::= "ab"`, v)
+	m := g.Matcher()
+	if err := m.Accept('a'); err != nil {
+		t.Fatal(err)
+	}
+	g.auto = newAutomaton(g.prog, v)
+	g.auto.fresh = maxFresh
+	mask, err := m.Mask()
+	if err != nil || len(mask) != v.words() || mask['b'/32]>>('b'%32)&1 != 1 || m.auto != g.auto {
+		t.Errorf("%v, %v", mask, err)
+	}
+}

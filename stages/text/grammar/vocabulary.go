@@ -72,6 +72,9 @@ func NewVocabulary(size int, text func(id int32) []byte, ends []int32) *Vocabula
 // words is the size of a mask.
 func (v *Vocabulary) words() int { return (len(v.texts) + 31) / 32 }
 
+// None returns a mask in which no token may come.
+func (v *Vocabulary) None() []uint32 { return make([]uint32, v.words()) }
+
 func (v *Vocabulary) isEnd(token int32) bool { return slices.Contains(v.ends, token) }
 
 func (v *Vocabulary) bytes(token int32) []byte {
