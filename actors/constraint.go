@@ -19,6 +19,7 @@ type constraint struct {
 	matcher *grammar.Matcher
 	n       int      // tokens
 	mask    []uint32 // of the next one; nil: not found yet
+	none    []uint32 // no token may come
 }
 
 // allow is sample.Params.Allow. Where the text leads too far, no token may come.
@@ -31,13 +32,16 @@ func (c *constraint) allow(n int) []uint32 {
 	return c.find()
 }
 
-func (c *constraint) find() []uint32 {
+// find returns the mask of the next token. A panic in a grammar ends its own request, whose tokens
+// are all masked then, and not the batch or the process.
+func (c *constraint) find() (mask []uint32) {
 	if c.mask == nil {
-		mask, err := c.matcher.Mask()
-		if err != nil {
-			mask = make([]uint32, len(mask))
-		}
-		c.mask = mask
+		defer func() {
+			if recover() != nil {
+				c.mask, mask = c.none, c.none
+			}
+		}()
+		c.mask, _ = c.matcher.Mask() // empty where it fails
 	}
 	return c.mask
 }
@@ -135,7 +139,7 @@ func (g *Gateway) constrain(req *engine.Request, ids []int32) (*constraint, erro
 	if err != nil {
 		return nil, err
 	}
-	return &constraint{matcher: compiled.Matcher()}, nil
+	return &constraint{matcher: compiled.Matcher(), none: g.vocabulary().None()}, nil
 }
 
 // inside reports whether a chat's prompt ends within reasoning.
