@@ -37,6 +37,7 @@ var table = []rule{
 	{"krater/stages/source", []string{"krater/stages", "krater/models", "krater/scheduler/files", "krater/scheduler/heat", "krater/kernels/tensor"}},
 	{"krater/stages/...", []string{"krater/stages", "krater/scheduler/files", "krater/kernels/tensor", "krater/kernels/device", "golang.org/x/sys"}},
 	{"krater/actors/engine", nil},
+	{"krater/actors/hop", nil},
 	{"krater/actors/trace", nil},
 	// An engine in this process: the only package of actors that opens devices and files.
 	{"krater/actors/local/...", []string{"krater/actors", "krater/scheduler", "krater/stages", "krater/kernels", "github.com/rs/zerolog"}},
