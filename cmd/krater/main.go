@@ -15,6 +15,7 @@ import (
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/fetch"
+	"krater/cmd/krater/group"
 	"krater/cmd/krater/term"
 	"krater/cmd/krater/traces"
 	"krater/scheduler/files"
@@ -34,6 +35,8 @@ type cli struct {
 
 	Pull   fetch.PullCmd   `cmd:"" group:"Models" help:"Download a model from a hub."`
 	Models fetch.ModelsCmd `cmd:"" group:"Models" help:"List the models that are here, and whether they fit this machine."`
+
+	Certs group.CertsCmd `cmd:"" group:"Several machines" help:"Make the certificates by which members of a group know each other."`
 
 	Batch batch.Cmd  `cmd:"" group:"Use a running server" help:"Submit, watch, fetch and cancel batches of a running server."`
 	Trace traces.Cmd `cmd:"" group:"Use a running server" help:"Record what a running server's actors do, and show it."`

@@ -47,6 +47,8 @@ var table = []rule{
 	{"krater/transport/otlp", []string{"krater/actors/engine", "krater/actors/trace", "github.com/rs/zerolog", "go.opentelemetry.io/otel"}},
 	// A client of hubs, and the folder that it downloads into.
 	{"krater/transport/hub", []string{"krater/stages/source/hubcache", "krater/scheduler/files", "golang.org/x/sys"}},
+	// Members of a group: frames of batches between their pipelines.
+	{"krater/transport/peers", []string{"krater/transport", "krater/actors/hop", "github.com/rs/zerolog"}},
 	{"krater/transport/...", []string{"krater/transport", "krater/scheduler/jsonlines", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/cmd/krater/wizard", []string{"krater/cmd/krater/term", "charm.land/bubbletea/v2"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
