@@ -17,9 +17,44 @@ import (
 type constraint struct {
 	mu      sync.Mutex
 	matcher *grammar.Matcher
+	param   string   // the field of the request that asks for it
 	n       int      // tokens
 	mask    []uint32 // of the next one; nil: not found yet
 	none    []uint32 // no token may come
+	err     error    // why none may come
+}
+
+// formatError says that an answer cannot follow its format any further.
+type formatError struct {
+	param string
+	token int // of the answer, from 1
+	cause error
+}
+
+// Error implements error.
+func (e *formatError) Error() string {
+	return fmt.Sprintf("token %d of the answer cannot follow '%s': %v", e.token, e.param, e.cause)
+}
+
+// Unwrap gives the cause.
+func (e *formatError) Unwrap() error { return e.cause }
+
+// errGrammar is the cause where the grammar's own code failed.
+var errGrammar = errors.New("its grammar failed")
+
+// barred is sample.Params.Barred.
+func (c *constraint) barred() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// fail notes the first error; c.mu is held.
+func (c *constraint) fail(cause error) error {
+	if c.err == nil {
+		c.err = &formatError{c.param, c.n + 1, cause}
+	}
+	return c.err
 }
 
 // allow is sample.Params.Allow. Where the text leads too far, no token may come.
@@ -38,10 +73,14 @@ func (c *constraint) find() (mask []uint32) {
 	if c.mask == nil {
 		defer func() {
 			if recover() != nil {
+				_ = c.fail(errGrammar)
 				c.mask, mask = c.none, c.none
 			}
 		}()
-		c.mask, _ = c.matcher.Mask() // empty where it fails
+		var err error
+		if c.mask, err = c.matcher.Mask(); err != nil { // the mask is empty
+			_ = c.fail(err)
+		}
 	}
 	return c.mask
 }
@@ -50,10 +89,10 @@ func (c *constraint) find() (mask []uint32) {
 func (c *constraint) took(id int32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.n, c.mask = c.n+1, nil
 	if err := c.matcher.Accept(id); err != nil {
-		return fmt.Errorf("the format of the answer: %w", err)
+		return c.fail(err)
 	}
+	c.n, c.mask = c.n+1, nil
 	go func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -139,7 +178,11 @@ func (g *Gateway) constrain(req *engine.Request, ids []int32) (*constraint, erro
 	if err != nil {
 		return nil, err
 	}
-	return &constraint{matcher: compiled.Matcher(), none: g.vocabulary().None()}, nil
+	c := &constraint{matcher: compiled.Matcher(), none: g.vocabulary().None(), param: "tools"}
+	if req.Format != nil {
+		c.param = req.Format.Param
+	}
+	return c, nil
 }
 
 // inside reports whether a chat's prompt ends within reasoning.

@@ -264,7 +264,7 @@ func (g *Gateway) sampler(req *engine.Request, prompt []int32, limits *constrain
 		params.StopIDs = append(params.StopIDs, g.infillStops()...)
 	}
 	if limits != nil {
-		params.Allow, params.Took = limits.allow, limits.took
+		params.Allow, params.Took, params.Barred = limits.allow, limits.took, limits.barred
 	}
 	if req.PromptOnly { // whatever comes ends the request by its length
 		params.StopIDs, params.EOS = nil, nil

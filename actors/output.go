@@ -398,6 +398,9 @@ func endError(why scheduler.Reason, cause error) *engine.Error {
 	if _, ok := errors.AsType[*files.LostError](cause); ok {
 		return failureError(cause)
 	}
+	if bad, ok := errors.AsType[*formatError](cause); ok {
+		return &engine.Error{Kind: engine.BadRequest, Param: bad.param, Message: bad.Error()}
+	}
 	if errors.Is(cause, sample.ErrLogits) || errors.Is(cause, stages.ErrNotFinite) {
 		return &engine.Error{Kind: engine.Internal, Message: fmt.Sprintf("the model gave no usable answer: %v", cause)}
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -64,6 +65,23 @@ func TestFormatsOverHTTP(t *testing.T) {
 	status, _, text := s.do("POST", "/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"guided_json":{"properties":{"a":{"not":{}}}}}`)
 	if status != 400 || !strings.Contains(string(text), `/properties/a/not`) || !strings.Contains(string(text), `"guided_json"`) {
 		t.Errorf("a schema that is not supported: %d %s", status, text)
+	}
+	var deep strings.Builder
+	deep.WriteString(`root ::= r0`)
+	for i := range 1100 { // rules within rules
+		fmt.Fprintf(&deep, "\nr%d ::= r%d \"x\"", i, i+1)
+	}
+	deep.WriteString("\nr1100 ::= \"y\"")
+	body, err := json.Marshal(map[string]any{"messages": []any{map[string]string{"role": "user", "content": "x"}}, "grammar": deep.String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, _, text = s.do("POST", "/v1/chat/completions", string(body))
+	if status != 400 || !strings.Contains(string(text), "token 1 of the answer cannot follow 'grammar'") || !strings.Contains(string(text), `"param":"grammar"`) {
+		t.Errorf("a grammar that is too much work: %d %s", status, text)
+	}
+	if log := s.log.String(); !strings.Contains(log, "token 1 of the answer cannot follow 'grammar'") {
+		t.Errorf("the log does not name the grammar:\n%s", log)
 	}
 }
 

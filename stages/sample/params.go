@@ -51,6 +51,8 @@ type Params struct {
 	Allow func(n int) []uint32
 	// Took, if set, is told of each token that was chosen. Its error is that of the choice.
 	Took func(id int32) error
+	// Barred, if set, returns why Allow lets no token come; nil where it does.
+	Barred func() error
 }
 
 // minTemperature: below it the choice is greedy, as in vLLM: dividing by less would only lose

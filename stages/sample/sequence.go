@@ -110,7 +110,7 @@ func (q *Sequence) Next(logits []float32) (Result, error) {
 			return Result{}, err
 		}
 		if r.ID, err = argmax(row); err != nil {
-			return Result{}, err
+			return Result{}, q.barred(err)
 		}
 	}
 	if q.p.Temperature > 0 {
@@ -176,10 +176,21 @@ func (q *Sequence) Take(id int32) (Result, error) {
 	case id == device.DrawInfinite:
 		return Result{}, fmt.Errorf("%w: a logit is +Inf", ErrNotFinite)
 	case id < 0 || int(id) >= q.vocab:
-		return Result{}, fmt.Errorf("%w: all are -Inf or masked", ErrLogits)
+		return Result{}, q.barred(fmt.Errorf("%w: all are -Inf or masked", ErrLogits))
 	}
 	r := Result{ID: id}
 	return r, q.note(&r)
+}
+
+// barred returns why no token may come, where that is known, and else err.
+func (q *Sequence) barred(err error) error {
+	if q.p.Barred == nil {
+		return err
+	}
+	if why := q.p.Barred(); why != nil {
+		return fmt.Errorf("%w: %w", ErrLogits, why)
+	}
+	return err
 }
 
 // plain reports that the choice is the largest logit and nothing else is asked.
