@@ -176,3 +176,7 @@ func NewTokenizer(info engine.Info) Tokenizer {
 	}
 	return t
 }
+
+// TokensMost returns the number of tokens that routes which count tokens give or take: more than fit
+// into the context, since clients measure texts with them, but not any number.
+func TokensMost(info engine.Info) int { return max(4*info.Context, 256<<10) }

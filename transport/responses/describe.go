@@ -18,11 +18,18 @@ type deleted struct {
 	Deleted bool   `json:"deleted"`
 }
 
+// InputTokens is the answer to POST /v1/responses/input_tokens.
+type InputTokens struct {
+	Object string `json:"object"` // response.input_tokens
+	Tokens int    `json:"input_tokens"`
+}
+
 // Routes describes the door's routes for /openapi.json.
 func Routes() []openapi.Route {
 	query, items := []string{"stream", "starting_after", "include"}, []string{"after", "limit", "order", "include"}
 	return []openapi.Route{
 		{Method: "POST", Path: "/v1/responses", Summary: "a response", Request: body{}, Answer: Object{}, Events: eventHead{}, Hints: true},
+		{Method: "POST", Path: "/v1/responses/input_tokens", Summary: "the length of the prompt of a response", Request: body{}, Answer: InputTokens{}, Hints: true},
 		{Method: "GET", Path: "/v1/responses", Summary: "a WebSocket for responses, with an Upgrade header"},
 		{Method: "GET", Path: "/v1/responses/{id}", Summary: "a stored response, or its events again", Answer: Object{}, Events: eventHead{}, Query: query},
 		{Method: "GET", Path: "/v1/responses/{id}/input_items", Summary: "the items that a response was made of", Answer: api.List[InputItem]{}, Query: items},

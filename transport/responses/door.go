@@ -156,6 +156,7 @@ func (d *Door) Mount(route func(pattern string, h http.Handler)) {
 	route("GET /v1/responses/{id}/input_items", http.HandlerFunc(d.inputItems))
 	route("DELETE /v1/responses/{id}", http.HandlerFunc(d.delete))
 	route("POST /v1/responses/{id}/cancel", http.HandlerFunc(d.cancel))
+	route("POST /v1/responses/input_tokens", http.HandlerFunc(d.count))
 	d.mountConversations(route)
 }
 

@@ -14,23 +14,20 @@ import (
 	"krater/transport/api"
 )
 
-// post is POST /v1/responses. It takes its place before it reads: bodies that come in are bounded
-// like those in work.
-func (d *Door) post(w http.ResponseWriter, req *http.Request) {
+// receive reads a request and plans its response. It takes a place before it reads: bodies that come
+// in are bounded like those in work. Without an error the caller calls done when the engine has the
+// request, and release to return the place.
+func (d *Door) receive(w http.ResponseWriter, req *http.Request) (r *response, done, release func(), err *api.Error) {
 	owner, peer := d.opt.Owner(req), d.opt.Peer(req)
-	release, err := d.opt.Acquire(peer)
-	if err != nil {
-		err.Write(w)
-		return
+	if release, err = d.opt.Acquire(peer); err != nil {
+		return nil, nil, nil, err
 	}
 	data, done, err := d.opt.ReadBody(w, req)
-	var b body
 	if err != nil {
 		release()
-		err.Write(w)
-		return
+		return nil, nil, nil, err
 	}
-	var r *response
+	var b body
 	if err = api.Decode(data, &b); err == nil {
 		if api.InBackground(req.Context()) && b.Store == nil {
 			b.Store = new(bool) // there are many, and each is delivered once: storing them would displace responses that clients come back for
@@ -40,6 +37,33 @@ func (d *Door) post(w http.ResponseWriter, req *http.Request) {
 	if err != nil {
 		done()
 		release()
+	}
+	return r, done, release, err
+}
+
+// count is POST /v1/responses/input_tokens: the length of the prompt that a request would have.
+func (d *Door) count(w http.ResponseWriter, req *http.Request) {
+	r, done, release, err := d.receive(w, req)
+	if err != nil {
+		err.Write(w)
+		return
+	}
+	defer release()
+	defer done()
+	defer r.worked()
+	defer r.stop(nil)
+	ids, failed := d.engine.Tokenize(req.Context(), r.plan.req.Prompt, api.TokensMost(d.engine.Info()))
+	if failed != nil {
+		r.plan.refusal(failed).Write(w)
+		return
+	}
+	api.WriteJSON(w, http.StatusOK, InputTokens{"response.input_tokens", len(ids)})
+}
+
+// post is POST /v1/responses.
+func (d *Door) post(w http.ResponseWriter, req *http.Request) {
+	r, done, release, err := d.receive(w, req)
+	if err != nil {
 		err.Write(w)
 		return
 	}

@@ -388,3 +388,28 @@ func TestReplayOverHTTPHolds(t *testing.T) {
 		}
 	})
 }
+
+// TestInputTokens: the count is that of the prompt which the same request has, and takes nothing.
+func TestInputTokens(t *testing.T) {
+	inBubble(t, Options{}, func(r *rig) {
+		first := r.object("POST", "/v1/responses", `{"input":"hi"}`)
+		for _, body := range []string{
+			`{"input":"hi"}`, `{"input":[{"role":"user","content":"a longer one"}],"instructions":"be short"}`,
+			`{"input":"again","previous_response_id":"` + first.ID + `"}`,
+		} {
+			status, answer := r.do("POST", "/v1/responses/input_tokens", body)
+			want := fmt.Sprintf("{\"object\":\"response.input_tokens\",\"input_tokens\":%d}\n", r.object("POST", "/v1/responses", body).Usage.Input)
+			if status != http.StatusOK || answer != want {
+				t.Errorf("%s: %d %s, want %s", body, status, answer, want)
+			}
+		}
+		if n := len(r.engine.Requests()); n != 4 {
+			t.Errorf("the engine has taken %d requests, want those of the 4 responses", n)
+		}
+		for body, want := range map[string]string{`{}`: "input", `{"input":"a","inptu":1}`: "inptu", `{"input":"a","previous_response_id":"resp_0"}`: "previous_response_id"} {
+			if status, _, param, _ := r.refusal("POST", "/v1/responses/input_tokens", body); status != 400 || param != want {
+				t.Errorf("%s: %d, param %q", body, status, param)
+			}
+		}
+	})
+}

@@ -45,7 +45,7 @@ func (s *Server) countTokens(w http.ResponseWriter, r *http.Request) {
 		refusal.Write(w)
 		return
 	}
-	ids, err := s.engine.Tokenize(r.Context(), prompt, tokensMost(info))
+	ids, err := s.engine.Tokenize(r.Context(), prompt, api.TokensMost(info))
 	if err != nil {
 		s.fail(w, err)
 		return

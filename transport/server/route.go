@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -57,7 +58,7 @@ func (s *Server) add(pattern string, h http.Handler) {
 
 func (s *Server) addPath(method, path string, h http.Handler) {
 	s.mux.Handle(method+" "+path, h)
-	if s.methods[path] == nil {
+	if s.methods[path] == nil && !s.covered(path) {
 		s.mux.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !s.refuseUnserved(w, r) {
 				s.methodNotAllowed(w, path)
@@ -69,6 +70,13 @@ func (s *Server) addPath(method, path string, h http.Handler) {
 		s.methods[path] = append(s.methods[path], http.MethodHead)
 	}
 	slices.Sort(s.methods[path])
+}
+
+// covered reports whether a path with wildcards that has routes matches this one, too, and so answers
+// its other methods.
+func (s *Server) covered(path string) bool {
+	_, pattern := s.mux.Handler(&http.Request{Method: http.MethodTrace, URL: &url.URL{Path: path}})
+	return strings.Contains(pattern, "{")
 }
 
 func (s *Server) methodNotAllowed(w http.ResponseWriter, path string) {

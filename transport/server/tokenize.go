@@ -3,13 +3,8 @@ package server
 import (
 	"net/http"
 
-	"krater/actors/engine"
 	"krater/transport/api"
 )
-
-// tokensMost returns the number of tokens the tokenizer routes give or take: more than fit into the
-// context, since clients measure texts with them, but not any number.
-func tokensMost(info engine.Info) int { return max(4*info.Context, 256<<10) }
 
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 	var req api.TokenizeRequest
@@ -23,7 +18,7 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 		refusal.Write(w)
 		return
 	}
-	ids, err := s.engine.Tokenize(r.Context(), prompt, tokensMost(info))
+	ids, err := s.engine.Tokenize(r.Context(), prompt, api.TokensMost(info))
 	if err != nil {
 		s.fail(w, err)
 		return
@@ -53,7 +48,7 @@ func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {
 		refusal.Write(w)
 		return
 	}
-	if most := tokensMost(info); len(ids) > most {
+	if most := api.TokensMost(info); len(ids) > most {
 		api.Invalid("tokens", "'tokens' has %d elements, the limit is %d", len(ids), most).Write(w)
 		return
 	}

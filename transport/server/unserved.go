@@ -30,7 +30,6 @@ var unserved = []struct{ name, routes string }{
 	{"edits", "/v1/edits"},
 	{"administration", "/v1/organization/ /v1/projects/"},
 	{"stored chat completions", "/v1/chat/completions/* /v1/chat/completions/*/messages"},
-	{"the input tokens of a response", "/v1/responses/input_tokens"},
 	{"compaction", "/v1/responses/compact"},
 	{"batches of messages", "/v1/messages/batches/"},
 	{"the Anthropic Text Completions API", "/v1/complete"},

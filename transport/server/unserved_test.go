@@ -30,7 +30,6 @@ func TestNotServed(t *testing.T) {
 		{"POST", "/rerank", "reranking"},
 		{"POST", "/v2/rerank", "reranking"},
 		{"POST", "/score", "scoring"},
-		{"POST", "/v1/responses/input_tokens", "input tokens"},
 		{"POST", "/v1/responses/compact", "compaction"},
 		{"GET", "/v1/chat/completions/chatcmpl-1", "stored chat completions"},
 		{"GET", "/redoc", "/docs"},

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"krater/actors/engine"
+	"krater/transport/api"
 	"krater/transport/enginetest"
 )
 
@@ -191,7 +192,7 @@ func TestWorkIsRefused(t *testing.T) {
 // TestTokenizerRoutesAreBounded: a short request cannot have an answer of any length.
 func TestTokenizerRoutesAreBounded(t *testing.T) {
 	f := start(t, Options{})
-	most := tokensMost(f.engine.Info())
+	most := api.TokensMost(f.engine.Info())
 	for _, c := range []struct{ path, body, code string }{
 		{"/tokenize", fmt.Sprintf(`{"prompt":"%s"}`, strings.Repeat("a", most+1)), "context_length_exceeded"},
 		{"/detokenize", `{"tokens":[` + strings.Repeat("1,", most) + `1]}`, "invalid_value"},
