@@ -76,7 +76,7 @@ type route struct {
 	ask  func(context.Context, *site, question, watcher) (reply, error)
 }
 
-// routes are all of them. The answer to a question does not depend on the way,
+// routes are the ways of the OpenAI API. The answer to a question does not depend on the way,
 // apart from raw ones.
 var routes = []route{
 	{"chat", false, post("/v1/chat/completions", wholeChat)},
@@ -88,11 +88,11 @@ var routes = []route{
 	{"websocket", false, askSocket},
 }
 
-// streams are the routes whose text comes in pieces.
-func streams() []route {
+// streams are the routes that take a question and whose text comes in pieces.
+func streams(q question) []route {
 	var out []route
-	for _, r := range routes {
-		if strings.Contains(r.name, "stream") || r.name == "websocket" {
+	for _, r := range everyRoute() {
+		if r.takes(q) && (strings.Contains(r.name, "stream") || r.name == "websocket") {
 			out = append(out, r)
 		}
 	}
@@ -101,6 +101,9 @@ func streams() []route {
 
 // body is the question as the route at path wants it.
 func (q question) body(path string, stream bool) map[string]any {
+	if b := q.dialect(path, stream); b != nil {
+		return b
+	}
 	b := maps.Clone(q.fields)
 	if b == nil {
 		b = map[string]any{}
@@ -158,7 +161,10 @@ func post(path string, r reader) func(context.Context, *site, question, watcher)
 			return reply{}, readRefusal(res)
 		}
 		kind, want := res.Header.Get("Content-Type"), "application/json"
-		if r.stream {
+		switch {
+		case r.stream && strings.HasPrefix(path, "/api/"):
+			want = "application/x-ndjson"
+		case r.stream:
 			want = "text/event-stream"
 		}
 		if !strings.HasPrefix(kind, want) {
@@ -176,7 +182,10 @@ func readRefusal(res *http.Response) error {
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(data, &doc); err != nil || doc.Error.Message == "" || doc.Error.Type == "" {
+	var plain struct{ Error string } // of the Ollama API
+	if json.Unmarshal(data, &plain) == nil && plain.Error != "" {
+		doc.Error.Message, doc.Error.Type = plain.Error, "error"
+	} else if err := json.Unmarshal(data, &doc); err != nil || doc.Error.Message == "" || doc.Error.Type == "" {
 		return fmt.Errorf("status %d with %q, which is no error object", res.StatusCode, data)
 	}
 	r := &refusal{status: res.StatusCode, code: doc.Error.Code, param: doc.Error.Param, message: doc.Error.Message}

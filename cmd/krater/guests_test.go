@@ -47,10 +47,14 @@ func (c *crowd) guest(r *rand.Rand) *site {
 	return &site{t: c.s.t, base: c.s.base, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: r.IntN(2) == 0}}}
 }
 
-// pick chooses a way to ask and a question for it.
+// pick chooses a question and a way to ask it; those of the OpenAI API take every question.
 func (c *crowd) pick(r *rand.Rand, from []route) (exam, route) {
-	way := from[r.IntN(len(from))]
-	return c.exam(r, way.raw), way
+	for {
+		way := from[r.IntN(len(from))]
+		if e := c.exam(r, way.raw); way.takes(e.question) {
+			return e, way
+		}
+	}
 }
 
 // exam chooses a question; there is at least one of each kind.
@@ -64,7 +68,7 @@ func (c *crowd) exam(r *rand.Rand, raw bool) exam {
 
 // askToTheEnd reads all of an answer, at times slowly.
 func (c *crowd) askToTheEnd(ctx context.Context, s *site, r *rand.Rand) {
-	e, way := c.pick(r, routes)
+	e, way := c.pick(r, everyRoute())
 	see := idle
 	if r.IntN(8) == 0 {
 		pause := time.Duration(1+r.IntN(30)) * time.Millisecond
@@ -85,7 +89,7 @@ func (c *crowd) askToTheEnd(ctx context.Context, s *site, r *rand.Rand) {
 
 // leaveEarly drops the connection after some pieces of text.
 func (c *crowd) leaveEarly(ctx context.Context, s *site, r *rand.Rand) {
-	e, way := c.pick(r, streams())
+	e, way := c.pick(r, streams(question{}))
 	after := r.IntN(12)
 	got, err := way.ask(ctx, s, e.question, func(string) error {
 		if after--; after < 0 {
@@ -106,7 +110,7 @@ func (c *crowd) leaveEarly(ctx context.Context, s *site, r *rand.Rand) {
 
 // giveUp cuts a request after some time, wherever it is then.
 func (c *crowd) giveUp(ctx context.Context, s *site, r *rand.Rand) {
-	e, way := c.pick(r, routes)
+	e, way := c.pick(r, everyRoute())
 	limit := time.Duration(r.IntN(400)) * time.Millisecond
 	short, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -226,6 +230,15 @@ var garbage = []struct {
 	{"/v1/responses", `{"input":[{"type":"function_call"}]}`, "application/json", 400},
 	{"/v1/responses", `{"input":"a","previous_response_id":"resp_none"}`, "application/json", 400},
 	{"/v1/nothing", `{}`, "application/json", 404},
+	{"/v1/messages", `{"messages":[{"role":"user","content":"a"}]}`, "application/json", 400},
+	{"/v1/messages", `{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"tool_result"}]}]}`, "application/json", 400},
+	{"/v1/messages/count_tokens", `{"messages":{}}`, "application/json", 400},
+	{"/v1/responses/input_tokens", `{"input":[[]]}`, "application/json", 400},
+	{"/v1/conversations", `{"items":[{"type":"message"}]}`, "application/json", 400},
+	{"/api/chat", `{"messages":[{"role":"user","content":"a"}],"options":{"mirostat":2}}`, "application/json", 400},
+	{"/api/generate", `{"model":"another","prompt":"a"}`, "application/json", 404},
+	{"/api/show", strings.Repeat("[", 100000), "application/json", 400},
+	{"/openapi.json", `{}`, "application/json", 405},
 	{"/v1/models", `{}`, "application/json", 405},
 }
 

@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,9 +35,11 @@ import (
 func TestKeys(t *testing.T) {
 	file := write(t, "keys", "# two of them\nfirst-secret-key\n\n  second-secret-key  \n")
 	s := open(t, "--api-keys", file)
+	_, _, text := s.do("GET", "/openapi.json", "")
+	every := append(documentedRoutes(t, text), documented{"GET", "/trace/ws", false}, documented{"GET", "/trace/export", false}, documented{"POST", "/v1/embeddings", false})
 	for key, want := range map[string]int{"": 401, "wrong-secret-key": 401, "first-secret-key": 200, "second-secret-key": 200, "# two of them": 401} {
 		s.key = key
-		for _, r := range routes {
+		for _, r := range everyRoute() {
 			_, err := s.ask(r, greedy("secret-prompt", 2))
 			var refused *refusal
 			switch {
@@ -46,9 +49,17 @@ func TestKeys(t *testing.T) {
 				t.Errorf("%s with the key %q: %v", r.name, key, err)
 			}
 		}
-		for path, open := range map[string]bool{"/health": true, "/ready": true, "/metrics": false, "/version": false, "/v1/models": false} {
-			if status, _, _ := s.do("GET", path, ""); open && status != 200 || !open && status != want {
+		for _, path := range openRoutes {
+			if status, _, _ := s.do("GET", path, ""); status != 200 {
 				t.Errorf("%s with the key %q: %d", path, key, status)
+			}
+		}
+		for _, r := range every {
+			if slices.Contains(openRoutes, r.path) {
+				continue
+			}
+			if status, _, _ := s.do(r.method, r.path, ""); (status == 401) != (want == 401) || status >= 500 {
+				t.Errorf("%s %s with the key %q: %d", r.method, r.path, key, status)
 			}
 		}
 	}
@@ -226,9 +237,14 @@ func certificate(t *testing.T) (cert, key string) {
 func TestTLS(t *testing.T) {
 	cert, key := certificate(t)
 	s := open(t, "--tls-cert", cert, "--tls-key", key)
-	for _, r := range routes {
+	for _, r := range everyRoute() {
 		if got := s.reply(t, r, greedy(lighthouse, 4)); got.completion != 4 {
 			t.Errorf("%s: %v", r.name, got)
+		}
+	}
+	for _, path := range append([]string{"/tokenizer_info", "/api/tags", "/api/ps", "/api/version", "/metrics"}, openRoutes...) {
+		if status, _, _ := s.do("GET", path, ""); status != 200 {
+			t.Errorf("%s over TLS: %d", path, status)
 		}
 	}
 	if out := s.out.String(); !strings.Contains(out, s.base) {

@@ -15,7 +15,7 @@ import (
 // its blocks at once, on every streaming route.
 func TestVanish(t *testing.T) {
 	s := open(t)
-	for i, r := range streams() {
+	for i, r := range streams(endless(1900)) {
 		pieces := 0
 		_, err := r.ask(t.Context(), s, endless(1900), func(string) error {
 			if pieces++; pieces == 2 {

@@ -158,7 +158,7 @@ func TestDrain(t *testing.T) {
 	ends := make(chan end)
 	begun := make(chan struct{}, 8)
 	hold := make(chan struct{})
-	for _, r := range streams() {
+	for _, r := range streams(endless(length)) {
 		go func() {
 			pieces := 0
 			got, err := r.ask(context.Background(), s, endless(length), func(string) error {
@@ -171,7 +171,7 @@ func TestDrain(t *testing.T) {
 			ends <- end{r.name, got, err}
 		}()
 	}
-	for range streams() {
+	for range streams(endless(length)) {
 		<-begun
 	}
 	p.signal(syscall.SIGHUP)
@@ -190,7 +190,7 @@ func TestDrain(t *testing.T) {
 		}
 	}
 	close(hold)
-	for range streams() {
+	for range streams(endless(length)) {
 		e := <-ends
 		// The server closes a WebSocket itself, with 1001.
 		if e.way == "websocket" && websocket.IsCloseError(errors.Unwrap(e.err), websocket.CloseGoingAway) {
