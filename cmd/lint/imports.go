@@ -48,7 +48,7 @@ var table = []rule{
 	// A client of hubs, and the folder that it downloads into.
 	{"krater/transport/hub", []string{"krater/stages/source/hubcache", "krater/scheduler/files", "golang.org/x/sys"}},
 	// Members of a group: frames of batches between their pipelines.
-	{"krater/transport/peers", []string{"krater/transport", "krater/actors/hop", "github.com/rs/zerolog"}},
+	{"krater/transport/peers", []string{"krater/transport", "krater/actors/hop", "github.com/rs/zerolog", "google.golang.org/grpc"}},
 	{"krater/transport/...", []string{"krater/transport", "krater/scheduler/jsonlines", "krater/actors/engine", "krater/actors/trace", "github.com/gorilla/websocket", "github.com/rs/zerolog", "github.com/prometheus"}},
 	{"krater/cmd/krater/wizard", []string{"krater/cmd/krater/term", "charm.land/bubbletea/v2"}},
 	{"krater/cmd/...", []string{"krater", "github.com", "golang.org"}},
