@@ -1,4 +1,4 @@
-// Package hop carries batches between the processes of a group: a step and its rows, in frames. It has no codec
+// Package hop carries batches between the processes of a cluster: a step and its rows, in frames. It has no codec
 // and no network: package transport/peers carries frames over connections, and Pipe within a process.
 package hop
 
@@ -37,7 +37,7 @@ func (f *Frame) Bytes() int {
 	return n
 }
 
-// Conn connects two members of a group: both ends may send and receive. After an error of Send or Receive the
+// Conn connects two members of a cluster: both ends may send and receive. After an error of Send or Receive the
 // connection is closed and stays so.
 type Conn interface {
 	// Send is safe for concurrent use. It returns when the frame's memory may be used again, and fails when the

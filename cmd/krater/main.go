@@ -12,10 +12,10 @@ import (
 
 	"krater/cmd/krater/batch"
 	"krater/cmd/krater/benches"
+	"krater/cmd/krater/cluster"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/fetch"
-	"krater/cmd/krater/group"
 	"krater/cmd/krater/term"
 	"krater/cmd/krater/traces"
 	"krater/scheduler/files"
@@ -36,7 +36,7 @@ type cli struct {
 	Pull   fetch.PullCmd   `cmd:"" group:"Models" help:"Download a model from a hub."`
 	Models fetch.ModelsCmd `cmd:"" group:"Models" help:"List the models that are here, and whether they fit this machine."`
 
-	Certs group.CertsCmd `cmd:"" group:"Several machines" help:"Make the certificates by which members of a group know each other."`
+	Certs cluster.CertsCmd `cmd:"" group:"Several machines" help:"Make the certificates by which members of a cluster know each other."`
 
 	Batch batch.Cmd  `cmd:"" group:"Use a running server" help:"Submit, watch, fetch and cancel batches of a running server."`
 	Trace traces.Cmd `cmd:"" group:"Use a running server" help:"Record what a running server's actors do, and show it."`

@@ -1,4 +1,4 @@
-// Package certs holds the identities of the members of a group (krater serve and its workers): a
+// Package certs holds the identities of the members of a cluster (krater serve and its workers): a
 // small certificate authority, and for each member a certificate that it signed.
 package certs
 

@@ -1,4 +1,4 @@
-// Package peers connects the members of a group over TCP with mutual TLS: frames of batches
+// Package peers connects the members of a cluster over TCP with mutual TLS: frames of batches
 // (actors/hop), each with a checksum.
 package peers
 

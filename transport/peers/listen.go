@@ -28,7 +28,7 @@ const (
 	greetingTimeout = 5 * time.Second
 )
 
-// Token says which hop a connection is for. The leader makes one at random for each hop of a group.
+// Token says which hop a connection is for. The leader makes one at random for each hop of a cluster.
 type Token [16]byte
 
 // Listener accepts connections of members: of control, and of hops by their tokens.
@@ -219,4 +219,14 @@ func tune(c net.Conn) {
 		return
 	}
 	_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 3})
+}
+
+// NameOf is the name in the certificate of the peer; c is from Dial or Expect.
+func NameOf(c net.Conn) string {
+	if t, ok := c.(*tls.Conn); ok {
+		if list := t.ConnectionState().PeerCertificates; len(list) > 0 && len(list[0].DNSNames) > 0 {
+			return list[0].DNSNames[0]
+		}
+	}
+	return ""
 }

@@ -73,7 +73,7 @@ var Pages = map[string]page{
 		},
 	},
 	"certs": {
-		about: "A group is several processes that serve one model together, on one machine or several. Its members take connections from each other only, by certificates of one authority. This command makes the authority and a pair of files for each member. Copy ca.pem and the member's own pair to its machine, and keep ca.key where it is: anybody who has it can make members.",
+		about: "A cluster is several processes that serve one model together, on one machine or several. Its members take connections from each other only, by certificates of one authority. This command makes the authority and a pair of files for each member. Copy ca.pem and the member's own pair to its machine, and keep ca.key where it is: anybody who has it can make members.",
 		Examples: []example{
 			{"krater certs ~/krater-certs", "Make an authority, a pair for the leader, and one that all workers may share."},
 			{"krater certs ~/krater-certs worker1 worker2", "Make pairs of two workers, by the same authority."},

@@ -1,5 +1,5 @@
-// Package group is the commands of a group: several processes that serve one model together.
-package group
+// Package cluster is the commands of a cluster: several processes that serve one model together.
+package cluster
 
 import (
 	"fmt"
