@@ -45,7 +45,7 @@ func newRanks(list []load.Rank, opt *Options) ([]*rank, error) {
 	var ranks []*rank
 	for i, r := range list {
 		a, b := r.Limits, first.Limits
-		a.Window, a.QuantGroup, b.Window, b.QuantGroup = 0, 0, 0, 0
+		a.Window, a.QuantGroup, a.Queues, b.Window, b.QuantGroup, b.Queues = 0, 0, 0, 0, 0, 0
 		if a != b {
 			return nil, fmt.Errorf("rank %d has limits %+v, the first one %+v", i, a, b)
 		}

@@ -9,7 +9,6 @@ import (
 	"krater/actors"
 	"krater/actors/local/config"
 	"krater/actors/local/predict"
-	"krater/actors/placement"
 	"krater/kernels/cpu"
 	"krater/kernels/device"
 	"krater/kernels/hostsim"
@@ -19,11 +18,10 @@ import (
 	"krater/stages/load"
 )
 
-// openDevices starts the CPU threads, on their NUMA nodes if there are several, and opens the
-// device of the layers unless Prepare did.
+// openDevices starts the CPU threads, on their NUMA nodes if there are several, and opens the devices that Prepare did not.
 func (s *Model) openDevices() error {
 	f := &s.Plan.Options
-	if s.Wrap != nil && f.Device.Own() {
+	if s.Wrap != nil && f.OwnMemory() {
 		return fmt.Errorf("--device %s: this command measures the CPU; use --device cpu", f.Device)
 	}
 	if nodes := s.Plan.Nodes; len(nodes) > 0 {
@@ -38,30 +36,39 @@ func (s *Model) openDevices() error {
 	if err != nil {
 		return err
 	}
-	if s.Plan.Load.Precision.Integer() {
+	if slices.ContainsFunc(s.Ranks, func(p *Part) bool { return p.Plan.Load.Precision.Integer() }) {
 		s.Host.Probe()
 	}
-	switch f.Device {
-	case config.CPU:
-		s.devices = []Rank{{Device: s.Host, kind: config.CPU}}
-	case config.HostSim:
-		sim, err := hostsim.New(hostsim.Options{CPU: s.Host, Budget: int64(f.VRAM), Rates: s.Rates})
-		if err != nil {
-			return err
+	clock := new(hostsim.Clock) // of all simulated devices
+	for i, p := range s.Ranks {
+		switch p.place.Kind {
+		case config.CPU:
+			p.Device = s.Host
+		case config.HostSim:
+			o := hostsim.Options{CPU: s.Host, Budget: int64(f.VRAM.Of(i)), Rates: s.Rates, Clock: clock}
+			if len(s.Ranks) > 1 {
+				o.Name = fmt.Sprintf("%s:%d", config.HostSim, i)
+			}
+			sim, err := hostsim.New(o)
+			if err != nil {
+				return err
+			}
+			p.Device = sim
 		}
-		s.devices = []Rank{{Device: sim, kind: config.HostSim}}
 	}
 	return nil
 }
 
 // placeExperts moves the experts of the open cache to the NUMA nodes of their pools and closes the
 // cache.
-func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
+func (s *Model) placeExperts(ctx context.Context) error {
 	pools := s.Plan.Pools
 	s.partition = actors.Partition(s.Host, s.Config.MoE.Experts, pools)
 	layers := make([][]device.QExpert, len(s.Config.Layers))
-	for i := range layers {
-		layers[i] = s.hostExperts(i)
+	for _, p := range s.Ranks {
+		for i, last := p.Plan.Load.Range(s.Config); i < last && p.hosts(); i++ {
+			layers[i] = s.hostExperts(i)
+		}
 	}
 	var err error
 	done, all := int64(0), int64(0)
@@ -75,7 +82,6 @@ func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
 	if s.placed, err = expert.Place(ctx, s.Host, s.partition, layers, placed); err != nil {
 		return fmt.Errorf("move experts to their NUMA nodes: %w", err)
 	}
-	o.Experts = s.placed.Experts
 	s.copied += s.experts.Bytes
 	if !s.OnGPU() { // a GPU takes experts from the same files
 		err = s.experts.Close()
@@ -98,43 +104,12 @@ func (s *Model) placeExperts(ctx context.Context, o *load.Options) error {
 	return err
 }
 
-// placeExpertsBeside divides the routed experts of loaded parts between the host and the devices of
-// the layers, for each rank separately.
-func (s *Model) placeExpertsBeside() error {
-	ranks, err := s.ranks()
-	if err != nil {
-		return err
-	}
-	s.Placements = make([]*placement.Placement, len(ranks))
-	x, all, before := &s.Plan.Experts, expertLayers(s.Parts), 0
-	for i, r := range ranks {
-		n := expertLayers(r.Parts)
-		if n == 0 && len(ranks) > 1 {
-			continue
-		}
-		s.Placements[i], err = placement.New(s.Rank().Device, s.Host, r.Parts, share(placement.Options{
-			Prefill: x.Prefill, Decode: x.Decode, Threshold: s.Plan.Options.GPUPrefillThreshold,
-			Budget: max(1, x.Budget), PrefillBudget: s.Plan.PrefillExperts, Heat: s.Heat.Scaled(),
-			Progress: func(done, all int64) { s.report.Progress("place experts", done, all) },
-		}, before, n, all))
-		if err != nil {
-			return err
-		}
-		before += n
-		for _, line := range placement.TellFalls(s.Placements[i].Falls()) {
-			s.report.Notice(line)
-		}
-	}
-	s.Placement = s.Placements[slices.IndexFunc(s.Placements, func(p *placement.Placement) bool { return p != nil })]
-	return nil
-}
-
 // keepServed keeps what the strategy learned served for later forecasts. Without it these only know less.
 func (s *Model) keepServed() {
-	if !s.OnGPU() || s.Placement == nil || len(s.Placements) != 1 {
+	if len(s.Ranks) != 1 || !s.OnGPU() || s.Ranks[0].Placement == nil {
 		return
 	}
-	v, ok := s.Placement.Served()
+	v, ok := s.Ranks[0].Placement.Served()
 	if !ok {
 		return
 	}
@@ -149,12 +124,22 @@ func (s *Model) keepServed() {
 
 // ClosePlacement removes the experts from the devices of the layers; the caller places them again.
 func (s *Model) ClosePlacement() {
-	for _, p := range s.Placements {
-		if p != nil {
-			p.Close()
+	for _, p := range s.Ranks {
+		if p.Placement != nil {
+			p.Placement.Close()
+			p.Placement = nil
 		}
 	}
-	s.Placement, s.Placements = nil, nil
+}
+
+// expertLayersBefore returns the number of layers before one that have experts.
+func (s *Model) expertLayersBefore(layer int) (n int) {
+	for i := range layer {
+		if s.Config.MoELayer(i) {
+			n++
+		}
+	}
+	return n
 }
 
 // expertLayers returns the number of layers of parts that have experts.
@@ -169,23 +154,9 @@ func expertLayers(p *load.Parts) (n int) {
 	return n
 }
 
-// share sets o to place the experts of one of several ranks: n of all layers, starting after the
-// given number. Each rank gets its share of the memory.
-func share(o placement.Options, before, n, all int) placement.Options {
-	if n == all {
-		return o
-	}
-	o.Budget = max(1, o.Budget/int64(max(1, all))*int64(n))
-	o.PrefillBudget = o.PrefillBudget / int64(max(1, all)) * int64(n)
-	if o.Heat != nil {
-		o.Heat = o.Heat[before : before+n]
-	}
-	return o
-}
-
-// WhereExperts describes where a rank's experts are computed.
-func (s *Model) WhereExperts() string {
-	n, bytes := s.Placement.Slots()
+// WhereExperts describes where a rank's experts are computed, if not all are with the rest of its layers.
+func (p *Part) WhereExperts() string {
+	n, bytes := p.Placement.Slots()
 	return fmt.Sprintf("prefill %s, decode %s, %d experts of %d bytes on %s",
-		s.Placement.Strategy(dispatch.Prefill).Name(), s.Placement.Strategy(dispatch.Decode).Name(), n, bytes/max(1, int64(n)), s.Rank().Name())
+		p.Placement.Strategy(dispatch.Prefill).Name(), p.Placement.Strategy(dispatch.Decode).Name(), n, bytes/max(1, int64(n)), p.Name())
 }

@@ -24,8 +24,8 @@ func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
 	if err != nil {
 		return cache.Options{}, err
 	}
-	f, p := &s.Plan.Options, s.Plan.Load.Precision
-	format := p.Experts
+	f := &s.Plan.Options
+	format := s.expertFormat()
 	if format.PerTensor() {
 		return cache.Options{}, errors.New("experts with a format of each tensor (--expert-format) are converted at the first start")
 	}
@@ -42,37 +42,38 @@ func (s *Model) CacheOptions(method cache.Method) (cache.Options, error) {
 	}, nil
 }
 
-// hostFormat returns the format of the experts that the host computes next to a GPU. It is zero if
-// the host computes none or keeps them as the files hold them.
-func (s *Model) hostFormat() tensor.Format {
-	if !s.Plan.Beside() || !s.Plan.Experts.Host() {
-		return tensor.Format{}
+// plans sets the files of experts that the ranks take from a cache: for GPUs and for the host.
+func (s *Model) plans(c *cache.Options) error {
+	list := []cache.Plan{}
+	add := func(kind tensor.Kind, f tensor.Format) (err error) {
+		same := func(p cache.Plan) bool { return p.For == kind && p.Format == f }
+		if f.Zero() || slices.ContainsFunc(list, same) {
+			return nil
+		}
+		p := c.Plan
+		if p.Format != f {
+			p, err = cache.NewPlan(s.Config, f, p.Method, p.Source)
+		}
+		p.For = kind
+		list = append(list, p)
+		return err
 	}
-	return s.Plan.HostExperts
-}
-
-// gpuFormats adds to a cache what a GPU needs, and what the host needs next to it.
-func (s *Model) gpuFormats(c *cache.Options) error {
-	host := c.Plan
-	c.Plan.For = tensor.GPU
-	format := s.hostFormat()
-	if format.Zero() {
-		return nil
-	}
-	if format != host.Format {
-		var err error
-		if host, err = cache.NewPlan(s.Config, format, host.Method, host.Source); err != nil {
+	for _, p := range s.Ranks {
+		gpu, host := p.formats()
+		if err := errors.Join(add(tensor.GPU, gpu), add(tensor.CPU, host)); err != nil {
 			return err
 		}
 	}
-	c.Also = []cache.Plan{host}
+	if len(list) > 0 {
+		c.Plan, c.Also = list[0], list[1:]
+	}
 	return nil
 }
 
 // integersOnly refuses a precision that is not available: a folder whose experts exist only as
 // integers (krater synth) has no floats to convert.
 func (s *Model) integersOnly() error {
-	cfg, p := s.Config, s.Plan.Load.Precision
+	cfg, format := s.Config, s.expertFormat()
 	layer := 0
 	for layer < len(cfg.Layers) && !cfg.MoELayer(layer) {
 		layer++
@@ -87,10 +88,8 @@ func (s *Model) integersOnly() error {
 	if err != nil {
 		return err
 	}
-	if !p.Experts.Zero() && s.OnGPU() {
-		if err := s.gpuFormats(&c); err != nil {
-			return err
-		}
+	if err := s.plans(&c); err != nil {
+		return err
 	}
 	kept, err := c.Kept()
 	if err != nil || len(kept) == 0 {
@@ -98,11 +97,11 @@ func (s *Model) integersOnly() error {
 	}
 	for _, want := range append([]cache.Plan{c.Plan}, c.Also...) {
 		is := func(k cache.Plan) bool { return k.FileName() == want.FileName() }
-		if !p.Experts.Zero() && slices.ContainsFunc(kept, is) {
+		if !format.Zero() && slices.ContainsFunc(kept, is) {
 			continue
 		}
 		what := "experts as their files hold them"
-		if !p.Experts.Zero() {
+		if !format.Zero() {
 			what = expertsOf(want)
 		}
 		var has, flags []string
@@ -156,59 +155,68 @@ func (s *Model) copies() bool {
 	return f.CacheLoad == "copy" || f.CacheLoad == "auto" && several
 }
 
-// openIntegers puts the packed weights on the device, from their caches. It makes a cache first
-// where there is none that is valid. Matrices other than experts are converted while the model is
-// loaded; see sealIntegers.
-func (s *Model) openIntegers(ctx context.Context, o *load.Options) error {
-	var experts cache.Fingerprint
-	switch {
-	case o.Precision.Experts.Zero():
-	case o.Precision.Experts.PerTensor():
-		if s.OnGPU() && s.hostFormat().Zero() {
-			return nil // the files have what the GPU needs
-		}
-		var err error
-		if s.native, err = s.openMatrices(ctx, s.Host, o.Precision.Experts.Name()+" experts", experts); err != nil {
-			return err
-		}
-		o.Native = s.native
-	default:
-		c, err := s.CacheOptions(cache.Search)
-		if err != nil {
-			return err
-		}
-		if s.OnGPU() {
-			if err := s.gpuFormats(&c); err != nil {
-				return err
-			}
-		}
-		c.Copy = !s.OnGPU() && s.copies() && !s.Plan.Places() // experts that move to nodes are copied there
-		if s.experts, err = cache.Open(ctx, s.Host, c); err != nil {
-			return fmt.Errorf("experts as %s: %w", o.Precision.Experts, err)
-		}
-		if c.Copy {
-			s.copied += s.experts.Bytes
-		}
-		if s.OnGPU() && s.hostFormat().Zero() {
-			return nil
-		}
-		o.Experts, experts = s.hostExperts, c.Plan.Source
-		if s.Plan.Places() {
-			if err := s.placeExperts(ctx, o); err != nil {
+// expertFormat returns the format of the experts of the first rank.
+func (s *Model) expertFormat() tensor.Format { return s.Ranks[0].Plan.Load.Precision.Experts }
+
+// openExperts opens the caches of experts that the ranks need, and makes a cache first where there is none that is valid.
+func (s *Model) openExperts(ctx context.Context) (err error) {
+	cached, host := false, false
+	for _, p := range s.Ranks {
+		gpu, cpu := p.formats()
+		cached, host = cached || !gpu.Zero() || !cpu.Zero(), host || !cpu.Zero()
+		if of := p.Plan.Load.Precision.Experts; of.PerTensor() && p.hosts() && s.native == nil {
+			if s.native, err = s.openMatrices(ctx, s.Host, of.Name()+" experts", cache.Fingerprint{}); err != nil {
 				return err
 			}
 		}
 	}
-	rest := o.Precision
-	if rest.Experts = (tensor.Format{}); !rest.Integer() || s.OnGPU() {
-		return nil // those of a GPU are made at every load
+	if !cached {
+		return nil
 	}
-	var err error
-	if s.Matrices, err = s.openMatrices(ctx, s.Rank().Device, rest.Key(), experts); err != nil {
+	c, err := s.CacheOptions(cache.Search)
+	if err != nil {
 		return err
 	}
-	o.Store = s.Matrices
+	if err := s.plans(&c); err != nil {
+		return err
+	}
+	c.Copy = !s.OnGPU() && s.copies() && !s.Plan.Places() // experts that move to nodes are copied there
+	if s.experts, err = cache.Open(ctx, s.Host, c); err != nil {
+		return fmt.Errorf("experts as %s: %w", s.expertFormat(), err)
+	}
+	if c.Copy {
+		s.copied += s.experts.Bytes
+	}
+	if !host {
+		return nil
+	}
+	s.expertsID = c.Plan.Source
+	if s.Plan.Places() {
+		return s.placeExperts(ctx)
+	}
 	return nil
+}
+
+// nativeFor returns where experts of a rank come from that have a format of each tensor; nil: it has none.
+func (s *Model) nativeFor(p *Part) load.Store {
+	if s.native == nil || !p.Plan.Load.Precision.Experts.PerTensor() {
+		return nil
+	}
+	return s.native
+}
+
+// openStore opens the matrices other than experts for the device of a rank; nil: it has none as integers. Those of a GPU are made at
+// every load.
+func (s *Model) openStore(ctx context.Context, p *Part) (load.Store, error) {
+	rest := p.Plan.Load.Precision
+	if rest.Experts = (tensor.Format{}); !rest.Integer() || p.onGPU() {
+		return nil, nil
+	}
+	var err error
+	if s.Matrices, err = s.openMatrices(ctx, p.Device, rest.Key(), s.expertsID); err != nil {
+		return nil, err
+	}
+	return s.Matrices, nil
 }
 
 // openMatrices opens the file of packed matrices of a precision, for a device.
@@ -221,21 +229,23 @@ func (s *Model) openMatrices(ctx context.Context, dev device.Device, precision s
 	if err != nil {
 		return nil, err
 	}
-	return cache.OpenMatrices(ctx, dev, cache.MatrixOptions{
+	m, err := cache.OpenMatrices(ctx, dev, cache.MatrixOptions{
 		Source: print, Experts: experts, Precision: precision, Model: s.Source.Dir, Dir: s.Plan.Options.CacheDir,
-		Copy: s.copies() && s.Plan.Options.Device != config.HostSim, Threads: s.Plan.Options.ThreadCount(), Progress: s.report.Progress, Notice: s.report.Notice,
+		Copy: s.copies() && !s.Plan.Options.On(config.HostSim), Threads: s.Plan.Options.ThreadCount(), Progress: s.report.Progress, Notice: s.report.Notice,
 	})
+	if err == nil {
+		s.stores = append(s.stores, m)
+	}
+	return m, err
 }
 
-// sealIntegers ends the load: it keeps the converted matrices for the next start.
-func (s *Model) sealIntegers() {
-	for _, m := range []*cache.Matrices{s.Matrices, s.native} {
-		if m == nil {
-			continue
-		}
-		if err := m.Seal(); err != nil {
-			s.report.Notice(fmt.Sprintf("the weights converted now are not kept: %v", err))
-		}
-		s.copied += m.Allocated()
+// seal ends the conversion of matrices: it keeps them for the next start.
+func (s *Model) seal(m *cache.Matrices) {
+	if m == nil {
+		return
 	}
+	if err := m.Seal(); err != nil {
+		s.report.Notice(fmt.Sprintf("the weights converted now are not kept: %v", err))
+	}
+	s.copied += m.Allocated()
 }

@@ -6,8 +6,6 @@ import (
 
 	"krater/actors/local/config"
 	"krater/kernels/cuda"
-	"krater/kernels/device"
-	"krater/kernels/tensor"
 	"krater/stages/load"
 )
 
@@ -23,39 +21,56 @@ type GPU interface {
 // ErrNoGPU reports that there is no GPU, or that this program cannot use one.
 var ErrNoGPU = errors.New("no GPU")
 
-// FactsOf describes an open GPU.
-func FactsOf(c GPU) config.RankFacts {
-	return config.RankFacts{Name: c.Describe(), Memory: c.Memory().Total, Capacity: c.Capacity()}
-}
-
-// openGPU opens the GPU that the options name.
-func openGPU(f *config.Options) (GPU, error) {
-	c, err := OpenGPU(cuda.Options{Index: f.GPUIndex, Budget: int64(f.VRAM), F32: f.Rows == "f32", Invariant: f.Invariant(), Same: f.SameTokens, Portable: f.Portable})
+// openRank opens the device of a rank if it is a GPU. Other devices are opened when the model is loaded.
+func openRank(f *config.Options, rank int, p config.Place) (Rank, error) {
+	if p.Kind != config.CUDA {
+		return Rank{}, nil
+	}
+	g := f.Of(rank, p)
+	c, err := OpenGPU(cuda.Options{Index: p.Index, Budget: int64(g.VRAM.One()), F32: g.Rows == "f32", Invariant: g.Invariant(), Same: g.SameTokens, Portable: g.Portable})
 	if err != nil {
-		return nil, fmt.Errorf("--device cuda: %w", err)
+		return Rank{}, fmt.Errorf("--device %s: %w", f.Device, err)
 	}
-	return c, nil
+	return Rank{c, c}, nil
 }
 
-// Settle opens the GPU that --device cuda asks for. If there is none, it reports that and returns
-// options for the CPU.
-func Settle(f config.Options, r config.Reporter) (GPU, config.Options, error) {
-	if f.Device != config.CUDA {
-		return nil, f, nil
+// Settle opens the GPUs of the ranks that options ask for; the devices of other ranks are nil. If --device cuda asks for one and there
+// is none, it reports that and returns options for the CPU.
+func Settle(f config.Options, r config.Reporter) ([]Rank, config.Options, error) {
+	places, err := f.Places()
+	if err != nil {
+		return nil, f, err
 	}
-	c, err := openGPU(&f)
-	if errors.Is(err, ErrNoGPU) {
+	list := make([]Rank, len(places))
+	for i, p := range places {
+		if list[i], err = openRank(&f, i, p); err != nil {
+			CloseRanks(list)
+			break
+		}
+	}
+	if errors.Is(err, ErrNoGPU) && f.Device == config.CUDA {
 		r.Notice(fmt.Sprintf("%v; running on the CPU", err))
-		return nil, f.OnProcessor(), nil
+		return make([]Rank, f.RankCount()), f.OnProcessor(), nil
 	}
-	return c, f, err
+	return list, f, err
 }
 
-// packedExpert finds an expert for the GPU in the open cache.
-func (s *Model) packedExpert(layer, e int) (device.QExpert, error) {
-	list := s.experts.Experts(tensor.GPU, layer)
-	if e >= len(list) {
-		return device.QExpert{}, fmt.Errorf("the cache has %d experts", len(list))
+// CloseRanks closes the GPUs of ranks.
+func CloseRanks(list []Rank) {
+	for _, r := range list {
+		if r.GPU != nil {
+			r.GPU.Close()
+		}
 	}
-	return list[e], nil
+}
+
+// FactsOf describes the GPUs of ranks to a case.
+func FactsOf(list []Rank, c *config.Case) {
+	c.Ranks = make([]config.RankFacts, len(list))
+	for i, r := range list {
+		if r.GPU != nil {
+			c.Ranks[i] = config.RankFacts{Name: r.GPU.Describe(), Memory: r.GPU.Memory().Total, Capacity: r.GPU.Capacity()}
+		}
+	}
+	c.Rank = c.Ranks[0]
 }

@@ -36,11 +36,20 @@ func (u MemoryUse) warnings() []string {
 // MemoryUse measures the memory of a loaded model whose pipeline has started.
 func (s *Model) MemoryUse() MemoryUse {
 	u := MemoryUse{Planned: s.Plan.Memory.Devices[0].Planned, Resident: machine.Resident(), Promised: s.Plan.Promised}
-	if s.Plan.Options.Device.Own() {
-		u.Allocated = s.Rank().Memory().Used // includes weights, of which it has copies
+	if !s.Plan.Options.OwnMemory() {
+		u.Allocated = s.Host.Memory().Used - s.copied
+		for _, p := range s.Ranks {
+			u.Allocated += p.Parts.WeightBytes - p.Parts.MadeBytes
+		}
 		return u
 	}
-	u.Allocated = s.Host.Memory().Used + s.Parts.WeightBytes - s.Parts.MadeBytes - s.copied
+	u.Promised = 0 // host memory is of all ranks together, so only devices with their own are compared
+	for _, p := range s.Ranks {
+		if p.place.Kind.Own() {
+			u.Promised += p.Plan.Promised
+			u.Allocated += p.Memory().Used // includes weights, of which it has copies
+		}
+	}
 	return u
 }
 
@@ -66,7 +75,7 @@ func Refusal(s *source.Source, f config.Options, l config.Case, m *machine.Machi
 	if err == nil {
 		err = s.Check(cfg, true)
 	}
-	if err != nil || f.Device == config.CUDA {
+	if err != nil || f.On(config.CUDA) {
 		return err
 	}
 	o, err := plan.New(cfg, s.TokenizerSize(), f, l, m)

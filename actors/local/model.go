@@ -30,26 +30,25 @@ import (
 
 // Model is a model on its devices. Prepare plans it, Load loads it.
 type Model struct {
-	Source  *source.Source
-	Config  *model.Config
-	Gen     model.Generation
-	Plan    *plan.Plan
-	Host    *cpu.Device   // the processor
-	Rates   hostsim.Rates // rates of a simulated device; zero: nothing takes time
-	devices []Rank        // devices of the layers: one
-	report  config.Reporter
+	Source *source.Source
+	Config *model.Config
+	Gen    model.Generation
+	Plan   *plan.Plan
+	Host   *cpu.Device   // the processor
+	Rates  hostsim.Rates // rates of simulated devices; zero: nothing takes time
+	Ranks  []*Part       // in the order of their layers
+	report config.Reporter
 
-	Weights    *weights.Set
-	Parts      *load.Parts
-	Placement  *placement.Placement   // experts outside the device of the layers, for the first rank that has some
-	Placements []*placement.Placement // the same for each rank
-	experts    *cache.Cache           // nil: experts are as the files hold them, or placed
-	placed     *expert.Placed         // experts on their NUMA nodes
-	partition  expert.Partition
-	Matrices   *cache.Matrices // weights other than experts as integers; nil: as the files hold them
-	native     *cache.Matrices // experts with a format of each tensor; nil: none
-	Made       *synth.Loaded   // set for a model with random weights; owns parts
-	copied     int64           // bytes of weights copied into memory of the device
+	Weights   *weights.Set
+	Parts     *load.Parts       // of the first rank
+	experts   *cache.Cache      // nil: experts are as the files hold them, or placed
+	expertsID cache.Fingerprint // of experts; zero: they are from no cache
+	placed    *expert.Placed    // experts on their NUMA nodes
+	partition expert.Partition
+	Matrices  *cache.Matrices   // weights other than experts as integers, of the device that was loaded last; nil: as the files hold them
+	native    *cache.Matrices   // experts with a format of each tensor; nil: none
+	stores    []*cache.Matrices // all that are open
+	copied    int64             // bytes of weights copied into memory of the CPU
 
 	HeatSample  int                  // as in actors.Options
 	Record      func(*routing.Batch) // likewise
@@ -60,36 +59,40 @@ type Model struct {
 	Wrap func(*cpu.Device) load.Device
 }
 
-// Rank is a device that computes layers.
-type Rank struct {
-	load.Device
-	GPU  GPU // set if the device is a GPU
-	kind config.Kind
-}
+// Rank returns the device of the first rank.
+func (s *Model) Rank() Rank { return s.Ranks[0].Rank }
 
-// Describe names the device.
-func (r Rank) Describe() string {
-	if r.GPU != nil {
-		return r.GPU.Describe()
+// Made returns what was made of a model with random weights on the first rank; nil for other models.
+func (s *Model) Made() *synth.Loaded { return s.Ranks[0].made }
+
+// Placement returns where the experts of the first rank are that has some outside its device; nil: there is none.
+func (s *Model) Placement() *placement.Placement {
+	for _, p := range s.Ranks {
+		if p.Placement != nil {
+			return p.Placement
+		}
 	}
-	return r.Name()
+	return nil
 }
 
-// Rank returns the device that computes the layers.
-func (s *Model) Rank() Rank { return s.devices[0] }
+// OnGPU reports whether a rank is on a GPU.
+func (s *Model) OnGPU() bool { return slices.ContainsFunc(s.Ranks, (*Part).onGPU) }
 
-// OnGPU reports whether that device is a GPU, which takes experts in tiles.
-func (s *Model) OnGPU() bool { return s.Plan.Options.Device == config.CUDA }
-
-// lend closes the GPU, which is still empty, calls work and opens it again.
-func (s *Model) lend(f config.Options, work func()) error {
-	s.closeRanks()
+// lend closes the GPUs, which are still empty, calls work and opens them again.
+func (s *Model) lend(f *config.Options, work func()) error {
+	for _, p := range s.Ranks {
+		p.closeDevice()
+	}
 	work()
-	gpu, err := openGPU(&f)
-	if err != nil {
-		return err
+	for i, p := range s.Ranks {
+		if !p.onGPU() {
+			continue
+		}
+		var err error
+		if p.Rank, err = openRank(f, i, p.place); err != nil {
+			return err
+		}
 	}
-	s.devices = []Rank{{gpu, gpu, config.CUDA}}
 	return nil
 }
 
@@ -104,117 +107,98 @@ func (s *Model) Load(ctx context.Context) (err error) {
 	if err := s.openDevices(); err != nil {
 		return err
 	}
-	o := s.Plan.Load
-	o.Progress = s.report.Progress
-	if s.Source.Synth != nil {
-		if err := s.make(o); err != nil {
-			return err
+	if s.Source.Synth == nil {
+		if err := s.open(ctx); err != nil {
+			return fmt.Errorf("model %s: %w", s.Source.Name, err)
 		}
-		return s.keepBlocks()
 	}
+	if err := s.fill(ctx); err != nil {
+		return err
+	}
+	s.seal(s.native)
+	s.Parts = s.Ranks[0].Parts
+	if s.experts != nil && !slices.ContainsFunc(s.Ranks, func(p *Part) bool { return !p.onGPU() || p.Plan.Beside() }) {
+		err := s.experts.Close() // all experts are on GPUs now
+		s.experts = nil
+		return err
+	}
+	return nil
+}
+
+// open opens the weights of the files, and the caches of converted experts.
+func (s *Model) open(ctx context.Context) (err error) {
 	if s.Weights, err = s.Source.Open(); err == nil {
 		err = s.integersOnly()
-	}
-	if err == nil {
-		for _, line := range load.Converted(s.Config, s.Weights, o.Precision) {
-			s.report.Notice("not multiplied as the files have it: " + line)
-		}
-		err = s.openIntegers(ctx, &o)
-	}
-	if err == nil {
-		err = s.bind(o)
-	}
-	if err != nil {
-		return fmt.Errorf("model %s: %w", s.Source.Name, err)
-	}
-	s.sealIntegers()
-	return s.keepBlocks()
-}
-
-// operators returns the device as the stages see it.
-func (s *Model) operators() load.Device {
-	if s.Wrap != nil {
-		return s.Wrap(s.Host)
-	}
-	return s.Rank().Device
-}
-
-// bind puts the weights of the files on the device. Routed experts that do not all fit go where the
-// strategies say.
-func (s *Model) bind(o load.Options) (err error) {
-	if s.OnGPU() && s.experts != nil {
-		o.Packed = s.packedExpert
-	}
-	if s.Plan.Beside() {
-		o.Routed = s.Host
-	}
-	if s.Parts, err = load.Model(s.operators(), s.Config, s.Weights, o); err == nil {
-		switch {
-		case s.Plan.Beside():
-			err = s.placeExpertsBeside()
-		case s.OnGPU() && s.experts != nil:
-			err = s.experts.Close() // all experts are on the GPU now
-			s.experts = nil
-		}
-	}
-	if err != nil && s.Plan.Beside() {
-		return fmt.Errorf("%s: %w", s.Rank().Name(), err)
-	}
-	return err
-}
-
-// make puts a model with random weights on the device.
-func (s *Model) make(o load.Options) (err error) {
-	threads := s.Plan.Options.ThreadCount()
-	switch dev := s.operators(); s.Plan.Options.Device {
-	case config.CUDA:
-		if s.Plan.Beside() {
-			o.Routed = s.Host
-		}
-		s.Made, err = s.Source.Synth.LoadCard(dev, s.Host, o, s.hostFormat(), threads)
-	case config.HostSim:
-		s.Made, err = s.Source.Synth.LoadBeside(dev, s.Host, o, threads)
-	default:
-		s.Made, err = s.Source.Synth.Load(dev, o, threads)
 	}
 	if err != nil {
 		return err
 	}
-	s.Parts = s.Made.Parts
-	s.copied = s.Parts.WeightBytes
-	if s.Plan.Beside() {
-		return s.placeExpertsBeside()
+	told := map[string]bool{}
+	for _, p := range s.Ranks {
+		for _, line := range load.Converted(s.Config, s.Weights, p.Plan.Load.Precision) {
+			if !told[line] {
+				s.report.Notice("not multiplied as the files have it: " + line)
+			}
+			told[line] = true
+		}
+	}
+	return s.openExperts(ctx)
+}
+
+// fill puts the layers of every rank on its device. Ranks of one device follow each other, because two devices cannot convert
+// matrices into one file at the same time.
+func (s *Model) fill(ctx context.Context) error {
+	done := make([]bool, len(s.Ranks))
+	for i, p := range s.Ranks {
+		if done[i] {
+			continue
+		}
+		var store load.Store
+		if s.Source.Synth == nil {
+			var err error
+			if store, err = s.openStore(ctx, p); err != nil {
+				return fmt.Errorf("model %s: %w", s.Source.Name, err)
+			}
+		}
+		for j := i; j < len(s.Ranks); j++ {
+			if q := s.Ranks[j]; q.Device == p.Device {
+				done[j] = true
+				if err := s.load(q, store); err != nil {
+					return err
+				}
+			}
+		}
+		if store != nil {
+			s.seal(s.Matrices)
+		}
 	}
 	return nil
 }
 
-// keepBlocks allocates room for KV blocks in host memory.
-func (s *Model) keepBlocks() error {
-	if s.Parts.Limits.HostBlocks == 0 {
-		return nil
+// load puts the layers of a rank on its device.
+func (s *Model) load(p *Part, store load.Store) (err error) {
+	o := p.Plan.Load
+	o.Progress, o.Store = s.report.Progress, store
+	dev := p.Device
+	if s.Wrap != nil {
+		dev = s.Wrap(s.Host)
 	}
-	s.report.Progress("make room for KV blocks in host memory", 0, 0)
-	for _, g := range s.Parts.Groups {
-		refused, err := g.KeepBlocks(s.Host)
-		if err != nil {
-			return fmt.Errorf("--kv-ram: %w", err)
-		}
-		if refused != nil {
-			s.report.Notice(fmt.Sprintf("--kv-ram: host memory is not pinned, copies of KV blocks are slower: %v", refused))
-		}
+	if s.Source.Synth != nil {
+		err = s.make(p, dev, o)
+	} else if err = s.bind(p, dev, o); err != nil {
+		err = fmt.Errorf("model %s: %w", s.Source.Name, err)
 	}
-	return nil
+	if err != nil {
+		return err
+	}
+	return s.keepBlocks(p)
 }
 
 // Close frees the model. It may be called again.
 func (s *Model) Close() {
 	s.keepServed()
-	s.ClosePlacement()
-	switch {
-	case s.Made != nil:
-		s.Made.Close()
-	case s.Parts != nil:
-		s.Parts.Close()
+	for _, p := range s.Ranks {
+		p.unload()
 	}
 	if s.experts != nil {
 		s.experts.Close()
@@ -222,49 +206,35 @@ func (s *Model) Close() {
 	if s.placed != nil {
 		s.placed.Close()
 	}
-	if s.native != nil {
-		s.native.Close()
-	}
-	if s.Matrices != nil {
-		s.Matrices.Close()
+	for _, m := range s.stores {
+		m.Close()
 	}
 	if s.Weights != nil {
 		s.Weights.Close()
 	}
-	s.closeRanks()
+	for _, p := range s.Ranks {
+		p.closeDevice()
+	}
 	if s.Host != nil {
 		s.Host.Close()
 	}
-	s.placed = nil
-	s.Made, s.Parts, s.experts, s.Matrices, s.native, s.Weights, s.Host = nil, nil, nil, nil, nil, nil, nil
+	s.Ranks, s.placed, s.stores = nil, nil, nil
+	s.Parts, s.experts, s.Matrices, s.native, s.Weights, s.Host = nil, nil, nil, nil, nil, nil
 }
 
-// closeRanks closes the devices that have their own memory.
-func (s *Model) closeRanks() {
-	for _, r := range s.devices {
-		if r.kind.Own() {
-			r.Close()
-		}
+// ranks returns the loaded parts as a pipeline takes them.
+func (s *Model) ranks() (list []load.Rank, placed []*placement.Placement) {
+	for _, p := range s.Ranks {
+		list = append(list, load.Rank{Device: p.Device, Parts: p.Parts})
+		placed = append(placed, p.Placement)
 	}
-	s.devices = nil
-}
-
-// ranks returns the loaded model cut as the options say.
-func (s *Model) ranks() ([]load.Rank, error) {
-	cuts, err := s.Plan.Options.Cuts(s.Config)
-	if err != nil {
-		return nil, err
-	}
-	return s.Parts.Ranks(s.Rank().Device, cuts), nil
+	return list, placed
 }
 
 // Pipeline starts the actors over a loaded model.
 func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 	f := &s.Plan.Options
-	ranks, err := s.ranks()
-	if err != nil {
-		return nil, err
-	}
+	ranks, placements := s.ranks()
 	chunk, share, pass := s.Plan.Steps.Chunk, f.PrefillShare, 0
 	if lim := s.Parts.Limits; lim.Window < lim.Tokens {
 		// All prompts share the cost of a pass's copies, so as many as there are take part. While answers are generated, a chunk bounds the time
@@ -278,7 +248,7 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 			PrefillChunk: chunk, PrefillShare: share, PassRows: pass, PassShare: f.PassShare, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 			ReuseAnswers: f.ReuseAnswers, Invariant: f.Invariant(),
 		},
-		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: s.Placements, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: placements, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,
 	})
 }
 
@@ -308,7 +278,10 @@ func (s *Model) Gateway(p *actors.Pipeline, id string) (*actors.Gateway, error) 
 // model, the precision of its parts, and the tokenizer and template if they were read.
 func (s *Model) Identity() [sha256.Size]byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s", s.Source.Name, s.Source.Dir, s.Plan.Load.Precision.Key(), s.Plan.Load.KVType)
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s", s.Source.Name, s.Source.Dir, s.Ranks[0].Plan.Load.Precision.Key(), s.Plan.Load.KVType)
+	for _, p := range s.Ranks[1:] { // the cache of some of the layers is another one on another device
+		fmt.Fprintf(h, "\x00%d\x00%s", p.Plan.Load.First, p.Plan.Load.Precision.Key())
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Source.Seen)) {
 		fmt.Fprintf(h, "\x00%s\x00%x", name, s.Source.Seen[name])
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/rs/zerolog"
 
@@ -115,18 +116,23 @@ func Prepare(c Config) (*Model, error) {
 	if err = c.Source.Check(m.Config, c.Served); err != nil {
 		return nil, err
 	}
-	gpu, f, err := Settle(c.Options, c.Report)
+	devices, f, err := Settle(c.Options, c.Report)
 	if err != nil {
 		return nil, err
 	}
-	if gpu != nil {
-		m.devices = []Rank{{gpu, gpu, config.CUDA}}
-		c.Rank = FactsOf(gpu)
-		if c.Meter != nil {
-			apart := func(work func()) { err = m.lend(f, work) }
-			c.Measure = func(experts tensor.Format) *rates.File {
-				return predict.MeasureOnce(&f, c.Machine, c.Meter, c.Report, c.Rank, experts, apart)
-			}
+	places, err := f.Places()
+	if err != nil {
+		return nil, err
+	}
+	for i, r := range devices {
+		m.Ranks = append(m.Ranks, &Part{Rank: r, place: places[i]})
+	}
+	FactsOf(devices, &c.Case)
+	if at := slices.IndexFunc(m.Ranks, (*Part).onGPU); at >= 0 && c.Meter != nil {
+		apart := func(work func()) { err = m.lend(&f, work) }
+		c.Measure = func(experts tensor.Format) *rates.File {
+			g := f.Of(at, places[at])
+			return predict.MeasureOnce(&g, c.Machine, c.Meter, c.Report, c.Ranks[at], experts, apart)
 		}
 	}
 	planned, planErr := plan.New(m.Config, c.Source.TokenizerSize(), f, c.Case, c.Machine)
@@ -137,8 +143,13 @@ func Prepare(c Config) (*Model, error) {
 		err = m.Plan.Refusal()
 	}
 	if err != nil {
-		m.closeRanks()
+		for _, p := range m.Ranks {
+			p.closeDevice()
+		}
 		return nil, fmt.Errorf("model %s: %w", c.Source.Name, err)
+	}
+	for i, p := range m.Plan.Each() {
+		m.Ranks[i].Plan = p
 	}
 	return m, nil
 }

@@ -112,20 +112,20 @@ func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools i
 
 // start places the experts and makes the pipeline, in place of the former ones, which are closed.
 func (b *besideActors) start(log io.Writer) (err error) {
-	if b.s.Placement != nil {
+	if b.s.Placement() != nil {
 		b.s.ClosePlacement()
 		p, err := placement.New(b.s.Rank().Device, b.host, b.s.Parts, b.po)
 		if err != nil {
 			return err
 		}
-		b.s.Placement, b.s.Placements = p, []*placement.Placement{p}
+		b.s.Ranks[0].Placement = p
 	}
 	return b.run(log)
 }
 
 // run makes the pipeline over what is loaded and placed.
 func (b *besideActors) run(log io.Writer) (err error) {
-	b.place = b.s.Placement
+	b.place = b.s.Placement()
 	if b.Pipeline, err = b.s.Pipeline(zerolog.New(log).Level(zerolog.WarnLevel)); err != nil {
 		return err
 	}

@@ -46,15 +46,13 @@ func (c *doctorCmd) Run(e *console.Env) error {
 	if err != nil {
 		return err
 	}
-	gpu, f, err := local.Settle(c.Options, console.ReportOn(e))
+	devices, f, err := local.Settle(c.Options, console.ReportOn(e))
 	if err != nil {
 		return err
 	}
 	l := config.Case{}
-	if gpu != nil {
-		l.Rank = local.FactsOf(gpu)
-		defer gpu.Close()
-	}
+	local.FactsOf(devices, &l)
+	defer local.CloseRanks(devices)
 	o, err := plan.New(cfg, src.TokenizerSize(), f, l, e.Here())
 	if err != nil {
 		return err
@@ -66,7 +64,7 @@ func (c *doctorCmd) Run(e *console.Env) error {
 	}
 	r := &doctorReport{Model: src.Name, Checks: list, Plan: o.Memory, Fits: o.Memory.Fits(), Machine: o.Machine}
 	with := *o.Machine
-	if gpu != nil { // the bus may be hidden from a container
+	if gpu := devices[0].GPU; gpu != nil { // the bus may be hidden from a container
 		with.GPUs = []machine.GPU{{Name: gpu.Describe()}}
 	}
 	r.Strategies = predict.Advice(src.Name, cfg, &f, &with, l.Rank.Memory)

@@ -14,6 +14,8 @@ func TestRanks(t *testing.T) {
 		nil, {"--ranks", "2"}, {"--ranks", "3", "--prefill-chunk", "16", "--prefill-share", "7"}, {"--pp-partition", "1,3,2,1", "--max-seqs", "3"},
 		{"--device", "hostsim", "--ranks", "2"}, {"--device", "hostsim", "--pp-partition", "4,3", "--layer-groups", "3", "--decode-strategy", "lru", "--expert-vram", "64KiB"},
 		{"--device", "hostsim", "--ranks", "4", "--prefill-strategy", "chunked", "--decode-strategy", "cpu_only"},
+		{"--device", "cpu,hostsim"}, {"--device", "hostsim,cpu,hostsim,cpu", "--decode-strategy", "learned", "--expert-vram", "64KiB"},
+		{"--device", "hostsim,cpu", "--vram", "96MiB,0"},
 	} {
 		x := tableFor(t, args...)
 		if i == 0 {

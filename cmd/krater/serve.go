@@ -264,8 +264,10 @@ func (c *serveCmd) load(ctx context.Context, e *console.Env, late *loadingEngine
 	}
 	e.Shown().Set("start the pipeline", term.Steps, 0, 0)
 	lim := s.Parts.Limits
-	if s.Placement != nil {
-		log.Info().Str("device", s.Rank().Name()).Str("experts", s.WhereExperts()).Msg("experts placed")
+	for _, p := range s.Ranks {
+		if p.Placement != nil {
+			log.Info().Str("device", p.Name()).Str("experts", p.WhereExperts()).Msg("experts placed")
+		}
 	}
 	log.Info().Str("device", s.Rank().Name()).Str("kernels", s.Host.Choices().String()).Int("threads", s.Host.Team().Threads()).
 		Int64("weight_bytes", s.Parts.WeightBytes).Int("kv_tokens", lim.Blocks*lim.BlockTokens).Int("context", lim.Context).Msg("model loaded")

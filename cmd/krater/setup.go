@@ -252,8 +252,8 @@ func estimate(s wizard.Settings, others otherSettings, m *machine.Machine, cards
 	l := config.Case{}
 	if i := f.GPUIndex; s["device"] != "" && i < len(cards) {
 		l.Rank = config.RankFacts{Name: cards[i].name, Memory: cards[i].memory}
-		if f.VRAM > 0 {
-			l.Rank.Memory = min(l.Rank.Memory, int64(f.VRAM))
+		if f.VRAM.One() > 0 {
+			l.Rank.Memory = min(l.Rank.Memory, int64(f.VRAM.One()))
 		}
 	}
 	o.Speed = speed(src.Name, cfg, &f.Options, m, l)
@@ -324,7 +324,7 @@ func speed(name string, cfg *model.Config, f *config.Options, m *machine.Machine
 		return cpuSpeed(&p, cfg, f, m)
 	}
 	g := *f
-	g.VRAM = config.Size(l.Rank.Memory)
+	g.VRAM = config.Each(config.Size(l.Rank.Memory))
 	with := *m
 	with.GPUs = []machine.GPU{{Name: l.Rank.Name}}
 	r, err := p.Report(name, source.Sizes{Config: cfg}, &g, &with, forecast.Usual())

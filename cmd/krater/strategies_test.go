@@ -130,8 +130,8 @@ func TestPass(t *testing.T) {
 		{[]string{"--prefill-strategy", "lru", "--expert-vram", "8MiB", "--prefill-chunk", "64"}, 64 + 32, 64 + 32, "lru"},
 	} {
 		s, p := started(t, append([]string{"--device", "hostsim"}, x.flags...)...)
-		if lim := s.Parts.Limits; lim.Tokens != x.tokens || lim.LayerRows() != x.window || s.Placement.Strategy(dispatch.Prefill).Name() != x.strategy {
-			t.Errorf("%v: %+v, %s", x.flags, lim, s.WhereExperts())
+		if lim := s.Parts.Limits; lim.Tokens != x.tokens || lim.LayerRows() != x.window || s.Placement().Strategy(dispatch.Prefill).Name() != x.strategy {
+			t.Errorf("%v: %+v, %s", x.flags, lim, s.Ranks[0].WhereExperts())
 		}
 		q := &drive.Sequence{Prompt: make([]int32, 500), New: 3}
 		for i := range q.Prompt {

@@ -139,7 +139,7 @@ func (c *synthCmd) memory(e *console.Env) error {
 			r.Parts = append(r.Parts, synthPart{n.Part.String(), n.Bytes, n.Detail})
 		}
 	}
-	for _, x := range s.Made.Took {
+	for _, x := range s.Made().Took {
 		r.Steps = append(r.Steps, synthStep{x.What, x.Bytes, x.Took.Seconds()})
 	}
 	return r.print(e.Out, c.JSON)

@@ -20,9 +20,10 @@ import (
 // Options of a load.
 type Options struct {
 	stages.Limits
-	// First and Layers are the layers that the device takes; 0 layers: all. The embedding is
-	// where the first layer of the model is, the head where the last one is.
+	// First and Layers are the layers that the device takes; 0 layers: all.
 	First, Layers int
+	// Ends says whether the embedding and the head are with them.
+	Ends Ends
 	// Partition is the number of layers of each group, in order; nil: one group.
 	Partition []int
 	KVType    tensor.DType // one of group.KVTypes; Invalid: BF16
@@ -73,10 +74,10 @@ func Even(layers, groups int) []int {
 type Parts struct {
 	Config *model.Config
 	Limits stages.Limits // defaults filled in
-	Embed  *embed.Stage  // nil where the first layer is elsewhere, and in a draft layer
+	Embed  *embed.Stage  // nil where it is elsewhere, and in a draft layer
 	Join   *embed.Join   // of a draft layer (model.Config.DraftModel); nil in others
 	Groups []*group.Group
-	Head   *head.Stage // nil where the last one is
+	Head   *head.Stage // nil where it is elsewhere
 	// WeightBytes is the size of all weights bound.
 	WeightBytes int64
 	// Histories is the memory with which a device changes logits before it chooses tokens; nil
@@ -224,7 +225,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		if err := p.join(dev, b); err != nil {
 			return err
 		}
-	case o.First == 0:
+	case o.embeds():
 		p.Embed = &embed.Stage{Dev: dev, Table: b.mat(names.Embed), Scale: cfg.EmbedScale, PerLayer: b.perLayer()}
 	}
 	first, partition := o.First, o.Partition
@@ -246,7 +247,7 @@ func (p *Parts) build(dev Device, b *binder, o Options) error {
 		p.Groups = append(p.Groups, g)
 		first += n
 	}
-	if first == len(cfg.Layers) {
+	if o.heads(cfg) {
 		p.head(dev, b, o.Precision)
 	}
 	if b.err == nil {
@@ -302,7 +303,7 @@ func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 	if o.First < 0 || o.Layers < 1 || o.Layers > len(cfg.Layers)-o.First {
 		return lim, fmt.Errorf("load: layers %d to %d of %d", o.First, o.First+o.Layers-1, len(cfg.Layers))
 	}
-	if cfg.PerLayer > 0 && (o.First > 0 || !o.last(cfg)) {
+	if cfg.PerLayer > 0 && (o.First > 0 || o.Layers < len(cfg.Layers)) {
 		return lim, fmt.Errorf("load: layers %d to %d of %d: a model with rows for single layers must be on one device", o.First, o.First+o.Layers-1, len(cfg.Layers))
 	}
 	if err := checkPartition(o.Partition, o.Layers); err != nil {
@@ -319,7 +320,7 @@ func (o *Options) LimitsFor(cfg *model.Config) (stages.Limits, error) {
 		return lim, err
 	}
 	if o.Layout != nil {
-		if err := o.Layout.Check(StepSizes(o.own(cfg), lim)); err != nil {
+		if err := o.Layout.Check(StepSizes(o.Own(cfg), lim)); err != nil {
 			return lim, err
 		}
 	}

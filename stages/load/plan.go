@@ -79,7 +79,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	add := func(part Part, bytes int64, format string, args ...any) {
 		needs = append(needs, Need{part, fmt.Sprintf(format, args...), bytes})
 	}
-	own, angles := o.own(cfg), 0
+	own, angles := o.Own(cfg), 0
 	block, windows := own.KVBlockBytes(lim.BlockTokens, o.KVType), ""
 	kv := int64(0)
 	if lim.WindowBlocks > 0 {
@@ -101,7 +101,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 		blocks, tokens = l.Own(), fmt.Sprintf("%d to %d tokens", l.Least*lim.BlockTokens, lim.Slots())
 	}
 	add(KVCache, plus(kv, blocks), "%s in blocks of %d%s, %s", tokens, lim.BlockTokens, windows, o.KVType)
-	if n := o.own(cfg).SequenceBytes(o.KVType); n > 0 {
+	if n := own.SequenceBytes(o.KVType); n > 0 {
 		add(SequenceStates, times(lim.Seqs+1+lim.Snapshots, int(n)), "%s and %s", count(lim.Seqs, "sequence"), count(lim.Snapshots, "snapshot"))
 	}
 	if n := tableBytes(own); n > 0 {
@@ -113,7 +113,7 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	}
 	add(RopeTable, times(lim.Context, angles, 4), "%d positions", lim.Context)
 	add(Workspace, workspace(cfg, o, lim), "%s of %d tokens", count(max(1, len(o.Partition)), "layer group"), lim.LayerRows())
-	add(States, times(u.States, int(stages.RowsBytes(cfg, lim, o.Layout, o.last(cfg)))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
+	add(States, times(u.States, int(stages.RowsBytes(cfg, lim, o.Layout, o.heads(cfg)))), "%s of %d tokens", count(u.States, "batch"), lim.Tokens)
 	if n := stages.HistoriesBytes(lim, o.Layout); n > 0 {
 		add(Histories, n, "%s of %d tokens", count(lim.Seqs, "sequence"), lim.Context)
 	}
@@ -194,9 +194,9 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 	if !cfg.TieEmbed {
 		outer = append(outer, top.Head)
 	}
-	for _, t := range o.own(cfg).Expected() {
+	for _, t := range o.Own(cfg).Expected() {
 		switch {
-		case t.Name == top.Embed && o.First > 0, slices.Contains(outer, t.Name) && !o.last(cfg):
+		case t.Name == top.Embed && !o.embeds(), slices.Contains(outer, t.Name) && !o.heads(cfg):
 			continue
 		case t.Part == model.Tables:
 			continue // see tables
@@ -207,9 +207,9 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 		}
 		needs[part].Bytes = plus(needs[part].Bytes, p.tensorBytes(cfg, t))
 	}
-	if cfg.TieEmbed && o.last(cfg) {
+	if cfg.TieEmbed && o.heads(cfg) {
 		needs[Head].Detail = "the embedding"
-		if !p.Head.Zero() || o.First > 0 {
+		if !p.Head.Zero() || !o.embeds() {
 			needs[Head] = Need{Head, "the embedding, " + kept(cfg, p, model.Head), p.tensorBytes(cfg, model.TensorSpec{Name: top.Embed, Shape: []int{cfg.Vocab, cfg.Hidden}, Part: model.Head})}
 		}
 	}

@@ -64,41 +64,46 @@ func Divide(layers, groups int, ranks []int) ([]Cut, error) {
 	return cuts, nil
 }
 
-// Ranks are the parts as ranks of their one device, cut where layer groups begin. They share
-// its memory, which stays the parts'.
-func (p *Parts) Ranks(dev device.Device, cuts []Cut) []Rank {
-	if len(cuts) == 1 {
-		return []Rank{{dev, p}}
-	}
-	ranks, groups := make([]Rank, len(cuts)), p.Groups
-	for i, c := range cuts {
-		ranks[i] = Rank{dev, &Parts{Config: p.Config, Limits: p.Limits, Groups: groups[:len(c.Groups)], Slots: p.Slots, Histories: p.Histories}}
-		groups = groups[len(c.Groups):]
-	}
-	ranks[0].Embed, ranks[len(cuts)-1].Head = p.Embed, p.Head
-	return ranks
-}
-
-// Partition is the layer groups of all ranks, as Options want them for one device.
-func Partition(cuts []Cut) (sizes []int) {
-	for _, c := range cuts {
-		sizes = append(sizes, c.Groups...)
-	}
-	return sizes
-}
-
 // On has o load the layers of a rank.
 func (o Options) On(c Cut) Options {
 	o.First, o.Layers, o.Partition = c.First, c.Layers(), c.Groups
 	return o
 }
 
-// own is the model as if it had no other layers than those that o loads.
-func (o *Options) own(cfg *model.Config) *model.Config {
+// Range returns the layers that o loads, those from first to before last.
+func (o *Options) Range(cfg *model.Config) (first, last int) {
+	if o.Layers == 0 {
+		return o.First, len(cfg.Layers)
+	}
+	return o.First, o.First + o.Layers
+}
+
+// Own returns the model as if it had no other layers than those that o loads.
+func (o *Options) Own(cfg *model.Config) *model.Config {
+	if o.Layers == 0 {
+		return cfg
+	}
 	own := *cfg
 	own.Layers = cfg.Layers[o.First : o.First+o.Layers]
 	return &own
 }
 
-// last reports whether the last layer is among those that o loads, and with it the head.
-func (o *Options) last(cfg *model.Config) bool { return o.First+o.Layers == len(cfg.Layers) }
+// Ends says which ends of a model a load has besides its layers.
+type Ends uint8
+
+const (
+	// OwnEnds has the embedding with the first layer of the model and the head with the last one.
+	OwnEnds Ends = iota
+	// NoEnds has neither.
+	NoEnds
+	// BothEnds has both.
+	BothEnds
+)
+
+// embeds reports whether o loads the embedding.
+func (o *Options) embeds() bool { return o.Ends == BothEnds || o.Ends == OwnEnds && o.First == 0 }
+
+// heads reports whether o loads the head.
+func (o *Options) heads(cfg *model.Config) bool {
+	return o.Ends == BothEnds || o.Ends == OwnEnds && o.First+o.Layers == len(cfg.Layers)
+}

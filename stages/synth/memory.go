@@ -84,13 +84,13 @@ func (m *Model) load(l *Loaded, dev load.Device, host device.Device, o load.Opti
 	}
 	l.follow(o, all)
 	o.Progress = nil // what load.Model binds is told of as it is made
-	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) }); err != nil {
+	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, &o, threads) }); err != nil {
 		return err
 	}
 	if !o.Precision.Experts.Zero() && m.Config.MoE.Experts > 0 {
 		banks := make([][]device.QExpert, len(m.Config.Layers))
 		o.Experts = func(layer int) []device.QExpert { return banks[layer] }
-		if err := l.step("experts", func() (int64, error) { return m.loadExperts(l, host, banks, o.Precision.Experts, threads) }); err != nil {
+		if err := l.step("experts", func() (int64, error) { return m.loadExperts(l, host, &o, banks, o.Precision.Experts, threads) }); err != nil {
 			return err
 		}
 	}
@@ -128,13 +128,13 @@ func (m *Model) loadCard(l *Loaded, dev load.Device, host device.Device, o load.
 		return err
 	}
 	l.follow(o, all)
-	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, o.Precision, threads) }); err != nil {
+	if err := l.step("in bfloat16", func() (int64, error) { return m.loadFloats(l, host, &o, threads) }); err != nil {
 		return err
 	}
 	if !format.Zero() && o.Routed != nil && m.Config.MoE.Experts > 0 {
 		banks := make([][]device.QExpert, len(m.Config.Layers))
 		o.Experts = func(layer int) []device.QExpert { return banks[layer] }
-		if err := l.step("experts of the host", func() (int64, error) { return m.loadExperts(l, host, banks, format, threads) }); err != nil {
+		if err := l.step("experts of the host", func() (int64, error) { return m.loadExperts(l, host, &o, banks, format, threads) }); err != nil {
 			return err
 		}
 	}
@@ -209,18 +209,22 @@ func (l *Loaded) alloc(dev device.Device, n int) (device.Buffer, error) {
 	return b, nil
 }
 
-// loadFloats makes the tensors that are used as bfloat16. Of the others the set has
-// the shapes; routed experts are left out where they are integers, as their number
+// loadFloats makes the tensors that are used as bfloat16 in the layers of o, and those beside the layers. Of the others
+// the set has the shapes; routed experts are left out where they are integers, as their number
 // is large.
-func (m *Model) loadFloats(l *Loaded, dev device.Device, p load.Precision, threads int) (int64, error) {
+func (m *Model) loadFloats(l *Loaded, dev device.Device, o *load.Options, threads int) (int64, error) {
 	var list []weights.Named
 	var bytes int64
+	p, own := o.Precision, map[string]bool{}
+	for _, t := range o.Own(m.Config).Expected() {
+		own[t.Name] = true
+	}
 	for _, t := range m.Config.Expected() {
 		x := weights.Named{Name: t.Name, Tensor: weights.Tensor{DType: tensor.BF16, Shape: t.Shape}}
 		switch integer := p.Integers(t); {
 		case integer && t.Part == model.Experts:
 			continue
-		case !integer:
+		case !integer && own[t.Name]:
 			f := m.floats(t)
 			b, err := l.alloc(dev, int(sizeOf(t)))
 			if err != nil {
@@ -237,10 +241,11 @@ func (m *Model) loadFloats(l *Loaded, dev device.Device, p load.Precision, threa
 	return bytes, nil
 }
 
-// loadExperts makes the routed experts, a buffer a layer.
-func (m *Model) loadExperts(l *Loaded, dev device.Device, banks [][]device.QExpert, format tensor.Format, threads int) (int64, error) {
+// loadExperts makes the routed experts of the layers of o, a buffer a layer.
+func (m *Model) loadExperts(l *Loaded, dev device.Device, o *load.Options, banks [][]device.QExpert, format tensor.Format, threads int) (int64, error) {
 	var bytes int64
-	for layer := range banks {
+	first, last := o.Range(m.Config)
+	for layer := first; layer < last; layer++ {
 		if !m.Config.MoELayer(layer) {
 			continue
 		}

@@ -39,15 +39,15 @@ func TestDefault(t *testing.T) {
 // TestCheck names the option that is wrong.
 func TestCheck(t *testing.T) {
 	for want, change := range map[string]func(*Options){
-		`Device: "gpu": want one of cpu, hostsim, cuda`: func(o *Options) { o.Device = "gpu" },
-		`PrecisionOptions: GroupSize: "7"`:              func(o *Options) { o.GroupSize = "7" },
-		"--max-seqs 0: want 1":                          func(o *Options) { o.MaxSeqs = 0 },
-		"--gpu-prefill-threshold 0":                     func(o *Options) { o.GPUPrefillThreshold = 0 },
-		"--device cpu has no memory of its own":         func(o *Options) { o.VRAM = 1 << 30 },
-		"--device cpu has only the strategy cpu_only":   func(o *Options) { o.DecodeStrategy = "lru" },
-		"remove the flags of single parts":              func(o *Options) { o.Precision, o.LMHeadQuant = "int8", "int4" },
-		"--same-tokens: --reuse-answers":                func(o *Options) { o.SameTokens, o.ReuseAnswers = true, true },
-		"--reuse-answers changes the last bits":         func(o *Options) { o.BatchInvariant, o.ReuseAnswers = true, true },
+		`--device "gpu": want one of cpu, hostsim, cuda`: func(o *Options) { o.Device = "gpu" },
+		`PrecisionOptions: GroupSize: "7"`:               func(o *Options) { o.GroupSize = "7" },
+		"--max-seqs 0: want 1":                           func(o *Options) { o.MaxSeqs = 0 },
+		"--gpu-prefill-threshold 0":                      func(o *Options) { o.GPUPrefillThreshold = 0 },
+		"--device cpu has no memory of its own":          func(o *Options) { o.VRAM = Each(1 << 30) },
+		"--device cpu has only the strategy cpu_only":    func(o *Options) { o.DecodeStrategy = "lru" },
+		"remove the flags of single parts":               func(o *Options) { o.Precision, o.LMHeadQuant = "int8", "int4" },
+		"--same-tokens: --reuse-answers":                 func(o *Options) { o.SameTokens, o.ReuseAnswers = true, true },
+		"--reuse-answers changes the last bits":          func(o *Options) { o.BatchInvariant, o.ReuseAnswers = true, true },
 	} {
 		o := Default()
 		change(&o)

@@ -15,8 +15,9 @@ type KVSize struct {
 	Windows int64 // window blocks (load.Options.WindowBlocks); 0: the rows of all layers are in blocks
 }
 
-// KVSizeOf returns the sizes for a load.
+// KVSizeOf returns the sizes for a load, of the layers that it has.
 func KVSizeOf(cfg *model.Config, o *load.Options) KVSize {
+	cfg = o.Own(cfg)
 	k := KVSize{Block: cfg.KVBlockBytes(o.BlockTokens, o.KVType), Windows: int64(o.WindowBlocks)}
 	if k.Windows > 0 {
 		k.Window = int64(o.BlockTokens) * cfg.WindowTokenBytes(o.KVType)

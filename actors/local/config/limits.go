@@ -26,11 +26,22 @@ type Case struct {
 	Context   int // positions of the longest sequence, if they are known and fewer than the model allows; 0: unknown
 	KVType    tensor.DType
 	Rank      RankFacts
+	Part      *Part                                   // nil: all of the model
+	Ranks     []RankFacts                             // of the ranks, where there are several, by rank
 	Heat      [][]uint32                              // router counts, [layer][expert], for choosing strategies
 	Measure   func(experts tensor.Format) *rates.File // measures the machine's rates where none are kept; nil: do not measure
 	Served    bool                                    // the model serves requests: tokenizer and weights must be there
 	AllRows   bool                                    // no window blocks: the rows of all tokens are kept, for callers that fill in block tables themselves
 	Whole     bool                                    // keep every part as its file holds it, so that operators can be compared one by one
+}
+
+// Part is a part of a model, for a process that loads no more than that.
+type Part struct {
+	First, Layers int // consecutive layers
+	// Ends says whether the embedding and the head come with the first of its ranks: load.NoEnds or load.BothEnds.
+	Ends load.Ends
+	// Limits apply to every process of the group; zero: as the options say, with as many KV blocks as there is room for.
+	Limits stages.Limits
 }
 
 // Steps returns how many tokens go through the model together: a chunk of a prompt, or a pass of
@@ -53,7 +64,8 @@ func (f *Options) StepRows(s Steps) (tokens, window int) {
 	return tokens, 0
 }
 
-// LoadOptions turns options into the sizes of a load. free is the available memory, 0 if unknown.
+// LoadOptions turns options into the sizes of a load. free is the available memory, 0 if unknown. Where there are several ranks,
+// it leaves open what differs between them (see RankLoad).
 func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o load.Options, err error) {
 	o.KVType = l.KVType
 	if o.KVType == tensor.Invalid {
@@ -61,10 +73,6 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	}
 	if f.MaxBatchTokens != 0 && f.MaxBatchTokens < f.MaxSeqs {
 		return o, fmt.Errorf("--max-batch-tokens %d: smaller than --max-seqs %d", f.MaxBatchTokens, f.MaxSeqs)
-	}
-	cuts, err := f.Cuts(cfg)
-	if err != nil {
-		return o, err
 	}
 	o.Limits = stages.Limits{Queues: 1, Seqs: f.MaxSeqs, LogitRows: l.LogitRows, Context: l.Context, BlockTokens: f.BlockTokens}
 	if f.Device == CUDA {
@@ -92,7 +100,32 @@ func (f *Options) LoadOptions(cfg *model.Config, l Case, s Steps, free int64) (o
 	if o.HostBlocks, err = f.HostBlocks(cfg, &o); err != nil {
 		return o, err
 	}
-	o.Partition, o.Layout = load.Partition(cuts), f.layout()
+	if f.RankCount() > 1 || l.Part != nil {
+		return o, nil
+	}
+	cuts, err := f.Cuts(0, len(cfg.Layers), load.Even)
+	if err != nil {
+		return o, err
+	}
+	o.Partition, o.Layout = cuts[0].Groups, f.layout()
+	o.Precision, err = f.Resolve(cfg, l.Whole, f.Device == CUDA)
+	return o, err
+}
+
+// RankLoad turns the sizes of a load that all ranks share into those of one rank. f are the options of the rank (see Of), free is
+// the memory that its KV cache may be a quarter of, 0 if unknown.
+func (f *Options) RankLoad(cfg *model.Config, all load.Options, cut load.Cut, l Case, free int64) (o load.Options, err error) {
+	o = all.On(cut)
+	if o.Layout, o.Queues = f.layout(), 1; f.Device == CUDA {
+		o.Queues = f.MicroBatchCount()
+	}
+	if f.KVCache == 0 && free > 0 {
+		n, err := kvBlocks(cfg, f, l.Context, KVSizeOf(cfg, &o), free/4)
+		if err != nil {
+			return o, err
+		}
+		o.Blocks = min(o.Blocks, n)
+	}
 	o.Precision, err = f.Resolve(cfg, l.Whole, f.Device == CUDA)
 	return o, err
 }
@@ -127,7 +160,7 @@ func (f *Options) HostBlocks(cfg *model.Config, o *load.Options) (int, error) {
 	if f.KVRAM == 0 || o.ChosenRow > 0 {
 		return 0, nil
 	}
-	if !f.Device.Own() {
+	if !f.OwnMemory() {
 		return 0, fmt.Errorf("--kv-ram %s: the KV cache of --device %s is in host memory already; make it larger with --kv-cache", f.KVRAM, f.Device)
 	}
 	block := KVSizeOf(cfg, o).HostBlock(int64(o.Blocks))
@@ -151,6 +184,6 @@ func (f *Options) MostBlocks(cfg *model.Config, o *load.Options) int {
 
 // ChosenBlock returns the size of the rows of a block that sparse attention chooses from.
 func ChosenBlock(cfg *model.Config, o *load.Options) int64 {
-	n, _ := cfg.ChosenTokenBytes(o.KVType)
+	n, _ := o.Own(cfg).ChosenTokenBytes(o.KVType)
 	return int64(o.BlockTokens) * n
 }

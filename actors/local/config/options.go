@@ -14,7 +14,8 @@ import (
 	"krater/kernels/device"
 )
 
-// Kind is a device that computes layers: a value of --device.
+// Kind is a device that computes layers. Options.Device may also be a list with a device for each rank, such as
+// "cuda:0,cpu" (see Options.Places).
 type Kind string
 
 // The devices. hostsim simulates a GPU in host memory.
@@ -29,7 +30,7 @@ func (k Kind) Own() bool { return k != CPU }
 
 // Options say how to run a model.
 type Options struct {
-	Device         Kind          `help:"Device that computes the layers: ${enum}." enum:"cpu,hostsim,cuda" default:"cpu"`
+	Device         Kind          `help:"Device that computes the layers: cpu, hostsim or cuda. A list cuts the model into a rank for each device, such as cuda:0,cuda:1 or cuda,cpu." default:"cpu"`
 	GPUIndex       int           `name:"gpu" help:"Index of the GPU, in the driver's order." default:"0"`
 	Portable       bool          `name:"portable-kernels" help:"With --device cuda: use the kernels that run on every GPU of compute capability 8.0 or newer, with at most 99 KiB of shared memory per block, instead of those for Hopper. For comparison; RTX GPUs always use them."`
 	Rows           string        `help:"Type of activations on a GPU: ${enum}. f32 uses the plain kernels, for comparison." enum:"auto,bf16,f32" default:"auto"`
@@ -74,7 +75,7 @@ func (f *Options) Check() error {
 		name          string
 		value, lo, hi int
 	}{
-		{"gpu", f.GPUIndex, 0, 63},
+		{"gpu", f.GPUIndex, 0, gpusMost},
 		{"threads", f.Threads, 0, 1 << 12},
 		{"layer-groups", f.LayerGroups, 1, math.MaxInt32},
 		{"expert-pools", f.ExpertPools, 0, 64},
@@ -92,21 +93,21 @@ func (f *Options) Check() error {
 		}
 	}
 	switch {
-	case f.Portable && f.Device != CUDA:
+	case f.Portable && !f.On(CUDA):
 		return errors.New("--portable-kernels goes with --device cuda")
-	case f.ChosenOnHost() && f.Device != CUDA:
+	case f.ChosenOnHost() && !f.On(CUDA):
 		return errors.New("--sparse-kv host goes with --device cuda")
 	case f.ChosenOnHost() && f.KVRAM == 0:
 		return errors.New("--sparse-kv host: --kv-ram says how much host memory its rows may take, such as 32GiB")
 	case f.Invariant() && f.ReuseAnswers:
 		return fmt.Errorf("%s: --reuse-answers changes the last bits of a prompt that continues an earlier answer; use one of the two", f.invariance())
-	case f.Invariant() && f.Device == CUDA && f.MaxSeqs > cuda.MostGenerated:
+	case f.Invariant() && f.On(CUDA) && f.MaxSeqs > cuda.MostGenerated:
 		return fmt.Errorf("%s: the GPU kernels for generated rows take at most %d, but --max-seqs is %d", f.invariance(), cuda.MostGenerated, f.MaxSeqs)
 	}
-	if err := f.PipelineOptions.check(f.Device); err != nil {
+	if _, err := f.Places(); err != nil {
 		return err
 	}
-	if err := f.RankOptions.check(f.Device); err != nil {
+	if err := f.RankOptions.check(f.OwnMemory()); err != nil {
 		return err
 	}
 	return f.PrecisionOptions.check()
@@ -149,10 +150,10 @@ func (f *Options) MicroBatchCount() int {
 	return f.MicroBatches
 }
 
-// States returns the number of batches with memory of their own. A GPU has two per micro-batch: one
-// in each pair takes the tokens that the other chooses.
+// States returns the number of batches with memory of their own on a rank. A GPU that is the only rank has two per
+// micro-batch: one in each pair takes the tokens that the other chooses.
 func (f *Options) States() int {
-	if f.Device == CUDA {
+	if f.Device == CUDA && f.RankCount() == 1 {
 		return 2 * f.MicroBatchCount()
 	}
 	return f.MicroBatchCount()
@@ -176,8 +177,6 @@ func (f *Options) layout() device.Layout {
 
 // OnProcessor returns the options for a machine without a GPU.
 func (f Options) OnProcessor() Options {
-	f.Device, f.VRAM, f.ExpertVRAM = CPU, 0, 0
-	f.PrefillStrategy, f.DecodeStrategy = Auto, Auto
-	f.ExpertDivisor, f.CacheStrategy, f.NoGPUDecode, f.PrefillExpertVRAM = -1, "", false, 0
+	f.Device, f.RankOptions = CPU, f.RankOptions.onProcessor()
 	return f
 }

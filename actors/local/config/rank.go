@@ -16,8 +16,8 @@ type CacheOptions struct {
 
 // RankOptions are the options of a rank that has its own memory.
 type RankOptions struct {
-	VRAM                Size   `name:"vram" help:"Limit of GPU memory, such as 16GiB; 0: what is free, without a limit on hostsim." default:"0"`
-	ExpertVRAM          Size   `name:"expert-vram" help:"Part of --vram for routed experts; 0: what the other parts leave." default:"0"`
+	VRAM                Sizes  `name:"vram" help:"Limit of GPU memory, such as 16GiB, or a list with one for each rank, such as 16GiB,8GiB; 0: what is free, without a limit on hostsim." default:"0"`
+	ExpertVRAM          Size   `name:"expert-vram" help:"Part of --vram for routed experts, on each rank; 0: what the other parts leave." default:"0"`
 	PrefillExpertVRAM   Size   `name:"prefill-expert-vram" help:"Part of --expert-vram for the prefill strategy, if decode has a different one; 0: what the strategy needs." default:"0"`
 	PrefillStrategy     string `help:"Strategy for prefill, which says where a prompt's experts are computed: auto, a name or a number (1 cpu_only, 2 chunked, 3 active_only, 4 static_pin, 5 weighted_pin, 6 lru, 7 persistent, 8 layer_grouped:GROUPS, 9 hot_cached_static, 10 learned)." default:"auto"`
 	DecodeStrategy      string `help:"Strategy for decode: auto, a name or a number as for --prefill-strategy." default:"auto"`
@@ -124,8 +124,16 @@ func (f *RankOptions) aliases() (prefill, decode string, err error) {
 	return prefill, decode, nil
 }
 
-// check refuses options of a GPU on a device that has no memory of its own.
-func (f *RankOptions) check(on Kind) error {
+// onProcessor returns the options without those of a GPU.
+func (f RankOptions) onProcessor() RankOptions {
+	f.VRAM, f.ExpertVRAM, f.PrefillExpertVRAM = Each(0), 0, 0
+	f.PrefillStrategy, f.DecodeStrategy = Auto, Auto
+	f.ExpertDivisor, f.CacheStrategy, f.NoGPUDecode, f.PrefillPass = -1, "", false, 0
+	return f
+}
+
+// check refuses options of a GPU if no rank has memory of its own.
+func (f *RankOptions) check(own bool) error {
 	if f.GPUPrefillThreshold < 1 {
 		return fmt.Errorf("--gpu-prefill-threshold %d: want 1 or more", f.GPUPrefillThreshold)
 	}
@@ -137,11 +145,11 @@ func (f *RankOptions) check(on Kind) error {
 	}
 	prefill, decode, err := f.Named(CPUOnly, CPUOnly)
 	switch {
-	case err != nil || on.Own():
+	case err != nil || own:
 		return err
 	case f.PrefillPass != 0:
 		return errors.New("--prefill-pass: --device cpu does not support it; prompts go through all layers at once")
-	case f.VRAM != 0 || f.ExpertVRAM != 0 || f.PrefillExpertVRAM != 0:
+	case f.VRAM.Of(0) != 0 || f.VRAM.Count() > 1 || f.ExpertVRAM != 0 || f.PrefillExpertVRAM != 0:
 		return errors.New("--vram and --expert-vram: --device cpu has no memory of its own")
 	case prefill.Name() != CPUOnly || decode.Name() != CPUOnly:
 		return fmt.Errorf("prefill %s, decode %s: --device cpu has only the strategy %s", prefill.Name(), decode.Name(), CPUOnly)

@@ -3,17 +3,17 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"krater/stages/load"
-	"krater/stages/model"
 )
 
 // PipelineOptions cut the model into ranks.
 type PipelineOptions struct {
-	Ranks       int    `help:"Number of ranks that the model is cut into. They compute one after another, and work on different batches at the same time. 0: one, or as many as --pp-partition names." default:"0"`
-	PPPartition string `name:"pp-partition" help:"Number of layers of each rank, such as 14,13; default: as equal as possible." placeholder:"A,B"`
+	Ranks       int    `help:"Number of ranks that the model is cut into. They compute one after another, and work on different batches at the same time. Each has a device of its own; ranks on the CPU share it. 0: one for each device, or as many as --pp-partition names." default:"0"`
+	PPPartition string `name:"pp-partition" help:"Number of layers of each rank, such as 14,13; default: by the memory and the speed of the devices." placeholder:"A,B"`
 }
 
 // sizes returns the layers of each rank in PPPartition.
@@ -31,24 +31,139 @@ func (f *PipelineOptions) sizes() (list []int, err error) {
 	return list, nil
 }
 
-// RankCount returns the number of ranks.
-func (f *PipelineOptions) RankCount() int {
-	list, _ := f.sizes() // check refuses a bad list
-	return max(1, f.Ranks, len(list))
+// Place is the device of a rank.
+type Place struct {
+	Kind  Kind
+	Index int // of a GPU, in the driver's order
 }
 
-// check refuses options that contradict each other or the device.
-func (f *PipelineOptions) check(k Kind) error {
-	list, err := f.sizes()
+// String returns the place as --device has it.
+func (p Place) String() string {
+	if p.Kind == CUDA {
+		return fmt.Sprintf("%s:%d", p.Kind, p.Index)
+	}
+	return string(p.Kind)
+}
+
+// parsePlace reads one device of a list. bare is set if it is a GPU without an index.
+func parsePlace(text string) (p Place, bare bool, err error) {
+	kind, index, found := strings.Cut(strings.TrimSpace(text), ":")
+	p.Kind = Kind(kind)
+	if !slices.Contains([]Kind{CPU, HostSim, CUDA}, p.Kind) {
+		return p, false, fmt.Errorf("%q: want one of cpu, hostsim, cuda, or a list of them", text)
+	}
+	if !found {
+		return p, p.Kind == CUDA, nil
+	}
+	if p.Index, err = strconv.Atoi(index); err != nil || p.Kind != CUDA || p.Index < 0 || p.Index > gpusMost {
+		return p, false, fmt.Errorf("%q: an index of 0 to %d follows cuda only", text, gpusMost)
+	}
+	return p, false, nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (k *Kind) UnmarshalText(text []byte) error {
+	for name := range strings.SplitSeq(string(text), ",") {
+		if _, _, err := parsePlace(name); err != nil {
+			return err
+		}
+	}
+	*k = Kind(text)
+	return nil
+}
+
+// gpusMost is the largest index of a GPU.
+const gpusMost = 63
+
+// Places returns the device of each rank. A GPU without an index is the next one from --gpu on.
+func (f *Options) Places() ([]Place, error) {
+	names := strings.Split(string(f.Device), ",")
+	sizes, err := f.sizes()
+	if err != nil {
+		return nil, err
+	}
+	n := max(1, len(sizes))
 	switch {
-	case err != nil:
-		return err
 	case f.Ranks < 0:
-		return fmt.Errorf("--ranks %d: want 0 or more", f.Ranks)
-	case f.Ranks > 0 && len(list) > 0 && f.Ranks != len(list):
-		return fmt.Errorf("--ranks %d: --pp-partition names %d ranks", f.Ranks, len(list))
-	case f.RankCount() > 1 && k == CUDA:
-		return errors.New("--ranks: --device cuda supports one rank only")
+		return nil, fmt.Errorf("--ranks %d: want 0 or more", f.Ranks)
+	case f.Ranks > 0 && len(sizes) > 0 && f.Ranks != len(sizes):
+		return nil, fmt.Errorf("--ranks %d: --pp-partition names %d ranks", f.Ranks, len(sizes))
+	case f.Ranks > 0:
+		n = f.Ranks
+	}
+	switch several := len(names) > 1; {
+	case several && f.Ranks > 0 && f.Ranks != len(names):
+		return nil, fmt.Errorf("--ranks %d: --device names %d devices", f.Ranks, len(names))
+	case several && len(sizes) > 0 && len(sizes) != len(names):
+		return nil, fmt.Errorf("--pp-partition %s: --device names %d devices", f.PPPartition, len(names))
+	case !several:
+		names = slices.Repeat(names, n)
+	}
+	list, next := make([]Place, len(names)), f.GPUIndex
+	for i, name := range names {
+		bare := false
+		if list[i], bare, err = parsePlace(name); err != nil {
+			return nil, fmt.Errorf("--device %w", err)
+		}
+		if bare {
+			list[i].Index = next
+			next++
+		}
+	}
+	return list, f.checkPlaces(list)
+}
+
+// checkPlaces refuses a GPU that several ranks share without a limit of memory for each, and sizes that do not match
+// the ranks.
+func (f *Options) checkPlaces(list []Place) error {
+	if n := f.VRAM.Count(); n > 1 && n != len(list) {
+		return fmt.Errorf("--vram %s: %d sizes for %d ranks", f.VRAM, n, len(list))
+	}
+	for i, p := range list {
+		if j := slices.Index(list, p); p.Kind == CUDA && j < i && (f.VRAM.Of(i) == 0 || f.VRAM.Of(j) == 0) {
+			return fmt.Errorf("--device %s: rank %d and rank %d share %s; say with --vram how much of its memory each gets, such as --vram 8GiB,8GiB", f.Device, j, i, p)
+		}
+	}
+	if len(list) > 1 && f.ChosenOnHost() {
+		return errors.New("--sparse-kv host goes with one rank")
+	}
+	return nil
+}
+
+// On reports whether a rank is on a device of a kind.
+func (f *Options) On(k Kind) bool {
+	return slices.ContainsFunc(strings.Split(string(f.Device), ","), func(name string) bool {
+		p, _, err := parsePlace(name)
+		return err == nil && p.Kind == k
+	})
+}
+
+// OwnMemory reports whether a rank is on a device with memory of its own.
+func (f *Options) OwnMemory() bool { return f.On(HostSim) || f.On(CUDA) }
+
+// Of returns the options of one rank: of a model that is cut into as many ranks, on the rank's device.
+func (f Options) Of(rank int, p Place) Options {
+	f.Ranks, f.PPPartition = f.RankCount(), ""
+	f.Device, f.GPUIndex, f.VRAM = p.Kind, p.Index, Each(f.VRAM.Of(rank))
+	if !p.Kind.Own() {
+		f.RankOptions = f.RankOptions.onProcessor()
+	}
+	if p.Kind != CUDA {
+		f.Portable, f.SparseKV = false, "gpu"
+	}
+	return f
+}
+
+// RankCount returns the number of ranks.
+func (f *Options) RankCount() int {
+	list, _ := f.sizes() // Check refuses a bad list
+	return max(1, f.Ranks, len(list), strings.Count(string(f.Device), ",")+1)
+}
+
+// OneRank refuses options of several ranks for a command that has one.
+func (f *Options) OneRank() error {
+	if n := f.RankCount(); n > 1 {
+		return fmt.Errorf("--ranks, --device: %d ranks, and this command takes one", n)
 	}
 	return nil
 }
@@ -56,9 +171,9 @@ func (f *PipelineOptions) check(k Kind) error {
 // Groups returns the number of layer groups: at least one per rank.
 func (f *Options) Groups() int { return max(f.LayerGroups, f.RankCount()) }
 
-// Cuts returns the layers of each rank.
-func (f *Options) Cuts(cfg *model.Config) ([]load.Cut, error) {
-	layers := len(cfg.Layers)
+// Cuts returns the layers of each rank as the options name them, of consecutive layers of a model; auto divides the layers among that
+// many ranks where no option does.
+func (f *Options) Cuts(first, layers int, auto func(layers, ranks int) []int) ([]load.Cut, error) {
 	sizes, err := f.sizes()
 	switch {
 	case err != nil:
@@ -68,11 +183,14 @@ func (f *Options) Cuts(cfg *model.Config) ([]load.Cut, error) {
 	case f.LayerGroups > layers:
 		return nil, fmt.Errorf("--layer-groups %d: the model has %d layers", f.LayerGroups, layers)
 	case sizes == nil:
-		sizes = load.Even(layers, f.RankCount())
+		sizes = auto(layers, f.RankCount())
 	}
 	cuts, err := load.Divide(layers, f.Groups(), sizes)
 	if err != nil {
 		return nil, fmt.Errorf("--pp-partition: %w", err)
+	}
+	for i := range cuts {
+		cuts[i].First += first
 	}
 	return cuts, nil
 }

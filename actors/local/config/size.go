@@ -54,6 +54,55 @@ func (s *Size) UnmarshalText(text []byte) error {
 // MarshalText implements encoding.TextMarshaler.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
+// Sizes is a number of bytes for each rank on the command line, such as 3GiB,2GiB. One number is for every rank.
+type Sizes string
+
+// Each returns the sizes of ranks.
+func Each(list ...Size) Sizes {
+	text := make([]string, len(list))
+	for i, s := range list {
+		text[i] = s.String()
+	}
+	return Sizes(strings.Join(text, ","))
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (s *Sizes) UnmarshalText(text []byte) error {
+	var list []Size
+	for part := range strings.SplitSeq(string(text), ",") {
+		var one Size
+		if err := one.UnmarshalText([]byte(part)); err != nil {
+			return err
+		}
+		list = append(list, one)
+	}
+	*s = Each(list...)
+	return nil
+}
+
+// Count returns the number of sizes; 0: none is given.
+func (s Sizes) Count() int {
+	if s == "" {
+		return 0
+	}
+	return strings.Count(string(s), ",") + 1
+}
+
+// Of returns the size for a rank; 0: none.
+func (s Sizes) Of(rank int) (size Size) {
+	list := strings.Split(string(s), ",")
+	if len(list) == 1 {
+		rank = 0
+	}
+	if s == "" || rank >= len(list) || size.UnmarshalText([]byte(list[rank])) != nil {
+		return 0
+	}
+	return size
+}
+
+// One returns the size for the only rank.
+func (s Sizes) One() Size { return s.Of(0) }
+
 func (s Size) String() string {
 	for _, u := range []struct {
 		name  string

@@ -47,7 +47,7 @@ func (o *Plan) share() error {
 	l.Plain = int((memory-max(0, after-before))/int64(l.Step)) - l.Steps()
 	slots := l.Plain + len(l.Shared())
 	if l.Plain >= out.Lent && slots > 0 {
-		err = o.Experts.sketch(o.PrefillExperts, setupOf(o.cfg, o.Experts.Slot, int64(slots)*o.Experts.Slot))
+		err = o.Experts.sketch(o.PrefillExperts, o.setup(o.Experts.Slot, int64(slots)*o.Experts.Slot))
 		if err == nil && out.Slots == slots && out.Sides[dispatch.Decode].Start.Learns && l.Plain >= out.Lent {
 			return o.list()
 		}

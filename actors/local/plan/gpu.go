@@ -25,7 +25,10 @@ func (o *Plan) fitGPU() error {
 	if o.kvMost == 0 {
 		o.kvMost = o.Load.Blocks
 	}
-	if f.KVCache == 0 {
+	switch {
+	case o.blocks > 0:
+		o.Load.Blocks = o.blocks
+	case f.KVCache == 0:
 		o.Load.Blocks = 1
 	}
 	left, experts, err := o.roomOnGPU()
@@ -39,12 +42,12 @@ func (o *Plan) fitGPU() error {
 	if err := o.checkSame(); err != nil {
 		return err
 	}
-	if f.KVCache == 0 {
+	if f.KVCache == 0 && o.blocks == 0 {
 		kv := left - experts
 		if !o.Resident {
 			kv = max(kv, left/4)
 		}
-		if o.Load.WindowBlocks > 0 {
+		if o.Load.WindowBlocks > 0 && o.whole == nil {
 			o.Load.WindowBlocks = f.WindowBlocks(o.cfg, &o.Load, kv)
 			size = config.KVSizeOf(o.cfg, &o.Load)
 		}
@@ -101,7 +104,7 @@ func (o *Plan) roomOnGPU() (left, experts int64, err error) {
 func (o *Plan) gpuStrategies(left, experts int64, size config.KVSize) (s strategies, resident bool, err error) {
 	f := &o.Options
 	least := size.Bytes(min(int64(o.kvMost), int64((leastContext+f.BlockTokens-1)/f.BlockTokens)))
-	if f.KVCache > 0 {
+	if f.KVCache > 0 || o.blocks > 0 {
 		least = 0 // it is included in left
 	}
 	fits := left-least >= experts && (f.ExpertVRAM == 0 || int64(f.ExpertVRAM) >= experts)
@@ -109,14 +112,17 @@ func (o *Plan) gpuStrategies(left, experts int64, size config.KVSize) (s strateg
 	if !fits {
 		if o.Foreseen == nil {
 			kv, room := int64(f.KVCache), left
-			if kv == 0 {
+			switch {
+			case o.blocks > 0:
+				kv = size.Bytes(int64(o.blocks))
+			case kv == 0:
 				kv = min(size.Bytes(int64(o.kvMost)), max(0, left)/4)
 				room -= kv
 			}
 			if f.ExpertVRAM > 0 {
 				room = min(room, int64(f.ExpertVRAM))
 			}
-			o.Foreseen = predict.Choose(o.cfg, f, o.Case, o.Machine, o.HostExperts, kv, room)
+			o.Foreseen = predict.Choose(o.Load.Own(o.cfg), f, o.Case, o.Machine, o.HostExperts, kv, room)
 		}
 		autoPrefill, autoDecode = o.Foreseen.Prefill, o.Foreseen.Decode
 	}
@@ -137,14 +143,14 @@ func (o *Plan) placeOnGPU(left int64) error {
 	if err != nil {
 		return err
 	}
-	left -= int64(f.States())*offload.StageBytes(o.cfg, lim, o.Load.Layout) + ViewBytes(o.cfg)
+	left -= int64(o.states())*offload.StageBytes(o.cfg, lim, o.Load.Layout) + ViewBytes(o.Load.Own(o.cfg))
 	if f.ExpertVRAM > 0 {
 		left = min(left, int64(f.ExpertVRAM))
 	}
 	if o.Foreseen != nil && o.Foreseen.PrefillExperts > 0 { // no option set it
 		o.PrefillExperts = int64(o.Foreseen.PrefillExperts) * slot
 	}
-	return o.Experts.sketch(o.PrefillExperts, setupOf(o.cfg, slot, max(0, left)))
+	return o.Experts.sketch(o.PrefillExperts, o.setup(slot, max(0, left)))
 }
 
 // leastContext is the smallest KV cache, in tokens, that all experts must leave room for when no
@@ -159,14 +165,14 @@ func ViewBytes(cfg *model.Config) int64 {
 // addBesideGPU adds the memory, on the GPU and on the host, of strategies for a GPU that does not
 // hold all experts.
 func (o *Plan) addBesideGPU(l *ledger, lim stages.Limits) error {
-	cfg, states := o.cfg, o.Options.States()
+	cfg, states := o.cfg, o.states()
 	batches := planner.Count(states, "batch")
 	l.promise("rows from the host", batches, int64(states)*offload.StageBytes(cfg, lim, o.Load.Layout))
-	l.promise("experts on it", o.Experts.String(), planner.Add(o.Experts.bytes(), ViewBytes(cfg)))
+	l.promise("experts on it", o.Experts.String(), planner.Add(o.Experts.bytes(), ViewBytes(o.Load.Own(cfg))))
 	near := lim
 	near.QuantGroup = o.hostGroup() // the host's rows are integers if its experts are, whatever a GPU takes
 	l.host("rows of pools", o.poolRows(), o.nearBytes(near))
-	all := len(setupOf(cfg, 1, 0).Layers)
+	all := len(o.setup(1, 0).Layers)
 	moved := o.Experts.movedLayers(all)
 	l.host("experts as on the GPU", planner.Count(moved, "layer")+", pinned", int64(moved*cfg.MoE.Experts)*o.Experts.Slot)
 	group := 0

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"strings"
 
 	"krater/actors/local/config"
 	"krater/actors/local/predict"
@@ -43,6 +44,15 @@ type Plan struct {
 	kvMost         int             // number of blocks above which a GPU's KV cache has no use
 	Foreseen       *predict.Choice // what the forecast chose; nil: there was none
 
+	Ranks  []*Plan // of the single ranks, if there are several: Load and Experts are theirs then
+	Limits string  // with several ranks: which of them limits the KV cache; "": none, it is as large as it is of use
+	place  config.Place
+	whole  *Plan  // of which this is a rank; nil: this is the plan of all layers on one device
+	index  int    // of the rank
+	device string // name of the device of the layers in Memory
+	blocks int    // of the KV cache, for a rank whose cache must be as large as that of others; 0: it chooses
+	ledger *ledger
+
 	tokenizer int64 // the size of tokenizer.json
 	// promised is the memory that the device of the layers is asked for, plus weights there.
 	// MemoryUse compares it with what was taken.
@@ -65,23 +75,13 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 	if err := f.Check(); err != nil {
 		return nil, err
 	}
-	free := m.Available()
-	if f.Device == config.HostSim && f.VRAM > 0 {
-		free = int64(f.VRAM)
-	}
-	o := &Plan{Case: l, Options: f, cfg: cfg, Machine: m, PrefillExperts: int64(f.PrefillExpertVRAM), tokenizer: tokenizer}
-	o.Steps.Chunk = f.Chunk(l.Rank.Memory)
-	if !l.Whole {
-		o.Steps.Pass = f.PrefillPass
-	}
-	var err error
-	if o.Load, err = f.LoadOptions(cfg, l, o.Steps, free); err != nil {
+	places, err := f.Places()
+	if err != nil {
 		return nil, err
 	}
-	if f.Device == config.CUDA {
-		if o.HostExperts, err = f.HostExperts(cfg, o.Load.Precision); err != nil {
-			return nil, err
-		}
+	o := &Plan{Case: l, Options: f, cfg: cfg, Machine: m, PrefillExperts: int64(f.PrefillExpertVRAM), tokenizer: tokenizer}
+	if !l.Whole {
+		o.Steps.Pass = f.PrefillPass
 	}
 	if o.Nodes, err = nodesOf(&f, m); err != nil {
 		return nil, err
@@ -89,8 +89,31 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 	if o.Pools = f.ExpertPools; o.Pools == 0 {
 		o.Pools = max(1, len(o.Nodes))
 	}
+	if len(places) > 1 || l.Part != nil {
+		return o, o.divide(places)
+	}
+	return o, o.single(places[0])
+}
+
+// single plans a model on one device.
+func (o *Plan) single(p config.Place) (err error) {
+	f, cfg, l := &o.Options, o.cfg, o.Case
+	o.place, o.device = p, layersOn[p.Kind]
+	free := o.Machine.Available()
+	if vram := f.VRAM.One(); f.Device == config.HostSim && vram > 0 {
+		free = int64(vram)
+	}
+	o.Steps.Chunk = f.Chunk(l.Rank.Memory)
+	if o.Load, err = f.LoadOptions(cfg, l, o.Steps, free); err != nil {
+		return err
+	}
+	if f.Device == config.CUDA {
+		if o.HostExperts, err = f.HostExperts(cfg, o.Load.Precision); err != nil {
+			return err
+		}
+	}
 	if err := o.add(); err != nil {
-		return nil, err
+		return err
 	}
 	if o.Experts.streams() && f.PrefillPass == 0 && !l.Whole { // batches are known only now to take more memory
 		o.Steps.Pass = config.PassChunks * o.Steps.Chunk
@@ -103,7 +126,10 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 	if err == nil {
 		err = o.share()
 	}
-	return o, err
+	if err == nil {
+		o.Memory, err = planner.New(o.devices(), o.ledger.list)
+	}
+	return err
 }
 
 // nodesOf returns the NUMA nodes that threads are divided among: those of --fake-topology, or the
@@ -138,11 +164,13 @@ var layersOn = map[config.Kind]string{config.CPU: memoryName, config.HostSim: ra
 // devices returns the devices of a plan.
 func (o *Plan) devices() []planner.Device {
 	list := []planner.Device{{Name: memoryName, Total: o.Machine.Total(), Available: o.Machine.Available()}}
-	switch o.Options.Device {
-	case config.HostSim:
-		list = append(list, planner.Device{Name: rankName, Total: int64(o.Options.VRAM)})
-	case config.CUDA:
-		list = append(list, planner.Device{Name: gpuName, Total: o.Case.Rank.Memory, Available: o.Case.Rank.Memory})
+	for _, r := range o.Each() {
+		switch r.place.Kind {
+		case config.HostSim:
+			list = append(list, planner.Device{Name: r.device, Total: int64(r.Options.VRAM.One())})
+		case config.CUDA:
+			list = append(list, planner.Device{Name: r.device, Total: r.Case.Rank.Memory, Available: r.Case.Rank.Memory})
+		}
 	}
 	return list
 }
@@ -150,17 +178,21 @@ func (o *Plan) devices() []planner.Device {
 // ledger lists the memory of a load.
 type ledger struct {
 	layers   string // device of the layers
+	rank     string // before the names of components, where there are several ranks
 	list     []planner.Component
 	promised int64
 }
 
 // host adds host memory.
 func (l *ledger) host(name, detail string, bytes int64) {
-	l.list = append(l.list, planner.Component{Device: memoryName, Name: name, Detail: detail, Bytes: bytes})
+	l.list = append(l.list, planner.Component{Device: memoryName, Name: l.rank + name, Detail: detail, Bytes: bytes})
 }
 
 // promise adds memory of the device of the layers.
 func (l *ledger) promise(name, detail string, bytes int64) {
+	if l.layers == memoryName {
+		name = l.rank + name
+	}
 	l.list = append(l.list, planner.Component{Device: l.layers, Name: name, Detail: detail, Bytes: bytes})
 	l.promised = planner.Add(l.promised, bytes)
 }
@@ -172,9 +204,11 @@ func (o *Plan) add() error {
 		if err := o.fitGPU(); err != nil {
 			return err
 		}
-		var err error
-		if o.Load.HostBlocks, err = f.HostBlocks(o.cfg, &o.Load); err != nil {
-			return err
+		if o.whole == nil {
+			var err error
+			if o.Load.HostBlocks, err = f.HostBlocks(o.cfg, &o.Load); err != nil {
+				return err
+			}
 		}
 	}
 	return o.list()
@@ -190,7 +224,10 @@ func (o *Plan) list() error {
 	if o.Needs, err = load.Plan(o.cfg, o.Load, o.use()); err != nil {
 		return err
 	}
-	l := &ledger{layers: layersOn[f.Device]}
+	l := &ledger{layers: o.device}
+	if o.whole != nil && f.RankCount() > 1 {
+		l.rank = fmt.Sprintf("rank %d: ", o.index)
+	}
 	for _, n := range o.Needs {
 		switch {
 		case n.Part == load.Experts && f.Device == config.HostSim:
@@ -219,10 +256,16 @@ func (o *Plan) list() error {
 	if lim.ChosenRow > 0 {
 		l.host("rows of sparse attention", fmt.Sprintf("%d tokens, pinned", lim.Slots()), int64(lim.Blocks)*config.ChosenBlock(o.cfg, &o.Load))
 	}
+	if o.whole == nil {
+		o.process(l)
+	}
+	o.Promised, o.ledger = l.promised, l
+	return nil
+}
+
+// process adds the memory of the process itself.
+func (o *Plan) process(l *ledger) {
 	l.host("runtime", "code, heap, tokenizer", runtimeBytes+tokenizerOverhead*o.tokenizer)
-	o.Promised = l.promised
-	o.Memory, err = planner.New(o.devices(), l.list)
-	return err
 }
 
 // poolRows says how many pools have rows, and where.
@@ -243,23 +286,23 @@ func (o *Plan) addSimulated(l *ledger, lim stages.Limits) (err error) {
 	n := o.Options.MicroBatchCount()
 	batches := planner.Count(n, "batch")
 	if o.Load.Arena == nil { // else they are chosen
-		if o.Experts, err = chooseBeside(&o.Options.RankOptions, o.cfg, o.Load.Precision, l.promised); err != nil {
+		if o.Experts, err = o.chooseBeside(l.promised); err != nil {
 			return err
 		}
 	}
 	if o.cfg.MoE.Experts > 0 {
-		l.promise("rows from the host", batches, int64(n*o.Options.RankCount())*offload.StageBytes(o.cfg, lim, nil))
+		l.promise("rows from the host", batches, int64(n)*offload.StageBytes(o.cfg, lim, nil))
 	}
 	l.promise("experts on it", o.Experts.String(), o.Experts.bytes())
 	l.host("rows of pools", o.poolRows(), o.nearBytes(lim))
-	l.host("rows beside the rank", batches, int64(n*o.Options.RankCount())*offload.MirrorBytes(o.cfg, lim, lim.QuantGroup, nil))
-	l.host("simulated rank", "the memory of "+rankName, l.promised)
+	l.host("rows beside the rank", batches, int64(n)*offload.MirrorBytes(o.cfg, lim, lim.QuantGroup, nil))
+	l.host("simulated rank", "the memory of "+o.device, l.promised)
 	return nil
 }
 
 // addGPU adds what a GPU takes besides the model, and what its driver keeps on the host.
 func (o *Plan) addGPU(l *ledger, lim stages.Limits) error {
-	n := o.Options.States()
+	n := o.states()
 	if !o.Resident {
 		if err := o.addBesideGPU(l, lim); err != nil {
 			return err
@@ -267,27 +310,38 @@ func (o *Plan) addGPU(l *ledger, lim stages.Limits) error {
 	}
 	l.host("driver", "of the GPU, pinned memory", driverBytes)
 	l.host("step graphs", fmt.Sprintf("up to %d for each of %s", kernel.GraphsKept, planner.Count(n, "batch")),
-		int64(kernel.GraphsKept*n*len(o.cfg.Layers)*kernel.GraphBytes))
+		int64(kernel.GraphsKept*n*len(o.Load.Own(o.cfg).Layers)*kernel.GraphBytes))
 	return nil
 }
 
 // Beside reports whether the routed experts are on the host next to the device of the layers, or
 // move between the two.
 func (o *Plan) Beside() bool {
-	return o.Options.Device == config.HostSim || o.Options.Device == config.CUDA && !o.Resident
+	return o.place.Kind == config.HostSim || o.place.Kind == config.CUDA && !o.Resident
 }
 
 // Chosen says what the forecast chose and why, for people; "" if there was nothing to choose.
 func (o *Plan) Chosen() string {
-	if o.Foreseen == nil {
-		return ""
+	var lines []string
+	for _, r := range o.Each() {
+		if r.Foreseen != nil && r.Foreseen.Line != "" {
+			lines = append(lines, r.ledger.rank+r.Foreseen.Line)
+		}
 	}
-	return o.Foreseen.Line
+	return strings.Join(lines, "\n")
+}
+
+// states returns the number of batches with memory of their own. What runs a part of a model does not run ahead.
+func (o *Plan) states() int {
+	if o.Part != nil {
+		return o.Options.MicroBatchCount()
+	}
+	return o.Options.States()
 }
 
 // use says how the model will run.
 func (o *Plan) use() load.Use {
-	return load.Use{States: o.Options.States() * o.Options.RankCount(), Streams: o.Options.Groups() + o.Pools + 1, Threads: o.Options.ThreadCount()}
+	return load.Use{States: o.states(), Streams: len(o.Load.Partition) + o.Pools + 1, Threads: o.Options.ThreadCount()}
 }
 
 // Weights returns the size of the model's tensors in their precision.

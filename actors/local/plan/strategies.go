@@ -7,7 +7,6 @@ import (
 	"krater/actors/placement"
 	"krater/scheduler/dispatch"
 	"krater/scheduler/planner"
-	"krater/stages/load"
 	"krater/stages/model"
 	"krater/stages/offload"
 )
@@ -39,12 +38,13 @@ func (s *strategies) String() string {
 
 // chooseBeside chooses the strategies for a simulated rank whose other parts take the given bytes.
 // auto keeps all experts there if they fit.
-func chooseBeside(f *config.RankOptions, cfg *model.Config, p load.Precision, rest int64) (s strategies, err error) {
-	slot, err := offload.SlotBytes(cfg, p, nil)
+func (o *Plan) chooseBeside(rest int64) (s strategies, err error) {
+	f := &o.Options.RankOptions
+	slot, err := offload.SlotBytes(o.cfg, o.Load.Precision, nil)
 	if err != nil {
 		return s, err
 	}
-	setup := setupOf(cfg, slot, budget(f, rest))
+	setup := o.setup(slot, budget(f, rest))
 	instead := config.Persistent
 	if int64(len(setup.Layers)*setup.Experts) > setup.Budget/setup.Bytes {
 		instead = config.CPUOnly
@@ -67,13 +67,22 @@ func (s *strategies) sketch(prefill int64, setup dispatch.Setup) (err error) {
 // budget returns the bytes for experts when the other parts of the rank take the given bytes.
 func budget(f *config.RankOptions, rest int64) int64 {
 	room := int64(dispatch.Unlimited)
-	if f.VRAM > 0 {
-		room = max(0, int64(planner.RefuseShare*float64(f.VRAM))-rest)
+	if vram := f.VRAM.One(); vram > 0 {
+		room = max(0, int64(planner.RefuseShare*float64(vram))-rest)
 	}
 	if f.ExpertVRAM > 0 {
 		room = min(room, int64(f.ExpertVRAM))
 	}
 	return room
+}
+
+// setup describes the experts of the rank's layers to the strategies.
+func (o *Plan) setup(slot, budget int64) dispatch.Setup {
+	s := setupOf(o.Load.Own(o.cfg), slot, budget)
+	for i := range s.Layers {
+		s.Layers[i] += int32(o.Load.First)
+	}
+	return s
 }
 
 // setupOf describes a model's experts to the strategies. slot is the size of one expert.

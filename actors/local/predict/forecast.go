@@ -43,6 +43,7 @@ func NewCase(cfg source.Sizes, f *config.Options, r rates.Rates, vram, ram int64
 		return nil, errDense
 	}
 	g := *f
+	g.Ranks, g.PPPartition = 0, ""
 	g.Device = config.HostSim // may have any strategy and any memory limit
 	if err := g.Check(); err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func layerNumbers(n int) []int {
 // gpuNeeds returns what the model takes on a GPU, with a KV cache of one block.
 func gpuNeeds(cfg *model.Config, f *config.Options, steps config.Steps) ([]load.Need, load.Options, error) {
 	g := *f
-	g.KVCache = 0
+	g.KVCache, g.KVRAM = 0, 0
 	o, err := g.LoadOptions(cfg, config.Case{}, steps, 0)
 	if err != nil {
 		return nil, o, err
@@ -260,7 +261,7 @@ func (p *Flags) Report(name string, cfg source.Sizes, f *config.Options, m *mach
 		return nil, err
 	}
 	w.Streams, w.Context = p.Streams, p.Context
-	vram := int64(f.VRAM)
+	vram := int64(f.VRAM.One())
 	if vram == 0 {
 		vram = int64(r.Card.MemoryGiB * (1 << 30))
 	}
@@ -309,8 +310,8 @@ func Advice(name string, cfg *model.Config, f *config.Options, m *machine.Machin
 		return ""
 	}
 	g := *f
-	if g.VRAM == 0 {
-		g.VRAM = config.Size(card)
+	if g.VRAM.One() == 0 {
+		g.VRAM = config.Each(config.Size(card))
 	}
 	p := Flags{RoutingSkew: "zipf", Streams: 1, Context: forecast.Usual().Context}
 	r, err := p.Report(name, source.Sizes{Config: cfg}, &g, m, forecast.Usual())

@@ -100,8 +100,8 @@ func (c *engineCmd) runGPU(e *console.Env) error {
 	}
 	b := &bench{c: c, s: s, p: p, g: g}
 	r := &gpuEngineReport{Model: src.Name, Card: s.Rank().Describe(), benchHost: host(), Precision: precisionName(s.Plan.Load.Precision), KVType: f.KVDType}
-	if s.Placement != nil {
-		r.Experts = s.WhereExperts()
+	if s.Placement() != nil {
+		r.Experts = s.Ranks[0].WhereExperts()
 	}
 	if err := b.onCard(e, r); err != nil {
 		return err
@@ -115,7 +115,7 @@ func (c *engineCmd) runGPU(e *console.Env) error {
 // onCard runs all measurements in interleaved rounds.
 func (b *bench) onCard(e *console.Env, r *gpuEngineReport) error {
 	var d *direct.Model
-	if b.s.Placement == nil { // otherwise the GPU cannot run ahead
+	if b.s.Placement() == nil { // otherwise the GPU cannot run ahead
 		var err error
 		if d, err = direct.New(b.s.Rank().Device, b.s.Parts); err != nil {
 			return err

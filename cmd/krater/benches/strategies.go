@@ -305,12 +305,12 @@ func (b *strategiesBench) run(list []pair) (*StrategiesReport, error) {
 	}
 	if len(c.Budgets) == 0 {
 		c.Budgets = []config.Size{config.Size(one * int64(experts) / 2)}
-		if left := b.left(); b.sim == nil && c.VRAM > 0 {
+		if left := b.left(); b.sim == nil && c.VRAM.One() > 0 {
 			c.Budgets[0] = config.Size(max(1, min(left, one*int64(experts))))
 		}
 	}
-	b.room = int64(planner.RefuseShare * float64(c.VRAM))
-	if c.VRAM == 0 { // enough to hold the whole model
+	b.room = int64(planner.RefuseShare * float64(c.VRAM.One()))
+	if c.VRAM.One() == 0 { // enough to hold the whole model
 		b.room = b.s.Rank().Memory().Used + b.states() + one*int64(experts)
 	}
 	for _, budget := range c.Budgets {
