@@ -88,7 +88,7 @@ func Detect(template string) Format {
 		f.form = "deepseek_fenced"
 	case f.name == "mistral" && strings.Contains(template, mistralArgs):
 		f.form = "mistral_args"
-	case f.name == "deepseek_v32" && strings.Contains(template, "｜DSML｜tool_calls"):
+	case f.name == "deepseek_v32" && !strings.Contains(template, "function_calls"): // some put the tags together from variables
 		f.form = "deepseek_v4"
 	}
 	if f.call == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"krater/stages/text/grammar"
 	jsonschema "krater/stages/text/grammar/schema"
@@ -150,7 +151,11 @@ func (f Format) Calls(s *Speaker) (*grammar.Expr, error) {
 	if s.Single || shape.one {
 		more = 0
 	}
-	return grammar.Seq(s.Spell(shape.begin), call, grammar.Repeat(grammar.Seq(s.Spell(shape.between), call), 0, more), s.Spell(shape.end)), nil
+	lead := gap
+	if f.harmony {
+		lead = grammar.Seq()
+	}
+	return grammar.Seq(lead, s.Spell(shape.begin), call, grammar.Repeat(grammar.Seq(s.loose(shape.between), call), 0, more), s.Spell(shape.end)), nil
 }
 
 // form is how a format writes calls: what stands around and between them, and one call.
@@ -167,7 +172,7 @@ var spoken = map[string]form{
 	"mistral":      {begin: mistralOpen + "[", between: ", ", end: "]", call: jsonForm(`{"name": "`, `", "arguments": `, "}")},
 	"mistral_args": {call: jsonForm(mistralOpen, mistralArgs, "")},
 	"kimi_k2": {begin: "<|tool_calls_section_begin|>", end: kimiEnd, call: func(s *Speaker, f *function) (*grammar.Expr, error) {
-		args, err := s.arguments(f)
+		args, err := s.arguments(f, nil)
 		number := grammar.Repeat(grammar.Class(grammar.NewSet(grammar.Range{Lo: '0', Hi: '9'})), 1, 3)
 		return grammar.Seq(s.Spell(kimiOpen+"functions."+f.Name+":"), number, s.Spell(kimiArgs), args, s.Spell(kimiClose)), err
 	}},
@@ -178,28 +183,46 @@ var spoken = map[string]form{
 	"qwen3_coder":     {between: "\n", call: tagForm(hermesOpen+"\n"+coderOpen, ">\n", coderForm, "\n", "\n", coderForm.end+"\n"+hermesClose)},
 	"minimax_m2":      {begin: "<minimax:tool_call>\n", between: "\n", end: "\n</minimax:tool_call>", call: tagForm(minimaxOpen+`"`, `">`+"\n", minimaxForm, "\n", "", minimaxForm.end)},
 	"deepseek_v32":    {begin: "<｜DSML｜function_calls>\n", between: "\n", end: "\n</｜DSML｜function_calls>", call: tagForm(dsmlOpen+`"`, `">`+"\n", dsmlForm, "\n", "", dsmlForm.end)},
+	"gemma4":          {call: ownForm(gemmaOpen+"call:", "", gemmaClose, gemmaNotation)},
+	"minimax_m3":      {begin: minimax3Mark + "<tool_call>\n", between: "\n", end: "\n" + minimax3Mark + "</tool_call>", call: ownForm(minimax3Open+`"`, `">`, minimax3Close, minimax3Notation)},
 	"deepseek_v4":     {begin: "<｜DSML｜tool_calls>\n", between: "\n", end: "\n</｜DSML｜tool_calls>", call: tagForm(dsmlOpen+`"`, `">`+"\n", dsmlForm, "\n", "", dsmlForm.end)},
+}
+
+// loose is a text whose line end at its end may be missing: templates of one format differ there.
+func (s *Speaker) loose(text string) *grammar.Expr {
+	if body, ok := strings.CutSuffix(text, "\n"); ok {
+		return grammar.Seq(s.Spell(body), grammar.Optional(grammar.Text("\n")))
+	}
+	return s.Spell(text)
 }
 
 // jsonForm is a call whose arguments are a JSON object.
 func jsonForm(open, middle, end string) func(*Speaker, *function) (*grammar.Expr, error) {
 	return func(s *Speaker, f *function) (*grammar.Expr, error) {
-		args, err := s.arguments(f)
+		args, err := s.arguments(f, nil)
 		return grammar.Seq(s.Spell(open+f.Name+middle), args, s.Spell(end)), err
 	}
 }
 
-// arguments are the JSON object of a tool's arguments. A tool that is not strict may have a schema
+// ownForm is a call whose arguments are in a notation of the format.
+func ownForm(open, middle, end string, notation func(*Speaker) *jsonschema.Notation) func(*Speaker, *function) (*grammar.Expr, error) {
+	return func(s *Speaker, f *function) (*grammar.Expr, error) {
+		args, err := s.arguments(f, notation(s))
+		return grammar.Seq(s.Spell(open+f.Name+middle), args, s.Spell(end)), err
+	}
+}
+
+// arguments are the object of a tool's arguments. A tool that is not strict may have a schema
 // without a grammar: then it is any object.
-func (s *Speaker) arguments(f *function) (*grammar.Expr, error) {
-	o := jsonschema.Options{Closed: true, Object: true}
+func (s *Speaker) arguments(f *function, notation *jsonschema.Notation) (*grammar.Expr, error) {
+	o := jsonschema.Options{Closed: true, Object: true, Notation: notation}
 	text := f.Parameters
 	if len(text) == 0 || string(text) == "null" {
 		text = json.RawMessage(`{}`)
 	}
 	e, err := jsonschema.Add(s.Rules, text, o)
 	if err != nil && !f.Strict {
-		return jsonschema.Object(s.Rules, jsonschema.Options{}), nil
+		return jsonschema.Object(s.Rules, jsonschema.Options{Notation: notation}), nil
 	}
 	return e, err
 }
@@ -212,11 +235,11 @@ func tagForm(open, nameEnd string, t *paramForm, line, inner, end string) func(*
 		if len(text) == 0 || string(text) == "null" {
 			text = json.RawMessage(`{}`)
 		}
-		members, err := jsonschema.Members(s.Rules, text, jsonschema.Options{})
+		members, err := jsonschema.Members(s.Rules, text, jsonschema.Options{Escaped: "<"}) // a closing tag within a string would end it
 		if err != nil {
 			return nil, err // without names there is no call
 		}
-		list := []*grammar.Expr{s.Spell(open + f.Name + nameEnd)}
+		list := []*grammar.Expr{s.loose(open + f.Name + nameEnd)}
 		for _, m := range members {
 			one := s.parameter(f, t, m, line, inner)
 			if !m.Required {
@@ -236,7 +259,7 @@ func (s *Speaker) parameter(f *function, t *paramForm, m jsonschema.Member, line
 	}
 	kinds := s.known.typesOf(f.Name, m.Name)
 	write := func(head string, value *grammar.Expr) *grammar.Expr {
-		return grammar.Seq(s.Spell(t.open+head+t.nameEnd+t.valueSpace()+t.valueOpen+inner), value, s.Spell(inner+t.close+line))
+		return grammar.Seq(s.loose(t.open+head+t.nameEnd+t.valueSpace()), s.Spell(t.valueOpen+inner), value, s.loose(inner+t.close+line))
 	}
 	plain := m.Plain
 	if plain == nil {

@@ -2,15 +2,19 @@ package toolcall
 
 import (
 	"encoding/json"
+	"maps"
 	"math/rand/v2"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"krater/stages/text/grammar"
 )
 
 // closers end a value that is text as it is.
-var closers = []string{"</think>", "</arg_value>", "\n</parameter>", "</parameter>", "</｜DSML｜parameter>", "<|end|>"}
+var closers = []string{"</think>", "</arg_value>", "\n</parameter>", "</parameter>", "</｜DSML｜parameter>", "<|end|>", gemmaQuote, "<channel|>", "</mm:think>", minimax3Mark + "</"}
 
 // bytesOnly is a vocabulary of single bytes, an end, and the closers.
 var bytesOnly = grammar.NewVocabulary(257+len(closers), func(id int32) []byte {
@@ -26,13 +30,18 @@ var bytesOnly = grammar.NewVocabulary(257+len(closers), func(id int32) []byte {
 const spokenTools = `[{"type":"function","function":{"name":"weather","parameters":{"type":"object","properties":{
 	"city":{"type":"string"},"unit":{"enum":["C","F"]},"days":{"type":"integer","minimum":1,"maximum":14},"when":{"type":"array","items":{"type":"boolean"},"maxItems":2},
 	"note":{"type":["string","null"]}},"required":["city","days"]}}},
+	{"type":"function","function":{"name":"book","parameters":{"type":"object","properties":{
+		"guest":{"type":"object","properties":{"name":{"type":"string","minLength":1,"maxLength":5},"age":{"type":"integer","minimum":0,"maximum":99}},"required":["name"],"additionalProperties":false},
+		"rooms":{"type":"array","minItems":1,"maxItems":2,"items":{"type":"object","properties":{"kind":{"enum":["a\"b","7"]},"beds":{"type":"array","items":{"type":"integer","minimum":1,"maximum":3},"maxItems":2}},"required":["beds"],"additionalProperties":false}},
+		"code":{"type":"string","pattern":"^[A-Z<|]{2,6}$"},"extra":{"type":"object"}},"required":["guest","rooms","code"]}}},
 	{"type":"function","function":{"name":"now"}}]`
 
 // signs are markers of a template of each format in which calls can be demanded.
 var signs = map[string]string{
 	"hermes": "<think><tool_call>", "llama3": "<|start_header_id|>", "mistral": "[TOOL_CALLS]", "mistral_args": "[TOOL_CALLS][ARGS]", "kimi_k2": kimiOpen,
 	"deepseek_v3": "<think>" + deepseekOpen, "deepseek_fenced": deepseekOpen + "```json", "harmony": harmonyChannel, "glm4": "<think><arg_key>",
-	"qwen3_coder": coderOpen, "minimax_m2": "<minimax:tool_call>", "deepseek_v32": "<think>｜DSML｜", "deepseek_v4": "｜DSML｜tool_calls",
+	"qwen3_coder": coderOpen, "minimax_m2": "<minimax:tool_call>", "deepseek_v32": "<think>｜DSML｜function_calls", "deepseek_v4": "｜DSML｜tool_calls",
+	"gemma4": "<|channel>thought" + gemmaOpen, "minimax_m3": "<mm:think>" + minimax3Mark,
 }
 
 // randomAnswer follows the masks of a grammar; tokens that may end something are preferred later on.
@@ -86,32 +95,57 @@ func TestSpoken(t *testing.T) {
 	if len(signs) != len(spoken) {
 		t.Errorf("%d formats are tested, there are %d", len(signs), len(spoken))
 	}
-	for name, sign := range signs {
-		f := Detect(sign)
-		rng := rand.New(rand.NewPCG(1, uint64(len(name))))
-		for range 8 {
-			rules := &grammar.Rules{}
-			s := &Speaker{Rules: rules, Spell: grammar.Text, Tools: []byte(spokenTools), Single: rng.IntN(2) == 0}
-			calls, err := f.Calls(s)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			text := randomAnswer(t, rules, f.Answer(s, calls, false), rng)
-			p, r := f.New(Options{Tools: []byte(spokenTools)}), &reader{t: t}
-			r.take(p.Push(text))
-			r.take(p.Flush())
-			if len(r.calls) == 0 || strings.TrimSpace(r.answer) != "" || s.Single && len(r.calls) != 1 {
-				t.Fatalf("%s: %q is read as calls %q and answer %q", name, text, r.calls, r.answer)
-			}
-			for _, c := range r.calls {
-				checkCall(t, name, text, c)
-			}
+	for name := range signs {
+		for i := range uint64(8) {
+			checkSpoken(t, name, i)
+		}
+	}
+}
+
+// FuzzSpoken tries more answers than TestSpoken.
+func FuzzSpoken(f *testing.F) {
+	names := slices.Sorted(maps.Keys(signs))
+	for i := range names {
+		f.Add(uint8(i), uint64(100))
+	}
+	f.Fuzz(func(t *testing.T, which uint8, seed uint64) {
+		checkSpoken(t, names[int(which)%len(names)], seed)
+	})
+}
+
+// checkSpoken reads a random answer of a format's grammar, whole and byte by byte.
+func checkSpoken(t *testing.T, name string, seed uint64) {
+	t.Helper()
+	f := Detect(signs[name])
+	rng := rand.New(rand.NewPCG(seed, uint64(len(name))))
+	rules := &grammar.Rules{}
+	s := &Speaker{Rules: rules, Spell: grammar.Text, Tools: []byte(spokenTools), Single: rng.IntN(2) == 0}
+	calls, err := f.Calls(s)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	text := randomAnswer(t, rules, f.Answer(s, calls, false), rng)
+	for _, pieces := range [][]string{{text}, singleBytes(text)} {
+		p, r := f.New(Options{Tools: []byte(spokenTools)}), &reader{t: t}
+		for _, piece := range pieces {
+			r.take(p.Push(piece))
+		}
+		r.take(p.Flush())
+		if len(r.calls) == 0 || strings.TrimSpace(r.answer) != "" || s.Single && len(r.calls) != 1 {
+			t.Fatalf("%s: %q is read as calls %q and answer %q", name, text, r.calls, r.answer)
+		}
+		for _, c := range r.calls {
+			checkCall(t, name, text, c)
 		}
 	}
 }
 
 func checkCall(t *testing.T, format, text string, c call) {
 	t.Helper()
+	if c.Name == "book" {
+		checkBooking(t, format, text, c)
+		return
+	}
 	var args struct {
 		City *string `json:"city"`
 		Unit *string `json:"unit"`
@@ -120,6 +154,7 @@ func checkCall(t *testing.T, format, text string, c call) {
 		Note *string `json:"note"`
 	}
 	d := json.NewDecoder(strings.NewReader(c.Args))
+	d.UseNumber()
 	d.DisallowUnknownFields()
 	if err := d.Decode(&args); err != nil {
 		t.Fatalf("%s: %q: %s: %v", format, text, c.Args, err)
@@ -128,6 +163,39 @@ func checkCall(t *testing.T, format, text string, c call) {
 	case c.Name == "now" && c.Args == "{}" || c.Name == "now" && args.City == nil && args.Days == nil:
 	case c.Name != "weather" || args.City == nil || args.Days == nil || *args.Days < 1 || *args.Days > 14 || len(args.When) > 2 ||
 		args.Unit != nil && *args.Unit != "C" && *args.Unit != "F":
+		t.Fatalf("%s: %q: call %q", format, text, c)
+	}
+}
+
+func checkBooking(t *testing.T, format, text string, c call) {
+	t.Helper()
+	var args struct {
+		Guest *struct {
+			Name string `json:"name"`
+			Age  int    `json:"age"`
+		} `json:"guest"`
+		Rooms []struct {
+			Kind *string `json:"kind"`
+			Beds []int   `json:"beds"`
+		} `json:"rooms"`
+		Code  string         `json:"code"`
+		Extra map[string]any `json:"extra"`
+	}
+	d := json.NewDecoder(strings.NewReader(c.Args))
+	d.UseNumber()
+	d.DisallowUnknownFields()
+	if err := d.Decode(&args); err != nil {
+		t.Fatalf("%s: %q: %s: %v", format, text, c.Args, err)
+	}
+	ok := args.Guest != nil && utf8.RuneCountInString(args.Guest.Name) >= 1 && utf8.RuneCountInString(args.Guest.Name) <= 5 && args.Guest.Age >= 0 && args.Guest.Age < 100 &&
+		len(args.Rooms) >= 1 && len(args.Rooms) <= 2 && regexp.MustCompile("^[A-Z<|]{2,6}$").MatchString(args.Code)
+	for _, r := range args.Rooms {
+		ok = ok && (r.Kind == nil || *r.Kind == `a"b` || *r.Kind == "7") && r.Beds != nil && len(r.Beds) <= 2
+		for _, n := range r.Beds {
+			ok = ok && n >= 1 && n <= 3
+		}
+	}
+	if !ok {
 		t.Fatalf("%s: %q: call %q", format, text, c)
 	}
 }

@@ -3,6 +3,9 @@ package toolcall
 import (
 	"bytes"
 	"strings"
+
+	"krater/stages/text/grammar"
+	jsonschema "krater/stages/text/grammar/schema"
 )
 
 // The markers of DeepSeek-V2.5, V3, R1 and V3.1.
@@ -141,6 +144,18 @@ const (
 	gemmaClose = "<tool_call|>"
 	gemmaQuote = `<|"|>`
 )
+
+// gemmaNotation is how Gemma 4 writes values. Its template sorts the members of objects, in declarations and in calls.
+func gemmaNotation(s *Speaker) *jsonschema.Notation {
+	around := func(open, end string) [2]*grammar.Expr {
+		return [2]*grammar.Expr{grammar.Text(open), grammar.Text(end)}
+	}
+	return &jsonschema.Notation{
+		Quote: s.Spell(gemmaQuote), Stop: gemmaQuote, Object: around("{", "}"), Array: around("[", "]"), Comma: grammar.Text(","), Sorted: true,
+		Member: func(name, value *grammar.Expr) *grammar.Expr { return grammar.Seq(name, grammar.Text(":"), value) },
+		Item:   func(value *grammar.Expr) *grammar.Expr { return value },
+	}
+}
 
 // gemmaCall takes call:NAME{...}.
 func gemmaCall(p *Parser) bool {

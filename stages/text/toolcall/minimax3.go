@@ -1,6 +1,11 @@
 package toolcall
 
-import "strings"
+import (
+	"strings"
+
+	"krater/stages/text/grammar"
+	jsonschema "krater/stages/text/grammar/schema"
+)
 
 // MiniMax-M3 writes calls as XML, nested for objects and arrays, with a control token before each
 // tag, so that a tag in a value is text.
@@ -10,6 +15,22 @@ const (
 	minimax3Close = minimax3Mark + "</invoke>"
 	minimax3Tag   = minimax3Mark + "<"
 )
+
+// minimax3Notation is how it writes values. A string ends with the mark before the next tag. The name in a
+// closing tag of a member that the schema does not name is left to the model.
+func minimax3Notation(s *Speaker) *jsonschema.Notation {
+	tag := func(name *grammar.Expr) (open, end *grammar.Expr) {
+		return grammar.Seq(s.Spell(minimax3Tag), name, s.Spell(">")), grammar.Seq(s.Spell(minimax3Tag+"/"), name, s.Spell(">"))
+	}
+	none := grammar.Seq()
+	n := &jsonschema.Notation{Quote: none, Stop: minimax3Mark, Object: [2]*grammar.Expr{none, none}, Array: [2]*grammar.Expr{none, none}, Comma: none, Untyped: true}
+	n.Member = func(name, value *grammar.Expr) *grammar.Expr {
+		open, end := tag(name)
+		return grammar.Seq(open, value, end)
+	}
+	n.Item = func(value *grammar.Expr) *grammar.Expr { return n.Member(grammar.Text("item"), value) }
+	return n
+}
 
 func minimax3Call(p *Parser) bool {
 	name, next, v := p.named(len(minimax3Open), ">")
@@ -80,6 +101,13 @@ func minimax3Value(p *Parser) bool {
 // spells.
 func xmlValue(text string, n node, depth int) string {
 	if !strings.Contains(text, minimax3Tag) || depth >= maxDepth {
+		switch kinds := n.types(); { // an empty list or object has no tags
+		case strings.TrimSpace(text) != "" || kinds&stringType != 0:
+		case kinds&arrayType != 0:
+			return "[]"
+		case kinds&objectType != 0:
+			return "{}"
+		}
 		return n.types().value(text)
 	}
 	type child struct{ name, text string }

@@ -259,7 +259,7 @@ func (t types) value(text string) string {
 	}
 	v := jsontext.Value(word)
 	kind := types(0)
-	if v.IsValid() {
+	if v.IsValid(jsontext.AllowDuplicateNames(true)) { // the writer of the arguments keeps the first
 		kind = kindOf(v)
 	}
 	switch {
@@ -274,7 +274,7 @@ func (t types) value(text string) string {
 // python returns the JSON of a list or a dict as Python prints it, which some templates show to the
 // model: strings in single quotes, and other words for literals. JSON it returns unchanged.
 func python(text string) string {
-	if jsontext.Value(text).IsValid() {
+	if jsontext.Value(text).IsValid(jsontext.AllowDuplicateNames(true)) {
 		return text
 	}
 	var b strings.Builder

@@ -18,10 +18,9 @@ func (c *compiler) object(s *shape) *grammar.Expr {
 	// rest[first] are the members from one on, where none has come yet or some have.
 	var rest [2]*grammar.Expr
 	rest[0], rest[1] = grammar.Seq(), grammar.Seq()
-	comma := grammar.Seq(c.space, grammar.Text(","), c.space)
 	if open {
-		member := c.member(c.otherName(names), c.rule(others))
-		rest[1] = grammar.Repeat(grammar.Seq(comma, member), 0, -1)
+		member := c.n.Member(c.otherName(names), c.rule(others))
+		rest[1] = grammar.Repeat(grammar.Seq(c.n.Comma, member), 0, -1)
 		rest[0] = grammar.Optional(grammar.Seq(member, rest[1]))
 	}
 	for _, name := range slices.Backward(names) {
@@ -33,15 +32,15 @@ func (c *compiler) object(s *shape) *grammar.Expr {
 		if c.err != nil {
 			return nothing
 		}
-		member := c.member(grammar.Text(quote(name)), value)
-		first, next := grammar.Seq(member, rest[1]), grammar.Seq(comma, member, rest[1])
+		member := c.n.Member(grammar.Text(c.n.written(name)), value)
+		first, next := grammar.Seq(member, rest[1]), grammar.Seq(c.n.Comma, member, rest[1])
 		if slices.Contains(s.required, name) {
 			rest[0], rest[1] = first, next
 		} else {
 			rest[0], rest[1] = grammar.Alt(first, rest[0]), grammar.Alt(next, rest[1])
 		}
 	}
-	return grammar.Seq(grammar.Text("{"), c.space, rest[0], c.space, grammar.Text("}"))
+	return grammar.Seq(c.n.Object[0], rest[0], c.n.Object[1])
 }
 
 // names returns the names of the members that a shape names, in their order.
@@ -61,6 +60,7 @@ func (c *compiler) names(s *shape) []string {
 				return nil
 			}
 			for _, name := range p.names {
+				c.checkName(p, name)
 				note(name)
 			}
 		}
@@ -68,11 +68,7 @@ func (c *compiler) names(s *shape) []string {
 	for _, name := range s.required {
 		note(name)
 	}
-	return names
-}
-
-func (c *compiler) member(name, value *grammar.Expr) *grammar.Expr {
-	return grammar.Seq(name, c.space, grammar.Text(":"), c.space, value)
+	return c.n.order(names)
 }
 
 // named returns what the member of a name must satisfy.
@@ -117,10 +113,13 @@ func (c *compiler) otherName(names []string) *grammar.Expr {
 	if e := c.keys[key]; e != nil {
 		return e
 	}
-	anything := grammar.Rule(c.rules.Add(grammar.Repeat(jsonClass(grammar.Any), 0, -1)))
-	e := grammar.Seq(grammar.Text(`"`), apart(names, anything), grammar.Text(`"`))
-	if len(names) == 0 {
-		e = grammar.Seq(grammar.Text(`"`), anything, grammar.Text(`"`))
+	anything := grammar.Rule(c.rules.Add(grammar.Repeat(c.n.nameClass(grammar.Any), 0, -1)))
+	if c.n.raw() {
+		names = append([]string{""}, names...)
+	}
+	e := anything
+	if len(names) > 0 {
+		e = c.n.apart(names, anything)
 	}
 	e = grammar.Rule(c.rules.Add(e))
 	c.keys[key] = e
@@ -128,7 +127,7 @@ func (c *compiler) otherName(names []string) *grammar.Expr {
 }
 
 // apart is text that is none of the sorted names.
-func apart(names []string, anything *grammar.Expr) *grammar.Expr {
+func (n *Notation) apart(names []string, anything *grammar.Expr) *grammar.Expr {
 	ends := len(names) > 0 && names[0] == ""
 	if ends {
 		names = names[1:]
@@ -140,17 +139,17 @@ func apart(names []string, anything *grammar.Expr) *grammar.Expr {
 	var used []rune
 	for len(names) > 0 {
 		first, size := utf8.DecodeRuneInString(names[0])
-		n := 0
+		same := 0
 		var below []string
-		for n < len(names) && strings.HasPrefix(names[n], names[0][:size]) {
-			below = append(below, names[n][size:])
-			n++
+		for same < len(names) && strings.HasPrefix(names[same], names[0][:size]) {
+			below = append(below, names[same][size:])
+			same++
 		}
 		used = append(used, first)
-		list = append(list, grammar.Seq(jsonClass(grammar.Runes(first)), apart(below, anything)))
-		names = names[n:]
+		list = append(list, grammar.Seq(n.nameClass(grammar.Runes(first)), n.apart(below, anything)))
+		names = names[same:]
 	}
-	list = append(list, grammar.Seq(jsonClass(grammar.Runes(used...).Negate()), anything))
+	list = append(list, grammar.Seq(n.nameClass(grammar.Runes(used...).Negate()), anything))
 	return grammar.Alt(list...)
 }
 
@@ -163,7 +162,6 @@ func (c *compiler) array(s *shape) *grammar.Expr {
 	if s.mostItems >= 0 && s.leastItems > s.mostItems {
 		return nothing
 	}
-	comma := grammar.Seq(c.space, grammar.Text(","), c.space)
 	rest, open := c.element(s, prefix)
 	tail, most := grammar.Seq(), -1 // what follows when prefix elements came
 	if s.mostItems >= 0 {
@@ -176,12 +174,12 @@ func (c *compiler) array(s *shape) *grammar.Expr {
 		if most > 0 {
 			more = most - 1
 		}
-		tail = grammar.Seq(rest, grammar.Repeat(grammar.Seq(comma, rest), max(0, need-1), more))
+		tail = grammar.Seq(rest, grammar.Repeat(grammar.Seq(c.n.Comma, rest), max(0, need-1), more))
 		if need == 0 {
 			tail = grammar.Optional(tail)
 		}
 	case open && most != 0:
-		tail = grammar.Repeat(grammar.Seq(comma, rest), need, most)
+		tail = grammar.Repeat(grammar.Seq(c.n.Comma, rest), need, most)
 	case need > 0:
 		tail = nothing
 	}
@@ -195,13 +193,13 @@ func (c *compiler) array(s *shape) *grammar.Expr {
 			item = nothing
 		}
 		if tail = grammar.Seq(item, tail); i > 0 {
-			tail = grammar.Seq(comma, tail)
+			tail = grammar.Seq(c.n.Comma, tail)
 		}
 		if i >= s.leastItems {
 			tail = grammar.Optional(tail)
 		}
 	}
-	return grammar.Seq(grammar.Text("["), c.space, tail, c.space, grammar.Text("]"))
+	return grammar.Seq(c.n.Array[0], tail, c.n.Array[1])
 }
 
 // tuple returns the schemas of a schema's first elements.
@@ -240,5 +238,5 @@ func (c *compiler) element(s *shape, i int) (*grammar.Expr, bool) {
 		}
 		parts = append(parts, part{node: one})
 	}
-	return c.rule(parts), c.err == nil
+	return c.n.Item(c.rule(parts)), c.err == nil
 }

@@ -18,6 +18,8 @@ type product struct {
 	progs       []*syntax.Prog
 	signs       []rune // the first character of each class that the expressions tell apart
 	least, most int
+	stop        []rune // a text that no string contains
+	class       func(grammar.Set) *grammar.Expr
 	rules       *grammar.Rules
 	known       map[string]int32
 	work        []place
@@ -29,6 +31,7 @@ type product struct {
 type place struct {
 	at    []threads
 	count int
+	stop  int // characters of product.stop that the string so far ends with
 }
 
 type threads struct {
@@ -38,8 +41,11 @@ type threads struct {
 
 // intersection returns strings that match all patterns and have an allowed length.
 func (c *compiler) intersection(sources []source, s *shape) *grammar.Expr {
-	p := &product{least: s.leastChars, most: s.mostChars, rules: c.rules, known: map[string]int32{}}
+	p := &product{least: s.leastChars, most: s.mostChars, stop: []rune(c.n.Stop), class: c.n.class, rules: c.rules, known: map[string]int32{}}
 	borders := []rune{0, 0xe000}
+	for _, r := range p.stop {
+		borders = append(borders, r, r+1)
+	}
 	for _, src := range sources {
 		re, err := syntax.Parse(grammar.GoRegexp(src.text), syntax.Perl)
 		if err == nil {
@@ -165,6 +171,7 @@ func (t threads) after(prog *syntax.Prog, c rune) threads {
 // rule returns the rule of a state.
 func (p *product) rule(at place) int32 {
 	key := binary.LittleEndian.AppendUint32(nil, uint32(at.count))
+	key = append(key, byte(at.stop))
 	for _, t := range at.at {
 		key = binary.LittleEndian.AppendUint32(key, uint32(len(t.pcs)))
 		for _, pc := range t.pcs {
@@ -183,8 +190,20 @@ func (p *product) rule(at place) int32 {
 	id := p.rules.Add(nil)
 	p.known[string(key)] = id
 	p.rules.Define(id, nothing)
-	p.work = append(p.work, place{at.at, at.count})
+	p.work = append(p.work, at)
 	return id
+}
+
+// after is how many characters of the stop a string ends with that ended with n of them before c.
+func (p *product) after(n int, c rune) int {
+	if len(p.stop) == 0 {
+		return 0
+	}
+	text := append(slices.Clone(p.stop[:n]), c)
+	for n++; !slices.Equal(p.stop[:n], text[len(text)-n:]); {
+		n--
+	}
+	return n
 }
 
 // define gives a state's rule its text: a character of a class and the state after it, for all
@@ -214,11 +233,11 @@ func (p *product) define(at place) {
 		if i+1 < len(p.signs) {
 			hi = p.signs[i+1] - 1
 		}
-		next := place{count: count}
+		next := place{count: count, stop: p.after(at.stop, c)}
 		for j, t := range at.at {
 			next.at = append(next.at, t.after(p.progs[j], c))
 		}
-		if slices.ContainsFunc(next.at, func(t threads) bool { return !t.matched && len(t.pcs) == 0 }) {
+		if len(p.stop) > 0 && next.stop == len(p.stop) || slices.ContainsFunc(next.at, func(t threads) bool { return !t.matched && len(t.pcs) == 0 }) {
 			continue
 		}
 		to := p.rule(next)
@@ -228,7 +247,7 @@ func (p *product) define(at place) {
 		sets[to] = append(sets[to], grammar.Range{Lo: c, Hi: hi})
 	}
 	for _, to := range targets {
-		list = append(list, grammar.Seq(jsonClass(grammar.NewSet(sets[to]...)), grammar.Rule(to)))
+		list = append(list, grammar.Seq(p.class(grammar.NewSet(sets[to]...)), grammar.Rule(to)))
 	}
 	p.rules.Define(id, grammar.Alt(list...))
 }

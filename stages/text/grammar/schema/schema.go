@@ -45,6 +45,10 @@ type Options struct {
 	Space *grammar.Expr
 	// Object takes objects only, whatever types the schema allows.
 	Object bool
+	// Escaped are characters that JSON strings have as escapes only.
+	Escaped string
+	// Notation is how values are written; nil: as JSON.
+	Notation *Notation
 }
 
 // Add adds the rules of a schema to a grammar, and returns the one of its texts. Errors are *Error.
@@ -89,6 +93,7 @@ type compiler struct {
 	known    map[string]*grammar.Expr
 	keys     map[string]*grammar.Expr // names of other members, by those that are named
 	targets  map[string]*value        // of references
+	n        *Notation
 	space    *grammar.Expr
 	char     *grammar.Expr // of a string
 	combined int           // parts in known
@@ -97,11 +102,14 @@ type compiler struct {
 
 func newCompiler(rules *grammar.Rules, root *value, o Options) *compiler {
 	c := &compiler{rules: rules, root: root, options: o, known: map[string]*grammar.Expr{}, keys: map[string]*grammar.Expr{},
-		targets: map[string]*value{}, space: o.Space}
+		targets: map[string]*value{}, n: o.Notation, space: o.Space}
 	if c.space == nil {
 		c.space = grammar.Optional(grammar.Text(" "))
 	}
-	c.char = grammar.Rule(rules.Add(stringChar()))
+	if c.n == nil {
+		c.n = jsonNotation(c.space, o.Escaped)
+	}
+	c.char = grammar.Rule(rules.Add(c.n.stringChar()))
 	return c
 }
 

@@ -3,6 +3,7 @@ package schema
 import (
 	"math/big"
 	"slices"
+	"strings"
 
 	"krater/stages/text/grammar"
 )
@@ -166,6 +167,9 @@ func (c *compiler) shape(s *shape) *grammar.Expr {
 	}
 	add(objectType, func() *grammar.Expr { return c.object(s) })
 	add(arrayType, func() *grammar.Expr { return c.array(s) })
+	if c.n.Untyped && allowed&stringType != 0 && allowed&(numberType|boolType|nullType) != 0 {
+		return grammar.Alt(append(list, grammar.Until(c.n.Stop))...)
+	}
 	add(stringType, func() *grammar.Expr { return c.string(s) })
 	add(numberType, func() *grammar.Expr { return c.numbers(s) })
 	add(boolType, func() *grammar.Expr { return grammar.Words("true", "false") })
@@ -201,7 +205,7 @@ func (s *shape) meant() types {
 
 // literals are the values of an enumeration that the rest allows.
 func (c *compiler) literals(s *shape) *grammar.Expr {
-	var words []string
+	var words, texts []string
 	var list []*grammar.Expr
 	parts := make([]part, len(s.from))
 	for i, v := range s.from {
@@ -215,52 +219,58 @@ func (c *compiler) literals(s *shape) *grammar.Expr {
 		if !ok {
 			continue
 		}
-		if len(v.items) == 0 {
-			words = append(words, plain(v))
-		} else {
+		switch {
+		case v.kind == '"' && c.n.raw() && strings.Contains(v.text, c.n.Stop):
+		case v.kind == '"':
+			texts = append(texts, c.n.written(v.text))
+		case v.kind == '{' || v.kind == '[':
 			list = append(list, c.literal(v))
+		default:
+			words = append(words, plain(v))
 		}
+	}
+	if len(texts) > 0 {
+		list = append(list, grammar.Seq(c.n.Quote, grammar.Words(texts...), c.n.Quote))
 	}
 	return grammar.Alt(append(list, grammar.Words(words...))...)
 }
 
 // literal is the text of a value.
 func (c *compiler) literal(v *value) *grammar.Expr {
-	if len(v.items) == 0 {
-		return grammar.Text(plain(v))
-	}
-	open, end := "[", "]"
-	if v.kind == '{' {
-		open, end = "{", "}"
-	}
-	list := []*grammar.Expr{grammar.Text(open), c.space}
-	for i, one := range v.items {
-		if i > 0 {
-			list = append(list, c.space, grammar.Text(","), c.space)
-		}
-		if v.kind == '{' {
-			list = append(list, grammar.Text(quote(v.names[i])), c.space, grammar.Text(":"), c.space)
-		}
-		list = append(list, c.literal(one))
-	}
-	return grammar.Seq(append(list, c.space, grammar.Text(end))...)
-}
-
-// plain is the text of a value without parts.
-func plain(v *value) string {
+	around := c.n.Array
 	switch v.kind {
 	case '"':
-		return quote(v.text)
+		return grammar.Seq(c.n.Quote, grammar.Text(c.n.written(v.text)), c.n.Quote)
+	case '{':
+		around = c.n.Object
+	case '[':
+	default:
+		return grammar.Text(plain(v))
+	}
+	list := []*grammar.Expr{around[0]}
+	for i, one := range v.items {
+		if i > 0 {
+			list = append(list, c.n.Comma)
+		}
+		if v.kind == '{' {
+			c.checkName(v, v.names[i])
+			list = append(list, c.n.Member(grammar.Text(c.n.written(v.names[i])), c.literal(one)))
+		} else {
+			list = append(list, c.n.Item(c.literal(one)))
+		}
+	}
+	return grammar.Seq(append(list, around[1])...)
+}
+
+// plain is the text of a number or a literal.
+func plain(v *value) string {
+	switch v.kind {
 	case '0':
 		return v.text
 	case 't':
 		return "true"
 	case 'f':
 		return "false"
-	case '[':
-		return "[]"
-	case '{':
-		return "{}"
 	}
 	return "null"
 }

@@ -16,14 +16,14 @@ var bare = grammar.Any.Minus(grammar.NewSet(grammar.Range{Lo: 0, Hi: 0x1f}, gram
 
 // jsonClass is a character of a set within a JSON string, written in one way only: as it is if it may
 // be, else as a letter's escape if there is one.
-func jsonClass(s grammar.Set) *grammar.Expr {
+func (n *Notation) jsonClass(s grammar.Set) *grammar.Expr {
 	var words []string
-	for _, r := range s.Minus(bare) {
+	for _, r := range s.Minus(n.bare) {
 		for c := r.Lo; c <= r.Hi; c++ {
 			words = append(words, escape(c))
 		}
 	}
-	return grammar.Alt(grammar.Class(s.And(bare)), grammar.Words(words...))
+	return grammar.Alt(grammar.Class(s.And(n.bare)), grammar.Words(words...))
 }
 
 func escape(c rune) string {
@@ -33,24 +33,22 @@ func escape(c rune) string {
 	return fmt.Sprintf(`\u%04x`, c)
 }
 
-// quote is a JSON string as jsonClass writes it.
-func quote(s string) string {
+// quote is the inside of a JSON string as jsonClass writes it.
+func (n *Notation) quote(s string) string {
 	var b strings.Builder
-	b.WriteByte('"')
 	for _, c := range s {
-		if c < 0x20 || c == '"' || c == '\\' {
-			b.WriteString(escape(c))
-		} else {
+		if slices.ContainsFunc(n.bare, func(r grammar.Range) bool { return r.Lo <= c && c <= r.Hi }) {
 			b.WriteRune(c)
+		} else {
+			b.WriteString(escape(c))
 		}
 	}
-	b.WriteByte('"')
 	return b.String()
 }
 
 // stringChar is a character of a JSON string in any way that JSON allows. An escaped surrogate comes
 // only as half of a pair.
-func stringChar() *grammar.Expr {
+func (n *Notation) stringChar() *grammar.Expr {
 	hex := func(s string) *grammar.Expr {
 		var set []grammar.Range
 		for _, c := range s {
@@ -67,7 +65,7 @@ func stringChar() *grammar.Expr {
 		grammar.Seq(hex("D"), hex("01234567"), digit, digit),
 		grammar.Seq(hex("D"), hex("89AB"), digit, digit, grammar.Text(`\u`), hex("D"), hex("CDEF"), digit, digit))
 	letter := grammar.Class(grammar.Runes('"', '\\', '/', 'b', 'f', 'n', 'r', 't'))
-	return grammar.Alt(grammar.Class(bare), grammar.Seq(grammar.Text(`\`), grammar.Alt(letter, grammar.Seq(grammar.Text("u"), unit))))
+	return grammar.Alt(grammar.Class(n.bare), grammar.Seq(grammar.Text(`\`), grammar.Alt(letter, grammar.Seq(grammar.Text("u"), unit))))
 }
 
 // string returns the texts of a shape's strings.
@@ -79,10 +77,12 @@ func (c *compiler) string(s *shape) *grammar.Expr {
 	body := nothing
 	switch {
 	case c.err != nil:
+	case c.n.raw():
+		body = c.rawString(s, sources)
 	case len(sources) == 0:
 		body = grammar.Repeat(c.char, s.leastChars, s.mostChars)
 	case len(sources) == 1 && s.leastChars == 0 && s.mostChars < 0:
-		e, err := grammar.ParseRegexp(sources[0].text, grammar.RegexpOptions{Search: true, Class: jsonClass})
+		e, err := grammar.ParseRegexp(sources[0].text, grammar.RegexpOptions{Search: true, Class: c.n.class})
 		if err != nil {
 			c.fail(sources[0].at, "%v", err)
 			return nothing
@@ -91,7 +91,7 @@ func (c *compiler) string(s *shape) *grammar.Expr {
 	default:
 		body = c.intersection(sources, s)
 	}
-	return grammar.Seq(grammar.Text(`"`), body, grammar.Text(`"`))
+	return grammar.Seq(c.n.Quote, body, c.n.Quote)
 }
 
 // source is a regular expression, and where the schema has it.
