@@ -22,19 +22,19 @@ type budget struct {
 	all    []uint32         // a mask of every token
 }
 
-// budget returns the limit of a request's reasoning; nil if there is none, or the model has no
+// budget returns how many tokens a request's reasoning may have; 0 if there is no limit, or the model has no
 // reasoning apart from its answer.
-func (g *Gateway) budget(req *engine.Request, prompt []int32) *budget {
-	if req.Parts == nil || req.Parts.Budget == 0 || req.Prompt.Chat == nil || g.opt.Template == nil {
-		return nil
+func (g *Gateway) budget(req *engine.Request) int {
+	if req.Parts == nil || req.Prompt.Chat == nil || g.opt.Template == nil || g.opt.Template.Format().Closing() == "" {
+		return 0
 	}
-	f := g.opt.Template.Format()
-	closing := f.Closing()
-	if closing == "" {
-		return nil
-	}
-	tok := g.opt.Tokenizer
-	b := &budget{left: req.Parts.Budget, detok: tok.NewStream(true), end: tok.Encode(closing, tokenizer.EncodeOptions{ParseSpecial: true}), all: make([]uint32, (g.opt.Vocab+31)/32)}
+	return req.Parts.Budget
+}
+
+// newBudget limits the reasoning of an answer to a prompt.
+func (g *Gateway) newBudget(tokens int, prompt []int32) *budget {
+	f, tok := g.opt.Template.Format(), g.opt.Tokenizer
+	b := &budget{left: tokens, detok: tok.NewStream(true), end: tok.Encode(f.Closing(), tokenizer.EncodeOptions{ParseSpecial: true}), all: make([]uint32, (g.opt.Vocab+31)/32)}
 	for i := range b.all {
 		b.all[i] = ^uint32(0)
 	}

@@ -38,7 +38,7 @@ func TestReasoningBudget(t *testing.T) {
 	} {
 		req := &engine.Request{Prompt: engine.Prompt{Chat: &engine.Chat{}}, Parts: &engine.Parts{Budget: c.budget}}
 		params := sample.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: -1}
-		g.budget(req, c.prompt).bind(&params)
+		g.newBudget(g.budget(req), c.prompt).bind(&params)
 		seq, err := sample.New(params, c.prompt, vocab)
 		if err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestReasoningBudget(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.answers)
 		}
 	}
-	if g.budget(&engine.Request{Prompt: engine.Prompt{Chat: &engine.Chat{}}, Parts: &engine.Parts{}}, nil) != nil {
+	if g.budget(&engine.Request{Prompt: engine.Prompt{Chat: &engine.Chat{}}, Parts: &engine.Parts{}}) != 0 {
 		t.Error("a budget that nobody asked for")
 	}
 }

@@ -271,10 +271,7 @@ func TestDeadlines(t *testing.T) {
 	submit := func(id uint64, in int64) *answer {
 		p := g.Prompts[1]
 		req := greedy(p.IDs, len(p.Greedy))
-		sampler, err := gw.sampler(req, p.IDs, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		sampler := samplerOf(t, gw, req)
 		a := newAnswer(len(p.IDs))
 		out := newOutput(gw, req, a, s.clock)
 		out.begin(id)

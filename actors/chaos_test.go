@@ -129,10 +129,7 @@ func (c *chaosRun) submit(p compare.Prompt, n int) {
 	}
 	o := &deadlineOutput{}
 	c.late = append(c.late, o)
-	sampler, err := c.gw.sampler(greedy(p.IDs, n), p.IDs, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	sampler := samplerOf(c.t, c.gw, greedy(p.IDs, n))
 	s := c.sim
 	s.handle(s.box("schedule"), &msg.Submit{
 		Request: scheduler.Request{ID: 1000 + uint64(len(c.late)), PromptLen: len(p.IDs), MaxNew: n, Deadline: s.clock + 1000*int64(1+s.rng.IntN(300))},

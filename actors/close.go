@@ -3,7 +3,6 @@ package actors
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"krater/actors/msg"
@@ -22,35 +21,28 @@ func (p *Pipeline) Err() error {
 // Failed is closed when the pipeline has failed for good.
 func (p *Pipeline) Failed() <-chan struct{} { return p.failed }
 
-// lose ends the pipeline: its device is lost, and so would be every later batch.
-func (p *Pipeline) lose(cause error) { p.fail(fmt.Errorf("%w: %w", errFatal, cause)) }
-
 // fail ends every open request and refuses new ones.
 func (p *Pipeline) fail(cause error) {
 	p.mu.Lock()
-	if p.failure != nil {
+	if p.over {
 		p.mu.Unlock()
 		return
 	}
-	p.failure = cause
+	p.over = true
+	if p.failure == nil {
+		p.failure = cause
+		close(p.failed)
+	}
+	if p.serving == p && p.suspended { // they cannot be collected
+		p.requests.wake(p)
+	}
 	p.mu.Unlock()
 	p.log.Error().Err(cause).Msg("pipeline failed")
 	p.abort(cause)
 	p.quitHostCalls()
 	// What still can come to its end does so without computing.
 	p.host.send(p.routes.schedule, &msg.Drain{Cancel: true})
-	close(p.failed)
-}
-
-// abort ends the open requests. p.failure or p.closed keeps new ones out.
-func (p *Pipeline) abort(cause error) {
-	p.mu.Lock()
-	open := p.outputs
-	p.outputs = map[uint64]*output{}
-	p.mu.Unlock()
-	for _, o := range open {
-		o.Abort(cause)
-	}
+	close(p.dead)
 }
 
 // Drain refuses new requests and waits for the running ones. When ctx ends first they are
@@ -96,6 +88,11 @@ func (p *Pipeline) Close() error {
 	p.closing.Do(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
+		p.mu.Lock()
+		if p.serving == p && p.suspended { // a rank is lost, and no other pipeline follows
+			p.requests.wake(p)
+		}
+		p.mu.Unlock()
 		err := p.Drain(ctx)
 		if errors.Is(err, context.Canceled) {
 			err = nil

@@ -238,21 +238,26 @@ func TestNothingLeaks(t *testing.T) {
 func TestSubmitIsDroppedByTheEnd(t *testing.T) {
 	for _, failed := range []bool{false, true} {
 		g := desk(t)
-		p := g.p
-		p.halted, p.failed = make(chan struct{}), make(chan struct{})
+		p := g.r.last()
+		p.halted, p.dead = make(chan struct{}), make(chan struct{})
 		p.host.(*deskHost).sent = func(any) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			if failed {
 				p.failure = errFatal
-				close(p.failed)
+				close(p.dead)
 			} else {
 				p.closed = true
 				close(p.halted)
 			}
 		}
 		var e *engine.Error
-		if err := g.enqueue(newOutput(g, &engine.Request{}, newAnswer(1), 1), []int32{5}, 1, &engine.Request{}, nil); !errors.As(err, &e) || e.Kind != engine.Unavailable {
+		req := greedy([]int32{5}, 1)
+		c, err := g.choices(req, req.Prompt.IDs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.enqueue(context.Background(), newOutput(g, req, newAnswer(1), 1), req.Prompt.IDs, 1, req, c); !errors.As(err, &e) || e.Kind != engine.Unavailable {
 			t.Errorf("failed %v: %v", failed, err)
 		}
 		if len(p.outputs) != 0 {
@@ -265,7 +270,7 @@ func TestSubmitIsDroppedByTheEnd(t *testing.T) {
 // its feet.
 func TestHaltWithAStuckActor(t *testing.T) {
 	g := desk(t)
-	p := g.p
+	p := g.r.last()
 	p.halted = make(chan struct{})
 	p.rows = []*stages.Rows{nil} // closing it would panic
 	p.host.(*deskHost).stuck = errors.New("stuck")

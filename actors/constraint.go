@@ -89,15 +89,23 @@ func (c *constraint) find() (mask []uint32) {
 func (c *constraint) took(id int32) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.matcher.Accept(id); err != nil {
-		return c.fail(err)
+	if err := c.accept(id); err != nil {
+		return err
 	}
-	c.n, c.mask = c.n+1, nil
 	go func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.find()
 	}()
+	return nil
+}
+
+// accept takes the next token; c.mu is held.
+func (c *constraint) accept(id int32) error {
+	if err := c.matcher.Accept(id); err != nil {
+		return c.fail(err)
+	}
+	c.n, c.mask = c.n+1, nil
 	return nil
 }
 
@@ -156,8 +164,8 @@ func (g *Gateway) vocabulary() *grammar.Vocabulary {
 	return g.grammars.vocab
 }
 
-// constrain returns the constraint of a request's answer, nil for none.
-func (g *Gateway) constrain(req *engine.Request, ids []int32) (*constraint, error) {
+// constrain returns the grammar of a request's answer, nil for none.
+func (g *Gateway) constrain(req *engine.Request, ids []int32) (*grammar.Grammar, error) {
 	s := &speech{g: g, req: req, inside: g.inside(req, ids)}
 	if !s.needed() {
 		return nil, nil
@@ -174,15 +182,7 @@ func (g *Gateway) constrain(req *engine.Request, ids []int32) (*constraint, erro
 	if err != nil {
 		return nil, err
 	}
-	compiled, err := g.grammars.find(sha256.Sum256(key), s.compile)
-	if err != nil {
-		return nil, err
-	}
-	c := &constraint{matcher: compiled.Matcher(), none: g.vocabulary().None(), param: "tools"}
-	if req.Format != nil {
-		c.param = req.Format.Param
-	}
-	return c, nil
+	return g.grammars.find(sha256.Sum256(key), s.compile)
 }
 
 // inside reports whether a chat's prompt ends within reasoning.

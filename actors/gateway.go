@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"krater/actors/msg"
 	"krater/actors/trace"
 	"krater/scheduler"
-	"krater/stages/sample"
 	"krater/stages/text/chat"
 	"krater/stages/text/tokenizer"
 )
@@ -37,17 +35,17 @@ type GatewayOptions struct {
 // Gateway is the pipeline as clients' servers use it: an engine.Engine. Its methods run on the
 // caller's goroutine, so templates and tokenizing cost the pipeline nothing.
 type Gateway struct {
-	p    *Pipeline
+	r    *requests
 	opt  GatewayOptions
-	ring *trace.Ring // written under p.mu: it has many writers
+	ring *trace.Ring // written under r.mu: it has many writers
 	// stream is the ring of the stream actor, on which outputs are called.
 	stream   *trace.Ring
 	grammars grammars
 }
 
-// NewGateway opens a pipeline to requests.
+// NewGateway opens a pipeline, and those that take over from it, to requests.
 func NewGateway(p *Pipeline, opt GatewayOptions) *Gateway {
-	return &Gateway{p: p, opt: opt, ring: p.trace.Ring("gateway"), stream: p.trace.Ring("stream")}
+	return &Gateway{r: p.requests, opt: opt, ring: p.trace.Ring("gateway"), stream: p.trace.Ring("stream")}
 }
 
 var _ engine.Engine = (*Gateway)(nil)
@@ -55,7 +53,7 @@ var _ engine.Engine = (*Gateway)(nil)
 // Info implements engine.Engine.
 func (g *Gateway) Info() engine.Info {
 	info := engine.Info{
-		ID: g.opt.ID, Created: g.opt.Created, Context: g.p.lim.Context, Vocab: g.opt.Vocab, Defaults: g.opt.Defaults,
+		ID: g.opt.ID, Created: g.opt.Created, Context: g.r.last().lim.Context, Vocab: g.opt.Vocab, Defaults: g.opt.Defaults,
 		Infill: findInfill(g.opt.Tokenizer) != nil, Tokenizer: engine.TokenizerInfo{AddBOS: g.opt.Tokenizer.AddBOS()},
 	}
 	for _, t := range []struct {
@@ -73,28 +71,19 @@ func (g *Gateway) Info() engine.Info {
 }
 
 // Ready implements engine.Engine.
-func (g *Gateway) Ready() error {
-	g.p.mu.Lock()
-	defer g.p.mu.Unlock()
-	switch {
-	case g.p.failure != nil:
-		return failureError(g.p.failure)
-	case g.p.closed:
-		return &engine.Error{Kind: engine.Unavailable, Message: "the server is shutting down"}
-	}
-	return nil
-}
+func (g *Gateway) Ready() error { return g.r.ready() }
 
 // Submit implements engine.Engine.
 func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Stream, error) {
-	began := g.p.host.now()
-	if err := g.Ready(); err != nil {
+	began := g.r.now()
+	p, err := g.r.await(ctx)
+	if err != nil {
 		return nil, err
 	}
-	if err := ctx.Err(); err != nil {
+	if ctx.Err() != nil {
 		return nil, gone()
 	}
-	size := g.p.lim.Context
+	size := p.lim.Context
 	// A prompt that is a little too long is counted, so that the client knows by how much.
 	ids, front, back, err := g.tokenize(ctx, req.Prompt, 2*size)
 	if long, ok := errors.AsType[*tokenizer.LimitError](err); ok {
@@ -122,11 +111,7 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	} else if req.MaxTokens > 0 {
 		maxNew = min(req.MaxTokens, room)
 	}
-	limits, err := g.constrain(req, ids)
-	if err != nil {
-		return nil, err
-	}
-	sampler, err := g.sampler(req, ids, limits)
+	choices, err := g.choices(req, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +120,7 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 	o.first, o.most = ids[0], maxNew
 	o.textFrom, o.textTo = front, len(ids)-back
 	o.take(g.opt.Template, req, ids)
-	if err := g.enqueue(o, ids, maxNew, req, sampler); err != nil {
+	if err := g.enqueue(ctx, o, ids, maxNew, req, choices); err != nil {
 		return nil, err
 	}
 	a.watch(ctx)
@@ -145,48 +130,62 @@ func (g *Gateway) Submit(ctx context.Context, req *engine.Request) (engine.Strea
 
 // record notes an accepted request in the trace: its template, tokens and entry.
 func (g *Gateway) record(o *output, began int64) {
-	e := trace.Event{Kind: trace.Gateway, Layer: -1, Request: o.id, Rows: uint32(o.answer.prompt), Started: began, Ended: g.p.host.now()}
-	g.p.mu.Lock()
+	e := trace.Event{Kind: trace.Gateway, Layer: -1, Request: o.id, Rows: uint32(o.answer.prompt), Started: began, Ended: g.r.now()}
+	g.r.mu.Lock()
 	g.ring.Record(&e)
-	g.p.mu.Unlock()
+	g.r.mu.Unlock()
 }
 
-// enqueue registers the output and hands the request to the schedule actor.
-func (g *Gateway) enqueue(o *output, ids []int32, maxNew int, req *engine.Request, sampler *sample.Sequence) error {
-	p := g.p
-	p.mu.Lock()
-	if p.failure != nil || p.closed {
-		p.mu.Unlock()
-		return g.Ready()
+// enqueue registers the output and hands the request to the schedule actor: to that of the next pipeline, if
+// one is suspended before it takes the request.
+func (g *Gateway) enqueue(ctx context.Context, o *output, ids []int32, maxNew int, req *engine.Request, c *choices) error {
+	sampler, err := c.sampler(nil)
+	if err != nil {
+		return &engine.Error{Kind: engine.BadRequest, Message: err.Error()}
 	}
-	p.lastID++
-	id := p.lastID
-	p.outputs[id] = o
-	p.mu.Unlock()
-	o.begin(id)
 	sub := &msg.Submit{
 		Request: scheduler.Request{
-			ID: id, PromptLen: len(ids), MaxNew: maxNew, Priority: req.Priority, Deadline: p.deadline(req.Deadline),
+			PromptLen: len(ids), MaxNew: maxNew, Priority: req.Priority,
 			Domain: g.domain(req.Owner), Group: req.Group, Key: number(req.Owner), Background: req.Background,
 		},
-		Prompt: ids, Sampler: sampler, Output: o, Reply: make(chan error, 1), Progress: req.Progress,
+		Prompt: ids, Sampler: sampler, Output: o, Reply: make(chan error, 1), Progress: req.Progress, Again: c.sampler,
 	}
 	if req.PromptLogprobs != nil {
 		sub.Request.Scored, sub.Scores = true, *req.PromptLogprobs
 	}
-	p.host.send(p.routes.schedule, sub)
-	select {
-	case err := <-sub.Reply:
+	for {
+		p, err := g.r.await(ctx)
 		if err != nil {
-			p.forget(id)
-			return submitError(err)
+			return err
+		}
+		sub.Request.ID, sub.Request.Deadline = g.r.open(o), p.deadline(req.Deadline)
+		o.begin(sub.Request.ID)
+		if taken, err := p.submit(sub); err != nil || !taken {
+			g.r.forget(sub.Request.ID)
+			if err != nil {
+				return submitError(err)
+			}
+			continue
 		}
 		return nil
-	case <-p.failed:
+	}
+}
+
+// submit hands a request to the schedule actor. It is not taken by a pipeline that ends meanwhile.
+func (p *Pipeline) submit(sub *msg.Submit) (taken bool, err error) {
+	p.host.send(p.routes.schedule, sub)
+	select {
+	case err = <-sub.Reply:
+		return err == nil, err
+	case <-p.dead:
 	case <-p.halted:
 	}
-	p.forget(id)
-	return g.Ready()
+	select {
+	case err = <-sub.Reply: // before its end
+		return err == nil, err
+	default:
+		return false, nil
+	}
 }
 
 // domain names the owner whose cached prefixes a request may use.
@@ -214,18 +213,6 @@ func (p *Pipeline) deadline(t time.Time) int64 {
 	return max(1, p.host.now()+int64(time.Until(t)))
 }
 
-// forget drops a request from the open ones.
-func (p *Pipeline) forget(id uint64) {
-	p.mu.Lock()
-	delete(p.outputs, id)
-	p.mu.Unlock()
-}
-
-// cancel tells the scheduler that the client no longer waits for the request.
-func (p *Pipeline) cancel(id uint64) {
-	p.host.send(p.routes.schedule, &msg.Cancel{ID: id, Why: scheduler.Cancelled})
-}
-
 // submitError words a refusal of the scheduler for the client.
 func submitError(err error) error {
 	switch {
@@ -244,39 +231,6 @@ func submitError(err error) error {
 func contextError(prompt string, context int) error {
 	return &engine.Error{Kind: engine.ContextLength, Param: "messages", Message: fmt.Sprintf(
 		"this model's maximum context length is %d tokens, and the prompt has %s; leave room for at least one token of the answer", context, prompt)}
-}
-
-// sampler makes the request's token chooser. limits may be nil.
-func (g *Gateway) sampler(req *engine.Request, prompt []int32, limits *constraint) (*sample.Sequence, error) {
-	s := req.Sampling
-	seed := rand.Uint64()
-	if s.Seed != nil {
-		seed = *s.Seed
-	}
-	stops := append([]int32{}, req.StopIDs...)
-	params := sample.Params{
-		Temperature: s.Temperature, TopP: s.TopP, TopK: s.TopK, MinP: s.MinP,
-		RepetitionPenalty: s.RepetitionPenalty, PresencePenalty: s.PresencePenalty, FrequencyPenalty: s.FrequencyPenalty,
-		LogitBias: s.LogitBias, Seed: seed, Logprobs: req.Logprobs,
-		StopIDs: stops, EOS: g.opt.EOS, IgnoreEOS: req.IgnoreEOS, MinTokens: req.MinTokens,
-	}
-	if req.Prompt.Suffix != nil {
-		params.StopIDs = append(params.StopIDs, g.infillStops()...)
-	}
-	if limits != nil {
-		params.Allow, params.Took, params.Barred = limits.allow, limits.took, limits.barred
-	}
-	if req.PromptOnly { // whatever comes ends the request by its length
-		params.StopIDs, params.EOS = nil, nil
-	}
-	if b := g.budget(req, prompt); b != nil {
-		b.bind(&params)
-	}
-	seq, err := sample.New(params, prompt, g.opt.Vocab)
-	if err != nil {
-		return nil, &engine.Error{Kind: engine.BadRequest, Message: err.Error()}
-	}
-	return seq, nil
 }
 
 // Tokenize implements engine.Engine.
@@ -400,16 +354,17 @@ func (g *Gateway) render(ctx context.Context, c *engine.Chat) (chat.Result, erro
 
 // Stats implements engine.Engine.
 func (g *Gateway) Stats() engine.Stats {
-	s := g.p.meters.snapshot()
-	g.p.tell(&s)
+	p := g.r.last()
+	s := p.meters.snapshot()
+	p.tell(&s)
 	s.ActorQueue = map[string]int{}
 	s.ActorWait = map[string]time.Duration{}
-	for _, r := range g.p.trace.Rings() {
+	for _, r := range p.trace.Rings() {
 		s.ActorWait[r.Name()] = r.Totals().Wait
 	}
-	g.p.host.waiting(s.ActorQueue)
+	p.host.waiting(s.ActorQueue)
 	s.LinkBytes = map[string]uint64{}
-	for kind, n := range g.p.linkBytes {
+	for kind, n := range p.linkBytes {
 		s.LinkBytes[kind] = n.Load()
 	}
 	return s

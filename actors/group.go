@@ -24,7 +24,7 @@ type groupNode struct {
 	placed     *placed // nil: the group's experts are on its rank
 	inline     func(rows int, work []device.ExpertRows) bool
 	count      func(b *msg.Batch, layer int, work []device.ExpertRows)
-	lost       func(cause error) // reports that the device is lost
+	lost       func(cause error) // reports that the rank is lost
 	// open are the batches that wait for a merge.
 	open []*msg.Batch
 }

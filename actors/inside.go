@@ -109,13 +109,13 @@ func (t *drawing) devices() {
 }
 
 // Topology is that of the pipeline.
-func (g *Gateway) Topology() engine.Topology { return g.p.Topology() }
+func (g *Gateway) Topology() engine.Topology { return g.r.last().Topology() }
 
 // Trace is the record of what the pipeline's actors did.
-func (g *Gateway) Trace() *trace.Registry { return g.p.trace }
+func (g *Gateway) Trace() *trace.Registry { return g.r.last().trace }
 
 // Cancel ends an open request.
-func (g *Gateway) Cancel(id uint64) { g.p.cancel(id) }
+func (g *Gateway) Cancel(id uint64) { g.r.cancel(id) }
 
 // endedKept is how many requests that have ended are remembered.
 const endedKept = 16
@@ -123,31 +123,19 @@ const endedKept = 16
 // Running lists the open requests by age, the oldest first, after the newest of those that have
 // ended.
 func (g *Gateway) Running() []engine.Running {
-	g.p.mu.Lock()
-	list := slices.Clone(g.p.ended)
-	open := make([]*output, 0, len(g.p.outputs))
-	for _, o := range g.p.outputs {
+	g.r.mu.Lock()
+	list := slices.Clone(g.r.ended)
+	open := make([]*output, 0, len(g.r.outputs))
+	for _, o := range g.r.outputs {
 		open = append(open, o)
 	}
-	g.p.mu.Unlock()
+	g.r.mu.Unlock()
 	slices.SortFunc(open, func(a, b *output) int { return cmp.Compare(a.id, b.id) })
-	now := g.p.host.now()
+	now := g.r.now()
 	for _, o := range open {
 		list = append(list, o.running(now))
 	}
 	return list
-}
-
-// remember keeps the summary of a request that has ended.
-func (p *Pipeline) remember(r engine.Running, o engine.Origin) {
-	r.Phase = engine.Ended
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.origins.keep(r.ID, o)
-	if len(p.ended) == endedKept {
-		p.ended = slices.Delete(p.ended, 0, 1)
-	}
-	p.ended = append(p.ended, r)
 }
 
 // running is the request as it is now.
@@ -172,18 +160,24 @@ func (o *output) running(now int64) engine.Running {
 
 // Heat is what routers have chosen so far, and which experts lie on the rank.
 func (g *Gateway) Heat() engine.Heat {
-	m := g.p.Heat(heat.Identity{})
+	p := g.r.last()
+	m := p.Heat(heat.Identity{})
 	if m == nil {
 		return engine.Heat{}
 	}
 	shape := m.Shape()
 	h := engine.Heat{Experts: shape.Experts, TopK: shape.TopK}
-	placed := placements(g.p.ranks, func(*placement.Placement) bool { return true })
+	placed := placements(p.ranks, func(*placement.Placement) bool { return true })
+	select {
+	case <-p.halted:
+		placed = false
+	default:
+	}
 	for _, layer := range shape.Layers {
 		h.Layers = append(h.Layers, int(layer))
 		h.Tokens = append(h.Tokens, m.Tokens(layer))
 		h.Counts = append(h.Counts, m.Counts(layer))
-		for _, r := range g.p.ranks {
+		for _, r := range p.ranks {
 			if placed && r.has(int(layer)) {
 				h.Resident = append(h.Resident, r.residents(int(layer)))
 			}

@@ -121,6 +121,13 @@ func (m *meters) ended(e engine.Event, took float64) {
 	m.mu.Unlock()
 }
 
+// room notes the number of KV blocks.
+func (m *meters) room(blocks int) {
+	m.mu.Lock()
+	m.kvBlocksFull = blocks
+	m.mu.Unlock()
+}
+
 // gauges publishes the scheduler's view of the moment.
 func (m *meters) gauges(s scheduler.Stats) {
 	m.mu.Lock()

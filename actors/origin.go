@@ -31,12 +31,12 @@ func (k *origins) keep(id uint64, o engine.Origin) {
 // Origin is what the server said about an open request or one that has ended lately; the zero value
 // for any other.
 func (g *Gateway) Origin(id uint64) engine.Origin {
-	g.p.mu.Lock()
-	defer g.p.mu.Unlock()
-	if o := g.p.outputs[id]; o != nil {
+	g.r.mu.Lock()
+	defer g.r.mu.Unlock()
+	if o := g.r.outputs[id]; o != nil {
 		return o.origin()
 	}
-	return g.p.origins.of[id]
+	return g.r.origins.of[id]
 }
 
 func (o *output) origin() engine.Origin { return engine.Origin{Name: o.name, Caller: o.caller} }

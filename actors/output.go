@@ -24,7 +24,7 @@ import (
 // output is the pipeline's end of one request: it turns tokens into text and events. Only the
 // stream actor calls its methods, except Abort.
 type output struct {
-	p      *Pipeline
+	r      *requests
 	answer *answer
 	tok    *tokenizer.Tokenizer
 	detok  *tokenizer.Stream
@@ -80,7 +80,7 @@ type heldToken struct {
 // newOutput makes the output of a request that came at "came" (trace clock).
 func newOutput(g *Gateway, req *engine.Request, a *answer, came int64) *output {
 	return &output{
-		p: g.p, answer: a, tok: g.opt.Tokenizer, detok: g.opt.Tokenizer.NewStream(!req.KeepSpecial),
+		r: g.r, answer: a, tok: g.opt.Tokenizer, detok: g.opt.Tokenizer.NewStream(!req.KeepSpecial),
 		stops: stop.New(req.Stop, req.IncludeStop), logprobs: req.Logprobs >= 0, keepStop: req.IncludeStop, minTokens: req.MinTokens,
 		scores: req.PromptLogprobs != nil, raw: req.Prompt.Text != nil, silent: req.PromptOnly, special: req.KeepSpecial,
 		name: req.ID, owner: req.Owner, caller: req.Caller, priority: req.Priority, ring: g.stream,
@@ -114,7 +114,7 @@ func (o *output) take(t *chat.Template, req *engine.Request, ids []int32) {
 // begin sets the request's number, before the output is shared.
 func (o *output) begin(id uint64) {
 	o.id = id
-	o.answer.cancel = func() { o.p.cancel(id) }
+	o.answer.cancel = func() { o.r.cancel(id) }
 }
 
 // Queued implements msg.Output.
@@ -127,7 +127,7 @@ func (o *output) Started(at int64, cached int) {
 	o.started, o.usage.Cached = at, cached
 	o.seen.cached.Store(int64(cached))
 	o.seen.started.Store(at)
-	o.p.meters.started(seconds(at - o.submitted))
+	o.r.meters.started(seconds(at - o.submitted))
 	o.answer.push(engine.Event{Kind: engine.Started, Usage: o.usage})
 	if o.scores {
 		o.Scored(sample.Result{ID: o.first, Logprob: float32(math.NaN())})
@@ -169,7 +169,7 @@ func (o *output) Token(r sample.Result, at int64) bool {
 	}
 	o.seen.last.Store(at)
 	o.seen.tokens.Store(int64(o.usage.Completion))
-	o.p.meters.token(o.usage.Completion == 1, seconds(at-since))
+	o.r.meters.token(o.usage.Completion == 1, seconds(at-since))
 	o.lastToken = at
 	if r.Stop {
 		id := r.ID // here, so that other tokens stay off the heap
@@ -324,8 +324,8 @@ func shortID() string {
 
 // Ended implements msg.Output.
 func (o *output) Ended(why scheduler.Reason, cause error, at int64) trace.Event {
-	o.p.forget(o.id)
-	o.p.remember(o.running(at), o.origin())
+	o.r.forget(o.id)
+	o.r.remember(o.running(at), o.origin())
 	if !o.over.Load() {
 		switch why {
 		case scheduler.Stop:
@@ -379,7 +379,7 @@ func (o *output) Abort(cause error) {
 }
 
 func (o *output) settle(e engine.Event) {
-	o.p.meters.ended(e, seconds(o.p.host.now()-o.submitted))
+	o.r.meters.ended(e, seconds(o.r.now()-o.submitted))
 	o.answer.push(e)
 }
 
@@ -400,6 +400,12 @@ func endError(why scheduler.Reason, cause error) *engine.Error {
 	}
 	if bad, ok := errors.AsType[*formatError](cause); ok {
 		return &engine.Error{Kind: engine.BadRequest, Param: bad.param, Message: bad.Error()}
+	}
+	if errors.Is(cause, scheduler.ErrTooLong) {
+		return &engine.Error{Kind: engine.Unavailable, Message: "a part of the model was lost, and the request does not fit the KV cache that is left"}
+	}
+	if _, ok := errors.AsType[*RankError](cause); ok {
+		return &engine.Error{Kind: engine.Unavailable, Message: "a part of the model was lost while it answered; see the server's log"}
 	}
 	if errors.Is(cause, sample.ErrLogits) || errors.Is(cause, stages.ErrNotFinite) {
 		return &engine.Error{Kind: engine.Internal, Message: fmt.Sprintf("the model gave no usable answer: %v", cause)}

@@ -46,7 +46,9 @@ func desk(t testing.TB) *Gateway {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return NewGateway(&Pipeline{host: &deskHost{clock: 1}, meters: newMeters(1), outputs: map[uint64]*output{}, trace: trace.NewRegistry(16)}, GatewayOptions{Tokenizer: tok})
+	p := &Pipeline{host: &deskHost{clock: 1}, requests: newRequests(newMeters(1)), trace: trace.NewRegistry(16)}
+	p.serving = p
+	return NewGateway(p, GatewayOptions{Tokenizer: tok, Vocab: 1000})
 }
 
 // story is one answer as the model makes it and what the reader must see.
@@ -308,7 +310,7 @@ func TestOutputReleasesTextAtOnce(t *testing.T) {
 // TestOutputTimes: the trace gets the whole request, the meters its waits.
 func TestOutputTimes(t *testing.T) {
 	g := desk(t)
-	h := g.p.host.(*deskHost)
+	h := g.r.last().host.(*deskHost)
 	o := newOutput(g, &engine.Request{Logprobs: -1}, newAnswer(1), 1e9)
 	o.Started(2e9, 0)
 	for i := range 3 {
@@ -319,7 +321,7 @@ func TestOutputTimes(t *testing.T) {
 	if e.Enqueued != 1e9 || e.Started != 2e9 || e.Rows != 3 {
 		t.Errorf("traced as %+v", e)
 	}
-	s := g.p.meters.snapshot()
+	s := g.r.meters.snapshot()
 	if s.QueueTime.Sum != 1 || s.TTFT.Sum != 2 || s.TTFT.Count != 1 || s.ITL.Sum != 1 || s.ITL.Count != 2 || s.E2E.Sum != 4 ||
 		s.GeneratedTokens != 3 || s.Finished["length"] != 1 {
 		t.Errorf("counted as %+v", s)

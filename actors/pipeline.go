@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,6 +52,14 @@ type Options struct {
 	// Partition divides the experts among the pools, as they were placed; zero: see Partition.
 	Partition expert.Partition
 
+	// Before is a suspended pipeline that this one takes over from: its trace, its counters and the numbers of
+	// requests go on. Its requests come with Adopt; until then the new one takes none. nil: there is none.
+	Before *Pipeline
+	// Replay keeps the requests open when a rank is lost (RankError): the caller then has to call Suspend, and
+	// Adopt of the next pipeline or Abandon. A step that is lost with the rank is repeated. Otherwise the
+	// requests fail.
+	Replay bool
+
 	wrap  func(actor string, n node) node // around every new node, in tests; may be nil
 	links []link.Kind                     // in tests; nil: link.Kinds
 }
@@ -74,8 +83,9 @@ type Pipeline struct {
 	model     *model.Config
 	lim       stages.Limits // of the first rank; the scheduler's are the same on all
 	trace     *trace.Registry
-	meters    *meters
 	heat      *heatMeter // nil: nothing is counted
+	core      *scheduler.Core
+	*requests
 
 	host   host
 	routes routes
@@ -86,14 +96,14 @@ type Pipeline struct {
 	calls     []*offload.HostCalls
 	linkBytes map[string]*atomic.Uint64 // by kind of link; fixed before actors start
 
-	mu      sync.Mutex
-	outputs map[uint64]*output // open requests
-	ended   []engine.Running   // the newest of the others, oldest first
-	origins origins            // of the others
-	lastID  uint64
+	// mu of requests protects these.
 	failure error
 	closed  bool
-	failed  chan struct{} // closed with the first fatal failure
+	over    bool          // its requests have ended, or were collected
+	told    *engine.Stats // figures, once it is suspended
+	base    engine.Stats  // figures of the pipelines before
+	failed  chan struct{} // closed with the first failure
+	dead    chan struct{} // closed with the first failure that ends the requests
 	halted  chan struct{} // closed when the actors have ended
 
 	closing    sync.Once
@@ -147,11 +157,32 @@ func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	return &Pipeline{
-		ranks: ranks, model: cfg, lim: lim, opt: opt, scheduler: config, log: opt.Log, trace: trace.NewRegistry(traceEvents), meters: newMeters(lim.Blocks),
-		heat: newHeatMeter(cfg, opt.HeatSample, opt.Record), linkBytes: map[string]*atomic.Uint64{},
-		outputs: map[uint64]*output{}, failed: make(chan struct{}), halted: make(chan struct{}),
-	}, core, nil
+	p := &Pipeline{
+		ranks: ranks, model: cfg, lim: lim, opt: opt, scheduler: config, log: opt.Log, core: core, linkBytes: map[string]*atomic.Uint64{},
+		failed: make(chan struct{}), dead: make(chan struct{}), halted: make(chan struct{}),
+	}
+	return p, core, p.follow(opt.Before)
+}
+
+// follow begins the records of the pipeline, or takes over those of the one before.
+func (p *Pipeline) follow(before *Pipeline) error {
+	if before == nil {
+		p.trace, p.heat = trace.NewRegistry(traceEvents), newHeatMeter(p.model, p.opt.HeatSample, p.opt.Record)
+		p.requests = newRequests(newMeters(p.lim.Blocks))
+		p.serving = p
+		return nil
+	}
+	select {
+	case <-before.halted:
+	default:
+		return errors.New("a pipeline takes over from one that was not suspended")
+	}
+	p.trace, p.heat, p.requests = before.trace, before.heat, before.requests
+	p.linkBytes = maps.Clone(before.linkBytes)
+	p.core.Follow(before.core)
+	p.opt.Before = nil // the memory of many pipelines would be kept
+	p.base = before.figures()
+	return nil
 }
 
 // Ahead reports whether a pipeline on these ranks runs one step ahead: where the device that

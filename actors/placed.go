@@ -158,26 +158,54 @@ func (p *placed) back(s device.Stream, b *msg.Batch) {
 
 // tell adds the counters of the devices and placements to the pipeline's figures.
 func (p *Pipeline) tell(s *engine.Stats) {
+	p.mu.Lock()
+	told := p.told
+	p.mu.Unlock()
+	if told != nil {
+		count(s, told)
+		return
+	}
+	count(s, &p.base)
 	for _, r := range p.ranks {
 		s.StepGraphs += r.Device.Memory().Graphs
 		if r.place == nil {
 			continue
 		}
 		for phase := range dispatch.Phases {
-			x, name := r.place.Stats(phase), r.place.Strategy(phase).Name()
-			s.ExpertsComputed["cpu"] += uint64(x.Host)
-			s.ExpertsComputed[r.name] += uint64(x.Hits + x.Misses)
-			i := slices.IndexFunc(s.ExpertCaches, func(c engine.ExpertCache) bool { return c.Strategy == name && c.Rank == r.name })
-			if i < 0 {
-				i = len(s.ExpertCaches)
-				s.ExpertCaches = append(s.ExpertCaches, engine.ExpertCache{Strategy: name, Rank: r.name})
-			}
-			c := &s.ExpertCaches[i]
-			c.Hits += uint64(x.Hits)
-			c.Misses += uint64(x.Misses)
-			c.Host += uint64(x.Host)
-			c.Copies += uint64(x.Copies)
-			c.CopiedBytes += uint64(x.CopiedBytes)
+			x := r.place.Stats(phase)
+			count(s, &engine.Stats{
+				ExpertsComputed: map[string]uint64{"cpu": uint64(x.Host), r.name: uint64(x.Hits + x.Misses)},
+				ExpertCaches: []engine.ExpertCache{{Strategy: r.place.Strategy(phase).Name(), Rank: r.name, Hits: uint64(x.Hits), Misses: uint64(x.Misses),
+					Host: uint64(x.Host), Copies: uint64(x.Copies), CopiedBytes: uint64(x.CopiedBytes)}},
+			})
 		}
 	}
+}
+
+// count adds what x has of experts to s.
+func count(s, x *engine.Stats) {
+	for name, n := range x.ExpertsComputed {
+		s.ExpertsComputed[name] += n
+	}
+	for _, add := range x.ExpertCaches {
+		i := slices.IndexFunc(s.ExpertCaches, func(c engine.ExpertCache) bool { return c.Strategy == add.Strategy && c.Rank == add.Rank })
+		if i < 0 {
+			s.ExpertCaches = append(s.ExpertCaches, add)
+			continue
+		}
+		c := &s.ExpertCaches[i]
+		c.Hits += add.Hits
+		c.Misses += add.Misses
+		c.Host += add.Host
+		c.Copies += add.Copies
+		c.CopiedBytes += add.CopiedBytes
+	}
+}
+
+// figures are the counters that tell adds, for a pipeline that takes over.
+func (p *Pipeline) figures() engine.Stats {
+	s := engine.Stats{ExpertsComputed: map[string]uint64{}}
+	p.tell(&s)
+	s.StepGraphs = 0
+	return s
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/actors/engine"
 	"krater/kernels/cpu"
 	"krater/kernels/device"
 	"krater/kernels/hostsim"
@@ -18,6 +19,7 @@ import (
 	"krater/stages"
 	"krater/stages/load"
 	"krater/stages/model"
+	"krater/stages/sample"
 	"krater/stages/text/tokenizer"
 	"krater/stages/weights"
 	"krater/stages/weights/scaled"
@@ -222,6 +224,20 @@ func (r *loaded) open(t testing.TB, p *Pipeline) *Gateway {
 		t.Fatal(err)
 	}
 	return NewGateway(p, opt)
+}
+
+// samplerOf makes the sampler of a request whose prompt is ids.
+func samplerOf(t testing.TB, g *Gateway, req *engine.Request) *sample.Sequence {
+	t.Helper()
+	c, err := g.choices(req, req.Prompt.IDs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := c.sampler(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
 }
 
 func golden(name string) string { return filepath.Join("..", "testdata", "goldens", name) }

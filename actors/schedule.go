@@ -35,6 +35,9 @@ type scheduleNode struct {
 	live  map[uint64]*record // accepted and not released
 	slots []*record          // by the core's slot
 
+	resting   bool // no batch is made any more, and those in flight are forgotten
+	collected bool // the next pipeline has the requests
+
 	raws    []*msg.Raw // raw steps that wait for an idle pipeline
 	raw     bool       // one is in flight
 	rawLast uint64
@@ -77,6 +80,12 @@ func newScheduleNode(core *scheduler.Core, stream device.Stream, m *meters, h ho
 func (n *scheduleNode) receive(c *turn, m any) {
 	now := n.now()
 	n.log = c.log
+	if n.resting {
+		n.rest(m, now)
+		n.effects()
+		n.flush(c, now)
+		return
+	}
 	switch m := m.(type) {
 	case *msg.Reply:
 		n.returned(m)
@@ -95,6 +104,12 @@ func (n *scheduleNode) receive(c *turn, m any) {
 		n.core.Tick(now)
 	case *msg.Drain:
 		n.drain(m)
+	case *msg.Adopt:
+		n.adopt(m)
+	case *msg.Suspend:
+		n.suspend(m)
+		n.flush(c, now)
+		return
 	}
 	for again := true; again; {
 		n.pump(now)
@@ -295,7 +310,7 @@ func (n *scheduleNode) delivery() *msg.Deliver {
 // flush sends everything that this message brought.
 func (n *scheduleNode) flush(c *turn, now int64) {
 	if len(n.drained) > 0 && n.core.Idle() && n.flying == 0 {
-		n.delivery().Drained = n.drained
+		n.delivery().Drained = append(n.delivery().Drained, n.drained...)
 		n.drained = nil
 	}
 	if d := n.deliver; d != nil {

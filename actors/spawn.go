@@ -42,7 +42,7 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 			return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 		}
 	}
-	p.linkBytes[sameMemory] = new(atomic.Uint64)
+	p.linkBytes[sameMemory] = cmp.Or(p.linkBytes[sameMemory], new(atomic.Uint64))
 	for i := range p.opt.Blueprint.Groups {
 		if g := &p.opt.Blueprint.Groups[i]; i > 0 && p.startsRank(i) {
 			g.Link = batches[0].Ranks[g.Rank].Link.Name()
@@ -221,7 +221,8 @@ func (p *Pipeline) spawnGroup(i int) error {
 	routes.splits = append(routes.splits, p.actor(name("split"), trace.Split, ownGoroutine, "host", func() node { return newSplitNode(r.partition, r.expertBytes) }))
 	routes.groups = append(routes.groups, p.actor(name("group"), trace.Group, anyWorker, r.name, func() node {
 		return &groupNode{
-			index: i, rank: r.index, startsRank: p.startsRank(i), group: p.group(i), stream: s, placed: placed, count: p.countWork, lost: p.lose,
+			index: i, rank: r.index, startsRank: p.startsRank(i), group: p.group(i), stream: s, placed: placed, count: p.countWork,
+			lost:   func(cause error) { p.lose(r.index, r.name, cause) },
 			inline: func(rows int, work []device.ExpertRows) bool { return p.inline(r, rows, work) },
 		}
 	}))

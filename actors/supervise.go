@@ -49,7 +49,7 @@ func newSupervisor(p *Pipeline) *supervisor {
 func (s *supervisor) HandleFailure(sys *actor.ActorSystem, sv actor.Supervisor, child *actor.PID, rs *actor.RestartStatistics, reason, message any) {
 	if lost, ok := errors.AsType[*files.LostError](files.Caught(reason)); ok {
 		sv.StopChildren(child)
-		s.pipeline.lose(lost)
+		s.pipeline.fail(fmt.Errorf("%w: %w", errFatal, lost))
 		return
 	}
 	if child.Id == s.pipeline.routes.schedule.name() || rs.NumberOfFailures(restartsWithin) >= restartsMax {

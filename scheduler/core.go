@@ -94,39 +94,37 @@ func (c *Core) Add(r Request, now int64) error {
 		return err
 	}
 	s := c.newSeq()
-	s.req, s.arrival, s.known, s.slot = r, c.arrivals, r.PromptLen, -1
-	s.level, s.empty, s.key = r.Priority, true, c.open(&r)
+	s.arrival = c.arrivals
+	c.arrivals++
+	c.enter(s, &r, nil)
+	return nil
+}
+
+// enter makes a new sequence of a request, of which the given tokens were generated, wait in the queue.
+func (c *Core) enter(s *seq, r *Request, answer []int32) {
+	s.req, s.known, s.slot = *r, r.PromptLen, -1
+	s.level, s.empty, s.key = r.Priority, true, c.open(r)
 	if s.reuses = r.Prompt != nil && !r.Scored && !c.cfg.NoReuse; s.reuses {
 		s.root = c.pool.Open(r.Domain)
 		s.link = s.root
 	}
+	c.noteTokens(s, &Outcome{NewTokens: len(answer), Tokens: answer})
+	s.known += len(answer)
 	c.joinGroup(s)
-	c.arrivals++
 	c.byID[r.ID] = s
 	c.tally(s, waiting, 1)
 	c.enqueue(s)
 	if r.Deadline != 0 {
 		c.wake = min(c.wake, r.Deadline)
 	}
-	return nil
 }
 
 func (c *Core) refuse(r *Request, now int64) error {
 	if c.draining {
 		return ErrDraining
 	}
-	if r.PromptLen < 1 || r.MaxNew < 1 {
-		return fmt.Errorf("%w: prompt of %d tokens, answer of %d", ErrEmpty, r.PromptLen, r.MaxNew)
-	}
-	if r.Prompt != nil && len(r.Prompt) != r.PromptLen {
-		return fmt.Errorf("%w: %d ids for %d tokens", ErrPrompt, len(r.Prompt), r.PromptLen)
-	}
-	room := c.cfg.Blocks * c.cfg.BlockTokens
-	if r.PromptLen > room || r.MaxNew-1 > room-r.PromptLen {
-		return fmt.Errorf("%w: prompt of %d tokens and answer of %d, room for %d", ErrTooLong, r.PromptLen, r.MaxNew, room)
-	}
-	if c.byID[r.ID] != nil {
-		return fmt.Errorf("%w: %d", ErrDuplicate, r.ID)
+	if err := c.unfit(r); err != nil {
+		return err
 	}
 	if r.Deadline != 0 && r.Deadline <= now {
 		return ErrExpired
@@ -140,6 +138,24 @@ func (c *Core) refuse(r *Request, now int64) error {
 		return fmt.Errorf("%w: %d wait", ErrQueueFull, n)
 	case r.Key != 0 && own >= 3*left: // so that some places are always left for other keys
 		return fmt.Errorf("%w for this key: %d of %d wait", ErrQueueFull, own, n)
+	}
+	return nil
+}
+
+// unfit is why a request could never run.
+func (c *Core) unfit(r *Request) error {
+	if r.PromptLen < 1 || r.MaxNew < 1 {
+		return fmt.Errorf("%w: prompt of %d tokens, answer of %d", ErrEmpty, r.PromptLen, r.MaxNew)
+	}
+	if r.Prompt != nil && len(r.Prompt) != r.PromptLen {
+		return fmt.Errorf("%w: %d ids for %d tokens", ErrPrompt, len(r.Prompt), r.PromptLen)
+	}
+	room := c.cfg.Blocks * c.cfg.BlockTokens
+	if r.PromptLen > room || r.MaxNew-1 > room-r.PromptLen {
+		return fmt.Errorf("%w: prompt of %d tokens and answer of %d, room for %d", ErrTooLong, r.PromptLen, r.MaxNew, room)
+	}
+	if c.byID[r.ID] != nil {
+		return fmt.Errorf("%w: %d", ErrDuplicate, r.ID)
 	}
 	return nil
 }

@@ -17,7 +17,33 @@ type Submit struct {
 	// Progress has the parts of the prompt reported that are computed.
 	Progress bool
 	Reply    chan error
+	// Again makes a sampler that has made the choices of these tokens of the answer.
+	Again func(answer []int32) (*sample.Sequence, error)
 }
+
+// Suspended is a request between two pipelines.
+type Suspended struct {
+	Submit   *Submit
+	Place    scheduler.Suspended
+	Answer   []int32 // its tokens so far
+	ScoredTo int     // the last position of the prompt whose score was reported
+	Fault    error   // it cannot go on
+}
+
+// Suspend tells the schedule actor to make no batches any more and to forget those in flight. It still takes
+// requests and cancels them.
+type Suspend struct {
+	Delivered chan struct{} // closed when the stream actor has all that was reported before; may be nil
+}
+
+// Collect asks a schedule actor that was told to suspend for its requests. It takes none any more.
+type Collect struct {
+	Suspend
+	List []*Suspended // set when Delivered is closed
+}
+
+// Adopt brings requests of another pipeline to the schedule actor.
+type Adopt struct{ List []*Suspended }
 
 // Output is where one request's events end. Only the stream actor calls it,
 // Abort excepted.

@@ -76,6 +76,17 @@ func New(p Params, prompt []int32, vocab int) (*Sequence, error) {
 	return q, nil
 }
 
+// After makes q, a new sequence, go on after these choices, which another made for the same request. Took is not
+// told of them.
+func (q *Sequence) After(choices []int32) {
+	q.n = len(choices)
+	if q.change.Penalises() {
+		for _, id := range choices {
+			q.seen.add(id)
+		}
+	}
+}
+
 // scratch is the memory of one choice. It is pooled: there is one per concurrent choice, not one
 // per request.
 type scratch struct {
