@@ -108,20 +108,34 @@ func (d *Door) start(r *response, release func(), started func(*api.Error)) *api
 		r.worked()
 		answer(err)
 	}
+	over := func() {
+		r.stop(nil) // frees the context
+		release()
+		d.leave(r)
+	}
 	go func() {
-		defer d.leave(r)
-		defer release()
-		defer r.stop(nil) // frees the context
-		d.drive(r, started)
+		stream := d.drive(r, started)
+		if stream == nil {
+			over()
+			return
+		}
+		go func() { // whose stack stays small, while that of Submit is deep
+			defer over()
+			d.pump(r, stream)
+			stream.Close()
+			d.settle(r)
+		}()
 	}()
 	return nil
 }
 
-func (d *Door) drive(r *response, started func(*api.Error)) {
+// drive brings a response to where its events come from the engine: it returns their stream, or nil
+// if there is none.
+func (d *Door) drive(r *response, started func(*api.Error)) engine.Stream {
 	if !r.plan.generate {
 		if err := d.engine.Ready(); err != nil {
 			started(api.FromEngine(err))
-			return
+			return nil
 		}
 		// Only a count: faults of an incomplete conversation are reported when it is continued.
 		ids, _ := d.engine.Tokenize(r.ctx, r.plan.req.Prompt, d.engine.Info().Context)
@@ -130,7 +144,7 @@ func (d *Door) drive(r *response, started func(*api.Error)) {
 		d.store.put(r)
 		d.store.settle(r)
 		started(nil)
-		return
+		return nil
 	}
 	req := r.plan.req
 	r.plan.req = nil
@@ -143,20 +157,24 @@ func (d *Door) drive(r *response, started func(*api.Error)) {
 	case err == nil, context.Cause(r.ctx) == errCancelled:
 	case context.Cause(r.ctx) == errShutdown:
 		started(shuttingDown())
-		return
+		return nil
 	default:
 		started(r.plan.refusal(err))
-		return
+		return nil
 	}
 	r.begin()
 	d.store.put(r)
 	started(nil)
-	if err != nil {
-		r.end() // cancelled before the engine had it: an empty answer
-	} else {
-		d.pump(r, stream)
-		stream.Close()
+	if err == nil {
+		return stream
 	}
+	r.end() // cancelled before the engine had it: an empty answer
+	d.settle(r)
+	return nil
+}
+
+// settle notes the end of a response.
+func (d *Door) settle(r *response) {
 	d.store.settle(r)
 	d.log.Debug().Str("response", r.id).Str("status", r.state()).Dur("took", time.Since(r.created)).Msg("response ended")
 }

@@ -1,7 +1,11 @@
 package responses
 
 import (
+	"encoding/json/jsontext"
+	"strconv"
+
 	"krater/actors/engine"
+	"krater/scheduler/jsonlines"
 	"krater/transport/api"
 )
 
@@ -124,7 +128,40 @@ type (
 )
 
 // encode returns the event's JSON, the same over SSE and WebSocket.
-func (e *event) encode(streamID string) []byte {
+func (e *event) encode(streamID string) []byte { return e.appendTo(nil, streamID) }
+
+// appendDelta appends the JSON of a deltaEvent without log-probabilities. Almost all events are such,
+// so it is written by hand.
+func (e *event) appendDelta(b []byte, streamID string) []byte {
+	b = append(b, `{"type":"`...)
+	b = append(b, e.name()...)
+	b = append(b, `","sequence_number":`...)
+	b = strconv.AppendInt(b, int64(e.sequence), 10)
+	if streamID != "" { // letters, digits and signs that need no escape
+		b = append(b, `,"stream_id":"`...)
+		b = append(b, streamID...)
+		b = append(b, '"')
+	}
+	b = append(b, `,"item_id":"`...)
+	b = append(b, e.item.id...)
+	b = append(b, `","output_index":`...)
+	b = strconv.AppendInt(b, int64(e.index), 10)
+	if e.item.kind != callItem {
+		b = append(b, `,"content_index":0`...)
+	}
+	b = append(b, `,"delta":`...)
+	b, _ = jsontext.AppendQuote(b, e.text) // invalid UTF-8 becomes U+FFFD
+	if e.item.kind == messageItem {
+		b = append(b, `,"logprobs":[]`...)
+	}
+	return append(b, '}')
+}
+
+// appendTo appends the event's JSON to b, which is empty.
+func (e *event) appendTo(b []byte, streamID string) []byte {
+	if e.kind == textDelta && len(e.tokens) == 0 {
+		return jsonlines.Escape(e.appendDelta(b, streamID))
+	}
 	env := envelope{Type: e.name(), Sequence: e.sequence, StreamID: streamID}
 	at := place{ItemID: e.item.id, OutputIndex: e.index}
 	if e.item.kind != callItem {

@@ -64,7 +64,7 @@ func (f *follower) take() (ev event, ok bool) {
 	f.next = last + 1
 	ev = event{kind: m.kind, sequence: last}
 	if m.kind >= itemAdded && m.kind <= itemDone {
-		ev.item, ev.index = r.items[m.item], m.item
+		ev.item, ev.index = r.items[m.item], int(m.item)
 	}
 	switch i := &ev.item; m.kind {
 	case created, inProgress:
@@ -89,9 +89,9 @@ func (f *follower) waiting() int {
 	if n := len(f.r.marks); n > f.next {
 		before := 0
 		if f.next > 0 {
-			before = f.r.marks[f.next-1].text
+			before = int(f.r.marks[f.next-1].text)
 		}
-		return f.r.marks[n-1].text - before
+		return int(f.r.marks[n-1].text) - before
 	}
 	return 0
 }

@@ -32,7 +32,7 @@ func FuzzFrames(f *testing.F) {
 		s := &socket{door: d, wake: make(chan struct{}, 1), gone: make(chan struct{})}
 		s.handle(data, func() {})
 		for { // until nothing is in flight
-			frame, _ := s.next()
+			frame, _ := s.next(nil)
 			if frame == nil {
 				s.mu.Lock()
 				idle := len(s.streams) == 0 && len(s.errors) == 0

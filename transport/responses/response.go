@@ -53,9 +53,9 @@ type response struct {
 // before.
 type mark struct {
 	kind   kind
-	item   int // index of the item that it is about
-	text   int
-	tokens int
+	item   uint32 // index of the item that it is about
+	text   uint32
+	tokens uint32
 }
 
 func newResponse(p *plan, owner, peer string) *response {
@@ -70,10 +70,10 @@ func newResponse(p *plan, owner, peer string) *response {
 // add appends an event and wakes the followers. Tokens belong to deltas; tokens without text are
 // added to the next one. r.mu is held.
 func (r *response) add(k kind) {
-	m := mark{kind: k, text: len(r.text), item: max(0, len(r.items)-1)}
+	m := mark{kind: k, text: uint32(len(r.text)), item: uint32(max(0, len(r.items)-1))}
 	switch n := len(r.marks); {
 	case k == textDelta:
-		m.tokens = len(r.tokens)
+		m.tokens = uint32(len(r.tokens))
 	case n > 0:
 		m.tokens = r.marks[n-1].tokens
 	}
@@ -121,7 +121,7 @@ func (r *response) apply(ev engine.Event) bool {
 		r.run()
 		r.progress = append(r.progress, api.NewPromptProgress(&ev, r.began))
 		r.add(prefilled)
-		r.marks[len(r.marks)-1].item = len(r.progress) - 1
+		r.marks[len(r.marks)-1].item = uint32(len(r.progress) - 1)
 	case engine.Tokens:
 		r.write(ev)
 	case engine.Done:
@@ -215,7 +215,7 @@ func (r *response) close(status string) {
 	if i == nil {
 		return
 	}
-	if i.kind == messageItem && r.marks[len(r.marks)-1].tokens < len(r.tokens) {
+	if i.kind == messageItem && int(r.marks[len(r.marks)-1].tokens) < len(r.tokens) {
 		r.add(textDelta) // without text
 	}
 	i.status, i.to, i.last = status, len(r.text), i.first
@@ -319,7 +319,7 @@ func (r *response) isDone() bool {
 func (r *response) weigh() (bytes int, ended time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	const object, perMark, perToken, perItem = 1024, 32, 64, 192
+	const object, perMark, perToken, perItem = 1024, 16, 64, 192
 	bytes = object + perItem*len(r.items) + cap(r.text) + len(r.history) + perMark*cap(r.marks) + len(r.plan.echo.Tools)
 	for _, t := range r.tokens {
 		bytes += perToken + len(t.Text)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,19 +31,19 @@ const (
 	closeGoingAway = websocket.CloseGoingAway
 )
 
-// socket is one WebSocket connection, with a reader and a writer. The reader (the HTTP handler's
-// goroutine) always reads, so that pings are answered during a long prefill. The writer sends error
-// frames from a bounded queue, and the events of the streams, which wait in the responses themselves.
+// socket is one WebSocket connection, with a reader and a writer. The reader always reads, so that
+// pings are answered during a long prefill. The writer sends error frames from a bounded queue, and
+// the events of the streams, which wait in the responses themselves. Both are goroutines of the
+// socket: the handler of the upgrade returns, so that nothing of HTTP is held beside them.
 type socket struct {
 	door  *Door
 	ws    *websocket.Conn
 	owner string
-	peer  string          // peer that its limits count for
-	from  engine.Caller   // of the upgrade: of requests that name none
-	wake  chan struct{}   // capacity 1: something is to be sent
-	gone  chan struct{}   // closed when the reader has ended
-	cut   <-chan struct{} // closed when the server has lost patience with a shutdown
-	heard atomic.Int64    // when the client last gave a sign of life, Unix ns
+	peer  string        // peer that its limits count for
+	from  engine.Caller // of the upgrade: of requests that name none
+	wake  chan struct{} // capacity 1: something is to be sent
+	gone  chan struct{} // closed when the reader has ended
+	heard atomic.Int64  // when the client last gave a sign of life, Unix ns
 
 	mu      sync.Mutex
 	errors  [][]byte    // error frames to send, before any event
@@ -64,20 +65,27 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 	if !upgrade.Check(w, req, d.opt.AllowOrigin) {
 		return
 	}
-	s := &socket{door: d, owner: d.opt.Owner(req), peer: d.opt.Peer(req), from: d.opt.Caller(req.Header), wake: make(chan struct{}, 1), gone: make(chan struct{}), cut: req.Context().Done()}
+	s := &socket{door: d, owner: d.opt.Owner(req), peer: d.opt.Peer(req), from: d.opt.Caller(req.Header), wake: make(chan struct{}, 1), gone: make(chan struct{})}
 	if err := d.admit(s); err != nil {
 		err.Write(w)
 		return
 	}
-	defer d.dismiss(s)
 	ws, err := upgrade.Do(w, req, upgrade.Options{
-		Timeout: d.opt.WriteWait, ReadBuffer: 4096, WriteBuffer: 4096, Pool: &writeBuffers, Protocol: subprotocol(req),
+		Timeout: d.opt.WriteWait, ReadBuffer: readBuffer, WriteBuffer: 4096, Pool: &writeBuffers, Protocol: subprotocol(req),
 	})
 	if err != nil { // the upgrader has answered
+		d.dismiss(s)
 		d.log.Debug().Err(err).Msg("websocket upgrade refused")
 		return
 	}
 	s.ws = ws
+	go s.run()
+}
+
+// run reads and writes until the connection ends.
+func (s *socket) run() {
+	defer s.door.dismiss(s)
+	start := time.Now()
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -87,7 +95,11 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 	s.lost()
 	close(s.gone)
 	<-written
+	s.door.log.Info().Str("remote", s.ws.RemoteAddr().String()).Dur("took_ms", time.Since(start)).Msg("websocket closed")
 }
+
+// readBuffer holds the part of a client's frames that is read at once. What is longer is read past it.
+const readBuffer = 512
 
 // writeBuffers is shared: a connection holds one only while it writes.
 var writeBuffers sync.Pool
@@ -184,9 +196,26 @@ func (s *socket) read() {
 			done()
 			s.end(websocket.CloseInvalidFramePayloadData, "the text is not valid UTF-8")
 		default:
-			s.handle(data, done)
+			s.handleApart(data, done)
 		}
 	}
+}
+
+// handleApart is handle in a goroutine of its own, whose stack grows with the frame: the reader would
+// keep it. A panic ends the connection only.
+func (s *socket) handleApart(data []byte, done func()) {
+	handled := make(chan struct{})
+	go func() {
+		defer close(handled)
+		defer func() {
+			if cause := recover(); cause != nil {
+				s.door.log.Error().Interface("panic", cause).Bytes("stack", debug.Stack()).Msg("websocket handler panicked")
+				s.end(websocket.CloseInternalServerErr, "the server failed")
+			}
+		}()
+		s.handle(data, done)
+	}()
+	<-handled
 }
 
 // smallMessage is the length up to which a message is read without asking for room.
@@ -291,16 +320,6 @@ func (s *socket) drain(how closing) {
 	}
 	s.mu.Unlock()
 	s.poke()
-}
-
-// abandon fails the responses in flight; the connection closes after their final events.
-func (s *socket) abandon() {
-	s.mu.Lock()
-	for _, l := range s.streams {
-		l.r.stop(errShutdown)
-	}
-	s.mu.Unlock()
-	s.drain(closing{code: closeGoingAway, text: errShutdown.Error()})
 }
 
 // poke wakes the writer.

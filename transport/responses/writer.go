@@ -1,18 +1,13 @@
 package responses
 
 import (
+	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/gorilla/websocket"
 )
-
-// ready is always ready to be received from.
-var ready = func() chan struct{} {
-	c := make(chan struct{})
-	close(c)
-	return c
-}()
 
 // pieceBytes is the size of one write, which has its own deadline: a large event (a long answer
 // with its log-probabilities) may take a client longer than one write may.
@@ -41,59 +36,108 @@ func (s *socket) send(frame []byte) error {
 	return w.Close()
 }
 
+// frames are buffers for encoded events.
+var frames = sync.Pool{New: func() any { return new([]byte) }}
+
+// keptFrame bounds the buffers that are kept, in bytes.
+const keptFrame = 8 << 10
+
 // write sends what there is to send until the connection ends. A write that its deadline cuts off
 // breaks the connection for good, so it is not tried again.
 func (s *socket) write() {
 	defer s.ws.Close() // ends the reader too
-	opt := &s.door.opt
-	ping := time.NewTicker(opt.Ping)
-	defer ping.Stop()
-	silence := time.NewTimer(opt.PongWait)
-	defer silence.Stop()
-	life := time.NewTimer(opt.SocketLife)
-	defer life.Stop()
-	cut := s.cut
+	a := s.newAlarm()
+	defer a.timer.Stop()
 	for {
-		frame, end := s.next()
-		if frame != nil && s.send(frame) != nil {
-			return
+		select { // also between frames that follow each other
+		case <-a.timer.C:
+			if !s.look(a) {
+				return
+			}
+		default:
 		}
-		if end != nil {
+		sent, end := s.sendNext()
+		switch {
+		case end != nil:
 			s.goodbye(end)
 			return
-		}
-		more := s.wake
-		if frame != nil {
-			more = ready // look again at once, after the timers had their turn
+		case sent == nil:
+			continue
+		case sent != errNothing:
+			return
 		}
 		select {
-		case <-more:
-		case <-ping.C:
-			if s.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(opt.WriteWait)) != nil {
+		case <-s.wake:
+		case <-a.timer.C:
+			if !s.look(a) {
 				return
 			}
-		case <-silence.C:
-			left := opt.PongWait - time.Duration(time.Now().UnixNano()-s.heard.Load())
-			if left <= 0 {
-				s.door.log.Debug().Msg("websocket client fell silent")
-				return
-			}
-			silence.Reset(left)
-		case <-life.C:
-			s.fault(limitReached(opt.SocketLife), "")
-			s.drain(closing{code: websocket.CloseNormalClosure, text: codeConnLimit})
-		case <-cut:
-			cut = nil
-			s.abandon()
 		case <-s.gone:
 			return
 		}
 	}
 }
 
-// next returns the frame to send next, or how to close if there is none. Errors come first, then
-// the streams take turns.
-func (s *socket) next() ([]byte, *closing) {
+// errNothing says that there is nothing to send.
+var errNothing = errors.New("nothing to send")
+
+// sendNext sends one frame, or returns errNothing or how to close.
+func (s *socket) sendNext() (error, *closing) {
+	buf := frames.Get().(*[]byte)
+	defer frames.Put(buf)
+	frame, end := s.next((*buf)[:0])
+	if frame == nil {
+		return errNothing, end
+	}
+	if cap(frame) <= keptFrame {
+		*buf = frame
+	}
+	return s.send(frame), nil
+}
+
+// alarm is when a connection has to be looked at next: for a ping, for a client that fell silent, or
+// at the end of its life.
+type alarm struct {
+	timer      *time.Timer
+	ping, life time.Time // the zero life has passed
+}
+
+func (s *socket) newAlarm() *alarm {
+	now, opt := time.Now(), &s.door.opt
+	return &alarm{time.NewTimer(min(opt.Ping, opt.PongWait, opt.SocketLife)), now.Add(opt.Ping), now.Add(opt.SocketLife)}
+}
+
+// look does what is due and sets the alarm again; false: the connection has ended.
+func (s *socket) look(a *alarm) bool {
+	now, opt := time.Now(), &s.door.opt
+	left := opt.PongWait - time.Duration(now.UnixNano()-s.heard.Load())
+	if left <= 0 {
+		s.door.log.Debug().Msg("websocket client fell silent")
+		return false
+	}
+	if !now.Before(a.ping) {
+		if s.ws.WriteControl(websocket.PingMessage, nil, now.Add(opt.WriteWait)) != nil {
+			return false
+		}
+		a.ping = now.Add(opt.Ping)
+	}
+	left = min(left, a.ping.Sub(now))
+	if !a.life.IsZero() {
+		if now.Before(a.life) {
+			left = min(left, a.life.Sub(now))
+		} else {
+			a.life = time.Time{}
+			s.fault(limitReached(opt.SocketLife), "")
+			s.drain(closing{code: websocket.CloseNormalClosure, text: codeConnLimit})
+		}
+	}
+	a.timer.Reset(left)
+	return true
+}
+
+// next returns the frame to send next, in buf if there is room, or how to close if there is none.
+// Errors come first, then the streams take turns.
+func (s *socket) next(buf []byte) ([]byte, *closing) {
 	s.mu.Lock()
 	if s.ending == nil && s.leaving != nil && len(s.errors) == 0 && len(s.streams) == 0 {
 		s.ending = s.leaving
@@ -113,7 +157,7 @@ func (s *socket) next() ([]byte, *closing) {
 	if l == nil {
 		return nil, nil
 	}
-	return ev.encode(l.streamID), nil
+	return ev.appendTo(buf, l.streamID), nil
 }
 
 // takeEvent takes the next event of the stream whose turn it is. It frees the stream with the final

@@ -103,11 +103,12 @@ func Do(w http.ResponseWriter, r *http.Request, o Options) (*websocket.Conn, err
 	if err != nil {
 		return nil, err
 	}
+	seen := h.tap // and not h, which holds all of the HTTP request
 	ws.SetCloseHandler(func(code int, _ string) error {
 		switch {
-		case h.tap.short:
+		case seen.short:
 			code = websocket.CloseProtocolError
-		case h.tap.badGateway:
+		case seen.badGateway:
 			code = badGateway
 		}
 		_ = ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, ""), time.Now().Add(o.Timeout))
