@@ -25,12 +25,12 @@ func openProfiles(srv *server.Server) {
 }
 
 // openDoors builds the HTTP server, with the Responses API and the trace page. All share keys,
-// limits, origins and the drain.
-func openDoors(e engine.Engine, opt server.Options, log zerolog.Logger) (*server.Server, *responses.Door) {
+// limits, origins and the drain. sockets bounds the WebSockets for responses; 0 is its default.
+func openDoors(e engine.Engine, opt server.Options, sockets int, log zerolog.Logger) (*server.Server, *responses.Door) {
 	srv := server.New(e, opt)
 	door := responses.New(e, responses.Options{
 		Owner: srv.Owner, Peer: srv.Peer, AllowOrigin: srv.OriginAllowed, ReadBody: srv.ReadBody, Work: srv.Work, Acquire: srv.Acquire,
-		Caller: opt.Caller, Log: log,
+		Caller: opt.Caller, MaxSockets: sockets, Log: log,
 	})
 	door.Mount(srv.Route)
 	srv.Describe(responses.Routes()...)

@@ -57,7 +57,7 @@ func TestHostileRequestsEverywhere(t *testing.T) {
 	srv, door := openDoors(late, server.Options{
 		Keys: []server.KeyHash{server.HashKey("the-secret-key")}, HeaderTimeout: time.Second, BodyTimeout: time.Second, WriteTimeout: time.Second,
 		MaxBody: 100 << 10, MaxConcurrent: 1 << 12,
-	}, zerolog.Nop())
+	}, 0, zerolog.Nop())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -114,7 +114,7 @@ func TestPriorityRanges(t *testing.T) {
 	e := enginetest.New()
 	late := newLoadingEngine("test-model", ring, nil)
 	late.set(e)
-	srv, door := openDoors(late, server.Options{Keys: ring.Hashes}, zerolog.Nop())
+	srv, door := openDoors(late, server.Options{Keys: ring.Hashes}, 0, zerolog.Nop())
 	web := httptest.NewServer(srv.Handler())
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -172,7 +172,7 @@ func TestKeyLimits(t *testing.T) {
 	e := enginetest.New()
 	late := newLoadingEngine("test-model", ring, nil)
 	late.set(e)
-	srv, _ := openDoors(late, server.Options{Keys: ring.Hashes, Limits: ring.Limiter().Headers}, zerolog.Nop())
+	srv, _ := openDoors(late, server.Options{Keys: ring.Hashes, Limits: ring.Limiter().Headers}, 0, zerolog.Nop())
 	s := httptest.NewServer(srv.Handler())
 	defer s.Close()
 	ask := func(key, path, body string) *http.Response {

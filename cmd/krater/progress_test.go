@@ -25,7 +25,7 @@ import (
 func TestReadyTellsProgress(t *testing.T) {
 	p := term.NewProgress(io.Discard, time.Hour, nil)
 	late := newLoadingEngine("krater-tiny", nil, p)
-	srv, _ := openDoors(late, server.Options{}, zerolog.Nop())
+	srv, _ := openDoors(late, server.Options{}, 0, zerolog.Nop())
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -126,7 +126,7 @@ func recordedServer(t *testing.T) *httptest.Server {
 		}
 		return enginetest.Text("no such text"), nil
 	})
-	srv, _ := openDoors(e, server.Options{}, zerolog.Nop())
+	srv, _ := openDoors(e, server.Options{}, 0, zerolog.Nop())
 	srv.Open("GET /test/open", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, e.Open()) }))
 	s := httptest.NewServer(srv.Handler())
 	t.Cleanup(s.Close)

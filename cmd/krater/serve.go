@@ -51,6 +51,8 @@ type serveCmd struct {
 	OTLPEndpoint    string        `name:"otlp-endpoint" help:"OpenTelemetry collector that receives a span for every request, over HTTP, such as http://127.0.0.1:4318." placeholder:"URL"`
 	Pprof           bool          `help:"Serve Go's profiles under /debug/pprof, on loopback only."`
 	MaxConcurrent   int           `help:"Maximum number of answers, over HTTP and WebSocket, that run or wait at once. Each choice of a request counts; more are answered with 429." default:"256"`
+	MaxSockets      int           `help:"Maximum number of open WebSockets for responses." default:"256"`
+	MaxConnections  int           `help:"Maximum number of open connections; more are closed at once." default:"4096"`
 	DrainTimeout    time.Duration `help:"Time for running answers to finish after a stop signal." default:"30s"`
 	LogLevel        string        `help:"Lowest level that is logged: ${enum}." enum:"debug,info,warn,error" default:"info"`
 	LogFormat       string        `help:"Format of the log: ${enum}. auto is text on a terminal and JSON elsewhere." enum:"auto,json,text" default:"auto"`
@@ -61,13 +63,9 @@ type serveCmd struct {
 	keeper  *heatfile.Keeper // keeps --heat-file; nil: none
 }
 
-// maxConcurrentMost bounds --max-concurrent: each answer has its own goroutines and buffers.
+// maxConcurrentMost bounds --max-concurrent, --max-sockets and --max-connections: each answer and each
+// connection has its own goroutines and buffers.
 const maxConcurrentMost = 1 << 16
-
-// servingGCPercent keeps the heap close to its live size. The weights are not on the heap. The rest
-// (stored answers, buffers) would double before the default collects, and collecting twice as often
-// costs almost nothing here.
-const servingGCPercent = 50
 
 // Run implements the command.
 func (c *serveCmd) Run(e *console.Env) error {
@@ -116,7 +114,7 @@ func (c *serveCmd) Run(e *console.Env) error {
 	}
 	log.Info().Str("listen", l.Addr().String()).Msg("listening; the model is loading")
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(servingGCPercent)
+		debug.SetGCPercent(console.ServingGCPercent)
 	}
 	ctx, release := untilStopped()
 	defer release()
@@ -143,7 +141,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 	if c.OTLPEndpoint != "" {
 		opt.Caller = otlp.Caller
 	}
-	srv, door := openDoors(late, opt, log)
+	srv, door := openDoors(late, opt, c.MaxSockets, log)
 	if err := srv.Register(c.out.metric()); err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -384,9 +382,14 @@ func (c *serveCmd) logger(e *console.Env) (log zerolog.Logger, err error) {
 }
 
 func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *keyring.Ring, err error) {
-	opt = server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, MaxConcurrent: c.MaxConcurrent, Version: version.Number, Log: &log}
-	if c.MaxConcurrent < 1 || c.MaxConcurrent > maxConcurrentMost {
-		return opt, nil, fmt.Errorf("--max-concurrent %d: want 1 to %d", c.MaxConcurrent, maxConcurrentMost)
+	opt = server.Options{Origins: c.Origins, OpenMetrics: c.OpenMetrics, MaxConcurrent: c.MaxConcurrent, MaxConnections: c.MaxConnections, Version: version.Number, Log: &log}
+	for _, most := range []struct {
+		flag  string
+		value int
+	}{{"--max-concurrent", c.MaxConcurrent}, {"--max-sockets", c.MaxSockets}, {"--max-connections", c.MaxConnections}} {
+		if most.value < 1 || most.value > maxConcurrentMost {
+			return opt, nil, fmt.Errorf("%s %d: want 1 to %d", most.flag, most.value, maxConcurrentMost)
+		}
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return opt, nil, errors.New("--tls-cert and --tls-key must be used together")

@@ -314,7 +314,7 @@ func TestAnnounced(t *testing.T) {
 func TestOpenDoor(t *testing.T) {
 	for listen, warned := range map[string]bool{"127.0.0.1:0": false, "localhost:0": false, "[::1]:0": false, "0.0.0.0:0": true, ":0": true} {
 		var out bytes.Buffer
-		if _, _, err := (&serveCmd{Listen: listen, MaxConcurrent: 1}).serverOptions(zerolog.New(&out)); err != nil {
+		if _, _, err := (&serveCmd{Listen: listen, MaxConcurrent: 1, MaxSockets: 1, MaxConnections: 1}).serverOptions(zerolog.New(&out)); err != nil {
 			t.Fatal(err)
 		}
 		if got := strings.Contains(out.String(), "--api-keys"); got != warned {

@@ -228,6 +228,8 @@ func TestBadFlags(t *testing.T) {
 		{1, "run --kv-cache 1B hi", "--kv-cache"},
 		{1, "serve --max-seqs 0 --listen 127.0.0.1:0", "--max-seqs"},
 		{1, "serve --max-queue 0 --listen 127.0.0.1:0", "--max-queue"},
+		{1, "serve --max-sockets 0 --listen 127.0.0.1:0", "--max-sockets"},
+		{1, "serve --max-connections 70000 --listen 127.0.0.1:0", "--max-connections"},
 		{1, "serve --max-concurrent 0 --listen 127.0.0.1:0", "--max-concurrent"},
 		{1, "serve --max-seqs 8 --max-batch-tokens 4 --listen 127.0.0.1:0", "--max-batch-tokens --max-seqs"},
 		{1, "serve --listen nonsense", "--listen"},
