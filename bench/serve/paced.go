@@ -38,7 +38,7 @@ type Paced struct {
 	begun  atomic.Int64           // streams that have had a token
 }
 
-// delays are those of a window.
+// delays has the delays of a window.
 type delays struct {
 	mu   sync.Mutex
 	hist Histogram // seconds
@@ -54,14 +54,14 @@ type PacedReport struct {
 	Windows []PacedWindow `json:"windows"`
 }
 
-// PacedWindow is what was measured in one window.
+// PacedWindow has the figures of one window.
 type PacedWindow struct {
 	Seconds float64 `json:"seconds"`
 	Tokens  int     `json:"tokens"`
 	Delay   Summary `json:"delay"`
 	// Server is processor time of the server's own code for each token, Kernel what the kernel used
-	// for it, and Client the time of the client in both. Other is what further processes of the
-	// machine used, in cores.
+	// for it, and Client the time of the client in both. Further processes of the machine used Other
+	// cores.
 	Server float64 `json:"server_us_per_token"`
 	Kernel float64 `json:"kernel_us_per_token"`
 	Client float64 `json:"client_us_per_token"`

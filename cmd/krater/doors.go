@@ -28,9 +28,13 @@ func openProfiles(srv *server.Server) {
 // limits, origins and the drain. sockets bounds the WebSockets for responses; 0 is its default.
 func openDoors(e engine.Engine, opt server.Options, sockets int, log zerolog.Logger) (*server.Server, *responses.Door) {
 	srv := server.New(e, opt)
+	var limits func(string, http.Header)
+	if opt.Limits != nil {
+		limits = func(owner string, h http.Header) { opt.Limits(owner, false, h) }
+	}
 	door := responses.New(e, responses.Options{
 		Owner: srv.Owner, Peer: srv.Peer, AllowOrigin: srv.OriginAllowed, ReadBody: srv.ReadBody, Work: srv.Work, Acquire: srv.Acquire,
-		Caller: opt.Caller, MaxSockets: sockets, Log: log,
+		Limits: limits, Caller: opt.Caller, MaxSockets: sockets, Log: log,
 	})
 	door.Mount(srv.Route)
 	srv.Describe(responses.Routes()...)

@@ -21,6 +21,7 @@ type responseEvent struct {
 	Delta    string
 	Text     string
 	Status   int
+	Headers  map[string]string
 	Response *responseObject
 	Error    struct {
 		Type, Code, Message, Param string

@@ -46,6 +46,9 @@ type Options struct {
 	// Acquire takes a place among the server's generating requests for a peer until release is
 	// called. nil: there are enough.
 	Acquire func(peer string) (release func(), err *api.Error)
+	// Limits sets headers that show what an owner may still use, as the answers of HTTP have them; nil:
+	// there are no limits.
+	Limits func(owner string, h http.Header)
 	// Caller reads the client's span from a header; nil: not needed.
 	Caller func(http.Header) engine.Caller
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"krater/actors/engine"
@@ -58,18 +59,32 @@ type errorFrame struct {
 	Status   int       `json:"status"`
 	Error    errorBody `json:"error"`
 	StreamID string    `json:"stream_id,omitempty"`
+	// Headers are those with which HTTP would have answered. Clients look for them here or in Error.
+	Headers map[string]string `json:"headers,omitempty"`
 }
 
 type errorBody struct {
 	api.Body
-	Headers map[string]string `json:"headers,omitempty"` // what HTTP would have sent
+	Headers map[string]string `json:"headers,omitempty"`
 }
 
-func newErrorFrame(e *api.Error, streamID string) []byte {
+// newErrorFrame encodes an error. limits sets headers about limits; nil: there are none.
+func newErrorFrame(e *api.Error, streamID string, limits func(http.Header)) []byte {
 	f := errorFrame{Type: "error", Status: e.Status, Error: errorBody{Body: e.Body()}, StreamID: streamID}
+	h := http.Header{}
 	if e.RetryAfter > 0 {
 		seconds := (e.RetryAfter + time.Second - 1) / time.Second
-		f.Error.Headers = map[string]string{"retry-after": strconv.Itoa(int(seconds))}
+		h.Set("Retry-After", strconv.Itoa(int(seconds)))
+	}
+	if limits != nil && e.Status == http.StatusTooManyRequests {
+		limits(h)
+	}
+	if len(h) > 0 {
+		f.Headers = map[string]string{}
+		for name, values := range h {
+			f.Headers[strings.ToLower(name)] = values[0]
+		}
+		f.Error.Headers = f.Headers
 	}
 	return api.Marshal(f)
 }

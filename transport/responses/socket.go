@@ -71,7 +71,7 @@ func (d *Door) upgrade(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	ws, err := upgrade.Do(w, req, upgrade.Options{
-		Timeout: d.opt.WriteWait, ReadBuffer: readBuffer, WriteBuffer: 4096, Pool: &writeBuffers, Protocol: subprotocol(req),
+		Timeout: d.opt.WriteWait, ReadBuffer: readBuffer, WriteBuffer: 4096, Pool: &writeBuffers, Protocol: upgrade.Subprotocol(req),
 	})
 	if err != nil { // the upgrader has answered
 		d.dismiss(s)
@@ -148,17 +148,6 @@ func sameOrigin(req *http.Request) bool {
 	}
 	u, err := url.Parse(origin)
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, req.Host)
-}
-
-// subprotocol agrees to the first one that the client offers, since browsers refuse a server that
-// picks none; keys are never sent back.
-func subprotocol(req *http.Request) string {
-	for _, name := range websocket.Subprotocols(req) {
-		if name != "" && !strings.Contains(name, "key") {
-			return name
-		}
-	}
-	return ""
 }
 
 // read handles frames until the connection ends. After a fatal fault it continues to read, and
@@ -286,10 +275,17 @@ func (s *socket) fault(err *api.Error, streamID string) {
 	if len(s.errors) >= maxErrors {
 		s.endLocked(websocket.ClosePolicyViolation, "too many unread errors")
 	} else {
-		s.errors = append(s.errors, newErrorFrame(err, streamID))
+		s.errors = append(s.errors, newErrorFrame(err, streamID, s.limits))
 	}
 	s.mu.Unlock()
 	s.poke()
+}
+
+// limits sets the headers that show what the client's key may still use.
+func (s *socket) limits(h http.Header) {
+	if s.door.opt.Limits != nil {
+		s.door.opt.Limits(s.owner, h)
+	}
 }
 
 // end closes the connection with that code; the first end counts.

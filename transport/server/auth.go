@@ -2,7 +2,6 @@ package server
 
 import (
 	"crypto/subtle"
-	"encoding/base64"
 	"encoding/hex"
 	"net/http"
 	"net/url"
@@ -10,6 +9,7 @@ import (
 	"strings"
 
 	"krater/transport/api"
+	"krater/transport/upgrade"
 )
 
 // authorize checks the request's key. The time it takes depends on the number of keys, not on which
@@ -35,22 +35,10 @@ func (s *Server) authorize(r *http.Request) *api.Error {
 	}
 }
 
-// keyProtocol begins the WebSocket subprotocol that carries a key, as base64url without padding:
-// browsers let a page set no header of a WebSocket.
-const keyProtocol = "krater-key."
-
 // presentedKey returns the key a request shows, of whatever worth.
 func presentedKey(r *http.Request) string {
-	for _, list := range r.Header.Values("Sec-Websocket-Protocol") {
-		for name := range strings.SplitSeq(list, ",") {
-			if text, ok := strings.CutPrefix(strings.TrimSpace(name), keyProtocol); ok {
-				key, err := base64.RawURLEncoding.DecodeString(text)
-				if err != nil {
-					return ""
-				}
-				return string(key)
-			}
-		}
+	if key, offered := upgrade.Key(r); offered {
+		return key
 	}
 	if scheme, rest, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
 		return strings.TrimSpace(rest)

@@ -114,6 +114,9 @@ func (s *Server) guard(h http.Handler) http.Handler {
 		if rec, ok := w.(*recorder); ok && s.opt.Limits != nil {
 			owner, anthropic := s.Owner(r), anthropicRoute(r)
 			rec.limits = func(h http.Header) { s.opt.Limits(owner, anthropic, h) }
+			if r.Header.Get("Upgrade") != "" { // which no WriteHeader answers
+				rec.limits(rec.Header())
+			}
 		}
 		s.enter()
 		defer s.leave()

@@ -94,9 +94,9 @@ func Do(w http.ResponseWriter, r *http.Request, o Options) (*websocket.Conn, err
 			(&api.Error{Status: status, Type: api.TypeInvalidRequest, Code: CodeInvalid, Message: reason.Error()}).Write(w)
 		},
 	}
-	var header http.Header
+	header := w.Header().Clone() // the id of the request, and what its key may still use
 	if o.Protocol != "" {
-		header = http.Header{"Sec-Websocket-Protocol": {o.Protocol}}
+		header.Set("Sec-Websocket-Protocol", o.Protocol)
 	}
 	h := &hijacker{ResponseWriter: w}
 	ws, err := up.Upgrade(h, r, header)
