@@ -30,10 +30,8 @@ func (n *scheduleNode) fill(d scheduler.Batch) {
 		sp := &d.Spans[i]
 		r := n.slots[sp.Slot]
 		if d.After != 0 {
-			r.ahead = b
 			step.Tokens, step.Take = append(step.Tokens, 0), append(step.Take, int32(sp.From))
 		} else {
-			r.batch = b
 			step.Tokens = append(step.Tokens, r.tokens[sp.Pos:sp.Pos+sp.Len]...)
 		}
 		step.Spans = append(step.Spans, stages.Span{

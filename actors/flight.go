@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"krater/actors/msg"
+	"krater/scheduler"
 )
 
 // inFlight returns the core's batch with an id that is in flight, nil for none.
@@ -54,12 +55,16 @@ func (n *scheduleNode) returnCredit(b *msg.Batch) {
 func (n *scheduleNode) removeInFlight(b *msg.Batch) {
 	n.flying--
 	n.raw = n.raw && b.Raw == nil
-	for i := range b.Spans {
-		switch r := n.slots[b.Spans[i].Slot]; b {
-		case r.batch:
-			r.batch, r.ahead = r.ahead, nil
-		case r.ahead:
-			r.ahead = nil
+}
+
+// leave takes a request that has ended off the batches in flight that it is in. A batch without a request is abandoned.
+func (n *scheduleNode) leave(id uint64) {
+	for _, b := range n.batches {
+		if b.Status != msg.InFlight || b.Raw != nil || !slices.ContainsFunc(b.Spans, func(sp scheduler.Span) bool { return sp.ID == id }) {
+			continue
+		}
+		if b.Live--; b.Live == 0 {
+			b.Abandoned.Store(true)
 		}
 	}
 }

@@ -27,9 +27,32 @@ type groupNode struct {
 	lost       func(cause error) // reports that the rank is lost
 	// open are the batches that wait for a merge.
 	open []*msg.Batch
+	// behind has the batches that wait for one with earlier rows of a prompt of theirs.
+	behind []*msg.Batch
 }
 
 func (n *groupNode) receive(c *turn, m any) {
+	n.handle(c, m)
+	for i := 0; i < len(n.behind); i++ { // in the order in which they came
+		if b := n.behind[i]; !n.waits(b) {
+			n.behind = slices.Delete(n.behind, i, i+1)
+			n.run(c, b, true)
+			i = -1
+		}
+	}
+}
+
+// waits reports whether a batch must not enter its next layer yet, because an earlier batch with rows of its prompts has not passed that.
+func (n *groupNode) waits(b *msg.Batch) bool {
+	if b.Follows == 0 || b.Abandoned.Load() {
+		return false
+	}
+	before := func(p *msg.Batch) bool { return p.ID <= b.Follows && !p.Abandoned.Load() }
+	return slices.ContainsFunc(n.open, func(p *msg.Batch) bool { return before(p) && p.Walk.Layer < b.Walk.Layer }) ||
+		slices.ContainsFunc(n.behind, func(p *msg.Batch) bool { return before(p) && p.Walk.Layer <= b.Walk.Layer })
+}
+
+func (n *groupNode) handle(c *turn, m any) {
 	switch m := m.(type) {
 	case *msg.Batch:
 		if m.CallsHost && n.startsRank {
@@ -72,6 +95,10 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 	st, probe, s := b.State, b.Probe(), b.On(n.stream)
 	for ; more && !b.Abandoned.Load() && !st.Repeated(); more = n.group.Next(s, st, &b.Walk) {
 		layer := b.Walk.Layer
+		if n.waits(b) {
+			n.behind = append(n.behind, b)
+			return
+		}
 		began := c.now()
 		n.group.Attend(s, st, layer, probe)
 		if !n.group.MoE(layer) {
@@ -159,8 +186,9 @@ func serve(c *turn, b *msg.Batch, rank int) {
 	c.sent = 0
 }
 
-// forget removes b from the batches that wait for a merge; false if it is not there.
+// forget removes b from the batches that wait; false if it is not among those that wait for a merge.
 func (n *groupNode) forget(b *msg.Batch) bool {
+	n.behind = slices.DeleteFunc(n.behind, func(x *msg.Batch) bool { return x == b })
 	i := slices.Index(n.open, b)
 	if i < 0 {
 		return false
@@ -170,4 +198,4 @@ func (n *groupNode) forget(b *msg.Batch) bool {
 }
 
 // held implements holder.
-func (n *groupNode) held() []*msg.Batch { return n.open }
+func (n *groupNode) held() []*msg.Batch { return slices.Concat(n.open, n.behind) }

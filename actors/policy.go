@@ -2,6 +2,7 @@ package actors
 
 import (
 	"cmp"
+	"slices"
 
 	"krater/actors/placement"
 	"krater/kernels/device"
@@ -72,10 +73,20 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	if len(ranks) > 1 {
 		c.MaxRetries = cmp.Or(c.MaxRetries, linkRetries)
 	}
-	if placements(ranks, func(p *placement.Placement) bool { return !p.Leaves(dispatch.Prefill) }) {
+	if len(ranks) == 1 && placements(ranks, func(p *placement.Placement) bool { return !p.Leaves(dispatch.Prefill) }) {
 		// The device alone computes prompts: what it copies for one batch of them it would
 		// copy for each.
 		c.PrefillBatches = 1
 	}
+	c.Follow = follows(ranks, &c)
 	return c
+}
+
+// follows reports whether the chunks of a prompt may follow each other through the ranks. A batch must then pass every layer after
+// those before it, and nothing may be kept of a sequence but rows in blocks. Steps of a GPU that waits for the host in the middle are
+// not submitted in order.
+func follows(ranks []*rank, c *scheduler.Config) bool {
+	whole := func(r *rank) bool { return r.Limits.Window == r.Limits.Tokens && (r.accel == nil || r.place == nil) }
+	return len(ranks) > 1 && c.MicroBatches > 1 && c.Snapshots == 0 && c.WindowBlocks == 0 && c.PassRows == 0 &&
+		!slices.ContainsFunc(ranks, func(r *rank) bool { return !whole(r) })
 }

@@ -60,9 +60,7 @@ type scheduleNode struct {
 // record is what the driver keeps of a request.
 type record struct {
 	submit   *msg.Submit
-	tokens   []int32    // prompt, then what was generated
-	batch    *msg.Batch // it is in, or nil
-	ahead    *msg.Batch // it is in besides, which takes the token that batch chooses
+	tokens   []int32 // prompt, then what was generated
 	ended    bool
 	slot     int   // where the device keeps its history
 	stored   int   // how many of its tokens the device has there, or will have; below 0: nothing
@@ -176,14 +174,7 @@ func (n *scheduleNode) effects() {
 			n.slots[e.Slot], r.slot, r.stored = r, e.Slot, -1
 		case scheduler.Ended:
 			r.ended = true
-			for _, b := range []*msg.Batch{r.batch, r.ahead} {
-				if b == nil {
-					continue
-				}
-				if b.Live--; b.Live == 0 {
-					b.Abandoned.Store(true)
-				}
-			}
+			n.leave(e.ID)
 			cause := e.Cause
 			if cause == nil {
 				cause = r.cause

@@ -273,7 +273,7 @@ func (d *director) credits() {
 
 // further puts a batch for a request behind one in flight, as for a device that chooses
 // tokens itself, which this one does not.
-func (d *director) further(after, request uint64) *msg.Batch {
+func (d *director) further(after uint64) *msg.Batch {
 	n := d.node
 	n.core.Hold(after, false)
 	b, ok := n.core.Next(0)
@@ -282,7 +282,7 @@ func (d *director) further(after, request uint64) *msg.Batch {
 	}
 	f := n.takeCredit(b.MicroBatch)
 	f.Batch, f.Live = b, len(b.Spans)
-	n.live[request].ahead = f
+
 	return f
 }
 
@@ -298,7 +298,7 @@ func TestVoidBatch(t *testing.T) {
 		n := d.node
 		n.ahead = true
 		d.submit(1, 2, 8, 0)
-		first, second := d.batches[1], d.further(1, 1)
+		first, second := d.batches[1], d.further(1)
 		forgets := func(b *msg.Batch) {
 			t.Helper()
 			if b.Forgets != 2 {

@@ -22,6 +22,9 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 	for _, r := range p.ranks {
 		if r.accel != nil {
 			r.queues = r.queuesFor(micro)
+			if p.scheduler.Follow {
+				r.queues = 1
+			}
 		}
 		var err error
 		if r.stream, err = p.stream(r); err != nil {

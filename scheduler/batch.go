@@ -73,6 +73,7 @@ type Batch struct {
 	ID         uint64 // rises by one from 1
 	MicroBatch int    // below Config.MicroBatches
 	After      uint64 // the batch in flight, of the same micro-batch, that this one is ahead of; 0: none
+	Follows    uint64 // with Config.Follow: the newest batch in flight that has earlier rows of a prompt of this one; 0: none
 	Rows       int    // sum of Len
 	Decode     int    // rows of decode spans
 	Wanted     int    // spans with Last: rows that need logits, and outcomes for Done; Request.Scored asks for more
@@ -273,10 +274,13 @@ func (c *Core) takePrefill(f *flight) {
 		loads := f.loads
 		s := c.prompt(f, gap > 0, room)
 		if s == nil {
+			s = c.trailing()
+		}
+		if s == nil {
 			return
 		}
 		room = c.charge(room, f.loads-loads)
-		n := min(s.known-s.computed, c.cfg.PrefillChunk, room)
+		n := min(s.known-s.next(), c.cfg.PrefillChunk, room)
 		if s.scored() {
 			n = min(n, c.cfg.logitRows()-f.Wanted)
 		}
@@ -338,10 +342,10 @@ func (c *Core) ready(f *flight, s *seq, room int) bool {
 // taking it from others, and returns how many.
 func (c *Core) addPrompt(f *flight, s *seq, n int) int {
 	room := len(s.blocks) + max(0, c.room(s))
-	end := min(s.computed+n, room*c.cfg.BlockTokens)
+	end := min(s.next()+n, room*c.cfg.BlockTokens)
 	end = c.endAtBorder(s, c.sameClass(s, end))
 	c.extend(f, s, max(0, c.cfg.blocksFor(end)-len(s.blocks)))
-	n = end - s.computed
+	n = end - s.next()
 	c.addSpan(f, s, n)
 	return n
 }
@@ -349,11 +353,11 @@ func (c *Core) addPrompt(f *flight, s *seq, n int) int {
 // addSpan adds the next n rows of s, which is in no list and holds the blocks, to the batch.
 func (c *Core) addSpan(f *flight, s *seq, n int) {
 	c.saveState(f, s, s.computed)
-	end := s.computed + n
+	end := s.next() + n
 	table := c.cfg.blocksFor(end)
 	f.Spans = append(f.Spans, Span{})
 	sp := &f.Spans[len(f.Spans)-1] // filled in place: a copy of a Span costs as much as the rest
-	sp.ID, sp.Slot, sp.Row, sp.Len, sp.Pos, sp.From = s.req.ID, s.slot, f.Rows, n, s.computed, -1
+	sp.ID, sp.Slot, sp.Row, sp.Len, sp.Pos, sp.From = s.req.ID, s.slot, f.Rows, n, s.next(), -1
 	sp.Decode, sp.Last = s.phase == decoding, end == s.known
 	sp.Recomputed = c.cfg.Classes && s.phase == filling && s.decodeClass(s.computed)
 	sp.Blocks, sp.Windows = s.blocks[:table:table], c.windowTable(s, table)
@@ -370,6 +374,12 @@ func (c *Core) addSpan(f *flight, s *seq, n int) {
 	if sp.Last {
 		f.Wanted++
 		c.joinMicro(s, f.MicroBatch)
+	}
+	if s.flying > 0 {
+		f.Follows = max(f.Follows, c.newestWith(s))
+	}
+	if s.phase == filling {
+		s.flying += n
 	}
 	s.inFlight++
 	f.seqs = append(f.seqs, s)

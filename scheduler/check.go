@@ -75,7 +75,7 @@ func (a *audit) flight(f *flight) {
 		}
 		a.want(!sp.Last || !s.streaming || s.micro == f.MicroBatch, "batch %d of micro-batch %d has a row of micro-batch %d", f.ID, f.MicroBatch, s.micro)
 		a.want(!f.lost || s.ended != None || s.recompute, "batch %d is lost, request %d goes on", f.ID, s.req.ID)
-		if f.After == 0 { // else it is in the batch before, too
+		if a.flights[s] == 1 { // once, if it is in several
 			a.seq(s)
 		}
 	}
@@ -92,7 +92,7 @@ func fits(f *flight, sp *Span, s *seq) bool {
 	case sp.From >= 0 && s.ended != None: // its last token came, or did not
 		return sp.Pos == s.known || sp.Pos == s.known-1
 	default:
-		return sp.Pos == s.computed && sp.Pos+sp.Len <= s.known && sp.Last == (sp.Pos+sp.Len == s.known)
+		return (sp.Pos == s.computed || f.Follows != 0 && sp.Pos > s.computed) && sp.Pos+sp.Len <= s.known && sp.Last == (sp.Pos+sp.Len == s.known)
 	}
 }
 

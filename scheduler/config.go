@@ -67,6 +67,11 @@ type Config struct {
 	Window       int
 	WindowBlocks int // at least WindowNeed
 
+	// Follow is for a pipeline whose batches pass every layer in the order in which they were made, wherever they have a
+	// sequence in common: the next chunk of a prompt may be in flight before the last one is back. Not with Ahead, Snapshots,
+	// WindowBlocks or PassRows.
+	Follow bool
+
 	// Ahead is for a device that chooses tokens itself: every micro-batch has a second place in
 	// flight, for a batch whose rows take the tokens that the batch before it will choose.
 	Ahead bool
@@ -96,6 +101,9 @@ const (
 
 // check names the first field that is out of its range.
 func (c *Config) check() error {
+	if c.Follow && (c.Ahead || c.Snapshots > 0 || c.WindowBlocks > 0 || c.PassRows > 0) {
+		return fmt.Errorf("%w: Follow with Ahead, Snapshots, WindowBlocks or PassRows", ErrConfig)
+	}
 	fields := []struct {
 		name          string
 		value, lo, hi int

@@ -243,7 +243,9 @@ func (c *Core) each(f func(*seq)) {
 			continue // its sequences are in the batch before, too
 		}
 		for _, s := range c.flights[i].seqs {
-			f(s)
+			if c.leads(&c.flights[i], s) {
+				f(s)
+			}
 		}
 	}
 }

@@ -92,6 +92,10 @@
 //   - A batch that fails takes the one ahead with it (Voided, one retry). One that fails ahead
 //     leaves the one before it in flight.
 //
+// With Config.Follow, which excludes Ahead, a prompt has chunks in batches of several micro-batches, each behind the rows of
+// those before it (Batch.Follows). Done comes in order for batches with a common sequence, and a batch that fails takes those
+// that follow it with it (Voided).
+//
 // If the device cannot choose the token of some request, the driver says so with Hold, or holds a
 // batch that is ahead itself until it has reported the one before. Then its tokens are known, and
 // a row whose sequence has ended takes any token.

@@ -32,6 +32,9 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 	c.settleMoves(f, true)
 	for i, s := range f.seqs {
 		s.inFlight--
+		if s.phase == filling {
+			s.flying = max(0, s.flying-f.Spans[i].Len)
+		}
 		switch sp := &f.Spans[i]; {
 		case s.ended != None:
 			c.releaseIdle(s) // its rows may not have been computed
@@ -41,7 +44,11 @@ func (c *Core) Done(id uint64, outcomes []Outcome) error {
 			s.computed += sp.Len
 			c.register(s, s.computed)
 			c.passWindows(s)
-			if !c.yield(s) {
+			switch {
+			case s.inFlight > 0: // its next chunk follows
+			case s.recompute:
+				c.refill(s)
+			case !c.yield(s):
 				c.filling.insert(s, arrivedBefore)
 			}
 		}
@@ -78,6 +85,9 @@ func (f *flight) check(outcomes []Outcome) error {
 	next := 0
 	for i, s := range f.seqs {
 		sp := &f.Spans[i]
+		if f.Follows != 0 && sp.Pos > s.computed && s.ended == None && !s.recompute {
+			return fmt.Errorf("%w: %d has rows behind %d others of request %d", ErrAhead, f.ID, sp.Pos-s.computed, sp.ID)
+		}
 		if !sp.Last {
 			continue
 		}

@@ -84,7 +84,7 @@ func (c *Core) coming() (slots, blocks int) {
 	for i := range c.flights {
 		f := &c.flights[i]
 		for _, s := range f.seqs {
-			if s.ended != None && f.After == 0 {
+			if s.ended != None && f.After == 0 && c.leads(f, s) {
 				slots++
 				blocks += s.own()
 			}

@@ -15,7 +15,7 @@ import "fmt"
 // Gone.
 //
 // A batch that is ahead of the lost one is lost with it, which a Voided effect tells: its sequences
-// are retried or fail once. A lost batch that is itself ahead leaves the one before it in flight:
+// are retried or fail once. So is a batch that follows it (Config.Follow). A lost batch that is itself ahead leaves the one before it in flight:
 // that one's tokens count, and the sequences are computed again only when both are back.
 func (c *Core) Fail(id uint64, cause error, retry bool) error {
 	f := c.flight(id)
@@ -27,7 +27,14 @@ func (c *Core) Fail(id uint64, cause error, retry bool) error {
 		c.lose(a)
 		c.effects = append(c.effects, Effect{Kind: Voided, Batch: a.ID, Slot: -1})
 	}
-	for _, s := range f.seqs { // those of the batch ahead are among them
+	c.again(f, cause, retry) // the sequences of the batch ahead are among them
+	c.loseFollowers(cause)
+	return nil
+}
+
+// again has the sequences of a lost batch computed again, or ends them with the cause.
+func (c *Core) again(f *flight, cause error, retry bool) {
+	for _, s := range f.seqs {
 		switch {
 		case s.ended != None:
 		case retry && c.retried(s):
@@ -36,7 +43,6 @@ func (c *Core) Fail(id uint64, cause error, retry bool) error {
 			c.conclude(s, Failed, cause)
 		}
 	}
-	return nil
 }
 
 // lose marks a batch as lost: nothing of it counts any more.
@@ -57,9 +63,12 @@ func (c *Core) Gone(id uint64) error {
 		a.After = 0
 	}
 	c.settleMoves(f, false)
-	for _, s := range f.seqs {
+	for i, s := range f.seqs {
 		switch s.inFlight--; {
 		case s.inFlight > 0:
+			if c.cfg.Follow && f.Spans[i].Last { // the others have earlier rows of its prompt
+				c.leaveMicro(s)
+			}
 		case s.ended != None:
 			c.release(s)
 		default:

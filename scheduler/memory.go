@@ -141,7 +141,7 @@ func (c *Core) drop(s *seq) {
 	c.dropWindows(s)
 	c.pool.Free(s.blocks)
 	s.blocks = s.blocks[:0]
-	s.computed, s.linked, s.link, s.stateAt, s.borrowed, s.empty = 0, 0, s.root, 0, 0, true
+	s.flying, s.computed, s.linked, s.link, s.stateAt, s.borrowed, s.empty = 0, 0, 0, s.root, 0, 0, true
 	c.endWaits(s)
 }
 

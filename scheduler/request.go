@@ -76,7 +76,8 @@ type seq struct {
 	since     uint64 // number of batches when it entered the queue, or went idle in decode
 	phase     phase
 	ended     Reason // not None: it is kept only for batches in flight
-	inFlight  int    // batches it is in: 2 with one ahead of the other
+	inFlight  int    // batches it is in: 2 with one ahead of the other, up to MicroBatches with Follow
+	flying    int    // rows of its prompt in them
 	recompute bool   // the batch ahead was lost: it is computed again when the one before is back
 	started   bool
 	resumed   bool   // it was preempted at least once
@@ -116,6 +117,9 @@ type seq struct {
 	preloaded int // blocks that were loaded for it before it started
 	stateAt   int // number of blocks at whose end its state was saved last, in decode; 0: none
 }
+
+// next is the position of its next row: behind what is computed and what is in flight.
+func (s *seq) next() int { return s.computed + s.flying }
 
 func (s *seq) generated() int { return s.known - s.req.PromptLen }
 

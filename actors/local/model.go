@@ -233,6 +233,12 @@ func (s *Model) ranks() (list []load.Rank, placed []*placement.Placement) {
 
 // Pipeline starts the actors over a loaded model.
 func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
+	ranks, o := s.pipeline(log)
+	return actors.Start(ranks, o)
+}
+
+// pipeline returns the loaded parts and the options of a pipeline over them.
+func (s *Model) pipeline(log zerolog.Logger) ([]load.Rank, actors.Options) {
 	f := &s.Plan.Options
 	ranks, placements := s.ranks()
 	chunk, share, pass := s.Plan.Steps.Chunk, f.PrefillShare, 0
@@ -242,14 +248,14 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 		chunk = lim.Tokens - f.MaxSeqs
 		share, pass = min(chunk, max(share, s.Plan.Steps.Chunk)), f.GPUPrefillThreshold
 	}
-	return actors.Start(ranks, actors.Options{
+	return ranks, actors.Options{
 		Blueprint: actors.Blueprint{Pools: s.Plan.Pools, MicroBatches: f.MicroBatchCount()},
 		Policy: actors.Policy{
 			PrefillChunk: chunk, PrefillShare: share, PassRows: pass, PassShare: f.PassShare, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 			ReuseAnswers: f.ReuseAnswers, Invariant: f.Invariant(),
 		},
 		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: placements, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,
-	})
+	}
 }
 
 // Gateway opens a pipeline to requests.
