@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -146,7 +147,7 @@ func (g *Gateway) enqueue(ctx context.Context, o *output, ids []int32, maxNew in
 	sub := &msg.Submit{
 		Request: scheduler.Request{
 			PromptLen: len(ids), MaxNew: maxNew, Priority: req.Priority,
-			Domain: g.domain(req.Owner), Group: req.Group, Key: number(req.Owner), Background: req.Background,
+			Domain: g.domain(req.Owner), Group: req.Group, Key: number(req.Owner), Background: req.Background, Turns: turns(ids, g.opt.EOS),
 		},
 		Prompt: ids, Sampler: sampler, Output: o, Reply: make(chan error, 1), Progress: req.Progress, Again: c.sampler,
 	}
@@ -186,6 +187,22 @@ func (p *Pipeline) submit(sub *msg.Submit) (taken bool, err error) {
 	default:
 		return false, nil
 	}
+}
+
+// turns are the ends of the first and the last message of a prompt, as far as an end token shows them. What comes before
+// the first, the instructions, begins other conversations, and before the last ends what the next turn has in common
+// with this one where the template writes an answer otherwise than the model did.
+func turns(ids, eos []int32) []int {
+	isEnd := func(id int32) bool { return slices.Contains(eos, id) }
+	first := slices.IndexFunc(ids, isEnd) + 1
+	if first == 0 {
+		return nil
+	}
+	last := len(ids)
+	for !isEnd(ids[last-1]) {
+		last--
+	}
+	return slices.Compact([]int{first, last})
 }
 
 // domain names the owner whose cached prefixes a request may use.

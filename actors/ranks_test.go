@@ -77,6 +77,9 @@ func conversation(t *testing.T, gw *Gateway, come ...func(*Gateway)) (all [][]en
 			for j := range prompt {
 				prompt[j] = int32(100 + (j*j+3*(i%3)*j)%150)
 			}
+			if len(gw.opt.EOS) > 0 { // a turn ends within a block, and another follows
+				prompt[len(prompt)-1] = gw.opt.EOS[0]
+			}
 			req := greedy(append(prompt, int32(50+round)), 24)
 			seed := uint64(i)
 			req.Logprobs, req.Sampling.Seed, req.Sampling.Temperature = 2, &seed, float64(i%2)

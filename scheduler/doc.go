@@ -128,6 +128,8 @@
 //
 //   - Only full blocks are shared, and no sequence writes to them. A sequence whose last token
 //     is in a cached block copies that block first.
+//   - A sequence that ends leaves its last block, which is not full, as a part. A request that goes on
+//     from it copies it. An edit within a full block costs the rows before it in that block.
 //   - If two requests with one prefix arrive together, the second is parked until the first has
 //     computed the blocks that both need, provided that the first comes first anyway. A parked
 //     request holds nothing.
@@ -147,7 +149,8 @@
 //     decode rows.
 //   - With Snapshots, for models that have state beside blocks, states are kept at the ends of
 //     chunks, which are put on borders of blocks, at the end of a prompt's last full block, and
-//     in decode at the last border. A sequence continues from the last block that has one. Where
+//     in decode at the last border. At the ends of turns (Request.Turns) they are kept where these are,
+//     with a copy of the block as a part. A sequence continues from the last block that has one. Where
 //     another waits for blocks that are being computed, a chunk ends at the last of them, and
 //     the other continues from the state there.
 //   - With Window, for models in which some layers see only the newest tokens, these layers have

@@ -138,6 +138,9 @@ func (c *Core) advance(s *seq, o *Outcome) {
 		why = Length
 	}
 	if why != None {
+		if why != Failed {
+			c.keepPart(s)
+		}
 		c.conclude(s, why, nil)
 		c.releaseIdle(s)
 		return

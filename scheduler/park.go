@@ -38,7 +38,7 @@ func (c *Core) worthWaiting(r, s *seq) int {
 		return 0
 	}
 	have := len(c.chain.pages)
-	if have == (s.known-1)/c.cfg.BlockTokens && (c.chain.from >= 0 || c.cfg.Snapshots > 0 || have*c.cfg.BlockTokens == s.known-1) {
+	if have == (s.known-1)/c.cfg.BlockTokens && (c.chain.from >= 0 && c.chain.upto == s.known-1 || c.cfg.Snapshots > 0 || have*c.cfg.BlockTokens == s.known-1) {
 		return 0 // the cache has everything it can have
 	}
 	if r.siblings != nil && r.siblings == s.siblings && r.generated() == 0 {
@@ -84,6 +84,11 @@ func (c *Core) wantedBorder(r *seq, end int) int {
 		}
 	}
 	return end
+}
+
+// waitedFor reports whether a request is parked for a sequence.
+func (c *Core) waitedFor(r *seq) bool {
+	return slices.ContainsFunc(c.parked.all(), func(s *seq) bool { return s.runner == r })
 }
 
 // park makes a request at the head of the queue wait for another's blocks.

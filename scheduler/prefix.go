@@ -16,7 +16,12 @@ type chain struct {
 // tokens returns the ids of a block's tokens, which must all be known. buf is for those that are in
 // two arrays.
 func (c *Core) tokens(s *seq, block int, buf *[]int32) []int32 {
-	lo, hi, prompt := block*c.cfg.BlockTokens, (block+1)*c.cfg.BlockTokens, s.req.PromptLen
+	return c.tokensUpTo(s, block, (block+1)*c.cfg.BlockTokens, buf)
+}
+
+// tokensUpTo is tokens for the part of a block before position hi.
+func (c *Core) tokensUpTo(s *seq, block, hi int, buf *[]int32) []int32 {
+	lo, prompt := block*c.cfg.BlockTokens, s.req.PromptLen
 	switch {
 	case hi <= prompt:
 		return s.prompt()[lo:hi]
@@ -104,9 +109,16 @@ func (c *Core) look(s *seq) {
 		c.chain.pages, c.chain.link = append(c.chain.pages, page), c.pool.Serial(page)
 	}
 	c.chain.reach, c.chain.tip = len(c.chain.pages), c.chain.link
+	if c.cfg.Snapshots > 0 {
+		c.lookState(s)
+		return
+	}
 	c.trim(s, len(c.chain.pages))
-	if n := len(c.chain.pages); n == (s.known-1)/b && c.cfg.Snapshots == 0 {
+	if n := len(c.chain.pages); n == (s.known-1)/b {
 		c.lookTail(s, n)
+	}
+	if len(c.chain.pages) == c.chain.reach && c.chain.from < 0 {
+		c.lookPart(s, c.chain.reach, c.chain.link)
 	}
 }
 
@@ -124,6 +136,68 @@ func (c *Core) lookTail(s *seq, n int) {
 	if c.chain.upto <= n*b {
 		c.chain.from = -1
 	}
+}
+
+// lookState ends the chain at the last place where a state is kept: at the end of a page or of a part.
+func (c *Core) lookState(s *seq) {
+	n := c.resumes(len(c.chain.pages))
+	for at := len(c.chain.pages); at >= n; at-- {
+		link := s.root
+		if at > 0 {
+			link = c.pool.Serial(c.chain.pages[at-1])
+		}
+		if c.lookPart(s, at, link) {
+			return
+		}
+	}
+	c.trim(s, n)
+}
+
+// lookPart finds the part of a block that continues the first n pages of the chain, which then ends with it.
+func (c *Core) lookPart(s *seq, n int, link uint64) bool {
+	lo := n * c.cfg.BlockTokens
+	hi := min(lo+c.cfg.BlockTokens-1, s.known-1, s.knownIDs())
+	if hi <= lo {
+		return false
+	}
+	page, size := c.pool.FindPart(link, c.tokensUpTo(s, n, hi, &c.left), c.cfg.ReuseAnswers && !s.started, func(page int32) bool {
+		return c.pool.Place(page) < 0 && c.hasWindow(page) && (c.cfg.Snapshots == 0 || c.pool.Snapshot(page) >= 0)
+	})
+	if page < 0 {
+		return false
+	}
+	c.chain.pages, c.chain.link, c.chain.from, c.chain.upto = c.chain.pages[:n], link, page, lo+size
+	return true
+}
+
+// last is the page at whose end the chain ends, from included; -1 for none.
+func (c *chain) last(from int32) int32 {
+	switch {
+	case from >= 0:
+		return from
+	case len(c.pages) > 0:
+		return c.pages[len(c.pages)-1]
+	}
+	return -1
+}
+
+// copies is how many blocks must be free beside those of the chain so that its end can be copied. Without states
+// the end can be left out.
+func (c *Core) copies() int {
+	if c.chain.from >= 0 && c.cfg.Snapshots > 0 {
+		return 1
+	}
+	return 0
+}
+
+// shorten takes the end of the chain away.
+func (c *Core) shorten(s *seq) {
+	n := len(c.chain.pages)
+	if c.chain.from < 0 || c.cfg.Snapshots == 0 {
+		n--
+	}
+	c.chain.from = -1
+	c.trim(s, max(0, n))
 }
 
 // trim shortens the chain to n pages, or fewer where a sequence could not go on.
@@ -155,8 +229,8 @@ func (c *Core) begin(f *flight, s *seq, loads int) bool {
 	c.look(s)
 	c.limitLoads(s, loads)
 	room := c.room(s)
-	for len(c.chain.pages) > 0 && len(c.chain.pages)-c.sharing()+1 > room {
-		c.trim(s, len(c.chain.pages)-1)
+	for c.chain.last(c.chain.from) >= 0 && len(c.chain.pages)-c.sharing()+c.copies()+1 > room {
+		c.shorten(s)
 	}
 	if room < 1 && !c.reclaim(s, 1) {
 		return false
@@ -205,8 +279,8 @@ func (c *Core) take(f *flight, s *seq) {
 		c.copyWindow(f, s, from, to)
 		s.computed = c.chain.upto
 	}
-	if n := s.linked; n > 0 && c.cfg.Snapshots > 0 {
-		snap := c.pool.Snapshot(c.chain.pages[n-1])
+	if at := c.chain.last(from); at >= 0 && c.cfg.Snapshots > 0 {
+		snap := c.pool.Snapshot(at)
 		c.pool.PinSnapshot(snap)
 		c.addMove(f, Move{Kind: LoadState, From: snap, To: int32(s.slot)})
 	}

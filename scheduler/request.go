@@ -11,6 +11,9 @@ type Request struct {
 	// Prompt are the PromptLen token ids, which the driver leaves as they are until the request is
 	// released. nil: unknown; such a request neither uses nor leaves cached blocks.
 	Prompt []int32
+	// Turns are positions of the prompt, in order, after which other requests are likely to go on in another way: ends of
+	// messages. With Config.Snapshots states are kept there. It may be nil.
+	Turns []int
 	// Domain is what must be equal, beside the tokens, for cached blocks to be of use: model,
 	// tokenizer, template, element type of the KV cache, salt or API key.
 	Domain [32]byte

@@ -261,6 +261,10 @@ func (w *crowd) arrive() error {
 		r.Prompt = nil
 	}
 	r.Scored = w.rng.IntN(10) == 0
+	for at := 1; at <= r.PromptLen && w.rng.IntN(3) > 0; at++ {
+		at += w.rng.IntN(8)
+		r.Turns = append(r.Turns, at)
+	}
 	for range n {
 		w.next++
 		r.ID = w.next

@@ -65,7 +65,7 @@ func (p *Pool) checkPage(id int32, free bool) error {
 		return fmt.Errorf("kvblocks: page %d: free %v, idle %v, held %d, identity %d", id, free, list.has(id), g.holds, g.serial)
 	case g.serial == 0 && (g.snap >= 0 || g.listed || g.holds == 0 && g.window >= 0):
 		return fmt.Errorf("kvblocks: page %d has no identity: %+v", id, *g)
-	case g.serial != 0 && len(g.tokens) != p.cfg.BlockTokens:
+	case g.serial != 0 && (len(g.tokens) == 0 || len(g.tokens) > p.cfg.BlockTokens):
 		return fmt.Errorf("kvblocks: page %d has %d tokens", id, len(g.tokens))
 	case g.listed && p.find(g.hash, g.parent, g.tokens) != id:
 		return fmt.Errorf("kvblocks: page %d is found as %d", id, p.find(g.hash, g.parent, g.tokens))

@@ -43,6 +43,7 @@ type Pool struct {
 	idle  order   // blocks that are not held and have an identity
 	table table
 	roots roots
+	parts map[uint64]int // by parent: how many pages that are not full come after it
 
 	places      []int32 // stack of free places
 	resting     order   // places with an identity that no move works on
@@ -59,7 +60,7 @@ type page struct {
 	serial uint64  // its identity; 0: none
 	parent uint64  // that of the block before it, or of a root
 	hash   uint64  // of parent and tokens
-	tokens []int32 // BlockTokens of them
+	tokens []int32 // BlockTokens of them, or fewer: see Put
 	next   int32   // in its bucket of the table
 	listed bool    // in the table
 	holds  int32   // of a block: by sequences and moves; of a place: by moves
@@ -77,6 +78,7 @@ func New(cfg Config) *Pool {
 		snapshot: make([]snapshot, cfg.Snapshots), vacant: make([]int32, cfg.Snapshots), kept: newOrder(cfg.Snapshots),
 		windows: make([]windowBlock, cfg.Windows), freeWindows: make([]int32, cfg.Windows), idleWindows: newOrder(cfg.Windows),
 	}
+	p.parts = map[uint64]int{}
 	p.table.init(n)
 	p.roots.init()
 	p.table.seed = maphash.MakeSeed()

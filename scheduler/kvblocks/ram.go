@@ -1,9 +1,12 @@
 package kvblocks
 
 // retire moves an evicted block's identity to a place in host memory and returns that place; the
-// place is searchable after Saved. It returns -1 if there is none.
+// place is searchable after Saved. It returns -1 if there is none, and for a part, which is not worth a copy.
 func (p *Pool) retire(block int32) int32 {
-	id := p.place()
+	id := int32(-1)
+	if len(p.pages[block].tokens) == p.cfg.BlockTokens {
+		id = p.place()
+	}
 	if id < 0 {
 		p.forget(block)
 		return -1

@@ -74,7 +74,8 @@ func (p *Pool) Tokens(page int32) []int32 { return p.pages[page].tokens }
 func (p *Pool) Serial(page int32) uint64 { return p.pages[page].serial }
 
 // Put gives a block that is held its identity, BlockTokens tokens after those of parent, and
-// returns it. If another block has it already, that one keeps it, and gets the window block if it
+// returns it. With fewer tokens the block is a part: only these rows are of use, and a sequence that
+// finds it copies it. Pages after a part are never found. If another block has it already, that one keeps it, and gets the window block if it
 // has none.
 func (p *Pool) Put(block int32, parent uint64, tokens []int32) uint64 {
 	hash := p.table.hash(parent, tokens)
@@ -93,8 +94,37 @@ func (p *Pool) Put(block int32, parent uint64, tokens []int32) uint64 {
 	g := p.block(block)
 	g.serial, g.parent, g.hash, g.tokens = p.table.serial, parent, hash, append(g.tokens[:0], tokens...)
 	p.roots.count(parent, 1)
+	p.countPart(g, 1)
 	p.enter(block)
 	return g.serial
+}
+
+// FindPart returns the part after parent with the most of the tokens, of those that ok takes, and how many it has; -1
+// for none. Tokens may be their complements where alike is set, see FindAlike.
+func (p *Pool) FindPart(parent uint64, tokens []int32, alike bool, ok func(page int32) bool) (page int32, n int) {
+	if p.parts[parent] == 0 {
+		return -1, 0
+	}
+	for n = min(len(tokens), p.cfg.BlockTokens-1); n > 0; n-- {
+		page = p.Find(parent, tokens[:n])
+		if page < 0 && alike {
+			page = p.FindAlike(parent, tokens[:n])
+		}
+		if page >= 0 && ok(page) {
+			return page, n
+		}
+	}
+	return -1, 0
+}
+
+// countPart counts a page with an identity if it is a part.
+func (p *Pool) countPart(g *page, by int) {
+	if len(g.tokens) == p.cfg.BlockTokens {
+		return
+	}
+	if p.parts[g.parent] += by; p.parts[g.parent] == 0 {
+		delete(p.parts, g.parent)
+	}
 }
 
 // enter puts a page into the table.
@@ -124,6 +154,7 @@ func (p *Pool) forget(id int32) {
 	p.detach(id)
 	p.dropWindow(id)
 	p.roots.count(g.parent, -1)
+	p.countPart(g, -1)
 	g.serial, g.parent = 0, 0
 }
 
