@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"krater/kernels/device"
+	"krater/scheduler/dispatch"
 	"krater/stages"
 	"krater/stages/group"
 	"krater/stages/load"
@@ -22,6 +23,8 @@ type Model struct {
 	host    device.Stream
 	work    []device.ExpertRows // of the host in the current layer
 	watched bool                // the step has a probe
+	moved   int                 // rows of the step for which experts were moved ahead; 0: none were
+	failed  error               // why that failed
 }
 
 // NewModel makes a model of parts and their placement. The caller keeps both.
@@ -80,19 +83,21 @@ func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State
 	if err := m.place.Enter(m.stream, len(b.Tokens)); err != nil {
 		return err
 	}
-	if err := m.place.Learn(len(b.Tokens), true); err != nil {
+	if err := m.learn(len(b.Tokens)); err != nil {
 		return err
 	}
 	if err := m.place.Ahead(st.T, nil); err != nil {
 		return err
 	}
-	err := m.served(func() error {
+	err := m.served(func(submitted chan<- bool) error {
 		if err := m.enqueue(probe); err != nil {
 			return err
 		}
 		if m.unseen() {
 			st.FetchRoutes(m.stream)
 		}
+		m.stream.Submit()
+		submitted <- true
 		return m.stream.Synchronize()
 	})
 	if err == nil && m.unseen() {
@@ -102,6 +107,24 @@ func (m *Model) Step(b *stages.Step, probe stages.Probe, read func(*stages.State
 		return err
 	}
 	return read(st)
+}
+
+// learn has experts moved before a step, unless that was done at the end of the step before (ahead).
+func (m *Model) learn(rows int) error {
+	moved, err := m.moved == rows, m.failed
+	m.moved, m.failed = 0, nil
+	if moved || err != nil {
+		return err
+	}
+	return m.place.Learn(rows, true)
+}
+
+// ahead is learn for the next step, which is taken to have as many rows as this one. The host has answered the last call of this
+// step, all of it is submitted, and the device still works.
+func (m *Model) ahead() {
+	if rows := m.state.Total(); m.place.Learns() && m.place.Phase(rows) == dispatch.Decode {
+		m.moved, m.failed = rows, m.place.Learn(rows, true)
+	}
 }
 
 // unseen reports whether the placement wants to know the routers' choices of this step, which stay on the
@@ -125,17 +148,24 @@ func (m *Model) enqueue(probe stages.Probe) error {
 	return nil
 }
 
-// served runs a step, from its first operator to its end, and answers its host calls meanwhile.
-func (m *Model) served(step func() error) error {
+// served runs a step, from its first operator to its end, and answers its host calls meanwhile. step sends a value when it
+// has submitted everything.
+func (m *Model) served(step func(submitted chan<- bool) error) error {
+	submitted := make(chan bool, 1)
 	if m.calls == nil || !m.place.Asks(m.state.Total(), m.watched) {
-		return step()
+		return step(submitted)
 	}
 	n := m.calls.Begin(m.state.Total())
 	var served sync.WaitGroup
-	served.Go(func() { _ = m.calls.Serve(n, m.host, 0, func(int32) bool { return true }, nil) }) // End returns the cause
+	served.Go(func() {
+		if m.calls.Serve(n, m.host, 0, func(int32) bool { return true }, nil) == nil && <-submitted { // End returns the cause
+			m.ahead()
+		}
+	})
 	defer served.Wait()
+	defer close(submitted)
 	defer m.calls.Stop() // where the step has panicked
-	if err := step(); err != nil {
+	if err := step(submitted); err != nil {
 		return err
 	}
 	return m.calls.End()

@@ -31,7 +31,7 @@ func TestShare(t *testing.T) {
 		if sum/steps > 1.01+0.01*float64(best) || late > 90 {
 			t.Errorf("best %d: %.4f of the shortest steps, %d late ones with another part", best, sum/steps, late)
 		}
-		if other, _ := s.next(16, time.Second); other != 0 {
+		if other, _ := s.next(16, time.Second); other != firstLevel {
 			t.Errorf("the first step of 16 rows has level %d", other)
 		}
 	}
