@@ -39,7 +39,7 @@ CUDA_READY := $(CUDA_LIB) $(CUDA_HEADERS)
 CUDA_ENV = CGO_ENABLED=1 GOTOOLCHAIN=$(GOTOOLCHAIN) \
 	CGO_CFLAGS='-O2 -I$(CURDIR)/$(CUDA)/shim -I$(CUDA_INCLUDE)' CGO_LDFLAGS='-L$(CURDIR)/$(CUDA_FORWARDER)'
 
-.PHONY: cuda-env build-cuda vet-cuda test-cuda test-cuda-80 cuda-headers cuda-kernels gpu-bundle
+.PHONY: cuda-env build-cuda vet-cuda test-cuda test-cuda-80 cuda-headers cuda-kernels build-cuda-assembled gpu-bundle
 
 cuda-env: $(CUDA_READY) ## print the variables for go with -tags cuda: eval $$(make -s cuda-env)
 	@echo "export $(CUDA_ENV)"
@@ -69,6 +69,10 @@ cuda-headers: $(CUDA_HEADERS) ## fetch CUDA's headers, 2 MB, into build/cuda, un
 
 cuda-kernels: $(CUDA_TOOLS) ## compile the kernels whose sources have changed (fetches nvcc, 100 MB, if missing)
 	go run ./$(CUDA)/bin/compile $(NVCC)
+
+build-cuda-assembled: $(CUDA_READY) $(CUDA_TOOLS) ## build build/krater-cuda-assembled: on a Hopper GPU its --portable-kernels start at once
+	$(CUDA)/bundle/assembled.sh $(dir $(NVCC))ptxas build/assembled
+	$(CUDA_ENV) go build -overlay build/assembled/overlay.json -tags $(TAGS),cuda -trimpath -ldflags '$(LDFLAGS)' -o build/krater-cuda-assembled ./cmd/krater
 
 gpu-bundle: $(CUDA_READY) ## build/gpu/krater-gpu.tgz: program, tests, model, goldens and a script for a machine with a GPU
 	$(CUDA_ENV) $(CUDA)/bundle/bundle.sh $(or $(COMMIT),unknown)

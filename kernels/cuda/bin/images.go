@@ -14,6 +14,9 @@ import (
 //go:embed *.gz MANIFEST RESOURCES
 var files embed.FS
 
+// machineCode begins an image that is not text: also one of the text form, where ../bundle/assembled.sh has assembled it.
+const machineCode = "\x7fELF"
+
 // imageMax bounds the unpacked size of one artifact.
 const imageMax = 256 << 20
 
@@ -39,7 +42,7 @@ func Images(capability int) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("kernels of %s: %w", e.Name(), err)
 		}
-		if arch == PTX && !strings.Contains(image, ".entry ") {
+		if arch == PTX && !strings.HasPrefix(image, machineCode) && !strings.Contains(image, ".entry ") {
 			continue // all of the file's kernels are for Hopper
 		}
 		images = append(images, image)
