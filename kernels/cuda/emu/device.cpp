@@ -1,4 +1,4 @@
-// The GPU: its properties, contexts, modules and functions, errors.
+// The GPUs: their properties, contexts, modules and functions, errors.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +9,36 @@
 
 using namespace kr_emu;
 
-typedef struct CUctx_st *CUcontext;
 typedef struct CUmod_st *CUmodule;
-typedef Kernel *CUfunction;
+typedef Function *CUfunction;
 
 static std::atomic<bool> initialised{false};
-static std::atomic<int> retained{0};
-static char contextObject, moduleObject; // their addresses are the handles
-static thread_local std::vector<CUcontext> current;
-static const CUcontext PRIMARY = reinterpret_cast<CUcontext>(&contextObject);
-static const CUmodule MODULE = reinterpret_cast<CUmodule>(&moduleObject);
+static thread_local std::vector<Gpu *> contexts; // pushed by the thread, the current one last
+
+// The GPU's address is the handle of its context.
+static CUcontext handle(Gpu *g) { return reinterpret_cast<CUcontext>(g); }
+static Gpu *gpus() {
+	static Gpu *list = [] {
+		Gpu *all = new Gpu[DEVICES_MAX];
+		for (int i = 0; i < settings().devices; i++) {
+			all[i].index = i;
+			for (const Kernel &k : kernels()) all[i].functions.push_back({k, &all[i]});
+		}
+		return all;
+	}();
+	return list;
+}
+
+namespace kr_emu {
+Gpu *gpu_at(int i) { return i >= 0 && i < settings().devices ? gpus() + i : nullptr; }
+Gpu *current() { return contexts.empty() ? nullptr : contexts.back(); }
+Gpu *of(CUcontext c) {
+	for (int i = 0; i < settings().devices; i++)
+		if (c == handle(gpus() + i)) return gpus() + i;
+	return nullptr;
+}
+} // namespace kr_emu
+
 
 // --- KR_EMU_FAIL=call:count:error[,...], or kr_emu_fail by a test in the same process: the
 // count-th call from then on fails; launch: the count-th launch ends with the sticky error
@@ -65,7 +85,9 @@ extern "C" __attribute__((visibility("default"))) int kr_emu_fail(const char *li
 namespace kr_emu {
 int entered(const char *call) {
 	if (!initialised) return CUDA_ERROR_NOT_INITIALIZED;
-	if (sticky) return sticky;
+	Gpu *g = current();
+	if (!g) return CUDA_ERROR_INVALID_CONTEXT;
+	if (g->sticky) return g->sticky;
 	Faults &x = faults();
 	if (x.some) {
 		std::lock_guard<std::mutex> k(x.m);
@@ -111,6 +133,7 @@ static const Name names[] = {
 	{200, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
 	{201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
 	{209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+	{217, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
 	{214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
 	{400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
 	{500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
@@ -118,6 +141,8 @@ static const Name names[] = {
 	{700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
 	{701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
 	{702, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
+	{704, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
+	{705, "CUDA_ERROR_PEER_ACCESS_NOT_ENABLED", "peer access has not been enabled"},
 	{710, "CUDA_ERROR_ASSERT", "device-side assert triggered"},
 	{712, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
 	{713, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
@@ -151,16 +176,16 @@ KR_API cuGetErrorString(int r, const char **s) { return look_up(r, s, true); }
 
 #define DEVICE(d)                                    \
 	if (!initialised) return CUDA_ERROR_NOT_INITIALIZED; \
-	if (d != 0) return CUDA_ERROR_INVALID_DEVICE
+	if (!gpu_at(d)) return CUDA_ERROR_INVALID_DEVICE
 
 KR_API cuDeviceGetCount(int *n) {
 	if (!initialised) return CUDA_ERROR_NOT_INITIALIZED;
-	*n = 1;
+	*n = settings().devices;
 	return 0;
 }
 KR_API cuDeviceGet(CUdevice *d, int i) {
 	DEVICE(i);
-	*d = 0;
+	*d = i;
 	return 0;
 }
 KR_API cuDeviceGetName(char *s, int n, CUdevice d) {
@@ -171,6 +196,7 @@ KR_API cuDeviceGetName(char *s, int n, CUdevice d) {
 KR_API cuDeviceGetUuid_v2(unsigned char *u, CUdevice d) {
 	DEVICE(d);
 	memcpy(u, "kr-emulated-card", 16);
+	u[15] = (unsigned char)(u[15] + d);
 	return 0;
 }
 KR_API cuDeviceGetUuid(unsigned char *u, CUdevice d) { return cuDeviceGetUuid_v2(u, d); }
@@ -186,7 +212,7 @@ KR_API cuDeviceComputeCapability(int *major, int *minor, CUdevice d) {
 }
 KR_API cuDeviceGetPCIBusId(char *s, int n, CUdevice d) {
 	DEVICE(d);
-	snprintf(s, (size_t)n, "0000:00:00.0");
+	snprintf(s, (size_t)n, "0000:0%d:00.0", d);
 	return 0;
 }
 static unsigned shared_optin() { return settings().cc >= 90 ? SHARED_MAX : 163u << 10; }
@@ -219,25 +245,26 @@ KR_API cuDeviceGetAttribute(int *v, int what, CUdevice d) {
 	return 0;
 }
 
-// --- contexts: there is one
+// --- contexts: each GPU has one
 
 KR_API cuDevicePrimaryCtxRetain(CUcontext *c, CUdevice d) {
 	DEVICE(d);
-	retained++;
-	*c = PRIMARY;
+	gpus()[d].retained++;
+	*c = handle(gpus() + d);
 	return 0;
 }
 KR_API cuDevicePrimaryCtxReset_v2(CUdevice d) {
 	DEVICE(d);
-	synchronise(true);
-	free_everything();
-	sticky = 0;
+	synchronise(gpus() + d);
+	free_everything(gpus() + d);
+	gpus()[d].sticky = 0;
+	gpus()[d].peers = 0;
 	return 0;
 }
 KR_API cuDevicePrimaryCtxRelease_v2(CUdevice d) {
 	DEVICE(d);
-	if (retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-	return --retained ? 0 : cuDevicePrimaryCtxReset_v2(d);
+	if (gpus()[d].retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
+	return --gpus()[d].retained ? 0 : cuDevicePrimaryCtxReset_v2(d);
 }
 KR_API cuDevicePrimaryCtxRelease(CUdevice d) { return cuDevicePrimaryCtxRelease_v2(d); }
 KR_API cuDevicePrimaryCtxReset(CUdevice d) { return cuDevicePrimaryCtxReset_v2(d); }
@@ -251,44 +278,47 @@ KR_API cuDevicePrimaryCtxSetFlags(CUdevice d, unsigned) {
 }
 KR_API cuDevicePrimaryCtxGetState(CUdevice d, unsigned *flags, int *active) {
 	DEVICE(d);
-	*flags = 0, *active = retained > 0;
+	*flags = 0, *active = gpus()[d].retained > 0;
 	return 0;
 }
 KR_API cuCtxCreate_v2(CUcontext *c, unsigned, CUdevice d) {
 	DEVICE(d);
-	retained++;
-	current.push_back(*c = PRIMARY);
+	gpus()[d].retained++;
+	contexts.push_back(gpus() + d);
+	*c = handle(gpus() + d);
 	return 0;
 }
 KR_API cuCtxDestroy_v2(CUcontext c) {
-	if (c != PRIMARY) return CUDA_ERROR_INVALID_CONTEXT;
-	current.clear();
-	return cuDevicePrimaryCtxRelease_v2(0);
+	Gpu *g = of(c);
+	if (!g) return CUDA_ERROR_INVALID_CONTEXT;
+	contexts.clear();
+	return cuDevicePrimaryCtxRelease_v2(g->index);
 }
 KR_API cuCtxSetCurrent(CUcontext c) {
-	if (c && c != PRIMARY) return CUDA_ERROR_INVALID_CONTEXT;
-	if (!current.empty()) current.pop_back();
-	if (c) current.push_back(c);
+	if (c && !of(c)) return CUDA_ERROR_INVALID_CONTEXT;
+	if (!contexts.empty()) contexts.pop_back();
+	if (c) contexts.push_back(of(c));
 	return 0;
 }
 KR_API cuCtxGetCurrent(CUcontext *c) {
-	*c = current.empty() ? nullptr : current.back();
+	*c = handle(current());
 	return 0;
 }
 KR_API cuCtxPushCurrent_v2(CUcontext c) {
-	if (c != PRIMARY) return CUDA_ERROR_INVALID_CONTEXT;
-	current.push_back(c);
+	if (!of(c)) return CUDA_ERROR_INVALID_CONTEXT;
+	contexts.push_back(of(c));
 	return 0;
 }
 KR_API cuCtxPopCurrent_v2(CUcontext *c) {
-	if (current.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-	if (c) *c = current.back();
-	current.pop_back();
+	if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+	if (c) *c = handle(current());
+	contexts.pop_back();
 	return 0;
 }
 KR_API cuCtxGetDevice(CUdevice *d) {
-	*d = 0;
-	return current.empty() ? CUDA_ERROR_INVALID_CONTEXT : 0;
+	if (!current()) return CUDA_ERROR_INVALID_CONTEXT;
+	*d = current()->index;
+	return 0;
 }
 KR_API cuCtxGetFlags(unsigned *f) {
 	*f = 0;
@@ -315,31 +345,38 @@ KR_API cuModuleLoadDataEx(CUmodule *m, const void *image, unsigned, void *, void
 	ENTER("cuModuleLoadData");
 	if (int bad = not_while_capturing()) return bad;
 	if (!image) return CUDA_ERROR_INVALID_VALUE;
-	*m = MODULE;
+	*m = reinterpret_cast<CUmodule>(&current()->module);
 	return 0;
 }
 KR_API cuModuleLoadData(CUmodule *m, const void *image) { return cuModuleLoadDataEx(m, image, 0, nullptr, nullptr); }
 KR_API cuModuleLoadFatBinary(CUmodule *m, const void *image) { return cuModuleLoadDataEx(m, image, 0, nullptr, nullptr); }
-KR_API cuModuleUnload(CUmodule m) { return m == MODULE ? 0 : CUDA_ERROR_INVALID_HANDLE; }
+KR_API cuModuleUnload(CUmodule m) { return m ? 0 : CUDA_ERROR_INVALID_HANDLE; }
 KR_API cuModuleGetFunction(CUfunction *f, CUmodule m, const char *name) {
 	ENTER("cuModuleGetFunction");
-	if (m != MODULE) return CUDA_ERROR_INVALID_HANDLE;
-	*f = kernel(name);
-	return *f ? 0 : CUDA_ERROR_NOT_FOUND;
+	for (int i = 0; i < settings().devices; i++) {
+		if (reinterpret_cast<char *>(m) != &gpus()[i].module) continue;
+		for (Function &x : gpus()[i].functions)
+			if (!strcmp(x.kernel.name, name)) {
+				*f = &x;
+				return 0;
+			}
+		return CUDA_ERROR_NOT_FOUND;
+	}
+	return CUDA_ERROR_INVALID_HANDLE;
 }
 KR_API cuModuleGetFunctionCount(unsigned *n, CUmodule) {
 	*n = (unsigned)kernels().size();
 	return 0;
 }
 KR_API cuFuncGetName(const char **name, CUfunction f) {
-	*name = f->name;
+	*name = f->kernel.name;
 	return 0;
 }
 KR_API cuFuncGetParamInfo(CUfunction f, size_t i, size_t *offset, size_t *size) {
 	ENTER("cuFuncGetParamInfo");
-	if (!f || i >= f->sizes.size()) return CUDA_ERROR_INVALID_VALUE;
-	if (offset) *offset = f->offsets[i];
-	if (size) *size = f->sizes[i];
+	if (!f || i >= f->kernel.sizes.size()) return CUDA_ERROR_INVALID_VALUE;
+	if (offset) *offset = f->kernel.offsets[i];
+	if (size) *size = f->kernel.sizes[i];
 	return 0;
 }
 KR_API cuFuncSetAttribute(CUfunction f, int what, int v) {
@@ -347,13 +384,13 @@ KR_API cuFuncSetAttribute(CUfunction f, int what, int v) {
 	if (!f || v < 0) return CUDA_ERROR_INVALID_VALUE;
 	if (what == 9) return 0; // carve-out: a hint
 	if (what != 8 || (unsigned)v > shared_optin()) return CUDA_ERROR_INVALID_VALUE;
-	f->sharedMax = (unsigned)v > 48u << 10 ? (unsigned)v : 48u << 10;
+	f->kernel.sharedMax = (unsigned)v > 48u << 10 ? (unsigned)v : 48u << 10;
 	return 0;
 }
 KR_API cuFuncGetAttribute(int *v, int what, CUfunction f) {
 	ENTER("cuFuncGetAttribute");
 	if (!f) return CUDA_ERROR_INVALID_HANDLE;
-	*v = what == 0 ? (int)f->threadsMax : what == 8 ? (int)f->sharedMax : what == 4 ? 32 : what == 5 || what == 6 ? settings().cc : 0;
+	*v = what == 0 ? (int)f->kernel.threadsMax : what == 8 ? (int)f->kernel.sharedMax : what == 4 ? 32 : what == 5 || what == 6 ? settings().cc : 0;
 	return 0;
 }
 KR_API cuFuncSetCacheConfig(CUfunction, int) { return 0; }

@@ -17,7 +17,8 @@ struct Settings {
 	int cc = 90;                    // KR_EMU_CC
 	int sms = 4;                    // KR_EMU_SMS
 	unsigned threads = 2;           // KR_EMU_THREADS
-	uint64_t memory = 8ull << 30;   // KR_EMU_MEMORY
+	int devices = 1;                // KR_EMU_DEVICES
+	uint64_t memory = 8ull << 30;   // KR_EMU_MEMORY, of each
 	uint64_t align = 256;           // KR_EMU_ALIGN: of allocations; 16 leaves no gap before the guard page
 	enum { FORWARD, REVERSE, RANDOM } order = FORWARD;
 	uint64_t seed = 0;
@@ -84,7 +85,7 @@ struct Written { // a 16-byte unit of shared memory, by cp.async: who, when
 	uint32_t at;
 };
 
-enum : unsigned { THREADS_MAX = 1024, GUARD = 4096, SHARED_MAX = 227 << 10 };
+enum : unsigned { DEVICES_MAX = 8, THREADS_MAX = 1024, GUARD = 4096, SHARED_MAX = 227 << 10 };
 
 struct Worker {
 	Worker();

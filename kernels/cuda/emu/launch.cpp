@@ -30,6 +30,8 @@ const Settings &settings() {
 		};
 		s.cc = (int)number("KR_EMU_CC", s.cc);
 		s.sms = (int)number("KR_EMU_SMS", s.sms);
+		s.devices = (int)number("KR_EMU_DEVICES", s.devices);
+		if (s.devices < 1 || s.devices > DEVICES_MAX) s.devices = 1;
 		s.threads = (unsigned)number("KR_EMU_THREADS", s.threads);
 		s.memory = (uint64_t)number("KR_EMU_MEMORY", (double)s.memory);
 		s.align = (uint64_t)number("KR_EMU_ALIGN", (double)s.align);

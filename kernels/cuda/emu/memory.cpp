@@ -1,4 +1,4 @@
-// Memory of the GPU: every allocation is a separate mapping that ends at a protected page and is
+// Memory of the GPUs: every allocation is a separate mapping that ends at a protected page and is
 // filled with 0xff (NaN) at first. Also pinned memory of the host.
 #include <dlfcn.h>
 #include <stdio.h>
@@ -19,12 +19,11 @@ struct Region {
 	void *map; // null: the host's own memory, registered
 	size_t mapBytes;
 	Place place;
-	bool mapped; // kernels may use it
+	Gpu *gpu; // whose memory it is, or in whose context it was pinned
 };
 struct Memory {
 	std::mutex m;
 	std::map<uintptr_t, Region> regions;
-	uint64_t used = 0;
 };
 const size_t PAGE = 4096, FILL_PIECE = 4 << 20, FILL_MAX = 256 << 20;
 
@@ -59,7 +58,7 @@ bool fill_lazily(unsigned char *map, size_t bytes) {
 	return true;
 }
 
-void *map_region(size_t n, uint64_t align, Place place) {
+void *map_region(size_t n, uint64_t align, Place place, Gpu *g) {
 	size_t up = (n + align - 1) / align * align, whole = (up + PAGE - 1) / PAGE * PAGE + PAGE;
 	unsigned char *map = static_cast<unsigned char *>(mmap(0, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
 	if (map == MAP_FAILED) return nullptr;
@@ -68,8 +67,8 @@ void *map_region(size_t n, uint64_t align, Place place) {
 	if (place == Place::DEVICE && up <= FILL_MAX && !fill_lazily(map, whole - PAGE)) memset(map, 0xff, whole - PAGE);
 	Memory &m = memory();
 	std::lock_guard<std::mutex> k(m.m);
-	m.regions[reinterpret_cast<uintptr_t>(p)] = {n, map, whole, place, true};
-	if (place == Place::DEVICE) m.used += n;
+	m.regions[reinterpret_cast<uintptr_t>(p)] = {n, map, whole, place, g};
+	if (place == Place::DEVICE) g->used += n;
 	return p;
 }
 
@@ -90,28 +89,37 @@ int unmap_region(void *p, Place place) {
 	int r = 0;
 	if (slack_written(i->first, i->second)) {
 		fprintf(stderr, "cuda emulator: a write went beyond the end of the allocation of %zu bytes at %p\n", i->second.bytes, p);
-		sticky = r = ILLEGAL_ADDRESS;
+		i->second.gpu->sticky = r = ILLEGAL_ADDRESS;
 	}
-	if (place == Place::DEVICE) m.used -= i->second.bytes;
+	if (place == Place::DEVICE) i->second.gpu->used -= i->second.bytes;
 	munmap(i->second.map, i->second.mapBytes);
 	m.regions.erase(i);
 	return r;
 }
 } // namespace
 
-Place place(const void *p, size_t n) {
+Place place(const void *p, size_t n, const Gpu *g) {
 	Memory &m = memory();
 	std::lock_guard<std::mutex> k(m.m);
 	uintptr_t a = reinterpret_cast<uintptr_t>(p);
 	auto i = covering(m, a);
 	if (i == m.regions.end() || a + n > i->first + i->second.bytes) return Place::NONE;
-	return i->second.place;
+	const Region &r = i->second;
+	if (g && r.place == Place::DEVICE && r.gpu != g && !(g->peers >> r.gpu->index & 1)) return Place::NONE;
+	return r.place;
+}
+
+Gpu *owner(const void *p) {
+	Memory &m = memory();
+	std::lock_guard<std::mutex> k(m.m);
+	auto i = covering(m, reinterpret_cast<uintptr_t>(p));
+	return i == m.regions.end() || i->second.place != Place::DEVICE ? nullptr : i->second.gpu;
 }
 
 bool clear_pages(void *p, size_t n) {
 	unsigned char *start = static_cast<unsigned char *>(p), *end = start + n;
 	uintptr_t first = (reinterpret_cast<uintptr_t>(start) + PAGE - 1) / PAGE * PAGE, last = reinterpret_cast<uintptr_t>(end) / PAGE * PAGE;
-	if (n < PAGE * 256 || place(p, n) != Place::DEVICE || madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED)) return false;
+	if (n < PAGE * 256 || place(p, n, nullptr) != Place::DEVICE || madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED)) return false;
 	memset(start, 0, first - reinterpret_cast<uintptr_t>(start));
 	memset(reinterpret_cast<void *>(last), 0, reinterpret_cast<uintptr_t>(end) - last);
 	return true;
@@ -137,7 +145,7 @@ std::string describe(const void *p) {
 	auto in = covering(m, a);
 	if (in != m.regions.end()) {
 		snprintf(s, sizeof s, "byte %zu of %s of %zu bytes", (size_t)(a - in->first), in->second.place == Place::DEVICE ? "an allocation" : "pinned memory", in->second.bytes);
-		return s;
+		return settings().devices == 1 ? s : s + (" of GPU " + std::to_string(in->second.gpu->index));
 	}
 	auto i = m.regions.upper_bound(a);
 	if (i != m.regions.begin()) {
@@ -155,11 +163,11 @@ std::string describe(const void *p) {
 	return "not memory of the GPU";
 }
 
-void free_everything() {
+void free_everything(Gpu *g) {
 	Memory &m = memory();
 	std::lock_guard<std::mutex> k(m.m);
 	for (auto i = m.regions.begin(); i != m.regions.end();) {
-		if (i->second.place != Place::DEVICE && i->second.map) {
+		if (i->second.gpu != g || (i->second.place != Place::DEVICE && i->second.map)) {
 			++i;
 			continue;
 		}
@@ -167,12 +175,12 @@ void free_everything() {
 		// could not be unregistered while the context was lost, and the address may be reused.
 		if (i->second.map) {
 			munmap(i->second.map, i->second.mapBytes);
-		} else if (!sticky) {
+		} else if (!g->sticky) {
 			fprintf(stderr, "cuda emulator: %zu bytes at %p are still registered at the end\n", i->second.bytes, reinterpret_cast<void *>(i->first));
 		}
 		i = m.regions.erase(i);
 	}
-	m.used = 0;
+	g->used = 0;
 }
 
 } // namespace kr_emu
@@ -180,13 +188,14 @@ void free_everything() {
 using namespace kr_emu;
 
 static CUresult allocate(CUdeviceptr *p, size_t n) {
+	Gpu *g = current();
 	if (!p || !n) return CUDA_ERROR_INVALID_VALUE;
 	{
 		Memory &m = memory();
 		std::lock_guard<std::mutex> k(m.m);
-		if (n > settings().memory || m.used + n > settings().memory) return CUDA_ERROR_OUT_OF_MEMORY;
+		if (n > settings().memory || g->used + n > settings().memory) return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	void *v = map_region(n, settings().align, Place::DEVICE);
+	void *v = map_region(n, settings().align, Place::DEVICE, g);
 	*p = reinterpret_cast<CUdeviceptr>(v);
 	return v ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -200,8 +209,8 @@ KR_API cuMemFree_v2(CUdeviceptr p) {
 	ENTER("cuMemFree");
 	if (int bad = not_while_capturing()) return bad;
 	if (!p) return 0;
-	synchronise(true);
-	if (sticky) return sticky;
+	synchronise(current());
+	if (current()->sticky) return current()->sticky;
 	return unmap_region(reinterpret_cast<void *>(p), Place::DEVICE);
 }
 KR_API cuMemAllocAsync(CUdeviceptr *p, size_t n, CUstream s) {
@@ -219,7 +228,7 @@ KR_API cuMemGetInfo_v2(size_t *left, size_t *total) {
 	ENTER("cuMemGetInfo");
 	Memory &m = memory();
 	std::lock_guard<std::mutex> k(m.m);
-	*left = settings().memory - m.used;
+	*left = settings().memory - current()->used;
 	*total = settings().memory;
 	return 0;
 }
@@ -238,13 +247,13 @@ KR_API cuMemHostAlloc(void **p, size_t n, unsigned) {
 	ENTER("cuMemHostAlloc");
 	if (int bad = not_while_capturing()) return bad;
 	if (!p || !n) return CUDA_ERROR_INVALID_VALUE;
-	*p = map_region(n, 16, Place::PINNED);
+	*p = map_region(n, 16, Place::PINNED, current());
 	return *p ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
 }
 KR_API cuMemAllocHost_v2(void **p, size_t n) { return cuMemHostAlloc(p, n, 0); }
 KR_API cuMemFreeHost(void *p) {
 	ENTER("cuMemFreeHost");
-	synchronise(true);
+	synchronise(nullptr);
 	return unmap_region(p, Place::PINNED);
 }
 KR_API cuMemHostRegister_v2(void *p, size_t n, unsigned) {
@@ -255,12 +264,12 @@ KR_API cuMemHostRegister_v2(void *p, size_t n, unsigned) {
 	uintptr_t a = reinterpret_cast<uintptr_t>(p);
 	auto i = m.regions.lower_bound(a);
 	if (covering(m, a) != m.regions.end() || (i != m.regions.end() && i->first < a + n)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-	m.regions[a] = {n, nullptr, 0, Place::PINNED, true};
+	m.regions[a] = {n, nullptr, 0, Place::PINNED, current()};
 	return 0;
 }
 KR_API cuMemHostUnregister(void *p) {
 	ENTER("cuMemHostUnregister");
-	synchronise(true);
+	synchronise(nullptr);
 	Memory &m = memory();
 	std::lock_guard<std::mutex> k(m.m);
 	auto i = m.regions.find(reinterpret_cast<uintptr_t>(p));
@@ -270,13 +279,13 @@ KR_API cuMemHostUnregister(void *p) {
 }
 KR_API cuMemHostGetDevicePointer_v2(CUdeviceptr *d, void *p, unsigned) {
 	ENTER("cuMemHostGetDevicePointer");
-	if (place(p, 1) != Place::PINNED) return CUDA_ERROR_INVALID_VALUE;
+	if (place(p, 1, nullptr) != Place::PINNED) return CUDA_ERROR_INVALID_VALUE;
 	*d = reinterpret_cast<CUdeviceptr>(p);
 	return 0;
 }
 KR_API cuPointerGetAttribute(void *data, int what, CUdeviceptr p) {
 	ENTER("cuPointerGetAttribute");
-	Place at = place(reinterpret_cast<void *>(p), 1);
+	Place at = place(reinterpret_cast<void *>(p), 1, nullptr);
 	if (at == Place::NONE || what != 2) return CUDA_ERROR_INVALID_VALUE; // 2: CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 	*static_cast<unsigned *>(data) = at == Place::DEVICE ? 2 : 1;
 	return 0;

@@ -11,8 +11,6 @@
 
 namespace kr_emu {
 
-std::atomic<int> sticky{0};
-
 namespace {
 struct Streams {
 	std::mutex m;
@@ -30,8 +28,12 @@ thread_local std::vector<std::shared_ptr<Capture>> recording; // by this thread
 } // namespace
 
 CUstream stream(CUstream s) {
-	static CUstream none = new CUstream_st(0, 0); // legacy and per-thread default stream alike
-	return reinterpret_cast<uintptr_t>(s) <= 2 ? none : s;
+	if (reinterpret_cast<uintptr_t>(s) > 2) return s;
+	static std::mutex m;
+	std::lock_guard<std::mutex> k(m);
+	Gpu *g = current() ? current() : gpu_at(0);
+	if (!g->none) g->none = new CUstream_st(g, 0, 0); // legacy and per-thread default stream alike
+	return g->none;
 }
 
 bool is_stream(CUstream s) {
@@ -50,10 +52,19 @@ void demand(CUstream s, uint64_t upto) {
 	s->more.notify_all();
 }
 
-void synchronise(bool all) {
-	stream(nullptr);
+void demand_all() {
+	if (!settings().lazy) return;
+	std::lock_guard<std::mutex> k(streams().m);
+	for (CUstream s : streams().all) {
+		std::lock_guard<std::mutex> q(s->m);
+		s->allowed = s->pushed;
+		s->more.notify_all();
+	}
+}
+
+void synchronise(const Gpu *g) {
 	for (CUstream s : every())
-		if (all || !(s->flags & 1)) s->drain();
+		if (!g || s->gpu == g) s->drain();
 }
 
 int not_while_capturing() {
@@ -69,7 +80,7 @@ int not_while_capturing() {
 
 using namespace kr_emu;
 
-CUstream_st::CUstream_st(unsigned flags, int priority) : flags(flags), priority(priority) {
+CUstream_st::CUstream_st(Gpu *gpu, unsigned flags, int priority) : gpu(gpu), flags(flags), priority(priority) {
 	thread = std::thread(&CUstream_st::loop, this);
 	std::lock_guard<std::mutex> k(streams().m);
 	streams().all.push_back(this);
@@ -102,10 +113,10 @@ void CUstream_st::loop() {
 		std::function<int()> f = std::move(queue.front());
 		queue.pop_front();
 		k.unlock();
-		if (!sticky)
+		if (!gpu->sticky)
 			if (int r = f()) {
 				int none = 0;
-				sticky.compare_exchange_strong(none, r);
+				gpu->sticky.compare_exchange_strong(none, r);
 			}
 		f = nullptr;
 		k.lock();
@@ -115,11 +126,11 @@ void CUstream_st::loop() {
 }
 
 uint64_t CUstream_st::push(std::function<int()> f) {
-	if (this == stream(nullptr)) {
+	if (this == gpu->none) {
 		for (CUstream s : every())
-			if (s != this && !(s->flags & 1)) s->drain();
-	} else if (!(flags & 1)) {
-		stream(nullptr)->drain();
+			if (s != this && s->gpu == gpu && !(s->flags & 1)) s->drain();
+	} else if (!(flags & 1) && gpu->none) {
+		gpu->none->drain();
 	}
 	uint64_t at;
 	{
@@ -149,6 +160,7 @@ bool CUstream_st::idle() {
 
 namespace kr_emu {
 int submit(CUstream s, Node &&n) {
+	n.gpu = s->gpu;
 	if (s->capture) {
 		Capture &c = *s->capture;
 		if (c.invalid) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -172,7 +184,7 @@ int submit(CUstream s, Node &&n) {
 KR_API cuStreamCreateWithPriority(CUstream *s, unsigned flags, int priority) {
 	ENTER("cuStreamCreate");
 	stream(nullptr);
-	*s = new CUstream_st(flags, priority);
+	*s = new CUstream_st(current(), flags, priority);
 	return 0;
 }
 KR_API cuStreamCreate(CUstream *s, unsigned flags) { return cuStreamCreateWithPriority(s, flags, 0); }
@@ -189,7 +201,7 @@ KR_API cuStreamSynchronize(CUstream s) {
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	}
 	s->drain();
-	return sticky;
+	return s->gpu->sticky;
 }
 KR_API cuStreamQuery(CUstream s) {
 	ENTER("cuStreamQuery");
@@ -199,7 +211,7 @@ KR_API cuStreamQuery(CUstream s) {
 		return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	}
 	bool idle = s->idle();
-	return sticky ? (int)sticky : idle ? 0 : CUDA_ERROR_NOT_READY;
+	return s->gpu->sticky ? (int)s->gpu->sticky : idle ? 0 : CUDA_ERROR_NOT_READY;
 }
 KR_API cuStreamGetFlags(CUstream s, unsigned *flags) {
 	STREAM(s);
@@ -214,8 +226,8 @@ KR_API cuStreamGetPriority(CUstream s, int *priority) {
 KR_API cuCtxSynchronize() {
 	ENTER("cuCtxSynchronize");
 	if (int bad = not_while_capturing()) return bad;
-	synchronise(true);
-	return sticky;
+	synchronise(current());
+	return current()->sticky;
 }
 KR_API cuLaunchHostFunc(CUstream s, void (*f)(void *), void *user) {
 	ENTER("cuLaunchHostFunc");
@@ -229,7 +241,7 @@ KR_API cuStreamWriteValue32_v2(CUstream s, CUdeviceptr at, uint32_t v, unsigned)
 	STREAM(s);
 	Node n;
 	n.kind = Node::WRITE, n.dst = reinterpret_cast<void *>(at), n.value = v;
-	if (at % 4 || place(n.dst, 4) == Place::NONE) return CUDA_ERROR_INVALID_VALUE;
+	if (at % 4 || place(n.dst, 4, s->gpu) == Place::NONE) return CUDA_ERROR_INVALID_VALUE;
 	return submit(s, std::move(n));
 }
 KR_API cuStreamWaitValue32_v2(CUstream s, CUdeviceptr at, uint32_t v, unsigned flags) {
@@ -237,7 +249,7 @@ KR_API cuStreamWaitValue32_v2(CUstream s, CUdeviceptr at, uint32_t v, unsigned f
 	STREAM(s);
 	Node n;
 	n.kind = Node::WAIT, n.dst = reinterpret_cast<void *>(at), n.value = v, n.flags = flags & 3;
-	if (at % 4 || place(n.dst, 4) == Place::NONE) return CUDA_ERROR_INVALID_VALUE;
+	if (at % 4 || place(n.dst, 4, s->gpu) == Place::NONE) return CUDA_ERROR_INVALID_VALUE;
 	return submit(s, std::move(n));
 }
 
@@ -246,6 +258,7 @@ KR_API cuStreamWaitValue32_v2(CUstream s, CUdeviceptr at, uint32_t v, unsigned f
 KR_API cuEventCreate(CUevent *e, unsigned flags) {
 	ENTER("cuEventCreate");
 	*e = new CUevent_st;
+	(*e)->gpu = current();
 	(*e)->timed = !(flags & 2);
 	return 0;
 }
@@ -254,16 +267,16 @@ KR_API cuEventDestroy_v2(CUevent e) {
 	{
 		std::unique_lock<std::mutex> k(e->m);
 		demand(e->at, e->place);
-		e->c.wait(k, [&] { return e->reached >= e->recorded || sticky; });
+		e->c.wait(k, [&] { return e->reached >= e->recorded || e->gpu->sticky; });
 	}
-	synchronise(true); // nobody still waits for it in a stream
+	synchronise(nullptr); // nobody still waits for it in a stream
 	delete e;
 	return 0;
 }
 KR_API cuEventRecord(CUevent e, CUstream s) {
 	ENTER("cuEventRecord");
 	STREAM(s);
-	if (!e) return CUDA_ERROR_INVALID_HANDLE;
+	if (!e || e->gpu != s->gpu) return CUDA_ERROR_INVALID_HANDLE;
 	if (s->capture) {
 		e->capture = s->capture, e->from = s, e->ops = s->ops;
 		return 0;
@@ -301,12 +314,12 @@ KR_API cuEventSynchronize(CUevent e) {
 	std::unique_lock<std::mutex> k(e->m);
 	demand(e->at, e->place);
 	uint64_t to = e->recorded;
-	while (e->reached < to && !sticky) e->c.wait_for(k, std::chrono::milliseconds(20));
-	return sticky;
+	while (e->reached < to && !e->gpu->sticky) e->c.wait_for(k, std::chrono::milliseconds(20));
+	return e->gpu->sticky;
 }
 KR_API cuEventElapsedTime(float *ms, CUevent a, CUevent b) {
 	ENTER("cuEventElapsedTime");
-	if (!a || !b || !a->timed || !b->timed || !a->recorded || !b->recorded) return CUDA_ERROR_INVALID_HANDLE;
+	if (!a || !b || a->gpu != b->gpu || !a->timed || !b->timed || !a->recorded || !b->recorded) return CUDA_ERROR_INVALID_HANDLE;
 	std::scoped_lock k(a->m, b->m);
 	if (a->reached < a->recorded || b->reached < b->recorded) return CUDA_ERROR_NOT_READY;
 	*ms = (float)((double)(b->time - a->time) * 1e-6);
@@ -339,7 +352,7 @@ KR_API cuStreamWaitEvent(CUstream s, CUevent e, unsigned) {
 	s->push([e, to, at, place] {
 		demand(at, place);
 		std::unique_lock<std::mutex> k(e->m);
-		while (e->reached < to && !sticky) e->c.wait_for(k, std::chrono::milliseconds(20));
+		while (e->reached < to && !e->gpu->sticky) e->c.wait_for(k, std::chrono::milliseconds(20));
 		return 0;
 	});
 	return 0;

@@ -8,7 +8,7 @@
 
 using namespace kr_emu;
 
-typedef Kernel *CUfunction;
+typedef Function *CUfunction;
 
 
 static void *address(CUdeviceptr p) { return reinterpret_cast<void *>(p); }
@@ -24,7 +24,7 @@ int Node::run() const {
 			params.push_back(const_cast<unsigned char *>(p));
 			void *v;
 			memcpy(&v, p, kernel->pointers[i] ? sizeof v : 0);
-			if (kernel->pointers[i] && v && place(v, 1) == Place::NONE) {
+			if (kernel->pointers[i] && v && place(v, 1, gpu) == Place::NONE) {
 				fprintf(stderr, "cuda emulator: kernel %s: argument %zu is %p, %s\n", kernel->name, i, v, describe(v).c_str());
 				return ILLEGAL_ADDRESS;
 			}
@@ -37,7 +37,10 @@ int Node::run() const {
 		race_ended(l);
 		return r;
 	}
-	case COPY: memmove(dst, stage.empty() ? src : stage.data(), bytes); return 0;
+	case COPY:
+		if (peer && peer_fault(*this)) return 0;
+		memmove(dst, stage.empty() ? src : stage.data(), bytes);
+		return 0;
 	case FILL:
 		for (size_t i = 0; flags > 1 && i < bytes; i++) memcpy(static_cast<unsigned char *>(dst) + i * flags, &value, flags);
 		if (flags == 1 && !value && clear_pages(dst, bytes)) return 0;
@@ -47,6 +50,7 @@ int Node::run() const {
 	case WRITE: __atomic_store_n(static_cast<uint32_t *>(dst), value, __ATOMIC_SEQ_CST); return 0;
 	case WAIT:
 		for (int64_t end = clock64() + (int64_t)(settings().timeout * 1e9); clock64() < end; usleep(20)) {
+			demand_all();
 			uint32_t v = __atomic_load_n(static_cast<uint32_t *>(dst), __ATOMIC_SEQ_CST);
 			bool there = flags == 0 ? (int32_t)(v - value) >= 0 : flags == 1 ? v == value : flags == 2 ? (v & value) != 0 : ~(v | value) != 0;
 			if (there) return 0;
@@ -66,21 +70,22 @@ int Node::run() const {
 static CUresult launch(CUfunction f, dim3 grid, dim3 block, unsigned shared, bool pdl, CUstream s, void **params, void **extra) {
 	ENTER("cuLaunchKernel");
 	STREAM(s);
-	if (!f) return CUDA_ERROR_INVALID_HANDLE;
+	if (!f || f->gpu != s->gpu) return CUDA_ERROR_INVALID_HANDLE;
+	Kernel &kernel = f->kernel;
 	if (extra) return CUDA_ERROR_NOT_SUPPORTED;
 	uint64_t threads = (uint64_t)block.x * block.y * block.z;
-	bool ok = grid.x && grid.y && grid.z && threads && threads <= f->threadsMax && block.x <= 1024 && block.y <= 1024 && block.z <= 64 &&
-	          grid.x <= 0x7fffffff && grid.y <= 65535 && grid.z <= 65535 && shared <= f->sharedMax && (params || f->sizes.empty());
+	bool ok = grid.x && grid.y && grid.z && threads && threads <= kernel.threadsMax && block.x <= 1024 && block.y <= 1024 && block.z <= 64 &&
+	          grid.x <= 0x7fffffff && grid.y <= 65535 && grid.z <= 65535 && shared <= kernel.sharedMax && (params || kernel.sizes.empty());
 	if (!ok) {
-		fprintf(stderr, "cuda emulator: kernel %s: grid (%u,%u,%u) block (%u,%u,%u) shared %u: at most %u threads, %u bytes\n", f->name, grid.x, grid.y, grid.z,
-		        block.x, block.y, block.z, shared, f->threadsMax, f->sharedMax);
+		fprintf(stderr, "cuda emulator: kernel %s: grid (%u,%u,%u) block (%u,%u,%u) shared %u: at most %u threads, %u bytes\n", kernel.name, grid.x, grid.y, grid.z,
+		        block.x, block.y, block.z, shared, kernel.threadsMax, kernel.sharedMax);
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	Node n;
-	n.kind = Node::KERNEL, n.kernel = f, n.grid = grid, n.block = block, n.shared = shared, n.pdl = pdl;
-	size_t last = f->sizes.size();
-	n.blob.resize(last ? (f->offsets[last - 1] + f->sizes[last - 1] + 7) / 8 : 0);
-	for (size_t i = 0; i < last; i++) memcpy(reinterpret_cast<unsigned char *>(n.blob.data()) + f->offsets[i], params[i], f->sizes[i]);
+	n.kind = Node::KERNEL, n.kernel = &kernel, n.grid = grid, n.block = block, n.shared = shared, n.pdl = pdl;
+	size_t last = kernel.sizes.size();
+	n.blob.resize(last ? (kernel.offsets[last - 1] + kernel.sizes[last - 1] + 7) / 8 : 0);
+	for (size_t i = 0; i < last; i++) memcpy(reinterpret_cast<unsigned char *>(n.blob.data()) + kernel.offsets[i], params[i], kernel.sizes[i]);
 	return submit(s, std::move(n));
 }
 KR_API cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream s, void **params, void **extra) {
@@ -103,14 +108,14 @@ KR_API cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **params, vo
 enum Way { UNIFIED, HTOD, DTOH, DTOD };
 
 // allowed reports whether the two ends are of the kinds that the call requires.
-static bool allowed(Way way, const void *dst, const void *src, size_t n) {
-	Place d = place(dst, n), s = place(src, n);
+static bool allowed(Way way, const void *dst, const void *src, size_t n, const Gpu *g) {
+	Place d = place(dst, n, g), s = place(src, n, g);
 	bool toDevice = d != Place::NONE, fromDevice = s != Place::NONE; // pinned memory has a GPU address, too
 	switch (way) {
 	case HTOD: return d == Place::DEVICE && s != Place::DEVICE;
 	case DTOH: return s == Place::DEVICE && d != Place::DEVICE;
 	case DTOD: return toDevice && fromDevice;
-	case UNIFIED: return true;
+	case UNIFIED: return (toDevice || !owner(dst)) && (fromDevice || !owner(src));
 	}
 	return false;
 }
@@ -118,7 +123,8 @@ static bool allowed(Way way, const void *dst, const void *src, size_t n) {
 static CUresult copy(Way way, void *dst, const void *src, size_t bytes, CUstream s, bool wait) {
 	ENTER("cuMemcpy");
 	if (!bytes) return 0;
-	if (!allowed(way, dst, src, bytes)) {
+	if (!is_stream(s)) return CUDA_ERROR_INVALID_HANDLE;
+	if (!allowed(way, dst, src, bytes, stream(s)->gpu)) {
 		fprintf(stderr, "cuda emulator: copy of %zu bytes from %p (%s) to %p (%s)\n", bytes, src, describe(src).c_str(), dst, describe(dst).c_str());
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -129,13 +135,13 @@ static CUresult copy(Way way, void *dst, const void *src, size_t bytes, CUstream
 	Node n;
 	n.kind = Node::COPY, n.dst = dst, n.src = src, n.bytes = bytes;
 	if (!wait && !s->capture) { // pageable memory: the driver copies it aside, or waits
-		if (place(src, bytes) == Place::NONE) n.stage.assign(static_cast<const unsigned char *>(src), static_cast<const unsigned char *>(src) + bytes);
-		wait = place(dst, bytes) == Place::NONE;
+		if (place(src, bytes, nullptr) == Place::NONE) n.stage.assign(static_cast<const unsigned char *>(src), static_cast<const unsigned char *>(src) + bytes);
+		wait = place(dst, bytes, nullptr) == Place::NONE;
 	}
 	CUresult r = submit(s, std::move(n));
 	if (r || !wait) return r;
 	s->drain();
-	return sticky;
+	return s->gpu->sticky;
 }
 KR_API cuMemcpyHtoD_v2(CUdeviceptr d, const void *s, size_t n) { return copy(HTOD, address(d), s, n, nullptr, true); }
 KR_API cuMemcpyDtoH_v2(void *d, CUdeviceptr s, size_t n) { return copy(DTOH, d, address(s), n, nullptr, true); }
@@ -149,7 +155,8 @@ KR_API cuMemcpyAsync(CUdeviceptr d, CUdeviceptr s, size_t n, CUstream st) { retu
 static CUresult fill(CUdeviceptr p, uint32_t v, unsigned size, size_t n, CUstream s, bool wait) {
 	ENTER("cuMemset");
 	if (!n) return 0;
-	if (p % size || place(address(p), n * size) == Place::NONE) {
+	if (!is_stream(s)) return CUDA_ERROR_INVALID_HANDLE;
+	if (p % size || place(address(p), n * size, stream(s)->gpu) == Place::NONE) {
 		fprintf(stderr, "cuda emulator: fill of %zu bytes at %p (%s)\n", n * size, address(p), describe(address(p)).c_str());
 		return CUDA_ERROR_INVALID_VALUE;
 	}
@@ -162,7 +169,7 @@ static CUresult fill(CUdeviceptr p, uint32_t v, unsigned size, size_t n, CUstrea
 	CUresult r = submit(s, std::move(k));
 	if (r || !wait) return r;
 	s->drain();
-	return sticky;
+	return s->gpu->sticky;
 }
 KR_API cuMemsetD8_v2(CUdeviceptr p, unsigned char v, size_t n) { return fill(p, v, 1, n, nullptr, true); }
 KR_API cuMemsetD16_v2(CUdeviceptr p, unsigned short v, size_t n) { return fill(p, v, 2, n, nullptr, true); }
