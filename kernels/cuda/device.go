@@ -428,9 +428,9 @@ func (s *Stream) Repeat(key uint64) bool { return s.dev.profile == nil && s.s.Re
 // Record returns an event after what was enqueued so far.
 func (s *Stream) Record() device.Event { return s.s.Record() }
 
-// Wait makes the stream wait for an event of this GPU, and the host for an event of another device.
+// Wait makes the stream wait for an event of a GPU, and the host for an event of another device.
 func (s *Stream) Wait(e device.Event) {
-	if own, ok := e.(*rt.Event); ok && own.GPU() == s.dev.gpu {
+	if own, ok := e.(*rt.Event); ok {
 		s.s.After(own)
 		return
 	}

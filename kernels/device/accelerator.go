@@ -30,6 +30,9 @@ type Accelerator interface {
 	MoveBlocks(s Stream, m *BlockMoves) bool
 	// NewHostCalls makes the host calls of one stream.
 	NewHostCalls(o HostCallSize) (HostCalls, error)
+	// NewBridge makes the bridge from another device to this one, with that many bytes of host
+	// memory behind those for sums. If the other is no accelerator, it has memory and sums only.
+	NewBridge(from Device, bytes int) (Bridge, error)
 }
 
 // AcceleratorStream is a stream for the steps of one batch. It has a Clock.

@@ -98,3 +98,6 @@ func NotFound(err error) bool { return Code(err) == C.CUDA_ERROR_NOT_FOUND }
 
 // OutOfMemory reports whether err means that the GPU's memory (or pinned host memory) is full.
 func OutOfMemory(err error) bool { return Code(err) == C.CUDA_ERROR_OUT_OF_MEMORY }
+
+// PeerEnabled reports whether err only means that a GPU has access to the other's memory already.
+func PeerEnabled(err error) bool { return Code(err) == C.CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED }

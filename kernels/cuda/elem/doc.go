@@ -13,6 +13,7 @@ import "krater/kernels/cuda/launch"
 // The kernels: src/elem.cu, norm.cu, gate.cu, kvstore.cu, blocks.cu, indexer.cu.
 var (
 	kCopyRows        = launch.Named("kr_copy_rows")
+	kSums            = launch.Named("kr_sum_words")
 	kGatherRows      = launch.Named("kr_gather_rows")
 	kAdd             = launch.Named("kr_add")
 	kWeightedSum     = launch.Named("kr_weighted_sum")

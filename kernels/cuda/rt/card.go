@@ -52,6 +52,8 @@ type GPU struct {
 
 	// The owner's thread only.
 	dev    cu.Device
+	ctx    cu.CUContext
+	clears cu.Stream // clears new memory
 	mods   modules
 	mem    *pool.Pool
 	run    runner
@@ -86,6 +88,12 @@ func Open(o Options) (*GPU, error) {
 func (c *GPU) open(o Options) error {
 	var err error
 	if c.dev, err = cu.GetDevice(o.Index); err != nil {
+		return err
+	}
+	if c.ctx, err = cu.CurrentContext(); err != nil {
+		return err
+	}
+	if c.clears, err = cu.MakeStream(cu.NonBlocking); err != nil {
 		return err
 	}
 	attr := func(a cu.DeviceAttribute) int {
@@ -176,6 +184,7 @@ func (c *GPU) Close() error {
 		}
 		c.clocks = nil
 		c.mu.Unlock()
+		_ = c.clears.Destroy() // as the events
 		return c.mem.Close()
 	})
 	c.owner.Close()
@@ -231,8 +240,9 @@ func (c *GPU) Alloc(n int64, raw bool) (launch.Ptr, error) {
 		if at, err = c.mem.Alloc(n); err != nil || raw {
 			return err
 		}
-		if err = cu.MemsetD8(cu.DevicePtr(at), 0, c.mem.Takes(n)); err == nil {
-			err = cu.Synchronize() // the legacy stream is not ordered with these streams
+		// Not on the legacy stream, with which the whole device would have to be waited for.
+		if err = cu.MemsetD8Async(cu.DevicePtr(at), 0, c.mem.Takes(n), c.clears); err == nil {
+			err = c.clears.Synchronize()
 		}
 		if err != nil {
 			_ = c.mem.Free(at) // the first error counts
@@ -251,10 +261,10 @@ func (c *GPU) Release(at launch.Ptr) error {
 }
 
 // MapHost allocates n bytes of host memory, cleared and aligned to a page, and returns the
-// address at which kernels see it.
+// address at which kernels see it. It is pinned for every GPU (Share).
 func (c *GPU) MapHost(n int) (host []byte, at launch.Ptr, err error) {
 	err = c.do(func() error {
-		b, err := driver.HostAlloc(n, driver.DeviceMap)
+		b, err := driver.HostAlloc(n, driver.Portable|driver.DeviceMap)
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ package rt
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -146,11 +147,15 @@ func (s *Stream) Record() *Event {
 	return ev
 }
 
-// After makes the stream wait for an event of this GPU: work added from now on runs after it.
-// Nothing is sent for this, unless lists become graphs.
+// After makes the stream wait for an event: work added from now on runs after it. For an event of
+// this GPU nothing is sent, unless lists become graphs.
 func (s *Stream) After(ev *Event) {
 	s.Fail(ev.err)
 	if s.err != nil || ev.of.s == s.s || ev.passed() {
+		return
+	}
+	if ev.GPU() != s.gpu {
+		s.afterOther(ev)
 		return
 	}
 	if len(s.downs) > 0 || s.keep && len(s.List.Ops) > 0 {
@@ -158,6 +163,28 @@ func (s *Stream) After(ev *Event) {
 	}
 	s.step.cut = true
 	s.holds = append(s.holds, hold{ev: ev, uploads: len(s.uploads), ops: len(s.List.Ops)})
+}
+
+// afterOther is After for an event of another GPU. The driver's event stays what it is only on that
+// GPU's thread, which so enqueues the wait, with this GPU's context.
+func (s *Stream) afterOther(ev *Event) {
+	s.Flush()
+	s.Fail(ev.GPU().do(func() error {
+		if ev.passed() {
+			return nil
+		}
+		if err := cu.PushCurrentCtx(s.gpu.ctx); err != nil {
+			return err
+		}
+		err := ev.of.hold(s.s, ev.n)
+		if _, again := cu.PopCurrentCtx(); err == nil {
+			err = again
+		}
+		if err != nil {
+			return fmt.Errorf("wait for another GPU: %w", err)
+		}
+		return nil
+	}))
 }
 
 // GPU returns the event's GPU.

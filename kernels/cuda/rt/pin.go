@@ -134,9 +134,59 @@ func (c *GPU) Pin(b []byte) (release func() error, err error) {
 	return sync.OnceValue(func() error { return c.unpin(b) }), nil
 }
 
-// register pins b. The driver refuses pages that the program itself may only read, unless it is
-// told so, and not every driver knows that flag. It runs on the owner's thread.
+// Share lets copies of this GPU use b, memory of MapHost of any GPU, in place. Unshare ends that.
+func (c *GPU) Share(b []byte) error {
+	return c.do(func() error {
+		p, err := driver.HostDevicePtr(b)
+		if err == nil {
+			c.pins.add(b, launch.Ptr(p))
+		}
+		return err
+	})
+}
+
+// Unshare undoes Share.
+func (c *GPU) Unshare(b []byte) { c.pins.drop(b) }
+
+// registered counts the GPUs for which each piece of memory is pinned. The driver pins it once, for
+// all of them.
+var registered = struct {
+	sync.Mutex
+	by map[span]int
+}{by: map[span]int{}}
+
+// register pins b, unless it is for another GPU. It runs on the owner's thread.
 func register(b []byte) error {
+	registered.Lock()
+	defer registered.Unlock()
+	x := spanOf(b)
+	if registered.by[x] == 0 {
+		if err := pin(b); err != nil {
+			return err
+		}
+	}
+	registered.by[x]++
+	return nil
+}
+
+// unregister undoes register. If the context is lost, the driver has unpinned the memory.
+func unregister(b []byte, lost bool) error {
+	registered.Lock()
+	defer registered.Unlock()
+	x := spanOf(b)
+	if registered.by[x]--; registered.by[x] > 0 {
+		return nil
+	}
+	delete(registered.by, x)
+	if lost {
+		return nil
+	}
+	return driver.HostUnregister(b)
+}
+
+// pin is register for the first GPU. The driver refuses pages that the program itself may only read, unless it is
+// told so, and not every driver knows that flag.
+func pin(b []byte) error {
 	err := driver.HostRegister(b, driver.Portable|driver.DeviceMap)
 	if err == nil || driver.Sticky(err) || driver.OutOfMemory(err) {
 		return err
@@ -153,10 +203,10 @@ func (c *GPU) unpin(b []byte) error {
 		if err := cu.Synchronize(); err != nil {
 			return err
 		}
-		return driver.HostUnregister(b)
+		return unregister(b, false)
 	})
 	if errors.Is(err, ErrLost) || errors.Is(err, driver.ErrClosed) {
-		return nil // the end of the context has unpinned everything
+		return unregister(b, true) // the end of the context has unpinned everything
 	}
 	return err
 }

@@ -62,10 +62,12 @@ type Stream struct {
 	err     error
 }
 
-// hold is an event that the stream waits for after that many uploads and ops, between two
-// timestamps if the wait is timed. Without an event it is only a timestamp.
+// hold is an event, or that a gate opens the count-th time, that the stream waits for after that many
+// uploads and ops, between two timestamps if the wait is timed. Without either it is only a timestamp.
 type hold struct {
 	ev           *Event
+	gate         *Gate
+	count        uint32
 	from, to     *Timestamp
 	uploads, ops int
 }
@@ -277,6 +279,11 @@ func (h *hold) pass(s cu.Stream) error {
 	if h.ev != nil {
 		if err := h.ev.of.hold(s, h.ev.n); err != nil {
 			return fmt.Errorf("wait for another stream: %w", err)
+		}
+	}
+	if h.gate != nil {
+		if err := s.WaitOnValue32(h.gate.at, h.count, 0); err != nil { // until the word is at least count
+			return fmt.Errorf("wait for a gate: %w", err)
 		}
 	}
 	return h.to.record(s)
