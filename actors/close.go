@@ -118,6 +118,9 @@ func (p *Pipeline) halt() error {
 	if err != nil {
 		return err // an actor is stuck: its goroutine still holds what would be freed
 	}
+	for _, h := range p.hops {
+		h.Close()
+	}
 	for _, s := range p.streams {
 		s.Close()
 	}

@@ -380,9 +380,6 @@ func (g *Gateway) Stats() engine.Stats {
 		s.ActorWait[r.Name()] = r.Totals().Wait
 	}
 	p.host.waiting(s.ActorQueue)
-	s.LinkBytes = map[string]uint64{}
-	for kind, n := range p.linkBytes {
-		s.LinkBytes[kind] = n.Load()
-	}
+	s.Links = p.linkCosts()
 	return s
 }

@@ -3,22 +3,24 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
+	"krater/actors/engine"
 	"krater/actors/msg"
 	"krater/kernels/device"
 	"krater/scheduler/files"
+	"krater/stages/link"
 )
 
 // linkNode takes a batch from one layer group to the next. Within a rank both compute on the same
 // memory: the batch moves and its hidden states stay where they are, and bytes counts what a link
-// between two memories would have to carry. Between ranks it ends the step on the first rank and
-// copies its rows to the next one.
+// between two memories would have to carry. Between ranks it carries the rows to the next one.
 type linkNode struct {
-	to    int // index of the group it leads to
-	width int // bytes of one row of hidden states
-	bytes *atomic.Uint64
-	cross *crossing // nil within a rank
+	to    int            // index of the group it leads to
+	width int            // bytes of one row of hidden states
+	bytes *atomic.Uint64 // within a rank
+	cross *crossing      // nil within a rank
 }
 
 // crossing is the way from one rank to the next.
@@ -27,13 +29,16 @@ type crossing struct {
 	rank       int           // the next one
 	from, into device.Stream // of the two devices, for batches that have none of their own
 	selection  bool          // the next rank begins with a layer that uses what the last one chose
-	src, dst   [3]device.Mat // reused
+	// Both ranks are accelerators: nobody waits between them.
+	accelerators bool
+	src, dst     [3]device.Mat // reused
 }
 
 func (n *linkNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
-	c.event.Bytes = uint64(b.State.T * n.width)
-	n.bytes.Add(c.event.Bytes)
+	if c.event.Bytes = uint64(b.State.T * n.width); n.cross == nil {
+		n.bytes.Add(c.event.Bytes)
+	}
 	if n.cross != nil {
 		if cause := n.cross.pass(c, b); cause != nil {
 			c.log.Error().Uint64("batch", b.ID).Err(cause).Msg("a step is lost between two ranks")
@@ -62,20 +67,11 @@ func (n *crossing) pass(c *turn, b *msg.Batch) (cause error) {
 	if b.Kept = carry && n.stepEnd.rank.keeps(n.heat, b); b.Kept {
 		b.State.FetchRoutes(b.Stream)
 	}
-	wait := b.On(n.from).Synchronize
-	if carry {
-		n.src = [...]device.Mat{b.State.Hidden, b.State.Marks, b.State.Selected}
-		n.dst = [...]device.Mat{to.State.Hidden, to.State.Marks, to.State.Selected}
-		count := len(n.src)
-		if !n.selection {
-			count--
-		}
-		wait = func() error { return to.Link.Carry(b.On(n.from), s, n.src[:count], n.dst[:count]) }
-	}
-	if late, err := n.end(c, b, wait); err != nil {
-		return fmt.Errorf("link from rank %d to rank %d (%s): %w", n.rank-1, n.rank, to.Link.Name(), err)
-	} else if late != nil {
-		return fmt.Errorf("rank %d: the host did not do its part: %w", n.rank-1, late)
+	to.Arriving = carry
+	if lost, err := n.leave(c, b, to, s); err != nil {
+		return fmt.Errorf("link from rank %d to rank %d (%s): %w", n.rank-1, n.rank, to.Hop.Name(), err)
+	} else if lost != nil {
+		return lost
 	}
 	if carry {
 		to.State.Begin(s)
@@ -87,4 +83,65 @@ func (n *crossing) pass(c *turn, b *msg.Batch) (cause error) {
 	}
 	b.Enter(n.rank)
 	return nil
+}
+
+// leave carries the rows of a batch, unless it is abandoned, and ends the step on the first rank.
+// Between accelerators it only waits for steps in which the host takes part. The step is ended, and
+// the measurements of the device are recorded, after the last rank.
+func (n *crossing) leave(c *turn, b *msg.Batch, to *msg.Local, s device.Stream) (lost, err error) {
+	if !n.accelerators {
+		return n.end(c, b, 0, func() error {
+			if !to.Arriving {
+				return b.On(n.from).Synchronize()
+			}
+			return n.carry(b, to, s)
+		})
+	}
+	b.Unended = to.Arriving
+	if !to.Arriving {
+		b.Stream.Repeat(0) // a partly enqueued step must not be captured to be replayed
+	}
+	if b.Serving || !to.Arriving {
+		if err := b.Stream.Synchronize(); err != nil {
+			return n.served(b), err
+		}
+		if lost := n.served(b); lost != nil || !to.Arriving {
+			return lost, nil
+		}
+	}
+	err = n.carry(b, to, s)
+	b.Stream.Submit()
+	return nil, err
+}
+
+// carry carries the rows of a batch.
+func (n *crossing) carry(b *msg.Batch, to *msg.Local, s device.Stream) error {
+	n.src = [...]device.Mat{b.State.Hidden, b.State.Marks, b.State.Selected}
+	n.dst = [...]device.Mat{to.State.Hidden, to.State.Marks, to.State.Selected}
+	count := len(n.src)
+	if !n.selection {
+		count--
+	}
+	return to.Hop.Carry(b.On(n.from), s, n.src[:count], n.dst[:count])
+}
+
+// linkCosts adds up what links have cost, by kind.
+func (p *Pipeline) linkCosts() []engine.Link {
+	list := slices.Clone(p.linksBefore)
+	add := func(c link.Cost) {
+		i := slices.IndexFunc(list, func(l engine.Link) bool { return l.Kind == c.Kind })
+		if i < 0 {
+			i = len(list)
+			list = append(list, engine.Link{Kind: c.Kind})
+		}
+		l := &list[i]
+		l.Hops, l.Bytes, l.Faults, l.Time = l.Hops+c.Hops, l.Bytes+c.Bytes, l.Faults+c.Faults, l.Time+c.Time
+	}
+	add(link.Cost{Kind: sameMemory, Bytes: p.stayed.Load()})
+	for i := 1; i < len(p.pairs); i++ {
+		for _, c := range p.pairs[i].Costs() {
+			add(c)
+		}
+	}
+	return list
 }

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -60,8 +59,9 @@ type Options struct {
 	// requests fail.
 	Replay bool
 
-	wrap  func(actor string, n node) node // around every new node, in tests; may be nil
-	links []link.Kind                     // in tests; nil: link.Kinds
+	wrap        func(actor string, n node) node // around every new node, in tests; may be nil
+	links       []link.Kind                     // in tests; nil: link.Kinds
+	hopDeadline time.Duration                   // in tests; 0: link.Deadline
 }
 
 // traceEvents is how many events each actor's ring keeps: some seconds of decode.
@@ -90,11 +90,15 @@ type Pipeline struct {
 	host   host
 	routes routes
 
-	rows      []*stages.Rows
-	streams   []device.Stream // of nodes and batches
-	mirrors   []*offload.Mirror
-	calls     []*offload.HostCalls
-	linkBytes map[string]*atomic.Uint64 // by kind of link; fixed before actors start
+	rows    []*stages.Rows
+	streams []device.Stream // of nodes and batches
+	mirrors []*offload.Mirror
+	calls   []*offload.HostCalls
+	stayed  atomic.Uint64 // bytes of rows that moved to the next group within a rank
+	pairs   []*link.Pair  // of each rank and the one before it; the first is nil
+	hops    []*link.Hop   // of batches
+
+	linksBefore []engine.Link // what links of the pipelines before have cost
 
 	// mu of requests protects these.
 	failure error
@@ -158,7 +162,7 @@ func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) 
 		return nil, nil, err
 	}
 	p := &Pipeline{
-		ranks: ranks, model: cfg, lim: lim, opt: opt, scheduler: config, log: opt.Log, core: core, linkBytes: map[string]*atomic.Uint64{},
+		ranks: ranks, model: cfg, lim: lim, opt: opt, scheduler: config, log: opt.Log, core: core,
 		failed: make(chan struct{}), dead: make(chan struct{}), halted: make(chan struct{}),
 	}
 	return p, core, p.follow(opt.Before)
@@ -178,7 +182,7 @@ func (p *Pipeline) follow(before *Pipeline) error {
 		return errors.New("a pipeline takes over from one that was not suspended")
 	}
 	p.trace, p.heat, p.requests = before.trace, before.heat, before.requests
-	p.linkBytes = maps.Clone(before.linkBytes)
+	p.linksBefore = before.linkCosts()
 	p.core.Follow(before.core)
 	p.opt.Before = nil // the memory of many pipelines would be kept
 	p.base = before.figures()

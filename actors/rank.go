@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -201,26 +202,40 @@ func (p *Pipeline) newStepEnd(r *rank) stepEnd {
 	return e
 }
 
-// end waits for a batch's step on the rank and records what the device measured. late is set if a
-// host call was not answered in time: the step is lost, and the device works.
-func (e *stepEnd) end(c *turn, b *msg.Batch, wait func() error) (late, err error) {
+// end waits for a batch's step on the rank and records what the device measured. The step ended at, in
+// the trace's clock; 0: when the wait ends. lost is set if a host call was not answered in time, or if
+// other rows came from the rank before than it has sent: the step is lost, and the device works.
+func (e *stepEnd) end(c *turn, b *msg.Batch, at int64, wait func() error) (lost, err error) {
 	if b.Stream != nil && b.Abandoned.Load() {
 		b.Stream.Repeat(0) // a partly enqueued step must not be captured to be replayed
 	}
 	err = wait()
-	if b.Serving {
-		b.Serving = false
-		late = b.HostCalls.End()
+	lost = e.served(b)
+	if err == nil && lost == nil && b.Arriving {
+		b.Arriving = false
+		lost = b.Hop.Arrived()
 	}
-	if err != nil || late != nil {
-		return late, err
+	if err != nil || lost != nil {
+		return lost, err
 	}
 	if b.Kept {
 		b.Kept = false
 		e.chosen(b)
 	}
-	e.stepTimes(c, b)
+	e.stepTimes(c, b, cmp.Or(at, c.now()))
 	return nil, nil
+}
+
+// served ends the host calls of a step that was waited for, if it has any.
+func (e *stepEnd) served(b *msg.Batch) error {
+	if !b.Serving {
+		return nil
+	}
+	b.Serving = false
+	if late := b.HostCalls.End(); late != nil {
+		return fmt.Errorf("rank %d: the host did not do its part: %w", e.rank.index, late)
+	}
+	return nil
 }
 
 // chosen tells who counts what the routers chose in a step that has ended.

@@ -2,6 +2,7 @@ package actors
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -109,12 +110,36 @@ func (n *scheduleNode) forgotten(b *msg.Batch) {
 	n.gone(b)
 }
 
-// gone returns the credit of a lost batch that no actor works on any more, and its blocks.
+// gone gives back the blocks of a lost batch that no actor works on any more, and its credit. If a copy
+// between two ranks hangs, which may write rows later on, the batch needs other rows first.
 func (n *scheduleNode) gone(b *msg.Batch) {
 	if b.Raw == nil {
 		if err := n.core.Gone(b.ID); err != nil {
 			panic(err)
 		}
 	}
+	n.renew(b)
 	n.returnCredit(b)
+}
+
+// renewRows gives a batch other rows on the ranks to which copies hang. The old ones stay allocated, for
+// the copies write to them if they ever come to an end.
+func (p *Pipeline) renewRows(b *msg.Batch) {
+	for i := range b.Ranks {
+		l := &b.Ranks[i]
+		if l.Hop == nil || l.Hop.Settled() {
+			continue
+		}
+		r := p.ranks[i]
+		if !l.Hop.Leave() {
+			p.lose(i, r.name, fmt.Errorf("copies from rank %d to rank %d end on no link", i-1, i))
+			return
+		}
+		x, err := p.newRows(r)
+		if err != nil {
+			p.lose(i, r.name, fmt.Errorf("copies from rank %d hang, and there is no memory for other rows: %w", i-1, err))
+			return
+		}
+		l.State = &stages.State{Step: b.Step, Rows: x}
+	}
 }

@@ -29,8 +29,8 @@ type flakyLink struct {
 	of *flaky
 }
 
-func (f *flaky) kind(from, to device.Device) (link.Link, bool) {
-	l, ok := link.Bounce(from, to)
+func (f *flaky) kind(w link.Way) (link.Link, bool) {
+	l, ok := link.Bounce(w)
 	return flakyLink{l, f}, ok
 }
 
@@ -177,7 +177,7 @@ func TestBrokenLinksAreNotUsed(t *testing.T) {
 		},
 		"nothing arrived": func(device.Stream, []device.Mat) error { return nil },
 	} {
-		bad := func(device.Device, device.Device) (link.Link, bool) { return brokenLink{carry}, true }
+		bad := func(link.Way) (link.Link, bool) { return brokenLink{carry}, true }
 		opt := l.options(t, o)
 		opt.Blueprint.Groups, opt.links = nil, []link.Kind{bad}
 		p, err := Start(ranks, opt)
@@ -204,5 +204,9 @@ type brokenLink struct {
 }
 
 func (brokenLink) Name() string { return "broken" }
+
+func (brokenLink) Close() {}
+
+func (brokenLink) Flight() *link.Flight { return nil }
 
 func (b brokenLink) Carry(_, to device.Stream, _, dst []device.Mat) error { return b.carry(to, dst) }

@@ -31,6 +31,7 @@ type scheduleNode struct {
 	credits []*msg.Batch           // free batches
 	flying  int                    // batches in flight
 	lost    []*msg.Batch           // failed batches that an actor may still touch
+	renew   func(b *msg.Batch)     // gives a lost batch rows that no copy touches
 
 	live  map[uint64]*record // accepted and not released
 	slots []*record          // by the core's slot
@@ -71,6 +72,7 @@ type record struct {
 func newScheduleNode(core *scheduler.Core, stream device.Stream, m *meters, h host, batches []*msg.Batch, slots int) *scheduleNode {
 	return &scheduleNode{
 		core: core, stream: stream, meters: m, now: h.now, alarm: h.alarm,
+		renew:   func(*msg.Batch) {},
 		batches: batches, credits: slices.Clone(batches), live: map[uint64]*record{}, slots: make([]*record, slots),
 	}
 }

@@ -1,9 +1,7 @@
 package actors
 
 import (
-	"cmp"
 	"fmt"
-	"sync/atomic"
 
 	"krater/actors/msg"
 	"krater/actors/trace"
@@ -38,6 +36,10 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 			r.partition = Partition(r.pools, p.model.MoE.Experts, p.opt.Blueprint.Pools)
 		}
 	}
+	p.pairs = make([]*link.Pair, len(p.ranks))
+	for i := 1; i < len(p.ranks); i++ {
+		p.pairs[i] = &link.Pair{Deadline: p.opt.hopDeadline}
+	}
 	batches := make([]*msg.Batch, p.scheduler.Depth())
 	for i := range batches {
 		var err error
@@ -45,11 +47,9 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 			return fmt.Errorf("batch %d of %d: %w", i+1, len(batches), err)
 		}
 	}
-	p.linkBytes[sameMemory] = cmp.Or(p.linkBytes[sameMemory], new(atomic.Uint64))
 	for i := range p.opt.Blueprint.Groups {
 		if g := &p.opt.Blueprint.Groups[i]; i > 0 && p.startsRank(i) {
-			g.Link = batches[0].Ranks[g.Rank].Link.Name()
-			p.linkBytes[g.Link] = cmp.Or(p.linkBytes[g.Link], new(atomic.Uint64))
+			g.Link = batches[0].Ranks[g.Rank].Hop.Name()
 		}
 	}
 	p.spawnHost(core, batches)
@@ -79,12 +79,10 @@ func (p *Pipeline) newBatch(i int) (*msg.Batch, error) {
 	var rows []*stages.Rows
 	for _, r := range p.ranks {
 		queues = max(queues, r.queues)
-		x, err := stages.NewRows(r.Device, p.model, r.Limits, r.Head != nil)
+		x, err := p.newRows(r)
 		if err != nil {
 			return nil, err
 		}
-		x.Histories = r.Histories
-		p.rows = append(p.rows, x)
 		rows = append(rows, x)
 	}
 	step, states := stages.NewStep(p.model, p.lim, rows...), make([]*stages.State, len(rows))
@@ -105,6 +103,16 @@ func (p *Pipeline) newBatch(i int) (*msg.Batch, error) {
 		}
 	}
 	return b, nil
+}
+
+// newRows makes rows of a batch on a rank.
+func (p *Pipeline) newRows(r *rank) (*stages.Rows, error) {
+	x, err := stages.NewRows(r.Device, p.model, r.Limits, r.Head != nil)
+	if err == nil {
+		x.Histories = r.Histories
+		p.rows = append(p.rows, x)
+	}
+	return x, err
 }
 
 // local makes what a batch has on a rank besides its rows.
@@ -138,13 +146,17 @@ func (p *Pipeline) connect(from, to *msg.Local, rank int, first bool) error {
 	}
 	var fallen []error
 	var err error
-	to.Link, fallen, err = link.Choose(kinds, from.On(p.ranks[rank-1].stream), to.On(p.ranks[rank].stream), from.State.Room(), to.State.Room())
+	more := from.State.More()
+	to.Hop, fallen, err = link.Open(p.pairs[rank], kinds, from.On(p.ranks[rank-1].stream), to.On(p.ranks[rank].stream), from.State.Room(), to.State.Room(), more)
+	if to.Hop != nil {
+		p.hops = append(p.hops, to.Hop)
+	}
 	if err != nil {
 		return fmt.Errorf("rank %d to rank %d: %w", rank-1, rank, err)
 	}
 	for _, fault := range fallen {
 		if first {
-			p.log.Warn().Int("from", rank-1).Int("to", rank).Err(fault).Str("used", to.Link.Name()).Msg("a kind of link between two ranks does not work")
+			p.log.Warn().Int("from", rank-1).Int("to", rank).Err(fault).Str("used", to.Hop.Name()).Msg("a kind of link between two ranks does not work")
 		}
 	}
 	return nil
@@ -156,7 +168,7 @@ func (p *Pipeline) spawnHost(core *scheduler.Core, batches []*msg.Batch) {
 	r.stream = p.actor("stream", trace.Stream, ownGoroutine, "host", func() node { return streamNode{} })
 	r.schedule = p.actor("schedule", trace.Schedule, ownOrWorker, "host", func() node {
 		n := newScheduleNode(core, p.ranks[0].stream, p.meters, p.host, batches, p.lim.Seqs)
-		n.ahead, n.ranks, n.trace = p.scheduler.Ahead, p.ranks, p.trace
+		n.ahead, n.ranks, n.trace, n.renew = p.scheduler.Ahead, p.ranks, p.trace, p.renewRows
 		n.placed = p.ranks[0].place != nil // a pipeline that runs ahead has one rank
 		n.phases = make([]dispatch.Phase, len(p.ranks))
 		n.shares = exchanging(p.ranks, &p.opt)
@@ -199,8 +211,14 @@ func (p *Pipeline) spawnEnds() error {
 	if err != nil {
 		return err
 	}
-	ended := p.newStepEnd(last)
-	p.routes.sample = p.actor("sample", trace.Sample, anyWorker, last.name, func() node { return &sampleNode{ended} })
+	ended := sampleNode{stepEnd: p.newStepEnd(last)}
+	for _, r := range p.ranks[:last.index] {
+		ended.before = append(ended.before, p.newStepEnd(r))
+	}
+	p.routes.sample = p.actor("sample", trace.Sample, anyWorker, last.name, func() node {
+		n := ended
+		return &n
+	})
 	p.routes.head = p.actor("head", trace.Head, anyWorker, last.name, func() node {
 		return &headNode{stage: last.Head, stream: headStream, keeps: func(b *msg.Batch) bool { return last.keeps(p.heat, b) }, placed: last.place != nil}
 	})
@@ -233,10 +251,10 @@ func (p *Pipeline) spawnGroup(i int) error {
 	if i == 0 {
 		return nil
 	}
-	cross, bytes := (*crossing)(nil), p.linkBytes[cmp.Or(p.opt.Blueprint.Groups[i].Link, sameMemory)]
+	var cross *crossing
 	if p.startsRank(i) {
 		before := p.ranks[r.index-1]
-		cross = &crossing{stepEnd: p.newStepEnd(before), rank: r.index, selection: p.model.TakesSelection(p.opt.Blueprint.Groups[i].First)}
+		cross = &crossing{stepEnd: p.newStepEnd(before), rank: r.index, selection: p.model.TakesSelection(p.opt.Blueprint.Groups[i].First), accelerators: before.accel != nil && r.accel != nil}
 		if cross.from, err = p.stream(before); err != nil {
 			return err
 		}
@@ -245,7 +263,7 @@ func (p *Pipeline) spawnGroup(i int) error {
 		}
 	}
 	routes.links[i] = p.actor(name("link"), trace.Link, anyWorker, "host", func() node {
-		n := &linkNode{to: i, width: 4 * p.model.Hidden, bytes: bytes}
+		n := &linkNode{to: i, width: 4 * p.model.Hidden, bytes: &p.stayed}
 		if cross != nil {
 			own := *cross
 			n.cross = &own

@@ -27,8 +27,10 @@ func timePart(b *msg.Batch, kind trace.Kind) {
 
 // stepTimes records how long the device took for a step that has just ended: the parts if the device
 // timed them, the copies that they needed, and the waits for those. The device has a clock of its
-// own, so its times are given relative to a timestamp whose time on the host is known.
-func (n *stepEnd) stepTimes(c *turn, b *msg.Batch) {
+// own, so its times are given relative to a timestamp whose time on the host is known: the step of a
+// batch with its own stream ended at.
+func (n *stepEnd) stepTimes(c *turn, b *msg.Batch, ended int64) {
+	b.Took = 0
 	if b.Quiet || len(n.devices) == 0 {
 		return
 	}
@@ -39,12 +41,11 @@ func (n *stepEnd) stepTimes(c *turn, b *msg.Batch) {
 	ring, at, end := n.devices[queue], b.Anchored, b.Anchor
 	var took []time.Duration
 	if s := b.Stream; s != nil {
-		took, at, end = s.Took(), c.now(), s.End()
-		var step time.Duration
+		took, at, end = s.Took(), ended, s.End()
 		for _, d := range took {
-			step += d
+			b.Took += d
 		}
-		b.Timing.Next(step, s.Clock().Cost(), n.share)
+		b.Timing.Next(b.Took, s.Clock().Cost(), n.share)
 	}
 	var apart []trace.Event
 	if end != nil {

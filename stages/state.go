@@ -407,6 +407,9 @@ func (r *Rows) Stored(cache device.KV, layer int) device.KV {
 // Room is all of Hidden [Limits.Tokens, H], for the test of a link.
 func (r *Rows) Room() device.Mat { return r.full.hidden }
 
+// More is the bytes of what a link carries besides: marks and selected positions.
+func (r *Rows) More() int { return 4*r.lim.Tokens + r.full.selected.Bytes() }
+
 // Choose reports whether the device can choose tokens itself: Step.Draws.
 func (r *Rows) Choose() bool { return !r.full.chosen.Zero() }
 

@@ -285,9 +285,17 @@ type Stats struct {
 	QueueTime, TTFT, ITL, E2E     Histogram      // seconds
 	ActorQueue                    map[string]int // actor -> messages waiting
 	ActorWait                     map[string]time.Duration
-	LinkBytes                     map[string]uint64 // link kind -> bytes
+	Links                         []Link            // between layer groups, each kind once
 	ExpertsComputed               map[string]uint64 // device -> expert evaluations
 	ExpertCaches                  []ExpertCache     // of ranks that do not have all experts at hand; each strategy once
+}
+
+// Link counts the rows that went from one layer group to the next over links of one kind.
+type Link struct {
+	Kind        string // "direct", "peer", "bounce"
+	Hops, Bytes uint64
+	Faults      uint64        // hops after which other rows had arrived than were sent, or none in time
+	Time        time.Duration // of the copies; where nobody waits for them, estimated from some hops
 }
 
 // ExpertCache is what a strategy found on its rank.

@@ -6,6 +6,7 @@ package msg
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"krater/actors/trace"
 	"krater/kernels/device"
@@ -91,8 +92,14 @@ type Local struct {
 	// on, and the actor that needs a result waits. It is nil elsewhere: every stage has a
 	// stream of its own and is done when it passes the batch on.
 	Stream device.AcceleratorStream
-	// Link brings the rows from the rank before; nil on the first.
-	Link link.Link
+	// Hop brings the rows from the rank before; nil on the first. Arriving says that it brings those of the
+	// step, and that they were not checked yet.
+	Hop      *link.Hop
+	Arriving bool
+	// Unended says that the batch went on while the device had not done the step. Took is how long the
+	// device took for the step that was ended last, if that was timed.
+	Unended bool
+	Took    time.Duration
 
 	// Parts are the kinds of the parts of the step that the device has timed so far.
 	Parts []trace.Kind

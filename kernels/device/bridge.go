@@ -2,8 +2,8 @@ package device
 
 import "encoding/binary"
 
-// Bridge is what an accelerator and another device have in common for a link between them: memory
-// of the host that both use in place, and a gate. It belongs to one batch.
+// Bridge joins an accelerator and another device for a link between them. It has memory of the host
+// that both use in place, and a gate. It belongs to one batch.
 type Bridge interface {
 	// Host is the memory, pinned for both devices. Its first SumBytes are for Sum.
 	Host() []byte

@@ -3,30 +3,44 @@ package link
 
 import (
 	"errors"
-	"fmt"
+	"time"
 
 	"krater/kernels/device"
 )
 
 // Link carries rows of a batch between two devices. It belongs to one batch.
 type Link interface {
-	// Name says how it carries: "direct", "bounce".
+	// Name says how it carries: "direct", "peer", "bounce".
 	Name() string
-	// Carry copies src[i] of the sending device to dst[i], of equal size; all are dense. It waits
-	// for the work of from. What is enqueued on to afterwards finds the rows; the copy may still be
-	// under way when Carry returns. An error means only that the rows were not copied.
+	// Carry copies src[i] of the sending device to dst[i], of equal size; all are dense. What is
+	// enqueued on to afterwards finds the rows; the copy may still be under way when Carry
+	// returns, and src may then change only after that work. Between two accelerators nobody waits:
+	// the copy follows the work of from. Elsewhere Carry waits for that. An error means only that
+	// the rows were not copied.
 	Carry(from, to device.Stream, src, dst []device.Mat) error
+	// Flight is the latest copies of a link that does not wait for them, else nil.
+	Flight() *Flight
+	// Close frees what the link holds. None of its copies may be under way.
+	Close()
 }
 
-// Kind makes links of one kind between two devices; ok is false if it cannot connect them.
-type Kind func(from, to device.Device) (l Link, ok bool)
+// Way is where links lead. Bridge is nil unless both devices are accelerators that have one. Largest
+// is the bytes of the largest rows.
+type Way struct {
+	From, To device.Device
+	Bridge   device.Bridge
+	Largest  int
+}
+
+// Kind makes links of one kind; ok is false if it cannot connect the devices.
+type Kind func(w Way) (l Link, ok bool)
 
 // Kinds are all of them, the fastest first.
-func Kinds() []Kind { return []Kind{Direct, Bounce} }
+func Kinds() []Kind { return []Kind{Direct, Peer, Bounce} }
 
 // Direct links copy within memory that the host addresses.
-func Direct(from, to device.Device) (Link, bool) {
-	for _, dev := range []device.Device{from, to} {
+func Direct(w Way) (Link, bool) {
+	for _, dev := range []device.Device{w.From, w.To} {
 		b, err := dev.Alloc(4)
 		if err != nil {
 			return nil, false
@@ -44,6 +58,10 @@ type direct struct{}
 
 func (direct) Name() string { return "direct" }
 
+func (direct) Close() {}
+
+func (direct) Flight() *Flight { return nil }
+
 func (direct) Carry(from, to device.Stream, src, dst []device.Mat) error {
 	if err := from.Synchronize(); err != nil {
 		return err
@@ -57,12 +75,111 @@ func (direct) Carry(from, to device.Stream, src, dst []device.Mat) error {
 // host is the memory of a dense matrix that the host addresses.
 func host(m device.Mat) []byte { return m.Buf.Host()[m.Off:][:m.Bytes()] }
 
-// Bounce links copy through host memory.
-func Bounce(_, _ device.Device) (Link, bool) { return new(bounce), true }
+// Peer links are copies that one accelerator makes from the memory of another.
+func Peer(w Way) (Link, bool) {
+	if w.Bridge == nil || !w.Bridge.Peer() {
+		return nil, false
+	}
+	in, err := w.To.Accelerator().NewCopyStream()
+	if err != nil {
+		return nil, false
+	}
+	return &peer{bridge: w.Bridge, in: in}, true
+}
+
+type peer struct {
+	flight Flight
+	bridge device.Bridge
+	in     device.Stream // of the receiver, so that a copy that hangs holds up nothing else
+}
+
+func (*peer) Name() string { return "peer" }
+
+func (l *peer) Flight() *Flight { return &l.flight }
+
+func (l *peer) Close() { l.in.Close() }
+
+func (l *peer) Carry(from, to device.Stream, src, dst []device.Mat) error {
+	f := &l.flight
+	f.sent = from.Record()
+	l.in.Wait(f.sent)
+	f.begin(l.in)
+	l.bridge.CopyPeer(l.in, dst, src)
+	f.end(l.in)
+	return f.pass(l.bridge, to, l.in)
+}
+
+// Flight is the latest copies of a link: sent is when the rows are ready, last when they are copied.
+type Flight struct {
+	sent, last  device.Event
+	count       int  // of Carry
+	timed       bool // the receiver's device times the copies
+	began, done device.Timestamp
+}
+
+// settled reports whether no copy is under way.
+func (f *Flight) settled() bool { return f == nil || f.last == nil || f.last.Done() }
+
+// begin is before the first copy on s, the receiver's stream, and end behind the last one.
+func (f *Flight) begin(s device.Stream) {
+	f.took() // releases what a lost hop has left
+	f.began = f.stamp(s)
+}
+
+func (f *Flight) end(s device.Stream) { f.done = f.stamp(s) }
+
+func (f *Flight) stamp(s device.Stream) device.Timestamp {
+	if c := s.Clock(); f.timed && c != nil {
+		return c.Timestamp()
+	}
+	return nil
+}
+
+// took is how long the copies took; 0 if they were not timed.
+func (f *Flight) took() (d time.Duration) {
+	if f.began != nil && f.done != nil {
+		var ago [1]time.Duration
+		if f.done.Ago([]device.Timestamp{f.began}, ago[:]); ago[0] > 0 {
+			d = ago[0]
+		}
+	}
+	for _, t := range []device.Timestamp{f.began, f.done} {
+		if t != nil {
+			t.Release()
+		}
+	}
+	f.began, f.done = nil, nil
+	return d
+}
+
+// pass makes to wait until the copies on in[0] are done. After an error all of in are usable again.
+func (f *Flight) pass(b device.Bridge, to device.Stream, in ...device.Stream) error {
+	err := b.Open(in[0])
+	if f.last = in[0].Record(); err == nil {
+		b.Pass(to)
+		return nil
+	}
+	for _, s := range in {
+		err = errors.Join(err, s.Recover())
+	}
+	return err
+}
+
+// Bounce links copy through host memory, which is pinned between accelerators.
+func Bounce(w Way) (Link, bool) {
+	if w.Bridge == nil {
+		return new(bounce), true
+	}
+	return newPinned(w)
+}
 
 type bounce struct{ room [][]byte }
 
 func (*bounce) Name() string { return "bounce" }
+
+func (*bounce) Close() {}
+
+func (*bounce) Flight() *Flight { return nil }
 
 func (l *bounce) Carry(from, to device.Stream, src, dst []device.Mat) error {
 	for len(l.room) < len(src) {
@@ -82,25 +199,4 @@ func (l *bounce) Carry(from, to device.Stream, src, dst []device.Mat) error {
 		to.CopyIn(m, l.room[i][:m.Bytes()])
 	}
 	return nil
-}
-
-// Choose makes a link of the first kind that passes a Test between two devices. src and dst are
-// matrices of the largest size that the link will carry; the test overwrites them. fallen are the
-// faults of the kinds that did not pass. If no kind passes, Choose returns them as an error.
-func Choose(kinds []Kind, from, to device.Stream, src, dst device.Mat) (l Link, fallen []error, err error) {
-	for _, kind := range kinds {
-		l, ok := kind(from.Device(), to.Device())
-		if !ok {
-			continue
-		}
-		if err := Test(l, from, to, src, dst); err != nil {
-			fallen = append(fallen, fmt.Errorf("%s: %w", l.Name(), err))
-			if err := errors.Join(from.Recover(), to.Recover()); err != nil {
-				return nil, fallen, fmt.Errorf("%s: %w", l.Name(), err)
-			}
-			continue
-		}
-		return l, fallen, nil
-	}
-	return nil, fallen, fmt.Errorf("no link from %s to %s works: %w", from.Device().Name(), to.Device().Name(), errors.Join(fallen...))
 }

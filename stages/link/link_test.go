@@ -54,6 +54,15 @@ func devices(t *testing.T) (processors [2]device.Device, sims [2]device.Device) 
 	return processors, sims
 }
 
+// open makes a hop between the matrices.
+func (p pair) open(t *testing.T, kinds ...Kind) (*Hop, []error, error) {
+	h, fallen, err := Open(new(Pair), kinds, p.from, p.to, p.src, p.dst, 0)
+	if h != nil {
+		t.Cleanup(h.Close)
+	}
+	return h, fallen, err
+}
+
 // TestChosen: memory that the host addresses is linked directly, any other through the host.
 func TestChosen(t *testing.T) {
 	c, s := devices(t)
@@ -62,9 +71,9 @@ func TestChosen(t *testing.T) {
 		want     string
 	}{{c[0], c[0], "direct"}, {c[0], c[1], "direct"}, {c[0], s[0], "bounce"}, {s[0], c[1], "bounce"}, {s[0], s[1], "bounce"}, {s[0], s[0], "bounce"}} {
 		p := newPair(t, x.from, x.to)
-		l, fallen, err := Choose(Kinds(), p.from, p.to, p.src, p.dst)
-		if err != nil || len(fallen) > 0 || l.Name() != x.want {
-			t.Errorf("%s to %s: %v, %v, %v, want %s", x.from.Name(), x.to.Name(), l, fallen, err, x.want)
+		h, fallen, err := p.open(t, Kinds()...)
+		if err != nil || len(fallen) > 0 || h.Name() != x.want {
+			t.Errorf("%s to %s: %v, %v, %v, want %s", x.from.Name(), x.to.Name(), h, fallen, err, x.want)
 		}
 	}
 }
@@ -127,31 +136,84 @@ func faults() map[string]func(l Link, from, to device.Stream, src, dst []device.
 	}
 }
 
+// bad makes links with a fault.
+func bad(carry func(l Link, from, to device.Stream, src, dst []device.Mat) error) Kind {
+	return func(w Way) (Link, bool) {
+		l, ok := Bounce(w)
+		return broken{l, carry}, ok
+	}
+}
+
+// TestFaultsInService: rows that change on the way after the start are noticed, whatever happens to
+// them. Then the next kind of link is used, by every hop of the pair.
+func TestFaultsInService(t *testing.T) {
+	for want, carry := range faults() {
+		if want == "the cable is out" {
+			continue // Carry says so itself
+		}
+		c, s := devices(t)
+		for _, x := range [][2]device.Device{{c[0], c[1]}, {s[0], s[1]}, {c[0], s[1]}, {s[0], c[1]}} {
+			p, faulty := newPair(t, x[0], x[1]), false
+			kind := bad(func(l Link, from, to device.Stream, src, dst []device.Mat) error {
+				if !faulty {
+					return l.Carry(from, to, src, dst)
+				}
+				return carry(l, from, to, src, dst)
+			})
+			var shared Pair
+			var hops [2]*Hop
+			for i := range hops {
+				var err error
+				if hops[i], _, err = Open(&shared, []Kind{kind, Bounce}, p.from, p.to, p.src, p.dst, 0); err != nil {
+					t.Fatal(err)
+				}
+				defer hops[i].Close()
+			}
+			send := func(h *Hop, seed byte) error {
+				p.from.CopyIn(p.src, pattern(p.src.Bytes(), seed))
+				err := h.Carry(p.from, p.to, []device.Mat{p.src}, []device.Mat{p.dst})
+				return errors.Join(err, p.from.Synchronize(), p.to.Synchronize(), h.Arrived())
+			}
+			if err := send(hops[0], 1); err != nil || hops[0].Name() != "broken" {
+				t.Fatalf("%s: before: %s, %v", want, hops[0].Name(), err)
+			}
+			faulty = true
+			var err error
+			for seed := byte(2); seed < 5 && err == nil; seed++ { // what was carried before may be the same once
+				err = send(hops[0], seed)
+			}
+			if !errors.Is(err, ErrChanged) || !strings.Contains(err.Error(), x[0].Name()+" to "+x[1].Name()+" (broken)") {
+				t.Errorf("%s: %v", want, err)
+			}
+			for _, h := range hops {
+				if err := send(h, 5); err != nil || h.Name() != "bounce" {
+					t.Errorf("%s: after: %s, %v", want, h.Name(), err)
+				}
+			}
+			if got := shared.Costs(); len(got) != 2 || got[0].Faults != 1 || got[1].Faults != 0 || got[1].Hops != 2 {
+				t.Errorf("%s: %+v", want, got)
+			}
+		}
+	}
+}
+
 // TestBrokenLinks: a kind of link that does not carry what it is given is not used. The next
 // one is, and with none left the fault is an error.
 func TestBrokenLinks(t *testing.T) {
 	for want, carry := range faults() {
 		_, s := devices(t)
 		p := newPair(t, s[0], s[1])
-		bad := func(from, to device.Device) (Link, bool) {
-			l, _ := Bounce(from, to)
-			return broken{l, carry}, true
-		}
-		l, _, err := Choose([]Kind{bad}, p.from, p.to, p.src, p.dst)
+		_, _, err := p.open(t, bad(carry))
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "broken") {
-			t.Errorf("%s: %v, %v", want, l, err)
+			t.Errorf("%s: %v", want, err)
 		}
 	}
 	for want, carry := range faults() {
 		_, s := devices(t)
 		p := newPair(t, s[0], s[1])
-		bad := func(from, to device.Device) (Link, bool) {
-			l, _ := Bounce(from, to)
-			return broken{l, carry}, true
-		}
-		l, fallen, err := Choose([]Kind{bad, Bounce}, p.from, p.to, p.src, p.dst)
-		if err != nil || l.Name() != "bounce" || len(fallen) != 1 || !strings.Contains(fallen[0].Error(), want) {
-			t.Errorf("%s, and another kind: %v, %v, %v", want, l, fallen, err)
+		h, fallen, err := p.open(t, bad(carry), Bounce)
+		if err != nil || h.Name() != "bounce" || len(fallen) != 1 || !strings.Contains(fallen[0].Error(), want) {
+			t.Errorf("%s, and another kind: %v, %v, %v", want, h, fallen, err)
 		}
 	}
 }
@@ -161,7 +223,7 @@ func TestCarryOnlyReads(t *testing.T) {
 	c, s := devices(t)
 	for _, x := range [][2]device.Device{{c[0], c[1]}, {s[0], s[1]}} {
 		p := newPair(t, x[0], x[1])
-		l, _, err := Choose(Kinds(), p.from, p.to, p.src, p.dst)
+		l, _, err := p.open(t, Kinds()...)
 		if err != nil {
 			t.Fatal(err)
 		}

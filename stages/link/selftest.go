@@ -2,24 +2,25 @@ package link
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"krater/kernels/device"
 )
 
-// Test carries patterns over a link and compares every word that arrives. There are two rounds
-// for one row and two for all of them: a link that leaves zeros, gives what it carried before,
+// test carries patterns over the link in use and compares every word that arrives. There are two
+// rounds for one row and two for all of them: a link that leaves zeros, gives what it carried before,
 // stops short or puts rows in other places fails, by name.
-func Test(l Link, from, to device.Stream, src, dst device.Mat) error {
+func (h *Hop) test(from, to device.Stream, src, dst device.Mat) error {
 	for round, rows := range [...]int{1, 1, src.Rows, src.Rows} {
-		if err := probe(l, from, to, src.RowRange(0, rows), dst.RowRange(0, rows), uint64(round)); err != nil {
+		if err := h.probe(from, to, src.RowRange(0, rows), dst.RowRange(0, rows), uint64(round)); err != nil {
 			return fmt.Errorf("test with %d rows: %w", rows, err)
 		}
 	}
 	return nil
 }
 
-func probe(l Link, from, to device.Stream, src, dst device.Mat, round uint64) error {
+func (h *Hop) probe(from, to device.Stream, src, dst device.Mat, round uint64) error {
 	n := src.Bytes()
 	sent, got, before := make([]byte, n), make([]byte, n), make([]byte, n)
 	for i := 0; i+4 <= n; i += 4 {
@@ -31,12 +32,16 @@ func probe(l Link, from, to device.Stream, src, dst device.Mat, round uint64) er
 	if err := to.Synchronize(); err != nil {
 		return err
 	}
-	if err := l.Carry(from, to, []device.Mat{src}, []device.Mat{dst}); err != nil {
+	if err := h.Carry(from, to, []device.Mat{src}, []device.Mat{dst}); err != nil {
 		return err
 	}
 	to.CopyOut(got, dst)
-	if err := to.Synchronize(); err != nil {
+	if err := errors.Join(to.Synchronize(), from.Synchronize()); err != nil {
 		return err
+	}
+	fault := h.Arrived()
+	if errors.Is(fault, ErrLate) {
+		return fault
 	}
 	for i := 0; i+4 <= n; i += 4 {
 		x, want := binary.LittleEndian.Uint32(got[i:]), word(round, i)
@@ -54,7 +59,7 @@ func probe(l Link, from, to device.Stream, src, dst device.Mat, round uint64) er
 		}
 		return fmt.Errorf("row %d: %s arrived instead of %08x", i/(src.Cols*src.DType.Size()), what, want)
 	}
-	return nil
+	return fault
 }
 
 // word is the pattern of a round at an offset in bytes; it is never 0.

@@ -58,7 +58,10 @@ var (
 	descAhead      = desc("steps_ahead_total", "Steps submitted before the tokens of the previous step were known.")
 	descActorQueue = desc("actor_queue_depth", "Messages waiting in an actor's mailbox.", "actor")
 	descActorWait  = desc("actor_wait_seconds", "Seconds messages have waited in an actor's mailbox, summed.", "actor")
-	descLink       = desc("link_bytes", "Bytes moved over links.", "kind")
+	descLink       = desc("link_bytes", "Bytes of rows that went from one layer group to the next.", "kind")
+	descHops       = desc("link_hops", "Times that rows were copied from one rank to the next.", "kind")
+	descHopTime    = desc("link_seconds", "Time of these copies.", "kind")
+	descHopFaults  = desc("link_faults", "Copies after which the rows were others than those sent, or had not arrived in time.", "kind")
 	descExperts    = desc("experts_computed", "Expert evaluations.", "device")
 	descHits       = desc("expert_cache_hits", "Experts that were on the rank when their layer needed them.", "strategy", "rank")
 	descMisses     = desc("expert_cache_misses", "Experts that were copied to the rank for the current layer.", "strategy", "rank")
@@ -71,7 +74,7 @@ var (
 func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descReady, descDraining, descRunning, descWaiting, descKV, descCached, descHost, descGraphs, descQueries, descFound, descPreempted, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
-		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descExperts, descHits, descMisses, descLeft, descCopies, descDMA,
+		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descHops, descHopTime, descHopFaults, descExperts, descHits, descMisses, descLeft, descCopies, descDMA,
 	} {
 		out <- d
 	}
@@ -122,8 +125,11 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	for actor, d := range s.ActorWait {
 		counter(descActorWait, d.Seconds(), actor)
 	}
-	for kind, n := range s.LinkBytes {
-		counter(descLink, float64(n), kind)
+	for _, l := range s.Links {
+		counter(descLink, float64(l.Bytes), l.Kind)
+		counter(descHops, float64(l.Hops), l.Kind)
+		counter(descHopTime, l.Time.Seconds(), l.Kind)
+		counter(descHopFaults, float64(l.Faults), l.Kind)
 	}
 	for device, n := range s.ExpertsComputed {
 		counter(descExperts, float64(n), device)
