@@ -15,21 +15,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	if done == nil {
 		return
 	}
-	defer done()
-	plan, refusal := req.Plan(info)
-	if refusal != nil {
-		refusal.Write(w)
-		return
-	}
-	run, err := s.begin(r, "chatcmpl-", plan)
-	if err != nil {
-		s.fail(w, err)
-		return
-	}
-	defer run.close()
-	done()
-	plan.Requests = nil // they hold the conversation
-	s.answer(w, r, run, newChatFormat(run, info.ID))
+	s.generate(w, r, &req, info, done, "chatcmpl-", func(r *run) (format, error) { return newChatFormat(r, info.ID), nil })
 }
 
 // chatFormat shapes chat.completion objects and their chunks.

@@ -14,26 +14,10 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	if done == nil {
 		return
 	}
-	defer done()
-	plan, refusal := req.Plan(info)
-	if refusal != nil {
-		refusal.Write(w)
-		return
-	}
-	run, err := s.begin(r, "cmpl-", plan)
-	if err != nil {
-		s.fail(w, err)
-		return
-	}
-	defer run.close()
-	echo, err := s.echo(plan) // of prompts that are known to fit
-	if err != nil {
-		s.fail(w, err)
-		return
-	}
-	done()
-	plan.Requests = nil // they hold the prompts
-	s.answer(w, r, run, newTextFormat(run, info.ID, echo))
+	s.generate(w, r, &req, info, done, "cmpl-", func(r *run) (format, error) {
+		echo, err := s.echo(r.plan) // of prompts that are known to fit
+		return newTextFormat(r, info.ID, echo), err
+	})
 }
 
 // echo returns the text that each choice starts with: its prompt, or nothing.

@@ -45,6 +45,36 @@ type item struct {
 	err    error
 }
 
+// planner is the body of a generating request of any API.
+type planner interface {
+	Plan(engine.Info) (*api.Plan, *api.Error)
+}
+
+// generate answers a decoded request, in the format that shape makes. It calls done, which says that
+// the engine has the request.
+func (s *Server) generate(w http.ResponseWriter, r *http.Request, req planner, info engine.Info, done func(), prefix string, shape func(*run) (format, error)) {
+	defer done()
+	plan, refusal := req.Plan(info)
+	if refusal != nil {
+		refusal.Write(w)
+		return
+	}
+	run, err := s.begin(r, prefix, plan)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	defer run.close()
+	f, err := shape(run)
+	if err != nil {
+		s.fail(w, err)
+		return
+	}
+	done()
+	plan.Requests = nil // they hold the conversation
+	s.answer(w, r, run, f)
+}
+
 // begin submits every request of the plan; all are refused if one is. The run must be closed.
 func (s *Server) begin(from *http.Request, prefix string, plan *api.Plan) (*run, error) {
 	now := time.Now()

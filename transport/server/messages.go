@@ -15,21 +15,7 @@ func (s *Server) messages(w http.ResponseWriter, r *http.Request) {
 	if done == nil {
 		return
 	}
-	defer done()
-	plan, refusal := req.Plan(info)
-	if refusal != nil {
-		refusal.Write(w)
-		return
-	}
-	run, err := s.begin(r, "msg_", plan)
-	if err != nil {
-		s.fail(w, err)
-		return
-	}
-	defer run.close()
-	done()
-	plan.Requests = nil // they hold the conversation
-	s.answer(w, r, run, newMessageFormat(run, info.ID))
+	s.generate(w, r, &req, info, done, "msg_", func(r *run) (format, error) { return newMessageFormat(r, info.ID), nil })
 }
 
 // countTokens is POST /v1/messages/count_tokens.

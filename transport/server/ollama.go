@@ -25,9 +25,8 @@ func answers(f func() any) http.Handler {
 
 // ollamaRequest is a request of either generating route.
 type ollamaRequest interface {
+	planner
 	Empty() bool
-	Streams() bool
-	Plan(engine.Info) (*api.Plan, *api.Error)
 }
 
 func (s *Server) ollamaChat(w http.ResponseWriter, r *http.Request) {
@@ -45,25 +44,14 @@ func (s *Server) ollama(w http.ResponseWriter, r *http.Request, req ollamaReques
 	if done == nil {
 		return
 	}
-	defer done()
 	if req.Empty() {
+		done()
 		api.WriteJSON(w, http.StatusOK, ollama.Loaded(info.ID, chat, time.Now()))
 		return
 	}
-	plan, refusal := req.Plan(info)
-	if refusal != nil {
-		refusal.Write(w)
-		return
-	}
-	run, err := s.begin(r, "ollama-", plan)
-	if err != nil {
-		s.fail(w, err)
-		return
-	}
-	defer run.close()
-	done()
-	plan.Requests = nil // they hold the conversation
-	s.answer(w, r, run, &lineFormat{ollama.NewAnswer(info.ID, chat, plan.Stream, time.Now)})
+	s.generate(w, r, req, info, done, "ollama-", func(r *run) (format, error) {
+		return &lineFormat{ollama.NewAnswer(info.ID, chat, r.plan.Stream, time.Now)}, nil
+	})
 }
 
 func (s *Server) ollamaShow(w http.ResponseWriter, r *http.Request) {
