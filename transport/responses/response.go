@@ -119,14 +119,15 @@ func (r *response) apply(ev engine.Event) bool {
 		r.run()
 	case engine.Progress:
 		r.run()
-		r.progress = append(r.progress, api.NewPromptProgress(&ev, r.began))
+		e := ev // here, so that other events stay off the heap
+		r.progress = append(r.progress, api.NewPromptProgress(&e, r.began))
 		r.add(prefilled)
 		r.marks[len(r.marks)-1].item = uint32(len(r.progress) - 1)
 	case engine.Tokens:
 		r.write(ev)
 	case engine.Done:
 		r.write(ev)
-		r.usage = &ev.Usage
+		r.use(ev.Usage)
 		switch ev.Finish {
 		case engine.FinishLength:
 			r.reason = reasonMaxTokens
@@ -137,7 +138,7 @@ func (r *response) apply(ev engine.Event) bool {
 			r.finish(completed)
 		}
 	case engine.Failed:
-		r.usage = &ev.Usage
+		r.use(ev.Usage)
 		if ev.Err != nil && ev.Err.Kind == engine.Cancelled {
 			r.cut()
 			break
@@ -150,6 +151,9 @@ func (r *response) apply(ev engine.Event) bool {
 	}
 	return ev.Kind == engine.Done || ev.Kind == engine.Failed
 }
+
+// use sets what the response has used; r.mu is held.
+func (r *response) use(u engine.Usage) { r.usage = &u }
 
 // run makes response.in_progress once; r.mu is held.
 func (r *response) run() {
