@@ -276,15 +276,13 @@ func (p *Paced) follow(s *client.Socket) error {
 	}
 }
 
-// Best returns the window in which other processes used least.
-func (r *PacedReport) Best() PacedWindow {
-	best := r.Windows[0]
-	for _, w := range r.Windows {
-		if w.Other < best.Other {
-			best = w
-		}
+// median returns the median of a figure over the windows.
+func (r *PacedReport) median(of func(*PacedWindow) float64) float64 {
+	var all stat.Sample
+	for i := range r.Windows {
+		all = append(all, of(&r.Windows[i]))
 	}
-	return best
+	return all.Median()
 }
 
 // Text prints the report.
@@ -299,7 +297,8 @@ func (r *PacedReport) Text(w io.Writer) error {
 	if err := t.Text(w); err != nil {
 		return err
 	}
-	b := r.Best()
-	_, err := fmt.Fprintf(w, "\nThe quietest window: 99 %% of the tokens within %.1f ms, %.1f us of the server and %.1f us of the kernel for each, %.1f KiB for each connection (%.1f before its stream began).\n", b.Delay.P99, b.Server, b.Kernel, b.Memory, r.Idle)
+	_, err := fmt.Fprintf(w, "\nMedians: 99 %% of the tokens within %.1f ms, %.1f us of the server and %.1f us of the kernel for each, %.1f KiB for each connection (%.1f before its stream began).\n",
+		r.median(func(w *PacedWindow) float64 { return w.Delay.P99 }), r.median(func(w *PacedWindow) float64 { return w.Server }),
+		r.median(func(w *PacedWindow) float64 { return w.Kernel }), r.median(func(w *PacedWindow) float64 { return w.Memory }), r.Idle)
 	return err
 }

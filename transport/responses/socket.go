@@ -94,6 +94,7 @@ func (s *socket) run() {
 	s.read()
 	s.lost()
 	close(s.gone)
+	s.poke()
 	<-written
 	s.door.log.Info().Str("remote", s.ws.RemoteAddr().String()).Dur("took_ms", time.Since(start)).Msg("websocket closed")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -43,18 +44,15 @@ var frames = sync.Pool{New: func() any { return new([]byte) }}
 const keptFrame = 8 << 10
 
 // write sends what there is to send until the connection ends. A write that its deadline cuts off
-// breaks the connection for good, so it is not tried again.
+// breaks the connection for good, so it is not tried again. It waits for one channel only, on which
+// the alarm and the reader's end wake it too: to wait for several costs more than to encode a token.
 func (s *socket) write() {
 	defer s.ws.Close() // ends the reader too
 	a := s.newAlarm()
 	defer a.timer.Stop()
 	for {
-		select { // also between frames that follow each other
-		case <-a.timer.C:
-			if !s.look(a) {
-				return
-			}
-		default:
+		if a.due.Swap(false) && !s.look(a) { // also between frames that follow each other
+			return
 		}
 		sent, end := s.sendNext()
 		switch {
@@ -66,14 +64,11 @@ func (s *socket) write() {
 		case sent != errNothing:
 			return
 		}
+		<-s.wake
 		select {
-		case <-s.wake:
-		case <-a.timer.C:
-			if !s.look(a) {
-				return
-			}
 		case <-s.gone:
 			return
+		default:
 		}
 	}
 }
@@ -99,12 +94,18 @@ func (s *socket) sendNext() (error, *closing) {
 // at the end of its life.
 type alarm struct {
 	timer      *time.Timer
+	due        atomic.Bool
 	ping, life time.Time // the zero life has passed
 }
 
 func (s *socket) newAlarm() *alarm {
 	now, opt := time.Now(), &s.door.opt
-	return &alarm{time.NewTimer(min(opt.Ping, opt.PongWait, opt.SocketLife)), now.Add(opt.Ping), now.Add(opt.SocketLife)}
+	a := &alarm{ping: now.Add(opt.Ping), life: now.Add(opt.SocketLife)}
+	a.timer = time.AfterFunc(min(opt.Ping, opt.PongWait, opt.SocketLife), func() {
+		a.due.Store(true)
+		s.poke()
+	})
+	return a
 }
 
 // look does what is due and sets the alarm again; false: the connection has ended.
