@@ -79,7 +79,31 @@ func TestStuckClient(t *testing.T) {
 	})
 }
 
-// TestStuckHTTPClient is the same over server-sent events.
+// TestStuckFollower: two connections read one response, and the one that does not read does not delay
+// the other one.
+func TestStuckFollower(t *testing.T) {
+	inBubble(t, Options{}, func(r *rig) {
+		r.engine.Play(steady("12345678", 8000))
+		stuck := r.dialNarrow(4096)
+		stuck.send(`{"type":"response.create","input":"hi","stream_id":"a"}`)
+		start := time.Now()
+		id := stuck.want("response.created").Response.ID
+		good := r.dial()
+		good.send(`{"type":"response.resume","response_id":"` + id + `"}`)
+		good.want("response.created")
+		for text := 0; text < 8000*8; {
+			text += len(good.until("response.output_text.delta").Delta)
+			if late := time.Since(start) - time.Duration(text/8)*time.Millisecond; late > 3*time.Millisecond {
+				t.Fatalf("%d bytes came %v late", text, late)
+			}
+		}
+		if end := good.until("response.completed"); len(end.Response.text()) != 8000*8 {
+			t.Errorf("the text has %d bytes", len(end.Response.text()))
+		}
+	})
+}
+
+// TestStuckHTTPClient is TestStuckClient over server-sent events.
 func TestStuckHTTPClient(t *testing.T) {
 	inBubble(t, Options{}, func(r *rig) {
 		r.engine.Play(steady("12345678", 30_000))
