@@ -12,6 +12,7 @@ import (
 	"krater/stages"
 	"krater/stages/compare"
 	"krater/stages/compare/goldens"
+	"krater/stages/load"
 )
 
 // TestGoldensThroughScheduler submits the golden prompts as requests: chunked
@@ -61,6 +62,40 @@ func TestGoldensThroughScheduler(t *testing.T) {
 					}
 				}
 				rest(t, r, gw)
+			})
+		}
+	})
+}
+
+// TestGoldensOnDevices cuts goldens into ranks on the processor and on simulated devices: the golden's greedy ids, with prompts whose
+// chunks follow each other. A golden takes one of the cuts in turn, or all with KRATER_GOLDENS=all. The short suite has a third of them.
+func TestGoldensOnDevices(t *testing.T) {
+	cuts, turn := []string{"cs", "sc", "cc", "csc", "scs", "ccc", "c", "cscs", "ss", "s", "scsc"}, 0 // c: processor, s: simulated
+	goldens.Each(t, func(t *testing.T, f goldens.Folder) {
+		g, err := compare.ReadGolden(f.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if turn++; testing.Short() && turn%3 != 0 && !goldens.Everything() {
+			t.Skip("other goldens have this cut")
+		}
+		for i, cut := range cuts {
+			if i != turn/3%len(cuts) && !goldens.Everything() {
+				continue
+			}
+			t.Run(cut, func(t *testing.T) {
+				o := setup{dir: f.Dir, chunk: 7, share: 16, depth: 2}.defaults()
+				l := loadModel(t, o)
+				ranks, err := l.spreadOn(t, o, load.Even(len(l.cfg.Layers), len(cut)), func(rank int) bool { return cut[rank] == 's' })
+				if err != nil {
+					t.Skip(err) // layers that belong together, or too few of them
+				}
+				gw := l.open(t, l.over(t, o, ranks, nil))
+				for _, p := range g.Prompts {
+					if ids, err := generate(gw, p.IDs, len(p.Greedy)); err != nil || !slices.Equal(ids, p.Greedy) {
+						t.Errorf("%s: %v, %v, want %v", p.Name, ids, err, p.Greedy)
+					}
+				}
 			})
 		}
 	})

@@ -16,25 +16,35 @@ import (
 // processor's.
 func (l *loaded) spread(t testing.TB, o setup, sizes []int, simulated bool) []load.Rank {
 	t.Helper()
-	cuts, err := load.Divide(len(l.cfg.Layers), o.groups, sizes)
+	ranks, err := l.spreadOn(t, o, sizes, func(int) bool { return simulated })
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ranks []load.Rank
+	return ranks
+}
+
+// spreadOn is spread with simulated devices for some of the ranks. It returns the error of a load.
+func (l *loaded) spreadOn(t testing.TB, o setup, sizes []int, simulated func(rank int) bool) (ranks []load.Rank, err error) {
+	t.Helper()
+	cuts, err := load.Divide(len(l.cfg.Layers), o.groups, sizes)
+	if err != nil {
+		return nil, err
+	}
 	for i, c := range cuts {
 		processor, err := cpu.New(cpu.Options{Threads: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var dev load.Device = processor
-		if simulated {
+		if simulated(i) {
 			if dev, err = hostsim.New(hostsim.Options{CPU: processor, Name: fmt.Sprintf("hostsim:%d", i)}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		parts, err := load.Model(dev, l.cfg, l.set, load.Options{Limits: o.limits, KVType: o.kv}.On(c))
 		if err != nil {
-			t.Fatal(err)
+			processor.Close()
+			return nil, err
 		}
 		t.Cleanup(func() {
 			parts.Close()
@@ -42,7 +52,7 @@ func (l *loaded) spread(t testing.TB, o setup, sizes []int, simulated bool) []lo
 		})
 		ranks = append(ranks, load.Rank{Device: dev, Parts: parts})
 	}
-	return ranks
+	return ranks, nil
 }
 
 // over starts a pipeline over ranks.
