@@ -77,7 +77,7 @@ func TestBlocksOfRanks(t *testing.T) {
 			if err := o.VRAM.UnmarshalText([]byte(vram)); err != nil {
 				t.Fatal(err)
 			}
-			o.MaxSeqs = 32
+			o.MaxSeqs, o.PPPartition = 32, "4,3"
 		})
 		if want := fmt.Sprintf("rank %d (hostsim)", 1-i); m.Plan.Limits != want {
 			t.Errorf("--vram %s: %q limits the cache, want %q", vram, m.Plan.Limits, want)

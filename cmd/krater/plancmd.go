@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"krater/actors/local/config"
+	"krater/actors/local/plan"
 	"krater/actors/local/predict"
 	"krater/bench/cards"
 	"krater/bench/meter"
@@ -58,6 +59,9 @@ func (c *planCmd) Run(e *console.Env) error {
 			return err
 		}
 	}
+	if c.RankCount() > 1 {
+		return c.ranks(e, src, cfg.Config, m)
+	}
 	w := forecast.Usual()
 	w.Lengths, w.Batches = c.Prefill, c.Batch
 	r, err := c.Flags.Report(src.Name, cfg, &c.Options, m, w)
@@ -70,6 +74,42 @@ func (c *planCmd) Run(e *console.Env) error {
 		err = planText{r}.print(term.Paint(e.Out, console.PlanRules...))
 	}
 	if err == nil && r.Prefill == "" && r.Note == "" { // nothing fits
+		err = console.ExitError(1)
+	}
+	return err
+}
+
+// ranks plans a model on several devices: the layers of each, the memory and the share of time. A GPU has the memory that --vram says,
+// or that of --card or of the machine's GPUs.
+func (c *planCmd) ranks(e *console.Env, src *source.Source, cfg *model.Config, m *machine.Machine) error {
+	places, err := c.Places()
+	if err != nil {
+		return err
+	}
+	with := config.Case{Ranks: make([]config.RankFacts, len(places))}
+	for i, p := range places {
+		if p.Kind != config.CUDA {
+			continue
+		}
+		r, _, err := c.Flags.Rates(m, &c.Options)
+		if err != nil {
+			return err
+		}
+		f := &with.Ranks[i]
+		if *f = (config.RankFacts{Name: r.Card.Name, Memory: int64(r.Card.MemoryGiB * (1 << 30))}); c.VRAM.Of(i) > 0 {
+			f.Memory = int64(c.VRAM.Of(i))
+		}
+	}
+	o, err := plan.New(cfg, src.TokenizerSize(), c.Options, with, m)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		err = console.WriteJSON(e.Out, o.RankReport())
+	} else {
+		_, err = fmt.Fprintf(e.Out, "%s\n%s\n\n%s\n", src.Name, o.RankTable(), o.Memory)
+	}
+	if err == nil && !o.Memory.Fits() {
 		err = console.ExitError(1)
 	}
 	return err

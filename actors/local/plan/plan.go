@@ -46,7 +46,9 @@ type Plan struct {
 
 	Ranks  []*Plan // of the single ranks, if there are several: Load and Experts are theirs then
 	Limits string  // with several ranks: which of them limits the KV cache; "": none, it is as large as it is of use
-	place  config.Place
+	// Seconds is the estimated time of a generated token on a rank of several, TimeShare its share of all ranks'.
+	Seconds, TimeShare float64
+	place              config.Place
 	whole  *Plan  // of which this is a rank; nil: this is the plan of all layers on one device
 	index  int    // of the rank
 	device string // name of the device of the layers in Memory

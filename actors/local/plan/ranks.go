@@ -41,10 +41,22 @@ func (o *Plan) divide(places []config.Place) (err error) {
 			o.Load.QuantGroup = 0 // of each rank
 		}
 	}
-	cuts, err := f.Cuts(first, layers, load.Even)
+	if f.RankCount() > layers {
+		return fmt.Errorf("--ranks %d: the model has %d layers", f.RankCount(), layers)
+	}
+	w, err := o.weigh(places, first, layers)
+	if err != nil { // some layers cannot be apart: those that can are as good as each other
+		w = weighing{slices.Repeat([]int64{1}, layers), slices.Repeat([]planner.Stage{{Room: math.MaxInt64, Rate: 1}}, len(places))}
+	}
+	cuts, err := f.Cuts(first, layers, func(int, int) []int { return o.cutByTime(w) })
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err == nil {
+			o.noteTimes(w, first)
+		}
+	}()
 	if err := o.cut(places, cuts, given); err != nil || given > 0 {
 		return errors.Join(err, o.addUp())
 	}

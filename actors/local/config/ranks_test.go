@@ -1,0 +1,54 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestPlaces: a list names a device for each rank, and a number of ranks repeats one kind.
+func TestPlaces(t *testing.T) {
+	for _, x := range []struct{ args, want, err string }{
+		{"", "[cpu]", ""},
+		{"--device cuda", "[cuda:0]", ""},
+		{"--device cuda --gpu 2", "[cuda:2]", ""},
+		{"--device cuda --ranks 3", "[cuda:0 cuda:1 cuda:2]", ""},
+		{"--device cuda,cpu,cuda --gpu 1", "[cuda:1 cpu cuda:2]", ""},
+		{"--device cuda:3,cuda:1", "[cuda:3 cuda:1]", ""},
+		{"--device hostsim --pp-partition 1,2", "[hostsim hostsim]", ""},
+		{"--device cuda:0,cuda:0 --vram 3GiB,2GiB", "[cuda:0 cuda:0]", ""},
+		{"--device cuda:0,cuda:0", "", "rank 0 and rank 1 share cuda:0; say with --vram"},
+		{"--device cuda:0,cuda:0 --vram 3GiB,0", "", "rank 0 and rank 1 share cuda:0"},
+		{"--device cpu,cpu --ranks 3", "", "--ranks 3: --device names 2 devices"},
+		{"--device cpu,cpu --pp-partition 1,1,1", "", "--pp-partition 1,1,1: --device names 2 devices"},
+		{"--device hostsim --vram 1GiB,2GiB", "", "--vram 1GiB,2GiB: 2 sizes for 1 ranks"},
+		{"--device hostsim,hostsim --vram 1GiB,2GiB,3GiB", "", "3 sizes for 2 ranks"},
+	} {
+		o := parsed(t, strings.Fields(x.args)...)
+		list, err := o.Places()
+		if x.err != "" {
+			if err == nil || !strings.Contains(err.Error(), x.err) {
+				t.Errorf("%s: %v, want %q", x.args, err, x.err)
+			}
+			continue
+		}
+		if got := fmt.Sprint(list); err != nil || got != x.want || o.RankCount() != len(list) {
+			t.Errorf("%s: %s, %v, want %s", x.args, got, err, x.want)
+		}
+	}
+}
+
+// TestOptionsOfRank: a rank has its device and its memory, and one on the CPU no options of a GPU.
+func TestOptionsOfRank(t *testing.T) {
+	o := parsed(t, strings.Fields("--device cuda:1,cpu --vram 3GiB,0 --decode-strategy lru --expert-vram 1GiB --portable-kernels")...)
+	list, err := o.Places()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gpu := o.Of(0, list[0]); gpu.Device != CUDA || gpu.GPUIndex != 1 || gpu.VRAM.One() != 3<<30 || gpu.RankCount() != 2 || gpu.DecodeStrategy != "lru" || gpu.Check() != nil {
+		t.Errorf("%+v, %v", gpu, gpu.Check())
+	}
+	if cpu := o.Of(1, list[1]); cpu.Device != CPU || cpu.VRAM.One() != 0 || cpu.ExpertVRAM != 0 || cpu.Portable || cpu.Check() != nil {
+		t.Errorf("%+v, %v", cpu, cpu.Check())
+	}
+}
