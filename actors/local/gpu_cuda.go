@@ -15,8 +15,12 @@ func Usable() error { return driver.Available() }
 
 // OpenGPU opens a GPU.
 func OpenGPU(o cuda.Options) (GPU, error) {
-	if err := Usable(); err != nil {
+	n, err := driver.Count()
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoGPU, err)
+	}
+	if o.Index >= n {
+		return nil, fmt.Errorf("GPU %d: the machine has %d; to split one, name it twice with a part of its memory for each, such as --device cuda:0,cuda:0 --vram 8GiB,8GiB", o.Index, n)
 	}
 	d, err := cuda.Open(o)
 	if err != nil {

@@ -49,11 +49,11 @@ type Plan struct {
 	// Seconds is the estimated time of a generated token on a rank of several, TimeShare its share of all ranks'.
 	Seconds, TimeShare float64
 	place              config.Place
-	whole  *Plan  // of which this is a rank; nil: this is the plan of all layers on one device
-	index  int    // of the rank
-	device string // name of the device of the layers in Memory
-	blocks int    // of the KV cache, for a rank whose cache must be as large as that of others; 0: it chooses
-	ledger *ledger
+	whole              *Plan  // of which this is a rank; nil: this is the plan of all layers on one device
+	index              int    // of the rank
+	device             string // name of the device of the layers in Memory
+	blocks             int    // of the KV cache, for a rank whose cache must be as large as that of others; 0: it chooses
+	ledger             *ledger
 
 	tokenizer int64 // the size of tokenizer.json
 	// promised is the memory that the device of the layers is asked for, plus weights there.

@@ -25,21 +25,27 @@ func stream(s cu.Stream) C.CUstream       { return *(*C.CUstream)(unsafe.Pointer
 
 // Available returns nil if a driver is loaded, has started and sees a GPU.
 func Available() error {
+	_, err := Count()
+	return err
+}
+
+// Count returns how many GPUs the driver sees, one or more.
+func Count() (int, error) {
 	var r C.CUresult
 	switch C.kr_available(&r) {
 	case 1:
-		return ErrNoDriver
+		return 0, ErrNoDriver
 	case 2:
-		return check("cuInit", r)
+		return 0, check("cuInit", r)
 	}
 	var n C.int
 	if err := check("cuDeviceGetCount", C.cuDeviceGetCount(&n)); err != nil {
-		return err
+		return 0, err
 	}
 	if n == 0 {
-		return check("cuDeviceGetCount", C.CUDA_ERROR_NO_DEVICE)
+		return 0, check("cuDeviceGetCount", C.CUDA_ERROR_NO_DEVICE)
 	}
-	return nil
+	return int(n), nil
 }
 
 // SetMaxDynamicShared lets launches of f request up to n bytes of dynamic shared memory. It is
