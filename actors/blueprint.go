@@ -61,13 +61,14 @@ func Groups(ranks []load.Rank) []GroupSpec {
 	return groups
 }
 
-// over checks the blueprint against the ranks that were loaded; without groups it has theirs.
-func (b *Blueprint) over(ranks []load.Rank) error {
+// over checks the blueprint against the ranks that were loaded, which have the model's layers from
+// first to before last; without groups it has theirs.
+func (b *Blueprint) over(ranks []load.Rank, first, last int) error {
 	loaded := Groups(ranks)
 	if b.Groups == nil {
 		b.Groups = loaded
 	}
-	if err := b.Check(len(ranks[0].Config.Layers)); err != nil {
+	if err := b.check(first, last); err != nil {
 		return err
 	}
 	if len(b.Groups) != len(loaded) {
@@ -84,7 +85,9 @@ func (b *Blueprint) over(ranks []load.Rank) error {
 }
 
 // Check reports the first fault of a blueprint for a model with that many layers.
-func (b *Blueprint) Check(layers int) error {
+func (b *Blueprint) Check(layers int) error { return b.check(0, layers) }
+
+func (b *Blueprint) check(first, last int) error {
 	switch {
 	case len(b.Groups) == 0:
 		return errors.New("blueprint: no layer group")
@@ -93,7 +96,7 @@ func (b *Blueprint) Check(layers int) error {
 	case b.MicroBatches < 1:
 		return fmt.Errorf("blueprint: %d micro-batches, want at least 1", b.MicroBatches)
 	}
-	at, rank := 0, 0
+	at, rank := first, 0
 	for i, g := range b.Groups {
 		if g.Rank < rank || g.Rank > rank+1 || i == 0 && g.Rank != 0 {
 			return fmt.Errorf("blueprint: group %d is on rank %d, the one before on rank %d", i, g.Rank, rank)
@@ -104,22 +107,25 @@ func (b *Blueprint) Check(layers int) error {
 		}
 		at = g.Last
 	}
-	if at != layers {
-		return fmt.Errorf("blueprint: groups end at layer %d of %d", at, layers)
+	if at != last {
+		return fmt.Errorf("blueprint: groups end at layer %d of %d", at, last)
 	}
 	return nil
 }
 
 // String draws the route of a batch, one line.
-func (b *Blueprint) String() string {
+func (b *Blueprint) String() string { return b.route("schedule > embed", "head > sample > stream") }
+
+// route is String with other actors before and after the groups.
+func (b *Blueprint) route(before, after string) string {
 	var s strings.Builder
-	s.WriteString("schedule > embed")
+	s.WriteString(before)
 	for i, g := range b.Groups {
 		if i > 0 {
 			fmt.Fprintf(&s, " > link[%s]", cmp.Or(g.Link, sameMemory))
 		}
 		fmt.Fprintf(&s, " > group%d[%d..%d on rank %d, %d pools]", i, g.First, g.Last-1, g.Rank, b.Pools)
 	}
-	fmt.Fprintf(&s, " > head > sample > stream; micro-batches: %d", b.MicroBatches)
+	fmt.Fprintf(&s, " > %s; micro-batches: %d", after, b.MicroBatches)
 	return s.String()
 }

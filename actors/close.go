@@ -39,6 +39,9 @@ func (p *Pipeline) fail(cause error) {
 	p.mu.Unlock()
 	p.log.Error().Err(cause).Msg("pipeline failed")
 	p.abort(cause)
+	if p.opt.segment != nil {
+		p.closeHops() // the others learn of it
+	}
 	p.quitHostCalls()
 	// What still can come to its end does so without computing.
 	p.host.send(p.routes.schedule, &msg.Drain{Cancel: true})
@@ -112,7 +115,9 @@ func (p *Pipeline) quitHostCalls() {
 // halt stops the actors and frees what the pipeline allocated.
 func (p *Pipeline) halt() error {
 	p.quitHostCalls()
+	p.closeHops()
 	err := p.host.halt()
+	p.peers.readers.Wait()
 	p.abort(errClosed) // nothing is left here unless the pipeline did not come to rest
 	close(p.halted)
 	if err != nil {

@@ -104,9 +104,9 @@ var moveKinds = [...]stages.MoveKind{
 // copies, since the next actor works on another stream. With one it must not: the stream has
 // them behind the batch before this one, and a wait would wait for that.
 func (n *scheduleNode) place(b *msg.Batch) error {
-	b.Step.Queue, b.Step.UsesHost, b.Step.Links = b.Queue, usesHost(n.ranks, b.Step), links(n.ranks, b.Step)
-	for i, r := range n.ranks {
-		b.Ranks[i].CallsHost, b.Ranks[i].Serving = r.callsHost(b.Step), false
+	prepareStep(n.ranks, b)
+	if n.deadline > 0 {
+		b.Step.UsesHost = true // the first rank computes the head once the workers are done
 	}
 	b.Enter(0)
 	err := fill(b.State, b.On(n.stream))
@@ -117,6 +117,14 @@ func (n *scheduleNode) place(b *msg.Batch) error {
 		panic(err)
 	}
 	return err
+}
+
+// prepareStep notes what the ranks need to know of a step before it begins.
+func prepareStep(ranks []*rank, b *msg.Batch) {
+	b.Step.Queue, b.Step.UsesHost, b.Step.Links = b.Queue, usesHost(ranks, b.Step), links(ranks, b.Step)
+	for i, r := range ranks {
+		b.Ranks[i].CallsHost, b.Ranks[i].Serving = r.callsHost(b.Step), false
+	}
 }
 
 // fill loads a step, and returns an error where the device refuses a copy: only this batch is

@@ -71,7 +71,7 @@ func newLibrary(p *Pipeline) *library {
 	bp := p.opt.Blueprint
 	// One that runs ahead has more batches in flight, which must not wait for workers that
 	// wait for the device.
-	h.workers = newWorkers(p.scheduler.Depth(), 3+2*len(bp.Groups), &h.wg)
+	h.workers = newWorkers(p.scheduler.Depth(), 5+2*len(bp.Groups), &h.wg)
 	h.timer = time.AfterFunc(time.Hour, func() { h.send(p.routes.schedule, &msg.Tick{}) })
 	h.timer.Stop()
 	return h

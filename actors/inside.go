@@ -49,6 +49,12 @@ func (p *Pipeline) Topology() engine.Topology {
 		}
 		edge(merge, group)
 	}
+	if p.opt.Remote != nil {
+		for _, name := range []string{"out", "in"} {
+			edge(from, node(name, engine.NodeLink, len(bp.Groups), nil))
+			from = name
+		}
+	}
 	head, sample, stream := node("head", engine.NodeHead, 0, nil), node("sample", engine.NodeSample, 0, nil), node("stream", engine.NodeStream, 0, nil)
 	edge(from, head)
 	edge(head, sample)

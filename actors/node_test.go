@@ -51,6 +51,7 @@ func solo(p *post, groups, pools int) *turn {
 		r.groups = append(r.groups, pid(fmt.Sprint("group", i)))
 		r.splits = append(r.splits, pid(fmt.Sprint("split", i)))
 		r.merges = append(r.merges, pid(fmt.Sprint("merge", i)))
+		r.keep = append(r.keep, r.groups[i], r.merges[i])
 		r.links = append(r.links, pid(fmt.Sprint("link", i)))
 	}
 	for i := range pools {

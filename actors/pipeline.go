@@ -59,6 +59,10 @@ type Options struct {
 	// requests fail.
 	Replay bool
 
+	// Remote is where the layers behind those of the ranks are; nil: there are none.
+	Remote *Remote
+
+	segment     *SegmentHops                    // of a part of a pipeline whose leader is another process
 	wrap        func(actor string, n node) node // around every new node, in tests; may be nil
 	links       []link.Kind                     // in tests; nil: link.Kinds
 	hopDeadline time.Duration                   // in tests; 0: link.Deadline
@@ -85,6 +89,7 @@ type Pipeline struct {
 	trace     *trace.Registry
 	heat      *heatMeter // nil: nothing is counted
 	core      *scheduler.Core
+	peers     peers
 	*requests
 
 	host   host
@@ -133,7 +138,14 @@ func Start(ranks []load.Rank, opt Options) (*Pipeline, error) {
 			p.log.Warn().Msg(line)
 		}
 	}
-	p.log.Info().Str("route", p.opt.Blueprint.String()).Msg("pipeline started")
+	route := p.opt.Blueprint.String()
+	switch {
+	case p.opt.segment != nil:
+		route = p.opt.Blueprint.route("keeper", "out")
+	case p.opt.Remote != nil:
+		route = p.opt.Blueprint.route("schedule > embed", fmt.Sprintf("out > %d workers > in > head > sample > stream", len(p.opt.Remote.Sides)))
+	}
+	p.log.Info().Str("route", route).Msg("pipeline started")
 	return p, nil
 }
 
@@ -143,10 +155,19 @@ func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := opt.Blueprint.over(list); err != nil {
+	cfg, lim := list[0].Config, list[0].Limits
+	first, last := 0, len(cfg.Layers)
+	if opt.Remote != nil || opt.segment != nil {
+		first, last = list[0].Groups[0].First, ranks[len(ranks)-1].end()
+	}
+	if opt.Remote != nil {
+		if err := opt.Remote.check(last, cfg); err != nil {
+			return nil, nil, err
+		}
+	}
+	if err := opt.Blueprint.over(list, first, last); err != nil {
 		return nil, nil, err
 	}
-	cfg, lim := list[0].Config, list[0].Limits
 	if part := opt.Partition; part.Pools != 0 {
 		if err := part.Check(cfg.MoE.Experts); err != nil {
 			return nil, nil, err
@@ -157,9 +178,11 @@ func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) 
 	}
 	config := schedulerConfig(ranks, &opt)
 	opt.TimingShare = cmp.Or(opt.TimingShare, timingShare)
-	core, err := scheduler.New(config)
-	if err != nil {
-		return nil, nil, err
+	var core *scheduler.Core
+	if opt.segment == nil {
+		if core, err = scheduler.New(config); err != nil {
+			return nil, nil, err
+		}
 	}
 	p := &Pipeline{
 		ranks: ranks, model: cfg, lim: lim, opt: opt, scheduler: config, log: opt.Log, core: core,

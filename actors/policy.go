@@ -20,7 +20,7 @@ type Policy struct {
 	Calm         int  // scheduler.Config.Calm
 	PassRows     int  // scheduler.Config.PassRows
 	PassShare    int  // scheduler.Config.PassShare
-	MaxRetries   int  // how often a request's lost step is repeated; 0: linkRetries between several ranks, else never
+	MaxRetries   int  // how often a request's lost step is repeated; 0: linkRetries between several ranks or with Options.Replay, else never
 	NoReuse      bool // nothing that was computed is used again
 	// ReuseAnswers lets prompts that continue an answer use what that left in the KV cache, also
 	// where the same tokens of a prompt would leave other bits.
@@ -62,7 +62,8 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	for _, r := range ranks {
 		devices, gpu = append(devices, r.Device), gpu || Ahead(r.Device)
 	}
-	c.Ahead = Ahead(devices...)
+	c.Ahead = opt.Remote == nil && Ahead(devices...)
+	gpu = gpu || opt.Remote != nil && opt.Remote.Accelerators
 	// A GPU has room for one generated row of a sequence at a time, and promises bits only
 	// where it is asked to: there whatever the attention.
 	c.Classes = ranks[0].Config.TwoForms() && !gpu
@@ -70,7 +71,7 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	if policy.Invariant && gpu {
 		c.Classes, c.RecomputeSingly = true, true
 	}
-	if len(ranks) > 1 {
+	if len(ranks) > 1 || opt.Remote != nil || opt.Replay {
 		c.MaxRetries = cmp.Or(c.MaxRetries, linkRetries)
 	}
 	if len(ranks) == 1 && placements(ranks, func(p *placement.Placement) bool { return !p.Leaves(dispatch.Prefill) }) {
@@ -78,7 +79,7 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 		// copy for each.
 		c.PrefillBatches = 1
 	}
-	c.Follow = follows(ranks, &c)
+	c.Follow = opt.Remote == nil && follows(ranks, &c)
 	return c
 }
 

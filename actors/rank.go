@@ -39,10 +39,8 @@ func newRanks(list []load.Rank, opt *Options) ([]*rank, error) {
 	if len(list) == 0 {
 		return nil, errors.New("a pipeline without a rank")
 	}
-	first, last := list[0].Parts, list[len(list)-1].Parts
-	if first.Embed == nil || last.Head == nil {
-		return nil, errors.New("the first rank has no embedding, or the last one no head")
-	}
+	first := list[0].Parts
+	embed, head := opt.ends(len(list))
 	var ranks []*rank
 	for i, r := range list {
 		a, b := r.Limits, first.Limits
@@ -50,7 +48,7 @@ func newRanks(list []load.Rank, opt *Options) ([]*rank, error) {
 		if a != b {
 			return nil, fmt.Errorf("rank %d has limits %+v, the first one %+v", i, a, b)
 		}
-		if (r.Embed != nil) != (i == 0) || (r.Head != nil) != (i == len(list)-1) {
+		if (r.Embed != nil) != (i == embed) || (r.Head != nil) != (i == head) {
 			return nil, fmt.Errorf("rank %d of %d: embedding %t, head %t", i, len(list), r.Embed != nil, r.Head != nil)
 		}
 		n := &rank{Rank: r, accel: r.Device.Accelerator(), index: i, name: r.Device.Name(), findsExperts: findsExperts(r.Parts), pools: r.Device}
@@ -77,8 +75,23 @@ func (r *rank) poolsName() string {
 	return r.pools.Name()
 }
 
+// ends are the ranks with the embedding and with the head, of n here: the first and the last, or the first if
+// others compute the last layers; -1: none has it.
+func (o *Options) ends(n int) (embed, head int) {
+	switch {
+	case o.segment != nil:
+		return -1, -1
+	case o.Remote != nil:
+		return 0, 0
+	}
+	return 0, n - 1
+}
+
 // last is the rank with the head.
-func (p *Pipeline) last() *rank { return p.ranks[len(p.ranks)-1] }
+func (p *Pipeline) last() *rank {
+	_, head := p.opt.ends(len(p.ranks))
+	return p.ranks[head]
+}
 
 // rankOf is the rank of a layer group.
 func (p *Pipeline) rankOf(group int) *rank { return p.ranks[p.opt.Blueprint.Groups[group].Rank] }
@@ -107,9 +120,10 @@ func (r *rank) residents(layer int) []bool {
 }
 
 // has reports whether a layer is on the rank.
-func (r *rank) has(layer int) bool {
-	return layer >= r.Groups[0].First && layer < r.Groups[len(r.Groups)-1].Last
-}
+func (r *rank) has(layer int) bool { return layer >= r.Groups[0].First && layer < r.end() }
+
+// end is the layer behind the rank's last.
+func (r *rank) end() int { return r.Groups[len(r.Groups)-1].Last }
 
 // keeps reports whether the meter counts a step of a batch whose routing stays on the device
 // (group.Resident, placement.Whole), so that no split sees it. The routing of all layers is then
@@ -224,6 +238,39 @@ func (e *stepEnd) end(c *turn, b *msg.Batch, at int64, wait func() error) (lost,
 	}
 	e.stepTimes(c, b, cmp.Or(at, c.now()))
 	return nil, nil
+}
+
+// stepEnds ends a batch's step on the last of the ranks that it has passed here, and on those before that.
+type stepEnds struct {
+	stepEnd
+	before []stepEnd
+}
+
+// newStepEnds makes the end of steps on a rank and on those before.
+func (p *Pipeline) newStepEnds(last int) (n stepEnds) {
+	for i, r := range p.ranks[:last+1] {
+		e := p.newStepEnd(r)
+		if n.stepEnd = e; i < last {
+			n.before = append(n.before, e)
+		}
+	}
+	return n
+}
+
+// ended ends the step on the last rank, and then on the ranks before that the batch has left while their
+// devices worked. Each of these is taken to have ended when the next rank began.
+func (n *stepEnds) ended(c *turn, b *msg.Batch, wait func() error) (lost, err error) {
+	lost, err = n.end(c, b, 0, wait)
+	at := c.now()
+	for i := len(n.before) - 1; i >= 0 && lost == nil && err == nil; i-- {
+		at -= int64(b.Took)
+		if b.Enter(i); b.Unended {
+			b.Unended = false
+			lost, err = n.before[i].end(c, b, at, b.Stream.Synchronize)
+		}
+	}
+	b.Enter(len(n.before))
+	return lost, err
 }
 
 // served ends the host calls of a step that was waited for, if it has any.

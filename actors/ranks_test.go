@@ -41,7 +41,13 @@ func (l *loaded) spreadOn(t testing.TB, o setup, sizes []int, simulated func(ran
 				t.Fatal(err)
 			}
 		}
-		parts, err := load.Model(dev, l.cfg, l.set, load.Options{Limits: o.limits, KVType: o.kv}.On(c))
+		opt := load.Options{Limits: o.limits, KVType: o.kv}.On(c)
+		if o.remote {
+			if opt.Ends = load.NoEnds; i == 0 {
+				opt.Ends = load.BothEnds
+			}
+		}
+		parts, err := load.Model(dev, l.cfg, l.set, opt)
 		if err != nil {
 			processor.Close()
 			return nil, err

@@ -55,6 +55,12 @@ func (n *scheduleNode) refused(b *msg.Batch, cause error) {
 
 // awaitRetirement brings a lost batch back into use once no actor touches it.
 func (n *scheduleNode) awaitRetirement(b *msg.Batch) {
+	giveBatchUp(b)
+	n.lost = append(n.lost, b)
+}
+
+// giveBatchUp has no actor compute anything for a batch any more.
+func giveBatchUp(b *msg.Batch) {
 	b.Abandoned.Store(true)
 	for i := range b.Ranks {
 		if l := &b.Ranks[i]; l.CallsHost {
@@ -62,7 +68,6 @@ func (n *scheduleNode) awaitRetirement(b *msg.Batch) {
 		}
 	}
 	b.Status = msg.Lost
-	n.lost = append(n.lost, b)
 }
 
 // lose takes a batch out of the schedule: the core repeats its step, or its requests fail.
@@ -85,16 +90,15 @@ func (n *scheduleNode) lose(b *msg.Batch, cause error, again bool) {
 }
 
 // retire asks the actors to forget lost batches once no message about them is left.
-func (n *scheduleNode) retire(c *turn) {
-	for _, b := range n.lost {
+func retire(c *turn, lost []*msg.Batch) {
+	for _, b := range lost {
 		if b.Status != msg.Lost || b.Held() {
 			continue
 		}
 		b.Status = msg.Forgetting
-		b.Forgets = len(c.routes.groups) + len(c.routes.merges)
-		for i := range c.routes.groups {
-			c.send(c.routes.groups[i], &msg.Forget{Batch: b})
-			c.send(c.routes.merges[i], &msg.Forget{Batch: b})
+		b.Forgets = len(c.routes.keep)
+		for _, to := range c.routes.keep {
+			c.send(to, &msg.Forget{Batch: b})
 		}
 	}
 }

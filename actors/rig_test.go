@@ -43,6 +43,7 @@ type setup struct {
 	faults    *faults                                         // of the device's operators; may be nil
 	wrap      func(actor string, n node) node                 // around every node; may be nil
 	simulated bool                                            // the device
+	remote    bool                                            // ranks behind the first are elsewhere: it has both ends
 	ops       func(load.Device) load.Device                   // around the operators; may be nil
 	nodes     []cpu.Node                                      // of the device
 	change    func(d *cpu.Device, l *loaded, o *load.Options) // how the model is loaded; may be nil

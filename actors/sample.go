@@ -9,14 +9,16 @@ import (
 )
 
 // sampleNode chooses the next token of every wanted row, on the last rank.
-type sampleNode struct {
-	stepEnd
-	before []stepEnd // of the ranks before
-}
+type sampleNode struct{ stepEnds }
 
 func (n *sampleNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
-	lost, err := n.ended(c, b)
+	lost, err := n.ended(c, b, func() error {
+		if b.Stream == nil {
+			return nil // the stages have waited
+		}
+		return b.Stream.Synchronize()
+	})
 	if err != nil {
 		panic(err)
 	}
@@ -38,27 +40,6 @@ func (n *sampleNode) receive(c *turn, m any) {
 		}
 	}
 	c.send(c.routes.schedule, msg.NewReply(b))
-}
-
-// ended ends the step on the last rank, and then on the ranks before that the batch has left while their
-// devices worked. Each of these is taken to have ended when the next rank began.
-func (n *sampleNode) ended(c *turn, b *msg.Batch) (lost, err error) {
-	lost, err = n.end(c, b, 0, func() error {
-		if b.Stream == nil {
-			return nil // the stages have waited
-		}
-		return b.Stream.Synchronize()
-	})
-	at := c.now()
-	for i := len(n.before) - 1; i >= 0 && lost == nil && err == nil; i-- {
-		at -= int64(b.Took)
-		if b.Enter(i); b.Unended {
-			b.Unended = false
-			lost, err = n.before[i].end(c, b, at, b.Stream.Synchronize)
-		}
-	}
-	b.Enter(len(n.before))
-	return lost, err
 }
 
 // notFinite notes which requests of a batch have keys or values that are not finite.

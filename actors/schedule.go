@@ -1,7 +1,6 @@
 package actors
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -13,21 +12,18 @@ import (
 	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler"
-	"krater/scheduler/dispatch"
-	"krater/scheduler/files"
 )
 
 // scheduleNode drives the scheduler's core: it owns every request from Submit to Released and every
 // batch that is not in flight. After each message it sends what the core decides, as far as credits
 // (free batches) reach.
 type scheduleNode struct {
+	sender
 	core    *scheduler.Core
-	stream  device.Stream
 	meters  *meters
 	log     *zerolog.Logger        // of the turn
 	now     func() int64           // the trace's clock
 	alarm   func(in time.Duration) // sends a Tick, instead of the one set before
-	batches []*msg.Batch           // all
 	credits []*msg.Batch           // free batches
 	flying  int                    // batches in flight
 	lost    []*msg.Batch           // failed batches that an actor may still touch
@@ -44,18 +40,16 @@ type scheduleNode struct {
 	rawLast uint64
 	epoch   uint32 // rises with every lost step
 
-	ranks    []*rank
 	ahead    bool                 // the core makes batches whose tokens are still being chosen
 	placed   bool                 // a rank's experts are placed on its device
 	shares   *placement.Placement // whose experts exchange memory with KV blocks; nil: none do
 	trace    *trace.Registry      // nil, in tests: it is not told which requests are in a batch
 	spans    []trace.Rider        // reused
 	outcomes []scheduler.Outcome
-	filled   []*msg.Batch     // to be sent, as soon as they may: see sendFilled
-	phases   []dispatch.Phase // by rank: of the batches in flight, where experts' slots are lent
 	deliver  *msg.Deliver
 	drained  []chan struct{}
-	wake     int64 // when the alarm rings; 0: not set
+	wake     int64         // when the alarm rings; 0: not set
+	deadline time.Duration // of workers; 0: there are none
 }
 
 // record is what the driver keeps of a request.
@@ -71,9 +65,9 @@ type record struct {
 
 func newScheduleNode(core *scheduler.Core, stream device.Stream, m *meters, h host, batches []*msg.Batch, slots int) *scheduleNode {
 	return &scheduleNode{
-		core: core, stream: stream, meters: m, now: h.now, alarm: h.alarm,
-		renew:   func(*msg.Batch) {},
-		batches: batches, credits: slices.Clone(batches), live: map[uint64]*record{}, slots: make([]*record, slots),
+		sender: sender{batches: batches, stream: stream},
+		core:   core, meters: m, now: h.now, alarm: h.alarm, credits: slices.Clone(batches), live: map[uint64]*record{}, slots: make([]*record, slots),
+		renew: func(*msg.Batch) {},
 	}
 }
 
@@ -102,6 +96,7 @@ func (n *scheduleNode) receive(c *turn, m any) {
 	case *msg.Tick:
 		n.wake = 0
 		n.core.Tick(now)
+		n.watch(c)
 	case *msg.Drain:
 		n.drain(m)
 	case *msg.Adopt:
@@ -113,9 +108,9 @@ func (n *scheduleNode) receive(c *turn, m any) {
 	}
 	for again := true; again; {
 		n.pump(now)
-		again = n.sendFilled(c)
+		again = n.sendFilled(c, c.routes.embed, n.refused)
 	}
-	n.retire(c)
+	retire(c, n.lost)
 	n.flush(c, now)
 	n.arm(now)
 }
@@ -314,70 +309,6 @@ func (n *scheduleNode) flush(c *turn, now int64) {
 	n.meters.gauges(n.core.Stats())
 }
 
-// sendFilled sends filled batches in flight, in order. Where decode lends slots for experts to
-// prompts, batches of one phase have to be back before one of the other leaves. It reports
-// whether a batch was refused: its credit may be free again.
-func (n *scheduleNode) sendFilled(c *turn) (refused bool) {
-	for len(n.filled) > 0 {
-		b := n.filled[0]
-		if others := len(n.batches) - len(n.credits) - len(n.filled); others > 0 && n.changesPhase(b.Step.Total()) {
-			break
-		}
-		n.filled = slices.Delete(n.filled, 0, 1)
-		if err := n.lendSlots(b); err != nil {
-			n.refused(b, fmt.Errorf("batch %d: %w", b.ID, err))
-			refused = true
-			continue
-		}
-		c.send(c.routes.embed, b)
-	}
-	return refused
-}
-
-// changesPhase reports whether a batch of that many rows is of another phase than those in flight, on
-// a rank that lends slots.
-func (n *scheduleNode) changesPhase(rows int) bool {
-	for i, r := range n.ranks {
-		if r.place != nil && r.place.Lends() && r.place.Phase(rows) != n.phases[i] {
-			return true
-		}
-	}
-	return false
-}
-
-// lendSlots readies the slots for experts for a batch that leaves.
-func (n *scheduleNode) lendSlots(b *msg.Batch) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("slots for experts: %w", files.Caught(r))
-		}
-	}()
-	rows := b.Step.Total()
-	for i, r := range n.ranks {
-		if r.place == nil {
-			continue
-		}
-		if r.place.Lends() {
-			n.phases[i] = r.place.Phase(rows)
-		}
-		if err := r.place.Enter(b.Ranks[i].On(r.stream), rows); err != nil {
-			return err
-		}
-		if err := r.place.Learn(rows, n.quiet(b)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// quiet reports whether every batch in flight but b was given to its devices whole, so that what is enqueued
-// now comes between two steps.
-func (n *scheduleNode) quiet(b *msg.Batch) bool {
-	return !slices.ContainsFunc(n.batches, func(x *msg.Batch) bool {
-		return x != b && x.Status == msg.InFlight && x.Stream != nil && !x.Submitted.Load() && !slices.Contains(n.filled, x)
-	})
-}
-
 // arm sets the alarm for the next deadline or missing batch.
 func (n *scheduleNode) arm(now int64) {
 	at, ok := n.core.NextDeadline()
@@ -386,11 +317,27 @@ func (n *scheduleNode) arm(now int64) {
 			at, ok = retry, true
 		}
 	}
+	if n.deadline > 0 && (n.flying > 0 || len(n.lost) > 0) {
+		if look := now + int64(n.deadline)/4; !ok || look < at {
+			at, ok = look, true
+		}
+	}
 	if !ok || n.wake != 0 && n.wake <= at {
 		return
 	}
 	n.wake = at
 	n.alarm(max(0, time.Duration(at-now)))
+}
+
+// watch has the actors that wait for workers look at the time.
+func (n *scheduleNode) watch(c *turn) {
+	if n.deadline == 0 {
+		return
+	}
+	c.send(c.routes.in, &msg.Tick{})
+	for _, side := range c.routes.sides {
+		c.send(side, &msg.Tick{})
+	}
 }
 
 // drain ends admission, and with Cancel the running requests.

@@ -57,12 +57,20 @@ type routes struct {
 	groups, splits, merges                []address // one per layer group
 	links                                 []address // links[i] leads to groups[i]; links[0] is nil
 	pools                                 []address
+
+	out   address   // to other processes; nil: no layers are there
+	in    address   // from them, on the leader
+	sides []address // on the leader: one for each of them
+	keep  []address // actors that may keep a batch: each answers a msg.Forget
 }
 
 // after is where a batch goes after group i: the link to the next group, or the head.
 func (r *routes) after(group int) address {
-	if group+1 < len(r.groups) {
+	switch {
+	case group+1 < len(r.groups):
 		return r.links[group+1]
+	case r.out != nil:
+		return r.out
 	}
 	return r.head
 }

@@ -52,14 +52,24 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 			g.Link = batches[0].Ranks[g.Rank].Hop.Name()
 		}
 	}
-	p.spawnHost(core, batches)
-	if err := p.spawnEnds(); err != nil {
-		return err
+	if p.opt.segment == nil {
+		p.spawnSchedule(core, batches)
+		if err := p.spawnEnds(); err != nil {
+			return err
+		}
 	}
+	p.spawnPools()
 	for i := range p.opt.Blueprint.Groups {
 		if err := p.spawnGroup(i); err != nil {
 			return err
 		}
+		p.routes.keep = append(p.routes.keep, p.routes.groups[i], p.routes.merges[i])
+	}
+	switch {
+	case p.opt.segment != nil:
+		return p.spawnSegment(batches)
+	case p.opt.Remote != nil:
+		return p.spawnRemote(batches)
 	}
 	return nil
 }
@@ -90,7 +100,8 @@ func (p *Pipeline) newBatch(i int) (*msg.Batch, error) {
 		states[j] = &stages.State{Step: step, Rows: x}
 	}
 	b := msg.NewBatch(p.opt.Blueprint.Pools, states...)
-	b.Queue = i % queues
+	b.Index, b.Queue = i, i%queues
+	_, b.Head = p.opt.ends(len(p.ranks))
 	for j, r := range p.ranks {
 		if err := p.local(b, r, &b.Ranks[j]); err != nil {
 			return nil, err
@@ -162,8 +173,8 @@ func (p *Pipeline) connect(from, to *msg.Local, rank int, first bool) error {
 	return nil
 }
 
-// spawnHost creates the actors that compute nothing.
-func (p *Pipeline) spawnHost(core *scheduler.Core, batches []*msg.Batch) {
+// spawnSchedule creates the actors that compute nothing.
+func (p *Pipeline) spawnSchedule(core *scheduler.Core, batches []*msg.Batch) {
 	r := &p.routes
 	r.stream = p.actor("stream", trace.Stream, ownGoroutine, "host", func() node { return streamNode{} })
 	r.schedule = p.actor("schedule", trace.Schedule, ownOrWorker, "host", func() node {
@@ -172,8 +183,16 @@ func (p *Pipeline) spawnHost(core *scheduler.Core, batches []*msg.Batch) {
 		n.placed = p.ranks[0].place != nil // a pipeline that runs ahead has one rank
 		n.phases = make([]dispatch.Phase, len(p.ranks))
 		n.shares = exchanging(p.ranks, &p.opt)
+		if p.opt.Remote != nil {
+			n.deadline = p.opt.Remote.Deadline
+		}
 		return n
 	})
+}
+
+// spawnPools creates the actors that compute experts.
+func (p *Pipeline) spawnPools() {
+	r := &p.routes
 	for i := range p.opt.Blueprint.Pools {
 		name := fmt.Sprintf("pool%d", i)
 		r.pools = append(r.pools, p.actor(name, trace.Experts, ownGoroutine, p.ranks[0].poolsName(), func() node {
@@ -211,16 +230,17 @@ func (p *Pipeline) spawnEnds() error {
 	if err != nil {
 		return err
 	}
-	ended := sampleNode{stepEnd: p.newStepEnd(last)}
-	for _, r := range p.ranks[:last.index] {
-		ended.before = append(ended.before, p.newStepEnd(r))
-	}
+	ended := sampleNode{p.newStepEnds(last.index)}
 	p.routes.sample = p.actor("sample", trace.Sample, anyWorker, last.name, func() node {
 		n := ended
 		return &n
 	})
 	p.routes.head = p.actor("head", trace.Head, anyWorker, last.name, func() node {
-		return &headNode{stage: last.Head, stream: headStream, keeps: func(b *msg.Batch) bool { return last.keeps(p.heat, b) }, placed: last.place != nil}
+		n := &headNode{stage: last.Head, stream: headStream, keeps: func(b *msg.Batch) bool { return last.keeps(p.heat, b) }, placed: last.place != nil}
+		if p.opt.Remote != nil { // its layers ended before the hop
+			n.keeps = func(*msg.Batch) bool { return false }
+		}
+		return n
 	})
 	p.routes.embed = p.actor("embed", trace.Embed, anyWorker, first.name, func() node { return &embedNode{stage: first.Embed, stream: embedStream} })
 	return nil

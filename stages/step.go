@@ -49,7 +49,7 @@ type Step struct {
 	bounds Limits
 	vocab  int
 	single bool    // a rank computes generated rows one at a time
-	draws  bool    // the device with the head can choose tokens
+	draws  bool    // the rank with the head can choose tokens
 	takes  bool    // the only rank can take them from another step
 	blocks []int32 // arena of copied block tables
 	taken  []bool  // [Seqs] slots of the spans that were checked; nil: the model keeps nothing by slot
@@ -61,7 +61,7 @@ func NewStep(cfg *model.Config, lim Limits, ranks ...*Rows) *Step {
 	st := &Step{bounds: lim, vocab: cfg.Vocab}
 	for _, r := range ranks {
 		st.single = st.single || r.layout != nil
-		st.draws, st.takes = r.Choose(), len(ranks) == 1
+		st.draws, st.takes = st.draws || r.Choose(), len(ranks) == 1
 	}
 	if lim.Snapshots > 0 {
 		st.taken = make([]bool, lim.Seqs)

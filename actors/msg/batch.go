@@ -23,11 +23,17 @@ import (
 type Batch struct {
 	// Batch is the scheduler's decision that it carries; of a raw step it has an ID alone.
 	scheduler.Batch
+	Index int // of the batch, from 0
 	Queue int // of accelerators, which its streams belong to; 0 where they have one queue
 	// Epoch rises with every step that is lost. A reply of an older one, about a step that was
 	// given up before it came, is dropped.
 	Epoch uint32
 	Step  *stages.Step
+
+	// Away carries the batch while other processes compute layers of it.
+	Away Away
+	// Head is the index in Ranks of the rank with the head.
+	Head int
 
 	// Ranks are the batch's own on each rank. *Local is that of the rank where the batch is: the owner
 	// of the batch may use it, and a link changes it (Enter).
@@ -128,7 +134,7 @@ type Local struct {
 func (b *Batch) Enter(rank int) { b.Local = &b.Ranks[rank] }
 
 // Last is the batch's own on the rank with the head.
-func (b *Batch) Last() *Local { return &b.Ranks[len(b.Ranks)-1] }
+func (b *Batch) Last() *Local { return &b.Ranks[b.Head] }
 
 // Reply brings a batch back that went through the whole pipeline, in the epoch that it was sent in.
 // It has copies of what it says, because one that comes late may find the batch in another step.
@@ -283,6 +289,19 @@ type Part struct {
 	stamp
 }
 
+// Away gives a batch whose step goes on in other processes to the actor that takes it back.
+type Away struct {
+	Batch *Batch
+	Since int64 // set by the receiver: when it got the batch
+	stamp
+}
+
+// Describe implements Traced.
+func (a *Away) Describe(e *trace.Event) { a.describe(e, a.Batch, -1) }
+
+// Carried implements Carrier.
+func (a *Away) Carried() *Batch { return a.Batch }
+
 // Merged tells the group that all parts of a layer's experts are done.
 type Merged struct {
 	Batch *Batch
@@ -294,7 +313,8 @@ type Merged struct {
 // NewBatch makes a batch around states of one step, one for each rank, for a pipeline with that
 // many pools.
 func NewBatch(pools int, ranks ...*stages.State) *Batch {
-	b := &Batch{Step: ranks[0].Step, Ranks: make([]Local, len(ranks))}
+	b := &Batch{Step: ranks[0].Step, Ranks: make([]Local, len(ranks)), Head: len(ranks) - 1}
+	b.Away.Batch = b
 	for i, st := range ranks {
 		b.Ranks[i].State = st
 	}

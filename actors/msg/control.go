@@ -130,6 +130,7 @@ const (
 type Failed struct {
 	Batch *Batch
 	Epoch uint32 // that the batch was sent in
+	Step  uint64 // its number; 0: the sender has the batch
 	Cause error
 	// Repeatable says that the fault is in how the step was carried out and not in what it computes,
 	// that devices are well, and that no token of it was chosen: it may be repeated.

@@ -1,0 +1,198 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"krater/actors/hop"
+	"krater/actors/msg"
+	"krater/actors/trace"
+	"krater/scheduler/dispatch"
+	"krater/stages/model"
+)
+
+// Remote is the layers of a model behind those of a pipeline's ranks, which workers compute: other
+// processes, each with a Segment. The first rank has the embedding and the head then. The pipeline closes the
+// connections when it ends.
+type Remote struct {
+	Out   hop.Conn   // to the first worker
+	In    hop.Conn   // from the last one
+	Sides []hop.Conn // to each worker, for batches that fail and are given up
+	// Deadline is how long the workers may take for a step, or to give one up; 0: workersDeadline. A step that is late
+	// is repeated. When a second one is late, or a worker does not answer, the rank is lost (RankError).
+	Deadline time.Duration
+	// Accelerators says that a worker computes on one.
+	Accelerators bool
+}
+
+// workersDeadline is the default of Remote.Deadline: more than a pass over a long prompt takes on a CPU.
+const workersDeadline = 2 * time.Minute
+
+// errHop: a frame does not fit what the receiver knows.
+var errHop = errors.New("a frame that was not expected")
+
+// check checks the options of a pipeline whose ranks end before a layer of a model, and completes them.
+func (r *Remote) check(end int, cfg *model.Config) error {
+	switch {
+	case end >= len(cfg.Layers) || len(cfg.Layers)-end < len(r.Sides):
+		return fmt.Errorf("%d workers for the %d layers behind layer %d", len(r.Sides), len(cfg.Layers)-end, end-1)
+	case r.Out == nil || r.In == nil || len(r.Sides) == 0:
+		return errors.New("remote layers without a connection out, in, or to a worker")
+	}
+	if r.Deadline == 0 {
+		r.Deadline = workersDeadline
+	}
+	return nil
+}
+
+// peers are the connections of a pipeline to other processes.
+type peers struct {
+	list    []*hopEnd
+	readers sync.WaitGroup
+	ending  atomic.Bool // they are closed on purpose
+}
+
+// hopEnd is a connection with its counters.
+type hopEnd struct {
+	hop.Conn
+	rank                   int // that the pipeline loses with it
+	sent, received         atomic.Uint64
+	sentBytes, takenBytes  atomic.Uint64
+	late, failures, missed atomic.Uint64 // frames of steps that were given up; steps that failed, or did not come back in time
+}
+
+// Send implements hop.Conn.
+func (e *hopEnd) Send(f *hop.Frame) error {
+	err := e.Conn.Send(f)
+	if err == nil {
+		e.sent.Add(1)
+		e.sentBytes.Add(uint64(f.Bytes()))
+	}
+	return err
+}
+
+// hop adds a connection whose loss is that of a rank.
+func (p *Pipeline) hop(c hop.Conn, rank int) *hopEnd {
+	e := &hopEnd{Conn: c, rank: rank}
+	p.peers.list = append(p.peers.list, e)
+	return e
+}
+
+// cut is the end of a connection.
+type cut struct{ err error }
+
+// read hands what comes over a connection to an actor, until the connection ends. Frames of other kinds end it.
+func (p *Pipeline) read(e *hopEnd, to address, kinds ...hop.Kind) {
+	p.peers.readers.Go(func() {
+		for {
+			f, err := e.Receive()
+			if err == nil && !oneOf(f.Kind, kinds) {
+				err = fmt.Errorf("%w: of kind %d", errHop, f.Kind)
+				f.Release()
+			}
+			if err != nil {
+				e.Close()
+				if !p.peers.ending.Load() {
+					p.host.send(to, &cut{err})
+				}
+				return
+			}
+			e.received.Add(1)
+			e.takenBytes.Add(uint64(f.Bytes()))
+			p.host.send(to, f)
+		}
+	})
+}
+
+func oneOf(k hop.Kind, kinds []hop.Kind) bool {
+	for _, x := range kinds {
+		if x == k {
+			return true
+		}
+	}
+	return false
+}
+
+// loseHop ends the pipeline, because a connection is lost or its peer does not do its part.
+func (p *Pipeline) loseHop(e *hopEnd, cause error) {
+	if !p.peers.ending.Load() {
+		p.lose(e.rank, e.Name(), cause)
+	}
+}
+
+// closeHops ends the connections, so that no actor waits for a peer.
+func (p *Pipeline) closeHops() {
+	p.peers.ending.Store(true)
+	for _, e := range p.peers.list {
+		e.Close()
+	}
+}
+
+// spawnOut creates the actor that sends batches to the next member.
+func (p *Pipeline) spawnOut(to *hopEnd, n outNode) error {
+	r := p.ranks[len(p.ranks)-1]
+	from, err := p.stream(r)
+	if err != nil {
+		return err
+	}
+	n.stepEnds, n.from, n.to, n.lost = p.newStepEnds(r.index), from, to, p.loseHop
+	n.selection = !n.back && p.model.TakesSelection(r.end())
+	p.routes.out = p.actor("out", trace.Link, anyWorker, "host", func() node {
+		own := n
+		return &own
+	})
+	return nil
+}
+
+// spawnRemote creates the leader's actors at its hops.
+func (p *Pipeline) spawnRemote(batches []*msg.Batch) error {
+	o := p.opt.Remote
+	here, last := len(p.ranks), len(p.ranks)+len(o.Sides)-1
+	if err := p.spawnOut(p.hop(o.Out, here), outNode{leader: true}); err != nil {
+		return err
+	}
+	s, err := p.stream(p.ranks[0])
+	if err != nil {
+		return err
+	}
+	in := p.hop(o.In, last)
+	p.routes.in = p.actor("in", trace.Link, anyWorker, "host", func() node {
+		return &inNode{away: make([]*msg.Batch, len(batches)), from: in, stream: s, deadline: o.Deadline, lost: p.loseHop}
+	})
+	var sides []*hopEnd
+	for i, c := range o.Sides {
+		side := p.hop(c, here+i)
+		sides = append(sides, side)
+		p.routes.sides = append(p.routes.sides, p.actor(fmt.Sprintf("side%d", i), trace.Control, ownGoroutine, "host", func() node {
+			return &sideNode{batches: batches, to: side, deadline: o.Deadline, lost: p.loseHop, asked: make([]forgetting, len(batches))}
+		}))
+	}
+	p.routes.keep = append(p.routes.keep, p.routes.sides...)
+	p.read(in, p.routes.in, hop.Step)
+	for i, side := range sides {
+		p.read(side, p.routes.sides[i], hop.Failed, hop.Forgotten)
+	}
+	return nil
+}
+
+// spawnSegment creates a worker's actors at its hops.
+func (p *Pipeline) spawnSegment(batches []*msg.Batch) error {
+	o := p.opt.segment
+	first, end := p.ranks[0], p.ranks[len(p.ranks)-1].end()
+	if err := p.spawnOut(p.hop(o.Out, 0), outNode{back: end == len(p.model.Layers)}); err != nil {
+		return err
+	}
+	in, side := p.hop(o.In, 0), p.hop(o.Side, 0)
+	p.routes.schedule = p.actor("keeper", trace.Link, ownOrWorker, "host", func() node {
+		return &keeperNode{
+			sender: sender{batches: batches, ranks: p.ranks, stream: first.stream, phases: make([]dispatch.Phase, len(p.ranks))},
+			trace:  p.trace, alarm: p.host.alarm, renew: p.renewRows, in: in, side: side, selection: p.model.TakesSelection(first.Groups[0].First), kept: make([]keeping, len(batches)), failed: p.loseHop,
+		}
+	})
+	p.read(in, p.routes.schedule, hop.Step)
+	p.read(side, p.routes.schedule, hop.Forget)
+	return nil
+}

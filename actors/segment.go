@@ -1,0 +1,49 @@
+package actors
+
+import (
+	"errors"
+
+	"krater/actors/hop"
+	"krater/actors/trace"
+	"krater/stages/load"
+)
+
+// SegmentHops are the connections of a segment.
+type SegmentHops struct {
+	In   hop.Conn // from the member before
+	Out  hop.Conn // to the next one, or back to the leader
+	Side hop.Conn // to the leader, for batches that fail and are given up
+}
+
+// Segment is the consecutive layers of a model that a worker computes for a leader's pipeline (Options.Remote): its
+// actors without those that decide, embed, choose and write.
+type Segment struct{ p *Pipeline }
+
+// StartSegment makes ranks without embedding and head live. Limits and Blueprint.MicroBatches are the leader's. Of the
+// options it takes those about layers, experts and records. The segment owns the connections, not the ranks' parts.
+func StartSegment(ranks []load.Rank, opt Options, hops SegmentHops) (*Segment, error) {
+	if hops.In == nil || hops.Out == nil || hops.Side == nil {
+		return nil, errors.New("a segment without a connection in, out, or to its leader")
+	}
+	opt.Remote, opt.Before, opt.Replay, opt.segment = nil, nil, false, &hops
+	p, err := Start(ranks, opt)
+	if err != nil {
+		return nil, err
+	}
+	return &Segment{p}, nil
+}
+
+// Failed is closed when the segment has failed: a connection is lost, or a rank.
+func (s *Segment) Failed() <-chan struct{} { return s.p.Failed() }
+
+// Err is the failure, or nil.
+func (s *Segment) Err() error { return s.p.Err() }
+
+// Trace is the record of what the segment's actors did, on this machine's clock. Batches have the leader's numbers.
+func (s *Segment) Trace() *trace.Registry { return s.p.Trace() }
+
+// Close ends the segment and its connections.
+func (s *Segment) Close() error {
+	s.p.closing.Do(func() { s.p.closeError = s.p.halt() })
+	return s.p.closeError
+}
