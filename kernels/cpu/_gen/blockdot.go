@@ -35,6 +35,7 @@ type blockKind struct {
 	wideOnly    bool // the offset is for AVX-512; AVX2 has signed values
 	panel       bool // weights are a panel: signed bytes, and scales and minima as float32
 	wideValues  bool // a value has several bytes when it is unpacked; see width
+	fours       bool // AVX2 leaves the offset in panels; see blockfours.go
 	head, small int  // bytes with the scales: of a block, of a group
 	named       map[string]uint32
 	// factors reads the factors of rows, which are before the scales of the tile.
@@ -53,7 +54,6 @@ type blockKind struct {
 // 16 weight rows of blocks. Activations are prepared: for each group of 32 columns their values, 32
 // bytes a row, then scales, the sums that undo the offset, and what minima are multiplied with. So
 // one register walks through all rows.
-//
 // AVX2 walks through a tile twice, for its first eight rows and for the others.
 type blockTile struct {
 	*isa
@@ -94,6 +94,9 @@ func emitBlockdot(g *isa) {
 		if !g.vnni() {
 			g.emitBlocks(kind, 0)
 		}
+	}
+	if !g.wide() {
+		emitFours(g)
 	}
 	for _, kind := range panelKinds {
 		if g.skips(kind) {
@@ -390,7 +393,7 @@ func (d *blockTile) bias(m, sub int, to reg.VecVirtual) {
 func (d *blockTile) use(w reg.VecVirtual, four int) {
 	g := d.isa
 	if d.unpack {
-		if d.offset != 0 && !d.signed() {
+		if d.offset != 0 && !d.signed() && (g.wide() || !d.fours) {
 			v := g.vec()
 			g.VPSUBB(g.repeated(fmt.Sprintf("offset%d", d.offset), uint32(d.offset)*0x01010101), w, v)
 			w = v

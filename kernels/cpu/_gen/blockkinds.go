@@ -25,7 +25,7 @@ const (
 // blockKinds are described at their declarations in package tensor.
 var blockKinds = []*blockKind{
 	{
-		short: "q4_0", name: "Q4_0", groups: 1, lines: 4, subs: 1, offset: 8, small: 32,
+		short: "q4_0", name: "Q4_0", groups: 1, lines: 4, subs: 1, offset: 8, small: 32, fours: true,
 		named:  map[string]uint32{"low4": low4},
 		scale:  func(d *blockTile, _ int, v reg.VecVirtual) { d.VCVTPH2PS(d.aside(0, 2), v) },
 		values: plainNibbles,
@@ -48,7 +48,7 @@ var blockKinds = []*blockKind{
 		values: floats8,
 	},
 	{
-		short: "q4_k", name: "Q4_K", groups: 8, lines: 4, subs: 1, mins: true, head: 256,
+		short: "q4_k", name: "Q4_K", groups: 8, lines: 4, subs: 1, mins: true, head: 256, fours: true,
 		named:  map[string]uint32{"low4": low4, "upper": upper},
 		header: scalesAndMins, scale: bytesOfScratch, values: plainNibbles,
 	},

@@ -4,7 +4,8 @@
 //
 // Few rows of activations are multiplied with blocks as they lie. For more rows, tiles of weights are
 // unpacked into a panel once, and all rows are multiplied with that: signed bytes (of FP8 several
-// for a value), and scales and minima as float32. The tile unit (package amx) takes panels too.
+// for a value), and scales and minima as float32. The tile unit (package amx) takes panels too. On AVX2
+// panels of Q4_0 and Q4_K have the four bits of each value, 0 to 15, whose products are added in 16 bits.
 //
 // The result is defined to the bit. For each group of 32 columns, in rising order: the exact integer
 // sum d of each 16 or 32 columns that share a scale, sum = FMA(d as float32, wscale * xscale rounded

@@ -64,8 +64,8 @@ func random(seed uint64) (func(*rand.Rand) byte, func(int) int8) {
 	return func(r *rand.Rand) byte { return byte(r.Uint32()) }, func(int) int8 { return int8(r.IntN(255) - 127) }
 }
 
-// run computes the product at one level with everything in guarded memory.
-func (p *problem) run(fs *Funcs, misalign, ahead int) ([]float32, error) {
+// run computes the product at one level with everything in guarded memory, with a panel or with blocks.
+func (p *problem) run(fs *Funcs, misalign, ahead int, panels bool) ([]float32, error) {
 	k, groups := fs.Of[p.w.Encoding], p.x.Cols/Group
 	prepared, err := p.prepare(k, p.rows, misalign)
 	if err != nil {
@@ -78,7 +78,7 @@ func (p *problem) run(fs *Funcs, misalign, ahead int) ([]float32, error) {
 		outs = append(outs, kerneltest.Guard[float32](p.w.Rows, 4*(misalign+3*m)%64))
 		t.Out[m] = outs[m].First()
 	}
-	if p.rows <= fs.Most {
+	if !panels {
 		k.Rows[p.rows](t)
 	} else {
 		panel, err := p.unpack(k, t)
@@ -136,14 +136,30 @@ func (p *problem) unpack(k *Kernels, t *Tile) (panel, error) {
 	return x, errors.Join(x.values.Check(), x.scales.Check())
 }
 
-func (p *problem) check(fs *Funcs, misalign, ahead int) error {
-	got, err := p.run(fs, misalign, ahead)
-	if err != nil {
-		return err
+// ways are the ways that there are for the rows of the product: with blocks, with a panel.
+func (p *problem) ways(fs *Funcs) (panels []bool) {
+	if p.rows <= fs.Most {
+		panels = append(panels, false)
 	}
+	if p.rows >= fs.LeastPanel {
+		panels = append(panels, true)
+	}
+	return panels
+}
+
+func (p *problem) check(fs *Funcs, misalign, ahead int) error {
 	want := make([]float32, p.rows*p.w.Rows)
 	ref.MatMulQ(want, p.x, p.w)
-	return kerneltest.SameBits(got, want)
+	for _, panels := range p.ways(fs) {
+		got, err := p.run(fs, misalign, ahead, panels)
+		if err == nil {
+			err = kerneltest.SameBits(got, want)
+		}
+		if err != nil {
+			return fmt.Errorf("panels %v: %w", panels, err)
+		}
+	}
+	return nil
 }
 
 // variants runs f for every level, encoding and number of rows.
@@ -183,7 +199,8 @@ func TestTilesWithoutVNNI(t *testing.T) {
 	}
 }
 
-// The largest and smallest integers there are against the largest activations of either sign.
+// The largest and smallest integers there are against the largest activations of either sign: AVX2 adds up to eight
+// products of four bits as 16-bit words, 30480 at most (_gen/blockfours.go).
 func TestTilesOfExtremes(t *testing.T) {
 	variants(t, func(t *testing.T, fs *Funcs, e *tensor.Encoding, rows int) {
 		columns, _ := e.Block()
@@ -208,13 +225,15 @@ func TestTilesSpreadNaN(t *testing.T) {
 		w, x := random(1)
 		p := newProblem(t, rows, 2, columns, e, 1, w, x)
 		p.x.Scale[0] = float32(math.NaN())
-		got, err := p.run(fs, 0, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, v := range got {
-			if isNaN := v != v; isNaN != (i < p.w.Rows) {
-				t.Fatalf("result %d of row %d is %g", i%p.w.Rows, i/p.w.Rows, v)
+		for _, panels := range p.ways(fs) {
+			got, err := p.run(fs, 0, 0, panels)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, v := range got {
+				if isNaN := v != v; isNaN != (i < p.w.Rows) {
+					t.Fatalf("result %d of row %d is %g", i%p.w.Rows, i/p.w.Rows, v)
+				}
 			}
 		}
 	})

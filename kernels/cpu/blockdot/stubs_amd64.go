@@ -214,6 +214,36 @@ func iq3_sRows2AVX2(t *Tile)
 //go:noescape
 func iq3_sUnpackAVX2(t *Tile)
 
+// foursRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of a panel of four bits.
+//
+//go:noescape
+func foursRows2AVX2(t *Tile)
+
+// foursRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of a panel of four bits.
+//
+//go:noescape
+func foursRows3AVX2(t *Tile)
+
+// foursRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of a panel of four bits.
+//
+//go:noescape
+func foursRows4AVX2(t *Tile)
+
+// foursMinsRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of a panel of four bits with minima.
+//
+//go:noescape
+func foursMinsRows2AVX2(t *Tile)
+
+// foursMinsRows3AVX2 multiplies 3 rows of activations with t.Tiles tiles of a panel of four bits with minima.
+//
+//go:noescape
+func foursMinsRows3AVX2(t *Tile)
+
+// foursMinsRows4AVX2 multiplies 4 rows of activations with t.Tiles tiles of a panel of four bits with minima.
+//
+//go:noescape
+func foursMinsRows4AVX2(t *Tile)
+
 // panelRows2AVX2 multiplies 2 rows of activations with t.Tiles tiles of a panel.
 //
 //go:noescape
@@ -803,6 +833,36 @@ func iq4_xsRows1AVXVNNI(t *Tile)
 //
 //go:noescape
 func iq4_xsRows2AVXVNNI(t *Tile)
+
+// foursRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of a panel of four bits.
+//
+//go:noescape
+func foursRows2AVXVNNI(t *Tile)
+
+// foursRows3AVXVNNI multiplies 3 rows of activations with t.Tiles tiles of a panel of four bits.
+//
+//go:noescape
+func foursRows3AVXVNNI(t *Tile)
+
+// foursRows4AVXVNNI multiplies 4 rows of activations with t.Tiles tiles of a panel of four bits.
+//
+//go:noescape
+func foursRows4AVXVNNI(t *Tile)
+
+// foursMinsRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of a panel of four bits with minima.
+//
+//go:noescape
+func foursMinsRows2AVXVNNI(t *Tile)
+
+// foursMinsRows3AVXVNNI multiplies 3 rows of activations with t.Tiles tiles of a panel of four bits with minima.
+//
+//go:noescape
+func foursMinsRows3AVXVNNI(t *Tile)
+
+// foursMinsRows4AVXVNNI multiplies 4 rows of activations with t.Tiles tiles of a panel of four bits with minima.
+//
+//go:noescape
+func foursMinsRows4AVXVNNI(t *Tile)
 
 // panelRows2AVXVNNI multiplies 2 rows of activations with t.Tiles tiles of a panel.
 //

@@ -18,6 +18,10 @@ var (
 			narrowKernels(e, k)
 			copy(k.Rows[1:], ofAVXVNNI[e])
 			switch {
+			case e == tensor.Q4_K:
+				k.Panels = &[Rows + 1]func(*Tile){2: foursMinsRows2AVXVNNI, 3: foursMinsRows3AVXVNNI, 4: foursMinsRows4AVXVNNI}
+			case e == tensor.Q4_0:
+				k.Panels = &[Rows + 1]func(*Tile){2: foursRows2AVXVNNI, 3: foursRows3AVXVNNI, 4: foursRows4AVXVNNI}
 			case k.mins:
 				k.Panels = &[Rows + 1]func(*Tile){2: panelMinsRows2AVXVNNI, 3: panelMinsRows3AVXVNNI, 4: panelMinsRows4AVXVNNI}
 			case k.width > 1:
@@ -69,6 +73,10 @@ func narrowKernels(e *tensor.Encoding, k *Kernels) {
 	}
 	k.prepare, k.Panels = prepareAVX2, &[Rows + 1]func(*Tile){2: panelRows2AVX2, 3: panelRows3AVX2, 4: panelRows4AVX2}
 	switch {
+	case e == tensor.Q4_K:
+		k.prepare, k.Panels = prepareMinsAVX2, &[Rows + 1]func(*Tile){2: foursMinsRows2AVX2, 3: foursMinsRows3AVX2, 4: foursMinsRows4AVX2}
+	case e == tensor.Q4_0:
+		k.Panels = &[Rows + 1]func(*Tile){2: foursRows2AVX2, 3: foursRows3AVX2, 4: foursRows4AVX2}
 	case k.mins:
 		k.prepare, k.Panels = prepareMinsAVX2, &[Rows + 1]func(*Tile){2: panelMinsRows2AVX2, 3: panelMinsRows3AVX2, 4: panelMinsRows4AVX2}
 	case e == tensor.FP8:
