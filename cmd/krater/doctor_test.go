@@ -15,6 +15,7 @@ import (
 	"krater/cmd/krater/checks"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
+	"krater/kernels/cpu/level"
 	"krater/kernels/machine"
 	"krater/stages/load"
 )
@@ -114,6 +115,19 @@ func TestDoctorJSON(t *testing.T) {
 	}
 	if names := bad(r); names != nil {
 		t.Errorf("a good machine is warned of %v", names)
+	}
+}
+
+// TestDoctorNamesLevel: the level is that of the kernels that run, not the best of the machine.
+func TestDoctorNamesLevel(t *testing.T) {
+	want, err := level.Active()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range report(t, goodMachine(), 0).Checks {
+		if c.Name == "processor" && !strings.HasSuffix(c.Value, "; kernels of level "+want.String()) {
+			t.Errorf("processor: %q, the kernels' level is %s", c.Value, want)
+		}
 	}
 }
 

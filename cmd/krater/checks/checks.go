@@ -14,6 +14,7 @@ import (
 	"krater/actors/local"
 	"krater/actors/local/plan"
 	"krater/kernels/cpu"
+	"krater/kernels/cpu/level"
 	"krater/kernels/cuda"
 	"krater/kernels/machine"
 	"krater/scheduler/planner"
@@ -54,9 +55,18 @@ func checkFeatures(c *machine.CPU) Check {
 		model = "unknown processor"
 	}
 	return Check{
-		Name: "processor", OK: c.Features.AVX2, Value: model + ": " + c.Features.String(), Recommended: "AVX2 or better; AVX-512 with VNNI and AMX is fastest",
+		Name: "processor", OK: c.Features.AVX2, Value: model + ": " + c.Features.String() + "; " + kernelLevel(), Recommended: "AVX2 or better; AVX-512 with VNNI and AMX is fastest",
 		Fix: "pass the host's CPU features to the virtual machine (-cpu host); without AVX2 all products run in plain Go",
 	}
+}
+
+// kernelLevel names the instruction level of the kernels in this process, which KRATER_CPU_LEVEL can lower.
+func kernelLevel() string {
+	l, err := level.Active()
+	if err != nil {
+		return err.Error()
+	}
+	return "kernels of level " + l.String()
 }
 
 // checkThreads recommends one thread per core, because a second thread on a core only competes for
