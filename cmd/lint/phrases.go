@@ -41,20 +41,69 @@ func phraseLimits() []limit {
 
 func (p phrase) name() string { return "phrase " + p.pattern + " (write: " + p.instead + ")" }
 
-// lineStart is the end of a line of prose and the comment mark of the next one.
-var lineStart = regexp.MustCompile(`\s*\n\s*(?://+|#+|\*|>|\|)?\s*`)
-
-// countPhrases adds what text has of each phrase, within a line or across lines.
+// countPhrases adds what text has of each phrase, within a line or across lines. A phrase is looked for only
+// where one of its first words is.
 func countPhrases(text string, counts map[string]int) {
-	text = strings.ToLower(lineStart.ReplaceAllString(text, " "))
-	for i, p := range phrases {
-		counts[p.name()] += len(phrasePatterns[i].FindAllString(text, -1))
+	text = joined(strings.ToLower(text))
+	ends := make([]int, len(phrases))
+	for at := 0; at < len(text); {
+		if !wordByte(text[at]) {
+			at++
+			continue
+		}
+		end := at + 1
+		for end < len(text) && wordByte(text[end]) {
+			end++
+		}
+		for _, i := range phrasesBy[text[at:end]] {
+			if at < ends[i] {
+				continue
+			}
+			if found := phrasePatterns[i].FindStringIndex(text[at:]); found != nil {
+				counts[phrases[i].name()]++
+				ends[i] = at + found[1]
+			}
+		}
+		at = end
 	}
 }
 
-var phrasePatterns = func() (all []*regexp.Regexp) {
-	for _, p := range phrases {
-		all = append(all, regexp.MustCompile(p.pattern))
+// joined is text as one line, without the comment marks at the starts of its lines.
+func joined(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, "//"):
+			line = strings.TrimLeft(line, "/")
+		case strings.HasPrefix(line, "#"):
+			line = strings.TrimLeft(line, "#")
+		case line != "" && strings.Contains("*>|", line[:1]):
+			line = line[1:]
+		}
+		if line = strings.TrimSpace(line); line != "" {
+			b.WriteString(line)
+			b.WriteByte(' ')
+		}
 	}
-	return all
-}()
+	return b.String()
+}
+
+func wordByte(c byte) bool { return c == '_' || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' }
+
+var (
+	phrasePatterns []*regexp.Regexp     // at the start of a text
+	phrasesBy      = map[string][]int{} // by each of their first words
+	firstWords     = regexp.MustCompile(`(?:^|\|)\\b\(?([a-z|]+)`)
+)
+
+func init() {
+	for i, p := range phrases {
+		phrasePatterns = append(phrasePatterns, regexp.MustCompile("^(?:"+p.pattern+")"))
+		for _, first := range firstWords.FindAllStringSubmatch(p.pattern, -1) {
+			for _, word := range strings.Split(first[1], "|") {
+				phrasesBy[word] = append(phrasesBy[word], i)
+			}
+		}
+	}
+}
