@@ -212,7 +212,7 @@ func TestGGUFCommands(t *testing.T) {
 	refuses(t, 1, []string{"models", path + "x"}, "no such file or folder")
 	for _, args := range [][]string{
 		{"plan", "--card", "rtx-4090", "--expert-format", "native"}, {"doctor"}, {"convert", "--precision", "int8"}, {"ppl", "--text", modelDir + "/heldout.txt", "--bytes", "2048"},
-		{"bench", "engine", "--decode", "4", "--prefill", "8"}, {"heatmap", "--text", modelDir + "/heldout.txt", "--tokens", "64", "--window", "64"},
+		{"bench", "engine", "--decode", "4", "--prefill", "8", "--rounds", "1"}, {"heatmap", "--text", modelDir + "/heldout.txt", "--tokens", "64", "--window", "64"},
 	} {
 		answers(t, "", append(args, "--model", path)...)
 	}
