@@ -69,6 +69,19 @@ type modelFigures struct {
 	Skipped                 []string
 }
 
+// benchedModel runs krater bench model on a machine of 1 GiB, where plain reads go over 256 MB; they
+// go over 800 MB where there is room.
+func benchedModel(t *testing.T, args ...string) modelFigures {
+	t.Helper()
+	small := goodMachine()
+	small.Memory.Available = gib
+	o := on(t, small, append([]string{"bench", "model", "--json"}, args...)...)
+	if o.status != 0 {
+		t.Fatalf("status %d: %s", o.status, o.err)
+	}
+	return decode[modelFigures](t, o.out)
+}
+
 // TestBenchContext: on the processor answers follow short prompts, whatever is asked for.
 func TestBenchContext(t *testing.T) {
 	refuses(t, 1, []string{"bench", "--context", "100", "--rounds", "1"}, "--context", "16 tokens")
@@ -77,8 +90,8 @@ func TestBenchContext(t *testing.T) {
 // TestBenchModel: all figures of the built-in model, and what does not fit its
 // context is named.
 func TestBenchModel(t *testing.T) {
-	r := decode[modelFigures](t, answers(t, "", "bench", "model", "--json", "--threads", "1", "--decode", "9", "--prefill", "33,100000", "--context", "40",
-		"--batch", "1,3", "--scaling", "2", "--prefill-chunk", "20"))
+	r := benchedModel(t, "--threads", "1", "--decode", "9", "--prefill", "33,100000", "--context", "40",
+		"--batch", "1,3", "--scaling", "2", "--prefill-chunk", "20")
 	if r.DecodeTokS <= 0 || r.ReadGBps <= 0 || r.DecodeRatio <= 0 || r.Decode.P50MS <= 0 || r.Decode.P99MS < r.Decode.P50MS || len(r.StepsMS) != 9 {
 		t.Errorf("%+v", r)
 	}
@@ -111,8 +124,8 @@ func TestBenchModel(t *testing.T) {
 // TestBenchShape: a model of random weights, integers everywhere, made in memory;
 // a token reads all matrices but the embedding and the experts it does not take.
 func TestBenchShape(t *testing.T) {
-	r := decode[modelFigures](t, answers(t, "", "bench", "model", "--json", "--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "512",
-		"--cpu-expert-bits", "4", "--attention-quant", "int4", "--shared-expert-quant", "int4", "--dense-mlp-quant", "int4", "--lm-head-quant", "int4", "--decode", "4", "--prefill", "8", "--context", "8", "--batch", "1"))
+	r := benchedModel(t, "--shape", "deepseek-v2-lite", "--layers", "2", "--vocab", "512",
+		"--cpu-expert-bits", "4", "--attention-quant", "int4", "--shared-expert-quant", "int4", "--dense-mlp-quant", "int4", "--lm-head-quant", "int4", "--decode", "4", "--prefill", "8", "--context", "8", "--batch", "1")
 	// 5 bits at most a weight of 67 M in the dense layer, 23 M in shared and 52 M in
 	// routed experts, 25 M in attention, 1 M in the head.
 	if least, most := int64(80e6), int64(170e6); r.Bytes < least || r.Bytes > most || r.DecodeTokS <= 0 {
