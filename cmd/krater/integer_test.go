@@ -17,7 +17,7 @@ var some = []string{"--text", modelDir + "/heldout.txt", "--bytes", "4096", "--j
 // later starts use it: the distance from the unquantised model falls.
 func TestConvert(t *testing.T) {
 	dir := t.TempDir()
-	integer := []string{"--cpu-expert-bits", "4", "--group-size", "64", "--cache-dir", dir}
+	integer := []string{"--cpu-expert-bits", "4", "--group-size", "64", "--cache-dir", dir, "--model", fewLayers(t)}
 	text, tokens := some, "2048"
 	if testing.Short() {
 		text, tokens = []string{"--text", modelDir + "/heldout.txt", "--bytes", "1536", "--json"}, "1024"
