@@ -11,7 +11,6 @@ import (
 
 	"krater/actors/engine"
 	"krater/actors/trace"
-	"krater/models"
 	"krater/scheduler"
 	"krater/stages/sample"
 	"krater/stages/text/tokenizer"
@@ -38,17 +37,9 @@ func (h *deskHost) halt() error            { return h.stuck }
 // desk is a gateway without a pipeline.
 func desk(t testing.TB) *Gateway {
 	t.Helper()
-	files, err := models.Default()
-	if err != nil {
-		t.Skip(err)
-	}
-	tok, err := tokenizer.Load(files)
-	if err != nil {
-		t.Fatal(err)
-	}
 	p := &Pipeline{host: &deskHost{clock: 1}, requests: newRequests(newMeters(1)), trace: trace.NewRegistry(16)}
 	p.serving = p
-	return NewGateway(p, GatewayOptions{Tokenizer: tok, Vocab: 1000})
+	return NewGateway(p, GatewayOptions{Tokenizer: tinyTokenizer(t), Vocab: 1000})
 }
 
 // story is one answer as the model makes it and what the reader must see.

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -207,24 +208,10 @@ func (r *rig) gateway(t testing.TB) *Gateway {
 	return r.open(t, r.Pipeline)
 }
 
-// open opens a pipeline to requests; a model without a tokenizer takes ids only.
+// open opens a pipeline to requests. The goldens have no tokenizer; ids are what is looked at there.
 func (r *loaded) open(t testing.TB, p *Pipeline) *Gateway {
 	t.Helper()
-	opt := GatewayOptions{ID: "test", EOS: r.cfg.EOS, Vocab: r.cfg.Vocab}
-	files := r.files
-	if _, err := fs.Stat(files, "tokenizer.json"); err != nil {
-		// The goldens have no tokenizer; ids are what is looked at there.
-		def, err := models.Default()
-		if err != nil {
-			t.Skip(err)
-		}
-		files = def
-	}
-	var err error
-	if opt.Tokenizer, err = tokenizer.Load(files); err != nil {
-		t.Fatal(err)
-	}
-	return NewGateway(p, opt)
+	return NewGateway(p, GatewayOptions{ID: "test", EOS: r.cfg.EOS, Vocab: r.cfg.Vocab, Tokenizer: tinyTokenizer(t)})
 }
 
 // samplerOf makes the sampler of a request whose prompt is ids.
@@ -240,5 +227,26 @@ func samplerOf(t testing.TB, g *Gateway, req *engine.Request) *sample.Sequence {
 	}
 	return q
 }
+
+// tinyTokenizer is krater-tiny's. All tests share it, as all requests of a server do: to read it is a
+// seventh of what tests with the race detector take.
+func tinyTokenizer(t testing.TB) *tokenizer.Tokenizer {
+	t.Helper()
+	tok, err := readTokenizer()
+	if errors.Is(err, models.ErrNoModel) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+var readTokenizer = sync.OnceValues(func() (*tokenizer.Tokenizer, error) {
+	files, err := models.Default()
+	if err != nil {
+		return nil, err
+	}
+	return tokenizer.Load(files)
+})
 
 func golden(name string) string { return filepath.Join("..", "testdata", "goldens", name) }
