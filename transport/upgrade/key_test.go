@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 )
 
@@ -33,4 +34,18 @@ func TestKey(t *testing.T) {
 			t.Errorf("%q without an upgrade: %q", c.offer, key)
 		}
 	}
+}
+
+// FuzzKey: whatever is offered, no part of a key is agreed to.
+func FuzzKey(f *testing.F) {
+	for _, offer := range []string{"realtime, krater-key.cy1ww6TDnw", "openai-insecure-api-key.sk-1,a", "krater-key.,,\t ,krater-key.!"} {
+		f.Add(offer)
+	}
+	f.Fuzz(func(t *testing.T, offer string) {
+		r := &http.Request{Header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Protocol": {offer}}}
+		key, offered := Key(r)
+		if agreed := Subprotocol(r); key != "" && !offered || strings.HasPrefix(agreed, encodedKey) || strings.HasPrefix(agreed, plainKey) {
+			t.Errorf("%q: the key %q, %v, agreed to %q", offer, key, offered, agreed)
+		}
+	})
 }
