@@ -11,6 +11,7 @@ import (
 	"krater/actors/msg"
 	"krater/actors/trace"
 	"krater/scheduler/dispatch"
+	"krater/stages/link"
 	"krater/stages/model"
 )
 
@@ -61,6 +62,7 @@ type hopEnd struct {
 	rank                   int // that the pipeline loses with it
 	sent, received         atomic.Uint64
 	sentBytes, takenBytes  atomic.Uint64
+	away                   atomic.Int64  // time for which batches were away, ns
 	late, failures, missed atomic.Uint64 // frames of steps that were given up; steps that failed, or did not come back in time
 }
 
@@ -72,6 +74,18 @@ func (e *hopEnd) Send(f *hop.Frame) error {
 		e.sentBytes.Add(uint64(f.Bytes()))
 	}
 	return err
+}
+
+// costs counts what went to the peer and what came from it: frames, bytes, steps that failed there or came late, and
+// the time for which batches were away.
+func (e *hopEnd) costs() [2]link.Cost {
+	return [...]link.Cost{
+		{Kind: "to " + e.Name(), Hops: e.sent.Load(), Bytes: e.sentBytes.Load()},
+		{
+			Kind: "from " + e.Name(), Hops: e.received.Load(), Bytes: e.takenBytes.Load(),
+			Faults: e.late.Load() + e.failures.Load() + e.missed.Load(), Time: time.Duration(e.away.Load()),
+		},
+	}
 }
 
 // hop adds a connection whose loss is that of a rank.

@@ -8,6 +8,7 @@ import (
 
 	"krater/actors/hop"
 	"krater/actors/msg"
+	"krater/actors/trace"
 	"krater/kernels/device"
 	"krater/scheduler/files"
 )
@@ -73,9 +74,10 @@ func (n *inNode) arrived(c *turn, f *hop.Frame) {
 		return
 	}
 	n.away[f.Batch] = nil
+	n.from.away.Add(c.now() - b.Away.Since)
 	b.Enter(0)
 	b.Away.Describe(c.event)
-	c.event.Bytes = uint64(f.Bytes())
+	c.event.Kind, c.event.Bytes = trace.Link, uint64(f.Bytes())
 	if cause := n.write(b, f); cause != nil {
 		n.from.failures.Add(1)
 		c.log.Error().Uint64("batch", b.ID).Err(cause).Msg("a step is lost behind a hop")

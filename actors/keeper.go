@@ -110,7 +110,8 @@ func (n *keeperNode) begin(c *turn, b *msg.Batch, f *hop.Frame) {
 		n.refuse(c, b, cause)
 		return
 	}
-	c.event.Batch, c.event.Epoch, c.event.Bytes, c.event.Rows = b.ID, b.Epoch, uint64(f.Bytes()), uint32(b.Step.Total())
+	e := c.event
+	e.Kind, e.Batch, e.Lane, e.Epoch, e.Bytes, e.Rows = trace.Link, b.ID, uint8(b.MicroBatch), b.Epoch, uint64(f.Bytes()), uint32(b.Step.Total())
 	n.filled = append(n.filled, b)
 }
 

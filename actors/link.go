@@ -143,5 +143,12 @@ func (p *Pipeline) linkCosts() []engine.Link {
 			add(c)
 		}
 	}
+	for _, e := range p.peers.list {
+		for _, c := range e.costs() {
+			if c.Hops > 0 {
+				add(c)
+			}
+		}
+	}
 	return list
 }

@@ -6,7 +6,10 @@ import (
 	"slices"
 	"testing"
 
+	"krater/actors/engine"
 	"krater/actors/hop"
+	"krater/actors/trace"
+	"krater/stages"
 	"krater/stages/compare"
 	"krater/stages/compare/goldens"
 	"krater/stages/load"
@@ -79,8 +82,50 @@ func (g *team) close() error {
 	return err
 }
 
-// TestSegmentsKeepBits: over segments every golden has the greedy ids of one process, and a conversation with
-// log-probabilities has its bits. A golden takes one number of members in turn, or all with KRATER_GOLDENS=all.
+// TestSegmentsAnswer: answers of all kinds have the bits of one process, also where a team follows another or a
+// pipeline of one process. The hops are counted and in the trace.
+func TestSegmentsAnswer(t *testing.T) {
+	for _, c := range []struct {
+		dir       string
+		simulated bool
+	}{{"deepseek_v2_lite", false}, {"deepseek_v2_lite", true}, {"qwen3_next", false}} {
+		o := setup{dir: golden(c.dir), groups: 3, limits: stages.Limits{Tokens: 64, Seqs: 5, LogitRows: 64, Blocks: 60, BlockTokens: 8}, chunk: 16, share: 16, depth: 2}.defaults()
+		l := loadModel(t, o)
+		list, sizes := kinds(false), []int{1, 1, len(l.cfg.Layers) - 2}
+		alone := l.over(t, o, l.spread(t, o, sizes, c.simulated), nil)
+		gw := l.open(t, alone)
+		want := all(t, gw, list)
+		o.remote = true
+		ranks := l.spread(t, o, sizes, c.simulated)
+		first := l.team(t, o, ranks, nil, nil)
+		same(t, all(t, l.open(t, first.Pipeline), list), want)
+		if err := first.close(); err != nil {
+			t.Error(err)
+		}
+		suspended := alone.Suspend()
+		second := l.team(t, o, ranks, nil, func(opt *Options) { opt.Before = alone })
+		second.Adopt(suspended)
+		same(t, all(t, gw, list), want)
+		for _, kind := range []string{"to worker1", "from worker2"} {
+			i := slices.IndexFunc(gw.Stats().Links, func(x engine.Link) bool { return x.Kind == kind })
+			if i < 0 || gw.Stats().Links[i].Hops == 0 || gw.Stats().Links[i].Bytes == 0 || gw.Stats().Links[i].Faults != 0 {
+				t.Errorf("links %+v", gw.Stats().Links)
+			}
+		}
+		for _, actor := range []struct {
+			name string
+			in   *trace.Registry
+		}{{"out", gw.Trace()}, {"in", gw.Trace()}, {"keeper", second.segments[0].Trace()}, {"out", second.segments[1].Trace()}} {
+			events, _ := actor.in.Ring(actor.name).Read(nil, 0)
+			if !slices.ContainsFunc(events, func(e trace.Event) bool { return e.Batch > 0 && e.Bytes > 0 }) {
+				t.Errorf("%s: no event of %d has a batch and its bytes", actor.name, len(events))
+			}
+		}
+	}
+}
+
+// TestSegmentsKeepBits: over segments every golden has the greedy ids of one process. A golden takes one number of
+// members in turn, or all with KRATER_GOLDENS=all.
 func TestSegmentsKeepBits(t *testing.T) {
 	turn := 0
 	goldens.Each(t, func(t *testing.T, f goldens.Folder) {

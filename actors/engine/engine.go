@@ -292,7 +292,7 @@ type Stats struct {
 
 // Link counts the rows that went from one layer group to the next over links of one kind.
 type Link struct {
-	Kind        string // "direct", "peer", "bounce"
+	Kind        string // "direct", "peer", "bounce"; "to" and "from" with the name of another machine
 	Hops, Bytes uint64
 	Faults      uint64        // hops after which other rows had arrived than were sent, or none in time
 	Time        time.Duration // of the copies; where nobody waits for them, estimated from some hops
