@@ -28,7 +28,7 @@ func (n *scheduleNode) exchange() (more bool) {
 		n.core.Resize(min(want, have))
 		return true
 	case want > have:
-		if !n.quiet(nil) || n.prompting() {
+		if !n.quiet(nil, 0) || n.prompting() {
 			return false
 		}
 		if err := x.Exchange(want); err != nil {

@@ -79,7 +79,7 @@ func (n *sender) lendSlots(b *msg.Batch) (err error) {
 		if err := r.place.Enter(b.Ranks[i].On(r.stream), rows); err != nil {
 			return err
 		}
-		if err := r.place.Learn(rows, n.quiet(b)); err != nil {
+		if err := r.place.Learn(rows, n.quiet(b, i)); err != nil {
 			return err
 		}
 	}
@@ -87,9 +87,9 @@ func (n *sender) lendSlots(b *msg.Batch) (err error) {
 }
 
 // quiet reports whether every batch in flight but b was given to its devices whole, so that what is enqueued
-// now comes between two steps.
-func (n *sender) quiet(b *msg.Batch) bool {
+// on a rank now comes between two steps. The batches belong to other actors, which change the rank that they are on.
+func (n *sender) quiet(b *msg.Batch, rank int) bool {
 	return !slices.ContainsFunc(n.batches, func(x *msg.Batch) bool {
-		return x != b && x.Status == msg.InFlight && x.Stream != nil && !x.Submitted.Load() && !slices.Contains(n.filled, x)
+		return x != b && x.Status == msg.InFlight && x.Ranks[rank].Stream != nil && !x.Submitted.Load() && !slices.Contains(n.filled, x)
 	})
 }

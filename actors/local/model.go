@@ -38,6 +38,7 @@ type Model struct {
 	Rates  hostsim.Rates // rates of simulated devices; zero: nothing takes time
 	Ranks  []*Part       // in the order of their layers
 	report config.Reporter
+	config Config // as Prepare took it
 
 	Weights   *weights.Set
 	Parts     *load.Parts       // of the first rank

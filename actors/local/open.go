@@ -55,7 +55,8 @@ func (c *Config) complete() (err error) {
 type Engine struct {
 	*actors.Gateway
 	Model    *Model
-	Pipeline *actors.Pipeline
+	Pipeline *actors.Pipeline // the first; see Served
+	served   *Served
 }
 
 // Open loads a model and starts its pipeline. ctx can cancel the load only.
@@ -66,7 +67,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{Model: m}
-	if e.Pipeline, err = m.Pipeline(c.Log); err == nil {
+	if e.served, err = m.Serve(c.Log); err == nil {
+		e.Pipeline = e.served.Pipeline()
 		e.Gateway, err = m.Gateway(e.Pipeline, c.Name)
 	}
 	if err != nil {
@@ -77,8 +79,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 
 // Close ends running answers and frees the model.
 func (e *Engine) Close() (err error) {
-	if e.Pipeline != nil {
-		err = e.Pipeline.Close()
+	if e.served != nil {
+		err = e.served.Close()
 	}
 	e.Model.Close()
 	return err
@@ -108,7 +110,7 @@ func Prepare(c Config) (*Model, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
-	m := &Model{Source: c.Source, report: c.Report}
+	m := &Model{Source: c.Source, report: c.Report, config: c}
 	var err error
 	if m.Config, m.Gen, err = c.Source.Config(); err != nil {
 		return nil, err

@@ -9,7 +9,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"krater/actors"
 	"krater/actors/local"
 	"krater/cmd/krater/choices"
 	"krater/cmd/krater/heatfile"
@@ -97,12 +96,12 @@ func (f *heatFlags) counted() [][]uint32 {
 }
 
 // followHeat starts to keep the file of a model that serves.
-func (c *serveCmd) followHeat(s *local.Model, p *actors.Pipeline, log zerolog.Logger) (err error) {
+func (c *serveCmd) followHeat(s *local.Model, p *local.Served, log zerolog.Logger) (err error) {
 	if c.HeatFile == "" || c.HeatSample == 0 {
 		return nil
 	}
 	id := s.Heat.Identity
-	c.keeper, err = heatfile.Keep(c.HeatFile, s.Heat.Clone(), func() *heat.Map { return p.Heat(id) })
+	c.keeper, err = heatfile.Keep(c.HeatFile, s.Heat.Clone(), func() *heat.Map { return p.Pipeline().Heat(id) })
 	return err
 }
 

@@ -16,7 +16,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"krater/actors"
 	"krater/actors/local"
 	"krater/actors/local/config"
 	"krater/cmd/krater/checks"
@@ -166,7 +165,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 	go func() { served <- srv.Serve(l) }()
 
 	var s *local.Model
-	var p *actors.Pipeline
+	var p *local.Served
 	loaded := make(chan struct{})
 	go func() {
 		defer close(loaded)
@@ -201,7 +200,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 // await waits for a reason to end: a signal, or a failure of the listener or the pipeline. If a
 // file of weights has vanished, a restart would not help: the server continues, and /health and the
 // answer to every request say what is missing.
-func (c *serveCmd) await(ctx context.Context, p *actors.Pipeline, served <-chan error, log zerolog.Logger) error {
+func (c *serveCmd) await(ctx context.Context, p *local.Served, served <-chan error, log zerolog.Logger) error {
 	failed := p.Failed()
 	for {
 		select {
@@ -233,7 +232,7 @@ func closeSpans(e *otlp.Exporter, log zerolog.Logger) {
 }
 
 // load loads the model while the server already listens.
-func (c *serveCmd) load(ctx context.Context, e *console.Env, late *loadingEngine, log zerolog.Logger) (*local.Model, *actors.Pipeline, error) {
+func (c *serveCmd) load(ctx context.Context, e *console.Env, late *loadingEngine, log zerolog.Logger) (*local.Model, *local.Served, error) {
 	defer e.Shown().End()
 	e.Shown().Set("prepare", term.Steps, 0, 0)
 	src, err := c.SourceOr(c.Model)
@@ -269,12 +268,12 @@ func (c *serveCmd) load(ctx context.Context, e *console.Env, late *loadingEngine
 	}
 	log.Info().Str("device", s.Rank().Name()).Str("kernels", s.Host.Choices().String()).Int("threads", s.Host.Team().Threads()).
 		Int64("weight_bytes", s.Parts.WeightBytes).Int("kv_tokens", lim.Blocks*lim.BlockTokens).Int("context", lim.Context).Msg("model loaded")
-	p, err := s.Pipeline(log)
+	p, err := s.Serve(log)
 	if err != nil {
 		s.Close()
 		return nil, nil, err
 	}
-	g, err := s.Gateway(p, late.name)
+	g, err := s.Gateway(p.Pipeline(), late.name)
 	if err == nil {
 		err = c.followHeat(s, p, log)
 	}
@@ -293,7 +292,7 @@ const batchGrace = 10 * time.Second
 
 // shutdown lets running answers finish, then stops everything in the order in which a request
 // passes it.
-func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batchAPI, p *actors.Pipeline, log zerolog.Logger) error {
+func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batchAPI, p *local.Served, log zerolog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
 	defer cancel()
 	doorDone, deskDone := make(chan error, 1), make(chan error, 1)

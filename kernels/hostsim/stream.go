@@ -211,10 +211,10 @@ func (s *stream) Synchronize() error {
 	return s.dev.Err()
 }
 
-// Recover does what is left of a batch that was given up. A broken device says so on the next use.
+// Recover does what is left of a batch that was given up. It returns the fault of a broken device.
 func (s *stream) Recover() error {
 	_ = s.Synchronize()
-	return nil
+	return s.dev.Err()
 }
 
 // Repeat reports false: nothing is replayed.

@@ -130,6 +130,29 @@ func (f *Options) checkPlaces(list []Place) error {
 	return nil
 }
 
+// Without returns the options without a rank whose device is lost, and without others on the same GPU. The layers are cut anew.
+func (f Options) Without(rank int) (Options, error) {
+	list, err := f.Places()
+	if err != nil {
+		return f, err
+	}
+	var names []string
+	var sizes []Size
+	for i, p := range list {
+		if i != rank && (p.Kind != CUDA || p != list[rank]) {
+			names, sizes = append(names, p.String()), append(sizes, f.VRAM.Of(i))
+		}
+	}
+	if len(names) == 0 {
+		return f, errors.New("no device is left")
+	}
+	f.Device, f.VRAM, f.Ranks, f.PPPartition = Kind(strings.Join(names, ",")), Each(sizes...), 0, ""
+	if !f.OwnMemory() {
+		f.RankOptions = f.RankOptions.onProcessor()
+	}
+	return f, nil
+}
+
 // On reports whether a rank is on a device of a kind.
 func (f *Options) On(k Kind) bool {
 	return slices.ContainsFunc(strings.Split(string(f.Device), ","), func(name string) bool {
