@@ -238,7 +238,7 @@ func BenchmarkMLA(b *testing.B) {
 	}{
 		{"tiny/decode/ctx200", tiny, forms[1], 1, 200}, {"tiny/decode/ctx2000", tiny, forms[1], 1, 2000},
 		{"tiny/prefill/200", tiny, forms[0], 200, 0}, {"tiny/prefill/1000", tiny, forms[0], 1000, 0},
-		{"v2lite/decode/ctx2000", lite, forms[1], 1, 2000}, {"v2lite/prefill/512", lite, forms[0], 512, 0},
+		{"v2lite/decode/ctx2000", lite, forms[1], 1, 2000}, {"v2lite/decode/ctx8000", lite, forms[1], 1, 8000}, {"v2lite/prefill/512", lite, forms[0], 512, 0},
 	}
 	for _, c := range cases {
 		b.Run(c.name, func(b *testing.B) {
