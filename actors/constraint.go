@@ -160,6 +160,7 @@ func (g *Gateway) vocabulary() *grammar.Vocabulary {
 			text, _ := tok.TokenBytes(id)
 			return text
 		}, g.opt.EOS)
+		go func() { _ = schema.Warm(g.grammars.vocab) }() // what fails here fails in a request, too
 	})
 	return g.grammars.vocab
 }

@@ -25,14 +25,15 @@ type automaton struct {
 	nodeIDs map[string]int32
 	configs []config
 	ids     map[string]int32
-	next    []int32 // by config and class: the config after it; 0: not known
-	reaches map[int32]*reach
+	next    []int32             // by config and class: the config after it; 0: not known
+	reaches map[[2]int32]*reach // by set, and the set around it or dead
 	masks   map[int32][]uint32
 
 	fresh int   // work since begin: configs found, by their size
 	err   error // why a step that would be possible is none
 	w     worker
 	key   []byte
+	path  [MaxToken + 1]int32 // of walk, by depth: the config times the number of classes
 }
 
 type elem struct{ state, least, most int32 }
@@ -75,7 +76,7 @@ const (
 
 func newAutomaton(p *program, v *Vocabulary) *automaton {
 	a := &automaton{prog: p, vocab: v, setIDs: map[string]int32{}, moves: map[uint64]*move{}, enters: make([]*move, len(p.entry)),
-		nodeIDs: map[string]int32{}, ids: map[string]int32{}, reaches: map[int32]*reach{}, masks: map[int32][]uint32{}}
+		nodeIDs: map[string]int32{}, ids: map[string]int32{}, reaches: map[[2]int32]*reach{}, masks: map[int32][]uint32{}}
 	a.nodes = []frame{{set: -1}}
 	a.configs = []config{{}} // so that 0 is none
 	a.next = make([]int32, p.count)

@@ -69,7 +69,7 @@ func largeVocabulary(tb testing.TB) *Vocabulary {
 }
 
 // BenchmarkMasks follows random JSON texts: a new grammar's first masks, and those of one that has
-// been used.
+// been used. The vocabulary has been used in both.
 func BenchmarkMasks(b *testing.B) {
 	v := largeVocabulary(b)
 	for _, c := range []struct{ name, source string }{
@@ -78,19 +78,28 @@ func BenchmarkMasks(b *testing.B) {
 	} {
 		for _, first := range []bool{true, false} {
 			b.Run(fmt.Sprintf("%s/new=%v", c.name, first), func(b *testing.B) {
-				rng := rand.New(rand.NewPCG(1, 1))
 				var times []time.Duration
 				g := gbnfGrammar(b, c.source, v)
-				m := g.Matcher()
 				if !first {
-					times = walkMasks(b, m, rng, 2000)
-					times = times[:0]
+					walkMasks(b, g.Matcher(), rand.New(rand.NewPCG(1, 1)), 2000)
 				}
+				seed := uint64(0)
 				for b.Loop() {
-					if first {
-						g = gbnfGrammar(b, c.source, v)
+					seed++
+					var least []time.Duration // of several walks of one text: the machine may be busy
+					for range 5 {
+						if first {
+							g = gbnfGrammar(b, c.source, v)
+						}
+						walk := walkMasks(b, g.Matcher(), rand.New(rand.NewPCG(seed, 2)), 60)
+						if least == nil {
+							least = walk
+						}
+						for i := range least {
+							least[i] = min(least[i], walk[i])
+						}
 					}
-					times = append(times, walkMasks(b, g.Matcher(), rng, 60)...)
+					times = append(times, least...)
 				}
 				slices.Sort(times)
 				at := func(p int) float64 { return float64(times[len(times)*p/100].Nanoseconds()) / 1e3 }

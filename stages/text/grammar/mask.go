@@ -2,11 +2,12 @@ package grammar
 
 import "slices"
 
-// reach holds the tokens that a set allows whatever is around its rule: a mask, and the nodes of the trie where the
+// reach holds the tokens that a set, or two, allow whatever is around the rule: a mask, and the nodes of the trie where the
 // rule may end before a token does.
 type reach struct {
 	mask []uint32
 	open []int32
+	left int // nodes below those
 }
 
 // mask returns the tokens that may follow a config. It is kept.
@@ -20,11 +21,14 @@ func (a *automaton) mask(at int32) []uint32 {
 	}
 	m := make([]uint32, a.vocab.words())
 	for _, n := range a.configs[at].nodes {
-		r := a.reach(a.nodes[n].set)
+		r, parents := a.reach(a.nodes[n].set), a.nodes[n].parents
+		if r.left > muchLeft && len(parents) == 1 && parents[0] != bottom {
+			p := parents[0]
+			r, parents = a.reach(a.nodes[n].set, a.nodes[p].set), a.nodes[p].parents
+		}
 		for i, w := range r.mask {
 			m[i] |= w
 		}
-		parents := a.nodes[n].parents
 		if len(r.open) == 0 || len(parents) == 1 && parents[0] == bottom {
 			continue
 		}
@@ -56,22 +60,43 @@ func (a *automaton) mask(at int32) []uint32 {
 	return m
 }
 
-// reach returns what a set allows alone.
-func (a *automaton) reach(set int32) *reach {
-	if r := a.reaches[set]; r != nil {
+// muchLeft is the number of nodes below open ones from which a set is looked at together with the one around it: a character of a
+// string is a rule of its own, which ends within every token.
+const muchLeft = 1 << 10
+
+// reach returns what a set allows alone, or two of them, the inner one first.
+func (a *automaton) reach(sets ...int32) *reach {
+	id := [2]int32{sets[0], dead}
+	copy(id[:], sets)
+	if r := a.reaches[id]; r != nil {
+		return r
+	}
+	key := a.describe(sets)
+	if r := a.vocab.shared.find(key); r != nil && key != "" {
+		a.reaches[id] = r
 		return r
 	}
 	r := &reach{mask: make([]uint32, a.vocab.words())}
-	alone := a.config([]int32{a.node(set, []int32{bottom})}, false)
+	frame := bottom
+	for _, set := range slices.Backward(sets) {
+		frame = a.node(set, []int32{frame})
+	}
+	alone := a.config([]int32{frame}, false)
 	if alone == dead {
 		return r
 	}
 	a.walk(alone, 0, r.mask, &r.open)
+	for _, v := range r.open {
+		r.left += int(a.vocab.nodes[v].after - v)
+	}
 	if a.err == nil {
 		if len(a.reaches) >= maxMasks {
 			clear(a.reaches)
 		}
-		a.reaches[set] = r
+		a.reaches[id] = r
+		if key != "" {
+			a.vocab.shared.add(key, r)
+		}
 	}
 	return r
 }
@@ -80,7 +105,7 @@ func (a *automaton) reach(set int32) *reach {
 // set, gets the nodes where the text may end before a token does.
 func (a *automaton) walk(from, root int32, mask []uint32, open *[]int32) {
 	nodes, count := a.vocab.nodes, int32(a.prog.count)
-	var path [MaxToken + 1]int32 // by depth: the config times count
+	path := &a.path // not cleared: a mask may need thousands of short walks
 	base := nodes[root].depth
 	path[base] = from * count
 	end := nodes[root].after

@@ -5,12 +5,13 @@ import (
 	"slices"
 )
 
-// Vocabulary is the tokens of a model by their bytes. It does not change.
+// Vocabulary is the tokens of a model by their bytes. It does not change, but for what grammars share.
 type Vocabulary struct {
 	texts   [][]byte // by id; nil: the token has no text, as control tokens
 	ends    []int32  // tokens that end a text
 	nodes   []node   // the trie of all texts, each node before those below it
 	longest int      // bytes of a text
+	shared  shared
 }
 
 // node is a byte of one or several texts.

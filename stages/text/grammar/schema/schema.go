@@ -85,6 +85,25 @@ func Object(rules *grammar.Rules, o Options) *grammar.Expr {
 	return e
 }
 
+// Warm finds masks that most schemas have in common, so that no request waits for them.
+func Warm(v *grammar.Vocabulary) error {
+	rules := &grammar.Rules{}
+	g, err := grammar.New(rules, rules.Add(Object(rules, Options{})), v)
+	if err != nil {
+		return err
+	}
+	m := g.Matcher()
+	for _, c := range `{"a": "b", "c": [-1.5, true, {}]}` {
+		if _, err := m.Mask(); err != nil {
+			return err
+		}
+		if err := m.Text(string(c)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // compiler makes rules of parts of a schema.
 type compiler struct {
 	rules    *grammar.Rules

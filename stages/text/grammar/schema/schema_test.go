@@ -221,3 +221,10 @@ func TestBombs(t *testing.T) {
 		}
 	}
 }
+
+// TestWarm: the text whose masks are found ahead follows the grammar of objects.
+func TestWarm(t *testing.T) {
+	if err := Warm(bytesOnly); err != nil {
+		t.Error(err)
+	}
+}
