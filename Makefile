@@ -17,7 +17,7 @@ LINT    := $(PLAIN) go run ./cmd/lint
 FUZZTIME ?= 20s
 
 .DEFAULT_GOAL := help
-.PHONY: help build check-build run test short fmt vet race race-long plain purego lint gen licenses advisories gen-check gen-sums cuda goldens vectors public-gguf clients page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate quality release module clean
+.PHONY: help build check-build run test short fmt vet race race-long plain purego lint gen licenses advisories gen-check gen-sums cuda goldens vectors public-gguf clients schemas page perfetto pictures fuzz scripts soak soak-hour batch-crash metrics long bench bench-gate quality release module clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -108,6 +108,9 @@ vectors: ## fetch the real tokenizers and chat templates that the vector tests u
 
 clients: build ## run the official client libraries and a browser against a server
 	bench/clients/run.sh
+
+schemas: ## hold grammars of JSON schemas against a validator, XGrammar and the JSON Schema Test Suite
+	bench/clients/schemas/run.sh
 
 page: build ## test the page /trace in a headless browser: both widths, light and dark, keyboard, frame rate; pictures in build/page
 	bench/clients/run.sh page
