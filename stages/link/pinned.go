@@ -4,10 +4,9 @@ import "krater/kernels/device"
 
 // Rows that are larger than a piece are copied in pieces, so that both copies of different pieces run
 // at the same time. A link has room for some pieces.
-const (
-	pieceBytes = 2 << 20
-	pieces     = 4
-)
+const pieces = 4
+
+var pieceBytes = 2 << 20 // smaller in tests
 
 // roomBytes is the pinned memory of a link for rows of that many bytes.
 func roomBytes(largest int) int {
