@@ -28,6 +28,8 @@ type Cmd struct {
 
 	Serve benchServeCmd `cmd:"" help:"Load a running server; measure latencies, throughput and goodput as its clients see them, or run a soak test."`
 
+	Links linksCmd `cmd:"" help:"Test and measure the links between two GPUs, over which ranks of a model are joined."`
+
 	Doors doorsCmd `cmd:"" help:"Measure the server alone: delay, processor time and memory of many WebSocket streams from a scripted engine."`
 
 	Strategies strategiesCmd `cmd:"" help:"Run every dispatch strategy on a simulated GPU or on this one: times, bytes copied and hit rates side by side."`
