@@ -162,7 +162,12 @@ struct Kernel {
 struct Bounds {
 	explicit Bounds(unsigned threads);
 };
-void announce(int hopper, Kernel k);
+// A parameter of a kernel. A table of them is cheaper to compile than code for each.
+struct Parameter {
+	uint32_t size, align;
+	bool pointer;
+};
+void announce(int hopper, const char *name, void (*invoke)(void *fn, void *const *params), void *fn, const Parameter *params, size_t count);
 
 template <typename... A> struct Invoke {
 	template <size_t... I> static void call(void *fn, void *const *p, std::index_sequence<I...>) {
@@ -173,18 +178,8 @@ template <typename... A> struct Invoke {
 
 struct Export {
 	template <typename... A> Export(int hopper, const char *name, void (*fn)(A...)) {
-		Kernel k{};
-		k.name = name;
-		k.invoke = Invoke<A...>::run;
-		k.fn = reinterpret_cast<void *>(fn);
-		uint32_t at = 0;
-		auto add = [&](uint32_t size, uint32_t align, bool pointer) {
-			at = (at + align - 1) / align * align;
-			k.offsets.push_back(at), k.sizes.push_back(size), k.pointers.push_back(pointer);
-			at += size;
-		};
-		(add(sizeof(A), alignof(A), std::is_pointer<A>::value), ...);
-		announce(hopper, k);
+		static const Parameter params[] = {{sizeof(A), alignof(A), std::is_pointer<A>::value}..., {}};
+		announce(hopper, name, Invoke<A...>::run, reinterpret_cast<void *>(fn), params, sizeof...(A));
 	}
 };
 

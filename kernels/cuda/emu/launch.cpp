@@ -64,9 +64,17 @@ static Registry &registry() {
 
 Bounds::Bounds(unsigned threads) { registry().bounds = threads; }
 
-void announce(int hopper, Kernel k) {
+void announce(int hopper, const char *name, void (*invoke)(void *fn, void *const *params), void *fn, const Parameter *params, size_t count) {
+	Kernel k{};
+	k.name = name, k.invoke = invoke, k.fn = fn;
 	k.threadsMax = registry().bounds;
 	k.sharedMax = 48 << 10;
+	uint32_t at = 0;
+	for (const Parameter *p = params; p < params + count; p++) {
+		at = (at + p->align - 1) / p->align * p->align;
+		k.offsets.push_back(at), k.sizes.push_back(p->size), k.pointers.push_back(p->pointer);
+		at += p->size;
+	}
 	registry().kernels[hopper].push_back(k);
 }
 
