@@ -134,6 +134,13 @@ func (r *requests) open(o *output) uint64 {
 	return r.lastID
 }
 
+// Idle reports whether no request is open.
+func (r *requests) Idle() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.outputs) == 0
+}
+
 // forget drops a request from the open ones.
 func (r *requests) forget(id uint64) {
 	r.mu.Lock()

@@ -146,6 +146,8 @@ func (s *side) done() string {
 	return text
 }
 
+func (s *side) FrameBytes() int { return 1 << 20 }
+
 func (s *side) Model() Model { return Model{Name: "m", Fingerprint: s.print} }
 
 // Plan gives every member the layers that fit, the leader first.
@@ -199,7 +201,7 @@ func (h host) Open(context.Context, Model) (string, Offer, error) {
 }
 
 func (h host) Load(_ context.Context, p Part) error {
-	if !h.part.same(&p) {
+	if !h.part.Same(&p) {
 		h.note("load %d to %d", p.First, p.Last)
 		h.part = p
 	}
@@ -227,7 +229,7 @@ type rig struct {
 func newRig(t *testing.T, workers int, engine *side, replay bool) *rig {
 	r := &rig{t: t, net: newNetwork(), engine: engine, ended: make(chan error, 1)}
 	r.leader = NewLeader(LeaderOptions{
-		Workers: workers, Engine: engine, Network: r.net, Version: "1", Timeout: 2 * time.Second, FrameBytes: 1 << 20, Replay: replay, ReplayWait: time.Minute, Log: zerolog.Nop(),
+		Workers: workers, Engine: engine, Network: r.net, Version: "1", Timeout: 2 * time.Second, Replay: replay, ReplayWait: time.Minute, Log: zerolog.Nop(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	r.stop = cancel

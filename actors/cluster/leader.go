@@ -18,6 +18,8 @@ type Engine interface {
 	// Plan divides the layers among the leader, which has the first, and workers in the order of their offers: one
 	// part for each. An error says why the model does not fit them.
 	Plan(offers []Offer) ([]Part, error)
+	// FrameBytes bounds a frame of the largest batch of the last plan.
+	FrameBytes() int
 	// Load loads the leader's layers of the last plan, unless they are loaded.
 	Load(ctx context.Context) error
 	// Start starts a pipeline over the leader's layers and those behind the hops; without workers h is nil. It goes on
@@ -33,12 +35,11 @@ type Engine interface {
 
 // LeaderOptions of a cluster.
 type LeaderOptions struct {
-	Workers    int // that are wanted; further ones wait for a loss
-	Engine     Engine
-	Network    Network
-	Version    string        // of the program: all members have the same
-	Timeout    time.Duration // after which a silent worker is lost
-	FrameBytes int           // of the largest batch
+	Workers int // that are wanted; further ones wait for a loss
+	Engine  Engine
+	Network Network
+	Version string        // of the program: all members have the same
+	Timeout time.Duration // after which a silent worker is lost
 	// Replay says that the requests of a lost worker go on with other workers. They fail when none can take over
 	// for ReplayWait. Without Replay they fail at once.
 	Replay     bool
@@ -253,14 +254,19 @@ func (l *Leader) connect(ctx context.Context, list []*member) (*Hops, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
-	back, tokens := NewToken(), make([]connect, len(list))
+	back, most, tokens := NewToken(), l.opt.Engine.FrameBytes(), make([]connect, len(list))
 	for i := range list {
-		tokens[i] = connect{Generation: l.generation, In: NewToken(), Side: NewToken(), FrameBytes: l.opt.FrameBytes}
+		tokens[i] = connect{Generation: l.generation, In: NewToken(), Side: NewToken(), FrameBytes: most}
 	}
 	expect := func(t Token) func(context.Context) (hop.Conn, error) {
-		return func(ctx context.Context) (hop.Conn, error) { return l.opt.Network.Expect(ctx, t, l.opt.FrameBytes) }
+		return func(ctx context.Context) (hop.Conn, error) { return l.opt.Network.Expect(ctx, t, most) }
 	}
-	makes := []func(context.Context) (hop.Conn, error){l.hopTo(list[0], tokens[0].In), expect(back)}
+	makes := []func(context.Context) (hop.Conn, error){
+		func(ctx context.Context) (hop.Conn, error) {
+			return dial(ctx, l.opt.Network, list[0].address, list[0].name, tokens[0].In, most)
+		},
+		expect(back),
+	}
 	for i, m := range list {
 		x := &tokens[i]
 		if x.Next = (place{Leader: true, Token: back}); i+1 < len(list) {

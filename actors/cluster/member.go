@@ -8,8 +8,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"krater/actors/hop"
 )
 
 // member is a worker that has joined.
@@ -250,11 +248,4 @@ func (l *Leader) Workers() (list []Worker) {
 		m.mu.Unlock()
 	}
 	return list
-}
-
-// hopTo makes the leader's connection to the first worker.
-func (l *Leader) hopTo(m *member, t Token) func(context.Context) (hop.Conn, error) {
-	return func(ctx context.Context) (hop.Conn, error) {
-		return dial(ctx, l.opt.Network, m.address, m.name, t, l.opt.FrameBytes)
-	}
 }

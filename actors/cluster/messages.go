@@ -60,8 +60,8 @@ type Part struct {
 	Sizes json.RawMessage `json:"sizes"` // of the load, which all members share; the worker checks that they fit
 }
 
-// same reports whether two parts are one load.
-func (p *Part) same(o *Part) bool {
+// Same reports whether two parts are one load.
+func (p *Part) Same(o *Part) bool {
 	return p != nil && o != nil && p.First == o.First && p.Last == o.Last && bytes.Equal(p.Sizes, o.Sizes)
 }
 

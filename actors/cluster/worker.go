@@ -30,6 +30,7 @@ type WorkerOptions struct {
 	Network Network
 	Version string
 	Name    string        // in logs and errors
+	Index   int           // place in the chain, where it has one; else 0
 	Address string        // where others connect to
 	Leader  string        // name in the leader's certificate
 	Timeout time.Duration // after which a silent leader is lost
@@ -131,6 +132,7 @@ func (w *worker) open(ctx context.Context, x *open) error {
 	if err != nil {
 		return errors.Join(err, w.send(&message{Bye: &bye{Why: err.Error()}}))
 	}
+	offer.Index = w.opt.Index
 	go func() { w.end(fmt.Errorf("the leader is lost: %w", w.opt.Network.Answer(ctx, x.Beat, w.opt.Timeout))) }()
 	return w.send(&message{Opened: &opened{print, offer}})
 }

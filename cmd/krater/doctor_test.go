@@ -266,11 +266,11 @@ func TestServeLogsChecks(t *testing.T) {
 	}
 	var text bytes.Buffer
 	e := &console.Env{Out: &text, Err: &text, Ctx: ctx, File: file, Machine: func() *machine.Machine { return m }}
-	s, p, err := c.Serve.load(t.Context(), e, newLoadingEngine("krater-tiny", nil, e.Shown()), zerolog.New(&text))
+	p, free, err := c.Serve.load(t.Context(), e, newLoadingEngine("krater-tiny", nil, e.Shown()), zerolog.New(&text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	defer free()
 	defer p.Close()
 	type line struct {
 		Level, Check, Value, Recommended, Fix, Message string

@@ -36,7 +36,8 @@ type cli struct {
 	Pull   fetch.PullCmd   `cmd:"" group:"Models" help:"Download a model from a hub."`
 	Models fetch.ModelsCmd `cmd:"" group:"Models" help:"List the models that are here, and whether they fit this machine."`
 
-	Certs cluster.CertsCmd `cmd:"" group:"Several machines" help:"Make the certificates by which members of a cluster know each other."`
+	Worker cluster.WorkerCmd `cmd:"" group:"Several machines" help:"Compute some layers of a model for a server on another machine."`
+	Certs  cluster.CertsCmd  `cmd:"" group:"Several machines" help:"Make the certificates by which members of a cluster know each other."`
 
 	Batch batch.Cmd  `cmd:"" group:"Use a running server" help:"Submit, watch, fetch and cancel batches of a running server."`
 	Trace traces.Cmd `cmd:"" group:"Use a running server" help:"Record what a running server's actors do, and show it."`

@@ -231,7 +231,7 @@ func TestExtremes(t *testing.T) {
 func TestLogLines(t *testing.T) {
 	var out bytes.Buffer
 	c := serveCmd{LogLevel: "info", LogFormat: "json"}
-	log, err := c.logger(&console.Env{Err: &out})
+	log, err := c.Logger(&console.Env{Err: &out})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -268,7 +268,7 @@ func begin(t testing.TB, flags ...string) *site {
 	}
 	s := &site{t: t, log: newLines(), out: newLines(), done: make(chan struct{})}
 	e := &console.Env{Out: s.out, Err: s.log, Ctx: ctx, File: file}
-	log, err := c.Serve.logger(e)
+	log, err := c.Serve.Logger(e)
 	if err != nil {
 		t.Fatal(err)
 	}

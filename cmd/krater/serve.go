@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -16,9 +15,11 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/actors"
 	"krater/actors/local"
 	"krater/actors/local/config"
 	"krater/cmd/krater/checks"
+	"krater/cmd/krater/cluster"
 	"krater/cmd/krater/cmdline"
 	"krater/cmd/krater/console"
 	"krater/cmd/krater/heatfile"
@@ -26,7 +27,6 @@ import (
 	"krater/cmd/krater/term"
 	"krater/cmd/krater/version"
 	"krater/scheduler/files"
-	"krater/scheduler/jsonlines"
 	"krater/stages/source"
 	"krater/transport/otlp"
 	"krater/transport/responses"
@@ -39,6 +39,8 @@ type serveCmd struct {
 	config.Options
 	heatFlags
 	batchFlags
+	console.LogFlags
+	cluster.Flags
 	Listen          string        `help:"Address and port to listen on; port 0 takes a free one." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
 	ServedModelName string        `help:"Name of the model for clients; default: ORG/MODEL for a model of a hub, the folder's name, or the shape's name and -random." placeholder:"NAME"`
 	APIKeys         string        `name:"api-keys" help:"File of API keys, one per line, each with an optional range of priorities (KEY priority=-10..10). Without it the server asks for no key." type:"existingfile" placeholder:"FILE"`
@@ -53,11 +55,8 @@ type serveCmd struct {
 	MaxSockets      int           `help:"Maximum number of open WebSockets for responses." default:"256"`
 	MaxConnections  int           `help:"Maximum number of open connections; more are closed at once." default:"4096"`
 	DrainTimeout    time.Duration `help:"Time for running answers to finish after a stop signal." default:"30s"`
-	LogLevel        string        `help:"Lowest level that is logged: ${enum}." enum:"debug,info,warn,error" default:"info"`
-	LogFormat       string        `help:"Format of the log: ${enum}. auto is text on a terminal and JSON elsewhere." enum:"auto,json,text" default:"auto"`
 	PrintConfig     bool          `help:"Print the effective settings and the source of each, and exit."`
 
-	out     *lossyWriter     // destination of the log
 	checked *source.Source   // the model, after its small files were read
 	keeper  *heatfile.Keeper // keeps --heat-file; nil: none
 }
@@ -74,11 +73,14 @@ func (c *serveCmd) Run(e *console.Env) error {
 	if err := c.heatFlags.check(); err != nil {
 		return err
 	}
-	if err := c.batchFlags.check(); err != nil {
+	if err := errors.Join(c.batchFlags.check(), c.Flags.Check(&c.Options)); err != nil {
 		return err
 	}
+	if c.Flags.On() && (c.HeatFile != "" || c.RecordRouting != "") {
+		return errors.New("--worker-listen: router choices and heat maps are of one process; run without --heat-file and --record-routing")
+	}
 	signal.Ignore(syscall.SIGPIPE) // writing to a closed pipe returns an error instead
-	log, err := c.logger(e)
+	log, err := c.Logger(e)
 	if err != nil {
 		return err
 	}
@@ -104,7 +106,10 @@ func (c *serveCmd) Run(e *console.Env) error {
 	}
 	// A refused model leaves nothing behind: the batch queue creates its folder after this.
 	c.checked = src
-	if err = local.Refusal(src, c.Options, config.Case{Heat: c.counted(), Served: true}, e.Here()); err == nil {
+	if !c.Flags.On() { // a cluster has more memory than this machine
+		err = local.Refusal(src, c.Options, config.Case{Heat: c.counted(), Served: true}, e.Here())
+	}
+	if err == nil {
 		err = c.heatFlags.refusal(src)
 	}
 	if err != nil {
@@ -141,7 +146,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 		opt.Caller = otlp.Caller
 	}
 	srv, door := openDoors(late, opt, c.MaxSockets, log)
-	if err := srv.Register(c.out.metric()); err != nil {
+	if err := srv.Register(c.Dropped()); err != nil {
 		return errors.Join(err, l.Close())
 	}
 	desk, err := c.openBatches(srv, name, log)
@@ -164,13 +169,17 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 
-	var s *local.Model
-	var p *local.Served
+	var p pipeline
+	free := func() {}
 	loaded := make(chan struct{})
 	go func() {
 		defer close(loaded)
 		err = files.Guard(func() (err error) {
-			s, p, err = c.load(ctx, e, late, log)
+			if c.Flags.On() {
+				p, err = c.lead(ctx, e, late, log)
+				return err
+			}
+			p, free, err = c.load(ctx, e, late, log)
 			return err
 		})
 	}()
@@ -186,7 +195,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 		desk.withdraw()
 		return err
 	}
-	defer s.Close()
+	defer free()
 	defer c.Recording.End(log)
 	defer c.keepHeat(log)()
 	log.Info().Str("model", name).Str("listen", l.Addr().String()).Dur("after_ms", time.Since(start)).Msg("ready")
@@ -200,7 +209,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 // await waits for a reason to end: a signal, or a failure of the listener or the pipeline. If a
 // file of weights has vanished, a restart would not help: the server continues, and /health and the
 // answer to every request say what is missing.
-func (c *serveCmd) await(ctx context.Context, p *local.Served, served <-chan error, log zerolog.Logger) error {
+func (c *serveCmd) await(ctx context.Context, p pipeline, served <-chan error, log zerolog.Logger) error {
 	failed := p.Failed()
 	for {
 		select {
@@ -231,14 +240,54 @@ func closeSpans(e *otlp.Exporter, log zerolog.Logger) {
 	}
 }
 
-// load loads the model while the server already listens.
-func (c *serveCmd) load(ctx context.Context, e *console.Env, late *loadingEngine, log zerolog.Logger) (*local.Model, *local.Served, error) {
+// source is the model.
+func (c *serveCmd) source() (*source.Source, error) {
+	if c.checked != nil {
+		return c.checked, nil
+	}
+	return c.SourceOr(c.Model)
+}
+
+// pipeline is one of this process, or of a cluster.
+type pipeline interface {
+	Failed() <-chan struct{}
+	Err() error
+	Close() error
+}
+
+// lead gathers workers while the server already listens, and waits until they serve the model.
+func (c *serveCmd) lead(ctx context.Context, e *console.Env, late *loadingEngine, log zerolog.Logger) (pipeline, error) {
+	e.Shown().Set("wait for workers", term.Steps, 0, 0)
+	src, err := c.source()
+	if err != nil {
+		return nil, err
+	}
+	with := console.ForLoad(e, src, c.Options, config.Case{Served: true})
+	with.Report, with.Name = console.ReportTo(log, e.Shown()), late.name
+	ready := make(chan struct{})
+	l, err := c.Flags.Lead(with, c.Synthetic, log, func(g *actors.Gateway, _ *actors.Pipeline) {
+		late.set(g)
+		close(ready)
+	})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-ready:
+		e.Shown().End()
+		return l, nil
+	case <-l.Failed():
+		return nil, l.Close()
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), l.Close())
+	}
+}
+
+// load loads the model while the server already listens. free frees it when its pipeline is closed.
+func (c *serveCmd) load(ctx context.Context, e *console.Env, late *loadingEngine, log zerolog.Logger) (p *local.Served, free func(), err error) {
 	defer e.Shown().End()
 	e.Shown().Set("prepare", term.Steps, 0, 0)
-	src, err := c.SourceOr(c.Model)
-	if c.checked != nil {
-		src, err = c.checked, nil
-	}
+	src, err := c.source()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -268,7 +317,7 @@ func (c *serveCmd) load(ctx context.Context, e *console.Env, late *loadingEngine
 	}
 	log.Info().Str("device", s.Rank().Name()).Str("kernels", s.Host.Choices().String()).Int("threads", s.Host.Team().Threads()).
 		Int64("weight_bytes", s.Parts.WeightBytes).Int("kv_tokens", lim.Blocks*lim.BlockTokens).Int("context", lim.Context).Msg("model loaded")
-	p, err := s.Serve(log)
+	p, err = s.Serve(log)
 	if err != nil {
 		s.Close()
 		return nil, nil, err
@@ -284,7 +333,7 @@ func (c *serveCmd) load(ctx context.Context, e *console.Env, late *loadingEngine
 	}
 	s.MemoryUse().Log(log)
 	late.set(g)
-	return s, p, nil
+	return p, s.Close, nil
 }
 
 // batchGrace is the extra time for the lines of batches to end after other answers.
@@ -292,7 +341,7 @@ const batchGrace = 10 * time.Second
 
 // shutdown lets running answers finish, then stops everything in the order in which a request
 // passes it.
-func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batchAPI, p *local.Served, log zerolog.Logger) error {
+func (c *serveCmd) shutdown(srv *server.Server, door *responses.Door, desk *batchAPI, p pipeline, log zerolog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.DrainTimeout)
 	defer cancel()
 	doorDone, deskDone := make(chan error, 1), make(chan error, 1)
@@ -350,34 +399,6 @@ func (c *serveCmd) announce(e *console.Env, addr net.Addr, name string, took tim
 		return
 	}
 	fmt.Fprintf(e.Out, "  curl -s %s://%s/v1/chat/completions -H 'Content-Type: application/json'%s -d '{\"messages\":[{\"role\":\"user\",\"content\":\"What is a lighthouse?\"}]}'\n\n", scheme, at, key)
-}
-
-// showMessage makes the message of a log line safe to show. The writer quotes the other fields.
-func showMessage(line map[string]any) error {
-	if text, ok := line[zerolog.MessageFieldName].(string); ok {
-		line[zerolog.MessageFieldName] = term.Shown(text)
-	}
-	return nil
-}
-
-// logger writes to standard error: text on a terminal, JSON lines elsewhere. The progress of the
-// load is a bar on a terminal, and log lines elsewhere.
-func (c *serveCmd) logger(e *console.Env) (log zerolog.Logger, err error) {
-	level, err := zerolog.ParseLevel(c.LogLevel)
-	if err != nil {
-		return zerolog.Nop(), err
-	}
-	c.out = &lossyWriter{w: e.Err}
-	out, bar, text := jsonlines.Writer(c.out), io.Writer(nil), c.LogFormat == "text" || c.LogFormat == "auto" && term.Is(e.Err)
-	if text {
-		bar = e.Err
-	}
-	e.Progress = term.NewProgress(bar, console.ProgressEvery, func(s term.State) { console.LogProgress(log)(s) })
-	if text {
-		out = zerolog.ConsoleWriter{Out: e.Progress.Beside(c.out), TimeFormat: time.TimeOnly, NoColor: !term.Colours(e.Err), FormatPrepare: showMessage}
-	}
-	log = zerolog.New(out).Level(level).With().Timestamp().Logger()
-	return log, nil
 }
 
 func (c *serveCmd) serverOptions(log zerolog.Logger) (opt server.Options, keys *keyring.Ring, err error) {

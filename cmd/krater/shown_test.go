@@ -48,7 +48,7 @@ func TestForeignTextOnATerminal(t *testing.T) {
 	answer := readGolden(t).Prompts[0].Answer
 	none("an answer", onTerminal(t, ask...), strings.ReplaceAll(answer, "e", `\x1b`))
 	var text bytes.Buffer
-	log, err := (&serveCmd{LogLevel: "info", LogFormat: "text"}).logger(&console.Env{Err: &text})
+	log, err := (&console.LogFlags{LogLevel: "info", LogFormat: "text"}).Logger(&console.Env{Err: &text})
 	if err != nil {
 		t.Fatal(err)
 	}

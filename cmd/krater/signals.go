@@ -2,13 +2,9 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"os/signal"
-	"sync/atomic"
 	"syscall"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // untilStopped returns a context that ends when the process is told to stop: by SIGINT or SIGTERM,
@@ -29,26 +25,4 @@ func untilStopped() (ctx context.Context, release func()) {
 		keep()
 		stop()
 	}
-}
-
-// lossyWriter writes the lines of a log. It drops and counts lines that cannot be written: a server
-// does not end because its log has no reader any more.
-type lossyWriter struct {
-	w    io.Writer
-	lost atomic.Uint64
-}
-
-// Write implements io.Writer. It returns no error.
-func (l *lossyWriter) Write(line []byte) (int, error) {
-	if _, err := l.w.Write(line); err != nil {
-		l.lost.Add(1)
-	}
-	return len(line), nil
-}
-
-// metric counts lost lines.
-func (l *lossyWriter) metric() prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "krater:log_lines_dropped", Help: "Lines of the log that could not be written.",
-	}, func() float64 { return float64(l.lost.Load()) })
 }

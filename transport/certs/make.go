@@ -1,5 +1,5 @@
-// Package certs holds the identities of the members of a cluster (krater serve and its workers): a
-// small certificate authority, and for each member a certificate that it signed.
+// Package certs holds the identities of the members of a cluster: a small certificate authority, and a certificate for each
+// member.
 package certs
 
 import (

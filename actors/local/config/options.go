@@ -28,17 +28,22 @@ const (
 // Own reports whether the device has memory of its own.
 func (k Kind) Own() bool { return k != CPU }
 
+// DeviceOptions say which devices of a machine compute.
+type DeviceOptions struct {
+	Device       Kind   `help:"Device that computes the layers: cpu, hostsim or cuda. A list cuts the model into a rank for each device, such as cuda:0,cuda:1 or cuda,cpu." default:"cpu"`
+	GPUIndex     int    `name:"gpu" help:"Index of the GPU, in the driver's order." default:"0"`
+	Portable     bool   `name:"portable-kernels" help:"With --device cuda: use the kernels that run on every GPU of compute capability 8.0 or newer, with at most 99 KiB of shared memory per block, instead of those for Hopper. For comparison; RTX GPUs always use them."`
+	Threads      int    `help:"CPU threads; 0: one per core." default:"0"`
+	ExpertPools  int    `help:"Number of pools that share the routed experts; 0: one per NUMA node." default:"0"`
+	FakeTopology string `help:"Divide the threads as if the machine had these NUMA nodes. 2x8,1x4 is two nodes of 8 cores and one of 4." placeholder:"NODES"`
+}
+
 // Options say how to run a model.
 type Options struct {
-	Device         Kind          `help:"Device that computes the layers: cpu, hostsim or cuda. A list cuts the model into a rank for each device, such as cuda:0,cuda:1 or cuda,cpu." default:"cpu"`
-	GPUIndex       int           `name:"gpu" help:"Index of the GPU, in the driver's order." default:"0"`
-	Portable       bool          `name:"portable-kernels" help:"With --device cuda: use the kernels that run on every GPU of compute capability 8.0 or newer, with at most 99 KiB of shared memory per block, instead of those for Hopper. For comparison; RTX GPUs always use them."`
+	DeviceOptions
 	Rows           string        `help:"Type of activations on a GPU: ${enum}. f32 uses the plain kernels, for comparison." enum:"auto,bf16,f32" default:"auto"`
-	Threads        int           `help:"CPU threads; 0: one per core." default:"0"`
 	TileBF16       bool          `name:"tile-bf16" help:"Multiply BF16 weights on the tile unit (AMX), and compute latent attention (DeepSeek, GLM, Kimi) there. Prompts are up to three times as fast; activations are rounded from 24 to 16 significant bits, keys and values of prompts to BF16."`
 	LayerGroups    int           `help:"Number of layer groups that the model is cut into. Each is an actor." default:"1"`
-	ExpertPools    int           `help:"Number of pools that share the routed experts; 0: one per NUMA node." default:"0"`
-	FakeTopology   string        `help:"Divide the threads as if the machine had these NUMA nodes. 2x8,1x4 is two nodes of 8 cores and one of 4." placeholder:"NODES"`
 	MicroBatches   int           `help:"Number of micro-batches that the running sequences are divided into; 0: one per layer group." default:"0"`
 	KVDType        string        `name:"kv-dtype" help:"Type of the KV cache: ${enum}." enum:"bf16,f32,fp8,int8" default:"bf16"`
 	KVCache        Size          `name:"kv-cache" help:"Size of the KV cache, such as 512MiB; 0: enough for the full context of every sequence, but at most a quarter of the free memory." default:"0"`
@@ -173,6 +178,13 @@ func (f *Options) layout() device.Layout {
 		return cuda.Layout{F32: f.Rows == "f32", Same: f.SameTokens}
 	}
 	return nil
+}
+
+// Beside returns the options of another member of a cluster, which has devices and files of its own.
+func (f Options) Beside(d DeviceOptions, r RankOptions, c CacheOptions) Options {
+	f.DeviceOptions, f.RankOptions, f.CacheOptions = d, r, c
+	f.Ranks, f.PPPartition = 0, ""
+	return f
 }
 
 // OnProcessor returns the options for a machine without a GPU.

@@ -16,8 +16,8 @@ type PipelineOptions struct {
 	PPPartition string `name:"pp-partition" help:"Number of layers of each rank, such as 14,13; default: by the memory and the speed of the devices." placeholder:"A,B"`
 }
 
-// sizes returns the layers of each rank in PPPartition.
-func (f *PipelineOptions) sizes() (list []int, err error) {
+// Sizes returns the layers of each rank in PPPartition.
+func (f *PipelineOptions) Sizes() (list []int, err error) {
 	if f.PPPartition == "" {
 		return nil, nil
 	}
@@ -78,7 +78,7 @@ const gpusMost = 63
 // Places returns the device of each rank. A GPU without an index is the next one from --gpu on.
 func (f *Options) Places() ([]Place, error) {
 	names := strings.Split(string(f.Device), ",")
-	sizes, err := f.sizes()
+	sizes, err := f.Sizes()
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (f Options) Of(rank int, p Place) Options {
 
 // RankCount returns the number of ranks.
 func (f *Options) RankCount() int {
-	list, _ := f.sizes() // Check refuses a bad list
+	list, _ := f.Sizes() // Check refuses a bad list
 	return max(1, f.Ranks, len(list), strings.Count(string(f.Device), ",")+1)
 }
 
@@ -197,7 +197,7 @@ func (f *Options) Groups() int { return max(f.LayerGroups, f.RankCount()) }
 // Cuts returns the layers of each rank as the options name them, of consecutive layers of a model; auto divides the layers among that
 // many ranks where no option does.
 func (f *Options) Cuts(first, layers int, auto func(layers, ranks int) []int) ([]load.Cut, error) {
-	sizes, err := f.sizes()
+	sizes, err := f.Sizes()
 	switch {
 	case err != nil:
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"krater/actors/cluster"
 	"krater/actors/hop"
 	"krater/actors/trace"
+	"krater/kernels/cpu"
 	"krater/transport/certs"
 	"krater/transport/peers"
 )
@@ -96,4 +97,18 @@ func (n *network) reach(ctx context.Context, t cluster.Token) (net.Conn, error) 
 			return nil, err
 		}
 	}
+}
+
+// readRate measures how many bytes a second threads read, by which layers are divided; 0: unknown.
+func readRate(threads int) float64 {
+	dev, err := cpu.New(cpu.Options{Threads: 1})
+	if err != nil {
+		return 0
+	}
+	defer dev.Close()
+	rate, err := dev.ReadBandwidth(threads)
+	if err != nil {
+		return 0
+	}
+	return rate.Median
 }

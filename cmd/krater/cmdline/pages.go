@@ -72,6 +72,13 @@ var Pages = map[string]page{
 			{"krater compare --model /models/DeepSeek-V2-Lite --golden dump --device cuda --rows bf16 --json", "Do the same on a GPU with rounded activations, and print JSON."},
 		},
 	},
+	"worker": {
+		about: "The server is started with krater serve --worker-listen; docs/cluster.md describes both. The worker's flags are about its own devices and files. Everything else is the server's. When the server ends, the worker keeps its layers and waits for it.",
+		Examples: []example{
+			{"krater worker --join host-a:7070 --worker-certs ~/krater-certs", "Compute some layers on this machine's CPU."},
+			{"krater worker --join host-a:7070 --worker-certs ~/krater-certs --device cuda --model /models/DeepSeek-V2-Lite", "Compute them on a GPU, with the model in another folder than on host-a."},
+		},
+	},
 	"certs": {
 		about: "A cluster is several processes that serve one model together, on one machine or several. Its members take connections from each other only, by certificates of one authority. This command makes the authority and a pair of files for each member. Copy ca.pem and the member's own pair to its machine, and keep ca.key where it is: anybody who has it can make members.",
 		Examples: []example{
@@ -98,6 +105,9 @@ var Pages = map[string]page{
 			{"krater synth --shape deepseek-v2-lite --layers 4 --out /tmp/lite4", "Write four layers, with experts as integers."},
 			{"krater synth --shape qwen3-30b-a3b --in-memory", "Measure the memory that a model takes."},
 		},
+	},
+	"bench doors": {
+		Examples: []example{{"krater bench doors --windows 3", "Measure 10,000 WebSocket streams of a scripted engine in three windows."}},
 	},
 	"bench": {
 		about: "Without a subcommand, it runs bench engine.",

@@ -1,0 +1,329 @@
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"krater/actors"
+	"krater/actors/cluster"
+	"krater/actors/local/config"
+	"krater/actors/local/plan"
+	"krater/scheduler/planner"
+	"krater/stages"
+	"krater/stages/load"
+	"krater/stages/model"
+	"krater/stages/source"
+)
+
+// Leader is the engine of a cluster's leader: it has the embedding, the first layers and the head of a model, and
+// workers have the other layers. It implements cluster.Engine.
+type Leader struct {
+	c     Config
+	made  source.Synthetic // of a model with random weights
+	given []int            // layers of each member, as --pp-partition says; nil: by memory and speed
+	cfg   *model.Config
+	print string
+	room  cluster.Offer // of this process
+	ready func(*actors.Gateway, *actors.Pipeline)
+
+	own          config.Part // of the last plan
+	accelerators bool        // a worker of it computes on one
+	loaded       config.Part // of model
+	model        *Model      // nil: nothing is loaded
+	pipeline     *actors.Pipeline
+	gateway      *actors.Gateway // nil until the first start
+	kept         []*actors.Suspended
+}
+
+// shared is sent to workers: all members have it in common.
+type shared struct {
+	Options   config.Options   `json:"options"`
+	Synthetic source.Synthetic `json:"synthetic"`
+}
+
+// sizes is a cluster.Part's.
+type sizes struct {
+	Limits       stages.Limits `json:"limits"`
+	MicroBatches int           `json:"micro_batches"`
+}
+
+// NewLeader makes the engine of a leader for a model, which is loaded later. made are the options of a model with random
+// weights. ready is called when the first pipeline serves.
+func NewLeader(c Config, made source.Synthetic, rate float64, ready func(*actors.Gateway, *actors.Pipeline)) (*Leader, error) {
+	if err := c.complete(); err != nil {
+		return nil, err
+	}
+	cfg, _, err := c.Source.Config()
+	if err != nil {
+		return nil, err
+	}
+	print, err := c.Source.Fingerprint(cfg)
+	if err != nil {
+		return nil, err
+	}
+	f := &c.Options
+	given, err := f.Sizes()
+	if err != nil {
+		return nil, err
+	}
+	*f = f.Beside(f.DeviceOptions, f.RankOptions, f.CacheOptions)
+	room, options, err := offer(&c, rate)
+	if err != nil {
+		return nil, err
+	}
+	c.Options = options
+	c.Options.MicroBatches = options.MicroBatchCount()
+	// The memory that is free now is planned with, whatever of it the leader has taken later.
+	return &Leader{c: c, made: made, cfg: cfg, print: print, room: room, ready: ready, given: given}, nil
+}
+
+// Model implements cluster.Engine.
+func (l *Leader) Model() cluster.Model {
+	options, err := json.Marshal(shared{l.c.Options, l.made})
+	if err != nil {
+		panic(err) // they are plain values
+	}
+	return cluster.Model{Name: l.c.Source.Name, Path: l.c.Source.Dir, Fingerprint: l.print, Options: options}
+}
+
+// Plan implements cluster.Engine.
+func (l *Leader) Plan(offers []cluster.Offer) ([]cluster.Part, error) {
+	layers := len(l.cfg.Layers)
+	if len(offers) >= layers {
+		return nil, fmt.Errorf("--ranks %d: the model has %d layers", len(offers)+1, layers)
+	}
+	// Every member has one in work. After a loss there are as many as before: a model that is loaded has memory for them.
+	l.c.Options.MicroBatches = max(l.c.Options.MicroBatches, len(offers)+1)
+	all, err := l.plan(config.Part{Layers: layers, Ends: load.BothEnds})
+	if err != nil {
+		return nil, err
+	}
+	m, err := measure(l.cfg, all)
+	if err != nil {
+		return nil, err
+	}
+	cut, err := l.cut(offers, m)
+	if err != nil {
+		return nil, err
+	}
+	l.own = config.Part{Layers: cut[0], Ends: load.BothEnds}
+	own, err := l.plan(l.own)
+	if err == nil {
+		err = own.Refusal()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("layers 0 to %d on the leader: %w", cut[0]-1, err)
+	}
+	l.own.Limits = own.Load.Limits
+	at := cut[0]
+	l.accelerators = false
+	for i, o := range offers {
+		l.accelerators = l.accelerators || o.Device != string(config.CPU)
+		n, err := m.blocks(o.Memory, at, cut[i+1])
+		if err != nil {
+			return nil, fmt.Errorf("layers %d to %d on worker %s: %w", at, at+cut[i+1]-1, o.Worker, err)
+		}
+		l.own.Limits.Blocks = min(l.own.Limits.Blocks, n)
+		at += cut[i+1]
+	}
+	return l.parts(cut)
+}
+
+// parts are the workers' parts of a division.
+func (l *Leader) parts(cut []int) (list []cluster.Part, err error) {
+	text, err := json.Marshal(sizes{l.own.Limits, l.c.Options.MicroBatches})
+	if err != nil {
+		return nil, err
+	}
+	at := cut[0]
+	for _, n := range cut[1:] {
+		list = append(list, cluster.Part{First: at, Last: at + n, Sizes: text})
+		at += n
+	}
+	return list, nil
+}
+
+// plan plans a part for this process.
+func (l *Leader) plan(p config.Part) (*plan.Plan, error) {
+	of := l.c.Case
+	of.Part = &p
+	return plan.New(l.cfg, l.c.Source.TokenizerSize(), l.c.Options, of, l.c.Machine)
+}
+
+// cut divides the layers among the leader and workers: as --pp-partition says if it names all of them, else by memory and
+// speed.
+func (l *Leader) cut(offers []cluster.Offer, m *measures) ([]int, error) {
+	if len(l.given) == len(offers)+1 {
+		return l.given, nil
+	}
+	ranks := []planner.Stage{{Room: m.room(l.room.Memory) - m.ends, Rate: l.room.Rate}}
+	if ranks[0].Rate > 0 {
+		ranks[0].Before = float64(m.head) / ranks[0].Rate
+	}
+	for _, o := range offers {
+		ranks = append(ranks, planner.Stage{Room: m.room(o.Memory), Rate: o.Rate})
+	}
+	return planner.Cut(m.layers, ranks)
+}
+
+// FrameBytes implements cluster.Engine.
+func (l *Leader) FrameBytes() int {
+	lim := &l.own.Limits
+	selected, _ := l.cfg.Selection()
+	row := 4 * (l.cfg.StreamWidth() + 1 + selected)
+	// The rest is the step: tokens, spans, and block tables of at most all blocks for each sequence.
+	return lim.Tokens*(row+16) + lim.Seqs*(lim.Blocks+lim.WindowBlocks+64)*5 + 1<<20
+}
+
+// Load implements cluster.Engine.
+func (l *Leader) Load(ctx context.Context) error {
+	if l.model != nil && l.loaded == l.own {
+		return nil
+	}
+	l.unload()
+	c, own := l.c, l.own
+	c.Part, c.Served = &own, true
+	m, err := Load(ctx, c)
+	if err != nil {
+		return err
+	}
+	l.model, l.loaded = m, own
+	return nil
+}
+
+func (l *Leader) unload() {
+	if l.model != nil {
+		l.model.Close()
+		l.model = nil
+	}
+}
+
+// Start implements cluster.Engine.
+func (l *Leader) Start(h *cluster.Hops) (<-chan error, error) {
+	ranks, o := l.model.pipeline(l.c.Log)
+	o.Before, o.Replay = l.pipeline, true
+	if h != nil {
+		o.Remote = &actors.Remote{Out: h.Out, In: h.In, Sides: h.Sides, Accelerators: l.accelerators}
+	}
+	p, err := actors.Start(ranks, o)
+	if err != nil {
+		return nil, err
+	}
+	if l.gateway == nil {
+		if l.gateway, err = l.model.Gateway(p, l.c.Name); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+	}
+	p.Adopt(l.kept)
+	first := l.pipeline == nil
+	l.pipeline, l.kept = p, nil
+	if first {
+		l.ready(l.gateway, p)
+	}
+	failed := make(chan error, 1)
+	go func() {
+		<-p.Failed()
+		failed <- p.Err()
+	}()
+	return failed, nil
+}
+
+// Suspend implements cluster.Engine.
+func (l *Leader) Suspend() {
+	if l.pipeline != nil && l.kept == nil {
+		l.kept = l.pipeline.Suspend()
+	}
+}
+
+// Abandon implements cluster.Engine.
+func (l *Leader) Abandon(cause error) {
+	if l.pipeline != nil {
+		l.pipeline.Abandon(cause)
+		l.kept = nil
+	}
+}
+
+// Idle implements cluster.Engine.
+func (l *Leader) Idle() bool {
+	return l.pipeline == nil || l.pipeline.Idle()
+}
+
+// Close ends what is open.
+func (l *Leader) Close() {
+	if l.pipeline != nil {
+		l.pipeline.Abandon(errors.New("the server ends"))
+	}
+	l.unload()
+}
+
+// measures are sizes of a model's layers.
+type measures struct {
+	layers []int64 // weights, and KV cache of cacheTokens
+	plain  []int64 // weights
+	kv     []int64 // of a KV block
+	ends   int64   // embedding and head
+	head   int64
+	fixed  int64 // of a process: batches, scratch memory and the like
+}
+
+// cacheTokens is the KV cache that a division of layers by memory leaves room for at least.
+const cacheTokens = 8192
+
+// memoryShare is the part of a member's memory that layers and KV cache may have.
+const memoryShare = 0.9
+
+// measure finds the sizes of layers by a plan of all of them.
+func measure(cfg *model.Config, all *plan.Plan) (*measures, error) {
+	m, base := new(measures), all.Each()[0].Load
+	for i := range cfg.Layers {
+		o := base.On(load.Cut{First: i, Groups: []int{1}})
+		o.Ends = load.NoEnds
+		if i == 0 {
+			o.Ends = load.BothEnds
+		}
+		needs, err := load.Plan(cfg, o, load.Use{States: all.Options.States(), Streams: 1, Threads: all.Options.ThreadCount()})
+		if err != nil {
+			return nil, err
+		}
+		weights, fixed := int64(0), int64(0)
+		for _, n := range needs {
+			switch {
+			case n.Part == load.Embedding || n.Part == load.Head:
+				m.ends = planner.Add(m.ends, n.Bytes)
+				if n.Part == load.Head {
+					m.head = n.Bytes
+				}
+			case n.Part.Weight():
+				weights = planner.Add(weights, n.Bytes)
+			case n.Part != load.KVCache:
+				fixed = planner.Add(fixed, n.Bytes)
+			}
+		}
+		block := config.KVSizeOf(cfg, &o).Block
+		m.plain, m.kv = append(m.plain, weights), append(m.kv, block)
+		m.layers = append(m.layers, planner.Add(weights, block*int64(cacheTokens/base.BlockTokens)))
+		m.fixed = max(m.fixed, fixed)
+	}
+	return m, nil
+}
+
+// room is the memory for layers where a member has that much.
+func (m *measures) room(memory int64) int64 { return int64(memoryShare*float64(memory)) - m.fixed }
+
+// blocks is how many KV blocks a member has room for beside n layers from first on.
+func (m *measures) blocks(memory int64, first, n int) (int, error) {
+	room, block := m.room(memory), int64(0)
+	for i := first; i < first+n; i++ {
+		room -= m.plain[i]
+		block += m.kv[i]
+	}
+	if room < 2*block {
+		return 0, fmt.Errorf("they need %s more", planner.Size(2*block-room))
+	}
+	if block == 0 {
+		return 1 << 30, nil
+	}
+	return int(min(room/block, 1<<30)), nil
+}

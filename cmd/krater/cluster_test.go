@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// clusterRig is a leader with its workers, each a process.
+type clusterRig struct {
+	t       testing.TB
+	certs   string
+	members string // the leader's address for workers
+	base    string
+	leader  *program
+	workers []*program
+}
+
+// newCluster starts a leader and workers, and waits until they serve.
+func newCluster(t testing.TB, workers int, flags ...string) *clusterRig {
+	t.Helper()
+	r := &clusterRig{t: t, certs: filepath.Join(t.TempDir(), "certs"), workers: make([]*program, workers)}
+	answers(t, "", "certs", r.certs)
+	r.leader = launch(t, append([]string{
+		"serve", "--listen", "127.0.0.1:0", "--worker-listen", "127.0.0.1:0", "--worker-certs", r.certs, "--ranks", fmt.Sprint(workers + 1),
+		"--batch-dir", "off", "--threads", "1", "--max-seqs", "8", "--log-format", "json",
+	}, flags...)...)
+	line := r.leader.err.wait(t, "waiting for workers", r.leader.done)
+	var said struct{ Listen string }
+	if err := json.Unmarshal([]byte(line), &said); err != nil {
+		t.Fatal(err)
+	}
+	r.members = said.Listen
+	for i := range r.workers {
+		r.start(i)
+	}
+	r.base = r.leader.address()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the leader:\n%s", r.leader.err)
+			for i, w := range r.workers {
+				t.Logf("worker %d:\n%s", i, w.err)
+			}
+		}
+	})
+	return r
+}
+
+// start starts a worker, also one that was killed.
+func (r *clusterRig) start(i int) {
+	r.workers[i] = launch(r.t, "worker", "--join", r.members, "--worker-certs", r.certs, "--worker-name", fmt.Sprintf("w%d", i), "--threads", "1", "--log-format", "json")
+}
+
+// kill ends a worker without a word.
+func (r *clusterRig) kill(i int) {
+	r.workers[i].signal(syscall.SIGKILL)
+	<-r.workers[i].done
+}
+
+// clusterPrompt is the i-th of the prompts of these tests.
+func clusterPrompt(i int) string {
+	return fmt.Sprintf("Tell me a story about %s, number %d.", []string{"a lighthouse", "the sea", "rain", "a ship", "bread"}[i%5], i)
+}
+
+// complete asks for a long answer, greedy or drawn with a seed, and returns its text.
+func complete(ctx context.Context, base string, i, tokens int) (string, error) {
+	body := fmt.Sprintf(`{"prompt":%q,"max_tokens":%d,"ignore_eos":true,"temperature":%g,"seed":%d,"stream":true}`, clusterPrompt(i), tokens, float64(i%2)*0.8, i)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/completions", strings.NewReader(body))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	all, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("status %d, %w: %s", res.StatusCode, err, all)
+	}
+	var text strings.Builder
+	for line := range strings.Lines(string(all)) {
+		data, ok := strings.CutPrefix(strings.TrimSpace(line), "data: ")
+		if !ok || data == "[DONE]" {
+			continue
+		}
+		var chunk struct {
+			Choices []struct{ Text string }
+			Error   *struct{ Message string }
+		}
+		if err := json.Unmarshal([]byte(data), &chunk); err != nil {
+			return "", err
+		}
+		if chunk.Error != nil {
+			return text.String(), fmt.Errorf("an answer failed: %s", chunk.Error.Message)
+		}
+		for _, c := range chunk.Choices {
+			text.WriteString(c.Text)
+		}
+	}
+	return text.String(), nil
+}
+
+// ask sends n requests at the same time, calls meanwhile, and compares the answers with those of one process.
+func (r *clusterRig) ask(want []string, tokens int, meanwhile func()) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i, text := range want {
+		wg.Go(func() {
+			got, err := complete(ctx, r.base, i, tokens)
+			if err != nil {
+				r.t.Errorf("request %d: %v", i, err)
+			} else if got != text {
+				r.t.Errorf("request %d:\n%q, one process says\n%q", i, got, text)
+			}
+		})
+	}
+	meanwhile()
+	wg.Wait()
+}
+
+// alone returns what one process answers.
+func alone(t testing.TB, n, tokens int) []string {
+	t.Helper()
+	s := open(t, "--threads", "1", "--max-seqs", "8")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	want := make([]string, n)
+	for i := range want {
+		var err error
+		if want[i], err = complete(ctx, s.base, i, tokens); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return want
+}
+
+// TestCluster: three processes give the answers of one, also when a worker is killed or frozen in the middle of them, and
+// when it has returned.
+func TestCluster(t *testing.T) {
+	const requests, tokens = 6, 60
+	want := alone(t, requests, tokens)
+	r := newCluster(t, 2, "--peer-timeout", "500ms")
+	r.ask(want, tokens, func() {})
+	for _, x := range []struct {
+		name     string
+		lose     func()
+		reappear func()
+	}{
+		{"killed", func() { r.kill(1) }, func() { r.start(1) }},
+		{"frozen", func() { r.workers[0].signal(syscall.SIGSTOP) }, func() { r.workers[0].signal(syscall.SIGCONT) }},
+	} {
+		before := strings.Count(r.leader.err.String(), "the cluster serves")
+		r.ask(want, tokens, func() {
+			time.Sleep(30 * time.Millisecond)
+			x.lose()
+		})
+		x.reappear()
+		r.leader.err.until(t, "the worker back after it was "+x.name, r.leader.done, func(text string) bool {
+			return strings.Count(text, "the cluster serves") >= before+2
+		})
+	}
+	r.ask(want, tokens, func() {})
+	for _, w := range append(r.workers, r.leader) {
+		w.signal(syscall.SIGTERM)
+	}
+	for _, w := range append(r.workers, r.leader) {
+		if status := w.wait(); status != 0 {
+			t.Errorf("a member ended with status %d:\n%s", status, w.err)
+		}
+	}
+}
+
+// TestClusterRefusals: flags that do not go together, and workers that are not wanted.
+func TestClusterRefusals(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "certs")
+	answers(t, "", "certs", dir)
+	refuses(t, 1, []string{"serve", "--worker-listen", "127.0.0.1:0"}, "--worker-certs", "krater certs")
+	refuses(t, 1, []string{"serve", "--worker-listen", "127.0.0.1:0", "--worker-certs", dir}, "--ranks 0", "at least 2")
+	refuses(t, 1, []string{"serve", "--worker-certs", dir}, "--worker-listen")
+	refuses(t, 1, []string{"worker", "--worker-certs", dir}, "--join")
+	refuses(t, 1, []string{"worker", "--join", "127.0.0.1:1", "--worker-certs", t.TempDir()}, "krater certs")
+	r := newCluster(t, 1)
+	other := filepath.Join(t.TempDir(), "certs")
+	answers(t, "", "certs", other)
+	stranger := launch(t, "worker", "--join", r.members, "--worker-certs", other, "--log-format", "json")
+	stranger.err.wait(t, "authority", stranger.done)
+	wrong := launch(t, "worker", "--join", r.members, "--worker-certs", r.certs, "--model", goldenDir, "--log-format", "json")
+	if status := wrong.wait(); status != 1 || !strings.Contains(wrong.err.String(), "others than the leader's") {
+		t.Errorf("a worker with other files: status %d\n%s", status, wrong.err)
+	}
+}
+
+// TestClusterChaos loses workers at random, again and again: every request ends with the right tokens. In short mode it
+// takes seconds, in the nightly run ten minutes.
+func TestClusterChaos(t *testing.T) {
+	const tokens = 40
+	requests, clients, most := 200, 4, 10*time.Minute
+	if testing.Short() {
+		requests, clients, most = 12, 3, 4*time.Second
+	}
+	want := alone(t, 20, tokens)
+	r := newCluster(t, 2, "--peer-timeout", "500ms")
+	ctx, cancel := context.WithTimeout(t.Context(), most+patience)
+	defer cancel()
+	next, all := make(chan int), make(chan struct{})
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			for i := range next {
+				got, err := complete(ctx, r.base, i%len(want), tokens)
+				if err != nil || got != want[i%len(want)] {
+					t.Errorf("request %d: %v, %q, want %q", i, err, got, want[i%len(want)])
+				}
+			}
+		})
+	}
+	go func() {
+		defer close(all)
+		pause := most / time.Duration(requests)
+		for i := range requests {
+			next <- i
+			time.Sleep(pause)
+		}
+		close(next)
+		wg.Wait()
+	}()
+	random := rand.New(rand.NewPCG(20, 1))
+	for losses := 0; ; losses++ {
+		select {
+		case <-all:
+			t.Logf("%d requests, %d losses", requests, losses)
+			if losses == 0 {
+				t.Error("no worker was lost")
+			}
+			return
+		case <-time.After(time.Duration(500+random.IntN(1500)) * time.Millisecond):
+		}
+		i := random.IntN(len(r.workers))
+		if random.IntN(2) == 0 {
+			r.kill(i)
+			time.Sleep(time.Duration(random.IntN(500)) * time.Millisecond)
+			r.start(i)
+			continue
+		}
+		r.workers[i].signal(syscall.SIGSTOP)
+		time.Sleep(time.Duration(random.IntN(1200)) * time.Millisecond)
+		r.workers[i].signal(syscall.SIGCONT)
+	}
+}
