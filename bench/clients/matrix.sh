@@ -4,11 +4,13 @@
 #   bench/clients/matrix.sh [CLIENT...]    names of programs in matrix/ and matrix-node/
 # Packages are installed into build/clients: a virtual environment for each
 # file of matrix/requirements. KRATER_REAL_URL is a server with a model, for
-# lm-eval and guidellm.
+# lm-eval and guidellm. These get matrix/torch in place of PyTorch.
 set -uo pipefail
 cd "$(dirname "$0")"
 build=$PWD/../../build/clients
 mkdir -p "$build"
+rm -rf "$build/torch" && cp -r matrix/torch "$build/torch" # pip builds it where it lies
+export KRATER_TORCH=$build/torch
 programs() {
 	echo "official openai_python anthropic_python ollama_python"
 	echo "frameworks langchain langchain_messages pydanticai instructor_python openai_agents smolagents_python"
