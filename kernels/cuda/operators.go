@@ -48,11 +48,12 @@ func (d *Device) single(k device.Kind) func(b *ops.Builder, o []device.Op) {
 	case device.OpPickExperts:
 		return func(b *ops.Builder, l []device.Op) {
 			o := &l[0]
-			link.Pick(b.List, mat(o.Out), mat(o.B), mat(o.A), mat(o.X), mat(o.W))
+			link.Pick(b.List, mat(o.Out), mat(o.B), mat(o.C), mat(o.A), mat(o.X), mat(o.W))
 		}
 	case device.OpBringExperts:
 		return func(b *ops.Builder, l []device.Op) {
-			link.Bring(b.List, mat(l[0].Out), mat(l[0].X), mat(l[0].B))
+			o := &l[0]
+			link.Bring(b.List, mat(o.Out), mat(o.X), mat(o.A), mat(o.B), mat(o.C))
 		}
 	case device.OpAskHost:
 		return func(b *ops.Builder, l []device.Op) {
@@ -301,7 +302,7 @@ func bank(b *device.Bank) launch.Bank {
 	if !m.Zero() && (m.DType != tensor.I32 || m.Rows != 1 || m.Cols != b.Experts) {
 		refuse("cuda", fmt.Sprintf("a bank of %d experts has the map %v", b.Experts, m))
 	}
-	return launch.Bank{Experts: b.Experts, W13: weight(&b.W13), W2: weight(&b.W2), Step: step, ScaleStep: step, Step2: step, ScaleStep2: step, Map: m.At, Extra: extra(b, step)}
+	return launch.Bank{Experts: b.Experts, W13: weight(&b.W13), W2: weight(&b.W2), Step: step, ScaleStep: step, Step2: step, ScaleStep2: step, Map: m.At, Coming: mat(b.Coming).At, Extra: extra(b, step)}
 }
 
 // extra converts the biases and the activation of a bank.

@@ -186,6 +186,8 @@ type Bank struct {
 	// Map [1, Experts] I32, unless absent, has the slot of expert e, below 0 if it has none: slot s
 	// lies s * Step bytes after W13 and W2. There may be more slots than experts.
 	Map Mat
+	// Coming [1, slots] I32, unless absent: experts of these slots may still be copied by OpBringExperts right before (its C).
+	Coming Mat
 }
 
 // Zero reports whether b is absent.

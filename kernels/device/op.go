@@ -56,8 +56,8 @@ const (
 	OpChoose                       // Out [n,1] ids: a token for each row of X [n,V] logits, by A [1, n*DrawWords] draws
 	OpAskHost                      // asks the host for the choices A [T,K] of X [T,H] that C [1,E] has below 0, with weights B [T,K], through Calls
 	OpTakeAnswer                   // Out [T,H] F32 += the host's answer to the last OpAskHost, which is waited for; with A [T,K] and C [1,E], rows of Out [T*K,H] whose choices of A have C below 0 become the answer's
-	OpPickExperts                  // Out [1,E] I32 = X [1,E], the slots of experts, with slots of the terms W [1,1+n] for some that the choices A [T,K] lack, which B [1,2n] lists
-	OpBringExperts                 // copies experts of X [E,N], host memory, to slots of Out [slots,N], as B [1,2n] lists them
+	OpPickExperts                  // Out [1,E] I32 = X [1,E], the slots of experts, with slots of the terms W [1,1+n] for some that the choices A [T,K] lack, which B [1,2n] lists and C [1,slots] marks
+	OpBringExperts                 // copies experts of X [E,N], host memory, to slots of Out [slots,N], as B [1,2n] lists them, the first A.Cols of N first, and takes the marks C [1,slots] away
 	opKinds
 )
 
@@ -431,15 +431,19 @@ func (l *List) AskHost(m HostCalls, x, ids, weights, slots Mat) {
 // each expert, below 0 if it has none. terms [1,1+n] I32 has the share, in 256ths, of the missing experts among ids that are
 // copied, rounded down, and slots for them, -1 after the last one. Experts with the most rows come first, of equal ones those
 // with lower ids. now [1,E] becomes slots with those of the copied experts; list [1,2n] I32 gets their ids and slots in turn, and -1
-// after the last one.
-func (l *List) PickExperts(now, list, ids, slots, terms Mat) {
+// after the last one. coming [1,S] I32, which is zeros at first, has a word for each slot: BringExperts changes those of the copied experts to 0.
+func (l *List) PickExperts(now, list, coming, ids, slots, terms Mat) {
 	o := l.add(OpPickExperts, now, slots)
-	o.A, o.B, o.W = ids, list, terms
+	o.A, o.B, o.C, o.W = ids, list, coming, terms
 }
 
 // BringExperts appends the copies of what PickExperts has listed: rows of from [E,N] F32, pinned host memory
-// (Accelerator.View), to rows of slots [n,N].
-func (l *List) BringExperts(slots, from, list Mat) { l.add(OpBringExperts, slots, from).B = list }
+// (Accelerator.View), to rows of slots [S,N]. first [E,n] (Mat.ColRange of from) has the columns of an expert's first
+// matrix. They are copied first, and products of a bank with Coming need not wait for the others.
+func (l *List) BringExperts(slots, from, first, list, coming Mat) {
+	o := l.add(OpBringExperts, slots, from)
+	o.A, o.B, o.C = first, list, coming
+}
 
 // TakeAnswer appends the wait for the answer to the last AskHost, which is added to hidden.
 func (l *List) TakeAnswer(m HostCalls, hidden Mat) { l.add(OpTakeAnswer, hidden, Mat{}).Calls = m }

@@ -16,11 +16,13 @@ type Link struct {
 	x     *Experts
 	now   device.Mat           // [1, E] I32: the slots of a layer's experts in this step
 	list  device.Mat           // [1, 2*most] I32: what is copied
+	soon  device.Mat           // [1, slots] I32: marks of what is being copied, 0 otherwise
 	terms device.Mat           // [1, 1+most] I32, see device.List.PickExperts
 	have  []int32              // what of terms was enqueued last
 	doubt bool                 // whether it may be lost
 	slots device.Mat           // [slots, N] F32
 	piles map[int]device.Mat   // [E, N] F32, by layer
+	first map[int]device.Mat   // [E, n] F32, by layer: what of piles an expert's first matrix is
 	banks map[int]*device.Bank // by layer, with now
 	where map[int]device.Mat   // [1, E] I32, by layer: the slots of the experts that stay
 }
@@ -33,7 +35,7 @@ func (x *Experts) NewLink(v *View, most int) (*Link, error) {
 		return nil, nil
 	}
 	n, width := x.parts.Config.MoE.Experts, x.size/4
-	l := &Link{x: x, have: make([]int32, 1+most), doubt: true, piles: map[int]device.Mat{}, banks: map[int]*device.Bank{}, where: map[int]device.Mat{},
+	l := &Link{x: x, have: make([]int32, 1+most), doubt: true, piles: map[int]device.Mat{}, first: map[int]device.Mat{}, banks: map[int]*device.Bank{}, where: map[int]device.Mat{},
 		slots: device.NewMat(x.room, tensor.F32, x.places(), width)}
 	for _, layer := range x.Layers() {
 		pile := t.layers[layer]
@@ -49,7 +51,7 @@ func (x *Experts) NewLink(v *View, most int) (*Link, error) {
 	for _, m := range []struct {
 		*device.Mat
 		cols int
-	}{{&l.now, n}, {&l.list, 2 * most}, {&l.terms, 1 + most}} {
+	}{{&l.now, n}, {&l.list, 2 * most}, {&l.soon, x.places()}, {&l.terms, 1 + most}} {
 		var err error
 		if *m.Mat, err = device.AllocMat(x.dev, tensor.I32, 1, m.cols); err != nil {
 			l.Close()
@@ -58,10 +60,22 @@ func (x *Experts) NewLink(v *View, most int) (*Link, error) {
 	}
 	for _, layer := range x.Layers() {
 		b := *v.Bank(layer)
-		l.where[layer], b.Map = b.Map, l.now
-		l.banks[layer] = &b
+		l.where[layer], b.Map, b.Coming = b.Map, l.now, l.soon
+		l.banks[layer], l.first[layer] = &b, l.piles[layer].ColRange(0, firstBytes(&b, x.size)/4)
 	}
 	return l, nil
+}
+
+// firstBytes returns how many of a slot's size bytes an expert's first matrix takes. Its biases, if there are any, lie behind the second.
+func firstBytes(b *device.Bank, size int) int {
+	at := b.W2.F.Off - b.W13.F.Off
+	if !b.W13.Q.Zero() {
+		at = b.W2.Q.ValueAt - b.W13.Q.ValueAt
+	}
+	if b.Extra.Bytes() > 0 || at%16 != 0 {
+		return size
+	}
+	return at
 }
 
 // Most is the largest number of experts of a layer that are copied.
@@ -81,6 +95,9 @@ func (l *Link) Set(s device.Stream, share int, slots []int32) {
 	if !l.doubt && slices.Equal(terms, l.have) {
 		return
 	}
+	if l.doubt { // a step that was lost may have left marks
+		s.CopyIn(l.soon, make([]byte, l.soon.Bytes()))
+	}
 	l.doubt = false
 	copy(l.have, terms)
 	s.CopyIn(l.terms, hostInts(l.have))
@@ -93,7 +110,7 @@ func (l *Link) Doubt() { l.doubt = true }
 // this step.
 func (l *Link) Pick(s device.Stream, st *stages.State, layer int) *device.Bank {
 	p := st.On(l.x.dev, s, nil)
-	p.PickExperts(l.now, l.list, st.RouterIDs, l.where[layer], l.terms)
+	p.PickExperts(l.now, l.list, l.soon, st.RouterIDs, l.where[layer], l.terms)
 	p.Send()
 	return l.banks[layer]
 }
@@ -101,7 +118,7 @@ func (l *Link) Pick(s device.Stream, st *stages.State, layer int) *device.Bank {
 // Bring enqueues the copies of what Pick has chosen.
 func (l *Link) Bring(s device.Stream, st *stages.State, layer int) {
 	p := st.On(l.x.dev, s, nil)
-	p.BringExperts(l.slots, l.piles[layer], l.list)
+	p.BringExperts(l.slots, l.piles[layer], l.first[layer], l.list, l.soon)
 	p.Send()
 }
 
@@ -110,7 +127,7 @@ func (l *Link) Close() {
 	if l == nil {
 		return
 	}
-	for _, m := range []*device.Mat{&l.now, &l.list, &l.terms} {
+	for _, m := range []*device.Mat{&l.now, &l.list, &l.soon, &l.terms} {
 		if !m.Zero() {
 			m.Buf.Free()
 			*m = device.Mat{}

@@ -217,6 +217,9 @@ var excused = map[string]excuse{
 	"kr_kda_chunks sm_90a":     {20, aSmallChunk},
 	"kr_kda_chunks sm_120":     {16, aSmallChunk},
 
+	"kr_gemv_gate_up_int4_g128_int8_g128 sm_90a": {4, oneWord},
+	"kr_gemv_gate_up_int3_g128_int8_g128 sm_90a": {4, oneWord},
+
 	"kr_gqa_prefill_bf16_128_h sm_90a": {72, aTile},
 	"kr_gqa_prefill_bf16_256_h sm_90a": {312, aTile},
 	"kr_gqa_prefill_e4m3_64_h sm_90a":  {60, aTile},
@@ -251,6 +254,8 @@ var excused = map[string]excuse{
 // Most of what these kernels spill is used outside the loops over keys; a few reads may be inside.
 // Figures are in bench/results/gqa.md.
 const aTile = "most of what is spilled is used once per tile of rows; all registers of a multiprocessor are taken"
+
+const oneWord = "one word is stored and read once by each thread; four blocks have all registers of a multiprocessor"
 
 const aRun = "in the warps that copy, which have 32 registers"
 

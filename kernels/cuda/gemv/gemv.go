@@ -226,7 +226,7 @@ func partsOf(rows, cols, warps int) int {
 
 const (
 	maxParts = 8  // warps of a block, 256 threads
-	maxArgs  = 64 // for a kernel here
+	maxArgs  = 72 // for a kernel here
 	// partBytes is a token's part of two units in shared memory: PART_BYTES of src/gemv.cu.
 	partBytes = 528
 )

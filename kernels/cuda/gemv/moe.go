@@ -3,6 +3,7 @@ package gemv
 import (
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/link"
 	"krater/kernels/cuda/route"
 	"krater/kernels/tensor"
 )
@@ -291,7 +292,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 	var kernel launch.Kernel
 	inOrder, sharedInOrder := false, false
 	width, sharedRows, sharedBlocks := 0, 0, 0
-	act := (&launch.Extra{}).Act()
+	act, coming := (&launch.Extra{}).Act(), launch.Ptr(0)
 	if shared != nil {
 		f, _ := formatOf(&shared.W13)
 		kernel = kGateUp.plain[f]
@@ -318,6 +319,9 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 	if bank != nil {
 		args = appendBank(args, bank.Step, bank.ScaleStep, bank.BiasStep, bank.W13, bank.B13)
 		act = bank.Act()
+		if link.Last(l, bank.Coming) {
+			coming = bank.Coming
+		}
 	} else {
 		args = appendMatrix(append(args, launch.I64(0), launch.I64(0), launch.I64(0)), nil)
 	}
@@ -327,7 +331,7 @@ func gateUp(l *launch.List, p plan, x launch.Mat, bank *launch.Bank, w work, h l
 		args = appendMatrix(args, nil)
 	}
 	args = append(w.left.Append(args), launch.P(w.weights), flag(w.early), act[0], act[1], act[2])
-	l.Add(kernel, p.config(width, sharedRows+w.rows), w.normed.Append(args)...)
+	l.Add(kernel, p.config(width, sharedRows+w.rows), append(w.normed.Append(args), launch.P(coming))...)
 }
 
 // downAll launches the second half of few rows: experts, shared network (if folded) or

@@ -92,6 +92,8 @@ type Bank struct {
 	// e is expert e. Kernels may read it before they wait for earlier launches, because nothing
 	// writes it during a step.
 	Map Ptr
+	// Coming has a word for each slot: not 0 while a launch right before copies the slot's expert. 0: none does.
+	Coming Ptr
 	Extra
 }
 

@@ -81,10 +81,17 @@ func TestLink(t *testing.T) {
 		room := cudatest.Normal(rng, slots*x.width)
 		to := c.F32(room, slots, x.width)
 		gotNow, gotList := c.I32(make([]int32, x.experts), 1, x.experts), c.I32(make([]int32, 2*x.most), 1, 2*x.most)
+		first, marks := from.ColRange(0, x.width/8*4), make([]int32, slots)
+		for i := range terms[1:] { // as a lost step leaves them
+			if s := terms[1+i]; s >= 0 {
+				marks[s] = int32(i % 3)
+			}
+		}
+		coming := c.I32(marks, 1, slots)
 		idMat, whereMat, termMat := c.I32(ids, x.rows, x.topK), c.I32(where, 1, x.experts), c.I32(terms, 1, 1+x.most)
 		c.Run(func(l *launch.List) {
-			Pick(l, gotNow, gotList, idMat, whereMat, termMat)
-			Bring(l, to, from, gotList)
+			Pick(l, gotNow, gotList, coming, idMat, whereMat, termMat)
+			Bring(l, to, from, first, gotList, coming)
 		})
 		if got := cudatest.Download[int32](c, gotNow.At, x.experts); !slices.Equal(got, now) {
 			t.Errorf("%+v: experts at %v, want %v", x, got, now)
@@ -94,6 +101,9 @@ func TestLink(t *testing.T) {
 		}
 		if got := cudatest.Download[int32](c, gotList.At, 2*x.most)[:len(list)]; !slices.Equal(got, list) {
 			t.Errorf("%+v: list %v, want %v", x, got, list)
+		}
+		if got := cudatest.Download[int32](c, coming.At, slots); slices.ContainsFunc(got, func(m int32) bool { return m != 0 }) {
+			t.Errorf("%+v: marks %v are left", x, got)
 		}
 		for i := 0; i+1 < len(list); i += 2 {
 			copy(room[int(list[i+1])*x.width:][:x.width], values[int(list[i])*x.width:][:x.width])
@@ -128,7 +138,7 @@ func TestLinkRate(t *testing.T) {
 			t.Fatal("kernels cannot read pinned memory")
 		}
 		from := launch.Mat{At: at, DType: tensor.F32, Rows: experts, Cols: width, Stride: width}
-		to := c.Mat(tensor.F32, experts, width)
+		to, coming := c.Mat(tensor.F32, experts, width), c.I32(make([]int32, experts), 1, experts)
 		for _, n := range []int{1, 2, 4} {
 			list := make([]int32, 2*n)
 			for i := range n {
@@ -144,7 +154,7 @@ func TestLinkRate(t *testing.T) {
 					begun := time.Now()
 					c.Run(func(q *launch.List) {
 						for range times {
-							Bring(q, to, from, l)
+							Bring(q, to, from, from.ColRange(0, width/3/4*4), l, coming)
 							q.Ops[len(q.Ops)-1].Config.Grid.X = uint32(blocks)
 						}
 					})

@@ -280,13 +280,13 @@ func TestSharedNetworkIsEarly(t *testing.T) {
 				continue
 			}
 			args, router := l.OpArgs(o), l.OpArgs(&l.Ops[i-1])
-			if args[len(args)-9] != launch.I32(1) {
+			if args[len(args)-10] != launch.I32(1) {
 				t.Errorf("%d rows: the shared network waits for the choice", rows)
 			}
 			normed := l.Ops[i-1].Kernel.String() == "kr_norm_route_b"
-			if normed != (rows <= 2) || normed && (router[len(router)-1] != launch.I32(1) || args[len(args)-5] != router[len(router)-8]) {
+			if normed != (rows <= 2) || normed && (router[len(router)-1] != launch.I32(1) || args[len(args)-6] != router[len(router)-8]) {
 				t.Errorf("%d rows: the router norms %v and lets the shared network start with %v, which reads %v",
-					rows, normed, router[len(router)-8:], args[len(args)-5:])
+					rows, normed, router[len(router)-8:], args[len(args)-6:])
 			}
 			parts, end := at64(router[1]), at64(router[1])+uint64(route.Scratch(rows, lite.Experts, lite.Hidden))
 			for _, to := range []uint64{at64(args[0]), at64(args[2])} { // hidden values, routed and shared

@@ -5,6 +5,7 @@ import (
 	"krater/kernels/cuda/gemm"
 	"krater/kernels/cuda/gemv"
 	"krater/kernels/cuda/launch"
+	"krater/kernels/cuda/link"
 	"krater/kernels/cuda/moe"
 	"krater/kernels/cuda/native"
 	"krater/kernels/cuda/plain"
@@ -336,7 +337,7 @@ func (b *Builder) mixFew(out launch.Mat, m *gemv.Mixture, o gemv.Options) {
 	if gemv.Grouped(rows) {
 		m.Aligned = route.NewAligned(sorted, rows, topK, experts, tile)
 		m.Aligned.Map = m.Bank.Map
-		route.Align(b.List, &m.Aligned, m.IDs, sort)
+		link.After(b.List, m.Bank.Coming, func() { route.Align(b.List, &m.Aligned, m.IDs, sort) })
 	}
 	gemv.MoE(b.List, b.GPU, out, memory, m, o)
 }

@@ -5,6 +5,7 @@
 // INT4 experts. Experts with biases or an activation of their own have kernels without a shared
 // network, so that the others need no registers for them.
 #include "gemv_flow.cuh"
+#include "coming.cuh"
 #include "norm.cuh"
 #include "route.cuh"
 #include "rowgate.cuh"
@@ -195,11 +196,15 @@ template <class Act, class Row> KR_DEV void give_hidden(bf16 *h, int width, int 
 // the rows `of` from which it computes x. So the shared network need not wait for the choice. It
 // computes its x from `of`, if these are given (not for every format: NORMS).
 //
+// coming: the launch before this one copies experts and lets this one start meanwhile, when all else is there. A block
+// whose expert is on the way waits for its first matrix, no other waits. The next launch must find the second matrices,
+// so none lets it start, and the last block ends when the copies do.
+//
 // With pick.n a block chooses the expert of its assignment itself, and one block of each token
 // writes what the router would: logits, ids and weights.
 template <int ROUTED, int SHARED, bool BIASED>
 KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, const Work &work, const Plan &p,
-                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, int early, const NormRows &of, const Activation &act, uint8_t *memory) {
+                    const Bank &bank, const Matrix &s, const Unchosen &pick, int *ids, float *weights, int early, const NormRows &of, const Activation &act, const unsigned *coming, uint8_t *memory) {
 	typedef FlowOf<ROUTED> RF;
 	typedef FlowOf<SHARED> SF;
 	const bool NORMS = SHARED != INT4_G128 && SHARED != INT3_G64 && SHARED != INT3_G128; // these leave no registers for a norm
@@ -213,14 +218,13 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		Cut cut(p.shared_shift, p.shared_parts, 0, NO_HALF, s);
 		const SharedBlock b(p, cut, s.rows);
 		if (b.none) {
-			pdl_wait();
-			pdl_launch();
+			if (!coming) pdl_wait(), pdl_launch();
 			return;
 		}
 		const SF w(s, b.block, true);
 		multiply_staged(sum, cut, w, s.tiles, b.n, memory, [&] {
-			if (!early) pdl_wait();
-			pdl_launch();
+			if (!early && !coming) pdl_wait();
+			if (!coming) pdl_launch();
 			if (NORMS && of.x) norm_staged<SHARED != PLAIN_BF16>(memory, of, b);
 			else stage<SHARED != PLAIN_BF16>(memory + ROWS, b.n, s.tiles, [&](int r) { return x + (long long)(b.first + r) * x_stride; });
 		});
@@ -231,8 +235,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	Cut cut(p.shift, p.parts, p.pairs, ROUTED == SHARED ? p.half : NO_HALF, bank.first);
 	int block = ((int)blockIdx.x << cut.shift) + cut.row, i = blockIdx.y - p.shared_rows;
 	if (blockIdx.x == 0) work.call_map();
-	pdl_wait();
-	pdl_launch();
+	if (!coming) pdl_wait(), pdl_launch();
 	Tile t = {-1, 1, 0, i};
 	if (pick.n) {
 		int token = work.token(i), rank = i - token * work.top_k;
@@ -253,6 +256,7 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 		t = work.at(i);
 	}
 	if (t.expert < 0 || !cut.within(block, bank.first.rows)) return;
+	if (coming) wait_for(coming + t.expert);
 	const Matrix one = bank[t.expert];
 	const int feature = 8 * block + threadIdx.x % 32 / 4;
 	if (BIASED && cut.works && cut.part == 0) begin_sums(sum, one, feature, one.rows / 2 + feature);
@@ -276,14 +280,16 @@ KR_DEV void gate_up(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf
 	KR_KERNEL(256, BLOCKS_OF(ROUTED))                                                                                              \
 	name(bf16 *h, int h_in_order, bf16 *hs, int hs_in_order, const bf16 *x, int x_stride, int *ids, const int4 *tiles,              \
 	     const int *slots, const int *count, int top_k, int experts, int top_over, const int *map, PLAN_ARGS, BANK_ARGS(w),         \
-	     MATRIX_ARGS(s), UNCHOSEN_ARGS, float *weights, int early, float alpha, float limit, float up_shift, NORM_OF_ARGS) {         \
+	     MATRIX_ARGS(s), UNCHOSEN_ARGS, float *weights, int early, float alpha, float limit, float up_shift, NORM_OF_ARGS, const unsigned *coming) { \
 		KR_SHARED(uint8_t, memory);                                                                                                \
 		const Work work = {ids, tiles, slots, count, top_k, experts, top_over, map};                                                 \
 		const Plan plan = PLAN;                                                                                                    \
 		const Bank bank = BANK(w);                                                                                                 \
 		const Matrix s = MATRIX(s);                                                                                                \
 		const Unchosen pick = UNCHOSEN(m, experts, top_k);                                                                         \
-		gate_up<ROUTED, SHARED, BIASED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, NORM_OF(m, 64 * s.tiles), Activation{alpha, limit, up_shift}, memory); \
+		gate_up<ROUTED, SHARED, BIASED>(h, h_in_order, hs, hs_in_order, x, x_stride, work, plan, bank, s, pick, ids, weights, early, NORM_OF(m, 64 * s.tiles), Activation{alpha, limit, up_shift}, coming, memory); \
+		if (coming && blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1) pdl_wait();                                      \
+		else if (coming) another_waits();                                                                                          \
 	}                                                                                                                              \
 	KR_EXPORT(name)
 MIXTURE_KERNELS(GATE_UP_KERNEL, kr_gemv_gate_up)
