@@ -25,10 +25,7 @@ func (o *Plan) fitGPU() error {
 	if o.kvMost == 0 {
 		o.kvMost = o.Load.Blocks
 	}
-	switch {
-	case o.blocks > 0:
-		o.Load.Blocks = o.blocks
-	case f.KVCache == 0:
+	if o.blocks > 0 || f.KVCache == 0 {
 		o.Load.Blocks = 1
 	}
 	left, experts, err := o.roomOnGPU()
@@ -36,6 +33,10 @@ func (o *Plan) fitGPU() error {
 		return err
 	}
 	size := config.KVSizeOf(o.cfg, &o.Load)
+	if o.blocks > 0 { // counted as when they were chosen, or experts that had room then have none now
+		left -= size.Bytes(int64(o.blocks)) - size.Bytes(1)
+		o.Load.Blocks = o.blocks
+	}
 	if o.Experts, o.Resident, err = o.gpuStrategies(left, experts, size); err != nil {
 		return err
 	}

@@ -88,3 +88,20 @@ func TestRanksByMemoryAndSpeed(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCacheLeavesExperts: the KV cache of several GPUs takes no room of experts that fit without it.
+func TestCacheLeavesExperts(t *testing.T) {
+	facts := []config.RankFacts{{Name: "NVIDIA H200", Memory: 30 << 30}, {Name: "NVIDIA H200", Memory: 20 << 30}}
+	p := plannedFor(t, config.Case{Rank: facts[0], Ranks: facts}, "--device", "cuda:0,cuda:1", "--kv-dtype", "fp8")
+	for i, r := range p.Ranks {
+		if !r.Resident {
+			t.Errorf("rank %d: not all experts are on the GPU, beside %d KV blocks", i, r.Load.Blocks)
+		}
+		if r.Load.Blocks != p.Load.Blocks {
+			t.Errorf("rank %d: %d KV blocks, the model has %d", i, r.Load.Blocks, p.Load.Blocks)
+		}
+	}
+	if p.Limits == "" || !p.Memory.Fits() {
+		t.Errorf("limited by %q: %v", p.Limits, p.Memory.Check())
+	}
+}

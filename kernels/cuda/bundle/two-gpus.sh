@@ -51,7 +51,7 @@ stop() {
 answer() {
 	local ids body
 	ids=$(seq -s, ${IDS:-100 7 1000})
-	body="{\"model\":\"any\",\"prompt\":[$ids],\"max_tokens\":64,\"temperature\":0,\"ignore_eos\":true}"
+	body="{\"prompt\":[$ids],\"max_tokens\":64,\"temperature\":0,\"ignore_eos\":true}"
 	exec 3<>"/dev/tcp/127.0.0.1/$1" && printf 'POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s' ${#body} "$body" >&3 &&
 		timeout 30 cat <&3 | grep -o '"text":"[^}]*' | head -n 1
 }
