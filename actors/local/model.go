@@ -285,9 +285,10 @@ func (s *Model) Gateway(p *actors.Pipeline, id string) (*actors.Gateway, error) 
 // model, the precision of its parts, and the tokenizer and template if they were read.
 func (s *Model) Identity() [sha256.Size]byte {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s", s.Source.Name, s.Source.Dir, s.Ranks[0].Plan.Load.Precision.Key(), s.Plan.Load.KVType)
-	for _, p := range s.Ranks[1:] { // the cache of some of the layers is another one on another device
-		fmt.Fprintf(h, "\x00%d\x00%s", p.Plan.Load.First, p.Plan.Load.Precision.Key())
+	ranks := s.Plan.Each()
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00%s", s.Source.Name, s.Source.Dir, ranks[0].Load.Precision.Key(), s.Plan.Load.KVType)
+	for _, p := range ranks[1:] { // the cache of some of the layers is another one on another device
+		fmt.Fprintf(h, "\x00%d\x00%s", p.Load.First, p.Load.Precision.Key())
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Source.Seen)) {
 		fmt.Fprintf(h, "\x00%s\x00%x", name, s.Source.Seen[name])

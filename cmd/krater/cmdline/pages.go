@@ -106,6 +106,9 @@ var Pages = map[string]page{
 			{"krater synth --shape qwen3-30b-a3b --in-memory", "Measure the memory that a model takes."},
 		},
 	},
+	"bench links": {
+		Examples: []example{{"krater bench links --device cuda:0,cuda:1", "Time the kinds of links between two GPUs, and plant a fault in each."}},
+	},
 	"bench doors": {
 		Examples: []example{{"krater bench doors --windows 3", "Measure 10,000 WebSocket streams of a scripted engine in three windows."}},
 	},
