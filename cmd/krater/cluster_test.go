@@ -209,7 +209,7 @@ func TestClusterChaos(t *testing.T) {
 	const tokens = 40
 	requests, clients, most := 200, 4, 10*time.Minute
 	if testing.Short() {
-		requests, clients, most = 12, 3, 4*time.Second
+		requests, clients, most = 8, 2, 2*time.Second
 	}
 	want := alone(t, 20, tokens)
 	r := newCluster(t, 2, "--peer-timeout", "500ms")
