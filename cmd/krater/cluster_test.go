@@ -6,8 +6,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -200,6 +204,56 @@ func TestClusterRefusals(t *testing.T) {
 	wrong := launch(t, "worker", "--join", r.members, "--worker-certs", r.certs, "--model", goldenDir, "--log-format", "json")
 	if status := wrong.wait(); status != 1 || !strings.Contains(wrong.err.String(), "others than the leader's") {
 		t.Errorf("a worker with other files: status %d\n%s", status, wrong.err)
+	}
+}
+
+// TestLeaderWorkerSet: the environment of a LeaderWorkerSet of Kubernetes says how many processes there are, where the
+// leader is, and in which order workers have layers. Secrets have other names of files.
+func TestLeaderWorkerSet(t *testing.T) {
+	certs, secrets := filepath.Join(t.TempDir(), "certs"), map[string]string{}
+	answers(t, "", "certs", certs)
+	for _, role := range []string{"leader", "worker"} {
+		secrets[role] = t.TempDir()
+		for from, to := range map[string]string{"ca.pem": "ca.crt", role + ".pem": "tls.crt", role + ".key": "tls.key"} {
+			text, err := os.ReadFile(filepath.Join(certs, from))
+			if err == nil {
+				err = os.WriteFile(filepath.Join(secrets[role], to), text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("LWS_GROUP_SIZE", "3")
+	leader := launch(t, "serve", "--listen", "127.0.0.1:0", "--worker-listen", "127.0.0.1:0", "--worker-certs", secrets["leader"], "--batch-dir", "off", "--threads", "1", "--log-format", "json")
+	var said struct{ Listen string }
+	if err := json.Unmarshal([]byte(leader.err.wait(t, "waiting for workers", leader.done)), &said); err != nil {
+		t.Fatal(err)
+	}
+	host, port, err := net.SplitHostPort(said.Listen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("LWS_LEADER_ADDRESS", host)
+	var workers []*program
+	for _, index := range []string{"2", "1"} {
+		t.Setenv("LWS_WORKER_INDEX", index)
+		workers = append(workers, launch(t, "worker", "--join-port", port, "--worker-certs", secrets["worker"], "--worker-name", "pod-"+index, "--threads", "1", "--log-format", "json"))
+	}
+	if _, err := complete(t.Context(), leader.address(), 0, 8); err != nil {
+		t.Fatal(err)
+	}
+	route := regexp.MustCompile(`group0\[(\d+)\.\.`)
+	first := func(w *program) int {
+		m := route.FindStringSubmatch(w.err.wait(t, "pipeline started", w.done))
+		if m == nil {
+			t.Fatalf("no layers in the log:\n%s", w.err)
+		}
+		n, _ := strconv.Atoi(m[1])
+		return n
+	}
+	if second, third := first(workers[1]), first(workers[0]); second >= third || second == 0 {
+		t.Errorf("worker 1 begins with layer %d, worker 2 with %d", second, third)
 	}
 }
 
