@@ -33,7 +33,7 @@ func openPart(t *testing.T, device config.Kind, part *config.Part, change func(*
 	return m
 }
 
-// TestParts: processes of a group load their layers, the leader with the embedding and the head, all with the leader's limits; together
+// TestParts: members of a cluster load their layers, the leader with the embedding and the head, all with the leader's limits; together
 // they have the model once.
 func TestParts(t *testing.T) {
 	whole := openPart(t, config.CPU, nil, nil)

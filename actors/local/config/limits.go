@@ -40,7 +40,7 @@ type Part struct {
 	First, Layers int // consecutive layers
 	// Ends says whether the embedding and the head come with the first of its ranks: load.NoEnds or load.BothEnds.
 	Ends load.Ends
-	// Limits apply to every process of the group; zero: as the options say, with as many KV blocks as there is room for.
+	// Limits apply to every member of the cluster; zero: as the options say, with as many KV blocks as there is room for.
 	Limits stages.Limits
 }
 
