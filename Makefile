@@ -112,6 +112,9 @@ clients: build ## run the official client libraries and a browser against a serv
 schemas: ## hold grammars of JSON schemas against a validator, XGrammar and the JSON Schema Test Suite
 	bench/clients/schemas/run.sh
 
+chart: build ## lint the Helm chart, render it, and start the program with the arguments that come out
+	deploy/helm/check.sh $(BIN)
+
 page: build ## test the page /trace in a headless browser: both widths, light and dark, keyboard, frame rate; pictures in build/page
 	bench/clients/run.sh page
 
