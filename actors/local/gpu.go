@@ -41,6 +41,9 @@ func Settle(f config.Options, r config.Reporter) ([]Rank, config.Options, error)
 	if err != nil {
 		return nil, f, err
 	}
+	if len(places) == 1 {
+		f = f.Of(0, places[0])
+	}
 	list := make([]Rank, len(places))
 	for i, p := range places {
 		if list[i], err = openRank(&f, i, p); err != nil {

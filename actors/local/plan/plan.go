@@ -81,6 +81,9 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 	if err != nil {
 		return nil, err
 	}
+	if len(places) == 1 {
+		f = f.Of(0, places[0]) // cuda:1 is cuda with --gpu 1
+	}
 	o := &Plan{Case: l, Options: f, cfg: cfg, Machine: m, PrefillExperts: int64(f.PrefillExpertVRAM), tokenizer: tokenizer}
 	if !l.Whole {
 		o.Steps.Pass = f.PrefillPass

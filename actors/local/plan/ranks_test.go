@@ -105,3 +105,12 @@ func TestCacheLeavesExperts(t *testing.T) {
 		t.Errorf("limited by %q: %v", p.Limits, p.Memory.Check())
 	}
 }
+
+// TestOneRankByIndex: a list of one GPU is that GPU.
+func TestOneRankByIndex(t *testing.T) {
+	facts := config.RankFacts{Name: "NVIDIA H200", Memory: 30 << 30}
+	p := plannedFor(t, config.Case{Rank: facts, Ranks: []config.RankFacts{facts}}, "--device", "cuda:1")
+	if o := &p.Options; o.Device != config.CUDA || o.GPUIndex != 1 || !p.Resident || p.Place() != (config.Place{Kind: config.CUDA, Index: 1}) {
+		t.Errorf("--device %s --gpu %d at %v, all experts there: %t", o.Device, o.GPUIndex, p.Place(), p.Resident)
+	}
+}
