@@ -42,7 +42,7 @@ func Settle(f config.Options, r config.Reporter) ([]Rank, config.Options, error)
 		return nil, f, err
 	}
 	if len(places) == 1 {
-		f = f.Of(0, places[0])
+		f = f.Alone(places[0])
 	}
 	list := make([]Rank, len(places))
 	for i, p := range places {

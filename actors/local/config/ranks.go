@@ -177,6 +177,15 @@ func (f Options) Of(rank int, p Place) Options {
 	return f
 }
 
+// Alone returns the options with the only rank's device by its kind: cuda:1 is cuda with --gpu 1.
+func (f Options) Alone(p Place) Options {
+	f.Device = p.Kind
+	if p.Kind == CUDA {
+		f.GPUIndex = p.Index
+	}
+	return f
+}
+
 // RankCount returns the number of ranks.
 func (f *Options) RankCount() int {
 	list, _ := f.Sizes() // Check refuses a bad list

@@ -82,7 +82,7 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 		return nil, err
 	}
 	if len(places) == 1 {
-		f = f.Of(0, places[0]) // cuda:1 is cuda with --gpu 1
+		f = f.Alone(places[0])
 	}
 	o := &Plan{Case: l, Options: f, cfg: cfg, Machine: m, PrefillExperts: int64(f.PrefillExpertVRAM), tokenizer: tokenizer}
 	if !l.Whole {
