@@ -127,8 +127,22 @@ type side struct {
 	did    []string
 	part   Part
 	hops   *Hops
-	failed chan error
+	failed *failing
 	open   bool // there are requests
+}
+
+// failing is something that runs until it is told to fail.
+type failing struct {
+	done chan struct{}
+	err  error
+}
+
+func (f *failing) Failed() <-chan struct{} { return f.done }
+func (f *failing) Err() error              { return f.err }
+
+func (f *failing) fail(err error) {
+	f.err = err
+	close(f.done)
 }
 
 func (s *side) note(format string, args ...any) {
@@ -173,7 +187,7 @@ func (s *side) Load(context.Context) error {
 	return s.load
 }
 
-func (s *side) Start(h *Hops) (<-chan error, error) {
+func (s *side) Start(h *Hops) (Running, error) {
 	if h == nil {
 		s.note("start alone")
 	} else {
@@ -181,7 +195,7 @@ func (s *side) Start(h *Hops) (<-chan error, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failed, s.hops = make(chan error, 1), h
+	s.failed, s.hops = &failing{done: make(chan struct{})}, h
 	return s.failed, nil
 }
 
@@ -413,11 +427,11 @@ func TestInterrupted(t *testing.T) {
 		r := newRig(t, 1, &side{layers: 9, memory: 4}, true)
 		a := r.join(&side{name: "a", memory: 5}, "1")
 		pass(time.Second)
-		r.engine.failed <- errors.New("a hop is broken")
+		r.engine.failed.fail(errors.New("a hop is broken"))
 		pass(time.Second)
 		r.want("leader", r.engine.done(), "load; start with 1; suspend; load; start with 1")
 		r.want("a", a.side.done(), "load 4 to 9; start with 0; start with 0")
-		a.side.failed <- errors.New("its pool is broken")
+		a.side.failed.fail(errors.New("its pool is broken"))
 		synctest.Wait()
 		if _, err := r.engine.hops.In.Receive(); err == nil {
 			t.Error("the hops of a part that has ended are open")

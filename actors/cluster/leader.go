@@ -23,14 +23,20 @@ type Engine interface {
 	// Load loads the leader's layers of the last plan, unless they are loaded.
 	Load(ctx context.Context) error
 	// Start starts a pipeline over the leader's layers and those behind the hops; without workers h is nil. It goes on
-	// with the requests that the last one left. failed gets the error that ends the pipeline.
-	Start(h *Hops) (failed <-chan error, err error)
+	// with the requests that the last one left.
+	Start(h *Hops) (Running, error)
 	// Suspend ends the pipeline, if there is one, and keeps its requests for the next.
 	Suspend()
 	// Abandon fails the requests that were kept.
 	Abandon(cause error)
 	// Idle reports whether there are no requests.
 	Idle() bool
+}
+
+// Running computes on a member: a pipeline, or a part of one. Err says why it has failed.
+type Running interface {
+	Failed() <-chan struct{} // closed when it has failed
+	Err() error
 }
 
 // LeaderOptions of a cluster.
@@ -145,7 +151,7 @@ func offers(list []*member) (o []Offer) {
 
 var (
 	errMore = errors.New("a worker has come that a smaller cluster waited for")
-	errOwn  = errors.New("the leader") // the fault is its own: at the start nothing would change it
+	errOwn  = errors.New("the leader") // wraps faults of the leader alone; at the start they end it, because waiting does not help
 )
 
 // serve is one generation: it loads, connects, starts, and waits for the end.
@@ -170,25 +176,25 @@ func (l *Leader) serve(ctx context.Context, list []*member) error {
 		return err
 	}
 	defer hops.Close()
-	failed, err := l.opt.Engine.Start(hops)
+	p, err := l.opt.Engine.Start(hops)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errOwn, err)
 	}
 	l.served, l.since = true, time.Time{}
 	l.log.Info().Int("workers", len(list)).Uint64("generation", l.generation).Msg("the cluster serves")
-	err = l.watch(ctx, list, failed)
+	err = l.watch(ctx, list, p)
 	l.suspend(list, err)
 	return err
 }
 
 // watch waits for the end of a generation.
-func (l *Leader) watch(ctx context.Context, list []*member, failed <-chan error) error {
+func (l *Leader) watch(ctx context.Context, list []*member, p Running) error {
 	more := time.NewTicker(time.Second)
 	defer more.Stop()
 	for {
 		select {
-		case err := <-failed:
-			return err
+		case <-p.Failed():
+			return p.Err()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-more.C: // a better division waits for a moment without requests

@@ -18,8 +18,8 @@ type Host interface {
 	Open(ctx context.Context, m Model) (fingerprint string, o Offer, err error)
 	// Load loads a part, unless it is the one that is loaded. A part before it is freed.
 	Load(ctx context.Context, p Part) error
-	// Start begins to compute batches that come over the hops. failed gets the error that ends it.
-	Start(h *Hops) (failed <-chan error, err error)
+	// Start begins to compute batches that come over the hops.
+	Start(h *Hops) (Running, error)
 	// Stop ends that, if it has begun; the part stays loaded.
 	Stop()
 }
@@ -188,7 +188,7 @@ func (w *worker) connect(ctx context.Context, x *connect) error {
 		return err
 	}
 	h := &Hops{In: conns[0], Out: conns[1], Side: conns[2]}
-	failed, err := w.opt.Host.Start(h)
+	part, err := w.opt.Host.Start(h)
 	if err != nil {
 		h.Close()
 		return err
@@ -196,8 +196,8 @@ func (w *worker) connect(ctx context.Context, x *connect) error {
 	w.hops = h
 	go func() {
 		select {
-		case err := <-failed:
-			w.opt.Log.Error().Err(err).Msg("the part of the pipeline has ended")
+		case <-part.Failed():
+			w.opt.Log.Error().Err(part.Err()).Msg("the part of the pipeline has ended")
 			h.Close() // the leader notices, and begins anew
 		case <-ctx.Done():
 		}

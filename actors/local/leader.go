@@ -201,7 +201,7 @@ func (l *Leader) unload() {
 }
 
 // Start implements cluster.Engine.
-func (l *Leader) Start(h *cluster.Hops) (<-chan error, error) {
+func (l *Leader) Start(h *cluster.Hops) (cluster.Running, error) {
 	ranks, o := l.model.pipeline(l.c.Log)
 	o.Before, o.Replay = l.pipeline, true
 	if h != nil {
@@ -222,12 +222,7 @@ func (l *Leader) Start(h *cluster.Hops) (<-chan error, error) {
 	if first {
 		l.ready(l.gateway, p)
 	}
-	failed := make(chan error, 1)
-	go func() {
-		<-p.Failed()
-		failed <- p.Err()
-	}()
-	return failed, nil
+	return p, nil
 }
 
 // Suspend implements cluster.Engine.

@@ -132,7 +132,7 @@ func (w *Worker) unload() {
 }
 
 // Start implements cluster.Host.
-func (w *Worker) Start(h *cluster.Hops) (<-chan error, error) {
+func (w *Worker) Start(h *cluster.Hops) (cluster.Running, error) {
 	if w.model == nil {
 		return nil, errors.New("no part is loaded")
 	}
@@ -142,12 +142,7 @@ func (w *Worker) Start(h *cluster.Hops) (<-chan error, error) {
 		return nil, err
 	}
 	w.segment = s
-	failed := make(chan error, 1)
-	go func() {
-		<-s.Failed()
-		failed <- s.Err()
-	}()
-	return failed, nil
+	return s, nil
 }
 
 // Stop implements cluster.Host.
