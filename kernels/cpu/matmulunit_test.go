@@ -106,7 +106,7 @@ func TestFFNOnTheTileUnit(t *testing.T) {
 			if err := got.Check(); err != nil {
 				t.Fatal(err)
 			}
-			if n := testing.AllocsPerRun(3, func() { many.FFN(s3, out, in, e) }); n != 0 {
+			if n := kerneltest.Allocations(func() { many.FFN(s3, out, in, e) }); n != 0 {
 				t.Errorf("%v, rows %v: %v allocations", size, rows, n)
 			}
 		}

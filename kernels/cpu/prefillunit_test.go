@@ -55,7 +55,7 @@ func TestMLAOnTheTileUnit(t *testing.T) {
 		if !(distance < 0x1p-8) {
 			t.Errorf("%+v: relative distance %g", size.p, distance)
 		}
-		if n := testing.AllocsPerRun(2, func() {
+		if n := kerneltest.Allocations(func() {
 			d.MLAPrefill(s, out, q, c.cache, c.kvB, device.Spans{List: spans}, c.p)
 		}); n > 0 {
 			t.Errorf("%+v: %v allocations a run", size.p, n)

@@ -114,7 +114,7 @@ func TestFFNQOfManyThreads(t *testing.T) {
 		if err := got.Check(); err != nil {
 			t.Fatalf("%d threads: %v", threads, err)
 		}
-		if n := testing.AllocsPerRun(5, func() { d.FFNQ(s, out, in, e) }); n != 0 {
+		if n := kerneltest.Allocations(func() { d.FFNQ(s, out, in, e) }); n != 0 {
 			t.Errorf("%d threads: %v allocations", threads, n)
 		}
 	}

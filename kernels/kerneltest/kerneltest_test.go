@@ -79,3 +79,19 @@ func TestDotToleranceFollowsTheData(t *testing.T) {
 		t.Errorf("tolerance %g of values near 10", tol(0))
 	}
 }
+
+func TestAllocationsLeavesOutWhatHappensOnce(t *testing.T) {
+	var kept []byte
+	runs := 0
+	if n := Allocations(func() {
+		if runs++; runs <= 4 {
+			kept = make([]byte, 64)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations of a function that has ceased to allocate", n)
+	}
+	if n := Allocations(func() { kept = make([]byte, 64) }); n != 1 {
+		t.Errorf("%v allocations of a function that allocates each time", n)
+	}
+	_ = kept
+}
