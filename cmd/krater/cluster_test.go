@@ -29,15 +29,25 @@ type clusterRig struct {
 	base    string
 	leader  *program
 	workers []*program
+	by      func(worker int) []string // the program that starts a worker, see launchBy; nil: none
 }
 
 // newCluster starts a leader and workers, and waits until they serve.
 func newCluster(t testing.TB, workers int, flags ...string) *clusterRig {
 	t.Helper()
-	r := &clusterRig{t: t, certs: filepath.Join(t.TempDir(), "certs"), workers: make([]*program, workers)}
+	r := &clusterRig{t: t, workers: make([]*program, workers)}
+	r.open("127.0.0.1:0", flags...)
+	return r
+}
+
+// open is newCluster for a rig with other settings. Workers reach the leader at address.
+func (r *clusterRig) open(address string, flags ...string) {
+	t := r.t
+	t.Helper()
+	r.certs = filepath.Join(t.TempDir(), "certs")
 	answers(t, "", "certs", r.certs)
 	r.leader = launch(t, append([]string{
-		"serve", "--listen", "127.0.0.1:0", "--worker-listen", "127.0.0.1:0", "--worker-certs", r.certs, "--ranks", fmt.Sprint(workers + 1),
+		"serve", "--listen", "127.0.0.1:0", "--worker-listen", address, "--worker-certs", r.certs, "--ranks", fmt.Sprint(len(r.workers) + 1),
 		"--batch-dir", "off", "--threads", "1", "--max-seqs", "8", "--log-format", "json",
 	}, flags...)...)
 	line := r.leader.err.wait(t, "waiting for workers", r.leader.done)
@@ -58,12 +68,15 @@ func newCluster(t testing.TB, workers int, flags ...string) *clusterRig {
 			}
 		}
 	})
-	return r
 }
 
 // start starts a worker, also one that was killed.
 func (r *clusterRig) start(i int) {
-	r.workers[i] = launch(r.t, "worker", "--join", r.members, "--worker-certs", r.certs, "--worker-name", fmt.Sprintf("w%d", i), "--threads", "1", "--log-format", "json")
+	var by []string
+	if r.by != nil {
+		by = r.by(i)
+	}
+	r.workers[i] = launchBy(r.t, by, "worker", "--join", r.members, "--worker-certs", r.certs, "--worker-name", fmt.Sprintf("w%d", i), "--threads", "1", "--log-format", "json")
 }
 
 // kill ends a worker without a word.

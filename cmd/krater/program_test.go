@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,14 +28,18 @@ type program struct {
 func programEnv() []string { return append(os.Environ(), asProgram+"=1", "GORACE=atexit_sleep_ms=0") }
 
 // launch starts the program; it is killed at the end of the test.
-func launch(t testing.TB, args ...string) *program {
+func launch(t testing.TB, args ...string) *program { t.Helper(); return launchBy(t, nil, args...) }
+
+// launchBy is launch by another program, whose arguments end with those of this one, and which becomes it.
+func launchBy(t testing.TB, by []string, args ...string) *program {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, kill := context.WithCancel(context.Background())
-	p := &program{t: t, cmd: exec.CommandContext(ctx, self, args...), out: newLines(), err: newLines(), done: make(chan struct{})}
+	line := slices.Concat(by, []string{self}, args)
+	p := &program{t: t, cmd: exec.CommandContext(ctx, line[0], line[1:]...), out: newLines(), err: newLines(), done: make(chan struct{})}
 	p.cmd.Env = programEnv()
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
 	p.started = time.Now()
