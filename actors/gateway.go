@@ -369,6 +369,26 @@ func (g *Gateway) render(ctx context.Context, c *engine.Chat) (chat.Result, erro
 	return r, nil
 }
 
+// Prefixes implements engine.Engine.
+func (g *Gateway) Prefixes(ctx context.Context, owner string) (engine.Prefixes, error) {
+	for {
+		p, err := g.r.await(ctx)
+		if err != nil {
+			return engine.Prefixes{}, err
+		}
+		m := &msg.Prefixes{Domain: g.domain(owner), Reply: make(chan []uint64, 1)}
+		p.host.send(p.routes.schedule, m)
+		select {
+		case list := <-m.Reply:
+			return engine.Prefixes{BlockTokens: p.lim.BlockTokens, Digests: list}, nil
+		case <-ctx.Done():
+			return engine.Prefixes{}, gone()
+		case <-p.dead: // another pipeline has the requests, or none
+		case <-p.halted:
+		}
+	}
+}
+
 // Stats implements engine.Engine.
 func (g *Gateway) Stats() engine.Stats {
 	p := g.r.last()

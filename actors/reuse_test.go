@@ -2,7 +2,9 @@ package actors
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"testing"
 	"time"
@@ -145,8 +147,28 @@ func TestOwnersKeepTheirPrefixes(t *testing.T) {
 		if !slices.Equal(cached, want) {
 			t.Errorf("shared %v: cached %v, want %v", shared, cached, want)
 		}
+		for owner, has := range map[string]bool{"one": true, "two": true, "three": shared} {
+			list, err := gw.Prefixes(t.Context(), owner)
+			if err != nil || list.BlockTokens != 4 {
+				t.Fatalf("%+v, %v", list, err)
+			}
+			for n := 4; n < len(text); n += 4 {
+				if slices.Contains(list.Digests, digest(text[:n])) != has {
+					t.Errorf("shared %v: the list for %q has the first %d tokens: %v", shared, owner, n, !has)
+				}
+			}
+		}
 		p.Close()
 	}
+}
+
+// digest is FNV-1a of the ids, four bytes each.
+func digest(ids []int32) uint64 {
+	h := fnv.New64a()
+	for _, id := range ids {
+		h.Write(binary.LittleEndian.AppendUint32(nil, uint32(id)))
+	}
+	return h.Sum64()
 }
 
 // TestChoicesShareTheirPrompt: the prompt of several choices is computed once, and each has

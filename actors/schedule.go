@@ -74,6 +74,10 @@ func newScheduleNode(core *scheduler.Core, stream device.Stream, m *meters, h ho
 func (n *scheduleNode) receive(c *turn, m any) {
 	now := n.now()
 	n.log = c.log
+	if m, ok := m.(*msg.Prefixes); ok {
+		m.Reply <- n.core.Prefixes(m.Domain)
+		return
+	}
 	if n.resting {
 		n.rest(m, now)
 		n.effects()

@@ -37,6 +37,9 @@ type Stats struct {
 // Running is the number of requests that have started and not ended.
 func (s *Stats) Running() int { return s.Prefilling + s.Decoding }
 
+// Prefixes returns the digests of prefixes that requests of a domain find in the cache: see kvblocks.Pool.Digests.
+func (c *Core) Prefixes(domain [32]byte) []uint64 { return c.pool.Digests(domain) }
+
 // Stats returns the figures of this moment.
 func (c *Core) Stats() Stats {
 	s := c.stats

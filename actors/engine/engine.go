@@ -28,6 +28,16 @@ type Engine interface {
 	Render(ctx context.Context, c *Chat) (string, error)
 	// Stats is a snapshot of the counters and gauges.
 	Stats() Stats
+	// Prefixes says which prefixes of prompts need not be computed for an owner's requests; see Request.Owner.
+	Prefixes(ctx context.Context, owner string) (Prefixes, error)
+}
+
+// Prefixes are the prefixes of whole blocks in the KV cache.
+type Prefixes struct {
+	BlockTokens int
+	// Digests of the prefixes, in no order: FNV-1a, 64 bits, over the ids of all tokens from the first on, each as four
+	// bytes, the lowest first. A prefix whose own beginning was evicted is of no use, and may be in the list.
+	Digests []uint64
 }
 
 // Info describes the served model.

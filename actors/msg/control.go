@@ -21,6 +21,12 @@ type Submit struct {
 	Again func(answer []int32) (*sample.Sequence, error)
 }
 
+// Prefixes asks the schedule actor for the digests of the prefixes that the cache has for a domain: kvblocks.Pool.Digests.
+type Prefixes struct {
+	Domain [32]byte
+	Reply  chan []uint64 // gets one list; buffered
+}
+
 // Suspended is a request between two pipelines.
 type Suspended struct {
 	Submit   *Submit

@@ -152,6 +152,15 @@ func (l *loadingEngine) Heat() engine.Heat {
 	return engine.Heat{}
 }
 
+// Prefixes implements engine.Engine.
+func (l *loadingEngine) Prefixes(ctx context.Context, owner string) (engine.Prefixes, error) {
+	e, err := l.get()
+	if err != nil {
+		return engine.Prefixes{}, err
+	}
+	return e.Prefixes(ctx, owner)
+}
+
 // Stats implements engine.Engine.
 func (l *loadingEngine) Stats() engine.Stats {
 	if e, err := l.get(); err == nil {

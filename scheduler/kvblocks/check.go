@@ -45,6 +45,18 @@ func (p *Pool) Check() error {
 	if err := p.checkWindows(); err != nil {
 		return err
 	}
+	named := 0
+	for i := range p.pages {
+		if g := &p.pages[i]; g.serial != 0 {
+			named++
+			if _, ok := p.prefixes[g.serial]; !ok {
+				return fmt.Errorf("kvblocks: page %d has no digest", i)
+			}
+		}
+	}
+	if named != len(p.prefixes) {
+		return fmt.Errorf("kvblocks: %d pages with an identity, %d digests", named, len(p.prefixes))
+	}
 	for domain, r := range p.roots.byDomain {
 		if r.uses <= 0 || p.roots.bySerial[r.serial] != r {
 			return fmt.Errorf("kvblocks: root %x has %d uses", domain[:4], r.uses)

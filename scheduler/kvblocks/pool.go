@@ -45,6 +45,8 @@ type Pool struct {
 	roots roots
 	parts map[uint64]int // by parent: how many pages that are not full come after it
 
+	prefixes map[uint64]prefix // by serial, of pages with an identity
+
 	places      []int32 // stack of free places
 	resting     order   // places with an identity that no move works on
 	snapshot    []snapshot
@@ -78,7 +80,7 @@ func New(cfg Config) *Pool {
 		snapshot: make([]snapshot, cfg.Snapshots), vacant: make([]int32, cfg.Snapshots), kept: newOrder(cfg.Snapshots),
 		windows: make([]windowBlock, cfg.Windows), freeWindows: make([]int32, cfg.Windows), idleWindows: newOrder(cfg.Windows),
 	}
-	p.parts = map[uint64]int{}
+	p.parts, p.prefixes = map[uint64]int{}, map[uint64]prefix{}
 	p.table.init(n)
 	p.roots.init()
 	p.table.seed = maphash.MakeSeed()

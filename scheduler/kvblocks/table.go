@@ -93,6 +93,7 @@ func (p *Pool) Put(block int32, parent uint64, tokens []int32) uint64 {
 	p.table.serial++
 	g := p.block(block)
 	g.serial, g.parent, g.hash, g.tokens = p.table.serial, parent, hash, append(g.tokens[:0], tokens...)
+	p.prefixes[g.serial] = p.follow(parent, tokens)
 	p.roots.count(parent, 1)
 	p.countPart(g, 1)
 	p.enter(block)
@@ -155,6 +156,7 @@ func (p *Pool) forget(id int32) {
 	p.dropWindow(id)
 	p.roots.count(g.parent, -1)
 	p.countPart(g, -1)
+	delete(p.prefixes, g.serial)
 	g.serial, g.parent = 0, 0
 }
 

@@ -25,6 +25,7 @@ var described = []openapi.Route{
 	{Method: "POST", Path: "/detokenize", Summary: "text of token ids", Request: api.DetokenizeRequest{}, Answer: api.PromptAnswer{}},
 	{Method: "POST", Path: "/apply-template", Summary: "the text of a conversation after the chat template", Request: api.TemplateRequest{}, Answer: api.PromptAnswer{}},
 	{Method: "GET", Path: "/tokenizer_info", Summary: "the tokenizer's settings", Answer: api.Tokenizer{}},
+	{Method: "GET", Path: "/v1/prefixes", Summary: "digests of the prefixes of prompts that are in the KV cache", Answer: api.PrefixDigest{}},
 	{Method: "POST", Path: "/api/chat", Summary: "a chat answer of the Ollama API", Request: ollama.ChatRequest{}, Answer: ollama.Line{}, Events: ollama.Line{}, EventsType: "application/x-ndjson"},
 	{Method: "POST", Path: "/api/generate", Summary: "an answer of the Ollama API", Request: ollama.GenerateRequest{}, Answer: ollama.Line{}, Events: ollama.Line{}, EventsType: "application/x-ndjson"},
 	{Method: "POST", Path: "/api/show", Summary: "the served model, in the Ollama API", Request: ollama.ShowRequest{}, Answer: ollama.Show{}},

@@ -72,6 +72,7 @@ func (s *Server) routes() {
 	s.Route("GET /v1/models/{id...}", http.HandlerFunc(s.model))
 	s.Route("POST /tokenize", s.Limit(http.HandlerFunc(s.tokenize)))
 	s.Route("GET /tokenizer_info", answers(func() any { return api.NewTokenizer(s.engine.Info()) }))
+	s.Route("GET /v1/prefixes", http.HandlerFunc(s.prefixes))
 	s.Route("POST /detokenize", s.Limit(http.HandlerFunc(s.detokenize)))
 	s.Route("POST /apply-template", s.Limit(http.HandlerFunc(s.applyTemplate)))
 	s.ollamaRoutes()

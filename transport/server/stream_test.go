@@ -444,6 +444,24 @@ func TestContinuousUsage(t *testing.T) {
 	}
 }
 
+// TestPrefixes: the digest of the cache, and that it is sent once.
+func TestPrefixes(t *testing.T) {
+	f := start(t, Options{})
+	res := f.send(t, "GET", "/v1/prefixes", "")
+	const want = `{"object":"prefix_digest","model":"test-model","block_tokens":4,"hash":"fnv1a-64","prefixes":["0000000000000007","0000000000000f00"]}`
+	if text := strings.TrimSpace(readAll(t, res.Body)); text != want {
+		t.Errorf("%s", text)
+	}
+	tag := res.Header.Get("ETag")
+	if again := f.send(t, "GET", "/v1/prefixes", "", "If-None-Match", tag); tag == "" || again.StatusCode != 304 {
+		t.Errorf("tag %q: status %d", tag, again.StatusCode)
+	}
+	f.engine.SetReady(&engine.Error{Kind: engine.Unavailable, Message: "loading"})
+	if res := f.send(t, "GET", "/v1/prefixes", ""); res.StatusCode != 503 {
+		t.Errorf("status %d while nothing is served", res.StatusCode)
+	}
+}
+
 // TestPromptProgress: events about the prompt have no choices.
 func TestPromptProgress(t *testing.T) {
 	f := start(t, Options{})
