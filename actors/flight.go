@@ -28,6 +28,24 @@ func (n *scheduleNode) giveUp(id uint64) {
 	n.removeInFlight(b)
 	b.Abandoned.Store(true)
 	b.Status = msg.Void
+	n.renewSamplers(b)
+}
+
+// renewSamplers makes the samplers of a batch's requests anew. Another actor may still make choices for the batch, which do not count.
+func (n *scheduleNode) renewSamplers(b *msg.Batch) {
+	for i := range b.Spans {
+		r := n.live[b.Spans[i].ID]
+		if !b.Spans[i].Last || r == nil || r.ended || r.submit.Request.Scored {
+			continue
+		}
+		sampler, err := again(r.submit, r.tokens[r.submit.Request.PromptLen:])
+		if err != nil {
+			n.blame(r, b.Spans[i].ID, err)
+			n.core.Cancel(b.Spans[i].ID, scheduler.Failed)
+			continue
+		}
+		r.submit.Sampler = sampler
+	}
 }
 
 // takeCredit takes a free batch: of the queue, where the device has several and one is left.

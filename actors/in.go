@@ -20,6 +20,7 @@ var errOverdue = errors.New("it did not come back in time")
 // sends them to the head. While a batch is away it belongs to this actor, which also gives it up.
 type inNode struct {
 	away     []*msg.Batch // by index; nil: it is here
+	back     []*msg.Batch // with their rows, but behind one that is away: see Batch.Follows
 	from     *hopEnd
 	stream   device.Stream // for batches that have none of their own
 	deadline time.Duration
@@ -39,6 +40,7 @@ func (n *inNode) receive(c *turn, m any) {
 		if b := m.Batch; n.away[b.Index] == b && b.Epoch == m.Epoch && b.ID == m.Step {
 			n.away[b.Index] = nil
 			c.send(c.routes.schedule, m)
+			n.release(c)
 		}
 	case *msg.Tick:
 		n.look(c)
@@ -61,6 +63,19 @@ func (n *inNode) look(c *turn) {
 			n.lost(n.from, cause)
 		}
 	}
+	n.release(c)
+}
+
+// release sends batches that are back to the head, unless one that they follow is still away. A worker that fails one of them says so
+// over another connection than that by which the next one comes.
+func (n *inNode) release(c *turn) {
+	n.back = slices.DeleteFunc(n.back, func(b *msg.Batch) bool {
+		if slices.ContainsFunc(n.away, func(p *msg.Batch) bool { return p != nil && p.ID <= b.Follows }) {
+			return false
+		}
+		c.send(c.routes.head, b)
+		return true
+	})
 }
 
 // arrived takes a batch that is back. A frame about a step that was given up, or a second one, is dropped.
@@ -82,10 +97,11 @@ func (n *inNode) arrived(c *turn, f *hop.Frame) {
 		n.from.failures.Add(1)
 		c.log.Error().Uint64("batch", b.ID).Err(cause).Msg("a step is lost behind a hop")
 		c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: cause, Repeatable: true})
-		return
+	} else {
+		n.missed = 0
+		n.back = append(n.back, b)
 	}
-	n.missed = 0
-	c.send(c.routes.head, b)
+	n.release(c)
 }
 
 // write copies a frame's rows to the first rank.
@@ -127,7 +143,7 @@ func fits(f *hop.Frame, hidden, marks, selected, row int) error {
 
 // held implements holder.
 func (n *inNode) held() []*msg.Batch {
-	return slices.DeleteFunc(slices.Clone(n.away), func(b *msg.Batch) bool { return b == nil })
+	return slices.DeleteFunc(slices.Concat(n.away, n.back), func(b *msg.Batch) bool { return b == nil })
 }
 
 // sideNode talks with one worker about batches that fail and are given up.

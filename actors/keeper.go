@@ -99,7 +99,7 @@ func (n *keeperNode) step(c *turn, f *hop.Frame) {
 func (n *keeperNode) begin(c *turn, b *msg.Batch, f *hop.Frame) {
 	k := &n.kept[b.Index]
 	k.frame = f
-	b.ID, b.Epoch, b.MicroBatch, b.Status = f.ID, f.Epoch, b.Index, msg.InFlight
+	b.ID, b.Follows, b.Epoch, b.MicroBatch, b.Status = f.ID, f.Follows, f.Epoch, b.Index, msg.InFlight
 	b.Abandoned.Store(false)
 	b.Submitted.Store(false)
 	noted, others := n.trace.Detail(b.ID)

@@ -81,7 +81,7 @@ func (n *outNode) pack(c *turn, b *msg.Batch) (cause error) {
 		return nil
 	}
 	f := &n.frame
-	*f = hop.Frame{Kind: hop.Step, Batch: uint8(b.Index), Epoch: b.Epoch, ID: b.ID, Bulk: len(b.State.Prefill) > 0, Rows: n.rows}
+	*f = hop.Frame{Kind: hop.Step, Batch: uint8(b.Index), Epoch: b.Epoch, ID: b.ID, Follows: b.Follows, Bulk: len(b.State.Prefill) > 0 || b.Follows != 0, Rows: n.rows}
 	if n.back {
 		return nil
 	}

@@ -79,15 +79,19 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 		// copy for each.
 		c.PrefillBatches = 1
 	}
-	c.Follow = opt.Remote == nil && follows(ranks, &c)
+	c.Follow = follows(ranks, opt.Remote, &c)
 	return c
 }
 
 // follows reports whether the chunks of a prompt may follow each other through the ranks. A batch must then pass every layer after
 // those before it, and nothing may be kept of a sequence but rows in blocks. Steps of a GPU that waits for the host in the middle are
 // not submitted in order.
-func follows(ranks []*rank, c *scheduler.Config) bool {
+func follows(ranks []*rank, remote *Remote, c *scheduler.Config) bool {
+	several := len(ranks) > 1
+	if remote != nil {
+		several = !remote.Accelerators
+	}
 	whole := func(r *rank) bool { return r.Limits.Window == r.Limits.Tokens && (r.accel == nil || r.place == nil) }
-	return len(ranks) > 1 && c.MicroBatches > 1 && c.Snapshots == 0 && c.WindowBlocks == 0 && c.PassRows == 0 &&
+	return several && c.MicroBatches > 1 && c.Snapshots == 0 && c.WindowBlocks == 0 && c.PassRows == 0 &&
 		!slices.ContainsFunc(ranks, func(r *rank) bool { return !whole(r) })
 }

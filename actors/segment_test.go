@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"krater/actors/engine"
@@ -97,8 +98,19 @@ func TestSegmentsAnswer(t *testing.T) {
 		want := all(t, gw, list)
 		o.remote = true
 		ranks := l.spread(t, o, sizes, c.simulated)
-		first := l.team(t, o, ranks, nil, nil)
+		var behind atomic.Int64 // steps with rows of a prompt of which others are in flight
+		first := l.team(t, o, ranks, func(_ string, conn hop.Conn) hop.Conn {
+			return &faultyHop{Conn: conn, spoil: func(_ int, f *hop.Frame, send func(*hop.Frame) error) error {
+				if f.Follows != 0 {
+					behind.Add(1)
+				}
+				return send(f)
+			}}
+		}, nil)
 		same(t, all(t, l.open(t, first.Pipeline), list), want)
+		if follows := c.dir != "qwen3_next"; follows != (behind.Load() > 0) {
+			t.Errorf("%s: %d frames of steps that follow others", c.dir, behind.Load())
+		}
 		if err := first.close(); err != nil {
 			t.Error(err)
 		}

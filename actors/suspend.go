@@ -102,7 +102,7 @@ func (p *Pipeline) Adopt(list []*Suspended) {
 		sub := *s.Submit
 		own.Submit = &sub
 		if own.Fault == nil {
-			sub.Sampler, own.Fault = again(s)
+			sub.Sampler, own.Fault = again(s.Submit, s.Answer)
 		}
 		m.List = append(m.List, &own)
 	}
@@ -115,13 +115,13 @@ func (p *Pipeline) Adopt(list []*Suspended) {
 
 // again makes the sampler of a request that goes on: the old one may have made choices that
 // do not count.
-func again(s *Suspended) (_ *sample.Sequence, err error) {
+func again(m *msg.Submit, answer []int32) (_ *sample.Sequence, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the sampler: %w", files.Caught(r))
 		}
 	}()
-	return s.Submit.Again(s.Answer)
+	return m.Again(answer)
 }
 
 // Abandon ends the requests of a suspended pipeline that no other will take over, and refuses new ones.

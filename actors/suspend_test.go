@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -291,12 +292,23 @@ func TestCancelWhileSuspended(t *testing.T) {
 func TestLostRank(t *testing.T) {
 	cause := errors.New("fell off the bus")
 	for _, c := range []string{"replay", "abandon", "close", "fail", "smaller"} {
-		r := newRelay(t, setup{dir: golden("deepseek_v2_lite"), limits: small(2)}, func(o *Options) { o.Replay = c != "fail" })
+		var slow atomic.Bool // a token takes so long that no answer ends before the rank is lost
+		r := newRelay(t, setup{dir: golden("deepseek_v2_lite"), limits: small(2), wrap: func(actor string, n node) node {
+			if actor != "sample" {
+				return n
+			}
+			return hook{n, func(*turn, any) {
+				if slow.Load() {
+					time.Sleep(20 * time.Millisecond)
+				}
+			}}
+		}}, func(o *Options) { o.Replay = c != "fail" })
 		gw := r.l.open(t, r.p)
 		want, err := generate(gw, []int32{5, 6}, 60)
 		if err != nil {
 			t.Fatal(err)
 		}
+		slow.Store(true)
 		st, err := gw.Submit(context.Background(), greedy([]int32{5, 6}, 60))
 		if err != nil {
 			t.Fatal(err)
@@ -323,6 +335,7 @@ func TestLostRank(t *testing.T) {
 			r.start(p)
 			r.p.Adopt(list)
 		}
+		slow.Store(false)
 		ids, last, err := collect(st)
 		if c == "replay" {
 			if err != nil || !slices.Equal(ids, want) {

@@ -18,6 +18,7 @@ type Frame struct {
 	Batch      uint8  // index of the batch
 	Epoch      uint32 // of the step; a receiver drops frames of an older one
 	ID         uint64 // number of the step
+	Follows    uint64 // the newest step before it that has earlier rows of a prompt of this one; 0: none
 	Repeatable bool   // of Failed: the same step may work the next time
 	Bulk       bool   // it has rows of prompts: frames without them go first
 	Sent       int64  // sender's trace clock, ns

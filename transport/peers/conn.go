@@ -227,7 +227,7 @@ func (c *Conn) room(a *assembly, n int, flags byte) ([]byte, error) {
 		}
 		a.total = frameHeader
 		for i := range 4 {
-			if a.total += int(binary.LittleEndian.Uint32(h[24+4*i:])); a.total > c.opt.FrameBytes {
+			if a.total += int(binary.LittleEndian.Uint32(h[lengthsAt+4*i:])); a.total > c.opt.FrameBytes {
 				return nil, fmt.Errorf("%w: more than %d bytes", ErrTooLong, c.opt.FrameBytes)
 			}
 		}

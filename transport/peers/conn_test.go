@@ -49,7 +49,7 @@ func randomBytes(r *rand.Rand, n int) []byte {
 
 func randomFrame(r *rand.Rand, id uint64, bulk bool) *hop.Frame {
 	f := &hop.Frame{
-		Kind: hop.Kind(1 + r.IntN(4)), Batch: byte(r.Uint32()), Epoch: r.Uint32(), ID: id, Repeatable: r.IntN(2) > 0, Bulk: bulk, Sent: r.Int64(),
+		Kind: hop.Kind(1 + r.IntN(4)), Batch: byte(r.Uint32()), Epoch: r.Uint32(), ID: id, Follows: r.Uint64(), Repeatable: r.IntN(2) > 0, Bulk: bulk, Sent: r.Int64(),
 		Meta: randomBytes(r, r.IntN(500)),
 	}
 	for i := range f.Rows {
@@ -68,7 +68,7 @@ func sameFrame(a, b *hop.Frame) bool {
 	for i := range x.Rows {
 		equal = equal && bytes.Equal(x.Rows[i], y.Rows[i])
 	}
-	return equal && x.Kind == y.Kind && x.Batch == y.Batch && x.Epoch == y.Epoch && x.ID == y.ID && x.Repeatable == y.Repeatable && x.Bulk == y.Bulk && x.Sent == y.Sent
+	return equal && x.Kind == y.Kind && x.Batch == y.Batch && x.Epoch == y.Epoch && x.ID == y.ID && x.Repeatable == y.Repeatable && x.Bulk == y.Bulk && x.Follows == y.Follows && x.Sent == y.Sent
 }
 
 // TestFrames: frames of all sizes arrive as they were sent, from several senders at once.

@@ -25,6 +25,7 @@ import (
 //	1 byte   zero
 //	4 bytes  epoch
 //	8 bytes  number of the step
+//	8 bytes  number of the step that it follows
 //	8 bytes  time of sending
 //	4 x 4 bytes  lengths of Meta and of Rows, which follow in this order
 //
@@ -33,7 +34,8 @@ import (
 const (
 	chunkHeader = 12
 	chunkBytes  = 256 << 10
-	frameHeader = 40
+	frameHeader = 48
+	lengthsAt   = 32 // in a frame's header
 )
 
 const (
@@ -70,9 +72,10 @@ func putFrame(dst []byte, f *hop.Frame) {
 	le := binary.LittleEndian
 	le.PutUint32(dst[4:], f.Epoch)
 	le.PutUint64(dst[8:], f.ID)
-	le.PutUint64(dst[16:], uint64(f.Sent))
+	le.PutUint64(dst[16:], f.Follows)
+	le.PutUint64(dst[24:], uint64(f.Sent))
 	for i, s := range sections(f) {
-		le.PutUint32(dst[24+4*i:], uint32(len(s)))
+		le.PutUint32(dst[lengthsAt+4*i:], uint32(len(s)))
 	}
 }
 
@@ -88,11 +91,11 @@ func getFrame(f *hop.Frame, body []byte, bulk bool) error {
 	}
 	*f = hop.Frame{
 		Kind: kind, Repeatable: flags&frameRepeatable != 0, Bulk: bulk, Batch: body[2],
-		Epoch: le.Uint32(body[4:]), ID: le.Uint64(body[8:]), Sent: int64(le.Uint64(body[16:])),
+		Epoch: le.Uint32(body[4:]), ID: le.Uint64(body[8:]), Follows: le.Uint64(body[16:]), Sent: int64(le.Uint64(body[24:])),
 	}
 	rest := body[frameHeader:]
 	for i, to := range [4]*[]byte{&f.Meta, &f.Rows[0], &f.Rows[1], &f.Rows[2]} {
-		n := int(le.Uint32(body[24+4*i:]))
+		n := int(le.Uint32(body[lengthsAt+4*i:]))
 		if n > len(rest) {
 			return fmt.Errorf("%w: a part of %d bytes where %d are left", ErrWire, n, len(rest))
 		}
