@@ -126,6 +126,7 @@ func (p *Pipeline) halt() error {
 	for _, h := range p.hops {
 		h.Close()
 	}
+	p.help.close()
 	for _, s := range p.streams {
 		s.Close()
 	}

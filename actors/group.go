@@ -1,6 +1,7 @@
 package actors
 
 import (
+	"errors"
 	"slices"
 
 	"krater/actors/msg"
@@ -22,6 +23,7 @@ type groupNode struct {
 	group      *group.Group
 	stream     device.Stream
 	placed     *placed // nil: the group's experts are on its rank
+	help       *help   // nil: no other device computes experts of it
 	inline     func(rows int, work []device.ExpertRows) bool
 	count      func(b *msg.Batch, layer int, work []device.ExpertRows)
 	lost       func(cause error) // reports that the rank is lost
@@ -72,12 +74,13 @@ func (n *groupNode) handle(c *turn, m any) {
 			return // the batch has failed meanwhile
 		}
 		if m.Cause != nil {
-			c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: m.Cause})
+			c.send(c.routes.schedule, &msg.Failed{Batch: b, Epoch: b.Epoch, Cause: m.Cause, Repeatable: errors.Is(m.Cause, errHelper)})
 			return
 		}
 		more := false
 		if s := b.On(n.stream); !b.Abandoned.Load() {
 			n.placed.back(s, b)
+			n.help.back(s, b)
 			n.group.Combine(s, b.State, m.Layer, b.Probe())
 			more = n.group.Next(s, b.State, &b.Walk)
 		}
@@ -117,9 +120,10 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 		work := n.group.Work(st, layer)
 		n.count(b, layer, work)
 		chosen := c.now()
+		work, helped := n.help.divide(b, layer, work)
 		work = n.placed.begin(s, n.group, b, layer, work)
 		n.placed.trace(c, layer, began, chosen)
-		if len(work) > 0 && !n.inline(st.T, work) {
+		if helped || len(work) > 0 && !n.inline(st.T, work) {
 			n.split(c, b, layer, work)
 			return
 		}

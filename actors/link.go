@@ -143,6 +143,13 @@ func (p *Pipeline) linkCosts() []engine.Link {
 			add(c)
 		}
 	}
+	if h := p.help; h != nil {
+		for _, pair := range h.pair {
+			for _, c := range pair.Costs() {
+				add(c)
+			}
+		}
+	}
 	for _, e := range p.peers.list {
 		for _, c := range e.costs() {
 			if c.Hops > 0 {

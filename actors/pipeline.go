@@ -59,6 +59,9 @@ type Options struct {
 	// requests fail.
 	Replay bool
 
+	// Help is a helper of the only rank; nil: there is none. It is lost as rank 1 (RankError).
+	Help *Help
+
 	// Remote is where the layers behind those of the ranks are; nil: there are none.
 	Remote *Remote
 
@@ -102,6 +105,7 @@ type Pipeline struct {
 	stayed  atomic.Uint64 // bytes of rows that moved to the next group within a rank
 	pairs   []*link.Pair  // of each rank and the one before it; the first is nil
 	hops    []*link.Hop   // of batches
+	help    *help
 
 	linksBefore []engine.Link // what links of the pipelines before have cost
 

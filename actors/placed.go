@@ -151,7 +151,7 @@ func (p *placed) compute(s device.Stream, g *group.Group, b *msg.Batch, layer in
 
 // back enqueues the copy of what the host computed for the current layer.
 func (p *placed) back(s device.Stream, b *msg.Batch) {
-	if p != nil {
+	if p != nil && len(b.Host) > 0 {
 		b.Mirror.Return(s, b.State, b.Host)
 	}
 }
@@ -166,6 +166,9 @@ func (p *Pipeline) tell(s *engine.Stats) {
 		return
 	}
 	count(s, &p.base)
+	if h := p.help; h != nil {
+		count(s, &engine.Stats{ExpertsComputed: map[string]uint64{h.name: h.computed.Load()}})
+	}
 	for _, r := range p.ranks {
 		s.StepGraphs += r.Device.Memory().Graphs
 		if r.place == nil {

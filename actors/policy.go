@@ -71,7 +71,7 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	if policy.Invariant && gpu {
 		c.Classes, c.RecomputeSingly = true, true
 	}
-	if len(ranks) > 1 || opt.Remote != nil || opt.Replay {
+	if len(ranks) > 1 || opt.Remote != nil || opt.Replay || opt.Help != nil {
 		c.MaxRetries = cmp.Or(c.MaxRetries, linkRetries)
 	}
 	if len(ranks) == 1 && placements(ranks, func(p *placement.Placement) bool { return !p.Leaves(dispatch.Prefill) }) {

@@ -57,6 +57,7 @@ type routes struct {
 	groups, splits, merges                []address // one per layer group
 	links                                 []address // links[i] leads to groups[i]; links[0] is nil
 	pools                                 []address
+	helper                                address // nil: there is none
 
 	out   address   // to other processes; nil: no layers are there
 	in    address   // from them, on the leader

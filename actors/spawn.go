@@ -59,6 +59,9 @@ func (p *Pipeline) spawn(core *scheduler.Core) error {
 		}
 	}
 	p.spawnPools()
+	if err := p.spawnHelper(batches); err != nil {
+		return err
+	}
 	for i := range p.opt.Blueprint.Groups {
 		if err := p.spawnGroup(i); err != nil {
 			return err
@@ -262,7 +265,7 @@ func (p *Pipeline) spawnGroup(i int) error {
 	routes.splits = append(routes.splits, p.actor(name("split"), trace.Split, ownGoroutine, "host", func() node { return newSplitNode(r.partition, r.expertBytes) }))
 	routes.groups = append(routes.groups, p.actor(name("group"), trace.Group, anyWorker, r.name, func() node {
 		return &groupNode{
-			index: i, rank: r.index, startsRank: p.startsRank(i), group: p.group(i), stream: s, placed: placed, count: p.countWork,
+			index: i, rank: r.index, startsRank: p.startsRank(i), group: p.group(i), stream: s, placed: placed, help: p.help, count: p.countWork,
 			lost:   func(cause error) { p.lose(r.index, r.name, cause) },
 			inline: func(rows int, work []device.ExpertRows) bool { return p.inline(r, rows, work) },
 		}

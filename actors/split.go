@@ -6,8 +6,8 @@ import (
 	"krater/stages/expert"
 )
 
-// splitNode divides the experts of a layer among the pools and tells the merge
-// how many parts to wait for.
+// splitNode divides the experts of a layer among the pools, sends the helper its part, and tells the
+// merge how many parts to wait for.
 type splitNode struct {
 	partition   expert.Partition
 	expertBytes int                   // of one expert's weights
@@ -22,9 +22,11 @@ func (n *splitNode) receive(c *turn, m any) {
 	w := m.(*msg.Work)
 	n.partition.Divide(n.parts, w.Rows)
 	expect := 0
-	for i := range n.parts {
+	for i := range w.Parts {
 		p := &w.Parts[i]
-		p.Rows = append(p.Rows[:0], n.parts[i]...)
+		if i < len(n.parts) { // the group has given the helper its part
+			p.Rows = append(p.Rows[:0], n.parts[i]...)
+		}
 		p.Cause, p.Bytes = nil, uint64(len(p.Rows)*n.expertBytes)
 		if len(p.Rows) > 0 {
 			expect++
@@ -37,8 +39,11 @@ func (n *splitNode) receive(c *turn, m any) {
 	c.event.Parts = uint16(expect)
 	for i := 0; expect > 0; i++ {
 		if p := &w.Parts[i]; len(p.Rows) > 0 {
-			expect--
-			c.send(c.routes.pools[i], p)
+			if expect--; i == len(n.parts) {
+				c.send(c.routes.helper, p)
+			} else {
+				c.send(c.routes.pools[i], p)
+			}
 		}
 	}
 }

@@ -42,6 +42,7 @@ func StartVirtual(ranks []load.Rank, opt Options, clock Clock) (*Virtual, error)
 	if err := p.spawn(core); err != nil {
 		return nil, errors.Join(err, p.halt())
 	}
+	h.turn = clock.Now() // tests of links and measurements took time
 	return &Virtual{Pipeline: p, host: h}, nil
 }
 

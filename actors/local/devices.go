@@ -46,7 +46,7 @@ func (s *Model) openDevices() error {
 			p.Device = s.Host
 		case config.HostSim:
 			o := hostsim.Options{CPU: s.Host, Budget: int64(f.VRAM.Of(i)), Rates: s.Rates, Clock: clock}
-			if len(s.Ranks) > 1 {
+			if len(s.Ranks) > 1 || s.Helper != nil {
 				o.Name = fmt.Sprintf("%s:%d", config.HostSim, i)
 			}
 			sim, err := hostsim.New(o)
@@ -56,7 +56,7 @@ func (s *Model) openDevices() error {
 			p.Device = sim
 		}
 	}
-	return nil
+	return s.Helper.simulate(s, clock)
 }
 
 // placeExperts moves the experts of the open cache to the NUMA nodes of their pools and closes the

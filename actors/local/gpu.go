@@ -29,6 +29,9 @@ func openRank(f *config.Options, rank int, p config.Place) (Rank, error) {
 	g := f.Of(rank, p)
 	c, err := OpenGPU(cuda.Options{Index: p.Index, Budget: int64(g.VRAM.One()), F32: g.Rows == "f32", Invariant: g.Invariant(), Same: g.SameTokens, Portable: g.Portable})
 	if err != nil {
+		if rank > 0 && f.ExpertDevice != "" {
+			return Rank{}, fmt.Errorf("--expert-device %s: %w", f.ExpertDevice, err)
+		}
 		return Rank{}, fmt.Errorf("--device %s: %w", f.Device, err)
 	}
 	return Rank{c, c}, nil

@@ -36,9 +36,12 @@ type Model struct {
 	Plan   *plan.Plan
 	Host   *cpu.Device   // the processor
 	Rates  hostsim.Rates // rates of simulated devices; zero: nothing takes time
-	Ranks  []*Part       // in the order of their layers
-	report config.Reporter
-	config Config // as Prepare took it
+	// HelperRates are the rates of a simulated helper; nil: Rates.
+	HelperRates *hostsim.Rates
+	Ranks       []*Part // in the order of their layers
+	Helper      *Helper // device that computes experts for the only rank; nil: there is none
+	report      config.Reporter
+	config      Config // as Prepare took it
 
 	Weights   *weights.Set
 	Parts     *load.Parts       // of the first rank
@@ -198,6 +201,7 @@ func (s *Model) load(p *Part, store load.Store) (err error) {
 // Close frees the model. It may be called again.
 func (s *Model) Close() {
 	s.keepServed()
+	s.Helper.unload()
 	for _, p := range s.Ranks {
 		p.unload()
 	}
@@ -216,10 +220,11 @@ func (s *Model) Close() {
 	for _, p := range s.Ranks {
 		p.closeDevice()
 	}
+	s.Helper.closeDevice()
 	if s.Host != nil {
 		s.Host.Close()
 	}
-	s.Ranks, s.placed, s.stores = nil, nil, nil
+	s.Ranks, s.Helper, s.placed, s.stores = nil, nil, nil, nil
 	s.Parts, s.experts, s.Matrices, s.native, s.Weights, s.Host = nil, nil, nil, nil, nil, nil
 }
 
@@ -242,6 +247,7 @@ func (s *Model) Pipeline(log zerolog.Logger) (*actors.Pipeline, error) {
 func (s *Model) pipeline(log zerolog.Logger) ([]load.Rank, actors.Options) {
 	f := &s.Plan.Options
 	ranks, placements := s.ranks()
+	help := s.Helper.help(s)
 	chunk, share, pass := s.Plan.Steps.Chunk, f.PrefillShare, 0
 	if lim := s.Parts.Limits; lim.Window < lim.Tokens {
 		// All prompts share the cost of a pass's copies, so as many as there are take part. While answers are generated, a chunk bounds the time
@@ -255,7 +261,7 @@ func (s *Model) pipeline(log zerolog.Logger) ([]load.Rank, actors.Options) {
 			PrefillChunk: chunk, PrefillShare: share, PassRows: pass, PassShare: f.PassShare, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 			ReuseAnswers: f.ReuseAnswers, Invariant: f.Invariant(),
 		},
-		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: placements, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,
+		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: placements, Help: help, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,
 	}
 }
 

@@ -130,6 +130,11 @@ func Prepare(c Config) (*Model, error) {
 		m.Ranks = append(m.Ranks, &Part{Rank: r, place: places[i]})
 	}
 	FactsOf(devices, &c.Case)
+	if m.Helper, err = newHelper(&f, places[0]); err != nil {
+		CloseRanks(devices)
+		return nil, fmt.Errorf("model %s: %w", c.Source.Name, err)
+	}
+	m.Helper.facts(&c.Case)
 	if at := slices.IndexFunc(m.Ranks, (*Part).onGPU); at >= 0 && c.Meter != nil {
 		apart := func(work func()) { err = m.lend(&f, work) }
 		c.Measure = func(experts tensor.Format) *rates.File {
@@ -148,10 +153,16 @@ func Prepare(c Config) (*Model, error) {
 		for _, p := range m.Ranks {
 			p.closeDevice()
 		}
+		m.Helper.closeDevice()
 		return nil, fmt.Errorf("model %s: %w", c.Source.Name, err)
 	}
 	for i, p := range m.Plan.Each() {
 		m.Ranks[i].Plan = p
+	}
+	if m.Plan.Helper == nil && m.Helper != nil {
+		m.report.Notice(fmt.Sprintf("--expert-device has no part: %s", m.Plan.Unhelped))
+		m.Helper.closeDevice()
+		m.Helper = nil
 	}
 	return m, nil
 }

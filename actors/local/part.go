@@ -81,8 +81,8 @@ func (s *Model) bind(p *Part, dev load.Device, o load.Options) (err error) {
 		}
 		o.Native = s.nativeFor(p)
 	}
-	if p.Parts, err = load.Model(dev, s.Config, s.Weights, o); err == nil && p.Plan.Beside() {
-		err = s.placeBeside(p)
+	if p.Parts, err = load.Model(dev, s.Config, s.Weights, o); err == nil {
+		err = s.place(p)
 	}
 	if err != nil && p.Plan.Beside() {
 		return fmt.Errorf("%s: %w", p.Name(), err)
@@ -109,10 +109,21 @@ func (s *Model) make(p *Part, dev load.Device, o load.Options) (err error) {
 	}
 	p.Parts = p.made.Parts
 	s.copied += p.Parts.WeightBytes
-	if p.Plan.Beside() {
-		return s.placeBeside(p)
+	return s.place(p)
+}
+
+// place divides the routed experts of loaded layers between the rank's device, the host and a helper.
+func (s *Model) place(p *Part) error {
+	var again *load.Parts
+	if s.Helper != nil {
+		again = p.Parts.Again() // before the device takes the experts
 	}
-	return nil
+	if p.Plan.Beside() {
+		if err := s.placeBeside(p); err != nil {
+			return err
+		}
+	}
+	return s.Helper.load(s, p, again)
 }
 
 // placeBeside divides the routed experts of loaded layers between the host and the rank's device.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -31,7 +32,10 @@ type equal struct {
 }
 
 // eightLayers makes the model.
-func eightLayers(t *testing.T) *equal {
+func eightLayers(t *testing.T) *equal { return equalLayers(t, map[string]any{"num_hidden_layers": 8}) }
+
+// equalLayers makes one of equal layers with changes in its config.
+func equalLayers(t *testing.T, changes map[string]any) *equal {
 	t.Helper()
 	files, err := models.Default()
 	if err != nil {
@@ -45,7 +49,8 @@ func eightLayers(t *testing.T) *equal {
 	if err := json.Unmarshal(data, &c); err != nil {
 		t.Fatal(err)
 	}
-	c["num_hidden_layers"], c["vocab_size"], c["first_k_dense_replace"], c["n_routed_experts"] = 8, 512, 0, 8
+	c["vocab_size"], c["first_k_dense_replace"], c["n_routed_experts"] = 512, 0, 8
+	maps.Copy(c, changes)
 	if data, err = json.Marshal(c); err != nil {
 		t.Fatal(err)
 	}
@@ -72,14 +77,21 @@ func eightLayers(t *testing.T) *equal {
 // time and the tokens.
 func (x *equal) inTurn(t *testing.T, device config.Kind, rate int64, micro, streams, prompt, tokens int) (took time.Duration, answers [][]int32) {
 	t.Helper()
+	return x.run(t, func(o *config.Options) { o.Device, o.MicroBatches = device, micro }, func(m *Model) { m.Rates = ratesOf(rate) }, streams, prompt, tokens)
+}
+
+// run is inTurn with options and rates that functions set.
+func (x *equal) run(t *testing.T, options func(*config.Options), rates func(*Model), streams, prompt, tokens int) (took time.Duration, answers [][]int32) {
+	t.Helper()
 	c := Config{Source: x.src, Options: config.Default(), Machine: machine.Here()}
 	o := &c.Options
-	o.Device, o.MaxSeqs, o.PrefillChunk, o.MicroBatches, o.CacheDir, o.Threads = device, streams, 32, micro, t.TempDir(), 1
+	o.MaxSeqs, o.PrefillChunk, o.CacheDir, o.Threads = streams, 32, t.TempDir(), 1
+	options(o)
 	m, err := Prepare(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Rates = hostsim.Rates{Memory: 10 * rate, Flops: 50 * rate, Launch: time.Duration(2e12 / rate)}
+	rates(m)
 	if err := m.Load(context.Background()); err != nil {
 		t.Fatal(err)
 	}

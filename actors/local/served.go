@@ -12,7 +12,7 @@ import (
 	"krater/actors/local/config"
 )
 
-// Served is a loaded model with the pipeline that answers its requests. If the device of one of several ranks is lost, it loads
+// Served is a loaded model with the pipeline that answers its requests. If the device of one of several ranks is lost, or a helper, it loads
 // the model on the other devices, and the open requests go on there.
 type Served struct {
 	Model *Model
@@ -39,7 +39,7 @@ func (s *Model) Serve(log zerolog.Logger) (*Served, error) {
 // start starts a pipeline, in the place of one that is suspended; nil: there is none.
 func (v *Served) start(before *actors.Pipeline) error {
 	ranks, o := v.Model.pipeline(v.log)
-	o.Before, o.Replay = before, len(ranks) > 1
+	o.Before, o.Replay = before, len(ranks) > 1 || o.Help != nil
 	p, err := actors.Start(ranks, o)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (v *Served) watch() {
 		}
 		err := p.Err()
 		lost, ok := errors.AsType[*actors.RankError](err)
-		if ok && len(v.Model.Ranks) > 1 {
+		if ok && (len(v.Model.Ranks) > 1 || v.Model.Helper != nil) {
 			if err = v.move(p, lost); err == nil {
 				continue
 			}

@@ -272,14 +272,17 @@ type Work struct {
 	Layer int
 	Group int
 	Rows  []device.ExpertRows // all experts of the layer that have rows
-	Parts []Part              // one per pool, preallocated
+	Parts []Part              // one per pool and one for a helper, preallocated
 	// Expect is how many parts the merge has to wait for; set by the split.
 	Expect int
 	stamp
 }
 
-// Part is one pool's share of a Work. The pool writes the rows of State.ExpertOut that its
-// assignments name, and no others.
+// Helped is the helper's part. The group sets its rows before the split has the work.
+func (w *Work) Helped() *Part { return &w.Parts[len(w.Parts)-1] }
+
+// Part is the share of a Work that one pool or the helper has. It writes the rows of State.ExpertOut that its
+// assignments name, and no others; a helper may send their weighted sum instead.
 type Part struct {
 	Work  *Work
 	Pool  int
@@ -319,7 +322,7 @@ func NewBatch(pools int, ranks ...*stages.State) *Batch {
 		b.Ranks[i].State = st
 	}
 	b.Enter(0)
-	b.Work = Work{Batch: b, Parts: make([]Part, pools)}
+	b.Work = Work{Batch: b, Parts: make([]Part, pools+1)}
 	for i := range b.Work.Parts {
 		b.Work.Parts[i] = Part{Work: &b.Work, Pool: i}
 	}

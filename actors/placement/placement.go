@@ -62,6 +62,8 @@ type Placement struct {
 	falls     []Fall
 	seen      func(index int, work []dispatch.Rows)
 	views     [dispatch.Phases]*offload.View // of a GPU
+	helped    [dispatch.Phases]bool          // see Help
+	alone     bool                           // see Help: the host computes nothing
 	loan      loan                           // its state is guarded by mu
 	pool      *pool                          // likewise; nil: no strategy learns
 	exchange  exchange                       // likewise
@@ -160,15 +162,6 @@ func (p *Placement) Phase(rows int) dispatch.Phase {
 	return dispatch.Decode
 }
 
-// Shares reports whether Run may leave work of a batch with the given number of rows to the host.
-// Then Mirror.Fetch has to be enqueued before the wait for the router's choice.
-func (p *Placement) Shares(rows int) bool { return p.Leaves(p.Phase(rows)) }
-
-// Leaves reports whether Run may leave work of a phase to the host.
-func (p *Placement) Leaves(phase dispatch.Phase) bool {
-	return p.sides[phase].settled.Start.Host[phase]
-}
-
 // Parts returns the layers at which parts of the model begin, for a batch with the given number of
 // rows. All its pieces pass a part before any goes on (group.Walk). nil: there is one part.
 func (p *Placement) Parts(rows int) []int {
@@ -221,7 +214,7 @@ func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer
 	}
 	p.line.join(s)
 	p.trickle()
-	if p.ReturnsSums() && len(p.decision.Host) > 0 {
+	if p.ReturnsSums() && (p.helped[phase] || len(p.decision.Host) > 0) {
 		st.ExpertSlot = p.views[phase].Bank(layer).Map
 	} else {
 		st.ExpertSlot = device.Mat{}
@@ -297,14 +290,14 @@ func (p *Placement) Steady() bool {
 func (p *Placement) Whole(rows int, watched bool) bool {
 	phase := p.Phase(rows)
 	start := &p.sides[phase].settled.Start
-	return p.accel && start.Fixed[phase] && (!start.Host[phase] || p.Asks(rows, watched))
+	return p.accel && start.Fixed[phase] && !p.helped[phase] && (!start.Host[phase] || p.Asks(rows, watched))
 }
 
 // Asks reports whether a batch with the given number of rows makes host calls for experts.
 func (p *Placement) Asks(rows int, watched bool) bool {
 	phase := p.Phase(rows)
 	start := &p.sides[phase].settled.Start
-	return p.accel && start.Fixed[phase] && start.Host[phase] && !watched && rows <= p.callRows
+	return p.accel && start.Fixed[phase] && !p.helped[phase] && start.Host[phase] && !watched && rows <= p.callRows
 }
 
 // callRowsMost bounds the rows of a host call: copies of more rows are faster than operators that

@@ -59,7 +59,7 @@ func (c *planCmd) Run(e *console.Env) error {
 			return err
 		}
 	}
-	if c.RankCount() > 1 {
+	if c.RankCount() > 1 || c.ExpertDevice != "" {
 		return c.ranks(e, src, cfg.Config, m)
 	}
 	w := forecast.Usual()
@@ -79,12 +79,19 @@ func (c *planCmd) Run(e *console.Env) error {
 	return err
 }
 
-// ranks plans a model on several devices: the layers of each, the memory and the share of time. A GPU has the memory that --vram says,
+// ranks plans a model on several devices: the layers of each, or the experts of a helper, the memory and the share of time. A GPU has the memory that --vram says,
 // or that of --card or of the machine's GPUs.
 func (c *planCmd) ranks(e *console.Env, src *source.Source, cfg *model.Config, m *machine.Machine) error {
 	places, err := c.Places()
 	if err != nil {
 		return err
+	}
+	helper, ok, err := c.Helper(places[0])
+	if err != nil {
+		return err
+	}
+	if ok {
+		places = append(places, helper)
 	}
 	with := config.Case{Ranks: make([]config.RankFacts, len(places))}
 	for i, p := range places {
@@ -99,6 +106,10 @@ func (c *planCmd) ranks(e *console.Env, src *source.Source, cfg *model.Config, m
 		if *f = (config.RankFacts{Name: r.Card.Name, Memory: int64(r.Card.MemoryGiB * (1 << 30))}); c.VRAM.Of(i) > 0 {
 			f.Memory = int64(c.VRAM.Of(i))
 		}
+	}
+	with.Rank = with.Ranks[0]
+	if ok {
+		with.Helper, with.Ranks = with.Ranks[1], with.Ranks[:1]
 	}
 	o, err := plan.New(cfg, src.TokenizerSize(), c.Options, with, m)
 	if err != nil {

@@ -87,13 +87,27 @@ func (r *sums) send(s device.Stream, m *Mirror, st *stages.State, work []device.
 	})
 	there := r.there.RowRange(0, st.T)
 	s.CopyIn(there, hostBytes(r.sum.RowRange(0, st.T)))
-	if st.Watched || r.several {
-		st.HostSum = there
-		return
+	addSum(r.dev, s, st, there, r.several)
+}
+
+// addSum adds the weighted sum of experts that were computed elsewhere to the output of a layer: at once, or where the step is watched or
+// there are several residual streams, with the sum of the experts that are here.
+func addSum(dev device.Device, s device.Stream, st *stages.State, sum device.Mat, several bool) {
+	p, to := st.On(dev, s, nil), st.Hidden
+	if st.Watched || several {
+		if st.HostSum.Zero() {
+			st.HostSum = sum
+			return
+		}
+		to = st.HostSum
 	}
-	p := st.On(r.dev, s, nil)
-	p.Add(st.Hidden, there)
+	p.Add(to, sum)
 	p.Send()
+}
+
+// AddSum adds the weighted sum [T, H] F32 of experts that another device has computed, where ReturnsSums says that sums are returned.
+func (x *Experts) AddSum(s device.Stream, st *stages.State, sum device.Mat) {
+	addSum(x.dev, s, st, sum, x.Several() || x.parts.Config.Layers[0].NormsAfter)
 }
 
 // sumRow sets dst to the weighted sum of rows from, from+1, ... of y [n, cols]. It does not read rows of

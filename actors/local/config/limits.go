@@ -26,6 +26,7 @@ type Case struct {
 	Context   int // positions of the longest sequence, if they are known and fewer than the model allows; 0: unknown
 	KVType    tensor.DType
 	Rank      RankFacts
+	Helper    RankFacts                               // of --expert-device
 	Part      *Part                                   // nil: all of the model
 	Ranks     []RankFacts                             // of the ranks, where there are several, by rank
 	Heat      [][]uint32                              // router counts, [layer][expert], for choosing strategies

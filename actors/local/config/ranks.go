@@ -10,10 +10,56 @@ import (
 	"krater/stages/load"
 )
 
-// PipelineOptions cut the model into ranks.
+// PipelineOptions cut the model into ranks, and a rank's experts into those of two devices.
 type PipelineOptions struct {
 	Ranks       int    `help:"Number of ranks that the model is cut into. They compute one after another, and work on different batches at the same time. Each has a device of its own; ranks on the CPU share it. 0: one for each device, or as many as --pp-partition names." default:"0"`
 	PPPartition string `name:"pp-partition" help:"Number of layers of each rank, such as 14,13; default: by the memory and the speed of the devices." placeholder:"A,B"`
+
+	ExpertDevice string `name:"expert-device" help:"Second device that computes a share of the routed experts for the only rank, such as cuda:1: of prompts, or of all tokens where the rank lacks experts. With --vram A,B the second size is its own." placeholder:"DEVICE"`
+	ExpertShare  int    `name:"expert-share" help:"Percentage of the experts of a layer that --expert-device computes of prompts, up to 50; 0: by the times that are measured at the start, none where it would not help." default:"0"`
+}
+
+// Helper returns the device of --expert-device; false: there is none. cuda without an index is the GPU behind that of the rank.
+func (f *Options) Helper(rank Place) (p Place, ok bool, err error) {
+	if f.ExpertDevice == "" {
+		return p, false, nil
+	}
+	p, bare, err := parsePlace(f.ExpertDevice)
+	if bare && rank.Kind == CUDA {
+		p.Index = rank.Index + 1
+	}
+	switch {
+	case err != nil:
+		err = fmt.Errorf("--expert-device %w", err)
+	case p.Kind == CPU:
+		err = errors.New("--expert-device cpu: the threads of the CPU serve every rank in any case; see --decode-strategy")
+	case (p.Kind == CUDA) != (rank.Kind == CUDA):
+		err = fmt.Errorf("--expert-device %s: a rank on %s takes %s", f.ExpertDevice, rank, map[bool]string{true: "another GPU", false: "hostsim"}[rank.Kind == CUDA])
+	case p.Kind == CUDA && p == rank:
+		err = fmt.Errorf("--expert-device %s: that is the GPU of the rank", f.ExpertDevice)
+	}
+	return p, err == nil, err
+}
+
+// checkHelper refuses options that do not go with a helper of these ranks.
+func (f *Options) checkHelper(list []Place) error {
+	if f.ExpertShare < 0 || f.ExpertShare > 50 {
+		return fmt.Errorf("--expert-share %d: want 0 to 50", f.ExpertShare)
+	}
+	_, ok, err := f.Helper(list[0])
+	switch {
+	case err != nil:
+		return err
+	case !ok && f.ExpertShare != 0:
+		return errors.New("--expert-share goes with --expert-device")
+	case !ok:
+		return nil
+	case len(list) > 1:
+		return fmt.Errorf("--expert-device %s: it goes with one rank, and --device, --ranks or --pp-partition ask for %d", f.ExpertDevice, len(list))
+	case f.BatchInvariant && !f.SameTokens && list[0].Kind == CUDA:
+		return fmt.Errorf("--expert-device %s: with --batch-invariant all experts must be on one GPU; --same-tokens takes experts anywhere", f.ExpertDevice)
+	}
+	return nil
 }
 
 // Sizes returns the layers of each rank in PPPartition.
@@ -116,7 +162,11 @@ func (f *Options) Places() ([]Place, error) {
 // checkPlaces refuses a GPU that several ranks share without a limit of memory for each, and sizes that do not match
 // the ranks.
 func (f *Options) checkPlaces(list []Place) error {
-	if n := f.VRAM.Count(); n > 1 && n != len(list) {
+	devices := len(list)
+	if f.ExpertDevice != "" {
+		devices++
+	}
+	if n := f.VRAM.Count(); n > 1 && n != devices {
 		return fmt.Errorf("--vram %s: %d sizes for %d ranks", f.VRAM, n, len(list))
 	}
 	for i, p := range list {
@@ -127,14 +177,23 @@ func (f *Options) checkPlaces(list []Place) error {
 	if len(list) > 1 && f.ChosenOnHost() {
 		return errors.New("--sparse-kv host goes with one rank")
 	}
-	return nil
+	return f.checkHelper(list)
 }
 
-// Without returns the options without a rank whose device is lost, and without others on the same GPU. The layers are cut anew.
+// Without returns the options without a rank whose device is lost, and without others on the same GPU. The layers are cut anew. A helper counts
+// as rank 1.
 func (f Options) Without(rank int) (Options, error) {
 	list, err := f.Places()
 	if err != nil {
 		return f, err
+	}
+	if helper, ok, _ := f.Helper(list[0]); ok {
+		kept, at := list[0], 0
+		if rank == 0 {
+			kept, at = helper, 1
+		}
+		f.Device, f.VRAM, f.ExpertDevice, f.ExpertShare = Kind(kept.String()), Each(f.VRAM.Of(at)), "", 0
+		return f, nil
 	}
 	var names []string
 	var sizes []Size

@@ -52,3 +52,55 @@ func TestOptionsOfRank(t *testing.T) {
 		t.Errorf("%+v, %v", cpu, cpu.Check())
 	}
 }
+
+// TestHelperOptions: a helper is another device of the rank's kind, and what does not go with it is refused by name.
+func TestHelperOptions(t *testing.T) {
+	for _, c := range []struct {
+		device Kind
+		helper string
+		change func(*Options)
+		want   string // the helper, or a part of the error
+	}{
+		{"cuda", "cuda:1", nil, "cuda:1"},
+		{"cuda:2", "cuda", nil, "cuda:3"},
+		{"cpu", "hostsim", nil, "hostsim"},
+		{"hostsim", "hostsim", func(o *Options) { o.VRAM = Each(1<<30, 2<<30) }, "hostsim"},
+		{"cuda", "cuda:0", nil, "that is the GPU of the rank"},
+		{"cuda", "hostsim", nil, "a rank on cuda:0 takes another GPU"},
+		{"cpu", "cuda:0", nil, "a rank on cpu takes hostsim"},
+		{"hostsim", "cpu", nil, "threads of the CPU serve every rank"},
+		{"hostsim", "hostsim,hostsim", nil, "want one of cpu, hostsim, cuda"},
+		{"hostsim,hostsim", "hostsim", nil, "--expert-device hostsim: it goes with one rank"},
+		{"hostsim", "", func(o *Options) { o.ExpertShare = 20 }, "--expert-share goes with --expert-device"},
+		{"hostsim", "hostsim", func(o *Options) { o.ExpertShare = 60 }, "--expert-share 60: want 0 to 50"},
+		{"cuda", "cuda:1", func(o *Options) { o.BatchInvariant = true }, "--same-tokens takes experts anywhere"},
+		{"hostsim", "hostsim", func(o *Options) { o.VRAM = Each(1, 2, 3) }, "3 sizes"},
+	} {
+		o := Default()
+		o.Device, o.ExpertDevice = c.device, c.helper
+		if c.change != nil {
+			c.change(&o)
+		}
+		list, err := o.Places()
+		got := ""
+		if err == nil {
+			var p Place
+			p, _, err = o.Helper(list[0])
+			got = p.String()
+		}
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s with %s: %q, want %q", c.device, c.helper, got, c.want)
+		}
+	}
+	o := Default()
+	o.Device, o.ExpertDevice, o.ExpertShare, o.VRAM = "cuda:1", "cuda", 20, Each(1<<30, 2<<30)
+	for rank, want := range []Options{{DeviceOptions: DeviceOptions{Device: "cuda:2"}, RankOptions: RankOptions{VRAM: Each(2 << 30)}},
+		{DeviceOptions: DeviceOptions{Device: "cuda:1"}, RankOptions: RankOptions{VRAM: Each(1 << 30)}}} {
+		if f, err := o.Without(rank); err != nil || f.Device != want.Device || f.VRAM != want.VRAM || f.ExpertDevice != "" || f.ExpertShare != 0 {
+			t.Errorf("without %d: %s, %s, %q, %v", rank, f.Device, f.VRAM, f.ExpertDevice, err)
+		}
+	}
+}

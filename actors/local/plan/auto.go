@@ -137,6 +137,7 @@ type RankReport struct {
 	Bytes     int64   `json:"bytes"`             // of its device
 	TimeShare float64 `json:"time_share"`        // of a generated token's time
 	Experts   string  `json:"experts,omitempty"` // strategies, where not all are on the device
+	Helper    bool    `json:"helper,omitempty"`  // it computes experts of the only rank, and no layers
 }
 
 // RankReport lists the ranks.
@@ -149,6 +150,10 @@ func (o *Plan) RankReport() (list []RankReport) {
 		}
 		list = append(list, x)
 	}
+	if o.Helper != nil {
+		list[0].TimeShare = 1
+		list = append(list, RankReport{Device: o.Helper.Place.String(), Bytes: o.Helper.Bytes, Experts: o.Helper.String(), Helper: true})
+	}
 	return list
 }
 
@@ -158,9 +163,16 @@ func (o *Plan) RankTable() string {
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "rank\tdevice\tlayers\tmemory\ttime\texperts")
 	for i, r := range o.RankReport() {
+		if r.Helper {
+			fmt.Fprintf(w, "helper\t%s\t\t%s\t\t%s\n", r.Device, planner.Size(r.Bytes), r.Experts)
+			continue
+		}
 		fmt.Fprintf(w, "%d\t%s\t%d (%d to %d)\t%s\t%.0f %%\t%s\n", i, r.Device, r.Layers, r.First, r.First+r.Layers-1, planner.Size(r.Bytes), 100*r.TimeShare, r.Experts)
 	}
 	w.Flush()
+	if o.Unhelped != "" {
+		fmt.Fprintf(&out, "--expert-device has no part: %s\n", o.Unhelped)
+	}
 	fmt.Fprintf(&out, "KV cache: %d tokens on every rank", o.Load.Blocks*o.Load.BlockTokens)
 	if o.Limits != "" {
 		fmt.Fprintf(&out, ", limited by %s", o.Limits)

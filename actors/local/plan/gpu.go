@@ -55,9 +55,10 @@ func (o *Plan) fitGPU() error {
 		o.Load.Blocks = int(max(1, min(int64(o.kvMost), int64(f.MostBlocks(o.cfg, &o.Load)), size.Blocks(kv))))
 		left -= size.Bytes(int64(o.Load.Blocks)) - size.Bytes(1)
 	}
-	if o.Resident {
+	if o.Resident && o.Helper == nil {
 		return nil
 	}
+	o.Resident = false // the experts are told apart by tables
 	return o.placeOnGPU(left)
 }
 
@@ -98,7 +99,23 @@ func (o *Plan) roomOnGPU() (left, experts int64, err error) {
 			left -= n.Bytes
 		}
 	}
-	return left, experts, nil
+	if o.Helper == nil {
+		return left, experts, nil
+	}
+	slot, err := offload.SlotBytes(o.cfg, o.Load.Precision, o.Load.Layout)
+	if err != nil {
+		return 0, 0, err
+	}
+	_, rank, err := o.helperRows()
+	beside, besideErr := o.rowsBeside()
+	all := o.setup(slot, 0)
+	return left - rank, max(experts, int64(len(all.Layers)*all.Experts)*slot+beside), errors.Join(err, besideErr)
+}
+
+// rowsBeside returns the memory that a GPU needs for experts that are not all told by their place: rows from the host, and tables.
+func (o *Plan) rowsBeside() (int64, error) {
+	lim, err := o.Load.LimitsFor(o.cfg)
+	return int64(o.states())*offload.StageBytes(o.cfg, lim, o.Load.Layout) + ViewBytes(o.Load.Own(o.cfg)), err
 }
 
 // gpuStrategies chooses the strategies, and reports whether all experts are on the GPU.
@@ -111,7 +128,7 @@ func (o *Plan) gpuStrategies(left, experts int64, size config.KVSize) (s strateg
 	fits := left-least >= experts && (f.ExpertVRAM == 0 || int64(f.ExpertVRAM) >= experts)
 	autoPrefill, autoDecode := config.Persistent, config.Persistent
 	if !fits {
-		if o.Foreseen == nil {
+		if o.Foreseen == nil && o.Helper == nil {
 			kv, room := int64(f.KVCache), left
 			switch {
 			case o.blocks > 0:
@@ -125,7 +142,9 @@ func (o *Plan) gpuStrategies(left, experts int64, size config.KVSize) (s strateg
 			}
 			o.Foreseen = predict.Choose(o.Load.Own(o.cfg), f, o.Case, o.Machine, o.HostExperts, kv, room)
 		}
-		autoPrefill, autoDecode = o.Foreseen.Prefill, o.Foreseen.Decode
+		if autoPrefill, autoDecode = hotCached, hotCached; o.Helper == nil {
+			autoPrefill, autoDecode = o.Foreseen.Prefill, o.Foreseen.Decode
+		}
 	}
 	if s.Prefill, s.Decode, err = f.Named(autoPrefill, autoDecode); err != nil {
 		return s, false, err
@@ -140,11 +159,11 @@ func (o *Plan) placeOnGPU(left int64) error {
 	if err != nil {
 		return err
 	}
-	lim, err := o.Load.LimitsFor(o.cfg)
+	beside, err := o.rowsBeside()
 	if err != nil {
 		return err
 	}
-	left -= int64(o.states())*offload.StageBytes(o.cfg, lim, o.Load.Layout) + ViewBytes(o.Load.Own(o.cfg))
+	left -= beside
 	if f.ExpertVRAM > 0 {
 		left = min(left, int64(f.ExpertVRAM))
 	}

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -43,6 +44,11 @@ type Plan struct {
 	HostExperts    tensor.Format   // the format of experts on the CPU next to a GPU
 	kvMost         int             // number of blocks above which a GPU's KV cache has no use
 	Foreseen       *predict.Choice // what the forecast chose; nil: there was none
+
+	Helper *Helper // nil: no device computes experts for the only rank
+
+	// Unhelped is why --expert-device gets no experts; "": it does, or there is none.
+	Unhelped string
 
 	Ranks  []*Plan // of the single ranks, if there are several: Load and Experts are theirs then
 	Limits string  // with several ranks: which of them limits the KV cache; "": none, it is as large as it is of use
@@ -97,7 +103,17 @@ func New(cfg *model.Config, tokenizer int64, f config.Options, l config.Case, m 
 	if len(places) > 1 || l.Part != nil {
 		return o, o.divide(places)
 	}
-	return o, o.single(places[0])
+	if o.Helper, err = newHelper(&f, places[0], cfg, &l); err != nil {
+		return nil, err
+	}
+	err = o.single(places[0])
+	if why, ok := errors.AsType[helperError](err); ok {
+		f.ExpertDevice, f.ExpertShare, f.VRAM = "", 0, config.Each(f.VRAM.One())
+		if o, err = New(cfg, tokenizer, f, l, m); err == nil {
+			o.Unhelped = why.Error()
+		}
+	}
+	return o, err
 }
 
 // single plans a model on one device.
@@ -130,6 +146,9 @@ func (o *Plan) single(p config.Place) (err error) {
 	}
 	if err == nil {
 		err = o.share()
+	}
+	if err == nil {
+		err = o.addHelper()
 	}
 	if err == nil {
 		o.Memory, err = planner.New(o.devices(), o.ledger.list)
@@ -176,6 +195,9 @@ func (o *Plan) devices() []planner.Device {
 		case config.CUDA:
 			list = append(list, planner.Device{Name: r.device, Total: r.Case.Rank.Memory, Available: r.Case.Rank.Memory})
 		}
+	}
+	if o.Helper != nil {
+		list = append(list, planner.Device{Name: o.Helper.name(), Total: o.Helper.Memory})
 	}
 	return list
 }
@@ -291,7 +313,15 @@ func (o *Plan) addSimulated(l *ledger, lim stages.Limits) (err error) {
 	n := o.Options.MicroBatchCount()
 	batches := planner.Count(n, "batch")
 	if o.Load.Arena == nil { // else they are chosen
-		if o.Experts, err = o.chooseBeside(l.promised); err != nil {
+		rest := l.promised + int64(n)*offload.StageBytes(o.cfg, lim, nil)
+		if o.Helper != nil {
+			_, rows, err := o.helperRows()
+			if err != nil {
+				return err
+			}
+			rest += rows
+		}
+		if o.Experts, err = o.chooseBeside(rest); err != nil {
 			return err
 		}
 	}

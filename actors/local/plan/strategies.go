@@ -47,7 +47,7 @@ func (o *Plan) chooseBeside(rest int64) (s strategies, err error) {
 	setup := o.setup(slot, budget(f, rest))
 	instead := config.Persistent
 	if int64(len(setup.Layers)*setup.Experts) > setup.Budget/setup.Bytes {
-		instead = config.CPUOnly
+		instead = o.without(config.CPUOnly)
 	}
 	if s.Prefill, s.Decode, err = f.Named(instead, instead); err != nil {
 		return s, err

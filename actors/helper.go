@@ -1,0 +1,287 @@
+package actors
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"krater/actors/msg"
+	"krater/actors/trace"
+	"krater/kernels/device"
+	"krater/scheduler/dispatch"
+	"krater/stages/expert"
+	"krater/stages/helper"
+	"krater/stages/link"
+)
+
+// Help is a helper of a pipeline's only rank: another device that computes a share of the routed experts.
+type Help struct {
+	Experts *helper.Experts
+	// Share is the part of the rows that the helper gets; 0: by the times that are measured at the start, by which it may
+	// get none. Where the rank does not hold all experts the helper gets those of its own that the rank lacks.
+	Share float64
+	// Least is the fewest rows of a batch for which the helper is asked where the rank holds all experts.
+	Least int
+	Heat  [][]uint32 // counts of routers, by layer with experts; nil: not known
+}
+
+// helpTurn is the time that messages and waits take for a layer that has a helper.
+const helpTurn = 60 * time.Microsecond
+
+// help is a helper as a pipeline uses it. nil: there is none.
+type help struct {
+	*Help
+	name     string
+	rank     *rank
+	worker   *helper.Worker
+	sums     []device.Mat // [batches] what it returns, where that is sums
+	takes    map[int][]bool
+	least    int // rows of a batch with a part for the helper
+	pair     [2]*link.Pair
+	computed atomic.Uint64 // experts of layers
+}
+
+// errHelper is a fault of a helper or of the link to it: the step is lost, and may be repeated.
+var errHelper = errors.New("a helper did not do its part")
+
+// spawnHelper makes the helper's worker and actor.
+func (p *Pipeline) spawnHelper(batches []*msg.Batch) error {
+	o := p.opt.Help
+	if o == nil {
+		return nil
+	}
+	if len(p.ranks) > 1 || p.opt.Remote != nil || p.opt.segment != nil {
+		return errors.New("a helper goes with a pipeline of one rank")
+	}
+	r := p.ranks[0]
+	h := &help{Help: o, name: o.Experts.Device().Name(), rank: r, takes: map[int][]bool{}}
+	for i := range h.pair {
+		h.pair[i] = &link.Pair{Deadline: p.opt.hopDeadline}
+	}
+	kinds := p.opt.links
+	if kinds == nil {
+		kinds = link.Kinds()
+	}
+	queue := 0
+	if r.accel != nil {
+		queue = r.queues + 1
+	}
+	w, sums, fallen, err := o.Experts.Open(helper.WorkerOptions{
+		Rank: r.Rank, Queue: queue, Sums: len(batches), Links: kinds, Out: h.pair[0], Back: h.pair[1], Sample: batches[0].Ranks[0].State.Room(),
+	})
+	if err != nil {
+		return fmt.Errorf("helper %s: %w", h.name, err)
+	}
+	h.worker, h.sums, p.help = w, sums, h
+	out, back := w.Links()
+	for _, fault := range fallen {
+		p.log.Warn().Str("helper", h.name).Err(fault).Str("out", out).Str("back", back).Msg("a kind of link to a helper does not work")
+	}
+	if err := h.settle(p.host.now); err != nil {
+		return fmt.Errorf("helper %s: %w", h.name, err)
+	}
+	if share, least := p.Helper(); share == 0 {
+		p.log.Info().Str("helper", h.name).Msg("the helper would make no batch faster, and has no part")
+	} else {
+		p.log.Info().Str("helper", h.name).Float64("share", share).Int("rows", least).Str("out", out).Str("back", back).Msg("a helper computes a share of the experts of batches of that many rows or more")
+	}
+	p.routes.helper = p.actor("helper", trace.Experts, ownGoroutine, h.name, func() node {
+		return &helperNode{help: h, lost: p.lose}
+	})
+	return nil
+}
+
+// layers lists the rank's layers with experts.
+func (h *help) layers() (list []int) {
+	for _, g := range h.rank.Groups {
+		for layer := g.First; layer < g.Last; layer++ {
+			if g.MoE(layer) {
+				list = append(list, layer)
+			}
+		}
+	}
+	return list
+}
+
+// settle decides which experts the helper computes, and for which batches.
+func (h *help) settle(now func() int64) error {
+	layers := h.layers()
+	lacks := h.rank.place != nil && h.rank.place.Leaves(dispatch.Prefill)
+	share := h.Share
+	h.least = h.Least
+	switch {
+	case len(layers) == 0:
+		h.least = math.MaxInt
+		return nil
+	case lacks:
+		share, h.least = 1, 0
+	case share == 0:
+		var err error
+		if share, err = h.measure(layers[0], now); err != nil {
+			return err
+		}
+	}
+	if share == 0 {
+		h.least = math.MaxInt
+		return nil
+	}
+	for i, layer := range layers {
+		var heat []uint32
+		if h.Heat != nil {
+			heat = h.Heat[i]
+		}
+		has := h.Experts.Holds(layer)
+		if h.takes[layer] = dispatch.Divide(len(has), heat, has, share); lacks {
+			h.takes[layer] = has
+		}
+	}
+	if h.rank.place == nil {
+		return nil
+	}
+	return h.rank.place.Help(h.least, func(layer int) []bool { return h.takes[layer] })
+}
+
+// helpRows is the most rows that times are taken for.
+const helpRows = 2048
+
+// helpSteps is in how many steps the fewest rows are found for which a helper pays.
+const helpSteps = 4
+
+// measure takes times, and returns the share of the helper. It sets least.
+func (h *help) measure(layer int, now func() int64) (share float64, err error) {
+	var bank *expert.Bank
+	var here *device.Bank
+	for _, g := range h.rank.Groups {
+		if layer >= g.First && layer < g.Last {
+			bank = g.Bank(layer)
+		}
+	}
+	if h.rank.place != nil {
+		here = h.rank.place.Here(layer)
+	}
+	sum := device.Mat{}
+	if h.sums != nil {
+		sum = h.sums[0]
+	}
+	// helps measures batches of some rows, the first time in order to choose the share.
+	helps := func(rows int) (bool, error) {
+		t, err := h.worker.Measure(h.rank.Rank, layer, rows, bank, here, sum, now)
+		x := dispatch.Help{Alone: t.Alone.Seconds(), Held: t.Held.Seconds(), Carry: t.Carry.Seconds(), Part: t.Part, Turn: helpTurn.Seconds()}
+		if share == 0 {
+			share = x.Share()
+		}
+		return err == nil && x.Helps(share), err
+	}
+	low, high := min(h.Least, h.rank.Limits.LayerRows())-1, min(helpRows, h.rank.Limits.LayerRows())
+	if ok, err := helps(high); !ok {
+		return 0, err
+	}
+	for range helpSteps { // of batches of low rows it is not known that they are shorter
+		rows := (low + high + 1) / 2
+		ok, err := helps(rows)
+		switch {
+		case err != nil:
+			return 0, err
+		case ok:
+			high = rows
+		default:
+			low = rows
+		}
+	}
+	h.least = max(high, h.Least)
+	return share, nil
+}
+
+// Helper says what part of the rows of a batch of at least that many rows the helper gets, with equally hot experts; 0, 0: none.
+func (p *Pipeline) Helper() (share float64, least int) {
+	h := p.help
+	if h == nil || h.least == math.MaxInt {
+		return 0, 0
+	}
+	n, all := 0, 0
+	for _, list := range h.takes {
+		for _, takes := range list {
+			if all++; takes {
+				n++
+			}
+		}
+	}
+	return float64(n) / float64(max(1, all)), h.least
+}
+
+// divide gives the helper its part of a layer's work and returns the rest.
+func (h *help) divide(b *msg.Batch, layer int, work []device.ExpertRows) (rest []device.ExpertRows, any bool) {
+	if h == nil {
+		return work, false
+	}
+	p := b.Work.Helped()
+	p.Rows = p.Rows[:0]
+	if b.State.Total() < h.least {
+		return work, false
+	}
+	takes := h.takes[layer]
+	rest = work[:0]
+	for _, x := range work {
+		if takes[x.Expert] {
+			p.Rows = append(p.Rows, x)
+		} else {
+			rest = append(rest, x)
+		}
+	}
+	return rest, len(p.Rows) > 0
+}
+
+// back enqueues that the helper's sums are added.
+func (h *help) back(s device.Stream, b *msg.Batch) {
+	if h != nil && h.sums != nil && len(b.Work.Helped().Rows) > 0 {
+		h.rank.place.AddSum(s, b.State, h.sums[b.Index].RowRange(0, b.State.T))
+	}
+}
+
+// close frees the worker.
+func (h *help) close() {
+	if h == nil {
+		return
+	}
+	h.worker.Close()
+	for _, m := range h.sums {
+		m.Buf.Free()
+	}
+}
+
+// helperNode computes the helper's part of a layer.
+type helperNode struct {
+	*help
+	lost func(rank int, name string, cause error)
+}
+
+func (n *helperNode) receive(c *turn, m any) {
+	p := m.(*msg.Part)
+	w := p.Work
+	if !w.Batch.Abandoned.Load() {
+		p.Cause = n.compute(w, p)
+	}
+	c.send(c.routes.merges[w.Group], p)
+}
+
+func (n *helperNode) compute(w *msg.Work, p *msg.Part) error {
+	sum := device.Mat{}
+	if n.sums != nil {
+		sum = n.sums[w.Batch.Index]
+	}
+	err := n.worker.Compute(w.Batch.State, sum, w.Layer, p.Rows)
+	if err == nil {
+		n.computed.Add(uint64(len(p.Rows)))
+		return nil
+	}
+	rank, helper := n.worker.Recover()
+	switch {
+	case rank != nil:
+		n.lost(0, n.rank.name, rank)
+	case helper != nil:
+		n.lost(1, n.name, helper)
+	}
+	return fmt.Errorf("%w: %w", errHelper, err)
+}

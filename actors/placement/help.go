@@ -1,0 +1,85 @@
+package placement
+
+import (
+	"errors"
+
+	"krater/kernels/device"
+	"krater/scheduler/dispatch"
+)
+
+// ErrMoves: a helper's experts would have to follow those that a strategy moves.
+var ErrMoves = errors.New("a helper needs strategies that leave experts where they are: persistent or hot_cached_static")
+
+// Shares reports whether Run may leave work of a batch with the given number of rows to the host.
+// Then Mirror.Fetch has to be enqueued before the wait for the router's choice.
+func (p *Placement) Shares(rows int) bool {
+	phase := p.Phase(rows)
+	return p.sides[phase].settled.Start.Host[phase] && !(p.alone && p.helped[phase])
+}
+
+// Leaves reports whether other devices compute experts of a phase between two layers: Run may leave work to the host, or a
+// helper has a part.
+func (p *Placement) Leaves(phase dispatch.Phase) bool {
+	return p.helped[phase] || p.sides[phase].settled.Start.Host[phase]
+}
+
+// Here is where an accelerator finds the experts of a layer that it holds; nil on other devices.
+func (p *Placement) Here(layer int) *device.Bank {
+	if !p.accel {
+		return nil
+	}
+	return p.views[dispatch.Decode].Bank(layer)
+}
+
+// Helped reports whether a helper computes experts of a batch with the given number of rows.
+func (p *Placement) Helped(rows int) bool { return p.helped[p.Phase(rows)] }
+
+// Help has a helper compute the experts of has, [E] by layer. Where all experts are on the device it does so for batches of
+// that many rows or more, else for all batches. Run is then not given their work. It is called before the first step.
+func (p *Placement) Help(least int, has func(layer int) []bool) (err error) {
+	defer recovered(&err)
+	for phase := range dispatch.Phases {
+		if s := p.sides[phase]; s.moves || !s.settled.Start.Fixed[phase] || p.pool != nil {
+			return ErrMoves
+		}
+	}
+	if p.whole() {
+		p.threshold, p.helped[dispatch.Prefill] = least, true
+	} else {
+		p.helped = [dispatch.Phases]bool{true, true}
+	}
+	p.alone = true
+	for _, layer := range p.setup.Layers {
+		held := has(int(layer))
+		for e := range p.setup.Experts {
+			_, here := p.residency.Slot(dispatch.Key{Layer: layer, Expert: int32(e)})
+			p.alone = p.alone && (here || held[e])
+		}
+		for phase := range dispatch.Phases {
+			if !p.accel || !p.helped[phase] {
+				continue
+			}
+			p.table = append(p.table[:0], p.views[phase].Slots(int(layer))...)
+			for e, helped := range held {
+				if helped {
+					p.table[e] = -1
+				}
+			}
+			p.views[phase].Set(p.line.copies, int(layer), p.table)
+			if err := p.line.copies.Synchronize(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// whole reports whether all experts are on the device in both phases.
+func (p *Placement) whole() bool {
+	for phase := range dispatch.Phases {
+		if p.sides[phase].settled.Start.Host[phase] {
+			return false
+		}
+	}
+	return true
+}
