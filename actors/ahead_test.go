@@ -59,6 +59,7 @@ func (chooserStream) CopyOut(dst []byte, src device.Mat) {}
 func (chooserStream) Reserve(int) error                  { return nil }
 func (chooserStream) Time(bool)                          {}
 func (chooserStream) Mark() bool                         { return false }
+func (chooserStream) Send()                              {}
 func (chooserStream) Took() []time.Duration              { return nil }
 func (chooserStream) End() device.Timestamp              { return nil }
 
@@ -76,8 +77,10 @@ type chooserSim struct {
 	forget  []*msg.Batch
 	live    []uint64
 	last    uint64
+	prompt  int // of the last
 	params  func(*rand.Rand) sample.Params
 	checked int // rows whose history was looked at
+	later   int // steps whose tokens were chosen after the rest was sent
 }
 
 func newChooserSim(t *testing.T, seed uint64, blocks int, params func(*rand.Rand) sample.Params) *chooserSim {
@@ -140,6 +143,7 @@ func token(seq uint64, at int) int32 {
 
 func (s *chooserSim) submit(prompt, fresh int) {
 	s.last++
+	s.prompt = prompt
 	m := &msg.Submit{Request: scheduler.Request{ID: s.last, PromptLen: prompt, MaxNew: fresh}, Reply: make(chan error, 1)}
 	for at := range prompt {
 		m.Prompt = append(m.Prompt, token(s.last, at))
@@ -199,7 +203,34 @@ func (s *chooserSim) comeBack(fails bool) {
 		return
 	}
 	s.tell(msg.NewReply(b))
+	s.choose()
 }
+
+// choose has the tokens of a step chosen whose masks came later, once the step before it is back.
+func (s *chooserSim) choose() {
+	if len(s.flying) == 0 {
+		return
+	}
+	if b := s.flying[0]; b.State.Later() && !b.Submitted.Load() && !b.Abandoned.Load() {
+		b.Submitted.Store(true)
+		s.later++
+		s.tell(&msg.Tick{})
+	}
+}
+
+// byText is a mask that depends on the text: it is known once the tokens before it are.
+func (s *chooserSim) byText(prompt int) func(n int, wait bool) []uint32 {
+	seq := s.last
+	return func(n int, _ bool) []uint32 {
+		if r := s.node.live[seq]; r != nil && n > len(r.tokens)-prompt {
+			return nil
+		}
+		return chooserAll
+	}
+}
+
+// chooserAll is a mask of all tokens.
+var chooserAll = []uint32{1<<32 - 1, 1<<(chooserVocab-32) - 1}
 
 // TestHistoriesAreWhole: whatever happens to a sequence, when a device changes its logits it has
 // all tokens that the sequence has had: after a preemption, beside lost and void batches, and
@@ -207,11 +238,16 @@ func (s *chooserSim) comeBack(fails bool) {
 func TestHistoriesAreWhole(t *testing.T) {
 	checked := 0
 	var all scheduler.Stats
+	later := 0
 	for seed := range uint64(40) {
-		s := newChooserSim(t, seed, 9+int(seed%3)*4, func(r *rand.Rand) sample.Params {
+		var s *chooserSim
+		s = newChooserSim(t, seed, 9+int(seed%3)*4, func(r *rand.Rand) sample.Params {
 			p := sample.Params{TopP: 1, RepetitionPenalty: 1, Logprobs: -1}
 			if r.IntN(8) == 0 {
 				p.Logprobs = 0 // the host chooses, for all that are beside it
+			}
+			if r.IntN(4) == 0 {
+				p.Allow = s.byText(s.prompt)
 			}
 			switch r.IntN(4) {
 			case 0:
@@ -243,32 +279,31 @@ func TestHistoriesAreWhole(t *testing.T) {
 				t.Fatalf("seed %d: %v", seed, err)
 			}
 		}
-		checked += s.checked
+		checked, later = checked+s.checked, later+s.later
 		n := s.node.core.Stats()
 		all.Ahead, all.Preemptions, all.FailedBatches = all.Ahead+n.Ahead, all.Preemptions+n.Preemptions, all.FailedBatches+n.FailedBatches
 	}
-	if checked < 1500 || all.Ahead < 500 || all.Preemptions < 20 || all.FailedBatches < 40 {
-		t.Errorf("%d histories looked at, %d steps ahead, %d preemptions, %d batches lost", checked, all.Ahead, all.Preemptions, all.FailedBatches)
+	if checked < 1500 || later < 200 || all.Ahead < 500 || all.Preemptions < 20 || all.FailedBatches < 40 {
+		t.Errorf("%d histories looked at, %d steps in two parts, %d ahead, %d preemptions, %d batches lost", checked, later, all.Ahead, all.Preemptions, all.FailedBatches)
 	}
 }
 
 // TestAheadWithChanges: a request with penalties, biases, tokens that may not come yet or a mask
-// that does not depend on the text keeps running a step ahead. One with a mask that does waits
-// for each of its tokens.
+// keeps running a step ahead, also where the mask depends on the text. One with log-probabilities waits for
+// each of its tokens.
 func TestAheadWithChanges(t *testing.T) {
-	every := []uint32{1<<32 - 1, 1<<18 - 1}
 	for _, x := range []struct {
-		name  string
-		set   func(p *sample.Params)
-		ahead bool
+		name         string
+		set          func(p *sample.Params)
+		ahead, later bool
 	}{
-		{"nothing", func(p *sample.Params) {}, true},
-		{"penalties", func(p *sample.Params) { p.RepetitionPenalty, p.PresencePenalty, p.FrequencyPenalty = 1.1, 0.5, 0.5 }, true},
-		{"bias", func(p *sample.Params) { p.LogitBias = map[int32]float32{3: -100} }, true},
-		{"min_tokens", func(p *sample.Params) { p.StopIDs, p.MinTokens = []int32{49}, 5 }, true},
-		{"a mask", func(p *sample.Params) { p.Allow = func(int) []uint32 { return every } }, true},
-		{"a mask by the text", nil, false},
-		{"log-probabilities", func(p *sample.Params) { p.Logprobs = 0 }, false},
+		{"nothing", func(p *sample.Params) {}, true, false},
+		{"penalties", func(p *sample.Params) { p.RepetitionPenalty, p.PresencePenalty, p.FrequencyPenalty = 1.1, 0.5, 0.5 }, true, false},
+		{"bias", func(p *sample.Params) { p.LogitBias = map[int32]float32{3: -100} }, true, false},
+		{"min_tokens", func(p *sample.Params) { p.StopIDs, p.MinTokens = []int32{49}, 5 }, true, false},
+		{"a mask", func(p *sample.Params) { p.Allow = func(int, bool) []uint32 { return chooserAll } }, true, false},
+		{"a mask by the text", nil, true, true},
+		{"log-probabilities", func(p *sample.Params) { p.Logprobs = 0 }, false, false},
 	} {
 		var s *chooserSim
 		s = newChooserSim(t, 1, 40, func(*rand.Rand) sample.Params {
@@ -277,13 +312,7 @@ func TestAheadWithChanges(t *testing.T) {
 				x.set(&p)
 				return p
 			}
-			prompt, seq := 3, s.last
-			p.Allow = func(n int) []uint32 {
-				if r := s.node.live[seq]; r != nil && n > len(r.tokens)-prompt {
-					return nil
-				}
-				return every
-			}
+			p.Allow = s.byText(3)
 			return p
 		})
 		const streams, fresh = 3, 12
@@ -297,8 +326,8 @@ func TestAheadWithChanges(t *testing.T) {
 		if n.Ended[scheduler.Length] != streams || n.NewTokens != streams*fresh {
 			t.Errorf("%s: %d of %d answers, %d tokens", x.name, n.Ended[scheduler.Length], streams, n.NewTokens)
 		}
-		if x.ahead && n.Ahead < fresh-3 || !x.ahead && n.Ahead > 0 {
-			t.Errorf("%s: %d of %d steps were made ahead", x.name, n.Ahead, n.Batches)
+		if x.ahead && n.Ahead < fresh-3 || !x.ahead && n.Ahead > 0 || (s.later >= fresh-3) != x.later {
+			t.Errorf("%s: %d of %d steps were made ahead, %d in two parts", x.name, n.Ahead, n.Batches, s.later)
 		}
 	}
 }

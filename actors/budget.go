@@ -49,12 +49,12 @@ func (g *Gateway) newBudget(tokens int, prompt []int32) *budget {
 // bind puts the limit before what the parameters allow already.
 func (b *budget) bind(p *sample.Params) {
 	allow, took := p.Allow, p.Took
-	p.Allow = func(n int) []uint32 {
+	p.Allow = func(n int, wait bool) []uint32 {
 		mask, ending := b.allow(n)
 		if ending || mask == nil || allow == nil {
 			return mask
 		}
-		return allow(n)
+		return allow(n, wait)
 	}
 	p.Took = func(id int32) error {
 		b.took(id)

@@ -58,13 +58,20 @@ func (c *constraint) fail(cause error) error {
 }
 
 // allow is sample.Params.Allow. Where the text leads too far, no token may come.
-func (c *constraint) allow(n int) []uint32 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n != c.n {
+func (c *constraint) allow(n int, wait bool) []uint32 {
+	if wait {
+		c.mu.Lock()
+	} else if !c.mu.TryLock() { // a mask is being found
 		return nil
 	}
-	return c.find()
+	defer c.mu.Unlock()
+	switch {
+	case n != c.n:
+		return nil
+	case wait:
+		return c.find()
+	}
+	return c.mask
 }
 
 // find returns the mask of the next token. A panic in a grammar ends its own request, whose tokens

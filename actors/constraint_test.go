@@ -11,7 +11,7 @@ import (
 // ahead must not end the process.
 func TestGrammarPanics(t *testing.T) {
 	c := &constraint{none: make([]uint32, 3), param: "guided_json"} // no matcher
-	mask := c.allow(0)
+	mask := c.allow(0, true)
 	if len(mask) != 3 {
 		t.Fatalf("a mask of %d words", len(mask))
 	}

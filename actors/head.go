@@ -23,7 +23,11 @@ func (n *headNode) receive(c *turn, m any) {
 			b.State.FetchRoutes(b.Stream)
 		}
 		wait(b, n.stream)
-		if b.Stream != nil {
+		switch {
+		case b.Stream == nil:
+		case b.State.Later(): // the sample actor goes on
+			b.Stream.Send()
+		default:
 			b.Stream.Submit()
 			b.Submitted.Store(true)
 			if n.placed {

@@ -5,14 +5,19 @@ import (
 	"fmt"
 
 	"krater/actors/msg"
+	"krater/stages/head"
 	"krater/stages/sample"
 )
 
 // sampleNode chooses the next token of every wanted row, on the last rank.
-type sampleNode struct{ stepEnds }
+type sampleNode struct {
+	stepEnds
+	stage *head.Stage
+}
 
 func (n *sampleNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
+	n.chooseLater(c, b)
 	lost, err := n.ended(c, b, func() error {
 		if b.Stream == nil {
 			return nil // the stages have waited
@@ -42,6 +47,23 @@ func (n *sampleNode) receive(c *turn, m any) {
 	c.send(c.routes.schedule, msg.NewReply(b))
 }
 
+// chooseLater enqueues the choice of tokens of a step that was sent before all of its masks were known. The
+// masks follow from tokens that this actor has taken by now. The next step may be made then.
+func (n *sampleNode) chooseLater(c *turn, b *msg.Batch) {
+	if !b.State.Later() || b.Abandoned.Load() {
+		return
+	}
+	for i := range b.Rows {
+		if d := &b.Step.Draws[i]; d.Later {
+			d.Mask = b.Rows[i].Sampler.Mask(int(d.N))
+		}
+	}
+	n.stage.Choose(b.Stream, b.State)
+	b.Stream.Submit()
+	b.Submitted.Store(true)
+	c.send(c.routes.schedule, &msg.Tick{})
+}
+
 // notFinite notes which requests of a batch have keys or values that are not finite.
 func notFinite(b *msg.Batch) {
 	b.Faults = b.Faults[:0]
@@ -67,7 +89,7 @@ func choose(b *msg.Batch, i int, r *msg.Row) {
 		return
 	}
 	if id, ok := b.State.ChosenID(i); ok {
-		r.Result, r.Err = r.Sampler.Take(id)
+		r.Result, r.Err = r.Sampler.Take(int(b.Step.Draws[i].N), id)
 		return
 	}
 	r.Result, r.Err = r.Sampler.Next(b.State.LogitRow(i))

@@ -82,7 +82,7 @@ func benchmarkToken(b *testing.B, source, text string, req engine.Request) {
 	start()
 	for range ids { // the grammar finds its masks
 		if limits != nil {
-			_ = limits.allow(at)
+			_ = limits.allow(at, true)
 			if err := limits.took(ids[at]); err != nil {
 				b.Fatalf("token %d of %s: %v", at, fmt.Sprintf("%.80s", text), err)
 			}
@@ -97,7 +97,7 @@ func benchmarkToken(b *testing.B, source, text string, req engine.Request) {
 			start()
 		}
 		if limits != nil {
-			if limits.allow(at) == nil {
+			if limits.allow(at, true) == nil {
 				b.Fatal("no mask")
 			}
 			if err := limits.took(ids[at]); err != nil {

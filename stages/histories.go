@@ -2,6 +2,7 @@ package stages
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"krater/kernels/device"
@@ -65,14 +66,15 @@ func (st *State) maskWords() int { return (st.cfg.Vocab + 31) / 32 }
 
 // checkChanges checks the changes of logits by the draws.
 func (st *State) checkChanges() error {
-	st.changed = false
+	st.changed, st.later = false, false
 	draws := st.draws()
 	for i := range draws {
 		d := &draws[i]
 		if d.Mask != nil && len(d.Mask) != st.maskWords() {
 			return fmt.Errorf("%w: a mask of %d words for a vocabulary of %d", ErrBatch, len(d.Mask), st.cfg.Vocab)
 		}
-		st.changed = st.changed || d.Mask != nil || d.Change != nil
+		st.later = st.later || d.Later
+		st.changed = st.changed || d.Later || d.Mask != nil || d.Change != nil
 		if d.Change == nil {
 			continue
 		}
@@ -92,7 +94,7 @@ func (st *State) checkChanges() error {
 }
 
 // putChanges writes the table of changes from word at of the inputs on, and returns the word after it.
-// It enqueues the copies of masks and of what histories lack.
+// It enqueues the copies of the masks that are known, and of what histories lack.
 func (st *State) putChanges(s device.Stream, at int) int {
 	in, draws := &st.inputs, st.draws()
 	for i := range draws {
@@ -102,16 +104,43 @@ func (st *State) putChanges(s device.Stream, at int) int {
 			entry[0] = int32(d.Slot)
 			st.Histories.store(s, d)
 		}
-		if d.Mask != nil {
+		if d.Later || d.Mask != nil {
 			entry[1] = 1
-			s.CopyIn(st.full.masks.RowRange(i, i+1), int32Bytes(unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(d.Mask))), len(d.Mask))))
 		}
 	}
+	st.putMasks(s, false)
 	n := len(draws)
 	in.changes = in.dev.ColRange(at, at+2*n)
 	in.changes.Rows, in.changes.Cols, in.changes.Stride = n, 2, 2
 	return at + 2*n
 }
+
+// maskRun is how many masks are copied at once: a device may keep a copy of what is no longer than a megabyte.
+const maskRun = 16
+
+// putMasks enqueues the copies of masks: of the draws that have theirs Later, or of the others. A draw whose
+// mask did not come, because its step is given up, allows no token.
+func (st *State) putMasks(s device.Stream, later bool) {
+	draws, words := st.draws(), st.maskWords()
+	st.masks = st.masks[:0]
+	for from, to := 0, 0; from < len(draws); from = max(to, from+1) {
+		first := len(st.masks)
+		for to = from; to < min(len(draws), from+maskRun) && draws[to].Later == later && (later || draws[to].Mask != nil); to++ {
+			if n := len(st.masks); len(draws[to].Mask) != words {
+				st.masks = slices.Grow(st.masks, words)[:n+words]
+				clear(st.masks[n:])
+				continue
+			}
+			st.masks = append(st.masks, draws[to].Mask...)
+		}
+		if to > from {
+			s.CopyIn(st.full.masks.RowRange(from, to), uint32Bytes(st.masks[first:]))
+		}
+	}
+}
+
+// Later reports whether some draws have their mask later: the step is sent in two parts.
+func (st *State) Later() bool { return st.later }
 
 // LogitChanges are the changes of the step's logits before the device chooses tokens; ok is false if
 // there are none.
@@ -125,4 +154,8 @@ func (st *State) LogitChanges() (c device.LogitChanges, ok bool) {
 		c.Store = st.Histories.rows
 	}
 	return c, true
+}
+
+func uint32Bytes(v []uint32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
 }

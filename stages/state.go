@@ -91,13 +91,15 @@ type Rows struct {
 	full     views   // the matrices at their largest
 	ids      []int32 // RouterIDs on the host; nil if the host addresses the device's memory
 	logits   []float32
-	moe      []int   // [layers] index among those with experts; nil if they share RouterIDs
-	routes   []int32 // choices of routers, on the host [layers with experts, T, K]
-	first    int     // the step's row that is row 0 of the matrices: see Look
-	repeated bool    // see Repeated
-	chosen   []int32 // on the host
-	marks    []int32 // Marks on the host, as ids
-	changed  bool    // some draws change logits
+	moe      []int    // [layers] index among those with experts; nil if they share RouterIDs
+	routes   []int32  // choices of routers, on the host [layers with experts, T, K]
+	first    int      // the step's row that is row 0 of the matrices: see Look
+	repeated bool     // see Repeated
+	chosen   []int32  // on the host
+	marks    []int32  // Marks on the host, as ids
+	changed  bool     // some draws change logits
+	later    bool     // see Later
+	masks    []uint32 // on the host, from putMasks on
 	bufs     []device.Buffer
 	normed   device.QRows // memory for Input as integers
 	final    device.QRows // memory for Output as integers

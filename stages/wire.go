@@ -13,7 +13,7 @@ import (
 // its fields up to Watched. Integers are varints, lists begin with their length, floats are 8 bytes, little-endian. What Fill derives is not sent: the
 // receiver derives and checks it as the sender did.
 
-const stepVersion = 2
+const stepVersion = 3
 
 // errWire: bytes that are no step.
 var errWire = errors.New("not a step")
@@ -77,7 +77,7 @@ func appendDraw(dst []byte, d *device.Draw) []byte {
 	for _, w := range d.Mask {
 		dst = binary.AppendUvarint(dst, uint64(w))
 	}
-	return dst
+	return append(dst, flags(d.Later))
 }
 
 // appendInts appends the length of a list and its numbers.
@@ -232,6 +232,7 @@ func (r *reader) draw(context, mask int) (d device.Draw) {
 		}
 		d.Mask[i] = uint32(w)
 	}
+	r.flags(1, &d.Later)
 	if len(d.Change) == 0 {
 		d.Change = nil // absent and empty differ
 	}

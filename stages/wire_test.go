@@ -28,6 +28,8 @@ func every(v reflect.Value, next *int64) {
 			f.SetInt(*next)
 		case reflect.Uint64:
 			f.SetUint(uint64(*next) << 40)
+		case reflect.Bool:
+			f.SetBool(*next%2 == 0)
 		case reflect.Float64:
 			f.SetFloat(float64(*next) / 7)
 		case reflect.Slice: // of numbers

@@ -51,7 +51,7 @@ type Batch struct {
 	// itself.
 	Raw *Raw
 
-	// Submitted is set when the last rank's device has been given the whole step.
+	// Submitted is set when the last rank's device has been given the whole step, with the choice of tokens.
 	Submitted atomic.Bool
 
 	// Abandoned is set when the answer is no longer wanted; the pipeline then passes the batch on
@@ -62,6 +62,7 @@ type Batch struct {
 	Status  Status
 	Live    int  // spans whose request has not ended
 	Drawn   bool // the device chooses all its tokens
+	Later   bool // some of them once the step has been sent up to its logits
 	Forgets int  // actors that have not yet answered that they forgot the batch
 
 	holds atomic.Int32 // messages about the batch that are not handled yet, see Holding

@@ -379,6 +379,9 @@ func (s *Stream) Reserve(n int) error {
 // Submit sends the step to the GPU.
 func (s *Stream) Submit() { s.s.Submit() }
 
+// Send sends a piece of the step to the GPU.
+func (s *Stream) Send() { s.s.Send() }
+
 // Clock reads the GPU's clock: a stream is its own clock.
 func (s *Stream) Clock() device.Clock { return s }
 

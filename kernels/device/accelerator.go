@@ -47,6 +47,9 @@ type AcceleratorStream interface {
 	// Mark ends a part of such a step and reports true, unless that would cut what the device
 	// could replay as one piece. Submit ends the last part.
 	Mark() bool
+	// Send sends what was enqueued, one piece of a step that goes on with another Repeat. No part of a timed
+	// step ends.
+	Send()
 	// Took is how long the device took for the parts of the step that was waited for last; nil
 	// if that was not timed.
 	Took() []time.Duration
@@ -119,6 +122,9 @@ type Draw struct {
 	// Mask, unless nil, has bit i%32 of word i/32 set if token i is allowed. It is copied for every
 	// choice.
 	Mask []uint32
+	// Later says that the mask is not known when the step is sent. The device computes up to the logits, and
+	// chooses once it has the mask. Mask is set between the two.
+	Later bool
 }
 
 // What a device writes instead of a token if it cannot choose one.

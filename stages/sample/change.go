@@ -58,7 +58,7 @@ func (q *Sequence) changed(logits []float32, s *scratch) ([]float32, error) {
 		}
 	}
 	if q.p.Allow != nil {
-		mask := q.p.Allow(q.n)
+		mask := q.p.Allow(q.n, true)
 		if len(mask) != (len(row)+31)/32 {
 			return nil, fmt.Errorf("%w: a mask of %d words for a vocabulary of %d", ErrLogits, len(mask), len(row))
 		}

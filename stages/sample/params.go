@@ -46,9 +46,10 @@ type Params struct {
 	MinTokens int // tokens before which no end token may come
 
 	// Allow, if set, returns the tokens that may follow n tokens of the answer: bit i%32 of word
-	// i/32 is 1 for token i. It returns nil while the text that decides is not known; the choice
-	// then waits. It must be safe for concurrent use.
-	Allow func(n int) []uint32
+	// i/32 is 1 for token i. It returns nil while the text that decides is not known. With wait it finds
+	// the mask, which may take milliseconds; without, it returns nil unless the mask was found before. It must be
+	// safe for concurrent use.
+	Allow func(n int, wait bool) []uint32
 	// Took, if set, is told of each token that was chosen. Its error is that of the choice.
 	Took func(id int32) error
 	// Barred, if set, returns why Allow lets no token come; nil where it does.

@@ -156,8 +156,8 @@ func Score(logits []float32, id int32, alternatives int) (Result, error) {
 }
 
 // DrawAt returns how a device makes the choice after n tokens instead of Next. ok is false if only
-// the host can make it: with log-probabilities, with more biased tokens than a device has room for,
-// or while Allow does not know yet. If logits are changed, the caller has to say where the device
+// the host can make it: with log-probabilities, or with more biased tokens than a device has room for.
+// Where Allow does not know its mask yet, the draw has it Later: see Mask. If logits are changed, the caller has to say where the device
 // keeps the sequence's history. DrawAt reads nothing that a choice changes, since another goroutine
 // may be making an earlier choice.
 func (q *Sequence) DrawAt(n int) (d device.Draw, ok bool) {
@@ -172,16 +172,27 @@ func (q *Sequence) DrawAt(n int) (d device.Draw, ok bool) {
 		}
 	}
 	if p.Allow != nil {
-		if d.Mask = p.Allow(n); d.Mask == nil {
-			return device.Draw{}, false
-		}
+		d.Mask = p.Allow(n, false)
+		d.Later = d.Mask == nil
 	}
 	return d, true
 }
 
-// Take is Next with the choice that a device made by DrawAt.
-func (q *Sequence) Take(id int32) (Result, error) {
+// Mask waits for the mask of a draw that has it Later, after all choices before that. It is nil if
+// one of these was not taken: nothing comes of the draw then.
+func (q *Sequence) Mask(n int) []uint32 {
+	if n != q.n {
+		return nil
+	}
+	return q.p.Allow(n, true)
+}
+
+// Take is Next with the choice that a device made by DrawAt(n). A choice behind one that was not
+// taken, of a step that was given up, is ErrLogits and changes nothing.
+func (q *Sequence) Take(n int, id int32) (Result, error) {
 	switch {
+	case n != q.n:
+		return Result{}, fmt.Errorf("%w: a choice after %d tokens, the sequence has %d", ErrLogits, n, q.n)
 	case id == device.DrawNaN:
 		return Result{}, fmt.Errorf("%w: a logit is NaN", ErrNotFinite)
 	case id == device.DrawInfinite:

@@ -253,6 +253,33 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
+// TestOrder: a choice that a device made behind one that was not taken is not taken either, and has no mask.
+func TestOrder(t *testing.T) {
+	var took []int32
+	q := mustNew(t, Params{TopP: 1, RepetitionPenalty: 1, Logprobs: -1, Took: func(id int32) error { took = append(took, id); return nil },
+		Allow: func(n int, wait bool) []uint32 {
+			if !wait {
+				return nil
+			}
+			return []uint32{1 << n}
+		}}, []int32{1}, 8)
+	for n := range 3 {
+		d, ok := q.DrawAt(n + 1)
+		if !ok || !d.Later || d.Mask != nil || q.Mask(n+1) != nil {
+			t.Fatalf("%d tokens, the next draw but one is %+v, %v", n, d, ok)
+		}
+		if _, err := q.Take(n+1, 5); !errors.Is(err, ErrLogits) || len(took) != n {
+			t.Fatalf("%d tokens, then one after %d: %v, took %v", n, n+1, err, took)
+		}
+		if mask := q.Mask(n); len(mask) != 1 || mask[0] != 1<<n {
+			t.Fatalf("after %d tokens the mask is %x", n, mask)
+		}
+		if r, err := q.Take(n, 5); err != nil || r.ID != 5 || len(took) != n+1 {
+			t.Fatalf("%d tokens: %+v, %v, took %v", n, r, err, took)
+		}
+	}
+}
+
 // TestMaskedOut: min_tokens with nothing but end tokens is an error, not one of them.
 func TestMaskedOut(t *testing.T) {
 	p := off()

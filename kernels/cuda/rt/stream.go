@@ -216,6 +216,15 @@ func (s *Stream) Flush() {
 	s.clear()
 }
 
+// Send sends the gathered work, one piece of a step that goes on with another Repeat. The piece may
+// become a graph.
+func (s *Stream) Send() {
+	if s.err == nil {
+		s.Fail(s.gpu.do(s.flush))
+	}
+	s.clear()
+}
+
 // gathered reports whether there is work to send.
 func (s *Stream) gathered() bool {
 	return len(s.holds)+len(s.uploads)+len(s.List.Ops)+len(s.downs) > 0

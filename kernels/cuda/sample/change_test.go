@@ -44,7 +44,7 @@ func changeParams(r *rand.Rand, vocab int) (p host.Params, mask []uint32) {
 		for range (vocab + 31) / 32 {
 			mask = append(mask, r.Uint32()|r.Uint32())
 		}
-		p.Allow = func(int) []uint32 { return mask }
+		p.Allow = func(int, bool) []uint32 { return mask }
 	}
 	return p, mask
 }
