@@ -10,10 +10,12 @@ import (
 	"github.com/rs/zerolog"
 
 	"krater/actors/local/config"
+	"krater/kernels/cuda"
+	"krater/kernels/cuda/cudatest"
 	"krater/kernels/cuda/driver"
 )
 
-// TestRanksOnGPUs: ranks on GPUs and beside the CPU give the answers of one GPU.
+// TestRanksOnGPUs: ranks on GPUs and beside the CPU give the answers of one GPU, also when the context of one is lost in the middle.
 func TestRanksOnGPUs(t *testing.T) {
 	if err := Usable(); err != nil {
 		t.Skip(err)
@@ -26,49 +28,63 @@ func TestRanksOnGPUs(t *testing.T) {
 	for _, x := range []struct {
 		device, vram string
 		beside       bool // few experts are on the GPU
-	}{{"cuda", "0", false}, {"cuda:0,cuda:0", "400MiB,400MiB", false}, {"cuda:0,cuda:1", "0", false}, {"cuda,cpu", "0", true}, {"cpu,cuda", "0", false}} {
+		lost         bool // a kernel ends the context of a GPU
+	}{
+		{"cuda", "0", false, false}, {"cuda:0,cuda:0", "400MiB,400MiB", false, false}, {"cuda:0,cuda:1", "0", false, true},
+		{"cuda,cpu", "0", true, false}, {"cpu,cuda", "0", false, false},
+	} {
 		if testing.Short() && x.device == "cpu,cuda" {
 			continue // the nightly has it
 		}
-		if n < 2 && strings.Contains(x.device, "cuda:1") {
-			_, _, err := Settle(config.Options{Device: config.Kind(x.device)}, config.Reporter{}.Complete())
-			if err == nil || !strings.Contains(err.Error(), "GPU 1: the machine has 1") {
-				t.Errorf("%s: %v", x.device, err)
+		t.Run(x.device, func(t *testing.T) {
+			if n < 2 && strings.Contains(x.device, "cuda:1") {
+				_, _, err := Settle(config.Options{Device: config.Kind(x.device)}, config.Reporter{}.Complete())
+				if err == nil || !strings.Contains(err.Error(), "GPU 1: the machine has 1") {
+					t.Errorf("%s: %v", x.device, err)
+				}
+				return
 			}
-			continue
-		}
-		m := openPart(t, config.Kind(x.device), nil, func(o *config.Options) {
-			o.DecodeStrategy, o.PrefillStrategy, o.NoMeasure = config.Auto, config.Auto, true
-			if x.beside {
-				o.DecodeStrategy, o.PrefillStrategy, o.ExpertVRAM = "learned", config.CPUOnly, 512<<10
+			m := openPart(t, config.Kind(x.device), nil, func(o *config.Options) {
+				o.DecodeStrategy, o.PrefillStrategy, o.NoMeasure = config.Auto, config.Auto, true
+				if x.beside {
+					o.DecodeStrategy, o.PrefillStrategy, o.ExpertVRAM = "learned", config.CPUOnly, 512<<10
+				}
+				if err := o.VRAM.UnmarshalText([]byte(x.vram)); err != nil {
+					t.Fatal(err)
+				}
+			})
+			v, err := m.Serve(zerolog.Nop())
+			if err != nil {
+				t.Fatal(x.device, err)
 			}
-			if err := o.VRAM.UnmarshalText([]byte(x.vram)); err != nil {
+			gw, err := m.Gateway(v.Pipeline(), "")
+			if err != nil {
 				t.Fatal(err)
 			}
+			st := asked(t, gw, 0, 4)
+			events := 0
+			ids, err := rest(st, func() {
+				if events++; events == 3 && x.lost {
+					cudatest.Lose(t, m.Ranks[1].Device.(*cuda.Device).Owner())
+				}
+			})
+			st.Close()
+			if err != nil || len(ids) != 4 {
+				t.Fatalf("%s: %v, %v", x.device, ids, err)
+			}
+			if x.lost && len(m.Ranks) != 1 {
+				t.Errorf("%s: %d ranks after a loss", x.device, len(m.Ranks))
+			}
+			if want == nil {
+				want = ids
+			}
+			if !slices.Equal(ids, want) {
+				t.Errorf("%s: %v, on one GPU %v", x.device, ids, want)
+			}
+			if err := v.Close(); err != nil {
+				t.Error(err)
+			}
+			m.Close()
 		})
-		v, err := m.Serve(zerolog.Nop())
-		if err != nil {
-			t.Fatal(x.device, err)
-		}
-		gw, err := m.Gateway(v.Pipeline(), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		st := asked(t, gw, 0, 4)
-		ids, err := rest(st, func() {})
-		st.Close()
-		if err != nil || len(ids) != 4 {
-			t.Fatalf("%s: %v, %v", x.device, ids, err)
-		}
-		if want == nil {
-			want = ids
-		}
-		if !slices.Equal(ids, want) {
-			t.Errorf("%s: %v, on one GPU %v", x.device, ids, want)
-		}
-		if err := v.Close(); err != nil {
-			t.Error(err)
-		}
-		m.Close()
 	}
 }

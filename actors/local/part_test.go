@@ -9,15 +9,23 @@ import (
 
 	"krater/actors/local/config"
 	"krater/kernels/machine"
+	"krater/models"
 	"krater/scheduler/planner"
 	"krater/stages"
 	"krater/stages/load"
+	"krater/stages/source"
 )
 
-// open loads a part of the built-in model; nil: all of it.
+// openPart loads a part of the built-in model, or of random weights where none is built in; nil: all of it.
 func openPart(t *testing.T, device config.Kind, part *config.Part, change func(*config.Options)) *Model {
 	t.Helper()
 	c := Config{Options: config.Default(), Machine: machine.Here()}
+	if _, err := models.Default(); err != nil { // of a binary for a machine with GPUs
+		random := source.Synthetic{Shape: "deepseek-v2-lite", Layers: 4, Vocab: 1000, RoutingSkew: "uniform"}
+		if c.Source, err = random.Source(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	c.Part = part
 	o := &c.Options
 	o.Device, o.MaxSeqs, o.PrefillChunk, o.CacheDir = device, 4, 64, t.TempDir()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"krater/kernels/cuda/bin"
+	"krater/kernels/cuda/driver"
 	"krater/kernels/cuda/elem"
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
@@ -62,6 +63,9 @@ func (d *Device) Name() string { return d.name }
 
 // Describe is the GPU's name.
 func (d *Device) Describe() string { return d.gpu.Info().Name }
+
+// Owner returns the thread that talks to the GPU, for tests.
+func (d *Device) Owner() *driver.Owner { return d.gpu.Owner() }
 
 // Capacity is the GPU's memory in bytes, including what other programs use.
 func (d *Device) Capacity() int64 { return d.gpu.Total() }

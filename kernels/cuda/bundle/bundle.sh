@@ -29,6 +29,8 @@ done
 # Whole models on a card are tests of the program.
 mkdir -p "$stage/cmd/krater" "$stage/stages/synth" "$stage/bench/peers"
 go test -c -tags cuda,nomodel -trimpath -ldflags '-s -w' -o "$stage/cmd/krater/krater.test" ./cmd/krater
+mkdir -p "$stage/actors/local"
+go test -c -tags cuda,nomodel -trimpath -ldflags '-s -w' -o "$stage/actors/local/local.test" ./actors/local
 cp -r stages/synth/shapes "$stage/stages/synth/"
 cp bench/peers/transformers_v2lite.py "$stage/bench/peers/"
 
@@ -46,7 +48,7 @@ find "$stage" -type f -perm -u+x | while read -r f; do
 done
 
 tar -C "$stage" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf - . | xz -9 --lzma2=preset=9,dict=384MiB >"$out/parts/programs.tar.xz"
-cp kernels/cuda/bundle/run.sh "$out/parts/"
+cp kernels/cuda/bundle/run.sh kernels/cuda/bundle/two-gpus.sh "$out/parts/"
 tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --transform 's,^build/gpu/parts,krater-gpu,;s,^,krater-gpu/,;s,^krater-gpu/krater-gpu,krater-gpu,' \
 	-cf - build/gpu/parts models/krater-tiny testdata/goldens/deepseek_v2 testdata/goldens/deepseek_v2_lite | gzip -9n >"$out/krater-gpu.tgz"
 rm -rf "$stage"

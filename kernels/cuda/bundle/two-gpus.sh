@@ -5,7 +5,7 @@ set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?usage: two-gpus.sh OUT [PART...]}
 shift
-parts=${*:-links lite qwen split}
+parts=${*:-links lite qwen split loss}
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 krater=${KRATER:-$here/programs/krater}
@@ -90,6 +90,8 @@ for p in $parts; do
 	qwen) compare qwen 70 --shape qwen3-30b-a3b --vram "${QWEN_VRAM:-40GiB}" ;;
 	split) # experts that fit on two GPUs and not on one, which leaves the rest to the host
 		compare split 60 --shape deepseek-v2-lite --vram "${SPLIT_VRAM:-7GiB}" ;;
+	loss) # the context of one GPU ends in the middle of an answer
+		timeout 60 "$here/programs/actors/local/local.test" -test.v -test.run '^TestRanksOnGPUs$/^(cuda|cuda:0,cuda:1)$' 2>&1 | tee "$out/loss.txt" ;;
 	own) compare own 100 $OWN ;; # a model of the caller's: OWN has the flags
 	*) echo "no part $p" >&2 ;;
 	esac

@@ -23,12 +23,33 @@ static long kr_peer(const char *fault) {
 	if (lib) dlclose(lib);
 	return copies;
 }
+
+// kr_wild launches a kernel that writes where no memory is, in the context of the calling thread: a context that has run it
+// is lost. The result is the driver's, or -1 for a missing call.
+static int kr_wild(void) {
+	static const char ptx[] = ".version 6.3\n.target sm_70\n.address_size 64\n"
+		".visible .entry wild() { .reg .b64 %at; mov.u64 %at, 64; st.global.u32 [%at], 1; ret; }\n";
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	int (*load)(void **, const void *) = lib ? (int (*)(void **, const void *))dlsym(lib, "cuModuleLoadData") : 0;
+	int (*find)(void **, void *, const char *) = lib ? (int (*)(void **, void *, const char *))dlsym(lib, "cuModuleGetFunction") : 0;
+	int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **) =
+		lib ? (int (*)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **))dlsym(lib, "cuLaunchKernel") : 0;
+	void *module, *kernel;
+	int err = load && find && launch ? load(&module, ptx) : -1;
+	if (!err) err = find(&kernel, module, "wild");
+	if (!err) err = launch(kernel, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0);
+	if (lib) dlclose(lib);
+	return err;
+}
 */
 import "C"
 
 import (
+	"fmt"
 	"testing"
 	"unsafe"
+
+	"krater/kernels/cuda/driver"
 )
 
 // Fail makes calls of the emulated driver fail from now on. The argument is as in KR_EMU_FAIL:
@@ -50,6 +71,25 @@ func Fail(t testing.TB, faults string) (fired int) {
 		})
 	}
 	return fired
+}
+
+// Lose ends the context of a GPU, as a fault of a kernel does. The owner is the GPU's.
+func Lose(t testing.TB, owner *driver.Owner) {
+	t.Helper()
+	c := C.CString("launch:1:700")
+	defer C.free(unsafe.Pointer(c))
+	err := owner.Do(func() error {
+		if C.kr_fail(c) >= 0 {
+			return nil // the next launch, of any GPU, ends a context
+		}
+		if err := C.kr_wild(); err != 0 {
+			return fmt.Errorf("no wild kernel: error %d of the driver", err)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
 }
 
 // Peer gives copies between emulated GPUs a fault from now on. The argument is as in KR_EMU_PEER; ""
