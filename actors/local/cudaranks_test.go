@@ -53,38 +53,44 @@ func TestRanksOnGPUs(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			v, err := m.Serve(zerolog.Nop())
-			if err != nil {
-				t.Fatal(x.device, err)
-			}
-			gw, err := m.Gateway(v.Pipeline(), "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			st := asked(t, gw, 0, 4)
-			events := 0
-			ids, err := rest(st, func() {
-				if events++; events == 3 && x.lost {
-					cudatest.Lose(t, m.Ranks[1].Device.(*cuda.Device).Owner())
-				}
-			})
-			st.Close()
-			if err != nil || len(ids) != 4 {
-				t.Fatalf("%s: %v, %v", x.device, ids, err)
-			}
-			if x.lost && len(m.Ranks) != 1 {
-				t.Errorf("%s: %d ranks after a loss", x.device, len(m.Ranks))
-			}
+			ids := servedTokens(t, m, x.lost)
 			if want == nil {
 				want = ids
 			}
 			if !slices.Equal(ids, want) {
-				t.Errorf("%s: %v, on one GPU %v", x.device, ids, want)
-			}
-			if err := v.Close(); err != nil {
-				t.Error(err)
+				t.Errorf("%v, on one GPU %v", ids, want)
 			}
 			m.Close()
 		})
 	}
+}
+
+// servedTokens returns four tokens of an answer. With lost the GPU of the second rank is lost before the last of them.
+func servedTokens(t *testing.T, m *Model, lost bool) []int32 {
+	t.Helper()
+	v, err := m.Serve(zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	gw, err := m.Gateway(v.Pipeline(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, events := asked(t, gw, 0, 4), 0
+	ids, err := rest(st, func() {
+		if events++; events == 3 && lost {
+			cudatest.Lose(t, m.Ranks[1].Device.(*cuda.Device).Owner())
+		}
+	})
+	st.Close()
+	if err != nil || len(ids) != 4 {
+		t.Fatalf("%v, %v", ids, err)
+	}
+	if lost && len(m.Ranks) != 1 {
+		t.Errorf("%d ranks after a loss", len(m.Ranks))
+	}
+	if err := v.Close(); err != nil {
+		t.Error(err)
+	}
+	return ids
 }
