@@ -2,22 +2,43 @@ package grammar
 
 import "slices"
 
-// solve finds the states from which the rule's end can be reached: without a byte, or with any.
-func (p *program) solve(empty bool) []bool {
-	users := make([][]int32, len(p.states)) // by state: those that depend on it
-	for i := range p.states {
-		s, at := &p.states[i], int32(i)
-		for _, e := range s.edges {
-			users[e.to] = append(users[e.to], at)
-		}
-		for _, to := range s.eps {
-			users[to] = append(users[to], at)
-		}
-		if s.kind == kindCall || s.kind == kindLoop {
-			users[s.next] = append(users[s.next], at)
-			users[p.entry[s.rule]] = append(users[p.entry[s.rule]], at)
+// users are by state the states that depend on it: those of state i lie from begins[i] to begins[i+1].
+type users struct{ list, begins []int32 }
+
+// users finds them.
+func (p *program) users() (u users) {
+	u.begins = make([]int32, len(p.states)+1)
+	each := func(note func(of, user int32)) {
+		for i := range p.states {
+			s, at := &p.states[i], int32(i)
+			for _, e := range s.edges {
+				note(e.to, at)
+			}
+			for _, to := range s.eps {
+				note(to, at)
+			}
+			if s.kind == kindCall || s.kind == kindLoop {
+				note(s.next, at)
+				note(p.entry[s.rule], at)
+			}
 		}
 	}
+	each(func(of, _ int32) { u.begins[of]++ })
+	sum := int32(0)
+	for i, n := range u.begins {
+		sum += n
+		u.begins[i] = sum
+	}
+	u.list = make([]int32, sum)
+	each(func(of, user int32) {
+		u.begins[of]--
+		u.list[u.begins[of]] = user
+	})
+	return u
+}
+
+// solve finds the states from which the rule's end can be reached: without a byte, or with any.
+func (p *program) solve(empty bool, u users) []bool {
 	good := make([]bool, len(p.states))
 	holds := func(s *state) bool {
 		any := func(to int32) bool { return good[to] }
@@ -38,10 +59,10 @@ func (p *program) solve(empty bool) []bool {
 	for len(work) > 0 {
 		at := work[len(work)-1]
 		work = work[:len(work)-1]
-		for _, u := range users[at] {
-			if !good[u] && holds(&p.states[u]) {
-				good[u] = true
-				work = append(work, u)
+		for _, user := range u.list[u.begins[at]:u.begins[at+1]] {
+			if !good[user] && holds(&p.states[user]) {
+				good[user] = true
+				work = append(work, user)
 			}
 		}
 	}

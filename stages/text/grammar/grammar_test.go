@@ -273,3 +273,25 @@ func TestAdoptAfterLimit(t *testing.T) {
 		t.Errorf("%v, %v", mask, err)
 	}
 }
+
+// TestSharedStates: sets that differ in short characters have the states of long ones in common, and a set of all but one
+// long character has its own.
+func TestSharedStates(t *testing.T) {
+	states := func(sets ...Set) int {
+		rules, next := &Rules{}, Text("x")
+		var list []*Expr
+		for _, s := range sets {
+			list = append(list, Seq(Class(s), next))
+		}
+		g, err := New(rules, rules.Add(Alt(list...)), byteVocabulary())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(g.prog.states)
+	}
+	without := func(c rune) Set { return Any.Minus(Runes(c)) }
+	one, two, three := states(without('a'), without('b')), states(without('a'), without('b'), without('c')), states(without('a'), without('b'), without('\u20ac'))
+	if two != one+1 || three <= two {
+		t.Errorf("%d states for two sets, %d for three, %d where one lacks a long character", one, two, three)
+	}
+}

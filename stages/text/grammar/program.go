@@ -54,7 +54,8 @@ const (
 type builder struct {
 	*program
 	rules *Rules
-	units map[string]int32 // states of sets of characters that were made
+	units map[string]int32  // states of sets of characters that were made
+	leads map[string][]edge // edges to them
 	made  map[made]int32
 	err   error
 }
@@ -69,7 +70,7 @@ func compile(rules *Rules, root int32, v *Vocabulary) (*program, error) {
 	if rules.Len() > maxRules {
 		return nil, sourceError("it has more than %d rules", maxRules)
 	}
-	b := &builder{program: &program{root: root}, rules: rules, units: map[string]int32{}, made: map[made]int32{}}
+	b := &builder{program: &program{root: root}, rules: rules, units: map[string]int32{}, leads: map[string][]edge{}, made: map[made]int32{}}
 	b.states = []state{{kind: kindSplit}, {kind: kindRet}}
 	for i := 0; i < rules.Len() && b.err == nil; i++ { // repetitions add rules
 		if rules.list[i] == nil {
@@ -82,12 +83,13 @@ func compile(rules *Rules, root int32, v *Vocabulary) (*program, error) {
 		return nil, b.err
 	}
 	p := b.program
-	productive := p.solve(false)
+	u := p.users() // more than there are once it is pruned, which solve does not mind
+	productive := p.solve(false, u)
 	if !productive[p.entry[root]] {
 		return nil, sourceError("no text fits it")
 	}
 	p.prune(productive)
-	p.empty = p.solve(true)
+	p.empty = p.solve(true, u)
 	if err := p.order(); err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (s Set) Minus(other Set) Set { return s.And(other.Negate()) }
 
 // And returns the characters in both sets.
 func (s Set) And(other Set) Set {
-	var out []Range
+	var out Set // of ranges that do not touch, as those of s and other
 	for i, j := 0, 0; i < len(s) && j < len(other); {
 		a, b := s[i], other[j]
 		if lo, hi := max(a.Lo, b.Lo), min(a.Hi, b.Hi); lo <= hi {
@@ -74,7 +74,7 @@ func (s Set) And(other Set) Set {
 			j++
 		}
 	}
-	return NewSet(out...)
+	return out
 }
 
 // Has reports whether a character is in the set.

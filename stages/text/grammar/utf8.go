@@ -4,19 +4,33 @@ import "encoding/binary"
 
 // set makes the states of one character of a set.
 func (b *builder) set(s Set, next int32) int32 {
-	var edges []edge
-	add := func(lo, hi, to int32) {
-		if to == fail {
-			return
+	edges := make([]edge, 0, len(s)+8)
+	add := func(lo, hi rune) { edges = append(edges, edge{uint16(lo), uint16(hi), next}) }
+	for i, r := range s {
+		if r.Hi > 0x7f {
+			if r.Lo <= 0x7f {
+				add(r.Lo, 0x7f)
+			}
+			edges = append(edges, b.long(s[i:], next)...)
+			break
 		}
-		if n := len(edges); n > 0 && edges[n-1].to == to && int32(edges[n-1].hi)+1 == lo {
-			edges[n-1].hi = uint16(hi)
-			return
-		}
-		edges = append(edges, edge{uint16(lo), uint16(hi), to})
+		add(r.Lo, r.Hi)
 	}
-	for _, r := range s.And(Set{{0, 0x7f}}) {
-		add(int32(r.Lo), int32(r.Hi), next)
+	if len(edges) == 0 {
+		return fail
+	}
+	return b.add(state{kind: kindByte, edges: edges})
+}
+
+// long makes the edges to the second bytes of the characters of a set that have several. Sets often differ in shorter ones
+// alone.
+func (b *builder) long(s Set, next int32) (edges []edge) {
+	if s[0].Lo <= 0x7f {
+		s = append(Set{{0x80, s[0].Hi}}, s[1:]...)
+	}
+	key := s.key(0, 0, next)
+	if known, ok := b.leads[key]; ok {
+		return known
 	}
 	for _, form := range []struct {
 		from, to rune // characters
@@ -29,7 +43,9 @@ func (b *builder) set(s Set, next int32) int32 {
 			base := part[0].Lo &^ (block - 1)
 			inside := part.And(Set{{base, base + block - 1}})
 			lead := form.lead + int32(base/block)
-			add(lead, lead, b.tail(inside, base, form.tail, next))
+			if to := b.tail(inside, base, form.tail, next); to != fail {
+				edges = joinEdge(edges, uint16(lead), to)
+			}
 			for len(part) > 0 && part[0].Hi < base+block {
 				part = part[1:]
 			}
@@ -38,10 +54,26 @@ func (b *builder) set(s Set, next int32) int32 {
 			}
 		}
 	}
-	if len(edges) == 0 {
-		return fail
+	b.leads[key] = edges
+	return edges
+}
+
+// joinEdge appends an edge for a symbol behind those of edges.
+func joinEdge(edges []edge, symbol uint16, to int32) []edge {
+	if n := len(edges); n > 0 && edges[n-1].to == to && edges[n-1].hi+1 == symbol {
+		edges[n-1].hi = symbol
+		return edges
 	}
-	return b.add(state{kind: kindByte, edges: edges})
+	return append(edges, edge{symbol, symbol, to})
+}
+
+// key names the last n bytes of the characters of a set from base on, and the state behind.
+func (s Set) key(n int, base rune, next int32) string {
+	key := binary.LittleEndian.AppendUint32(append(make([]byte, 0, 5+8*len(s)), byte(n)), uint32(next))
+	for _, r := range s {
+		key = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(key, uint32(r.Lo-base)), uint32(r.Hi-base))
+	}
+	return string(key)
 }
 
 // tail makes the states of the last n bytes of the characters of a set, all from base on.
@@ -49,11 +81,8 @@ func (b *builder) tail(s Set, base rune, n int, next int32) int32 {
 	if n == 0 {
 		return next
 	}
-	key := binary.LittleEndian.AppendUint32([]byte{byte(n)}, uint32(next))
-	for _, r := range s {
-		key = binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(key, uint32(r.Lo-base)), uint32(r.Hi-base))
-	}
-	if at, ok := b.units[string(key)]; ok {
+	key := s.key(n, base, next)
+	if at, ok := b.units[key]; ok {
 		return at
 	}
 	var edges []edge
@@ -64,16 +93,10 @@ func (b *builder) tail(s Set, base rune, n int, next int32) int32 {
 		if len(inside) == 0 {
 			continue
 		}
-		to := b.tail(inside, from, n-1, next)
-		c := uint16(0x80 + i)
-		if k := len(edges); k > 0 && edges[k-1].to == to && edges[k-1].hi+1 == c {
-			edges[k-1].hi = c
-			continue
-		}
-		edges = append(edges, edge{c, c, to})
+		edges = joinEdge(edges, uint16(0x80+i), b.tail(inside, from, n-1, next))
 	}
 	at := b.add(state{kind: kindByte, edges: edges})
-	b.units[string(key)] = at
+	b.units[key] = at
 	return at
 }
 

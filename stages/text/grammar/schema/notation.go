@@ -22,13 +22,17 @@ type Notation struct {
 	// one of these is any text.
 	Untyped bool
 
-	bare grammar.Set // characters that stand in a JSON string as they are
+	bare    grammar.Set   // characters that stand in a JSON string as they are
+	escaped grammar.Set   // the others
+	escapes *grammar.Expr // of all of them: grammars share its states
 }
 
 // jsonNotation is JSON with space between tokens. Characters of escaped are never written as they are.
 func jsonNotation(space *grammar.Expr, escaped string) *Notation {
+	stand := bare.Minus(grammar.Runes([]rune(escaped)...))
+	others := stand.Negate()
 	return &Notation{
-		bare:   bare.Minus(grammar.Runes([]rune(escaped)...)),
+		bare: stand, escaped: others, escapes: escapes(others),
 		Quote:  grammar.Text(`"`),
 		Object: [2]*grammar.Expr{grammar.Seq(grammar.Text("{"), space), grammar.Seq(space, grammar.Text("}"))},
 		Array:  [2]*grammar.Expr{grammar.Seq(grammar.Text("["), space), grammar.Seq(space, grammar.Text("]"))},

@@ -113,13 +113,15 @@ func (c *compiler) otherName(names []string) *grammar.Expr {
 	if e := c.keys[key]; e != nil {
 		return e
 	}
-	anything := grammar.Rule(c.rules.Add(grammar.Repeat(c.n.nameClass(grammar.Any), 0, -1)))
+	if c.anything == nil {
+		c.anything = grammar.Rule(c.rules.Add(grammar.Repeat(c.n.nameClass(grammar.Any), 0, -1)))
+	}
 	if c.n.raw() {
 		names = append([]string{""}, names...)
 	}
-	e := anything
+	e := c.anything
 	if len(names) > 0 {
-		e = c.n.apart(names, anything)
+		e = c.n.apart(names, c.anything)
 	}
 	e = grammar.Rule(c.rules.Add(e))
 	c.keys[key] = e

@@ -115,6 +115,7 @@ type compiler struct {
 	n        *Notation
 	space    *grammar.Expr
 	char     *grammar.Expr // of a string
+	anything *grammar.Expr // any name of a member; nil: it was not needed yet
 	combined int           // parts in known
 	err      *Error
 }

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -226,5 +227,23 @@ func TestBombs(t *testing.T) {
 func TestWarm(t *testing.T) {
 	if err := Warm(bytesOnly); err != nil {
 		t.Error(err)
+	}
+}
+
+// BenchmarkWideObjects reads and compiles a schema of many objects with many names, which allow others beside them.
+func BenchmarkWideObjects(b *testing.B) {
+	var objects []string
+	for i := range 40 {
+		var names []string
+		for j := range 16 {
+			names = append(names, fmt.Sprintf(`"property%dOf%d": {"type": "string"}`, j, i))
+		}
+		objects = append(objects, fmt.Sprintf(`"object%d": {"type": "object", "properties": {%s}}`, i, strings.Join(names, ", ")))
+	}
+	text := fmt.Sprintf(`{"type": "object", "properties": {%s}}`, strings.Join(objects, ", "))
+	for b.Loop() {
+		if _, err := compileSchema(text, Options{}); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -17,13 +17,26 @@ var bare = grammar.Any.Minus(grammar.NewSet(grammar.Range{Lo: 0, Hi: 0x1f}, gram
 // jsonClass is a character of a set within a JSON string, written in one way only: as it is if it may
 // be, else as a letter's escape if there is one.
 func (n *Notation) jsonClass(s grammar.Set) *grammar.Expr {
+	e := grammar.Class(s.And(n.bare))
+	switch inside := s.And(n.escaped); {
+	case len(inside) == 0:
+	case slices.Equal(inside, n.escaped):
+		e = grammar.Alt(e, n.escapes)
+	default:
+		e = grammar.Alt(e, escapes(inside))
+	}
+	return e
+}
+
+// escapes are the escapes of a set.
+func escapes(s grammar.Set) *grammar.Expr {
 	var words []string
-	for _, r := range s.Minus(n.bare) {
+	for _, r := range s {
 		for c := r.Lo; c <= r.Hi; c++ {
 			words = append(words, escape(c))
 		}
 	}
-	return grammar.Alt(grammar.Class(s.And(n.bare)), grammar.Words(words...))
+	return grammar.Words(words...)
 }
 
 func escape(c rune) string {
