@@ -397,7 +397,9 @@ func (g *Gateway) Stats() engine.Stats {
 	s.ActorQueue = map[string]int{}
 	s.ActorWait = map[string]time.Duration{}
 	for _, r := range p.trace.Rings() {
-		s.ActorWait[r.Name()] = r.Totals().Wait
+		if process, _ := trace.Process(r.Name()); process == "" { // others are here only while a viewer looks
+			s.ActorWait[r.Name()] = r.Totals().Wait
+		}
 	}
 	p.host.waiting(s.ActorQueue)
 	s.Links = p.linkCosts()

@@ -7,11 +7,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"krater/actors/engine"
 	"krater/actors/hop"
 	"krater/actors/msg"
 	"krater/actors/trace"
 	"krater/scheduler/dispatch"
-	"krater/stages/link"
 	"krater/stages/model"
 )
 
@@ -27,6 +27,20 @@ type Remote struct {
 	Deadline time.Duration
 	// Accelerators says that a worker computes on one.
 	Accelerators bool
+	// Workers describes them in the order of their layers; nil: nothing is known.
+	Workers []Worker
+}
+
+// Worker is a process behind a pipeline's ranks. Its functions are safe for concurrent use.
+type Worker struct {
+	Name     string          // for people
+	Topology engine.Topology // of its segment
+	// Ask asks for what its actors have recorded (trace.Remote).
+	Ask func(from map[string]uint64, detail bool) (*trace.Told, error)
+	// Ahead says how far the clock of its trace is ahead of this process's; nil: they are one.
+	Ahead func() time.Duration
+	// Hop returns the cost of the hop to it since the pipeline started.
+	Hop func() engine.Link
 }
 
 // workersDeadline is the default of Remote.Deadline: more than a pass over a long prompt takes on a CPU.
@@ -40,6 +54,8 @@ func (r *Remote) check(end int, cfg *model.Config) error {
 	switch {
 	case end >= len(cfg.Layers) || len(cfg.Layers)-end < len(r.Sides):
 		return fmt.Errorf("%d workers for the %d layers behind layer %d", len(r.Sides), len(cfg.Layers)-end, end-1)
+	case len(r.Workers) > 0 && len(r.Workers) != len(r.Sides):
+		return fmt.Errorf("%d workers are described, of %d", len(r.Workers), len(r.Sides))
 	case r.Out == nil || r.In == nil || len(r.Sides) == 0:
 		return errors.New("remote layers without a connection out, in, or to a worker")
 	}
@@ -51,40 +67,56 @@ func (r *Remote) check(end int, cfg *model.Config) error {
 
 // peers are the connections of a pipeline to other processes.
 type peers struct {
-	list    []*hopEnd
-	readers sync.WaitGroup
-	ending  atomic.Bool // they are closed on purpose
+	list     []*hopEnd
+	in       *hopEnd  // on the leader: from the last worker
+	unfollow []func() // end the records of workers
+	readers  sync.WaitGroup
+	ending   atomic.Bool // they are closed on purpose
 }
 
 // hopEnd is a connection with its counters.
 type hopEnd struct {
 	hop.Conn
 	rank                   int // that the pipeline loses with it
-	sent, received         atomic.Uint64
-	sentBytes, takenBytes  atomic.Uint64
-	away                   atomic.Int64  // time for which batches were away, ns
+	received, takenBytes   atomic.Uint64
+	way                    atomic.Int64  // time from sending frames until they were taken, ns
 	late, failures, missed atomic.Uint64 // frames of steps that were given up; steps that failed, or did not come back in time
 }
 
-// Send implements hop.Conn.
-func (e *hopEnd) Send(f *hop.Frame) error {
-	err := e.Conn.Send(f)
-	if err == nil {
-		e.sent.Add(1)
-		e.sentBytes.Add(uint64(f.Bytes()))
+// cost adds up what has come from the peer.
+func (e *hopEnd) cost() engine.Link {
+	return engine.Link{
+		Hops: e.received.Load(), Bytes: e.takenBytes.Load(), Faults: e.late.Load() + e.failures.Load() + e.missed.Load(), Time: time.Duration(e.way.Load()),
 	}
-	return err
 }
 
-// costs counts what went to the peer and what came from it: frames, bytes, steps that failed there or came late, and
-// the time for which batches were away.
-func (e *hopEnd) costs() [2]link.Cost {
-	return [...]link.Cost{
-		{Kind: "to " + e.Name(), Hops: e.sent.Load(), Bytes: e.sentBytes.Load()},
-		{
-			Kind: "from " + e.Name(), Hops: e.received.Load(), Bytes: e.takenBytes.Load(),
-			Faults: e.late.Load() + e.failures.Load() + e.missed.Load(), Time: time.Duration(e.away.Load()),
-		},
+// hopCosts adds up what hops have cost, each by the ranks that it connects.
+func (p *Pipeline) hopCosts() (list []engine.Link) {
+	o := p.opt.Remote
+	if o == nil || p.peers.in == nil {
+		return nil
+	}
+	here := len(p.ranks)
+	for i := range o.Workers {
+		l := o.Workers[i].Hop()
+		l.Kind = fmt.Sprintf("rank%d to rank%d", here+i-1, here+i)
+		list = append(list, l)
+	}
+	l := p.peers.in.cost()
+	l.Kind = fmt.Sprintf("rank%d to rank0", here+len(o.Sides)-1)
+	return append(list, l)
+}
+
+// rankName is the name of a worker's rank in the trace.
+func (p *Pipeline) rankName(worker int) string { return fmt.Sprintf("rank%d", len(p.ranks)+worker) }
+
+// followWorkers adds the records of workers to the pipeline's.
+func (p *Pipeline) followWorkers() {
+	if p.opt.Remote == nil {
+		return
+	}
+	for i, w := range p.opt.Remote.Workers {
+		p.peers.unfollow = append(p.peers.unfollow, p.trace.Follow(&trace.Remote{Process: p.rankName(i), Ask: w.Ask}))
 	}
 }
 
@@ -140,6 +172,9 @@ func (p *Pipeline) loseHop(e *hopEnd, cause error) {
 // closeHops ends the connections, so that no actor waits for a peer.
 func (p *Pipeline) closeHops() {
 	p.peers.ending.Store(true)
+	for _, stop := range p.peers.unfollow {
+		stop()
+	}
 	for _, e := range p.peers.list {
 		e.Close()
 	}
@@ -173,8 +208,13 @@ func (p *Pipeline) spawnRemote(batches []*msg.Batch) error {
 		return err
 	}
 	in := p.hop(o.In, last)
+	p.peers.in = in
+	var ahead func() time.Duration
+	if len(o.Workers) > 0 {
+		ahead = o.Workers[len(o.Workers)-1].Ahead
+	}
 	p.routes.in = p.actor("in", trace.Link, anyWorker, "host", func() node {
-		return &inNode{away: make([]*msg.Batch, len(batches)), from: in, stream: s, deadline: o.Deadline, lost: p.loseHop}
+		return &inNode{away: make([]*msg.Batch, len(batches)), from: in, ahead: ahead, stream: s, deadline: o.Deadline, lost: p.loseHop}
 	})
 	var sides []*hopEnd
 	for i, c := range o.Sides {
@@ -200,6 +240,7 @@ func (p *Pipeline) spawnSegment(batches []*msg.Batch) error {
 		return err
 	}
 	in, side := p.hop(o.In, 0), p.hop(o.Side, 0)
+	p.peers.in = in
 	p.routes.schedule = p.actor("keeper", trace.Link, ownOrWorker, "host", func() node {
 		return &keeperNode{
 			sender: sender{batches: batches, ranks: p.ranks, stream: first.stream, phases: make([]dispatch.Phase, len(p.ranks))},

@@ -22,7 +22,8 @@ type inNode struct {
 	away     []*msg.Batch // by index; nil: it is here
 	back     []*msg.Batch // with their rows, but behind one that is away: see Batch.Follows
 	from     *hopEnd
-	stream   device.Stream // for batches that have none of their own
+	ahead    func() time.Duration // how far the clock of the last worker is ahead of this one's; nil: they are one
+	stream   device.Stream        // for batches that have none of their own
 	deadline time.Duration
 	lost     func(e *hopEnd, cause error)
 	missed   int // steps in a row that were late
@@ -31,6 +32,7 @@ type inNode struct {
 func (n *inNode) receive(c *turn, m any) {
 	switch m := m.(type) {
 	case *msg.Away:
+		c.event.Kind = trace.Control
 		m.Since = c.now()
 		n.away[m.Batch.Index] = m.Batch
 	case *hop.Frame:
@@ -89,10 +91,15 @@ func (n *inNode) arrived(c *turn, f *hop.Frame) {
 		return
 	}
 	n.away[f.Batch] = nil
-	n.from.away.Add(c.now() - b.Away.Since)
 	b.Enter(0)
 	b.Away.Describe(c.event)
-	c.event.Kind, c.event.Bytes = trace.Link, uint64(f.Bytes())
+	now, sent := c.now(), f.Sent
+	if n.ahead != nil {
+		sent -= int64(n.ahead())
+	}
+	sent = min(sent, now)
+	n.from.way.Add(now - sent)
+	c.event.Kind, c.event.Bytes, c.event.Enqueued = trace.Hop, uint64(f.Bytes()), sent
 	if cause := n.write(b, f); cause != nil {
 		n.from.failures.Add(1)
 		c.log.Error().Uint64("batch", b.ID).Err(cause).Msg("a step is lost behind a hop")
@@ -194,7 +201,6 @@ func (n *sideNode) answered(c *turn, f *hop.Frame) {
 	}
 	b := n.batches[f.Batch]
 	if f.Kind == hop.Failed {
-		n.to.failures.Add(1)
 		cause := fmt.Errorf("%s: %q", n.to.Name(), f.Meta[:min(len(f.Meta), causeMost)])
 		c.send(c.routes.in, &msg.Failed{Batch: b, Epoch: f.Epoch, Step: f.ID, Cause: cause, Repeatable: f.Repeatable})
 		return

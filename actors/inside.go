@@ -12,22 +12,42 @@ import (
 	"krater/scheduler/heat"
 )
 
-// Topology draws the live blueprint.
+// Topology draws the live blueprint, with the actors of workers.
 func (p *Pipeline) Topology() engine.Topology {
 	t := drawing{p: p}
 	node, edge := t.node, t.edge
-	bp := &p.opt.Blueprint
+	if p.opt.segment != nil {
+		edge(t.groups(node("keeper", engine.NodeHop, 0, nil)), node("out", engine.NodeLink, len(p.opt.Blueprint.Groups), nil))
+		t.devices()
+		return t.Topology
+	}
 	gateway, schedule := node("gateway", engine.NodeGateway, 0, nil), node("schedule", engine.NodeSchedule, 0, nil)
 	embed := node("embed", engine.NodeEmbed, 0, nil)
 	edge(gateway, schedule)
 	edge(schedule, embed)
+	from := t.groups(embed)
+	if p.opt.Remote != nil {
+		from = t.workers(from)
+	}
+	head, sample, stream := node("head", engine.NodeHead, 0, nil), node("sample", engine.NodeSample, 0, nil), node("stream", engine.NodeStream, 0, nil)
+	edge(from, head)
+	edge(head, sample)
+	edge(sample, schedule)
+	edge(schedule, stream)
+	t.devices()
+	return t.Topology
+}
+
+// groups adds the layer groups and what serves them behind a node, and returns the last group.
+func (t *drawing) groups(from string) string {
+	p, node, edge := t.p, t.node, t.edge
+	bp := &p.opt.Blueprint
 	var pools []string
 	if slices.ContainsFunc(p.ranks, func(r *rank) bool { return r.expertBytes > 0 }) {
 		for i := range bp.Pools {
 			pools = append(pools, node(fmt.Sprintf("pool%d", i), engine.NodePool, i, nil))
 		}
 	}
-	from := embed
 	for i := range bp.Groups {
 		g := &bp.Groups[i]
 		if i > 0 {
@@ -49,19 +69,29 @@ func (p *Pipeline) Topology() engine.Topology {
 		}
 		edge(merge, group)
 	}
-	if p.opt.Remote != nil {
-		for _, name := range []string{"out", "in"} {
-			edge(from, node(name, engine.NodeLink, len(bp.Groups), nil))
-			from = name
+	return from
+}
+
+// workers adds the actors of workers between the hops, and returns the last of these.
+func (t *drawing) workers(from string) string {
+	o := t.p.opt.Remote
+	out := t.node("out", engine.NodeLink, len(t.p.opt.Blueprint.Groups), nil)
+	t.edge(from, out)
+	for i, w := range o.Workers {
+		name := func(actor string) string { return trace.Lane(t.p.rankName(i), actor) }
+		for _, n := range w.Topology.Nodes {
+			n.Name, n.Rank, n.Machine = name(n.Name), len(t.p.ranks)+i, w.Name
+			t.Nodes = append(t.Nodes, n)
 		}
+		for _, e := range w.Topology.Edges {
+			t.edge(name(e.From), name(e.To))
+		}
+		t.edge(out, name("keeper"))
+		out = name("out")
 	}
-	head, sample, stream := node("head", engine.NodeHead, 0, nil), node("sample", engine.NodeSample, 0, nil), node("stream", engine.NodeStream, 0, nil)
-	edge(from, head)
-	edge(head, sample)
-	edge(sample, schedule)
-	edge(schedule, stream)
-	t.devices()
-	return t.Topology
+	in := t.node("in", engine.NodeHop, 0, nil)
+	t.edge(out, in)
+	return in
 }
 
 // drawing is a topology that is being made.
@@ -76,13 +106,14 @@ func (t *drawing) node(name string, kind engine.NodeKind, index int, group *Grou
 	if group != nil {
 		n.First, n.Last, n.Rank = group.First, group.Last, group.Rank
 	}
-	first, last := t.p.ranks[0], t.p.last()
+	first := t.p.ranks[0]
 	switch kind {
 	case engine.NodeEmbed:
 		n.Device = first.name
 	case engine.NodeGroup:
 		n.Device = t.p.ranks[n.Rank].name
 	case engine.NodeHead, engine.NodeSample:
+		last := t.p.last()
 		n.Device, n.Rank = last.name, last.index
 	case engine.NodePool:
 		n.Device, n.MemoryNode = first.poolsName(), first.partition.Node(index)

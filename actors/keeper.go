@@ -50,6 +50,7 @@ func (n *keeperNode) receive(c *turn, m any) {
 			n.step(c, m)
 		}
 	case *msg.Reply:
+		c.event.Kind = trace.Control
 		if b := m.Batch; m.Epoch == b.Epoch && b.Status == msg.InFlight {
 			n.free(c, b)
 			m.Free()
@@ -107,11 +108,13 @@ func (n *keeperNode) begin(c *turn, b *msg.Batch, f *hop.Frame) {
 	clocked(b, noted)
 	timed(b, func(rank int) bool { return noted && n.ranks[rank].times })
 	if cause := n.load(b, f); cause != nil {
+		n.in.failures.Add(1)
 		n.refuse(c, b, cause)
 		return
 	}
+	n.in.way.Add(c.now() - f.Sent)
 	e := c.event
-	e.Kind, e.Batch, e.Lane, e.Epoch, e.Bytes, e.Rows = trace.Link, b.ID, uint8(b.MicroBatch), b.Epoch, uint64(f.Bytes()), uint32(b.Step.Total())
+	e.Kind, e.Batch, e.Lane, e.Epoch, e.Bytes, e.Rows, e.Enqueued = trace.Hop, b.ID, uint8(b.MicroBatch), b.Epoch, uint64(f.Bytes()), uint32(b.Step.Total()), f.Sent
 	n.filled = append(n.filled, b)
 }
 

@@ -10,7 +10,6 @@ import (
 	"krater/actors/msg"
 	"krater/kernels/device"
 	"krater/scheduler/files"
-	"krater/stages/link"
 )
 
 // linkNode takes a batch from one layer group to the next. Within a rank both compute on the same
@@ -128,7 +127,7 @@ func (n *crossing) carry(b *msg.Batch, to *msg.Local, s device.Stream) error {
 // linkCosts adds up what links have cost, by kind.
 func (p *Pipeline) linkCosts() []engine.Link {
 	list := slices.Clone(p.linksBefore)
-	add := func(c link.Cost) {
+	add := func(c engine.Link) {
 		i := slices.IndexFunc(list, func(l engine.Link) bool { return l.Kind == c.Kind })
 		if i < 0 {
 			i = len(list)
@@ -137,25 +136,21 @@ func (p *Pipeline) linkCosts() []engine.Link {
 		l := &list[i]
 		l.Hops, l.Bytes, l.Faults, l.Time = l.Hops+c.Hops, l.Bytes+c.Bytes, l.Faults+c.Faults, l.Time+c.Time
 	}
-	add(link.Cost{Kind: sameMemory, Bytes: p.stayed.Load()})
+	add(engine.Link{Kind: sameMemory, Bytes: p.stayed.Load()})
 	for i := 1; i < len(p.pairs); i++ {
 		for _, c := range p.pairs[i].Costs() {
-			add(c)
+			add(engine.Link(c))
 		}
 	}
 	if h := p.help; h != nil {
 		for _, pair := range h.pair {
 			for _, c := range pair.Costs() {
-				add(c)
+				add(engine.Link(c))
 			}
 		}
 	}
-	for _, e := range p.peers.list {
-		for _, c := range e.costs() {
-			if c.Hops > 0 {
-				add(c)
-			}
-		}
+	for _, c := range p.hopCosts() {
+		add(c)
 	}
 	return list
 }

@@ -13,6 +13,7 @@ import (
 // histograms are touched a few times a step, under one lock.
 type meters struct {
 	prompt, generated, steps, experts atomic.Uint64
+	lost, replays                     atomic.Uint64 // ranks; requests
 
 	mu                    sync.Mutex
 	stepTokens            histogram
@@ -142,7 +143,7 @@ func (m *meters) snapshot() engine.Stats {
 	return engine.Stats{
 		Running: m.core.Running(), Waiting: m.core.Waiting, KVBlocksUsed: m.core.BlocksUsed, KVBlocksTotal: m.kvBlocksFull,
 		KVBlocksCached: m.core.BlocksCached, KVHostUsed: m.core.RAMUsed, KVHostTotal: m.core.RAMTotal,
-		Preemptions: m.core.Preemptions, PrefixQueries: m.core.PrefixQueries, PrefixHits: m.core.PrefixHits,
+		RanksLost: m.lost.Load(), Replays: m.replays.Load(), Preemptions: m.core.Preemptions, PrefixQueries: m.core.PrefixQueries, PrefixHits: m.core.PrefixHits,
 		PromptTokens: m.prompt.Load(), GeneratedTokens: m.generated.Load(), Steps: m.steps.Load(), StepsAhead: m.core.Ahead,
 		Finished: maps.Clone(m.finished), StepTokens: m.stepTokens.snapshot(),
 		QueueTime: m.queue.snapshot(), TTFT: m.ttft.snapshot(), ITL: m.itl.snapshot(), E2E: m.e2e.snapshot(),

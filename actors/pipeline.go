@@ -119,6 +119,7 @@ type Pipeline struct {
 	dead    chan struct{} // closed with the first failure that ends the requests
 	halted  chan struct{} // closed when the actors have ended
 
+	loss       sync.Once // the first of a rank
 	closing    sync.Once
 	closeError error
 }
@@ -131,6 +132,7 @@ func Start(ranks []load.Rank, opt Options) (*Pipeline, error) {
 		return nil, err
 	}
 	p.host = newLibrary(p)
+	p.followWorkers()
 	if err := p.spawn(core); err != nil {
 		return nil, errors.Join(err, p.halt())
 	}

@@ -3,6 +3,7 @@ package actors
 import (
 	"errors"
 
+	"krater/actors/engine"
 	"krater/actors/hop"
 	"krater/actors/trace"
 	"krater/stages/load"
@@ -41,6 +42,13 @@ func (s *Segment) Err() error { return s.p.Err() }
 
 // Trace is the record of what the segment's actors did, on this machine's clock. Batches have the leader's numbers.
 func (s *Segment) Trace() *trace.Registry { return s.p.Trace() }
+
+// Topology draws the segment's actors.
+func (s *Segment) Topology() engine.Topology { return s.p.Topology() }
+
+// Hop returns the cost of the hop to the segment so far. Its time is between the clocks of two machines: from sending, by
+// the clock of the member before, until the batch was taken, by this one's.
+func (s *Segment) Hop() engine.Link { return s.p.peers.in.cost() }
 
 // Close ends the segment and its connections.
 func (s *Segment) Close() error {

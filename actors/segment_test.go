@@ -3,9 +3,11 @@ package actors
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"krater/actors/engine"
 	"krater/actors/hop"
@@ -59,6 +61,12 @@ func (l *loaded) team(t testing.TB, o setup, ranks []load.Rank, wire func(name s
 			t.Fatal(err)
 		}
 		g.segments = append(g.segments, s)
+		remote.Workers = append(remote.Workers, Worker{Name: name(i + 1), Topology: s.Topology(), Hop: s.Hop, Ask: func(from map[string]uint64, detail bool) (*trace.Told, error) {
+			if detail {
+				s.Trace().WatchFor(time.Second)
+			}
+			return s.Trace().Tell(from, 1<<16), nil
+		}})
 	}
 	var err error
 	if g.Pipeline, err = Start(ranks[:1], opt); err != nil {
@@ -118,20 +126,40 @@ func TestSegmentsAnswer(t *testing.T) {
 		second := l.team(t, o, ranks, nil, func(opt *Options) { opt.Before = alone })
 		second.Adopt(suspended)
 		same(t, all(t, gw, list), want)
-		for _, kind := range []string{"to worker1", "from worker2"} {
+		for _, kind := range []string{"rank0 to rank1", "rank1 to rank2", "rank2 to rank0"} {
 			i := slices.IndexFunc(gw.Stats().Links, func(x engine.Link) bool { return x.Kind == kind })
 			if i < 0 || gw.Stats().Links[i].Hops == 0 || gw.Stats().Links[i].Bytes == 0 || gw.Stats().Links[i].Faults != 0 {
 				t.Errorf("links %+v", gw.Stats().Links)
 			}
 		}
-		for _, actor := range []struct {
-			name string
-			in   *trace.Registry
-		}{{"out", gw.Trace()}, {"in", gw.Trace()}, {"keeper", second.segments[0].Trace()}, {"out", second.segments[1].Trace()}} {
-			events, _ := actor.in.Ring(actor.name).Read(nil, 0)
+		gw.Trace().Refresh()
+		for _, actor := range []string{"out", "rank1/keeper", "rank1/out", "rank2/keeper", "rank2/out", "in"} {
+			events, _ := gw.Trace().Ring(actor).Read(nil, 0)
 			if !slices.ContainsFunc(events, func(e trace.Event) bool { return e.Batch > 0 && e.Bytes > 0 }) {
-				t.Errorf("%s: no event of %d has a batch and its bytes", actor.name, len(events))
+				t.Errorf("%s: no event of %d has a batch and its bytes", actor, len(events))
 			}
+		}
+		passes(t, gw)
+	}
+}
+
+// passes checks that the critical path of the last steps goes over all ranks, in order, and that each hop is a wait in it.
+func passes(t *testing.T, gw *Gateway) {
+	t.Helper()
+	tracks, _ := gw.Trace().Steps(4, math.MaxInt)
+	for _, batch := range trace.Whole(tracks) {
+		var way []string
+		for _, p := range trace.Path(tracks, batch) {
+			process, _ := trace.Process(tracks[p.Track].Name)
+			if n := len(way); n == 0 || way[n-1] != process {
+				way = append(way, process)
+			}
+			if last := tracks[p.Track].Events[p.Event]; p.Hop && (last.Kind != trace.Hop || p.From != last.Enqueued || p.To != last.Started) {
+				t.Errorf("a hop %+v of %+v", p, last)
+			}
+		}
+		if !slices.Equal(way, []string{"", "rank1", "rank2", ""}) {
+			t.Errorf("step %d passes %q", batch, way)
 		}
 	}
 }

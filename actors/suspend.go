@@ -29,6 +29,7 @@ func (e *RankError) Unwrap() error { return e.Err }
 // the requests stay open for the next pipeline.
 func (p *Pipeline) lose(rank int, name string, cause error) {
 	lost := fmt.Errorf("%w: %w", errFatal, &RankError{rank, name, cause})
+	p.CountLoss()
 	if !p.opt.Replay {
 		p.fail(lost)
 		return
@@ -48,6 +49,9 @@ func (p *Pipeline) lose(rank int, name string, cause error) {
 	p.quitHostCalls()
 	p.host.send(p.routes.schedule, &msg.Suspend{})
 }
+
+// CountLoss counts a rank of the pipeline as lost, once. Those that the pipeline notices itself are counted.
+func (p *Pipeline) CountLoss() { p.loss.Do(func() { p.meters.lost.Add(1) }) }
 
 // Suspend ends all actors without ending requests, and returns these: first those that had started.
 // Tokens of steps in flight are not among their tokens; they are computed again with the same draws,
@@ -106,6 +110,7 @@ func (p *Pipeline) Adopt(list []*Suspended) {
 		}
 		m.List = append(m.List, &own)
 	}
+	p.meters.replays.Add(uint64(len(list)))
 	p.meters.room(p.lim.Blocks)
 	p.host.send(p.routes.schedule, m)
 	for _, id := range p.requests.serve(p) {

@@ -15,7 +15,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/actors/engine"
 	"krater/actors/hop"
+	"krater/actors/trace"
 )
 
 // network is one in memory.
@@ -133,12 +135,19 @@ type side struct {
 
 // failing is something that runs until it is told to fail.
 type failing struct {
-	done chan struct{}
-	err  error
+	done   chan struct{}
+	err    error
+	record *trace.Registry
+	hop    engine.Link
 }
 
 func (f *failing) Failed() <-chan struct{} { return f.done }
 func (f *failing) Err() error              { return f.err }
+func (f *failing) Trace() *trace.Registry  { return f.record }
+func (f *failing) Hop() engine.Link        { return f.hop }
+func (f *failing) Topology() engine.Topology {
+	return engine.Topology{Nodes: []engine.Node{{Name: "keeper", Kind: engine.NodeHop}}}
+}
 
 func (f *failing) fail(err error) {
 	f.err = err
@@ -195,11 +204,11 @@ func (s *side) Start(h *Hops) (Running, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failed, s.hops = &failing{done: make(chan struct{})}, h
+	s.failed, s.hops = &failing{done: make(chan struct{}), record: trace.NewRegistry(4)}, h
 	return s.failed, nil
 }
 
-func (s *side) Suspend()            { s.note("suspend") }
+func (s *side) Suspend(lost bool)   { s.note("suspend%s", map[bool]string{true: ": lost"}[lost]) }
 func (s *side) Abandon(cause error) { s.note("abandon") }
 func (s *side) Idle() bool {
 	s.mu.Lock()
@@ -220,6 +229,11 @@ func (h host) Load(_ context.Context, p Part) error {
 		h.part = p
 	}
 	return h.load
+}
+
+func (h host) Start(hops *Hops) (Segment, error) {
+	_, err := h.side.Start(hops)
+	return h.failed, err
 }
 
 func (h host) Stop() {}
@@ -321,6 +335,7 @@ func TestServe(t *testing.T) {
 		if list := r.leader.Workers(); len(list) != 2 || list[0].Worker != "a" || list[0].Part.Last != 6 || list[0].Offset != time.Second {
 			t.Errorf("workers %+v", list)
 		}
+		r.looks(b.side.failed)
 		r.end(a, b)
 		r.want("leader at the end", r.engine.done(), "suspend; suspend")
 	})
@@ -335,9 +350,9 @@ func TestLoss(t *testing.T) {
 		replay         bool
 		left, returned string
 	}{
-		{"rest", 9, true, "suspend; load; start alone", "suspend; load; start with 1"},
-		{"wait", 4, true, "suspend", "load; start with 1"},
-		{"fail", 9, false, "suspend; abandon; load; start alone", "suspend; load; start with 1"},
+		{"rest", 9, true, "suspend: lost; load; start alone", "suspend; load; start with 1"},
+		{"wait", 4, true, "suspend: lost", "load; start with 1"},
+		{"fail", 9, false, "suspend: lost; abandon; load; start alone", "suspend; load; start with 1"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -374,7 +389,7 @@ func TestReplayWait(t *testing.T) {
 		pass(time.Second)
 		a.kill()
 		pass(59 * time.Second)
-		r.want("before", r.engine.done(), "load; start with 1; suspend")
+		r.want("before", r.engine.done(), "load; start with 1; suspend: lost")
 		pass(2 * time.Second)
 		r.want("after", r.engine.done(), "abandon")
 		r.end()
@@ -429,7 +444,7 @@ func TestInterrupted(t *testing.T) {
 		pass(time.Second)
 		r.engine.failed.fail(errors.New("a hop is broken"))
 		pass(time.Second)
-		r.want("leader", r.engine.done(), "load; start with 1; suspend; load; start with 1")
+		r.want("leader", r.engine.done(), "load; start with 1; suspend: lost; load; start with 1")
 		r.want("a", a.side.done(), "load 4 to 9; start with 0; start with 0")
 		a.side.failed.fail(errors.New("its pool is broken"))
 		synctest.Wait()

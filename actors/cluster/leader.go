@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"krater/actors/engine"
 	"krater/actors/hop"
 )
 
@@ -25,8 +26,8 @@ type Engine interface {
 	// Start starts a pipeline over the leader's layers and those behind the hops; without workers h is nil. It goes on
 	// with the requests that the last one left.
 	Start(h *Hops) (Running, error)
-	// Suspend ends the pipeline, if there is one, and keeps its requests for the next.
-	Suspend()
+	// Suspend ends the pipeline, if there is one, and keeps its requests for the next. lost says that a member was lost.
+	Suspend(lost bool)
 	// Abandon fails the requests that were kept.
 	Abandon(cause error)
 	// Idle reports whether there are no requests.
@@ -76,7 +77,7 @@ func NewLeader(opt LeaderOptions) *Leader {
 // Run serves until ctx ends, or until the model cannot be served by the workers that were wanted at the start.
 func (l *Leader) Run(ctx context.Context) error {
 	defer close(l.closed)
-	defer l.opt.Engine.Suspend()
+	defer l.opt.Engine.Suspend(false)
 	pause := time.Duration(0)
 	for {
 		list, err := l.gather(ctx)
@@ -157,6 +158,7 @@ var (
 // serve is one generation: it loads, connects, starts, and waits for the end.
 func (l *Leader) serve(ctx context.Context, list []*member) error {
 	l.generation++
+	whole := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	for _, m := range list {
@@ -171,7 +173,7 @@ func (l *Leader) serve(ctx context.Context, list []*member) error {
 	if err := l.load(ctx, list); err != nil {
 		return err
 	}
-	hops, err := l.connect(ctx, list)
+	hops, workers, err := l.connect(ctx, list)
 	if err != nil {
 		return err
 	}
@@ -181,14 +183,19 @@ func (l *Leader) serve(ctx context.Context, list []*member) error {
 		return fmt.Errorf("%w: %w", errOwn, err)
 	}
 	l.served, l.since = true, time.Time{}
+	for _, m := range list {
+		m.mu.Lock()
+		l.log.Info().Str("worker", m.offer.Worker).Stringer("ahead", m.offset).Stringer("within", m.rtt/2).Msg("the clock of a worker")
+		m.mu.Unlock()
+	}
 	l.log.Info().Int("workers", len(list)).Uint64("generation", l.generation).Msg("the cluster serves")
-	err = l.watch(ctx, list, p)
-	l.suspend(list, err)
+	err = l.watch(ctx, workers, p)
+	l.suspend(list, err, whole.Err() == nil && !errors.Is(err, errMore))
 	return err
 }
 
 // watch waits for the end of a generation.
-func (l *Leader) watch(ctx context.Context, list []*member, p Running) error {
+func (l *Leader) watch(ctx context.Context, all []*peer, p Running) error {
 	more := time.NewTicker(time.Second)
 	defer more.Stop()
 	for {
@@ -198,16 +205,19 @@ func (l *Leader) watch(ctx context.Context, list []*member, p Running) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-more.C: // a better division waits for a moment without requests
-			if now := l.present(); len(now) > len(list) && l.opt.Engine.Idle() {
+			if now := l.present(); len(now) > len(all) && l.opt.Engine.Idle() {
 				return errMore
+			}
+			for _, w := range all {
+				go w.refresh()
 			}
 		}
 	}
 }
 
-// suspend ends the pipeline, and what the workers have of its batches.
-func (l *Leader) suspend(list []*member, cause error) {
-	l.opt.Engine.Suspend()
+// suspend ends the pipeline, and what the workers have of its batches. lost says that a member was lost.
+func (l *Leader) suspend(list []*member, cause error, lost bool) {
+	l.opt.Engine.Suspend(lost)
 	if l.since = time.Now(); !l.opt.Replay && !errors.Is(cause, errMore) {
 		l.abandon(cause)
 	}
@@ -256,9 +266,9 @@ func (l *Leader) load(ctx context.Context, list []*member) error {
 }
 
 // connect makes the hops of a generation.
-func (l *Leader) connect(ctx context.Context, list []*member) (*Hops, error) {
+func (l *Leader) connect(ctx context.Context, list []*member) (*Hops, []*peer, error) {
 	if len(list) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	back, most, tokens := NewToken(), l.opt.Engine.FrameBytes(), make([]connect, len(list))
 	for i := range list {
@@ -285,20 +295,24 @@ func (l *Leader) connect(ctx context.Context, list []*member) (*Hops, error) {
 	}
 	conns, err := together(ctx, makes)
 	if err != nil {
-		return nil, fmt.Errorf("hops: %w", err)
+		return nil, nil, fmt.Errorf("hops: %w", err)
 	}
 	h := &Hops{Out: conns[0], In: conns[1], Sides: conns[2:]}
-	for _, m := range list {
+	drawn := make([]engine.Topology, len(list))
+	for i, m := range list {
 		err = errors.Join(err, m.answer(ctx, func(x *message) (bool, string) {
 			if x.Connected == nil || x.Connected.Generation != l.generation {
 				return false, ""
 			}
+			drawn[i] = x.Connected.Topology
 			return true, x.Connected.Error
 		}))
 	}
 	if err != nil {
 		h.Close()
-		return nil, err
+		return nil, nil, err
 	}
-	return h, nil
+	all, told := peers(list, drawn)
+	h.Peers = told
+	return h, all, nil
 }

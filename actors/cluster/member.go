@@ -27,6 +27,10 @@ type member struct {
 	mu          sync.Mutex
 	rtt, offset time.Duration // of the best of the last heartbeats
 	part        *Part         // that it has loaded, or is loading
+
+	looking sync.Mutex // one look at a time
+	looks   uint64
+	saw     chan *seen // answers to looks
 }
 
 // Worker describes a worker for people and for the trace.
@@ -82,7 +86,7 @@ func (m *member) setPart(p *Part) {
 func (l *Leader) Join(ctx context.Context, name string, c Control) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	m := &member{name: name, control: c, answers: make(chan *message, 8), lost: make(chan struct{})}
+	m := &member{name: name, control: c, answers: make(chan *message, 8), lost: make(chan struct{}), saw: make(chan *seen, 1)}
 	beat, err := l.welcome(m)
 	if err != nil {
 		l.log.Warn().Str("worker", m.offer.Worker).Str("certificate", name).Err(err).Msg("a worker is refused")
@@ -97,8 +101,17 @@ func (l *Leader) Join(ctx context.Context, name string, c Control) error {
 				m.lose(err)
 				return
 			}
+			answers := m.answers
+			if x.Seen != nil {
+				answers = nil
+				select {
+				case m.saw <- x.Seen:
+					continue
+				default: // a second answer to one question
+				}
+			}
 			select {
-			case m.answers <- x:
+			case answers <- x:
 			default:
 				m.lose(errSequence)
 				return

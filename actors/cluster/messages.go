@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"time"
 
+	"krater/actors/engine"
 	"krater/actors/hop"
+	"krater/actors/trace"
 )
 
 // Token says which hop a connection between two members is for. It is random and used once.
@@ -72,6 +74,18 @@ type Hops struct {
 	Side hop.Conn // of a worker: to the leader, for batches that are given up
 	// Sides are the leader's ends of them, by worker.
 	Sides []hop.Conn
+	Peers []Peer // of the leader: the workers
+}
+
+// Peer is a worker as the leader's pipeline shows it. Its functions are safe for concurrent use.
+type Peer struct {
+	Name     string
+	Topology engine.Topology
+	// Ask asks for the events of its actors from those numbers on, as times of the leader's clock, and with detail for a
+	// record of every batch during the next seconds.
+	Ask   func(from map[string]uint64, detail bool) (*trace.Told, error)
+	Ahead func() time.Duration // of its clock; 0 as long as it is not known
+	Hop   func() engine.Link   // what the hop to it has cost so far
 }
 
 // Close closes all of them.
@@ -120,8 +134,22 @@ type (
 		FrameBytes int    `json:"frame_bytes"`
 	}
 	connected struct {
-		Generation uint64 `json:"generation"`
-		Error      string `json:"error,omitempty"`
+		Generation uint64          `json:"generation"`
+		Error      string          `json:"error,omitempty"`
+		Topology   engine.Topology `json:"topology"`
+	}
+	// look asks a worker what its hop has cost, and with Events what its actors have recorded: from those numbers on, by
+	// actor. Detail asks for a record of every batch for a while.
+	look struct {
+		Number uint64            `json:"number"`
+		Events bool              `json:"events"`
+		From   map[string]uint64 `json:"from,omitempty"`
+		Detail bool              `json:"detail"`
+	}
+	seen struct {
+		Number uint64      `json:"number"`
+		Hop    engine.Link `json:"hop"` // its time is between two clocks
+		Told   *trace.Told `json:"told,omitempty"`
 	}
 	// reset ends the batches of a worker. It keeps its layers.
 	reset struct {
@@ -151,6 +179,8 @@ type message struct {
 	Loaded    *loaded    `json:"loaded,omitempty"`
 	Connect   *connect   `json:"connect,omitempty"`
 	Connected *connected `json:"connected,omitempty"`
+	Look      *look      `json:"look,omitempty"`
+	Seen      *seen      `json:"seen,omitempty"`
 	Reset     *reset     `json:"reset,omitempty"`
 	Bye       *bye       `json:"bye,omitempty"`
 }

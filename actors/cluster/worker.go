@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
 
+	"krater/actors/engine"
 	"krater/actors/hop"
+	"krater/actors/trace"
 )
 
 // Host is a worker's part of a model. Its methods are called one at a time.
@@ -19,9 +22,17 @@ type Host interface {
 	// Load loads a part, unless it is the one that is loaded. A part before it is freed.
 	Load(ctx context.Context, p Part) error
 	// Start begins to compute batches that come over the hops.
-	Start(h *Hops) (Running, error)
+	Start(h *Hops) (Segment, error)
 	// Stop ends that, if it has begun; the part stays loaded.
 	Stop()
+}
+
+// Segment is a part that computes.
+type Segment interface {
+	Running
+	Trace() *trace.Registry
+	Topology() engine.Topology
+	Hop() engine.Link // what the hop to it has cost so far; its time is from the clock of the member before to its own
 }
 
 // WorkerOptions of a worker.
@@ -49,6 +60,7 @@ type worker struct {
 	job     chan struct{}           // closed when the job is done; nil: there is none
 	cancel  context.CancelFunc      // of the job
 	hops    *Hops
+	segment atomic.Pointer[Segment] // nil: there is none
 }
 
 // Work is a member of the leader at the other end of c until that is lost, ctx ends, or it is refused.
@@ -105,8 +117,11 @@ func (w *worker) handle(ctx context.Context, x *message) error {
 		})
 	case x.Connect != nil:
 		w.start(ctx, func(ctx context.Context) *message {
-			return &message{Connected: &connected{x.Connect.Generation, text(w.connect(ctx, x.Connect))}}
+			top, err := w.connect(ctx, x.Connect)
+			return &message{Connected: &connected{x.Connect.Generation, text(err), top}}
 		})
+	case x.Look != nil:
+		return w.look(x.Look)
 	case x.Reset != nil:
 		w.reset()
 	case x.Bye != nil && x.Bye.Final:
@@ -165,11 +180,12 @@ func (w *worker) reset() {
 	w.wait()
 	w.hops.Close()
 	w.hops = nil
+	w.segment.Store(nil)
 	w.opt.Host.Stop()
 }
 
 // connect makes the worker's hops and starts its part.
-func (w *worker) connect(ctx context.Context, x *connect) error {
+func (w *worker) connect(ctx context.Context, x *connect) (top engine.Topology, err error) {
 	name := x.Next.Name
 	if x.Next.Leader {
 		name = w.opt.Leader
@@ -185,15 +201,16 @@ func (w *worker) connect(ctx context.Context, x *connect) error {
 		},
 	})
 	if err != nil {
-		return err
+		return top, err
 	}
 	h := &Hops{In: conns[0], Out: conns[1], Side: conns[2]}
 	part, err := w.opt.Host.Start(h)
 	if err != nil {
 		h.Close()
-		return err
+		return top, err
 	}
 	w.hops = h
+	w.segment.Store(&part)
 	go func() {
 		select {
 		case <-part.Failed():
@@ -202,5 +219,27 @@ func (w *worker) connect(ctx context.Context, x *connect) error {
 		case <-ctx.Done():
 		}
 	}()
-	return nil
+	return part.Topology(), nil
+}
+
+const (
+	// eventsMost bounds the events of an answer: 6 MiB.
+	eventsMost = 1 << 16
+	// detailFor is how long a worker records every batch after the leader has asked for that.
+	detailFor = 2 * time.Second
+)
+
+// look answers what the part has recorded.
+func (w *worker) look(x *look) error {
+	a := &seen{Number: x.Number}
+	if s := w.segment.Load(); s != nil {
+		a.Hop = (*s).Hop()
+		if x.Detail {
+			(*s).Trace().WatchFor(detailFor)
+		}
+		if x.Events {
+			a.Told = (*s).Trace().Tell(x.From, eventsMost)
+		}
+	}
+	return w.send(&message{Seen: a})
 }

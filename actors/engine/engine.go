@@ -285,6 +285,8 @@ type Stats struct {
 	KVBlocksCached                int    // used by none, and kept for the next with the same prefix
 	KVHostUsed, KVHostTotal       int    // blocks in host memory, of those that lost their place
 	StepGraphs                    int    // steps that the device keeps as graphs
+	RanksLost                     uint64 // devices and workers
+	Replays                       uint64 // requests that went on elsewhere after a rank was lost
 	Preemptions                   uint64 // requests that lost their blocks to others and began again
 	PrefixQueries, PrefixHits     uint64 // tokens of prompts that were looked for in the KV cache, and found
 	PromptTokens, GeneratedTokens uint64
@@ -302,7 +304,7 @@ type Stats struct {
 
 // Link counts the rows that went from one layer group to the next over links of one kind.
 type Link struct {
-	Kind        string // "direct", "peer", "bounce"; "to" and "from" with the name of another machine
+	Kind        string // "direct", "peer", "bounce"; between processes the ranks: "rank0 to rank1"
 	Hops, Bytes uint64
 	Faults      uint64        // hops after which other rows had arrived than were sent, or none in time
 	Time        time.Duration // of the copies; where nobody waits for them, estimated from some hops

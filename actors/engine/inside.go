@@ -21,6 +21,7 @@ const (
 	NodePool     NodeKind = "pool"
 	NodeMerge    NodeKind = "merge"
 	NodeLink     NodeKind = "link"
+	NodeHop      NodeKind = "hop" // takes batches that come from another process
 	NodeHead     NodeKind = "head"
 	NodeSample   NodeKind = "sample"
 	NodeStream   NodeKind = "stream"
@@ -36,7 +37,8 @@ type Node struct {
 	Device      string // where it computes; "" where it computes nothing, or as a device's lane has no whole steps
 	First, Last int    // layers [First, Last) of a group, and of what serves it
 	Rank        int
-	MemoryNode  int // of a pool; -1: none in particular
+	MemoryNode  int    // of a pool; -1: none in particular
+	Machine     string // the name of the worker that it is on; "" on this process
 }
 
 // Edge is a way that messages take.

@@ -206,6 +206,9 @@ func (l *Leader) Start(h *cluster.Hops) (cluster.Running, error) {
 	o.Before, o.Replay = l.pipeline, true
 	if h != nil {
 		o.Remote = &actors.Remote{Out: h.Out, In: h.In, Sides: h.Sides, Accelerators: l.accelerators}
+		for _, w := range h.Peers {
+			o.Remote.Workers = append(o.Remote.Workers, actors.Worker(w))
+		}
 	}
 	p, err := actors.Start(ranks, o)
 	if err != nil {
@@ -226,8 +229,11 @@ func (l *Leader) Start(h *cluster.Hops) (cluster.Running, error) {
 }
 
 // Suspend implements cluster.Engine.
-func (l *Leader) Suspend() {
+func (l *Leader) Suspend(lost bool) {
 	if l.pipeline != nil && l.kept == nil {
+		if lost {
+			l.pipeline.CountLoss()
+		}
 		l.kept = l.pipeline.Suspend()
 	}
 }

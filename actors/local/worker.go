@@ -132,7 +132,7 @@ func (w *Worker) unload() {
 }
 
 // Start implements cluster.Host.
-func (w *Worker) Start(h *cluster.Hops) (cluster.Running, error) {
+func (w *Worker) Start(h *cluster.Hops) (cluster.Segment, error) {
 	if w.model == nil {
 		return nil, errors.New("no part is loaded")
 	}

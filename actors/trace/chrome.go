@@ -10,18 +10,26 @@ import (
 )
 
 // WriteChrome writes tracks in the Trace Event Format that ui.perfetto.dev and chrome://tracing
-// open. An actor is a thread, an event a slice with its figures as arguments. Arrows follow a batch
+// open. An actor is a thread of its process, an event a slice with its figures as arguments. Arrows follow a batch
 // from actor to actor. A request is an asynchronous slice of its own, which contains its
 // submission, its time in the queue and that of its prompt. devices are the names of Event.Device.
 func WriteChrome(w io.Writer, tracks []Track, devices []string) error {
 	c := &chrome{out: bufio.NewWriter(w), devices: devices}
 	c.text(`{"displayTimeUnit":"ns","traceEvents":[`)
-	c.meta("process_name", 0, "krater")
+	pids := map[string]int{"": 1}
+	c.meta("process_name", place{1, 0}, "krater")
 	var all []placed
 	for i, t := range tracks {
-		c.meta("thread_name", threadFirst+i, t.Name)
+		process, actor := Process(t.Name)
+		at := place{pids[process], threadFirst + i}
+		if at.process == 0 {
+			at.process = len(pids) + 1
+			pids[process] = at.process
+			c.meta("process_name", place{at.process, 0}, process)
+		}
+		c.meta("thread_name", at, actor)
 		for j := range t.Events {
-			all = append(all, placed{threadFirst + i, &t.Events[j]})
+			all = append(all, placed{at, &t.Events[j]})
 		}
 	}
 	slices.SortStableFunc(all, func(a, b placed) int {
@@ -59,9 +67,12 @@ func WriteChrome(w io.Writer, tracks []Track, devices []string) error {
 // it the main one.
 const threadFirst = 2
 
-// placed is an event with its actor's thread number.
+// place is the numbers of a process and of a thread.
+type place struct{ process, thread int }
+
+// placed is an event with its actor's place.
 type placed struct {
-	thread int
+	place
 	*Event
 }
 
@@ -81,7 +92,7 @@ type chrome struct {
 func (c *chrome) text(s string) { c.out.WriteString(s) }
 
 // open begins an object with the fields that all have.
-func (c *chrome) open(phase, name string, thread int) {
+func (c *chrome) open(phase, name string, at place) {
 	if c.comma {
 		c.buf = append(c.buf, ',')
 	}
@@ -90,8 +101,9 @@ func (c *chrome) open(phase, name string, thread int) {
 	c.buf = append(c.buf, phase...)
 	c.buf = append(c.buf, "\",\"name\":\""...)
 	c.buf = append(c.buf, name...)
-	c.buf = append(c.buf, "\",\"pid\":1"...)
-	c.number("tid", uint64(thread))
+	c.buf = append(c.buf, '"')
+	c.number("pid", uint64(at.process))
+	c.number("tid", uint64(at.thread))
 }
 
 func (c *chrome) number(key string, v uint64) {
@@ -125,8 +137,8 @@ func (c *chrome) close(end string) {
 	c.buf = c.buf[:0]
 }
 
-func (c *chrome) meta(kind string, thread int, name string) {
-	c.open("M", kind, thread)
+func (c *chrome) meta(kind string, at place, name string) {
+	c.open("M", kind, at)
 	c.key("args")
 	c.buf = append(c.buf, '{')
 	c.quote("name", name)
@@ -140,7 +152,7 @@ func (c *chrome) quote(key, text string) {
 }
 
 func (c *chrome) slice(e placed) {
-	c.open("X", e.Kind.String(), e.thread)
+	c.open("X", e.Kind.String(), e.place)
 	c.micros("ts", e.Started)
 	c.micros("dur", e.Ended-e.Started)
 	c.key("args")
@@ -192,7 +204,7 @@ func (c *chrome) arrow(e placed, first, last bool) {
 	case last:
 		phase = "f"
 	}
-	c.open(phase, "batch", e.thread)
+	c.open(phase, "batch", e.place)
 	c.key("cat")
 	c.buf = append(c.buf, "\"batch\",\"bp\":\"e\""...)
 	c.number("id", e.Batch)
@@ -212,7 +224,7 @@ func (c *chrome) request(e placed) {
 }
 
 func (c *chrome) async(phase, name string, e placed, at int64) {
-	c.open(phase, name, e.thread)
+	c.open(phase, name, e.place)
 	// Slices of one category and id must nest. A request may be in its first batch, and out of
 	// the queue, before the gateway has heard that it was taken.
 	category := Request.String()

@@ -22,6 +22,7 @@ const (
 type chromeEvent struct {
 	Ph   string  `json:"ph"`
 	Name string  `json:"name"`
+	Pid  int     `json:"pid"`
 	Tid  int     `json:"tid"`
 	ID   uint64  `json:"id"`
 	Ts   float64 `json:"ts"`
@@ -48,7 +49,7 @@ type chromeEvent struct {
 // ReadChrome reads a file that WriteChrome has written, within bounds: anything else in the reader
 // gives an error. Times come back to the nanosecond.
 func ReadChrome(in io.Reader) (tracks []Track, devices []string, err error) {
-	r := reader{threads: map[int]int{}, open: map[asyncID]*Event{}, devices: []string{"host"}}
+	r := reader{threads: map[int]int{}, processes: map[int]string{}, open: map[asyncID]*Event{}, devices: []string{"host"}}
 	dec := json.NewDecoder(io.LimitReader(in, fileMax))
 	if err := r.file(dec); err != nil {
 		return nil, nil, fmt.Errorf("trace file: %w", err)
@@ -60,11 +61,12 @@ func ReadChrome(in io.Reader) (tracks []Track, devices []string, err error) {
 }
 
 type reader struct {
-	tracks  []Track
-	threads map[int]int // index of a track
-	open    map[asyncID]*Event
-	devices []string
-	events  int
+	tracks    []Track
+	threads   map[int]int    // index of a track
+	processes map[int]string // but for the first, which writes the file
+	open      map[asyncID]*Event
+	devices   []string
+	events    int
 }
 
 func (r *reader) file(dec *json.Decoder) error {
@@ -123,6 +125,9 @@ func nanos(us float64) (int64, error) {
 
 func (r *reader) take(c *chromeEvent) error {
 	if c.Ph == "M" {
+		if c.Name == "process_name" && c.Pid > 1 && len(r.processes) < tracksMax {
+			r.processes[c.Pid] = c.Args.Name
+		}
 		if c.Name != "thread_name" {
 			return nil
 		}
@@ -130,7 +135,11 @@ func (r *reader) take(c *chromeEvent) error {
 			return errors.New("too many actors")
 		}
 		r.threads[c.Tid] = len(r.tracks)
-		r.tracks = append(r.tracks, Track{Name: c.Args.Name})
+		name := c.Args.Name
+		if p := r.processes[c.Pid]; p != "" {
+			name = Lane(p, name)
+		}
+		r.tracks = append(r.tracks, Track{Name: name})
 		return nil
 	}
 	at, err := nanos(c.Ts)

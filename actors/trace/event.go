@@ -19,6 +19,7 @@ const (
 	Experts                   // one pool's part of a layer
 	Merge                     // add the parts of a layer
 	Link                      // carry hidden rows to another group
+	Hop                       // take a batch from another process: Enqueued when that sent it
 	Head                      // norm and logits
 	Sample                    // choose tokens
 	Stream                    // text out to a client
@@ -44,7 +45,7 @@ const (
 
 var kindNames = [kinds]string{
 	"gateway", "schedule", "embed", "group", "attention", "split", "experts", "merge",
-	"link", "head", "sample", "stream", "request", "failure", "control",
+	"link", "hop", "head", "sample", "stream", "request", "failure", "control",
 	"prefill", "device", "device embed", "device group", "device head", "device experts",
 	"copy experts", "copy kv", "save kv", "copy wait", "rows", "gate and up", "down", "sums",
 }
@@ -70,7 +71,7 @@ func KindOf(name string) (Kind, bool) {
 type Event struct {
 	Batch    uint64 // 0: about no batch
 	Request  uint64 // the scheduler's id, for events about one request; else 0
-	Enqueued int64  // ns; 0: unknown
+	Enqueued int64  // ns; 0: unknown. Of a Hop, on the clock of the process that sent it
 	Started  int64  // ns
 	Ended    int64  // ns
 	Bytes    uint64 // copied, moved over a link or read as weights of experts; 0: not counted

@@ -15,6 +15,7 @@ const (
 	ForCredit Cause = "credit" // every batch was in flight
 	ForStep   Cause = "step"   // other actors were still making the next message
 	ForWake   Cause = "wake"   // the message was there before the actor was awake
+	ForHop    Cause = "hop"    // a batch was in flight from another process
 	ForCopy   Cause = "copy"   // a device waited for a copy, by its own clock
 	Idle      Cause = "idle"   // there was nothing to do
 )
@@ -66,6 +67,10 @@ func Gaps(tracks []Track, least int64) []Gap {
 
 // explain says why the actor did nothing before next, whose batch was seen at steps.
 func (g *Gap) explain(tracks []Track, next *Event, steps []visit) {
+	if next.Kind == Hop && next.Enqueued != 0 && next.Enqueued-g.From < g.To-next.Enqueued {
+		g.Cause, g.Why = ForHop, fmt.Sprintf("waiting for step %d, which was in flight", next.Batch)
+		return
+	}
 	if next.Enqueued != 0 && next.Enqueued <= g.From {
 		g.Cause, g.Why = ForWake, "waking up: the message was there"
 		return

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Piece is a segment of a batch's critical path: an actor's work on it, or a message that waited
@@ -14,6 +15,7 @@ type Piece struct {
 	From, To int64
 	Wait     bool
 	Copy     bool   // a device waited for a copy meanwhile, and the actor for the device
+	Hop      bool   // of a wait: the batch was in flight from another process
 	Why      string // of a wait
 }
 
@@ -22,8 +24,9 @@ type Piece struct {
 // a device, it has what the device was doing, or a wait for the copy that the device waited for.
 // Pieces follow each other; concurrent work is not included. It is nil if no track knows the batch.
 func Path(tracks []Track, batch uint64) []Piece {
-	w := walk{tracks: tracks}
+	w := walk{tracks: tracks, processes: make([]string, len(tracks))}
 	for t := range tracks {
+		w.processes[t], _ = Process(tracks[t].Name)
 		for i := range tracks[t].Events {
 			if e := &tracks[t].Events[i]; e.Batch == batch && e.ofStep() {
 				w.steps = append(w.steps, visit{t, i, e})
@@ -33,7 +36,9 @@ func Path(tracks []Track, batch uint64) []Piece {
 	if batch == 0 || len(w.steps) == 0 {
 		return nil
 	}
-	last := slices.MaxFunc(w.steps, func(a, b visit) int { return cmp.Compare(a.e.Ended, b.e.Ended) })
+	last := slices.MaxFunc(w.steps, func(a, b visit) int { // a batch ends in the process that it began in
+		return cmp.Or(strings.Compare(w.processes[b.track], w.processes[a.track]), cmp.Compare(a.e.left(), b.e.left()))
+	})
 	return byDevice(tracks, w.back(last), batch)
 }
 
@@ -73,15 +78,24 @@ func (e *Event) ofStep() bool {
 	return !e.Kind.aside()
 }
 
+// left is when the batch was done there. Sending it to another process may go on when it is back.
+func (e *Event) left() int64 {
+	if e.Kind == Link {
+		return e.Started
+	}
+	return e.Ended
+}
+
 type visit struct {
 	track, event int
 	e            *Event
 }
 
 type walk struct {
-	tracks []Track
-	steps  []visit
-	pieces []Piece
+	tracks    []Track
+	processes []string // of tracks
+	steps     []visit
+	pieces    []Piece
 }
 
 func (w *walk) back(at visit) []Piece {
@@ -98,7 +112,17 @@ func (w *walk) back(at visit) []Piece {
 			break
 		}
 		if sent < from {
-			w.pieces = append(w.pieces, Piece{Track: at.track, Event: at.event, From: sent, To: from, Wait: true, Why: w.busy(at, sent, from)})
+			wait := Piece{Track: at.track, Event: at.event, From: sent, To: from, Wait: true}
+			process, own := w.processes[before.track], w.processes[at.track]
+			switch {
+			case at.e.Kind != Hop:
+				wait.Why = w.busy(at, sent, from)
+			case process == own:
+				wait.Why = "in other processes, whose record is not here"
+			default:
+				wait.Hop, wait.Why = true, fmt.Sprintf("in flight from %s to %s", cmp.Or(process, leader), cmp.Or(own, leader))
+			}
+			w.pieces = append(w.pieces, wait)
 		}
 		at, until = before, min(sent, before.e.Ended)
 		if until < sent { // no actor is known to have had it
@@ -111,16 +135,26 @@ func (w *walk) back(at visit) []Piece {
 }
 
 // sender returns the event that sent the message of at: of the events under way at that moment the
-// one that began last, else the one that ended last before. What comes out of a split, a pool or a
+// one that began last, else the one that ended last before. Only hops come from other processes. What comes out of a split, a pool or a
 // merge can only come from there, whatever else of the batch is under way.
 func (w *walk) sender(at visit, sent int64) (best visit, found bool) {
 	var most [3]int64
+	latest := sent
+	if at.e.Kind == Hop {
+		latest += clocksApart
+	}
 	for _, v := range w.steps {
-		if v.e == at.e || v.e.Started >= at.e.Started || v.e.Started > sent {
+		if v.e == at.e || v.e.Started >= at.e.Started || v.e.Started > latest {
+			continue
+		}
+		elsewhere := w.processes[v.track] != w.processes[at.track]
+		if elsewhere && (at.e.Kind != Hop || v.e.Kind != Link) {
 			continue
 		}
 		rank := [3]int64{0, 0, v.e.Ended}
-		if v.e.Layer == at.e.Layer && gives(v.e.Kind, at.e.Kind) {
+		if elsewhere {
+			rank[0] = 2
+		} else if v.e.Layer == at.e.Layer && gives(v.e.Kind, at.e.Kind) {
 			rank[0] = 1
 		}
 		if v.e.Ended >= sent {
@@ -132,6 +166,12 @@ func (w *walk) sender(at visit, sent int64) (best visit, found bool) {
 	}
 	return best, found
 }
+
+// leader names this process beside others.
+const leader = "the leader"
+
+// clocksApart is how much later than a message the event that sent it may seem to begin where they are of two processes, in ns.
+const clocksApart = 1e6
 
 // gives reports whether an actor of one kind sends what one of another gets about a layer.
 func gives(from, to Kind) bool {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // Registry has the rings of a pipeline by actor name. It is safe for concurrent
@@ -13,11 +14,15 @@ type Registry struct {
 	events int
 	every  uint64
 	watch  atomic.Int32
+	until  atomic.Int64 // as of Now: every batch is recorded in detail
 	roster Roster
 
 	mu      sync.Mutex
 	rings   []*Ring // by name
 	devices []string
+
+	asking  sync.Mutex // one Refresh at a time, which alone writes the rings of others
+	remotes []*Remote  // protected by mu
 }
 
 // everyDefault: one of every everyDefault batches is recorded layer by layer while no page watches.
@@ -35,7 +40,7 @@ func NewRegistry(events int) *Registry {
 // would show, so those of one batch in 8 are recorded, and of every batch while a page watches. The
 // choice has no rhythm that steps could follow.
 func (g *Registry) Detail(batch uint64) (noted bool, others uint8) {
-	if g.watch.Load() > 0 {
+	if until := g.until.Load(); g.watch.Load() > 0 || until != 0 && Now() < until {
 		return true, 0
 	}
 	return mix(batch)%g.every == 0, uint8(g.every - 1)
@@ -54,6 +59,9 @@ func (g *Registry) Watch() (stop func()) {
 	g.watch.Add(1)
 	return func() { g.watch.Add(-1) }
 }
+
+// WatchFor makes every batch be recorded in detail for some time from now on.
+func (g *Registry) WatchFor(d time.Duration) { g.until.Store(Now() + int64(d)) }
 
 // Roster records which requests were in which batch.
 func (g *Registry) Roster() *Roster { return &g.roster }

@@ -105,7 +105,7 @@ if ! command -v "${CHROMIUM:-chromium}" >/dev/null; then
 fi
 case "${1:-}" in
 page)
-	node_suite browser page.test.mjs page-parts.test.mjs page-chat.test.mjs
+	node_suite browser page.test.mjs page-parts.test.mjs page-chat.test.mjs page-cluster.test.mjs
 	grep '^# \\#' "$logs/browser.log"
 	;;
 perfetto)

@@ -30,12 +30,13 @@ type clusterRig struct {
 	leader  *program
 	workers []*program
 	by      func(worker int) []string // the program that starts a worker, see launchBy; nil: none
+	way     *slowWay                  // to worker 1; nil: the network's
 }
 
 // newCluster starts a leader and workers, and waits until they serve.
 func newCluster(t testing.TB, workers int, flags ...string) *clusterRig {
 	t.Helper()
-	r := &clusterRig{t: t, workers: make([]*program, workers)}
+	r := &clusterRig{t: t, workers: make([]*program, workers), way: newSlowWay(t)}
 	r.open("127.0.0.1:0", flags...)
 	return r
 }
@@ -76,7 +77,11 @@ func (r *clusterRig) start(i int) {
 	if r.by != nil {
 		by = r.by(i)
 	}
-	r.workers[i] = launchBy(r.t, by, "worker", "--join", r.members, "--worker-certs", r.certs, "--worker-name", fmt.Sprintf("w%d", i), "--threads", "1", "--log-format", "json")
+	args := []string{"worker", "--join", r.members, "--worker-certs", r.certs, "--worker-name", fmt.Sprintf("w%d", i), "--threads", "1", "--log-format", "json"}
+	if i == 1 && r.way != nil {
+		args = append(args, "--listen", r.way.to, "--advertise", r.way.lis.Addr().String())
+	}
+	r.workers[i] = launchBy(r.t, by, args...)
 }
 
 // kill ends a worker without a word.
@@ -175,12 +180,14 @@ func alone(t testing.TB, n, tokens int) []string {
 }
 
 // TestCluster: three processes give the answers of one, also when a worker is killed or frozen in the middle of them, and
-// when it has returned.
+// when it has returned. The leader's page names a hop that is slow.
 func TestCluster(t *testing.T) {
 	const requests, tokens = 6, 60
 	want := alone(t, requests, tokens)
 	r := newCluster(t, 2, "--peer-timeout", "500ms")
-	r.ask(want, tokens, func() {})
+	r.way.late.Store(int64(hopLate))
+	r.ask(want, tokens, r.namesSlowHop)
+	r.way.late.Store(0)
 	for _, x := range []struct {
 		name     string
 		lose     func()
@@ -200,6 +207,12 @@ func TestCluster(t *testing.T) {
 		})
 	}
 	r.ask(want, tokens, func() {})
+	if n := r.metric("ranks_lost"); n != 2 {
+		t.Errorf("%g ranks were lost", n)
+	}
+	if n := r.metric("request_replays"); n < 1 || n > 2*requests {
+		t.Errorf("%g requests went on elsewhere", n)
+	}
 	for _, w := range append(r.workers, r.leader) {
 		w.signal(syscall.SIGTERM)
 	}

@@ -60,7 +60,9 @@ var (
 	descActorWait  = desc("actor_wait_seconds", "Seconds messages have waited in an actor's mailbox, summed.", "actor")
 	descLink       = desc("link_bytes", "Bytes of rows that went from one layer group to the next.", "kind")
 	descHops       = desc("link_hops", "Times that rows were copied from one rank to the next.", "kind")
-	descHopTime    = desc("link_seconds", "Time of these copies.", "kind")
+	descHopTime    = desc("link_seconds", "Time of these copies; between processes from sending until the rows were taken.", "kind")
+	descLost       = desc("ranks_lost", "Devices and workers that were lost.")
+	descReplays    = desc("request_replays", "Requests that went on elsewhere after a rank was lost.")
 	descHopFaults  = desc("link_faults", "Copies after which the rows were others than those sent, or had not arrived in time.", "kind")
 	descExperts    = desc("experts_computed", "Expert evaluations.", "device")
 	descHits       = desc("expert_cache_hits", "Experts that were on the rank when their layer needed them.", "strategy", "rank")
@@ -74,7 +76,7 @@ var (
 func (c *statsCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		descReady, descDraining, descRunning, descWaiting, descKV, descCached, descHost, descGraphs, descQueries, descFound, descPreempted, descPrompt, descGenerated, descSuccess, descTTFT, descITL, descE2E,
-		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descHops, descHopTime, descHopFaults, descExperts, descHits, descMisses, descLeft, descCopies, descDMA,
+		descQueue, descIteration, descAhead, descActorQueue, descActorWait, descLink, descHops, descHopTime, descHopFaults, descLost, descReplays, descExperts, descHits, descMisses, descLeft, descCopies, descDMA,
 	} {
 		out <- d
 	}
@@ -100,6 +102,8 @@ func (c *statsCollector) Collect(out chan<- prometheus.Metric) {
 	counter(descQueries, float64(s.PrefixQueries))
 	counter(descFound, float64(s.PrefixHits))
 	counter(descPreempted, float64(s.Preemptions))
+	counter(descLost, float64(s.RanksLost))
+	counter(descReplays, float64(s.Replays))
 	counter(descPrompt, float64(s.PromptTokens))
 	counter(descGenerated, float64(s.GeneratedTokens))
 	counter(descAhead, float64(s.StepsAhead))

@@ -25,6 +25,7 @@ func (p *Page) export(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer release()
+	g.Refresh()
 	q := r.URL.Query()
 	var tracks []trace.Track
 	switch {
@@ -88,6 +89,7 @@ func (p *Page) record(w http.ResponseWriter, r *http.Request) {
 	}
 	defer release()
 	defer g.Watch()()
+	g.Refresh()
 	next := map[string]uint64{}
 	for _, ring := range g.Rings() {
 		_, next[ring.Name()] = ring.Read(nil, 0)
@@ -121,6 +123,7 @@ func (p *Page) record(w http.ResponseWriter, r *http.Request) {
 // writeRings writes what rings have got since the numbers in next.
 func writeRings(out *json.Encoder, g *trace.Registry, next map[string]uint64) error {
 	var events []trace.Event
+	g.Refresh()
 	for _, ring := range g.Rings() {
 		events, next[ring.Name()] = ring.Read(events[:0], next[ring.Name()])
 		if len(events) == 0 {

@@ -39,6 +39,7 @@ func (p *Page) meter(stop chan struct{}) {
 	defer tick.Stop()
 	var m *meter
 	var release func()
+	changed := false // the topology, since the last push
 	defer func() {
 		if release != nil {
 			release()
@@ -53,9 +54,10 @@ func (p *Page) meter(stop chan struct{}) {
 		if m == nil {
 			s = p.loadingState()
 		} else {
+			changed = m.look() // of a cluster, after a loss
 			s = m.measure(trace.Now())
 		}
-		p.push(stop, s)
+		p.push(stop, s, changed)
 		select {
 		case <-stop:
 			return
@@ -64,8 +66,8 @@ func (p *Page) meter(stop chan struct{}) {
 	}
 }
 
-// push sends every active viewer the parts of s that it has not seen.
-func (p *Page) push(stop chan struct{}, s *state) {
+// push sends every active viewer the parts of s that it has not seen, or everything if the topology has changed.
+func (p *Page) push(stop chan struct{}, s *state, changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.stop != stop { // there is no viewer any more
@@ -81,7 +83,7 @@ func (p *Page) push(stop chan struct{}, s *state) {
 		if !v.visible {
 			continue
 		}
-		full := v.missed() || v.needFull
+		full := v.missed() || v.needFull || changed
 		key := frameKey{v.owner, full}
 		if frames[key] == nil {
 			frames[key] = p.frame(s, delta, key)

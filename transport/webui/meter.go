@@ -3,6 +3,7 @@ package webui
 import (
 	"cmp"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 
@@ -73,11 +74,19 @@ func newMeter(src Source, past *history, now int64) *meter {
 func (m *meter) read() map[string]trace.Totals {
 	totals := map[string]trace.Totals{}
 	if g := m.src.Trace(); g != nil {
+		g.Refresh()
 		for _, r := range g.Rings() {
 			totals[r.Name()] = r.Totals()
 		}
 	}
 	return totals
+}
+
+// look reads the topology, and reports whether it is another one than before.
+func (m *meter) look() bool {
+	before := m.top
+	m.top = m.src.Topology()
+	return !reflect.DeepEqual(m.top, before)
 }
 
 func histograms(s *engine.Stats) map[string]engine.Histogram {

@@ -16,14 +16,17 @@ type shares struct {
 	All   int    `json:"all"`   // steps of the request that are known; at least Steps
 	Each  int64  `json:"each"`  // ns a step
 	Parts []part `json:"parts"` // the largest first
+
+	// layers is the time of a step in the layers of each process, in ns; that of this one is "".
+	layers map[string]int64
 }
 
 // part is the share of time in which an actor worked and a step could not continue without it. Work
 // of others is not included: while a pool computes the experts of a layer, the time is the pool's.
 // With overlapping steps the shares can add up to more than 1.
 type part struct {
-	Lane  string  `json:"lane"`           // actor or device; "" for a wait
-	Wait  string  `json:"wait,omitempty"` // waitMessage or waitCopy
+	Lane  string  `json:"lane"`           // actor or device; of waitHop the receiver; "" for another wait
+	Wait  string  `json:"wait,omitempty"` // waitMessage, waitCopy or waitHop
 	Share float64 `json:"share"`
 }
 
@@ -31,6 +34,7 @@ type part struct {
 const (
 	waitMessage = "message" // no actor worked: a message was in flight
 	waitCopy    = "copy"    // a device waited for a copy
+	waitHop     = "hop"     // a batch was in flight from one process to another
 )
 
 // span is a stretch of time, in ns.
@@ -46,7 +50,7 @@ func divide(tracks []trace.Track, batches []uint64, most int, since int64) *shar
 	type key struct{ lane, wait string }
 	spans := map[key][]span{}
 	var all, work []span
-	steps := 0
+	steps, layers := 0, map[string]int64{}
 	for _, b := range inDetail(tracks, batches) {
 		path := trace.Path(tracks, b)
 		if len(path) > 0 {
@@ -62,8 +66,13 @@ func divide(tracks []trace.Track, batches []uint64, most int, since int64) *shar
 			switch {
 			case p.Copy:
 				k = key{wait: waitCopy}
+			case p.Hop:
+				k.wait = waitHop
 			case p.Wait:
 				continue
+			case ofLayers(tracks[p.Track].Events[p.Event].Kind):
+				process, _ := trace.Process(k.lane)
+				layers[process] += s.to - s.from
 			}
 			work = append(work, s)
 			spans[k] = append(spans[k], s)
@@ -73,7 +82,10 @@ func divide(tracks []trace.Track, batches []uint64, most int, since int64) *shar
 	if total == 0 {
 		return nil
 	}
-	s := &shares{Of: "steps", Steps: steps, All: steps, Each: total / int64(steps)}
+	for process := range layers {
+		layers[process] /= int64(steps)
+	}
+	s := &shares{Of: "steps", Steps: steps, All: steps, Each: total / int64(steps), layers: layers}
 	for k, list := range spans {
 		s.Parts = append(s.Parts, part{k.lane, k.wait, round3(float64(length(list)) / float64(total))})
 	}
@@ -84,6 +96,15 @@ func divide(tracks []trace.Track, batches []uint64, most int, since int64) *shar
 		return cmp.Or(cmp.Compare(b.Share, a.Share), cmp.Compare(a.Lane, b.Lane), cmp.Compare(a.Wait, b.Wait))
 	})
 	return s
+}
+
+// ofLayers reports whether an event is work on layers.
+func ofLayers(k trace.Kind) bool {
+	switch k {
+	case trace.Group, trace.Attention, trace.Split, trace.Experts, trace.Merge, trace.Device, trace.DeviceGroup, trace.DeviceExperts:
+		return true
+	}
+	return false
 }
 
 // length returns the length of the union of spans, which it sorts.

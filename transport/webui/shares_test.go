@@ -63,6 +63,49 @@ func TestSharesOverlap(t *testing.T) {
 	}
 }
 
+// TestSharesOfRanks: hops have a share, and what is said names the ranks of a slow hop and of slow layers.
+func TestSharesOfRanks(t *testing.T) {
+	top := engine.Topology{
+		Nodes: []engine.Node{
+			{Name: "group0", Kind: engine.NodeGroup, Last: 4}, {Name: "out", Kind: engine.NodeLink}, {Name: "in", Kind: engine.NodeHop},
+			{Name: "rank1/keeper", Kind: engine.NodeHop, Rank: 1, Machine: "a"}, {Name: "rank1/group0", Kind: engine.NodeGroup, First: 4, Last: 8, Rank: 1, Machine: "a"},
+			{Name: "rank1/out", Kind: engine.NodeLink, Rank: 1, Machine: "a"},
+			{Name: "rank2/keeper", Kind: engine.NodeHop, Rank: 2, Machine: "b"}, {Name: "rank2/group0", Kind: engine.NodeGroup, First: 8, Last: 10, Rank: 2, Machine: "b"},
+		},
+		Edges: []engine.Edge{{From: "out", To: "rank1/keeper"}, {From: "rank1/out", To: "rank2/keeper"}, {From: "rank2/out", To: "in"}},
+	}
+	said := func(hop, layer int64) (string, *shares) {
+		r := trace.NewRegistry(64)
+		at := int64(1)
+		note := func(lane string, kind trace.Kind, waits, takes int64) {
+			r.Ring(lane).Record(&trace.Event{Batch: 1, Kind: kind, Layer: -1, Enqueued: at, Started: at + waits, Ended: at + waits + takes})
+			at += waits + takes
+		}
+		note("group0", trace.Group, 0, 4e6)
+		note("out", trace.Link, 0, 1e5)
+		note("rank1/keeper", trace.Hop, 1e5, 1e4)
+		note("rank1/group0", trace.Group, 0, 4e6)
+		note("rank1/out", trace.Link, 0, 1e5)
+		note("rank2/keeper", trace.Hop, hop, 1e4)
+		note("rank2/group0", trace.Group, 0, 2*layer)
+		note("rank2/out", trace.Link, 0, 1e5)
+		note("in", trace.Hop, 1e5, 1e4)
+		s := divide(r.Snapshot(0), []uint64{1}, 9, 0)
+		return judge(top, &state{Where: s, Flow: &flow{Running: 1}}).Text, s
+	}
+	text, s := said(2e7, 1e6)
+	if want := "The hop from rank 1 (a) to rank 2 (b) takes 66 % of a step: it is the bottleneck."; text != want || s.Parts[0].Wait != waitHop {
+		t.Errorf("a slow hop: %q, want %q; %+v", text, want, s.Parts[0])
+	}
+	text, _ = said(1e5, 16e5)
+	if want := " Rank 2 (b): layers 8–9 take 1.6 times as long as those of rank 0 (leader) (1.60 and 1.00 ms each)."; !strings.HasSuffix(text, want) {
+		t.Errorf("slow layers: %q, want %q", text, want)
+	}
+	if text, _ = said(1e5, 11e5); strings.Contains(text, "times as long") {
+		t.Errorf("of layers that are as fast as others it says %q", text)
+	}
+}
+
 // TestSharesOfNewest: the wait of a step for one that is not among them is no time of theirs.
 func TestSharesOfNewest(t *testing.T) {
 	r := trace.NewRegistry(64)

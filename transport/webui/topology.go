@@ -17,12 +17,14 @@ type node struct {
 	Last   int             `json:"last"`
 	Rank   int             `json:"rank"`
 	Memory int             `json:"memory"`
+	// Machine is the worker that it is on, "" on this process.
+	Machine string `json:"machine,omitempty"`
 }
 
 func draw(t engine.Topology) *topology {
 	d := &topology{Nodes: []node{}, Edges: [][2]string{}}
 	for _, n := range t.Nodes {
-		d.Nodes = append(d.Nodes, node{n.Name, n.Kind, n.Index, n.Device, n.First, n.Last, n.Rank, n.MemoryNode})
+		d.Nodes = append(d.Nodes, node{n.Name, n.Kind, n.Index, n.Device, n.First, n.Last, n.Rank, n.MemoryNode, n.Machine})
 	}
 	kinds := map[string]engine.NodeKind{}
 	sampler := ""

@@ -1,11 +1,13 @@
 package webui
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 
 	"krater/actors/engine"
+	"krater/actors/trace"
 )
 
 const (
@@ -18,6 +20,22 @@ const (
 
 // title names an actor for people.
 func title(n engine.Node) string {
+	name := titleHere(n)
+	if n.Machine != "" {
+		name += " on " + rankTitle(n)
+	}
+	return name
+}
+
+// rankTitle names the rank of a worker, or the leader's.
+func rankTitle(n engine.Node) string {
+	if n.Machine == "" {
+		return fmt.Sprintf("rank %d (leader)", n.Rank)
+	}
+	return fmt.Sprintf("rank %d (%s)", n.Rank, n.Machine)
+}
+
+func titleHere(n engine.Node) string {
 	switch n.Kind {
 	case engine.NodeGroup:
 		return fmt.Sprintf("the group of layers %d–%d", n.First, n.Last-1)
@@ -25,6 +43,8 @@ func title(n engine.Node) string {
 		return fmt.Sprintf("expert pool %d", n.Index)
 	case engine.NodeLink:
 		return fmt.Sprintf("the link to layer group %d", n.Index)
+	case engine.NodeHop:
+		return "the actor that takes batches in"
 	case engine.NodeSplit:
 		return fmt.Sprintf("the split of layer group %d", n.Index)
 	case engine.NodeMerge:
@@ -72,13 +92,65 @@ func judge(top engine.Topology, s *state) *verdict {
 	default:
 		v.Text = fmt.Sprintf("There is no single bottleneck: %s takes the largest part of a step, only %.0f %%.", most.title(top), percent)
 	}
-	v.Text += queued(s.Flow)
+	v.Text += slowest(top, s.Where) + queued(s.Flow)
 	return v
+}
+
+// slower is how many times as long the layers of one process take as those of another before that is said.
+const slower = 1.3
+
+// slowest says which worker's layers take longer than those of others.
+func slowest(top engine.Topology, s *shares) string {
+	type machine struct {
+		node        engine.Node
+		first, last int
+		each        float64 // ns of a layer
+	}
+	var list []machine
+	for _, n := range top.Nodes {
+		process, _ := trace.Process(n.Name)
+		if n.Kind != engine.NodeGroup || s.layers[process] == 0 {
+			continue
+		}
+		if i := len(list) - 1; i >= 0 && list[i].node.Machine == n.Machine && (n.Machine == "" || list[i].node.Rank == n.Rank) {
+			list[i].last = n.Last
+		} else {
+			list = append(list, machine{node: n, first: n.First, last: n.Last})
+		}
+		m := &list[len(list)-1]
+		m.each = float64(s.layers[process]) / float64(m.last-m.first)
+	}
+	if len(list) < 2 {
+		return ""
+	}
+	by := func(a, b machine) int { return cmp.Compare(a.each, b.each) }
+	slow, fast := slices.MaxFunc(list, by), slices.MinFunc(list, by)
+	if slow.each < slower*fast.each {
+		return ""
+	}
+	return fmt.Sprintf(" %s: layers %d–%d take %.1f times as long as those of %s (%.2f and %.2f ms each).", capital(rankTitle(slow.node)), slow.first, slow.last-1,
+		slow.each/fast.each, rankTitle(fast.node), slow.each/1e6, fast.each/1e6)
+}
+
+// hopTitle names the hop that ends at a lane.
+func hopTitle(top engine.Topology, lane string) string {
+	from, to := "", ""
+	for _, n := range top.Nodes {
+		switch {
+		case n.Name == lane:
+			to = rankTitle(n)
+		case slices.Contains(top.Edges, engine.Edge{From: n.Name, To: lane}):
+			from = rankTitle(n)
+		}
+	}
+	return fmt.Sprintf("the hop from %s to %s", from, to)
 }
 
 // title names a part for people.
 func (p part) title(top engine.Topology) string {
 	switch {
+	case p.Wait == waitHop:
+		return hopTitle(top, p.Lane)
 	case p.Wait == waitCopy:
 		return "waiting for copies"
 	case p.Wait != "":

@@ -51,6 +51,28 @@ export async function copying() {
   throw new Error("krater did not start");
 }
 
+/** Starts a leader and two workers of krater, host-a and host-b; gives the leader's address. */
+export async function cluster() {
+  const krater = join(root, "build/krater"), certs = join(root, "build/clients/certs");
+  execFileSync(krater, ["certs", certs]);
+  const f = spawn(krater, ["serve", "--listen", "127.0.0.1:0", "--batch-dir", "off", "--threads", "1", "--ranks", "3", "--worker-listen", "127.0.0.1:0", "--worker-certs", certs, "--log-format", "json"],
+    { stdio: ["ignore", "pipe", "pipe"] });
+  fakes.push(f);
+  f.stderr.setEncoding("utf8");
+  f.stderr.on("data", (lines) => {
+    for (const line of lines.split("\n").filter((l) => l.includes("waiting for workers"))) {
+      for (const host of ["host-a", "host-b"]) {
+        fakes.push(spawn(krater, ["worker", "--join", JSON.parse(line).listen, "--worker-certs", certs, "--worker-name", host, "--threads", "1"], { stdio: "ignore" }));
+      }
+    }
+  });
+  for await (const line of createInterface({ input: f.stdout })) {
+    const at = line.match(/http:\/\/[0-9.]+:[0-9]+/);
+    if (at) return at[0];
+  }
+  throw new Error("the leader did not start");
+}
+
 /** Opens the page of a server; whatever it complains of on its console fails the test. */
 export async function open(base, { width = 1280, height = 900, scheme = "light", touch = false, before, permissions } = {}) {
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, hasTouch: touch, acceptDownloads: true, permissions });

@@ -29,7 +29,7 @@ type look struct {
 
 var looks = map[trace.Kind]look{
 	trace.Schedule: {'s', 103, "scheduler"}, trace.Embed: {'e', 73, "embedding"}, trace.Group: {'L', 68, "layers"}, trace.Attention: {'a', 68, "attention"},
-	trace.Split: {'d', 98, "split"}, trace.Experts: {'X', 172, "experts"}, trace.Merge: {'m', 133, "merge"}, trace.Link: {'k', 71, "link"},
+	trace.Split: {'d', 98, "split"}, trace.Experts: {'X', 172, "experts"}, trace.Merge: {'m', 133, "merge"}, trace.Link: {'k', 71, "link"}, trace.Hop: {'>', 71, "hop"},
 	trace.Head: {'h', 167, "head"}, trace.Sample: {'p', 143, "sampler"}, trace.Stream: {'t', 137, "text out"}, trace.Gateway: {'g', 245, "gateway"},
 	trace.Device: {'D', 36, "step on the device"}, trace.DeviceEmbed: {'E', 73, "embedding there"},
 	trace.DeviceGroup: {'G', 68, "layers there"}, trace.DeviceHead: {'H', 167, "head there"}, trace.DeviceExperts: {'Y', 172, "experts there"},
@@ -38,7 +38,7 @@ var looks = map[trace.Kind]look{
 }
 
 // laneOrder is the order in which a batch passes the actors.
-var laneOrder = []string{"schedule", "embed", "link", "group", "split", "merge", "pool", "head", "sample", "stream", "gateway"}
+var laneOrder = []string{"schedule", "keeper", "embed", "link", "group", "split", "merge", "pool", "out", "in", "head", "sample", "stream", "gateway"}
 
 // asides are the suffixes of the names of additional lanes of an actor or a device.
 var asides = []string{trace.CopyLane(""), trace.KVLane(""), trace.PhaseLane("")}
@@ -48,7 +48,7 @@ type stretch struct {
 	Steps []uint64  `json:"steps"`
 	NS    int64     `json:"ns"`    // from the first event to the end of the last
 	Lanes []timeOf  `json:"lanes"` // work of each actor, in the order of a batch's path
-	Path  []timeOf  `json:"path"`  // critical paths added up, largest part first; "waiting" belongs to no actor, "copies" is time a device waited for copies
+	Path  []timeOf  `json:"path"`  // critical paths added up, largest part first; "waiting" belongs to no actor, "hops" is time between processes, "copies" is time a device waited for copies
 	Waits []waitFor `json:"waits"` // the longest
 
 	tracks   []trace.Track // events of these steps
@@ -79,7 +79,9 @@ func stretchOf(tracks []trace.Track, steps int) *stretch {
 	}
 	tracks = slices.DeleteFunc(tracks, func(t trace.Track) bool { return len(t.Events) == 0 })
 	slices.SortStableFunc(tracks, func(a, b trace.Track) int {
-		return cmp.Or(cmp.Compare(laneRank(a.Name), laneRank(b.Name)), cmp.Compare(a.Name, b.Name))
+		of, name := trace.Process(a.Name)
+		other, its := trace.Process(b.Name)
+		return cmp.Or(cmp.Compare(len(of), len(other)), cmp.Compare(of, other), cmp.Compare(laneRank(name), laneRank(its)), cmp.Compare(name, its))
 	})
 	s.Steps, s.tracks = batches, tracks
 	s.from, s.to, s.names = math.MaxInt64, math.MinInt64, nameLeast
@@ -115,6 +117,8 @@ func (s *stretch) addPaths(since int64) {
 			switch {
 			case p.Copy:
 				name = "copies"
+			case p.Hop:
+				name = "hops"
 			case p.Wait:
 				name = "waiting"
 			}

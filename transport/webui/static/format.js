@@ -34,7 +34,7 @@ export const percent = (share) => `${Math.round(100 * share)} %`;
 export const kinds = {
   gateway: ["gateway", "#8a8f98"], schedule: ["scheduler", "#6c7a96"], embed: ["embedding", "#3f9c9c"],
   group: ["layers", "#3f7fcb"], attention: ["attention", "#3f7fcb"], split: ["split", "#8d6fd1"], experts: ["experts", "#d98b2b"],
-  merge: ["merge", "#b565a7"], link: ["link", "#5d9a5b"], head: ["head", "#c4565a"], sample: ["sampler", "#8aa032"],
+  merge: ["merge", "#b565a7"], link: ["link", "#5d9a5b"], hop: ["hop", "#7fb06a"], head: ["head", "#c4565a"], sample: ["sampler", "#8aa032"],
   stream: ["text out", "#9a8c7a"], request: ["request", "#7d8fa8"], prefill: ["prompt", "#4d5f7a"],
   device: ["step on the device", "#2f9e8f"], "device embed": ["embedding", "#3f9c9c"], "device group": ["layers", "#3f7fcb"], "device head": ["head", "#c4565a"],
   "device experts": ["experts on the device", "#c9772f"], "copy wait": ["waiting for a copy", "#7a83c9"],
@@ -50,7 +50,7 @@ export function title(node) {
   switch (node.kind) {
     case "group": return `layers ${node.first}–${node.last - 1}`;
     case "pool": return `expert pool ${node.index}`;
-    case "link": return "link";
+    case "link": return node.name?.endsWith("out") ? "out" : "link";
     case "schedule": return "scheduler";
     case "embed": return "embedding";
     case "sample": return "sampler";
@@ -72,6 +72,7 @@ export const about = {
   pool: "computes its experts for the rows that need them",
   merge: "adds the results of the pools to each row",
   link: "copies rows to the next group of layers",
+  hop: "takes batches in that come from another machine",
   head: "computes a score for every token of the vocabulary",
   sample: "chooses the next tokens by their scores",
   stream: "turns tokens into text and sends it to the client",

@@ -1,7 +1,7 @@
 // The time line: a lane an actor, a bar a message, with the critical path of each step and
 // what actors waited for.
 import { bytes, colour, element, kinds, nanos, number, onFrame, palette, sharpen, swatch } from "./format.js";
-import { PHASES_SHOWN, explained, laneTitle, named, ofPhases, sortLanes } from "./lanes.js";
+import { PHASES_SHOWN, explained, laneTitle, named, ofPhases, process, sortLanes } from "./lanes.js";
 import { bar, subject } from "./where.js";
 
 // The fields of an event, as the server sends it.
@@ -120,11 +120,13 @@ export class TimeLine {
     $("kinds").replaceChildren(...shown.map(([k, name]) => element("span", {}, swatch(colour(k)), name)),
       element("span", {}, "thin line: the message waits"), element("span", {}, "grey: the actor waits"),
       ...(this.request ? [element("span", {}, "hatched: no longer kept")] : []),
+      ...(shown.some(([k]) => k === "hop") ? [element("span", {}, "thin line before a hop: the batch is in flight")] : []),
       ...(shown.some(([k]) => k.startsWith("copy")) ? [element("span", {}, "pale: the device waits for a copy")] : []));
   }
 
   get margin() {
-    return this.canvas.clientWidth < 600 ? 74 : 104;
+    const narrow = this.canvas.clientWidth < 600 ? 74 : 104;
+    return this.lanes?.some((l) => process(l.name)[0]) ? 1.4 * narrow : narrow;
   }
 
   x(ns) {
@@ -337,7 +339,7 @@ export class TimeLine {
       `${laneTitle(this.data.lanes[e[LANE]], this.nodes)}: ${kinds[e[KIND]]?.[0] ?? e[KIND]} for ${nanos(e[TO] - e[FROM])}`,
       e[BATCH] ? `step ${e[BATCH]}` : "", e[LAYER] >= 0 ? `layer ${e[LAYER]}` : "",
       copied ? "" : `${e[ROWS]} row${e[ROWS] === 1 ? "" : "s"}`,
-      e[SENT] ? `waited ${nanos(e[FROM] - e[SENT])}` : "", e[PARTS] ? `${e[PARTS]} parts` : "",
+      e[SENT] ? `${e[KIND] === "hop" ? "in flight for" : "waited"} ${nanos(e[FROM] - e[SENT])}` : "", e[PARTS] ? `${e[PARTS]} parts` : "",
       e[BYTES] ? `${bytes(e[BYTES])} (${bytes(e[BYTES] / Math.max(1, e[TO] - e[FROM]) * 1e9)}/s)` : "",
       e[MICRO] ? `micro-batch ${e[MICRO]}` : "", e[DEVICE] ? `on ${this.data.devices[e[DEVICE]]}` : "",
       e[OTHERS] ? `stands for ${e[OTHERS] + 1} like it` : "",

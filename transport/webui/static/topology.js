@@ -8,6 +8,9 @@ const GAP = 22, ROW = 84;
 // The fields of a load, as the server sends it.
 const QUEUE = 0, RATE = 1, BUSY = 2, WAIT = 3, BYTES = 4;
 
+/** The group that a split or a merge serves. */
+const groupOf = (n) => n.name.replace(/(split|merge)(?=\d+$)/, "group");
+
 export class Topology {
   constructor(host, detail) {
     this.host = host;
@@ -54,7 +57,7 @@ export class Topology {
     this.of("stream").forEach((n) => places.set(n.name, [last, 0, W, H]));
     // Split and merge share the place below their group.
     for (const n of this.of("split", "merge")) {
-      const [x] = places.get(`group${n.index}`);
+      const [x] = places.get(groupOf(n));
       places.set(n.name, [x + (n.kind === "split" ? -4 : W / 2 + 4), 2 * ROW, W / 2, H]);
     }
     const pools = this.beside();
@@ -78,7 +81,7 @@ export class Topology {
     way.forEach((n, i) => places.set(n.name, [0, (i + 1) * down, w, H]));
     this.of("stream").forEach((n) => places.set(n.name, [across, way.length * down, w, H]));
     for (const n of this.of("split", "merge")) {
-      const [, y] = places.get(`group${n.index}`);
+      const [, y] = places.get(groupOf(n));
       places.set(n.name, [across, y + (n.kind === "split" ? -2 : 29), w - 14, 25]);
     }
     this.beside().forEach((n, i) => places.set(n.name, [2 * across, (i + 2) * down, w, H]));
@@ -97,12 +100,21 @@ export class Topology {
     if (!this.narrow) root.style.maxWidth = `${Math.max(right + 28, 480) * 1.3}px`;
     this.edges = [];
     const nodes = new Map(this.topology.nodes.map((n) => [n.name, n]));
-    for (const [from, to] of this.topology.edges) {
+    this.hops = [];
+    for (let [from, to] of this.topology.edges) {
+      // A hop is an edge to who gets the batch from the actor that takes it in.
+      const hop = nodes.get(to).kind === "hop" ? to : undefined;
+      if (hop) to = this.topology.edges.find(([a]) => a === hop)?.[1];
       const a = places.get(from), b = places.get(to);
       if (!a || !b) continue;
-      const path = svg("path", { class: "edge", "data-from": from, "data-to": to, "marker-end": "url(#arrow)", d: edge(nodes.get(from).kind, a, nodes.get(to).kind, b, this.narrow) });
+      const path = svg("path", { class: hop ? "edge hop" : "edge", "data-from": from, "data-to": to, "marker-end": "url(#arrow)", d: edge(nodes.get(from).kind, a, nodes.get(to).kind, b, this.narrow) });
       this.edges.push([from, path]);
       root.append(path);
+      if (!hop) continue;
+      const [x, y] = this.narrow ? [a[0] + a[2] + 4, (a[1] + a[3] + b[1]) / 2 + 3] : [(a[0] + a[2] + b[0]) / 2, a[1] + a[3] + 11];
+      const words = [0, 11].map((dy) => svg("text", { class: "hopcost", x, y: y + (this.narrow ? 0 : dy), "text-anchor": this.narrow ? "start" : "middle" }));
+      this.hops.push([hop, words]);
+      root.append(...words);
     }
     this.ranks(root, places);
     this.boxes.clear();
@@ -129,8 +141,9 @@ export class Topology {
       const mine = groups.filter((n) => n.rank === rank).map((n) => places.get(n.name));
       const x = Math.min(...mine.map((p) => p[0])), y = Math.min(...mine.map((p) => p[1]));
       const x2 = Math.max(...mine.map((p) => p[0] + p[2])), y2 = Math.max(...mine.map((p) => p[1] + H));
+      const { machine } = groups.find((n) => n.rank === rank);
       root.append(svg("rect", { class: "rank", x: x - 7, y: y - 7, width: x2 - x + 14, height: y2 - y + 14, rx: 9 }),
-        svg("text", { class: "rankname", x: x - 4, y: y - 10 }, `rank ${rank}`));
+        svg("text", { class: "rankname", x: x - 4, y: y - 10 }, machine ? `rank ${rank}: ${machine}` : `rank ${rank}`));
     }
   }
 
@@ -143,7 +156,7 @@ export class Topology {
     const g = svg("g", { class: h < 40 ? "node pill" : "node", tabindex: 0, role: "button", transform: `translate(${x} ${y})`, "aria-label": label },
       svg("title", {}, `${label}: ${about[n.kind]}`), svg("rect", { class: "box", width: w, height: h, rx: 7 }), fill,
       svg("text", { class: "name", x: 8, y: small && h < 40 ? 17 : 20 }, label), share, queue);
-    if (!small) g.insertBefore(svg("text", { class: "sub", x: 8, y: h - 9 }, n.kind === "device" ? (this.narrow ? "" : "its own clock") : n.device ?? ""), share);
+    if (!small) g.insertBefore(svg("text", { class: "sub", x: 8, y: h - 9 }, n.kind === "device" ? (this.narrow ? "" : "its own clock") : n.kind === "pool" && n.machine ? `rank ${n.rank}` : n.device ?? ""), share);
     const tell = () => {
       this.chosen = n;
       for (const b of this.boxes.values()) b.g.classList.toggle("chosen", b.node === n);
@@ -187,6 +200,11 @@ export class Topology {
       path.style.strokeWidth = rate > 0 ? Math.min(3, 1.2 + 0.4 * Math.log10(1 + rate)) : 1.1;
       path.style.opacity = rate > 0 ? 1 : 0.6;
     }
+    for (const [hop, words] of this.hops ?? []) {
+      const load = this.loads[hop] ?? [0, 0, 0, 0, 0];
+      words[0].textContent = load[WAIT] > 0 ? seconds(load[WAIT]) : "";
+      words[1].textContent = load[BYTES] > 0 && !this.narrow ? `${bytes(load[BYTES])}/s` : "";
+    }
     this.tell();
   }
 
@@ -199,6 +217,7 @@ export class Topology {
     const parts = [`In the last second it was busy ${percent(load[BUSY])} of the time, including waits for other actors`, `${number(load[RATE])} messages a second`, `${load[QUEUE]} waiting`];
     if (load[WAIT] > 0) parts.push(`a message waits ${seconds(load[WAIT])}`);
     if (load[BYTES] > 0) parts.push(`${bytes(load[BYTES])}/s`);
+    if (n.machine) parts.push(`worker ${n.machine}`);
     if (n.device) parts.push(`on ${n.device}` + (n.kind === "pool" && n.memory >= 0 ? `, NUMA node ${n.memory}` : ""));
     if (n.last > n.first) parts.push(`rank ${n.rank}`);
     const text = `${laneTitle(n.name, this.topology.nodes)}: ${percent(this.shares.get(n.name) ?? 0)} ${of}. It ${about[n.kind]}. ${parts.join("; ")}.`;

@@ -6,9 +6,13 @@ const WAITS = { message: "waiting", copy: "waiting for copies" };
 const KINDS = { pool: "experts" }; // actors whose kind of event has another name
 
 /** What a part is called. */
-const name = (part, nodes) => WAITS[part.wait] ?? laneTitle(part.lane, nodes);
+function name(part, nodes) {
+  if (part.wait === "hop") return `hop to rank ${nodes.find((n) => n.name === part.lane)?.rank ?? 0}`;
+  return WAITS[part.wait] ?? laneTitle(part.lane, nodes);
+}
 
 function shade(part, nodes) {
+  if (part.wait === "hop") return colour("hop");
   if (part.wait) return part.wait === "copy" ? colour("copy wait") : palette().line;
   const kind = nodes.find((n) => n.name === part.lane)?.kind ?? part.lane;
   return colour(KINDS[kind] ?? kind);
