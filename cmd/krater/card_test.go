@@ -38,7 +38,11 @@ func TestFastKernelsAgreeWithPlain(t *testing.T) {
 
 // TestWindowsAgreeWithPlain: the same with windows, sinks and biases.
 func TestWindowsAgreeWithPlain(t *testing.T) {
-	agreesWithPlain(t, windowModel(t, 40), cardPrecisions["int4 g128"], 150)
+	tokens := 150
+	if testing.Short() {
+		tokens = 70
+	}
+	agreesWithPlain(t, windowModel(t, 40), cardPrecisions["int4 g128"], tokens)
 }
 
 // TestTwoHeadSizesOnCard: the same with heads of 256 in a window and of 512, and experts with GELU.
@@ -51,6 +55,8 @@ func TestTwoHeadSizesOnCard(t *testing.T) {
 	} {
 		tokens := 150
 		switch {
+		case testing.Short() && name == "int8": // package gemv has it
+			continue
 		case testing.Short() && name == "int4":
 			tokens = 70
 		case testing.Short():
@@ -89,13 +95,16 @@ func agreesWithPlain(t *testing.T, m *synth.Model, p load.Precision, tokens int)
 // TestChunksOnCard: however a prompt is cut, the same tokens.
 func TestChunksOnCard(t *testing.T) {
 	d := onCard(t, latentModel(t), cardPrecisions["int4 g128"], tensor.BF16, false)
-	prompt := randomTokens(100, 2)
-	want := runOn(t, d, prompt, 6, 0)
+	prompt, n := randomTokens(100, 2), 6
+	if testing.Short() {
+		prompt, n = prompt[:70], 3
+	}
+	want := runOn(t, d, prompt, n, 0)
 	for _, chunk := range []int{1, 7, 64} {
 		if chunk == 1 && testing.Short() {
 			continue
 		}
-		got := runOn(t, d, prompt, 6, chunk)
+		got := runOn(t, d, prompt, n, chunk)
 		if !slices.Equal(got.ids, want.ids) {
 			t.Errorf("chunks of %d: %v, want %v", chunk, got.ids, want.ids)
 		}
@@ -151,7 +160,10 @@ func TestRunsAreEqualOnCard(t *testing.T) {
 // few window blocks or keep all rows. The prompt comes in chunks, and steps of generated rows are
 // replayed as graphs.
 func TestWindowBlocksOnCard(t *testing.T) {
-	m, prompt := windowModel(t, 40), randomTokens(200, 5)
+	m, prompt, chunk, windows := windowModel(t, 40), randomTokens(200, 5), 96, 10
+	if testing.Short() {
+		prompt, chunk, windows = prompt[:140], 66, 8
+	}
 	for i, x := range []struct {
 		kv tensor.DType
 		o  cuda.Options
@@ -159,8 +171,8 @@ func TestWindowBlocksOnCard(t *testing.T) {
 		if testing.Short() && i > 0 {
 			continue
 		}
-		want := runOn(t, onCardBy(t, m, load.Precision{}, x.kv, x.o), prompt, 6, 96)
-		got := runOn(t, onCardIn(t, m, load.Precision{}, x.kv, x.o, 10), prompt, 6, 96)
+		want := runOn(t, onCardBy(t, m, load.Precision{}, x.kv, x.o), prompt, 6, chunk)
+		got := runOn(t, onCardIn(t, m, load.Precision{}, x.kv, x.o, windows), prompt, 6, chunk)
 		if !slices.EqualFunc(got.rows, want.rows, slices.Equal) {
 			t.Errorf("KV %s, %+v: the rows have other bits", x.kv, x.o)
 		}
@@ -199,6 +211,10 @@ func TestBatchesOnCard(t *testing.T) {
 	}
 }
 
+// codedGoldens are golden models that are others with coded weights, which a processor decodes. TestNativeGoldenOnCard
+// has three of them as they are.
+var codedGoldens = map[string]bool{"deepseek_v3_fp8": true, "deepseek_v4_fp4": true, "gpt_oss_mxfp4": true, "qwen3_5_moe_fp8": true}
+
 // TestGoldensOnCard: the golden models through the program, in float32 exactly and in
 // bfloat16 within what that loses.
 func TestGoldensOnCard(t *testing.T) {
@@ -214,7 +230,7 @@ func TestGoldensOnCard(t *testing.T) {
 			if topK > 0 && args[1] == "bf16" {
 				continue // the scores of two positions may be nearer than bfloat16 rounds them, and another choice is no fault
 			}
-			if short && i > 0 {
+			if short && (i > 0 || codedGoldens[f.Name]) {
 				continue
 			}
 			golden := f.Dir
@@ -274,7 +290,11 @@ func TestProbesOnCard(t *testing.T) {
 		"mixtral":          {"--rows", "bf16"},
 	} {
 		dir := filepath.Join("..", "..", "testdata", "goldens", golden)
-		answers(t, "", append([]string{"compare", "--device", "cuda", "--model", dir, "--golden", dir}, args...)...)
+		from := dir
+		if testing.Short() {
+			from = fewerGoldens(t, goldens.Folder{Dir: dir}) // without the longest prompt
+		}
+		answers(t, "", append([]string{"compare", "--device", "cuda", "--model", dir, "--golden", from}, args...)...)
 	}
 }
 

@@ -71,7 +71,7 @@ var besideAll = []struct {
 func nths(yield func(int) bool) {
 	factor := 1.7
 	if testing.Short() {
-		factor = 6
+		factor = 16
 	}
 	if os.Getenv("KRATER_EVERY_CALL") != "" {
 		factor = 1

@@ -75,7 +75,7 @@ func TestServeOnCard(t *testing.T) {
 		{"prompt": "The river", "max_tokens": 4, "repetition_penalty": 1.2, "logprobs": 2}, // its tokens are the host's to choose
 	}
 	if testing.Short() {
-		requests[0]["max_tokens"], requests[4]["max_tokens"] = 12, 12
+		requests[0]["max_tokens"], requests[3]["max_tokens"], requests[4]["max_tokens"] = 8, 6, 8
 	}
 	dir := fewLayers(t)
 	all := func(args ...string) (texts []string, s *site) {

@@ -100,7 +100,7 @@ func TestForms(t *testing.T) {
 	c := cudatest.Open(t)
 	batches := [][2]int{{1, 0}, {1, 1}, {2, 0}, {2, 1}, {2, 2}, {3, 1}, {7, 0}, {7, 3}, {7, 7}, {33, 5}, {64, 0}, {65, 1}, {65, 64}, {129, 64}}
 	if testing.Short() {
-		batches = [][2]int{{2, 1}, {33, 5}, {65, 64}}
+		batches = [][2]int{{2, 1}, {65, 64}}
 	}
 	for _, k := range []cudatest.Layout{{DType: tensor.BF16}, {Bits: 4, Group: 128}, {Bits: 8}} {
 		r, apart, hangs := newFormsRig(t, c, k), 0, 0 // results are rounded to bfloat16: a few may be equal by chance

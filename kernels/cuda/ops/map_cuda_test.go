@@ -174,9 +174,9 @@ func TestMap(t *testing.T) {
 	c := cudatest.Open(t)
 	for l, k := range mapLayouts {
 		r := newMapRig(t, c, k.routed, k.shared, k.rows)
-		for i, m := range maps {
-			if testing.Short() && i == 0 && l > 0 {
-				continue // in order
+		for _, m := range maps {
+			if testing.Short() && l > 0 && m.name != "some" {
+				continue // the first layout has all maps
 			}
 			where := m.where[:]
 			bank := r.spread(where)
