@@ -22,7 +22,7 @@ func TestMicroBatchesOverlap(t *testing.T) {
 	processor := processor(t)
 	tiny, deep := open(t, ""), deep(t)
 	const few, many = 4, 10 // tokens: the difference is steps of all streams
-	for _, x := range []struct {
+	for i, x := range []struct {
 		name     string
 		s        *source
 		strategy string
@@ -36,6 +36,9 @@ func TestMicroBatchesOverlap(t *testing.T) {
 		{"both are as busy, some experts on the device", deep, "hot_cached_static", 28, 1.5, 90},
 		{"the host is busier", deep, "cpu_only", 20, 1.3, 90},
 	} {
+		if testing.Short() && (i == 1 || i == 2) {
+			continue // the others have each balance, each model and both strategies
+		}
 		t.Run(x.name, func(t *testing.T) {
 			w := workload{
 				Options: placement.Options{Prefill: strategy(t, x.strategy), Decode: strategy(t, x.strategy), Heat: x.s.heat(1), Budget: 6_000_000},

@@ -9,6 +9,9 @@ import (
 // TestIndexerMistakes: each mistake in an indexer changes values, and is named from them.
 func TestIndexerMistakes(t *testing.T) {
 	for _, name := range []string{"deepseek_v32", "glm_moe_dsa"} {
+		if testing.Short() && name == "glm_moe_dsa" {
+			continue // the same operators
+		}
 		t.Run(name, func(t *testing.T) {
 			c := goldenCase(t, name)
 			for i := range c.Config.Layers { // a text of a few tokens has to choose
