@@ -20,7 +20,7 @@ func TestNativeOnCard(t *testing.T) {
 	path := writeGGUF(t, "tiny.gguf", goldens.TinyGGUF(t, layered))
 	bytes := "200"
 	if testing.Short() {
-		bytes = "60"
+		bytes = "90"
 	}
 	perplexity := func(args ...string) float64 {
 		t.Helper()
