@@ -28,12 +28,12 @@ func TestRanksOnGPUs(t *testing.T) {
 	for _, x := range []struct {
 		device, vram string
 		beside       bool // few experts are on the GPU
-		lost         bool // a kernel ends the context of a GPU
+		lost         cudatest.Loss
 	}{
-		{"cuda", "0", false, false}, {"cuda:0,cuda:0", "400MiB,400MiB", false, false}, {"cuda:0,cuda:1", "0", false, true},
-		{"cuda,cpu", "0", true, false}, {"cpu,cuda", "0", false, false},
+		{"cuda", "0", false, 0}, {"cuda:0,cuda:0", "400MiB,400MiB", false, 0}, {"cuda:0,cuda:1", "0", false, cudatest.Destroyed},
+		{"cuda:0,cuda:1", "0", false, cudatest.Faulted}, {"cuda,cpu", "0", true, 0}, {"cpu,cuda", "0", false, 0},
 	} {
-		if testing.Short() && x.device == "cpu,cuda" {
+		if testing.Short() && (x.device == "cpu,cuda" || x.lost == cudatest.Faulted) {
 			continue // the nightly has it
 		}
 		t.Run(x.device, func(t *testing.T) {
@@ -65,10 +65,10 @@ func TestRanksOnGPUs(t *testing.T) {
 	}
 }
 
-// servedTokens returns four tokens of an answer. With lost the GPU of the second rank is lost before the last of them.
-func servedTokens(t *testing.T, m *Model, lost bool) []int32 {
+// servedTokens returns four tokens of an answer. The GPU of the second rank may be lost before the last of them.
+func servedTokens(t *testing.T, m *Model, lost cudatest.Loss) []int32 {
 	t.Helper()
-	v, err := m.Serve(zerolog.Nop())
+	v, err := m.Serve(zerolog.New(zerolog.NewTestWriter(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,15 +78,15 @@ func servedTokens(t *testing.T, m *Model, lost bool) []int32 {
 	}
 	st, events := asked(t, gw, 0, 4), 0
 	ids, err := rest(st, func() {
-		if events++; events == 3 && lost {
-			cudatest.Lose(t, m.Ranks[1].Device.(*cuda.Device).Owner())
+		if events++; events == 3 && lost != cudatest.Kept {
+			cudatest.Lose(t, m.Ranks[1].Device.(*cuda.Device).Owner(), lost)
 		}
 	})
 	st.Close()
 	if err != nil || len(ids) != 4 {
 		t.Fatalf("%v, %v", ids, err)
 	}
-	if lost && len(m.Ranks) != 1 {
+	if lost != cudatest.Kept && len(m.Ranks) != 1 {
 		t.Errorf("%d ranks after a loss", len(m.Ranks))
 	}
 	if err := v.Close(); err != nil {

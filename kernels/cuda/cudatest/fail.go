@@ -41,6 +41,17 @@ static int kr_wild(void) {
 	if (lib) dlclose(lib);
 	return err;
 }
+
+// kr_reset destroys the primary context of the calling thread's GPU.
+static int kr_reset(void) {
+	void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+	int (*current)(int *) = lib ? (int (*)(int *))dlsym(lib, "cuCtxGetDevice") : 0;
+	int (*reset)(int) = lib ? (int (*)(int))dlsym(lib, "cuDevicePrimaryCtxReset_v2") : 0;
+	int gpu, err = current && reset ? current(&gpu) : -1;
+	if (!err) err = reset(gpu);
+	if (lib) dlclose(lib);
+	return err;
+}
 */
 import "C"
 
@@ -73,8 +84,17 @@ func Fail(t testing.TB, faults string) (fired int) {
 	return fired
 }
 
-// Lose ends the context of a GPU, as a fault of a kernel does. The owner is the GPU's.
-func Lose(t testing.TB, owner *driver.Owner) {
+// A Loss is a way in which a GPU's context ends.
+type Loss int
+
+const (
+	Kept      Loss = iota
+	Destroyed      // by a call
+	Faulted        // by a kernel that writes where no memory is; the driver's documentation has no way on for the process
+)
+
+// Lose ends the context of a GPU. The owner is the GPU's. An emulated GPU has one kind of loss.
+func Lose(t testing.TB, owner *driver.Owner, how Loss) {
 	t.Helper()
 	c := C.CString("launch:1:700")
 	defer C.free(unsafe.Pointer(c))
@@ -82,8 +102,12 @@ func Lose(t testing.TB, owner *driver.Owner) {
 		if C.kr_fail(c) >= 0 {
 			return nil // the next launch, of any GPU, ends a context
 		}
-		if err := C.kr_wild(); err != 0 {
-			return fmt.Errorf("no wild kernel: error %d of the driver", err)
+		lose := func() C.int { return C.kr_reset() }
+		if how == Faulted {
+			lose = func() C.int { return C.kr_wild() }
+		}
+		if err := lose(); err != 0 {
+			return fmt.Errorf("the context was not lost: error %d of the driver", err)
 		}
 		return nil
 	})
