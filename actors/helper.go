@@ -36,7 +36,6 @@ type help struct {
 	name     string
 	rank     *rank
 	worker   *helper.Worker
-	sums     []device.Mat // [batches] what it returns, where that is sums
 	takes    map[int][]bool
 	least    int // rows of a batch with a part for the helper
 	pair     [2]*link.Pair
@@ -68,13 +67,13 @@ func (p *Pipeline) spawnHelper(batches []*msg.Batch) error {
 	if r.accel != nil {
 		queue = r.queues + 1
 	}
-	w, sums, fallen, err := o.Experts.Open(helper.WorkerOptions{
+	w, fallen, err := o.Experts.Open(helper.WorkerOptions{
 		Rank: r.Rank, Queue: queue, Sums: len(batches), Links: kinds, Out: h.pair[0], Back: h.pair[1], Sample: batches[0].Ranks[0].State.Room(),
 	})
 	if err != nil {
 		return fmt.Errorf("helper %s: %w", h.name, err)
 	}
-	h.worker, h.sums, p.help = w, sums, h
+	h.worker, p.help = w, h
 	out, back := w.Links()
 	for _, fault := range fallen {
 		p.log.Warn().Str("helper", h.name).Err(fault).Str("out", out).Str("back", back).Msg("a kind of link to a helper does not work")
@@ -161,13 +160,9 @@ func (h *help) measure(layer int, now func() int64) (share float64, err error) {
 	if h.rank.place != nil {
 		here = h.rank.place.Here(layer)
 	}
-	sum := device.Mat{}
-	if h.sums != nil {
-		sum = h.sums[0]
-	}
 	// helps measures batches of some rows, the first time in order to choose the share.
 	helps := func(rows int) (bool, error) {
-		t, err := h.worker.Measure(h.rank.Rank, layer, rows, bank, here, sum, now)
+		t, err := h.worker.Measure(h.rank.Rank, layer, rows, bank, here, now)
 		x := dispatch.Help{Alone: t.Alone.Seconds(), Held: t.Held.Seconds(), Carry: t.Carry.Seconds(), Part: t.Part, Turn: helpTurn.Seconds()}
 		if share == 0 {
 			share = x.Share()
@@ -235,19 +230,18 @@ func (h *help) divide(b *msg.Batch, layer int, work []device.ExpertRows) (rest [
 
 // back enqueues that the helper's sums are added.
 func (h *help) back(s device.Stream, b *msg.Batch) {
-	if h != nil && h.sums != nil && len(b.Work.Helped().Rows) > 0 {
-		h.rank.place.AddSum(s, b.State, h.sums[b.Index].RowRange(0, b.State.T))
+	if h == nil || len(b.Work.Helped().Rows) == 0 {
+		return
+	}
+	if sum := h.worker.Sum(b.Index); !sum.Zero() {
+		h.rank.place.AddSum(s, b.State, sum.RowRange(0, b.State.T))
 	}
 }
 
 // close frees the worker.
 func (h *help) close() {
-	if h == nil {
-		return
-	}
-	h.worker.Close()
-	for _, m := range h.sums {
-		m.Buf.Free()
+	if h != nil {
+		h.worker.Close()
 	}
 }
 
@@ -267,16 +261,12 @@ func (n *helperNode) receive(c *turn, m any) {
 }
 
 func (n *helperNode) compute(w *msg.Work, p *msg.Part) error {
-	sum := device.Mat{}
-	if n.sums != nil {
-		sum = n.sums[w.Batch.Index]
-	}
-	err := n.worker.Compute(w.Batch.State, sum, w.Layer, p.Rows)
+	err := n.worker.Compute(w.Batch.State, w.Batch.Index, w.Layer, p.Rows)
 	if err == nil {
 		n.computed.Add(uint64(len(p.Rows)))
 		return nil
 	}
-	rank, helper := n.worker.Recover()
+	rank, helper := n.worker.Recover(w.Batch.Index)
 	switch {
 	case rank != nil:
 		n.lost(0, n.rank.name, rank)

@@ -26,7 +26,7 @@ const measurements = 3
 
 // Measure takes times on both devices, for rows that choose all experts alike. here is where the rank finds all
 // experts of a layer, if that is an accelerator; else they are in bank.
-func (w *Worker) Measure(rank load.Rank, layer, rows int, bank *expert.Bank, here *device.Bank, sum device.Mat, now func() int64) (t Times, err error) {
+func (w *Worker) Measure(rank load.Rank, layer, rows int, bank *expert.Bank, here *device.Bank, now func() int64) (t Times, err error) {
 	cfg := w.x.parts.Config
 	group := 0
 	if here == nil && len(bank.Integers) > 0 {
@@ -76,14 +76,14 @@ func (w *Worker) Measure(rank load.Rank, layer, rows int, bank *expert.Bank, her
 	}); err != nil {
 		return t, err
 	}
-	if t.Held, err = took(ids, func() error { return w.Compute(&r.st, sum, layer, held) }); err != nil {
+	if t.Held, err = took(ids, func() error { return w.Compute(&r.st, 0, layer, held) }); err != nil {
 		return t, err
 	}
 	none := make([]int32, len(ids)) // an id below 0 is no choice
 	for i := range none {
 		none[i] = -1
 	}
-	t.Carry, err = took(none, func() error { return w.Compute(&r.st, sum, layer, nil) })
+	t.Carry, err = took(none, func() error { return w.Compute(&r.st, 0, layer, nil) })
 	return t, errors.Join(err, s.Synchronize())
 }
 

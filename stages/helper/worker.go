@@ -62,11 +62,13 @@ func free(list ...device.Mat) {
 // Worker computes for one pipeline. It belongs to one goroutine at a time.
 type Worker struct {
 	x         *Experts
+	rank      device.Device
 	room      *room         // the helper's
 	from, to  device.Stream // of the rank's device and of the helper
 	out, back *link.Hop
 	result    device.Mat    // [n, H] F32 on the helper: what goes back
 	stage     device.Mat    // [n, H] F32 on the rank, where rows go back
+	sums      []device.Mat  // by batch, [LayerRows, H] F32 on the rank, where sums go back
 	at        [2]device.Mat // [n, 1] I32 on both: the rows of ExpertOut
 	list      []int32       // [n] the same on the host
 	src, dst  [3]device.Mat // reused
@@ -76,30 +78,28 @@ type Worker struct {
 type WorkerOptions struct {
 	Rank   load.Rank
 	Queue  int // of the rank's device, if that is an accelerator: one that no batch has
-	Sums   int // matrices of sums that the rank needs, one for each batch
+	Sums   int // batches of the rank
 	Links  []link.Kind
 	Out    *link.Pair // from the rank to the helper
 	Back   *link.Pair
 	Sample device.Mat // memory of the rank of at least [LayerRows, H] F32, which the test of the links overwrites
 }
 
-// Open makes a worker, with links that were tested. sums are the matrices [LayerRows, H] F32 of the rank that Compute may
-// be given; they belong to the worker. fallen are the faults of kinds of links that do not work.
-func (h *Experts) Open(o WorkerOptions) (w *Worker, sums []device.Mat, fallen []error, err error) {
+// Open makes a worker, with links that were tested. fallen are the faults of kinds of links that do not work.
+func (h *Experts) Open(o WorkerOptions) (w *Worker, fallen []error, err error) {
 	cfg, lim := h.parts.Config, o.Rank.Limits
-	w = &Worker{x: h}
+	w = &Worker{x: h, rank: o.Rank.Device}
 	defer func() {
 		if err != nil {
-			free(sums...)
 			w.Close()
 		}
 	}()
 	if err = w.streams(&o); err != nil {
-		return w, nil, nil, err
+		return w, nil, err
 	}
 	n := lim.LayerRows()
 	if w.room, err = newRoom(h.dev, cfg, n, h.group()); err != nil {
-		return w, nil, nil, err
+		return w, nil, err
 	}
 	if !h.sums() {
 		n = min(stageRows, n*cfg.MoE.Router.TopK)
@@ -114,25 +114,25 @@ func (h *Experts) Open(o WorkerOptions) (w *Worker, sums []device.Mat, fallen []
 	for i := 0; err == nil && h.sums() && i < o.Sums; i++ {
 		var m device.Mat
 		m, err = device.AllocMat(o.Rank.Device, tensor.F32, n, cfg.Hidden)
-		sums = append(sums, m)
+		w.sums = append(w.sums, m)
 	}
 	if err == nil && !h.sums() {
 		w.stage, err = device.AllocMat(o.Rank.Device, tensor.F32, n, cfg.Hidden)
 	}
 	if err != nil {
-		return w, sums, nil, err
+		return w, nil, err
 	}
 	in, into := w.room.in, w.stage
 	if h.sums() {
-		into = sums[0]
+		into = w.sums[0]
 	}
 	sample := device.NewMat(o.Sample.Buf, in.DType, in.Rows, in.Cols)
 	if w.out, fallen, err = link.Open(o.Out, o.Links, w.from, w.to, sample, in, w.room.ids.Bytes()+w.room.wts.Bytes()); err != nil {
-		return w, sums, fallen, err
+		return w, fallen, err
 	}
 	var more []error
 	w.back, more, err = link.Open(o.Back, o.Links, w.to, w.from, w.result, into, 0)
-	return w, sums, append(fallen, more...), err
+	return w, append(fallen, more...), err
 }
 
 // streams makes the streams of both sides.
@@ -183,13 +183,13 @@ func (w *Worker) Close() {
 	if w.room != nil {
 		w.room.close()
 	}
-	free(w.result, w.stage, w.at[0], w.at[1])
+	free(append(w.sums, w.result, w.stage, w.at[0], w.at[1])...)
 }
 
 // Compute computes the experts of work for the rows of st, which are complete, and waits for that. The results
-// are rows of st.ExpertOut, or where sums was given the weighted sum of each token in sum [T, H] F32. After an error the
+// are rows of st.ExpertOut, or where an accelerator takes sums the weighted sum of each token in Sum(batch). After an error the
 // step is lost; Recover says whether the worker can go on.
-func (w *Worker) Compute(st *stages.State, sum device.Mat, layer int, work []device.ExpertRows) (err error) {
+func (w *Worker) Compute(st *stages.State, batch, layer int, work []device.ExpertRows) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("experts of layer %d on %s: %w", layer, w.x.dev.Name(), files.Caught(r))
@@ -211,7 +211,7 @@ func (w *Worker) Compute(st *stages.State, sum device.Mat, layer int, work []dev
 	p := own.On(w.x.dev, w.to, nil)
 	p.WeightedSum(result, own.ExpertOut, own.RouterWeights, device.Mat{}, own.RouterIDs, w.x.view.Bank(layer).Map)
 	p.Send()
-	if err := w.carryBack(result, sum.RowRange(0, st.T)); err != nil {
+	if err := w.carryBack(result, w.sums[batch].RowRange(0, st.T)); err != nil {
 		return err
 	}
 	return w.arrived(true, true)
@@ -294,12 +294,54 @@ func (w *Worker) arrived(out, back bool) error {
 	return nil
 }
 
-// Recover makes the worker usable again after an error. The errors say that the rank's device, or the helper or
-// its links, are lost.
-func (w *Worker) Recover() (rank, helper error) {
-	rank, helper = w.from.Recover(), w.to.Recover()
-	if rank == nil && helper == nil && (!w.out.Settled() || !w.back.Settled()) {
-		helper = errors.New("copies hang")
+// Sum is where the sums of a batch are, [LayerRows, H] F32 on the rank; absent where rows travel.
+func (w *Worker) Sum(batch int) device.Mat {
+	if len(w.sums) == 0 {
+		return device.Mat{}
 	}
-	return rank, helper
+	return w.sums[batch]
+}
+
+// Recover makes the worker usable again after an error of Compute for a batch. The errors say that the rank's device, or the helper or
+// its links, are lost.
+func (w *Worker) Recover(batch int) (rank, helper error) {
+	if rank, helper = w.from.Recover(), w.to.Recover(); rank != nil || helper != nil {
+		return rank, helper
+	}
+	return nil, errors.Join(w.leave(w.out, w.renewRoom), w.leave(w.back, func() error { return w.renewResults(batch) }))
+}
+
+var errHang = errors.New("copies hang, and there is no other link")
+
+// leave gives up links whose copies hang. What these may still write is left to them, and renew allocates other memory.
+func (w *Worker) leave(h *link.Hop, renew func() error) error {
+	switch {
+	case h.Settled():
+		return nil
+	case !h.Leave():
+		return errHang
+	}
+	return renew()
+}
+
+func (w *Worker) renewRoom() error {
+	r, err := newRoom(w.x.dev, w.x.parts.Config, w.room.in.Rows, w.x.group())
+	if err != nil {
+		r.close()
+		return err
+	}
+	w.room = r
+	return nil
+}
+
+func (w *Worker) renewResults(batch int) error {
+	to := &w.stage
+	if len(w.sums) > 0 {
+		to = &w.sums[batch]
+	}
+	m, err := device.AllocMat(w.rank, to.DType, to.Rows, to.Cols)
+	if err == nil {
+		*to = m
+	}
+	return err
 }

@@ -96,7 +96,7 @@ type side struct {
 // what is carried besides. fallen are the faults of kinds that did not pass. If no kind passes, Open
 // returns them as an error.
 func Open(p *Pair, kinds []Kind, from, to device.Stream, src, dst device.Mat, more int) (h *Hop, fallen []error, err error) {
-	h = &Hop{pair: &Pair{Deadline: p.Deadline}, way: Way{From: from.Device(), To: to.Device(), Largest: src.Bytes() + more}}
+	h = &Hop{pair: &Pair{Deadline: p.Deadline}, way: Way{From: from.Device(), To: to.Device(), Largest: src.Bytes() + more + mostMats*lineBytes}}
 	h.bridge()
 	for i, kind := range kinds {
 		l, ok := kind(h.way)

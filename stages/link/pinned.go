@@ -16,7 +16,8 @@ func roomBytes(largest int) int {
 	return pieces * pieceBytes
 }
 
-const lineBytes = 256
+// Each of the matrices of a hop, of which there are mostMats at most, begins on a line.
+const lineBytes, mostMats = 256, 3
 
 // pinned copies through pinned memory, on streams of its own. The host does not wait.
 type pinned struct {
