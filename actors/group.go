@@ -31,6 +31,8 @@ type groupNode struct {
 	open []*msg.Batch
 	// behind has the batches that wait for one with earlier rows of a prompt of theirs.
 	behind []*msg.Batch
+	// done are those whose layers are computed, and that must not overtake such a batch.
+	done []*msg.Batch
 }
 
 func (n *groupNode) receive(c *turn, m any) {
@@ -42,6 +44,22 @@ func (n *groupNode) receive(c *turn, m any) {
 			i = -1
 		}
 	}
+	for i := 0; i < len(n.done); i++ {
+		if b := n.done[i]; !n.overtakes(b) {
+			n.done = slices.Delete(n.done, i, i+1)
+			c.send(c.routes.after(n.index), b)
+			i = -1
+		}
+	}
+}
+
+// overtakes reports whether a batch would leave the group before an earlier one with rows of its prompts.
+func (n *groupNode) overtakes(b *msg.Batch) bool {
+	if b.Follows == 0 || b.Abandoned.Load() {
+		return false
+	}
+	before := func(p *msg.Batch) bool { return p != b && p.ID <= b.Follows && !p.Abandoned.Load() }
+	return slices.ContainsFunc(n.open, before) || slices.ContainsFunc(n.behind, before) || slices.ContainsFunc(n.done, before)
 }
 
 // waits reports whether a batch must not enter its next layer yet, because an earlier batch with rows of its prompts has not passed that.
@@ -133,6 +151,10 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 	}
 	waitAnchored(c, b, n.stream)
 	timePart(b, trace.DeviceGroup)
+	if n.overtakes(b) {
+		n.done = append(n.done, b)
+		return
+	}
 	c.send(c.routes.after(n.index), b)
 }
 
@@ -152,7 +174,9 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 	w := &b.Work
 	w.Layer, w.Group, w.Rows = layer, n.index, work
 	c.send(c.routes.splits[n.index], w)
-	n.group.Shared(b.On(n.stream), b.State, layer, b.Probe())
+	s := b.On(n.stream)
+	n.group.Shared(s, b.State, layer, b.Probe())
+	s.Record() // the device begins with it
 	c.sent = 0
 }
 
@@ -192,7 +216,8 @@ func serve(c *turn, b *msg.Batch, rank int) {
 
 // forget removes b from the batches that wait; false if it is not among those that wait for a merge.
 func (n *groupNode) forget(b *msg.Batch) bool {
-	n.behind = slices.DeleteFunc(n.behind, func(x *msg.Batch) bool { return x == b })
+	is := func(x *msg.Batch) bool { return x == b }
+	n.behind, n.done = slices.DeleteFunc(n.behind, is), slices.DeleteFunc(n.done, is)
 	i := slices.Index(n.open, b)
 	if i < 0 {
 		return false
@@ -202,4 +227,4 @@ func (n *groupNode) forget(b *msg.Batch) bool {
 }
 
 // held implements holder.
-func (n *groupNode) held() []*msg.Batch { return slices.Concat(n.open, n.behind) }
+func (n *groupNode) held() []*msg.Batch { return slices.Concat(n.open, n.behind, n.done) }

@@ -62,7 +62,7 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	for _, r := range ranks {
 		devices, gpu = append(devices, r.Device), gpu || Ahead(r.Device)
 	}
-	c.Ahead = opt.Remote == nil && Ahead(devices...)
+	c.Ahead = opt.Remote == nil && Ahead(devices...) && (opt.Help == nil || micro == 1)
 	gpu = gpu || opt.Remote != nil && opt.Remote.Accelerators
 	// A GPU has room for one generated row of a sequence at a time, and promises bits only
 	// where it is asked to: there whatever the attention.
@@ -74,24 +74,26 @@ func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	if len(ranks) > 1 || opt.Remote != nil || opt.Replay || opt.Help != nil {
 		c.MaxRetries = cmp.Or(c.MaxRetries, linkRetries)
 	}
-	if len(ranks) == 1 && placements(ranks, func(p *placement.Placement) bool { return !p.Leaves(dispatch.Prefill) }) {
+	if len(ranks) == 1 && opt.Help == nil && placements(ranks, func(p *placement.Placement) bool { return !p.Leaves(dispatch.Prefill) }) {
 		// The device alone computes prompts: what it copies for one batch of them it would
 		// copy for each.
 		c.PrefillBatches = 1
 	}
-	c.Follow = follows(ranks, opt.Remote, &c)
+	c.Follow = follows(ranks, opt, &c)
 	return c
 }
 
-// follows reports whether the chunks of a prompt may follow each other through the ranks. A batch must then pass every layer after
-// those before it, and nothing may be kept of a sequence but rows in blocks. Steps of a GPU that waits for the host in the middle are
-// not submitted in order.
-func follows(ranks []*rank, remote *Remote, c *scheduler.Config) bool {
-	several := len(ranks) > 1
-	if remote != nil {
-		several = !remote.Accelerators
+// follows reports whether the chunks of a prompt may follow each other through the ranks, or through a rank and its helper. A batch must then
+// pass every layer after those before it, and nothing may be kept of a sequence but rows in blocks. Steps of a GPU that waits for the host in
+// the middle are not submitted in order; those of a rank with a helper are, layer by layer.
+func follows(ranks []*rank, opt *Options, c *scheduler.Config) bool {
+	several := len(ranks) > 1 || opt.Help != nil
+	if opt.Remote != nil {
+		several = !opt.Remote.Accelerators
 	}
-	whole := func(r *rank) bool { return r.Limits.Window == r.Limits.Tokens && (r.accel == nil || r.place == nil) }
+	whole := func(r *rank) bool {
+		return r.Limits.Window == r.Limits.Tokens && (r.accel == nil || r.place == nil || opt.Help != nil)
+	}
 	return several && c.MicroBatches > 1 && c.Snapshots == 0 && c.WindowBlocks == 0 && c.PassRows == 0 &&
 		!slices.ContainsFunc(ranks, func(r *rank) bool { return !whole(r) })
 }

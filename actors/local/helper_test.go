@@ -22,9 +22,9 @@ func TestHelperSpeed(t *testing.T) {
 	x := equalLayers(t, map[string]any{"num_hidden_layers": 2, "moe_intermediate_size": 512, "n_shared_experts": 1})
 	// times measures a prompt, and generated tokens without their prompts.
 	times := func(helper, link int64) (a, b time.Duration, answers [][]int32) {
-		a, answers = x.beside(t, helper, link, 1, prompt, 1)
-		few, _ := x.beside(t, helper, link, 4, 8, 1)
-		b, _ = x.beside(t, helper, link, 4, 8, 6)
+		a, answers = x.beside(t, helper, link, 1, 0, 1, prompt, 1)
+		few, _ := x.beside(t, helper, link, 1, 0, 4, 8, 1)
+		b, _ = x.beside(t, helper, link, 1, 0, 4, 8, 6)
 		return a, b - few, answers
 	}
 	before := int64(0)
@@ -54,14 +54,36 @@ func TestHelperSpeed(t *testing.T) {
 	}
 }
 
-// beside is inTurn on one rank with a helper of a rate, over a link with a number of bytes a second; 0: without.
-func (x *equal) beside(t *testing.T, helper, link int64, streams, prompt, tokens int) (time.Duration, [][]int32) {
+// TestHelperFollows: with two micro-batches the rank computes the attention of a chunk while the helper computes experts of the one before it, so
+// a larger share pays.
+func TestHelperFollows(t *testing.T) {
+	const rate, fast, prompt = int64(1e9), int64(2e9), 4 * 32
+	x := equalLayers(t, map[string]any{"num_hidden_layers": 6, "moe_intermediate_size": 256, "n_shared_experts": 1})
+	alone, want := x.beside(t, 0, fast, 1, 0, 1, prompt, 1)
+	for _, c := range []struct {
+		micro, share int
+		least        float64
+	}{{1, 50, 1.2}, {2, 50, 1.3}, {2, 75, 1.5}} {
+		took, got := x.beside(t, rate, fast, c.micro, c.share, 1, prompt, 1)
+		gain := alone.Seconds() / took.Seconds()
+		t.Logf("%d micro-batches, %d %%: a prompt %v, alone %v (%.2f)", c.micro, c.share, took, alone, gain)
+		if gain < c.least {
+			t.Errorf("a prompt is %.3f times as fast, want %.2f", gain, c.least)
+		}
+		if !slices.EqualFunc(want, got, slices.Equal) {
+			t.Errorf("tokens %v, want %v", got, want)
+		}
+	}
+}
+
+// beside is inTurn on one rank with a helper of a rate, which gets a share, over a link with a number of bytes a second; 0: without.
+func (x *equal) beside(t *testing.T, helper, link int64, micro, share, streams, prompt, tokens int) (time.Duration, [][]int32) {
 	t.Helper()
 	const rate = int64(1e9)
 	return x.run(t, func(o *config.Options) {
-		o.Device, o.MicroBatches, o.GPUPrefillThreshold = "hostsim", 1, 16
+		o.Device, o.MicroBatches, o.GPUPrefillThreshold = "hostsim", micro, 16
 		if helper > 0 {
-			o.ExpertDevice = "hostsim"
+			o.ExpertDevice, o.ExpertShare = "hostsim", share
 		}
 	}, func(m *Model) {
 		copies := hostsim.Link{BytesPerSecond: link, Latency: 5 * time.Microsecond}

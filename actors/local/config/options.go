@@ -156,9 +156,9 @@ func (f *Options) MicroBatchCount() int {
 }
 
 // States returns the number of batches with memory of their own on a rank. A GPU that is the only rank has two per
-// micro-batch: one in each pair takes the tokens that the other chooses.
+// micro-batch, unless several share it with a helper: one in each pair takes the tokens that the other chooses.
 func (f *Options) States() int {
-	if f.Device == CUDA && f.RankCount() == 1 {
+	if f.Device == CUDA && f.RankCount() == 1 && (f.ExpertDevice == "" || f.MicroBatchCount() == 1) {
 		return 2 * f.MicroBatchCount()
 	}
 	return f.MicroBatchCount()

@@ -16,7 +16,7 @@ type PipelineOptions struct {
 	PPPartition string `name:"pp-partition" help:"Number of layers of each rank, such as 14,13; default: by the memory and the speed of the devices." placeholder:"A,B"`
 
 	ExpertDevice string `name:"expert-device" help:"Second device that computes a share of the routed experts for the only rank, such as cuda:1: of prompts, or of all tokens where the rank lacks experts. With --vram A,B the second size is its own." placeholder:"DEVICE"`
-	ExpertShare  int    `name:"expert-share" help:"Percentage of the experts of a layer that --expert-device computes of prompts, up to 50; 0: by the times that are measured at the start, none where it would not help." default:"0"`
+	ExpertShare  int    `name:"expert-share" help:"Percentage of the experts of a layer that --expert-device computes of prompts, up to 90; 0: by the times that are measured at the start, none where it would not help." default:"0"`
 }
 
 // Helper returns the device of --expert-device; false: there is none. cuda without an index is the GPU behind that of the rank.
@@ -43,8 +43,8 @@ func (f *Options) Helper(rank Place) (p Place, ok bool, err error) {
 
 // checkHelper refuses options that do not go with a helper of these ranks.
 func (f *Options) checkHelper(list []Place) error {
-	if f.ExpertShare < 0 || f.ExpertShare > 50 {
-		return fmt.Errorf("--expert-share %d: want 0 to 50", f.ExpertShare)
+	if f.ExpertShare < 0 || f.ExpertShare > 90 {
+		return fmt.Errorf("--expert-share %d: want 0 to 90", f.ExpertShare)
 	}
 	_, ok, err := f.Helper(list[0])
 	switch {

@@ -72,7 +72,7 @@ func TestHelperOptions(t *testing.T) {
 		{"hostsim", "hostsim,hostsim", nil, "want one of cpu, hostsim, cuda"},
 		{"hostsim,hostsim", "hostsim", nil, "--expert-device hostsim: it goes with one rank"},
 		{"hostsim", "", func(o *Options) { o.ExpertShare = 20 }, "--expert-share goes with --expert-device"},
-		{"hostsim", "hostsim", func(o *Options) { o.ExpertShare = 60 }, "--expert-share 60: want 0 to 50"},
+		{"hostsim", "hostsim", func(o *Options) { o.ExpertShare = 95 }, "--expert-share 95: want 0 to 90"},
 		{"cuda", "cuda:1", func(o *Options) { o.BatchInvariant = true }, "--same-tokens takes experts anywhere"},
 		{"hostsim", "hostsim", func(o *Options) { o.VRAM = Each(1, 2, 3) }, "3 sizes"},
 	} {

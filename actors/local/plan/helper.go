@@ -23,7 +23,7 @@ type Helper struct {
 	Bytes int64 // of its memory
 }
 
-// helperPart is the most that a helper holds of experts that the rank holds, too.
+// helperPart is the most that a helper holds of experts that the rank holds, too, unless an option says more.
 const helperPart = 0.5
 
 // helperError is why a helper gets no experts although an option asks for it.
@@ -99,7 +99,7 @@ func (o *Plan) addHelper() error {
 			return helperError(fmt.Sprintf("%s has room for %d of the %d experts that the rank has none for", h.Place, room, h.Slots))
 		}
 	} else {
-		h.Part = min(helperPart, float64(room)/float64(all))
+		h.Part = min(max(helperPart, float64(o.Options.ExpertShare)/100), float64(room)/float64(all))
 		if h.Slots = min(room, int(h.Part*float64(all)+0.5)+layers); h.Part < 1./16 {
 			return helperError(fmt.Sprintf("%s has room for %d experts", h.Place, room))
 		}
