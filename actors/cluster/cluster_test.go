@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -224,7 +225,7 @@ func (h host) Open(context.Context, Model) (string, Offer, error) {
 }
 
 func (h host) Load(_ context.Context, p Part) error {
-	if !h.part.Same(&p) {
+	if !reflect.DeepEqual(h.part, p) {
 		h.note("load %d to %d", p.First, p.Last)
 		h.part = p
 	}

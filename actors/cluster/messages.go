@@ -62,11 +62,6 @@ type Part struct {
 	Sizes json.RawMessage `json:"sizes"` // of the load, which all members share; the worker checks that they fit
 }
 
-// Same reports whether two parts are one load.
-func (p *Part) Same(o *Part) bool {
-	return p != nil && o != nil && p.First == o.First && p.Last == o.Last && bytes.Equal(p.Sizes, o.Sizes)
-}
-
 // Hops are the connections of a member for batches.
 type Hops struct {
 	In   hop.Conn // from the member before; of the leader: from the last worker

@@ -30,8 +30,7 @@ type Leader struct {
 
 	own          config.Part // of the last plan
 	accelerators bool        // a worker of it computes on one
-	loaded       config.Part // of model
-	model        *Model      // nil: nothing is loaded
+	held         held
 	pipeline     *actors.Pipeline
 	gateway      *actors.Gateway // nil until the first start
 	kept         []*actors.Suspended
@@ -59,7 +58,7 @@ func NewLeader(c Config, made source.Synthetic, rate float64, ready func(*actors
 	if err != nil {
 		return nil, err
 	}
-	print, err := c.Source.Fingerprint(cfg)
+	print, err := c.Source.Fingerprint()
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +103,7 @@ func (l *Leader) Plan(offers []cluster.Offer) ([]cluster.Part, error) {
 	if err != nil {
 		return nil, err
 	}
-	cut, err := l.cut(offers, m)
+	cut, err := l.cut(offers, m, all.Load.BlockTokens)
 	if err != nil {
 		return nil, err
 	}
@@ -154,18 +153,18 @@ func (l *Leader) plan(p config.Part) (*plan.Plan, error) {
 
 // cut divides the layers among the leader and workers: as --pp-partition says if it names all of them, else by memory and
 // speed.
-func (l *Leader) cut(offers []cluster.Offer, m *measures) ([]int, error) {
+func (l *Leader) cut(offers []cluster.Offer, m measured, blockTokens int) ([]int, error) {
 	if len(l.given) == len(offers)+1 {
 		return l.given, nil
 	}
-	ranks := []planner.Stage{{Room: m.room(l.room.Memory) - m.ends, Rate: l.room.Rate}}
-	if ranks[0].Rate > 0 {
-		ranks[0].Before = float64(m.head) / ranks[0].Rate
+	ranks := []planner.Stage{{Room: m.room(l.room.Memory) - m.Ends, Rate: l.room.Rate / m.Active}}
+	if l.room.Rate > 0 {
+		ranks[0].Before = float64(m.Head) / l.room.Rate
 	}
 	for _, o := range offers {
-		ranks = append(ranks, planner.Stage{Room: m.room(o.Memory), Rate: o.Rate})
+		ranks = append(ranks, planner.Stage{Room: m.room(o.Memory), Rate: o.Rate / m.Active})
 	}
-	return planner.Cut(m.layers, ranks)
+	return planner.Cut(m.layers(blockTokens), ranks)
 }
 
 // FrameBytes implements cluster.Engine.
@@ -179,30 +178,14 @@ func (l *Leader) FrameBytes() int {
 
 // Load implements cluster.Engine.
 func (l *Leader) Load(ctx context.Context) error {
-	if l.model != nil && l.loaded == l.own {
-		return nil
-	}
-	l.unload()
-	c, own := l.c, l.own
-	c.Part, c.Served = &own, true
-	m, err := Load(ctx, c)
-	if err != nil {
-		return err
-	}
-	l.model, l.loaded = m, own
-	return nil
-}
-
-func (l *Leader) unload() {
-	if l.model != nil {
-		l.model.Close()
-		l.model = nil
-	}
+	c := l.c
+	c.Served = true
+	return l.held.load(ctx, c, l.own)
 }
 
 // Start implements cluster.Engine.
 func (l *Leader) Start(h *cluster.Hops) (cluster.Running, error) {
-	ranks, o := l.model.pipeline(l.c.Log)
+	ranks, o := l.held.model.pipeline(l.c.Log)
 	o.Before, o.Replay = l.pipeline, true
 	if h != nil {
 		o.Remote = &actors.Remote{Out: h.Out, In: h.In, Sides: h.Sides, Accelerators: l.accelerators}
@@ -215,7 +198,7 @@ func (l *Leader) Start(h *cluster.Hops) (cluster.Running, error) {
 		return nil, err
 	}
 	if l.gateway == nil {
-		if l.gateway, err = l.model.Gateway(p, l.c.Name); err != nil {
+		if l.gateway, err = l.held.model.Gateway(p, l.c.Name); err != nil {
 			return nil, errors.Join(err, p.Close())
 		}
 	}
@@ -256,17 +239,7 @@ func (l *Leader) Close() {
 	if l.pipeline != nil {
 		l.pipeline.Abandon(errors.New("the server ends"))
 	}
-	l.unload()
-}
-
-// measures are sizes of a model's layers.
-type measures struct {
-	layers []int64 // weights, and KV cache of cacheTokens
-	plain  []int64 // weights
-	kv     []int64 // of a KV block
-	ends   int64   // embedding and head
-	head   int64
-	fixed  int64 // of a process: batches, scratch memory and the like
+	l.held.unload()
 }
 
 // cacheTokens is the KV cache that a division of layers by memory leaves room for at least.
@@ -275,50 +248,39 @@ const cacheTokens = 8192
 // memoryShare is the part of a member's memory that layers and KV cache may have.
 const memoryShare = 0.9
 
+// measured is the sizes of a model's layers for a division among members.
+type measured struct{ *plan.Sizes }
+
 // measure finds the sizes of layers by a plan of all of them.
-func measure(cfg *model.Config, all *plan.Plan) (*measures, error) {
-	m, base := new(measures), all.Each()[0].Load
-	for i := range cfg.Layers {
-		o := base.On(load.Cut{First: i, Groups: []int{1}})
-		o.Ends = load.NoEnds
-		if i == 0 {
+func measure(cfg *model.Config, all *plan.Plan) (measured, error) {
+	base, use := all.Each()[0].Load, load.Use{States: all.Options.States(), Streams: 1, Threads: all.Options.ThreadCount()}
+	s, err := plan.SizesOf(cfg, 0, len(cfg.Layers), use, func(cut load.Cut) (load.Options, error) {
+		o := base.On(cut)
+		if o.Ends = load.NoEnds; cut.First == 0 {
 			o.Ends = load.BothEnds
 		}
-		needs, err := load.Plan(cfg, o, load.Use{States: all.Options.States(), Streams: 1, Threads: all.Options.ThreadCount()})
-		if err != nil {
-			return nil, err
-		}
-		weights, fixed := int64(0), int64(0)
-		for _, n := range needs {
-			switch {
-			case n.Part == load.Embedding || n.Part == load.Head:
-				m.ends = planner.Add(m.ends, n.Bytes)
-				if n.Part == load.Head {
-					m.head = n.Bytes
-				}
-			case n.Part.Weight():
-				weights = planner.Add(weights, n.Bytes)
-			case n.Part != load.KVCache:
-				fixed = planner.Add(fixed, n.Bytes)
-			}
-		}
-		block := config.KVSizeOf(cfg, &o).Block
-		m.plain, m.kv = append(m.plain, weights), append(m.kv, block)
-		m.layers = append(m.layers, planner.Add(weights, block*int64(cacheTokens/base.BlockTokens)))
-		m.fixed = max(m.fixed, fixed)
+		return o, nil
+	})
+	return measured{s}, err
+}
+
+// layers returns the bytes of layers, each with cacheTokens of KV cache.
+func (m measured) layers(blockTokens int) (list []int64) {
+	for _, l := range m.Layers {
+		list = append(list, planner.Add(planner.Add(l.Weights, l.States), l.Block*int64(cacheTokens/blockTokens)))
 	}
-	return m, nil
+	return list
 }
 
 // room is the memory for layers where a member has that much.
-func (m *measures) room(memory int64) int64 { return int64(memoryShare*float64(memory)) - m.fixed }
+func (m measured) room(memory int64) int64 { return int64(memoryShare*float64(memory)) - m.Fixed }
 
 // blocks is how many KV blocks a member has room for beside n layers from first on.
-func (m *measures) blocks(memory int64, first, n int) (int, error) {
+func (m measured) blocks(memory int64, first, n int) (int, error) {
 	room, block := m.room(memory), int64(0)
-	for i := first; i < first+n; i++ {
-		room -= m.plain[i]
-		block += m.kv[i]
+	for _, l := range m.Layers[first : first+n] {
+		room -= l.Weights + l.States
+		block += l.Block
 	}
 	if room < 2*block {
 		return 0, fmt.Errorf("they need %s more", planner.Size(2*block-room))

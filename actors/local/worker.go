@@ -23,8 +23,7 @@ type Worker struct {
 
 	c       Config // of the model that is open
 	print   string // its fingerprint
-	part    cluster.Part
-	model   *Model // nil: nothing is loaded
+	held    held
 	segment *actors.Segment
 }
 
@@ -58,11 +57,10 @@ func (w *Worker) Open(_ context.Context, m cluster.Model) (string, cluster.Offer
 			return "", o, fmt.Errorf("%w; --model says where the model is on this machine", err)
 		}
 	}
-	cfg, _, err := c.Source.Config()
-	if err != nil {
+	if _, _, err := c.Source.Config(); err != nil {
 		return "", o, err
 	}
-	print, err := c.Source.Fingerprint(cfg)
+	print, err := c.Source.Fingerprint()
 	if err != nil {
 		return "", o, err
 	}
@@ -70,7 +68,7 @@ func (w *Worker) Open(_ context.Context, m cluster.Model) (string, cluster.Offer
 		return "", o, err
 	}
 	if w.print != print {
-		w.unload()
+		w.held.unload()
 	}
 	w.c, w.print = c, print
 	return print, o, nil
@@ -105,38 +103,21 @@ func offer(c *Config, rate float64) (cluster.Offer, config.Options, error) {
 
 // Load implements cluster.Host.
 func (w *Worker) Load(ctx context.Context, p cluster.Part) error {
-	if w.model != nil && w.part.Same(&p) {
-		return nil
-	}
-	w.unload()
 	var s sizes
 	if err := json.Unmarshal(p.Sizes, &s); err != nil {
 		return err
 	}
 	c := w.c
 	c.Options.MicroBatches = s.MicroBatches
-	c.Part = &config.Part{First: p.First, Layers: p.Last - p.First, Ends: load.NoEnds, Limits: s.Limits}
-	m, err := Load(ctx, c)
-	if err != nil {
-		return err
-	}
-	w.model, w.part = m, p
-	return nil
-}
-
-func (w *Worker) unload() {
-	if w.model != nil {
-		w.model.Close()
-		w.model = nil
-	}
+	return w.held.load(ctx, c, config.Part{First: p.First, Layers: p.Last - p.First, Ends: load.NoEnds, Limits: s.Limits})
 }
 
 // Start implements cluster.Host.
 func (w *Worker) Start(h *cluster.Hops) (cluster.Segment, error) {
-	if w.model == nil {
+	if w.held.model == nil {
 		return nil, errors.New("no part is loaded")
 	}
-	ranks, o := w.model.pipeline(w.c.Log)
+	ranks, o := w.held.model.pipeline(w.c.Log)
 	s, err := actors.StartSegment(ranks, o, actors.SegmentHops{In: h.In, Out: h.Out, Side: h.Side})
 	if err != nil {
 		return nil, err
@@ -158,5 +139,5 @@ func (w *Worker) Stop() {
 // Close frees the part.
 func (w *Worker) Close() {
 	w.Stop()
-	w.unload()
+	w.held.unload()
 }

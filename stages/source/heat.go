@@ -1,8 +1,6 @@
 package source
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -14,57 +12,25 @@ import (
 // errNoExperts is the error for a dense model.
 var errNoExperts = errors.New("the model has no routed experts")
 
-// heatSampleBytes is how many bytes of each router HeatIdentity covers.
-const heatSampleBytes = 4096
-
-// HeatIdentity returns a hash of what decides a model's routing: config.json, and each router's
-// name, type, shape and 4 KiB from its middle. Another checkpoint of the same shape is therefore
-// another model, and the same weights in another precision are the same model. For random weights
-// it is the hash of config.json alone, which names their seed and skew.
+// HeatIdentity returns a hash of what decides a model's routing: config.json, and the routers as digest has them. Another
+// checkpoint of the same shape is therefore another model, and the same weights in another precision are the same model.
 func (s *Source) HeatIdentity(cfg *model.Config) (heat.Identity, error) {
 	config, err := s.Read("config.json", false)
 	if err != nil {
 		return heat.Identity{}, err
 	}
-	if s.Synth != nil {
-		return heatDigest(config, cfg, nil)
-	}
-	set, err := s.Open()
+	sum, err := s.digest(func(*weights.Set) (routers []string) {
+		for layer := range cfg.Layers {
+			if cfg.MoELayer(layer) {
+				routers = append(routers, cfg.Layers[layer].Name("router"))
+			}
+		}
+		return routers
+	}, []byte("krater heat"), config)
 	if err != nil {
-		return heat.Identity{}, fmt.Errorf("model %s: %w", s.Name, err)
+		return heat.Identity{}, err
 	}
-	defer set.Close()
-	id, err := heatDigest(config, cfg, set)
-	if err != nil {
-		return id, fmt.Errorf("model %s: %w", s.Name, err)
-	}
-	return id, nil
-}
-
-func heatDigest(config []byte, cfg *model.Config, set *weights.Set) (heat.Identity, error) {
-	h := sha256.New()
-	piece := func(b []byte) {
-		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(b))))
-		h.Write(b)
-	}
-	piece([]byte("krater heat"))
-	piece(config)
-	for layer := 0; layer < len(cfg.Layers) && set != nil; layer++ {
-		if !cfg.MoELayer(layer) {
-			continue
-		}
-		name := cfg.Layers[layer].Name("router")
-		t, ok := set.Tensor(name)
-		if !ok {
-			return heat.Identity{}, fmt.Errorf("%w: %s", model.ErrTensorMissing, name)
-		}
-		piece([]byte(fmt.Sprintf("%s %s %v", name, t.Encoding(), t.Shape)))
-		for _, stored := range t.Stored() {
-			from := max(0, len(stored)-heatSampleBytes) / 2
-			piece(stored[from:min(len(stored), from+heatSampleBytes)])
-		}
-	}
-	return heat.Identity(h.Sum(nil)), nil
+	return heat.Identity(sum), nil
 }
 
 // NewHeat returns a heat map of the model without counts, or errNoExperts for a dense model.

@@ -22,8 +22,7 @@ type weighing struct {
 // weigh measures layers and ranks for a division. A generated token reads all of a layer but its routed experts, and of these those that
 // are chosen.
 func (o *Plan) weigh(places []config.Place, first, layers int) (w weighing, err error) {
-	f, cfg := &o.Options, o.cfg
-	small, active, all, head := o.Load, 0.0, 0.0, int64(0)
+	f, small := &o.Options, o.Load
 	small.Blocks = min(small.Blocks, (leastContext+f.BlockTokens-1)/f.BlockTokens)
 	small.WindowBlocks = min(small.WindowBlocks, small.Blocks)
 	widest := -1 // the place whose formats count
@@ -33,47 +32,26 @@ func (o *Plan) weigh(places []config.Place, first, layers int) (w weighing, err 
 		}
 	}
 	g := f.Of(widest, places[widest])
-	fixed := int64(0)
-	for i := range layers {
-		r, err := g.RankLoad(cfg, small, load.Cut{First: first + i, Groups: []int{1}}, o.Case, 0)
-		if err != nil {
-			return w, err
-		}
-		needs, err := load.Plan(cfg, r, load.Use{States: o.states(), Streams: o.Pools + 2, Threads: f.ThreadCount()})
-		if err != nil {
-			return w, err
-		}
-		part := predict.ByPart(needs)
-		bytes, rest := int64(0), int64(0)
-		for p, n := range part {
-			switch {
-			case p == load.Head:
-				head = n
-			case p == load.Embedding:
-			case p.Weight(), p == load.KVCache, p == load.SequenceStates:
-				bytes += n
-			default:
-				rest += n
-			}
-		}
-		w.layers, fixed = append(w.layers, bytes), max(fixed, rest)
-		all += float64(bytes)
-		active += float64(bytes - part[load.Experts])
-		if n := cfg.MoE.Experts; n > 0 {
-			active += float64(part[load.Experts]) * float64(cfg.MoE.Router.TopK) / float64(n)
-		}
+	sizes, err := SizesOf(o.cfg, first, layers, load.Use{States: o.states(), Streams: o.Pools + 2, Threads: f.ThreadCount()}, func(cut load.Cut) (load.Options, error) {
+		return g.RankLoad(o.cfg, small, cut, o.Case, 0)
+	})
+	if err != nil {
+		return w, err
+	}
+	for _, l := range sizes.Layers {
+		w.layers = append(w.layers, planner.Add(l.Weights, planner.Add(l.Cache, l.States)))
 	}
 	for i, p := range places {
-		s := planner.Stage{Room: math.MaxInt64, Rate: o.rate(i, p) * all / max(1, active)}
+		s := planner.Stage{Room: math.MaxInt64, Rate: o.rate(i, p) / sizes.Active}
 		switch memory := int64(0); {
 		case p.Kind == config.CUDA && i < len(o.Case.Ranks):
 			memory = o.Case.Ranks[i].Memory
-			s.Room = max(1, int64(config.GPUShare*float64(memory))-fixed)
+			s.Room = max(1, int64(config.GPUShare*float64(memory))-sizes.Fixed)
 		case p.Kind == config.HostSim && f.VRAM.Of(i) > 0:
-			s.Room = max(1, int64(planner.RefuseShare*float64(f.VRAM.Of(i)))-fixed)
+			s.Room = max(1, int64(planner.RefuseShare*float64(f.VRAM.Of(i)))-sizes.Fixed)
 		}
 		if i == len(places)-1 && s.Rate > 0 && (o.Part == nil || o.Part.Ends == load.OwnEnds) {
-			s.Before = float64(head) / o.rate(i, p)
+			s.Before = float64(sizes.Head) / o.rate(i, p)
 		}
 		w.stages = append(w.stages, s)
 	}
