@@ -69,11 +69,6 @@ var spoilt = []struct {
 		own.Meta = own.Meta[:len(own.Meta)/2]
 		return send(&own)
 	}},
-	{"zeros", false, func(f *hop.Frame, send func(*hop.Frame) error) error {
-		own := *f
-		own.Rows[0] = make([]byte, len(own.Rows[0]))
-		return send(&own)
-	}},
 }
 
 // TestHopFaults: whatever happens to a frame on any hop, answers are the same, and no worker is lost.

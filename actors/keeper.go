@@ -136,7 +136,7 @@ func (n *keeperNode) load(b *msg.Batch, f *hop.Frame) (cause error) {
 	if n.selection {
 		selected = st.Selected.Bytes()
 	}
-	if err := fits(f, st.Hidden.Bytes(), st.Marks.Bytes(), selected, 4*st.Hidden.Cols); err != nil {
+	if err := fits(f, st.Hidden.Bytes(), st.Marks.Bytes(), selected); err != nil {
 		return fmt.Errorf("from %s: %w", n.in.Name(), err)
 	}
 	for i, m := range [...]device.Mat{st.Hidden, st.Marks, st.Selected} {
