@@ -290,7 +290,12 @@ func (b *strategiesBench) run(list []pair) (*StrategiesReport, error) {
 		return nil, err
 	}
 	one := b.s.Plan.Experts.Slot
-	experts := len(b.heat) * b.s.Config.MoE.Experts
+	experts := 0 // of all layers
+	for layer := range b.s.Config.Layers {
+		if b.s.Config.MoELayer(layer) {
+			experts += b.s.Config.MoE.Experts
+		}
+	}
 	r := &StrategiesReport{
 		Model: b.s.Source.Name, benchHost: host(), Precision: precisionName(b.s.Plan.Load.Precision), Threshold: c.GPUPrefillThreshold, Heat: "counted by a warm-up",
 		ExpertBytes: one, Experts: experts,
