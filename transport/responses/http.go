@@ -227,8 +227,8 @@ func readQuery(req *http.Request) (after int, stream bool, refused *api.Error) {
 	return after, stream, nil
 }
 
-// bodyWait bounds the wait for the body of a GET.
-const bodyWait = 10 * time.Second
+// bodyWait bounds the wait for the body of a GET: a few bytes, which clients send with the header.
+const bodyWait = time.Second
 
 // readGetBody reads stream from a body: the official Go client sends it there, without a
 // Content-Type.

@@ -328,13 +328,14 @@ func TestBodyOfAGet(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			began := time.Now()
 			fmt.Fprintf(conn, "GET /v1/responses/%s HTTP/1.1\r\nHost: example.com\r\nContent-Length: 15\r\n\r\n%s", id, body)
 			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
 				t.Fatalf("%s: %v", body, err)
 			}
-			if answer.Status != want {
-				t.Errorf("%s: %s, want %s", body, answer.Status, want)
+			if took := time.Since(began); answer.Status != want || took > time.Second {
+				t.Errorf("%s: %s after %v, want %s", body, answer.Status, took, want)
 			}
 			if answer.StatusCode == http.StatusOK {
 				time.AfterFunc(2*bodyWait, func() { close(gate) }) // long after the body's time
