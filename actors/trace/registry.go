@@ -113,15 +113,34 @@ type Track struct {
 
 // Snapshot copies the events that ended at or after since (as of Now), a track
 // for each actor in the order of their names, empty ones too.
-func (g *Registry) Snapshot(since int64) []Track {
-	rings := g.Rings()
-	tracks := make([]Track, len(rings))
-	for i, r := range rings {
+func (g *Registry) Snapshot(since int64) (tracks []Track) {
+	g.Each(func(r *Ring) {
 		events, _ := r.Read(nil, 0)
-		tracks[i] = Track{
+		tracks = append(tracks, Track{
 			Name:   r.name,
 			Events: slices.DeleteFunc(events, func(e Event) bool { return e.Ended < since }),
+		})
+	})
+	slices.SortFunc(tracks, func(a, b Track) int { return cmp.Compare(a.Name, b.Name) })
+	return tracks
+}
+
+// Each calls f for the rings of this process, and then for those of others after a Refresh: what others did for a step that
+// the first ones saw the end of is there.
+func (g *Registry) Each(f func(*Ring)) {
+	own := func(r *Ring) bool {
+		process, _ := Process(r.name)
+		return process == ""
+	}
+	for _, r := range g.Rings() {
+		if own(r) {
+			f(r)
 		}
 	}
-	return tracks
+	g.Refresh()
+	for _, r := range g.Rings() {
+		if !own(r) {
+			f(r)
+		}
+	}
 }

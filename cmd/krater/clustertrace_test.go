@@ -165,10 +165,14 @@ func (r *clusterRig) inOrder(tracks []trace.Track) {
 			}
 		}
 	}
+	newest := uint64(0)
+	for batch := range steps {
+		newest = max(newest, batch)
+	}
 	whole, least := 0, int64(math.MaxInt64)
 	for batch, seen := range steps {
-		if seen[0].Batch == 0 || seen[2].Batch == 0 || seen[4].Batch == 0 || seen[5].Batch == 0 {
-			continue // it began before the recording, or ended after it
+		if seen[0].Batch == 0 || seen[5].Batch == 0 || batch+8 > newest {
+			continue // it began before the recording, or ended after it: an actor may still be sending it when others have it
 		}
 		whole++
 		for i := 1; i < len(seen); i++ {

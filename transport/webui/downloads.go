@@ -25,7 +25,6 @@ func (p *Page) export(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer release()
-	g.Refresh()
 	q := r.URL.Query()
 	var tracks []trace.Track
 	switch {
@@ -123,21 +122,19 @@ func (p *Page) record(w http.ResponseWriter, r *http.Request) {
 // writeRings writes what rings have got since the numbers in next.
 func writeRings(out *json.Encoder, g *trace.Registry, next map[string]uint64) error {
 	var events []trace.Event
-	g.Refresh()
-	for _, ring := range g.Rings() {
+	var err error
+	g.Each(func(ring *trace.Ring) {
 		events, next[ring.Name()] = ring.Read(events[:0], next[ring.Name()])
-		if len(events) == 0 {
-			continue
+		if len(events) == 0 || err != nil {
+			return
 		}
 		line := []any{ring.Name()}
 		for i := range events {
 			line = append(line, wire(0, &events[i]))
 		}
-		if err := out.Encode(line); err != nil {
-			return err
-		}
-	}
-	return nil
+		err = out.Encode(line)
+	})
+	return err
 }
 
 // cancel is POST /trace/requests/{id}/cancel. It refuses pages of another origin even without keys,

@@ -39,7 +39,6 @@ type events struct {
 
 // answer returns what a viewer asked for.
 func (p *Page) answer(g *trace.Registry, a *ask) *events {
-	g.Refresh()
 	var tracks []trace.Track
 	var since int64
 	var cut int64 // events that ended before this are left out
