@@ -85,6 +85,9 @@ func TestLostStepsAreRepeated(t *testing.T) {
 			"two in a row":  func(n int64) error { return when(n == 30 || n == 31) },
 			"in the middle": func(n int64) error { return when(n == 40) },
 		} {
+			if testing.Short() && simulated == (name == "one of 17" || name == "in the middle") {
+				continue // the other ranks lose them
+			}
 			got := run(fails)
 			for i := range got {
 				if !slices.EqualFunc(got[i], want[i], sameToken) {
