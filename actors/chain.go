@@ -72,7 +72,8 @@ func (n *scheduleNode) hold() {
 	}
 	for _, b := range n.batches {
 		if b.Status == msg.InFlight && b.Raw == nil {
-			n.core.Hold(b.ID, (n.placed || b.Later) && !b.Submitted.Load() || !n.canRunAhead(b) || overtaken(n.ranks, b.Step.Total()) || !n.hasCredit(b.Queue))
+			placed := n.placed && !n.ranks[0].place.AsResident(b.Step.Total())
+			n.core.Hold(b.ID, (placed || b.Later) && !b.Submitted.Load() || !n.canRunAhead(b) || overtaken(n.ranks, b.Step.Total()) || !n.hasCredit(b.Queue))
 		}
 	}
 }

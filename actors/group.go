@@ -138,7 +138,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 		work := n.group.Work(st, layer)
 		n.count(b, layer, work)
 		chosen := c.now()
-		work, helped := n.help.divide(b, layer, work)
+		work, helped := n.help.divide(s, b, layer, work)
 		work = n.placed.begin(s, n.group, b, layer, work)
 		n.placed.trace(c, layer, began, chosen)
 		if helped || len(work) > 0 && !n.inline(st.T, work) {
@@ -185,6 +185,7 @@ func (n *groupNode) split(c *turn, b *msg.Batch, layer int, work []device.Expert
 // call. One group waits for the batch's own stream; the others are asked at the same time.
 func (n *groupNode) drain(b *msg.Batch) {
 	n.placed.drain()
+	n.help.drop(b)
 	l := &b.Ranks[n.rank]
 	if l.Stream != nil && !n.startsRank {
 		return

@@ -35,11 +35,12 @@ type help struct {
 	*Help
 	name     string
 	rank     *rank
-	worker   *helper.Worker
+	workers  []*helper.Worker // by batch
 	takes    map[int][]bool
 	least    int // rows of a batch with a part for the helper
 	pair     [2]*link.Pair
 	computed atomic.Uint64 // experts of layers
+	lost     func(rank int, name string, cause error)
 }
 
 // errHelper is a fault of a helper or of the link to it: the step is lost, and may be repeated.
@@ -55,7 +56,7 @@ func (p *Pipeline) spawnHelper(batches []*msg.Batch) error {
 		return errors.New("a helper goes with a pipeline of one rank")
 	}
 	r := p.ranks[0]
-	h := &help{Help: o, name: o.Experts.Device().Name(), rank: r, takes: map[int][]bool{}}
+	h := &help{Help: o, name: o.Experts.Device().Name(), rank: r, takes: map[int][]bool{}, lost: p.lose}
 	for i := range h.pair {
 		h.pair[i] = &link.Pair{Deadline: p.opt.hopDeadline}
 	}
@@ -67,16 +68,22 @@ func (p *Pipeline) spawnHelper(batches []*msg.Batch) error {
 	if r.accel != nil {
 		queue = r.queues + 1
 	}
-	w, fallen, err := o.Experts.Open(helper.WorkerOptions{
-		Rank: r.Rank, Queue: queue, Sums: len(batches), Links: kinds, Out: h.pair[0], Back: h.pair[1], Sample: batches[0].Ranks[0].State.Room(),
-	})
-	if err != nil {
-		return fmt.Errorf("helper %s: %w", h.name, err)
-	}
-	h.worker, p.help = w, h
-	out, back := w.Links()
-	for _, fault := range fallen {
-		p.log.Warn().Str("helper", h.name).Err(fault).Str("out", out).Str("back", back).Msg("a kind of link to a helper does not work")
+	p.help = h
+	out, back := "", ""
+	for i, b := range batches {
+		w, fallen, err := o.Experts.Open(helper.WorkerOptions{
+			Rank: r.Rank, Queue: queue, Links: kinds, Out: h.pair[0], Back: h.pair[1], Sample: b.Ranks[0].State.Room(),
+		})
+		if err != nil {
+			return fmt.Errorf("helper %s: %w", h.name, err)
+		}
+		h.workers = append(h.workers, w)
+		out, back = w.Links()
+		for _, fault := range fallen {
+			if i == 0 {
+				p.log.Warn().Str("helper", h.name).Err(fault).Str("out", out).Str("back", back).Msg("a kind of link to a helper does not work")
+			}
+		}
 	}
 	if err := h.settle(p.host.now); err != nil {
 		return fmt.Errorf("helper %s: %w", h.name, err)
@@ -87,7 +94,7 @@ func (p *Pipeline) spawnHelper(batches []*msg.Batch) error {
 		p.log.Info().Str("helper", h.name).Float64("share", share).Int("rows", least).Str("out", out).Str("back", back).Msg("a helper computes a share of the experts of batches of that many rows or more")
 	}
 	p.routes.helper = p.actor("helper", trace.Experts, ownGoroutine, h.name, func() node {
-		return &helperNode{help: h, lost: p.lose}
+		return &helperNode{h}
 	})
 	return nil
 }
@@ -162,7 +169,7 @@ func (h *help) measure(layer int, now func() int64) (share float64, err error) {
 	}
 	// helps measures batches of some rows, the first time in order to choose the share.
 	helps := func(rows int) (bool, error) {
-		t, err := h.worker.Measure(h.rank.Rank, layer, rows, bank, here, now)
+		t, err := h.workers[0].Measure(h.rank.Rank, layer, rows, bank, here, now)
 		x := dispatch.Help{Alone: t.Alone.Seconds(), Held: t.Held.Seconds(), Carry: t.Carry.Seconds(), Part: t.Part, Turn: helpTurn.Seconds()}
 		if share == 0 {
 			share = x.Share()
@@ -206,8 +213,8 @@ func (p *Pipeline) Helper() (share float64, least int) {
 	return float64(n) / float64(max(1, all)), h.least
 }
 
-// divide gives the helper its part of a layer's work and returns the rest.
-func (h *help) divide(b *msg.Batch, layer int, work []device.ExpertRows) (rest []device.ExpertRows, any bool) {
+// divide gives the helper its part of a layer's work and returns the rest. s is the batch's stream.
+func (h *help) divide(s device.Stream, b *msg.Batch, layer int, work []device.ExpertRows) (rest []device.ExpertRows, any bool) {
 	if h == nil {
 		return work, false
 	}
@@ -225,7 +232,11 @@ func (h *help) divide(b *msg.Batch, layer int, work []device.ExpertRows) (rest [
 			rest = append(rest, x)
 		}
 	}
-	return rest, len(p.Rows) > 0
+	if len(p.Rows) == 0 {
+		return rest, false
+	}
+	h.workers[b.Index].Begin(s, b.State)
+	return rest, true
 }
 
 // back enqueues that the helper's sums are added.
@@ -233,45 +244,59 @@ func (h *help) back(s device.Stream, b *msg.Batch) {
 	if h == nil || len(b.Work.Helped().Rows) == 0 {
 		return
 	}
-	if sum := h.worker.Sum(b.Index); !sum.Zero() {
+	if sum := h.workers[b.Index].Sum(); !sum.Zero() {
 		h.rank.place.AddSum(s, b.State, sum.RowRange(0, b.State.T))
 	}
 }
 
-// close frees the worker.
+// close frees the workers.
 func (h *help) close() {
-	if h != nil {
-		h.worker.Close()
+	if h == nil {
+		return
+	}
+	for _, w := range h.workers {
+		w.Close()
 	}
 }
 
 // helperNode computes the helper's part of a layer.
-type helperNode struct {
-	*help
-	lost func(rank int, name string, cause error)
-}
+type helperNode struct{ *help }
 
 func (n *helperNode) receive(c *turn, m any) {
 	p := m.(*msg.Part)
 	w := p.Work
-	if !w.Batch.Abandoned.Load() {
+	if w.Batch.Abandoned.Load() {
+		n.drop(w.Batch)
+	} else {
 		p.Cause = n.compute(w, p)
 	}
 	c.send(c.routes.merges[w.Group], p)
 }
 
 func (n *helperNode) compute(w *msg.Work, p *msg.Part) error {
-	err := n.worker.Compute(w.Batch.State, w.Batch.Index, w.Layer, p.Rows)
+	worker := n.workers[w.Batch.Index]
+	err := worker.Compute(w.Batch.State, w.Layer, p.Rows)
 	if err == nil {
 		n.computed.Add(uint64(len(p.Rows)))
 		return nil
 	}
-	rank, helper := n.worker.Recover(w.Batch.Index)
+	n.fail(worker.Recover())
+	return fmt.Errorf("%w: %w", errHelper, err)
+}
+
+// drop waits for what the helper was given of a batch that was given up.
+func (h *help) drop(b *msg.Batch) {
+	if h != nil {
+		h.fail(h.workers[b.Index].Drop())
+	}
+}
+
+// fail reports devices that are lost.
+func (h *help) fail(rank, helper error) {
 	switch {
 	case rank != nil:
-		n.lost(0, n.rank.name, rank)
+		h.lost(0, h.rank.name, rank)
 	case helper != nil:
-		n.lost(1, n.name, helper)
+		h.lost(1, h.name, helper)
 	}
-	return fmt.Errorf("%w: %w", errHelper, err)
 }

@@ -78,14 +78,14 @@ func chunks(t *testing.T, gw *Gateway) [][]engine.Token {
 	return append(all, tokens(t, st))
 }
 
-// TestHelperOnCards: a helper on a second GPU gives the tokens of one GPU, for a family with shared experts and one without. Copies that do not come, or
+// TestHelperOnCards: a helper on a second GPU gives the tokens of the processor, for a family with shared experts and one without. Copies that do not come, or
 // bring something else, are noticed at the start or in service. A step that they spoil is repeated.
 func TestHelperOnCards(t *testing.T) {
 	for _, name := range helperGoldens {
 		o := helperSetup(name)
 		o.limits.Tokens, o.limits.Blocks = 12, 8
 		l := loadModel(t, o)
-		want := chunks(t, l.open(t, l.over(t, o, l.onCards(t, o, []int{len(l.cfg.Layers)}, []int{0}), nil)))
+		want := chunks(t, l.open(t, l.over(t, o, l.placed(), nil)))
 		for _, c := range []struct {
 			fault, start, service string
 			links                 []string

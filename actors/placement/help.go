@@ -31,6 +31,11 @@ func (p *Placement) Here(layer int) *device.Bank {
 	return p.views[dispatch.Decode].Bank(layer)
 }
 
+// AsResident reports whether a batch with the given number of rows finds all experts where they stay, as if they were part of the layers.
+func (p *Placement) AsResident(rows int) bool {
+	return p.Steady() && p.Whole(rows, false) && !p.Asks(rows, false)
+}
+
 // Helped reports whether a helper computes experts of a batch with the given number of rows.
 func (p *Placement) Helped(rows int) bool { return p.helped[p.Phase(rows)] }
 

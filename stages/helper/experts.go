@@ -15,7 +15,7 @@ import (
 	"krater/stages/offload"
 )
 
-// Experts are the experts that a helper holds. They serve one Worker at a time.
+// Experts are the experts that a helper holds.
 type Experts struct {
 	dev   device.Device
 	accel device.Accelerator // dev as one; nil: it is none
@@ -130,7 +130,8 @@ func Bytes(cfg *model.Config, lim stages.Limits, group int, l device.Layout) (he
 		helper += int64(device.QRowsBytes(lim.LayerRows(), cfg.Hidden, group))
 	}
 	if l != nil && !l.HostRows() {
-		return helper + 4*rows*h, 4 * rows * h // the rank has a matrix of sums for each batch
+		sums := rows * h * int64(l.RowType().Size())
+		return helper + sums, sums
 	}
 	stage := min(stageRows, rows*k) * (4*h + 4)
 	return helper + stage, stage

@@ -76,14 +76,14 @@ func (w *Worker) Measure(rank load.Rank, layer, rows int, bank *expert.Bank, her
 	}); err != nil {
 		return t, err
 	}
-	if t.Held, err = took(ids, func() error { return w.Compute(&r.st, 0, layer, held) }); err != nil {
+	if t.Held, err = took(ids, func() error { return w.Compute(&r.st, layer, held) }); err != nil {
 		return t, err
 	}
 	none := make([]int32, len(ids)) // an id below 0 is no choice
 	for i := range none {
 		none[i] = -1
 	}
-	t.Carry, err = took(none, func() error { return w.Compute(&r.st, 0, layer, nil) })
+	t.Carry, err = took(none, func() error { return w.Compute(&r.st, layer, nil) })
 	return t, errors.Join(err, s.Synchronize())
 }
 

@@ -59,16 +59,17 @@ func free(list ...device.Mat) {
 	}
 }
 
-// Worker computes for one pipeline. It belongs to one goroutine at a time.
+// Worker computes for one batch. It belongs to who has the batch's work.
 type Worker struct {
 	x         *Experts
 	rank      device.Device
 	room      *room         // the helper's
 	from, to  device.Stream // of the rank's device and of the helper
 	out, back *link.Hop
-	result    device.Mat    // [n, H] F32 on the helper: what goes back
-	stage     device.Mat    // [n, H] F32 on the rank, where rows go back
-	sums      []device.Mat  // by batch, [LayerRows, H] F32 on the rank, where sums go back
+	begun     bool          // Begin has carried the rows of the step
+	failed    error         // what went wrong there
+	result    device.Mat    // [n, H] on the helper: what goes back, rows F32 or sums of the type of rows
+	stage     device.Mat    // [n, H] on the rank, where that goes
 	at        [2]device.Mat // [n, 1] I32 on both: the rows of ExpertOut
 	list      []int32       // [n] the same on the host
 	src, dst  [3]device.Mat // reused
@@ -78,7 +79,6 @@ type Worker struct {
 type WorkerOptions struct {
 	Rank   load.Rank
 	Queue  int // of the rank's device, if that is an accelerator: one that no batch has
-	Sums   int // batches of the rank
 	Links  []link.Kind
 	Out    *link.Pair // from the rank to the helper
 	Back   *link.Pair
@@ -101,7 +101,9 @@ func (h *Experts) Open(o WorkerOptions) (w *Worker, fallen []error, err error) {
 	if w.room, err = newRoom(h.dev, cfg, n, h.group()); err != nil {
 		return w, nil, err
 	}
+	dt := w.room.in.DType
 	if !h.sums() {
+		dt = tensor.F32
 		n = min(stageRows, n*cfg.MoE.Router.TopK)
 		if w.at[0], err = device.AllocMat(o.Rank.Device, tensor.I32, n, 1); err == nil {
 			w.at[1], err = device.AllocMat(h.dev, tensor.I32, n, 1)
@@ -109,29 +111,21 @@ func (h *Experts) Open(o WorkerOptions) (w *Worker, fallen []error, err error) {
 		w.list = make([]int32, n)
 	}
 	if err == nil {
-		w.result, err = device.AllocMat(h.dev, tensor.F32, n, cfg.Hidden)
+		w.result, err = device.AllocMat(h.dev, dt, n, cfg.Hidden)
 	}
-	for i := 0; err == nil && h.sums() && i < o.Sums; i++ {
-		var m device.Mat
-		m, err = device.AllocMat(o.Rank.Device, tensor.F32, n, cfg.Hidden)
-		w.sums = append(w.sums, m)
-	}
-	if err == nil && !h.sums() {
-		w.stage, err = device.AllocMat(o.Rank.Device, tensor.F32, n, cfg.Hidden)
+	if err == nil {
+		w.stage, err = device.AllocMat(o.Rank.Device, dt, n, cfg.Hidden)
 	}
 	if err != nil {
 		return w, nil, err
 	}
-	in, into := w.room.in, w.stage
-	if h.sums() {
-		into = w.sums[0]
-	}
+	in := w.room.in
 	sample := device.NewMat(o.Sample.Buf, in.DType, in.Rows, in.Cols)
 	if w.out, fallen, err = link.Open(o.Out, o.Links, w.from, w.to, sample, in, w.room.ids.Bytes()+w.room.wts.Bytes()); err != nil {
 		return w, fallen, err
 	}
 	var more []error
-	w.back, more, err = link.Open(o.Back, o.Links, w.to, w.from, w.result, into, 0)
+	w.back, more, err = link.Open(o.Back, o.Links, w.to, w.from, w.result, w.stage, 0)
 	return w, append(fallen, more...), err
 }
 
@@ -183,16 +177,31 @@ func (w *Worker) Close() {
 	if w.room != nil {
 		w.room.close()
 	}
-	free(append(w.sums, w.result, w.stage, w.at[0], w.at[1])...)
+	free(w.result, w.stage, w.at[0], w.at[1])
 }
 
-// Compute computes the experts of work for the rows of st, which are complete, and waits for that. The results
-// are rows of st.ExpertOut, or where an accelerator takes sums the weighted sum of each token in Sum(batch). After an error the
-// step is lost; Recover says whether the worker can go on.
-func (w *Worker) Compute(st *stages.State, batch, layer int, work []device.ExpertRows) (err error) {
+// Begin carries the rows of st behind what s, a stream of the rank's device, has, if both devices are accelerators: what is enqueued on s afterwards
+// would hold up the sum of the rows. Compute of the same rows follows, and returns what went wrong.
+func (w *Worker) Begin(s device.Stream, st *stages.State) {
+	if w.x.accel != nil && !w.out.Waits() {
+		w.begun, w.failed = true, w.carry(s, st)
+	}
+}
+
+// Drop waits for rows that Begin carried for a step which was given up. The errors have the meaning of Recover.
+func (w *Worker) Drop() (rank, helper error) {
+	if !w.begun {
+		return nil, nil
+	}
+	w.begun = false
+	return w.Recover()
+}
+
+// carry carries what experts read of the rows of st.
+func (w *Worker) carry(from device.Stream, st *stages.State) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("experts of layer %d on %s: %w", layer, w.x.dev.Name(), files.Caught(r))
+			err = fmt.Errorf("rows for %s: %w", w.x.dev.Name(), files.Caught(r))
 		}
 	}()
 	n, own := 1, &w.room.st
@@ -200,8 +209,24 @@ func (w *Worker) Compute(st *stages.State, batch, layer int, work []device.Exper
 		n = 3
 	}
 	w.src, w.dst = [3]device.Mat{st.Normed, st.RouterIDs, st.RouterWeights}, [3]device.Mat{own.Normed, own.RouterIDs, own.RouterWeights}
-	if err := w.out.Carry(w.from, w.to, w.src[:n], w.dst[:n]); err != nil {
-		return err
+	return w.out.Carry(from, w.to, w.src[:n], w.dst[:n])
+}
+
+// Compute computes the experts of work for the rows of st, which are complete, and waits for that. The results
+// are rows of st.ExpertOut, or where an accelerator takes sums the weighted sum of each token in Sum. After an error the
+// step is lost; Recover says whether the worker can go on.
+func (w *Worker) Compute(st *stages.State, layer int, work []device.ExpertRows) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("experts of layer %d on %s: %w", layer, w.x.dev.Name(), files.Caught(r))
+		}
+	}()
+	own := &w.room.st
+	if !w.begun {
+		w.failed = w.carry(w.from, st)
+	}
+	if w.begun = false; w.failed != nil {
+		return w.failed
 	}
 	w.x.run(w.to, own, layer, work)
 	if !w.x.sums() {
@@ -211,7 +236,7 @@ func (w *Worker) Compute(st *stages.State, batch, layer int, work []device.Exper
 	p := own.On(w.x.dev, w.to, nil)
 	p.WeightedSum(result, own.ExpertOut, own.RouterWeights, device.Mat{}, own.RouterIDs, w.x.view.Bank(layer).Map)
 	p.Send()
-	if err := w.carryBack(result, w.sums[batch].RowRange(0, st.T)); err != nil {
+	if err := w.carryBack(result, w.stage.RowRange(0, st.T)); err != nil {
 		return err
 	}
 	return w.arrived(true, true)
@@ -294,21 +319,21 @@ func (w *Worker) arrived(out, back bool) error {
 	return nil
 }
 
-// Sum is where the sums of a batch are, [LayerRows, H] F32 on the rank; absent where rows travel.
-func (w *Worker) Sum(batch int) device.Mat {
-	if len(w.sums) == 0 {
-		return device.Mat{}
+// Sum is where the sums of the tokens are, [LayerRows, H] on the rank; absent where rows travel.
+func (w *Worker) Sum() device.Mat {
+	if w.x.sums() {
+		return w.stage
 	}
-	return w.sums[batch]
+	return device.Mat{}
 }
 
-// Recover makes the worker usable again after an error of Compute for a batch. The errors say that the rank's device, or the helper or
+// Recover makes the worker usable again after an error of Compute. The errors say that the rank's device, or the helper or
 // its links, are lost.
-func (w *Worker) Recover(batch int) (rank, helper error) {
+func (w *Worker) Recover() (rank, helper error) {
 	if rank, helper = w.from.Recover(), w.to.Recover(); rank != nil || helper != nil {
 		return rank, helper
 	}
-	return nil, errors.Join(w.leave(w.out, w.renewRoom), w.leave(w.back, func() error { return w.renewResults(batch) }))
+	return nil, errors.Join(w.leave(w.out, w.renewRoom), w.leave(w.back, w.renewStage))
 }
 
 var errHang = errors.New("copies hang, and there is no other link")
@@ -334,14 +359,10 @@ func (w *Worker) renewRoom() error {
 	return nil
 }
 
-func (w *Worker) renewResults(batch int) error {
-	to := &w.stage
-	if len(w.sums) > 0 {
-		to = &w.sums[batch]
-	}
-	m, err := device.AllocMat(w.rank, to.DType, to.Rows, to.Cols)
+func (w *Worker) renewStage() error {
+	m, err := device.AllocMat(w.rank, w.stage.DType, w.stage.Rows, w.stage.Cols)
 	if err == nil {
-		*to = m
+		w.stage = m
 	}
 	return err
 }

@@ -107,7 +107,7 @@ func (o *Plan) addHelper() error {
 	h.Bytes = rows + int64(h.Slots)*slot
 	o.ledger.list = append(o.ledger.list,
 		planner.Component{Device: h.name(), Name: "experts on it", Detail: planner.Count(h.Slots, "expert"), Bytes: int64(h.Slots) * slot},
-		planner.Component{Device: h.name(), Name: "rows", Detail: "of a batch", Bytes: rows})
+		planner.Component{Device: h.name(), Name: "rows", Detail: planner.Count(o.states(), "batch"), Bytes: rows})
 	if h.Place.Kind == config.HostSim {
 		o.ledger.host("simulated helper", "the memory of "+h.name(), h.Bytes)
 	}
@@ -124,12 +124,10 @@ func (o *Plan) helperRows() (there, here int64, err error) {
 	}
 	l := o.Load.Layout
 	if there, here = helper.Bytes(o.cfg, lim, lim.QuantGroup, l); l != nil {
-		there += ViewBytes(o.cfg) + int64(l.ScratchBytes(load.StepSizes(o.cfg, lim)))
-		if !l.HostRows() {
-			here *= int64(o.states())
-		}
+		there += int64(l.ScratchBytes(load.StepSizes(o.cfg, lim)))
 	}
-	return there, here, nil
+	n := int64(o.states())
+	return n*there + ViewBytes(o.cfg), n * here, nil
 }
 
 // String says what the helper does, for people.
