@@ -118,7 +118,7 @@ func (h *help) settle(now func() int64) error {
 	share := h.Share
 	h.least = h.Least
 	switch {
-	case len(layers) == 0:
+	case len(layers) == 0 || !lacks && h.Least > h.rank.Limits.Tokens: // no batch has as many rows
 		h.least = math.MaxInt
 		return nil
 	case lacks:

@@ -139,6 +139,21 @@ func TestLostHelper(t *testing.T) {
 	}
 }
 
+// TestUnhelped: a model whose helper has no part is served without it.
+func TestUnhelped(t *testing.T) {
+	m := openPart(t, "hostsim", nil, func(o *config.Options) {
+		o.DecodeStrategy, o.PrefillStrategy = config.Auto, config.Auto
+		o.ExpertDevice, o.GPUPrefillThreshold = "hostsim", 1<<20 // more rows than a batch has
+	})
+	if m.Helper == nil {
+		t.Fatal("there is no helper")
+	}
+	got := answers(t, m, 1, 4, nil)
+	if m.Helper != nil || m.Plan.Helper != nil || len(got[0]) != 4 {
+		t.Errorf("helper %v after the start, %v", m.Helper, got)
+	}
+}
+
 // answers returns the tokens of several requests; during is called in the middle.
 func answers(t *testing.T, m *Model, requests, tokens int, during func(gw engine.Engine)) (all [][]int32) {
 	t.Helper()

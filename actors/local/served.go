@@ -32,8 +32,34 @@ func (s *Model) Serve(log zerolog.Logger) (*Served, error) {
 	if err := v.start(nil); err != nil {
 		return nil, err
 	}
+	if err := v.unhelped(); err != nil {
+		return nil, err
+	}
 	go v.watch()
 	return v, nil
+}
+
+// unhelped loads the model without a helper that has no part: all experts are then where the rest of a layer is.
+func (v *Served) unhelped() error {
+	if v.Model.Helper == nil {
+		return nil
+	}
+	p := v.Pipeline()
+	if share, _ := p.Helper(); share > 0 {
+		return nil
+	}
+	v.Model.report.Notice(fmt.Sprintf("--expert-device %s would make nothing faster; the model is loaded without it", v.Model.Helper.place))
+	if err := p.Close(); err != nil {
+		return err
+	}
+	f, err := v.Model.Plan.Options.Without(1)
+	if err == nil {
+		err = v.Model.reload(f)
+	}
+	if err != nil {
+		return err
+	}
+	return v.start(nil)
 }
 
 // start starts a pipeline, in the place of one that is suspended; nil: there is none.
