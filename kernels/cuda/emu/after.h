@@ -1,6 +1,8 @@
-// Counterparts of functions of kr.cuh that are made of many instructions: a source includes this after
-// kr.cuh (emu.mk), whose own are by then *_by_shuffles (emu.h). The emulator's test compares them.
+// Counterparts of functions of kr.cuh that are made of many instructions: a source includes this first
+// (emu.mk). Those of kr.cuh are by then *_by_shuffles (emu.h). The emulator's test compares them.
 #pragma once
+
+#include "kr.cuh"
 
 #undef warp_sum
 #undef warp_max

@@ -34,29 +34,39 @@ EMU_HEADERS := $(wildcard kernels/cuda/src/*.cuh) $(wildcard $(EMU_DIR)/*.h)
 .PHONY: cuda-emu cuda-emu-race cuda-emu-test
 cuda-emu: $(EMU_LIB) ## build the emulated GPU, build/cudaemu/libcuda.so.1: LD_LIBRARY_PATH=build/cudaemu
 
-# $(call emu_compile,object,source,what writes the source to stdin,compiler's arguments).
+# $(call emu_compile,object,source,what writes the source to stdin,compiler's arguments,folder of a precompiled header).
 # What is compared is the contents of all files that the compiler reads, and the arguments.
 define emu_compile
-$(EMU_OUT)/$(1).o: $(2) $(EMU_HEADERS) $(EMU_DIR)/emu.mk
+$(EMU_OUT)/$(1).o: $(2) $(EMU_HEADERS) $(EMU_DIR)/emu.mk$(if $(5), | $(5)/after.h.gch)
 	@mkdir -p $(EMU_OUT)
 	@new=$$$$( (echo '$(EMU_CXX) $(4)'; cat $$$$($(3) $(EMU_CXX) $(4) -MM -MT x | sed 's/^x://; s/\\$$$$//')) | sha256sum | cut -c1-32); \
 	if [ -f $$@ ] && [ "$$$$(cat $$@.sum 2>/dev/null)" = "$$$$new" ]; then touch $$@; exit 0; fi; \
 	rm -f $$@.sum; kept='$(EMU_CACHE)'/$$$$new-$$$$($(EMU_CXX) -dumpfullversion).o; \
 	if [ -n '$(EMU_CACHE)' ] && cp "$$$$kept" $$@.$$$$$$$$ 2>/dev/null; then echo "kept $(1)"; \
-	else echo "$(EMU_CXX) $(1)"; $(3) $(EMU_CXX) $(4) -c -o $$@.$$$$$$$$ || exit 1; \
+	else echo "$(EMU_CXX) $(1)"; $(3) $(EMU_CXX) $(if $(5),-I $(5)) $(4) -c -o $$@.$$$$$$$$ || exit 1; \
 		if [ -n '$(EMU_CACHE)' ]; then mkdir -p '$(EMU_CACHE)' && cp $$@.$$$$$$$$ "$$$$kept.$$$$$$$$" && mv "$$$$kept.$$$$$$$$" "$$$$kept"; fi; fi; \
 	mv $$@.$$$$$$$$ $$@ && echo $$$$new > $$@.sum
 endef
 $(foreach s,$(EMU_LIBSRC),$(eval $(call emu_compile,lib_$(basename $(notdir $(s))),$(s),,$(EMU_FLAGS) -O3 $(s))))
 # A kernel source is wrapped in an anonymous namespace, after what it includes.
-emu_wrap = printf '\#include "kr.cuh"\n\#include "$(CURDIR)/$(EMU_DIR)/after.h"\nnamespace {\n\#include "$(CURDIR)/$(1)"\n}\n' |
+emu_wrap = printf '\#include "after.h"\nnamespace {\n\#include "$(CURDIR)/$(1)"\n}\n' |
 emu_hopper_80 := 0
 emu_hopper_90 := 1
 # Kernels of many formats: -Og takes half the time to compile them, and tests run as long.
 emu_many := gemv% moe% gqa% native% same
-emu_args = $(EMU_KERNEL_FLAGS) $(if $(filter $(emu_many),$(2)),-Og -Wno-maybe-uninitialized) -I kernels/cuda/src -DKR_EMU_HOPPER=$(emu_hopper_$(1)) -x c++ -
-$(foreach k,$(EMU_KERNELS),$(foreach a,$(EMU_ARCHS),\
-	$(eval $(call emu_compile,$(basename $(notdir $(k)))_$(a),$(k),$(call emu_wrap,$(k)),$(call emu_args,$(a),$(basename $(notdir $(k))))))))
+emu_kind = $(if $(filter $(emu_many),$(1)),many,few)
+emu_flags_many := -Og -Wno-maybe-uninitialized
+# $(call emu_args,architecture,kind)
+emu_args = $(EMU_KERNEL_FLAGS) $(emu_flags_$(2)) -I kernels/cuda/src -I $(EMU_DIR) -DKR_EMU_HOPPER=$(emu_hopper_$(1)) -x c++
+# What the kernels of an architecture and a kind include is compiled once: g++ takes it for after.h.
+define emu_header
+$(EMU_OUT)/$(2)_$(1)/after.h.gch: $(EMU_HEADERS) $(EMU_DIR)/emu.mk
+	@mkdir -p $$(@D) && echo '#include "after.h"' >$$(@D)/all.h && $(EMU_CXX) $(call emu_args,$(1),$(2))-header $$(@D)/all.h -o $$@.$$$$$$$$ && mv $$@.$$$$$$$$ $$@
+endef
+$(foreach a,$(EMU_ARCHS),$(foreach k,few many,$(eval $(call emu_header,$(a),$(k)))))
+# $(call emu_kernel,source,architecture,kind)
+emu_kernel = $(call emu_compile,$(basename $(notdir $(1)))_$(2),$(1),$(call emu_wrap,$(1)),$(call emu_args,$(2),$(3)) -,$(EMU_OUT)/$(3)_$(2))
+$(foreach k,$(EMU_KERNELS),$(foreach a,$(EMU_ARCHS),$(eval $(call emu_kernel,$(k),$(a),$(call emu_kind,$(basename $(notdir $(k))))))))
 
 $(EMU_LIB): $(EMU_OBJS)
 	@$(EMU_CXX) -shared -Wl,-soname,libcuda.so.1 -Wl,-z,now,-z,defs -o $@.$$$$ $^ -lpthread -ldl && mv $@.$$$$ $@
