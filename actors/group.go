@@ -130,6 +130,10 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 			n.placed.mix(s, n.group, b, layer)
 			continue
 		}
+		if n.help.mixes(s, n.group, b, layer) {
+			n.split(c, b, layer, nil)
+			return
+		}
 		n.placed.fetch(s, b)
 		n.group.Ask(s, st, layer)
 		if err := s.Synchronize(); err != nil {

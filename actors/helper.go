@@ -12,6 +12,7 @@ import (
 	"krater/kernels/device"
 	"krater/scheduler/dispatch"
 	"krater/stages/expert"
+	"krater/stages/group"
 	"krater/stages/helper"
 	"krater/stages/link"
 )
@@ -204,11 +205,7 @@ func (p *Pipeline) Helper() (share float64, least int) {
 	}
 	n, all := 0, 0
 	for _, list := range h.takes {
-		for _, takes := range list {
-			if all++; takes {
-				n++
-			}
-		}
+		n, all = n+dispatch.Count(list), all+len(list)
 	}
 	return float64(n) / float64(max(1, all)), h.least
 }
@@ -219,7 +216,7 @@ func (h *help) divide(s device.Stream, b *msg.Batch, layer int, work []device.Ex
 		return work, false
 	}
 	p := b.Work.Helped()
-	p.Rows = p.Rows[:0]
+	p.Rows, p.Whole = p.Rows[:0], false
 	if b.State.Total() < h.least {
 		return work, false
 	}
@@ -239,9 +236,25 @@ func (h *help) divide(s device.Stream, b *msg.Batch, layer int, work []device.Ex
 	return rest, true
 }
 
+// mixes enqueues a layer's experts of both devices for a batch whose choices nobody on the host needs, and reports whether it is such a batch.
+func (h *help) mixes(s device.Stream, g *group.Group, b *msg.Batch, layer int) bool {
+	if h == nil || h.rank.place == nil || !h.rank.place.Unasked(b.State.Total(), b.Probe() != nil) {
+		return false
+	}
+	p := b.Work.Helped()
+	p.Rows, p.Whole = p.Rows[:0], true
+	h.workers[b.Index].Begin(s, b.State)
+	h.rank.place.Mixes(s, g, b.State, layer)
+	b.Host = b.Host[:0]
+	return true
+}
+
 // back enqueues that the helper's sums are added.
 func (h *help) back(s device.Stream, b *msg.Batch) {
-	if h == nil || len(b.Work.Helped().Rows) == 0 {
+	if h == nil {
+		return
+	}
+	if p := b.Work.Helped(); len(p.Rows) == 0 && !p.Whole {
 		return
 	}
 	if sum := h.workers[b.Index].Sum(); !sum.Zero() {
@@ -277,7 +290,11 @@ func (n *helperNode) compute(w *msg.Work, p *msg.Part) error {
 	worker := n.workers[w.Batch.Index]
 	err := worker.Compute(w.Batch.State, w.Layer, p.Rows)
 	if err == nil {
-		n.computed.Add(uint64(len(p.Rows)))
+		experts := len(p.Rows)
+		if p.Whole {
+			experts = dispatch.Count(n.takes[w.Layer])
+		}
+		n.computed.Add(uint64(experts))
 		return nil
 	}
 	n.fail(worker.Recover())

@@ -133,7 +133,8 @@ func (r *rank) keeps(h *heatMeter, b *msg.Batch) bool {
 		return false
 	}
 	if r.place != nil {
-		return r.place.Whole(b.Step.Total(), b.Probe() != nil)
+		rows, watched := b.Step.Total(), b.Probe() != nil
+		return r.place.Whole(rows, watched) || r.place.Unasked(rows, watched)
 	}
 	return r.findsExperts
 }

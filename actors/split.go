@@ -28,7 +28,7 @@ func (n *splitNode) receive(c *turn, m any) {
 			p.Rows = append(p.Rows[:0], n.parts[i]...)
 		}
 		p.Cause, p.Bytes = nil, uint64(len(p.Rows)*n.expertBytes)
-		if len(p.Rows) > 0 {
+		if len(p.Rows) > 0 || p.Whole {
 			expect++
 		}
 	}
@@ -38,7 +38,7 @@ func (n *splitNode) receive(c *turn, m any) {
 	w.Expect = expect
 	c.event.Parts = uint16(expect)
 	for i := 0; expect > 0; i++ {
-		if p := &w.Parts[i]; len(p.Rows) > 0 {
+		if p := &w.Parts[i]; len(p.Rows) > 0 || p.Whole {
 			if expect--; i == len(n.parts) {
 				c.send(c.routes.helper, p)
 			} else {

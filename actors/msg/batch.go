@@ -288,6 +288,7 @@ type Part struct {
 	Work  *Work
 	Pool  int
 	Rows  []device.ExpertRows
+	Whole bool   // of a helper: it finds the rows by itself, and Rows are not known
 	Bytes uint64 // of the experts' weights
 	Cause error  // set by the pool when it could not do its part
 	stamp

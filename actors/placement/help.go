@@ -5,6 +5,8 @@ import (
 
 	"krater/kernels/device"
 	"krater/scheduler/dispatch"
+	"krater/stages"
+	"krater/stages/group"
 )
 
 // ErrMoves: a helper's experts would have to follow those that a strategy moves.
@@ -38,6 +40,19 @@ func (p *Placement) AsResident(rows int) bool {
 
 // Helped reports whether a helper computes experts of a batch with the given number of rows.
 func (p *Placement) Helped(rows int) bool { return p.helped[p.Phase(rows)] }
+
+// Unasked reports whether nobody on the host needs the router's choice for a batch with the given number of rows that has a helper: both
+// devices find their experts by tables, the host computes none, and sums are returned. Mixes takes the place of Run.
+func (p *Placement) Unasked(rows int, watched bool) bool {
+	return p.Helped(rows) && p.accel && p.alone && p.ReturnsSums() && !watched
+}
+
+// Mixes enqueues the device's part of a layer of such a batch.
+func (p *Placement) Mixes(s device.Stream, g *group.Group, st *stages.State, layer int) {
+	here := p.views[p.Phase(st.Total())].Bank(layer)
+	g.ExpertsOn(s, st, here)
+	st.ExpertSlot = here.Map
+}
 
 // Help has a helper compute the experts of has, [E] by layer. Where all experts are on the device it does so for batches of
 // that many rows or more, else for all batches. Run is then not given their work. It is called before the first step.

@@ -44,6 +44,16 @@ func (h *Help) Helps(share float64) bool {
 	return share > 0 && h.Part > 0 && h.time(share) < h.Alone*helpGain
 }
 
+// Count is how many experts of a list are chosen.
+func Count(list []bool) (n int) {
+	for _, chosen := range list {
+		if chosen {
+			n++
+		}
+	}
+	return n
+}
+
 // Divide chooses experts of a layer for a helper that get a share of the rows, by heat; nil: all have the same. Only
 // those that may be chosen are, nil: all may. What is chosen for a smaller share is chosen for a larger one as far as
 // rounding allows.
