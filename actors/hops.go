@@ -146,6 +146,9 @@ func (p *Pipeline) read(e *hopEnd, to address, kinds ...hop.Kind) {
 				}
 				return
 			}
+			if f.Kind == hop.Step {
+				p.opt.Turn(true)
+			}
 			e.received.Add(1)
 			e.takenBytes.Add(uint64(f.Bytes()))
 			p.host.send(to, f)
@@ -187,7 +190,7 @@ func (p *Pipeline) spawnOut(to *hopEnd, n outNode) error {
 	if err != nil {
 		return err
 	}
-	n.stepEnds, n.from, n.to, n.lost = p.newStepEnds(r.index), from, to, p.loseHop
+	n.stepEnds, n.from, n.to, n.lost, n.turn = p.newStepEnds(r.index), from, to, p.loseHop, p.opt.Turn
 	n.selection = !n.back && p.model.TakesSelection(r.end())
 	p.routes.out = p.actor("out", trace.Link, anyWorker, "host", func() node {
 		own := n

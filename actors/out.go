@@ -20,6 +20,7 @@ type outNode struct {
 	leader    bool // this process is the leader
 	selection bool // the next rank begins with a layer that uses what the last one chose
 	lost      func(e *hopEnd, cause error)
+	turn      func(here bool) // see Options.Turn
 
 	frame hop.Frame // reused, and so is its memory
 	meta  []byte
@@ -44,6 +45,7 @@ func (n *outNode) receive(c *turn, m any) {
 	case n.leader:
 		c.send(c.routes.in, &b.Away) // before the frame can be back
 	}
+	n.turn(false) // before the next member begins, which may be on the same machine
 	c.event.Bytes = uint64(n.frame.Bytes())
 	n.frame.Sent = c.now()
 	if err := n.to.Send(&n.frame); err != nil {

@@ -62,6 +62,10 @@ type Options struct {
 	// Help is a helper of the only rank; nil: there is none. It is lost as rank 1 (RankError).
 	Help *Help
 
+	// Turn is called with false when a batch has left for another process, and with true when one comes from there, so that
+	// threads wait for work as long as it is worth it. It is called by several goroutines at once. nil: by none.
+	Turn func(here bool)
+
 	// Remote is where the layers behind those of the ranks are; nil: there are none.
 	Remote *Remote
 
@@ -184,6 +188,9 @@ func prepare(list []load.Rank, opt Options) (*Pipeline, *scheduler.Core, error) 
 	}
 	config := schedulerConfig(ranks, &opt)
 	opt.TimingShare = cmp.Or(opt.TimingShare, timingShare)
+	if opt.Turn == nil {
+		opt.Turn = func(bool) {}
+	}
 	var core *scheduler.Core
 	if opt.segment == nil {
 		if core, err = scheduler.New(config); err != nil {

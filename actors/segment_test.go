@@ -21,7 +21,8 @@ import (
 // team is a leader's pipeline and the segments of its workers, in one process.
 type team struct {
 	*Pipeline
-	segments []*Segment
+	segments    []*Segment
+	leave, come atomic.Int64 // calls of Options.Turn
 }
 
 // team starts a pipeline over the first rank whose others are segments, with a hop between any two. wire may put
@@ -52,6 +53,13 @@ func (l *loaded) team(t testing.TB, o setup, ranks []load.Rank, wire func(name s
 	remote.In = in
 	opt := l.options(t, o)
 	opt.Blueprint.Groups, opt.Remote = nil, remote
+	opt.Turn = func(here bool) {
+		if here {
+			g.come.Add(1)
+		} else {
+			g.leave.Add(1)
+		}
+	}
 	if change != nil {
 		change(&opt)
 	}
@@ -131,6 +139,9 @@ func TestSegmentsAnswer(t *testing.T) {
 			if i < 0 || gw.Stats().Links[i].Hops == 0 || gw.Stats().Links[i].Bytes == 0 || gw.Stats().Links[i].Faults != 0 {
 				t.Errorf("links %+v", gw.Stats().Links)
 			}
+		}
+		if a, b := second.leave.Load(), second.come.Load(); a == 0 || b == 0 {
+			t.Errorf("batches left %d times and came %d times", a, b)
 		}
 		gw.Trace().Refresh()
 		for _, actor := range []string{"out", "rank1/keeper", "rank1/out", "rank2/keeper", "rank2/out", "in"} {

@@ -261,7 +261,16 @@ func (s *Model) pipeline(log zerolog.Logger) ([]load.Rank, actors.Options) {
 			PrefillChunk: chunk, PrefillShare: share, PassRows: pass, PassShare: f.PassShare, MaxQueue: f.MaxQueue, NoReuse: !f.PrefixCache, Aging: f.Aging,
 			ReuseAnswers: f.ReuseAnswers, Invariant: f.Invariant(),
 		},
-		Log: log, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: placements, Help: help, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,
+		Log: log, Turn: s.turn, InlineBelow: f.InlineBelow, Partition: s.partition, Placements: placements, Help: help, HeatSample: s.HeatSample, Record: s.Record, TimingShare: s.TimingShare,
+	}
+}
+
+// turn implements actors.Options.Turn.
+func (s *Model) turn(here bool) {
+	if here {
+		s.Host.Ready()
+	} else {
+		s.Host.Rest()
 	}
 }
 

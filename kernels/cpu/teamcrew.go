@@ -17,7 +17,9 @@ type crew struct {
 	cpus []int  // that the workers are bound to; nil: the system moves them
 	nap  func() // yields the core briefly
 
-	idle    atomic.Int32 // workers that are parked or about to
+	idle    atomic.Int32  // workers that are parked or about to
+	resting atomic.Bool   // see Device.Rest
+	called  atomic.Uint32 // calls of Device.Ready
 	wake    chan struct{}
 	closing atomic.Bool
 	workers sync.WaitGroup
@@ -34,11 +36,11 @@ const (
 	// step has woken: 30 to 60 us per decode step of a small model on two cores.
 	spinMisses = 2
 	spinRetry  = 16
-
-	// spinTime is how long a worker spins before it parks: longer than the gap between two loops of
-	// a step.
-	spinTime = 100 * time.Microsecond
 )
+
+// spinTime is how long a worker spins before it parks: longer than the gap between two loops of
+// a step. Tests change it.
+var spinTime = 100 * time.Microsecond
 
 // newCrew makes a crew without a team; start sets it going.
 func newCrew(workers int) *crew {
@@ -85,6 +87,31 @@ func (c *crew) pin() {
 	}
 }
 
+// Rest says that no loop comes for a while: workers that look for one park. While a loop runs it does nothing, and
+// the next loop ends it. It is safe for concurrent use.
+func (d *Device) Rest() {
+	for _, c := range d.team.crews {
+		c.rest()
+	}
+}
+
+// Ready says that loops come: workers that are parked wake and look for one. It is safe for concurrent use.
+func (d *Device) Ready() {
+	for _, c := range d.team.crews {
+		c.called.Add(1)
+		c.rouse(c.count)
+	}
+}
+
+func (c *crew) rest() {
+	for _, t := range c.teams {
+		if t.busy.Load() != 0 {
+			return
+		}
+	}
+	c.resting.Store(true)
+}
+
 func (c *crew) close() {
 	c.closing.Store(true)
 	close(c.wake)
@@ -93,6 +120,9 @@ func (c *crew) close() {
 
 // rouse wakes up to n parked workers and returns how many. A superfluous wake-up costs one look.
 func (c *crew) rouse(n int) int {
+	if c.resting.Load() {
+		c.resting.Store(false)
+	}
 	n = min(n, int(c.idle.Load()))
 	for i := range n {
 		select {
@@ -108,6 +138,7 @@ func (c *crew) rouse(n int) int {
 func (c *crew) work() {
 	debug.SetPanicOnFault(true) // a fault in mapped weights whose file was cut becomes a panic that Run reports
 	misses := 0                 // times in a row that looking found nothing
+	called := uint32(0)
 	for !c.closing.Load() {
 		if c.help() {
 			continue
@@ -118,13 +149,18 @@ func (c *crew) work() {
 				continue
 			}
 		}
-		misses++
+		if !c.resting.Load() {
+			misses++
+		}
 		c.idle.Add(1)
 		// A loop that was published before idle rose did not see this worker.
 		if !c.help() {
 			<-c.wake
 		}
 		c.idle.Add(-1)
+		if n := c.called.Load(); n != called {
+			called, misses = n, 0
+		}
 	}
 }
 
@@ -163,7 +199,7 @@ func (c *crew) spin() bool {
 			return true
 		}
 		if i%rounds == 0 {
-			if time.Since(start) > spinTime {
+			if c.resting.Load() || time.Since(start) > spinTime {
 				return false
 			}
 			if i/rounds%c.count == 0 {
