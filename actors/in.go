@@ -97,7 +97,7 @@ func (n *inNode) arrived(c *turn, f *hop.Frame) {
 	if n.ahead != nil {
 		sent -= int64(n.ahead())
 	}
-	sent = min(sent, now)
+	sent = min(sent, c.event.Started) // clocks are not known to better than this
 	n.from.way.Add(now - sent)
 	c.event.Kind, c.event.Bytes, c.event.Enqueued = trace.Hop, uint64(f.Bytes()), sent
 	if cause := n.write(b, f); cause != nil {
