@@ -60,6 +60,7 @@ func (chooserStream) Reserve(int) error                  { return nil }
 func (chooserStream) Time(bool)                          {}
 func (chooserStream) Mark() bool                         { return false }
 func (chooserStream) Send()                              {}
+func (chooserStream) Flush()                             {}
 func (chooserStream) Took() []time.Duration              { return nil }
 func (chooserStream) End() device.Timestamp              { return nil }
 

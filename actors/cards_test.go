@@ -14,6 +14,7 @@ import (
 	"krater/kernels/cuda"
 	"krater/kernels/cuda/cudatest"
 	"krater/kernels/cuda/driver"
+	"krater/stages"
 	"krater/stages/load"
 )
 
@@ -75,6 +76,22 @@ func few(t *testing.T, gw *Gateway) (all [][]engine.Token) {
 		all = append(all, tokens(t, st))
 	}
 	return all
+}
+
+// TestPiecesOfBatches: long lists are sent to a GPU in pieces. Prompts in two batches of one queue, which share memory within a layer, have the
+// answers that they have in one.
+func TestPiecesOfBatches(t *testing.T) {
+	o := setup{dir: golden("mixtral"), groups: 1, limits: stages.Limits{Tokens: 24, Seqs: 4, Blocks: 24, BlockTokens: 8}, chunk: 8, share: 16, depth: 1}.defaults()
+	l := loadModel(t, o)
+	want := few(t, l.open(t, l.over(t, o, l.onCards(t, o, []int{len(l.cfg.Layers)}, []int{0}), nil)))
+	o.depth = 2
+	for range 4 {
+		for i, got := range few(t, l.open(t, l.over(t, o, l.onCards(t, o, []int{len(l.cfg.Layers)}, []int{0}), nil))) {
+			if !slices.EqualFunc(got, want[i], sameToken) {
+				t.Errorf("answer %d is %v, want %v", i, got, want[i])
+			}
+		}
+	}
 }
 
 // TestRanksOnCards: two ranks on two GPUs, or on one that is divided, give the bits of one rank, over

@@ -117,6 +117,7 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 	for ; more && !b.Abandoned.Load() && !st.Repeated(); more = n.group.Next(s, st, &b.Walk) {
 		layer := b.Walk.Layer
 		if n.waits(b) {
+			flush(b)
 			n.behind = append(n.behind, b)
 			return
 		}
@@ -155,11 +156,19 @@ func (n *groupNode) run(c *turn, b *msg.Batch, more bool) {
 	}
 	waitAnchored(c, b, n.stream)
 	timePart(b, trace.DeviceGroup)
+	flush(b)
 	if n.overtakes(b) {
 		n.done = append(n.done, b)
 		return
 	}
 	c.send(c.routes.after(n.index), b)
+}
+
+// flush keeps the work of the batch that comes next from getting between pieces of this one's.
+func flush(b *msg.Batch) {
+	if b.Stream != nil {
+		b.Stream.Flush()
+	}
 }
 
 // wait blocks until the stage's output is ready. It does nothing if the batch has its own stream.

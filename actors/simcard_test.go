@@ -146,6 +146,7 @@ func (s *simStream) Mark() bool            { return false }
 func (s *simStream) Took() []time.Duration { return nil }
 func (s *simStream) End() device.Timestamp { return nil }
 func (s *simStream) Submit()               { s.Send() }
+func (s *simStream) Flush()                {}
 
 // Run implements device.Device.
 func (c *simCard) Run(s device.Stream, l device.List) {

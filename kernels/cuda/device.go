@@ -386,6 +386,13 @@ func (s *Stream) Submit() { s.s.Submit() }
 // Send sends a piece of the step to the GPU.
 func (s *Stream) Send() { s.s.Send() }
 
+// Flush sends the rest of a step of which the GPU has a part.
+func (s *Stream) Flush() {
+	if s.s.Begun() {
+		s.s.Flush()
+	}
+}
+
 // Clock reads the GPU's clock: a stream is its own clock.
 func (s *Stream) Clock() device.Clock { return s }
 

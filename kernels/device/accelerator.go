@@ -50,6 +50,9 @@ type AcceleratorStream interface {
 	// Send sends what was enqueued, one piece of a step that goes on with another Repeat. No part of a timed
 	// step ends.
 	Send()
+	// Flush sends the rest of what was enqueued if the device has a part of the step already. A step that is sent as one piece
+	// stays whole. Batches of one queue share memory within a layer, so the work of another must not come between.
+	Flush()
 	// Took is how long the device took for the parts of the step that was waited for last; nil
 	// if that was not timed.
 	Took() []time.Duration

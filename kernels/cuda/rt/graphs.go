@@ -115,3 +115,6 @@ func (g *graphs) clear() {
 		g.drop(key, e)
 	}
 }
+
+// Begun reports whether the GPU has a part of a step that is not sent as one piece.
+func (s *Stream) Begun() bool { return s.began && !s.keep }
