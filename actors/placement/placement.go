@@ -329,13 +329,9 @@ func (p *Placement) Notices() []string {
 	return lines
 }
 
-// mostCallRows is how many rows a host call may have; 0: no batch makes any. The answer of a call is added to one residual
-// stream, unless it is rows: where there are several streams, the host takes part between two layers.
+// mostCallRows is how many rows a host call may have; 0: no batch makes any.
 func (p *Placement) mostCallRows() int {
 	rows := 0
-	if p.Experts.Several() && p.ReturnsSums() {
-		return rows
-	}
 	for phase := range dispatch.Phases {
 		if start := &p.sides[phase].settled.Start; start.Fixed[phase] && start.Host[phase] {
 			rows = HostCallRows(p.threshold, p.Rows())
@@ -372,7 +368,7 @@ func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer
 			p.pool.link.on.Bring(s, st, layer)
 		}
 		switch {
-		case asks && !p.ReturnsSums():
+		case asks && p.AnswersRows():
 			slots := here.Map
 			if !p.Any() {
 				here = nil

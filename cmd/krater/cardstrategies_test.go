@@ -174,3 +174,49 @@ func calls(t *testing.T, place func(*testing.T, placement.Options) placedOnCard,
 		}
 	}
 }
+
+// TestWholeSumsOnCard: where a norm lies behind the sum of a layer's experts, or several residual streams take it, what the processor
+// computes of them is in that sum, for prompts and for tokens.
+func TestWholeSumsOnCard(t *testing.T) {
+	const threshold = 12
+	for name, c := range map[string]struct {
+		of      func(*testing.T) *synth.Model
+		p       load.Precision
+		o       cuda.Options
+		windows int
+		most    float64 // of a relative difference of logits
+	}{
+		"norms":         {twoHeadsModel, load.Precision{}, cuda.Options{F32: true}, 40, 1e-4},
+		"norms, int4":   {twoHeadsModel, cardPrecisions["int4 g32"], cuda.Options{}, 40, 0.03},
+		"streams":       {pooledModel, load.Precision{}, cuda.Options{F32: true}, 0, 1e-4},
+		"streams, int4": {pooledModel, cardPrecisions["int4 g32"], cuda.Options{}, 0, 0.03},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && (name == "norms, int4" || name == "streams") {
+				t.Skip("the other two take the same paths")
+			}
+			place := besideCardOf(t, c.of(t), c.p, 0, c.windows, c.o)
+			prompt, n := randomTokens(14, 1), 2
+			var want answered
+			var slot int64
+			t.Run("all of them", func(t *testing.T) {
+				all := place(t, placement.Options{Prefill: chosen(t, "persistent"), Decode: chosen(t, "persistent"), Threshold: threshold})
+				want, slot = runOn(t, all.Model, prompt, n, 0), all.slot
+			})
+			for _, slots := range []int64{0, 3} {
+				t.Run(fmt.Sprintf("%d slots", slots), func(t *testing.T) {
+					m := place(t, placement.Options{Prefill: chosen(t, "hot_cached_static"), Decode: chosen(t, "hot_cached_static"), Threshold: threshold, Budget: max(1, slots*slot)})
+					if !m.place.Asks(1, false) {
+						t.Error("the layers of a token wait for the processor")
+					}
+					got := runOn(t, m.Model, prompt, n, 0)
+					for i := range want.rows {
+						if e := apart(got.rows[i], want.rows[i]); !(e <= c.most) {
+							t.Errorf("token %d: logits are %g apart", i, e)
+						}
+					}
+				})
+			}
+		})
+	}
+}

@@ -65,7 +65,7 @@ func (x *Experts) NewHostCalls(rows, servers int) (*HostCalls, error) {
 	if x.accel == nil {
 		return nil, fmt.Errorf("offload: %s makes no host calls", x.dev.Name())
 	}
-	h.each = x.accel.HostRows()
+	h.each = x.AnswersRows()
 	h.arrived = make([]atomic.Int32, len(h.layers))
 	h.over.Store(true) // there is no step yet
 	err := h.room(rows, servers)
@@ -135,7 +135,7 @@ func (h *HostCalls) Take(s device.Stream, st *stages.State) {
 }
 
 // TakeRows appends the wait for the answer to the last Post of the same slots, whose rows are written to
-// st.ExpertOut, where the device's HostRows says that the host returns them.
+// st.ExpertOut, where AnswersRows says so.
 func (h *HostCalls) TakeRows(p *stages.Program, st *stages.State, slots device.Mat) {
 	p.TakeRows(h.calls, st.ExpertOut, st.RouterIDs, slots)
 }

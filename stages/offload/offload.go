@@ -138,8 +138,15 @@ func (x *Experts) Rows() int { return x.parts.Limits.LayerRows() }
 // rows.
 func (x *Experts) ReturnsSums() bool { return x.accel != nil && !x.accel.HostRows() }
 
-// Several reports whether the model has several residual streams.
-func (x *Experts) Several() bool { return x.parts.Config.Streams.Several() }
+// WholeSum reports whether a layer does more with the sum of its experts than to add it to the residual stream: a norm lies behind it, or
+// there are several streams. What the host computes then has to be in that sum.
+func (x *Experts) WholeSum() bool {
+	cfg := x.parts.Config
+	return cfg.Streams.Several() || cfg.MoE.OwnNorms || cfg.Layers[0].NormsAfter
+}
+
+// AnswersRows reports whether the host answers a call of an accelerator with rows of experts, and not with their weighted sum.
+func (x *Experts) AnswersRows() bool { return x.accel.HostRows() || x.WholeSum() }
 
 // Host is the host device.
 func (x *Experts) Host() Host { return x.host }

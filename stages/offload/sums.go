@@ -19,7 +19,7 @@ type sums struct {
 	sum     device.Mat // [tokens, H] F32, on the host
 	there   device.Mat // its copy on the accelerator
 	byToken []float32  // [tokens*K] weights of the host's experts, else 0
-	several bool       // residual streams: the host's sum is part of the block's output, which each of them takes
+	whole   bool       // see Experts.WholeSum
 	release []func() error
 }
 
@@ -31,7 +31,7 @@ func sumBytes(cfg *model.Config, lim stages.Limits) int64 {
 // newSums returns what it has allocated even with an error; the caller closes it.
 func newSums(x *Experts) (*sums, error) {
 	cfg, rows := x.parts.Config, x.parts.Limits.LayerRows()
-	r := &sums{dev: x.dev, several: x.Several(), weights: make([]float32, rows*cfg.MoE.Router.TopK), byToken: make([]float32, rows*cfg.MoE.Router.TopK)}
+	r := &sums{dev: x.dev, whole: x.WholeSum(), weights: make([]float32, rows*cfg.MoE.Router.TopK), byToken: make([]float32, rows*cfg.MoE.Router.TopK)}
 	var err error
 	if r.raw, err = device.AllocMat(x.host, device.RowType(device.LayoutOf(x.dev)), rows, cfg.Hidden); err == nil {
 		r.sum, err = device.AllocMat(x.host, tensor.F32, rows, cfg.Hidden)
@@ -87,14 +87,14 @@ func (r *sums) send(s device.Stream, m *Mirror, st *stages.State, work []device.
 	})
 	there := r.there.RowRange(0, st.T)
 	s.CopyIn(there, hostBytes(r.sum.RowRange(0, st.T)))
-	addSum(r.dev, s, st, there, r.several)
+	addSum(r.dev, s, st, there, r.whole)
 }
 
 // addSum adds the weighted sum of experts that were computed elsewhere to the output of a layer: at once, or where the step is watched or
-// there are several residual streams, with the sum of the experts that are here.
-func addSum(dev device.Device, s device.Stream, st *stages.State, sum device.Mat, several bool) {
+// the layer needs the whole sum, with the sum of the experts that are here.
+func addSum(dev device.Device, s device.Stream, st *stages.State, sum device.Mat, whole bool) {
 	p, to := st.On(dev, s, nil), st.Hidden
-	if st.Watched || several {
+	if st.Watched || whole {
 		if st.HostSum.Zero() {
 			st.HostSum = sum
 			return
@@ -107,7 +107,7 @@ func addSum(dev device.Device, s device.Stream, st *stages.State, sum device.Mat
 
 // AddSum adds the weighted sum [T, H] F32 of experts that another device has computed, where ReturnsSums says that sums are returned.
 func (x *Experts) AddSum(s device.Stream, st *stages.State, sum device.Mat) {
-	addSum(x.dev, s, st, sum, x.Several() || x.parts.Config.Layers[0].NormsAfter)
+	addSum(x.dev, s, st, sum, x.WholeSum())
 }
 
 // sumRow sets dst to the weighted sum of rows from, from+1, ... of y [n, cols]. It does not read rows of
