@@ -144,6 +144,6 @@ func (h *heatMeter) snapshot(id heat.Identity) *heat.Map {
 	return m
 }
 
-// Heat is what routers have chosen since the start, marked as of the model id; nil for
-// one without experts or where nothing is counted. It may be called at any time.
+// Heat returns how often each router chose each expert since the start, as a map for the model id.
+// It returns nil if the model has no experts or if choices are not counted. It is safe for concurrent use.
 func (p *Pipeline) Heat(id heat.Identity) *heat.Map { return p.heat.snapshot(id) }

@@ -50,8 +50,8 @@ func routed(r *rand.Rand, rows, experts, topK int) []device.ExpertRows {
 	return work
 }
 
-// TestHeatIsExact: what a pipeline of any shape counts while it serves is what a probe
-// sees when the same rows go through the same stages one sequence after another.
+// TestHeatIsExact: a pipeline of any shape counts the same choices while it serves as a probe that
+// runs the same rows through the same stages, one sequence after another.
 func TestHeatIsExact(t *testing.T) {
 	const answer = 9
 	prompts := make([][]int32, 5)

@@ -20,8 +20,8 @@ const heatShare = 0.005
 // have to be fetched again, as behind the weights that a step reads.
 const evicted = 32 << 20
 
-// stepCost is what counting costs the groups of a step on average, in nanoseconds:
-// steps that are counted, that are not, and without a meter take turns.
+// stepCost returns the average time that counting adds to the groups of a step, in nanoseconds.
+// Counted steps, uncounted steps and steps without a meter take turns.
 func stepCost(layers, rows, experts, topK, every int, others []byte) float64 {
 	const steps = 24
 	cfg := routerOf(layers, 0, experts, topK)

@@ -195,7 +195,7 @@ func (o *output) running(now int64) engine.Running {
 	return r
 }
 
-// Heat is what routers have chosen so far, and which experts lie on the rank.
+// Heat returns how often each router chose each expert so far, and which experts are in the memory of their rank.
 func (g *Gateway) Heat() engine.Heat {
 	p := g.r.last()
 	m := p.Heat(heat.Identity{})

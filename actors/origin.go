@@ -28,8 +28,8 @@ func (k *origins) keep(id uint64, o engine.Origin) {
 	k.next = (k.next + 1) % originsKept
 }
 
-// Origin is what the server said about an open request or one that has ended lately; the zero value
-// for any other.
+// Origin returns the origin of an open request or of one that ended recently. It returns the zero
+// value for any other request.
 func (g *Gateway) Origin(id uint64) engine.Origin {
 	g.r.mu.Lock()
 	defer g.r.mu.Unlock()

@@ -240,7 +240,7 @@ func (p *Pipeline) countWork(b *msg.Batch, layer int, work []device.ExpertRows) 
 	}
 }
 
-// expertBytes is what a pass over one routed expert reads.
+// expertBytes returns the number of bytes that a pass over one routed expert reads.
 func expertBytes(parts *load.Parts, p *placement.Placement) int {
 	for _, g := range parts.Groups {
 		for layer := g.First; layer < g.Last; layer++ {

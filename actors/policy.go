@@ -10,8 +10,8 @@ import (
 	"krater/scheduler/dispatch"
 )
 
-// Policy is what the caller decides about the schedule. What the scheduler needs to know besides
-// follows from the ranks, the blueprint and the placements.
+// Policy holds the limits of the schedule that the caller chooses. The rest of the scheduler's
+// configuration follows from the ranks, the blueprint and the placements.
 type Policy struct {
 	PrefillChunk int  // prefill rows of one sequence in a batch
 	PrefillShare int  // prefill rows of all sequences in a batch while a stream is in decode

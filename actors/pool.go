@@ -117,7 +117,7 @@ type poolGroup struct {
 	rank int
 }
 
-// poolRank is what a pool has on a rank.
+// poolRank holds a pool's state for one rank.
 type poolRank struct {
 	site   poolSite
 	place  *placement.Placement // nil: the experts are where their groups are

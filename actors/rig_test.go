@@ -208,7 +208,7 @@ func (r *rig) gateway(t testing.TB) *Gateway {
 	return r.open(t, r.Pipeline)
 }
 
-// open opens a pipeline to requests. The goldens have no tokenizer; ids are what is looked at there.
+// open opens a pipeline to requests. The goldens have no tokenizer: their tests compare ids.
 func (r *loaded) open(t testing.TB, p *Pipeline) *Gateway {
 	t.Helper()
 	return NewGateway(p, GatewayOptions{ID: "test", EOS: r.cfg.EOS, Vocab: r.cfg.Vocab, Tokenizer: tinyTokenizer(t)})

@@ -52,7 +52,7 @@ type scheduleNode struct {
 	deadline time.Duration // of workers; 0: there are none
 }
 
-// record is what the driver keeps of a request.
+// record holds the driver's state of one request.
 type record struct {
 	submit   *msg.Submit
 	tokens   []int32 // prompt, then what was generated

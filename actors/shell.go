@@ -27,7 +27,7 @@ type holder interface {
 	held() []*msg.Batch
 }
 
-// turn is what a node may do while it handles one message.
+// turn gives a node what it may use while it handles one message.
 type turn struct {
 	routes *routes
 	log    *zerolog.Logger

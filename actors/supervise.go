@@ -13,11 +13,9 @@ import (
 // errFatal wraps the cause after which the pipeline serves no requests any more.
 var errFatal = errors.New("the pipeline has failed")
 
-// restartsMax in restartsWithin is what an actor may fail before the pipeline is
-// given up: a fault that comes back with every batch will not go away.
 const (
-	// restartsMax within restartsWithin is how often an actor may fail before the pipeline is given
-	// up: a fault that comes back with every batch will not pass.
+	// An actor may fail restartsMax times within restartsWithin. Then the pipeline stops, because a
+	// fault that comes back with every batch does not go away.
 	restartsMax    = 10
 	restartsWithin = 10 * time.Second
 )

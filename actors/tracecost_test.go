@@ -34,8 +34,8 @@ type forward struct{ to address }
 
 func (n forward) receive(c *turn, m any) { c.send(n.to, m) }
 
-// noteCost is what noting a message costs, in nanoseconds: the time to handle and send one
-// that is noted, less that of one that is not.
+// noteCost returns the cost of noting a message, in nanoseconds: the time to handle and send a noted
+// message, less the time for one that is not noted.
 func noteCost(t *testing.T) float64 {
 	t.Helper()
 	p := &Pipeline{trace: trace.NewRegistry(traceEvents), host: &deskHost{}}
@@ -59,8 +59,8 @@ func noteCost(t *testing.T) float64 {
 	return took[false][len(took[false])/10] - took[true][len(took[true])/10] // the others were interrupted
 }
 
-// timestampCost is what it costs a GPU to look at its clock, and to be asked when it did: that of
-// kernels/cuda.
+// timestampCost is the time that one timestamp costs a GPU: to read its clock, and to return the
+// reading. It is the value of kernels/cuda.
 const timestampCost = 2700 * time.Nanosecond
 
 // still is a timestamp of a device whose clock stands still.
@@ -77,8 +77,8 @@ func (looks) Timestamp() device.Timestamp                        { return still{
 func (looks) WaitTimed(device.Event) (from, to device.Timestamp) { return still{}, still{} }
 func (looks) Cost() time.Duration                                { return timestampCost }
 
-// spanCost is what a copy, or a wait for one, costs in nanoseconds: the time to sort and note it,
-// and the timestamps at its beginning and end.
+// spanCost returns the cost of recording a copy, or a wait for one, in nanoseconds: the time to sort
+// and note it, and the timestamps at its beginning and end.
 func spanCost(t *testing.T) float64 {
 	t.Helper()
 	n := copyTimes{copies: trace.NewRegistry(traceEvents).Ring("copies")}

@@ -1,6 +1,6 @@
-// Package engine is what a front door may ask of the pipeline: requests (chat, text or token ids)
-// in, events out. It holds types and one interface, imports the standard library only, and is the
-// only part of actors/ that transport knows besides the trace types.
+// Package engine defines the interface between the pipeline and the servers in front of it: requests
+// (chat, text or token ids) go in, events come out. It holds types and one interface and imports only
+// the standard library. Apart from the trace types it is the only part of actors/ that transport imports.
 package engine
 
 import (
@@ -12,23 +12,23 @@ import (
 type Engine interface {
 	// Info describes the model; constant once ready.
 	Info() Info
-	// Ready is nil when requests are served; otherwise an *Error of kind Unavailable (loading,
+	// Ready returns nil while requests are served, else an *Error of kind Unavailable (loading,
 	// draining).
 	Ready() error
-	// Submit validates, tokenizes and enqueues a request. Everything that can be refused is refused
-	// here, before any prefill, as an *Error. The returned Stream must be read to its end or
-	// closed. Cancelling ctx cancels the request.
+	// Submit validates, tokenizes and enqueues a request. If the request is refused, Submit returns an
+	// *Error; no prefill has begun. The caller must read the returned Stream to its end or close it.
+	// Cancelling ctx cancels the request.
 	Submit(ctx context.Context, req *Request) (Stream, error)
-	// Tokenize gives the ids Submit would use for this prompt. With more than most of them it
-	// stops, and so it does when ctx ends. The first is an *Error of kind ContextLength.
+	// Tokenize returns the ids that Submit would use for the prompt. If there are more than most, it
+	// returns an *Error of kind ContextLength. It stops when ctx ends.
 	Tokenize(ctx context.Context, p Prompt, most int) ([]int32, error)
 	// Detokenize joins ids to text; skipSpecial leaves control tokens out.
 	Detokenize(ids []int32, skipSpecial bool) (string, error)
-	// Render gives the text of a chat after the template. It stops when ctx ends.
+	// Render applies the chat template to c and returns the text. It stops when ctx ends.
 	Render(ctx context.Context, c *Chat) (string, error)
-	// Stats is a snapshot of the counters and gauges.
+	// Stats returns a snapshot of the counters and gauges.
 	Stats() Stats
-	// Prefixes says which prefixes of prompts need not be computed for an owner's requests; see Request.Owner.
+	// Prefixes returns the prefixes of prompts that need not be computed for an owner's requests; see Request.Owner.
 	Prefixes(ctx context.Context, owner string) (Prefixes, error)
 }
 
@@ -310,10 +310,10 @@ type Link struct {
 	Time        time.Duration // of the copies; where nobody waits for them, estimated from some hops
 }
 
-// ExpertCache is what a strategy found on its rank.
+// ExpertCache counts, for one strategy on one rank, where the experts were when their layer needed them.
 type ExpertCache struct {
 	Strategy, Rank string
-	Hits, Misses   uint64 // experts that were there when their layer came, and that had to be copied for it
+	Hits, Misses   uint64 // experts that were on the device when their layer began, and that had to be copied for it
 	Host           uint64 // experts that were missing and that the host computed
 	Copies         uint64 // experts copied: for a layer, or moved between steps
 	CopiedBytes    uint64

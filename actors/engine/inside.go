@@ -58,7 +58,7 @@ type Running struct {
 	ToFirst, PerToken time.Duration // until its first token, and between two; 0: not yet
 }
 
-// Origin is what a request's door told of it.
+// Origin says where a request came from, as the server that took it reported.
 type Origin struct {
 	Name   string
 	Caller Caller

@@ -92,7 +92,7 @@ const (
 	Forgetting        // it failed, and actors that may keep it were asked to forget it
 )
 
-// Local is what a batch has on one rank.
+// Local holds the state of a batch on one rank.
 type Local struct {
 	State *stages.State // the batch's Step, and its rows there
 	// Stream, on an accelerator, has all work of the batch: the stages enqueue and pass the batch

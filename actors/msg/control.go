@@ -85,7 +85,7 @@ type Cancel struct {
 // Describe implements Traced.
 func (c *Cancel) Describe(e *trace.Event) { e.Kind, e.Request = trace.Control, c.ID }
 
-// Deliver is what one step brought to the requests in it, in order.
+// Deliver carries the results of one step to the requests in it, in order.
 type Deliver struct {
 	At    int64  // trace clock
 	Batch uint64 // the batch that brought it, 0: none

@@ -7,8 +7,8 @@ import (
 	"krater/scheduler/dispatch"
 )
 
-// Outline is what New would do for a setup, with nothing loaded and as far as the budget
-// alone decides.
+// Outline describes the slots and strategies that New would choose for a setup. It is computed from the
+// budget alone; nothing is loaded.
 type Outline struct {
 	Sides  [dispatch.Phases]dispatch.Settled
 	Shared bool // both phases have one strategy, and so the same slots

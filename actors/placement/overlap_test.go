@@ -26,7 +26,7 @@ import (
 	"krater/stages/synth"
 )
 
-// served is what some streams took of a pipeline in virtual time.
+// served holds the answers of some streams and the virtual time that a pipeline spent on them.
 type served struct {
 	tokens       [][]int32
 	took         time.Duration
@@ -35,12 +35,12 @@ type served struct {
 	stats        [dispatch.Phases]placement.Stats
 }
 
-// since is what a longer run took more.
+// since returns how much longer a run took than a shorter one.
 func (r *served) since(shorter served) (took, device, host time.Duration) {
 	return r.took - shorter.took, r.device - shorter.device, r.host - shorter.host
 }
 
-// workload is what is served, on what.
+// workload describes the streams of a run and the simulated machine that serves them.
 type workload struct {
 	placement.Options
 	lanes, streams, prompt, tokens int

@@ -232,7 +232,7 @@ func strategy(t testing.TB, name string) dispatch.Strategy {
 	return s
 }
 
-// answer is what a run gives: tokens and the bits of every logit.
+// answer holds the result of a run: tokens and the bits of every logit.
 type answer struct {
 	tokens [][]int32
 	logits []float32

@@ -27,8 +27,8 @@ func (s *Stats) count(in *dispatch.Step, out *dispatch.Decision) {
 	}
 }
 
-// HitRate is the part of the experts used that nothing was copied for and that the host
-// had nothing to do with; 0 where none was used.
+// HitRate returns the share (0 to 1) of the experts used that were on the device when their layer
+// began. It returns 0 if no expert was used.
 func (s Stats) HitRate() float64 {
 	if n := s.Hits + s.Misses + s.Host; n > 0 {
 		return float64(s.Hits) / float64(n)
@@ -36,12 +36,12 @@ func (s Stats) HitRate() float64 {
 	return 0
 }
 
-// Since is what was counted after before.
+// Since returns s less an earlier copy: the counts since then.
 func (s Stats) Since(before Stats) Stats {
 	return Stats{s.Hits - before.Hits, s.Misses - before.Misses, s.Host - before.Host, s.Copies - before.Copies, s.CopiedBytes - before.CopiedBytes}
 }
 
-// Stats is what a phase has cost so far.
+// Stats returns the counts of a phase since the start.
 func (p *Placement) Stats(phase dispatch.Phase) Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()

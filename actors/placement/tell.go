@@ -48,7 +48,7 @@ func runs(names []string) string {
 	return strings.Join(parts, ", ")
 }
 
-// stemOf is what stands before the last colon of a name, "" where there is none.
+// stemOf returns the part of a name before its last colon, "" if it has no colon.
 func stemOf(name string) string {
 	if i := strings.LastIndexByte(name, ':'); i >= 0 {
 		return name[:i]

@@ -69,8 +69,8 @@ func TestGapsOfNested(t *testing.T) {
 	}
 }
 
-// TestCopyPath: where an actor waited for a device that waited for a copy, the copy is what took
-// the time; pieces follow each other as ever, and what waits for nobody stays work.
+// TestCopyPath: if an actor waited for a device that waited for a copy, the path attributes the time
+// to the copy. Pieces still follow each other without gaps, and time without a wait stays work.
 func TestCopyPath(t *testing.T) {
 	tracks := copied()
 	var waits []string
@@ -92,7 +92,7 @@ func TestCopyPath(t *testing.T) {
 	if want := []string{"waiting for the copy of KV blocks", "waiting for the copy of layer 3's experts", "waiting for the copy of layer 4's experts"}; !slices.Equal(waits, want) || copies != 37 || at != 110 {
 		t.Errorf("waits %q, %d ns, until %d", waits, copies, at)
 	}
-	// A pool that works while the device waits is what the step waits for.
+	// The step waits for a pool that works while the device waits.
 	tracks[3].Events[0].Batch, tracks[3].Events[0].Enqueued, tracks[3].Events[0].Started, tracks[3].Events[0].Ended = 7, 20, 22, 110
 	tracks[5].Events = nil
 	for _, p := range Path(tracks, 7) {

@@ -118,8 +118,8 @@ var processStart = time.Now()
 // Now is the monotonic time since the process began, in ns.
 func Now() int64 { return int64(time.Since(processStart)) }
 
-// At is what Now gave at a time that time.Now gave.
+// At returns the value of Now at time t, in nanoseconds.
 func At(t time.Time) int64 { return int64(t.Sub(processStart)) }
 
-// Wall is the time of day at which Now was ns.
+// Wall returns the time of day at which Now returned ns.
 func Wall(ns int64) time.Time { return processStart.Add(time.Duration(ns)) }

@@ -105,14 +105,14 @@ func (g *Registry) Rings() []*Ring {
 	return slices.Clone(g.rings)
 }
 
-// Track is what an actor did, oldest first.
+// Track holds the events of one actor, oldest first.
 type Track struct {
 	Name   string
 	Events []Event
 }
 
-// Snapshot copies the events that ended at or after since (as of Now), a track
-// for each actor in the order of their names, empty ones too.
+// Snapshot copies the events that ended at or after since, a time as Now returns it. The result has a
+// track for each actor, ordered by name, also for actors without events.
 func (g *Registry) Snapshot(since int64) (tracks []Track) {
 	g.Each(func(r *Ring) {
 		events, _ := r.Read(nil, 0)

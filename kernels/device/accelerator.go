@@ -202,5 +202,5 @@ type Bank struct {
 // Zero reports whether b is absent.
 func (b *Bank) Zero() bool { return b.Experts == 0 }
 
-// ExpertBytes is what a pass over one expert reads.
+// ExpertBytes returns the number of bytes that a pass over one expert reads.
 func (b *Bank) ExpertBytes() int { return b.W13.Bytes() + b.W2.Bytes() + b.Extra.Bytes() }

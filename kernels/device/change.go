@@ -71,7 +71,7 @@ func (c *Change) Encode() Encoded {
 	return w
 }
 
-// LogitChanges are what an accelerator needs to change the logits of a step's rows.
+// LogitChanges holds the arguments with which an accelerator changes the logits of a step's rows.
 type LogitChanges struct {
 	Draws Mat // [1, n*DrawWords] I32, as Choose takes them
 	// Table [n, 2] I32 is the row of Store that has the row's Change, below 0 for none, and

@@ -29,7 +29,7 @@ type Device interface {
 	// Fused returns how many of the first operators of l the device computes as one, at least 1.
 	// A wrapper asks this in order to time or count what the device really computes.
 	Fused(l List) int
-	// Accelerator is what the device has beyond this interface if it is an accelerator; else nil.
+	// Accelerator returns the device's further operations if it is an accelerator, else nil.
 	Accelerator() Accelerator
 	Memory() Memory
 	Close() error

@@ -11,8 +11,8 @@ var ErrOutOfMemory = errors.New("device: out of memory")
 // ErrLate: the host did not answer a host call in time.
 var ErrLate = errors.New("device: no answer from the host in time")
 
-// ShapeError is what an operator panics with when its arguments do not fit:
-// always a programmer error, raised before anything is written.
+// ShapeError is the value with which an operator panics if its arguments do not fit. That is always
+// a programming error. The operator panics before it writes anything.
 type ShapeError struct {
 	Op  string
 	Why string

@@ -2,7 +2,7 @@ package device
 
 import "iter"
 
-// Kind is what an operator computes.
+// Kind selects the computation of an operator.
 type Kind uint8
 
 // The operators. T rows of a batch, H hidden size, E experts, K experts per token. Activations are

@@ -34,7 +34,7 @@ type Clock interface {
 	Cost() time.Duration
 }
 
-// TimedKind is what a device did in a TimedSpan.
+// TimedKind is the activity of a device during a TimedSpan.
 type TimedKind uint8
 
 const (

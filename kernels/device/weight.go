@@ -18,7 +18,7 @@ func (w *Weight) Integer() bool { return w.Q.integer() }
 // integer reports whether q multiplies rows of integers: a GPU multiplies rows as they are.
 func (q *QMat) integer() bool { return !q.Zero() && q.For == tensor.CPU }
 
-// Bytes is what a pass over the matrix reads.
+// Bytes returns the number of bytes that a pass over the matrix reads.
 func (w *Weight) Bytes() int {
 	if w.Q.Encoding != nil {
 		return w.Q.Bytes()
@@ -39,7 +39,7 @@ func (n *FFN) Zero() bool { return n.F.Gate.Zero() && n.Q.W13.Zero() }
 // Integer reports whether n multiplies rows of integers (QRows).
 func (n *FFN) Integer() bool { return n.Q.W13.integer() }
 
-// Bytes is what a pass over the network reads.
+// Bytes returns the number of bytes that a pass over the network reads.
 func (n *FFN) Bytes() int {
 	if !n.Q.W13.Zero() {
 		return n.Q.Bytes()
@@ -47,22 +47,22 @@ func (n *FFN) Bytes() int {
 	return n.F.Bytes()
 }
 
-// Bytes is what a pass over the network reads.
+// Bytes returns the number of bytes that a pass over the network reads.
 func (e *Expert) Bytes() int { return e.Gate.Bytes() + e.Up.Bytes() + e.Down.Bytes() + e.Extra.Bytes() }
 
-// Bytes is what a pass over the network reads.
+// Bytes returns the number of bytes that a pass over the network reads.
 func (e *QExpert) Bytes() int { return e.W13.Bytes() + e.W2.Bytes() + e.Extra.Bytes() }
 
-// Bytes is the size of the biases.
+// Bytes returns the size of the biases in bytes.
 func (e *Extra) Bytes() int { return e.B13.Bytes() + e.B2.Bytes() }
 
 // KVB is MLA's kv_b_proj, which turns a compressed row of the cache into the keys
 // and values of every head: F [Heads*(Nope+V), Rank], or packed, cut by head
 // and use as the absorbed form of attention multiplies with them.
 //
-// With packed weights a generated row's queries and sums are quantised where they are
-// multiplied (MatMulQ's arithmetic), a prompt's keys and values come from the
-// weights widened to float32.
+// With packed weights the queries and sums of generated rows are quantised where they are multiplied,
+// in MatMulQ's arithmetic. The keys and values of prompts are computed from the weights widened to
+// float32.
 type KVB struct {
 	F Mat
 	K []QMat // [Heads] of [Rank, Nope]: a head's key rows transposed
@@ -75,7 +75,7 @@ func (w *KVB) Zero() bool { return w.F.Zero() && len(w.K) == 0 }
 // Integer reports whether w is kept as integers.
 func (w *KVB) Integer() bool { return len(w.K) > 0 }
 
-// Bytes is what a pass over the matrix reads.
+// Bytes returns the number of bytes that a pass over the matrix reads.
 func (w *KVB) Bytes() int {
 	if !w.Integer() {
 		return w.F.Bytes()
@@ -192,7 +192,7 @@ func (x *QRows) Free() {
 	*x = QRows{}
 }
 
-// QRowsBytes is what AllocQRows takes.
+// QRowsBytes returns the number of bytes that AllocQRows allocates.
 func QRowsBytes(rows, cols, group int) int {
 	k := tensor.Padded(cols)
 	stride := k

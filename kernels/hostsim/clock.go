@@ -64,7 +64,7 @@ type Link struct {
 
 func (l Link) time(bytes int64) time.Duration { return l.Latency + at(bytes, l.BytesPerSecond) }
 
-// Rates are what a device is simulated to do. A rate of 0 takes no time.
+// Rates are the speeds of a simulated device. With a rate of 0 the work takes no time.
 type Rates struct {
 	Up, Down Link          // to the device, to the host
 	Memory   int64         // bytes a second that operators read and write
@@ -72,7 +72,7 @@ type Rates struct {
 	Launch   time.Duration // of each operator
 }
 
-// work is what an operator has to do.
+// work is the work of one operator: bytes read and written, and floating point operations.
 type work struct{ bytes, flops int64 }
 
 // time is the roofline: the slower of memory and arithmetic.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Counters are what a device has been asked for since it was made; copies and
+// Counters count the copies, operators and allocations of a device since it was made. Copies and
 // operators count when they are enqueued.
 type Counters struct {
 	BytesUp, BytesDown   int64            // copied to the device (Wrap included) and to the host
@@ -29,7 +29,7 @@ func (c *Counters) Operators() int64 {
 	return n
 }
 
-// Since is what was counted after before; HighWater stays.
+// Since returns c less an earlier copy. HighWater is not changed.
 func (c Counters) Since(before Counters) Counters {
 	c.BytesUp -= before.BytesUp
 	c.BytesDown -= before.BytesDown
@@ -50,7 +50,7 @@ func (c Counters) Since(before Counters) Counters {
 	return c
 }
 
-// Counters is a copy of the counters.
+// Counters returns a copy of the counters.
 func (d *Device) Counters() Counters {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,7 +60,7 @@ func (d *Device) Counters() Counters {
 	return c
 }
 
-// Kind of what Fail makes fail.
+// Kind selects what Fail makes fail.
 type Kind uint8
 
 const (

@@ -76,7 +76,7 @@ func get(t testing.TB, s device.Stream, m device.Mat) []byte {
 	return out
 }
 
-// raised is what f panics with.
+// raised returns the text of the value with which f panics, "" if it does not.
 func raised(f func()) (text string) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -104,7 +104,7 @@ func statBytes(text, name string) int64 {
 }
 
 // climb visits the folder of a group and the mounted ones above it. kind is the file system's type;
-// controller is what a mount of version 1 must have.
+// controller is the option that a mount of version 1 must have.
 func (t tree) climb(mounts, kind, controller, group string, visit func(folder string)) {
 	root, point := mountOf(mounts, kind, controller)
 	if point == "" {

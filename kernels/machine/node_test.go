@@ -5,7 +5,7 @@ import (
 	"testing/fstest"
 )
 
-// TestNodeRoom is what is free and what files hold, of one node among several.
+// TestNodeRoom: the room of one node among several is its free memory and the memory that files hold.
 func TestNodeRoom(t *testing.T) {
 	two := files{
 		"sys/devices/system/node/online": "0-1\n",

@@ -40,7 +40,7 @@ type Key struct{ Layer, Expert int32 }
 // Unlimited is the budget of a device without one.
 const Unlimited = math.MaxInt64
 
-// Setup is what does not change between steps.
+// Setup holds the values that do not change between steps.
 type Setup struct {
 	Layers  []int32 // of the model, that have experts; rising
 	Experts int     // of each layer
@@ -62,7 +62,7 @@ type Load struct {
 // Place is neighbouring slots: First to First+Slots-1.
 type Place struct{ First, Slots int32 }
 
-// Start is what a strategy wants before the first step. Its slots are counted from 0.
+// Start describes the slots that a strategy needs and their contents before the first step. Slots are numbered from 0.
 type Start struct {
 	Slots int    // on the device, Setup.Bytes each
 	Loads []Load // into them; these experts stay

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// counts are what a step costs: experts copied, and work found there, loaded for this
-// step, and left to the host.
+// counts are the costs of a step: experts copied, and work whose expert was on the device, was loaded
+// for this step, or was left to the host.
 type counts struct{ copies, hits, misses, host int }
 
 // model says the same as a strategy in the simplest words.
@@ -241,7 +241,7 @@ func hot(s *Setup, index []int, n int) map[Key]bool {
 	return set
 }
 
-// modelOf is what a settled strategy should do. Layers are named 0, 1, 2, ...
+// modelOf returns a model of the decisions that a settled strategy should make. Layers are named 0, 1, 2, ...
 func modelOf(t *testing.T, s *Setup, x *Settled) model {
 	t.Helper()
 	layers, all := len(s.Layers), len(s.Layers)*s.Experts

@@ -68,7 +68,7 @@ func (r *Residency) Slot(k Key) (int32, bool) {
 	return slot, ok
 }
 
-// At is what lies in a slot; false where nothing does.
+// At returns the expert in a slot, and false if the slot is empty.
 func (r *Residency) At(slot int32) (Key, bool) { return r.slots[slot], r.slots[slot].Layer >= 0 }
 
 // Load puts an expert into a slot, in place of what is there. It panics if the slot does not exist

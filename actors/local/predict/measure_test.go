@@ -91,7 +91,7 @@ func someMachine() *machine.Machine {
 	return &machine.Machine{CPU: machine.CPU{Model: "Some Processor", Cores: 4, Sockets: 1, Features: machine.Features{AVX2: true}}}
 }
 
-// lines is what a reporter was told.
+// lines collects the lines that a reporter receives.
 type lines struct{ strings.Builder }
 
 func (l *lines) reporter() config.Reporter {

@@ -87,7 +87,7 @@ func content(c *cudatest.GPU, kv launch.KV) []byte {
 	return b
 }
 
-// stored is what a cache should hold: poison but for the rows of src.
+// stored returns the expected bytes of a cache: the rows of src, and poison everywhere else.
 func stored(kv launch.KV, src []float32, slots []int32, width int) []byte {
 	rows := bytes.Repeat([]byte{cudatest.Poison}, kv.Rows*kv.Stride*kv.DType.Size())
 	scales := bytes.Repeat([]byte{cudatest.Poison}, 4*kv.Scales.Rows*kv.Scales.Stride)

@@ -84,7 +84,7 @@ KR_DEV void bar_arrive(int id, int threads) { kr_emu::barrier(id, threads, false
 
 KR_UNSEEN KR_DEV void st_release_sys(uint32_t *p, uint32_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 KR_UNSEEN KR_DEV uint32_t ld_acquire_sys(const uint32_t *p) {
-	kr_emu::yield(); // it is what waiting loops call
+	kr_emu::yield(); // waiting loops call this
 	return __atomic_load_n(p, __ATOMIC_ACQUIRE);
 }
 KR_UNSEEN KR_DEV void st_release_sys(uint64_t *p, uint64_t v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
@@ -95,7 +95,7 @@ KR_UNSEEN KR_DEV void st_words(void *p, uint64_t a, uint64_t b) { // in no order
 	st_words(p, a);
 }
 KR_UNSEEN KR_DEV void ld_words(const void *p, uint64_t &a, uint64_t &b) {
-	kr_emu::yield(); // it is what waiting loops call
+	kr_emu::yield(); // waiting loops call this
 	a = __atomic_load_n(static_cast<const uint64_t *>(p), __ATOMIC_RELAXED);
 	b = __atomic_load_n(static_cast<const uint64_t *>(p) + 1, __ATOMIC_RELAXED);
 }

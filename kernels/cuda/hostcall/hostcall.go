@@ -39,7 +39,7 @@ type Size struct {
 	RowType tensor.DType // of x: BF16 or F32
 }
 
-// StateBytes is what the GPU keeps of a mailbox in its own memory: the number of calls (I32), the
+// StateBytes is the size of a mailbox's state in the GPU's own memory: the number of calls (I32), the
 // rows of the last one, whether an answer was late, and a counter of blocks.
 const StateBytes = 16
 
