@@ -30,8 +30,8 @@ func (c *Core) fits(s *seq) bool {
 	return false
 }
 
-// reserve is what admission leaves free, so that each running sequence can take one more block
-// before one of them is preempted. It is 0 where none runs.
+// reserve returns the number of blocks that admission leaves free, so that each running sequence can
+// take one more block before one of them is preempted. It is 0 if no sequence runs.
 func (c *Core) reserve() int {
 	n := c.running()
 	if n == 0 {

@@ -2,8 +2,8 @@ package scheduler
 
 import "slices"
 
-// group is what is known of siblings while one of them is live: which block has the end of their
-// prompt. It does not hold the block; a late sibling finds that it is gone.
+// group holds the state of siblings while one of them is live: which block has the end of their
+// prompt. It does not keep the block, so the block may be gone when a late sibling looks for it.
 type group struct {
 	members int
 	there   bool // the rest is filled in

@@ -9,10 +9,10 @@ type payer struct {
 	background bool
 }
 
-// account is what a key has and what it was given. Keys share the rows by start-time fair queueing
-// (Goyal, Vin, Cheng, SIGCOMM 1996): served is the virtual time at which the key's next rows of
-// prompts start, and the key with the earliest goes first. Rows of prompts count one each, decode
-// rows decodeCost.
+// account holds a key's requests and the service that the key has received. Keys share the rows by
+// start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996): served is the virtual time at which the
+// key's next rows of prompts start, and the key with the earliest time goes first. A row of a prompt
+// counts 1, a decode row decodeCost.
 type account struct {
 	payer
 	live    int         // requests, those that have ended and are in flight too
@@ -23,7 +23,8 @@ type account struct {
 	blocks  int    // that those hold, when rank was called last
 }
 
-// decodeCost is what a decode row counts, which reads the weights for one token.
+// decodeCost is the cost of a decode row in rows of prompts. A decode row reads the weights for one
+// token, so it costs more.
 const decodeCost = 2
 
 // debt is how many batches' worth of prompts a key can be behind others, or before them, when it

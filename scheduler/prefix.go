@@ -2,8 +2,8 @@ package scheduler
 
 import "slices"
 
-// chain is what the cache has of a sequence's tokens: pages one after another from the first block
-// on, never the last known token, whose logits are needed.
+// chain is the part of a sequence that is in the cache: consecutive pages from the first block on. It
+// never contains the last known token, because that token's logits are needed.
 type chain struct {
 	pages []int32 // blocks, or places in host memory
 	link  uint64  // identity of the last, or the root

@@ -14,8 +14,9 @@ type Request struct {
 	// Turns are positions of the prompt, in order, after which other requests are likely to go on in another way: ends of
 	// messages. With Config.Snapshots states are kept there. It may be nil.
 	Turns []int
-	// Domain is what must be equal, beside the tokens, for cached blocks to be of use: model,
-	// tokenizer, template, element type of the KV cache, salt or API key.
+	// Domain is a digest of everything besides the tokens that cached blocks depend on: model,
+	// tokenizer, template, element type of the KV cache, salt or API key. A request uses only cached
+	// blocks with the same Domain.
 	Domain [32]byte
 	// Group names siblings, requests with the same Prompt and Domain (n > 1). Those that wait start
 	// when the first has its prompt computed, from its blocks. 0: none.

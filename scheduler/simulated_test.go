@@ -27,7 +27,7 @@ func (t *trie) step(node, token int) int {
 	return t.next[e]
 }
 
-// path is what the device has to hold at the client's position p.
+// path returns the contents that the device must hold at the client's position p.
 func (m *monitor) path(c *client, p int) int {
 	for len(c.path) <= p {
 		node := -int(c.run) - 1000 // shares with no other

@@ -9,7 +9,7 @@ type memory struct {
 	id   int32
 }
 
-// touches is what a batch does to memory, whenever a device gets to it.
+// touches lists the memory that a batch reads and writes, whenever a device executes it.
 type touches struct{ reads, writes map[memory]bool }
 
 // touch lists what a batch reads and what it writes. What a Save empties counts as

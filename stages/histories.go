@@ -19,8 +19,8 @@ type Histories struct {
 // historyWords is the size of a row.
 func historyWords(lim Limits) int { return device.ChangeWords + whole(lim.Context) }
 
-// HistoriesBytes is what NewHistories allocates for limits checked by Limits.For: 0 on a device that
-// does not choose tokens.
+// HistoriesBytes returns the number of bytes that NewHistories allocates for limits checked by
+// Limits.For. It is 0 on a device that does not choose tokens.
 func HistoriesBytes(lim Limits, l device.Layout) int64 {
 	if drawWords(l) == 0 {
 		return 0

@@ -55,9 +55,9 @@ func randomSpans(rng *rand.Rand, lim Limits, rows int) *Step {
 	return b
 }
 
-// TestTablesOfPieces: on an accelerator layers find the table of the piece they see, which
-// is what a batch of that piece alone would bring; all of them fit into what is planned,
-// and what embed and head see is as before.
+// TestTablesOfPieces: on an accelerator a layer finds the table of its piece, which equals the table
+// of a batch that has only this piece. All tables fit into the planned memory, and embed and head see
+// the same as before.
 func TestTablesOfPieces(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 300 {

@@ -2,7 +2,7 @@ package stages
 
 import "fmt"
 
-// MoveKind is what a Move does.
+// MoveKind selects the source and the destination of a Move.
 type MoveKind uint8
 
 const (

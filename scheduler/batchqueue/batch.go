@@ -9,7 +9,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// Order is what a new batch is made of.
+// Order holds the client's parameters of a new batch.
 type Order struct {
 	Owner, Model, Endpoint string
 	Input                  string // id of a file of the owner's
@@ -190,7 +190,7 @@ func (s *Store) step(owner, id string, e Event) (b Batch, err error) {
 	return b, err
 }
 
-// Spec is what the batch's lines are held to.
+// Spec returns the endpoint and model that every line of the batch must name.
 func (b *Batch) Spec() *Spec { return &Spec{Endpoint: b.Endpoint, Model: b.Model} }
 
 // input opens a batch's file; the caller closes it. What is left of one that is not whole

@@ -28,7 +28,7 @@ type life struct {
 	opt     Options
 }
 
-// promise is what is known of a batch from outside.
+// promise holds the state of a batch as its client knows it.
 type promise struct {
 	ids     []string       // custom ids of its lines, "" where the line is faulty
 	input   string         // file

@@ -182,7 +182,7 @@ func (s *Store) join(ctx context.Context, b *Batch) (j *joined, err error) {
 	return j, nil
 }
 
-// read gives an end's text, in buf where it fits, and whether it is what was written.
+// read returns the text of a line's end and reports whether its checksum is right. It uses buf if the text fits.
 func read(log *os.File, e entry, buf []byte) ([]byte, bool) {
 	if log == nil {
 		return buf, false

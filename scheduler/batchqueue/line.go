@@ -22,7 +22,7 @@ const (
 	echoMax = 96
 )
 
-// Fault is what is wrong with a line, or with the whole file (Line 0).
+// Fault describes an error in a line, or in the whole file (Line 0).
 type Fault struct {
 	Code    string `json:"code"`
 	Message string `json:"message"`
@@ -118,7 +118,7 @@ type Line struct {
 	Body     jsontext.Value // a JSON object; shares Raw.Text
 }
 
-// Spec is what all lines of a batch have in common.
+// Spec holds the values that all lines of a batch share.
 type Spec struct {
 	Endpoint string // their url
 	Model    string // the served model

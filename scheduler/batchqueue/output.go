@@ -16,7 +16,7 @@ type Output struct {
 	Error    *OutputError `json:"error"`     // why it was not
 }
 
-// Response is what the endpoint answered.
+// Response is the answer of the endpoint.
 type Response struct {
 	StatusCode int            `json:"status_code"`
 	RequestID  string         `json:"request_id"`

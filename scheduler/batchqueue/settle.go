@@ -46,16 +46,16 @@ func decodeEntry(k, v []byte) (index int, e entry, err error) {
 	return int(binary.BigEndian.Uint32(k)), e, nil
 }
 
-// group is what one commit adds to one batch.
+// group holds the lines that one commit adds to one batch.
 type group struct {
 	batch   *Batch
 	lines   []Settled
 	entries []entry
 }
 
-// Settle makes the ends of lines durable, all in one commit. What is settled already,
-// does not exist, or belongs to a batch that has ended is dropped: a line is settled
-// once. It gives how many lines were settled now.
+// Settle makes the ends of lines durable, all in one commit, and returns the number of lines that it
+// settled. It drops lines that were settled before, do not exist, or belong to a batch that has
+// ended: a line is settled once.
 func (s *Store) Settle(lines []Settled) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

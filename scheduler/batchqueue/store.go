@@ -102,7 +102,7 @@ type Store struct {
 	unknown []string // contents that no record names
 }
 
-// share is what one owner has of the store.
+// share is one owner's part of the store.
 type share struct {
 	files int
 	bytes int64

@@ -11,7 +11,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// checked is what a pass over an input file found.
+// checked is the result of a pass over an input file.
 type checked struct {
 	counts  Counts
 	faults  []Fault // the first FaultsMax

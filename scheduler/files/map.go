@@ -106,8 +106,8 @@ func Guard(do func() error) (err error) {
 	return do()
 }
 
-// Caught is what was recovered from a panic, as an error: a *LostError for a fault on a mapped
-// file.
+// Caught turns the value recovered from a panic into an error. It is a *LostError for a fault on a
+// mapped file.
 func Caught(r any) error {
 	err, ok := r.(error)
 	if !ok {

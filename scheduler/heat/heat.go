@@ -16,7 +16,7 @@ const (
 	layersMost  = 1 << 12
 	expertsMost = 1 << 16
 	cellsMost   = 1 << 20
-	// countMost is what float64 and JSON readers still hold exactly.
+	// countMost is the largest count that float64 and JSON readers represent exactly.
 	countMost = 1 << 53
 )
 
@@ -24,16 +24,16 @@ const (
 // say nothing about each other.
 type Identity [32]byte
 
-// String is the first 16 digits.
+// String returns the first 16 hexadecimal digits.
 func (id Identity) String() string { return hex.EncodeToString(id[:8]) }
 
 // Key is one expert of the model.
 type Key struct{ Layer, Expert int32 }
 
-// Shape is what a map is of.
+// Shape holds the dimensions of a map.
 type Shape struct {
-	Layers  []int32 // of the model, that have experts; rising
-	Experts int     // of each layer
+	Layers  []int32 // the model's layers that have experts, rising
+	Experts int     // experts of each layer
 	TopK    int     // experts that each token goes to
 }
 
@@ -73,7 +73,7 @@ func New(id Identity, s Shape) (*Map, error) {
 	return &Map{Identity: id, shape: s, tokens: make([]uint64, len(s.Layers)), counts: make([]uint64, len(s.Layers)*s.Experts)}, nil
 }
 
-// Shape is what the map is of; its layers belong to the map.
+// Shape returns the dimensions of the map. Its Layers must not be changed.
 func (m *Map) Shape() Shape { return m.shape }
 
 // Clone copies the map.
@@ -171,8 +171,8 @@ func (m *Map) Same(o *Map) error {
 	return nil
 }
 
-// Since is what was counted after an earlier copy of the map. ErrCounts: the other map is no such
-// copy.
+// Since returns the counts since an earlier copy of the map was made. It returns ErrCounts if earlier
+// is not such a copy.
 func (m *Map) Since(earlier *Map) (*Map, error) {
 	if err := m.Same(earlier); err != nil {
 		return nil, err

@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// Ranked is an expert with what it is worth.
+// Ranked is an expert with its heat and size.
 type Ranked struct {
 	Key
 	// Rate is the share of its layer's tokens that go to it.
 	Rate float64
-	// Bytes is what it takes, 0 if nobody said.
+	// Bytes is the size of the expert, 0 if it is not known.
 	Bytes int64
 }
 
-// worth is what places are given by.
+// worth returns the value by which experts are ranked: the rate, per byte if the size is known.
 func (r *Ranked) worth() float64 {
 	if r.Bytes == 0 {
 		return r.Rate
@@ -22,9 +22,9 @@ func (r *Ranked) worth() float64 {
 	return r.Rate / float64(r.Bytes)
 }
 
-// Rank lists every expert of the model, the hottest first: by Rate, or where bytes
-// says what experts take (all above 0), by Rate for each byte. Equal ones come by
-// layer and number. Layers count alike, however many tokens each has seen.
+// Rank lists every expert of the model, the hottest first: by Rate, or by Rate per byte if bytes is
+// not nil. bytes returns the size of an expert, above 0. Equal experts are ordered by layer and
+// number. Layers count alike, however many tokens each has seen.
 func (m *Map) Rank(bytes func(Key) int64) []Ranked {
 	all := make([]Ranked, 0, len(m.counts))
 	for i, layer := range m.shape.Layers {

@@ -65,8 +65,8 @@ func curveOf(rates []float64) Curve {
 	return c
 }
 
-// Share is what the hottest part (0 to 1) of the experts do; between whole experts
-// it is in proportion.
+// Share returns the share (0 to 1) of the work that goes to the hottest part (0 to 1) of the experts.
+// It interpolates between whole experts.
 func (c Curve) Share(part float64) float64 {
 	at := min(max(part, 0), 1) * float64(len(c)-1)
 	n := int(at)

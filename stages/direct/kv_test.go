@@ -16,7 +16,7 @@ import (
 	"krater/stages/ppl"
 )
 
-// kept is what a model's cache and kv_b are kept in.
+// kept holds the formats of a model's cache and kv_b.
 type kept struct {
 	kv    tensor.DType
 	bits  int // of kv_b; 0: as it is

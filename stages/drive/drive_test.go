@@ -58,7 +58,7 @@ func (p *parrot) Step(b *stages.Step, _ stages.Probe, read func(*stages.State) e
 	return read(p.st)
 }
 
-// alone is what parrot must continue text with.
+// alone returns text with the n tokens appended that parrot must generate.
 func alone(text []int32, n int) []int32 {
 	text = slices.Clone(text)
 	for range n {

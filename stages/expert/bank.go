@@ -25,7 +25,7 @@ func (b *Bank) Len() int { return max(len(b.Routed), len(b.Integers), b.Here.Exp
 // Resident reports whether the device finds the experts by itself.
 func (b *Bank) Resident() bool { return !b.Here.Zero() }
 
-// ExpertBytes is what a pass over one routed expert reads.
+// ExpertBytes returns the number of bytes that a pass over one routed expert reads.
 func (b *Bank) ExpertBytes() int {
 	switch {
 	case len(b.Integers) > 0:

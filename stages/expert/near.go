@@ -44,7 +44,7 @@ func NewNear(dev device.Device, mem Memory, node int, lim stages.Limits, hidden 
 	return n, nil
 }
 
-// NearBytes is what NewNear takes.
+// NearBytes returns the number of bytes that NewNear allocates.
 func NearBytes(lim stages.Limits, hidden int) int64 {
 	n := lim.LayerRows() * hidden * 4
 	if lim.QuantGroup > 0 {

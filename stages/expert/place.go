@@ -128,12 +128,12 @@ func (p *Placed) fill(ctx context.Context, mem Memory, partition Partition, pool
 	return nil
 }
 
-// line is what values are aligned to.
+// line is the alignment of values, in bytes.
 const line = 64
 
 func aligned(n int) int { return (n + line - 1) &^ (line - 1) }
 
-// room is what a copy of an expert takes.
+// room returns the size of a copy of an expert, in bytes.
 func room(e *device.QExpert) int {
 	return aligned(e.W13.ValueBytes()) + aligned(e.W13.ScaleBytes()) + aligned(e.W2.ValueBytes()) + aligned(e.W2.ScaleBytes())
 }

@@ -10,7 +10,7 @@ import (
 	"krater/stages/model"
 )
 
-// state is what a layer keeps of sequences beside blocks, one of its mixer's State.
+// state holds one State of a layer's mixer for all sequences, outside KV blocks.
 type state struct {
 	model.State
 	running   device.KV // [(sequences+1)*rows, width]; those of the last one stay zeros

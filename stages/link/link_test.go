@@ -92,7 +92,7 @@ func (b broken) Carry(from, to device.Stream, src, dst []device.Mat) error {
 
 var errDown = errors.New("the cable is out")
 
-// faults are what links have been seen to do, and what the test says of it.
+// faults returns faulty links by the error that the test expects. Such faults have been seen on real links.
 func faults() map[string]func(l Link, from, to device.Stream, src, dst []device.Mat) error {
 	var stale []byte
 	carried := 0

@@ -292,7 +292,7 @@ func (b *binder) roles(layer int) *roles {
 // key names a matrix of the layer in the store.
 func (r *roles) key(what string) string { return fmt.Sprintf("layer.%d.%s", r.layer, what) }
 
-// format is what a tensor is kept in.
+// format returns the format of a role's tensor.
 func (r *roles) format(role string) tensor.Format {
 	return r.precision.format(r.cfg, r.tensors[role].Part, r.spec.Name(role))
 }

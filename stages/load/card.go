@@ -9,7 +9,7 @@ import (
 	"krater/stages/weights/cache"
 )
 
-// card is what loading on an accelerator takes: weights are copied there, packed for it.
+// card loads weights on an accelerator: it packs them for the device and copies them.
 type card struct {
 	dev     device.Device
 	experts func(layer, expert int) (device.QExpert, error)
@@ -18,7 +18,7 @@ type card struct {
 	s       device.Stream
 }
 
-// cardAlign is what every matrix on an accelerator starts at.
+// cardAlign is the alignment of matrices on an accelerator, in bytes.
 const cardAlign = 256
 
 func aligned(n int) int { return (n + cardAlign - 1) / cardAlign * cardAlign }

@@ -19,11 +19,11 @@ type Need struct {
 	Bytes  int64
 }
 
-// Part is what memory is for.
+// Part is a purpose of memory.
 type Part uint8
 
-// The parts in the order a plan lists them: weights up to Head, as model.Part has them,
-// then what Device.Alloc is asked for, then what the operators hold beside it.
+// The parts in the order in which a plan lists them: weights up to Head, as in model.Part, then the
+// allocations by Device.Alloc, then the memory that operators allocate themselves.
 const (
 	Embedding = Part(model.Embedding)
 	Attention = Part(model.Attention)
@@ -125,8 +125,8 @@ func Plan(cfg *model.Config, o Options, u Use) ([]Need, error) {
 	return needs, nil
 }
 
-// workspace is what the mixers of all groups allocate: those that are equal within a group
-// share it.
+// workspace returns the number of bytes that the mixers of all groups allocate. Equal mixers of a
+// group share their workspace.
 func workspace(cfg *model.Config, o Options, lim stages.Limits) (n int64) {
 	partition, first := o.Partition, o.First
 	if partition == nil {

@@ -65,9 +65,8 @@ func near(got, want int64, part float64) bool {
 	return math.Abs(float64(got-want)) <= part*float64(want)
 }
 
-// TestPlan: what is planned from the config is what is taken, for any cut,
-// cache and number of batches; after some steps the scratch is within its bound,
-// and the bound is no fantasy (CASES 37).
+// TestPlan: loading takes the memory planned from the config, for any cut, cache and number of
+// batches. After some steps the scratch is within its bound, and the bound is not far above it.
 func TestPlan(t *testing.T) {
 	for _, dir := range planned {
 		cfg, ws := openModel(t, dir)

@@ -66,10 +66,10 @@ func (p Precision) Key() string {
 	return fmt.Sprintf("%stiles:%v Group:%d}", text, p.kind == tensor.GPU, p.Any().Group)
 }
 
-// quantGroup is what stages.Limits.QuantGroup has to be.
+// quantGroup returns the value that stages.Limits.QuantGroup must have.
 func (p Precision) quantGroup(cfg *model.Config) int { return p.Any().Of(cfg.Hidden).Group }
 
-// check refuses what cfg cannot be kept in.
+// check returns an error if a part of cfg cannot be kept in its format.
 func (p Precision) check(cfg *model.Config) error {
 	width := map[model.Part]int{ // rows of gate and of up, of a network
 		model.Experts: cfg.MoE.FF, model.Shared: cfg.MoE.SharedFF, model.DenseFFN: cfg.DenseFF(),
@@ -128,7 +128,7 @@ func kept(cfg *model.Config, p Precision, part model.Part) string {
 	return strings.ToUpper(f.Name())
 }
 
-// matrixBytes is what a matrix [rows, cols] takes in a format.
+// matrixBytes returns the size of a matrix [rows, cols] in a format, in bytes.
 func (p Precision) matrixBytes(f tensor.Format, rows, cols int) int64 {
 	l, err := f.On(p.kind, rows, cols)
 	if err != nil {
@@ -155,7 +155,7 @@ func (p Precision) tensorBytes(cfg *model.Config, t model.TensorSpec) (n int64) 
 	return n
 }
 
-// inner is what an attention block keeps of rows as integers.
+// inner returns the number of bytes in which an attention block keeps rows as integers.
 func (p Precision) inner(m model.Mixer, rows int) int {
 	if p.Attention.Zero() || p.kind == tensor.GPU {
 		return 0

@@ -7,8 +7,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Config is what the rest of the program knows about a model. Sizes are in
-// elements, counts in pieces. The comment names the config.json field.
+// Config holds the properties of a model that the other packages use. Sizes are numbers of elements.
+// The comment of a field names the field of config.json that it comes from.
 type Config struct {
 	Family     string // the model_type: "deepseek_v2", "qwen2"
 	Hidden     int    // hidden_size

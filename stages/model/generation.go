@@ -2,9 +2,9 @@ package model
 
 import "slices"
 
-// Generation is what generation_config.json says about sampling: the values
-// used where a request is silent. max_new_tokens and max_length are ignored,
-// because an answer without a limit of its own may fill the context.
+// Generation holds the sampling values of generation_config.json, which apply if a request does not
+// set them. max_new_tokens and max_length are ignored, because an answer without a limit of its own
+// may fill the context.
 type Generation struct {
 	Temperature       float64 // 0 = greedy
 	TopP              float64 // 1 = off

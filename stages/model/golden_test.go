@@ -65,7 +65,7 @@ func goldenF32(t *testing.T, arch, name string) []float32 {
 	return out
 }
 
-// facts are what the reference implementation used.
+// facts holds the values that the reference implementation used.
 type facts struct {
 	Scales struct { // empty in some folders
 		CosSin  *float64 `json:"rope_attention_scaling"`

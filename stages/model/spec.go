@@ -44,15 +44,15 @@ type Mixer interface {
 	State() []State
 	// Scratch lists the matrices that a batch needs while it passes, a row for each token.
 	Scratch() []Scratch
-	// Cost is what attention computes beside the products with the weights.
+	// Cost returns the computation of attention besides the products with the weights.
 	Cost() Cost
-	// Rotary is the rotation of queries and keys; nil: they are not rotated.
+	// Rotary returns the rotation of queries and keys, nil if they are not rotated.
 	Rotary() *RopeConfig
 	// TwoForms reports whether generated rows are computed differently from the rows of a
 	// prompt, so that the same row may have other bits.
 	TwoForms() bool
-	// Selects is how many positions an indexer chooses for a row (0: there is none), and whether the layer
-	// uses what the layer before has chosen.
+	// Selects returns the number of positions that an indexer chooses for a row, 0 if there is no
+	// indexer, and whether the layer uses the choice of the layer before it.
 	Selects() (positions int, shared bool)
 	// Step enters the sizes by which a device plans scratch memory, or refuses the model.
 	Step(s *device.StepSizes, blockTokens int)
@@ -113,7 +113,7 @@ const (
 	Recurrent
 )
 
-// State is what a mixer keeps of a sequence in one layer.
+// State describes the rows that a mixer keeps for a sequence in one layer.
 type State struct {
 	Kind  StateKind
 	Width int // values of a row
@@ -149,7 +149,8 @@ type Scratch struct {
 	Product bool // it is multiplied with a weight, and kept as integers too where that is
 }
 
-// Cost is what attention computes in one layer, in floating-point operations, and by which kernels.
+// Cost is the computation of attention in one layer, in floating-point operations, with the properties
+// that decide which kernels compute it.
 type Cost struct {
 	Pair       float64 // of a row of a prompt with one token that it sees
 	DecodePair float64 // of a generated row with one token that it sees
@@ -298,8 +299,8 @@ func (c *Config) Window() (n int) {
 	return n
 }
 
-// SequenceBytes is what the layers keep of a sequence beside the rows of its tokens, whatever
-// its length, with a KV cache of type t. 0: nothing.
+// SequenceBytes returns the number of bytes that the layers keep for a sequence apart from the rows of
+// its tokens, with a KV cache of type t. It does not depend on the sequence's length.
 func (c *Config) SequenceBytes(t tensor.DType) (n int64) {
 	for s := range c.states {
 		if s.Kind != Paged {

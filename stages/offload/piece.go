@@ -6,7 +6,7 @@ import (
 	"krater/stages/expert"
 )
 
-// line is what every piece of an expert is aligned to.
+// line is the alignment of every piece of an expert, in bytes.
 const line = 64
 
 func aligned(n int) int { return (n + line - 1) / line * line }

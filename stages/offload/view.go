@@ -50,16 +50,16 @@ func (x *Experts) NewView(s device.Stream) (*View, error) {
 	return v, s.Synchronize()
 }
 
-// ViewBytes is what NewView takes.
+// ViewBytes returns the number of bytes that NewView allocates.
 func ViewBytes(layers, experts int) int64 { return 4 * int64(layers) * int64(experts) }
 
-// Bank is a layer's experts as operators take them.
+// Bank returns a layer's experts as operators take them.
 func (v *View) Bank(layer int) *device.Bank { return &v.banks[v.rows[layer]] }
 
-// Slots is where the experts of a layer lie, below 0: nowhere. It is not to be changed.
+// Slots returns the slot of each expert of a layer, below 0 if it has none. The caller must not change it.
 func (v *View) Slots(layer int) []int32 { return v.have[v.rows[layer]] }
 
-// Set has operators enqueued on s from now on find the experts of a layer in these slots.
+// Set makes operators that are enqueued on s from now on find the experts of a layer in these slots.
 func (v *View) Set(s device.Stream, layer int, slots []int32) {
 	i := v.rows[layer]
 	if !v.doubt[i] && slices.Equal(v.have[i], slots) {

@@ -57,7 +57,7 @@ func define[M model.Mixer](f func(s *Spec, m M) mixer) bool {
 	return true
 }
 
-// specOf reads a layer of a config; -1 is what lies outside the layers.
+// specOf reads a layer of a config. Layer -1 stands for the parts outside the layers.
 func specOf(cfg *model.Config, layer int) Spec {
 	if layer < 0 {
 		n := cfg.Names()

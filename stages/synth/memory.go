@@ -168,7 +168,8 @@ func (l *Loaded) follow(o load.Options, all int64) {
 	}
 }
 
-// hostBytes is what loadCard makes in host memory: plain weights, and experts in a format, the zero one: none.
+// hostBytes returns the number of bytes that loadCard makes in host memory: plain weights, and experts
+// in the given format. With the zero format it makes no experts.
 func (m *Model) hostBytes(p load.Precision, format tensor.Format) (n int64, err error) {
 	for _, t := range m.Config.Expected() {
 		if !p.Integers(t) {

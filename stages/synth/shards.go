@@ -23,10 +23,10 @@ type writer struct {
 	names     []string // of the files begun
 }
 
-// partSuffix is what the name of an unfinished file ends with.
+// partSuffix is the suffix of the name of an unfinished file.
 const partSuffix = ".part"
 
-// bufBytes is how much is made at once, then written.
+// bufBytes is the number of bytes that are made at once and then written.
 const bufBytes = 8 << 20
 
 // bytes is n bytes of the buffer.

@@ -187,8 +187,8 @@ func TestDistribution(t *testing.T) {
 	}
 }
 
-// TestIntegers: what is made is what tensor.Layout packs from the same integers,
-// padding included, for any shape and on any number of threads.
+// TestIntegers: the matrices made equal those that tensor.Layout packs from the same integers, padding
+// included, for any shape and on any number of threads.
 func TestIntegers(t *testing.T) {
 	m := small(t, Options{Seed: 4})
 	for _, size := range [][2]int{{16, 32}, {1, 1}, {37, 100}, {160, 256}, {48, 80}, {530, 1056}} {

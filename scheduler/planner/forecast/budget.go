@@ -17,8 +17,8 @@ type Budget struct {
 	RAM     int64 `json:"ram"`     // of the host; 0: not known, always enough
 }
 
-// Room is what routed experts may take where `besides` is taken of the GPU, but not of Experts; below 0 if the rest
-// does not fit.
+// Room returns the number of bytes that routed experts may take if besides bytes of the GPU's memory
+// are taken, which do not count against Experts. It is below 0 if the other parts do not fit.
 func (b *Budget) Room(besides int64) int64 {
 	room := int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed - b.KV - besides
 	if b.Experts > 0 {
@@ -27,7 +27,7 @@ func (b *Budget) Room(besides int64) int64 {
 	return room
 }
 
-// kv is the KV cache's memory if experts take so much.
+// kv returns the memory left to the KV cache if experts take the given number of bytes.
 func (b *Budget) kv(experts int64) int64 {
 	return int64(planner.RefuseShare*float64(b.VRAM)) - b.Fixed - experts
 }
@@ -41,7 +41,7 @@ func (b *Budget) check() error {
 	return nil
 }
 
-// Work is what a forecast is made for.
+// Work describes the prompts and streams that a forecast predicts.
 type Work struct {
 	// Lengths are prompts, in tokens. All that the KV cache surely has room for decide
 	// about prefill, by the geometric mean of their rates.

@@ -144,7 +144,7 @@ func (x *chooser) room(besides int) int {
 	return int(min(int64(x.s.all()), max(0, x.b.Room(x.s.expertBytes(besides)))/x.s.ExpertCard))
 }
 
-// windows is what prompts in groups of layers take besides, in experts.
+// windows returns the memory that prompts in groups of layers need beside experts, in experts, rounded up.
 func (x *chooser) windows(l layout) int {
 	if l.groups == 0 || l.whole(x.s) {
 		return 0

@@ -13,7 +13,7 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// Case is what a forecast is made of.
+// Case holds the inputs of a forecast.
 type Case struct {
 	Shape   Shape
 	Rates   rates.Rates // completed if need be
@@ -21,8 +21,8 @@ type Case struct {
 	Learned Learned
 	Budget  Budget
 	Work    Work
-	// Prefill and Decode are strategies that are wanted whatever they cost, such as
-	// layer_grouped:4; "": the best.
+	// Prefill and Decode name strategies to use whatever they cost, such as layer_grouped:4. "" means
+	// the best.
 	Prefill, Decode string
 }
 
@@ -262,7 +262,7 @@ func (x *chooser) middle() int {
 	return sorted[n/2]
 }
 
-// ram is what experts take of the host's memory, in either form.
+// ram returns the number of bytes of host memory that experts take, in both forms.
 func (x *chooser) ram(s *strategy, l layout) (n int64) {
 	if l.whole(x.s) {
 		return 0

@@ -91,11 +91,11 @@ func waveOf(places float64) float64 {
 	return max(1, less)
 }
 
-// pipeline is a prompt through groups of layers: the experts of a group that do not stay come once, all
-// pieces of the prompt are computed with them, one after the other, and with two buffers the
-// next group's come meanwhile. Layers that stay are spread evenly, the first among them, so that
-// something can be computed during the first copy. work is what the GPU computes in
-// all; every layer has the same part of it, of which every piece has the same.
+// pipeline predicts a prompt that goes through groups of layers. The experts of a group that do not
+// stay are copied once, and all pieces of the prompt are computed with them, one after the other.
+// With two buffers the next group's experts are copied meanwhile. Layers that stay are spread evenly
+// and the first layer is one of them, so that the GPU computes during the first copy. work is the
+// GPU's work for the whole prompt, divided evenly over layers and pieces.
 func (c *calc) pipeline(l layout, work Time, pieces int) Time {
 	layers, stay := c.s.MoE, l.layers
 	streamed := layers - stay

@@ -9,7 +9,7 @@ import (
 	"krater/scheduler/planner"
 )
 
-// layout is what a strategy puts into a GPU's memory.
+// layout describes the experts and slots that a strategy has in a GPU's memory.
 type layout struct {
 	layers  int // layers of which all experts stay there
 	kept    int // the hottest experts of each other layer that do

@@ -8,7 +8,7 @@ import (
 )
 
 // published is a model by the numbers that the rooflines were computed from by hand
-// (docs/planner.md): a is what a row is multiplied with, without embedding and head.
+// (docs/planner.md): a is the number of weights that a row is multiplied with, without embedding and head.
 type published struct {
 	name              string
 	active            float64 // weights

@@ -75,10 +75,10 @@ func TestMeasuredH200(t *testing.T) {
 	}
 }
 
-// small is another program's measured machine: 64 cores with AVX2 and an RTX 2000 Ada,
-// V2-Lite in INT4 with attention in BF16. Four figures are found from its first
-// two chunks of a long prompt and one short one, and from its slowest strategy; the
-// rest of its tables is what the forecast has to give.
+// small describes a machine that was measured with another program: 64 cores with AVX2 and an RTX
+// 2000 Ada, V2-Lite in INT4 with attention in BF16. Four figures come from the first two chunks of a
+// long prompt, one short prompt, and the slowest strategy. The forecast must predict all other
+// figures of the tables.
 func small() Case {
 	c := lite()
 	c.Shape.ExpertCard = 7654 << 20 / (26 * 64)

@@ -6,10 +6,9 @@ import (
 	"maps"
 )
 
-// What is assumed of figures that a description leaves out. The shares are what an
-// H100 was measured to reach of its maker's figures (docs/planner.md), but for
-// WeightShare and KVShare: slower memory hides more of what kernels do besides
-// reading.
+// Values for figures that a description leaves out. The shares are measured on an H100, relative to
+// its maker's figures (docs/planner.md). WeightShare and KVShare are assumed instead: they depend on
+// how much of the kernels' other work the memory's speed hides.
 const (
 	readShare      = 0.92
 	weightShare    = 0.80
@@ -132,8 +131,8 @@ func (c CPU) Complete() (CPU, error) {
 	return c, nil
 }
 
-// What processors reach that nobody has measured: of memory a thread, and as much as
-// a socket's channels give; of products a thread, by its instructions.
+// Assumed rates of processors without measurements: the memory bandwidth of a thread, at most that of
+// the socket's channels, and the products of a thread, by its instructions.
 const (
 	threadGBps   = 8.0
 	socketGBps   = 100.0
@@ -146,7 +145,7 @@ const (
 // Level is the instructions that processors multiply integers with.
 type Level uint8
 
-// The levels. What is assumed of the tile unit is what threads reach that share cores.
+// The levels. The rate assumed for the tile unit is that of threads that share cores.
 const (
 	Plain Level = iota
 	AVX2
@@ -154,8 +153,7 @@ const (
 	Matrix // the tile unit
 )
 
-// AssumedCPU are processors as they usually are: for a plan that nobody has measured
-// anything for.
+// AssumedCPU returns the rates of typical processors, for a plan without measurements.
 func AssumedCPU(name string, threads, sockets int, level Level) CPU {
 	threads = min(max(1, threads), threadsMost)
 	half := float64(cpuHalf)

@@ -14,11 +14,10 @@ const Version = 1
 // FileMost bounds a file: a full one has 2 KB.
 const FileMost = 64 << 10
 
-// File is what a file holds. Either half may be missing.
+// File is the contents of a file of rates. Card or CPU may be missing.
 type File struct {
 	Version int `json:"krater_rates"`
-	// Machine is the identity of the machine that was measured, "" for a description
-	// written by hand.
+	// Machine is the identity of the measured machine, "" in a description written by hand.
 	Machine string `json:"machine,omitempty"`
 	Card    *Card  `json:"card,omitempty"`
 	CPU     *CPU   `json:"cpu,omitempty"`

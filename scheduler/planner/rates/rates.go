@@ -1,24 +1,24 @@
-// Package rates describes how fast a machine is for the planner: a GPU, the CPUs, and the
-// link between them. Figures are the maker's, measured or assumed, and each says which. It
-// also reads and writes the file that keeps them.
+// Package rates describes the speed of a machine for the planner: a GPU, the CPUs, and the link
+// between them. Each figure says whether it is the maker's, measured or assumed. The package also
+// reads and writes the file that holds the figures.
 package rates
 
 import "fmt"
 
-// Rates are the rates of one machine. A figure of 0 is not known; Complete fills it in.
+// Rates holds the rates of one machine. A figure of 0 is not known; Complete fills it in.
 type Rates struct {
 	Card Card `json:"card"`
 	CPU  CPU  `json:"cpu"`
 }
 
-// Curve is a rate that grows with the rows that share a weight: of m rows it is
-// Peak * m / (m + Half). So it is half of Peak at Half rows.
+// Curve is a rate that grows with the number of rows that share a weight. With m rows the rate is
+// Peak * m / (m + Half), so it is half of Peak with Half rows.
 type Curve struct {
 	Peak float64 `json:"peak"`      // 10^12 operations a second; a multiply and an add are two
 	Half float64 `json:"half_rows"` // rows
 }
 
-// At is the rate of m rows, in operations a second.
+// At returns the rate with m rows, in operations per second.
 func (c Curve) At(m float64) float64 {
 	if m <= 0 {
 		return 0
@@ -26,50 +26,49 @@ func (c Curve) At(m float64) float64 {
 	return 1e12 * c.Peak * m / (m + c.Half)
 }
 
-// Card is a graphics card, its kernels and its link to the host.
+// Card describes a GPU, its kernels and its link to the host.
 type Card struct {
 	Name      string  `json:"name"`
 	MemoryGiB float64 `json:"memory_gib"`
-	// MemoryGBps is the maker's rate of its memory, ReadGBps what a kernel that only
-	// reads gets of it.
+	// MemoryGBps is the maker's rate of the GPU's memory, ReadGBps the rate that a kernel reaches which
+	// only reads.
 	MemoryGBps float64 `json:"memory_gbps"`
 	ReadGBps   float64 `json:"read_gbps"`
 	// Shares of ReadGBps that the kernels of few rows reach: products with weights,
 	// and attention over keys and values.
 	WeightShare float64 `json:"weight_share"`
 	KVShare     float64 `json:"kv_share"`
-	// TFLOPS is the maker's rate of dense bfloat16 products that add in float32. What
-	// the kernels of many rows reach: products all rows share, products of experts
-	// (rows of each expert), latent attention (rows of a chunk), and attention with heads
-	// of a size that share keys and values.
-	TFLOPS    float64 `json:"tflops"`
-	Dense     Curve   `json:"dense"`
-	Experts   Curve   `json:"experts"`
-	Attention Curve   `json:"attention"`
-	Heads64   Curve   `json:"heads_64"`
-	Heads128  Curve   `json:"heads_128"`
-	Heads256  Curve   `json:"heads_256"`
-	Heads512  Curve   `json:"heads_512"`
+	// TFLOPS is the maker's rate of dense bfloat16 products that add in float32.
+	TFLOPS float64 `json:"tflops"`
+	// The rates that the kernels of many rows reach: products that all rows share, products of
+	// experts (over the rows of each expert), latent attention (over the rows of a chunk), and
+	// attention with heads of the given size that share keys and values.
+	Dense     Curve `json:"dense"`
+	Experts   Curve `json:"experts"`
+	Attention Curve `json:"attention"`
+	Heads64   Curve `json:"heads_64"`
+	Heads128  Curve `json:"heads_128"`
+	Heads256  Curve `json:"heads_256"`
+	Heads512  Curve `json:"heads_512"`
 	// LaunchUS is the cost of a launch by the host, NodeUS of a launch as part of a graph;
 	// Launches is the number of launches per layer.
 	LaunchUS float64 `json:"launch_us"`
 	NodeUS   float64 `json:"node_us"`
 	Launches float64 `json:"launches"`
-	// LinkGBps is the maker's rate of the link. CopyGBps is what copies from the host
-	// get when nothing else goes on, BusyGBps beside computing kernels, CopyUS what a
-	// copy takes besides.
+	// LinkGBps is the maker's rate of the link. CopyGBps is the rate of copies from the host while the
+	// GPU is idle, BusyGBps their rate while kernels run. CopyUS is the fixed cost of a copy.
 	LinkGBps float64 `json:"link_gbps"`
 	CopyGBps float64 `json:"copy_gbps"`
 	BusyGBps float64 `json:"busy_copy_gbps"`
 	CopyUS   float64 `json:"copy_us"`
-	// A hand-over to the host and back: by flags in mapped memory it takes FlagUS and
-	// its rows both ways at FlagGBps; by copies and a wait SyncUS and its rows at
-	// CopyGBps.
+	// Costs of handing rows to the host and back. By flags in mapped memory it takes FlagUS, and the
+	// rows move at FlagGBps in both directions. By copies and a wait it takes SyncUS, and the rows
+	// move at CopyGBps.
 	FlagUS   float64 `json:"flag_us"`
 	FlagGBps float64 `json:"flag_gbps"`
 	SyncUS   float64 `json:"sync_us"`
 
-	// Sources says of figures, by their names in the file, where they are from.
+	// Sources maps the names of figures, as in the file, to where they come from.
 	Sources map[string]Source `json:"sources,omitempty"`
 }
 
@@ -95,20 +94,19 @@ func (c *Card) Heads(size int) Curve {
 	return Curve{Peak: plainShare * c.Heads64.Peak, Half: c.Heads64.Half}
 }
 
-// CPU is the processors that compute experts together.
+// CPU describes the processors that compute experts together.
 type CPU struct {
 	Name    string `json:"name"`
 	Threads int    `json:"threads"`
-	// ReadGBps is what plain loops read of memory with all threads, DecodeShare the
-	// part of it that experts of few rows reach, Experts their rate with many.
+	// ReadGBps is the rate at which simple loops read memory with all threads. DecodeShare is the
+	// share of it that experts reach with few rows, Experts their rate with many rows.
 	ReadGBps    float64 `json:"read_gbps"`
 	DecodeShare float64 `json:"decode_share"`
 	Experts     Curve   `json:"experts"`
-	// RowsGBps is what rows move at through their memory: to be widened and rounded before
-	// products, written by them, read for sums.
+	// RowsGBps is the rate at which rows are read and written: widened and rounded before products,
+	// written by them, and read for sums.
 	RowsGBps float64 `json:"rows_gbps"`
-	// LayerUS is what a layer's experts cost besides: waking threads, waiting for the
-	// last one.
+	// LayerUS is the fixed cost of a layer's experts: waking the threads and waiting for the last one.
 	LayerUS float64 `json:"layer_us"`
 
 	Sources map[string]Source `json:"sources,omitempty"`

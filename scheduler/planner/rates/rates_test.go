@@ -179,8 +179,8 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestFile: what is written is what is read, to the digit; the format does not change
-// unnoticed.
+// TestFile: reading a written file returns the same figures, to the digit. A change of the format
+// makes the test fail.
 func TestFile(t *testing.T) {
 	c, _ := Named("h100")
 	cpu := AssumedCPU("Xeon", 16, 1, Matrix)

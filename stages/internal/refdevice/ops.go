@@ -142,7 +142,7 @@ func (Device) CopyRows(s device.Stream, dst, src device.Mat) {
 	})
 }
 
-// cached is what a cache holds.
+// cached returns the values in a cache.
 func cached(c device.KV) []float32 {
 	switch c.DType {
 	case tensor.F8E4M3:

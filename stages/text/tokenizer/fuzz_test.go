@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzParse: no tokenizer.json makes Parse or what it returns panic, and what a stream delivers is
-// what Decode returns.
+// FuzzParse: no tokenizer.json makes Parse or the returned tokenizer panic, and a stream delivers the
+// same text as Decode.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(base), []byte(nil), "aab<s> b")
 	f.Add([]byte(base), []byte(`{"bos_token":"<s>","add_bos_token":true,"added_tokens_decoder":{"6":{"content":"x","lstrip":true}}}`), " x <s>")

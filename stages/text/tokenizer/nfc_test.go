@@ -72,8 +72,8 @@ func TestFormsEqualNorm(t *testing.T) {
 	}
 }
 
-// Long runs of marks: no U+034F appears, and what comes out is what package norm makes of it
-// without its limit, which shows when the run is cut where nothing crosses.
+// Long runs of marks: the result has the expected marks and no U+034F, which package norm inserts into
+// runs above its limit, and normalizing it again changes nothing.
 func TestFormsOfLongRuns(t *testing.T) {
 	for _, n := range []int{9, 10, 11, 29, 30, 31, 32, 60, 1000} {
 		above, below := strings.Repeat("\u0301", n), strings.Repeat("\u0323", n)

@@ -57,7 +57,7 @@ func TestBase(t *testing.T) { // what the others break is whole
 // deep is a normalizer within too many Sequences.
 var deep = strings.Repeat(`{"type":"Sequence","normalizers":[`, maxNesting+1) + `{"type":"NFC"}` + strings.Repeat(`]}`, maxNesting+1)
 
-// refusals are what to write into base, and the error it must bring.
+// refusals lists values to write into base, and the error that each must cause.
 var refusals = []struct {
 	path, value string
 	kind        error

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/text/unicode/rangetable"
 )
 
-// atoms are what split patterns tell apart, and what is easily told apart wrongly.
+// atoms are strings that split patterns distinguish, and strings that are easily split wrongly.
 var atoms = []string{
 	" ", " ", "  ", "\n", "\r\n", "\t", "\v", "\u00a0", "\u3000", "\u2028", "\u0085", "\u180e", "\u200b", "\ufeff",
 	"'", "'s", "'S", "'ll", "'Re", "'vE", "'d", "'T", "'m", "'r", "'l", "a", "B", "the", " The", "HTTPServer", "iPhone", "ǅ", "ʰ",

@@ -109,7 +109,7 @@ func TestExpertRanges(t *testing.T) {
 	}
 }
 
-// size is what an expert takes in the file.
+// size returns the size of an expert in the file, in bytes.
 func (c *Cache) size(t testing.TB) int {
 	l, err := c.Plan.layout()
 	if err != nil {

@@ -58,10 +58,10 @@ type record struct {
 // scaleAt is where the scales of a matrix lie, in bytes from its values.
 func scaleAt(f tensor.Layout) int { return round(f.ValueBytes(), line) }
 
-// sizeOf is what a matrix takes.
+// sizeOf returns the size of a matrix in the file, in bytes.
 func sizeOf(f tensor.Layout) int { return scaleAt(f) + round(f.ScaleBytes(), line) }
 
-// matrixIndex is what a file of matrices holds.
+// matrixIndex lists the matrices of a file.
 type matrixIndex struct {
 	records map[key]record
 	end     int64 // of the matrices

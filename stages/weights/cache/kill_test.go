@@ -60,10 +60,10 @@ func TestKilledAtEveryStep(t *testing.T) {
 // kind of file that can be killed.
 type kind struct {
 	name string
-	// prepare is what lies there before, nil: nothing.
+	// prepare fills the folder first; nil leaves it empty.
 	prepare func(t *testing.T, dir string)
 	steps   func(t *testing.T) []string
-	// loads is nil or why each file there is cannot be used.
+	// loads returns why a file in the folder cannot be used, nil if all can.
 	loads func(dir string) error
 	// whole starts once more and compares everything.
 	whole func(t *testing.T, dir string)

@@ -53,7 +53,7 @@ func (m Method) String() string {
 	return fmt.Sprintf("Method(%d)", uint8(m))
 }
 
-// Plan is what a file of experts must hold.
+// Plan describes the contents that a file of experts must have.
 type Plan struct {
 	For     tensor.Kind // of device
 	Format  tensor.Format

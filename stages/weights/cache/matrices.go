@@ -293,8 +293,8 @@ func (m *Matrices) Seal() error {
 	return nil
 }
 
-// Allocated is what the device was asked for: matrices that were made, and a file
-// that was copied.
+// Allocated returns the number of bytes allocated on the device: for matrices that were made, and for
+// a file that was copied.
 func (m *Matrices) Allocated() (n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -85,7 +85,7 @@ func decodeIQ3_S(dst []float32, src []byte) {
 	}
 }
 
-// shift is what IQ1_S and IQ1_M add to each value of a row.
+// shift is the value that IQ1_S and IQ1_M add to each value of a row.
 const shift = 0.125
 
 // shifted writes d times the row of the grid, each value moved by the shift.

@@ -131,7 +131,7 @@ func (s *scanner) metadata(m *Metadata, n int) error {
 	return nil
 }
 
-// alignment is what tensors are aligned to.
+// alignment returns the alignment of tensors, in bytes.
 func alignment(m *Metadata) (int, error) {
 	n, err := m.Int(alignmentKey)
 	switch {

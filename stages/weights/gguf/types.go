@@ -50,7 +50,7 @@ const (
 // Block is the unit of a type: Elements of a row take Bytes. Plain numbers are blocks of one.
 type Block struct{ Elements, Bytes int }
 
-// traits are what is known of a type.
+// traits holds the properties of a type.
 type traits struct {
 	name string
 	Block

@@ -77,8 +77,8 @@ func TestFeedbackLowersOutputError(t *testing.T) {
 	}
 }
 
-// TestFeedbackNeverAboveOthers with few inputs: the damped error, which is what
-// is promised.
+// TestFeedbackNeverAboveOthers compares the damped error with few inputs. Feedback promises that its
+// damped error is not above the others'.
 func TestFeedbackNeverAboveOthers(t *testing.T) {
 	r := rand.New(rand.NewPCG(22, 23))
 	for i := range 30 {

@@ -185,10 +185,10 @@ func (b *binder) layer(l int) error {
 	return b.oldExperts(stored, release)
 }
 
-// scales are what a tensor is multiplied by: nothing, one number, or one for each expert.
+// scales are the factors of a tensor: none, one number, or one for each expert.
 type scales []float32
 
-// of is the scale of an expert.
+// of returns the scale of an expert.
 func (s scales) of(expert int) float32 {
 	switch len(s) {
 	case 0:

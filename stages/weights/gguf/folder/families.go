@@ -38,7 +38,7 @@ var families = map[string]*family{
 	"gpt-oss":    {config: gptOSS, renamed: map[string]string{"ffn_gate_inp.weight": "mlp.router.weight", "ffn_gate_inp.bias": "mlp.router.bias"}},
 }
 
-// mixtral is what the architecture llama is with experts.
+// mixtral is the family of the architecture llama if the model has experts.
 var mixtral = &family{config: llama, renamed: blockSparse, permute: true}
 
 // sharedExpert are the names of families whose one shared expert has a gate.

@@ -29,7 +29,7 @@ const (
 	maxMerges = 1 << 22
 )
 
-// vocabulary is what metadata say about tokens.
+// vocabulary holds the tokens that the metadata list.
 type vocabulary struct {
 	*gguf.Metadata
 	tokens []string

@@ -31,7 +31,7 @@ type piece struct {
 	head       int // >0: in every head rows, rows of the first half and of the second alternate
 }
 
-// change is what llama.cpp does to the values of a tensor when it converts a model.
+// change is a change that llama.cpp makes to the values of a tensor when it converts a model.
 type change uint8
 
 const (
