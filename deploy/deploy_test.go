@@ -1,6 +1,6 @@
-// Package deploy holds what runs and watches a server, and this test of it: what
-// the dashboard and the alerts ask for is what the server exports, and the flags
-// of the unit and the container file are the program's.
+// Package deploy holds files that run and watch a server, and this test of them: the server exports
+// every metric that the dashboard and the alerts use, and the program has every flag of the unit and
+// the container file.
 package deploy
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// metric is what a source file says of one.
+// metric is a metric as a source file describes it.
 type metric struct {
 	labels    []string
 	histogram bool
@@ -254,7 +254,7 @@ var (
 	hump       = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 )
 
-// documents are what people who run a server read.
+// documents are the pages for people who run a server.
 var documents = []string{"../docs/getting-started.md", "../docs/operations.md", "../docs/troubleshooting.md"}
 
 // TestDocuments: metrics that they name are exported, files that they link are there.

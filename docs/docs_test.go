@@ -28,7 +28,7 @@ const (
 // layers are the top folders with packages, in the order of the package table.
 var layers = []string{"cmd", "transport", "actors", "scheduler", "stages", "kernels", "models", "bench", "docs"}
 
-// sources is what the documents may refer to.
+// sources lists the packages, declarations and members that the documents may refer to.
 type sources struct {
 	about    map[string]string          // by folder: the first sentence of the package comment
 	names    map[string]map[string]bool // by name of a package: its declarations

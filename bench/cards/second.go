@@ -10,10 +10,10 @@ import (
 	"krater/kernels/tensor"
 )
 
-// secondHalf is what follows attention in a layer, as one sequence: x += o of the heads,
-// norm, router, experts and the shared network, added to x again, and the norm of the next layer,
-// if no product there norms the few rows itself. What one kernel leaves to the next one is seen here
-// alone.
+// secondHalf returns a case of the operators that follow attention in a layer, as one sequence: x += o of
+// the heads, norm, router, experts and the shared network, added to x again, and the norm of the next
+// layer, unless a product there norms the few rows itself. Only a sequence of kernels shows what one
+// kernel costs the next.
 func secondHalf(m moe, routed, shared format, t, heads int, p device.Router) *Case {
 	hit := float64(m.experts) * (1 - math.Pow(1-float64(m.topK)/float64(m.experts), float64(t))) // about, of random choices
 	expert := routed.bytes(2*m.width, m.hidden) + routed.bytes(m.hidden, m.width)

@@ -108,7 +108,7 @@ func (d *Device) Run(s device.Stream, l device.List) {
 	}
 }
 
-// stage is what the first operator of l is for.
+// stage returns the stage of a layer that the first operator of l belongs to.
 func (d *Device) stage(l device.List) string {
 	o := &l.Ops[0]
 	switch o.Kind {

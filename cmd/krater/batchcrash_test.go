@@ -16,7 +16,7 @@ import (
 	"krater/transport/client"
 )
 
-// crashed is what a batch went through.
+// crashed describes the run of a batch whose server was killed.
 type crashed struct {
 	lines, kills int
 	took         time.Duration   // from its making to its end

@@ -10,8 +10,7 @@ import (
 	"krater/scheduler/dispatch"
 )
 
-// TestBenchStrategies: the table has all strategies, and what they copy, hit and take is
-// what they are for.
+// TestBenchStrategies: the table has all strategies, and each copies, hits and takes as it is designed to.
 func TestBenchStrategies(t *testing.T) {
 	budgets := []string{fmt.Sprint(96 * expertTiny), fmt.Sprint(192 * expertTiny)}
 	if testing.Short() {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// kernelFigures is what other programs read of krater bench kernels --json.
+// kernelFigures holds the fields of krater bench kernels --json that other programs read.
 type kernelFigures struct {
 	ReadGBps float64 `json:"read_gbps"`
 	CPU      string  `json:"cpu"`
@@ -44,7 +44,7 @@ func TestBenchKernels(t *testing.T) {
 	}
 }
 
-// modelFigures is what other programs read of krater bench model --json.
+// modelFigures holds the fields of krater bench model --json that other programs read.
 type modelFigures struct {
 	DecodeTokS  float64 `json:"decode_tok_s"`
 	DecodeGBps  float64 `json:"decode_gbps"`

@@ -84,7 +84,7 @@ func actorsBesideCard(t *testing.T, prefill, decode string, pools int, args ...s
 	return b
 }
 
-// loadBesideCard is what actorsBesideCard is before it starts. What the program tells goes to out.
+// loadBesideCard loads the model of actorsBesideCard without starting it. The program's output goes to out.
 func loadBesideCard(t *testing.T, out io.Writer, prefill, decode string, pools int, args ...string) (*besideActors, error) {
 	t.Helper()
 	var c cli

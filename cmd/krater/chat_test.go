@@ -131,7 +131,7 @@ func TestWordsThatNameModels(t *testing.T) {
 	if o := krater(t, "", "run", "krater-tiny"); o.status != 2 || !strings.Contains(o.err, "built in") {
 		t.Errorf("%d %q", o.status, o.err)
 	}
-	for _, args := range [][]string{{"--", "llama3"}, {"--model", modelDir, "llama3"}, {"llama3 is what?"}} {
+	for _, args := range [][]string{{"--", "llama3"}, {"--model", modelDir, "llama3"}, {"llama3 is a what?"}} {
 		if o := krater(t, "", append([]string{"run", "--max-tokens", "1"}, args...)...); o.status != 0 || o.out == "" {
 			t.Errorf("%v: %d %q", args, o.status, o.err)
 		}

@@ -23,7 +23,7 @@ const (
 	goldenDir = "../../testdata/goldens/deepseek_v2_lite"
 )
 
-// golden is what the reference says of krater-tiny.
+// golden holds the reference's results for krater-tiny.
 type golden struct {
 	Prompts []struct {
 		Messages []struct{ Content string }
@@ -101,7 +101,7 @@ func TestRunPrompts(t *testing.T) {
 	}
 }
 
-// TestRunRaw: --raw is what /v1/completions answers.
+// TestRunRaw: --raw prints the same answer as /v1/completions.
 func TestRunRaw(t *testing.T) {
 	s := open(t)
 	text := "A lighthouse is"

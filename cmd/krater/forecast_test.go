@@ -61,8 +61,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanTable is what a reader sees: both tables, the chosen lines marked, reasons
-// with numbers, and the recommendation.
+// TestPlanTable checks the printed text: both tables, the chosen lines marked, reasons with numbers,
+// and the recommendation.
 func TestPlanTable(t *testing.T) {
 	o := on(t, goodMachine(), "plan", "--ram", "32GiB", "--shape", "deepseek-v2-lite", "--vram", "6GiB", "--card", "rtx-2000-ada", "--threads", "2", "--cache-dir", t.TempDir())
 	if o.status != 0 || o.err != "" {

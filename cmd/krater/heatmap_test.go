@@ -19,7 +19,7 @@ import (
 	"krater/stages/text/tokenizer"
 )
 
-// heatJSON is what krater heatmap --json prints.
+// heatJSON is the output of krater heatmap --json.
 type heatJSON struct {
 	Model    string
 	Identity string
@@ -38,8 +38,8 @@ type heatJSON struct {
 	}
 }
 
-// TestHeatmapIsTheModels: the trained model's skew on its whole held-out text is what
-// was measured when it was made, by another program, to the last digit that was noted.
+// TestHeatmapIsTheModels: the trained model's skew on its whole held-out text equals the figures that
+// another program measured when the model was made, to the last recorded digit.
 func TestHeatmapIsTheModels(t *testing.T) {
 	if testing.Short() {
 		t.Skip("41,651 tokens: not in the short suite")

@@ -24,9 +24,9 @@ func sameHeat(t *testing.T, name string, got, want heatJSON) {
 	}
 }
 
-// TestCardHeatmap: what a GPU keeps to itself until a step has ended is what the processor counts,
-// with all experts there and wherever else they lie: steps in which the host takes part are counted
-// once. Prompts come in batches of 16 rows and less, and in pieces of 7.
+// TestCardHeatmap: the choices that a GPU reports at the end of a step equal those that the processor
+// counts, wherever the experts are. Steps in which the host takes part are counted once. Prompts come in
+// batches of 16 rows and less, and in pieces of 7.
 func TestCardHeatmap(t *testing.T) {
 	cardFor(t, cuda.Options{}).Close()
 	tokens := 40

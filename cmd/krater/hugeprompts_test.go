@@ -42,8 +42,8 @@ func heapPeak(f func()) uint64 {
 	return peak - min(before, peak)
 }
 
-// hugeMost is what docs/operations.md says about requests in work, and as much again for what the
-// collector has not collected yet.
+// hugeMost is twice the memory that docs/operations.md gives for requests in work: the second half is
+// garbage that is not collected yet.
 const hugeMost = 2 * 400 << 20
 
 // usualCollector lets the server of a test choose how much garbage it keeps.

@@ -107,8 +107,8 @@ func TestConvertRefuses(t *testing.T) {
 	}
 }
 
-// TestPrecision: every part in integers answers, planned as it is loaded, and the
-// distance from the model as its files hold it is what such a precision costs.
+// TestPrecision: with every part in integers the model answers, the plan agrees with the load, and the
+// divergence from the model as its files hold it is in the range expected of the precision.
 func TestPrecision(t *testing.T) {
 	dir := t.TempDir()
 	cases := []struct {

@@ -41,8 +41,7 @@ func randomIDs(n, seed int) []int32 {
 	return ids
 }
 
-// said is what a guest is answered: text and, where they are told, tokens and to the bit
-// log-probabilities.
+// said is the answer to a guest: text and, if the answer has them, tokens and the bits of log-probabilities.
 type said struct {
 	ids  []int32
 	bits []uint32

@@ -61,9 +61,9 @@ func TestRankRefuses(t *testing.T) {
 	}
 }
 
-// TestStrategiesTakeEffect: what is on the rank after a load, and what a prompt and
-// some tokens move between it and the host, is what the strategies say; and the
-// memory is as planned, on either device.
+// TestStrategiesTakeEffect: the experts on the rank after a load, and the bytes that a prompt and some
+// tokens move between it and the host, follow from the strategies, and the memory is as planned on
+// both devices.
 func TestStrategiesTakeEffect(t *testing.T) {
 	answer := func(args ...string) (*local.Model, hostsim.Counters) {
 		t.Helper()

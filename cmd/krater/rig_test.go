@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// outcome is what a command left behind.
+// outcome holds the exit status and the output of a command.
 type outcome struct {
 	status   int
 	out, err string

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pointer is what git leaves of a large file without git-lfs.
+// pointer returns the text that git checks out in place of a large file without git-lfs.
 func pointer([]byte) []byte {
 	return []byte("version https://git-lfs.github.com/spec/v1\noid sha256:" + strings.Repeat("0", 64) + "\nsize 14149960\n")
 }

@@ -70,7 +70,7 @@ func TestTracePage(t *testing.T) {
 	}
 }
 
-// pageState is what the page is told of the server.
+// pageState is a message to the page about the server.
 type pageState struct {
 	Type     string
 	Model    string
@@ -102,7 +102,7 @@ func ended(t *testing.T, ws *websocket.Conn) (seen pageState) {
 	}
 }
 
-// pageEvents is what the page is told of a request.
+// pageEvents is a message to the page about a request.
 type pageEvents struct {
 	Type   string
 	Events [][]any

@@ -7,8 +7,8 @@
 
 OUT/goldens.safetensors then holds the operators of the layers (all of them unless --layers
 says otherwise), the residual stream after every layer, the router's choices, the logits and a
-greedy continuation, under the names of testdata/goldens/README.md. float32 on the CPU is
-what tolerances are made for; with --dtype bfloat16 compare with --relative 0.06.
+greedy continuation, under the names of testdata/goldens/README.md. Tolerances are
+made for float32 on the CPU; with --dtype bfloat16 compare with --relative 0.06.
 
 How it works: forward hooks on the modules keep their outputs; what happens between modules
 (rope) is caught by wrapping the function in the model's own file. Modules that a model does not

@@ -14,7 +14,7 @@ import (
 	"krater/kernels/tensor"
 )
 
-// kvTypes are what a cache can be kept in.
+// kvTypes are the element types of a cache.
 var kvTypes = []tensor.DType{tensor.F32, tensor.BF16, tensor.F8E4M3, tensor.I8}
 
 // newKV makes a cache with values in it; it gives what is stored. Rows of 8 bits and their scales

@@ -9,8 +9,8 @@ import (
 	"krater/kernels/tensor"
 )
 
-// step is one layer of a small model, every operator once, in the order of a forward pass. It is
-// what the tests of allocation and overhead run.
+// step is one layer of a small model: every operator once, in the order of a forward pass. The tests
+// of allocation and overhead run it.
 type step struct {
 	d *cpu.Device
 	s device.Stream

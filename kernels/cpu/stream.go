@@ -150,9 +150,10 @@ func (s *Stream) shared(ns int) bool {
 	return len(s.lanes) > 1 && (ns >= s.dev.wakeNs || ns >= nearNs && s.team.looking())
 }
 
-// each runs t.do for items 0..n-1: in rising order on one thread if the work is too small to share,
-// otherwise spread over the team, which takes items in turn. It returns when all are done. scratch
-// is what an item takes of its lane's arena; the lanes grow here, so that no worker allocates.
+// each runs t.do for items 0..n-1 and returns when all are done. If the work is too small to share,
+// one thread runs the items in rising order, otherwise the threads of the team take items in turn.
+// scratch is the number of bytes of its lane's arena that an item uses. each grows the arenas first,
+// so that no worker allocates.
 func (s *Stream) each(t task, n, ns, scratch int) {
 	lanes := s.lanes[:max(1, min(n, len(s.lanes)))]
 	if !s.shared(ns) {

@@ -17,7 +17,7 @@ func Widen(dst []float32, dt DType, src []byte) error {
 	le := binary.LittleEndian
 	switch dt {
 	case BF16:
-		for i := range dst { // rows of a card come so for every token: without a call each
+		for i := range dst { // a GPU's rows come as BF16 for every token, so without a call per value
 			dst[i] = math.Float32frombits(uint32(le.Uint16(src[2*i:])) << 16)
 		}
 	case F32:

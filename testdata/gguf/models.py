@@ -1,6 +1,6 @@
 """Writes golden folders as GGUF, as llama.cpp's conversion does, with the Python package gguf.
 
-A model's file is not kept: NAME.head is what comes before the bytes of the tensors, NAME.json
+A model's file is not kept: NAME.head has the bytes before the tensors, NAME.json
 has the sha256 of the whole file and says which tensors of the folder make each stored one. The
 tests build the file from these and the folder.
 """

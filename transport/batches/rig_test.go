@@ -61,7 +61,7 @@ type rig struct {
 	ended  bool
 }
 
-// setup is what a rig is made of; zero fields have their defaults.
+// setup holds the parameters of a rig; zero fields have their defaults.
 type setup struct {
 	dir     string
 	keys    []string

@@ -75,7 +75,7 @@ type IncompleteDetails struct {
 	Reason string `json:"reason"`
 }
 
-// Reasoning is what the request said of it.
+// Reasoning holds the request's options of reasoning.
 type Reasoning struct {
 	Effort  *string `json:"effort"`
 	Summary *string `json:"summary"`

@@ -17,7 +17,7 @@ import (
 	"krater/transport/enginetest"
 )
 
-// ledger is what a door says of its work.
+// ledger records the work that a door reports.
 type ledger struct {
 	mu    sync.Mutex
 	full  bool

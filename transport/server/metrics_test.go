@@ -61,7 +61,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// TestReadyMetrics: ready is what /ready says, and draining tells a stop from a load.
+// TestReadyMetrics: the metric ready agrees with /ready, and the metric draining distinguishes a stop
+// from a load.
 func TestReadyMetrics(t *testing.T) {
 	e := enginetest.New()
 	s := New(e, Options{})

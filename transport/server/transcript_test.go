@@ -19,7 +19,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write the transcripts anew")
 
-// scripts are what a transcript's "script" line names.
+// scripts holds the scripts that a transcript's "script" line names.
 var scripts = map[string]enginetest.Script{
 	"hello":  enginetest.Text("Hello", " world", "!"),
 	"length": enginetest.Finish(engine.FinishLength, "Hello", " wor"),

@@ -82,7 +82,7 @@ func TestHistoryEnds(t *testing.T) {
 	}
 }
 
-// BenchmarkHistory is what a second costs while nobody looks.
+// BenchmarkHistory measures the cost of noting one second while no viewer is connected.
 func BenchmarkHistory(b *testing.B) {
 	f := newFake()
 	h := newHistory(time.Second)

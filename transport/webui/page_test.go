@@ -103,8 +103,8 @@ func TestSnapshotAndDeltas(t *testing.T) {
 	for range 20 {
 		at = s.fake.step(at, 1e6, 3)
 	}
-	// The steps may fall into several pushes, and what a slow viewer missed comes as a snapshot:
-	// what counts is what it has been told when it knows of all of them.
+	// The steps may fall into several pushes, and a slow viewer gets a snapshot after a missed one.
+	// The test compares the state that the viewer has after all of them.
 	nodes := map[string]load{}
 	v.next(func(m *message) bool {
 		if _, idle := m.State.Nodes["gateway"]; idle && m.Type == "delta" {

@@ -34,7 +34,7 @@ test("the parts stand in order: on a phone the question first, and the field at 
     const tops = await page.evaluate((ids) => ids.map((id) => document.getElementById(id).getBoundingClientRect().top), order);
     assert.deepEqual(tops, [...tops].sort((a, b) => a - b), `${width}: ${order} at ${tops}`);
     const [card, form, last] = await page.evaluate(() => ["chat", "ask", "settings"].map((id) => document.getElementById(id).getBoundingClientRect().bottom));
-    assert.ok(card - last < 20 && card - form < 60, `${width}: the card ends at ${card}, its field at ${form}`);
+    assert.ok(card - last < 20 && card - form < 60, `${width}: the box ends at ${card}, its field at ${form}`);
     if (width === 390) assert.ok(await page.evaluate(() => document.getElementById("question").getBoundingClientRect().bottom < innerHeight), "the question is not in sight");
     await close(page);
   }

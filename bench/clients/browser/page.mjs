@@ -94,7 +94,7 @@ export const connected = (page) => page.waitForSelector("#topology .node");
 export const text = (page, id) => page.locator(`#${id}`).textContent();
 export const picture = (page, id) => page.evaluate((id) => document.getElementById(id).toDataURL(), id);
 
-/** Waits until the figures at the top are those of the request in the time line, and nothing runs. */
+/** Waits until the figures at the top belong to the request in the time line, and nothing runs. */
 export const ownFigures = (page) => page.waitForFunction(() => {
   const id = document.getElementById("subject").textContent.match(/^Request (\d+): /)?.[1];
   return id && document.getElementById("scope").textContent === `Of the last request, number ${id}` && /^Idle/.test(document.getElementById("verdict").textContent);

@@ -243,7 +243,7 @@ test("a hidden tab is sent nothing", options, async () => {
     document.dispatchEvent(new Event("visibilitychange"));
   }, hidden);
   await hide(true);
-  await page.waitForTimeout(1000); // what was on its way
+  await page.waitForTimeout(1000); // frames in flight
   frames = 0;
   await page.waitForTimeout(3000);
   assert.equal(frames, 0);

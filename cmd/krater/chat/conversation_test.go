@@ -18,7 +18,7 @@ import (
 	"krater/transport/client"
 )
 
-// typed is a line of a scripted user; err is what a key gives instead.
+// typed is a line of a scripted user, or the error that a key causes instead.
 type typed struct {
 	line   string
 	pasted bool

@@ -181,7 +181,7 @@ func TestAmounts(t *testing.T) {
 	}
 }
 
-// BenchmarkSet is what a piece of work pays for its progress.
+// BenchmarkSet measures the cost of reporting progress once.
 func BenchmarkSet(b *testing.B) {
 	p := NewProgress(&bytes.Buffer{}, time.Hour, func(State) {})
 	for i := 0; b.Loop(); i++ {

@@ -73,7 +73,7 @@ The longest waits:
 	}
 }
 
-// shown is what a command prints.
+// shown returns the output of a command.
 func shown(t *testing.T, c showCmd) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -25,8 +25,8 @@ const (
 //
 // The nr weight rows are not neighbours: the rows are cut in nr equal parts and
 // each load instruction walks through one part from its first to its last byte.
-// So every load has a constant stride for the whole call, which is what the
-// core's prefetchers follow; with neighbouring rows each of them would begin
+// So every load has a constant stride for the whole call, and the core's
+// prefetchers follow it. With neighbouring rows each prefetcher would begin
 // anew with every row (measured on Zen 4, rows of 512 bytes from memory: 10
 // GB/s, against 30 this way). Rows left over go one by one.
 //
@@ -126,7 +126,7 @@ func emitDotTile(g *isa, bf16 bool, mr int) {
 	g.end()
 }
 
-// blockBytes is what one step along K takes of a weight row.
+// blockBytes returns the number of bytes of a weight row that one step along K reads.
 func (d *dotTile) blockBytes() int {
 	if d.bf16 {
 		return 64 // 32 values

@@ -221,7 +221,7 @@ func (g *isa) end() {
 	g.RET()
 }
 
-// oddMask is what oddHalf needs.
+// oddMask returns the mask that oddHalf uses, nil if it uses none.
 func (g *isa) oddMask() reg.VecVirtual {
 	if g.wide() {
 		return g.bits("oddmask", 0xffff0000, g.ZMM())

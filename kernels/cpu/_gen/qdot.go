@@ -95,7 +95,7 @@ func emitQdot(g *isa) {
 	}
 }
 
-// stepBytes is what 32 columns take of a weight tile.
+// stepBytes returns the number of bytes of a weight tile that hold 32 columns.
 func (d *qdotTile) stepBytes() int { return d.bits * 64 }
 
 // lines is the number of lines in a step.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes what a machine with a card needs to show that everything works, and how fast:
+# Makes the programs and data with which a machine with a GPU tests and times everything:
 #
 #   build/gpu/parts/            the programs (packed together: they share most of their
 #                               bytes) and run.sh; enough where the repository is at hand
@@ -17,7 +17,7 @@ rm -rf "$stage" "$out/parts"
 mkdir -p "$stage" "$out/parts"
 go build -tags cuda,nomodel -trimpath -ldflags "-s -w -X krater/cmd/krater/version.commit=$commit" -o "$stage/krater" ./cmd/krater
 
-# Test programs of the packages that use a card, each in its own folder as `go test` has it.
+# Test programs of the packages that use a GPU, each in its own folder as `go test` has it.
 packages=$(go list -tags cuda -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}} {{.Imports}} {{.TestImports}} {{.XTestImports}}{{end}}' ./kernels/cuda/... |
 	awk '/krater\/kernels\/cuda\/(driver|rt|cudatest)/ { print $1 }')
 for p in $packages; do
@@ -26,7 +26,7 @@ for p in $packages; do
 	go test -c -tags cuda,nomodel -trimpath -ldflags '-s -w' -o "$stage/$dir/$(basename "$dir").test" "$p"
 	if [ -d "$dir/testdata" ]; then cp -r "$dir/testdata" "$stage/$dir/"; fi
 done
-# Whole models on a card are tests of the program.
+# Whole models on a GPU are tests of the program.
 mkdir -p "$stage/cmd/krater" "$stage/stages/synth" "$stage/bench/peers"
 go test -c -tags cuda,nomodel -trimpath -ldflags '-s -w' -o "$stage/cmd/krater/krater.test" ./cmd/krater
 mkdir -p "$stage/actors/local"

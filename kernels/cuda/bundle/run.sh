@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Everything that a card has to show, in the order of what matters if time runs out: what
-# it is, correctness, golden vectors, speed of kernels, then the sanitizers. Each step has
-# a limit of its own. OUT gets few files: summary.txt says how it went, logs.tgz has what
-# every step printed so far, h200-kernels.json the kernels' speed.
+# Tests and times a GPU, the most important steps first in case time runs out: what the GPU
+# is, correctness, golden vectors, speed of kernels, then the sanitizers. Each step has a time
+# limit of its own. OUT gets few files: summary.txt has the result of each step, logs.tgz the
+# output of every step so far, h200-kernels.json the kernels' speed.
 #
 # Usage: run.sh OUT [STEP...]
 # Steps: card tests goldens models kernels memcheck racecheck synccheck, and by name only
 # speed (a model of DeepSeek-V2-Lite's shape), long (its long prompts), serving (answers through
-# the actors, and what the card waits for them), peer (transformers),
+# the actors, and how long the GPU waits for them), peer (transformers),
 # invariant (what --batch-invariant costs: a model of that shape, and answers through the actors, without and with it),
-# start (a start measures the card once), trace (what a server's actors and card do beside clients, and what noting it costs), load (clients of a server: closed loops, then an open one of 0.7 of what 64 of them got),
-# beside (all strategies, experts on both sides; with TRACE=1 what the actors did: STREAMS=1 ONLY="--only layer_grouped" of a step alone), rates (what plan --measure finds, and predicts), small (some of them on a card of 4 GiB), trips (letters between card and host),
-# quality (krater-tiny's held-out text in the precisions a card has, and on the processor)
-# It lies in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
+# start (a start measures the GPU once), trace (what a server's actors and GPU do beside clients, and what noting it costs), load (clients of a server: closed loops, then an open one of 0.7 of what 64 of them got),
+# beside (all strategies, experts on both sides; with TRACE=1 what the actors did: STREAMS=1 ONLY="--only layer_grouped" of a step alone), rates (what plan --measure finds, and predicts), small (some of them on a GPU of 4 GiB), trips (letters between GPU and host),
+# quality (krater-tiny's held-out text in the precisions that a GPU has, and on the processor)
+# The script is in an unpacked krater-gpu.tgz, or with programs.tar.xz anywhere in a checkout.
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:?usage: run.sh OUT [STEP...]}
@@ -70,7 +70,7 @@ golden() { # NAME FOLDER FLAGS...
 	shift 2
 	step "golden-$name" 60 "$root/krater" compare --device cuda --model "$dir" --golden "$dir" "$@"
 	if grep -q 'running on the processor' "$logs/golden-$name.txt"; then
-		echo "FAIL         golden-$name did not use the card" | tee -a "$summary"
+		echo "FAIL         golden-$name did not use the GPU" | tee -a "$summary"
 		failed=1
 	fi
 }
@@ -141,8 +141,8 @@ traces() {
 	done
 	kill "$server" && wait "$server"
 }
-# starts: two of a card that holds a part of the experts; the second takes what the first has
-# measured and kept
+# starts starts the program twice on a GPU that holds a part of the experts; the second start uses the
+# measurements that the first kept
 starts() {
 	local cache n
 	cache=$(mktemp -d)
@@ -183,7 +183,7 @@ for s in $steps; do
 	beside) # experts on both sides: every strategy, with BUDGETS of experts
 		step beside 420 sh -c "'$root/krater' bench strategies --device cuda --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 --routing-skew zipf \
 			--prefill ${LENGTHS:-2048,8192} --prompts ${PROMPTS:-4} --decode 32 --streams ${STREAMS:-8} --budgets ${BUDGETS:-2GiB,4GiB} ${ONLY:-} ${TRACE:+--trace '$out/trace'} --json >'$out/strategies.json'" ;;
-	small) # the same on a card of 4 GiB
+	small) # the same on a GPU of 4 GiB
 		step small 150 sh -c "'$root/krater' bench strategies --device cuda --vram 4GiB --shape deepseek-v2-lite --attention-quant int8 --kv-dtype fp8 --routing-skew zipf \
 			--prefill 512 --prefill-chunk 512 --decode 64 --only cpu_only --only hot_cached_static --only layer_grouped/hot_cached_static --json >'$out/small.json'" ;;
 	rates)

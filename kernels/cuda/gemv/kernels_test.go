@@ -416,7 +416,7 @@ func TestMoEKernels(t *testing.T) {
 		for _, part := range parts {
 			got := m.run(c, h100, part[0], part[1], Options{}, c.Strided(tensor.F32, part[1]-part[0], m.hidden, m.hidden+4))
 			if !slices.Equal(got, all[part[0]*m.hidden:part[1]*m.hidden]) {
-				t.Fatalf("%s: rows %v alone differ from the same of %d", name, part, rows)
+				t.Fatalf("%s: rows %v alone differ from the same rows among %d", name, part, rows)
 			}
 		}
 		// Less shared memory: smaller tiles and fewer warps.

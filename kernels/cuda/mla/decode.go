@@ -40,7 +40,7 @@ const (
 	mergeItems = 48
 )
 
-// fixed reports whether the sizes are those of the fast kernels.
+// fixed reports whether the fast kernels support the sizes.
 func fixed(p device.MLA) bool {
 	return p.Nope == nope && p.Rope == rope && p.V == vDim && p.Rank == rank
 }

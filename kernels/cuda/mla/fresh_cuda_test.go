@@ -24,7 +24,7 @@ func copied(c *cudatest.GPU, m launch.Mat) launch.Mat {
 	return m
 }
 
-// TestDecodeNew: the bits are those of LatentStore followed by Decode, also in the cache. There
+// TestDecodeNew: the result and the cache have the same bits as after LatentStore and Decode. There
 // are more rows than blocks to store them, and a row whose position has no angles.
 func TestDecodeNew(t *testing.T) {
 	c := cudatest.Open(t)

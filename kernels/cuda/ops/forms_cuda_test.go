@@ -137,7 +137,7 @@ func TestForms(t *testing.T) {
 			})
 		}
 		if apart < len(formsOps)-2 || hangs < len(formsOps)-2 {
-			t.Errorf("%+v: of %d operators %d have forms with bits of their own, %d hang on the number of rows without Invariant: this test shows little",
+			t.Errorf("%+v: of %d operators %d have forms with bits of their own, %d depend on the number of rows without Invariant: this test shows little",
 				k, len(formsOps), apart, hangs)
 		}
 	}

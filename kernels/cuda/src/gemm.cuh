@@ -19,7 +19,7 @@ struct Gemm {
 	void *out;
 	int mode;
 	int out_stride;
-	const bf16 *x; // rows are aligned to 16 bytes, as are those of w and up
+	const bf16 *x; // rows of x, w and up are aligned to 16 bytes
 	int x_stride;
 	const bf16 *w;
 	const bf16 *up; // for SwiGLU: w is gate, out = silu(x gate^T) * (x up^T)

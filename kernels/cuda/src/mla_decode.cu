@@ -9,9 +9,9 @@
 // earlier kernels. The same holds for cache rows of positions before a row's own, which earlier
 // steps stored.
 //
-// An item is cut by the row's own length alone (kernels/cuda/spans). Its sums are added in one
-// order, and so are those of several items (spans.cuh), in whichever kernel. So a row's bits do
-// not depend on the batch.
+// Items are cut by the row's own length alone (kernels/cuda/spans). The sums within an item, and those
+// over several items (spans.cuh), are added in the same order in every kernel. So a row's bits do not
+// depend on the batch.
 #include "mla.cuh"
 
 enum {

@@ -8,7 +8,7 @@
 
 // The sums over the warp of N values per lane; N is a power of two up to 64. Value i is in lanes
 // i*32/N and on (N <= 32), or values 2*lane and 2*lane+1 are in each lane (N = 64); in a[0] (and
-// a[1]). The additions are those of warp_sum.
+// a[1]). The additions are in the order of warp_sum.
 template <int N> KR_DEV void warp_sums(float (&a)[N]) {
 	int lane = threadIdx.x % 32, n = N;
 #pragma unroll

@@ -1,4 +1,4 @@
-// The heat map: a row a layer, a column an expert.
+// The heat map: one row per layer, one column per expert.
 import { element, onFrame, palette, percent, sharpen, svg, number } from "./format.js";
 
 const EVEN = 32; // the level of an expert that gets its even share
