@@ -17,12 +17,13 @@ import (
 	"krater/actors/local/config"
 	"krater/scheduler/batchqueue"
 	"krater/transport/batches"
+	"krater/transport/responses"
 	"krater/transport/server"
 )
 
 // batchFlags are the flags of the durable batch queue.
 type batchFlags struct {
-	BatchDir      string        `name:"batch-dir" help:"Folder of the durable batch queue, for one server at a time; 'off' serves no Batch API. Default: a folder for the served model in the user's state folder." placeholder:"DIR"`
+	BatchDir      string        `name:"batch-dir" help:"Folder of the durable batch queue and of conversations, for one server at a time; 'off' serves no Batch API, and conversations end with the process. Default: a folder for the served model in the user's state folder." placeholder:"DIR"`
 	BatchInFlight int           `name:"batch-in-flight" help:"Maximum number of batch lines that run at the same time; 0: half of --max-seqs." default:"0"`
 	BatchKeep     time.Duration `name:"batch-keep" help:"How long to keep files and ended batches." default:"720h"`
 	BatchStore    config.Size   `name:"batch-store" help:"Maximum total size of the queue's files; larger uploads are refused." default:"16GiB"`
@@ -68,9 +69,9 @@ type batchAPI struct {
 	log   zerolog.Logger
 }
 
-// openBatches adds the Batch API to a server. If the folder cannot be used, that is an error when
+// openBatches adds the Batch API to a server, and has conversations saved in its store. If the folder cannot be used, that is an error when
 // --batch-dir names it; otherwise the server starts without the Batch API.
-func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Logger) (*batchAPI, error) {
+func (c *serveCmd) openBatches(srv *server.Server, talks *responses.Door, model string, log zerolog.Logger) (*batchAPI, error) {
 	if c.BatchDir == batchOff {
 		batches.Closed(srv.Route, "this server has no Batch API (--batch-dir off)")
 		return nil, nil
@@ -111,7 +112,7 @@ func (c *serveCmd) openBatches(srv *server.Server, model string, log zerolog.Log
 	d := &batchAPI{store: store, door: batches.New(opt), log: log}
 	d.door.Mount(srv.Route)
 	srv.Describe(batches.Routes()...)
-	if err := srv.Register(d.door); err != nil {
+	if err := errors.Join(talks.SaveIn(store), srv.Register(d.door)); err != nil {
 		store.Close()
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"strings"
 	"syscall"
@@ -69,7 +70,7 @@ func submitLines(t testing.TB, ctx context.Context, cl *client.Client, text stri
 }
 
 // crashRun kills a server again and again while it works off a batch, and compares
-// what comes out in the end with a run that nothing disturbed.
+// what comes out in the end with a run that nothing disturbed. A conversation that grows meanwhile has all that was answered.
 func crashRun(t testing.TB, lines, kills int, seed uint64) *crashed {
 	t.Helper()
 	t.Logf("seed %d", seed)
@@ -93,7 +94,11 @@ func crashRun(t testing.TB, lines, kills int, seed uint64) *crashed {
 	began = time.Now()
 	b := submitLines(t, ctx, cl, text)
 	seen := 0
+	talk := dialogue{id: decode[struct{ ID string }](t, posted(t, p, "/v1/conversations", `{}`)).ID}
 	for kill := range kills {
+		if kill < 60 { // a page of items has 100
+			talk.grow(t, p, kill)
+		}
 		now := c.kill(t, ctx, p, cl, b.ID, kill, r)
 		if now < seen {
 			t.Fatalf("kill %d: %d lines are settled, %d were before", kill, now, seen)
@@ -101,6 +106,7 @@ func crashRun(t testing.TB, lines, kills int, seed uint64) *crashed {
 		seen = now
 		p, cl = serveBatches(t, dir)
 		c.ready = append(c.ready, time.Since(p.started))
+		talk.check(t, p)
 	}
 	got := collect(t, ctx, cl, b)
 	c.took = time.Since(began)
@@ -115,6 +121,73 @@ func crashRun(t testing.TB, lines, kills int, seed uint64) *crashed {
 		t.Errorf("the last server ends with %d\n%s", status, p.err)
 	}
 	return c
+}
+
+// dialogue is a conversation, and what its items are known to be.
+type dialogue struct {
+	id    string
+	words []string
+}
+
+// items are the conversation's items.
+func (s *dialogue) items(t testing.TB, p *program) (words []string) {
+	t.Helper()
+	res, err := http.Get(p.address() + "/v1/conversations/" + s.id + "/items?order=asc&limit=100")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 200 {
+		t.Fatalf("%d %s: %v", res.StatusCode, text, err)
+	}
+	for _, i := range decode[struct {
+		Data []struct {
+			Role    string
+			Content []struct{ Text string }
+		}
+	}](t, string(text)).Data {
+		words = append(words, i.Role+": "+i.Content[0].Text)
+	}
+	return words
+}
+
+// grow adds an item, or a turn with an answer.
+func (s *dialogue) grow(t testing.TB, p *program, n int) {
+	t.Helper()
+	text := fmt.Sprintf("Word %d", n)
+	s.words = append(s.words, "user: "+text)
+	if n%2 == 0 {
+		posted(t, p, "/v1/conversations/"+s.id+"/items", `{"items":[{"role":"user","content":"`+text+`"}]}`)
+		return
+	}
+	got := decode[struct {
+		Output []struct{ Content []struct{ Text string } }
+	}](t, posted(t, p, "/v1/responses", `{"conversation":"`+s.id+`","input":"`+text+`","max_output_tokens":2}`))
+	s.words = append(s.words, "assistant: "+got.Output[0].Content[0].Text)
+}
+
+// check holds the conversation against what was answered.
+func (s *dialogue) check(t testing.TB, p *program) {
+	t.Helper()
+	if got := s.items(t, p); !slices.Equal(got, s.words) {
+		t.Fatalf("the conversation has %q, want %q", got, s.words)
+	}
+}
+
+// posted is the answer to a request.
+func posted(t testing.TB, p *program, path, body string) string {
+	t.Helper()
+	res, err := http.Post(p.address()+path, "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || res.StatusCode != 200 {
+		t.Fatalf("%s: %d %s: %v", path, res.StatusCode, text, err)
+	}
+	return string(text)
 }
 
 // kill ends the server without warning and gives how many lines were settled at the

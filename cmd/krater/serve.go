@@ -149,7 +149,7 @@ func (c *serveCmd) serve(ctx context.Context, e *console.Env, l net.Listener, la
 	if err := srv.Register(c.Dropped()); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	desk, err := c.openBatches(srv, name, log)
+	desk, err := c.openBatches(srv, door, name, log)
 	if err != nil {
 		l.Close()
 		return err

@@ -96,6 +96,7 @@ type Store struct {
 	used  share               // by all, open uploads included
 	owned map[string]share    // the same by owner
 	gone  []string            // deleted contents that the database does not know to be gone
+	noted bool                // records were saved
 
 	made    []string // folders that Open made, each before the one that it is in
 	name    string   // of this store
@@ -296,7 +297,7 @@ func (s *Store) Close() error {
 // into it, the folder goes, and those that Open made around it.
 func (s *Store) Withdraw() error {
 	s.mu.Lock()
-	unused := len(s.made) > 0 && s.used == share{} && len(s.unknown) == 0
+	unused := len(s.made) > 0 && !s.noted && s.used == share{} && len(s.unknown) == 0
 	s.mu.Unlock()
 	if err := s.Close(); err != nil || !unused {
 		return err

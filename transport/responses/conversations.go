@@ -86,38 +86,29 @@ func answer(w http.ResponseWriter, v any, err *api.Error) {
 	api.WriteJSON(w, http.StatusOK, v)
 }
 
-// talk calls f with the conversation of the path, and sends what it returns.
-func (d *Door) talk(w http.ResponseWriter, req *http.Request, f func(*talk) (any, *api.Error)) {
-	var v any
-	err := d.talks.with(d.opt.Owner(req), req.PathValue("id"), func(t *talk) (err *api.Error) {
-		v, err = f(t)
-		return err
-	})
-	answer(w, v, err)
-}
-
 func (d *Door) getTalk(w http.ResponseWriter, req *http.Request) {
-	d.talk(w, req, func(t *talk) (any, *api.Error) { return t.wire(), nil })
+	t, err := d.talks.get(d.opt.Owner(req), req.PathValue("id"))
+	answer(w, t.wire(), err)
 }
 
 func (d *Door) changeTalk(w http.ResponseWriter, req *http.Request) {
 	_, metadata, done, err := d.readTalk(w, req)
 	defer done()
-	if err != nil {
-		err.Write(w)
-		return
+	var c Conversation
+	if err == nil {
+		err = d.talks.change(d.opt.Owner(req), req.PathValue("id"), func(t *talk) *api.Error {
+			t.Data = metadata
+			c = t.wire()
+			return nil
+		})
 	}
-	d.talk(w, req, func(t *talk) (any, *api.Error) {
-		t.metadata = metadata
-		return t.wire(), nil
-	})
+	answer(w, c, err)
 }
 
 func (d *Door) deleteTalk(w http.ResponseWriter, req *http.Request) {
-	d.talk(w, req, func(t *talk) (any, *api.Error) {
-		d.talks.drop(t)
-		return deleted{t.id, "conversation.deleted", true}, nil
-	})
+	id := req.PathValue("id")
+	err := d.talks.remove(d.opt.Owner(req), id)
+	answer(w, deleted{id, "conversation.deleted", true}, err)
 }
 
 func (d *Door) addItems(w http.ResponseWriter, req *http.Request) {
@@ -126,58 +117,65 @@ func (d *Door) addItems(w http.ResponseWriter, req *http.Request) {
 	if err == nil && len(items) == 0 {
 		err = api.BadRequest(api.CodeMissing, "items", "'items' is required")
 	}
+	if err == nil {
+		err = d.talks.change(d.opt.Owner(req), req.PathValue("id"), func(t *talk) *api.Error { return t.append(items) })
+	}
 	if err != nil {
 		err.Write(w)
 		return
 	}
-	d.talk(w, req, func(t *talk) (any, *api.Error) {
-		if err := d.talks.append(t, items); err != nil {
-			return nil, err
-		}
-		return api.List[InputItem]{Object: "list", Data: slices.Clone(items), FirstID: &items[0].ID, LastID: &items[len(items)-1].ID}, nil
-	})
+	answer(w, api.List[InputItem]{Object: "list", Data: items, FirstID: &items[0].ID, LastID: &items[len(items)-1].ID}, nil)
 }
 
 func (d *Door) listItems(w http.ResponseWriter, req *http.Request) {
 	p, err := readItemPage(req.URL.Query())
+	var t talk
+	if err == nil {
+		t, err = d.talks.get(d.opt.Owner(req), req.PathValue("id"))
+	}
 	if err != nil {
 		err.Write(w)
 		return
 	}
-	items, err := d.talks.items(d.opt.Owner(req), req.PathValue("id"))
-	if err != nil {
-		err.Write(w)
-		return
-	}
-	p.send(w, items)
+	p.send(w, t.Items)
 }
 
-// item calls f with the place of the item of the path.
-func (d *Door) item(w http.ResponseWriter, req *http.Request, f func(*talk, int) any) {
-	d.talk(w, req, func(t *talk) (any, *api.Error) {
-		id := req.PathValue("item")
-		at := slices.IndexFunc(t.items, func(i InputItem) bool { return i.ID == id })
-		if at < 0 {
-			e := notFound("item_not_found", "the conversation has no item '%s'", api.Clip(id))
-			e.Param = "item_id"
-			return nil, e
-		}
-		return f(t, at), nil
-	})
+// itemAt returns the place of an item.
+func (t *talk) itemAt(id string) (int, *api.Error) {
+	at := slices.IndexFunc(t.Items, func(i InputItem) bool { return i.ID == id })
+	if at < 0 {
+		e := notFound("item_not_found", "the conversation has no item '%s'", api.Clip(id))
+		e.Param = "item_id"
+		return 0, e
+	}
+	return at, nil
 }
 
 func (d *Door) getItem(w http.ResponseWriter, req *http.Request) {
-	d.item(w, req, func(t *talk, at int) any { return t.items[at] })
+	var item InputItem
+	t, err := d.talks.get(d.opt.Owner(req), req.PathValue("id"))
+	if err == nil {
+		var at int
+		if at, err = t.itemAt(req.PathValue("item")); err == nil {
+			item = t.Items[at]
+		}
+	}
+	answer(w, item, err)
 }
 
 func (d *Door) deleteItem(w http.ResponseWriter, req *http.Request) {
-	d.item(w, req, func(t *talk, at int) any {
-		bytes := t.items[at].weight()
-		t.items = slices.Delete(slices.Clone(t.items), at, at+1)
-		t.bytes -= bytes
-		d.talks.bytes -= bytes
-		return t.wire()
+	var c Conversation
+	err := d.talks.change(d.opt.Owner(req), req.PathValue("id"), func(t *talk) *api.Error {
+		at, err := t.itemAt(req.PathValue("item"))
+		if err != nil {
+			return err
+		}
+		t.bytes -= t.Items[at].weight()
+		t.Items = slices.Delete(slices.Clone(t.Items), at, at+1)
+		c = t.wire()
+		return nil
 	})
+	answer(w, c, err)
 }
 
 // conversationID reads the field conversation of a request: an id, or an object with one.
@@ -201,11 +199,11 @@ func conversationID(raw jsontext.Value) (string, *api.Error) {
 
 // spoken returns the messages of a conversation, joined by commas.
 func (d *Door) spoken(owner, id string) ([]byte, *api.Error) {
-	items, err := d.talks.items(owner, id)
+	t, err := d.talks.get(owner, id)
 	if err != nil {
 		return nil, err
 	}
-	turns, err := readInput(api.Marshal(items))
+	turns, err := readInput(api.Marshal(t.Items))
 	if err != nil {
 		return nil, err
 	}

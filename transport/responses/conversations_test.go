@@ -2,10 +2,15 @@ package responses
 
 import (
 	"encoding/json/v2"
+	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
 
 	"krater/actors/engine"
 	"krater/transport/enginetest"
@@ -143,7 +148,7 @@ func TestConversations(t *testing.T) {
 
 // TestTalksAreBounded: the largest owner's oldest conversation goes first.
 func TestTalksAreBounded(t *testing.T) {
-	s := newTalks()
+	s := newTalks(zerolog.Nop())
 	add := func(owner string, bytes int) string {
 		text := strings.Repeat("x", bytes)
 		c, err := s.add(owner, []InputItem{{Type: "function_call_output", Output: &text}}, nil)
@@ -157,13 +162,13 @@ func TestTalksAreBounded(t *testing.T) {
 	for range maxTalksSum / maxTalkBytes {
 		add("b", maxTalkBytes-1000)
 	}
-	if _, err := s.items("a", small); err != nil {
+	if _, err := s.get("a", small); err != nil {
 		t.Error("another owner's conversation is gone")
 	}
-	if _, err := s.items("b", first); err == nil {
+	if _, err := s.get("b", first); err == nil {
 		t.Error("the oldest one is still there")
 	}
-	if _, err := s.items("a", first); err == nil {
+	if _, err := s.get("a", first); err == nil {
 		t.Error("another owner's conversation is visible")
 	}
 	sum := 0
@@ -178,6 +183,100 @@ func TestTalksAreBounded(t *testing.T) {
 		t.Error("a conversation is larger than the limit")
 	}
 }
+
+// saved is records in memory.
+type saved struct {
+	byName map[string][]byte
+	refuse error
+}
+
+func (s *saved) SaveRecords(changes map[string][]byte) error {
+	if s.refuse != nil {
+		return s.refuse
+	}
+	for name, value := range changes {
+		if s.byName[name] = value; value == nil {
+			delete(s.byName, name)
+		}
+	}
+	return nil
+}
+
+func (s *saved) Records(f func(name string, value []byte) error) error {
+	for name, value := range s.byName {
+		if err := f(name, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestConversationsAreSaved: what was answered is saved, with all that responses add; another door reads it and goes on. A change that cannot be saved
+// is refused and not made.
+func TestConversationsAreSaved(t *testing.T) {
+	disk := &saved{byName: map[string][]byte{"other": nil, "conv_bad": []byte("{")}}
+	var c, gone Conversation
+	said := func(r *rig) (text, words string) {
+		var l listed
+		text = r.call("GET", "/v1/conversations/"+c.ID+"/items?order=asc", "", 200, &l)
+		return text, l.words()
+	}
+	before, words := "", ""
+	inBubble(t, Options{}, func(r *rig) {
+		if err := r.door.SaveIn(disk); err != nil {
+			t.Fatal(err)
+		}
+		r.engine.Play(enginetest.Text("Hi."))
+		r.call("POST", "/v1/conversations", `{"items":[{"role":"system","content":"s"},{"type":"function_call_output","call_id":"c","output":""}],"metadata":{"a":"b"}}`, 200, &c)
+		r.call("POST", "/v1/conversations", `{}`, 200, &gone)
+		r.call("DELETE", "/v1/conversations/"+gone.ID, "", 200, nil)
+		r.call("POST", "/v1/responses", `{"conversation":"`+c.ID+`","input":"one"}`, 200, nil)
+		r.call("POST", "/v1/conversations/"+c.ID, `{"metadata":{"a":"c"}}`, 200, nil)
+		if before, words = said(r); words == "" {
+			t.Error("nothing was said")
+		}
+		disk.refuse = errors.New("full")
+		r.call("POST", "/v1/conversations/"+c.ID+"/items", `{"items":[{"role":"user","content":"three"}]}`, 503, nil)
+		r.call("POST", "/v1/conversations/"+c.ID, `{"metadata":{"a":"d"}}`, 503, nil)
+		r.call("POST", "/v1/conversations", `{}`, 503, nil)
+		r.call("DELETE", "/v1/conversations/"+c.ID, "", 503, nil)
+		if after, _ := said(r); after != before {
+			t.Errorf("%s was changed to %s", before, after)
+		}
+		disk.refuse = nil
+	})
+	kept := maps.Clone(disk.byName)
+	inBubble(t, Options{}, func(r *rig) {
+		if err := r.door.SaveIn(disk); err != nil {
+			t.Fatal(err)
+		}
+		if after, _ := said(r); after != before {
+			t.Errorf("%s became %s", before, after)
+		}
+		var again Conversation
+		if r.call("GET", "/v1/conversations/"+c.ID, "", 200, &again); again.Metadata["a"] != "c" || again.CreatedAt != c.CreatedAt {
+			t.Errorf("%+v became %+v", c, again)
+		}
+		r.call("GET", "/v1/conversations/"+gone.ID, "", 404, nil)
+		r.engine.Play(enginetest.Text("Yes."))
+		r.call("POST", "/v1/responses", `{"conversation":"`+c.ID+`","input":"two"}`, 200, nil)
+		if _, after := said(r); after != words+" user:two assistant:Yes." {
+			t.Error(after)
+		}
+		time.Sleep(talkLife + time.Hour)
+		r.call("GET", "/v1/conversations/"+c.ID, "", 404, nil)
+	})
+	if len(kept) != 3 || len(disk.byName) != 2 {
+		t.Errorf("%d records, %d when the conversation is too old", len(kept), len(disk.byName))
+	}
+	if err := newTalks(zerolog.Nop()).load(&broken{}); err == nil {
+		t.Error("records that cannot be read")
+	}
+}
+
+type broken struct{ saved }
+
+func (broken) Records(func(string, []byte) error) error { return errors.New("damaged") }
 
 // TestItemReferences: an input may refer to items of earlier responses, of its owner only.
 func TestItemReferences(t *testing.T) {

@@ -144,12 +144,16 @@ type Door struct {
 func New(e engine.Engine, o Options) *Door {
 	o = o.withDefaults()
 	d := &Door{
-		engine: e, opt: o, log: o.Log, store: newStore(o.Keep, o.MaxKept, o.KeptBytes), talks: newTalks(),
+		engine: e, opt: o, log: o.Log, store: newStore(o.Keep, o.MaxKept, o.KeptBytes), talks: newTalks(o.Log),
 		warming: api.NewShares(maxWarming), reads: api.NewShares(maxReads), running: map[*response]struct{}{}, sockets: map[*socket]struct{}{},
 	}
 	d.idle = sync.NewCond(&d.mu)
 	return d
 }
+
+// SaveIn reads the conversations that are saved in records, and saves what becomes of them. Without it they end with the process. It
+// comes before the door serves requests.
+func (d *Door) SaveIn(records Records) error { return d.talks.load(records) }
 
 // Mount adds the door's routes; each pattern has a method.
 func (d *Door) Mount(route func(pattern string, h http.Handler)) {
