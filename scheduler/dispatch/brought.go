@@ -8,10 +8,11 @@ import (
 // ShareUnit is all of a layer's missing experts, where a share of them is given.
 const ShareUnit = 256
 
-// Brought moves some of host, indices of work, to list: the experts that are copied to the device while the host
-// computes the others. They are share of ShareUnit of them, rounded down since a
-// copy of one expert takes longer than the host takes for one, and at most most. Those with the most rows come first, since a
-// copy takes as long whatever their number; of equal ones those with lower ids (device.OpPickExperts does the same).
+// Brought moves some indices of work from host to list: those of experts that are copied to the device
+// while the host computes the others. It moves share/ShareUnit of them, at most most. The number is
+// rounded down, because copying an expert takes longer than computing it on the host. Experts with the
+// most rows come first, because a copy takes the same time for any number of rows; among equal ones
+// lower ids come first (device.OpPickExperts uses the same order).
 func Brought(list, host []int32, work []Rows, share, most int) (brought, left []int32) {
 	n := min(most, len(host)*share/ShareUnit)
 	if n < 1 {

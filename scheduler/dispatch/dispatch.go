@@ -1,7 +1,7 @@
-// Package dispatch decides where routed experts are computed and what has to be copied to a device
-// for that. A strategy is a pure function: its arguments are the routed work of a layer and what
-// lies on the device, its result is a decision. The caller carries decisions out: it owns streams,
-// memory and the Residency, which it keeps up to date by the loads it has enqueued.
+// Package dispatch decides where routed experts are computed and which experts are copied to a device
+// for that. A strategy is a pure function: its arguments are the routed work of a layer and the experts
+// on the device, its result is a decision. The caller carries decisions out. It owns streams, memory
+// and the Residency, and updates the Residency when it enqueues loads.
 //
 //	settled, err := Settle(strategy, &setup)   // once: room, and what to load
 //	first := residency.Add(&settled.Start)
@@ -17,7 +17,7 @@ import (
 	"slices"
 )
 
-// Phase of a batch: strategies are chosen for each by itself.
+// Phase is the phase of a batch. Each phase has a strategy of its own.
 type Phase uint8
 
 const (
@@ -34,22 +34,22 @@ func (p Phase) String() string {
 	return "decode"
 }
 
-// Key is one expert of the model.
+// Key identifies an expert of the model.
 type Key struct{ Layer, Expert int32 }
 
-// Unlimited is the budget of a device without one.
+// Unlimited is the budget of a device whose memory for experts is not limited.
 const Unlimited = math.MaxInt64
 
 // Setup holds the values that do not change between steps.
 type Setup struct {
-	Layers  []int32 // of the model, that have experts; rising
-	Experts int     // of each layer
-	Bytes   int64   // of an expert on the device, the largest
-	Budget  int64   // bytes of the device for experts; Unlimited: no bound
-	// Heat [layer][expert], layers as in Layers, counts how often a router chose an expert. nil:
-	// unknown; then the first experts by id count as the hottest, in every layer alike.
+	Layers  []int32 // the model's layers that have experts, rising
+	Experts int     // experts of each layer
+	Bytes   int64   // size of the largest expert on the device
+	Budget  int64   // bytes of the device for experts
+	// Heat [layer][expert], layers as in Layers, counts how often a router chose an expert. nil means
+	// unknown: the experts with the lowest ids count as the hottest of each layer.
 	Heat [][]uint32
-	// Kept lie on the device permanently, apart from the strategy.
+	// Kept are experts that stay on the device, outside of the strategy's slots.
 	Kept []Key
 }
 
@@ -59,32 +59,33 @@ type Load struct {
 	Key
 }
 
-// Place is neighbouring slots: First to First+Slots-1.
+// Place is a range of slots: First to First+Slots-1.
 type Place struct{ First, Slots int32 }
 
 // Start describes the slots that a strategy needs and their contents before the first step. Slots are numbered from 0.
 type Start struct {
-	Slots int    // on the device, Setup.Bytes each
-	Loads []Load // into them; these experts stay
-	// Places, by index in Setup.Layers, are where waves load the experts of a layer to;
-	// one without slots: nowhere. Without Staged two of them are the same or share no slot.
+	Slots int    // slots on the device, Setup.Bytes each
+	Loads []Load // the first experts of the slots; they stay
+	// Places, by index in Setup.Layers, are the slots into which waves load the experts of a layer. A
+	// place without slots means that waves load none. Without Staged any two places are equal or
+	// share no slot.
 	Places []Place
-	// Staged, by index in Setup.Layers, are the experts that a place has slots for, in the
-	// order of the slots. nil: places have a slot for every expert of a layer, by id, or
-	// strategies choose slots as they go.
+	// Staged, by index in Setup.Layers, lists the experts that a place has slots for, in the order of
+	// the slots. nil means that a place has a slot for every expert of a layer, by id, or that the
+	// strategy chooses slots in each step.
 	Staged [][]int32
-	// Parts are indices in Setup.Layers, the first 0, at which another part of the model
-	// begins. All rows of a prefill, in however many pieces, go through the layers of a
-	// part before any goes on: what was loaded for the part serves all. nil: one part.
+	// Parts are the indices in Setup.Layers at which parts of the model begin; the first is 0. All
+	// rows of a prefill, in however many pieces, go through the layers of a part before any row goes
+	// on, so the experts loaded for the part serve all rows. nil means one part.
 	Parts []int
-	// Fixed says for each phase whether Decide does the same whatever the router chose: then the work
-	// is enqueued without waiting for the choice.
+	// Fixed says for each phase whether decisions do not depend on the router's choice. Then the
+	// caller enqueues the work without waiting for the choice.
 	Fixed [Phases]bool
-	// Host says for each phase whether Decide may leave work to the host: then the input rows of
-	// experts are worth copying along with the router's choice.
+	// Host says for each phase whether Decide may leave work to the host. Then the caller copies the
+	// input rows of experts to the host together with the router's choice.
 	Host [Phases]bool
-	// Learns: between steps the caller puts other experts into the slots of Loads, those that routers
-	// chose most often recently. Setup.Kept and places are not touched.
+	// Learns says that between steps the caller replaces experts in the slots of Loads by those that
+	// routers chose most often recently. It leaves Setup.Kept and places as they are.
 	Learns bool
 }
 
@@ -97,30 +98,31 @@ type Rows struct {
 // Step is the routed work of a layer.
 type Step struct {
 	Setup     *Setup
-	Start     *Start // what the strategy's Start gave for Setup
-	First     int32  // of its slots, among those of the residency
-	Index     int    // of the layer, in Setup.Layers
+	Start     *Start // the result of the strategy's Start for Setup
+	First     int32  // the first of its slots in the residency
+	Index     int    // the layer's index in Setup.Layers
 	Phase     Phase
 	Work      []Rows // no expert twice
 	Residency *Residency
 }
 
-// Layer is the step's layer, of the model.
+// Layer returns the step's layer, as a layer of the model.
 func (in *Step) Layer() int32 { return in.Setup.Layers[in.Index] }
 
-// place is where experts of a layer are loaded to, among the slots of the residency.
+// place returns the place of a layer, given by its index in Setup.Layers, in slots of the residency.
 func (in *Step) place(index int) Place {
 	p := in.Start.Places[index]
 	p.First += in.First
 	return p
 }
 
-// Decision divides Step.Work, which it names by index. Its memory is used again.
+// Decision divides the work of a step between the host and the device. It refers to Step.Work by
+// index. Decide reuses the memory of its slices.
 type Decision struct {
 	Host []int32 // computed by the host's pools, at the same time as the waves
-	// Waves are for the device, one after the other; copies of a wave may begin
-	// while the work of former ones runs that uses other slots. One without work
-	// loads for later layers.
+	// Waves run on the device one after the other. The copies of a wave may begin while the work of
+	// earlier waves runs, if that work uses other slots. A wave without work loads experts for later
+	// layers.
 	Waves []Wave
 
 	hits, misses []int32  // of Step.Work, while a decision is made
@@ -128,8 +130,8 @@ type Decision struct {
 	wanted       []uint64 // a bit an expert
 }
 
-// Wave is work whose experts are all on the device after Loads. Slots are numbered as in the
-// residency.
+// Wave is work of a step, by index in Step.Work, whose experts are all on the device after Loads. Slots
+// are numbered as in the residency.
 type Wave struct {
 	Loads []Load
 	Work  []int32
@@ -141,7 +143,7 @@ func (d *Decision) reset() {
 	d.hits, d.misses, d.order = d.hits[:0], d.misses[:0], d.order[:0]
 }
 
-// wave adds an empty one.
+// wave adds an empty wave and returns it.
 func (d *Decision) wave() *Wave {
 	n := len(d.Waves)
 	d.Waves = slices.Grow(d.Waves, 1)[:n+1]
@@ -150,7 +152,7 @@ func (d *Decision) wave() *Wave {
 	return w
 }
 
-// split sorts the work of a step into what is there and what is not.
+// split divides the work of a step into hits, whose experts are on the device, and misses.
 func (d *Decision) split(in *Step) {
 	for i, w := range in.Work {
 		if _, ok := in.Residency.Slot(Key{in.Layer(), w.Expert}); ok {
@@ -161,17 +163,16 @@ func (d *Decision) split(in *Step) {
 	}
 }
 
-// Strategy is one way to decide. It has no state: equal arguments give equal
-// decisions.
+// Strategy decides where experts are computed. It has no state: equal arguments give equal decisions.
 type Strategy interface {
-	// Name is as in Parse, with its number.
+	// Name returns the name as Parse takes it, with its number.
 	Name() string
-	// Start checks s and plans what is done once. It fails with the numbers
-	// (ErrNoRoom) when the budget is too small.
+	// Start checks s and plans the slots and first loads. If the budget is too small it returns an
+	// error that wraps ErrNoRoom and has the sizes.
 	Start(s *Setup) (Start, error)
-	// Decide fills out. The step's residency is read only.
+	// Decide writes its decision to out. It does not change the step's residency.
 	Decide(out *Decision, in *Step)
-	// Smaller is the strategy that takes its place where there is no room for it; nil: no strategy
+	// Smaller returns the strategy to use instead if there is no room for this one, nil if no strategy
 	// needs less.
 	Smaller(s *Setup) Strategy
 }

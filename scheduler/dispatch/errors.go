@@ -2,12 +2,12 @@ package dispatch
 
 import "errors"
 
-// Start-up.
+// Errors of Parse and Strategy.Start.
 var (
-	// ErrUnknown: no strategy of this name or number exists.
+	// ErrUnknown: no strategy has this name or number.
 	ErrUnknown = errors.New("no such strategy")
-	// ErrSetup: a setup that contradicts itself.
+	// ErrSetup: the fields of the setup contradict each other.
 	ErrSetup = errors.New("impossible setup of experts")
-	// ErrNoRoom: the budget does not hold what a strategy needs.
+	// ErrNoRoom: the strategy needs more memory than the budget.
 	ErrNoRoom = errors.New("experts do not fit on the device")
 )

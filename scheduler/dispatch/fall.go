@@ -6,17 +6,17 @@ import "errors"
 type Settled struct {
 	Strategy
 	Start Start
-	Falls []Fall // what was tried before, in order
+	Falls []Fall // the strategies tried before, in order
 }
 
-// Fall is a step from a strategy without room to a smaller one.
+// Fall records that a smaller strategy replaced one that does not fit.
 type Fall struct {
 	From, To string
 	Why      error
 }
 
-// Settle starts s, or the first smaller strategy that fits. It fails only for an impossible setup,
-// or for a strategy without a smaller one.
+// Settle starts s, or the first smaller strategy that fits. It returns an error if the setup is
+// impossible, or if no smaller strategy fits.
 func Settle(s Strategy, setup *Setup) (Settled, error) {
 	var falls []Fall
 	for {

@@ -2,29 +2,31 @@ package dispatch
 
 import "slices"
 
-// Help is how long a layer's experts take for some rows, in one unit, on a rank and with a helper: another
-// device that holds some of them.
+// Help holds the times of a layer's experts for some rows on a rank and on a helper, another device that
+// holds some of the experts. All times are in the same unit.
 type Help struct {
-	Alone float64 // all of them on the rank
-	Held  float64 // on the helper, those that it holds, with the ways there and back
-	Carry float64 // the same for none of them
-	Part  float64 // of the rows, those of experts that the helper holds
-	Turn  float64 // what it takes that two devices work on a layer, besides
+	Alone float64 // all experts on the rank
+	Held  float64 // the helper's experts on the helper, with the transfers there and back
+	Carry float64 // the transfers alone
+	Part  float64 // share of the rows whose expert the helper holds
+	Turn  float64 // fixed cost of dividing a layer between two devices
 }
 
 const (
-	// helpParts is how finely experts are divided: a measurement that differs a little divides them alike.
+	// Shares are multiples of 1/helpParts, so that measurements that differ a little give the same share.
 	helpParts = 16
-	// helpGain is how much less time a layer has to take, or the helper has no part in it.
+	// helpGain is the largest time of a layer with the helper, relative to the time without it, at which
+	// the helper is used.
 	helpGain = 0.97
 )
 
-// time is that of a layer of which the helper computes a share.
+// time returns the time of a layer if the helper computes a share of the rows.
 func (h *Help) time(share float64) float64 {
 	return h.Turn + max(h.Alone*(1-share), h.Carry+(h.Held-h.Carry)*share/h.Part)
 }
 
-// Share is the part of the rows that the helper should compute; 0: it would not make the layer shorter.
+// Share returns the share of the rows that the helper should compute. It is 0 if the helper would not
+// make the layer shorter.
 func (h *Help) Share() (share float64) {
 	if h.Part <= 0 {
 		return 0
@@ -39,12 +41,12 @@ func (h *Help) Share() (share float64) {
 	return share
 }
 
-// Helps reports whether a layer is shorter with a share than without.
+// Helps reports whether a layer takes less time if the helper computes a share of the rows.
 func (h *Help) Helps(share float64) bool {
 	return share > 0 && h.Part > 0 && h.time(share) < h.Alone*helpGain
 }
 
-// Count is how many experts of a list are chosen.
+// Count returns the number of experts chosen in a list.
 func Count(list []bool) (n int) {
 	for _, chosen := range list {
 		if chosen {
@@ -54,9 +56,10 @@ func Count(list []bool) (n int) {
 	return n
 }
 
-// Divide chooses experts of a layer for a helper that get a share of the rows, by heat; nil: all have the same. Only
-// those that may be chosen are, nil: all may. What is chosen for a smaller share is chosen for a larger one as far as
-// rounding allows.
+// Divide chooses the experts of a layer that a helper computes, so that they get the given share of the
+// rows. heat [experts] counts the rows of each expert; nil means equal counts. may [experts] says
+// which experts may be chosen; nil means all. Apart from rounding, the experts chosen for a smaller
+// share are among those for a larger one.
 func Divide(experts int, heat []uint32, may []bool, share float64) []bool {
 	order := make([]int, 0, experts)
 	all := 0.0

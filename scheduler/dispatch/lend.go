@@ -5,12 +5,11 @@ import (
 	"slices"
 )
 
-// Borrower is a strategy for prompts that can work in slots which another strategy lends it and
-// takes back afterwards.
+// Borrower is a strategy for prompts that can borrow the slots of another strategy.
 type Borrower interface {
 	Strategy
-	// Borrow is Start without experts that stay: Setup.Kept are the experts that stay,
-	// outside of the slots. It fails with ErrNoRoom when the budget is too small.
+	// Borrow is like Start, but the result has no experts that stay in its slots: only Setup.Kept
+	// stay. It returns ErrNoRoom if the budget is too small.
 	Borrow(s *Setup) (Start, error)
 }
 
@@ -18,11 +17,10 @@ type Borrower interface {
 // use the slots for a while: the lender copies the same experts back.
 func (s *Start) Lends() bool { return len(s.Loads) > 0 && len(s.Loads) == s.Slots && s.Places == nil }
 
-// Lend starts b in slots of a start that Lends, in no more of them than most. The start's loads
-// are put in a new order: the coldest experts come last, and b gets their slots, the last
-// lent ones. Slots of the result count from the first of these. If the owner learns, other experts
-// may be in its slots by then: the start counts none of them as kept, and the caller makes another one
-// (Borrow) when it knows.
+// Lend starts b in at most most slots of owner, a start that Lends. It sorts the owner's loads so that
+// the coldest experts come last, and b gets the last lent slots. Slots of the result are numbered from
+// the first lent slot. If the owner learns, its slots may hold other experts when they are lent. Then
+// the result counts none of them as kept, and the caller calls Borrow again when it knows them.
 func Lend(s *Setup, owner *Start, b Borrower, most int) (start Start, lent int, err error) {
 	keys := make([]Key, len(owner.Loads))
 	for i, l := range owner.Loads {
@@ -50,13 +48,12 @@ func Lend(s *Setup, owner *Start, b Borrower, most int) (start Start, lent int, 
 	}
 }
 
-// inFileOrder is the order of experts in files.
+// inFileOrder compares two experts by their order in files.
 func inFileOrder(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Expert, b.Expert))
 }
 
-// byHeat sorts experts, the hottest first; of equal ones those of lower ids, then of
-// earlier layers.
+// byHeat sorts experts, the hottest first. Equal ones are sorted by id, then by layer.
 func (s *Setup) byHeat(keys []Key) {
 	if len(keys) == 0 {
 		return

@@ -12,8 +12,7 @@ type entry struct {
 	strategy Strategy
 }
 
-// registry has every strategy under its number, from 1 on; a number keeps its
-// strategy.
+// registry lists the strategies by number, from 1. The number of a strategy never changes.
 var registry = [...]entry{
 	{"cpu_only", cpuOnly{}},
 	{"chunked", chunked{}},
@@ -27,7 +26,7 @@ var registry = [...]entry{
 	{"learned", learned{}},
 }
 
-// All gives the strategies, by number.
+// All returns the strategies, by number.
 func All() []Strategy {
 	var all []Strategy
 	for _, r := range registry {
@@ -45,9 +44,10 @@ func Names() []string {
 	return names
 }
 
-// Parse finds a strategy by its name or number: "lru", "6". layer_grouped may have its
-// number of groups behind it, "layer_grouped:4", and the number of staging buffers, 2
-// unless it says 1: "layer_grouped:4:1". ErrUnknown lists what there is.
+// Parse returns the strategy with a name or number, such as "lru" or "6". The number of groups may
+// follow layer_grouped, "layer_grouped:4", and then the number of staging buffers, 1 or 2,
+// "layer_grouped:4:1"; the default is 2. For an unknown name the error wraps ErrUnknown and lists
+// all names.
 func Parse(text string) (Strategy, error) {
 	name, argument, has := strings.Cut(text, ":")
 	i := slices.IndexFunc(registry[:], func(e entry) bool { return e.name == name })

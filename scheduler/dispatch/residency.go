@@ -2,8 +2,8 @@ package dispatch
 
 import "fmt"
 
-// Residency says which expert lies in which slot of a device, and which slots of a place were used
-// least recently. Its slots include the slots of all strategies of the device, one after the other.
+// Residency records which expert is in which slot of a device, and the order in which the slots of a
+// place were last used. It has the slots of all strategies of the device, one after the other.
 type Residency struct {
 	slots []Key // free: Layer -1
 	where map[Key]int32
@@ -18,12 +18,12 @@ type link struct {
 	older, newer int32  // -1: none
 }
 
-// NewResidency has no slots.
+// NewResidency returns a residency without slots.
 func NewResidency() *Residency {
 	return &Residency{where: map[Key]int32{}, places: map[int32]*Place{}}
 }
 
-// Add appends the slots of a start, with what it loads, and gives the first.
+// Add appends the slots of a start with the experts that it loads. It returns the first of these slots.
 func (r *Residency) Add(s *Start) (first int32) {
 	first = int32(len(r.slots))
 	for range s.Slots {
@@ -34,7 +34,7 @@ func (r *Residency) Add(s *Start) (first int32) {
 	return first
 }
 
-// Share is Add for a start whose slots are there already, from first on, and in no place.
+// Share is like Add for a start that uses existing slots, from first on, which are in no place.
 func (r *Residency) Share(s *Start, first int32) {
 	for _, p := range s.Places {
 		p.First += first
@@ -59,10 +59,10 @@ func (r *Residency) Share(s *Start, first int32) {
 	}
 }
 
-// Slots is how many there are.
+// Slots returns the number of slots.
 func (r *Residency) Slots() int { return len(r.slots) }
 
-// Slot is where an expert lies; false where it does not.
+// Slot returns the slot of an expert, and false if it has none.
 func (r *Residency) Slot(k Key) (int32, bool) {
 	slot, ok := r.where[k]
 	return slot, ok
@@ -71,8 +71,8 @@ func (r *Residency) Slot(k Key) (int32, bool) {
 // At returns the expert in a slot, and false if the slot is empty.
 func (r *Residency) At(slot int32) (Key, bool) { return r.slots[slot], r.slots[slot].Layer >= 0 }
 
-// Load puts an expert into a slot, in place of what is there. It panics if the slot does not exist
-// or the expert is there already, because then the strategy is broken.
+// Load puts an expert into a slot, in place of the expert in it. It panics if the slot does not exist
+// or the expert has a slot already: both are faults of the strategy.
 func (r *Residency) Load(l Load) {
 	if _, ok := r.where[l.Key]; ok || l.Slot < 0 || int(l.Slot) >= len(r.slots) {
 		panic(fmt.Sprintf("dispatch: expert %d of layer %d to slot %d of %d, there already: %v", l.Expert, l.Layer, l.Slot, len(r.slots), ok))
@@ -82,7 +82,7 @@ func (r *Residency) Load(l Load) {
 	r.touch(l.Slot)
 }
 
-// Drop makes a slot free: what was to be there is not.
+// Drop empties a slot, because its expert is to be replaced or a copy into it failed.
 func (r *Residency) Drop(slot int32) {
 	if old := r.slots[slot]; old.Layer >= 0 {
 		delete(r.where, old)
@@ -90,17 +90,17 @@ func (r *Residency) Drop(slot int32) {
 	}
 }
 
-// Use notes that an expert, which is there, is used.
+// Use records a use of an expert. The expert must be in a slot.
 func (r *Residency) Use(k Key) { r.touch(r.where[k]) }
 
-// Apply does what a decision says: what is loaded, and then used, wave by wave.
+// Apply records the loads and uses of a decision, wave by wave.
 func (r *Residency) Apply(out *Decision, in *Step) {
 	for _, w := range out.Waves {
 		r.ApplyWave(&w, in)
 	}
 }
 
-// ApplyWave is Apply for one wave.
+// ApplyWave records the loads and uses of one wave.
 func (r *Residency) ApplyWave(w *Wave, in *Step) {
 	for _, l := range w.Loads {
 		r.Load(l)
@@ -126,8 +126,8 @@ func (r *Residency) touch(slot int32) {
 	l.older, l.newer, l.place.Slots = l.place.Slots, -1, slot
 }
 
-// oldest is the slot of a place that was used longest ago.
+// oldest returns the slot of a place that was used longest ago.
 func (r *Residency) oldest(p Place) int32 { return r.places[p.First].First }
 
-// newer is the slot used next after one of the same place; -1: it is the newest.
+// newer returns the slot of the same place that was used next after slot, -1 if slot is the newest.
 func (r *Residency) newer(slot int32) int32 { return r.links[slot].newer }

@@ -5,16 +5,17 @@ import (
 	"math"
 )
 
-// Stage is a rank among which the layers of a model are divided.
+// Stage is one of the ranks that share the layers of a model.
 type Stage struct {
 	Room   int64   // bytes of layers that it can hold
-	Rate   float64 // bytes of layers that it passes in a second; 0: as many as the others whose rate is not known
-	Before float64 // seconds of a step that it needs besides its layers, such as for the head
+	Rate   float64 // bytes of layers that it reads per second; 0: unknown, the mean of the known rates counts
+	Before float64 // seconds per step besides its layers, such as for the head
 }
 
-// Cut divides layers, whose sizes in bytes are given, among ranks in their order, at least one layer for each. The
-// slowest rank bounds how many steps a pipeline takes in a second, so its time is as short as possible; among equal
-// divisions earlier ranks have more layers. An error says how much does not fit.
+// Cut divides layers among ranks, in order, at least one layer for each. layers has the size of each
+// layer in bytes; the result has the number of layers of each rank. The slowest rank limits the steps
+// per second of a pipeline, so Cut makes its time as short as possible. Among equal divisions earlier
+// ranks get more layers. The error says how much does not fit.
 func Cut(layers []int64, ranks []Stage) ([]int, error) {
 	n := len(layers)
 	if len(ranks) < 1 || len(ranks) > n {
@@ -65,7 +66,7 @@ func Cut(layers []int64, ranks []Stage) ([]int, error) {
 	return sizes, nil
 }
 
-// unknownRate is the mean of the known rates, by which the others count.
+// unknownRate returns the mean of the known rates, 1 if there is none.
 func unknownRate(ranks []Stage) float64 {
 	sum, n := 0.0, 0
 	for _, r := range ranks {

@@ -1,6 +1,5 @@
-// Package planner adds up what a model needs of each device's memory, before
-// anything is loaded, and says whether it fits. It knows sizes only; where they
-// come from is the loader's business.
+// Package planner adds up the memory that a model needs on each device, before anything is loaded, and
+// reports whether it fits. The loader computes the sizes.
 package planner
 
 import (
@@ -9,16 +8,15 @@ import (
 	"math"
 )
 
-// RefuseShare of a device's memory is the most a plan may take: what is left is
-// for the system, which would otherwise swap or end the process later, in the
-// middle of an answer.
+// RefuseShare is the largest share of a device's memory that a plan may take. The system needs the
+// remaining memory. Without it, it would swap or end the process later, in the middle of an answer.
 const RefuseShare = 0.95
 
-// OffShare is how far the memory in use may be from the plan before it is worth
-// a warning.
+// OffShare is the largest difference between the memory in use and the plan, relative to the plan, that
+// is not worth a warning.
 const OffShare = 0.10
 
-// ErrTooLarge: a plan takes more than RefuseShare of a device.
+// ErrTooLarge reports a plan that takes more than RefuseShare of a device.
 var ErrTooLarge = errors.New("the memory plan does not fit")
 
 // Component is one use of a device's memory.
@@ -29,27 +27,26 @@ type Component struct {
 	Bytes  int64  `json:"bytes"`
 }
 
-// Device is a memory with its size in bytes; 0 where unknown, which never
-// refuses.
+// Device is a memory with its size in bytes. A size of 0 is unknown, and every plan fits it.
 type Device struct {
 	Name      string `json:"name"`
 	Total     int64  `json:"total"`     // the budget: the whole memory, or what a container or a flag allows
-	Available int64  `json:"available"` // of it, free now
+	Available int64  `json:"available"` // bytes of it that are free now
 }
 
-// Plan is the components of each device added up.
+// Plan holds the sum of the components on each device.
 type Plan struct {
 	Devices []Budget `json:"devices"` // in the order given
 }
 
-// Budget is a device with what is to be put on it.
+// Budget is a device with the components planned for it.
 type Budget struct {
 	Device
 	Components []Component `json:"components"` // in the order given, without empty ones
 	Planned    int64       `json:"planned"`    // their sum
 }
 
-// New adds up. A component must name one of the devices.
+// New adds up the components of each device. Every component must name one of the devices.
 func New(devices []Device, components []Component) (*Plan, error) {
 	p := &Plan{Devices: make([]Budget, len(devices))}
 	index := make(map[string]int, len(devices))
@@ -74,7 +71,7 @@ func New(devices []Device, components []Component) (*Plan, error) {
 	return p, nil
 }
 
-// Add is the sum of two sizes, at most the largest there is.
+// Add returns the sum of two sizes, at most math.MaxInt64.
 func Add(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -82,7 +79,7 @@ func Add(a, b int64) int64 {
 	return a + b
 }
 
-// Share is the part of the device the plan takes, 0 if its size is unknown.
+// Share returns the share of the device's memory that the plan takes, 0 if the size is unknown.
 func (b *Budget) Share() float64 {
 	if b.Total == 0 {
 		return 0
@@ -90,13 +87,13 @@ func (b *Budget) Share() float64 {
 	return float64(b.Planned) / float64(b.Total)
 }
 
-// Fits reports whether the plan may be carried out on this device.
+// Fits reports whether the plan takes at most RefuseShare of the device.
 func (b *Budget) Fits() bool { return b.Share() <= RefuseShare }
 
 // Tight reports whether a plan that fits takes more than is free now.
 func (b *Budget) Tight() bool { return b.Fits() && b.Available > 0 && b.Planned > b.Available }
 
-// Fits reports whether the plan may be carried out on all devices.
+// Fits reports whether the plan fits on all devices.
 func (p *Plan) Fits() bool {
 	for i := range p.Devices {
 		if !p.Devices[i].Fits() {
@@ -106,7 +103,7 @@ func (p *Plan) Fits() bool {
 	return true
 }
 
-// Check is nil for a plan that fits, else ErrTooLarge with the whole table.
+// Check returns nil if the plan fits, else an error that wraps ErrTooLarge and has the whole table.
 func (p *Plan) Check() error {
 	if p.Fits() {
 		return nil
@@ -114,8 +111,8 @@ func (p *Plan) Check() error {
 	return fmt.Errorf("%w:\n%s", ErrTooLarge, p)
 }
 
-// Off is how far measured bytes are from planned ones as a part of the plan,
-// above 0 when there are more. Without a plan it is 0.
+// Off returns the difference of measured and planned bytes relative to the plan. It is positive if
+// more was measured, and 0 if planned is 0.
 func Off(planned, measured int64) float64 {
 	if planned == 0 {
 		return 0

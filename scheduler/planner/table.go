@@ -6,7 +6,7 @@ import (
 	"text/tabwriter"
 )
 
-// String is the plan as a table for people.
+// String returns the plan as a table for people.
 func (p *Plan) String() string {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
@@ -27,7 +27,7 @@ func (p *Plan) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// percent is bytes as a part of the device.
+// percent formats bytes as a percentage of the device's memory.
 func (b *Budget) percent(bytes int64) string {
 	if b.Total == 0 {
 		return "-"
@@ -35,7 +35,7 @@ func (b *Budget) percent(bytes int64) string {
 	return fmt.Sprintf("%.1f %%", 100*float64(bytes)/float64(b.Total))
 }
 
-// Verdict says in words what the numbers mean.
+// Verdict says in words whether the components fit.
 func (b *Budget) Verdict() string {
 	switch {
 	case b.Total == 0:
@@ -50,7 +50,7 @@ func (b *Budget) Verdict() string {
 	return "fits: " + Size(b.Total)
 }
 
-// Size writes bytes with a unit of 1,024: 1.5 GiB.
+// Size formats bytes with a binary unit, such as 1.5 GiB.
 func Size(bytes int64) string {
 	const units = "KMGTPE"
 	if bytes < 1024 {

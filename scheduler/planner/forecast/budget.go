@@ -6,15 +6,15 @@ import (
 	"krater/scheduler/planner"
 )
 
-// Budget is the memory there is, in bytes.
+// Budget holds the available memory and its division, in bytes.
 type Budget struct {
-	VRAM    int64 `json:"vram"`    // of the GPU, of which planner.RefuseShare is used
-	Fixed   int64 `json:"fixed"`   // of it: weights but routed experts, states, workspace
-	KV      int64 `json:"kv"`      // of it: what the KV cache has at least
-	Experts int64 `json:"experts"` // of it: what routed experts have at most; 0: what the rest leaves
-	Prefill int64 `json:"prefill"` // of that: what prefill's strategy has at most; 0: all
-	Window  int64 `json:"window"`  // of it: what prompts in groups of layers take besides
-	RAM     int64 `json:"ram"`     // of the host; 0: not known, always enough
+	VRAM    int64 `json:"vram"`    // memory of the GPU, of which planner.RefuseShare is used
+	Fixed   int64 `json:"fixed"`   // part of VRAM for weights except routed experts, states, and workspace
+	KV      int64 `json:"kv"`      // least part of VRAM for the KV cache
+	Experts int64 `json:"experts"` // most of VRAM for routed experts; 0: all that the other parts leave
+	Prefill int64 `json:"prefill"` // most of the experts' part for prefill's strategy; 0: all
+	Window  int64 `json:"window"`  // part of VRAM for the rows of prompts in groups of layers
+	RAM     int64 `json:"ram"`     // memory of the host; 0: not known, taken as enough
 }
 
 // Room returns the number of bytes that routed experts may take if besides bytes of the GPU's memory
@@ -43,17 +43,17 @@ func (b *Budget) check() error {
 
 // Work describes the prompts and streams that a forecast predicts.
 type Work struct {
-	// Lengths are prompts, in tokens. All that the KV cache surely has room for decide
-	// about prefill, by the geometric mean of their rates.
+	// Lengths are the lengths of prompts, in tokens. The strategy for prefill is chosen by the geometric
+	// mean of the rates of all prompts that fit into Budget.KV.
 	Lengths []int `json:"lengths"`
 	Batches []int `json:"batches"` // numbers of streams that decode together
-	Streams int   `json:"streams"` // the one that decides about decode
+	Streams int   `json:"streams"` // number of streams for which the strategy for decode is chosen
 	Context int   `json:"context"` // tokens before a generated one
 	Chunk   int   `json:"chunk"`   // prompt tokens of a pass
-	Window  int   `json:"window"`  // that go through a group of layers before any goes on; 0: the whole prompt
+	Window  int   `json:"window"`  // prompt tokens that pass a group of layers before the next group begins; 0: the whole prompt
 }
 
-// Usual is the work that tables show.
+// Usual returns the work for which tables are printed by default.
 func Usual() Work {
 	return Work{Lengths: []int{512, 2048, 8192}, Batches: []int{1, 8, 32}, Streams: 1, Context: 2048, Chunk: 2048}
 }

@@ -1,7 +1,7 @@
 // Package forecast predicts speed and memory of each dispatch strategy, and chooses one.
 // It needs the sizes of a model, the rates of a machine and a budget, and says why a
-// strategy does not fit. Nothing is measured here. docs/planner.md has the formulas with
-// their sources.
+// strategy does not fit. It measures nothing. docs/planner.md has the formulas and their
+// sources.
 package forecast
 
 import (
@@ -36,33 +36,32 @@ type Point struct {
 	Time      Time    `json:"parts"`
 }
 
-// Side is a strategy in one phase.
+// Side is the prediction for a strategy in one phase.
 type Side struct {
 	Fits    bool    `json:"fits"`
 	Chosen  bool    `json:"chosen"`
-	Reason  string  `json:"reason"` // why it does not fit, or lost; of a chosen one, what bounds it
+	Reason  string  `json:"reason"` // why it does not fit or was not chosen, or what limits its speed
 	Kept    int     `json:"kept"`   // experts that always stay on the GPU
-	VRAM    int64   `json:"vram"`   // of experts, and of what prompts in groups of layers take besides
-	RAM     int64   `json:"ram"`    // of the host, for experts
+	VRAM    int64   `json:"vram"`   // bytes of the GPU for experts, and for rows of prompts in groups of layers
+	RAM     int64   `json:"ram"`    // bytes of the host for experts
 	KV      int64   `json:"kv_tokens"`
 	Points  []Point `json:"points"`
-	Score   float64 `json:"score"`   // tokens a second, by which strategies are compared
-	Decides Point   `json:"decides"` // of the batch that decides, or the middle one of the lengths
+	Score   float64 `json:"score"`   // tokens per second, by which strategies are compared
+	Decides Point   `json:"decides"` // the point of Work.Streams, or of the middle length
 	layout  layout
 }
 
-// Candidate is a strategy with what is predicted for prompts and for generated
-// tokens.
+// Candidate is a strategy with the predictions for prompts and for generated tokens.
 type Candidate struct {
 	Strategy string `json:"strategy"`
 	Groups   int    `json:"groups,omitempty"` // of layer_grouped
-	// Prefill is predicted with the whole budget, or the chosen one with its part of it, Decode
-	// with what the chosen prefill leaves.
+	// Prefill is predicted with the whole budget, or with its part of the budget if it was chosen.
+	// Decode is predicted with the memory that the chosen prefill leaves.
 	Prefill Side `json:"prefill"`
 	Decode  Side `json:"decode"`
 }
 
-// Name is the strategy as a flag takes it: layer_grouped:4.
+// Name returns the strategy as a flag takes it, such as layer_grouped:4.
 func (c *Candidate) Name() string {
 	if c.Groups > 0 {
 		return fmt.Sprintf("%s:%d", c.Strategy, c.Groups)
@@ -70,17 +69,17 @@ func (c *Candidate) Name() string {
 	return c.Strategy
 }
 
-// Forecast is all candidates by the number of their strategy.
+// Forecast holds all candidates, by the number of their strategy, and the choice among them.
 type Forecast struct {
 	Candidates []Candidate
-	// Prefill and Decode are the chosen ones, nil if nothing fits.
+	// Prefill and Decode are the chosen candidates, nil if none fits.
 	Prefill, Decode *Candidate
-	// PrefillExperts is how many experts prefill is to have places for at most, so that more is left
-	// to decode with; 0: as many as there is room for.
+	// PrefillExperts is the largest number of experts that prefill should have places for, so that more
+	// memory is left for decode. 0 means as many as fit.
 	PrefillExperts int
 }
 
-// New predicts and chooses.
+// New predicts every strategy for a case and chooses one for each phase.
 func New(c Case) (*Forecast, error) {
 	x, err := c.chooser()
 	if err != nil {
@@ -252,10 +251,10 @@ func (x *chooser) side(s *strategy, l layout, held int, decode bool) Side {
 	return out
 }
 
-// sure is the longest prompt that the KV cache has room for whatever experts take.
+// sure returns the length of the longest prompt that fits into the KV cache whatever memory experts take.
 func (x *chooser) sure() int { return int(min(tokensMost, x.b.KV/x.s.KVToken)) }
 
-// middle is the middle one of the lengths that decide, the shortest of all if none does.
+// middle returns the middle one of the lengths that decide, the shortest of all if none does.
 func (x *chooser) middle() int {
 	sorted := slices.Sorted(slices.Values(x.w.Lengths))
 	n, _ := slices.BinarySearch(sorted, x.sure()+1)

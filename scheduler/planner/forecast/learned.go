@@ -8,21 +8,21 @@ import (
 
 // Learned refines the skew of a case for the strategy learned.
 type Learned struct {
-	// Hits says how much of the work learned finds on the GPU: its n hottest experts have what a memory of n
-	// experts a layer holds. Without experts it is the case's skew, as if experts stayed where that has them.
+	// Hits gives the share of the work that learned finds on the GPU: Hits.Hot(n) is the share for a memory
+	// of n experts per layer. If it has no experts, the case's skew is used: the hottest experts stay on the GPU.
 	Hits Skew
-	// Slow is how many times as long as predicted a step of generated tokens takes; 0: once.
+	// Slow is the factor by which steps of generated tokens take longer than predicted; 0 means 1.
 	Slow float64
 }
 
 // Hit is a point of a hit curve.
 type Hit struct {
-	Places float64 `json:"places"` // part of all experts that a memory holds
-	Share  float64 `json:"share"`  // part of the choices that were in it
+	Places float64 `json:"places"` // share of all experts that a memory holds
+	Share  float64 `json:"share"`  // share of the choices whose expert was in it
 }
 
-// Replayed is the skew of a hit curve, whose places rise. Between points it is a line; where a larger memory
-// gained more than a smaller one, the line passes over the points between.
+// Replayed returns the skew of a hit curve, whose places rise. It interpolates linearly over the upper
+// convex hull of the points, since a skew falls: no expert has more work than a hotter one.
 func Replayed(curve []Hit, experts int) (Skew, error) {
 	hull := []Hit{{}}
 	for _, p := range append(slices.Clone(curve), Hit{1, 1}) {
@@ -65,7 +65,8 @@ func Replayed(curve []Hit, experts int) (Skew, error) {
 	return s, nil
 }
 
-// sharper is the skew whose shares are these to a power: 0 is uniform, more than 1 is a skew with hotter experts.
+// sharper returns the skew whose shares are those of s to a power, scaled to the sum 1. Power 0 gives a
+// uniform skew, a power above 1 hotter experts.
 func (s Skew) sharper(power float64) Skew {
 	out, sum := Skew{s.Name, make([]float64, len(s.share))}, 0.0
 	for i, x := range s.share {
@@ -78,7 +79,7 @@ func (s Skew) sharper(power float64) Skew {
 	return out
 }
 
-// learned is split with the experts that the strategy finds.
+// learned predicts a step as split does, with the experts that the strategy finds.
 func learned(c *calc, l layout, m float64, few bool) Time {
 	x := *c
 	if c.found != nil {
@@ -87,33 +88,34 @@ func learned(c *calc, l layout, m float64, few bool) Time {
 	return split(&x, l, m, few)
 }
 
-// slower is a step that takes longer.
+// slower returns t with every time multiplied.
 func (t Time) slower(times float64) Time {
 	t.Total, t.Card, t.Copies, t.Host, t.HandOver, t.Launches = times*t.Total, times*t.Card, times*t.Copies, times*t.Host, times*t.HandOver, times*t.Launches
 	return t
 }
 
-// Served averages steps of generated tokens with learned.
+// Served holds averages over steps of generated tokens that were served with the strategy learned.
 type Served struct {
-	Tokens  int64   `json:"tokens"`   // that it was learnt from
-	Places  float64 `json:"places"`   // part of the model's experts that had a place
-	Rows    float64 `json:"rows"`     // of a step
-	Seconds float64 `json:"seconds"`  // of a step
-	HitRate float64 `json:"hit_rate"` // of the experts that were needed, those that were on the GPU
+	Tokens  int64   `json:"tokens"`   // tokens in the averages
+	Places  float64 `json:"places"`   // share of the model's experts that had a place on the GPU
+	Rows    float64 `json:"rows"`     // rows of a step
+	Seconds float64 `json:"seconds"`  // time of a step
+	HitRate float64 `json:"hit_rate"` // share of the experts needed that were on the GPU
 	Context int     `json:"context"`  // tokens before a generated one; 0: as in the case
 }
 
-// ServedLeast is the number of tokens from which on a forecast is corrected.
+// ServedLeast is the least number of served tokens by which a forecast is corrected.
 const ServedLeast = 64
 
-// Bounds of a correction: what is beyond them was no step of the model.
+// Bounds of a correction. Figures beyond them cannot come from a step of the model.
 const (
 	sharpest = 16
 	slowest  = 100
 )
 
-// Correct has the case predict for learned what was served: first the part of the experts that was found, by
-// a sharper or a flatter skew, then the time. It reports false, and changes nothing, if too little was served.
+// Correct changes the case so that its forecast for the strategy learned equals the served figures: first
+// the hit rate, by a sharper or a flatter skew, then the time. If v has fewer than ServedLeast tokens,
+// Correct returns false and changes nothing.
 func (c *Case) Correct(v Served) (bool, error) {
 	if v.Tokens < ServedLeast {
 		return false, nil

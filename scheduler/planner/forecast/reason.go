@@ -67,7 +67,7 @@ func bound(p *Point) string {
 	return fmt.Sprintf(most.what, Duration(most.seconds), Duration(t.Total))
 }
 
-// Number writes a rate with three digits: 12.3K.
+// Number formats a rate with three digits, such as 12.3K.
 func Number(v float64) string {
 	switch {
 	case v >= 999_500:
@@ -80,7 +80,7 @@ func Number(v float64) string {
 	return fmt.Sprintf("%.3g", v)
 }
 
-// Duration writes seconds with three digits.
+// Duration formats a number of seconds with three digits and a unit.
 func Duration(s float64) string {
 	switch {
 	case s >= 999.5:

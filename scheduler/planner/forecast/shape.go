@@ -6,48 +6,48 @@ import (
 	"math"
 )
 
-// Shape is the sizes of a model as it is kept, all that a forecast knows of it.
-// Operations count a multiply and an add as two; those of a row are of all layers
-// together unless said otherwise.
+// Shape holds the sizes of a model in its precision. A forecast uses nothing else of the model. A
+// multiply and an add count as two operations. FLOP fields count the operations of one row in all
+// layers together, unless they say otherwise.
 type Shape struct {
-	Layers  int // of the model
-	MoE     int // of them, with routed experts
-	Experts int // of such a layer
-	TopK    int // that a row takes
+	Layers  int // layers of the model
+	MoE     int // layers with routed experts
+	Experts int // experts of each of them
+	TopK    int // experts that a row goes to
 
-	ExpertCard int64   // bytes of an expert as the GPU holds it
-	ExpertHost int64   // and as the host does
-	ExpertFLOP float64 // of a row in one expert
+	ExpertCard int64   // bytes of an expert on the GPU
+	ExpertHost int64   // bytes of an expert on the host
+	ExpertFLOP float64 // operations of a row in one expert
 
 	FixedBytes  int64   // on the GPU, read in every step: projections, dense networks, routers, norms
-	FixedFLOP   float64 // of a row
-	SharedBytes int64   // bytes of the shared experts, which run beside routed ones; read in every step
+	FixedFLOP   float64 // operations with FixedBytes
+	SharedBytes int64   // bytes of the shared experts, which run at the same time as routed ones; read in every step
 	SharedFLOP  float64
 	HeadBytes   int64
 	HeadFLOP    float64
 
-	KVToken    int64   // bytes of the cache a token
-	StateBytes int64   // of a sequence beside its tokens: a generated row reads and writes all of it
-	RowFLOP    float64 // of a row that such states see
-	PairFLOP   float64 // of a query and a key of a prompt, in attention without Heads
-	DecodePair float64 // of a query and a key of generated rows, likewise
+	KVToken    int64   // bytes of the KV cache per token
+	StateBytes int64   // bytes of a sequence's state apart from its tokens; a generated row reads and writes all of it
+	RowFLOP    float64 // operations of a row with these states
+	PairFLOP   float64 // operations of a query and a key of a prompt, in attention without Heads
+	DecodePair float64 // operations of a query and a key of generated rows, in attention without Heads
 	Heads      []Heads
-	ExpandFLOP float64 // of a cached token of former chunks, once a chunk (latent attention)
-	RowBytes   float64 // activations that a row of a prompt moves through the GPU's memory
-	Small      int     // operators of all layers besides Card.Launches of each, which read no weights: norms, sums
-	HandIn     int64   // bytes of a row that the host is given, a layer
-	HandOut    int64   // that it gives back: the sum of its experts in float32
+	ExpandFLOP float64 // operations per cached token of earlier chunks, once per chunk (latent attention)
+	RowBytes   float64 // bytes of activations that a row of a prompt moves through the GPU's memory
+	Small      int     // operators of all layers that read no weights (norms, sums), in addition to Card.Launches per layer
+	HandIn     int64   // bytes of a row that the host receives per layer
+	HandOut    int64   // bytes of a row that the host returns per layer: the sum of its experts in float32
 }
 
-// Heads are the layers whose attention has heads of one size that share keys and values, and one window.
+// Heads describes the layers whose attention has heads of one size that share keys and values, and one window.
 type Heads struct {
-	Size     int     // of a head
+	Size     int     // values of a head
 	Window   int     // tokens that a row sees at most; 0: all
-	PairFLOP float64 // of a query and a key
-	KVToken  int64   // bytes of the cache a token that Shape.KVToken lacks, because few tokens are kept
+	PairFLOP float64 // operations of a query and a key
+	KVToken  int64   // bytes of the KV cache per token that Shape.KVToken does not count, because few tokens are kept
 }
 
-// seen is the number of tokens that all of m rows behind pos others see together.
+// seen returns the number of tokens that m rows after pos others see, added up over the rows.
 func (h *Heads) seen(pos, m float64) float64 {
 	most := float64(h.Window)
 	if h.Window == 0 || pos+m <= most {
@@ -57,7 +57,7 @@ func (h *Heads) seen(pos, m float64) float64 {
 	return rising*(pos+(rising+1)/2) + (m-rising)*most
 }
 
-// ErrShape: a shape that no model has.
+// ErrShape reports sizes that no model has.
 var ErrShape = errors.New("impossible sizes")
 
 // Bounds of a shape, far above any model: within them no sum overflows.
@@ -108,5 +108,5 @@ func (s *Shape) expertBytes(n int) int64 {
 	return int64(n) * s.ExpertCard
 }
 
-// all is the number of routed experts of the model.
+// all returns the number of routed experts of the model.
 func (s *Shape) all() int { return s.MoE * s.Experts }

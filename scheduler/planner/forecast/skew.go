@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Skew says how the work of a layer is divided among its experts, the same for all
-// layers: how much of it each has, the hottest first.
+// Skew holds the share of a layer's work that each of its experts has, the hottest first. It is the same
+// for all layers.
 type Skew struct {
 	Name  string
-	share []float64 // falling, 1 together
+	share []float64 // falling, with the sum 1
 }
 
-// Uniform gives all experts the same work.
+// Uniform returns the skew of experts that all have the same work.
 func Uniform(experts int) Skew {
 	s := Skew{"uniform", make([]float64, max(1, experts))}
 	for i := range s.share {
@@ -22,15 +22,15 @@ func Uniform(experts int) Skew {
 	return s
 }
 
-// What trained routers do: the hottest quarter of a layer's experts has half of the
-// work (krater-tiny's 47 to 78 %).
+// Typical of trained routers: the hottest quarter of a layer's experts has half of the work (47 to 78 %
+// in the layers of krater-tiny).
 const (
 	hotExperts = 0.25
 	hotWork    = 0.50
 )
 
-// Zipf gives the nth hottest expert work that falls as a power of n, so that the
-// hottest quarter has half of it. The same experts are hot in every prompt.
+// Zipf returns a skew in which the work of the nth hottest expert falls as a power of n. The power is such
+// that the hottest quarter has half of the work. The same experts are hot in every prompt.
 func Zipf(experts int) Skew {
 	low, high := 0.0, 8.0
 	for range 60 {
@@ -56,9 +56,9 @@ func power(experts int, exponent float64) Skew {
 	return s
 }
 
-// Counted is the skew of counts [layer][expert], how often each expert was chosen: the
-// mean of what the nth hottest of each layer has. Layers that nobody counted do not
-// matter; none at all is uniform.
+// Counted returns the skew of counts [layer][expert], which say how often each expert was chosen. The
+// share of the nth hottest expert is the mean over the layers. Layers without counts are left out; if
+// there is no count at all, the skew is uniform.
 func Counted(counts [][]uint32, experts int) (Skew, error) {
 	s, layers := Skew{Name: "counted", share: make([]float64, max(1, experts))}, 0
 	for _, layer := range counts {
@@ -87,7 +87,7 @@ func Counted(counts [][]uint32, experts int) (Skew, error) {
 	return s, nil
 }
 
-// Hot is the part of all work that the n hottest experts have.
+// Hot returns the share of the work that the n hottest experts have.
 func (s Skew) Hot(n int) float64 {
 	sum := 0.0
 	for _, x := range s.share[:min(max(0, n), len(s.share))] {
@@ -96,8 +96,8 @@ func (s Skew) Hot(n int) float64 {
 	return min(1, sum)
 }
 
-// picks is how likely a row takes each expert when it takes k of them: what would be
-// above 1 goes to the others, in proportion.
+// picks returns the probability with which a row takes each expert if it takes k of them. Probabilities
+// are limited to 1, and the excess goes to the other experts in proportion.
 func (s Skew) picks(k int) []float64 {
 	q := make([]float64, len(s.share))
 	fixed, rest := 0, 1.0 // those that are taken always, the share of the others
@@ -124,7 +124,7 @@ func (s Skew) picks(k int) []float64 {
 	}
 }
 
-// active is how many of some experts at least one of m rows takes.
+// active returns the expected number of experts that at least one of m rows takes.
 func active(picks []float64, m float64) (n float64) {
 	for _, q := range picks {
 		n += chosen(q, m)
@@ -132,7 +132,8 @@ func active(picks []float64, m float64) (n float64) {
 	return n
 }
 
-// chosen is how likely one of m rows takes an expert that each takes with q.
+// chosen returns the probability that at least one of m rows takes an expert which each takes with
+// probability q.
 func chosen(q, m float64) float64 {
 	if q >= 1 {
 		return 1
@@ -140,8 +141,8 @@ func chosen(q, m float64) float64 {
 	return -math.Expm1(m * math.Log1p(-q)) // 1 - (1-q)^m
 }
 
-// taken is how many experts m rows take of some, one that several rows take counted
-// as often.
+// taken returns the expected number of choices of m rows. An expert that several rows take counts once
+// per row.
 func taken(picks []float64, m float64) (n float64) {
 	for _, q := range picks {
 		n += m * q
@@ -149,13 +150,13 @@ func taken(picks []float64, m float64) (n float64) {
 	return n
 }
 
-// Parts of the experts a step of m rows needs that are found in places for fewer than
-// all, where what was used longest ago makes room. They follow Che's approximation (Che,
-// Tung and Wang, 2002): an expert stays as many steps as it takes for the places to be
-// filled by others. Steps are taken to be independent of each other.
+// The following functions return the share of the experts needed by a step of m rows that is found in
+// places for some of the experts. The expert that was used longest ago is replaced first. They use
+// Che's approximation (Che, Tung and Wang, 2002): an expert stays for the number of steps in which
+// others fill the places. Steps are assumed to be independent of each other.
 
-// ownHits is of places that one layer has for itself. What is found is used before others
-// come, so that even too few of them for a step keep something of the one before.
+// ownHits returns the hits in places that one layer has for itself. Experts that are found are used
+// before others are loaded, so even places too few for a step keep some experts of the step before.
 func ownHits(picks []float64, m, places float64) float64 {
 	need := active(picks, m)
 	switch {

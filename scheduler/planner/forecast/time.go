@@ -4,8 +4,8 @@ import (
 	"krater/scheduler/planner/rates"
 )
 
-// Time is where the seconds of a prompt or a step go. Parts that run beside each
-// other count in full, so that Total may be less than their sum.
+// Time divides the seconds of a prompt or a step. Parts that run at the same time each count in full, so
+// Total may be less than their sum.
 type Time struct {
 	Total    float64 `json:"-"`
 	Card     float64 `json:"card"`      // computing and reading on the GPU
@@ -15,8 +15,8 @@ type Time struct {
 	Launches float64 `json:"launches"`
 
 	Copied float64 `json:"-"` // bytes of experts copied
-	Wanted float64 `json:"-"` // experts that were needed, each counted once a layer and pass
-	Found  float64 `json:"-"` // of them, on the GPU already
+	Wanted float64 `json:"-"` // experts needed, each counted once per layer and pass
+	Found  float64 `json:"-"` // experts needed that were on the GPU already
 }
 
 // add sums up times that follow each other.
