@@ -18,9 +18,9 @@ func (c *Core) nextAhead() *flight {
 	return nil
 }
 
-// Hold says whether batches that would be ahead of one in flight have to wait for its return:
-// because the device cannot choose all its tokens, or those after them. Other micro-batches go on.
-// A batch that is not in flight is left alone.
+// Hold sets whether no batch may be made ahead of a batch in flight until that is back. The driver holds
+// a batch if the device cannot choose all its tokens, or the tokens after them. Other micro-batches go
+// on. Hold does nothing if the batch is not in flight.
 func (c *Core) Hold(id uint64, held bool) {
 	if f := c.flight(id); f != nil {
 		f.held = held

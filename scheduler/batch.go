@@ -13,20 +13,20 @@ type Span struct {
 	Decode     bool // the row of the newest generated token; all before it are in the cache when the batch runs
 	Recomputed bool // with Config.Forms: rows that are computed once more, in the form of generated tokens
 	Last       bool // the span reaches the last known token: its last row is to be sampled
-	// From is -1 where the driver knows the span's tokens. In a batch that is ahead of another it
-	// counts that one's Wanted rows from 0: this row takes the token that is chosen there. The zero
-	// value means the first of them, so a Span made by hand says -1.
+	// From is -1 if the driver knows the span's tokens. In a batch ahead of another, From is the index
+	// of one of that batch's Wanted rows: the span's row takes the token that is chosen for that row. A
+	// Span made by hand must set From to -1.
 	From int
 	// Blocks is the block table up to the span's end: position p is in slot
 	// Blocks[p/BlockTokens]*BlockTokens + p%BlockTokens of every layer's cache.
 	Blocks []int32
-	// Windows is the block table of the layers with a window (Config.Window), of window blocks below
-	// WindowBlocks; nil: the model has no such layers. Entries before the window of the span's first
-	// row are not to be read.
+	// Windows is the block table of the layers with a window (Config.Window). It has window blocks below
+	// WindowBlocks, and is nil if the model has no such layers. Entries before the window of the span's
+	// first row must not be read.
 	Windows []int32
 }
 
-// MoveKind says what a Move does.
+// MoveKind selects the source and the destination of a Move.
 type MoveKind uint8
 
 const (
@@ -58,7 +58,7 @@ func (k MoveKind) String() string {
 //   - What a move writes, and what a Save empties, no other batch in flight reads
 //     or writes, except the one ahead of this one in its micro-batch.
 //
-// A lost batch leaves undefined what its moves would have written, and nothing else.
+// After a lost batch the destinations of its moves are undefined, and nothing else is.
 type Move struct {
 	Kind     MoveKind
 	From, To int32
@@ -67,8 +67,8 @@ type Move struct {
 // Batch is one step for the pipeline. Spans are in row order: decode first, then, with
 // Config.RecomputeSingly, those that are Recomputed.
 //
-// The core owns Spans and the block tables. They are read-only, may be shared between actors, and
-// stay as they are until the core is told Done or Gone.
+// The core owns Spans and the block tables. They are read-only, may be shared between actors, and do
+// not change until Done or Gone is called for the batch.
 type Batch struct {
 	ID         uint64 // rises by one from 1
 	MicroBatch int    // below Config.MicroBatches
@@ -92,10 +92,10 @@ type flight struct {
 	preloaded []int32 // blocks that are loaded for no sequence yet
 }
 
-// Next makes the next batch, if there is work and a place in flight; with Config.Ahead, where there
-// is no other work, one ahead of a micro-batch's only batch. It first ends expired requests and
-// admits waiting ones as far as slots, blocks and the prefill budget reach, so carry out Effects
-// before sending the batch. The driver calls it until it returns false.
+// Next returns the next batch, and false if there is no work or no place in flight. With Config.Ahead,
+// if there is no other work, it makes a batch ahead of a micro-batch's only one. Next first ends expired
+// requests and admits waiting ones within the limits of slots, blocks and the prefill budget, so the
+// driver must carry out Effects before it sends the batch. The driver calls Next until it returns false.
 func (c *Core) Next(now int64) (Batch, bool) {
 	c.Tick(now)
 	c.notePass(now)
@@ -204,7 +204,7 @@ func (c *Core) first(micro int) *flight {
 	return nil
 }
 
-// share is an equal part of n, rounded up.
+// share returns n/parts, rounded up.
 func share(n, parts int) int { return (n + parts - 1) / parts }
 
 // takeDecode gives a row to the streams of the micro-batch, and to those of others that have been

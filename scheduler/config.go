@@ -11,8 +11,8 @@ import (
 type Config struct {
 	BlockTokens    int // positions in a KV block
 	Blocks         int // KV blocks in the pool
-	Open           int // of them, those that may be used at first; 0: all. See Resize
-	Calm           int // batches in a row that must need fewer blocks before Demand says so; 0: 512
+	Open           int // number of blocks that may be used at first; 0: all. See Resize
+	Calm           int // number of consecutive batches that must need fewer blocks before Demand falls; 0: 512
 	MaxBatchTokens int // rows in a batch; at least MaxSeqs, so that prefill always finds room
 	MaxSeqs        int // sequences with a slot: running, or ended and still in flight
 	PrefillChunk   int // prefill rows of one sequence in a batch
@@ -23,64 +23,65 @@ type Config struct {
 	LogitRows      int // rows of a batch that may have logits, at least MaxSeqs; 0: MaxSeqs
 	MaxRetries     int // recomputations of one sequence after failures; 0 fails it at once
 
-	// PassRows is for devices that copy a model's experts for a batch of that many rows or more, a pass, which takes about as long
-	// whatever its rows are. While any stream is in decode, prompts of at most PassMixed rows together join the next batch, as long as that is no pass. Others
-	// wait for a pass, which has PrefillShare rows of prompts at most, and passes take at most PassShare percent of the time. 0: no batch is
-	// a pass.
+	// PassRows is for devices that copy a model's experts for every batch of PassRows rows or more. Such a
+	// batch is a pass; its time hardly depends on its number of rows. While any stream is in decode,
+	// prompts of at most PassMixed rows together join the next batch unless that makes it a pass. Other
+	// prompts wait for a pass, which has at most PrefillShare rows of prompts. Passes take at most
+	// PassShare percent of the time. With PassRows 0 no batch is a pass.
 	PassRows, PassMixed, PassShare int
 
-	// Aging is the number of batches after which a waiting request gains one level of priority among
-	// those of its key, and again after as many more; 0: none does. Background requests never do.
+	// Aging is the number of batches in which a waiting request gains one level of priority among the
+	// requests of its key. 0 means that requests gain none. Background requests never do.
 	Aging int
 
-	// Classes says that rows of generated tokens are not computed as those of a prompt are (latent
-	// attention is absorbed there), which may leave other bits in the cache. Then cached rows of one
-	// numerics class are not taken for the other, and what is computed again keeps its class: a hit or
-	// a preemption changes no token.
+	// Classes says that rows of generated tokens are computed differently from rows of a prompt (latent
+	// attention is absorbed), so that the cache may have other bits. Each form is a numerics class.
+	// Cached rows of one class are not used for the other, and rows that are computed again keep their
+	// class. So neither a cache hit nor a preemption changes a token.
 	Classes bool
 	// ReuseAnswers, with Classes, lets a request that starts take cached rows of its prompt in either
 	// class. When they are computed again, after a preemption, they keep the class that the request
 	// found.
 	ReuseAnswers bool
-	// RecomputeSingly is for devices that take one generated row of a sequence at a time: with
-	// Classes, generated rows that are computed again are one of a sequence in a batch, and come right
-	// after the decode rows.
+	// RecomputeSingly is for devices that compute one generated row of a sequence at a time. With Classes
+	// a batch then has at most one generated row of a sequence that is computed again. These rows come
+	// right after the decode rows.
 	RecomputeSingly bool
-	// NoReuse: nothing that one sequence has computed is used by another, or by itself
-	// after it was preempted.
+	// NoReuse says that cached rows are never used again: not by other sequences, and not by the same
+	// sequence after a preemption.
 	NoReuse bool
 	// RAMBlocks is the number of places in host memory for cached blocks that were evicted from the
 	// pool; 0: none.
 	RAMBlocks int
-	// LoadRate is how many tokens of cached blocks are loaded from host memory in the time that a row
-	// of a prompt takes. While any stream is in decode, loads are charged to PrefillShare at that
-	// rate, so that they delay the streams by no more than a chunk does. 0: they are not bounded.
+	// LoadRate is the number of tokens of cached blocks that are loaded from host memory in the time of
+	// one row of a prompt. While any stream is in decode, loads are charged to PrefillShare at this rate,
+	// so that they delay the streams no more than a chunk does. With 0 loads are not limited.
 	LoadRate int
-	// Snapshots is for models with state that is not in blocks (recurrent states):
-	// the number of places for such states of whole sequences, at borders of blocks. A sequence can
-	// continue from a cached prefix only where one is kept. 0: all state is in blocks.
+	// Snapshots is for models with state outside of blocks (recurrent states). It is the number of places
+	// for copies of a sequence's state, taken at borders of blocks. A sequence can continue from a cached
+	// prefix only at such a copy. 0 means that all state is in blocks.
 	Snapshots int
-	// Window is for models in which some layers see only the newest positions of a sequence: the
-	// largest number that any of these layers sees, the row's own included. Their rows are in
-	// WindowBlocks blocks, of which a sequence holds those that its next row reads. 0: all layers
-	// keep their rows in Blocks.
+	// Window is for models in which some layers see only the newest positions of a sequence. It is the
+	// largest number of positions that such a layer sees, the row's own included. These layers have
+	// WindowBlocks blocks of their own, and a sequence holds only the blocks that its next row reads.
+	// 0 means that all layers keep their rows in Blocks.
 	Window       int
 	WindowBlocks int // at least WindowNeed
 
-	// Follow is for a pipeline whose batches pass every layer in the order in which they were made, wherever they have a
-	// sequence in common: the next chunk of a prompt may be in flight before the last one is back. Not with Ahead, Snapshots,
-	// WindowBlocks or PassRows.
+	// Follow is for a pipeline in which batches with a common sequence pass every layer in the order in
+	// which they were made. The next chunk of a prompt may then be in flight before the one before it is
+	// back. Follow excludes Ahead, Snapshots, WindowBlocks and PassRows.
 	Follow bool
 
-	// Ahead is for a device that chooses tokens itself: every micro-batch has a second place in
+	// Ahead is for a device that chooses tokens itself. Every micro-batch then has a second place in
 	// flight, for a batch whose rows take the tokens that the batch before it will choose.
 	Ahead bool
 }
 
-// logitRows is LogitRows with its default.
+// logitRows returns LogitRows or its default.
 func (c *Config) logitRows() int { return max(c.LogitRows, c.MaxSeqs) }
 
-// Depth is the most batches in flight.
+// Depth returns the largest number of batches in flight.
 func (c *Config) Depth() int {
 	if c.Ahead {
 		return 2 * c.MicroBatches
@@ -88,10 +89,10 @@ func (c *Config) Depth() int {
 	return c.MicroBatches
 }
 
-// calm is Calm with its default.
+// calm returns Calm or its default.
 func (c *Config) calm() uint64 { return uint64(cmp.Or(c.Calm, 512)) }
 
-// The limits of the limits: what New allocates is bounded by them.
+// The largest values of a Config's fields. They bound the memory that New allocates.
 const (
 	seqsMax         = 1 << 16
 	queueMax        = 1 << 16
@@ -141,9 +142,9 @@ func (c *Config) check() error {
 	return nil
 }
 
-// maxPasses is how many batches may pass by an idle stream that waits for its micro-batch: as many
-// as the other micro-batches make in turn while this one's come back.
+// maxPasses returns the number of batches that may pass by an idle stream while it waits for its
+// micro-batch. It is the number of batches that the other micro-batches may have in flight.
 func (c *Config) maxPasses() uint64 { return uint64(c.Depth() - c.Depth()/c.MicroBatches) }
 
-// blocksFor is the number of blocks that hold positions 0 to n-1.
+// blocksFor returns the number of blocks that hold positions 0 to n-1.
 func (c *Config) blocksFor(n int) int { return (n + c.BlockTokens - 1) / c.BlockTokens }

@@ -2,7 +2,7 @@ package scheduler
 
 // Memory of KV blocks may be of use to something else: the driver asks for the Demand and moves memory with Resize.
 
-// noteUse notes how many blocks a batch needs.
+// noteUse records the number of blocks that a batch needs.
 func (c *Core) noteUse() {
 	if c.batches%c.cfg.calm() == 0 {
 		c.high = [2]int{0, c.high[0]}
@@ -10,8 +10,9 @@ func (c *Core) noteUse() {
 	c.high[0] = max(c.high[0], c.pool.Used()+c.promised+c.reserve())
 }
 
-// Demand is how many blocks there should be: more than now where the request whose turn it is or those that run lack some, fewer where fewer
-// were in use for a while. Blocks that only the prefix cache has are not in use.
+// Demand returns the number of blocks that the core should have. It is larger than Open if the running
+// requests, or the request whose turn it is, lack blocks, and smaller if fewer blocks were in use for
+// Config.Calm batches. Blocks that only the prefix cache holds do not count as in use.
 func (c *Core) Demand() int {
 	open := c.pool.Usable()
 	more := c.promised + c.reserve() - c.pool.Available()
@@ -27,12 +28,12 @@ func (c *Core) Demand() int {
 	return open
 }
 
-// Open is how many blocks may be used.
+// Open returns the number of blocks that may be used.
 func (c *Core) Open() int { return c.pool.Usable() }
 
-// Resize has blocks from n on, or from 1 on, not be used any more, and those below n be used again. Blocks that sequences hold stay theirs until
-// they end. Resize returns the number of blocks whose memory belongs to the core now: the driver may use that of the others until it
-// calls Resize with a larger number.
+// Resize changes the number of blocks that may be used to n, at least 1: the blocks below n. Sequences
+// keep blocks beyond n until they end. Resize returns the number of blocks whose memory belongs to the
+// core now. The driver may use the memory of the others until it calls Resize with a larger number.
 func (c *Core) Resize(n int) int {
 	if n > c.pool.Usable() {
 		c.lacks = 0

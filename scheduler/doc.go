@@ -12,7 +12,7 @@
 // stream is in decode, at most PrefillShare rows together. So a long prompt delays the
 // streams by a bounded time.
 //
-// Where a batch of many rows costs copies of a model's experts whatever its rows are (PassRows), prompts that come while streams are in decode collect
+// If a batch of many rows costs copies of a model's experts, whatever its rows are (PassRows), prompts that come while streams are in decode collect
 // for such a pass, and passes take at most a share of the time (PassShare). Short ones do not wait (PassMixed). The time of a pass is from the
 // Next that made it to the one after its return.
 //

@@ -2,8 +2,8 @@ package scheduler
 
 import "fmt"
 
-// Outcome is the result of a span with Last. The driver gives one for each, in the batch's order,
-// also for requests that were cancelled meanwhile.
+// Outcome is the result of a span with Last. The driver passes one for each such span to Done, in the
+// batch's order, also for requests that were cancelled meanwhile.
 type Outcome struct {
 	ID        uint64
 	NewTokens int     // tokens generated: 1 to Len after a decode span, 1 after prefill; 0 only with End
@@ -11,10 +11,10 @@ type Outcome struct {
 	Tokens    []int32 // the ids, read during Done only; nil: unknown, so no block with them is cached
 }
 
-// Done reports that a batch came back whole. Nothing of it may be used or written by anyone after
-// this call. Sequences that ended are released, the others wait for their next batch. Those that
-// are in the batch ahead, too, stay in it, and are released when that one returns; with this call
-// it is a batch like any other. ErrUnknownBatch, ErrAhead and ErrOutcome change nothing.
+// Done reports that the pipeline completed a batch. No actor may read or write the batch's memory after
+// this call. Done releases sequences that have ended; the others wait for their next batch. Sequences
+// that are also in the batch ahead stay in it and are released when it returns. That batch is no longer
+// ahead after this call. If Done returns ErrUnknownBatch, ErrAhead or ErrOutcome, it has changed nothing.
 func (c *Core) Done(id uint64, outcomes []Outcome) error {
 	f := c.flight(id)
 	if f == nil {

@@ -1,17 +1,17 @@
 package scheduler
 
-// EffectKind says what the driver has to do.
+// EffectKind selects what the driver must do.
 type EffectKind uint8
 
 const (
-	// Started: the request has its slot and its first rows are in the next batch. Once for each
-	// request that starts, also when it is preempted later.
+	// Started: the request has a slot, and its first rows are in the next batch. It comes once for each
+	// request that starts, even if the request is preempted later.
 	Started EffectKind = iota
-	// Ended: the answer is complete, for Reason. Exactly once for each accepted request. Rows of it
-	// may still be in flight; their results are dropped.
+	// Ended: the answer is complete, for Reason. It comes exactly once for each accepted request. Rows of
+	// the request may still be in flight; their results are dropped.
 	Ended
-	// Released: no batch has the request any more, its slot and its id are free: drop what is kept for
-	// it. Once for each request that has a slot when it ends, after its Ended.
+	// Released: no batch has the request any more. Its slot and its id are free, and the driver drops its
+	// data of the request. It comes once for each request that has a slot when it ends, after its Ended.
 	Released
 	// Voided: a batch failed, and Batch, which is in flight ahead of it, is void with it: its result
 	// is dropped, and its id is unknown from now on. It comes before the effects on the requests of

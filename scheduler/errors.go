@@ -2,7 +2,7 @@ package scheduler
 
 import "errors"
 
-// Refusals of Add. The request leaves no trace in the core.
+// Errors of Add. The core has not changed.
 var (
 	// ErrQueueFull: MaxQueue requests wait already. The server answers 429.
 	ErrQueueFull = errors.New("scheduler: the queue is full")
@@ -15,9 +15,9 @@ var (
 	ErrDraining = errors.New("scheduler: draining")
 	// ErrExpired: the deadline has passed already.
 	ErrExpired = errors.New("scheduler: the deadline has passed")
-	// ErrPrompt: the prompt has not as many ids as tokens.
+	// ErrPrompt: len(Prompt) is not PromptLen.
 	ErrPrompt = errors.New("scheduler: the prompt is not whole")
-	// ErrEmpty: no prompt token, or no token to generate.
+	// ErrEmpty: the prompt has no token, or there is no token to generate.
 	ErrEmpty = errors.New("scheduler: nothing to do")
 )
 
