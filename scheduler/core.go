@@ -222,7 +222,7 @@ func (c *Core) Tick(now int64) {
 	clear(c.expired)
 }
 
-// NextDeadline is the earliest time at which Tick may have something to do; false if no request has
+// NextDeadline returns the earliest time at which Tick may have something to do; false if no request has
 // a deadline. It may be early, never late.
 func (c *Core) NextDeadline() (int64, bool) { return c.wake, c.wake != math.MaxInt64 }
 

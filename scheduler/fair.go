@@ -188,7 +188,7 @@ func (c *Core) overtaker(head *seq) *seq {
 	return best
 }
 
-// portionWith is the portion of the key of a waiting request with that request and its blocks.
+// portionWith returns the portion of the key of a waiting request with that request and its blocks.
 func (c *Core) portionWith(s *seq, blocks int) int {
 	return c.portion(len(s.key.running)+1, s.key.blocks+blocks)
 }

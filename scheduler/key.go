@@ -58,7 +58,7 @@ func (c *Core) sweep() {
 	}
 }
 
-// clock is the virtual time of the accounts that an account competes with: the start of the rows of
+// clock returns the virtual time of the accounts that an account competes with: the start of the rows of
 // prompts that were handed out last.
 func (c *Core) clock(a *account) *uint64 {
 	if a.background {
@@ -189,7 +189,7 @@ func (c *Core) rank(a *account) {
 	}
 }
 
-// portion is the larger of the shares that these slots and blocks are of all there are (dominant
+// portion returns the larger of the shares that these slots and blocks are of all there are (dominant
 // resource fairness, Ghodsi et al., NSDI 2011). All of either is MaxSeqs*Blocks.
 func (c *Core) portion(slots, blocks int) int {
 	return max(slots*c.cfg.Blocks, blocks*c.cfg.MaxSeqs)

@@ -27,7 +27,7 @@ func (c *Core) moveMicro(s *seq, micro int) {
 	s.micro = micro
 }
 
-// streamsElsewhere is the number of streams of all micro-batches but one.
+// streamsElsewhere returns the number of streams of all micro-batches but one.
 func (c *Core) streamsElsewhere(micro int) int {
 	n := -c.streams[micro]
 	for _, rows := range c.streams {
@@ -36,7 +36,7 @@ func (c *Core) streamsElsewhere(micro int) int {
 	return n
 }
 
-// fairShare is the share of a micro-batch where there are that many streams: an equal part, and one
+// fairShare returns the share of a micro-batch where there are that many streams: an equal part, and one
 // more where the division leaves a rest and not enough micro-batches before this one have that.
 func (c *Core) fairShare(micro, streams int) int {
 	even, more := streams/c.cfg.MicroBatches, streams%c.cfg.MicroBatches
@@ -103,7 +103,7 @@ func (c *Core) takesPromptsNext(micro int) bool {
 	return true
 }
 
-// newest is the id of the batch of a micro-batch in flight that was made last, 0 for none.
+// newest returns the id of the batch of a micro-batch in flight that was made last, 0 for none.
 func (c *Core) newest(micro int) (id uint64) {
 	for i := range c.flights {
 		if f := &c.flights[i]; f.MicroBatch == micro {

@@ -113,7 +113,7 @@ func (c *Core) endAtBorder(s *seq, end int) int {
 	return end
 }
 
-// nextTurn is the first end of a turn after what a sequence has computed, up to end; 0: none.
+// nextTurn returns the first end of a turn after what a sequence has computed, up to end; 0: none.
 func (s *seq) nextTurn(end int) int {
 	for _, at := range s.req.Turns {
 		if at > s.computed && at <= end && at < s.req.PromptLen {

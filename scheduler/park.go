@@ -75,7 +75,7 @@ func (c *Core) reached(r *seq, until int) bool {
 	return r.linked >= until
 }
 
-// wantedBorder is the first position after a sequence's own, up to end, where a parked one
+// wantedBorder returns the first position after a sequence's own, up to end, where a parked one
 // continues from its state.
 func (c *Core) wantedBorder(r *seq, end int) int {
 	for _, s := range c.parked.all() {

@@ -170,7 +170,7 @@ func (c *Core) lookPart(s *seq, n int, link uint64) bool {
 	return true
 }
 
-// last is the page at whose end the chain ends, from included; -1 for none.
+// last returns the page at whose end the chain ends, from included; -1 for none.
 func (c *chain) last(from int32) int32 {
 	switch {
 	case from >= 0:

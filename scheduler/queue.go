@@ -77,7 +77,7 @@ func (q *queue) remove(s *seq) {
 	q.spare = append(q.spare, l)
 }
 
-// head is the request whose turn it is, nil for none.
+// head returns the request whose turn it is, nil for none.
 func (c *Core) head() *seq {
 	var best *seq
 	for _, s := range c.queue.preempted.all() {
@@ -93,7 +93,7 @@ func (c *Core) head() *seq {
 	return best
 }
 
-// level is a sequence's priority plus what it gained by waiting.
+// level returns a sequence's priority plus what it gained by waiting.
 func (c *Core) level(s *seq) int {
 	if s.phase != waiting || c.cfg.Aging == 0 || s.req.Background {
 		return s.level

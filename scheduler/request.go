@@ -33,7 +33,7 @@ type Request struct {
 	Background bool
 }
 
-// positions is the number of KV positions the request can write: its last generated token is never
+// positions returns the number of KV positions the request can write: its last generated token is never
 // fed back.
 func (r *Request) positions() int { return r.PromptLen + r.MaxNew - 1 }
 
@@ -122,12 +122,12 @@ type seq struct {
 	stateAt   int // number of blocks at whose end its state was saved last, in decode; 0: none
 }
 
-// next is the position of its next row: behind what is computed and what is in flight.
+// next returns the position of its next row: behind what is computed and what is in flight.
 func (s *seq) next() int { return s.computed + s.flying }
 
 func (s *seq) generated() int { return s.known - s.req.PromptLen }
 
-// knownIDs is the number of tokens whose ids are known.
+// knownIDs returns the number of tokens whose ids are known.
 func (s *seq) knownIDs() int { return s.req.PromptLen + len(s.answer) }
 
 // outranks is the order in which running sequences keep their slots and blocks: those that are not

@@ -19,7 +19,7 @@ func (c *Core) loadable(f *flight, room int) int {
 	return n
 }
 
-// charge is the room for rows that is left beside that many more loads.
+// charge returns the room for rows that is left beside that many more loads.
 func (c *Core) charge(room, loads int) int {
 	if c.cfg.LoadRate == 0 || c.count[decoding] == 0 || loads == 0 {
 		return room

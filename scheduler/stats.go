@@ -34,7 +34,7 @@ type Stats struct {
 	Ended         [reasons]uint64 // requests by Reason
 }
 
-// Running is the number of requests that have started and not ended.
+// Running returns the number of requests that have started and not ended.
 func (s *Stats) Running() int { return s.Prefilling + s.Decoding }
 
 // Prefixes returns the digests of prefixes that requests of a domain find in the cache: see kvblocks.Pool.Digests.

@@ -44,7 +44,7 @@ func requestID(batch string, index int) string {
 	return fmt.Sprintf("batch_req_%s_%d", batch[len(batchPrefix):], index)
 }
 
-// Answered is the end of a line that the endpoint answered. body must be one JSON value.
+// Answered returns the end of a line that the endpoint answered. body must be one JSON value.
 func Answered(batch string, index int, customID string, r Response) (Settled, error) {
 	s := Settled{Batch: batch, Index: index, OK: r.StatusCode == 200}
 	text, err := (&Output{ID: requestID(batch, index), CustomID: &customID, Response: &r}).encode()
@@ -52,12 +52,12 @@ func Answered(batch string, index int, customID string, r Response) (Settled, er
 	return s, err
 }
 
-// Refused is the end of a line that is faulty.
+// Refused returns the end of a line that is faulty.
 func Refused(batch string, index int, customID string, fault *Fault) (Settled, error) {
 	return unanswered(batch, index, customID, OutputError{Code: fault.Code, Message: fault.Message, Line: fault.Line})
 }
 
-// unanswered is the end of a line that was not run.
+// unanswered returns the end of a line that was not run.
 func unanswered(batch string, index int, customID string, cause OutputError) (Settled, error) {
 	o := &Output{ID: requestID(batch, index), Error: &cause}
 	if customID != "" {

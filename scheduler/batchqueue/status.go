@@ -41,7 +41,7 @@ type Counts struct {
 	Failed    int `json:"failed"`    // refused, failed, cancelled or expired
 }
 
-// Open is the number of lines that are not settled.
+// Open returns the number of lines that are not settled.
 func (c Counts) Open() int { return c.Total - c.Completed - c.Failed }
 
 // Batch is one batch as the store keeps it. A value of it is a copy.

@@ -35,7 +35,7 @@ func (s *Setup) check() error {
 	return nil
 }
 
-// all is the number of experts.
+// all returns the number of experts.
 func (s *Setup) all() int { return len(s.Layers) * s.Experts }
 
 // slots is how many experts the budget holds, no more than there are.
@@ -86,7 +86,7 @@ func (s *Setup) hottest(n int) []Key {
 	return list[:min(n, len(list))]
 }
 
-// keep is a start that loads experts, layer by layer, as they lie in files.
+// keep returns a start that loads experts, layer by layer, as they lie in files.
 func keep(keys []Key) Start {
 	slices.SortFunc(keys, inFileOrder)
 	s := Start{Slots: len(keys), Loads: make([]Load, len(keys))}

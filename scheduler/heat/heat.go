@@ -83,7 +83,7 @@ func (m *Map) Clone() *Map {
 	return &c
 }
 
-// index is the place of a layer of the model, -1 where it has no experts.
+// index returns the place of a layer of the model, -1 where it has no experts.
 func (m *Map) index(layer int32) int {
 	i, ok := slices.BinarySearch(m.shape.Layers, layer)
 	if !ok {
@@ -92,7 +92,7 @@ func (m *Map) index(layer int32) int {
 	return i
 }
 
-// row is the counts of the i-th layer.
+// row returns the counts of the i-th layer.
 func (m *Map) row(i int) []uint64 { return m.counts[i*m.shape.Experts : (i+1)*m.shape.Experts] }
 
 // Tokens is how many a layer of the model has seen, 0 where it has no experts.
@@ -103,7 +103,7 @@ func (m *Map) Tokens(layer int32) uint64 {
 	return 0
 }
 
-// Seen is the tokens of the layer that has seen most: layers differ where only a
+// Seen returns the tokens of the layer that has seen most: layers differ where only a
 // sample of steps was counted.
 func (m *Map) Seen() uint64 { return slices.Max(m.tokens) }
 

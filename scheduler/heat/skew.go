@@ -24,7 +24,7 @@ func (m *Map) Curve(layer int32) Curve {
 	return curveOf(rates)
 }
 
-// Whole is the curve of all experts of the model, the hottest of any layer first
+// Whole returns the curve of all experts of the model, the hottest of any layer first
 // [layers*experts+1]; layers count alike.
 func (m *Map) Whole() Curve {
 	rates := make([]float64, 0, len(m.counts))

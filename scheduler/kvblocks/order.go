@@ -18,7 +18,7 @@ func newOrder(ids int) order {
 func (o *order) list() int32       { return int32(len(o.prev) - 1) }
 func (o *order) has(id int32) bool { return o.prev[id] >= 0 }
 
-// front is the id pushed longest ago; -1 for none.
+// front returns the id pushed longest ago; -1 for none.
 func (o *order) front() int32 {
 	if o.n == 0 {
 		return -1

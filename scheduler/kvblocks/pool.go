@@ -104,16 +104,16 @@ func New(cfg Config) *Pool {
 	return p
 }
 
-// Total is the number of blocks.
+// Total returns the number of blocks.
 func (p *Pool) Total() int { return p.cfg.Blocks }
 
-// Available is the number of blocks that Alloc can hand out: free or idle.
+// Available returns the number of blocks that Alloc can hand out: free or idle.
 func (p *Pool) Available() int { return len(p.free) + p.idle.n }
 
-// Idle is the number of blocks that no sequence holds and whose contents are of use.
+// Idle returns the number of blocks that no sequence holds and whose contents are of use.
 func (p *Pool) Idle() int { return p.idle.n }
 
-// Used is the number of blocks that are held.
+// Used returns the number of blocks that are held.
 func (p *Pool) Used() int { return p.cfg.Blocks - p.shut - p.Available() }
 
 // Resize has blocks from n on not be handed out any more: what nobody holds of them is forgotten, and the others when they are
@@ -152,13 +152,13 @@ func (p *Pool) Resize(n int) int {
 	return n
 }
 
-// Usable is the number of blocks that may be handed out, of those that are held beyond it not counted.
+// Usable returns the number of blocks that may be handed out. Blocks beyond it that are still held do not count.
 func (p *Pool) Usable() int { return p.open }
 
-// Places is the number of places in host memory that are not free.
+// Places returns the number of places in host memory that are not free.
 func (p *Pool) Places() int { return p.cfg.RAM - len(p.places) }
 
-// Snapshots is the number of snapshots that are not free.
+// Snapshots returns the number of snapshots that are not free.
 func (p *Pool) Snapshots() int { return p.cfg.Snapshots - len(p.vacant) }
 
 // Alloc hands out a block, held once. If place is not -1, an idle block was evicted and still has

@@ -6,7 +6,7 @@ type snapshot struct {
 	pins int32 // by moves that read or write it
 }
 
-// Snapshot is the snapshot at the end of a page, -1 for none.
+// Snapshot returns the snapshot at the end of a page, -1 for none.
 func (p *Pool) Snapshot(page int32) int32 { return p.pages[page].snap }
 
 // TakeSnapshot hands out a snapshot to be written, the least recently used if none is free, or -1.

@@ -70,7 +70,7 @@ func (p *Pool) search(hash, parent uint64, equal func([]int32) bool) int32 {
 // Tokens returns the tokens of a page with an identity. They belong to the pool.
 func (p *Pool) Tokens(page int32) []int32 { return p.pages[page].tokens }
 
-// Serial is the identity of a page; 0 where it has none.
+// Serial returns the identity of a page; 0 where it has none.
 func (p *Pool) Serial(page int32) uint64 { return p.pages[page].serial }
 
 // Put gives a block that is held its identity, BlockTokens tokens after those of parent, and

@@ -12,7 +12,7 @@ type windowBlock struct {
 	pins int32
 }
 
-// Window is the window block of a page, -1 for none.
+// Window returns the window block of a page, -1 for none.
 func (p *Pool) Window(page int32) int32 { return p.pages[page].window }
 
 // TakeWindow gives a held block a window block and pins it once: a free one, else the first that is
@@ -59,10 +59,10 @@ func (p *Pool) UnpinWindow(w int32, useful bool) {
 	}
 }
 
-// WindowsUsed is the number of window blocks that are pinned.
+// WindowsUsed returns the number of window blocks that are pinned.
 func (p *Pool) WindowsUsed() int { return p.cfg.Windows - len(p.freeWindows) - p.idleWindows.n }
 
-// WindowPins is the number of pins of a window block.
+// WindowPins returns the number of pins of a window block.
 func (p *Pool) WindowPins(w int32) int { return int(p.windows[w].pins) }
 
 // dropWindow takes the window block from a page.

@@ -180,7 +180,7 @@ func (l *Learner) choose() {
 	}
 }
 
-// nth is the lowest score of the best set.
+// nth returns the lowest score of the best set.
 func (l *Learner) nth(score []float64) float64 {
 	if l.slots == 0 {
 		return math.Inf(1)
@@ -189,7 +189,7 @@ func (l *Learner) nth(score []float64) float64 {
 	return nthLargest(l.order, l.slots)
 }
 
-// nthLargest is the nth largest of list, which it reorders (Hoare's quickselect).
+// nthLargest returns the nth largest of list, which it reorders (Hoare's quickselect).
 func nthLargest(list []float64, n int) float64 {
 	from, to, k := 0, len(list)-1, n-1
 	for from < to {

@@ -81,5 +81,5 @@ func ReadCurve(path string, parts []float64) (*Curve, error) {
 	return c, nil
 }
 
-// Share is the part of the reads that hit.
+// Share returns the part of the reads that hit.
 func (p Point) Share() float64 { return float64(p.Hits) / float64(max(1, p.Reads)) }

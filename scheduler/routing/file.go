@@ -78,7 +78,7 @@ func (t *Writer) put(b []byte) error {
 	return err
 }
 
-// Size is the number of bytes written so far.
+// Size returns the number of bytes written so far.
 func (t *Writer) Size() int64 { return t.size }
 
 // Write appends a batch.

@@ -33,7 +33,7 @@ type Memory struct {
 // Has reports whether an expert is there.
 func (m *Memory) Has(expert int32) bool { return m.in[expert] }
 
-// Free is the number of slots without an expert.
+// Free returns the number of slots without an expert.
 func (m *Memory) Free() int { return m.slots - m.held }
 
 // apply carries out a move. It panics where a policy asks for the impossible.
@@ -69,7 +69,7 @@ type Point struct {
 	Hits  int `json:"hits"`
 }
 
-// Share is the share of reads that hit.
+// Share returns the share of reads that hit.
 func (r *Result) Share() float64 { return float64(r.Hits) / float64(max(1, r.Reads)) }
 
 // Replay runs a trace against a policy.

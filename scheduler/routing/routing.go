@@ -36,7 +36,7 @@ func (h *Header) check() error {
 	return nil
 }
 
-// row is the number of choices of one row.
+// row returns the number of choices of one row.
 func (h *Header) row() int { return len(h.Layers) * h.TopK }
 
 // Batch is the choices for the rows of one step that were kept.

@@ -51,7 +51,7 @@ func (x *chooser) choose(f *Forecast) {
 	}
 }
 
-// pair is the best prefill and decode with all decodes beside that prefill; below 0 if
+// pair returns the best prefill and decode with all decodes beside that prefill; below 0 if
 // nothing fits. A prefill that leaves nothing to decode with does not fit.
 func (x *chooser) pair(list []Candidate) (p, d int, decode []Side) {
 	for p = -1; p < 0; {
@@ -118,7 +118,7 @@ func before(a, b *Candidate, v, w int64) bool {
 	return x < y
 }
 
-// best is the index of the fastest side, of those as fast the one that takes least
+// best returns the index of the fastest side, of those as fast the one that takes least
 // memory; below 0 if none fits.
 func (x *chooser) best(list []Candidate, sides []Side) int {
 	fastest, at := 0.0, -1

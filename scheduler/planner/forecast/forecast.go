@@ -158,7 +158,7 @@ func (x *chooser) layers(s *strategy, l layout, m float64, few bool) (t Time) {
 	return t
 }
 
-// prompt is the time of a prompt.
+// prompt returns the time of a prompt.
 func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
 	streams := l.groups > 0 && !l.whole(x.s)
 	if l.groups > 0 { // all of a group are there when it is computed
@@ -189,7 +189,7 @@ func (x *chooser) prompt(s *strategy, l layout, tokens int) (t Time) {
 	return t
 }
 
-// token is the time of a step of b streams.
+// token returns the time of a step of b streams.
 func (x *chooser) token(s *strategy, l layout, b int) Time {
 	t := x.tokens(s, l, float64(b))
 	if s.between && x.slow > 0 {
@@ -198,14 +198,14 @@ func (x *chooser) token(s *strategy, l layout, b int) Time {
 	return t
 }
 
-// tokens is the time of a step of b streams on average, before it is corrected.
+// tokens returns the time of a step of b streams on average, before it is corrected.
 func (x *chooser) tokens(s *strategy, l layout, b float64) (t Time) {
 	t = x.step(b, !s.looks(l, x.s) && (!s.copies || l.whole(x.s)))
 	t.add(x.layers(s, l, b, true))
 	return t
 }
 
-// point is a prediction of n tokens or streams in t.
+// point returns a prediction of n tokens or streams in t.
 func point(n int, t Time, fits bool) Point {
 	p := Point{N: n, Seconds: t.Total, Copied: t.Copied, Time: t}
 	if t.Wanted > 0 {

@@ -191,7 +191,7 @@ func staging(s *Shape, room int, base layout, groups int) (list []layout, reason
 	return list, reason
 }
 
-// borrowed is the layout of groups whose buffers are lent slots of the hottest experts, of which there are room: the
+// borrowed returns the layout of groups whose buffers are lent slots of the hottest experts, of which there are room: the
 // others stay, and a buffer holds what layers lack.
 func (l layout) borrowed(s *Shape, room int) layout {
 	buffers := float64(l.buffers * ((s.MoE + l.groups - 1) / l.groups)) // in layers

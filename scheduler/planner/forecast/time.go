@@ -79,7 +79,7 @@ func (c *calc) rest(pos, m float64) Time {
 	return t
 }
 
-// step is the time of a decode step of b rows. The host replays a graph of it, or launches
+// step returns the time of a decode step of b rows. The host replays a graph of it, or launches
 // every kernel.
 func (c *calc) step(b float64, graph bool) Time {
 	s, launch := c.s, c.card.LaunchUS

@@ -59,7 +59,7 @@ func (m *Model) expertsRead(rows float64) float64 {
 	return e * (1 - math.Pow(1-float64(m.TopK)/e, rows))
 }
 
-// step is the time of a step of that many rows over layers.
+// step returns the time of a step of that many rows over layers.
 func (m *Model) step(layers int, rows float64, context int, x Machine) float64 {
 	bytes := m.LayerBytes + m.expertsRead(rows)*m.ExpertBytes + rows*float64(context)*m.KVBytes
 	read := bytes / x.Read
@@ -165,7 +165,7 @@ func (p *pipeline) compute(i int, from, time float64) float64 {
 	return p.free[i]
 }
 
-// Prefill is the tokens a second of one long prompt in chunks, which follow each other through the machines.
+// Prefill returns the tokens a second of one long prompt in chunks, which follow each other through the machines.
 func Prefill(m Model, machines int, x Machine, n Network, tokens, chunk int) float64 {
 	layers := (m.Layers + machines - 1) / machines
 	chunks := (tokens + chunk - 1) / chunk
