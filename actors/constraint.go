@@ -156,7 +156,7 @@ func (s *grammars) find(key [sha256.Size]byte, compile func() (*grammar.Grammar,
 	return g, nil
 }
 
-// vocabulary is the model's tokens.
+// vocabulary returns the model's tokens.
 func (g *Gateway) vocabulary() *grammar.Vocabulary {
 	g.grammars.once.Do(func() {
 		tok := g.opt.Tokenizer
@@ -226,7 +226,7 @@ func (s *speech) speaker(rules *grammar.Rules) *toolcall.Speaker {
 	return &toolcall.Speaker{Rules: rules, Spell: s.spell, Tools: p.Tools, Names: p.Call, Single: p.Single}
 }
 
-// spell is a text in which control tokens are themselves.
+// spell returns a text in which control tokens are themselves.
 func (s *speech) spell(text string) *grammar.Expr {
 	var list []*grammar.Expr
 	for from := 0; from < len(text); {
@@ -299,7 +299,7 @@ func (s *speech) answer(rules *grammar.Rules) (*grammar.Expr, error) {
 	return f.Answer(sp, body, s.inside), nil
 }
 
-// format is the text of a format.
+// format returns the text of a format.
 func format(rules *grammar.Rules, f *engine.Format) (*grammar.Expr, error) {
 	o := schema.Options{Closed: f.Closed}
 	if f.Space != nil {

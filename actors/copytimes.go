@@ -126,7 +126,7 @@ func (n *copyTimes) place(l *lateSpan) {
 	}
 }
 
-// kindOf is the kind of event that a span is in the trace.
+// kindOf returns the kind of event that a span is in the trace.
 func kindOf(x *device.TimedSpan) trace.Kind {
 	switch {
 	case x.Kind == device.CopyWait:

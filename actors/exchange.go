@@ -5,7 +5,7 @@ import (
 	"krater/scheduler/dispatch"
 )
 
-// exchanging is the placement whose experts exchange memory with KV blocks; nil: none do. A batch's rows and the experts of the batch before it
+// exchanging returns the placement whose experts exchange memory with KV blocks; nil: none do. A batch's rows and the experts of the batch before it
 // must be in one order, so there is one rank, and one micro-batch.
 func exchanging(ranks []*rank, opt *Options) *placement.Placement {
 	if len(ranks) == 1 && opt.Blueprint.MicroBatches == 1 && ranks[0].place != nil && ranks[0].place.Exchanges() {

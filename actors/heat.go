@@ -75,7 +75,7 @@ func (h *heatMeter) counts(id uint64) bool {
 // wants reports whether anything is noted of the batch with an id.
 func (h *heatMeter) wants(id uint64) bool { return h != nil && h.record != nil || h.counts(id) }
 
-// mix is the finaliser of SplitMix64.
+// mix applies the finaliser of SplitMix64 to x.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9

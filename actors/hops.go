@@ -107,7 +107,7 @@ func (p *Pipeline) hopCosts() (list []engine.Link) {
 	return append(list, l)
 }
 
-// rankName is the name of a worker's rank in the trace.
+// rankName returns the name of a worker's rank in the trace.
 func (p *Pipeline) rankName(worker int) string { return fmt.Sprintf("rank%d", len(p.ranks)+worker) }
 
 // followWorkers adds the records of workers to the pipeline's.

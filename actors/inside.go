@@ -148,7 +148,7 @@ func (t *drawing) devices() {
 // Topology is that of the pipeline.
 func (g *Gateway) Topology() engine.Topology { return g.r.last().Topology() }
 
-// Trace is the record of what the pipeline's actors did.
+// Trace returns the record of what the pipeline's actors did.
 func (g *Gateway) Trace() *trace.Registry { return g.r.last().trace }
 
 // Cancel ends an open request.
@@ -175,7 +175,7 @@ func (g *Gateway) Running() []engine.Running {
 	return list
 }
 
-// running is the request as it is now.
+// running returns the request as it is now.
 func (o *output) running(now int64) engine.Running {
 	started, first, last, n := o.seen.started.Load(), o.seen.first.Load(), o.seen.last.Load(), o.seen.tokens.Load()
 	r := engine.Running{

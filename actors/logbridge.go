@@ -35,7 +35,7 @@ func (h *logBridge) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// field is an attribute as our logger takes it. Of a message only the type is
+// field returns an attribute as our logger takes it. Of a message only the type is
 // logged: its content belongs to its receiver.
 func field(a slog.Attr) (key, value string) {
 	if a.Key == "message" {

@@ -157,7 +157,7 @@ func (m *mailbox) invoke(x any, system bool) {
 	}
 }
 
-// sender is the worker that runs the actor, or nil, for what the actor sends. The actor calls it.
+// sender returns the worker that runs the actor, or nil, for what the actor sends. The actor calls it.
 func (m *mailbox) sender() *worker {
 	if m == nil {
 		return nil

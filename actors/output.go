@@ -312,7 +312,7 @@ func PartEvents(parts []toolcall.Event, shortIDs bool) iter.Seq[engine.Event] {
 	}
 }
 
-// shortID is the id of a call for templates that want nine letters and digits.
+// shortID returns the id of a call for templates that want nine letters and digits.
 func shortID() string {
 	const signs = "abcdefghijklmnopqrstuvwxyz0123456789"
 	id := make([]byte, 9)

@@ -301,5 +301,5 @@ func (p *Pipeline) Step(b *stages.Step, probe stages.Probe, read func(*stages.St
 	}
 }
 
-// Trace is the record of what the actors did.
+// Trace returns the record of what the actors did.
 func (p *Pipeline) Trace() *trace.Registry { return p.trace }

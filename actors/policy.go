@@ -39,7 +39,7 @@ const loadRate = 4
 // linkRetries is how often a request's step is repeated where there are links that may fail.
 const linkRetries = 2
 
-// schedulerConfig is the configuration of the scheduler, made here and nowhere else.
+// schedulerConfig returns the configuration of the scheduler, made here and nowhere else.
 func schedulerConfig(ranks []*rank, opt *Options) scheduler.Config {
 	policy, lim, micro := &opt.Policy, ranks[0].Limits, opt.Blueprint.MicroBatches
 	c := scheduler.Config{

@@ -61,7 +61,7 @@ func newPoolSites(dev device.Device, pools int, lim stages.Limits, hidden int) (
 	return seats, nil
 }
 
-// nodeOf is the node of a pool.
+// nodeOf returns the node of a pool.
 func nodeOf(pool, pools, nodes int) int { return pool * nodes / pools }
 
 func closePoolSites(seats []poolSite) {

@@ -87,13 +87,13 @@ func (o *Options) ends(n int) (embed, head int) {
 	return 0, n - 1
 }
 
-// last is the rank with the head.
+// last returns the rank with the head.
 func (p *Pipeline) last() *rank {
 	_, head := p.opt.ends(len(p.ranks))
 	return p.ranks[head]
 }
 
-// rankOf is the rank of a layer group.
+// rankOf returns the rank of a layer group.
 func (p *Pipeline) rankOf(group int) *rank { return p.ranks[p.opt.Blueprint.Groups[group].Rank] }
 
 // startsRank reports whether a layer group is the first of its rank.
@@ -122,7 +122,7 @@ func (r *rank) residents(layer int) []bool {
 // has reports whether a layer is on the rank.
 func (r *rank) has(layer int) bool { return layer >= r.Groups[0].First && layer < r.end() }
 
-// end is the layer behind the rank's last.
+// end returns the layer behind the rank's last.
 func (r *rank) end() int { return r.Groups[len(r.Groups)-1].Last }
 
 // keeps reports whether the meter counts a step of a batch whose routing stays on the device
@@ -163,7 +163,7 @@ func (r *rank) deviceRings() int {
 	return r.queues
 }
 
-// deviceRing is the name of a queue's row in the trace.
+// deviceRing returns the name of a queue's row in the trace.
 func (r *rank) deviceRing(queue int) string {
 	if r.queues < 2 {
 		return r.name

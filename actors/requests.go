@@ -59,10 +59,10 @@ func (r *requests) wake(p *Pipeline) {
 	r.changed = make(chan struct{})
 }
 
-// now is the trace's clock.
+// now returns the trace's clock.
 func (r *requests) now() int64 { return r.last().host.now() }
 
-// last is the pipeline that has the requests or had them last, which is not known to work.
+// last returns the pipeline that has the requests or had them last, which is not known to work.
 func (r *requests) last() *Pipeline {
 	r.mu.Lock()
 	defer r.mu.Unlock()

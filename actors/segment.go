@@ -40,7 +40,7 @@ func (s *Segment) Failed() <-chan struct{} { return s.p.Failed() }
 // Err is the failure, or nil.
 func (s *Segment) Err() error { return s.p.Err() }
 
-// Trace is the record of what the segment's actors did, on this machine's clock. Batches have the leader's numbers.
+// Trace returns the record of what the segment's actors did, on this machine's clock. Batches have the leader's numbers.
 func (s *Segment) Trace() *trace.Registry { return s.p.Trace() }
 
 // Topology draws the segment's actors.

@@ -39,7 +39,7 @@ func (n *sender) sendFilled(c *turn, to address, refuse func(b *msg.Batch, cause
 	return refused
 }
 
-// others is the number of batches that are neither free nor filled.
+// others returns the number of batches that are neither free nor filled.
 func (n *sender) others() int {
 	others := -len(n.filled)
 	for _, b := range n.batches {

@@ -29,7 +29,7 @@ type Frame struct {
 	Release func()
 }
 
-// Bytes is the length of the frame's contents.
+// Bytes returns the length of the frame's contents.
 func (f *Frame) Bytes() int {
 	n := len(f.Meta)
 	for _, rows := range f.Rows {

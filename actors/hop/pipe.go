@@ -50,7 +50,7 @@ func (p *pipe) Close() error {
 	return nil
 }
 
-// buffer is a frame to copy into. It returns to this end when the peer releases it.
+// buffer returns a frame to copy into. It returns to this end when the peer releases it.
 func (p *pipe) buffer() *piped {
 	select {
 	case c := <-p.free:

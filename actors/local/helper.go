@@ -92,7 +92,7 @@ func (h *Helper) load(s *Model, p *Part, parts *load.Parts) (err error) {
 	return nil
 }
 
-// help is the helper as a pipeline takes it.
+// help returns the helper as a pipeline takes it.
 func (h *Helper) help(s *Model) *actors.Help {
 	if h == nil {
 		return nil

@@ -272,7 +272,7 @@ func (m measured) layers(blockTokens int) (list []int64) {
 	return list
 }
 
-// room is the memory for layers where a member has that much.
+// room returns the memory for layers where a member has that much.
 func (m measured) room(memory int64) int64 { return int64(memoryShare*float64(memory)) - m.Fixed }
 
 // blocks is how many KV blocks a member has room for beside n layers from first on.

@@ -248,7 +248,7 @@ type Serve struct {
 	stamp
 }
 
-// NewServe is a message to one pool about the step that b is in, on the rank where b is.
+// NewServe returns a message to one pool about the step that b is in, on the rank where b is.
 func NewServe(b *Batch, rank int, step uint64) *Serve {
 	s := &Serve{Batch: b, Rank: rank, HostCalls: b.HostCalls, Step: step}
 	s.describe(&s.about, b, -1)
@@ -279,7 +279,7 @@ type Work struct {
 	stamp
 }
 
-// Helped is the helper's part. The group sets its rows before the split has the work.
+// Helped returns the helper's part. The group sets its rows before the split has the work.
 func (w *Work) Helped() *Part { return &w.Parts[len(w.Parts)-1] }
 
 // Part is the share of a Work that one pool or the helper has. It writes the rows of State.ExpertOut that its
@@ -332,7 +332,7 @@ func NewBatch(pools int, ranks ...*stages.State) *Batch {
 	return b
 }
 
-// Probe is the observer of a raw step, else nil.
+// Probe returns the observer of a raw step, else nil.
 func (b *Batch) Probe() stages.Probe {
 	if b.Raw == nil {
 		return nil

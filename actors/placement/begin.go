@@ -44,7 +44,7 @@ func (f Fall) String() string {
 // Falls are the replacements that were made, in order.
 func (p *Placement) Falls() []Fall { return p.falls }
 
-// Strategy is the strategy of a phase.
+// Strategy returns the strategy of a phase.
 func (p *Placement) Strategy(phase dispatch.Phase) dispatch.Strategy {
 	return p.sides[phase].settled.Strategy
 }

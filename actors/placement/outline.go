@@ -98,7 +98,7 @@ func (o *Options) strategy(phase dispatch.Phase) dispatch.Strategy {
 // shared reports whether both phases have one strategy, and so the same slots.
 func (o *Options) shared() bool { return o.Prefill.Name() == o.Decode.Name() }
 
-// share is the setup of a phase: what is left of the budget, and what those before it
+// share returns the setup of a phase: what is left of the budget, and what those before it
 // keep on the device.
 func (o *Options) share(setup dispatch.Setup, phase dispatch.Phase, left int64, before []dispatch.Settled) dispatch.Setup {
 	setup.Budget = left

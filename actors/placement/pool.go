@@ -273,7 +273,7 @@ func (p *Placement) choose() {
 	slices.SortFunc(q.all, func(a, b dispatch.Load) int { return int(a.Layer - b.Layer) })
 }
 
-// expert is the expert with a number of the learner, and the index of its layer.
+// expert returns the expert with a number of the learner, and the index of its layer.
 func (p *Placement) expert(e int32) (index int, k dispatch.Key) {
 	index = int(e) / p.setup.Experts
 	return index, dispatch.Key{Layer: p.setup.Layers[index], Expert: e % int32(p.setup.Experts)}

@@ -13,7 +13,7 @@ type share struct {
 	class  int // of the last step; 0: its time says nothing
 }
 
-// classOf is the class of a number of rows: they are within a factor of two.
+// classOf returns the class of a number of rows: they are within a factor of two.
 func classOf(rows int) int { return bits.Len(uint(rows)) }
 
 // next takes the time of the last step, 0 if it is not known, and returns the part for a step with the given number of rows, in
@@ -29,7 +29,7 @@ func (s *share) next(rows int, last time.Duration) (level, most int) {
 	return level, t.most()
 }
 
-// of is the trial of a class.
+// of returns the trial of a class.
 func (s *share) of(class int) *trial {
 	t := s.trials[class]
 	if t == nil {
@@ -82,7 +82,7 @@ const (
 	strange = 3
 )
 
-// level is the part of the present block.
+// level returns the part of the present block.
 func (t *trial) level() int {
 	if t.other {
 		return t.to
@@ -90,7 +90,7 @@ func (t *trial) level() int {
 	return t.at
 }
 
-// most is the largest part that is in use or tried.
+// most returns the largest part that is in use or tried.
 func (t *trial) most() int {
 	if t.rest > 0 {
 		return t.at

@@ -115,7 +115,7 @@ func (t *Totals) add(e *Event) {
 
 var processStart = time.Now()
 
-// Now is the monotonic time since the process began, in ns.
+// Now returns the monotonic time since the process began, in ns.
 func Now() int64 { return int64(time.Since(processStart)) }
 
 // At returns the value of Now at time t, in nanoseconds.

@@ -19,7 +19,7 @@ type Piece struct {
 	Why      string // of a wait
 }
 
-// Path is the critical path of a batch's step, in order: from the end of its last message back to
+// Path returns the critical path of a batch's step, in order: from the end of its last message back to
 // the event that sent that message, at the moment of sending, and so on. Where an actor waited for
 // a device, it has what the device was doing, or a wait for the copy that the device waited for.
 // Pieces follow each other; concurrent work is not included. It is nil if no track knows the batch.

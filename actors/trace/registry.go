@@ -46,7 +46,7 @@ func (g *Registry) Detail(batch uint64) (noted bool, others uint8) {
 	return mix(batch)%g.every == 0, uint8(g.every - 1)
 }
 
-// mix is the finaliser of SplitMix64.
+// mix applies the finaliser of SplitMix64 to x.
 func mix(x uint64) uint64 {
 	x += 0x9e3779b97f4a7c15
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -66,7 +66,7 @@ func (g *Registry) WatchFor(d time.Duration) { g.until.Store(Now() + int64(d)) }
 // Roster records which requests were in which batch.
 func (g *Registry) Roster() *Roster { return &g.roster }
 
-// Device is the number of a device, by which events name it; 0 is the host.
+// Device returns the number of a device, by which events name it; 0 is the host.
 func (g *Registry) Device(name string) uint8 {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -164,7 +164,7 @@ func (g *Registry) take(r *Remote, t *Told) {
 // Lane names the row of an actor of another process.
 func Lane(process, actor string) string { return process + "/" + actor }
 
-// Process is the process of a row, "" for this one, and the row's name there.
+// Process returns the process of a row, "" for this one, and the row's name there.
 func Process(lane string) (process, actor string) {
 	i := strings.LastIndexByte(lane, '/')
 	return lane[:max(i, 0)], lane[i+1:]

@@ -44,7 +44,7 @@ func newRing(name string, events int) *Ring {
 	return r
 }
 
-// Name is the actor's.
+// Name returns the name of the actor.
 func (r *Ring) Name() string { return r.name }
 
 // Record adds a copy of e. Only the actor that owns the ring calls it, one call
@@ -103,7 +103,7 @@ func (b *block) pin(first uint64) bool {
 
 func (b *block) unpin() { b.pins.Add(-1) }
 
-// extent is the range of numbers in b, as a hint until b is pinned.
+// extent returns the range of numbers in b, as a hint until b is pinned.
 func (b *block) extent() (first, end uint64) {
 	first = b.first.Load()
 	return first, first + uint64(b.length.Load())

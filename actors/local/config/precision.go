@@ -32,7 +32,7 @@ type PrecisionOptions struct {
 // not be worth the loss of quality.
 const smallModel = 1 << 30
 
-// formatOf is the format that a value of a flag names: of bits, "3", "4" and "8" are INT3, INT4 and
+// formatOf returns the format that a value of a flag names: of bits, "3", "4" and "8" are INT3, INT4 and
 // INT8, and "16" is like "bf16".
 func (f *PrecisionOptions) formatOf(cfg *model.Config, choice string) (tensor.Format, error) {
 	switch choice {

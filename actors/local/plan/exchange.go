@@ -56,7 +56,7 @@ func (o *Plan) share() error {
 	return err
 }
 
-// fixed is the memory of the layers' device apart from KV blocks and experts.
+// fixed returns the memory of the layers' device apart from KV blocks and experts.
 func (o *Plan) fixed() (n int64, err error) {
 	needs, err := load.Plan(o.cfg, o.Load, o.use())
 	for _, x := range needs {
