@@ -16,7 +16,7 @@ type Histories struct {
 	rows device.Mat // [Seqs, historyWords] I32
 }
 
-// historyWords is the size of a row.
+// historyWords returns the size of a row.
 func historyWords(lim Limits) int { return device.ChangeWords + whole(lim.Context) }
 
 // HistoriesBytes returns the number of bytes that NewHistories allocates for limits checked by
@@ -61,7 +61,7 @@ func (h *Histories) store(s device.Stream, d *device.Draw) {
 	}
 }
 
-// maskWords is the size of a row's mask.
+// maskWords returns the size of a row's mask.
 func (st *State) maskWords() int { return (st.cfg.Vocab + 31) / 32 }
 
 // checkChanges checks the changes of logits by the draws.

@@ -28,7 +28,7 @@ type inputs struct {
 	tables []device.Mat
 }
 
-// inputWords is the largest size of inputs, in 32-bit words.
+// inputWords returns the largest size of inputs, in 32-bit words.
 func inputWords(lim Limits, l device.Layout) int {
 	n := lim.columns()*lim.Tokens + lim.LogitRows
 	if l != nil {
@@ -146,7 +146,7 @@ func (st *State) takeTokens(s device.Stream) {
 	p.Send()
 }
 
-// columns is the number of columns that a batch always has.
+// columns returns the number of columns that a batch always has.
 func (l Limits) columns() int {
 	if l.WindowBlocks > 0 {
 		return 5
@@ -164,7 +164,7 @@ func (r *Rows) DecodeSpans() device.Spans {
 	return device.Spans{List: r.Decode, Decode: true, Table: r.table()}
 }
 
-// table is the table of spans on an accelerator.
+// table returns the table of spans on an accelerator.
 func (r *Rows) table() device.Mat {
 	if r.layout == nil {
 		return device.Mat{}

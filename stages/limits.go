@@ -83,7 +83,7 @@ func (l Limits) For(cfg *model.Config) (Limits, error) {
 	return l, nil
 }
 
-// LayerRows is the most rows that layers see at once.
+// LayerRows returns the most rows that layers see at once.
 func (l Limits) LayerRows() int {
 	if l.Window == 0 {
 		return l.Tokens
@@ -94,10 +94,10 @@ func (l Limits) LayerRows() int {
 // windows returns the number of pieces in which layers see the given number of rows.
 func (l Limits) windows(rows int) int { return (rows + l.LayerRows() - 1) / l.LayerRows() }
 
-// Slots is the number of rows of a layer's KV cache.
+// Slots returns the number of rows of a layer's KV cache.
 func (l Limits) Slots() int { return l.Blocks * l.BlockTokens }
 
-// WindowSlots is the number of rows of the KV cache of a layer with a window.
+// WindowSlots returns the number of rows of the KV cache of a layer with a window.
 func (l Limits) WindowSlots() int {
 	if l.WindowBlocks == 0 {
 		return l.Slots()

@@ -53,7 +53,7 @@ type Input struct {
 	Q device.QRows
 }
 
-// NewInput is an input whose rows are x; q has at least as many rows.
+// NewInput returns an input whose rows are x; q has at least as many rows.
 func NewInput(x device.Mat, q device.QRows) Input {
 	if !q.Zero() {
 		q = q.RowRange(0, x.Rows)
@@ -61,7 +61,7 @@ func NewInput(x device.Mat, q device.QRows) Input {
 	return Input{X: x, Q: q}
 }
 
-// RowRange is the first n rows.
+// RowRange returns the first n rows.
 func (in *Input) RowRange(n int) Input { return NewInput(in.X.RowRange(0, n), in.Q) }
 
 // Prepare appends the quantisation of the rows if any of the layers has integer weights. The code that

@@ -115,7 +115,7 @@ type Mixing struct {
 	Joined  device.Mat // [T, *] Low and Inject side by side on an accelerator (model.StreamScratch); absent elsewhere
 }
 
-// Of is the first n rows.
+// Of returns the first n rows.
 func (m Mixing) Of(n int) Mixing {
 	for _, x := range [...]*device.Mat{&m.Normed, &m.Low, &m.Weights, &m.Inject, &m.Joined} {
 		if !x.Zero() {
@@ -212,7 +212,7 @@ func drawWords(l device.Layout) int {
 	return l.DrawWords()
 }
 
-// StateBytes is the size of the matrices a State allocates on its device for
+// StateBytes returns the size of the matrices a State allocates on its device for
 // batches within lim (checked by Limits.For).
 func StateBytes(cfg *model.Config, lim Limits, l device.Layout) int64 {
 	return RowsBytes(cfg, lim, l, true)
@@ -330,7 +330,7 @@ func (r *Rows) Close() {
 	r.final.Free()
 }
 
-// Generated is the number of generated rows before the first row of a prompt, of the rows that layers
+// Generated returns the number of generated rows before the first row of a prompt, of the rows that layers
 // see.
 func (r *Rows) Generated() (rows int) {
 	for i := range r.Decode {
@@ -400,7 +400,7 @@ func (st *State) Fault(sp *Span) error {
 	}
 }
 
-// Stored is a layer's cache for StoreRows, with the marks of the batch's rows.
+// Stored returns a layer's cache for StoreRows, with the marks of the batch's rows.
 func (r *Rows) Stored(cache device.KV, layer int) device.KV {
 	cache.Marks, cache.Mark = r.Marks, int32(layer)+1
 	return cache
@@ -409,7 +409,7 @@ func (r *Rows) Stored(cache device.KV, layer int) device.KV {
 // Room is all of Hidden [Limits.Tokens, H], for the test of a link.
 func (r *Rows) Room() device.Mat { return r.full.hidden }
 
-// More is the bytes of what a link carries besides: marks and selected positions.
+// More returns the bytes of what a link carries besides: marks and selected positions.
 func (r *Rows) More() int { return 4*r.lim.Tokens + r.full.selected.Bytes() }
 
 // Choose reports whether the device can choose tokens itself: Step.Draws.
@@ -440,7 +440,7 @@ func (st *State) FetchChosen(s device.Stream) {
 	}
 }
 
-// ChosenID is the token of row Wanted[i], or why there is none (device.DrawNaN and so on). ok is false
+// ChosenID returns the token of row Wanted[i], or why there is none (device.DrawNaN and so on). ok is false
 // if the host chooses. The stream of FetchChosen must be synchronised.
 func (st *State) ChosenID(i int) (id int32, ok bool) {
 	if i >= len(st.draws()) {
@@ -449,7 +449,7 @@ func (st *State) ChosenID(i int) (id int32, ok bool) {
 	return st.chosen[i], true
 }
 
-// LogitRow is the row of logits [V] of row Wanted[i]. It is read-only and valid until the state's next
+// LogitRow returns the row of logits [V] of row Wanted[i]. It is read-only and valid until the state's next
 // Fill. The stream of FetchLogits must be synchronised.
 func (r *Rows) LogitRow(i int) []float32 {
 	if r.logits != nil {

@@ -74,7 +74,7 @@ func NewStep(cfg *model.Config, lim Limits, ranks ...*Rows) *Step {
 	return st
 }
 
-// Total is the rows of the step, however many of them layers see.
+// Total returns the rows of the step, however many of them layers see.
 func (st *Step) Total() int { return len(st.Tokens) }
 
 // WantedGenerated is how many of the rows with logits are generated ones, as far as they come

@@ -121,7 +121,7 @@ func (st *Step) UnmarshalBinary(data []byte) error {
 	return st.Fill(&b)
 }
 
-// flags is a byte with a bit for each.
+// flags returns a byte with a bit for each.
 func flags(list ...bool) (b byte) {
 	for i, on := range list {
 		if on {
@@ -169,7 +169,7 @@ func (r *reader) uint() uint64 {
 	return v
 }
 
-// int is a number that is not negative.
+// int returns a number that is not negative.
 func (r *reader) int() int {
 	v := r.uint()
 	if v > math.MaxInt32 {

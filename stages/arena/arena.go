@@ -38,10 +38,10 @@ func (l *Layout) check() error {
 	return nil
 }
 
-// steps is the size of a cache.
+// steps returns the size of a cache.
 func (l *Layout) steps(cache int) int { return (l.Blocks*l.Caches[cache] + l.Step - 1) / l.Step }
 
-// Steps is the size of the arena.
+// Steps returns the size of the arena.
 func (l *Layout) Steps() int {
 	n := l.Plain
 	for i := range l.Caches {
@@ -50,10 +50,10 @@ func (l *Layout) Steps() int {
 	return n
 }
 
-// Bytes is the size of the arena.
+// Bytes returns the size of the arena.
 func (l *Layout) Bytes() int64 { return int64(l.Steps()) * int64(l.Step) }
 
-// Own is the bytes of the arena that are in no slot.
+// Own returns the bytes of the arena that are in no slot.
 func (l *Layout) Own() int64 {
 	return int64(l.Steps()-l.Plain-len(l.Shared())) * int64(l.Step)
 }

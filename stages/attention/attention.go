@@ -39,19 +39,19 @@ type Tables map[*model.RopeConfig]device.Mat
 // Binder gives the weights of a layer by role, as the model keeps them. A fault is the
 // Binder's to report; what it gives is empty then.
 type Binder interface {
-	// Vector is a tensor as the files hold it, [n] as [1, n]; of several roles, their tensors one
+	// Vector returns a tensor as the files hold it, [n] as [1, n]; of several roles, their tensors one
 	// after the other, F32.
 	Vector(roles ...string) device.Mat
-	// Norm is the weight of a norm [1, n], to which the model's config adds 1 if the files lack it.
+	// Norm returns the weight of a norm [1, n], to which the model's config adds 1 if the files lack it.
 	Norm(role string) device.Mat
-	// Ones is the weight of a norm [1, n] that changes nothing.
+	// Ones returns the weight of a norm [1, n] that changes nothing.
 	Ones(n int) device.Mat
-	// Made is a tensor as F32 [rows, cols], made of the values of the files; of several roles, their values one after the
+	// Made returns a tensor as F32 [rows, cols], made of the values of the files; of several roles, their values one after the
 	// other.
 	Made(role string, rows, cols int, make func(values []float32) []float32, more ...string) device.Mat
-	// Weight is a matrix.
+	// Weight returns a matrix.
 	Weight(role string) device.Weight
-	// Joint is the rows of several matrices with equal columns as one, called name, so
+	// Joint returns the rows of several matrices with equal columns as one, called name, so
 	// that a step has one product for all of them; false where they are kept apart.
 	Joint(name string, roles ...string) (device.Weight, bool)
 	// KVB is kv_b_proj [heads*(nope+v), rank].

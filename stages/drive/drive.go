@@ -203,7 +203,7 @@ func collect(st *stages.State, seqs []*Sequence) error {
 	return nil
 }
 
-// Argmax is the index of the largest logit, the lowest of equal ones.
+// Argmax returns the index of the largest logit, the lowest of equal ones.
 func Argmax(logits []float32) int32 {
 	best := 0
 	for i, v := range logits {

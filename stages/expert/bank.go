@@ -19,7 +19,7 @@ type Bank struct {
 	Gate     device.Mat       // [1, H] of the shared network's output, absent without such a gate
 }
 
-// Len is the number of routed experts.
+// Len returns the number of routed experts.
 func (b *Bank) Len() int { return max(len(b.Routed), len(b.Integers), b.Here.Experts, b.Away) }
 
 // Resident reports whether the device finds the experts by itself.

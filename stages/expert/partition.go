@@ -74,7 +74,7 @@ func apportion(n int, weights []int) []int {
 	return counts
 }
 
-// Counts is the number of experts of each pool.
+// Counts returns the number of experts of each pool.
 func (p Partition) Counts() []int {
 	counts := make([]int, p.Pools)
 	for _, pool := range p.Owner {
@@ -83,7 +83,7 @@ func (p Partition) Counts() []int {
 	return counts
 }
 
-// Node is the node of a pool.
+// Node returns the node of a pool.
 func (p Partition) Node(pool int) int {
 	if p.Nodes == nil {
 		return pool

@@ -32,7 +32,7 @@ func (p *Placed) Experts(layer int) []device.QExpert {
 	return p.layers[layer]
 }
 
-// Buffers is the memory of a pool's experts, for checking where it lies.
+// Buffers returns the memory of a pool's experts, for checking where it lies.
 func (p *Placed) Buffers(pool int) []device.Buffer { return p.buffers[pool] }
 
 // Close gives the memory back. Nothing may run on the experts any more.

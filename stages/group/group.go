@@ -203,7 +203,7 @@ func (g *Group) Close() {
 // MoE reports whether a layer has experts.
 func (g *Group) MoE(layer int) bool { return g.layers[layer-g.First].MoE() }
 
-// Bank is the experts of a layer.
+// Bank returns the experts of a layer.
 func (g *Group) Bank(layer int) *expert.Bank { return &g.layers[layer-g.First].Bank }
 
 // Again returns the same group with banks of its own, whose experts may be taken away apart from those of g. It
@@ -214,7 +214,7 @@ func (g *Group) Again() *Group {
 	return &c
 }
 
-// KVBytes is the size of the KV cache.
+// KVBytes returns the size of the KV cache.
 func (g *Group) KVBytes() int64 {
 	var n int64
 	for at, layer := range g.kept {

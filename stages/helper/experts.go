@@ -99,7 +99,7 @@ func (h *Experts) Close() {
 	h.x.Close()
 }
 
-// Device is the helper.
+// Device returns the helper.
 func (h *Experts) Device() device.Device { return h.dev }
 
 // Holds are the experts of a layer that the helper holds, [E]; nil for a dense layer.
@@ -121,7 +121,7 @@ func (h *Experts) bank(layer int) *expert.Bank {
 // stageRows is the most rows of experts that travel at once.
 const stageRows = 8192
 
-// Bytes is the memory that a Worker takes, of the helper and of the rank, for batches within lim; group is
+// Bytes returns the memory that a Worker takes, of the helper and of the rank, for batches within lim; group is
 // that of rows as integers, 0 without.
 func Bytes(cfg *model.Config, lim stages.Limits, group int, l device.Layout) (helper, rank int64) {
 	rows, k, h := int64(lim.LayerRows()), int64(cfg.MoE.Router.TopK), int64(cfg.Hidden)

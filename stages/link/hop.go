@@ -216,7 +216,7 @@ func (h *Hop) add(i int, s device.Stream, rows []device.Mat) {
 	}
 }
 
-// total is the sum of a side whose stream has been waited for.
+// total returns the sum of a side whose stream has been waited for.
 func (h *Hop) total(i int) uint64 {
 	x := &h.sides[i]
 	sum := x.sum

@@ -18,7 +18,7 @@ type Link interface {
 	// the copy follows the work of from. Elsewhere Carry waits for that. An error means only that
 	// the rows were not copied.
 	Carry(from, to device.Stream, src, dst []device.Mat) error
-	// Flight is the latest copies of a link that does not wait for them, else nil.
+	// Flight returns the latest copies of a link that does not wait for them, else nil.
 	Flight() *Flight
 	// Close frees what the link holds. None of its copies may be under way.
 	Close()
@@ -72,7 +72,7 @@ func (direct) Carry(from, to device.Stream, src, dst []device.Mat) error {
 	return to.Synchronize() // the next step writes src
 }
 
-// host is the memory of a dense matrix that the host addresses.
+// host returns the memory of a dense matrix that the host addresses.
 func host(m device.Mat) []byte { return m.Buf.Host()[m.Off:][:m.Bytes()] }
 
 // Peer links are copies that one accelerator makes from the memory of another.

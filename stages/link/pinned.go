@@ -8,7 +8,7 @@ const pieces = 4
 
 var pieceBytes = 2 << 20 // smaller in tests
 
-// roomBytes is the pinned memory of a link for rows of that many bytes.
+// roomBytes returns the pinned memory of a link for rows of that many bytes.
 func roomBytes(largest int) int {
 	if largest <= pieceBytes {
 		return (largest + lineBytes - 1) / lineBytes * lineBytes

@@ -62,7 +62,7 @@ func (h *Hop) probe(from, to device.Stream, src, dst device.Mat, round uint64) e
 	return fault
 }
 
-// word is the pattern of a round at an offset in bytes; it is never 0.
+// word returns the pattern of a round at an offset in bytes; it is never 0.
 func word(round uint64, at int) uint32 {
 	x := (uint64(at) + round<<40) * 0x9e3779b97f4a7c15
 	return uint32(x>>32) | 1

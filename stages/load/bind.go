@@ -124,7 +124,7 @@ func (b *binder) as(dev device.Device, name string, kept tensor.DType) device.Ma
 	return device.NewMat(buf, kept, rows, cols)
 }
 
-// kept is the type that several tensors are loaded as: the smallest that has all their values.
+// kept returns the type that several tensors are loaded as: the smallest that has all their values.
 func (b *binder) kept(name string, names ...string) (tensor.DType, error) {
 	t, ok := b.set.Tensor(name)
 	if !ok {
@@ -143,7 +143,7 @@ func (b *binder) kept(name string, names ...string) (tensor.DType, error) {
 	return kept, err
 }
 
-// floatType is the type that weights of a type are multiplied in: no operator takes F16, and
+// floatType returns the type that weights of a type are multiplied in: no operator takes F16, and
 // F32 has all its values.
 func floatType(t tensor.DType) (tensor.DType, error) {
 	switch t {
@@ -155,7 +155,7 @@ func floatType(t tensor.DType) (tensor.DType, error) {
 	return t, fmt.Errorf("it is %s: only BF16, F16 and F32 weights can be used", t)
 }
 
-// KeptType is the type that the weights of a part have once they are loaded, where they are not
+// KeptType returns the type that the weights of a part have once they are loaded, where they are not
 // packed: BF16 if nothing names one.
 func KeptType(cfg *model.Config, part model.Part) tensor.DType {
 	if t, ok := cfg.Types[part]; ok {
@@ -193,7 +193,7 @@ func Types(cfg *model.Config, set *weights.Set) map[model.Part]tensor.DType {
 	return types
 }
 
-// decoded is a tensor as numbers of another type in memory of dev.
+// decoded returns a tensor as numbers of another type in memory of dev.
 func (b *binder) decoded(dev device.Device, t weights.Tensor, kept tensor.DType) (device.Buffer, error) {
 	rows, width := t.Rows()
 	buf, err := dev.Alloc(rows * width * kept.Size())
@@ -253,7 +253,7 @@ func (b *binder) filled(name string, rows, cols int, fill func([]float32) error)
 	return device.NewMat(buf, tensor.F32, rows, cols)
 }
 
-// norm is the weight of a norm [1, n].
+// norm returns the weight of a norm [1, n].
 func (b *binder) norm(name string, n int) device.Mat {
 	if !b.cfg.CentredNorms {
 		return b.mat(name)

@@ -67,7 +67,7 @@ func (b *binder) put(buf device.Buffer, at int, data []byte) {
 	}
 }
 
-// stacked is the rows of several tensors of equal width as one matrix. Rows behind them are zeros.
+// stacked returns the rows of several tensors of equal width as one matrix. Rows behind them are zeros.
 func (b *binder) stacked(rows, cols int, names ...string) device.Mat {
 	return b.stackedBy(b.dev.Alloc, rows, cols, names...)
 }
@@ -100,7 +100,7 @@ func (b *binder) stackedBy(alloc func(n int) (device.Buffer, error), rows, cols 
 	return device.NewMat(buf, kept, rows, cols)
 }
 
-// copied is a packed matrix on the device.
+// copied returns a packed matrix on the device.
 func (b *binder) copied(key string, l tensor.Layout, f tensor.Format, v values) device.QMat {
 	q, err := b.pack(key, l, f, v)
 	if err != nil {
@@ -139,7 +139,7 @@ func (b hostBytes) Size() int    { return len(b) }
 func (b hostBytes) Host() []byte { return b }
 func (b hostBytes) Free()        {}
 
-// bankHere is the routed experts of a layer in one piece of the device's memory.
+// bankHere returns the routed experts of a layer in one piece of the device's memory.
 func (b *binder) bankHere(layer int) device.Bank {
 	x := b.slots(layer)
 	if b.err != nil {
@@ -160,7 +160,7 @@ func (b *binder) bankHere(layer int) device.Bank {
 	return at.bank(buf, b.cfg.MoE.Experts, at.bytes)
 }
 
-// packedExpert is a routed expert in host memory, as the accelerator wants it: given or made.
+// packedExpert returns a routed expert in host memory, as the accelerator wants it: given or made.
 func (b *binder) packedExpert(layer, e int) (device.QExpert, error) {
 	if b.card.experts != nil {
 		return b.card.experts(layer, e)

@@ -29,7 +29,7 @@ func extraOf(cfg *model.Config, at int) (x device.Extra, end int) {
 	return x, x.B2.Off + aligned(x.B2.Bytes())
 }
 
-// in is the extra with its biases in buf.
+// in returns the extra with its biases in buf.
 func in(x device.Extra, buf device.Buffer) device.Extra {
 	if x.B13.Rows > 0 {
 		x.B13.Buf, x.B2.Buf = buf, buf

@@ -69,7 +69,7 @@ func (b *binder) ffn(key string, n model.FFNNames, part model.Part, store Store)
 	}}
 }
 
-// packed is the matrix [rows, cols] in a format made of the rows of the named tensors.
+// packed returns the matrix [rows, cols] in a format made of the rows of the named tensors.
 func (b *binder) packed(key string, f tensor.Format, rows, cols int, names ...string) device.Weight {
 	return device.Weight{Q: b.matrix(key, f, rows, cols, b.rows(names...))}
 }
@@ -176,7 +176,7 @@ func (b *binder) read(x []float32, name string) (int, error) {
 	return n, nil
 }
 
-// matrix is a matrix [rows, cols] in a format; v gives its values.
+// matrix returns a matrix [rows, cols] in a format; v gives its values.
 func (b *binder) matrix(key string, f tensor.Format, rows, cols int, v values) device.QMat {
 	l, err := f.On(b.precision.kind, rows, cols)
 	if err != nil && b.err == nil {
@@ -224,7 +224,7 @@ func (b *binder) quantize(key string, l tensor.Layout, f tensor.Format, v values
 	return quant.Quantize(x, l.Rows, l.Cols, f, quant.Options{})
 }
 
-// bank is the routed experts of a layer, packed for the host.
+// bank returns the routed experts of a layer, packed for the host.
 func (b *binder) bank(layer int) []device.QExpert {
 	list := b.experts(layer)
 	if len(list) != b.cfg.MoE.Experts {

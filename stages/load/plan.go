@@ -157,7 +157,7 @@ func workspace(cfg *model.Config, o Options, lim stages.Limits) (n int64) {
 	return n
 }
 
-// WeightBytes is the size of a model's tensors as its files hold them.
+// WeightBytes returns the size of a model's tensors as its files hold them.
 func WeightBytes(cfg *model.Config) (n int64) {
 	for _, x := range weightNeeds(cfg, &Options{Layers: len(cfg.Layers)}) {
 		n = plus(n, x.Bytes)
@@ -216,7 +216,7 @@ func weightNeeds(cfg *model.Config, o *Options) []Need {
 	return needs
 }
 
-// tableBytes is the size of the tables of n-grams in the files.
+// tableBytes returns the size of the tables of n-grams in the files.
 func tableBytes(cfg *model.Config) (n int64) {
 	for i := range cfg.Layers {
 		if g := cfg.Layers[i].NGrams; g != nil {
@@ -322,7 +322,7 @@ func StepSizes(cfg *model.Config, lim stages.Limits) *device.StepSizes {
 	return s
 }
 
-// times is a product of sizes, at most the largest there is.
+// times returns a product of sizes, at most the largest there is.
 func times(sizes ...int) int64 {
 	n := int64(1)
 	for _, s := range sizes {
@@ -338,7 +338,7 @@ func times(sizes ...int) int64 {
 	return n
 }
 
-// plus is a sum of sizes, at most the largest there is.
+// plus returns a sum of sizes, at most the largest there is.
 func plus(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

@@ -39,7 +39,7 @@ func (p Precision) Parts() []PartFormat {
 	}
 }
 
-// Any is the first format among the parts, the zero one if all stay as their files hold them.
+// Any returns the first format among the parts, the zero one if all stay as their files hold them.
 func (p Precision) Any() tensor.Format {
 	for _, x := range p.Parts() {
 		if !x.Format.Zero() {
@@ -98,7 +98,7 @@ func (p Precision) check(cfg *model.Config) error {
 	return nil
 }
 
-// of is the format of a part.
+// of returns the format of a part.
 func (p Precision) of(part model.Part) tensor.Format {
 	for _, x := range p.Parts() {
 		if x.Part == part {
@@ -138,7 +138,7 @@ func (p Precision) matrixBytes(f tensor.Format, rows, cols int) int64 {
 	return plus(times(l.Bands(), values), times(l.Bands(), scales))
 }
 
-// tensorBytes is the size of a tensor once it is loaded.
+// tensorBytes returns the size of a tensor once it is loaded.
 func (p Precision) tensorBytes(cfg *model.Config, t model.TensorSpec) (n int64) {
 	f := p.format(cfg, t.Part, t.Name)
 	switch {

@@ -30,7 +30,7 @@ type slot struct {
 	bytes   int           // used, a multiple of 256
 }
 
-// packedSlot is the slot of an expert of two packed matrices.
+// packedSlot returns the slot of an expert of two packed matrices.
 func packedSlot(cfg *model.Config, w13, w2 tensor.Layout) *slot {
 	q13, q2 := device.QMat{Layout: w13}, device.QMat{Layout: w2}
 	q13.ScaleAt = aligned(w13.ValueBytes())
@@ -102,7 +102,7 @@ func (x *Slots) Put(dst []byte, layer, e int) error {
 	return nil
 }
 
-// Bank is a layer's experts in slots of buf.
+// Bank returns a layer's experts in slots of buf.
 func (x *Slots) Bank(buf device.Buffer, layer, experts int) (device.Bank, error) {
 	at, err := x.lay(layer)
 	if err != nil {
@@ -124,7 +124,7 @@ func (x *slot) bank(buf device.Buffer, experts, step int) device.Bank {
 	return b
 }
 
-// SlotBytes is the Step of a model's experts as p keeps them on an accelerator.
+// SlotBytes returns the Step of a model's experts as p keeps them on an accelerator.
 func SlotBytes(cfg *model.Config, p Precision) (int64, error) {
 	f, h := cfg.MoE.FF, cfg.Hidden
 	if p.Experts.Zero() {

@@ -72,7 +72,7 @@ func (r *roles) table() *streams.Table {
 	return t
 }
 
-// words is a row of I32 on the device.
+// words returns a row of I32 on the device.
 func (b *binder) words(list []int32) device.Mat {
 	if b.err != nil {
 		return device.Mat{}

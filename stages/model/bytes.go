@@ -1,6 +1,6 @@
 package model
 
-// BytesPerToken is the size of the BF16 weights that one token of a lone
+// BytesPerToken returns the size of the BF16 weights that one token of a lone
 // sequence touches: what decode has to read from memory. Norms and biases are
 // left out, and so is the embedding table, of which a token reads one row (a
 // tied one counts as the head).

@@ -64,7 +64,7 @@ func (m Compressed) Sizes(blockTokens int) device.Compressed {
 
 func (m Compressed) scale() float32 { return float32(1 / math.Sqrt(float64(m.HeadDim))) }
 
-// QDim is the length of all query heads.
+// QDim returns the length of all query heads.
 func (m Compressed) QDim() int { return m.Heads * m.HeadDim }
 
 // Tensors implements Mixer. What makes entries is as sensitive as a router; so is the matrix for each group of heads, which is

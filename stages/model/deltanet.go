@@ -54,7 +54,7 @@ type Projection struct {
 	Low int
 }
 
-// LowRole is the role of the matrix before one with Low.
+// LowRole returns the role of the matrix before one with Low.
 func (p Projection) LowRole() string { return p.Role + "_low" }
 
 // KDA reports whether it is Kimi Delta Attention.

@@ -14,7 +14,7 @@ type Draft struct {
 	Roles Roles // beside the layer: embed, embed_norm, hidden_norm, join [H, 2H], norm and head
 }
 
-// DraftModel is the config of the draft layer as a model of one layer, whose tensors are in the same files;
+// DraftModel returns the config of the draft layer as a model of one layer, whose tensors are in the same files;
 // nil: the model has none. The embedding and the head may be those of the model. Matrices that are packed
 // need a store of their own: the layer counts as layer 0.
 func (c *Config) DraftModel() *Config {
@@ -49,12 +49,12 @@ func (c *Config) nextLayers(n int) {
 	}
 }
 
-// nextLayer is the prefix of layer i behind the others.
+// nextLayer returns the prefix of layer i behind the others.
 func (c *Config) nextLayer(i int) string {
 	return strings.Replace(c.Roles["layer"], "*", strconv.Itoa(len(c.Layers)+i), 1)
 }
 
-// deepSeekDraft is the first of DeepSeek-V3's layers behind the others, which has an embedding and a head of its own.
+// deepSeekDraft returns the first of DeepSeek-V3's layers behind the others, which has an embedding and a head of its own.
 func (c *Config) deepSeekDraft(m Mixer, ffn FFN) *Draft {
 	p := c.nextLayer(0)
 	return &Draft{LayerSpec{Mixer: m, FFN: ffn, Prefix: p, Roles: c.Roles}, Roles{
@@ -63,7 +63,7 @@ func (c *Config) deepSeekDraft(m Mixer, ffn FFN) *Draft {
 	}}
 }
 
-// qwenDraft is the first of Qwen3.5's draft layers (mtp), which has the embedding and the head of the model.
+// qwenDraft returns the first of Qwen3.5's draft layers (mtp), which has the embedding and the head of the model.
 func (c *Config) qwenDraft(m Mixer, roles Roles, ffn FFN) *Draft {
 	top := c.Names()
 	return &Draft{LayerSpec{Mixer: m, FFN: ffn, Prefix: "mtp.layers.0.", Roles: roles}, Roles{

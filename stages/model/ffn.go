@@ -62,7 +62,7 @@ var usualRoles = Roles{
 	"shared.down": "mlp.shared_experts.down_proj.weight",
 }
 
-// Usual is the usual names and those of more, which take precedence.
+// Usual returns the usual names and those of more, which take precedence.
 func Usual(more ...Roles) Roles {
 	r := maps.Clone(usualRoles)
 	for _, m := range more {
@@ -141,7 +141,7 @@ func mixed(a Mixer, dense Dense, moe MoE, has func(layer int) bool) func(i int) 
 	}
 }
 
-// expertsField is the name that the number of experts has; transformers 5 writes the second.
+// expertsField returns the name that the number of experts has; transformers 5 writes the second.
 func expertsField(f fields) string { return f.firstOf("num_experts", "num_local_experts") }
 
 // softmaxExperts reads experts without shared ones, whose weights are a softmax over all of
@@ -169,7 +169,7 @@ func (f fields) checkExperts(m MoE, experts, topK string, layers int) {
 // MoELayer reports whether layer i (from 0) has experts.
 func (c *Config) MoELayer(i int) bool { return c.Layers[i].FFN.Routed() > 0 }
 
-// DenseFF is the width of the widest dense network, 0 if there is none.
+// DenseFF returns the width of the widest dense network, 0 if there is none.
 func (c *Config) DenseFF() (n int) {
 	for i := range c.Layers {
 		if d, ok := c.Layers[i].FFN.(Dense); ok {

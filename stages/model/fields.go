@@ -89,7 +89,7 @@ func (f fields) require(name string) bool {
 	return false
 }
 
-// int is a whole number in [lo, hi] that must be there; lo after a fault.
+// int returns a whole number in [lo, hi] that must be there; lo after a fault.
 func (f fields) int(name string, lo, hi int) int {
 	if !f.require(name) {
 		return lo
@@ -97,7 +97,7 @@ func (f fields) int(name string, lo, hi int) int {
 	return f.intOr(name, lo, lo, hi)
 }
 
-// intOr is a whole number in [lo, hi], or def when absent or null.
+// intOr returns a whole number in [lo, hi], or def when absent or null.
 func (f fields) intOr(name string, def, lo, hi int) int {
 	if !f.has(name) {
 		return def
@@ -115,7 +115,7 @@ func (f fields) intOr(name string, def, lo, hi int) int {
 	return int(n)
 }
 
-// float is a finite number in [lo, hi] that must be there; lo after a fault.
+// float returns a finite number in [lo, hi] that must be there; lo after a fault.
 func (f fields) float(name string, lo, hi float64) float64 {
 	if !f.require(name) {
 		return lo
@@ -123,7 +123,7 @@ func (f fields) float(name string, lo, hi float64) float64 {
 	return f.floatOr(name, lo, lo, hi)
 }
 
-// floatOr is a finite number in [lo, hi], or def when absent or null.
+// floatOr returns a finite number in [lo, hi], or def when absent or null.
 func (f fields) floatOr(name string, def, lo, hi float64) float64 {
 	if !f.has(name) {
 		return def
@@ -156,7 +156,7 @@ func (f fields) boolOr(name string, def bool) bool {
 	return def
 }
 
-// stringOr is a string, or def when absent or null.
+// stringOr returns a string, or def when absent or null.
 func (f fields) stringOr(name, def string) string {
 	if !f.has(name) {
 		return def
@@ -169,7 +169,7 @@ func (f fields) stringOr(name, def string) string {
 	return s
 }
 
-// oneOf is a string of the list, or def when absent or null.
+// oneOf returns a string of the list, or def when absent or null.
 func (f fields) oneOf(name, def string, known ...string) string {
 	s := f.stringOr(name, def)
 	if !slices.Contains(known, s) {
@@ -179,7 +179,7 @@ func (f fields) oneOf(name, def string, known ...string) string {
 	return s
 }
 
-// strings is a list of at most limit strings; nil when absent or null.
+// strings returns a list of at most limit strings; nil when absent or null.
 func (f fields) strings(name string, limit int) []string {
 	if !f.has(name) {
 		return nil
@@ -192,7 +192,7 @@ func (f fields) strings(name string, limit int) []string {
 	return list
 }
 
-// object is a nested object; ok is false when it is absent, null or no object.
+// object returns a nested object; ok is false when it is absent, null or no object.
 func (f fields) object(name string) (fields, bool) {
 	if !f.has(name) {
 		return fields{}, false
@@ -223,10 +223,10 @@ func (f fields) objects(name string, limit int) (list []fields) {
 // maxIDs bounds a list of token ids.
 const maxIDs = 1024
 
-// ids is a token id or a list of them; nil when absent or null.
+// ids returns a token id or a list of them; nil when absent or null.
 func (f fields) ids(name string) []int32 { return f.numbers(name, "token id", maxIDs) }
 
-// numbers is a number or a list of at most limit, each in [0, maxVocab) and none twice; nil
+// numbers returns a number or a list of at most limit, each in [0, maxVocab) and none twice; nil
 // when absent or null. noun says what they are.
 func (f fields) numbers(name, noun string, limit int) []int32 {
 	if !f.has(name) {
@@ -254,7 +254,7 @@ func (f fields) numbers(name, noun string, limit int) []int32 {
 	return out
 }
 
-// flags is a list of at most limit values, each 0 or 1; nil when absent or null.
+// flags returns a list of at most limit values, each 0 or 1; nil when absent or null.
 func (f fields) flags(name string, limit int) []bool {
 	if !f.has(name) {
 		return nil

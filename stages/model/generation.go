@@ -47,7 +47,7 @@ func ParseGeneration(generationJSON []byte) (Generation, error) {
 	return g, nil
 }
 
-// StopIDs is the union of the end tokens of both files and of others (the tokenizer's), each
+// StopIDs returns the union of the end tokens of both files and of others (the tokenizer's), each
 // once, the config's first. An id outside the vocabulary cannot be produced and is left out.
 func (c *Config) StopIDs(g Generation, others ...int32) []int32 {
 	out := slices.Clone(c.EOS)

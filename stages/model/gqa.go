@@ -38,10 +38,10 @@ var gqaRoles = Roles{
 	"sinks":  "self_attn.sinks",
 }
 
-// QDim is the length of all query heads, and of the output that o_proj takes.
+// QDim returns the length of all query heads, and of the output that o_proj takes.
 func (g GQA) QDim() int { return g.Heads * g.HeadDim }
 
-// KDim is the length of all key heads.
+// KDim returns the length of all key heads.
 func (g GQA) KDim() int { return g.KVHeads * g.HeadDim }
 
 // NormDims are the lengths of what is normed of queries and keys.

@@ -29,13 +29,13 @@ var mlaRoles = Roles{
 	"o":         "self_attn.o_proj.weight",
 }
 
-// QKDim is the length of a query or key head.
+// QKDim returns the length of a query or key head.
 func (m MLA) QKDim() int { return m.Nope + m.RopeDim }
 
-// KVWidth is the number of values of a cached row.
+// KVWidth returns the number of values of a cached row.
 func (m MLA) KVWidth() int { return m.KVRank + m.RopeDim }
 
-// OutDim is the length of the output that o_proj takes.
+// OutDim returns the length of the output that o_proj takes.
 func (m MLA) OutDim() int { return m.Heads * m.VDim }
 
 // Sizes are the sizes that operators take.

@@ -40,7 +40,7 @@ var ngramRoles = Roles{
 // ngramFacts are tensors that repeat what follows from the config.
 var ngramFacts = []string{"layer_multipliers", "ngram_heads_vocab_sizes", "ngram_heads_offsets"}
 
-// TableName is the name of a shard of the layer's table.
+// TableName returns the name of a shard of the layer's table.
 func (l *LayerSpec) TableName(shard int) string {
 	return strings.Replace(l.Name("ngram_table"), "*", strconv.Itoa(shard), 1)
 }

@@ -52,7 +52,7 @@ func (s Scheme) String() string {
 	return fmt.Sprintf("%s %dx%d blocks", s.Codes, s.Rows, s.Cols)
 }
 
-// Encoding is the name of a scheme as tensors have it: "f8_e4m3_128x128", "int4_g32", "mxfp4".
+// Encoding returns the name of a scheme as tensors have it: "f8_e4m3_128x128", "int4_g32", "mxfp4".
 func (s Scheme) Encoding() string {
 	name := strings.ToLower(s.Codes.String())
 	if s.Codes == FP8 {
@@ -83,7 +83,7 @@ func (q *Quantization) String() string {
 	return strings.Join(list, ", ")
 }
 
-// Group is the number of columns that share a scale where every scheme is INT4 or MXFP4 in groups of
+// Group returns the number of columns that share a scale where every scheme is INT4 or MXFP4 in groups of
 // that size, else 0.
 func (q *Quantization) Group() (n int) {
 	if q == nil {
@@ -169,7 +169,7 @@ func (f fields) blockFP8() Scheme {
 	return Scheme{FP8, rows, cols}
 }
 
-// block is the rows and columns that share a scale; 0, 0 when absent or null.
+// block returns the rows and columns that share a scale; 0, 0 when absent or null.
 func (f fields) block(name string) (rows, cols int) {
 	if !f.has(name) {
 		return 0, 0

@@ -70,7 +70,7 @@ func partialRotary(f fields, headDim int, def float64) int {
 // maxRopeFactor bounds context extension.
 const maxRopeFactor = 1e4
 
-// ropeTheta is the base, from either place; twice only with equal values.
+// ropeTheta returns the base, from either place; twice only with equal values.
 func ropeTheta(f, p fields, scaled bool) float64 {
 	const lo, hi = 1.001, 1e12
 	if !scaled || !p.has("rope_theta") {
@@ -83,7 +83,7 @@ func ropeTheta(f, p fields, scaled bool) float64 {
 	return theta
 }
 
-// ropeKind is the scaling method: "type" in old files, "rope_type" in new ones.
+// ropeKind returns the scaling method: "type" in old files, "rope_type" in new ones.
 func ropeKind(p fields) string {
 	name := "rope_type"
 	if !p.has(name) {
@@ -180,7 +180,7 @@ func parseYarn(p fields) yarn {
 	return y
 }
 
-// yarnMscale is the attention temperature for a context extended by factor.
+// yarnMscale returns the attention temperature for a context extended by factor.
 func yarnMscale(factor, mscale float64) float64 {
 	if factor <= 1 {
 		return 1

@@ -70,7 +70,7 @@ func (Bounded) State() []State { return nil }
 // Cost implements Mixer.
 func (Bounded) Cost() Cost { return Cost{} }
 
-// firstOf is the first of several names of a field that is there, the first of all if
+// firstOf returns the first of several names of a field that is there, the first of all if
 // none is.
 func (f fields) firstOf(names ...string) string {
 	for _, name := range names {

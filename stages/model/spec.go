@@ -63,7 +63,7 @@ type FFN interface {
 	// Tensors lists the tensors in the order of use, by role and without names; of routed
 	// experts those of one.
 	Tensors(hidden int) []TensorSpec
-	// Routed is the number of routed experts, 0 in a dense network.
+	// Routed returns the number of routed experts, 0 in a dense network.
 	Routed() int
 	// Activation is that of its networks.
 	Activation() device.Activation
@@ -129,10 +129,10 @@ type State struct {
 	Per int
 }
 
-// BlockRows is the rows of Paged state in a KV block of that many tokens.
+// BlockRows returns the rows of Paged state in a KV block of that many tokens.
 func (s State) BlockRows(tokens int) int { return device.EntryRows(tokens, max(1, s.Per)) }
 
-// Type is the type of the rows where the KV cache is kept as t.
+// Type returns the type of the rows where the KV cache is kept as t.
 func (s State) Type(t tensor.DType) tensor.DType {
 	if s.Kind == Recurrent || s.F32 {
 		return tensor.F32
@@ -140,7 +140,7 @@ func (s State) Type(t tensor.DType) tensor.DType {
 	return t
 }
 
-// Bytes is the size of a row where the KV cache is kept as t.
+// Bytes returns the size of a row where the KV cache is kept as t.
 func (s State) Bytes(t tensor.DType) int { return device.KVRowBytes(s.Type(t), s.Width, s.Group) }
 
 // Scratch is a matrix of a batch with Width values in a row.
@@ -166,7 +166,7 @@ type Cost struct {
 // number of the expert. Names of a layer's tensors lack the prefix.
 type Roles map[string]string
 
-// Name is the name of the tensor with a role, "" if the family has none.
+// Name returns the name of the tensor with a role, "" if the family has none.
 func (l *LayerSpec) Name(role string) string {
 	if name, ok := l.Roles[role]; ok {
 		return l.Prefix + name
@@ -174,7 +174,7 @@ func (l *LayerSpec) Name(role string) string {
 	return ""
 }
 
-// Expert is the name of a routed expert's tensor with a role.
+// Expert returns the name of a routed expert's tensor with a role.
 func (l *LayerSpec) Expert(role string, expert int) string {
 	return strings.Replace(l.Name(role), "*", strconv.Itoa(expert), 1)
 }
@@ -260,7 +260,7 @@ func (c *Config) Stack(n int, roles Roles, at func(i int) (Mixer, FFN)) {
 	}
 }
 
-// KVBlockBytes is the size of a KV block of that many tokens over all layers, with a KV cache of type t.
+// KVBlockBytes returns the size of a KV block of that many tokens over all layers, with a KV cache of type t.
 func (c *Config) KVBlockBytes(tokens int, t tensor.DType) (n int64) {
 	for s := range c.states {
 		if s.Kind == Paged {

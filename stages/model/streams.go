@@ -56,13 +56,13 @@ func (s Streams) Mix(normEps float32) device.StreamMix {
 // Several reports whether there is more than the one stream of other models.
 func (s Streams) Several() bool { return s.Count > 0 }
 
-// Width is the values of all streams of a token.
+// Width returns the values of all streams of a token.
 func (s Streams) Width(hidden int) int { return max(1, s.Count) * hidden }
 
 // StreamScratch is the values of a row of stages.Mixing.
 type StreamScratch struct{ Normed, Low, Inject int }
 
-// Joined is the width of Low and Inject side by side, as one product makes them: a multiple of 8. 0: Inject is not a product.
+// Joined returns the width of Low and Inject side by side, as one product makes them: a multiple of 8. 0: Inject is not a product.
 func (s StreamScratch) Joined() int {
 	if s.Inject == 0 {
 		return 0
@@ -124,5 +124,5 @@ func (c *Config) Outer() []TensorSpec {
 	return list
 }
 
-// StreamWidth is the values of all residual streams of a token.
+// StreamWidth returns the values of all residual streams of a token.
 func (c *Config) StreamWidth() int { return c.Streams.Width(c.Hidden) }

@@ -449,7 +449,7 @@ func (x *Experts) addUp(s device.Stream, out []float32, y device.Mat, weights []
 	return s.Synchronize()
 }
 
-// HostCallBytes is the host memory that NewHostCalls allocates; group is as for MirrorBytes.
+// HostCallBytes returns the host memory that NewHostCalls allocates; group is as for MirrorBytes.
 func HostCallBytes(cfg *model.Config, rows, servers, group int) int64 {
 	n := int64(rows) * int64(cfg.Hidden) * (4*int64(cfg.MoE.Router.TopK) + 8) // rows of experts, and of calls
 	one := 4 * int64(rows) * int64(cfg.Hidden)

@@ -78,7 +78,7 @@ func firstBytes(b *device.Bank, size int) int {
 	return at
 }
 
-// Most is the largest number of experts of a layer that are copied.
+// Most returns the largest number of experts of a layer that are copied.
 func (l *Link) Most() int { return len(l.have) - 1 }
 
 // Set has steps enqueued on s from now on copy share, in 256ths, of the missing experts of a layer, to these slots,

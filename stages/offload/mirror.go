@@ -59,7 +59,7 @@ func (x *Experts) NewMirror() (*Mirror, error) {
 	return m, nil
 }
 
-// QuantGroup is the group of rows as integers for the host's experts; 0: they take no integers.
+// QuantGroup returns the group of rows as integers for the host's experts; 0: they take no integers.
 func (x *Experts) QuantGroup() int {
 	for _, b := range x.banks {
 		if len(b.host.Integers) > 0 {
@@ -69,7 +69,7 @@ func (x *Experts) QuantGroup() int {
 	return 0
 }
 
-// StageBytes is the device memory that NewMirror allocates for batches within lim.
+// StageBytes returns the device memory that NewMirror allocates for batches within lim.
 func StageBytes(cfg *model.Config, lim stages.Limits, l device.Layout) int64 {
 	if l != nil && !l.HostRows() {
 		return sumBytes(cfg, lim)
@@ -77,7 +77,7 @@ func StageBytes(cfg *model.Config, lim stages.Limits, l device.Layout) int64 {
 	return 4 * int64(min(stageRows, lim.LayerRows()*cfg.MoE.Router.TopK)) * int64(cfg.Hidden+1)
 }
 
-// MirrorBytes is the host memory that NewMirror allocates for batches within lim; group is that of
+// MirrorBytes returns the host memory that NewMirror allocates for batches within lim; group is that of
 // the host's experts, 0 if they are no integers.
 func MirrorBytes(cfg *model.Config, lim stages.Limits, group int, l device.Layout) int64 {
 	n := 4*int64(lim.LayerRows())*int64(1+cfg.MoE.Router.TopK)*int64(cfg.Hidden) + 4*int64(lim.LayerRows()*cfg.MoE.Router.TopK)
@@ -118,7 +118,7 @@ func (m *Mirror) Fetch(s device.Stream, st *stages.State) {
 	m.back.fetch(s, m, st)
 }
 
-// State is the host's view of the batch. It has only what experts read and write. Fetch changes it.
+// State returns the host's view of the batch. It has only what experts read and write. Fetch changes it.
 func (m *Mirror) State() *stages.State { return &m.st }
 
 // Return enqueues the copy of the results of work to st: to their rows of st.ExpertOut, or on an
@@ -128,5 +128,5 @@ func (m *Mirror) Return(s device.Stream, st *stages.State, work []device.ExpertR
 	m.back.send(s, m, st, work)
 }
 
-// hostBytes is the memory of a dense matrix.
+// hostBytes returns the memory of a dense matrix.
 func hostBytes(m device.Mat) []byte { return m.Buf.Host()[m.Off : m.Off+m.Bytes()] }

@@ -58,7 +58,7 @@ type Experts struct {
 
 // slotStore is how a kind of device keeps experts in slots.
 type slotStore interface {
-	// bytes is the size of a slot.
+	// bytes returns the size of a slot.
 	bytes() int
 	// copy enqueues the copy of n experts from e on to slots from at on.
 	copy(s device.Stream, slots device.Buffer, at, layer, e, n int) error
@@ -131,7 +131,7 @@ func (x *Experts) Layers() []int {
 // Any reports whether there are slots.
 func (x *Experts) Any() bool { return len(x.slots) > 0 }
 
-// Rows is the most rows that layers see.
+// Rows returns the most rows that layers see.
 func (x *Experts) Rows() int { return x.parts.Limits.LayerRows() }
 
 // ReturnsSums reports whether an accelerator gets the weighted sum of the host's results, and not their
@@ -148,10 +148,10 @@ func (x *Experts) WholeSum() bool {
 // AnswersRows reports whether the host answers a call of an accelerator with rows of experts, and not with their weighted sum.
 func (x *Experts) AnswersRows() bool { return x.accel.HostRows() || x.WholeSum() }
 
-// Host is the host device.
+// Host returns the host device.
 func (x *Experts) Host() Host { return x.host }
 
-// SlotBytes is the size of a slot for a model's experts on a device with that layout.
+// SlotBytes returns the size of a slot for a model's experts on a device with that layout.
 func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, error) {
 	if l != nil {
 		return load.SlotBytes(cfg, p)
@@ -171,7 +171,7 @@ func SlotBytes(cfg *model.Config, p load.Precision, l device.Layout) (int64, err
 	return packedSlot(w13, w2, extra), err
 }
 
-// sizeOf is the size of a slot for the parts of an expert.
+// sizeOf returns the size of a slot for the parts of an expert.
 func sizeOf(list []place) (n int) {
 	for _, p := range list {
 		n += aligned(p.bytes)
@@ -186,7 +186,7 @@ func packedSlot(w13, w2 tensor.Layout, extra device.Extra) int64 {
 	return int64(sizeOf(places(nil, &device.QExpert{W13: device.QMat{Layout: w13}, W2: device.QMat{Layout: w2}, Extra: extra})))
 }
 
-// nativeSlot is the size of a slot for the largest of a model's experts, which have a format of each tensor.
+// nativeSlot returns the size of a slot for the largest of a model's experts, which have a format of each tensor.
 func nativeSlot(cfg *model.Config, f tensor.Format, extra device.Extra) (most int64, err error) {
 	for layer := range cfg.Layers {
 		for e := 0; cfg.MoELayer(layer) && e < cfg.MoE.Experts; e++ {
@@ -201,7 +201,7 @@ func nativeSlot(cfg *model.Config, f tensor.Format, extra device.Extra) (most in
 	return most, nil
 }
 
-// SlotBytes is the size of a slot: of the largest expert.
+// SlotBytes returns the size of a slot: of the largest expert.
 func (x *Experts) SlotBytes() int { return x.size }
 
 // Room allocates the slots, once. On an error it has allocated none, and if the device has too little
@@ -238,7 +238,7 @@ func (x *Experts) Arena() *arena.Arena { return x.parts.Arena }
 // Share says which slots the arena's shared ones are: those from first on. It comes after Room, before any Load.
 func (x *Experts) Share(first int) { x.lent = first }
 
-// places is the size of room in slots.
+// places returns the size of room in slots.
 func (x *Experts) places() int {
 	if a := x.parts.Arena; a != nil {
 		return a.Steps()
@@ -328,7 +328,7 @@ func (x *Experts) Compute(s device.Stream, st *stages.State, layer int, work []d
 	x.banks[layer].host.Run(s, x.host, st, work)
 }
 
-// Bank is a layer's routed experts in host memory, for callers that run them on Mirror.State
+// Bank returns a layer's routed experts in host memory, for callers that run them on Mirror.State
 // themselves.
 func (x *Experts) Bank(layer int) *expert.Bank { return &x.banks[layer].host }
 

@@ -19,7 +19,7 @@ type piece struct {
 	at    int // bytes from the start of the slot
 }
 
-// host is the piece's memory, nil where the host cannot address it.
+// host returns the piece's memory, nil where the host cannot address it.
 func (p *piece) host() []byte {
 	h := p.buf.Host()
 	if len(h) < p.from+p.bytes {
@@ -56,7 +56,7 @@ func biases(e *device.Extra) (list []place) {
 	return list
 }
 
-// ofMat is a whole matrix, from its first element to its last.
+// ofMat returns a whole matrix, from its first element to its last.
 func ofMat(m *device.Mat) place {
 	n := 0
 	if m.Rows > 0 {

@@ -23,7 +23,7 @@ type sums struct {
 	release []func() error
 }
 
-// sumBytes is the size of a matrix of sums.
+// sumBytes returns the size of a matrix of sums.
 func sumBytes(cfg *model.Config, lim stages.Limits) int64 {
 	return 4 * int64(lim.LayerRows()) * int64(cfg.Hidden)
 }

@@ -32,7 +32,7 @@ func (l *Layer) indexed(op string) ([]float64, bool) {
 	return nil, false
 }
 
-// IndexQueries is the queries of an index over blocks before their norm.
+// IndexQueries returns the queries of an index over blocks before their norm.
 func (l *Layer) IndexQueries() []float64 {
 	x := l.Blocks
 	if x.Local > 0 {
@@ -41,7 +41,7 @@ func (l *Layer) IndexQueries() []float64 {
 	return part(l.Get("index_qk"), (x.Heads+1)*x.Dim, 0, x.Heads*x.Dim)
 }
 
-// IndexMean is the means of x [T, Dim] over the complete blocks.
+// IndexMean returns the means of x [T, Dim] over the complete blocks.
 func (l *Layer) IndexMean(x []float64) []float64 {
 	b := l.Blocks
 	out := make([]float64, l.T/b.Block*b.Dim)
@@ -117,7 +117,7 @@ func (l *Layer) LocalScores() []float64 {
 	return out
 }
 
-// blockCount is the number of blocks of the text, the last of which may be short.
+// blockCount returns the number of blocks of the text, the last of which may be short.
 func (l *Layer) blockCount() int { return (l.T + l.Blocks.Block - 1) / l.Blocks.Block }
 
 // LocalSelected returns the blocks that each head of each token chooses by scores, rising, with -1 behind them, [T, heads, Chosen]. The

@@ -178,7 +178,7 @@ func (m compressed) sees(i int) int {
 	return (i + 1) / m.Ratio
 }
 
-// entries is the entries [n, dim] of all complete windows.
+// entries returns the entries [n, dim] of all complete windows.
 func (m compressed) entries(l *Layer, prefix string, dim int) []float64 {
 	c, z := l.Get(prefix+"c"), l.Get(prefix+"z")
 	parts := m.Compressor(dim, 1).Parts()
@@ -213,7 +213,7 @@ func (m compressed) entries(l *Layer, prefix string, dim int) []float64 {
 	return m.turnedTo(out, dim, func(at int) float64 { return float64(at / dim * m.Ratio) })
 }
 
-// scores is the index scores [T, entries], 0 of those that a token does not see.
+// scores returns the index scores [T, entries], 0 of those that a token does not see.
 func (m compressed) scores(l *Layer) []float64 {
 	q, keys, weights := l.Get("indexer_query"), l.Get("index_entries"), l.Get("indexer_weights")
 	heads, d := m.Index.Heads, m.Index.Dim
@@ -236,7 +236,7 @@ func (m compressed) scores(l *Layer) []float64 {
 	return out
 }
 
-// selected is the best entries of each token, rising, with -1 behind them.
+// selected returns the best entries of each token, rising, with -1 behind them.
 func (m compressed) selected(l *Layer) []float64 {
 	scores, n := l.Get("indexer_scores"), l.T/m.Ratio
 	if len(scores) != l.T*n {
@@ -311,7 +311,7 @@ func (m compressed) attend(l *Layer) (out, probs []float64) {
 	return out, probs
 }
 
-// groups is the output of attention times the matrix of each group of heads, side by side.
+// groups returns the output of attention times the matrix of each group of heads, side by side.
 func (m compressed) groups(l *Layer) []float64 {
 	x, in := l.Get("attn"), m.QDim()/m.Groups
 	w := l.Weight(l.Tensor("o_a"), m.Groups*m.OutRank*in)

@@ -99,7 +99,7 @@ func (delta) define(l *Layer, op string) ([]float64, bool) {
 	return nil, false
 }
 
-// Decays is the logarithm of what stays of a state, [T, value heads] or, where rows have decays of their own, [T, value heads, key dim]. floor, below
+// Decays returns the logarithm of what stays of a state, [T, value heads] or, where rows have decays of their own, [T, value heads, key dim]. floor, below
 // 0, bounds it; 0: nothing does.
 func (l *Layer) Decays(floor float32) []float64 {
 	p := l.Delta
@@ -118,7 +118,7 @@ func (l *Layer) Decays(floor float32) []float64 {
 	return a
 }
 
-// DeltaRows is the queries, keys, values and gates of each token, [T, width], in the order of the columns
+// DeltaRows returns the queries, keys, values and gates of each token, [T, width], in the order of the columns
 // of l.Delta.
 func (l *Layer) DeltaRows() []float64 {
 	if l.Tensor("qkvz") != "" {
@@ -154,7 +154,7 @@ func columnsOf(x []float64, width int, c device.Columns, heads, n int) (out []fl
 	return out
 }
 
-// DeltaChannels is the queries, keys and values of DeltaRows: what the convolution passes over.
+// DeltaChannels returns the queries, keys and values of DeltaRows: what the convolution passes over.
 func DeltaChannels(x []float64, p device.DeltaNet) (out []float64) {
 	for ; len(x) >= p.Width(); x = x[p.Width():] {
 		row := x[:p.Width()]
@@ -165,13 +165,13 @@ func DeltaChannels(x []float64, p device.DeltaNet) (out []float64) {
 	return out
 }
 
-// Gates is the gates of the output, [T, values].
+// Gates returns the gates of the output, [T, values].
 func (l *Layer) Gates() []float64 {
 	p := l.Delta
 	return columnsOf(l.DeltaRows(), p.Width(), p.Gates(), p.KeyHeads, p.Group()*p.ValueDim)
 }
 
-// Convolution is the causal convolution of x [T, channels], then SiLU unless that is left out.
+// Convolution returns the causal convolution of x [T, channels], then SiLU unless that is left out.
 func (l *Layer) Convolution(x []float64, silu bool) []float64 {
 	n, taps := l.Delta.Channels(), l.Delta.Taps
 	w, out := l.ConvWeight(), make([]float64, len(x))
@@ -190,7 +190,7 @@ func (l *Layer) Convolution(x []float64, silu bool) []float64 {
 	return out
 }
 
-// ConvWeight is the weights of the convolutions, [channels, taps].
+// ConvWeight returns the weights of the convolutions, [channels, taps].
 func (l *Layer) ConvWeight() (w []float32) {
 	p := l.Delta
 	for _, x := range (model.DeltaNet{Sizes: p}).Convolutions() {
@@ -237,7 +237,7 @@ func Right(p device.DeltaNet) DeltaRule {
 	return DeltaRule{Decay: math.Exp, Unit: Unit, Scale: 1 / math.Sqrt(float64(p.KeyDim))}
 }
 
-// Rule is the gated delta rule, token by token, [T, values].
+// Rule returns the gated delta rule, token by token, [T, values].
 func (l *Layer) Rule(r DeltaRule) []float64 {
 	out, _ := l.rule(r)
 	return out
@@ -291,7 +291,7 @@ func (l *Layer) rule(r DeltaRule) (out, states []float64) {
 	return out, states
 }
 
-// GateOf is the function of the gates of the output.
+// GateOf returns the function of the gates of the output.
 func GateOf(p device.DeltaNet) func(float64) float64 {
 	if p.SigmoidGate {
 		return sigmoid

@@ -58,7 +58,7 @@ func (l *Layer) indexProduct(op string) (Product, bool) {
 	return p, true
 }
 
-// IndexNorm is the keys of the indexer after their LayerNorm.
+// IndexNorm returns the keys of the indexer after their LayerNorm.
 func (l *Layer) IndexNorm() []float64 {
 	d := l.Indexer.Dim
 	return LayerNorm(l.Get("index_k"), l.Weight(l.Tensor("index_norm"), d), l.Weight(l.Tensor("index_norm_bias"), d), float64(l.Indexer.NormEps))
@@ -71,7 +71,7 @@ func (l *Layer) IndexRotated(x []float64, interleaved bool) []float64 {
 	return Rotate(x, l.T, l.Indexer.Dim, &rope, func(row int) float64 { return float64(row) })
 }
 
-// IndexScores is the scores [T, n] of the tokens, or of the complete pools, that each token sees, 0 of the others.
+// IndexScores returns the scores [T, n] of the tokens, or of the complete pools, that each token sees, 0 of the others.
 func (l *Layer) IndexScores(score IndexScore) []float64 {
 	from := "indexer_keys"
 	if l.Indexer.Pool > 0 {
@@ -97,7 +97,7 @@ func (l *Layer) IndexScores(score IndexScore) []float64 {
 // entries is how many tokens, or complete pools, the text has.
 func (l *Layer) entries() int { return l.Indexer.Sizes(1).Sees(l.T - 1) }
 
-// poolKeys is the keys of the complete pools: of each channel the sum of the tokens' keys by the softmax of their gates.
+// poolKeys returns the keys of the complete pools: of each channel the sum of the tokens' keys by the softmax of their gates.
 func (l *Layer) poolKeys() []float64 {
 	keys, gates, d, r := l.Get("indexer_keys"), l.Get("indexer_key_gate"), l.Indexer.Dim, l.Indexer.Pool
 	bias := l.Weight(l.Tensor("index_ape"), r*d)
@@ -118,7 +118,7 @@ func (l *Layer) poolKeys() []float64 {
 	return out
 }
 
-// Choose is the topK tokens, or pools, with the best scores [T, n] of those that each token sees, rising, with -1 behind
+// Choose returns the topK tokens, or pools, with the best scores [T, n] of those that each token sees, rising, with -1 behind
 // them where there are fewer; of equal ones the first.
 func (l *Layer) Choose(scores []float64, topK int) []float64 {
 	n := l.entries()

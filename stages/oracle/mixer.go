@@ -15,7 +15,7 @@ type mixer interface {
 	// unrotated returns the values that become q_pe or k_pe, and how many values of a head are in
 	// them.
 	unrotated(l *Layer, op string) (x []float64, dim int)
-	// rotatedPart is the part of whole query heads that is rotated.
+	// rotatedPart returns the part of whole query heads that is rotated.
 	rotatedPart(s *Spec, q []float32) []float32
 	// attention sets Key, Score and Value; false where values are missing.
 	attention(l *Layer, x *Attention) bool

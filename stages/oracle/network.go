@@ -40,7 +40,7 @@ func activate(a device.Activation) func(g, u float64) float64 {
 	}
 }
 
-// Gate is the rows of x, each times the sigmoid of its logit.
+// Gate returns the rows of x, each times the sigmoid of its logit.
 func Gate(x, logits []float64) []float64 {
 	if len(logits) == 0 {
 		return nil
@@ -52,7 +52,7 @@ func Gate(x, logits []float64) []float64 {
 	return out
 }
 
-// Gated is a network with what makes one value of those of gate and up.
+// Gated returns a network with what makes one value of those of gate and up.
 func Gated(act func(g, u float64) float64) Feed { return gated(act, func([]float64) {}) }
 
 // Rounded is SwiGLU whose products get rows that round has changed in place.

@@ -41,7 +41,7 @@ func (l *Layer) mixed(op string) ([]float64, bool) {
 	return nil, false
 }
 
-// summed is the sum of the streams x by weights [T, n]; nil: their mean.
+// summed returns the sum of the streams x by weights [T, n]; nil: their mean.
 func (l *Layer) summed(x, weights []float64) []float64 {
 	n, h := l.Streams.Count, l.Config.Hidden
 	if len(x) != l.T*n*h {
@@ -58,7 +58,7 @@ func (l *Layer) summed(x, weights []float64) []float64 {
 	return out
 }
 
-// Mingled is the streams behind the first block of the layer (op streams_mid) or the second (layer_out): mixed, plus the block's output. transposed: by
+// Mingled returns the streams behind the first block of the layer (op streams_mid) or the second (layer_out): mixed, plus the block's output. transposed: by
 // the transposed matrix.
 func (l *Layer) Mingled(op string, transposed bool) []float64 {
 	x, prefix, block := l.In, "attn_", "mixer_out"
@@ -93,7 +93,7 @@ type Balance struct {
 	RowsFirst  bool // the first division is by the sums of rows, not of columns
 }
 
-// MixMatrix is the matrix [T, n*n] that mixes the streams before a block, whose prefix is attn_ or mlp_.
+// MixMatrix returns the matrix [T, n*n] that mixes the streams before a block, whose prefix is attn_ or mlp_.
 func (l *Layer) MixMatrix(prefix string, b Balance) []float64 {
 	n, x := l.Streams.Count, l.In
 	if prefix == "mlp_" {
@@ -102,7 +102,7 @@ func (l *Layer) MixMatrix(prefix string, b Balance) []float64 {
 	return part(l.streamWeights(prefix, x(), b), n+n+n*n, 2*n, n*n)
 }
 
-// streamWeights is the weights for the streams x: those of reading, before the head no more; those of writing; the matrix.
+// streamWeights returns the weights for the streams x: those of reading, before the head no more; those of writing; the matrix.
 func (l *Layer) streamWeights(prefix string, x []float64, b Balance) []float64 {
 	n, eps := l.Streams.Count, float64(l.Streams.Eps)
 	width := n * l.Config.Hidden

@@ -35,7 +35,7 @@ type Mix struct {
 	Raw   bool // the weights multiply the streams as they are, not the normed ones
 }
 
-// Entered is the streams that the mixer reads.
+// Entered returns the streams that the mixer reads.
 func (l *Layer) Entered() []float64 {
 	if l.NGrams == nil {
 		return l.In()
@@ -65,7 +65,7 @@ func (l *Layer) normStreams(role string, x []float64, width int, plus float32) [
 	return out
 }
 
-// Collapse is the input of a block.
+// Collapse returns the input of a block.
 func (l *Layer) Collapse(prefix string, x []float64, m Mix) []float64 {
 	n, h := l.Streams.Count, l.Config.Hidden
 	width, plus, by := h, float32(1), 1/float64(n)

@@ -14,7 +14,7 @@ import (
 // sampleBytes is how many bytes of each stored piece of a tensor a hash covers.
 const sampleBytes = 4096
 
-// Fingerprint is a hash that members of a cluster compare: of config.json, the tokenizer and all tensors, as digest has them.
+// Fingerprint returns a hash that members of a cluster compare: of config.json, the tokenizer and all tensors, as digest has them.
 func (s *Source) Fingerprint() (string, error) {
 	config, err := s.Read("config.json", false)
 	if err != nil {

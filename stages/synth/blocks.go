@@ -68,7 +68,7 @@ func (m *Model) blocks(name string, t gguf.Type, std float64) *blocks {
 	return x
 }
 
-// scaleBits is a scale as blocks of the type have it; not of MXFP4.
+// scaleBits returns a scale as blocks of the type have it; not of MXFP4.
 func scaleBits(t gguf.Type, scale float64) uint16 {
 	if t != gguf.NVFP4 {
 		return tensor.F32ToF16(float32(scale))
@@ -121,7 +121,7 @@ func (x *blocks) fill(dst []byte, first uint64, threads int) {
 	})
 }
 
-// unitSpread is the root mean square of the values of random blocks with the scale 1, or 2^0.
+// unitSpread returns the root mean square of the values of random blocks with the scale 1, or 2^0.
 func unitSpread(t gguf.Type) float64 {
 	const n = 256
 	b := t.Block()

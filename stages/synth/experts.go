@@ -46,7 +46,7 @@ func (x *expert) fill(b []byte) {
 	x.w2.fill(b[x.w2Values:], b[x.w2Scales:], 1)
 }
 
-// view is the expert at a place of a buffer.
+// view returns the expert at a place of a buffer.
 func (x *expert) view(buf device.Buffer, at int) device.QExpert {
 	mat := func(f tensor.Layout, values, scales int) device.QMat {
 		return device.QMat{Layout: f, Values: buf, ValueAt: at + values, Scales: buf, ScaleAt: at + scales}

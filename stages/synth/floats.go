@@ -105,7 +105,7 @@ func (f *floats) fillExperts(dst []byte, a, b int) {
 	}
 }
 
-// sizeOf is the size of a tensor in bytes.
+// sizeOf returns the size of a tensor in bytes.
 func sizeOf(t model.TensorSpec) int64 {
 	n := int64(tensor.BF16.Size())
 	for _, d := range t.Shape {

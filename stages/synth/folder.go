@@ -92,7 +92,7 @@ func (m *Model) WriteCache(ctx context.Context, f Folder, format tensor.Format) 
 	})
 }
 
-// tensorBytes is the size of tensors in bfloat16.
+// tensorBytes returns the size of tensors in bfloat16.
 func tensorBytes(list []model.TensorSpec) int64 {
 	n := int64(0)
 	for _, t := range list {

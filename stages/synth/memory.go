@@ -309,7 +309,7 @@ func (s *store) Matrix(name string, f tensor.Layout, _ func() (*tensor.Matrix, e
 	return device.QMat{Layout: f, Values: b, Scales: b, ScaleAt: scaleAt}, nil
 }
 
-// matrixStd is the spread of a matrix by its name in the store: "layer.3.o",
+// matrixStd returns the spread of a matrix by its name in the store: "layer.3.o",
 // "layer.3.kv_b.7.k" (a head of kv_b_proj the other way round), "layer.0.dense.w2".
 func (m *Model) matrixStd(name string, f tensor.Layout) float64 {
 	std := 1 / math.Sqrt(float64(f.Cols))

@@ -105,7 +105,7 @@ func Text(ids []int32, from, drift, vocab int) {
 	}
 }
 
-// shuffled is a random order of 0..n-1 (Fisher and Yates).
+// shuffled returns a random order of 0..n-1 (Fisher and Yates).
 func shuffled(key uint64, n int) []int {
 	order := make([]int, n)
 	for i := range order {
@@ -148,7 +148,7 @@ func ranks(experts, topK int) []float64 {
 	return at(low)
 }
 
-// hottest is the share of the work of the hottest quarter, by trying.
+// hottest returns the share of the work of the hottest quarter, by trying.
 func hottest(gain, noise []float64, topK int) float64 {
 	experts := len(gain)
 	count := make([]int, experts)
@@ -170,7 +170,7 @@ func hottest(gain, noise []float64, topK int) float64 {
 	return Hottest(count)
 }
 
-// Hottest is the share of all work that the hottest quarter of a layer's experts
+// Hottest returns the share of all work that the hottest quarter of a layer's experts
 // did, given how often each was chosen.
 func Hottest(count []int) float64 {
 	sorted := slices.Sorted(slices.Values(count))

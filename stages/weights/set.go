@@ -28,7 +28,7 @@ type Set struct {
 	release func(b []byte) // nil: not mapped
 }
 
-// Of is a set of tensors that were made otherwise than read. free (nil: nothing) is called by
+// Of returns a set of tensors that were made otherwise than read. free (nil: nothing) is called by
 // Close. release (nil: nothing) is called by Release, for each piece of Stored. Data may be nil
 // where only name, type and shape are used.
 func Of(list []Named, free func() error, release func(b []byte)) *Set {
@@ -44,7 +44,7 @@ func Of(list []Named, free func() error, release func(b []byte)) *Set {
 	return s
 }
 
-// View is a set of tensors made of those of s: a part of one, or values with their scales. It
+// View returns a set of tensors made of those of s: a part of one, or values with their scales. It
 // takes over the memory of s, which is empty from then on.
 func (s *Set) View(list []Named) *Set {
 	v := Of(list, nil, s.release)
@@ -63,7 +63,7 @@ func (s *Set) Tensor(name string) (Tensor, bool) {
 // order reads each file from front to back. Not to be changed.
 func (s *Set) Names() []string { return s.names }
 
-// Bytes is the size of all tensors together.
+// Bytes returns the size of all tensors together.
 func (s *Set) Bytes() int64 { return s.bytes }
 
 // Release tells that a tensor is not needed for now: where it is mapped, its pages

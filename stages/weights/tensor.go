@@ -48,7 +48,7 @@ type Integers interface {
 	IntegerRow(dst *tensor.Matrix, at, row int) bool
 }
 
-// IntegersOf is the rows of tensors, one after the other, as a matrix of a format that has their
+// IntegersOf returns the rows of tensors, one after the other, as a matrix of a format that has their
 // values exactly; nil: it does not, or one of the tensors is not stored as integers.
 func IntegersOf(f tensor.Format, cols int, list ...Tensor) *tensor.Matrix {
 	rows := 0
@@ -73,7 +73,7 @@ func IntegersOf(f tensor.Format, cols int, list ...Tensor) *tensor.Matrix {
 	return m
 }
 
-// FormatOf is the format that takes the bytes of an encoded matrix as they are; zero: there is none.
+// FormatOf returns the format that takes the bytes of an encoded matrix as they are; zero: there is none.
 func FormatOf(t Tensor) tensor.Format {
 	if t.Coded == nil || len(t.Shape) != 2 {
 		return tensor.Format{}
@@ -118,7 +118,7 @@ func takes(f tensor.Format, t Tensor) bool {
 	return true
 }
 
-// Exactly is the rows of tensors, one after the other, as a matrix of a format that has their
+// Exactly returns the rows of tensors, one after the other, as a matrix of a format that has their
 // values exactly, or takes their bytes as they are; nil: it does not. An error says what is wrong
 // with the bytes.
 func Exactly(f tensor.Format, cols int, list ...Tensor) (*tensor.Matrix, error) {
@@ -278,7 +278,7 @@ func (t Tensor) Stored() [][]byte {
 	return [][]byte{t.Data}
 }
 
-// Bytes is the size of the stored tensor.
+// Bytes returns the size of the stored tensor.
 func (t Tensor) Bytes() (n int64) {
 	for _, piece := range t.Stored() {
 		n += int64(len(piece))

@@ -90,7 +90,7 @@ func readJSON(t testing.TB, path string, to any) []byte {
 	return data
 }
 
-// tinyDir is the folder of krater-tiny.
+// tinyDir returns the folder of krater-tiny.
 func tinyDir(t testing.TB) string {
 	return filepath.Join(root(t), "..", "..", "models", "krater-tiny")
 }

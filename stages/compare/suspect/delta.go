@@ -56,7 +56,7 @@ func gateMistakesOf(x, gates []float64, act func(float64) float64, whose string)
 
 func sigmoid(v float64) float64 { return 1 / (1 + math.Exp(-v)) }
 
-// reordered is the layer with the columns of the projections taken in the other order; false for KDA, which has one.
+// reordered returns the layer with the columns of the projections taken in the other order; false for KDA, which has one.
 func (l *layer) reordered() (o *layer, ok bool) {
 	if l.Delta.Floor < 0 {
 		return nil, false
@@ -64,7 +64,7 @@ func (l *layer) reordered() (o *layer, ok bool) {
 	return l.resized(func(p *device.DeltaNet) { p.ByKeyHead = !p.ByKeyHead }), true
 }
 
-// resized is the layer with other sizes of DeltaNet, from its projections on.
+// resized returns the layer with other sizes of DeltaNet, from its projections on.
 func (l *layer) resized(change func(*device.DeltaNet)) *layer {
 	values := map[string][]float64{}
 	for _, x := range (model.DeltaNet{Sizes: l.Delta}).Projections() {

@@ -128,7 +128,7 @@ func storeRows(cache device.KV, rows []float32, slots []int32) {
 	}
 }
 
-// rowOf is a row of a matrix.
+// rowOf returns a row of a matrix.
 func rowOf(m device.Mat, row int32) device.Mat {
 	m.Off, m.Rows = m.Off+int(row)*m.Stride*m.DType.Size(), 1
 	return m

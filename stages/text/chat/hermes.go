@@ -177,10 +177,10 @@ func (t *Template) Parser(o toolcall.Options) *toolcall.Parser {
 	return t.format.New(o)
 }
 
-// Format is the form of answers that the template shows.
+// Format returns the form of answers that the template shows.
 func (t *Template) Format() toolcall.Format { return t.format }
 
-// Speech is the form in which a model of the template is told to write calls: as Format, or the Hermes
+// Speech returns the form in which a model of the template is told to write calls: as Format, or the Hermes
 // form, where the template has no place for tools and the prompt describes it.
 func (t *Template) Speech() toolcall.Format {
 	if t.traits.noTools {

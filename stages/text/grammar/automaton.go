@@ -211,7 +211,7 @@ func (a *automaton) move(set int32, class uint16) *move {
 	return m
 }
 
-// at is the elem of a state that is reached anew.
+// at returns the elem of a state that is reached anew.
 func (a *automaton) at(state int32) elem {
 	s := &a.prog.states[state]
 	if s.kind == kindLoop {

@@ -62,13 +62,13 @@ func (r *Rules) Join(other *Rules, root int32) *Expr {
 	return Rule(base + root)
 }
 
-// Len is the number of rules.
+// Len returns the number of rules.
 func (r *Rules) Len() int { return len(r.list) }
 
 // Rule stands for a rule's text.
 func Rule(id int32) *Expr { return &Expr{op: opRule, id: id} }
 
-// Text is a literal.
+// Text returns a literal.
 func Text(s string) *Expr {
 	if s == "" {
 		return empty
@@ -82,7 +82,7 @@ func Words(list ...string) *Expr { return &Expr{op: opWords, texts: list} }
 // Class is one character of a set, as UTF-8.
 func Class(s Set) *Expr { return &Expr{op: opSet, set: s} }
 
-// Token is a control token of the vocabulary, whatever its text.
+// Token returns a control token of the vocabulary, whatever its text.
 func Token(id int32) *Expr { return &Expr{op: opToken, id: id} }
 
 // Until is text of whole characters, up to the first of the marks, which is not part of it.

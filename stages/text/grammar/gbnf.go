@@ -102,7 +102,7 @@ func (p *gbnf) word() string {
 	return p.text[from:p.at]
 }
 
-// id is the number of a rule, which may be defined later.
+// id returns the number of a rule, which may be defined later.
 func (p *gbnf) id(name string) int32 {
 	id, ok := p.ids[name]
 	if !ok {

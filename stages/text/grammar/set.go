@@ -34,7 +34,7 @@ func NewSet(ranges ...Range) Set {
 	return s
 }
 
-// Runes is a set of single characters.
+// Runes returns a set of single characters.
 func Runes(list ...rune) Set {
 	ranges := make([]Range, len(list))
 	for i, r := range list {

@@ -70,7 +70,7 @@ func NewVocabulary(size int, text func(id int32) []byte, ends []int32) *Vocabula
 	return v
 }
 
-// words is the size of a mask.
+// words returns the size of a mask.
 func (v *Vocabulary) words() int { return (len(v.texts) + 31) / 32 }
 
 // None returns a mask in which no token may come.

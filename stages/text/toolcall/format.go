@@ -100,7 +100,7 @@ func Detect(template string) Format {
 	return f
 }
 
-// Hermes is the format with calls in the Hermes form.
+// Hermes returns the format with calls in the Hermes form.
 func (f Format) Hermes() Format {
 	f.form, f.bare = hermes.name, false
 	f.openers, f.borders = append(slices.Clone(f.openers), hermesOpen), append(slices.Clone(f.borders), hermesClose)

@@ -48,7 +48,7 @@ func (e *ToolError) Unwrap() error { return e.Err }
 // gap is white space as models write it between parts of an answer.
 var gap = grammar.Repeat(grammar.Class(grammar.Runes(' ', '\n')), 0, 4)
 
-// Answer is the reasoning that the format may have, and then body. inside says that the prompt ends
+// Answer returns the reasoning that the format may have, and then body. inside says that the prompt ends
 // within reasoning.
 func (f Format) Answer(s *Speaker, body *grammar.Expr, inside bool) *grammar.Expr {
 	switch {
@@ -72,7 +72,7 @@ func (f Format) Answer(s *Speaker, body *grammar.Expr, inside bool) *grammar.Exp
 	return grammar.Alt(list...)
 }
 
-// Text is an answer's text as a format frames it.
+// Text returns an answer's text as a format frames it.
 func (f Format) Text(s *Speaker, text *grammar.Expr) *grammar.Expr {
 	if f.harmony {
 		return grammar.Seq(s.Spell(harmonyChannel+"final"+harmonyMessage), text)
@@ -188,7 +188,7 @@ var spoken = map[string]form{
 	"deepseek_v4":     {begin: "<｜DSML｜tool_calls>\n", between: "\n", end: "\n</｜DSML｜tool_calls>", call: tagForm(dsmlOpen+`"`, `">`+"\n", dsmlForm, "\n", "", dsmlForm.end)},
 }
 
-// loose is a text whose line end at its end may be missing: templates of one format differ there.
+// loose returns a text whose line end at its end may be missing: templates of one format differ there.
 func (s *Speaker) loose(text string) *grammar.Expr {
 	if body, ok := strings.CutSuffix(text, "\n"); ok {
 		return grammar.Seq(s.Spell(body), grammar.Optional(grammar.Text("\n")))
@@ -196,7 +196,7 @@ func (s *Speaker) loose(text string) *grammar.Expr {
 	return s.Spell(text)
 }
 
-// jsonForm is a call whose arguments are a JSON object.
+// jsonForm returns a call whose arguments are a JSON object.
 func jsonForm(open, middle, end string) func(*Speaker, *function) (*grammar.Expr, error) {
 	return func(s *Speaker, f *function) (*grammar.Expr, error) {
 		args, err := s.arguments(f, nil)
@@ -204,7 +204,7 @@ func jsonForm(open, middle, end string) func(*Speaker, *function) (*grammar.Expr
 	}
 }
 
-// ownForm is a call whose arguments are in a notation of the format.
+// ownForm returns a call whose arguments are in a notation of the format.
 func ownForm(open, middle, end string, notation func(*Speaker) *jsonschema.Notation) func(*Speaker, *function) (*grammar.Expr, error) {
 	return func(s *Speaker, f *function) (*grammar.Expr, error) {
 		args, err := s.arguments(f, notation(s))
@@ -227,7 +227,7 @@ func (s *Speaker) arguments(f *function, notation *jsonschema.Notation) (*gramma
 	return e, err
 }
 
-// tagForm is a call whose parameters have tags of their own. line follows each of them, and inner stands
+// tagForm returns a call whose parameters have tags of their own. line follows each of them, and inner stands
 // on both sides of a value.
 func tagForm(open, nameEnd string, t *paramForm, line, inner, end string) func(*Speaker, *function) (*grammar.Expr, error) {
 	return func(s *Speaker, f *function) (*grammar.Expr, error) {
@@ -251,7 +251,7 @@ func tagForm(open, nameEnd string, t *paramForm, line, inner, end string) func(*
 	}
 }
 
-// parameter is a parameter with its value.
+// parameter returns a parameter with its value.
 func (s *Speaker) parameter(f *function, t *paramForm, m jsonschema.Member, line, inner string) *grammar.Expr {
 	name := m.Name
 	if t.attributes {

@@ -278,7 +278,7 @@ func quote(s string) string {
 	return string(quoted)
 }
 
-// literal is the JSON value of a bare word, which is not empty.
+// literal returns the JSON value of a bare word, which is not empty.
 func literal(word string) string {
 	switch n := len(word); word {
 	case "True":

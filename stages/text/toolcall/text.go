@@ -33,7 +33,7 @@ func (o *object) rawByte(c byte) {
 	}
 }
 
-// control is a control character's escape.
+// control returns a control character's escape.
 func control(c byte) string {
 	switch c {
 	case '\n':

@@ -104,7 +104,7 @@ func (x *matrixFile) copyIn(ctx context.Context, dev device.Device, f io.ReaderA
 // bytes of a matrix.
 func (x *matrixFile) bytes(k key) []byte { return x.host[x.records[k].at:][:sizeOf(k.Layout)] }
 
-// matrix is a view of a matrix in the buffer.
+// matrix returns a view of a matrix in the buffer.
 func (x *matrixFile) matrix(k key) (device.QMat, bool) {
 	r, ok := x.records[k]
 	at := int(r.at)

@@ -70,7 +70,7 @@ func isFull(err error) bool {
 	return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
 }
 
-// freeBytes is the room in a folder for an ordinary user; -1: unknown.
+// freeBytes returns the room in a folder for an ordinary user; -1: unknown.
 func freeBytes(dir string) int64 {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {

@@ -14,7 +14,7 @@ import (
 // Fingerprint identifies what a cache was made from.
 type Fingerprint [32]byte
 
-// String is the first 16 digits.
+// String returns the first 16 digits.
 func (f Fingerprint) String() string { return hex.EncodeToString(f[:8]) }
 
 const (

@@ -42,7 +42,7 @@ func folders(dir, model string, source Fingerprint) ([]string, error) {
 	return list, nil
 }
 
-// folderOf is the cache folder of a model's folder or .gguf file.
+// folderOf returns the cache folder of a model's folder or .gguf file.
 func folderOf(model string) string {
 	if strings.EqualFold(filepath.Ext(model), ".gguf") {
 		if info, err := os.Stat(model); err == nil && !info.IsDir() {

@@ -103,7 +103,7 @@ func putEntry(b []byte, i int, e entry) {
 	le.PutUint32(b[12:], checksum(b[:12]))
 }
 
-// sealOf is the checksum of a whole header with the four bytes at a place zero.
+// sealOf returns the checksum of a whole header with the four bytes at a place zero.
 func sealOf(b []byte, at int) uint32 {
 	sum := crc32.Update(checksum(b[:at]), castagnoli, []byte{0, 0, 0, 0})
 	return crc32.Update(sum, castagnoli, b[at+4:])

@@ -67,7 +67,7 @@ type Plan struct {
 	first bool // the plan of a file of version 1
 }
 
-// NewPlan is the plan for a model's experts.
+// NewPlan returns the plan for a model's experts.
 func NewPlan(cfg *model.Config, f tensor.Format, method Method, source Fingerprint) (Plan, error) {
 	p := Plan{Experts: cfg.MoE.Experts, Hidden: cfg.Hidden, FF: cfg.MoE.FF, Format: f, Method: method, Source: source}
 	for i := range cfg.Layers {
@@ -150,13 +150,13 @@ func (p *Plan) layout() (layout, error) {
 // at is where layer i (counted among those with experts) starts in the file.
 func (l *layout) at(i int) int64 { return l.header + int64(i)*l.layer }
 
-// Bytes is the size of the file.
+// Bytes returns the size of the file.
 func (p *Plan) Bytes() (int64, error) {
 	l, err := p.layout()
 	return l.file, err
 }
 
-// FileName is the name of the plan's file in its folder.
+// FileName returns the name of the plan's file in its folder.
 func (p *Plan) FileName() string { return fmt.Sprintf("experts_%s_%s.bin", p.For, p.Format) }
 
 // fileNames are all names that the plan's file may have: files of version 1 have their bits in

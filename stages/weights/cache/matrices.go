@@ -46,7 +46,7 @@ func (o *MatrixOptions) notice(format string, args ...any) {
 
 func (o *MatrixOptions) digest() [32]byte { return sha256.Sum256([]byte(o.Precision)) }
 
-// fileName is the name of the file in its folder.
+// fileName returns the name of the file in its folder.
 func (o *MatrixOptions) fileName() string {
 	d := o.digest()
 	return "dense_cpu_" + hex.EncodeToString(d[:8]) + ".bin"
@@ -307,7 +307,7 @@ func (m *Matrices) Allocated() (n int64) {
 	return n
 }
 
-// Bytes is the size of all matrices given.
+// Bytes returns the size of all matrices given.
 func (m *Matrices) Bytes() (n int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

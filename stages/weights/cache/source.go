@@ -130,7 +130,7 @@ func (w *Weights) Expert(layer, e int) (w13, w2 *tensor.Matrix, err error) {
 	return w13, w2, nil
 }
 
-// exact is the rows of tensors whose stored integers the format has.
+// exact returns the rows of tensors whose stored integers the format has.
 func (w *Weights) exact(cols int, names ...string) (*tensor.Matrix, error) {
 	var list []weights.Tensor
 	for _, name := range names {

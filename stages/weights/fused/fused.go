@@ -70,7 +70,7 @@ func split(all map[string]model.FusedTensor, set *weights.Set) (list []weights.N
 	return list, nil
 }
 
-// piece is a tensor of one expert in the fused tensor t.
+// piece returns a tensor of one expert in the fused tensor t.
 func piece(f *model.FusedTensor, p model.Piece, t weights.Tensor) weights.Tensor {
 	rows, cols := p.Shape[0], 1
 	if f.In > 0 {
@@ -95,7 +95,7 @@ func piece(f *model.FusedTensor, p model.Piece, t weights.Tensor) weights.Tensor
 	return out
 }
 
-// share is the part of the memory of t that expert e of n has: all pieces lie by expert.
+// share returns the part of the memory of t that expert e of n has: all pieces lie by expert.
 func share(t weights.Tensor, e, n int) (list [][]byte) {
 	for _, b := range t.Stored() {
 		if size := len(b) / n; len(b)%n == 0 {
@@ -160,7 +160,7 @@ func (x *part) Floats(dst []float32, firstRow int) error {
 	return nil
 }
 
-// number is a plain number.
+// number returns a plain number.
 func number(b []byte, dt tensor.DType) float32 {
 	switch dt {
 	case tensor.BF16:

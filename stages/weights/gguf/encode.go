@@ -178,7 +178,7 @@ func encodeMXFP4(dst []byte, src []float32) {
 	}
 }
 
-// nearestCode is the code whose value is nearest to v, the lower one of two.
+// nearestCode returns the code whose value is nearest to v, the lower one of two.
 func nearestCode(values *[16]float32, v float32) (best byte) {
 	least := float32(math.Inf(1))
 	for c, x := range values {
@@ -212,7 +212,7 @@ func encodeQ6_K(dst []byte, src []float32) {
 	}
 }
 
-// extreme is the value of the largest size, with its sign.
+// extreme returns the value of the largest size, with its sign.
 func extreme(x []float32) (e float32) {
 	for _, v := range x {
 		if math.Abs(float64(v)) > math.Abs(float64(e)) {

@@ -68,7 +68,7 @@ func (c gridCode) encode(dst []byte, src []float32) *gridCoded {
 	return b
 }
 
-// nearest is the row that is nearest to x times inv.
+// nearest returns the row that is nearest to x times inv.
 func (c gridCode) nearest(b *gridCoded, x []float32, inv float32) int {
 	var t [8]float32
 	for j, v := range x {
@@ -77,7 +77,7 @@ func (c gridCode) nearest(b *gridCoded, x []float32, inv float32) int {
 	return nearestRow(c.grid, t[:len(x)], b.ones[:])
 }
 
-// scale is the scale of a group with the least squared error among those tried.
+// scale returns the scale of a group with the least squared error among those tried.
 func (c gridCode) scale(b *gridCoded, x []float32) (best float32) {
 	top, most := extreme(x), extreme(c.grid.Values)
 	var gain float32

@@ -21,7 +21,7 @@ var nearIQ3S = sync.OnceValue(func() []uint16 {
 	return near
 })
 
-// nearestRow is the row of a table with the least weighted squared error from x.
+// nearestRow returns the row of a table with the least weighted squared error from x.
 func nearestRow(g *grid.Grid, x, weight []float32) (best int) {
 	least := float32(math.Inf(1))
 	for i := range g.Rows() {
@@ -69,7 +69,7 @@ func encodeIQ3S(dst []byte, src, weight []float32) {
 	}
 }
 
-// scaleIQ3S is the scale of 32 magnitudes with the least weighted squared error among those tried.
+// scaleIQ3S returns the scale of 32 magnitudes with the least weighted squared error among those tried.
 func scaleIQ3S(x, weight []float32) (best float32) {
 	top := float32(0)
 	for _, v := range x {

@@ -34,7 +34,7 @@ func (f *File) Paths() []string { return f.paths }
 // Names lists the tensors in the order of their bytes. Not to be changed.
 func (f *File) Names() []string { return f.names }
 
-// Bytes is the size of all tensors together.
+// Bytes returns the size of all tensors together.
 func (f *File) Bytes() int64 { return f.bytes }
 
 // Tensor returns a tensor by name.

@@ -126,7 +126,7 @@ func (v Value) String() string {
 	return fmt.Sprintf("array of %d %s", v.n, v.elem)
 }
 
-// Len is the number of elements of an array, 0 for others.
+// Len returns the number of elements of an array, 0 for others.
 func (v Value) Len() int { return v.n }
 
 // bytes returns the bytes of a number.

@@ -189,7 +189,7 @@ func (s *scanner) entry(i int) (e entry, err error) {
 	return e, nil
 }
 
-// size is the number of bytes of a tensor, refused where it overflows or a row is not whole
+// size returns the number of bytes of a tensor, refused where it overflows or a row is not whole
 // blocks.
 func (t Type) size(shape []int) (uint64, error) {
 	if !t.known() {

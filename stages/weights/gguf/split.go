@@ -25,7 +25,7 @@ const maxParts = 1 << 12
 // numbered matches "model-00001-of-00003.gguf".
 var numbered = regexp.MustCompile(`^(.+)-(\d{5})-of-(\d{5})\.gguf$`)
 
-// split is the value of one of the keys, 0 if it is not there.
+// split returns the value of one of the keys, 0 if it is not there.
 func (m *Metadata) split(key string) (int64, error) {
 	n, err := m.Int(key)
 	if errors.Is(err, ErrKeyMissing) {

@@ -132,7 +132,7 @@ func (t Type) String() string {
 	return fmt.Sprintf("%d", uint32(t))
 }
 
-// Block is the unit of a type; the zero Block of one that cannot be read.
+// Block returns the unit of a type; the zero Block of one that cannot be read.
 func (t Type) Block() Block { return types[t].Block }
 
 // Decode widens whole blocks to float32. The lengths of dst and src must fit each other.

@@ -40,7 +40,7 @@ func Write(w io.Writer, meta []Pair, tensors []Tensor) error {
 	return nil
 }
 
-// Size is the number of bytes that the tensor's type and shape need.
+// Size returns the number of bytes that the tensor's type and shape need.
 func (t *Tensor) Size() (int64, error) {
 	n, err := t.Type.size(t.Shape)
 	return int64(n), err

@@ -226,7 +226,7 @@ func (x *rower) measure(w []float32) float64 {
 	return x.energy()
 }
 
-// energy is the output error of diff and grad: diff^T h diff.
+// energy returns the output error of diff and grad: diff^T h diff.
 //
 //go:norace
 func (x *rower) energy() float64 {

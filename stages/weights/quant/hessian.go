@@ -47,7 +47,7 @@ func (h *Hessian) AddScaled(other *Hessian, weight float64) {
 	}
 }
 
-// Diagonal is the sum of x^2 in each column: the weight for Options.Weight.
+// Diagonal returns the sum of x^2 in each column: the weight for Options.Weight.
 func (h *Hessian) Diagonal() []float32 {
 	d := make([]float32, h.N)
 	for i := range d {
@@ -64,7 +64,7 @@ func (h *Hessian) at(i, j int) float64 {
 	return h.sum[i*h.N+j]
 }
 
-// full is the matrix in the order of columns, damp times the mean of the
+// full returns the matrix in the order of columns, damp times the mean of the
 // diagonal added to the diagonal: without it, columns that were always zero
 // together make it singular.
 //

@@ -77,7 +77,7 @@ func bf16(x float64) float64 {
 	return float64(tensor.BF16ToF32(tensor.F32ToBF16(float32(x))))
 }
 
-// absmax is the plain scale: the largest magnitude becomes the largest value. A
+// absmax returns the plain scale: the largest magnitude becomes the largest value. A
 // group of zeros, or of numbers too small for any bfloat16 scale, gets 0.
 func (s *searcher) absmax() float64 {
 	if s.steps > 1 {
@@ -89,7 +89,7 @@ func (s *searcher) absmax() float64 {
 // Every bfloat16 number up to this many steps from a solution is tried.
 const neighbours = 2
 
-// best is the scale of least squared error among those tried; start, the plain
+// best returns the scale of least squared error among those tried; start, the plain
 // scale, is one of them, and where integers times some bfloat16 scale give the
 // weights exactly it is such a scale (INT8: if the largest value is 96 or more).
 func (s *searcher) best(start float64) float64 {
@@ -182,7 +182,7 @@ func (s *searcher) solve(top float64) [2]float64 {
 // to even.
 const magic = 3 << 51
 
-// value is the level nearest to w * inverse.
+// value returns the level nearest to w * inverse.
 //
 //go:norace
 func (s *searcher) value(w, inverse float64) float64 {
@@ -224,7 +224,7 @@ func (s *searcher) sums(a, b float64) (wqA, qqA, wqB, qqB float64) {
 	return wqA, qqA, wqB, qqB
 }
 
-// err is the weighted squared error of a scale.
+// err returns the weighted squared error of a scale.
 //
 //go:norace
 func (s *searcher) err(scale float64) float64 {

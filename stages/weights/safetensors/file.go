@@ -93,7 +93,7 @@ func (e entry) check(at uint64, data []byte) error {
 	return nil
 }
 
-// byteSize is the number of bytes of a tensor, refused where it overflows.
+// byteSize returns the number of bytes of a tensor, refused where it overflows.
 func byteSize(dt tensor.DType, shape []int) (uint64, error) {
 	n := uint64(dt.Size())
 	for _, d := range shape {

@@ -40,7 +40,7 @@ type Matrix struct {
 	divides bool    // scales are divided by it, else multiplied with it
 }
 
-// tensor is the matrix under its plain name.
+// tensor returns the matrix under its plain name.
 func (m *Matrix) tensor() weights.Tensor {
 	t := weights.Tensor{DType: tensor.F32, Shape: m.shape, Coded: m}
 	if m.scheme.Codes == model.MXFP4 { // every value is a bfloat16 number
@@ -100,7 +100,7 @@ func (m *Matrix) row(dst []float32, r int) {
 	}
 }
 
-// code is the code of a column in a row.
+// code returns the code of a column in a row.
 func (m *Matrix) code(row []byte, c int) byte {
 	if m.halves {
 		return row[c/2] >> (4 * (c % 2)) & 15
@@ -108,12 +108,12 @@ func (m *Matrix) code(row []byte, c int) byte {
 	return row[c]
 }
 
-// scaleRow is the number of the first scale of row r.
+// scaleRow returns the number of the first scale of row r.
 func (m *Matrix) scaleRow(r int) int {
 	return (r/m.rows*m.down + r%m.rows/m.blockRows) * m.across
 }
 
-// Scale is a scale by its number, with that of the whole tensor.
+// Scale returns a scale by its number, with that of the whole tensor.
 func (m *Matrix) Scale(i int) float32 {
 	le, s := binary.LittleEndian, float32(0)
 	switch m.scaleType {

@@ -106,7 +106,7 @@ func (g group) has(end string) bool {
 	return ok
 }
 
-// codes is the end of the tensor with the codes; "": there is none. A plain weight has none.
+// codes returns the end of the tensor with the codes; "": there is none. A plain weight has none.
 func (g group) codes() string {
 	for _, end := range []string{packedEnd, blocksEnd} {
 		if g.has(end) {

@@ -105,7 +105,7 @@ func (c *compiler) holds(v, s *value, depth int) bool {
 	return true
 }
 
-// typeOf is the type of a value.
+// typeOf returns the type of a value.
 func typeOf(v *value) types {
 	switch v.kind {
 	case '{':

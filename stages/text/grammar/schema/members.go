@@ -48,7 +48,7 @@ func Members(rules *grammar.Rules, text []byte, o Options) ([]Member, error) {
 	return list, nil
 }
 
-// plainString is the text of strings of an enumeration or a pattern; nil for others.
+// plainString returns the text of strings of an enumeration or a pattern; nil for others.
 func (c *compiler) plainString(own []part) *grammar.Expr {
 	parts, possible := c.expand(own)
 	if !possible || slices.ContainsFunc(parts, func(p part) bool { return p.group != "" }) {

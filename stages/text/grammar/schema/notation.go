@@ -47,7 +47,7 @@ func jsonNotation(space *grammar.Expr, escaped string) *Notation {
 // raw reports whether characters of strings stand as they are.
 func (n *Notation) raw() bool { return n.Stop != "" }
 
-// class is a character of a string.
+// class returns a character of a string.
 func (n *Notation) class(s grammar.Set) *grammar.Expr {
 	if n.raw() {
 		return grammar.Class(s)
@@ -55,7 +55,7 @@ func (n *Notation) class(s grammar.Set) *grammar.Expr {
 	return n.jsonClass(s)
 }
 
-// nameClass is a character of the name of a member that the schema does not name.
+// nameClass returns a character of the name of a member that the schema does not name.
 func (n *Notation) nameClass(s grammar.Set) *grammar.Expr {
 	if n.raw() {
 		return grammar.Class(s.And(plainNames))
@@ -67,7 +67,7 @@ func (n *Notation) nameClass(s grammar.Set) *grammar.Expr {
 var plainNames = grammar.NewSet(grammar.Range{Lo: 'a', Hi: 'z'}, grammar.Range{Lo: 'A', Hi: 'Z'}, grammar.Range{Lo: '0', Hi: '9'},
 	grammar.Range{Lo: '_', Hi: '_'}, grammar.Range{Lo: '-', Hi: '-'}, grammar.Range{Lo: '.', Hi: '.'})
 
-// written is the text of a string or a name.
+// written returns the text of a string or a name.
 func (n *Notation) written(s string) string {
 	if n.raw() {
 		return s

@@ -59,7 +59,7 @@ func (b bound) negate() bound {
 	return bound{new(big.Rat).Neg(b.n), b.open}
 }
 
-// decimal is a bound's digits before and behind the point.
+// decimal returns a bound's digits before and behind the point.
 func (b bound) decimal() (before, behind string) {
 	prec, _ := b.n.FloatPrec() // exact, since the bound was written in decimal
 	before, behind, _ = strings.Cut(b.n.FloatString(prec), ".")

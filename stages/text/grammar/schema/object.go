@@ -105,7 +105,7 @@ func (c *compiler) others(s *shape) (parts []part, open bool) {
 	return parts, said || !c.options.Closed
 }
 
-// otherName is a string that is none of the names. It is written in one way only, so that no escape
+// otherName returns a string that is none of the names. It is written in one way only, so that no escape
 // spells a name.
 func (c *compiler) otherName(names []string) *grammar.Expr {
 	names = slices.Sorted(slices.Values(names))

@@ -235,7 +235,7 @@ func (c *compiler) literals(s *shape) *grammar.Expr {
 	return grammar.Alt(append(list, grammar.Words(words...))...)
 }
 
-// literal is the text of a value.
+// literal returns the text of a value.
 func (c *compiler) literal(v *value) *grammar.Expr {
 	around := c.n.Array
 	switch v.kind {
@@ -262,7 +262,7 @@ func (c *compiler) literal(v *value) *grammar.Expr {
 	return grammar.Seq(append(list, around[1])...)
 }
 
-// plain is the text of a number or a literal.
+// plain returns the text of a number or a literal.
 func plain(v *value) string {
 	switch v.kind {
 	case '0':

@@ -14,7 +14,7 @@ var short = map[rune]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n':
 // bare are the characters that may stand in a JSON string as they are.
 var bare = grammar.Any.Minus(grammar.NewSet(grammar.Range{Lo: 0, Hi: 0x1f}, grammar.Range{Lo: '"', Hi: '"'}, grammar.Range{Lo: '\\', Hi: '\\'}))
 
-// jsonClass is a character of a set within a JSON string, written in one way only: as it is if it may
+// jsonClass returns a character of a set within a JSON string, written in one way only: as it is if it may
 // be, else as a letter's escape if there is one.
 func (n *Notation) jsonClass(s grammar.Set) *grammar.Expr {
 	e := grammar.Class(s.And(n.bare))
@@ -46,7 +46,7 @@ func escape(c rune) string {
 	return fmt.Sprintf(`\u%04x`, c)
 }
 
-// quote is the inside of a JSON string as jsonClass writes it.
+// quote returns the inside of a JSON string as jsonClass writes it.
 func (n *Notation) quote(s string) string {
 	var b strings.Builder
 	for _, c := range s {
@@ -59,7 +59,7 @@ func (n *Notation) quote(s string) string {
 	return b.String()
 }
 
-// stringChar is a character of a JSON string in any way that JSON allows. An escaped surrogate comes
+// stringChar returns a character of a JSON string in any way that JSON allows. An escaped surrogate comes
 // only as half of a pair.
 func (n *Notation) stringChar() *grammar.Expr {
 	hex := func(s string) *grammar.Expr {

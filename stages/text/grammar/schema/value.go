@@ -99,7 +99,7 @@ func (v *value) member(name string) *value {
 	return nil
 }
 
-// pointer is the JSON pointer of a value.
+// pointer returns the JSON pointer of a value.
 func (v *value) pointer() string {
 	var parts []string
 	for ; v.parent != nil; v = v.parent {

@@ -134,7 +134,7 @@ func (b *binder) ignored(name string) bool {
 	return l >= b.layers && l < b.layers+int(b.intOr("nextn_predict_layers", 0, maxLayers))
 }
 
-// plain is a tensor that is stored as the release has it, but for the one that norms may hold.
+// plain returns a tensor that is stored as the release has it, but for the one that norms may hold.
 func (b *binder) plain(t gguf.Tensor) View {
 	v := View{Shape: t.Shape, pieces: []piece{{from: t, rows: height(t)}}}
 	if b.family.addOne && strings.HasSuffix(t.Name, "norm.weight") && !strings.HasSuffix(t.Name, "ssm_norm.weight") {

@@ -7,7 +7,7 @@ func named(c map[string]any, modelType, class string) {
 	c["model_type"], c["architectures"] = modelType, []string{class}
 }
 
-// dense is a family without experts.
+// dense returns a family without experts.
 func dense(modelType, class string) func(*reader, map[string]any) {
 	return func(_ *reader, c map[string]any) { named(c, modelType, class) }
 }

@@ -96,7 +96,7 @@ func (x *exporter) add(name string, v any) {
 	x.meta = append(x.meta, gguf.Pair{Key: x.arch + "." + name, Value: v})
 }
 
-// get is the first of some fields that is a number.
+// get returns the first of some fields that is a number.
 func (x *exporter) get(fields ...string) (n float64, ok bool) {
 	for _, f := range fields {
 		if n, ok := x.c[f].(float64); ok {
@@ -106,7 +106,7 @@ func (x *exporter) get(fields ...string) (n float64, ok bool) {
 	return 0, false
 }
 
-// int is a whole field, 0 where it is absent.
+// int returns a whole field, 0 where it is absent.
 func (x *exporter) int(field string) int {
 	n, _ := x.get(field)
 	return int(n)

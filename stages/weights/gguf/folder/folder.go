@@ -70,10 +70,10 @@ func New(f *gguf.File) (*Folder, error) {
 	return d, nil
 }
 
-// Config is the model's config.json.
+// Config returns the model's config.json.
 func (d *Folder) Config() ([]byte, error) { return json.Marshal(d.config) }
 
-// Generation is the model's generation_config.json, as far as files keep it; nil if they keep
+// Generation returns the model's generation_config.json, as far as files keep it; nil if they keep
 // nothing.
 func (d *Folder) Generation() ([]byte, error) {
 	c := map[string]any{}
@@ -105,7 +105,7 @@ func (d *Folder) Tensor(name string) (View, bool) {
 	return v, ok
 }
 
-// Set is the tensors as a set of weights, which closes the file.
+// Set returns the tensors as a set of weights, which closes the file.
 func (d *Folder) Set() *weights.Set {
 	list := make([]weights.Named, len(d.names))
 	for i, name := range d.names {
@@ -114,7 +114,7 @@ func (d *Folder) Set() *weights.Set {
 	return weights.Of(list, d.file.Close, d.file.Release)
 }
 
-// named is the name of a tensor in the release, given with the usual beginning.
+// named returns the name of a tensor in the release, given with the usual beginning.
 func (d *Folder) named(name string) string {
 	if rest, ok := strings.CutPrefix(name, "model."); ok && d.within != "" {
 		return d.within + rest

@@ -79,7 +79,7 @@ func gemma4(r *reader, c map[string]any) {
 	}
 }
 
-// gemma4Heads is the number of key heads of the layers with a window, or of the others.
+// gemma4Heads returns the number of key heads of the layers with a window, or of the others.
 func gemma4Heads(r *reader, windowed []bool, window bool) int64 {
 	heads := int64(-1)
 	for i, n := range r.each("attention.head_count_kv", len(windowed), maxSize) {
@@ -113,7 +113,7 @@ func gemma4Widths(r *reader, c map[string]any, first, layers int) {
 // still is the factor of pairs that do not turn; it makes their angles vanish.
 const still = 1e30
 
-// turned is the share of the pairs of a head that turn, by rope_freqs: factors of 1, then large ones.
+// turned returns the share of the pairs of a head that turn, by rope_freqs: factors of 1, then large ones.
 func turned(r *reader) float64 {
 	t, ok := r.file.Tensor("rope_freqs.weight")
 	if !ok {

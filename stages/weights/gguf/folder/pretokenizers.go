@@ -63,7 +63,7 @@ var preTokenizers = map[string]preTokenizer{
 // object is a part of a tokenizer.json.
 type object = map[string]any
 
-// normalizer is the part of that name.
+// normalizer returns the part of that name.
 func (p preTokenizer) normalizer() any {
 	if p.nfc {
 		return object{"type": "NFC"}
@@ -71,7 +71,7 @@ func (p preTokenizer) normalizer() any {
 	return nil
 }
 
-// steps is the part pre_tokenizer.
+// steps returns the part pre_tokenizer.
 func (p preTokenizer) steps() any {
 	digits := object{"type": "Digits", "individual_digits": true}
 	var list []object

@@ -26,13 +26,13 @@ type reader struct {
 	errs []error
 }
 
-// key is the full name of a hyperparameter.
+// key returns the full name of a hyperparameter.
 func (r *reader) key(name string) string { return r.arch + "." + name }
 
 // has reports whether a hyperparameter is there.
 func (r *reader) has(name string) bool { return r.Has(r.key(name)) }
 
-// int is a whole number from 0 to limit that must be there.
+// int returns a whole number from 0 to limit that must be there.
 func (r *reader) int(name string, limit int64) int64 {
 	n, err := r.Int(r.key(name))
 	if err == nil && (n < 0 || n > limit) {
@@ -45,7 +45,7 @@ func (r *reader) int(name string, limit int64) int64 {
 	return n
 }
 
-// intOr is a whole number, or def when it is not there.
+// intOr returns a whole number, or def when it is not there.
 func (r *reader) intOr(name string, def, limit int64) int64 {
 	if !r.has(name) {
 		return def
@@ -53,7 +53,7 @@ func (r *reader) intOr(name string, def, limit int64) int64 {
 	return r.int(name, limit)
 }
 
-// float is a number that must be there.
+// float returns a number that must be there.
 func (r *reader) float(name string) float64 {
 	x, err := r.Float(r.key(name))
 	if err != nil {
@@ -74,7 +74,7 @@ func (r *reader) boolOr(name string, def bool) bool {
 	return b
 }
 
-// stringOr is a text, or def when it is not there.
+// stringOr returns a text, or def when it is not there.
 func (r *reader) stringOr(name, def string) string {
 	s, err := r.Metadata.String(r.key(name))
 	switch {
@@ -86,7 +86,7 @@ func (r *reader) stringOr(name, def string) string {
 	return s
 }
 
-// each is a whole number for each of n layers: one number for all, or a list.
+// each returns a whole number for each of n layers: one number for all, or a list.
 func (r *reader) each(name string, n int, limit int64) []int64 {
 	if v, _ := r.Value(r.key(name)); v.Kind != gguf.Array {
 		return slices.Repeat([]int64{r.int(name, limit)}, n)
@@ -113,7 +113,7 @@ func (r *reader) stored(name string) bool {
 	return ok
 }
 
-// short is the number with the fewest digits that is x as a float32: the file has 1e-06 as a
+// short returns the number with the fewest digits that is x as a float32: the file has 1e-06 as a
 // float32, and config.json as text.
 func short(x float64) float64 {
 	y, err := strconv.ParseFloat(strconv.FormatFloat(x, 'g', -1, 32), 64)

@@ -23,7 +23,7 @@ type tiles struct {
 	dim  int // values of a head
 }
 
-// at is the stored place of a value head of the release.
+// at returns the stored place of a value head of the release.
 func (t tiles) at(head int) int { return head%t.per*t.keys + head/t.per }
 
 // ordered brings rows of heads of size elements into the order of the release, in place.
@@ -41,7 +41,7 @@ func ordered[E any](t tiles, rows []E, size int) {
 // whole reports whether each head's part of a row is whole blocks.
 func (t tiles) whole(kind gguf.Type) bool { return t.dim%kind.Block().Elements == 0 }
 
-// bytes is the size of a head's part of a row.
+// bytes returns the size of a head's part of a row.
 func (t tiles) bytes(kind gguf.Type) int {
 	b := kind.Block()
 	return t.dim / b.Elements * b.Bytes

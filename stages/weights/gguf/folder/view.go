@@ -40,7 +40,7 @@ const (
 	negExp           // it stores -exp(A_log)
 )
 
-// width is the length of a row.
+// width returns the length of a row.
 func width(t gguf.Tensor) int {
 	if len(t.Shape) == 0 {
 		return 1
@@ -48,13 +48,13 @@ func width(t gguf.Tensor) int {
 	return t.Shape[len(t.Shape)-1]
 }
 
-// rowBytes is the size of a row.
+// rowBytes returns the size of a row.
 func rowBytes(t gguf.Tensor) int {
 	b := t.Type.Block()
 	return width(t) / b.Elements * b.Bytes
 }
 
-// height is the number of rows of all matrices of a tensor.
+// height returns the number of rows of all matrices of a tensor.
 func height(t gguf.Tensor) int {
 	n := 1
 	for _, d := range t.Shape[:max(0, len(t.Shape)-1)] {
@@ -63,7 +63,7 @@ func height(t gguf.Tensor) int {
 	return n
 }
 
-// Elements is the number of values.
+// Elements returns the number of values.
 func (v View) Elements() int {
 	n := 1
 	for _, d := range v.Shape {
@@ -178,7 +178,7 @@ func (v View) Stored() (list [][]byte) {
 	return list
 }
 
-// rowWidth is the length of a row of the release's tensor.
+// rowWidth returns the length of a row of the release's tensor.
 func (v View) rowWidth() int {
 	if len(v.Shape) == 0 {
 		return 1
@@ -225,7 +225,7 @@ func (v View) Floats(dst []float32, firstRow int) error {
 	return nil
 }
 
-// width is the length of a row of the piece.
+// width returns the length of a row of the piece.
 func (p piece) width() int {
 	if p.transposed > 0 {
 		return p.transposed
@@ -272,7 +272,7 @@ func (p piece) columns(dst []float32, first int) error {
 	return nil
 }
 
-// tensor is the view as a set of weights has it: plain numbers where they lie in one run.
+// tensor returns the view as a set of weights has it: plain numbers where they lie in one run.
 func (v View) tensor() weights.Tensor {
 	t := weights.Tensor{DType: tensor.F32, Shape: v.Shape, Coded: v}
 	plain := map[gguf.Type]tensor.DType{gguf.F32: tensor.F32, gguf.F16: tensor.F16, gguf.BF16: tensor.BF16}
