@@ -6,96 +6,99 @@ import (
 	"krater/kernels/tensor"
 )
 
-// Accelerator is a device that computes apart from the host: in memory that the host cannot
-// address, and in an order that the host does not wait for.
+// Accelerator is a device that computes in memory that the host cannot address. The host enqueues work
+// and does not wait for it.
 type Accelerator interface {
 	Layout
-	// NewQueueStream makes a stream of a queue, a small number. The streams of one queue run one
-	// after another, and at the same time as those of other queues. Device.NewStream makes
-	// streams of queue 0.
+	// NewQueueStream makes a stream in a queue, given by a small number. The streams of a queue run one
+	// after another, at the same time as the streams of other queues. Device.NewStream makes streams
+	// in queue 0.
 	NewQueueStream(queue int) (AcceleratorStream, error)
 	// NewCopyStream makes a stream for copies, which runs at the same time as all others.
 	NewCopyStream() (Stream, error)
-	// Pin makes copies from and to b faster until release is called. CopyIn then reads b in
-	// place: b stays as it is until the stream has passed. b must not be memory of the Go heap.
+	// Pin makes copies from and to b faster until release is called. CopyIn then reads b in place, so b
+	// must not change until the stream has passed. b must not be memory of the Go heap.
 	Pin(b []byte) (release func() error, err error)
-	// View returns pinned host memory as operators read it, over the link; false: they cannot. It must not be used
-	// after b is unpinned, and is not freed.
+	// View returns a buffer through which operators read pinned host memory over the link, and false if
+	// they cannot. The buffer must not be used after b is unpinned, and must not be freed.
 	View(b []byte) (Buffer, bool)
-	// AllocHost returns n zeroed bytes of host memory that operators read and write in place, over the link. To
-	// everything else it is memory of the device.
+	// AllocHost returns n zeroed bytes of host memory that operators read and write in place, over the
+	// link. In all other respects it is memory of the device.
 	AllocHost(n int) (Buffer, error)
 	// MoveBlocks enqueues copies of blocks of the KV cache to pinned host memory, or back, on s.
 	// It reports false, and enqueues nothing, if some of the host's memory is not pinned.
 	MoveBlocks(s Stream, m *BlockMoves) bool
 	// NewHostCalls makes the host calls of one stream.
 	NewHostCalls(o HostCallSize) (HostCalls, error)
-	// NewBridge makes the bridge from another device to this one, with that many bytes of host
-	// memory behind those for sums. If the other is no accelerator, it has memory and sums only.
+	// NewBridge makes the bridge from another device to this one, with the given number of bytes of host
+	// memory after the SumBytes for sums. If from is not an accelerator, the bridge has only memory and
+	// sums.
 	NewBridge(from Device, bytes int) (Bridge, error)
 }
 
 // AcceleratorStream is a stream for the steps of one batch. It has a Clock.
 type AcceleratorStream interface {
 	Stream
-	// Reserve allocates that much scratch memory for operators before the first step: a step
-	// during which it has to grow is cut in two.
+	// Reserve allocates scratch memory for operators before the first step. A step during which the
+	// memory must grow is cut in two.
 	Reserve(bytes int) error
-	// Time says whether the device takes the time of the step that begins, from the next work
-	// that is sent.
+	// Time sets whether the device times the step that begins. The time starts with the next work that
+	// is sent.
 	Time(on bool)
-	// Mark ends a part of such a step and reports true, unless that would cut what the device
-	// could replay as one piece. Submit ends the last part.
+	// Mark ends a part of a timed step and reports true. If that would cut work that the device could
+	// replay as one piece, Mark does nothing and reports false. Submit ends the last part.
 	Mark() bool
-	// Send sends what was enqueued, one piece of a step that goes on with another Repeat. No part of a timed
-	// step ends.
+	// Send sends the enqueued work to the device as one piece of a step, which goes on with another
+	// Repeat. It does not end a part of a timed step.
 	Send()
-	// Flush sends the rest of what was enqueued if the device has a part of the step already. A step that is sent as one piece
-	// stays whole. Batches of one queue share memory within a layer, so the work of another must not come between.
+	// Flush sends the remaining enqueued work if a part of the step was sent already. It does not divide
+	// a step that is sent as one piece. Batches of one queue share memory within a layer, so work of
+	// another batch must not come in between.
 	Flush()
-	// Took is how long the device took for the parts of the step that was waited for last; nil
-	// if that was not timed.
+	// Took returns the times of the parts of the last step that the host waited for, nil if the step was
+	// not timed.
 	Took() []time.Duration
-	// End is the end of the last part of that step, nil if it was not timed. It holds until
+	// End returns the end of the last part of that step, nil if it was not timed. It holds until
 	// the next Time.
 	End() Timestamp
 }
 
-// BlockMoves are copies of blocks: in every part block From[i] of one side to block To[i] of
-// the other. No block is both read and written.
+// BlockMoves describes copies of blocks: in every part, block From[i] of one side is copied to block
+// To[i] of the other. No block is both read and written.
 type BlockMoves struct {
 	Save     bool // to the host, else from it
 	From, To []int32
 	Parts    []BlockPart
 }
 
-// BlockPart is a matrix of blocks on the device, [blocks * tokens, width] without gaps, and the
-// host's room for blocks, one behind the other. Bytes is the size of a block.
+// BlockPart is a matrix of blocks on the device, [blocks * tokens, width] without gaps, and host memory
+// for blocks, one after the other. Bytes is the size of a block.
 type BlockPart struct {
 	Cache Mat
 	Host  []byte
 	Bytes int
 }
 
-// Layout is the form in which an accelerator takes the parts of a batch. It needs no device, so that
+// Layout describes the form in which an accelerator takes the parts of a batch. It needs no device, so
 // memory can be planned without one.
 type Layout interface {
-	// RowType is the type of rows that linear layers read and write: BF16. The residual stream,
+	// RowType returns the type of rows that linear layers read and write: BF16. The residual stream,
 	// the router and the logits are F32.
 	RowType() tensor.DType
-	// HostRows reports whether the host returns the rows of the experts that it computes, and not their
-	// weighted sum: the device's experts have the host's bits, and it adds all terms itself.
+	// HostRows reports whether the host returns the rows of the experts that it computes instead of their
+	// weighted sum. Then the device's experts have the same bits as the host's, and the device adds all
+	// terms itself.
 	HostRows() bool
-	// StepKey tells steps of generated rows apart: with equal numbers of rows and equal keys the
-	// launches of the operators are equal.
+	// StepKey returns a key of a step of generated rows. Steps with equal numbers of rows and equal keys
+	// have equal launches of operators.
 	StepKey(decode []Span) uint64
-	// DrawWords is the size of a Draw in a device's memory, in 32-bit words, an even
+	// DrawWords returns the size of a Draw in a device's memory, in 32-bit words, an even
 	// number; PutDraw writes one. 0: the device cannot choose tokens.
 	DrawWords() int
 	PutDraw(dst []int32, d Draw)
-	// Check names what such steps ask for that no kernel computes.
+	// Check returns an error if steps of these sizes need an operator that no kernel computes.
 	Check(s *StepSizes) error
-	// ScratchBytes bounds the memory that a stream keeps for operators of such steps.
+	// ScratchBytes returns an upper bound of the scratch memory of a stream for steps of these sizes, in bytes.
 	ScratchBytes(s *StepSizes) int
 	// SpanWords returns the size of a table of spans, in 32-bit words, for the given numbers of
 	// spans and of blocks in all spans together.
@@ -105,8 +108,8 @@ type Layout interface {
 	PutSpans(dst []int32, prefill, decode []Span) int
 }
 
-// Draw says how the token of a row is chosen from its logits. It has the fields of
-// stages/sample.Params. N is the number of tokens that the sequence has chosen before.
+// Draw holds the parameters with which the token of a row is chosen from its logits. It has the fields
+// of stages/sample.Params. N is the number of tokens that were chosen for the sequence before.
 type Draw struct {
 	Temperature float64 // 0: the largest logit
 	TopK        int
@@ -117,27 +120,27 @@ type Draw struct {
 	// memory of histories, with the sequence's tokens.
 	Change Encoded
 	Slot   int
-	// Stored is how many of the sequence's tokens the row has; below 0 it does not have Change
-	// either. Tokens are all tokens of the sequence but the step's own. What the row lacks is
-	// copied.
+	// Stored is the number of the sequence's tokens that the row of histories has; below 0 the row does
+	// not have Change either. Tokens are all tokens of the sequence except the step's own. Tokens and
+	// Change that the row lacks are copied.
 	Stored int
 	Tokens []int32
 	// Mask, unless nil, has bit i%32 of word i/32 set if token i is allowed. It is copied for every
 	// choice.
 	Mask []uint32
-	// Later says that the mask is not known when the step is sent. The device computes up to the logits, and
-	// chooses once it has the mask. Mask is set between the two.
+	// Later says that the mask is not known when the step is sent. The device computes the logits and
+	// chooses after Mask is set.
 	Later bool
 }
 
-// What a device writes instead of a token if it cannot choose one.
+// Values that a device writes instead of a token if it cannot choose one.
 const (
 	DrawNaN      int32 = -1 - iota // a logit is NaN
 	DrawInfinite                   // one is +Inf
 	DrawMasked                     // all are -Inf
 )
 
-// StepSizes bound the size of a step, and say how wide the model is.
+// StepSizes holds the limits of a step and the widths of the model.
 type StepSizes struct {
 	Rows, Seqs, LogitRows, Context int
 	Hidden, Vocab                  int
@@ -159,7 +162,7 @@ type StepSizes struct {
 	Delta                          DeltaNet   // of the layer with gated DeltaNet that has the widest keys; zero: none
 }
 
-// LayoutOf is the layout of an accelerator, nil for another device.
+// LayoutOf returns the layout of an accelerator, nil for another device.
 func LayoutOf(d Device) Layout {
 	if a := d.Accelerator(); a != nil {
 		return a
@@ -167,7 +170,7 @@ func LayoutOf(d Device) Layout {
 	return nil
 }
 
-// RowType is the type of rows of activations in a layout, F32 where there is none.
+// RowType returns the type of rows of activations in a layout, F32 if l is nil.
 func RowType(l Layout) tensor.DType {
 	if l == nil {
 		return tensor.F32
@@ -175,8 +178,8 @@ func RowType(l Layout) tensor.DType {
 	return l.RowType()
 }
 
-// Spans are the spans of a batch that an attention operator works on: all of its
-// prompts, or all of its generated rows.
+// Spans holds the spans of a batch that an attention operator computes: the spans of all prompts, or of
+// all generated rows.
 type Spans struct {
 	List   []Span
 	Decode bool // generated rows
@@ -184,18 +187,19 @@ type Spans struct {
 	Table Mat
 }
 
-// Bank is all routed experts of a layer in one piece of a device's memory, so that the device finds
-// an expert by its number: expert e lies e * Step bytes after the first. W13 is [2F, H], gate then
-// up (joined where they are packed), W2 [H, F]. The zero Bank means "absent".
+// Bank holds all routed experts of a layer in one piece of a device's memory. The device finds an expert
+// by its number: expert e is e * Step bytes after the first. W13 is [2F, H], gate then up (joined if
+// they are packed), W2 is [H, F]. The zero Bank means "absent".
 type Bank struct {
 	Experts int
 	W13, W2 Weight // of the first expert
 	Extra          // the biases are of the first expert, Step bytes apart as the matrices
 	Step    int
-	// Map [1, Experts] I32, unless absent, has the slot of expert e, below 0 if it has none: slot s
-	// lies s * Step bytes after W13 and W2. There may be more slots than experts.
+	// Map [1, Experts] I32, unless absent, has the slot of each expert, below 0 if it has none. Slot s is
+	// s * Step bytes after W13 and W2. There may be more slots than experts.
 	Map Mat
-	// Coming [1, slots] I32, unless absent: experts of these slots may still be copied by OpBringExperts right before (its C).
+	// Coming [1, slots] I32, unless absent, marks the slots into which OpBringExperts may still be
+	// copying experts; it is argument C of that operator, which comes right before.
 	Coming Mat
 }
 

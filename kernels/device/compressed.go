@@ -29,13 +29,13 @@ func (p Compress) Parts() int {
 // Width is the values of a raw row.
 func (p Compress) Width() int { return 2 * p.Parts() * p.Dim }
 
-// Entry is the position of the token that completes entry e of ratio tokens.
+// Entry returns the position of the token that completes entry e of ratio tokens.
 func Entry(e, ratio int) int { return (e+1)*ratio - 1 }
 
-// EntryRows is the rows of a KV block in a cache of entries: its blockTokens tokens may complete as many entries of ratio tokens.
+// EntryRows returns the rows of a KV block in a cache of entries: its blockTokens tokens may complete as many entries of ratio tokens.
 func EntryRows(blockTokens, ratio int) int { return (blockTokens + ratio - 1) / ratio }
 
-// EntrySlot is the row of a cache that has entry e of the sequence with these blocks.
+// EntrySlot returns the row of a cache that has entry e of the sequence with these blocks.
 func EntrySlot(blocks []int32, e, ratio, blockTokens int) int {
 	pos := Entry(e, ratio)
 	return int(blocks[pos/blockTokens])*EntryRows(blockTokens, ratio) + pos%blockTokens/ratio
@@ -52,10 +52,10 @@ type Compressed struct {
 	BlockTokens int // tokens in a KV block
 }
 
-// First is the position of the first token that the row at position pos sees.
+// First returns the position of the first token that the row at position pos sees.
 func (p Compressed) First(pos int) int { return max(0, pos-p.Window+1) }
 
-// Sees is how many entries it sees.
+// Sees returns the number of entries that the row at position pos sees.
 func (p Compressed) Sees(pos int) int {
 	if p.Ratio == 0 {
 		return 0

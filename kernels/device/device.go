@@ -1,12 +1,12 @@
 // Package device is the contract between the stages and the hardware that runs them
-// (kernels/cpu, kernels/cuda, kernels/hostsim). It has memory, ordering and operators. Operators
-// are data: stages make lists of them (op.go), and a device computes lists.
+// (kernels/cpu, kernels/cuda, kernels/hostsim). It defines memory, the order of work, and operators.
+// Operators are data: stages make lists of them (op.go), and a device computes the lists.
 package device
 
 // Device owns memory and runs operators on it.
 //
-// A type that wraps a device embeds it and overrides what it observes, mostly Run. It so keeps
-// everything else: fusions, and what only an accelerator has.
+// A type that wraps a device embeds it and overrides the methods that it observes, mostly Run. So it
+// keeps all other behaviour: fusions, and the operations of an accelerator.
 //
 // Alloc, Wrap and Memory are safe for concurrent use. Streams of one device may run at the same
 // time; one Stream belongs to one goroutine at a time.
@@ -26,8 +26,8 @@ type Device interface {
 	// *ShapeError before that operator writes anything. The list may change once Run returns;
 	// what its arguments point to (weights, sizes) must not.
 	Run(s Stream, l List)
-	// Fused returns how many of the first operators of l the device computes as one, at least 1.
-	// A wrapper asks this in order to time or count what the device really computes.
+	// Fused returns the number of operators at the start of l that the device computes as one, at least
+	// 1. A wrapper that times or counts operators calls it.
 	Fused(l List) int
 	// Accelerator returns the device's further operations if it is an accelerator, else nil.
 	Accelerator() Accelerator
@@ -35,8 +35,8 @@ type Device interface {
 	Close() error
 }
 
-// Memory counts bytes. Total is the device's budget, 0 when unlimited. Graphs is how many steps
-// the device keeps as graphs, for which the driver uses host memory.
+// Memory counts bytes. Total is the device's budget, 0 if it is unlimited. Graphs is the number of steps
+// that the device keeps as graphs, for which the driver uses host memory.
 type Memory struct {
 	Total, Used int64
 	Graphs      int
@@ -45,7 +45,7 @@ type Memory struct {
 // Buffer is a piece of one device's memory.
 type Buffer interface {
 	Size() int
-	// Host is the memory itself where the host can address it, else nil.
+	// Host returns the memory itself if the host can address it, else nil.
 	Host() []byte
 	Free()
 }
@@ -62,9 +62,9 @@ func Upload(dev Device, dst Mat, src []byte) error {
 }
 
 // Stream orders work on a device. On the CPU an operator is complete when its
-// call returns; elsewhere it is only enqueued, and Synchronize (or an Event)
-// tells when its results may be read by the host. An error of an enqueued
-// operator surfaces at the next Synchronize.
+// call returns. On other devices the call only enqueues it, and the host may read
+// the results after Synchronize or an Event. The next Synchronize returns the
+// error of an enqueued operator.
 type Stream interface {
 	Device() Device
 	// CopyIn copies host bytes to dst (dense, row by row); src must stay
@@ -76,20 +76,20 @@ type Stream interface {
 	Wait(Event)
 	Synchronize() error
 
-	// Repeat begins a step, after the copies of its inputs. All that is enqueued until the next
-	// Synchronize depends on key alone; key is 0 for a step that will not come again. If it
-	// reports true, the stream has replayed the whole step except for copies to the host, and
-	// nothing may be enqueued. Only accelerators replay steps.
+	// Repeat begins a step, after the copies of its inputs. All work enqueued until the next Synchronize
+	// must depend on key alone; key is 0 for a step that will not come again. If Repeat reports true,
+	// the stream has replayed the whole step except for copies to the host, and nothing may be
+	// enqueued. Only accelerators replay steps.
 	Repeat(key uint64) bool
-	// Submit sends what was enqueued to the device; a Synchronize that follows only waits. What an
-	// accelerator's stream has from one Submit (or Synchronize, or Record) to the next runs in
-	// one piece: nothing of other streams comes in between, so streams may share the scratch
-	// memory of stages. Steps run in the order in which they are submitted.
+	// Submit sends the enqueued work to the device; a Synchronize that follows only waits. The work of an
+	// accelerator's stream from one Submit (or Synchronize, or Record) to the next runs in one piece:
+	// no work of other streams comes in between, so streams may share the scratch memory of stages.
+	// Steps run in the order in which they are submitted.
 	Submit()
-	// Recover makes the stream usable again after a batch was given up for any reason: it drops
-	// what was not sent to the device and waits for what was. What the lost work was to write is
-	// unknown. An error means that the device is lost; a device that cannot tell reports it on
-	// the next use. No other goroutine may use the stream meanwhile.
+	// Recover makes the stream usable again after a batch was abandoned. It drops work that was not sent
+	// to the device and waits for work that was sent. The results of the lost work are undefined. An
+	// error means that the device is lost; a device that does not know yet returns the error on the next
+	// use. No other goroutine may use the stream meanwhile.
 	Recover() error
 	// Clock reads the device's clock at points of the stream. It is nil for a device without one.
 	Clock() Clock
@@ -100,17 +100,17 @@ type Stream interface {
 // Event marks a point of a stream.
 type Event interface {
 	Done() bool
-	// Wait waits until the device has passed the point. If the stream had failed by then, it
-	// returns the cause once nothing that was sent to the device before is under way.
+	// Wait waits until the device has passed the point. If the stream had failed before the point, Wait
+	// returns the cause after all work sent to the device before has ended.
 	Wait() error
-	// Err is why the stream had failed when the event was recorded, nil if it had not. A driver
-	// may refuse a call while its device works on; a device that fails as a whole says so in
-	// Wait and Synchronize only.
+	// Err returns the error of the stream when the event was recorded, nil if it had not failed. Such an
+	// error is a call that the driver refused while the device works on. A device that fails as a whole
+	// reports that in Wait and Synchronize only.
 	Err() error
 }
 
-// Immediate implements what a stream has nothing to do for if its work is complete when the call
-// returns. Such streams embed it.
+// Immediate implements the methods that have nothing to do for a stream whose work is complete when the
+// call returns. Such streams embed it.
 type Immediate struct{}
 
 // Record returns an event that has passed.
@@ -131,7 +131,7 @@ func (Immediate) Submit() {}
 // Recover does nothing.
 func (Immediate) Recover() error { return nil }
 
-// Clock is nil.
+// Clock returns nil.
 func (Immediate) Clock() Clock { return nil }
 
 // Close does nothing.

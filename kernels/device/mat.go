@@ -42,7 +42,7 @@ func (m Mat) Zero() bool { return m.Buf == nil }
 // Dense reports whether rows follow one another without a gap.
 func (m Mat) Dense() bool { return m.Stride == m.Cols || m.Rows <= 1 }
 
-// Bytes is the size of the elements viewed, gaps not counted.
+// Bytes returns the size of the elements viewed, gaps not counted.
 func (m Mat) Bytes() int { return m.Rows * m.Cols * m.DType.Size() }
 
 // Overlaps reports whether the memory of two views, from the first element to the last, has a part in common.
@@ -75,7 +75,7 @@ func (m Mat) String() string {
 	return fmt.Sprintf("%s [%d, %d]", m.DType, m.Rows, m.Cols)
 }
 
-// HostSlice is the memory of m as elements of type E, from its first element to
+// HostSlice returns the memory of m as elements of type E, from its first element to
 // its last (gaps between rows included). It panics when the buffer is not host
 // memory or E has another size than m's dtype: both are programmer errors.
 func HostSlice[E any](m Mat) []E {

@@ -65,7 +65,7 @@ var kindNames = [opKinds]string{"", "GatherRows", "RMSNorm", "LayerNorm", "Add",
 	"Sigmoid", "MixWeights", "Collapse", "Spread", "StreamGates", "NGrams", "TapConv", "CopyRows", "MLA", "PoolKeys", "Select", "SparseMLA", "GQA", "SelectBlocks", "SparseGQA",
 	"Compress", "Compressed", "RouteTopK", "RouteByToken", "FFN", "Experts", "ExpertsOn", "Gate", "Activate", "Scale", "Softcap", "Conv", "Delta", "GatedNorm", "GateRows", "WeightedSum", "ChangeLogits", "Choose", "AskHost", "TakeAnswer", "PickExperts", "BringExperts"}
 
-// String is the operator's name.
+// String returns the operator's name.
 func (k Kind) String() string { return kindNames[k] }
 
 // Op is an operator with its arguments; Kind tells which fields count. A List makes them.
@@ -150,7 +150,7 @@ func (r *Routed) Sizes(e int32) (bytes, ff, hidden int) {
 	return r.F[e].Bytes(), r.F[e].Gate.Rows, r.F[e].Gate.Cols
 }
 
-// Len is the number of experts.
+// Len returns the number of experts.
 func (r *Routed) Len() int { return max(len(r.F), len(r.Q)) }
 
 // List is a list of operators that run one after the other.
@@ -166,10 +166,10 @@ type List struct {
 // Reset empties the list and keeps its memory.
 func (l *List) Reset() { l.Ops, l.near = l.Ops[:0], l.near[:0] }
 
-// From is the list without its first n operators.
+// From returns the list without its first n operators.
 func (l List) From(n int) List { l.Ops = l.Ops[n:]; return l }
 
-// To is the first n operators of the list.
+// To returns the first n operators of the list.
 func (l List) To(n int) List { l.Ops = l.Ops[:n]; return l }
 
 // Parts yields the list in parts that d computes as one each.

@@ -7,8 +7,8 @@ import (
 
 // The sizes and parameters of operators. Kind says what each operator computes.
 
-// Rope says which elements of each row RoPE turns: in every one of Heads heads
-// of HeadDim elements, Dim elements from Offset on.
+// Rope describes the elements of a row that RoPE rotates: in each of Heads heads of HeadDim elements, the
+// Dim elements from Offset on.
 type Rope struct {
 	Heads       int
 	HeadDim     int
@@ -64,13 +64,13 @@ type Index struct {
 	BlockTokens int // tokens in a KV block
 }
 
-// Sees is how many keys the row at position pos may choose.
+// Sees returns the number of keys that the row at position pos may choose from.
 func (p Index) Sees(pos int) int { return (pos + 1) / max(1, p.Pool) }
 
-// Last is the position that has key i.
+// Last returns the position that has key i.
 func (p Index) Last(i int) int { return (i+1)*max(1, p.Pool) - 1 }
 
-// Slot is the row of a cache that has key i of the sequence with these blocks.
+// Slot returns the row of a cache that has key i of the sequence with these blocks.
 func (p Index) Slot(blocks []int32, i int) int {
 	if p.Entries {
 		return EntrySlot(blocks, i, p.Pool, p.BlockTokens)
@@ -78,7 +78,7 @@ func (p Index) Slot(blocks []int32, i int) int {
 	return int(blocks[p.Last(i)/p.BlockTokens])*p.BlockTokens + p.Last(i)%p.BlockTokens
 }
 
-// Positions is the most positions that a row chooses. A row that sees no more of them chooses them all.
+// Positions returns the most positions that a row chooses. A row that sees no more of them chooses them all.
 func (p Index) Positions() int {
 	if p.Entries {
 		return p.TopK
@@ -105,10 +105,10 @@ type GQA struct {
 	Lists       int     // of OpSparseGQA: lists of positions of a row, a divisor of KVHeads; 0: one
 }
 
-// List is the list of positions of key head h, of those that rows have.
+// List returns the number of key head h's list of positions among the lists of a row.
 func (p GQA) List(h int) int { return h * max(1, p.Lists) / p.KVHeads }
 
-// First is the position of the first key that the query at pos sees.
+// First returns the position of the first key that the query at pos sees.
 func (p GQA) First(pos int) int {
 	if p.Window == 0 {
 		return 0
@@ -116,7 +116,7 @@ func (p GQA) First(pos int) int {
 	return max(0, pos+1-p.Window)
 }
 
-// Width is the number of values in a row of the cache.
+// Width returns the number of values in a row of the cache.
 func (p GQA) Width() int { return 2 * p.KVHeads * p.HeadDim }
 
 // DeltaNet gives the sizes of gated DeltaNet (arXiv 2412.06464): ValueHeads heads, each with a
@@ -170,7 +170,7 @@ type BlockIndex struct {
 	BlockTokens int  // tokens in a KV block
 }
 
-// Lists is the number of lists of positions of a row.
+// Lists returns the number of lists of positions of a row.
 func (p BlockIndex) Lists() int {
 	if p.Local > 0 {
 		return p.Heads
@@ -178,7 +178,7 @@ func (p BlockIndex) Lists() int {
 	return 1
 }
 
-// Positions is the most positions in a list.
+// Positions returns the most positions in a list.
 func (p BlockIndex) Positions() int {
 	if p.Local > 0 {
 		return p.Chosen * p.Block
@@ -186,7 +186,7 @@ func (p BlockIndex) Positions() int {
 	return (p.Chosen+1)*p.Block - 1
 }
 
-// Width is the number of positions in all lists of a row.
+// Width returns the number of positions in all lists of a row.
 func (p BlockIndex) Width() int { return p.Lists() * p.Positions() }
 
 // Sigmoid is a function of single values: Out * f(In * x), f the sigmoid, or with Silu x * sigmoid(x).
@@ -199,7 +199,7 @@ type Sigmoid struct {
 // apart, the last of which is the row's own.
 type TapConv struct{ Taps, Step int }
 
-// Reach is how many tokens it spans.
+// Reach returns the number of tokens that the convolution spans.
 func (p TapConv) Reach() int { return (p.Taps-1)*p.Step + 1 }
 
 // NGrams says which rows of a table belong to a token and those before it (PLE of Qwen4-Exp). Of
@@ -217,19 +217,19 @@ type NGrams struct {
 	EOS             int32
 }
 
-// Heads is the number of rows that a token reads.
+// Heads returns the number of rows that a token reads.
 func (p *NGrams) Heads() int { return (p.Order - 1) * p.PerOrder }
 
-// Width is the number of values that a token reads.
+// Width returns the number of values that a token reads.
 func (p *NGrams) Width() int { return p.Heads() * p.Dim }
 
-// Rows is the number of rows of the table that are used.
+// Rows returns the number of rows of the table that are used.
 func (p *NGrams) Rows() uint64 {
 	last := p.Heads() - 1
 	return p.Offsets[last] + p.Sizes[last]
 }
 
-// Words are Multipliers, Sizes and Offsets as numbers of two words each, the lower word first: for a device's memory.
+// Words returns Multipliers, Sizes and Offsets for a device's memory: two words per number, the lower word first.
 func (p *NGrams) Words() []int32 {
 	var list []int32
 	for _, v := range slices.Concat(p.Multipliers, p.Sizes, p.Offsets) {
@@ -238,7 +238,7 @@ func (p *NGrams) Words() []int32 {
 	return list
 }
 
-// Row is the row of head h for the tokens before, the newest first.
+// Row returns the row of head h for the tokens before, the newest first.
 func (p *NGrams) Row(h int, x []int32) int {
 	var mix uint64
 	for i := range h/p.PerOrder + 2 {
@@ -247,8 +247,8 @@ func (p *NGrams) Row(h int, x []int32) int {
 	return int(mix%p.Sizes[h] + p.Offsets[h])
 }
 
-// Fill replaces what lies before the start of a text in x, the tokens at position pos and before it, the
-// newest first.
+// Fill replaces tokens before the start of a text by EOS. x are the tokens at position pos and before it,
+// the newest first.
 func (p *NGrams) Fill(x []int32, pos int) {
 	for i := 1; i < len(x); i++ {
 		if i > pos || x[i] == p.EOS {
@@ -259,36 +259,36 @@ func (p *NGrams) Fill(x []int32, pos int) {
 	}
 }
 
-// Columns says where the values of a kind lie in a row: those of key head h begin at At + h*Step
-// and are consecutive.
+// Columns gives the place of one kind of values in a row: the values of key head h are consecutive and
+// begin at column At + h*Step.
 type Columns struct{ At, Step int }
 
-// Group is the number of value heads of a key head.
+// Group returns the number of value heads of a key head.
 func (p DeltaNet) Group() int { return p.ValueHeads / p.KeyHeads }
 
-// Channels is the number of columns that the convolution passes over. Its output has all queries,
+// Channels returns the number of columns that the convolution passes over. Its output has all queries,
 // then all keys, then all values.
 func (p DeltaNet) Channels() int { return 2*p.KeyHeads*p.KeyDim + p.Values() }
 
-// Values is the number of values of all heads, and of the operator's output.
+// Values returns the number of values of all heads, and of the operator's output.
 func (p DeltaNet) Values() int { return p.ValueHeads * p.ValueDim }
 
-// Width is the number of columns of an input row: Channels and the gates.
+// Width returns the number of columns of an input row: Channels and the gates.
 func (p DeltaNet) Width() int { return p.Channels() + p.Values() }
 
-// StateRows is the number of rows of a sequence's state.
+// StateRows returns the number of rows of a sequence's state.
 func (p DeltaNet) StateRows() int { return p.ValueHeads * p.KeyDim }
 
-// Queries is where the queries lie in an input row.
+// Queries returns the columns of the queries in an input row.
 func (p DeltaNet) Queries() Columns { return p.part(0, 0, p.KeyDim) }
 
-// Keys is where the keys lie in an input row.
+// Keys returns the columns of the keys in an input row.
 func (p DeltaNet) Keys() Columns { return p.part(1, 0, p.KeyDim) }
 
-// Inputs is where the values lie in an input row.
+// Inputs returns the columns of the values in an input row.
 func (p DeltaNet) Inputs() Columns { return p.part(2, 0, p.Group()*p.ValueDim) }
 
-// Gates is where the gates lie in an input row.
+// Gates returns the columns of the gates in an input row.
 func (p DeltaNet) Gates() Columns { return p.part(2, 1, p.Group()*p.ValueDim) }
 
 // part is where a kind lies that follows the given numbers of kinds of keys and of values.
@@ -300,10 +300,10 @@ func (p DeltaNet) part(keys, values, step int) Columns {
 	return Columns{at * p.KeyHeads, step}
 }
 
-// Strengths is where b lies in the other row: the write strength is its sigmoid.
+// Strengths returns the columns of b in the row of numbers. The sigmoid of b is the write strength.
 func (p DeltaNet) Strengths() Columns { return p.number(0) }
 
-// Decays is where a lies in the other row.
+// Decays returns the columns of a in the row of numbers.
 func (p DeltaNet) Decays() Columns { return p.number(1) }
 
 func (p DeltaNet) number(i int) Columns {
@@ -313,7 +313,7 @@ func (p DeltaNet) number(i int) Columns {
 	return Columns{i * p.ValueHeads, p.Group() * []int{1, p.Rates()}[i]}
 }
 
-// Rates is how many a each value head has.
+// Rates returns the number of values a of each value head.
 func (p DeltaNet) Rates() int {
 	if p.Floor < 0 {
 		return p.KeyDim
@@ -321,7 +321,7 @@ func (p DeltaNet) Rates() int {
 	return 1
 }
 
-// Numbers is the number of columns of the other row.
+// Numbers returns the number of columns of the row of numbers.
 func (p DeltaNet) Numbers() int { return p.ValueHeads * (1 + p.Rates()) }
 
 // Scoring turns router logits into scores.
@@ -333,7 +333,7 @@ const (
 	ScoreSqrtSoftplus // sqrt(log(1 + exp(logit)))
 )
 
-// GroupScore says how a group of experts is rated in group-limited top-k.
+// GroupScore selects the score of a group of experts in group-limited top-k.
 type GroupScore uint8
 
 const (
@@ -341,9 +341,9 @@ const (
 	GroupTop2Sum                   // DeepSeek-V3: the sum of the two best (biased) scores
 )
 
-// Router holds the parameters of expert choice. A bias takes part in choosing,
-// never in weighing. A factor of an expert multiplies its weight once that is normalised.
-// Experts come out by falling weight, then rising id.
+// Router holds the parameters of the choice of experts. A bias affects the choice, but not the weights. A
+// factor of an expert multiplies its normalised weight. Chosen experts are in the order of falling
+// weight, then rising id.
 type Router struct {
 	Experts    int
 	TopK       int

@@ -16,7 +16,7 @@ type StreamMix struct {
 	Eps, NormEps        float32
 }
 
-// Width is the values of a row around a block.
+// Width returns the values of a row around a block.
 func (p StreamMix) Width() int { return (2 + p.Streams) * p.Streams }
 
 // MixWeights appends out = the weights of p from the products in out [T, p.Width] or [T, n]; x [T, n*H] are the streams, base [1, out.Cols] and

@@ -108,10 +108,10 @@ type KV struct {
 	Mark  int32
 }
 
-// Bytes is the size of the cache.
+// Bytes returns the size of the cache.
 func (c *KV) Bytes() int { return c.Mat.Bytes() + c.Scales.Bytes() }
 
-// KVRowBytes is the size of a row of width values in a cache of type dt, whose scales are
+// KVRowBytes returns the size of a row of width values in a cache of type dt, whose scales are
 // each of group values where dt has any.
 func KVRowBytes(dt tensor.DType, width, group int) int {
 	if dt == tensor.I8 {

@@ -191,7 +191,7 @@ func (c *call) sparse(spans []device.Span, most int) (own []device.Span, rows, p
 	return own, rows, pairs
 }
 
-// rowBytes is the size of a row of a cache with its scales.
+// rowBytes returns the size of a row of a cache with its scales.
 func rowBytes(kv device.KV) int64 {
 	return int64(kv.Cols*kv.DType.Size() + kv.Scales.Cols*kv.Scales.DType.Size())
 }

@@ -23,7 +23,7 @@ type Clock struct {
 	turn  time.Duration // when this turn began: no thread is further behind
 }
 
-// Now is the time since the beginning.
+// Now returns the time since the beginning.
 func (c *Clock) Now() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -75,12 +75,12 @@ type Rates struct {
 // work is the work of one operator: bytes read and written, and floating point operations.
 type work struct{ bytes, flops int64 }
 
-// time is the roofline: the slower of memory and arithmetic.
+// time returns the roofline: the slower of memory and arithmetic.
 func (r *Rates) time(w work) time.Duration {
 	return r.Launch + max(at(w.bytes, r.Memory), at(w.flops, r.Flops))
 }
 
-// at is the time of n units at a rate of units a second, rounded down to
+// at returns the time of n units at a rate of units a second, rounded down to
 // nanoseconds.
 func at(n, rate int64) time.Duration {
 	if rate <= 0 || n <= 0 {

@@ -20,7 +20,7 @@ type Counters struct {
 	Compute, Up, Down time.Duration
 }
 
-// Operators is the number of all launches.
+// Operators returns the number of all launches.
 func (c *Counters) Operators() int64 {
 	var n int64
 	for _, v := range c.Launches {

@@ -78,7 +78,7 @@ func New(o Options) (*Device, error) {
 // Name is "hostsim" or Options.Name.
 func (d *Device) Name() string { return d.name }
 
-// Clock is the virtual time of the device's host.
+// Clock returns the virtual time of the device's host.
 func (d *Device) Clock() *Clock { return d.clock }
 
 // Accelerator is nil: operators take the lists of work and the rows of float32 that the CPU's take.

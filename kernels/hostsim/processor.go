@@ -26,7 +26,7 @@ func NewProcessor(c *cpu.Device, clock *Clock, rates Rates) *Processor {
 	return &Processor{Device: c, clock: clock, rates: rates}
 }
 
-// Busy is the virtual time for which experts were computed.
+// Busy returns the virtual time for which experts were computed.
 func (p *Processor) Busy() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -190,7 +190,7 @@ func (c *call) nearSpans(o *device.Op) {
 	o.Near.Spans.List = c.spanList(o.Near.Spans.List)
 }
 
-// columns is the inner dimension of a product.
+// columns returns the inner dimension of a product.
 func columns(o *device.Op) int {
 	if o.Weight.Integer() {
 		return o.Weight.Q.Cols
@@ -198,7 +198,7 @@ func columns(o *device.Op) int {
 	return o.Weight.F.Cols
 }
 
-// width is the number of hidden values of a network.
+// width returns the number of hidden values of a network.
 func width(n *device.FFN) int {
 	if n.Integer() {
 		return n.Q.W2.Cols
@@ -206,7 +206,7 @@ func width(n *device.FFN) int {
 	return n.F.Gate.Rows
 }
 
-// products is the flops of [m, k] * [n, k]^T.
+// products returns the flops of [m, k] * [n, k]^T.
 func products(m, n, k int) int64 { return 2 * int64(m) * int64(n) * int64(k) }
 
 // weights translates the weights and the cache of o.

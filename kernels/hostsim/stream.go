@@ -54,7 +54,7 @@ func (d *Device) NewStream() (device.Stream, error) {
 	return s, nil
 }
 
-// Device is the device this stream was made by.
+// Device returns the device this stream was made by.
 func (s *stream) Device() device.Device { return s.dev }
 
 // call returns a free call of the stream.

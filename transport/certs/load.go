@@ -60,7 +60,7 @@ func load(authority, cert, key string) (*Identity, error) {
 	return id, nil
 }
 
-// Server is the configuration of a listener for members. It speaks the given protocols (ALPN).
+// Server returns the configuration of a listener for members. It speaks the given protocols (ALPN).
 func (id *Identity) Server(protocols ...string) *tls.Config {
 	return &tls.Config{
 		Certificates: []tls.Certificate{id.pair}, ClientCAs: id.pool, ClientAuth: tls.RequireAndVerifyClientCert,
@@ -68,7 +68,7 @@ func (id *Identity) Server(protocols ...string) *tls.Config {
 	}
 }
 
-// Client is the configuration of a connection to the member of that name.
+// Client returns the configuration of a connection to the member of that name.
 func (id *Identity) Client(peer, protocol string) *tls.Config {
 	return &tls.Config{
 		Certificates: []tls.Certificate{id.pair}, RootCAs: id.pool, ServerName: peer,

@@ -192,7 +192,7 @@ func (a *Answer) last() *Line {
 // Whole returns the whole answer, after its last event.
 func (a *Answer) Whole() *Line { return a.last() }
 
-// Loaded is the answer to a request that only wants the model loaded.
+// Loaded returns the answer to a request that only wants the model loaded.
 func Loaded(model string, chat bool, now time.Time) *Line {
 	a := Answer{model: model, chat: chat, now: func() time.Time { return now }}
 	l := a.line(nil)

@@ -181,7 +181,7 @@ func (r *GenerateRequest) Plan(info engine.Info) (*api.Plan, *api.Error) {
 	return plan, rename(err)
 }
 
-// raw is a completion of text.
+// raw returns a completion of text.
 func (r *GenerateRequest) raw(prompt string, info engine.Info) (*api.Plan, *api.Error) {
 	s, most, err := r.sampling(info)
 	if err != nil {

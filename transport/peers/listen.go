@@ -221,7 +221,7 @@ func tune(c net.Conn) {
 	_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 3})
 }
 
-// NameOf is the name in the certificate of the peer; c is from Dial or Expect.
+// NameOf returns the name in the certificate of the peer; c is from Dial or Expect.
 func NameOf(c net.Conn) string {
 	if t, ok := c.(*tls.Conn); ok {
 		if list := t.ConnectionState().PeerCertificates; len(list) > 0 && len(list[0].DNSNames) > 0 {

@@ -59,7 +59,7 @@ var ErrWire = errors.New("not a frame")
 // sections are the parts of a frame after its header.
 func sections(f *hop.Frame) [4][]byte { return [4][]byte{f.Meta, f.Rows[0], f.Rows[1], f.Rows[2]} }
 
-// bodyBytes is the size of a frame's body.
+// bodyBytes returns the size of a frame's body.
 func bodyBytes(f *hop.Frame) int { return frameHeader + f.Bytes() }
 
 // putFrame writes the header of a frame's body.

@@ -56,7 +56,7 @@ type event struct {
 	progress *api.PromptProgress
 }
 
-// name is the event's type on the wire.
+// name returns the event's type on the wire.
 func (e *event) name() string {
 	k, i := e.kind, e.item.kind
 	switch {

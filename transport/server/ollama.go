@@ -18,7 +18,7 @@ func (s *Server) ollamaRoutes() {
 	s.Route("GET /api/version", answers(func() any { return ollama.VersionAnswer{Version: ollama.Version} }))
 }
 
-// answers is a handler that sends what f returns.
+// answers returns a handler that sends what f returns.
 func answers(f func() any) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { api.WriteJSON(w, http.StatusOK, f()) })
 }

@@ -204,7 +204,7 @@ func (m *meter) experts(s *engine.Stats, rate func(old, amount float64) float64)
 	return x
 }
 
-// moves is the number of experts that were copied for no layer in particular.
+// moves returns the number of experts that were copied for no layer in particular.
 func moves(c *engine.ExpertCache) uint64 { return c.Copies - min(c.Copies, c.Misses) }
 
 // measureShares finds where the time goes: of the newest steps while there are any, of the request
