@@ -65,7 +65,7 @@ func Replayed(curve []Hit, experts int) (Skew, error) {
 	return s, nil
 }
 
-// sharper returns the skew whose shares are those of s to a power, scaled to the sum 1. Power 0 gives a
+// sharper returns a skew with the shares of s raised to a power and scaled to the sum 1. Power 0 gives a
 // uniform skew, a power above 1 hotter experts.
 func (s Skew) sharper(power float64) Skew {
 	out, sum := Skew{s.Name, make([]float64, len(s.share))}, 0.0
