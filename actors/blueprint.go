@@ -10,14 +10,14 @@ import (
 	"krater/stages/load"
 )
 
-// Blueprint is the pipeline's topology as plain data: the layer groups, how they are linked, how
-// many expert pools serve them, and into how many micro-batches running sequences are divided. It
-// holds no device, goroutine or process id; Start makes it live.
+// Blueprint is the pipeline's topology as plain data: the layer groups, their links, the number of expert
+// pools, and the number of micro-batches. It holds no device, goroutine or process id. Start makes a
+// pipeline from it.
 type Blueprint struct {
 	Groups []GroupSpec
 	Pools  int // expert pools; every group's split addresses all of them
-	// MicroBatches is the number of parts that running sequences are divided into, each with a batch
-	// of its own in flight. While experts of one are computed elsewhere, a group works on another.
+	// MicroBatches is the number of parts into which running sequences are divided, each with a batch
+	// of its own in flight. While other actors compute the experts of one batch, a group works on another.
 	MicroBatches int
 }
 
@@ -28,8 +28,8 @@ const poolsMax = 64
 type GroupSpec struct {
 	First, Last int
 	Rank        int // groups of one rank share a device
-	// Link is how hidden states come from the group before; Start sets it. Within a rank the batch
-	// moves and its bytes stay, which is "direct".
+	// Link names the kind of link over which hidden states come from the group before; Start sets it.
+	// Within a rank it is "direct": the batch moves, and its bytes stay where they are.
 	Link string
 }
 
@@ -50,7 +50,7 @@ func Cut(layers, n int) ([]GroupSpec, error) {
 	return groups, nil
 }
 
-// Groups are the layer groups of a model's ranks.
+// Groups returns the layer groups of a model's ranks.
 func Groups(ranks []load.Rank) []GroupSpec {
 	var groups []GroupSpec
 	for i, r := range ranks {
@@ -84,7 +84,7 @@ func (b *Blueprint) over(ranks []load.Rank, first, last int) error {
 	return nil
 }
 
-// Check reports the first fault of a blueprint for a model with that many layers.
+// Check returns the first fault of a blueprint for a model with the given number of layers.
 func (b *Blueprint) Check(layers int) error { return b.check(0, layers) }
 
 func (b *Blueprint) check(first, last int) error {
@@ -113,7 +113,7 @@ func (b *Blueprint) check(first, last int) error {
 	return nil
 }
 
-// String draws the route of a batch, one line.
+// String describes the route of a batch in one line.
 func (b *Blueprint) String() string { return b.route("schedule > embed", "head > sample > stream") }
 
 // route is String with other actors before and after the groups.

@@ -11,14 +11,14 @@ import (
 // errClosed is the cause of requests that Close ends before their answer is complete.
 var errClosed = errors.New("the pipeline is closed")
 
-// Err is the fatal failure, or nil.
+// Err returns the fatal failure, or nil.
 func (p *Pipeline) Err() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.failure
 }
 
-// Failed is closed when the pipeline has failed for good.
+// Failed returns a channel that is closed when the pipeline has failed for good.
 func (p *Pipeline) Failed() <-chan struct{} { return p.failed }
 
 // fail ends every open request and refuses new ones.
@@ -48,8 +48,7 @@ func (p *Pipeline) fail(cause error) {
 	close(p.dead)
 }
 
-// Drain refuses new requests and waits for the running ones. When ctx ends first they are
-// cancelled.
+// Drain refuses new requests and waits for the running ones. If ctx ends first, it cancels them.
 func (p *Pipeline) Drain(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed = true

@@ -18,7 +18,7 @@ import (
 	"krater/stages/text/tokenizer"
 )
 
-// GatewayOptions describe the model to its users.
+// GatewayOptions describe the model to clients.
 type GatewayOptions struct {
 	ID        string
 	Created   time.Time
@@ -27,14 +27,14 @@ type GatewayOptions struct {
 	Defaults  engine.Sampling
 	EOS       []int32
 	Vocab     int
-	// Identity is the hash of everything that, beside the ids of its tokens, decides what a prefix
-	// leaves in the KV cache. ShareKV lets owners use each other's prefixes there.
+	// Identity is a hash of everything besides token ids that decides the contents of the KV cache for a
+	// prefix. ShareKV lets owners use each other's cached prefixes.
 	Identity [32]byte
 	ShareKV  bool
 }
 
-// Gateway is the pipeline as clients' servers use it: an engine.Engine. Its methods run on the
-// caller's goroutine, so templates and tokenizing cost the pipeline nothing.
+// Gateway implements engine.Engine over a pipeline. Its methods run on the caller's goroutine, so
+// templates and tokenizing take no time of the pipeline.
 type Gateway struct {
 	r    *requests
 	opt  GatewayOptions
@@ -44,7 +44,7 @@ type Gateway struct {
 	grammars grammars
 }
 
-// NewGateway opens a pipeline, and those that take over from it, to requests.
+// NewGateway opens a pipeline, and the pipelines that take over from it, to requests.
 func NewGateway(p *Pipeline, opt GatewayOptions) *Gateway {
 	return &Gateway{r: p.requests, opt: opt, ring: p.trace.Ring("gateway"), stream: p.trace.Ring("stream")}
 }

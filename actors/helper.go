@@ -20,10 +20,10 @@ import (
 // Help is a helper of a pipeline's only rank: another device that computes a share of the routed experts.
 type Help struct {
 	Experts *helper.Experts
-	// Share is the part of the rows that the helper gets; 0: by the times that are measured at the start, by which it may
-	// get none. Where the rank does not hold all experts the helper gets those of its own that the rank lacks.
+	// Share is the share of the rows that the helper computes. With 0 it follows from times measured at the start, and may be
+	// none. If the rank does not hold all experts, the helper computes those of its own that the rank lacks.
 	Share float64
-	// Least is the fewest rows of a batch for which the helper is asked where the rank holds all experts.
+	// Least is the least number of rows of a batch for which the helper computes if the rank holds all experts.
 	Least int
 	Heat  [][]uint32 // counts of routers, by layer with experts; nil: not known
 }
@@ -44,7 +44,7 @@ type help struct {
 	lost     func(rank int, name string, cause error)
 }
 
-// errHelper is a fault of a helper or of the link to it: the step is lost, and may be repeated.
+// errHelper reports a fault of a helper or of the link to it. The step is lost and may be repeated.
 var errHelper = errors.New("a helper did not do its part")
 
 // spawnHelper makes the helper's worker and actor.
@@ -150,7 +150,7 @@ func (h *help) settle(now func() int64) error {
 	return h.rank.place.Help(h.least, func(layer int) []bool { return h.takes[layer] })
 }
 
-// helpRows is the most rows that times are taken for.
+// helpRows is the largest number of rows for which times are measured.
 const helpRows = 2048
 
 // helpSteps is in how many steps the fewest rows are found for which a helper pays.
@@ -197,7 +197,8 @@ func (h *help) measure(layer int, now func() int64) (share float64, err error) {
 	return share, nil
 }
 
-// Helper says what part of the rows of a batch of at least that many rows the helper gets, with equally hot experts; 0, 0: none.
+// Helper returns the share of the rows that the helper computes if experts are equally hot, and the least number of rows of a
+// batch for which it computes any. Both are 0 if it computes none.
 func (p *Pipeline) Helper() (share float64, least int) {
 	h := p.help
 	if h == nil || h.least == math.MaxInt {

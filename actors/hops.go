@@ -15,19 +15,19 @@ import (
 	"krater/stages/model"
 )
 
-// Remote is the layers of a model behind those of a pipeline's ranks, which workers compute: other
-// processes, each with a Segment. The first rank has the embedding and the head then. The pipeline closes the
+// Remote describes the layers of a model after those of a pipeline's ranks. Workers compute them: other
+// processes, each with a Segment. The first rank then has the embedding and the head. The pipeline closes the
 // connections when it ends.
 type Remote struct {
 	Out   hop.Conn   // to the first worker
 	In    hop.Conn   // from the last one
-	Sides []hop.Conn // to each worker, for batches that fail and are given up
-	// Deadline is how long the workers may take for a step, or to give one up; 0: workersDeadline. A step that is late
-	// is repeated. When a second one is late, or a worker does not answer, the rank is lost (RankError).
+	Sides []hop.Conn // to each worker, for batches that fail and are abandoned
+	// Deadline is the longest time in which the workers may return a step, or abandon one; 0: workersDeadline. A late step
+	// is repeated. If a second one is late, or a worker does not answer, the rank is lost (RankError).
 	Deadline time.Duration
-	// Accelerators says that a worker computes on one.
+	// Accelerators says that a worker computes on an accelerator.
 	Accelerators bool
-	// Workers describes them in the order of their layers; nil: nothing is known.
+	// Workers describes the workers in the order of their layers; nil: not known.
 	Workers []Worker
 }
 
@@ -35,18 +35,18 @@ type Remote struct {
 type Worker struct {
 	Name     string          // for people
 	Topology engine.Topology // of its segment
-	// Ask asks for what its actors have recorded (trace.Remote).
+	// Ask fetches the events that the worker's actors have recorded (trace.Remote).
 	Ask func(from map[string]uint64, detail bool) (*trace.Told, error)
-	// Ahead says how far the clock of its trace is ahead of this process's; nil: they are one.
+	// Ahead returns the time of the worker's trace clock less that of this process; nil: both are the same clock.
 	Ahead func() time.Duration
-	// Hop returns the cost of the hop to it since the pipeline started.
+	// Hop returns the cost of the hop to the worker since the pipeline started.
 	Hop func() engine.Link
 }
 
 // workersDeadline is the default of Remote.Deadline: more than a pass over a long prompt takes on a CPU.
 const workersDeadline = 2 * time.Minute
 
-// errHop: a frame does not fit what the receiver knows.
+// errHop reports a frame that the receiver did not expect.
 var errHop = errors.New("a frame that was not expected")
 
 // check checks the options of a pipeline whose ranks end before a layer of a model, and completes them.

@@ -1,6 +1,6 @@
-// Package actors is the pipeline as it runs: one actor for every part a batch
-// passes, messages between them, and nothing else. Stages compute, the
-// scheduler decides, actors move.
+// Package actors is the running pipeline: one actor for every part that a batch
+// passes, and the messages between them. Stages compute, the scheduler decides,
+// and actors move batches.
 package actors
 
 import (
@@ -28,45 +28,44 @@ import (
 	"krater/stages/offload"
 )
 
-// Options of a pipeline.
+// Options are the parameters of a pipeline.
 type Options struct {
 	Blueprint Blueprint
 	Policy    Policy
 	Log       zerolog.Logger
-	// InlineBelow is the estimated time of expert work under which a group does it itself instead of
-	// asking the pools. Negative: never.
+	// InlineBelow is an estimated time of expert work. Below it a group computes the experts itself
+	// instead of asking the pools. Negative: never.
 	InlineBelow time.Duration
-	// TimingShare is the share of a step that timestamps around its copies may cost, in steps whose
-	// copies are timed; 0: timingShare.
+	// TimingShare is the largest share of a step's time that timestamps around its copies may take, in
+	// steps whose copies are timed; 0: timingShare.
 	TimingShare float64
-	// HeatSample: routing is counted in one of every HeatSample batches; 1: in all, 0: in one of 8,
-	// negative: in none.
+	// HeatSample n counts routing in one of every n batches; 1: in all, 0: in one of 8, negative: in none.
 	HeatSample int
-	// Record is called with what all routers chose for the rows of a step, whenever a step is complete; nil:
-	// nobody wants to know. It may keep the batch. Its time is taken from the step's.
+	// Record, unless nil, is called after each step with the choices of all routers for its rows. It may keep
+	// the batch. Its time adds to the step's.
 	Record func(*routing.Batch)
-	// Placements say for each rank where its routed experts are, if they were loaded on a host beside
-	// the device; nil: with the rest.
+	// Placements has a placement for each rank whose routed experts were loaded in host memory; nil: all
+	// experts are with the other weights.
 	Placements []*placement.Placement
-	// Partition divides the experts among the pools, as they were placed; zero: see Partition.
+	// Partition divides the experts among the pools as they were placed; zero: as the function Partition does.
 	Partition expert.Partition
 
-	// Before is a suspended pipeline that this one takes over from: its trace, its counters and the numbers of
-	// requests go on. Its requests come with Adopt; until then the new one takes none. nil: there is none.
+	// Before, unless nil, is a suspended pipeline from which this one takes over: it continues the trace, the
+	// counters and the numbers of requests. Adopt passes the requests; until then the new pipeline takes none.
 	Before *Pipeline
-	// Replay keeps the requests open when a rank is lost (RankError): the caller then has to call Suspend, and
-	// Adopt of the next pipeline or Abandon. A step that is lost with the rank is repeated. Otherwise the
-	// requests fail.
+	// Replay keeps the requests open when a rank is lost (RankError). The caller must then call Suspend, and
+	// after that Adopt of the next pipeline, or Abandon. A step that is lost with the rank is repeated.
+	// Without Replay the requests fail.
 	Replay bool
 
-	// Help is a helper of the only rank; nil: there is none. It is lost as rank 1 (RankError).
+	// Help describes a helper of the only rank; nil: there is none. A lost helper is reported as rank 1 (RankError).
 	Help *Help
 
-	// Turn is called with false when a batch has left for another process, and with true when one comes from there, so that
-	// threads wait for work as long as it is worth it. It is called by several goroutines at once. nil: by none.
+	// Turn, unless nil, is called with false when a batch has left for another process, and with true when one
+	// returns. It can park threads that would otherwise poll for work. Several goroutines call it at once.
 	Turn func(here bool)
 
-	// Remote is where the layers behind those of the ranks are; nil: there are none.
+	// Remote describes the layers after those of the ranks; nil: there are none.
 	Remote *Remote
 
 	segment     *SegmentHops                    // of a part of a pipeline whose leader is another process
@@ -75,7 +74,7 @@ type Options struct {
 	hopDeadline time.Duration                   // in tests; 0: link.Deadline
 }
 
-// traceEvents is how many events each actor's ring keeps: some seconds of decode.
+// traceEvents is the number of events that each actor's ring keeps: some seconds of decode.
 const traceEvents = 4096
 
 // Rates of the estimate behind InlineBelow, per core, on the low side of what
@@ -85,7 +84,7 @@ const (
 	inlineFlopsPerSecond = 40e9
 )
 
-// Pipeline is a live blueprint.
+// Pipeline is a running pipeline, made from a Blueprint by Start.
 type Pipeline struct {
 	opt       Options
 	scheduler scheduler.Config
@@ -128,8 +127,8 @@ type Pipeline struct {
 	closeError error
 }
 
-// Start makes a blueprint live over the ranks of a loaded model. The pipeline owns what it
-// allocates, not the ranks' parts.
+// Start starts a pipeline over the ranks of a loaded model. The pipeline owns the memory that it
+// allocates, but not the ranks' parts.
 func Start(ranks []load.Rank, opt Options) (*Pipeline, error) {
 	p, core, err := prepare(ranks, opt)
 	if err != nil {
@@ -225,9 +224,9 @@ func (p *Pipeline) follow(before *Pipeline) error {
 	return nil
 }
 
-// Ahead reports whether a pipeline on these ranks runs one step ahead: where the device that
-// chooses tokens also takes them, and runs steps in order. It has twice as many batches in flight
-// then. Between two ranks the tokens travel by message, once they are known.
+// Ahead reports whether a pipeline on these ranks runs one step ahead. It does if the device that
+// chooses tokens also reads them and runs steps in order. It then has twice as many batches in flight.
+// Between two ranks tokens are sent by message, after they are known.
 func Ahead(ranks ...device.Device) bool {
 	l := device.LayoutOf(ranks[0])
 	return len(ranks) == 1 && l != nil && l.DrawWords() > 0

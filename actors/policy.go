@@ -20,23 +20,23 @@ type Policy struct {
 	Calm         int  // scheduler.Config.Calm
 	PassRows     int  // scheduler.Config.PassRows
 	PassShare    int  // scheduler.Config.PassShare
-	MaxRetries   int  // how often a request's lost step is repeated; 0: linkRetries between several ranks or with Options.Replay, else never
-	NoReuse      bool // nothing that was computed is used again
-	// ReuseAnswers lets prompts that continue an answer use what that left in the KV cache, also
-	// where the same tokens of a prompt would leave other bits.
+	MaxRetries   int  // largest number of repetitions of a request's lost step; 0: linkRetries between several ranks or with Options.Replay, else none
+	NoReuse      bool // scheduler.Config.NoReuse
+	// ReuseAnswers lets prompts that continue an answer use the answer's rows in the KV cache, even if
+	// computing the same tokens as a prompt would give other bits.
 	ReuseAnswers bool
 	// Invariant must match the GPU's option. Results then depend only on whether a row is
 	// prefill or decode, and recomputation preserves that.
 	Invariant bool
 }
 
-// loadRate is how many tokens of KV blocks are loaded from host memory, and as many saved, in
-// the time that a GPU takes for a row of a prompt, on the low side: copies of some 3 us for a
-// block of 16 tokens in each of 27 layers, beside 40 us a row (DeepSeek-V2-Lite on an H100). Larger
-// models take longer for a row.
+// loadRate is a low estimate of the number of tokens of KV blocks that are loaded from host memory, and
+// as many saved, in the time that a GPU takes for a row of a prompt: a copy takes some 3 us for a block
+// of 16 tokens in each of 27 layers, and a row 40 us (DeepSeek-V2-Lite on an H100). Larger models take
+// longer for a row.
 const loadRate = 4
 
-// linkRetries is how often a request's step is repeated where there are links that may fail.
+// linkRetries is the default of Policy.MaxRetries if there are links that may fail.
 const linkRetries = 2
 
 // schedulerConfig returns the configuration of the scheduler, made here and nowhere else.

@@ -13,15 +13,15 @@ import (
 type SegmentHops struct {
 	In   hop.Conn // from the member before
 	Out  hop.Conn // to the next one, or back to the leader
-	Side hop.Conn // to the leader, for batches that fail and are given up
+	Side hop.Conn // to the leader, for batches that fail and are abandoned
 }
 
-// Segment is the consecutive layers of a model that a worker computes for a leader's pipeline (Options.Remote): its
-// actors without those that decide, embed, choose and write.
+// Segment is the pipeline of a worker, which computes consecutive layers of a model for a leader (Options.Remote). It has
+// no actors that schedule, embed, choose tokens or write answers.
 type Segment struct{ p *Pipeline }
 
-// StartSegment makes ranks without embedding and head live. Limits and Blueprint.MicroBatches are the leader's. Of the
-// options it takes those about layers, experts and records. The segment owns the connections, not the ranks' parts.
+// StartSegment starts a segment over ranks without embedding and head. Limits and Blueprint.MicroBatches must be the leader's.
+// It uses only the options about layers, experts and recording. The segment owns the connections, but not the ranks' parts.
 func StartSegment(ranks []load.Rank, opt Options, hops SegmentHops) (*Segment, error) {
 	if hops.In == nil || hops.Out == nil || hops.Side == nil {
 		return nil, errors.New("a segment without a connection in, out, or to its leader")
@@ -34,10 +34,10 @@ func StartSegment(ranks []load.Rank, opt Options, hops SegmentHops) (*Segment, e
 	return &Segment{p}, nil
 }
 
-// Failed is closed when the segment has failed: a connection is lost, or a rank.
+// Failed returns a channel that is closed when the segment has lost a connection or a rank.
 func (s *Segment) Failed() <-chan struct{} { return s.p.Failed() }
 
-// Err is the failure, or nil.
+// Err returns the failure, or nil.
 func (s *Segment) Err() error { return s.p.Err() }
 
 // Trace returns the record of what the segment's actors did, on this machine's clock. Batches have the leader's numbers.

@@ -11,7 +11,7 @@ import (
 // Suspended is a request that a pipeline has left open for the next.
 type Suspended = msg.Suspended
 
-// RankError says which rank of a pipeline is lost, and why: no batch can be computed there any more.
+// RankError reports that a rank of a pipeline is lost: it cannot compute batches any more.
 type RankError struct {
 	Rank int
 	Name string // of its device or machine
@@ -50,7 +50,7 @@ func (p *Pipeline) lose(rank int, name string, cause error) {
 	p.host.send(p.routes.schedule, &msg.Suspend{})
 }
 
-// CountLoss counts a rank of the pipeline as lost, once. Those that the pipeline notices itself are counted.
+// CountLoss counts a rank of the pipeline as lost. Only the first call counts. The pipeline counts the losses that it notices itself.
 func (p *Pipeline) CountLoss() { p.loss.Do(func() { p.meters.lost.Add(1) }) }
 
 // Suspend ends all actors without ending requests, and returns these: first those that had started.
@@ -59,7 +59,7 @@ func (p *Pipeline) CountLoss() { p.loss.Do(func() { p.meters.lost.Add(1) }) }
 // cancelled from now on wait for the next pipeline (Options.Before, Adopt), or until Abandon. A pipeline
 // that has failed for another reason than a lost rank, or is closed, has no requests.
 //
-// Afterwards the pipeline is closed: the ranks may be freed. Close returns what went wrong with that.
+// Afterwards the pipeline is closed, and the ranks may be freed. Close returns the error of closing it.
 func (p *Pipeline) Suspend() (list []*Suspended) {
 	p.closing.Do(func() {
 		p.requests.suspend(p, p.host.now())
@@ -98,7 +98,7 @@ func (p *Pipeline) collect() []*Suspended {
 	return c.List
 }
 
-// Adopt makes the pipeline the one that has the requests, and takes over those that were suspended.
+// Adopt makes the pipeline serve the requests of its gateway, and takes over the suspended ones.
 func (p *Pipeline) Adopt(list []*Suspended) {
 	m := &msg.Adopt{}
 	for _, s := range list {

@@ -19,10 +19,10 @@ type Clock interface {
 }
 
 // Virtual is a pipeline in virtual time. Every actor is a thread with its own time, which advances
-// while it computes or waits for a device; a message is available from the time at which it was
-// sent. One goroutine plays all of them, and always takes the message that can be handled first. So
-// a run takes the time it would take on such devices, with actors that work at the same time, and
-// it is the same in every run. The trace has virtual times.
+// while it computes or waits for a device. A message is available from the time at which it was
+// sent. One goroutine runs all actors, and always handles the message that can be handled first. So
+// a run takes the virtual time that it would take on such devices with actors that work at the same
+// time, and every run is the same. The trace has virtual times.
 //
 // It belongs to one goroutine. Requests are taken when they are submitted, and nothing is computed
 // before Run.
@@ -31,7 +31,7 @@ type Virtual struct {
 	host *virtual
 }
 
-// StartVirtual is Start for devices that keep time by a clock.
+// StartVirtual is like Start, for devices that take their time from clock.
 func StartVirtual(ranks []load.Rank, opt Options, clock Clock) (*Virtual, error) {
 	p, core, err := prepare(ranks, opt)
 	if err != nil {
@@ -46,7 +46,7 @@ func StartVirtual(ranks []load.Rank, opt Options, clock Clock) (*Virtual, error)
 	return &Virtual{Pipeline: p, host: h}, nil
 }
 
-// Run continues until nothing is left to do, and returns the pipeline's failure, if it has failed.
+// Run continues until there is no work, and returns the pipeline's error if it has failed.
 func (v *Virtual) Run() error {
 	v.host.run()
 	return v.Err()

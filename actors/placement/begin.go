@@ -31,7 +31,7 @@ func (s *side) begin(setup *dispatch.Setup, start *dispatch.Start) {
 	}
 }
 
-// Fall is the replacement of a strategy that does not fit by a smaller one.
+// Fall records that a smaller strategy replaced one that does not fit.
 type Fall struct {
 	Phase dispatch.Phase
 	dispatch.Fall
@@ -41,7 +41,7 @@ func (f Fall) String() string {
 	return fmt.Sprintf("%s: from %s to %s: %v", f.Phase, f.From, f.To, f.Why)
 }
 
-// Falls are the replacements that were made, in order.
+// Falls returns the replacements that were made, in order.
 func (p *Placement) Falls() []Fall { return p.falls }
 
 // Strategy returns the strategy of a phase.

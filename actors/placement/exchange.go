@@ -32,10 +32,10 @@ func (p *Placement) shareSlots(slots, lent int) {
 	p.Experts.Share(first)
 }
 
-// Exchanges reports whether experts and KV blocks exchange memory: experts have to move between steps for that.
+// Exchanges reports whether experts and KV blocks exchange memory. They do only if experts move between steps.
 func (p *Placement) Exchanges() bool { return p.exchange.arena != nil && p.pool != nil }
 
-// Blocks is how many KV blocks may be used; 0: they share no memory with experts.
+// Blocks returns the number of KV blocks that may be used, 0 if they share no memory with experts.
 func (p *Placement) Blocks() int {
 	if p.exchange.arena == nil {
 		return 0
@@ -45,7 +45,7 @@ func (p *Placement) Blocks() int {
 	return p.exchange.arena.Open(p.exchange.taken)
 }
 
-// BlocksFor returns the number of blocks after Exchange, if the device refuses nothing.
+// BlocksFor returns the number of blocks after Exchange(blocks), unless the device refuses a call.
 func (p *Placement) BlocksFor(blocks int) int {
 	return p.exchange.arena.Open(p.exchange.slotsFor(blocks))
 }
@@ -53,9 +53,10 @@ func (p *Placement) BlocksFor(blocks int) int {
 // slotsFor returns the number of shared slots that blocks take if there are to be that many.
 func (x *exchange) slotsFor(blocks int) int { return min(x.arena.For(blocks), x.most) }
 
-// Exchange gives KV blocks the memory that the given number of them needs, and experts the rest. It is called between two batches, when each batch in
-// flight was given to its devices whole and none is a prompt's that borrows slots. Blocks tells what came of it: if the device
-// refuses what that takes, there are as many blocks as before, and the experts that had to leave come back. The next batch has to Enter.
+// Exchange divides the shared memory anew: the given number of KV blocks get the memory that they need, and experts get the rest. The caller
+// calls it between two batches, when every batch in flight was sent to its devices completely and no prompt borrows slots. Blocks returns the
+// new number. If the device refuses a call, the number of blocks does not change, and the experts that had to leave are copied back. The
+// caller must call Enter before the next batch.
 func (p *Placement) Exchange(blocks int) (err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"krater/stages/group"
 )
 
-// ErrMoves: a helper's experts would have to follow those that a strategy moves.
+// ErrMoves: a helper cannot be used with a strategy that moves experts, because its own experts would have to change too.
 var ErrMoves = errors.New("a helper needs strategies that leave experts where they are: persistent or hot_cached_static")
 
 // Shares reports whether Run may leave work of a batch with the given number of rows to the host.
@@ -19,13 +19,13 @@ func (p *Placement) Shares(rows int) bool {
 	return p.sides[phase].settled.Start.Host[phase] && !(p.alone && p.helped[phase])
 }
 
-// Leaves reports whether other devices compute experts of a phase between two layers: Run may leave work to the host, or a
-// helper has a part.
+// Leaves reports whether other devices compute experts of a phase between two layers, because Run may leave work to the host or
+// a helper has a share.
 func (p *Placement) Leaves(phase dispatch.Phase) bool {
 	return p.helped[phase] || p.sides[phase].settled.Start.Host[phase]
 }
 
-// Here is where an accelerator finds the experts of a layer that it holds; nil on other devices.
+// Here returns the experts of a layer that an accelerator holds, nil on other devices.
 func (p *Placement) Here(layer int) *device.Bank {
 	if !p.accel {
 		return nil
@@ -33,7 +33,8 @@ func (p *Placement) Here(layer int) *device.Bank {
 	return p.views[dispatch.Decode].Bank(layer)
 }
 
-// AsResident reports whether a batch with the given number of rows finds all experts where they stay, as if they were part of the layers.
+// AsResident reports whether all experts that a batch with the given number of rows uses stay where they are, as if they were
+// part of the layers.
 func (p *Placement) AsResident(rows int) bool {
 	return p.Steady() && p.Whole(rows, false) && !p.Asks(rows, false)
 }
@@ -41,8 +42,8 @@ func (p *Placement) AsResident(rows int) bool {
 // Helped reports whether a helper computes experts of a batch with the given number of rows.
 func (p *Placement) Helped(rows int) bool { return p.helped[p.Phase(rows)] }
 
-// Unasked reports whether nobody on the host needs the router's choice for a batch with the given number of rows that has a helper: both
-// devices find their experts by tables, the host computes none, and sums are returned. Mixes takes the place of Run.
+// Unasked reports whether the host does not need the router's choice for a batch with the given number of rows that has a helper:
+// both devices find their experts by tables, the host computes none, and the helper returns sums. Then Mixes replaces Run.
 func (p *Placement) Unasked(rows int, watched bool) bool {
 	return p.Helped(rows) && p.accel && p.alone && p.ReturnsSums() && !watched
 }
@@ -54,8 +55,9 @@ func (p *Placement) Mixes(s device.Stream, g *group.Group, st *stages.State, lay
 	st.ExpertSlot = here.Map
 }
 
-// Help has a helper compute the experts of has, [E] by layer. Where all experts are on the device it does so for batches of
-// that many rows or more, else for all batches. Run is then not given their work. It is called before the first step.
+// Help makes a helper compute the experts that has reports, [E] for each layer. If all experts are on the device, the helper
+// computes for batches of at least least rows, else for all batches. The caller does not pass the helper's work to Run. Help must
+// be called before the first step.
 func (p *Placement) Help(least int, has func(layer int) []bool) (err error) {
 	defer recovered(&err)
 	for phase := range dispatch.Phases {

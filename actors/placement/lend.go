@@ -23,9 +23,9 @@ type loan struct {
 // flight at the same time.
 func (p *Placement) Lends() bool { return p.loan.lends }
 
-// Enter prepares the slots for a batch with this number of rows, before any of it is enqueued on s: a prompt
-// borrows slots, and the first decode batch after it gets them back. The batch waits for these copies
-// on the device. On an error nothing may run.
+// Enter prepares the slots for a batch with the given number of rows, before any work of the batch is
+// enqueued on s. A prompt borrows slots, and the first decode batch after it gets them back. The batch waits for
+// these copies on the device. After an error no batch may run.
 func (p *Placement) Enter(s device.Stream, rows int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

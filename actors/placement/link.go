@@ -23,7 +23,7 @@ type link struct {
 	picked, missed, rows []int32 // reused
 }
 
-// linkPart is the part of the slots, 1/linkPart, that can be spare, and linkMost is the most of them.
+// At most 1/linkPart of the slots are spare, and at most linkMost.
 const (
 	linkPart = 8
 	linkMost = 64
@@ -40,7 +40,7 @@ func (p *Placement) newLink(q *pool) (err error) {
 	return err
 }
 
-// Links reports whether a device copies experts for itself in the middle of a step with the given number of rows.
+// Links reports whether the device itself copies experts in the middle of a step with the given number of rows.
 func (p *Placement) Links(rows int, watched bool) bool {
 	if p.pool == nil || p.pool.link.on == nil || p.Phase(rows) != dispatch.Decode || !p.Asks(rows, watched) {
 		return false

@@ -27,7 +27,7 @@ type Model struct {
 	failed  error               // why that failed
 }
 
-// NewModel makes a model of parts and their placement. The caller keeps both.
+// NewModel makes a model from parts and their placement. The caller keeps the ownership of both.
 func NewModel(dev device.Device, host offload.Host, parts *load.Parts, p *Placement) (*Model, error) {
 	m := &Model{parts: parts, place: p}
 	var err error
@@ -68,7 +68,7 @@ func (m *Model) Close() {
 	}
 }
 
-// Limits are those the model was loaded for.
+// Limits returns the limits for which the model was loaded.
 func (m *Model) Limits() stages.Limits { return m.parts.Limits }
 
 // Step runs one batch and calls read with the result.

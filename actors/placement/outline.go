@@ -20,7 +20,7 @@ type Outline struct {
 	Falls []Fall
 }
 
-// Sketch makes an outline.
+// Sketch returns the outline of o for a setup.
 func (o *Options) Sketch(setup dispatch.Setup) (out Outline, err error) {
 	left := setup.Budget
 	if out.Shared = o.shared(); !out.Shared {

@@ -1,6 +1,6 @@
-// Package placement carries out what scheduler/dispatch decides. It records which expert lies in which
-// slot of a device, enqueues the device's part of a layer's routed work with the copies it needs, and
-// reports the rest, which is the host's. It has no actor: the pipeline and plain calls (Model) use it.
+// Package placement carries out the decisions of scheduler/dispatch. It records which expert is in which
+// slot of a device, enqueues the device's part of a layer's routed work with the copies that it needs, and
+// returns the host's part. It has no actors: the pipeline and plain calls (Model) use it.
 package placement
 
 import (
@@ -19,31 +19,31 @@ import (
 	"krater/stages/weights"
 )
 
-// Options say how to place experts.
+// Options are the parameters of a placement.
 type Options struct {
 	Prefill, Decode dispatch.Strategy
 	// Threshold is the least number of rows of a prefill batch; 0: 300.
 	Threshold int
-	// Budget is the device memory for experts in bytes; 0: what is free, less Reserve.
+	// Budget is the device memory for experts in bytes; 0: the free memory less Reserve.
 	Budget  int64
 	Reserve int64
 	// PrefillBudget is the part of Budget that prefill's strategy may take; 0: all of it. Decode has
-	// the rest.
+	// the remaining budget.
 	PrefillBudget int64
 	// Heat [layer][expert] counts how often routers chose an expert, in layers with experts; nil: it
 	// is not known.
 	Heat [][]uint32
-	// Now is the time by which steps are measured where experts move between them; nil: that of the clock.
+	// Now returns the time, for measuring steps if experts move between them; nil: the time of the clock.
 	Now func() time.Duration
-	// Progress, if set, is told how many bytes of the experts that are to stay on the device have been copied.
+	// Progress, if set, is called with the bytes copied so far, and in all, of the experts that stay on the device.
 	Progress func(done, all int64)
 	// Seen, if set, is called with the routed work of every layer that has experts, counted from 0,
 	// before the work is divided. It must not keep the list, nor take long.
 	Seen func(index int, work []dispatch.Rows)
 }
 
-// thresholdDefault is the number of rows from which on copying an expert for the rows that chose it
-// pays.
+// thresholdDefault is the least number of rows of a batch for which copying experts takes less time than
+// computing them on the host.
 const thresholdDefault = 300
 
 // Placement is a model with placed experts. It is safe for concurrent use; a stream still belongs to
@@ -138,7 +138,7 @@ func (o *Options) budget(dev device.Device) int64 {
 	return max(0, m.Total-m.Used-o.Reserve)
 }
 
-// Device is where the slots are.
+// Device returns the device that has the slots.
 func (p *Placement) Device() device.Device { return p.dev }
 
 // Close frees the slots and gives the experts back to the groups. Nothing may run on them.
@@ -163,7 +163,7 @@ func (p *Placement) Phase(rows int) dispatch.Phase {
 }
 
 // Parts returns the layers at which parts of the model begin, for a batch with the given number of
-// rows. All its pieces pass a part before any goes on (group.Walk). nil: there is one part.
+// rows. All pieces of the batch pass a part before any piece goes on (group.Walk). nil means one part.
 func (p *Placement) Parts(rows int) []int {
 	if p.Phase(rows) != dispatch.Prefill {
 		return nil
@@ -171,11 +171,11 @@ func (p *Placement) Parts(rows int) []int {
 	return p.sides[dispatch.Prefill].parts
 }
 
-// Run decides where the routed work of a layer is done, enqueues the device's part with the copies it
-// needs, and appends the host's part to list, in the order of work. s is the stream of g, synchronised
-// since Ask; operators enqueued on it afterwards follow the device's part. If a device refuses a copy
-// or an operator, Run panics or the stream has the error. The slots are still known then, and the
-// batch is lost.
+// Run decides where the routed work of a layer is computed, enqueues the device's part with the copies
+// that it needs, and appends the host's part to list, in the order of work. s is the stream of g,
+// synchronised since Ask; operators enqueued on it afterwards follow the device's part. If a device
+// refuses a copy or an operator, Run panics or the stream has the error. Then the batch is lost, but the
+// contents of the slots are still known.
 func (p *Placement) Run(s device.Stream, g *group.Group, st *stages.State, layer int, work, list []device.ExpertRows) ([]device.ExpertRows, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -319,7 +319,7 @@ func (p *Placement) NewHostCalls(servers int) *offload.HostCalls {
 	return l
 }
 
-// Notices are lines about what works slower than it was meant to.
+// Notices returns lines about parts that work in a slower way than planned.
 func (p *Placement) Notices() []string {
 	lines := p.Experts.Notices()
 	if p.unasked != nil {
@@ -400,8 +400,8 @@ func (p *Placement) Mix(s device.Stream, g *group.Group, st *stages.State, layer
 	return nil
 }
 
-// Ahead begins the copies that a batch with the given number of rows needs first, if a prefill goes
-// through the model part by part: dense layers and attention run meanwhile. timing gets their time.
+// Ahead begins the first copies for a batch with the given number of rows, if a prefill goes through the
+// model part by part. Dense layers and attention run meanwhile. timing records the copies.
 func (p *Placement) Ahead(rows int, timing *device.Timing) error {
 	if len(p.Parts(rows)) < 2 {
 		return nil
@@ -468,8 +468,8 @@ func (p *Placement) load(loads []dispatch.Load, s *Stats, timing *device.Timing)
 	return nil
 }
 
-// Settle waits for the device's part of all work, so that nothing reads or writes the memory of a batch
-// that was given up.
+// Settle waits until the device has completed all work. Then no work reads or writes the memory of an
+// abandoned batch any more.
 func (p *Placement) Settle() error {
 	p.mu.Lock()
 	e := p.line.mark()

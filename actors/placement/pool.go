@@ -40,8 +40,8 @@ type coming struct {
 	span  device.TimedSpan // of their copies; without timestamps: the device has no clock
 }
 
-// promptWorth is the number of tokens that a prompt counts as at most. What a prompt chose matters only until
-// the answer has made choices of its own.
+// promptWorth is the largest number of tokens of a prompt that count. Choices for a prompt matter only until
+// there are choices for its answer.
 const promptWorth = 64
 
 // newPool makes the pool of a side whose experts lie where they begin.
@@ -107,8 +107,8 @@ func (q *pool) close() {
 	q.tables.Close()
 }
 
-// Learns reports whether experts move between steps. Then Note or Run has to see the choices of every
-// step, and Learn has to be called before each.
+// Learns reports whether experts move between steps. Then the caller must pass the choices of every step
+// to Note or Run, and must call Learn before each step.
 func (p *Placement) Learns() bool { return p.pool != nil }
 
 // Note counts the choices of a step that has ended, if Run has not seen them: routes returns the experts
@@ -150,10 +150,11 @@ func (p *Placement) worth(rows int) float64 {
 	return min(1, promptWorth/float64(rows))
 }
 
-// Learn is called before a batch with the given number of rows is enqueued, after Enter. If no other batch
-// is partly enqueued (quiet) it moves experts: those whose copies have ended can be used by this batch, and
-// further copies begin. A copy that the device refuses is given up, and its slot is free then. An error means
-// that the device may not know where experts lie: the batch must not run.
+// Learn moves experts before a batch with the given number of rows. It must be called after Enter and
+// before the batch is enqueued. quiet says that no other batch is partly enqueued; otherwise Learn moves
+// no experts. The batch can use experts whose copies have ended, and further copies begin. A slot whose
+// copy the device refuses is free afterwards. After an error the device's tables may be wrong, and the
+// batch must not run.
 func (p *Placement) Learn(rows int, quiet bool) (err error) {
 	if p.pool == nil {
 		return nil

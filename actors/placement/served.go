@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// Served averages recent steps of generated rows with a strategy that learns.
+// Served holds averages over recent steps of generated rows with a strategy that learns.
 type Served struct {
 	Tokens  int64         // generated rows since the start
-	Rows    float64       // of a step
-	Step    time.Duration // from its beginning to that of the next
-	HitRate float64       // of the experts that were used, those that were on the device
-	Places  float64       // part of the model's experts that have a slot
+	Rows    float64       // rows of a step
+	Step    time.Duration // from the beginning of a step to that of the next
+	HitRate float64       // share of the experts used that were on the device
+	Places  float64       // share of the model's experts that have a slot
 }
 
 const (
@@ -49,7 +49,7 @@ func (p *Placement) serve(rows int) {
 	s.began, s.width, s.before = max(1, now), rows, stats
 }
 
-// Served returns averages of decode; false if no strategy learns, or nothing was served.
+// Served returns averages of decode, and false if no strategy learns or no tokens were generated.
 func (p *Placement) Served() (v Served, ok bool) {
 	if p.pool == nil {
 		return v, false

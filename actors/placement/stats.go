@@ -2,14 +2,14 @@ package placement
 
 import "krater/scheduler/dispatch"
 
-// Stats counts experts: of one layer in one step each, or choices of experts where a GPU asks
-// the host by host calls.
+// Stats counts experts, once per layer and step. If a GPU uses host calls, it counts choices of experts
+// instead.
 type Stats struct {
-	Hits   int64 `json:"hits"`   // were on the device when their layer came
-	Misses int64 `json:"misses"` // were copied for it
-	Host   int64 `json:"host"`   // were left to the host
+	Hits   int64 `json:"hits"`   // on the device when their layer began
+	Misses int64 `json:"misses"` // copied for their layer
+	Host   int64 `json:"host"`   // computed by the host
 	Copies int64 `json:"copies"` // experts copied, needed or not, without those at the start
-	// CopiedBytes is Copies in slots of the device.
+	// CopiedBytes is the number of bytes of Copies, a slot of the device each.
 	CopiedBytes int64 `json:"copied_bytes"`
 }
 
@@ -59,7 +59,7 @@ func (p *Placement) decodeStats() Stats {
 	return s
 }
 
-// Resident appends for every expert of a layer of the model whether it is on the device.
+// Resident appends to list, for every expert of a layer of the model, whether it is on the device.
 func (p *Placement) Resident(list []bool, layer int) []bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,7 +70,7 @@ func (p *Placement) Resident(list []bool, layer int) []bool {
 	return list
 }
 
-// Slots is how many experts the device has room for, and their size.
+// Slots returns the number of slots on the device and the size of a slot in bytes.
 func (p *Placement) Slots() (n int, bytes int64) {
 	return p.residency.Slots(), int64(p.residency.Slots()) * p.setup.Bytes
 }

@@ -7,8 +7,8 @@ import (
 	"krater/scheduler/dispatch"
 )
 
-// TellFalls tells of falls in a line for each phase that fell: what was taken, what had been tried
-// and why the last of that was not taken.
+// TellFalls describes falls, with one line for each phase: the strategy in use, the strategies tried
+// before it, and why the last of these does not fit.
 //
 //	prefill: layer_grouped:8 instead of persistent, layer_grouped:2 to :7: layer_grouped:7: no room: ...
 func TellFalls(falls []Fall) (lines []string) {
