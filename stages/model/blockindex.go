@@ -2,14 +2,14 @@ package model
 
 import "krater/kernels/device"
 
-// BlockIndex chooses the blocks of tokens that a query attends to (QSA of Qwen4-Exp, block sparse attention of MiniMax-M3):
-// device.BlockIndex says how. The zero value chooses none: a query attends to all tokens.
+// BlockIndex chooses the blocks of tokens that a query attends to (QSA of Qwen4-Exp, block sparse attention of MiniMax-M3).
+// device.BlockIndex describes the choice. With the zero value a query attends to all tokens.
 type BlockIndex struct {
 	Heads   int     // indexer_n_heads, sparse_num_index_heads
 	Dim     int     // indexer_head_dim, sparse_index_dim
 	Block   int     // indexer_compress_ratio, sparse_block_size: tokens of a block
 	Chosen  int     // blocks: indexer_budget / indexer_compress_ratio, sparse_topk_blocks
-	Local   int     // sparse_local_block: those of Chosen that end with a token's own; 0: heads choose together, by keys of blocks
+	Local   int     // sparse_local_block: number of blocks of Chosen up to the token's own; 0: all heads share one choice, by keys of blocks
 	NormEps float32 // of the norms of queries and keys
 }
 
@@ -20,7 +20,7 @@ var blockIndexRoles = Roles{
 	"index_k_norm": "self_attn.indexer.k_layernorm.weight",
 }
 
-// localIndexRoles are the names where heads choose for themselves.
+// localIndexRoles are the names of the tensors if each head chooses for itself.
 var localIndexRoles = Roles{
 	"index_q":      "self_attn.index_q_proj.weight",
 	"index_k":      "self_attn.index_k_proj.weight",
@@ -31,12 +31,12 @@ var localIndexRoles = Roles{
 // Chooses reports whether there is an index.
 func (x BlockIndex) Chooses() bool { return x.Heads > 0 }
 
-// Sizes are the sizes that operators take, but for the rotation.
+// Sizes returns the sizes that operators take, without the rotation.
 func (x BlockIndex) Sizes(blockTokens int) device.BlockIndex {
 	return device.BlockIndex{Heads: x.Heads, Dim: x.Dim, Block: x.Block, Chosen: x.Chosen, Local: x.Local, Eps: x.NormEps, BlockTokens: blockTokens}
 }
 
-// Projections lists the roles of the projections: one gives the queries of all heads, then the raw key, or each has its own.
+// Projections lists the roles of the projections: one for the queries of all heads and the raw key, in this order, or one for each.
 func (x BlockIndex) Projections() []string {
 	if x.Local > 0 {
 		return []string{"index_q", "index_k"}

@@ -1,9 +1,8 @@
 package model
 
-// BytesPerToken returns the size of the BF16 weights that one token of a lone
-// sequence touches: what decode has to read from memory. Norms and biases are
-// left out, and so is the embedding table, of which a token reads one row (a
-// tied one counts as the head).
+// BytesPerToken returns the number of bytes of BF16 weights that decode of one sequence reads for each
+// token. Norms and biases are left out. So is the embedding table, of which a token reads one row; a tied
+// one counts as the head.
 func (c *Config) BytesPerToken() int64 {
 	params := int64(c.Vocab) * int64(c.Hidden)
 	add := func(list []TensorSpec, taken int) {

@@ -39,9 +39,10 @@ func (c *Config) perLayer() []TensorSpec {
 	}
 }
 
-// CheckTensors compares what the weight files hold with what the model needs.
-// names are all tensors of the files, shape gives the shape of one. Every
-// missing tensor, wrong shape and stray tensor is named, up to a bound.
+// CheckTensors compares the tensors of the weight files with those that the
+// model needs. names lists all tensors of the files, and shape returns the shape
+// of one. The error names every missing tensor, wrong shape and stray tensor, up
+// to a bound.
 func (c *Config) CheckTensors(names []string, shape func(name string) []int) error {
 	have := make(map[string]bool, len(names))
 	for _, n := range names {

@@ -20,7 +20,7 @@ type Compressed struct {
 	Window  int // sliding_window: the newest tokens that a token sees, itself among them
 	Ratio   int // compress_ratios; 0: no entries
 	Overlap bool
-	Index   Indexer // chooses entries; zero: a token sees all
+	Index   Indexer // chooses entries; zero: a token sees all entries
 	NormEps float32
 	Rope    *RopeConfig
 }

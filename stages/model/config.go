@@ -16,31 +16,32 @@ type Config struct {
 	MaxContext int    // max_position_embeddings
 	NormEps    float32
 	TieEmbed   bool // tie_word_embeddings
-	// CentredNorms: the files hold the weights of norms (TensorSpec.Norm) as differences from 1.
+	// CentredNorms says that the files hold the weights of norms (TensorSpec.Norm) as differences from 1.
 	CentredNorms bool
-	// EmbedScale multiplies the rows of the embedding; 0: nothing does.
+	// EmbedScale is a factor of the rows of the embedding; 0: none.
 	EmbedScale float32
 	// Softcap c makes c * tanh(x / c) of each logit x; 0: none (final_logit_softcapping).
 	Softcap float32
 	// PerLayer is LayerSpec.PerLayer of all layers; 0: they have none. A token's rows, [layers, PerLayer],
-	// follow from an embedding of its own and from the scaled embedding x (role "per_layer_embed", "_model_proj" and "_model_norm"):
-	// (norm(proj x / sqrt(Hidden)) + row * sqrt(PerLayer)) / sqrt(2), the norm over those of one layer.
+	// are made from a row of a separate embedding and from the scaled embedding x (roles "per_layer_embed", "_model_proj" and "_model_norm"):
+	// (norm(proj x / sqrt(Hidden)) + row * sqrt(PerLayer)) / sqrt(2), with the norm over the values of one layer.
 	PerLayer int
 	// Placeholders are ids that stand for an image or a sound in the text; their embedding is that of
 	// Pad.
 	Placeholders []int32
-	DType        tensor.DType // torch_dtype or dtype, Invalid when absent: what most weights are stored as
-	// Types are the types that the weights of a part have once they are decoded; parts that are not
-	// there have DType. nil unless the files hold encoded weights.
+	DType        tensor.DType // torch_dtype or dtype, the type of most weights; Invalid if it is absent
+	// Types has the types of a part's weights after decoding. Parts without an entry have DType. It is
+	// nil unless the files hold encoded weights.
 	Types map[Part]tensor.DType
 
-	// Native has the format that a tensor is kept in where tensor.Native asks for that of the files;
-	// none: as plain numbers. nil unless the files hold encoded weights.
+	// Native has the format in which a tensor is kept if tensor.Native asks for the files' format. Tensors
+	// without an entry are kept as plain numbers. It is nil unless the files hold encoded weights.
 	Native map[string]tensor.Format
-	// Mixed has INT4 or INT8 for a tensor of a routed expert where tensor.Mixed asks for it; nil like Native.
+	// Mixed has INT4 or INT8 for a tensor of a routed expert if tensor.Mixed asks for it. It is nil unless
+	// the files hold encoded weights.
 	Mixed map[string]*tensor.Encoding
 
-	// Quantization says how the files store quantised weights (quantization_config); nil: they have
+	// Quantization describes how the files store quantised weights (quantization_config); nil: they have
 	// none.
 	Quantization *Quantization
 
@@ -48,15 +49,15 @@ type Config struct {
 	Streams Streams // residual streams of all layers, if there are several
 	MoE     MoE     // of the layers with experts, which are all alike
 	Roles   Roles   // the names of the tensors
-	// Foreign lists prefixes of the names of tensors that may be in the files and that the language
-	// model does not use: layers that predict tokens further ahead, a vision tower.
+	// Foreign lists prefixes of names of tensors that the files may have and the language model does not
+	// use, such as layers that predict tokens further ahead, or a vision tower.
 	Foreign []string
 	// Draft is the layer that predicts one token further ahead; nil: there is none. Files may lack its tensors.
 	Draft *Draft
-	// Joined: it is the config of a draft layer (DraftModel).
+	// Joined says that this is the config of a draft layer (DraftModel).
 	Joined bool
-	// Fused lists the tensors of the files that hold those of all experts of a layer. nil: each
-	// expert has tensors of its own, as the files of any family may have them.
+	// Fused lists tensors that the files may have in place of the tensors of a layer's experts. nil: each
+	// expert has tensors of its own.
 	Fused []Fused
 
 	BOS int32   // bos_token_id, -1 when absent
@@ -64,7 +65,7 @@ type Config struct {
 	Pad int32   // -1 when absent
 }
 
-// RopeConfig holds what the cos/sin tables are made from.
+// RopeConfig holds the inputs of the cos/sin tables.
 type RopeConfig struct {
 	Dim         int
 	Theta       float64

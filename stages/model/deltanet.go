@@ -50,17 +50,17 @@ type Projection struct {
 	Role string
 	Rows int
 	Part Part
-	// Low: its input is not the row itself but the product with a matrix before it, whose role is LowRole, of that many rows.
+	// Low, unless 0, says that the input is not the row itself, but its product with a matrix of Low rows, whose role is LowRole.
 	Low int
 }
 
 // LowRole returns the role of the matrix before one with Low.
 func (p Projection) LowRole() string { return p.Role + "_low" }
 
-// KDA reports whether it is Kimi Delta Attention.
+// KDA reports whether d is Kimi Delta Attention.
 func (d DeltaNet) KDA() bool { return d.Sizes.Floor < 0 }
 
-// Convolutions lists the roles of the convolutions, in the order of their channels, and how many each has.
+// Convolutions lists the roles of the convolutions, in the order of their channels, and the number of channels of each.
 func (d DeltaNet) Convolutions() []Projection {
 	p := d.Sizes
 	if d.KDA() {

@@ -12,13 +12,13 @@ var (
 	ErrTooLarge = errors.New("larger than 1 MiB")
 	// ErrSyntax: not one JSON object, a name given twice, or invalid UTF-8.
 	ErrSyntax = errors.New("not a valid JSON object")
-	// ErrFamily: the model_type is not one this program can run.
+	// ErrFamily: this program cannot run models of this model_type.
 	ErrFamily = errors.New("unknown model_type")
 )
 
 // Errors of Config.CheckTensors.
 var (
-	// ErrTensorMissing: the config asks for a tensor the files do not have.
+	// ErrTensorMissing: the model needs a tensor that the files do not have.
 	ErrTensorMissing = errors.New("tensor missing")
 	// ErrTensorShape: a tensor has another shape than the config implies.
 	ErrTensorShape = errors.New("tensor has the wrong shape")

@@ -6,40 +6,40 @@ import (
 	"krater/kernels/device"
 )
 
-// Dense is a SwiGLU network that every token passes.
+// Dense is a SwiGLU network for all tokens.
 type Dense struct {
 	FF  int // intermediate_size
 	Act device.Activation
 }
 
-// MoE is a mixture of SwiGLU networks; the zero value is none.
+// MoE is a mixture of SwiGLU networks. The zero value means "none".
 type MoE struct {
 	Experts  int // n_routed_experts
 	FF       int // moe_intermediate_size
 	SharedFF int // width of the shared experts, which are one network: n_shared_experts * moe_intermediate_size; 0: none
-	// SharedGate: what the shared experts give is multiplied by the sigmoid of the token's product
-	// with a vector.
+	// SharedGate says that the output of the shared experts is multiplied by the sigmoid of the token's
+	// product with a vector.
 	SharedGate bool
-	// Correction: a vector is added to the scores of the router before experts are chosen by them,
-	// not before they become weights (e_score_correction_bias; arXiv 2412.19437, section 2.1.2).
+	// Correction says that a vector is added to the router's scores for the choice of experts, but not for
+	// their weights (e_score_correction_bias; arXiv 2412.19437, section 2.1.2).
 	Correction bool
-	// Vocab: a table [Vocab, TopK] has the experts of each token (role "token_experts"), and the router only weighs them; 0: it chooses
-	// them.
+	// Vocab, unless 0, says that a table [Vocab, TopK] has the experts of each token (role "token_experts"). The router then computes
+	// only their weights.
 	Vocab      int
 	RouterBias bool              // the logits of the router have a bias
-	Biases     bool              // so have gate, up and down of routed experts
+	Biases     bool              // gate, up and down of routed experts have biases
 	Act        device.Activation // of all experts
 	Router     device.Router
-	// OwnNorms: the router, the routed experts and the shared ones each read the residual stream through a norm of
-	// their own (roles "router_norm", "expert_norm", and "post_norm" for the shared ones), and what
-	// the experts give is normed before it is added (roles "experts_norm" and "shared_norm"). The
+	// OwnNorms says that the router, the routed experts and the shared ones each have a norm of their own for their
+	// input, the residual stream (roles "router_norm", "expert_norm", and "post_norm" for the shared ones), and that
+	// the outputs of the experts are normed before they are added (roles "experts_norm" and "shared_norm"). The
 	// weight of the router's norm is divided by sqrt(H).
 	OwnNorms bool
-	// Factors: the weight of a chosen expert is multiplied by a number of the expert (role "factors").
+	// Factors says that each expert has a factor by which its weight is multiplied (role "factors").
 	Factors bool
 }
 
-// usualRoles are the names that most releases use; mixers and families add theirs.
+// usualRoles are the names that most releases use. Mixers and families add their own.
 var usualRoles = Roles{
 	"embed": "model.embed_tokens.weight",
 	"norm":  "model.norm.weight",

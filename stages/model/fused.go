@@ -7,12 +7,12 @@ import "slices"
 type Fused struct {
 	Name  string // without the layer's prefix
 	Parts []FusedPart
-	// Transposed: plain numbers lie as [experts, in, out]. Quantised matrices never do.
+	// Transposed says that plain numbers are stored as [experts, in, out]. Quantised matrices never are.
 	Transposed bool
 }
 
-// FusedPart is a tensor that a fused one holds: row i of an expert's is row First + i*Step of those
-// that the fused tensor has for the expert, counted along out.
+// FusedPart is a tensor within a fused one: its row i for an expert is row First + i*Step of the fused
+// tensor's rows for the expert, counted along out.
 type FusedPart struct {
 	Role        string
 	First, Step int
@@ -34,8 +34,8 @@ type Piece struct {
 	FusedPart
 }
 
-// FusedTensors lists by name the tensors that files may have in the place of those of experts, those of the
-// draft layer too.
+// FusedTensors returns, by name, the tensors that files may have in place of the tensors of experts, including
+// those of the draft layer.
 func (c *Config) FusedTensors() map[string]FusedTensor {
 	all, layers := map[string]FusedTensor{}, c.Layers
 	if c.Draft != nil {

@@ -14,14 +14,14 @@ type Generation struct {
 	EOS               []int32 // eos_token_id, one or several; nil when absent
 }
 
-// DefaultGeneration holds where the file is absent.
+// DefaultGeneration returns the values for a model without a generation_config.json.
 func DefaultGeneration() Generation {
 	return Generation{Temperature: 1, TopP: 1, RepetitionPenalty: 1}
 }
 
-// ParseGeneration reads a generation_config.json. do_sample: false means
-// greedy, whatever temperature stands beside it; without do_sample the values
-// given count. Faults are *FieldError, joined.
+// ParseGeneration reads a generation_config.json. With do_sample false sampling
+// is greedy, whatever the temperature. The error joins a *FieldError for each
+// fault.
 func ParseGeneration(generationJSON []byte) (Generation, error) {
 	f, err := readFields(generationJSON)
 	if err != nil {

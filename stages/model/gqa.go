@@ -10,7 +10,7 @@ type GQA struct {
 	KVHeads   int         // num_key_value_heads
 	HeadDim   int         // head_dim, else hidden_size / num_attention_heads
 	Bias      bool        // q_proj, k_proj and v_proj have biases
-	OutBias   bool        // o_proj has one
+	OutBias   bool        // o_proj has a bias
 	Sinks     bool        // each query head has a sink (device.GQA)
 	QKNorm    bool        // each head of queries and keys is normed before it is rotated
 	WholeNorm bool        // with QKNorm: all query heads are normed as one row, and all key heads
@@ -44,7 +44,7 @@ func (g GQA) QDim() int { return g.Heads * g.HeadDim }
 // KDim returns the length of all key heads.
 func (g GQA) KDim() int { return g.KVHeads * g.HeadDim }
 
-// NormDims are the lengths of what is normed of queries and keys.
+// NormDims returns the lengths over which queries and keys are normed.
 func (g GQA) NormDims() (q, k int) {
 	if g.WholeNorm {
 		return g.QDim(), g.KDim()
@@ -52,7 +52,7 @@ func (g GQA) NormDims() (q, k int) {
 	return g.HeadDim, g.HeadDim
 }
 
-// Sizes are the sizes that operators take.
+// Sizes returns the sizes that operators take.
 func (g GQA) Sizes(blockTokens int) device.GQA {
 	p := device.GQA{Heads: g.Heads, KVHeads: g.KVHeads, HeadDim: g.HeadDim, Scale: g.Scale, Window: g.Window, BlockTokens: blockTokens}
 	if g.Index.Local > 0 {

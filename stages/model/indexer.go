@@ -2,8 +2,8 @@ package model
 
 import "krater/kernels/device"
 
-// Indexer chooses the tokens that a query attends to (DeepSeek-V3.2, arXiv 2512.02556, section 2.1). The
-// zero value chooses none: a query attends to all.
+// Indexer chooses the tokens that a query attends to (DeepSeek-V3.2, arXiv 2512.02556, section 2.1). With
+// the zero value a query attends to all tokens.
 type Indexer struct {
 	Heads       int // index_n_heads
 	Dim         int // index_head_dim, of which the first qk_rope_head_dim values are rotated
@@ -31,12 +31,12 @@ var indexerRoles = Roles{
 // Own reports whether the layer has an indexer of its own.
 func (x Indexer) Own() bool { return x.TopK > 0 && !x.Shared }
 
-// Sizes are the sizes that operators take.
+// Sizes returns the sizes that operators take.
 func (x Indexer) Sizes(blockTokens int) device.Index {
 	return device.Index{Heads: x.Heads, Dim: x.Dim, TopK: x.TopK, Pool: x.Pool, BlockTokens: blockTokens}
 }
 
-// Positions is how many positions it chooses for a token at most.
+// Positions returns the largest number of positions that the indexer chooses for a token.
 func (x Indexer) Positions() int { return x.Sizes(1).Positions() }
 
 // tensors lists the tensors in the order of use. The weights of heads are as sensitive as a router.
@@ -89,8 +89,8 @@ func (m MLA) Selects() (positions int, shared bool) {
 	return m.Index.Positions(), m.Index.Shared
 }
 
-// Selection is how many positions an indexer chooses for a token, the most of all layers (0: none has
-// an indexer), and whether any layer uses what the layer before chose.
+// Selection returns the largest number of positions that an indexer of any layer chooses for a token, 0
+// if there is no indexer, and whether any layer uses the choice of the layer before.
 func (c *Config) Selection() (topK int, shared bool) {
 	for i := range c.Layers {
 		if m := c.Layers[i].Mixer; m != nil {
@@ -101,7 +101,7 @@ func (c *Config) Selection() (topK int, shared bool) {
 	return topK, shared
 }
 
-// TakesSelection reports whether a layer uses what the layer before chose.
+// TakesSelection reports whether a layer uses the choice of the layer before.
 func (c *Config) TakesSelection(layer int) bool {
 	_, shared := c.Layers[layer].Mixer.Selects()
 	return shared

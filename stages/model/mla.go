@@ -2,8 +2,8 @@ package model
 
 import "krater/kernels/device"
 
-// MLA is multi-head latent attention (arXiv 2405.04434, section 2.1): it caches one
-// compressed row a token for all heads.
+// MLA is multi-head latent attention (arXiv 2405.04434, section 2.1). It caches one
+// compressed row per token for all heads.
 type MLA struct {
 	Heads     int         // num_attention_heads
 	QRank     int         // q_lora_rank, 0 = direct q_proj
@@ -38,7 +38,7 @@ func (m MLA) KVWidth() int { return m.KVRank + m.RopeDim }
 // OutDim returns the length of the output that o_proj takes.
 func (m MLA) OutDim() int { return m.Heads * m.VDim }
 
-// Sizes are the sizes that operators take.
+// Sizes returns the sizes that operators take.
 func (m MLA) Sizes(blockTokens int) device.MLA {
 	return device.MLA{Heads: m.Heads, Nope: m.Nope, Rope: m.RopeDim, V: m.VDim, Rank: m.KVRank, Scale: m.Scale, BlockTokens: blockTokens}
 }

@@ -25,7 +25,7 @@ type FFNNames struct {
 	GateBias, UpBias, DownBias string
 }
 
-// Names gives the tensors outside the layers.
+// Names returns the names of the tensors outside the layers.
 func (c *Config) Names() Names {
 	n := Names{Embed: c.Roles["embed"], Norm: c.Roles["norm"], Head: c.Roles["head"],
 		PerLayer: c.Roles["per_layer_embed"], PerLayerProj: c.Roles["per_layer_model_proj"], PerLayerNorm: c.Roles["per_layer_model_norm"]}
@@ -38,13 +38,13 @@ func (c *Config) Names() Names {
 	return n
 }
 
-// FFNNames gives the matrices of the layer's network whose roles start with prefix: "" for
-// a dense one, "shared." for the shared experts.
+// FFNNames returns the names of the matrices of the layer's network whose roles start with prefix: ""
+// for a dense network, "shared." for the shared experts.
 func (l *LayerSpec) FFNNames(prefix string) FFNNames {
 	return FFNNames{Gate: l.Name(prefix + "gate"), Up: l.Name(prefix + "up"), Down: l.Name(prefix + "down")}
 }
 
-// ExpertNames gives the matrices of one routed expert.
+// ExpertNames returns the names of the matrices of a routed expert.
 func (c *Config) ExpertNames(layer, expert int) FFNNames {
 	l := &c.Layers[layer]
 	n := FFNNames{Gate: l.Expert("expert.gate", expert), Up: l.Expert("expert.up", expert), Down: l.Expert("expert.down", expert)}

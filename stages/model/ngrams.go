@@ -84,7 +84,7 @@ func (g *NGrams) state(h int) []State {
 	}
 }
 
-// Scratch lists the matrices that a batch needs while it passes: the numbers of the rows, the rows, and what
+// Scratch lists the matrices that a batch needs in the layer: the numbers of the rows, the rows, and the sum that
 // is added to the streams.
 func (g *NGrams) Scratch(h int) []Scratch {
 	return []Scratch{{g.Sizes.Heads(), false}, {g.Sizes.Width(), false}, {g.Width(h), false}}

@@ -29,8 +29,8 @@ func Families() []string { return slices.Sorted(maps.Keys(families)) }
 // model that wraps its language model (text_config) is read from there when the
 // wrapper's own model_type is not known.
 //
-// Nothing is guessed: a missing, contradicting or out-of-range field that would
-// change the result is a *FieldError, several are joined. Fields that have no
+// Parse guesses nothing: a missing, contradicting or out-of-range field that would
+// change the result is a *FieldError, and several are joined. Fields that have no
 // influence on inference are ignored.
 func Parse(configJSON []byte) (*Config, error) {
 	f, err := readFields(configJSON)
@@ -77,9 +77,9 @@ func (f fields) refuseBias(name string) {
 	}
 }
 
-// Limits of sizes. They lie far above every published model and keep any
-// product of three of them within an int, so that no size computed from a
-// config can overflow.
+// Limits of sizes. They are far above every published model, and the product of
+// any three of them fits into an int. So no size computed from a config can
+// overflow.
 const (
 	maxLayers  = 1024
 	maxHidden  = 1 << 17

@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// Quantization says how a checkpoint stores its quantised matrices (quantization_config). Which
-// matrices those are is told by the files: they have scales.
+// Quantization describes how a checkpoint stores its quantised matrices (quantization_config). The quantised
+// matrices are the ones with scales in the files.
 type Quantization struct {
 	Method  string // quant_method: "fp8", "mxfp4", "compressed-tensors", "modelopt"
 	Schemes []Scheme
 	Powers  bool // scales may be powers of two (F8_E8M0) under NAME.scale, as DeepSeek-V4 has them
 }
 
-// Scheme is one way to store a matrix: codes, and scales that each serve a block of codes.
+// Scheme is a way to store a matrix: as codes, with one scale for each block of codes.
 type Scheme struct {
 	Codes Codes
-	// Rows and Cols are the size of a block, 0: all of the matrix.
+	// Rows and Cols are the size of a block; 0: the size of the matrix.
 	Rows, Cols int
 }
 
-// Codes are the numbers that codes stand for.
+// Codes selects the type of the codes of a scheme.
 type Codes uint8
 
 const (
@@ -37,7 +37,7 @@ var codeNames = [...]string{FP8: "FP8", INT8: "INT8", INT4: "INT4", MXFP4: "MXFP
 
 func (c Codes) String() string { return codeNames[c] }
 
-// String names a scheme for people: "FP8 128x128 blocks", "INT4 groups of 32".
+// String describes a scheme for people, such as "FP8 128x128 blocks" or "INT4 groups of 32".
 func (s Scheme) String() string {
 	switch {
 	case s.Codes == MXFP4 || s.Codes == NVFP4:
@@ -71,7 +71,7 @@ func (s Scheme) Encoding() string {
 	return fmt.Sprintf("%s_%dx%d", name, s.Rows, s.Cols)
 }
 
-// String names the schemes for people; "" of plain numbers.
+// String describes the schemes for people. It returns "" for plain numbers.
 func (q *Quantization) String() string {
 	if q == nil {
 		return ""
@@ -83,8 +83,8 @@ func (q *Quantization) String() string {
 	return strings.Join(list, ", ")
 }
 
-// Group returns the number of columns that share a scale where every scheme is INT4 or MXFP4 in groups of
-// that size, else 0.
+// Group returns the number of columns that share a scale if every scheme is INT4 or MXFP4 in groups of
+// the same size, else 0.
 func (q *Quantization) Group() (n int) {
 	if q == nil {
 		return 0
@@ -106,8 +106,8 @@ func (q *Quantization) Only(c Codes) bool {
 // maxBlock bounds the sides of a block that shares a scale.
 const maxBlock = 1 << 16
 
-// ParseQuantization reads quantization_config of a config.json, wherever a wrapper has it; nil:
-// the weights are plain numbers. What cannot be read is a *FieldError.
+// ParseQuantization reads quantization_config of a config.json, also within a wrapper's config. It
+// returns nil if the weights are plain numbers, and a *FieldError for a field that it cannot read.
 func ParseQuantization(configJSON []byte) (*Quantization, error) {
 	f, err := readFields(configJSON)
 	if err != nil {

@@ -6,12 +6,12 @@ import (
 	"krater/kernels/device"
 )
 
-// Sizes reads a config.json of a family that cannot be run, or of one that nobody knows,
-// as far as planning memory and time goes: layers, attention and experts under the names
-// that published models use. The result must not be loaded. Layers that do not see the whole
-// context are taken to keep nothing for a token (Bounded).
+// Sizes reads the config.json of a family that Krater cannot run, known or unknown, for planning memory
+// and time: layers, attention and experts under the names that published models use. The result must
+// not be loaded. For layers that do not see the whole context Sizes assumes that they keep nothing for
+// a token (Bounded).
 //
-// A family that can be run is Parse's. What is missing is a *FieldError, as there.
+// Use Parse for a family that Krater can run. A missing field is a *FieldError, as in Parse.
 func Sizes(configJSON []byte) (*Config, error) {
 	f, err := readFields(configJSON)
 	if err != nil {
@@ -60,8 +60,8 @@ func Sizes(configJSON []byte) (*Config, error) {
 	return c, nil
 }
 
-// Bounded stands for a mixer that keeps a bounded state for a sequence, however long it is:
-// it has the tensors of the mixer within. It can be planned and not be run.
+// Bounded stands for a mixer whose state does not grow with the sequence. It has the tensors of the
+// embedded mixer. A model with it can be planned, but not run.
 type Bounded struct{ Mixer }
 
 // State implements Mixer.

@@ -10,39 +10,39 @@ import (
 )
 
 // LayerSpec describes one layer: a mixer, which lets a token see the tokens before it, and
-// a feed-forward network. Each works on the norm of the residual stream and adds to it, or
-// mixes and changes several streams.
+// a feed-forward network. Each takes the norm of the residual stream as its input and adds its
+// output to the stream, or mixes and changes several streams.
 type LayerSpec struct {
 	Mixer   Mixer
 	FFN     FFN
 	Streams Streams
-	NGrams  *NGrams // what is added to the streams before the mixer; nil: nothing
+	NGrams  *NGrams // a table whose rows are added to the streams before the mixer; nil: none
 
 	// KV is the layer that keeps the state which the mixer reads: this one, or one before it.
 	KV int
-	// NormsAfter: what mixer and network give is normed too, before it is added (roles "mixer_norm"
-	// and "ffn_norm").
+	// NormsAfter says that the outputs of mixer and network are normed before they are added (roles
+	// "mixer_norm" and "ffn_norm").
 	NormsAfter bool
 	// PerLayer is the width of a row that each token has for this layer alone; 0: none. After the
 	// network the layer adds norm(proj(gelu(gate x) * row)), by the roles "per_layer_gate",
 	// "per_layer_proj" and "per_layer_norm".
 	PerLayer int
-	// Scalar: at its end the layer multiplies the residual stream with a number (role "scalar").
+	// Scalar says that the layer finally multiplies the residual stream by a number (role "scalar").
 	Scalar bool
 
-	Prefix string // what the names of the layer's tensors start with
+	Prefix string // prefix of the names of the layer's tensors
 	Roles  Roles
 }
 
-// Mixer describes one kind of attention, or what stands in its place, with its sizes. It is
-// a comparable value: layers with equal mixers share scratch memory. Everything that
-// depends on the kind is here or in the stage that stages/attention registers for the type.
+// Mixer describes one kind of attention, or of an operation in its place, with its sizes. It must be
+// comparable: layers with equal mixers share scratch memory. All code that depends on the kind is in the
+// mixer or in the stage that stages/attention registers for its type.
 type Mixer interface {
 	// Tensors lists the tensors in the order of use, by role and without names.
 	Tensors(hidden int) []TensorSpec
-	// State lists what the mixer keeps of a sequence. No entry: it keeps nothing that grows.
+	// State lists the rows that the mixer keeps for a sequence.
 	State() []State
-	// Scratch lists the matrices that a batch needs while it passes, a row for each token.
+	// Scratch lists the matrices that a batch needs in the mixer, with a row for each token.
 	Scratch() []Scratch
 	// Cost returns the computation of attention besides the products with the weights.
 	Cost() Cost
@@ -54,22 +54,22 @@ type Mixer interface {
 	// Selects returns the number of positions that an indexer chooses for a row, 0 if there is no
 	// indexer, and whether the layer uses the choice of the layer before it.
 	Selects() (positions int, shared bool)
-	// Step enters the sizes by which a device plans scratch memory, or refuses the model.
+	// Step writes to s the sizes by which a device plans scratch memory or refuses the model.
 	Step(s *device.StepSizes, blockTokens int)
 }
 
 // FFN describes a feed-forward network: Dense or MoE.
 type FFN interface {
-	// Tensors lists the tensors in the order of use, by role and without names; of routed
-	// experts those of one.
+	// Tensors lists the tensors in the order of use, by role and without names. For routed experts it
+	// lists the tensors of one expert.
 	Tensors(hidden int) []TensorSpec
 	// Routed returns the number of routed experts, 0 in a dense network.
 	Routed() int
-	// Activation is that of its networks.
+	// Activation returns the activation of the networks.
 	Activation() device.Activation
 }
 
-// Part says what a tensor is for. Precision is chosen by part.
+// Part is the part of the model that a tensor belongs to. Each part has its own precision.
 type Part uint8
 
 const (
@@ -80,7 +80,7 @@ const (
 	Shared  // shared experts
 	Router  // and the norms outside the mixers
 	Head
-	KVB    // what expands cached rows: kv_b_proj
+	KVB    // the matrix that expands cached rows: kv_b_proj
 	Tables // of n-grams, read by row where the files have them
 )
 
@@ -89,7 +89,7 @@ const (
 type TensorSpec struct {
 	Name  string // in the files
 	Shape []int
-	Role  string // "q", "router": unique in a layer, and by it a stage asks for the tensor
+	Role  string // "q", "router": unique in a layer; a stage asks for the tensor by its role
 	Part  Part
 	F32   bool  // float32 once loaded, whatever the files have
 	Cut   []Cut // the matrices it becomes when it is kept as integers; nil: one of Shape
@@ -99,17 +99,17 @@ type TensorSpec struct {
 // Cut is Count matrices [Rows, Cols].
 type Cut struct{ Count, Rows, Cols int }
 
-// StateKind is how the state of a sequence is kept.
+// StateKind is the way in which the state of a sequence is kept.
 type StateKind uint8
 
 const (
-	// Paged state is a row for every token, in blocks that the scheduler hands out.
+	// Paged state has a row for every token, in blocks that the scheduler allocates.
 	Paged StateKind = iota
-	// Ring state is the rows of the newest Rows tokens. The row of the token at position p is
+	// Ring state has the rows of the newest Rows tokens. The row of the token at position p is
 	// row p modulo Rows.
 	Ring
-	// Recurrent state is Rows rows of F32 that each token changes. They are zeros before the
-	// first one.
+	// Recurrent state has Rows rows of F32, which each token changes. They are zeros before the first
+	// token.
 	Recurrent
 )
 
@@ -119,20 +119,20 @@ type State struct {
 	Width int // values of a row
 	Group int // values of a row that share a scale in an INT8 cache; nothing to Recurrent
 	Rows  int // of a sequence; nothing to Paged
-	// Window is how many of the newest rows are read, the token's own among them; 0: all. Only of
-	// Paged state.
+	// Window is the number of the newest rows that a token reads, including its own; 0: all. It applies
+	// to Paged state only.
 	Window int
 	F32    bool // kept as F32, whatever the type of the KV cache is
-	// Chosen says that a row of a batch reads only the rows that an index over other state chooses. Only of Paged state.
+	// Chosen says that a token reads only the rows that an index over other state chooses. It applies to Paged state only.
 	Chosen bool
-	// Per is how many tokens a row of Paged state stands for, without a Window; 0: one.
+	// Per is the number of tokens for which a row of Paged state without a Window stands; 0: one.
 	Per int
 }
 
 // BlockRows returns the rows of Paged state in a KV block of that many tokens.
 func (s State) BlockRows(tokens int) int { return device.EntryRows(tokens, max(1, s.Per)) }
 
-// Type returns the type of the rows where the KV cache is kept as t.
+// Type returns the type of the rows if the KV cache has type t.
 func (s State) Type(t tensor.DType) tensor.DType {
 	if s.Kind == Recurrent || s.F32 {
 		return tensor.F32
@@ -140,25 +140,25 @@ func (s State) Type(t tensor.DType) tensor.DType {
 	return t
 }
 
-// Bytes returns the size of a row where the KV cache is kept as t.
+// Bytes returns the size of a row, in bytes, if the KV cache has type t.
 func (s State) Bytes(t tensor.DType) int { return device.KVRowBytes(s.Type(t), s.Width, s.Group) }
 
 // Scratch is a matrix of a batch with Width values in a row.
 type Scratch struct {
 	Width   int
-	Product bool // it is multiplied with a weight, and kept as integers too where that is
+	Product bool // it is multiplied with a weight, and also kept as integers if the weight is
 }
 
 // Cost is the computation of attention in one layer, in floating-point operations, with the properties
 // that decide which kernels compute it.
 type Cost struct {
-	Pair       float64 // of a row of a prompt with one token that it sees
-	DecodePair float64 // of a generated row with one token that it sees
-	Expand     float64 // of a cached token, each time a chunk of a prompt sees it
-	Row        float64 // of every row, whatever it sees
+	Pair       float64 // for a row of a prompt and one token that it sees
+	DecodePair float64 // for a generated row and one token that it sees
+	Expand     float64 // for a cached token, each time a chunk of a prompt sees it
+	Row        float64 // for a row, independent of the tokens that it sees
 	Heads      int     // size of heads that share keys and values; 0: other attention
-	Window     int     // tokens that a row sees at most; 0: all
-	Small      int     // operators besides the usual ones, which read no weights
+	Window     int     // largest number of tokens that a row sees; 0: all
+	Small      int     // number of operators that read no weights, in addition to the usual ones
 }
 
 // Roles gives the name of a tensor in the files by its role. "layer" is the prefix of a
@@ -234,19 +234,19 @@ func (l *LayerSpec) Others(hidden int) (list []TensorSpec) {
 	return list
 }
 
-// Blocks lists the tensors around the mixer and the network: norms, or what mixes the streams; and those of
-// the table of n-grams but for the table.
+// Blocks lists the tensors around the mixer and the network: norms, or the tensors that mix the streams, and
+// the tensors of the table of n-grams except the table itself.
 func (l *LayerSpec) Blocks(hidden int) []TensorSpec {
 	list := append(l.Streams.tensors("input_norm", "attn_", hidden), l.Streams.tensors("post_norm", "mlp_", hidden)...)
 	return slices.DeleteFunc(slices.Concat(list, l.Others(hidden), l.NGrams.tensors(l, hidden)), func(t TensorSpec) bool { return t.Part == Tables })
 }
 
-// State lists what the layer keeps of a sequence: the mixer's, then that of the table of n-grams.
+// State lists the rows that the layer keeps for a sequence: first the mixer's, then those of the table of n-grams.
 func (l *LayerSpec) State(hidden int) []State {
 	return append(l.Mixer.State(), l.NGrams.state(hidden)...)
 }
 
-// Stack gives the model n layers of what at says, with the names of roles.
+// Stack gives the model n layers with the names of roles. at returns the mixer and the network of layer i.
 func (c *Config) Stack(n int, roles Roles, at func(i int) (Mixer, FFN)) {
 	c.Roles = roles
 	c.Layers = make([]LayerSpec, n)
@@ -260,7 +260,7 @@ func (c *Config) Stack(n int, roles Roles, at func(i int) (Mixer, FFN)) {
 	}
 }
 
-// KVBlockBytes returns the size of a KV block of that many tokens over all layers, with a KV cache of type t.
+// KVBlockBytes returns the size, in bytes, of a KV block of tokens tokens over all layers, with a KV cache of type t.
 func (c *Config) KVBlockBytes(tokens int, t tensor.DType) (n int64) {
 	for s := range c.states {
 		if s.Kind == Paged {
@@ -270,8 +270,8 @@ func (c *Config) KVBlockBytes(tokens int, t tensor.DType) (n int64) {
 	return n
 }
 
-// ChosenTokenBytes returns the part of KVBlockBytes for each token of which a row reads only what an index chooses, and the
-// largest part of one layer.
+// ChosenTokenBytes returns the bytes per token in KVBlockBytes of state with Chosen, and the largest such number of one
+// layer.
 func (c *Config) ChosenTokenBytes(t tensor.DType) (n int64, widest int) {
 	for s := range c.states {
 		if s.Chosen {
@@ -281,7 +281,7 @@ func (c *Config) ChosenTokenBytes(t tensor.DType) (n int64, widest int) {
 	return n, widest
 }
 
-// WindowTokenBytes returns what layers with a window add to KVBlockBytes for each token.
+// WindowTokenBytes returns the bytes per token that layers with a window add to KVBlockBytes.
 func (c *Config) WindowTokenBytes(t tensor.DType) (n int64) {
 	for s := range c.states {
 		if s.Window > 0 {
@@ -324,7 +324,7 @@ func (c *Config) states(yield func(State) bool) {
 	}
 }
 
-// Costs are the sums of the costs of layers with equal heads and windows.
+// Costs returns the costs of the layers, added up for layers with equal heads and windows.
 func (c *Config) Costs() (sums []Cost) {
 	for i := range c.Layers {
 		x := c.Layers[i].Mixer.Cost()

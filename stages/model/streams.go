@@ -3,16 +3,16 @@ package model
 import "krater/kernels/device"
 
 // Streams describes the residual streams of a model that has several, and how a block reads and
-// changes them (hyper-connections, arXiv 2409.19606, in Qwen4-Exp's form). Each stream is
-// normed, with N all of them side by side
+// changes them (hyper-connections, arXiv 2409.19606, in Qwen4-Exp's form). Each stream is normed.
+// With all normed streams side by side as N,
 //
 //	input  = mean over the streams of sigmoid(up silu(down N / Count)) * N
 //	inject = 2 sigmoid(inject N / Count), by which each stream takes the block's output
 //
-// With Iterations they have the form of DeepSeek-V4 and GLM-5.3 (device.StreamMix): a block reads the norm of a sum of the
-// streams, and they are mixed with each other where they take its output.
+// With Iterations they have the form of DeepSeek-V4 and GLM-5.3 (device.StreamMix): a block reads the norm of a weighted sum
+// of the streams, and the streams are mixed with each other when the block's output is added.
 //
-// The zero value is one stream: a block reads its norm and adds to it.
+// The zero value means one stream: a block reads its norm and adds to it.
 type Streams struct {
 	Count      int     // hc_count, hc_mult
 	Rank       int     // hc_lowrank
@@ -39,7 +39,7 @@ var streamRoles = Roles{
 	"end_hc_up":      "model.hyper_connection_mixer.input_mix_weight_up.weight",
 }
 
-// mixedRoles are the names of the tensors where streams are mixed, as in DeepSeek-V4 and GLM-5.3.
+// mixedRoles are the names of the tensors if streams are mixed, as in DeepSeek-V4 and GLM-5.3.
 var mixedRoles = Roles{
 	"attn_hc_fn": "hc_attn_fn", "attn_hc_base": "hc_attn_base", "attn_hc_scale": "hc_attn_scale",
 	"mlp_hc_fn": "hc_ffn_fn", "mlp_hc_base": "hc_ffn_base", "mlp_hc_scale": "hc_ffn_scale",
@@ -53,16 +53,16 @@ func (s Streams) Mix(normEps float32) device.StreamMix {
 	return device.StreamMix{Streams: s.Count, Iterations: s.Iterations, Eps: s.Eps, NormEps: normEps}
 }
 
-// Several reports whether there is more than the one stream of other models.
+// Several reports whether the model has several streams.
 func (s Streams) Several() bool { return s.Count > 0 }
 
-// Width returns the values of all streams of a token.
+// Width returns the number of values of all streams of a token.
 func (s Streams) Width(hidden int) int { return max(1, s.Count) * hidden }
 
-// StreamScratch is the values of a row of stages.Mixing.
+// StreamScratch holds the numbers of values in the rows of stages.Mixing.
 type StreamScratch struct{ Normed, Low, Inject int }
 
-// Joined returns the width of Low and Inject side by side, as one product makes them: a multiple of 8. 0: Inject is not a product.
+// Joined returns the width of Low and Inject side by side, as one product makes them: a multiple of 8. It is 0 if Inject is not a product.
 func (s StreamScratch) Joined() int {
 	if s.Inject == 0 {
 		return 0
@@ -70,7 +70,7 @@ func (s StreamScratch) Joined() int {
 	return (s.Low + s.Inject + 7) &^ 7
 }
 
-// Scratch returns what a batch needs for the streams while it passes.
+// Scratch returns the sizes of the matrices that a batch needs for the streams.
 func (s Streams) Scratch(hidden int) StreamScratch {
 	if s.Mixed() {
 		return StreamScratch{Low: s.Mix(0).Width()}
@@ -115,7 +115,7 @@ func (s Streams) mixed(norm, prefix string, hidden int) []TensorSpec {
 		TensorSpec{Role: prefix + "hc_scale", Shape: []int{scales}, Part: Router, F32: true})
 }
 
-// Outer lists the tensors behind the layers, but for the head.
+// Outer lists the tensors after the layers, except the head.
 func (c *Config) Outer() []TensorSpec {
 	list := c.Streams.tensors("norm", endRoles, c.Hidden)
 	for i := range list {
@@ -124,5 +124,5 @@ func (c *Config) Outer() []TensorSpec {
 	return list
 }
 
-// StreamWidth returns the values of all residual streams of a token.
+// StreamWidth returns the number of values of all residual streams of a token.
 func (c *Config) StreamWidth() int { return c.Streams.Width(c.Hidden) }
