@@ -10,7 +10,7 @@ import (
 // draws makes the device choose the batch's tokens, if it can choose all of them.
 func (n *scheduleNode) draws(b *msg.Batch) {
 	step := b.Step
-	b.Drawn, b.Later = b.Last().State.Choose(), false
+	b.Drawn = b.Last().State.Choose()
 	ahead := 0
 	if b.After != 0 {
 		ahead = 1
@@ -19,7 +19,6 @@ func (n *scheduleNode) draws(b *msg.Batch) {
 		var d device.Draw
 		if d, b.Drawn = n.draw(&b.Rows[i], ahead); b.Drawn {
 			step.Draws = append(step.Draws, d)
-			b.Later = b.Later || d.Later
 		}
 	}
 	if !b.Drawn {
@@ -64,8 +63,7 @@ func (n *scheduleNode) dropHistories(b *msg.Batch) {
 // hold tells the core which batches in flight must have none ahead of them: those whose tokens the
 // device cannot choose, there or in the next step, and those that the next step could overtake. Where
 // experts are placed, the copies between layers submit what was enqueued before them, so the next step
-// could read a token before this step has enqueued its choice: it waits until this one is submitted. So it does
-// where the choice waits for masks.
+// could read a token before this step has enqueued its choice: it waits until this one is submitted.
 func (n *scheduleNode) hold() {
 	if !n.ahead {
 		return
@@ -73,7 +71,7 @@ func (n *scheduleNode) hold() {
 	for _, b := range n.batches {
 		if b.Status == msg.InFlight && b.Raw == nil {
 			placed := n.placed && !n.ranks[0].place.AsResident(b.Step.Total())
-			n.core.Hold(b.ID, (placed || b.Later) && !b.Submitted.Load() || !n.canRunAhead(b) || overtaken(n.ranks, b.Step.Total()) || !n.hasCredit(b.Queue))
+			n.core.Hold(b.ID, placed && !b.Submitted.Load() || !n.canRunAhead(b) || overtaken(n.ranks, b.Step.Total()) || !n.hasCredit(b.Queue))
 		}
 	}
 }

@@ -23,11 +23,7 @@ func (n *headNode) receive(c *turn, m any) {
 			b.State.FetchRoutes(b.Stream)
 		}
 		wait(b, n.stream)
-		switch {
-		case b.Stream == nil:
-		case b.State.Later(): // the sample actor goes on
-			b.Stream.Send()
-		default:
+		if b.Stream != nil {
 			b.Stream.Submit()
 			b.Submitted.Store(true)
 			if n.placed {

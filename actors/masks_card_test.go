@@ -74,8 +74,7 @@ func answered(t *testing.T, gw *Gateway, logprobs, cancel int) (all []string) {
 }
 
 // TestMasksOnCard: on a GPU that runs a step ahead, requests with a format of their answer beside others get the
-// tokens that the host chooses. So they do when one is cancelled, and when steps are lost, also between
-// their logits and their choice.
+// tokens that the host chooses. So they do when one is cancelled, and when steps are lost.
 func TestMasksOnCard(t *testing.T) {
 	o := setup{dir: golden("deepseek_v2_lite"), depth: 1, chunk: 9, share: 16, retries: 100}.defaults()
 	o.limits.Tokens, o.limits.Seqs, o.limits.Blocks, o.limits.BlockTokens = 12, 6, 24, 4
@@ -101,7 +100,7 @@ func TestMasksOnCard(t *testing.T) {
 	for cancel := 0; cancel < len(want) && !testing.Short(); cancel++ {
 		same(fmt.Sprintf("without %d", cancel), answered(t, gw, -1, cancel), slices.Delete(slices.Clone(want), cancel, cancel+1))
 	}
-	faults := []string{"cuGraphLaunch:7:1", "cuGraphLaunch:8:1", "cuMemcpy:40:1", "cuMemcpy:47:1", "cuLaunchKernel:200:1"}
+	faults := []string{"cuGraphLaunch:3:1", "cuGraphLaunch:4:1", "cuMemcpy:20:1", "cuMemcpy:27:1", "cuLaunchKernel:100:1"}
 	if testing.Short() {
 		faults = faults[:2]
 	}

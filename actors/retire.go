@@ -63,7 +63,9 @@ func (n *scheduleNode) awaitRetirement(b *msg.Batch) {
 func giveBatchUp(b *msg.Batch) {
 	b.Abandoned.Store(true)
 	for i := range b.Ranks {
-		if l := &b.Ranks[i]; l.CallsHost {
+		l := &b.Ranks[i]
+		l.State.NoMasks()
+		if l.CallsHost {
 			l.HostCalls.Stop()
 		}
 	}

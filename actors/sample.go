@@ -5,19 +5,18 @@ import (
 	"fmt"
 
 	"krater/actors/msg"
-	"krater/stages/head"
+	"krater/kernels/device"
 	"krater/stages/sample"
 )
 
 // sampleNode chooses the next token of every wanted row, on the last rank.
 type sampleNode struct {
 	stepEnds
-	stage *head.Stage
 }
 
 func (n *sampleNode) receive(c *turn, m any) {
 	b := m.(*msg.Batch)
-	n.chooseLater(c, b)
+	giveMasks(b)
 	lost, err := n.ended(c, b, func() error {
 		if b.Stream == nil {
 			return nil // the stages have waited
@@ -26,6 +25,9 @@ func (n *sampleNode) receive(c *turn, m any) {
 	})
 	if err != nil {
 		panic(err)
+	}
+	if lost == nil && !b.Abandoned.Load() && b.State.MasksLate() {
+		lost = fmt.Errorf("a mask of allowed tokens did not reach the device: %w", device.ErrLate)
 	}
 	if lost != nil {
 		c.log.Error().Uint64("batch", b.ID).Err(lost).Msg("a step is lost")
@@ -47,21 +49,20 @@ func (n *sampleNode) receive(c *turn, m any) {
 	c.send(c.routes.schedule, msg.NewReply(b))
 }
 
-// chooseLater enqueues the choice of tokens of a step that was sent before all of its masks were known. The
-// masks follow from tokens that this actor has taken by now. The next step may be made then.
-func (n *sampleNode) chooseLater(c *turn, b *msg.Batch) {
-	if !b.State.Later() || b.Abandoned.Load() {
-		return
-	}
-	for i := range b.Rows {
-		if d := &b.Step.Draws[i]; d.Later {
-			d.Mask = b.Rows[i].Sampler.Mask(int(d.N))
+// giveMasks gives the device the masks that were not known when the step was sent. They follow from tokens that this
+// actor has taken by now.
+func giveMasks(b *msg.Batch) {
+	switch {
+	case !b.State.Later():
+	case b.Abandoned.Load():
+		b.State.NoMasks()
+	default:
+		for i := range b.Rows {
+			if d := &b.Step.Draws[i]; d.Later {
+				b.State.GiveMask(i, b.Rows[i].Sampler.Mask(int(d.N)))
+			}
 		}
 	}
-	n.stage.Choose(b.Stream, b.State)
-	b.Stream.Submit()
-	b.Submitted.Store(true)
-	c.send(c.routes.schedule, &msg.Tick{})
 }
 
 // notFinite notes which requests of a batch have keys or values that are not finite.

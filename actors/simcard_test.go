@@ -6,26 +6,41 @@ import (
 	"math"
 	"math/bits"
 	"sync"
+	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
 )
 
 // simCard is an accelerator that runs lists in the order in which they are submitted, each operator in the same time
-// of a clock, copies and changes of logits in less. Of the model it computes nothing but which tokens its rows are of, so that the tokens that it chooses
+// of a clock, copies and changes of logits in less. A change of logits waits for its masks. Of the model it computes nothing but which tokens its rows are of, so that the tokens that it chooses
 // follow from those: see simToken.
 type simCard struct {
 	otherwise // what no test asks for
 	clock     *ticking
 	op        time.Duration // of an operator, or a copy
 
-	mu     sync.Mutex
-	free   time.Duration // when all that was submitted has run
-	busy   time.Duration
-	steps  int           // that were waited for
-	fails  map[int]error // what a wait for a step returns
-	failed int
+	mu      sync.Mutex
+	pending []simWork
+	waits   bool          // the first of pending has been seen to wait for masks
+	free    time.Duration // when all before pending has run
+	busy    time.Duration
+	steps   int           // that were waited for
+	fails   map[int]error // what a wait for a step returns
+	failed  int
+	changes int          // of logits
+	late    map[int]bool // the masks of these do not come in time
+}
+
+// simWork is an operator or a copy that was submitted.
+type simWork struct {
+	stream *simStream
+	at     time.Duration
+	cost   time.Duration
+	ready  func() bool // nil: at once
+	run    func()
 }
 
 type otherwise = device.Accelerator
@@ -49,6 +64,10 @@ func (c *simCard) Close() error                         { return nil }
 
 func (c *simCard) NewQueueStream(int) (device.AcceleratorStream, error) {
 	return &simStream{card: c}, nil
+}
+func (c *simCard) AllocShared(n int) (device.Buffer, []byte, error) {
+	m := &simMemory{make([]byte, n)}
+	return m, m.data, nil
 }
 func (c *simCard) RowType() tensor.DType                              { return tensor.F32 }
 func (c *simCard) HostRows() bool                                     { return false }
@@ -102,15 +121,23 @@ func (c *simCard) run(o *device.Op) {
 		}
 	case device.OpChangeLogits:
 		x := o.Changes
+		c.changes++
+		late := c.late[c.changes]
 		for r := range o.Out.Rows {
-			for i := range x.Masks.Cols {
+			words, number := (o.Out.Cols+31)/32, simInt(x.Table, r, 1)
+			if late && number != 0 {
+				binary.LittleEndian.PutUint32(word(x.Masks, r, device.MaskFlag(o.Out.Cols)+1), uint32(number))
+			}
+			for i := range words {
 				w := ^uint32(0)
-				if simInt(x.Table, r, 1) != 0 {
-					w = uint32(simInt(x.Masks, r, i))
+				if number != 0 {
+					if w = 0; !late && maskFlag(x, r, o.Out.Cols)&1 == 1 {
+						w = uint32(simInt(x.Masks, r, i))
+					}
 				}
 				binary.LittleEndian.PutUint32(word(o.Out, r, 1+i), w)
 			}
-			binary.LittleEndian.PutUint32(word(o.Out, r, 1+x.Masks.Cols), math.MaxUint32) // it has a mask
+			binary.LittleEndian.PutUint32(word(o.Out, r, 1+words), math.MaxUint32) // it has a mask
 		}
 	case device.OpChoose:
 		words := (o.X.Cols + 31) / 32
@@ -128,12 +155,27 @@ func (c *simCard) run(o *device.Op) {
 	}
 }
 
-// simStream runs what it has when that is submitted. The host has copies when it waits.
+// maskFlag is the flag of a row's mask.
+func maskFlag(x *device.LogitChanges, row, vocab int) uint32 {
+	return atomic.LoadUint32((*uint32)(unsafe.Pointer(&word(x.Masks, row, device.MaskFlag(vocab))[0])))
+}
+
+// masked reports whether all masks that an operator needs are there, or none will come.
+func masked(o *device.Op) bool {
+	for r := range o.Out.Rows {
+		if n := simInt(o.Changes.Table, r, 1); n != 0 && maskFlag(o.Changes, r, o.Out.Cols)/2 != uint32(n) {
+			return false
+		}
+	}
+	return true
+}
+
+// simStream submits work to the device. The host has copies when it waits.
 type simStream struct {
 	device.Immediate
 	card  *simCard
-	queue []func()
-	cost  time.Duration // of the queue
+	queue []simWork
+	left  int // of those submitted
 	outs  []func()
 	ends  time.Duration
 	err   error
@@ -145,7 +187,7 @@ func (s *simStream) Time(bool)             {}
 func (s *simStream) Mark() bool            { return false }
 func (s *simStream) Took() []time.Duration { return nil }
 func (s *simStream) End() device.Timestamp { return nil }
-func (s *simStream) Submit()               { s.Send() }
+func (s *simStream) Submit()               { s.submit() }
 func (s *simStream) Flush()                {}
 
 // Run implements device.Device.
@@ -156,24 +198,22 @@ func (c *simCard) Run(s device.Stream, l device.List) {
 			changes := *o.Changes
 			o.Changes = &changes
 		}
-		cost := c.op
+		w := simWork{cost: c.op, run: func() { c.run(&o) }}
 		if o.Kind == device.OpChangeLogits {
-			cost = simCopy
+			w.cost, w.ready = simCopy, func() bool { return masked(&o) }
 		}
-		own.add(cost, func() { c.run(&o) })
+		own.queue = append(own.queue, w)
 	}
 }
 
 // simCopy is the time of a small copy or kernel.
 const simCopy = 8 * time.Microsecond
 
-func (s *simStream) add(cost time.Duration, run func()) {
-	s.queue, s.cost = append(s.queue, run), s.cost+cost
-}
+func (s *simStream) copy(run func()) { s.queue = append(s.queue, simWork{cost: simCopy, run: run}) }
 
 func (s *simStream) CopyIn(dst device.Mat, src []byte) {
 	own := append([]byte(nil), src...)
-	s.add(simCopy, func() {
+	s.copy(func() {
 		row := dst.Cols * dst.DType.Size()
 		for r := range dst.Rows {
 			copy(dst.Buf.(*simMemory).data[dst.Off+r*dst.Stride*dst.DType.Size():][:row], own[r*row:])
@@ -182,35 +222,76 @@ func (s *simStream) CopyIn(dst device.Mat, src []byte) {
 }
 
 func (s *simStream) CopyOut(dst []byte, src device.Mat) {
-	s.add(simCopy, func() {
+	s.copy(func() {
 		own := append([]byte(nil), src.Buf.(*simMemory).data[src.Off:][:len(dst)]...)
 		s.outs = append(s.outs, func() { copy(dst, own) })
 	})
 }
 
-func (s *simStream) Send() {
+func (s *simStream) submit() {
 	c := s.card
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(s.queue) == 0 || s.err != nil {
-		return
+	if s.err == nil {
+		for _, w := range s.queue {
+			w.stream, w.at = s, c.clock.Now()
+			c.pending = append(c.pending, w)
+		}
+		s.left += len(s.queue)
+		s.queue = s.queue[:0]
 	}
-	for _, run := range s.queue {
-		run()
+	c.advance()
+}
+
+// advance runs what can run; c.mu is held.
+func (c *simCard) advance() {
+	for len(c.pending) > 0 {
+		w := &c.pending[0]
+		if w.ready != nil && !w.ready() {
+			c.waits = true
+			return
+		}
+		begin := max(c.free, w.at)
+		if c.waits {
+			c.waits, begin = false, max(begin, c.clock.Now())
+		}
+		w.run()
+		c.free, c.busy = begin+w.cost, c.busy+w.cost
+		w.stream.ends = c.free
+		w.stream.left--
+		c.pending = c.pending[1:]
 	}
-	c.free = max(c.free, c.clock.Now()) + s.cost
-	c.busy += s.cost
-	s.ends, s.queue, s.cost = c.free, s.queue[:0], 0
+}
+
+// settle waits until all that the stream has submitted has run. A device that waits for masks that nobody gives fails the test.
+func (s *simStream) settle() {
+	c := s.card
+	for begin := time.Now(); ; time.Sleep(20 * time.Microsecond) {
+		c.mu.Lock()
+		c.advance()
+		left := s.left
+		c.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		if time.Since(begin) > time.Minute {
+			panic("simcard: masks do not come")
+		}
+	}
 }
 
 // Synchronize fails with the steps that fails has errors for.
 func (s *simStream) Synchronize() error {
-	s.Send()
+	s.submit()
+	if s.err != nil {
+		return s.err
+	}
+	s.settle()
 	c := s.card
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.err != nil || len(s.outs) == 0 {
-		return s.err
+	if len(s.outs) == 0 {
+		return nil
 	}
 	c.steps++
 	if s.err = c.fails[c.steps]; s.err != nil {
@@ -226,7 +307,8 @@ func (s *simStream) Synchronize() error {
 }
 
 func (s *simStream) Recover() error {
-	s.queue, s.cost, s.outs, s.err = s.queue[:0], 0, s.outs[:0], nil
+	s.settle()
+	s.queue, s.outs, s.err = s.queue[:0], s.outs[:0], nil
 	return nil
 }
 

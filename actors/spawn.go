@@ -233,7 +233,7 @@ func (p *Pipeline) spawnEnds() error {
 	if err != nil {
 		return err
 	}
-	ended := sampleNode{p.newStepEnds(last.index), last.Head}
+	ended := sampleNode{p.newStepEnds(last.index)}
 	p.routes.sample = p.actor("sample", trace.Sample, anyWorker, last.name, func() node {
 		n := ended
 		return &n

@@ -59,31 +59,10 @@ func (st *State) Begin(s device.Stream) {
 	}
 }
 
-// BeginChoice begins the choice of tokens of a step that was sent Later than the rest, after the masks' copies.
-func (st *State) BeginChoice(s device.Stream) {
-	st.putMasks(s, true)
-	st.repeated = s.Repeat(st.partKey(choicePart))
-}
-
-// Parts of a step that are repeated apart from each other.
-const (
-	wholeStep  = iota
-	logitsPart // up to the logits
-	choicePart
-)
-
-// stepKey is the key of what Begin begins.
-func (st *State) stepKey() uint64 {
-	if st.later {
-		return st.partKey(logitsPart)
-	}
-	return st.partKey(wholeStep)
-}
-
-// partKey tells apart steps of different work. It is 0, so that nothing is repeated, for a step
+// stepKey tells apart steps of different work. It is 0, so that nothing is repeated, for a step
 // that has prompts, moves blocks, is watched by a probe, needs the host, begins a sequence
 // (whose states are made zeros first), or is taken in pieces, whose tables of spans lie where the former ones end.
-func (st *State) partKey(part uint64) uint64 {
+func (st *State) stepKey() uint64 {
 	if st.Watched || st.UsesHost || len(st.Moves) > 0 || len(st.Prefill) > 0 || st.AllLogits || st.layout == nil || st.lim.Snapshots > 0 && st.begins() || st.Windows() > 1 {
 		return 0
 	}
@@ -98,7 +77,7 @@ func (st *State) partKey(part uint64) uint64 {
 	if st.Links {
 		links = 1
 	}
-	for _, v := range []uint64{uint64(st.T), uint64(len(st.Wanted)), uint64(len(st.Step.Draws)), changed, links, from, part, st.layout.StepKey(st.Decode)} {
+	for _, v := range []uint64{uint64(st.T), uint64(len(st.Wanted)), uint64(len(st.Step.Draws)), changed, links, from, st.layout.StepKey(st.Decode)} {
 		key = (key ^ v) * prime
 	}
 	return key | 1

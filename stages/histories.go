@@ -2,8 +2,6 @@ package stages
 
 import (
 	"fmt"
-	"slices"
-	"unsafe"
 
 	"krater/kernels/device"
 	"krater/kernels/tensor"
@@ -61,19 +59,15 @@ func (h *Histories) store(s device.Stream, d *device.Draw) {
 	}
 }
 
-// maskWords returns the size of a row's mask.
-func (st *State) maskWords() int { return (st.cfg.Vocab + 31) / 32 }
-
 // checkChanges checks the changes of logits by the draws.
 func (st *State) checkChanges() error {
-	st.changed, st.later = false, false
-	draws := st.draws()
+	st.changed = false
+	draws, words := st.draws(), (st.cfg.Vocab+31)/32
 	for i := range draws {
 		d := &draws[i]
-		if d.Mask != nil && len(d.Mask) != st.maskWords() {
+		if d.Mask != nil && len(d.Mask) != words {
 			return fmt.Errorf("%w: a mask of %d words for a vocabulary of %d", ErrBatch, len(d.Mask), st.cfg.Vocab)
 		}
-		st.later = st.later || d.Later
 		st.changed = st.changed || d.Later || d.Mask != nil || d.Change != nil
 		if d.Change == nil {
 			continue
@@ -94,9 +88,10 @@ func (st *State) checkChanges() error {
 }
 
 // putChanges writes the table of changes from word at of the inputs on, and returns the word after it.
-// It enqueues the copies of the masks that are known, and of what histories lack.
+// It gives the masks that are known, and enqueues the copies of what histories lack.
 func (st *State) putChanges(s device.Stream, at int) int {
 	in, draws := &st.inputs, st.draws()
+	number := st.masks.next()
 	for i := range draws {
 		d, entry := &draws[i], in.host[at+2*i:][:2]
 		entry[0], entry[1] = -1, 0
@@ -105,42 +100,17 @@ func (st *State) putChanges(s device.Stream, at int) int {
 			st.Histories.store(s, d)
 		}
 		if d.Later || d.Mask != nil {
-			entry[1] = 1
+			entry[1] = int32(number)
+		}
+		if d.Mask != nil {
+			st.GiveMask(i, d.Mask)
 		}
 	}
-	st.putMasks(s, false)
 	n := len(draws)
 	in.changes = in.dev.ColRange(at, at+2*n)
 	in.changes.Rows, in.changes.Cols, in.changes.Stride = n, 2, 2
 	return at + 2*n
 }
-
-// maskRun is how many masks are copied at once: a device may keep a copy of what is no longer than a megabyte.
-const maskRun = 16
-
-// putMasks enqueues the copies of masks: of the draws that have theirs Later, or of the others. A draw whose
-// mask did not come, because its step is given up, allows no token.
-func (st *State) putMasks(s device.Stream, later bool) {
-	draws, words := st.draws(), st.maskWords()
-	st.masks = st.masks[:0]
-	for from, to := 0, 0; from < len(draws); from = max(to, from+1) {
-		first := len(st.masks)
-		for to = from; to < min(len(draws), from+maskRun) && draws[to].Later == later && (later || draws[to].Mask != nil); to++ {
-			if n := len(st.masks); len(draws[to].Mask) != words {
-				st.masks = slices.Grow(st.masks, words)[:n+words]
-				clear(st.masks[n:])
-				continue
-			}
-			st.masks = append(st.masks, draws[to].Mask...)
-		}
-		if to > from {
-			s.CopyIn(st.full.masks.RowRange(from, to), uint32Bytes(st.masks[first:]))
-		}
-	}
-}
-
-// Later reports whether some draws have their mask later: the step is sent in two parts.
-func (st *State) Later() bool { return st.later }
 
 // LogitChanges are the changes of the step's logits before the device chooses tokens; ok is false if
 // there are none.
@@ -149,13 +119,9 @@ func (st *State) LogitChanges() (c device.LogitChanges, ok bool) {
 		return device.LogitChanges{}, false
 	}
 	c = device.LogitChanges{Draws: st.inputs.draw, Table: st.inputs.changes, IDs: st.IDs, Rows: st.WantedRows,
-		Masks: st.full.masks.RowRange(0, len(st.draws()))}
+		Masks: st.masks.dev.RowRange(0, len(st.draws())), Limit: maskLimit}
 	if st.Histories != nil {
 		c.Store = st.Histories.rows
 	}
 	return c, true
-}
-
-func uint32Bytes(v []uint32) []byte {
-	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(v))), 4*len(v))
 }

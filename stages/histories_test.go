@@ -63,10 +63,10 @@ func TestHistories(t *testing.T) {
 		return c
 	}
 	c := fill()
-	if got, want := c.Table.I32s(), []int32{2, 0, 0, 1}; !slices.Equal(got, want) || c.Table.Rows != 2 || c.Table.Off%8 != 0 {
+	if got, want := c.Table.I32s(), []int32{2, 0, 0, int32(st.masks.number)}; !slices.Equal(got, want) || c.Table.Rows != 2 || c.Table.Off%8 != 0 {
 		t.Errorf("table %v at %d, want %v", got, c.Table.Off, want)
 	}
-	if got := c.Masks.RowRange(1, 2).I32s(); got[0] != 0x3ff {
+	if got := c.Masks.RowRange(1, 2).I32s(); got[0] != 0x3ff || got[device.MaskFlag(st.cfg.Vocab)] != 2*int32(st.masks.number)+1 {
 		t.Errorf("mask %x", got)
 	}
 	for i := range b.Draws {
@@ -97,40 +97,6 @@ func TestHistories(t *testing.T) {
 	}
 	if _, ok := st.LogitChanges(); ok || changed == 0 || st.stepKey() == changed {
 		t.Errorf("changes %v, keys %d with and %d without", ok, changed, st.stepKey())
-	}
-}
-
-// TestLaterMasks: a step whose masks come later says so to the device when it is sent, and copies them
-// before the choice. A mask that did not come allows no token. The two parts are repeated apart.
-func TestLaterMasks(t *testing.T) {
-	st, b := choosing(t)
-	b.Draws[0].Later = true
-	if err := st.Fill(hosttest.Stream{}, b); err != nil {
-		t.Fatal(err)
-	}
-	c, ok := st.LogitChanges()
-	if got, want := c.Table.I32s(), []int32{2, 1, 0, 1}; !ok || !st.Later() || !slices.Equal(got, want) {
-		t.Fatalf("later %t, table %v, want %v", st.Later(), got, want)
-	}
-	if got := c.Masks.I32s(); got[0] != 0 || got[1] != 0x3ff {
-		t.Errorf("masks %x before the choice", got)
-	}
-	for _, mask := range [][]uint32{{0x155}, nil, {0x2aa}, {1, 2}} {
-		st.Step.Draws[0].Mask = mask
-		st.BeginChoice(hosttest.Stream{})
-		want := int32(0)
-		if len(mask) == 1 {
-			want = int32(mask[0])
-		}
-		if got := c.Masks.I32s(); got[0] != want || got[1] != 0x3ff {
-			t.Errorf("with the mask %x there are %x", mask, got)
-		}
-	}
-	st.Spans, st.Prefill, st.AllLogits = st.Spans[:1], nil, false
-	logits, choice := st.stepKey(), st.partKey(choicePart)
-	st.later = false
-	if whole := st.stepKey(); logits == 0 || choice == 0 || whole == 0 || logits == choice || logits == whole || choice == whole {
-		t.Errorf("keys %x up to the logits, %x for the choice, %x for both", logits, choice, whole)
 	}
 }
 

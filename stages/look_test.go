@@ -18,10 +18,14 @@ func (tableDevice) Accelerator() device.Accelerator { return tableLayout{} }
 
 type tableLayout struct{ device.Accelerator }
 
-func (tableLayout) RowType() tensor.DType                { return tensor.BF16 }
-func (tableLayout) StepKey([]device.Span) uint64         { return 5 }
-func (tableLayout) DrawWords() int                       { return 2 }
-func (tableLayout) PutDraw([]int32, device.Draw)         {}
+func (tableLayout) RowType() tensor.DType        { return tensor.BF16 }
+func (tableLayout) StepKey([]device.Span) uint64 { return 5 }
+func (tableLayout) DrawWords() int               { return 2 }
+func (tableLayout) PutDraw([]int32, device.Draw) {}
+func (tableLayout) AllocShared(n int) (device.Buffer, []byte, error) {
+	b := make([]byte, n)
+	return hosttest.Buffer(b), b, nil
+}
 func (tableLayout) ScratchBytes(s *device.StepSizes) int { return s.Rows }
 func (tableLayout) SpanWords(spans, blocks int) int      { return 3 + 4*spans + blocks }
 func (tableLayout) PutSpans(dst []int32, prefill, decode []device.Span) int {

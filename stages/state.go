@@ -91,15 +91,14 @@ type Rows struct {
 	full     views   // the matrices at their largest
 	ids      []int32 // RouterIDs on the host; nil if the host addresses the device's memory
 	logits   []float32
-	moe      []int    // [layers] index among those with experts; nil if they share RouterIDs
-	routes   []int32  // choices of routers, on the host [layers with experts, T, K]
-	first    int      // the step's row that is row 0 of the matrices: see Look
-	repeated bool     // see Repeated
-	chosen   []int32  // on the host
-	marks    []int32  // Marks on the host, as ids
-	changed  bool     // some draws change logits
-	later    bool     // see Later
-	masks    []uint32 // on the host, from putMasks on
+	moe      []int   // [layers] index among those with experts; nil if they share RouterIDs
+	routes   []int32 // choices of routers, on the host [layers with experts, T, K]
+	first    int     // the step's row that is row 0 of the matrices: see Look
+	repeated bool    // see Repeated
+	chosen   []int32 // on the host
+	marks    []int32 // Marks on the host, as ids
+	changed  bool    // some draws change logits
+	masks    masks
 	bufs     []device.Buffer
 	normed   device.QRows // memory for Input as integers
 	final    device.QRows // memory for Output as integers
@@ -134,7 +133,7 @@ type views struct {
 	perLayer, context, gated                 device.Mat
 	routerLogits, routerIDs, routerWeights   device.Mat
 	selected                                 device.Mat
-	picked, final, logits, chosen, masks     device.Mat
+	picked, final, logits, chosen            device.Mat
 	mix                                      Mixing
 }
 
@@ -194,7 +193,6 @@ func (v *views) shapes(cfg *model.Config, lim Limits, l device.Layout, head bool
 		{&v.final, rows, n, h},
 		{&v.logits, tensor.F32, n, cfg.Vocab},
 		{&v.chosen, tensor.I32, n * min(1, drawWords(l)), 1},
-		{&v.masks, tensor.I32, n * min(1, drawWords(l)), (cfg.Vocab + 31) / 32},
 		{&v.shared, rows, t * min(1, cfg.MoE.SharedFF), h},
 		{&v.expertOut, rows, t * k * min(1, e), h},
 		{&v.selected, tensor.I32, selecting, topK},
@@ -282,10 +280,15 @@ func (r *Rows) alloc() error {
 		x := r.cfg.Streams.Scratch(r.cfg.Hidden)
 		mix.Low, mix.Inject = mix.Joined.ColRange(0, x.Low), mix.Joined.ColRange(x.Low, x.Low+x.Inject)
 	}
+	var err error
+	if r.head && drawWords(r.layout) > 0 {
+		if r.masks, err = newMasks(dev.Accelerator(), r.lim.LogitRows, r.cfg.Vocab); err != nil {
+			return err
+		}
+	}
 	if r.lim.QuantGroup == 0 {
 		return nil
 	}
-	var err error
 	if r.normed, err = device.AllocQRows(dev, r.lim.LayerRows(), r.cfg.Hidden, r.lim.QuantGroup); err == nil && r.head {
 		r.final, err = device.AllocQRows(dev, r.lim.LogitRows, r.cfg.Hidden, r.lim.QuantGroup)
 	}
@@ -326,6 +329,7 @@ func (r *Rows) Close() {
 		b.Free()
 	}
 	r.bufs = nil
+	r.masks.free()
 	r.normed.Free()
 	r.final.Free()
 }

@@ -62,7 +62,6 @@ type Batch struct {
 	Status  Status
 	Live    int  // spans whose request has not ended
 	Drawn   bool // the device chooses all its tokens
-	Later   bool // some of them once the step has been sent up to its logits
 	Forgets int  // actors that have not yet answered that they forgot the batch
 
 	holds atomic.Int32 // messages about the batch that are not handled yet, see Holding

@@ -2,6 +2,8 @@ package cards
 
 import (
 	"fmt"
+	"math"
+	"time"
 
 	"krater/kernels/cuda/launch"
 	"krater/kernels/cuda/ops"
@@ -122,6 +124,54 @@ func changeLogits(t, vocab, tokens int) *Case {
 					}
 					for id, got := range read(logits.RowRange(row, row+1)) {
 						s = append(s, Sample{got, float64(want[id]), 0})
+					}
+				}
+				return s
+			},
+		}
+	}
+	return c
+}
+
+// maskLogits builds masks of about half of the tokens, in no order.
+func maskLogits(t, vocab int) *Case {
+	c := &Case{
+		Op:    "mask logits",
+		Shape: fmt.Sprintf("T=%d V=%d", t, vocab),
+		DType: "F32",
+		Bytes: float64(t) * float64(vocab) * (4 + 4./2 + 1./8),
+	}
+	c.Rotate = 4 * t * vocab
+	stride, flag := device.MaskStride(vocab), device.MaskFlag(vocab)
+	word := func(i int) int32 { // the masks, which are there
+		if i%stride == flag {
+			return 2*1 + 1
+		}
+		return int32(uint32(i+1) * 2654435761)
+	}
+	c.build = func(d *desk) *job {
+		logits, masks := d.numbers(tensor.F32, t, vocab, unit), d.ints(t, stride, word)
+		table := d.ints(t, 2, func(i int) int32 { return int32(2*(i%2) - 1) })
+		row := d.ints(t, 1, func(i int) int32 { return int32(i) })
+		rows := d.mat(tensor.I8, t, sample.RowBytes, func([]byte) {})
+		return &job{
+			run: func(b *ops.Builder, i int) {
+				b.ChangeLogits(logits.of(i), &sample.Changes{Rows: rows.of(i).At, Table: table.of(i), IDs: row.of(i), Wanted: row.of(i), Masks: masks.of(i), Limit: time.Second})
+			},
+			check: func(read reader) []Sample {
+				var s []Sample
+				for _, r := range d.spread(t, 4) {
+					want := floats(logits, r, 1)
+					for id, got := range read(logits.RowRange(r, r+1)) {
+						if word(r*stride+id/32)>>(id%32)&1 == 1 {
+							s = append(s, Sample{got, float64(want[id]), 0})
+							continue
+						}
+						masked := 0.
+						if math.IsInf(got, -1) {
+							masked = 1
+						}
+						s = append(s, Sample{masked, 1, 0})
 					}
 				}
 				return s

@@ -111,7 +111,7 @@ func Table(s Sizes) []*Case {
 		if s.vocab > 0 {
 			add(matmul("lm_head", bf16, tensor.F32, t, s.vocab, s.hidden), matmul("lm_head", int8, tensor.F32, t, s.vocab, s.hidden))
 			add(choose(t, s.vocab, 0, 1, 0), choose(t, s.vocab, 0.8, 0.95, 0), choose(t, s.vocab, 1, 1, 40))
-			add(changeLogits(t, s.vocab, 2048))
+			add(changeLogits(t, s.vocab, 2048), maskLogits(t, s.vocab))
 		}
 		for _, depth := range s.depths {
 			add(s.attention(true, history{seqs: t, rows: 1, past: depth - 1}, tensor.BF16, tensor.F8E4M3, tensor.I8)...)

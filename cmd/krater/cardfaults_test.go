@@ -44,7 +44,7 @@ func TestCardFaults(t *testing.T) {
 	}{
 		"first allocation":             {"KR_EMU_FAIL=cuMemAlloc:1:2", "out of memory", "", 1},
 		"a later one":                  {"KR_EMU_FAIL=cuMemAlloc:2:2", "out of memory", "", 1},
-		"pinned memory":                {"KR_EMU_FAIL=cuMemHostAlloc:1:2", "krater: ", "", 1},
+		"pinned memory":                {"KR_EMU_FAIL=cuMemHostAlloc:12:2", "krater: ", "", 1},
 		"a stream":                     {"KR_EMU_FAIL=cuStreamCreate:1:2", "krater: ", "", 1},
 		"a copy":                       {"KR_EMU_FAIL=cuMemcpy:9:999", "context is lost", "", 1},
 		"a launch, refused":            {"KR_EMU_FAIL=cuLaunchKernel:30:1", "krater: ", "", 1},
@@ -53,7 +53,7 @@ func TestCardFaults(t *testing.T) {
 		"experts beside it are pinned": {"KR_EMU_FAIL=cuMemHostRegister:1:2,cuMemHostRegister:2:2", "bytes of host memory are not pinned", besideArgs, 0},
 		"their slots, all of them":     {"KR_EMU_MEMORY=150000000", "out of memory", besideArgs + "--vram 200MiB ", 1},
 		"a copy of them":               {"KR_EMU_FAIL=cuMemcpy:60:1", "krater: ", besideArgs, 1},
-		"a mailbox":                    {"KR_EMU_FAIL=cuMemHostAlloc:11:2", "a mailbox: cuMemHostAlloc", besideArgs, 0},
+		"a mailbox":                    {"KR_EMU_FAIL=cuMemHostAlloc:12:2", "a mailbox: cuMemHostAlloc", besideArgs, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0], "-test.run=^TestCardChild$")

@@ -165,11 +165,17 @@ func (d *Device) View(b []byte) (device.Buffer, bool) {
 
 // AllocHost returns n zeroed bytes of pinned host memory that kernels read and write in place.
 func (d *Device) AllocHost(n int) (device.Buffer, error) {
+	b, _, err := d.AllocShared(n)
+	return b, err
+}
+
+// AllocShared is AllocHost, and returns the memory itself.
+func (d *Device) AllocShared(n int) (device.Buffer, []byte, error) {
 	host, at, err := d.gpu.MapHost(max(n, 1))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %d bytes of pinned host memory: %w", d.name, n, err)
+		return nil, nil, fmt.Errorf("%s: %d bytes of pinned host memory: %w", d.name, n, err)
 	}
-	return &buffer{dev: d, at: at, size: n, host: host}, nil
+	return &buffer{dev: d, at: at, size: n, host: host}, host[:n], nil
 }
 
 // Wrap copies host memory to the GPU.
@@ -382,9 +388,6 @@ func (s *Stream) Reserve(n int) error {
 
 // Submit sends the step to the GPU.
 func (s *Stream) Submit() { s.s.Submit() }
-
-// Send sends a piece of the step to the GPU.
-func (s *Stream) Send() { s.s.Send() }
 
 // Flush sends the rest of a step of which the GPU has a part.
 func (s *Stream) Flush() {

@@ -151,7 +151,7 @@ func addSingle(b *ops.Builder, l []device.Op) {
 	case device.OpChangeLogits:
 		c := o.Changes
 		b.ChangeLogits(mat(o.Out), &sample.Changes{Rows: mat(c.Draws).At, Table: mat(c.Table), IDs: mat(c.IDs),
-			Wanted: mat(c.Rows), Store: mat(c.Store), Masks: mat(c.Masks)})
+			Wanted: mat(c.Rows), Store: mat(c.Store), Masks: mat(c.Masks), Limit: c.Limit})
 	case device.OpChoose:
 		b.Choose(mat(o.Out), mat(o.X), mat(o.A))
 	case device.OpGate, device.OpActivate, device.OpScale, device.OpSoftcap:

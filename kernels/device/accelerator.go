@@ -25,6 +25,8 @@ type Accelerator interface {
 	// AllocHost returns n zeroed bytes of host memory that operators read and write in place, over the
 	// link. In all other respects it is memory of the device.
 	AllocHost(n int) (Buffer, error)
+	// AllocShared is AllocHost for memory that the host reads and writes, too, while operators do. Its bytes are aligned to 64.
+	AllocShared(n int) (b Buffer, bytes []byte, err error)
 	// MoveBlocks enqueues copies of blocks of the KV cache to pinned host memory, or back, on s.
 	// It reports false, and enqueues nothing, if some of the host's memory is not pinned.
 	MoveBlocks(s Stream, m *BlockMoves) bool
@@ -48,9 +50,6 @@ type AcceleratorStream interface {
 	// Mark ends a part of a timed step and reports true. If that would cut work that the device could
 	// replay as one piece, Mark does nothing and reports false. Submit ends the last part.
 	Mark() bool
-	// Send sends the enqueued work to the device as one piece of a step, which goes on with another
-	// Repeat. It does not end a part of a timed step.
-	Send()
 	// Flush sends the remaining enqueued work if a part of the step was sent already. It does not divide
 	// a step that is sent as one piece. Batches of one queue share memory within a layer, so work of
 	// another batch must not come in between.
@@ -128,8 +127,8 @@ type Draw struct {
 	// Mask, unless nil, has bit i%32 of word i/32 set if token i is allowed. It is copied for every
 	// choice.
 	Mask []uint32
-	// Later says that the mask is not known when the step is sent. The device computes the logits and
-	// chooses after Mask is set.
+	// Later says that the mask is not known when the step is sent. The device waits for it before it
+	// chooses.
 	Later bool
 }
 

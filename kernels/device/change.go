@@ -1,6 +1,9 @@
 package device
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // Sizes of a Change in a device's memory, in 32-bit words: its numbers and the tokens that it
 // names at most. kernels/cuda/src/change.cu has them too.
@@ -75,12 +78,23 @@ func (c *Change) Encode() Encoded {
 type LogitChanges struct {
 	Draws Mat // [1, n*DrawWords] I32, as Choose takes them
 	// Table [n, 2] I32 is the row of Store that has the row's Change, below 0 for none, and
-	// whether the row has a mask.
+	// the number of the row's mask, 0 for none.
 	Table Mat
 	IDs   Mat // [T, 1] I32: the tokens of the step
 	Rows  Mat // [n, 1] I32: which of them the rows are of
 	// Store [sequences, words] I32 has a Change in the first ChangeWords of a row and the
 	// sequence's tokens by position behind it. The step adds its own token to them.
 	Store Mat
-	Masks Mat // [n, (V+31)/32] I32: bit i%32 of word i/32 is 1 for token i that may come
+	// Masks [n, MaskStride(V)] I32 is host memory (Accelerator.AllocShared), in which the host writes masks while the device computes. Bit i%32
+	// of word i/32 of a row is 1 for token i that may come. The flag at MaskFlag(V) follows the mask: it is twice the mask's number, and 1 more
+	// if the mask is there; else no token may come. The device waits for either. After Limit it writes the number to the word
+	// behind the flag, and no token may come.
+	Masks Mat
+	Limit time.Duration
 }
+
+// MaskFlag is the word of a row of LogitChanges.Masks that says whether the mask is there. The bits before it are padded to 16 bytes.
+func MaskFlag(vocab int) int { return (vocab + 127) / 128 * 4 }
+
+// MaskStride is the size of a row of LogitChanges.Masks in words, a multiple of 16 bytes.
+func MaskStride(vocab int) int { return MaskFlag(vocab) + 4 }

@@ -29,16 +29,14 @@ func fetch(s device.Stream, st *stages.State) {
 // Run writes st.Final and st.Logits for the rows of st.Wanted and, on devices
 // whose memory the host cannot address, starts their copy: after s is
 // synchronised st.LogitRow gives them. Where the batch has the device choose, only the
-// chosen tokens are copied: st.ChosenID. Where masks come later (st.Later), Choose does that.
+// chosen tokens are copied: st.ChosenID. The device waits for masks that come later (st.GiveMask).
 func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 	if len(st.Wanted) == 0 {
 		st.FetchMarks(s)
 		return
 	}
 	if st.Repeated() {
-		if !st.Later() {
-			fetch(s, st)
-		}
+		fetch(s, st)
 		return
 	}
 	p := st.On(h.Dev, s, probe)
@@ -56,10 +54,6 @@ func (h *Stage) Run(s device.Stream, st *stages.State, probe stages.Probe) {
 		p.Observe(-1, "logits_before_softcap", st.Logits)
 		p.Softcap(st.Logits, h.Softcap)
 	}
-	if st.Later() {
-		p.Send()
-		return
-	}
 	choose(p, st)
 	p.Send()
 	fetch(s, st)
@@ -75,15 +69,4 @@ func choose(p *stages.Program, st *stages.State) {
 		p.ChangeLogits(st.Logits, changes)
 	}
 	p.Choose(ids, st.Logits, draws)
-}
-
-// Choose chooses the tokens of a step that Run has left at its logits, once all draws have their masks.
-func (h *Stage) Choose(s device.Stream, st *stages.State) {
-	st.BeginChoice(s)
-	if !st.Repeated() {
-		p := st.On(h.Dev, s, nil)
-		choose(p, st)
-		p.Send()
-	}
-	fetch(s, st)
 }

@@ -4,7 +4,6 @@ package rt
 
 import (
 	"fmt"
-	"runtime"
 	"time"
 	"unsafe"
 
@@ -17,8 +16,6 @@ import (
 const (
 	// stepSpin is how long the GPU's thread polls for the next step before it sleeps.
 	stepSpin = 2 * time.Millisecond
-	// askEvery is how often a waiting goroutine asks the driver whether the GPU works.
-	askEvery = 2 * time.Millisecond
 	// stagingBytes is a stream's pinned memory for copies from and to the host, stagedMax the
 	// largest copy that uses it.
 	stagingBytes = 16 << 20
@@ -211,15 +208,6 @@ func (s *Stream) Forget() {
 func (s *Stream) Flush() {
 	if s.err == nil && s.gathered() {
 		s.step.cut = true
-		s.Fail(s.gpu.do(s.flush))
-	}
-	s.clear()
-}
-
-// Send sends the gathered work, one piece of a step that goes on with another Repeat. The piece may
-// become a graph.
-func (s *Stream) Send() {
-	if s.err == nil {
 		s.Fail(s.gpu.do(s.flush))
 	}
 	s.clear()
@@ -464,36 +452,4 @@ func (s *Stream) deliver() {
 		copy(o.dst, o.src)
 	}
 	s.outs = s.outs[:0]
-}
-
-// wait polls a word that the GPU writes at the end, so the owner's thread stays free for other
-// streams. Failed work writes nothing, so it also asks the driver now and then.
-func (s *Stream) wait() error {
-	begin, asked := time.Now(), time.Duration(0)
-	for {
-		passed := time.Since(begin)
-		nap, look := s.usual.next(passed)
-		if s.gpu.Emulated() {
-			nap, look = maxNap, 0
-		}
-		if nap > 0 {
-			driver.Nap(nap)
-		}
-		err := driver.SpinUntil(s.word, s.count, look)
-		if err == nil {
-			s.usual.took(time.Since(begin))
-			return nil
-		}
-		if passed < asked+askEvery {
-			continue
-		}
-		asked = passed
-		// The answer of the owner, which has a thread of its own, puts this goroutine in front of those that
-		// wait for the core, and begins a new time slice. They would never run if every core polled.
-		runtime.Gosched()
-		over := false
-		if err := s.gpu.do(func() (err error) { over, err = idle(s.s); return err }); err != nil || over {
-			return err
-		}
-	}
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"krater/kernels/cuda/cudatest"
 	"krater/kernels/cuda/launch"
@@ -110,7 +111,7 @@ func (r *changeRig) put(i int) {
 
 // choose returns the GPU's n-th token of every sequence, with its logarithm of probability.
 func (r *changeRig) choose(logits []float32, n int) ([]int32, []float32) {
-	c, rows, words := r.c, len(r.list), (r.vocab+31)/32
+	c, rows, words := r.c, len(r.list), device.MaskStride(r.vocab)
 	records, table, masks := make([]byte, rows*RowBytes), make([]int32, 2*rows), make([]int32, rows*words)
 	var ids, wanted []int32
 	for i, q := range r.list {
@@ -122,7 +123,8 @@ func (r *changeRig) choose(logits []float32, n int) ([]int32, []float32) {
 			table[2*i] = int32(r.slots[i])
 		}
 		if q.mask != nil {
-			table[2*i+1] = 1
+			number := int32(n + 1)
+			table[2*i+1], masks[i*words+device.MaskFlag(r.vocab)] = number, 2*number+1
 			for j, w := range q.mask {
 				masks[i*words+j] = int32(w)
 			}
@@ -132,7 +134,7 @@ func (r *changeRig) choose(logits []float32, n int) ([]int32, []float32) {
 	x, raw := c.F32(logits, rows, r.vocab), c.F32(logits, rows, r.vocab)
 	out, logprobs, scratch := c.Mat(i32, rows, 1), c.Mat(f32, rows, 1), c.Alloc(Scratch(rows, r.vocab))
 	changes := Changes{Rows: c.Bytes(records), Table: c.I32(table, rows, 2), IDs: c.I32(ids, 2*rows, 1), Wanted: c.I32(wanted, rows, 1),
-		Store: r.store, Masks: c.I32(masks, rows, words)}
+		Store: r.store, Masks: c.I32(masks, rows, words), Limit: time.Minute}
 	c.Run(func(l *launch.List) {
 		Change(l, x, &changes)
 		Sample(l, out, x, changes.Rows, logprobs, raw, scratch)
@@ -246,7 +248,7 @@ func TestChangedBits(t *testing.T) {
 		(&Row{N: n}).Put(record[:])
 		x := c.F32(row, 1, vocab)
 		changes := Changes{Rows: c.Bytes(record[:]), Table: c.I32([]int32{0, 1}, 1, 2), IDs: c.I32([]int32{had[len(had)-1]}, 1, 1),
-			Wanted: c.I32([]int32{0}, 1, 1), Store: store, Masks: c.I32([]int32{-1, -1, -1 << 16, -1}, 1, 4)}
+			Wanted: c.I32([]int32{0}, 1, 1), Store: store, Masks: c.I32([]int32{-1, -1, -1 << 16, -1, 3, 0, 0, 0}, 1, 8), Limit: time.Minute}
 		c.Run(func(l *launch.List) { Change(l, x, &changes) })
 		if err := kerneltest.SameBits(c.Floats(x), want); err != nil {
 			t.Errorf("after %d tokens: %v", n, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"testing"
+	"time"
 
 	"krater/kernels/cuda/launch"
 	"krater/kernels/device"
@@ -21,7 +22,7 @@ func at(dt tensor.DType, rows, cols int) launch.Mat {
 // changesOf makes changes for n rows of a vocabulary in a step of that many tokens.
 func changesOf(n, tokens, vocab int) *Changes {
 	return &Changes{Rows: 0x100, Table: at(i32, n, 2), IDs: at(i32, tokens, 1), Wanted: at(i32, n, 1),
-		Store: at(i32, 4, device.ChangeWords+64), Masks: at(i32, n, (vocab+31)/32)}
+		Store: at(i32, 4, device.ChangeWords+64), Masks: at(i32, n, device.MaskStride(vocab)), Limit: time.Second}
 }
 
 func TestLaunches(t *testing.T) {
@@ -44,7 +45,7 @@ func TestLaunches(t *testing.T) {
 		{"logprobs", func(l *launch.List) {
 			Sample(l, at(i32, 3, 1), at(f32, 3, 100), 0x100, at(f32, 3, 1), at(f32, 3, 100), 0x100)
 		}, kLogprob, launch.Dim{X: 3}, 0, 7, 4},
-		{"changes", func(l *launch.List) { Change(l, at(f32, 3, 8193), changesOf(3, 5, 8193)) }, kChange, launch.Dim{X: 2, Y: 3}, 0, 10, 1},
+		{"changes", func(l *launch.List) { Change(l, at(f32, 3, 8193), changesOf(3, 5, 8193)) }, kChange, launch.Dim{X: 2, Y: 3}, 0, 11, 1},
 	} {
 		var l launch.List
 		tt.add(&l)
