@@ -44,7 +44,7 @@ func TestCardFaults(t *testing.T) {
 	}{
 		"first allocation":             {"KR_EMU_FAIL=cuMemAlloc:1:2", "out of memory", "", 1},
 		"a later one":                  {"KR_EMU_FAIL=cuMemAlloc:2:2", "out of memory", "", 1},
-		"pinned memory":                {"KR_EMU_FAIL=cuMemHostAlloc:12:2", "krater: ", "", 1},
+		"pinned memory":                {"KR_EMU_FAIL=cuMemHostAlloc:1:2", "krater: ", "", 1},
 		"a stream":                     {"KR_EMU_FAIL=cuStreamCreate:1:2", "krater: ", "", 1},
 		"a copy":                       {"KR_EMU_FAIL=cuMemcpy:9:999", "context is lost", "", 1},
 		"a launch, refused":            {"KR_EMU_FAIL=cuLaunchKernel:30:1", "krater: ", "", 1},
